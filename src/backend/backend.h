@@ -1,0 +1,181 @@
+// What a device can do: memory, weights in the layout its kernels want, and some twenty ops, grained
+// so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu, later cuda.
+// One Backend belongs to one device thread; ops run in call order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/checkpoint.h"
+#include "tensor/tensor.h"
+
+namespace sluice {
+
+// Activations quantised per row in blocks of 32: value = scale * q, scale = absmax / 127,
+// q rounded to nearest even. `sum` is the integer sum of a block's q.
+struct QuantView {
+  int8_t* q = nullptr;       // [rows, cols]
+  float* scale = nullptr;    // [rows, cols / 32]
+  int32_t* sum = nullptr;    // [rows, cols / 32]
+  int64_t rows = 0, cols = 0;
+};
+inline constexpr int kActBlock = 32;
+
+// What a weight's kernels read. A bit set: a fused weight may hold segments of several kinds.
+enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2 };
+
+// Activations in the forms their readers need, written once by the op that produces them.
+// An op that outputs an Act fills the forms whose pointers are set.
+struct Act {
+  Tensor f;       // f32, data may be null
+  QuantView q;    // q.q may be null
+};
+
+// One weight matrix out of one or several tensors stacked by rows (fused QKV, gate-up).
+// Segments may differ in format. y[rows] = W[rows, cols] x + bias.
+struct WeightSegment {
+  const TensorInfo* tensor;
+  std::span<const std::byte> data;
+};
+
+// A backend's own storage behind a Weight.
+struct WeightData {
+  virtual ~WeightData() = default;
+};
+
+struct Weight {
+  int64_t rows = 0, cols = 0;
+  uint8_t act = kActF32;              // ActNeeds of its kernels
+  size_t bytes = 0;                   // read per pass, as packed
+  std::vector<float> bias;            // empty, or [rows]
+  std::unique_ptr<WeightData> data;
+};
+
+// Rotary embedding of `dims` leading dimensions of each head. `interleaved`: pairs (2i, 2i+1), as in
+// GGUF llama; otherwise (i, i + dims/2).
+struct RopeSpec {
+  int dims = 0;
+  bool interleaved = false;
+  std::vector<float> inv_freq;  // [dims / 2], scaling applied
+  float attention_factor = 1;   // multiplies cos and sin (YaRN)
+};
+
+// One layer's cache memory. A block holds block_size positions of every kv head.
+//   k [blocks, kv_heads, head_dim, block_size]   position innermost: lanes of QK are positions
+//   v [blocks, kv_heads, block_size, head_dim]   dimension innermost: lanes of PV are dimensions
+struct KvLayer {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType type = DType::f16;  // f16, or f32 in tests; writes saturate to the largest finite value
+  int block_size = 16;      // power of two, 8 to 128
+  int num_kv_heads = 0, head_dim = 0;
+};
+
+// A sequence's share of the step: rows [row, row + count) are positions [pos, pos + count).
+struct SliceView {
+  int32_t row = 0, count = 0, pos = 0;
+  int32_t slot = 0;         // its block table is tables + slot * table_stride
+};
+
+struct BatchView {
+  int32_t num_tokens = 0;
+  int32_t num_decode = 0;               // slices [0, num_decode) have count == 1
+  const int32_t* tokens = nullptr;      // [num_tokens]
+  const int32_t* positions = nullptr;   // [num_tokens]
+  const int32_t* row_slot = nullptr;    // [num_tokens] slot of each row
+  std::span<const SliceView> slices;
+  const int32_t* tables = nullptr;      // [slots, table_stride] block ids
+  int64_t table_stride = 0;
+  std::span<const int32_t> out_rows;    // rows whose output is wanted, ascending
+};
+
+struct AttentionSpec {
+  int num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float scale = 1;      // applied to q·k
+  int window = 0;       // > 0: a query at position p sees positions > p - window
+};
+
+// After the QKV matmul: per-head RMS norm of q and k (when the norms are set), rotary embedding of
+// both, and k, v written to the cache. q stays in place in qkv's first columns.
+struct QkvSpec {
+  AttentionSpec attention;
+  const RopeSpec* rope = nullptr;
+  const float* cos_sin = nullptr;   // [num_tokens, dims]: cos then sin, from rope_table()
+  const float* q_norm = nullptr;    // [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 0;
+};
+
+struct BlockCopy {
+  int32_t from = 0, to = 0;
+};
+
+// Memory of the device, freed with it. Zeroed.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, void (*free)(void*, size_t))
+      : data_(data), bytes_(bytes), free_(free) {}
+  Buffer(Buffer&& o) noexcept { swap(o); }
+  Buffer& operator=(Buffer&& o) noexcept { return swap(o), *this; }
+  ~Buffer() {
+    if (data_) free_(data_, bytes_);
+  }
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Buffer& o) {
+    std::swap(data_, o.data_);
+    std::swap(bytes_, o.bytes_);
+    std::swap(free_, o.free_);
+  }
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  void (*free_)(void*, size_t) = nullptr;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string describe() const = 0;  // "cpu, 2 threads, avx512-vnni"
+  // Throws std::bad_alloc when the device has no more.
+  virtual Buffer allocate(size_t bytes) = 0;
+  // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
+  // weight says otherwise through keeps_source().
+  virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
+  virtual bool keeps_source(const Weight& weight) const = 0;
+
+  // out [n, cols] f32 = rows `tokens` of table
+  virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;
+  // cos_sin [n, dims]
+  virtual void rope_table(float* cos_sin, const RopeSpec& rope, std::span<const int32_t> positions) = 0;
+  // out = x / rms(x) * weight. With `rows`, row i of out comes from row rows[i] of x.
+  virtual void rms_norm(const Act& out, Tensor x, const float* weight, float eps,
+                        const int32_t* rows = nullptr) = 0;
+  // x += delta, then out = norm of x
+  virtual void add_rms_norm(const Act& out, Tensor x, Tensor delta, const float* weight,
+                            float eps) = 0;
+  // x += delta
+  virtual void add(Tensor x, Tensor delta) = 0;
+  // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
+  virtual void matmul(Tensor out, const Act& x, const Weight& w) = 0;
+  // qkv [n, (heads + 2 kv_heads) * head_dim]
+  virtual void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) = 0;
+  // out [n, heads * head_dim]; q is the first columns of qkv
+  virtual void attention(const Act& out, Tensor q, const AttentionSpec& spec,
+                         const BatchView& batch, KvLayer kv) = 0;
+  // gate_up [n, 2 f]: out [n, f] = silu(gate) * up
+  virtual void swiglu(const Act& out, Tensor gate_up) = 0;
+  // Whole blocks of every layer's k and v.
+  virtual void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) = 0;
+  // Host work spread over the device's threads (sampling): f(index) for index in [0, n).
+  virtual void parallel(int n, void (*f)(void* ctx, int index), void* ctx) = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <chrono>
+
+namespace sluice {
+
+namespace {
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins for about 30 µs (longer than the serial stretches inside a step, far shorter than the gap
+// between steps of an idle server), then sleeps in the kernel until `value` differs from `old`.
+uint32_t await_change(std::atomic<uint32_t>& value, uint32_t old) {
+  auto give_up = std::chrono::steady_clock::now() + std::chrono::microseconds(30);
+  for (int i = 0;; ++i) {
+    uint32_t now = value.load(std::memory_order_acquire);
+    if (now != old) return now;
+    cpu_relax();
+    if (i % 64 == 63 && std::chrono::steady_clock::now() > give_up) break;
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+std::vector<int> usable_cores() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int i = 0; i < CPU_SETSIZE; ++i) {
+      if (CPU_ISSET(i, &set)) cores.push_back(i);
+    }
+  }
+  if (cores.empty()) cores.push_back(0);
+  return cores;
+}
+
+ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads), pin_(pin) {
+  cores_ = usable_cores();
+  if (num_threads_ <= 0) num_threads_ = static_cast<int>(cores_.size());
+  // More threads than cores: pinning would stack them, so let the kernel place them.
+  if (num_threads_ > static_cast<int>(cores_.size())) pin_ = false;
+  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_main(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_release);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+void ThreadPool::pin_to_core(int worker) {
+  if (!pin_) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(cores_[static_cast<size_t>(worker)]), &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+void ThreadPool::run_erased(Call call, void* ctx) {
+  if (num_threads_ == 1) return call(ctx, 0);
+  if (!caller_pinned_) {
+    pin_to_core(0);
+    caller_pinned_ = true;
+  }
+  call_ = call;
+  ctx_ = ctx;
+  pending_.store(static_cast<uint32_t>(num_threads_ - 1), std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  call(ctx, 0);
+  for (uint32_t left = pending_.load(std::memory_order_acquire); left != 0;) {
+    left = await_change(pending_, left);
+  }
+}
+
+void ThreadPool::worker_main(int worker) {
+  pin_to_core(worker);
+  uint32_t seen = 0;
+  for (;;) {
+    seen = await_change(epoch_, seen);
+    if (stop_.load(std::memory_order_acquire)) return;
+    call_(ctx_, worker);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
+  }
+}
+
+}  // namespace sluice

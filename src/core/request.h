@@ -1,0 +1,61 @@
+// What a user asked for, as the engine takes it. Built by front ends, immutable once submitted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/token.h"
+
+namespace sluice {
+
+using RequestId = uint64_t;
+using TenantId = uint64_t;
+
+// How tokens are drawn. Reported log-probabilities are of the raw logits.
+struct SamplingSpec {
+  float temperature = 1;  // 0: greedy, ties to the lowest id
+  int top_k = 0;          // 0: off
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;  // over prompt and output
+  float frequency_penalty = 0;   // over output
+  float presence_penalty = 0;    // over output
+  uint64_t seed = 0;             // draws are keyed by (seed, choice, position)
+  int min_tokens = 0;
+  int num_logprobs = -1;     // -1 none, 0 the chosen token, k also the k most likely
+  int prompt_logprobs = -1;  // the same for every prompt token
+  std::vector<std::pair<Token, float>> logit_bias;
+  std::vector<Token> banned_until_min;  // end and stop ids, forbidden before min_tokens
+  std::vector<Token> allowed;           // empty: all
+};
+
+struct Stop {
+  std::vector<Token> tokens;         // end-of-text ids (empty with ignore_eos) and stop_token_ids
+  std::vector<std::string> strings;  // matched over the bytes of the output
+};
+
+// 128 bits: a collision is not a concern; tokens are compared on a hit all the same.
+struct BlockHash {
+  uint64_t a = 0, b = 0;
+  bool operator==(const BlockHash&) const = default;
+};
+
+struct Request {
+  RequestId id = 0;  // made by the engine, ascending: ties in any order break by it
+  std::shared_ptr<const std::vector<Token>> prompt;
+  std::vector<BlockHash> block_hashes;  // of the prompt's full blocks (hash_blocks), may be empty
+  std::shared_ptr<const SamplingSpec> sampling;
+  Stop stop;
+  int max_new = 16;
+  int n = 1;         // choices
+  int priority = 0;  // lower runs first under order=priority
+  TenantId tenant = 0;
+  Time arrival{0};
+  Time deadline = kNever;
+};
+
+}  // namespace sluice

@@ -1,0 +1,318 @@
+#include "backend/ref/ref_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "base/check.h"
+#include "tensor/formats/all.h"
+
+namespace sluice {
+
+namespace {
+
+struct RefSegment {
+  Format format;
+  int64_t rows;
+  std::vector<std::byte> data;
+};
+
+struct RefWeight final : WeightData {
+  std::vector<RefSegment> segments;
+
+  // out [cols]
+  void decode_row(int64_t row, int64_t cols, float* out) const {
+    for (const RefSegment& s : segments) {
+      if (row < s.rows) {
+        const std::byte* src = s.data.data() + static_cast<size_t>(row) * row_bytes(s.format, cols);
+        return format_info(s.format).decode(src, out, cols);
+      }
+      row -= s.rows;
+    }
+    CHECK(!"row inside the weight");
+  }
+};
+
+const RefWeight& ref_weight(const Weight& w) { return static_cast<const RefWeight&>(*w.data); }
+
+// Eight partial sums, so that bringing up a model on this backend is a matter of seconds.
+double dot(const float* a, const float* b, int64_t n) {
+  double lane[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int j = 0; j < 8; ++j) lane[j] += static_cast<double>(a[i + j]) * b[i + j];
+  }
+  for (; i < n; ++i) lane[0] += static_cast<double>(a[i]) * b[i];
+  double sum = 0;
+  for (double l : lane) sum += l;
+  return sum;
+}
+
+void quantize(const float* x, int64_t row, const QuantView& out) {
+  for (int64_t b = 0; b < out.cols / kActBlock; ++b) {
+    const float* in = x + b * kActBlock;
+    float absmax = 0;
+    for (int i = 0; i < kActBlock; ++i) absmax = std::max(absmax, std::fabs(in[i]));
+    float scale = absmax / 127.0F;
+    int32_t sum = 0;
+    for (int i = 0; i < kActBlock; ++i) {
+      double q = scale > 0 ? std::nearbyint(static_cast<double>(in[i]) / scale) : 0;
+      q = std::clamp(q, -127.0, 127.0);
+      out.q[row * out.cols + b * kActBlock + i] = static_cast<int8_t>(q);
+      sum += static_cast<int32_t>(q);
+    }
+    out.scale[row * (out.cols / kActBlock) + b] = scale;
+    out.sum[row * (out.cols / kActBlock) + b] = sum;
+  }
+}
+
+void store(const Act& out, int64_t row, const std::vector<float>& values) {
+  if (out.f.data) std::copy(values.begin(), values.end(), out.f.row(row));
+  if (out.q.q) quantize(values.data(), row, out.q);
+}
+
+void norm(const float* x, const float* weight, int64_t n, float eps, float* out) {
+  double inv = 1 / std::sqrt(dot(x, x, n) / static_cast<double>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i] * inv * weight[i]);
+}
+
+// x [head_dim]; cos_sin [dims]
+void rotate(float* x, const RopeSpec& rope, const float* cos_sin) {
+  int half = rope.dims / 2;
+  for (int i = 0; i < half; ++i) {
+    float& a = x[rope.interleaved ? 2 * i : i];
+    float& b = x[rope.interleaved ? 2 * i + 1 : i + half];
+    double c = cos_sin[i], s = cos_sin[half + i], x0 = a, x1 = b;
+    a = static_cast<float>(x0 * c - x1 * s);
+    b = static_cast<float>(x0 * s + x1 * c);
+  }
+}
+
+// Where element `d` of a position lies in the cache.
+struct KvAddress {
+  const KvLayer& kv;
+  int64_t block;   // id
+  int64_t offset;  // in the block
+
+  int64_t plane(int head) const {
+    return (block * kv.num_kv_heads + head) * kv.head_dim * kv.block_size;
+  }
+  int64_t k(int head, int d) const { return plane(head) + int64_t{d} * kv.block_size + offset; }
+  int64_t v(int head, int d) const { return plane(head) + offset * kv.head_dim + d; }
+};
+
+KvAddress kv_address(const KvLayer& kv, const BatchView& batch, int64_t slot, int64_t pos) {
+  const int32_t* table = batch.tables + slot * batch.table_stride;
+  return {kv, table[pos / kv.block_size], pos % kv.block_size};
+}
+
+float load_kv(const void* data, DType type, int64_t at) {
+  if (type == DType::f32) return static_cast<const float*>(data)[at];
+  float x;
+  format_info(Format::f16).decode(static_cast<const uint16_t*>(data) + at, &x, 1);
+  return x;
+}
+
+void store_kv(void* data, DType type, int64_t at, float x) {
+  if (type == DType::f32) {
+    if (std::isinf(x)) x = std::copysign(3.40282347e38F, x);
+    static_cast<float*>(data)[at] = x;
+    return;
+  }
+  if (std::fabs(x) > 65504.0F) x = std::copysign(65504.0F, x);
+  format_info(Format::f16).encode(&x, static_cast<uint16_t*>(data) + at, 1);
+}
+
+// q, out [head_dim]; sees positions [begin, end)
+void attend(const float* q,
+            float* out,
+            float scale,
+            int kv_head,
+            const KvLayer& kv,
+            const BatchView& batch,
+            int64_t slot,
+            int64_t begin,
+            int64_t end) {
+  std::vector<double> p(static_cast<size_t>(end - begin));
+  double top = -INFINITY;
+  for (int64_t pos = begin; pos < end; ++pos) {
+    KvAddress at = kv_address(kv, batch, slot, pos);
+    double s = 0;
+    for (int d = 0; d < kv.head_dim; ++d) {
+      s += static_cast<double>(q[d]) * load_kv(kv.k, kv.type, at.k(kv_head, d));
+    }
+    p[static_cast<size_t>(pos - begin)] = s * scale;
+    top = std::max(top, s * scale);
+  }
+  double sum = 0;
+  for (double& x : p) sum += x = std::exp(x - top);
+  std::vector<double> o(static_cast<size_t>(kv.head_dim));
+  for (int64_t pos = begin; pos < end; ++pos) {
+    KvAddress at = kv_address(kv, batch, slot, pos);
+    for (int d = 0; d < kv.head_dim; ++d) {
+      o[static_cast<size_t>(d)] +=
+          p[static_cast<size_t>(pos - begin)] * load_kv(kv.v, kv.type, at.v(kv_head, d));
+    }
+  }
+  for (int d = 0; d < kv.head_dim; ++d)
+    out[d] = static_cast<float>(o[static_cast<size_t>(d)] / sum);
+}
+
+}  // namespace
+
+Buffer RefBackend::allocate(size_t bytes) {
+  void* p = std::calloc(std::max<size_t>(bytes, 1), 1);
+  if (!p) throw std::bad_alloc();
+  return {p, bytes, [](void* data, size_t) { std::free(data); }};
+}
+
+Weight RefBackend::load(std::span<const WeightSegment> segments, std::vector<float> bias) {
+  auto data = std::make_unique<RefWeight>();
+  Weight w;
+  w.cols = segments[0].tensor->cols;
+  for (const WeightSegment& s : segments) {
+    const TensorInfo& t = *s.tensor;
+    CHECK(t.cols == w.cols);
+    CHECK(s.data.size() == static_cast<size_t>(t.rows) * row_bytes(t.format, t.cols));
+    w.rows += t.rows;
+    w.bytes += s.data.size();
+    data->segments.push_back({t.format, t.rows, {s.data.begin(), s.data.end()}});
+  }
+  CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == w.rows);
+  w.act = kActF32;
+  w.bias = std::move(bias);
+  w.data = std::move(data);
+  return w;
+}
+
+void RefBackend::embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    ref_weight(table).decode_row(tokens[i], table.cols, out.row(static_cast<int64_t>(i)));
+  }
+}
+
+// The angle is a float32 product, as the models were trained with.
+void RefBackend::rope_table(float* cos_sin,
+                            const RopeSpec& rope,
+                            std::span<const int32_t> positions) {
+  int half = rope.dims / 2;
+  for (int32_t pos : positions) {
+    for (int i = 0; i < half; ++i) {
+      double angle = static_cast<float>(pos) * rope.inv_freq[static_cast<size_t>(i)];
+      cos_sin[i] = static_cast<float>(std::cos(angle)) * rope.attention_factor;
+      cos_sin[half + i] = static_cast<float>(std::sin(angle)) * rope.attention_factor;
+    }
+    cos_sin += rope.dims;
+  }
+}
+
+void RefBackend::rms_norm(
+    const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {
+  std::vector<float> y(static_cast<size_t>(x.cols));
+  int64_t n = out.f.data ? out.f.rows : out.q.rows;
+  for (int64_t r = 0; r < n; ++r) {
+    norm(x.row(rows ? rows[r] : r), weight, x.cols, eps, y.data());
+    store(out, r, y);
+  }
+}
+
+void RefBackend::add_rms_norm(
+    const Act& out, Tensor x, Tensor delta, const float* weight, float eps) {
+  add(x, delta);
+  rms_norm(out, x, weight, eps);
+}
+
+void RefBackend::add(Tensor x, Tensor delta) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t i = 0; i < x.cols; ++i) x.row(r)[i] += delta.row(r)[i];
+  }
+}
+
+void RefBackend::matmul(Tensor out, const Act& x, const Weight& w) {
+  CHECK(x.f.cols == w.cols && out.cols == w.rows);
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  for (int64_t j = 0; j < w.rows; ++j) {
+    ref_weight(w).decode_row(j, w.cols, row.data());
+    double bias = w.bias.empty() ? 0 : w.bias[static_cast<size_t>(j)];
+    for (int64_t i = 0; i < out.rows; ++i) {
+      out.row(i)[j] = static_cast<float>(dot(x.f.row(i), row.data(), w.cols) + bias);
+    }
+  }
+}
+
+void RefBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {
+  const AttentionSpec& a = spec.attention;
+  int dim = a.head_dim;
+  for (int64_t r = 0; r < batch.num_tokens; ++r) {
+    float* row = qkv.row(r);
+    for (int h = 0; h < a.num_heads + a.num_kv_heads; ++h) {
+      float* x = row + h * dim;
+      const float* weight = h < a.num_heads ? spec.q_norm : spec.k_norm;
+      if (weight) norm(x, weight, dim, spec.eps, x);
+      if (spec.rope && spec.cos_sin) rotate(x, *spec.rope, spec.cos_sin + r * spec.rope->dims);
+    }
+    const float* k = row + a.num_heads * dim;
+    const float* v = k + a.num_kv_heads * dim;
+    KvAddress at = kv_address(kv, batch, batch.row_slot[r], batch.positions[r]);
+    for (int h = 0; h < a.num_kv_heads; ++h) {
+      for (int d = 0; d < dim; ++d) {
+        store_kv(kv.k, kv.type, at.k(h, d), k[h * dim + d]);
+        store_kv(kv.v, kv.type, at.v(h, d), v[h * dim + d]);
+      }
+    }
+  }
+}
+
+void RefBackend::attention(
+    const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) {
+  int group = spec.num_heads / spec.num_kv_heads;
+  std::vector<float> y(static_cast<size_t>(spec.num_heads * spec.head_dim));
+  for (const SliceView& s : batch.slices) {
+    for (int i = 0; i < s.count; ++i) {
+      int64_t pos = s.pos + i;
+      int64_t begin = spec.window > 0 ? std::max<int64_t>(0, pos - spec.window + 1) : 0;
+      for (int h = 0; h < spec.num_heads; ++h) {
+        attend(q.row(s.row + i) + h * spec.head_dim, y.data() + h * spec.head_dim, spec.scale,
+               h / group, kv, batch, s.slot, begin, pos + 1);
+      }
+      store(out, s.row + i, y);
+    }
+  }
+}
+
+void RefBackend::swiglu(const Act& out, Tensor gate_up) {
+  int64_t f = gate_up.cols / 2;
+  std::vector<float> y(static_cast<size_t>(f));
+  for (int64_t r = 0; r < gate_up.rows; ++r) {
+    const float* gate = gate_up.row(r);
+    for (int64_t i = 0; i < f; ++i) {
+      double g = gate[i];
+      y[static_cast<size_t>(i)] = static_cast<float>(g / (1 + std::exp(-g)) * gate[f + i]);
+    }
+    store(out, r, y);
+  }
+}
+
+void RefBackend::copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) {
+  for (const KvLayer& kv : layers) {
+    size_t bytes = static_cast<size_t>(kv.num_kv_heads) * static_cast<size_t>(kv.head_dim) *
+                   static_cast<size_t>(kv.block_size) * dtype_bytes(kv.type);
+    for (const BlockCopy& c : copies) {
+      for (void* base : {kv.k, kv.v}) {
+        auto* p = static_cast<std::byte*>(base);
+        std::memmove(p + static_cast<size_t>(c.to) * bytes, p + static_cast<size_t>(c.from) * bytes,
+                     bytes);
+      }
+    }
+  }
+}
+
+void RefBackend::parallel(int n, void (*f)(void* ctx, int index), void* ctx) {
+  for (int i = 0; i < n; ++i) f(ctx, i);
+}
+
+std::unique_ptr<Backend> make_ref_backend() { return std::make_unique<RefBackend>(); }
+
+}  // namespace sluice

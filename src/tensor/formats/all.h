@@ -13,12 +13,12 @@ namespace sluice {
 
 struct FormatInfo {
   Format format;
-  const char* name;      // "Q4_0", as users write it (matched without regard to case)
-  uint32_t gguf_type;    // its number in GGUF files
-  int block_elems;       // elements per block; a row holds a whole number of blocks
+  const char* name;    // "Q4_0", as users write it (matched without regard to case)
+  uint32_t gguf_type;  // its number in GGUF files
+  int block_elems;     // elements per block; a row holds a whole number of blocks
   int block_bytes;
-  void (*decode)(const void* blocks, float* out, int64_t num_elems);   // exact value of each element
-  void (*encode)(const float* in, void* blocks, int64_t num_elems);    // round to nearest
+  void (*decode)(const void* blocks, float* out, int64_t num_elems);  // exact value of each element
+  void (*encode)(const float* in, void* blocks, int64_t num_elems);   // round to nearest
 };
 
 const FormatInfo& format_info(Format format);

@@ -1,0 +1,347 @@
+#include "exec/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace sluice {
+
+namespace {
+
+using Candidate = SampleScratch::Candidate;
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+constexpr int kLanes = 16;   // independent running maxima: four SSE or one AVX-512 register
+constexpr int kBlock = 128;  // logits that share one maximum and one sum
+
+// Largest of logits[0, n), NaN ignored; -inf when there is none.
+float max_of(const float* logits, int n) {
+  float lane[kLanes];
+  std::fill(lane, lane + kLanes, kMinusInf);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
+  }
+  for (int l = 0; i + l < n; ++l) lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
+  float best = lane[0];
+  for (int l = 1; l < kLanes; ++l) best = lane[l] > best ? lane[l] : best;
+  return best;
+}
+
+// First index of the largest logit, -1 when all are -inf or NaN.
+int argmax(const float* logits, int vocab) {
+  constexpr int kSpan = 4096;
+  float best = kMinusInf;
+  int best_at = -1;
+  for (int at = 0; at < vocab; at += kSpan) {
+    float m = max_of(logits + at, std::min(kSpan, vocab - at));
+    if (m > best) best = m, best_at = at;
+  }
+  if (best_at < 0) return -1;
+  while (!(logits[best_at] == best)) ++best_at;
+  return best_at;
+}
+
+// Temperature and min_p as a function from logit to integer weight, round(2^bits * e^x) with
+// x = (logit - max) / temperature, 0 below x_min. The sum over a vocabulary stays within 2^53, so
+// every sum of weights is exact and selection does not depend on the order of addition.
+struct Weigher {
+  float max, inv_temperature, x_min, scale;
+
+  Weigher(float max_logit, int vocab, float temperature, float min_p)
+      : max(std::min(max_logit, FLT_MAX)), inv_temperature(1.0f / temperature) {
+    // e^-60 is below the resolution for any vocabulary.
+    x_min = min_p > 0 ? std::clamp(std::log(min_p), -60.0f, 0.0f) : -60.0f;
+    scale = std::ldexp(1.0f, 53 - std::bit_width(static_cast<unsigned>(vocab)));
+  }
+
+  // 2^bits e^x before rounding. Branch-free, so that loops over it vectorise; scalar and vector
+  // code give the same bits.
+  float exp_scaled(float logit) const {
+    float x = (logit - max) * inv_temperature;
+    auto where = [](bool c, float v) {
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(v) & (0u - static_cast<uint32_t>(c)));
+    };
+    bool keep = x >= x_min;  // false for NaN
+    x = where(x < 0, x);     // +inf becomes 0
+    // e^x = 2^n e^r with |r| <= ln2 / 2: n by rounding in the mantissa of t, e^r by its series to
+    // the 7th power (relative error below 1e-7), 2^n through the exponent field.
+    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+    float t = x * 1.44269504f + kRound;
+    float n = t - kRound;
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t e = (std::bit_cast<uint32_t>(t) - std::bit_cast<uint32_t>(kRound) + 127) << 23;
+    return where(keep, p * std::bit_cast<float>(e) * scale);
+  }
+  static double to_integer(float w) { return (static_cast<double>(w) + 0x1p52) - 0x1p52; }
+
+  double operator()(float logit) const { return to_integer(exp_scaled(logit)); }
+};
+
+// Sum of the weights of logits[0, kBlock).
+double block_weight(const Weigher& weigher, const float* logits) {
+  float weight[kBlock];
+  for (int i = 0; i < kBlock; ++i) weight[i] = weigher.exp_scaled(logits[i]);
+  double lane[4] = {};
+  for (int i = 0; i < kBlock; i += 4) {
+    for (int l = 0; l < 4; ++l) lane[l] += Weigher::to_integer(weight[i + l]);
+  }
+  return lane[0] + lane[1] + lane[2] + lane[3];
+}
+
+// Sum of all weights; scratch.block_sum gets one entry per kBlock logits.
+double total_weight(const Weigher& weigher,
+                    const float* logits,
+                    int vocab,
+                    SampleScratch& scratch) {
+  scratch.block_sum.clear();
+  double total = 0;
+  auto add = [&](const float* block) {
+    scratch.block_sum.push_back(block_weight(weigher, block));
+    total += scratch.block_sum.back();
+  };
+  int at = 0;
+  for (; at + kBlock <= vocab; at += kBlock) add(logits + at);
+  if (at < vocab) {
+    float tail[kBlock];
+    std::fill(std::copy(logits + at, logits + vocab, tail), tail + kBlock, kMinusInf);
+    add(tail);
+  }
+  return total;
+}
+
+// Fills scratch.block_max and returns the largest.
+float block_maxima(const float* logits, int vocab, SampleScratch& scratch) {
+  scratch.block_max.clear();
+  float best = kMinusInf;
+  for (int at = 0; at < vocab; at += kBlock) {
+    float m = max_of(logits + at, std::min(kBlock, vocab - at));
+    scratch.block_max.push_back(m);
+    best = std::max(best, m);
+  }
+  return best;
+}
+
+bool more_likely(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+bool lower_id(const Candidate& a, const Candidate& b) { return a.id < b.id; }
+
+// The k most likely tokens (fewer where the rest is NaN) into scratch.candidates, in no order.
+// Needs block_maxima. At least k logits reach the k-th largest block maximum, so only blocks whose
+// maximum does are read: for k far below vocab / kBlock a small part of the row.
+void gather_top(const float* logits, int vocab, size_t k, SampleScratch& scratch) {
+  float threshold = kMinusInf;
+  if (k <= scratch.block_max.size()) {
+    scratch.order = scratch.block_max;
+    auto kth = scratch.order.begin() + static_cast<ptrdiff_t>(k) - 1;
+    std::nth_element(scratch.order.begin(), kth, scratch.order.end(), std::greater<>());
+    threshold = *kth;
+  }
+  std::vector<Candidate>& out = scratch.candidates;
+  out.clear();
+  for (size_t b = 0; b < scratch.block_max.size(); ++b) {
+    if (scratch.block_max[b] < threshold) continue;
+    int begin = static_cast<int>(b) * kBlock, end = std::min(begin + kBlock, vocab);
+    for (int i = begin; i < end; ++i) {
+      if (logits[i] >= threshold) out.push_back({logits[i], i, 0});
+    }
+  }
+  if (out.size() <= k) return;
+  std::nth_element(out.begin(), out.begin() + static_cast<ptrdiff_t>(k), out.end(), more_likely);
+  out.resize(k);
+}
+
+double weigh_candidates(const Weigher& weigher, std::span<Candidate> c) {
+  double total = 0;
+  for (Candidate& x : c) total += x.weight = weigher(x.logit);
+  return total;
+}
+
+// Reorders c so that c[0, n) are its first n elements under `less` with c[n-1] the last of them,
+// and n the smallest number whose weights sum to `target` (in (0, sum of all]); returns n. Linear
+// time: a quickselect by weight.
+template <typename Less>
+size_t shortest_prefix(std::span<Candidate> c, double target, Less less) {
+  size_t lo = 0, hi = c.size();  // the answer is in (lo, hi]
+  double before = 0;             // weight of c[0, lo)
+  while (hi - lo > 32) {
+    size_t mid = lo + (hi - lo) / 2;
+    auto at = [&](size_t i) { return c.begin() + static_cast<ptrdiff_t>(i); };
+    std::nth_element(at(lo), at(mid), at(hi), less);
+    double half = before;
+    for (size_t i = lo; i < mid; ++i) half += c[i].weight;
+    if (half >= target) {
+      hi = mid;
+    } else {
+      before = half, lo = mid;
+    }
+  }
+  std::sort(c.begin() + static_cast<ptrdiff_t>(lo), c.begin() + static_cast<ptrdiff_t>(hi), less);
+  for (; lo < hi; ++lo) {
+    before += c[lo].weight;
+    if (before >= target) return lo + 1;
+  }
+  return hi;
+}
+
+// The token at which the running sum first exceeds a uniform integer of [0, total).
+double draw_target(const DrawKey& key, double total) {
+  return std::min(std::floor(draw_double(key) * total), total - 1) + 1;
+}
+
+Token draw_candidate(std::span<Candidate> c, double total, const DrawKey& key) {
+  return c[shortest_prefix(c, draw_target(key, total), lower_id) - 1].id;
+}
+
+// Draws from the whole vocabulary, after total_weight.
+Token draw_any(const float* logits,
+               int vocab,
+               const Weigher& weigher,
+               double total,
+               const DrawKey& key,
+               const SampleScratch& scratch) {
+  double left = draw_target(key, total);
+  size_t b = 0;
+  while (left > scratch.block_sum[b]) left -= scratch.block_sum[b++];
+  int i = static_cast<int>(b) * kBlock;
+  for (; i < vocab; ++i) {
+    left -= weigher(logits[i]);
+    if (left <= 0) break;
+  }
+  DCHECK(i < vocab);
+  return i;
+}
+
+// The candidates that top_p leaves of the whole vocabulary, whose weights sum to `total`: tries the
+// most likely few first, since a nucleus is usually small.
+std::span<Candidate> nucleus(
+    const float* logits, int vocab, const Weigher& weigher, double target, SampleScratch& scratch) {
+  for (size_t k = 128; k < scratch.block_max.size(); k *= 4) {
+    gather_top(logits, vocab, k, scratch);
+    if (weigh_candidates(weigher, scratch.candidates) >= target) {
+      return std::span(scratch.candidates)
+          .first(shortest_prefix(scratch.candidates, target, more_likely));
+    }
+  }
+  gather_top(logits, vocab, static_cast<size_t>(vocab), scratch);
+  weigh_candidates(weigher, scratch.candidates);
+  return std::span(scratch.candidates)
+      .first(shortest_prefix(scratch.candidates, target, more_likely));
+}
+
+Token draw_token(const float* logits,
+                 int vocab,
+                 const SamplingSpec& spec,
+                 const DrawKey& key,
+                 SampleScratch& scratch) {
+  float max = block_maxima(logits, vocab, scratch);
+  if (max == kMinusInf) return kNoToken;
+  Weigher weigher(max, vocab, spec.temperature, spec.min_p);
+  bool use_top_p = spec.top_p < 1;
+  double p = std::max(0.0f, spec.top_p);
+  auto sum = [](std::span<Candidate> c) {
+    double s = 0;
+    for (const Candidate& x : c) s += x.weight;
+    return s;
+  };
+  if (spec.top_k > 0 && spec.top_k < vocab) {
+    gather_top(logits, vocab, static_cast<size_t>(spec.top_k), scratch);
+    std::span<Candidate> kept = scratch.candidates;
+    double total = weigh_candidates(weigher, kept);
+    if (use_top_p) {
+      kept = kept.first(shortest_prefix(kept, std::max(1.0, p * total), more_likely));
+      total = sum(kept);
+    }
+    return draw_candidate(kept, total, key);
+  }
+  double total = total_weight(weigher, logits, vocab, scratch);
+  if (!use_top_p) return draw_any(logits, vocab, weigher, total, key, scratch);
+  auto kept = nucleus(logits, vocab, weigher, std::max(1.0, p * total), scratch);
+  return draw_candidate(kept, sum(kept), key);
+}
+
+// 1 + the number of tokens before `token` in order of likelihood.
+int32_t rank_of(const float* logits, int vocab, Token token) {
+  float x = std::isnan(logits[token]) ? kMinusInf : logits[token];
+  int32_t before = 0;
+  for (int i = 0; i < token; ++i) before += logits[i] >= x;
+  for (int i = token + 1; i < vocab; ++i) before += logits[i] > x;
+  // Below every number stand the tokens of probability 0, among them NaN, by id.
+  if (x == kMinusInf) {
+    for (int i = 0; i < token; ++i) before += std::isnan(logits[i]);
+  }
+  return before + 1;
+}
+
+}  // namespace
+
+void score_row(const float* logits,
+               int vocab,
+               Token actual,
+               int64_t position,
+               int num_top,
+               std::vector<TopLogprob>& out,
+               SampleScratch& scratch) {
+  CHECK(vocab > 0 && actual >= 0 && actual < vocab);
+  float max = block_maxima(logits, vocab, scratch);
+  Weigher weigher(max, vocab, 1.0f, 0.0f);
+  double total = total_weight(weigher, logits, vocab, scratch);
+  double log_sum = total > 0 ? std::log(total / weigher.scale) : 0;
+  auto entry = [&](Token token, int32_t rank) {
+    double lp = static_cast<double>(std::min(logits[token], FLT_MAX)) - weigher.max - log_sum;
+    // The comparison is false for NaN: no finite logit at all, or this one.
+    float logprob = lp > kMinLogprob ? static_cast<float>(lp) : kMinLogprob;
+    return TopLogprob{static_cast<int32_t>(position), token, logprob, rank};
+  };
+  out.push_back(entry(actual, rank_of(logits, vocab, actual)));
+  if (num_top <= 0) return;
+  gather_top(logits, vocab, static_cast<size_t>(std::min(num_top, vocab)), scratch);
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(), more_likely);
+  int32_t rank = 0;
+  for (const Candidate& c : scratch.candidates) out.push_back(entry(c.id, ++rank));
+}
+
+Token sample_row(float* logits,
+                 int vocab,
+                 const RowState& row,
+                 int choice,
+                 int64_t position,
+                 std::vector<TopLogprob>* top,
+                 SampleScratch& scratch) {
+  CHECK(vocab > 0);
+  const SamplingSpec& spec = row.spec();
+  bool report = top != nullptr && spec.num_logprobs >= 0;
+  const float* raw = logits;
+  if (row.adjusts()) {
+    if (report) {
+      scratch.raw.assign(logits, logits + vocab);
+      raw = scratch.raw.data();
+    }
+    row.adjust({logits, static_cast<size_t>(vocab)});
+  }
+  Token token;
+  if (spec.temperature >= kGreedyTemperature) {
+    DrawKey key{spec.seed, static_cast<uint32_t>(choice), position, 0};
+    token = draw_token(logits, vocab, spec, key, scratch);
+  } else {
+    token = argmax(logits, vocab);
+  }
+  if (token < 0) token = row.lowest_allowed(vocab);
+  if (report) score_row(raw, vocab, token, position, spec.num_logprobs, *top, scratch);
+  return token;
+}
+
+}  // namespace sluice

@@ -138,7 +138,7 @@ TEST(Formats, RoundTripErrorIsBounded) {
   }
 }
 
-// Searching for the scale must beat the plain absmax scale, or it is not worth its time.
+// Searching for the scale must beat the plain absmax scale (0.0186), or it is not worth its time.
 TEST(Formats, Q6KScaleSearchPays) {
   std::mt19937 rng(2);
   std::normal_distribution<float> normal;
@@ -154,7 +154,7 @@ TEST(Formats, Q6KScaleSearchPays) {
       power += in[i] * in[i];
     }
   }
-  EXPECT_LT(std::sqrt(error / power), 0.018);  // a plain absmax scale gives about 0.019
+  EXPECT_LT(std::sqrt(error / power), 0.0178);
 }
 
 TEST(Formats, EncodersSurviveWhatIsNotFinite) {

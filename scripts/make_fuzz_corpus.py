@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the GGUF fuzzer: fuzz/corpus/gguf/*.gguf, valid files of a few hundred bytes
+that between them use every value type, every tensor format and both versions."""
+
+import pathlib
+import struct
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "fuzz" / "corpus" / "gguf"
+SCALARS = {"u8": (0, "B"), "i8": (1, "b"), "u16": (2, "H"), "i16": (3, "h"), "u32": (4, "I"),
+           "i32": (5, "i"), "f32": (6, "f"), "bool": (7, "B"), "u64": (10, "Q"), "i64": (11, "q"),
+           "f64": (12, "d")}
+STRING, ARRAY = 8, 9
+FORMATS = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20),
+           "Q8_0": (8, 32, 34), "Q6_K": (14, 256, 210), "BF16": (30, 1, 2)}
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def scalar(key, kind, value):
+    number, code = SCALARS[kind]
+    return string(key) + struct.pack("<I" + code, number, value)
+
+
+def text(key, value):
+    return string(key) + struct.pack("<I", STRING) + string(value)
+
+
+def array(key, kind, values):
+    if kind == "str":
+        body = struct.pack("<IQ", STRING, len(values)) + b"".join(string(v) for v in values)
+    elif kind == "nested":
+        inner = struct.pack("<IQ2B", 0, 2, 1, 2)
+        body = struct.pack("<IQ", ARRAY, len(values)) + inner * len(values)
+    else:
+        number, code = SCALARS[kind]
+        body = struct.pack("<IQ%d%s" % (len(values), code), number, len(values), *values)
+    return string(key) + struct.pack("<I", ARRAY) + body
+
+
+def gguf(keys, tensors=(), version=3, alignment=32):
+    """tensors: (name, dims, format)."""
+    head = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(keys)) + b"".join(keys)
+    data = b""
+    for name, dims, form in tensors:
+        number, elems, size = FORMATS[form]
+        count = 1
+        for d in dims:
+            count *= d
+        data += b"\0" * (-len(data) % alignment)
+        head += string(name) + struct.pack("<I%dQIQ" % len(dims), len(dims), *dims, number, len(data))
+        data += bytes(i % 61 for i in range(count // elems * size))
+    return head + b"\0" * (-len(head) % alignment) + data if tensors else head
+
+
+def main():
+    OUT.mkdir(parents=True, exist_ok=True)
+    arch = text("general.architecture", "llama")
+    seeds = {
+        "empty": gguf([]),
+        "scalars": gguf([scalar("k." + kind, kind, 1) for kind in SCALARS] + [arch], version=2),
+        "arrays": gguf([array("a." + kind, kind, [0, 1]) for kind in SCALARS]),
+        "vocabulary": gguf([arch, array("tokenizer.ggml.tokens", "str", ["a", "", "bc"]),
+                            array("tokenizer.ggml.scores", "f32", [0, -1, -2])]),
+        "nested": gguf([array("nested", "nested", [0, 1]), arch]),
+        "formats": gguf([arch], [(name.lower(), (256,), name) for name in FORMATS]),
+        "shapes": gguf([arch], [("v", (4,), "F32"), ("m", (32, 2), "Q8_0"), ("c", (2, 2, 2), "F16"),
+                                ("d", (1, 2, 1, 2), "BF16")]),
+        "aligned": gguf([scalar("general.alignment", "u32", 64)],
+                        [("a", (3,), "F32"), ("b", (5,), "F16")], alignment=64),
+        "split": gguf([scalar("split.no", "u16", 0), scalar("split.count", "u16", 2),
+                       scalar("split.tensors.count", "i32", 2)], [("a", (2,), "F32")]),
+    }
+    for name, data in seeds.items():
+        (OUT / (name + ".gguf")).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

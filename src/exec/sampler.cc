@@ -90,34 +90,35 @@ struct Weigher {
   double operator()(float logit) const { return to_integer(exp_scaled(logit)); }
 };
 
-// Sum of the weights of logits[0, kBlock).
-double block_weight(const Weigher& weigher, const float* logits) {
-  float weight[kBlock];
-  for (int i = 0; i < kBlock; ++i) weight[i] = weigher.exp_scaled(logits[i]);
-  double lane[4] = {};
-  for (int i = 0; i < kBlock; i += 4) {
-    for (int l = 0; l < 4; ++l) lane[l] += Weigher::to_integer(weight[i + l]);
+// out[i] = exp_scaled(logits[i]) for i < n <= kBlock, 0 for the rest of the block.
+void exp_block(const Weigher& weigher, const float* logits, int n, float* out) {
+  float padded[kBlock];
+  if (n < kBlock) {
+    std::fill(std::copy(logits, logits + n, padded), padded + kBlock, kMinusInf);
+    logits = padded;
   }
-  return lane[0] + lane[1] + lane[2] + lane[3];
+  for (int i = 0; i < kBlock; ++i) out[i] = weigher.exp_scaled(logits[i]);
 }
 
-// Sum of all weights; scratch.block_sum gets one entry per kBlock logits.
+// Sum of all weights; scratch.block_sum gets one entry per kBlock logits. Needs block_maxima:
+// blocks below min_p are not read.
 double total_weight(const Weigher& weigher,
                     const float* logits,
                     int vocab,
                     SampleScratch& scratch) {
-  scratch.block_sum.clear();
+  scratch.block_sum.assign(scratch.block_max.size(), 0);
   double total = 0;
-  auto add = [&](const float* block) {
-    scratch.block_sum.push_back(block_weight(weigher, block));
-    total += scratch.block_sum.back();
-  };
-  int at = 0;
-  for (; at + kBlock <= vocab; at += kBlock) add(logits + at);
-  if (at < vocab) {
-    float tail[kBlock];
-    std::fill(std::copy(logits + at, logits + vocab, tail), tail + kBlock, kMinusInf);
-    add(tail);
+  for (size_t b = 0; b < scratch.block_sum.size(); ++b) {
+    if (!(weigher.exp_scaled(scratch.block_max[b]) > 0)) continue;
+    int at = static_cast<int>(b) * kBlock;
+    float weight[kBlock];
+    exp_block(weigher, logits + at, std::min(kBlock, vocab - at), weight);
+    double lane[4] = {};
+    for (int i = 0; i < kBlock; i += 4) {
+      for (int l = 0; l < 4; ++l) lane[l] += Weigher::to_integer(weight[i + l]);
+    }
+    scratch.block_sum[b] = lane[0] + lane[1] + lane[2] + lane[3];
+    total += scratch.block_sum[b];
   }
   return total;
 }
@@ -202,7 +203,9 @@ double draw_target(const DrawKey& key, double total) {
   return std::min(std::floor(draw_double(key) * total), total - 1) + 1;
 }
 
-Token draw_candidate(std::span<Candidate> c, double total, const DrawKey& key) {
+Token draw_candidate(std::span<Candidate> c, const DrawKey& key) {
+  double total = 0;
+  for (const Candidate& x : c) total += x.weight;
   return c[shortest_prefix(c, draw_target(key, total), lower_id) - 1].id;
 }
 
@@ -225,24 +228,73 @@ Token draw_any(const float* logits,
   return i;
 }
 
-// The candidates that top_p leaves of the whole vocabulary, whose weights sum to `total`: tries the
-// most likely few first, since a nucleus is usually small.
-std::span<Candidate> nucleus(
+// The most likely tokens of weight `target` where those are few, else nothing: a nucleus is usually
+// small. In scratch.candidates.
+std::span<Candidate> small_nucleus(
     const float* logits, int vocab, const Weigher& weigher, double target, SampleScratch& scratch) {
   for (size_t k = 128; k < scratch.block_max.size(); k *= 4) {
     gather_top(logits, vocab, k, scratch);
-    if (weigh_candidates(weigher, scratch.candidates) >= target) {
-      return std::span(scratch.candidates)
-          .first(shortest_prefix(scratch.candidates, target, more_likely));
+    std::span<Candidate> c = scratch.candidates;
+    if (weigh_candidates(weigher, c) >= target) {
+      return c.first(shortest_prefix(c, target, more_likely));
     }
   }
-  gather_top(logits, vocab, static_cast<size_t>(vocab), scratch);
-  weigh_candidates(weigher, scratch.candidates);
-  return std::span(scratch.candidates)
-      .first(shortest_prefix(scratch.candidates, target, more_likely));
+  return {};
 }
 
-Token draw_token(const float* logits,
+// The least likely token of the nucleus of weight `target`. A histogram of the weights (eight
+// buckets per octave: the leading bits of the float) finds the bucket where the sum is reached;
+// only tokens around it are put in order. Its neighbours are taken in because e^x is monotone only
+// up to its last bit, and order is by logit.
+Candidate last_of_nucleus(
+    const float* logits, int vocab, const Weigher& weigher, double target, SampleScratch& scratch) {
+  constexpr size_t kBuckets = 2048;
+  auto bucket = [](float w) { return std::bit_cast<uint32_t>(w) >> 20; };
+  std::vector<float>& weight = scratch.weight;
+  weight.resize(scratch.block_max.size() * kBlock);
+  scratch.histogram.assign(kBuckets, 0);
+  for (int at = 0; at < vocab; at += kBlock) {
+    exp_block(weigher, logits + at, std::min(kBlock, vocab - at), &weight[static_cast<size_t>(at)]);
+    for (int i = at; i < at + kBlock; ++i) {
+      float w = weight[static_cast<size_t>(i)];
+      scratch.histogram[bucket(w)] += Weigher::to_integer(w);
+    }
+  }
+  size_t b = kBuckets - 2;
+  double above = 0;  // weight of the buckets over b + 1, all of it in the nucleus
+  double reached = scratch.histogram[b + 1] + scratch.histogram[b];
+  for (; b > 1 && above + reached < target; --b) {
+    above += scratch.histogram[b + 1];
+    reached += scratch.histogram[b - 1] - scratch.histogram[b + 1];
+  }
+  scratch.candidates.clear();
+  for (int i = 0; i < vocab; ++i) {
+    float w = weight[static_cast<size_t>(i)];
+    size_t k = bucket(w);
+    if (k + 1 < b || k > b + 1) continue;
+    scratch.candidates.push_back({logits[i], i, Weigher::to_integer(w)});
+  }
+  return scratch.candidates[shortest_prefix(scratch.candidates, target - above, more_likely) - 1];
+}
+
+Token draw_from_nucleus(float* logits,
+                        int vocab,
+                        const Weigher& weigher,
+                        double target,
+                        const DrawKey& key,
+                        SampleScratch& scratch) {
+  std::span<Candidate> few = small_nucleus(logits, vocab, weigher, target, scratch);
+  if (!few.empty()) return draw_candidate(few, key);
+  Candidate last = last_of_nucleus(logits, vocab, weigher, target, scratch);
+  for (int i = 0; i < vocab; ++i) logits[i] = logits[i] >= last.logit ? logits[i] : kMinusInf;
+  for (int i = last.id + 1; i < vocab; ++i) {
+    logits[i] = logits[i] == last.logit ? kMinusInf : logits[i];
+  }
+  double total = total_weight(weigher, logits, vocab, scratch);
+  return draw_any(logits, vocab, weigher, total, key, scratch);
+}
+
+Token draw_token(float* logits,
                  int vocab,
                  const SamplingSpec& spec,
                  const DrawKey& key,
@@ -251,26 +303,17 @@ Token draw_token(const float* logits,
   if (max == kMinusInf) return kNoToken;
   Weigher weigher(max, vocab, spec.temperature, spec.min_p);
   bool use_top_p = spec.top_p < 1;
-  double p = std::max(0.0f, spec.top_p);
-  auto sum = [](std::span<Candidate> c) {
-    double s = 0;
-    for (const Candidate& x : c) s += x.weight;
-    return s;
-  };
+  auto target = [&](double total) { return std::max(1.0, spec.top_p * total); };
   if (spec.top_k > 0 && spec.top_k < vocab) {
     gather_top(logits, vocab, static_cast<size_t>(spec.top_k), scratch);
     std::span<Candidate> kept = scratch.candidates;
     double total = weigh_candidates(weigher, kept);
-    if (use_top_p) {
-      kept = kept.first(shortest_prefix(kept, std::max(1.0, p * total), more_likely));
-      total = sum(kept);
-    }
-    return draw_candidate(kept, total, key);
+    if (use_top_p) kept = kept.first(shortest_prefix(kept, target(total), more_likely));
+    return draw_candidate(kept, key);
   }
   double total = total_weight(weigher, logits, vocab, scratch);
   if (!use_top_p) return draw_any(logits, vocab, weigher, total, key, scratch);
-  auto kept = nucleus(logits, vocab, weigher, std::max(1.0, p * total), scratch);
-  return draw_candidate(kept, sum(kept), key);
+  return draw_from_nucleus(logits, vocab, weigher, target(total), key, scratch);
 }
 
 // 1 + the number of tokens before `token` in order of likelihood.

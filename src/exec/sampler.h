@@ -77,8 +77,8 @@ struct SampleScratch {
   };
   std::vector<Candidate> candidates;
   std::vector<float> block_max, order;
-  std::vector<double> block_sum;
-  std::vector<float> raw;
+  std::vector<double> block_sum, histogram;
+  std::vector<float> weight, raw;
 };
 
 // logits [vocab], overwritten. `position` is the position the new token will have.

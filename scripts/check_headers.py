@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Compiles every header of src/ alone: one that leans on its includer's includes fails.
+
+A header for one instruction set, named *_<isa>.h or marked by a line `// check-headers: isa <isa>`, is
+compiled with that set's flags (SLUICE_ISA_FLAGS_<isa> in cmake/flags.cmake) where the machine has that
+architecture and skipped elsewhere.
+
+    scripts/check_headers.py [--jobs N] [--compiler clang++] [HEADER...]
+    scripts/check_headers.py --self-test
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ARCHITECTURE_OF = {"avx2": "x86_64", "avx512": "x86_64", "amx": "x86_64",
+                   "neon": "aarch64", "i8mm": "aarch64", "sve": "aarch64"}
+FLAGS = ["-std=c++20", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", "-Wshadow", "-Wpedantic",
+         "-Wnon-virtual-dtor", "-Werror"]
+MARKER = re.compile(r"^// check-headers: isa (\w+)\s*$", re.M)
+
+
+def isa_flags(root):
+    text = (root / "cmake/flags.cmake").read_text()
+    return {name: flags.split() for name, flags in re.findall(r"SLUICE_ISA_FLAGS_(\w+)\s+([^)]*)\)", text)}
+
+
+def isa_of(header):
+    match = MARKER.search(header.read_text(errors="replace"))
+    if match:
+        return match[1]
+    suffix = header.stem.rsplit("_", 1)[-1]
+    return suffix if suffix in ARCHITECTURE_OF else None
+
+
+def machine():
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine())
+
+
+def compile_alone(root, header, compiler, flags):
+    """The compiler's complaint, or an empty string. Goes through a file of one include, since a compiler
+    treats `#pragma once` in the main file as a mistake."""
+    source = f'#include "{header.relative_to(root / "src").as_posix()}"\n'
+    command = [compiler, *FLAGS, *flags, "-I", str(root / "src"), "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True)
+    return done.stderr if done.returncode else ""
+
+
+def check(root, headers, compiler, jobs):
+    """Returns (failures as (header, text), number skipped)."""
+    flags_of, todo, skipped, failures = isa_flags(root), [], 0, []
+    for header in headers:
+        isa = isa_of(header)
+        if isa is None:
+            todo.append((header, []))
+        elif isa not in ARCHITECTURE_OF or isa not in flags_of:
+            failures.append((header, f"error: isa {isa} has no flags in cmake/flags.cmake\n"))
+        elif ARCHITECTURE_OF[isa] == machine():
+            todo.append((header, flags_of[isa]))
+        else:
+            skipped += 1
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        texts = pool.map(lambda item: compile_alone(root, item[0], compiler, item[1]), todo)
+        failures += [(header, text) for (header, _), text in zip(todo, texts) if text]
+    return failures, skipped
+
+
+def self_test(compiler):
+    foreign = "neon" if machine() == "x86_64" else "avx2"
+    files = {
+        "src/a/good.h": "#pragma once\n#include <vector>\ninline std::vector<int> f() { return {}; }\n",
+        "src/a/leans.h": "#pragma once\ninline std::vector<int> g() { return {}; }\n",
+        f"src/a/x_{foreign}.h": "#pragma once\n#error for the other architecture\n",
+        "src/a/marked.h": f"// check-headers: isa {foreign}\n#pragma once\n#error as above\n",
+        "cmake/flags.cmake": "".join(f"set(SLUICE_ISA_FLAGS_{i} -O1)\n" for i in ARCHITECTURE_OF),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        failures, skipped = check(root, sorted((root / "src").rglob("*.h")), compiler, 2)
+    names = [header.name for header, _ in failures]
+    ok = names == ["leans.h"] and skipped == 2
+    print("self-test: a header that leans on others is found" if ok
+          else f"self-test failed: found {names}, skipped {skipped}")
+    return ok
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(description="every header compiles alone")
+    parser.add_argument("headers", nargs="*", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--compiler", default=shutil.which("clang++") or "g++")
+    parser.add_argument("--self-test", action="store_true")
+    args = parser.parse_args()
+    if args.self_test:
+        sys.exit(0 if self_test(args.compiler) else 1)
+    headers = [h.resolve() for h in args.headers] or sorted((root / "src").rglob("*.h"))
+    failures, skipped = check(root, headers, args.compiler, args.jobs)
+    for header, text in failures:
+        print(f"{header.relative_to(root)} does not compile alone:\n{text}")
+    print(f"{len(headers) - skipped} headers compiled, {len(failures)} failed, "
+          f"{skipped} skipped (another architecture)")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-// What a device can do: memory, weights in the layout its kernels want, and some twenty ops, grained
-// so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu, later cuda.
-// One Backend belongs to one device thread; ops run in call order.
+// What a device can do: memory, weights in the layout its kernels want, and some twenty ops,
+// grained so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
+// later cuda. One Backend belongs to one device thread; ops run in call order.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ namespace sluice {
 // Activations quantised per row in blocks of 32: value = scale * q, scale = absmax / 127,
 // q rounded to nearest even. `sum` is the integer sum of a block's q.
 struct QuantView {
-  int8_t* q = nullptr;       // [rows, cols]
-  float* scale = nullptr;    // [rows, cols / 32]
-  int32_t* sum = nullptr;    // [rows, cols / 32]
+  int8_t* q = nullptr;     // [rows, cols]
+  float* scale = nullptr;  // [rows, cols / 32]
+  int32_t* sum = nullptr;  // [rows, cols / 32]
   int64_t rows = 0, cols = 0;
 };
 inline constexpr int kActBlock = 32;
@@ -32,8 +32,8 @@ enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2 };
 // Activations in the forms their readers need, written once by the op that produces them.
 // An op that outputs an Act fills the forms whose pointers are set.
 struct Act {
-  Tensor f;       // f32, data may be null
-  QuantView q;    // q.q may be null
+  Tensor f;     // f32, data may be null
+  QuantView q;  // q.q may be null
 };
 
 // One weight matrix out of one or several tensors stacked by rows (fused QKV, gate-up).
@@ -50,14 +50,14 @@ struct WeightData {
 
 struct Weight {
   int64_t rows = 0, cols = 0;
-  uint8_t act = kActF32;              // ActNeeds of its kernels
-  size_t bytes = 0;                   // read per pass, as packed
-  std::vector<float> bias;            // empty, or [rows]
+  uint8_t act = kActF32;    // ActNeeds of its kernels
+  size_t bytes = 0;         // read per pass, as packed
+  std::vector<float> bias;  // empty, or [rows]
   std::unique_ptr<WeightData> data;
 };
 
-// Rotary embedding of `dims` leading dimensions of each head. `interleaved`: pairs (2i, 2i+1), as in
-// GGUF llama; otherwise (i, i + dims/2).
+// Rotary embedding of `dims` leading dimensions of each head. `interleaved`: pairs (2i, 2i+1), as
+// in GGUF llama; otherwise (i, i + dims/2).
 struct RopeSpec {
   int dims = 0;
   bool interleaved = false;
@@ -79,25 +79,25 @@ struct KvLayer {
 // A sequence's share of the step: rows [row, row + count) are positions [pos, pos + count).
 struct SliceView {
   int32_t row = 0, count = 0, pos = 0;
-  int32_t slot = 0;         // its block table is tables + slot * table_stride
+  int32_t slot = 0;  // its block table is tables + slot * table_stride
 };
 
 struct BatchView {
   int32_t num_tokens = 0;
-  int32_t num_decode = 0;               // slices [0, num_decode) have count == 1
-  const int32_t* tokens = nullptr;      // [num_tokens]
-  const int32_t* positions = nullptr;   // [num_tokens]
-  const int32_t* row_slot = nullptr;    // [num_tokens] slot of each row
+  int32_t num_decode = 0;              // slices [0, num_decode) have count == 1
+  const int32_t* tokens = nullptr;     // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]
+  const int32_t* row_slot = nullptr;   // [num_tokens] slot of each row
   std::span<const SliceView> slices;
-  const int32_t* tables = nullptr;      // [slots, table_stride] block ids
+  const int32_t* tables = nullptr;  // [slots, table_stride] block ids
   int64_t table_stride = 0;
-  std::span<const int32_t> out_rows;    // rows whose output is wanted, ascending
+  std::span<const int32_t> out_rows;  // rows whose output is wanted, ascending
 };
 
 struct AttentionSpec {
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  float scale = 1;      // applied to q·k
-  int window = 0;       // > 0: a query at position p sees positions > p - window
+  float scale = 1;  // applied to q·k
+  int window = 0;   // > 0: a query at position p sees positions > p - window
 };
 
 // After the QKV matmul: per-head RMS norm of q and k (when the norms are set), rotary embedding of
@@ -105,8 +105,8 @@ struct AttentionSpec {
 struct QkvSpec {
   AttentionSpec attention;
   const RopeSpec* rope = nullptr;
-  const float* cos_sin = nullptr;   // [num_tokens, dims]: cos then sin, from rope_table()
-  const float* q_norm = nullptr;    // [head_dim] or null
+  const float* cos_sin = nullptr;  // [num_tokens, dims]: cos then sin, from rope_table()
+  const float* q_norm = nullptr;   // [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 0;
 };
@@ -154,13 +154,15 @@ class Backend {
   // out [n, cols] f32 = rows `tokens` of table
   virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;
   // cos_sin [n, dims]
-  virtual void rope_table(float* cos_sin, const RopeSpec& rope, std::span<const int32_t> positions) = 0;
+  virtual void rope_table(float* cos_sin,
+                          const RopeSpec& rope,
+                          std::span<const int32_t> positions) = 0;
   // out = x / rms(x) * weight. With `rows`, row i of out comes from row rows[i] of x.
-  virtual void rms_norm(const Act& out, Tensor x, const float* weight, float eps,
-                        const int32_t* rows = nullptr) = 0;
+  virtual void rms_norm(
+      const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows = nullptr) = 0;
   // x += delta, then out = norm of x
-  virtual void add_rms_norm(const Act& out, Tensor x, Tensor delta, const float* weight,
-                            float eps) = 0;
+  virtual void add_rms_norm(
+      const Act& out, Tensor x, Tensor delta, const float* weight, float eps) = 0;
   // x += delta
   virtual void add(Tensor x, Tensor delta) = 0;
   // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
@@ -168,8 +170,8 @@ class Backend {
   // qkv [n, (heads + 2 kv_heads) * head_dim]
   virtual void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) = 0;
   // out [n, heads * head_dim]; q is the first columns of qkv
-  virtual void attention(const Act& out, Tensor q, const AttentionSpec& spec,
-                         const BatchView& batch, KvLayer kv) = 0;
+  virtual void attention(
+      const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) = 0;
   // gate_up [n, 2 f]: out [n, f] = silu(gate) * up
   virtual void swiglu(const Act& out, Tensor gate_up) = 0;
   // Whole blocks of every layer's k and v.

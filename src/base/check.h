@@ -1,4 +1,5 @@
-// CHECK: our own bugs. User input never reaches one. DCHECK: the same in hot code, debug builds only.
+// CHECK: our own bugs. User input never reaches one. DCHECK: the same in hot code, debug builds
+// only.
 #pragma once
 
 namespace sluice {

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// `code` is an HTTP status: 400 bad input, 404 no such thing, 429 too busy, 507 too little memory...
-// `message` is one line for the user: what is wrong, and what to do.
+// `code` is an HTTP status: 400 bad input, 404 no such thing, 429 too busy, 507 too little
+// memory... `message` is one line for the user: what is wrong, and what to do.
 struct Error {
   int code = 400;
   std::string message;

@@ -15,7 +15,8 @@ std::string human_bytes(uint64_t bytes);
 // True when `s` is well-formed UTF-8 (no overlong forms, surrogates or values above U+10FFFF).
 bool valid_utf8(std::string_view s);
 
-// Control characters and invalid UTF-8 escaped, cut at `max` bytes: for quoting foreign text in a message.
+// Control characters and invalid UTF-8 escaped, cut at `max` bytes: for quoting foreign text in a
+// message.
 std::string quoted(std::string_view s, size_t max = 80);
 
 }  // namespace sluice

@@ -19,8 +19,8 @@ struct SeqId {
   auto operator<=>(const SeqId&) const = default;
 };
 
-using Slot = uint32_t;      // a sequence's stable row on the executor
-using BlockId = int32_t;    // block 0 is the null block: never allocated, pads tables
+using Slot = uint32_t;    // a sequence's stable row on the executor
+using BlockId = int32_t;  // block 0 is the null block: never allocated, pads tables
 inline constexpr BlockId kNullBlock = 0;
 
 enum class Want : uint8_t {
@@ -37,7 +37,7 @@ struct RowOp {
   SeqId id;
   Slot slot = 0;
   uint32_t epoch = 0;
-  uint32_t num_prompt = 0;               // leading part of the history that is prompt
+  uint32_t num_prompt = 0;                   // leading part of the history that is prompt
   uint32_t history_at = 0, num_history = 0;  // in StepPlan::tokens: what penalties look back on
   std::shared_ptr<const SamplingSpec> sampling;
 };
@@ -53,9 +53,9 @@ struct Slice {
   uint32_t epoch = 0;
   int32_t pos = 0, count = 0;
   Want want = Want::none;
-  bool chained = false;     // the (single) input token is the row's last sampled one, on the device
-  uint32_t token_at = 0;    // in StepPlan::tokens; with `all`/`score` one more token follows: the
-                            // successor of the last position, when it is known
+  bool chained = false;   // the (single) input token is the row's last sampled one, on the device
+  uint32_t token_at = 0;  // in StepPlan::tokens; with `all`/`score` one more token follows: the
+                          // successor of the last position, when it is known
 };
 
 struct Transfer {
@@ -80,28 +80,28 @@ struct StepPlan {
   }
 };
 
-// One scored token. For a scored position the first entry is the token that is there (prompt) or was
-// sampled; the most likely ones follow, most likely first.
+// One scored token. For a scored position the first entry is the token that is there (prompt) or
+// was sampled; the most likely ones follow, most likely first.
 struct TopLogprob {
-  int32_t pos = 0;       // position of the token itself
+  int32_t pos = 0;  // position of the token itself
   Token token = kNoToken;
   float logprob = 0;
-  int32_t rank = 0;      // 1 = most likely
+  int32_t rank = 0;  // 1 = most likely
 };
 
 struct Sampled {
   Slot slot = 0;
   uint32_t epoch = 0;
-  Token token = kNoToken;               // kNoToken: nothing sampled (Want::score)
-  uint32_t top_at = 0, num_top = 0;     // in StepResult::top: prompt positions first, then the sample
+  Token token = kNoToken;            // kNoToken: nothing sampled (Want::score)
+  uint32_t top_at = 0, num_top = 0;  // in StepResult::top: prompt positions first, then the sample
 };
 
 struct StepResult {
   uint64_t step = 0;
   std::vector<Sampled> rows;  // in the order of the plan's slices that want something
   std::vector<TopLogprob> top;
-  Time begin{0}, end{0};      // on the executor
-  std::string failure;        // not empty: the device failed and no row is valid
+  Time begin{0}, end{0};  // on the executor
+  std::string failure;    // not empty: the device failed and no row is valid
 };
 
 }  // namespace sluice

@@ -19,8 +19,15 @@
 namespace sluice {
 
 // Metadata under GGUF's key names ("llama.block_count"); other readers translate to them.
-using MetaValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>,
-                               std::vector<float>, std::vector<std::string>, std::vector<bool>>;
+using MetaValue = std::variant<bool,
+                               int64_t,
+                               uint64_t,
+                               double,
+                               std::string,
+                               std::vector<int64_t>,
+                               std::vector<float>,
+                               std::vector<std::string>,
+                               std::vector<bool>>;
 
 class Meta {
  public:

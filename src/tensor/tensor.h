@@ -1,4 +1,5 @@
-// Element formats, and a non-owning view of a matrix. A view is a parameter, never a long-lived member.
+// Element formats, and a non-owning view of a matrix. A view is a parameter, never a long-lived
+// member.
 #pragma once
 
 #include <cstddef>

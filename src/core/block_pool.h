@@ -1,0 +1,50 @@
+// Block ids, who holds them, and which idle ones still carry a cached prefix. No memory behind
+// them: exec/kv_cache has that. Owned by the scheduler; copyable; allocates nothing after
+// construction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/step_plan.h"
+
+namespace sluice {
+
+class BlockPool {
+ public:
+  explicit BlockPool(int num_blocks);
+
+  int total() const { return total_; }
+  // Blocks that alloc() can give: free ones, and idle cached ones (least recently used first).
+  int available() const { return num_free() + num_cached_; }
+  int num_free() const { return static_cast<int>(free_.size()); }
+  int num_cached() const { return num_cached_; }
+  int refs(BlockId b) const { return nodes_[static_cast<size_t>(b)].refs; }
+
+  // A block with one reference, or kNullBlock when none is available. When an idle cached block had
+  // to be taken, `evicted` is set to it (the prefix index must forget it).
+  BlockId alloc(BlockId& evicted);
+  // One more reference; wakes an idle cached block.
+  void retain(BlockId b);
+  // One reference less. At none, the block is idle: kept as cached if marked, else free.
+  void release(BlockId b);
+  // The block's content is in the prefix index.
+  void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
+
+ private:
+  struct Node {
+    int32_t refs = 0;
+    bool cached = false;
+    BlockId prev = kNullBlock,
+            next = kNullBlock;  // LRU list of idle cached blocks; node 0 is its head
+  };
+  void unlink(BlockId b);
+  void link_newest(BlockId b);
+
+  int total_;
+  int num_cached_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<BlockId> free_;  // LIFO: the block freed last is warm
+};
+
+}  // namespace sluice

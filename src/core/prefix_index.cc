@@ -1,0 +1,102 @@
+#include "core/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+
+namespace sluice {
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+uint64_t mix(uint64_t x, uint64_t y) {
+  Wide p = static_cast<Wide>(x ^ 0x9E3779B97F4A7C15u) * (y ^ 0xD1B54A32D192ED03u);
+  return static_cast<uint64_t>(p) ^ static_cast<uint64_t>(p >> 64);
+}
+
+}  // namespace
+
+BlockHash root_hash(TenantId tenant) {
+  return {mix(tenant, 0x243F6A8885A308D3u), mix(tenant, 0x13198A2E03707344u)};
+}
+
+BlockHash chain_hash(BlockHash parent, std::span<const Token> tokens) {
+  BlockHash h = parent;
+  for (size_t i = 0; i < tokens.size(); i += 2) {
+    uint64_t pair = static_cast<uint32_t>(tokens[i]);
+    if (i + 1 < tokens.size())
+      pair |= static_cast<uint64_t>(static_cast<uint32_t>(tokens[i + 1])) << 32;
+    h.a = mix(h.a + 0xA0761D6478BD642Fu, pair);
+    h.b = mix(h.b + 0xE7037ED1A0B428DBu, pair + 0x8EBC6AF09C88C6E3u);
+  }
+  return {mix(h.a, h.b), mix(h.b, h.a + tokens.size())};
+}
+
+std::vector<BlockHash> hash_blocks(std::span<const Token> prompt, int block_size, TenantId tenant) {
+  auto size = static_cast<size_t>(block_size);
+  std::vector<BlockHash> hashes;
+  hashes.reserve(prompt.size() / size);
+  BlockHash h = root_hash(tenant);
+  for (size_t at = 0; at + size <= prompt.size(); at += size) {
+    hashes.push_back(h = chain_hash(h, prompt.subspan(at, size)));
+  }
+  return hashes;
+}
+
+PrefixIndex::PrefixIndex(int num_blocks, int block_size)
+    : block_size_(static_cast<size_t>(block_size)),
+      mask_(std::bit_ceil(static_cast<size_t>(num_blocks) * 2 + 2) - 1),
+      table_(mask_ + 1, kNullBlock),
+      entries_(static_cast<size_t>(num_blocks) + 1),
+      tokens_((static_cast<size_t>(num_blocks) + 1) * block_size_) {}
+
+BlockId PrefixIndex::find(BlockHash hash, TenantId tenant, std::span<const Token> tokens) const {
+  for (size_t i = home(hash);; i = (i + 1) & mask_) {
+    BlockId b = table_[i];
+    if (b == kNullBlock) return kNullBlock;
+    const Entry& e = entries_[static_cast<size_t>(b)];
+    if (e.hash == hash && e.tenant == tenant && std::ranges::equal(stored(b), tokens)) return b;
+  }
+}
+
+bool PrefixIndex::insert(BlockHash hash,
+                         TenantId tenant,
+                         std::span<const Token> tokens,
+                         BlockId block) {
+  CHECK(tokens.size() == block_size_);
+  if (find(hash, tenant, tokens) != kNullBlock) return false;
+  size_t i = home(hash);
+  while (table_[i] != kNullBlock) i = (i + 1) & mask_;
+  table_[i] = block;
+  entries_[static_cast<size_t>(block)] = {hash, tenant};
+  std::ranges::copy(
+      tokens, tokens_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(block) * block_size_));
+  ++size_;
+  return true;
+}
+
+void PrefixIndex::erase(BlockId block) {
+  size_t i = home(entries_[static_cast<size_t>(block)].hash);
+  while (table_[i] != block) {
+    CHECK(table_[i] != kNullBlock);
+    i = (i + 1) & mask_;
+  }
+  // Close the gap: move back every follower that may live at the hole.
+  for (size_t hole = i, j = (i + 1) & mask_;; j = (j + 1) & mask_) {
+    BlockId b = table_[j];
+    if (b == kNullBlock) {
+      table_[hole] = kNullBlock;
+      break;
+    }
+    size_t want = home(entries_[static_cast<size_t>(b)].hash);
+    if (((j - want) & mask_) >= ((j - hole) & mask_)) {
+      table_[hole] = b;
+      hole = j;
+    }
+  }
+  --size_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+// Decides what the next step computes. Owned by the engine thread.
+// Deterministic: same calls, same plans. Reads no clock; takes `now`. Copyable: a copy plans alike.
+// There is no prefill or decode state: a sequence has positions still to run, and a step gives it
+// some.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "core/block_pool.h"
+#include "core/events.h"
+#include "core/prefix_index.h"
+#include "core/sequence.h"
+#include "core/step_plan.h"
+
+namespace sluice {
+
+enum class Batching : uint8_t {
+  static_,
+  continuous
+};                                                // static: no admission until all have finished
+enum class Prefill : uint8_t { whole, chunked };  // may a prompt be spread over steps?
+enum class Mix : uint8_t { separate, mixed };     // may prompts and decodes share a step?
+enum class Order : uint8_t { fcfs, priority };
+enum class Admission : uint8_t { reserve_max, watermark };
+
+struct SchedulerConfig {
+  Batching batching = Batching::continuous;
+  Prefill prefill = Prefill::chunked;
+  Mix mix = Mix::mixed;
+  Order order = Order::fcfs;
+  Admission admission = Admission::watermark;
+  int budget = 512;    // tokens per step
+  int max_seqs = 256;  // sequences that run at once
+  int max_len = 4096;  // positions of a sequence: prompt and output
+  int num_blocks = 0;
+  int block_size = 16;
+  float watermark = 0.01f;  // share of the pool that admission leaves free
+  bool prefix_cache = true;
+  int max_queued = 1 << 20;
+};
+
+// "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
+Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
+
+struct BlockCounts {
+  int free = 0, cached = 0, owned = 0, pending = 0, total = 0;
+  bool conserved() const { return free + cached + owned + pending == total; }
+};
+
+struct SchedulerStats {
+  int num_waiting = 0, num_running = 0, num_in_flight = 0;
+  int available_blocks = 0, total_blocks = 0;
+  uint64_t num_preemptions = 0, prefix_queries = 0, prefix_hits = 0;  // prefix_*: prompt tokens
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text);
+
+  // The error becomes 400 (cannot ever run) or 429 (queue full).
+  Result<void> add(Request request, Time now);
+  void cancel(RequestId id, Time now, Events& out);
+  // Legal with a step in flight; reuses out's memory. An empty plan must not be launched.
+  void plan(Time now, StepPlan& out, Events& events);
+  void complete(const StepResult& result, Time now, Events& out);
+
+  bool idle() const { return groups_live_ == 0 && flights_.empty() && closing_.empty(); }
+  // Is there anything plan() could schedule, now or after the steps in flight complete?
+  bool has_work() const { return groups_live_ > 0 || !closing_.empty(); }
+  Time next_wakeup() const { return next_deadline_; }
+  const SchedulerConfig& config() const { return config_; }
+  SchedulerStats stats() const;
+  BlockCounts count_blocks() const;  // walks everything: tests and /debug
+  // The most tokens a plan may hold: what executors size their workspace by.
+  int max_step_tokens() const;
+
+ private:
+  using Index = uint32_t;
+  static constexpr Index kNone = UINT32_MAX;
+  struct InFlight {
+    uint64_t step = 0;
+    Time scheduled{0};
+    struct Item {
+      Index seq;
+      uint32_t epoch;
+      int32_t pos, count;
+      Want want;
+    };
+    std::vector<Item> items;
+  };
+  struct PendingBlock {
+    uint64_t step;
+    BlockId block;
+  };
+
+  const Request& request_of(const Sequence& s) const { return *groups_[s.group].request; }
+  int prompt_len(const Sequence& s) const { return static_cast<int>(request_of(s).prompt->size()); }
+  int known_len(const Sequence& s) const {
+    return prompt_len(s) + static_cast<int>(s.output.size());
+  }
+  Token token_at(const Sequence& s, int pos) const;
+  bool before(Index a, Index b) const;  // order of service
+  int blocks_for(int positions) const {
+    return (positions + config_.block_size - 1) / config_.block_size;
+  }
+  int remaining(const Sequence& s) const;
+  bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
+  bool wants_scores(const Sequence& s) const;
+
+  // plan
+  void expire(Time now, Events& events);
+  void fork_ready(Time now, StepPlan& out);
+  void fork_choices(Index parent, Time now, StepPlan& out);
+  void plan_decodes(StepPlan& out, int& budget);
+  void plan_prefills(StepPlan& out, int& budget);
+  void admit(Time now, StepPlan& out, int& budget);
+  bool can_start(Index i) const;
+  bool claim_blocks(Index i);
+  bool make_room_for(Index i);
+  void start(Index i, Time now, StepPlan& out);
+  void emit_slice(Index i, int count, StepPlan& out);
+  void finish_plan(Time now, StepPlan& out);
+  bool grow(Index i, StepPlan& out);
+  BlockId take_block();
+  void match_prefix(Sequence& s);
+  BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
+  std::span<const Token> block_tokens(const Sequence& s, int block) const;
+  void preempt(Index i);
+  Index last_unplanned() const;
+
+  // complete
+  void take_result(const InFlight::Item& item,
+                   const Sampled* sampled,
+                   const StepResult& result,
+                   const InFlight& flight,
+                   Time now,
+                   Events& out);
+  void take_token(Index i, Token token, Event& event, Time now, Events& out);
+  void register_blocks(Sequence& s);
+  void finish(Index i, Finish why, Time now, Event event, Events& out);
+  void leave_slot(Index i);
+  void release_blocks(Sequence& s);
+  void recycle(Index i);
+  void enqueue(Index i);
+
+  SchedulerConfig config_;
+  std::shared_ptr<const TokenText> text_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::vector<Sequence> seqs_;
+  std::vector<Index> free_seqs_;
+  std::vector<Group> groups_;
+  std::vector<uint32_t> free_groups_;
+  std::unordered_map<RequestId, uint32_t> group_of_;  // looked up, never iterated
+  int groups_live_ = 0;
+  std::vector<Index> waiting_;  // in order of service, next one last
+  std::vector<Index> running_;  // in order of service
+  std::vector<Slot> free_slots_;
+  std::vector<RowOp> closing_;     // rows to close with the next plan
+  std::vector<InFlight> flights_;  // launched, oldest first
+  std::vector<InFlight> spare_;
+  std::vector<PendingBlock> pending_;
+  struct Draft {
+    Slice slice;
+    Index seq;
+  };
+  std::vector<Draft> draft_;             // the plan being made, in order of service
+  mutable std::vector<Token> straddle_;  // a block's tokens when prompt and output meet in it
+  Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
+  int blocked_available_ = 0;
+  int reserved_ = 0;
+  bool forming_ = true;  // batching=static: the batch still takes sequences in
+  uint64_t next_step_ = 1;
+  Time next_deadline_ = kNever;
+  uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
+};
+
+}  // namespace sluice

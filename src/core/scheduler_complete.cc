@@ -1,0 +1,246 @@
+// Results in, events out: the second half of the scheduler.
+#include <algorithm>
+
+#include "base/check.h"
+#include "core/scheduler.h"
+
+namespace sluice {
+
+void Scheduler::complete(const StepResult& result, Time now, Events& out) {
+  CHECK(!flights_.empty() && flights_.front().step == result.step);
+  InFlight flight = std::move(flights_.front());
+  flights_.erase(flights_.begin());
+
+  size_t row = 0;
+  for (const InFlight::Item& item : flight.items) {
+    const Sampled* sampled = nullptr;
+    if (result.failure.empty() && item.want != Want::none) sampled = &result.rows[row++];
+    take_result(item, sampled, result, flight, now, out);
+  }
+  if (!result.failure.empty()) {
+    // The device failed: nothing that runs or waits can be trusted to continue.
+    for (size_t i = 0; i < seqs_.size(); ++i) {
+      Phase p = seqs_[i].phase;
+      if (p != Phase::free && p != Phase::done)
+        finish(static_cast<Index>(i), Finish::failed, now, {}, out);
+    }
+  }
+  std::erase_if(pending_, [&](const PendingBlock& p) {
+    if (p.step > result.step) return false;
+    pool_.release(p.block);
+    return true;
+  });
+  spare_.push_back(std::move(flight));
+}
+
+void Scheduler::take_result(const InFlight::Item& item,
+                            const Sampled* sampled,
+                            const StepResult& result,
+                            const InFlight& flight,
+                            Time now,
+                            Events& out) {
+  Sequence& s = seqs_[item.seq];
+  --s.in_flight;
+  if (s.phase == Phase::done) {
+    if (s.in_flight == 0) recycle(item.seq);
+    return;
+  }
+  // Preempted since: the tokens it had are enough to start again.
+  if (s.epoch != item.epoch || !result.failure.empty()) return;
+  s.computed = std::max(s.computed, item.pos + item.count);
+  register_blocks(s);
+  if (!sampled) return;
+  CHECK(sampled->slot == s.slot && sampled->epoch == s.epoch);
+
+  Event event;
+  event.scheduled = flight.scheduled;
+  event.begin = result.begin;
+  event.end = result.end;
+  int prompt = prompt_len(s);
+  event.prompt_at = static_cast<uint32_t>(out.top.size());
+  int scored = s.num_scored;
+  for (uint32_t k = 0; k < sampled->num_top; ++k) {
+    const TopLogprob& t = result.top[sampled->top_at + k];
+    if (t.pos >= prompt || t.pos <= s.num_scored) continue;  // sampled, or sent before a preemption
+    scored = t.pos;
+    out.top.push_back(t);
+  }
+  s.num_scored = scored;
+  event.num_prompt = static_cast<uint32_t>(out.top.size()) - event.prompt_at;
+  event.top_at = static_cast<uint32_t>(out.top.size());
+  for (uint32_t k = 0; k < sampled->num_top; ++k) {
+    const TopLogprob& t = result.top[sampled->top_at + k];
+    if (t.pos >= prompt) out.top.push_back(t);
+  }
+  event.num_top = static_cast<uint32_t>(out.top.size()) - event.top_at;
+
+  if (sampled->token != kNoToken) {
+    take_token(item.seq, sampled->token, event, now, out);
+  } else if (event.num_prompt > 0) {
+    event.req = s.id.req;
+    event.choice = s.id.choice;
+    out.list.push_back(event);
+  }
+}
+
+void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events& out) {
+  Sequence& s = seqs_[i];
+  const Request& r = request_of(s);
+  --s.unknown;
+  s.output.push_back(token);
+  if (s.timing.first_token == Time{0}) s.timing.first_token = now;
+  s.timing.last_token = now;
+  event.req = s.id.req;
+  event.choice = s.id.choice;
+  event.token = token;
+
+  int outputs = static_cast<int>(s.output.size());
+  bool may_stop = outputs >= r.sampling->min_tokens;
+  Finish why = Finish::none;
+  if (may_stop && std::ranges::find(r.stop.tokens, token) != r.stop.tokens.end()) {
+    why = Finish::stop;
+    event.is_end_token = true;
+  } else if (!r.stop.strings.empty() && text_) {
+    StopMatcher::Match m = s.stop.feed(r.stop.strings, text_->bytes(token));
+    if (m.found && may_stop) {
+      why = Finish::stop;
+      event.cut = m.cut;
+    }
+    event.held = m.held;
+  }
+  if (why == Finish::none && outputs >= r.max_new) {
+    why = Finish::length;
+    event.held = 0;
+  }
+  if (why == Finish::none) {
+    event.timing = s.timing;
+    out.list.push_back(event);
+  } else {
+    finish(i, why, now, event, out);
+  }
+}
+
+void Scheduler::register_blocks(Sequence& s) {
+  if (!config_.prefix_cache) return;
+  while ((s.num_registered + 1) * config_.block_size <= s.computed) {
+    int b = s.num_registered++;
+    s.last_hash = block_hash(s, b, s.last_hash);
+    BlockId block = s.blocks[static_cast<size_t>(b)];
+    if (index_.insert(s.last_hash, request_of(s).tenant, block_tokens(s, b), block)) {
+      pool_.mark_cached(block);
+    }
+  }
+}
+
+void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) {
+  Sequence& s = seqs_[i];
+  Group& g = groups_[s.group];
+  if (s.phase == Phase::running) {
+    leave_slot(i);
+    release_blocks(s);
+  } else if (s.phase == Phase::waiting) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
+  }
+  if (blocked_ == i) blocked_ = kNone;
+  s.phase = Phase::done;
+  s.timing.finish = now;
+  event.req = s.id.req;
+  event.choice = s.id.choice;
+  event.finish = why;
+  event.timing = s.timing;
+  event.last = --g.num_live == 0;
+  if (event.last) {
+    group_of_.erase(s.id.req);
+    --groups_live_;
+  }
+  out.list.push_back(event);
+  if (s.in_flight == 0) recycle(i);
+}
+
+void Scheduler::cancel(RequestId id, Time now, Events& out) {
+  auto it = group_of_.find(id);
+  if (it == group_of_.end()) return;
+  // finish() may recycle the group at its last choice: no reference into it is kept.
+  uint32_t g = it->second;
+  size_t num = groups_[g].seqs.size();
+  for (size_t c = 0; c < num; ++c) {
+    Index i = groups_[g].seqs[c];
+    Phase p = seqs_[i].phase;
+    if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) {
+      finish(i, Finish::cancelled, now, {}, out);
+    }
+  }
+}
+
+void Scheduler::leave_slot(Index i) {
+  Sequence& s = seqs_[i];
+  RowOp op;
+  op.kind = RowOp::close;
+  op.id = s.id;
+  op.slot = s.slot;
+  op.epoch = s.epoch;
+  closing_.push_back(std::move(op));
+  free_slots_.push_back(s.slot);
+  running_.erase(std::lower_bound(running_.begin(), running_.end(), i,
+                                  [&](Index a, Index b) { return before(a, b); }));
+  ++s.epoch;
+}
+
+// Last block first, so that of a cached prefix the tail is older than the head and goes first.
+void Scheduler::release_blocks(Sequence& s) {
+  for (size_t b = s.blocks.size(); b > 0; --b) {
+    if (s.in_flight > 0) {
+      pending_.push_back({next_step_ - 1, s.blocks[b - 1]});
+    } else {
+      pool_.release(s.blocks[b - 1]);
+    }
+  }
+  s.blocks.clear();
+  reserved_ -= s.reserved;
+  s.reserved = 0;
+}
+
+void Scheduler::recycle(Index i) {
+  Sequence& s = seqs_[i];
+  s.phase = Phase::free;
+  free_seqs_.push_back(i);
+  Group& g = groups_[s.group];
+  if (--g.num_records == 0) {
+    g.request.reset();
+    free_groups_.push_back(s.group);
+  }
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats st;
+  st.num_waiting = static_cast<int>(waiting_.size());
+  st.num_running = static_cast<int>(running_.size());
+  st.num_in_flight = static_cast<int>(flights_.size());
+  st.available_blocks = pool_.available();
+  st.total_blocks = pool_.total();
+  st.num_preemptions = num_preemptions_;
+  st.prefix_queries = prefix_queries_;
+  st.prefix_hits = prefix_hits_;
+  return st;
+}
+
+BlockCounts Scheduler::count_blocks() const {
+  BlockCounts c;
+  c.total = pool_.total();
+  c.free = pool_.num_free();
+  c.cached = pool_.num_cached();
+  std::vector<int> refs(static_cast<size_t>(c.total) + 1);
+  std::vector<bool> owned(refs.size());
+  for (const Sequence& s : seqs_) {
+    for (BlockId b : s.blocks) ++refs[static_cast<size_t>(b)], owned[static_cast<size_t>(b)] = true;
+  }
+  for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
+  for (int b = 1; b <= c.total; ++b) {
+    auto i = static_cast<size_t>(b);
+    CHECK(refs[i] == pool_.refs(b));
+    if (refs[i] > 0) ++(owned[i] ? c.owned : c.pending);
+  }
+  return c;
+}
+
+}  // namespace sluice

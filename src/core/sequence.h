@@ -1,0 +1,53 @@
+// A sequence's progress: one choice of one request. Owned by the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/events.h"
+#include "core/request.h"
+#include "core/step_plan.h"
+#include "core/stop.h"
+
+namespace sluice {
+
+enum class Phase : uint8_t {
+  free,     // the record is unused
+  forking,  // a further choice, waiting for the first one to compute the prompt
+  waiting,  // in the queue, holds nothing
+  running,  // has a slot and blocks
+  done,     // finished; the record stays while a launched step still names it
+};
+
+struct Sequence {
+  SeqId id;
+  Phase phase = Phase::free;
+  uint32_t group = 0;
+  Slot slot = 0;
+  uint32_t epoch = 0;         // bumped when it leaves its slot; results of older epochs are dropped
+  std::vector<Token> output;  // known output tokens
+  std::vector<BlockId> blocks;
+  int planned = 0;            // positions launched
+  int computed = 0;           // positions whose K and V are known to be in the cache
+  int unknown = 0;            // sampled, still on the device
+  int in_flight = 0;          // launched steps that name it
+  uint64_t planned_step = 0;  // the last step with a slice of it
+  int num_registered = 0;     // leading blocks offered to the prefix index
+  BlockHash last_hash;        // of block num_registered - 1
+  int num_scored = 0;         // prompt positions whose log-probabilities went out
+  bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
+  int reserved = 0;           // blocks set aside under admission=reserve-max
+  StopMatcher stop{{}};
+  SeqTiming timing;
+};
+
+// A request and its choices.
+struct Group {
+  std::shared_ptr<const Request> request;
+  std::vector<uint32_t> seqs;  // indices of its sequences, by choice
+  int num_live = 0;            // choices that have not finished
+  int num_records = 0;         // sequences not yet recycled
+};
+
+}  // namespace sluice

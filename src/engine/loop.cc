@@ -1,0 +1,37 @@
+#include "engine/loop.h"
+
+namespace sluice {
+
+StepReport Loop::iterate(Events& events) {
+  StepReport r;
+  r.plan_begin = clock_.now();
+  scheduler_.plan(r.plan_begin, plan_, events);
+  r.plan_end = clock_.now();
+  if (!plan_.empty()) {
+    executor_.launch(plan_);
+    ++in_flight_;
+    r.launched = true;
+    r.launched_step = plan_.step;
+    r.num_tokens = plan_.num_tokens;
+    r.num_decode = plan_.num_decode;
+    r.num_slices = static_cast<int>(plan_.slices.size());
+    planned_at_[plan_.step % 4] = r.plan_begin;
+  }
+  // With nothing new to launch, the step in flight is all there is to wait for.
+  if (in_flight_ > depth_ || (in_flight_ > 0 && !r.launched)) {
+    const StepResult& result = executor_.wait();
+    --in_flight_;
+    r.completed = true;
+    r.completed_step = result.step;
+    r.scheduled = planned_at_[result.step % 4];
+    r.begin = result.begin;
+    r.end = result.end;
+    r.complete_begin = clock_.now();
+    scheduler_.complete(result, r.complete_begin, events);
+    r.complete_end = clock_.now();
+  }
+  r.stats = scheduler_.stats();
+  return r;
+}
+
+}  // namespace sluice

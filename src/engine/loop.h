@@ -1,0 +1,56 @@
+// One iteration of the engine: plan, launch, wait, complete. Shared by server, benchmarks,
+// simulator. No thread of its own; whoever calls iterate() owns it.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "core/executor.h"
+#include "core/scheduler.h"
+
+namespace sluice {
+
+// How many steps may be in flight when the next one is planned.
+enum class Pipeline : uint8_t {
+  sync,     // plan only when the result of the last step is known
+  overlap,  // plan a step ahead; sampled tokens feed the next step on the device
+};
+
+// What one iteration did, for everything that observes: metrics, traces, recorders.
+struct StepReport {
+  bool launched = false, completed = false;
+  uint64_t launched_step = 0, completed_step = 0;
+  Time plan_begin{0}, plan_end{0};  // of the launched step
+  Time scheduled{0};                // of the completed step
+  Time begin{0}, end{0};            // of the completed step, on the executor
+  Time complete_begin{0}, complete_end{0};
+  int num_tokens = 0, num_decode = 0, num_slices = 0;  // of the launched step
+  SchedulerStats stats;
+  Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
+};
+
+class Loop {
+ public:
+  Loop(Scheduler& scheduler, Executor& executor, const Clock& clock, Pipeline pipeline)
+      : scheduler_(scheduler),
+        executor_(executor),
+        clock_(clock),
+        depth_(pipeline == Pipeline::overlap ? 1 : 0) {}
+
+  // Makes progress if there is any to make; events of what happened are appended to `events`.
+  // Blocks only for a step in flight.
+  StepReport iterate(Events& events);
+  bool busy() const { return in_flight_ > 0 || scheduler_.has_work(); }
+  const StepPlan& last_plan() const { return plan_; }
+
+ private:
+  Scheduler& scheduler_;
+  Executor& executor_;
+  const Clock& clock_;
+  int depth_;
+  int in_flight_ = 0;
+  Time planned_at_[4] = {};
+  StepPlan plan_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,234 @@
+#include "exec/model_executor.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/check.h"
+
+namespace sluice {
+
+namespace {
+
+// A plan is at most two steps ahead of the result that the engine reads.
+constexpr int kNumJobs = 3;
+
+}  // namespace
+
+size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
+  return model.scratch_bytes(config.max_step_tokens, config.max_outputs) +
+         static_cast<size_t>(config.max_outputs) * static_cast<size_t>(model.shape().vocab) *
+             sizeof(float);
+}
+
+ModelExecutor::ModelExecutor(Backend& backend,
+                             Model& model,
+                             ExecutorConfig config,
+                             const Clock& clock)
+    : backend_(backend),
+      model_(model),
+      config_(config),
+      clock_(clock),
+      cache_(backend, model.shape(), config.kv_type, config.num_blocks, config.block_size),
+      rows_(static_cast<size_t>(config.max_seqs)),
+      table_stride_((config.max_len + config.block_size - 1) / config.block_size) {
+  config_.max_outputs = std::min(config_.max_outputs, std::max(config_.max_step_tokens, 1));
+  auto outputs = static_cast<size_t>(config_.max_outputs);
+  auto tokens = static_cast<size_t>(config_.max_step_tokens);
+  model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);
+  logits_ = backend_.allocate(outputs * static_cast<size_t>(model_.shape().vocab) * sizeof(float));
+  tables_.assign(rows_.size() * static_cast<size_t>(table_stride_), kNullBlock);
+  for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
+  slices_.reserve(rows_.size());
+  outputs_.reserve(tokens);
+  sampled_.reserve(tokens);
+  tops_.resize(outputs);
+  scratch_.resize(outputs);
+  for (int i = 0; i < kNumJobs; ++i) idle_.push_back(std::make_unique<Job>());
+  thread_ = std::thread([this] { device_main(); });
+}
+
+ModelExecutor::~ModelExecutor() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  launched_.notify_one();
+  thread_.join();
+}
+
+void ModelExecutor::launch(const StepPlan& plan) {
+  std::unique_ptr<Job> job;
+  {
+    std::lock_guard lock(mutex_);
+    CHECK(!idle_.empty());
+    job = std::move(idle_.back());
+    idle_.pop_back();
+  }
+  job->plan = plan;  // vectors keep their memory: no allocation once grown
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(job));
+  }
+  launched_.notify_one();
+}
+
+const StepResult& ModelExecutor::wait() {
+  std::unique_lock lock(mutex_);
+  if (returned_) idle_.push_back(std::move(returned_));
+  finished_.wait(lock, [&] { return !done_.empty(); });
+  returned_ = std::move(done_.front());
+  done_.pop_front();
+  return returned_->result;
+}
+
+void ModelExecutor::device_main() {
+  for (;;) {
+    std::unique_ptr<Job> job;
+    {
+      std::unique_lock lock(mutex_);
+      launched_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      job = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    run(*job);
+    {
+      std::lock_guard lock(mutex_);
+      done_.push_back(std::move(job));
+    }
+    finished_.notify_one();
+  }
+}
+
+void ModelExecutor::run(Job& job) {
+  StepResult& r = job.result;
+  r.step = job.plan.step;
+  r.rows.clear();
+  r.top.clear();
+  r.failure.clear();
+  r.begin = clock_.now();
+  try {
+    apply_deltas(job.plan);
+    if (!job.plan.slices.empty()) {
+      BatchView batch = build_batch(job.plan, r);
+      model_.forward(backend_, batch, cache_.layers());
+      compute_outputs(r);
+    }
+  } catch (const std::exception& e) {
+    r.failure = e.what();
+  }
+  r.end = clock_.now();
+}
+
+void ModelExecutor::apply_deltas(const StepPlan& plan) {
+  for (const RowOp& op : plan.rows) {
+    if (op.kind != RowOp::open) continue;
+    Row& row = rows_[op.slot];
+    row.id = op.id;
+    row.epoch = op.epoch;
+    row.num_prompt = static_cast<int32_t>(op.num_prompt);
+    row.sampling.open(op.sampling, {plan.tokens.data() + op.history_at, op.num_history},
+                      op.num_prompt);
+  }
+  for (const TableEdit& e : plan.edits) {
+    tables_[e.slot * static_cast<size_t>(table_stride_) + e.index] = e.block;
+  }
+  copies_.clear();
+  for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
+  if (!copies_.empty()) backend_.copy_blocks(cache_.layers(), copies_);
+}
+
+BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
+  tokens_.clear(), positions_.clear(), row_slot_.clear(), slices_.clear(), outputs_.clear();
+  for (const Slice& s : plan.slices) {
+    const Row& row = rows_[s.slot];
+    CHECK(row.epoch == s.epoch);
+    auto first = static_cast<int32_t>(tokens_.size());
+    slices_.push_back({first, s.count, s.pos, static_cast<int32_t>(s.slot)});
+    for (int32_t k = 0; k < s.count; ++k) {
+      tokens_.push_back(s.chained ? row.last_token
+                                  : plan.tokens[s.token_at + static_cast<uint32_t>(k)]);
+      positions_.push_back(s.pos + k);
+      row_slot_.push_back(static_cast<int32_t>(s.slot));
+    }
+    if (s.want == Want::none) continue;
+    auto index = static_cast<int32_t>(result.rows.size());
+    result.rows.push_back({s.slot, s.epoch, kNoToken, 0, 0});
+    if (s.want == Want::all || s.want == Want::score) {
+      for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
+        Token next = plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1];
+        outputs_.push_back({first + k, index, s.pos + k + 1, s.slot, next});
+      }
+    }
+    if (s.want == Want::all || s.want == Want::last) {
+      outputs_.push_back({first + s.count - 1, index, s.pos + s.count, s.slot, kNoToken});
+    }
+  }
+  BatchView b;
+  b.num_tokens = static_cast<int32_t>(tokens_.size());
+  b.num_decode = plan.num_decode;
+  b.tokens = tokens_.data();
+  b.positions = positions_.data();
+  b.row_slot = row_slot_.data();
+  b.slices = slices_;
+  b.tables = tables_.data();
+  b.table_stride = table_stride_;
+  return b;
+}
+
+void ModelExecutor::compute_outputs(StepResult& result) {
+  auto vocab = static_cast<int64_t>(model_.shape().vocab);
+  auto turn = static_cast<size_t>(config_.max_outputs);
+  struct Turn {
+    ModelExecutor* self;
+    size_t first;
+  };
+  sampled_.assign(outputs_.size(), kNoToken);
+  for (size_t at = 0; at < outputs_.size(); at += turn) {
+    size_t num = std::min(turn, outputs_.size() - at);
+    out_rows_.clear();
+    for (size_t i = 0; i < num; ++i) out_rows_.push_back(outputs_[at + i].row);
+    Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
+    model_.logits(backend_, out_rows_, logits);
+    Turn ctx{this, at};
+    backend_.parallel(
+        static_cast<int>(num),
+        [](void* p, int i) {
+          auto* t = static_cast<Turn*>(p);
+          auto v = static_cast<size_t>(t->self->model_.shape().vocab);
+          auto* row = static_cast<float*>(t->self->logits_.data()) + static_cast<size_t>(i) * v;
+          t->self->sample(t->first + static_cast<size_t>(i), row);
+        },
+        &ctx);
+    for (size_t i = 0; i < num; ++i) {
+      const Output& o = outputs_[at + i];
+      Sampled& s = result.rows[static_cast<size_t>(o.result)];
+      if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result.top.size());
+      result.top.insert(result.top.end(), tops_[i].begin(), tops_[i].end());
+      s.num_top += static_cast<uint32_t>(tops_[i].size());
+      if (o.actual != kNoToken) continue;
+      s.token = sampled_[at + i];
+      rows_[o.slot].last_token = s.token;
+      rows_[o.slot].sampling.add(s.token);
+    }
+  }
+}
+
+// On any of the backend's threads: touches only what belongs to this output.
+void ModelExecutor::sample(size_t index, float* logits) {
+  const Output& o = outputs_[index];
+  Row& row = rows_[o.slot];
+  size_t local = index % static_cast<size_t>(config_.max_outputs);
+  std::vector<TopLogprob>& top = tops_[local];
+  top.clear();
+  int vocab = model_.shape().vocab;
+  if (o.actual != kNoToken) {
+    score_row(logits, vocab, o.actual, o.position, row.sampling.spec().prompt_logprobs, top,
+              scratch_[local]);
+  } else {
+    sampled_[index] =
+        sample_row(logits, vocab, row.sampling, row.id.choice, o.position, &top, scratch_[local]);
+  }
+}
+
+}  // namespace sluice

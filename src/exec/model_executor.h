@@ -1,0 +1,100 @@
+// Runs plans on a model: mirrors rows and block tables by slot, builds the ragged batch, runs the
+// forward pass, samples. The engine thread calls launch() and wait(); everything else happens on
+// the device thread, which owns backend, model and cache while it lives.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/executor.h"
+#include "exec/kv_cache.h"
+#include "exec/sampler.h"
+#include "model/model.h"
+
+namespace sluice {
+
+struct ExecutorConfig {
+  int num_blocks = 0, block_size = 16;
+  int max_seqs = 0;         // slots
+  int max_len = 0;          // positions of a sequence: sizes the block tables
+  int max_step_tokens = 0;  // Scheduler::max_step_tokens()
+  int max_outputs = 64;     // rows of logits held at once; more are done in turns
+  DType kv_type = DType::f16;
+};
+
+class ModelExecutor final : public Executor {
+ public:
+  // `clock` stamps begin and end of steps. Backend, model and clock outlive the executor.
+  ModelExecutor(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock);
+  ~ModelExecutor() override;
+
+  void launch(const StepPlan& plan) override;
+  const StepResult& wait() override;
+
+  size_t kv_bytes() const { return cache_.bytes(); }
+  // Bytes this executor allocates besides weights and the KV pool.
+  static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
+
+ private:
+  struct Row {
+    RowState sampling;
+    SeqId id;
+    uint32_t epoch = 0;
+    int32_t num_prompt = 0;
+    Token last_token = 0;
+  };
+  // One row of logits to compute: sample after it, or score its successor.
+  struct Output {
+    int32_t row = 0;       // in the batch
+    int32_t result = 0;    // in StepResult::rows
+    int32_t position = 0;  // of the token that follows
+    Slot slot = 0;
+    Token actual = kNoToken;  // not kNoToken: score this token
+  };
+  struct Job {
+    StepPlan plan;
+    StepResult result;
+  };
+
+  void device_main();
+  void run(Job& job);
+  void apply_deltas(const StepPlan& plan);
+  BatchView build_batch(const StepPlan& plan, StepResult& result);
+  void compute_outputs(StepResult& result);
+  void sample(size_t index, float* logits);
+
+  Backend& backend_;
+  Model& model_;
+  ExecutorConfig config_;
+  const Clock& clock_;
+  KvCache cache_;
+  Buffer logits_;
+
+  // Device thread only.
+  std::vector<Row> rows_;        // by slot
+  std::vector<int32_t> tables_;  // [slots, table_stride_]
+  int64_t table_stride_;
+  std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
+  std::vector<SliceView> slices_;
+  std::vector<Output> outputs_;
+  std::vector<Token> sampled_;                 // by output
+  std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn
+  std::vector<SampleScratch> scratch_;         // by output of the current turn
+  std::vector<BlockCopy> copies_;
+
+  // Hand-over between the two threads.
+  std::mutex mutex_;
+  std::condition_variable launched_, finished_;
+  std::vector<std::unique_ptr<Job>> idle_;
+  std::deque<std::unique_ptr<Job>> queue_, done_;
+  std::unique_ptr<Job> returned_;  // the result that wait() handed out
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice

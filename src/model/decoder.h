@@ -1,0 +1,73 @@
+// The decoder that llama, qwen2 and qwen3 share: pre-norm with RMSNorm, rotary grouped-query
+// attention, SwiGLU. A family's file says which tensors it has; the forward pass is here.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+namespace sluice {
+
+struct DecoderLayer {
+  std::vector<float> attn_norm, ffn_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;       // [head_dim], or empty
+  Projection qkv;                          // [q_dim + 2 kv_dim, hidden]
+  Weight o;                                // [hidden, q_dim]
+  Projection gate_up;                      // [2 ffn, hidden]
+  Weight down;                             // [hidden, ffn]
+};
+
+// What differs between the families.
+struct DecoderTraits {
+  bool rope_interleaved = false;
+  bool qkv_bias = false;
+  bool qk_norm = false;
+};
+
+class Decoder final : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(Checkpoint& checkpoint,
+                                             Backend& backend,
+                                             const LoadOptions& options,
+                                             DecoderTraits traits);
+
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return weight_bytes_; }
+  size_t scratch_bytes(int max_tokens, int max_outputs) const override;
+  void reserve(Backend& backend, int max_tokens, int max_outputs) override;
+  void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
+  void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+
+ private:
+  // Activations of a step, n rows each. Every matmul input exists in the forms its weights read.
+  struct Scratch {
+    Tensor x;                  // [n, hidden] the residual stream
+    Act normed;                // [n, hidden]
+    Tensor qkv;                // [n, q_dim + 2 kv_dim]
+    Act attended;              // [n, q_dim]
+    Tensor delta;              // [n, hidden]
+    Tensor gate_up;            // [n, 2 ffn]
+    Act gated;                 // [n, ffn]
+    float* cos_sin = nullptr;  // [n, rope dims]
+    Act final;                 // [outputs, hidden]
+  };
+  Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
+  Scratch first_rows(int64_t n) const;
+
+  ModelShape shape_;
+  DecoderConfig config_;
+  Weight embed_;
+  std::optional<Weight> output_;  // absent when tied to embed_
+  std::vector<float> output_norm_;
+  std::vector<DecoderLayer> layers_;
+  size_t weight_bytes_ = 0;
+  Buffer buffer_;
+  Scratch scratch_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+// A loaded model: weights on a backend and the forward pass over a step's ragged list of tokens.
+// Knows nothing of requests. Used by the device thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/result.h"
+#include "tensor/checkpoint.h"
+
+namespace sluice {
+
+// What the rest of the engine needs to know of a model.
+struct ModelShape {
+  std::string arch;
+  int num_layers = 0, hidden = 0, vocab = 0;
+  int num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int max_len = 0;  // positions it was trained for
+
+  // Bytes of K and V per position over all layers.
+  size_t kv_bytes_per_token(DType kv) const {
+    return static_cast<size_t>(num_layers) * static_cast<size_t>(num_kv_heads) *
+           static_cast<size_t>(head_dim) * 2 * dtype_bytes(kv);
+  }
+};
+
+struct LoadOptions {
+  bool fuse = true;  // QKV and gate-up as one matmul each
+  std::function<void(size_t done_bytes, size_t total_bytes)> progress;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelShape& shape() const = 0;
+  virtual size_t weight_bytes() const = 0;
+  // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them.
+  virtual size_t scratch_bytes(int max_tokens, int max_outputs) const = 0;
+  virtual void reserve(Backend& backend, int max_tokens, int max_outputs) = 0;
+  // Runs all layers over the batch: writes K and V, leaves hidden states for outputs().
+  virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
+  // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
+  virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
+};
+
+// One row per family: table.cc.
+struct ModelFamily {
+  const char* arch;  // GGUF's general.architecture
+  Result<std::unique_ptr<Model>> (*load)(Checkpoint&, Backend&, const LoadOptions&);
+};
+std::span<const ModelFamily> model_families();
+
+// Loads by the checkpoint's architecture.
+Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
+                                          Backend& backend,
+                                          const LoadOptions& options);
+// The shape and the weights' bytes in the file, from metadata alone.
+Result<ModelShape> read_shape(const Checkpoint& checkpoint);
+
+}  // namespace sluice

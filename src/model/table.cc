@@ -1,0 +1,50 @@
+// The families. A new one is a file and a line here.
+#include "base/str.h"
+#include "model/config.h"
+#include "model/families.h"
+#include "model/model.h"
+
+namespace sluice {
+
+static constexpr ModelFamily kFamilies[] = {
+    {"llama", load_llama},
+    {"qwen2", load_qwen2},
+    {"qwen3", load_qwen3},
+};
+
+std::span<const ModelFamily> model_families() { return kFamilies; }
+
+namespace {
+
+Result<const ModelFamily*> find_family(const Checkpoint& checkpoint) {
+  const std::string* arch = checkpoint.meta().string("general.architecture");
+  if (!arch)
+    return Error{400, "the model file does not say its architecture (general.architecture)"};
+  std::string known;
+  for (const ModelFamily& f : kFamilies) {
+    if (*arch == f.arch) return &f;
+    known += known.empty() ? f.arch : std::string(", ") + f.arch;
+  }
+  return Error{
+      400, strf("architecture %s is not supported: %s are", quoted(*arch).c_str(), known.c_str())};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
+                                          Backend& backend,
+                                          const LoadOptions& options) {
+  Result<const ModelFamily*> family = find_family(checkpoint);
+  if (!family) return family.error();
+  return (*family)->load(checkpoint, backend, options);
+}
+
+Result<ModelShape> read_shape(const Checkpoint& checkpoint) {
+  if (auto family = find_family(checkpoint); !family) return family.error();
+  Result<DecoderConfig> c = read_decoder_config(checkpoint, nullptr, false);
+  if (!c) return c.error();
+  return ModelShape{c->arch,      c->num_layers,   c->hidden,   c->vocab,
+                    c->num_heads, c->num_kv_heads, c->head_dim, c->max_len};
+}
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+#include "model/weights.h"
+
+#include "base/str.h"
+#include "tensor/formats/all.h"
+
+namespace sluice {
+
+WeightLoader::WeightLoader(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options)
+    : checkpoint_(checkpoint), backend_(backend), options_(options) {
+  for (const TensorInfo& t : checkpoint.tensors()) total_bytes_ += t.bytes;
+}
+
+const TensorInfo* WeightLoader::expect(const std::string& name, int64_t rows, int64_t cols) {
+  if (!ok()) return nullptr;
+  const TensorInfo* t = checkpoint_.find(name);
+  if (!t) {
+    error_ = strf("the model file has no tensor %s", name.c_str());
+    return nullptr;
+  }
+  if (t->rows != rows || t->cols != cols) {
+    error_ = strf("tensor %s is %lld x %lld, expected %lld x %lld", name.c_str(),
+                  static_cast<long long>(t->rows), static_cast<long long>(t->cols),
+                  static_cast<long long>(rows), static_cast<long long>(cols));
+    return nullptr;
+  }
+  return t;
+}
+
+void WeightLoader::loaded(const TensorInfo& tensor, bool release) {
+  done_bytes_ += tensor.bytes;
+  if (release) checkpoint_.release(tensor);
+  if (options_.progress) options_.progress(done_bytes_, total_bytes_);
+}
+
+std::vector<float> WeightLoader::vector(const std::string& name, int64_t size) {
+  const TensorInfo* t = expect(name, 1, size);
+  if (!t) return {};
+  std::vector<float> out(static_cast<size_t>(size));
+  format_info(t->format).decode(checkpoint_.data(*t).data(), out.data(), size);
+  loaded(*t, true);
+  return out;
+}
+
+Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bool bias) {
+  std::vector<WeightSegment> segments;
+  std::vector<float> biases;
+  for (const TensorPart& p : parts) {
+    const TensorInfo* t = expect(p.name + ".weight", p.rows, cols);
+    if (!t) return {};
+    segments.push_back({t, checkpoint_.data(*t)});
+    if (bias) {
+      std::vector<float> b = vector(p.name + ".bias", p.rows);
+      biases.insert(biases.end(), b.begin(), b.end());
+    }
+  }
+  if (!ok()) return {};
+  Weight w = backend_.load(segments, std::move(biases));
+  bool release = !backend_.keeps_source(w);
+  for (const WeightSegment& s : segments) loaded(*s.tensor, release);
+  weight_bytes_ += w.bytes;
+  return w;
+}
+
+Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols) {
+  return load({{name, rows}}, cols, false);
+}
+
+Projection WeightLoader::projection(const std::vector<TensorPart>& parts, int64_t cols, bool bias) {
+  Projection p;
+  if (options_.fuse) {
+    p.parts.push_back(load(parts, cols, bias));
+  } else {
+    for (const TensorPart& part : parts) p.parts.push_back(load({part}, cols, bias));
+  }
+  return p;
+}
+
+}  // namespace sluice

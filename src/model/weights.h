@@ -1,0 +1,55 @@
+// Loads named tensors with their expected shapes. Straight-line: after the first failure every call
+// returns something empty, and error() says what was wrong.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/model.h"
+#include "tensor/checkpoint.h"
+
+namespace sluice {
+
+// One matmul's worth of output columns, in one weight (fused) or several.
+struct Projection {
+  std::vector<Weight> parts;
+  uint8_t act() const {
+    uint8_t needs = 0;
+    for (const Weight& w : parts) needs |= w.act;
+    return needs;
+  }
+};
+
+struct TensorPart {
+  std::string name;  // "blk.0.attn_q" + ".weight" or ".bias"
+  int64_t rows;
+};
+
+class WeightLoader {
+ public:
+  WeightLoader(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options);
+
+  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  std::vector<float> vector(const std::string& name, int64_t size);
+  Weight matrix(const std::string& name, int64_t rows, int64_t cols);
+  // Parts stacked by rows into one weight, or kept apart when options.fuse is off.
+  Projection projection(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
+
+  bool ok() const { return error_.empty(); }
+  Error error() const { return {400, error_}; }
+  size_t weight_bytes() const { return weight_bytes_; }
+
+ private:
+  const TensorInfo* expect(const std::string& name, int64_t rows, int64_t cols);
+  Weight load(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
+  void loaded(const TensorInfo& tensor, bool release);
+
+  Checkpoint& checkpoint_;
+  Backend& backend_;
+  const LoadOptions& options_;
+  size_t total_bytes_ = 0, done_bytes_ = 0, weight_bytes_ = 0;
+  std::string error_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+// The CPU's weights and matmul: what the rest of the CPU backend calls. Driven by the device
+// thread; work is spread over its ThreadPool. Results do not depend on the number of threads, on M,
+// or on what shares the batch (matmul_table.h gives the arithmetic).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/matmul_table.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+// Rows [row_begin, row_begin + rows) of a weight: one tensor, one kernel.
+struct PackedSegment {
+  const MatmulRow* kernel = nullptr;
+  const void* data = nullptr;  // in PackedWeight::memory, or the source's own bytes (in_place)
+  int64_t row_begin = 0, rows = 0;
+  size_t group_bytes = 0;  // read per group of kernel->group_rows rows
+};
+
+// A matrix [rows, cols] as the kernels want it. Immutable once packed; readable by any thread.
+struct PackedWeight {
+  int64_t rows = 0, cols = 0;
+  uint8_t act = 0;            // ActNeeds of all segments
+  size_t bytes = 0;           // read per pass
+  bool keeps_source = false;  // some segment still points to the source's bytes
+  std::vector<float> bias;    // empty, or [rows]
+  std::vector<PackedSegment> segments;
+  Buffer memory;  // of the segments that were repacked
+};
+
+// Stacks the segments by rows, each in its own format. All have the same cols; data holds exactly
+// the tensor's bytes. Throws std::bad_alloc. `table` limits the kernels to choose from.
+PackedWeight pack_weight(ThreadPool& pool,
+                         std::span<const WeightSegment> segments,
+                         std::vector<float> bias,
+                         std::span<const MatmulRow> table = matmul_rows());
+
+// out [m, w.rows] f32 = x [m, w.cols] · wᵀ + bias. out.stride may exceed w.rows; x must hold the
+// forms that w.act asks for. Allocates nothing.
+void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w);
+
+// Row `row` of the matrix, w.cols values, exactly as its format decodes.
+void embed_row(const PackedWeight& w, int64_t row, float* out);
+
+// Zeroed anonymous memory on 2 MiB boundaries, on huge pages where the system has them.
+// Throws std::bad_alloc.
+Buffer allocate_huge(size_t bytes);
+
+}  // namespace sluice

@@ -1,0 +1,339 @@
+// int_block32 kernels for AVX-512 VNNI. Lanes are the 16 rows of a group; a tile is G groups (read
+// streams) by MT rows of x, its integer and float accumulators in registers. VPDPBUSD multiplies
+// unsigned weights with signed activations; the weights' offset (128 for q8_0, 8 for q4_0, 32 for
+// q6_k) is taken off through the integer sum of the activations.
+#include <immintrin.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int R = 16;
+
+struct Tile {
+  const uint8_t* w;  // first group's panel
+  const int8_t* q;   // first row's activations
+  const float* scale;
+  const int32_t* sum;
+  float* out;         // first row, first group's first column
+  const float* bias;  // first group's, or null
+  int64_t cols;
+  int64_t out_stride;
+  int64_t rows_left;    // rows of W from the first group's on
+  const uint8_t* next;  // panels to prefetch while this tile computes, or null
+};
+
+[[gnu::always_inline]] inline __m512i broadcast4(const int8_t* x) {
+  int32_t v;
+  std::memcpy(&v, x, 4);
+  return _mm512_set1_epi32(v);
+}
+
+[[gnu::always_inline]] inline __m512 load_f16(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+[[gnu::always_inline]] inline __m512i load64(const uint8_t* p) {
+  return _mm512_loadu_si512(reinterpret_cast<const void*>(p));
+}
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void store(const Tile& t, const __m512 (&acc)[G][MT]) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    const int64_t left = t.rows_left - g * R;
+    const auto mask = static_cast<__mmask16>(left >= R ? 0xffff : (1u << left) - 1);
+    const __m512 bias = t.bias ? _mm512_maskz_loadu_ps(mask, t.bias + g * R) : _mm512_setzero_ps();
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      _mm512_mask_storeu_ps(t.out + m * t.out_stride + g * R, mask, _mm512_add_ps(acc[g][m], bias));
+    }
+  }
+}
+
+// idot += one 32-column block, q8_0. w: the block's bytes in each group; x: in each row.
+template <int G, int MT>
+[[gnu::always_inline]] inline void dot_bytes(
+    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m512i (&idot)[G][MT]) {
+  SLUICE_UNROLL
+  for (int u = 0; u < 8; ++u) {
+    __m512i wv[G];
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) wv[g] = load64(w + g * panel + u * 64);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m512i xv = broadcast4(x + m * cols + u * 4);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], wv[g], xv);
+    }
+  }
+}
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void dot_nibbles(
+    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m512i (&idot)[G][MT]) {
+  const __m512i low4 = _mm512_set1_epi8(15);
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    __m512i low[G], high[G];
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m512i v = load64(w + g * panel + u * 64);
+      low[g] = _mm512_and_si512(v, low4);
+      high[g] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
+    }
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m512i x0 = broadcast4(x + m * cols + u * 4);
+      const __m512i x1 = broadcast4(x + m * cols + 16 + u * 4);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], low[g], x0);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], high[g], x1);
+    }
+  }
+}
+
+// q8_0, q4_0, q4_1.
+template <Format F, int G, int MT>
+void tile(const Tile& t) {
+  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  constexpr int32_t kOffset = F == Format::q8_0 ? 128 : F == Format::q4_0 ? 8 : 0;
+  const PanelPlan plan = panel_plan<F, R>(t.cols);
+  __m512 acc[G][MT];
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    __m512i idot[G][MT];
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const int32_t offset = kOffset == 0 ? 0 : -kOffset * t.sum[m * plan.num_blocks + b];
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_set1_epi32(offset);
+    }
+    const uint8_t* w = t.w + b * kBytes;
+    if (t.next) {
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) {
+        SLUICE_UNROLL
+        for (int i = 0; i < kBytes; i += 64) {
+          _mm_prefetch(t.next + g * plan.bytes + b * kBytes + i, _MM_HINT_T1);
+        }
+      }
+    }
+    if constexpr (F == Format::q8_0) {
+      dot_bytes<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+    } else {
+      dot_nibbles<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+    }
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m512 dw = load_f16(t.w + g * plan.bytes + plan.scale + b * 2 * R);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + b]);
+        acc[g][m] =
+            _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), _mm512_cvtepi32_ps(idot[g][m]), acc[g][m]);
+      }
+      if constexpr (F == Format::q4_1) {
+        const __m512 mw = load_f16(t.w + g * plan.bytes + plan.extra + b * 2 * R);
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) {
+          const int64_t at = m * plan.num_blocks + b;
+          const __m512 sum = _mm512_set1_ps(t.scale[at] * static_cast<float>(t.sum[at]));
+          acc[g][m] = _mm512_fmadd_ps(mw, sum, acc[g][m]);
+        }
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+// Sums of sixteen activations times -32, for 64 columns: four values, each in all four lanes of its
+// quarter.
+[[gnu::always_inline]] inline __m512i minus_32_sums(const int8_t* x) {
+  const __m512i v = _mm512_loadu_si512(reinterpret_cast<const void*>(x));
+  __m512i s = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), v);
+  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_BADC));
+  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_CDAB));
+  return _mm512_sub_epi32(_mm512_setzero_si512(), s);
+}
+
+// Four vectors of 6-bit weights (16 columns): nibbles of the low plane (shifted down by 4 for the
+// second sixteen), two bits each of the high plane.
+template <int kHalf>
+[[gnu::always_inline]] inline void q6_units(const uint8_t* low,
+                                            const uint8_t* high,
+                                            __m512i (&w)[4]) {
+  const __m512i low4 = _mm512_set1_epi8(15);
+  const __m512i six = _mm512_set1_epi8(63);
+  const __m512i h = load64(high + kHalf * 64);
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    __m512i v = load64(low + u * 64);
+    if constexpr (kHalf == 1) v = _mm512_srli_epi16(v, 4);
+    const __m512i top = u == 0   ? _mm512_slli_epi16(h, 4)
+                        : u == 1 ? _mm512_slli_epi16(h, 2)
+                        : u == 2 ? h
+                                 : _mm512_srli_epi16(h, 2);
+    w[u] = _mm512_and_si512(_mm512_ternarylogic_epi32(low4, v, top, 0xca), six);
+  }
+}
+
+template <int kHalf, int G, int MT>
+[[gnu::always_inline]] inline void dot_q6_half(const uint8_t* low,
+                                               const uint8_t* high,
+                                               size_t panel,
+                                               const int8_t* x,
+                                               int64_t cols,
+                                               __m512i (&idot)[G][MT]) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    __m512i w[4];
+    q6_units<kHalf>(low + g * panel, high + g * panel, w);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      SLUICE_UNROLL
+      for (int u = 0; u < 4; ++u) {
+        idot[g][m] =
+            _mm512_dpbusd_epi32(idot[g][m], w[u], broadcast4(x + m * cols + kHalf * 16 + u * 4));
+      }
+    }
+  }
+}
+
+[[gnu::always_inline]] inline __m512 load_i8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+// The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
+template <int G, int MT>
+void tile_q6(const Tile& t) {
+  const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
+  __m512 acc[G][MT];
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
+  }
+  for (int64_t b = 0; b < plan.num_blocks; b += 2) {
+    alignas(64) int32_t sums[MT][16];  // of 64 columns: [4 sixteens][4 copies]
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      _mm512_store_si512(sums[m], minus_32_sums(t.q + m * t.cols + b * 32));
+    }
+    for (int64_t i = 0; i < 2; ++i) {
+      const int64_t at = b + i;
+      const uint8_t* low = t.w + at * 16 * R;
+      const uint8_t* high = t.w + plan.high + at * 8 * R;
+      const int8_t* x = t.q + at * 32;
+      __m512i idot[G][MT];
+      __m512 first[G][MT];
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) {
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) idot[g][m] = _mm512_set1_epi32(sums[m][i * 8]);
+      }
+      dot_q6_half<0, G, MT>(low, high, plan.bytes, x, t.cols, idot);
+      const uint8_t* scales = t.w + plan.scale + at * 2 * R;
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) {
+        const __m512 s0 = load_i8(scales + g * plan.bytes);
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) {
+          first[g][m] = _mm512_mul_ps(s0, _mm512_cvtepi32_ps(idot[g][m]));
+          idot[g][m] = _mm512_set1_epi32(sums[m][i * 8 + 4]);
+        }
+      }
+      dot_q6_half<1, G, MT>(low, high, plan.bytes, x, t.cols, idot);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) {
+        const __m512 s1 = load_i8(scales + g * plan.bytes + R);
+        const __m512 dw = load_f16(t.w + g * plan.bytes + plan.extra + at / 8 * 2 * R);
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) {
+          const __m512 dot = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(idot[g][m]), first[g][m]);
+          const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + at]);
+          acc[g][m] = _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), dot, acc[g][m]);
+        }
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+using TileFn = void (*)(const Tile&);
+
+template <Format F, int G, int MT>
+constexpr TileFn tile_fn() {
+  if constexpr (F == Format::q6_k) {
+    return tile_q6<G, MT>;
+  } else {
+    return tile<F, G, MT>;
+  }
+}
+
+// Most rows of x whose accumulators fit the registers beside two groups. More rows run as tiles of
+// nearly equal height over a panel that the first of them has brought into the cache.
+template <Format F>
+constexpr int kMaxTile = F == Format::q6_k ? 4 : 6;
+
+template <Format F, int G>
+TileFn pick(int64_t m) {
+  static constexpr TileFn kTiles[] = {tile_fn<F, G, 1>(),
+                                      tile_fn<F, G, 2>(),
+                                      tile_fn<F, G, 3>(),
+                                      tile_fn<F, G, 4>(),
+                                      F == Format::q6_k ? nullptr : tile_fn<F, G, 5>(),
+                                      F == Format::q6_k ? nullptr : tile_fn<F, G, 6>()};
+  return kTiles[m - 1];
+}
+
+template <Format F>
+TileFn pick(int groups, int64_t m) {
+  if (groups == 4) return m == 1 ? tile_fn<F, 4, 1>() : tile_fn<F, 4, 2>();
+  return groups == 2 ? pick<F, 2>(m) : pick<F, 1>(m);
+}
+
+template <Format F>
+void run(const MatmulArgs& a) {
+  const size_t panel = panel_plan<F, R>(a.cols).bytes;
+  const int64_t num32 = a.cols / 32;
+  const int64_t tiles = (a.m + kMaxTile<F> - 1) / kMaxTile<F>;
+  const int wide = a.m <= 2 ? 4 : 2;
+  for (int64_t g = a.group_begin; g < a.group_end;) {
+    const int64_t left = a.group_end - g;
+    const int groups = left >= wide ? wide : left >= 2 ? 2 : 1;
+    const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
+    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
+      const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
+      Tile t{w,
+             a.q + m0 * a.cols,
+             a.scale + m0 * num32,
+             a.sum + m0 * num32,
+             a.out + m0 * a.out_stride + g * R,
+             a.bias ? a.bias + g * R : nullptr,
+             a.cols,
+             a.out_stride,
+             a.rows - g * R,
+             nullptr};
+      pick<F>(groups, m)(t);
+      m0 += m;
+    }
+    g += groups;
+  }
+}
+
+}  // namespace
+
+void matmul_avx512_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
+void matmul_avx512_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
+void matmul_avx512_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
+void matmul_avx512_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+
+}  // namespace sluice::cpu

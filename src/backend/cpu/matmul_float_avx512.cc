@@ -1,0 +1,119 @@
+// f32_lanes16 kernels for AVX-512: one vector is the sixteen lanes of an output's chain. A tile is
+// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+#include <immintrin.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int kGroup = 16;
+
+struct F32 {
+  static constexpr int kBytes = 4;
+  static __m512 load(const uint8_t* p) { return _mm512_loadu_ps(p); }
+  static __m512 load(const uint8_t* p, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static __m512 load(const uint8_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static __m512 load(const uint8_t* p, __mmask16 k) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
+  }
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+  static __m512 widen(__m256i v) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+  }
+  static __m512 load(const uint8_t* p) {
+    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static __m512 load(const uint8_t* p, __mmask16 k) {
+    return widen(_mm256_maskz_loadu_epi16(k, p));
+  }
+};
+
+[[gnu::always_inline]] inline float fold(__m512 v) {
+  const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+// Rows [row, row + RT) that exist, for rows [m0, m0 + MT) of x.
+template <typename W, int RT, int MT>
+void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
+  const uint8_t* w[RT];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+  }
+  const float* x = a.x + m0 * a.x_stride;
+  __m512 acc[RT][MT];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[r][m] = _mm512_setzero_ps();
+  }
+  int64_t k = 0;
+  for (; k + 16 <= a.cols; k += 16) {
+    __m512 wv[RT];
+    SLUICE_UNROLL
+    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + k * W::kBytes);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m512 xv = _mm512_loadu_ps(x + m * a.x_stride + k);
+      SLUICE_UNROLL
+      for (int r = 0; r < RT; ++r) acc[r][m] = _mm512_fmadd_ps(wv[r], xv, acc[r][m]);
+    }
+  }
+  if (k < a.cols) {
+    const auto mask = static_cast<__mmask16>((1u << (a.cols - k)) - 1);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m512 xv = _mm512_maskz_loadu_ps(mask, x + m * a.x_stride + k);
+      SLUICE_UNROLL
+      for (int r = 0; r < RT; ++r) {
+        acc[r][m] = _mm512_mask3_fmadd_ps(W::load(w[r] + k * W::kBytes, mask), xv, acc[r][m], mask);
+      }
+    }
+  }
+  for (int r = 0; r < RT && row + r < a.rows; ++r) {
+    const float bias = a.bias ? a.bias[row + r] : 0;
+    for (int m = 0; m < MT; ++m) {
+      a.out[(m0 + m) * a.out_stride + row + r] = fold(acc[r][m]) + bias;
+    }
+  }
+}
+
+template <typename W>
+void run(const MatmulArgs& a) {
+  using TileFn = void (*)(const MatmulArgs&, int64_t, int64_t);
+  static constexpr TileFn kTiles[] = {tile<W, 4, 1>, tile<W, 4, 2>, tile<W, 4, 3>,
+                                      tile<W, 4, 4>, tile<W, 4, 5>, tile<W, 4, 6>};
+  const int64_t end = a.group_end * kGroup < a.rows ? a.group_end * kGroup : a.rows;
+  if (a.m == 1) {
+    for (int64_t r = a.group_begin * kGroup; r < end; r += 8) tile<W, 8, 1>(a, r, 0);
+    return;
+  }
+  const int64_t tiles = (a.m + 5) / 6;
+  for (int64_t r = a.group_begin * kGroup; r < end; r += 4) {
+    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
+      const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
+      kTiles[m - 1](a, r, m0);
+      m0 += m;
+    }
+  }
+}
+
+}  // namespace
+
+void matmul_avx512_f32(const MatmulArgs& a) { run<F32>(a); }
+void matmul_avx512_f16(const MatmulArgs& a) { run<F16>(a); }
+void matmul_avx512_bf16(const MatmulArgs& a) { run<BF16>(a); }
+
+}  // namespace sluice::cpu

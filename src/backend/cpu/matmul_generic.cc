@@ -1,0 +1,138 @@
+// Portable kernels, and the definition of the arithmetic: every other row gives these bits.
+// They read the source's own blocks, a block at a time, for up to kTile rows of x at once.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/matmul_kernels.h"
+#include "tensor/formats/all.h"
+#include "tensor/formats/q4_0.h"
+#include "tensor/formats/q4_1.h"
+#include "tensor/formats/q6_k.h"
+#include "tensor/formats/q8_0.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int kTile = 8;
+constexpr int kGroup = 16;  // group_rows of the scalar rows
+
+// A block of 32 columns as the integer kernels see it: value = d * (scale[k / 16] * q[k]) + m.
+struct IntBlock {
+  int8_t q[32];
+  int32_t scale[2];
+  float d, m;
+};
+
+void load(const BlockQ8_0& b, int, IntBlock& out) {
+  std::copy(b.qs, b.qs + 32, out.q);
+  out.d = f16_to_f32(b.d);
+}
+void load(const BlockQ4_0& b, int, IntBlock& out) {
+  for (int i = 0; i < 16; ++i) {
+    out.q[i] = static_cast<int8_t>((b.qs[i] & 15) - 8);
+    out.q[i + 16] = static_cast<int8_t>((b.qs[i] >> 4) - 8);
+  }
+  out.d = f16_to_f32(b.d);
+}
+void load(const BlockQ4_1& b, int, IntBlock& out) {
+  for (int i = 0; i < 16; ++i) {
+    out.q[i] = static_cast<int8_t>(b.qs[i] & 15);
+    out.q[i + 16] = static_cast<int8_t>(b.qs[i] >> 4);
+  }
+  out.d = f16_to_f32(b.d);
+  out.m = f16_to_f32(b.m);
+}
+// `part` is which 32 of the 256.
+void load(const BlockQ6K& b, int part, IntBlock& out) {
+  int8_t q[256];
+  unpack(b, q);
+  std::copy(q + 32 * part, q + 32 * part + 32, out.q);
+  out.scale[0] = b.scales[2 * part];
+  out.scale[1] = b.scales[2 * part + 1];
+  out.d = f16_to_f32(b.d);
+}
+
+int32_t dot16(const int8_t* w, const int8_t* x) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += w[i] * x[i];
+  return sum;
+}
+
+template <typename Block>
+void int_rows(const MatmulArgs& a) {
+  constexpr int kParts = Block::kElems / 32;
+  const int64_t blocks = a.cols / Block::kElems;
+  const int64_t num32 = a.cols / 32;
+  const int64_t end = std::min(a.rows, a.group_end * kGroup);
+  for (int64_t r = a.group_begin * kGroup; r < end; ++r) {
+    const auto* row = static_cast<const std::byte*>(a.w) + r * blocks * int64_t{sizeof(Block)};
+    const float bias = a.bias ? a.bias[r] : 0;
+    for (int64_t m0 = 0; m0 < a.m; m0 += kTile) {
+      const int tile = static_cast<int>(std::min<int64_t>(kTile, a.m - m0));
+      float acc[kTile] = {};
+      for (int64_t b = 0; b < num32; ++b) {
+        Block block;
+        std::memcpy(&block, row + b / kParts * int64_t{sizeof(Block)}, sizeof(Block));
+        IntBlock w{.q = {}, .scale = {1, 1}, .d = 0, .m = 0};
+        load(block, static_cast<int>(b % kParts), w);
+        for (int t = 0; t < tile; ++t) {
+          const int8_t* x = a.q + (m0 + t) * a.cols + b * 32;
+          const float dx = a.scale[(m0 + t) * num32 + b];
+          const int32_t dot = w.scale[0] * dot16(w.q, x) + w.scale[1] * dot16(w.q + 16, x + 16);
+          acc[t] = std::fma(w.d * dx, static_cast<float>(dot), acc[t]);
+          if constexpr (std::is_same_v<Block, BlockQ4_1>) {
+            const auto sum = static_cast<float>(a.sum[(m0 + t) * num32 + b]);
+            acc[t] = std::fma(w.m, dx * sum, acc[t]);
+          }
+        }
+      }
+      for (int t = 0; t < tile; ++t) a.out[(m0 + t) * a.out_stride + r] = acc[t] + bias;
+    }
+  }
+}
+
+float fold(float* lane) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+
+void float_rows(const MatmulArgs& a, Format format) {
+  constexpr int64_t kPiece = 256;
+  const FormatInfo& info = format_info(format);
+  const int64_t stride = a.cols * info.block_bytes / info.block_elems;
+  const int64_t end = std::min(a.rows, a.group_end * kGroup);
+  for (int64_t r = a.group_begin * kGroup; r < end; ++r) {
+    const auto* row = static_cast<const std::byte*>(a.w) + r * stride;
+    const float bias = a.bias ? a.bias[r] : 0;
+    for (int64_t m0 = 0; m0 < a.m; m0 += kTile) {
+      const int tile = static_cast<int>(std::min<int64_t>(kTile, a.m - m0));
+      float lanes[kTile][16] = {};
+      for (int64_t k0 = 0; k0 < a.cols; k0 += kPiece) {
+        float w[kPiece];
+        const int64_t num = std::min(kPiece, a.cols - k0);
+        info.decode(row + k0 * info.block_bytes / info.block_elems, w, num);
+        for (int t = 0; t < tile; ++t) {
+          const float* x = a.x + (m0 + t) * a.x_stride + k0;
+          for (int64_t k = 0; k < num; ++k) {
+            lanes[t][k % 16] = std::fma(w[k], x[k], lanes[t][k % 16]);
+          }
+        }
+      }
+      for (int t = 0; t < tile; ++t) a.out[(m0 + t) * a.out_stride + r] = fold(lanes[t]) + bias;
+    }
+  }
+}
+
+}  // namespace
+
+void matmul_generic_q8_0(const MatmulArgs& a) { int_rows<BlockQ8_0>(a); }
+void matmul_generic_q4_0(const MatmulArgs& a) { int_rows<BlockQ4_0>(a); }
+void matmul_generic_q4_1(const MatmulArgs& a) { int_rows<BlockQ4_1>(a); }
+void matmul_generic_q6_k(const MatmulArgs& a) { int_rows<BlockQ6K>(a); }
+void matmul_generic_f32(const MatmulArgs& a) { float_rows(a, Format::f32); }
+void matmul_generic_f16(const MatmulArgs& a) { float_rows(a, Format::f16); }
+void matmul_generic_bf16(const MatmulArgs& a) { float_rows(a, Format::bf16); }
+
+}  // namespace sluice::cpu

@@ -1,0 +1,59 @@
+// The run functions behind the rows of matmul_table.cc, one file per ISA and operand kind, and what
+// those files share. A file compiled for an ISA may include only headers whose inline functions no
+// other file calls (the linker keeps one copy of each, perhaps the one this CPU cannot run): so no
+// std algorithms here.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/matmul_table.h"
+#include "backend/cpu/pack_plan.h"
+
+// Constant-trip loops over register tiles must unroll fully, or the tile lives in memory.
+#if defined(__clang__)
+#define SLUICE_UNROLL _Pragma("unroll")
+#else
+#define SLUICE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace sluice::cpu {
+
+void matmul_generic_q8_0(const MatmulArgs& a);
+void matmul_generic_q4_0(const MatmulArgs& a);
+void matmul_generic_q4_1(const MatmulArgs& a);
+void matmul_generic_q6_k(const MatmulArgs& a);
+void matmul_generic_f32(const MatmulArgs& a);
+void matmul_generic_f16(const MatmulArgs& a);
+void matmul_generic_bf16(const MatmulArgs& a);
+
+void matmul_avx2_q8_0(const MatmulArgs& a);
+void matmul_avx2_q4_0(const MatmulArgs& a);
+void matmul_avx2_q4_1(const MatmulArgs& a);
+void matmul_avx2_q6_k(const MatmulArgs& a);
+void matmul_avx2_f32(const MatmulArgs& a);
+void matmul_avx2_f16(const MatmulArgs& a);
+void matmul_avx2_bf16(const MatmulArgs& a);
+
+void matmul_avx512_q8_0(const MatmulArgs& a);
+void matmul_avx512_q4_0(const MatmulArgs& a);
+void matmul_avx512_q4_1(const MatmulArgs& a);
+void matmul_avx512_q6_k(const MatmulArgs& a);
+void matmul_avx512_f32(const MatmulArgs& a);
+void matmul_avx512_f16(const MatmulArgs& a);
+void matmul_avx512_bf16(const MatmulArgs& a);
+
+void matmul_neon_q8_0(const MatmulArgs& a);
+void matmul_neon_q4_0(const MatmulArgs& a);
+void matmul_neon_q4_1(const MatmulArgs& a);
+void matmul_neon_q6_k(const MatmulArgs& a);
+void matmul_neon_f32(const MatmulArgs& a);
+void matmul_neon_f16(const MatmulArgs& a);
+void matmul_neon_bf16(const MatmulArgs& a);
+
+void matmul_i8mm_q8_0(const MatmulArgs& a);
+void matmul_i8mm_q4_0(const MatmulArgs& a);
+void matmul_i8mm_q4_1(const MatmulArgs& a);
+void matmul_i8mm_q6_k(const MatmulArgs& a);
+
+}  // namespace sluice::cpu

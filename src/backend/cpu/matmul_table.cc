@@ -1,0 +1,88 @@
+#include "backend/cpu/matmul_table.h"
+
+#include "backend/backend.h"
+#include "backend/cpu/features.h"
+#include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/pack.h"
+#include "base/check.h"
+#include "tensor/formats/all.h"
+
+namespace sluice {
+namespace {
+
+using namespace cpu;
+
+using Run = void (*)(const MatmulArgs&);
+
+template <Format F>
+void decode_source_row(const void* w, int64_t, int64_t cols, int64_t row, float* out) {
+  const size_t offset = row_bytes(F, cols) * static_cast<size_t>(row);
+  format_info(F).decode(static_cast<const std::byte*>(w) + offset, out, cols);
+}
+
+// A row that reads panels of R rows by I columns.
+template <Format F, int R, int I, bool kOffset = false>
+constexpr MatmulRow panels(const char* name, uint64_t need, Run run) {
+  using P = Packing<F, R, I, kOffset>;
+  return {name,  F,      Arith::int_block32, need,    R,   P::Block::kElems,
+          false, kActQ8, P::packed_bytes,    P::pack, run, P::decode_row};
+}
+
+// A row that reads the tensor's own bytes.
+template <Format F>
+constexpr MatmulRow source(const char* name, uint64_t need, Run run) {
+  constexpr bool kFloat = F == Format::f32 || F == Format::f16 || F == Format::bf16;
+  return {name,
+          F,
+          kFloat ? Arith::f32_lanes16 : Arith::int_block32,
+          need,
+          16,
+          1,
+          true,
+          kFloat ? kActF32 : kActQ8,
+          nullptr,
+          nullptr,
+          run,
+          decode_source_row<F>};
+}
+
+constexpr MatmulRow kRows[] = {
+#if defined(__x86_64__)
+    panels<Format::q8_0, 16, 4, true>(
+        "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
+    panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),
+    panels<Format::q4_1, 16, 4>("avx512vnni-q4_1", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_1),
+    panels<Format::q6_k, 16, 4>("avx512vnni-q6_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q6_k),
+    source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
+    source<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
+    source<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
+#endif
+    source<Format::q8_0>("scalar-q8_0", 0, matmul_generic_q8_0),
+    source<Format::q4_0>("scalar-q4_0", 0, matmul_generic_q4_0),
+    source<Format::q4_1>("scalar-q4_1", 0, matmul_generic_q4_1),
+    source<Format::q6_k>("scalar-q6_k", 0, matmul_generic_q6_k),
+    source<Format::f32>("scalar-f32", 0, matmul_generic_f32),
+    source<Format::f16>("scalar-f16", 0, matmul_generic_f16),
+    source<Format::bf16>("scalar-bf16", 0, matmul_generic_bf16),
+};
+
+}  // namespace
+
+std::span<const MatmulRow> matmul_rows() { return kRows; }
+
+const MatmulRow& choose_matmul(Format format,
+                               int64_t rows,
+                               int64_t cols,
+                               std::span<const MatmulRow> table) {
+  const MatmulRow* found = nullptr;
+  for (const MatmulRow& row : table) {
+    if (row.fmt != format || !cpu_features().has(row.need)) continue;
+    if (rows < 1 || cols % row.cols_multiple != 0) continue;
+    found = &row;
+    break;
+  }
+  CHECK(found != nullptr);
+  return *found;
+}
+
+}  // namespace sluice

@@ -1,0 +1,80 @@
+// The table of CPU matmul kernels: out[M, N] f32 = x[M, K] · W[N, K]ᵀ + bias. One row per weight
+// format and ISA, ordered by preference; a weight's row is chosen once, when it is packed.
+//
+// Arithmetic. Within one `arith` every row of the table gives the same bits, for every M, tile
+// shape and thread split, so rows may be swapped freely:
+//   int_block32  activations int8 per 32 (QuantView). One f32 chain per output over ascending
+//   blocks
+//                of 32: acc = fma(d_w * d_x, float(dot), acc) with an exact int32 dot.
+//                q4_0: dot of (q - 8). q4_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
+//                q6_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
+//   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes
+//                i + 8, i + 4, i + 2, i + 1 are folded in that order.
+// Finally out = acc + bias.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensor/tensor.h"
+
+namespace sluice {
+
+enum class Arith : uint8_t { int_block32, f32_lanes16 };
+
+// One call computes groups [group_begin, group_end) of `w` for all `m` rows of x.
+// Activations' int8 must lie in [-127, 127], as quantize_row leaves them.
+struct MatmulArgs {
+  const void* w = nullptr;     // as packed by the same MatmulRow
+  int64_t rows = 0, cols = 0;  // N, K of the whole w
+  int64_t group_begin = 0, group_end = 0;
+  int64_t m = 0;
+  const float* x = nullptr;  // [m, cols], rows x_stride apart; arith f32_lanes16
+  int64_t x_stride = 0;
+  const int8_t* q = nullptr;     // [m, cols]; arith int_block32
+  const float* scale = nullptr;  // [m, cols / 32]
+  const int32_t* sum = nullptr;  // [m, cols / 32]
+  float* out = nullptr;          // [m, rows], rows out_stride apart
+  int64_t out_stride = 0;
+  const float* bias = nullptr;  // [rows] or null
+};
+
+struct MatmulRow {
+  const char* name;
+  Format fmt;
+  Arith arith;
+  uint64_t need;      // CpuFeature bits
+  int group_rows;     // rows of W in a group, the unit of splitting; the last group may be partial
+  int cols_multiple;  // K must be a multiple of it
+  bool in_place;      // runs on the source's own rows: packed_bytes and pack are null
+  uint8_t act_needs;  // ActNeeds
+  size_t (*packed_bytes)(int64_t rows, int64_t cols);
+  // Packs groups [group_begin, group_end) of the source's rows (the tensor's own format) into dst.
+  // dst must be 64-byte aligned and packed_bytes long. Disjoint ranges may run in parallel.
+  void (*pack)(const void* src,
+               int64_t rows,
+               int64_t cols,
+               void* dst,
+               int64_t group_begin,
+               int64_t group_end);
+  void (*run)(const MatmulArgs& args);
+  // Row `row` of the weight as f32: exactly the values the source format decodes to.
+  void (*decode_row)(const void* w, int64_t rows, int64_t cols, int64_t row, float* out);
+};
+
+inline int64_t num_groups(const MatmulRow& row, int64_t rows) {
+  return (rows + row.group_rows - 1) / row.group_rows;
+}
+
+// All rows this binary has, whatever the CPU.
+std::span<const MatmulRow> matmul_rows();
+
+// The first row of `table` for `format` that this CPU and shape allow. The table's scalar rows fit
+// any CPU and any shape that the format itself allows.
+const MatmulRow& choose_matmul(Format format,
+                               int64_t rows,
+                               int64_t cols,
+                               std::span<const MatmulRow> table = matmul_rows());
+
+}  // namespace sluice

@@ -1,0 +1,391 @@
+// Every row of the kernel table that this CPU can run: against a double-precision product of the
+// decoded weights, bit for bit against the scalar row, and bit for bit across M and threads.
+#include "backend/cpu/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "backend/cpu/features.h"
+#include "backend/cpu/quantize.h"
+#include "tensor/formats/all.h"
+#include "tensor/formats/q4_0.h"
+#include "tensor/formats/q4_1.h"
+#include "tensor/formats/q6_k.h"
+#include "tensor/formats/q8_0.h"
+
+namespace sluice {
+namespace {
+
+constexpr float kPoison = 12345.678f;
+
+struct Source {
+  TensorInfo info;
+  std::vector<std::byte> bytes;
+  std::vector<float> decoded;  // [rows, cols]
+
+  WeightSegment segment() const { return {&info, bytes}; }
+  void decode_all() {
+    decoded.resize(static_cast<size_t>(info.rows * info.cols));
+    format_info(info.format).decode(bytes.data(), decoded.data(), info.rows * info.cols);
+  }
+};
+
+Source random_source(Format format, int64_t rows, int64_t cols, uint32_t seed) {
+  Source s;
+  s.info = {"w", format, rows, cols, row_bytes(format, cols) * static_cast<size_t>(rows)};
+  s.bytes.resize(s.info.bytes);
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0.1f, 1.0f);
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  for (float& v : values) v = normal(rng);
+  format_info(format).encode(values.data(), s.bytes.data(), rows * cols);
+  s.decode_all();
+  return s;
+}
+
+// Blocks whose quants and scales are the largest and smallest the format has, in runs of `run`.
+template <typename Block, typename Fill>
+Source extreme_source(Format format, int64_t rows, int64_t cols, Fill fill) {
+  Source s;
+  s.info = {"w", format, rows, cols, row_bytes(format, cols) * static_cast<size_t>(rows)};
+  s.bytes.resize(s.info.bytes);
+  for (size_t i = 0; i < s.bytes.size() / sizeof(Block); ++i) {
+    Block block;
+    fill(block, i);
+    std::memcpy(s.bytes.data() + i * sizeof(Block), &block, sizeof(Block));
+  }
+  s.decode_all();
+  return s;
+}
+
+Source extreme_source(Format format, int64_t rows, int64_t cols) {
+  const uint16_t one = f32_to_f16(1.0f);
+  switch (format) {
+    case Format::q8_0:
+      return extreme_source<BlockQ8_0>(format, rows, cols, [&](BlockQ8_0& b, size_t i) {
+        b.d = one;
+        for (int k = 0; k < 32; ++k) {
+          b.qs[k] = static_cast<int8_t>(i % 3 == 0 ? -128 : i % 3 == 1 ? 127 : k % 2 ? -128 : 127);
+        }
+      });
+    case Format::q4_0:
+      return extreme_source<BlockQ4_0>(format, rows, cols, [&](BlockQ4_0& b, size_t i) {
+        b.d = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xf0, 16);
+      });
+    case Format::q4_1:
+      return extreme_source<BlockQ4_1>(format, rows, cols, [&](BlockQ4_1& b, size_t i) {
+        b.d = one;
+        b.m = f32_to_f16(i % 2 ? -8.0f : 3.0f);
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0x0f, 16);
+      });
+    case Format::q6_k:
+      return extreme_source<BlockQ6K>(format, rows, cols, [&](BlockQ6K& b, size_t i) {
+        b.d = one;
+        std::memset(b.ql, i % 3 == 0 ? 0x00 : 0xff, sizeof b.ql);
+        std::memset(b.qh, i % 3 == 1 ? 0xff : 0x00, sizeof b.qh);
+        std::memset(b.scales, i % 2 ? 127 : -128, sizeof b.scales);
+      });
+    case Format::f32:
+    case Format::f16:
+    case Format::bf16:
+      break;
+  }
+  return random_source(format, rows, cols, 99);
+}
+
+// m rows of activations in both forms; f32 rows are `pad` elements further apart than cols.
+struct Input {
+  int64_t m, cols, stride;
+  std::vector<float> x;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int32_t> sum;
+
+  Act act(int64_t first = 0, int64_t rows = -1) {
+    if (rows < 0) rows = m;
+    Act a;
+    a.f = {x.data() + first * stride, DType::f32, rows, cols, stride};
+    const int64_t blocks = cols / 32;
+    a.q = {q.data() + first * cols, scale.data() + first * blocks, sum.data() + first * blocks,
+           rows, cols};
+    return a;
+  }
+  double value(Arith arith, int64_t row, int64_t k) const {
+    if (arith == Arith::f32_lanes16) return x[static_cast<size_t>(row * stride + k)];
+    return double{scale[static_cast<size_t>(row * (cols / 32) + k / 32)]} *
+           q[static_cast<size_t>(row * cols + k)];
+  }
+};
+
+Input make_input(int64_t m, int64_t cols, uint32_t seed, bool extreme = false) {
+  Input in{m, cols, cols + 5, {}, {}, {}, {}};
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0.2f, 1.0f);
+  in.x.resize(static_cast<size_t>(m * in.stride));
+  for (size_t i = 0; i < in.x.size(); ++i) {
+    in.x[i] = !extreme ? normal(rng) : i / 32 % 3 == 0 ? 127.0f : i % 2 ? -127.0f : 127.0f;
+  }
+  in.q.resize(static_cast<size_t>(m * cols));
+  in.scale.resize(static_cast<size_t>(m * (cols / 32)));
+  in.sum.resize(in.scale.size());
+  for (int64_t r = 0; r < m; ++r) {
+    quantize_row(in.x.data() + r * in.stride, cols / 32 * 32, in.q.data() + r * cols,
+                 in.scale.data() + r * (cols / 32), in.sum.data() + r * (cols / 32));
+  }
+  return in;
+}
+
+std::vector<const MatmulRow*> usable_rows() {
+  std::vector<const MatmulRow*> rows;
+  for (const MatmulRow& row : matmul_rows()) {
+    if (cpu_features().has(row.need)) rows.push_back(&row);
+  }
+  return rows;
+}
+
+std::vector<float> make_bias(int64_t rows) {
+  std::vector<float> bias(static_cast<size_t>(rows));
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = 0.25f * static_cast<float>(i % 7) - 0.5f;
+  return bias;
+}
+
+// [m, stride] with stride = w.rows + 3; whatever is not written keeps the poison.
+std::vector<float> multiply(ThreadPool& pool, const PackedWeight& w, const Act& x) {
+  const int64_t stride = w.rows + 3;
+  const int64_t m = x.f.rows;
+  std::vector<float> out(static_cast<size_t>(m * stride), kPoison);
+  matmul(pool, Tensor{out.data(), DType::f32, m, w.rows, stride}, x, w);
+  return out;
+}
+
+void expect_near_reference(const std::vector<float>& out,
+                           const Source& w,
+                           const Input& in,
+                           Arith arith,
+                           const std::vector<float>& bias) {
+  const int64_t stride = w.info.rows + 3;
+  for (int64_t m = 0; m < in.m; ++m) {
+    for (int64_t n = 0; n < w.info.rows; ++n) {
+      double sum = bias.empty() ? 0 : bias[static_cast<size_t>(n)];
+      double size = std::fabs(sum);
+      for (int64_t k = 0; k < in.cols; ++k) {
+        const double v = w.decoded[static_cast<size_t>(n * in.cols + k)] * in.value(arith, m, k);
+        sum += v;
+        size += std::fabs(v);
+      }
+      ASSERT_NEAR(out[static_cast<size_t>(m * stride + n)], sum, 3e-6 * size + 1e-20)
+          << "m " << m << " n " << n;
+    }
+    for (int64_t n = w.info.rows; n < stride; ++n) {
+      ASSERT_EQ(out[static_cast<size_t>(m * stride + n)], kPoison) << "wrote past the row";
+    }
+  }
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::vector<int64_t> columns_for(const MatmulRow& row) {
+  if (row.fmt == Format::q6_k) return {256, 1536};
+  if (row.arith == Arith::f32_lanes16) return {1, 16, 37, 576, 1536};
+  return {32, 96, 576, 1536};
+}
+
+TEST(Matmul, EveryRowAgreesWithTheReference) {
+  ThreadPool pool(2, false);
+  for (const MatmulRow* row : usable_rows()) {
+    for (int64_t cols : columns_for(*row)) {
+      for (int64_t n : {1, 15, 16, 17, 49, 130}) {
+        SCOPED_TRACE(std::string(row->name) + " N " + std::to_string(n) + " K " +
+                     std::to_string(cols));
+        const Source w = random_source(row->fmt, n, cols, static_cast<uint32_t>(n * 7 + cols));
+        const std::vector<float> bias = n % 2 ? make_bias(n) : std::vector<float>{};
+        const WeightSegment segment = w.segment();
+        const PackedWeight packed = pack_weight(pool, {&segment, 1}, bias, {row, 1});
+        EXPECT_EQ(packed.keeps_source, row->in_place);
+        for (int64_t m : {1, 5}) {
+          Input in = make_input(m, cols, static_cast<uint32_t>(m + n));
+          expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, bias);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
+  ThreadPool pool(1, false);
+  for (const MatmulRow* row : usable_rows()) {
+    const std::string scalar_name =
+        std::string("scalar-") +
+        std::string(row->name).substr(std::string(row->name).rfind('-') + 1);
+    const MatmulRow* scalar = nullptr;
+    for (const MatmulRow* r : usable_rows()) {
+      if (r->name == scalar_name) scalar = r;
+    }
+    ASSERT_NE(scalar, nullptr) << row->name;
+    for (int64_t cols : columns_for(*row)) {
+      const Source w = random_source(row->fmt, 53, cols, 3);
+      const WeightSegment segment = w.segment();
+      Input in = make_input(7, cols, 11);
+      const auto a = multiply(pool, pack_weight(pool, {&segment, 1}, {}, {row, 1}), in.act());
+      const auto b = multiply(pool, pack_weight(pool, {&segment, 1}, {}, {scalar, 1}), in.act());
+      EXPECT_TRUE(same_bits(a, b)) << row->name << " K " << cols;
+    }
+  }
+}
+
+TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
+  ThreadPool pool(2, false);
+  constexpr int64_t kMost = 40;
+  for (const MatmulRow* row : usable_rows()) {
+    const int64_t cols = row->fmt == Format::q6_k ? 512 : 224;
+    const int64_t n = 16 * 7 + 9;
+    const Source w = random_source(row->fmt, n, cols, 5);
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(n), {row, 1});
+    Input in = make_input(kMost, cols, 21);
+    std::vector<float> alone;
+    for (int64_t m = 0; m < kMost; ++m) {
+      const auto one = multiply(pool, packed, in.act(m, 1));
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    for (int64_t m = 2; m <= kMost; ++m) {
+      const auto out = multiply(pool, packed, in.act(0, m));
+      ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
+          << row->name << " M " << m;
+    }
+  }
+}
+
+TEST(Matmul, ResultsDoNotDependOnThreads) {
+  for (const MatmulRow* row : usable_rows()) {
+    const int64_t cols = row->fmt == Format::q6_k ? 256 : 96;
+    const int64_t n = 16 * 21 + 5;
+    const Source w = random_source(row->fmt, n, cols, 6);
+    const WeightSegment segment = w.segment();
+    for (int64_t m : {1, 3, 100}) {
+      Input in = make_input(m, cols, 31);
+      std::vector<float> first;
+      for (int threads : {1, 2, 3, 5}) {
+        ThreadPool pool(threads, false);
+        const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+        const auto out = multiply(pool, packed, in.act());
+        if (threads == 1) first = out;
+        ASSERT_TRUE(same_bits(out, first)) << row->name << " threads " << threads << " M " << m;
+      }
+    }
+  }
+}
+
+// Largest magnitudes on both sides: intermediate sums must not saturate.
+TEST(Matmul, ExtremesAreExact) {
+  ThreadPool pool(2, false);
+  for (const MatmulRow* row : usable_rows()) {
+    const Source w = extreme_source(row->fmt, 37, 512);
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+    for (int64_t m : {1, 2, 6, 9}) {
+      Input in = make_input(m, 512, 1, true);
+      SCOPED_TRACE(std::string(row->name) + " M " + std::to_string(m));
+      expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, {});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Matmul, RowsDecodeExactlyFromThePackedForm) {
+  ThreadPool pool(2, false);
+  for (const MatmulRow* row : usable_rows()) {
+    const int64_t cols = row->fmt == Format::q6_k ? 512 : 160;
+    for (const Source& w :
+         {random_source(row->fmt, 35, cols, 8), extreme_source(row->fmt, 35, 512)}) {
+      const WeightSegment segment = w.segment();
+      const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+      std::vector<float> out(static_cast<size_t>(w.info.cols));
+      for (int64_t r = 0; r < w.info.rows; ++r) {
+        embed_row(packed, r, out.data());
+        ASSERT_EQ(std::memcmp(out.data(), w.decoded.data() + r * w.info.cols, out.size() * 4), 0)
+            << row->name << " row " << r;
+      }
+    }
+  }
+}
+
+TEST(Matmul, FusedSegmentsOfSeveralFormats) {
+  ThreadPool pool(2, false);
+  const int64_t cols = 512;
+  const std::vector<Source> parts = {
+      random_source(Format::q4_0, 40, cols, 1), random_source(Format::f16, 9, cols, 2),
+      random_source(Format::q6_k, 33, cols, 3), random_source(Format::q8_0, 17, cols, 4)};
+  std::vector<WeightSegment> segments;
+  for (const Source& s : parts) segments.push_back(s.segment());
+  const std::vector<float> bias = make_bias(40 + 9 + 33 + 17);
+  const PackedWeight w = pack_weight(pool, segments, bias);
+  EXPECT_EQ(w.rows, 99);
+  EXPECT_EQ(w.act, kActF32 | kActQ8);
+  EXPECT_TRUE(w.keeps_source);
+  for (int64_t m : {1, 4, 19}) {
+    Input in = make_input(m, cols, 77);
+    const std::vector<float> out = multiply(pool, w, in.act());
+    int64_t row = 0;
+    for (const Source& s : parts) {
+      const WeightSegment segment = s.segment();
+      const std::vector<float> own_bias(bias.begin() + row, bias.begin() + row + s.info.rows);
+      const PackedWeight alone = pack_weight(pool, {&segment, 1}, own_bias);
+      const std::vector<float> expect = multiply(pool, alone, in.act());
+      std::vector<float> decoded(static_cast<size_t>(cols));
+      for (int64_t r = 0; r < s.info.rows; ++r) {
+        for (int64_t i = 0; i < m; ++i) {
+          ASSERT_EQ(out[static_cast<size_t>(i * (w.rows + 3) + row + r)],
+                    expect[static_cast<size_t>(i * (s.info.rows + 3) + r)]);
+        }
+        embed_row(w, row + r, decoded.data());
+        ASSERT_EQ(decoded[5], s.decoded[static_cast<size_t>(r * cols + 5)]);
+      }
+      row += s.info.rows;
+    }
+  }
+}
+
+TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
+  ThreadPool pool(1, false);
+  const auto bits = [&](Format format) {
+    const Source w = random_source(format, 64, 1024, 1);
+    const WeightSegment segment = w.segment();
+    return 8.0 * static_cast<double>(pack_weight(pool, {&segment, 1}, {}).bytes) / (64 * 1024);
+  };
+  EXPECT_LE(bits(Format::q8_0), 8.5);
+  EXPECT_LE(bits(Format::q4_0), 4.5);
+  EXPECT_LE(bits(Format::q4_1), 5.0);
+  EXPECT_LE(bits(Format::q6_k), 6.5625);
+}
+
+TEST(Matmul, ScalarRowsFitEveryFormat) {
+  for (int f = 0; f < kNumFormats; ++f) {
+    const auto format = static_cast<Format>(f);
+    bool found = false;
+    for (const MatmulRow& row : matmul_rows()) found |= row.fmt == format && row.need == 0;
+    EXPECT_TRUE(found) << format_info(format).name;
+  }
+}
+
+TEST(Features, OverrideOnlyLowers) {
+  const CpuFeatures all{kCpuAvx2 | kCpuAvx512 | kCpuAvx512Vnni | kCpuNeonDot | kCpuI8mm};
+  EXPECT_EQ(limit_features(all, "").bits, all.bits);
+  EXPECT_EQ(limit_features(all, "scalar").bits, 0u);
+  EXPECT_EQ(limit_features(all, "avx2").bits, uint64_t{kCpuAvx2});
+  EXPECT_EQ(limit_features(all, "neon").bits, uint64_t{kCpuNeonDot});
+  EXPECT_EQ(limit_features({kCpuAvx2}, "avx512").bits, uint64_t{kCpuAvx2});
+  EXPECT_STREQ(isa_name({kCpuAvx2}), "avx2");
+}
+
+}  // namespace
+}  // namespace sluice

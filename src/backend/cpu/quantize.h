@@ -1,0 +1,21 @@
+// Activations to int8 in blocks of 32, as QuantView (backend.h) defines them. Any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// cols a multiple of 32. scale = absmax / 127; q = x * (127 / absmax) to nearest even, so q lies in
+// [-127, 127]; sum is the block's integer sum. A block with absmax < 1e-30 becomes zero; one that
+// holds an infinity or a NaN gets q = 0 and a NaN scale, so that what reads it shows the fault.
+// All versions give the same bits.
+void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+
+namespace cpu {
+void quantize_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_row_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+}  // namespace cpu
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+#include <immintrin.h>
+
+#include "backend/cpu/quantize.h"
+
+namespace sluice::cpu {
+namespace {
+
+int32_t low_lane(__m256i v) { return _mm_cvtsi128_si32(_mm256_castsi256_si128(v)); }
+
+// Every lane becomes op over all eight.
+template <typename Op>
+__m256i across(__m256i v, Op op) {
+  v = op(v, _mm256_permute2x128_si256(v, v, 1));
+  v = op(v, _mm256_shuffle_epi32(v, 0x4e));
+  return op(v, _mm256_shuffle_epi32(v, 0xb1));
+}
+
+}  // namespace
+
+void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  const auto larger = [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); };
+  const auto add = [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); };
+  for (int64_t b = 0; b < cols / 32; ++b, x += 32, q += 32) {
+    __m256 v[4];
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < 4; ++i) {
+      v[i] = _mm256_loadu_ps(x + 8 * i);
+      most = larger(most, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+    }
+    most = across(most, larger);
+    const auto bits = static_cast<uint32_t>(low_lane(most));
+    const float absmax = _mm256_cvtss_f32(_mm256_castsi256_ps(most));
+    __m256i n[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                    _mm256_setzero_si256()};
+    if (bits >= 0x7f800000u) {
+      scale[b] = __builtin_nanf("");
+    } else if (absmax < 1e-30f) {
+      scale[b] = 0;
+    } else {
+      scale[b] = absmax / 127;
+      const __m256 inverse = _mm256_set1_ps(127 / absmax);
+      for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    }
+    sum[b] = low_lane(across(add(add(n[0], n[1]), add(n[2], n[3])), add));
+    // The packs work within 128-bit halves; the permutation puts quarters of four back in order.
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+  }
+}
+
+}  // namespace sluice::cpu

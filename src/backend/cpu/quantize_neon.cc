@@ -1,0 +1,39 @@
+#include <arm_neon.h>
+
+#include "backend/cpu/quantize.h"
+
+namespace sluice::cpu {
+
+void quantize_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  for (int64_t b = 0; b < cols / 32; ++b, x += 32, q += 32) {
+    float32x4_t v[8];
+    uint32x4_t most = vdupq_n_u32(0);
+    for (int i = 0; i < 8; ++i) {
+      v[i] = vld1q_f32(x + 4 * i);
+      most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v[i])));
+    }
+    const uint32_t bits = vmaxvq_u32(most);
+    const float absmax = vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(bits)), 0);
+    if (bits >= 0x7f800000u || absmax < 1e-30f) {
+      vst1q_s8(q, vdupq_n_s8(0));
+      vst1q_s8(q + 16, vdupq_n_s8(0));
+      sum[b] = 0;
+      scale[b] = absmax < 1e-30f ? 0 : __builtin_nanf("");
+      continue;
+    }
+    scale[b] = absmax / 127;
+    const float inverse = 127 / absmax;
+    int32x4_t total = vdupq_n_s32(0);
+    for (int i = 0; i < 2; ++i) {
+      int32x4_t n[4];
+      for (int j = 0; j < 4; ++j) n[j] = vcvtnq_s32_f32(vmulq_n_f32(v[4 * i + j], inverse));
+      const int16x8_t low = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));
+      const int16x8_t high = vcombine_s16(vmovn_s32(n[2]), vmovn_s32(n[3]));
+      vst1q_s8(q + 16 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+      total = vaddq_s32(total, vaddq_s32(vaddq_s32(n[0], n[1]), vaddq_s32(n[2], n[3])));
+    }
+    sum[b] = vaddvq_s32(total);
+  }
+}
+
+}  // namespace sluice::cpu

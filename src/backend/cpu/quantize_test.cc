@@ -1,0 +1,107 @@
+#include "backend/cpu/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/features.h"
+
+namespace sluice {
+namespace {
+
+using Fn = void (*)(const float*, int64_t, int8_t*, float*, int32_t*);
+
+std::vector<Fn> versions() {
+  std::vector<Fn> all{quantize_row};
+#if defined(__x86_64__)
+  if (cpu_features().has(kCpuAvx2)) all.push_back(cpu::quantize_row_avx2);
+  if (cpu_features().has(kCpuAvx512)) all.push_back(cpu::quantize_row_avx512);
+#elif defined(__aarch64__)
+  if (cpu_features().has(kCpuNeonDot)) all.push_back(cpu::quantize_row_neon);
+#endif
+  return all;
+}
+
+struct Quantized {
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int32_t> sum;
+};
+
+Quantized quantize(Fn fn, const std::vector<float>& x) {
+  Quantized r;
+  r.q.resize(x.size(), 99);
+  r.scale.resize(x.size() / 32, -1);
+  r.sum.resize(x.size() / 32, -1);
+  fn(x.data(), static_cast<int64_t>(x.size()), r.q.data(), r.scale.data(), r.sum.data());
+  return r;
+}
+
+std::vector<float> varied(size_t n) {
+  std::mt19937 rng(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (size_t i = 0; i < n; ++i) {
+    x[i] = normal(rng) * std::pow(10.0f, static_cast<float>(i / 32 % 40) - 20);
+  }
+  return x;
+}
+
+TEST(Quantize, RoundsToNearestWithinHalfAStep) {
+  const std::vector<float> x = varied(32 * 200);
+  for (Fn fn : versions()) {
+    const Quantized r = quantize(fn, x);
+    for (size_t b = 0; b < r.scale.size(); ++b) {
+      float absmax = 0;
+      int32_t sum = 0;
+      for (size_t i = b * 32; i < b * 32 + 32; ++i) {
+        absmax = std::fmax(absmax, std::fabs(x[i]));
+        sum += r.q[i];
+        ASSERT_GE(r.q[i], -127);
+        ASSERT_LE(std::fabs(double{x[i]} - double{r.scale[b]} * r.q[i]), 0.50001 * r.scale[b]);
+      }
+      ASSERT_EQ(r.scale[b], absmax / 127);
+      ASSERT_EQ(r.sum[b], sum);
+    }
+  }
+}
+
+TEST(Quantize, HalvesGoToEven) {
+  std::vector<float> x(32, 0.0f);
+  x[0] = 127;
+  x[1] = 0.5f, x[2] = 1.5f, x[3] = -0.5f, x[4] = -1.5f, x[5] = 2.5f, x[31] = -127;
+  for (Fn fn : versions()) {
+    const Quantized r = quantize(fn, x);
+    EXPECT_EQ(r.q[1], 0);
+    EXPECT_EQ(r.q[2], 2);
+    EXPECT_EQ(r.q[3], 0);
+    EXPECT_EQ(r.q[4], -2);
+    EXPECT_EQ(r.q[5], 2);
+    EXPECT_EQ(r.q[31], -127);
+  }
+}
+
+TEST(Quantize, AllVersionsGiveTheSameBits) {
+  std::vector<float> x = varied(32 * 500);
+  x[40] = std::numeric_limits<float>::infinity();
+  x[70] = std::numeric_limits<float>::quiet_NaN();
+  for (size_t i = 96; i < 128; ++i) x[i] = 1e-39f;
+  for (size_t i = 128; i < 160; ++i) x[i] = i % 2 ? 3e38f : -3e38f;
+  const Quantized expect = quantize(cpu::quantize_row_scalar, x);
+  EXPECT_TRUE(std::isnan(expect.scale[1]) && std::isnan(expect.scale[2]));
+  EXPECT_EQ(expect.scale[3], 0);
+  EXPECT_EQ(expect.q[128], -127);
+  for (Fn fn : versions()) {
+    const Quantized r = quantize(fn, x);
+    EXPECT_EQ(r.q, expect.q);
+    EXPECT_EQ(r.sum, expect.sum);
+    EXPECT_EQ(std::memcmp(r.scale.data(), expect.scale.data(), r.scale.size() * 4), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

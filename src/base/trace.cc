@@ -31,7 +31,9 @@ std::string micros(Time t) {
 }  // namespace
 
 TraceTrack::TraceTrack(std::string name, size_t max_events)
-    : name_(std::move(name)), max_events_(max_events) {}
+    : name_(std::move(name)), max_events_(max_events) {
+  events_.reserve(max_events);
+}
 
 void TraceTrack::push(const Event& event) {
   std::lock_guard lock(mutex_);

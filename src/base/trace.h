@@ -25,7 +25,8 @@ struct TraceArg {
   double value = 0;
 };
 
-// Events of one thread. Memory grows to `max_events` and then the rest is counted as dropped.
+// Events of one thread. Room for `max_events` is set aside at once (the system commits it page by
+// page as it fills), so recording never allocates; what comes after is counted as dropped.
 class TraceTrack {
  public:
   static constexpr size_t kMaxArgs = 4;  // more are ignored
@@ -57,7 +58,7 @@ class TraceTrack {
 class Trace {
  public:
   // Each track holds at most this many events (about 100 bytes each).
-  explicit Trace(size_t max_events_per_track = size_t{1} << 20);
+  explicit Trace(size_t max_events_per_track = size_t{1} << 18);
 
   // A new track, valid as long as the trace. Any thread.
   TraceTrack* track(std::string name);

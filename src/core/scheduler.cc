@@ -188,6 +188,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   out.clear();
   draft_.clear();
   expire(now, events);
+  make_room();
   fork_ready(now, out);
   int budget = config_.budget;
   if (running_.empty()) forming_ = true;
@@ -245,8 +246,8 @@ void Scheduler::fork_choices(Index parent, Time now, StepPlan& out) {
     if (s.phase != Phase::forking) continue;
     const Sequence& p = seqs_[parent];
     int reserve = blocks_for(prompt_len(s) + request_of(s).max_new);
-    bool fits = can_start(i) && (config_.admission != Admission::reserve_max ||
-                                 reserved_ + reserve <= config_.num_blocks);
+    bool fits = can_start() && (config_.admission != Admission::reserve_max ||
+                                reserved_ + reserve <= config_.num_blocks);
     BlockId own = fits ? take_block() : kNullBlock;
     if (own == kNullBlock) {
       enqueue(i);  // on its own then, from the prefix cache if that still has the prompt
@@ -298,7 +299,7 @@ void Scheduler::plan_prefills(StepPlan& out, int& budget) {
   }
 }
 
-bool Scheduler::can_start(Index) const {
+bool Scheduler::can_start() const {
   return static_cast<int>(running_.size()) < config_.max_seqs && !free_slots_.empty();
 }
 
@@ -310,10 +311,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
       // make it fit; it will be seen then.)
       if (known_len(seqs_[i]) > budget) return;
     }
-    if (!can_start(i) || !claim_blocks(i)) {
-      if (make_room_for(i)) continue;
-      return;
-    }
+    if (!can_start() || !claim_blocks(i)) return;
     waiting_.pop_back();
     start(i, now, out);
     if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
@@ -328,14 +326,21 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
   }
 }
 
-// Under order=priority a waiting sequence may take the place of a running one of lower priority.
-bool Scheduler::make_room_for(Index i) {
-  if (config_.order != Order::priority || !pending_.empty()) return false;
-  Index victim = last_unplanned();
-  if (victim == kNone || request_of(seqs_[victim]).priority <= request_of(seqs_[i]).priority)
-    return false;
-  preempt(victim);
-  return true;
+// Under order=priority the next waiting sequence takes the place of running ones of lower priority.
+void Scheduler::make_room() {
+  while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
+         pending_.empty()) {
+    Index next = waiting_.back(), last = running_.back();
+    if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
+    if (can_start() && pool_.available() >= blocks_for(known_len(seqs_[next])) + kept_free())
+      return;
+    preempt(last);
+  }
+}
+
+int Scheduler::kept_free() const {
+  if (config_.admission != Admission::watermark || running_.empty()) return 0;
+  return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
 }
 
 // Blocks for all its known tokens, shared ones first. Takes nothing on failure.
@@ -350,11 +355,7 @@ bool Scheduler::claim_blocks(Index i) {
   }
   match_prefix(s);
   int need = blocks_for(known_len(s)) - static_cast<int>(s.blocks.size());
-  int keep = 0;
-  if (config_.admission == Admission::watermark && !running_.empty()) {
-    keep = static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
-  }
-  if (pool_.available() - need < keep) {
+  if (pool_.available() - need < kept_free()) {
     for (size_t b = s.blocks.size(); b > 0; --b) pool_.release(s.blocks[b - 1]);
     s.blocks.clear();
     s.planned = s.computed = s.num_registered = 0;
@@ -428,7 +429,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
 void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
-  if (out.empty()) return;
+  if (draft_.empty() && out.rows.empty()) return;
   out.step = next_step_++;
   InFlight flight;
   if (!spare_.empty()) {

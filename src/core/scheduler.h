@@ -121,9 +121,10 @@ class Scheduler {
   void plan_decodes(StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);
   void admit(Time now, StepPlan& out, int& budget);
-  bool can_start(Index i) const;
+  bool can_start() const;
   bool claim_blocks(Index i);
-  bool make_room_for(Index i);
+  void make_room();
+  int kept_free() const;
   void start(Index i, Time now, StepPlan& out);
   void emit_slice(Index i, int count, StepPlan& out);
   void finish_plan(Time now, StepPlan& out);

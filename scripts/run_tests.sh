@@ -102,25 +102,26 @@ build_fuzz() {
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1" 2>&1
 }
 
-# The time is shared out; what a run finds stays in build/corpus for the next.
+# The time is shared out; what a run finds stays in build/corpus for the next. Seeds: fuzz/corpus/NAME.
 run_fuzz() {
-  local names name binary each status=0 total=60
+  local names name short binary each status=0 total=60
   ((full)) && total=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
   each=$((total / ${#names[@]}))
   ((each > 0)) || each=1
-  if [[ -f scripts/make_fuzz_corpus.py ]]; then
-    python3 scripts/make_fuzz_corpus.py "$BUILD/corpus" || return
-  fi
   mkdir -p "$BUILD/fuzz/findings"
   for name in "${names[@]}"; do
-    binary=$(find "$BUILD/fuzz" -type f -name "$name" -perm -u+x | head -1)
-    [[ -n $binary ]] || { echo "error: $name is not built"; status=1; continue; }
-    mkdir -p "$BUILD/corpus/$name"
+    short=${name#fuzz_}
+    binary=$BUILD/fuzz/fuzz/$name
+    [[ -x $binary ]] || { echo "error: $name is not built"; status=1; continue; }
+    mkdir -p "$BUILD/corpus/$short"
+    local args=(-max_total_time="$each" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
+      -print_final_stats=1 -artifact_prefix="$BUILD/fuzz/findings/$short-" "$BUILD/corpus/$short")
+    [[ ! -d fuzz/corpus/$short ]] || args+=("fuzz/corpus/$short")
+    [[ ! -f fuzz/$short.dict ]] || args+=("-dict=fuzz/$short.dict")
     echo "== $name, $each s"
-    "$binary" -max_total_time="$each" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-      -artifact_prefix="$BUILD/fuzz/findings/$name-" "$BUILD/corpus/$name" || status=1
+    "$binary" "${args[@]}" || status=1
   done
   return "$status"
 }

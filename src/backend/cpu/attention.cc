@@ -1,0 +1,217 @@
+#include "backend/cpu/attention.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "backend/cpu/memory.h"
+#include "backend/cpu/quantize.h"
+#include "backend/cpu/vector_math.h"
+#include "base/check.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr float kInlineCost = 2000;  // ns: less than this is not worth waking a thread
+constexpr int64_t kScratchFloats =
+    int64_t{kMaxAttendRows} * (3 * kMaxHeadDim + kTile) + int64_t{kTile} * kMaxHeadDim;
+
+// First position that any of the queries from `pos` on sees.
+int64_t first_visible(int64_t pos, int window) {
+  return window > 0 ? std::max<int64_t>(0, pos - window + 1) : 0;
+}
+
+// About 4 cycles of FMA per 64 dimensions of a row and position, and the reading of k and v once.
+float cost_ns(int rows, int64_t positions, int head_dim) {
+  return static_cast<float>(positions * head_dim * (rows + 1)) / 40.0F;
+}
+
+}  // namespace
+
+// One call's arguments.
+struct CpuAttention::Step {
+  const Act& out;
+  Tensor rows;  // f32 results: out.f, or our own when only the quantised form is wanted
+  Tensor q;
+  const AttentionSpec& spec;
+  const BatchView& batch;
+  KvLayer kv;
+  bool quantize_heads;  // a task's columns are whole quantisation blocks
+};
+
+CpuAttention::CpuAttention(ThreadPool& pool, const VectorKernels& kernels)
+    : pool_(pool), kernels_(kernels) {
+  auto bytes = static_cast<size_t>(kScratchFloats) * sizeof(float);
+  scratch_ = allocate_pages(static_cast<size_t>(pool.size()) * bytes);
+}
+
+AttendScratch CpuAttention::scratch(int worker) {
+  float* p = static_cast<float*>(scratch_.data()) + worker * kScratchFloats;
+  AttendScratch s;
+  s.q = p;
+  s.span = s.q + kMaxAttendRows * kMaxHeadDim;
+  s.total = s.span + kMaxAttendRows * kMaxHeadDim;
+  s.scores = s.total + kMaxAttendRows * kMaxHeadDim;
+  s.tile = s.scores + kMaxAttendRows * kTile;
+  return s;
+}
+
+// Longest first within a slice, so that the last tasks to be claimed are short.
+void CpuAttention::add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index) {
+  int group = spec.num_heads / spec.num_kv_heads;
+  int chunks = (group + kMaxAttendRows - 1) / kMaxAttendRows;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    int first_head = group * chunk / chunks, heads = group * (chunk + 1) / chunks - first_head;
+    int step = kMaxAttendRows / heads;
+    for (int first = (slice.count - 1) / step * step; first >= 0; first -= step) {
+      Task t;
+      t.slice = index;
+      t.first_head = first_head;
+      t.num_heads = heads;
+      t.first_query = first;
+      t.num_queries = std::min(step, slice.count - first);
+      t.begin = first_visible(slice.pos + first, spec.window) / kSpan * kSpan;
+      t.end = slice.pos + first + t.num_queries;
+      int64_t seen = t.end - first_visible(slice.pos + first, spec.window);
+      t.cost = cost_ns(t.num_queries * heads, seen, spec.head_dim);
+      for (t.kv_head = 0; t.kv_head < spec.num_kv_heads; ++t.kv_head) {
+        planned_.push_back(t);
+        total_cost_ += t.cost;
+      }
+    }
+  }
+}
+
+// A task longer than a quarter of a thread's fair share becomes one task per span.
+void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
+  double share = total_cost_ / pool_.size() / 4;
+  size_t floats = 0;
+  for (const Task& t : planned_) {
+    int64_t spans = (t.end - t.begin + kSpan - 1) / kSpan;
+    if (pool_.size() == 1 || spans == 1 || t.cost <= share || total_cost_ < kInlineCost) {
+      tasks_.push_back(t);
+      continue;
+    }
+    Split split{static_cast<int64_t>(floats), static_cast<int32_t>(spans),
+                static_cast<int32_t>(spans), t.begin / kSpan};
+    for (int64_t begin = t.begin; begin < t.end; begin += kSpan) {
+      Task part = t;
+      part.begin = begin;
+      part.end = std::min(t.end, begin + kSpan);
+      part.cost = t.cost / static_cast<float>(spans);
+      part.split = static_cast<int32_t>(splits_.size());
+      tasks_.push_back(part);
+    }
+    splits_.push_back(split);
+    floats += static_cast<size_t>(spans * t.num_queries * t.num_heads) *
+              static_cast<size_t>(state_stride(spec.head_dim));
+  }
+  if (states_.size() < floats) states_.resize(floats);
+}
+
+// Tasks claimed together, so that a claim is worth its atomic add.
+void CpuAttention::group_claims() {
+  double least = std::max<double>(kInlineCost, total_cost_ / pool_.size() / 16);
+  if (total_cost_ < kInlineCost) least = 2 * total_cost_ + 1;
+  claims_.assign(1, 0);
+  double cost = 0;
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    cost += tasks_[i].cost;
+    if (cost >= least || i + 1 == tasks_.size()) {
+      claims_.push_back(static_cast<int32_t>(i + 1));
+      cost = 0;
+    }
+  }
+}
+
+void CpuAttention::plan(const AttentionSpec& spec, const BatchView& batch) {
+  planned_.clear();
+  tasks_.clear();
+  splits_.clear();
+  total_cost_ = 0;
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    add_tasks(spec, batch.slices[i], static_cast<int32_t>(i));
+  }
+  split_long_tasks(spec);
+  group_claims();
+}
+
+void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
+  const SliceView& slice = step.batch.slices[static_cast<size_t>(task.slice)];
+  int group = step.spec.num_heads / step.spec.num_kv_heads;
+  int64_t row = slice.row + task.first_query;
+  int64_t column = int64_t{task.kv_head * group + task.first_head} * step.spec.head_dim;
+  AttendJob job;
+  job.q = step.q.row(row) + column;
+  job.q_stride = step.q.stride;
+  job.num_queries = task.num_queries;
+  job.num_heads = task.num_heads;
+  job.pos = slice.pos + task.first_query;
+  job.scale = step.spec.scale;
+  job.window = step.spec.window;
+  job.kv = step.kv;
+  job.kv_head = task.kv_head;
+  job.table = step.batch.tables + slice.slot * step.batch.table_stride;
+  job.begin = task.begin;
+  job.end = task.end;
+  float* out = step.rows.row(row) + column;
+  if (task.split < 0) {
+    job.out = out;
+    job.out_stride = step.rows.stride;
+    kernels_.attend(job, scratch(worker));
+    return finish_rows(step, task);
+  }
+  Split& split = splits_[static_cast<size_t>(task.split)];
+  int64_t span_floats = job.num_rows() * state_stride(step.spec.head_dim);
+  float* states = states_.data() + split.states_at;
+  job.state = states + (task.begin / kSpan - split.first_span) * span_floats;
+  kernels_.attend(job, scratch(worker));
+  if (std::atomic_ref(split.pending).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  kernels_.merge_spans({states, split.num_spans, task.num_queries, task.num_heads,
+                        step.spec.head_dim, out, step.rows.stride});
+  finish_rows(step, task);
+}
+
+void CpuAttention::finish_rows(const Step& step, const Task& task) {
+  const QuantView& q = step.out.q;
+  if (!q.q || !step.quantize_heads) return;
+  const SliceView& slice = step.batch.slices[static_cast<size_t>(task.slice)];
+  int group = step.spec.num_heads / step.spec.num_kv_heads;
+  int64_t column = int64_t{task.kv_head * group + task.first_head} * step.spec.head_dim;
+  for (int i = 0; i < task.num_queries; ++i) {
+    int64_t row = slice.row + task.first_query + i;
+    int64_t block = (row * q.cols + column) / kActBlock;
+    quantize_row(step.rows.row(row) + column, int64_t{task.num_heads} * step.spec.head_dim,
+                 q.q + row * q.cols + column, q.scale + block, q.sum + block);
+  }
+}
+
+void CpuAttention::run(
+    const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) {
+  CHECK(spec.head_dim % 8 == 0 && spec.head_dim <= kMaxHeadDim);
+  CHECK(spec.num_heads % spec.num_kv_heads == 0 && kv.head_dim == spec.head_dim);
+  int64_t cols = int64_t{spec.num_heads} * spec.head_dim;
+  int group = spec.num_heads / spec.num_kv_heads;
+  Step step{out, out.f, q, spec, batch, kv, true};
+  step.quantize_heads = group <= kMaxAttendRows && group * spec.head_dim % kActBlock == 0;
+  if (!out.f.data) {
+    auto floats = static_cast<size_t>(batch.num_tokens * cols);
+    if (rows_.size() < floats) rows_.resize(floats);
+    step.rows = {rows_.data(), DType::f32, batch.num_tokens, cols, cols};
+  }
+  plan(spec, batch);
+  pool_.for_each(static_cast<int64_t>(claims_.size()) - 1, [&](int64_t i, int worker) {
+    for (int32_t t = claims_[static_cast<size_t>(i)]; t < claims_[static_cast<size_t>(i) + 1];
+         ++t) {
+      run_task(step, tasks_[static_cast<size_t>(t)], worker);
+    }
+  });
+  if (!out.q.q || step.quantize_heads) return;
+  pool_.for_each(batch.num_tokens, [&](int64_t r, int) {
+    int64_t block = r * cols / kActBlock;
+    quantize_row(step.rows.row(r), cols, out.q.q + r * cols, out.q.scale + block,
+                 out.q.sum + block);
+  });
+}
+
+}  // namespace sluice

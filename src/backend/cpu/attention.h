@@ -1,0 +1,108 @@
+// Paged attention on the CPU. Owned by the backend, used by its thread.
+//
+// The arithmetic of a query row depends on its position alone, never on what shares the step:
+//   - tiles of 64 positions anchored at 0, each with its own maximum, sum and output;
+//   - tiles merge in ascending order into spans of 1024 positions anchored at 0, spans in ascending
+//     order into the row's result;
+//   - a score is one FMA chain over ascending dimensions (lanes are positions), an output one FMA
+//     chain over a tile's ascending positions (lanes are dimensions).
+// So tasks may take any rows together, and split a row's context between threads at spans.
+// Positions a row does not see are excluded by selection: what lies there may be NaN.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+inline constexpr int kTile = 64;           // positions
+inline constexpr int kSpan = 16 * kTile;   // positions
+inline constexpr int kMaxAttendRows = 48;  // (query, head) rows of one job
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int padded16(int n) { return (n + 15) / 16 * 16; }
+
+// Consecutive queries of one sequence, some heads of one kv head's group, over [begin, end).
+struct AttendJob {
+  const float* q = nullptr;  // first query's first head; heads follow each other
+  int64_t q_stride = 0;      // from one query to the next
+  int num_queries = 0, num_heads = 0;
+  int64_t pos = 0;  // of the first query
+  float scale = 1;
+  int window = 0;
+  KvLayer kv;
+  int kv_head = 0;
+  const int32_t* table = nullptr;
+  int64_t begin = 0, end = 0;  // positions to visit: begin starts a span, end is past the last seen
+  // Either the finished rows, laid out like q, or (out null) the state of the one span visited.
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  float* state = nullptr;  // [rows, state_stride(head_dim)]: o, then maximum, sum
+
+  int num_rows() const { return num_queries * num_heads; }  // row = query * num_heads + head
+};
+
+inline int64_t state_stride(int head_dim) { return padded16(head_dim) + 16; }
+
+// One worker's memory for a job.
+struct AttendScratch {
+  float* q;       // [rows, dim16] scaled
+  float* scores;  // [rows, kTile]
+  float* tile;    // [head_dim, kTile] of k, then [kTile, dim16] of v, as f32
+  float* span;    // [rows, dim16]
+  float* total;   // [rows, dim16]
+};
+
+// Spans of the same rows, ascending, into the result.
+struct MergeJob {
+  const float* states = nullptr;  // [num_spans, rows, state_stride]
+  int num_spans = 0;
+  int num_queries = 0, num_heads = 0, head_dim = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+struct VectorKernels;
+
+class CpuAttention {
+ public:
+  CpuAttention(ThreadPool& pool, const VectorKernels& kernels);
+  void run(const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv);
+
+ private:
+  struct Task {
+    int32_t slice, kv_head, first_head, num_heads;  // heads of the kv head's group
+    int32_t first_query, num_queries;
+    int64_t begin, end;  // positions
+    int32_t split = -1;  // index in splits_ when this is one span of several
+    float cost;          // about nanoseconds
+  };
+  // Rows whose spans are visited by several tasks; the last to finish merges.
+  struct Split {
+    int64_t states_at;  // in states_
+    int32_t num_spans, pending;
+    int64_t first_span;
+  };
+  struct Step;
+
+  void plan(const AttentionSpec& spec, const BatchView& batch);
+  void add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index);
+  void split_long_tasks(const AttentionSpec& spec);
+  void group_claims();
+  void run_task(const Step& step, const Task& task, int worker);
+  void finish_rows(const Step& step, const Task& task);
+  AttendScratch scratch(int worker);
+
+  ThreadPool& pool_;
+  const VectorKernels& kernels_;
+  std::vector<Task> tasks_, planned_;
+  std::vector<Split> splits_;
+  std::vector<int32_t> claims_;  // first task of each claim, then the end
+  std::vector<float> states_, rows_;
+  Buffer scratch_;
+  double total_cost_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,491 @@
+// The attention kernel over sixteen lanes; see attention.h for what it must keep fixed.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/vector_math_inl.h"
+
+namespace sluice {
+
+// The part of a tile some rows see, as pointers to its groups of sixteen positions.
+// k[g][d * k_stride + lane], v[g][lane * v_stride + d].
+template <typename T>
+struct TileView {
+  const T* k[kTile / 16];
+  const T* v[kTile / 16];
+  int64_t k_stride, v_stride;
+};
+
+// Rows of a job and what they see of a tile.
+struct TileRows {
+  int num = 0;
+  int lo[kMaxAttendRows], hi[kMaxAttendRows];  // [lo, hi) inside the tile, empty when lo >= hi
+};
+
+template <typename V>
+struct Attention {
+  using F = typename V::F;
+  static constexpr int kRows = 6;  // rows per register block
+  static constexpr float kNone = -INFINITY;
+
+  // Vectors per row that a block of R rows can keep in registers.
+  static constexpr int vectors(int r) {
+    int n = V::kAccumulators / r;
+    return n >= 4 ? 4 : n >= 2 ? 2 : 1;
+  }
+
+  // m, l per row, padded so that sixteen rows at a time are one vector.
+  struct Sums {
+    float m[kMaxAttendRows], l[kMaxAttendRows];
+    void clear(int rows) {
+      for (int i = 0; i < rows; i += 16) {
+        V::store(m + i, V::set(kNone));
+        V::store(l + i, V::set(0));
+      }
+    }
+  };
+  struct Factors {
+    float old[kMaxAttendRows], add[kMaxAttendRows];
+  };
+
+  // s[r * kTile + 16 p + lane] = q[r] · k, P groups starting at `group`
+  template <int R, int P, typename T>
+  static void score_block(
+      const float* q, int q_stride, const TileView<T>& tile, int group, int dim, float* s) {
+    F acc[R][P];
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) acc[r][p] = V::set(0);
+    }
+    const T* k[P];
+    for (int p = 0; p < P; ++p) k[p] = tile.k[group + p];
+    for (int d = 0; d < dim; ++d) {
+      F x[P];
+      for (int p = 0; p < P; ++p) x[p] = V::load(k[p] + d * tile.k_stride);
+      for (int r = 0; r < R; ++r) {
+        F y = V::set(q[r * q_stride + d]);
+        for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) V::store(s + r * kTile + 16 * (group + p), acc[r][p]);
+    }
+  }
+
+  template <int R, typename T>
+  static void score_rows(const float* q,
+                         int q_stride,
+                         const TileView<T>& tile,
+                         int first_group,
+                         int end_group,
+                         int dim,
+                         float* s) {
+    constexpr int P = vectors(R);
+    int g = first_group;
+    for (; g + P <= end_group; g += P) score_block<R, P>(q, q_stride, tile, g, dim, s);
+    if constexpr (P > 2) {
+      for (; g + 2 <= end_group; g += 2) score_block<R, 2>(q, q_stride, tile, g, dim, s);
+    }
+    if constexpr (P > 1) {
+      for (; g < end_group; ++g) score_block<R, 1>(q, q_stride, tile, g, dim, s);
+    }
+  }
+
+  // Scores to weights relative to the row's own maximum in this tile.
+  static void soften(float* s, int lo, int hi, float* m, float* l) {
+    const F none = V::set(kNone);
+    if (lo >= hi) {
+      *m = kNone;
+      *l = 0;
+      for (int i = 0; i < kTile; i += 16) V::store(s + i, V::set(0));
+      return;
+    }
+    F x[4];
+    for (int i = 0; i < 4; ++i) {
+      x[i] = V::in_range(V::load(s + 16 * i), lo - 16 * i, hi - 16 * i, none);
+    }
+    *m = V::top(V::max(V::max(x[0], x[1]), V::max(x[2], x[3])));
+    const F top = V::set(*m);
+    for (int i = 0; i < 4; ++i) {
+      x[i] = vector_exp<V>(V::sub(x[i], top));
+      V::store(s + 16 * i, x[i]);
+    }
+    *l = V::sum(V::add(V::add(x[0], x[1]), V::add(x[2], x[3])));
+  }
+
+  // into ← into ⊕ part for every row, leaving in f what the outputs are multiplied by. Rows without
+  // a part keep theirs.
+  static void merge_sums(Sums& into, const Sums& part, int rows, Factors& f) {
+    const F none = V::set(kNone), one = V::set(1), zero = V::set(0);
+    for (int i = 0; i < rows; i += 16) {
+      F m = V::load(into.m + i), pm = V::load(part.m + i);
+      F top = V::max(m, pm);
+      F old = V::if_less(none, pm, vector_exp<V>(V::sub(m, top)), one);
+      F add = V::if_less(none, pm, vector_exp<V>(V::sub(pm, top)), zero);
+      F l = V::fma(V::load(part.l + i), add, V::mul(V::load(into.l + i), old));
+      V::store(into.m + i, top);
+      V::store(into.l + i, l);
+      V::store(f.old + i, old);
+      V::store(f.add + i, add);
+    }
+  }
+
+  // o[r] = o[r] * old[r] + add[r] * Σ p[r][j] v[j] over j in [lo, hi), C vectors of dimensions
+  template <int R, int C, typename T>
+  static void output_block(const float* p,
+                           const TileView<T>& tile,
+                           int lo,
+                           int hi,
+                           const float* old,
+                           const float* add,
+                           float* o,
+                           int o_stride,
+                           int at) {
+    F acc[R][C];
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) acc[r][c] = V::set(0);
+    }
+    for (int j = lo; j < hi;) {
+      int end = (j | 15) + 1 < hi ? (j | 15) + 1 : hi;
+      const T* v = tile.v[j / 16] + (j % 16) * tile.v_stride + at;
+      for (; j < end; ++j, v += tile.v_stride) {
+        F x[C];
+        for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
+        for (int r = 0; r < R; ++r) {
+          F w = V::set(p[r * kTile + j]);
+          for (int c = 0; c < C; ++c) acc[r][c] = V::fma(w, x[c], acc[r][c]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      if (add[r] == 0 && old[r] == 1) continue;
+      F a = V::set(old[r]), b = V::set(add[r]);
+      for (int c = 0; c < C; ++c) {
+        float* y = o + r * o_stride + at + 16 * c;
+        V::store(y, V::fma(acc[r][c], b, V::mul(V::load(y), a)));
+      }
+    }
+  }
+
+  template <int R, typename T>
+  static void output_rows(const float* p,
+                          const TileView<T>& tile,
+                          int lo,
+                          int hi,
+                          const float* old,
+                          const float* add,
+                          float* o,
+                          int dim16) {
+    constexpr int C = vectors(R);
+    int at = 0;
+    for (; at + 16 * C <= dim16; at += 16 * C) {
+      output_block<R, C>(p, tile, lo, hi, old, add, o, dim16, at);
+    }
+    if constexpr (C > 2) {
+      for (; at + 32 <= dim16; at += 32) {
+        output_block<R, 2>(p, tile, lo, hi, old, add, o, dim16, at);
+      }
+    }
+    if constexpr (C > 1) {
+      for (; at < dim16; at += 16) output_block<R, 1>(p, tile, lo, hi, old, add, o, dim16, at);
+    }
+  }
+
+  // f.template operator()<R>(first) over blocks of at most kRows rows, as even as they come.
+  template <typename Fn>
+  static void row_blocks(int rows, Fn f) {
+    int blocks = (rows + kRows - 1) / kRows;
+    for (int b = 0, first = 0; b < blocks; ++b) {
+      int num = (rows - first) / (blocks - b);
+      switch (num) {
+        case 1:
+          f.template operator()<1>(first);
+          break;
+        case 2:
+          f.template operator()<2>(first);
+          break;
+        case 3:
+          f.template operator()<3>(first);
+          break;
+        case 4:
+          f.template operator()<4>(first);
+          break;
+        case 5:
+          f.template operator()<5>(first);
+          break;
+        case 6:
+          f.template operator()<6>(first);
+          break;
+      }
+      first += num;
+    }
+  }
+
+  // What rows [first, first + num) see of the tile together.
+  static void bounds(const TileRows& rows, int first, int num, int& lo, int& hi) {
+    lo = kTile;
+    hi = 0;
+    for (int r = first; r < first + num; ++r) {
+      if (rows.lo[r] >= rows.hi[r]) continue;
+      if (rows.lo[r] < lo) lo = rows.lo[r];
+      if (rows.hi[r] > hi) hi = rows.hi[r];
+    }
+  }
+
+  template <typename T>
+  static void score_tile(const AttendJob& job,
+                         const AttendScratch& s,
+                         const TileView<T>& tile,
+                         const TileRows& rows) {
+    int dim = job.kv.head_dim, dim16 = padded16(dim);
+    row_blocks(rows.num, [&]<int R>(int first) {
+      int lo, hi;
+      bounds(rows, first, R, lo, hi);
+      if (lo >= hi) return;
+      score_rows<R>(s.q + first * dim16, dim16, tile, lo / 16, (hi + 15) / 16, dim,
+                    s.scores + first * kTile);
+    });
+  }
+
+  template <typename T>
+  static void output_tile(const AttendJob& job,
+                          const AttendScratch& s,
+                          const TileView<T>& tile,
+                          const TileRows& rows,
+                          const Factors& f) {
+    int dim16 = padded16(job.kv.head_dim);
+    row_blocks(rows.num, [&]<int R>(int first) {
+      int lo, hi;
+      bounds(rows, first, R, lo, hi);
+      if (lo >= hi) return;
+      output_rows<R>(s.scores + first * kTile, tile, lo, hi, f.old + first, f.add + first,
+                     s.span + first * dim16, dim16);
+    });
+  }
+
+  static void soften_tile(const AttendScratch& s, const TileRows& rows, Sums& part) {
+    for (int r = 0; r < rows.num; ++r) {
+      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], &part.m[r], &part.l[r]);
+    }
+  }
+
+  template <typename T>
+  static const T* plane(const void* data, const AttendJob& job, int64_t pos) {
+    const KvLayer& kv = job.kv;
+    int64_t block = job.table[pos / kv.block_size];
+    return static_cast<const T*>(data) +
+           (block * kv.num_kv_heads + job.kv_head) * kv.head_dim * int64_t{kv.block_size};
+  }
+
+  // Groups of sixteen positions lie in one block: read where they are.
+  template <typename T>
+  static TileView<T> direct_view(const AttendJob& job, int64_t base, int lo, int hi) {
+    const KvLayer& kv = job.kv;
+    TileView<T> t{};
+    t.k_stride = kv.block_size;
+    t.v_stride = kv.head_dim;
+    for (int g = lo / 16; g < (hi + 15) / 16; ++g) {
+      int64_t pos = base + 16 * g, offset = pos % kv.block_size;
+      t.k[g] = plane<T>(kv.k, job, pos) + offset;
+      t.v[g] = plane<T>(kv.v, job, pos) + offset * kv.head_dim;
+    }
+    return t;
+  }
+
+  static TileView<float> copied_view(const AttendJob& job, const float* tile) {
+    TileView<float> t{};
+    t.k_stride = kTile;
+    t.v_stride = padded16(job.kv.head_dim);
+    for (int g = 0; g < kTile / 16; ++g) {
+      t.k[g] = tile + 16 * g;
+      t.v[g] = tile + 16 * g * t.v_stride;
+    }
+    return t;
+  }
+
+  static F load8(const float* p) { return V::load_n(p, 8); }
+  static F load8(const uint16_t* p) {
+    uint16_t tmp[16] = {};
+    for (int i = 0; i < 8; ++i) tmp[i] = p[i];
+    return V::load(tmp);
+  }
+
+  // tile [dim, kTile]; whole blocks that hold none of [lo, hi) are not read
+  template <typename T>
+  static void copy_keys(const AttendJob& job, int64_t base, int lo, int hi, float* tile) {
+    int size = job.kv.block_size, dim = job.kv.head_dim;
+    int step = size < 16 ? 8 : 16;
+    for (int j = lo / step * step; j < hi; j += step) {
+      const T* k = plane<T>(job.kv.k, job, base + j) + (base + j) % size;
+      if (step == 16) {
+        for (int d = 0; d < dim; ++d) V::store(tile + d * kTile + j, V::load(k + d * size));
+      } else {
+        for (int d = 0; d < dim; ++d) V::store_n(tile + d * kTile + j, load8(k + d * size), 8);
+      }
+    }
+  }
+
+  // tile [kTile, dim16], positions [lo, hi)
+  template <typename T>
+  static void copy_values(const AttendJob& job, int64_t base, int lo, int hi, float* tile) {
+    int size = job.kv.block_size, dim = job.kv.head_dim, dim16 = padded16(dim);
+    for (int j = lo; j < hi; ++j) {
+      const T* v = plane<T>(job.kv.v, job, base + j) + (base + j) % size * dim;
+      int d = 0;
+      for (; d + 16 <= dim; d += 16) V::store(tile + j * dim16 + d, V::load(v + d));
+      if (d < dim) V::store(tile + j * dim16 + d, load8(v + d));
+    }
+  }
+
+  template <typename T>
+  static void visit_tile(const AttendJob& job,
+                         const AttendScratch& s,
+                         int64_t base,
+                         const TileRows& rows,
+                         Sums& sums) {
+    int lo, hi;
+    bounds(rows, 0, rows.num, lo, hi);
+    if (lo >= hi) return;
+    Sums part;
+    part.clear(rows.num);
+    Factors f;
+    // Many rows: convert the tile once instead of in every block of rows.
+    bool copy = job.kv.block_size < 16 || job.kv.head_dim % 16 != 0 || rows.num > 2 * kRows;
+    if (!copy) {
+      TileView<T> tile = direct_view<T>(job, base, lo, hi);
+      score_tile(job, s, tile, rows);
+      soften_tile(s, rows, part);
+      merge_sums(sums, part, rows.num, f);
+      output_tile(job, s, tile, rows, f);
+      return;
+    }
+    TileView<float> tile = copied_view(job, s.tile);
+    copy_keys<T>(job, base, lo, hi, s.tile);
+    score_tile(job, s, tile, rows);
+    soften_tile(s, rows, part);
+    merge_sums(sums, part, rows.num, f);
+    copy_values<T>(job, base, lo, hi, s.tile);
+    output_tile(job, s, tile, rows, f);
+  }
+
+  static int in_tile(int64_t x) { return static_cast<int>(x < 0 ? 0 : x > kTile ? kTile : x); }
+
+  static void see(const AttendJob& job, int64_t base, TileRows& rows) {
+    rows.num = job.num_rows();
+    for (int i = 0; i < job.num_queries; ++i) {
+      int64_t pos = job.pos + i;
+      int lo = job.window > 0 ? in_tile(pos - job.window + 1 - base) : 0;
+      int hi = in_tile(pos + 1 - base);
+      for (int h = 0; h < job.num_heads; ++h) {
+        rows.lo[i * job.num_heads + h] = lo;
+        rows.hi[i * job.num_heads + h] = hi;
+      }
+    }
+  }
+
+  static void visit_span(
+      const AttendJob& job, const AttendScratch& s, int64_t begin, int64_t end, Sums& sums) {
+    int dim16 = padded16(job.kv.head_dim);
+    sums.clear(job.num_rows());
+    for (int64_t i = 0; i < int64_t{job.num_rows()} * dim16; i += 16)
+      V::store(s.span + i, V::set(0));
+    TileRows rows;
+    for (int64_t base = begin; base < end; base += kTile) {
+      see(job, base, rows);
+      if (job.kv.type == DType::f32) {
+        visit_tile<float>(job, s, base, rows, sums);
+      } else {
+        visit_tile<uint16_t>(job, s, base, rows, sums);
+      }
+    }
+  }
+
+  // total[r] = total[r] * old[r] + part[r] * add[r]
+  static void merge_outputs(
+      float* total, const float* part, int64_t part_stride, int rows, int dim16, const Factors& f) {
+    for (int r = 0; r < rows; ++r) {
+      if (f.add[r] == 0 && f.old[r] == 1) continue;
+      F a = V::set(f.old[r]), b = V::set(f.add[r]);
+      float* y = total + r * dim16;
+      for (int d = 0; d < dim16; d += 16) {
+        V::store(y + d, V::fma(V::load(part + r * part_stride + d), b, V::mul(V::load(y + d), a)));
+      }
+    }
+  }
+
+  static void finish_row(const float* o, float l, int dim, float* out) {
+    F f = V::set(1.0F / l);
+    int d = 0;
+    for (; d + 16 <= dim; d += 16) V::store(out + d, V::mul(V::load(o + d), f));
+    if (d < dim) V::store_n(out + d, V::mul(V::load(o + d), f), dim - d);
+  }
+
+  static void load_queries(const AttendJob& job, float* q) {
+    int dim = job.kv.head_dim, dim16 = padded16(dim);
+    const F scale = V::set(job.scale);
+    for (int r = 0; r < job.num_rows(); ++r) {
+      const float* x = job.q + r / job.num_heads * job.q_stride + r % job.num_heads * dim;
+      int d = 0;
+      for (; d + 16 <= dim; d += 16) V::store(q + r * dim16 + d, V::mul(V::load(x + d), scale));
+      if (d < dim) V::store(q + r * dim16 + d, V::mul(V::load_n(x + d, dim - d), scale));
+    }
+  }
+
+  static void store_state(const AttendJob& job, const AttendScratch& s, const Sums& sums) {
+    int dim16 = padded16(job.kv.head_dim);
+    for (int r = 0; r < job.num_rows(); ++r) {
+      float* y = job.state + r * state_stride(job.kv.head_dim);
+      for (int d = 0; d < dim16; d += 16) V::store(y + d, V::load(s.span + r * dim16 + d));
+      y[dim16] = sums.m[r];
+      y[dim16 + 1] = sums.l[r];
+    }
+  }
+
+  static void attend(const AttendJob& job, const AttendScratch& s) {
+    int dim = job.kv.head_dim, dim16 = padded16(dim), rows = job.num_rows();
+    load_queries(job, s.q);
+    Sums sums;
+    if (!job.out) {
+      visit_span(job, s, job.begin, job.end, sums);
+      return store_state(job, s, sums);
+    }
+    Sums total;
+    total.clear(rows);
+    for (int i = 0; i < rows * dim16; i += 16) V::store(s.total + i, V::set(0));
+    for (int64_t begin = job.begin; begin < job.end; begin += kSpan) {
+      int64_t end = begin + kSpan < job.end ? begin + kSpan : job.end;
+      Factors f;
+      visit_span(job, s, begin, end, sums);
+      merge_sums(total, sums, rows, f);
+      merge_outputs(s.total, s.span, dim16, rows, dim16, f);
+    }
+    for (int r = 0; r < rows; ++r) {
+      float* out = job.out + r / job.num_heads * job.out_stride + r % job.num_heads * dim;
+      finish_row(s.total + r * dim16, total.l[r], dim, out);
+    }
+  }
+
+  static void merge_spans(const MergeJob& job) {
+    int dim16 = padded16(job.head_dim), rows = job.num_queries * job.num_heads;
+    int64_t stride = state_stride(job.head_dim);
+    for (int r = 0; r < rows; ++r) {
+      alignas(64) float o[kMaxHeadDim] = {};
+      Sums total, part;
+      total.clear(1);
+      part.clear(1);
+      for (int i = 0; i < job.num_spans; ++i) {
+        const float* state = job.states + (int64_t{i} * rows + r) * stride;
+        part.m[0] = state[dim16];
+        part.l[0] = state[dim16 + 1];
+        Factors f;
+        merge_sums(total, part, 1, f);
+        merge_outputs(o, state, stride, 1, dim16, f);
+      }
+      float* out = job.out + r / job.num_heads * job.out_stride + r % job.num_heads * job.head_dim;
+      finish_row(o, total.l[0], job.head_dim, out);
+    }
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,231 @@
+#include "backend/cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/paged_batch.h"
+#include "backend/ref/ref_backend.h"
+
+namespace sluice {
+namespace {
+
+using Part = PagedBatch::Part;
+
+// A step-by-step run of some sequences, all of whose qkv rows are given in advance: sequence s at
+// position p is row s * max_positions + p.
+class Replay {
+ public:
+  Replay(const CacheShape& shape, int threads)
+      : shape_(shape),
+        backend_(make_cpu_backend({threads, false})),
+        cache_(shape),
+        qkv_(Matrix::random(shape.num_slots * shape.max_positions, shape.qkv_cols(), 1)),
+        out_(shape.num_slots * shape.max_positions, shape.out_cols()) {}
+
+  void step(const std::vector<Part>& parts) {
+    PagedBatch batch(cache_, parts);
+    Matrix qkv(batch.view.num_tokens, shape_.qkv_cols()),
+        out(batch.view.num_tokens, shape_.out_cols());
+    for (int r = 0; r < batch.view.num_tokens; ++r) {
+      std::memcpy(qkv.row(r), qkv_.row(source(batch, r)), bytes(qkv.cols()));
+    }
+    QkvSpec spec;
+    spec.attention = shape_.attention();
+    backend_->finish_qkv(qkv, spec, batch.view, cache_.layer());
+    backend_->attention(out.act(), Tensor(qkv).columns(0, shape_.out_cols()), spec.attention,
+                        batch.view, cache_.layer());
+    for (int r = 0; r < batch.view.num_tokens; ++r) {
+      std::memcpy(out_.row(source(batch, r)), out.row(r), bytes(out.cols()));
+    }
+  }
+
+  // What the oracle says of the rows, from the same cache.
+  void expect_like_ref(int slot, int pos, int count) {
+    PagedBatch batch(cache_, {{slot, pos, count}});
+    Matrix q(count, shape_.out_cols()), want(count, shape_.out_cols());
+    int64_t first = int64_t{slot} * shape_.max_positions + pos;
+    for (int r = 0; r < count; ++r) std::memcpy(q.row(r), qkv_.row(first + r), bytes(q.cols()));
+    make_ref_backend()->attention(want.act(), q, shape_.attention(), batch.view, cache_.layer());
+    for (int r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < q.cols(); ++c) {
+        ASSERT_NEAR(out_.row(first + r)[c], want.row(r)[c], 1e-5)
+            << "position " << pos + r << " column " << c;
+      }
+    }
+  }
+
+  PagedCache& cache() { return cache_; }
+  const std::vector<float>& result() const { return out_.data(); }
+  float* row(int slot, int pos) { return out_.row(int64_t{slot} * shape_.max_positions + pos); }
+
+ private:
+  int64_t source(const PagedBatch& b, int r) const {
+    return int64_t{b.row_slot[static_cast<size_t>(r)]} * shape_.max_positions +
+           b.positions[static_cast<size_t>(r)];
+  }
+  static size_t bytes(int64_t cols) { return static_cast<size_t>(cols) * sizeof(float); }
+
+  CacheShape shape_;
+  std::unique_ptr<Backend> backend_;
+  PagedCache cache_;
+  Matrix qkv_, out_;
+};
+
+// One sequence through steps whose sizes repeat `chunks` until the end.
+std::vector<float> run_chunks(const CacheShape& shape, int threads, std::vector<int> chunks) {
+  Replay run(shape, threads);
+  size_t next = 0;
+  for (int pos = 0; pos < shape.max_positions;) {
+    int count = std::min(chunks[next++ % chunks.size()], shape.max_positions - pos);
+    run.step({{0, pos, count}});
+    pos += count;
+  }
+  return run.result();
+}
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_FALSE(std::isnan(a[i])) << what << " element " << i;
+    ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i]))
+        << what << " element " << i << ": " << a[i] << " " << b[i];
+  }
+}
+
+TEST(CpuAttention, IsWhatTheOracleSays) {
+  for (DType type : {DType::f16, DType::f32}) {
+    for (int dim : {8, 64, 72, 80, 128, 256}) {
+      for (int group : {1, 2, 3, 4, 7, 8}) {
+        SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
+        CacheShape shape{2 * group, 2, dim, 0, type, 16, 1, 150};
+        Replay run(shape, 2);
+        for (Part p : {Part{0, 0, 1}, {0, 1, 30}, {0, 31, 1}, {0, 32, 117}, {0, 149, 1}})
+          run.step({p});
+        run.expect_like_ref(0, 0, 150);
+      }
+    }
+  }
+}
+
+TEST(CpuAttention, LongContextIsWhatTheOracleSays) {
+  CacheShape shape{6, 2, 64, 0, DType::f16, 16, 1, 3000};
+  Replay run(shape, 2);
+  run.step({{0, 0, 2990}});
+  for (int pos = 2990; pos < 3000; ++pos) run.step({{0, pos, 1}});
+  run.expect_like_ref(0, 1020, 8);
+  run.expect_like_ref(0, 2980, 20);
+}
+
+TEST(CpuAttention, WideGroupsAreSplit) {
+  CacheShape shape{71, 1, 64, 0, DType::f16, 32, 1, 90};
+  Replay run(shape, 2);
+  run.step({{0, 0, 89}});
+  run.step({{0, 89, 1}});
+  run.expect_like_ref(0, 0, 90);
+}
+
+TEST(CpuAttention, BitsDoNotDependOnChunks) {
+  for (int group : {1, 2, 3, 4, 7, 8}) {
+    for (int dim : {64, 72, 80, 128}) {
+      SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
+      CacheShape shape{group, 1, dim, 0, DType::f16, 16, 1, 211};
+      std::vector<float> one_by_one = run_chunks(shape, 1, {1});
+      expect_same_bits(one_by_one, run_chunks(shape, 1, {211}), "whole");
+      expect_same_bits(one_by_one, run_chunks(shape, 2, {2, 1, 5}), "small");
+      expect_same_bits(one_by_one, run_chunks(shape, 2, {17, 64, 3}), "mixed");
+    }
+  }
+}
+
+TEST(CpuAttention, BitsDoNotDependOnBlockSizeOrThreads) {
+  for (DType type : {DType::f16, DType::f32}) {
+    CacheShape shape{6, 2, 64, 0, type, 16, 1, 300};
+    std::vector<float> want = run_chunks(shape, 1, {100, 1, 1, 1});
+    for (int block : {8, 16, 32, 64, 128}) {
+      for (int threads : {1, 2, 3}) {
+        shape.block_size = block;
+        expect_same_bits(want, run_chunks(shape, threads, {1, 90, 7}), "block size, threads");
+      }
+    }
+  }
+}
+
+TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
+  for (int window : {0, 1500}) {
+    CacheShape shape{6, 2, 64, window, DType::f16, 16, 1, 3000};
+    std::vector<int> decode_tail{2040, 1, 1, 1, 1, 1, 1, 1, 1, 900, 1, 2, 3, 4, 5, 1, 1, 1, 1, 1};
+    decode_tail.resize(100, 1);
+    std::vector<float> want = run_chunks(shape, 1, {3000});
+    expect_same_bits(want, run_chunks(shape, 3, decode_tail), "decode at the end");
+    expect_same_bits(want, run_chunks(shape, 1, decode_tail), "decode at the end, one thread");
+    expect_same_bits(want, run_chunks(shape, 2, {700, 1300, 3, 10, 97}), "chunks");
+  }
+}
+
+TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
+  for (int window : {1, 5, 64, 100, 333}) {
+    for (int block : {8, 16}) {
+      SCOPED_TRACE(testing::Message() << "window " << window << " block " << block);
+      CacheShape shape{4, 2, 64, window, DType::f16, block, 1, 700};
+      std::vector<float> want = run_chunks(shape, 1, {700});
+      Replay run(shape, 2);
+      run.step({{0, 0, 50}});
+      run.step({{0, 50, 550}});
+      run.expect_like_ref(0, 0, 600);
+      for (int pos = 600; pos < 700; ++pos) {
+        run.cache().drop_before(0, std::max(0, pos - window + 1));  // NaN from here on
+        run.step({{0, pos, 1}});
+      }
+      expect_same_bits(want, run.result(), "after dropping blocks");
+    }
+  }
+}
+
+TEST(CpuAttention, BitsDoNotDependOnTheBatch) {
+  CacheShape alone{6, 2, 64, 0, DType::f16, 16, 1, 1300};
+  std::vector<float> want = run_chunks(alone, 1, {1300});
+  CacheShape shape = alone;
+  shape.num_slots = 4;
+  Replay run(shape, 3);
+  run.step({{0, 0, 1250}, {2, 0, 3}, {1, 0, 1200}, {3, 0, 77}});
+  for (int i = 0; i < 40; ++i) {
+    run.step({{3, 77 + i, 1}, {0, 1250 + i, 1}, {2, 3 + 5 * i, 5}, {1, 1200 + 2 * i, 2}});
+  }
+  run.step({{0, 1290, 10}});
+  std::vector<float> got(run.row(0, 0), run.row(0, 0) + want.size());
+  expect_same_bits(want, got, "slot 0 among others");
+}
+
+TEST(CpuAttention, FillsTheQuantisedForm) {
+  for (int dim : {64, 72}) {  // 72 * 3: a head group is not whole blocks of 32
+    CacheShape shape{12, 4, dim, 0, DType::f16, 16, 2, 40};
+    PagedCache cache(shape);
+    auto cpu = make_cpu_backend({2, false});
+    PagedBatch batch(cache, {{0, 0, 40}, {1, 0, 33}});
+    Matrix qkv = Matrix::random(73, shape.qkv_cols(), 5), f(73, shape.out_cols());
+    QkvSpec spec;
+    spec.attention = shape.attention();
+    cpu->finish_qkv(qkv, spec, batch.view, cache.layer());
+    Tensor q = Tensor(qkv).columns(0, shape.out_cols());
+    cpu->attention(f.act(), q, spec.attention, batch.view, cache.layer());
+    int64_t cols = shape.out_cols();
+    std::vector<int8_t> codes(static_cast<size_t>(73 * cols), 99);
+    std::vector<float> scale(codes.size() / 32, NAN);
+    std::vector<int32_t> sum(codes.size() / 32, -1);
+    Act only_q;
+    only_q.q = {codes.data(), scale.data(), sum.data(), 73, cols};
+    cpu->attention(only_q, q, spec.attention, batch.view, cache.layer());
+    for (size_t i = 0; i < codes.size(); ++i) {
+      int64_t r = static_cast<int64_t>(i) / cols, c = static_cast<int64_t>(i) % cols;
+      ASSERT_NEAR(f.row(r)[c], scale[i / 32] * static_cast<float>(codes[i]),
+                  scale[i / 32] * 0.501F);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

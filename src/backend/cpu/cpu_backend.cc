@@ -1,0 +1,122 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <utility>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/elementwise.h"
+#include "backend/cpu/features.h"
+#include "backend/cpu/matmul.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/vector_math.h"
+#include "base/thread_pool.h"
+
+namespace sluice {
+
+namespace {
+
+struct CpuWeight final : WeightData {
+  explicit CpuWeight(PackedWeight p) : packed(std::move(p)) {}
+  PackedWeight packed;
+};
+
+const PackedWeight& packed(const Weight& w) {
+  return static_cast<const CpuWeight&>(*w.data).packed;
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(CpuOptions options)
+      : pool_(options.threads, options.pin),
+        kernels_(vector_kernels(cpu_features())),
+        rows_(pool_, kernels_),
+        attention_(pool_, kernels_) {}
+
+  std::string describe() const override {
+    return "cpu, " + std::to_string(pool_.size()) +
+           (pool_.size() == 1 ? " thread, " : " threads, ") + isa_name(cpu_features());
+  }
+
+  Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
+
+  Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
+    Weight w;
+    w.bias = bias;
+    auto data = std::make_unique<CpuWeight>(pack_weight(pool_, segments, std::move(bias)));
+    w.rows = data->packed.rows;
+    w.cols = data->packed.cols;
+    w.act = data->packed.act;
+    w.bytes = data->packed.bytes;
+    w.data = std::move(data);
+    return w;
+  }
+
+  bool keeps_source(const Weight& w) const override { return packed(w).keeps_source; }
+
+  void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) override {
+    auto n = static_cast<int64_t>(tokens.size());
+    double ns = 0.5 * static_cast<double>(table.cols);
+    for_ranges(pool_, n, ns, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        embed_row(packed(table), tokens[static_cast<size_t>(i)], out.row(i));
+      }
+    });
+  }
+
+  void rope_table(float* cos_sin,
+                  const RopeSpec& rope,
+                  std::span<const int32_t> positions) override {
+    rows_.rope_table(cos_sin, rope, positions);
+  }
+
+  void rms_norm(
+      const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) override {
+    rows_.rms_norm(out, x, weight, eps, rows);
+  }
+
+  void add_rms_norm(
+      const Act& out, Tensor x, Tensor delta, const float* weight, float eps) override {
+    rows_.add_rms_norm(out, x, delta, weight, eps);
+  }
+
+  void add(Tensor x, Tensor delta) override { rows_.add(x, delta); }
+
+  void matmul(Tensor out, const Act& x, const Weight& w) override {
+    sluice::matmul(pool_, out, x, packed(w));
+  }
+
+  void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override {
+    rows_.finish_qkv(qkv, spec, batch, kv);
+  }
+
+  void attention(const Act& out,
+                 Tensor q,
+                 const AttentionSpec& spec,
+                 const BatchView& batch,
+                 KvLayer kv) override {
+    attention_.run(out, q, spec, batch, kv);
+  }
+
+  void swiglu(const Act& out, Tensor gate_up) override { rows_.swiglu(out, gate_up); }
+
+  void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override {
+    rows_.copy_blocks(layers, copies);
+  }
+
+  void parallel(int n, void (*f)(void* ctx, int index), void* ctx) override {
+    pool_.for_each(n, [&](int64_t i, int) { f(ctx, static_cast<int>(i)); });
+  }
+
+ private:
+  ThreadPool pool_;
+  const VectorKernels& kernels_;
+  CpuElementwise rows_;
+  CpuAttention attention_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(CpuOptions options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace sluice

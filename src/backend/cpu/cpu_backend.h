@@ -1,0 +1,18 @@
+// The CPU backend: packed weights, paged attention and row ops on one pool of threads.
+// Owned by the device thread, which is the pool's worker 0.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace sluice {
+
+struct CpuOptions {
+  int threads = 0;  // 0: one per usable core
+  bool pin = true;  // bind threads to cores
+};
+
+std::unique_ptr<Backend> make_cpu_backend(CpuOptions options);
+
+}  // namespace sluice

@@ -1,0 +1,181 @@
+#include "backend/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/quantize.h"
+#include "base/check.h"
+
+namespace sluice {
+
+namespace {
+
+// x [head_dim]; cos_sin [dims]. Products rounded, then added: the same in every ISA.
+void rotate(float* x, const RopeSpec& rope, const float* cos_sin) {
+  int half = rope.dims / 2;
+  const float *c = cos_sin, *s = cos_sin + half;
+  if (rope.interleaved) {
+    for (int i = 0; i < half; ++i) {
+      float a = x[2 * i], b = x[2 * i + 1];
+      x[2 * i] = a * c[i] - b * s[i];
+      x[2 * i + 1] = a * s[i] + b * c[i];
+    }
+    return;
+  }
+  for (int i = 0; i < half; ++i) {
+    float a = x[i], b = x[half + i];
+    x[i] = a * c[i] - b * s[i];
+    x[half + i] = a * s[i] + b * c[i];
+  }
+}
+
+float finite(float x) {
+  constexpr float kTop = std::numeric_limits<float>::max();
+  return x > kTop ? kTop : x < -kTop ? -kTop : x;
+}
+
+// k, v [head_dim] of one head to position `offset` of its block; see KvLayer for the layout.
+void store_head_f32(
+    const float* k, const float* v, const KvLayer& kv, int64_t plane, int64_t offset) {
+  float* kp = static_cast<float*>(kv.k) + plane + offset;
+  float* vp = static_cast<float*>(kv.v) + plane + offset * kv.head_dim;
+  for (int d = 0; d < kv.head_dim; ++d) {
+    kp[d * kv.block_size] = finite(k[d]);
+    vp[d] = finite(v[d]);
+  }
+}
+
+}  // namespace
+
+template <typename Fill>
+void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fill) {
+  int64_t n = out.f.data ? out.f.rows : out.q.rows;
+  CHECK(!out.q.q || (out.q.cols == cols && cols % kActBlock == 0));
+  for_ranges(pool_, n, ns, [&](int64_t begin, int64_t end, int worker) {
+    float* own = nullptr;
+    if (!out.f.data) {
+      std::vector<float>& mine = rows_[static_cast<size_t>(worker)];
+      if (static_cast<int64_t>(mine.size()) < cols) mine.resize(static_cast<size_t>(cols));
+      own = mine.data();
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      float* y = own ? own : out.f.row(r);
+      fill(r, y);
+      if (!out.q.q) continue;
+      int64_t block = r * (cols / kActBlock);
+      quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);
+    }
+  });
+}
+
+void CpuElementwise::rope_table(float* cos_sin,
+                                const RopeSpec& rope,
+                                std::span<const int32_t> positions) {
+  int half = rope.dims / 2;
+  auto n = static_cast<int64_t>(positions.size());
+  for_ranges(pool_, n, half * 40.0, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = cos_sin + r * rope.dims;
+      auto pos = static_cast<float>(positions[static_cast<size_t>(r)]);
+      for (int i = 0; i < half; ++i) {
+        // The angle is a float32 product, as the models were trained with.
+        double angle = pos * rope.inv_freq[static_cast<size_t>(i)];
+        row[i] = static_cast<float>(std::cos(angle)) * rope.attention_factor;
+        row[half + i] = static_cast<float>(std::sin(angle)) * rope.attention_factor;
+      }
+    }
+  });
+}
+
+void CpuElementwise::rms_norm(
+    const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {
+  fill_rows(out, x.cols, 0.12 * static_cast<double>(x.cols), [&](int64_t r, float* y) {
+    kernels_.rms_norm(x.row(rows ? rows[r] : r), weight, x.cols, eps, y);
+  });
+}
+
+void CpuElementwise::add_rms_norm(
+    const Act& out, Tensor x, Tensor delta, const float* weight, float eps) {
+  fill_rows(out, x.cols, 0.15 * static_cast<double>(x.cols), [&](int64_t r, float* y) {
+    kernels_.add_rms_norm(x.row(r), delta.row(r), weight, x.cols, eps, y);
+  });
+}
+
+void CpuElementwise::add(Tensor x, Tensor delta) {
+  double ns = 0.08 * static_cast<double>(x.cols);
+  for_ranges(pool_, x.rows, ns, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) kernels_.add(x.row(r), delta.row(r), x.cols);
+  });
+}
+
+void CpuElementwise::swiglu(const Act& out, Tensor gate_up) {
+  int64_t f = gate_up.cols / 2;
+  fill_rows(out, f, 0.3 * static_cast<double>(f), [&](int64_t r, float* y) {
+    kernels_.swiglu(gate_up.row(r), gate_up.row(r) + f, f, y);
+  });
+}
+
+void CpuElementwise::finish_row(
+    float* row, int64_t r, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {
+  const AttentionSpec& a = spec.attention;
+  int dim = a.head_dim;
+  for (int h = 0; h < a.num_heads + a.num_kv_heads; ++h) {
+    float* x = row + h * dim;
+    const float* weight = h < a.num_heads ? spec.q_norm : spec.k_norm;
+    if (weight) kernels_.rms_norm(x, weight, dim, spec.eps, x);
+    if (spec.rope && spec.cos_sin) rotate(x, *spec.rope, spec.cos_sin + r * spec.rope->dims);
+  }
+  const float* k = row + a.num_heads * dim;
+  const float* v = k + a.num_kv_heads * dim;
+  const int32_t* table = batch.tables + batch.row_slot[r] * batch.table_stride;
+  int64_t pos = batch.positions[r], offset = pos % kv.block_size;
+  int64_t first = int64_t{table[pos / kv.block_size]} * kv.num_kv_heads;
+  for (int h = 0; h < a.num_kv_heads; ++h, k += dim, v += dim) {
+    int64_t plane = (first + h) * dim * kv.block_size;
+    if (kv.type == DType::f32) {
+      store_head_f32(k, v, kv, plane, offset);
+      continue;
+    }
+    uint16_t half[kMaxHeadDim];
+    kernels_.to_half(k, dim, half);
+    uint16_t* kp = static_cast<uint16_t*>(kv.k) + plane + offset;
+    for (int d = 0; d < dim; ++d) kp[d * kv.block_size] = half[d];
+    kernels_.to_half(v, dim, static_cast<uint16_t*>(kv.v) + plane + offset * dim);
+  }
+}
+
+void CpuElementwise::finish_qkv(Tensor qkv,
+                                const QkvSpec& spec,
+                                const BatchView& batch,
+                                KvLayer kv) {
+  CHECK(kv.head_dim == spec.attention.head_dim && kv.head_dim <= kMaxHeadDim);
+  CHECK(kv.type != DType::bf16);
+  double ns = 0.8 * static_cast<double>(qkv.cols);
+  for_ranges(pool_, batch.num_tokens, ns, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) finish_row(qkv.row(r), r, spec, batch, kv);
+  });
+}
+
+void CpuElementwise::copy_blocks(std::span<const KvLayer> layers,
+                                 std::span<const BlockCopy> copies) {
+  if (layers.empty() || copies.empty()) return;
+  // Layers are independent; the copies of one layer happen in order.
+  for_ranges(pool_, 2 * static_cast<int64_t>(layers.size()),
+             1000.0 * static_cast<double>(copies.size()), [&](int64_t begin, int64_t end, int) {
+               for (int64_t i = begin; i < end; ++i) {
+                 const KvLayer& kv = layers[static_cast<size_t>(i / 2)];
+                 auto* p = static_cast<std::byte*>(i % 2 == 0 ? kv.k : kv.v);
+                 size_t bytes = static_cast<size_t>(kv.num_kv_heads) *
+                                static_cast<size_t>(kv.head_dim) *
+                                static_cast<size_t>(kv.block_size) * dtype_bytes(kv.type);
+                 for (const BlockCopy& c : copies) {
+                   std::memmove(p + static_cast<size_t>(c.to) * bytes,
+                                p + static_cast<size_t>(c.from) * bytes, bytes);
+                 }
+               }
+             });
+}
+
+}  // namespace sluice

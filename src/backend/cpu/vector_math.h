@@ -1,0 +1,42 @@
+// The f32 kernels of one ISA as a table of functions. One algorithm over sixteen logical lanes
+// (elementwise_inl.h, attention_inl.h), instantiated once per ISA; avx2, avx512 and neon give equal
+// bits. Stateless; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/features.h"
+
+namespace sluice {
+
+struct VectorKernels {
+  const char* isa;
+  // out [n] = x / rms(x) * weight
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
+  // x += delta, then the same; out may not be x
+  void (*add_rms_norm)(
+      float* x, const float* delta, const float* weight, int64_t n, float eps, float* out);
+  // x += delta
+  void (*add)(float* x, const float* delta, int64_t n);
+  // out = silu(gate) * up
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float* out);
+  void (*exp)(const float* x, int64_t n, float* out);
+  // Rounds to f16, beyond its range to its largest value.
+  void (*to_half)(const float* x, int64_t n, uint16_t* out);
+  void (*attend)(const AttendJob& job, const AttendScratch& scratch);
+  void (*merge_spans)(const MergeJob& job);
+};
+
+// The widest that `features` allow.
+const VectorKernels& vector_kernels(CpuFeatures features);
+
+extern const VectorKernels kVectorScalar;
+#if defined(__x86_64__)
+extern const VectorKernels kVectorAvx2;
+extern const VectorKernels kVectorAvx512;
+#elif defined(__aarch64__)
+extern const VectorKernels kVectorNeon;
+#endif
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// What the kernels of every ISA share. V is one of the Vec types: sixteen f32 lanes.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace sluice {
+
+// e^x within 2 ulp for x in [-87.3, 88.7]; 0 below, infinity above. The only exp of a build.
+// x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 leaves n in the low bits of the sum.
+template <typename V>
+inline typename V::F vector_exp(typename V::F x) {
+  using F = typename V::F;
+  const F magic = V::set(12582912.0F);
+  F t = V::fma(x, V::set(1.44269504F), magic);
+  F n = V::sub(t, magic);
+  F r = V::fma(n, V::set(-0.693359375F), x);  // 10 bits: n times it is exact without FMA too
+  r = V::fma(n, V::set(2.12194440e-4F), r);
+  F p = V::fma(V::set(0.00138141739F), r, V::set(0.00836892147F));  // minimax, 0.06 ulp
+  p = V::fma(p, r, V::set(0.0416684076F));
+  p = V::fma(p, r, V::set(0.166665196F));
+  p = V::fma(p, r, V::set(0.49999994F));
+  p = V::fma(p, r, V::set(1.0F));
+  p = V::fma(p, r, V::set(1.0F));
+  F y = V::shift_exponent(p, t);
+  y = V::if_less(x, V::set(-87.3F), V::set(0.0F), y);
+  return V::if_less(V::set(88.7F), x, V::set(INFINITY), y);
+}
+
+}  // namespace sluice

@@ -1,0 +1,106 @@
+#include "backend/cpu/vector_math.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "tensor/formats/f16.h"
+
+namespace sluice {
+namespace {
+
+// Every table this CPU can run.
+std::vector<const VectorKernels*> tables() {
+  std::vector<const VectorKernels*> all{&kVectorScalar};
+#if defined(__x86_64__)
+  if (cpu_features().has(kCpuAvx2)) all.push_back(&kVectorAvx2);
+  if (cpu_features().has(kCpuAvx512)) all.push_back(&kVectorAvx512);
+#elif defined(__aarch64__)
+  if (cpu_features().has(kCpuNeonDot)) all.push_back(&kVectorNeon);
+#endif
+  return all;
+}
+
+std::vector<float> random_floats(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = normal(rng);
+  return x;
+}
+
+double ulp_error(float got, double want) {
+  auto f = static_cast<float>(want);
+  double ulp = std::nextafter(f, INFINITY) - static_cast<double>(f);
+  return std::fabs(got - want) / ulp;
+}
+
+TEST(VectorMath, ExpIsWithinTwoUlp) {
+  for (const VectorKernels* k : tables()) {
+    std::vector<float> x, y;
+    for (float v = -87.29F; v < 88.69F; v += 0.00173F) x.push_back(v);
+    y.resize(x.size());
+    k->exp(x.data(), static_cast<int64_t>(x.size()), y.data());
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      worst = std::max(worst, ulp_error(y[i], std::exp(static_cast<double>(x[i]))));
+    }
+    EXPECT_LT(worst, 2.0) << k->isa;
+  }
+}
+
+TEST(VectorMath, ExpAtTheEnds) {
+  for (const VectorKernels* k : tables()) {
+    float x[] = {-INFINITY, -1e30F, -88, -0.0F, 0, 89, 1e30F, INFINITY, NAN}, y[9];
+    k->exp(x, 9, y);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), 0U) << k->isa << " " << x[i];
+    EXPECT_EQ(y[3], 1.0F);
+    EXPECT_EQ(y[4], 1.0F);
+    for (int i = 5; i < 8; ++i) EXPECT_EQ(y[i], INFINITY) << k->isa << " " << x[i];
+    EXPECT_TRUE(std::isnan(y[8])) << k->isa;
+  }
+}
+
+TEST(VectorMath, HalfRoundsAndSaturates) {
+  for (const VectorKernels* k : tables()) {
+    for (int n : {1, 15, 16, 17, 333}) {
+      std::vector<float> x = random_floats(n, 3);
+      x[0] = INFINITY;
+      if (n > 4) x[1] = -1e6F, x[2] = 65519, x[3] = 1e-7F, x[4] = NAN;
+      std::vector<uint16_t> y(static_cast<size_t>(n) + 1, 0xabcd);
+      k->to_half(x.data(), n, y.data());
+      for (int i = 0; i < n; ++i) {
+        auto at = static_cast<size_t>(i);
+        float want = x[at] > 65504 ? 65504 : x[at] < -65504 ? -65504 : x[at];
+        EXPECT_EQ(y[at], f32_to_f16(want)) << k->isa << " " << x[at];
+      }
+      EXPECT_EQ(y.back(), 0xabcd);
+    }
+  }
+}
+
+// A row's elements land in the same lanes in every vector ISA, so the results are equal bit by bit.
+TEST(VectorMath, VectorIsasAgree) {
+  std::vector<const VectorKernels*> all = tables();
+  for (int n : {1, 7, 16, 63, 64, 65, 100, 576, 1001}) {
+    auto size = static_cast<size_t>(n);
+    std::vector<float> x = random_floats(n, 1), w = random_floats(n, 2), first;
+    for (size_t t = 1; t < all.size(); ++t) {
+      std::vector<float> y(3 * size), sum = x;
+      all[t]->rms_norm(x.data(), w.data(), n, 1e-5F, y.data());
+      all[t]->swiglu(x.data(), w.data(), n, y.data() + n);
+      all[t]->add_rms_norm(sum.data(), w.data(), w.data(), n, 1e-5F, y.data() + 2 * n);
+      if (t == 1) first = y;
+      for (size_t i = 0; i < y.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(first[i]))
+            << all[t]->isa << " n " << n << " element " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,293 @@
+// int_block32 kernels for AVX2 without VNNI. Lanes are the 8 rows of a group; a tile is G groups
+// (read streams) by MT rows of x. VPMADDUBSW multiplies unsigned with signed bytes and saturates
+// its 16-bit pair sums, so operands are kept where they cannot:
+//   q8_0  |w| <= 128 and x with w's sign: 2 * 128 * 127 < 2^15, then widened at once
+//   4-bit q <= 15: a whole block sums to 8 * 2 * 15 * 127 < 2^15; -8 comes off through x's sum
+//   q6_k  |q - 32| <= 32 and x with its sign: sixteen columns sum to 4 * 2 * 32 * 127 < 2^15
+#include <immintrin.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int R = 8;
+
+struct Tile {
+  const uint8_t* w;  // first group's panel
+  const int8_t* q;   // first row's activations
+  const float* scale;
+  const int32_t* sum;
+  float* out;         // first row, first group's first column
+  const float* bias;  // first group's, or null
+  int64_t cols;
+  int64_t out_stride;
+  int64_t rows_left;  // rows of W from the first group's on
+};
+
+[[gnu::always_inline]] inline __m256i broadcast4(const int8_t* x) {
+  int32_t v;
+  std::memcpy(&v, x, 4);
+  return _mm256_set1_epi32(v);
+}
+
+[[gnu::always_inline]] inline __m256i load32(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+[[gnu::always_inline]] inline __m256 load_f16(const uint8_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+[[gnu::always_inline]] inline __m256 load_i8(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+[[gnu::always_inline]] inline __m256i widen_add(__m256i pairs) {
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void store(const Tile& t, const __m256 (&acc)[G][MT]) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    const int64_t left = t.rows_left - g * R;
+    if (left >= R) {
+      const __m256 bias = t.bias ? _mm256_loadu_ps(t.bias + g * R) : _mm256_setzero_ps();
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        _mm256_storeu_ps(t.out + m * t.out_stride + g * R, _mm256_add_ps(acc[g][m], bias));
+      }
+    } else {
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        float lanes[R];
+        _mm256_storeu_ps(lanes, acc[g][m]);
+        for (int64_t i = 0; i < left; ++i) {
+          t.out[m * t.out_stride + g * R + i] = lanes[i] + (t.bias ? t.bias[g * R + i] : 0);
+        }
+      }
+    }
+  }
+}
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void dot_bytes(
+    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m256i (&idot)[G][MT]) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) idot[g][m] = _mm256_setzero_si256();
+  }
+  for (int u = 0; u < 8; ++u) {
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m256i wv = load32(w + g * panel + u * 32);
+      const __m256i magnitude = _mm256_abs_epi8(wv);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        const __m256i xv = _mm256_sign_epi8(broadcast4(x + m * cols + u * 4), wv);
+        idot[g][m] = _mm256_add_epi32(idot[g][m], widen_add(_mm256_maddubs_epi16(magnitude, xv)));
+      }
+    }
+  }
+}
+
+// Sums of 16 bits stay below 2^15 for the whole block.
+template <int G, int MT>
+[[gnu::always_inline]] inline void dot_nibbles(
+    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m256i (&idot)[G][MT]) {
+  const __m256i low4 = _mm256_set1_epi8(15);
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) idot[g][m] = _mm256_setzero_si256();
+  }
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m256i v = load32(w + g * panel + u * 32);
+      const __m256i low = _mm256_and_si256(v, low4);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low4);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        const __m256i p0 = _mm256_maddubs_epi16(low, broadcast4(x + m * cols + u * 4));
+        const __m256i p1 = _mm256_maddubs_epi16(high, broadcast4(x + m * cols + 16 + u * 4));
+        idot[g][m] = _mm256_add_epi16(idot[g][m], _mm256_add_epi16(p0, p1));
+      }
+    }
+  }
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) idot[g][m] = widen_add(idot[g][m]);
+  }
+}
+
+// q8_0, q4_0, q4_1.
+template <Format F, int G, int MT>
+void tile(const Tile& t) {
+  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  const PanelPlan plan = panel_plan<F, R>(t.cols);
+  __m256 acc[G][MT];
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    __m256i idot[G][MT];
+    const uint8_t* w = t.w + b * kBytes;
+    if constexpr (F == Format::q8_0) {
+      dot_bytes<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+    } else {
+      dot_nibbles<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+    }
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m256 dw = load_f16(t.w + g * plan.bytes + plan.scale + b * 2 * R);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        const int64_t at = m * plan.num_blocks + b;
+        if constexpr (F == Format::q4_0) {
+          idot[g][m] = _mm256_sub_epi32(idot[g][m], _mm256_set1_epi32(8 * t.sum[at]));
+        }
+        const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(t.scale[at]));
+        acc[g][m] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(idot[g][m]), acc[g][m]);
+        if constexpr (F == Format::q4_1) {
+          const __m256 mw = load_f16(t.w + g * plan.bytes + plan.extra + b * 2 * R);
+          const __m256 sum = _mm256_set1_ps(t.scale[at] * static_cast<float>(t.sum[at]));
+          acc[g][m] = _mm256_fmadd_ps(mw, sum, acc[g][m]);
+        }
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+// The kHalf-th sixteen columns of a block, for one group.
+template <int kHalf, int MT>
+[[gnu::always_inline]] inline void dot_q6_half(
+    const uint8_t* low, const uint8_t* high, const int8_t* x, int64_t cols, __m256i (&idot)[MT]) {
+  const __m256i h = load32(high + kHalf * 32);
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) idot[m] = _mm256_setzero_si256();
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    __m256i v = load32(low + u * 32);
+    if constexpr (kHalf == 1) v = _mm256_srli_epi16(v, 4);
+    const __m256i top = u == 0   ? _mm256_slli_epi16(h, 4)
+                        : u == 1 ? _mm256_slli_epi16(h, 2)
+                        : u == 2 ? h
+                                 : _mm256_srli_epi16(h, 2);
+    const __m256i q = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi8(15)),
+                                      _mm256_and_si256(top, _mm256_set1_epi8(48)));
+    const __m256i w = _mm256_sub_epi8(q, _mm256_set1_epi8(32));
+    const __m256i magnitude = _mm256_abs_epi8(w);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m256i xv = _mm256_sign_epi8(broadcast4(x + m * cols + kHalf * 16 + u * 4), w);
+      idot[m] = _mm256_add_epi16(idot[m], _mm256_maddubs_epi16(magnitude, xv));
+    }
+  }
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) idot[m] = widen_add(idot[m]);
+}
+
+// The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
+template <int G, int MT>
+void tile_q6(const Tile& t) {
+  const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
+  __m256 acc[G][MT];
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const uint8_t* panel = t.w + g * plan.bytes;
+      const uint8_t* low = panel + b * 16 * R;
+      const uint8_t* high = panel + plan.high + b * 8 * R;
+      const uint8_t* scales = panel + plan.scale + b * 2 * R;
+      __m256i idot[MT];
+      __m256 first[MT];
+      dot_q6_half<0, MT>(low, high, t.q + b * 32, t.cols, idot);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        first[m] = _mm256_mul_ps(load_i8(scales), _mm256_cvtepi32_ps(idot[m]));
+      }
+      dot_q6_half<1, MT>(low, high, t.q + b * 32, t.cols, idot);
+      const __m256 s1 = load_i8(scales + R);
+      const __m256 dw = load_f16(panel + plan.extra + b / 8 * 2 * R);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        const __m256 dot = _mm256_fmadd_ps(s1, _mm256_cvtepi32_ps(idot[m]), first[m]);
+        const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(t.scale[m * plan.num_blocks + b]));
+        acc[g][m] = _mm256_fmadd_ps(scale, dot, acc[g][m]);
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+using TileFn = void (*)(const Tile&);
+
+template <Format F, int G, int MT>
+constexpr TileFn tile_fn() {
+  if constexpr (F == Format::q6_k) {
+    return tile_q6<G, MT>;
+  } else {
+    return tile<F, G, MT>;
+  }
+}
+
+// Sixteen registers hold four rows of x beside one group, or one row beside four groups.
+constexpr int64_t kMaxTile = 4;
+
+template <Format F>
+TileFn pick(int groups, int64_t m) {
+  static constexpr TileFn kOne[] = {tile_fn<F, 1, 1>(), tile_fn<F, 1, 2>(), tile_fn<F, 1, 3>(),
+                                    tile_fn<F, 1, 4>()};
+  if (groups == 4) return tile_fn<F, 4, 1>();
+  if (groups == 2) return tile_fn<F, 2, 2>();
+  return kOne[m - 1];
+}
+
+template <Format F>
+void run(const MatmulArgs& a) {
+  const size_t panel = panel_plan<F, R>(a.cols).bytes;
+  const int64_t num32 = a.cols / 32;
+  const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
+  const int wide = a.m == 1 ? 4 : a.m == 2 ? 2 : 1;
+  for (int64_t g = a.group_begin; g < a.group_end;) {
+    const int groups = a.group_end - g >= wide ? wide : 1;
+    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
+      const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
+      Tile t{static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel,
+             a.q + m0 * a.cols,
+             a.scale + m0 * num32,
+             a.sum + m0 * num32,
+             a.out + m0 * a.out_stride + g * R,
+             a.bias ? a.bias + g * R : nullptr,
+             a.cols,
+             a.out_stride,
+             a.rows - g * R};
+      pick<F>(groups, m)(t);
+      m0 += m;
+    }
+    g += groups;
+  }
+}
+
+}  // namespace
+
+void matmul_avx2_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
+void matmul_avx2_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
+void matmul_avx2_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
+void matmul_avx2_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+
+}  // namespace sluice::cpu

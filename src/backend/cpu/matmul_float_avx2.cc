@@ -1,0 +1,122 @@
+// f32_lanes16 kernels for AVX2: two vectors are the sixteen lanes of an output's chain. A tile is
+// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+#include <immintrin.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int kGroup = 16;
+
+struct F32 {
+  static constexpr int kBytes = 4;
+  static __m256 load(const uint8_t* p) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static __m256 load(const uint8_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+  static __m256 load(const uint8_t* p) {
+    const __m256i wide =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+};
+
+[[gnu::always_inline]] inline float fold(__m256 low, __m256 high) {
+  const __m256 s8 = _mm256_add_ps(low, high);
+  const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+// acc += sixteen columns; w and x point at them, `x_stride` apart for the rows of x.
+template <typename W, int RT, int MT>
+[[gnu::always_inline]] inline void step(const uint8_t* const (&w)[RT],
+                                        int64_t offset,
+                                        const float* x,
+                                        int64_t x_stride,
+                                        __m256 (&acc)[RT][MT][2]) {
+  SLUICE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    SLUICE_UNROLL
+    for (int r = 0; r < RT; ++r) {
+      const __m256 wv = W::load(w[r] + offset + h * 8 * W::kBytes);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        acc[r][m][h] = _mm256_fmadd_ps(wv, _mm256_loadu_ps(x + m * x_stride + h * 8), acc[r][m][h]);
+      }
+    }
+  }
+}
+
+template <typename W, int RT, int MT>
+void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
+  const uint8_t* w[RT];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+  }
+  const float* x = a.x + m0 * a.x_stride;
+  __m256 acc[RT][MT][2];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[r][m][0] = acc[r][m][1] = _mm256_setzero_ps();
+  }
+  int64_t k = 0;
+  for (; k + 16 <= a.cols; k += 16) {
+    step<W, RT, MT>(w, k * W::kBytes, x + k, a.x_stride, acc);
+  }
+  if (k < a.cols) {  // the rest, padded with zeros
+    const auto left = static_cast<size_t>(a.cols - k);
+    uint8_t tail[RT][16 * W::kBytes] = {};
+    float x_tail[MT][16] = {};
+    const uint8_t* tails[RT];
+    for (int r = 0; r < RT; ++r) {
+      std::memcpy(tail[r], w[r] + k * W::kBytes, left * W::kBytes);
+      tails[r] = tail[r];
+    }
+    for (int m = 0; m < MT; ++m) std::memcpy(x_tail[m], x + m * a.x_stride + k, left * 4);
+    step<W, RT, MT>(tails, 0, x_tail[0], 16, acc);
+  }
+  for (int r = 0; r < RT && row + r < a.rows; ++r) {
+    const float bias = a.bias ? a.bias[row + r] : 0;
+    for (int m = 0; m < MT; ++m) {
+      a.out[(m0 + m) * a.out_stride + row + r] = fold(acc[r][m][0], acc[r][m][1]) + bias;
+    }
+  }
+}
+
+template <typename W>
+void run(const MatmulArgs& a) {
+  const int64_t end = a.group_end * kGroup < a.rows ? a.group_end * kGroup : a.rows;
+  if (a.m == 1) {
+    for (int64_t r = a.group_begin * kGroup; r < end; r += 4) tile<W, 4, 1>(a, r, 0);
+    return;
+  }
+  for (int64_t r = a.group_begin * kGroup; r < end; r += 2) {
+    int64_t m0 = 0;
+    if (a.m % 2 != 0) {
+      tile<W, 2, 3>(a, r, 0);
+      m0 = 3;
+    }
+    for (; m0 < a.m; m0 += 2) tile<W, 2, 2>(a, r, m0);
+  }
+}
+
+}  // namespace
+
+void matmul_avx2_f32(const MatmulArgs& a) { run<F32>(a); }
+void matmul_avx2_f16(const MatmulArgs& a) { run<F16>(a); }
+void matmul_avx2_bf16(const MatmulArgs& a) { run<BF16>(a); }
+
+}  // namespace sluice::cpu

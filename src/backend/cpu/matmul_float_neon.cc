@@ -1,0 +1,125 @@
+// f32_lanes16 kernels for NEON: four vectors are the sixteen lanes of an output's chain. A tile is
+// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+#include <arm_neon.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int kGroup = 16;
+
+struct F32 {
+  static constexpr int kBytes = 4;
+  static float32x4_t load(const uint8_t* p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static float32x4_t load(const uint8_t* p) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+  }
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+  static float32x4_t load(const uint8_t* p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+  }
+};
+
+// Lanes i + 8, i + 4, i + 2, i + 1.
+[[gnu::always_inline]] inline float fold(const float32x4_t (&v)[4]) {
+  const float32x4_t s4 = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
+  const float32x2_t s2 = vadd_f32(vget_low_f32(s4), vget_high_f32(s4));
+  return vget_lane_f32(s2, 0) + vget_lane_f32(s2, 1);
+}
+
+// acc += sixteen columns; w and x point at them, `x_stride` apart for the rows of x.
+template <typename W, int RT, int MT>
+[[gnu::always_inline]] inline void step(const uint8_t* const (&w)[RT],
+                                        int64_t offset,
+                                        const float* x,
+                                        int64_t x_stride,
+                                        float32x4_t (&acc)[RT][MT][4]) {
+  SLUICE_UNROLL
+  for (int v = 0; v < 4; ++v) {
+    float32x4_t wv[RT];
+    SLUICE_UNROLL
+    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + offset + v * 4 * W::kBytes);
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const float32x4_t xv = vld1q_f32(x + m * x_stride + v * 4);
+      SLUICE_UNROLL
+      for (int r = 0; r < RT; ++r) acc[r][m][v] = vfmaq_f32(acc[r][m][v], wv[r], xv);
+    }
+  }
+}
+
+template <typename W, int RT, int MT>
+void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
+  const uint8_t* w[RT];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+  }
+  const float* x = a.x + m0 * a.x_stride;
+  float32x4_t acc[RT][MT][4];
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      SLUICE_UNROLL
+      for (int v = 0; v < 4; ++v) acc[r][m][v] = vdupq_n_f32(0);
+    }
+  }
+  int64_t k = 0;
+  for (; k + 16 <= a.cols; k += 16) {
+    step<W, RT, MT>(w, k * W::kBytes, x + k, a.x_stride, acc);
+  }
+  if (k < a.cols) {  // the rest, padded with zeros
+    const auto left = static_cast<size_t>(a.cols - k);
+    uint8_t tail[RT][16 * W::kBytes] = {};
+    float x_tail[MT][16] = {};
+    const uint8_t* tails[RT];
+    for (int r = 0; r < RT; ++r) {
+      std::memcpy(tail[r], w[r] + k * W::kBytes, left * W::kBytes);
+      tails[r] = tail[r];
+    }
+    for (int m = 0; m < MT; ++m) std::memcpy(x_tail[m], x + m * a.x_stride + k, left * 4);
+    step<W, RT, MT>(tails, 0, x_tail[0], 16, acc);
+  }
+  SLUICE_UNROLL
+  for (int r = 0; r < RT; ++r) {
+    if (row + r >= a.rows) break;
+    const float bias = a.bias ? a.bias[row + r] : 0;
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      a.out[(m0 + m) * a.out_stride + row + r] = fold(acc[r][m]) + bias;
+    }
+  }
+}
+
+template <typename W>
+void run(const MatmulArgs& a) {
+  const int64_t end = a.group_end * kGroup < a.rows ? a.group_end * kGroup : a.rows;
+  if (a.m == 1) {
+    for (int64_t r = a.group_begin * kGroup; r < end; r += 4) tile<W, 4, 1>(a, r, 0);
+    return;
+  }
+  for (int64_t r = a.group_begin * kGroup; r < end; r += 2) {
+    int64_t m0 = 0;
+    if (a.m % 2 != 0) {
+      tile<W, 2, 3>(a, r, 0);
+      m0 = 3;
+    }
+    for (; m0 < a.m; m0 += 2) tile<W, 2, 2>(a, r, m0);
+  }
+}
+
+}  // namespace
+
+void matmul_neon_f32(const MatmulArgs& a) { run<F32>(a); }
+void matmul_neon_f16(const MatmulArgs& a) { run<F16>(a); }
+void matmul_neon_bf16(const MatmulArgs& a) { run<BF16>(a); }
+
+}  // namespace sluice::cpu

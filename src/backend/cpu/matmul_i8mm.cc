@@ -1,0 +1,338 @@
+// int_block32 kernels for SMMLA (i8mm). A group is 8 rows in four pairs; a vector is 2 rows by 8
+// columns. SMMLA gives the 2 x 2 products with a pair of rows of x, lanes (w0x0, w0x1, w1x0, w1x1);
+// scales are laid out alike, so each lane is an output's own chain. One row of x alone uses SDOT on
+// the same panels, with pairs of lanes added in integers: same bits, and four read streams.
+#include <arm_neon.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int R = 8;
+constexpr int kPairs = R / 2;
+
+struct Tile {
+  const uint8_t* w;  // first group's panel
+  const int8_t* q;   // first row's activations
+  const float* scale;
+  const int32_t* sum;
+  float* out;         // first row, first group's first column
+  const float* bias;  // first group's, or null
+  int64_t cols;
+  int64_t out_stride;
+  int64_t rows_left;  // rows of W from the first group's on
+  int64_t m;          // rows of x; an odd last one is paired with itself
+};
+
+[[gnu::always_inline]] inline float32x4_t load_f16(const uint8_t* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
+  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
+          vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
+}
+
+// Eight values of rows 0..7 as the pairs' lanes (r0, r0, r1, r1), ...
+[[gnu::always_inline]] inline void spread(float32x4_t low,
+                                          float32x4_t high,
+                                          float32x4_t (&out)[kPairs]) {
+  out[0] = vzip1q_f32(low, low);
+  out[1] = vzip2q_f32(low, low);
+  out[2] = vzip1q_f32(high, high);
+  out[3] = vzip2q_f32(high, high);
+}
+
+[[gnu::always_inline]] inline void spread_f16(const uint8_t* p, float32x4_t (&out)[kPairs]) {
+  spread(load_f16(p), load_f16(p + 8), out);
+}
+
+// Unit u (8 columns) of pair p of the block whose planes start at `low` and `high`.
+template <Format F>
+[[gnu::always_inline]] inline int8x16_t load_unit(const uint8_t* low,
+                                                  const uint8_t* high,
+                                                  int u,
+                                                  int p) {
+  if constexpr (F == Format::q8_0) {
+    return vreinterpretq_s8_u8(vld1q_u8(low + u * R * 8 + p * 16));
+  } else {
+    const uint8x16_t v = vld1q_u8(low + u % 2 * R * 8 + p * 16);
+    uint8x16_t q = u < 2 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+    if constexpr (F == Format::q6_k) {
+      const uint8x16_t h = vld1q_u8(high + p * 16);
+      const uint8x16_t top = u == 0   ? vshlq_n_u8(h, 4)
+                             : u == 1 ? vshlq_n_u8(h, 2)
+                             : u == 2 ? h
+                                      : vshrq_n_u8(h, 2);
+      q = vsubq_u8(vorrq_u8(q, vandq_u8(top, vdupq_n_u8(48))), vdupq_n_u8(32));
+    }
+    return vreinterpretq_s8_u8(q);
+  }
+}
+
+[[gnu::always_inline]] inline void store4(const Tile& t, int64_t row, int64_t at, float32x4_t v) {
+  float* out = t.out + row * t.out_stride + at;
+  if (t.rows_left >= at + 4) {
+    vst1q_f32(out, vaddq_f32(v, t.bias ? vld1q_f32(t.bias + at) : vdupq_n_f32(0)));
+  } else {
+    float lanes[4];
+    vst1q_f32(lanes, v);
+    for (int64_t i = 0; i < t.rows_left - at; ++i)
+      out[i] = lanes[i] + (t.bias ? t.bias[at + i] : 0);
+  }
+}
+
+// ---- one row of x: SDOT, G groups at once ----
+
+// The dot of units [u0, u0 + num) in lanes of rows 0..3 and 4..7.
+template <Format F>
+[[gnu::always_inline]] inline int32x4x2_t dot_row(
+    const uint8_t* low, const uint8_t* high, const int8_t* x, int u0, int num) {
+  int32x4_t d[kPairs];
+  SLUICE_UNROLL
+  for (int p = 0; p < kPairs; ++p) d[p] = vdupq_n_s32(0);
+  SLUICE_UNROLL
+  for (int u = u0; u < u0 + num; ++u) {
+    const int8x8_t half = vld1_s8(x + u * 8);
+    const int8x16_t xv = vcombine_s8(half, half);
+    SLUICE_UNROLL
+    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(low, high, u, p), xv);
+  }
+  return {vpaddq_s32(d[0], d[1]), vpaddq_s32(d[2], d[3])};
+}
+
+template <Format F, int G>
+void row_tile(const Tile& t) {
+  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  const PanelPlan plan = panel_plan<F, R>(t.cols);
+  float32x4_t acc[G][2];
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) acc[g][0] = acc[g][1] = vdupq_n_f32(0);
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    const int8_t* x = t.q + b * 32;
+    const float dx = t.scale[b];
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const uint8_t* panel = t.w + g * plan.bytes;
+      const uint8_t* low = panel + b * kBytes;
+      const uint8_t* high = panel + plan.high + b * 8 * R;
+      float32x4_t dot[2], dw[2];
+      if constexpr (F == Format::q6_k) {
+        const int32x4x2_t d0 = dot_row<F>(low, high, x, 0, 2);
+        const int32x4x2_t d1 = dot_row<F>(low, high, x, 2, 2);
+        const float32x4x2_t s0 = load_i8(panel + plan.scale + b * 2 * R);
+        const float32x4x2_t s1 = load_i8(panel + plan.scale + b * 2 * R + R);
+        SLUICE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          const float32x4_t first = vmulq_f32(s0.val[h], vcvtq_f32_s32(d0.val[h]));
+          dot[h] = vfmaq_f32(first, s1.val[h], vcvtq_f32_s32(d1.val[h]));
+          dw[h] = load_f16(panel + plan.extra + b / 8 * 2 * R + h * 8);
+        }
+      } else {
+        int32x4x2_t d = dot_row<F>(low, high, x, 0, 4);
+        SLUICE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          if constexpr (F == Format::q4_0)
+            d.val[h] = vsubq_s32(d.val[h], vdupq_n_s32(8 * t.sum[b]));
+          dot[h] = vcvtq_f32_s32(d.val[h]);
+          dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+        }
+      }
+      SLUICE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        acc[g][h] = vfmaq_f32(acc[g][h], vmulq_n_f32(dw[h], dx), dot[h]);
+        if constexpr (F == Format::q4_1) {
+          const float32x4_t mw = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+          acc[g][h] = vfmaq_n_f32(acc[g][h], mw, dx * static_cast<float>(t.sum[b]));
+        }
+      }
+    }
+  }
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    store4(t, 0, g * R, acc[g][0]);
+    store4(t, 0, g * R + 4, acc[g][1]);
+  }
+}
+
+// ---- PT pairs of rows of x: SMMLA, one group ----
+
+// idot += units [u0, u0 + 2) of a block.
+template <Format F, int PT>
+[[gnu::always_inline]] inline void dot_pairs(const uint8_t* low,
+                                             const uint8_t* high,
+                                             const int8_t* const (&x)[PT][2],
+                                             int64_t offset,
+                                             int u0,
+                                             int32x4_t (&idot)[kPairs][PT]) {
+  int8x16_t xv[2][PT];  // [unit][pair]
+  SLUICE_UNROLL
+  for (int i = 0; i < PT; ++i) {
+    const int64x2_t a = vreinterpretq_s64_s8(vld1q_s8(x[i][0] + offset + u0 * 8));
+    const int64x2_t b = vreinterpretq_s64_s8(vld1q_s8(x[i][1] + offset + u0 * 8));
+    xv[0][i] = vreinterpretq_s8_s64(vzip1q_s64(a, b));
+    xv[1][i] = vreinterpretq_s8_s64(vzip2q_s64(a, b));
+  }
+  SLUICE_UNROLL
+  for (int u = 0; u < 2; ++u) {
+    SLUICE_UNROLL
+    for (int p = 0; p < kPairs; ++p) {
+      const int8x16_t w = load_unit<F>(low, high, u0 + u, p);
+      SLUICE_UNROLL
+      for (int i = 0; i < PT; ++i) idot[p][i] = vmmlaq_s32(idot[p][i], w, xv[u][i]);
+    }
+  }
+}
+
+// A pair's two values as lanes (v0, v1, v0, v1).
+[[gnu::always_inline]] inline float32x4_t both(float v0, float v1) {
+  const float32x2_t v = vset_lane_f32(v1, vdup_n_f32(v0), 1);
+  return vcombine_f32(v, v);
+}
+
+template <int PT>
+[[gnu::always_inline]] inline void start(const int32_t* const (&sum)[PT][2],
+                                         int64_t b,
+                                         int32_t factor,
+                                         int32x4_t (&idot)[kPairs][PT]) {
+  SLUICE_UNROLL
+  for (int i = 0; i < PT; ++i) {
+    const int32x2_t s = vset_lane_s32(factor * sum[i][1][b], vdup_n_s32(factor * sum[i][0][b]), 1);
+    SLUICE_UNROLL
+    for (int p = 0; p < kPairs; ++p) idot[p][i] = vcombine_s32(s, s);
+  }
+}
+
+template <Format F, int PT>
+void pair_tile(const Tile& t) {
+  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  const PanelPlan plan = panel_plan<F, R>(t.cols);
+  const int8_t* x[PT][2];
+  const float* dx[PT][2];
+  const int32_t* sum[PT][2];
+  float32x4_t acc[kPairs][PT];
+  SLUICE_UNROLL
+  for (int i = 0; i < PT; ++i) {
+    SLUICE_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const int64_t row = 2 * i + j < t.m ? 2 * i + j : t.m - 1;
+      x[i][j] = t.q + row * t.cols;
+      dx[i][j] = t.scale + row * plan.num_blocks;
+      sum[i][j] = t.sum + row * plan.num_blocks;
+    }
+    SLUICE_UNROLL
+    for (int p = 0; p < kPairs; ++p) acc[p][i] = vdupq_n_f32(0);
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    const uint8_t* low = t.w + b * kBytes;
+    const uint8_t* high = t.w + plan.high + b * 8 * R;
+    int32x4_t idot[kPairs][PT];
+    float32x4_t dot[kPairs][PT], dw[kPairs];
+    start<PT>(sum, b, F == Format::q4_0 ? -8 : 0, idot);
+    dot_pairs<F, PT>(low, high, x, b * 32, 0, idot);
+    if constexpr (F == Format::q6_k) {
+      float32x4_t s[kPairs];
+      const float32x4x2_t s0 = load_i8(t.w + plan.scale + b * 2 * R);
+      spread(s0.val[0], s0.val[1], s);
+      SLUICE_UNROLL
+      for (int p = 0; p < kPairs; ++p) {
+        SLUICE_UNROLL
+        for (int i = 0; i < PT; ++i) dot[p][i] = vmulq_f32(s[p], vcvtq_f32_s32(idot[p][i]));
+      }
+      start<PT>(sum, b, 0, idot);
+      dot_pairs<F, PT>(low, high, x, b * 32, 2, idot);
+      const float32x4x2_t s1 = load_i8(t.w + plan.scale + b * 2 * R + R);
+      spread(s1.val[0], s1.val[1], s);
+      SLUICE_UNROLL
+      for (int p = 0; p < kPairs; ++p) {
+        SLUICE_UNROLL
+        for (int i = 0; i < PT; ++i) {
+          dot[p][i] = vfmaq_f32(dot[p][i], s[p], vcvtq_f32_s32(idot[p][i]));
+        }
+      }
+      spread_f16(t.w + plan.extra + b / 8 * 2 * R, dw);
+    } else {
+      dot_pairs<F, PT>(low, high, x, b * 32, 2, idot);
+      SLUICE_UNROLL
+      for (int p = 0; p < kPairs; ++p) {
+        SLUICE_UNROLL
+        for (int i = 0; i < PT; ++i) dot[p][i] = vcvtq_f32_s32(idot[p][i]);
+      }
+      spread_f16(t.w + plan.scale + b * 2 * R, dw);
+    }
+    float32x4_t mw[kPairs];
+    if constexpr (F == Format::q4_1) spread_f16(t.w + plan.extra + b * 2 * R, mw);
+    SLUICE_UNROLL
+    for (int i = 0; i < PT; ++i) {
+      const float d0 = dx[i][0][b], d1 = dx[i][1][b];
+      const float32x4_t d = both(d0, d1);
+      SLUICE_UNROLL
+      for (int p = 0; p < kPairs; ++p) {
+        acc[p][i] = vfmaq_f32(acc[p][i], vmulq_f32(dw[p], d), dot[p][i]);
+        if constexpr (F == Format::q4_1) {
+          const float32x4_t s =
+              both(d0 * static_cast<float>(sum[i][0][b]), d1 * static_cast<float>(sum[i][1][b]));
+          acc[p][i] = vfmaq_f32(acc[p][i], mw[p], s);
+        }
+      }
+    }
+  }
+  SLUICE_UNROLL
+  for (int i = 0; i < PT; ++i) {
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      store4(t, 2 * i, h * 4, vuzp1q_f32(acc[2 * h][i], acc[2 * h + 1][i]));
+      if (2 * i + 1 < t.m) {
+        store4(t, 2 * i + 1, h * 4, vuzp2q_f32(acc[2 * h][i], acc[2 * h + 1][i]));
+      }
+    }
+  }
+}
+
+// Two pairs keep their accumulators, integer and float, in registers beside the weights.
+constexpr int64_t kMaxTile = 4;
+
+template <Format F>
+void run(const MatmulArgs& a) {
+  const size_t panel = panel_plan<F, R>(a.cols).bytes;
+  const int64_t num32 = a.cols / 32;
+  const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
+  for (int64_t g = a.group_begin; g < a.group_end;) {
+    const int groups = a.m == 1 && a.group_end - g >= 4 ? 4 : 1;
+    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
+      const int64_t m = a.m - m0 < kMaxTile ? a.m - m0 : kMaxTile;
+      Tile t{static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel,
+             a.q + m0 * a.cols,
+             a.scale + m0 * num32,
+             a.sum + m0 * num32,
+             a.out + m0 * a.out_stride + g * R,
+             a.bias ? a.bias + g * R : nullptr,
+             a.cols,
+             a.out_stride,
+             a.rows - g * R,
+             m};
+      if (groups == 4) {
+        row_tile<F, 4>(t);
+      } else if (m == 1) {
+        row_tile<F, 1>(t);
+      } else if (m == 2) {
+        pair_tile<F, 1>(t);
+      } else {
+        pair_tile<F, 2>(t);
+      }
+      m0 += m;
+    }
+    g += groups;
+  }
+}
+
+}  // namespace
+
+void matmul_i8mm_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
+void matmul_i8mm_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
+void matmul_i8mm_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
+void matmul_i8mm_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+
+}  // namespace sluice::cpu

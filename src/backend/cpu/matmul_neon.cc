@@ -1,0 +1,288 @@
+// int_block32 kernels for NEON with SDOT. A group is 8 rows: two vectors whose lanes are rows; SDOT
+// by element multiplies four columns of four rows with four of x. A tile is G groups (read streams)
+// by MT rows of x.
+#include <arm_neon.h>
+
+#include "backend/cpu/matmul_kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int R = 8;
+
+struct Tile {
+  const uint8_t* w;  // first group's panel
+  const int8_t* q;   // first row's activations
+  const float* scale;
+  const int32_t* sum;
+  float* out;         // first row, first group's first column
+  const float* bias;  // first group's, or null
+  int64_t cols;
+  int64_t out_stride;
+  int64_t rows_left;  // rows of W from the first group's on
+};
+
+[[gnu::always_inline]] inline float32x4_t load_f16(const uint8_t* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
+  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
+          vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
+}
+
+// A vector of each half of a group.
+template <int G, int MT>
+using Ints = int32x4_t[G][MT][2];
+template <int G, int MT>
+using Floats = float32x4_t[G][MT][2];
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void store(const Tile& t, const Floats<G, MT>& acc) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = g * R + h * 4;
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        float* out = t.out + m * t.out_stride + at;
+        if (t.rows_left >= at + 4) {
+          const float32x4_t bias = t.bias ? vld1q_f32(t.bias + at) : vdupq_n_f32(0);
+          vst1q_f32(out, vaddq_f32(acc[g][m][h], bias));
+        } else {
+          float lanes[4];
+          vst1q_f32(lanes, acc[g][m][h]);
+          for (int64_t i = 0; i < t.rows_left - at; ++i) {
+            out[i] = lanes[i] + (t.bias ? t.bias[at + i] : 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <int G, int MT>
+[[gnu::always_inline]] inline void clear(Ints<G, MT>& idot) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) idot[g][m][0] = idot[g][m][1] = vdupq_n_s32(0);
+  }
+}
+
+template <int kLane, int MT>
+[[gnu::always_inline]] inline void dot_unit(int8x16_t w0,
+                                            int8x16_t w1,
+                                            const int8x16_t (&x)[MT],
+                                            int32x4_t (&idot)[MT][2]) {
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) {
+    idot[m][0] = vdotq_laneq_s32(idot[m][0], w0, x[m], kLane);
+    idot[m][1] = vdotq_laneq_s32(idot[m][1], w1, x[m], kLane);
+  }
+}
+
+// Weights of four units (16 columns) of one group as signed bytes, from where `load` finds them.
+template <int MT, typename Load>
+[[gnu::always_inline]] inline void dot_16(Load load,
+                                          const int8x16_t (&x)[MT],
+                                          int32x4_t (&idot)[MT][2]) {
+  dot_unit<0, MT>(load(0, 0), load(0, 1), x, idot);
+  dot_unit<1, MT>(load(1, 0), load(1, 1), x, idot);
+  dot_unit<2, MT>(load(2, 0), load(2, 1), x, idot);
+  dot_unit<3, MT>(load(3, 0), load(3, 1), x, idot);
+}
+
+template <int MT>
+[[gnu::always_inline]] inline void load_x(const int8_t* x, int64_t cols, int8x16_t (&out)[MT]) {
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) out[m] = vld1q_s8(x + m * cols);
+}
+
+template <Format F, int G, int MT>
+[[gnu::always_inline]] inline void dot_block(
+    const uint8_t* w, size_t panel, const int8_t* q, int64_t cols, Ints<G, MT>& idot) {
+  SLUICE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int8x16_t x[MT];
+    load_x<MT>(q + half * 16, cols, x);
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const uint8_t* p = w + g * panel;
+      const auto load = [&](int u, int h) __attribute__((always_inline)) {
+        if constexpr (F == Format::q8_0) {
+          return vreinterpretq_s8_u8(vld1q_u8(p + (half * 4 + u) * 32 + h * 16));
+        } else {
+          const uint8x16_t v = vld1q_u8(p + u * 32 + h * 16);
+          return vreinterpretq_s8_u8(half == 0 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4));
+        }
+      };
+      dot_16<MT>(load, x, idot[g]);
+    }
+  }
+}
+
+// q8_0, q4_0, q4_1.
+template <Format F, int G, int MT>
+void tile(const Tile& t) {
+  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  const PanelPlan plan = panel_plan<F, R>(t.cols);
+  Floats<G, MT> acc;
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m][0] = acc[g][m][1] = vdupq_n_f32(0);
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    Ints<G, MT> idot;
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const int32_t start = F == Format::q4_0 ? -8 * t.sum[m * plan.num_blocks + b] : 0;
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m][0] = idot[g][m][1] = vdupq_n_s32(start);
+    }
+    dot_block<F, G, MT>(t.w + b * kBytes, plan.bytes, t.q + b * 32, t.cols, idot);
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const uint8_t* panel = t.w + g * plan.bytes;
+      SLUICE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float32x4_t dw = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) {
+          const int64_t at = m * plan.num_blocks + b;
+          acc[g][m][h] =
+              vfmaq_f32(acc[g][m][h], vmulq_n_f32(dw, t.scale[at]), vcvtq_f32_s32(idot[g][m][h]));
+          if constexpr (F == Format::q4_1) {
+            const float32x4_t mw = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+            acc[g][m][h] =
+                vfmaq_n_f32(acc[g][m][h], mw, t.scale[at] * static_cast<float>(t.sum[at]));
+          }
+        }
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+// The kHalf-th sixteen columns of a q6_k block, for one group.
+template <int kHalf, int MT>
+[[gnu::always_inline]] inline void dot_q6_half(const uint8_t* low,
+                                               const uint8_t* high,
+                                               const int8x16_t (&x)[MT],
+                                               int32x4_t (&idot)[MT][2]) {
+  const uint8x16_t h[2] = {vld1q_u8(high + kHalf * 32), vld1q_u8(high + kHalf * 32 + 16)};
+  const auto load = [&](int u, int i) __attribute__((always_inline)) {
+    const uint8x16_t v = vld1q_u8(low + u * 32 + i * 16);
+    const uint8x16_t bits = kHalf == 0 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+    const uint8x16_t top = u == 0   ? vshlq_n_u8(h[i], 4)
+                           : u == 1 ? vshlq_n_u8(h[i], 2)
+                           : u == 2 ? h[i]
+                                    : vshrq_n_u8(h[i], 2);
+    const uint8x16_t q = vorrq_u8(bits, vandq_u8(top, vdupq_n_u8(48)));
+    return vreinterpretq_s8_u8(vsubq_u8(q, vdupq_n_u8(32)));
+  };
+  dot_16<MT>(load, x, idot);
+}
+
+// The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
+template <int G, int MT>
+void tile_q6(const Tile& t) {
+  const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
+  Floats<G, MT> acc;
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m][0] = acc[g][m][1] = vdupq_n_f32(0);
+  }
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    int8x16_t x0[MT], x1[MT];
+    load_x<MT>(t.q + b * 32, t.cols, x0);
+    load_x<MT>(t.q + b * 32 + 16, t.cols, x1);
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const uint8_t* panel = t.w + g * plan.bytes;
+      const uint8_t* low = panel + b * 16 * R;
+      const uint8_t* high = panel + plan.high + b * 8 * R;
+      const float32x4x2_t s0 = load_i8(panel + plan.scale + b * 2 * R);
+      const float32x4x2_t s1 = load_i8(panel + plan.scale + b * 2 * R + R);
+      Ints<1, MT> d0, d1;
+      clear<1, MT>(d0);
+      clear<1, MT>(d1);
+      dot_q6_half<0, MT>(low, high, x0, d0[0]);
+      dot_q6_half<1, MT>(low, high, x1, d1[0]);
+      SLUICE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float32x4_t dw = load_f16(panel + plan.extra + b / 8 * 2 * R + h * 8);
+        SLUICE_UNROLL
+        for (int m = 0; m < MT; ++m) {
+          const float32x4_t first = vmulq_f32(s0.val[h], vcvtq_f32_s32(d0[0][m][h]));
+          const float32x4_t dot = vfmaq_f32(first, s1.val[h], vcvtq_f32_s32(d1[0][m][h]));
+          const float dx = t.scale[m * plan.num_blocks + b];
+          acc[g][m][h] = vfmaq_f32(acc[g][m][h], vmulq_n_f32(dw, dx), dot);
+        }
+      }
+    }
+  }
+  store<G, MT>(t, acc);
+}
+
+using TileFn = void (*)(const Tile&);
+
+template <Format F, int G, int MT>
+constexpr TileFn tile_fn() {
+  if constexpr (F == Format::q6_k) {
+    return tile_q6<G, MT>;
+  } else {
+    return tile<F, G, MT>;
+  }
+}
+
+// Accumulators of four rows of x and one group, or one row and four groups, stay in registers.
+constexpr int64_t kMaxTile = 4;
+
+template <Format F>
+TileFn pick(int groups, int64_t m) {
+  static constexpr TileFn kOne[] = {tile_fn<F, 1, 1>(), tile_fn<F, 1, 2>(), tile_fn<F, 1, 3>(),
+                                    tile_fn<F, 1, 4>()};
+  if (groups == 4) return tile_fn<F, 4, 1>();
+  if (groups == 2) return tile_fn<F, 2, 2>();
+  return kOne[m - 1];
+}
+
+template <Format F>
+void run(const MatmulArgs& a) {
+  const size_t panel = panel_plan<F, R>(a.cols).bytes;
+  const int64_t num32 = a.cols / 32;
+  const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
+  const int wide = a.m == 1 ? 4 : a.m == 2 ? 2 : 1;
+  for (int64_t g = a.group_begin; g < a.group_end;) {
+    const int groups = a.group_end - g >= wide ? wide : 1;
+    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
+      const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
+      Tile t{static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel,
+             a.q + m0 * a.cols,
+             a.scale + m0 * num32,
+             a.sum + m0 * num32,
+             a.out + m0 * a.out_stride + g * R,
+             a.bias ? a.bias + g * R : nullptr,
+             a.cols,
+             a.out_stride,
+             a.rows - g * R};
+      pick<F>(groups, m)(t);
+      m0 += m;
+    }
+    g += groups;
+  }
+}
+
+}  // namespace
+
+void matmul_neon_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
+void matmul_neon_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
+void matmul_neon_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
+void matmul_neon_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+
+}  // namespace sluice::cpu

@@ -35,8 +35,8 @@ class RowState {
   // A token was sampled. O(1); allocates only when the set of distinct tokens doubles, and never
   // without penalties.
   void add(Token token);
-  // Grammar mask for the next sample_row: bit t%32 of word t/32 allows token t; tokens past its end
-  // are forbidden. Empty: no mask. The caller keeps the memory alive until then.
+  // Grammar mask, in force until set again: bit t%32 of word t/32 allows token t; tokens past its
+  // end are forbidden. Empty: no mask. The caller keeps the memory alive while it is in force.
   void set_mask(std::span<const uint32_t> mask) { mask_ = mask; }
 
   const SamplingSpec& spec() const { return *spec_; }

@@ -21,7 +21,8 @@ struct Tile {
   int64_t cols;
   int64_t out_stride;
   int64_t rows_left;    // rows of W from the first group's on
-  const uint8_t* next;  // panels to prefetch while this tile computes, or null
+  const uint8_t* next;  // memory that the next tiles read: num_next lines of it for each block
+  int num_next;
 };
 
 [[gnu::always_inline]] inline __m512i broadcast4(const int8_t* x) {
@@ -36,6 +37,13 @@ struct Tile {
 
 [[gnu::always_inline]] inline __m512i load64(const uint8_t* p) {
   return _mm512_loadu_si512(reinterpret_cast<const void*>(p));
+}
+
+// Weights of the next groups come from memory while this tile computes: without it the two take
+// turns, since a tile of several rows outlasts what the processor looks ahead.
+[[gnu::always_inline]] inline void prefetch(const Tile& t, int64_t b) {
+  const uint8_t* p = t.next + b * t.num_next * 64;
+  for (int i = 0; i < t.num_next; ++i) _mm_prefetch(p + i * 64, _MM_HINT_T1);
 }
 
 template <int G, int MT>
@@ -116,15 +124,7 @@ void tile(const Tile& t) {
       for (int g = 0; g < G; ++g) idot[g][m] = _mm512_set1_epi32(offset);
     }
     const uint8_t* w = t.w + b * kBytes;
-    if (t.next) {
-      SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) {
-        SLUICE_UNROLL
-        for (int i = 0; i < kBytes; i += 64) {
-          _mm_prefetch(t.next + g * plan.bytes + b * kBytes + i, _MM_HINT_T1);
-        }
-      }
-    }
+    prefetch(t, b);
     if constexpr (F == Format::q8_0) {
       dot_bytes<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
     } else {
@@ -229,6 +229,7 @@ void tile_q6(const Tile& t) {
     }
     for (int64_t i = 0; i < 2; ++i) {
       const int64_t at = b + i;
+      prefetch(t, at);
       const uint8_t* low = t.w + at * 16 * R;
       const uint8_t* high = t.w + plan.high + at * 8 * R;
       const int8_t* x = t.q + at * 32;
@@ -310,6 +311,10 @@ void run(const MatmulArgs& a) {
     const int64_t left = a.group_end - g;
     const int groups = left >= wide ? wide : left >= 2 ? 2 : 1;
     const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
+    // Every tile fetches its share of the next groups.
+    const int64_t next_groups = left - groups < wide ? left - groups : wide;
+    const int64_t next_lines = next_groups * static_cast<int64_t>(panel) / 64;
+    const int64_t lines = (next_lines + tiles * num32 - 1) / (tiles * num32);
     for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
       const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
       Tile t{w,
@@ -321,7 +326,8 @@ void run(const MatmulArgs& a) {
              a.cols,
              a.out_stride,
              a.rows - g * R,
-             nullptr};
+             w + static_cast<size_t>(groups) * panel + i * num32 * lines * 64,
+             static_cast<int>(lines)};
       pick<F>(groups, m)(t);
       m0 += m;
     }

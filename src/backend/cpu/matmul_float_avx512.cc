@@ -43,8 +43,9 @@ struct BF16 {
   return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-// Rows [row, row + RT) that exist, for rows [m0, m0 + MT) of x.
-template <typename W, int RT, int MT>
+// Rows [row, row + RT) that exist, for rows [m0, m0 + MT) of x. kPrefetch: the next RT rows follow
+// and come from memory; rows are too short for the hardware to see streams.
+template <typename W, int RT, int MT, bool kPrefetch>
 void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   const uint8_t* w[RT];
   SLUICE_UNROLL
@@ -52,6 +53,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
     const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
     w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
   }
+  const uint8_t* next = static_cast<const uint8_t*>(a.w) + (row + RT) * a.cols * W::kBytes;
   const float* x = a.x + m0 * a.x_stride;
   __m512 acc[RT][MT];
   SLUICE_UNROLL
@@ -64,6 +66,12 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
     __m512 wv[RT];
     SLUICE_UNROLL
     for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + k * W::kBytes);
+    if constexpr (kPrefetch) {
+      SLUICE_UNROLL
+      for (int i = 0; i < RT * W::kBytes * 16; i += 64) {
+        _mm_prefetch(next + k * RT * W::kBytes + i, _MM_HINT_T0);
+      }
+    }
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
       const __m512 xv = _mm512_loadu_ps(x + m * a.x_stride + k);
@@ -90,21 +98,38 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   }
 }
 
+template <typename W, bool kPrefetch>
+void tile_of(const MatmulArgs& a, int64_t row, int64_t m0, int64_t m) {
+  using TileFn = void (*)(const MatmulArgs&, int64_t, int64_t);
+  static constexpr TileFn kTiles[] = {tile<W, 4, 1, kPrefetch>, tile<W, 4, 2, kPrefetch>,
+                                      tile<W, 4, 3, kPrefetch>, tile<W, 4, 4, kPrefetch>,
+                                      tile<W, 4, 5, kPrefetch>, tile<W, 4, 6, kPrefetch>};
+  kTiles[m - 1](a, row, m0);
+}
+
 template <typename W>
 void run(const MatmulArgs& a) {
-  using TileFn = void (*)(const MatmulArgs&, int64_t, int64_t);
-  static constexpr TileFn kTiles[] = {tile<W, 4, 1>, tile<W, 4, 2>, tile<W, 4, 3>,
-                                      tile<W, 4, 4>, tile<W, 4, 5>, tile<W, 4, 6>};
   const int64_t end = a.group_end * kGroup < a.rows ? a.group_end * kGroup : a.rows;
   if (a.m == 1) {
-    for (int64_t r = a.group_begin * kGroup; r < end; r += 8) tile<W, 8, 1>(a, r, 0);
+    for (int64_t r = a.group_begin * kGroup; r < end; r += 8) tile<W, 8, 1, true>(a, r, 0);
     return;
   }
+  // A tile of x stays in the first cache while a few rows of W, read once from memory, pass by from
+  // the second.
   const int64_t tiles = (a.m + 5) / 6;
-  for (int64_t r = a.group_begin * kGroup; r < end; r += 4) {
+  const int64_t fit = (int64_t{128} << 10) / (a.cols * W::kBytes) / 4 * 4;
+  const int64_t rows = fit < 4 ? 4 : fit;
+  for (int64_t r0 = a.group_begin * kGroup; r0 < end; r0 += rows) {
+    const int64_t r1 = r0 + rows < end ? r0 + rows : end;
     for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
       const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
-      kTiles[m - 1](a, r, m0);
+      for (int64_t r = r0; r < r1; r += 4) {
+        if (i == 0 && r + 4 < end) {
+          tile_of<W, true>(a, r, m0, m);
+        } else {
+          tile_of<W, false>(a, r, m0, m);
+        }
+      }
       m0 += m;
     }
   }

@@ -106,13 +106,23 @@ void run(const MatmulArgs& a) {
     for (int64_t r = a.group_begin * kGroup; r < end; r += 4) tile<W, 4, 1>(a, r, 0);
     return;
   }
-  for (int64_t r = a.group_begin * kGroup; r < end; r += 2) {
-    int64_t m0 = 0;
-    if (a.m % 2 != 0) {
-      tile<W, 2, 3>(a, r, 0);
-      m0 = 3;
+  // A tile of x stays in the first cache while a few rows of W, read once from memory, pass by from
+  // the second.
+  const int64_t fit = (int64_t{128} << 10) / (a.cols * W::kBytes) / 2 * 2;
+  const int64_t rows = fit < 2 ? 2 : fit;
+  for (int64_t r0 = a.group_begin * kGroup; r0 < end; r0 += rows) {
+    const int64_t r1 = r0 + rows < end ? r0 + rows : end;
+    for (int64_t m0 = 0; m0 < a.m;) {
+      const bool three = m0 == 0 && a.m % 2 != 0;
+      for (int64_t r = r0; r < r1; r += 2) {
+        if (three) {
+          tile<W, 2, 3>(a, r, m0);
+        } else {
+          tile<W, 2, 2>(a, r, m0);
+        }
+      }
+      m0 += three ? 3 : 2;
     }
-    for (; m0 < a.m; m0 += 2) tile<W, 2, 2>(a, r, m0);
   }
 }
 

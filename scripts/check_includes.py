@@ -31,6 +31,7 @@ DEPS = {
     "text": ["base"],
     "load": ["model", "text"],
     "engine": ["core"],
+    "runtime": ["load", "exec", "engine"],
     "net": ["base"],
     "server": ["engine", "text", "net", "load"],
     "sim": ["core", "engine"],
@@ -146,7 +147,7 @@ def tracked_files(root):
         out = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=True).stdout
         return [root / name for name in out.decode().split("\0") if name]
     except (OSError, subprocess.CalledProcessError):  # a source archive
-        return [p for p in root.rglob("*") if "build" not in p.relative_to(root).parts[0]]
+        return [p for p in root.rglob("*") if not p.relative_to(root).parts[0].startswith(("build", ".git"))]
 
 
 def check_paths(root):

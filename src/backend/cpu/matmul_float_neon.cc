@@ -51,6 +51,7 @@ template <typename W, int RT, int MT>
       SLUICE_UNROLL
       for (int r = 0; r < RT; ++r) acc[r][m][v] = vfmaq_f32(acc[r][m][v], wv[r], xv);
     }
+    hold_loads();
   }
 }
 

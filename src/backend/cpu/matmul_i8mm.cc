@@ -86,32 +86,36 @@ template <Format F>
 
 // ---- one row of x: SDOT, G groups at once ----
 
-// The dot of units [u0, u0 + num) in lanes of rows 0..3 and 4..7.
+// The dot of units [u0, u0 + num) in lanes of rows 0..3 and 4..7. x: the units, each twice.
 template <Format F>
 [[gnu::always_inline]] inline int32x4x2_t dot_row(
-    const uint8_t* low, const uint8_t* high, const int8_t* x, int u0, int num) {
+    const uint8_t* low, const uint8_t* high, const int8x16_t (&x)[4], int u0, int num) {
   int32x4_t d[kPairs];
   SLUICE_UNROLL
   for (int p = 0; p < kPairs; ++p) d[p] = vdupq_n_s32(0);
   SLUICE_UNROLL
   for (int u = u0; u < u0 + num; ++u) {
-    const int8x8_t half = vld1_s8(x + u * 8);
-    const int8x16_t xv = vcombine_s8(half, half);
     SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(low, high, u, p), xv);
+    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(low, high, u, p), x[u]);
+    hold_loads();
   }
   return {vpaddq_s32(d[0], d[1]), vpaddq_s32(d[2], d[3])};
 }
 
 template <Format F, int G>
-void row_tile(const Tile& t) {
+[[gnu::noinline]] void row_tile(const Tile& t) {
   constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   float32x4_t acc[G][2];
   SLUICE_UNROLL
   for (int g = 0; g < G; ++g) acc[g][0] = acc[g][1] = vdupq_n_f32(0);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
-    const int8_t* x = t.q + b * 32;
+    int8x16_t x[4];
+    SLUICE_UNROLL
+    for (int u = 0; u < 4; ++u) {
+      const int8x8_t half = vld1_s8(t.q + b * 32 + u * 8);
+      x[u] = vcombine_s8(half, half);
+    }
     const float dx = t.scale[b];
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
@@ -183,6 +187,7 @@ template <Format F, int PT>
       SLUICE_UNROLL
       for (int i = 0; i < PT; ++i) idot[p][i] = vmmlaq_s32(idot[p][i], w, xv[u][i]);
     }
+    hold_loads();
   }
 }
 
@@ -206,7 +211,7 @@ template <int PT>
 }
 
 template <Format F, int PT>
-void pair_tile(const Tile& t) {
+[[gnu::noinline]] void pair_tile(const Tile& t) {
   constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   const int8_t* x[PT][2];

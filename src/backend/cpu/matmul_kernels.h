@@ -19,6 +19,10 @@
 
 namespace sluice::cpu {
 
+// Loads do not move across it. Without it GCC hoists all loads of an unrolled block to its top and
+// spills the accumulators to make room.
+[[gnu::always_inline]] inline void hold_loads() { __asm__ volatile("" ::: "memory"); }
+
 void matmul_generic_q8_0(const MatmulArgs& a);
 void matmul_generic_q4_0(const MatmulArgs& a);
 void matmul_generic_q4_1(const MatmulArgs& a);

@@ -90,9 +90,13 @@ template <int MT, typename Load>
                                           const int8x16_t (&x)[MT],
                                           int32x4_t (&idot)[MT][2]) {
   dot_unit<0, MT>(load(0, 0), load(0, 1), x, idot);
+  hold_loads();
   dot_unit<1, MT>(load(1, 0), load(1, 1), x, idot);
+  hold_loads();
   dot_unit<2, MT>(load(2, 0), load(2, 1), x, idot);
+  hold_loads();
   dot_unit<3, MT>(load(3, 0), load(3, 1), x, idot);
+  hold_loads();
 }
 
 template <int MT>

@@ -28,8 +28,10 @@ MARKER = re.compile(r"^// check-headers: isa (\w+)\s*$", re.M)
 
 
 def isa_flags(root):
+    """isa -> its machine flags; what else stands there (warnings of one compiler) does not matter here."""
     text = (root / "cmake/flags.cmake").read_text()
-    return {name: flags.split() for name, flags in re.findall(r"SLUICE_ISA_FLAGS_(\w+)\s+([^)]*)\)", text)}
+    found = re.findall(r"set\(SLUICE_ISA_FLAGS_(\w+)\s+([^)]*)\)", text)
+    return {name: [flag for flag in flags.split() if flag.startswith("-m")] for name, flags in found}
 
 
 def isa_of(header):
@@ -79,7 +81,7 @@ def self_test(compiler):
         "src/a/leans.h": "#pragma once\ninline std::vector<int> g() { return {}; }\n",
         f"src/a/x_{foreign}.h": "#pragma once\n#error for the other architecture\n",
         "src/a/marked.h": f"// check-headers: isa {foreign}\n#pragma once\n#error as above\n",
-        "cmake/flags.cmake": "".join(f"set(SLUICE_ISA_FLAGS_{i} -O1)\n" for i in ARCHITECTURE_OF),
+        "cmake/flags.cmake": "".join(f"set(SLUICE_ISA_FLAGS_{i} -Wno-such -march=none)\n" for i in ARCHITECTURE_OF),
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

@@ -49,7 +49,7 @@ configure_and_build() {
     quiet "configure-$name" cmake -S "$ROOT" -B "$dir" -G Ninja "$@" || return
     printf '%s' "$*" >"$dir/.configured"
   fi
-  if [[ -t 2 ]]; then
+  if [[ -t 2 || -n ${SHOW_BUILD:-} ]]; then
     ninja -C "$dir" -j "$JOBS" "${targets[@]}" >&2
   else
     quiet "build-$name" ninja -C "$dir" -j "$JOBS" "${targets[@]}"

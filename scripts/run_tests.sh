@@ -16,6 +16,7 @@ done
 if ((full)); then export SLUICE_TEST_FULL=1; fi
 cd "$ROOT"
 mkdir -p "$LOGS"
+export SHOW_BUILD=1  # into the log of the stage
 
 table=()          # "name|result|seconds|note"
 passed=0 failed=0
@@ -44,19 +45,19 @@ stage() {
   ((status == 0)) || result=FAILED colour=$RED
   printf '%s%s%s %d s%s\n' "$colour" "$result" "$PLAIN" "$took" "${note:+  ($note)}" >&2
   if ((status != 0)); then
-    grep -nE -A8 'error:|ERROR: |runtime error|\*\*\* |\[  FAILED  \]|: Failure|^FAILED:' "$log" | head -n 60 >&2 || true
-    printf '  -- the end of build/log/%s.log:\n' "$1" >&2
-    tail -n 25 "$log" >&2
+    { grep -nE -A6 'error:|ERROR: |runtime error|\[  FAILED  \]|: Failure|^FAILED:' "$log" ||
+      tail -n 25 "$log"; } | head -n 40 >&2 || true
+    printf '  -- all of it: build/log/%s.log\n' "$1" >&2
   fi
   table+=("$name|$result|$took|$note")
 }
 
-build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release 2>&1; }
+build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release; }
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.
 build_sanitized() {  # build_sanitized DIR SANITIZERS
   configure_and_build "$1" all -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ \
-    "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2" 2>&1
+    "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2"
 }
 build_asan() { build_sanitized asan address,undefined; }
 build_tsan() { build_sanitized tsan thread; }
@@ -67,7 +68,7 @@ count_tests() {
     /^[0-9]+\/[0-9]+ Test: /    { if (seen) { p += own; f += bad }; seen = 1; own = 1; bad = 0; gtest = 0 }
     /^\[  PASSED  \] [0-9]+ test/  { if (!gtest) { own = 0; gtest = 1 }; own += $4 }
     /^\[  SKIPPED \] [0-9]+ test/  { s += $4 }
-    /^\[  FAILED  \] [0-9]+ test/  { if (!gtest) { own = 0; gtest = 1 }; bad += $4 }
+    /^\[  FAILED  \] .*\([0-9]+ ms\)$/ { if (!gtest) { own = 0; gtest = 1 }; bad++ }
     /^Test Failed\./ { if (!bad) { bad = 1; if (!gtest) own = 0 } }
     END { if (seen) { p += own; f += bad }; print p + 0, f + 0, s + 0 }' "$1")
 }
@@ -99,7 +100,7 @@ build_fuzz() {
   mapfile -t targets < <(harnesses)
   configure_and_build fuzz "${targets[@]}" -- -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++ \
     -DSLUICE_TESTS=OFF -DSLUICE_FUZZ=ON -DSLUICE_SANITIZE=address,undefined \
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1" 2>&1
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"
 }
 
 # The time is shared out; what a run finds stays in build/corpus for the next. Seeds: fuzz/corpus/NAME.

@@ -20,7 +20,7 @@ namespace sluice {
 
 inline constexpr int kTile = 64;           // positions
 inline constexpr int kSpan = 16 * kTile;   // positions
-inline constexpr int kMaxAttendRows = 48;  // (query, head) rows of one job
+inline constexpr int kMaxAttendRows = 96;  // (query, head) rows of one job
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int padded16(int n) { return (n + 15) / 16 * 16; }
 

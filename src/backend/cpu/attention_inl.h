@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/vector_math_inl.h"
@@ -15,6 +16,8 @@ template <typename T>
 struct TileView {
   const T* k[kTile / 16];
   const T* v[kTile / 16];
+  const T* next_k[kTile / 16];  // the same groups of the next tile, to be fetched meanwhile
+  const T* next_v[kTile / 16];
   int64_t k_stride, v_stride;
 };
 
@@ -29,6 +32,10 @@ struct Attention {
   using F = typename V::F;
   static constexpr int kRows = 6;  // rows per register block
   static constexpr float kNone = -INFINITY;
+
+  // Tiles read where they lie come from memory; copied ones (f32) are in cache.
+  template <typename T>
+  static constexpr bool fetches = sizeof(T) == 2;
 
   // Vectors per row that a block of R rows can keep in registers.
   static constexpr int vectors(int r) {
@@ -55,20 +62,35 @@ struct Attention {
   static void score_block(
       const float* q, int q_stride, const TileView<T>& tile, int group, int dim, float* s) {
     F acc[R][P];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
       for (int p = 0; p < P; ++p) acc[r][p] = V::set(0);
     }
-    const T* k[P];
-    for (int p = 0; p < P; ++p) k[p] = tile.k[group + p];
+    const T *k[P], *next[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      k[p] = tile.k[group + p];
+      next[p] = tile.next_k[group + p];
+    }
     for (int d = 0; d < dim; ++d) {
       F x[P];
+#pragma GCC unroll 8
       for (int p = 0; p < P; ++p) x[p] = V::load(k[p] + d * tile.k_stride);
+      if constexpr (fetches<T>) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) V::prefetch(next[p] + d * tile.k_stride);
+      }
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         F y = V::set(q[r * q_stride + d]);
+#pragma GCC unroll 8
         for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
       }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
       for (int p = 0; p < P; ++p) V::store(s + r * kTile + 16 * (group + p), acc[r][p]);
     }
   }
@@ -102,13 +124,14 @@ struct Attention {
       return;
     }
     F x[4];
-    for (int i = 0; i < 4; ++i) {
-      x[i] = V::in_range(V::load(s + 16 * i), lo - 16 * i, hi - 16 * i, none);
+    for (int i = 0; i < 4; ++i) x[i] = V::load(s + 16 * i);
+    if (lo > 0 || hi < kTile) {
+      for (int i = 0; i < 4; ++i) x[i] = V::in_range(x[i], lo - 16 * i, hi - 16 * i, none);
     }
     *m = V::top(V::max(V::max(x[0], x[1]), V::max(x[2], x[3])));
     const F top = V::set(*m);
     for (int i = 0; i < 4; ++i) {
-      x[i] = vector_exp<V>(V::sub(x[i], top));
+      x[i] = vector_exp_negative<V>(V::sub(x[i], top));
       V::store(s + 16 * i, x[i]);
     }
     *l = V::sum(V::add(V::add(x[0], x[1]), V::add(x[2], x[3])));
@@ -121,8 +144,8 @@ struct Attention {
     for (int i = 0; i < rows; i += 16) {
       F m = V::load(into.m + i), pm = V::load(part.m + i);
       F top = V::max(m, pm);
-      F old = V::if_less(none, pm, vector_exp<V>(V::sub(m, top)), one);
-      F add = V::if_less(none, pm, vector_exp<V>(V::sub(pm, top)), zero);
+      F old = V::if_less(none, pm, vector_exp_negative<V>(V::sub(m, top)), one);
+      F add = V::if_less(none, pm, vector_exp_negative<V>(V::sub(pm, top)), zero);
       F l = V::fma(V::load(part.l + i), add, V::mul(V::load(into.l + i), old));
       V::store(into.m + i, top);
       V::store(into.l + i, l);
@@ -143,24 +166,36 @@ struct Attention {
                            int o_stride,
                            int at) {
     F acc[R][C];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) acc[r][c] = V::set(0);
     }
     for (int j = lo; j < hi;) {
       int end = (j | 15) + 1 < hi ? (j | 15) + 1 : hi;
       const T* v = tile.v[j / 16] + (j % 16) * tile.v_stride + at;
-      for (; j < end; ++j, v += tile.v_stride) {
+      const T* next = tile.next_v[j / 16] + (j % 16) * tile.v_stride + at;
+      for (; j < end; ++j, v += tile.v_stride, next += tile.v_stride) {
+        if constexpr (fetches<T>) {
+#pragma GCC unroll 8
+          for (int c = 0; c < C; c += 2) V::prefetch(next + 16 * c);
+        }
         F x[C];
+#pragma GCC unroll 8
         for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           F w = V::set(p[r * kTile + j]);
+#pragma GCC unroll 8
           for (int c = 0; c < C; ++c) acc[r][c] = V::fma(w, x[c], acc[r][c]);
         }
       }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       if (add[r] == 0 && old[r] == 1) continue;
       F a = V::set(old[r]), b = V::set(add[r]);
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         float* y = o + r * o_stride + at + 16 * c;
         V::store(y, V::fma(acc[r][c], b, V::mul(V::load(y), a)));
@@ -192,32 +227,17 @@ struct Attention {
     }
   }
 
-  // f.template operator()<R>(first) over blocks of at most kRows rows, as even as they come.
+  // f.template operator()<R>(first) over blocks of at most kRows rows, as even as they come; one
+  // block where the registers allow, so that a group of heads converts k and v once.
   template <typename Fn>
   static void row_blocks(int rows, Fn f) {
-    int blocks = (rows + kRows - 1) / kRows;
+    int blocks = rows <= V::kMaxBlockRows ? 1 : (rows + kRows - 1) / kRows;
     for (int b = 0, first = 0; b < blocks; ++b) {
       int num = (rows - first) / (blocks - b);
-      switch (num) {
-        case 1:
-          f.template operator()<1>(first);
-          break;
-        case 2:
-          f.template operator()<2>(first);
-          break;
-        case 3:
-          f.template operator()<3>(first);
-          break;
-        case 4:
-          f.template operator()<4>(first);
-          break;
-        case 5:
-          f.template operator()<5>(first);
-          break;
-        case 6:
-          f.template operator()<6>(first);
-          break;
+      [&]<int... R>(std::integer_sequence<int, R...>) {
+        ((num == R + 1 ? f.template operator()<R + 1>(first) : void()), ...);
       }
+      (std::make_integer_sequence<int, V::kMaxBlockRows>{});
       first += num;
     }
   }
@@ -287,8 +307,11 @@ struct Attention {
     t.v_stride = kv.head_dim;
     for (int g = lo / 16; g < (hi + 15) / 16; ++g) {
       int64_t pos = base + 16 * g, offset = pos % kv.block_size;
-      t.k[g] = plane<T>(kv.k, job, pos) + offset;
-      t.v[g] = plane<T>(kv.v, job, pos) + offset * kv.head_dim;
+      t.k[g] = t.next_k[g] = plane<T>(kv.k, job, pos) + offset;
+      t.v[g] = t.next_v[g] = plane<T>(kv.v, job, pos) + offset * kv.head_dim;
+      if (pos + kTile >= job.end) continue;
+      t.next_k[g] = plane<T>(kv.k, job, pos + kTile) + (pos + kTile) % kv.block_size;
+      t.next_v[g] = plane<T>(kv.v, job, pos + kTile) + (pos + kTile) % kv.block_size * kv.head_dim;
     }
     return t;
   }
@@ -298,8 +321,8 @@ struct Attention {
     t.k_stride = kTile;
     t.v_stride = padded16(job.kv.head_dim);
     for (int g = 0; g < kTile / 16; ++g) {
-      t.k[g] = tile + 16 * g;
-      t.v[g] = tile + 16 * g * t.v_stride;
+      t.k[g] = t.next_k[g] = tile + 16 * g;
+      t.v[g] = t.next_v[g] = tile + 16 * g * t.v_stride;
     }
     return t;
   }
@@ -318,8 +341,15 @@ struct Attention {
     int step = size < 16 ? 8 : 16;
     for (int j = lo / step * step; j < hi; j += step) {
       const T* k = plane<T>(job.kv.k, job, base + j) + (base + j) % size;
+      const T* next = k;
+      if (base + j + kTile < job.end) {
+        next = plane<T>(job.kv.k, job, base + j + kTile) + (base + j + kTile) % size;
+      }
       if (step == 16) {
-        for (int d = 0; d < dim; ++d) V::store(tile + d * kTile + j, V::load(k + d * size));
+        for (int d = 0; d < dim; ++d) {
+          V::prefetch(next + d * size);
+          V::store(tile + d * kTile + j, V::load(k + d * size));
+        }
       } else {
         for (int d = 0; d < dim; ++d) V::store_n(tile + d * kTile + j, load8(k + d * size), 8);
       }
@@ -332,8 +362,15 @@ struct Attention {
     int size = job.kv.block_size, dim = job.kv.head_dim, dim16 = padded16(dim);
     for (int j = lo; j < hi; ++j) {
       const T* v = plane<T>(job.kv.v, job, base + j) + (base + j) % size * dim;
+      const T* next = v;
+      if (base + j + kTile < job.end) {
+        next = plane<T>(job.kv.v, job, base + j + kTile) + (base + j + kTile) % size * dim;
+      }
       int d = 0;
-      for (; d + 16 <= dim; d += 16) V::store(tile + j * dim16 + d, V::load(v + d));
+      for (; d + 16 <= dim; d += 16) {
+        V::prefetch(next + d);
+        V::store(tile + j * dim16 + d, V::load(v + d));
+      }
       if (d < dim) V::store(tile + j * dim16 + d, load8(v + d));
     }
   }

@@ -13,6 +13,7 @@ struct VecAvx2 {
   };
   static constexpr const char* kName = "avx2";
   static constexpr int kAccumulators = 5;
+  static constexpr int kMaxBlockRows = 6;
 
   static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

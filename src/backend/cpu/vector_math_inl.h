@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-// e^x within 2 ulp for x in [-87.3, 88.7]; 0 below, infinity above. The only exp of a build.
+// e^x within 2 ulp for x in [-87.3, 88.7], 0 below. The only exp of a build.
 // x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 leaves n in the low bits of the sum.
 template <typename V>
-inline typename V::F vector_exp(typename V::F x) {
+inline typename V::F vector_exp_negative(typename V::F x) {
   using F = typename V::F;
   const F magic = V::set(12582912.0F);
   F t = V::fma(x, V::set(1.44269504F), magic);
@@ -23,8 +23,13 @@ inline typename V::F vector_exp(typename V::F x) {
   p = V::fma(p, r, V::set(1.0F));
   p = V::fma(p, r, V::set(1.0F));
   F y = V::shift_exponent(p, t);
-  y = V::if_less(x, V::set(-87.3F), V::set(0.0F), y);
-  return V::if_less(V::set(88.7F), x, V::set(INFINITY), y);
+  return V::if_less(x, V::set(-87.3F), V::set(0.0F), y);
+}
+
+// The same for any x: infinity above 88.7.
+template <typename V>
+inline typename V::F vector_exp(typename V::F x) {
+  return V::if_less(V::set(88.7F), x, V::set(INFINITY), vector_exp_negative<V>(x));
 }
 
 }  // namespace sluice

@@ -13,6 +13,7 @@ struct VecNeon {
   };
   static constexpr const char* kName = "neon";
   static constexpr int kAccumulators = 6;
+  static constexpr int kMaxBlockRows = 6;
 
   static F set(float x) {
     float32x4_t s = vdupq_n_f32(x);

@@ -15,6 +15,7 @@ struct VecScalar {
   };
   static constexpr const char* kName = "scalar";
   static constexpr int kAccumulators = 4;  // how many F a kernel keeps live
+  static constexpr int kMaxBlockRows = 6;
 
   template <typename Op>
   static F map(Op op) {

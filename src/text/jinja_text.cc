@@ -1,0 +1,186 @@
+#include "text/jinja_text.h"
+
+#include <locale.h>
+#include <string.h>
+#include <wctype.h>
+
+#include <algorithm>
+
+namespace sluice::jinja {
+
+bool Text::trusted() const {
+  return std::all_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.trusted; });
+}
+
+void Text::append(std::string_view bytes, bool trusted) {
+  if (bytes.empty()) return;
+  bytes_.append(bytes);
+  if (!runs_.empty() && runs_.back().trusted == trusted) {
+    runs_.back().end = bytes_.size();
+  } else {
+    runs_.push_back({bytes_.size(), trusted});
+  }
+}
+
+void Text::append(const Text& other, size_t begin, size_t end) {
+  auto run = std::upper_bound(other.runs_.begin(), other.runs_.end(), begin,
+                              [](size_t at, const Run& r) { return at < r.end; });
+  for (; begin < end; ++run) {
+    size_t stop = std::min(end, run->end);
+    append(other.view().substr(begin, stop - begin), run->trusted);
+    begin = stop;
+  }
+}
+
+Text Text::slice(size_t begin, size_t end) const {
+  Text out;
+  if (begin < end) out.append(*this, begin, end);
+  return out;
+}
+
+char32_t next_code_point(std::string_view s, size_t& i) {
+  auto b = static_cast<uint8_t>(s[i++]);
+  int extra = b >= 0xF0 ? 3 : b >= 0xE0 ? 2 : b >= 0xC0 ? 1 : 0;
+  if (extra == 0 || i + static_cast<size_t>(extra) > s.size()) return b;
+  char32_t c = b & (0x3F >> extra);
+  for (int k = 0; k < extra; ++k) c = (c << 6) | (static_cast<uint8_t>(s[i++]) & 0x3F);
+  return c;
+}
+
+void append_utf8(std::string& out, char32_t c) {
+  auto put = [&](char32_t v) { out.push_back(static_cast<char>(v)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | (c >> 6)), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | (c >> 12)), put(0x80 | ((c >> 6) & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3F));
+    put(0x80 | ((c >> 6) & 0x3F)), put(0x80 | (c & 0x3F));
+  }
+}
+
+namespace {
+bool is_lead(char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }
+
+// glibc's built-in Unicode tables, independent of the process locale. Null where libc has none:
+// then only ASCII has case.
+locale_t unicode_locale() {
+  static const locale_t kLocale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  return kLocale;
+}
+
+bool has_class(char32_t c, int (*of_ascii)(wint_t), int (*of_locale)(wint_t, locale_t)) {
+  locale_t loc = unicode_locale();
+  if (c < 0x80 || loc == nullptr) return c < 0x80 && of_ascii(static_cast<wint_t>(c)) != 0;
+  return of_locale(static_cast<wint_t>(c), loc) != 0;
+}
+}  // namespace
+
+size_t count_code_points(std::string_view s) {
+  return static_cast<size_t>(std::count_if(s.begin(), s.end(), is_lead));
+}
+
+size_t code_point_offset(std::string_view s, size_t index) {
+  size_t i = 0;
+  for (; i < s.size(); ++i) {
+    if (is_lead(s[i]) && index-- == 0) return i;
+  }
+  return s.size();
+}
+
+bool is_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+bool is_alpha(char32_t c) { return has_class(c, iswalpha, iswalpha_l); }
+bool is_upper(char32_t c) { return has_class(c, iswupper, iswupper_l); }
+bool is_lower(char32_t c) { return has_class(c, iswlower, iswlower_l) || c == 0xDF; }
+
+char32_t to_upper(char32_t c) {
+  if (c < 0x80) return c >= 'a' && c <= 'z' ? c - 32 : c;
+  locale_t loc = unicode_locale();
+  return loc ? static_cast<char32_t>(towupper_l(static_cast<wint_t>(c), loc)) : c;
+}
+
+char32_t to_lower(char32_t c) {
+  if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
+  locale_t loc = unicode_locale();
+  return loc ? static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), loc)) : c;
+}
+
+Text change_case(const Text& s, Case how) {
+  Text out;
+  bool in_word = false, first = true;
+  size_t i = 0;
+  for (const Text::Run& run : s.runs()) {
+    std::string piece;
+    while (i < run.end) {
+      char32_t c = next_code_point(s.view(), i);
+      bool up = how == Case::upper || (how == Case::capitalize && first) ||
+                (how == Case::title && !in_word);
+      first = false;
+      if (how == Case::title) in_word = is_upper(c) || is_lower(c);
+      if (up && c == 0xDF) {  // ß is the one common letter whose capital is two
+        piece += how == Case::upper ? "SS" : "Ss";
+      } else {
+        append_utf8(piece, up ? to_upper(c) : to_lower(c));
+      }
+    }
+    out.append(piece, run.trusted);
+  }
+  return out;
+}
+
+namespace {
+template <typename Drop>
+ByteRange strip_where(std::string_view s, bool left, bool right, Drop drop) {
+  size_t begin = 0, end = s.size();
+  while (left && begin < end) {
+    size_t next = begin;
+    if (!drop(next_code_point(s, next))) break;
+    begin = next;
+  }
+  while (right && end > begin) {
+    size_t last = end - 1;
+    while (last > begin && !is_lead(s[last])) --last;
+    size_t next = last;
+    if (!drop(next_code_point(s, next))) break;
+    end = last;
+  }
+  return {begin, end};
+}
+}  // namespace
+
+ByteRange strip_range(std::string_view s, std::string_view chars, bool left, bool right) {
+  std::u32string set;
+  for (size_t i = 0; i < chars.size();) set.push_back(next_code_point(chars, i));
+  std::sort(set.begin(), set.end());
+  return strip_where(s, left, right,
+                     [&](char32_t c) { return std::binary_search(set.begin(), set.end(), c); });
+}
+
+ByteRange strip_space_range(std::string_view s, bool left, bool right) {
+  return strip_where(s, left, right, is_space);
+}
+
+size_t find_bytes(std::string_view s, std::string_view needle, size_t from) {
+  if (from > s.size()) return std::string_view::npos;
+  if (needle.empty()) return from;
+  // memmem is linear in glibc; std::string_view::find is quadratic on repetitive text.
+  const void* p = memmem(s.data() + from, s.size() - from, needle.data(), needle.size());
+  if (p == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(p) - s.data());
+}
+
+size_t rfind_bytes(std::string_view s, std::string_view needle) {
+  if (needle.empty()) return s.size();
+  // The reversed search keeps the linear bound.
+  std::string rs(s.rbegin(), s.rend()), rn(needle.rbegin(), needle.rend());
+  size_t at = find_bytes(rs, rn);
+  return at == std::string_view::npos ? at : s.size() - at - needle.size();
+}
+
+}  // namespace sluice::jinja

@@ -1,0 +1,74 @@
+// Text with provenance: UTF-8 bytes and, per byte range, whether they may be trusted (literals of
+// the template) or came from the request. Plus the code-point functions Python strings need.
+// Values; used on whichever thread renders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::jinja {
+
+class Text {
+ public:
+  struct Run {
+    size_t end;  // one past the last byte; the run starts where the previous one ends
+    bool trusted;
+  };
+
+  Text() = default;
+  Text(std::string bytes, bool trusted) : bytes_(std::move(bytes)) {
+    if (!bytes_.empty()) runs_.push_back({bytes_.size(), trusted});
+  }
+
+  const std::string& str() const { return bytes_; }
+  std::string_view view() const { return bytes_; }
+  size_t size() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+  const std::vector<Run>& runs() const { return runs_; }
+  // No byte came from the request.
+  bool trusted() const;
+
+  void append(std::string_view bytes, bool trusted);
+  void append(const Text& other) { append(other, 0, other.size()); }
+  // Bytes [begin, end) of `other`, which must not be *this.
+  void append(const Text& other, size_t begin, size_t end);
+  Text slice(size_t begin, size_t end) const;
+
+ private:
+  std::string bytes_;
+  std::vector<Run> runs_;  // ascending, adjacent runs differ in trust
+};
+
+// Decodes the code point at s[i] and moves i past it. Malformed bytes come out one by one.
+char32_t next_code_point(std::string_view s, size_t& i);
+void append_utf8(std::string& out, char32_t c);
+size_t count_code_points(std::string_view s);
+// Byte offset of code point `index`, or s.size() when there are fewer.
+size_t code_point_offset(std::string_view s, size_t index);
+
+bool is_space(char32_t c);  // str.isspace()
+bool is_alpha(char32_t c);
+bool is_upper(char32_t c);
+bool is_lower(char32_t c);
+char32_t to_upper(char32_t c);
+char32_t to_lower(char32_t c);
+
+enum class Case { upper, lower, capitalize, title };
+// Python's str.upper() and so on; provenance is kept byte range by byte range.
+Text change_case(const Text& s, Case how);
+
+// Byte range of s without leading/trailing code points for which `drop` holds.
+struct ByteRange {
+  size_t begin, end;
+};
+ByteRange strip_range(std::string_view s, std::string_view chars, bool left, bool right);
+ByteRange strip_space_range(std::string_view s, bool left, bool right);
+
+// First position of `needle` at or after `from`, npos if absent. Linear time for every input.
+size_t find_bytes(std::string_view s, std::string_view needle, size_t from = 0);
+size_t rfind_bytes(std::string_view s, std::string_view needle);
+
+}  // namespace sluice::jinja

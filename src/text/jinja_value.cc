@@ -1,0 +1,441 @@
+#include "text/jinja_value.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/str.h"
+
+namespace sluice::jinja {
+
+void Meter::step(uint64_t n) {
+  if (n > steps_) {
+    steps_ = 0;
+    fail("too many steps; the template does not end or the conversation is too long for it");
+  }
+  steps_ -= n;
+}
+
+void Meter::room(size_t bytes) const {
+  if (bytes > bytes_) fail("out of memory: a value or all values together are too large");
+}
+
+void Meter::take(size_t bytes) {
+  room(bytes);
+  bytes_ -= bytes;
+}
+
+void Meter::grow(Text& out, const Text& piece) const {
+  room(out.size() + piece.size());
+  out.append(piece);
+}
+
+void Meter::grow(Text& out, std::string_view piece, bool trusted) const {
+  room(out.size() + piece.size());
+  out.append(piece, trusted);
+}
+
+Value Value::boolean(bool b) {
+  Value v(Kind::boolean);
+  v.b_ = b;
+  return v;
+}
+Value Value::integer(int64_t i) {
+  Value v(Kind::integer);
+  v.i_ = i;
+  return v;
+}
+Value Value::real(double d) {
+  Value v(Kind::real);
+  v.d_ = d;
+  return v;
+}
+
+bool Value::is_seq(SeqKind k) const { return is(Kind::sequence) && seq().kind == k; }
+const Text& Value::text() const {
+  static const Text kNone;
+  return object_ ? as<StringObject>().text : kNone;
+}
+const std::vector<Value>& Value::items() const { return seq().items; }
+SeqObject& Value::seq() const { return as<SeqObject>(); }
+DictObject& Value::dict() const { return as<DictObject>(); }
+
+Value make_string(Meter& m, Text text, bool markup) {
+  auto s = std::make_shared<StringObject>();
+  m.scan(text.size());
+  s->charge(m, sizeof(StringObject) + text.size() + text.runs().size() * sizeof(Text::Run));
+  s->text = std::move(text);
+  s->markup = markup;
+  return {Kind::string, std::move(s)};
+}
+Value make_string(Meter& m, std::string text, bool trusted) {
+  return make_string(m, Text(std::move(text), trusted));
+}
+Value make_constant(Text text) {
+  auto s = std::make_shared<StringObject>();
+  s->text = std::move(text);
+  return {Kind::string, std::move(s)};
+}
+Value make_undefined(Meter& m, std::string why) {
+  auto s = std::make_shared<StringObject>();
+  s->charge(m, sizeof(StringObject) + why.size());
+  s->text = Text(std::move(why), true);
+  return {Kind::undefined, std::move(s)};
+}
+
+namespace {
+int depth_of(const Value& v) {
+  switch (v.kind()) {
+    case Kind::sequence:
+    case Kind::dict:
+    case Kind::function:
+    case Kind::loop:
+    case Kind::cycler:
+      return v.object()->depth;
+    default:
+      return 0;
+  }
+}
+
+void check_depth(const Meter& m, int depth) {
+  if (depth > kMaxValueDepth) m.fail("values are nested too deeply");
+}
+}  // namespace
+
+Value make_seq(Meter& m, std::vector<Value> items, SeqKind kind) {
+  auto s = std::make_shared<SeqObject>();
+  m.step(1 + items.size() / 8);
+  s->charge(m, sizeof(SeqObject) + items.size() * sizeof(Value));
+  for (const Value& v : items) s->depth = std::max(s->depth, depth_of(v) + 1);
+  check_depth(m, s->depth);
+  s->items = std::move(items);
+  s->kind = kind;
+  return {Kind::sequence, std::move(s)};
+}
+
+std::shared_ptr<DictObject> new_dict() { return std::make_shared<DictObject>(); }
+
+Value finish_dict(Meter& m, std::shared_ptr<DictObject> dict) {
+  m.step(1 + dict->items.size() / 8);
+  dict->charge(m, sizeof(DictObject) + dict->items.size() * 4 * sizeof(Value));
+  for (const auto& [k, v] : dict->items) {
+    dict->depth = std::max({dict->depth, depth_of(k) + 1, depth_of(v) + 1});
+  }
+  check_depth(m, dict->depth);
+  return {Kind::dict, std::move(dict)};
+}
+
+size_t DictObject::index_of(std::string_view key) const {
+  constexpr size_t kLinear = 12;
+  if (items.size() <= kLinear) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].first.is(Kind::string) && items[i].first.text().view() == key) return i;
+    }
+    return items.size();
+  }
+  for (; num_indexed_ < items.size(); ++num_indexed_) {
+    const Value& k = items[num_indexed_].first;
+    if (k.is(Kind::string)) index_.emplace(k.text().view(), num_indexed_);
+  }
+  auto it = index_.find(key);
+  return it == index_.end() ? items.size() : it->second;
+}
+
+const Value* DictObject::find(std::string_view key) const {
+  size_t i = index_of(key);
+  return i < items.size() ? &items[i].second : nullptr;
+}
+
+const Value* DictObject::find(Meter& m, const Value& key) const {
+  if (key.is(Kind::string)) return find(key.text().view());
+  if (!hashable(key)) m.fail(strf("unhashable type: '%s'", type_name(key)));
+  for (const auto& [k, v] : items) {
+    if (!k.is(Kind::string) && equals(m, k, key)) return &v;
+  }
+  return nullptr;
+}
+
+void DictObject::set(Meter& m, Value key, Value value) {
+  if (const Value* old = find(m, key)) {
+    *const_cast<Value*>(old) = std::move(value);
+  } else {
+    m.room(items.size() * 4 * sizeof(Value));
+    items.emplace_back(std::move(key), std::move(value));
+  }
+}
+
+Value* NamespaceObject::find(std::string_view name) {
+  for (auto& [k, v] : attrs) {
+    if (k == name) return &v;
+  }
+  return nullptr;
+}
+
+Value from_json(Meter& m, const json::value& v, int depth) {
+  if (depth >= kMaxValueDepth) m.fail("the request's JSON is nested too deeply");
+  m.step();
+  switch (v.kind()) {
+    case json::kind::null:
+      return Value::none();
+    case json::kind::bool_:
+      return Value::boolean(v.get_bool());
+    case json::kind::int64:
+      return Value::integer(v.get_int64());
+    case json::kind::uint64: {
+      uint64_t u = v.get_uint64();
+      if (u <= static_cast<uint64_t>(INT64_MAX)) return Value::integer(static_cast<int64_t>(u));
+      return {Kind::big_integer, make_string(m, std::to_string(u), true).shared()};
+    }
+    case json::kind::double_:
+      return Value::real(v.get_double());
+    case json::kind::string:
+      return make_string(m, std::string(v.get_string()), false);
+    case json::kind::array: {
+      std::vector<Value> items;
+      m.room(v.get_array().size() * sizeof(Value));
+      items.reserve(v.get_array().size());
+      for (const json::value& e : v.get_array()) items.push_back(from_json(m, e, depth + 1));
+      return make_seq(m, std::move(items));
+    }
+    case json::kind::object: {
+      auto dict = new_dict();
+      m.room(v.get_object().size() * 4 * sizeof(Value));
+      for (const auto& e : v.get_object()) {
+        Value key = make_string(m, std::string(e.key()), false);
+        dict->items.emplace_back(std::move(key), from_json(m, e.value(), depth + 1));
+      }
+      return finish_dict(m, std::move(dict));
+    }
+  }
+  return Value::none();
+}
+
+bool length_of(const Value& v, size_t& out) {
+  switch (v.kind()) {
+    case Kind::undefined:
+      out = 0;
+      return true;
+    case Kind::string:
+      out = count_code_points(v.text().view());
+      return true;
+    case Kind::sequence:
+      out = v.items().size();
+      return v.seq().kind != SeqKind::generator;
+    case Kind::dict:
+      out = v.dict().items.size();
+      return true;
+    case Kind::none:
+    case Kind::boolean:
+    case Kind::integer:
+    case Kind::big_integer:
+    case Kind::real:
+    case Kind::ns:
+    case Kind::macro:
+    case Kind::function:
+    case Kind::loop:
+    case Kind::cycler:
+    case Kind::joiner:
+      return false;
+  }
+  return false;
+}
+
+bool truthy(const Value& v) {
+  switch (v.kind()) {
+    case Kind::none:
+    case Kind::undefined:
+      return false;
+    case Kind::boolean:
+      return v.as_bool();
+    case Kind::integer:
+      return v.as_int() != 0;
+    case Kind::real:
+      return v.as_double() != 0;
+    case Kind::string:
+      return !v.text().empty();
+    default: {
+      size_t n = 1;
+      return !length_of(v, n) || n > 0;
+    }
+  }
+}
+
+namespace {
+bool equal_items(Meter& m, const std::vector<Value>& a, const std::vector<Value>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!equals(m, a[i], b[i])) return false;
+  }
+  return true;
+}
+
+bool equal_dicts(Meter& m, const DictObject& a, const DictObject& b) {
+  if (a.items.size() != b.items.size()) return false;
+  for (const auto& [k, v] : a.items) {
+    const Value* other = b.find(m, k);
+    if (!other || !equals(m, v, *other)) return false;
+  }
+  return true;
+}
+}  // namespace
+
+bool equals(Meter& m, const Value& a, const Value& b) {
+  m.step();
+  if (a.is_number() && b.is_number()) {
+    if (a.is_integral() && b.is_integral()) return a.as_int() == b.as_int();
+    return a.as_double() == b.as_double();
+  }
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Kind::undefined:
+    case Kind::none:
+      return true;
+    case Kind::string:
+    case Kind::big_integer:
+      if (a.text().size() != b.text().size()) return false;
+      m.scan(a.text().size());
+      return a.text().str() == b.text().str();
+    case Kind::sequence:
+      if (a.object() == b.object()) return true;
+      if (a.seq().kind != b.seq().kind || a.seq().kind == SeqKind::generator) return false;
+      return equal_items(m, a.items(), b.items());
+    case Kind::dict:
+      return a.object() == b.object() || equal_dicts(m, a.dict(), b.dict());
+    default:
+      return a.object() == b.object();
+  }
+}
+
+int compare(Meter& m, const Value& a, const Value& b) {
+  m.step();
+  auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2; };
+  if (a.is_integral() && b.is_integral()) return order(a.as_int(), b.as_int());
+  if (a.is_number() && b.is_number()) return order(a.as_double(), b.as_double());
+  if (a.is(Kind::string) && b.is(Kind::string)) {
+    m.scan(std::min(a.text().size(), b.text().size()));
+    return order(a.text().str().compare(b.text().str()), 0);
+  }
+  bool lists = a.is(Kind::sequence) && b.is(Kind::sequence) && a.seq().kind == b.seq().kind &&
+               (a.seq().kind == SeqKind::list || a.seq().kind == SeqKind::tuple);
+  if (lists) {
+    size_t n = std::min(a.items().size(), b.items().size());
+    for (size_t i = 0; i < n; ++i) {
+      if (!equals(m, a.items()[i], b.items()[i])) return compare(m, a.items()[i], b.items()[i]);
+    }
+    return order(a.items().size(), b.items().size());
+  }
+  for (const Value* v : {&a, &b}) {
+    if (v->is(Kind::undefined)) m.fail(v->text().str());
+  }
+  m.fail(strf("'%s' and '%s' cannot be ordered", type_name(a), type_name(b)));
+}
+
+bool contains(Meter& m, const Value& container, const Value& item) {
+  switch (container.kind()) {
+    case Kind::string:
+      if (!item.is(Kind::string)) {
+        m.fail(strf("'in <string>' requires string as left operand, not %s", type_name(item)));
+      }
+      m.scan(container.text().size());
+      return find_bytes(container.text().view(), item.text().view()) != std::string_view::npos;
+    case Kind::dict:
+      return container.dict().find(m, item) != nullptr;
+    case Kind::ns:
+      m.fail("argument of type 'Namespace' is not iterable");
+    default:
+      for (const Value& v : iterate(m, container)) {
+        if ((v.object() && v.object() == item.object()) || equals(m, v, item)) return true;
+      }
+      return false;
+  }
+}
+
+bool hashable(const Value& v) {
+  if (v.is(Kind::dict)) return false;
+  if (!v.is(Kind::sequence)) return true;
+  switch (v.seq().kind) {
+    case SeqKind::tuple:
+      return std::all_of(v.items().begin(), v.items().end(), hashable);
+    case SeqKind::range:
+    case SeqKind::generator:
+      return true;
+    case SeqKind::list:
+    case SeqKind::dict_keys:
+    case SeqKind::dict_values:
+    case SeqKind::dict_items:
+      return false;
+  }
+  return false;
+}
+
+const char* type_name(const Value& v) {
+  switch (v.kind()) {
+    case Kind::undefined:
+      return "Undefined";
+    case Kind::none:
+      return "NoneType";
+    case Kind::boolean:
+      return "bool";
+    case Kind::integer:
+    case Kind::big_integer:
+      return "int";
+    case Kind::real:
+      return "float";
+    case Kind::string:
+      return v.as<StringObject>().markup ? "Markup" : "str";
+    case Kind::sequence: {
+      static constexpr const char* kNames[] = {"list",      "tuple",       "range",     "generator",
+                                               "dict_keys", "dict_values", "dict_items"};
+      return kNames[static_cast<int>(v.seq().kind)];
+    }
+    case Kind::dict:
+      return "dict";
+    case Kind::ns:
+      return "Namespace";
+    case Kind::macro:
+      return "Macro";
+    case Kind::function:
+      return "function";
+    case Kind::loop:
+      return "LoopContext";
+    case Kind::cycler:
+      return "Cycler";
+    case Kind::joiner:
+      return "Joiner";
+  }
+  return "object";
+}
+
+std::vector<Value> iterate(Meter& m, const Value& v) {
+  switch (v.kind()) {
+    case Kind::undefined:
+      return {};
+    case Kind::sequence: {
+      SeqObject& s = v.seq();
+      m.step(1 + s.items.size() / 8);
+      if (s.kind != SeqKind::generator) return s.items;
+      size_t from = std::exchange(s.next, s.items.size());
+      return {s.items.begin() + static_cast<std::ptrdiff_t>(from), s.items.end()};
+    }
+    case Kind::dict: {
+      std::vector<Value> keys;
+      m.step(1 + v.dict().items.size() / 8);
+      for (const auto& e : v.dict().items) keys.push_back(e.first);
+      return keys;
+    }
+    case Kind::string: {
+      std::vector<Value> chars;
+      const Text& t = v.text();
+      m.room(t.size() * sizeof(Value));
+      for (size_t i = 0; i < t.size();) {
+        size_t begin = i;
+        next_code_point(t.view(), i);
+        chars.push_back(make_string(m, t.slice(begin, i)));
+      }
+      return chars;
+    }
+    default:
+      m.fail(strf("'%s' object is not iterable", type_name(v)));
+  }
+}
+
+}  // namespace sluice::jinja

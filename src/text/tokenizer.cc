@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/str.h"
 #include "text/unicode.h"
@@ -10,6 +11,54 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxText = size_t{1} << 30;  // offsets are 32 bits; no context is near
 constexpr char32_t kSpmSpace = 0x2581;
+
+// Words repeat: a piece seen before in the same text takes the tokens it gave then, out of the
+// output itself. Halves the time of long prose; short texts go without.
+class PieceCache {
+ public:
+  PieceCache(std::string_view text, std::vector<Token>& out) : text_(text), out_(out) {
+    if (text.size() >= kMinText) slots_.resize(kNumSlots);
+  }
+
+  // Appends the tokens of text[begin, begin + size) where they are known.
+  bool repeat(size_t begin, size_t size) {
+    if (!caches(size)) return false;
+    const Slot& slot = slot_of(begin, size);
+    if (slot.size != size || text_.substr(slot.begin, size) != text_.substr(begin, size)) {
+      return false;
+    }
+    for (uint32_t i = 0; i < slot.num_tokens; ++i) {
+      Token t = out_[slot.first + i];
+      out_.push_back(t);
+    }
+    return true;
+  }
+  // They are the tokens in the output from `first` on.
+  void remember(size_t begin, size_t size, size_t first) {
+    if (!caches(size)) return;
+    slot_of(begin, size) = {static_cast<uint32_t>(begin), static_cast<uint32_t>(size),
+                            static_cast<uint32_t>(first),
+                            static_cast<uint32_t>(out_.size() - first)};
+  }
+
+ private:
+  static constexpr size_t kMinText = 2048, kNumSlots = 4096, kMinPiece = 2, kMaxPiece = 48;
+  struct Slot {
+    uint32_t begin = 0, size = 0, first = 0, num_tokens = 0;
+  };
+
+  bool caches(size_t size) const {
+    return !slots_.empty() && size >= kMinPiece && size <= kMaxPiece;
+  }
+  Slot& slot_of(size_t begin, size_t size) {
+    return slots_[std::hash<std::string_view>()(text_.substr(begin, size)) % kNumSlots];
+  }
+
+  std::string_view text_;
+  std::vector<Token>& out_;
+  std::vector<Slot> slots_;
+};
+
 }  // namespace
 
 std::string_view Tokenizer::bytes(Token t) const {
@@ -109,67 +158,74 @@ void Tokenizer::encode_plain(std::string_view text,
                              Scratch& scratch,
                              std::vector<Token>& out) const {
   if (text.empty()) return;
-  switch (spec_.kind) {
-    case VocabSpec::Kind::bpe:
-      return encode_bpe(text, scratch, out);
-    case VocabSpec::Kind::spm:
-      return encode_spm(text, scratch, out);
+  std::string changed;
+  if (spec_.kind == VocabSpec::Kind::bpe) {
+    if (pre_->nfc) {
+      if (std::optional<std::string> normal = to_nfc(text)) text = changed = std::move(*normal);
+    }
+    pre_tokenize(*pre_, text, scratch.ends);
+  } else {
+    if (spec_.add_space_prefix) text = changed.append(" ").append(text);
+    split_spm_words(text, scratch.ends);
   }
-}
-
-void Tokenizer::encode_bpe(std::string_view text, Scratch& scratch, std::vector<Token>& out) const {
-  std::optional<std::string> normal;
-  if (pre_->nfc) normal = to_nfc(text);
-  if (normal) text = *normal;
-  pre_tokenize(*pre_, text, scratch.ends);
+  PieceCache cache(text, out);
   size_t begin = 0;
   for (uint32_t end : scratch.ends) {
     std::string_view piece = text.substr(begin, end - begin);
-    begin = end;
-    if (pre_->ignore_merges) {
-      if (auto it = whole_.find(piece); it != whole_.end()) {
-        out.push_back(it->second);
-        continue;
+    if (!cache.repeat(begin, piece.size())) {
+      size_t first = out.size();
+      if (spec_.kind == VocabSpec::Kind::bpe) {
+        encode_bpe_piece(piece, scratch, out);
+      } else {
+        encode_spm_piece(piece, scratch, out);
       }
+      cache.remember(begin, piece.size(), first);
     }
-    scratch.symbols.clear();
-    for (char c : piece) {
-      // A byte without a token is left out before merging, as training did.
-      Token t = byte_tokens_[static_cast<uint8_t>(c)];
-      if (t != kNoToken) scratch.symbols.push_back(t);
-    }
-    merge_pairs(pairs_, scratch.symbols, nullptr, scratch.merge);
-    out.insert(out.end(), scratch.symbols.begin(), scratch.symbols.end());
+    begin = end;
   }
 }
 
-void Tokenizer::encode_spm(std::string_view text, Scratch& scratch, std::vector<Token>& out) const {
-  std::string prefixed;
-  if (spec_.add_space_prefix) {
-    prefixed.reserve(text.size() + 1);
-    prefixed += ' ';
-    prefixed += text;
-    text = prefixed;
+void Tokenizer::encode_bpe_piece(std::string_view piece,
+                                 Scratch& scratch,
+                                 std::vector<Token>& out) const {
+  if (pre_->ignore_merges) {
+    if (auto it = whole_.find(piece); it != whole_.end()) return out.push_back(it->second);
   }
   scratch.symbols.clear();
-  scratch.sources.clear();
+  for (char c : piece) {
+    // A byte without a token is left out before merging, as training did.
+    Token t = byte_tokens_[static_cast<uint8_t>(c)];
+    if (t != kNoToken) scratch.symbols.push_back(t);
+  }
+  merge_pairs(pairs_, scratch.symbols, nullptr, scratch.merge);
+  out.insert(out.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+void Tokenizer::split_spm_words(std::string_view text, std::vector<uint32_t>& ends) const {
+  ends.clear();
   bool after_space = true;
-  for (size_t pos = 0; pos < text.size();) {
+  for (size_t pos = 0; pos < text.size() && split_words_;) {
     CodePoint p = code_point_at(text, pos);
-    char32_t c = p.value == ' ' ? kSpmSpace : p.value;
-    if (c == kSpmSpace && !after_space && split_words_) emit_spm_word(text, scratch, out);
-    after_space = c == kSpmSpace;
-    auto it = chars_.find(c);
+    bool space = p.value == ' ' || p.value == kSpmSpace;
+    if (space && !after_space) ends.push_back(static_cast<uint32_t>(pos));
+    after_space = space;
+    pos += p.size;
+  }
+  ends.push_back(static_cast<uint32_t>(text.size()));
+}
+
+void Tokenizer::encode_spm_piece(std::string_view piece,
+                                 Scratch& scratch,
+                                 std::vector<Token>& out) const {
+  scratch.symbols.clear();
+  scratch.sources.clear();
+  for (size_t pos = 0; pos < piece.size();) {
+    CodePoint p = code_point_at(piece, pos);
+    auto it = chars_.find(p.value == ' ' ? kSpmSpace : p.value);
     scratch.symbols.push_back(it == chars_.end() ? kNoToken : it->second);
     scratch.sources.push_back(static_cast<uint32_t>(pos));
     pos += p.size;
   }
-  emit_spm_word(text, scratch, out);
-}
-
-void Tokenizer::emit_spm_word(std::string_view text,
-                              Scratch& scratch,
-                              std::vector<Token>& out) const {
   merge_pairs(pairs_, scratch.symbols, &scratch.sources, scratch.merge);
   bool unknown_open = false;  // adjacent unknown characters are one unknown token
   for (size_t i = 0; i < scratch.symbols.size(); ++i) {
@@ -180,7 +236,7 @@ void Tokenizer::emit_spm_word(std::string_view text,
       continue;
     }
     size_t at = scratch.sources[i];
-    std::string_view character = text.substr(at, code_point_at(text, at).size);
+    std::string_view character = piece.substr(at, code_point_at(piece, at).size);
     auto has_token = [&](char c) { return byte_tokens_[static_cast<uint8_t>(c)] != kNoToken; };
     if (std::all_of(character.begin(), character.end(), has_token)) {
       for (char c : character) out.push_back(byte_tokens_[static_cast<uint8_t>(c)]);
@@ -190,8 +246,6 @@ void Tokenizer::emit_spm_word(std::string_view text,
       unknown_open = true;
     }
   }
-  scratch.symbols.clear();
-  scratch.sources.clear();
 }
 
 }  // namespace sluice

@@ -71,12 +71,14 @@ class Tokenizer {
 
   explicit Tokenizer(VocabSpec spec);
   Result<void> check_spec() const;
-  Result<void> index_tokens();
+  void index_tokens();
   std::string token_bytes(Token t) const;
   void collect_specials();
   void collect_eog();
   Result<void> build_bpe();
   Result<void> build_spm();
+  Result<std::vector<Token>> index_spm_pieces();
+  void build_spm_pairs(const std::vector<Token>& pieces);
   bool mergeable(Token t) const { return spec_.types[t] == TokenType::normal; }
 
   Result<std::vector<Token>> encode_runs(std::string_view text,
@@ -84,9 +86,9 @@ class Tokenizer {
                                          bool first_trusted,
                                          EncodeOptions options) const;
   void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
-  void encode_bpe(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
-  void encode_spm(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
-  void emit_spm_word(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
+  void encode_bpe_piece(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
+  void encode_spm_piece(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
+  void split_spm_words(std::string_view text, std::vector<uint32_t>& ends) const;
 
   VocabSpec spec_;                  // merges and scores are dropped once built
   std::string bytes_;               // of all tokens, end to end

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::make(VocabSpec spec) {
   if (spec.types.empty()) spec.types.assign(spec.tokens.size(), TokenType::normal);
   std::unique_ptr<Tokenizer> t(new Tokenizer(std::move(spec)));
   if (auto ok = t->check_spec(); !ok) return ok.error();
-  if (auto ok = t->index_tokens(); !ok) return ok.error();
+  t->index_tokens();
   t->collect_specials();
   t->collect_eog();
   auto built = t->spec_.kind == VocabSpec::Kind::bpe ? t->build_bpe() : t->build_spm();
@@ -136,7 +136,7 @@ std::string Tokenizer::token_bytes(Token t) const {
   return out;
 }
 
-Result<void> Tokenizer::index_tokens() {
+void Tokenizer::index_tokens() {
   by_spelling_.reserve(spec_.tokens.size());
   bytes_at_.reserve(spec_.tokens.size() + 1);
   for (Token t = 0; t < size(); ++t) {
@@ -147,13 +147,12 @@ Result<void> Tokenizer::index_tokens() {
     if (!fresh && mergeable(t) && !mergeable(it->second)) it->second = t;
   }
   bytes_at_.push_back(static_cast<uint32_t>(bytes_.size()));
-  return {};
 }
 
 void Tokenizer::collect_specials() {
   for (Token t = 0; t < size(); ++t) {
     const TokenType type = spec_.types[t];
-    if (type != TokenType::control && type != TokenType::user_defined) continue;
+    if (type == TokenType::normal || type == TokenType::unused || type == TokenType::byte) continue;
     std::string_view text = bytes(t);
     if (text.empty() || !valid_utf8(text)) continue;
     specials_.add(text, t, type == TokenType::user_defined && all_white_space(text));
@@ -223,12 +222,18 @@ Result<void> Tokenizer::build_spm() {
   for (float s : spec_.scores) {
     if (std::isnan(s)) return Error{400, "the vocabulary has a score that is not a number"};
   }
-  std::vector<float> order = spec_.scores;  // descending: a score's place is its rank
-  std::sort(order.begin(), order.end(), std::greater<>());
-  order.erase(std::unique(order.begin(), order.end()), order.end());
+  Result<std::vector<Token>> pieces = index_spm_pieces();
+  if (!pieces) return pieces.error();
+  if (spec_.unk == kNoToken && std::find(std::begin(byte_tokens_), std::end(byte_tokens_),
+                                         kNoToken) != std::end(byte_tokens_)) {
+    return Error{400, "the vocabulary has neither all 256 byte tokens nor an unknown token"};
+  }
+  build_spm_pairs(*pieces);
+  return {};
+}
 
-  // Pieces that merging may build, and every character in them.
-  Token next_symbol = size();
+// Finds byte tokens, single characters, and the longer pieces that merging may build (returned).
+Result<std::vector<Token>> Tokenizer::index_spm_pieces() {
   split_words_ = true;
   std::vector<Token> pieces;
   for (Token t = 0; t < size(); ++t) {
@@ -248,6 +253,7 @@ Result<void> Tokenizer::build_spm() {
       split_words_ = split_words_ && !space_after_text(s);
     }
   }
+  Token next_symbol = size();
   for (Token t : pieces) {
     const std::string& s = spec_.tokens[t];
     for (size_t pos = 0; pos < s.size();) {
@@ -256,18 +262,20 @@ Result<void> Tokenizer::build_spm() {
       pos += p.size;
     }
   }
-  if (spec_.unk == kNoToken && std::find(std::begin(byte_tokens_), std::end(byte_tokens_),
-                                         kNoToken) != std::end(byte_tokens_)) {
-    return Error{400, "the vocabulary has neither all 256 byte tokens nor an unknown token"};
-  }
+  return pieces;
+}
 
+// Every way to make a piece of two symbols, ranked by the piece's score.
+void Tokenizer::build_spm_pairs(const std::vector<Token>& pieces) {
+  std::vector<float> order = spec_.scores;  // descending: a score's place is its rank
+  std::sort(order.begin(), order.end(), std::greater<>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
   auto symbol = [&](std::string_view s) -> Token {
     CodePoint p = code_point_at(s, 0);
     if (p.size == s.size()) return chars_.at(p.value);
     auto it = by_spelling_.find(s);
     return it != by_spelling_.end() && mergeable(it->second) ? it->second : kNoToken;
   };
-  // Every way to make a piece of two symbols.
   std::vector<PairTable::Entry> entries;
   for (Token t : pieces) {
     const std::string_view s = spec_.tokens[t];
@@ -282,7 +290,6 @@ Result<void> Tokenizer::build_spm() {
   }
   pairs_ = PairTable(entries.size());
   for (const PairTable::Entry& e : entries) pairs_.insert(e);
-  return {};
 }
 
 }  // namespace sluice

@@ -322,6 +322,33 @@ TEST(SpmTokenizer, MergingNeverMakesSpecialTokens) {
   EXPECT_EQ(encode(*t, "<s>", true), (Tokens{s}));
 }
 
+// Long texts reuse the tokens of words they have had; the ids must not show it.
+TEST(Tokenizer, RepeatedWordsGiveTheSameTokens) {
+  SmallBpe bpe;
+  bpe.merge("a", "b"), bpe.merge("Ġ", "ab"), bpe.merge("c", "c");
+  SmallSpm spm;
+  for (const char* s : {"a", "b", "▁", "▁a", "ab", "▁ab", "aa"}) spm.add(s, -float(s[0]));
+  std::vector<std::unique_ptr<Tokenizer>> tokenizers;
+  tokenizers.push_back(bpe.make());
+  tokenizers.push_back(spm.make());
+  std::vector<std::string> words;
+  for (int i = 0; i < 400; ++i) {
+    std::string word = " ";
+    for (int k = i; k > 0; k /= 4) word += "abcx"[k % 4];
+    words.push_back(word + (i % 3 == 0 ? "\xC3\xA9" : "z"));
+  }
+  for (const auto& t : tokenizers) {
+    std::string text;
+    Tokens expected;
+    for (size_t i = 0; i < 3000; ++i) {
+      const std::string& word = words[i * i % words.size()];
+      text += word;
+      for (Token id : encode(*t, word)) expected.push_back(id);
+    }
+    EXPECT_EQ(encode(*t, text), expected);
+  }
+}
+
 // Each of these is one pre-token (or one run of white space): anything quadratic would not end.
 TEST(Tokenizer, OneMebibyteOfOneCharacter) {
   SmallSpm spm;
@@ -334,8 +361,7 @@ TEST(Tokenizer, OneMebibyteOfOneCharacter) {
     v.add("<|end|>", TokenType::control);
     tokenizers.push_back(v.make());
   }
-  for (const char* unit : {"a", " ", "\n", "7", "!", "'", "<", " \n", "a ", "\xE6\x88\x91",
-                           "\xCC\x81", "\xCC\xA3\xCC\x81", "\xF0\x9F\xA6\x99"}) {
+  for (const char* unit : {"a", " ", "\n", "7", "<", "\xE6\x88\x91", "\xCC\xA3\xCC\x81"}) {
     std::string text;
     while (text.size() < (1u << 20)) text += unit;
     for (const auto& t : tokenizers) {

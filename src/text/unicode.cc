@@ -117,6 +117,20 @@ size_t compose(std::vector<Unit>& units) {
   return out;
 }
 
+bool nfc_suspect(char32_t c) { return run_value(kNfcSuspectRuns, 1, c) != 0; }
+
+void append_nfc(std::string_view text, std::vector<Unit>& units, std::string& out) {
+  units.clear();
+  for (size_t pos = 0; pos < text.size();) {
+    CodePoint p = code_point_at(text, pos);
+    append_decomposed(p.value, units);
+    pos += p.size;
+  }
+  sort_marks(units);
+  size_t n = compose(units);
+  for (size_t i = 0; i < n; ++i) append_utf8(out, units[i].c);
+}
+
 }  // namespace
 
 CharClass char_class(char32_t c) { return static_cast<CharClass>(run_value(kClassRuns, 3, c)); }
@@ -204,29 +218,32 @@ std::optional<size_t> first_invalid_utf8(std::string_view s) {
 }
 
 std::optional<std::string> to_nfc(std::string_view text) {
-  bool suspect = false;
-  for (size_t pos = 0; pos < text.size() && !suspect;) {
-    if (static_cast<uint8_t>(text[pos]) < 0xCC) {  // below U+0300 nothing changes
-      ++pos;
+  // Only runs of suspects change, each together with the character before it: what is no suspect
+  // does not join what precedes it.
+  std::string out;
+  std::vector<Unit> units;
+  size_t done = 0;      // text[0, done) is in out
+  size_t previous = 0;  // where the character before pos starts
+  for (size_t pos = 0; pos < text.size();) {
+    if (static_cast<uint8_t>(text[pos]) < 0xCC) {  // below U+0300 nothing is suspect
+      previous = pos++;
+      while (pos < text.size() && (static_cast<uint8_t>(text[pos]) & 0xC0) == 0x80) ++pos;
       continue;
     }
     CodePoint p = code_point_at(text, pos);
-    suspect = run_value(kNfcSuspectRuns, 1, p.value) != 0;
-    pos += p.size;
+    if (!nfc_suspect(p.value)) {
+      previous = pos;
+      pos += p.size;
+      continue;
+    }
+    size_t begin = std::max(done, previous);
+    while (p.size != 0 && nfc_suspect(p.value)) p = code_point_at(text, pos += p.size);
+    out.append(text, done, begin - done);
+    append_nfc(text.substr(begin, pos - begin), units, out);
+    done = previous = pos;
   }
-  if (!suspect) return std::nullopt;
-  std::vector<Unit> units;
-  units.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) {
-    CodePoint p = code_point_at(text, pos);
-    append_decomposed(p.value, units);
-    pos += p.size;
-  }
-  sort_marks(units);
-  size_t n = compose(units);
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < n; ++i) append_utf8(out, units[i].c);
+  if (done == 0) return std::nullopt;
+  out.append(text, done);
   if (out == text) return std::nullopt;
   return out;
 }

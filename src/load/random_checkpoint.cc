@@ -251,13 +251,17 @@ Result<std::string> read_small_file(const std::string& path) {
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& config_json_path,
                                                       Format format,
                                                       uint64_t seed) {
-  auto at_path = [&](const Error& e) {
-    return Error{e.code, quoted(config_json_path, 400) + ": " + e.message};
-  };
   auto text = read_small_file(config_json_path);
-  if (!text) return at_path(text.error());
-  auto config = parse_hf_config(*text);
-  if (!config) return at_path(config.error());
+  if (!text) return Error{text.error().code, quoted(config_json_path, 400) + ": " + text.error().message};
+  return random_checkpoint_from_text(*text, config_json_path, format, seed);
+}
+
+Result<std::unique_ptr<Checkpoint>> random_checkpoint_from_text(std::string_view config_json,
+                                                                const std::string& origin,
+                                                                Format format,
+                                                                uint64_t seed) {
+  auto config = parse_hf_config(config_json);
+  if (!config) return Error{config.error().code, quoted(origin, 400) + ": " + config.error().message};
   return std::unique_ptr<Checkpoint>(std::make_unique<RandomCheckpoint>(*config, format, seed));
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "tensor/checkpoint.h"
@@ -17,5 +18,10 @@ namespace sluice {
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& config_json_path,
                                                       Format format,
                                                       uint64_t seed);
+// The same from the text of a config.json; `origin` names it in errors.
+Result<std::unique_ptr<Checkpoint>> random_checkpoint_from_text(std::string_view config_json,
+                                                                const std::string& origin,
+                                                                Format format,
+                                                                uint64_t seed);
 
 }  // namespace sluice

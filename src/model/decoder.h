@@ -38,6 +38,7 @@ class Decoder final : public Model {
 
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return weight_bytes_; }
+  size_t step_bytes() const override { return weight_bytes_ - (output_ ? embed_.bytes : 0); }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
   void reserve(Backend& backend, int max_tokens, int max_outputs) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;

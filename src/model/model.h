@@ -38,6 +38,8 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
   virtual size_t weight_bytes() const = 0;
+  // Bytes of weights that a step with one output row reads: all but an untied embedding table.
+  virtual size_t step_bytes() const = 0;
   // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them.
   virtual size_t scratch_bytes(int max_tokens, int max_outputs) const = 0;
   virtual void reserve(Backend& backend, int max_tokens, int max_outputs) = 0;

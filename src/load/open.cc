@@ -1,0 +1,105 @@
+#include "load/open.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/str.h"
+#include "load/embedded.h"
+#include "load/random_checkpoint.h"
+#include "load/vocab.h"
+#include "tensor/formats/all.h"
+#include "tensor/gguf.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr std::string_view kDefaultModel = "smollm2";
+constexpr const char* kDefaultFile = "SmolLM2-135M-Instruct.Q4_1.gguf";
+constexpr off_t kDefaultBytes = 98362432;
+
+// Runs the script that gets and checks the default model; its progress goes to stderr.
+Result<void> fetch_default_model() {
+  std::string script;
+  for (const EmbeddedFile& f : embedded_scripts()) script.append(f.text).append("\n");
+  pid_t child = fork();
+  if (child < 0) return Error{500, strf("cannot start bash: %s", std::strerror(errno))};
+  if (child == 0) {
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    execlp("bash", "bash", "-c", script.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  // The script has said what was wrong and where to put the file by hand.
+  return Error{404, strf("the default model is not at %s and could not be fetched", default_model_path().c_str())};
+}
+
+Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape, const std::string& format, uint64_t seed) {
+  const FormatInfo* f = find_format(format);
+  if (!f) return Error{400, strf("unknown format %s for random weights", quoted(format).c_str())};
+  std::string known;
+  for (const EmbeddedFile& e : embedded_shapes()) {
+    std::string_view stem = e.name.substr(0, e.name.size() - std::string_view(".json").size());
+    if (stem == shape || e.name == shape) {
+      return random_checkpoint_from_text(e.text, std::string(e.name), f->format, seed);
+    }
+    known.append(known.empty() ? "" : ", ").append(stem);
+  }
+  if (access(shape.c_str(), F_OK) != 0) {
+    return Error{404, strf("random:%s: no such shape or file; shapes: %s", shape.c_str(), known.c_str())};
+  }
+  return random_checkpoint(shape, f->format, seed);
+}
+
+}  // namespace
+
+std::string default_model_path() {
+  auto env = [](const char* name) -> std::string {
+    const char* v = std::getenv(name);
+    return v ? v : "";
+  };
+  std::string cache = env("SLUICE_CACHE");
+  if (cache.empty()) {
+    std::string base = env("XDG_CACHE_HOME");
+    if (base.empty()) base = env("HOME") + "/.cache";
+    cache = base + "/sluice";
+  }
+  return cache + "/models/" + kDefaultFile;
+}
+
+Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name, const std::string& format, uint64_t seed) {
+  if (name.empty()) return Error{400, "no model given: smollm2, a .gguf file, or random:SHAPE"};
+  if (name.starts_with("random:")) return open_random(name.substr(7), format, seed);
+  if (name != kDefaultModel) return open_gguf(name);
+  std::string path = default_model_path();
+  struct stat st = {};
+  if (stat(path.c_str(), &st) != 0 || st.st_size != kDefaultBytes) {
+    if (auto ok = fetch_default_model(); !ok) return ok.error();
+  }
+  return open_gguf(path);
+}
+
+bool has_vocabulary(const Checkpoint& checkpoint) { return checkpoint.meta().has("tokenizer.ggml.tokens"); }
+
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint) {
+  Result<VocabSpec> spec = vocab_from_meta(checkpoint.meta());
+  if (!spec) return spec.error();
+  return Tokenizer::make(std::move(*spec));
+}
+
+Result<std::optional<ChatTemplate>> load_chat_template(const Checkpoint& checkpoint) {
+  const std::string* source = checkpoint.meta().string("tokenizer.chat_template");
+  if (!source) return std::optional<ChatTemplate>();
+  Result<ChatTemplate> chat = ChatTemplate::parse(*source);
+  if (!chat) return chat.error();
+  return std::optional<ChatTemplate>(std::move(*chat));
+}
+
+}  // namespace sluice

@@ -1,0 +1,76 @@
+// Runs requests to their end and collects what they gave: the command line's, the benchmarks' and the
+// tests' way to use an engine. The engine thread only queues events; text is made by the caller.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mailbox.h"
+#include "base/result.h"
+#include "engine/engine.h"
+#include "runtime/text_stream.h"
+
+namespace sluice {
+
+// A scored token and the most likely ones in its place.
+struct ScoredToken {
+  TopLogprob token;
+  std::vector<TopLogprob> top;
+};
+
+struct ChoiceOutput {
+  std::vector<Token> tokens;
+  std::string text;
+  std::vector<ScoredToken> logprobs;
+  Finish finish = Finish::none;
+  SeqTiming timing;
+  std::vector<Time> token_times;
+};
+
+struct RequestOutput {
+  std::optional<Error> refused;
+  std::vector<ChoiceOutput> choices;
+  std::vector<ScoredToken> prompt_logprobs;  // from the second prompt token on
+  int num_terminal = 0;                      // terminal events seen: one, always
+};
+
+class Collector {
+ public:
+  // `tokenizer` may be null: tokens only. on_text(request, choice, text) sees text as it comes.
+  Collector(Engine& engine, const Tokenizer* tokenizer);
+
+  using OnText = std::function<void(size_t request, int choice, const std::string& text)>;
+  // Called after each batch of events with the number of requests done.
+  using OnProgress = std::function<void(size_t num_done, uint64_t num_tokens)>;
+
+  // Adds a request; returns its index. May be called while others run.
+  size_t submit(Request request, TextStream::Options text = {});
+  // Until all submitted requests have ended.
+  void wait(const OnText& on_text = {}, const OnProgress& on_progress = {});
+  RequestId id(size_t index) const { return ids_[index]; }
+  const std::vector<RequestOutput>& outputs() const { return outputs_; }
+
+ private:
+  struct Delivery {
+    size_t index;
+    std::optional<Error> refused;
+    Event event;
+    std::vector<TopLogprob> top, prompt;
+  };
+  class ToBox;
+  void take(Delivery& delivery, const OnText& on_text);
+
+  Engine& engine_;
+  const Tokenizer* tokenizer_;
+  std::shared_ptr<Mailbox<Delivery>> box_;
+  std::vector<RequestOutput> outputs_;
+  std::vector<RequestId> ids_;
+  std::vector<std::vector<TextStream>> streams_;
+  size_t num_done_ = 0;
+  uint64_t num_tokens_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,86 @@
+// A model ready to take requests: checkpoint, tokeniser, backend, executor and engine, assembled
+// from options. Refuses before it loads when memory does not suffice. Made and destroyed by one
+// thread; engine() and tokenizer() may then be used by any.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/trace.h"
+#include "engine/engine.h"
+#include "exec/model_executor.h"
+#include "load/open.h"
+#include "model/model.h"
+#include "runtime/options.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace sluice {
+
+// Where the memory goes, known from headers alone.
+struct Ledger {
+  size_t weights = 0, kv = 0, workspace = 0, available = 0;
+  size_t kv_per_token = 0;
+  int ctx = 0, num_blocks = 0, full_sequences = 0;  // sequences of ctx positions that fit at once
+};
+
+// Free memory for this process: the smaller of the system's and the control group's.
+size_t available_memory();
+
+class Session {
+ public:
+  // `progress` is called while weights load.
+  static Result<std::unique_ptr<Session>> open(const EngineOptions& options,
+                                               std::function<void(size_t, size_t)> progress = {});
+  ~Session();
+
+  Engine& engine() { return *engine_; }
+  const Clock& clock() const { return clock_; }
+  const Model& model() const { return *model_; }
+  const Backend& backend() const { return *backend_; }
+  const Ledger& ledger() const { return ledger_; }
+  const EngineOptions& options() const { return options_; }
+  // Null for random weights, which have no vocabulary.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
+  // Seconds from open() to ready, and how many bytes of weights were loaded.
+  double load_seconds() const { return load_seconds_; }
+
+  // The last line of a trace file needs writing out; called by the destructor too.
+  Result<void> write_trace();
+  // Step reports since the last call, for benchmarks. Kept only after keep_reports().
+  void keep_reports() { keep_reports_ = true; }
+  std::vector<StepReport> take_reports();
+
+ private:
+  Session() = default;
+  Result<void> plan_memory(const ModelShape& shape, size_t weights);
+  Result<void> start(std::function<void(size_t, size_t)> progress);
+  void observe(const StepReport& report, const StepPlan& plan);
+
+  EngineOptions options_;
+  RealClock clock_;
+  std::unique_ptr<Trace> trace_;
+  TraceTrack* engine_track_ = nullptr;
+  TraceTrack* device_track_ = nullptr;
+  Ledger ledger_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> template_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelExecutor> executor_;
+  std::unique_ptr<Engine> engine_;
+  double load_seconds_ = 0;
+  bool keep_reports_ = false;
+  std::mutex reports_mutex_;
+  std::vector<StepReport> reports_;
+};
+
+}  // namespace sluice

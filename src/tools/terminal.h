@@ -1,0 +1,38 @@
+// What people see while they wait: one line on stderr, rewritten in place, only on a terminal.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "runtime/session.h"
+
+namespace sluice {
+
+class StatusLine {
+ public:
+  explicit StatusLine(bool enabled = true);
+  ~StatusLine() { clear(); }
+  // At most ten times a second, unless `force`.
+  void show(const std::string& text, bool force = false);
+  void clear();
+  bool enabled() const { return enabled_; }
+
+ private:
+  bool enabled_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+bool stderr_is_terminal();
+std::string dim(const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
+std::string progress_bar(double fraction, int width = 24);
+
+// Opens a session with a loading bar, and prints the ledger unless quiet.
+Result<std::unique_ptr<Session>> open_session(const EngineOptions& options);
+
+// The whole of a file, or of stdin for "-". Invalid UTF-8 is an error.
+Result<std::string> read_text(const std::string& path);
+
+}  // namespace sluice

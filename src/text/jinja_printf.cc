@@ -181,104 +181,137 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
   return pad(m, Text(n.sign + n.digits, true), width, align ? align : '>', fill);
 }
 
-Text percent_format(Meter& m, const Text& format, const Value& arg) {
-  m.scan(format.size());
-  bool tuple = arg.is_seq(SeqKind::tuple);
-  size_t next_arg = 0;
-  auto take = [&]() -> Value {
-    if (tuple ? next_arg >= arg.items().size() : next_arg > 0) {
-      m.fail("not enough arguments for format string");
-    }
-    ++next_arg;
-    return tuple ? arg.items()[next_arg - 1] : arg;
-  };
-  Text out;
-  std::string_view f = format.view();
-  for (size_t i = 0; i < f.size();) {
-    size_t percent = std::min(f.find('%', i), f.size());
-    m.grow(out, format.slice(i, percent));
-    if (percent == f.size()) break;
-    i = percent + 1;
-    if (i < f.size() && f[i] == '%') {
-      m.grow(out, "%", true);
-      ++i;
-      continue;
-    }
-    std::optional<Value> v;
-    if (i < f.size() && f[i] == '(') {
-      size_t close = f.find(')', i);
-      if (close == std::string_view::npos) m.fail("incomplete format key");
-      if (!arg.is(Kind::dict)) m.fail("format requires a mapping");
-      const Value* found = arg.dict().find(f.substr(i + 1, close - i - 1));
-      if (!found) m.fail("format key not found: " + quoted(f.substr(i + 1, close - i - 1)));
-      v = *found;
-      next_arg = 1;
-      i = close + 1;
-    }
-    bool left = false, zero = false;
-    NumberStyle style;
-    for (; i < f.size() && std::string_view("-+ #0").find(f[i]) != std::string_view::npos; ++i) {
-      left |= f[i] == '-';
-      zero |= f[i] == '0';
-      style.alternate |= f[i] == '#';
-      if (f[i] == '+' || (f[i] == ' ' && style.sign != '+')) style.sign = f[i];
-    }
-    auto count = [&]() -> size_t {
-      if (i >= f.size() || f[i] != '*') return parse_count(m, f, i);
-      ++i;
-      Value n = take();
-      if (!n.is_integral()) m.fail("* wants int");
-      left |= n.as_int() < 0;
-      if (n.as_int() < -static_cast<int64_t>(kMaxWidth) ||
-          n.as_int() > static_cast<int64_t>(kMaxWidth)) {
-        m.fail("format width too large");
+namespace {
+
+// One rendering of a '%' format string.
+class PercentFormat {
+ public:
+  PercentFormat(Meter& m, const Text& format, const Value& arg)
+      : m_(m), format_(format), f_(format.view()), arg_(arg), tuple_(arg.is_seq(SeqKind::tuple)) {}
+
+  Text run() {
+    m_.scan(format_.size());
+    Text out;
+    while (i_ < f_.size()) {
+      size_t percent = std::min(f_.find('%', i_), f_.size());
+      m_.grow(out, format_.slice(i_, percent));
+      if (percent == f_.size()) break;
+      i_ = percent + 1;
+      m_.step();
+      if (i_ < f_.size() && f_[i_] == '%') {
+        m_.grow(out, format_.slice(i_, i_ + 1));
+        ++i_;
+      } else {
+        m_.grow(out, conversion());
       }
-      return static_cast<size_t>(std::abs(n.as_int()));
-    };
+    }
+    size_t given = tuple_ ? arg_.items().size() : arg_.is(Kind::dict) ? next_arg_ : 1;
+    if (next_arg_ < given) m_.fail("not all arguments converted during string formatting");
+    return out;
+  }
+
+ private:
+  Value take() {
+    if (tuple_ ? next_arg_ >= arg_.items().size() : next_arg_ > 0) {
+      m_.fail("not enough arguments for format string");
+    }
+    ++next_arg_;
+    return tuple_ ? arg_.items()[next_arg_ - 1] : arg_;
+  }
+
+  // %(name)s
+  std::optional<Value> named() {
+    if (i_ >= f_.size() || f_[i_] != '(') return std::nullopt;
+    size_t close = f_.find(')', i_);
+    if (close == std::string_view::npos) m_.fail("incomplete format key");
+    if (!arg_.is(Kind::dict)) m_.fail("format requires a mapping");
+    std::string_view key = f_.substr(i_ + 1, close - i_ - 1);
+    const Value* found = arg_.dict().find(key);
+    if (!found) m_.fail("format key not found: " + quoted(key));
+    next_arg_ = 1;
+    i_ = close + 1;
+    return *found;
+  }
+
+  // A width or precision, which `*` takes from the arguments.
+  size_t count() {
+    if (i_ >= f_.size() || f_[i_] != '*') return parse_count(m_, f_, i_);
+    ++i_;
+    Value n = take();
+    if (!n.is_integral()) m_.fail("* wants int");
+    auto most = static_cast<int64_t>(kMaxWidth);
+    if (n.as_int() < -most || n.as_int() > most) m_.fail("format width too large");
+    left_ |= n.as_int() < 0;
+    return static_cast<size_t>(std::abs(n.as_int()));
+  }
+
+  Text conversion() {
+    std::optional<Value> v = named();
+    left_ = zero_ = false;
+    NumberStyle style;
+    for (; i_ < f_.size() && std::string_view("-+ #0").find(f_[i_]) != std::string_view::npos;
+         ++i_) {
+      left_ |= f_[i_] == '-';
+      zero_ |= f_[i_] == '0';
+      style.alternate |= f_[i_] == '#';
+      if (f_[i_] == '+' || (f_[i_] == ' ' && style.sign != '+')) style.sign = f_[i_];
+    }
     size_t width = count();
-    if (i < f.size() && f[i] == '.') {
-      ++i;
+    if (i_ < f_.size() && f_[i_] == '.') {
+      ++i_;
       style.precision = static_cast<int>(count());
     }
-    if (i >= f.size()) m.fail("incomplete format");
-    style.type = f[i++];
+    if (i_ >= f_.size()) m_.fail("incomplete format");
+    style.type = f_[i_++];
     if (!v) v = take();
-    Text piece;
-    if (style.type == 's' || style.type == 'r' || style.type == 'a') {
-      piece = style.type == 's' ? to_text(m, *v) : repr(m, *v);
-      if (style.precision >= 0) {
-        piece =
-            piece.slice(0, code_point_offset(piece.view(), static_cast<size_t>(style.precision)));
-      }
-      piece = pad(m, piece, width, left ? '<' : '>', " ");
-    } else if (style.type == 'c') {
-      m.fail("%c is not supported in chat templates; use %s");
-    } else if (std::string_view("diuxXoeEfFgG").find(style.type) == std::string_view::npos) {
-      m.fail(strf("unsupported format character '%c'",
-                  style.type >= 0x20 && style.type < 0x7F ? style.type : '?'));
-    } else {
-      if (!v->is_number()) {
-        m.fail(strf("%%%c format: a number is required, not %s", style.type, type_name(*v)));
-      }
-      bool whole = std::string_view("diuxXo").find(style.type) != std::string_view::npos;
-      if (whole && v->is(Kind::real)) {
-        double d = std::trunc(v->as_double());
-        if (!(std::fabs(d) < 9.2e18)) m.fail("number out of range (64 bits)");
-        v = Value::integer(static_cast<int64_t>(d));
-      }
-      if (!whole && v->is_integral()) v = Value::real(v->as_double());
-      Number n = number_digits(m, *v, style);
-      size_t used = n.sign.size();
-      if (zero && !left) {
-        n.digits = pad(m, Text(n.digits, true), width > used ? width - used : 0, '>', "0").str();
-      }
-      piece = pad(m, Text(n.sign + n.digits, true), width, left ? '<' : '>', " ");
-    }
-    m.grow(out, piece);
+    bool text = style.type == 's' || style.type == 'r' || style.type == 'a';
+    return text ? textual(*v, style, width) : numeric(*v, style, width);
   }
-  size_t given = tuple ? arg.items().size() : arg.is(Kind::dict) ? next_arg : 1;
-  if (next_arg < given) m.fail("not all arguments converted during string formatting");
-  return out;
+
+  Text textual(const Value& v, const NumberStyle& style, size_t width) {
+    Text piece = style.type == 's' ? to_text(m_, v) : repr(m_, v);
+    if (style.precision >= 0) {
+      piece = piece.slice(0, code_point_offset(piece.view(), static_cast<size_t>(style.precision)));
+    }
+    return pad(m_, piece, width, left_ ? '<' : '>', " ");
+  }
+
+  Text numeric(Value v, const NumberStyle& style, size_t width) {
+    // %c is left out on purpose: it would make trusted text of a request's number.
+    if (std::string_view("diuxXoeEfFgG").find(style.type) == std::string_view::npos) {
+      m_.fail("unsupported format character " + quoted(std::string_view(&style.type, 1)));
+    }
+    if (!v.is_number()) {
+      m_.fail(strf("%%%c format: a number is required, not %s", style.type, type_name(v)));
+    }
+    bool whole = std::string_view("diuxXo").find(style.type) != std::string_view::npos;
+    if (whole && v.is(Kind::real)) {
+      double d = std::trunc(v.as_double());
+      if (!(std::fabs(d) < 9.2e18)) m_.fail("number out of range (64 bits)");
+      v = Value::integer(static_cast<int64_t>(d));
+    }
+    if (!whole && v.is_integral()) v = Value::real(v.as_double());
+    Number n = number_digits(m_, v, style);
+    size_t used = n.sign.size();
+    if (zero_ && !left_) {
+      n.digits = pad(m_, Text(n.digits, true), width > used ? width - used : 0, '>', "0").str();
+    }
+    return pad(m_, Text(n.sign + n.digits, true), width, left_ ? '<' : '>', " ");
+  }
+
+  Meter& m_;
+  const Text& format_;
+  std::string_view f_;
+  const Value& arg_;
+  bool tuple_;
+  size_t i_ = 0, next_arg_ = 0;
+  bool left_ = false, zero_ = false;  // flags of the current conversion
+};
+
+}  // namespace
+
+Text percent_format(Meter& m, const Text& format, const Value& arg) {
+  return PercentFormat(m, format, arg).run();
 }
 
 }  // namespace sluice::jinja

@@ -341,11 +341,16 @@ bool contains(Meter& m, const Value& container, const Value& item) {
       return container.dict().find(m, item) != nullptr;
     case Kind::ns:
       m.fail("argument of type 'Namespace' is not iterable");
-    default:
-      for (const Value& v : iterate(m, container)) {
-        if ((v.object() && v.object() == item.object()) || equals(m, v, item)) return true;
+    default: {
+      auto same = [&](const Value& v) {
+        return (v.object() && v.object() == item.object()) || equals(m, v, item);
+      };
+      if (container.is(Kind::sequence) && container.seq().kind != SeqKind::generator) {
+        return std::any_of(container.items().begin(), container.items().end(), same);
       }
-      return false;
+      std::vector<Value> items = iterate(m, container);
+      return std::any_of(items.begin(), items.end(), same);
+    }
   }
 }
 

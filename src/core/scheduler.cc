@@ -386,14 +386,17 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   running_.insert(std::upper_bound(running_.begin(), running_.end(), i,
                                    [&](Index a, Index b) { return before(a, b); }),
                   i);
-  RowOp op{RowOp::open,           s.id, s.slot, s.epoch, static_cast<uint32_t>(prompt_len(s)), 0, 0,
-           request_of(s).sampling};
-  const SamplingSpec& spec = *op.sampling;
-  if (spec.repetition_penalty != 1 || spec.frequency_penalty != 0 || spec.presence_penalty != 0) {
-    op.history_at = static_cast<uint32_t>(out.tokens.size());
-    op.num_history = static_cast<uint32_t>(known_len(s));
-    for (int p = 0; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
-  }
+  RowOp op;
+  op.id = s.id;
+  op.slot = s.slot;
+  op.epoch = s.epoch;
+  op.num_prompt = static_cast<uint32_t>(prompt_len(s));
+  op.sampling = request_of(s).sampling;
+  op.history_at = static_cast<uint32_t>(out.tokens.size());
+  int from = op.sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
+  op.num_history = static_cast<uint32_t>(known_len(s) - from);
+  op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
+  for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
   out.rows.push_back(std::move(op));
   for (size_t b = 0; b < s.blocks.size(); ++b) {
     out.edits.push_back({s.slot, static_cast<uint32_t>(b), s.blocks[b]});

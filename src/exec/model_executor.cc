@@ -128,7 +128,7 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
     row.epoch = op.epoch;
     row.num_prompt = static_cast<int32_t>(op.num_prompt);
     row.sampling.open(op.sampling, {plan.tokens.data() + op.history_at, op.num_history},
-                      op.num_prompt);
+                      op.num_history_prompt);
   }
   for (const TableEdit& e : plan.edits) {
     tables_[e.slot * static_cast<size_t>(table_stride_) + e.index] = e.block;

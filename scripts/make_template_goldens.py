@@ -8,6 +8,7 @@ The environment is the one `transformers` renders chat templates with. Long resu
 and 64-bit FNV-1a hash.
 """
 
+import copy
 import datetime
 import json
 import pathlib
@@ -210,7 +211,8 @@ def fnv(text):
 
 def render(env, source, variables):
     try:
-        return {"text": env.from_string(source).render(**variables)}
+        # A copy: some filters change lists in place.
+        return {"text": env.from_string(source).render(**copy.deepcopy(variables))}
     except Exception as e:  # noqa: BLE001: every failure of the template counts
         return {"error": type(e).__name__}
 

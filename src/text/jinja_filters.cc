@@ -153,13 +153,17 @@ Value f_center(Machine& m, const Value& v, CallArgs& args) {
 
 Value f_truncate(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "truncate", args, {"length", "killwords", "end", "leeway"});
-  Text s = to_text(m.meter, v), end = a.text(2, "...");
+  Text end = a.text(2, "...");
   int64_t length = a.integer(0, 255), leeway = a.absent_or_none(3) ? 5 : a.integer(3, 5);
   auto end_size = static_cast<int64_t>(count_code_points(end.view()));
   if (length < end_size || leeway < 0) m.fail("truncate: bad length or leeway");
+  size_t num = 0;
+  if (!length_of(v, num)) m.fail(strf("truncate: expected a string, got %s", type_name(v)));
+  auto size = static_cast<int64_t>(num);
+  if (size <= length || size - length <= leeway) return v;
+  if (!v.is(Kind::string)) m.fail(strf("truncate: expected a string, got %s", type_name(v)));
+  const Text& s = v.text();
   m.meter.scan(s.size());
-  auto size = static_cast<int64_t>(count_code_points(s.view()));
-  if (size <= length || size - length <= leeway) return m.string(std::move(s));
   Text head = s.slice(0, code_point_offset(s.view(), static_cast<size_t>(length - end_size)));
   if (!a.flag(1, false)) {
     size_t space = head.str().rfind(' ');

@@ -532,9 +532,8 @@ const Table& methods_of(const Value& v) {
     case Kind::dict:
       return kDict;
     case Kind::sequence:
-      return v.seq().kind == SeqKind::list    ? kList
-             : v.seq().kind == SeqKind::tuple ? kTuple
-                                              : kNone;
+      if (v.seq().kind == SeqKind::list) return kList;
+      return v.seq().kind == SeqKind::tuple || v.seq().kind == SeqKind::range ? kTuple : kNone;
     case Kind::loop:
       return kLoop;
     case Kind::cycler:

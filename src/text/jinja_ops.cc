@@ -285,8 +285,16 @@ Value slice_of(
   for (int64_t i = from; by > 0 ? i < to : i > to; i += by) {
     out.push_back(v.items()[static_cast<size_t>(i)]);
   }
-  return make_seq(m.meter, std::move(out),
-                  v.is_seq(SeqKind::tuple) ? SeqKind::tuple : SeqKind::list);
+  Value part = make_seq(m.meter, std::move(out), v.seq().kind);
+  if (v.is_seq(SeqKind::range)) {
+    // Wraps where the stop lies beyond 64 bits: it is only printed.
+    auto u = [](int64_t i) { return static_cast<uint64_t>(i); };
+    SeqObject& r = part.seq();
+    r.start = static_cast<int64_t>(u(v.seq().start) + u(from) * u(v.seq().by));
+    r.stop = static_cast<int64_t>(u(v.seq().start) + u(to) * u(v.seq().by));
+    r.by = static_cast<int64_t>(u(v.seq().by) * u(by));
+  }
+  return part;
 }
 
 }  // namespace sluice::jinja

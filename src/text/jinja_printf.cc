@@ -205,7 +205,9 @@ class PercentFormat {
         m_.grow(out, conversion());
       }
     }
-    size_t given = tuple_ ? arg_.items().size() : arg_.is(Kind::dict) ? next_arg_ : 1;
+    // What could be a mapping need not be used: to Python even a list could.
+    bool optional = arg_.is(Kind::dict) || arg_.is(Kind::sequence) || arg_.is(Kind::undefined);
+    size_t given = tuple_ ? arg_.items().size() : optional ? next_arg_ : 1;
     if (next_arg_ < given) m_.fail("not all arguments converted during string formatting");
     return out;
   }

@@ -32,11 +32,9 @@ Value folded(Machine& m, const Value& v, bool case_sensitive) {
   return m.string(change_case(v.text(), Case::lower));
 }
 
-// Python's sorted(): stable, also when reversed. Keys that are equal need no order.
+// Python's sorted(): stable, also when reversed.
 void sort_by_keys(Machine& m, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
-  auto less = [&](const Value& a, const Value& b) {
-    return !equals(m.meter, a, b) && compare(m.meter, a, b) == -1;
-  };
+  auto less = [&](const Value& a, const Value& b) { return compare(m.meter, a, b) == -1; };
   // A comparison that is no order (nan) would be undefined behaviour for std::stable_sort:
   // insertion by binary search ends for every comparison.
   std::vector<std::pair<Value, Value>> out;
@@ -111,18 +109,23 @@ Value f_join(Machine& m, const Value& v, CallArgs& args) {
   return m.string(std::move(out));
 }
 
+// What map and select go through: anything false is empty, even where Python could not iterate it.
+std::vector<Value> elements(Machine& m, const Value& v) {
+  return truthy(v) ? iterate(m.meter, v) : std::vector<Value>();
+}
+
 Value f_map(Machine& m, const Value& v, CallArgs& args) {
   std::vector<Value> out;
   if (args.pos.empty()) {
     Bound a(m, "map", args, {"attribute", "default"}, 1);
     Value fallback = a[1];
-    for (const Value& e : iterate(m.meter, v)) {
+    for (const Value& e : elements(m, v)) {
       out.push_back(dotted(m, e, a[0], a.has(1) ? &fallback : nullptr));
     }
   } else {
     if (!args.pos[0].is(Kind::string)) m.fail("map: expected the name of a filter");
     std::string name = args.pos[0].text().str();
-    for (const Value& e : iterate(m.meter, v)) {
+    for (const Value& e : elements(m, v)) {
       CallArgs rest{{args.pos.begin() + 1, args.pos.end()}, args.kw};
       out.push_back(m.filter(name, e, rest));
     }
@@ -145,7 +148,7 @@ Value f_select(Machine& m, const Value& v, CallArgs& args) {
     test = args.pos[at++].text().str();
   }
   std::vector<Value> out;
-  for (const Value& e : iterate(m.meter, v)) {
+  for (const Value& e : elements(m, v)) {
     m.meter.step();
     Value subject = attribute ? dotted(m, e, path, nullptr) : e;
     bool yes = truthy(subject);
@@ -229,6 +232,7 @@ Value f_unique(Machine& m, const Value& v, CallArgs& args) {
   std::vector<Value> out, seen;
   for (const Value& e : iterate(m.meter, v)) {
     Value key = folded(m, a.absent_or_none(1) ? e : dotted(m, e, a[1], nullptr), a.flag(0, false));
+    if (!hashable(key)) m.fail(strf("unhashable type: '%s'", type_name(key)));
     bool known = std::any_of(seen.begin(), seen.end(),
                              [&](const Value& s) { return equals(m.meter, s, key); });
     if (known) continue;

@@ -112,7 +112,7 @@ TEST(CpuAttention, IsWhatTheOracleSays) {
 }
 
 TEST(CpuAttention, LongContextIsWhatTheOracleSays) {
-  CacheShape shape{6, 2, 64, 0, DType::f16, 16, 1, 3000};
+  CacheShape shape{2, 1, 32, 0, DType::f16, 16, 1, 3000};
   Replay run(shape, 2);
   run.step({{0, 0, 2990}});
   for (int pos = 2990; pos < 3000; ++pos) run.step({{0, pos, 1}});
@@ -130,11 +130,11 @@ TEST(CpuAttention, WideGroupsAreSplit) {
 
 TEST(CpuAttention, BitsDoNotDependOnChunks) {
   for (int group : {1, 2, 3, 4, 7, 8}) {
-    for (int dim : {64, 72, 80, 128}) {
+    for (int dim : {64, 72, 128}) {
       SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
-      CacheShape shape{group, 1, dim, 0, DType::f16, 16, 1, 211};
+      CacheShape shape{group, 1, dim, 0, DType::f16, 16, 1, 141};
       std::vector<float> one_by_one = run_chunks(shape, 1, {1});
-      expect_same_bits(one_by_one, run_chunks(shape, 1, {211}), "whole");
+      expect_same_bits(one_by_one, run_chunks(shape, 1, {141}), "whole");
       expect_same_bits(one_by_one, run_chunks(shape, 2, {2, 1, 5}), "small");
       expect_same_bits(one_by_one, run_chunks(shape, 2, {17, 64, 3}), "mixed");
     }
@@ -143,7 +143,7 @@ TEST(CpuAttention, BitsDoNotDependOnChunks) {
 
 TEST(CpuAttention, BitsDoNotDependOnBlockSizeOrThreads) {
   for (DType type : {DType::f16, DType::f32}) {
-    CacheShape shape{6, 2, 64, 0, type, 16, 1, 300};
+    CacheShape shape{6, 2, 64, 0, type, 16, 1, 200};
     std::vector<float> want = run_chunks(shape, 1, {100, 1, 1, 1});
     for (int block : {8, 16, 32, 64, 128}) {
       for (int threads : {1, 2, 3}) {
@@ -156,7 +156,7 @@ TEST(CpuAttention, BitsDoNotDependOnBlockSizeOrThreads) {
 
 TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
   for (int window : {0, 1500}) {
-    CacheShape shape{6, 2, 64, window, DType::f16, 16, 1, 3000};
+    CacheShape shape{2, 1, 16, window, DType::f16, 16, 1, 3000};
     std::vector<int> decode_tail{2040, 1, 1, 1, 1, 1, 1, 1, 1, 900, 1, 2, 3, 4, 5, 1, 1, 1, 1, 1};
     decode_tail.resize(100, 1);
     std::vector<float> want = run_chunks(shape, 1, {3000});
@@ -167,10 +167,10 @@ TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
 }
 
 TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
-  for (int window : {1, 5, 64, 100, 333}) {
+  for (int window : {1, 64, 100, 333}) {
     for (int block : {8, 16}) {
       SCOPED_TRACE(testing::Message() << "window " << window << " block " << block);
-      CacheShape shape{4, 2, 64, window, DType::f16, block, 1, 700};
+      CacheShape shape{2, 1, 32, window, DType::f16, block, 1, 700};
       std::vector<float> want = run_chunks(shape, 1, {700});
       Replay run(shape, 2);
       run.step({{0, 0, 50}});
@@ -186,7 +186,7 @@ TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
 }
 
 TEST(CpuAttention, BitsDoNotDependOnTheBatch) {
-  CacheShape alone{6, 2, 64, 0, DType::f16, 16, 1, 1300};
+  CacheShape alone{3, 1, 32, 0, DType::f16, 16, 1, 1300};
   std::vector<float> want = run_chunks(alone, 1, {1300});
   CacheShape shape = alone;
   shape.num_slots = 4;

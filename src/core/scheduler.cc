@@ -192,7 +192,8 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   fork_ready(now, out);
   int budget = config_.budget;
   if (running_.empty()) forming_ = true;
-  bool may_admit = config_.batching == Batching::continuous || forming_;
+  // A running sequence that waits for a block comes before new ones.
+  bool may_admit = !hungry_ && (config_.batching == Batching::continuous || forming_);
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
@@ -271,6 +272,7 @@ void Scheduler::fork_choices(Index parent, Time now, StepPlan& out) {
 }
 
 void Scheduler::plan_decodes(StepPlan& out, int& budget) {
+  hungry_ = false;
   for (size_t k = 0; k < running_.size() && budget > 0;) {
     Index i = running_[k];
     if (!decoding(seqs_[i]) || seqs_[i].planned_step == next_step_) {
@@ -466,7 +468,10 @@ bool Scheduler::grow(Index i, StepPlan& out) {
       continue;
     }
     // Blocks that a launched step still names are on their way: sit this step out.
-    if (!pending_.empty()) return false;
+    if (!pending_.empty()) {
+      hungry_ = true;
+      return false;
+    }
     Index victim = last_unplanned();
     CHECK(victim != kNone);
     preempt(victim);

@@ -177,6 +177,7 @@ class Scheduler {
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;
   int reserved_ = 0;
+  bool hungry_ = false;  // a running sequence sat out the last step for want of a block
   bool forming_ = true;  // batching=static: the batch still takes sequences in
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;

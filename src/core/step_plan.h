@@ -38,8 +38,8 @@ struct RowOp {
   Slot slot = 0;
   uint32_t epoch = 0;
   uint32_t num_prompt = 0;  // positions [0, num_prompt) are prompt
-  // What sampling looks back on, in StepPlan::tokens: the prompt if penalties need it, then the output
-  // so far (after a preemption).
+  // What sampling looks back on, in StepPlan::tokens: the prompt if penalties need it, then the
+  // output so far (after a preemption).
   uint32_t history_at = 0, num_history = 0, num_history_prompt = 0;
   std::shared_ptr<const SamplingSpec> sampling;
 };

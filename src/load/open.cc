@@ -38,10 +38,13 @@ Result<void> fetch_default_model() {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   // The script has said what was wrong and where to put the file by hand.
-  return Error{404, strf("the default model is not at %s and could not be fetched", default_model_path().c_str())};
+  return Error{404, strf("the default model is not at %s and could not be fetched",
+                         default_model_path().c_str())};
 }
 
-Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape, const std::string& format, uint64_t seed) {
+Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape,
+                                                const std::string& format,
+                                                uint64_t seed) {
   const FormatInfo* f = find_format(format);
   if (!f) return Error{400, strf("unknown format %s for random weights", quoted(format).c_str())};
   std::string known;
@@ -53,7 +56,8 @@ Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape, const 
     known.append(known.empty() ? "" : ", ").append(stem);
   }
   if (access(shape.c_str(), F_OK) != 0) {
-    return Error{404, strf("random:%s: no such shape or file; shapes: %s", shape.c_str(), known.c_str())};
+    return Error{
+        404, strf("random:%s: no such shape or file; shapes: %s", shape.c_str(), known.c_str())};
   }
   return random_checkpoint(shape, f->format, seed);
 }
@@ -74,7 +78,9 @@ std::string default_model_path() {
   return cache + "/models/" + kDefaultFile;
 }
 
-Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name, const std::string& format, uint64_t seed) {
+Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
+                                               const std::string& format,
+                                               uint64_t seed) {
   if (name.empty()) return Error{400, "no model given: smollm2, a .gguf file, or random:SHAPE"};
   if (name.starts_with("random:")) return open_random(name.substr(7), format, seed);
   if (name != kDefaultModel) return open_gguf(name);
@@ -86,7 +92,9 @@ Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name, const st
   return open_gguf(path);
 }
 
-bool has_vocabulary(const Checkpoint& checkpoint) { return checkpoint.meta().has("tokenizer.ggml.tokens"); }
+bool has_vocabulary(const Checkpoint& checkpoint) {
+  return checkpoint.meta().has("tokenizer.ggml.tokens");
+}
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint) {
   Result<VocabSpec> spec = vocab_from_meta(checkpoint.meta());

@@ -15,7 +15,9 @@ namespace sluice {
 // `name`: smollm2 (fetched into the user's cache on first use), a path to a GGUF file, or
 // random:SHAPE for random weights, SHAPE being a shipped shape's name or a config.json.
 // `format` and `seed` are for random weights.
-Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name, const std::string& format, uint64_t seed);
+Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
+                                               const std::string& format,
+                                               uint64_t seed);
 
 bool has_vocabulary(const Checkpoint& checkpoint);
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint);

@@ -13,7 +13,8 @@ namespace sluice {
 
 double measure_read_bandwidth(int threads) {
   constexpr size_t kBytes = size_t{1} << 30;
-  constexpr size_t kStreams = 4, kStride = 64;  // words read from a stream before the next one's turn
+  constexpr size_t kStreams = 4,
+                   kStride = 64;  // words read from a stream before the next one's turn
   constexpr int kPasses = 5;
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -41,7 +42,9 @@ double measure_read_bandwidth(int threads) {
       static_cast<void>(keep);
     });
     std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, static_cast<double>(stream * kStreams * sizeof(uint64_t) * static_cast<size_t>(pool.size())) / t.count());
+    best = std::max(best, static_cast<double>(stream * kStreams * sizeof(uint64_t) *
+                                              static_cast<size_t>(pool.size())) /
+                              t.count());
   }
   munmap(memory, kBytes);
   return best;

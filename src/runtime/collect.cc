@@ -4,7 +4,8 @@ namespace sluice {
 
 class Collector::ToBox final : public Sink {
  public:
-  ToBox(size_t index, std::shared_ptr<Mailbox<Delivery>> box) : index_(index), box_(std::move(box)) {}
+  ToBox(size_t index, std::shared_ptr<Mailbox<Delivery>> box)
+      : index_(index), box_(std::move(box)) {}
 
   void on_event(const Event& event, std::span<const TopLogprob> top) override {
     Delivery d{index_, {}, event, {}, {}};

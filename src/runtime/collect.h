@@ -1,5 +1,6 @@
-// Runs requests to their end and collects what they gave: the command line's, the benchmarks' and the
-// tests' way to use an engine. The engine thread only queues events; text is made by the caller.
+// Runs requests to their end and collects what they gave: the command line's, the benchmarks' and
+// the tests' way to use an engine. The engine thread only queues events; text is made by the
+// caller.
 #pragma once
 
 #include <functional>

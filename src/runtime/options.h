@@ -11,20 +11,20 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model;             // smollm2, a .gguf path, or random:SHAPE
-  std::string format = "q8_0";   // of random weights
+  std::string model;            // smollm2, a .gguf path, or random:SHAPE
+  std::string format = "q8_0";  // of random weights
   uint64_t random_seed = 1;
-  std::string backend = "cpu";   // cpu, ref
-  int threads = 0;               // 0: one per core
+  std::string backend = "cpu";  // cpu, ref
+  int threads = 0;              // 0: one per core
   bool pin = true;
   bool fuse = true;
-  int ctx = 0;                   // positions per sequence; 0: what the model was trained for, if it fits
-  uint64_t kv_bytes = 0;         // KV pool; 0: as much as is useful, at most half of what is free
-  std::string kv_type = "f16";   // f16, f32
-  SchedulerConfig scheduler;     // num_blocks and max_len are filled in
+  int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
+  uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
+  std::string kv_type = "f16";  // f16, f32
+  SchedulerConfig scheduler;    // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;
-  std::string trace;             // file for a Chrome trace, empty: none
-  bool quiet = false;            // no progress, no ledger
+  std::string trace;   // file for a Chrome trace, empty: none
+  bool quiet = false;  // no progress, no ledger
 };
 
 }  // namespace sluice

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
   std::unique_ptr<Session> s(new Session());
   s->options_ = options;
   Time begin = s->clock_.now();
-  Result<std::unique_ptr<Checkpoint>> checkpoint = open_model(options.model, options.format, options.random_seed);
+  Result<std::unique_ptr<Checkpoint>> checkpoint =
+      open_model(options.model, options.format, options.random_seed);
   if (!checkpoint) return checkpoint.error();
   s->checkpoint_ = std::move(*checkpoint);
 
@@ -75,9 +76,11 @@ Result<void> Session::plan_memory(const ModelShape& shape, size_t weights) {
     return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};
   }
   if (options_.ctx > shape.max_len) {
-    return Error{400, strf("--ctx %d: the model was trained for %d positions", options_.ctx, shape.max_len)};
+    return Error{
+        400, strf("--ctx %d: the model was trained for %d positions", options_.ctx, shape.max_len)};
   }
-  if (c.budget < 1 || c.max_seqs < 1) return Error{400, "--budget and --max-seqs must be at least 1"};
+  if (c.budget < 1 || c.max_seqs < 1)
+    return Error{400, "--budget and --max-seqs must be at least 1"};
   c.max_seqs = std::min(c.max_seqs, c.budget);
 
   ledger_.weights = weights;
@@ -85,9 +88,11 @@ Result<void> Session::plan_memory(const ModelShape& shape, size_t weights) {
   size_t block = KvCache::bytes_per_block(shape, kv, bs);
   int ctx = options_.ctx > 0 ? options_.ctx : shape.max_len;
   // Activations and logits: an upper bound before the model exists, exact after.
-  size_t step = static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
-  size_t row = (static_cast<size_t>(shape.hidden) * 5 + static_cast<size_t>(shape.num_heads) *
-                static_cast<size_t>(shape.head_dim) * 4) * 4;
+  size_t step =
+      static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
+  size_t row = (static_cast<size_t>(shape.hidden) * 5 +
+                static_cast<size_t>(shape.num_heads) * static_cast<size_t>(shape.head_dim) * 4) *
+               4;
   for (const TensorInfo& t : checkpoint_->tensors()) {
     if (t.name == "blk.0.ffn_gate.weight") row += static_cast<size_t>(t.rows) * 14;
   }
@@ -97,23 +102,27 @@ Result<void> Session::plan_memory(const ModelShape& shape, size_t weights) {
   size_t room = ledger_.available > fixed ? ledger_.available - fixed : 0;
 
   size_t wanted = static_cast<size_t>(c.max_seqs) * static_cast<size_t>((ctx + bs - 1) / bs);
-  size_t blocks = options_.kv_bytes > 0 ? options_.kv_bytes / block : std::min(wanted, room / 2 / block);
+  size_t blocks =
+      options_.kv_bytes > 0 ? options_.kv_bytes / block : std::min(wanted, room / 2 / block);
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
   size_t need = fixed + blocks * block;
   if (need > ledger_.available || blocks < 2) {
-    return Error{507, strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
-                           human_bytes(weights).c_str(), human_bytes(ledger_.workspace).c_str(),
-                           human_bytes(std::max<size_t>(blocks, 2) * block).c_str(),
-                           human_bytes(ledger_.available).c_str(),
-                           options_.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format")};
+    return Error{
+        507, strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
+                  human_bytes(weights).c_str(), human_bytes(ledger_.workspace).c_str(),
+                  human_bytes(std::max<size_t>(blocks, 2) * block).c_str(),
+                  human_bytes(ledger_.available).c_str(),
+                  options_.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format")};
   }
   int fits = static_cast<int>(std::min<size_t>(blocks * static_cast<size_t>(bs), INT32_MAX));
   if (fits < ctx) {
     if (options_.ctx > 0) {
-      return Error{507, strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-                             ctx, human_bytes(static_cast<size_t>(ctx) * ledger_.kv_per_token).c_str(),
-                             human_bytes(blocks * block).c_str(), human_bytes(ledger_.available).c_str(),
-                             options_.kv_bytes > 0 ? " or raise --kv-memory" : "")};
+      return Error{
+          507,
+          strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
+               ctx, human_bytes(static_cast<size_t>(ctx) * ledger_.kv_per_token).c_str(),
+               human_bytes(blocks * block).c_str(), human_bytes(ledger_.available).c_str(),
+               options_.kv_bytes > 0 ? " or raise --kv-memory" : "")};
     }
     ctx = fits;
   }
@@ -165,7 +174,9 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   Engine::Options engine;
   engine.pipeline = options_.pipeline;
-  engine.observer = [this](const StepReport& r, const StepPlan& p, const Events&) { observe(r, p); };
+  engine.observer = [this](const StepReport& r, const StepPlan& p, const Events&) {
+    observe(r, p);
+  };
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
   return {};
 }
@@ -179,7 +190,8 @@ void Session::observe(const StepReport& r, const StepPlan&) {
                  {"decodes", static_cast<double>(r.num_decode)}});
   }
   if (r.completed) {
-    record_span(device_track_, "step", r.begin, r.end, {{"step", static_cast<double>(r.completed_step)}});
+    record_span(device_track_, "step", r.begin, r.end,
+                {{"step", static_cast<double>(r.completed_step)}});
     record_span(engine_track_, "complete", r.complete_begin, r.complete_end,
                 {{"step", static_cast<double>(r.completed_step)}});
     if (engine_track_) {

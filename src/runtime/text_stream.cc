@@ -8,7 +8,8 @@ TextStream::TextStream(const Tokenizer& tokenizer, Options options)
     : tokenizer_(&tokenizer),
       options_(options),
       detokenizer_(tokenizer,
-                   {.skip_special = options.skip_special, .strip_leading_space = options.strip_leading_space}) {}
+                   {.skip_special = options.skip_special,
+                    .strip_leading_space = options.strip_leading_space}) {}
 
 std::string TextStream::take(const Event& event) {
   std::string out;

@@ -1,5 +1,5 @@
-// One choice's output as text: tokens in, whole characters out, held back while they may belong to a
-// stop string. Used by one thread.
+// One choice's output as text: tokens in, whole characters out, held back while they may belong to
+// a stop string. Used by one thread.
 #pragma once
 
 #include <string>

@@ -36,26 +36,31 @@ Result<Range> parse_range(const std::string& text, const char* what) {
   return Range{lo, hi};
 }
 
-// Lengths of a recorded workload: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSONL with
-// input_length and output_length.
+// Lengths of a recorded workload: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSONL
+// with input_length and output_length.
 Result<std::vector<Lengths>> read_workload(const std::string& path, size_t limit) {
   std::ifstream in(path);
   if (!in) return Error{404, strf("cannot read %s", quoted(path, 400).c_str())};
   std::vector<Lengths> out;
   std::string line;
   for (int number = 1; std::getline(in, line) && out.size() < limit; ++number) {
-    if (line.empty() || line[0] == '\r' || (number == 1 && line.find("ContextTokens") != std::string::npos)) continue;
+    if (line.empty() || line[0] == '\r' ||
+        (number == 1 && line.find("ContextTokens") != std::string::npos))
+      continue;
     Lengths l{};
     if (line[0] == '{') {
       Result<json::value> v = parse_json(line);
       if (v && v->is_object()) {
-        const json::value *i = v->as_object().if_contains("input_length"), *o = v->as_object().if_contains("output_length");
-        if (i && o && i->is_int64() && o->is_int64()) l = {static_cast<int>(i->as_int64()), static_cast<int>(o->as_int64())};
+        const json::value *i = v->as_object().if_contains("input_length"),
+                          *o = v->as_object().if_contains("output_length");
+        if (i && o && i->is_int64() && o->is_int64())
+          l = {static_cast<int>(i->as_int64()), static_cast<int>(o->as_int64())};
       }
     } else if (size_t comma = line.find(','); comma != std::string::npos) {
       std::sscanf(line.c_str() + comma + 1, "%d,%d", &l.input, &l.output);
     }
-    if (l.input < 1 || l.output < 1) return Error{400, strf("%s line %d: no lengths in it", path.c_str(), number)};
+    if (l.input < 1 || l.output < 1)
+      return Error{400, strf("%s line %d: no lengths in it", path.c_str(), number)};
     out.push_back(l);
   }
   if (out.empty()) return Error{400, strf("%s holds no requests", quoted(path, 400).c_str())};
@@ -65,7 +70,8 @@ Result<std::vector<Lengths>> read_workload(const std::string& path, size_t limit
 Request make_request(const Lengths& l, int vocab, uint64_t seed, uint64_t index) {
   auto prompt = std::make_shared<std::vector<Token>>();
   for (int p = 0; p < l.input; ++p) {
-    prompt->push_back(static_cast<Token>(draw_u32({seed + index, 1, p, 0}) % static_cast<uint32_t>(vocab)));
+    prompt->push_back(
+        static_cast<Token>(draw_u32({seed + index, 1, p, 0}) % static_cast<uint32_t>(vocab)));
   }
   auto spec = std::make_shared<SamplingSpec>();
   spec->temperature = 0;
@@ -84,7 +90,10 @@ struct Measurement {
 };
 
 // Runs all requests at once and reduces what came back.
-Result<Measurement> measure(Session& s, const std::vector<Lengths>& lengths, uint64_t seed, StatusLine& status) {
+Result<Measurement> measure(Session& s,
+                            const std::vector<Lengths>& lengths,
+                            uint64_t seed,
+                            StatusLine& status) {
   Measurement m;
   std::vector<Request> requests;
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -96,15 +105,18 @@ Result<Measurement> measure(Session& s, const std::vector<Lengths>& lengths, uin
   for (Request& r : requests) collector.submit(std::move(r));
   collector.wait({}, [&](size_t done, uint64_t tokens) {
     double t = std::max(seconds(s.clock().now() - begin), 1e-3);
-    status.show(strf("%s %zu of %zu requests, %.0f tokens/s", progress_bar(static_cast<double>(done) / static_cast<double>(lengths.size())).c_str(),
-                     done, lengths.size(), static_cast<double>(tokens) / t));
+    status.show(
+        strf("%s %zu of %zu requests, %.0f tokens/s",
+             progress_bar(static_cast<double>(done) / static_cast<double>(lengths.size())).c_str(),
+             done, lengths.size(), static_cast<double>(tokens) / t));
   });
   Time end{0};
   for (size_t i = 0; i < lengths.size(); ++i) {
     const RequestOutput& out = collector.outputs()[i];
     if (out.refused) return *out.refused;
     const ChoiceOutput& c = out.choices[0];
-    if (c.finish != Finish::length) return Error{500, strf("a request ended with %s", finish_name(c.finish))};
+    if (c.finish != Finish::length)
+      return Error{500, strf("a request ended with %s", finish_name(c.finish))};
     end = std::max(end, c.timing.finish);
     m.tokens_in += static_cast<uint64_t>(lengths[i].input);
     m.tokens_out += c.tokens.size();
@@ -143,12 +155,17 @@ void print_table(const std::vector<Row>& rows) {
 std::string ms(double s) { return strf("%.2f ms", s * 1e3); }
 
 std::string p50_p99(Percentiles& p) {
-  return p.count() == 0 ? "-" : strf("p50 %s  p99 %s", ms(p.at(0.5)).c_str(), ms(p.at(0.99)).c_str());
+  return p.count() == 0 ? "-"
+                        : strf("p50 %s  p99 %s", ms(p.at(0.5)).c_str(), ms(p.at(0.99)).c_str());
 }
 
 json::object percentiles_json(Percentiles& p) {
   if (p.count() == 0) return {};
-  return {{"mean", p.mean()}, {"p50", p.at(0.5)}, {"p90", p.at(0.9)}, {"p99", p.at(0.99)}, {"max", p.at(1)}};
+  return {{"mean", p.mean()},
+          {"p50", p.at(0.5)},
+          {"p90", p.at(0.9)},
+          {"p99", p.at(0.99)},
+          {"max", p.at(1)}};
 }
 
 // Bytes that the run had to read at least: the weights once per step, and each decode's K and V.
@@ -157,7 +174,8 @@ double bytes_needed(const Session& s, const Measurement& m) {
          static_cast<double>(m.kv_positions_read) * static_cast<double>(s.ledger().kv_per_token);
 }
 
-json::object result_json(const Session& s, const BenchOptions& o, Measurement& m, double bandwidth, double spread) {
+json::object result_json(
+    const Session& s, const BenchOptions& o, Measurement& m, double bandwidth, double spread) {
   json::object j;
   j["model"] = o.engine.model;
   j["backend"] = s.backend().describe();
@@ -192,7 +210,8 @@ Result<std::vector<Lengths>> make_lengths(const BenchOptions& o, int num) {
   std::vector<Lengths> lengths;
   for (int i = 0; i < num; ++i) {
     auto pick = [&](Range r, uint32_t draw) {
-      return r.lo + static_cast<int>(draw_u32({o.seed, 2, i, draw}) % static_cast<uint32_t>(r.hi - r.lo + 1));
+      return r.lo + static_cast<int>(draw_u32({o.seed, 2, i, draw}) %
+                                     static_cast<uint32_t>(r.hi - r.lo + 1));
     };
     lengths.push_back({pick(*in, 2), pick(*out, 3)});
   }
@@ -209,7 +228,8 @@ Result<Best> best_of(Session& s, const BenchOptions& o, const std::vector<Length
   Best best;
   double slowest = 0;
   // One short request first, so that no run pays for cold code and untouched memory.
-  if (auto warm = measure(s, {{std::min(lengths[0].input, 16), 2}}, o.seed + 1, status); !warm) return warm.error();
+  if (auto warm = measure(s, {{std::min(lengths[0].input, 16), 2}}, o.seed + 1, status); !warm)
+    return warm.error();
   for (int i = 0; i < o.repeat; ++i) {
     Result<Measurement> m = measure(s, lengths, o.seed + 2 + static_cast<uint64_t>(i), status);
     if (!m) return m.error();
@@ -240,34 +260,54 @@ int bench(const BenchOptions& o, int num, bool latency) {
   }
   double fraction = bytes_needed(s, m) / m.elapsed / bandwidth;
   std::vector<Row> rows = {
-      {"model", o.engine.model + (o.engine.model.starts_with("random:") ? " " + o.engine.format : "")},
+      {"model",
+       o.engine.model + (o.engine.model.starts_with("random:") ? " " + o.engine.format : "")},
       {"backend", s.backend().describe()},
-      {"requests", strf("%zu, %llu tokens in, %llu out", lengths->size(), static_cast<unsigned long long>(m.tokens_in), static_cast<unsigned long long>(m.tokens_out))},
-      {"time", strf("%.3f s (best of %d, spread %.1f %%)", m.elapsed, o.repeat, best->spread * 100)}};
+      {"requests", strf("%zu, %llu tokens in, %llu out", lengths->size(),
+                        static_cast<unsigned long long>(m.tokens_in),
+                        static_cast<unsigned long long>(m.tokens_out))},
+      {"time",
+       strf("%.3f s (best of %d, spread %.1f %%)", m.elapsed, o.repeat, best->spread * 100)}};
   if (latency) {
-    double prefill = static_cast<double>(m.tokens_in) / m.ttft.mean() / static_cast<double>(lengths->size());
-    rows.push_back({"time to first token", strf("%s (%.0f prompt tokens/s)", ms(m.ttft.at(0.5)).c_str(), prefill)});
-    if (m.itl.count() > 0) rows.push_back({"time per output token", strf("%s (%.1f tokens/s)", p50_p99(m.itl).c_str(), 1 / m.itl.mean())});
+    double prefill =
+        static_cast<double>(m.tokens_in) / m.ttft.mean() / static_cast<double>(lengths->size());
+    rows.push_back({"time to first token",
+                    strf("%s (%.0f prompt tokens/s)", ms(m.ttft.at(0.5)).c_str(), prefill)});
+    if (m.itl.count() > 0)
+      rows.push_back({"time per output token",
+                      strf("%s (%.1f tokens/s)", p50_p99(m.itl).c_str(), 1 / m.itl.mean())});
   } else {
-    rows.push_back({"throughput", strf("%.1f output tokens/s, %.1f tokens/s in all, %.2f requests/s", static_cast<double>(m.tokens_out) / m.elapsed,
-                                       static_cast<double>(m.tokens_in + m.tokens_out) / m.elapsed, static_cast<double>(m.e2e.count()) / m.elapsed)});
+    rows.push_back(
+        {"throughput", strf("%.1f output tokens/s, %.1f tokens/s in all, %.2f requests/s",
+                            static_cast<double>(m.tokens_out) / m.elapsed,
+                            static_cast<double>(m.tokens_in + m.tokens_out) / m.elapsed,
+                            static_cast<double>(m.e2e.count()) / m.elapsed)});
     rows.push_back({"time to first token", p50_p99(m.ttft)});
     rows.push_back({"inter-token latency", p50_p99(m.itl)});
     rows.push_back({"request latency", p50_p99(m.e2e)});
   }
-  rows.push_back({"steps", strf("%llu, %.1f tokens and %.1f requests each, %s", static_cast<unsigned long long>(m.num_steps),
-                                static_cast<double>(m.batched_tokens) / static_cast<double>(m.num_steps),
-                                static_cast<double>(m.batched_slices) / static_cast<double>(m.num_steps), p50_p99(m.step).c_str())});
+  rows.push_back(
+      {"steps", strf("%llu, %.1f tokens and %.1f requests each, %s",
+                     static_cast<unsigned long long>(m.num_steps),
+                     static_cast<double>(m.batched_tokens) / static_cast<double>(m.num_steps),
+                     static_cast<double>(m.batched_slices) / static_cast<double>(m.num_steps),
+                     p50_p99(m.step).c_str())});
   rows.push_back({"host time per step", p50_p99(m.host)});
   rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});
-  if (m.preemptions > 0) rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
+  if (m.preemptions > 0)
+    rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
   if (latency && m.itl.count() > 0) {
     double per_token = static_cast<double>(s.model().step_bytes()) +
-                       static_cast<double>(m.kv_positions_read) / static_cast<double>(m.itl.count()) * static_cast<double>(s.ledger().kv_per_token);
-    rows.push_back({"decode, of read bandwidth", strf("%.1f %% (%.2f GB/s of %.2f GB/s measured)", per_token / m.itl.mean() / bandwidth * 100,
-                                                      per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
+                       static_cast<double>(m.kv_positions_read) /
+                           static_cast<double>(m.itl.count()) *
+                           static_cast<double>(s.ledger().kv_per_token);
+    rows.push_back(
+        {"decode, of read bandwidth", strf("%.1f %% (%.2f GB/s of %.2f GB/s measured)",
+                                           per_token / m.itl.mean() / bandwidth * 100,
+                                           per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
   } else {
-    rows.push_back({"of read bandwidth", strf("%.1f %% (of %.2f GB/s measured)", fraction * 100, bandwidth / 1e9)});
+    rows.push_back({"of read bandwidth",
+                    strf("%.1f %% (of %.2f GB/s measured)", fraction * 100, bandwidth / 1e9)});
   }
   print_table(rows);
   if (auto ok = s.write_trace(); !ok) return report(ok.error());

@@ -17,10 +17,23 @@ std::string parse_bytes(std::string& text) {
   double v = std::strtod(text.c_str(), &end);
   double unit = 1;
   switch (*end) {
-    case 'k': case 'K': unit = 1024; ++end; break;
-    case 'm': case 'M': unit = 1024.0 * 1024; ++end; break;
-    case 'g': case 'G': unit = 1024.0 * 1024 * 1024; ++end; break;
-    default: break;
+    case 'k':
+    case 'K':
+      unit = 1024;
+      ++end;
+      break;
+    case 'm':
+    case 'M':
+      unit = 1024.0 * 1024;
+      ++end;
+      break;
+    case 'g':
+    case 'G':
+      unit = 1024.0 * 1024 * 1024;
+      ++end;
+      break;
+    default:
+      break;
   }
   if (end == text.c_str() || *end != 0 || !(v * unit >= 0 && v * unit < 1e18)) {
     return "write a size like 512M or 1.5G";
@@ -35,76 +48,165 @@ struct PresetChoice {
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* group = "Engine";
-  app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")->group(group);
-  app->add_option("--ctx", o.ctx, "positions per sequence (default: the model's, if memory allows)")->check(CLI::PositiveNumber)->group(group);
-  app->add_option("--kv-memory", o.kv_bytes, "size of the KV cache, e.g. 2G (default: up to half of what is free)")
-      ->transform(CLI::Validator(parse_bytes, "SIZE"))->group(group);
-  app->add_option("--kv", o.kv_type, "element type of the KV cache")->check(CLI::IsMember({"f16", "f32"}))->capture_default_str()->group(group);
-  app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")->capture_default_str()->group(group);
-  app->add_option("--device", o.backend, "cpu, or ref (naive and slow: the oracle)")->check(CLI::IsMember({"cpu", "ref"}))->capture_default_str()->group(group);
-  app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")->group(group);
+  app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
+      ->group(group);
+  app->add_option("--ctx", o.ctx, "positions per sequence (default: the model's, if memory allows)")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app->add_option("--kv-memory", o.kv_bytes,
+                  "size of the KV cache, e.g. 2G (default: up to half of what is free)")
+      ->transform(CLI::Validator(parse_bytes, "SIZE"))
+      ->group(group);
+  app->add_option("--kv", o.kv_type, "element type of the KV cache")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--device", o.backend, "cpu, or ref (naive and slow: the oracle)")
+      ->check(CLI::IsMember({"cpu", "ref"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
+      ->group(group);
   app->add_flag("!--no-pin", o.pin, "do not bind threads to cores")->group(group);
-  app->add_option("--format", o.format, "weight format of random: models")->capture_default_str()->group(group);
-  app->add_option("--trace", o.trace, "write a Chrome trace (chrome://tracing, Perfetto) to this file")->group(group);
+  app->add_option("--format", o.format, "weight format of random: models")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--trace", o.trace,
+                  "write a Chrome trace (chrome://tracing, Perfetto) to this file")
+      ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
 
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
-  app->add_option("--preset", p.preset, "static, orca, vllm or sarathi")->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))->capture_default_str()->group(policy);
-  app->add_option("--budget", s.budget, "tokens per step")->check(CLI::PositiveNumber)->capture_default_str()->group(policy);
-  app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")->check(CLI::PositiveNumber)->capture_default_str()->group(policy);
-  app->add_option("--batching", p.batching, "static or continuous (default: the preset's)")->check(CLI::IsMember({"static", "continuous"}))->group(policy);
-  app->add_option("--prefill", p.prefill, "whole or chunked")->check(CLI::IsMember({"whole", "chunked"}))->group(policy);
-  app->add_option("--mix", p.mix, "separate or mixed: may prompts and decodes share a step")->check(CLI::IsMember({"separate", "mixed"}))->group(policy);
-  app->add_option("--order", p.order, "fcfs or priority")->check(CLI::IsMember({"fcfs", "priority"}))->group(policy);
-  app->add_option("--admission", p.admission, "reserve-max or watermark")->check(CLI::IsMember({"reserve-max", "watermark"}))->group(policy);
-  app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")->check(CLI::Range(0.0, 1.0))->capture_default_str()->group(policy);
-  app->add_option("--pipeline", p.pipeline, "sync, or overlap: plan a step ahead")->check(CLI::IsMember({"sync", "overlap"}))->capture_default_str()->group(policy);
-  app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")->group(policy);
+  app->add_option("--preset", p.preset, "static, orca, vllm or sarathi")
+      ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--budget", s.budget, "tokens per step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--batching", p.batching, "static or continuous (default: the preset's)")
+      ->check(CLI::IsMember({"static", "continuous"}))
+      ->group(policy);
+  app->add_option("--prefill", p.prefill, "whole or chunked")
+      ->check(CLI::IsMember({"whole", "chunked"}))
+      ->group(policy);
+  app->add_option("--mix", p.mix, "separate or mixed: may prompts and decodes share a step")
+      ->check(CLI::IsMember({"separate", "mixed"}))
+      ->group(policy);
+  app->add_option("--order", p.order, "fcfs or priority")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->group(policy);
+  app->add_option("--admission", p.admission, "reserve-max or watermark")
+      ->check(CLI::IsMember({"reserve-max", "watermark"}))
+      ->group(policy);
+  app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--pipeline", p.pipeline, "sync, or overlap: plan a step ahead")
+      ->check(CLI::IsMember({"sync", "overlap"}))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
+      ->group(policy);
 }
 
 void apply_policy(const PresetChoice& p, EngineOptions& o) {
   SchedulerConfig& s = o.scheduler;
   apply_preset(p.preset, s).value();  // the parser admits only known names
-  if (!p.batching.empty()) s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
+  if (!p.batching.empty())
+    s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
   if (!p.prefill.empty()) s.prefill = p.prefill == "whole" ? Prefill::whole : Prefill::chunked;
   if (!p.mix.empty()) s.mix = p.mix == "separate" ? Mix::separate : Mix::mixed;
   if (!p.order.empty()) s.order = p.order == "priority" ? Order::priority : Order::fcfs;
-  if (!p.admission.empty()) s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
+  if (!p.admission.empty())
+    s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
   o.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
 }
 
 void add_sampling_options(CLI::App* app, SamplingOptions& o) {
   const char* group = "Sampling";
   o.spec.temperature = 0;
-  app->add_option("-m,--max-tokens", o.max_tokens, "tokens to generate at most")->capture_default_str()->group(group);
-  app->add_option("--temperature", o.spec.temperature, "0 is greedy")->capture_default_str()->group(group);
-  app->add_option("--top-k", o.spec.top_k, "only the K most likely tokens; 0 is off")->capture_default_str()->group(group);
-  app->add_option("--top-p", o.spec.top_p, "only the most likely tokens that make up P")->capture_default_str()->group(group);
-  app->add_option("--min-p", o.spec.min_p, "only tokens at least P times as likely as the best")->capture_default_str()->group(group);
-  app->add_option("--repetition-penalty", o.spec.repetition_penalty, "over prompt and output")->capture_default_str()->group(group);
-  app->add_option("--frequency-penalty", o.spec.frequency_penalty, "over the output, per occurrence")->capture_default_str()->group(group);
-  app->add_option("--presence-penalty", o.spec.presence_penalty, "over the output, once")->capture_default_str()->group(group);
-  app->add_option("--seed", o.spec.seed, "same seed, same text")->capture_default_str()->group(group);
+  app->add_option("-m,--max-tokens", o.max_tokens, "tokens to generate at most")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--temperature", o.spec.temperature, "0 is greedy")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--top-k", o.spec.top_k, "only the K most likely tokens; 0 is off")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--top-p", o.spec.top_p, "only the most likely tokens that make up P")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--min-p", o.spec.min_p, "only tokens at least P times as likely as the best")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--repetition-penalty", o.spec.repetition_penalty, "over prompt and output")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--frequency-penalty", o.spec.frequency_penalty,
+                  "over the output, per occurrence")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--presence-penalty", o.spec.presence_penalty, "over the output, once")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--seed", o.spec.seed, "same seed, same text")
+      ->capture_default_str()
+      ->group(group);
   app->add_option("-n", o.n, "choices per prompt")->capture_default_str()->group(group);
-  app->add_option("--stop", o.stop, "stop before this text (may be repeated)")->allow_extra_args(false)->group(group);
-  app->add_option("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")->allow_extra_args(false)->group(group);
-  app->add_option("--min-tokens", o.spec.min_tokens, "no end before so many tokens")->capture_default_str()->group(group);
+  app->add_option("--stop", o.stop, "stop before this text (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--min-tokens", o.spec.min_tokens, "no end before so many tokens")
+      ->capture_default_str()
+      ->group(group);
   app->add_flag("--ignore-eos", o.ignore_eos, "go on past the end of the text")->group(group);
-  app->add_option("--logit-bias", o.logit_bias, "ID=BIAS (may be repeated)")->allow_extra_args(false)->group(group);
-  app->add_option("--logprobs", o.spec.num_logprobs, "log-probabilities of each token and of the K most likely (with --json)")->check(CLI::Range(0, 20))->group(group);
-  app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")->check(CLI::Range(0, 20))->group(group);
+  app->add_option("--logit-bias", o.logit_bias, "ID=BIAS (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--logprobs", o.spec.num_logprobs,
+                  "log-probabilities of each token and of the K most likely (with --json)")
+      ->check(CLI::Range(0, 20))
+      ->group(group);
+  app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")
+      ->check(CLI::Range(0, 20))
+      ->group(group);
 }
 
 void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
-  app->add_option("model", o.engine.model, "smollm2, a .gguf file, or random:SHAPE (shapes: qwen2.5-0.5b, llama-3.1-8b, ...)")->required();
-  app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")->capture_default_str();
-  app->add_option("--output", o.output, "generated tokens per request: N or LO-HI")->capture_default_str();
+  app->add_option(
+         "model", o.engine.model,
+         "smollm2, a .gguf file, or random:SHAPE (shapes: qwen2.5-0.5b, llama-3.1-8b, ...)")
+      ->required();
+  app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")
+      ->capture_default_str();
+  app->add_option("--output", o.output, "generated tokens per request: N or LO-HI")
+      ->capture_default_str();
   if (throughput) {
-    app->add_option("--requests", o.num_requests, "how many requests, all there from the start")->check(CLI::PositiveNumber)->capture_default_str();
-    app->add_option("--workload", o.workload, "take lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL (input_length, output_length)");
+    app->add_option("--requests", o.num_requests, "how many requests, all there from the start")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--workload", o.workload,
+                    "take lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL "
+                    "(input_length, output_length)");
   }
-  app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")->check(CLI::PositiveNumber)->capture_default_str();
+  app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
 }
@@ -124,7 +226,9 @@ int run_cli(int argc, char** argv) {
   r->add_option("model", run.engine.model, "smollm2, or a .gguf file")->required();
   CLI::Option* prompt = r->add_option("-p,--prompt", run.prompt, "the prompt");
   r->add_option("-f,--file", run.file, "the prompt from a file (- is stdin)");
-  r->add_option("--jsonl", run.jsonl, "one request per line: {\"prompt\": ...} or {\"messages\": [...]}; one result per line");
+  r->add_option(
+      "--jsonl", run.jsonl,
+      "one request per line: {\"prompt\": ...} or {\"messages\": [...]}; one result per line");
   r->add_flag("--chat", run.chat, "apply the model's chat template to the prompt");
   r->add_option("--system", run.system, "system message, with --chat");
   r->add_flag("--json", run.json, "the result as one JSON object on stdout");
@@ -139,11 +243,14 @@ int run_cli(int argc, char** argv) {
 
   TokenizeOptions tok;
   CLI::App* t = app.add_subcommand("tokenize", "text to token ids, or back");
-  t->add_option("model", tok.model, "smollm2, or a .gguf file (vocabulary-only files will do)")->required();
+  t->add_option("model", tok.model, "smollm2, or a .gguf file (vocabulary-only files will do)")
+      ->required();
   CLI::Option* text = t->add_option("text", tok.text, "the text (default: stdin)");
   t->add_option("-f,--file", tok.file, "the text from a file (- is stdin)");
-  t->add_flag("--no-special", tok.no_special, "add no BOS or EOS; with --decode, leave special tokens out");
-  t->add_flag("--parse-special", tok.parse_special, "special tokens spelled in the text become tokens");
+  t->add_flag("--no-special", tok.no_special,
+              "add no BOS or EOS; with --decode, leave special tokens out");
+  t->add_flag("--parse-special", tok.parse_special,
+              "special tokens spelled in the text become tokens");
   t->add_flag("--decode", tok.decode, "ids to text");
   t->add_flag("--json", tok.json, "ids and pieces as one JSON object");
   t->callback([&] {
@@ -161,7 +268,8 @@ int run_cli(int argc, char** argv) {
     apply_policy(policy, throughput.engine);
     action = [&] { return cmd_bench_throughput(throughput); };
   });
-  CLI::App* bl = b->add_subcommand("latency", "one request at a time: time to first token, time per token");
+  CLI::App* bl =
+      b->add_subcommand("latency", "one request at a time: time to first token, time per token");
   add_bench_options(bl, latency, false);
   add_engine_options(bl, latency.engine, policy);
   bl->callback([&] {

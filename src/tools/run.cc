@@ -21,11 +21,14 @@ Result<void> check_sampling(const SamplingSpec& s) {
   if (s.top_k < 0) return Error{400, "--top-k must not be negative"};
   if (!(s.top_p > 0 && s.top_p <= 1)) return Error{400, "--top-p must be above 0 and at most 1"};
   if (!in(s.min_p, 0, 1)) return Error{400, "--min-p must be from 0 to 1"};
-  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 100)) return Error{400, "--repetition-penalty must be above 0 and at most 100"};
-  if (!in(s.frequency_penalty, -2, 2)) return Error{400, "--frequency-penalty must be from -2 to 2"};
+  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 100))
+    return Error{400, "--repetition-penalty must be above 0 and at most 100"};
+  if (!in(s.frequency_penalty, -2, 2))
+    return Error{400, "--frequency-penalty must be from -2 to 2"};
   if (!in(s.presence_penalty, -2, 2)) return Error{400, "--presence-penalty must be from -2 to 2"};
   if (s.min_tokens < 0) return Error{400, "--min-tokens must not be negative"};
-  if (s.num_logprobs > 20 || s.prompt_logprobs > 20) return Error{400, "at most 20 log-probabilities per token"};
+  if (s.num_logprobs > 20 || s.prompt_logprobs > 20)
+    return Error{400, "at most 20 log-probabilities per token"};
   return {};
 }
 
@@ -41,15 +44,20 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
     char *id_end = nullptr, *bias_end = nullptr;
     long id = std::strtol(b.c_str(), &id_end, 10);
     float bias = eq == std::string::npos ? NAN : std::strtof(b.c_str() + eq + 1, &bias_end);
-    if (eq == std::string::npos || id_end != b.c_str() + eq || *bias_end != 0 || id < 0 || id >= vocab || !(std::abs(bias) <= 100)) {
-      return Error{400, strf("--logit-bias %s: write ID=BIAS, the id below %d, the bias from -100 to 100", quoted(b).c_str(), vocab)};
+    if (eq == std::string::npos || id_end != b.c_str() + eq || *bias_end != 0 || id < 0 ||
+        id >= vocab || !(std::abs(bias) <= 100)) {
+      return Error{
+          400, strf("--logit-bias %s: write ID=BIAS, the id below %d, the bias from -100 to 100",
+                    quoted(b).c_str(), vocab)};
     }
     spec->logit_bias.emplace_back(static_cast<Token>(id), bias);
   }
   Request r;
-  if (tokenizer && !o.ignore_eos) r.stop.tokens.assign(tokenizer->eog().begin(), tokenizer->eog().end());
+  if (tokenizer && !o.ignore_eos)
+    r.stop.tokens.assign(tokenizer->eog().begin(), tokenizer->eog().end());
   for (Token t : o.stop_ids) {
-    if (t < 0 || t >= vocab) return Error{400, strf("--stop-id %d is not a token id below %d", t, vocab)};
+    if (t < 0 || t >= vocab)
+      return Error{400, strf("--stop-id %d is not a token id below %d", t, vocab)};
     r.stop.tokens.push_back(t);
   }
   for (const std::string& s : o.stop) {
@@ -90,13 +98,17 @@ struct Prepared {
   TextStream::Options text;
 };
 
-Result<Prepared> prepare(const Session& s, std::vector<Token> prompt, const SamplingOptions& sampling, bool special) {
+Result<Prepared> prepare(const Session& s,
+                         std::vector<Token> prompt,
+                         const SamplingOptions& sampling,
+                         bool special) {
   if (prompt.empty()) return Error{400, "the prompt is empty"};
   Result<Request> r = request_from(sampling, s.tokenizer(), s.model().shape().vocab);
   if (!r) return r.error();
   Prepared p{std::move(prompt), std::move(*r), {}};
   // A prompt of control tokens only (BOS): the output begins the text.
-  bool begins = std::all_of(p.prompt.begin(), p.prompt.end(), [&](Token t) { return s.tokenizer()->is_control(t); });
+  bool begins = std::all_of(p.prompt.begin(), p.prompt.end(),
+                            [&](Token t) { return s.tokenizer()->is_control(t); });
   p.text.strip_leading_space = begins && s.tokenizer()->adds_space();
   p.text.skip_special = !special;
   p.request.prompt = std::make_shared<const std::vector<Token>>(p.prompt);
@@ -105,7 +117,10 @@ Result<Prepared> prepare(const Session& s, std::vector<Token> prompt, const Samp
 
 json::value logprobs_json(const std::vector<ScoredToken>& scores, const Tokenizer& t) {
   auto one = [&](const TopLogprob& l) {
-    return json::object{{"id", l.token}, {"token", json::string(t.spelling(l.token))}, {"logprob", l.logprob}, {"rank", l.rank}};
+    return json::object{{"id", l.token},
+                        {"token", json::string(t.spelling(l.token))},
+                        {"logprob", l.logprob},
+                        {"rank", l.rank}};
   };
   json::array out;
   for (const ScoredToken& s : scores) {
@@ -136,14 +151,17 @@ json::object timing_json(const RequestOutput& out) {
   o["waiting"] = seconds(t.first_scheduled - t.arrival);
   o["ttft"] = seconds(t.first_token - t.arrival);
   o["total"] = seconds(t.finish - t.arrival);
-  o["decode_tokens_per_second"] = tokens > 1 && decode > 0 ? static_cast<double>(tokens - 1) / decode : 0.0;
+  o["decode_tokens_per_second"] =
+      tokens > 1 && decode > 0 ? static_cast<double>(tokens - 1) / decode : 0.0;
   o["steps"] = t.num_steps;
   o["preemptions"] = t.num_preemptions;
   return o;
 }
 
 json::object output_json(const RequestOutput& out, size_t prompt_tokens, const Tokenizer& t) {
-  if (out.refused) return {{"error", json::object{{"code", out.refused->code}, {"message", out.refused->message}}}};
+  if (out.refused)
+    return {
+        {"error", json::object{{"code", out.refused->code}, {"message", out.refused->message}}}};
   json::object o = choice_json(out.choices[0], t);
   size_t completion = 0;
   json::array choices;
@@ -184,21 +202,23 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   } else if (stream) {
     std::printf("\n");
   } else {
-    for (size_t c = 0; c < out.choices.size(); ++c) std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
+    for (size_t c = 0; c < out.choices.size(); ++c)
+      std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
   }
   if (out.choices[0].finish == Finish::failed) return report({500, "the device failed"});
   if (!o.json && !o.engine.quiet) {
     json::object t = timing_json(out);
     std::fprintf(stderr, "%s\n",
-                 dim(strf("%zu tokens in, %zu out; first token %.0f ms, then %.1f tokens/s", prompt_tokens,
-                          out.choices[0].tokens.size(), t["ttft"].as_double() * 1e3,
-                          t["decode_tokens_per_second"].as_double())).c_str());
+                 dim(strf("%zu tokens in, %zu out; first token %.0f ms, then %.1f tokens/s",
+                          prompt_tokens, out.choices[0].tokens.size(), t["ttft"].as_double() * 1e3,
+                          t["decode_tokens_per_second"].as_double()))
+                     .c_str());
   }
   return kExitOk;
 }
 
-// One line of the file: {"prompt": "..."} or {"messages": [...]}, with max_tokens, temperature, seed
-// and stop of its own if it likes.
+// One line of the file: {"prompt": "..."} or {"messages": [...]}, with max_tokens, temperature,
+// seed and stop of its own if it likes.
 Result<Prepared> prepare_line(const Session& s, const std::string& line, const RunOptions& o) {
   Result<json::value> parsed = parse_json(line);
   if (!parsed) return parsed.error();
@@ -212,9 +232,10 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
     to = x->to_number<std::remove_reference_t<decltype(to)>>();
     return true;
   };
-  if (!number("max_tokens", sampling.max_tokens) || !number("temperature", sampling.spec.temperature) ||
-      !number("top_p", sampling.spec.top_p) || !number("top_k", sampling.spec.top_k) ||
-      !number("seed", sampling.spec.seed) || !number("n", sampling.n)) {
+  if (!number("max_tokens", sampling.max_tokens) ||
+      !number("temperature", sampling.spec.temperature) || !number("top_p", sampling.spec.top_p) ||
+      !number("top_k", sampling.spec.top_k) || !number("seed", sampling.spec.seed) ||
+      !number("n", sampling.n)) {
     return Error{400, "max_tokens, temperature, top_p, top_k, seed and n must be numbers"};
   }
   if (const json::value* stop = v.if_contains("stop")) {
@@ -225,12 +246,14 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
       sampling.stop.emplace_back(x.as_string());
     }
   }
-  Result<std::vector<Token>> prompt = Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
+  Result<std::vector<Token>> prompt =
+      Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
   if (const json::value* messages = v.if_contains("messages"); messages && messages->is_array()) {
     prompt = encode_chat(s, messages->as_array());
   } else if (const json::value* text = v.if_contains("prompt"); text && text->is_string()) {
     std::string str(text->as_string());
-    prompt = o.chat ? encode_chat(s, conversation(o.system, str)) : s.tokenizer()->encode(str, {.add_special = true});
+    prompt = o.chat ? encode_chat(s, conversation(o.system, str))
+                    : s.tokenizer()->encode(str, {.add_special = true});
   }
   if (!prompt) return prompt.error();
   return prepare(s, std::move(*prompt), sampling, o.special);
@@ -245,7 +268,9 @@ int run_jsonl(Session& s, const RunOptions& o) {
   for (int number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Result<Prepared> p = prepare_line(s, line, o);
-    if (!p) return report({p.error().code, strf("%s line %d: %s", o.jsonl.c_str(), number, p.error().message.c_str())});
+    if (!p)
+      return report({p.error().code,
+                     strf("%s line %d: %s", o.jsonl.c_str(), number, p.error().message.c_str())});
     prepared.push_back(std::move(*p));
   }
   if (prepared.empty()) return report({400, strf("%s holds no prompts", o.jsonl.c_str())});
@@ -256,16 +281,20 @@ int run_jsonl(Session& s, const RunOptions& o) {
   Time begin = s.clock().now();
   collector.wait({}, [&](size_t done, uint64_t tokens) {
     double t = std::max(seconds(s.clock().now() - begin), 1e-3);
-    status.show(strf("%s %zu of %zu requests, %llu tokens, %.0f tokens/s",
-                     progress_bar(static_cast<double>(done) / static_cast<double>(prepared.size())).c_str(), done,
-                     prepared.size(), static_cast<unsigned long long>(tokens), static_cast<double>(tokens) / t));
+    status.show(
+        strf("%s %zu of %zu requests, %llu tokens, %.0f tokens/s",
+             progress_bar(static_cast<double>(done) / static_cast<double>(prepared.size())).c_str(),
+             done, prepared.size(), static_cast<unsigned long long>(tokens),
+             static_cast<double>(tokens) / t));
   });
   status.clear();
   int code = kExitOk;
   for (size_t i = 0; i < prepared.size(); ++i) {
     const RequestOutput& out = collector.outputs()[i];
     if (out.refused) code = kExitUsage;
-    std::printf("%s\n", json::serialize(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
+    std::printf(
+        "%s\n",
+        json::serialize(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
   }
   return code;
 }
@@ -284,7 +313,8 @@ int cmd_run(const RunOptions& o) {
   if (!valid_utf8(text)) return report({400, "the prompt is not valid UTF-8"});
   Result<std::unique_ptr<Session>> session = open_session(o.engine);
   if (!session) return report(session.error());
-  if (!(*session)->tokenizer()) return report({400, "the model has no vocabulary, so it cannot read text: use sluice bench"});
+  if (!(*session)->tokenizer())
+    return report({400, "the model has no vocabulary, so it cannot read text: use sluice bench"});
   int code = o.jsonl.empty() ? run_one(**session, o, text) : run_jsonl(**session, o);
   if (auto ok = (*session)->write_trace(); !ok) return report(ok.error());
   return code;

@@ -51,18 +51,20 @@ Result<std::unique_ptr<Session>> open_session(const EngineOptions& options) {
   auto session = Session::open(options, [&](size_t done, size_t total) {
     std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
     double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
-    line.show(strf("loading %s %3.0f%% %s of %s, %.1f GB/s", progress_bar(fraction).c_str(), fraction * 100,
-                   human_bytes(done).c_str(), human_bytes(total).c_str(),
+    line.show(strf("loading %s %3.0f%% %s of %s, %.1f GB/s", progress_bar(fraction).c_str(),
+                   fraction * 100, human_bytes(done).c_str(), human_bytes(total).c_str(),
                    static_cast<double>(done) / 1e9 / std::max(t.count(), 1e-3)));
   });
   line.clear();
   if (!session || options.quiet) return session;
   const Session& s = **session;
   const Ledger& l = s.ledger();
-  std::string text = strf("%s: %s, weights %s + KV %s + workspace %s of %s free; %d sequences of %d tokens; loaded in %.2f s",
-                          options.model.c_str(), s.backend().describe().c_str(), human_bytes(l.weights).c_str(),
-                          human_bytes(l.kv).c_str(), human_bytes(l.workspace).c_str(),
-                          human_bytes(l.available).c_str(), l.full_sequences, l.ctx, s.load_seconds());
+  std::string text = strf(
+      "%s: %s, weights %s + KV %s + workspace %s of %s free; %d sequences of %d tokens; loaded in "
+      "%.2f s",
+      options.model.c_str(), s.backend().describe().c_str(), human_bytes(l.weights).c_str(),
+      human_bytes(l.kv).c_str(), human_bytes(l.workspace).c_str(), human_bytes(l.available).c_str(),
+      l.full_sequences, l.ctx, s.load_seconds());
   if (l.ctx < s.model().shape().max_len && options.ctx == 0) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }
@@ -76,7 +78,9 @@ Result<std::string> read_text(const std::string& path) {
     text << std::cin.rdbuf();
   } else {
     std::ifstream in(path, std::ios::binary);
-    if (!in) return Error{404, strf("cannot read %s: no such file, or not allowed", quoted(path, 400).c_str())};
+    if (!in)
+      return Error{404,
+                   strf("cannot read %s: no such file, or not allowed", quoted(path, 400).c_str())};
     text << in.rdbuf();
   }
   std::string s = text.str();

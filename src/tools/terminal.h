@@ -26,7 +26,8 @@ class StatusLine {
 };
 
 bool stderr_is_terminal();
-std::string dim(const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
+std::string dim(
+    const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
 std::string progress_bar(double fraction, int width = 24);
 
 // Opens a session with a loading bar, and prints the ledger unless quiet.

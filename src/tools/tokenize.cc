@@ -34,8 +34,9 @@ Result<std::vector<Token>> parse_ids(const std::string& text, int vocab) {
 int decode(const Tokenizer& tokenizer, const std::string& text, const TokenizeOptions& o) {
   Result<std::vector<Token>> ids = parse_ids(text, tokenizer.size());
   if (!ids) return report(ids.error());
-  std::string out = detokenize(tokenizer, *ids,
-                               {.skip_special = o.no_special, .strip_leading_space = tokenizer.adds_space()});
+  std::string out =
+      detokenize(tokenizer, *ids,
+                 {.skip_special = o.no_special, .strip_leading_space = tokenizer.adds_space()});
   if (o.json) {
     std::printf("%s\n", json::serialize(json::object{{"text", out}}).c_str());
   } else {
@@ -51,7 +52,8 @@ int cmd_tokenize(const TokenizeOptions& o) {
   if (o.has_text && !o.file.empty()) return report({400, "give a text or -f FILE, not both"});
   Result<std::unique_ptr<Checkpoint>> checkpoint = open_model(o.model, "q8_0", 0);
   if (!checkpoint) return report(checkpoint.error());
-  if (!has_vocabulary(**checkpoint)) return report({400, "the model has no vocabulary (tokenizer.ggml.tokens)"});
+  if (!has_vocabulary(**checkpoint))
+    return report({400, "the model has no vocabulary (tokenizer.ggml.tokens)"});
   Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer(**checkpoint);
   if (!tokenizer) return report(tokenizer.error());
   std::string text = o.text;
@@ -62,7 +64,8 @@ int cmd_tokenize(const TokenizeOptions& o) {
   }
   if (o.decode) return decode(**tokenizer, text, o);
 
-  Result<std::vector<Token>> ids = (*tokenizer)->encode(text, {.add_special = !o.no_special}, o.parse_special);
+  Result<std::vector<Token>> ids =
+      (*tokenizer)->encode(text, {.add_special = !o.no_special}, o.parse_special);
   if (!ids) return report(ids.error());
   if (o.json) {
     json::array tokens, pieces;
@@ -71,7 +74,10 @@ int cmd_tokenize(const TokenizeOptions& o) {
       pieces.push_back(json::string((*tokenizer)->spelling(t)));
     }
     size_t count = ids->size();
-    std::printf("%s\n", json::serialize(json::object{{"tokens", std::move(tokens)}, {"pieces", std::move(pieces)}, {"count", count}}).c_str());
+    std::printf("%s\n", json::serialize(json::object{{"tokens", std::move(tokens)},
+                                                     {"pieces", std::move(pieces)},
+                                                     {"count", count}})
+                            .c_str());
   } else {
     for (size_t i = 0; i < ids->size(); ++i) std::printf("%s%d", i ? " " : "", (*ids)[i]);
     std::printf("\n");

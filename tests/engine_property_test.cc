@@ -1,0 +1,290 @@
+// The contract of the engine, over random workloads: whatever the preset, chunk size, pool, prefix
+// cache, preemption, pipeline and number of threads, a request's tokens and log-probabilities are
+// bit for bit those of the request alone; blocks are conserved after every step; every request has
+// exactly one terminal event. SLUICE_TEST_FULL=1 runs ten times as many.
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "engine/loop.h"
+#include "exec/model_executor.h"
+#include "load/random_checkpoint.h"
+#include "model/model.h"
+#include "tensor/gguf.h"
+
+namespace sluice {
+namespace {
+
+// Small enough for thousands of steps a second; GQA of 3, two layers, rows that are no multiple
+// of 16.
+constexpr const char* kTinyConfig = R"({
+  "model_type": "qwen2", "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+  "num_key_value_heads": 2, "intermediate_size": 160, "vocab_size": 201, "rope_theta": 10000.0,
+  "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "max_position_embeddings": 4096})";
+constexpr const char* kTinyConfigK = R"({
+  "model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 256, "vocab_size": 100, "rope_theta": 10000.0,
+  "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "max_position_embeddings": 4096})";
+
+constexpr int kMaxThreads = 3;
+
+// One model on backends of one, two and three threads.
+struct Subject {
+  std::string name;
+  std::vector<std::unique_ptr<Checkpoint>> files;
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<Model>> models;
+  DType kv = DType::f16;
+};
+
+using OpenFile = std::function<Result<std::unique_ptr<Checkpoint>>()>;
+
+Subject make_subject(std::string name, const OpenFile& open, DType kv) {
+  Subject s;
+  s.name = std::move(name);
+  s.kv = kv;
+  for (int t = 1; t <= kMaxThreads; ++t) {
+    auto file = open();
+    EXPECT_TRUE(file) << file.error().message;
+    s.files.push_back(std::move(*file));
+    s.backends.push_back(make_cpu_backend({.threads = t, .pin = false}));
+    auto model = load_model(*s.files.back(), *s.backends.back(), {});
+    EXPECT_TRUE(model) << model.error().message;
+    s.models.push_back(std::move(*model));
+  }
+  return s;
+}
+
+std::vector<Subject>& subjects() {
+  static std::vector<Subject> list = [] {
+    std::vector<Subject> v;
+    auto gguf = [](const std::string& n) {
+      return [n] { return open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/" + n + ".gguf"); };
+    };
+    auto random = [](const char* config, Format f) {
+      return [=] { return random_checkpoint_from_text(config, "tiny", f, 7); };
+    };
+    v.push_back(make_subject("llama-f32", gguf("llama"), DType::f32));
+    v.push_back(make_subject("llama-window", gguf("llama-window"), DType::f16));
+    v.push_back(make_subject("q8_0", random(kTinyConfig, Format::q8_0), DType::f16));
+    v.push_back(make_subject("q4_0", random(kTinyConfig, Format::q4_0), DType::f16));
+    v.push_back(make_subject("q4_1", random(kTinyConfig, Format::q4_1), DType::f16));
+    v.push_back(make_subject("q6_k", random(kTinyConfigK, Format::q6_k), DType::f16));
+    v.push_back(make_subject("f16", random(kTinyConfig, Format::f16), DType::f16));
+    v.push_back(make_subject("bf16", random(kTinyConfig, Format::bf16), DType::f16));
+    return v;
+  }();
+  return list;
+}
+
+struct Output {
+  std::vector<std::vector<Token>> tokens;
+  std::vector<std::vector<TopLogprob>> top;
+  std::vector<TopLogprob> prompt;
+  std::vector<Finish> finish;
+  int num_terminal = 0;
+};
+
+bool same_bits(const std::vector<TopLogprob>& a, const std::vector<TopLogprob>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+}
+
+struct Setup {
+  SchedulerConfig scheduler;
+  Pipeline pipeline = Pipeline::sync;
+  int threads = 1;
+};
+
+// Runs requests to their end, those in `cancel_at` until that many iterations have passed.
+// Requests join over the first iterations, not all at once.
+std::map<RequestId, Output> run(Subject& subject,
+                                const Setup& setup,
+                                const std::vector<Request>& requests,
+                                const std::map<RequestId, int>& cancel_at,
+                                int join_every,
+                                uint64_t* preemptions) {
+  auto t = static_cast<size_t>(setup.threads - 1);
+  Scheduler scheduler(setup.scheduler, nullptr);
+  ExecutorConfig e;
+  e.num_blocks = setup.scheduler.num_blocks;
+  e.block_size = setup.scheduler.block_size;
+  e.max_seqs = scheduler.config().max_seqs;
+  e.max_len = setup.scheduler.max_len;
+  e.max_step_tokens = scheduler.max_step_tokens();
+  e.max_outputs = 5;  // several turns of logits per step
+  e.kv_type = subject.kv;
+  RealClock clock;
+  ModelExecutor executor(*subject.backends[t], *subject.models[t], e, clock);
+  Loop loop(scheduler, executor, clock, setup.pipeline);
+
+  std::map<RequestId, Output> out;
+  size_t added = 0;
+  Events events;
+  for (int iteration = 0; added < requests.size() || loop.busy(); ++iteration) {
+    EXPECT_LT(iteration, 100000) << "no progress";
+    while (added < requests.size() && static_cast<int>(added) * join_every <= iteration) {
+      const Request& r = requests[added++];
+      Output& o = out[r.id];
+      o.tokens.resize(static_cast<size_t>(r.n));
+      o.top.resize(static_cast<size_t>(r.n));
+      o.finish.resize(static_cast<size_t>(r.n));
+      auto ok = scheduler.add(r, clock.now());
+      EXPECT_TRUE(ok) << ok.error().message;
+    }
+    for (const auto& [id, at] : cancel_at) {
+      if (at == iteration) scheduler.cancel(id, clock.now(), events);
+    }
+    loop.iterate(events);
+    BlockCounts blocks = scheduler.count_blocks();
+    EXPECT_TRUE(blocks.conserved());
+    for (const Event& ev : events.list) {
+      Output& o = out.at(ev.req);
+      EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";
+      EXPECT_EQ(o.finish[ev.choice], Finish::none);
+      if (ev.token != kNoToken) o.tokens[ev.choice].push_back(ev.token);
+      auto at = [&](uint32_t i) { return events.top.begin() + i; };
+      o.top[ev.choice].insert(o.top[ev.choice].end(), at(ev.top_at), at(ev.top_at + ev.num_top));
+      o.prompt.insert(o.prompt.end(), at(ev.prompt_at), at(ev.prompt_at + ev.num_prompt));
+      o.finish[ev.choice] = ev.finish;
+      if (ev.last) ++o.num_terminal;
+    }
+    events.clear();
+    if (testing::Test::HasFailure()) break;
+  }
+  if (!testing::Test::HasFailure()) {
+    BlockCounts blocks = scheduler.count_blocks();
+    EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
+  }
+  *preemptions += scheduler.stats().num_preemptions;
+  return out;
+}
+
+struct Workload {
+  std::vector<Request> requests;
+  std::map<RequestId, int> cancel_at;
+  Setup setup;
+  int join_every = 0;
+};
+
+Workload make_workload(std::mt19937_64& rng, int vocab) {
+  auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(rng() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  auto chance = [&](int percent) { return pick(1, 100) <= percent; };
+  Workload w;
+  std::vector<Token> family;
+  for (int i = 0; i < 64; ++i) family.push_back(pick(0, vocab - 1));
+  int num = pick(1, 9), longest = 0;
+  for (int i = 0; i < num; ++i) {
+    Request r;
+    r.id = static_cast<RequestId>(i + 1);
+    auto prompt = std::make_shared<std::vector<Token>>();
+    int len = chance(10) ? 1 : pick(1, 70), shared = chance(50) ? pick(0, std::min(len, 64)) : 0;
+    for (int p = 0; p < len; ++p)
+      prompt->push_back(p < shared ? family[static_cast<size_t>(p)] : pick(0, vocab - 1));
+    r.prompt = prompt;
+    auto spec = std::make_shared<SamplingSpec>();
+    spec->temperature = chance(50) ? 0 : 0.8f;
+    spec->seed = rng();
+    if (chance(30)) spec->top_k = pick(1, 20);
+    if (chance(30)) spec->top_p = 0.9f;
+    if (chance(20)) spec->repetition_penalty = 1.2f;
+    if (chance(20)) spec->frequency_penalty = 0.5f;
+    if (chance(20)) spec->min_tokens = pick(1, 8);
+    if (chance(50)) spec->num_logprobs = pick(0, 3);
+    if (chance(20)) spec->prompt_logprobs = pick(0, 2);
+    if (chance(40)) r.stop.tokens = {pick(0, vocab - 1), pick(0, vocab - 1), pick(0, vocab - 1)};
+    spec->banned_until_min = r.stop.tokens;
+    r.sampling = spec;
+    r.max_new = pick(1, 24);
+    r.n = chance(20) ? pick(2, 4) : 1;
+    r.priority = pick(0, 2);
+    r.tenant = chance(20) ? 1 : 0;
+    longest = std::max(longest, len + r.max_new);
+    if (chance(10)) w.cancel_at[r.id] = pick(0, 30);
+    w.requests.push_back(std::move(r));
+  }
+  SchedulerConfig& c = w.setup.scheduler;
+  static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
+  apply_preset(kPresets[pick(0, 3)], c).value();
+  if (chance(30)) c.order = Order::priority;
+  c.block_size = 8 << pick(0, 2);
+  c.max_len = 128;
+  c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);
+  c.max_seqs = pick(1, 8);
+  c.prefix_cache = chance(60);
+  c.watermark = chance(50) ? 0.0f : 0.1f;
+  int least = (longest + c.block_size - 1) / c.block_size;
+  c.num_blocks = least + (chance(60) ? pick(0, 4) : 200);
+  w.setup.pipeline = chance(60) ? Pipeline::overlap : Pipeline::sync;
+  w.setup.threads = pick(1, kMaxThreads);
+  w.join_every = pick(0, 4);
+  return w;
+}
+
+Setup alone(const Setup& other) {
+  Setup s;
+  apply_preset("sarathi", s.scheduler).value();
+  s.scheduler.block_size = other.scheduler.block_size == 16 ? 32 : 16;  // must not matter either
+  s.scheduler.max_len = other.scheduler.max_len;
+  s.scheduler.budget = 256;
+  s.scheduler.num_blocks = 64;
+  s.scheduler.prefix_cache = false;
+  return s;
+}
+
+void check_workload(Subject& subject, uint64_t seed, uint64_t* preemptions) {
+  std::mt19937_64 rng(seed);
+  Workload w = make_workload(rng, subject.models[0]->shape().vocab);
+  SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
+  auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, preemptions);
+  if (testing::Test::HasFailure()) return;
+  for (const Request& r : w.requests) {
+    uint64_t none = 0;
+    // Each choice alone: the one thing that tells choices apart is the key of their draws.
+    auto solo = run(subject, alone(w.setup), {r}, {}, 0, &none);
+    const Output &a = together.at(r.id), &b = solo.at(r.id);
+    ASSERT_EQ(a.num_terminal, 1);
+    ASSERT_EQ(b.num_terminal, 1);
+    for (size_t c = 0; c < a.tokens.size(); ++c) {
+      if (a.finish[c] == Finish::cancelled) {
+        ASSERT_LE(a.tokens[c].size(), b.tokens[c].size());
+        ASSERT_TRUE(std::equal(a.tokens[c].begin(), a.tokens[c].end(), b.tokens[c].begin()));
+        continue;
+      }
+      ASSERT_EQ(a.finish[c], b.finish[c]) << "request " << r.id << " choice " << c;
+      ASSERT_EQ(a.tokens[c], b.tokens[c]) << "request " << r.id << " choice " << c;
+      ASSERT_TRUE(same_bits(a.top[c], b.top[c])) << "request " << r.id << " choice " << c;
+    }
+    if (!w.cancel_at.contains(r.id)) {
+      ASSERT_TRUE(same_bits(a.prompt, b.prompt)) << "request " << r.id;
+      if (r.sampling->prompt_logprobs >= 0) {
+        size_t per = 1 + static_cast<size_t>(r.sampling->prompt_logprobs);
+        ASSERT_EQ(a.prompt.size(), (r.prompt->size() - 1) * per);
+      }
+    }
+  }
+}
+
+TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
+  const char* full = std::getenv("SLUICE_TEST_FULL");
+  const char* from = std::getenv("SLUICE_TEST_SEED");  // replay one
+  uint64_t num = full && *full == '1' ? 1000 : 100;
+  uint64_t first = from ? std::strtoull(from, nullptr, 10) : 1, preemptions = 0;
+  if (from) num = 1;
+  for (uint64_t seed = first; seed < first + num; ++seed) {
+    check_workload(subjects()[seed % subjects().size()], seed, &preemptions);
+    if (HasFailure()) return;
+  }
+  if (!from) {
+    EXPECT_GT(preemptions, num / 10) << "the workloads hardly preempt: they prove too little";
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -73,17 +73,17 @@ TEST(Str, ValidUtf8) {
   for (const char* s : {"\x80", "\xc3", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80",
                         "\xe2\x82", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
                         "\xff", "a\xe2\x28\xa1", "\xf0\x9f\x98"}) {
-    EXPECT_FALSE(valid_utf8(s)) << quoted(s);
+    EXPECT_FALSE(valid_utf8(s)) << quote(s);
   }
   EXPECT_TRUE(valid_utf8(std::string_view("a\0b", 3)));
 }
 
 TEST(Str, Quoted) {
-  EXPECT_EQ(quoted("abc"), "'abc'");
-  EXPECT_EQ(quoted("a\nb\x7f"), "'a\\x0ab\\x7f'");
-  EXPECT_EQ(quoted("\xc3\xa9\xff"), "'\xc3\xa9\\xff'");
-  EXPECT_EQ(quoted(std::string(200, 'x'), 10), "'xxxxxxxxx...'");
-  EXPECT_TRUE(valid_utf8(quoted("\xe2\x82\xac\xe2\x82\xac", 5)));
+  EXPECT_EQ(quote("abc"), "'abc'");
+  EXPECT_EQ(quote("a\nb\x7f"), "'a\\x0ab\\x7f'");
+  EXPECT_EQ(quote("\xc3\xa9\xff"), "'\xc3\xa9\\xff'");
+  EXPECT_EQ(quote(std::string(200, 'x'), 10), "'xxxxxxxxx...'");
+  EXPECT_TRUE(valid_utf8(quote("\xe2\x82\xac\xe2\x82\xac", 5)));
 }
 
 TEST(Json, Parses) {

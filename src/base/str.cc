@@ -60,7 +60,7 @@ bool valid_utf8(std::string_view s) {
   return true;
 }
 
-std::string quoted(std::string_view s, size_t max) {
+std::string quote(std::string_view s, size_t max) {
   std::string out = "'";
   for (size_t i = 0; i < s.size();) {
     size_t n = utf8_length(s, i);

@@ -17,6 +17,6 @@ bool valid_utf8(std::string_view s);
 
 // Control characters and invalid UTF-8 escaped, cut at `max` bytes: for quoting foreign text in a
 // message.
-std::string quoted(std::string_view s, size_t max = 80);
+std::string quote(std::string_view s, size_t max = 80);
 
 }  // namespace sluice

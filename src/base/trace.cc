@@ -14,7 +14,7 @@ namespace sluice {
 namespace {
 
 std::string json_text(std::string_view s) {
-  return json::serialize(json::string(valid_utf8(s) ? std::string(s) : quoted(s, 200)));
+  return json::serialize(json::string(valid_utf8(s) ? std::string(s) : quote(s, 200)));
 }
 
 // JSON has neither NaN nor infinity.
@@ -111,7 +111,7 @@ Result<void> Trace::write(const std::string& path) const {
   std::string text = to_json();
   auto failed = [&](const char* what) {
     return Error{
-        500, strf("cannot %s trace file %s: %s", what, quoted(path).c_str(), std::strerror(errno))};
+        500, strf("cannot %s trace file %s: %s", what, quote(path).c_str(), std::strerror(errno))};
   };
   std::FILE* f = std::fopen(path.c_str(), "wb");
   if (!f) return failed("open");

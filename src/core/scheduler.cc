@@ -32,7 +32,7 @@ Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
     return {};
   }
   return Error{400,
-               strf("unknown preset %s: use static, orca, vllm or sarathi", quoted(name).c_str())};
+               strf("unknown preset %s: use static, orca, vllm or sarathi", quote(name).c_str())};
 }
 
 const char* finish_name(Finish finish) {

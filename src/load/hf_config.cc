@@ -81,7 +81,7 @@ void read_scaling(HfRope& rope, Fields f, int context) {
   rope.scaling = type;
   if (type != "linear" && type != "llama3" && type != "yarn") {
     f.fail(strf("rope scaling %s is not supported: linear, llama3 and yarn are",
-                quoted(type).c_str()));
+                quote(type).c_str()));
     return;
   }
   rope.factor = f.number("factor", 1, 1e6);
@@ -121,7 +121,7 @@ void read_family(HfConfig& c, Fields& f) {
     c.arch = type;
   } else {
     f.fail(strf("model_type %s is not supported: llama, mistral, qwen2 and qwen3 are",
-                quoted(type).c_str()));
+                quote(type).c_str()));
   }
   c.qkv_bias = type == "qwen2";
   c.qk_norm = type == "qwen3";

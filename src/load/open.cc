@@ -46,7 +46,7 @@ Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape,
                                                 const std::string& format,
                                                 uint64_t seed) {
   const FormatInfo* f = find_format(format);
-  if (!f) return Error{400, strf("unknown format %s for random weights", quoted(format).c_str())};
+  if (!f) return Error{400, strf("unknown format %s for random weights", quote(format).c_str())};
   std::string known;
   for (const EmbeddedFile& e : embedded_shapes()) {
     std::string_view stem = e.name.substr(0, e.name.size() - std::string_view(".json").size());

@@ -253,7 +253,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& config_
                                                       uint64_t seed) {
   auto text = read_small_file(config_json_path);
   if (!text)
-    return Error{text.error().code, quoted(config_json_path, 400) + ": " + text.error().message};
+    return Error{text.error().code, quote(config_json_path, 400) + ": " + text.error().message};
   return random_checkpoint_from_text(*text, config_json_path, format, seed);
 }
 
@@ -263,7 +263,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint_from_text(std::string_view
                                                                 uint64_t seed) {
   auto config = parse_hf_config(config_json);
   if (!config)
-    return Error{config.error().code, quoted(origin, 400) + ": " + config.error().message};
+    return Error{config.error().code, quote(origin, 400) + ": " + config.error().message};
   return std::unique_ptr<Checkpoint>(std::make_unique<RandomCheckpoint>(*config, format, seed));
 }
 

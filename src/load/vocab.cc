@@ -64,7 +64,7 @@ Result<void> read_kind(const Meta& meta, VocabSpec& spec) {
   } else {
     return Error{400, strf("tokenizer.ggml.model is %s; known: gpt2 (byte-level BPE), llama "
                            "(SentencePiece BPE)",
-                           quoted(*model).c_str())};
+                           quote(*model).c_str())};
   }
   const std::string* pre = meta.string(key("pre"));
   spec.pre = pre != nullptr ? *pre : "default";

@@ -104,7 +104,7 @@ void read_rope(
     scale_yarn(rope, base, factor, r, max_len);
   } else if (!type.empty() && type != "none") {
     r.fail(strf("RoPE scaling %s is not supported: linear, yarn and llama3 are",
-                quoted(type).c_str()));
+                quote(type).c_str()));
   }
   // Llama 3's scaling comes as a tensor of divisors.
   if (const TensorInfo* t = checkpoint.find("rope_freqs.weight"); t && data) {

@@ -26,7 +26,7 @@ Result<const ModelFamily*> find_family(const Checkpoint& checkpoint) {
     known += known.empty() ? f.arch : std::string(", ") + f.arch;
   }
   return Error{
-      400, strf("architecture %s is not supported: %s are", quoted(*arch).c_str(), known.c_str())};
+      400, strf("architecture %s is not supported: %s are", quote(*arch).c_str(), known.c_str())};
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ Result<void> Session::plan_memory(const ModelShape& shape, size_t weights) {
   SchedulerConfig& c = options_.scheduler;
   DType kv = options_.kv_type == "f32" ? DType::f32 : DType::f16;
   if (options_.kv_type != "f16" && options_.kv_type != "f32") {
-    return Error{400, strf("--kv %s: use f16 or f32", quoted(options_.kv_type).c_str())};
+    return Error{400, strf("--kv %s: use f16 or f32", quote(options_.kv_type).c_str())};
   }
   int bs = c.block_size;
   if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0) {
@@ -141,7 +141,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   } else if (options_.backend == "ref") {
     backend_ = make_ref_backend();
   } else {
-    return Error{400, strf("--device %s: use cpu or ref", quoted(options_.backend).c_str())};
+    return Error{400, strf("--device %s: use cpu or ref", quote(options_.backend).c_str())};
   }
   LoadOptions load;
   load.fuse = options_.fuse;

@@ -22,7 +22,7 @@ struct Part {
 };
 
 Error at_path(const std::string& path, const Error& e) {
-  return Error{e.code, quoted(path, 400) + ": " + e.message};
+  return Error{e.code, quote(path, 400) + ": " + e.message};
 }
 
 Result<Part> open_part(const std::string& path) {
@@ -94,7 +94,7 @@ class GgufCheckpoint final : public Checkpoint {
       if (!index_.emplace(t.name, tensors_.size()).second) {
         return Error{400,
                      strf("tensor %s is in an earlier part too; the parts do not belong together",
-                          quoted(t.name).c_str())};
+                          quote(t.name).c_str())};
       }
       tensors_.push_back(std::move(t));
       places_.push_back({file, part.header.offsets[i]});

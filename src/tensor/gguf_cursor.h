@@ -35,7 +35,7 @@ class GgufCursor {
     return false;
   }
   bool cut_off(const char* what) {
-    const std::string where = context_.empty() ? "" : strf(", in %s", quoted(context_).c_str());
+    const std::string where = context_.empty() ? "" : strf(", in %s", quote(context_).c_str());
     return fail(
         strf("corrupt or cut off: %s at byte %zu runs past the end at %zu%s; fetch the file "
              "again",

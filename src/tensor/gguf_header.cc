@@ -82,7 +82,7 @@ bool Parser::read_preamble() {
   for (char& c : magic) in_.read(c);
   if (std::string_view(magic, 4) != "GGUF") {
     return in_.fail(strf("not a GGUF file: it begins with %s, not GGUF; give a .gguf model",
-                         quoted({magic, 4}).c_str()));
+                         quote({magic, 4}).c_str()));
   }
   if (!in_.read(header_.version)) return false;
   const uint32_t v = header_.version;
@@ -130,7 +130,7 @@ bool Parser::read_tensors() {
   std::sort(names.begin(), names.end());
   auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end()) {
-    return in_.fail(strf("tensor %s occurs twice; the file is corrupt", quoted(*twice).c_str()));
+    return in_.fail(strf("tensor %s occurs twice; the file is corrupt", quote(*twice).c_str()));
   }
   return true;
 }
@@ -141,7 +141,7 @@ bool Parser::read_shape(TensorInfo& tensor) {
   if (!in_.read(num_dims)) return false;
   if (num_dims < 1 || num_dims > kMaxDims) {
     return in_.fail(strf("tensor %s has %u dimensions (1 to 4 are allowed); the file is corrupt",
-                         quoted(tensor.name).c_str(), num_dims));
+                         quote(tensor.name).c_str(), num_dims));
   }
   tensor.rows = 1;
   for (uint32_t d = 0; d < num_dims; ++d) {
@@ -150,7 +150,7 @@ bool Parser::read_shape(TensorInfo& tensor) {
     if (dim == 0 || !std::in_range<int64_t>(dim) ||
         (d > 0 && __builtin_mul_overflow(tensor.rows, static_cast<int64_t>(dim), &tensor.rows))) {
       return in_.fail(strf("tensor %s has an impossible shape; the file is corrupt",
-                           quoted(tensor.name).c_str()));
+                           quote(tensor.name).c_str()));
     }
     if (d == 0) tensor.cols = static_cast<int64_t>(dim);
   }
@@ -170,7 +170,7 @@ bool Parser::read_tensor(TensorInfo& tensor, uint64_t& offset) {
   const FormatInfo* format = find_gguf_type(type);
   if (!format) {
     return in_.fail(strf("tensor %s has type %u (%s), which is not supported; use a file of %s",
-                         quoted(name).c_str(), type, foreign_type_name(type),
+                         quote(name).c_str(), type, foreign_type_name(type),
                          supported_formats().c_str()));
   }
   tensor.format = format->format;
@@ -178,7 +178,7 @@ bool Parser::read_tensor(TensorInfo& tensor, uint64_t& offset) {
     return in_.fail(
         strf("tensor %s has rows of %lld elements, no multiple of %s's block of %d; the file "
              "is corrupt",
-             quoted(name).c_str(), static_cast<long long>(tensor.cols), format->name,
+             quote(name).c_str(), static_cast<long long>(tensor.cols), format->name,
              format->block_elems));
   }
   size_t per_row = 0;
@@ -186,7 +186,7 @@ bool Parser::read_tensor(TensorInfo& tensor, uint64_t& offset) {
                              static_cast<size_t>(format->block_bytes), &per_row) ||
       __builtin_mul_overflow(per_row, static_cast<size_t>(tensor.rows), &tensor.bytes)) {
     return in_.fail(
-        strf("tensor %s has an impossible size; the file is corrupt", quoted(name).c_str()));
+        strf("tensor %s has an impossible size; the file is corrupt", quote(name).c_str()));
   }
   return true;
 }
@@ -200,7 +200,7 @@ bool Parser::place_tensors() {
     const TensorInfo& t = header_.tensors[i];
     if ((relative_[i] & mask) != 0) {
       return in_.fail(strf("tensor %s is not aligned to %llu bytes; the file is corrupt",
-                           quoted(t.name).c_str(),
+                           quote(t.name).c_str(),
                            static_cast<unsigned long long>(header_.alignment)));
     }
     size_t begin = 0, end = 0;
@@ -209,7 +209,7 @@ bool Parser::place_tensors() {
       return in_.fail(
           strf("tensor %s (%s) runs past the end of the file of %zu bytes: cut off or "
                "corrupt; fetch it again",
-               quoted(t.name).c_str(), human_bytes(t.bytes).c_str(), in_.size()));
+               quote(t.name).c_str(), human_bytes(t.bytes).c_str(), in_.size()));
     }
     header_.offsets[i] = begin;
   }
@@ -225,8 +225,8 @@ bool Parser::check_overlap() {
     const size_t before = order[i - 1];
     if (header_.offsets[before] + header_.tensors[before].bytes > header_.offsets[order[i]]) {
       return in_.fail(strf("tensors %s and %s overlap; the file is corrupt",
-                           quoted(header_.tensors[before].name).c_str(),
-                           quoted(header_.tensors[order[i]].name).c_str()));
+                           quote(header_.tensors[before].name).c_str(),
+                           quote(header_.tensors[order[i]].name).c_str()));
     }
   }
   return true;

@@ -47,7 +47,7 @@ class MetaReader {
     if (type > static_cast<uint32_t>(ValueType::f64)) {
       return in_.fail(
           strf("metadata %s has value type %u, which GGUF does not define; the file is corrupt",
-               quoted(in_.context()).c_str(), type));
+               quote(in_.context()).c_str(), type));
     }
     return true;
   }
@@ -81,7 +81,7 @@ bool MetaReader::run(uint64_t num_keys) {
     }
     if (meta_.has(key)) {
       return in_.fail(
-          strf("metadata key %s occurs twice; the file is corrupt", quoted(key).c_str()));
+          strf("metadata key %s occurs twice; the file is corrupt", quote(key).c_str()));
     }
     in_.set_context(key);
     ValueType type{};
@@ -103,7 +103,7 @@ bool MetaReader::read_bool(bool& out) {
   if (!in_.read(byte)) return false;
   if (byte > 1) {
     return in_.fail(strf("metadata %s has a boolean of value %u; the file is corrupt",
-                         quoted(in_.context()).c_str(), byte));
+                         quote(in_.context()).c_str(), byte));
   }
   out = byte == 1;
   return true;
@@ -159,7 +159,7 @@ bool MetaReader::read_array_head(ValueType& type, uint64_t& num) {
   if (num > in_.left() / value_bytes(type)) return in_.cut_off("an array");
   if (num > kMaxArray) {
     return in_.fail(strf("metadata %s has an array of %llu elements; at most %llu are supported",
-                         quoted(in_.context()).c_str(), static_cast<unsigned long long>(num),
+                         quote(in_.context()).c_str(), static_cast<unsigned long long>(num),
                          static_cast<unsigned long long>(kMaxArray)));
   }
   return true;
@@ -177,7 +177,7 @@ bool MetaReader::read_array(std::optional<MetaValue>& out) {
 bool MetaReader::skip_arrays(uint64_t num, int depth) {
   if (depth > kMaxArrayDepth) {
     return in_.fail(strf("metadata %s nests arrays more than %d deep; the file is corrupt",
-                         quoted(in_.context()).c_str(), kMaxArrayDepth));
+                         quote(in_.context()).c_str(), kMaxArrayDepth));
   }
   for (uint64_t i = 0; i < num; ++i) {
     ValueType type{};
@@ -206,7 +206,7 @@ bool MetaReader::read_integers(uint64_t num, MetaValue& out) {
     if (!std::in_range<int64_t>(x)) {
       return in_.fail(
           strf("metadata %s has an array element above 2^63 - 1, which is not supported",
-               quoted(in_.context()).c_str()));
+               quote(in_.context()).c_str()));
     }
     v = static_cast<int64_t>(x);
   }

@@ -30,7 +30,7 @@ struct Fd {
 };
 
 Error open_error(const std::string& path, int error) {
-  const std::string name = quoted(path, 400);
+  const std::string name = quote(path, 400);
   if (error == ENOENT) return Error{404, strf("%s: no such file; check the path", name.c_str())};
   if (error == EACCES) {
     return Error{403, strf("%s: no permission to read it; check the file's mode", name.c_str())};
@@ -44,7 +44,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: a FIFO must be refused, not waited for.
   Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) return open_error(path, errno);
-  const std::string name = quoted(path, 400);
+  const std::string name = quote(path, 400);
   struct stat st;
   if (fstat(file.fd, &st) != 0) return open_error(path, errno);
   if (S_ISDIR(st.st_mode)) {

@@ -400,14 +400,14 @@ Value Machine::call(const Value& callee, CallArgs& args) {
 
 Value Machine::filter(std::string_view name, const Value& subject, CallArgs& args) {
   Function fn = find_filter(name);
-  if (!fn) fail("no filter named " + quoted(name));
+  if (!fn) fail("no filter named " + quote(name));
   meter.step();
   return fn(*this, subject, args);
 }
 
 bool Machine::test(std::string_view name, const Value& subject, CallArgs& args) {
   Function fn = find_test(name);
-  if (!fn) fail("no test named " + quoted(name));
+  if (!fn) fail("no test named " + quote(name));
   meter.step();
   return truthy(fn(*this, subject, args));
 }

@@ -216,7 +216,7 @@ Value Machine::attribute(const Value& object, std::string_view name) {
     if (const Value* v = object.dict().find(name)) return *v;
   }
   return make_undefined(
-      meter, strf("'%s object' has no attribute %s", object_repr(object), quoted(name).c_str()));
+      meter, strf("'%s object' has no attribute %s", object_repr(object), quote(name).c_str()));
 }
 
 Value Machine::item(const Value& object, const Value& key) {
@@ -251,7 +251,7 @@ Value Machine::item(const Value& object, const Value& key) {
   }
   std::string shown = repr(meter, key).str();
   return make_undefined(
-      meter, strf("'%s object' has no attribute %s", object_repr(object), quoted(shown).c_str()));
+      meter, strf("'%s object' has no attribute %s", object_repr(object), quote(shown).c_str()));
 }
 
 Value Machine::loop_attribute(const Value& object, std::string_view name) {

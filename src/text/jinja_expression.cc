@@ -27,7 +27,7 @@ std::string ExpressionParser::described() const {
     case TokenKind::integer:
     case TokenKind::real:
     case TokenKind::op:
-      return quoted(cur().text);
+      return quote(cur().text);
   }
   return "";
 }
@@ -385,7 +385,7 @@ void ExpressionParser::argument(CallSite& site) {
     std::string key = expect_name();
     next();
     for (const auto& [k, v] : site.kwargs) {
-      if (k == key) fail("keyword argument repeated: " + quoted(key));
+      if (k == key) fail("keyword argument repeated: " + quote(key));
     }
     site.kwargs.emplace_back(std::move(key), expression());
   } else {

@@ -188,7 +188,7 @@ class Lexer {
       return advance(pos_ + 2);
     }
     if (std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
-      fail("unexpected character " + quoted(std::string_view(src_).substr(pos_, 1)));
+      fail("unexpected character " + quote(std::string_view(src_).substr(pos_, 1)));
     }
     balance(c, brackets);
     emit(TokenKind::op, std::string(1, c));

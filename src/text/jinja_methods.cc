@@ -298,7 +298,7 @@ Text format_field(Machine& m, const Text& field, CallArgs& args, size_t& automat
   } else {
     auto kw = std::find_if(args.kw.begin(), args.kw.end(),
                            [&](const auto& k) { return k.first == head; });
-    if (kw == args.kw.end()) m.fail("format(): no argument named " + quoted(head));
+    if (kw == args.kw.end()) m.fail("format(): no argument named " + quote(head));
     v = kw->second;
   }
   for (size_t i = first; i < name.size();) {

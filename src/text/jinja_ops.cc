@@ -36,7 +36,7 @@ Bound::Bound(Machine& m,
     auto i = static_cast<size_t>(it - names.begin());
     if (it == names.end() || set_[i]) {
       m.fail(strf("%s() got an unexpected keyword argument %s", function_.c_str(),
-                  quoted(name).c_str()));
+                  quote(name).c_str()));
     }
     values_[i] = v;
     set_[i] = true;

@@ -106,7 +106,7 @@ class Parser : ExpressionParser {
       throw TemplateError{
           strf("{%% %s %%} is not supported: a chat template is one file", tag.c_str()), line};
     }
-    throw TemplateError{"unknown tag " + quoted(tag), line};
+    throw TemplateError{"unknown tag " + quote(tag), line};
   }
 
   NodePtr if_statement(int line) {

@@ -151,11 +151,11 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
   if (skip('_')) style.group = '_';
   if (skip('.')) style.precision = static_cast<int>(parse_count(m, spec, i));
   if (i < spec.size()) style.type = spec[i++];
-  if (i != spec.size()) m.fail("invalid format specifier " + quoted(spec));
+  if (i != spec.size()) m.fail("invalid format specifier " + quote(spec));
 
   if (v.is(Kind::string)) {
     if (style.type && style.type != 's')
-      m.fail("unknown format code for a string: " + quoted(spec));
+      m.fail("unknown format code for a string: " + quote(spec));
     Text t = v.text();
     if (style.precision >= 0) {
       t = t.slice(0, code_point_offset(t.view(), static_cast<size_t>(style.precision)));
@@ -165,12 +165,12 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
   if (!v.is_number() ||
       std::string_view("dxXobeEfFgG%").find(style.type) == std::string_view::npos) {
     if (!v.is_number() || style.type) {
-      m.fail(strf("unsupported format string for %s: %s", type_name(v), quoted(spec).c_str()));
+      m.fail(strf("unsupported format string for %s: %s", type_name(v), quote(spec).c_str()));
     }
   }
   if (v.is(Kind::real) && style.type &&
       std::string_view("dxXob").find(style.type) != std::string_view::npos) {
-    m.fail("unknown format code for a float: " + quoted(spec));
+    m.fail("unknown format code for a float: " + quote(spec));
   }
   Number n = number_digits(m, v, style);
   if (align == '=') {
@@ -229,7 +229,7 @@ class PercentFormat {
     if (!arg_.is(Kind::dict)) m_.fail("format requires a mapping");
     std::string_view key = f_.substr(i_ + 1, close - i_ - 1);
     const Value* found = arg_.dict().find(key);
-    if (!found) m_.fail("format key not found: " + quoted(key));
+    if (!found) m_.fail("format key not found: " + quote(key));
     next_arg_ = 1;
     i_ = close + 1;
     return *found;
@@ -281,7 +281,7 @@ class PercentFormat {
   Text numeric(Value v, const NumberStyle& style, size_t width) {
     // %c is left out on purpose: it would make trusted text of a request's number.
     if (std::string_view("diuxXoeEfFgG").find(style.type) == std::string_view::npos) {
-      m_.fail("unsupported format character " + quoted(std::string_view(&style.type, 1)));
+      m_.fail("unsupported format character " + quote(std::string_view(&style.type, 1)));
     }
     if (!v.is_number()) {
       m_.fail(strf("%%%c format: a number is required, not %s", style.type, type_name(v)));

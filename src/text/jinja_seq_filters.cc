@@ -318,7 +318,7 @@ Value f_attr(Machine& m, const Value& v, CallArgs& args) {
   std::string name = to_text(m.meter, a[0]).str();
   bool is_key = v.is(Kind::dict) && !find_method(v, name) && !is_unsafe_attribute(v, name);
   if (is_key)
-    return make_undefined(m.meter, strf("'dict object' has no attribute %s", quoted(name).c_str()));
+    return make_undefined(m.meter, strf("'dict object' has no attribute %s", quote(name).c_str()));
   return m.attribute(v, name);
 }
 

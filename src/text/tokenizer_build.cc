@@ -177,7 +177,7 @@ void Tokenizer::collect_eog() {
 Result<void> Tokenizer::build_bpe() {
   pre_ = find_pre_tokenizer(spec_.pre);
   if (pre_ == nullptr) {
-    return Error{400, strf("unknown pre-tokenizer %s; known: %s", quoted(spec_.pre).c_str(),
+    return Error{400, strf("unknown pre-tokenizer %s; known: %s", quote(spec_.pre).c_str(),
                            known_pre_tokenizers().c_str())};
   }
   auto normal = [&](std::string_view s) -> Token {
@@ -193,7 +193,7 @@ Result<void> Tokenizer::build_bpe() {
     if (space == merge.npos || space + 1 == merge.size()) {
       return Error{400, strf("merge %zu (%s) is not two tokens with a space between; the file is "
                              "damaged",
-                             rank, quoted(merge).c_str())};
+                             rank, quote(merge).c_str())};
     }
     joined.assign(merge.substr(0, space)).append(merge.substr(space + 1));
     Token left = normal(merge.substr(0, space)), right = normal(merge.substr(space + 1));
@@ -201,7 +201,7 @@ Result<void> Tokenizer::build_bpe() {
     if (left == kNoToken || right == kNoToken || merged == kNoToken) {
       return Error{400, strf("merge %zu (%s) uses or makes a token that the vocabulary lacks; the "
                              "file is damaged",
-                             rank, quoted(merge).c_str())};
+                             rank, quote(merge).c_str())};
     }
     pairs_.insert({left, right, static_cast<uint32_t>(rank), merged});
   }

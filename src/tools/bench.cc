@@ -31,7 +31,7 @@ Result<Range> parse_range(const std::string& text, const char* what) {
   int got = std::sscanf(text.c_str(), "%d-%d%c", &lo, &hi, &extra);
   if (got == 1 && text.find('-') == std::string::npos) hi = lo;
   if ((got != 1 && got != 2) || lo < 1 || hi < lo) {
-    return Error{400, strf("%s %s: write N or LO-HI", what, quoted(text).c_str())};
+    return Error{400, strf("%s %s: write N or LO-HI", what, quote(text).c_str())};
   }
   return Range{lo, hi};
 }
@@ -40,7 +40,7 @@ Result<Range> parse_range(const std::string& text, const char* what) {
 // with input_length and output_length.
 Result<std::vector<Lengths>> read_workload(const std::string& path, size_t limit) {
   std::ifstream in(path);
-  if (!in) return Error{404, strf("cannot read %s", quoted(path, 400).c_str())};
+  if (!in) return Error{404, strf("cannot read %s", quote(path, 400).c_str())};
   std::vector<Lengths> out;
   std::string line;
   for (int number = 1; std::getline(in, line) && out.size() < limit; ++number) {
@@ -63,7 +63,7 @@ Result<std::vector<Lengths>> read_workload(const std::string& path, size_t limit
       return Error{400, strf("%s line %d: no lengths in it", path.c_str(), number)};
     out.push_back(l);
   }
-  if (out.empty()) return Error{400, strf("%s holds no requests", quoted(path, 400).c_str())};
+  if (out.empty()) return Error{400, strf("%s holds no requests", quote(path, 400).c_str())};
   return out;
 }
 

@@ -48,7 +48,7 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
         id >= vocab || !(std::abs(bias) <= 100)) {
       return Error{
           400, strf("--logit-bias %s: write ID=BIAS, the id below %d, the bias from -100 to 100",
-                    quoted(b).c_str(), vocab)};
+                    quote(b).c_str(), vocab)};
     }
     spec->logit_bias.emplace_back(static_cast<Token>(id), bias);
   }

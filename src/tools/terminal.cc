@@ -80,11 +80,11 @@ Result<std::string> read_text(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
     if (!in)
       return Error{404,
-                   strf("cannot read %s: no such file, or not allowed", quoted(path, 400).c_str())};
+                   strf("cannot read %s: no such file, or not allowed", quote(path, 400).c_str())};
     text << in.rdbuf();
   }
   std::string s = text.str();
-  if (!valid_utf8(s)) return Error{400, strf("%s is not valid UTF-8", quoted(path, 400).c_str())};
+  if (!valid_utf8(s)) return Error{400, strf("%s is not valid UTF-8", quote(path, 400).c_str())};
   return s;
 }
 

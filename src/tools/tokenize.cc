@@ -24,7 +24,7 @@ Result<std::vector<Token>> parse_ids(const std::string& text, int vocab) {
     char* end = nullptr;
     long long id = std::strtoll(word.c_str(), &end, 10);
     if (*end != 0 || id < 0 || id >= vocab) {
-      return Error{400, strf("%s is not a token id from 0 to %d", quoted(word).c_str(), vocab - 1)};
+      return Error{400, strf("%s is not a token id from 0 to %d", quote(word).c_str(), vocab - 1)};
     }
     ids.push_back(static_cast<Token>(id));
   }

@@ -30,7 +30,6 @@ struct TileRows {
 template <typename V>
 struct Attention {
   using F = typename V::F;
-  static constexpr int kRows = 6;  // rows per register block
   static constexpr float kNone = -INFINITY;
 
   // Tiles read where they lie come from memory; copied ones (f32) are in cache.
@@ -211,27 +210,28 @@ struct Attention {
                           const float* old,
                           const float* add,
                           float* o,
-                          int dim16) {
+                          int o_stride,
+                          int at,
+                          int end) {
     constexpr int C = vectors(R);
-    int at = 0;
-    for (; at + 16 * C <= dim16; at += 16 * C) {
-      output_block<R, C>(p, tile, lo, hi, old, add, o, dim16, at);
+    for (; at + 16 * C <= end; at += 16 * C) {
+      output_block<R, C>(p, tile, lo, hi, old, add, o, o_stride, at);
     }
     if constexpr (C > 2) {
-      for (; at + 32 <= dim16; at += 32) {
-        output_block<R, 2>(p, tile, lo, hi, old, add, o, dim16, at);
+      for (; at + 32 <= end; at += 32) {
+        output_block<R, 2>(p, tile, lo, hi, old, add, o, o_stride, at);
       }
     }
     if constexpr (C > 1) {
-      for (; at < dim16; at += 16) output_block<R, 1>(p, tile, lo, hi, old, add, o, dim16, at);
+      for (; at < end; at += 16) output_block<R, 1>(p, tile, lo, hi, old, add, o, o_stride, at);
     }
   }
 
-  // f.template operator()<R>(first) over blocks of at most kRows rows, as even as they come; one
-  // block where the registers allow, so that a group of heads converts k and v once.
+  // f.template operator()<R>(first) over blocks of at most V::kBlockRows rows, as even as they
+  // come; one block where the registers allow, so that a group of heads converts k and v once.
   template <typename Fn>
   static void row_blocks(int rows, Fn f) {
-    int blocks = rows <= V::kMaxBlockRows ? 1 : (rows + kRows - 1) / kRows;
+    int blocks = rows <= V::kMaxBlockRows ? 1 : (rows + V::kBlockRows - 1) / V::kBlockRows;
     for (int b = 0, first = 0; b < blocks; ++b) {
       int num = (rows - first) / (blocks - b);
       [&]<int... R>(std::integer_sequence<int, R...>) {
@@ -240,6 +240,12 @@ struct Attention {
       (std::make_integer_sequence<int, V::kMaxBlockRows>{});
       first += num;
     }
+  }
+
+  // How many of `all` vectors to take at a time: with several blocks of rows, what one block keeps
+  // in registers, so that this part of the tile stays in the first-level cache for the next block.
+  static int sweep(int rows, int all) {
+    return rows <= V::kMaxBlockRows ? all : vectors(V::kBlockRows);
   }
 
   // What rows [first, first + num) see of the tile together.
@@ -259,13 +265,17 @@ struct Attention {
                          const TileView<T>& tile,
                          const TileRows& rows) {
     int dim = job.kv.head_dim, dim16 = padded16(dim);
-    row_blocks(rows.num, [&]<int R>(int first) {
-      int lo, hi;
-      bounds(rows, first, R, lo, hi);
-      if (lo >= hi) return;
-      score_rows<R>(s.q + first * dim16, dim16, tile, lo / 16, (hi + 15) / 16, dim,
-                    s.scores + first * kTile);
-    });
+    int step = sweep(rows.num, kTile / 16);
+    for (int g = 0; g < kTile / 16; g += step) {
+      row_blocks(rows.num, [&]<int R>(int first) {
+        int lo, hi;
+        bounds(rows, first, R, lo, hi);
+        int begin = lo / 16 > g ? lo / 16 : g;
+        int end = (hi + 15) / 16 < g + step ? (hi + 15) / 16 : g + step;
+        if (begin >= end) return;
+        score_rows<R>(s.q + first * dim16, dim16, tile, begin, end, dim, s.scores + first * kTile);
+      });
+    }
   }
 
   template <typename T>
@@ -274,14 +284,17 @@ struct Attention {
                           const TileView<T>& tile,
                           const TileRows& rows,
                           const Factors& f) {
-    int dim16 = padded16(job.kv.head_dim);
-    row_blocks(rows.num, [&]<int R>(int first) {
-      int lo, hi;
-      bounds(rows, first, R, lo, hi);
-      if (lo >= hi) return;
-      output_rows<R>(s.scores + first * kTile, tile, lo, hi, f.old + first, f.add + first,
-                     s.span + first * dim16, dim16);
-    });
+    int dim16 = padded16(job.kv.head_dim), step = 16 * sweep(rows.num, dim16 / 16);
+    for (int at = 0; at < dim16; at += step) {
+      int end = at + step < dim16 ? at + step : dim16;
+      row_blocks(rows.num, [&]<int R>(int first) {
+        int lo, hi;
+        bounds(rows, first, R, lo, hi);
+        if (lo >= hi) return;
+        output_rows<R>(s.scores + first * kTile, tile, lo, hi, f.old + first, f.add + first,
+                       s.span + first * dim16, dim16, at, end);
+      });
+    }
   }
 
   static void soften_tile(const AttendScratch& s, const TileRows& rows, Sums& part) {
@@ -388,7 +401,7 @@ struct Attention {
     part.clear(rows.num);
     Factors f;
     // Many rows: convert the tile once instead of in every block of rows.
-    bool copy = job.kv.block_size < 16 || job.kv.head_dim % 16 != 0 || rows.num > 2 * kRows;
+    bool copy = job.kv.block_size < 16 || job.kv.head_dim % 16 != 0 || rows.num > 2 * V::kBlockRows;
     if (!copy) {
       TileView<T> tile = direct_view<T>(job, base, lo, hi);
       score_tile(job, s, tile, rows);

@@ -13,6 +13,7 @@ struct VecAvx2 {
   };
   static constexpr const char* kName = "avx2";
   static constexpr int kAccumulators = 5;
+  static constexpr int kBlockRows = 6;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 6;
 
   static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }

@@ -11,6 +11,7 @@ struct VecAvx512 {
   using F = __m512;
   static constexpr const char* kName = "avx512";
   static constexpr int kAccumulators = 24;
+  static constexpr int kBlockRows = 6;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 8;
 
   static F set(float x) { return _mm512_set1_ps(x); }

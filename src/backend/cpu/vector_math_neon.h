@@ -13,7 +13,8 @@ struct VecNeon {
   };
   static constexpr const char* kName = "neon";
   static constexpr int kAccumulators = 6;
-  static constexpr int kMaxBlockRows = 6;
+  static constexpr int kBlockRows = 5;  // rows of a register block, and the most that one can take
+  static constexpr int kMaxBlockRows = 5;
 
   static F set(float x) {
     float32x4_t s = vdupq_n_f32(x);

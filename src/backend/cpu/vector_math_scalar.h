@@ -15,7 +15,8 @@ struct VecScalar {
   };
   static constexpr const char* kName = "scalar";
   static constexpr int kAccumulators = 4;  // how many F a kernel keeps live
-  static constexpr int kMaxBlockRows = 6;
+  static constexpr int kBlockRows = 4;  // rows of a register block, and the most that one can take
+  static constexpr int kMaxBlockRows = 4;
 
   template <typename Op>
   static F map(Op op) {

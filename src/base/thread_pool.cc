@@ -2,7 +2,10 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <string>
 
 namespace sluice {
 
@@ -16,18 +19,36 @@ inline void cpu_relax() {
 #endif
 }
 
-// Spins for about 30 µs (longer than the serial stretches inside a step, far shorter than the gap
-// between steps of an idle server), then sleeps in the kernel until `value` differs from `old`.
+// Waits until `value` differs from `old`. Inside a step the next op comes within microseconds, and
+// waking a sleeper costs tens of them, so: spin 30 µs; then, in case somebody else needs the core,
+// offer it with every look for 2 ms (longer than one op leaves a thread idle); then sleep in the
+// kernel.
 uint32_t await_change(std::atomic<uint32_t>& value, uint32_t old) {
-  auto give_up = std::chrono::steady_clock::now() + std::chrono::microseconds(30);
+  using std::chrono::microseconds;
+  using std::chrono::steady_clock;
+  auto begin = steady_clock::now();
   for (int i = 0;; ++i) {
     uint32_t now = value.load(std::memory_order_acquire);
     if (now != old) return now;
     cpu_relax();
-    if (i % 64 == 63 && std::chrono::steady_clock::now() > give_up) break;
+    if (i % 64 == 63 && steady_clock::now() - begin > microseconds(30)) break;
+  }
+  while (steady_clock::now() - begin < microseconds(2000)) {
+    uint32_t now = value.load(std::memory_order_acquire);
+    if (now != old) return now;
+    sched_yield();
   }
   value.wait(old, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
+}
+
+// The lowest-numbered hardware thread on the same physical core, or `cpu` itself when unknown.
+int first_sibling(int cpu) {
+  std::string path =
+      "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
+  std::ifstream in(path);
+  int first = cpu;
+  return in >> first ? first : cpu;
 }
 
 }  // namespace
@@ -42,6 +63,8 @@ std::vector<int> usable_cores() {
     }
   }
   if (cores.empty()) cores.push_back(0);
+  // One hardware thread of every physical core first, their siblings after.
+  std::stable_partition(cores.begin(), cores.end(), [](int c) { return first_sibling(c) == c; });
   return cores;
 }
 

@@ -29,8 +29,8 @@ class ThreadPool {
                const_cast<void*>(static_cast<const void*>(&f)));
   }
 
-  // f(index, worker) for every index in [0, n), claimed one at a time: use indices of a few µs each.
-  // Which worker runs an index is not fixed, so f's result must not depend on it.
+  // f(index, worker) for every index in [0, n), claimed one at a time: use indices of a few µs
+  // each. Which worker runs an index is not fixed, so f's result must not depend on it.
   template <typename F>
   void for_each(int64_t n, F&& f) {
     if (n <= 1 || num_threads_ == 1) {
@@ -66,7 +66,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
 };
 
-// Cores this process may run on (its affinity mask), in ascending order.
+// CPUs this process may run on (its affinity mask): one of each physical core first.
 std::vector<int> usable_cores();
 
 }  // namespace sluice

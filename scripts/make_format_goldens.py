@@ -9,8 +9,11 @@ import gguf
 import numpy as np
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "formats.json"
-NAMES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q6_K"]
-HALVES = {"F16": None, "BF16": None, "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q6_K": [208]}
+NAMES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q6_K", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+         "IQ4_NL"]
+# Where a block holds its halves.
+HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q6_K": [208], "Q5_0": [0], "Q5_1": [0, 2],
+          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "IQ4_NL": [0]}
 
 
 def random_blocks(rng, name, num):
@@ -38,13 +41,13 @@ def main():
     rng = np.random.default_rng(7)
     decode = []
     for name in NAMES:
-        blocks = random_blocks(rng, name, 2 if name == "Q6_K" else 4)
+        blocks = random_blocks(rng, name, 2 if name.endswith("_K") else 4)
         values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name])
         decode.append({"format": name, "blocks": blocks.tobytes().hex(), "f32": bits_of(values)})
     encode = []
     values = rng.standard_normal(128).astype(np.float32)
     values[96:] = 0
-    for name in ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]:
+    for name in ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]:
         blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
         encode.append({"format": name, "f32": bits_of(values), "blocks": blocks.tobytes().hex()})
     OUT.parent.mkdir(parents=True, exist_ok=True)

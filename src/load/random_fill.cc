@@ -7,8 +7,15 @@
 
 #include "tensor/formats/all.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/q2_k.h"
+#include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
+#include "tensor/formats/q4_k.h"
+#include "tensor/formats/q5_0.h"
+#include "tensor/formats/q5_1.h"
+#include "tensor/formats/q5_k.h"
 #include "tensor/formats/q6_k.h"
 #include "tensor/formats/q8_0.h"
 
@@ -116,6 +123,98 @@ void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ6K& b) {
   b.d = f32_to_f16(scale);
 }
 
+// A half with `bits` significant bits near `scale`, so that small multiples of it are halves too.
+uint16_t short_half(float scale, int bits) {
+  const int drop = 11 - bits;
+  const int half = f32_to_f16(scale) + (1 << drop >> 1);
+  return static_cast<uint16_t>(half >> drop << drop);
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ5_0& b) {
+  uint64_t words[3];
+  random_words(m.key, unit, words, 3);
+  b.d = static_cast<uint16_t>(f32_to_f16(scale) | (words[2] >> 63 << 15));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  std::memcpy(b.qh, words + 2, sizeof(b.qh));
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ5_1& b) {
+  uint64_t words[3];
+  random_words(m.key, unit, words, 3);
+  b.d = short_half(scale, 6);
+  b.m = f32_to_f16(-15.5f * f16_to_f32(b.d));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  std::memcpy(b.qh, words + 2, sizeof(b.qh));
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockIQ4NL& b) {
+  uint64_t words[3];
+  random_words(m.key, unit, words, 3);
+  b.d = static_cast<uint16_t>(f32_to_f16(scale) | (words[2] & 0x8000));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+}
+
+// Root mean squares of the group scales below: 32 .. 63, 16 .. 31 and 8 .. 15.
+constexpr double kSixBitSpread = 48.39, kFiveBitSpread = 23.95, kFourBitSpread = 11.73;
+
+// Minimums equal the scales, in units that are the middle of the codes: the mean is 0.
+template <typename Block>
+void fill_scales(uint64_t word, Block& b) {
+  ScaleMin s[8];
+  for (int g = 0; g < 8; ++g) {
+    const int size = 32 + static_cast<int>(word >> (8 * g) & 31);
+    s[g] = {size, size};
+  }
+  put_scale_mins(s, b.scales);
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ4K& b) {
+  uint64_t words[17];
+  random_words(m.key, unit, words, 17);
+  b.d = short_half(scale, 7);
+  b.dmin = f32_to_f16(7.5f * f16_to_f32(b.d));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  fill_scales(words[16], b);
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ5K& b) {
+  uint64_t words[21];
+  random_words(m.key, unit, words, 21);
+  b.d = short_half(scale, 6);
+  b.dmin = f32_to_f16(15.5f * f16_to_f32(b.d));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  std::memcpy(b.qh, words + 16, sizeof(b.qh));
+  fill_scales(words[20], b);
+}
+
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ2K& b) {
+  uint64_t words[10];
+  random_words(m.key, unit, words, 10);
+  b.d = short_half(scale, 9);
+  b.dmin = f32_to_f16(1.5f * f16_to_f32(b.d));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  for (int g = 0; g < 16; ++g) {
+    const auto size = 8 + static_cast<int>(words[8 + g / 8] >> (8 * (g % 8)) & 7);
+    b.scales[g] = static_cast<uint8_t>(size | size << 4);
+  }
+}
+
+// Quants of -4 .. 3 have mean -0.5: every second group has its neighbour's scale negated.
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ3K& b) {
+  uint64_t words[13];
+  random_words(m.key, unit, words, 13);
+  b.d = f32_to_f16(scale);
+  std::memcpy(b.qs, words, sizeof(b.qs));
+  std::memcpy(b.hmask, words + 8, sizeof(b.hmask));
+  std::memset(b.scales, 0, sizeof(b.scales));
+  for (int g = 0; g < 16; ++g) {
+    const int size = 16 + static_cast<int>(words[12] >> (8 * (g / 2)) & 15);
+    const int code = g % 2 ? 32 - size : 32 + size;
+    b.scales[g % 8] = static_cast<uint8_t>(b.scales[g % 8] | (code & 15) << g / 8 * 4);
+    b.scales[8 + g % 4] = static_cast<uint8_t>(b.scales[8 + g % 4] | code >> 4 << g / 4 * 2);
+  }
+}
+
 template <typename Block>
 void fill_blocks(
     const RandomMatrix& m, std::byte* tensor, int64_t begin, int64_t end, double spread) {
@@ -148,6 +247,20 @@ void fill_random(
       return fill_blocks<BlockQ4_1>(m, tensor, begin, end, even_spread(16));
     case Format::q6_k:
       return fill_blocks<BlockQ6K>(m, tensor, begin, end, even_spread(64) * kQ6ScaleSpread);
+    case Format::q5_0:
+      return fill_blocks<BlockQ5_0>(m, tensor, begin, end, std::sqrt(85.5));  // -16 .. 15 about 0
+    case Format::q5_1:
+      return fill_blocks<BlockQ5_1>(m, tensor, begin, end, even_spread(32));
+    case Format::q2_k:
+      return fill_blocks<BlockQ2K>(m, tensor, begin, end, even_spread(4) * kFourBitSpread);
+    case Format::q3_k:
+      return fill_blocks<BlockQ3K>(m, tensor, begin, end, std::sqrt(5.5) * kFiveBitSpread);
+    case Format::q4_k:
+      return fill_blocks<BlockQ4K>(m, tensor, begin, end, even_spread(16) * kSixBitSpread);
+    case Format::q5_k:
+      return fill_blocks<BlockQ5K>(m, tensor, begin, end, even_spread(32) * kSixBitSpread);
+    case Format::iq4_nl:
+      return fill_blocks<BlockIQ4NL>(m, tensor, begin, end, std::sqrt(4548.0));  // of its levels
   }
 }
 

@@ -200,8 +200,8 @@ TEST(Gguf, TensorErrors) {
   EXPECT_ERROR(B().tensor("t", {4, 1ull << 32, 1ull << 32}, 0, bytes).build(), "impossible shape");
   EXPECT_ERROR(B().tensor("t", {1ull << 62, 2}, 0, bytes).build(), "impossible size");
   EXPECT_ERROR(B().tensor("t", {33}, 8, bytes).build(), "block of 32");
-  EXPECT_ERROR(B().tensor("t", {256}, 12, bytes).build(), "type 12 (Q4_K)");
-  EXPECT_ERROR(B().tensor("t", {256}, 12, bytes).build(), "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K");
+  EXPECT_ERROR(B().tensor("t", {256}, 16, bytes).build(), "type 16 (IQ2_XXS)");
+  EXPECT_ERROR(B().tensor("t", {256}, 16, bytes).build(), "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K");
   EXPECT_ERROR(B().tensor("t", {256}, 4000, bytes).build(), "type 4000 (unknown)");
   EXPECT_ERROR(B().tensor("t", {17}, 0, bytes).build(), "runs past the end");
   B b;

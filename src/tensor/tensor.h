@@ -10,8 +10,23 @@ namespace sluice {
 
 // How a tensor's elements are stored. Quantised formats store rows as blocks; one header each in
 // tensor/formats/, one row each in kFormats (tensor/formats/all.h).
-enum class Format : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q6_k };
-inline constexpr int kNumFormats = 7;
+enum class Format : uint8_t {
+  f32,
+  f16,
+  bf16,
+  q8_0,
+  q4_0,
+  q4_1,
+  q6_k,
+  q5_0,
+  q5_1,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  iq4_nl
+};
+inline constexpr int kNumFormats = 14;
 
 enum class DType : uint8_t { f32, f16, bf16 };
 inline constexpr size_t dtype_bytes(DType t) { return t == DType::f32 ? 4 : 2; }

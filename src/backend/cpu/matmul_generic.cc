@@ -5,8 +5,15 @@
 
 #include "backend/cpu/matmul_kernels.h"
 #include "tensor/formats/all.h"
+#include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/q2_k.h"
+#include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
+#include "tensor/formats/q4_k.h"
+#include "tensor/formats/q5_0.h"
+#include "tensor/formats/q5_1.h"
+#include "tensor/formats/q5_k.h"
 #include "tensor/formats/q6_k.h"
 #include "tensor/formats/q8_0.h"
 
@@ -16,11 +23,13 @@ namespace {
 constexpr int kTile = 8;
 constexpr int kGroup = 16;  // group_rows of the scalar rows
 
-// A block of 32 columns as the integer kernels see it: value = d * (scale[k / 16] * q[k]) + m.
+// A block of 32 columns as the integer kernels see it:
+// value = d * (scale[k / 16] * q[k]) + m * min[k / 16].
 struct IntBlock {
   int8_t q[32];
   int32_t scale[2];
   float d, m;
+  int32_t min[2];
 };
 
 void load(const BlockQ8_0& b, int, IntBlock& out) {
@@ -42,7 +51,54 @@ void load(const BlockQ4_1& b, int, IntBlock& out) {
   out.d = f16_to_f32(b.d);
   out.m = f16_to_f32(b.m);
 }
+void load(const BlockQ5_0& b, int, IntBlock& out) {
+  uint8_t q[32];
+  unpack_5_bits(b.qs, b.qh, q);
+  for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int8_t>(q[i] - 16);
+  out.d = f16_to_f32(b.d);
+}
+void load(const BlockQ5_1& b, int, IntBlock& out) {
+  uint8_t q[32];
+  unpack_5_bits(b.qs, b.qh, q);
+  std::copy(q, q + 32, out.q);
+  out.d = f16_to_f32(b.d);
+  out.m = f16_to_f32(b.m);
+}
+void load(const BlockIQ4NL& b, int, IntBlock& out) {
+  for (int i = 0; i < 16; ++i) {
+    out.q[i] = kIq4Levels[b.qs[i] & 15];
+    out.q[i + 16] = kIq4Levels[b.qs[i] >> 4];
+  }
+  out.d = f16_to_f32(b.d);
+}
 // `part` is which 32 of the 256.
+template <typename Block>
+void load_scaled_group(const Block& b, int part, IntBlock& out) {
+  uint8_t q[32];
+  unpack_group(b, part, q);
+  std::copy(q, q + 32, out.q);
+  const ScaleMin s = get_scale_min(b.scales, part);
+  out.d = f16_to_f32(b.d) * static_cast<float>(s.scale);
+  out.m = -(f16_to_f32(b.dmin) * static_cast<float>(s.min));
+}
+void load(const BlockQ4K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
+void load(const BlockQ5K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
+void load(const BlockQ2K& b, int part, IntBlock& out) {
+  uint8_t q[32];
+  unpack_part(b, part, q);
+  std::copy(q, q + 32, out.q);
+  for (int i = 0; i < 2; ++i) {
+    out.scale[i] = b.scales[2 * part + i] & 15;
+    out.min[i] = b.scales[2 * part + i] >> 4;
+  }
+  out.d = f16_to_f32(b.d);
+  out.m = -f16_to_f32(b.dmin);
+}
+void load(const BlockQ3K& b, int part, IntBlock& out) {
+  unpack_part(b, part, out.q);
+  for (int i = 0; i < 2; ++i) out.scale[i] = group_scale(b, 2 * part + i);
+  out.d = f16_to_f32(b.d);
+}
 void load(const BlockQ6K& b, int part, IntBlock& out) {
   int8_t q[256];
   unpack(b, q);
@@ -57,6 +113,18 @@ int32_t dot16(const int8_t* w, const int8_t* x) {
   for (int i = 0; i < 16; ++i) sum += w[i] * x[i];
   return sum;
 }
+
+int32_t sum16(const int8_t* x) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += x[i];
+  return sum;
+}
+
+template <typename Block>
+constexpr bool kHasMin = requires(const Block& b) {
+  b.m;
+}
+|| requires(const Block& b) { b.dmin; };
 
 template <typename Block>
 void int_rows(const MatmulArgs& a) {
@@ -73,16 +141,19 @@ void int_rows(const MatmulArgs& a) {
       for (int64_t b = 0; b < num32; ++b) {
         Block block;
         std::memcpy(&block, row + b / kParts * int64_t{sizeof(Block)}, sizeof(Block));
-        IntBlock w{.q = {}, .scale = {1, 1}, .d = 0, .m = 0};
+        IntBlock w{.q = {}, .scale = {1, 1}, .d = 0, .m = 0, .min = {1, 1}};
         load(block, static_cast<int>(b % kParts), w);
         for (int t = 0; t < tile; ++t) {
           const int8_t* x = a.q + (m0 + t) * a.cols + b * 32;
           const float dx = a.scale[(m0 + t) * num32 + b];
           const int32_t dot = w.scale[0] * dot16(w.q, x) + w.scale[1] * dot16(w.q + 16, x + 16);
           acc[t] = std::fma(w.d * dx, static_cast<float>(dot), acc[t]);
-          if constexpr (std::is_same_v<Block, BlockQ4_1>) {
-            const auto sum = static_cast<float>(a.sum[(m0 + t) * num32 + b]);
-            acc[t] = std::fma(w.m, dx * sum, acc[t]);
+          if constexpr (kHasMin<Block>) {
+            int32_t sum = a.sum[(m0 + t) * num32 + b];
+            if constexpr (std::is_same_v<Block, BlockQ2K>) {
+              sum = w.min[0] * sum16(x) + w.min[1] * sum16(x + 16);
+            }
+            acc[t] = std::fma(w.m, dx * static_cast<float>(sum), acc[t]);
           }
         }
       }
@@ -131,6 +202,13 @@ void matmul_generic_q8_0(const MatmulArgs& a) { int_rows<BlockQ8_0>(a); }
 void matmul_generic_q4_0(const MatmulArgs& a) { int_rows<BlockQ4_0>(a); }
 void matmul_generic_q4_1(const MatmulArgs& a) { int_rows<BlockQ4_1>(a); }
 void matmul_generic_q6_k(const MatmulArgs& a) { int_rows<BlockQ6K>(a); }
+void matmul_generic_q5_0(const MatmulArgs& a) { int_rows<BlockQ5_0>(a); }
+void matmul_generic_q5_1(const MatmulArgs& a) { int_rows<BlockQ5_1>(a); }
+void matmul_generic_q2_k(const MatmulArgs& a) { int_rows<BlockQ2K>(a); }
+void matmul_generic_q3_k(const MatmulArgs& a) { int_rows<BlockQ3K>(a); }
+void matmul_generic_q4_k(const MatmulArgs& a) { int_rows<BlockQ4K>(a); }
+void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
+void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
 void matmul_generic_f32(const MatmulArgs& a) { float_rows(a, Format::f32); }
 void matmul_generic_f16(const MatmulArgs& a) { float_rows(a, Format::f16); }
 void matmul_generic_bf16(const MatmulArgs& a) { float_rows(a, Format::bf16); }

@@ -4,10 +4,12 @@
 // Arithmetic. Within one `arith` every row of the table gives the same bits, for every M, tile
 // shape and thread split, so rows may be swapped freely:
 //   int_block32  activations int8 per 32 (QuantView). One f32 chain per output over ascending
-//   blocks
-//                of 32: acc = fma(d_w * d_x, float(dot), acc) with an exact int32 dot.
-//                q4_0: dot of (q - 8). q4_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
-//                q6_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
+//                blocks of 32: acc = fma(d_w * d_x, float(dot), acc) with an exact int32 dot.
+//                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl: of the levels.
+//                q4_1, q5_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
+//                q4_k, q5_k: likewise with d_w = d * scale, m_w = -(dmin * min), exact products.
+//                q6_k, q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
+//                q2_k: such a dot, m_w = -dmin, and min[0] * sum16[0] + min[1] * sum16[1] as sum.
 //   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes
 //                i + 8, i + 4, i + 2, i + 1 are folded in that order.
 // Finally out = acc + bias.

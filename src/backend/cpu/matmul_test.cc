@@ -13,8 +13,15 @@
 #include "backend/cpu/features.h"
 #include "backend/cpu/quantize.h"
 #include "tensor/formats/all.h"
+#include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/q2_k.h"
+#include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
+#include "tensor/formats/q4_k.h"
+#include "tensor/formats/q5_0.h"
+#include "tensor/formats/q5_1.h"
+#include "tensor/formats/q5_k.h"
 #include "tensor/formats/q6_k.h"
 #include "tensor/formats/q8_0.h"
 
@@ -63,6 +70,12 @@ Source extreme_source(Format format, int64_t rows, int64_t cols, Fill fill) {
   return s;
 }
 
+void fill_scale_mins(uint8_t* bytes, size_t i) {
+  ScaleMin s[8];
+  for (int g = 0; g < 8; ++g) s[g] = {(g + static_cast<int>(i)) % 3 ? 63 : 1, g % 2 ? 63 : 2};
+  put_scale_mins(s, bytes);
+}
+
 Source extreme_source(Format format, int64_t rows, int64_t cols) {
   const uint16_t one = f32_to_f16(1.0f);
   switch (format) {
@@ -90,6 +103,50 @@ Source extreme_source(Format format, int64_t rows, int64_t cols) {
         std::memset(b.ql, i % 3 == 0 ? 0x00 : 0xff, sizeof b.ql);
         std::memset(b.qh, i % 3 == 1 ? 0xff : 0x00, sizeof b.qh);
         std::memset(b.scales, i % 2 ? 127 : -128, sizeof b.scales);
+      });
+    case Format::q5_0:
+      return extreme_source<BlockQ5_0>(format, rows, cols, [&](BlockQ5_0& b, size_t i) {
+        b.d = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : 0xff, sizeof b.qs);
+        std::memset(b.qh, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xaa, sizeof b.qh);
+      });
+    case Format::q5_1:
+      return extreme_source<BlockQ5_1>(format, rows, cols, [&](BlockQ5_1& b, size_t i) {
+        b.d = one;
+        b.m = f32_to_f16(i % 2 ? -8.0f : 3.0f);
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : 0xff, sizeof b.qs);
+        std::memset(b.qh, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0x0f, sizeof b.qh);
+      });
+    case Format::q2_k:
+      return extreme_source<BlockQ2K>(format, rows, cols, [&](BlockQ2K& b, size_t i) {
+        b.d = b.dmin = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xc3, sizeof b.qs);
+        std::memset(b.scales, i % 2 ? 0x1f : 0xff, sizeof b.scales);
+      });
+    case Format::q3_k:
+      return extreme_source<BlockQ3K>(format, rows, cols, [&](BlockQ3K& b, size_t i) {
+        b.d = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : 0xff, sizeof b.qs);
+        std::memset(b.hmask, i % 3 == 1 ? 0xff : 0x00, sizeof b.hmask);
+        std::memset(b.scales, i % 2 ? 0xff : 0x00, sizeof b.scales);
+      });
+    case Format::q4_k:
+      return extreme_source<BlockQ4K>(format, rows, cols, [&](BlockQ4K& b, size_t i) {
+        b.d = b.dmin = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xf0, sizeof b.qs);
+        fill_scale_mins(b.scales, i);
+      });
+    case Format::q5_k:
+      return extreme_source<BlockQ5K>(format, rows, cols, [&](BlockQ5K& b, size_t i) {
+        b.d = b.dmin = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : 0xff, sizeof b.qs);
+        std::memset(b.qh, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xaa, sizeof b.qh);
+        fill_scale_mins(b.scales, i);
+      });
+    case Format::iq4_nl:
+      return extreme_source<BlockIQ4NL>(format, rows, cols, [&](BlockIQ4NL& b, size_t i) {
+        b.d = one;
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xf0, sizeof b.qs);
       });
     case Format::f32:
     case Format::f16:
@@ -193,7 +250,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 std::vector<int64_t> columns_for(const MatmulRow& row) {
-  if (row.fmt == Format::q6_k) return {256, 1536};
+  if (format_info(row.fmt).block_elems == 256) return {256, 1536};
   if (row.arith == Arith::f32_lanes16) return {1, 16, 37, 576, 1536};
   return {32, 96, 576, 1536};
 }
@@ -246,7 +303,7 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
   ThreadPool pool(2, false);
   constexpr int64_t kMost = 40;
   for (const MatmulRow* row : usable_rows()) {
-    const int64_t cols = row->fmt == Format::q6_k ? 512 : 224;
+    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 224;
     const int64_t n = 16 * 7 + 9;
     const Source w = random_source(row->fmt, n, cols, 5);
     const WeightSegment segment = w.segment();
@@ -267,7 +324,7 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
 
 TEST(Matmul, ResultsDoNotDependOnThreads) {
   for (const MatmulRow* row : usable_rows()) {
-    const int64_t cols = row->fmt == Format::q6_k ? 256 : 96;
+    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
     const int64_t n = 16 * 21 + 5;
     const Source w = random_source(row->fmt, n, cols, 6);
     const WeightSegment segment = w.segment();
@@ -304,7 +361,7 @@ TEST(Matmul, ExtremesAreExact) {
 TEST(Matmul, RowsDecodeExactlyFromThePackedForm) {
   ThreadPool pool(2, false);
   for (const MatmulRow* row : usable_rows()) {
-    const int64_t cols = row->fmt == Format::q6_k ? 512 : 160;
+    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 160;
     for (const Source& w :
          {random_source(row->fmt, 35, cols, 8), extreme_source(row->fmt, 35, 512)}) {
       const WeightSegment segment = w.segment();
@@ -366,6 +423,11 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::q4_0), 4.5);
   EXPECT_LE(bits(Format::q4_1), 5.0);
   EXPECT_LE(bits(Format::q6_k), 6.5625);
+  EXPECT_LE(bits(Format::q5_0), 5.5);
+  EXPECT_LE(bits(Format::q5_1), 6.0);
+  EXPECT_LE(bits(Format::q4_k), 4.5);
+  EXPECT_LE(bits(Format::q5_k), 5.5);
+  EXPECT_LE(bits(Format::iq4_nl), 4.5);
 }
 
 TEST(Matmul, ScalarRowsFitEveryFormat) {

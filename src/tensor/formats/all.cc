@@ -5,8 +5,15 @@
 
 #include "base/check.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/q2_k.h"
+#include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
+#include "tensor/formats/q4_k.h"
+#include "tensor/formats/q5_0.h"
+#include "tensor/formats/q5_1.h"
+#include "tensor/formats/q5_k.h"
 #include "tensor/formats/q6_k.h"
 #include "tensor/formats/q8_0.h"
 
@@ -64,6 +71,13 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     quantised<BlockQ4_0>(Format::q4_0, "Q4_0", 2),
     quantised<BlockQ4_1>(Format::q4_1, "Q4_1", 3),
     quantised<BlockQ6K>(Format::q6_k, "Q6_K", 14),
+    quantised<BlockQ5_0>(Format::q5_0, "Q5_0", 6),
+    quantised<BlockQ5_1>(Format::q5_1, "Q5_1", 7),
+    quantised<BlockQ2K>(Format::q2_k, "Q2_K", 10),
+    quantised<BlockQ3K>(Format::q3_k, "Q3_K", 11),
+    quantised<BlockQ4K>(Format::q4_k, "Q4_K", 12),
+    quantised<BlockQ5K>(Format::q5_k, "Q5_K", 13),
+    quantised<BlockIQ4NL>(Format::iq4_nl, "IQ4_NL", 20),
 }};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }

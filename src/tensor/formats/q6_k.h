@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/formats/k_scales.h"
 
 namespace sluice {
 
@@ -60,40 +61,11 @@ inline void decode(const BlockQ6K& b, float* out) {
   }
 }
 
-// The scale s for which s * round(x / s), quants in [-32, 31], is nearest to the 16 elements in the
-// squared error weighted by x². Candidates map the largest element to -31.1 .. -32.9; each gets its
-// least-squares scale.
-inline float best_q6_scale(const float* x) {
-  float largest = 0;
-  for (int i = 0; i < 16; ++i) {
-    if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
-  }
-  if (!(std::fabs(largest) > 1e-15f) || !std::isfinite(largest)) return 0;
-  float best = largest / -32;
-  float best_gain = 0;
-  for (int step = -9; step <= 9; ++step) {
-    const float inverse = -(32 + 0.1f * static_cast<float>(step)) / largest;
-    float xq = 0;
-    float qq = 0;
-    for (int i = 0; i < 16; ++i) {
-      const auto q = static_cast<float>(round_within(x[i] * inverse, -32, 31));
-      const float weight = x[i] * x[i];
-      xq += weight * x[i] * q;
-      qq += weight * q * q;
-    }
-    if (qq > 0 && xq * xq > best_gain * qq) {  // the error falls by xq² / qq
-      best = xq / qq;
-      best_gain = xq * xq / qq;
-    }
-  }
-  return best;
-}
-
 inline void encode(const float* in, BlockQ6K& b) {
   float scale[16];
   float largest = 0;
   for (int g = 0; g < 16; ++g) {
-    scale[g] = best_q6_scale(in + 16 * g);
+    scale[g] = best_signed_scale(in + 16 * g, 32);
     if (std::fabs(scale[g]) > std::fabs(largest)) largest = scale[g];
   }
   const float inverse = largest != 0 ? -128 / largest : 0;

@@ -144,6 +144,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string describe() const = 0;  // "cpu, 2 threads, avx512-vnni"
+  // Called once by the thread that will run the ops from now on (the device thread).
+  virtual void attach() = 0;
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
   // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned

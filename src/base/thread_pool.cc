@@ -93,10 +93,6 @@ void ThreadPool::pin_to_core(int worker) {
 
 void ThreadPool::run_erased(Call call, void* ctx) {
   if (num_threads_ == 1) return call(ctx, 0);
-  if (!caller_pinned_) {
-    pin_to_core(0);
-    caller_pinned_ = true;
-  }
   call_ = call;
   ctx_ = ctx;
   pending_.store(static_cast<uint32_t>(num_threads_ - 1), std::memory_order_relaxed);

@@ -13,13 +13,17 @@ namespace sluice {
 class ThreadPool {
  public:
   // num_threads <= 0: one per core that this process may use. `pin` binds worker i to the i-th such
-  // core; the calling thread (worker 0) is bound on its first run().
+  // core; the driving thread (worker 0) binds itself with pin_caller().
   explicit ThreadPool(int num_threads, bool pin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return num_threads_; }
+
+  // Binds the calling thread to worker 0's core. For a thread whose whole life is driving this pool:
+  // threads it starts later inherit the binding.
+  void pin_caller() { pin_to_core(0); }
 
   // f(worker) once on every worker, the caller included; returns when all are done.
   template <typename F>
@@ -55,7 +59,6 @@ class ThreadPool {
 
   int num_threads_;
   bool pin_;
-  bool caller_pinned_ = false;
   std::vector<int> cores_;
   std::vector<std::thread> threads_;
   Call call_ = nullptr;

@@ -82,6 +82,7 @@ const StepResult& ModelExecutor::wait() {
 }
 
 void ModelExecutor::device_main() {
+  backend_.attach();
   for (;;) {
     std::unique_ptr<Job> job;
     {

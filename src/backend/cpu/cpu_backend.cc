@@ -36,6 +36,7 @@ class CpuBackend final : public Backend {
            (pool_.size() == 1 ? " thread, " : " threads, ") + isa_name(cpu_features());
   }
 
+  void attach() override { pool_.pin_caller(); }
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
 
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {

@@ -12,6 +12,7 @@ namespace sluice {
 class RefBackend final : public Backend {
  public:
   std::string describe() const override { return "ref, 1 thread"; }
+  void attach() override {}
   Buffer allocate(size_t bytes) override;
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override;
   bool keeps_source(const Weight&) const override { return false; }

@@ -28,6 +28,8 @@ class BlockPool {
   void retain(BlockId b);
   // One reference less. At none, the block is idle: kept as cached if marked, else free.
   void release(BlockId b);
+  // release() or mark_cached() of this block comes soon.
+  void prefetch(BlockId b) const { __builtin_prefetch(nodes_.data() + b, 1); }
   // The block's content is in the prefix index.
   void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
 

@@ -27,6 +27,11 @@ class PrefixIndex {
   // False when the content is already there under another block.
   bool insert(BlockHash hash, TenantId tenant, std::span<const Token> tokens, BlockId block);
   void erase(BlockId block);
+  // insert() of this block comes soon.
+  void prefetch(BlockId block) const {
+    __builtin_prefetch(entries_.data() + block, 1);
+    __builtin_prefetch(tokens_.data() + static_cast<size_t>(block) * block_size_, 1);
+  }
   int size() const { return size_; }
 
  private:

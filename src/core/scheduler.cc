@@ -77,26 +77,33 @@ int Scheduler::max_step_tokens() const {
                                            : config_.budget;
 }
 
-Result<void> Scheduler::add(Request request, Time now) {
-  CHECK(request.prompt && request.sampling);
+Result<void> Scheduler::check(const Request& request, const SchedulerConfig& config) {
   auto prompt = static_cast<int64_t>(request.prompt->size());
   if (prompt == 0) return Error{400, "the prompt is empty: give at least one token"};
   if (request.max_new <= 0) return Error{400, "max_tokens must be at least 1"};
   if (request.n <= 0) return Error{400, "n must be at least 1"};
-  if (prompt >= config_.max_len) {
+  if (prompt >= config.max_len) {
     return Error{400,
                  strf("the prompt has %lld tokens and the context holds %d: shorten the prompt "
                       "or raise the context length",
-                      static_cast<long long>(prompt), config_.max_len)};
+                      static_cast<long long>(prompt), config.max_len)};
   }
-  request.max_new = static_cast<int>(std::min<int64_t>(request.max_new, config_.max_len - prompt));
-  int need = blocks_for(static_cast<int>(prompt) + request.max_new);
-  if (need > config_.num_blocks) {
+  int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
+  int64_t need = (positions + config.block_size - 1) / config.block_size;
+  if (need > config.num_blocks) {
     return Error{400,
-                 strf("the request may need %d KV blocks and the pool has %d: lower max_tokens "
+                 strf("the request may need %lld KV blocks and the pool has %d: lower max_tokens "
                       "or give the KV cache more memory",
-                      need, config_.num_blocks)};
+                      static_cast<long long>(need), config.num_blocks)};
   }
+  return {};
+}
+
+Result<void> Scheduler::add(Request request, Time now) {
+  CHECK(request.prompt && request.sampling);
+  if (auto ok = check(request, config_); !ok) return ok;
+  request.max_new =
+      std::min(request.max_new, config_.max_len - static_cast<int>(request.prompt->size()));
   if (static_cast<int>(waiting_.size()) + request.n > config_.max_queued) {
     return Error{429, strf("the queue is full (%d requests): try again later", config_.max_queued)};
   }
@@ -137,8 +144,13 @@ Result<void> Scheduler::add(Request request, Time now) {
     s.epoch = epoch;
     s.id = {r.id, static_cast<uint16_t>(choice)};
     s.group = g;
+    s.request = &r;
+    s.num_prompt = static_cast<int>(r.prompt->size());
+    s.max_new = r.max_new;
+    s.min_tokens = r.sampling->min_tokens;
     s.output.reserve(static_cast<size_t>(r.max_new));
-    s.blocks.reserve(static_cast<size_t>(need));
+    s.blocks.reserve(
+        static_cast<size_t>(blocks_for(static_cast<int>(r.prompt->size()) + r.max_new)));
     s.stop = StopMatcher(r.stop.strings);
     s.timing.arrival = r.arrival;
     s.fork_pending = choice == 0 && r.n > 1;
@@ -173,13 +185,13 @@ Token Scheduler::token_at(const Sequence& s, int pos) const {
 int Scheduler::remaining(const Sequence& s) const {
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
-  if (outputs >= request_of(s).max_new) return 0;  // all are sampled; the last needs no K and V
+  if (outputs >= s.max_new) return 0;  // all are sampled; the last needs no K and V
   return prompt_len(s) + outputs - s.planned;
 }
 
 bool Scheduler::wants_scores(const Sequence& s) const {
-  return s.id.choice == 0 && request_of(s).sampling->prompt_logprobs >= 0 &&
-         s.num_scored < prompt_len(s) - 1;
+  return s.planned < prompt_len(s) && s.id.choice == 0 &&
+         request_of(s).sampling->prompt_logprobs >= 0 && s.num_scored < prompt_len(s) - 1;
 }
 
 // ---- plan ----
@@ -275,6 +287,8 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
   hungry_ = false;
   for (size_t k = 0; k < running_.size() && budget > 0;) {
     Index i = running_[k];
+    if (k + 8 < running_.size()) prefetch(running_[k + 8]);
+    if (k + 4 < running_.size()) prefetch_output(running_[k + 4]);
     if (!decoding(seqs_[i]) || seqs_[i].planned_step == next_step_) {
       ++k;
       continue;
@@ -291,8 +305,9 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {
   for (size_t k = 0; k < running_.size() && budget > 0; ++k) {
     Sequence& s = seqs_[running_[k]];
+    if (s.planned_step == next_step_) continue;
     int rest = remaining(s);
-    if (rest <= 0 || s.planned_step == next_step_ || decoding(s)) continue;
+    if (rest <= 0 || decoding(s)) continue;
     bool whole = config_.prefill == Prefill::whole;
     if (whole && rest > budget && !draft_.empty()) continue;
     int count = whole ? rest : std::min(rest, budget);

@@ -4,6 +4,7 @@
 // some.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -64,6 +65,9 @@ class Scheduler {
  public:
   Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text);
 
+  // Whether a scheduler of this configuration can ever run the request (400). Front ends may ask
+  // before they submit.
+  static Result<void> check(const Request& request, const SchedulerConfig& config);
   // The error becomes 400 (cannot ever run) or 429 (queue full).
   Result<void> add(Request request, Time now);
   void cancel(RequestId id, Time now, Events& out);
@@ -100,10 +104,27 @@ class Scheduler {
     BlockId block;
   };
 
-  const Request& request_of(const Sequence& s) const { return *groups_[s.group].request; }
-  int prompt_len(const Sequence& s) const { return static_cast<int>(request_of(s).prompt->size()); }
+  static const Request& request_of(const Sequence& s) { return *s.request; }
+  static int prompt_len(const Sequence& s) { return s.num_prompt; }
   int known_len(const Sequence& s) const {
     return prompt_len(s) + static_cast<int>(s.output.size());
+  }
+  // Walks over thousands of sequences ask for what they come to a few turns later: first the
+  // record, then what it points to.
+  void prefetch(Index i) const {
+    auto* line = reinterpret_cast<const std::byte*>(&seqs_[i]);
+    for (size_t at = 0; at < 256; at += 64) __builtin_prefetch(line + at, 1);
+  }
+  void prefetch_output(Index i) const {
+    const Sequence& s = seqs_[i];
+    __builtin_prefetch(s.output.data() + s.output.size(), 1);
+    __builtin_prefetch(&s.request->stop);
+    // The step may fill a block, which then goes to the prefix index.
+    auto b = static_cast<size_t>(s.num_registered);
+    if (!config_.prefix_cache || b >= s.blocks.size()) return;
+    if (s.computed + 1 < (s.num_registered + 1) * config_.block_size) return;
+    index_.prefetch(s.blocks[b]);
+    pool_.prefetch(s.blocks[b]);
   }
   Token token_at(const Sequence& s, int pos) const;
   bool before(Index a, Index b) const;  // order of service

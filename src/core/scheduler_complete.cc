@@ -12,7 +12,10 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   flights_.erase(flights_.begin());
 
   size_t row = 0;
-  for (const InFlight::Item& item : flight.items) {
+  for (size_t k = 0; k < flight.items.size(); ++k) {
+    if (k + 8 < flight.items.size()) prefetch(flight.items[k + 8].seq);
+    if (k + 4 < flight.items.size()) prefetch_output(flight.items[k + 4].seq);
+    const InFlight::Item& item = flight.items[k];
     const Sampled* sampled = nullptr;
     if (result.failure.empty() && item.want != Want::none) sampled = &result.rows[row++];
     take_result(item, sampled, result, flight, now, out);
@@ -95,7 +98,7 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
   event.token = token;
 
   int outputs = static_cast<int>(s.output.size());
-  bool may_stop = outputs >= r.sampling->min_tokens;
+  bool may_stop = outputs >= s.min_tokens;
   Finish why = Finish::none;
   if (may_stop && std::ranges::find(r.stop.tokens, token) != r.stop.tokens.end()) {
     why = Finish::stop;
@@ -108,7 +111,7 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     }
     event.held = m.held;
   }
-  if (why == Finish::none && outputs >= r.max_new) {
+  if (why == Finish::none && outputs >= s.max_new) {
     why = Finish::length;
     event.held = 0;
   }
@@ -189,6 +192,7 @@ void Scheduler::leave_slot(Index i) {
 // Last block first, so that of a cached prefix the tail is older than the head and goes first.
 void Scheduler::release_blocks(Sequence& s) {
   for (size_t b = s.blocks.size(); b > 0; --b) {
+    if (b > 8) pool_.prefetch(s.blocks[b - 9]);
     if (s.in_flight > 0) {
       pending_.push_back({next_step_ - 1, s.blocks[b - 1]});
     } else {
@@ -205,6 +209,7 @@ void Scheduler::recycle(Index i) {
   s.phase = Phase::free;
   free_seqs_.push_back(i);
   Group& g = groups_[s.group];
+  s.request = nullptr;
   if (--g.num_records == 0) {
     g.request.reset();
     free_groups_.push_back(s.group);

@@ -20,26 +20,32 @@ enum class Phase : uint8_t {
   done,     // finished; the record stays while a launched step still names it
 };
 
-struct Sequence {
-  SeqId id;
+// What every step reads and writes comes first, in few cache lines: thousands of these are walked
+// per step.
+struct alignas(64) Sequence {
   Phase phase = Phase::free;
-  uint32_t group = 0;
+  bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
   Slot slot = 0;
   uint32_t epoch = 0;         // bumped when it leaves its slot; results of older epochs are dropped
-  std::vector<Token> output;  // known output tokens
-  std::vector<BlockId> blocks;
   int planned = 0;            // positions launched
   int computed = 0;           // positions whose K and V are known to be in the cache
   int unknown = 0;            // sampled, still on the device
   int in_flight = 0;          // launched steps that name it
-  uint64_t planned_step = 0;  // the last step with a slice of it
-  int num_registered = 0;     // leading blocks offered to the prefix index
-  BlockHash last_hash;        // of block num_registered - 1
+  int num_prompt = 0;         // of the request
+  int max_new = 0;            // of the request
+  int min_tokens = 0;         // of the request
   int num_scored = 0;         // prompt positions whose log-probabilities went out
-  bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
-  int reserved = 0;           // blocks set aside under admission=reserve-max
-  StopMatcher stop{{}};
+  int num_registered = 0;     // leading blocks offered to the prefix index
+  uint64_t planned_step = 0;  // the last step with a slice of it
+  SeqId id;
+  std::vector<Token> output;  // known output tokens
+  std::vector<BlockId> blocks;
+  const Request* request = nullptr;  // the group keeps it
   SeqTiming timing;
+  BlockHash last_hash;  // of block num_registered - 1
+  uint32_t group = 0;
+  int reserved = 0;  // blocks set aside under admission=reserve-max
+  StopMatcher stop{{}};
 };
 
 // A request and its choices.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "core/scheduler.h"
@@ -23,8 +24,9 @@ struct EngineOptions {
   std::string kv_type = "f16";  // f16, f32
   SchedulerConfig scheduler;    // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;
-  std::string trace;   // file for a Chrome trace, empty: none
-  bool quiet = false;  // no progress, no ledger
+  std::string trace;                                // file for a Chrome trace, empty: none
+  bool quiet = false;                               // no progress, no ledger
+  std::function<void(const StepReport&)> observer;  // after each step, engine thread
 };
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 // thread; engine() and tokenizer() may then be used by any.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,21 +18,12 @@
 #include "exec/model_executor.h"
 #include "load/open.h"
 #include "model/model.h"
+#include "runtime/ledger.h"
 #include "runtime/options.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace sluice {
-
-// Where the memory goes, known from headers alone.
-struct Ledger {
-  size_t weights = 0, kv = 0, workspace = 0, available = 0;
-  size_t kv_per_token = 0;
-  int ctx = 0, num_blocks = 0, full_sequences = 0;  // sequences of ctx positions that fit at once
-};
-
-// Free memory for this process: the smaller of the system's and the control group's.
-size_t available_memory();
 
 class Session {
  public:
@@ -52,21 +44,22 @@ class Session {
   // Seconds from open() to ready, and how many bytes of weights were loaded.
   double load_seconds() const { return load_seconds_; }
 
-  // The last line of a trace file needs writing out; called by the destructor too.
+  // Writes the trace file, once; the destructor does it where nobody has.
   Result<void> write_trace();
   // Step reports since the last call, for benchmarks. Kept only after keep_reports().
-  void keep_reports() { keep_reports_ = true; }
+  void keep_reports() { keep_reports_.store(true); }
   std::vector<StepReport> take_reports();
 
  private:
   Session() = default;
-  Result<void> plan_memory(const ModelShape& shape, size_t weights);
+  Result<std::shared_ptr<const TokenText>> load_text();
   Result<void> start(std::function<void(size_t, size_t)> progress);
   void observe(const StepReport& report, const StepPlan& plan);
 
   EngineOptions options_;
   RealClock clock_;
-  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<Trace> trace_;  // stays while the engine thread may write to its tracks
+  bool trace_written_ = false;
   TraceTrack* engine_track_ = nullptr;
   TraceTrack* device_track_ = nullptr;
   Ledger ledger_;
@@ -78,7 +71,7 @@ class Session {
   std::unique_ptr<ModelExecutor> executor_;
   std::unique_ptr<Engine> engine_;
   double load_seconds_ = 0;
-  bool keep_reports_ = false;
+  std::atomic<bool> keep_reports_{false};
   std::mutex reports_mutex_;
   std::vector<StepReport> reports_;
 };

@@ -22,8 +22,8 @@ std::string TextStream::take(const Event& event) {
       held_.clear();
     }
   }
-  size_t cut = options_.include_stop ? 0 : std::min<size_t>(event.cut, held_.size());
-  held_.resize(held_.size() - cut);
+  size_t cut = options_.include_stop ? event.trail : event.cut;
+  held_.resize(held_.size() - std::min(cut, held_.size()));
   size_t keep = event.finish == Finish::none ? std::min<size_t>(event.held, held_.size()) : 0;
   out += detokenizer_.push_bytes(std::string_view(held_).substr(0, held_.size() - keep));
   held_.erase(0, held_.size() - keep);

@@ -243,19 +243,22 @@ Result<Best> best_of(Session& s, const BenchOptions& o, const std::vector<Length
 int bench(const BenchOptions& o, int num, bool latency) {
   Result<std::vector<Lengths>> lengths = make_lengths(o, num);
   if (!lengths) return report(lengths.error());
-  EngineOptions engine = o.engine;
-  // Repeated prompts must be computed, not remembered.
-  engine.scheduler.prefix_cache = false;
-  Result<std::unique_ptr<Session>> session = open_session(engine);
+  Result<std::unique_ptr<Session>> session = open_session(o.engine);
   if (!session) return report(session.error());
   Session& s = **session;
+  for (size_t i = 0; i < lengths->size(); ++i) {
+    Request r = make_request((*lengths)[i], s.model().shape().vocab, o.seed, i);
+    if (auto ok = Scheduler::check(r, s.options().scheduler); !ok) return report(ok.error());
+  }
+  show_ledger(s);
   s.keep_reports();
   Result<Best> best = best_of(s, o, *lengths);
   if (!best) return report(best.error());
-  double bandwidth = measure_read_bandwidth(engine.threads);
+  double bandwidth = measure_read_bandwidth(o.engine.threads);
   Measurement& m = best->run;
   if (o.json) {
     std::printf("%s\n", json::serialize(result_json(s, o, m, bandwidth, best->spread)).c_str());
+    if (auto ok = s.write_trace(); !ok) return report(ok.error());
     return kExitOk;
   }
   double fraction = bytes_needed(s, m) / m.elapsed / bandwidth;

@@ -1,6 +1,8 @@
 // The command line: options into structs. The only file that knows CLI11.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <functional>
 
 #include "base/str.h"
@@ -42,6 +44,20 @@ std::string parse_bytes(std::string& text) {
   return {};
 }
 
+CLI::Validator whole(long long lo, long long hi) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        char* end = nullptr;
+        errno = 0;
+        long long v = std::strtoll(text.c_str(), &end, 10);
+        if (end != text.c_str() && *end == 0 && errno == 0 && v >= lo && v <= hi) return {};
+        return strf("%s is not a whole number from %lld to %lld", quote(text).c_str(), lo, hi);
+      },
+      "");
+}
+
+constexpr long long kMaxInt = INT32_MAX;
+
 struct PresetChoice {
   std::string preset = "sarathi", batching, prefill, mix, order, admission, pipeline = "overlap";
 };
@@ -49,9 +65,10 @@ struct PresetChoice {
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* group = "Engine";
   app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
+      ->check(whole(1, 1024))
       ->group(group);
   app->add_option("--ctx", o.ctx, "positions per sequence (default: the model's, if memory allows)")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMaxInt))
       ->group(group);
   app->add_option("--kv-memory", o.kv_bytes,
                   "size of the KV cache, e.g. 2G (default: up to half of what is free)")
@@ -86,11 +103,11 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->capture_default_str()
       ->group(policy);
   app->add_option("--budget", s.budget, "tokens per step")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
   app->add_option("--batching", p.batching, "static or continuous (default: the preset's)")
@@ -180,10 +197,10 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o) {
       ->group(group);
   app->add_option("--logprobs", o.spec.num_logprobs,
                   "log-probabilities of each token and of the K most likely (with --json)")
-      ->check(CLI::Range(0, 20))
+      ->check(whole(0, 20))
       ->group(group);
   app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")
-      ->check(CLI::Range(0, 20))
+      ->check(whole(0, 20))
       ->group(group);
 }
 
@@ -198,14 +215,14 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
       ->capture_default_str();
   if (throughput) {
     app->add_option("--requests", o.num_requests, "how many requests, all there from the start")
-        ->check(CLI::PositiveNumber)
+        ->check(whole(1, kMaxInt))
         ->capture_default_str();
     app->add_option("--workload", o.workload,
-                    "take lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL "
+                    "lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL\n"
                     "(input_length, output_length)");
   }
   app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
-      ->check(CLI::PositiveNumber)
+      ->check(whole(1, kMaxInt))
       ->capture_default_str();
   app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
@@ -258,6 +275,41 @@ int run_cli(int argc, char** argv) {
     action = [&] { return cmd_tokenize(tok); };
   });
 
+  InspectOptions inspect;
+  CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
+  i->add_option("model", inspect.engine.model, "smollm2, a .gguf file, or random:SHAPE")
+      ->required();
+  i->add_flag("--tensors", inspect.tensors, "also list metadata and tensors");
+  i->add_flag("--json", inspect.json, "everything as one JSON object");
+  add_engine_options(i, inspect.engine, policy);
+  i->callback([&] {
+    apply_policy(policy, inspect.engine);
+    action = [&] { return cmd_inspect(inspect); };
+  });
+
+  TemplateOptions chat;
+  CLI::App* c = app.add_subcommand("template", "a conversation through the model's chat template");
+  c->add_option("model", chat.model, "smollm2, or a .gguf file")->required();
+  c->add_option("messages", chat.messages, "JSON file with a list of messages (- is stdin)")
+      ->required();
+  c->add_option("--tools", chat.tools, "JSON file with a list of tools");
+  c->add_flag("--no-generation-prompt", chat.no_generation_prompt, "end after the last message");
+  c->add_flag("--json", chat.json, "the text, and which parts of it the template wrote, as JSON");
+  c->callback([&] { action = [&] { return cmd_template(chat); }; });
+
+  PerplexityOptions ppl;
+  CLI::App* x = app.add_subcommand("perplexity", "how well a model predicts a text");
+  x->add_option("model", ppl.engine.model, "smollm2, or a .gguf file")->required();
+  x->add_option("file", ppl.file, "the text (- is stdin)")->required();
+  x->add_option("--windows", ppl.windows, "only the first K windows of --ctx tokens (default 512)")
+      ->check(whole(1, kMaxInt));
+  x->add_flag("--json", ppl.json, "the result as one JSON object on stdout");
+  add_engine_options(x, ppl.engine, policy);
+  x->callback([&] {
+    apply_policy(policy, ppl.engine);
+    action = [&] { return cmd_perplexity(ppl); };
+  });
+
   BenchOptions throughput, latency;
   CLI::App* b = app.add_subcommand("bench", "measure");
   b->require_subcommand(1);
@@ -277,6 +329,16 @@ int run_cli(int argc, char** argv) {
     action = [&] { return cmd_bench_latency(latency); };
   });
 
+  if (argc < 2) {
+    std::printf("%s", app.help().c_str());
+    return kExitOk;
+  }
+  // An unknown word in a command's place is that, and not a missing command.
+  auto named = [&](const CLI::App* a) { return a->check_name(argv[1]); };
+  if (argv[1][0] != '-' && app.get_subcommands(named).empty()) {
+    std::fprintf(stderr, "sluice: no command %s (see sluice --help)\n", quote(argv[1]).c_str());
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {
@@ -286,8 +348,14 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::CallForVersion& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "sluice: %s\n", e.what());
-    std::fprintf(stderr, "sluice: try sluice --help, or sluice COMMAND --help\n");
+    std::string command = "sluice";
+    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      command += " " + at->get_name();
+    }
+    std::string what = e.what();
+    std::replace(what.begin(), what.end(), '\n', ' ');
+    std::fprintf(stderr, "sluice: %s (see %s --help)\n", what.c_str(), command.c_str());
     return kExitUsage;
   }
   return action();

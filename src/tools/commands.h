@@ -46,7 +46,27 @@ struct BenchOptions {
   bool json = false;
 };
 
+struct InspectOptions {
+  EngineOptions engine;
+  bool tensors = false, json = false;
+};
+
+struct TemplateOptions {
+  std::string model, messages, tools;
+  bool no_generation_prompt = false, json = false;
+};
+
+struct PerplexityOptions {
+  EngineOptions engine;
+  std::string file;
+  int windows = 0;  // 0: all
+  bool json = false;
+};
+
 int cmd_run(const RunOptions& options);
+int cmd_inspect(const InspectOptions& options);
+int cmd_template(const TemplateOptions& options);
+int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);

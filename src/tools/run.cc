@@ -112,6 +112,7 @@ Result<Prepared> prepare(const Session& s,
   p.text.strip_leading_space = begins && s.tokenizer()->adds_space();
   p.text.skip_special = !special;
   p.request.prompt = std::make_shared<const std::vector<Token>>(p.prompt);
+  if (auto ok = Scheduler::check(p.request, s.options().scheduler); !ok) return ok.error();
   return p;
 }
 
@@ -186,6 +187,7 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   if (!prompt) return report(prompt.error());
   Result<Prepared> p = prepare(s, std::move(*prompt), o.sampling, o.special);
   if (!p) return report(p.error());
+  show_ledger(s);
   size_t prompt_tokens = p->prompt.size();
   Collector collector(s.engine(), &tokenizer);
   collector.submit(std::move(p->request), p->text);
@@ -225,18 +227,24 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
   if (!parsed->is_object()) return Error{400, "not a JSON object"};
   const json::object& v = parsed->as_object();
   SamplingOptions sampling = o.sampling;
-  auto number = [&](const char* key, auto& to) -> bool {
+  std::string bad;
+  auto number = [&](const char* key, auto& to) {
     const json::value* x = v.if_contains(key);
-    if (!x) return true;
-    if (!x->is_number()) return false;
-    to = x->to_number<std::remove_reference_t<decltype(to)>>();
-    return true;
+    if (!x) return;
+    json::error_code ec;
+    to = x->to_number<std::remove_reference_t<decltype(to)>>(ec);
+    if (ec && bad.empty()) bad = key;
   };
-  if (!number("max_tokens", sampling.max_tokens) ||
-      !number("temperature", sampling.spec.temperature) || !number("top_p", sampling.spec.top_p) ||
-      !number("top_k", sampling.spec.top_k) || !number("seed", sampling.spec.seed) ||
-      !number("n", sampling.n)) {
-    return Error{400, "max_tokens, temperature, top_p, top_k, seed and n must be numbers"};
+  number("max_tokens", sampling.max_tokens);
+  number("temperature", sampling.spec.temperature);
+  number("top_p", sampling.spec.top_p);
+  number("top_k", sampling.spec.top_k);
+  number("seed", sampling.spec.seed);
+  number("n", sampling.n);
+  if (!bad.empty()) {
+    return Error{400, strf("%s is not a number of its kind: temperature and top_p may have "
+                           "fractions, the others are whole",
+                           bad.c_str())};
   }
   if (const json::value* stop = v.if_contains("stop")) {
     sampling.stop.clear();
@@ -274,6 +282,7 @@ int run_jsonl(Session& s, const RunOptions& o) {
     prepared.push_back(std::move(*p));
   }
   if (prepared.empty()) return report({400, strf("%s holds no prompts", o.jsonl.c_str())});
+  show_ledger(s);
 
   Collector collector(s.engine(), s.tokenizer());
   for (Prepared& p : prepared) collector.submit(std::move(p.request), p.text);

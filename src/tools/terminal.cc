@@ -56,8 +56,12 @@ Result<std::unique_ptr<Session>> open_session(const EngineOptions& options) {
                    static_cast<double>(done) / 1e9 / std::max(t.count(), 1e-3)));
   });
   line.clear();
-  if (!session || options.quiet) return session;
-  const Session& s = **session;
+  return session;
+}
+
+void show_ledger(const Session& s) {
+  const EngineOptions& options = s.options();
+  if (options.quiet) return;
   const Ledger& l = s.ledger();
   std::string text = strf(
       "%s: %s, weights %s + KV %s + workspace %s of %s free; %d sequences of %d tokens; loaded in "
@@ -69,7 +73,6 @@ Result<std::unique_ptr<Session>> open_session(const EngineOptions& options) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }
   std::fprintf(stderr, "%s\n", dim(text).c_str());
-  return session;
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -30,8 +30,10 @@ std::string dim(
     const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
 std::string progress_bar(double fraction, int width = 24);
 
-// Opens a session with a loading bar, and prints the ledger unless quiet.
+// Opens a session with a loading bar.
 Result<std::unique_ptr<Session>> open_session(const EngineOptions& options);
+// What runs and where the memory goes, on stderr unless quiet; after all input is known to be good.
+void show_ledger(const Session& session);
 
 // The whole of a file, or of stdin for "-". Invalid UTF-8 is an error.
 Result<std::string> read_text(const std::string& path);

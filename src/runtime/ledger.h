@@ -1,0 +1,28 @@
+// Where the memory goes, known from a model file's headers alone.
+#pragma once
+
+#include <cstddef>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "runtime/options.h"
+#include "tensor/checkpoint.h"
+
+namespace sluice {
+
+struct Ledger {
+  size_t weights = 0, kv = 0, workspace = 0, available = 0;
+  size_t kv_per_token = 0;
+  int ctx = 0, num_blocks = 0, full_sequences = 0;  // sequences of ctx positions that fit at once
+};
+
+// Free memory for this process: the smaller of the system's and the control group's.
+size_t available_memory();
+
+// Fixes context and pool size in `options` from what is free, or says with the figures why it
+// cannot.
+Result<Ledger> plan_memory(const Checkpoint& checkpoint,
+                           const ModelShape& shape,
+                           EngineOptions& options);
+
+}  // namespace sluice

@@ -1,0 +1,146 @@
+// sluice inspect: what is in a model file and what it needs, from its headers alone.
+#include <cstdio>
+#include <map>
+
+#include "base/json.h"
+#include "base/str.h"
+#include "load/open.h"
+#include "model/model.h"
+#include "runtime/session.h"
+#include "tensor/formats/all.h"
+#include "tools/commands.h"
+
+namespace sluice {
+
+namespace {
+
+struct FormatShare {
+  size_t bytes = 0, num = 0;
+};
+
+std::string meta_line(const MetaValue& v) {
+  struct Show {
+    std::string operator()(bool b) const { return b ? "true" : "false"; }
+    std::string operator()(int64_t i) const { return strf("%lld", static_cast<long long>(i)); }
+    std::string operator()(uint64_t i) const {
+      return strf("%llu", static_cast<unsigned long long>(i));
+    }
+    std::string operator()(double d) const { return strf("%g", d); }
+    std::string operator()(const std::string& s) const { return quote(s, 60); }
+    std::string operator()(const std::vector<std::string>& v) const {
+      return strf("[%zu strings]", v.size());
+    }
+    std::string operator()(const std::vector<bool>& v) const {
+      return strf("[%zu booleans]", v.size());
+    }
+    std::string operator()(const std::vector<float>& v) const {
+      return strf("[%zu numbers]", v.size());
+    }
+    std::string operator()(const std::vector<int64_t>& v) const {
+      return strf("[%zu integers]", v.size());
+    }
+  };
+  return std::visit(Show{}, v);
+}
+
+void print_json(const InspectOptions& o,
+                const Checkpoint& file,
+                const ModelShape& m,
+                const Ledger& l) {
+  json::object tensors, meta;
+  for (const TensorInfo& t : file.tensors()) {
+    tensors[t.name] = json::object{{"format", format_info(t.format).name},
+                                   {"rows", t.rows},
+                                   {"cols", t.cols},
+                                   {"bytes", t.bytes}};
+  }
+  for (const auto& [key, value] : file.meta().all()) meta[key] = meta_line(value);
+  json::object j{{"model", o.engine.model},
+                 {"architecture", m.arch},
+                 {"layers", m.num_layers},
+                 {"hidden", m.hidden},
+                 {"heads", m.num_heads},
+                 {"kv_heads", m.num_kv_heads},
+                 {"head_dim", m.head_dim},
+                 {"vocab", m.vocab},
+                 {"context", m.max_len},
+                 {"has_vocabulary", has_vocabulary(file)},
+                 {"has_chat_template", file.meta().has("tokenizer.chat_template")}};
+  j["ledger"] = json::object{{"weights", l.weights},
+                             {"kv", l.kv},
+                             {"workspace", l.workspace},
+                             {"available", l.available},
+                             {"kv_per_token", l.kv_per_token},
+                             {"ctx", l.ctx},
+                             {"full_sequences", l.full_sequences}};
+  j["metadata"] = std::move(meta);
+  j["tensors"] = std::move(tensors);
+  std::printf("%s\n", json::serialize(j).c_str());
+}
+
+void print_text(const InspectOptions& o,
+                const Checkpoint& file,
+                const ModelShape& m,
+                const Ledger& l) {
+  std::map<std::string, FormatShare> formats;
+  for (const TensorInfo& t : file.tensors()) {
+    FormatShare& f = formats[format_info(t.format).name];
+    f.bytes += t.bytes;
+    ++f.num;
+  }
+  auto row = [](const char* name, const std::string& value) {
+    std::printf("%-16s %s\n", name, value.c_str());
+  };
+  row("model", o.engine.model);
+  if (const std::string* name = file.meta().string("general.name")) row("name", quote(*name));
+  row("architecture",
+      strf("%s, %d layers, hidden %d, %d heads (%d kv) of %d, vocabulary %d, context %d",
+           m.arch.c_str(), m.num_layers, m.hidden, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab,
+           m.max_len));
+  std::string list;
+  for (const auto& [name, f] : formats) {
+    list += strf("%s%s %s in %zu", list.empty() ? "" : ", ", name.c_str(),
+                 human_bytes(f.bytes).c_str(), f.num);
+  }
+  row("tensors", strf("%zu: %s", file.tensors().size(), list.c_str()));
+  row("text",
+      strf("%s, %s", has_vocabulary(file) ? "vocabulary" : "no vocabulary",
+           file.meta().has("tokenizer.chat_template") ? "chat template" : "no chat template"));
+  row("weights", human_bytes(l.weights));
+  row("kv cache",
+      strf("%s per token; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
+           human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
+  row("workspace", human_bytes(l.workspace));
+  row("free memory", human_bytes(l.available));
+  if (!o.tensors) return;
+  std::printf("\n");
+  for (const auto& [key, value] : file.meta().all())
+    std::printf("%s = %s\n", key.c_str(), meta_line(value).c_str());
+  std::printf("\n");
+  for (const TensorInfo& t : file.tensors()) {
+    std::printf("%-32s %-5s %8lld x %-8lld %s\n", t.name.c_str(), format_info(t.format).name,
+                static_cast<long long>(t.rows), static_cast<long long>(t.cols),
+                human_bytes(t.bytes).c_str());
+  }
+}
+
+}  // namespace
+
+int cmd_inspect(const InspectOptions& o) {
+  Result<std::unique_ptr<Checkpoint>> file =
+      open_model(o.engine.model, o.engine.format, o.engine.random_seed);
+  if (!file) return report(file.error());
+  Result<ModelShape> shape = read_shape(**file);
+  if (!shape) return report(shape.error());
+  EngineOptions engine = o.engine;
+  Result<Ledger> ledger = plan_memory(**file, *shape, engine);
+  if (!ledger) return report(ledger.error());
+  if (o.json) {
+    print_json(o, **file, *shape, *ledger);
+  } else {
+    print_text(o, **file, *shape, *ledger);
+  }
+  return kExitOk;
+}
+
+}  // namespace sluice

@@ -33,8 +33,9 @@ struct Event {
   Finish finish = Finish::none;
   bool last = false;          // the request's terminal event: all its choices are done
   bool is_end_token = false;  // `token` ended the sequence and is not part of its text
-  uint32_t held = 0;  // trailing bytes of the text that may become a stop string: do not show yet
-  uint32_t cut = 0;   // bytes at the end of the text that belong to the stop string that matched
+  uint32_t held = 0;   // trailing bytes of the text that may become a stop string: do not show yet
+  uint32_t cut = 0;    // bytes at the end of the text from the stop string that matched on
+  uint32_t trail = 0;  // those of them after the stop string
   uint32_t top_at = 0, num_top = 0;        // log-probabilities of the token, in Events::top
   uint32_t prompt_at = 0, num_prompt = 0;  // of prompt tokens scored in this step
   Time scheduled{0}, begin{0}, end{0};     // the step that made it

@@ -108,6 +108,7 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     if (m.found && may_stop) {
       why = Finish::stop;
       event.cut = m.cut;
+      event.trail = m.trail;
     }
     event.held = m.held;
   }

@@ -14,13 +14,19 @@ StopMatcher::Match StopMatcher::feed(const std::vector<std::string>& strings,
   if (keep_ == 0) return {};
   // A match cannot start before the last keep_-1 bytes of the old text.
   if (tail_.size() >= keep_) tail_.erase(0, tail_.size() - (keep_ - 1));
+  size_t old = tail_.size();
   tail_.append(bytes);
 
+  Match match;
   size_t begin = std::string::npos;
   for (const std::string& s : strings) {
-    if (!s.empty()) begin = std::min(begin, tail_.find(s));
+    if (s.empty()) continue;
+    size_t at = tail_.find(s, old - std::min(old, s.size() - 1));
+    if (at >= begin) continue;
+    begin = at;
+    match = {true, static_cast<uint32_t>(tail_.size() - at),
+             static_cast<uint32_t>(tail_.size() - at - s.size()), 0};
   }
-  if (begin != std::string::npos) return {true, static_cast<uint32_t>(tail_.size() - begin), 0};
 
   size_t held = 0;
   for (const std::string& s : strings) {
@@ -31,7 +37,8 @@ StopMatcher::Match StopMatcher::feed(const std::vector<std::string>& strings,
       }
     }
   }
-  return {false, 0, static_cast<uint32_t>(held)};
+  match.held = static_cast<uint32_t>(held);
+  return match;
 }
 
 }  // namespace sluice

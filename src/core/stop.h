@@ -35,13 +35,15 @@ class StopMatcher {
  public:
   struct Match {
     bool found = false;
-    uint32_t cut = 0;   // found: bytes from the start of the match to the end of the text
-    uint32_t held = 0;  // not found: trailing bytes that may yet become a match
+    uint32_t cut = 0;    // found: bytes from the start of the match to the end of the text
+    uint32_t trail = 0;  // found: bytes after the match
+    uint32_t held = 0;   // trailing bytes that may yet become a match
   };
 
   // `strings` must outlive the matcher (they live in the request).
   explicit StopMatcher(const std::vector<std::string>& strings);
-  // Text after `bytes` were appended. The earliest match wins.
+  // Text after `bytes` were appended. The earliest match that ends in them wins, the first of
+  // `strings` where several begin there; who may not stop yet goes on as if there was none.
   Match feed(const std::vector<std::string>& strings, std::string_view bytes);
 
  private:

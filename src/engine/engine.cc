@@ -40,7 +40,7 @@ void Engine::thread_main() {
                         wake == kNever ? kNever : std::max(wake - clock_.now(), Time{0}));
     }
     for (Message& m : messages_) take(m);
-    if (stopping_ && !loop_.busy()) return;
+    if (stopping_ && !loop_.busy()) return deliver();
     StepReport report = loop_.iterate(events_);
     if (options_.observer) options_.observer(report, loop_.last_plan(), events_);
     deliver();

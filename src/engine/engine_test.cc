@@ -1,0 +1,302 @@
+// Loop and Engine on an executor that computes nothing: the order of launches and waits, and who is
+// told what when requests end, the device fails or the engine goes away.
+#include "engine/engine.h"
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+// Samples the step's number for every row that wants a token. May be held shut, or fail.
+class FakeExecutor final : public Executor {
+ public:
+  void launch(const StepPlan& plan) override {
+    EXPECT_FALSE(plan.empty());
+    StepResult r;
+    r.step = plan.step;
+    for (const Slice& s : plan.slices) {
+      if (s.want == Want::none) continue;
+      bool samples = s.want == Want::last || s.want == Want::all;
+      r.rows.push_back({s.slot, s.epoch, samples ? static_cast<Token>(plan.step) : kNoToken, 0, 0});
+    }
+    queue_.push_back(std::move(r));
+    log += "L" + std::to_string(plan.step) + " ";
+    most_in_flight = std::max(most_in_flight, queue_.size());
+  }
+
+  const StepResult& wait() override {
+    EXPECT_FALSE(queue_.empty());
+    std::unique_lock lock(mutex_);
+    opened_.wait(lock, [&] { return open_; });
+    result_ = std::move(queue_.front());
+    queue_.pop_front();
+    log += "W" + std::to_string(result_.step) + " ";
+    if (result_.step >= fail_from) {
+      result_.failure = "the fan fell off";
+      result_.rows.clear();
+    }
+    return result_;
+  }
+
+  void set_open(bool open) {
+    std::lock_guard lock(mutex_);
+    open_ = open;
+    opened_.notify_all();
+  }
+
+  std::string log;
+  size_t most_in_flight = 0;
+  uint64_t fail_from = UINT64_MAX;
+
+ private:
+  std::deque<StepResult> queue_;
+  StepResult result_;
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = true;
+};
+
+SchedulerConfig config() {
+  SchedulerConfig c;
+  c.num_blocks = 64;
+  c.block_size = 4;
+  c.budget = 16;
+  c.max_seqs = 4;
+  c.max_len = 64;
+  return c;
+}
+
+Request request(int prompt, int max_new) {
+  Request r;
+  r.prompt = std::make_shared<const std::vector<Token>>(static_cast<size_t>(prompt), 7);
+  r.sampling = std::make_shared<const SamplingSpec>();
+  r.max_new = max_new;
+  return r;
+}
+
+// What one request was told; waits for its end.
+class Record final : public Sink {
+ public:
+  void on_event(const Event& e, std::span<const TopLogprob>) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(num_last_ + num_refused_, 0) << "an event after the end";
+    if (e.token != kNoToken) tokens_.push_back(e.token);
+    if (e.finish != Finish::none) finishes_.push_back(e.finish);
+    num_last_ += e.last;
+    changed_.notify_all();
+  }
+  void on_refused(const Error& error) override {
+    std::lock_guard lock(mutex_);
+    refusal_ = error.message;
+    ++num_refused_;
+    changed_.notify_all();
+  }
+  bool ended() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20),
+                             [&] { return num_last_ + num_refused_ > 0; });
+  }
+  bool has_tokens(size_t n) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return tokens_.size() >= n; });
+  }
+  // Read after the end.
+  std::vector<Token> tokens_;
+  std::vector<Finish> finishes_;
+  std::string refusal_;
+  int num_last_ = 0, num_refused_ = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+std::string run_loop(Pipeline pipeline, FakeExecutor& executor, Events& events) {
+  Scheduler scheduler(config(), nullptr);
+  RealClock clock;
+  Loop loop(scheduler, executor, clock, pipeline);
+  Request r = request(3, 3);
+  r.id = 1;
+  scheduler.add(r, clock.now()).value();
+  for (int i = 0; i < 50 && loop.busy(); ++i) loop.iterate(events);
+  EXPECT_FALSE(loop.busy());
+  EXPECT_TRUE(scheduler.idle());
+  return executor.log;
+}
+
+TEST(Loop, SyncWaitsForEachStepBeforeItPlansTheNext) {
+  FakeExecutor executor;
+  Events events;
+  // The fourth step closes the row.
+  EXPECT_EQ(run_loop(Pipeline::sync, executor, events), "L1 W1 L2 W2 L3 W3 L4 W4 ");
+  EXPECT_EQ(executor.most_in_flight, 1u);
+  EXPECT_EQ(events.list.size(), 3u);
+}
+
+TEST(Loop, OverlapKeepsOneStepAheadAndDrains) {
+  FakeExecutor executor;
+  Events events;
+  EXPECT_EQ(run_loop(Pipeline::overlap, executor, events).substr(0, 18), "L1 L2 W1 L3 W2 W3 ");
+  EXPECT_EQ(executor.most_in_flight, 2u);
+  EXPECT_EQ(events.list.size(), 3u);
+  EXPECT_EQ(events.list.back().finish, Finish::length);
+}
+
+TEST(Loop, ReportsNameTheStepsTheyAreAbout) {
+  Scheduler scheduler(config(), nullptr);
+  RealClock clock;
+  FakeExecutor executor;
+  Loop loop(scheduler, executor, clock, Pipeline::overlap);
+  Request r = request(20, 4);  // two chunks: a budget of 16 tokens
+  r.id = 1;
+  scheduler.add(r, clock.now()).value();
+  Events events;
+  uint64_t launched = 0, completed = 0;
+  std::vector<int> tokens;
+  while (loop.busy()) {
+    StepReport report = loop.iterate(events);
+    EXPECT_TRUE(report.launched || report.completed) << "an iteration that did nothing";
+    if (report.launched) {
+      EXPECT_EQ(report.launched_step, ++launched);
+      EXPECT_LE(report.plan_begin, report.plan_end);
+      if (report.num_tokens > 0) tokens.push_back(report.num_tokens);
+    }
+    if (report.completed) {
+      EXPECT_EQ(report.completed_step, ++completed);
+      EXPECT_LE(report.scheduled, report.complete_begin);
+      EXPECT_LE(report.complete_begin, report.complete_end);
+    }
+  }
+  EXPECT_EQ(launched, completed);
+  EXPECT_EQ(tokens, (std::vector<int>{16, 4, 1, 1, 1}));
+}
+
+class EngineOn : public testing::TestWithParam<Pipeline> {
+ protected:
+  std::unique_ptr<Engine> start(SchedulerConfig c = config()) {
+    return std::make_unique<Engine>(Scheduler(c, nullptr), executor, clock,
+                                    Engine::Options{GetParam(), {}});
+  }
+  RealClock clock;
+  FakeExecutor executor;
+};
+
+TEST_P(EngineOn, DeliversEveryTokenOfManyRequests) {
+  auto engine = start();
+  std::vector<std::shared_ptr<Record>> records;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 40; ++i) {
+    records.push_back(std::make_shared<Record>());
+    ids.push_back(engine->submit(request(1 + i % 30, 1 + i % 7), records.back()));
+  }
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  for (int i = 0; i < 40; ++i) {
+    Record& r = *records[static_cast<size_t>(i)];
+    ASSERT_TRUE(r.ended());
+    EXPECT_EQ(r.tokens_.size(), static_cast<size_t>(1 + i % 7));
+    EXPECT_EQ(r.finishes_, std::vector<Finish>{Finish::length});
+  }
+}
+
+TEST_P(EngineOn, RefusalsReachTheSinkAndHarmNobody) {
+  auto engine = start();
+  auto good = std::make_shared<Record>(), bad = std::make_shared<Record>();
+  engine->submit(request(64, 1), bad);
+  engine->submit(request(5, 2), good);
+  ASSERT_TRUE(bad->ended());
+  EXPECT_EQ(bad->num_refused_, 1);
+  EXPECT_NE(bad->refusal_.find("context"), std::string::npos);
+  ASSERT_TRUE(good->ended());
+  EXPECT_EQ(good->tokens_.size(), 2u);
+}
+
+TEST_P(EngineOn, CancelWithAStepInFlightEndsOnceAndTheLateTokenIsDropped) {
+  auto engine = start();
+  auto record = std::make_shared<Record>(), next = std::make_shared<Record>();
+  RequestId id = engine->submit(request(3, 50), record);
+  ASSERT_TRUE(record->has_tokens(2));
+  executor.set_open(false);
+  engine->cancel(id);
+  engine->cancel(id);
+  engine->submit(request(3, 2), next);
+  executor.set_open(true);
+  ASSERT_TRUE(record->ended());
+  EXPECT_EQ(record->finishes_, std::vector<Finish>{Finish::cancelled});
+  ASSERT_TRUE(next->ended());
+  EXPECT_EQ(next->tokens_.size(), 2u);
+}
+
+TEST_P(EngineOn, AFailedDeviceEndsEveryRequestOnce) {
+  executor.fail_from = 6;
+  auto engine = start();
+  std::vector<std::shared_ptr<Record>> records;
+  for (int i = 0; i < 12; ++i) {  // four run, the others wait
+    records.push_back(std::make_shared<Record>());
+    Request r = request(10, 40);
+    r.n = i % 3 == 0 ? 2 : 1;
+    engine->submit(std::move(r), records.back());
+  }
+  for (size_t i = 0; i < records.size(); ++i) {
+    Record& r = *records[i];
+    ASSERT_TRUE(r.ended());
+    EXPECT_EQ(r.num_last_, 1);
+    EXPECT_EQ(r.finishes_, std::vector<Finish>(i % 3 == 0 ? 2 : 1, Finish::failed));
+  }
+}
+
+TEST_P(EngineOn, DeadlinesWakeAnEngineThatWaits) {
+  auto engine = start();
+  auto record = std::make_shared<Record>();
+  Request r = request(3, 60);
+  r.deadline = clock.now() + std::chrono::milliseconds(30);
+  executor.set_open(false);
+  engine->submit(std::move(r), record);
+  std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  executor.set_open(true);
+  ASSERT_TRUE(record->ended());
+  EXPECT_EQ(record->finishes_, std::vector<Finish>{Finish::deadline});
+  EXPECT_LT(record->tokens_.size(), 60u);
+}
+
+// Requests that never got to a step are told, too.
+TEST_P(EngineOn, DestructionTellsEverySinkOnce) {
+  for (bool running : {false, true}) {
+    std::vector<std::shared_ptr<Record>> records;
+    auto engine = start();
+    if (running) {
+      executor.set_open(false);
+      records.push_back(std::make_shared<Record>());
+      engine->submit(request(3, 50), records.back());
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    for (int i = 0; i < 10; ++i) {
+      records.push_back(std::make_shared<Record>());
+      engine->submit(request(3, 50), records.back());
+    }
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      executor.set_open(true);
+    });
+    engine.reset();
+    opener.join();
+    for (auto& r : records) {
+      EXPECT_EQ(r->num_last_ + r->num_refused_, 1) << "a sink that would wait for ever";
+      EXPECT_EQ(r.use_count(), 1) << "a sink that is kept";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines,
+                         EngineOn,
+                         testing::Values(Pipeline::sync, Pipeline::overlap),
+                         [](const auto& test) {
+                           return std::string(test.param == Pipeline::sync ? "sync" : "overlap");
+                         });
+
+}  // namespace
+}  // namespace sluice

@@ -28,7 +28,8 @@ class PrefixIndex {
   bool insert(BlockHash hash, TenantId tenant, std::span<const Token> tokens, BlockId block);
   void erase(BlockId block);
   // insert() of this block comes soon.
-  void prefetch(BlockId block) const {
+  void prefetch(BlockHash hash, BlockId block) const {
+    __builtin_prefetch(table_.data() + home(hash), 1);
     __builtin_prefetch(entries_.data() + block, 1);
     __builtin_prefetch(tokens_.data() + static_cast<size_t>(block) * block_size_, 1);
   }

@@ -68,6 +68,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   closing_.reserve(slots);
   pending_.reserve(static_cast<size_t>(config_.num_blocks));
   straddle_.resize(static_cast<size_t>(config_.block_size));
+  full_.reserve(slots);
   flights_.reserve(4);
   spare_.reserve(4);
 }

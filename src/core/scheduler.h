@@ -113,18 +113,12 @@ class Scheduler {
   // record, then what it points to.
   void prefetch(Index i) const {
     auto* line = reinterpret_cast<const std::byte*>(&seqs_[i]);
-    for (size_t at = 0; at < 256; at += 64) __builtin_prefetch(line + at, 1);
+    for (size_t at = 0; at < 192; at += 64) __builtin_prefetch(line + at, 1);
   }
   void prefetch_output(Index i) const {
     const Sequence& s = seqs_[i];
     __builtin_prefetch(s.output.data() + s.output.size(), 1);
     __builtin_prefetch(&s.request->stop);
-    // The step may fill a block, which then goes to the prefix index.
-    auto b = static_cast<size_t>(s.num_registered);
-    if (!config_.prefix_cache || b >= s.blocks.size()) return;
-    if (s.computed + 1 < (s.num_registered + 1) * config_.block_size) return;
-    index_.prefetch(s.blocks[b]);
-    pool_.prefetch(s.blocks[b]);
   }
   Token token_at(const Sequence& s, int pos) const;
   bool before(Index a, Index b) const;  // order of service
@@ -165,6 +159,7 @@ class Scheduler {
                    Time now,
                    Events& out);
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
+  void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
   void leave_slot(Index i);
@@ -189,6 +184,7 @@ class Scheduler {
   std::vector<InFlight> flights_;  // launched, oldest first
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
+  std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {
     Slice slice;
     Index seq;

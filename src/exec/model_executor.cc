@@ -43,6 +43,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
   sampled_.reserve(tokens);
   tops_.resize(outputs);
   scratch_.resize(outputs);
+  for (auto* list : {&idle_, &queue_, &done_}) list->reserve(kNumJobs);
   for (int i = 0; i < kNumJobs; ++i) idle_.push_back(std::make_unique<Job>());
   thread_ = std::thread([this] { device_main(); });
 }
@@ -77,7 +78,7 @@ const StepResult& ModelExecutor::wait() {
   if (returned_) idle_.push_back(std::move(returned_));
   finished_.wait(lock, [&] { return !done_.empty(); });
   returned_ = std::move(done_.front());
-  done_.pop_front();
+  done_.erase(done_.begin());
   return returned_->result;
 }
 
@@ -90,7 +91,7 @@ void ModelExecutor::device_main() {
       launched_.wait(lock, [&] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
       job = std::move(queue_.front());
-      queue_.pop_front();
+      queue_.erase(queue_.begin());
     }
     run(*job);
     {

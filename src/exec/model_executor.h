@@ -4,7 +4,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -90,9 +89,8 @@ class ModelExecutor final : public Executor {
   // Hand-over between the two threads.
   std::mutex mutex_;
   std::condition_variable launched_, finished_;
-  std::vector<std::unique_ptr<Job>> idle_;
-  std::deque<std::unique_ptr<Job>> queue_, done_;
-  std::unique_ptr<Job> returned_;  // the result that wait() handed out
+  std::vector<std::unique_ptr<Job>> idle_, queue_, done_;  // queue_, done_: oldest first
+  std::unique_ptr<Job> returned_;                          // the result that wait() handed out
   bool stop_ = false;
   std::thread thread_;
 };

@@ -1,0 +1,208 @@
+// Nothing allocates on the hot path: every operator new of the process is counted over hundreds of
+// decode steps, on all threads, after a warm-up in which buffers find their size.
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "engine/engine.h"
+#include "exec/model_executor.h"
+#include "model/model.h"
+#include "tensor/gguf.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<uint64_t> num_allocations{0};
+
+void* counted(size_t size, size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) {
+    num_allocations.fetch_add(1, std::memory_order_relaxed);
+  }
+  void* p = alignment == 0
+                ? std::malloc(size == 0 ? 1 : size)
+                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (!p) throw std::bad_alloc();
+  return p;
+}
+
+}  // namespace
+
+void* operator new(size_t n) { return counted(n, 0); }
+void* operator new[](size_t n) { return counted(n, 0); }
+void* operator new(size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
+void* operator new[](size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace sluice {
+namespace {
+
+constexpr int kWarmUp = 100, kCounted = 500;
+
+// Samples a token for every row that wants one.
+class EchoExecutor final : public Executor {
+ public:
+  void launch(const StepPlan& plan) override {
+    Job& job = jobs_[launched_++ % 3];
+    job.plan = plan;
+    job.result.step = plan.step;
+    job.result.rows.clear();
+    for (const Slice& s : plan.slices) {
+      if (s.want != Want::none) job.result.rows.push_back({s.slot, s.epoch, 1, 0, 0});
+    }
+  }
+  const StepResult& wait() override { return jobs_[waited_++ % 3].result; }
+
+ private:
+  struct Job {
+    StepPlan plan;
+    StepResult result;
+  };
+  Job jobs_[3];
+  size_t launched_ = 0, waited_ = 0;
+};
+
+Request make_request(RequestId id, int prompt_len, int max_new) {
+  auto prompt = std::make_shared<std::vector<Token>>(static_cast<size_t>(prompt_len));
+  for (size_t i = 0; i < prompt->size(); ++i) (*prompt)[i] = static_cast<Token>((i * 7 + id) % 90);
+  auto sampling = std::make_shared<SamplingSpec>();
+  sampling->temperature = 0;
+  Request r;
+  r.id = id;
+  r.prompt = prompt;
+  r.sampling = sampling;
+  r.max_new = max_new;
+  return r;
+}
+
+TEST(HostAlloc, CountsAllocations) {
+  num_allocations = 0;
+  counting = true;
+  std::vector<int> v(100);
+  counting = false;
+  EXPECT_EQ(num_allocations, v.empty() ? 0u : 1u);
+}
+
+// Scheduler and loop alone; prompts of different lengths, so that rows take blocks at different
+// steps.
+TEST(HostAlloc, LoopAllocatesNothingWhileDecoding) {
+  for (bool cache : {false, true}) {
+    for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap}) {
+      SCOPED_TRACE(testing::Message() << "prefix cache " << cache << ", pipeline "
+                                      << (pipeline == Pipeline::sync ? "sync" : "overlap"));
+      SchedulerConfig c;
+      c.num_blocks = 64 * 128;
+      c.max_seqs = 64;
+      c.max_len = 2048;
+      c.budget = 4096;
+      c.prefix_cache = cache;
+      Scheduler scheduler(c, nullptr);
+      EchoExecutor executor;
+      RealClock clock;
+      Loop loop(scheduler, executor, clock, pipeline);
+      Events events;
+      for (int i = 0; i < c.max_seqs; ++i) {
+        ASSERT_TRUE(scheduler.add(make_request(static_cast<RequestId>(i + 1), 40 + 5 * i, 1000),
+                                  clock.now()));
+      }
+      size_t num_events = 0;
+      num_allocations = 0;
+      for (int step = 0; step < kWarmUp + kCounted; ++step) {
+        counting = step >= kWarmUp;
+        events.clear();
+        loop.iterate(events);
+        if (step >= kWarmUp) num_events += events.list.size();
+      }
+      counting = false;
+      EXPECT_EQ(num_allocations, 0u);
+      EXPECT_EQ(num_events, size_t{64} * kCounted);
+    }
+  }
+}
+
+// Switches counting on after a warm-up and off again before sequences end.
+class WindowSink final : public Sink {
+ public:
+  explicit WindowSink(bool leads) : leads_(leads) {}
+  void on_event(const Event& e, std::span<const TopLogprob>) override {
+    if (leads_ && ++num_events_ == kWarmUp) counting = true;
+    if (leads_ && num_events_ == kWarmUp + kCounted) counting = false;
+    if (!e.last) return;
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    ended_.notify_one();
+  }
+  void on_refused(const Error& error) override { ADD_FAILURE() << error.message; }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [&] { return done_; });
+  }
+
+ private:
+  bool leads_;
+  int num_events_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+};
+
+// The whole engine on a model: engine thread, device thread and workers. Rows are greedy, seeded
+// with every filter, penalised, and with log-probabilities.
+TEST(HostAlloc, EngineAllocatesNothingWhileDecoding) {
+  auto file = open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/llama.gguf");
+  ASSERT_TRUE(file) << file.error().message;
+  std::unique_ptr<Backend> backend = make_cpu_backend({.threads = 2, .pin = false});
+  auto model = load_model(**file, *backend, {});
+  ASSERT_TRUE(model) << model.error().message;
+  RealClock clock;
+  SchedulerConfig c;
+  c.num_blocks = 512;
+  c.max_seqs = 8;
+  c.max_len = 1024;
+  Scheduler scheduler(c, nullptr);
+  ExecutorConfig e;
+  e.num_blocks = c.num_blocks;
+  e.block_size = c.block_size;
+  e.max_seqs = c.max_seqs;
+  e.max_len = c.max_len;
+  e.max_step_tokens = scheduler.max_step_tokens();
+  ModelExecutor executor(*backend, **model, e, clock);
+  num_allocations = 0;
+  {
+    Engine engine(std::move(scheduler), executor, clock, {});
+    std::vector<std::shared_ptr<WindowSink>> sinks;
+    for (int i = 0; i < c.max_seqs; ++i) {
+      Request r = make_request(0, 9 + 5 * i, kWarmUp + kCounted + 50);
+      auto s = std::make_shared<SamplingSpec>();
+      s->temperature = i % 4 == 0 ? 0.0f : 0.9f;
+      s->seed = static_cast<uint64_t>(i);
+      if (i % 4 == 1) s->top_k = 20, s->top_p = 0.9f, s->min_p = 0.01f;
+      if (i % 4 == 2) {
+        s->repetition_penalty = 1.1f, s->frequency_penalty = 0.2f;
+        // A penalised row's table doubles with its distinct tokens: these it holds from the start.
+        for (Token t = 0; t < 100; ++t) s->allowed.push_back(t);
+      }
+      if (i % 4 == 3) s->num_logprobs = 5;
+      r.sampling = s;
+      sinks.push_back(std::make_shared<WindowSink>(i == 0));
+      engine.submit(std::move(r), sinks.back());
+    }
+    for (auto& sink : sinks) sink->wait();
+  }
+  EXPECT_FALSE(counting);
+  EXPECT_EQ(num_allocations, 0u);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -42,7 +42,8 @@ class CpuBackend final : public Backend {
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
     Weight w;
     w.bias = bias;
-    auto data = std::make_unique<CpuWeight>(pack_weight(pool_, segments, std::move(bias)));
+    auto data = std::make_unique<CpuWeight>(
+        pack_weight(pool_, segments, std::move(bias), matmul_rows(), &arena_));
     w.rows = data->packed.rows;
     w.cols = data->packed.cols;
     w.act = data->packed.act;
@@ -109,6 +110,7 @@ class CpuBackend final : public Backend {
 
  private:
   ThreadPool pool_;
+  WeightArena arena_;
   const VectorKernels& kernels_;
   CpuElementwise rows_;
   CpuAttention attention_;

@@ -1,9 +1,6 @@
 #include "backend/cpu/matmul.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -11,35 +8,17 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMaxSegments = 8;  // of a fused weight; matmul() plans them on the stack
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-Buffer allocate_huge(size_t bytes) {
-  if (bytes == 0) return {};
-  if (bytes > SIZE_MAX - 2 * kHugePage) throw std::bad_alloc();
-  const size_t size = round_up(bytes, kHugePage);
-  // One page more than needed, then both ends trimmed to the boundary.
-  void* raw = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) throw std::bad_alloc();
-  const auto begin = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t at = round_up(begin, kHugePage);
-  const size_t before = at - begin;
-  if (before > 0) munmap(raw, before);
-  if (before < kHugePage) munmap(reinterpret_cast<void*>(at + size), kHugePage - before);
-  void* data = reinterpret_cast<void*>(at);
-  madvise(data, size, MADV_HUGEPAGE);  // a hint: refusal costs speed only
-  return Buffer(data, size, [](void* p, size_t n) { munmap(p, n); });
-}
-
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
-                         std::span<const MatmulRow> table) {
+                         std::span<const MatmulRow> table,
+                         WeightArena* arena) {
   CHECK(!segments.empty() && segments.size() <= kMaxSegments);
   PackedWeight w;
   w.cols = segments[0].tensor->cols;
@@ -70,7 +49,7 @@ PackedWeight pack_weight(ThreadPool& pool,
   }
   CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == w.rows);
   w.bias = std::move(bias);
-  w.memory = allocate_huge(memory);
+  w.memory = arena ? arena->allocate(memory) : allocate_pages(memory);
 
   auto* at = static_cast<std::byte*>(w.memory.data());
   for (size_t i = 0; i < segments.size(); ++i) {

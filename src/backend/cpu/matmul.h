@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/matmul_table.h"
+#include "backend/cpu/memory.h"
 #include "base/thread_pool.h"
 
 namespace sluice {
@@ -34,11 +35,13 @@ struct PackedWeight {
 };
 
 // Stacks the segments by rows, each in its own format. All have the same cols; data holds exactly
-// the tensor's bytes. Throws std::bad_alloc. `table` limits the kernels to choose from.
+// the tensor's bytes. Throws std::bad_alloc. `table` limits the kernels to choose from; memory
+// comes from `arena` where there is one.
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
-                         std::span<const MatmulRow> table = matmul_rows());
+                         std::span<const MatmulRow> table = matmul_rows(),
+                         WeightArena* arena = nullptr);
 
 // out [m, w.rows] f32 = x [m, w.cols] · wᵀ + bias. out.stride may exceed w.rows; x must hold the
 // forms that w.act asks for. Allocates nothing.
@@ -46,9 +49,5 @@ void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w);
 
 // Row `row` of the matrix, w.cols values, exactly as its format decodes.
 void embed_row(const PackedWeight& w, int64_t row, float* out);
-
-// Zeroed anonymous memory on 2 MiB boundaries, on huge pages where the system has them.
-// Throws std::bad_alloc.
-Buffer allocate_huge(size_t bytes);
 
 }  // namespace sluice

@@ -12,15 +12,16 @@ namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
 constexpr size_t kPage = 4096;
+constexpr size_t kLarge = size_t{8} << 20;   // buffers from here on begin on small pages
+constexpr size_t kChunk = size_t{64} << 20;  // of an arena; only what is used becomes resident
 
 size_t mapped_bytes(size_t bytes) {
   size_t unit = bytes >= kHuge ? kHuge : kPage;
   return bytes == 0 ? kPage : (bytes + unit - 1) / unit * unit;
 }
 
-}  // namespace
-
-Buffer allocate_pages(size_t bytes) {
+// `small` bytes at the start are left on small pages.
+Buffer map_pages(size_t bytes, size_t small) {
   if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
   size_t size = mapped_bytes(bytes);
   // Map enough for an aligned start, then give back what lies around it.
@@ -33,8 +34,32 @@ Buffer allocate_pages(size_t bytes) {
   if (before > 0) munmap(map, before);
   if (after > 0) munmap(reinterpret_cast<void*>(aligned + size), after);
   void* data = reinterpret_cast<void*>(aligned);
-  if (size >= kHuge) madvise(data, size, MADV_HUGEPAGE);
+  if (size >= kHuge) {
+    madvise(reinterpret_cast<void*>(aligned + small), size - small, MADV_HUGEPAGE);
+  }
   return {data, bytes, [](void* p, size_t n) { munmap(p, mapped_bytes(n)); }};
+}
+
+}  // namespace
+
+Buffer allocate_pages(size_t bytes) { return map_pages(bytes, bytes >= kLarge ? kHuge : 0); }
+
+Buffer WeightArena::allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  if (bytes > std::numeric_limits<size_t>::max() / 2) throw std::bad_alloc();
+  size_t size = (bytes + kPage - 1) / kPage * kPage;
+  auto no_free = [](void*, size_t) {};
+  if (size > left_) {
+    chunks_.push_back(map_pages(size > kChunk / 2 ? size : kChunk, 0));
+    auto* data = static_cast<std::byte*>(chunks_.back().data());
+    if (size > kChunk / 2) return {data, bytes, no_free};
+    at_ = data;
+    left_ = kChunk;
+  }
+  Buffer b(at_, bytes, no_free);
+  at_ += size;
+  left_ -= size;
+  return b;
 }
 
 }  // namespace sluice

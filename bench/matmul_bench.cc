@@ -85,7 +85,7 @@ const Weights& weights(Format format, const Shape& shape, int64_t cols) {
 }
 
 void bench_matmul(benchmark::State& state, Format format, const Shape& shape, int64_t m) {
-  // Q6_K needs whole blocks of 256.
+  // K formats need whole blocks of 256.
   const int64_t unit = format_info(format).block_elems;
   const int64_t cols = (shape.cols + unit - 1) / unit * unit;
   const Weights& w = weights(format, shape, cols);
@@ -142,8 +142,9 @@ void bench_read(benchmark::State& state) {
 
 void register_all() {
   benchmark::RegisterBenchmark("read", bench_read)->UseRealTime();
-  for (Format f : {Format::q8_0, Format::q4_0, Format::q4_1, Format::q6_k, Format::f16,
-                   Format::bf16, Format::f32}) {
+  for (Format f :
+       {Format::q8_0, Format::q4_0, Format::q4_1, Format::q5_0, Format::q5_1, Format::iq4_nl,
+        Format::q4_k, Format::q5_k, Format::q6_k, Format::f16, Format::bf16, Format::f32}) {
     for (const Shape& shape : kShapes) {
       for (int64_t m : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 512}) {
         if (shape.rows > 100000 && m > 64) continue;  // logits of a whole prompt are never wanted

@@ -1,10 +1,11 @@
 // int_block32 kernels for AVX-512 VNNI. Lanes are the 16 rows of a group; a tile is G groups (read
 // streams) by MT rows of x, its integer and float accumulators in registers. VPDPBUSD multiplies
-// unsigned weights with signed activations; the weights' offset (128 for q8_0, 8 for q4_0, 32 for
-// q6_k) is taken off through the integer sum of the activations.
+// unsigned weights with signed activations; the weights' offset (128 for q8_0 and iq4_nl, 8 for
+// q4_0, 16 for q5_0, 32 for q6_k) is taken off through the integer sum of the activations.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
@@ -78,18 +79,47 @@ template <int G, int MT>
   }
 }
 
-template <int G, int MT>
-[[gnu::always_inline]] inline void dot_nibbles(
-    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m512i (&idot)[G][MT]) {
+// Units u and u + 4 of a block as unsigned bytes. tops: the block's high plane (5 bits).
+template <Format F>
+[[gnu::always_inline]] inline void load_units(
+    const uint8_t* w, const uint8_t* tops, int u, __m512i& low, __m512i& high) {
   const __m512i low4 = _mm512_set1_epi8(15);
+  const __m512i v = load64(w + u * 64);
+  if constexpr (kHighBits<F> == 1) {
+    const __m512i five = _mm512_set1_epi8(31);
+    const __m512i top = load64(tops);
+    const __m512i t0 = _mm512_sll_epi16(top, _mm_cvtsi32_si128(4 - u));
+    const __m512i t1 = u == 0 ? top : _mm512_srl_epi16(top, _mm_cvtsi32_si128(u));
+    low = _mm512_and_si512(_mm512_ternarylogic_epi32(low4, v, t0, 0xca), five);
+    high =
+        _mm512_and_si512(_mm512_ternarylogic_epi32(low4, _mm512_srli_epi16(v, 4), t1, 0xca), five);
+  } else {
+    low = _mm512_and_si512(v, low4);
+    high = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
+  }
+  if constexpr (F == Format::iq4_nl) {
+    const __m512i levels = _mm512_broadcast_i32x4(
+        _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Levels)),
+                      _mm_set1_epi8(static_cast<char>(0x80))));
+    low = _mm512_shuffle_epi8(levels, low);
+    high = _mm512_shuffle_epi8(levels, high);
+  }
+}
+
+// idot += one 32-column block of 4-bit or 5-bit codes. tops: its high plane.
+template <Format F, int G, int MT>
+[[gnu::always_inline]] inline void dot_codes(const uint8_t* w,
+                                             const uint8_t* tops,
+                                             size_t panel,
+                                             const int8_t* x,
+                                             int64_t cols,
+                                             __m512i (&idot)[G][MT]) {
   SLUICE_UNROLL
   for (int u = 0; u < 4; ++u) {
     __m512i low[G], high[G];
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
-      const __m512i v = load64(w + g * panel + u * 64);
-      low[g] = _mm512_and_si512(v, low4);
-      high[g] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
+      load_units<F>(w + g * panel, tops + g * panel, u, low[g], high[g]);
     }
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
@@ -103,11 +133,67 @@ template <int G, int MT>
   }
 }
 
-// q8_0, q4_0, q4_1.
+[[gnu::always_inline]] inline __m512 widen_u8(__m128i v) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v));
+}
+
+// Scale and minimum of block b in one panel. The minimum of q4_k and q5_k is to be subtracted.
+template <Format F>
+[[gnu::always_inline]] inline void load_scales(
+    const uint8_t* panel, const PanelPlan& plan, int64_t b, __m512& dw, __m512& mw) {
+  if constexpr (kSuperScales<F>) {
+    const __m128i low4 = _mm_set1_epi8(15);
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.scale + b * R));
+    const __m128i t = _mm_srl_epi16(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.tops + b / 2 * R)),
+        _mm_cvtsi32_si128(static_cast<int>(b % 2 * 4)));
+    const __m128i top_scale = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(3)), 4);
+    const __m128i top_min = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(12)), 2);
+    const __m128i scale = _mm_or_si128(_mm_and_si128(v, low4), top_scale);
+    const __m128i min = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(v, 4), low4), top_min);
+    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
+    dw = _mm512_mul_ps(load_f16(super), widen_u8(scale));
+    mw = _mm512_mul_ps(load_f16(super + 2 * R), widen_u8(min));
+  } else {
+    dw = load_f16(panel + plan.scale + b * 2 * R);
+    if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
+  }
+}
+
+// What sixteen blocks of MT rows of x add besides the dots: made at once, and read back as
+// broadcasts from memory, which leave the arithmetic ports alone.
+template <int MT>
+struct SideTerms {
+  alignas(64) int32_t start[MT][16];  // minus the codes' offset times the sum
+  alignas(64) float min[MT][16];      // d_x * sum
+};
+
+template <Format F, int32_t kOffset, int MT>
+[[gnu::always_inline]] inline void fill(const Tile& t,
+                                        int64_t b,
+                                        int64_t num_blocks,
+                                        SideTerms<MT>& side) {
+  const int64_t left = num_blocks - b;
+  const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) {
+    const int64_t at = m * num_blocks + b;
+    const __m512i sum = _mm512_maskz_loadu_epi32(mask, t.sum + at);
+    if constexpr (kOffset != 0) {
+      _mm512_store_si512(side.start[m], _mm512_mullo_epi32(sum, _mm512_set1_epi32(-kOffset)));
+    }
+    if constexpr (kHasMin<F>) {
+      const __m512 dx = _mm512_maskz_loadu_ps(mask, t.scale + at);
+      _mm512_store_ps(side.min[m], _mm512_mul_ps(dx, _mm512_cvtepi32_ps(sum)));
+    }
+  }
+}
+
+// All but q6_k.
 template <Format F, int G, int MT>
 void tile(const Tile& t) {
-  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
-  constexpr int32_t kOffset = F == Format::q8_0 ? 128 : F == Format::q4_0 ? 8 : 0;
+  constexpr int kBytes = kLowBytes<F> * R;
+  constexpr int32_t kOffset = F == Format::q8_0 || F == Format::iq4_nl ? 128 : kCodeOffset<F>;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   __m512 acc[G][MT];
   SLUICE_UNROLL
@@ -115,37 +201,41 @@ void tile(const Tile& t) {
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
   }
+  SideTerms<MT> side;
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    if ((kOffset != 0 || kHasMin<F>)&&b % 16 == 0) {
+      fill<F, kOffset, MT>(t, b, plan.num_blocks, side);
+    }
     __m512i idot[G][MT];
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
-      const int32_t offset = kOffset == 0 ? 0 : -kOffset * t.sum[m * plan.num_blocks + b];
+      const int32_t start = kOffset == 0 ? 0 : side.start[m][b % 16];
       SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_set1_epi32(offset);
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_set1_epi32(start);
     }
     const uint8_t* w = t.w + b * kBytes;
     prefetch(t, b);
     if constexpr (F == Format::q8_0) {
       dot_bytes<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
     } else {
-      dot_nibbles<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+      dot_codes<F, G, MT>(w, t.w + plan.high + b * 4 * R, plan.bytes, t.q + b * 32, t.cols, idot);
     }
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
-      const __m512 dw = load_f16(t.w + g * plan.bytes + plan.scale + b * 2 * R);
+      __m512 dw, mw;
+      load_scales<F>(t.w + g * plan.bytes, plan, b, dw, mw);
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
         const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + b]);
         acc[g][m] =
             _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), _mm512_cvtepi32_ps(idot[g][m]), acc[g][m]);
       }
-      if constexpr (F == Format::q4_1) {
-        const __m512 mw = load_f16(t.w + g * plan.bytes + plan.extra + b * 2 * R);
+      if constexpr (kHasMin<F>) {
         SLUICE_UNROLL
         for (int m = 0; m < MT; ++m) {
-          const int64_t at = m * plan.num_blocks + b;
-          const __m512 sum = _mm512_set1_ps(t.scale[at] * static_cast<float>(t.sum[at]));
-          acc[g][m] = _mm512_fmadd_ps(mw, sum, acc[g][m]);
+          const __m512 sum = _mm512_set1_ps(side.min[m][b % 16]);
+          acc[g][m] = kSuperScales<F> ? _mm512_fnmadd_ps(mw, sum, acc[g][m])
+                                      : _mm512_fmadd_ps(mw, sum, acc[g][m]);
         }
       }
     }
@@ -153,14 +243,22 @@ void tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-// Sums of sixteen activations times -32, for 64 columns: four values, each in all four lanes of its
-// quarter.
+// Sums of sixteen activations times -32, of the sixteen sixteens of 256 columns: sixteen n is at
+// n % 4 * 4 + n / 4.
 [[gnu::always_inline]] inline __m512i minus_32_sums(const int8_t* x) {
-  const __m512i v = _mm512_loadu_si512(reinterpret_cast<const void*>(x));
-  __m512i s = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), v);
-  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_BADC));
-  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_CDAB));
-  return _mm512_sub_epi32(_mm512_setzero_si512(), s);
+  __m512i s[4];  // of 4 columns each
+  SLUICE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(reinterpret_cast<const void*>(x + i * 64));
+    s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), v);
+  }
+  const __m512i s01 =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+  const __m512i s23 =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+  const __m512i all =
+      _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
+  return _mm512_sub_epi32(_mm512_setzero_si512(), all);
 }
 
 // Four vectors of 6-bit weights (16 columns): nibbles of the low plane (shifted down by 4 for the
@@ -221,47 +319,47 @@ void tile_q6(const Tile& t) {
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
   }
-  for (int64_t b = 0; b < plan.num_blocks; b += 2) {
-    alignas(64) int32_t sums[MT][16];  // of 64 columns: [4 sixteens][4 copies]
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) {
-      _mm512_store_si512(sums[m], minus_32_sums(t.q + m * t.cols + b * 32));
+  alignas(64) int32_t sums[MT][16];
+  for (int64_t b = 0; b < plan.num_blocks; ++b) {
+    if (b % 8 == 0) {
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        _mm512_store_si512(sums[m], minus_32_sums(t.q + m * t.cols + b * 32));
+      }
     }
-    for (int64_t i = 0; i < 2; ++i) {
-      const int64_t at = b + i;
-      prefetch(t, at);
-      const uint8_t* low = t.w + at * 16 * R;
-      const uint8_t* high = t.w + plan.high + at * 8 * R;
-      const int8_t* x = t.q + at * 32;
-      __m512i idot[G][MT];
-      __m512 first[G][MT];
+    prefetch(t, b);
+    const int64_t sum_at = b % 2 * 8 + b % 8 / 2;  // of the first sixteen; the second: 4 further
+    const uint8_t* low = t.w + b * 16 * R;
+    const uint8_t* high = t.w + plan.high + b * 8 * R;
+    const uint8_t* scales = t.w + plan.scale + b * 2 * R;
+    const int8_t* x = t.q + b * 32;
+    __m512i idot[G][MT];
+    __m512 first[G][MT];
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
       SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) {
-        SLUICE_UNROLL
-        for (int m = 0; m < MT; ++m) idot[g][m] = _mm512_set1_epi32(sums[m][i * 8]);
+      for (int m = 0; m < MT; ++m) idot[g][m] = _mm512_set1_epi32(sums[m][sum_at]);
+    }
+    dot_q6_half<0, G, MT>(low, high, plan.bytes, x, t.cols, idot);
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m512 s0 = load_i8(scales + g * plan.bytes);
+      SLUICE_UNROLL
+      for (int m = 0; m < MT; ++m) {
+        first[g][m] = _mm512_mul_ps(s0, _mm512_cvtepi32_ps(idot[g][m]));
+        idot[g][m] = _mm512_set1_epi32(sums[m][sum_at + 4]);
       }
-      dot_q6_half<0, G, MT>(low, high, plan.bytes, x, t.cols, idot);
-      const uint8_t* scales = t.w + plan.scale + at * 2 * R;
+    }
+    dot_q6_half<1, G, MT>(low, high, plan.bytes, x, t.cols, idot);
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      const __m512 s1 = load_i8(scales + g * plan.bytes + R);
+      const __m512 dw = load_f16(t.w + g * plan.bytes + plan.extra + b / 8 * 2 * R);
       SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) {
-        const __m512 s0 = load_i8(scales + g * plan.bytes);
-        SLUICE_UNROLL
-        for (int m = 0; m < MT; ++m) {
-          first[g][m] = _mm512_mul_ps(s0, _mm512_cvtepi32_ps(idot[g][m]));
-          idot[g][m] = _mm512_set1_epi32(sums[m][i * 8 + 4]);
-        }
-      }
-      dot_q6_half<1, G, MT>(low, high, plan.bytes, x, t.cols, idot);
-      SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) {
-        const __m512 s1 = load_i8(scales + g * plan.bytes + R);
-        const __m512 dw = load_f16(t.w + g * plan.bytes + plan.extra + at / 8 * 2 * R);
-        SLUICE_UNROLL
-        for (int m = 0; m < MT; ++m) {
-          const __m512 dot = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(idot[g][m]), first[g][m]);
-          const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + at]);
-          acc[g][m] = _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), dot, acc[g][m]);
-        }
+      for (int m = 0; m < MT; ++m) {
+        const __m512 dot = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(idot[g][m]), first[g][m]);
+        const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + b]);
+        acc[g][m] = _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), dot, acc[g][m]);
       }
     }
   }
@@ -279,24 +377,31 @@ constexpr TileFn tile_fn() {
   }
 }
 
-// Most rows of x whose accumulators fit the registers beside two groups. More rows run as tiles of
-// nearly equal height over a panel that the first of them has brought into the cache.
+// Most rows of x whose accumulators fit the registers beside two groups, for q6_k beside one (its
+// codes cost the most to put together: high tiles pay for that). More rows run as tiles of nearly
+// equal height over a panel that the first of them has brought into the cache.
 template <Format F>
-constexpr int kMaxTile = F == Format::q6_k ? 4 : 6;
+constexpr int kMaxTile = F == Format::q6_k ? 8 : 6;
+
+// Groups of a tile when there are m rows of x.
+template <Format F>
+constexpr int groups_at_once(int64_t m) {
+  return m <= 2 ? 4 : F == Format::q6_k && m > 4 ? 1 : 2;
+}
 
 template <Format F, int G>
 TileFn pick(int64_t m) {
-  static constexpr TileFn kTiles[] = {tile_fn<F, G, 1>(),
-                                      tile_fn<F, G, 2>(),
-                                      tile_fn<F, G, 3>(),
-                                      tile_fn<F, G, 4>(),
-                                      F == Format::q6_k ? nullptr : tile_fn<F, G, 5>(),
-                                      F == Format::q6_k ? nullptr : tile_fn<F, G, 6>()};
+  static constexpr TileFn kTiles[] = {tile_fn<F, G, 1>(), tile_fn<F, G, 2>(), tile_fn<F, G, 3>(),
+                                      tile_fn<F, G, 4>(), tile_fn<F, G, 5>(), tile_fn<F, G, 6>()};
   return kTiles[m - 1];
 }
 
 template <Format F>
 TileFn pick(int groups, int64_t m) {
+  if constexpr (F == Format::q6_k) {
+    if (m == 7) return tile_fn<F, 1, 7>();
+    if (m == 8) return tile_fn<F, 1, 8>();
+  }
   if (groups == 4) return m == 1 ? tile_fn<F, 4, 1>() : tile_fn<F, 4, 2>();
   return groups == 2 ? pick<F, 2>(m) : pick<F, 1>(m);
 }
@@ -306,7 +411,7 @@ void run(const MatmulArgs& a) {
   const size_t panel = panel_plan<F, R>(a.cols).bytes;
   const int64_t num32 = a.cols / 32;
   const int64_t tiles = (a.m + kMaxTile<F> - 1) / kMaxTile<F>;
-  const int wide = a.m <= 2 ? 4 : 2;
+  const int wide = groups_at_once<F>(a.m);
   for (int64_t g = a.group_begin; g < a.group_end;) {
     const int64_t left = a.group_end - g;
     const int groups = left >= wide ? wide : left >= 2 ? 2 : 1;
@@ -341,5 +446,10 @@ void matmul_avx512_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
 void matmul_avx512_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
 void matmul_avx512_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
 void matmul_avx512_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+void matmul_avx512_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
+void matmul_avx512_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
+void matmul_avx512_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
+void matmul_avx512_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_avx512_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

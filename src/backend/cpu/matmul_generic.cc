@@ -121,7 +121,7 @@ int32_t sum16(const int8_t* x) {
 }
 
 template <typename Block>
-constexpr bool kHasMin = requires(const Block& b) {
+constexpr bool kAddsMin = requires(const Block& b) {
   b.m;
 }
 || requires(const Block& b) { b.dmin; };
@@ -148,7 +148,7 @@ void int_rows(const MatmulArgs& a) {
           const float dx = a.scale[(m0 + t) * num32 + b];
           const int32_t dot = w.scale[0] * dot16(w.q, x) + w.scale[1] * dot16(w.q + 16, x + 16);
           acc[t] = std::fma(w.d * dx, static_cast<float>(dot), acc[t]);
-          if constexpr (kHasMin<Block>) {
+          if constexpr (kAddsMin<Block>) {
             int32_t sum = a.sum[(m0 + t) * num32 + b];
             if constexpr (std::is_same_v<Block, BlockQ2K>) {
               sum = w.min[0] * sum16(x) + w.min[1] * sum16(x + 16);

@@ -5,6 +5,7 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
@@ -29,10 +30,14 @@ struct Tile {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
-[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
-  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+[[gnu::always_inline]] inline float32x4x2_t widen_i8(int8x8_t v) {
+  const int16x8_t wide = vmovl_s8(v);
   return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
           vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
+}
+
+[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
+  return widen_i8(vreinterpret_s8_u8(vld1_u8(p)));
 }
 
 // Eight values of rows 0..7 as the pairs' lanes (r0, r0, r1, r1), ...
@@ -49,24 +54,77 @@ struct Tile {
   spread(load_f16(p), load_f16(p + 8), out);
 }
 
-// Unit u (8 columns) of pair p of the block whose planes start at `low` and `high`.
+// Scales and minimums of block b in one panel, rows 0..3 and 4..7. The minimum of q4_k and q5_k is
+// to be subtracted.
 template <Format F>
-[[gnu::always_inline]] inline int8x16_t load_unit(const uint8_t* low,
-                                                  const uint8_t* high,
-                                                  int u,
-                                                  int p) {
+[[gnu::always_inline]] inline void load_scales(const uint8_t* panel,
+                                               const PanelPlan& plan,
+                                               int64_t b,
+                                               float32x4_t (&dw)[2],
+                                               float32x4_t (&mw)[2]) {
+  if constexpr (kSuperScales<F>) {
+    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
+    const uint8x8_t t =
+        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
+    const uint8x8_t scale =
+        vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
+    const uint8x8_t min = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
+    const float32x4x2_t s = widen_i8(vreinterpret_s8_u8(scale));
+    const float32x4x2_t m = widen_i8(vreinterpret_s8_u8(min));
+    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      dw[h] = vmulq_f32(load_f16(super + h * 8), s.val[h]);
+      mw[h] = vmulq_f32(load_f16(super + 2 * R + h * 8), m.val[h]);
+    }
+  } else {
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+      if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+    }
+  }
+}
+
+// A block's planes. Two blocks of 5 bits share their bytes of the high plane: `shift` takes this
+// block's bit of unit 0 to bit 4.
+struct Planes {
+  const uint8_t* low;
+  const uint8_t* high;
+  int shift;
+};
+
+template <Format F>
+[[gnu::always_inline]] inline Planes planes_of(const uint8_t* panel,
+                                               const PanelPlan& plan,
+                                               int64_t b) {
+  const int64_t high = kHighBits<F> == 1 ? b / 2 : b;
+  return {panel + b * kLowBytes<F> * R, panel + plan.high + high * 8 * R,
+          static_cast<int>(4 - b % 2 * 4)};
+}
+
+// Unit u (8 columns) of pair p of a block.
+template <Format F>
+[[gnu::always_inline]] inline int8x16_t load_unit(const Planes& planes, int u, int p) {
+  const uint8_t* low = planes.low;
   if constexpr (F == Format::q8_0) {
     return vreinterpretq_s8_u8(vld1q_u8(low + u * R * 8 + p * 16));
   } else {
     const uint8x16_t v = vld1q_u8(low + u % 2 * R * 8 + p * 16);
     uint8x16_t q = u < 2 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
     if constexpr (F == Format::q6_k) {
-      const uint8x16_t h = vld1q_u8(high + p * 16);
+      const uint8x16_t h = vld1q_u8(planes.high + p * 16);
       const uint8x16_t top = u == 0   ? vshlq_n_u8(h, 4)
                              : u == 1 ? vshlq_n_u8(h, 2)
                              : u == 2 ? h
                                       : vshrq_n_u8(h, 2);
       q = vsubq_u8(vorrq_u8(q, vandq_u8(top, vdupq_n_u8(48))), vdupq_n_u8(32));
+    } else if constexpr (kHighBits<F> == 1) {
+      const int8x16_t shift = vdupq_n_s8(static_cast<int8_t>(planes.shift - u));
+      const uint8x16_t top = vshlq_u8(vld1q_u8(planes.high + p * 16), shift);
+      q = vorrq_u8(q, vandq_u8(top, vdupq_n_u8(16)));
+    } else if constexpr (F == Format::iq4_nl) {
+      return vqtbl1q_s8(vld1q_s8(kIq4Levels), q);
     }
     return vreinterpretq_s8_u8(q);
   }
@@ -88,15 +146,17 @@ template <Format F>
 
 // The dot of units [u0, u0 + num) in lanes of rows 0..3 and 4..7. x: the units, each twice.
 template <Format F>
-[[gnu::always_inline]] inline int32x4x2_t dot_row(
-    const uint8_t* low, const uint8_t* high, const int8x16_t (&x)[4], int u0, int num) {
+[[gnu::always_inline]] inline int32x4x2_t dot_row(const Planes& planes,
+                                                  const int8x16_t (&x)[4],
+                                                  int u0,
+                                                  int num) {
   int32x4_t d[kPairs];
   SLUICE_UNROLL
   for (int p = 0; p < kPairs; ++p) d[p] = vdupq_n_s32(0);
   SLUICE_UNROLL
   for (int u = u0; u < u0 + num; ++u) {
     SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(low, high, u, p), x[u]);
+    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(planes, u, p), x[u]);
     hold_loads();
   }
   return {vpaddq_s32(d[0], d[1]), vpaddq_s32(d[2], d[3])};
@@ -104,7 +164,6 @@ template <Format F>
 
 template <Format F, int G>
 [[gnu::noinline]] void row_tile(const Tile& t) {
-  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   float32x4_t acc[G][2];
   SLUICE_UNROLL
@@ -120,12 +179,11 @@ template <Format F, int G>
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       const uint8_t* panel = t.w + g * plan.bytes;
-      const uint8_t* low = panel + b * kBytes;
-      const uint8_t* high = panel + plan.high + b * 8 * R;
-      float32x4_t dot[2], dw[2];
+      const Planes planes = planes_of<F>(panel, plan, b);
+      float32x4_t dot[2], dw[2], mw[2];
       if constexpr (F == Format::q6_k) {
-        const int32x4x2_t d0 = dot_row<F>(low, high, x, 0, 2);
-        const int32x4x2_t d1 = dot_row<F>(low, high, x, 2, 2);
+        const int32x4x2_t d0 = dot_row<F>(planes, x, 0, 2);
+        const int32x4x2_t d1 = dot_row<F>(planes, x, 2, 2);
         const float32x4x2_t s0 = load_i8(panel + plan.scale + b * 2 * R);
         const float32x4x2_t s1 = load_i8(panel + plan.scale + b * 2 * R + R);
         SLUICE_UNROLL
@@ -135,21 +193,23 @@ template <Format F, int G>
           dw[h] = load_f16(panel + plan.extra + b / 8 * 2 * R + h * 8);
         }
       } else {
-        int32x4x2_t d = dot_row<F>(low, high, x, 0, 4);
+        load_scales<F>(panel, plan, b, dw, mw);
+        int32x4x2_t d = dot_row<F>(planes, x, 0, 4);
         SLUICE_UNROLL
         for (int h = 0; h < 2; ++h) {
-          if constexpr (F == Format::q4_0)
-            d.val[h] = vsubq_s32(d.val[h], vdupq_n_s32(8 * t.sum[b]));
+          if constexpr (kCodeOffset<F> != 0) {
+            d.val[h] = vsubq_s32(d.val[h], vdupq_n_s32(kCodeOffset<F> * t.sum[b]));
+          }
           dot[h] = vcvtq_f32_s32(d.val[h]);
-          dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
         }
       }
       SLUICE_UNROLL
       for (int h = 0; h < 2; ++h) {
         acc[g][h] = vfmaq_f32(acc[g][h], vmulq_n_f32(dw[h], dx), dot[h]);
-        if constexpr (F == Format::q4_1) {
-          const float32x4_t mw = load_f16(panel + plan.extra + b * 2 * R + h * 8);
-          acc[g][h] = vfmaq_n_f32(acc[g][h], mw, dx * static_cast<float>(t.sum[b]));
+        if constexpr (kHasMin<F>) {
+          const float32x4_t s = vdupq_n_f32(dx * static_cast<float>(t.sum[b]));
+          acc[g][h] =
+              kSuperScales<F> ? vfmsq_f32(acc[g][h], mw[h], s) : vfmaq_f32(acc[g][h], mw[h], s);
         }
       }
     }
@@ -165,8 +225,7 @@ template <Format F, int G>
 
 // idot += units [u0, u0 + 2) of a block.
 template <Format F, int PT>
-[[gnu::always_inline]] inline void dot_pairs(const uint8_t* low,
-                                             const uint8_t* high,
+[[gnu::always_inline]] inline void dot_pairs(const Planes& planes,
                                              const int8_t* const (&x)[PT][2],
                                              int64_t offset,
                                              int u0,
@@ -183,7 +242,7 @@ template <Format F, int PT>
   for (int u = 0; u < 2; ++u) {
     SLUICE_UNROLL
     for (int p = 0; p < kPairs; ++p) {
-      const int8x16_t w = load_unit<F>(low, high, u0 + u, p);
+      const int8x16_t w = load_unit<F>(planes, u0 + u, p);
       SLUICE_UNROLL
       for (int i = 0; i < PT; ++i) idot[p][i] = vmmlaq_s32(idot[p][i], w, xv[u][i]);
     }
@@ -212,7 +271,6 @@ template <int PT>
 
 template <Format F, int PT>
 [[gnu::noinline]] void pair_tile(const Tile& t) {
-  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   const int8_t* x[PT][2];
   const float* dx[PT][2];
@@ -231,12 +289,11 @@ template <Format F, int PT>
     for (int p = 0; p < kPairs; ++p) acc[p][i] = vdupq_n_f32(0);
   }
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
-    const uint8_t* low = t.w + b * kBytes;
-    const uint8_t* high = t.w + plan.high + b * 8 * R;
+    const Planes planes = planes_of<F>(t.w, plan, b);
     int32x4_t idot[kPairs][PT];
-    float32x4_t dot[kPairs][PT], dw[kPairs];
-    start<PT>(sum, b, F == Format::q4_0 ? -8 : 0, idot);
-    dot_pairs<F, PT>(low, high, x, b * 32, 0, idot);
+    float32x4_t dot[kPairs][PT], dw[kPairs], mw[kPairs];
+    start<PT>(sum, b, F == Format::q6_k ? 0 : -kCodeOffset<F>, idot);
+    dot_pairs<F, PT>(planes, x, b * 32, 0, idot);
     if constexpr (F == Format::q6_k) {
       float32x4_t s[kPairs];
       const float32x4x2_t s0 = load_i8(t.w + plan.scale + b * 2 * R);
@@ -247,7 +304,7 @@ template <Format F, int PT>
         for (int i = 0; i < PT; ++i) dot[p][i] = vmulq_f32(s[p], vcvtq_f32_s32(idot[p][i]));
       }
       start<PT>(sum, b, 0, idot);
-      dot_pairs<F, PT>(low, high, x, b * 32, 2, idot);
+      dot_pairs<F, PT>(planes, x, b * 32, 2, idot);
       const float32x4x2_t s1 = load_i8(t.w + plan.scale + b * 2 * R + R);
       spread(s1.val[0], s1.val[1], s);
       SLUICE_UNROLL
@@ -259,16 +316,17 @@ template <Format F, int PT>
       }
       spread_f16(t.w + plan.extra + b / 8 * 2 * R, dw);
     } else {
-      dot_pairs<F, PT>(low, high, x, b * 32, 2, idot);
+      dot_pairs<F, PT>(planes, x, b * 32, 2, idot);
       SLUICE_UNROLL
       for (int p = 0; p < kPairs; ++p) {
         SLUICE_UNROLL
         for (int i = 0; i < PT; ++i) dot[p][i] = vcvtq_f32_s32(idot[p][i]);
       }
-      spread_f16(t.w + plan.scale + b * 2 * R, dw);
+      float32x4_t d[2], m[2];
+      load_scales<F>(t.w, plan, b, d, m);
+      spread(d[0], d[1], dw);
+      if constexpr (kHasMin<F>) spread(m[0], m[1], mw);
     }
-    float32x4_t mw[kPairs];
-    if constexpr (F == Format::q4_1) spread_f16(t.w + plan.extra + b * 2 * R, mw);
     SLUICE_UNROLL
     for (int i = 0; i < PT; ++i) {
       const float d0 = dx[i][0][b], d1 = dx[i][1][b];
@@ -276,10 +334,11 @@ template <Format F, int PT>
       SLUICE_UNROLL
       for (int p = 0; p < kPairs; ++p) {
         acc[p][i] = vfmaq_f32(acc[p][i], vmulq_f32(dw[p], d), dot[p][i]);
-        if constexpr (F == Format::q4_1) {
+        if constexpr (kHasMin<F>) {
           const float32x4_t s =
               both(d0 * static_cast<float>(sum[i][0][b]), d1 * static_cast<float>(sum[i][1][b]));
-          acc[p][i] = vfmaq_f32(acc[p][i], mw[p], s);
+          acc[p][i] =
+              kSuperScales<F> ? vfmsq_f32(acc[p][i], mw[p], s) : vfmaq_f32(acc[p][i], mw[p], s);
         }
       }
     }
@@ -339,5 +398,10 @@ void matmul_i8mm_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
 void matmul_i8mm_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
 void matmul_i8mm_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
 void matmul_i8mm_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+void matmul_i8mm_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
+void matmul_i8mm_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
+void matmul_i8mm_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
+void matmul_i8mm_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_i8mm_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

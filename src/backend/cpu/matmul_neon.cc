@@ -4,6 +4,7 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
@@ -26,10 +27,14 @@ struct Tile {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
-[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
-  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+[[gnu::always_inline]] inline float32x4x2_t widen_i8(int8x8_t v) {
+  const int16x8_t wide = vmovl_s8(v);
   return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
           vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
+}
+
+[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
+  return widen_i8(vreinterpret_s8_u8(vld1_u8(p)));
 }
 
 // A vector of each half of a group.
@@ -105,9 +110,27 @@ template <int MT>
   for (int m = 0; m < MT; ++m) out[m] = vld1q_s8(x + m * cols);
 }
 
+// Sixteen codes as signed bytes: nibbles of `v`, and of 5 bits the top one, bit 4 half + u of
+// `top`.
+template <Format F>
+[[gnu::always_inline]] inline int8x16_t unit_codes(uint8x16_t v, uint8x16_t top, int half, int u) {
+  uint8x16_t q = half == 0 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+  if constexpr (kHighBits<F> == 1) {
+    const int8x16_t shift = vdupq_n_s8(static_cast<int8_t>(4 - u - half * 4));
+    q = vorrq_u8(q, vandq_u8(vshlq_u8(top, shift), vdupq_n_u8(16)));
+  }
+  if constexpr (F == Format::iq4_nl) return vqtbl1q_s8(vld1q_s8(kIq4Levels), q);
+  return vreinterpretq_s8_u8(q);
+}
+
+// tops: the block's high plane (5 bits).
 template <Format F, int G, int MT>
-[[gnu::always_inline]] inline void dot_block(
-    const uint8_t* w, size_t panel, const int8_t* q, int64_t cols, Ints<G, MT>& idot) {
+[[gnu::always_inline]] inline void dot_block(const uint8_t* w,
+                                             const uint8_t* tops,
+                                             size_t panel,
+                                             const int8_t* q,
+                                             int64_t cols,
+                                             Ints<G, MT>& idot) {
   SLUICE_UNROLL
   for (int half = 0; half < 2; ++half) {
     int8x16_t x[MT];
@@ -115,12 +138,16 @@ template <Format F, int G, int MT>
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       const uint8_t* p = w + g * panel;
+      uint8x16_t top[2] = {};
+      if constexpr (kHighBits<F> == 1) {
+        top[0] = vld1q_u8(tops + g * panel);
+        top[1] = vld1q_u8(tops + g * panel + 16);
+      }
       const auto load = [&](int u, int h) __attribute__((always_inline)) {
         if constexpr (F == Format::q8_0) {
           return vreinterpretq_s8_u8(vld1q_u8(p + (half * 4 + u) * 32 + h * 16));
         } else {
-          const uint8x16_t v = vld1q_u8(p + u * 32 + h * 16);
-          return vreinterpretq_s8_u8(half == 0 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4));
+          return unit_codes<F>(vld1q_u8(p + u * 32 + h * 16), top[h], half, u);
         }
       };
       dot_16<MT>(load, x, idot[g]);
@@ -128,10 +155,42 @@ template <Format F, int G, int MT>
   }
 }
 
-// q8_0, q4_0, q4_1.
+// Scales and minimums of block b in one panel, rows 0..3 and 4..7. The minimum of q4_k and q5_k is
+// to be subtracted.
+template <Format F>
+[[gnu::always_inline]] inline void load_scales(const uint8_t* panel,
+                                               const PanelPlan& plan,
+                                               int64_t b,
+                                               float32x4_t (&dw)[2],
+                                               float32x4_t (&mw)[2]) {
+  if constexpr (kSuperScales<F>) {
+    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
+    const uint8x8_t t =
+        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
+    const uint8x8_t scale =
+        vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
+    const uint8x8_t min = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
+    const float32x4x2_t s = widen_i8(vreinterpret_s8_u8(scale));
+    const float32x4x2_t m = widen_i8(vreinterpret_s8_u8(min));
+    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      dw[h] = vmulq_f32(load_f16(super + h * 8), s.val[h]);
+      mw[h] = vmulq_f32(load_f16(super + 2 * R + h * 8), m.val[h]);
+    }
+  } else {
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+      if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+    }
+  }
+}
+
+// All but q6_k.
 template <Format F, int G, int MT>
 void tile(const Tile& t) {
-  constexpr int kBytes = (F == Format::q8_0 ? 32 : 16) * R;
+  constexpr int kBytes = kLowBytes<F> * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   Floats<G, MT> acc;
   SLUICE_UNROLL
@@ -143,26 +202,28 @@ void tile(const Tile& t) {
     Ints<G, MT> idot;
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
-      const int32_t start = F == Format::q4_0 ? -8 * t.sum[m * plan.num_blocks + b] : 0;
+      const int32_t start =
+          kCodeOffset<F> == 0 ? 0 : -kCodeOffset<F> * t.sum[m * plan.num_blocks + b];
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) idot[g][m][0] = idot[g][m][1] = vdupq_n_s32(start);
     }
-    dot_block<F, G, MT>(t.w + b * kBytes, plan.bytes, t.q + b * 32, t.cols, idot);
+    dot_block<F, G, MT>(t.w + b * kBytes, t.w + plan.high + b * 4 * R, plan.bytes, t.q + b * 32,
+                        t.cols, idot);
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
-      const uint8_t* panel = t.w + g * plan.bytes;
+      float32x4_t dw[2], mw[2];
+      load_scales<F>(t.w + g * plan.bytes, plan, b, dw, mw);
       SLUICE_UNROLL
       for (int h = 0; h < 2; ++h) {
-        const float32x4_t dw = load_f16(panel + plan.scale + b * 2 * R + h * 8);
         SLUICE_UNROLL
         for (int m = 0; m < MT; ++m) {
           const int64_t at = m * plan.num_blocks + b;
-          acc[g][m][h] =
-              vfmaq_f32(acc[g][m][h], vmulq_n_f32(dw, t.scale[at]), vcvtq_f32_s32(idot[g][m][h]));
-          if constexpr (F == Format::q4_1) {
-            const float32x4_t mw = load_f16(panel + plan.extra + b * 2 * R + h * 8);
-            acc[g][m][h] =
-                vfmaq_n_f32(acc[g][m][h], mw, t.scale[at] * static_cast<float>(t.sum[at]));
+          acc[g][m][h] = vfmaq_f32(acc[g][m][h], vmulq_n_f32(dw[h], t.scale[at]),
+                                   vcvtq_f32_s32(idot[g][m][h]));
+          if constexpr (kHasMin<F>) {
+            const float32x4_t s = vdupq_n_f32(t.scale[at] * static_cast<float>(t.sum[at]));
+            acc[g][m][h] = kSuperScales<F> ? vfmsq_f32(acc[g][m][h], mw[h], s)
+                                           : vfmaq_f32(acc[g][m][h], mw[h], s);
           }
         }
       }
@@ -288,5 +349,10 @@ void matmul_neon_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
 void matmul_neon_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
 void matmul_neon_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
 void matmul_neon_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+void matmul_neon_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
+void matmul_neon_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
+void matmul_neon_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
+void matmul_neon_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_neon_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

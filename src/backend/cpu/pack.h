@@ -8,8 +8,13 @@
 
 #include "backend/cpu/pack_plan.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
+#include "tensor/formats/q4_k.h"
+#include "tensor/formats/q5_0.h"
+#include "tensor/formats/q5_1.h"
+#include "tensor/formats/q5_k.h"
 #include "tensor/formats/q6_k.h"
 #include "tensor/formats/q8_0.h"
 #include "tensor/tensor.h"
@@ -31,15 +36,73 @@ struct SourceBlock<Format::q4_1> {
   using Type = BlockQ4_1;
 };
 template <>
+struct SourceBlock<Format::q5_0> {
+  using Type = BlockQ5_0;
+};
+template <>
+struct SourceBlock<Format::q5_1> {
+  using Type = BlockQ5_1;
+};
+template <>
+struct SourceBlock<Format::iq4_nl> {
+  using Type = BlockIQ4NL;
+};
+template <>
+struct SourceBlock<Format::q4_k> {
+  using Type = BlockQ4K;
+};
+template <>
+struct SourceBlock<Format::q5_k> {
+  using Type = BlockQ5K;
+};
+template <>
 struct SourceBlock<Format::q6_k> {
   using Type = BlockQ6K;
 };
+
+// The codes of a source block, in element order.
+template <typename Block>
+inline void codes_of(const Block& b, uint8_t* q) {  // nibbles
+  for (int i = 0; i < 16; ++i) {
+    q[i] = b.qs[i] & 15;
+    q[i + 16] = b.qs[i] >> 4;
+  }
+}
+template <typename Block>
+inline void put_codes(const uint8_t* q, Block& b) {
+  for (int i = 0; i < 16; ++i) b.qs[i] = static_cast<uint8_t>(q[i] | q[i + 16] << 4);
+}
+inline void codes_of(const BlockQ8_0& b, uint8_t* q) { std::memcpy(q, b.qs, 32); }
+inline void put_codes(const uint8_t* q, BlockQ8_0& b) { std::memcpy(b.qs, q, 32); }
+inline void codes_of(const BlockQ5_0& b, uint8_t* q) { unpack_5_bits(b.qs, b.qh, q); }
+inline void put_codes(const uint8_t* q, BlockQ5_0& b) { pack_5_bits(q, b.qs, b.qh); }
+inline void codes_of(const BlockQ5_1& b, uint8_t* q) { unpack_5_bits(b.qs, b.qh, q); }
+inline void put_codes(const uint8_t* q, BlockQ5_1& b) { pack_5_bits(q, b.qs, b.qh); }
+inline void codes_of(const BlockQ4K& b, uint8_t* q) {
+  for (int g = 0; g < 8; ++g) unpack_group(b, g, q + 32 * g);
+}
+inline void put_codes(const uint8_t* q, BlockQ4K& b) { pack(q, b); }
+inline void codes_of(const BlockQ5K& b, uint8_t* q) {
+  for (int g = 0; g < 8; ++g) unpack_group(b, g, q + 32 * g);
+}
+inline void put_codes(const uint8_t* q, BlockQ5K& b) { pack(q, b); }
+inline void codes_of(const BlockQ6K& b, uint8_t* q) {
+  int8_t quants[256];
+  unpack(b, quants);
+  for (int i = 0; i < 256; ++i) q[i] = static_cast<uint8_t>(quants[i] + 32);
+}
+inline void put_codes(const uint8_t* q, BlockQ6K& b) {
+  int8_t quants[256];
+  for (int i = 0; i < 256; ++i) quants[i] = static_cast<int8_t>(q[i] - 32);
+  pack(quants, b);
+}
 
 // kOffset: bytes of q8_0 are stored plus 128, for instructions that want an unsigned operand.
 template <Format F, int R, int I, bool kOffset = false>
 struct Packing {
   using Block = typename SourceBlock<F>::Type;
   static constexpr uint8_t kFlip = kOffset ? 0x80 : 0;
+  static constexpr int kParts = Block::kElems / 32;
 
   static size_t packed_bytes(int64_t rows, int64_t cols) {
     return static_cast<size_t>((rows + R - 1) / R) * panel_plan<F, R>(cols).bytes;
@@ -63,7 +126,12 @@ struct Packing {
         for (int64_t b = 0; b < blocks; ++b) {
           Block block;
           std::memcpy(&block, row + b * int64_t{sizeof(Block)}, sizeof(Block));
-          put(panel, plan, b, r, block);
+          uint8_t q[Block::kElems];
+          codes_of(block, q);
+          for (int part = 0; part < kParts; ++part) {
+            put_part(panel, plan, b * kParts + part, r, q + 32 * part);
+          }
+          put_scales(panel, plan, b, r, block);
         }
       }
     }
@@ -73,98 +141,123 @@ struct Packing {
     const PanelPlan plan = panel_plan<F, R>(cols);
     const uint8_t* panel =
         static_cast<const uint8_t*>(w) + static_cast<size_t>(row / R) * plan.bytes;
+    const int r = static_cast<int>(row % R);
     for (int64_t b = 0; b < cols / Block::kElems; ++b) {
-      decode(get(panel, plan, b, static_cast<int>(row % R)), out + b * Block::kElems);
+      Block block;
+      uint8_t q[Block::kElems];
+      for (int part = 0; part < kParts; ++part) {
+        get_part(panel, plan, b * kParts + part, r, q + 32 * part);
+      }
+      put_codes(q, block);
+      get_scales(panel, plan, b, r, block);
+      decode(block, out + b * Block::kElems);
     }
   }
 
  private:
-  static uint8_t* half(uint8_t* plane, int64_t block, int r) { return plane + (block * R + r) * 2; }
-  static const uint8_t* half(const uint8_t* plane, int64_t block, int r) {
-    return plane + (block * R + r) * 2;
+  static constexpr int kUnits = 32 / I;
+
+  // Bytes of f16 planes [block][num][R].
+  static size_t half(int64_t block, int r, int num = 1, int i = 0) {
+    return static_cast<size_t>(((block * num + i) * R + r) * 2);
   }
 
-  static void put(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const Block& src) {
-    if constexpr (F == Format::q6_k) {
-      put_q6(p, plan, b, r, src);
-    } else {
-      constexpr int kBytes = F == Format::q8_0 ? 32 : 16;
-      uint8_t* q = p + b * kBytes * R + r * I;
-      for (int i = 0; i < kBytes; ++i) {
-        q[i / I * (R * I) + i % I] = static_cast<uint8_t>(src.qs[i]) ^ kFlip;
-      }
-      std::memcpy(half(p + plan.scale, b, r), &src.d, 2);
-      if constexpr (F == Format::q4_1) std::memcpy(half(p + plan.extra, b, r), &src.m, 2);
-    }
-  }
-
-  static Block get(const uint8_t* p, const PanelPlan& plan, int64_t b, int r) {
-    if constexpr (F == Format::q6_k) {
-      return get_q6(p, plan, b, r);
-    } else {
-      Block block;
-      constexpr int kBytes = F == Format::q8_0 ? 32 : 16;
-      const uint8_t* q = p + b * kBytes * R + r * I;
-      for (int i = 0; i < kBytes; ++i) {
-        const uint8_t v = q[i / I * (R * I) + i % I] ^ kFlip;
-        std::memcpy(&block.qs[i], &v, 1);
-      }
-      std::memcpy(&block.d, half(p + plan.scale, b, r), 2);
-      if constexpr (F == Format::q4_1) std::memcpy(&block.m, half(p + plan.extra, b, r), 2);
-      return block;
-    }
-  }
-
-  // Where column k of row r of block b has its low four and its top two bits.
-  struct Q6At {
-    int64_t low, high;
-    int low_shift, high_shift;
+  // Where the top bits of unit u of row r are.
+  struct HighAt {
+    size_t byte;  // of the unit's first column
+    int shift;
   };
-  static Q6At q6_at(int64_t b, int r, int k) {
-    const int u = k / I;
-    const int64_t in_unit = r * I + k % I;
-    return {b * 16 * R + k % 16 / I * (R * I) + in_unit, b * 8 * R + u / 4 * (R * I) + in_unit,
-            k < 16 ? 0 : 4, u % 4 * 2};
+  static HighAt high_at(const PanelPlan& plan, int64_t b, int r, int u) {
+    const int64_t bit = (b * kUnits + u) * kHighBits<F>;
+    return {plan.high + static_cast<size_t>(bit / 8 * (R * I) + r * I), static_cast<int>(bit % 8)};
   }
 
-  static void put_q6(uint8_t* p, const PanelPlan& plan, int64_t super, int r, const Block& src) {
-    int8_t q[256];
-    unpack(src, q);
-    for (int b = 0; b < 8; ++b) {
-      const int64_t block = super * 8 + b;
-      for (int k = 0; k < 32; ++k) {
-        const int v = q[b * 32 + k] + 32;
-        const Q6At at = q6_at(block, r, k);
-        uint8_t& low = p[at.low];
-        uint8_t& high = p[plan.high + static_cast<size_t>(at.high)];
-        low = static_cast<uint8_t>((low & ~(15 << at.low_shift)) | (v & 15) << at.low_shift);
-        high = static_cast<uint8_t>((high & ~(3 << at.high_shift)) | (v >> 4) << at.high_shift);
-      }
-      for (int s = 0; s < 2; ++s) {
-        std::memcpy(p + plan.scale + (block * 2 + s) * R + r, &src.scales[b * 2 + s], 1);
+  // The 32 codes of block b of row r.
+  static void put_part(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const uint8_t* q) {
+    uint8_t* low = p + b * kLowBytes<F> * R + r * I;
+    for (int i = 0; i < kLowBytes<F>; ++i) {
+      uint8_t& at = low[i / I * (R * I) + i % I];
+      if constexpr (F == Format::q8_0) {
+        at = q[i] ^ kFlip;
+      } else {
+        at = static_cast<uint8_t>((q[i] & 15) | q[i + 16] << 4);
       }
     }
-    std::memcpy(half(p + plan.extra, super, r), &src.d, 2);
+    if constexpr (kHighBits < F >> 0) {
+      constexpr int kMask = (1 << kHighBits<F>)-1;
+      for (int k = 0; k < 32; ++k) {
+        const HighAt at = high_at(plan, b, r, k / I);
+        uint8_t& high = p[at.byte + static_cast<size_t>(k % I)];
+        high = static_cast<uint8_t>((high & ~(kMask << at.shift)) | q[k] >> 4 << at.shift);
+      }
+    }
   }
 
-  static Block get_q6(const uint8_t* p, const PanelPlan& plan, int64_t super, int r) {
-    Block block;
-    int8_t q[256];
-    for (int b = 0; b < 8; ++b) {
-      const int64_t at_block = super * 8 + b;
-      for (int k = 0; k < 32; ++k) {
-        const Q6At at = q6_at(at_block, r, k);
-        const int low = p[at.low] >> at.low_shift & 15;
-        const int high = p[plan.high + static_cast<size_t>(at.high)] >> at.high_shift & 3;
-        q[b * 32 + k] = static_cast<int8_t>((low | high << 4) - 32);
-      }
-      for (int s = 0; s < 2; ++s) {
-        std::memcpy(&block.scales[b * 2 + s], p + plan.scale + (at_block * 2 + s) * R + r, 1);
+  static void get_part(const uint8_t* p, const PanelPlan& plan, int64_t b, int r, uint8_t* q) {
+    const uint8_t* low = p + b * kLowBytes<F> * R + r * I;
+    for (int i = 0; i < kLowBytes<F>; ++i) {
+      const uint8_t v = low[i / I * (R * I) + i % I];
+      if constexpr (F == Format::q8_0) {
+        q[i] = v ^ kFlip;
+      } else {
+        q[i] = v & 15;
+        q[i + 16] = v >> 4;
       }
     }
-    sluice::pack(q, block);
-    std::memcpy(&block.d, half(p + plan.extra, super, r), 2);
-    return block;
+    if constexpr (kHighBits < F >> 0) {
+      constexpr int kMask = (1 << kHighBits<F>)-1;
+      for (int k = 0; k < 32; ++k) {
+        const HighAt at = high_at(plan, b, r, k / I);
+        const int high = p[at.byte + static_cast<size_t>(k % I)] >> at.shift & kMask;
+        q[k] = static_cast<uint8_t>(q[k] | high << 4);
+      }
+    }
+  }
+
+  // b counts source blocks.
+  static void put_scales(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const Block& src) {
+    if constexpr (kSuperScales<F>) {
+      for (int i = 0; i < 8; i += 2) {
+        const ScaleMin s0 = get_scale_min(src.scales, i), s1 = get_scale_min(src.scales, i + 1);
+        uint8_t* low = p + plan.scale + (b * 8 + i) * R + r;
+        low[0] = static_cast<uint8_t>((s0.scale & 15) | (s0.min & 15) << 4);
+        low[R] = static_cast<uint8_t>((s1.scale & 15) | (s1.min & 15) << 4);
+        p[plan.tops + static_cast<size_t>((b * 4 + i / 2) * R + r)] = static_cast<uint8_t>(
+            s0.scale >> 4 | s0.min >> 4 << 2 | s1.scale >> 4 << 4 | s1.min >> 4 << 6);
+      }
+      std::memcpy(p + plan.extra + half(b, r, 2, 0), &src.d, 2);
+      std::memcpy(p + plan.extra + half(b, r, 2, 1), &src.dmin, 2);
+    } else if constexpr (F == Format::q6_k) {
+      for (int s = 0; s < 16; ++s) {
+        std::memcpy(p + plan.scale + (b * 16 + s) * R + r, &src.scales[s], 1);
+      }
+      std::memcpy(p + plan.extra + half(b, r), &src.d, 2);
+    } else {
+      std::memcpy(p + plan.scale + half(b, r), &src.d, 2);
+      if constexpr (kHasMin<F>) std::memcpy(p + plan.extra + half(b, r), &src.m, 2);
+    }
+  }
+
+  static void get_scales(const uint8_t* p, const PanelPlan& plan, int64_t b, int r, Block& dst) {
+    if constexpr (kSuperScales<F>) {
+      ScaleMin s[8];
+      for (int i = 0; i < 8; ++i) {
+        const int low = p[plan.scale + static_cast<size_t>((b * 8 + i) * R + r)];
+        const int top = p[plan.tops + static_cast<size_t>((b * 4 + i / 2) * R + r)] >> i % 2 * 4;
+        s[i] = {(low & 15) | (top & 3) << 4, low >> 4 | (top >> 2 & 3) << 4};
+      }
+      put_scale_mins(s, dst.scales);
+      std::memcpy(&dst.d, p + plan.extra + half(b, r, 2, 0), 2);
+      std::memcpy(&dst.dmin, p + plan.extra + half(b, r, 2, 1), 2);
+    } else if constexpr (F == Format::q6_k) {
+      for (int s = 0; s < 16; ++s) {
+        std::memcpy(&dst.scales[s], p + plan.scale + (b * 16 + s) * R + r, 1);
+      }
+      std::memcpy(&dst.d, p + plan.extra + half(b, r), 2);
+    } else {
+      std::memcpy(&dst.d, p + plan.scale + half(b, r), 2);
+      if constexpr (kHasMin<F>) std::memcpy(&dst.m, p + plan.extra + half(b, r), 2);
+    }
   }
 };
 

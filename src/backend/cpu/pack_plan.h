@@ -1,12 +1,19 @@
 // The packed weight layout of int_block32 kernels, shared by packing and kernels.
 //
 // R rows form a group; a group is one contiguous panel, so that several groups are several read
-// streams. Within a panel, planes follow each other, each over all blocks b of 32 columns:
-//   q     q8_0: [b][k / I][R][I] bytes. 4-bit: [b][u][R][I] bytes, u < 16 / I, the low nibble is
-//         column u I + i and the high nibble column 16 + u I + i. q6_k: its low 4 bits, likewise.
-//   high  q6_k: [b][u / 4][R][I] bytes, bits 2 (u % 4) and up: the top 2 bits of column u I + i
-//   scale [b][R] f16; q6_k: [b][2][R] int8, of 16 columns each
-//   extra q4_1: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16
+// streams. Within a panel, planes follow each other, each over all blocks b of 32 columns. A unit
+// is I columns; U = 32 / I is the number of units in a block:
+//   q     q8_0: [b][u][R][I] bytes. Others: the low 4 bits of every code, [b][u][R][I] bytes with
+//         u < U / 2; the low nibble is column u I + i and the high nibble column 16 + u I + i.
+//   high  the top H bits of codes of 4 + H bits (q5_*: 1, q6_k: 2): [unit H / 8][R][I] bytes, bits
+//         unit H % 8 and up, where unit = b U + u
+//   scale [b][R] f16. q6_k: [b][2][R] int8, of 16 columns each. q4_k, q5_k: [b][R] bytes, low
+//         nibbles of scale (low) and minimum (high)
+//   tops  q4_k, q5_k: [b / 2][R] bytes, four bits for each b % 2: two of the scale (low), two of
+//   the
+//         minimum
+//   extra q4_1, q5_1: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
+//         super-block scale and minimum [b / 8][2][R] f16
 // I is what one instruction multiplies per row: 4 for VPDPBUSD and SDOT (one vector load = 4
 // columns of several rows, lanes are rows), 8 for SMMLA (a vector = 2 rows x 8 columns). Rows past
 // the matrix' last are zero.
@@ -19,21 +26,51 @@
 
 namespace sluice::cpu {
 
+// Bits of a code beyond the low four.
+template <Format F>
+inline constexpr int kHighBits = F == Format::q6_k                                             ? 2
+                                 : F == Format::q5_0 || F == Format::q5_1 || F == Format::q5_k ? 1
+                                                                                               : 0;
+// Scales and minimums of 32 columns are 6-bit multiples of a super-block's halves.
+template <Format F>
+inline constexpr bool kSuperScales = F == Format::q4_k || F == Format::q5_k;
+template <Format F>
+inline constexpr bool kHasMin = F == Format::q4_1 || F == Format::q5_1 || kSuperScales<F>;
+// What codes stand above the quants they mean.
+template <Format F>
+inline constexpr int32_t kCodeOffset = F == Format::q4_0   ? 8
+                                       : F == Format::q5_0 ? 16
+                                       : F == Format::q6_k ? 32
+                                                           : 0;
+// Bytes of a row's block in plane q.
+template <Format F>
+inline constexpr int kLowBytes = F == Format::q8_0 ? 32 : 16;
+
 // Offsets of a panel's planes, in bytes from its start.
 struct PanelPlan {
   int64_t num_blocks;
-  size_t high, scale, extra, bytes;
+  size_t high, scale, tops, extra, bytes;
 };
 
 template <Format F, int R>
 [[gnu::always_inline]] constexpr PanelPlan panel_plan(int64_t cols) {
   const auto blocks = static_cast<size_t>(cols) / 32;
-  const size_t q = blocks * (F == Format::q8_0 ? 32 : 16) * R;
-  const size_t high = F == Format::q6_k ? blocks * 8 * R : 0;
-  const size_t scale = blocks * 2 * R;
-  const size_t extra = F == Format::q4_1 ? scale : F == Format::q6_k ? scale / 8 : 0;
-  PanelPlan p{cols / 32, q, q + high, q + high + scale, q + high + scale + extra};
-  p.bytes = (p.bytes + 63) / 64 * 64;
+  const size_t q = blocks * kLowBytes<F> * R;
+  // Two blocks may share bytes.
+  const size_t high = kHighBits<F> == 2 ? blocks * 8 * R : (blocks + 1) / 2 * 8 * R * kHighBits<F>;
+  const size_t scale = blocks * (kSuperScales<F> ? 1 : 2) * R;
+  const size_t tops = kSuperScales<F> ? blocks / 2 * R : 0;
+  const size_t extra = kSuperScales<F>     ? blocks / 2 * R
+                       : kHasMin<F>        ? scale
+                       : F == Format::q6_k ? scale / 8
+                                           : 0;
+  PanelPlan p{};
+  p.num_blocks = cols / 32;
+  p.high = q;
+  p.scale = p.high + high;
+  p.tops = p.scale + scale;
+  p.extra = p.tops + tops;
+  p.bytes = (p.extra + extra + 63) / 64 * 64;
   return p;
 }
 

@@ -6,11 +6,9 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/formats/iq4_levels.h"
 
 namespace sluice {
-
-inline constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
 
 struct BlockIQ4NL {
   static constexpr int kElems = 32;

@@ -172,24 +172,40 @@ struct Packing {
     return {plan.high + static_cast<size_t>(bit / 8 * (R * I) + r * I), static_cast<int>(bit % 8)};
   }
 
-  // The 32 codes of block b of row r.
+  // The 32 codes of block b of row r. Whole units are copied: loading a model waits for this.
   static void put_part(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const uint8_t* q) {
-    uint8_t* low = p + b * kLowBytes<F> * R + r * I;
+    uint8_t low[kLowBytes<F>];
     for (int i = 0; i < kLowBytes<F>; ++i) {
-      uint8_t& at = low[i / I * (R * I) + i % I];
       if constexpr (F == Format::q8_0) {
-        at = q[i] ^ kFlip;
+        low[i] = q[i] ^ kFlip;
       } else {
-        at = static_cast<uint8_t>((q[i] & 15) | q[i + 16] << 4);
+        low[i] = static_cast<uint8_t>((q[i] & 15) | q[i + 16] << 4);
       }
     }
-    if constexpr (kHighBits < F >> 0) {
-      constexpr int kMask = (1 << kHighBits<F>)-1;
-      for (int k = 0; k < 32; ++k) {
-        const HighAt at = high_at(plan, b, r, k / I);
-        uint8_t& high = p[at.byte + static_cast<size_t>(k % I)];
-        high = static_cast<uint8_t>((high & ~(kMask << at.shift)) | q[k] >> 4 << at.shift);
+    uint8_t* dst = p + b * kLowBytes<F> * R + r * I;
+    for (int u = 0; u < kLowBytes<F> / I; ++u) std::memcpy(dst + u * (R * I), low + u * I, I);
+    if constexpr (kHighBits < F >> 0) put_high(p, plan, b, r, q);
+  }
+
+  static void put_high(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const uint8_t* q) {
+    constexpr int kBits = kUnits * kHighBits<F>;  // of a block in a byte column
+    uint8_t high[(kBits + 7) / 8][I] = {};
+    for (int u = 0; u < kUnits; ++u) {
+      const int bit = u * kHighBits<F>;
+      for (int i = 0; i < I; ++i) {
+        uint8_t& at = high[bit / 8][i];
+        at = static_cast<uint8_t>(at | q[u * I + i] >> 4 << bit % 8);
       }
+    }
+    const HighAt at = high_at(plan, b, r, 0);
+    uint8_t* dst = p + at.byte;
+    if constexpr (kBits < 8) {  // shared with a neighbour
+      for (int i = 0; i < I; ++i) {
+        const int kept = dst[i] & ~(((1 << kBits) - 1) << at.shift);
+        dst[i] = static_cast<uint8_t>(kept | high[0][i] << at.shift);
+      }
+    } else {
+      for (int j = 0; j < kBits / 8; ++j) std::memcpy(dst + j * (R * I), high[j], I);
     }
   }
 

@@ -33,7 +33,7 @@ DEPS = {
     "engine": ["core"],
     "runtime": ["load", "exec", "engine"],
     "net": ["base"],
-    "server": ["engine", "text", "net", "load"],
+    "server": ["runtime", "net"],
     "sim": ["core", "engine"],
     "dist": ["engine", "exec", "net"],
     "tools": ANY,

@@ -204,6 +204,47 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o) {
       ->group(group);
 }
 
+void add_serve_options(CLI::App* app, ServeOptions& o) {
+  app->add_option("model", o.engine.model, "smollm2, a .gguf file, or random:SHAPE")->required();
+  const char* server = "Server";
+  auto add = [&](const char* name, auto& to, const char* help) {
+    return app->add_option(name, to, help)->capture_default_str()->group(server);
+  };
+  add("--host", o.host, "address to listen on");
+  add("--port", o.port, "port to listen on; 0 is any free one")->check(whole(0, 65535));
+  add("--served-model-name", o.served_names, "name in the API (may be repeated)")
+      ->allow_extra_args(false);
+  add("--api-key-file", o.api_key_file, "one key per line; a request must carry one of them");
+  app->add_flag("--allow-no-key", o.allow_no_key, "listen beyond this machine without a key")
+      ->group(server);
+  add("--io-threads", o.io_threads, "threads for connections and text")->check(whole(1, 64));
+  add("--grace", o.grace, "seconds that running requests have after SIGTERM")
+      ->check(CLI::NonNegativeNumber);
+  add("--max-queue", o.max_queue, "requests that may wait for their first token")
+      ->check(whole(1, kMaxInt));
+  add("--max-queue-tokens", o.max_queue_tokens, "prompt tokens that may wait")
+      ->check(CLI::PositiveNumber);
+  add("--max-queue-per-key", o.max_queue_per_key, "waiting requests of one key; 0 is no limit")
+      ->check(whole(0, kMaxInt));
+  add("--request-timeout", o.request_timeout, "seconds a request may take; 0 is no limit")
+      ->check(CLI::NonNegativeNumber);
+  const char* limits = "Limits of connections";
+  server = limits;
+  add("--max-body", o.max_body, "size of a request")
+      ->transform(CLI::Validator(parse_bytes, "SIZE"));
+  add("--max-connections", o.max_connections, "in all")->check(whole(1, kMaxInt));
+  add("--max-connections-per-ip", o.max_connections_per_ip, "from one address")
+      ->check(whole(1, kMaxInt));
+  add("--header-timeout", o.header_timeout, "seconds for a request's header")
+      ->check(CLI::PositiveNumber);
+  add("--body-timeout", o.body_timeout, "seconds for its body")->check(CLI::PositiveNumber);
+  add("--idle-timeout", o.idle_timeout, "seconds between requests")->check(CLI::PositiveNumber);
+  add("--send-timeout", o.send_timeout, "seconds a client may not read")
+      ->check(CLI::PositiveNumber);
+  add("--stall-timeout", o.stall_timeout, "seconds without a step until /health fails")
+      ->check(CLI::PositiveNumber);
+}
+
 void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
   app->add_option(
          "model", o.engine.model,
@@ -256,6 +297,15 @@ int run_cli(int argc, char** argv) {
     run.has_prompt = prompt->count() > 0;
     apply_policy(policy, run.engine);
     action = [&] { return cmd_run(run); };
+  });
+
+  ServeOptions serve;
+  CLI::App* sv = app.add_subcommand("serve", "answer the OpenAI API over HTTP");
+  add_serve_options(sv, serve);
+  add_engine_options(sv, serve.engine, policy);
+  sv->callback([&] {
+    apply_policy(policy, serve.engine);
+    action = [&] { return cmd_serve(serve); };
   });
 
   TokenizeOptions tok;

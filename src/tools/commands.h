@@ -63,6 +63,21 @@ struct PerplexityOptions {
   bool json = false;
 };
 
+struct ServeOptions {
+  EngineOptions engine;
+  std::string host = "127.0.0.1", api_key_file;
+  std::vector<std::string> served_names;
+  int port = 8080, io_threads = 1;
+  bool allow_no_key = false;
+  int max_queue = 512, max_queue_per_key = 0;
+  int64_t max_queue_tokens = 262'144;
+  uint64_t max_body = uint64_t{8} << 20;
+  int max_connections = 16'384, max_connections_per_ip = 256;
+  double grace = 30, request_timeout = 0, stall_timeout = 60;  // seconds, as all below
+  double header_timeout = 10, body_timeout = 30, idle_timeout = 60, send_timeout = 30;
+};
+
+int cmd_serve(const ServeOptions& options);
 int cmd_run(const RunOptions& options);
 int cmd_inspect(const InspectOptions& options);
 int cmd_template(const TemplateOptions& options);

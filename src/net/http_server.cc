@@ -1,0 +1,488 @@
+// The only file that includes Beast (half a minute and 550 MB to compile).
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/log.h"
+#include "base/str.h"
+#include "net/http.h"
+
+namespace sluice {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using Parser = http::request_parser<http::string_body>;
+
+constexpr size_t kPipelined = 16 << 10;    // bytes of a next request kept while one is answered
+constexpr size_t kLingerBytes = 16 << 20;  // read and dropped after a refusal, so that it arrives
+constexpr milliseconds kLinger{2000}, kAcceptPause{100};
+
+class Connection;
+
+}  // namespace
+
+struct HttpServer::State {
+  explicit State(Options o) : options(std::move(o)) {}
+  ~State() { ios.clear(); }  // with the last connections, which leave `peers`
+
+  struct Io {
+    asio::io_context context{1};
+    std::unordered_set<Connection*> connections;  // io thread
+    std::thread thread;
+  };
+
+  Options options;
+  std::vector<std::unique_ptr<Io>> ios;
+  std::optional<tcp::acceptor> acceptor;  // thread 0
+  uint16_t port = 0;
+  std::atomic<bool> draining{false}, stopping{false};
+  std::atomic<size_t> connections{0}, busy{0};
+  std::atomic<uint64_t> accepted{0}, refused{0}, timed_out{0}, slow_readers{0}, requests{0};
+  std::mutex peers_mutex;
+  std::unordered_map<std::string, size_t> peers;  // connections by address
+
+  bool enter(const std::string& peer);
+  void leave(const std::string& peer);
+};
+
+bool HttpServer::State::enter(const std::string& peer) {
+  std::lock_guard lock(peers_mutex);
+  if (connections.load() >= options.limits.connections) return false;
+  size_t& n = peers[peer];
+  if (n >= options.limits.connections_per_ip) return false;
+  ++n;
+  connections.fetch_add(1);
+  return true;
+}
+
+void HttpServer::State::leave(const std::string& peer) {
+  std::lock_guard lock(peers_mutex);
+  if (auto it = peers.find(peer); it != peers.end() && --it->second == 0) peers.erase(it);
+  connections.fetch_sub(1);
+}
+
+namespace {
+
+// One client's connection. Lives on one io thread; kept alive by its coroutine and its callbacks.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer::State& server, size_t thread, tcp::socket socket, std::string peer)
+      : server_(server),
+        io_(*server.ios[thread]),
+        thread_(thread),
+        socket_(std::move(socket)),
+        deadline_(io_.context),
+        wake_(io_.context),
+        peer_(std::move(peer)) {}
+  ~Connection() { server_.leave(peer_); }
+
+  static asio::awaitable<void> serve(std::shared_ptr<Connection> self);
+  void shut();  // the coroutine then ends by itself
+  bool idle() const { return idle_; }
+
+ private:
+  asio::awaitable<bool> exchange();
+  asio::awaitable<bool> read(Parser& parser);
+  asio::awaitable<bool> reply(std::shared_ptr<Responder> responder);
+  asio::awaitable<void> refuse(int status, std::string reason);
+  HttpRequest take_request(Parser& parser) const;
+  std::shared_ptr<Responder> make_responder(const Parser& parser);
+  void arm(milliseconds time);
+  void watch();
+  void on_readable(error_code ec);
+
+  HttpServer::State& server_;
+  HttpServer::State::Io& io_;
+  size_t thread_;
+  tcp::socket socket_;
+  asio::steady_timer deadline_;  // closes the socket when it passes
+  asio::steady_timer wake_;      // never passes; cancelled when there is something to write
+  boost::beast::flat_buffer buffer_;
+  std::string peer_;
+  std::shared_ptr<Responder> current_;
+  bool watching_ = false, idle_ = false;
+};
+
+void Connection::arm(milliseconds time) {
+  deadline_.expires_after(time);
+  deadline_.async_wait([weak = weak_from_this()](error_code ec) {
+    if (ec) return;
+    if (auto self = weak.lock()) {
+      self->server_.timed_out.fetch_add(1);
+      self->shut();
+    }
+  });
+}
+
+void Connection::shut() {
+  error_code ignored;
+  socket_.close(ignored);
+  wake_.cancel();
+}
+
+asio::awaitable<void> Connection::serve(std::shared_ptr<Connection> self) {
+  self->io_.connections.insert(self.get());
+  try {
+    while (co_await self->exchange()) {
+    }
+  } catch (const std::exception& e) {
+    LOG(error, "connection: %s", e.what());
+  }
+  if (self->current_) self->current_->close(false);
+  self->current_.reset();
+  self->deadline_.cancel();
+  self->shut();
+  self->io_.connections.erase(self.get());
+}
+
+// One request and its response. False: the connection is over.
+asio::awaitable<bool> Connection::exchange() {
+  error_code ec;
+  if (buffer_.size() == 0) {
+    buffer_.shrink_to_fit();
+    if (server_.draining) co_return false;
+    idle_ = true;
+    arm(server_.options.limits.idle);
+    co_await socket_.async_wait(tcp::socket::wait_read,
+                                asio::redirect_error(asio::use_awaitable, ec));
+    idle_ = false;
+    if (ec || !socket_.is_open()) co_return false;
+  }
+  std::shared_ptr<Responder> responder;
+  {
+    Parser parser;
+    if (!co_await read(parser)) co_return false;
+    responder = make_responder(parser);
+    HttpRequest request = take_request(parser);
+    deadline_.cancel();
+    server_.requests.fetch_add(1);
+    server_.busy.fetch_add(1);
+    current_ = responder;
+    try {
+      server_.options.on_request(std::move(request), responder);
+    } catch (const std::exception& e) {
+      LOG(error, "request failed: %s", e.what());
+      responder->send(server_.options.refuse(500, "internal error"));
+    }
+  }
+  bool again = co_await reply(responder);
+  current_.reset();
+  server_.busy.fetch_sub(1);
+  co_return again;
+}
+
+// Header and body under their deadlines; answers what is not a request. False: it is over.
+asio::awaitable<bool> Connection::read(Parser& parser) {
+  const HttpLimits& limits = server_.options.limits;
+  error_code ec;
+  parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
+  parser.body_limit(limits.body_bytes);
+  arm(limits.header);
+  co_await http::async_read_header(socket_, buffer_, parser,
+                                   asio::redirect_error(asio::use_awaitable, ec));
+  if (!ec) {
+    const auto& head = parser.get();
+    auto count = static_cast<size_t>(std::distance(head.begin(), head.end()));
+    if (count > limits.num_headers) {
+      co_await refuse(431, strf("more than %zu header fields", limits.num_headers));
+      co_return false;
+    }
+    bool length = head.count(http::field::content_length) > 0;
+    if (head.count(http::field::transfer_encoding) > 0 && (length || !parser.chunked())) {
+      co_await refuse(400, length ? "Content-Length together with Transfer-Encoding"
+                                  : "the only transfer encoding understood is chunked");
+      co_return false;
+    }
+    if (head.version() == 11 && head.count(http::field::host) != 1) {
+      co_await refuse(400, "exactly one Host header is needed");
+      co_return false;
+    }
+    arm(limits.body);
+    if (!parser.is_done()) {
+      if (boost::beast::iequals(head[http::field::expect], "100-continue")) {
+        static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+        co_await asio::async_write(socket_, asio::buffer(kContinue),
+                                   asio::redirect_error(asio::use_awaitable, ec));
+      }
+      if (!ec) {
+        co_await http::async_read(socket_, buffer_, parser,
+                                  asio::redirect_error(asio::use_awaitable, ec));
+      }
+    }
+  }
+  if (!ec) co_return true;
+  if (!socket_.is_open() || ec == http::error::end_of_stream || ec == http::error::partial_message)
+    co_return false;
+  if (ec == http::error::body_limit) {
+    co_await refuse(413, strf("the body is larger than %zu bytes", limits.body_bytes));
+  } else if (ec == http::error::header_limit) {
+    co_await refuse(431, strf("the header is larger than %zu bytes", limits.header_bytes));
+  } else if (ec == http::error::bad_version) {
+    co_await refuse(505, "HTTP/1.1 or HTTP/1.0 is needed");
+  } else if (ec.category() == make_error_code(http::error::bad_method).category()) {
+    co_await refuse(400, "malformed HTTP request: " + ec.message());
+  }
+  co_return false;
+}
+
+// Answers and ends the connection; what the client still sends is read, or it might never see the
+// answer.
+asio::awaitable<void> Connection::refuse(int status, std::string reason) {
+  Responder responder({.thread = thread_, .keep_alive = false, .wake = {}});
+  responder.send(server_.options.refuse(status, reason));
+  std::string out;
+  responder.take(out);
+  error_code ec;
+  arm(kLinger);
+  co_await asio::async_write(socket_, asio::buffer(out),
+                             asio::redirect_error(asio::use_awaitable, ec));
+  if (ec) co_return;
+  socket_.shutdown(tcp::socket::shutdown_send, ec);
+  std::vector<char> scrap(8192);
+  for (size_t total = 0; !ec && total < kLingerBytes;) {
+    total += co_await socket_.async_read_some(asio::buffer(scrap),
+                                              asio::redirect_error(asio::use_awaitable, ec));
+  }
+}
+
+HttpRequest Connection::take_request(Parser& parser) const {
+  HttpRequest r;
+  auto message = parser.release();
+  r.method = std::string(message.method_string());
+  std::string_view target(message.target().data(), message.target().size());
+  size_t question = target.find('?');
+  r.path = std::string(target.substr(0, question));
+  if (question != std::string_view::npos) r.query = std::string(target.substr(question + 1));
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    r.headers.emplace_back(std::move(name), std::string(field.value()));
+  }
+  r.body = std::move(message.body());
+  r.peer = peer_;
+  return r;
+}
+
+std::shared_ptr<Responder> Connection::make_responder(const Parser& parser) {
+  Responder::Options o;
+  o.thread = thread_;
+  o.chunked = parser.get().version() >= 11;
+  o.keep_alive = parser.keep_alive() && !server_.draining;
+  o.head = parser.get().method() == http::verb::head;
+  o.max_pending = server_.options.limits.stream_bytes;
+  o.wake = [weak = weak_from_this(), this] {
+    if (auto self = weak.lock()) asio::post(io_.context, [self] { self->wake_.cancel(); });
+  };
+  return std::make_shared<Responder>(std::move(o));
+}
+
+// Writes what the responder has until it is done or the client is gone.
+asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
+  std::string out;
+  error_code ec;
+  watch();
+  for (;;) {
+    Responder::Progress p = responder->take(out);
+    if (p.too_slow) {
+      server_.slow_readers.fetch_add(1);
+      break;
+    }
+    if (!out.empty()) {
+      arm(server_.options.limits.send);
+      co_await asio::async_write(socket_, asio::buffer(out),
+                                 asio::redirect_error(asio::use_awaitable, ec));
+      deadline_.cancel();
+      if (ec) break;
+    }
+    if (!socket_.is_open() || responder->closed()) break;
+    if (p.done) {
+      responder->close(true);
+      co_return p.keep_alive;
+    }
+    if (!out.empty()) continue;  // more may have come meanwhile
+    wake_.expires_at(asio::steady_timer::time_point::max());
+    co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+  }
+  responder->close(false);
+  co_return false;
+}
+
+// While a response is on its way, a client that closes is noticed by the end of what it sends.
+void Connection::watch() {
+  if (watching_ || !socket_.is_open()) return;
+  watching_ = true;
+  socket_.async_wait(tcp::socket::wait_read, [weak = weak_from_this()](error_code ec) {
+    if (auto self = weak.lock()) self->on_readable(ec);
+  });
+}
+
+void Connection::on_readable(error_code ec) {
+  watching_ = false;
+  if (!current_) return;  // between requests: whoever reads the next one sees it
+  if (!ec) {
+    if (buffer_.size() >= kPipelined) return;  // too eager; unwatched until the next request
+    auto space = buffer_.prepare(4096);
+    ssize_t n = ::recv(socket_.native_handle(), space.data(), space.size(), MSG_DONTWAIT);
+    if (n > 0) buffer_.commit(static_cast<size_t>(n));
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return watch();
+  }
+  current_->close(false);
+  shut();
+}
+
+asio::awaitable<void> accept_all(HttpServer::State& s) {
+  size_t next = 0;
+  asio::steady_timer pause(s.ios[0]->context);
+  while (s.acceptor->is_open()) {
+    error_code ec;
+    size_t thread = next++ % s.ios.size();
+    tcp::socket socket = co_await s.acceptor->async_accept(
+        s.ios[thread]->context, asio::redirect_error(asio::use_awaitable, ec));
+    if (ec == asio::error::operation_aborted) break;
+    if (ec) {  // out of descriptors, most likely: let some close
+      pause.expires_after(kAcceptPause);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+      continue;
+    }
+    s.accepted.fetch_add(1);
+    tcp::endpoint peer = socket.remote_endpoint(ec);
+    if (ec) continue;
+    socket.set_option(tcp::no_delay(true), ec);
+    std::string address = peer.address().to_string();
+    if (!s.enter(address)) {
+      s.refused.fetch_add(1);
+      Responder responder({.keep_alive = false, .wake = {}});
+      responder.send(s.options.refuse(503, "too many connections"));
+      std::string out;
+      responder.take(out);
+      ssize_t sent =
+          ::send(socket.native_handle(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      static_cast<void>(sent);
+      socket.shutdown(tcp::socket::shutdown_send, ec);
+      continue;
+    }
+    auto c = std::make_shared<Connection>(s, thread, std::move(socket), std::move(address));
+    asio::co_spawn(s.ios[thread]->context, Connection::serve(std::move(c)), asio::detached);
+  }
+}
+
+Result<tcp::endpoint> resolve(asio::io_context& context, const std::string& host, uint16_t port) {
+  error_code ec;
+  tcp::resolver resolver(context);
+  auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, ec);
+  if (ec || found.empty())
+    return Error{400, strf("cannot resolve --host %s: %s", host.c_str(), ec.message().c_str())};
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+bool is_loopback(const std::string& host) {
+  asio::io_context context;
+  Result<tcp::endpoint> e = resolve(context, host, 0);
+  return e && e->address().is_loopback();
+}
+
+HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(Options options) {
+  auto state = std::make_unique<State>(std::move(options));
+  State& s = *state;
+  size_t threads = std::clamp<size_t>(s.options.threads, 1, 64);
+  for (size_t i = 0; i < threads; ++i) s.ios.push_back(std::make_unique<State::Io>());
+  Result<tcp::endpoint> endpoint = resolve(s.ios[0]->context, s.options.host, s.options.port);
+  if (!endpoint) return endpoint.error();
+  error_code ec;
+  s.acceptor.emplace(s.ios[0]->context);
+  s.acceptor->open(endpoint->protocol(), ec);
+  if (!ec) s.acceptor->set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) s.acceptor->bind(*endpoint, ec);
+  if (!ec) s.acceptor->listen(4096, ec);
+  if (ec) {
+    return Error{400, strf("cannot listen on %s port %d: %s", s.options.host.c_str(),
+                           s.options.port, ec.message().c_str())};
+  }
+  s.port = s.acceptor->local_endpoint(ec).port();
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(state)));
+  asio::co_spawn(s.ios[0]->context, accept_all(s), asio::detached);
+  for (size_t i = 0; i < threads; ++i) {
+    s.ios[i]->thread = std::thread([io = s.ios[i].get(), i] {
+      pthread_setname_np(pthread_self(), strf("io-%zu", i).c_str());
+      auto work = asio::make_work_guard(io->context);
+      io->context.run();
+    });
+  }
+  return server;
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+uint16_t HttpServer::port() const { return state_->port; }
+size_t HttpServer::num_threads() const { return state_->ios.size(); }
+
+void HttpServer::post(size_t thread, std::function<void()> f) {
+  asio::post(state_->ios[thread]->context, std::move(f));
+}
+
+HttpServer::Stats HttpServer::stats() const {
+  const State& s = *state_;
+  return {s.connections, s.busy, s.accepted, s.refused, s.timed_out, s.slow_readers, s.requests};
+}
+
+void HttpServer::drain() {
+  state_->draining = true;
+  for (auto& io : state_->ios) {
+    asio::post(io->context, [io = io.get()] {
+      std::vector<Connection*> idle;
+      for (Connection* c : io->connections) {
+        if (c->idle()) idle.push_back(c);
+      }
+      for (Connection* c : idle) c->shut();
+    });
+  }
+}
+
+void HttpServer::stop() {
+  if (state_->stopping.exchange(true)) return;
+  for (auto& io : state_->ios) io->context.stop();
+  for (auto& io : state_->ios) io->thread.join();
+  // Coroutines that never ended go with their contexts; connections leave while `state_` is whole.
+  state_->acceptor.reset();
+}
+
+}  // namespace sluice

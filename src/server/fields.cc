@@ -1,0 +1,139 @@
+#include "server/fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+const json::object kNothing;
+
+std::optional<double> as_number(const json::value& v) {
+  if (v.is_double()) return v.get_double();
+  if (v.is_int64()) return static_cast<double>(v.get_int64());
+  if (v.is_uint64()) return static_cast<double>(v.get_uint64());
+  return {};
+}
+
+}  // namespace
+
+std::optional<Token> token_id(const json::value& v) {
+  if (v.is_int64() && v.get_int64() >= 0 && v.get_int64() <= INT32_MAX)
+    return static_cast<Token>(v.get_int64());
+  return {};
+}
+
+Fields::Fields(const json::value& body) : object_(body.is_object() ? body.get_object() : kNothing) {
+  if (!body.is_object()) fail("", "the body must be a JSON object");
+}
+
+const json::value* Fields::get(std::string_view name) {
+  known_.insert(name);
+  const json::value* v = object_.if_contains(name);
+  return v && !v->is_null() ? v : nullptr;
+}
+
+void Fields::fail(std::string_view param, std::string message, std::string code, int status) {
+  if (!error_) error_ = ApiError{status, std::move(message), std::string(param), std::move(code)};
+}
+
+bool Fields::flag(std::string_view name, bool& to) {
+  const json::value* v = get(name);
+  if (!v) return false;
+  if (!v->is_bool()) return fail(name, std::string(name) + " must be true or false"), false;
+  to = v->get_bool();
+  return true;
+}
+
+bool Fields::text(std::string_view name, std::string& to, size_t max_bytes) {
+  const json::value* v = get(name);
+  if (!v) return false;
+  if (!v->is_string()) return fail(name, std::string(name) + " must be a string"), false;
+  if (v->get_string().size() > max_bytes) {
+    fail(name, strf("%s is longer than %zu bytes", std::string(name).c_str(), max_bytes));
+    return false;
+  }
+  to = std::string(v->get_string());
+  return true;
+}
+
+bool Fields::number(std::string_view name, double& to, double lo, double hi) {
+  const json::value* v = get(name);
+  if (!v) return false;
+  std::optional<double> x = as_number(*v);
+  if (!x || !(*x >= lo && *x <= hi)) {
+    fail(name, strf("%s must be a number from %g to %g", std::string(name).c_str(), lo, hi));
+    return false;
+  }
+  to = *x;
+  return true;
+}
+
+bool Fields::number(std::string_view name, float& to, double lo, double hi, bool above_lo) {
+  double x = 0;
+  if (!number(name, x, lo, hi)) return false;
+  if (above_lo && !(x > lo)) {
+    fail(name, strf("%s must be above %g and at most %g", std::string(name).c_str(), lo, hi));
+    return false;
+  }
+  to = static_cast<float>(x);
+  return true;
+}
+
+bool Fields::whole(std::string_view name, int& to, int64_t lo, int64_t hi) {
+  const json::value* v = get(name);
+  if (!v) return false;
+  std::optional<double> x = as_number(*v);
+  if (!x || std::floor(*x) != *x || !(*x >= static_cast<double>(lo)) ||
+      !(*x <= static_cast<double>(hi))) {
+    fail(name, strf("%s must be a whole number from %lld to %lld", std::string(name).c_str(),
+                    static_cast<long long>(lo), static_cast<long long>(hi)));
+    return false;
+  }
+  to = static_cast<int>(*x);
+  return true;
+}
+
+bool Fields::ids(std::string_view name, std::vector<Token>& to, size_t max) {
+  const json::value* v = get(name);
+  if (!v) return false;
+  if (!v->is_array() || v->get_array().size() > max) {
+    fail(name, strf("%s must be a list of at most %zu token ids", std::string(name).c_str(), max));
+    return false;
+  }
+  std::vector<Token> list;
+  list.reserve(v->get_array().size());
+  for (const json::value& x : v->get_array()) {
+    std::optional<Token> id = token_id(x);
+    if (!id) return fail(name, std::string(name) + " must hold token ids only"), false;
+    list.push_back(*id);
+  }
+  to = std::move(list);
+  return true;
+}
+
+void Fields::ignore(std::initializer_list<std::string_view> names) {
+  known_.insert(names.begin(), names.end());
+}
+
+void Fields::refuse(std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names) {
+    const json::value* v = get(name);
+    if (!v || (v->is_array() && v->get_array().empty()) || (v->is_bool() && !v->get_bool()))
+      continue;
+    fail(name, std::string(name) + " is not supported", "unsupported_parameter");
+  }
+}
+
+std::vector<std::string> Fields::unknown() const {
+  std::vector<std::string> out;
+  for (const auto& pair : object_) {
+    if (!known_.contains(pair.key()) && out.size() < 16) out.emplace_back(pair.key());
+  }
+  return out;
+}
+
+}  // namespace sluice

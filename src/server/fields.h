@@ -1,0 +1,48 @@
+// Reads the fields of a JSON object with checks; the first thing wrong is kept, all after it is
+// ignored. A null is as good as nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/json.h"
+#include "server/openai.h"
+
+namespace sluice {
+
+class Fields {
+ public:
+  explicit Fields(const json::value& body);
+
+  // The value, or null; the field counts as known from now on.
+  const json::value* get(std::string_view name);
+  bool flag(std::string_view name, bool& to);
+  bool text(std::string_view name, std::string& to, size_t max_bytes = 1024);
+  bool number(std::string_view name, float& to, double lo, double hi, bool above_lo = false);
+  bool number(std::string_view name, double& to, double lo, double hi);
+  bool whole(std::string_view name, int& to, int64_t lo, int64_t hi);
+  bool ids(std::string_view name, std::vector<Token>& to, size_t max);
+  void ignore(std::initializer_list<std::string_view> names);
+  // Fields that would change the answer and that we do not have.
+  void refuse(std::initializer_list<std::string_view> names);
+
+  void fail(std::string_view param, std::string message, std::string code = {}, int status = 400);
+  bool failed() const { return error_.has_value(); }
+  Refusal& error() { return error_; }
+  std::vector<std::string> unknown() const;
+  const json::object& object() const { return object_; }
+
+ private:
+  const json::object& object_;
+  std::unordered_set<std::string_view> known_;
+  Refusal error_;
+};
+
+// A token id, if that is what it is.
+std::optional<Token> token_id(const json::value& v);
+
+}  // namespace sluice

@@ -1,0 +1,354 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/str.h"
+#include "server/write_json.h"
+
+namespace sluice {
+
+void Outbox::push(Delivery delivery) {
+  bool first = false;
+  {
+    std::lock_guard lock(mutex_);
+    first = items_.empty();
+    items_.push_back(std::move(delivery));
+  }
+  if (first) post_([self = shared_from_this()] { self->drain(); });
+}
+
+void Outbox::drain() {
+  {
+    std::lock_guard lock(mutex_);
+    batch_.swap(items_);
+  }
+  for (Delivery& d : batch_) d.to->take(d);
+  batch_.clear();
+}
+
+GenerationSink::GenerationSink(std::shared_ptr<Generation> to,
+                               size_t prompt,
+                               std::unique_ptr<Ticket> ticket)
+    : to_(std::move(to)),
+      outbox_(to_->service().outbox(to_->thread())),
+      meters_(to_->service().meters()),
+      prompt_(prompt),
+      ticket_(std::move(ticket)) {}
+
+void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
+  if (e.token != kNoToken || e.finish != Finish::none) ticket_->release();
+  if (e.last) meters_.on_terminal();
+  Delivery d{to_, prompt_, {}, e, {}, {}};
+  if (e.num_top > 0) d.top.assign(top.begin() + e.top_at, top.begin() + e.top_at + e.num_top);
+  if (e.num_prompt > 0)
+    d.prompt_top.assign(top.begin() + e.prompt_at, top.begin() + e.prompt_at + e.num_prompt);
+  outbox_->push(std::move(d));
+}
+
+void GenerationSink::on_refused(const Error& error) {
+  ticket_->release();
+  meters_.on_terminal();
+  outbox_->push({to_, prompt_, error, {}, {}, {}});
+}
+
+Generation::Generation(Service& service,
+                       Call call,
+                       GenerateFields fields,
+                       std::unique_ptr<Answer> answer)
+    : service_(service),
+      call_(std::move(call)),
+      fields_(std::move(fields)),
+      answer_(std::move(answer)),
+      id_(service.new_id(answer_->id_prefix())),
+      created_(std::time(nullptr)) {}
+
+// Ids within the vocabulary, prompts within the context.
+Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const {
+  int vocab = service_.session().model().shape().vocab;
+  int max_len = service_.session().engine().config().max_len;
+  auto known = [&](const std::vector<Token>& ids) {
+    return std::all_of(ids.begin(), ids.end(), [&](Token t) { return t >= 0 && t < vocab; });
+  };
+  auto wrong = [&](const char* param) {
+    return ApiError{400, strf("%s holds an id that is not below %d", param, vocab), param, ""};
+  };
+  if (!known(fields_.stop_token_ids)) return wrong("stop_token_ids");
+  if (!known(fields_.sampling.allowed)) return wrong("allowed_token_ids");
+  for (const auto& [id, bias] : fields_.sampling.logit_bias) {
+    if (id >= vocab) return wrong("logit_bias");
+  }
+  for (const std::vector<Token>& p : prompts) {
+    if (p.empty()) return ApiError{400, "the prompt is empty", "prompt", ""};
+    if (!known(p)) return wrong("prompt");
+    if (static_cast<int64_t>(p.size()) >= max_len) {
+      return ApiError{
+          400,
+          strf("the prompt has %zu tokens and the context is %d: shorten it", p.size(), max_len),
+          "prompt", "context_length_exceeded"};
+    }
+  }
+  return {};
+}
+
+Request Generation::make_request(size_t prompt) const {
+  Request r;
+  const Tokenizer* tokenizer = service_.session().tokenizer();
+  auto spec = std::make_shared<SamplingSpec>(fields_.sampling);
+  if (tokenizer && !fields_.ignore_eos)
+    r.stop.tokens.assign(tokenizer->eog().begin(), tokenizer->eog().end());
+  r.stop.tokens.insert(r.stop.tokens.end(), fields_.stop_token_ids.begin(),
+                       fields_.stop_token_ids.end());
+  r.stop.strings = fields_.stop;
+  if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
+  r.sampling = std::move(spec);
+  r.prompt = prompts_[prompt].tokens;
+  int room = service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
+  r.max_new = std::clamp(fields_.max_tokens.value_or(room), 1, room);
+  r.n = fields_.n;
+  r.priority = fields_.priority;
+  r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
+  double limit = service_.options().request_timeout, own = fields_.timeout;
+  double timeout = own > 0 && limit > 0 ? std::min(own, limit) : std::max(own, limit);
+  if (timeout > 0)
+    r.deadline = service_.session().clock().now() + Time(static_cast<int64_t>(timeout * 1e9));
+  return r;
+}
+
+void Generation::start(std::vector<std::vector<Token>> prompts) {
+  service_.note_unknown(fields_.unknown);
+  Refusal refused = check(prompts);
+  int64_t total = 0;
+  for (const std::vector<Token>& p : prompts) total += static_cast<int64_t>(p.size());
+  if (!refused) refused = service_.admit(call_.key, prompts.size(), total);
+  if (refused) return service_.fail(call_, *refused);
+
+  if (!fields_.has_seed) fields_.sampling.seed = service_.new_seed();
+  const Tokenizer* tokenizer = service_.session().tokenizer();
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    PromptState& state = prompts_.emplace_back();
+    bool begins = tokenizer && !echo &&
+                  std::all_of(prompts[p].begin(), prompts[p].end(),
+                              [&](Token t) { return tokenizer->is_control(t); });
+    TextStream::Options text;
+    text.skip_special = fields_.skip_special;
+    text.include_stop = fields_.include_stop;
+    text.strip_leading_space = begins && tokenizer->adds_space();
+    if (echo && tokenizer) {
+      state.text = detokenize(
+          *tokenizer, prompts[p],
+          {.skip_special = fields_.skip_special, .strip_leading_space = tokenizer->adds_space()});
+    }
+    state.tokens = std::make_shared<const std::vector<Token>>(std::move(prompts[p]));
+    for (int i = 0; i < fields_.n; ++i) {
+      Choice& c = choices_.emplace_back();
+      c.index = static_cast<int>(choices_.size()) - 1;
+      c.prompt = p;
+      if (tokenizer) c.stream.emplace(*tokenizer, text);
+    }
+  }
+  prefix_ = "data: {\"id\":";
+  append_json(prefix_, id_);
+  prefix_ += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(true),
+                  static_cast<long long>(created_));
+  append_json(prefix_, service_.options().model_names[0]);
+  prefix_ += ",\"choices\":[";
+  for (size_t p = 0; p < prompts_.size(); ++p) {
+    auto tokens = static_cast<int64_t>(prompts_[p].tokens->size());
+    auto ticket = std::make_unique<Ticket>(service_, call_.key, tokens);
+    auto sink = std::make_shared<GenerationSink>(shared_from_this(), p, std::move(ticket));
+    service_.meters().on_submit(service_.clock().now());
+    prompts_[p].id = service_.session().engine().submit(make_request(p), std::move(sink));
+  }
+  service_.live(shared_from_this());
+  call_.out->on_closed([weak = weak_from_this()] {
+    if (auto self = weak.lock()) {
+      self->service_.meters().disconnects.add();
+      self->cancel();
+    }
+  });
+}
+
+void Generation::cancel() {
+  for (const PromptState& p : prompts_) service_.session().engine().cancel(p.id);
+}
+
+void Generation::take(Delivery& d) {
+  if (d.refused) {
+    ++num_done_;
+    if (!over_) {
+      std::string code = d.refused->code == 429 ? "queue_full" : "";
+      fail({d.refused->code, d.refused->message, "", code});
+      cancel();
+    }
+    return;
+  }
+  on_event(d);
+}
+
+namespace {
+
+// Entries of one position follow each other: the token itself first.
+void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredToken>& out) {
+  int32_t pos = -1;
+  for (const TopLogprob& t : entries) {
+    if (t.pos != pos) {
+      out.push_back({t, {}});
+      pos = t.pos;
+    } else {
+      out.back().top.push_back(t);
+    }
+  }
+}
+
+}  // namespace
+
+void Generation::on_event(Delivery& d) {
+  const Event& e = d.event;
+  Choice& c = choices_[d.prompt * static_cast<size_t>(fields_.n) + e.choice];
+  PromptState& p = prompts_[d.prompt];
+  append_scores(d.prompt_top, p.scores);
+  Meters& m = service_.meters();
+  if (e.token != kNoToken) {
+    ++c.num_output;
+    m.output_tokens.add();
+    if (c.last_token.count() == 0) {
+      m.ttft.observe(seconds(e.timing.first_token - e.timing.arrival));
+    } else {
+      m.itl.observe(seconds(e.timing.last_token - c.last_token));
+    }
+    c.last_token = e.timing.last_token;
+  }
+  if (e.finish != Finish::none) {
+    p.num_cached = std::max(p.num_cached, e.timing.num_cached);
+    m.on_finish(e, static_cast<int>(p.tokens->size()), c.num_output, e.choice == 0);
+  }
+  if (e.last) ++num_done_;
+  if (over_) return;
+  if (e.finish == Finish::failed) return fail({500, "the device failed", "", "device_failed"});
+  if (e.finish == Finish::deadline)
+    return fail({504, "the request's time was up", "", "deadline_exceeded"});
+  if (e.finish == Finish::cancelled)
+    return fail({503, "the request was cancelled: the server stops", "", "cancelled"});
+  if (!score_only) {
+    if (e.token != kNoToken) {
+      if (fields_.return_token_ids) c.tokens.push_back(e.token);
+      if (!e.is_end_token) append_scores(d.top, c.scores);
+      if (e.is_end_token && std::find(fields_.stop_token_ids.begin(), fields_.stop_token_ids.end(),
+                                      e.token) != fields_.stop_token_ids.end())
+        c.stop_token = e.token;
+    }
+    if (c.stream) c.text += c.stream->take(e);
+  }
+  c.finish = e.finish;
+  if (fields_.stream && (e.token != kNoToken || e.finish != Finish::none)) write_chunk(c);
+  if (num_done_ == prompts_.size()) finish();
+}
+
+void Generation::begin_stream() {
+  if (streaming_) return;
+  streaming_ = true;
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers = {{"Cache-Control", "no-cache"}, {"x-request-id", call_.id}};
+  service_.meters().on_response(200);
+  call_.out->start(std::move(head));
+}
+
+void Generation::write_chunk(Choice& c) {
+  begin_stream();
+  std::string out;
+  auto close = [&](const char* finish) {
+    out += ",\"finish_reason\":";
+    out += finish ? strf("\"%s\"", finish) : "null";
+    if (finish && c.stop_token != kNoToken) out += strf(",\"stop_reason\":%d", c.stop_token);
+    out += "}]";
+    if (fields_.continuous_usage) append_usage(out);
+    if (fields_.include_usage && !fields_.continuous_usage) out += ",\"usage\":null";
+    out += "}\n\n";
+  };
+  auto open = [&] { out += prefix_ + strf("{\"index\":%d,", c.index); };
+  if (!c.begun) {
+    c.begun = true;
+    std::string first;
+    answer_->append_first(first, *this, c);
+    if (!first.empty()) {
+      open();
+      out += first;
+      close(nullptr);
+    }
+  }
+  bool some = !c.text.empty() || !c.tokens.empty();
+  if (some || (c.finish != Finish::none && !c.scores.empty())) {
+    open();
+    answer_->append_chunk(out, *this, c);
+    close(nullptr);
+    c.text.clear(), c.tokens.clear(), c.scores.clear();
+  }
+  if (c.finish != Finish::none) {
+    open();
+    answer_->append_chunk(out, *this, c);
+    close(c.finish == Finish::stop ? "stop" : "length");
+  }
+  call_.out->write(out);
+}
+
+void Generation::append_usage(std::string& out) const {
+  size_t in = 0, made = 0, cached = 0;
+  for (const PromptState& p : prompts_) {
+    in += p.tokens->size();
+    cached += static_cast<size_t>(p.num_cached);
+  }
+  for (const Choice& c : choices_) made += static_cast<size_t>(score_only ? 0 : c.num_output);
+  out += strf(
+      ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
+      "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+      in, made, in + made, cached);
+}
+
+void Generation::finish() {
+  over_ = true;
+  if (fields_.stream) {
+    begin_stream();
+    std::string out;
+    if (fields_.include_usage) {
+      out = prefix_ + "]";
+      append_usage(out);
+      out += "}\n\n";
+    }
+    out += "data: [DONE]\n\n";
+    call_.out->write(out);
+    call_.out->finish();
+    return;
+  }
+  std::string body = "{\"id\":";
+  append_json(body, id_);
+  body += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(false),
+               static_cast<long long>(created_));
+  append_json(body, service_.options().model_names[0]);
+  body += ",\"choices\":";
+  json::array list;
+  for (Choice& c : choices_) {
+    json::object o = answer_->choice(*this, c);
+    o["finish_reason"] = c.finish == Finish::stop ? "stop" : "length";
+    o["stop_reason"] = c.stop_token == kNoToken ? json::value(nullptr) : json::value(c.stop_token);
+    list.push_back(std::move(o));
+  }
+  body += json::serialize(list);
+  append_usage(body);
+  answer_->append_extra(body, *this);
+  body += "}";
+  HttpResponse r;
+  r.body = std::move(body);
+  service_.reply(call_, std::move(r));
+}
+
+void Generation::fail(const ApiError& error) {
+  over_ = true;
+  cancel();
+  if (!streaming_) return service_.fail(call_, error);
+  call_.out->write("data: " + error_json(error) + "\n\n");
+  call_.out->finish();
+}
+
+}  // namespace sluice

@@ -1,0 +1,140 @@
+#include "server/meters.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+TwoHistograms Meters::histogram(const char* name,
+                                const char* theirs,
+                                const char* help,
+                                double first) {
+  std::vector<double> bounds = exponential_bounds(first, 2, 18);
+  return {metrics_.histogram(name, help, bounds),
+          metrics_.histogram(theirs, help, bounds, labels_)};
+}
+
+TwoCounters Meters::counter(const char* name, const char* theirs, const char* help) {
+  return {metrics_.counter(name, help), metrics_.counter(theirs, help, labels_)};
+}
+
+TwoGauges Meters::gauge(const char* name, const char* theirs, const char* help) {
+  return {metrics_.gauge(name, help), metrics_.gauge(theirs, help, labels_)};
+}
+
+Meters::Meters(const std::string& model)
+    : labels_{{"model_name", model}},
+      ttft(histogram("sluice_time_to_first_token_seconds",
+                     "vllm:time_to_first_token_seconds",
+                     "From arrival to the first token.",
+                     1e-3)),
+      itl(histogram("sluice_inter_token_latency_seconds",
+                    "vllm:inter_token_latency_seconds",
+                    "Between two tokens of a sequence.",
+                    1e-4)),
+      tpot(histogram("sluice_time_per_output_token_seconds",
+                     "vllm:request_time_per_output_token_seconds",
+                     "Mean time per token after the first, of a sequence.",
+                     1e-4)),
+      e2e(histogram("sluice_request_seconds",
+                    "vllm:e2e_request_latency_seconds",
+                    "From arrival to the last token.",
+                    1e-3)),
+      queue(histogram("sluice_queue_seconds",
+                      "vllm:request_queue_time_seconds",
+                      "From arrival to the first step.",
+                      1e-4)),
+      prefill(histogram("sluice_prefill_seconds",
+                        "vllm:request_prefill_time_seconds",
+                        "From the first step to the first token.",
+                        1e-3)),
+      decode(histogram("sluice_decode_seconds",
+                       "vllm:request_decode_time_seconds",
+                       "From the first token to the last.",
+                       1e-3)),
+      prompt_tokens(counter("sluice_prompt_tokens_total",
+                            "vllm:prompt_tokens_total",
+                            "Prompt tokens of finished requests.")),
+      output_tokens(counter(
+          "sluice_generation_tokens_total", "vllm:generation_tokens_total", "Tokens generated.")),
+      preemptions(counter("sluice_preemptions_total",
+                          "vllm:num_preemptions_total",
+                          "Sequences put back for want of KV blocks.")),
+      prefix_queries(counter("sluice_prefix_cache_queries_total",
+                             "vllm:prefix_cache_queries_total",
+                             "Prompt tokens looked up in the prefix cache.")),
+      prefix_hits(counter("sluice_prefix_cache_hits_total",
+                          "vllm:prefix_cache_hits_total",
+                          "Prompt tokens found in the prefix cache.")),
+      running(gauge("sluice_requests_running", "vllm:num_requests_running", "Sequences that run.")),
+      waiting(
+          gauge("sluice_requests_waiting", "vllm:num_requests_waiting", "Sequences that wait.")),
+      kv_usage(gauge("sluice_kv_cache_usage_ratio",
+                     "vllm:kv_cache_usage_perc",
+                     "Share of the KV blocks in use; 1 is full.")),
+      steps(metrics_.counter("sluice_steps_total", "Steps computed.")),
+      step_tokens(metrics_.counter("sluice_step_tokens_total", "Tokens computed in steps.")),
+      disconnects(metrics_.counter("sluice_disconnects_total",
+                                   "Requests whose client went away before the end.")),
+      refusals(metrics_.counter("sluice_refusals_total", "Requests refused because of load.")),
+      step_seconds(metrics_.histogram("sluice_step_seconds",
+                                      "Time of a step on the device.",
+                                      exponential_bounds(1e-4, 2, 16))) {}
+
+void Meters::on_step(const StepReport& r, Time now) {
+  const SchedulerStats& s = r.stats;
+  running.set(s.num_running);
+  waiting.set(s.num_waiting);
+  num_waiting_.store(s.num_waiting, std::memory_order_relaxed);
+  if (s.total_blocks > 0)
+    kv_usage.set(1.0 - static_cast<double>(s.available_blocks) / s.total_blocks);
+  preemptions.add(static_cast<double>(s.num_preemptions - last_.num_preemptions));
+  prefix_queries.add(static_cast<double>(s.prefix_queries - last_.prefix_queries));
+  prefix_hits.add(static_cast<double>(s.prefix_hits - last_.prefix_hits));
+  last_ = s;
+  if (r.launched) step_tokens.add(r.num_tokens);
+  if (!r.completed) return;
+  steps.add();
+  step_seconds.observe(seconds(r.end - r.begin));
+  last_progress_.store(now.count(), std::memory_order_relaxed);
+}
+
+void Meters::on_finish(const Event& e, int num_prompt, int num_output, bool first_choice) {
+  const SeqTiming& t = e.timing;
+  metrics_
+      .counter("sluice_requests_finished_total", "Sequences that ended, by reason.",
+               {{"reason", finish_name(e.finish)}})
+      .add();
+  if (e.finish == Finish::stop || e.finish == Finish::length) {
+    MetricLabels labels = labels_;
+    labels.emplace_back("finished_reason", finish_name(e.finish));
+    metrics_.counter("vllm:request_success_total", "Sequences that ended well.", labels).add();
+  }
+  if (first_choice) prompt_tokens.add(num_prompt);
+  if (t.first_token.count() == 0) return;
+  double waited = seconds(t.first_scheduled - t.arrival);
+  queue.observe(waited);
+  double old = queue_estimate_.load(std::memory_order_relaxed);
+  queue_estimate_.store(old + (waited - old) / 8, std::memory_order_relaxed);
+  prefill.observe(seconds(t.first_token - t.first_scheduled));
+  decode.observe(seconds(t.last_token - t.first_token));
+  e2e.observe(seconds(t.finish - t.arrival));
+  if (num_output > 1) tpot.observe(seconds(t.last_token - t.first_token) / (num_output - 1));
+}
+
+void Meters::on_response(int status) {
+  metrics_
+      .counter("sluice_http_responses_total", "HTTP responses by status.",
+               {{"code", std::to_string(status)}})
+      .add();
+}
+
+void Meters::on_submit(Time now) {
+  if (outstanding_.fetch_add(1) == 0) last_progress_.store(now.count(), std::memory_order_relaxed);
+}
+
+double Meters::stalled(Time now) const {
+  if (outstanding_.load() == 0) return 0;
+  return std::max(seconds(now - Time(last_progress_.load(std::memory_order_relaxed))), 0.0);
+}
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+// What /metrics shows, and whether the engine makes progress. Updated by the engine thread once a
+// step and by io threads once an event; read by anybody.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "core/events.h"
+#include "engine/loop.h"
+
+namespace sluice {
+
+// One quantity under our name and under the one that vLLM's dashboards know.
+struct TwoHistograms {
+  Histogram &ours, &theirs;
+  void observe(double v) { ours.observe(v), theirs.observe(v); }
+};
+struct TwoCounters {
+  Counter &ours, &theirs;
+  void add(double v = 1) { ours.add(v), theirs.add(v); }
+};
+struct TwoGauges {
+  Gauge &ours, &theirs;
+  void set(double v) { ours.set(v), theirs.set(v); }
+};
+
+class Meters {
+ public:
+  explicit Meters(const std::string& model);
+
+  // Engine thread.
+  void on_step(const StepReport& report, Time now);
+  // Io threads. `prompt_tokens` once per request.
+  void on_finish(const Event& event, int num_prompt, int num_output, bool first_choice);
+  void on_response(int status);
+  // Any thread: how many requests the engine has been given and not yet answered.
+  void on_submit(Time now);
+  void on_terminal() { outstanding_.fetch_sub(1); }
+  int outstanding() const { return outstanding_.load(); }
+  // Seconds without a step while there is work; 0 when idle.
+  double stalled(Time now) const;
+  // How long a request that comes now may wait, from those before it.
+  double queue_seconds() const { return queue_estimate_.load(std::memory_order_relaxed); }
+  int num_waiting() const { return num_waiting_.load(std::memory_order_relaxed); }
+
+  std::string expose() const { return metrics_.expose(); }
+  Metrics& metrics() { return metrics_; }
+
+ private:
+  TwoHistograms histogram(const char* name, const char* theirs, const char* help, double first);
+  TwoCounters counter(const char* name, const char* theirs, const char* help);
+  TwoGauges gauge(const char* name, const char* theirs, const char* help);
+
+  Metrics metrics_;
+  MetricLabels labels_;
+
+ public:
+  TwoHistograms ttft, itl, tpot, e2e, queue, prefill, decode;
+  TwoCounters prompt_tokens, output_tokens, preemptions, prefix_queries, prefix_hits;
+  TwoGauges running, waiting, kv_usage;
+  Counter &steps, &step_tokens, &disconnects, &refusals;
+  Histogram& step_seconds;
+
+ private:
+  std::atomic<int> outstanding_{0}, num_waiting_{0};
+  std::atomic<int64_t> last_progress_{0};
+  std::atomic<double> queue_estimate_{0};
+  SchedulerStats last_;  // engine thread
+};
+
+}  // namespace sluice

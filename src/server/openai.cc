@@ -1,0 +1,326 @@
+#include "server/openai.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/str.h"
+#include "server/fields.h"
+
+namespace sluice {
+
+std::string error_json(const ApiError& e) {
+  const char* type = "invalid_request_error";
+  if (e.status == 401) type = "authentication_error";
+  if (e.status == 404) type = "not_found_error";
+  if (e.status == 429) type = "rate_limit_error";
+  if (e.status >= 500) type = "server_error";
+  json::object o;
+  o["message"] = e.message;
+  o["type"] = type;
+  o["param"] = e.param.empty() ? json::value(nullptr) : json::value(e.param);
+  o["code"] = e.code.empty() ? json::value(nullptr) : json::value(e.code);
+  return json::serialize(json::object{{"error", std::move(o)}});
+}
+
+namespace {
+
+void read_stops(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  const json::value* stop = f.get("stop");
+  if (!stop) return;
+  auto add = [&](const json::value& v) {
+    if (!v.is_string()) return f.fail("stop", "stop must be a string or a list of strings");
+    size_t bytes = v.get_string().size();
+    if (bytes == 0 || bytes > static_cast<size_t>(limits.stop_bytes))
+      return f.fail("stop", strf("a stop string must have 1 to %d bytes", limits.stop_bytes));
+    out.stop.emplace_back(v.get_string());
+  };
+  if (!stop->is_array()) return add(*stop);
+  if (stop->get_array().size() > static_cast<size_t>(limits.stops))
+    return f.fail("stop", strf("at most %d stop strings", limits.stops));
+  for (const json::value& v : stop->get_array()) add(v);
+}
+
+void read_bias(Fields& f, const RequestLimits& limits, SamplingSpec& s) {
+  const json::value* bias = f.get("logit_bias");
+  if (!bias) return;
+  const char* wrong = "logit_bias must map token ids to numbers from -100 to 100";
+  if (!bias->is_object() || bias->get_object().size() > static_cast<size_t>(limits.biases))
+    return f.fail("logit_bias", wrong);
+  for (const auto& pair : bias->get_object()) {
+    Token id = kNoToken;
+    std::string_view key(pair.key().data(), pair.key().size());
+    auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const json::value& v = pair.value();
+    double x = v.is_double()  ? v.get_double()
+               : v.is_int64() ? static_cast<double>(v.get_int64())
+                              : NAN;
+    if (ec != std::errc() || end != key.data() + key.size() || id < 0 || !(std::abs(x) <= 100))
+      return f.fail("logit_bias", wrong);
+    s.logit_bias.emplace_back(id, static_cast<float>(x));
+  }
+}
+
+void read_seed(Fields& f, GenerateFields& out) {
+  const json::value* seed = f.get("seed");
+  if (!seed) return;
+  out.has_seed = true;
+  if (seed->is_int64()) {
+    out.sampling.seed = static_cast<uint64_t>(seed->get_int64());
+  } else if (seed->is_uint64()) {
+    out.sampling.seed = seed->get_uint64();
+  } else {
+    f.fail("seed", "seed must be a whole number");
+  }
+}
+
+void read_stream(Fields& f, GenerateFields& out) {
+  f.flag("stream", out.stream);
+  const json::value* options = f.get("stream_options");
+  if (!options) return;
+  if (!out.stream) return f.fail("stream_options", "stream_options needs \"stream\": true");
+  if (!options->is_object()) return f.fail("stream_options", "stream_options must be an object");
+  Fields o(*options);
+  o.flag("include_usage", out.include_usage);
+  o.flag("continuous_usage_stats", out.continuous_usage);
+  if (o.failed()) f.fail("stream_options", o.error()->message);
+}
+
+// What changes the answer and is not here yet, and what does not matter.
+void read_rest(Fields& f) {
+  f.refuse({"tools", "functions", "function_call", "structured_outputs", "guided_json",
+            "guided_regex", "guided_choice", "guided_grammar", "bad_words", "use_beam_search",
+            "truncate_prompt_tokens", "logits_processors", "web_search_options", "audio",
+            "chat_template", "suffix", "prompt_embeds", "mm_processor_kwargs"});
+  if (const json::value* v = f.get("tool_choice")) {
+    if (!v->is_string() || (v->get_string() != "none" && v->get_string() != "auto"))
+      f.fail("tool_choice", "tools are not supported", "unsupported_parameter");
+  }
+  if (const json::value* v = f.get("response_format")) {
+    const json::value* type = v->is_object() ? v->get_object().if_contains("type") : nullptr;
+    if (!type || !type->is_string()) {
+      f.fail("response_format", "response_format must be an object with a type");
+    } else if (type->get_string() != "text") {
+      f.fail("response_format",
+             strf("response_format %s is not supported",
+                  quote(std::string_view(type->get_string())).c_str()),
+             "unsupported_parameter");
+    }
+  }
+  if (const json::value* v = f.get("modalities")) {
+    bool text_only = v->is_array();
+    for (size_t i = 0; text_only && i < v->get_array().size(); ++i)
+      text_only = v->get_array()[i] == "text";
+    if (!text_only) f.fail("modalities", "only text is supported", "unsupported_parameter");
+  }
+  f.ignore({"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
+            "verbosity", "parallel_tool_calls", "prediction", "spaces_between_special_tokens",
+            "length_penalty", "early_stopping", "prompt_cache_retention"});
+}
+
+void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  SamplingSpec& s = out.sampling;
+  f.text("model", out.model);
+  f.number("temperature", s.temperature, 0, 100);
+  f.number("top_p", s.top_p, 0, 1, true);
+  f.number("min_p", s.min_p, 0, 1);
+  f.number("frequency_penalty", s.frequency_penalty, -2, 2);
+  f.number("presence_penalty", s.presence_penalty, -2, 2);
+  f.number("repetition_penalty", s.repetition_penalty, 0, 100, true);
+  f.number("timeout", out.timeout, 0, 86400);
+  f.whole("top_k", s.top_k, -1, INT32_MAX);  // -1 is vLLM's way to say off
+  s.top_k = std::max(s.top_k, 0);
+  f.whole("min_tokens", s.min_tokens, 0, INT32_MAX);
+  f.whole("n", out.n, 1, limits.n);
+  f.whole("priority", out.priority, INT32_MIN, INT32_MAX);
+  f.whole("prompt_logprobs", s.prompt_logprobs, 0, limits.logprobs);
+  f.text("cache_salt", out.cache_salt);
+  f.text("request_id", out.request_id, 128);
+  f.flag("ignore_eos", out.ignore_eos);
+  f.flag("include_stop_str_in_output", out.include_stop);
+  f.flag("skip_special_tokens", out.skip_special);
+  f.flag("return_token_ids", out.return_token_ids);
+  f.ids("stop_token_ids", out.stop_token_ids, 256);
+  f.ids("allowed_token_ids", s.allowed, size_t{1} << 20);
+  int best_of = 0;
+  if (f.whole("best_of", best_of, 1, limits.n) && best_of != out.n)
+    f.fail("best_of", "best_of other than n is not supported", "unsupported_parameter");
+  int max_tokens = 0;
+  if (f.whole("max_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
+  if (f.whole("max_completion_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
+  read_seed(f, out);
+  read_stops(f, limits, out);
+  read_bias(f, limits, s);
+  read_stream(f, out);
+  read_rest(f);
+}
+
+// A list of text parts is their texts end to end.
+bool flatten_content(Fields& f, json::object& message, size_t at) {
+  json::value& content = message["content"];
+  if (content.is_string() || content.is_null()) return true;
+  std::string param = strf("messages[%zu].content", at);
+  if (!content.is_array()) {
+    f.fail(param, "content must be a string or a list of parts");
+    return false;
+  }
+  std::string text;
+  for (const json::value& part : content.get_array()) {
+    const json::object* o = part.if_object();
+    const json::value* type = o ? o->if_contains("type") : nullptr;
+    const json::value* piece = o ? o->if_contains("text") : nullptr;
+    if (!type || !type->is_string()) {
+      f.fail(param, "a content part must be an object with a type");
+      return false;
+    }
+    if (type->get_string() != "text" || !piece || !piece->is_string()) {
+      f.fail(param, "only content parts of type text are supported", "unsupported_parameter");
+      return false;
+    }
+    text += std::string_view(piece->get_string());
+  }
+  content = text;
+  return true;
+}
+
+void read_messages(Fields& f, ChatFields& out) {
+  const json::value* list = f.get("messages");
+  if (!list || !list->is_array() || list->get_array().empty())
+    return f.fail("messages", "messages must be a list of at least one message");
+  for (size_t i = 0; i < list->get_array().size(); ++i) {
+    const json::object* o = list->get_array()[i].if_object();
+    const json::value* role = o ? o->if_contains("role") : nullptr;
+    std::string param = strf("messages[%zu]", i);
+    if (!role || !role->is_string())
+      return f.fail(param, "a message must be an object with a role");
+    std::string_view name = role->get_string();
+    if (name != "developer" && name != "system" && name != "user" && name != "assistant" &&
+        name != "tool") {
+      return f.fail(
+          param + ".role",
+          strf("%s is not a role (developer, system, user, assistant, tool)", quote(name).c_str()));
+    }
+    json::object message = *o;
+    if (name == "developer") message["role"] = "system";  // as the templates know it
+    if (!flatten_content(f, message, i)) return;
+    if (message["content"].is_null()) {
+      if (name != "assistant") return f.fail(param + ".content", "content is missing");
+      message["content"] = "";
+    }
+    out.messages.push_back(std::move(message));
+  }
+}
+
+void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
+  read_messages(f, out);
+  read_shared(f, limits, out);
+  f.flag("add_generation_prompt", out.add_generation_prompt);
+  f.flag("add_special_tokens", out.add_special_tokens);
+  f.refuse({"continue_final_message", "echo"});
+  if (const json::value* v = f.get("documents")) out.documents = *v;
+  if (const json::value* v = f.get("chat_template_kwargs")) {
+    if (!v->is_object()) return f.fail("chat_template_kwargs", "must be an object");
+    out.template_kwargs = v->get_object();
+  }
+  std::string effort;
+  if (f.text("reasoning_effort", effort)) out.template_kwargs["reasoning_effort"] = effort;
+  int top = 0;
+  f.flag("logprobs", out.logprobs);
+  if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)
+    f.fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
+  if (out.logprobs) out.sampling.num_logprobs = top;
+  if (out.max_tokens == 0) f.fail("max_tokens", "max_tokens must be at least 1");
+}
+
+void read_prompt(Fields& f, const RequestLimits& limits, CompletionFields& out) {
+  const json::value* p = f.get("prompt");
+  const char* wrong =
+      "prompt must be a string, a list of strings, a list of token ids or a list "
+      "of such lists";
+  if (!p) return f.fail("prompt", "prompt is missing");
+  auto ids = [&](const json::array& list) -> bool {
+    std::vector<Token> tokens;
+    tokens.reserve(list.size());
+    for (const json::value& v : list) {
+      std::optional<Token> id = token_id(v);
+      if (!id) return false;
+      tokens.push_back(*id);
+    }
+    if (tokens.empty()) return false;
+    out.prompts.emplace_back(std::move(tokens));
+    return true;
+  };
+  if (p->is_string()) {
+    out.prompts.emplace_back(std::string(p->get_string()));
+    return;
+  }
+  if (!p->is_array() || p->get_array().empty()) return f.fail("prompt", wrong);
+  const json::array& list = p->get_array();
+  if (list[0].is_number()) {
+    if (!ids(list)) f.fail("prompt", wrong);
+    return;
+  }
+  if (list.size() > static_cast<size_t>(limits.prompts))
+    return f.fail("prompt", strf("at most %d prompts in one request", limits.prompts));
+  for (const json::value& v : list) {
+    if (v.is_string()) {
+      out.prompts.emplace_back(std::string(v.get_string()));
+    } else if (!v.is_array() || !ids(v.get_array())) {
+      return f.fail("prompt", wrong);
+    }
+  }
+}
+
+}  // namespace
+
+Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  read_chat(f, limits, out);
+  out.unknown = f.unknown();
+  return f.error();
+}
+
+Refusal parse_completion(const json::value& body,
+                         const RequestLimits& limits,
+                         CompletionFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  read_prompt(f, limits, out);
+  read_shared(f, limits, out);
+  f.flag("echo", out.echo);
+  f.flag("add_special_tokens", out.add_special_tokens);
+  f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs);
+  if (!out.max_tokens) out.max_tokens = 16;
+  if (*out.max_tokens == 0 && !out.echo)
+    f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");
+  out.unknown = f.unknown();
+  return f.error();
+}
+
+Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  f.text("model", out.model);
+  f.flag("add_special_tokens", out.add_special_tokens);
+  f.flag("return_token_strs", out.token_strings);
+  if (f.get("messages")) {
+    out.chat.emplace();
+    read_chat(f, limits, *out.chat);
+  } else if (const json::value* p = f.get("prompt"); p && p->is_string()) {
+    out.prompt = std::string(p->get_string());
+  } else {
+    f.fail("prompt", "prompt (a string) or messages is needed");
+  }
+  return f.error();
+}
+
+Refusal parse_detokenize(const json::value& body, DetokenizeFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  f.text("model", out.model);
+  if (!f.ids("tokens", out.tokens, size_t{1} << 22) && !f.failed())
+    f.fail("tokens", "tokens is missing");
+  return f.error();
+}
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+// OpenAI's request bodies as checked structs. No sockets, no engine: JSON in, values or the error
+// to answer with out. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "base/token.h"
+#include "core/request.h"
+
+namespace sluice {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;  // the field at fault, empty: none
+  std::string code;   // machine-readable, empty: null
+};
+// {"error": {message, type, param, code}}
+std::string error_json(const ApiError& error);
+
+struct RequestLimits {
+  int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, biases = 1024;
+};
+
+// What chat and text completions share. Ids are checked against the vocabulary later.
+struct GenerateFields {
+  std::string model;  // empty: not given
+  SamplingSpec sampling;
+  bool has_seed = false;
+  std::vector<std::string> stop;
+  std::vector<Token> stop_token_ids;
+  std::optional<int> max_tokens;
+  int n = 1;
+  int priority = 0;
+  std::string cache_salt, request_id;
+  double timeout = 0;  // seconds; 0: none
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool ignore_eos = false, include_stop = false, skip_special = true, return_token_ids = false;
+  std::vector<std::string> unknown;  // names of fields that were ignored
+};
+
+struct ChatFields : GenerateFields {
+  json::array messages;  // content is a string or null
+  json::object template_kwargs;
+  json::value documents;
+  bool add_generation_prompt = true, add_special_tokens = true, logprobs = false;
+};
+
+using PromptField = std::variant<std::string, std::vector<Token>>;
+
+struct CompletionFields : GenerateFields {
+  std::vector<PromptField> prompts;
+  bool echo = false, add_special_tokens = true;
+};
+
+struct TokenizeFields {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::optional<ChatFields> chat;
+  bool add_special_tokens = true, token_strings = false;
+};
+
+struct DetokenizeFields {
+  std::string model;
+  std::vector<Token> tokens;
+};
+
+// Nothing when all is well.
+using Refusal = std::optional<ApiError>;
+Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out);
+Refusal parse_completion(const json::value& body,
+                         const RequestLimits& limits,
+                         CompletionFields& out);
+Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out);
+Refusal parse_detokenize(const json::value& body, DetokenizeFields& out);
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+#include "server/routes.h"
+
+#include "base/str.h"
+#include "server/logprobs.h"
+#include "text/detokenizer.h"
+
+namespace sluice {
+
+std::span<const Route> routes() {
+  static constexpr Route kRoutes[] = {
+      {"POST", "/v1/chat/completions", false, serve_chat},
+      {"POST", "/v1/completions", false, serve_completion},
+      {"GET", "/v1/models", false, serve_models},
+      {"GET", "/v1/models/", false, serve_model},
+      {"POST", "/tokenize", false, serve_tokenize},
+      {"POST", "/detokenize", false, serve_detokenize},
+      {"GET", "/version", false, serve_version},
+      {"GET", "/metrics", false, serve_metrics},
+      {"GET", "/health", true, serve_health},
+      {"GET", "/ready", true, serve_ready},
+      {"GET", "/", true, serve_root},
+  };
+  return kRoutes;
+}
+
+namespace {
+
+json::object model_json(Service& s, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", s.started_at()},
+          {"owned_by", "sluice"},
+          {"root", s.options().model_names[0]},
+          {"max_model_len", s.session().engine().config().max_len}};
+}
+
+}  // namespace
+
+void serve_models(Service& s, Call call) {
+  if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  json::array list;
+  for (const std::string& name : s.options().model_names) list.push_back(model_json(s, name));
+  s.reply_json(call, json::object{{"object", "list"}, {"data", std::move(list)}});
+}
+
+void serve_model(Service& s, Call call) {
+  if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  std::string name = call.http.path.substr(std::string_view("/v1/models/").size());
+  if (Refusal r = s.check_model(name)) return s.fail(call, *r);
+  s.reply_json(call, model_json(s, name.empty() ? s.options().model_names[0] : name));
+}
+
+void serve_tokenize(Service& s, Call call) {
+  std::optional<json::value> body = s.body(call);
+  if (!body) return;
+  TokenizeFields fields;
+  Refusal refused = parse_tokenize(*body, s.options().limits, fields);
+  if (!refused) refused = s.check_model(fields.model);
+  const Tokenizer* tokenizer = s.session().tokenizer();
+  if (!refused && !tokenizer) refused = ApiError{400, "the model has no vocabulary", "", ""};
+  if (refused) return s.fail(call, *refused);
+  Result<std::vector<Token>> ids =
+      fields.chat ? s.encode_chat(*fields.chat)
+                  : tokenizer->encode(*fields.prompt, {.add_special = fields.add_special_tokens});
+  if (!ids) return s.fail(call, {ids.error().code, ids.error().message, "prompt", ""});
+  json::object o;
+  o["count"] = ids->size();
+  o["max_model_len"] = s.session().engine().config().max_len;
+  o["tokens"] = json::array(ids->begin(), ids->end());
+  if (fields.token_strings) {
+    json::array strings;
+    for (Token t : *ids) strings.push_back(json::value(token_text(tokenizer, t)));
+    o["token_strs"] = std::move(strings);
+  }
+  s.reply_json(call, o);
+}
+
+void serve_detokenize(Service& s, Call call) {
+  std::optional<json::value> body = s.body(call);
+  if (!body) return;
+  DetokenizeFields fields;
+  Refusal refused = parse_detokenize(*body, fields);
+  if (!refused) refused = s.check_model(fields.model);
+  const Tokenizer* tokenizer = s.session().tokenizer();
+  if (!refused && !tokenizer) refused = ApiError{400, "the model has no vocabulary", "", ""};
+  for (Token t : fields.tokens) {
+    if (!refused && !tokenizer->contains(t))
+      refused = ApiError{400, strf("%d is not a token id", t), "tokens", ""};
+  }
+  if (refused) return s.fail(call, *refused);
+  std::string text =
+      detokenize(*tokenizer, fields.tokens,
+                 {.skip_special = false, .strip_leading_space = tokenizer->adds_space()});
+  s.reply_json(call, json::object{{"prompt", text}});
+}
+
+void serve_health(Service& s, Call call) {
+  double stalled = s.meters().stalled(s.clock().now());
+  if (stalled > s.options().stall_seconds) {
+    return s.fail(
+        call, {503, strf("no step for %.0f s with requests to answer", stalled), "", "stalled"});
+  }
+  s.reply_json(call, json::object{{"status", "ok"}});
+}
+
+void serve_ready(Service& s, Call call) {
+  if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  s.reply_json(call, json::object{{"status", "ready"}});
+}
+
+void serve_version(Service& s, Call call) {
+  s.reply_json(call, json::object{{"version", s.options().version}});
+}
+
+void serve_metrics(Service& s, Call call) {
+  HttpResponse r;
+  r.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  r.body = s.meters().expose();
+  s.reply(call, std::move(r));
+}
+
+void serve_root(Service& s, Call call) {
+  HttpResponse r;
+  r.content_type = "text/plain; charset=utf-8";
+  r.body = strf("sluice %s\n\n", s.options().version.c_str());
+  for (const Route& route : routes()) r.body += strf("%-5s %s\n", route.method, route.path);
+  s.reply(call, std::move(r));
+}
+
+}  // namespace sluice

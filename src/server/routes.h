@@ -1,0 +1,31 @@
+// The table of routes, and what each does. All run on io threads.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "server/service.h"
+
+namespace sluice {
+
+struct Route {
+  const char* method;
+  const char* path;   // ends with / where more follows
+  bool open = false;  // needs no key
+  void (*run)(Service&, Call);
+};
+std::span<const Route> routes();
+
+void serve_chat(Service& service, Call call);
+void serve_completion(Service& service, Call call);
+void serve_tokenize(Service& service, Call call);
+void serve_detokenize(Service& service, Call call);
+void serve_models(Service& service, Call call);
+void serve_model(Service& service, Call call);
+void serve_health(Service& service, Call call);
+void serve_ready(Service& service, Call call);
+void serve_version(Service& service, Call call);
+void serve_metrics(Service& service, Call call);
+void serve_root(Service& service, Call call);
+
+}  // namespace sluice

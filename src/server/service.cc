@@ -1,0 +1,234 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <random>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "server/generation.h"
+#include "server/routes.h"
+
+namespace sluice {
+
+void Ticket::release() {
+  if (!released_.exchange(true)) service_.give_back(key_, tokens_);
+}
+
+Service::Service(ServiceOptions options, Keys keys)
+    : options_(std::move(options)),
+      keys_(std::move(keys)),
+      meters_(options_.model_names.at(0)),
+      started_at_(std::time(nullptr)),
+      queued_by_key_(std::max<size_t>(keys_.size(), 1)) {
+  std::random_device random;
+  random_key_ = uint64_t{random()} << 32 | random();
+}
+
+void Service::connect(std::function<void(size_t, std::function<void()>)> post, size_t threads) {
+  for (size_t i = 0; i < threads; ++i) {
+    outboxes_.push_back(
+        std::make_shared<Outbox>([post, i](std::function<void()> f) { post(i, std::move(f)); }));
+  }
+}
+
+void Service::attach(Session& session) {
+  session_ = &session;
+  ready_.store(true, std::memory_order_release);
+}
+
+void Service::live(const std::shared_ptr<Generation>& generation) {
+  std::lock_guard lock(mutex_);
+  // Swept when it has doubled since the last time: constant work per request.
+  if (live_.size() == live_.capacity())
+    std::erase_if(live_, [](const auto& weak) { return weak.expired(); });
+  live_.push_back(generation);
+}
+
+void Service::cancel_all() {
+  std::vector<std::weak_ptr<Generation>> all;
+  {
+    std::lock_guard lock(mutex_);
+    all = live_;
+  }
+  for (const auto& weak : all) {
+    if (auto g = weak.lock()) g->cancel();
+  }
+}
+
+uint64_t Service::new_seed() {
+  auto n = static_cast<int64_t>(next_random_.fetch_add(1, std::memory_order_relaxed));
+  return draw_bits({random_key_, 0, n, 0});
+}
+
+std::string Service::new_id(const char* prefix) {
+  return strf("%s%016llx%016llx", prefix, static_cast<unsigned long long>(new_seed()),
+              static_cast<unsigned long long>(new_seed()));
+}
+
+int Service::retry_after_ms() const {
+  return static_cast<int>(std::clamp(meters_.queue_seconds() * 1e3, 100.0, 30'000.0));
+}
+
+Refusal Service::admit(int key, size_t num, int64_t tokens) {
+  auto own = static_cast<size_t>(std::max(key, 0));
+  auto count = static_cast<int>(num);
+  ApiError full{429, "too many requests are waiting: try again later", "", "queue_full"};
+  // Taken first and given back when it was too much: two that race are never both let in.
+  int ahead = queued_.fetch_add(count);
+  int64_t tokens_ahead = queued_tokens_.fetch_add(tokens);
+  int own_ahead = queued_by_key_[own].fetch_add(count);
+  bool over = ahead + count > options_.max_queue && ahead > 0;
+  over |= tokens_ahead + tokens > options_.max_queue_tokens && tokens_ahead > 0;
+  if (options_.max_queue_per_key > 0 && own_ahead > 0 &&
+      own_ahead + count > options_.max_queue_per_key) {
+    over = true;
+    full.message = "too many requests of this key are waiting: try again later";
+  }
+  if (!over) return {};
+  queued_.fetch_sub(count);
+  queued_tokens_.fetch_sub(tokens);
+  queued_by_key_[own].fetch_sub(count);
+  meters_.refusals.add();
+  return full;
+}
+
+void Service::give_back(int key, int64_t tokens) {
+  queued_.fetch_sub(1);
+  queued_tokens_.fetch_sub(tokens);
+  queued_by_key_[static_cast<size_t>(std::max(key, 0))].fetch_sub(1);
+}
+
+HttpResponse Service::refusal(const ApiError& error) const {
+  HttpResponse r;
+  r.status = error.status;
+  r.body = error_json(error);
+  if (error.status == 429 || error.status == 503) {
+    int ms = error.status == 429 ? retry_after_ms() : 1000;
+    r.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
+    r.headers.emplace_back("retry-after-ms", std::to_string(ms));
+  }
+  if (error.status == 401) r.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status == 504) r.headers.emplace_back("x-should-retry", "false");
+  return r;
+}
+
+void Service::reply(const Call& call, HttpResponse response) {
+  meters_.on_response(response.status);
+  response.headers.emplace_back("x-request-id", call.id);
+  call.out->send(std::move(response));
+}
+
+void Service::reply_json(const Call& call, const json::value& body) {
+  HttpResponse r;
+  r.body = json::serialize(body);
+  reply(call, std::move(r));
+}
+
+void Service::fail(const Call& call, const ApiError& error) { reply(call, refusal(error)); }
+
+std::optional<json::value> Service::body(const Call& call) {
+  std::string_view type = call.http.header("content-type");
+  type = type.substr(0, type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  Refusal refused = check_ready();
+  if (!refused && !type.empty() && type != "application/json")
+    refused = ApiError{415, "the body must be application/json", "", ""};
+  if (!refused) {
+    Result<json::value> v = parse_json(call.http.body);
+    if (v) return std::move(*v);
+    refused = ApiError{400, v.error().message, "", "invalid_json"};
+  }
+  fail(call, *refused);
+  return {};
+}
+
+Refusal Service::check_ready() const {
+  if (ready()) return {};
+  return ApiError{503, draining() ? "the server is shutting down" : "the model is loading", "",
+                  draining() ? "shutting_down" : "loading"};
+}
+
+Refusal Service::check_model(const std::string& name) const {
+  const auto& names = options_.model_names;
+  if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) return {};
+  return ApiError{404,
+                  strf("the model %s does not exist; this server has %s", quote(name).c_str(),
+                       quote(names[0]).c_str()),
+                  "model", "model_not_found"};
+}
+
+Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
+  const Tokenizer* tokenizer = session_->tokenizer();
+  if (!tokenizer || !session_->chat_template())
+    return Error{400, "the model has no chat template: use /v1/completions"};
+  TemplateInputs in;
+  in.messages = chat.messages;
+  in.documents = chat.documents;
+  in.extra = chat.template_kwargs;
+  in.add_generation_prompt = chat.add_generation_prompt;
+  if (tokenizer->bos() != kNoToken) in.bos_token = tokenizer->spelling(tokenizer->bos());
+  if (tokenizer->eos() != kNoToken) in.eos_token = tokenizer->spelling(tokenizer->eos());
+  std::time_t now = std::time(nullptr);
+  localtime_r(&now, &in.now);
+  Result<std::vector<TextSegment>> text = session_->chat_template()->render(in);
+  if (!text) return text.error();
+  return tokenizer->encode(*text, {.add_special = chat.add_special_tokens});
+}
+
+void Service::note_unknown(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  std::lock_guard lock(mutex_);
+  for (const std::string& name : names) {
+    if (unknown_.size() < 256 && unknown_.insert(name).second)
+      LOG(warn, "ignored: the request field %s", quote(name).c_str());
+  }
+}
+
+namespace {
+
+// A client's id is echoed when it is harmless in a header and a log.
+std::string checked_id(std::string_view given) {
+  bool fine =
+      !given.empty() && given.size() <= 128 && std::all_of(given.begin(), given.end(), [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+               c == '-' || c == '_' || c == '.' || c == ':';
+      });
+  return fine ? std::string(given) : std::string();
+}
+
+}  // namespace
+
+void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+  Call call{std::move(request), std::move(out), "", -1};
+  if (draining()) call.out->close_after();
+  call.id = checked_id(call.http.header("x-request-id"));
+  if (call.id.empty()) call.id = new_id("req-");
+  const std::string& path = call.http.path;
+  const Route* found = nullptr;
+  std::string allowed;
+  for (const Route& r : routes()) {
+    std::string_view p = r.path;
+    bool prefix = p.size() > 1 && p.back() == '/';
+    if (prefix ? !path.starts_with(p) : path != p) continue;
+    if (call.http.method == r.method) found = &r;
+    allowed = r.method;
+  }
+  if (!(found && found->open) && keys_.needed()) {
+    call.key = keys_.find(call.http.header("authorization"));
+    if (call.key < 0)
+      return fail(call, {401, "a valid API key is needed (Authorization: Bearer ...)", "",
+                         "invalid_api_key"});
+  }
+  if (found) return found->run(*this, std::move(call));
+  if (allowed.empty())
+    return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});
+  HttpResponse r =
+      refusal({405, strf("%s takes %s", quote(path).c_str(), allowed.c_str()), "", ""});
+  r.headers.emplace_back("Allow", allowed);
+  reply(call, std::move(r));
+}
+
+}  // namespace sluice

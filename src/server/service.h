@@ -1,0 +1,120 @@
+// The API in front of one engine: routes, keys, admission, state. Made before the model is loaded;
+// attach() makes it ready. handle() runs on io threads; the engine thread only ever touches the
+// counters and the outboxes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "net/http.h"
+#include "runtime/session.h"
+#include "server/keys.h"
+#include "server/meters.h"
+#include "server/openai.h"
+#include "server/outbox.h"
+
+namespace sluice {
+
+struct ServiceOptions {
+  std::vector<std::string> model_names;  // the first is the one that answers carry
+  std::string version;
+  RequestLimits limits;
+  int max_queue = 512;  // requests that wait for their first token
+  int64_t max_queue_tokens = 262'144;
+  int max_queue_per_key = 0;   // 0: no limit of its own
+  double request_timeout = 0;  // seconds; 0: none
+  double stall_seconds = 60;   // without a step, with work to do: not healthy
+};
+
+// A request on its way through the routes.
+struct Call {
+  HttpRequest http;
+  std::shared_ptr<Responder> out;
+  std::string id;  // x-request-id
+  int key = -1;
+};
+
+// Room in the queue, given back once.
+class Ticket {
+ public:
+  Ticket(class Service& service, int key, int64_t tokens)
+      : service_(service), key_(key), tokens_(tokens) {}
+  ~Ticket() { release(); }
+  void release();
+
+ private:
+  Service& service_;
+  int key_;
+  int64_t tokens_;
+  std::atomic<bool> released_{false};
+};
+
+class Generation;
+
+class Service {
+ public:
+  Service(ServiceOptions options, Keys keys);
+
+  // `post` runs a function on an io thread. Before the first request.
+  void connect(std::function<void(size_t, std::function<void()>)> post, size_t threads);
+  void attach(Session& session);  // ready from now on
+  void drain() { draining_.store(true); }
+  void cancel_all();
+
+  void handle(HttpRequest request, std::shared_ptr<Responder> out);
+  HttpResponse refusal(const ApiError& error) const;
+
+  // For the routes.
+  void reply(const Call& call, HttpResponse response);
+  void reply_json(const Call& call, const json::value& body);
+  void fail(const Call& call, const ApiError& error);
+  // The body as JSON, or nothing once the call has been answered.
+  std::optional<json::value> body(const Call& call);
+  bool ready() const { return ready_.load(std::memory_order_acquire) && !draining_.load(); }
+  bool draining() const { return draining_.load(); }
+  Refusal check_model(const std::string& name) const;
+  Refusal check_ready() const;
+  Result<std::vector<Token>> encode_chat(const ChatFields& chat) const;
+  void note_unknown(const std::vector<std::string>& names);
+  // Room for `num` requests with so many prompt tokens in all, or 429.
+  Refusal admit(int key, size_t num, int64_t tokens);
+  void give_back(int key, int64_t tokens);
+  std::string new_id(const char* prefix);
+  uint64_t new_seed();
+  void live(const std::shared_ptr<Generation>& generation);
+
+  const ServiceOptions& options() const { return options_; }
+  const Keys& keys() const { return keys_; }
+  Session& session() const { return *session_; }
+  Meters& meters() { return meters_; }
+  const Clock& clock() const { return clock_; }
+  const std::shared_ptr<Outbox>& outbox(size_t thread) const { return outboxes_[thread]; }
+  int64_t started_at() const { return started_at_; }
+  int retry_after_ms() const;
+
+ private:
+  ServiceOptions options_;
+  Keys keys_;
+  Meters meters_;
+  RealClock clock_;
+  Session* session_ = nullptr;
+  std::atomic<bool> ready_{false}, draining_{false};
+  int64_t started_at_;  // Unix time
+  std::vector<std::shared_ptr<Outbox>> outboxes_;
+  std::atomic<int> queued_{0};
+  std::atomic<int64_t> queued_tokens_{0};
+  std::vector<std::atomic<int>> queued_by_key_;
+  std::atomic<uint64_t> next_random_{0};
+  uint64_t random_key_;
+  std::mutex mutex_;  // of the two below
+  std::set<std::string> unknown_;
+  std::vector<std::weak_ptr<Generation>> live_;
+};
+
+}  // namespace sluice

@@ -74,6 +74,8 @@ std::vector<Subject>& subjects() {
     v.push_back(make_subject("q4_0", random(kTinyConfig, Format::q4_0), DType::f16));
     v.push_back(make_subject("q4_1", random(kTinyConfig, Format::q4_1), DType::f16));
     v.push_back(make_subject("q6_k", random(kTinyConfigK, Format::q6_k), DType::f16));
+    v.push_back(make_subject("q4_k", random(kTinyConfigK, Format::q4_k), DType::f16));
+    v.push_back(make_subject("q5_0", random(kTinyConfig, Format::q5_0), DType::f16));
     v.push_back(make_subject("f16", random(kTinyConfig, Format::f16), DType::f16));
     v.push_back(make_subject("bf16", random(kTinyConfig, Format::bf16), DType::f16));
     return v;

@@ -23,6 +23,10 @@ class Reader {
       if (std::ranges::all_of(*list, [&](int64_t x) { return x == list->front(); }))
         v = list->front();
     }
+    if (!v && has(key)) {
+      fail(strf("%s.%s is not a whole number, the same for all layers", arch_.c_str(), key));
+      return static_cast<int>(lo);
+    }
     if (!v) v = fallback;
     if (!v) {
       fail(strf("the model file has no %s.%s", arch_.c_str(), key));
@@ -39,10 +43,10 @@ class Reader {
 
   double number(const char* key, double lo, double hi, std::optional<double> fallback = {}) {
     std::optional<double> v = meta_.number(arch_ + "." + key);
-    if (!v) v = fallback;
+    if (!v && !has(key)) v = fallback;
     if (!v || !(*v >= lo && *v <= hi)) {
       fail(v ? strf("%s.%s is %g, outside %g to %g", arch_.c_str(), key, *v, lo, hi)
-             : strf("the model file has no %s.%s", arch_.c_str(), key));
+             : strf("the model file has no number %s.%s", arch_.c_str(), key));
       return lo;
     }
     return *v;
@@ -103,8 +107,8 @@ void read_rope(
   } else if (type == "yarn") {
     scale_yarn(rope, base, factor, r, max_len);
   } else if (!type.empty() && type != "none") {
-    r.fail(strf("RoPE scaling %s is not supported: linear, yarn and llama3 are",
-                quote(type).c_str()));
+    r.fail(
+        strf("RoPE scaling %s is not supported: linear, yarn and llama3 are", quote(type).c_str()));
   }
   // Llama 3's scaling comes as a tensor of divisors.
   if (const TensorInfo* t = checkpoint.find("rope_freqs.weight"); t && data) {

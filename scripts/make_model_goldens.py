@@ -12,12 +12,13 @@ NAME.gguf  All tensors F32, names and metadata keys as llama.cpp's converter wri
            rope_freqs.weight, linear and YaRN scaling are <arch>.rope.scaling.* keys, a sliding window is
            <arch>.attention.sliding_window. The tokeniser is byte-level BPE over all 256 bytes.
 NAME.json  {"model": "NAME.gguf", "logits": "NAME.f32", "shape": [positions, vocab], "tokens": [ids],
-           "sha256": {file: sum}, "fp64_error": E, "feature_effect": D,
+           "greedy": [ids], "greedy_lead": L, "sha256": {file: sum}, "fp64_error": E, "feature_effect": D,
            "config": {...}, "versions": {...}}
-           `tokens` is fed as is (no BOS is added). `fp64_error` is what fp32 itself loses here: the
-           largest difference to the same model in fp64, over the largest absolute logit. `feature_effect`
-           is the same measure between the model and the one without its feature (scaling, window...): a
-           golden whose feature does not show is refused.
+           `tokens` is fed as is (no BOS is added). `greedy` is their most likely continuation, with
+           `greedy_lead` the margin of its closest decision, over the largest absolute logit. `fp64_error`
+           is what fp32 itself loses here: the largest difference to the same model in fp64, over the
+           largest absolute logit. `feature_effect` is the same measure between the model and the one
+           without its feature (scaling, window...): a golden whose feature does not show is refused.
 NAME.f32   The logits of every position, row-major [positions, vocab], little-endian float32, no header.
 
 Weights come from numpy's PCG64 with a fixed seed per model, so a second run gives the same GGUF byte for
@@ -39,6 +40,7 @@ import torch
 import transformers
 
 NUM_TOKENS = 40
+NUM_GREEDY = 32
 MERGES = ["Ġ t", "h e", "i n", "e r", "Ġ a", "o n", "Ġt he"]
 END_OF_TEXT = "<|endoftext|>"
 VOCAB = 256 + len(MERGES) + 1
@@ -139,7 +141,7 @@ def make_tokens(spec):
     return [int(t) for t in rng.integers(0, VOCAB - 1, NUM_TOKENS)]
 
 
-def logits_of(spec, weights, tokens, dtype=torch.float32):
+def model_of(spec, weights, dtype):
     config = hf_config(spec)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
@@ -148,8 +150,25 @@ def logits_of(spec, weights, tokens, dtype=torch.float32):
     missing = [name for name in missing if not (spec.tied and name == "lm_head.weight")]
     if missing or unexpected:
         sys.exit(f"{spec.name}: missing {missing}, unexpected {unexpected}")
+    return model
+
+
+def logits_of(spec, weights, tokens, dtype=torch.float32):
     with torch.no_grad():
-        return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+        return model_of(spec, weights, dtype)(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+
+
+def greedy_of(spec, weights, tokens):
+    """The most likely continuation in fp64, without a cache, and how clear its closest decision was: the
+    smallest lead of a chosen token over the second, over the largest absolute logit."""
+    model, out, lead = model_of(spec, weights, torch.float64), list(tokens), math.inf
+    for _ in range(NUM_GREEDY):
+        with torch.no_grad():
+            row = model(torch.tensor([out]), use_cache=False).logits[0, -1]
+        best = torch.topk(row, 2)
+        lead = min(lead, float((best.values[0] - best.values[1]) / row.abs().max()))
+        out.append(int(best.indices[0]))
+    return out[len(tokens):], lead
 
 
 def relative(a, b):
@@ -283,19 +302,21 @@ def make(spec, out):
     logits = logits_of(spec, weights, tokens)
     fp64_error = relative(logits, logits_of(spec, weights, tokens, torch.float64))
     effect = feature_effect(spec, weights, tokens, logits)
-    if not (fp64_error < 1e-5 and effect > 1e-2):
-        sys.exit(f"{spec.name}: not a usable golden: fp64_error {fp64_error}, effect {effect}")
+    greedy, lead = greedy_of(spec, weights, tokens)
+    if not (fp64_error < 1e-5 and effect > 1e-2 and lead > 1e-4):
+        sys.exit(f"{spec.name}: not a usable golden: fp64_error {fp64_error}, effect {effect}, lead {lead}")
     model, raw = out / f"{spec.name}.gguf", out / f"{spec.name}.f32"
     write_gguf(spec, weights, model)
     raw.write_bytes(logits.astype("<f4").tobytes())
     info = {"model": model.name, "logits": raw.name, "shape": list(logits.shape), "tokens": tokens,
+            "greedy": greedy, "greedy_lead": float(f"{lead:.1e}"),
             "sha256": {p.name: sha256(p) for p in (model, raw)},
             "fp64_error": float(f"{fp64_error:.1e}"), "feature_effect": float(f"{effect:.1e}"),
             "config": dataclasses.asdict(spec),
             "versions": {name: importlib.metadata.version(name)
                          for name in ("torch", "transformers", "gguf", "numpy")}}
     text = json.dumps(info, indent=1)
-    for key in ("shape", "tokens"):
+    for key in ("shape", "tokens", "greedy"):
         text = text.replace(json.dumps(info[key], indent=1).replace("\n", "\n "), json.dumps(info[key]))
     (out / f"{spec.name}.json").write_text(text + "\n")
     print(f"{spec.name}: {model.stat().st_size} + {raw.stat().st_size} bytes, "
@@ -308,8 +329,9 @@ def check(spec, out):
     info = json.loads((out / f"{spec.name}.json").read_text())
     stored = np.fromfile(out / info["logits"], dtype="<f4").reshape(info["shape"])
     error = relative(stored, logits_of(spec, weights, info["tokens"]))
-    print(f"{spec.name}: stored logits differ by {error:.1e}")
-    return error < 1e-5
+    same = greedy_of(spec, weights, info["tokens"])[0] == info["greedy"]
+    print(f"{spec.name}: stored logits differ by {error:.1e}, greedy tokens {'agree' if same else 'differ'}")
+    return error < 1e-5 and same
 
 
 def main():

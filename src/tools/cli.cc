@@ -1,4 +1,4 @@
-// The command line: options into structs. The only file that knows CLI11.
+// The command line: options into structs. Only this and help_format.h know CLI11.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "tools/cli.h"
 #include "tools/commands.h"
+#include "tools/help_format.h"
 
 namespace sluice {
 
@@ -71,7 +72,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole(1, kMaxInt))
       ->group(group);
   app->add_option("--kv-memory", o.kv_bytes,
-                  "size of the KV cache, e.g. 2G (default: up to half of what is free)")
+                  "of the KV cache, like 2G (default: up to half of what is free)")
       ->transform(CLI::Validator(parse_bytes, "SIZE"))
       ->group(group);
   app->add_option("--kv", o.kv_type, "element type of the KV cache")
@@ -81,7 +82,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--device", o.backend, "cpu, or ref (naive and slow: the oracle)")
+  app->add_option("--device", o.backend, "ref is naive and slow: the oracle")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str()
       ->group(group);
@@ -91,14 +92,13 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--format", o.format, "weight format of random: models")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--trace", o.trace,
-                  "write a Chrome trace (chrome://tracing, Perfetto) to this file")
+  app->add_option("--trace", o.trace, "write a trace for Perfetto or chrome://tracing to this file")
       ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
 
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
-  app->add_option("--preset", p.preset, "static, orca, vllm or sarathi")
+  app->add_option("--preset", p.preset, "the policies of these systems")
       ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
       ->capture_default_str()
       ->group(policy);
@@ -110,26 +110,27 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--batching", p.batching, "static or continuous (default: the preset's)")
+  app->add_option("--batching", p.batching,
+                  "when requests may join (default: the preset's, as below)")
       ->check(CLI::IsMember({"static", "continuous"}))
       ->group(policy);
-  app->add_option("--prefill", p.prefill, "whole or chunked")
+  app->add_option("--prefill", p.prefill, "may a prompt be spread over steps")
       ->check(CLI::IsMember({"whole", "chunked"}))
       ->group(policy);
-  app->add_option("--mix", p.mix, "separate or mixed: may prompts and decodes share a step")
+  app->add_option("--mix", p.mix, "may prompts and decodes share a step")
       ->check(CLI::IsMember({"separate", "mixed"}))
       ->group(policy);
-  app->add_option("--order", p.order, "fcfs or priority")
+  app->add_option("--order", p.order, "who is served first")
       ->check(CLI::IsMember({"fcfs", "priority"}))
       ->group(policy);
-  app->add_option("--admission", p.admission, "reserve-max or watermark")
+  app->add_option("--admission", p.admission, "what must be free before a request starts")
       ->check(CLI::IsMember({"reserve-max", "watermark"}))
       ->group(policy);
   app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--pipeline", p.pipeline, "sync, or overlap: plan a step ahead")
+  app->add_option("--pipeline", p.pipeline, "overlap plans a step ahead")
       ->check(CLI::IsMember({"sync", "overlap"}))
       ->capture_default_str()
       ->group(policy);
@@ -159,13 +160,14 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o) {
   app->add_option("--temperature", o.spec.temperature, "0 is greedy")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--top-k", o.spec.top_k, "only the K most likely tokens; 0 is off")
+  app->add_option("--top-k", o.spec.top_k, "only the N most likely tokens; 0 is off")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--top-p", o.spec.top_p, "only the most likely tokens that make up P")
+  app->add_option("--top-p", o.spec.top_p,
+                  "only the most likely tokens that make up X of the probability")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--min-p", o.spec.min_p, "only tokens at least P times as likely as the best")
+  app->add_option("--min-p", o.spec.min_p, "only tokens at least X times as likely as the best")
       ->capture_default_str()
       ->group(group);
   app->add_option("--repetition-penalty", o.spec.repetition_penalty, "over prompt and output")
@@ -196,7 +198,7 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o) {
       ->allow_extra_args(false)
       ->group(group);
   app->add_option("--logprobs", o.spec.num_logprobs,
-                  "log-probabilities of each token and of the K most likely (with --json)")
+                  "log-probabilities of each token and of the N best (with --json)")
       ->check(whole(0, 20))
       ->group(group);
   app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")
@@ -246,9 +248,9 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
 }
 
 void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
-  app->add_option(
-         "model", o.engine.model,
-         "smollm2, a .gguf file, or random:SHAPE (shapes: qwen2.5-0.5b, llama-3.1-8b, ...)")
+  app->add_option("model", o.engine.model,
+                  "smollm2, a .gguf file, or random:SHAPE (a config.json, or\n"
+                  "qwen2.5-0.5b, llama-3.1-8b, ...)")
       ->required();
   app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")
       ->capture_default_str();
@@ -274,8 +276,10 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
 int run_cli(int argc, char** argv) {
   CLI::App app("sluice: serve open-weight language models from one binary", "sluice");
   app.require_subcommand(1);
-  app.set_version_flag("--version", SLUICE_VERSION);
+  app.set_version_flag("--version", SLUICE_VERSION, "show the version");
+  app.formatter(std::make_shared<HelpFormat>());
   app.get_formatter()->column_width(34);
+  app.set_help_flag("-h,--help", "show this");
   std::function<int()> action;
   PresetChoice policy;
 
@@ -284,9 +288,9 @@ int run_cli(int argc, char** argv) {
   r->add_option("model", run.engine.model, "smollm2, or a .gguf file")->required();
   CLI::Option* prompt = r->add_option("-p,--prompt", run.prompt, "the prompt");
   r->add_option("-f,--file", run.file, "the prompt from a file (- is stdin)");
-  r->add_option(
-      "--jsonl", run.jsonl,
-      "one request per line: {\"prompt\": ...} or {\"messages\": [...]}; one result per line");
+  r->add_option("--jsonl", run.jsonl,
+                "requests from a file, one per line: {\"prompt\": ...} or\n{\"messages\": [...]}; "
+                "one result per line on stdout");
   r->add_flag("--chat", run.chat, "apply the model's chat template to the prompt");
   r->add_option("--system", run.system, "system message, with --chat");
   r->add_flag("--json", run.json, "the result as one JSON object on stdout");
@@ -361,7 +365,7 @@ int run_cli(int argc, char** argv) {
   });
 
   BenchOptions throughput, latency;
-  CLI::App* b = app.add_subcommand("bench", "measure");
+  CLI::App* b = app.add_subcommand("bench", "measure throughput or latency");
   b->require_subcommand(1);
   CLI::App* bt = b->add_subcommand("throughput", "many requests at once: tokens per second");
   add_bench_options(bt, throughput, true);

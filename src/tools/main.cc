@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "tools/cli.h"
 #include "tools/commands.h"
@@ -7,7 +9,9 @@
 namespace sluice {
 
 int report(const Error& error) {
-  std::fprintf(stderr, "sluice: %s\n", error.message.c_str());
+  std::string line = error.message;  // foreign text in it (a template's) may have several
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "sluice: %s\n", line.c_str());
   return error.code == 500 ? kExitFailure : kExitUsage;
 }
 

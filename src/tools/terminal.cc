@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -81,9 +82,10 @@ Result<std::string> read_text(const std::string& path) {
     text << std::cin.rdbuf();
   } else {
     std::ifstream in(path, std::ios::binary);
-    if (!in)
-      return Error{404,
-                   strf("cannot read %s: no such file, or not allowed", quote(path, 400).c_str())};
+    // A folder opens, and then reads as empty.
+    if (!in || std::filesystem::is_directory(path))
+      return Error{404, strf("cannot read %s: no such file, not allowed, or a folder",
+                             quote(path, 400).c_str())};
     text << in.rdbuf();
   }
   std::string s = text.str();

@@ -1,0 +1,482 @@
+#!/usr/bin/env python3
+"""The program as its users meet it: what it prints where, its exit codes, and one clear line for every kind
+of bad input.
+
+    tests/cli_test.py BINARY [unittest arguments]
+
+Broken model files are made from tests/golden/models/llama.gguf, field by field.
+"""
+
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL = ROOT / "tests/golden/models/llama.gguf"
+BINARY = None
+WORK = None  # a folder of our own
+
+U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+TINY = {"model_type": "qwen2", "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "intermediate_size": 160, "vocab_size": 201, "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "max_position_embeddings": 4096}
+
+
+def string(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+class Gguf:
+    """A GGUF file as lists of fields, to change and write again."""
+
+    def __init__(self, path=MODEL):
+        self.raw = path.read_bytes()
+        self.at = 4
+        self.version, = self.take("<I")
+        num_tensors, num_keys = self.take("<QQ")
+        self.keys = {}  # name -> (type, bytes of the value)
+        for _ in range(num_keys):
+            name = self.take_string()
+            kind, = self.take("<I")
+            begin = self.at
+            self.skip(kind)
+            self.keys[name] = (kind, self.raw[begin:self.at])
+        self.tensors = {}  # name -> [dims, type, bytes]
+        infos = []
+        for _ in range(num_tensors):
+            name = self.take_string()
+            num_dims, = self.take("<I")
+            dims = list(self.take(f"<{num_dims}Q"))
+            kind, offset = self.take("<IQ")
+            infos.append((name, dims, kind, offset))
+        self.header_size = self.at
+        data = (self.at + 31) // 32 * 32
+        for name, dims, kind, offset in infos:
+            size = 4
+            for d in dims:
+                size *= d
+            self.tensors[name] = [dims, kind, self.raw[data + offset:data + offset + size]]
+
+    def take(self, form):
+        values = struct.unpack_from(form, self.raw, self.at)
+        self.at += struct.calcsize(form)
+        return values
+
+    def take_string(self):
+        size, = self.take("<Q")
+        self.at += size
+        return self.raw[self.at - size:self.at].decode()
+
+    def skip(self, kind):
+        if kind == STRING:
+            self.take_string()
+        elif kind == ARRAY:
+            inner, count = self.take("<IQ")
+            for _ in range(count):
+                self.skip(inner)
+        else:
+            self.at += SIZES[kind]
+
+    def set(self, name, kind, value):
+        self.keys[name] = (kind, value)
+        return self
+
+    def set_string(self, name, text):
+        return self.set(name, STRING, string(text))
+
+    def set_u32(self, name, value):
+        return self.set(name, U32, struct.pack("<I", value))
+
+    def write(self, name):
+        out = b"GGUF" + struct.pack("<IQQ", self.version, len(self.tensors), len(self.keys))
+        for key, (kind, value) in self.keys.items():
+            out += string(key) + struct.pack("<I", kind) + value
+        data = b""
+        for key, (dims, kind, value) in self.tensors.items():
+            out += string(key) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, len(data))
+            data += value + bytes(-len(value) % 32)
+        out += bytes(-len(out) % 32)
+        path = WORK / name
+        path.write_bytes(out + data)
+        return path
+
+
+def run(*args, stdin=b"", env=None):
+    command = [str(BINARY)] + [a if isinstance(a, bytes) else str(a) for a in args]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60,
+                          env={**os.environ, **(env or {})})
+
+
+class Cli(unittest.TestCase):
+    def fails(self, *args, says="", **more):
+        """Exit code 2, nothing on stdout, one line on stderr that holds `says`."""
+        done = run(*args, **more)
+        err = done.stderr.decode(errors="replace")
+        where = f"{[str(a) for a in args]}: exit {done.returncode}\n{err}"
+        self.assertEqual(done.returncode, 2, where)
+        self.assertEqual(done.stdout, b"", where)
+        self.assertTrue(err.startswith("sluice: ") and err.endswith("\n") and err.count("\n") == 1, where)
+        self.assertIn(says, err, where)
+        return err
+
+    def works(self, *args, **more):
+        done = run(*args, **more)
+        self.assertEqual(done.returncode, 0, f"{[str(a) for a in args]}\n{done.stderr.decode()}")
+        return done.stdout
+
+    def refuses_model(self, path, says=""):
+        return self.fails("run", path, "-p", "hello", "-m", 1, "-t", 1, says=says)
+
+
+class Usage(Cli):
+    def test_help_of_every_command(self):
+        for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
+                        ["bench", "throughput"], ["bench", "latency"]):
+            text = self.works(*command, "--help").decode()
+            self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 100, line)
+                self.assertEqual(line, line.rstrip())
+        text = self.works("--help").decode()
+        for command in ("run", "tokenize", "bench"):
+            self.assertIn(command, text)
+
+    def test_no_arguments_is_help(self):
+        self.assertEqual(self.works(), self.works("--help"))
+
+    def test_version(self):
+        self.assertRegex(self.works("--version").decode(), r"^\d+\.\d+\.\d+\n$")
+
+    def test_unknown_words(self):
+        self.fails("frobnicate", says="frobnicate")
+        self.fails("--frobnicate")
+        self.fails("run", MODEL, "-p", "x", "--frobnicate", says="--frobnicate")
+        self.fails("run", "-p", "x", says="model")
+        self.fails("bench", says="subcommand")
+        self.fails("bench", "nothing")
+
+    def test_one_source_of_prompts(self):
+        self.fails("run", MODEL, says="-p")
+        self.fails("run", MODEL, "-p", "x", "-f", "y", says="one of")
+        self.fails("tokenize", MODEL, "x", "-f", "y", says="not both")
+
+    def test_bad_values(self):
+        for flags in (["-n", "0"], ["-n", "17"], ["-n", "x"], ["--top-p", "0"], ["--top-p", "1.5"],
+                      ["--top-p", "nan"], ["--temperature", "-1"], ["--temperature", "nan"],
+                      ["--temperature", "warm"], ["--top-k", "-1"], ["--min-p", "2"], ["-m", "0"],
+                      ["-m", "99999999999"], ["--repetition-penalty", "0"], ["--frequency-penalty", "3"],
+                      ["--presence-penalty", "-3"], ["--min-tokens", "-1"], ["--seed", "x"],
+                      ["--logit-bias", "5"], ["--logit-bias", "x=1"], ["--logit-bias", "264=1"],
+                      ["--logit-bias", "5=nan"], ["--logit-bias", "5=101"], ["--logit-bias", "5=1x"],
+                      ["--stop-id", "264"], ["--stop-id", "-1"], ["--stop-id", "x"], ["--stop", ""],
+                      ["--logprobs", "21"], ["--prompt-logprobs", "-2"], ["--kv", "f64"],
+                      ["--device", "tpu"], ["--threads", "-1"], ["--threads", "1000000"], ["--ctx", "0"],
+                      ["--ctx", "-5"], ["--block-size", "7"], ["--kv-memory", "lots"], ["--budget", "0"],
+                      ["--max-seqs", "0"], ["--preset", "best"], ["--pipeline", "x"], ["--watermark", "2"],
+                      ["--trace", WORK / "no/such/folder/t.json"]):
+            with self.subTest(flags=flags):
+                name = flags[0].lstrip("-")
+                err = self.fails("run", MODEL, "-p", "hello", "-t", 1, *flags) if flags[0] != "--threads" \
+                    else self.fails("run", MODEL, "-p", "hello", *flags)
+                spoken = {"m": "max-tokens", "stop": "stop string", "prompt-logprobs": "logprobs"}
+                self.assertIn(spoken.get(name, name), err)
+
+    def test_too_much(self):
+        err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")
+        self.assertIn("512", err)
+        err = self.fails("run", MODEL, "-p", "x", "--kv-memory", "1000G", says="not enough memory")
+        self.assertRegex(err, r"weights .*B \+ workspace .*B \+ KV cache .*B, and .*B is free")
+        self.fails("run", MODEL, "-p", "x", "--kv-memory", "100", says="--kv-memory")
+        self.fails("run", MODEL, "-p", "x", "--ctx", 400, "--kv-memory", "20K", says="--ctx 400")
+        self.fails("run", MODEL, "-p", "x", "--budget", 2000000000, says="not enough memory")
+        self.fails("bench", "latency", "random:llama-2-7b", "--kv-memory", "1000G", "--format", "f16",
+                   says="not enough memory")
+
+
+class Prompts(Cli):
+    def test_empty(self):
+        self.fails("run", MODEL, "-p", "", says="empty")
+        (WORK / "empty.txt").write_bytes(b"")
+        self.fails("run", MODEL, "-f", WORK / "empty.txt", says="empty")
+        self.fails("run", MODEL, "-f", "-", says="empty")
+
+    def test_invalid_utf8(self):
+        self.fails("run", MODEL, "-p", b"caf\xe9 \xff", says="UTF-8")
+        (WORK / "latin.txt").write_bytes(b"caf\xe9")
+        self.fails("run", MODEL, "-f", WORK / "latin.txt", says="UTF-8")
+        self.fails("run", MODEL, "-f", "-", stdin=b"\xc3", says="UTF-8")
+        self.fails("tokenize", MODEL, b"\xff", says="UTF-8")
+        self.fails("tokenize", MODEL, "-f", WORK / "latin.txt", says="UTF-8")
+
+    def test_longer_than_the_context(self):
+        (WORK / "long.txt").write_text("x" * 600)
+        self.fails("run", MODEL, "-f", WORK / "long.txt", says="600 tokens and the context holds 512")
+        self.fails("run", MODEL, "-p", "x" * 40, "--ctx", 40, says="the context holds 40")
+
+    def test_missing_files(self):
+        self.fails("run", MODEL, "-f", WORK / "none.txt", says="none.txt")
+        self.fails("run", MODEL, "-f", WORK, says=str(WORK))
+        self.fails("run", MODEL, "--jsonl", WORK / "none.jsonl", says="none.jsonl")
+        self.fails("tokenize", MODEL, "-f", WORK / "none.txt", says="none.txt")
+        self.fails("bench", "throughput", "random:smollm2-135m", "--workload", WORK / "none.csv", says="none.csv")
+
+    def test_no_chat_template(self):
+        self.fails("run", MODEL, "-p", "x", "--chat", says="chat template")
+
+    def test_jsonl(self):
+        good = '{"prompt": "hello", "max_tokens": 3}\n'
+        path = WORK / "batch.jsonl"
+        path.write_text(good + "\n" + '{"prompt": "two", "max_tokens": 2, "n": 2, "stop": ["zzz"]}\n')
+        lines = self.works("run", MODEL, "--jsonl", path, "-t", 1).decode().splitlines()
+        self.assertEqual([len(json.loads(x)["tokens"]) for x in lines], [3, 2])
+        self.assertEqual(len(json.loads(lines[1])["choices"]), 2)
+        for bad in ('{"prompt": 5}', "{", "[]", '{"prompt": "x", "max_tokens": "many"}', '{"prompt": ""}',
+                    '{"prompt": "x", "max_tokens": 1e30}', '{"prompt": "x", "max_tokens": 1.5}',
+                    '{"prompt": "x", "seed": -1}', '{"prompt": "x", "stop": 5}', '{"prompt": "x", "top_p": 7}',
+                    '{"messages": [{"role": "user", "content": "x"}]}', '{"prompt": "' + "x" * 600 + '"}',
+                    '{"prompt": "x", "n": 0}', '{"prompt": "x", "temperature": -1}'):
+            with self.subTest(bad=bad[:60]):
+                path.write_text(good + bad + "\n")
+                self.fails("run", MODEL, "--jsonl", path, "-t", 1, says="line 2: ")
+        path.write_text("\n \n")
+        self.fails("run", MODEL, "--jsonl", path, says="no prompts")
+
+
+class BadModels(Cli):
+    def test_no_such_file(self):
+        self.refuses_model(WORK / "none.gguf", "none.gguf")
+        self.refuses_model(WORK, str(WORK))
+        self.refuses_model("", "no model")
+        self.fails("bench", "latency", "random:nothing", says="qwen2.5-0.5b")
+        self.fails("bench", "latency", "random:smollm2-135m", "--format", "q9_9", says="q9_9")
+
+    def test_not_gguf(self):
+        for name, data in (("empty", b""), ("short", b"GG"), ("magic", b"GGUF"), ("text", b"hello\n" * 99),
+                           ("random", random.Random(1).randbytes(5000)),
+                           ("after-magic", b"GGUF" + random.Random(2).randbytes(5000)),
+                           ("version", b"GGUF" + struct.pack("<IQQ", 99, 0, 0)),
+                           ("counts", b"GGUF" + struct.pack("<IQQ", 3, 2**63, 2**63))):
+            with self.subTest(name=name):
+                path = WORK / (name + ".gguf")
+                path.write_bytes(data)
+                self.refuses_model(path)
+
+    def test_truncated(self):
+        raw, header = MODEL.read_bytes(), Gguf().header_size
+        path = WORK / "cut.gguf"
+        for size in (1, 8, 23, 24, 60, 200, header // 2, header - 1, header, header + 40, len(raw) // 2,
+                     len(raw) - 33, len(raw) - 1):
+            with self.subTest(size=size):
+                path.write_bytes(raw[:size])
+                self.refuses_model(path)
+
+    def test_corrupted_header(self):
+        """Any byte may change: the file is refused in one line, or it runs."""
+        raw, header = MODEL.read_bytes(), Gguf().header_size
+        rng = random.Random(3)
+        path = WORK / "corrupt.gguf"
+        places = [*range(4, 24, 3), *rng.sample(range(24, 600), 16), *rng.sample(range(600, header), 16)]
+        for at in places:
+            with self.subTest(at=at):
+                data = bytearray(raw)
+                data[at] ^= rng.randrange(1, 256)
+                path.write_bytes(data)
+                done = run("run", path, "-p", "hi", "-m", 1, "-t", 1, "-q")
+                self.assertIn(done.returncode, (0, 2), f"{done.returncode} {done.stderr.decode()}")
+                if done.returncode == 2:
+                    self.assertRegex(done.stderr.decode(errors="replace"), r"\Asluice: .*\n\Z")
+
+    def test_weights_that_are_no_numbers(self):
+        model = Gguf()
+        for tensor in model.tensors.values():
+            tensor[2] = struct.pack("<f", float("nan")) * (len(tensor[2]) // 4)
+        done = run("run", model.write("nan.gguf"), "-p", "hi", "-m", 3, "-t", 1, "-q")
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+
+    def test_unknown_kinds(self):
+        self.refuses_model(Gguf().set_string("general.architecture", "mamba").write("arch.gguf"), "mamba")
+        self.refuses_model(Gguf().set_string("tokenizer.ggml.model", "bert").write("tok.gguf"), "bert")
+        self.refuses_model(Gguf().set_string("tokenizer.ggml.pre", "klingon").write("pre.gguf"), "klingon")
+        self.refuses_model(Gguf().set_string("llama.rope.scaling.type", "magic").write("rope.gguf"), "magic")
+        for kind in (9999, 37):
+            model = Gguf()
+            model.tensors["output_norm.weight"][1] = kind
+            self.refuses_model(model.write("format.gguf"), "output_norm.weight")
+
+    def test_bad_metadata(self):
+        for key, value in (("block_count", 0), ("block_count", 2**32 - 1), ("embedding_length", 0),
+                           ("attention.head_count", 0), ("attention.head_count_kv", 3),
+                           ("feed_forward_length", 2**31), ("context_length", 0),
+                           ("attention.key_length", 12)):
+            with self.subTest(key=key, value=value):
+                self.refuses_model(Gguf().set_u32("llama." + key, value).write("meta.gguf"))
+        for key in ("llama.block_count", "llama.context_length", "general.architecture"):
+            model = Gguf()
+            del model.keys[key]
+            self.refuses_model(model.write("meta.gguf"), key)
+        model = Gguf()
+        del model.keys["tokenizer.ggml.merges"]
+        self.refuses_model(model.write("merges.gguf"), "merges")
+        self.refuses_model(Gguf().set_u32("tokenizer.ggml.eos_token_id", 5000).write("eos.gguf"), "eos_token_id")
+
+    def test_no_vocabulary(self):
+        model = Gguf()
+        del model.keys["tokenizer.ggml.tokens"]
+        path = model.write("mute.gguf")
+        self.refuses_model(path, "vocabulary")
+        self.fails("tokenize", path, "x", says="vocabulary")
+
+    def test_missing_tensors_and_wrong_shapes(self):
+        for name in ("token_embd.weight", "blk.0.attn_q.weight", "blk.2.ffn_down.weight", "output_norm.weight"):
+            model = Gguf()
+            del model.tensors[name]
+            self.refuses_model(model.write("missing.gguf"), name)
+        for name, dims in (("blk.1.attn_k.weight", [32, 16]), ("output_norm.weight", [16]),
+                           ("blk.0.ffn_up.weight", [32, 24]), ("token_embd.weight", [16, 264])):
+            model = Gguf()
+            model.tensors[name][0] = dims
+            self.refuses_model(model.write("shape.gguf"), name)
+
+    def test_vocabulary_larger_than_the_model(self):
+        model = Gguf()
+        dims, kind, data = model.tensors["token_embd.weight"]
+        model.tensors["token_embd.weight"] = [[dims[0], 100], kind, data[:100 * dims[0] * 4]]
+        dims, kind, data = model.tensors["output.weight"]
+        model.tensors["output.weight"] = [[dims[0], 100], kind, data[:100 * dims[0] * 4]]
+        self.refuses_model(model.write("vocab.gguf"))
+
+    def test_hostile_templates(self):
+        def chat(template, says):
+            path = Gguf().set_string("tokenizer.chat_template", template).write("chat.gguf")
+            self.fails("run", path, "-p", "x", "--chat", "-t", 1, says=says)
+        chat("{% for i in range(999999999) %}{% for j in range(999999999) %}{% endfor %}{% endfor %}", "template")
+        chat("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "template")
+        chat("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
+             "{{ ns.s }}", "template")
+        chat("{% if %}", "template")
+        chat("{{ raise_exception('no\nroles') }}", "roles")
+
+    def test_default_model_without_cache_or_network(self):
+        cache = WORK / "cache"
+        cache.mkdir()
+        env = {"SLUICE_CACHE": str(cache), "PATH": "/nonexistent", "http_proxy": "http://127.0.0.1:9",
+               "https_proxy": "http://127.0.0.1:9"}
+        done = run("run", "smollm2", "-p", "x", env=env)
+        err = done.stderr.decode()
+        self.assertEqual(done.returncode, 2, err)
+        self.assertIn("SmolLM2-135M-Instruct", err)
+        self.assertIn(str(cache), err)
+
+
+class Output(Cli):
+    def test_json(self):
+        out = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "--json"))
+        self.assertGreaterEqual(set(out), {"text", "tokens", "finish_reason", "usage", "timing"})
+        self.assertEqual(len(out["tokens"]), 5)
+        self.assertEqual(out["finish_reason"], "length")
+        self.assertEqual(out["usage"], {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9,
+                                        "cached_tokens": 0})
+        self.assertGreater(out["timing"]["total"], 0)
+
+    def test_json_with_choices_and_logprobs(self):
+        out = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "-n", 2, "--temperature", 1, "--seed", 3,
+                                    "--logprobs", 2, "--prompt-logprobs", 1, "--json", "-q"))
+        self.assertEqual(len(out["choices"]), 2)
+        self.assertNotEqual(out["choices"][0]["tokens"], out["choices"][1]["tokens"])
+        self.assertEqual(len(out["choices"][0]["logprobs"]), 5)
+        self.assertEqual(len(out["choices"][0]["logprobs"][0]["top"]), 2)
+        self.assertEqual(len(out["prompt_logprobs"]), 3)
+        self.assertEqual(out["usage"]["completion_tokens"], 10)
+
+    def test_text_on_stdout_and_the_rest_on_stderr(self):
+        done = run("run", MODEL, "-p", "hello", "-m", 8, "--temperature", 1, "--seed", 4)
+        quiet = run("run", MODEL, "-p", "hello", "-m", 8, "--temperature", 1, "--seed", 4, "-q")
+        self.assertEqual(done.stdout, quiet.stdout)
+        self.assertIn(b"tokens/s", done.stderr)
+        self.assertNotIn(b"\x1b", done.stderr)  # no terminal, no escape codes
+        self.assertNotIn(b"\r", done.stderr)
+        self.assertEqual(quiet.stderr, b"")
+        out = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 8, "--temperature", 1, "--seed", 4, "--json"))
+        self.assertEqual(done.stdout.decode(), out["text"] + "\n")
+
+    def test_prompts_from_a_file_and_stdin(self):
+        (WORK / "prompt.txt").write_text("hello")
+        expected = self.works("run", MODEL, "-p", "hello", "-m", 4, "-q")
+        self.assertEqual(self.works("run", MODEL, "-f", WORK / "prompt.txt", "-m", 4, "-q"), expected)
+        self.assertEqual(self.works("run", MODEL, "-f", "-", "-m", 4, "-q", stdin=b"hello"), expected)
+
+    def test_tokenize_and_back(self):
+        for text in ("hello there, the inner one", "  tabs\tand\n\nlines ", "caf\u00e9 \u65e5\u672c \U0001f600",
+                     "<|endoftext|>"):
+            out = json.loads(self.works("tokenize", MODEL, text, "--json"))
+            self.assertEqual(out["count"], len(out["tokens"]))
+            self.assertNotIn(263, out["tokens"])  # text never becomes a special token
+            ids = self.works("tokenize", MODEL, text).decode().split()
+            self.assertEqual([int(i) for i in ids], out["tokens"])
+            self.assertEqual(self.works("tokenize", MODEL, "--decode", " ".join(ids)).decode(), text + "\n")
+            self.assertEqual(json.loads(self.works("tokenize", MODEL, "--decode", "--json", " ".join(ids)))["text"],
+                             text)
+        self.assertEqual(self.works("tokenize", MODEL, "<|endoftext|>", "--parse-special").strip(), b"263")
+        self.assertEqual(self.works("tokenize", MODEL, stdin=b"a").strip(), b"97")
+        self.fails("tokenize", MODEL, "--decode", "5 x", says="'x'")
+        self.fails("tokenize", MODEL, "--decode", "264", says="264")
+        self.fails("tokenize", MODEL, "--decode", "-5")
+
+    def test_trace(self):
+        path = WORK / "trace.json"
+        self.works("run", MODEL, "-p", "hello", "-m", 5, "-q", "--trace", path)
+        events = json.loads(path.read_text())["traceEvents"]
+        tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        self.assertGreaterEqual(tracks, {"engine", "device"})
+        self.assertGreaterEqual(len([e for e in events if e["name"] == "step"]), 5)
+        self.assertTrue(all(e["dur"] >= 0 for e in events if e["ph"] == "X"))
+
+    def test_bench(self):
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        keys = {"model", "backend", "format", "elapsed_s", "input_tokens", "output_tokens", "output_tokens_per_s",
+                "ttft_s", "itl_s", "steps", "step_s", "host_s", "read_bandwidth_bytes_per_s", "bandwidth_fraction"}
+        small = ["--repeat", 1, "-t", 1, "--format", "q4_0"]
+        out = json.loads(self.works("bench", "throughput", f"random:{shape}", "--requests", 5, "--input", "4-9",
+                                    "--output", 3, "--json", "--trace", WORK / "bench.json", *small))
+        self.assertGreaterEqual(set(out), keys)
+        self.assertEqual(out["output_tokens"], 15)
+        self.assertTrue(json.loads((WORK / "bench.json").read_text())["traceEvents"])
+        out = json.loads(self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, "--json",
+                                    *small))
+        self.assertGreaterEqual(set(out), keys)
+        self.assertEqual(out["output_tokens"], 4)
+        table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
+        self.assertIn("time to first token", table)
+
+    def test_bench_workloads(self):
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        trace = WORK / "trace.csv"
+        trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,7,2\n2023-11-16 18:15:50,9,3\n")
+        out = json.loads(self.works("bench", "throughput", f"random:{shape}", "--workload", trace, "--repeat", 1,
+                                    "--json", "-t", 1))
+        self.assertEqual((out["input_tokens"], out["output_tokens"]), (16, 5))
+        trace.write_text('{"input_length": 4, "output_length": 2}\n{"input_length": 0}\n')
+        self.fails("bench", "throughput", f"random:{shape}", "--workload", trace, says="line 2")
+        self.fails("bench", "throughput", f"random:{shape}", "--input", "9-3", says="--input")
+        self.fails("bench", "throughput", f"random:{shape}", "--output", "x", says="--output")
+        self.fails("bench", "latency", f"random:{shape}", "--input", "5000", says="context")
+        shape.write_text("{}")
+        self.fails("bench", "latency", f"random:{shape}")
+
+
+if __name__ == "__main__":
+    BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        WORK = pathlib.Path(folder)
+        unittest.main()

@@ -126,11 +126,7 @@ struct Packing {
         for (int64_t b = 0; b < blocks; ++b) {
           Block block;
           std::memcpy(&block, row + b * int64_t{sizeof(Block)}, sizeof(Block));
-          uint8_t q[Block::kElems];
-          codes_of(block, q);
-          for (int part = 0; part < kParts; ++part) {
-            put_part(panel, plan, b * kParts + part, r, q + 32 * part);
-          }
+          put_codes_of(panel, plan, b, r, block);
           put_scales(panel, plan, b, r, block);
         }
       }
@@ -172,19 +168,35 @@ struct Packing {
     return {plan.high + static_cast<size_t>(bit / 8 * (R * I) + r * I), static_cast<int>(bit % 8)};
   }
 
-  // The 32 codes of block b of row r. Whole units are copied: loading a model waits for this.
-  static void put_part(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const uint8_t* q) {
-    uint8_t low[kLowBytes<F>];
-    for (int i = 0; i < kLowBytes<F>; ++i) {
-      if constexpr (F == Format::q8_0) {
-        low[i] = q[i] ^ kFlip;
-      } else {
-        low[i] = static_cast<uint8_t>((q[i] & 15) | q[i + 16] << 4);
+  // The codes of source block b of row r. Whole units are copied: loading a model waits for this.
+  static void put_codes_of(
+      uint8_t* p, const PanelPlan& plan, int64_t b, int r, const Block& block) {
+    constexpr bool kNibbles = kParts == 1 && F != Format::q8_0;  // qs is a panel's own order
+    if constexpr (kNibbles) put_low(p, b, r, block.qs);
+    if constexpr (kNibbles && kHighBits<F> == 0) return;
+    uint8_t q[Block::kElems];
+    codes_of(block, q);
+    for (int part = 0; part < kParts; ++part) {
+      const int64_t at = b * kParts + part;
+      if constexpr (!kNibbles) {
+        uint8_t low[kLowBytes<F>];
+        for (int i = 0; i < kLowBytes<F>; ++i) {
+          const uint8_t* code = q + 32 * part + i;
+          if constexpr (F == Format::q8_0) {
+            low[i] = code[0] ^ kFlip;
+          } else {
+            low[i] = static_cast<uint8_t>((code[0] & 15) | code[16] << 4);
+          }
+        }
+        put_low(p, at, r, low);
       }
+      if constexpr (kHighBits < F >> 0) put_high(p, plan, at, r, q + 32 * part);
     }
+  }
+
+  static void put_low(uint8_t* p, int64_t b, int r, const uint8_t* low) {
     uint8_t* dst = p + b * kLowBytes<F> * R + r * I;
     for (int u = 0; u < kLowBytes<F> / I; ++u) std::memcpy(dst + u * (R * I), low + u * I, I);
-    if constexpr (kHighBits < F >> 0) put_high(p, plan, b, r, q);
   }
 
   static void put_high(uint8_t* p, const PanelPlan& plan, int64_t b, int r, const uint8_t* q) {

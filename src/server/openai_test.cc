@@ -1,0 +1,191 @@
+#include "server/openai.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/json.h"
+#include "server/keys.h"
+#include "server/write_json.h"
+
+namespace sluice {
+namespace {
+
+template <typename T>
+using Parse = Refusal (*)(const json::value&, const RequestLimits&, T&);
+
+template <typename T>
+Refusal parsed(Parse<T> parse, const std::string& text, T& out) {
+  Result<json::value> v = parse_json(text);
+  EXPECT_TRUE(v) << text;
+  return parse(*v, {}, out);
+}
+
+// Fields in front of a good conversation.
+Refusal chat(const std::string& fields, ChatFields& out) {
+  return parsed(parse_chat, "{" + fields + R"("messages": [{"role": "user", "content": "hi"}]})",
+                out);
+}
+
+TEST(Chat, DefaultsAreOpenAIs) {
+  ChatFields f;
+  ASSERT_FALSE(chat("", f));
+  EXPECT_EQ(f.sampling.temperature, 1);
+  EXPECT_EQ(f.sampling.top_p, 1);
+  EXPECT_EQ(f.sampling.num_logprobs, -1);
+  EXPECT_EQ(f.n, 1);
+  EXPECT_FALSE(f.max_tokens);
+  EXPECT_FALSE(f.stream);
+  EXPECT_FALSE(f.has_seed);
+  EXPECT_TRUE(f.skip_special);
+  EXPECT_TRUE(f.unknown.empty());
+}
+
+TEST(Chat, NullIsAbsent) {
+  ChatFields f;
+  EXPECT_FALSE(chat(R"("temperature": null, "stop": null, "tools": null, "seed": null,)", f));
+  EXPECT_EQ(f.sampling.temperature, 1);
+}
+
+TEST(Chat, ReadsEveryField) {
+  ChatFields f;
+  ASSERT_FALSE(chat(
+      R"("model": "m", "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "n": 2,
+         "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "seed": -3,
+         "logit_bias": {"12": -100, "7": 1.5}, "logprobs": true, "top_logprobs": 4,
+         "stream": true, "stream_options": {"include_usage": true}, "priority": -2,
+         "stop_token_ids": [1, 2], "ignore_eos": true, "min_tokens": 3, "cache_salt": "s",
+         "repetition_penalty": 1.1, "reasoning_effort": "low", "what": 1,)",
+      f));
+  EXPECT_EQ(f.model, "m");
+  EXPECT_FLOAT_EQ(f.sampling.temperature, 0.5f);
+  EXPECT_EQ(f.sampling.top_k, 40);
+  EXPECT_EQ(f.max_tokens, 7);
+  EXPECT_EQ(f.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(f.sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(f.sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(f.sampling.num_logprobs, 4);
+  EXPECT_TRUE(f.include_usage);
+  EXPECT_EQ(f.priority, -2);
+  EXPECT_EQ(f.stop_token_ids, (std::vector<Token>{1, 2}));
+  EXPECT_EQ(f.template_kwargs.at("reasoning_effort"), "low");
+  EXPECT_EQ(f.unknown, std::vector<std::string>{"what"});
+}
+
+TEST(Chat, SaysWhichFieldIsWrong) {
+  const std::pair<const char*, const char*> kBad[] = {
+      {R"("temperature": -0.1,)", "temperature"},
+      {R"("top_p": 0,)", "top_p"},
+      {R"("n": 17,)", "n"},
+      {R"("n": 1.5,)", "n"},
+      {R"("n": 18446744073709551615,)", "n"},
+      {R"("max_tokens": 0,)", "max_tokens"},
+      {R"("max_tokens": "5",)", "max_tokens"},
+      {R"("stop": ["", "x"],)", "stop"},
+      {R"("stop": [1],)", "stop"},
+      {R"("logit_bias": {"1x": 1},)", "logit_bias"},
+      {R"("logit_bias": {"99999999999": 1},)", "logit_bias"},
+      {R"("logit_bias": [],)", "logit_bias"},
+      {R"("seed": 1.5,)", "seed"},
+      {R"("stream_options": {},)", "stream_options"},
+      {R"("stream": true, "stream_options": {"include_usage": 1},)", "stream_options"},
+      {R"("top_logprobs": 1,)", "top_logprobs"},
+      {R"("logprobs": true, "top_logprobs": 21,)", "top_logprobs"},
+      {R"("tools": [{}],)", "tools"},
+      {R"("tool_choice": "required",)", "tool_choice"},
+      {R"("response_format": {"type": "json_schema"},)", "response_format"},
+      {R"("response_format": 1,)", "response_format"},
+      {R"("chat_template": "{{ x }}",)", "chat_template"},
+      {R"("stop_token_ids": [-1],)", "stop_token_ids"},
+      {R"("best_of": 2,)", "best_of"},
+      {R"("modalities": ["audio"],)", "modalities"},
+  };
+  for (const auto& [fields, param] : kBad) {
+    ChatFields f;
+    Refusal r = chat(fields, f);
+    ASSERT_TRUE(r) << fields;
+    EXPECT_EQ(r->status, 400);
+    EXPECT_EQ(r->param, param) << fields << r->message;
+  }
+}
+
+TEST(Chat, HarmlessFormsOfWhatIsNotSupported) {
+  ChatFields f;
+  EXPECT_FALSE(chat(R"("tools": [], "tool_choice": "none", "response_format": {"type": "text"},
+                       "modalities": ["text"], "echo": false,)",
+                    f));
+  EXPECT_TRUE(f.unknown.empty());
+}
+
+TEST(Chat, Messages) {
+  ChatFields f;
+  ASSERT_FALSE(parsed(parse_chat, R"({"messages": [
+      {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": null}]})",
+                      f));
+  EXPECT_EQ(f.messages[0].at("role"), "system");
+  EXPECT_EQ(f.messages[0].at("content"), "ab");
+  EXPECT_EQ(f.messages[1].at("content"), "");
+  for (const char* bad :
+       {R"({})", R"([])", R"({"messages": {}})", R"({"messages": [1]})",
+        R"({"messages": [{"role": "user"}]})", R"({"messages": [{"role": 1, "content": "x"}]})",
+        R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+        R"({"messages": [{"role": "user", "content": [1]}]})"}) {
+    ChatFields g;
+    EXPECT_TRUE(parsed(parse_chat, bad, g)) << bad;
+  }
+}
+
+TEST(Completion, PromptForms) {
+  auto prompts = [](const char* prompt) {
+    CompletionFields f;
+    Refusal r = parsed(parse_completion, std::string(R"({"prompt": )") + prompt + "}", f);
+    return r ? size_t{0} : f.prompts.size();
+  };
+  EXPECT_EQ(prompts(R"("x")"), 1u);
+  EXPECT_EQ(prompts(R"(["x", "y"])"), 2u);
+  EXPECT_EQ(prompts("[1, 2, 3]"), 1u);
+  EXPECT_EQ(prompts("[[1], [2, 3]]"), 2u);
+  for (const char* bad : {"[]", "[[]]", "[1, \"x\"]", "{}", "1", "[[1], [1.5]]", "[-1]", "[4e9]"})
+    EXPECT_EQ(prompts(bad), 0u) << bad;
+}
+
+TEST(Completion, ZeroTokensOnlyWithEcho) {
+  CompletionFields f;
+  EXPECT_TRUE(parsed(parse_completion, R"({"prompt": "x", "max_tokens": 0})", f));
+  CompletionFields g;
+  EXPECT_FALSE(parsed(parse_completion, R"({"prompt": "x", "max_tokens": 0, "echo": true})", g));
+  CompletionFields h;
+  EXPECT_FALSE(parsed(parse_completion, R"({"prompt": "x"})", h));
+  EXPECT_EQ(h.max_tokens, 16);
+}
+
+TEST(Error, IsOpenAIsObject) {
+  Result<json::value> v = parse_json(error_json({429, "a \"b\"\n", "", "queue_full"}));
+  ASSERT_TRUE(v);
+  const json::value& e = v->at("error");
+  EXPECT_EQ(e.at("message"), "a \"b\"\n");
+  EXPECT_EQ(e.at("type"), "rate_limit_error");
+  EXPECT_TRUE(e.at("param").is_null());
+  EXPECT_EQ(e.at("code"), "queue_full");
+}
+
+TEST(WriteJson, ReadsBack) {
+  std::string text = "\"\\ \n\t\r\x01 \x7f é 漢 \xF0\x9F\x98\x80", out;
+  append_json(out, text);
+  Result<json::value> v = parse_json(out);
+  ASSERT_TRUE(v) << out;
+  EXPECT_EQ(v->as_string(), text);
+}
+
+// The first vectors of the SipHash paper's reference: key 00..0f, message of n bytes 00, 01, ...
+TEST(Keys, HashIsSipHash24) {
+  std::array<uint64_t, 2> key{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+  std::string message;
+  EXPECT_EQ(keyed_hash(key, message), 0x726fdb47dd0e0e31u);
+  for (char c = 0; c < 15; ++c) message += c;
+  EXPECT_EQ(keyed_hash(key, message), 0xa129ca6149be45e5u);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,82 @@
+"""A sluice server for tests: started on a free port, stopped by SIGTERM. The binary is $SLUICE."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SLUICE = os.environ.get("SLUICE", str(ROOT / "build/release/sluice"))
+
+
+def model():
+    cache = os.environ.get("SLUICE_CACHE") or os.path.expanduser("~/.cache/sluice")
+    path = pathlib.Path(cache) / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    return str(path) if path.exists() else None
+
+
+class Server:
+    def __init__(self, *args, key=None):
+        command = [SLUICE, "serve", model(), "--port", "0", "--served-model-name", "test", *args]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.key = key
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            match = re.search(r"ready on (http://\S+)", line)
+            if match:
+                self.url = match[1]
+                break
+        else:
+            raise RuntimeError("the server did not start: " + "".join(self.lines))
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process.stderr.close()
+
+    def request(self, path, body=None, headers=None, method=None, timeout=30):
+        """(status, headers, parsed or plain body); errors are answers too."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers or {}, method=method)
+        if data is not None and not request.has_header("Content-type"):
+            request.add_header("Content-Type", "application/json")
+        if self.key and not request.has_header("Authorization"):
+            request.add_header("Authorization", "Bearer " + self.key)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                status, head, text = answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            status, head, text = error.code, error.headers, error.read()
+        try:
+            return status, head, json.loads(text)
+        except ValueError:
+            return status, head, text.decode()
+
+    def metric(self, name):
+        """The sum over a metric's series."""
+        text = self.request("/metrics")[2]
+        values = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", text, re.M)
+        return sum(map(float, values))
+
+    def until(self, condition, seconds=10):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return False

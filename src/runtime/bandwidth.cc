@@ -15,6 +15,7 @@ double measure_read_bandwidth(int threads) {
   constexpr size_t kBytes = size_t{1} << 30;
   constexpr size_t kStreams = 4,
                    kStride = 64;  // words read from a stream before the next one's turn
+  constexpr size_t kAhead = 256;  // words: enough lines in flight to fill the memory's queues
   constexpr int kPasses = 5;
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -35,7 +36,9 @@ double measure_read_bandwidth(int threads) {
       uint64_t sum = 0;
       for (size_t i = 0; i < stream; i += kStride) {
         for (size_t s = 0; s < kStreams; ++s) {
-          for (size_t k = 0; k < kStride; ++k) sum += mine[s * stream + i + k];
+          const uint64_t* at = mine + s * stream + i;
+          for (size_t k = 0; k < kStride; k += 8) __builtin_prefetch(at + kAhead + k);
+          for (size_t k = 0; k < kStride; ++k) sum += at[k];
         }
       }
       volatile uint64_t keep = sum;

@@ -102,7 +102,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
         deadline_(io_.context),
         wake_(io_.context),
         peer_(std::move(peer)) {}
-  ~Connection() { server_.leave(peer_); }
+  ~Connection() {
+    if (busy_) server_.busy.fetch_sub(1);
+    server_.leave(peer_);
+  }
 
   static asio::awaitable<void> serve(std::shared_ptr<Connection> self);
   void shut();  // the coroutine then ends by itself
@@ -128,7 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::flat_buffer buffer_;
   std::string peer_;
   std::shared_ptr<Responder> current_;
-  bool watching_ = false, idle_ = false;
+  bool watching_ = false, idle_ = false, busy_ = false;
 };
 
 void Connection::arm(milliseconds time) {
@@ -185,6 +188,7 @@ asio::awaitable<bool> Connection::exchange() {
     deadline_.cancel();
     server_.requests.fetch_add(1);
     server_.busy.fetch_add(1);
+    busy_ = true;
     current_ = responder;
     try {
       server_.options.on_request(std::move(request), responder);
@@ -195,6 +199,7 @@ asio::awaitable<bool> Connection::exchange() {
   }
   bool again = co_await reply(responder);
   current_.reset();
+  busy_ = false;
   server_.busy.fetch_sub(1);
   co_return again;
 }
@@ -315,13 +320,14 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
       server_.slow_readers.fetch_add(1);
       break;
     }
-    if (!out.empty()) {
-      arm(server_.options.limits.send);
-      co_await asio::async_write(socket_, asio::buffer(out),
-                                 asio::redirect_error(asio::use_awaitable, ec));
-      deadline_.cancel();
-      if (ec) break;
+    for (size_t sent = 0; sent < out.size() && !ec;) {
+      arm(server_.options.limits.send);  // for each piece that the client takes
+      auto rest = asio::buffer(out.data() + sent, out.size() - sent);
+      sent +=
+          co_await socket_.async_write_some(rest, asio::redirect_error(asio::use_awaitable, ec));
     }
+    deadline_.cancel();
+    if (ec) break;
     if (!socket_.is_open() || responder->closed()) break;
     if (p.done) {
       responder->close(true);
@@ -330,6 +336,7 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
     if (!out.empty()) continue;  // more may have come meanwhile
     wake_.expires_at(asio::steady_timer::time_point::max());
     co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+    ec.clear();  // woken
   }
   responder->close(false);
   co_return false;

@@ -12,6 +12,7 @@
 
 #include "backend/cpu/features.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/quantize.h"
 #include "tensor/formats/all.h"
 
@@ -116,7 +117,7 @@ void bench_matmul(benchmark::State& state, Format format, const Shape& shape, in
 // Every thread sums its share of the rotation in four streams.
 void bench_read(benchmark::State& state) {
   static const Buffer memory = [] {
-    Buffer b = allocate_huge(rotation_bytes());
+    Buffer b = allocate_pages(rotation_bytes());
     std::memset(b.data(), 1, b.bytes());
     return b;
   }();

@@ -21,8 +21,8 @@ class ThreadPool {
 
   int size() const { return num_threads_; }
 
-  // Binds the calling thread to worker 0's core. For a thread whose whole life is driving this pool:
-  // threads it starts later inherit the binding.
+  // Binds the calling thread to worker 0's core. For a thread whose whole life is driving this
+  // pool: threads it starts later inherit the binding.
   void pin_caller() { pin_to_core(0); }
 
   // f(worker) once on every worker, the caller included; returns when all are done.

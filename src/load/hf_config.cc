@@ -80,8 +80,8 @@ void read_scaling(HfRope& rope, Fields f, int context) {
   if (type.empty() || type == "default") return;
   rope.scaling = type;
   if (type != "linear" && type != "llama3" && type != "yarn") {
-    f.fail(strf("rope scaling %s is not supported: linear, llama3 and yarn are",
-                quote(type).c_str()));
+    f.fail(
+        strf("rope scaling %s is not supported: linear, llama3 and yarn are", quote(type).c_str()));
     return;
   }
   rope.factor = f.number("factor", 1, 1e6);

@@ -154,8 +154,7 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
   if (i != spec.size()) m.fail("invalid format specifier " + quote(spec));
 
   if (v.is(Kind::string)) {
-    if (style.type && style.type != 's')
-      m.fail("unknown format code for a string: " + quote(spec));
+    if (style.type && style.type != 's') m.fail("unknown format code for a string: " + quote(spec));
     Text t = v.text();
     if (style.precision >= 0) {
       t = t.slice(0, code_point_offset(t.view(), static_cast<size_t>(style.precision)));

@@ -43,8 +43,20 @@ def main():
     parser.add_argument("--input", type=int, default=512)
     parser.add_argument("--output", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-extra-buffers", action="store_true",
+                        help="keep llama.cpp from repacking (its AMX path dies where the kernel forbids AMX)")
     args = parser.parse_args()
     import llama_cpp
+    if args.no_extra_buffers:
+        module = llama_cpp.llama_cpp
+        defaults = module.llama_model_default_params
+
+        def without_extra_buffers():
+            params = defaults()
+            params.use_extra_bufts = False
+            return params
+
+        module.llama_model_default_params = without_extra_buffers
     llama = llama_cpp.Llama(args.model, n_ctx=args.input + args.output + 8, n_batch=512, n_threads=args.threads,
                             n_threads_batch=args.threads, verbose=False)
     rows = {"sluice": [], "llama.cpp": []}

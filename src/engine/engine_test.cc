@@ -32,7 +32,7 @@ class FakeExecutor final : public Executor {
   const StepResult& wait() override {
     EXPECT_FALSE(queue_.empty());
     std::unique_lock lock(mutex_);
-    opened_.wait(lock, [&] { return open_; });
+    opened_.wait(lock, [&] { return open_ || queue_.front().step < hold_from_; });
     result_ = std::move(queue_.front());
     queue_.pop_front();
     log += "W" + std::to_string(result_.step) + " ";
@@ -43,9 +43,11 @@ class FakeExecutor final : public Executor {
     return result_;
   }
 
-  void set_open(bool open) {
+  // Closed: results of steps from `hold_from` on are held back until it opens.
+  void set_open(bool open, uint64_t hold_from = 0) {
     std::lock_guard lock(mutex_);
     open_ = open;
+    hold_from_ = hold_from;
     opened_.notify_all();
   }
 
@@ -59,6 +61,7 @@ class FakeExecutor final : public Executor {
   std::mutex mutex_;
   std::condition_variable opened_;
   bool open_ = true;
+  uint64_t hold_from_ = 0;
 };
 
 SchedulerConfig config() {
@@ -216,11 +219,11 @@ TEST_P(EngineOn, RefusalsReachTheSinkAndHarmNobody) {
 }
 
 TEST_P(EngineOn, CancelWithAStepInFlightEndsOnceAndTheLateTokenIsDropped) {
+  executor.set_open(false, 3);  // two tokens come through; the third step stays in flight
   auto engine = start();
   auto record = std::make_shared<Record>(), next = std::make_shared<Record>();
   RequestId id = engine->submit(request(3, 50), record);
   ASSERT_TRUE(record->has_tokens(2));
-  executor.set_open(false);
   engine->cancel(id);
   engine->cancel(id);
   engine->submit(request(3, 2), next);

@@ -91,7 +91,6 @@ struct BatchView {
   std::span<const SliceView> slices;
   const int32_t* tables = nullptr;  // [slots, table_stride] block ids
   int64_t table_stride = 0;
-  std::span<const int32_t> out_rows;  // rows whose output is wanted, ascending
 };
 
 struct AttentionSpec {

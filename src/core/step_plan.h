@@ -24,11 +24,10 @@ using BlockId = int32_t;  // block 0 is the null block: never allocated, pads ta
 inline constexpr BlockId kNullBlock = 0;
 
 enum class Want : uint8_t {
-  none,    // K and V only: a prefill chunk that is not the last
-  last,    // sample after the last position
-  all,     // score every position against its successor (prompt logprobs), sample after the last
-  score,   // score every position, sample nothing: a chunk that is not the last
-  hidden,  // final hidden states (embeddings)
+  none,   // K and V only: a prefill chunk that is not the last
+  last,   // sample after the last position
+  all,    // score every position against its successor (prompt logprobs), sample after the last
+  score,  // score every position, sample nothing: a chunk that is not the last
 };
 
 // Opens or closes a row: once per admission, not per step.

@@ -39,7 +39,7 @@ std::vector<float> last_logits(Model& model, Backend& backend) {
   const int32_t table[1] = {1};
   const int32_t out_rows[1] = {kTokens - 1};
   const SliceView slices[1] = {{0, kTokens, 0, 0}};
-  BatchView batch{kTokens, 0, tokens, positions, slots, slices, table, 1, out_rows};
+  BatchView batch{kTokens, 0, tokens, positions, slots, slices, table, 1};
   model.reserve(backend, kTokens, 1);
   model.forward(backend, batch, kv);
   std::vector<float> logits(kVocab);

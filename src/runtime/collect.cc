@@ -24,9 +24,6 @@ class Collector::ToBox final : public Sink {
   std::shared_ptr<Mailbox<Delivery>> box_;
 };
 
-namespace {
-
-// Entries of one position follow each other: the token itself first.
 void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredToken>& out) {
   int32_t pos = -1;
   for (const TopLogprob& t : entries) {
@@ -38,8 +35,6 @@ void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredTok
     }
   }
 }
-
-}  // namespace
 
 Collector::Collector(Engine& engine, const Tokenizer* tokenizer)
     : engine_(engine), tokenizer_(tokenizer), box_(std::make_shared<Mailbox<Delivery>>()) {}

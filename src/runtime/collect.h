@@ -22,6 +22,9 @@ struct ScoredToken {
   std::vector<TopLogprob> top;
 };
 
+// An event's entries, grouped by position: the token itself comes first, the likely ones follow it.
+void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredToken>& out);
+
 struct ChoiceOutput {
   std::vector<Token> tokens;
   std::string text;

@@ -186,23 +186,6 @@ void Generation::take(Delivery& d) {
   on_event(d);
 }
 
-namespace {
-
-// Entries of one position follow each other: the token itself first.
-void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredToken>& out) {
-  int32_t pos = -1;
-  for (const TopLogprob& t : entries) {
-    if (t.pos != pos) {
-      out.push_back({t, {}});
-      pos = t.pos;
-    } else {
-      out.back().top.push_back(t);
-    }
-  }
-}
-
-}  // namespace
-
 void Generation::on_event(Delivery& d) {
   const Event& e = d.event;
   Choice& c = choices_[d.prompt * static_cast<size_t>(fields_.n) + e.choice];

@@ -45,11 +45,6 @@ struct Tensor {
     t.cols = num;
     return t;
   }
-  Tensor first_rows(int64_t num) const {
-    Tensor t = *this;
-    t.rows = num;
-    return t;
-  }
 };
 
 }  // namespace sluice

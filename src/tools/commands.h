@@ -21,6 +21,7 @@ struct SamplingOptions {
   std::vector<std::string> logit_bias;  // ID=BIAS
   int max_tokens = 256;
   int n = 1;
+  int priority = 0;  // under --order priority: lower runs first
   bool ignore_eos = false;
 };
 

@@ -68,6 +68,7 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
   r.sampling = spec;
   r.max_new = o.max_tokens;
   r.n = o.n;
+  r.priority = o.priority;
   return r;
 }
 
@@ -241,6 +242,7 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
   number("top_k", sampling.spec.top_k);
   number("seed", sampling.spec.seed);
   number("n", sampling.n);
+  number("priority", sampling.priority);
   if (!bad.empty()) {
     return Error{400, strf("%s is not a number of its kind: temperature and top_p may have "
                            "fractions, the others are whole",

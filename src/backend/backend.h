@@ -95,8 +95,9 @@ struct BatchView {
 
 struct AttentionSpec {
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  float scale = 1;  // applied to q·k
-  int window = 0;   // > 0: a query at position p sees positions > p - window
+  float scale = 1;    // applied to q·k
+  int window = 0;     // > 0: a query at position p sees positions > p - window
+  float softcap = 0;  // > 0: scaled scores become softcap * tanh(score / softcap)
 };
 
 // After the QKV matmul: per-head RMS norm of q and k (when the norms are set), rotary embedding of
@@ -108,6 +109,19 @@ struct QkvSpec {
   const float* q_norm = nullptr;   // [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 0;
+};
+
+// (x - mean) / sqrt(variance + eps) * weight + bias
+struct LayerNormSpec {
+  const float* weight = nullptr;  // [cols]
+  const float* bias = nullptr;    // [cols]
+  float eps = 0;
+};
+
+// What an MLP does to its inner activations.
+enum class Activation : uint8_t {
+  silu,       // x / (1 + e^-x)
+  gelu_tanh,  // GELU by its tanh approximation
 };
 
 struct BlockCopy {
@@ -158,14 +172,28 @@ class Backend {
   virtual void rope_table(float* cos_sin,
                           const RopeSpec& rope,
                           std::span<const int32_t> positions) = 0;
-  // out = x / rms(x) * weight. With `rows`, row i of out comes from row rows[i] of x.
+  // out = x / rms(x) * weight, and out may be x. With `rows`, row i of out comes from row rows[i]
+  // of x.
   virtual void rms_norm(
       const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows = nullptr) = 0;
   // x += delta, then out = norm of x
   virtual void add_rms_norm(
       const Act& out, Tensor x, Tensor delta, const float* weight, float eps) = 0;
+  // The same two with mean and bias.
+  virtual void layer_norm(const Act& out,
+                          Tensor x,
+                          const LayerNormSpec& norm,
+                          const int32_t* rows = nullptr) = 0;
+  virtual void add_layer_norm(const Act& out,
+                              Tensor x,
+                              Tensor delta,
+                              const LayerNormSpec& norm) = 0;
   // x += delta
   virtual void add(Tensor x, Tensor delta) = 0;
+  // x *= factor
+  virtual void scale(Tensor x, float factor) = 0;
+  // x = cap * tanh(x / cap)
+  virtual void softcap(Tensor x, float cap) = 0;
   // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
   virtual void matmul(Tensor out, const Act& x, const Weight& w) = 0;
   // qkv [n, (heads + 2 kv_heads) * head_dim]
@@ -173,8 +201,10 @@ class Backend {
   // out [n, heads * head_dim]; q is the first columns of qkv
   virtual void attention(
       const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) = 0;
-  // gate_up [n, 2 f]: out [n, f] = silu(gate) * up
-  virtual void swiglu(const Act& out, Tensor gate_up) = 0;
+  // out [n, f] = activation(x [n, f])
+  virtual void activate(const Act& out, Tensor x, Activation activation) = 0;
+  // gate_up [n, 2 f]: out [n, f] = activation(gate) * up
+  virtual void activate_gated(const Act& out, Tensor gate_up, Activation activation) = 0;
   // Whole blocks of every layer's k and v.
   virtual void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) = 0;
   // Host work spread over the device's threads (sampling): f(index) for index in [0, n).

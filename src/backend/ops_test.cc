@@ -114,19 +114,109 @@ TEST_P(CpuOps, Add) {
   expect_same_rows(x, x2, 70);
 }
 
-TEST_P(CpuOps, Swiglu) {
-  for (int64_t f : {1, 31, 32, 96, 1536}) {
-    for (int64_t rows : {1, 40}) {
-      Matrix x = Matrix::random(rows, 2 * f, 1, 4), got(rows, f, 2), want(rows, f);
-      x.row(0)[0] = -120;
-      cpu_->swiglu(got.act(), x);
-      ref_->swiglu(want.act(), x);
-      expect_near(got, want, 2e-6, "swiglu");
-      if (f % kActBlock != 0) continue;
-      Quantized q(rows, f);
-      cpu_->swiglu({{}, q.view}, x);
-      expect_quantized(q, want);
+TEST_P(CpuOps, RmsNormInPlace) {
+  Matrix x = Matrix::random(40, 333, 1), w = Matrix::random(1, 333, 2), want(40, 333);
+  cpu_->rms_norm(want.act(), x, w.row(0), 1e-5F);
+  cpu_->rms_norm(x.act(), x, w.row(0), 1e-5F);
+  expect_same_rows(x, want, 40);
+}
+
+TEST_P(CpuOps, LayerNorm) {
+  for (int64_t cols : {1, 15, 64, 100, 577, 2048}) {
+    for (int64_t rows : {1, 2, 33}) {
+      Matrix x = Matrix::random(rows, cols, 1), w = Matrix::random(2, cols, 2);
+      for (int64_t c = 0; c < cols; ++c) x.row(0)[c] += 3;  // far from zero mean
+      LayerNormSpec norm{w.row(0), w.row(1), 1e-5F};
+      Matrix got(rows, cols, 5), want(rows, cols);
+      cpu_->layer_norm(got.act(), x, norm);
+      ref_->layer_norm(want.act(), x, norm);
+      expect_near(got, want, 4e-6, "layer_norm");
+      EXPECT_TRUE(std::isnan(got.row(0)[cols])) << "wrote beyond the row";
+      Matrix one(1, cols);
+      cpu_->layer_norm(one.act(), x, norm);
+      expect_same_rows(one, got, 1);
     }
+  }
+}
+
+TEST_P(CpuOps, LayerNormOfChosenRowsQuantises) {
+  Matrix x = Matrix::random(9, 96, 1), w = Matrix::random(2, 96, 2);
+  LayerNormSpec norm{w.row(0), w.row(1), 1e-5F};
+  Matrix got(3, 96), want(3, 96);
+  int32_t rows[] = {0, 4, 8};
+  Quantized q(3, 96);
+  cpu_->layer_norm({got, q.view}, x, norm, rows);
+  ref_->layer_norm(want.act(), x, norm, rows);
+  expect_near(got, want, 4e-6, "rows");
+  expect_quantized(q, got);
+}
+
+TEST_P(CpuOps, AddLayerNorm) {
+  for (int64_t cols : {7, 64, 200, 896}) {
+    Matrix x = Matrix::random(50, cols, 1), x2 = x, d = Matrix::random(50, cols, 2);
+    Matrix w = Matrix::random(2, cols, 3), got(50, cols), want(50, cols);
+    LayerNormSpec norm{w.row(0), w.row(1), 1e-6F};
+    cpu_->add_layer_norm(got.act(), x, d, norm);
+    ref_->add_layer_norm(want.act(), x2, d, norm);
+    expect_near(got, want, 4e-6, "norm");
+    expect_same_rows(x, x2, 50);
+  }
+}
+
+TEST_P(CpuOps, Scale) {
+  Matrix x = Matrix::random(70, 333, 1), x2 = x;
+  cpu_->scale(x, 7.3F);
+  ref_->scale(x2, 7.3F);
+  expect_same_rows(x, x2, 70);
+}
+
+TEST_P(CpuOps, Softcap) {
+  for (int64_t cols : {1, 15, 333, 9001}) {
+    for (int64_t rows : {1, 7}) {
+      Matrix x = Matrix::random(rows, cols, 1, 20), x2 = x;
+      cpu_->softcap(x, 30);
+      ref_->softcap(x2, 30);
+      expect_near(x, x2, 1e-6, "softcap");
+      EXPECT_TRUE(std::isnan(x.row(0)[cols])) << "wrote beyond the row";
+    }
+  }
+}
+
+TEST_P(CpuOps, Activations) {
+  for (Activation a : {Activation::silu, Activation::gelu_tanh}) {
+    for (int64_t f : {1, 31, 32, 96, 1536}) {
+      for (int64_t rows : {1, 40}) {
+        SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(a) << " f " << f);
+        Matrix x = Matrix::random(rows, 2 * f, 1, 4), got(rows, f, 2), want(rows, f);
+        x.row(0)[0] = -120;
+        cpu_->activate_gated(got.act(), x, a);
+        ref_->activate_gated(want.act(), x, a);
+        expect_near(got, want, 2e-6, "gated");
+        Tensor plain = Tensor(x).columns(0, f);
+        Matrix got_plain(rows, f, 2), want_plain(rows, f);
+        cpu_->activate(got_plain.act(), plain, a);
+        ref_->activate(want_plain.act(), plain, a);
+        expect_near(got_plain, want_plain, 2e-6, "plain");
+        EXPECT_TRUE(std::isnan(got_plain.row(0)[f])) << "wrote beyond the row";
+        if (f % kActBlock != 0) continue;
+        Quantized q(rows, f), q_plain(rows, f);
+        cpu_->activate_gated({{}, q.view}, x, a);
+        expect_quantized(q, want);
+        cpu_->activate({{}, q_plain.view}, plain, a);
+        expect_quantized(q_plain, want_plain);
+      }
+    }
+  }
+}
+
+TEST_P(CpuOps, ActivationsAtTheEnds) {
+  for (Activation a : {Activation::silu, Activation::gelu_tanh}) {
+    float ends[] = {-1e30F, -200, -20, -0.0F, 0, 20, 200, 1e30F};
+    float want[] = {0, 0, 0, 0, 0, 20, 200, 1e30F};
+    Tensor x{ends, DType::f32, 1, 8, 8};
+    Matrix got(1, 8);
+    cpu_->activate(got.act(), x, a);
+    for (int i = 0; i < 8; ++i) ASSERT_NEAR(got.row(0)[i], want[i], 1e-6F + 1e-7F * want[i]) << i;
   }
 }
 

@@ -20,9 +20,11 @@ struct CacheShape {
   DType type = DType::f16;
   int block_size = 16;
   int num_slots = 1, max_positions = 256;
+  float softcap = 0;
 
   AttentionSpec attention() const {
-    return {num_heads, num_kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), window};
+    float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+    return {num_heads, num_kv_heads, head_dim, scale, window, softcap};
   }
   int64_t qkv_cols() const { return int64_t{num_heads + 2 * num_kv_heads} * head_dim; }
   int64_t out_cols() const { return int64_t{num_heads} * head_dim; }

@@ -169,7 +169,7 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
     be.matmul(s.delta, s.attended, w.o);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
     project(be, s.gate_up, s.normed, w.gate_up);
-    be.swiglu(s.gated, s.gate_up);
+    be.activate_gated(s.gated, s.gate_up, Activation::silu);
     be.matmul(s.delta, s.gated, w.down);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);

@@ -149,6 +149,7 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
   job.pos = slice.pos + task.first_query;
   job.scale = step.spec.scale;
   job.window = step.spec.window;
+  job.softcap = step.spec.softcap;
   job.kv = step.kv;
   job.kv_head = task.kv_head;
   job.table = step.batch.tables + slice.slot * step.batch.table_stride;

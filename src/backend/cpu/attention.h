@@ -32,6 +32,7 @@ struct AttendJob {
   int64_t pos = 0;  // of the first query
   float scale = 1;
   int window = 0;
+  float softcap = 0;
   KvLayer kv;
   int kv_head = 0;
   const int32_t* table = nullptr;

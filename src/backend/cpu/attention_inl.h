@@ -114,7 +114,7 @@ struct Attention {
   }
 
   // Scores to weights relative to the row's own maximum in this tile.
-  static void soften(float* s, int lo, int hi, float* m, float* l) {
+  static void soften(float* s, int lo, int hi, float softcap, float* m, float* l) {
     const F none = V::set(kNone);
     if (lo >= hi) {
       *m = kNone;
@@ -124,6 +124,10 @@ struct Attention {
     }
     F x[4];
     for (int i = 0; i < 4; ++i) x[i] = V::load(s + 16 * i);
+    if (softcap > 0) {
+      const F cap = V::set(softcap), inverse = V::set(1.0F / softcap);
+      for (int i = 0; i < 4; ++i) x[i] = vector_softcap<V>(x[i], cap, inverse);
+    }
     if (lo > 0 || hi < kTile) {
       for (int i = 0; i < 4; ++i) x[i] = V::in_range(x[i], lo - 16 * i, hi - 16 * i, none);
     }
@@ -297,9 +301,12 @@ struct Attention {
     }
   }
 
-  static void soften_tile(const AttendScratch& s, const TileRows& rows, Sums& part) {
+  static void soften_tile(const AttendJob& job,
+                          const AttendScratch& s,
+                          const TileRows& rows,
+                          Sums& part) {
     for (int r = 0; r < rows.num; ++r) {
-      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], &part.m[r], &part.l[r]);
+      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], job.softcap, &part.m[r], &part.l[r]);
     }
   }
 
@@ -405,7 +412,7 @@ struct Attention {
     if (!copy) {
       TileView<T> tile = direct_view<T>(job, base, lo, hi);
       score_tile(job, s, tile, rows);
-      soften_tile(s, rows, part);
+      soften_tile(job, s, rows, part);
       merge_sums(sums, part, rows.num, f);
       output_tile(job, s, tile, rows, f);
       return;
@@ -413,7 +420,7 @@ struct Attention {
     TileView<float> tile = copied_view(job, s.tile);
     copy_keys<T>(job, base, lo, hi, s.tile);
     score_tile(job, s, tile, rows);
-    soften_tile(s, rows, part);
+    soften_tile(job, s, rows, part);
     merge_sums(sums, part, rows.num, f);
     copy_values<T>(job, base, lo, hi, s.tile);
     output_tile(job, s, tile, rows, f);

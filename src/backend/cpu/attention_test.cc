@@ -130,7 +130,7 @@ TEST(CpuAttention, WideGroupsAreSplit) {
 
 TEST(CpuAttention, BitsDoNotDependOnChunks) {
   for (int group : {1, 2, 3, 4, 7, 8}) {
-    for (int dim : {64, 72, 128}) {
+    for (int dim : {64, 72, 128, 256}) {
       SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
       CacheShape shape{group, 1, dim, 0, DType::f16, 16, 1, 141};
       std::vector<float> one_by_one = run_chunks(shape, 1, {1});
@@ -181,6 +181,27 @@ TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
         run.step({{0, pos, 1}});
       }
       expect_same_bits(want, run.result(), "after dropping blocks");
+    }
+  }
+}
+
+// Scores of up to about 4 against a cap of 1.5: the cap bites, in both ways of reading a tile, with
+// a window and across spans.
+TEST(CpuAttention, SoftcapIsWhatTheOracleSaysWhateverTheChunks) {
+  for (int dim : {72, 256}) {
+    for (int window : {0, 100}) {
+      SCOPED_TRACE(testing::Message() << "dim " << dim << " window " << window);
+      CacheShape shape{4, 2, dim, window, DType::f16, 16, 1, 1100};
+      shape.softcap = 1.5F;
+      Replay run(shape, 2);
+      run.step({{0, 0, 1090}});
+      for (int pos = 1090; pos < 1100; ++pos) run.step({{0, pos, 1}});
+      for (int pos : {0, 60, 700, 1090}) run.expect_like_ref(0, pos, 10);
+      expect_same_bits(run.result(), run_chunks(shape, 1, {1100}), "whole");
+      expect_same_bits(run.result(), run_chunks(shape, 3, {301, 1, 2, 400, 1}), "chunks");
+      CacheShape plain = shape;
+      plain.softcap = 0;
+      EXPECT_NE(run.result(), run_chunks(plain, 1, {1100})) << "the cap does nothing";
     }
   }
 }

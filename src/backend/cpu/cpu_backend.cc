@@ -80,7 +80,20 @@ class CpuBackend final : public Backend {
     rows_.add_rms_norm(out, x, delta, weight, eps);
   }
 
+  void layer_norm(const Act& out,
+                  Tensor x,
+                  const LayerNormSpec& norm,
+                  const int32_t* rows) override {
+    rows_.layer_norm(out, x, norm, rows);
+  }
+
+  void add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& norm) override {
+    rows_.add_layer_norm(out, x, delta, norm);
+  }
+
   void add(Tensor x, Tensor delta) override { rows_.add(x, delta); }
+  void scale(Tensor x, float factor) override { rows_.scale(x, factor); }
+  void softcap(Tensor x, float cap) override { rows_.softcap(x, cap); }
 
   void matmul(Tensor out, const Act& x, const Weight& w) override {
     sluice::matmul(pool_, out, x, packed(w));
@@ -98,7 +111,13 @@ class CpuBackend final : public Backend {
     attention_.run(out, q, spec, batch, kv);
   }
 
-  void swiglu(const Act& out, Tensor gate_up) override { rows_.swiglu(out, gate_up); }
+  void activate(const Act& out, Tensor x, Activation activation) override {
+    rows_.activate(out, x, activation);
+  }
+
+  void activate_gated(const Act& out, Tensor gate_up, Activation activation) override {
+    rows_.activate_gated(out, gate_up, activation);
+  }
 
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override {
     rows_.copy_blocks(layers, copies);

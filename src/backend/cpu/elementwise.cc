@@ -103,6 +103,24 @@ void CpuElementwise::add_rms_norm(
   });
 }
 
+void CpuElementwise::layer_norm(const Act& out,
+                                Tensor x,
+                                const LayerNormSpec& norm,
+                                const int32_t* rows) {
+  fill_rows(out, x.cols, 0.18 * static_cast<double>(x.cols), [&](int64_t r, float* y) {
+    kernels_.layer_norm(x.row(rows ? rows[r] : r), norm, x.cols, y);
+  });
+}
+
+void CpuElementwise::add_layer_norm(const Act& out,
+                                    Tensor x,
+                                    Tensor delta,
+                                    const LayerNormSpec& norm) {
+  fill_rows(out, x.cols, 0.2 * static_cast<double>(x.cols), [&](int64_t r, float* y) {
+    kernels_.add_layer_norm(x.row(r), delta.row(r), norm, x.cols, y);
+  });
+}
+
 void CpuElementwise::add(Tensor x, Tensor delta) {
   double ns = 0.08 * static_cast<double>(x.cols);
   for_ranges(pool_, x.rows, ns, [&](int64_t begin, int64_t end, int) {
@@ -110,10 +128,35 @@ void CpuElementwise::add(Tensor x, Tensor delta) {
   });
 }
 
-void CpuElementwise::swiglu(const Act& out, Tensor gate_up) {
+void CpuElementwise::scale(Tensor x, float factor) {
+  double ns = 0.06 * static_cast<double>(x.cols);
+  for_ranges(pool_, x.rows, ns, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) kernels_.scale(x.row(r), factor, x.cols);
+  });
+}
+
+// Logits: few rows, each as long as the vocabulary, so rows are cut too.
+void CpuElementwise::softcap(Tensor x, float cap) {
+  constexpr int64_t kPiece = 4096;
+  int64_t pieces = (x.cols + kPiece - 1) / kPiece;
+  for_ranges(pool_, x.rows * pieces, 0.5 * kPiece, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t at = i % pieces * kPiece;
+      kernels_.softcap(x.row(i / pieces) + at, cap, std::min(kPiece, x.cols - at));
+    }
+  });
+}
+
+void CpuElementwise::activate(const Act& out, Tensor x, Activation activation) {
+  fill_rows(out, x.cols, 0.3 * static_cast<double>(x.cols), [&](int64_t r, float* y) {
+    kernels_.activate(activation, x.row(r), nullptr, x.cols, y);
+  });
+}
+
+void CpuElementwise::activate_gated(const Act& out, Tensor gate_up, Activation activation) {
   int64_t f = gate_up.cols / 2;
   fill_rows(out, f, 0.3 * static_cast<double>(f), [&](int64_t r, float* y) {
-    kernels_.swiglu(gate_up.row(r), gate_up.row(r) + f, f, y);
+    kernels_.activate(activation, gate_up.row(r), gate_up.row(r) + f, f, y);
   });
 }
 

@@ -36,9 +36,14 @@ class CpuElementwise {
   void rope_table(float* cos_sin, const RopeSpec& rope, std::span<const int32_t> positions);
   void rms_norm(const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows);
   void add_rms_norm(const Act& out, Tensor x, Tensor delta, const float* weight, float eps);
+  void layer_norm(const Act& out, Tensor x, const LayerNormSpec& norm, const int32_t* rows);
+  void add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& norm);
   void add(Tensor x, Tensor delta);
+  void scale(Tensor x, float factor);
+  void softcap(Tensor x, float cap);
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv);
-  void swiglu(const Act& out, Tensor gate_up);
+  void activate(const Act& out, Tensor x, Activation activation);
+  void activate_gated(const Act& out, Tensor gate_up, Activation activation);
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies);
 
  private:

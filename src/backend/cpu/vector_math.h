@@ -12,16 +12,25 @@ namespace sluice {
 
 struct VectorKernels {
   const char* isa;
-  // out [n] = x / rms(x) * weight
+  // out [n] = x / rms(x) * weight; out may be x
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // x += delta, then the same; out may not be x
   void (*add_rms_norm)(
       float* x, const float* delta, const float* weight, int64_t n, float eps, float* out);
+  void (*layer_norm)(const float* x, const LayerNormSpec& norm, int64_t n, float* out);
+  // x += delta, then the same; out may not be x
+  void (*add_layer_norm)(
+      float* x, const float* delta, const LayerNormSpec& norm, int64_t n, float* out);
   // x += delta
   void (*add)(float* x, const float* delta, int64_t n);
-  // out = silu(gate) * up
-  void (*swiglu)(const float* gate, const float* up, int64_t n, float* out);
+  // x *= factor
+  void (*scale)(float* x, float factor, int64_t n);
+  // x = cap * tanh(x / cap)
+  void (*softcap)(float* x, float cap, int64_t n);
+  // out = activation(x), times up where that is not null
+  void (*activate)(Activation activation, const float* x, const float* up, int64_t n, float* out);
   void (*exp)(const float* x, int64_t n, float* out);
+  void (*tanh)(const float* x, int64_t n, float* out);
   // Rounds to f16, beyond its range to its largest value.
   void (*to_half)(const float* x, int64_t n, uint16_t* out);
   void (*attend)(const AttendJob& job, const AttendScratch& scratch);

@@ -11,8 +11,22 @@ template <typename V>
 constexpr VectorKernels vector_kernels_of() {
   using E = Elementwise<V>;
   using A = Attention<V>;
-  return {V::kName, E::rms_norm, E::add_rms_norm, E::add,        E::swiglu,
-          E::exp,   E::to_half,  A::attend,       A::merge_spans};
+  VectorKernels k{};
+  k.isa = V::kName;
+  k.rms_norm = E::rms_norm;
+  k.add_rms_norm = E::add_rms_norm;
+  k.layer_norm = E::layer_norm;
+  k.add_layer_norm = E::add_layer_norm;
+  k.add = E::add;
+  k.scale = E::scale;
+  k.softcap = E::softcap;
+  k.activate = E::activate;
+  k.exp = E::exp;
+  k.tanh = E::tanh;
+  k.to_half = E::to_half;
+  k.attend = A::attend;
+  k.merge_spans = A::merge_spans;
+  return k;
 }
 
 }  // namespace sluice

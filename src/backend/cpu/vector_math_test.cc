@@ -64,6 +64,35 @@ TEST(VectorMath, ExpAtTheEnds) {
   }
 }
 
+TEST(VectorMath, TanhIsWithinTwoUlpAndOdd) {
+  for (const VectorKernels* k : tables()) {
+    std::vector<float> x;
+    for (float v = -12; v < 12; v += 0.00037F) x.push_back(v);
+    for (float v = 1e-30F; v < 0.1F; v *= 1.0137F) x.push_back(v);
+    std::vector<float> y(x.size()), minus = x, z(x.size());
+    for (float& v : minus) v = -v;
+    k->tanh(x.data(), static_cast<int64_t>(x.size()), y.data());
+    k->tanh(minus.data(), static_cast<int64_t>(x.size()), z.data());
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      double want = std::tanh(static_cast<double>(x[i]));
+      worst = std::max(worst, ulp_error(std::fabs(y[i]), std::fabs(want)));
+      ASSERT_EQ(y[i], -z[i]) << k->isa << " " << x[i];
+    }
+    EXPECT_LT(worst, 2.0) << k->isa;
+  }
+}
+
+TEST(VectorMath, TanhAtTheEnds) {
+  for (const VectorKernels* k : tables()) {
+    float x[] = {-INFINITY, -1e30F, 0, 1e30F, INFINITY, NAN}, y[6];
+    k->tanh(x, 6, y);
+    float want[] = {-1, -1, 0, 1, 1};
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(y[i], want[i]) << k->isa << " " << x[i];
+    EXPECT_TRUE(std::isnan(y[5])) << k->isa;
+  }
+}
+
 TEST(VectorMath, HalfRoundsAndSaturates) {
   for (const VectorKernels* k : tables()) {
     for (int n : {1, 15, 16, 17, 333}) {
@@ -89,10 +118,16 @@ TEST(VectorMath, VectorIsasAgree) {
     auto size = static_cast<size_t>(n);
     std::vector<float> x = random_floats(n, 1), w = random_floats(n, 2), first;
     for (size_t t = 1; t < all.size(); ++t) {
-      std::vector<float> y(3 * size), sum = x;
-      all[t]->rms_norm(x.data(), w.data(), n, 1e-5F, y.data());
-      all[t]->swiglu(x.data(), w.data(), n, y.data() + n);
-      all[t]->add_rms_norm(sum.data(), w.data(), w.data(), n, 1e-5F, y.data() + 2 * n);
+      std::vector<float> y(7 * size), sum = x;
+      LayerNormSpec norm{w.data(), w.data(), 1e-5F};
+      float* out = y.data();
+      all[t]->rms_norm(x.data(), w.data(), n, 1e-5F, out);
+      all[t]->add_rms_norm(sum.data(), w.data(), w.data(), n, 1e-5F, out += n);
+      all[t]->activate(Activation::silu, x.data(), w.data(), n, out += n);
+      all[t]->activate(Activation::gelu_tanh, x.data(), nullptr, n, out += n);
+      all[t]->layer_norm(x.data(), norm, n, out += n);
+      all[t]->add_layer_norm(sum.data(), w.data(), norm, n, out += n);
+      all[t]->tanh(x.data(), n, out += n);
       if (t == 1) first = y;
       for (size_t i = 0; i < y.size(); ++i) {
         ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(first[i]))

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numbers>
 
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -78,6 +79,22 @@ void norm(const float* x, const float* weight, int64_t n, float eps, float* out)
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i] * inv * weight[i]);
 }
 
+void norm_with_mean(const float* x, const LayerNormSpec& norm, int64_t n, float* out) {
+  double mean = 0, variance = 0;
+  for (int64_t i = 0; i < n; ++i) mean += x[i];
+  mean /= static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) variance += (x[i] - mean) * (x[i] - mean);
+  double inv = 1 / std::sqrt(variance / static_cast<double>(n) + norm.eps);
+  for (int64_t i = 0; i < n; ++i)
+    out[i] = static_cast<float>((x[i] - mean) * inv * norm.weight[i] + norm.bias[i]);
+}
+
+double activated(double x, Activation activation) {
+  if (activation == Activation::silu) return x / (1 + std::exp(-x));
+  double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return 0.5 * x * (1 + std::tanh(inner));
+}
+
 // x [head_dim]; cos_sin [dims]
 void rotate(float* x, const RopeSpec& rope, const float* cos_sin) {
   int half = rope.dims / 2;
@@ -128,7 +145,7 @@ void store_kv(void* data, DType type, int64_t at, float x) {
 // q, out [head_dim]; sees positions [begin, end)
 void attend(const float* q,
             float* out,
-            float scale,
+            const AttentionSpec& spec,
             int kv_head,
             const KvLayer& kv,
             const BatchView& batch,
@@ -143,8 +160,10 @@ void attend(const float* q,
     for (int d = 0; d < kv.head_dim; ++d) {
       s += static_cast<double>(q[d]) * load_kv(kv.k, kv.type, at.k(kv_head, d));
     }
-    p[static_cast<size_t>(pos - begin)] = s * scale;
-    top = std::max(top, s * scale);
+    s *= spec.scale;
+    if (spec.softcap > 0) s = spec.softcap * std::tanh(s / spec.softcap);
+    p[static_cast<size_t>(pos - begin)] = s;
+    top = std::max(top, s);
   }
   double sum = 0;
   for (double& x : p) sum += x = std::exp(x - top);
@@ -224,9 +243,40 @@ void RefBackend::add_rms_norm(
   rms_norm(out, x, weight, eps);
 }
 
+void RefBackend::layer_norm(const Act& out,
+                            Tensor x,
+                            const LayerNormSpec& norm,
+                            const int32_t* rows) {
+  std::vector<float> y(static_cast<size_t>(x.cols));
+  int64_t n = out.f.data ? out.f.rows : out.q.rows;
+  for (int64_t r = 0; r < n; ++r) {
+    norm_with_mean(x.row(rows ? rows[r] : r), norm, x.cols, y.data());
+    store(out, r, y);
+  }
+}
+
+void RefBackend::add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& norm) {
+  add(x, delta);
+  layer_norm(out, x, norm);
+}
+
 void RefBackend::add(Tensor x, Tensor delta) {
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t i = 0; i < x.cols; ++i) x.row(r)[i] += delta.row(r)[i];
+  }
+}
+
+void RefBackend::scale(Tensor x, float factor) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t i = 0; i < x.cols; ++i) x.row(r)[i] *= factor;
+  }
+}
+
+void RefBackend::softcap(Tensor x, float cap) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t i = 0; i < x.cols; ++i) {
+      x.row(r)[i] = static_cast<float>(cap * std::tanh(static_cast<double>(x.row(r)[i]) / cap));
+    }
   }
 }
 
@@ -274,23 +324,30 @@ void RefBackend::attention(
       int64_t pos = s.pos + i;
       int64_t begin = spec.window > 0 ? std::max<int64_t>(0, pos - spec.window + 1) : 0;
       for (int h = 0; h < spec.num_heads; ++h) {
-        attend(q.row(s.row + i) + h * spec.head_dim, y.data() + h * spec.head_dim, spec.scale,
-               h / group, kv, batch, s.slot, begin, pos + 1);
+        attend(q.row(s.row + i) + h * spec.head_dim, y.data() + h * spec.head_dim, spec, h / group,
+               kv, batch, s.slot, begin, pos + 1);
       }
       store(out, s.row + i, y);
     }
   }
 }
 
-void RefBackend::swiglu(const Act& out, Tensor gate_up) {
+void RefBackend::activate(const Act& out, Tensor x, Activation activation) {
+  std::vector<float> y(static_cast<size_t>(x.cols));
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t i = 0; i < x.cols; ++i)
+      y[static_cast<size_t>(i)] = static_cast<float>(activated(x.row(r)[i], activation));
+    store(out, r, y);
+  }
+}
+
+void RefBackend::activate_gated(const Act& out, Tensor gate_up, Activation activation) {
   int64_t f = gate_up.cols / 2;
   std::vector<float> y(static_cast<size_t>(f));
   for (int64_t r = 0; r < gate_up.rows; ++r) {
     const float* gate = gate_up.row(r);
-    for (int64_t i = 0; i < f; ++i) {
-      double g = gate[i];
-      y[static_cast<size_t>(i)] = static_cast<float>(g / (1 + std::exp(-g)) * gate[f + i]);
-    }
+    for (int64_t i = 0; i < f; ++i)
+      y[static_cast<size_t>(i)] = static_cast<float>(activated(gate[i], activation) * gate[f + i]);
     store(out, r, y);
   }
 }

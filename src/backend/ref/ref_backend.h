@@ -28,7 +28,14 @@ class RefBackend final : public Backend {
                 const int32_t* rows = nullptr) override;
   void add_rms_norm(
       const Act& out, Tensor x, Tensor delta, const float* weight, float eps) override;
+  void layer_norm(const Act& out,
+                  Tensor x,
+                  const LayerNormSpec& norm,
+                  const int32_t* rows = nullptr) override;
+  void add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& norm) override;
   void add(Tensor x, Tensor delta) override;
+  void scale(Tensor x, float factor) override;
+  void softcap(Tensor x, float cap) override;
   void matmul(Tensor out, const Act& x, const Weight& w) override;
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override;
   void attention(const Act& out,
@@ -36,7 +43,8 @@ class RefBackend final : public Backend {
                  const AttentionSpec& spec,
                  const BatchView& batch,
                  KvLayer kv) override;
-  void swiglu(const Act& out, Tensor gate_up) override;
+  void activate(const Act& out, Tensor x, Activation activation) override;
+  void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override;
   void parallel(int n, void (*f)(void* ctx, int index), void* ctx) override;
 };

@@ -20,6 +20,7 @@ class BlockPool {
   int num_free() const { return static_cast<int>(free_.size()); }
   int num_cached() const { return num_cached_; }
   int refs(BlockId b) const { return nodes_[static_cast<size_t>(b)].refs; }
+  bool cached(BlockId b) const { return nodes_[static_cast<size_t>(b)].cached; }
 
   // A block with one reference, or kNullBlock when none is available. When an idle cached block had
   // to be taken, `evicted` is set to it (the prefix index must forget it).

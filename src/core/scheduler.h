@@ -55,6 +55,9 @@ struct BlockCounts {
   bool conserved() const { return free + cached + owned + pending == total; }
 };
 
+// What a block is to somebody who looks on; shared: held by several sequences.
+enum class BlockUse : uint8_t { free, cached, owned, shared, pending };
+
 struct SchedulerStats {
   int num_waiting = 0, num_running = 0, num_in_flight = 0;
   int available_blocks = 0, total_blocks = 0;
@@ -82,6 +85,8 @@ class Scheduler {
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
+  // out[b - 1] is block b's, for as many as there is room. Walks the pool, allocates nothing.
+  void block_uses(std::span<BlockUse> out) const;
   // The most tokens a plan may hold: what executors size their workspace by.
   int max_step_tokens() const;
 

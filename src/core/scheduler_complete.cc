@@ -248,6 +248,23 @@ SchedulerStats Scheduler::stats() const {
   return st;
 }
 
+void Scheduler::block_uses(std::span<BlockUse> out) const {
+  auto num = std::min(out.size(), static_cast<size_t>(pool_.total()));
+  for (size_t k = 0; k < num; ++k) {
+    auto b = static_cast<BlockId>(k + 1);
+    int refs = pool_.refs(b);
+    BlockUse idle = pool_.cached(b) ? BlockUse::cached : BlockUse::free;
+    out[k] = refs == 0 ? idle : refs == 1 ? BlockUse::owned : BlockUse::shared;
+  }
+  // A sequence that left while a step in flight still names its blocks holds them no longer. (One
+  // that two such sequences shared stays "shared" until the step completes.)
+  for (const PendingBlock& p : pending_) {
+    auto k = static_cast<size_t>(p.block - 1);
+    if (k < num && pool_.refs(p.block) <= 2)
+      out[k] = out[k] == BlockUse::shared ? BlockUse::owned : BlockUse::pending;
+  }
+}
+
 BlockCounts Scheduler::count_blocks() const {
   BlockCounts c;
   c.total = pool_.total();

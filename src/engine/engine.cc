@@ -42,7 +42,7 @@ void Engine::thread_main() {
     for (Message& m : messages_) take(m);
     if (stopping_ && !loop_.busy()) return deliver();
     StepReport report = loop_.iterate(events_);
-    if (options_.observer) options_.observer(report, loop_.last_plan(), events_);
+    if (options_.observer) options_.observer(report, loop_.last_plan(), events_, scheduler_);
     deliver();
   }
 }
@@ -57,7 +57,7 @@ void Engine::take(Message& message) {
     sinks_[id] = std::move(s->sink);
   } else if (auto* c = std::get_if<Cancellation>(&message)) {
     scheduler_.cancel(c->id, clock_.now(), events_);
-  } else {
+  } else if (std::holds_alternative<Stop>(message)) {
     stopping_ = true;
     std::vector<RequestId> ids;
     for (const auto& [id, sink] : sinks_) ids.push_back(id);

@@ -33,8 +33,7 @@ class Engine {
  public:
   struct Options {
     Pipeline pipeline = Pipeline::overlap;
-    std::function<void(const StepReport&, const StepPlan&, const Events&)>
-        observer;  // engine thread
+    StepObserver observer;
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);
@@ -43,6 +42,8 @@ class Engine {
   // From any thread. Fills in id and arrival. The sink stays until its last event or refusal.
   RequestId submit(Request request, std::shared_ptr<Sink> sink);
   void cancel(RequestId id);
+  // Has the observer called soon, even when nothing runs.
+  void poke() { inbox_.push(Poke{}); }
   const SchedulerConfig& config() const { return config_; }
 
  private:
@@ -53,8 +54,9 @@ class Engine {
   struct Cancellation {
     RequestId id;
   };
+  struct Poke {};
   struct Stop {};
-  using Message = std::variant<Submission, Cancellation, Stop>;
+  using Message = std::variant<Submission, Cancellation, Poke, Stop>;
 
   void thread_main();
   void take(Message& message);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/clock.h"
 #include "core/executor.h"
@@ -28,6 +29,10 @@ struct StepReport {
   SchedulerStats stats;
   Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
 };
+
+// Called on the engine thread after each iteration; must not block. All belongs to the call.
+using StepObserver =
+    std::function<void(const StepReport&, const StepPlan&, const Events&, const Scheduler&)>;
 
 class Loop {
  public:

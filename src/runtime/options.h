@@ -26,7 +26,7 @@ struct EngineOptions {
   Pipeline pipeline = Pipeline::overlap;
   std::string trace;                                // file for a Chrome trace, empty: none
   bool quiet = false;                               // no progress, no ledger
-  std::function<void(const StepReport&)> observer;  // after each step, engine thread
+  StepObserver observer;                            // after each step, engine thread
 };
 
 }  // namespace sluice

@@ -81,8 +81,10 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   Engine::Options engine;
   engine.pipeline = options_.pipeline;
-  engine.observer = [this](const StepReport& r, const StepPlan& p, const Events&) {
-    observe(r, p);
+  engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
+                           const Scheduler& s) {
+    observe(r);
+    if (options_.observer) options_.observer(r, p, ev, s);
   };
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
   return {};
@@ -105,7 +107,7 @@ Result<std::shared_ptr<const TokenText>> Session::load_text() {
   return std::shared_ptr<const TokenText>(std::move(text));
 }
 
-void Session::observe(const StepReport& r, const StepPlan&) {
+void Session::observe(const StepReport& r) {
   if (r.launched) {
     record_span(engine_track_, "plan", r.plan_begin, r.plan_end,
                 {{"step", static_cast<double>(r.launched_step)},
@@ -124,7 +126,6 @@ void Session::observe(const StepReport& r, const StepPlan&) {
       engine_track_->counter("free blocks", r.complete_end, r.stats.available_blocks);
     }
   }
-  if (options_.observer) options_.observer(r);
   if (keep_reports_ && (r.launched || r.completed)) {
     std::lock_guard lock(reports_mutex_);
     reports_.push_back(r);

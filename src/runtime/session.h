@@ -54,7 +54,7 @@ class Session {
   Session() = default;
   Result<std::shared_ptr<const TokenText>> load_text();
   Result<void> start(std::function<void(size_t, size_t)> progress);
-  void observe(const StepReport& report, const StepPlan& plan);
+  void observe(const StepReport& report);
 
   EngineOptions options_;
   RealClock clock_;

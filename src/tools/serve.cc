@@ -199,7 +199,8 @@ int cmd_serve(const ServeOptions& o) {
                   server->num_threads());
 
   EngineOptions engine = o.engine;
-  engine.observer = [&service](const StepReport& r) {
+  engine.observer = [&service](const StepReport& r, const StepPlan&, const Events&,
+                               const Scheduler&) {
     service.meters().on_step(r, service.clock().now());
   };
   Result<std::unique_ptr<Session>> session = open_session(engine);

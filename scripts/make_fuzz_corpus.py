@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the GGUF fuzzer: fuzz/corpus/gguf/*.gguf, valid files of a few hundred bytes
-that between them use every value type, every tensor format and both versions."""
+"""Writes the seeds of the fuzzers of model files, valid files of a few hundred bytes: fuzz/corpus/gguf
+(between them every value type, every tensor format and both versions) and fuzz/corpus/safetensors."""
 
+import json
 import pathlib
 import struct
 
@@ -55,7 +56,40 @@ def gguf(keys, tensors=(), version=3, alignment=32):
     return head + b"\0" * (-len(head) % alignment) + data if tensors else head
 
 
+def safetensors(tensors, metadata=None):
+    """tensors: (name, dtype, bytes per element, shape)."""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
+    for name, dtype, size, shape in tensors:
+        count = size
+        for d in shape:
+            count *= d
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + count]}
+        data += bytes(i % 61 for i in range(count))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def make_safetensors():
+    out = OUT.parent / "safetensors"
+    out.mkdir(parents=True, exist_ok=True)
+    types = [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8), ("I32", 4), ("I16", 2), ("I8", 1),
+             ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("BOOL", 1)]
+    seeds = {
+        "empty": safetensors([]),
+        "metadata": safetensors([("a", "F32", 4, [2])], {"format": "pt"}),
+        "types": safetensors([(name, name, size, [2]) for name, size in types]),
+        "shapes": safetensors([("scalar", "F32", 4, []), ("none", "F16", 2, [0, 3]), ("v", "BF16", 2, [3]),
+                               ("m", "F32", 4, [2, 3]), ("c", "U8", 1, [1, 2, 3])]),
+        "layer": safetensors([("model.layers.0.self_attn.q_proj.weight", "BF16", 2, [4, 4]),
+                              ("model.layers.0.self_attn.q_proj.qweight", "I32", 4, [1, 4])]),
+    }
+    for name, data in seeds.items():
+        (out / (name + ".safetensors")).write_bytes(data)
+
+
 def main():
+    make_safetensors()
     OUT.mkdir(parents=True, exist_ok=True)
     arch = text("general.architecture", "llama")
     seeds = {

@@ -7,6 +7,7 @@
 
 #include "tensor/formats/all.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
@@ -104,6 +105,15 @@ void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockQ4_1& b) 
   random_words(m.key, unit, words, 2);
   b.d = static_cast<uint16_t>(f32_to_f16(scale) & 0xfff0);  // so that 7.5 d is a half too
   b.m = f32_to_f16(-7.5f * f16_to_f32(b.d));
+  std::memcpy(b.qs, words, sizeof(b.qs));
+}
+
+// The signs take away the quants' mean of -0.5.
+void fill_block(const RandomMatrix& m, int64_t unit, float scale, BlockInt4& b) {
+  uint64_t words[3];
+  random_words(m.key, unit, words, 3);
+  b.d = static_cast<uint16_t>(f32_to_f16(scale) | (words[2] & 0x8000));
+  b.m = f32_to_f16(-8);
   std::memcpy(b.qs, words, sizeof(b.qs));
 }
 
@@ -261,6 +271,8 @@ void fill_random(
       return fill_blocks<BlockQ5K>(m, tensor, begin, end, even_spread(32) * kSixBitSpread);
     case Format::iq4_nl:
       return fill_blocks<BlockIQ4NL>(m, tensor, begin, end, std::sqrt(4548.0));  // of its levels
+    case Format::int4:
+      return fill_blocks<BlockInt4>(m, tensor, begin, end, std::sqrt(21.5));  // of -8 .. 7 about 0
   }
 }
 

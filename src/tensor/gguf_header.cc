@@ -41,8 +41,10 @@ const char* foreign_type_name(uint32_t type) {
 std::string supported_formats() {
   std::string list;
   for (int f = 0; f < kNumFormats; ++f) {
-    if (f) list += ", ";
-    list += format_info(static_cast<Format>(f)).name;
+    const FormatInfo& info = format_info(static_cast<Format>(f));
+    if (info.gguf_type == kNotInGguf) continue;
+    if (!list.empty()) list += ", ";
+    list += info.name;
   }
   return list;
 }

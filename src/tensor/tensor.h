@@ -24,9 +24,10 @@ enum class Format : uint8_t {
   q3_k,
   q4_k,
   q5_k,
-  iq4_nl
+  iq4_nl,
+  int4
 };
-inline constexpr int kNumFormats = 14;
+inline constexpr int kNumFormats = 15;
 
 enum class DType : uint8_t { f32, f16, bf16 };
 inline constexpr size_t dtype_bytes(DType t) { return t == DType::f32 ? 4 : 2; }

@@ -228,6 +228,7 @@ template <Format F>
   } else {
     dw = load_f16(panel + plan.scale + b * 2 * R);
     if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
+    if constexpr (kScaledMin<F>) mw = _mm256_mul_ps(dw, mw);
   }
 }
 
@@ -415,6 +416,7 @@ void matmul_avx2_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx2_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_avx2_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
 void matmul_avx2_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_avx2_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx2_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

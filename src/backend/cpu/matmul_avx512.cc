@@ -157,6 +157,7 @@ template <Format F>
   } else {
     dw = load_f16(panel + plan.scale + b * 2 * R);
     if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
+    if constexpr (kScaledMin<F>) mw = _mm512_mul_ps(dw, mw);
   }
 }
 
@@ -450,6 +451,7 @@ void matmul_avx512_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx512_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_avx512_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
 void matmul_avx512_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_avx512_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx512_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/matmul_kernels.h"
 #include "tensor/formats/all.h"
+#include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
@@ -43,13 +44,22 @@ void load(const BlockQ4_0& b, int, IntBlock& out) {
   }
   out.d = f16_to_f32(b.d);
 }
-void load(const BlockQ4_1& b, int, IntBlock& out) {
+template <typename Block>
+void load_nibbles(const Block& b, IntBlock& out) {
   for (int i = 0; i < 16; ++i) {
     out.q[i] = static_cast<int8_t>(b.qs[i] & 15);
     out.q[i + 16] = static_cast<int8_t>(b.qs[i] >> 4);
   }
+}
+void load(const BlockQ4_1& b, int, IntBlock& out) {
+  load_nibbles(b, out);
   out.d = f16_to_f32(b.d);
   out.m = f16_to_f32(b.m);
+}
+void load(const BlockInt4& b, int, IntBlock& out) {
+  load_nibbles(b, out);
+  out.d = f16_to_f32(b.d);
+  out.m = out.d * f16_to_f32(b.m);
 }
 void load(const BlockQ5_0& b, int, IntBlock& out) {
   uint8_t q[32];
@@ -209,6 +219,7 @@ void matmul_generic_q3_k(const MatmulArgs& a) { int_rows<BlockQ3K>(a); }
 void matmul_generic_q4_k(const MatmulArgs& a) { int_rows<BlockQ4K>(a); }
 void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
+void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
 void matmul_generic_f32(const MatmulArgs& a) { float_rows(a, Format::f32); }
 void matmul_generic_f16(const MatmulArgs& a) { float_rows(a, Format::f16); }
 void matmul_generic_bf16(const MatmulArgs& a) { float_rows(a, Format::bf16); }

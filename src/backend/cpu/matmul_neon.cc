@@ -183,6 +183,7 @@ template <Format F>
     for (int h = 0; h < 2; ++h) {
       dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
       if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+      if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
     }
   }
 }
@@ -353,6 +354,7 @@ void matmul_neon_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_neon_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_neon_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
 void matmul_neon_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
+void matmul_neon_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_neon_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 
 }  // namespace sluice::cpu

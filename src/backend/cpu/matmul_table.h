@@ -7,6 +7,7 @@
 //                blocks of 32: acc = fma(d_w * d_x, float(dot), acc) with an exact int32 dot.
 //                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl: of the levels.
 //                q4_1, q5_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
+//                int4: likewise with m_w = d_w * m, an exact product.
 //                q4_k, q5_k: likewise with d_w = d * scale, m_w = -(dmin * min), exact products.
 //                q6_k, q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
 //                q2_k: such a dot, m_w = -dmin, and min[0] * sum16[0] + min[1] * sum16[1] as sum.

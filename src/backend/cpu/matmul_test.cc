@@ -13,6 +13,7 @@
 #include "backend/cpu/features.h"
 #include "backend/cpu/quantize.h"
 #include "tensor/formats/all.h"
+#include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
@@ -95,6 +96,12 @@ Source extreme_source(Format format, int64_t rows, int64_t cols) {
       return extreme_source<BlockQ4_1>(format, rows, cols, [&](BlockQ4_1& b, size_t i) {
         b.d = one;
         b.m = f32_to_f16(i % 2 ? -8.0f : 3.0f);
+        std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0x0f, 16);
+      });
+    case Format::int4:
+      return extreme_source<BlockInt4>(format, rows, cols, [&](BlockInt4& b, size_t i) {
+        b.d = f32_to_f16(i % 5 ? 1.0f : -1.0f);
+        b.m = f32_to_f16(i % 4 == 0 ? 0.0f : i % 4 == 1 ? -16.0f : -7.0f);
         std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0x0f, 16);
       });
     case Format::q6_k:
@@ -428,6 +435,7 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::q4_k), 4.5);
   EXPECT_LE(bits(Format::q5_k), 5.5);
   EXPECT_LE(bits(Format::iq4_nl), 4.5);
+  EXPECT_LE(bits(Format::int4), 5.0);
 }
 
 TEST(Matmul, ScalarRowsFitEveryFormat) {

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/pack_plan.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
@@ -46,6 +47,10 @@ struct SourceBlock<Format::q5_1> {
 template <>
 struct SourceBlock<Format::iq4_nl> {
   using Type = BlockIQ4NL;
+};
+template <>
+struct SourceBlock<Format::int4> {
+  using Type = BlockInt4;
 };
 template <>
 struct SourceBlock<Format::q4_k> {

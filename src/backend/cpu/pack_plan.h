@@ -12,7 +12,7 @@
 //   tops  q4_k, q5_k: [b / 2][R] bytes, four bits for each b % 2: two of the scale (low), two of
 //   the
 //         minimum
-//   extra q4_1, q5_1: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
+//   extra q4_1, q5_1, int4: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
 //         super-block scale and minimum [b / 8][2][R] f16
 // I is what one instruction multiplies per row: 4 for VPDPBUSD and SDOT (one vector load = 4
 // columns of several rows, lanes are rows), 8 for SMMLA (a vector = 2 rows x 8 columns). Rows past
@@ -35,7 +35,11 @@ inline constexpr int kHighBits = F == Format::q6_k                              
 template <Format F>
 inline constexpr bool kSuperScales = F == Format::q4_k || F == Format::q5_k;
 template <Format F>
-inline constexpr bool kHasMin = F == Format::q4_1 || F == Format::q5_1 || kSuperScales<F>;
+inline constexpr bool kHasMin =
+    F == Format::q4_1 || F == Format::q5_1 || F == Format::int4 || kSuperScales<F>;
+// Minimums are in units of the scale.
+template <Format F>
+inline constexpr bool kScaledMin = F == Format::int4;
 // What codes stand above the quants they mean.
 template <Format F>
 inline constexpr int32_t kCodeOffset = F == Format::q4_0   ? 8

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "tensor/formats/f16.h"
+#include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
@@ -78,6 +79,7 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     quantised<BlockQ4K>(Format::q4_k, "Q4_K", 12),
     quantised<BlockQ5K>(Format::q5_k, "Q5_K", 13),
     quantised<BlockIQ4NL>(Format::iq4_nl, "IQ4_NL", 20),
+    quantised<BlockInt4>(Format::int4, "INT4", kNotInGguf),
 }};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -107,7 +109,7 @@ const FormatInfo* find_format(std::string_view name) {
 
 const FormatInfo* find_gguf_type(uint32_t gguf_type) {
   for (const FormatInfo& f : kFormats) {
-    if (f.gguf_type == gguf_type) return &f;
+    if (f.gguf_type == gguf_type && gguf_type != kNotInGguf) return &f;
   }
   return nullptr;
 }

@@ -11,10 +11,12 @@
 
 namespace sluice {
 
+inline constexpr uint32_t kNotInGguf = UINT32_MAX;
+
 struct FormatInfo {
   Format format;
   const char* name;    // "Q4_0", as users write it (matched without regard to case)
-  uint32_t gguf_type;  // its number in GGUF files
+  uint32_t gguf_type;  // its number in GGUF files, or kNotInGguf
   int block_elems;     // elements per block; a row holds a whole number of blocks
   int block_bytes;
   void (*decode)(const void* blocks, float* out, int64_t num_elems);  // exact value of each element

@@ -122,6 +122,8 @@ double error_bound(Format f) {
       return 2 * (1.0 / 31);
     case Format::iq4_nl:
       return 28.0 / 127;
+    case Format::int4:
+      return 1.1 / 15;  // half a step of what may span twice the largest, and the half's rounding
   }
   return 0;
 }
@@ -262,6 +264,7 @@ TEST(Formats, FoundByNameAndNumber) {
   EXPECT_EQ(find_gguf_type(14)->format, Format::q6_k);
   EXPECT_EQ(find_gguf_type(12)->format, Format::q4_k);
   EXPECT_EQ(find_gguf_type(16), nullptr);
+  EXPECT_EQ(find_gguf_type(kNotInGguf), nullptr);
   for (int f = 0; f < kNumFormats; ++f) {
     EXPECT_EQ(format_info(static_cast<Format>(f)).format, static_cast<Format>(f));
   }

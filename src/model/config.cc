@@ -52,6 +52,18 @@ class Reader {
     return *v;
   }
 
+  // One flag per layer, from booleans or integers; empty when the key is none of these lists.
+  std::vector<bool> flags(const char* key) const {
+    std::string name = arch_ + "." + key;
+    const MetaValue* v = meta_.find(name);
+    if (const auto* list = v ? std::get_if<std::vector<bool>>(v) : nullptr) return *list;
+    std::vector<bool> out;
+    if (const auto* list = meta_.integers(name)) {
+      for (int64_t x : *list) out.push_back(x != 0);
+    }
+    return out;
+  }
+
   std::string string(const char* key) const {
     const std::string* s = meta_.string(arch_ + "." + key);
     return s ? *s : std::string();
@@ -91,42 +103,114 @@ void scale_yarn(RopeSpec& rope, double base, double factor, Reader& r, int max_l
       static_cast<float>(r.number("rope.scaling.attn_factor", 0, 1e3, attention));
 }
 
-void read_rope(
-    RopeSpec& rope, Reader& r, Checkpoint* data, const Checkpoint& checkpoint, int max_len) {
-  double base = r.number("rope.freq_base", 1, 1e12, 10000.0);
+// Divides the frequencies by a tensor's values, one per rotated pair.
+void divide_frequencies(RopeSpec& rope, const char* name, Reader& r, Checkpoint& data) {
+  const TensorInfo* t = data.find(name);
+  if (!t) return r.fail(strf("the model file has no tensor %s", name));
+  if (t->format != Format::f32 || t->rows * t->cols != static_cast<int64_t>(rope.inv_freq.size()))
+    return r.fail(strf("%s must be f32 with one value per rotated pair", name));
+  std::vector<float> divisors(rope.inv_freq.size());
+  format_info(t->format).decode(data.data(*t).data(), divisors.data(), t->cols * t->rows);
+  data.release(*t);
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    if (!(divisors[i] > 0)) return r.fail(strf("%s holds a value that is not positive", name));
+    rope.inv_freq[i] /= divisors[i];
+  }
+}
+
+// LongRoPE (Ding et al., 2024): one set of divisors for sequences within the context the model was
+// first trained for, one for longer ones. A sequence cannot change sets, so the longest decides.
+void scale_longrope(RopeSpec& rope, Reader& r, Checkpoint* data, int trained_len, int max_len) {
+  int original = r.integer("rope.scaling.original_context_length", 2, 1 << 30, trained_len);
+  double factor = static_cast<double>(trained_len) / original;
+  double attention = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
+  rope.attention_factor =
+      static_cast<float>(r.number("rope.scaling.attn_factor", 0, 1e3, attention));
+  if (!data) return;
+  bool is_long = (max_len > 0 ? max_len : trained_len) > original;
+  divide_frequencies(rope, is_long ? "rope_factors_long.weight" : "rope_factors_short.weight", r,
+                     *data);
+}
+
+void set_frequencies(RopeSpec& rope, double base) {
   rope.inv_freq.resize(static_cast<size_t>(rope.dims / 2));
   for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
     rope.inv_freq[i] =
         static_cast<float>(1.0 / std::pow(base, 2.0 * static_cast<double>(i) / rope.dims));
   }
+}
+
+void read_rope(RopeSpec& rope, Reader& r, Checkpoint* data, int trained_len, int max_len) {
+  double base = r.number("rope.freq_base", 1, 1e12, 10000.0);
+  set_frequencies(rope, base);
   std::string type = r.string("rope.scaling.type");
+  // GGUF files need not name this one: its tensors are there.
+  if (data && data->find("rope_factors_long.weight")) type = "longrope";
   double factor = 1;
   if (!type.empty() && type != "none") factor = r.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
   if (type == "linear") {
     for (float& f : rope.inv_freq) f = static_cast<float>(f / factor);
   } else if (type == "yarn") {
-    scale_yarn(rope, base, factor, r, max_len);
+    scale_yarn(rope, base, factor, r, trained_len);
+  } else if (type == "longrope") {
+    scale_longrope(rope, r, data, trained_len, max_len);
   } else if (!type.empty() && type != "none") {
-    r.fail(
-        strf("RoPE scaling %s is not supported: linear, yarn and llama3 are", quote(type).c_str()));
+    r.fail(strf("RoPE scaling %s is not supported: linear, yarn, llama3 and longrope are",
+                quote(type).c_str()));
   }
   // Llama 3's scaling comes as a tensor of divisors.
-  if (const TensorInfo* t = checkpoint.find("rope_freqs.weight"); t && data) {
-    if (t->format != Format::f32 ||
-        t->rows * t->cols != static_cast<int64_t>(rope.inv_freq.size())) {
-      r.fail("rope_freqs.weight must be f32 with one value per rotated pair");
-      return;
-    }
-    std::vector<float> divisors(rope.inv_freq.size());
-    format_info(t->format).decode(data->data(*t).data(), divisors.data(), t->cols * t->rows);
-    data->release(*t);
-    for (size_t i = 0; i < divisors.size(); ++i) {
-      if (!(divisors[i] > 0)) {
-        r.fail("rope_freqs.weight holds a value that is not positive");
-        return;
-      }
-      rope.inv_freq[i] /= divisors[i];
-    }
+  if (data && data->find("rope_freqs.weight")) {
+    divide_frequencies(rope, "rope_freqs.weight", r, *data);
+  }
+}
+
+// Which layers see a window: the metadata's own pattern, a period or a flag per layer, or the
+// family's.
+std::vector<int> read_windows(Reader& r, const DecoderTraits& traits, int num_layers) {
+  int window = r.integer("attention.sliding_window", 0, 1 << 30, traits.window);
+  std::vector<int> windows(static_cast<size_t>(num_layers), window);
+  if (window == 0) return windows;
+  std::vector<bool> flags = r.flags("attention.sliding_window_pattern");
+  int period = traits.window_period;
+  if (flags.empty()) {
+    period = r.integer("attention.sliding_window_pattern", 0, 1024, period);
+  } else if (flags.size() != windows.size()) {
+    r.fail(strf("attention.sliding_window_pattern has %zu entries for %d layers", flags.size(),
+                num_layers));
+    return windows;
+  }
+  for (size_t l = 0; l < windows.size(); ++l) {
+    bool sees_all =
+        flags.empty() ? period > 0 && (static_cast<int>(l) + 1) % period == 0 : !flags[l];
+    if (sees_all) windows[l] = 0;
+  }
+  return windows;
+}
+
+// What is done to q·k before the softmax, and to the logits.
+void read_scales(DecoderConfig& c, Reader& r, const DecoderTraits& traits) {
+  double width = c.num_layers == traits.layers_scaled_by_width
+                     ? static_cast<double>(c.hidden) / c.num_heads
+                     : c.head_dim;
+  c.attention_scale =
+      static_cast<float>(r.number("attention.scale", 1e-6, 1e6, 1 / std::sqrt(width)));
+  c.attention_softcap =
+      static_cast<float>(r.number("attn_logit_softcapping", 0, 1e6, traits.attention_softcap));
+  c.final_softcap =
+      static_cast<float>(r.number("final_logit_softcapping", 0, 1e6, traits.final_softcap));
+}
+
+void check_heads(const DecoderConfig& c, Reader& r) {
+  if (c.num_heads % c.num_kv_heads != 0) {
+    r.fail(strf("%d attention heads cannot share %d kv heads evenly", c.num_heads, c.num_kv_heads));
+  }
+  if (c.head_dim % 8 != 0) r.fail(strf("head dimension %d is not a multiple of 8", c.head_dim));
+  if (c.rope.dims % 2 != 0 || c.rope.dims > c.head_dim) {
+    r.fail(strf("rotary dimensions %d do not fit head dimension %d", c.rope.dims, c.head_dim));
+  }
+  if (r.has("attention.value_length") &&
+      r.integer("attention.value_length", 1, 4096) != c.head_dim) {
+    r.fail("keys and values of different length are not supported");
   }
 }
 
@@ -134,7 +218,8 @@ void read_rope(
 
 Result<DecoderConfig> read_decoder_config(const Checkpoint& checkpoint,
                                           Checkpoint* data,
-                                          bool interleaved) {
+                                          const DecoderTraits& traits,
+                                          int max_len) {
   const std::string* arch = checkpoint.meta().string("general.architecture");
   if (!arch)
     return Error{400, "the model file does not say its architecture (general.architecture)"};
@@ -148,22 +233,23 @@ Result<DecoderConfig> read_decoder_config(const Checkpoint& checkpoint,
   c.num_kv_heads = r.integer("attention.head_count_kv", 1, 4096, c.num_heads);
   c.head_dim = r.integer("attention.key_length", 8, 256, c.hidden / c.num_heads);
   c.max_len = r.integer("context_length", 1, 1 << 30);
-  c.window = r.integer("attention.sliding_window", 0, 1 << 30, 0);
-  c.eps = static_cast<float>(r.number("attention.layer_norm_rms_epsilon", 0, 1));
-  c.rope.interleaved = interleaved;
-  c.rope.dims = r.integer("rope.dimension_count", 2, 256, c.head_dim);
-  if (c.num_heads % c.num_kv_heads != 0) {
-    r.fail(strf("%d attention heads cannot share %d kv heads evenly", c.num_heads, c.num_kv_heads));
+  c.windows = read_windows(r, traits, c.num_layers);
+  c.eps = static_cast<float>(r.number(
+      traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 0,
+      1));
+  read_scales(c, r, traits);
+  if (traits.rotary) {
+    c.rope.interleaved = traits.rope_interleaved;
+    c.rope.dims = r.integer("rope.dimension_count", 2, 256, c.head_dim);
   }
-  if (c.head_dim % 8 != 0) r.fail(strf("head dimension %d is not a multiple of 8", c.head_dim));
-  if (c.rope.dims % 2 != 0 || c.rope.dims > c.head_dim) {
-    r.fail(strf("rotary dimensions %d do not fit head dimension %d", c.rope.dims, c.head_dim));
+  check_heads(c, r);
+  if (r.error().empty() && traits.rotary) {
+    if (traits.window_rope) {
+      c.window_rope = c.rope;
+      set_frequencies(*c.window_rope, r.number("rope.freq_base_swa", 1, 1e12, 10000.0));
+    }
+    read_rope(c.rope, r, data, c.max_len, max_len);
   }
-  if (r.has("attention.value_length") &&
-      r.integer("attention.value_length", 1, 4096) != c.head_dim) {
-    r.fail("keys and values of different length are not supported");
-  }
-  if (r.error().empty()) read_rope(c.rope, r, data, checkpoint, c.max_len);
   const TensorInfo* embed = checkpoint.find("token_embd.weight");
   if (!embed) r.fail("the model file has no tensor token_embd.weight (a vocabulary-only file?)");
   if (!r.error().empty()) return Error{400, r.error()};

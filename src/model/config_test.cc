@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "model/checkpoint_fake.h"
+#include "model/families.h"
 #include "model/model.h"
 
 namespace sluice {
@@ -28,7 +29,7 @@ TEST(DecoderConfig, ReadsAWholeFile) {
   FakeCheckpoint c;
   c.set("llama.attention.sliding_window", uint64_t{128});
   c.set("llama.rope.freq_base", 500000.0);
-  Result<DecoderConfig> r = read_decoder_config(c, nullptr, true);
+  Result<DecoderConfig> r = read_decoder_config(c, nullptr, kLlama);
   ASSERT_TRUE(r) << r.error().message;
   EXPECT_EQ(r->num_layers, 2);
   EXPECT_EQ(r->hidden, 64);
@@ -37,7 +38,7 @@ TEST(DecoderConfig, ReadsAWholeFile) {
   EXPECT_EQ(r->num_kv_heads, 2);
   EXPECT_EQ(r->head_dim, 16);
   EXPECT_EQ(r->vocab, 50);
-  EXPECT_EQ(r->window, 128);
+  EXPECT_EQ(r->windows, (std::vector<int>{128, 128}));
   EXPECT_TRUE(r->rope.interleaved);
   ASSERT_EQ(r->rope.inv_freq.size(), 8u);
   EXPECT_FLOAT_EQ(r->rope.inv_freq[0], 1);
@@ -47,19 +48,23 @@ TEST(DecoderConfig, ReadsAWholeFile) {
 TEST(DecoderConfig, LeavesOutWhatHasADefault) {
   FakeCheckpoint c;
   c.drop("llama.attention.head_count_kv");
-  Result<DecoderConfig> r = read_decoder_config(c, nullptr, true);
+  Result<DecoderConfig> r = read_decoder_config(c, nullptr, kLlama);
   ASSERT_TRUE(r) << r.error().message;
   EXPECT_EQ(r->num_kv_heads, 4);  // no sharing
-  EXPECT_EQ(r->window, 0);
+  EXPECT_EQ(r->windows, (std::vector<int>{0, 0}));
+  EXPECT_FLOAT_EQ(r->attention_scale, 0.25F);
+  EXPECT_EQ(r->attention_softcap, 0);
+  EXPECT_EQ(r->final_softcap, 0);
+  EXPECT_FALSE(r->window_rope);
   EXPECT_EQ(r->rope.dims, 16);
 }
 
 TEST(DecoderConfig, TakesPerLayerArraysWhereLayersAgree) {
   FakeCheckpoint c;
   c.set("llama.attention.head_count_kv", std::vector<int64_t>{2, 2});
-  EXPECT_TRUE(read_decoder_config(c, nullptr, true));
+  EXPECT_TRUE(read_decoder_config(c, nullptr, kLlama));
   c.set("llama.attention.head_count_kv", std::vector<int64_t>{2, 4});
-  Result<DecoderConfig> r = read_decoder_config(c, nullptr, true);
+  Result<DecoderConfig> r = read_decoder_config(c, nullptr, kLlama);
   EXPECT_FALSE(r) << "layers that differ must not be run as if they were alike";
 }
 
@@ -98,7 +103,7 @@ TEST(DecoderConfig, RefusesWhatCannotBe) {
     SCOPED_TRACE(k.what);
     FakeCheckpoint c;
     k.break_it(c);
-    Result<DecoderConfig> r = read_decoder_config(c, nullptr, true);
+    Result<DecoderConfig> r = read_decoder_config(c, nullptr, kLlama);
     ASSERT_FALSE(r);
     EXPECT_EQ(r.error().code, 400);
     EXPECT_NE(r.error().message.find(k.message), std::string::npos) << r.error().message;
@@ -109,16 +114,16 @@ TEST(DecoderConfig, RefusesWhatCannotBe) {
 TEST(DecoderConfig, DivisorsOfLlama3MustFitAndBePositive) {
   FakeCheckpoint c;
   c.add("rope_freqs.weight", 1, 8, std::vector<float>(8, 2.0f));
-  Result<DecoderConfig> r = read_decoder_config(c, &c, true);
+  Result<DecoderConfig> r = read_decoder_config(c, &c, kLlama);
   ASSERT_TRUE(r) << r.error().message;
   EXPECT_FLOAT_EQ(r->rope.inv_freq[0], 0.5f);
 
   FakeCheckpoint zero;
   zero.add("rope_freqs.weight", 1, 8, std::vector<float>(8, 0.0f));
-  EXPECT_FALSE(read_decoder_config(zero, &zero, true));
+  EXPECT_FALSE(read_decoder_config(zero, &zero, kLlama));
   FakeCheckpoint few;
   few.add("rope_freqs.weight", 1, 4, std::vector<float>(4, 1.0f));
-  EXPECT_FALSE(read_decoder_config(few, &few, true));
+  EXPECT_FALSE(read_decoder_config(few, &few, kLlama));
 }
 
 TEST(Families, UnknownOnesAreRefusedWithTheKnownOnes) {

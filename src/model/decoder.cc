@@ -4,48 +4,12 @@
 
 #include "base/check.h"
 #include "base/str.h"
+#include "model/families.h"
+#include "model/scratch.h"
 
 namespace sluice {
 
 namespace {
-
-// Hands out aligned pieces of one buffer; with a null base it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  void* take(size_t bytes) {
-    size_t at = used_;
-    used_ += (bytes + 63) & ~size_t{63};
-    return base_ ? base_ + at : nullptr;
-  }
-  Tensor tensor(int64_t rows, int64_t cols) {
-    return {take(static_cast<size_t>(rows * cols) * 4), DType::f32, rows, cols, cols};
-  }
-  Act act(int64_t rows, int64_t cols, uint8_t needs) {
-    Act a;
-    a.f = {nullptr, DType::f32, rows, cols, cols};
-    a.q.rows = rows;
-    a.q.cols = cols;
-    if (needs & kActF32) a.f.data = take(static_cast<size_t>(rows * cols) * 4);
-    if (needs & kActQ8) {
-      auto blocks = static_cast<size_t>(rows * (cols / kActBlock));
-      a.q.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
-      a.q.scale = static_cast<float*>(take(blocks * 4));
-      a.q.sum = static_cast<int32_t*>(take(blocks * 4));
-    }
-    return a;
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  size_t used_ = 0;
-};
-
-Act first_rows_of(Act a, int64_t n) {
-  a.f.rows = a.q.rows = n;
-  return a;
-}
 
 void project(Backend& backend, Tensor out, const Act& x, const Projection& p) {
   int64_t column = 0;
@@ -57,20 +21,70 @@ void project(Backend& backend, Tensor out, const Act& x, const Projection& p) {
 
 const float* data_or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
 
+// Norms in place; families without such a norm have no weights for it.
+void post_norm(Backend& backend, Tensor x, const std::vector<float>& weight, float eps) {
+  if (weight.empty()) return;
+  Act out;
+  out.f = x;
+  backend.rms_norm(out, x, weight.data(), eps);
+}
+
+void load_attention(DecoderLayer& layer,
+                    WeightLoader& w,
+                    const std::string& blk,
+                    const DecoderConfig& c,
+                    const DecoderTraits& traits) {
+  layer.attn_norm = w.vector(blk + "attn_norm.weight", c.hidden);
+  std::vector<TensorPart> parts{
+      {blk + "attn_q", c.q_dim()}, {blk + "attn_k", c.kv_dim()}, {blk + "attn_v", c.kv_dim()}};
+  // Some converters take fused tensors apart.
+  if (traits.fused_tensors && !w.has(blk + "attn_q.weight"))
+    parts = {{blk + "attn_qkv", c.q_dim() + 2 * c.kv_dim()}};
+  layer.qkv = w.projection(parts, c.hidden, traits.qkv_bias);
+  if (traits.qk_norm) {
+    layer.q_norm = w.vector(blk + "attn_q_norm.weight", c.head_dim);
+    layer.k_norm = w.vector(blk + "attn_k_norm.weight", c.head_dim);
+  }
+  layer.o = w.matrix(blk + "attn_output", c.hidden, c.q_dim());
+  if (traits.post_norms)
+    layer.post_attn_norm = w.vector(blk + "post_attention_norm.weight", c.hidden);
+}
+
+void load_mlp(DecoderLayer& layer,
+              WeightLoader& w,
+              const std::string& blk,
+              const DecoderConfig& c,
+              const DecoderTraits& traits) {
+  layer.ffn_norm = w.vector(blk + "ffn_norm.weight", c.hidden);
+  std::vector<TensorPart> parts{{blk + "ffn_gate", c.ffn}, {blk + "ffn_up", c.ffn}};
+  if (traits.fused_tensors) parts = {{blk + "ffn_up", 2 * c.ffn}};
+  layer.gate_up = w.projection(parts, c.hidden, false);
+  layer.down = w.matrix(blk + "ffn_down", c.hidden, c.ffn);
+  if (traits.post_norms) layer.post_ffn_norm = w.vector(blk + "post_ffw_norm.weight", c.hidden);
+}
+
 }  // namespace
+
+LoadedModel load_decoder(Checkpoint& checkpoint,
+                         Backend& backend,
+                         const LoadOptions& options,
+                         const DecoderTraits& traits) {
+  return Decoder::load(checkpoint, backend, options, traits);
+}
 
 Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
                                              Backend& backend,
                                              const LoadOptions& options,
-                                             DecoderTraits traits) {
+                                             const DecoderTraits& traits) {
   Result<DecoderConfig> config =
-      read_decoder_config(checkpoint, &checkpoint, traits.rope_interleaved);
+      read_decoder_config(checkpoint, &checkpoint, traits, options.max_len);
   if (!config) return config.error();
   auto m = std::make_unique<Decoder>();
   m->config_ = *config;
   const DecoderConfig& c = m->config_;
-  m->shape_ = {c.arch,      c.num_layers,   c.hidden,   c.vocab,
-               c.num_heads, c.num_kv_heads, c.head_dim, c.max_len};
+  m->shape_ = c.shape();
+  m->activation_ = traits.activation;
+  if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
   WeightLoader w(checkpoint, backend, options);
   m->embed_ = w.matrix("token_embd", c.vocab, c.hidden);
@@ -79,19 +93,8 @@ Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
   for (int l = 0; l < c.num_layers && w.ok(); ++l) {
     std::string blk = strf("blk.%d.", l);
     DecoderLayer& layer = m->layers_.emplace_back();
-    layer.attn_norm = w.vector(blk + "attn_norm.weight", c.hidden);
-    layer.qkv = w.projection(
-        {{blk + "attn_q", c.q_dim()}, {blk + "attn_k", c.kv_dim()}, {blk + "attn_v", c.kv_dim()}},
-        c.hidden, traits.qkv_bias);
-    if (traits.qk_norm) {
-      layer.q_norm = w.vector(blk + "attn_q_norm.weight", c.head_dim);
-      layer.k_norm = w.vector(blk + "attn_k_norm.weight", c.head_dim);
-    }
-    layer.o = w.matrix(blk + "attn_output", c.hidden, c.q_dim());
-    layer.ffn_norm = w.vector(blk + "ffn_norm.weight", c.hidden);
-    layer.gate_up =
-        w.projection({{blk + "ffn_gate", c.ffn}, {blk + "ffn_up", c.ffn}}, c.hidden, false);
-    layer.down = w.matrix(blk + "ffn_down", c.hidden, c.ffn);
+    load_attention(layer, w, blk, c, traits);
+    load_mlp(layer, w, blk, c, traits);
   }
   if (!w.ok()) return w.error();
   m->weight_bytes_ = w.weight_bytes();
@@ -118,8 +121,8 @@ Decoder::Scratch Decoder::carve(std::byte* base,
   s.delta = carver.tensor(max_tokens, c.hidden);
   s.gate_up = carver.tensor(max_tokens, 2 * c.ffn);
   s.gated = carver.act(max_tokens, c.ffn, gated);
-  s.cos_sin = static_cast<float*>(
-      carver.take(static_cast<size_t>(max_tokens) * static_cast<size_t>(c.rope.dims) * 4));
+  s.cos_sin = carver.tensor(max_tokens, c.rope.dims).f32();
+  if (c.window_rope) s.window_cos_sin = carver.tensor(max_tokens, c.rope.dims).f32();
   s.final = carver.act(max_outputs, c.hidden, (output_ ? *output_ : embed_).act);
   *bytes = carver.used();
   return s;
@@ -146,31 +149,43 @@ Decoder::Scratch Decoder::first_rows(int64_t n) const {
   return s;
 }
 
+AttentionSpec Decoder::attention_of(size_t layer) const {
+  const DecoderConfig& c = config_;
+  return {c.num_heads,       c.num_kv_heads,   c.head_dim,
+          c.attention_scale, c.windows[layer], c.attention_softcap};
+}
+
 void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
   const DecoderConfig& c = config_;
   int64_t n = batch.num_tokens;
   CHECK(n <= scratch_.x.rows);
   Scratch s = first_rows(n);
-  AttentionSpec attention{c.num_heads, c.num_kv_heads, c.head_dim,
-                          1.0f / std::sqrt(static_cast<float>(c.head_dim)), c.window};
-  QkvSpec qkv{attention, &c.rope, s.cos_sin, nullptr, nullptr, c.eps};
   auto num = static_cast<size_t>(n);
 
   be.embed(s.x, embed_, {batch.tokens, num});
+  if (embedding_scale_ != 1) be.scale(s.x, embedding_scale_);
   be.rope_table(s.cos_sin, c.rope, {batch.positions, num});
+  if (c.window_rope) be.rope_table(s.window_cos_sin, *c.window_rope, {batch.positions, num});
   be.rms_norm(s.normed, s.x, layers_[0].attn_norm.data(), c.eps);
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];
-    qkv.q_norm = data_or_null(w.q_norm);
-    qkv.k_norm = data_or_null(w.k_norm);
+    AttentionSpec attention = attention_of(l);
+    QkvSpec qkv{attention, &c.rope, s.cos_sin, data_or_null(w.q_norm), data_or_null(w.k_norm),
+                c.eps};
+    if (attention.window > 0 && c.window_rope) {
+      qkv.rope = &*c.window_rope;
+      qkv.cos_sin = s.window_cos_sin;
+    }
     project(be, s.qkv, s.normed, w.qkv);
     be.finish_qkv(s.qkv, qkv, batch, kv[l]);
     be.attention(s.attended, s.qkv.columns(0, c.q_dim()), attention, batch, kv[l]);
     be.matmul(s.delta, s.attended, w.o);
+    post_norm(be, s.delta, w.post_attn_norm, c.eps);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
     project(be, s.gate_up, s.normed, w.gate_up);
-    be.activate_gated(s.gated, s.gate_up, Activation::silu);
+    be.activate_gated(s.gated, s.gate_up, activation_);
     be.matmul(s.delta, s.gated, w.down);
+    post_norm(be, s.delta, w.post_ffn_norm, c.eps);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);
     } else {
@@ -185,6 +200,7 @@ void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   Act final = first_rows_of(scratch_.final, n);
   be.rms_norm(final, scratch_.x, output_norm_.data(), config_.eps, rows.data());
   be.matmul(out, final, output_ ? *output_ : embed_);
+  if (config_.final_softcap > 0) be.softcap(out, config_.final_softcap);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// The decoder that llama, qwen2 and qwen3 share: pre-norm with RMSNorm, rotary grouped-query
-// attention, SwiGLU. A family's file says which tensors it has; the forward pass is here.
+// The decoder that all families but gpt2 share: pre-norm with RMSNorm, rotary grouped-query
+// attention, a gated MLP. A family's file says what else it has; the forward pass is here.
 #pragma once
 
 #include <memory>
@@ -14,19 +14,13 @@
 namespace sluice {
 
 struct DecoderLayer {
-  std::vector<float> attn_norm, ffn_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;       // [head_dim], or empty
-  Projection qkv;                          // [q_dim + 2 kv_dim, hidden]
-  Weight o;                                // [hidden, q_dim]
-  Projection gate_up;                      // [2 ffn, hidden]
-  Weight down;                             // [hidden, ffn]
-};
-
-// What differs between the families.
-struct DecoderTraits {
-  bool rope_interleaved = false;
-  bool qkv_bias = false;
-  bool qk_norm = false;
+  std::vector<float> attn_norm, ffn_norm;            // [hidden]
+  std::vector<float> post_attn_norm, post_ffn_norm;  // [hidden], or empty
+  std::vector<float> q_norm, k_norm;                 // [head_dim], or empty
+  Projection qkv;                                    // [q_dim + 2 kv_dim, hidden]
+  Weight o;                                          // [hidden, q_dim]
+  Projection gate_up;                                // [2 ffn, hidden]
+  Weight down;                                       // [hidden, ffn]
 };
 
 class Decoder final : public Model {
@@ -34,7 +28,7 @@ class Decoder final : public Model {
   static Result<std::unique_ptr<Model>> load(Checkpoint& checkpoint,
                                              Backend& backend,
                                              const LoadOptions& options,
-                                             DecoderTraits traits);
+                                             const DecoderTraits& traits);
 
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return weight_bytes_; }
@@ -47,21 +41,25 @@ class Decoder final : public Model {
  private:
   // Activations of a step, n rows each. Every matmul input exists in the forms its weights read.
   struct Scratch {
-    Tensor x;                  // [n, hidden] the residual stream
-    Act normed;                // [n, hidden]
-    Tensor qkv;                // [n, q_dim + 2 kv_dim]
-    Act attended;              // [n, q_dim]
-    Tensor delta;              // [n, hidden]
-    Tensor gate_up;            // [n, 2 ffn]
-    Act gated;                 // [n, ffn]
-    float* cos_sin = nullptr;  // [n, rope dims]
-    Act final;                 // [outputs, hidden]
+    Tensor x;                         // [n, hidden] the residual stream
+    Act normed;                       // [n, hidden]
+    Tensor qkv;                       // [n, q_dim + 2 kv_dim]
+    Act attended;                     // [n, q_dim]
+    Tensor delta;                     // [n, hidden]
+    Tensor gate_up;                   // [n, 2 ffn]
+    Act gated;                        // [n, ffn]
+    float* cos_sin = nullptr;         // [n, rope dims]
+    float* window_cos_sin = nullptr;  // the same of windowed layers, where theirs differs
+    Act final;                        // [outputs, hidden]
   };
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Scratch first_rows(int64_t n) const;
+  AttentionSpec attention_of(size_t layer) const;
 
   ModelShape shape_;
   DecoderConfig config_;
+  Activation activation_ = Activation::silu;
+  float embedding_scale_ = 1;
   Weight embed_;
   std::optional<Weight> output_;  // absent when tied to embed_
   std::vector<float> output_norm_;

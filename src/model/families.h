@@ -1,14 +1,18 @@
-// The loaders behind the table of families, one file each.
+// The rows behind the table of families: a family's file holds its traits, and its loader where the
+// decoder's does not do.
 #pragma once
 
 #include <memory>
 
+#include "model/config.h"
 #include "model/model.h"
 
 namespace sluice {
 
-Result<std::unique_ptr<Model>> load_llama(Checkpoint&, Backend&, const LoadOptions&);
-Result<std::unique_ptr<Model>> load_qwen2(Checkpoint&, Backend&, const LoadOptions&);
-Result<std::unique_ptr<Model>> load_qwen3(Checkpoint&, Backend&, const LoadOptions&);
+extern const DecoderTraits kGemma2, kGemma3, kGpt2, kLlama, kPhi3, kQwen2, kQwen3;
+
+using LoadedModel = Result<std::unique_ptr<Model>>;
+LoadedModel load_decoder(Checkpoint&, Backend&, const LoadOptions&, const DecoderTraits&);
+LoadedModel load_gpt2(Checkpoint&, Backend&, const LoadOptions&, const DecoderTraits&);
 
 }  // namespace sluice

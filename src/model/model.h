@@ -19,7 +19,9 @@ struct ModelShape {
   std::string arch;
   int num_layers = 0, hidden = 0, vocab = 0;
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int max_len = 0;  // positions it was trained for
+  int max_len = 0;           // positions it was trained for
+  std::vector<int> windows;  // per layer: how many positions a query sees, 0 = all
+  int ffn = 0;               // inner width of the MLP
 
   // Bytes of K and V per position over all layers.
   size_t kv_bytes_per_token(DType kv) const {
@@ -30,6 +32,7 @@ struct ModelShape {
 
 struct LoadOptions {
   bool fuse = true;  // QKV and gate-up as one matmul each
+  int max_len = 0;   // of the sequences that will run; 0: what the model was trained for
   std::function<void(size_t done_bytes, size_t total_bytes)> progress;
 };
 
@@ -50,9 +53,14 @@ class Model {
 };
 
 // One row per family: table.cc.
+struct DecoderTraits;
 struct ModelFamily {
   const char* arch;  // GGUF's general.architecture
-  Result<std::unique_ptr<Model>> (*load)(Checkpoint&, Backend&, const LoadOptions&);
+  const DecoderTraits* traits;
+  Result<std::unique_ptr<Model>> (*load)(Checkpoint&,
+                                         Backend&,
+                                         const LoadOptions&,
+                                         const DecoderTraits&);
 };
 std::span<const ModelFamily> model_families();
 
@@ -60,7 +68,7 @@ std::span<const ModelFamily> model_families();
 Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
                                           Backend& backend,
                                           const LoadOptions& options);
-// The shape and the weights' bytes in the file, from metadata alone.
+// The shape, from metadata alone.
 Result<ModelShape> read_shape(const Checkpoint& checkpoint);
 
 }  // namespace sluice

@@ -7,9 +7,10 @@
 namespace sluice {
 
 static constexpr ModelFamily kFamilies[] = {
-    {"llama", load_llama},
-    {"qwen2", load_qwen2},
-    {"qwen3", load_qwen3},
+    {"gemma2", &kGemma2, load_decoder}, {"gemma3", &kGemma3, load_decoder},
+    {"gpt2", &kGpt2, load_gpt2},        {"llama", &kLlama, load_decoder},
+    {"phi3", &kPhi3, load_decoder},     {"qwen2", &kQwen2, load_decoder},
+    {"qwen3", &kQwen3, load_decoder},
 };
 
 std::span<const ModelFamily> model_families() { return kFamilies; }
@@ -36,15 +37,15 @@ Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
                                           const LoadOptions& options) {
   Result<const ModelFamily*> family = find_family(checkpoint);
   if (!family) return family.error();
-  return (*family)->load(checkpoint, backend, options);
+  return (*family)->load(checkpoint, backend, options, *(*family)->traits);
 }
 
 Result<ModelShape> read_shape(const Checkpoint& checkpoint) {
-  if (auto family = find_family(checkpoint); !family) return family.error();
-  Result<DecoderConfig> c = read_decoder_config(checkpoint, nullptr, false);
+  Result<const ModelFamily*> family = find_family(checkpoint);
+  if (!family) return family.error();
+  Result<DecoderConfig> c = read_decoder_config(checkpoint, nullptr, *(*family)->traits);
   if (!c) return c.error();
-  return ModelShape{c->arch,      c->num_layers,   c->hidden,   c->vocab,
-                    c->num_heads, c->num_kv_heads, c->head_dim, c->max_len};
+  return c->shape();
 }
 
 }  // namespace sluice

@@ -61,8 +61,8 @@ Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bo
   return w;
 }
 
-Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols) {
-  return load({{name, rows}}, cols, false);
+Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t cols, bool bias) {
+  return load({{name, rows}}, cols, bias);
 }
 
 Projection WeightLoader::projection(const std::vector<TensorPart>& parts, int64_t cols, bool bias) {

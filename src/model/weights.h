@@ -32,7 +32,7 @@ class WeightLoader {
 
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
   std::vector<float> vector(const std::string& name, int64_t size);
-  Weight matrix(const std::string& name, int64_t rows, int64_t cols);
+  Weight matrix(const std::string& name, int64_t rows, int64_t cols, bool bias = false);
   // Parts stacked by rows into one weight, or kept apart when options.fuse is off.
   Projection projection(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
 

@@ -1,0 +1,210 @@
+// GPT-2, the simplest decoder here and the one to read first: learned positions, layer norms with
+// bias, as many kv heads as heads, an MLP of two matrices around GELU, biases everywhere, and the
+// embedding table again as the output matrix.
+//
+//   x = embedding of the token + embedding of its position
+//   for each layer:  x += attention(norm(x));  x += mlp(norm(x))
+//   logits = norm(x) · embeddingᵀ
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "base/str.h"
+#include "model/families.h"
+#include "model/scratch.h"
+#include "model/weights.h"
+
+namespace sluice {
+
+const DecoderTraits kGpt2{
+    .rotary = false, .layer_norm = true, .qkv_bias = true, .activation = Activation::gelu_tanh};
+
+namespace {
+
+struct Norm {
+  std::vector<float> weight, bias;  // [hidden]
+  LayerNormSpec with(float eps) const { return {weight.data(), bias.data(), eps}; }
+};
+
+struct Layer {
+  Norm attn_norm;
+  Weight qkv;  // [3 hidden, hidden]
+  Weight o;    // [hidden, hidden]
+  Norm ffn_norm;
+  Weight up;    // [ffn, hidden]
+  Weight down;  // [hidden, ffn]
+};
+
+class Gpt2 final : public Model {
+ public:
+  static LoadedModel load(Checkpoint& checkpoint,
+                          Backend& backend,
+                          const LoadOptions& options,
+                          const DecoderTraits& traits);
+
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return weight_bytes_; }
+  size_t step_bytes() const override {
+    return weight_bytes_ - positions_.bytes - (output_ ? tokens_.bytes : 0);
+  }
+  size_t scratch_bytes(int max_tokens, int max_outputs) const override;
+  void reserve(Backend& backend, int max_tokens, int max_outputs) override;
+  void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
+  void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+
+ private:
+  // Activations of a step, n rows each.
+  struct Scratch {
+    Tensor x;       // [n, hidden] the residual stream
+    Act normed;     // [n, hidden]
+    Tensor qkv;     // [n, 3 hidden]
+    Act attended;   // [n, hidden]
+    Tensor delta;   // [n, hidden]
+    Tensor inner;   // [n, ffn]
+    Act activated;  // [n, ffn]
+    Act final;      // [outputs, hidden]
+  };
+  Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
+  Scratch first_rows(int64_t n) const;
+  const Weight& output() const { return output_ ? *output_ : tokens_; }
+
+  ModelShape shape_;
+  float eps_ = 0;
+  Weight tokens_;                 // [vocab, hidden]
+  Weight positions_;              // [max_len, hidden]
+  std::optional<Weight> output_;  // files that store tokens_ twice
+  std::vector<Layer> layers_;
+  Norm output_norm_;
+  size_t weight_bytes_ = 0;
+  Buffer buffer_;
+  Scratch scratch_;
+};
+
+LoadedModel Gpt2::load(Checkpoint& checkpoint,
+                       Backend& backend,
+                       const LoadOptions& options,
+                       const DecoderTraits& traits) {
+  Result<DecoderConfig> config = read_decoder_config(checkpoint, nullptr, traits);
+  if (!config) return config.error();
+  if (config->q_dim() != config->hidden || config->num_kv_heads != config->num_heads)
+    return Error{400, "gpt2 needs heads that divide the hidden size and a kv head for each"};
+  auto m = std::make_unique<Gpt2>();
+  m->shape_ = config->shape();
+  m->eps_ = config->eps;
+  int64_t hidden = config->hidden, ffn = config->ffn;
+
+  WeightLoader w(checkpoint, backend, options);
+  auto norm = [&](const std::string& name) {
+    return Norm{w.vector(name + ".weight", hidden), w.vector(name + ".bias", hidden)};
+  };
+  m->tokens_ = w.matrix("token_embd", config->vocab, hidden);
+  m->positions_ = w.matrix("position_embd", config->max_len, hidden);
+  if (w.has("output.weight")) m->output_ = w.matrix("output", config->vocab, hidden);
+  for (int l = 0; l < config->num_layers && w.ok(); ++l) {
+    std::string blk = strf("blk.%d.", l);
+    Layer& layer = m->layers_.emplace_back();
+    layer.attn_norm = norm(blk + "attn_norm");
+    layer.qkv = w.matrix(blk + "attn_qkv", 3 * hidden, hidden, true);
+    layer.o = w.matrix(blk + "attn_output", hidden, hidden, true);
+    layer.ffn_norm = norm(blk + "ffn_norm");
+    layer.up = w.matrix(blk + "ffn_up", ffn, hidden, true);
+    layer.down = w.matrix(blk + "ffn_down", hidden, ffn, true);
+  }
+  m->output_norm_ = norm("output_norm");
+  if (!w.ok()) return w.error();
+  m->weight_bytes_ = w.weight_bytes();
+  return std::unique_ptr<Model>(std::move(m));
+}
+
+Gpt2::Scratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const {
+  uint8_t normed = 0, attended = 0, activated = 0;
+  for (const Layer& l : layers_) {
+    normed |= static_cast<uint8_t>(l.qkv.act | l.up.act);
+    attended |= l.o.act;
+    activated |= l.down.act;
+  }
+  Carver carver(base);
+  Scratch s;
+  s.x = carver.tensor(max_tokens, shape_.hidden);
+  s.normed = carver.act(max_tokens, shape_.hidden, normed);
+  s.qkv = carver.tensor(max_tokens, 3 * shape_.hidden);
+  s.attended = carver.act(max_tokens, shape_.hidden, attended);
+  s.delta = carver.tensor(max_tokens, shape_.hidden);
+  s.inner = carver.tensor(max_tokens, shape_.ffn);
+  s.activated = carver.act(max_tokens, shape_.ffn, activated);
+  s.final = carver.act(max_outputs, shape_.hidden, output().act);
+  *bytes = carver.used();
+  return s;
+}
+
+size_t Gpt2::scratch_bytes(int max_tokens, int max_outputs) const {
+  size_t bytes = 0;
+  carve(nullptr, max_tokens, max_outputs, &bytes);
+  return bytes;
+}
+
+void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs) {
+  buffer_ = backend.allocate(scratch_bytes(max_tokens, max_outputs));
+  size_t bytes = 0;
+  scratch_ = carve(static_cast<std::byte*>(buffer_.data()), max_tokens, max_outputs, &bytes);
+}
+
+Gpt2::Scratch Gpt2::first_rows(int64_t n) const {
+  Scratch s = scratch_;
+  s.x.rows = s.qkv.rows = s.delta.rows = s.inner.rows = n;
+  s.normed = first_rows_of(s.normed, n);
+  s.attended = first_rows_of(s.attended, n);
+  s.activated = first_rows_of(s.activated, n);
+  return s;
+}
+
+void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
+  CHECK(batch.num_tokens <= scratch_.x.rows);
+  Scratch s = first_rows(batch.num_tokens);
+  auto n = static_cast<size_t>(batch.num_tokens);
+  AttentionSpec attention;
+  attention.num_heads = attention.num_kv_heads = shape_.num_heads;
+  attention.head_dim = shape_.head_dim;
+  attention.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
+  QkvSpec qkv;  // no norms, no rotation: k and v go to the cache as they are
+  qkv.attention = attention;
+
+  be.embed(s.x, tokens_, {batch.tokens, n});
+  be.embed(s.delta, positions_, {batch.positions, n});
+  be.add_layer_norm(s.normed, s.x, s.delta, layers_[0].attn_norm.with(eps_));
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const Layer& w = layers_[l];
+    be.matmul(s.qkv, s.normed, w.qkv);
+    be.finish_qkv(s.qkv, qkv, batch, kv[l]);
+    be.attention(s.attended, s.qkv.columns(0, shape_.hidden), attention, batch, kv[l]);
+    be.matmul(s.delta, s.attended, w.o);
+    be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
+    be.matmul(s.inner, s.normed, w.up);
+    be.activate(s.activated, s.inner, Activation::gelu_tanh);
+    be.matmul(s.delta, s.activated, w.down);
+    if (l + 1 < layers_.size()) {
+      be.add_layer_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.with(eps_));
+    } else {
+      be.add(s.x, s.delta);
+    }
+  }
+}
+
+void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
+  auto n = static_cast<int64_t>(rows.size());
+  CHECK(n <= scratch_.final.q.rows);
+  Act final = first_rows_of(scratch_.final, n);
+  be.layer_norm(final, scratch_.x, output_norm_.with(eps_), rows.data());
+  be.matmul(out, final, output());
+}
+
+}  // namespace
+
+LoadedModel load_gpt2(Checkpoint& checkpoint,
+                      Backend& backend,
+                      const LoadOptions& options,
+                      const DecoderTraits& traits) {
+  return Gpt2::load(checkpoint, backend, options, traits);
+}
+
+}  // namespace sluice

@@ -9,6 +9,7 @@
 
 #include "base/str.h"
 #include "load/embedded.h"
+#include "load/hf_directory.h"
 #include "load/random_checkpoint.h"
 #include "load/vocab.h"
 #include "tensor/formats/all.h"
@@ -62,6 +63,20 @@ Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape,
   return random_checkpoint(shape, f->format, seed);
 }
 
+bool is_directory(const std::string& path) {
+  struct stat st = {};
+  return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+Result<std::unique_ptr<Checkpoint>> open_path(const std::string& path) {
+  if (is_directory(path)) return open_hf_directory(path);
+  if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json")) {
+    return Error{400, strf("%s: give the directory that it lies in, with config.json beside it",
+                           quote(path, 400).c_str())};
+  }
+  return open_gguf(path);
+}
+
 }  // namespace
 
 std::string default_model_path() {
@@ -81,9 +96,12 @@ std::string default_model_path() {
 Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
                                                const std::string& format,
                                                uint64_t seed) {
-  if (name.empty()) return Error{400, "no model given: smollm2, a .gguf file, or random:SHAPE"};
+  if (name.empty()) {
+    return Error{400,
+                 "no model given: smollm2, a .gguf file, a model's directory, or random:SHAPE"};
+  }
   if (name.starts_with("random:")) return open_random(name.substr(7), format, seed);
-  if (name != kDefaultModel) return open_gguf(name);
+  if (name != kDefaultModel) return open_path(name);
   std::string path = default_model_path();
   struct stat st = {};
   if (stat(path.c_str(), &st) != 0 || st.st_size != kDefaultBytes) {
@@ -92,8 +110,14 @@ Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
   return open_gguf(path);
 }
 
+Result<std::unique_ptr<Checkpoint>> open_text(const std::string& name) {
+  return is_directory(name) ? open_hf_text(name) : open_model(name, "q8_0", 0);
+}
+
 bool has_vocabulary(const Checkpoint& checkpoint) {
-  return checkpoint.meta().has("tokenizer.ggml.tokens");
+  const Meta& meta = checkpoint.meta();
+  return meta.has("tokenizer.ggml.tokens") || meta.has("tokenizer.huggingface.json") ||
+         meta.has("tokenizer.sentencepiece.model");
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint) {

@@ -12,12 +12,17 @@
 
 namespace sluice {
 
-// `name`: smollm2 (fetched into the user's cache on first use), a path to a GGUF file, or
-// random:SHAPE for random weights, SHAPE being a shipped shape's name or a config.json.
+// `name`: smollm2 (fetched into the user's cache on first use), a path to a GGUF file, a Hugging
+// Face model directory, or random:SHAPE for random weights, SHAPE being a shipped shape's name or a
+// config.json.
 // `format` and `seed` are for random weights.
 Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
                                                const std::string& format,
                                                uint64_t seed);
+
+// For what needs only the text side: also a vocabulary-only GGUF file, or a directory that holds
+// only tokeniser files. The checkpoint may be without tensors.
+Result<std::unique_ptr<Checkpoint>> open_text(const std::string& name);
 
 bool has_vocabulary(const Checkpoint& checkpoint);
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint);

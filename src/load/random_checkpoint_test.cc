@@ -257,7 +257,7 @@ TEST(HfConfig, ErrorsSayWhatIsWrong) {
   EXPECT_SAYS("[]", "JSON object");
   EXPECT_SAYS("{", "invalid JSON");
   EXPECT_SAYS("{}", "model_type");
-  EXPECT_SAYS(with(R"("model_type": "gpt2")"), "'gpt2' is not supported");
+  EXPECT_SAYS(with(R"("model_type": "mamba")"), "'mamba' is not supported");
   EXPECT_SAYS(R"({"model_type": "llama"})", "has no num_hidden_layers");
   EXPECT_SAYS(with(R"("hidden_size": 0)"), "hidden_size is 0");
   EXPECT_SAYS(with(R"("hidden_size": -64)"), "hidden_size is -64");

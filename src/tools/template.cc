@@ -23,7 +23,7 @@ Result<json::value> read_json(const std::string& path) {
 }  // namespace
 
 int cmd_template(const TemplateOptions& o) {
-  Result<std::unique_ptr<Checkpoint>> file = open_model(o.model, "q8_0", 0);
+  Result<std::unique_ptr<Checkpoint>> file = open_text(o.model);
   if (!file) return report(file.error());
   Result<std::optional<ChatTemplate>> chat = load_chat_template(**file);
   if (!chat) return report(chat.error());

@@ -50,10 +50,9 @@ int decode(const Tokenizer& tokenizer, const std::string& text, const TokenizeOp
 
 int cmd_tokenize(const TokenizeOptions& o) {
   if (o.has_text && !o.file.empty()) return report({400, "give a text or -f FILE, not both"});
-  Result<std::unique_ptr<Checkpoint>> checkpoint = open_model(o.model, "q8_0", 0);
+  Result<std::unique_ptr<Checkpoint>> checkpoint = open_text(o.model);
   if (!checkpoint) return report(checkpoint.error());
-  if (!has_vocabulary(**checkpoint))
-    return report({400, "the model has no vocabulary (tokenizer.ggml.tokens)"});
+  if (!has_vocabulary(**checkpoint)) return report({400, "the model has no vocabulary"});
   Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer(**checkpoint);
   if (!tokenizer) return report(tokenizer.error());
   std::string text = o.text;

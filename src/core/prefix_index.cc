@@ -52,25 +52,21 @@ PrefixIndex::PrefixIndex(int num_blocks, int block_size)
       entries_(static_cast<size_t>(num_blocks) + 1),
       tokens_((static_cast<size_t>(num_blocks) + 1) * block_size_) {}
 
-BlockId PrefixIndex::find(BlockHash hash, TenantId tenant, std::span<const Token> tokens) const {
-  for (size_t i = home(hash);; i = (i + 1) & mask_) {
+BlockId PrefixIndex::find(const PrefixKey& key, std::span<const Token> tokens) const {
+  for (size_t i = home(key);; i = (i + 1) & mask_) {
     BlockId b = table_[i];
     if (b == kNullBlock) return kNullBlock;
-    const Entry& e = entries_[static_cast<size_t>(b)];
-    if (e.hash == hash && e.tenant == tenant && std::ranges::equal(stored(b), tokens)) return b;
+    if (entries_[static_cast<size_t>(b)] == key && std::ranges::equal(stored(b), tokens)) return b;
   }
 }
 
-bool PrefixIndex::insert(BlockHash hash,
-                         TenantId tenant,
-                         std::span<const Token> tokens,
-                         BlockId block) {
+bool PrefixIndex::insert(const PrefixKey& key, std::span<const Token> tokens, BlockId block) {
   CHECK(tokens.size() == block_size_);
-  if (find(hash, tenant, tokens) != kNullBlock) return false;
-  size_t i = home(hash);
+  if (find(key, tokens) != kNullBlock) return false;
+  size_t i = home(key);
   while (table_[i] != kNullBlock) i = (i + 1) & mask_;
   table_[i] = block;
-  entries_[static_cast<size_t>(block)] = {hash, tenant};
+  entries_[static_cast<size_t>(block)] = key;
   std::ranges::copy(
       tokens, tokens_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(block) * block_size_));
   ++size_;
@@ -78,7 +74,7 @@ bool PrefixIndex::insert(BlockHash hash,
 }
 
 void PrefixIndex::erase(BlockId block) {
-  size_t i = home(entries_[static_cast<size_t>(block)].hash);
+  size_t i = home(entries_[static_cast<size_t>(block)]);
   while (table_[i] != block) {
     CHECK(table_[i] != kNullBlock);
     i = (i + 1) & mask_;
@@ -90,7 +86,7 @@ void PrefixIndex::erase(BlockId block) {
       table_[hole] = kNullBlock;
       break;
     }
-    size_t want = home(entries_[static_cast<size_t>(b)].hash);
+    size_t want = home(entries_[static_cast<size_t>(b)]);
     if (((j - want) & mask_) >= ((j - hole) & mask_)) {
       table_[hole] = b;
       hole = j;

@@ -14,7 +14,7 @@ namespace {
 constexpr int kSize = 4;
 
 TEST(PrefixIndex, EqualsAMapByContentWhateverTheHashes) {
-  using Key = std::tuple<uint64_t, TenantId, std::vector<Token>>;
+  using Key = std::tuple<uint64_t, int, TenantId, std::vector<Token>>;
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 rng(seed);
@@ -22,18 +22,16 @@ TEST(PrefixIndex, EqualsAMapByContentWhateverTheHashes) {
     PrefixIndex index(blocks, kSize);
     std::map<Key, BlockId> naive;
     std::map<BlockId, Key> content;
-    // Few hashes (some far apart, some neighbours), few tenants, few tokens: long probe chains.
+    // Few hashes (some far apart, some neighbours), groups, tenants and tokens: long probe chains.
     uint64_t spread = rng() % 2 ? 1 : 0x123456789u;
     for (int i = 0; i < 400; ++i) {
       uint64_t h = rng() % 6 * spread;
-      BlockHash hash{h, h};
-      TenantId tenant = rng() % 2;
+      PrefixKey name{{h, h}, static_cast<int>(rng() % 2), rng() % 2};
       std::vector<Token> tokens(kSize);
       for (Token& t : tokens) t = static_cast<Token>(rng() % 2);
-      Key key{h, tenant, tokens};
+      Key key{h, name.group, name.tenant, tokens};
       auto known = naive.find(key);
-      ASSERT_EQ(index.find(hash, tenant, tokens),
-                known == naive.end() ? kNullBlock : known->second);
+      ASSERT_EQ(index.find(name, tokens), known == naive.end() ? kNullBlock : known->second);
       auto block = static_cast<BlockId>(1 + rng() % static_cast<uint32_t>(blocks));
       if (content.contains(block)) {
         if (rng() % 2) continue;
@@ -41,15 +39,15 @@ TEST(PrefixIndex, EqualsAMapByContentWhateverTheHashes) {
         naive.erase(content[block]);
         content.erase(block);
       } else {
-        bool added = index.insert(hash, tenant, tokens, block);
+        bool added = index.insert(name, tokens, block);
         ASSERT_EQ(added, !naive.contains(key));
         if (added) naive[key] = block, content[block] = key;
       }
       ASSERT_EQ(index.size(), static_cast<int>(naive.size()));
     }
     for (const auto& [key, block] : naive) {
-      auto [h, tenant, tokens] = key;
-      ASSERT_EQ(index.find({h, h}, tenant, tokens), block);
+      auto [h, group, tenant, tokens] = key;
+      ASSERT_EQ(index.find({{h, h}, group, tenant}, tokens), block);
     }
   }
 }

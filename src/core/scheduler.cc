@@ -1,4 +1,5 @@
-// Requests in, plans out. What comes back is in scheduler_complete.cc.
+// Requests in, plans out. Who holds which blocks is in scheduler_blocks.cc, what comes back in
+// scheduler_complete.cc.
 #include "core/scheduler.h"
 
 #include <algorithm>
@@ -54,11 +55,15 @@ const char* finish_name(Finish finish) {
 }
 
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text)
-    : config_(config),
+    : config_(std::move(config)),
       text_(std::move(text)),
-      pool_(config.num_blocks),
-      index_(config.num_blocks, config.block_size) {
+      pool_(config_.num_blocks),
+      index_(config_.num_blocks, config_.block_size),
+      num_groups_(static_cast<int>(config_.group_windows.size())),
+      num_windowed_(static_cast<int>(
+          std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; }))) {
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
+  CHECK(num_groups_ > 0 && num_groups_ <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
   config_.max_seqs = std::min(config_.max_seqs, config_.budget);
   auto slots = static_cast<size_t>(config_.max_seqs);
@@ -90,7 +95,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
                       static_cast<long long>(prompt), config.max_len)};
   }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
-  int64_t need = (positions + config.block_size - 1) / config.block_size;
+  int64_t need = most_blocks(positions, config);
   if (need > config.num_blocks) {
     return Error{400,
                  strf("the request may need %lld KV blocks and the pool has %d: lower max_tokens "
@@ -108,7 +113,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   if (static_cast<int>(waiting_.size()) + request.n > config_.max_queued) {
     return Error{429, strf("the queue is full (%d requests): try again later", config_.max_queued)};
   }
-  if (group_of_.contains(request.id)) return Error{400, "a request with this id is already here"};
+  if (choices_of_.contains(request.id)) return Error{400, "a request with this id is already here"};
 
   if (config_.prefix_cache && request.block_hashes.empty()) {
     request.block_hashes = hash_blocks(*request.prompt, config_.block_size, request.tenant);
@@ -116,20 +121,20 @@ Result<void> Scheduler::add(Request request, Time now) {
   request.arrival = std::min(request.arrival, now);
   next_deadline_ = std::min(next_deadline_, request.deadline);
 
-  uint32_t g = static_cast<uint32_t>(groups_.size());
-  if (free_groups_.empty()) {
-    groups_.emplace_back();
+  uint32_t c = static_cast<uint32_t>(choices_.size());
+  if (free_choices_.empty()) {
+    choices_.emplace_back();
   } else {
-    g = free_groups_.back();
-    free_groups_.pop_back();
+    c = free_choices_.back();
+    free_choices_.pop_back();
   }
-  Group& group = groups_[g];
-  group.request = std::make_shared<const Request>(std::move(request));
-  const Request& r = *group.request;
-  group.num_live = group.num_records = r.n;
-  group.seqs.clear();
-  group_of_[r.id] = g;
-  ++groups_live_;
+  Choices& choices = choices_[c];
+  choices.request = std::make_shared<const Request>(std::move(request));
+  const Request& r = *choices.request;
+  choices.num_live = choices.num_records = r.n;
+  choices.seqs.clear();
+  choices_of_[r.id] = c;
+  ++requests_live_;
   for (int choice = 0; choice < r.n; ++choice) {
     Index i = static_cast<Index>(seqs_.size());
     if (free_seqs_.empty()) {
@@ -138,20 +143,20 @@ Result<void> Scheduler::add(Request request, Time now) {
       i = free_seqs_.back();
       free_seqs_.pop_back();
     }
-    groups_[g].seqs.push_back(i);
+    choices_[c].seqs.push_back(i);
     Sequence& s = seqs_[i];
     uint32_t epoch = s.epoch + 1;
     s = Sequence{};
     s.epoch = epoch;
     s.id = {r.id, static_cast<uint16_t>(choice)};
-    s.group = g;
+    s.choices = c;
     s.request = &r;
     s.num_prompt = static_cast<int>(r.prompt->size());
     s.max_new = r.max_new;
     s.min_tokens = r.sampling->min_tokens;
     s.output.reserve(static_cast<size_t>(r.max_new));
-    s.blocks.reserve(
-        static_cast<size_t>(blocks_for(static_cast<int>(r.prompt->size()) + r.max_new)));
+    s.blocks.reserve(static_cast<size_t>(num_groups_) *
+                     static_cast<size_t>(blocks_for(s.num_prompt + r.max_new)));
     s.stop = StopMatcher(r.stop.strings);
     s.timing.arrival = r.arrival;
     s.fork_pending = choice == 0 && r.n > 1;
@@ -201,20 +206,22 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   out.clear();
   draft_.clear();
   expire(now, events);
+  slide_windows(out);
   make_room();
   fork_ready(now, out);
   int budget = config_.budget;
   if (running_.empty()) forming_ = true;
   // A running sequence that waits for a block comes before new ones.
-  bool may_admit = !hungry_ && (config_.batching == Batching::continuous || forming_);
+  bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
+  starved_ = false;
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
     plan_prefills(out, budget);
-    if (may_admit) admit(now, out, budget);
+    if (may_admit && !starved_) admit(now, out, budget);
   } else {
     plan_prefills(out, budget);
-    if (may_admit) admit(now, out, budget);
+    if (may_admit && !starved_) admit(now, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);
   }
   // A static batch is complete when a step admits nobody.
@@ -225,15 +232,15 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
 void Scheduler::expire(Time now, Events& events) {
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
-  for (const Group& g : groups_) {
-    if (g.num_live == 0) continue;
-    if (g.request->deadline > now) {
-      next_deadline_ = std::min(next_deadline_, g.request->deadline);
+  for (const Choices& c : choices_) {
+    if (c.num_live == 0) continue;
+    if (c.request->deadline > now) {
+      next_deadline_ = std::min(next_deadline_, c.request->deadline);
       continue;
     }
-    RequestId id = g.request->id;
-    for (size_t c = 0; c < g.seqs.size(); ++c) {
-      Index i = g.seqs[c];
+    RequestId id = c.request->id;
+    for (size_t k = 0; k < c.seqs.size(); ++k) {
+      Index i = c.seqs[k];
       if (seqs_[i].id.req == id && seqs_[i].phase != Phase::done && seqs_[i].phase != Phase::free) {
         finish(i, Finish::deadline, now, {}, events);
       }
@@ -249,38 +256,17 @@ void Scheduler::fork_ready(Time now, StepPlan& out) {
 }
 
 // The first choice has computed the prompt but for its last token. The others share its full blocks
-// and copy the partial one; every choice then runs the last prompt token itself and samples.
+// and copy the partial ones; every choice then runs the last prompt token itself and samples.
 void Scheduler::fork_choices(Index parent, Time now, StepPlan& out) {
   seqs_[parent].fork_pending = false;
-  const Group& group = groups_[seqs_[parent].group];
-  int shared = (prompt_len(seqs_[parent]) - 1) / config_.block_size;
-  bool partial = (prompt_len(seqs_[parent]) - 1) % config_.block_size != 0;
-  for (Index i : group.seqs) {
+  for (Index i : choices_[seqs_[parent].choices].seqs) {
     Sequence& s = seqs_[i];
     if (s.phase != Phase::forking) continue;
-    const Sequence& p = seqs_[parent];
-    int reserve = blocks_for(prompt_len(s) + request_of(s).max_new);
-    bool fits = can_start() && (config_.admission != Admission::reserve_max ||
-                                reserved_ + reserve <= config_.num_blocks);
-    BlockId own = fits ? take_block() : kNullBlock;
-    if (own == kNullBlock) {
+    if (can_start() && share_blocks(s, seqs_[parent], out)) {
+      start(i, now, out);
+    } else {
       enqueue(i);  // on its own then, from the prefix cache if that still has the prompt
-      continue;
     }
-    for (int b = 0; b < shared; ++b) {
-      pool_.retain(p.blocks[static_cast<size_t>(b)]);
-      s.blocks.push_back(p.blocks[static_cast<size_t>(b)]);
-    }
-    s.blocks.push_back(own);
-    if (partial)
-      out.transfers.push_back({Transfer::copy, p.blocks[static_cast<size_t>(shared)], own});
-    s.planned = s.computed = prompt_len(s) - 1;
-    s.num_registered = shared;
-    if (config_.prefix_cache && shared > 0) {
-      s.last_hash = request_of(s).block_hashes[static_cast<size_t>(shared - 1)];
-    }
-    if (config_.admission == Admission::reserve_max) reserved_ += s.reserved = reserve;
-    start(i, now, out);
   }
 }
 
@@ -305,14 +291,19 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
 
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {
   for (size_t k = 0; k < running_.size() && budget > 0; ++k) {
-    Sequence& s = seqs_[running_[k]];
+    Index i = running_[k];
+    Sequence& s = seqs_[i];
     if (s.planned_step == next_step_) continue;
     int rest = remaining(s);
     if (rest <= 0 || decoding(s)) continue;
     bool whole = config_.prefill == Prefill::whole;
     if (whole && rest > budget && !draft_.empty()) continue;
+    if (num_windowed_ > 0) {
+      if (!feed(i, out)) continue;
+      rest = std::min(rest, s.ready * config_.block_size - s.planned);
+    }
     int count = whole ? rest : std::min(rest, budget);
-    emit_slice(running_[k], count, out);
+    emit_slice(i, count, out);
     budget -= count;
   }
 }
@@ -350,8 +341,7 @@ void Scheduler::make_room() {
          pending_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    if (can_start() && pool_.available() >= blocks_for(known_len(seqs_[next])) + kept_free())
-      return;
+    if (can_start() && pool_.available() >= missing_blocks(seqs_[next]) + kept_free()) return;
     preempt(last);
   }
 }
@@ -359,38 +349,6 @@ void Scheduler::make_room() {
 int Scheduler::kept_free() const {
   if (config_.admission != Admission::watermark || running_.empty()) return 0;
   return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
-}
-
-// Blocks for all its known tokens, shared ones first. Takes nothing on failure.
-bool Scheduler::claim_blocks(Index i) {
-  // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
-  // time.
-  if (blocked_ == i && !running_.empty() && pool_.available() <= blocked_available_) return false;
-  Sequence& s = seqs_[i];
-  int reserve = blocks_for(prompt_len(s) + request_of(s).max_new);
-  if (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks) {
-    return false;
-  }
-  match_prefix(s);
-  int need = blocks_for(known_len(s)) - static_cast<int>(s.blocks.size());
-  if (pool_.available() - need < kept_free()) {
-    for (size_t b = s.blocks.size(); b > 0; --b) pool_.release(s.blocks[b - 1]);
-    s.blocks.clear();
-    s.planned = s.computed = s.num_registered = 0;
-    blocked_ = i;
-    blocked_available_ = pool_.available();
-    return false;
-  }
-  blocked_ = kNone;
-  for (; need > 0; --need) s.blocks.push_back(take_block());
-  if (config_.admission == Admission::reserve_max) reserved_ += s.reserved = reserve;
-  bool first = s.timing.num_steps == 0;
-  if (first) {
-    s.timing.num_cached = s.planned;
-    prefix_queries_ += static_cast<uint64_t>(prompt_len(s));
-    prefix_hits_ += static_cast<uint64_t>(s.planned);
-  }
-  return true;
 }
 
 void Scheduler::start(Index i, Time now, StepPlan& out) {
@@ -416,8 +374,12 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
   for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
   out.rows.push_back(std::move(op));
-  for (size_t b = 0; b < s.blocks.size(); ++b) {
-    out.edits.push_back({s.slot, static_cast<uint32_t>(b), s.blocks[b]});
+  for (int index = 0; index < num_rows(s); ++index) {
+    for (int g = 0; g < num_groups_; ++g) {
+      if (windowed(g) && index >= s.ready) continue;
+      out.edits.push_back(
+          {s.slot, static_cast<uint32_t>(index), cell(s, index, g), static_cast<uint8_t>(g)});
+    }
   }
 }
 
@@ -450,7 +412,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
 void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
-  if (draft_.empty() && out.rows.empty()) return;
+  if (draft_.empty() && out.rows.empty() && out.edits.empty()) return;
   out.step = next_step_++;
   InFlight flight;
   if (!spare_.empty()) {
@@ -472,30 +434,6 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
   flights_.push_back(std::move(flight));
 }
 
-// A block for the next position of a decode. Without one, the last sequence in order of service is
-// preempted; if that is this one, it goes back to the queue itself.
-bool Scheduler::grow(Index i, StepPlan& out) {
-  Sequence& s = seqs_[i];
-  while (static_cast<int>(s.blocks.size()) * config_.block_size < s.planned + 1) {
-    BlockId b = take_block();
-    if (b != kNullBlock) {
-      out.edits.push_back({s.slot, static_cast<uint32_t>(s.blocks.size()), b});
-      s.blocks.push_back(b);
-      continue;
-    }
-    // Blocks that a launched step still names are on their way: sit this step out.
-    if (!pending_.empty()) {
-      hungry_ = true;
-      return false;
-    }
-    Index victim = last_unplanned();
-    CHECK(victim != kNone);
-    preempt(victim);
-    if (victim == i) return false;
-  }
-  return true;
-}
-
 Scheduler::Index Scheduler::last_unplanned() const {
   for (size_t k = running_.size(); k > 0; --k) {
     if (seqs_[running_[k - 1]].planned_step != next_step_) return running_[k - 1];
@@ -511,56 +449,6 @@ void Scheduler::preempt(Index i) {
   ++s.timing.num_preemptions;
   ++num_preemptions_;
   enqueue(i);
-}
-
-BlockId Scheduler::take_block() {
-  BlockId evicted;
-  BlockId b = pool_.alloc(evicted);
-  if (evicted != kNullBlock) index_.erase(evicted);
-  return b;
-}
-
-// ---- prefix cache ----
-
-std::span<const Token> Scheduler::block_tokens(const Sequence& s, int block) const {
-  int begin = block * config_.block_size, prompt = prompt_len(s);
-  auto size = static_cast<size_t>(config_.block_size);
-  if (begin + config_.block_size <= prompt) {
-    return std::span(*request_of(s).prompt).subspan(static_cast<size_t>(begin), size);
-  }
-  if (begin >= prompt)
-    return std::span(s.output).subspan(static_cast<size_t>(begin - prompt), size);
-  for (int k = 0; k < config_.block_size; ++k)
-    straddle_[static_cast<size_t>(k)] = token_at(s, begin + k);
-  return straddle_;
-}
-
-BlockHash Scheduler::block_hash(const Sequence& s, int block, BlockHash parent) const {
-  const auto& hashes = request_of(s).block_hashes;
-  if (static_cast<size_t>(block) < hashes.size()) return hashes[static_cast<size_t>(block)];
-  if (block == 0) parent = root_hash(request_of(s).tenant);
-  return chain_hash(parent, block_tokens(s, block));
-}
-
-// Takes the longest cached run of full blocks. At least one position is left to compute, for its
-// logits; with log-probabilities wanted for the prompt, all are.
-void Scheduler::match_prefix(Sequence& s) {
-  s.blocks.clear();
-  s.num_registered = 0;
-  if (!config_.prefix_cache || wants_scores(s)) return;
-  int limit = (known_len(s) - 1) / config_.block_size;
-  TenantId tenant = request_of(s).tenant;
-  BlockHash hash;
-  for (int b = 0; b < limit; ++b) {
-    hash = block_hash(s, b, hash);
-    BlockId found = index_.find(hash, tenant, block_tokens(s, b));
-    if (found == kNullBlock) break;
-    pool_.retain(found);
-    s.blocks.push_back(found);
-    s.last_hash = hash;
-  }
-  s.num_registered = static_cast<int>(s.blocks.size());
-  s.planned = s.computed = s.num_registered * config_.block_size;
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 // some.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,9 @@ struct SchedulerConfig {
   int max_len = 4096;  // positions of a sequence: prompt and output
   int num_blocks = 0;
   int block_size = 16;
+  // One per cache group: how far back its layers see, 0 = everything. What lies outside the window
+  // is given back, so that such a group holds few blocks however long a sequence gets.
+  std::vector<int> group_windows = {0};
   float watermark = 0.01f;  // share of the pool that admission leaves free
   bool prefix_cache = true;
   int max_queued = 1 << 20;
@@ -71,6 +75,8 @@ class Scheduler {
   // Whether a scheduler of this configuration can ever run the request (400). Front ends may ask
   // before they submit.
   static Result<void> check(const Request& request, const SchedulerConfig& config);
+  // The most blocks that a sequence of so many positions holds at once, over all groups.
+  static int64_t most_blocks(int64_t positions, const SchedulerConfig& config);
   // The error becomes 400 (cannot ever run) or 429 (queue full).
   Result<void> add(Request request, Time now);
   void cancel(RequestId id, Time now, Events& out);
@@ -78,9 +84,9 @@ class Scheduler {
   void plan(Time now, StepPlan& out, Events& events);
   void complete(const StepResult& result, Time now, Events& out);
 
-  bool idle() const { return groups_live_ == 0 && flights_.empty() && closing_.empty(); }
+  bool idle() const { return requests_live_ == 0 && flights_.empty() && closing_.empty(); }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
-  bool has_work() const { return groups_live_ > 0 || !closing_.empty(); }
+  bool has_work() const { return requests_live_ > 0 || !closing_.empty(); }
   Time next_wakeup() const { return next_deadline_; }
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
@@ -130,6 +136,21 @@ class Scheduler {
   int blocks_for(int positions) const {
     return (positions + config_.block_size - 1) / config_.block_size;
   }
+  // Index of the first block that a query at `pos` or later sees.
+  int first_seen(int group, int pos) const {
+    int window = config_.group_windows[static_cast<size_t>(group)];
+    return window == 0 ? 0 : std::max(0, pos - window + 1) / config_.block_size;
+  }
+  bool windowed(int group) const { return config_.group_windows[static_cast<size_t>(group)] > 0; }
+  int num_rows(const Sequence& s) const { return static_cast<int>(s.blocks.size()) / num_groups_; }
+  BlockId& cell(Sequence& s, int index, int group) const {
+    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
+                    static_cast<size_t>(group)];
+  }
+  BlockId cell(const Sequence& s, int index, int group) const {
+    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
+                    static_cast<size_t>(group)];
+  }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;
@@ -142,19 +163,31 @@ class Scheduler {
   void plan_prefills(StepPlan& out, int& budget);
   void admit(Time now, StepPlan& out, int& budget);
   bool can_start() const;
-  bool claim_blocks(Index i);
   void make_room();
   int kept_free() const;
   void start(Index i, Time now, StepPlan& out);
   void emit_slice(Index i, int count, StepPlan& out);
   void finish_plan(Time now, StepPlan& out);
-  bool grow(Index i, StepPlan& out);
-  BlockId take_block();
-  void match_prefix(Sequence& s);
-  BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
-  std::span<const Token> block_tokens(const Sequence& s, int block) const;
   void preempt(Index i);
   Index last_unplanned() const;
+
+  // blocks
+  bool claim_blocks(Index i);
+  int missing_blocks(const Sequence& s) const;
+  bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
+  void slide_windows(StepPlan& out);
+  int prompt_reach(const Sequence& s, int rows) const;
+  void extend_windows(Sequence& s, int end, StepPlan* out);
+  bool feed(Index i, StepPlan& out);
+  bool grow(Index i, StepPlan& out);
+  void put_block(Sequence& s, int index, int group, StepPlan* out);
+  BlockId take_block();
+  void release_blocks(Sequence& s);
+  void match_prefix(Sequence& s);
+  int window_hit(const Sequence& s, int num) const;
+  BlockId find_block(const Sequence& s, int index, int group, BlockHash hash) const;
+  BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
+  std::span<const Token> block_tokens(const Sequence& s, int block) const;
 
   // complete
   void take_result(const InFlight::Item& item,
@@ -168,7 +201,6 @@ class Scheduler {
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
   void leave_slot(Index i);
-  void release_blocks(Sequence& s);
   void recycle(Index i);
   void enqueue(Index i);
 
@@ -176,12 +208,13 @@ class Scheduler {
   std::shared_ptr<const TokenText> text_;
   BlockPool pool_;
   PrefixIndex index_;
+  int num_groups_, num_windowed_;  // cache groups, and those with a window
   std::vector<Sequence> seqs_;
   std::vector<Index> free_seqs_;
-  std::vector<Group> groups_;
-  std::vector<uint32_t> free_groups_;
-  std::unordered_map<RequestId, uint32_t> group_of_;  // looked up, never iterated
-  int groups_live_ = 0;
+  std::vector<Choices> choices_;
+  std::vector<uint32_t> free_choices_;
+  std::unordered_map<RequestId, uint32_t> choices_of_;  // looked up, never iterated
+  int requests_live_ = 0;
   std::vector<Index> waiting_;  // in order of service, next one last
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
@@ -195,12 +228,14 @@ class Scheduler {
     Index seq;
   };
   std::vector<Draft> draft_;             // the plan being made, in order of service
+  std::vector<BlockHash> chain_;         // match_prefix: of the blocks it looks at
   mutable std::vector<Token> straddle_;  // a block's tokens when prompt and output meet in it
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;
   int reserved_ = 0;
-  bool hungry_ = false;  // a running sequence sat out the last step for want of a block
-  bool forming_ = true;  // batching=static: the batch still takes sequences in
+  bool hungry_ = false;   // a running sequence sat out the last step for want of a block
+  bool starved_ = false;  // the same for a prompt in progress
+  bool forming_ = true;   // batching=static: the batch still takes sequences in
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;

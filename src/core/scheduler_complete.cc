@@ -135,9 +135,12 @@ void Scheduler::register_step(const InFlight& flight) {
     s.computed = std::max(s.computed, item.pos + item.count);
     if (!config_.prefix_cache) continue;
     if ((s.num_registered + 1) * config_.block_size > s.computed) continue;
-    BlockId block = s.blocks[static_cast<size_t>(s.num_registered)];
-    index_.prefetch(block_hash(s, s.num_registered, s.last_hash), block);
-    pool_.prefetch(block);
+    BlockHash hash = block_hash(s, s.num_registered, s.last_hash);
+    for (int g = 0; g < num_groups_; ++g) {
+      BlockId block = cell(s, s.num_registered, g);
+      index_.prefetch({hash, g, request_of(s).tenant}, block);
+      pool_.prefetch(block);
+    }
     full_.push_back(item.seq);
   }
   for (Index i : full_) register_blocks(seqs_[i]);
@@ -147,16 +150,19 @@ void Scheduler::register_blocks(Sequence& s) {
   while ((s.num_registered + 1) * config_.block_size <= s.computed) {
     int b = s.num_registered++;
     s.last_hash = block_hash(s, b, s.last_hash);
-    BlockId block = s.blocks[static_cast<size_t>(b)];
-    if (index_.insert(s.last_hash, request_of(s).tenant, block_tokens(s, b), block)) {
-      pool_.mark_cached(block);
+    std::span<const Token> tokens = block_tokens(s, b);
+    for (int g = 0; g < num_groups_; ++g) {
+      BlockId block = cell(s, b, g);
+      if (index_.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
+        pool_.mark_cached(block);
+      }
     }
   }
 }
 
 void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) {
   Sequence& s = seqs_[i];
-  Group& g = groups_[s.group];
+  Choices& c = choices_[s.choices];
   if (s.phase == Phase::running) {
     leave_slot(i);
     release_blocks(s);
@@ -170,23 +176,23 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   event.choice = s.id.choice;
   event.finish = why;
   event.timing = s.timing;
-  event.last = --g.num_live == 0;
+  event.last = --c.num_live == 0;
   if (event.last) {
-    group_of_.erase(s.id.req);
-    --groups_live_;
+    choices_of_.erase(s.id.req);
+    --requests_live_;
   }
   out.list.push_back(event);
   if (s.in_flight == 0) recycle(i);
 }
 
 void Scheduler::cancel(RequestId id, Time now, Events& out) {
-  auto it = group_of_.find(id);
-  if (it == group_of_.end()) return;
-  // finish() may recycle the group at its last choice: no reference into it is kept.
-  uint32_t g = it->second;
-  size_t num = groups_[g].seqs.size();
-  for (size_t c = 0; c < num; ++c) {
-    Index i = groups_[g].seqs[c];
+  auto it = choices_of_.find(id);
+  if (it == choices_of_.end()) return;
+  // finish() may recycle the record at its last choice: no reference into it is kept.
+  uint32_t c = it->second;
+  size_t num = choices_[c].seqs.size();
+  for (size_t k = 0; k < num; ++k) {
+    Index i = choices_[c].seqs[k];
     Phase p = seqs_[i].phase;
     if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) {
       finish(i, Finish::cancelled, now, {}, out);
@@ -208,30 +214,15 @@ void Scheduler::leave_slot(Index i) {
   ++s.epoch;
 }
 
-// Last block first, so that of a cached prefix the tail is older than the head and goes first.
-void Scheduler::release_blocks(Sequence& s) {
-  for (size_t b = s.blocks.size(); b > 0; --b) {
-    if (b > 8) pool_.prefetch(s.blocks[b - 9]);
-    if (s.in_flight > 0) {
-      pending_.push_back({next_step_ - 1, s.blocks[b - 1]});
-    } else {
-      pool_.release(s.blocks[b - 1]);
-    }
-  }
-  s.blocks.clear();
-  reserved_ -= s.reserved;
-  s.reserved = 0;
-}
-
 void Scheduler::recycle(Index i) {
   Sequence& s = seqs_[i];
   s.phase = Phase::free;
   free_seqs_.push_back(i);
-  Group& g = groups_[s.group];
+  Choices& c = choices_[s.choices];
   s.request = nullptr;
-  if (--g.num_records == 0) {
-    g.request.reset();
-    free_groups_.push_back(s.group);
+  if (--c.num_records == 0) {
+    c.request.reset();
+    free_choices_.push_back(s.choices);
   }
 }
 
@@ -273,7 +264,11 @@ BlockCounts Scheduler::count_blocks() const {
   std::vector<int> refs(static_cast<size_t>(c.total) + 1);
   std::vector<bool> owned(refs.size());
   for (const Sequence& s : seqs_) {
-    for (BlockId b : s.blocks) ++refs[static_cast<size_t>(b)], owned[static_cast<size_t>(b)] = true;
+    for (BlockId b : s.blocks) {
+      if (b == kNullBlock) continue;
+      ++refs[static_cast<size_t>(b)];
+      owned[static_cast<size_t>(b)] = true;
+    }
   }
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
   for (int b = 1; b <= c.total; ++b) {

@@ -1,6 +1,7 @@
 // Runs the scenarios in tests/scheduler/*.plan against the scheduler. A scenario is data:
 //
 //   pool blocks=16 size=4              (first line)
+//   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: batching prefill mix order admission max_seqs
 //   max_len
 //                                      watermark prefix queue
@@ -87,6 +88,11 @@ class Scenario {
   void execute(const std::string& verb, const std::string& args, const std::string& want) {
     std::istringstream in(args);
     if (verb == "pool") return pool(options(in));
+    if (verb == "groups") {
+      config_.group_windows.clear();
+      for (int window; in >> window;) config_.group_windows.push_back(window);
+      return;
+    }
     if (verb == "policy") return policy(options(in));
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -217,6 +223,11 @@ class Scenario {
       EXPECT_EQ(plan.slices[i].slot, again.slices[i].slot);
       EXPECT_EQ(plan.slices[i].pos, again.slices[i].pos);
       EXPECT_EQ(plan.slices[i].count, again.slices[i].count);
+    }
+    ASSERT_EQ(plan.edits.size(), again.edits.size());
+    for (size_t i = 0; i < plan.edits.size(); ++i) {
+      EXPECT_EQ(plan.edits[i].block, again.edits[i].block);
+      EXPECT_LT(plan.edits[i].group, config_.group_windows.size());
     }
     for (const RowOp& op : plan.rows) {
       if (op.kind == RowOp::open) slots_[op.slot] = name_of(op.id);

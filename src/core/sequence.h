@@ -39,17 +39,21 @@ struct alignas(64) Sequence {
   uint64_t planned_step = 0;  // the last step with a slice of it
   SeqId id;
   std::vector<Token> output;  // known output tokens
+  // [blocks, cache groups]: block k holds positions [k, k + 1) * block_size. Null in a window group
+  // where no later query sees the positions, or the prompt has not come near them.
   std::vector<BlockId> blocks;
-  const Request* request = nullptr;  // the group keeps it
+  const Request* request = nullptr;  // its Choices keep it
+  int ready = 0;                     // leading blocks that the window groups have had
+  int slid = 0;  // window groups hold nothing that is out of sight for queries from here on
   SeqTiming timing;
-  BlockHash last_hash;  // of block num_registered - 1
-  uint32_t group = 0;
-  int reserved = 0;  // blocks set aside under admission=reserve-max
+  BlockHash last_hash;   // of block num_registered - 1
+  uint32_t choices = 0;  // its request's, in the scheduler's list
+  int reserved = 0;      // blocks set aside under admission=reserve-max
   StopMatcher stop{{}};
 };
 
 // A request and its choices.
-struct Group {
+struct Choices {
   std::shared_ptr<const Request> request;
   std::vector<uint32_t> seqs;  // indices of its sequences, by choice
   int num_live = 0;            // choices that have not finished

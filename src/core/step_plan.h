@@ -22,6 +22,8 @@ struct SeqId {
 using Slot = uint32_t;    // a sequence's stable row on the executor
 using BlockId = int32_t;  // block 0 is the null block: never allocated, pads tables
 inline constexpr BlockId kNullBlock = 0;
+// Layers whose K and V share blocks form a cache group; a sequence has one block table for each.
+inline constexpr int kMaxCacheGroups = 16;
 
 enum class Want : uint8_t {
   none,   // K and V only: a prefill chunk that is not the last
@@ -47,6 +49,7 @@ struct TableEdit {
   Slot slot = 0;
   uint32_t index = 0;
   BlockId block = kNullBlock;
+  uint8_t group = 0;
 };
 
 struct Slice {
@@ -74,7 +77,7 @@ struct StepPlan {
   std::vector<Token> tokens;
   std::vector<Transfer> transfers;
 
-  bool empty() const { return slices.empty() && rows.empty(); }
+  bool empty() const { return slices.empty() && rows.empty() && edits.empty(); }
   void clear() {
     num_tokens = num_decode = 0;
     rows.clear(), edits.clear(), slices.clear(), tokens.clear(), transfers.clear();

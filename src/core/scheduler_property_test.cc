@@ -1,0 +1,235 @@
+// Random workloads over random cache groups against a shadow of the cache, which knows of every
+// block and group what was written where: each query must find all that it sees, in its own group,
+// of its own sequence. Blocks are conserved and bounded, every request ends once.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "core/executor.h"
+#include "core/scheduler.h"
+
+namespace sluice {
+namespace {
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ (b + 0x9E3779B97F4A7C15u)) * 0xD1B54A32D192ED03u;
+  return x ^ (x >> 29);
+}
+
+// Runs plans one after the other; what a position's K and V depend on is a hash of all tokens
+// before.
+class ShadowCache {
+ public:
+  ShadowCache(const SchedulerConfig& c, const std::map<RequestId, Request>& requests)
+      : config_(c),
+        requests_(requests),
+        groups_(c.group_windows.size()),
+        rows_(static_cast<size_t>(c.max_len / c.block_size + 1)),
+        tables_(static_cast<size_t>(c.max_seqs) * groups_ * rows_, kNullBlock),
+        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)) {}
+
+  StepResult run(const StepPlan& plan) {
+    for (const RowOp& op : plan.rows) {
+      if (op.kind == RowOp::open) ids_[op.slot] = op.id;
+    }
+    for (const TableEdit& e : plan.edits) table(e.slot, e.group)[e.index] = e.block;
+    for (const Transfer& t : plan.transfers) {
+      std::copy_n(block(t.from), config_.block_size, block(t.to));
+    }
+    StepResult result;
+    result.step = plan.step;
+    for (const Slice& s : plan.slices) {
+      for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
+    }
+    for (const Slice& s : plan.slices) {
+      for (int p = s.pos; p < s.pos + s.count; ++p) read(s, p);
+      if (s.want == Want::none) continue;
+      Token t = s.want == Want::score ? kNoToken : sample(ids_.at(s.slot), s.pos + s.count);
+      result.rows.push_back({s.slot, s.epoch, t, 0, 0});
+    }
+    return result;
+  }
+
+  // The token at a position of a sequence: of the prompt, or what was drawn there.
+  Token token(SeqId id, int pos) const {
+    const Request& r = requests_.at(id.req);
+    auto at = static_cast<size_t>(pos);
+    return at < r.prompt->size() ? (*r.prompt)[at] : sample(id, pos);
+  }
+
+ private:
+  // Few tokens, and the same for many sequences: outputs meet in the prefix cache too.
+  static Token sample(SeqId id, int pos) {
+    return static_cast<Token>(mixed(id.req % 3 + id.choice % 2, static_cast<uint64_t>(pos)) % 2);
+  }
+  BlockId* table(Slot slot, size_t group) {
+    return tables_.data() + (slot * groups_ + group) * rows_;
+  }
+  uint64_t* block(BlockId b) {
+    return content_.data() + static_cast<ptrdiff_t>(b) * config_.block_size;
+  }
+  uint64_t expected(SeqId id, int pos, size_t group) {
+    std::vector<uint64_t>& h = prefix_[id];
+    while (static_cast<int>(h.size()) <= pos) {
+      uint64_t before = h.empty() ? requests_.at(id.req).tenant + 1 : h.back();
+      h.push_back(
+          mixed(before, static_cast<uint64_t>(token(id, static_cast<int>(h.size()))) + 100));
+    }
+    return mixed(h[static_cast<size_t>(pos)], group);
+  }
+  void write(const Slice& s, int pos) {
+    for (size_t g = 0; g < groups_; ++g) {
+      BlockId b = table(s.slot, g)[pos / config_.block_size];
+      ASSERT_NE(b, kNullBlock) << "position " << pos << " has no block in group " << g;
+      block(b)[pos % config_.block_size] = expected(ids_.at(s.slot), pos, g);
+    }
+  }
+  void read(const Slice& s, int pos) {
+    for (size_t g = 0; g < groups_; ++g) {
+      int window = config_.group_windows[g];
+      for (int p = window == 0 ? 0 : std::max(0, pos - window + 1); p <= pos; ++p) {
+        BlockId b = table(s.slot, g)[p / config_.block_size];
+        ASSERT_EQ(block(b)[p % config_.block_size], expected(ids_.at(s.slot), p, g))
+            << "a query at " << pos << " of request " << ids_.at(s.slot).req << " sees " << p
+            << " in group " << g;
+      }
+    }
+  }
+
+  const SchedulerConfig& config_;
+  const std::map<RequestId, Request>& requests_;
+  size_t groups_, rows_;
+  std::vector<BlockId> tables_;  // [slots, groups, rows_]
+  std::vector<uint64_t> content_;
+  std::map<Slot, SeqId> ids_;
+  std::map<SeqId, std::vector<uint64_t>> prefix_;
+};
+
+struct Tally {
+  uint64_t preemptions = 0, hits = 0, forks = 0;
+};
+
+class Workload {
+ public:
+  explicit Workload(uint64_t seed) : rng_(seed) {
+    static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
+    apply_preset(kPresets[chance(60) ? 3 : pick(0, 2)], config_).value();
+    config_.group_windows.clear();
+    int groups = pick(1, 4), windows[] = {pick(1, 9), pick(1, 40)};
+    for (int g = 0; g < groups; ++g) {
+      config_.group_windows.push_back(chance(35) ? 0 : windows[pick(0, 1)]);
+    }
+    config_.block_size = 1 << pick(0, 4);
+    config_.max_len = 96;
+    config_.budget = chance(50) ? pick(1, 8) : pick(8, 64);
+    config_.max_seqs = pick(1, 8);
+    config_.prefix_cache = chance(70);
+    config_.watermark = chance(50) ? 0.0f : 0.1f;
+    if (chance(25)) config_.order = Order::priority;
+    if (chance(20)) config_.mix = Mix::separate;
+    depth_ = pick(0, 2);
+    make_requests();
+    for (const auto& [id, r] : requests_) {
+      auto need =
+          Scheduler::most_blocks(static_cast<int64_t>(r.prompt->size()) + r.max_new, config_);
+      config_.num_blocks = std::max(config_.num_blocks, static_cast<int>(need));
+    }
+    config_.num_blocks += chance(70) ? pick(0, 3 * groups) : 300;
+  }
+
+  void run(Tally* tally) {
+    Scheduler scheduler(config_, nullptr);
+    config_.max_seqs = scheduler.config().max_seqs;
+    ShadowCache cache(config_, requests_);
+    Events events;
+    StepPlan plan;
+    std::deque<StepResult> flights;
+    auto next = requests_.begin();
+    for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
+         ++iteration) {
+      ASSERT_LT(iteration, 20000) << "no progress";
+      for (; next != requests_.end() && (chance(40) || !scheduler.has_work()); ++next) {
+        auto ok = scheduler.add(next->second, Time{0});
+        ASSERT_TRUE(ok) << ok.error().message;
+      }
+      if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), Time{0}, events);
+      scheduler.plan(Time{0}, plan, events);
+      tally->forks += plan.transfers.size();
+      bool launched = !plan.empty();
+      if (launched) flights.push_back(cache.run(plan));
+      if (testing::Test::HasFailure()) return;
+      if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
+        scheduler.complete(flights.front(), Time{0}, events);
+        flights.pop_front();
+      }
+      ASSERT_TRUE(scheduler.count_blocks().conserved());
+      check(events);
+    }
+    BlockCounts blocks = scheduler.count_blocks();
+    EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
+    for (const auto& [id, r] : requests_) EXPECT_TRUE(ended_[id]) << id;
+    tally->preemptions += scheduler.stats().num_preemptions;
+    tally->hits += scheduler.stats().prefix_hits;
+  }
+
+ private:
+  int pick(int lo, int hi) {
+    return lo + static_cast<int>(rng_() % static_cast<uint64_t>(hi - lo + 1));
+  }
+  bool chance(int percent) { return pick(1, 100) <= percent; }
+
+  void make_requests() {
+    std::vector<Token> family;
+    for (int i = 0; i < 60; ++i) family.push_back(pick(0, 1));
+    int num = pick(1, 12);
+    for (int i = 1; i <= num; ++i) {
+      Request r;
+      r.id = static_cast<RequestId>(i);
+      auto prompt = std::make_shared<std::vector<Token>>();
+      int len = pick(1, 60), shared = chance(60) ? pick(0, len) : 0;
+      for (int p = 0; p < len; ++p)
+        prompt->push_back(p < shared ? family[static_cast<size_t>(p)] : pick(0, 1));
+      r.prompt = prompt;
+      auto spec = std::make_shared<SamplingSpec>();
+      if (chance(15)) spec->prompt_logprobs = 0;
+      r.sampling = spec;
+      r.max_new = pick(1, 30);
+      r.n = chance(25) ? pick(2, 4) : 1;
+      r.priority = pick(0, 2);
+      r.tenant = chance(20) ? 1 : 0;
+      requests_[r.id] = std::move(r);
+    }
+  }
+
+  void check(Events& events) {
+    for (const Event& e : events.list) {
+      EXPECT_FALSE(ended_[e.req]) << "an event after the terminal one";
+      if (e.last) ended_[e.req] = true;
+    }
+    events.clear();
+  }
+
+  std::mt19937_64 rng_;
+  SchedulerConfig config_;
+  int depth_ = 0;
+  std::map<RequestId, Request> requests_;
+  std::map<RequestId, bool> ended_;
+};
+
+TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
+  Tally tally;
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Workload(seed).run(&tally);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(tally.preemptions, 3000u) << "the workloads prove too little";
+  EXPECT_GT(tally.hits, 10000u);
+  EXPECT_GT(tally.forks, 1000u);
+}
+
+}  // namespace
+}  // namespace sluice

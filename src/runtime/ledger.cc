@@ -65,10 +65,8 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
       static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
   size_t row = (static_cast<size_t>(shape.hidden) * 5 +
                 static_cast<size_t>(shape.num_heads) * static_cast<size_t>(shape.head_dim) * 4) *
-               4;
-  for (const TensorInfo& t : checkpoint.tensors()) {
-    if (t.name == "blk.0.ffn_gate.weight") row += static_cast<size_t>(t.rows) * 14;
-  }
+                   4 +
+               static_cast<size_t>(shape.ffn) * 14;
   ledger.workspace = step * row + 64 * static_cast<size_t>(shape.vocab) * 4;
   ledger.available = available_memory();
   size_t fixed = weights + ledger.workspace;

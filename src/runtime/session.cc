@@ -50,6 +50,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   LoadOptions load;
   load.fuse = options_.fuse;
+  load.max_len = options_.scheduler.max_len;
   load.progress = std::move(progress);
   // Text needs only the metadata, which loading weights leaves alone: both at once.
   auto text_ready = std::async(std::launch::async, [this] { return load_text(); });

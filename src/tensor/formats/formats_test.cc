@@ -176,11 +176,12 @@ double relative_error(Format format) {
 }
 
 // Searching for the scale must beat the plain scale of the largest element or of the range, or it
-// is not worth its time. Without it: 0.0186, 0.0385, 0.0793.
+// is not worth its time. Without it: 0.0186, 0.0385, 0.0793. llama.cpp's quantisers, on the same
+// kind of data: 0.0177, 0.0361, 0.0714.
 TEST(Formats, ScaleSearchPays) {
   EXPECT_LT(relative_error(Format::q6_k), 0.0178);
-  EXPECT_LT(relative_error(Format::q5_k), 0.0370);
-  EXPECT_LT(relative_error(Format::q4_k), 0.0735);
+  EXPECT_LT(relative_error(Format::q5_k), 0.0353);
+  EXPECT_LT(relative_error(Format::q4_k), 0.0712);
 }
 
 // More bits, less error, and no format far from its neighbours.

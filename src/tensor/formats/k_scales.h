@@ -145,6 +145,32 @@ inline SuperScales super_scales(const Affine (&group)[8]) {
   return s;
 }
 
+// Rounding scale and minimum to six bits each on its own is not the best pair: of the nine around
+// it, the one with the least squared error.
+inline ScaleMin nearest_pair(const float* x, int n, int levels, const SuperScales& s, ScaleMin at) {
+  const float d = f16_to_f32(s.d);
+  const float dmin = f16_to_f32(s.dmin);
+  ScaleMin best = at;
+  float least = INFINITY;
+  for (int scale = at.scale > 0 ? at.scale - 1 : 0; scale <= at.scale + 1 && scale <= 63; ++scale) {
+    for (int min = at.min > 0 ? at.min - 1 : 0; min <= at.min + 1 && min <= 63; ++min) {
+      const Affine a{d * static_cast<float>(scale), dmin * static_cast<float>(min)};
+      const float per_step = a.scale != 0 ? 1 / a.scale : 0;
+      float error = 0;
+      for (int i = 0; i < n; ++i) {
+        const int q = round_within((x[i] + a.min) * per_step, 0, levels);
+        const float off = a.scale * static_cast<float>(q) - a.min - x[i];
+        error += off * off;
+      }
+      if (error < least) {
+        least = error;
+        best = {scale, min};
+      }
+    }
+  }
+  return best;
+}
+
 // Codes of n elements given the scale and minimum that decoding will use.
 inline void affine_codes(const float* x, int n, Affine a, int levels, uint8_t* q) {
   const float per_step = a.scale != 0 ? 1 / a.scale : 0;

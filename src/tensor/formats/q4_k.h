@@ -50,7 +50,8 @@ template <typename Block>
 inline void encode_scaled_groups(const float* in, int levels, Block& b) {
   Affine group[8];
   for (int g = 0; g < 8; ++g) group[g] = best_affine(in + 32 * g, 32, levels);
-  const SuperScales s = super_scales(group);
+  SuperScales s = super_scales(group);
+  for (int g = 0; g < 8; ++g) s.of[g] = nearest_pair(in + 32 * g, 32, levels, s, s.of[g]);
   b.d = s.d;
   b.dmin = s.dmin;
   put_scale_mins(s.of, b.scales);

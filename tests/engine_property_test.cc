@@ -70,6 +70,10 @@ std::vector<Subject>& subjects() {
     };
     v.push_back(make_subject("llama-f32", gguf("llama"), DType::f32));
     v.push_back(make_subject("llama-window", gguf("llama-window"), DType::f16));
+    v.push_back(make_subject("gpt2", gguf("gpt2"), DType::f16));
+    v.push_back(make_subject("phi3-longrope", gguf("phi3-longrope"), DType::f16));
+    v.push_back(make_subject("gemma2", gguf("gemma2"), DType::f16));
+    v.push_back(make_subject("gemma3", gguf("gemma3"), DType::f16));
     v.push_back(make_subject("q8_0", random(kTinyConfig, Format::q8_0), DType::f16));
     v.push_back(make_subject("q4_0", random(kTinyConfig, Format::q4_0), DType::f16));
     v.push_back(make_subject("q4_1", random(kTinyConfig, Format::q4_1), DType::f16));

@@ -156,6 +156,54 @@ TEST_P(ModelGolden, CacheEqualsNoCache) {
   }
 }
 
+// A file with one tensor hidden.
+class Hiding final : public Checkpoint {
+ public:
+  Hiding(Checkpoint& file, const std::string& name) : file_(file) {
+    meta_ = file.meta();
+    for (const TensorInfo& t : file.tensors()) {
+      if (t.name == name) continue;
+      index_[t.name] = tensors_.size();
+      tensors_.push_back(t);
+    }
+  }
+  std::span<const std::byte> data(const TensorInfo& tensor) override { return file_.data(tensor); }
+  void release(const TensorInfo&) override {}
+
+ private:
+  Checkpoint& file_;
+};
+
+TEST_P(ModelGolden, EveryTensorIsNeededAndMissedByName) {
+  auto file = open_gguf(golden_dir() + GetParam() + ".gguf");
+  ASSERT_TRUE(file) << file.error().message;
+  auto be = make_ref_backend();
+  for (const TensorInfo& t : (*file)->tensors()) {
+    // Without the first the embeddings are the output matrix, without the second nothing is scaled,
+    // and the third is for shorter contexts.
+    if (t.name == "output.weight" || t.name == "rope_freqs.weight" ||
+        t.name == "rope_factors_short.weight")
+      continue;
+    Hiding hiding(**file, t.name);
+    auto m = load_model(hiding, *be, {});
+    ASSERT_FALSE(m) << "loads without " << t.name;
+    EXPECT_NE(m.error().message.find(t.name), std::string::npos) << m.error().message;
+  }
+}
+
+TEST_P(ModelGolden, TheShapeIsKnownFromTheHeaders) {
+  auto be = make_ref_backend();
+  auto m = load_golden(*be, GetParam(), true);
+  auto file = open_gguf(golden_dir() + GetParam() + ".gguf");
+  ASSERT_TRUE(file) << file.error().message;
+  auto shape = read_shape(**file);
+  ASSERT_TRUE(shape) << shape.error().message;
+  EXPECT_EQ(shape->windows, m->shape().windows);
+  EXPECT_EQ(shape->windows.size(), static_cast<size_t>(shape->num_layers));
+  EXPECT_EQ(shape->ffn, m->shape().ffn);
+  EXPECT_EQ(shape->kv_bytes_per_token(DType::f16), m->shape().kv_bytes_per_token(DType::f16));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ModelGolden, testing::ValuesIn(golden_names()), [](const auto& test) {
   std::string s = test.param;
   std::replace(s.begin(), s.end(), '-', '_');

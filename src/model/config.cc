@@ -145,7 +145,8 @@ void read_rope(RopeSpec& rope, Reader& r, Checkpoint* data, int trained_len, int
   set_frequencies(rope, base);
   std::string type = r.string("rope.scaling.type");
   // GGUF files need not name this one: its tensors are there.
-  if (data && data->find("rope_factors_long.weight")) type = "longrope";
+  if (data && (data->find("rope_factors_long.weight") || data->find("rope_factors_short.weight")))
+    type = "longrope";
   double factor = 1;
   if (!type.empty() && type != "none") factor = r.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
   if (type == "linear") {

@@ -1,0 +1,538 @@
+#include "net/http_client.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using BeastString = boost::beast::string_view;
+
+constexpr milliseconds kTick{20};
+constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kMaxHead = 256 << 10;  // of a response's head or a chunk's
+
+// Beast's parser with the body handed on as it comes.
+class ResponseParser final : public http::basic_parser<false> {
+ public:
+  explicit ResponseParser(HttpListener& listener) : listener_(listener) {
+    eager(true);
+    body_limit(boost::none);
+    header_limit(static_cast<uint32_t>(kMaxHead));
+  }
+  int status() const { return status_; }
+  bool interim() const { return status_ >= 100 && status_ < 200; }
+
+ private:
+  void on_request_impl(http::verb, BeastString, BeastString, int, error_code&) override {}
+  void on_response_impl(int code, BeastString, int, error_code&) override { status_ = code; }
+  void on_field_impl(http::field, BeastString name, BeastString value, error_code&) override {
+    std::string key(name.data(), name.size());
+    for (char& c : key) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    headers_.emplace_back(std::move(key), std::string(value.data(), value.size()));
+  }
+  void on_header_impl(error_code&) override {
+    if (!interim()) listener_.on_head(status_, headers_);
+  }
+  void on_body_init_impl(const boost::optional<uint64_t>&, error_code&) override {}
+  size_t on_body_impl(BeastString body, error_code&) override {
+    listener_.on_body({body.data(), body.size()});
+    return body.size();
+  }
+  void on_chunk_header_impl(uint64_t, BeastString, error_code&) override {}
+  size_t on_chunk_body_impl(uint64_t, BeastString body, error_code&) override {
+    listener_.on_body({body.data(), body.size()});
+    return body.size();
+  }
+  void on_finish_impl(error_code&) override {}
+
+  HttpListener& listener_;
+  int status_ = 0;
+  HttpHeaders headers_;
+};
+
+struct Job {
+  std::string bytes;
+  HttpListener* listener = nullptr;
+  bool again = false;  // sent once before, on a connection that turned out closed
+};
+
+class Connection;
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+}  // namespace
+
+struct HttpClient::State {
+  explicit State(Options o) : options(std::move(o)), tick(context) {}
+
+  Options options;
+  asio::io_context context{1};
+  asio::steady_timer tick;
+  tcp::endpoint endpoint;
+  std::deque<Job> queue;             // requests without a connection
+  std::vector<ConnectionPtr> all;    // every open one, at its `place`
+  std::vector<ConnectionPtr> spare;  // the idle ones, the latest used at the end
+  std::vector<char> buffer = std::vector<char>(kReadBytes);
+  uint64_t made = 0, stale = 0;
+  size_t in_flight = 0;
+
+  void begin(Job job);
+  void make_connection(Job job);
+  void dispatch();  // queued requests to connections that may be had
+  void drop(Connection& c);
+  void on_tick();
+};
+
+namespace {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  explicit Connection(HttpClient::State& client) : client_(client), socket_(client.context) {}
+
+  void connect(Job job);
+  void start(Job job);
+  void check_time(HttpClient::TimePoint now);
+  void end(HttpFailure failure, const std::string& detail, bool keep);
+  void close();
+  bool busy() const { return job_.listener != nullptr; }
+  size_t place = 0;  // in State::all
+
+ private:
+  void begin();
+  void write();
+  void wait_readable();
+  void on_readable(error_code ec);
+  bool read_once();  // false: no more now, or it is over
+  void feed(std::string_view bytes);
+  void on_eof();
+
+  HttpClient::State& client_;
+  tcp::socket socket_;
+  Job job_;
+  size_t sent_ = 0;
+  std::optional<ResponseParser> parser_;
+  std::string tail_;  // not yet parsed
+  HttpClient::TimePoint begun_, active_;
+  bool connecting_ = false, used_ = false, heard_ = false, waiting_ = false;
+};
+
+void Connection::connect(Job job) {
+  job_ = std::move(job);
+  connecting_ = true;
+  begin();
+  error_code ec;
+  socket_.open(client_.endpoint.protocol(), ec);
+  if (ec) {  // out of descriptors; not from here, or a listener that tries again never returns
+    return asio::post(client_.context, [self = shared_from_this(), why = ec.message()] {
+      if (self->connecting_) self->end(HttpFailure::connect, why, false);
+    });
+  }
+  socket_.set_option(tcp::no_delay(true), ec);
+  socket_.async_connect(client_.endpoint, [self = shared_from_this()](error_code e) {
+    if (!self->connecting_ || !self->socket_.is_open()) return;  // timed out meanwhile
+    self->connecting_ = false;
+    if (e) return self->end(HttpFailure::connect, e.message(), false);
+    error_code ignored;
+    self->socket_.non_blocking(true, ignored);
+    self->write();
+    if (self->busy()) self->wait_readable();
+  });
+}
+
+void Connection::start(Job job) {
+  job_ = std::move(job);
+  begin();
+  write();
+  if (busy()) wait_readable();
+}
+
+void Connection::begin() {
+  begun_ = active_ = steady_clock::now();
+  sent_ = 0;
+  heard_ = false;
+  parser_.emplace(*job_.listener);
+  ++client_.in_flight;
+  if (!job_.again) job_.listener->on_begin();
+}
+
+void Connection::write() {
+  while (sent_ < job_.bytes.size()) {
+    ssize_t n = ::send(socket_.native_handle(), job_.bytes.data() + sent_,
+                       job_.bytes.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n >= 0) {
+      sent_ += static_cast<size_t>(n);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code ec) {
+        if (!ec && self->busy()) self->write();
+      });
+      return;
+    }
+    // The server may have answered before it stopped reading; what it said is read first.
+    return;
+  }
+  job_.listener->on_sent();
+}
+
+void Connection::wait_readable() {
+  if (waiting_) return;
+  waiting_ = true;
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code ec) {
+    self->waiting_ = false;
+    self->on_readable(ec);
+  });
+}
+
+void Connection::on_readable(error_code ec) {
+  if (!socket_.is_open()) return;
+  if (!busy()) return client_.drop(*this);  // closed by the server while it was idle
+  if (ec) return end(heard_ ? HttpFailure::broken : HttpFailure::closed, ec.message(), false);
+  active_ = steady_clock::now();
+  ConnectionPtr self = shared_from_this();
+  while (busy() && read_once()) {
+  }
+  if (socket_.is_open()) wait_readable();
+}
+
+bool Connection::read_once() {
+  std::vector<char>& buffer = client_.buffer;
+  ssize_t n = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
+    std::string reason = error_code(errno, boost::system::system_category()).message();
+    end(heard_ ? HttpFailure::broken : HttpFailure::closed, reason, false);
+    return false;
+  }
+  if (n == 0) {
+    on_eof();
+    return false;
+  }
+  heard_ = true;
+  feed({buffer.data(), static_cast<size_t>(n)});
+  return static_cast<size_t>(n) == buffer.size() && busy() && socket_.is_open();
+}
+
+void Connection::feed(std::string_view bytes) {
+  std::string joined;
+  if (!tail_.empty()) {
+    joined = std::move(tail_);
+    tail_.clear();
+    joined += bytes;
+    bytes = joined;
+  }
+  while (!bytes.empty()) {
+    error_code ec;
+    size_t n = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), ec);
+    bytes.remove_prefix(n);
+    if (ec == http::error::need_more) ec = {};
+    if (ec) return end(HttpFailure::malformed, ec.message(), false);
+    if (parser_->is_done()) {
+      if (parser_->interim()) {
+        parser_.emplace(*job_.listener);
+        continue;
+      }
+      bool keep = parser_->keep_alive() && bytes.empty() && sent_ == job_.bytes.size();
+      return end(HttpFailure::none, "", keep);
+    }
+    if (n == 0) break;
+  }
+  if (bytes.size() > kMaxHead) return end(HttpFailure::malformed, "head without an end", false);
+  tail_ = bytes;
+}
+
+void Connection::on_eof() {
+  if (!heard_) return end(HttpFailure::closed, "closed without an answer", false);
+  error_code ec;
+  if (parser_->is_header_done()) parser_->put_eof(ec);
+  bool whole = parser_->is_header_done() && !ec && parser_->is_done();
+  end(whole ? HttpFailure::none : HttpFailure::broken, whole ? "" : "closed within an answer",
+      false);
+}
+
+// The request is over; the connection stays with `keep`.
+void Connection::end(HttpFailure failure, const std::string& detail, bool keep) {
+  ConnectionPtr self = shared_from_this();
+  Job job = std::move(job_);
+  job_ = {};
+  parser_.reset();
+  tail_.clear();
+  connecting_ = false;
+  --client_.in_flight;
+  if (keep) {
+    used_ = true;
+    client_.spare.push_back(self);
+  } else {
+    bool retry = failure == HttpFailure::closed && used_ && !heard_ && !job.again;
+    client_.drop(*this);
+    if (retry) {  // it was closed between two requests: no fault of this one
+      ++client_.stale;
+      job.again = true;
+      client_.queue.push_front(std::move(job));
+      return client_.dispatch();
+    }
+  }
+  client_.dispatch();
+  job.listener->on_end(failure, detail);
+}
+
+void Connection::check_time(HttpClient::TimePoint now) {
+  if (!busy()) return;
+  const HttpClient::Options& o = client_.options;
+  if (connecting_ && now - begun_ > o.connect)
+    return end(HttpFailure::connect, "no connection in time", false);
+  if (now - begun_ > o.request) return end(HttpFailure::timeout, "no whole answer in time", false);
+  if (now - active_ > o.stall) return end(HttpFailure::stalled, "nothing came for too long", false);
+}
+
+void Connection::close() {
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+Result<uint16_t> parse_port(std::string_view text) {
+  unsigned port = 0;
+  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (ec != std::errc() || end != text.data() + text.size() || port == 0 || port > 65535)
+    return Error{400, strf("%s is not a port", quote(text).c_str())};
+  return static_cast<uint16_t>(port);
+}
+
+}  // namespace
+
+void HttpClient::State::begin(Job job) {
+  if (spare.empty()) return make_connection(std::move(job));
+  ConnectionPtr c = std::move(spare.back());
+  spare.pop_back();
+  c->start(std::move(job));
+}
+
+void HttpClient::State::make_connection(Job job) {
+  auto c = std::make_shared<Connection>(*this);
+  c->place = all.size();
+  all.push_back(c);
+  ++made;
+  c->connect(std::move(job));
+}
+
+void HttpClient::State::dispatch() {
+  while (!queue.empty() && (!spare.empty() || all.size() < options.max_connections)) {
+    Job job = std::move(queue.front());
+    queue.pop_front();
+    if (job.again) {  // the other idle ones may be closed as well
+      make_connection(std::move(job));
+    } else {
+      begin(std::move(job));
+    }
+  }
+}
+
+void HttpClient::State::drop(Connection& c) {
+  c.close();
+  if (c.place >= all.size() || all[c.place].get() != &c) return;
+  std::erase_if(spare, [&](const ConnectionPtr& p) { return p.get() == &c; });
+  all.back()->place = c.place;
+  ConnectionPtr gone = std::move(all[c.place]);
+  if (&all[c.place] != &all.back()) all[c.place] = std::move(all.back());
+  all.pop_back();
+}
+
+void HttpClient::State::on_tick() {
+  auto now = steady_clock::now();
+  // From the end: one that ends swaps the last into its place.
+  for (size_t i = all.size(); i-- > 0;) {
+    if (i < all.size()) ConnectionPtr(all[i])->check_time(now);
+  }
+  tick.expires_after(kTick);
+  tick.async_wait([this](error_code ec) {
+    if (!ec) on_tick();
+  });
+}
+
+Result<HttpUrl> parse_http_url(std::string_view text) {
+  HttpUrl url;
+  std::string shown = quote(text);
+  if (text.starts_with("https://"))
+    return Error{400, strf("%s: TLS is not supported here: use http://", shown.c_str())};
+  if (!text.starts_with("http://"))
+    return Error{400, strf("%s: write http://HOST:PORT", shown.c_str())};
+  text.remove_prefix(7);
+  size_t slash = text.find('/');
+  std::string_view host = text.substr(0, slash);
+  if (slash != std::string_view::npos) url.path = std::string(text.substr(slash));
+  while (url.path.ends_with('/')) url.path.pop_back();
+  std::string_view port;
+  if (host.starts_with('[')) {
+    size_t end = host.find(']');
+    if (end == std::string_view::npos) return Error{400, strf("%s: no ]", shown.c_str())};
+    url.host = std::string(host.substr(1, end - 1));
+    port = host.substr(end + 1);
+  } else {
+    size_t colon = host.find(':');
+    url.host = std::string(host.substr(0, colon));
+    if (colon != std::string_view::npos) port = host.substr(colon);
+  }
+  bool clean = !url.host.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && c != 0x7f && c != '?' && c != '#' && c != '@';
+  });
+  if (!clean) return Error{400, strf("%s: write http://HOST:PORT", shown.c_str())};
+  if (!port.empty()) {
+    Result<uint16_t> n = parse_port(port.substr(1));
+    if (port[0] != ':' || !n) return Error{400, strf("%s: no port in it", shown.c_str())};
+    url.port = *n;
+  }
+  return url;
+}
+
+std::string http_request_bytes(const HttpUrl& url,
+                               std::string_view method,
+                               std::string_view target,
+                               const HttpHeaders& headers,
+                               std::string_view body) {
+  std::string out;
+  out.reserve(body.size() + 256);
+  out.append(method).append(" ").append(url.path).append(target).append(" HTTP/1.1\r\nHost: ");
+  bool v6 = url.host.find(':') != std::string::npos;
+  out.append(v6 ? "[" : "").append(url.host).append(v6 ? "]:" : ":");
+  out.append(std::to_string(url.port)).append("\r\n");
+  for (const auto& [name, value] : headers)
+    out.append(name).append(": ").append(value).append("\r\n");
+  if (!body.empty() || method == "POST")
+    out.append("Content-Length: ").append(std::to_string(body.size())).append("\r\n");
+  out.append("\r\n").append(body);
+  return out;
+}
+
+const char* http_failure_name(HttpFailure failure) {
+  switch (failure) {
+    case HttpFailure::none:
+      return "none";
+    case HttpFailure::connect:
+      return "connect";
+    case HttpFailure::timeout:
+      return "timeout";
+    case HttpFailure::stalled:
+      return "stalled";
+    case HttpFailure::closed:
+      return "closed";
+    case HttpFailure::broken:
+      return "broken";
+    case HttpFailure::malformed:
+      return "malformed";
+    case HttpFailure::cancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+HttpClient::HttpClient(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+HttpClient::~HttpClient() {
+  for (const ConnectionPtr& c : state_->all) c->close();
+}
+
+Result<std::unique_ptr<HttpClient>> HttpClient::open(Options options) {
+  auto state = std::make_unique<State>(std::move(options));
+  State& s = *state;
+  const HttpUrl& url = s.options.url;
+  error_code ec;
+  tcp::resolver resolver(s.context);
+  auto found = resolver.resolve(url.host, std::to_string(url.port), ec);
+  if (ec || found.empty())
+    return Error{400, strf("cannot find %s: %s", quote(url.host).c_str(), ec.message().c_str())};
+  s.endpoint = found.begin()->endpoint();
+  for (const auto& entry : found) {  // of a name's several addresses, one that answers
+    tcp::socket probe(s.context);
+    if (found.size() == 1) break;
+    probe.connect(entry.endpoint(), ec);
+    if (ec) continue;
+    s.endpoint = entry.endpoint();
+    break;
+  }
+  std::unique_ptr<HttpClient> client(new HttpClient(std::move(state)));
+  s.on_tick();
+  return client;
+}
+
+void HttpClient::send(std::string request, HttpListener& listener) {
+  state_->queue.push_back({std::move(request), &listener, false});
+  state_->dispatch();
+}
+
+void HttpClient::at(TimePoint time, std::function<void()> f) {
+  auto timer = std::make_shared<asio::steady_timer>(state_->context, time);
+  timer->async_wait([timer, f = std::move(f)](error_code ec) {
+    if (!ec) f();
+  });
+}
+
+void HttpClient::run_until(const std::function<bool()>& done) {
+  while (!done()) {
+    if (state_->context.stopped()) state_->context.restart();
+    state_->context.run_one();
+  }
+}
+
+void HttpClient::cancel_all() {
+  std::deque<Job> waiting = std::move(state_->queue);
+  state_->queue.clear();
+  std::vector<ConnectionPtr> all = state_->all;
+  for (const ConnectionPtr& c : all) {
+    if (c->busy()) c->end(HttpFailure::cancelled, "", false);
+  }
+  for (Job& job : waiting) job.listener->on_end(HttpFailure::cancelled, "");
+}
+
+void HttpClient::set_max_connections(size_t max) {
+  state_->options.max_connections = max;
+  while (state_->all.size() > max && !state_->spare.empty())
+    state_->drop(*ConnectionPtr(state_->spare.back()));
+  state_->dispatch();
+}
+
+HttpReply HttpClient::fetch(std::string request) {
+  struct Whole final : HttpListener {
+    HttpReply reply;
+    bool done = false;
+    void on_head(int status, const HttpHeaders& headers) override {
+      reply.status = status;
+      reply.headers = headers;
+    }
+    void on_body(std::string_view bytes) override { reply.body += bytes; }
+    void on_end(HttpFailure failure, const std::string& detail) override {
+      reply.failure = failure;
+      reply.detail = detail;
+      done = true;
+    }
+  } whole;
+  send(std::move(request), whole);
+  run_until([&] { return whole.done; });
+  return std::move(whole.reply);
+}
+
+HttpClient::Stats HttpClient::stats() const {
+  return {state_->made, state_->stale, state_->queue.size(), state_->in_flight};
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// An HTTP/1.1 client for thousands of requests at once, to one server, over connections that are
+// kept alive. Belongs to one thread: everything is called on it, the listeners too, from inside
+// run_until() or fetch().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "net/responder.h"
+
+namespace sluice {
+
+struct HttpUrl {
+  std::string host;
+  uint16_t port = 80;
+  std::string path;  // without a slash at its end: "" for the root
+};
+// http://HOST[:PORT][/PATH]; an IPv6 address in brackets.
+Result<HttpUrl> parse_http_url(std::string_view text);
+
+// The bytes of a request, with Host and Content-Length.
+std::string http_request_bytes(const HttpUrl& url,
+                               std::string_view method,
+                               std::string_view target,
+                               const HttpHeaders& headers,
+                               std::string_view body);
+
+enum class HttpFailure { none, connect, timeout, stalled, closed, broken, malformed, cancelled };
+// "connect", "timeout", ...: closed is before the first byte of the response, broken after it.
+const char* http_failure_name(HttpFailure failure);
+
+// Told of one request's progress. Lives until on_end(), which comes exactly once and may send the
+// next request.
+class HttpListener {
+ public:
+  virtual ~HttpListener() = default;
+  virtual void on_begin() {}  // it has a connection, or one is being made
+  virtual void on_sent() {}   // the kernel has all of it
+  virtual void on_head(int status, const HttpHeaders& headers) = 0;  // names in lower case
+  virtual void on_body(std::string_view bytes) = 0;
+  virtual void on_end(HttpFailure failure, const std::string& detail) = 0;
+};
+
+struct HttpReply {
+  HttpFailure failure = HttpFailure::none;
+  std::string detail;
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+};
+
+class HttpClient {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  struct Options {
+    HttpUrl url;
+    size_t max_connections = 1024;
+    std::chrono::milliseconds connect{5'000}, request{600'000}, stall{120'000};  // no byte for it
+  };
+  struct Stats {
+    uint64_t connections = 0;  // made so far
+    uint64_t stale = 0;        // kept alive, found closed when used: sent again on a new one
+    size_t waiting = 0;        // requests without a connection, now
+    size_t in_flight = 0;
+  };
+
+  // Finds the address. A server that does not answer yet is no error here.
+  static Result<std::unique_ptr<HttpClient>> open(Options options);
+  ~HttpClient();
+
+  // `request` as made by http_request_bytes(). Waits for a connection when all are taken.
+  void send(std::string request, HttpListener& listener);
+  // Calls `f` then, from inside run_until().
+  void at(TimePoint time, std::function<void()> f);
+  // Serves until `done()`, asked after every piece of work and at least every 20 ms.
+  void run_until(const std::function<bool()>& done);
+  // Ends all requests with HttpFailure::cancelled.
+  void cancel_all();
+  void set_max_connections(size_t max);
+  // Sends and waits; other requests go on meanwhile.
+  HttpReply fetch(std::string request);
+  Stats stats() const;
+
+  struct State;
+
+ private:
+  explicit HttpClient(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sluice

@@ -49,10 +49,10 @@ size_t Collector::submit(Request request, TextStream::Options text) {
   return index;
 }
 
-void Collector::wait(const OnText& on_text, const OnProgress& on_progress) {
+void Collector::wait(const OnText& on_text, const OnProgress& on_progress, Time tick) {
   std::vector<Delivery> batch;
   while (num_done_ < outputs_.size()) {
-    box_->wait_drain(batch, kNever);
+    box_->wait_drain(batch, tick);
     for (Delivery& d : batch) take(d, on_text);
     if (on_progress) on_progress(num_done_, num_tokens_);
   }

@@ -52,8 +52,8 @@ class Collector {
 
   // Adds a request; returns its index. May be called while others run.
   size_t submit(Request request, TextStream::Options text = {});
-  // Until all submitted requests have ended.
-  void wait(const OnText& on_text = {}, const OnProgress& on_progress = {});
+  // Until all submitted requests have ended. on_progress is called at least every `tick`.
+  void wait(const OnText& on_text = {}, const OnProgress& on_progress = {}, Time tick = kNever);
   RequestId id(size_t index) const { return ids_[index]; }
   const std::vector<RequestOutput>& outputs() const { return outputs_; }
 

@@ -207,7 +207,9 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o) {
 }
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
-  app->add_option("model", o.engine.model, "smollm2, a .gguf file, or random:SHAPE")->required();
+  app->add_option("model", o.engine.model,
+                  "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
+      ->required();
   const char* server = "Server";
   auto add = [&](const char* name, auto& to, const char* help) {
     return app->add_option(name, to, help)->capture_default_str()->group(server);
@@ -247,10 +249,33 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       ->check(CLI::PositiveNumber);
 }
 
+void add_quantize_options(CLI::App* app, QuantizeOptions& o) {
+  auto format =
+      CLI::IsMember({"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"}, CLI::ignore_case);
+  app->add_option("in", o.in, "smollm2, a .gguf file, or a Hugging Face folder")->required();
+  app->add_option("out", o.out, "the .gguf file to write")->required();
+  app->add_option("--type", o.type,
+                  "of the matrices; vectors stay f32, and rows that do not divide\ninto blocks "
+                  "get the next finer format that fits")
+      ->required()
+      ->check(format);
+  app->add_option("--output-type", o.output_type,
+                  "of the output matrix, or of the embedding where that is both\n(default: q6_k "
+                  "with a --type of 4 bits, else the --type)")
+      ->check(format);
+  app->add_flag("--keep-embedding", o.keep_embedding, "leave the token embedding as it is");
+  app->add_flag("--overwrite", o.overwrite, "replace the output file if it exists");
+  app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
+      ->check(whole(1, 1024));
+  app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  app->add_flag("-q,--quiet", o.quiet, "no progress on stderr");
+}
+
 void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
-  app->add_option("model", o.engine.model,
-                  "smollm2, a .gguf file, or random:SHAPE (a config.json, or\n"
-                  "qwen2.5-0.5b, llama-3.1-8b, ...)")
+  app->add_option(
+         "model", o.engine.model,
+         "smollm2, a .gguf file, a Hugging Face directory, or\nrandom:SHAPE (a config.json, or\n"
+         "qwen2.5-0.5b, llama-3.1-8b, ...)")
       ->required();
   app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")
       ->capture_default_str();
@@ -284,21 +309,28 @@ int run_cli(int argc, char** argv) {
   PresetChoice policy;
 
   RunOptions run;
-  CLI::App* r = app.add_subcommand("run", "complete a prompt, or a file of prompts as one batch");
-  r->add_option("model", run.engine.model, "smollm2, or a .gguf file")->required();
+  CLI::App* r = app.add_subcommand(
+      "run", "complete a prompt or a file of prompts; without one, a conversation");
+  r->add_option("model", run.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
   CLI::Option* prompt = r->add_option("-p,--prompt", run.prompt, "the prompt");
   r->add_option("-f,--file", run.file, "the prompt from a file (- is stdin)");
   r->add_option("--jsonl", run.jsonl,
                 "requests from a file, one per line: {\"prompt\": ...} or\n{\"messages\": [...]}; "
                 "one result per line on stdout");
   r->add_flag("--chat", run.chat, "apply the model's chat template to the prompt");
-  r->add_option("--system", run.system, "system message, with --chat");
+  r->add_option("--system", run.system, "system message, with --chat or in a conversation");
+  r->add_flag("-i,--interactive", run.interactive,
+              "a conversation, one message per line, where stdin is no terminal\n"
+              "(on one it is the default without a prompt; /help lists its commands)");
   r->add_flag("--json", run.json, "the result as one JSON object on stdout");
   r->add_flag("--special", run.special, "show special tokens in the text");
   add_sampling_options(r, run.sampling);
   add_engine_options(r, run.engine, policy);
   r->callback([&] {
     run.has_prompt = prompt->count() > 0;
+    run.has_temperature = r->get_option("--temperature")->count() > 0;
+    run.has_max_tokens = r->get_option("--max-tokens")->count() > 0;
     apply_policy(policy, run.engine);
     action = [&] { return cmd_run(run); };
   });
@@ -314,7 +346,9 @@ int run_cli(int argc, char** argv) {
 
   TokenizeOptions tok;
   CLI::App* t = app.add_subcommand("tokenize", "text to token ids, or back");
-  t->add_option("model", tok.model, "smollm2, or a .gguf file (vocabulary-only files will do)")
+  t->add_option(
+       "model", tok.model,
+       "smollm2, a .gguf file, or a Hugging Face directory (tokeniser\nfiles alone will do)")
       ->required();
   CLI::Option* text = t->add_option("text", tok.text, "the text (default: stdin)");
   t->add_option("-f,--file", tok.file, "the text from a file (- is stdin)");
@@ -331,7 +365,8 @@ int run_cli(int argc, char** argv) {
 
   InspectOptions inspect;
   CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
-  i->add_option("model", inspect.engine.model, "smollm2, a .gguf file, or random:SHAPE")
+  i->add_option("model", inspect.engine.model,
+                "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
       ->required();
   i->add_flag("--tensors", inspect.tensors, "also list metadata and tensors");
   i->add_flag("--json", inspect.json, "everything as one JSON object");
@@ -343,7 +378,8 @@ int run_cli(int argc, char** argv) {
 
   TemplateOptions chat;
   CLI::App* c = app.add_subcommand("template", "a conversation through the model's chat template");
-  c->add_option("model", chat.model, "smollm2, or a .gguf file")->required();
+  c->add_option("model", chat.model, "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
   c->add_option("messages", chat.messages, "JSON file with a list of messages (- is stdin)")
       ->required();
   c->add_option("--tools", chat.tools, "JSON file with a list of tools");
@@ -351,9 +387,15 @@ int run_cli(int argc, char** argv) {
   c->add_flag("--json", chat.json, "the text, and which parts of it the template wrote, as JSON");
   c->callback([&] { action = [&] { return cmd_template(chat); }; });
 
+  QuantizeOptions quantize;
+  CLI::App* qz = app.add_subcommand("quantize", "write a model as a GGUF file of another format");
+  add_quantize_options(qz, quantize);
+  qz->callback([&] { action = [&] { return cmd_quantize(quantize); }; });
+
   PerplexityOptions ppl;
   CLI::App* x = app.add_subcommand("perplexity", "how well a model predicts a text");
-  x->add_option("model", ppl.engine.model, "smollm2, or a .gguf file")->required();
+  x->add_option("model", ppl.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
   x->add_option("file", ppl.file, "the text (- is stdin)")->required();
   x->add_option("--windows", ppl.windows, "only the first K windows of --ctx tokens (default 512)")
       ->check(whole(1, kMaxInt));

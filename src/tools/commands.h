@@ -30,6 +30,9 @@ struct RunOptions {
   SamplingOptions sampling;
   std::string prompt, file, jsonl, system;
   bool has_prompt = false, chat = false, json = false, special = false;
+  bool interactive = false;  // a conversation, whatever stdin is
+  // The user chose these; a conversation has defaults of its own.
+  bool has_temperature = false, has_max_tokens = false;
 };
 
 struct TokenizeOptions {
@@ -57,6 +60,12 @@ struct TemplateOptions {
   bool no_generation_prompt = false, json = false;
 };
 
+struct QuantizeOptions {
+  std::string in, out, type, output_type;  // output_type empty: chosen by type
+  int threads = 0;
+  bool keep_embedding = false, overwrite = false, json = false, quiet = false;
+};
+
 struct PerplexityOptions {
   EngineOptions engine;
   std::string file;
@@ -82,6 +91,7 @@ int cmd_serve(const ServeOptions& options);
 int cmd_run(const RunOptions& options);
 int cmd_inspect(const InspectOptions& options);
 int cmd_template(const TemplateOptions& options);
+int cmd_quantize(const QuantizeOptions& options);
 int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,13 +11,25 @@
 #include <sstream>
 
 #include "base/str.h"
+#include "tools/commands.h"
 
 namespace sluice {
 
+bool stdin_is_terminal() { return isatty(STDIN_FILENO) == 1; }
+
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
+bool terminal_is_dumb() {
+  const char* term = std::getenv("TERM");
+  return !term || !*term || std::string_view(term) == "dumb";
+}
+
+bool stdout_has_colour() {
+  return isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR") && !terminal_is_dumb();
+}
+
 std::string dim(const std::string& text) {
-  if (!stderr_is_terminal() || std::getenv("NO_COLOR")) return text;
+  if (!stderr_is_terminal() || terminal_is_dumb() || std::getenv("NO_COLOR")) return text;
   return "\033[2m" + text + "\033[0m";
 }
 
@@ -27,7 +40,8 @@ std::string progress_bar(double fraction, int width) {
   return bar + "]";
 }
 
-StatusLine::StatusLine(bool enabled) : enabled_(enabled && stderr_is_terminal()) {}
+StatusLine::StatusLine(bool enabled)
+    : enabled_(enabled && stderr_is_terminal() && !terminal_is_dumb()) {}
 
 void StatusLine::show(const std::string& text, bool force) {
   if (!enabled_) return;
@@ -44,6 +58,13 @@ void StatusLine::clear() {
   std::fprintf(stderr, "\r\033[K");
   std::fflush(stderr);
   shown_ = false;
+}
+
+int report(const Error& error) {
+  std::string line = error.message;  // foreign text in it (a template's) may have several
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "sluice: %s\n", line.c_str());
+  return error.code == 500 ? kExitFailure : kExitUsage;
 }
 
 Result<std::unique_ptr<Session>> open_session(const EngineOptions& options) {

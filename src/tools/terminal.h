@@ -25,7 +25,12 @@ class StatusLine {
   std::chrono::steady_clock::time_point last_{};
 };
 
+bool stdin_is_terminal();
 bool stderr_is_terminal();
+// TERM says that it cannot move its cursor.
+bool terminal_is_dumb();
+// Stdout is a terminal that shows colours, and NO_COLOR is unset.
+bool stdout_has_colour();
 std::string dim(
     const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
 std::string progress_bar(double fraction, int width = 24);

@@ -1,0 +1,46 @@
+// The messages of a conversation: what was said, how it becomes a prompt, and its file. Used by one
+// thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "runtime/session.h"
+
+namespace sluice {
+
+class Conversation {
+ public:
+  bool empty() const { return messages_.empty(); }
+  const json::array& messages() const { return messages_; }
+  size_t size() const { return messages_.size(); }
+
+  std::string system() const;                // empty: none
+  void set_system(const std::string& text);  // empty: none
+  void add(const char* role, const std::string& content);
+  // The last message's role; empty when there is none.
+  std::string last_role() const;
+  // Takes back the last answer: true when a message of the user is last now.
+  bool drop_answer();
+  // Takes back the last message of the user and what follows it; false where there is none.
+  bool drop_exchange();
+  // Everything but the system message.
+  void clear();
+
+  // The tokens that ask for the next answer: through the chat template, or, for a model without
+  // one, all that was said so far as one text.
+  Result<std::vector<Token>> encode(const Session& session) const;
+
+  // A JSON list of messages, as `sluice template` reads it.
+  std::string to_json() const;
+  static Result<Conversation> from_json(std::string_view text);
+  Result<void> save(const std::string& path) const;
+  static Result<Conversation> load(const std::string& path);
+
+ private:
+  json::array messages_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+// Ctrl-C as a flag instead of the program's end, while one of these lives. One at a time, made and
+// read by the main thread; the flag may be read by any.
+#pragma once
+
+#include <csignal>
+
+namespace sluice {
+
+class CatchInterrupt {
+ public:
+  CatchInterrupt();
+  ~CatchInterrupt();
+  CatchInterrupt(const CatchInterrupt&) = delete;
+  CatchInterrupt& operator=(const CatchInterrupt&) = delete;
+
+  // Since the object was made or clear() was called.
+  bool seen() const;
+  void clear();
+
+ private:
+  struct sigaction before_ = {};
+};
+
+}  // namespace sluice

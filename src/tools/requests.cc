@@ -1,0 +1,105 @@
+#include "tools/requests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+
+#include "base/str.h"
+
+namespace sluice {
+
+Result<void> check_sampling(const SamplingSpec& s) {
+  auto in = [](float v, float lo, float hi) { return v >= lo && v <= hi; };  // false for NaN
+  if (!in(s.temperature, 0, 100)) return Error{400, "--temperature must be from 0 to 100"};
+  if (s.top_k < 0) return Error{400, "--top-k must not be negative"};
+  if (!(s.top_p > 0 && s.top_p <= 1)) return Error{400, "--top-p must be above 0 and at most 1"};
+  if (!in(s.min_p, 0, 1)) return Error{400, "--min-p must be from 0 to 1"};
+  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 100))
+    return Error{400, "--repetition-penalty must be above 0 and at most 100"};
+  if (!in(s.frequency_penalty, -2, 2))
+    return Error{400, "--frequency-penalty must be from -2 to 2"};
+  if (!in(s.presence_penalty, -2, 2)) return Error{400, "--presence-penalty must be from -2 to 2"};
+  if (s.min_tokens < 0) return Error{400, "--min-tokens must not be negative"};
+  if (s.num_logprobs > 20 || s.prompt_logprobs > 20)
+    return Error{400, "at most 20 log-probabilities per token"};
+  return {};
+}
+
+namespace {
+
+// A request without its prompt: sampling and stops, checked against the vocabulary.
+Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenizer, int vocab) {
+  if (auto ok = check_sampling(o.spec); !ok) return ok.error();
+  if (o.n < 1 || o.n > 16) return Error{400, "-n must be from 1 to 16"};
+  if (o.max_tokens < 1) return Error{400, "--max-tokens must be at least 1"};
+  if (o.stop.size() > 16) return Error{400, "at most 16 stop strings"};
+  auto spec = std::make_shared<SamplingSpec>(o.spec);
+  for (const std::string& b : o.logit_bias) {
+    size_t eq = b.find('=');
+    char *id_end = nullptr, *bias_end = nullptr;
+    long id = std::strtol(b.c_str(), &id_end, 10);
+    float bias = eq == std::string::npos ? NAN : std::strtof(b.c_str() + eq + 1, &bias_end);
+    if (eq == std::string::npos || id_end != b.c_str() + eq || *bias_end != 0 || id < 0 ||
+        id >= vocab || !(std::abs(bias) <= 100)) {
+      return Error{
+          400, strf("--logit-bias %s: write ID=BIAS, the id below %d, the bias from -100 to 100",
+                    quote(b).c_str(), vocab)};
+    }
+    spec->logit_bias.emplace_back(static_cast<Token>(id), bias);
+  }
+  Request r;
+  if (tokenizer && !o.ignore_eos)
+    r.stop.tokens.assign(tokenizer->eog().begin(), tokenizer->eog().end());
+  for (Token t : o.stop_ids) {
+    if (t < 0 || t >= vocab)
+      return Error{400, strf("--stop-id %d is not a token id below %d", t, vocab)};
+    r.stop.tokens.push_back(t);
+  }
+  for (const std::string& s : o.stop) {
+    if (s.empty() || s.size() > 256) return Error{400, "a stop string must have 1 to 256 bytes"};
+    r.stop.strings.push_back(s);
+  }
+  if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
+  r.sampling = spec;
+  r.max_new = o.max_tokens;
+  r.n = o.n;
+  r.priority = o.priority;
+  return r;
+}
+
+}  // namespace
+
+Result<std::vector<Token>> encode_chat(const Session& s, json::array messages) {
+  const Tokenizer& tokenizer = *s.tokenizer();
+  if (!s.chat_template()) return Error{400, "the model has no chat template: run without --chat"};
+  TemplateInputs in;
+  in.messages = std::move(messages);
+  if (tokenizer.bos() != kNoToken) in.bos_token = tokenizer.spelling(tokenizer.bos());
+  if (tokenizer.eos() != kNoToken) in.eos_token = tokenizer.spelling(tokenizer.eos());
+  std::time_t now = std::time(nullptr);
+  localtime_r(&now, &in.now);
+  Result<std::vector<TextSegment>> text = s.chat_template()->render(in);
+  if (!text) return text.error();
+  return tokenizer.encode(*text, {.add_special = true});
+}
+
+Result<Prepared> prepare(const Session& s,
+                         std::vector<Token> prompt,
+                         const SamplingOptions& sampling,
+                         bool special) {
+  if (prompt.empty()) return Error{400, "the prompt is empty"};
+  Result<Request> r = request_from(sampling, s.tokenizer(), s.model().shape().vocab);
+  if (!r) return r.error();
+  Prepared p{std::move(prompt), std::move(*r), {}};
+  // A prompt of control tokens only (BOS): the output begins the text.
+  bool begins = std::all_of(p.prompt.begin(), p.prompt.end(),
+                            [&](Token t) { return s.tokenizer()->is_control(t); });
+  p.text.strip_leading_space = begins && s.tokenizer()->adds_space();
+  p.text.skip_special = !special;
+  p.request.prompt = std::make_shared<const std::vector<Token>>(p.prompt);
+  if (auto ok = Scheduler::check(p.request, s.options().scheduler); !ok) return ok.error();
+  return p;
+}
+
+}  // namespace sluice

@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""A conversation with sluice run, on a terminal (a pty) and over a pipe.
+
+    tests/chat_test.py BINARY [unittest arguments]
+
+The model is tests/golden/models/llama.gguf with a chat template: its answers mean nothing, but they are the same
+each time.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import tempfile
+import termios
+import time
+import unittest
+
+import cli_test
+from cli_test import Cli, Gguf, MODEL
+
+WORK = None
+TEMPLATE = ("{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant]{% endif %}")
+STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+PROMPT = "\x1b[?2004h"  # written before each prompt
+STATS = re.compile(r"(\d+) tokens, \d+ tok/s, first \d+ ms([^\r\n]*)\r\n")
+
+
+class Terminal:
+    """A process on a terminal of its own, as a person would use it."""
+
+    def __init__(self, *args, env=None, size=(24, 80)):
+        self.seen = ""
+        self.at = 0  # what has been waited for
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": str(WORK / "state"), **(env or {})})
+            os.environ.pop("NO_COLOR", None) if "NO_COLOR" not in (env or {}) else None
+            os.execv(cli_test.BINARY, [str(cli_test.BINARY)] + [str(a) for a in args])
+        self.resize(*size)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self, wait):
+        if not select.select([self.fd], [], [], wait)[0]:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.seen += data.decode(errors="replace")
+        return bool(data)
+
+    def until(self, what, timeout=30):
+        """Everything up to `what` (a string or a pattern), which comes after all that was waited for."""
+        pattern = what if isinstance(what, re.Pattern) else re.compile(re.escape(what))
+        end = time.monotonic() + timeout
+        while True:
+            found = pattern.search(self.seen, self.at)
+            if found:
+                text = self.seen[self.at:found.end()]
+                self.at = found.end()
+                return text
+            if time.monotonic() > end:
+                raise AssertionError(f"no {what!r} in {self.seen[self.at:]!r}")
+            self.read(0.1)
+
+    def send(self, text):
+        os.write(self.fd, text.encode() if isinstance(text, str) else text)
+
+    def enter(self, text):
+        """A line, and everything until the next prompt."""
+        self.send(text + "\r")
+        return self.until(PROMPT)
+
+    def end(self, timeout=30):
+        """The exit code."""
+        limit = time.monotonic() + timeout
+        while time.monotonic() < limit:
+            self.read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                while self.read(0):
+                    pass
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        raise AssertionError(f"still running; {self.seen[self.at:]!r}")
+
+
+def answer_of(text, line):
+    """The answer in what a terminal got for a line: between the echo and the statistics."""
+    text = STYLE.sub("", text)
+    return text[text.rindex("> " + line) + len(line) + 2:STATS.search(text).start()].strip("\r\n").replace("\r\n", "\n")
+
+
+class Chat(Cli):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = Gguf().set_string("tokenizer.chat_template", TEMPLATE).write("chat.gguf")
+
+    def start(self, *more, model=None, most=12, **options):
+        t = Terminal("run", model or self.model, "-t", 1, "-m", most, "--temperature", 0, *more, **options)
+        t.until(PROMPT)
+        return t
+
+    def saved(self, t, name):
+        path = WORK / name
+        t.enter(f"/save! {path}")
+        return json.loads(path.read_text())
+
+    def test_answers_are_those_of_run(self):
+        t = self.start()
+        first = t.enter("hello")
+        self.assertRegex(first, STATS)
+        t.enter("and then")
+        talk = self.saved(t, "talk.json")
+        self.assertEqual([m["role"] for m in talk], ["user", "assistant", "user", "assistant"])
+        self.assertEqual([m["content"] for m in talk if m["role"] == "user"], ["hello", "and then"])
+        once = json.loads(self.works("run", self.model, "--chat", "-p", "hello", "-m", 12, "-t", 1, "--json", "-q"))
+        self.assertEqual(talk[1]["content"], once["text"])
+        lines = WORK / "lines.jsonl"
+        lines.write_text(json.dumps({"messages": talk[:3]}) + "\n")
+        again = json.loads(self.works("run", self.model, "--jsonl", lines, "-m", 12, "-t", 1, "-q"))
+        self.assertEqual(talk[3]["content"], again["text"])
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_the_second_turn_reuses_the_first(self):
+        t = self.start("--block-size", 16)
+        t.enter("hello, this is a message of some length to fill blocks with")
+        t.enter("go on")
+        stats = t.enter("/stats")
+        prompt, cached = map(int, re.search(r"(\d+) tokens, (\d+) of them from the prefix cache", stats).groups())
+        self.assertGreaterEqual(cached, 64)
+        self.assertLess(cached, prompt)
+        self.assertRegex(stats, r"context +\d+ of \d+ tokens")
+        self.assertIn("2 answers", stats)
+        t.send("/exit\r")
+        self.assertEqual(t.end(), 0)
+
+    def test_ctrl_c_stops_the_answer_and_not_the_program(self):
+        endless = Gguf().set_string("tokenizer.chat_template", TEMPLATE).set_u32("llama.context_length", 1 << 16)
+        t = self.start("--ignore-eos", "--device", "ref", "--kv-memory", "64M", model=endless.write("endless.gguf"),
+                       most=100000)
+        t.send("hello\r")
+        t.until("\x1b[?2004l")
+        time.sleep(0.5)
+        t.send("\x03")
+        text = t.until(PROMPT, timeout=10)
+        self.assertIn("stopped", text)
+        talk = self.saved(t, "stopped.json")
+        self.assertEqual(len(talk), 2)
+        self.assertTrue(talk[1]["content"])
+        t.enter("/set max_tokens 3")
+        self.assertRegex(t.enter("again"), STATS)
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_ctrl_c_at_the_prompt(self):
+        t = self.start()
+        t.send("some text")
+        t.until("some text")
+        t.send("\x03")
+        t.until(PROMPT)
+        t.send("\x03")
+        self.assertIn("Ctrl-D", t.until(PROMPT))
+        t.enter("/set seed 4")  # anything else forgets the first
+        t.send("\x03")
+        t.until(PROMPT)
+        t.send("\x03")
+        self.assertEqual(t.end(), 0)
+        self.assertNotRegex(t.seen, STATS)
+
+    def test_editing_history_and_lines(self):
+        t = self.start()
+        t.send("wrld\x1b[D\x1b[D\x1b[Do\r")
+        t.until(PROMPT)
+        t.send("\x1b[A\x01x\r")  # the last one, changed
+        t.until(PROMPT)
+        t.send("two\\\r")
+        t.send("lines\r")
+        t.until(STATS)
+        t.until(PROMPT)
+        t.send('"""block\rof "lines"\r"""\r')
+        t.until(STATS)
+        t.until(PROMPT)
+        t.send("\x1b[200~pasted\nlines\x1b[201~")
+        t.until("lines")
+        t.resize(24, 40)
+        t.send("\r")
+        t.until(STATS)
+        t.until(PROMPT)
+        talk = self.saved(t, "edited.json")
+        self.assertEqual([m["content"] for m in talk if m["role"] == "user"],
+                         ["world", "xworld", "two\nlines", 'block\nof "lines"', "pasted\nlines"])
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+        history = WORK / "state/sluice/history"
+        self.assertEqual(history.stat().st_mode & 0o777, 0o600)
+        t = self.start()  # in the next conversation
+        t.send("\x12paste")
+        t.until("pasted")
+        t.send("\r")
+        t.until(STATS)
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_commands(self):
+        t = self.start()
+        for name in ("system", "set", "stats", "retry", "undo", "clear", "save", "load", "json", "exit"):
+            self.assertIn("/" + name, t.enter("/help"))
+        self.assertIn("/stats?", t.enter("/stast"))
+        self.assertIn("no command", t.enter("/frobnicate"))
+        self.assertIn("nothing has been answered", t.enter("/stats"))
+        self.assertIn("no message", t.enter("/retry"))
+        self.assertIn("nothing to take back", t.enter("/undo"))
+        self.assertIn("temperature", t.enter("/set"))
+        self.assertIn("from 0 to 100", t.enter("/set temperature 1000"))
+        self.assertIn("temperature?", t.enter("/set temprature 1"))
+        t.enter("/system You are brief.")
+        self.assertIn("You are brief.", t.enter("/system"))
+        t.enter("/set temperature 1")
+        t.enter("hi")
+        first = self.saved(t, "first.json")
+        t.enter("/retry")
+        second = self.saved(t, "second.json")
+        self.assertEqual(first[:2], second[:2])
+        self.assertNotEqual(first[2], second[2])  # another draw
+        shown = STYLE.sub("", t.enter("/json"))
+        self.assertEqual(json.loads(shown[shown.index("["):shown.rindex("]") + 1]), second)
+        self.assertIn("exists", t.enter(f"/save {WORK / 'first.json'}"))
+        self.assertIn("3 messages from", t.enter(f"/load {WORK / 'first.json'}"))
+        self.assertEqual(self.saved(t, "third.json"), first)
+        t.enter("/undo")
+        self.assertEqual(self.saved(t, "fourth.json"), first[:1])
+        t.enter("/system -")
+        t.enter("/clear")
+        self.assertEqual(self.saved(t, "fifth.json"), [])
+        self.assertIn("no such file", t.enter("/load nothing.json"))
+        (WORK / "broken.json").write_text('[{"role": 1}]')
+        self.assertIn("role", t.enter(f"/load {WORK / 'broken.json'}"))
+        self.assertIn("cannot write", t.enter("/save /dev/null/x.json"))
+        t.send("/quit\r")
+        self.assertEqual(t.end(), 0)
+
+    def test_what_was_saved_goes_through_the_template(self):
+        t = self.start()
+        t.enter("hi")
+        self.saved(t, "talk.json")
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+        text = self.works("template", self.model, WORK / "talk.json", "--no-generation-prompt").decode()
+        self.assertTrue(text.startswith("[user]hi\n[assistant]"), text)
+
+    def test_context_full(self):
+        t = self.start("--ctx", 64)
+        text = t.enter("a message that takes most of a small context, and more")
+        text += t.enter("and another one, which cannot fit any more")
+        self.assertIn("context", text)
+        self.assertIn("/clear", text)
+        t.enter("/clear")
+        self.assertRegex(t.enter("hi"), STATS)
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_without_a_template(self):
+        t = Terminal("run", MODEL, "-t", 1, "-m", 5, "--temperature", 0)
+        self.assertIn("no chat template", t.until(PROMPT))
+        t.enter("hello")
+        self.assertIn("no place", t.enter("/system x"))
+        talk = self.saved(t, "plain.json")
+        once = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "-t", 1, "--json", "-q"))
+        self.assertEqual(talk[1]["content"], once["text"])
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_template_that_refuses(self):
+        model = Gguf().set_string("tokenizer.chat_template", "{{ raise_exception('only later') }}").write("refuses.gguf")
+        t = self.start(model=model)
+        self.assertIn("only later", t.enter("hello"))
+        self.assertEqual(self.saved(t, "refused.json"), [])
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_dumb_terminal_and_no_colour(self):
+        t = Terminal("run", self.model, "-t", 1, "-m", 5, "--temperature", 0, env={"TERM": "dumb", "NO_COLOR": "1"})
+        t.until("> ")
+        t.send("hello\n")
+        t.until(STATS)
+        t.until("> ")
+        t.send("\x03")
+        t.until("> ")
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+        self.assertNotIn("\x1b", t.seen)
+
+    def test_pipe(self):
+        done = cli_test.run("run", self.model, "-i", "-t", 1, "-m", 5, "--temperature", 0, "--ignore-eos",
+                            stdin=b"hello\n/stats\ntwo\\\nlines\n/json\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        out = done.stdout.decode()
+        talk = json.loads(out[out.rindex("[\n"):])
+        self.assertEqual(talk[2]["content"], "two\nlines")
+        self.assertEqual(out[:out.rindex("[\n")], "".join(m["content"] + "\n" for m in talk if m["role"] == "assistant"))
+        self.assertIn(b"prefix cache", done.stderr)
+        done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/nothing\n")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stdout, b"")
+        self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"").returncode, 0)
+        self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, "-q", stdin=b"\xff\n").returncode, 2)
+
+    def test_bad_options(self):
+        self.fails("run", self.model, "-i", "-p", "x", says="-i")
+        self.fails("run", self.model, "-i", "--json", says="--json")
+        self.fails("run", self.model, "-i", "-n", 2, says="-n")
+        self.fails("run", self.model, "-i", "--temperature", 1000, says="temperature")
+        self.fails("run", MODEL, "-i", "--system", "x", says="no chat template")
+
+    def test_a_story(self):
+        data = pathlib.Path(os.environ.get("SLUICE_TEST_DATA", cli_test.ROOT.parent / "shared/data"))
+        model = data / "models/stories260K-f32.gguf"
+        if not model.exists():
+            self.skipTest(f"{model} is not there")
+        t = Terminal("run", model, "-t", 1, "-m", 30, "--temperature", 0)
+        t.until(PROMPT)
+        text = t.enter("Once upon a time")
+        once = json.loads(self.works("run", model, "-p", "Once upon a time", "-m", 30, "-t", 1, "--json", "-q"))
+        self.assertEqual(answer_of(text, "Once upon a time"), once["text"].strip("\n"))
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+
+if __name__ == "__main__":
+    cli_test.BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        WORK = cli_test.WORK = pathlib.Path(folder)
+        unittest.main()

@@ -1,4 +1,4 @@
-// The command line: options into structs. Only this and help_format.h know CLI11.
+// The command line: options into structs. Only the files cli*.cc and help_format.h know CLI11.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 #include "tools/cli.h"
+#include "tools/cli_bench_serve.h"
 #include "tools/commands.h"
 #include "tools/help_format.h"
 
@@ -309,8 +310,8 @@ int run_cli(int argc, char** argv) {
   PresetChoice policy;
 
   RunOptions run;
-  CLI::App* r = app.add_subcommand(
-      "run", "complete a prompt or a file of prompts; without one, a conversation");
+  CLI::App* r =
+      app.add_subcommand("run", "complete a prompt or a file of prompts, or else converse");
   r->add_option("model", run.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
       ->required();
   CLI::Option* prompt = r->add_option("-p,--prompt", run.prompt, "the prompt");
@@ -424,6 +425,10 @@ int run_cli(int argc, char** argv) {
     apply_policy(policy, latency.engine);
     action = [&] { return cmd_bench_latency(latency); };
   });
+  BenchServeOptions load;
+  CLI::App* bs = b->add_subcommand("serve", "a server with the OpenAI API, under load");
+  add_bench_serve_options(bs, load);
+  bs->callback([&] { action = [&] { return cmd_bench_serve(load); }; });
 
   if (argc < 2) {
     std::printf("%s", app.help().c_str());

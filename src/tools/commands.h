@@ -50,6 +50,20 @@ struct BenchOptions {
   bool json = false;
 };
 
+struct BenchServeOptions {
+  std::string url, model, endpoint = "chat", api_key_env;
+  std::vector<std::string> headers;
+  std::string concurrency, rate, arrivals = "poisson", trace;  // lists: one run each
+  std::string input = "128", output = "64", prompts, extra;
+  std::string slo, json, records, report;
+  double time_scale = 1, length_scale = 1, duration = 0, temperature = 0;
+  double connect_timeout = 5, timeout = 600, stall_timeout = 120;  // seconds
+  int requests = 0, warmup = 2, prefix = 0, prefix_groups = 1, distinct = 0, max_connections = 0;
+  uint64_t seed = 1;
+  bool send_seed = false, token_ids = false, no_stream = false, no_ignore_eos = false;
+  bool check_text = false, quiet = false;
+};
+
 struct InspectOptions {
   EngineOptions engine;
   bool tensors = false, json = false;
@@ -96,6 +110,7 @@ int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);
+int cmd_bench_serve(const BenchServeOptions& options);
 
 // Prints "sluice: message" to stderr; the exit code for such an error.
 int report(const Error& error);

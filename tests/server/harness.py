@@ -20,9 +20,16 @@ def model():
     return str(path) if path.exists() else None
 
 
+def stories():
+    """A tiny model from the test data."""
+    data = pathlib.Path(os.environ.get("SLUICE_TEST_DATA") or ROOT.parent / "shared/data")
+    path = data / "models/stories260K-f32.gguf"
+    return str(path) if path.exists() else None
+
+
 class Server:
-    def __init__(self, *args, key=None):
-        command = [SLUICE, "serve", model(), "--port", "0", "--served-model-name", "test", *args]
+    def __init__(self, *args, key=None, path=None):
+        command = [SLUICE, "serve", path or model(), "--port", "0", "--served-model-name", "test", *args]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.key = key
         self.lines = []

@@ -1,0 +1,82 @@
+#include "tools/cli_bench_serve.h"
+
+#include <CLI/CLI.hpp>
+
+namespace sluice {
+
+void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
+  const char* group = "Server";
+  auto add = [&](const char* name, auto& to, const char* help) {
+    return app->add_option(name, to, help)->group(group);
+  };
+  auto with_default = [&](const char* name, auto& to, const char* help) {
+    return add(name, to, help)->capture_default_str();
+  };
+  auto flag = [&](const char* name, bool& to, const char* help) {
+    app->add_flag(name, to, help)->group(group);
+  };
+  CLI::Range count(0, 1'000'000'000);
+  add("--url", o.url, "http://HOST:PORT of any server with the OpenAI API")->required();
+  add("--model", o.model, "its name there (default: the first of /v1/models)");
+  with_default("--endpoint", o.endpoint, "which API")
+      ->check(CLI::IsMember({"chat", "completions"}));
+  add("--api-key-env", o.api_key_env, "environment variable that holds the key");
+  add("--header", o.headers, "NAME:VALUE of every request (may be repeated)")
+      ->allow_extra_args(false);
+  with_default("--connect-timeout", o.connect_timeout, "seconds")->check(CLI::PositiveNumber);
+  with_default("--timeout", o.timeout, "seconds for a whole request")->check(CLI::PositiveNumber);
+  with_default("--stall-timeout", o.stall_timeout, "seconds without a byte")
+      ->check(CLI::PositiveNumber);
+  add("--max-connections", o.max_connections,
+      "at once (default: the concurrency; with --rate and --trace 16384)")
+      ->check(CLI::Range(1, 1'000'000));
+
+  group = "Load";
+  add("--concurrency", o.concurrency, "so many requests at once; N1,N2,... is one run each [1]");
+  add("--rate", o.rate, "so many requests per second, whatever the server does; R1,R2,...");
+  with_default("--arrivals", o.arrivals, "of --rate")->check(CLI::IsMember({"poisson", "fixed"}));
+  add("--trace", o.trace,
+      "arrivals and lengths from a file: CSV (TIMESTAMP,ContextTokens,\nGeneratedTokens) or JSONL "
+      "(timestamp in ms, input_length,\noutput_length, hash_ids)");
+  with_default("--time-scale", o.time_scale, "a trace's clock runs so many times as fast")
+      ->check(CLI::PositiveNumber);
+  with_default("--length-scale", o.length_scale, "factor of a trace's lengths")
+      ->check(CLI::PositiveNumber);
+  add("--requests", o.requests,
+      "how many in all (default: 10 times the concurrency, or 100, or the trace)")
+      ->check(count);
+  add("--duration", o.duration, "seconds to send for")->check(CLI::NonNegativeNumber);
+  with_default("--warmup", o.warmup, "requests before, not counted")->check(count);
+
+  group = "Requests";
+  with_default("--input", o.input, "prompt tokens: N or LO-HI");
+  with_default("--output", o.output, "tokens to generate: N or LO-HI");
+  add("--prompts", o.prompts,
+      "from a JSONL file instead: {\"messages\": [...]}, {\"prompt\": ...} or\n{\"turns\": [...]}, "
+      "with max_tokens or without");
+  with_default("--prefix", o.prefix, "tokens more at the front, the same within a group")
+      ->check(count);
+  with_default("--prefix-groups", o.prefix_groups, "how many groups")
+      ->check(CLI::Range(1, 1'000'000));
+  add("--distinct", o.distinct, "only so many different prompts, again and again")->check(count);
+  flag("--token-ids", o.token_ids, "prompts as token ids (with --endpoint completions)");
+  flag("--no-stream", o.no_stream, "whole answers: no time to first token");
+  with_default("--temperature", o.temperature, "0 is greedy")->check(CLI::NonNegativeNumber);
+  CLI::Option* seed = add(
+      "--seed", o.seed, "of prompts and arrivals, and sent with the requests (default: a new one)");
+  flag("--no-ignore-eos", o.no_ignore_eos,
+       "do not send ignore_eos, for servers that refuse it: answers may be short");
+  add("--extra", o.extra, "further fields of every request, as a JSON object");
+  flag("--check-text", o.check_text,
+       "compare every answer with the same prompt sent alone (greedy only)");
+
+  group = "Results";
+  add("--slo", o.slo, "objectives for goodput, like ttft=200ms,tpot=30ms,itl=50ms,e2e=10s");
+  add("--json", o.json, "the results as one JSON object in a file; - is stdout, without the table");
+  add("--records", o.records, "every request as a line of JSON in this file");
+  add("--report", o.report, "a page with plots in this .html file");
+  flag("-q,--quiet", o.quiet, "nothing on stderr but errors");
+  app->final_callback([&o, seed] { o.send_seed = seed->count() > 0; });
+}
+
+}  // namespace sluice

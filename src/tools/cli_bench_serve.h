@@ -1,0 +1,14 @@
+// The options of sluice bench serve, for cli.cc.
+#pragma once
+
+#include "tools/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace sluice {
+
+void add_bench_serve_options(CLI::App* app, BenchServeOptions& options);
+
+}  // namespace sluice

@@ -36,6 +36,7 @@ struct Event {
   uint32_t held = 0;   // trailing bytes of the text that may become a stop string: do not show yet
   uint32_t cut = 0;    // bytes at the end of the text from the stop string that matched on
   uint32_t trail = 0;  // those of them after the stop string
+  int16_t stop_string = -1;                // which of the request's stop strings matched
   uint32_t top_at = 0, num_top = 0;        // log-probabilities of the token, in Events::top
   uint32_t prompt_at = 0, num_prompt = 0;  // of prompt tokens scored in this step
   Time scheduled{0}, begin{0}, end{0};     // the step that made it

@@ -31,6 +31,9 @@ struct SamplingSpec {
   std::vector<std::pair<Token, float>> logit_bias;
   std::vector<Token> banned_until_min;  // end and stop ids, forbidden before min_tokens
   std::vector<Token> allowed;           // empty: all
+  // Token sequences that the output may not contain: the last token of one is forbidden where the
+  // ones before it are the end of the output.
+  std::vector<std::vector<Token>> bad_sequences;
 };
 
 struct Stop {

@@ -108,6 +108,7 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
       why = Finish::stop;
       event.cut = m.cut;
       event.trail = m.trail;
+      event.stop_string = m.index;
     }
     event.held = m.held;
   }

@@ -19,13 +19,14 @@ StopMatcher::Match StopMatcher::feed(const std::vector<std::string>& strings,
 
   Match match;
   size_t begin = std::string::npos;
-  for (const std::string& s : strings) {
+  for (size_t i = 0; i < strings.size(); ++i) {
+    const std::string& s = strings[i];
     if (s.empty()) continue;
     size_t at = tail_.find(s, old - std::min(old, s.size() - 1));
     if (at >= begin) continue;
     begin = at;
     match = {true, static_cast<uint32_t>(tail_.size() - at),
-             static_cast<uint32_t>(tail_.size() - at - s.size()), 0};
+             static_cast<uint32_t>(tail_.size() - at - s.size()), 0, static_cast<int16_t>(i)};
   }
 
   size_t held = 0;

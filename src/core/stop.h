@@ -38,6 +38,7 @@ class StopMatcher {
     uint32_t cut = 0;    // found: bytes from the start of the match to the end of the text
     uint32_t trail = 0;  // found: bytes after the match
     uint32_t held = 0;   // trailing bytes that may yet become a match
+    int16_t index = -1;  // found: which of the strings
   };
 
   // `strings` must outlive the matcher (they live in the request).

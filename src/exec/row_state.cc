@@ -25,6 +25,8 @@ void RowState::open(std::shared_ptr<const SamplingSpec> spec,
                     std::span<const Token> history,
                     size_t num_prompt) {
   CHECK(spec != nullptr && num_prompt <= history.size());
+  for (const std::vector<Token>& bad : spec->bad_sequences)
+    CHECK(!bad.empty() && bad.size() <= kMaxBadSequence);
   spec_ = std::move(spec);
   mask_ = {};
   num_generated_ = 0;
@@ -33,6 +35,7 @@ void RowState::open(std::shared_ptr<const SamplingSpec> spec,
   allowed_.assign(spec_->allowed.begin(), spec_->allowed.end());
   std::sort(allowed_.begin(), allowed_.end());
   allowed_.erase(std::unique(allowed_.begin(), allowed_.end()), allowed_.end());
+  tail_.clear();
   seen_.clear();
   std::fill(table_.begin(), table_.end(), -1);
   if (penalised_ && spec_->repetition_penalty != 1) {
@@ -44,6 +47,10 @@ void RowState::open(std::shared_ptr<const SamplingSpec> spec,
 void RowState::add(Token token) {
   ++num_generated_;
   if (penalised_) ++seen(token).num_generated;
+  if (!spec_->bad_sequences.empty()) {
+    if (tail_.size() == kMaxBadSequence) tail_.erase(tail_.begin());
+    tail_.push_back(token);
+  }
 }
 
 RowState::Seen& RowState::seen(Token token) {
@@ -71,6 +78,7 @@ void RowState::grow() {
 
 bool RowState::adjusts() const {
   return penalised_ || !mask_.empty() || !spec_->allowed.empty() || !spec_->logit_bias.empty() ||
+         !spec_->bad_sequences.empty() ||
          (num_generated_ < spec_->min_tokens && !spec_->banned_until_min.empty());
 }
 
@@ -103,6 +111,19 @@ void RowState::apply_masks(std::span<float> logits) const {
       if (has(logits, t)) logits[static_cast<size_t>(t)] = kMinusInf;
     }
   }
+  for (const std::vector<Token>& bad : spec_->bad_sequences) {
+    Token t = bad.back();
+    if (has(logits, t) && is_bad(t)) logits[static_cast<size_t>(t)] = kMinusInf;
+  }
+}
+
+bool RowState::is_bad(Token token) const {
+  return std::any_of(
+      spec_->bad_sequences.begin(), spec_->bad_sequences.end(), [&](const auto& bad) {
+        size_t before = bad.size() - 1;
+        return bad.back() == token && before <= tail_.size() &&
+               std::equal(bad.begin(), bad.end() - 1, tail_.end() - static_cast<ptrdiff_t>(before));
+      });
 }
 
 void RowState::apply_penalties(std::span<float> logits) const {
@@ -125,6 +146,7 @@ Token RowState::lowest_allowed(int vocab) const {
     ok = ok && (num_generated_ >= spec_->min_tokens ||
                 std::find(spec_->banned_until_min.begin(), spec_->banned_until_min.end(), t) ==
                     spec_->banned_until_min.end());
+    ok = ok && !is_bad(t);
     if (ok) return t;
   }
   return 0;

@@ -3,12 +3,12 @@
 // Rows may be sampled in parallel, each thread with its own SampleScratch.
 //
 // Order: log-probabilities are taken from the raw logits (log-softmax before anything below), then
-// masks (grammar, allowed, banned before min_tokens), logit_bias, repetition penalty (prompt and
-// output; divides positive, multiplies negative logits), frequency and presence penalty (output),
-// temperature (below kGreedyTemperature: argmax here), min_p (relative to the most likely token),
-// top_k, top_p (the smallest set of most likely tokens whose share of what is left reaches p), and
-// one draw by inverse distribution function in id order. Equal logits rank by lower id, everywhere.
-// NaN counts as -inf. A row without any finite logit gives the lowest allowed id.
+// masks (grammar, allowed, banned before min_tokens, bad sequences), logit_bias, repetition penalty
+// (prompt and output; divides positive, multiplies negative logits), frequency and presence penalty
+// (output), temperature (below kGreedyTemperature: argmax here), min_p (relative to the most likely
+// token), top_k, top_p (the smallest set of most likely tokens whose share of what is left reaches
+// p), and one draw by inverse distribution function in id order. Equal logits rank by lower id,
+// everywhere. NaN counts as -inf. A row without any finite logit gives the lowest allowed id.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 namespace sluice {
 
 inline constexpr float kGreedyTemperature = 1e-5f;
+inline constexpr size_t kMaxBadSequence = 32;   // tokens
 inline constexpr float kMinLogprob = -9999.0f;  // reported for probability 0: JSON has no infinity
 
 // What sampling remembers of one row. Owned by the executor, one per slot.
@@ -56,6 +57,7 @@ class RowState {
   Seen& seen(Token token);
   void grow();
   void apply_masks(std::span<float> logits) const;
+  bool is_bad(Token token) const;
   void apply_penalties(std::span<float> logits) const;
 
   std::shared_ptr<const SamplingSpec> spec_;
@@ -63,6 +65,7 @@ class RowState {
   int num_generated_ = 0;
   bool penalised_ = false;
   std::vector<Token> allowed_;  // the spec's, sorted
+  std::vector<Token> tail_;     // the last tokens of the output: what bad sequences look back on
   std::vector<Seen> seen_;      // distinct tokens, in order of first appearance
   std::vector<int32_t> table_;  // open addressing over seen_, power of two; -1 empty
 };

@@ -354,6 +354,21 @@ TEST(Sampler, BansUntilMinTokens) {
   EXPECT_EQ(sample({3, 1, 2}, make_row(s, {0, 1, 1}, 1)), 0);
 }
 
+TEST(Sampler, BadSequencesEndBeforeTheirLastToken) {
+  SamplingSpec s = greedy();
+  s.bad_sequences = {{0}, {1, 2}, {2, 1, 2}};
+  RowState row = make_row(s, {1, 1}, 2);  // the prompt is no part of it
+  EXPECT_EQ(sample({9, 1, 8, 2}, row), 2) << "0 is bad alone, 2 only after a 1 of the output";
+  row.add(1);
+  EXPECT_EQ(sample({9, 1, 8, 2}, row), 3);
+  row.add(3);
+  EXPECT_EQ(sample({9, 1, 8, 2}, row), 2);
+  // A row reopened after preemption looks back on the same output.
+  EXPECT_EQ(sample({9, 1, 8, 2}, make_row(s, {0, 3, 1}, 1)), 3);
+  // With nothing finite left, the lowest id that is not bad.
+  EXPECT_EQ(sample({9, -INFINITY, -INFINITY}, make_row(s, {}, 0)), 1);
+}
+
 TEST(Sampler, LogitBias) {
   for (float temperature : {0.0f, 1.0f}) {
     SamplingSpec s;

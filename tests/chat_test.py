@@ -176,6 +176,10 @@ class Chat(Cli):
         t.enter("/set seed 4")  # anything else forgets the first
         t.send("\x03")
         t.until(PROMPT)
+        t.send("text\x03")
+        t.until(PROMPT)
+        t.send("\x03")
+        t.until(PROMPT)
         t.send("\x03")
         self.assertEqual(t.end(), 0)
         self.assertNotRegex(t.seen, STATS)
@@ -315,6 +319,10 @@ class Chat(Cli):
         done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/nothing\n")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertEqual(done.stdout, b"")
+        state = WORK / "other"
+        done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/help\n", env={"XDG_STATE_HOME": str(state)})
+        self.assertEqual(done.returncode, 0)
+        self.assertFalse(state.exists())  # a pipe has no history
         self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"").returncode, 0)
         self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, "-q", stdin=b"\xff\n").returncode, 2)
 

@@ -140,7 +140,7 @@ class Cli(unittest.TestCase):
 class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
-                        ["bench", "throughput"], ["bench", "latency"]):
+                        ["bench", "throughput"], ["bench", "latency"], ["quantize"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():

@@ -322,8 +322,8 @@ int run_cli(int argc, char** argv) {
   r->add_flag("--chat", run.chat, "apply the model's chat template to the prompt");
   r->add_option("--system", run.system, "system message, with --chat or in a conversation");
   r->add_flag("-i,--interactive", run.interactive,
-              "a conversation, one message per line, where stdin is no terminal\n"
-              "(on one it is the default without a prompt; /help lists its commands)");
+              "converse where stdin is no terminal: one message per line (on a\n"
+              "terminal that is the default without a prompt; see /help there)");
   r->add_flag("--json", run.json, "the result as one JSON object on stdout");
   r->add_flag("--special", run.special, "show special tokens in the text");
   add_sampling_options(r, run.sampling);

@@ -236,7 +236,7 @@ int cmd_run(const RunOptions& o) {
   if (!session) return report(session.error());
   if (!(*session)->tokenizer())
     return report({400, "the model has no vocabulary, so it cannot read text: use sluice bench"});
-  int code = chat              ? run_chat(**session, o)
+  int code = chat              ? Chat(**session, o).run()
              : o.jsonl.empty() ? run_one(**session, o, text)
                                : run_jsonl(**session, o);
   if (auto ok = (*session)->write_trace(); !ok) return report(ok.error());

@@ -61,6 +61,15 @@ TEST(RandomModel, EveryFamilyRunsInEveryFormat) {
       tiny_config("mistral", false, R"(, "sliding_window": 4)"),
       tiny_config("qwen2", true, R"(, "rope_scaling": {"type": "yarn", "factor": 4})"),
       tiny_config("qwen3", true, R"(, "rope_scaling": {"type": "linear", "factor": 2})"),
+      tiny_config("phi3", false,
+                  R"(, "partial_rotary_factor": 0.25, "rope_scaling": {"type": "longrope",
+        "original_max_position_embeddings": 64, "short_factor": [1, 1, 1, 1],
+        "long_factor": [1, 2, 3, 4]})"),
+      tiny_config("gemma2", true, R"(, "sliding_window": 4)"),
+      tiny_config("gemma3_text", true, R"(, "sliding_window": 4)"),
+      strf(R"({"model_type": "gpt2", "n_embd": 256, "n_layer": 3, "n_head": 8, "n_positions": 512,
+        "vocab_size": %d})",
+           kVocab),
   };
   std::string dir = (std::filesystem::temp_directory_path() / "sluice_random_XXXXXX").string();
   ASSERT_NE(mkdtemp(dir.data()), nullptr);

@@ -38,7 +38,7 @@ TEST(Safetensors, ReadsEveryTypeAndShape) {
   for (const auto& [name, bytes] : std::vector<std::pair<std::string, size_t>>{
            {"a", 16}, {"b", 12}, {"empty", 0}, {"scalar", 8}, {"c", 3}}) {
     const auto e =
-        std::find_if(r->begin(), r->end(), [&](const auto& x) { return x.name == name; });
+        std::find_if(r->begin(), r->end(), [&, n = name](const auto& x) { return x.name == n; });
     ASSERT_NE(e, r->end());
     EXPECT_EQ(e->bytes, bytes);
     EXPECT_EQ(e->offset, at);

@@ -1,0 +1,66 @@
+// The checkpoint behind open_hf_directory(): tensors of safetensors files under GGUF's names.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "load/hf_config.h"
+#include "load/hf_int4.h"
+#include "load/hf_shards.h"
+#include "load/hf_tensors.h"
+#include "load/tensor_maker.h"
+#include "tensor/checkpoint.h"
+
+namespace sluice {
+
+class HfCheckpoint final : public Checkpoint {
+ public:
+  Meta& mutable_meta() { return meta_; }
+  // Finds what the config needs; every tensor of the files must be accounted for. Errors name the
+  // file, or nothing where all of them are meant.
+  Result<void> add_tensors(const HfConfig& config, std::optional<HfQuant> quant, HfShards shards);
+
+  std::span<const std::byte> data(const TensorInfo& tensor) override;
+  void release(const TensorInfo& tensor) override;
+
+ private:
+  // Where a tensor's bytes come from.
+  struct Source {
+    HfTensor tensor;
+    const HfEntry* entry = nullptr;  // the plain weight
+    std::optional<Int4Source> int4;
+    std::vector<float> values;  // neither: made from config.json
+    bool in_place = false;
+  };
+
+  size_t index_of(const TensorInfo& tensor) const;
+  Error error_of(const HfEntry& e, const std::string& what) const;
+  Result<void> check_shape(const HfEntry& e, const std::vector<int64_t>& shape) const;
+  Result<void> add_float(const HfTensor& tensor, const HfEntry& e);
+  Result<void> add_int4(const HfTensor& tensor, const HfQuant& quant);
+  Result<void> read_groups(const HfEntry& e, Int4Source& s) const;
+  Result<void> check_rest(const HfConfig& config) const;
+  bool is_zero_bias(const HfEntry& e) const;
+  void add(Source source, Format format);
+
+  const HfEntry* use(const std::string& name);
+
+  void make(const Source& source, const TensorInfo& info, std::byte* out) const;
+  void make_float(const Source& source, const TensorInfo& info, std::byte* out) const;
+  void make_int4(const Source& source, const TensorInfo& info, std::byte* out) const;
+  std::vector<const HfEntry*> entries_of(const Source& source) const;
+
+  std::optional<HfShards> shards_;
+  std::vector<Source> sources_;  // beside tensors_
+  std::set<const HfEntry*> used_;
+  std::unordered_map<size_t, Bytes> live_;
+  FillThreads threads_;
+};
+
+}  // namespace sluice

@@ -155,16 +155,27 @@ void decode_int4(const Int4Source& s,
                  std::span<const int64_t> place,
                  uint16_t* out) {
   CHECK(begin % 8 == 0 && end % 8 == 0);
+  struct Group {
+    float scale[8];
+    int zero[8];
+  };
+  std::vector<Group> groups(static_cast<size_t>(s.num_groups()));  // of eight rows
   for (int64_t row = begin; row < end; row += 8) {
+    for (int64_t g = 0; g < s.num_groups(); ++g) {
+      for (int r = 0; r < 8; ++r) {
+        groups[static_cast<size_t>(g)].scale[r] = scale_at(s, g, row + r);
+        groups[static_cast<size_t>(g)].zero[r] = zero_at(s, g, row + r);
+      }
+    }
     for (int64_t col = 0; col < s.cols; col += 8) {
       uint8_t q[8][32];
       read_codes(s, row, col, 8, q);
       for (int i = 0; i < 8; ++i) {
-        const int64_t group =
+        const int64_t g =
             s.groups.empty() ? (col + i) / s.group_size() : s.groups[static_cast<size_t>(col + i)];
+        const Group& group = groups[static_cast<size_t>(g)];
         for (int r = 0; r < 8; ++r) {
-          const float value = scale_at(s, group, row + r) *
-                              static_cast<float>(q[r][i] - zero_at(s, group, row + r));
+          const float value = group.scale[r] * static_cast<float>(q[r][i] - group.zero[r]);
           out[place[static_cast<size_t>(row + r)] * s.cols + col + i] = f32_to_f16(value);
         }
       }

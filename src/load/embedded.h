@@ -12,5 +12,6 @@ struct EmbeddedFile {
 
 std::span<const EmbeddedFile> embedded_shapes();   // shapes/*.json
 std::span<const EmbeddedFile> embedded_scripts();  // what gets the default model
+std::span<const EmbeddedFile> embedded_page();     // src/server/page
 
 }  // namespace sluice

@@ -158,7 +158,13 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
     auto ticket = std::make_unique<Ticket>(service_, call_.key, tokens);
     auto sink = std::make_shared<GenerationSink>(shared_from_this(), p, std::move(ticket));
     service_.meters().on_submit(service_.clock().now());
-    prompts_[p].id = service_.session().engine().submit(make_request(p), std::move(sink));
+    Request request = make_request(p);
+    Time now = service_.session().clock().now();
+    Recorder::Submission told{0, call_.key, request.n, static_cast<int>(tokens), request.max_new,
+                              fields_.stream, now - (service_.clock().now() - call_.received), now};
+    told.id = prompts_[p].id =
+        service_.session().engine().submit(std::move(request), std::move(sink));
+    service_.recorder().on_submit(told);
   }
   service_.live(shared_from_this());
   call_.out->on_closed([weak = weak_from_this()] {
@@ -176,6 +182,7 @@ void Generation::cancel() {
 void Generation::take(Delivery& d) {
   if (d.refused) {
     ++num_done_;
+    service_.recorder().on_refused(prompts_[d.prompt].id, service_.session().clock().now());
     if (!over_) {
       std::string code = d.refused->code == 429 ? "queue_full" : "";
       fail({d.refused->code, d.refused->message, "", code});
@@ -184,6 +191,8 @@ void Generation::take(Delivery& d) {
     return;
   }
   on_event(d);
+  if (d.event.last)
+    service_.recorder().on_delivered(prompts_[d.prompt].id, service_.session().clock().now());
 }
 
 void Generation::on_event(Delivery& d) {

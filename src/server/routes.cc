@@ -18,6 +18,10 @@ std::span<const Route> routes() {
       {"GET", "/metrics", false, serve_metrics},
       {"GET", "/health", true, serve_health},
       {"GET", "/ready", true, serve_ready},
+      {"GET", "/dashboard/events", false, serve_watch},
+      {"GET", "/dashboard/request/", false, serve_request_story},
+      {"GET", "/dashboard/step/", false, serve_step_story},
+      {"GET", "/page/", true, serve_page_file},
       {"GET", "/", true, serve_root},
   };
   return kRoutes;
@@ -116,14 +120,6 @@ void serve_metrics(Service& s, Call call) {
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
   r.body = s.meters().expose();
-  s.reply(call, std::move(r));
-}
-
-void serve_root(Service& s, Call call) {
-  HttpResponse r;
-  r.content_type = "text/plain; charset=utf-8";
-  r.body = strf("sluice %s\n\n", s.options().version.c_str());
-  for (const Route& route : routes()) r.body += strf("%-5s %s\n", route.method, route.path);
   s.reply(call, std::move(r));
 }
 

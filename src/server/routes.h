@@ -26,6 +26,10 @@ void serve_health(Service& service, Call call);
 void serve_ready(Service& service, Call call);
 void serve_version(Service& service, Call call);
 void serve_metrics(Service& service, Call call);
+void serve_watch(Service& service, Call call);
+void serve_request_story(Service& service, Call call);
+void serve_step_story(Service& service, Call call);
+void serve_page_file(Service& service, Call call);
 void serve_root(Service& service, Call call);
 
 }  // namespace sluice

@@ -36,6 +36,8 @@ void Service::connect(std::function<void(size_t, std::function<void()>)> post, s
 
 void Service::attach(Session& session) {
   session_ = &session;
+  recorder_.begin(session.engine().config());
+  dashboard_.attach(session);
   ready_.store(true, std::memory_order_release);
 }
 
@@ -203,6 +205,7 @@ std::string checked_id(std::string_view given) {
 
 void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   Call call{std::move(request), std::move(out), "", -1};
+  call.received = clock_.now();
   if (draining()) call.out->close_after();
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");

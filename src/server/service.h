@@ -14,6 +14,7 @@
 
 #include "net/http.h"
 #include "runtime/session.h"
+#include "server/dashboard.h"
 #include "server/keys.h"
 #include "server/meters.h"
 #include "server/openai.h"
@@ -38,6 +39,7 @@ struct Call {
   std::shared_ptr<Responder> out;
   std::string id;  // x-request-id
   int key = -1;
+  Time received{0};  // by the service's clock
 };
 
 // Room in the queue, given back once.
@@ -64,7 +66,10 @@ class Service {
   // `post` runs a function on an io thread. Before the first request.
   void connect(std::function<void(size_t, std::function<void()>)> post, size_t threads);
   void attach(Session& session);  // ready from now on
-  void drain() { draining_.store(true); }
+  void drain() {
+    draining_.store(true);
+    dashboard_.drain();
+  }
   void cancel_all();
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
@@ -93,6 +98,8 @@ class Service {
   const Keys& keys() const { return keys_; }
   Session& session() const { return *session_; }
   Meters& meters() { return meters_; }
+  Recorder& recorder() { return recorder_; }
+  Dashboard& dashboard() { return dashboard_; }
   const Clock& clock() const { return clock_; }
   const std::shared_ptr<Outbox>& outbox(size_t thread) const { return outboxes_[thread]; }
   int64_t started_at() const { return started_at_; }
@@ -102,6 +109,8 @@ class Service {
   ServiceOptions options_;
   Keys keys_;
   Meters meters_;
+  Recorder recorder_;
+  Dashboard dashboard_{recorder_};
   RealClock clock_;
   Session* session_ = nullptr;
   std::atomic<bool> ready_{false}, draining_{false};

@@ -199,9 +199,10 @@ int cmd_serve(const ServeOptions& o) {
                   server->num_threads());
 
   EngineOptions engine = o.engine;
-  engine.observer = [&service](const StepReport& r, const StepPlan&, const Events&,
-                               const Scheduler&) {
+  engine.observer = [&service](const StepReport& r, const StepPlan& p, const Events& e,
+                               const Scheduler& s) {
     service.meters().on_step(r, service.clock().now());
+    service.recorder().observe(r, p, e, s);
   };
   Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) {

@@ -1,0 +1,232 @@
+#include "server/observe.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "server/dashboard.h"
+#include "server/observe_explain.h"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Steps of 10 ms, in simulated time, with a token for every row that wants one.
+class Device : public Executor {
+ public:
+  explicit Device(SimClock& clock) : clock_(clock) {}
+  void launch(const StepPlan& plan) override {
+    StepResult r;
+    r.step = plan.step;
+    r.begin = clock_.now();
+    clock_.advance_to(clock_.now() + milliseconds(10));
+    r.end = clock_.now();
+    for (const Slice& s : plan.slices) {
+      if (s.want != Want::none) r.rows.push_back({s.slot, s.epoch, 7, 0, 0});
+    }
+    queue_.push_back(std::move(r));
+  }
+  const StepResult& wait() override {
+    last_ = std::move(queue_.front());
+    queue_.erase(queue_.begin());
+    return last_;
+  }
+
+ private:
+  SimClock& clock_;
+  std::vector<StepResult> queue_;
+  StepResult last_;
+};
+
+struct Rig {
+  explicit Rig(SchedulerConfig config)
+      : scheduler(config, nullptr), device(clock), loop(scheduler, device, clock, Pipeline::sync) {
+    recorder.begin(scheduler.config());
+    recorder.watch(true);
+  }
+  void add(RequestId id, size_t prompt, int max_new, int n = 1) {
+    Request r;
+    r.id = id;
+    std::vector<Token> tokens(prompt);
+    std::iota(tokens.begin(), tokens.end(), static_cast<Token>(id * 1000));
+    r.prompt = std::make_shared<const std::vector<Token>>(std::move(tokens));
+    r.sampling = std::make_shared<const SamplingSpec>();
+    r.max_new = max_new;
+    r.n = n;
+    r.arrival = clock.now();
+    recorder.on_submit({id, 0, n, static_cast<int>(prompt), max_new, false,
+                        clock.now() - milliseconds(2), clock.now()});
+    ASSERT_TRUE(scheduler.add(std::move(r), clock.now()));
+  }
+  void step() {
+    events.clear();
+    StepReport report = loop.iterate(events);
+    recorder.observe(report, loop.last_plan(), events, scheduler);
+  }
+  void run() {
+    while (loop.busy()) step();
+  }
+
+  SimClock clock;
+  Scheduler scheduler;
+  Device device;
+  Loop loop;
+  Events events;
+  Recorder recorder;
+};
+
+SchedulerConfig small(int blocks) {
+  SchedulerConfig c;
+  c.budget = 32;
+  c.max_seqs = 8;
+  c.max_len = 256;
+  c.num_blocks = blocks;
+  c.block_size = 4;
+  return c;
+}
+
+double part(const json::object& story, std::string_view kind) {
+  for (const json::value& p : story.at("parts").as_array()) {
+    if (p.at("kind").as_string() == kind) return p.at("seconds").to_number<double>();
+  }
+  return -1;
+}
+
+double sum(const json::object& story) {
+  double all = 0;
+  for (const json::value& p : story.at("parts").as_array())
+    all += p.at("seconds").to_number<double>();
+  return all;
+}
+
+TEST(Buckets, PercentilesAreWithinSixPercent) {
+  Buckets b;
+  for (int i = 1; i <= 1000; ++i) b.add(milliseconds(i));
+  for (double p : {0.01, 0.5, 0.9, 0.99}) EXPECT_NEAR(b.percentile(p), p, 0.065 * p);
+  Buckets extremes;
+  extremes.add(Time{-5});
+  extremes.add(std::chrono::hours(10));
+  EXPECT_LT(extremes.percentile(0), 1e-5);
+  EXPECT_GT(extremes.percentile(1), 100);
+  EXPECT_EQ(Buckets{}.percentile(0.5), 0);
+}
+
+TEST(Dashboard, BlockRuns) {
+  using enum BlockUse;
+  size_t scale = 0;
+  EXPECT_EQ(block_runs(std::vector{free, free, cached, owned, owned, shared, pending}, 100, scale),
+            "f2co2sp");
+  EXPECT_EQ(scale, 1u);
+  EXPECT_EQ(block_runs(std::vector{free, free, cached, owned, free}, 2, scale), "of");
+  EXPECT_EQ(scale, 3u);
+  EXPECT_EQ(block_runs({}, 2, scale), "");
+}
+
+TEST(Recorder, ExplainsWhatARequestsTimeWentTo) {
+  Rig e(small(200));
+  e.clock.advance_to(std::chrono::seconds(3));
+  e.add(1, 8, 6);
+  e.step();  // prompt of 1
+  e.add(2, 40, 2);
+  e.run();  // 31 of its prompt beside a decode of 1, then 9
+  auto one = explain_request(e.recorder, 1, e.clock.now());
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->at("state"), "length");
+  EXPECT_EQ(one->at("output_tokens"), 6);
+  EXPECT_NEAR(part(*one, "prepare"), 0.002, 1e-9);
+  EXPECT_NEAR(part(*one, "prefill"), 0.010, 1e-9);
+  EXPECT_NEAR(part(*one, "crowded"), 0.020, 1e-9);
+  EXPECT_NEAR(part(*one, "decode"), 0.030, 1e-9);
+  EXPECT_NEAR(part(*one, "gaps"), 0, 1e-9);
+  EXPECT_NEAR(sum(*one), one->at("seconds").to_number<double>(), 1e-9);
+  ASSERT_EQ(one->at("with").as_array().size(), 1u);
+  EXPECT_EQ(one->at("with").at(0).at("prefill_tokens"), 40);
+  EXPECT_FALSE(explain_request(e.recorder, 3, e.clock.now()));
+  EXPECT_FALSE(explain_request(e.recorder, 0, e.clock.now()));
+  EXPECT_FALSE(explain_step(e.recorder, 0));
+  auto second = explain_step(e.recorder, 2);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->at("prefill_tokens"), 31);
+  EXPECT_EQ(second->at("decode_tokens"), 1);
+}
+
+TEST(Recorder, SeesPreemptionAndRecomputation) {
+  Rig e(small(12));
+  e.add(1, 16, 24);
+  e.add(2, 16, 24);
+  e.run();
+  auto two = explain_request(e.recorder, 2, e.clock.now());
+  ASSERT_TRUE(two);
+  EXPECT_EQ(two->at("state"), "length");
+  EXPECT_GE(two->at("preemptions").to_number<int>(), 1);
+  EXPECT_GT(two->at("recomputed_tokens").to_number<int>(), 0);
+  EXPECT_GT(part(*two, "preempted"), 0.05);
+  EXPECT_NEAR(sum(*two), two->at("seconds").to_number<double>(), 1e-9);
+  EXPECT_EQ(explain_request(e.recorder, 1, e.clock.now())->at("preemptions"), 0);
+}
+
+TEST(Recorder, FramesHoldEachStepOnceAndEveryBlock) {
+  Rig e(small(64));
+  Recorder::Cursor cursor;
+  Recorder::Snapshot s;
+  uint64_t seen = 0;
+  int64_t tokens = 0;
+  for (RequestId id = 1; id <= 30; ++id) {
+    e.add(id, 5 + id, 4, 1 + static_cast<int>(id % 3));
+    for (int k = 0; k < 3; ++k) e.step();
+    e.recorder.read(cursor, {}, e.clock.now(), s);
+    for (const StepRecord& st : s.steps) {
+      EXPECT_GT(st.step, seen);
+      seen = st.step;
+      tokens += st.num_prefill + st.num_decode;
+    }
+    EXPECT_EQ(s.num_skipped, 0u);
+    if (s.map_changed) {
+      BlockCounts c = e.scheduler.count_blocks();
+      EXPECT_EQ(static_cast<int>(s.blocks.size()), c.total);
+    }
+  }
+  e.run();
+  e.clock.advance_to(e.clock.now() + std::chrono::seconds(1));
+  e.step();  // nothing to do: what a poke leads to
+  e.recorder.read(cursor, {}, e.clock.now(), s);
+  for (const StepRecord& st : s.steps) tokens += st.num_prefill + st.num_decode;
+  EXPECT_EQ(s.totals.finished, 30u);
+  EXPECT_EQ(s.num_live, 0u);
+  EXPECT_EQ(s.totals.output_tokens, 4u * 60);
+  EXPECT_EQ(tokens, static_cast<int64_t>(s.totals.prefill_tokens) + 3 * 60);
+  ASSERT_TRUE(s.map_changed);
+  BlockCounts c = e.scheduler.count_blocks();
+  auto of = [&](BlockUse use) { return std::count(s.blocks.begin(), s.blocks.end(), use); };
+  EXPECT_EQ(of(BlockUse::free), c.free);
+  EXPECT_EQ(of(BlockUse::cached), c.cached);
+  EXPECT_EQ(of(BlockUse::owned) + of(BlockUse::shared) + of(BlockUse::pending), 0);
+  // Only the newest where the reader was away.
+  Recorder::Cursor late;
+  e.recorder.read(late, {.steps = 5, .requests = 3}, e.clock.now(), s);
+  EXPECT_LE(s.steps.size(), 5u);
+  std::string text;
+  append_frame(text, s, e.clock.now(), true);
+  EXPECT_TRUE(parse_json(text));
+}
+
+TEST(Recorder, OldRequestsAreForgottenNotConfused) {
+  Rig e(small(64));
+  e.recorder.on_submit({5, 0, 1, 10, 10, false, Time{1}, Time{1}});
+  e.recorder.on_submit({5 + Recorder::kRequests, 0, 1, 11, 10, false, Time{2}, Time{2}});
+  RequestRecord r;
+  EXPECT_FALSE(e.recorder.request(5, r));
+  ASSERT_TRUE(e.recorder.request(5 + Recorder::kRequests, r));
+  EXPECT_EQ(r.num_prompt, 11);
+  e.recorder.on_submit({5, 0, 1, 10, 10, false, Time{1}, Time{1}});  // late, and too old
+  ASSERT_TRUE(e.recorder.request(5 + Recorder::kRequests, r));
+  e.recorder.on_refused(5 + Recorder::kRequests, Time{9});
+  Recorder::Cursor cursor;
+  Recorder::Snapshot s;
+  e.recorder.read(cursor, {}, Time{10}, s);
+  EXPECT_EQ(s.num_live, 0u);
+}
+
+}  // namespace
+}  // namespace sluice

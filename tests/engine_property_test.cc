@@ -1,7 +1,7 @@
-// The contract of the engine, over random workloads: whatever the preset, chunk size, pool, prefix
-// cache, preemption, pipeline and number of threads, a request's tokens and log-probabilities are
-// bit for bit those of the request alone; blocks are conserved after every step; every request has
-// exactly one terminal event. SLUICE_TEST_FULL=1 runs ten times as many.
+// The contract of the engine, over random workloads: whatever the preset, chunk size, pool, cache
+// groups, prefix cache, preemption, pipeline and number of threads, a request's tokens and
+// log-probabilities are bit for bit those of the request alone; blocks are conserved after every
+// step; every request has exactly one terminal event. SLUICE_TEST_FULL=1 runs ten times as many.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -102,6 +102,7 @@ bool same_bits(const std::vector<TopLogprob>& a, const std::vector<TopLogprob>& 
 
 struct Setup {
   SchedulerConfig scheduler;
+  CacheGroups groups;
   Pipeline pipeline = Pipeline::sync;
   int threads = 1;
 };
@@ -124,6 +125,7 @@ std::map<RequestId, Output> run(Subject& subject,
   e.max_step_tokens = scheduler.max_step_tokens();
   e.max_outputs = 5;  // several turns of logits per step
   e.kv_type = subject.kv;
+  e.groups = setup.groups;
   RealClock clock;
   ModelExecutor executor(*subject.backends[t], *subject.models[t], e, clock);
   Loop loop(scheduler, executor, clock, setup.pipeline);
@@ -177,7 +179,17 @@ struct Workload {
   int join_every = 0;
 };
 
-Workload make_workload(std::mt19937_64& rng, int vocab) {
+// The model's own groups, or any that keep as much: a layer with a window may be kept in full.
+CacheGroups pick_groups(std::mt19937_64& rng, const ModelShape& shape) {
+  if (rng() % 2) return cache_groups(shape);
+  std::vector<int> windows = shape.windows;
+  for (int& w : windows) w = rng() % 3 ? w : 0;
+  int planes = 1 + static_cast<int>(rng() % static_cast<uint64_t>(shape.num_layers));
+  return split_layers(windows, planes);
+}
+
+Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
+  int vocab = shape.vocab;
   auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(rng() % static_cast<uint64_t>(hi - lo + 1));
   };
@@ -225,8 +237,10 @@ Workload make_workload(std::mt19937_64& rng, int vocab) {
   c.max_seqs = pick(1, 8);
   c.prefix_cache = chance(60);
   c.watermark = chance(50) ? 0.0f : 0.1f;
-  int least = (longest + c.block_size - 1) / c.block_size;
-  c.num_blocks = least + (chance(60) ? pick(0, 4) : 200);
+  w.setup.groups = pick_groups(rng, shape);
+  c.group_windows = w.setup.groups.windows;
+  auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
+  c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
   w.setup.pipeline = chance(60) ? Pipeline::overlap : Pipeline::sync;
   w.setup.threads = pick(1, kMaxThreads);
   w.join_every = pick(0, 4);
@@ -246,7 +260,7 @@ Setup alone(const Setup& other) {
 
 void check_workload(Subject& subject, uint64_t seed, uint64_t* preemptions) {
   std::mt19937_64 rng(seed);
-  Workload w = make_workload(rng, subject.models[0]->shape().vocab);
+  Workload w = make_workload(rng, subject.models[0]->shape());
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, preemptions);
   if (testing::Test::HasFailure()) return;

@@ -96,12 +96,13 @@ TEST(HostAlloc, CountsAllocations) {
 
 // Scheduler and loop alone; prompts of different lengths, so that rows take blocks at different
 // steps.
-TEST(HostAlloc, LoopAllocatesNothingWhileDecoding) {
+void expect_no_allocations(const std::vector<int>& windows) {
   for (bool cache : {false, true}) {
     for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap}) {
       SCOPED_TRACE(testing::Message() << "prefix cache " << cache << ", pipeline "
                                       << (pipeline == Pipeline::sync ? "sync" : "overlap"));
       SchedulerConfig c;
+      c.group_windows = windows;
       c.num_blocks = 64 * 128;
       c.max_seqs = 64;
       c.max_len = 2048;
@@ -130,6 +131,10 @@ TEST(HostAlloc, LoopAllocatesNothingWhileDecoding) {
     }
   }
 }
+
+TEST(HostAlloc, LoopAllocatesNothingWhileDecoding) { expect_no_allocations({0}); }
+
+TEST(HostAlloc, LoopAllocatesNothingWhileWindowsSlide) { expect_no_allocations({0, 48, 48}); }
 
 // Switches counting on after a warm-up and off again before sequences end.
 class WindowSink final : public Sink {

@@ -74,12 +74,13 @@ struct KvLayer {
   DType type = DType::f16;  // f16, or f32 in tests; writes saturate to the largest finite value
   int block_size = 16;      // power of two, 8 to 128
   int num_kv_heads = 0, head_dim = 0;
+  int64_t table_at = 0;  // its block tables begin at BatchView::tables + table_at
 };
 
 // A sequence's share of the step: rows [row, row + count) are positions [pos, pos + count).
 struct SliceView {
   int32_t row = 0, count = 0, pos = 0;
-  int32_t slot = 0;  // its block table is tables + slot * table_stride
+  int32_t slot = 0;  // its block table for a layer is tables + table_at + slot * table_stride
 };
 
 struct BatchView {

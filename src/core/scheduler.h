@@ -75,8 +75,10 @@ class Scheduler {
   // Whether a scheduler of this configuration can ever run the request (400). Front ends may ask
   // before they submit.
   static Result<void> check(const Request& request, const SchedulerConfig& config);
-  // The most blocks that a sequence of so many positions holds at once, over all groups.
+  // The most blocks that a sequence of so many positions holds at once, over all groups; and the
+  // most when its prompt is done.
   static int64_t most_blocks(int64_t positions, const SchedulerConfig& config);
+  static int64_t decode_blocks(int64_t positions, const SchedulerConfig& config);
   // The error becomes 400 (cannot ever run) or 429 (queue full).
   Result<void> add(Request request, Time now);
   void cancel(RequestId id, Time now, Events& out);

@@ -12,20 +12,27 @@ namespace {
 // runs and the one planned meanwhile.
 int64_t chunk_reach(const SchedulerConfig& c) { return 2 * int64_t{c.budget}; }
 
-}  // namespace
-
-int64_t Scheduler::most_blocks(int64_t positions, const SchedulerConfig& c) {
+// Window groups hold what the first position not yet computed sees, and `reach` positions from it
+// on. Neither end need be a block's.
+int64_t blocks_held(int64_t positions, int64_t reach, const SchedulerConfig& c) {
   auto blocks = [&](int64_t n) { return (n + c.block_size - 1) / c.block_size; };
   int64_t sum = 0;
   for (int window : c.group_windows) {
-    int64_t most = blocks(positions);
-    if (window > 0 && c.prefill == Prefill::chunked) {
-      // Neither end of what is seen and what is ahead need be a block's.
-      most = std::min(most, blocks(window - 1 + chunk_reach(c)) + 1);
-    }
-    sum += most;
+    int64_t all = blocks(positions);
+    sum += window == 0 ? all : std::min(all, blocks(window - 1 + reach) + 1);
   }
   return sum;
+}
+
+}  // namespace
+
+// A whole prompt is in one step: then window groups hold it all.
+int64_t Scheduler::most_blocks(int64_t positions, const SchedulerConfig& c) {
+  return blocks_held(positions, c.prefill == Prefill::whole ? positions : chunk_reach(c), c);
+}
+
+int64_t Scheduler::decode_blocks(int64_t positions, const SchedulerConfig& c) {
+  return blocks_held(positions, 2, c);
 }
 
 // How far a prompt in progress has its blocks in window groups, of a table of so many blocks.

@@ -1,21 +1,38 @@
 #include "exec/kv_cache.h"
 
+#include "base/check.h"
+
 namespace sluice {
 
-KvCache::KvCache(
-    Backend& backend, const ModelShape& shape, DType type, int num_blocks, int block_size) {
-  size_t plane = static_cast<size_t>(num_blocks + 1) * static_cast<size_t>(shape.num_kv_heads) *
-                 static_cast<size_t>(block_size) * static_cast<size_t>(shape.head_dim) *
-                 dtype_bytes(type);
-  auto add_plane = [&] {
-    planes_.push_back(backend.allocate(plane));
-    bytes_ += plane;
-    return planes_.back().data();
+size_t KvCache::bytes_per_block(const ModelShape& shape,
+                                const CacheGroups& groups,
+                                DType type,
+                                int block_size) {
+  return static_cast<size_t>(groups.num_planes) * 2 * static_cast<size_t>(shape.num_kv_heads) *
+         static_cast<size_t>(block_size) * static_cast<size_t>(shape.head_dim) * dtype_bytes(type);
+}
+
+KvCache::KvCache(Backend& backend,
+                 const ModelShape& shape,
+                 const CacheGroups& groups,
+                 const KvCacheSize& size) {
+  CHECK(static_cast<int>(groups.layers.size()) == shape.num_layers);
+  size_t side = bytes_per_block(shape, groups, size.type, size.block_size) /
+                (2 * static_cast<size_t>(groups.num_planes)) *
+                (static_cast<size_t>(size.num_blocks) + 1);
+  auto add_side = [&] {
+    buffers_.push_back(backend.allocate(side));
+    bytes_ += side;
+    return buffers_.back().data();
   };
-  for (int l = 0; l < shape.num_layers; ++l) {
-    void* k = add_plane();
-    void* v = add_plane();
-    layers_.push_back({k, v, type, block_size, shape.num_kv_heads, shape.head_dim});
+  for (int p = 0; p < groups.num_planes; ++p) {
+    void* k = add_side();
+    void* v = add_side();
+    planes_.push_back({k, v, size.type, size.block_size, shape.num_kv_heads, shape.head_dim});
+  }
+  for (const CacheGroups::Place& place : groups.layers) {
+    layers_.push_back(planes_[static_cast<size_t>(place.plane)]);
+    layers_.back().table_at = place.group * size.table_len;
   }
 }
 

@@ -5,27 +5,43 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "exec/cache_groups.h"
 #include "model/model.h"
 
 namespace sluice {
 
+struct KvCacheSize {
+  DType type = DType::f16;
+  int num_blocks = 0, block_size = 16;  // usable blocks; one more, the null block, comes first
+  int64_t table_len = 0;                // blocks of a table: a slot's tables lie behind each other
+};
+
 class KvCache {
  public:
-  // num_blocks usable blocks; one more, the null block, comes first.
-  KvCache(Backend& backend, const ModelShape& shape, DType type, int num_blocks, int block_size);
+  KvCache(Backend& backend,
+          const ModelShape& shape,
+          const CacheGroups& groups,
+          const KvCacheSize& size);
+  // Every layer keeps everything, in the one table of a slot.
+  KvCache(Backend& backend, const ModelShape& shape, DType type, int num_blocks, int block_size)
+      : KvCache(
+            backend, shape, one_cache_group(shape.num_layers), {type, num_blocks, block_size, 0}) {}
 
   std::span<const KvLayer> layers() const { return layers_; }
+  // What a block consists of, each piece once: layers of different groups share planes.
+  std::span<const KvLayer> planes() const { return planes_; }
   size_t bytes() const { return bytes_; }
-  static size_t bytes_per_block(const ModelShape& shape, DType type, int block_size) {
-    return shape.kv_bytes_per_token(type) * static_cast<size_t>(block_size);
-  }
+  static size_t bytes_per_block(const ModelShape& shape,
+                                const CacheGroups& groups,
+                                DType type,
+                                int block_size);
 
  private:
-  // One per layer and side: each begins on its own page, and blocks are given out from the lowest
+  // One per plane and side: each begins on its own page, and blocks are given out from the lowest
   // on, so a cache that is little used touches little memory.
-  std::vector<Buffer> planes_;
+  std::vector<Buffer> buffers_;
   size_t bytes_ = 0;
-  std::vector<KvLayer> layers_;
+  std::vector<KvLayer> planes_, layers_;
 };
 
 }  // namespace sluice

@@ -12,6 +12,13 @@ namespace {
 // A plan is at most two steps ahead of the result that the engine reads.
 constexpr int kNumJobs = 3;
 
+int64_t table_len(const ExecutorConfig& c) { return (c.max_len + c.block_size - 1) / c.block_size; }
+
+ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
+  if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
+  return c;
+}
+
 }  // namespace
 
 size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
@@ -26,11 +33,15 @@ ModelExecutor::ModelExecutor(Backend& backend,
                              const Clock& clock)
     : backend_(backend),
       model_(model),
-      config_(config),
+      config_(with_groups(std::move(config), model.shape())),
       clock_(clock),
-      cache_(backend, model.shape(), config.kv_type, config.num_blocks, config.block_size),
-      rows_(static_cast<size_t>(config.max_seqs)),
-      table_stride_((config.max_len + config.block_size - 1) / config.block_size) {
+      cache_(backend,
+             model.shape(),
+             config_.groups,
+             {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
+      rows_(static_cast<size_t>(config_.max_seqs)),
+      table_len_(table_len(config_)),
+      table_stride_(config_.groups.num_groups() * table_len_) {
   config_.max_outputs = std::min(config_.max_outputs, std::max(config_.max_step_tokens, 1));
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
@@ -133,11 +144,13 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
                       op.num_history_prompt);
   }
   for (const TableEdit& e : plan.edits) {
-    tables_[e.slot * static_cast<size_t>(table_stride_) + e.index] = e.block;
+    size_t table =
+        e.slot * static_cast<size_t>(table_stride_) + e.group * static_cast<size_t>(table_len_);
+    tables_[table + e.index] = e.block;
   }
   copies_.clear();
   for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
-  if (!copies_.empty()) backend_.copy_blocks(cache_.layers(), copies_);
+  if (!copies_.empty()) backend_.copy_blocks(cache_.planes(), copies_);
 }
 
 BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {

@@ -24,6 +24,7 @@ struct ExecutorConfig {
   int max_step_tokens = 0;  // Scheduler::max_step_tokens()
   int max_outputs = 64;     // rows of logits held at once; more are done in turns
   DType kv_type = DType::f16;
+  CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
 };
 
 class ModelExecutor final : public Executor {
@@ -76,8 +77,8 @@ class ModelExecutor final : public Executor {
 
   // Device thread only.
   std::vector<Row> rows_;        // by slot
-  std::vector<int32_t> tables_;  // [slots, table_stride_]
-  int64_t table_stride_;
+  std::vector<int32_t> tables_;  // [slots, groups, table_len_]
+  int64_t table_len_, table_stride_;
   std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
   std::vector<SliceView> slices_;
   std::vector<Output> outputs_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/str.h"
+#include "exec/cache_groups.h"
 #include "exec/kv_cache.h"
 
 namespace sluice {
@@ -32,6 +33,25 @@ size_t available_memory() {
   return available;
 }
 
+namespace {
+
+// The longest sequence of at most `ctx` positions that so many blocks hold.
+int longest_that_fits(size_t blocks, int ctx, const SchedulerConfig& c) {
+  int fits = 0;
+  for (int rest = ctx; rest > 0;) {
+    int half = (rest + 1) / 2;  // of what lies above `fits`
+    if (static_cast<size_t>(Scheduler::most_blocks(fits + half, c)) <= blocks) {
+      fits += half;
+      rest -= half;
+    } else {
+      rest = half - 1;
+    }
+  }
+  return fits;
+}
+
+}  // namespace
+
 // Fixes context and pool from what is free, or says why it cannot.
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
@@ -57,8 +77,13 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   c.max_seqs = std::min(c.max_seqs, c.budget);
 
   ledger.weights = weights;
+  CacheGroups groups = cache_groups(shape);
+  c.group_windows = groups.windows;
+  size_t block = KvCache::bytes_per_block(shape, groups, kv, bs);
+  auto num_full = static_cast<size_t>(std::ranges::count(groups.windows, 0));
   ledger.kv_per_token = shape.kv_bytes_per_token(kv);
-  size_t block = KvCache::bytes_per_block(shape, kv, bs);
+  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(bs);
+  ledger.window = std::ranges::max(groups.windows);
   int ctx = options.ctx > 0 ? options.ctx : shape.max_len;
   // Activations and logits: an upper bound before the model exists, exact after.
   size_t step =
@@ -72,27 +97,30 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   size_t fixed = weights + ledger.workspace;
   size_t room = ledger.available > fixed ? ledger.available - fixed : 0;
 
-  size_t wanted = static_cast<size_t>(c.max_seqs) * static_cast<size_t>((ctx + bs - 1) / bs);
+  // One sequence in its prompt, the others past it.
+  auto most = [&](int len) { return static_cast<size_t>(Scheduler::most_blocks(len, c)); };
+  auto later = [&](int len) { return static_cast<size_t>(Scheduler::decode_blocks(len, c)); };
+  size_t wanted = most(ctx) + static_cast<size_t>(c.max_seqs - 1) * later(ctx);
+  size_t least = 2 * groups.windows.size();
   size_t blocks =
       options.kv_bytes > 0 ? options.kv_bytes / block : std::min(wanted, room / 2 / block);
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
   size_t need = fixed + blocks * block;
-  if (need > ledger.available || blocks < 2) {
+  if (need > ledger.available || blocks < least) {
     return Error{
         507, strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
                   human_bytes(weights).c_str(), human_bytes(ledger.workspace).c_str(),
-                  human_bytes(std::max<size_t>(blocks, 2) * block).c_str(),
+                  human_bytes(std::max(blocks, least) * block).c_str(),
                   human_bytes(ledger.available).c_str(),
                   options.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format")};
   }
-  int fits = static_cast<int>(std::min<size_t>(blocks * static_cast<size_t>(bs), INT32_MAX));
-  if (fits < ctx) {
+  if (int fits = longest_that_fits(blocks, ctx, c); fits < ctx) {
     if (options.ctx > 0) {
       return Error{
           507,
           strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-               ctx, human_bytes(static_cast<size_t>(ctx) * ledger.kv_per_token).c_str(),
-               human_bytes(blocks * block).c_str(), human_bytes(ledger.available).c_str(),
+               ctx, human_bytes(most(ctx) * block).c_str(), human_bytes(blocks * block).c_str(),
+               human_bytes(ledger.available).c_str(),
                options.kv_bytes > 0 ? " or raise --kv-memory" : "")};
     }
     ctx = fits;
@@ -102,7 +130,7 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   ledger.kv = blocks * block;
   ledger.ctx = ctx;
   ledger.num_blocks = c.num_blocks;
-  ledger.full_sequences = static_cast<int>(blocks / static_cast<size_t>((ctx + bs - 1) / bs));
+  ledger.full_sequences = static_cast<int>(1 + (blocks - most(ctx)) / later(ctx));
   return ledger;
 }
 

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "base/check.h"
 #include "base/str.h"
 
 namespace sluice {
@@ -78,6 +79,8 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   e.max_len = options_.scheduler.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
   e.kv_type = options_.kv_type == "f32" ? DType::f32 : DType::f16;
+  e.groups = cache_groups(model_->shape());
+  CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
   executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_);
   ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   Engine::Options engine;

@@ -71,6 +71,8 @@ void print_json(const InspectOptions& o,
                              {"workspace", l.workspace},
                              {"available", l.available},
                              {"kv_per_token", l.kv_per_token},
+                             {"kv_per_long_token", l.kv_per_long_token},
+                             {"window", l.window},
                              {"ctx", l.ctx},
                              {"full_sequences", l.full_sequences}};
   j["metadata"] = std::move(meta);
@@ -107,9 +109,14 @@ void print_text(const InspectOptions& o,
       strf("%s, %s", has_vocabulary(file) ? "vocabulary" : "no vocabulary",
            file.meta().has("tokenizer.chat_template") ? "chat template" : "no chat template"));
   row("weights", human_bytes(l.weights));
+  std::string beyond;
+  if (l.window > 0) {
+    beyond =
+        strf(", %s beyond the window of %d", human_bytes(l.kv_per_long_token).c_str(), l.window);
+  }
   row("kv cache",
-      strf("%s per token; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
-           human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
+      strf("%s per token%s; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
+           beyond.c_str(), human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
   row("workspace", human_bytes(l.workspace));
   row("free memory", human_bytes(l.available));
   if (!o.tensors) return;

@@ -152,7 +152,7 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
   job.softcap = step.spec.softcap;
   job.kv = step.kv;
   job.kv_head = task.kv_head;
-  job.table = step.batch.tables + slice.slot * step.batch.table_stride;
+  job.table = step.batch.tables + step.kv.table_at + slice.slot * step.batch.table_stride;
   job.begin = task.begin;
   job.end = task.end;
   float* out = step.rows.row(row) + column;

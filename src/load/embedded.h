@@ -13,5 +13,6 @@ struct EmbeddedFile {
 std::span<const EmbeddedFile> embedded_shapes();   // shapes/*.json
 std::span<const EmbeddedFile> embedded_scripts();  // what gets the default model
 std::span<const EmbeddedFile> embedded_page();     // src/server/page
+std::span<const EmbeddedFile> embedded_api();      // src/server/openapi.json
 
 }  // namespace sluice

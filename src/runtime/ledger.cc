@@ -104,6 +104,7 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   size_t least = 2 * groups.windows.size();
   size_t blocks =
       options.kv_bytes > 0 ? options.kv_bytes / block : std::min(wanted, room / 2 / block);
+  if (options.kv_blocks > 0) blocks = static_cast<size_t>(options.kv_blocks);
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
   size_t need = fixed + blocks * block;
   if (need > ledger.available || blocks < least) {

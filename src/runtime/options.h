@@ -12,7 +12,7 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model;            // smollm2, a .gguf path, or random:SHAPE
+  std::string model;            // smollm2, a .gguf path, a directory, or random:SHAPE
   std::string format = "q8_0";  // of random weights
   uint64_t random_seed = 1;
   std::string backend = "cpu";  // cpu, ref
@@ -21,12 +21,14 @@ struct EngineOptions {
   bool fuse = true;
   int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
   uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
+  int kv_blocks = 0;            // the same in blocks; 0: by kv_bytes
   std::string kv_type = "f16";  // f16, f32
   SchedulerConfig scheduler;    // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;
-  std::string trace;                                // file for a Chrome trace, empty: none
-  bool quiet = false;                               // no progress, no ledger
-  StepObserver observer;                            // after each step, engine thread
+  std::string config;     // file that options came from, empty: none
+  std::string trace;      // file for a Chrome trace, empty: none
+  bool quiet = false;     // no progress, no ledger
+  StepObserver observer;  // after each step, engine thread
 };
 
 }  // namespace sluice

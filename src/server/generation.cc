@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "base/str.h"
+#include "exec/sampler.h"
 #include "server/write_json.h"
 
 namespace sluice {
@@ -115,9 +116,37 @@ Request Generation::make_request(size_t prompt) const {
   return r;
 }
 
+// A word is forbidden as it stands and as it stands after a space.
+Refusal Generation::resolve_bad_words() {
+  const Tokenizer* tokenizer = service_.session().tokenizer();
+  auto wrong = [](std::string message) {
+    return ApiError{400, std::move(message), "bad_words", ""};
+  };
+  if (!tokenizer && !fields_.bad_words.empty()) return wrong("the model has no vocabulary");
+  for (const std::string& word : fields_.bad_words) {
+    for (const std::string& form : {word, " " + word}) {
+      Result<std::vector<Token>> ids = tokenizer->encode(form);
+      if (!ids) return wrong(ids.error().message);
+      if (ids->empty() || ids->size() > kMaxBadSequence)
+        return wrong(strf("the bad word %s must have 1 to %zu tokens", quote(word).c_str(),
+                          kMaxBadSequence));
+      fields_.sampling.bad_sequences.push_back(std::move(*ids));
+    }
+  }
+  return {};
+}
+
 void Generation::start(std::vector<std::vector<Token>> prompts) {
   service_.note_unknown(fields_.unknown);
-  Refusal refused = check(prompts);
+  if (fields_.truncate_prompt) {
+    int most = service_.session().engine().config().max_len - 1;
+    auto keep = static_cast<size_t>(*fields_.truncate_prompt < 0 ? most : *fields_.truncate_prompt);
+    for (std::vector<Token>& p : prompts) {
+      if (p.size() > keep) p.erase(p.begin(), p.end() - static_cast<ptrdiff_t>(keep));
+    }
+  }
+  Refusal refused = resolve_bad_words();
+  if (!refused) refused = check(prompts);
   int64_t total = 0;
   for (const std::vector<Token>& p : prompts) total += static_cast<int64_t>(p.size());
   if (!refused) refused = service_.admit(call_.key, prompts.size(), total);
@@ -147,6 +176,7 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
       if (tokenizer) c.stream.emplace(*tokenizer, text);
     }
   }
+  last_write_ = service_.clock().now();
   prefix_ = "data: {\"id\":";
   append_json(prefix_, id_);
   prefix_ += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(true),
@@ -228,11 +258,12 @@ void Generation::on_event(Delivery& d) {
       if (!e.is_end_token) append_scores(d.top, c.scores);
       if (e.is_end_token && std::find(fields_.stop_token_ids.begin(), fields_.stop_token_ids.end(),
                                       e.token) != fields_.stop_token_ids.end())
-        c.stop_token = e.token;
+        c.stop_reason = e.token;
     }
     if (c.stream) c.text += c.stream->take(e);
   }
   c.finish = e.finish;
+  if (e.stop_string >= 0) c.stop_reason = fields_.stop[static_cast<size_t>(e.stop_string)];
   if (fields_.stream && (e.token != kNoToken || e.finish != Finish::none)) write_chunk(c);
   if (num_done_ == prompts_.size()) finish();
 }
@@ -247,13 +278,30 @@ void Generation::begin_stream() {
   call_.out->start(std::move(head));
 }
 
+void Generation::write(std::string_view bytes) {
+  last_write_ = service_.clock().now();
+  call_.out->write(bytes);
+}
+
+void Generation::ping(Time before) {
+  if (over_ || !fields_.stream || last_write_ > before) return;
+  begin_stream();
+  write(": ping\n\n");
+}
+
 void Generation::write_chunk(Choice& c) {
   begin_stream();
   std::string out;
+  if (answer_->own_events()) {
+    answer_->append_event(out, *this, c);
+    c.text.clear(), c.tokens.clear(), c.scores.clear();
+    return write(out);
+  }
   auto close = [&](const char* finish) {
     out += ",\"finish_reason\":";
     out += finish ? strf("\"%s\"", finish) : "null";
-    if (finish && c.stop_token != kNoToken) out += strf(",\"stop_reason\":%d", c.stop_token);
+    if (finish && !c.stop_reason.is_null())
+      out += ",\"stop_reason\":" + json::serialize(c.stop_reason);
     out += "}]";
     if (fields_.continuous_usage) append_usage(out);
     if (fields_.include_usage && !fields_.continuous_usage) out += ",\"usage\":null";
@@ -282,7 +330,7 @@ void Generation::write_chunk(Choice& c) {
     answer_->append_chunk(out, *this, c);
     close(c.finish == Finish::stop ? "stop" : "length");
   }
-  call_.out->write(out);
+  write(out);
 }
 
 void Generation::append_usage(std::string& out) const {
@@ -308,10 +356,15 @@ void Generation::finish() {
       append_usage(out);
       out += "}\n\n";
     }
-    out += "data: [DONE]\n\n";
-    call_.out->write(out);
+    if (!answer_->own_events()) out += "data: [DONE]\n\n";
+    write(out);
     call_.out->finish();
     return;
+  }
+  if (std::string whole = answer_->body(*this, choices_); !whole.empty()) {
+    HttpResponse r;
+    r.body = std::move(whole);
+    return service_.reply(call_, std::move(r));
   }
   std::string body = "{\"id\":";
   append_json(body, id_);
@@ -323,7 +376,7 @@ void Generation::finish() {
   for (Choice& c : choices_) {
     json::object o = answer_->choice(*this, c);
     o["finish_reason"] = c.finish == Finish::stop ? "stop" : "length";
-    o["stop_reason"] = c.stop_token == kNoToken ? json::value(nullptr) : json::value(c.stop_token);
+    o["stop_reason"] = c.stop_reason;
     list.push_back(std::move(o));
   }
   body += json::serialize(list);
@@ -339,7 +392,7 @@ void Generation::fail(const ApiError& error) {
   over_ = true;
   cancel();
   if (!streaming_) return service_.fail(call_, error);
-  call_.out->write("data: " + error_json(error) + "\n\n");
+  write("data: " + error_json(error) + "\n\n");
   call_.out->finish();
 }
 

@@ -23,7 +23,7 @@ struct Choice {
   std::vector<Token> tokens;
   std::vector<ScoredToken> scores;
   Finish finish = Finish::none;
-  Token stop_token = kNoToken;  // a stop_token_id that ended it
+  json::value stop_reason;  // the stop string or stop_token_id that ended it, or null
   int num_output = 0;
   size_t text_offset = 0;  // of the next scored token, in the whole text
   Time last_token{0};
@@ -46,6 +46,12 @@ class Answer {
   virtual const char* object(bool chunk) const = 0;
   // "delta":{...} or "text":"...", with logprobs, of what the choice has pending.
   virtual void append_chunk(std::string& out, const Generation& g, Choice& c) const = 0;
+  // With own_events(), append_event writes the whole of what a choice has pending, and neither
+  // OpenAI's frame nor [DONE] is written.
+  virtual bool own_events() const { return false; }
+  virtual void append_event(std::string&, const Generation&, Choice&) {}
+  // The whole body instead of OpenAI's; empty: OpenAI's.
+  virtual std::string body(const Generation&, std::span<Choice>) const { return {}; }
   // What precedes the first chunk of a choice, in the same form; empty: nothing.
   virtual void append_first(std::string& out, const Generation& g, Choice& c) const = 0;
   virtual json::object choice(const Generation& g, Choice& c) const = 0;
@@ -61,6 +67,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void start(std::vector<std::vector<Token>> prompts);
   void take(Delivery& delivery);
   void cancel();
+  // A comment into a stream that has been silent since `before`, so that nothing between us and the
+  // client takes it for dead. Io thread.
+  void ping(Time before);
 
   Service& service() const { return service_; }
   const GenerateFields& fields() const { return fields_; }
@@ -71,7 +80,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
  private:
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
+  Refusal resolve_bad_words();
   Request make_request(size_t prompt) const;
+  void write(std::string_view bytes);
   void on_event(Delivery& d);
   void begin_stream();
   void write_chunk(Choice& c);
@@ -89,6 +100,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::string id_;
   int64_t created_ = 0;
   size_t num_done_ = 0;
+  Time last_write_{0};
   bool streaming_ = false, over_ = false;
 };
 

@@ -40,6 +40,20 @@ void read_stops(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   for (const json::value& v : stop->get_array()) add(v);
 }
 
+void read_bad_words(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  const json::value* list = f.get("bad_words");
+  if (!list) return;
+  if (!list->is_array() || list->get_array().size() > static_cast<size_t>(limits.bad_words))
+    return f.fail("bad_words",
+                  strf("bad_words must be a list of at most %d strings", limits.bad_words));
+  for (const json::value& v : list->get_array()) {
+    if (!v.is_string() || v.get_string().empty() ||
+        v.get_string().size() > static_cast<size_t>(limits.stop_bytes))
+      return f.fail("bad_words", strf("a bad word must have 1 to %d bytes", limits.stop_bytes));
+    out.bad_words.emplace_back(v.get_string());
+  }
+}
+
 void read_bias(Fields& f, const RequestLimits& limits, SamplingSpec& s) {
   const json::value* bias = f.get("logit_bias");
   if (!bias) return;
@@ -88,9 +102,9 @@ void read_stream(Fields& f, GenerateFields& out) {
 // What changes the answer and is not here yet, and what does not matter.
 void read_rest(Fields& f) {
   f.refuse({"tools", "functions", "function_call", "structured_outputs", "guided_json",
-            "guided_regex", "guided_choice", "guided_grammar", "bad_words", "use_beam_search",
-            "truncate_prompt_tokens", "logits_processors", "web_search_options", "audio",
-            "chat_template", "suffix", "prompt_embeds", "mm_processor_kwargs"});
+            "guided_regex", "guided_choice", "guided_grammar", "use_beam_search",
+            "logits_processors", "web_search_options", "audio", "suffix", "prompt_embeds",
+            "mm_processor_kwargs"});
   if (const json::value* v = f.get("tool_choice")) {
     if (!v->is_string() || (v->get_string() != "none" && v->get_string() != "auto"))
       f.fail("tool_choice", "tools are not supported", "unsupported_parameter");
@@ -148,7 +162,13 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   if (f.whole("max_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   if (f.whole("max_completion_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   read_seed(f, out);
+  int keep = 0;
+  if (f.whole("truncate_prompt_tokens", keep, -1, INT32_MAX)) {
+    if (keep == 0) f.fail("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or above 0");
+    out.truncate_prompt = keep;
+  }
   read_stops(f, limits, out);
+  read_bad_words(f, limits, out);
   read_bias(f, limits, s);
   read_stream(f, out);
   read_rest(f);
@@ -210,12 +230,28 @@ void read_messages(Fields& f, ChatFields& out) {
   }
 }
 
+void read_continue(Fields& f, ChatFields& out, bool prompted) {
+  if (!f.flag("continue_final_message", out.continue_final) || !out.continue_final) return;
+  const char* name = "continue_final_message";
+  if (prompted && out.add_generation_prompt)
+    return f.fail(name, "continue_final_message does not go with add_generation_prompt");
+  out.add_generation_prompt = false;
+  const json::object* last = out.messages.empty() ? nullptr : out.messages.back().if_object();
+  if (!last || last->at("role") != "assistant" || last->at("content").get_string().empty())
+    f.fail(name, "continue_final_message needs a last message of the assistant with content");
+}
+
 void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   read_messages(f, out);
   read_shared(f, limits, out);
-  f.flag("add_generation_prompt", out.add_generation_prompt);
+  bool prompted = f.flag("add_generation_prompt", out.add_generation_prompt);
   f.flag("add_special_tokens", out.add_special_tokens);
-  f.refuse({"continue_final_message", "echo"});
+  f.refuse({"echo"});
+  read_continue(f, out, prompted);
+  if (f.text("chat_template", out.chat_template, size_t{1} << 20) && !limits.request_template)
+    f.fail("chat_template",
+           "this server takes no template from a request (serve --allow-request-template)",
+           "unsupported_parameter");
   if (const json::value* v = f.get("documents")) out.documents = *v;
   if (const json::value* v = f.get("chat_template_kwargs")) {
     if (!v->is_object()) return f.fail("chat_template_kwargs", "must be an object");
@@ -295,6 +331,54 @@ Refusal parse_completion(const json::value& body,
     f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");
   out.unknown = f.unknown();
   return f.error();
+}
+
+Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  const json::value* in = f.get("inputs");
+  if (in && in->is_string()) {
+    out.inputs = std::string(in->get_string());
+  } else if (in && in->is_array()) {
+    std::vector<Token> ids;
+    f.ids("inputs", ids, size_t{1} << 22);
+    out.inputs = std::move(ids);
+  } else {
+    f.fail("inputs", "inputs must be a string or a list of token ids");
+  }
+  const json::value* parameters = f.get("parameters");
+  if (parameters && !parameters->is_object()) f.fail("parameters", "parameters must be an object");
+  if (f.failed()) return f.error();
+  const json::value none = json::object();
+  Fields p(parameters ? *parameters : none);
+  SamplingSpec& s = out.sampling;
+  bool sample = false;
+  p.flag("do_sample", sample);
+  p.number("temperature", s.temperature, 0, 100);
+  p.number("top_p", s.top_p, 0, 1, true);
+  p.number("repetition_penalty", s.repetition_penalty, 0, 100, true);
+  p.number("frequency_penalty", s.frequency_penalty, -2, 2);
+  p.whole("top_k", s.top_k, 0, INT32_MAX);
+  p.whole("topk_k", s.top_k, 0, INT32_MAX);  // the name in the first such servers
+  int max_new = 20;
+  p.whole("max_new_tokens", max_new, 1, INT32_MAX);
+  out.max_tokens = max_new;
+  p.flag("return_full_text", out.return_full_text);
+  p.flag("details", out.details);
+  p.flag("ignore_eos", out.ignore_eos);
+  p.ids("stop_token_ids", out.stop_token_ids, 256);
+  read_seed(p, out);
+  read_stops(p, limits, out);
+  p.refuse({"best_of", "typical_p", "watermark", "grammar", "tools", "adapter_id"});
+  int keep = 0;
+  if (p.whole("truncate", keep, 1, INT32_MAX)) out.truncate_prompt = keep;
+  p.ignore({"decoder_input_details", "top_n_tokens"});
+  if (!sample) s.temperature = 0;
+  f.text("model", out.model);
+  f.flag("stream", out.stream);
+  out.unknown = p.unknown();
+  for (std::string& name : f.unknown()) out.unknown.push_back(std::move(name));
+  return p.failed() ? p.error() : f.error();
 }
 
 Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out) {

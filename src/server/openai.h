@@ -24,7 +24,9 @@ struct ApiError {
 std::string error_json(const ApiError& error);
 
 struct RequestLimits {
-  int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, biases = 1024;
+  int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, biases = 1024,
+      bad_words = 128;
+  bool request_template = false;  // may a request bring its own chat template?
 };
 
 // What chat and text completions share. Ids are checked against the vocabulary later.
@@ -34,7 +36,9 @@ struct GenerateFields {
   bool has_seed = false;
   std::vector<std::string> stop;
   std::vector<Token> stop_token_ids;
+  std::vector<std::string> bad_words;
   std::optional<int> max_tokens;
+  std::optional<int> truncate_prompt;  // keep so many tokens at the prompt's end; -1: what fits
   int n = 1;
   int priority = 0;
   std::string cache_salt, request_id;
@@ -48,7 +52,9 @@ struct ChatFields : GenerateFields {
   json::array messages;  // content is a string or null
   json::object template_kwargs;
   json::value documents;
+  std::string chat_template;  // empty: the model's
   bool add_generation_prompt = true, add_special_tokens = true, logprobs = false;
+  bool continue_final = false;  // the last message is the beginning of the answer
 };
 
 using PromptField = std::variant<std::string, std::vector<Token>>;
@@ -56,6 +62,12 @@ using PromptField = std::variant<std::string, std::vector<Token>>;
 struct CompletionFields : GenerateFields {
   std::vector<PromptField> prompts;
   bool echo = false, add_special_tokens = true;
+};
+
+// The body of /models/NAME/generate and /generate_stream: text or token ids in `inputs`.
+struct TgiFields : GenerateFields {
+  PromptField inputs;
+  bool return_full_text = false, details = false;
 };
 
 struct TokenizeFields {
@@ -76,6 +88,7 @@ Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFie
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,
                          CompletionFields& out);
+Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out);
 Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out);
 Refusal parse_detokenize(const json::value& body, DetokenizeFields& out);
 

@@ -1,6 +1,7 @@
 #include "server/routes.h"
 
 #include "base/str.h"
+#include "load/embedded.h"
 #include "server/logprobs.h"
 #include "text/detokenizer.h"
 
@@ -10,12 +11,14 @@ std::span<const Route> routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/v1/chat/completions", false, serve_chat},
       {"POST", "/v1/completions", false, serve_completion},
+      {"POST", "/models/", false, serve_generate},
       {"GET", "/v1/models", false, serve_models},
       {"GET", "/v1/models/", false, serve_model},
       {"POST", "/tokenize", false, serve_tokenize},
       {"POST", "/detokenize", false, serve_detokenize},
       {"GET", "/version", false, serve_version},
       {"GET", "/metrics", false, serve_metrics},
+      {"GET", "/openapi.json", true, serve_openapi},
       {"GET", "/health", true, serve_health},
       {"GET", "/ready", true, serve_ready},
       {"GET", "/dashboard/events", false, serve_watch},
@@ -114,6 +117,12 @@ void serve_ready(Service& s, Call call) {
 
 void serve_version(Service& s, Call call) {
   s.reply_json(call, json::object{{"version", s.options().version}});
+}
+
+void serve_openapi(Service& s, Call call) {
+  HttpResponse r;
+  r.body = embedded_api()[0].text;
+  s.reply(call, std::move(r));
 }
 
 void serve_metrics(Service& s, Call call) {

@@ -18,6 +18,7 @@ std::span<const Route> routes();
 
 void serve_chat(Service& service, Call call);
 void serve_completion(Service& service, Call call);
+void serve_generate(Service& service, Call call);
 void serve_tokenize(Service& service, Call call);
 void serve_detokenize(Service& service, Call call);
 void serve_models(Service& service, Call call);
@@ -26,6 +27,7 @@ void serve_health(Service& service, Call call);
 void serve_ready(Service& service, Call call);
 void serve_version(Service& service, Call call);
 void serve_metrics(Service& service, Call call);
+void serve_openapi(Service& service, Call call);
 void serve_watch(Service& service, Call call);
 void serve_request_story(Service& service, Call call);
 void serve_step_story(Service& service, Call call);

@@ -28,6 +28,7 @@ Service::Service(ServiceOptions options, Keys keys)
 }
 
 void Service::connect(std::function<void(size_t, std::function<void()>)> post, size_t threads) {
+  post_ = post;
   for (size_t i = 0; i < threads; ++i) {
     outboxes_.push_back(
         std::make_shared<Outbox>([post, i](std::function<void()> f) { post(i, std::move(f)); }));
@@ -49,14 +50,24 @@ void Service::live(const std::shared_ptr<Generation>& generation) {
   live_.push_back(generation);
 }
 
-void Service::cancel_all() {
-  std::vector<std::weak_ptr<Generation>> all;
-  {
-    std::lock_guard lock(mutex_);
-    all = live_;
+std::vector<std::shared_ptr<Generation>> Service::all_live() {
+  std::vector<std::shared_ptr<Generation>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& weak : live_) {
+    if (auto g = weak.lock()) all.push_back(std::move(g));
   }
-  for (const auto& weak : all) {
-    if (auto g = weak.lock()) g->cancel();
+  return all;
+}
+
+void Service::cancel_all() {
+  for (const auto& g : all_live()) g->cancel();
+}
+
+void Service::tick() {
+  if (options_.ping_seconds <= 0) return;
+  Time before = clock_.now() - Time(static_cast<int64_t>(options_.ping_seconds * 1e9));
+  for (const auto& g : all_live()) {
+    if (g->fields().stream) post_(g->thread(), [g, before] { g->ping(before); });
   }
 }
 
@@ -162,9 +173,35 @@ Refusal Service::check_model(const std::string& name) const {
                   "model", "model_not_found"};
 }
 
+namespace {
+
+// Ends the text after the last place where it says `content`, less the space around it: templates
+// strip messages.
+bool cut_after(std::vector<TextSegment>& text, std::string_view content) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  size_t first = content.find_first_not_of(kSpace);
+  if (first == content.npos) return false;
+  content = content.substr(first, content.find_last_not_of(kSpace) + 1 - first);
+  std::string all;
+  for (const TextSegment& s : text) all += s.text;
+  size_t at = all.rfind(content);
+  if (at == all.npos) return false;
+  size_t left = at + content.size();
+  size_t keep = 0;
+  while (left > 0) {
+    std::string& s = text[keep++].text;
+    s.resize(std::min(s.size(), left));
+    left -= s.size();
+  }
+  text.resize(keep);
+  return true;
+}
+
+}  // namespace
+
 Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
   const Tokenizer* tokenizer = session_->tokenizer();
-  if (!tokenizer || !session_->chat_template())
+  if (!tokenizer || (!session_->chat_template() && chat.chat_template.empty()))
     return Error{400, "the model has no chat template: use /v1/completions"};
   TemplateInputs in;
   in.messages = chat.messages;
@@ -175,8 +212,19 @@ Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
   if (tokenizer->eos() != kNoToken) in.eos_token = tokenizer->spelling(tokenizer->eos());
   std::time_t now = std::time(nullptr);
   localtime_r(&now, &in.now);
-  Result<std::vector<TextSegment>> text = session_->chat_template()->render(in);
+  Result<std::vector<TextSegment>> text = Error{};
+  if (chat.chat_template.empty()) {
+    text = session_->chat_template()->render(in);
+  } else {
+    Result<ChatTemplate> own = ChatTemplate::parse(chat.chat_template);
+    if (!own) return own.error();
+    text = own->render(in);
+  }
   if (!text) return text.error();
+  if (chat.continue_final) {
+    if (!cut_after(*text, chat.messages.back().at("content").get_string()))
+      return Error{400, "the chat template changes the last message, so it cannot be continued"};
+  }
   return tokenizer->encode(*text, {.add_special = chat.add_special_tokens});
 }
 

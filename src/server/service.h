@@ -31,6 +31,7 @@ struct ServiceOptions {
   int max_queue_per_key = 0;   // 0: no limit of its own
   double request_timeout = 0;  // seconds; 0: none
   double stall_seconds = 60;   // without a step, with work to do: not healthy
+  double ping_seconds = 15;    // a stream that is silent for so long gets a comment; 0: never
 };
 
 // A request on its way through the routes.
@@ -93,6 +94,8 @@ class Service {
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
+  // Once a second or so, any thread: silent streams get a sign of life.
+  void tick();
 
   const ServiceOptions& options() const { return options_; }
   const Keys& keys() const { return keys_; }
@@ -106,6 +109,8 @@ class Service {
   int retry_after_ms() const;
 
  private:
+  std::vector<std::shared_ptr<Generation>> all_live();
+
   ServiceOptions options_;
   Keys keys_;
   Meters meters_;
@@ -116,6 +121,7 @@ class Service {
   std::atomic<bool> ready_{false}, draining_{false};
   int64_t started_at_;  // Unix time
   std::vector<std::shared_ptr<Outbox>> outboxes_;
+  std::function<void(size_t, std::function<void()>)> post_;
   std::atomic<int> queued_{0};
   std::atomic<int64_t> queued_tokens_{0};
   std::vector<std::atomic<int>> queued_by_key_;

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "tools/cli.h"
 #include "tools/cli_bench_serve.h"
+#include "tools/cli_config.h"
 #include "tools/commands.h"
 #include "tools/help_format.h"
 
@@ -76,6 +77,10 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
                   "of the KV cache, like 2G (default: up to half of what is free)")
       ->transform(CLI::Validator(parse_bytes, "SIZE"))
       ->group(group);
+  app->add_option("--kv-blocks", o.kv_blocks, "the same in blocks of --block-size positions")
+      ->check(whole(2, kMaxInt / 2))
+      ->excludes("--kv-memory")
+      ->group(group);
   app->add_option("--kv", o.kv_type, "element type of the KV cache")
       ->check(CLI::IsMember({"f16", "f32"}))
       ->capture_default_str()
@@ -96,6 +101,10 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--trace", o.trace, "write a trace for Perfetto or chrome://tracing to this file")
       ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
+  app->add_option("--config", o.config,
+                  "YAML file of options, one `name: value` per line; variables\nSLUICE_NAME come "
+                  "before it, flags before those")
+      ->group(group);
 
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
@@ -222,6 +231,11 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--api-key-file", o.api_key_file, "one key per line; a request must carry one of them");
   app->add_flag("--allow-no-key", o.allow_no_key, "listen beyond this machine without a key")
       ->group(server);
+  app->add_flag("--allow-request-template", o.allow_request_template,
+                "a request may bring its own chat_template")
+      ->group(server);
+  add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")
+      ->check(CLI::NonNegativeNumber);
   add("--io-threads", o.io_threads, "threads for connections and text")->check(whole(1, 64));
   add("--grace", o.grace, "seconds that running requests have after SIGTERM")
       ->check(CLI::NonNegativeNumber);
@@ -430,18 +444,47 @@ int run_cli(int argc, char** argv) {
   add_bench_serve_options(bs, load);
   bs->callback([&] { action = [&] { return cmd_bench_serve(load); }; });
 
+  CLI::App* cf = app.add_subcommand("config", "where the values of options come from");
+  cf->require_subcommand(1);
+  cf->add_subcommand("show",
+                     "`config show serve ...`: every option of that command, its value,\n"
+                     "and whether a flag, a SLUICE_* variable, the --config file or its\n"
+                     "default says so");
+
   if (argc < 2) {
     std::printf("%s", app.help().c_str());
     return kExitOk;
   }
+  std::vector<std::string> words(argv + 1, argv + argc);
+  // `config show COMMAND ...` is that command, shown instead of done.
+  bool show = words.size() >= 2 && words[0] == "config" && words[1] == "show" &&
+              !(words.size() == 3 && (words[2] == "-h" || words[2] == "--help"));
+  if (show) {
+    words.erase(words.begin(), words.begin() + 2);
+    if (words.empty() || words[0][0] == '-') words.insert(words.begin(), "serve");
+  }
   // An unknown word in a command's place is that, and not a missing command.
-  auto named = [&](const CLI::App* a) { return a->check_name(argv[1]); };
-  if (argv[1][0] != '-' && app.get_subcommands(named).empty()) {
-    std::fprintf(stderr, "sluice: no command %s (see sluice --help)\n", quote(argv[1]).c_str());
+  auto named = [&](const CLI::App* a) { return a->check_name(words[0]); };
+  if (words[0][0] != '-' && app.get_subcommands(named).empty()) {
+    std::fprintf(stderr, "sluice: no command %s (see sluice --help)\n", quote(words[0]).c_str());
     return kExitUsage;
   }
+  CLI::App* command = &app;
+  size_t depth = 0;
+  while (depth < words.size()) {
+    auto next = command->get_subcommands([&](CLI::App* a) { return a->check_name(words[depth]); });
+    if (next.empty()) break;
+    command = next.front();
+    ++depth;
+  }
+  std::vector<std::string> rest(words.begin() + static_cast<ptrdiff_t>(depth), words.end());
+  Result<std::vector<OptionOrigin>> outside = add_outside_options(*command, rest);
+  if (!outside) return report(outside.error());
+  words.resize(depth);
+  words.insert(words.end(), rest.begin(), rest.end());
+  std::reverse(words.begin(), words.end());  // as the parser takes them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::CallForHelp& e) {
     return app.exit(e);
   } catch (const CLI::CallForAllHelp& e) {
@@ -449,15 +492,19 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::CallForVersion& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::string command = "sluice";
+    std::string name = "sluice";
     for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
       at = at->get_subcommands().front();
-      command += " " + at->get_name();
+      name += " " + at->get_name();
     }
     std::string what = e.what();
     std::replace(what.begin(), what.end(), '\n', ' ');
-    std::fprintf(stderr, "sluice: %s (see %s --help)\n", what.c_str(), command.c_str());
+    std::fprintf(stderr, "sluice: %s (see %s --help)\n", what.c_str(), name.c_str());
     return kExitUsage;
+  }
+  if (show) {
+    std::fputs(describe_options(*command, *outside).c_str(), stdout);
+    return kExitOk;
   }
   return action();
 }

@@ -92,7 +92,8 @@ struct ServeOptions {
   std::string host = "127.0.0.1", api_key_file;
   std::vector<std::string> served_names;
   int port = 8080, io_threads = 1;
-  bool allow_no_key = false;
+  bool allow_no_key = false, allow_request_template = false;
+  double ping = 15;  // seconds
   int max_queue = 512, max_queue_per_key = 0;
   int64_t max_queue_tokens = 262'144;
   uint64_t max_body = uint64_t{8} << 20;

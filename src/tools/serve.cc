@@ -23,8 +23,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string served_name(const std::string& model) {
+std::string served_name(std::string model) {
   if (model.starts_with("random:")) return model;
+  while (model.ends_with('/')) model.pop_back();  // a directory
   size_t slash = model.find_last_of('/');
   std::string name = slash == std::string::npos ? model : model.substr(slash + 1);
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
@@ -107,6 +108,8 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.max_queue_per_key = o.max_queue_per_key;
   s.request_timeout = o.request_timeout;
   s.stall_seconds = o.stall_timeout;
+  s.ping_seconds = o.ping;
+  s.limits.request_template = o.allow_request_template;
   return s;
 }
 
@@ -147,7 +150,10 @@ void show_address(const ServeOptions& o, uint16_t port, const Service& service, 
 // Until a signal, with an eye on the engine.
 void watch(const ServeOptions& o, Service& service, Signals& signals) {
   bool warned = false;
-  while (signals.wait(std::chrono::seconds(1)) == 0) {
+  auto pause =
+      milliseconds(o.ping > 0 ? std::clamp<int64_t>(int64_t(o.ping * 500), 50, 1000) : 1000);
+  while (signals.wait(pause) == 0) {
+    service.tick();
     double stalled = service.meters().stalled(service.clock().now());
     if (stalled > o.stall_timeout && !warned)
       LOG(error, "no step for %.0f s with requests to answer: /health says 503", stalled);

@@ -1,0 +1,187 @@
+"""Fields beyond OpenAI's, /models/NAME/generate, the description of the API, and configuration."""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+
+from harness import SLUICE, Server, model, stories
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+def events(answer):
+    """The data of a stream's events; comments are left out."""
+    return [line[6:] for line in answer.splitlines() if line.startswith("data: ")]
+
+
+@unittest.skipUnless(model(), "the default model is not in the cache")
+class Fields(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--ctx", "1024")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def post(self, path, expect=200, **body):
+        status, _, answer = self.server.request(path, body)
+        self.assertEqual(status, expect, answer)
+        return answer
+
+    def complete(self, expect=200, **body):
+        body = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8, **body}
+        return self.post("/v1/completions", expect, **body)
+
+    def test_stop_reason_is_the_string_that_matched(self):
+        text = self.complete()["choices"][0]["text"]
+        word = text.split()[1]
+        choice = self.complete(stop=["no such text", word])["choices"][0]
+        self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", word))
+        _, _, stream = self.server.request(
+            "/v1/completions", {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8,
+                                "stop": [word], "stream": True})
+        last = json.loads(events(stream)[-2])
+        self.assertEqual(last["choices"][0]["stop_reason"], word)
+
+    def test_bad_words_do_not_appear(self):
+        first = self.complete()["choices"][0]["text"].split()[0].strip(".,")
+        text = self.complete(bad_words=[first])["choices"][0]["text"]
+        self.assertNotIn(first, text.split())
+        self.assertNotEqual(text, self.complete()["choices"][0]["text"])
+        self.complete(expect=400, bad_words="Paris")
+        self.complete(expect=400, bad_words=[""])
+        self.complete(expect=400, bad_words=["long " * 50])
+
+    def test_truncated_prompts_keep_their_end(self):
+        ids = self.post("/tokenize", prompt="one two three four five six")["tokens"]
+        answer = self.complete(prompt=ids, truncate_prompt_tokens=3, return_token_ids=True)
+        self.assertEqual(answer["choices"][0]["prompt_token_ids"], ids[-3:])
+        self.assertEqual(answer["usage"]["prompt_tokens"], 3)
+        answer = self.complete(prompt=[7] * 3000, truncate_prompt_tokens=-1)
+        self.assertEqual(answer["usage"]["prompt_tokens"], 1023)
+        self.complete(expect=400, prompt=[7] * 3000)
+        self.complete(expect=400, truncate_prompt_tokens=0)
+
+    def test_the_last_message_is_continued(self):
+        begun = HELLO + [{"role": "assistant", "content": "Hello there,"}]
+        ids = self.post("/tokenize", messages=begun, continue_final_message=True)["tokens"]
+        text = self.post("/detokenize", tokens=ids)["prompt"]
+        self.assertTrue(text.endswith("Hello there,"), text)
+        self.post("/v1/chat/completions", messages=begun, continue_final_message=True, max_tokens=4)
+        self.post("/v1/chat/completions", 400, messages=HELLO, continue_final_message=True)
+        self.post("/v1/chat/completions", 400, messages=begun, continue_final_message=True,
+                  add_generation_prompt=True)
+
+    def test_a_template_in_a_request_is_refused(self):
+        answer = self.post("/v1/chat/completions", 400, messages=HELLO, chat_template="{{ messages }}")
+        self.assertEqual(answer["error"]["param"], "chat_template")
+
+    def test_generate(self):
+        parameters = {"max_new_tokens": 6}
+        whole = self.post("/models/test/generate", inputs="The capital of France is", parameters=parameters)
+        self.assertEqual(whole["generated_text"], self.complete(max_tokens=6)["choices"][0]["text"])
+        self.assertEqual(len(whole["token_ids"]), 6)
+        ids = self.post("/tokenize", prompt="The capital of France is")["tokens"]
+        again = self.post("/models/test/generate", inputs=ids, parameters={**parameters, "details": True})
+        self.assertEqual(again["token_ids"], whole["token_ids"])
+        self.assertEqual(again["details"]["finish_reason"], "length")
+        full = self.post("/models/test/generate", inputs="The capital of France is",
+                         parameters={**parameters, "return_full_text": True})
+        self.assertEqual(full["generated_text"], "The capital of France is" + whole["generated_text"])
+        stream = self.post("/models/test/generate_stream", inputs=ids, parameters=parameters)
+        parts = [json.loads(e) for e in events(stream)]
+        self.assertEqual([p["token"]["id"] for p in parts if p["token"]["id"] is not None], whole["token_ids"])
+        self.assertEqual("".join(p["token"]["text"] for p in parts), whole["generated_text"])
+        self.assertEqual(parts[-1]["generated_text"], whole["generated_text"])
+        self.post("/models/other/generate", 404, inputs="a")
+        self.post("/models/test/nothing", 404, inputs="a")
+        self.post("/models/test/generate", 400, inputs=7)
+        self.post("/models/test/generate", 400, inputs="a", parameters={"max_new_tokens": "six"})
+
+    def test_the_description_has_every_route(self):
+        status, _, spec = self.server.request("/openapi.json")
+        self.assertEqual(status, 200)
+        described = set(spec["paths"])
+        for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/metrics", "/models/{model}/generate"):
+            self.assertIn(path, described)
+        for path, methods in spec["paths"].items():
+            for method in methods:
+                status, _, _ = self.server.request(path.replace("{model}", "test"), method=method.upper(),
+                                                   body={} if method == "post" else None)
+                self.assertNotIn(status, (404, 405), f"{method} {path}")
+
+
+@unittest.skipUnless(stories(), "no test data")
+class Options(unittest.TestCase):
+    def test_silent_streams_get_a_comment(self):
+        # One sequence at a time: the second request waits in silence until the first is done.
+        with Server("--max-seqs", "1", "--ping", "0.2", path=stories()) as server:
+            body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 1}
+            def ask():
+                request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(),
+                                                 {"Content-Type": "application/json"})
+                return urllib.request.urlopen(request, timeout=60)
+            # urlopen returns with the head, which a waiting stream gets with its first comment.
+            with concurrent.futures.ThreadPoolExecutor(64) as threads:
+                texts = list(threads.map(lambda _: ask().read().decode(), range(64)))
+            self.assertTrue(all(text.endswith("data: [DONE]\n\n") for text in texts))
+            self.assertTrue(any(": ping\n\n" in text for text in texts))
+
+    def test_flags_over_variables_over_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "serve.yaml")
+            with open(path, "w") as f:
+                f.write("model: " + stories() + "\nport: 1\nmax_seqs: 3\nbudget: 64\nallow-no-key: true\n")
+            env = {**os.environ, "SLUICE_MAX_SEQS": "5", "SLUICE_BUDGET": "32"}
+            out = subprocess.run([SLUICE, "config", "show", "serve", "--config", path, "--budget", "128"],
+                                 env=env, capture_output=True, text=True, check=True).stdout
+            rows = {line.split()[0]: line for line in out.splitlines()}
+            self.assertRegex(rows["budget"], r"budget +128 +command line")
+            self.assertRegex(rows["max-seqs"], r"max-seqs +5 +SLUICE_MAX_SEQS")
+            self.assertRegex(rows["port"], r"port +1 +.*serve.yaml, line 2")
+            self.assertRegex(rows["allow-no-key"], r"true +.*line 5")
+            self.assertRegex(rows["host"], r"host +127.0.0.1 +default")
+            for text, words in (("prot: 1\n", "there is no option 'prot'"), ("port: [1\n", "line "),
+                                ("allow-no-key: maybe\n", "true or false"), ("- 1\n", "a map")):
+                with open(path, "w") as f:
+                    f.write(text)
+                run = subprocess.run([SLUICE, "config", "show", "serve", "x", "--config", path],
+                                     capture_output=True, text=True)
+                self.assertEqual(run.returncode, 2, text)
+                self.assertIn(words, run.stderr)
+                self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+
+    def test_the_file_of_earlier_serving_scripts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "llama.yaml")
+            with open(path, "w") as f:
+                f.write("""model_config:
+    model_name: 'llama_7b'
+    seq_length: [128, 256]
+    decode_batch_size: [8, 16]
+    zactivate_len: [512, 1024]
+    batching_strategy: 'continuous'
+serving_config:
+    server_ip: '127.0.0.1'
+    server_port: 0
+pa_config:
+    num_blocks: 64
+    block_size: 16
+tokenizer:
+    type: LlamaTokenizer
+""")
+            out = subprocess.run([SLUICE, "config", "show", "serve", stories(), "--config", path],
+                                 capture_output=True, text=True, check=True)
+            self.assertRegex(out.stdout, r"max-seqs +16 +.*line 4")
+            self.assertRegex(out.stdout, r"ctx +256 +.*line 3")
+            self.assertRegex(out.stdout, r"kv-blocks +64 ")
+            self.assertIn("zactivate_len", out.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

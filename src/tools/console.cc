@@ -1,6 +1,6 @@
 #include "tools/console.h"
 
-#include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -86,6 +86,7 @@ Console::Console(InputHistory history, CatchInterrupt& interrupt)
   if (!editing_) return;
   struct sigaction action = {};
   action.sa_handler = on_resize;
+  action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(SIGWINCH, &action, &before_resize_);
   std::signal(SIGTERM, on_end);
@@ -116,6 +117,9 @@ void Console::follow_size() {
 }
 
 std::optional<bool> Console::fill() {
+  // The wait ends now and then, so that a signal between two waits is not missed for long.
+  struct pollfd ready = {STDIN_FILENO, POLLIN, 0};
+  if (poll(&ready, 1, 200) <= 0) return std::nullopt;
   char bytes[4096];
   const ssize_t n = ::read(STDIN_FILENO, bytes, sizeof(bytes));
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return std::nullopt;

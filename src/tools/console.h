@@ -67,7 +67,7 @@ class Console {
   Got read_edited(const std::string& prompt, std::string& out);
   Got read_plain(const std::string& prompt, std::string& out);
   void follow_size();
-  // One more byte of stdin: false at its end, nothing when a signal came first.
+  // More bytes of stdin: false at its end, nothing when none came for a while.
   std::optional<bool> fill();
 
   InputHistory history_;

@@ -13,7 +13,8 @@ void on_interrupt(int) { interrupted = 1; }
 CatchInterrupt::CatchInterrupt() {
   interrupted = 0;
   struct sigaction action = {};
-  action.sa_handler = on_interrupt;  // no SA_RESTART: a read that waits returns EINTR
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;  // what is being written is written
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &before_);
 }

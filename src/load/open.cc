@@ -121,9 +121,7 @@ bool has_vocabulary(const Checkpoint& checkpoint) {
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const Checkpoint& checkpoint) {
-  Result<VocabSpec> spec = vocab_from_meta(checkpoint.meta());
-  if (!spec) return spec.error();
-  return Tokenizer::make(std::move(*spec));
+  return tokenizer_from_meta(checkpoint.meta());
 }
 
 Result<std::optional<ChatTemplate>> load_chat_template(const Checkpoint& checkpoint) {

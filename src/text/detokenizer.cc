@@ -23,11 +23,16 @@ std::string Detokenizer::push_bytes(std::string_view bytes) {
     if (bytes[0] == ' ') bytes.remove_prefix(1);
   }
   std::string joined;
-  if (num_pending_ > 0) {
-    joined.reserve(num_pending_ + bytes.size());
-    joined.append(pending_, num_pending_).append(bytes);
+  if (num_pending_ > 0 || space_) {
+    joined.reserve(num_pending_ + 1 + bytes.size());
+    joined.append(pending_, num_pending_).append(space_ ? " " : "").append(bytes);
     bytes = joined;
     num_pending_ = 0;
+    space_ = false;
+  }
+  if (tokenizer_->drops_last_space() && bytes.ends_with(' ')) {
+    space_ = true;
+    bytes.remove_suffix(1);
   }
   std::string out;
   out.reserve(bytes.size());
@@ -53,7 +58,7 @@ std::string Detokenizer::flush() {
   // What is pending is the beginning of one character: one maximal subpart.
   std::string out(num_pending_ > 0 ? kReplacement : std::string_view());
   num_pending_ = 0;
-  strip_ = false;
+  strip_ = space_ = false;
   return out;
 }
 

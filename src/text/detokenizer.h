@@ -37,6 +37,7 @@ class Detokenizer {
   uint8_t num_pending_ = 0;
   bool strip_;
   bool skip_;
+  bool space_ = false;  // held back: the last one is no text to this tokenizer
 };
 
 // All at once. With strip_leading_space as the tokenizer adds it, encode's inverse for valid text.

@@ -1,40 +1,71 @@
-// Splits text into the pieces that byte-level BPE merges within: for each known pre-tokenizer, a
-// hand-written equivalent of its regular expression. Linear in the text, no recursion. Pure.
+// Splits text into the pieces that a model tokenises one by one: the steps of a pre-tokenizer, as
+// plain data. Linear in the text, no recursion. Pure functions over immutable steps.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
+#include "text/known_pattern.h"
+#include "text/normalize.h"
+
 namespace sluice {
 
-// One row per pattern; several names in model files may share a row.
-struct PreTokenizer {
-  enum class Pattern : uint8_t {
-    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-    gpt2,
-    // every \p{N} alone first, then gpt2 on what lies between
-    digits_gpt2,
-    // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,max_digits}
-    // | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-    llama3,
-    // llama3 with [\p{L}\p{M}]+ for \p{L}+ and [^\s\p{L}\p{M}\p{N}]+ for [^\s\p{L}\p{N}]+
-    llama3_marks,
+// What becomes of the matches that a split is made at.
+enum class SplitBehavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
+
+struct PreTokenizerStep {
+  enum class Kind : uint8_t {
+    known,             // `known`, every match a piece
+    split,             // at matches of `pattern`, or (`invert`) between them
+    digits,            // every number alone or, under `contiguous`, runs of them
+    punctuation,       // at punctuation characters
+    whitespace,        // \w+|[^\w\s]+ are pieces, white space goes
+    whitespace_split,  // white space goes
+    bert,              // white space goes, every punctuation character is a piece
+    fixed_length,      // `length` characters each
+    prefix_space,      // a space before every piece that has none
+    byte_level,        // every byte as its printable character
+    metaspace,  // spaces as `replacement`, perhaps one more in front, perhaps a split at them
   };
-  Pattern pattern;
-  int max_digits;      // llama3: length of a run of digits
-  bool nfc;            // the text is normalised to NFC first
-  bool ignore_merges;  // a piece that is a token is that token, whatever the merges say
-  bool add_bos;        // where the file does not say
+  enum class Prepend : uint8_t { never, first, always };
+
+  Kind kind = Kind::known;
+  KnownPattern known;
+  TextPattern pattern;
+  SplitBehavior behavior = SplitBehavior::isolated;
+  bool invert = false;
+  size_t length = 1;
+  std::string replacement;  // metaspace: one character
+  Prepend prepend = Prepend::never;
+  bool split = true;  // metaspace
 };
 
-// nullptr for an unknown name.
-const PreTokenizer* find_pre_tokenizer(std::string_view name);
-std::string known_pre_tokenizers();  // "gpt-2, llama-bpe, ..."
+// Pieces lie end to end in `text`.
+struct Pieces {
+  std::string_view text;  // the caller's, or `storage`
+  std::string storage;
+  std::vector<uint32_t> ends;  // ascending, no piece is empty; the last is text.size()
+  bool at_start = false;       // the first piece begins where the whole input does
+};
 
-// Replaces `ends` by the end offset of every piece of `text` (valid UTF-8), ascending; the last is
-// text.size().
-void pre_tokenize(const PreTokenizer& pre, std::string_view text, std::vector<uint32_t>& ends);
+// The caller sets `text` (valid UTF-8), `ends` to its one end, and `at_start`.
+Result<void> pre_tokenize(const std::vector<PreTokenizerStep>& steps,
+                          RegexScratch& scratch,
+                          Pieces& pieces);
+
+// A pre-tokenizer that GGUF files name (tokenizer.ggml.pre).
+struct NamedPreTokenizer {
+  std::vector<PreTokenizerStep> steps;  // without byte_level
+  bool nfc = false;                     // the text is normalised to NFC first
+  bool ignore_merges = false;           // a piece that is a token is that token
+  bool add_bos = false;                 // where the file does not say
+};
+// nullopt for an unknown name.
+std::optional<NamedPreTokenizer> find_pre_tokenizer(std::string_view name);
+std::string known_pre_tokenizers();  // "gpt-2, llama-bpe, ..."
 
 }  // namespace sluice

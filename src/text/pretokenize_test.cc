@@ -6,14 +6,18 @@ namespace sluice {
 namespace {
 
 std::vector<std::string> pieces(const char* pre, std::string_view text) {
-  const PreTokenizer* row = find_pre_tokenizer(pre);
-  if (row == nullptr) return {"unknown pre-tokenizer"};
-  std::vector<uint32_t> ends;
-  pre_tokenize(*row, text, ends);
+  std::optional<NamedPreTokenizer> row = find_pre_tokenizer(pre);
+  if (!row) return {"unknown pre-tokenizer"};
+  sluice::Pieces split;
+  split.text = text;
+  if (!text.empty()) split.ends = {static_cast<uint32_t>(text.size())};
+  RegexScratch scratch;
+  auto ok = pre_tokenize(row->steps, scratch, split);
+  if (!ok) return {ok.error().message};
   std::vector<std::string> out;
   uint32_t begin = 0;
-  for (uint32_t end : ends) {
-    out.emplace_back(text.substr(begin, end - begin));
+  for (uint32_t end : split.ends) {
+    out.emplace_back(split.text.substr(begin, end - begin));
     begin = end;
   }
   return out;
@@ -57,7 +61,7 @@ TEST(PreTokenize, Qwen) {
 }
 
 TEST(PreTokenize, UnknownNameHasNoRow) {
-  EXPECT_EQ(find_pre_tokenizer("no-such"), nullptr);
+  EXPECT_FALSE(find_pre_tokenizer("no-such"));
   EXPECT_NE(known_pre_tokenizers().find("llama-bpe"), std::string::npos);
 }
 

@@ -9,8 +9,8 @@
 namespace sluice {
 
 namespace {
+
 constexpr size_t kMaxText = size_t{1} << 30;  // offsets are 32 bits; no context is near
-constexpr char32_t kSpmSpace = 0x2581;
 
 // Words repeat: a piece seen before in the same text takes the tokens it gave then, out of the
 // output itself. Halves the time of long prose; short texts go without.
@@ -59,6 +59,34 @@ class PieceCache {
   std::vector<Slot> slots_;
 };
 
+// Per byte of text[begin, end); empty where all are trusted.
+std::vector<uint8_t> trust_bytes(size_t begin, size_t end, TrustRuns trust) {
+  std::vector<uint8_t> out;
+  bool trusted = trust.first_trusted, all = true;
+  size_t run_begin = 0;
+  for (size_t run_end : trust.ends) {
+    size_t from = std::max(run_begin, begin), to = std::min(run_end, end);
+    if (from < to) {
+      out.resize(to - begin, trusted ? 1 : 0);
+      all = all && trusted;
+    }
+    run_begin = run_end;
+    trusted = !trusted;
+  }
+  if (all) out.clear();
+  return out;
+}
+
+// The same as runs.
+std::vector<size_t> trust_ends(const NormalText& text) {
+  std::vector<size_t> ends;
+  for (size_t i = 1; i < text.trusted.size(); ++i) {
+    if (text.trusted[i] != text.trusted[i - 1]) ends.push_back(i);
+  }
+  ends.push_back(text.text.size());
+  return ends;
+}
+
 }  // namespace
 
 std::string_view Tokenizer::bytes(Token t) const {
@@ -86,7 +114,7 @@ Result<std::vector<Token>> Tokenizer::encode(std::string_view text,
                                              EncodeOptions options,
                                              bool trusted) const {
   size_t end = text.size();
-  return encode_runs(text, std::span(&end, 1), trusted, options);
+  return encode_runs(text, {std::span(&end, 1), trusted}, options);
 }
 
 Result<std::vector<Token>> Tokenizer::encode(std::span<const TextSegment> segments,
@@ -109,12 +137,11 @@ Result<std::vector<Token>> Tokenizer::encode(std::span<const TextSegment> segmen
     text += s.text;
   }
   run_ends.push_back(text.size());
-  return encode_runs(text, run_ends, first_trusted, options);
+  return encode_runs(text, {run_ends, first_trusted}, options);
 }
 
 Result<std::vector<Token>> Tokenizer::encode_runs(std::string_view text,
-                                                  std::span<const size_t> run_ends,
-                                                  bool first_trusted,
+                                                  TrustRuns trust,
                                                   EncodeOptions options) const {
   if (text.size() > kMaxText) {
     return Error{400,
@@ -126,126 +153,95 @@ Result<std::vector<Token>> Tokenizer::encode_runs(std::string_view text,
   }
   std::vector<Token> out;
   Scratch scratch;
-  size_t begin = 0;  // of the plain text not yet encoded
+  raw_specials_.find_all(text, trust, scratch.raw_hits);
   size_t pos = 0;
-  for (size_t run = 0; run < run_ends.size(); ++run) {
-    const bool trusted = first_trusted == (run % 2 == 0);
-    while (pos < run_ends[run]) {
-      if (!specials_.may_start(text[pos])) {
-        ++pos;
-        continue;
-      }
-      size_t allowed = trusted ? run_ends[run] - pos : 0;
-      SpecialTokens::Match m = specials_.match(text.substr(pos), allowed);
-      if (m.token == kNoToken) {
-        ++pos;
-        continue;
-      }
-      encode_plain(text.substr(begin, pos - begin), scratch, out);
-      out.push_back(m.token);
-      begin = pos += m.size;
-    }
+  for (const SpecialTokens::Hit& hit : scratch.raw_hits) {
+    if (auto ok = encode_raw(text, pos, hit.begin, trust, scratch, out); !ok) return ok.error();
+    out.push_back(hit.token);
+    pos = hit.end;
   }
-  encode_plain(text.substr(begin), scratch, out);
+  if (auto ok = encode_raw(text, pos, text.size(), trust, scratch, out); !ok) return ok.error();
   if (options.add_special) {
-    if (adds_bos() && (out.empty() || out.front() != spec_.bos)) out.insert(out.begin(), spec_.bos);
-    if (spec_.add_eos && spec_.eos != kNoToken) out.push_back(spec_.eos);
+    const std::vector<Token>& prefix = spec_.prefix;
+    bool there =
+        out.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), out.begin());
+    if (!there) out.insert(out.begin(), prefix.begin(), prefix.end());
+    out.insert(out.end(), spec_.suffix.begin(), spec_.suffix.end());
   }
   return out;
 }
 
-void Tokenizer::encode_plain(std::string_view text,
-                             Scratch& scratch,
-                             std::vector<Token>& out) const {
-  if (text.empty()) return;
-  std::string changed;
-  if (spec_.kind == VocabSpec::Kind::bpe) {
-    if (pre_->nfc) {
-      if (std::optional<std::string> normal = to_nfc(text)) text = changed = std::move(*normal);
+Result<void> Tokenizer::encode_raw(std::string_view text,
+                                   size_t begin,
+                                   size_t end,
+                                   TrustRuns trust,
+                                   Scratch& scratch,
+                                   std::vector<Token>& out) const {
+  if (begin >= end) return {};
+  NormalText normal;
+  normal.text = text.substr(begin, end - begin);
+  normal.at_start = begin == 0;
+  if (asks_trust_) normal.trusted = trust_bytes(begin, end, trust);
+  if (auto ok = normalize(spec_.normalizer, scratch.regex, normal); !ok) return ok.error();
+  scratch.model.take_symbols = model_->takes_symbols() && normal.trusted.empty();
+  if (normal_specials_.empty() || scratch.model.take_symbols) {
+    return encode_plain(normal.text, normal.at_start, scratch, out);
+  }
+  std::vector<size_t> ends = trust_ends(normal);
+  bool first_trusted = normal.trusted.empty() || normal.trusted[0] != 0;
+  normal_specials_.find_all(normal.text, {ends, first_trusted}, scratch.normal_hits);
+  size_t pos = 0;
+  auto plain = [&](size_t to) -> Result<void> {
+    if (pos >= to) return {};
+    return encode_plain(normal.text.substr(pos, to - pos), normal.at_start && pos == 0, scratch,
+                        out);
+  };
+  for (const SpecialTokens::Hit& hit : scratch.normal_hits) {
+    if (auto ok = plain(hit.begin); !ok) return ok.error();
+    out.push_back(hit.token);
+    pos = hit.end;
+  }
+  return plain(normal.text.size());
+}
+
+Result<void> Tokenizer::encode_plain(std::string_view text,
+                                     bool at_start,
+                                     Scratch& scratch,
+                                     std::vector<Token>& out) const {
+  if (text.empty()) return {};
+  Pieces pieces;
+  pieces.text = text;
+  pieces.at_start = at_start;
+  pieces.ends = std::move(scratch.ends);
+  pieces.ends.assign(1, static_cast<uint32_t>(text.size()));
+  auto split = pre_tokenize(spec_.pre_tokenizer, scratch.regex, pieces);
+  if (!split) return split.error();
+  text = pieces.text;
+  if (model_->cuts()) {
+    std::vector<uint32_t> ends;
+    size_t begin = 0;
+    for (uint32_t end : pieces.ends) {
+      model_->cut(text.substr(begin, end - begin), begin, ends);
+      begin = end;
     }
-    pre_tokenize(*pre_, text, scratch.ends);
-  } else {
-    if (spec_.add_space_prefix) text = changed.append(" ").append(text);
-    split_spm_words(text, scratch.ends);
+    pieces.ends = std::move(ends);
   }
   PieceCache cache(text, out);
   size_t begin = 0;
-  for (uint32_t end : scratch.ends) {
-    std::string_view piece = text.substr(begin, end - begin);
-    if (!cache.repeat(begin, piece.size())) {
+  for (uint32_t end : pieces.ends) {
+    if (!cache.repeat(begin, end - begin)) {
       size_t first = out.size();
-      if (spec_.kind == VocabSpec::Kind::bpe) {
-        encode_bpe_piece(piece, scratch, out);
-      } else {
-        encode_spm_piece(piece, scratch, out);
+      if (!model_->encode(text.substr(begin, end - begin), scratch.model, out)) {
+        return Error{400,
+                     "the text has a character that the vocabulary lacks, and there is no "
+                     "unknown token"};
       }
-      cache.remember(begin, piece.size(), first);
+      cache.remember(begin, end - begin, first);
     }
     begin = end;
   }
-}
-
-void Tokenizer::encode_bpe_piece(std::string_view piece,
-                                 Scratch& scratch,
-                                 std::vector<Token>& out) const {
-  if (pre_->ignore_merges) {
-    if (auto it = whole_.find(piece); it != whole_.end()) return out.push_back(it->second);
-  }
-  scratch.symbols.clear();
-  for (char c : piece) {
-    // A byte without a token is left out before merging, as training did.
-    Token t = byte_tokens_[static_cast<uint8_t>(c)];
-    if (t != kNoToken) scratch.symbols.push_back(t);
-  }
-  merge_pairs(pairs_, scratch.symbols, nullptr, scratch.merge);
-  out.insert(out.end(), scratch.symbols.begin(), scratch.symbols.end());
-}
-
-void Tokenizer::split_spm_words(std::string_view text, std::vector<uint32_t>& ends) const {
-  ends.clear();
-  bool after_space = true;
-  for (size_t pos = 0; pos < text.size() && split_words_;) {
-    CodePoint p = code_point_at(text, pos);
-    bool space = p.value == ' ' || p.value == kSpmSpace;
-    if (space && !after_space) ends.push_back(static_cast<uint32_t>(pos));
-    after_space = space;
-    pos += p.size;
-  }
-  ends.push_back(static_cast<uint32_t>(text.size()));
-}
-
-void Tokenizer::encode_spm_piece(std::string_view piece,
-                                 Scratch& scratch,
-                                 std::vector<Token>& out) const {
-  scratch.symbols.clear();
-  scratch.sources.clear();
-  for (size_t pos = 0; pos < piece.size();) {
-    CodePoint p = code_point_at(piece, pos);
-    auto it = chars_.find(p.value == ' ' ? kSpmSpace : p.value);
-    scratch.symbols.push_back(it == chars_.end() ? kNoToken : it->second);
-    scratch.sources.push_back(static_cast<uint32_t>(pos));
-    pos += p.size;
-  }
-  merge_pairs(pairs_, scratch.symbols, &scratch.sources, scratch.merge);
-  bool unknown_open = false;  // adjacent unknown characters are one unknown token
-  for (size_t i = 0; i < scratch.symbols.size(); ++i) {
-    Token symbol = scratch.symbols[i];
-    if (contains(symbol)) {
-      out.push_back(symbol);
-      unknown_open = false;
-      continue;
-    }
-    size_t at = scratch.sources[i];
-    std::string_view character = piece.substr(at, code_point_at(piece, at).size);
-    auto has_token = [&](char c) { return byte_tokens_[static_cast<uint8_t>(c)] != kNoToken; };
-    if (std::all_of(character.begin(), character.end(), has_token)) {
-      for (char c : character) out.push_back(byte_tokens_[static_cast<uint8_t>(c)]);
-      unknown_open = false;
-    } else if (!unknown_open) {
-      out.push_back(spec_.unk);
-      unknown_open = true;
-    }
-  }
+  scratch.ends = std::move(pieces.ends);
+  return {};
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Text to tokens and back, for byte-level BPE and SentencePiece BPE vocabularies.
-// Made once per model; immutable after, so any thread may use it.
+// Text to tokens and back: added tokens, normalizer, pre-tokenizer, model, decoder, as a
+// TokenizerSpec has them. Made once per model; immutable after, so any thread may use it.
 #pragma once
 
 #include <memory>
@@ -7,34 +7,36 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
 #include "base/token.h"
-#include "text/merge.h"
-#include "text/pretokenize.h"
+#include "text/bpe.h"
+#include "text/model.h"
 #include "text/segment.h"
 #include "text/special_tokens.h"
+#include "text/tokenizer_spec.h"
 #include "text/vocab.h"
 
 namespace sluice {
 
 struct EncodeOptions {
-  // BOS before and EOS after, as the vocabulary asks; never a second BOS where the text begins with
-  // one.
+  // BOS before and EOS after, or what the post-processor says; never a second time before text
+  // that begins with it.
   bool add_special = false;
 };
 
 class Tokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> make(VocabSpec spec);
+  static Result<std::unique_ptr<Tokenizer>> make(TokenizerSpec spec);
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // The segments are tokenised as one text. A control or user-defined token is recognised only
   // where all its bytes are trusted; user-defined runs of white space are plain text and recognised
-  // everywhere. The error (400) gives the byte offset of invalid UTF-8.
+  // everywhere. The error (400) gives the byte offset of invalid UTF-8, or says what of the
+  // tokenizer the text is too much for.
   Result<std::vector<Token>> encode(std::span<const TextSegment> segments,
                                     EncodeOptions options = {}) const;
   // One segment of text. `trusted`: it may name special tokens.
@@ -56,56 +58,55 @@ class Tokenizer {
   std::span<const Token> eog() const { return eog_; }
   Token bos() const { return spec_.bos; }
   Token eos() const { return spec_.eos; }
-  bool adds_bos() const { return spec_.add_bos && spec_.bos != kNoToken; }
+  bool adds_bos() const { return !spec_.prefix.empty() && spec_.prefix.front() == spec_.bos; }
   // Encoding puts a space before text, which decoding from the beginning takes away.
-  bool adds_space() const { return spec_.kind == VocabSpec::Kind::spm && spec_.add_space_prefix; }
+  bool adds_space() const { return spec_.strip_space; }
+  // The last token's trailing space is no text (words end in a suffix that stands for it).
+  bool drops_last_space() const { return spec_.strip_last_space; }
   // The token that the vocabulary spells so.
   std::optional<Token> find(std::string_view spelling) const;
 
  private:
   struct Scratch {
-    MergeScratch merge;
-    std::vector<uint32_t> ends, sources;
-    std::vector<Token> symbols;
+    ModelScratch model;
+    RegexScratch regex;
+    std::vector<uint32_t> ends;
+    std::vector<SpecialTokens::Hit> raw_hits, normal_hits;
   };
 
-  explicit Tokenizer(VocabSpec spec);
+  explicit Tokenizer(TokenizerSpec spec) : spec_(std::move(spec)) {}
   Result<void> check_spec() const;
   void index_tokens();
   std::string token_bytes(Token t) const;
-  void collect_specials();
+  Result<void> collect_specials();
   void collect_eog();
-  Result<void> build_bpe();
-  Result<void> build_spm();
-  Result<std::vector<Token>> index_spm_pieces();
-  void build_spm_pairs(const std::vector<Token>& pieces);
-  bool mergeable(Token t) const { return spec_.types[t] == TokenType::normal; }
+  Result<void> build_model();
 
   Result<std::vector<Token>> encode_runs(std::string_view text,
-                                         std::span<const size_t> run_ends,
-                                         bool first_trusted,
+                                         TrustRuns trust,
                                          EncodeOptions options) const;
-  void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& out) const;
-  void encode_bpe_piece(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
-  void encode_spm_piece(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
-  void split_spm_words(std::string_view text, std::vector<uint32_t>& ends) const;
+  // text[begin, end), where no token was found before normalisation.
+  Result<void> encode_raw(std::string_view text,
+                          size_t begin,
+                          size_t end,
+                          TrustRuns trust,
+                          Scratch& scratch,
+                          std::vector<Token>& out) const;
+  // Normalised text without added tokens.
+  Result<void> encode_plain(std::string_view text,
+                            bool at_start,
+                            Scratch& scratch,
+                            std::vector<Token>& out) const;
 
-  VocabSpec spec_;                  // merges and scores are dropped once built
+  TokenizerSpec spec_;              // merges and scores are dropped once built
   std::string bytes_;               // of all tokens, end to end
   std::vector<uint32_t> bytes_at_;  // size() + 1 offsets into bytes_
-  std::unordered_map<std::string_view, Token> by_spelling_;  // views into spec_.tokens
-  SpecialTokens specials_;
-  std::vector<Token> eog_;  // ascending
-  PairTable pairs_;
-  Token byte_tokens_[256];  // kNoToken where the vocabulary has none
-
-  const PreTokenizer* pre_ = nullptr;                  // bpe
-  std::unordered_map<std::string_view, Token> whole_;  // bpe, ignore_merges: by bytes
-
-  // spm: the symbol of a single character. Characters that are no token but part of one have
-  // symbols from size() up.
-  std::unordered_map<char32_t, Token> chars_;
-  bool split_words_ = false;  // no token reaches over the beginning of a word
+  SpellingIndex by_spelling_;       // views into spec_.tokens
+  std::vector<bool> added_;         // per token: it was added as a whole
+  SpecialTokens raw_specials_, normal_specials_;
+  bool asks_trust_ = false;  // normalised text must know which of its bytes are trusted
+  std::vector<Token> eog_;   // ascending
+  std::unique_ptr<TextModel> model_;
 };
 
 }  // namespace sluice

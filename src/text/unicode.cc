@@ -14,6 +14,14 @@ struct Decomposition {
 struct Composition {
   uint32_t first, second, whole;
 };
+struct Compatibility {
+  uint32_t whole;
+  uint16_t at;
+  uint8_t size;
+};
+struct CasePair {
+  uint32_t upper, lower;
+};
 
 #include "text/unicode_tables.inc"
 
@@ -23,6 +31,19 @@ uint32_t run_value(const uint32_t (&runs)[N], int bits, char32_t c) {
   uint32_t key = static_cast<uint32_t>(c) << bits | ((1u << bits) - 1);
   const uint32_t* it = std::upper_bound(std::begin(runs), std::end(runs), key);
   return it == std::begin(runs) ? 0 : it[-1] & ((1u << bits) - 1);
+}
+
+template <typename T, size_t N, typename Key>
+const T* find_row(const T (&rows)[N], Key T::*key, char32_t c) {
+  const T* it = std::lower_bound(std::begin(rows), std::end(rows), c,
+                                 [key](const T& row, char32_t v) { return row.*key < v; });
+  return it != std::end(rows) && it->*key == c ? it : nullptr;
+}
+
+constexpr uint32_t kBlock = 128;
+
+uint8_t properties(char32_t c) {
+  return c < 0x110000 ? kProperties[kPropertyBlock[c / kBlock] * kBlock + c % kBlock] : 0;
 }
 
 uint8_t combining_class(char32_t c) {
@@ -50,10 +71,8 @@ void append_decomposed(char32_t c, std::vector<Unit>& out) {
   char32_t tail[8];
   int num_tail = 0;
   for (;;) {
-    const Decomposition* it =
-        std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,
-                         [](const Decomposition& d, char32_t v) { return d.whole < v; });
-    if (it == std::end(kDecompositions) || it->whole != c) break;
+    const Decomposition* it = find_row(kDecompositions, &Decomposition::whole, c);
+    if (it == nullptr) break;
     if (it->second != 0) tail[num_tail++] = it->second;
     c = it->first;
   }
@@ -117,6 +136,20 @@ size_t compose(std::vector<Unit>& units) {
   return out;
 }
 
+bool composes(NormalForm form) { return form == NormalForm::nfc || form == NormalForm::nfkc; }
+bool is_compatible(NormalForm form) { return form == NormalForm::nfkc || form == NormalForm::nfkd; }
+
+// The decomposition of c that the form begins with.
+void append_form(NormalForm form, char32_t c, std::vector<Unit>& out) {
+  const Compatibility* whole =
+      is_compatible(form) ? find_row(kCompatibility, &Compatibility::whole, c) : nullptr;
+  if (whole == nullptr) return append_decomposed(c, out);
+  for (uint32_t i = 0; i < whole->size; ++i) {
+    char32_t part = kCompatibilityPool[whole->at + i];
+    out.push_back({part, combining_class(part)});
+  }
+}
+
 bool nfc_suspect(char32_t c) { return run_value(kNfcSuspectRuns, 1, c) != 0; }
 
 void append_nfc(std::string_view text, std::vector<Unit>& units, std::string& out) {
@@ -133,7 +166,24 @@ void append_nfc(std::string_view text, std::vector<Unit>& units, std::string& ou
 
 }  // namespace
 
-CharClass char_class(char32_t c) { return static_cast<CharClass>(run_value(kClassRuns, 3, c)); }
+Category category(char32_t c) { return static_cast<Category>(properties(c) & 31); }
+bool is_word(char32_t c) { return (properties(c) & 64) != 0; }
+bool is_numeric(char32_t c) { return (run_value(kLibraryRuns, 5, c) & 1) != 0; }
+bool is_punctuation(char32_t c) { return (run_value(kLibraryRuns, 5, c) & 2) != 0; }
+bool is_accent(char32_t c) { return (run_value(kLibraryRuns, 5, c) & 4) != 0; }
+bool is_bert_accent(char32_t c) { return (run_value(kLibraryRuns, 5, c) & 8) != 0; }
+bool is_bert_control(char32_t c) { return (run_value(kLibraryRuns, 5, c) & 16) != 0; }
+uint32_t grapheme_properties(char32_t c) { return run_value(kGraphemeRuns, 7, c); }
+
+CharClass char_class(char32_t c) {
+  uint8_t p = properties(c);
+  if ((p & 32) != 0) return CharClass::space;
+  Category gc = static_cast<Category>(p & 31);
+  if (gc >= Category::lu && gc <= Category::lo) return CharClass::letter;
+  if (gc >= Category::mn && gc <= Category::me) return CharClass::mark;
+  if (gc >= Category::nd && gc <= Category::no) return CharClass::number;
+  return CharClass::other;
+}
 
 CodePoint code_point_at(std::string_view text, size_t pos) {
   if (pos >= text.size()) return {};
@@ -246,6 +296,35 @@ std::optional<std::string> to_nfc(std::string_view text) {
   out.append(text, done);
   if (out == text) return std::nullopt;
   return out;
+}
+
+bool is_boundary(NormalForm form, char32_t c) {
+  if (c < 0x300) return true;
+  std::vector<Unit> units;
+  append_form(form, c, units);
+  return units[0].ccc == 0 && !(composes(form) && nfc_suspect(units[0].c));
+}
+
+void append_normal(NormalForm form, std::string_view text, std::string& out) {
+  std::vector<Unit> units;
+  for (size_t pos = 0; pos < text.size();) {
+    CodePoint p = code_point_at(text, pos);
+    append_form(form, p.value, units);
+    pos += p.size;
+  }
+  sort_marks(units);
+  size_t n = composes(form) ? compose(units) : units.size();
+  for (size_t i = 0; i < n; ++i) append_utf8(out, units[i].c);
+}
+
+void append_lower(std::string& out, char32_t c) {
+  if (c < 0x80) {
+    out.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c));
+    return;
+  }
+  const CasePair* pair = find_row(kLower, &CasePair::upper, c);
+  append_utf8(out, pair != nullptr ? pair->lower : c);
+  if (c == 0x130) append_utf8(out, 0x307);
 }
 
 }  // namespace sluice

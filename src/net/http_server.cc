@@ -3,6 +3,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -304,7 +305,7 @@ std::shared_ptr<Responder> Connection::make_responder(const Parser& parser) {
   o.head = parser.get().method() == http::verb::head;
   o.max_pending = server_.options.limits.stream_bytes;
   o.wake = [weak = weak_from_this(), this] {
-    if (auto self = weak.lock()) asio::post(io_.context, [self] { self->wake_.cancel(); });
+    if (auto self = weak.lock()) asio::dispatch(io_.context, [self] { self->wake_.cancel(); });
   };
   return std::make_shared<Responder>(std::move(o));
 }
@@ -320,13 +321,21 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
       server_.slow_readers.fetch_add(1);
       break;
     }
+    // The socket nearly always takes it at once; only one that does not gets a wait and a deadline.
     for (size_t sent = 0; sent < out.size() && !ec;) {
-      arm(server_.options.limits.send);  // for each piece that the client takes
-      auto rest = asio::buffer(out.data() + sent, out.size() - sent);
-      sent +=
-          co_await socket_.async_write_some(rest, asio::redirect_error(asio::use_awaitable, ec));
+      ssize_t n = ::send(socket_.native_handle(), out.data() + sent, out.size() - sent,
+                         MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n >= 0) {
+        sent += static_cast<size_t>(n);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        arm(server_.options.limits.send);  // for each piece that the client takes
+        co_await socket_.async_wait(tcp::socket::wait_write,
+                                    asio::redirect_error(asio::use_awaitable, ec));
+        deadline_.cancel();
+      } else if (errno != EINTR) {
+        ec = error_code(errno, boost::system::system_category());
+      }
     }
-    deadline_.cancel();
     if (ec) break;
     if (!socket_.is_open() || responder->closed()) break;
     if (p.done) {

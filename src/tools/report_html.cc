@@ -20,7 +20,7 @@ constexpr const char* kStyle = R"(
 body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1240px;padding:0 1rem}
 h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}p{color:var(--dim);margin:.2rem 0}
 table{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
+th,td{padding:.25rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
 th:first-child,td:first-child{text-align:left}.w{color:var(--c1)}.e{color:var(--c7)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(380px,1fr));gap:1rem}
 svg{background:var(--card);border-radius:8px;width:100%;height:auto}
@@ -102,7 +102,7 @@ std::string cell(double v, const char* format) { return strf(format, v); }
 void append_tables(std::string& out, std::vector<Summary>& runs) {
   out +=
       "<table><tr><th>load<th>sent<th>answered<th>failed<th>requests/s<th>output tokens/s"
-      "<th>goodput/s<th>TTFT p50<th>p99<th>ITL p50<th>p99<th>E2E p50<th>p99</tr>";
+      "<th>goodput/s<th>TTFT p50, ms<th>p99<th>ITL p50, ms<th>p99<th>E2E p50, ms<th>p99</tr>";
   for (Summary& s : runs) {
     out += strf("<tr><td>%s<td>%llu<td>%llu<td%s>%llu<td>%.2f<td>%.1f<td>%s",
                 escape_html(s.point.label()).c_str(), static_cast<unsigned long long>(s.sent),
@@ -112,7 +112,7 @@ void append_tables(std::string& out, std::vector<Summary>& runs) {
                 s.has_slo ? cell(s.per_second(s.good), "%.2f").c_str() : "–");
     for (Percentiles* p : {&s.ttft, &s.itl, &s.e2e}) {
       for (double q : {0.5, 0.99})
-        out += p->count() ? "<td>" + cell(p->at(q) * 1e3, "%.1f ms") : "<td>–";
+        out += p->count() ? "<td>" + cell(p->at(q) * 1e3, "%.1f") : "<td>–";
     }
     out += "</tr>";
   }

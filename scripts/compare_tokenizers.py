@@ -305,12 +305,14 @@ def synthetic():
 
 
 def pieces():
-    """name -> SentencePiece models."""
+    """name -> SentencePiece models. Symbols that overlap are left to BPE: a Unigram model weighs them by
+    the last bit of a sum."""
     symbols = ["<tool>", "<b>", "<b><b>"]
     return {
         "sp-unigram": lambda: sentencepiece_model("unigram", vocab_size=900),
         "sp-unigram-bytes": lambda: sentencepiece_model("unigram", vocab_size=1200, byte_fallback=True),
-        "sp-unigram-symbols": lambda: sentencepiece_model("unigram", vocab_size=900, user_defined_symbols=symbols),
+        "sp-unigram-symbols": lambda: sentencepiece_model("unigram", vocab_size=900,
+                                                          user_defined_symbols=["<tool>"]),
         "sp-bpe": lambda: sentencepiece_model("bpe", vocab_size=900),
         "sp-bpe-bytes": lambda: sentencepiece_model("bpe", vocab_size=1200, byte_fallback=True,
                                                     normalization_rule_name="identity",

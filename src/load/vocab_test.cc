@@ -183,5 +183,53 @@ TEST(VocabFromMeta, SaysWhatIsWrong) {
             std::string::npos);
 }
 
+Meta json_meta() {
+  Meta m;
+  m.set("tokenizer.huggingface.json",
+        std::string(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "<s>": 3,
+            "</s>": 4}, "merges": ["a b"]},
+            "added_tokens": [{"id": 3, "content": "<s>", "special": true, "normalized": false},
+                             {"id": 4, "content": "</s>", "special": true, "normalized": false}]})"));
+  return m;
+}
+
+TEST(TokenizerFromMeta, ReadsTokenizerJson) {
+  Meta m = json_meta();
+  m.set("tokenizer.huggingface.bos_token", std::string("<s>"));
+  m.set("tokenizer.ggml.eos_token_id", uint64_t{4});
+  m.set("tokenizer.ggml.add_bos_token", true);
+  m.set("tokenizer.ggml.eos_token_ids", std::vector<int64_t>{2, 4, 900});
+  auto t = tokenizer_from_meta(m);
+  ASSERT_TRUE(t) << t.error().message;
+  EXPECT_EQ(*(*t)->encode("ab", {.add_special = true}), (std::vector<Token>{3, 2}));
+  EXPECT_TRUE((*t)->adds_bos());
+  EXPECT_EQ((*t)->eos(), 4);
+  EXPECT_TRUE((*t)->is_eog(2));
+  EXPECT_TRUE((*t)->is_eog(4));
+  EXPECT_FALSE((*t)->is_eog(900));
+  m.set("tokenizer.ggml.eos_token_id", uint64_t{5});
+  EXPECT_FALSE(tokenizer_from_meta(m));
+}
+
+TEST(TokenizerFromMeta, PrefersWhatGgufHas) {
+  Meta m = small_meta();
+  m.set("tokenizer.huggingface.json", std::string("{"));
+  EXPECT_TRUE(tokenizer_from_meta(m));
+  EXPECT_FALSE(tokenizer_from_meta(Meta()));
+}
+
+TEST(TokenizerFromMeta, Unigram) {
+  Meta m;
+  m.set("tokenizer.ggml.model", std::string("t5"));
+  m.set("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "</s>", "▁", "a", "▁a"});
+  m.set("tokenizer.ggml.scores", std::vector<float>{0, 0, -2, -3, -4});
+  m.set("tokenizer.ggml.token_type", std::vector<int64_t>{2, 3, 1, 1, 1});
+  m.set("tokenizer.ggml.unknown_token_id", uint64_t{0});
+  m.set("tokenizer.ggml.eos_token_id", uint64_t{1});
+  auto t = tokenizer_from_meta(m);
+  ASSERT_TRUE(t) << t.error().message;
+  EXPECT_EQ(*(*t)->encode("a  ax ", {.add_special = true}), (std::vector<Token>{4, 4, 0, 1}));
+}
+
 }  // namespace
 }  // namespace sluice

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "text/graphemes.h"
+
 namespace sluice {
 namespace {
 
@@ -49,6 +51,47 @@ TEST(Nfc, LeavesNormalTextAlone) {
        {U"", U"plain", U"caf\u00E9", U"\u6211\U0001F680", U"\uD55C", U"q\u0301"}) {
     EXPECT_FALSE(to_nfc(utf8(s)).has_value());
   }
+}
+
+TEST(NormalForms, FollowTheirDefinition) {
+  auto form = [](NormalForm f, std::u32string_view s) {
+    std::string out;
+    append_normal(f, utf8(s), out);
+    return out;
+  };
+  EXPECT_EQ(form(NormalForm::nfd, U"\u1EA1\u0301"), utf8(U"a\u0323\u0301"));
+  EXPECT_EQ(form(NormalForm::nfd, U"\uD55C"), utf8(U"\u1112\u1161\u11AB"));
+  EXPECT_EQ(form(NormalForm::nfkd, U"\uFB01\u00BD"), utf8(U"fi1\u20442"));
+  EXPECT_EQ(form(NormalForm::nfkc, U"\uFF21\u030A"), utf8(U"\u00C5"));
+  EXPECT_EQ(form(NormalForm::nfc, U"\uFB01"), utf8(U"\uFB01"));
+  EXPECT_TRUE(is_boundary(NormalForm::nfc, 'a'));
+  EXPECT_TRUE(is_boundary(NormalForm::nfkc, 0xFF5C));
+  EXPECT_FALSE(is_boundary(NormalForm::nfc, 0x301));
+  EXPECT_FALSE(is_boundary(NormalForm::nfc, 0x11A8));
+}
+
+TEST(Lower, OneCharacterAtATime) {
+  auto lower = [](char32_t c) {
+    std::string out;
+    append_lower(out, c);
+    return out;
+  };
+  EXPECT_EQ(lower('A'), "a");
+  EXPECT_EQ(lower(0x3A3), utf8(U"\u03C3"));
+  EXPECT_EQ(lower(0x130), utf8(U"i\u0307"));
+  EXPECT_EQ(lower(0x4E00), utf8(U"\u4E00"));
+}
+
+TEST(Graphemes, AreWhatAReaderSees) {
+  auto first = [](std::u32string_view s) { return grapheme_end(utf8(s), 0); };
+  EXPECT_EQ(first(U"ab"), 1u);
+  EXPECT_EQ(first(U"e\u0301x"), 3u);
+  EXPECT_EQ(first(U"\r\nx"), 2u);
+  EXPECT_EQ(first(U"\n\u0301"), 1u);
+  EXPECT_EQ(first(U"\u1112\u1161\u11ABx"), 9u);
+  EXPECT_EQ(first(U"\U0001F1E9\U0001F1EA\U0001F1EB"), 8u);                // two flags' halves
+  EXPECT_EQ(first(U"\U0001F468\u200D\U0001F469\u200D\U0001F467x"), 18u);  // a family
+  EXPECT_EQ(first(U"\u0915\u094D\u0937x"), 9u);                           // a conjunct
 }
 
 TEST(Utf8, FindsTheFirstBadByte) {

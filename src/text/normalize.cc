@@ -1,6 +1,7 @@
 #include "text/normalize.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "text/byte_level.h"
@@ -307,7 +308,15 @@ Result<void> normalize(const std::vector<NormalizerStep>& steps,
                        NormalText& text) {
   for (const NormalizerStep& step : steps) {
     // Normal text is the usual case, and then nothing is copied.
-    if (step.kind == Kind::nfc && !to_nfc(text.text)) continue;
+    if (step.kind == Kind::nfc) {
+      std::optional<std::string> changed = to_nfc(text.text);
+      if (!changed) continue;
+      if (text.trusted.empty()) {
+        text.storage = std::move(*changed);
+        text.text = text.storage;
+        continue;
+      }
+    }
     if (auto ok = run_step(step, scratch, text); !ok) return ok.error();
   }
   return {};

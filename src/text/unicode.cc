@@ -300,9 +300,18 @@ std::optional<std::string> to_nfc(std::string_view text) {
 
 bool is_boundary(NormalForm form, char32_t c) {
   if (c < 0x300) return true;
-  std::vector<Unit> units;
-  append_form(form, c, units);
-  return units[0].ccc == 0 && !(composes(form) && nfc_suspect(units[0].c));
+  const Compatibility* whole =
+      is_compatible(form) ? find_row(kCompatibility, &Compatibility::whole, c) : nullptr;
+  if (whole != nullptr) {
+    c = kCompatibilityPool[whole->at];
+  } else if (c - kSBase < kSCount) {
+    c = kLBase;
+  } else {
+    while (const Decomposition* d = find_row(kDecompositions, &Decomposition::whole, c)) {
+      c = d->first;
+    }
+  }
+  return combining_class(c) == 0 && !(composes(form) && nfc_suspect(c));
 }
 
 void append_normal(NormalForm form, std::string_view text, std::string& out) {

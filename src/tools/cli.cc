@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "tools/cli.h"
 #include "tools/cli_bench_serve.h"
+#include "tools/cli_completion.h"
 #include "tools/cli_config.h"
 #include "tools/commands.h"
 #include "tools/help_format.h"
@@ -450,6 +451,19 @@ int run_cli(int argc, char** argv) {
                      "`config show serve ...`: every option of that command, its value,\n"
                      "and whether a flag, a SLUICE_* variable, the --config file or its\n"
                      "default says so");
+
+  std::string shell;
+  CLI::App* cp = app.add_subcommand("completion", "a script that completes commands and options");
+  cp->add_option("shell", shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  cp->callback([&] {
+    action = [&] {
+      Shell kind = shell == "bash" ? Shell::bash : shell == "zsh" ? Shell::zsh : Shell::fish;
+      std::fputs(completion_script(app, kind).c_str(), stdout);
+      return kExitOk;
+    };
+  });
 
   if (argc < 2) {
     std::printf("%s", app.help().c_str());

@@ -15,6 +15,7 @@
 #include "runtime/collect.h"
 #include "server/service.h"
 #include "tools/commands.h"
+#include "tools/notify.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -158,6 +159,7 @@ void watch(const ServeOptions& o, Service& service, Signals& signals) {
     if (stalled > o.stall_timeout && !warned)
       LOG(error, "no step for %.0f s with requests to answer: /health says 503", stalled);
     warned = stalled > o.stall_timeout;
+    if (!warned) notify_manager("WATCHDOG=1");
   }
 }
 
@@ -220,7 +222,9 @@ int cmd_serve(const ServeOptions& o) {
   signals.caught_from_now_on();
   service.attach(**session);
   show_address(o, server->port(), service, (*session)->chat_template() != nullptr);
+  notify_manager("READY=1");
   watch(o, service, signals);
+  notify_manager("STOPPING=1");
   drain(o, service, *server, signals);
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();

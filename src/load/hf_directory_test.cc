@@ -247,6 +247,7 @@ TEST_F(HfFiles, TextFilesBecomeMetadata) {
   EXPECT_EQ(*m.string("tokenizer.huggingface.eos_token"), "</s>");
   EXPECT_EQ(*m.integers("tokenizer.ggml.eos_token_ids"), (std::vector<int64_t>{2, 7, 9}));
   EXPECT_EQ(*m.string("tokenizer.huggingface.unk_token"), "<unk>");
+  EXPECT_FALSE(m.has("tokenizer.ggml.unknown_token_id"));  // for the vocabulary to find
   EXPECT_EQ(m.boolean("tokenizer.ggml.add_bos_token"), true);
   EXPECT_EQ(*m.string("tokenizer.chat_template"), "old");
   EXPECT_EQ(m.number("general.sampling.temp"), 0.6);

@@ -84,7 +84,7 @@ std::map<std::string, int64_t, std::less<>> added_tokens(const json::object& set
   return ids;
 }
 
-// A special token is what tokenizer_config.json says (a null: there is none), else
+// A special token is what tokenizer_config.json says by its spelling (a null: there is none), else
 // special_tokens_map.json, else what config.json says by number.
 void set_specials(const json::object& settings,
                   const json::object& map,
@@ -99,6 +99,7 @@ void set_specials(const json::object& settings,
     std::vector<int64_t> by_number = token_ids(config, (key + "_id").c_str());
     if (const json::string* text = said ? token_text(*said) : nullptr) {
       meta.set("tokenizer.huggingface." + key, std::string(*text));
+      by_number.clear();  // the vocabulary knows the spelling's number
       if (auto it = ids.find(std::string_view(*text)); it != ids.end()) by_number = {it->second};
     }
     if (!by_number.empty()) meta.set(id_key(special), by_number.front());

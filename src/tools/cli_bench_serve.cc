@@ -76,7 +76,7 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   add("--records", o.records, "every request as a line of JSON in this file");
   add("--report", o.report, "a page with plots in this .html file");
   flag("-q,--quiet", o.quiet, "nothing on stderr but errors");
-  app->final_callback([&o, seed] { o.send_seed = seed->count() > 0; });
+  app->parse_complete_callback([&o, seed] { o.send_seed = seed->count() > 0; });
 }
 
 }  // namespace sluice

@@ -107,8 +107,10 @@ class Real(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             records, report = pathlib.Path(folder, "r.jsonl"), pathlib.Path(folder, "r.html")
             result, _ = bench(self.server.url, "--concurrency", "32", "--requests", "64", "--distinct", "16",
-                              "--output", "8", "--check-text", "--records", str(records), "--report", str(report))
+                              "--output", "8", "--seed", "5", "--check-text", "--records", str(records), "--report",
+                              str(report))
             self.assertEqual(result["runs"][0]["answered"], 64)
+            self.assertEqual(result["seed"], 5)
             lines = [json.loads(line) for line in records.read_text().splitlines()]
             self.assertEqual([r["index"] for r in lines], list(range(64)))
             for r in lines:

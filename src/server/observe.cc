@@ -332,20 +332,21 @@ void Recorder::read(Cursor& cursor, const Limits& limits, Time now, Snapshot& ou
   out.totals = totals_;
 }
 
-// Running ones first, then those that wait; of each the oldest.
+// Running ones first, then those that wait; of each the oldest. Only ids are sorted: the engine
+// thread may be waiting.
 void Recorder::read_requests(size_t max, Snapshot& out) const {
   out.num_live = live_.size();
-  auto rank = [](const RequestRecord& r) {
-    bool waits = r.state == RequestState::waiting || r.state == RequestState::preempted;
-    return std::pair(waits, r.id);
-  };
+  out.order.clear();
   for (RequestId id : live_) {
-    out.requests.push_back(requests_[id % kRequests]);
-    if (out.requests.size() >= 2 * max + kFinished) break;
+    RequestState state = requests_[id % kRequests].state;
+    bool waits = state == RequestState::waiting || state == RequestState::preempted;
+    out.order.emplace_back(waits, id);
   }
-  std::sort(out.requests.begin(), out.requests.end(),
-            [&](const RequestRecord& a, const RequestRecord& b) { return rank(a) < rank(b); });
-  if (out.requests.size() > max) out.requests.resize(max);
+  size_t num = std::min(max, out.order.size());
+  std::partial_sort(out.order.begin(), out.order.begin() + static_cast<ptrdiff_t>(num),
+                    out.order.end());
+  for (size_t k = 0; k < num; ++k)
+    out.requests.push_back(requests_[out.order[k].second % kRequests]);
   for (uint64_t k = 0; k < std::min<uint64_t>(num_finished_, kFinished); ++k) {
     RequestId id = finished_[(num_finished_ - 1 - k) % kFinished];
     const RequestRecord& r = requests_[id % kRequests];

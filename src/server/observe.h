@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -123,6 +124,7 @@ class Recorder {
     Buckets ttft, itl;                    // of the last minute
     std::vector<RequestRecord> requests;  // live ones, then the last finished, newest first
     size_t num_live = 0;
+    std::vector<std::pair<bool, RequestId>> order;  // scratch
     bool map_changed = false;
     std::vector<BlockUse> blocks;
     std::vector<BlockId> hits;  // blocks found in the prefix cache

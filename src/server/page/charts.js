@@ -1,7 +1,7 @@
 // Small line charts over the last minutes, one value per second.
 import { css, h, hideTip, showTip, surface } from './dom.js';
 
-const kHeight = 110, kLeft = 44, kBottom = 16, kTop = 8;
+const kHeight = 110, kLeft = 52, kBottom = 16, kTop = 8;
 const kSpan = 180;  // seconds shown
 
 function niceTop(max) {
@@ -47,7 +47,7 @@ export class Chart {
       g.moveTo(kLeft, y);
       g.lineTo(width, y);
       g.stroke();
-      if (max > 0 || k === 0) g.fillText(k === 0 ? '0' : this.format(top * k), kLeft - 5, y);
+      if (max > 0 || k === 0) g.fillText(k === 0 ? '0' : this.format(top * k).replace(/\.0+(?= |$)/, ''), kLeft - 5, y);
     }
     g.textBaseline = 'top';
     g.textAlign = 'center';

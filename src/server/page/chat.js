@@ -1,5 +1,5 @@
 // The chat: conversations in the browser's memory, answers streamed from /v1/chat/completions.
-import { $, h, count, hideTip, memory, number, percent, showTip, time } from './dom.js';
+import { $, h, count, hideTip, memory, number, percent, plural, showTip, time } from './dom.js';
 import { call, events } from './api.js';
 import { markdown } from './markdown.js';
 
@@ -126,7 +126,7 @@ function statsLine(m) {
   const s = m.stats;
   if (!s) return null;
   const parts = [];
-  if (s.output != null) parts.push(`${count(s.output)} tokens`);
+  if (s.output != null) parts.push(plural(s.output, 'token'));
   if (s.rate) parts.push(`${number(s.rate)} tokens/s`);
   if (s.ttft != null) parts.push(`first after ${time(s.ttft * 1e3)}`);
   if (s.prompt != null) parts.push(`prompt ${count(s.prompt)}${s.cached ? `, ${count(s.cached)} cached` : ''}`);
@@ -390,6 +390,7 @@ export function startChat() {
     $('show-settings').setAttribute('aria-expanded', on);
   };
   toggle(memory.get('settings-open', wide) && wide);
+  matchMedia('(max-width: 800px)').addEventListener('change', (e) => { if (e.matches) toggle(false); });
   $('show-settings').addEventListener('click', () => {
     toggle($('settings').hidden);
     memory.set('settings-open', !$('settings').hidden);

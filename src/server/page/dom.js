@@ -18,6 +18,8 @@ export function h(tag, props = {}, ...children) {
 const group = new Intl.NumberFormat('en-US');
 export const count = (n) => group.format(Math.round(n));
 
+export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
+
 // Three figures or so: 0.123, 4.56, 78.9, 1,234.
 export function number(n) {
   if (!isFinite(n)) return '–';

@@ -1,5 +1,5 @@
 // The dashboard: one stream of events, drawn as steps, charts, blocks and requests.
-import { $, bytes, count, h, number, percent, time } from './dom.js';
+import { $, bytes, count, h, number, percent, plural, time } from './dom.js';
 import { call, events } from './api.js';
 import { BlockMap } from './blocks.js';
 import { Chart } from './charts.js';
@@ -13,7 +13,7 @@ const kLive = new Set(['waiting', 'prefill', 'decode', 'preempted']);
 
 let timeline, blocks, charts;
 let visible = false, watching = null, onLink = () => {};
-let seconds = new Map();
+let seconds = new Map(), gauges = new Map();  // by second
 let frame = null, hello = null;
 let story = null;  // {kind, id} of what is explained
 const tiles = {};
@@ -54,6 +54,7 @@ export async function watchEngine(on, link) {
 function greet(value) {
   hello = value;
   seconds = new Map();
+  gauges = new Map();
   timeline.reset();
   timeline.budget = value.budget;
   onLink('live', 'live');
@@ -68,13 +69,30 @@ function take(value) {
   frame = value;
   timeline.add(value.steps, value.now);
   for (const row of value.seconds) seconds.set(row[C.second], row);
+  holdGauges(value);
   const oldest = Math.floor(value.now / 1e6) - 260;
-  for (const s of seconds.keys()) { if (s < oldest) seconds.delete(s); else break; }
+  for (const s of seconds.keys()) if (s < oldest) seconds.delete(s);
   if (value.blocks) blocks.set(value.blocks);
   if (value.hits) blocks.hit(value.hits);
   showTiles();
   drawCharts();
   showRequests();
+}
+
+// Seconds without a completed step have no row; what ran and waited in them is known from frames.
+function holdGauges(value) {
+  const second = Math.floor(value.now / 1e6);
+  const [running, waiting] = [value.totals[7], value.totals[8]];
+  const now = gauges.get(second) ?? [0, 0];
+  gauges.set(second, [Math.max(now[0], running), Math.max(now[1], waiting)]);
+  for (const [s, [r, w]] of gauges) {
+    if (s >= second) break;
+    const row = seconds.get(s) ?? [s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    row[C.running] = Math.max(row[C.running], r);
+    row[C.waiting] = Math.max(row[C.waiting], w);
+    seconds.set(s, row);
+    if (s < second - 3) gauges.delete(s);
+  }
 }
 
 // ---- drawing ----
@@ -277,7 +295,7 @@ async function explainStep(step) {
   const tokens = s.prefill_tokens + s.decode_tokens;
   box.replaceChildren(
     h('header', {}, h('h3', {}, `Step ${count(id)}`),
-      h('span', { class: 'muted small num' }, [`${count(s.num_slices)} slices, ${count(tokens)} tokens (${count(s.prefill_tokens)} prompt, ${count(s.decode_tokens)} decode)`,
+      h('span', { class: 'muted small num' }, [`${plural(s.num_slices, 'slice')}, ${plural(tokens, 'token')} (${count(s.prefill_tokens)} prompt, ${count(s.decode_tokens)} decode)`,
         ...times.map(([n, us]) => `${n} ${time(Math.max(us, 0))}`), `${number(tokens / s.device_us * 1e6)} tokens/s`].join(' · ')),
       h('span', { class: 'grow' }), h('button', { class: 'quiet', onclick: () => { box.hidden = true; timeline.selected = 0; timeline.draw(); } }, 'Close')),
     s.slices.length ? h('div', { class: 'slices' }, ...s.slices.map((x) => h('button', { class: 'slice ' + (x.prefill ? 'prefill' : 'decode'), onclick: () => explain(x.request),

@@ -1,7 +1,7 @@
 // Steps on a time axis. Above the line the device: a bar from begin to end, as high as the step has
 // tokens (square root, so that one decode is seen beside a full prompt). Below it the host: planning
 // and completing. What lies between two bars while requests run is the host gap, shaded.
-import { $, count, css, h, hideTip, legend, showTip, surface, time } from './dom.js';
+import { $, count, css, h, hideTip, legend, plural, showTip, surface, time } from './dom.js';
 
 const kHeight = 190, kBase = 140, kTop = 12, kHost = 10, kLeft = 34, kKeep = 30000;
 export const S = { id: 0, plan: 1, planned: 2, begin: 3, end: 4, done: 5, completed: 6, prefill: 7, decode: 8, slices: 9, running: 10, waiting: 11, available: 12 };
@@ -248,7 +248,7 @@ export class Timeline {
     if (!shown.length) { $('steps-stats').textContent = ''; return; }
     gaps.sort((a, b) => a - b);
     const span = shown[shown.length - 1][S.end] - shown[0][S.begin];
-    const parts = [`${count(shown.length)} steps`, `device ${(100 * busy / Math.max(span, 1)).toFixed(1)} % busy`];
+    const parts = [plural(shown.length, 'step'), `device ${(100 * busy / Math.max(span, 1)).toFixed(1)} % busy`];
     if (gaps.length) parts.push(`gap p50 ${time(gaps[gaps.length >> 1])}`);
     $('steps-stats').textContent = parts.join(' · ');
   }

@@ -1,0 +1,227 @@
+#include "tools/cli_commands.h"
+
+#include <cstdio>
+
+#include "tools/cli_bench_serve.h"
+#include "tools/cli_completion.h"
+
+namespace sluice {
+
+namespace {
+
+void add_quantize_options(CLI::App* app, QuantizeOptions& o) {
+  auto format =
+      CLI::IsMember({"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"}, CLI::ignore_case);
+  app->add_option("in", o.in, "smollm2, a .gguf file, or a Hugging Face folder")->required();
+  app->add_option("out", o.out, "the .gguf file to write")->required();
+  app->add_option("--type", o.type,
+                  "of the matrices; vectors stay f32, and rows that do not divide\ninto blocks "
+                  "get the next finer format that fits")
+      ->required()
+      ->check(format);
+  app->add_option("--output-type", o.output_type,
+                  "of the output matrix, or of the embedding where that is both\n(default: q6_k "
+                  "with a --type of 4 bits, else the --type)")
+      ->check(format);
+  app->add_flag("--keep-embedding", o.keep_embedding, "leave the token embedding as it is");
+  app->add_flag("--overwrite", o.overwrite, "replace the output file if it exists");
+  app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
+      ->check(whole_number(1, 1024));
+  app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  app->add_flag("-q,--quiet", o.quiet, "no progress on stderr");
+}
+
+void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
+  app->add_option(
+         "model", o.engine.model,
+         "smollm2, a .gguf file, a Hugging Face directory, or\nrandom:SHAPE (a config.json, or\n"
+         "qwen2.5-0.5b, llama-3.1-8b, ...)")
+      ->required();
+  app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")
+      ->capture_default_str();
+  app->add_option("--output", o.output, "generated tokens per request: N or LO-HI")
+      ->capture_default_str();
+  if (throughput) {
+    app->add_option("--requests", o.num_requests, "how many requests, all there from the start")
+        ->check(whole_number(1, kMaxInt))
+        ->capture_default_str();
+    app->add_option("--workload", o.workload,
+                    "lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL\n"
+                    "(input_length, output_length)");
+  }
+  app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
+      ->check(whole_number(1, kMaxInt))
+      ->capture_default_str();
+  app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
+  app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+}
+
+void add_run(CLI::App& app, CommandLine& c) {
+  CLI::App* r =
+      app.add_subcommand("run", "complete a prompt or a file of prompts, or else converse");
+  r->add_option("model", c.run.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
+  CLI::Option* prompt = r->add_option("-p,--prompt", c.run.prompt, "the prompt");
+  r->add_option("-f,--file", c.run.file, "the prompt from a file (- is stdin)");
+  r->add_option("--jsonl", c.run.jsonl,
+                "requests from a file, one per line: {\"prompt\": ...} or\n{\"messages\": [...]}; "
+                "one result per line on stdout");
+  r->add_flag("--chat", c.run.chat, "apply the model's chat template to the prompt");
+  r->add_option("--system", c.run.system, "system message, with --chat or in a conversation");
+  r->add_flag("-i,--interactive", c.run.interactive,
+              "converse where stdin is no terminal: one message per line (on a\n"
+              "terminal that is the default without a prompt; see /help there)");
+  r->add_flag("--json", c.run.json, "the result as one JSON object on stdout");
+  r->add_flag("--special", c.run.special, "show special tokens in the text");
+  add_sampling_options(r, c.run.sampling);
+  add_engine_options(r, c.run.engine, c.policy);
+  r->callback([&c, r, prompt] {
+    c.run.has_prompt = prompt->count() > 0;
+    c.run.has_temperature = r->get_option("--temperature")->count() > 0;
+    c.run.has_max_tokens = r->get_option("--max-tokens")->count() > 0;
+    apply_policy(c.policy, c.run.engine);
+    c.action = [&c] { return cmd_run(c.run); };
+  });
+}
+
+void add_serve(CLI::App& app, CommandLine& c) {
+  CLI::App* sv = app.add_subcommand("serve", "answer the OpenAI API over HTTP");
+  add_serve_options(sv, c.serve);
+  add_engine_options(sv, c.serve.engine, c.policy);
+  sv->callback([&c] {
+    apply_policy(c.policy, c.serve.engine);
+    c.action = [&c] { return cmd_serve(c.serve); };
+  });
+}
+
+void add_tokenize(CLI::App& app, CommandLine& c) {
+  CLI::App* t = app.add_subcommand("tokenize", "text to token ids, or back");
+  t->add_option(
+       "model", c.tokenize.model,
+       "smollm2, a .gguf file, or a Hugging Face directory (tokeniser\nfiles alone will do)")
+      ->required();
+  CLI::Option* text = t->add_option("text", c.tokenize.text, "the text (default: stdin)");
+  t->add_option("-f,--file", c.tokenize.file, "the text from a file (- is stdin)");
+  t->add_flag("--no-special", c.tokenize.no_special,
+              "add no BOS or EOS; with --decode, leave special tokens out");
+  t->add_flag("--parse-special", c.tokenize.parse_special,
+              "special tokens spelled in the text become tokens");
+  t->add_flag("--decode", c.tokenize.decode, "ids to text");
+  t->add_flag("--json", c.tokenize.json, "ids and pieces as one JSON object");
+  t->callback([&c, text] {
+    c.tokenize.has_text = text->count() > 0;
+    c.action = [&c] { return cmd_tokenize(c.tokenize); };
+  });
+}
+
+void add_inspect(CLI::App& app, CommandLine& c) {
+  CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
+  i->add_option("model", c.inspect.engine.model,
+                "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
+      ->required();
+  i->add_flag("--tensors", c.inspect.tensors, "also list metadata and tensors");
+  i->add_flag("--json", c.inspect.json, "everything as one JSON object");
+  add_engine_options(i, c.inspect.engine, c.policy);
+  i->callback([&c] {
+    apply_policy(c.policy, c.inspect.engine);
+    c.action = [&c] { return cmd_inspect(c.inspect); };
+  });
+}
+
+void add_template(CLI::App& app, CommandLine& c) {
+  CLI::App* t = app.add_subcommand("template", "a conversation through the model's chat template");
+  t->add_option("model", c.chat.model, "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
+  t->add_option("messages", c.chat.messages, "JSON file with a list of messages (- is stdin)")
+      ->required();
+  t->add_option("--tools", c.chat.tools, "JSON file with a list of tools");
+  t->add_flag("--no-generation-prompt", c.chat.no_generation_prompt, "end after the last message");
+  t->add_flag("--json", c.chat.json, "the text, and which parts of it the template wrote, as JSON");
+  t->callback([&c] { c.action = [&c] { return cmd_template(c.chat); }; });
+}
+
+void add_quantize(CLI::App& app, CommandLine& c) {
+  CLI::App* qz = app.add_subcommand("quantize", "write a model as a GGUF file of another format");
+  add_quantize_options(qz, c.quantize);
+  qz->callback([&c] { c.action = [&c] { return cmd_quantize(c.quantize); }; });
+}
+
+void add_perplexity(CLI::App& app, CommandLine& c) {
+  CLI::App* x = app.add_subcommand("perplexity", "how well a model predicts a text");
+  x->add_option("model", c.perplexity.engine.model,
+                "smollm2, a .gguf file, or a Hugging Face directory")
+      ->required();
+  x->add_option("file", c.perplexity.file, "the text (- is stdin)")->required();
+  x->add_option("--windows", c.perplexity.windows,
+                "only the first K windows of --ctx tokens (default 512)")
+      ->check(whole_number(1, kMaxInt));
+  x->add_flag("--json", c.perplexity.json, "the result as one JSON object on stdout");
+  add_engine_options(x, c.perplexity.engine, c.policy);
+  x->callback([&c] {
+    apply_policy(c.policy, c.perplexity.engine);
+    c.action = [&c] { return cmd_perplexity(c.perplexity); };
+  });
+}
+
+void add_bench(CLI::App& app, CommandLine& c) {
+  CLI::App* b = app.add_subcommand("bench", "measure throughput or latency");
+  b->require_subcommand(1);
+  CLI::App* bt = b->add_subcommand("throughput", "many requests at once: tokens per second");
+  add_bench_options(bt, c.throughput, true);
+  add_engine_options(bt, c.throughput.engine, c.policy);
+  bt->callback([&c] {
+    apply_policy(c.policy, c.throughput.engine);
+    c.action = [&c] { return cmd_bench_throughput(c.throughput); };
+  });
+  CLI::App* bl =
+      b->add_subcommand("latency", "one request at a time: time to first token, time per token");
+  add_bench_options(bl, c.latency, false);
+  add_engine_options(bl, c.latency.engine, c.policy);
+  bl->callback([&c] {
+    apply_policy(c.policy, c.latency.engine);
+    c.action = [&c] { return cmd_bench_latency(c.latency); };
+  });
+  CLI::App* bs = b->add_subcommand("serve", "a server with the OpenAI API, under load");
+  add_bench_serve_options(bs, c.load);
+  bs->callback([&c] { c.action = [&c] { return cmd_bench_serve(c.load); }; });
+}
+
+void add_completion(CLI::App& app, CommandLine& c) {
+  CLI::App* cp = app.add_subcommand("completion", "a script that completes commands and options");
+  cp->add_option("shell", c.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  cp->callback([&app, &c] {
+    c.action = [&app, &c] {
+      Shell kind = c.shell == "bash" ? Shell::bash : c.shell == "zsh" ? Shell::zsh : Shell::fish;
+      std::fputs(completion_script(app, kind).c_str(), stdout);
+      return kExitOk;
+    };
+  });
+}
+
+void add_config(CLI::App& app) {
+  CLI::App* cf = app.add_subcommand("config", "where the values of options come from");
+  cf->require_subcommand(1);
+  cf->add_subcommand("show",
+                     "`config show serve ...`: every option of that command, its value,\n"
+                     "and whether a flag, a SLUICE_* variable, the --config file or its\n"
+                     "default says so");
+}
+
+}  // namespace
+
+void add_commands(CLI::App& app, CommandLine& c) {
+  add_run(app, c);
+  add_serve(app, c);
+  add_tokenize(app, c);
+  add_inspect(app, c);
+  add_template(app, c);
+  add_quantize(app, c);
+  add_perplexity(app, c);
+  add_bench(app, c);
+  add_config(app);
+  add_completion(app, c);
+}
+
+}  // namespace sluice

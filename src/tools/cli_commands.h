@@ -1,0 +1,33 @@
+// The commands and their options: one function each in cli_commands.cc. For cli.cc.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+
+#include "tools/cli_options.h"
+#include "tools/commands.h"
+
+namespace sluice {
+
+// What the parser fills, and what is then to be done.
+struct CommandLine {
+  RunOptions run;
+  ServeOptions serve;
+  TokenizeOptions tokenize;
+  InspectOptions inspect;
+  TemplateOptions chat;
+  QuantizeOptions quantize;
+  PerplexityOptions perplexity;
+  BenchOptions throughput, latency;
+  BenchServeOptions load;
+  std::string shell;
+  PresetChoice policy;
+  std::function<int()> action;
+};
+
+// `c` outlives the app.
+void add_commands(CLI::App& app, CommandLine& c);
+
+}  // namespace sluice

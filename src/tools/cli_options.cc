@@ -1,0 +1,256 @@
+#include "tools/cli_options.h"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+// "512M", "1.5G", "65536": bytes in binary units.
+std::string parse_bytes(std::string& text) {
+  char* end = nullptr;
+  double v = std::strtod(text.c_str(), &end);
+  double unit = 1;
+  switch (*end) {
+    case 'k':
+    case 'K':
+      unit = 1024;
+      ++end;
+      break;
+    case 'm':
+    case 'M':
+      unit = 1024.0 * 1024;
+      ++end;
+      break;
+    case 'g':
+    case 'G':
+      unit = 1024.0 * 1024 * 1024;
+      ++end;
+      break;
+    default:
+      break;
+  }
+  if (end == text.c_str() || *end != 0 || !(v * unit >= 0 && v * unit < 1e18)) {
+    return "write a size like 512M or 1.5G";
+  }
+  text = std::to_string(static_cast<uint64_t>(v * unit));
+  return {};
+}
+
+}  // namespace
+
+CLI::Validator whole_number(long long lo, long long hi) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        char* end = nullptr;
+        errno = 0;
+        long long v = std::strtoll(text.c_str(), &end, 10);
+        if (end != text.c_str() && *end == 0 && errno == 0 && v >= lo && v <= hi) return {};
+        return strf("%s is not a whole number from %lld to %lld", quote(text).c_str(), lo, hi);
+      },
+      "");
+}
+
+void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
+  const char* group = "Engine";
+  app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
+      ->check(whole_number(1, 1024))
+      ->group(group);
+  app->add_option("--ctx", o.ctx, "positions per sequence (default: the model's, if memory allows)")
+      ->check(whole_number(1, kMaxInt))
+      ->group(group);
+  app->add_option("--kv-memory", o.kv_bytes,
+                  "of the KV cache, like 2G (default: up to half of what is free)")
+      ->transform(CLI::Validator(parse_bytes, "SIZE"))
+      ->group(group);
+  app->add_option("--kv-blocks", o.kv_blocks, "the same in blocks of --block-size positions")
+      ->check(whole_number(2, kMaxInt / 2))
+      ->excludes("--kv-memory")
+      ->group(group);
+  app->add_option("--kv", o.kv_type, "element type of the KV cache")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--device", o.backend, "ref is naive and slow: the oracle")
+      ->check(CLI::IsMember({"cpu", "ref"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
+      ->group(group);
+  app->add_flag("!--no-pin", o.pin, "do not bind threads to cores")->group(group);
+  app->add_option("--format", o.format, "weight format of random: models")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--trace", o.trace, "write a trace for Perfetto or chrome://tracing to this file")
+      ->group(group);
+  app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
+  app->add_option("--config", o.config,
+                  "YAML file of options, one `name: value` per line; variables\nSLUICE_NAME come "
+                  "before it, flags before those")
+      ->group(group);
+
+  const char* policy = "Scheduling";
+  SchedulerConfig& s = o.scheduler;
+  app->add_option("--preset", p.preset, "the policies of these systems")
+      ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--budget", s.budget, "tokens per step")
+      ->check(whole_number(1, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
+      ->check(whole_number(1, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--batching", p.batching,
+                  "when requests may join (default: the preset's, as below)")
+      ->check(CLI::IsMember({"static", "continuous"}))
+      ->group(policy);
+  app->add_option("--prefill", p.prefill, "may a prompt be spread over steps")
+      ->check(CLI::IsMember({"whole", "chunked"}))
+      ->group(policy);
+  app->add_option("--mix", p.mix, "may prompts and decodes share a step")
+      ->check(CLI::IsMember({"separate", "mixed"}))
+      ->group(policy);
+  app->add_option("--order", p.order, "who is served first")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->group(policy);
+  app->add_option("--admission", p.admission, "what must be free before a request starts")
+      ->check(CLI::IsMember({"reserve-max", "watermark"}))
+      ->group(policy);
+  app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--pipeline", p.pipeline, "overlap plans a step ahead")
+      ->check(CLI::IsMember({"sync", "overlap"}))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
+      ->group(policy);
+}
+
+void apply_policy(const PresetChoice& p, EngineOptions& o) {
+  SchedulerConfig& s = o.scheduler;
+  apply_preset(p.preset, s).value();  // the parser admits only known names
+  if (!p.batching.empty())
+    s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
+  if (!p.prefill.empty()) s.prefill = p.prefill == "whole" ? Prefill::whole : Prefill::chunked;
+  if (!p.mix.empty()) s.mix = p.mix == "separate" ? Mix::separate : Mix::mixed;
+  if (!p.order.empty()) s.order = p.order == "priority" ? Order::priority : Order::fcfs;
+  if (!p.admission.empty())
+    s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
+  o.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
+}
+
+void add_sampling_options(CLI::App* app, SamplingOptions& o) {
+  const char* group = "Sampling";
+  o.spec.temperature = 0;
+  app->add_option("-m,--max-tokens", o.max_tokens, "tokens to generate at most")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--temperature", o.spec.temperature, "0 is greedy")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--top-k", o.spec.top_k, "only the N most likely tokens; 0 is off")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--top-p", o.spec.top_p,
+                  "only the most likely tokens that make up X of the probability")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--min-p", o.spec.min_p, "only tokens at least X times as likely as the best")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--repetition-penalty", o.spec.repetition_penalty, "over prompt and output")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--frequency-penalty", o.spec.frequency_penalty,
+                  "over the output, per occurrence")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--presence-penalty", o.spec.presence_penalty, "over the output, once")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--seed", o.spec.seed, "same seed, same text")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("-n", o.n, "choices per prompt")->capture_default_str()->group(group);
+  app->add_option("--stop", o.stop, "stop before this text (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--min-tokens", o.spec.min_tokens, "no end before so many tokens")
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("--ignore-eos", o.ignore_eos, "go on past the end of the text")->group(group);
+  app->add_option("--logit-bias", o.logit_bias, "ID=BIAS (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--logprobs", o.spec.num_logprobs,
+                  "log-probabilities of each token and of the N best (with --json)")
+      ->check(whole_number(0, 20))
+      ->group(group);
+  app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")
+      ->check(whole_number(0, 20))
+      ->group(group);
+}
+
+void add_serve_options(CLI::App* app, ServeOptions& o) {
+  app->add_option("model", o.engine.model,
+                  "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
+      ->required();
+  const char* server = "Server";
+  auto add = [&](const char* name, auto& to, const char* help) {
+    return app->add_option(name, to, help)->capture_default_str()->group(server);
+  };
+  add("--host", o.host, "address to listen on");
+  add("--port", o.port, "port to listen on; 0 is any free one")->check(whole_number(0, 65535));
+  add("--served-model-name", o.served_names, "name in the API (may be repeated)")
+      ->allow_extra_args(false);
+  add("--api-key-file", o.api_key_file, "one key per line; a request must carry one of them");
+  app->add_flag("--allow-no-key", o.allow_no_key, "listen beyond this machine without a key")
+      ->group(server);
+  app->add_flag("--allow-request-template", o.allow_request_template,
+                "a request may bring its own chat_template")
+      ->group(server);
+  add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")
+      ->check(CLI::NonNegativeNumber);
+  add("--io-threads", o.io_threads, "threads for connections and text")->check(whole_number(1, 64));
+  add("--grace", o.grace, "seconds that running requests have after SIGTERM")
+      ->check(CLI::NonNegativeNumber);
+  add("--max-queue", o.max_queue, "requests that may wait for their first token")
+      ->check(whole_number(1, kMaxInt));
+  add("--max-queue-tokens", o.max_queue_tokens, "prompt tokens that may wait")
+      ->check(CLI::PositiveNumber);
+  add("--max-queue-per-key", o.max_queue_per_key, "waiting requests of one key; 0 is no limit")
+      ->check(whole_number(0, kMaxInt));
+  add("--request-timeout", o.request_timeout, "seconds a request may take; 0 is no limit")
+      ->check(CLI::NonNegativeNumber);
+  const char* limits = "Limits of connections";
+  server = limits;
+  add("--max-body", o.max_body, "size of a request")
+      ->transform(CLI::Validator(parse_bytes, "SIZE"));
+  add("--max-connections", o.max_connections, "in all")->check(whole_number(1, kMaxInt));
+  add("--max-connections-per-ip", o.max_connections_per_ip, "from one address")
+      ->check(whole_number(1, kMaxInt));
+  add("--header-timeout", o.header_timeout, "seconds for a request's header")
+      ->check(CLI::PositiveNumber);
+  add("--body-timeout", o.body_timeout, "seconds for its body")->check(CLI::PositiveNumber);
+  add("--idle-timeout", o.idle_timeout, "seconds between requests")->check(CLI::PositiveNumber);
+  add("--send-timeout", o.send_timeout, "seconds a client may not read")
+      ->check(CLI::PositiveNumber);
+  add("--stall-timeout", o.stall_timeout, "seconds without a step until /health fails")
+      ->check(CLI::PositiveNumber);
+}
+
+}  // namespace sluice

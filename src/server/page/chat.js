@@ -198,7 +198,7 @@ function follow() {
 // ---- asking ----
 
 function requestBody() {
-  const body = { stream: true, stream_options: { include_usage: true } };
+  const body = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
   for (const [name] of kParameters) {
     const v = settings.values[name];
     if (v !== undefined && v !== '' && isFinite(v)) body[name] = Number(v);

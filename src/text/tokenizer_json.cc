@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include <boost/json/monotonic_resource.hpp>
+#include <boost/json/parse.hpp>
+
 #include "base/str.h"
 #include "text/byte_level.h"
 
@@ -306,11 +309,16 @@ Result<std::string> json_type(const json::value& value, std::string_view what) {
 }
 
 Result<TokenizerSpec> spec_from_json(std::string_view text) {
-  Result<json::value> parsed = parse_json(text);
   auto failed = [](const Error& e) { return Error{e.code, "tokenizer.json: " + e.message}; };
-  if (!parsed) return failed(parsed.error());
-  if (!parsed->is_object()) return Error{400, "tokenizer.json is no object"};
-  const json::object& root = parsed->get_object();
+  // Hundreds of thousands of small values: one block after the other, and all gone at once.
+  json::monotonic_resource memory;
+  json::parse_options options;
+  options.max_depth = 64;
+  json::error_code ec;
+  const json::value parsed = json::parse(text, ec, &memory, options);
+  if (ec) return failed({400, strf("invalid JSON: %s", ec.message().c_str())});
+  if (!parsed.is_object()) return Error{400, "tokenizer.json is no object"};
+  const json::object& root = parsed.get_object();
   const json::value* model = json_field(root, "model");
   if (model == nullptr) return Error{400, "tokenizer.json: model is missing"};
   Reader r;

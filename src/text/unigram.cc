@@ -123,12 +123,13 @@ bool Unigram::search(std::string_view piece, ModelScratch& s) const {
       if (node == TokenTrie::kNone) break;
       Token t = trie_.token(node);
       if (t == kNoToken) continue;
-      Score score = static_cast<Score>(scores_[t]);
+      Score score = static_cast<Score>(static_cast<Score>(scores_[t]) + here);
       if (symbols_[static_cast<size_t>(t)]) {
         if (!s.take_symbols) continue;
-        score = static_cast<Score>(static_cast<float>(end - start) * highest_ - 0.1);
+        // Rounded once, after the sum.
+        score = static_cast<Score>(static_cast<float>(end - start) * highest_ - 0.1 + double{here});
       }
-      offer(end, static_cast<Score>(score + here), start, t);
+      offer(end, score, start, t);
       single = single || end - start == size;
     }
     if (!single) {

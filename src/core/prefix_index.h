@@ -36,20 +36,19 @@ class PrefixIndex {
   bool insert(const PrefixKey& key, std::span<const Token> tokens, BlockId block);
   void erase(BlockId block);
   // insert() of this block comes soon.
-  void prefetch(const PrefixKey& key, BlockId block) const {
-    __builtin_prefetch(table_.data() + home(key), 1);
+  void prefetch(BlockHash hash, int group, BlockId block) const {
+    __builtin_prefetch(table_.data() + home(hash, group), 1);
     __builtin_prefetch(entries_.data() + block, 1);
     __builtin_prefetch(tokens_.data() + static_cast<size_t>(block) * block_size_, 1);
   }
   int size() const { return size_; }
 
  private:
-  size_t home(const PrefixKey& key) const {
+  size_t home(BlockHash hash, int group) const {
     // Groups of one hash lie far apart: next to each other they would be one long probe.
-    return static_cast<size_t>(key.hash.a +
-                               static_cast<uint64_t>(key.group) * 0x9E3779B97F4A7C15u) &
-           mask_;
+    return static_cast<size_t>(hash.a + static_cast<uint64_t>(group) * 0x9E3779B97F4A7C15u) & mask_;
   }
+  size_t home(const PrefixKey& key) const { return home(key.hash, key.group); }
   std::span<const Token> stored(BlockId b) const {
     return {tokens_.data() + static_cast<size_t>(b) * block_size_, block_size_};
   }

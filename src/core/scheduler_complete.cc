@@ -139,7 +139,7 @@ void Scheduler::register_step(const InFlight& flight) {
     BlockHash hash = block_hash(s, s.num_registered, s.last_hash);
     for (int g = 0; g < num_groups_; ++g) {
       BlockId block = cell(s, s.num_registered, g);
-      index_.prefetch({hash, g, request_of(s).tenant}, block);
+      index_.prefetch(hash, g, block);
       pool_.prefetch(block);
     }
     full_.push_back(item.seq);

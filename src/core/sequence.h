@@ -43,10 +43,10 @@ struct alignas(64) Sequence {
   // where no later query sees the positions, or the prompt has not come near them.
   std::vector<BlockId> blocks;
   const Request* request = nullptr;  // its Choices keep it
-  int ready = 0;                     // leading blocks that the window groups have had
-  int slid = 0;  // window groups hold nothing that is out of sight for queries from here on
   SeqTiming timing;
   BlockHash last_hash;   // of block num_registered - 1
+  int ready = 0;         // leading blocks that the window groups have had
+  int slid = 0;          // window groups hold nothing that is out of sight for queries from here on
   uint32_t choices = 0;  // its request's, in the scheduler's list
   int reserved = 0;      // blocks set aside under admission=reserve-max
   StopMatcher stop{{}};

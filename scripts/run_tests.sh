@@ -103,28 +103,31 @@ build_fuzz() {
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"
 }
 
-# The time is shared out; what a run finds stays in build/corpus for the next. Seeds: fuzz/corpus/NAME.
+# A minute each (ten with --full), as many at a time as there are cores. What a run finds stays in build/corpus for
+# the next. Seeds: fuzz/corpus/NAME.
 run_fuzz() {
-  local names name short binary each status=0 total=60
-  ((full)) && total=600
+  local names name each=60 status=0
+  ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
-  each=$((total / ${#names[@]}))
-  ((each > 0)) || each=1
   mkdir -p "$BUILD/fuzz/findings"
-  for name in "${names[@]}"; do
-    short=${name#fuzz_}
-    binary=$BUILD/fuzz/fuzz/$name
-    [[ -x $binary ]] || { echo "error: $name is not built"; status=1; continue; }
-    mkdir -p "$BUILD/corpus/$short"
-    local args=(-max_total_time="$each" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
-      -print_final_stats=1 -artifact_prefix="$BUILD/fuzz/findings/$short-" "$BUILD/corpus/$short")
-    [[ ! -d fuzz/corpus/$short ]] || args+=("fuzz/corpus/$short")
-    [[ ! -f fuzz/$short.dict ]] || args+=("-dict=fuzz/$short.dict")
-    echo "== $name, $each s"
-    "$binary" "${args[@]}" || status=1
-  done
+  export -f fuzz_one
+  export BUILD each
+  printf '%s\n' "${names[@]}" | xargs -P "$JOBS" -I{} bash -c 'fuzz_one {}' || status=1
+  for name in "${names[@]}"; do cat "$BUILD/fuzz/$name.log"; done
   return "$status"
+}
+
+fuzz_one() {  # fuzz_one fuzz_NAME
+  local short=${1#fuzz_} binary=$BUILD/fuzz/fuzz/$1 log=$BUILD/fuzz/$1.log
+  [[ -x $binary ]] || { echo "error: $1 is not built" >"$log"; return 1; }
+  mkdir -p "$BUILD/corpus/$short"
+  local args=(-max_total_time="$each" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
+    -print_final_stats=1 -artifact_prefix="$BUILD/fuzz/findings/$short-" "$BUILD/corpus/$short")
+  [[ ! -d fuzz/corpus/$short ]] || args+=("fuzz/corpus/$short")
+  [[ ! -f fuzz/$short.dict ]] || args+=("-dict=fuzz/$short.dict")
+  echo "== $1, $each s" >"$log"
+  "$binary" "${args[@]}" >>"$log" 2>&1 || { echo "error: $1 found something" >>"$log"; return 1; }
 }
 
 includes() { python3 scripts/check_includes.py --self-test && python3 scripts/check_includes.py; }

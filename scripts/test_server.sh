@@ -17,4 +17,4 @@ if [[ $(cat "$venv/.installed" 2>/dev/null) != "$want" ]]; then
   printf '%s' "$want" >"$venv/.installed"
 fi
 cd "$root/tests/server"
-PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour
+PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour test_fields

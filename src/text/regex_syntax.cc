@@ -26,7 +26,10 @@ uint32_t category_mask(std::string_view name) {
   return mask;
 }
 
-// Oniguruma's \w. Its Latin-1 part counts superscripts and fractions.
+// Oniguruma's \w. Outside a class its Latin-1 part counts superscripts and fractions, too.
+constexpr std::string_view kWordMembers =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9})"
+    R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr std::string_view kWordClass =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
     R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
@@ -279,7 +282,7 @@ class Translator {
         put(kNotSpaceClass, false);
         return {};
       case 'w':
-        put(kWordClass, false);
+        put(in_class_ ? kWordMembers : kWordClass, false);
         return {};
       case 'W':
         if (in_class_) return Error{400, "it has \\W within a class"};

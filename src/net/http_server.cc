@@ -43,6 +43,7 @@ using std::chrono::milliseconds;
 using Parser = http::request_parser<http::string_body>;
 
 constexpr size_t kPipelined = 16 << 10;    // bytes of a next request kept while one is answered
+constexpr size_t kUnparsed = 64 << 10;     // read ahead; a chunk's extension or trailer must fit
 constexpr size_t kLingerBytes = 16 << 20;  // read and dropped after a refusal, so that it arrives
 constexpr milliseconds kLinger{2000}, kAcceptPause{100};
 
@@ -102,6 +103,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         socket_(std::move(socket)),
         deadline_(io_.context),
         wake_(io_.context),
+        buffer_(server.options.limits.header_bytes + kUnparsed),
         peer_(std::move(peer)) {}
   ~Connection() {
     if (busy_) server_.busy.fetch_sub(1);

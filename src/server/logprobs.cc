@@ -43,7 +43,7 @@ json::object chat_logprobs(const Tokenizer* tokenizer, const std::vector<ScoredT
     o["top_logprobs"] = std::move(top);
     content.push_back(std::move(o));
   }
-  return {{"content", std::move(content)}};
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 json::object text_logprobs(const Tokenizer* tokenizer,

@@ -5,16 +5,17 @@ set -euo pipefail
 [[ $# == 2 ]] || { echo "usage: $0 BINARY VENV" >&2; exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 binary=$(realpath "$1") venv=$2
-want='openai>=2,<4'
+want=('openai>=2,<4' 'jsonschema>=4.18,<5' 'pyyaml>=6,<7')
 
-if [[ $(cat "$venv/.installed" 2>/dev/null) != "$want" ]]; then
+if [[ $(cat "$venv/.installed" 2>/dev/null) != "${want[*]}" ]]; then
   rm -rf "$venv"
   if ! python3 -m venv "$venv" || ! "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 \
-    --timeout 15 "$want"; then
-    echo "skipped: no virtual environment with $want (offline?)" >&2
+    --timeout 15 "${want[@]}"; then
+    echo "skipped: no virtual environment with ${want[*]} (offline?)" >&2
     exit 77
   fi
-  printf '%s' "$want" >"$venv/.installed"
+  printf '%s' "${want[*]}" >"$venv/.installed"
 fi
 cd "$root/tests/server"
-PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour test_fields
+PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour test_fields \
+  test_schema

@@ -85,7 +85,10 @@ Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const 
     if (static_cast<int64_t>(p.size()) >= max_len) {
       return ApiError{
           400,
-          strf("the prompt has %zu tokens and the context is %d: shorten it", p.size(), max_len),
+          // Clients know this error by the first words.
+          strf(
+              "this model's maximum context length is %d tokens and the prompt has %zu: shorten it",
+              max_len, p.size()),
           "prompt", "context_length_exceeded"};
     }
   }
@@ -190,8 +193,14 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
     service_.meters().on_submit(service_.clock().now());
     Request request = make_request(p);
     Time now = service_.session().clock().now();
-    Recorder::Submission told{0, call_.key, request.n, static_cast<int>(tokens), request.max_new,
-                              fields_.stream, now - (service_.clock().now() - call_.received), now};
+    Recorder::Submission told{0,
+                              call_.key,
+                              request.n,
+                              static_cast<int>(tokens),
+                              request.max_new,
+                              fields_.stream,
+                              now - (service_.clock().now() - call_.received),
+                              now};
     told.id = prompts_[p].id =
         service_.session().engine().submit(std::move(request), std::move(sink));
     service_.recorder().on_submit(told);

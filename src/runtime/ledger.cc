@@ -50,6 +50,41 @@ int longest_that_fits(size_t blocks, int ctx, const SchedulerConfig& c) {
   return fits;
 }
 
+// Activations of a step and logits, as the models carve them: f32 streams, and what matmuls read in
+// the forms that the layers' formats ask for.
+size_t workspace_bytes(const Checkpoint& checkpoint,
+                       const ModelShape& shape,
+                       size_t step,
+                       size_t outputs) {
+  bool floats = false, codes = false;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    if (t.rows == 1 || !t.name.starts_with("blk.")) continue;
+    bool is_float = t.format == Format::f32 || t.format == Format::f16 || t.format == Format::bf16;
+    (is_float ? floats : codes) = true;
+  }
+  auto act = [&](size_t cols) { return (floats ? cols * 4 : 0) + (codes ? cols + cols / 4 : 0); };
+  auto hidden = static_cast<size_t>(shape.hidden), ffn = static_cast<size_t>(shape.ffn);
+  auto head = static_cast<size_t>(shape.head_dim);
+  size_t q = static_cast<size_t>(shape.num_heads) * head;
+  size_t kv = static_cast<size_t>(shape.num_kv_heads) * head;
+  size_t row = hidden * 8 + act(hidden) + (q + 2 * kv) * 4 + act(q) + ffn * 8 + act(ffn) + head * 4;
+  return step * row + outputs * (static_cast<size_t>(shape.vocab) * 4 + act(hidden));
+}
+
+// The program, its threads and its tables of text. Measured, not derived: scripts/measure_memory.py
+// holds it to the truth.
+size_t program_bytes(const Checkpoint& checkpoint) {
+  size_t bytes = 11'000'000;
+  const Meta& meta = checkpoint.meta();
+  size_t strings = 0, text = 0;
+  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    const std::vector<std::string>* list = meta.strings(key);
+    strings += list ? list->size() : 0;
+  }
+  if (const std::string* json = meta.string("tokenizer.huggingface.json")) text = json->size();
+  return bytes + strings * 220 + text * 6;
+}
+
 }  // namespace
 
 // Fixes context and pool from what is free, or says why it cannot.
@@ -85,16 +120,14 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   ledger.kv_per_long_token = num_full * block / static_cast<size_t>(bs);
   ledger.window = std::ranges::max(groups.windows);
   int ctx = options.ctx > 0 ? options.ctx : shape.max_len;
-  // Activations and logits: an upper bound before the model exists, exact after.
+  // An estimate before the model exists, exact after.
   size_t step =
       static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
-  size_t row = (static_cast<size_t>(shape.hidden) * 5 +
-                static_cast<size_t>(shape.num_heads) * static_cast<size_t>(shape.head_dim) * 4) *
-                   4 +
-               static_cast<size_t>(shape.ffn) * 14;
-  ledger.workspace = step * row + 64 * static_cast<size_t>(shape.vocab) * 4;
+  auto outputs = static_cast<size_t>(output_rows(c.max_seqs));
+  ledger.workspace = workspace_bytes(checkpoint, shape, step, outputs);
+  ledger.program = program_bytes(checkpoint);
   ledger.available = available_memory();
-  size_t fixed = weights + ledger.workspace;
+  size_t fixed = weights + ledger.workspace + ledger.program;
   size_t room = ledger.available > fixed ? ledger.available - fixed : 0;
 
   // One sequence in its prompt, the others past it.

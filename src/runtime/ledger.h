@@ -1,6 +1,7 @@
 // Where the memory goes, known from a model file's headers alone.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/result.h"
@@ -12,11 +13,15 @@ namespace sluice {
 
 struct Ledger {
   size_t weights = 0, kv = 0, workspace = 0, available = 0;
+  size_t program = 0;            // code, threads, tokeniser
   size_t kv_per_token = 0;       // K and V of one position in all layers
   size_t kv_per_long_token = 0;  // what a position beyond the widest window adds to a sequence
   int window = 0;                // the widest, 0 = every layer sees everything
   int ctx = 0, num_blocks = 0, full_sequences = 0;  // sequences of ctx positions that fit at once
 };
+
+// Rows of logits to hold at once: those of a step's sequences, and some to score prompts with.
+inline int output_rows(int max_seqs) { return std::clamp(max_seqs, 16, 64); }
 
 // Free memory for this process: the smaller of the system's and the control group's.
 size_t available_memory();

@@ -21,7 +21,7 @@ struct EngineOptions {
   bool fuse = true;
   int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
   uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
-  int kv_blocks = 0;            // the same in blocks; 0: by kv_bytes
+  int kv_blocks = 0;      // the same in blocks; 0: by kv_bytes
   std::string kv_type = "f16";  // f16, f32
   SchedulerConfig scheduler;    // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;

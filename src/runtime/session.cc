@@ -78,6 +78,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   e.max_seqs = scheduler.config().max_seqs;
   e.max_len = options_.scheduler.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
+  e.max_outputs = output_rows(e.max_seqs);
   e.kv_type = options_.kv_type == "f32" ? DType::f32 : DType::f16;
   e.groups = cache_groups(model_->shape());
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree

@@ -159,7 +159,6 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
     std::fwrite(out.data(), 1, out.size(), stdout);
     std::fflush(stdout);
   };
-  Console::Quiet quiet(console_);
   interrupt_.clear();
   Collector collector(session_.engine(), session_.tokenizer());
   collector.submit(std::move(prepared.request), prepared.text);

@@ -50,12 +50,15 @@ void set_raw(bool signals) {
 
 void set_own() { tcsetattr(STDIN_FILENO, TCSADRAIN, &own_settings); }
 
+// Between two prompts keys stay raw but for signals: in the terminal's own mode a Ctrl-D typed just
+// then would be taken as the end of a line that nobody reads.
 class RawKeys {
  public:
   RawKeys() { enter(); }
   ~RawKeys() { leave(); }
   void suspend() {
     leave();
+    set_own();
     std::raise(SIGTSTP);
     enter();
   }
@@ -67,7 +70,7 @@ class RawKeys {
   }
   static void leave() {
     put("\033[?2004l");
-    set_own();
+    set_raw(true);
   }
 };
 
@@ -91,22 +94,16 @@ Console::Console(InputHistory history, CatchInterrupt& interrupt)
   sigaction(SIGWINCH, &action, &before_resize_);
   std::signal(SIGTERM, on_end);
   std::signal(SIGHUP, on_end);
+  set_raw(true);
   follow_size();
 }
 
 Console::~Console() {
   if (!editing_) return;
+  set_own();
   sigaction(SIGWINCH, &before_resize_, nullptr);
   std::signal(SIGTERM, SIG_DFL);
   std::signal(SIGHUP, SIG_DFL);
-}
-
-Console::Quiet::Quiet(Console& console) : active_(console.editing_) {
-  if (active_) set_raw(true);
-}
-
-Console::Quiet::~Quiet() {
-  if (active_) set_own();
 }
 
 void Console::follow_size() {

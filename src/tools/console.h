@@ -47,21 +47,10 @@ class Console {
 
   // Stdin and stdout are a terminal that can move its cursor.
   bool editing() const { return editing_; }
-  // The next input; `out` is what was typed, marks included.
+  // The next input; what is typed between two calls is not shown and waits. `out` is what was
+  // typed, marks included.
   Got read(const std::string& prompt, std::string& out);
   void remember(const std::string& line) { history_.add(line); }
-
-  // While an answer is written: what is typed is not shown and waits for the next read().
-  class Quiet {
-   public:
-    explicit Quiet(Console& console);
-    ~Quiet();
-    Quiet(const Quiet&) = delete;
-    Quiet& operator=(const Quiet&) = delete;
-
-   private:
-    bool active_;
-  };
 
  private:
   Got read_edited(const std::string& prompt, std::string& out);

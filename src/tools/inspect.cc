@@ -69,6 +69,7 @@ void print_json(const InspectOptions& o,
   j["ledger"] = json::object{{"weights", l.weights},
                              {"kv", l.kv},
                              {"workspace", l.workspace},
+                             {"program", l.program},
                              {"available", l.available},
                              {"kv_per_token", l.kv_per_token},
                              {"kv_per_long_token", l.kv_per_long_token},
@@ -118,6 +119,9 @@ void print_text(const InspectOptions& o,
       strf("%s per token%s; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
            beyond.c_str(), human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
   row("workspace", human_bytes(l.workspace));
+  row("program", human_bytes(l.program) + " with the vocabulary's tables");
+  row("in all",
+      human_bytes(l.weights + l.kv + l.workspace + l.program) + " when the cache is full");
   row("free memory", human_bytes(l.available));
   if (!o.tensors) return;
   std::printf("\n");

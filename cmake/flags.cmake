@@ -4,7 +4,11 @@ add_compile_options(-Wall -Wextra -Wshadow -Wpedantic -Wnon-virtual-dtor -Werror
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict)  # false alarms on std::string concatenation
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
+if(SLUICE_FUZZ)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")
+else()
+  set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
+endif()
 add_compile_definitions($<$<NOT:$<CONFIG:Debug>>:_GLIBCXX_ASSERTIONS>)
 # Tests spend their time in the libraries: compiling them well costs more than it saves.
 set(SLUICE_TEST_FLAGS $<$<CONFIG:Release>:-O1>)

@@ -13,6 +13,8 @@ class TextAnswer final : public Answer {
  public:
   const char* id_prefix() const override { return "cmpl-"; }
   const char* object(bool) const override { return "text_completion"; }
+  // As many scores as usage.completion_tokens: lm-eval cuts off the last of them.
+  bool scores_end() const override { return true; }
 
   void append_first(std::string& out, const Generation& g, Choice& c) const override {
     if (!g.echo) return;

@@ -264,7 +264,7 @@ void Generation::on_event(Delivery& d) {
   if (!score_only) {
     if (e.token != kNoToken) {
       if (fields_.return_token_ids) c.tokens.push_back(e.token);
-      if (!e.is_end_token) append_scores(d.top, c.scores);
+      if (!e.is_end_token || answer_->scores_end()) append_scores(d.top, c.scores);
       if (e.is_end_token && std::find(fields_.stop_token_ids.begin(), fields_.stop_token_ids.end(),
                                       e.token) != fields_.stop_token_ids.end())
         c.stop_reason = e.token;

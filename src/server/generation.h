@@ -44,6 +44,8 @@ class Answer {
   virtual ~Answer() = default;
   virtual const char* id_prefix() const = 0;
   virtual const char* object(bool chunk) const = 0;
+  // Whether the token that ends an answer is scored, though it is not in the text.
+  virtual bool scores_end() const { return false; }
   // "delta":{...} or "text":"...", with logprobs, of what the choice has pending.
   virtual void append_chunk(std::string& out, const Generation& g, Choice& c) const = 0;
   // With own_events(), append_event writes the whole of what a choice has pending, and neither

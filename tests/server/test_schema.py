@@ -136,6 +136,20 @@ class Schema(unittest.TestCase):
             with self.subTest(extra=extra):
                 self.valid(self.text, self.ask("/v1/completions", **{"prompt": "The sky is", **extra}))
 
+    def test_every_token_of_a_completion_has_a_score(self):
+        # The end token too, though it is not in the text: scorers cut off max_tokens scores.
+        answer = self.ask("/v1/completions", prompt="<|im_start|>", max_tokens=4, logprobs=1, echo=True)
+        ended = self.ask("/v1/completions", prompt="It was stronger than before.", logprobs=1, echo=True, max_tokens=2,
+                         allowed_token_ids=[2])  # <|im_end|>
+        self.assertEqual(ended["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(ended["choices"][0]["text"], "It was stronger than before.")
+        for a in (answer, ended):
+            self.assertEqual(len(a["choices"][0]["logprobs"]["tokens"]), a["usage"]["total_tokens"])
+        chunks = self.ask("/v1/completions", prompt="It was", logprobs=1, allowed_token_ids=[2], stream=True)
+        scored = [c for c in chunks if c["choices"][0]["logprobs"]]
+        self.assertEqual(len(scored), 1)
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), "")
+
     def test_completions_stream(self):
         for extra in ({}, {"n": 2}, {"logprobs": 3}, {"logprobs": 1, "echo": True},
                       {"stream_options": {"include_usage": True}}):

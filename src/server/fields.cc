@@ -75,7 +75,7 @@ bool Fields::number(std::string_view name, double& to, double lo, double hi) {
 bool Fields::number(std::string_view name, float& to, double lo, double hi, bool above_lo) {
   double x = 0;
   if (!number(name, x, lo, hi)) return false;
-  if (above_lo && !(x > lo)) {
+  if (above_lo && !(static_cast<float>(x) > lo)) {  // 1e-50 is above 0 only until it is a float
     fail(name, strf("%s must be above %g and at most %g", std::string(name).c_str(), lo, hi));
     return false;
   }

@@ -163,6 +163,8 @@ class Hostile(unittest.TestCase):
                 with self.subTest(path=path, fields=str(fields)[:60]):
                     wants = (400, 404) if "model" in fields else (400,)
                     self.refused(path, {**right, **fields}, wants)
+        for name in ("top_p", "repetition_penalty"):  # above zero, but not as a float
+            self.assertEqual(self.refused(COMPLETIONS, {"prompt": "Once", name: 5e-324})["param"], name)
         self.refused(COMPLETIONS, {"prompt": "Once", "logprobs": 10**6})
         self.refused(CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 10**6})
         # A long text or list is a long prompt; as many tokens as max_tokens likes end with the context.

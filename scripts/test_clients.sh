@@ -25,5 +25,5 @@ cd "$root/tests/server/clients"
 # No client may look for a hub, a cost map or a place to report to.
 export PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary PYTHONPATH=$root/tests/server PATH="$venv/bin:$PATH"
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 LITELLM_LOCAL_MODEL_COST_MAP=True LANGCHAIN_TRACING_V2=false
-export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 TQDM_DISABLE=1
 exec "$venv/bin/python" -m unittest -v "$@"

@@ -16,8 +16,7 @@ constexpr size_t kLarge = size_t{8} << 20;   // buffers from here on begin on sm
 constexpr size_t kChunk = size_t{64} << 20;  // of an arena; only what is used becomes resident
 
 size_t mapped_bytes(size_t bytes) {
-  size_t unit = bytes >= kHuge ? kHuge : kPage;
-  return bytes == 0 ? kPage : (bytes + unit - 1) / unit * unit;
+  return bytes == 0 ? kPage : (bytes + kPage - 1) / kPage * kPage;
 }
 
 // `small` bytes at the start are left on small pages.
@@ -34,9 +33,9 @@ Buffer map_pages(size_t bytes, size_t small) {
   if (before > 0) munmap(map, before);
   if (after > 0) munmap(reinterpret_cast<void*>(aligned + size), after);
   void* data = reinterpret_cast<void*>(aligned);
-  if (size >= kHuge) {
-    madvise(reinterpret_cast<void*>(aligned + small), size - small, MADV_HUGEPAGE);
-  }
+  // A last part that is smaller stays on small pages: sixty KV planes would waste a megabyte each.
+  size_t huge = size / kHuge * kHuge;
+  if (huge > small) madvise(reinterpret_cast<void*>(aligned + small), huge - small, MADV_HUGEPAGE);
   return {data, bytes, [](void* p, size_t n) { munmap(p, mapped_bytes(n)); }};
 }
 

@@ -30,20 +30,24 @@ void* counted(size_t size, size_t alignment) {
   return p;
 }
 
+// Not inlined: a compiler that sees free() but not where the memory came from takes them for a
+// mismatch.
+[[gnu::noinline]] void give_back(void* p) noexcept { std::free(p); }
+
 }  // namespace
 
 void* operator new(size_t n) { return counted(n, 0); }
 void* operator new[](size_t n) { return counted(n, 0); }
 void* operator new(size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
 void* operator new[](size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { give_back(p); }
+void operator delete[](void* p) noexcept { give_back(p); }
+void operator delete(void* p, size_t) noexcept { give_back(p); }
+void operator delete[](void* p, size_t) noexcept { give_back(p); }
+void operator delete(void* p, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { give_back(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { give_back(p); }
 
 namespace sluice {
 namespace {

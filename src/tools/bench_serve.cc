@@ -147,7 +147,7 @@ class Bodies {
   }
 
   // `salt` differs from run to run, so that one run's prompts are not the next one's cache hits.
-  std::string make(uint64_t index, uint64_t salt, RequestRecord& r) const {
+  std::string make(uint64_t index, uint64_t salt, LoadRecord& r) const {
     uint64_t number = o_.distinct > 0 ? index % static_cast<uint64_t>(o_.distinct) : index;
     r.prompt = number;
     PromptText p;
@@ -169,7 +169,7 @@ class Bodies {
   }
 
  private:
-  PromptText made_up(uint64_t number, uint64_t salt, RequestRecord& r) const {
+  PromptText made_up(uint64_t number, uint64_t salt, LoadRecord& r) const {
     PromptShape shape;
     uint64_t key = draw_bits({salt, 1, static_cast<int64_t>(number), 0});
     if (!plan_.trace.empty()) {
@@ -230,7 +230,7 @@ struct Job {
 RunSetup Job::setup(const RunPoint& point, uint64_t s) {
   RunSetup r;
   r.point = point;
-  r.make_body = [this, s](uint64_t index, RequestRecord& record) {
+  r.make_body = [this, s](uint64_t index, LoadRecord& record) {
     return bodies.make(index, s, record);
   };
   r.path = path();
@@ -285,7 +285,7 @@ RunResult Job::measure(size_t run) {
 // Every prompt once more, alone; a text that differs is a failure.
 void Job::check_text(RunResult& result, uint64_t s) {
   std::map<uint64_t, uint64_t> wanted;  // prompt -> a request that has it
-  for (const RequestRecord& r : result.records) {
+  for (const LoadRecord& r : result.records) {
     if (r.ok()) wanted.emplace(r.prompt, r.index);
   }
   std::map<uint64_t, std::string> alone;
@@ -294,13 +294,13 @@ void Job::check_text(RunResult& result, uint64_t s) {
     status.show(strf("checking texts: %zu of %zu alone", alone.size(), wanted.size()));
     RunSetup one = setup({1, 0, false}, s);
     one.limits.requests = 1;
-    one.make_body = [&, at = index](uint64_t, RequestRecord& record) {
+    one.make_body = [&, at = index](uint64_t, LoadRecord& record) {
       return bodies.make(at, s, record);
     };
     RunResult r = run_load(target, one);
     if (r.records[0].ok()) alone[prompt] = std::move(r.records[0].text);
   }
-  for (RequestRecord& r : result.records) {
+  for (LoadRecord& r : result.records) {
     if (!r.ok()) continue;
     auto it = alone.find(r.prompt);
     if (it == alone.end()) {
@@ -343,8 +343,7 @@ Result<void> write_results(const BenchServeOptions& o,
   if (!o.records.empty()) {
     std::string text;
     for (size_t i = 0; i < runs.size(); ++i) {
-      for (const RequestRecord& r : runs[i].records)
-        text += json::serialize(record_json(r, i)) + "\n";
+      for (const LoadRecord& r : runs[i].records) text += json::serialize(record_json(r, i)) + "\n";
     }
     if (auto ok = write_file(o.records, text); !ok) return ok;
   }

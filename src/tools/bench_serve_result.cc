@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-std::string kind_of(const RequestRecord& r) {
+std::string kind_of(const LoadRecord& r) {
   return r.fate == Fate::http_status ? strf("http %d", r.status) : fate_name(r.fate);
 }
 
@@ -164,7 +164,7 @@ Summary summarise(const RunResult& run, const Slo& slo, bool streamed) {
   s.streamed = streamed;
   s.interrupted = run.interrupted;
   s.has_slo = slo.any();
-  for (const RequestRecord& r : run.records) {
+  for (const LoadRecord& r : run.records) {
     ++s.sent;
     if (r.fate == Fate::cancelled) ++s.cancelled;
     if (r.failed()) {
@@ -260,7 +260,7 @@ json::object summary_json(Summary& s) {
   return j;
 }
 
-json::object record_json(const RequestRecord& r, size_t run) {
+json::object record_json(const LoadRecord& r, size_t run) {
   json::object j{{"run", run},
                  {"index", r.index},
                  {"due_s", r.due},

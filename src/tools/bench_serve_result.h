@@ -37,6 +37,6 @@ Summary summarise(const RunResult& run, const Slo& slo, bool streamed);
 
 std::string summary_table(std::vector<Summary>& runs);
 json::object summary_json(Summary& s);
-json::object record_json(const RequestRecord& r, size_t run);
+json::object record_json(const LoadRecord& r, size_t run);
 
 }  // namespace sluice

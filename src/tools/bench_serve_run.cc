@@ -57,7 +57,7 @@ class Run;
 class Exchange final : public HttpListener {
  public:
   explicit Exchange(Run& run) : run_(run) {}
-  RequestRecord record;
+  LoadRecord record;
 
   void on_begin() override;
   void on_sent() override;
@@ -249,7 +249,7 @@ bool Run::more() const {
 
 void Run::send_next(double due) {
   auto exchange = std::make_unique<Exchange>(*this);
-  RequestRecord& r = exchange->record;
+  LoadRecord& r = exchange->record;
   r.index = sent_++;
   r.due = due;
   std::string body = setup_.make_body(r.index, r);
@@ -337,9 +337,9 @@ RunResult Run::go() {
   result.connections = after.connections - before.connections;
   result.stale = after.stale - before.stale;
   std::sort(result.records.begin(), result.records.end(),
-            [](const RequestRecord& a, const RequestRecord& b) { return a.index < b.index; });
+            [](const LoadRecord& a, const LoadRecord& b) { return a.index < b.index; });
   double begin = 1e300, end = 0, last_send = 0;
-  for (const RequestRecord& r : result.records) {
+  for (const LoadRecord& r : result.records) {
     begin = std::min(begin, r.begin);
     end = std::max(end, r.end);
     last_send = std::max(last_send, r.begin);
@@ -360,7 +360,7 @@ const char* fate_name(Fate fate) {
   return kNames[static_cast<size_t>(fate)];
 }
 
-bool RequestRecord::good(const Slo& slo) const {
+bool LoadRecord::good(const Slo& slo) const {
   if (!ok() || first < 0) return false;
   auto keeps = [](double value, double limit) { return limit <= 0 || value <= limit; };
   return keeps(ttft(), slo.ttft) && keeps(tpot(), slo.tpot) && keeps(max_gap, slo.itl) &&

@@ -33,7 +33,7 @@ inline constexpr int kNumFates = 12;
 const char* fate_name(Fate fate);
 
 // Times are seconds since the run began; below 0: it did not happen.
-struct RequestRecord {
+struct LoadRecord {
   uint64_t index = 0;
   double due = 0, begin = -1, sent = -1, first = -1, last = -1, end = -1;
   Fate fate = Fate::ok;
@@ -64,7 +64,7 @@ struct RunLimits {
 };
 
 // The body of request `index`; fills input_asked, max_tokens and prompt of the record.
-using MakeBody = std::function<std::string(uint64_t index, RequestRecord& record)>;
+using MakeBody = std::function<std::string(uint64_t index, LoadRecord& record)>;
 
 struct RunSetup {
   RunPoint point;
@@ -89,10 +89,10 @@ inline constexpr double kBinSeconds = 0.1;
 
 struct RunResult {
   RunPoint point;
-  std::vector<RequestRecord> records;  // in order of index
-  Percentiles gaps;                    // every one between two chunks with text
-  Percentiles lateness;                // of each send, behind its due time
-  Percentiles lag;                     // of a timer of 20 ms, beside the requests
+  std::vector<LoadRecord> records;  // in order of index
+  Percentiles gaps;                 // every one between two chunks with text
+  Percentiles lateness;             // of each send, behind its due time
+  Percentiles lag;                  // of a timer of 20 ms, beside the requests
   std::vector<uint32_t> tokens_per_bin;
   double elapsed = 0;      // first send to last end
   double send_window = 0;  // first send to last send

@@ -163,8 +163,8 @@ TEST(BenchServeChunk, NotAnswers) {
   EXPECT_FALSE(c.has_text || c.has_usage);
 }
 
-RequestRecord answered(uint64_t index, double begin, double ttft, double per_token, int tokens) {
-  RequestRecord r;
+LoadRecord answered(uint64_t index, double begin, double ttft, double per_token, int tokens) {
+  LoadRecord r;
   r.index = index;
   r.due = r.begin = r.sent = begin;
   r.first = begin + ttft;
@@ -184,7 +184,7 @@ RunResult small_run() {
   for (uint64_t i = 0; i < 99; ++i)
     run.records.push_back(
         answered(i, 0.1 * static_cast<double>(i), 0.001 * static_cast<double>(i + 1), 0.01, 11));
-  RequestRecord refused;
+  LoadRecord refused;
   refused.index = 99;
   refused.begin = 9.9;
   refused.end = 9.92;

@@ -53,9 +53,9 @@ Plot cdf_plot(const char* title, std::vector<Summary>& runs, Percentiles Summary
 // Requests in flight, at up to kMaxPoints times.
 PlotSeries in_flight(const RunResult& run) {
   double end = 0;
-  for (const RequestRecord& r : run.records) end = std::max(end, r.end);
+  for (const LoadRecord& r : run.records) end = std::max(end, r.end);
   std::vector<double> begins, ends;
-  for (const RequestRecord& r : run.records) {
+  for (const LoadRecord& r : run.records) {
     begins.push_back(r.begin);
     ends.push_back(r.end);
   }
@@ -89,7 +89,7 @@ PlotSeries over_time(const RunResult& run, bool failed) {
   PlotSeries s{failed ? "failed" : "answered", {}, true, failed ? 7 : 0};
   size_t every = run.records.size() / kMaxDots + 1;
   for (size_t i = 0; i < run.records.size(); ++i) {
-    const RequestRecord& r = run.records[i];
+    const LoadRecord& r = run.records[i];
     if (failed ? r.failed() : r.ok() && r.first >= 0 && i % every == 0)
       s.points.emplace_back(r.begin, (failed ? r.e2e() : r.ttft()) * 1e3);
     if (s.points.size() > 2 * kMaxDots) break;

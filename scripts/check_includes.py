@@ -142,6 +142,18 @@ def check_pragma_once(root):
             yield name, 1, "no #pragma once"
 
 
+def check_type_names(root):
+    """Two types of one name in two headers share the code of templates made for them: one of them is then wrong."""
+    first = {}
+    for path, name in sources(root, "src"):
+        if path.suffix != ".h":
+            continue
+        for number, line in lines_of(path):
+            match = re.match(r"(?:struct|class|enum class) ([A-Z]\w*)(?: final)?(?: :[^;{]*)? ?\{", line)
+            if match and first.setdefault(match[1], name) != name:
+                yield name, number, f"{match[1]} is also a type of {first[match[1]]}: rename one"
+
+
 def tracked_files(root):
     try:
         out = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=True).stdout
@@ -160,7 +172,7 @@ def check_paths(root):
                 yield path.relative_to(root).as_posix(), number, f"path of a machine: {match[0]}..."
 
 
-CHECKS = [check_direction, check_cmake, check_platform, check_pure_core, check_pragma_once, check_paths]
+CHECKS = [check_direction, check_cmake, check_platform, check_pure_core, check_pragma_once, check_type_names, check_paths]
 
 
 def violations(root):
@@ -170,7 +182,7 @@ def violations(root):
 def self_test():
     once = "#pragma once\n"
     good = {
-        "src/base/a.h": once + "#include <vector>\n",
+        "src/base/a.h": once + "#include <vector>\nstruct A {\n",
         "src/base/thread_pool.cc": '#include "base/a.h"\n#if defined(__x86_64__)\n#endif\n',
         "src/core/c.cc": '#include "base/a.h"\n// a steady_clock: never here\n',
         "src/core/c_test.cc": "#include <random>\nstd::mt19937 rng(1);\n",
@@ -193,6 +205,7 @@ def self_test():
         "generator in core": ("src/core/t.cc", "std::mt19937 rng(1);\n", 1),
         "randomness in core": ("src/core/t.cc", "int rand;\nint i = rand();\n", 2),
         "no pragma once": ("src/base/n.h", "int x;\n", 1),
+        "a name twice": ("src/core/a.h", once + "class A final : public B {\n", 2),
         "machine path": ("docs/x.md", "ok\nrun " + "/home/" + "me/sluice\n", 2),
     }
     failures = []

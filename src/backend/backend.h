@@ -85,12 +85,13 @@ struct SliceView {
 
 struct BatchView {
   int32_t num_tokens = 0;
-  int32_t num_decode = 0;              // slices [0, num_decode) have count == 1
-  const int32_t* tokens = nullptr;     // [num_tokens]
-  const int32_t* positions = nullptr;  // [num_tokens]
-  const int32_t* row_slot = nullptr;   // [num_tokens] slot of each row
-  std::span<const SliceView> slices;
-  const int32_t* tables = nullptr;  // [slots, table_stride] block ids
+  int32_t num_decode = 0;                    // slices [0, num_decode) have count == 1
+  const int32_t* tokens = nullptr;           // [num_tokens]
+  const int32_t* positions = nullptr;        // [num_tokens]
+  const int32_t* row_slot = nullptr;         // [num_tokens] slot of each row
+  std::span<const SliceView> slices;         // the host may read them
+  const SliceView* device_slices = nullptr;  // the same where the device's kernels read
+  const int32_t* tables = nullptr;           // [slots, table_stride] block ids
   int64_t table_stride = 0;
 };
 

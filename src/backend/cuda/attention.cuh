@@ -1,0 +1,45 @@
+// Attention over the paged cache. Queues kernels on a stream; capturable.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "backend/backend.h"
+
+namespace sluice::cuda {
+
+// K and V of a layer: [blocks, kv_heads, block_size, head_dim] both, in kv_type.
+struct AttentionArgs {
+  void* out;  // [rows, heads * head_dim] of `type`
+  int64_t out_stride;
+  const void* q;  // [rows, heads * head_dim] of `type`
+  int64_t q_stride;
+  DType type;  // f16, bf16, or f32 (tests only: any speed)
+  const void* k;
+  const void* v;
+  DType kv_type;  // `type`, or f8 (e4m3, scale 1)
+  int block_size;
+  AttentionSpec spec;
+  const int32_t* tables;  // of the layer's cache group; block b of a slot is tables[slot * stride + b]
+  int64_t table_stride;
+  const int32_t* positions;  // [rows], device
+  const int32_t* row_slot;   // [rows], device
+  bool deterministic;        // bits of a row do not depend on the batch or on chunking
+  void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
+  int num_sms;
+};
+
+// Rows [0, num) have one query each, at positions[row], in slot row_slot[row].
+void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream);
+
+// Slices with any number of queries: `slices` for the host to plan the grid, and the same on the
+// device. Row numbers are those of the batch. K and V of the queries' own positions are already in
+// the cache.
+void attend_prefill(const AttentionArgs& args,
+                    std::span<const SliceView> slices,
+                    const SliceView* device_slices,
+                    cudaStream_t stream);
+
+// For steps of up to max_decode decode rows.
+size_t attention_workspace(const AttentionSpec& spec, int max_decode, int num_sms);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,25 @@
+// Errors of the CUDA runtime become exceptions: the step fails, the engine lives. Out of memory is
+// std::bad_alloc.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace sluice::cuda {
+
+inline void check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) return;
+  if (e == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw std::bad_alloc();
+  }
+  throw std::runtime_error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(e));
+}
+
+// After a launch.
+inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,135 @@
+// What a device with a queue of its own adds to a Backend: memory the host does not see, copies and
+// events in the order of the queue, captured sequences, and the parts of a step that the host does
+// itself where there is no such device: the batch from a packet, and sampling.
+// One Device belongs to one thread at a time (the engine thread, after attach()). Every call but
+// wait(), and those that say so, queues its work and returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backend/backend.h"
+
+namespace sluice {
+
+// Limits of what a row's sampling may look at on a device.
+inline constexpr int kMaxLogitBias = 1024;   // entries
+inline constexpr int kMaxBanned = 128;       // ids forbidden before min_tokens
+inline constexpr int kMaxBadTokens = 1024;   // of all bad sequences, one more word for each
+inline constexpr int kMaxBadLength = 32;     // of one bad sequence
+inline constexpr int kMaxTopLogprobs = 128;  // reported beside a token
+
+// How a row samples, as it travels in a packet. Lists are in the packet's words at lists_at, in
+// this order: bias ids, bias values (as float bits), banned ids, allowed ids, bad sequences (each:
+// its length, then its tokens), history (prompt first).
+struct RowSpec {
+  uint64_t seed;
+  int32_t slot;
+  uint32_t choice;
+  float temperature;
+  int32_t top_k;
+  float top_p, min_p;
+  float repetition_penalty, frequency_penalty, presence_penalty;
+  int32_t min_tokens;
+  int32_t num_bias, num_banned, num_allowed, num_bad_words;
+  int32_t num_history, num_history_prompt;
+  uint32_t lists_at;
+  int32_t zero;
+};
+
+// One row of logits: sample after it, or score the token that is known to follow.
+struct OutputRow {
+  int32_t row;       // of the batch
+  int32_t slot;      // negative: padding, nothing is read or written for it
+  int32_t position;  // of the token that follows
+  int32_t actual;    // negative: sample; else score this token
+  int32_t num_top;   // -1: no log-probabilities, 0: of the token, k: of the k most likely too
+};
+
+struct SampleResult {
+  int32_t token;  // sampled, or `actual`
+  int32_t rank;   // 1 = most likely; with num_top >= 0
+  float logprob;
+  int32_t num_top;  // entries in the top list
+};
+struct TopEntry {
+  int32_t token;
+  float logprob;
+};
+
+struct PacketEdit {
+  int64_t at;  // in the tables
+  int32_t block, zero;
+};
+struct PacketSlice {
+  int32_t row, count, pos, slot;
+  uint32_t token_at;  // in the packet's words; chained: the row's last sampled token instead
+  int32_t chained;
+};
+
+// A step as the host sends it: one copy, then prepare() spreads it. Offsets in bytes from the
+// packet's beginning.
+struct Packet {
+  const std::byte* data = nullptr;  // on the device
+  uint32_t specs_at = 0, num_specs = 0;
+  uint32_t edits_at = 0, num_edits = 0;
+  uint32_t slices_at = 0, num_slices = 0;
+  uint32_t outputs_at = 0, num_outputs = 0;
+  uint32_t words_at = 0;
+};
+
+// Arrays of a step in device memory, at fixed addresses so that captured sequences may name them.
+struct StepArrays {
+  int32_t* tokens = nullptr;     // [max_tokens]
+  int32_t* positions = nullptr;  // [max_tokens]
+  int32_t* row_slot = nullptr;   // [max_tokens]
+  SliceView* slices = nullptr;   // [max_slices]
+  int32_t* out_rows = nullptr;   // [max_tokens] batch row of each output
+  OutputRow* outputs = nullptr;  // [max_tokens]
+  int32_t* tables = nullptr;  // [slots + 1, table_stride]; the last slot is padding's: null blocks
+  int pad_slot = 0;
+};
+
+struct SampleStep {
+  float* logits = nullptr;  // [num, vocab] f32, overwritten
+  int num = 0, vocab = 0;
+  const OutputRow* outputs = nullptr;  // [num]
+  SampleResult* results = nullptr;     // [num]
+  TopEntry* top = nullptr;             // [num, kMaxTopLogprobs]; null: no row has num_top > 0
+};
+
+class Device : public Backend {
+ public:
+  // Host memory that copies read and write without stopping.
+  virtual Buffer pinned(size_t bytes) = 0;
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;
+  virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // A point in the queue, and waiting until everything before it is done. Marks are few and reused:
+  // at most kNumMarks are alive.
+  static constexpr int kNumMarks = 8;
+  virtual void mark(int index) = 0;
+  virtual void wait(int index) = 0;
+  // Milliseconds between two marks that have been waited for.
+  virtual float elapsed(int from, int to) = 0;
+
+  // What is queued between these two is recorded instead, once, and replayed by launch().
+  virtual void begin_capture() = 0;
+  virtual int end_capture() = 0;
+  virtual void launch(int sequence) = 0;
+
+  // Sampling state of `slots` rows.
+  virtual void reserve_sampling(int slots, int vocab) = 0;
+  virtual size_t sampling_bytes(int slots, int vocab) const = 0;
+  // Opens rows, edits tables, and makes the arrays of a step; rows [num_tokens, padded) become
+  // padding of one token each.
+  virtual void prepare(const Packet& packet,
+                       const StepArrays& arrays,
+                       int num_tokens,
+                       int padded) = 0;
+  virtual void sample(const SampleStep& step) = 0;
+
+  virtual size_t free_memory() const = 0;
+};
+
+}  // namespace sluice

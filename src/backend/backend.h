@@ -1,6 +1,7 @@
 // What a device can do: memory, weights in the layout its kernels want, and some twenty ops,
 // grained so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
-// later cuda. One Backend belongs to one device thread; ops run in call order.
+// cuda (a shared object of its own). One Backend belongs to one device thread; ops run in call
+// order. Pointers in tensors and batches are the device's.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ struct Act {
 // Segments may differ in format. y[rows] = W[rows, cols] x + bias.
 struct WeightSegment {
   const TensorInfo* tensor;
-  std::span<const std::byte> data;
+  std::span<const std::byte> data;       // empty where the backend makes random weights itself
+  const RandomSource* random = nullptr;  // what makes the data, where it is a function
 };
 
 // A backend's own storage behind a Weight.
@@ -85,14 +87,14 @@ struct SliceView {
 
 struct BatchView {
   int32_t num_tokens = 0;
-  int32_t num_decode = 0;                    // slices [0, num_decode) have count == 1
-  const int32_t* tokens = nullptr;           // [num_tokens]
-  const int32_t* positions = nullptr;        // [num_tokens]
-  const int32_t* row_slot = nullptr;         // [num_tokens] slot of each row
-  std::span<const SliceView> slices;         // the host may read them
-  const SliceView* device_slices = nullptr;  // the same where the device's kernels read
-  const int32_t* tables = nullptr;           // [slots, table_stride] block ids
+  int32_t num_decode = 0;              // slices [0, num_decode) have count == 1
+  const int32_t* tokens = nullptr;     // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]
+  const int32_t* row_slot = nullptr;   // [num_tokens] slot of each row
+  std::span<const SliceView> slices;   // the host may read them
+  const int32_t* tables = nullptr;     // [slots, table_stride] block ids
   int64_t table_stride = 0;
+  const SliceView* device_slices = nullptr;  // slices again, where the device's kernels read them
 };
 
 struct AttentionSpec {
@@ -167,6 +169,12 @@ class Backend {
   // weight says otherwise through keeps_source().
   virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
   virtual bool keeps_source(const Weight& weight) const = 0;
+  // Whether load() makes this format's random weights without their data.
+  virtual bool makes_random(Format) const { return false; }
+  // A norm's weights, where the ops read them.
+  virtual Buffer vector(std::span<const float> values);
+  // What activations are made of between ops; the residual stream and logits are f32.
+  virtual DType activation_type() const { return DType::f32; }
 
   // out [n, cols] f32 = rows `tokens` of table
   virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,6 +44,11 @@ class RandomCheckpoint final : public Checkpoint {
       fill(tensors_[i], fills_[i], bytes.get());
     }
     return {bytes.get(), tensor.bytes};
+  }
+
+  std::optional<RandomSource> random(const TensorInfo& tensor) const override {
+    if (fills_[index_of(tensor)] != Fill::matrix) return std::nullopt;
+    return RandomSource{key_of(seed_, tensor.name), tensor.cols};
   }
 
   void release(const TensorInfo& tensor) override { live_.erase(index_of(tensor)); }

@@ -19,10 +19,8 @@ void project(Backend& backend, Tensor out, const Act& x, const Projection& p) {
   }
 }
 
-const float* data_or_null(const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); }
-
 // Norms in place; families without such a norm have no weights for it.
-void post_norm(Backend& backend, Tensor x, const std::vector<float>& weight, float eps) {
+void post_norm(Backend& backend, Tensor x, const DeviceVector& weight, float eps) {
   if (weight.empty()) return;
   Act out;
   out.f = x;
@@ -83,6 +81,7 @@ Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
   m->config_ = *config;
   const DecoderConfig& c = m->config_;
   m->shape_ = c.shape();
+  m->act_type_ = backend.activation_type();
   m->activation_ = traits.activation;
   if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
@@ -112,17 +111,17 @@ Decoder::Scratch Decoder::carve(std::byte* base,
     attended |= l.o.act;
     gated |= l.down.act;
   }
-  Carver carver(base);
+  Carver carver(base, act_type_);
   Scratch s;
-  s.x = carver.tensor(max_tokens, c.hidden);
+  s.x = carver.f32(max_tokens, c.hidden);
   s.normed = carver.act(max_tokens, c.hidden, normed);
   s.qkv = carver.tensor(max_tokens, c.q_dim() + 2 * c.kv_dim());
   s.attended = carver.act(max_tokens, c.q_dim(), attended);
   s.delta = carver.tensor(max_tokens, c.hidden);
   s.gate_up = carver.tensor(max_tokens, 2 * c.ffn);
   s.gated = carver.act(max_tokens, c.ffn, gated);
-  s.cos_sin = carver.tensor(max_tokens, c.rope.dims).f32();
-  if (c.window_rope) s.window_cos_sin = carver.tensor(max_tokens, c.rope.dims).f32();
+  s.cos_sin = carver.f32(max_tokens, c.rope.dims).f32();
+  if (c.window_rope) s.window_cos_sin = carver.f32(max_tokens, c.rope.dims).f32();
   s.final = carver.act(max_outputs, c.hidden, (output_ ? *output_ : embed_).act);
   *bytes = carver.used();
   return s;
@@ -170,8 +169,7 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];
     AttentionSpec attention = attention_of(l);
-    QkvSpec qkv{attention, &c.rope, s.cos_sin, data_or_null(w.q_norm), data_or_null(w.k_norm),
-                c.eps};
+    QkvSpec qkv{attention, &c.rope, s.cos_sin, w.q_norm.data(), w.k_norm.data(), c.eps};
     if (attention.window > 0 && c.window_rope) {
       qkv.rope = &*c.window_rope;
       qkv.cos_sin = s.window_cos_sin;

@@ -14,13 +14,13 @@
 namespace sluice {
 
 struct DecoderLayer {
-  std::vector<float> attn_norm, ffn_norm;            // [hidden]
-  std::vector<float> post_attn_norm, post_ffn_norm;  // [hidden], or empty
-  std::vector<float> q_norm, k_norm;                 // [head_dim], or empty
-  Projection qkv;                                    // [q_dim + 2 kv_dim, hidden]
-  Weight o;                                          // [hidden, q_dim]
-  Projection gate_up;                                // [2 ffn, hidden]
-  Weight down;                                       // [hidden, ffn]
+  DeviceVector attn_norm, ffn_norm;            // [hidden]
+  DeviceVector post_attn_norm, post_ffn_norm;  // [hidden], or empty
+  DeviceVector q_norm, k_norm;                 // [head_dim], or empty
+  Projection qkv;                              // [q_dim + 2 kv_dim, hidden]
+  Weight o;                                    // [hidden, q_dim]
+  Projection gate_up;                          // [2 ffn, hidden]
+  Weight down;                                 // [hidden, ffn]
 };
 
 class Decoder final : public Model {
@@ -62,9 +62,10 @@ class Decoder final : public Model {
   float embedding_scale_ = 1;
   Weight embed_;
   std::optional<Weight> output_;  // absent when tied to embed_
-  std::vector<float> output_norm_;
+  DeviceVector output_norm_;
   std::vector<DecoderLayer> layers_;
   size_t weight_bytes_ = 0;
+  DType act_type_ = DType::f32;  // of everything but the residual stream
   Buffer buffer_;
   Scratch scratch_;
 };

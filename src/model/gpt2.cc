@@ -22,7 +22,7 @@ const DecoderTraits kGpt2{
 namespace {
 
 struct Norm {
-  std::vector<float> weight, bias;  // [hidden]
+  DeviceVector weight, bias;  // [hidden]
   LayerNormSpec with(float eps) const { return {weight.data(), bias.data(), eps}; }
 };
 
@@ -76,6 +76,7 @@ class Gpt2 final : public Model {
   std::vector<Layer> layers_;
   Norm output_norm_;
   size_t weight_bytes_ = 0;
+  DType act_type_ = DType::f32;  // of everything but the residual stream
   Buffer buffer_;
   Scratch scratch_;
 };
@@ -91,6 +92,7 @@ LoadedModel Gpt2::load(Checkpoint& checkpoint,
   auto m = std::make_unique<Gpt2>();
   m->shape_ = config->shape();
   m->eps_ = config->eps;
+  m->act_type_ = backend.activation_type();
   int64_t hidden = config->hidden, ffn = config->ffn;
 
   WeightLoader w(checkpoint, backend, options);
@@ -123,9 +125,9 @@ Gpt2::Scratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size
     attended |= l.o.act;
     activated |= l.down.act;
   }
-  Carver carver(base);
+  Carver carver(base, act_type_);
   Scratch s;
-  s.x = carver.tensor(max_tokens, shape_.hidden);
+  s.x = carver.f32(max_tokens, shape_.hidden);
   s.normed = carver.act(max_tokens, shape_.hidden, normed);
   s.qkv = carver.tensor(max_tokens, 3 * shape_.hidden);
   s.attended = carver.act(max_tokens, shape_.hidden, attended);

@@ -9,24 +9,23 @@
 
 namespace sluice {
 
-// Hands out aligned pieces of one buffer; with a null base it only counts.
+// Hands out aligned pieces of one buffer, activations in `type`; with a null base it only counts.
 class Carver {
  public:
-  explicit Carver(std::byte* base) : base_(base) {}
+  Carver(std::byte* base, DType type) : base_(base), type_(type) {}
   void* take(size_t bytes) {
     size_t at = used_;
-    used_ += (bytes + 63) & ~size_t{63};
+    used_ += (bytes + 255) & ~size_t{255};
     return base_ ? base_ + at : nullptr;
   }
-  Tensor tensor(int64_t rows, int64_t cols) {
-    return {take(static_cast<size_t>(rows * cols) * 4), DType::f32, rows, cols, cols};
-  }
+  Tensor tensor(int64_t rows, int64_t cols) { return tensor(rows, cols, type_); }
+  Tensor f32(int64_t rows, int64_t cols) { return tensor(rows, cols, DType::f32); }
   Act act(int64_t rows, int64_t cols, uint8_t needs) {
     Act a;
-    a.f = {nullptr, DType::f32, rows, cols, cols};
+    a.f = {nullptr, type_, rows, cols, cols};
     a.q.rows = rows;
     a.q.cols = cols;
-    if (needs & kActF32) a.f.data = take(static_cast<size_t>(rows * cols) * 4);
+    if (needs & kActF32) a.f = tensor(rows, cols);
     if (needs & kActQ8) {
       auto blocks = static_cast<size_t>(rows * (cols / kActBlock));
       a.q.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
@@ -38,7 +37,12 @@ class Carver {
   size_t used() const { return used_; }
 
  private:
+  Tensor tensor(int64_t rows, int64_t cols, DType type) {
+    return {take(static_cast<size_t>(rows * cols) * dtype_bytes(type)), type, rows, cols, cols};
+  }
+
   std::byte* base_;
+  DType type_;
   size_t used_ = 0;
 };
 

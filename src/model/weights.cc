@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <optional>
+
 #include "base/str.h"
 #include "tensor/formats/all.h"
 
@@ -32,7 +34,13 @@ void WeightLoader::loaded(const TensorInfo& tensor, bool release) {
   if (options_.progress) options_.progress(done_bytes_, total_bytes_);
 }
 
-std::vector<float> WeightLoader::vector(const std::string& name, int64_t size) {
+DeviceVector WeightLoader::vector(const std::string& name, int64_t size) {
+  std::vector<float> values = host_vector(name, size);
+  if (values.empty()) return {};
+  return {backend_.vector(values), values.size()};
+}
+
+std::vector<float> WeightLoader::host_vector(const std::string& name, int64_t size) {
   const TensorInfo* t = expect(name, 1, size);
   if (!t) return {};
   std::vector<float> out(static_cast<size_t>(size));
@@ -43,17 +51,26 @@ std::vector<float> WeightLoader::vector(const std::string& name, int64_t size) {
 
 Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bool bias) {
   std::vector<WeightSegment> segments;
+  std::vector<std::optional<RandomSource>> sources;
   std::vector<float> biases;
   for (const TensorPart& p : parts) {
     const TensorInfo* t = expect(p.name + ".weight", p.rows, cols);
     if (!t) return {};
-    segments.push_back({t, checkpoint_.data(*t)});
+    sources.push_back(backend_.makes_random(t->format) ? checkpoint_.random(*t) : std::nullopt);
+    if (sources.back()) {
+      segments.push_back({t, {}, nullptr});
+    } else {
+      segments.push_back({t, checkpoint_.data(*t)});
+    }
     if (bias) {
-      std::vector<float> b = vector(p.name + ".bias", p.rows);
+      std::vector<float> b = host_vector(p.name + ".bias", p.rows);
       biases.insert(biases.end(), b.begin(), b.end());
     }
   }
   if (!ok()) return {};
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (sources[i]) segments[i].random = &*sources[i];
+  }
   Weight w = backend_.load(segments, std::move(biases));
   bool release = !backend_.keeps_source(w);
   for (const WeightSegment& s : segments) loaded(*s.tensor, release);

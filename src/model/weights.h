@@ -21,6 +21,14 @@ struct Projection {
   }
 };
 
+// A norm's weights on the device; empty where the family has none.
+struct DeviceVector {
+  Buffer buffer;
+  size_t size = 0;
+  bool empty() const { return size == 0; }
+  const float* data() const { return static_cast<const float*>(buffer.data()); }  // null if empty
+};
+
 struct TensorPart {
   std::string name;  // "blk.0.attn_q" + ".weight" or ".bias"
   int64_t rows;
@@ -31,7 +39,7 @@ class WeightLoader {
   WeightLoader(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options);
 
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
-  std::vector<float> vector(const std::string& name, int64_t size);
+  DeviceVector vector(const std::string& name, int64_t size);
   Weight matrix(const std::string& name, int64_t rows, int64_t cols, bool bias = false);
   // Parts stacked by rows into one weight, or kept apart when options.fuse is off.
   Projection projection(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
@@ -41,6 +49,7 @@ class WeightLoader {
   size_t weight_bytes() const { return weight_bytes_; }
 
  private:
+  std::vector<float> host_vector(const std::string& name, int64_t size);
   const TensorInfo* expect(const std::string& name, int64_t rows, int64_t cols);
   Weight load(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
   void loaded(const TensorInfo& tensor, bool release);

@@ -58,7 +58,7 @@ TEST(Weights, AfterAFailureNothingLoadsAndTheFirstErrorStays) {
   LoadOptions options;
   WeightLoader loader(c, *backend, options);
   EXPECT_TRUE(loader.has("output_norm.weight"));
-  EXPECT_EQ(loader.vector("output_norm.weight", 64).size(), 64u);
+  EXPECT_EQ(loader.vector("output_norm.weight", 64).size, 64u);
   EXPECT_TRUE(loader.ok());
   EXPECT_TRUE(loader.vector("nothing.weight", 64).empty());
   EXPECT_FALSE(loader.ok());

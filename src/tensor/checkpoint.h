@@ -57,6 +57,13 @@ struct TensorInfo {
   size_t bytes = 0;
 };
 
+// A plain-format matrix that is a function of this key: fill_random() in load/random_fill.h, and
+// devices that make it themselves.
+struct RandomSource {
+  uint64_t key = 0;
+  int64_t cols = 0;
+};
+
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -65,6 +72,8 @@ class Checkpoint {
   const TensorInfo* find(std::string_view name) const;
   // The tensor's bytes, valid until release() of the same tensor (or the checkpoint's end).
   virtual std::span<const std::byte> data(const TensorInfo& tensor) = 0;
+  // Set where the bytes are a function: data() then need not be called.
+  virtual std::optional<RandomSource> random(const TensorInfo&) const { return std::nullopt; }
   // The caller has copied what it needs: pages may go back to the system.
   virtual void release(const TensorInfo& tensor) = 0;
 

@@ -1,0 +1,16 @@
+#include "backend/backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace sluice {
+
+Buffer Backend::vector(std::span<const float> values) {
+  void* data = std::malloc(values.size_bytes() + 1);
+  if (!data) throw std::bad_alloc();
+  if (!values.empty()) std::memcpy(data, values.data(), values.size_bytes());
+  return {data, values.size_bytes(), [](void* p, size_t) { std::free(p); }};
+}
+
+}  // namespace sluice

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "net/responder.h"
+#include "net/tls.h"
 
 namespace sluice {
 
@@ -45,12 +46,14 @@ class HttpServer {
     uint16_t port = 0;  // 0: any free one
     size_t threads = 1;
     HttpLimits limits;
+    std::shared_ptr<TlsContext> tls;  // null: plain HTTP
     OnRequest on_request;
     // The answer to what is not a request: status and reason in, response out. Any io thread.
     std::function<HttpResponse(int, std::string_view)> refuse;
   };
   struct Stats {
     size_t connections = 0, busy = 0;  // busy: with a request that is not fully answered
+    // refused: over the limits, or no TLS where it is spoken
     uint64_t accepted = 0, refused = 0, timed_out = 0, slow_readers = 0, requests = 0;
   };
 

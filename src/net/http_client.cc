@@ -6,8 +6,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <charconv>
 #include <deque>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "base/str.h"
+#include "net/wire.h"
 
 namespace sluice {
 
@@ -119,7 +118,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void begin();
+  void shake_hands();
   void write();
+  template <typename F>
+  void wait(WireResult r, F then);
   void wait_readable();
   void on_readable(error_code ec);
   bool read_once();  // false: no more now, or it is over
@@ -128,6 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   HttpClient::State& client_;
   tcp::socket socket_;
+  Wire wire_;  // what is read from and written to socket_
   Job job_;
   size_t sent_ = 0;
   std::optional<ResponseParser> parser_;
@@ -150,13 +153,31 @@ void Connection::connect(Job job) {
   socket_.set_option(tcp::no_delay(true), ec);
   socket_.async_connect(client_.endpoint, [self = shared_from_this()](error_code e) {
     if (!self->connecting_ || !self->socket_.is_open()) return;  // timed out meanwhile
-    self->connecting_ = false;
     if (e) return self->end(HttpFailure::connect, e.message(), false);
-    error_code ignored;
-    self->socket_.non_blocking(true, ignored);
-    self->write();
-    if (self->busy()) self->wait_readable();
+    const HttpClient::Options& o = self->client_.options;
+    self->wire_.open(self->socket_.native_handle(), o.tls.get(), o.url.host);
+    self->shake_hands();
   });
+}
+
+// Calls `then` when the socket may take or give what `r` waits for.
+template <typename F>
+void Connection::wait(WireResult r, F then) {
+  bool writable = r.kind == WireResult::Kind::want_write;
+  socket_.async_wait(writable ? tcp::socket::wait_write : tcp::socket::wait_read,
+                     [self = shared_from_this(), then](error_code ec) {
+                       if (!ec && self->busy() && self->socket_.is_open()) then(*self);
+                     });
+}
+
+void Connection::shake_hands() {
+  WireResult r = wire_.handshake();
+  if (r.wants()) return wait(r, [](Connection& c) { c.shake_hands(); });
+  if (!r.moved()) return end(HttpFailure::connect, "TLS: " + wire_.reason(), false);
+  connecting_ = false;
+  active_ = steady_clock::now();
+  write();
+  if (busy()) wait_readable();
 }
 
 void Connection::start(Job job) {
@@ -177,19 +198,12 @@ void Connection::begin() {
 
 void Connection::write() {
   while (sent_ < job_.bytes.size()) {
-    ssize_t n = ::send(socket_.native_handle(), job_.bytes.data() + sent_,
-                       job_.bytes.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n >= 0) {
-      sent_ += static_cast<size_t>(n);
+    WireResult r = wire_.write(std::string_view(job_.bytes).substr(sent_));
+    if (r.moved()) {
+      sent_ += r.count;
       continue;
     }
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code ec) {
-        if (!ec && self->busy()) self->write();
-      });
-      return;
-    }
+    if (r.wants()) return wait(r, [](Connection& c) { c.write(); });
     // The server may have answered before it stopped reading; what it said is read first.
     return;
   }
@@ -207,7 +221,11 @@ void Connection::wait_readable() {
 
 void Connection::on_readable(error_code ec) {
   if (!socket_.is_open()) return;
-  if (!busy()) return client_.drop(*this);  // closed by the server while it was idle
+  if (!busy()) {
+    char scrap;  // closed by the server, or words of TLS that are nobody's answer (tickets)
+    if (!ec && wire_.read(&scrap, 1).wants()) return wait_readable();
+    return client_.drop(*this);
+  }
   if (ec) return end(heard_ ? HttpFailure::broken : HttpFailure::closed, ec.message(), false);
   active_ = steady_clock::now();
   ConnectionPtr self = shared_from_this();
@@ -218,20 +236,19 @@ void Connection::on_readable(error_code ec) {
 
 bool Connection::read_once() {
   std::vector<char>& buffer = client_.buffer;
-  ssize_t n = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
-    std::string reason = error_code(errno, boost::system::system_category()).message();
-    end(heard_ ? HttpFailure::broken : HttpFailure::closed, reason, false);
-    return false;
-  }
-  if (n == 0) {
+  WireResult r = wire_.read(buffer.data(), buffer.size());
+  if (r.wants()) return false;
+  if (r.kind == WireResult::Kind::end) {
     on_eof();
     return false;
   }
+  if (!r.moved()) {
+    end(heard_ ? HttpFailure::broken : HttpFailure::closed, wire_.reason(), false);
+    return false;
+  }
   heard_ = true;
-  feed({buffer.data(), static_cast<size_t>(n)});
-  return static_cast<size_t>(n) == buffer.size() && busy() && socket_.is_open();
+  feed({buffer.data(), r.count});
+  return (r.count == buffer.size() || wire_.buffered()) && busy() && socket_.is_open();
 }
 
 void Connection::feed(std::string_view bytes) {
@@ -308,6 +325,7 @@ void Connection::check_time(HttpClient::TimePoint now) {
 
 void Connection::close() {
   error_code ignored;
+  wire_.close();
   socket_.close(ignored);
 }
 
@@ -373,11 +391,11 @@ void HttpClient::State::on_tick() {
 Result<HttpUrl> parse_http_url(std::string_view text) {
   HttpUrl url;
   std::string shown = quote(text);
-  if (text.starts_with("https://"))
-    return Error{400, strf("%s: TLS is not supported here: use http://", shown.c_str())};
-  if (!text.starts_with("http://"))
-    return Error{400, strf("%s: write http://HOST:PORT", shown.c_str())};
-  text.remove_prefix(7);
+  url.tls = text.starts_with("https://");
+  if (!url.tls && !text.starts_with("http://"))
+    return Error{400, strf("%s: write http://HOST:PORT or https://HOST:PORT", shown.c_str())};
+  text.remove_prefix(url.tls ? 8 : 7);
+  if (url.tls) url.port = 443;
   size_t slash = text.find('/');
   std::string_view host = text.substr(0, slash);
   if (slash != std::string_view::npos) url.path = std::string(text.substr(slash));
@@ -456,6 +474,12 @@ Result<std::unique_ptr<HttpClient>> HttpClient::open(Options options) {
   auto state = std::make_unique<State>(std::move(options));
   State& s = *state;
   const HttpUrl& url = s.options.url;
+  if (url.tls && !s.options.tls) {
+    Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({});
+    if (!tls) return tls.error();
+    s.options.tls = std::move(*tls);
+  }
+  if (!url.tls) s.options.tls.reset();
   error_code ec;
   tcp::resolver resolver(s.context);
   auto found = resolver.resolve(url.host, std::to_string(url.port), ec);

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "net/responder.h"
+#include "net/tls.h"
 
 namespace sluice {
 
@@ -20,8 +21,9 @@ struct HttpUrl {
   std::string host;
   uint16_t port = 80;
   std::string path;  // without a slash at its end: "" for the root
+  bool tls = false;
 };
-// http://HOST[:PORT][/PATH]; an IPv6 address in brackets.
+// http[s]://HOST[:PORT][/PATH]; an IPv6 address in brackets.
 Result<HttpUrl> parse_http_url(std::string_view text);
 
 // The bytes of a request, with Host and Content-Length.
@@ -60,6 +62,7 @@ class HttpClient {
   using TimePoint = std::chrono::steady_clock::time_point;
   struct Options {
     HttpUrl url;
+    std::shared_ptr<TlsContext> tls;  // of https URLs; null: verified by the system's certificates
     size_t max_connections = 1024;
     std::chrono::milliseconds connect{5'000}, request{600'000}, stall{120'000};  // no byte for it
   };

@@ -24,9 +24,13 @@ TEST(HttpUrl, Parts) {
   EXPECT_EQ(u.path, "/api");
   EXPECT_EQ(parse_http_url("http://h").value().port, 80);
   EXPECT_EQ(parse_http_url("http://[::1]:9").value().host, "::1");
-  for (const char* bad : {"", "example.org", "https://h", "http://", "http://h:0", "http://h:x",
-                          "http://h:70000", "http://h:", "http://[::1", "http://h/a b",
-                          "http://h?x", "http://user@h", "http://h:80\r\nX: y"})
+  EXPECT_FALSE(u.tls);
+  EXPECT_TRUE(parse_http_url("https://h").value().tls);
+  EXPECT_EQ(parse_http_url("https://h").value().port, 443);
+  EXPECT_EQ(parse_http_url("https://h:8443/v1").value().port, 8443);
+  for (const char* bad : {"", "example.org", "ftp://h", "http://", "https://", "http://h:0",
+                          "http://h:x", "http://h:70000", "http://h:", "http://[::1",
+                          "http://h/a b", "http://h?x", "http://user@h", "http://h:80\r\nX: y"})
     EXPECT_FALSE(parse_http_url(bad)) << bad;
 }
 

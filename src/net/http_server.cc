@@ -10,10 +10,9 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/read_size.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 
 #include <pthread.h>
@@ -30,6 +29,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "net/http.h"
+#include "net/wire.h"
 
 namespace sluice {
 
@@ -42,8 +42,9 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 using Parser = http::request_parser<http::string_body>;
 
-constexpr size_t kPipelined = 16 << 10;    // bytes of a next request kept while one is answered
-constexpr size_t kUnparsed = 64 << 10;     // read ahead; a chunk's extension or trailer must fit
+constexpr size_t kPipelined = 16 << 10;  // bytes of a next request kept while one is answered
+constexpr size_t kUnparsed = 64 << 10;   // read ahead; a chunk's extension or trailer must fit
+constexpr size_t kReadAtOnce = 64 << 10;
 constexpr size_t kLingerBytes = 16 << 20;  // read and dropped after a refusal, so that it arrives
 constexpr milliseconds kLinger{2000}, kAcceptPause{100};
 
@@ -104,7 +105,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         deadline_(io_.context),
         wake_(io_.context),
         buffer_(server.options.limits.header_bytes + kUnparsed),
-        peer_(std::move(peer)) {}
+        peer_(std::move(peer)) {
+    wire_.open(socket_.native_handle(), server.options.tls.get());
+  }
   ~Connection() {
     if (busy_) server_.busy.fetch_sub(1);
     server_.leave(peer_);
@@ -115,8 +118,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool idle() const { return idle_; }
 
  private:
+  asio::awaitable<bool> handshake();
   asio::awaitable<bool> exchange();
   asio::awaitable<bool> read(Parser& parser);
+  asio::awaitable<error_code> parse(Parser& parser, bool whole);
+  asio::awaitable<bool> wait(WireResult r);
+  asio::awaitable<bool> write(std::string_view bytes, std::optional<milliseconds> patience);
   asio::awaitable<bool> reply(std::shared_ptr<Responder> responder);
   asio::awaitable<void> refuse(int status, std::string reason);
   HttpRequest take_request(Parser& parser) const;
@@ -129,6 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpServer::State::Io& io_;
   size_t thread_;
   tcp::socket socket_;
+  Wire wire_;                    // what is read from and written to socket_
   asio::steady_timer deadline_;  // closes the socket when it passes
   asio::steady_timer wake_;      // never passes; cancelled when there is something to write
   boost::beast::flat_buffer buffer_;
@@ -150,6 +158,7 @@ void Connection::arm(milliseconds time) {
 
 void Connection::shut() {
   error_code ignored;
+  wire_.close();
   socket_.close(ignored);
   wake_.cancel();
 }
@@ -157,7 +166,9 @@ void Connection::shut() {
 asio::awaitable<void> Connection::serve(std::shared_ptr<Connection> self) {
   self->io_.connections.insert(self.get());
   try {
-    while (co_await self->exchange()) {
+    if (co_await self->handshake()) {
+      while (co_await self->exchange()) {
+      }
     }
   } catch (const std::exception& e) {
     LOG(error, "connection: %s", e.what());
@@ -169,10 +180,34 @@ asio::awaitable<void> Connection::serve(std::shared_ptr<Connection> self) {
   self->io_.connections.erase(self.get());
 }
 
+// Until the socket may take or give what `r` waits for. False: it is over.
+asio::awaitable<bool> Connection::wait(WireResult r) {
+  error_code ec;
+  bool writable = r.kind == WireResult::Kind::want_write;
+  co_await socket_.async_wait(writable ? tcp::socket::wait_write : tcp::socket::wait_read,
+                              asio::redirect_error(asio::use_awaitable, ec));
+  co_return !ec && socket_.is_open();
+}
+
+// TLS, if the server speaks it. False: it is over.
+asio::awaitable<bool> Connection::handshake() {
+  if (!server_.options.tls) co_return true;
+  arm(server_.options.limits.header);
+  WireResult r = wire_.handshake();
+  while (r.wants()) {
+    if (!co_await wait(r)) co_return false;
+    r = wire_.handshake();
+  }
+  if (r.moved()) co_return true;
+  server_.refused.fetch_add(1);
+  if (wire_.fall_back_to_plain()) co_await refuse(400, "this port speaks TLS: use https://");
+  co_return false;
+}
+
 // One request and its response. False: the connection is over.
 asio::awaitable<bool> Connection::exchange() {
   error_code ec;
-  if (buffer_.size() == 0) {
+  if (buffer_.size() == 0 && !wire_.buffered()) {
     buffer_.shrink_to_fit();
     if (server_.draining) co_return false;
     idle_ = true;
@@ -207,15 +242,58 @@ asio::awaitable<bool> Connection::exchange() {
   co_return again;
 }
 
+// Reads until the header, or the whole request, is there.
+asio::awaitable<error_code> Connection::parse(Parser& parser, bool whole) {
+  parser.eager(whole);
+  for (;;) {
+    error_code ec;
+    if (buffer_.size() > 0) {
+      size_t used = parser.put(buffer_.data(), ec);
+      buffer_.consume(used);
+      if (ec && ec != http::error::need_more) co_return ec;
+      if (whole ? parser.is_done() : parser.is_header_done()) co_return error_code();
+      if (!ec && used > 0) continue;
+    }
+    size_t room = boost::beast::read_size(buffer_, kReadAtOnce);
+    if (room == 0) co_return http::error::buffer_overflow;
+    auto space = buffer_.prepare(room);
+    WireResult r = wire_.read(static_cast<char*>(space.data()), space.size());
+    if (r.moved()) {
+      buffer_.commit(r.count);
+    } else if (!r.wants()) {
+      co_return parser.got_some() ? http::error::partial_message : http::error::end_of_stream;
+    } else if (!co_await wait(r)) {
+      co_return asio::error::operation_aborted;
+    }
+  }
+}
+
+// Writes all of it; `patience` is for each piece that the client takes, else the deadline stands as
+// it is. False: the client is gone.
+asio::awaitable<bool> Connection::write(std::string_view bytes,
+                                        std::optional<milliseconds> patience) {
+  while (!bytes.empty()) {
+    WireResult r = wire_.write(bytes);
+    if (r.moved()) {
+      bytes.remove_prefix(r.count);
+      continue;
+    }
+    if (!r.wants()) co_return false;
+    if (patience) arm(*patience);
+    bool on = co_await wait(r);
+    if (patience) deadline_.cancel();
+    if (!on) co_return false;
+  }
+  co_return true;
+}
+
 // Header and body under their deadlines; answers what is not a request. False: it is over.
 asio::awaitable<bool> Connection::read(Parser& parser) {
   const HttpLimits& limits = server_.options.limits;
-  error_code ec;
   parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
   parser.body_limit(limits.body_bytes);
   arm(limits.header);
-  co_await http::async_read_header(socket_, buffer_, parser,
-                                   asio::redirect_error(asio::use_awaitable, ec));
+  error_code ec = co_await parse(parser, false);
   if (!ec) {
     const auto& head = parser.get();
     auto count = static_cast<size_t>(std::distance(head.begin(), head.end()));
@@ -237,13 +315,9 @@ asio::awaitable<bool> Connection::read(Parser& parser) {
     if (!parser.is_done()) {
       if (boost::beast::iequals(head[http::field::expect], "100-continue")) {
         static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-        co_await asio::async_write(socket_, asio::buffer(kContinue),
-                                   asio::redirect_error(asio::use_awaitable, ec));
+        if (!co_await write(kContinue, {})) co_return false;
       }
-      if (!ec) {
-        co_await http::async_read(socket_, buffer_, parser,
-                                  asio::redirect_error(asio::use_awaitable, ec));
-      }
+      ec = co_await parse(parser, true);
     }
   }
   if (!ec) co_return true;
@@ -268,16 +342,15 @@ asio::awaitable<void> Connection::refuse(int status, std::string reason) {
   responder.send(server_.options.refuse(status, reason));
   std::string out;
   responder.take(out);
-  error_code ec;
   arm(kLinger);
-  co_await asio::async_write(socket_, asio::buffer(out),
-                             asio::redirect_error(asio::use_awaitable, ec));
-  if (ec) co_return;
-  socket_.shutdown(tcp::socket::shutdown_send, ec);
+  if (!co_await write(out, {})) co_return;
+  wire_.end_writing();
   std::vector<char> scrap(8192);
-  for (size_t total = 0; !ec && total < kLingerBytes;) {
-    total += co_await socket_.async_read_some(asio::buffer(scrap),
-                                              asio::redirect_error(asio::use_awaitable, ec));
+  for (size_t total = 0; total < kLingerBytes;) {
+    WireResult r = wire_.read(scrap.data(), scrap.size());
+    total += r.count;
+    if (r.moved()) continue;
+    if (!r.wants() || !co_await wait(r)) break;
   }
 }
 
@@ -324,24 +397,11 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
       break;
     }
     // The socket nearly always takes it at once; only one that does not gets a wait and a deadline.
-    for (size_t sent = 0; sent < out.size() && !ec;) {
-      ssize_t n = ::send(socket_.native_handle(), out.data() + sent, out.size() - sent,
-                         MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n >= 0) {
-        sent += static_cast<size_t>(n);
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        arm(server_.options.limits.send);  // for each piece that the client takes
-        co_await socket_.async_wait(tcp::socket::wait_write,
-                                    asio::redirect_error(asio::use_awaitable, ec));
-        deadline_.cancel();
-      } else if (errno != EINTR) {
-        ec = error_code(errno, boost::system::system_category());
-      }
-    }
-    if (ec) break;
+    if (!co_await write(out, server_.options.limits.send)) break;
     if (!socket_.is_open() || responder->closed()) break;
     if (p.done) {
       responder->close(true);
+      if (!p.keep_alive) wire_.end_writing();
       co_return p.keep_alive;
     }
     if (!out.empty()) continue;  // more may have come meanwhile
@@ -365,12 +425,13 @@ void Connection::watch() {
 void Connection::on_readable(error_code ec) {
   watching_ = false;
   if (!current_) return;  // between requests: whoever reads the next one sees it
-  if (!ec) {
+  while (!ec) {
     if (buffer_.size() >= kPipelined) return;  // too eager; unwatched until the next request
     auto space = buffer_.prepare(4096);
-    ssize_t n = ::recv(socket_.native_handle(), space.data(), space.size(), MSG_DONTWAIT);
-    if (n > 0) buffer_.commit(static_cast<size_t>(n));
-    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return watch();
+    WireResult r = wire_.read(static_cast<char*>(space.data()), space.size());
+    if (r.wants()) return watch();
+    if (!r.moved()) break;
+    buffer_.commit(r.count);
   }
   current_->close(false);
   shut();
@@ -397,6 +458,7 @@ asio::awaitable<void> accept_all(HttpServer::State& s) {
     std::string address = peer.address().to_string();
     if (!s.enter(address)) {
       s.refused.fetch_add(1);
+      if (s.options.tls) continue;  // nothing that the client could read
       Responder responder({.keep_alive = false, .wake = {}});
       responder.send(s.options.refuse(503, "too many connections"));
       std::string out;

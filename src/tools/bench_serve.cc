@@ -96,6 +96,8 @@ Result<Plan> make_plan(const BenchServeOptions& o) {
   Result<HttpUrl> url = parse_http_url(o.url);
   if (!url) return url.error();
   plan.url = *url;
+  if (!plan.url.tls && (o.insecure || !o.ca_file.empty()))
+    return Error{400, "--insecure and --ca are of https:// URLs"};
   if (plan.url.path.ends_with("/v1")) plan.url.path.resize(plan.url.path.size() - 3);
   plan.chat = o.endpoint == "chat";
   if (auto ok = read_headers(o, plan); !ok) return ok.error();
@@ -380,6 +382,11 @@ int run_bench(const BenchServeOptions& o, const Plan& plan) {
   auto time = [](double s) { return std::chrono::milliseconds(static_cast<int64_t>(s * 1e3)); };
   HttpClient::Options client_options;
   client_options.url = plan.url;
+  if (plan.url.tls) {
+    Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({o.ca_file, o.insecure});
+    if (!tls) return report(tls.error());
+    client_options.tls = std::move(*tls);
+  }
   client_options.max_connections = 8;
   client_options.connect = time(o.connect_timeout);
   client_options.request = time(o.timeout);

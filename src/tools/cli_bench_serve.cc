@@ -16,7 +16,9 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
     app->add_flag(name, to, help)->group(group);
   };
   CLI::Range count(0, 1'000'000'000);
-  add("--url", o.url, "http://HOST:PORT of any server with the OpenAI API")->required();
+  add("--url", o.url, "http[s]://HOST:PORT of any server with the OpenAI API")->required();
+  add("--ca", o.ca_file, "certificates to trust instead of the system's (PEM)");
+  flag("--insecure", o.insecure, "trust any certificate");
   add("--model", o.model, "its name there (default: the first of /v1/models)");
   with_default("--endpoint", o.endpoint, "which API")
       ->check(CLI::IsMember({"chat", "completions"}));

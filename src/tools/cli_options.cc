@@ -218,6 +218,8 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--served-model-name", o.served_names, "name in the API (may be repeated)")
       ->allow_extra_args(false);
   add("--api-key-file", o.api_key_file, "one key per line; a request must carry one of them");
+  add("--tls-cert", o.tls_cert, "speak HTTPS: the certificate with its chain, in PEM form");
+  add("--tls-key", o.tls_key, "its private key, in PEM form without a password");
   app->add_flag("--allow-no-key", o.allow_no_key, "listen beyond this machine without a key")
       ->group(server);
   app->add_flag("--allow-request-template", o.allow_request_template,
@@ -243,7 +245,8 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--max-connections", o.max_connections, "in all")->check(whole_number(1, kMaxInt));
   add("--max-connections-per-ip", o.max_connections_per_ip, "from one address")
       ->check(whole_number(1, kMaxInt));
-  add("--header-timeout", o.header_timeout, "seconds for a request's header")
+  add("--header-timeout", o.header_timeout,
+      "seconds for a request's header, or for\nthe handshake of TLS")
       ->check(CLI::PositiveNumber);
   add("--body-timeout", o.body_timeout, "seconds for its body")->check(CLI::PositiveNumber);
   add("--idle-timeout", o.idle_timeout, "seconds between requests")->check(CLI::PositiveNumber);

@@ -51,7 +51,8 @@ struct BenchOptions {
 };
 
 struct BenchServeOptions {
-  std::string url, model, endpoint = "chat", api_key_env;
+  std::string url, ca_file, model, endpoint = "chat", api_key_env;
+  bool insecure = false;
   std::vector<std::string> headers;
   std::string concurrency, rate, arrivals = "poisson", trace;  // lists: one run each
   std::string input = "128", output = "64", prompts, extra;
@@ -89,7 +90,7 @@ struct PerplexityOptions {
 
 struct ServeOptions {
   EngineOptions engine;
-  std::string host = "127.0.0.1", api_key_file;
+  std::string host = "127.0.0.1", api_key_file, tls_cert, tls_key;
   std::vector<std::string> served_names;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false;

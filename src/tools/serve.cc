@@ -114,8 +114,18 @@ ServiceOptions service_options(const ServeOptions& o) {
   return s;
 }
 
-HttpServer::Options http_options(const ServeOptions& o, Service& service) {
+Result<std::shared_ptr<TlsContext>> read_tls(const ServeOptions& o) {
+  if (o.tls_cert.empty() && o.tls_key.empty()) return std::shared_ptr<TlsContext>();
+  if (o.tls_cert.empty() || o.tls_key.empty())
+    return Error{400, "--tls-cert and --tls-key go together: give both or neither"};
+  return TlsContext::server(o.tls_cert, o.tls_key);
+}
+
+HttpServer::Options http_options(const ServeOptions& o,
+                                 std::shared_ptr<TlsContext> tls,
+                                 Service& service) {
   HttpServer::Options h;
+  h.tls = std::move(tls);
   h.host = o.host;
   h.port = static_cast<uint16_t>(o.port);
   h.threads = static_cast<size_t>(o.io_threads);
@@ -136,16 +146,30 @@ HttpServer::Options http_options(const ServeOptions& o, Service& service) {
   return h;
 }
 
-void show_address(const ServeOptions& o, uint16_t port, const Service& service, bool chat) {
+// For a shell.
+std::string in_quotes(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+void show_address(const ServeOptions& o,
+                  const TlsContext* tls,
+                  uint16_t port,
+                  const Service& service,
+                  bool chat) {
   bool six = o.host.find(':') != std::string::npos;
-  std::string url = strf(six ? "http://[%s]:%d" : "http://%s:%d", o.host.c_str(), port);
+  std::string url =
+      strf(six ? "%s://[%s]:%d" : "%s://%s:%d", tls ? "https" : "http", o.host.c_str(), port);
+  std::string trust = tls && tls->self_signed() ? "--cacert " + in_quotes(o.tls_cert) + " " : "";
   std::string key = service.keys().needed() ? " -H \"Authorization: Bearer $KEY\"" : "";
   std::fprintf(stderr, "sluice: ready on %s as %s\n", url.c_str(),
                service.options().model_names[0].c_str());
   const char* body = chat ? "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}"
                           : "{\"prompt\": \"Once upon a time\"}";
-  std::fprintf(stderr, "  curl %s/v1/%s%s -H 'Content-Type: application/json' -d '%s'\n",
-               url.c_str(), chat ? "chat/completions" : "completions", key.c_str(), body);
+  std::fprintf(stderr, "  curl %s%s/v1/%s%s -H 'Content-Type: application/json' -d '%s'\n",
+               trust.c_str(), url.c_str(), chat ? "chat/completions" : "completions", key.c_str(),
+               body);
 }
 
 // Until a signal, with an eye on the engine.
@@ -197,10 +221,12 @@ int cmd_serve(const ServeOptions& o) {
                              "--allow-no-key",
                              quote(o.host).c_str())});
   }
+  Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
+  if (!tls) return report(tls.error());
   Signals signals;
   raise_descriptor_limit();
   Service service(service_options(o), std::move(keys));
-  Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, service));
+  Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, *tls, service));
   if (!http) return report(http.error());
   HttpServer* server = http->get();
   service.connect([server](size_t t, std::function<void()> f) { server->post(t, std::move(f)); },
@@ -221,7 +247,7 @@ int cmd_serve(const ServeOptions& o) {
   warm_up(**session);
   signals.caught_from_now_on();
   service.attach(**session);
-  show_address(o, server->port(), service, (*session)->chat_template() != nullptr);
+  show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
   watch(o, service, signals);
   notify_manager("STOPPING=1");

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -28,14 +29,15 @@ def stories():
 
 
 class Server:
-    def __init__(self, *args, key=None, path=None):
+    def __init__(self, *args, key=None, path=None, ca=None):
         command = [SLUICE, "serve", path or model(), "--port", "0", "--served-model-name", "test", *args]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.key = key
+        self.tls = ssl.create_default_context(cafile=ca) if ca else None
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
-            match = re.search(r"ready on (http://\S+)", line)
+            match = re.search(r"ready on (https?://\S+)", line)
             if match:
                 self.url = match[1]
                 break
@@ -65,7 +67,7 @@ class Server:
         if self.key and not request.has_header("Authorization"):
             request.add_header("Authorization", "Bearer " + self.key)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as answer:
                 status, head, text = answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             status, head, text = error.code, error.headers, error.read()

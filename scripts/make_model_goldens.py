@@ -15,10 +15,11 @@ NAME.gguf  All tensors F32, names and metadata keys as llama.cpp's converter wri
            weights have their 1 added. A query scale that the family's rule does not give is
            <arch>.attention.scale. The tokeniser is byte-level BPE over all 256 bytes.
 NAME.json  {"model": "NAME.gguf", "logits": "NAME.f32", "shape": [positions, vocab], "tokens": [ids],
-           "greedy": [ids], "greedy_lead": L, "sha256": {file: sum}, "fp64_error": E, "feature_effect": D,
+           "greedy": [ids], "greedy_lead": L, "pooled": {"last": [hidden], "mean": [hidden]}, "sha256": {file: sum}, "fp64_error": E, "feature_effect": D,
            "config": {...}, "versions": {...}}
            `tokens` is fed as is (no BOS is added). `greedy` is their most likely continuation, with
-           `greedy_lead` the margin of its closest decision, over the largest absolute logit. `fp64_error`
+           `greedy_lead` the margin of its closest decision, over the largest absolute logit. `pooled` are the
+           final, normed hidden states of `tokens` in fp64: of the last position, and their mean. `fp64_error`
            is what fp32 itself loses here: the largest difference to the same model in fp64, over the
            largest absolute logit. `feature_effect` is the same measure between the model and the one
            without its feature (scaling, window...), the smallest where it has several: a golden whose
@@ -221,6 +222,13 @@ def model_of(spec, weights, dtype):
 def logits_of(spec, weights, tokens, dtype=torch.float32):
     with torch.no_grad():
         return model_of(spec, weights, dtype)(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+
+
+def pooled_of(spec, weights, tokens):
+    with torch.no_grad():
+        states = model_of(spec, weights, torch.float64).base_model(torch.tensor([tokens]), use_cache=False)
+    rows = states.last_hidden_state[0].numpy()
+    return {"last": [float(f"{x:.9g}") for x in rows[-1]], "mean": [float(f"{x:.9g}") for x in rows.mean(0)]}
 
 
 def greedy_of(spec, weights, tokens):
@@ -445,14 +453,16 @@ def make(spec, out, hf):
     raw.write_bytes(logits.astype("<f4").tobytes())
     info = {"model": model.name, "logits": raw.name, "shape": list(logits.shape), "tokens": tokens,
             "greedy": greedy, "greedy_lead": float(f"{lead:.1e}"),
+            "pooled": pooled_of(spec, weights, tokens),
             "sha256": {p.name: sha256(p) for p in (model, raw)},
             "fp64_error": float(f"{fp64_error:.1e}"), "feature_effect": float(f"{effect:.1e}"),
             "config": {k: v for k, v in dataclasses.asdict(spec).items() if k != "options" or v},
             "versions": {name: importlib.metadata.version(name)
                          for name in ("torch", "transformers", "gguf", "numpy")}}
     text = json.dumps(info, indent=1)
-    for key in ("shape", "tokens", "greedy"):
-        text = text.replace(json.dumps(info[key], indent=1).replace("\n", "\n "), json.dumps(info[key]))
+    for value in (info["shape"], tokens, greedy, *info["pooled"].values()):
+        for indent in ("\n ", "\n  "):
+            text = text.replace(json.dumps(value, indent=1).replace("\n", indent), json.dumps(value))
     (out / f"{spec.name}.json").write_text(text + "\n")
     print(f"{spec.name}: {model.stat().st_size} + {raw.stat().st_size} bytes, "
           f"fp64 error {fp64_error:.1e}, effect of the feature {effect:.1e}")
@@ -465,8 +475,11 @@ def check(spec, out):
     stored = np.fromfile(out / info["logits"], dtype="<f4").reshape(info["shape"])
     error = relative(stored, logits_of(spec, weights, info["tokens"]))
     same = greedy_of(spec, weights, info["tokens"])[0] == info["greedy"]
-    print(f"{spec.name}: stored logits differ by {error:.1e}, greedy tokens {'agree' if same else 'differ'}")
-    return error < 1e-5 and same
+    pooled = pooled_of(spec, weights, info["tokens"])
+    off = max(relative(np.array(pooled[kind]), np.array(info["pooled"][kind])) for kind in pooled)
+    print(f"{spec.name}: stored logits differ by {error:.1e}, pooled states by {off:.1e}, greedy tokens "
+          f"{'agree' if same else 'differ'}")
+    return error < 1e-5 and off < 1e-5 and same
 
 
 def main():

@@ -1,7 +1,8 @@
 // The contract of the engine, over random workloads: whatever the preset, chunk size, pool, cache
-// groups, prefix cache, preemption, pipeline and number of threads, a request's tokens and
-// log-probabilities are bit for bit those of the request alone; blocks are conserved after every
-// step; every request has exactly one terminal event. SLUICE_TEST_FULL=1 runs ten times as many.
+// groups, prefix cache, preemption, pipeline and number of threads, a request's tokens,
+// log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
+// conserved after every step; every request has exactly one terminal event. SLUICE_TEST_FULL=1 runs
+// ten times as many.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -92,6 +93,7 @@ struct Output {
   std::vector<std::vector<TopLogprob>> top;
   std::vector<TopLogprob> prompt;
   std::vector<Finish> finish;
+  Vector pooled;
   int num_terminal = 0;
 };
 
@@ -159,6 +161,7 @@ std::map<RequestId, Output> run(Subject& subject,
       o.top[ev.choice].insert(o.top[ev.choice].end(), at(ev.top_at), at(ev.top_at + ev.num_top));
       o.prompt.insert(o.prompt.end(), at(ev.prompt_at), at(ev.prompt_at + ev.num_prompt));
       o.finish[ev.choice] = ev.finish;
+      if (ev.pooled) o.pooled = ev.pooled;
       if (ev.last) ++o.num_terminal;
     }
     events.clear();
@@ -221,6 +224,12 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     r.sampling = spec;
     r.max_new = pick(1, 24);
     r.n = chance(20) ? pick(2, 4) : 1;
+    if (chance(20)) {
+      r.pooling = chance(50) ? Pooling::mean : Pooling::last;
+      r.max_new = 0;
+      r.n = 1;
+      r.sampling = std::make_shared<const SamplingSpec>();
+    }
     r.priority = pick(0, 2);
     r.tenant = chance(20) ? 1 : 0;
     longest = std::max(longest, len + r.max_new);
@@ -280,6 +289,15 @@ void check_workload(Subject& subject, uint64_t seed, uint64_t* preemptions) {
       ASSERT_EQ(a.finish[c], b.finish[c]) << "request " << r.id << " choice " << c;
       ASSERT_EQ(a.tokens[c], b.tokens[c]) << "request " << r.id << " choice " << c;
       ASSERT_TRUE(same_bits(a.top[c], b.top[c])) << "request " << r.id << " choice " << c;
+    }
+    if (r.pooling != Pooling::none && a.finish[0] != Finish::cancelled) {
+      ASSERT_TRUE(a.pooled && b.pooled);
+      ASSERT_EQ(a.pooled->size(), static_cast<size_t>(subject.models[0]->shape().hidden));
+      ASSERT_EQ(std::memcmp(a.pooled->data(), b.pooled->data(), a.pooled->size() * sizeof(float)),
+                0)
+          << "request " << r.id;
+    } else {
+      ASSERT_FALSE(a.pooled);
     }
     if (!w.cancel_at.contains(r.id)) {
       ASSERT_TRUE(same_bits(a.prompt, b.prompt)) << "request " << r.id;

@@ -11,7 +11,7 @@ namespace sluice {
 
 enum class Finish : uint8_t {
   none,       // more to come
-  stop,       // an end token, a stop token or a stop string
+  stop,       // an end token, a stop token or a stop string; or the vector of a pooled prompt
   length,     // max_new
   cancelled,  // by its client
   deadline,   // its time was up
@@ -21,7 +21,8 @@ const char* finish_name(Finish finish);
 
 // A sequence's life. Zero where it has not happened.
 struct SeqTiming {
-  Time arrival{0}, first_scheduled{0}, first_token{0}, last_token{0}, finish{0};
+  Time arrival{0}, first_scheduled{0}, first_token{0}, last_token{0},
+      finish{0};  // token: or vector
   int32_t num_preemptions = 0, num_steps = 0,
           num_cached = 0;  // cached: prompt tokens from the prefix cache
 };
@@ -39,6 +40,7 @@ struct Event {
   int16_t stop_string = -1;                // which of the request's stop strings matched
   uint32_t top_at = 0, num_top = 0;        // log-probabilities of the token, in Events::top
   uint32_t prompt_at = 0, num_prompt = 0;  // of prompt tokens scored in this step
+  Vector pooled;                           // with `finish` of a request with pooling
   Time scheduled{0}, begin{0}, end{0};     // the step that made it
   SeqTiming timing;                        // final with `finish`
 };

@@ -41,6 +41,13 @@ struct Stop {
   std::vector<std::string> strings;  // matched over the bytes of the output
 };
 
+// What a request wants instead of tokens: its prompt's final hidden states as one vector.
+enum class Pooling : uint8_t {
+  none,  // tokens
+  last,  // of the last position
+  mean,  // over all positions
+};
+
 // 128 bits: a collision is not a concern; tokens are compared on a hit all the same.
 struct BlockHash {
   uint64_t a = 0, b = 0;
@@ -53,8 +60,9 @@ struct Request {
   std::vector<BlockHash> block_hashes;  // of the prompt's full blocks (hash_blocks), may be empty
   std::shared_ptr<const SamplingSpec> sampling;
   Stop stop;
-  int max_new = 16;
-  int n = 1;         // choices
+  int max_new = 16;  // 0 with pooling
+  int n = 1;         // choices; 1 with pooling
+  Pooling pooling = Pooling::none;
   int priority = 0;  // lower runs first under order=priority
   TenantId tenant = 0;
   Time arrival{0};

@@ -86,9 +86,14 @@ int Scheduler::max_step_tokens() const {
 Result<void> Scheduler::check(const Request& request, const SchedulerConfig& config) {
   auto prompt = static_cast<int64_t>(request.prompt->size());
   if (prompt == 0) return Error{400, "the prompt is empty: give at least one token"};
-  if (request.max_new <= 0) return Error{400, "max_tokens must be at least 1"};
+  bool pooled = request.pooling != Pooling::none;
+  if (pooled) {
+    CHECK(request.max_new == 0 && request.n == 1);
+  } else if (request.max_new <= 0) {
+    return Error{400, "max_tokens must be at least 1"};
+  }
   if (request.n <= 0) return Error{400, "n must be at least 1"};
-  if (prompt >= config.max_len) {
+  if (prompt > config.max_len - (pooled ? 0 : 1)) {
     return Error{400,
                  strf("the prompt has %lld tokens and the context holds %d: shorten the prompt "
                       "or raise the context length",
@@ -153,6 +158,7 @@ Result<void> Scheduler::add(Request request, Time now) {
     s.request = &r;
     s.num_prompt = static_cast<int>(r.prompt->size());
     s.max_new = r.max_new;
+    s.pooling = r.pooling;
     s.min_tokens = r.sampling->min_tokens;
     s.output.reserve(static_cast<size_t>(r.max_new));
     s.blocks.reserve(static_cast<size_t>(num_groups_) *
@@ -190,6 +196,7 @@ Token Scheduler::token_at(const Sequence& s, int pos) const {
 
 int Scheduler::remaining(const Sequence& s) const {
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
+  if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
   if (outputs >= s.max_new) return 0;  // all are sampled; the last needs no K and V
   return prompt_len(s) + outputs - s.planned;
@@ -368,6 +375,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.epoch = s.epoch;
   op.num_prompt = static_cast<uint32_t>(prompt_len(s));
   op.sampling = request_of(s).sampling;
+  op.pooling = s.pooling;
   op.history_at = static_cast<uint32_t>(out.tokens.size());
   int from = op.sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
   op.num_history = static_cast<uint32_t>(known_len(s) - from);
@@ -383,6 +391,15 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   }
 }
 
+// Of the next `count` positions.
+Want Scheduler::wanted(const Sequence& s, int count) const {
+  bool last = !s.fork_pending && remaining(s) == count;
+  if (s.pooling != Pooling::none)
+    return last ? Want::pool : s.pooling == Pooling::mean ? Want::add : Want::none;
+  bool score = wants_scores(s) && s.planned < prompt_len(s) - 1;
+  return last ? (score ? Want::all : Want::last) : (score ? Want::score : Want::none);
+}
+
 void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   Sequence& s = seqs_[i];
   CHECK(s.phase == Phase::running && count > 0);
@@ -393,16 +410,15 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   slice.count = count;
   slice.chained = s.unknown > 0;
   slice.token_at = static_cast<uint32_t>(out.tokens.size());
-  bool last = !s.fork_pending && remaining(s) == count;
-  bool score = wants_scores(s) && slice.pos < prompt_len(s) - 1;
-  slice.want = last ? (score ? Want::all : Want::last) : (score ? Want::score : Want::none);
+  slice.want = wanted(s, count);
+  bool score = slice.want == Want::all || slice.want == Want::score;
   if (!slice.chained) {
     int end = s.planned + count;
     if (score && end < prompt_len(s)) ++end;  // the successor of the last position
     for (int p = s.planned; p < end; ++p) out.tokens.push_back(token_at(s, p));
   }
   s.planned += count;
-  if (last) ++s.unknown;
+  if (slice.want == Want::all || slice.want == Want::last) ++s.unknown;
   s.planned_step = next_step_;
   ++s.timing.num_steps;
   out.num_tokens += count;

@@ -156,6 +156,7 @@ class Scheduler {
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;
+  Want wanted(const Sequence& s, int count) const;
 
   // plan
   void expire(Time now, Events& events);
@@ -198,6 +199,7 @@ class Scheduler {
                    const InFlight& flight,
                    Time now,
                    Events& out);
+  void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
   void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);

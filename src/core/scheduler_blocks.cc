@@ -264,11 +264,11 @@ BlockId Scheduler::find_block(const Sequence& s, int index, int group, BlockHash
 
 // Takes the longest cached run of full blocks: all of them in groups that see everything, those
 // still seen in window groups. At least one position is left to compute, for its logits; with
-// log-probabilities wanted for the prompt, all are.
+// log-probabilities wanted for the prompt, or the mean of its hidden states, all are.
 void Scheduler::match_prefix(Sequence& s) {
   s.blocks.clear();
   s.num_registered = 0;
-  if (!config_.prefix_cache || wants_scores(s)) return;
+  if (!config_.prefix_cache || wants_scores(s) || s.pooling == Pooling::mean) return;
   int limit = (known_len(s) - 1) / config_.block_size, num = 0;
   chain_.clear();
   for (BlockHash hash; num < limit; ++num) {

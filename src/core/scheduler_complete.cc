@@ -58,6 +58,11 @@ void Scheduler::take_result(const InFlight::Item& item,
   event.scheduled = flight.scheduled;
   event.begin = result.begin;
   event.end = result.end;
+  if (item.want == Want::pool) {
+    CHECK(sampled->pooled >= 0);
+    const Vector& vector = result.pooled[static_cast<size_t>(sampled->pooled)];
+    return take_vector(item.seq, vector, event, now, out);
+  }
   int prompt = prompt_len(s);
   event.prompt_at = static_cast<uint32_t>(out.top.size());
   int scored = s.num_scored;
@@ -83,6 +88,13 @@ void Scheduler::take_result(const InFlight::Item& item,
     event.choice = s.id.choice;
     out.list.push_back(event);
   }
+}
+
+void Scheduler::take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out) {
+  SeqTiming& timing = seqs_[i].timing;
+  timing.first_token = timing.last_token = now;
+  event.pooled = vector;
+  finish(i, Finish::stop, now, std::move(event), out);
 }
 
 void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events& out) {
@@ -182,7 +194,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
     choices_of_.erase(s.id.req);
     --requests_live_;
   }
-  out.list.push_back(event);
+  out.list.push_back(std::move(event));
   if (s.in_flight == 0) recycle(i);
 }
 

@@ -25,6 +25,7 @@ enum class Phase : uint8_t {
 struct alignas(64) Sequence {
   Phase phase = Phase::free;
   bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
+  Pooling pooling = Pooling::none;  // of the request
   Slot slot = 0;
   uint32_t epoch = 0;         // bumped when it leaves its slot; results of older epochs are dropped
   int planned = 0;            // positions launched

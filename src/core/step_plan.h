@@ -30,6 +30,8 @@ enum class Want : uint8_t {
   last,   // sample after the last position
   all,    // score every position against its successor (prompt logprobs), sample after the last
   score,  // score every position, sample nothing: a chunk that is not the last
+  add,    // add every position's hidden state to the row's sum (pooling: mean), not the last chunk
+  pool,   // the row's pooled vector, with the positions of this slice: its last chunk
 };
 
 // Opens or closes a row: once per admission, not per step.
@@ -43,6 +45,7 @@ struct RowOp {
   // output so far (after a preemption).
   uint32_t history_at = 0, num_history = 0, num_history_prompt = 0;
   std::shared_ptr<const SamplingSpec> sampling;
+  Pooling pooling = Pooling::none;
 };
 
 struct TableEdit {
@@ -96,14 +99,18 @@ struct TopLogprob {
 struct Sampled {
   Slot slot = 0;
   uint32_t epoch = 0;
-  Token token = kNoToken;            // kNoToken: nothing sampled (Want::score)
+  Token token = kNoToken;            // kNoToken: nothing sampled (Want::score, add, pool)
   uint32_t top_at = 0, num_top = 0;  // in StepResult::top: prompt positions first, then the sample
+  int32_t pooled = -1;               // Want::pool: in StepResult::pooled
 };
+
+using Vector = std::shared_ptr<const std::vector<float>>;  // [hidden]
 
 struct StepResult {
   uint64_t step = 0;
   std::vector<Sampled> rows;  // in the order of the plan's slices that want something
   std::vector<TopLogprob> top;
+  std::vector<Vector> pooled;
   Time begin{0}, end{0};  // on the executor
   std::string failure;    // not empty: the device failed and no row is valid
 };

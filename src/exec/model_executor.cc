@@ -14,6 +14,11 @@ constexpr int kNumJobs = 3;
 
 int64_t table_len(const ExecutorConfig& c) { return (c.max_len + c.block_size - 1) / c.block_size; }
 
+// Of the buffer that holds rows of logits, or of hidden states.
+size_t row_bytes(const ModelShape& shape) {
+  return static_cast<size_t>(std::max(shape.vocab, shape.hidden)) * sizeof(float);
+}
+
 ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
   if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
   return c;
@@ -23,8 +28,7 @@ ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
 
 size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
   return model.scratch_bytes(config.max_step_tokens, config.max_outputs) +
-         static_cast<size_t>(config.max_outputs) * static_cast<size_t>(model.shape().vocab) *
-             sizeof(float);
+         static_cast<size_t>(config.max_outputs) * row_bytes(model.shape());
 }
 
 ModelExecutor::ModelExecutor(Backend& backend,
@@ -46,7 +50,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);
-  logits_ = backend_.allocate(outputs * static_cast<size_t>(model_.shape().vocab) * sizeof(float));
+  logits_ = backend_.allocate(outputs * row_bytes(model_.shape()));
   tables_.assign(rows_.size() * static_cast<size_t>(table_stride_), kNullBlock);
   for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
   slices_.reserve(rows_.size());
@@ -118,6 +122,7 @@ void ModelExecutor::run(Job& job) {
   r.step = job.plan.step;
   r.rows.clear();
   r.top.clear();
+  r.pooled.clear();
   r.failure.clear();
   r.begin = clock_.now();
   try {
@@ -126,6 +131,7 @@ void ModelExecutor::run(Job& job) {
       BatchView batch = build_batch(job.plan, r);
       model_.forward(backend_, batch, cache_.layers());
       compute_outputs(r);
+      compute_pooled(r);
     }
   } catch (const std::exception& e) {
     r.failure = e.what();
@@ -140,6 +146,8 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
     row.id = op.id;
     row.epoch = op.epoch;
     row.num_prompt = static_cast<int32_t>(op.num_prompt);
+    row.pooling = op.pooling;
+    if (op.pooling == Pooling::mean) row.sum.assign(static_cast<size_t>(model_.shape().hidden), 0);
     row.sampling.open(op.sampling, {plan.tokens.data() + op.history_at, op.num_history},
                       op.num_history_prompt);
   }
@@ -155,6 +163,7 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
 
 BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
   tokens_.clear(), positions_.clear(), row_slot_.clear(), slices_.clear(), outputs_.clear();
+  pool_rows_.clear();
   for (const Slice& s : plan.slices) {
     const Row& row = rows_[s.slot];
     CHECK(row.epoch == s.epoch);
@@ -177,6 +186,11 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
     }
     if (s.want == Want::all || s.want == Want::last) {
       outputs_.push_back({first + s.count - 1, index, s.pos + s.count, s.slot, kNoToken});
+    }
+    if (s.want == Want::add || s.want == Want::pool) {
+      int32_t from = row.pooling == Pooling::mean ? 0 : s.count - 1;
+      for (int32_t k = from; k < s.count; ++k)
+        pool_rows_.push_back({first + k, index, s.slot, s.want == Want::pool && k == s.count - 1});
     }
   }
   BatchView b;
@@ -227,6 +241,36 @@ void ModelExecutor::compute_outputs(StepResult& result) {
       rows_[o.slot].sampling.add(s.token);
     }
   }
+}
+
+void ModelExecutor::compute_pooled(StepResult& result) {
+  auto hidden = static_cast<size_t>(model_.shape().hidden);
+  auto turn = static_cast<size_t>(config_.max_outputs);
+  for (size_t at = 0; at < pool_rows_.size(); at += turn) {
+    size_t num = std::min(turn, pool_rows_.size() - at);
+    out_rows_.clear();
+    for (size_t i = 0; i < num; ++i) out_rows_.push_back(pool_rows_[at + i].row);
+    auto width = static_cast<int64_t>(hidden);
+    Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), width, width};
+    model_.hidden(backend_, out_rows_, out);
+    for (size_t i = 0; i < num; ++i)
+      pool(pool_rows_[at + i], {out.f32() + i * hidden, hidden}, result);
+  }
+}
+
+// Positions come in ascending order, whatever the chunks: the sum is always the same.
+void ModelExecutor::pool(const PoolRow& p, std::span<const float> hidden, StepResult& result) {
+  Row& row = rows_[p.slot];
+  bool mean = row.pooling == Pooling::mean;
+  if (mean) {
+    for (size_t d = 0; d < hidden.size(); ++d) row.sum[d] += double{hidden[d]};
+  }
+  if (!p.last) return;
+  auto v = std::make_shared<std::vector<float>>(hidden.begin(), hidden.end());
+  for (size_t d = 0; mean && d < hidden.size(); ++d)
+    (*v)[d] = static_cast<float>(row.sum[d] / row.num_prompt);
+  result.rows[static_cast<size_t>(p.result)].pooled = static_cast<int32_t>(result.pooled.size());
+  result.pooled.push_back(std::move(v));
 }
 
 // On any of the backend's threads: touches only what belongs to this output.

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -47,6 +48,8 @@ class ModelExecutor final : public Executor {
     uint32_t epoch = 0;
     int32_t num_prompt = 0;
     Token last_token = 0;
+    Pooling pooling = Pooling::none;
+    std::vector<double> sum;  // [hidden] pooling: mean, over the positions so far
   };
   // One row of logits to compute: sample after it, or score its successor.
   struct Output {
@@ -55,6 +58,13 @@ class ModelExecutor final : public Executor {
     int32_t position = 0;  // of the token that follows
     Slot slot = 0;
     Token actual = kNoToken;  // not kNoToken: score this token
+  };
+  // One row of hidden states for a pooled vector.
+  struct PoolRow {
+    int32_t row = 0;     // in the batch
+    int32_t result = 0;  // in StepResult::rows
+    Slot slot = 0;
+    bool last = false;  // of the prompt: the vector is whole
   };
   struct Job {
     StepPlan plan;
@@ -66,6 +76,8 @@ class ModelExecutor final : public Executor {
   void apply_deltas(const StepPlan& plan);
   BatchView build_batch(const StepPlan& plan, StepResult& result);
   void compute_outputs(StepResult& result);
+  void compute_pooled(StepResult& result);
+  void pool(const PoolRow& p, std::span<const float> hidden, StepResult& result);
   void sample(size_t index, float* logits);
 
   Backend& backend_;
@@ -73,7 +85,7 @@ class ModelExecutor final : public Executor {
   ExecutorConfig config_;
   const Clock& clock_;
   KvCache cache_;
-  Buffer logits_;
+  Buffer logits_;  // [max_outputs, vocab], or hidden states
 
   // Device thread only.
   std::vector<Row> rows_;        // by slot
@@ -82,6 +94,7 @@ class ModelExecutor final : public Executor {
   std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
   std::vector<SliceView> slices_;
   std::vector<Output> outputs_;
+  std::vector<PoolRow> pool_rows_;
   std::vector<Token> sampled_;                 // by output
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn
   std::vector<SampleScratch> scratch_;         // by output of the current turn

@@ -201,4 +201,10 @@ void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   if (config_.final_softcap > 0) be.softcap(out, config_.final_softcap);
 }
 
+void Decoder::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
+  Act normed;
+  normed.f = out;
+  be.rms_norm(normed, scratch_.x, output_norm_.data(), config_.eps, rows.data());
+}
+
 }  // namespace sluice

@@ -37,6 +37,7 @@ class Decoder final : public Model {
   void reserve(Backend& backend, int max_tokens, int max_outputs) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+  void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
   // Activations of a step, n rows each. Every matmul input exists in the forms its weights read.

@@ -51,6 +51,7 @@ class Gpt2 final : public Model {
   void reserve(Backend& backend, int max_tokens, int max_outputs) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+  void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
   // Activations of a step, n rows each.
@@ -198,6 +199,12 @@ void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   Act final = first_rows_of(scratch_.final, n);
   be.layer_norm(final, scratch_.x, output_norm_.with(eps_), rows.data());
   be.matmul(out, final, output());
+}
+
+void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
+  Act normed;
+  normed.f = out;
+  be.layer_norm(normed, scratch_.x, output_norm_.with(eps_), rows.data());
 }
 
 }  // namespace

@@ -46,10 +46,12 @@ class Model {
   // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them.
   virtual size_t scratch_bytes(int max_tokens, int max_outputs) const = 0;
   virtual void reserve(Backend& backend, int max_tokens, int max_outputs) = 0;
-  // Runs all layers over the batch: writes K and V, leaves hidden states for outputs().
+  // Runs all layers over the batch: writes K and V, leaves hidden states for the two below.
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
   virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
+  // The final hidden states, normed, [rows.size(), hidden] f32 of the given rows of the last batch.
+  virtual void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
 };
 
 // One row per family: table.cc.

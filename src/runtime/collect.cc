@@ -80,6 +80,7 @@ void Collector::take(Delivery& d, const OnText& on_text) {
   }
   if (d.event.finish != Finish::none) {
     choice.finish = d.event.finish;
+    choice.pooled = std::move(d.event.pooled);
     choice.timing = d.event.timing;
   }
   if (d.event.last) {

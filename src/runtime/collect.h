@@ -29,6 +29,7 @@ struct ChoiceOutput {
   std::vector<Token> tokens;
   std::string text;
   std::vector<ScoredToken> logprobs;
+  Vector pooled;  // of a request with pooling
   Finish finish = Finish::none;
   SeqTiming timing;
   std::vector<Time> token_times;

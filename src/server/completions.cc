@@ -81,20 +81,9 @@ void serve_completion(Service& s, Call call) {
     refused = ApiError{400, "prompt_logprobs does not go with stream", "prompt_logprobs", ""};
   if (refused) return s.fail(call, *refused);
 
-  const Tokenizer* tokenizer = s.session().tokenizer();
   std::vector<std::vector<Token>> prompts;
-  for (PromptField& p : fields.prompts) {
-    if (auto* ids = std::get_if<std::vector<Token>>(&p)) {
-      prompts.push_back(std::move(*ids));
-      continue;
-    }
-    if (!tokenizer)
-      return s.fail(call, {400, "the model has no vocabulary: send token ids", "prompt", ""});
-    Result<std::vector<Token>> ids =
-        tokenizer->encode(std::get<std::string>(p), {.add_special = fields.add_special_tokens});
-    if (!ids) return s.fail(call, {ids.error().code, ids.error().message, "prompt", ""});
-    prompts.push_back(std::move(*ids));
-  }
+  refused = s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, prompts);
+  if (refused) return s.fail(call, *refused);
   bool echo = fields.echo, score_only = fields.max_tokens == 0;
   if (score_only) fields.max_tokens = 1;
   // Echoed tokens are scored like generated ones.

@@ -95,27 +95,16 @@ void serve_generate(Service& s, Call call) {
   if (!refused) refused = s.check_model(model);
   if (!refused && fields.model != "") refused = s.check_model(fields.model);
   if (refused) return s.fail(call, *refused);
-  std::vector<Token> prompt;
-  if (auto* ids = std::get_if<std::vector<Token>>(&fields.inputs)) {
-    prompt = std::move(*ids);
-  } else {
-    const Tokenizer* tokenizer = s.session().tokenizer();
-    if (!tokenizer)
-      return s.fail(call, {400, "the model has no vocabulary: send token ids", "inputs", ""});
-    Result<std::vector<Token>> encoded =
-        tokenizer->encode(std::get<std::string>(fields.inputs), {.add_special = true});
-    if (!encoded)
-      return s.fail(call, {encoded.error().code, encoded.error().message, "inputs", ""});
-    prompt = std::move(*encoded);
-  }
+  std::vector<PromptField> inputs{std::move(fields.inputs)};
+  std::vector<std::vector<Token>> prompts;
+  refused = s.encode_prompts(inputs, "inputs", true, prompts);
+  if (refused) return s.fail(call, *refused);
   fields.stream = stream || fields.stream;
   fields.return_token_ids = true;
   bool full = fields.return_full_text;
   auto answer = std::make_unique<GenerateAnswer>(full, fields.details);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields), std::move(answer));
   g->echo = full;
-  std::vector<std::vector<Token>> prompts;
-  prompts.push_back(std::move(prompt));
   g->start(std::move(prompts));
 }
 

@@ -67,7 +67,9 @@ Generation::Generation(Service& service,
 // Ids within the vocabulary, prompts within the context.
 Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const {
   int vocab = service_.session().model().shape().vocab;
+  bool pooled = fields_.pooling != Pooling::none;
   int max_len = service_.session().engine().config().max_len;
+  const char* name = pooled ? "input" : "prompt";
   auto known = [&](const std::vector<Token>& ids) {
     return std::all_of(ids.begin(), ids.end(), [&](Token t) { return t >= 0 && t < vocab; });
   };
@@ -80,16 +82,15 @@ Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const 
     if (id >= vocab) return wrong("logit_bias");
   }
   for (const std::vector<Token>& p : prompts) {
-    if (p.empty()) return ApiError{400, "the prompt is empty", "prompt", ""};
-    if (!known(p)) return wrong("prompt");
-    if (static_cast<int64_t>(p.size()) >= max_len) {
+    if (p.empty()) return ApiError{400, strf("the %s is empty", name), name, ""};
+    if (!known(p)) return wrong(name);
+    if (static_cast<int64_t>(p.size()) > max_len - (pooled ? 0 : 1)) {
       return ApiError{
           400,
           // Clients know this error by the first words.
-          strf(
-              "this model's maximum context length is %d tokens and the prompt has %zu: shorten it",
-              max_len, p.size()),
-          "prompt", "context_length_exceeded"};
+          strf("this model's maximum context length is %d tokens and the %s has %zu: shorten it",
+               max_len, name, p.size()),
+          name, "context_length_exceeded"};
     }
   }
   return {};
@@ -108,7 +109,9 @@ Request Generation::make_request(size_t prompt) const {
   r.sampling = std::move(spec);
   r.prompt = prompts_[prompt].tokens;
   int room = service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
-  r.max_new = std::clamp(fields_.max_tokens.value_or(room), 1, room);
+  r.pooling = fields_.pooling;
+  bool pooled = r.pooling != Pooling::none;
+  r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(room), 1, room);
   r.n = fields_.n;
   r.priority = fields_.priority;
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
@@ -142,7 +145,8 @@ Refusal Generation::resolve_bad_words() {
 void Generation::start(std::vector<std::vector<Token>> prompts) {
   service_.note_unknown(fields_.unknown);
   if (fields_.truncate_prompt) {
-    int most = service_.session().engine().config().max_len - 1;
+    int most = service_.session().engine().config().max_len;
+    if (fields_.pooling == Pooling::none) --most;
     auto keep = static_cast<size_t>(*fields_.truncate_prompt < 0 ? most : *fields_.truncate_prompt);
     for (std::vector<Token>& p : prompts) {
       if (p.size() > keep) p.erase(p.begin(), p.end() - static_cast<ptrdiff_t>(keep));
@@ -176,7 +180,7 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
       Choice& c = choices_.emplace_back();
       c.index = static_cast<int>(choices_.size()) - 1;
       c.prompt = p;
-      if (tokenizer) c.stream.emplace(*tokenizer, text);
+      if (tokenizer && fields_.pooling == Pooling::none) c.stream.emplace(*tokenizer, text);
     }
   }
   last_write_ = service_.clock().now();
@@ -272,6 +276,7 @@ void Generation::on_event(Delivery& d) {
     if (c.stream) c.text += c.stream->take(e);
   }
   c.finish = e.finish;
+  c.pooled = e.pooled;
   if (e.stop_string >= 0) c.stop_reason = fields_.stop[static_cast<size_t>(e.stop_string)];
   if (fields_.stream && (e.token != kNoToken || e.finish != Finish::none)) write_chunk(c);
   if (num_done_ == prompts_.size()) finish();

@@ -23,6 +23,7 @@ struct Choice {
   std::vector<Token> tokens;
   std::vector<ScoredToken> scores;
   Finish finish = Finish::none;
+  Vector pooled;            // of an embedding
   json::value stop_reason;  // the stop string or stop_token_id that ended it, or null
   int num_output = 0;
   size_t text_offset = 0;  // of the next scored token, in the whole text

@@ -131,6 +131,13 @@ void read_rest(Fields& f) {
             "length_penalty", "early_stopping", "prompt_cache_retention"});
 }
 
+void read_truncation(Fields& f, GenerateFields& out) {
+  int keep = 0;
+  if (!f.whole("truncate_prompt_tokens", keep, -1, INT32_MAX)) return;
+  if (keep == 0) f.fail("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or above 0");
+  out.truncate_prompt = keep;
+}
+
 void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   SamplingSpec& s = out.sampling;
   f.text("model", out.model);
@@ -162,11 +169,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   if (f.whole("max_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   if (f.whole("max_completion_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   read_seed(f, out);
-  int keep = 0;
-  if (f.whole("truncate_prompt_tokens", keep, -1, INT32_MAX)) {
-    if (keep == 0) f.fail("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or above 0");
-    out.truncate_prompt = keep;
-  }
+  read_truncation(f, out);
   read_stops(f, limits, out);
   read_bad_words(f, limits, out);
   read_bias(f, limits, s);
@@ -267,12 +270,12 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   if (out.max_tokens == 0) f.fail("max_tokens", "max_tokens must be at least 1");
 }
 
-void read_prompt(Fields& f, const RequestLimits& limits, CompletionFields& out) {
-  const json::value* p = f.get("prompt");
-  const char* wrong =
-      "prompt must be a string, a list of strings, a list of token ids or a list "
-      "of such lists";
-  if (!p) return f.fail("prompt", "prompt is missing");
+// Text, a list of texts, token ids, or a list of such lists.
+void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField>& out) {
+  const json::value* p = f.get(name);
+  std::string wrong = strf(
+      "%s must be a string, a list of strings, a list of token ids or a list of such lists", name);
+  if (!p) return f.fail(name, strf("%s is missing", name));
   auto ids = [&](const json::array& list) -> bool {
     std::vector<Token> tokens;
     tokens.reserve(list.size());
@@ -282,26 +285,26 @@ void read_prompt(Fields& f, const RequestLimits& limits, CompletionFields& out) 
       tokens.push_back(*id);
     }
     if (tokens.empty()) return false;
-    out.prompts.emplace_back(std::move(tokens));
+    out.emplace_back(std::move(tokens));
     return true;
   };
   if (p->is_string()) {
-    out.prompts.emplace_back(std::string(p->get_string()));
+    out.emplace_back(std::string(p->get_string()));
     return;
   }
-  if (!p->is_array() || p->get_array().empty()) return f.fail("prompt", wrong);
+  if (!p->is_array() || p->get_array().empty()) return f.fail(name, wrong);
   const json::array& list = p->get_array();
   if (list[0].is_number()) {
-    if (!ids(list)) f.fail("prompt", wrong);
+    if (!ids(list)) f.fail(name, wrong);
     return;
   }
-  if (list.size() > static_cast<size_t>(limits.prompts))
-    return f.fail("prompt", strf("at most %d prompts in one request", limits.prompts));
+  if (list.size() > static_cast<size_t>(most))
+    return f.fail(name, strf("at most %d entries of %s in one request", most, name));
   for (const json::value& v : list) {
     if (v.is_string()) {
-      out.prompts.emplace_back(std::string(v.get_string()));
+      out.emplace_back(std::string(v.get_string()));
     } else if (!v.is_array() || !ids(v.get_array())) {
-      return f.fail("prompt", wrong);
+      return f.fail(name, wrong);
     }
   }
 }
@@ -321,7 +324,7 @@ Refusal parse_completion(const json::value& body,
                          CompletionFields& out) {
   Fields f(body);
   if (f.failed()) return f.error();
-  read_prompt(f, limits, out);
+  read_prompts(f, "prompt", limits.prompts, out.prompts);
   read_shared(f, limits, out);
   f.flag("echo", out.echo);
   f.flag("add_special_tokens", out.add_special_tokens);
@@ -329,6 +332,38 @@ Refusal parse_completion(const json::value& body,
   if (!out.max_tokens) out.max_tokens = 16;
   if (*out.max_tokens == 0 && !out.echo)
     f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");
+  out.unknown = f.unknown();
+  return f.error();
+}
+
+Refusal parse_embedding(const json::value& body,
+                        const RequestLimits& limits,
+                        EmbeddingFields& out) {
+  Fields f(body);
+  if (f.failed()) return f.error();
+  read_prompts(f, "input", limits.inputs, out.inputs);
+  f.text("model", out.model);
+  int dimensions = 0;
+  if (f.whole("dimensions", dimensions, 1, INT32_MAX)) out.dimensions = dimensions;
+  std::string format, pooling;
+  if (f.text("encoding_format", format)) {
+    out.base64 = format == "base64";
+    if (!out.base64 && format != "float")
+      f.fail("encoding_format", "encoding_format must be float or base64");
+  }
+  if (f.text("pooling", pooling)) {
+    out.pooling = pooling == "mean" ? Pooling::mean : Pooling::last;
+    if (pooling != "mean" && pooling != "last") f.fail("pooling", "pooling must be last or mean");
+  }
+  f.flag("normalize", out.normalize);
+  f.flag("add_special_tokens", out.add_special_tokens);
+  f.number("timeout", out.timeout, 0, 86400);
+  f.whole("priority", out.priority, INT32_MIN, INT32_MAX);
+  f.text("cache_salt", out.cache_salt);
+  f.text("request_id", out.request_id, 128);
+  read_truncation(f, out);
+  f.refuse({"messages", "stream"});
+  f.ignore({"user"});
   out.unknown = f.unknown();
   return f.error();
 }

@@ -24,8 +24,8 @@ struct ApiError {
 std::string error_json(const ApiError& error);
 
 struct RequestLimits {
-  int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, biases = 1024,
-      bad_words = 128;
+  int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, inputs = 2048,
+      biases = 1024, bad_words = 128;
   bool request_template = false;  // may a request bring its own chat template?
 };
 
@@ -41,6 +41,7 @@ struct GenerateFields {
   std::optional<int> truncate_prompt;  // keep so many tokens at the prompt's end; -1: what fits
   int n = 1;
   int priority = 0;
+  Pooling pooling = Pooling::none;
   std::string cache_salt, request_id;
   double timeout = 0;  // seconds; 0: none
   bool stream = false, include_usage = false, continuous_usage = false;
@@ -62,6 +63,12 @@ using PromptField = std::variant<std::string, std::vector<Token>>;
 struct CompletionFields : GenerateFields {
   std::vector<PromptField> prompts;
   bool echo = false, add_special_tokens = true;
+};
+
+struct EmbeddingFields : GenerateFields {
+  std::vector<PromptField> inputs;
+  std::optional<int> dimensions;
+  bool base64 = false, normalize = true, add_special_tokens = true;
 };
 
 // The body of /models/NAME/generate and /generate_stream: text or token ids in `inputs`.
@@ -88,6 +95,8 @@ Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFie
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,
                          CompletionFields& out);
+// `out.pooling` is the server's before and the request's after.
+Refusal parse_embedding(const json::value& body, const RequestLimits& limits, EmbeddingFields& out);
 Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out);
 Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out);
 Refusal parse_detokenize(const json::value& body, DetokenizeFields& out);

@@ -11,6 +11,7 @@ std::span<const Route> routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/v1/chat/completions", false, serve_chat},
       {"POST", "/v1/completions", false, serve_completion},
+      {"POST", "/v1/embeddings", false, serve_embeddings},
       {"POST", "/models/", false, serve_generate},
       {"GET", "/v1/models", false, serve_models},
       {"GET", "/v1/models/", false, serve_model},

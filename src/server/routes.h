@@ -18,6 +18,7 @@ std::span<const Route> routes();
 
 void serve_chat(Service& service, Call call);
 void serve_completion(Service& service, Call call);
+void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);
 void serve_tokenize(Service& service, Call call);
 void serve_detokenize(Service& service, Call call);

@@ -199,6 +199,25 @@ bool cut_after(std::vector<TextSegment>& text, std::string_view content) {
 
 }  // namespace
 
+Refusal Service::encode_prompts(std::vector<PromptField>& prompts,
+                                const char* param,
+                                bool add_special,
+                                std::vector<std::vector<Token>>& out) const {
+  const Tokenizer* tokenizer = session_->tokenizer();
+  for (PromptField& p : prompts) {
+    if (auto* ids = std::get_if<std::vector<Token>>(&p)) {
+      out.push_back(std::move(*ids));
+      continue;
+    }
+    if (!tokenizer) return ApiError{400, "the model has no vocabulary: send token ids", param, ""};
+    Result<std::vector<Token>> ids =
+        tokenizer->encode(std::get<std::string>(p), {.add_special = add_special});
+    if (!ids) return ApiError{ids.error().code, ids.error().message, param, ""};
+    out.push_back(std::move(*ids));
+  }
+  return {};
+}
+
 Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
   const Tokenizer* tokenizer = session_->tokenizer();
   if (!tokenizer || (!session_->chat_template() && chat.chat_template.empty()))

@@ -26,7 +26,8 @@ struct ServiceOptions {
   std::vector<std::string> model_names;  // the first is the one that answers carry
   std::string version;
   RequestLimits limits;
-  int max_queue = 512;  // requests that wait for their first token
+  Pooling pooling = Pooling::last;  // of embeddings that do not say
+  int max_queue = 512;              // requests that wait for their first token
   int64_t max_queue_tokens = 262'144;
   int max_queue_per_key = 0;   // 0: no limit of its own
   double request_timeout = 0;  // seconds; 0: none
@@ -86,6 +87,11 @@ class Service {
   bool draining() const { return draining_.load(); }
   Refusal check_model(const std::string& name) const;
   Refusal check_ready() const;
+  // Texts become token ids; ids stay. `param` is the field they are from.
+  Refusal encode_prompts(std::vector<PromptField>& prompts,
+                         const char* param,
+                         bool add_special,
+                         std::vector<std::vector<Token>>& out) const;
   Result<std::vector<Token>> encode_chat(const ChatFields& chat) const;
   void note_unknown(const std::vector<std::string>& names);
   // Room for `num` requests with so many prompt tokens in all, or 429.

@@ -92,6 +92,7 @@ struct ServeOptions {
   EngineOptions engine;
   std::string host = "127.0.0.1", api_key_file, tls_cert, tls_key;
   std::vector<std::string> served_names;
+  std::string pooling = "last";
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false;
   double ping = 15;  // seconds

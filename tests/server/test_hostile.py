@@ -9,7 +9,7 @@ import unittest
 from harness import Server, model
 
 HELLO = [{"role": "user", "content": "Say hello."}]
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 GENERATE = "/models/test/generate"
 
 # What is wrong for a field of a kind. null is right everywhere: it is the same as leaving the field out.
@@ -21,6 +21,9 @@ WRONG = {
     "ids": ["1", 1, True, {}, [1.5], ["1"], [True], [None], [[1]], [-1], [2**31], [2**64], [10**7]],
     "strings": [1, True, {}, [1], [None], [[]], [""], ["x" * 10000], ["x"] * 1000],
     "object": ["x", 1, True, [], [1]],
+    "choice": [0, True, [], {}, "", "x", "Last", ["last"]],
+    "input": [0, 1.5, True, {}, "", [], [""], [[]], ["x", ""], [1, "x"], ["x", 1], [[1], "x", []], [1.5], [-1], [2**31],
+              [10**7], [[10**7]], [None], ["x"] * 2049, [[[1]]], "word " * 500, [1] * 97],
     "bias": ["x", 1, True, [1], {"x": 1}, {"": 1}, {"-1": 1}, {"1.5": 1}, {"1": "x"}, {"1": 101}, {"1": -101},
              {"1": None}, {"1": 2**64}, {" 1": 1}, {str(2**31): 1}, {str(10**7): 1},
              {str(i): 1 for i in range(5000)}],
@@ -51,6 +54,9 @@ FIELDS = {
     CHAT: {**SHARED, "whole": SHARED["whole"] + ["top_logprobs"],
            "flag": SHARED["flag"] + ["logprobs", "add_generation_prompt", "continue_final_message"],
            "object": ["chat_template_kwargs"]},
+    EMBEDDINGS: {"flag": ["normalize", "add_special_tokens"], "number": ["timeout"], "choice": ["encoding_format", "pooling"],
+                 "whole": ["dimensions", "priority", "truncate_prompt_tokens"], "text": ["model", "cache_salt"],
+                 "input": ["input"], "refused": ["messages", "stream"]},
 }
 PARAMETERS = {
     "flag": ["do_sample", "return_full_text", "details", "ignore_eos"],
@@ -113,7 +119,8 @@ class Hostile(unittest.TestCase):
         return got
 
     def test_wrong_types_of_every_field(self):
-        right = {COMPLETIONS: {"prompt": "Once", "max_tokens": 1}, CHAT: {"messages": HELLO, "max_tokens": 1}}
+        right = {COMPLETIONS: {"prompt": "Once", "max_tokens": 1}, CHAT: {"messages": HELLO, "max_tokens": 1},
+                 EMBEDDINGS: {"input": "Once"}}
         for path, fields in FIELDS.items():
             for name, value in cases(fields):
                 with self.subTest(path=path, name=name, value=str(value)[:60]):
@@ -227,7 +234,7 @@ class Hostile(unittest.TestCase):
 
     def test_routes_and_methods(self):
         for path in ("/nowhere", "/v1", "/v1/", "/v1/chat", "/v1/completions/", "/v2/completions", "//v1/completions",
-                     "/v1/embeddings", "/..", "/../../etc/passwd", "/page/../../etc/passwd", "/page/%2e%2e/passwd",
+                     "/v1/images", "/v1/embeddings/", "/..", "/../../etc/passwd", "/page/../../etc/passwd", "/page/%2e%2e/passwd",
                      "/%00", "/%ff", "/v1/models/other", "/v1/models/te%73t/x", "/models", "/health/x",
                      "/" + "x" * 4000, "/page/none.js", "/dashboard/request/x", "/dashboard/step/-1",
                      "/dashboard/request/99999999999999999999"):

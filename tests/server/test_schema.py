@@ -77,6 +77,7 @@ class Schema(unittest.TestCase):
         cls.chat_chunk = described.validator("CreateChatCompletionStreamResponse")
         cls.text = described.validator("CreateCompletionResponse", text_completion)
         cls.text_chunk = described.validator("CreateCompletionResponse", text_chunk)
+        cls.embeddings = described.validator("CreateEmbeddingResponse")
         cls.models = described.validator("ListModelsResponse")
         cls.model = described.validator("Model")
         cls.error = described.validator("ErrorResponse")
@@ -158,6 +159,12 @@ class Schema(unittest.TestCase):
                 self.assertGreater(len(chunks), 2)
                 for chunk in chunks:
                     self.valid(self.text_chunk, chunk)
+
+    def test_embeddings(self):
+        for extra in ({}, {"input": ["One", "Two"]}, {"input": [1, 2, 3]}, {"pooling": "mean", "normalize": False}):
+            status, _, answer = self.server.request("/v1/embeddings", {"input": "The sky", "model": "test", **extra})
+            self.assertEqual(status, 200, answer)
+            self.valid(self.embeddings, answer)
 
     def test_models(self):
         self.valid(self.models, self.server.request("/v1/models")[2])

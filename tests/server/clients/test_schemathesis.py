@@ -51,7 +51,7 @@ class Schemathesis(unittest.TestCase):
                     name(child)
 
         name(spec["paths"])
-        for schema in ("Generate", "ChatRequest", "CompletionRequest", "GenerateRequest"):
+        for schema in ("Generate", "ChatRequest", "CompletionRequest", "EmbeddingRequest", "GenerateRequest"):
             name(spec["components"]["schemas"][schema])
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "openapi.json"

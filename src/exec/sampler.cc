@@ -367,16 +367,16 @@ Token sample_row(float* logits,
   CHECK(vocab > 0);
   const SamplingSpec& spec = row.spec();
   bool report = top != nullptr && spec.num_logprobs >= 0;
+  bool draws = spec.temperature >= kGreedyTemperature;
   const float* raw = logits;
-  if (row.adjusts()) {
-    if (report) {
-      scratch.raw.assign(logits, logits + vocab);
-      raw = scratch.raw.data();
-    }
-    row.adjust({logits, static_cast<size_t>(vocab)});
+  // Adjusting overwrites the row, and so does a large nucleus.
+  if (report && (row.adjusts() || (draws && spec.top_p < 1))) {
+    scratch.raw.assign(logits, logits + vocab);
+    raw = scratch.raw.data();
   }
+  if (row.adjusts()) row.adjust({logits, static_cast<size_t>(vocab)});
   Token token;
-  if (spec.temperature >= kGreedyTemperature) {
+  if (draws) {
     DrawKey key{spec.seed, static_cast<uint32_t>(choice), position, 0};
     token = draw_token(logits, vocab, spec, key, scratch);
   } else {

@@ -493,6 +493,16 @@ TEST(Sampler, LogprobsAreOfTheRawLogits) {
   EXPECT_TRUE(top.empty());
 }
 
+TEST(Sampler, LogprobsSurviveALargeNucleus) {
+  std::vector<float> logits = make_logits(kShapes[0], 500, 6), work = logits;
+  SamplingSpec s;
+  s.num_logprobs = 4, s.top_p = 0.5f;
+  SampleScratch scratch;
+  std::vector<TopLogprob> top;
+  Token t = sample_row(work.data(), 500, make_row(s), 0, 42, &top, scratch);
+  expect_scores(logits, t, 4, top);
+}
+
 TEST(Sampler, ScoresOfNonFiniteRowsAreFinite) {
   SampleScratch scratch;
   for (const std::vector<float>& logits :

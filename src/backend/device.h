@@ -16,24 +16,31 @@ namespace sluice {
 // Limits of what a row's sampling may look at on a device.
 inline constexpr int kMaxLogitBias = 1024;   // entries
 inline constexpr int kMaxBanned = 128;       // ids forbidden before min_tokens
-inline constexpr int kMaxBadTokens = 1024;   // of all bad sequences, one more word for each
+inline constexpr int kMaxBadTokens = 1024;   // of all bad sequences together
 inline constexpr int kMaxBadLength = 32;     // of one bad sequence
 inline constexpr int kMaxTopLogprobs = 128;  // reported beside a token
 
-// How a row samples, as it travels in a packet. Lists are in the packet's words at lists_at, in
-// this order: bias ids, bias values (as float bits), banned ids, allowed ids, bad sequences (each:
-// its length, then its tokens), history (prompt first).
+// How a row samples, as it travels in a packet (made by exec's make_row_spec). Lists are in the
+// packet's words from lists_at, in this order:
+//   bias ids, ascending; bias values (float bits), in the same order
+//   banned ids, ascending; allowed ids
+//   bad sequences by ascending last token: last tokens, then for each where its earlier tokens end
+//     in the list that follows, then the earlier tokens of all of them
+//   prompt tokens, when they are penalised; the last num_output tokens of the output
 struct RowSpec {
   uint64_t seed;
   int32_t slot;
   uint32_t choice;
-  float temperature;
-  int32_t top_k;
-  float top_p, min_p;
+  float inv_temperature;  // negative: greedy
+  float x_min;            // tokens below e^x_min times the most likely have no weight
+  int32_t top_k;          // 0: off
+  float top_p;            // 1: off
   float repetition_penalty, frequency_penalty, presence_penalty;
   int32_t min_tokens;
-  int32_t num_bias, num_banned, num_allowed, num_bad_words;
-  int32_t num_history, num_history_prompt;
+  int32_t num_generated;
+  int32_t num_bias, num_banned, num_allowed;
+  int32_t num_bad, num_bad_earlier;  // sequences; tokens of all but their last
+  int32_t num_prompt, num_output;
   uint32_t lists_at;
   int32_t zero;
 };
@@ -58,6 +65,7 @@ struct TopEntry {
   float logprob;
 };
 
+// Edits apply in order: of two at one place the later stands.
 struct PacketEdit {
   int64_t at;  // in the tables
   int32_t block, zero;
@@ -69,7 +77,8 @@ struct PacketSlice {
 };
 
 // A step as the host sends it: one copy, then prepare() spreads it. Offsets in bytes from the
-// packet's beginning.
+// packet's beginning, which is aligned to 16; each a multiple of 8. Slices cover the rows
+// [0, num_tokens) in order; a slot opened twice is opened by the later spec.
 struct Packet {
   const std::byte* data = nullptr;  // on the device
   uint32_t specs_at = 0, num_specs = 0;

@@ -4,7 +4,7 @@ be equal.
 
     scripts/compare_tokenizers.py BINARY [--data DIR] [--count N] [--seed S] [--only NAME] [--quick]
 
-BINARY is bench/tokenize_bench (cmake -DSLUICE_BENCH=ON). The first run makes a virtual environment
+BINARY is tests/tokenizers/tokenize_ids of the build folder. The first run makes a virtual environment
 under build/ with `tokenizers` and `sentencepiece` from PyPI; exit status 77: it cannot be made here.
 Tokenizers: those under DIR/tokenizers (../shared/data) and small ones made here, which between them use
 every normalizer, pre-tokenizer, model option and flag of added tokens. Exit status 1: a difference.
@@ -305,14 +305,14 @@ def synthetic():
 
 
 def pieces():
-    """name -> SentencePiece models. Symbols that overlap are left to BPE: a Unigram model weighs them by
-    the last bit of a sum."""
+    """name -> SentencePiece models. Where symbols overlap, a Unigram model weighs them by the last bit of a sum."""
     symbols = ["<tool>", "<b>", "<b><b>"]
     return {
         "sp-unigram": lambda: sentencepiece_model("unigram", vocab_size=900),
         "sp-unigram-bytes": lambda: sentencepiece_model("unigram", vocab_size=1200, byte_fallback=True),
         "sp-unigram-symbols": lambda: sentencepiece_model("unigram", vocab_size=900,
                                                           user_defined_symbols=["<tool>"]),
+        "sp-unigram-overlap": lambda: sentencepiece_model("unigram", vocab_size=900, user_defined_symbols=symbols),
         "sp-bpe": lambda: sentencepiece_model("bpe", vocab_size=900),
         "sp-bpe-bytes": lambda: sentencepiece_model("bpe", vocab_size=1200, byte_fallback=True,
                                                     normalization_rule_name="identity",
@@ -359,6 +359,9 @@ def main():
     plain = [random_text(rng, EXTRA) for _ in range(args.count)]
     # Without the control symbols, which SentencePiece takes for text and we for themselves.
     for_pieces = [random_text(rng, ["<tool>", "<b><b><b>", "  "]).replace("\0", "") for _ in range(args.count)]
+    # Long ones too: sums of scores lose precision there.
+    for texts in (plain, for_pieces):
+        texts += ["".join(rng.choices(texts, k=rng.randint(300, 1200))) for _ in range(args.count // 2000)]
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

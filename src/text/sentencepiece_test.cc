@@ -69,6 +69,38 @@ TEST(SentencePiece, SymbolsNeedTrust) {
   }
 }
 
+// What the library (0.2.2) gives for the same files: sums in single precision, symbols scored by
+// their length.
+std::string bare_model(const std::string& pieces) {
+  return piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3) + pieces +
+         bytes(2, number(3, 1)) + bytes(3, number(3, 0) + number(4, 0) + number(5, 1));
+}
+
+TEST(SentencePiece, SymbolsAreScoredByLength) {
+  auto t = made(bare_model(piece("a", 0, 4) + piece("b", 0, 4) + piece("ab", -0.05f)));
+  EXPECT_EQ(*t->encode("abab", {}, true), (Tokens{3, 4, 3, 4}));
+}
+
+TEST(SentencePiece, OverlappingSymbolsAreWeighedToTheLastBit) {
+  const std::string symbols = piece("<b>", 0, 4) + piece("<b><b>", 0, 4);
+  const struct {
+    float before;
+    Tokens ids;
+  } cases[] = {{-1, {5, 3, 4}}, {-0.5f, {5, 4, 3}}, {-1.25f, {5, 3, 4}}, {-4.25f, {5, 4, 3}}};
+  for (const auto& c : cases) {
+    auto t = made(bare_model(symbols + piece("x", c.before)));
+    EXPECT_EQ(*t->encode("x<b><b><b>", {}, true), c.ids) << c.before;
+  }
+}
+
+TEST(SentencePiece, LongSumsStartAnew) {
+  auto t = made(bare_model(piece("a", -2.5f) + piece("b", -2.5005f) + piece("ab", -5.001f)));
+  EXPECT_EQ(*t->encode("ab"), (Tokens{3, 4}));
+  // Each x costs 15.001; beyond 100,000 the sum begins at 0 again and is as fine as at the start.
+  EXPECT_EQ(*t->encode(std::string(6666, 'x') + "ab"), (Tokens{0, 5}));
+  EXPECT_EQ(*t->encode(std::string(6668, 'x') + "ab"), (Tokens{0, 3, 4}));
+}
+
 TEST(SentencePiece, DamagedFilesAreErrors) {
   const std::string whole = small_model(1);
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -81,6 +113,10 @@ TEST(SentencePiece, DamagedFilesAreErrors) {
   EXPECT_FALSE(spec_from_sentencepiece(piece("a", 0, 9)));
   EXPECT_FALSE(spec_from_sentencepiece(piece("a", 0) + bytes(2, number(3, 3))));  // words
   EXPECT_FALSE(spec_from_sentencepiece(piece("a", 0) + bytes(3, bytes(2, "xxxxxxxx"))));
+  auto long_symbol =
+      spec_from_sentencepiece(bare_model(piece("a", -1) + piece(std::string(2000, 'a'), 0, 4)));
+  ASSERT_TRUE(long_symbol);
+  EXPECT_FALSE(Tokenizer::make(std::move(*long_symbol)));
   auto nan = spec_from_sentencepiece(piece("<unk>", 0, 2) + piece("a", std::nanf("")));
   ASSERT_TRUE(nan);
   EXPECT_FALSE(Tokenizer::make(std::move(*nan)));

@@ -15,6 +15,20 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxPiece = 1024;  // bytes; the search is quadratic in it
 constexpr double kUnknownPenalty = 10;
+// SentencePiece (0.2.2 on): a symbol's score grows with its bytes, and a path's sum starts anew
+// beyond a limit, so that long texts keep their precision.
+constexpr double kSymbolByte = 0.1;
+constexpr float kSumLimit = 100'000;
+
+// Takes the sum at `start`, where it is beyond the limit, from all sums that may still grow. Places
+// not reached yet have none: their first offer sets it.
+void start_anew(size_t start, size_t reached, ModelScratch& s) {
+  const auto sum = static_cast<float>(s.scores[start]);
+  if (std::abs(sum) <= kSumLimit) return;
+  for (size_t i = start; i <= reached; ++i) {
+    s.scores[i] = static_cast<float>(s.scores[i]) - sum;
+  }
+}
 }  // namespace
 
 TokenTrie::TokenTrie(size_t num_bytes)
@@ -58,7 +72,6 @@ Result<std::unique_ptr<TextModel>> Unigram::make(const VocabView& vocab,
   std::unique_ptr<Unigram> model(new Unigram(options));
   std::fill(std::begin(model->byte_tokens_), std::end(model->byte_tokens_), kNoToken);
   double lowest = options.sentencepiece ? double{FLT_MAX} : std::numeric_limits<double>::infinity();
-  float highest = FLT_MIN;  // not below: so SentencePiece has it
   size_t bytes = 0;
   for (size_t t = 0; t < scores.size(); ++t) {
     if (!std::isfinite(scores[t])) {
@@ -66,9 +79,10 @@ Result<std::unique_ptr<TextModel>> Unigram::make(const VocabView& vocab,
     }
     const TokenType type = vocab.types[t];
     if (!options.sentencepiece || type == TokenType::normal) lowest = std::min(lowest, scores[t]);
-    if (type == TokenType::normal) highest = std::max(highest, static_cast<float>(scores[t]));
     bytes += vocab.tokens[t].size();
-    if (vocab.tokens[t].size() > kMaxPiece && type == TokenType::normal) {
+    bool in_trie =
+        type == TokenType::normal || (options.sentencepiece && type == TokenType::user_defined);
+    if (vocab.tokens[t].size() > kMaxPiece && in_trie) {
       return Error{400, strf("token %zu has %zu bytes; the limit is %zu", t, vocab.tokens[t].size(),
                              kMaxPiece)};
     }
@@ -91,7 +105,6 @@ Result<std::unique_ptr<TextModel>> Unigram::make(const VocabView& vocab,
     model->symbols_.push_back(symbol);
     model->has_symbols_ = model->has_symbols_ || symbol;
   }
-  model->highest_ = highest;
   model->unk_score_ = lowest - kUnknownPenalty;
   if (options.sentencepiece) {
     model->unk_score_ = static_cast<float>(lowest) - static_cast<float>(kUnknownPenalty);
@@ -100,21 +113,24 @@ Result<std::unique_ptr<TextModel>> Unigram::make(const VocabView& vocab,
   return std::unique_ptr<TextModel>(std::move(model));
 }
 
-// Best scores from left to right; of equals, the first found stays.
+// Best scores from left to right; of equals, the first found stays. SentencePiece rounds every sum.
 template <typename Score>
 bool Unigram::search(std::string_view piece, ModelScratch& s) const {
   constexpr uint32_t kUnreached = UINT32_MAX;
   s.scores.assign(piece.size() + 1, 0);
   s.starts.assign(piece.size() + 1, kUnreached);
   s.ids.assign(piece.size() + 1, kNoToken);
-  auto offer = [&](size_t end, double score, size_t start, Token id) {
+  size_t reached = 0;  // the last end
+  auto offer = [&](size_t end, Score score, size_t start, Token id) {
+    reached = std::max(reached, end);
     if (s.starts[end] != kUnreached && !(score > s.scores[end])) return;
-    s.scores[end] = static_cast<Score>(score);
+    s.scores[end] = score;
     s.starts[end] = static_cast<uint32_t>(start);
     s.ids[end] = id;
   };
   for (size_t start = 0; start < piece.size();) {
     const size_t size = code_point_at(piece, start).size;
+    if (options_.sentencepiece) start_anew(start, reached, s);
     const Score here = static_cast<Score>(s.scores[start]);
     bool single = false;
     uint32_t node = TokenTrie::kRoot;
@@ -123,19 +139,17 @@ bool Unigram::search(std::string_view piece, ModelScratch& s) const {
       if (node == TokenTrie::kNone) break;
       Token t = trie_.token(node);
       if (t == kNoToken) continue;
-      Score score = static_cast<Score>(static_cast<Score>(scores_[t]) + here);
+      Score score = static_cast<Score>(scores_[t]);
       if (symbols_[static_cast<size_t>(t)]) {
         if (!s.take_symbols) continue;
-        // Rounded once, after the sum.
-        score = static_cast<Score>(static_cast<float>(end - start) * highest_ - 0.1 + double{here});
+        score = static_cast<Score>(kSymbolByte * static_cast<double>(end - start - 1));
       }
-      offer(end, score, start, t);
+      offer(end, score + here, start, t);
       single = single || end - start == size;
     }
     if (!single) {
       if (options_.unk == kNoToken) return false;
-      offer(start + size, static_cast<Score>(static_cast<Score>(unk_score_) + here), start,
-            options_.unk);
+      offer(start + size, static_cast<Score>(unk_score_) + here, start, options_.unk);
     }
     start += size;
   }

@@ -61,10 +61,9 @@ class Unigram final : public TextModel {
   UnigramOptions options_;
   TokenTrie trie_;
   std::vector<double> scores_;
-  std::vector<bool> symbols_;  // SentencePiece: user-defined tokens, which win over all others
+  std::vector<bool> symbols_;  // SentencePiece: user-defined tokens, scored by length
   bool has_symbols_ = false;
   double unk_score_ = 0;
-  float highest_ = 0;
   Token byte_tokens_[256];
 };
 

@@ -4,11 +4,12 @@
     scripts/measure_memory.py [BINARY] [--kv-memory 256M] [MODEL[:FORMAT] ...]
 
 The ledger is what `inspect --json` says of the same options, from the headers alone. The server gets prompts of token
-ids until every KV block has held something, and a step of the whole budget; its peak is VmHWM. Prints a table and
-exits 1 when a model's ledger is off by more than --tolerance (2 %).
+ids until every KV block has held something, steps of the whole budget, and a step of as many sequences as it may run;
+its peak is VmHWM. Prints a table and exits 1 when a model's ledger is off by more than --tolerance (2 %).
 """
 
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import random
@@ -19,12 +20,13 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEFAULT = ["smollm2", "random:qwen2.5-0.5b@q4_0", "random:qwen2.5-0.5b@f16", "random:qwen3-0.6b@q8_0",
-           "random:qwen2.5-1.5b@q4_k"]
+           "random:qwen2.5-1.5b@q4_k", "random:smollm2-135m@q8_0", "random:smollm2-135m@f16"]
+SEQUENCES = 16
 
 
 def options(model, kv):
     name, _, form = model.partition("@")
-    args = [name, "--kv-memory", kv, "--ctx", "1024", "--max-seqs", "16"]
+    args = [name, "--kv-memory", kv, "--ctx", "1024", "--max-seqs", str(SEQUENCES)]
     return args + (["--format", form] if form else [])
 
 
@@ -47,9 +49,15 @@ def peak(binary, model, kv, info):
         url = next(m[1] for line in process.stderr if (m := re.search(r"ready on (http://\S+)", line)))
         rng = random.Random(1)
         positions = info["ledger"]["kv"] // info["ledger"]["kv_per_token"]
+
+        def complete(num_prompt, num_output):
+            prompt = [rng.randrange(info["vocab"] - 1) for _ in range(num_prompt)]
+            post(url + "/v1/completions", {"prompt": prompt, "max_tokens": num_output, "temperature": 0})
+
         for _ in range(positions // 1000 + 2):  # cached prefixes stay, so each prompt takes new blocks
-            prompt = [rng.randrange(info["vocab"] - 1) for _ in range(1000)]
-            post(url + "/v1/completions", {"prompt": prompt, "max_tokens": 2, "temperature": 0})
+            complete(1000, 2)
+        with concurrent.futures.ThreadPoolExecutor(SEQUENCES) as pool:  # every row of logits
+            list(pool.map(lambda _: complete(8, 24), range(SEQUENCES)))
         text = pathlib.Path(f"/proc/{process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) * 1024
     finally:

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,14 +19,29 @@
 namespace sluice {
 
 struct FreeBytes {
-  void operator()(std::byte* p) const { std::free(p); }
+  void operator()(std::byte* p) const {
+    if (mapped > 0) {
+      munmap(p, mapped);
+    } else {
+      std::free(p);
+    }
+  }
+  size_t mapped = 0;  // bytes; 0: on the heap
 };
 using Bytes = std::unique_ptr<std::byte, FreeBytes>;
 
+// Large tensors are mapped by themselves, so that what is packed and released leaves the process:
+// glibc, once it has freed one of up to 32 MB, takes such sizes from the heap and keeps them.
 inline Bytes allocate_bytes(size_t size) {
-  auto* p = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
-  if (!p) throw std::bad_alloc();
-  return Bytes(p);
+  constexpr size_t kMapped = size_t{256} << 10;
+  if (size < kMapped) {
+    auto* p = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+    if (!p) throw std::bad_alloc();
+    return Bytes(p);
+  }
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  return Bytes(static_cast<std::byte*>(p), FreeBytes{size});
 }
 
 // The cores the process may use, found when this is made: its caller may be bound to one of them by

@@ -1,0 +1,206 @@
+#include "backend/cuda/attention_bench.cuh"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/check.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr double kTargetBandwidth = 4.2e12;
+constexpr size_t kRotate = size_t{256} << 20;  // well above the L2
+
+struct Free {
+  void operator()(void* p) const { cudaFree(p); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+Memory allocate(size_t bytes) {
+  void* p;
+  check(cudaMalloc(&p, bytes), "malloc");
+  return Memory(p);
+}
+template <typename X>
+Memory upload(const std::vector<X>& x) {
+  Memory m = allocate(x.size() * sizeof(X));
+  check(cudaMemcpy(m.get(), x.data(), x.size() * sizeof(X), cudaMemcpyHostToDevice), "upload");
+  return m;
+}
+
+// Random values of about [-2, 2], as f16, bf16 or two e4m3 at a time.
+__global__ void fill(uint16_t* to, size_t n, DType type) {
+  for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < n; i += gridDim.x * size_t{256}) {
+    uint32_t x = static_cast<uint32_t>(i) * 2654435761u + 12345;
+    x = (x ^ (x >> 15)) * 2246822519u;
+    x ^= x >> 13;
+    uint16_t bits = static_cast<uint16_t>(x);
+    if (type == DType::f8) {
+      to[i] = bits & 0xbfbf;
+    } else {
+      to[i] = type == DType::f16 ? (bits & 0x83ff) | 0x3800 : (bits & 0x807f) | 0x3f00;
+    }
+  }
+}
+
+// Microseconds of one of the `num` launches that `queue` makes, by graph replays.
+double time_launches(int num, const std::function<void(cudaStream_t)>& queue) {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  cudaEvent_t begin, end;
+  check(cudaStreamCreate(&stream), "stream");
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  queue(stream);
+  check(cudaStreamSynchronize(stream), "warm up");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  queue(stream);
+  check(cudaStreamEndCapture(stream, &graph), "capture");
+  check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  std::vector<float> ms;
+  for (int i = 0; i < 12; ++i) {
+    float t;
+    check(cudaEventRecord(begin, stream), "event");
+    check(cudaGraphLaunch(exec, stream), "launch");
+    check(cudaEventRecord(end, stream), "event");
+    check(cudaEventSynchronize(end), "graph");
+    check(cudaEventElapsedTime(&t, begin, end), "event");
+    if (i >= 2) ms.push_back(t);
+  }
+  std::nth_element(ms.begin(), ms.begin() + ms.size() / 2, ms.end());
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaStreamDestroy(stream);
+  return ms[ms.size() / 2] * 1e3 / num;
+}
+
+struct Model {
+  int heads, kv_heads, head_dim;
+  DType kv_type;
+};
+
+// `layers` caches of num sequences of `length` positions, blocks in shuffled order.
+struct Bench {
+  Bench(const Model& m, int num, int length, int rows, int sms) : model(m) {
+    constexpr int kBlock = 16;
+    int per_slot = (length + kBlock - 1) / kBlock, blocks = num * per_slot + 1;
+    layer_bytes =
+        static_cast<size_t>(blocks) * kBlock * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
+    layers = static_cast<int>(std::min<size_t>(64, kRotate / (2 * layer_bytes) + 1));
+    k = allocate(layer_bytes * layers);
+    v = allocate(layer_bytes * layers);
+    size_t q_elements = static_cast<size_t>(rows) * m.heads * m.head_dim;
+    q = allocate(q_elements * 2);
+    out = allocate(q_elements * 2);
+    for (const Memory* p : {&k, &v}) {
+      fill<<<2048, 256>>>(static_cast<uint16_t*>(p->get()), layer_bytes * layers / 2, m.kv_type);
+    }
+    fill<<<2048, 256>>>(static_cast<uint16_t*>(q.get()), q_elements, DType::bf16);
+    std::vector<int32_t> ids(static_cast<size_t>(num) * per_slot);
+    std::iota(ids.begin(), ids.end(), 1);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    tables = upload(ids);
+    args.type = DType::bf16;
+    args.q = q.get();
+    args.out = out.get();
+    args.q_stride = args.out_stride = m.heads * m.head_dim;
+    args.kv_type = m.kv_type;
+    args.block_size = kBlock;
+    float scale = 1 / std::sqrt(static_cast<float>(m.head_dim));
+    args.spec = {m.heads, m.kv_heads, m.head_dim, scale, 0, 0};
+    args.tables = static_cast<const int32_t*>(tables.get());
+    args.table_stride = per_slot;
+    size_t bytes = attention_workspace(args.spec, num, sms);
+    workspace = allocate(bytes);
+    check(cudaMemset(workspace.get(), 0, bytes), "workspace");
+    args.workspace = workspace.get();
+    args.num_sms = sms;
+  }
+  AttentionArgs of_layer(int i) const {
+    AttentionArgs a = args;
+    a.k = static_cast<uint8_t*>(k.get()) + (i % layers) * layer_bytes;
+    a.v = static_cast<uint8_t*>(v.get()) + (i % layers) * layer_bytes;
+    return a;
+  }
+
+  Model model;
+  size_t layer_bytes;
+  int layers;
+  Memory k, v, q, out, tables, workspace;
+  AttentionArgs args{};
+};
+
+void bench_decode(const Model& m, int num, int context, bool deterministic, int sms) {
+  Bench b(m, num, context, num, sms);
+  std::vector<int32_t> positions(num, context - 1), slots(num);
+  std::iota(slots.begin(), slots.end(), 0);
+  Memory d_positions = upload(positions), d_slots = upload(slots);
+  b.args.positions = static_cast<const int32_t*>(d_positions.get());
+  b.args.row_slot = static_cast<const int32_t*>(d_slots.get());
+  b.args.deterministic = deterministic;
+  int launches = std::max(20, b.layers);
+  double us = time_launches(launches, [&](cudaStream_t stream) {
+    for (int i = 0; i < launches; ++i) attend_decode(b.of_layer(i), num, stream);
+  });
+  double bytes = 2.0 * num * context * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
+  std::printf("decode%s %2d/%d x %3d %s  B %3d  context %5d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
+              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
+              m.kv_type == DType::f8 ? "f8  " : "bf16", num, context, us, bytes / us * 1e-6,
+              bytes / us * 1e8 / kTargetBandwidth);
+  std::fflush(stdout);
+}
+
+void bench_prefill(const Model& m, int num, int length, int sms) {
+  Bench b(m, num, length, num * length, sms);
+  std::vector<SliceView> slices;
+  for (int i = 0; i < num; ++i) slices.push_back({i * length, length, 0, i});
+  Memory d_slices = upload(slices);
+  int launches = 10;
+  double us = time_launches(launches, [&](cudaStream_t stream) {
+    for (int i = 0; i < launches; ++i) {
+      attend_prefill(b.of_layer(i), slices, static_cast<SliceView*>(d_slices.get()), stream);
+    }
+  });
+  double flops = 2.0 * num * length * (length + 1.0) * m.head_dim * m.heads;
+  std::printf("prefill %2d/%-2d x %3d %s  %2d x %5d  %8.1f us  %5.0f TFLOP/s\n", m.heads,
+              m.kv_heads, m.head_dim, m.kv_type == DType::f8 ? "f8  " : "bf16", num, length, us,
+              flops / us * 1e-6);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int bench_attention(int num_sms) {
+  const Model qwen{28, 4, 128, DType::bf16}, llama{32, 8, 128, DType::bf16};
+  const Model small{14, 2, 64, DType::bf16}, one{16, 16, 128, DType::bf16};
+  Model f8 = llama;
+  f8.kv_type = DType::f8;
+  for (const Model& m : {qwen, llama, f8}) {
+    for (int num : {1, 8, 32, 64, 128, 256}) {
+      for (int context : {1024, 8192}) bench_decode(m, num, context, false, num_sms);
+    }
+  }
+  for (int num : {48, 96, 200}) bench_decode(qwen, num, 1024, false, num_sms);
+  for (int num : {1, 32, 256}) bench_decode(small, num, 256, false, num_sms);
+  for (int num : {1, 32, 256}) bench_decode(one, num, 1024, false, num_sms);
+  for (int num : {1, 32, 256}) bench_decode(qwen, num, 1024, true, num_sms);
+  for (const Model& m : {qwen, llama, one, small, f8}) {
+    bench_prefill(m, 8, 1024, num_sms);
+    bench_prefill(m, 1, 8192, num_sms);
+  }
+  bench_prefill(qwen, 32, 256, num_sms);
+  bench_prefill(qwen, 2, 4096, num_sms);
+  return 0;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,9 @@
+// Times of the attention kernels, for attention_test --bench.
+#pragma once
+
+namespace sluice::cuda {
+
+// Prints tables: decode as a share of the copy bandwidth, prefill in TFLOP/s.
+int bench_attention(int num_sms);
+
+}  // namespace sluice::cuda

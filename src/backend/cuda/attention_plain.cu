@@ -1,0 +1,113 @@
+// Attention for types and sizes that the tiled kernels do not take, in f32. One block per
+// (row, head); a row's bits depend on that row alone.
+#include <algorithm>
+
+#include "backend/cuda/attention_prefill.cuh"
+#include "backend/cuda/check.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMaxDim = 1024;
+
+template <typename T>
+__device__ float to_float(T x) {
+  return static_cast<float>(x);
+}
+
+// Combines one value of every thread in a fixed order; all threads get it.
+template <typename F>
+__device__ float block_reduce(float x, float* scratch, F combine) {
+  for (int i = 16; i > 0; i /= 2) x = combine(x, __shfl_xor_sync(~0u, x, i));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = scratch[0];
+  for (int i = 1; i < kThreads / 32; ++i) x = combine(x, scratch[i]);
+  return x;
+}
+
+// Tiles of kThreads positions, a thread each for the scores, then a thread per dimension.
+template <typename T, typename KV>
+__global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int first) {
+  __shared__ float q[kMaxDim], weights[kThreads], scratch[kThreads / 32];
+  wait_for_previous_kernel();
+  int row = first + blockIdx.x, head = blockIdx.y, d = p.head_dim;
+  const T* q_row = static_cast<const T*>(p.q) + row * p.q_stride + static_cast<int64_t>(head) * d;
+  for (int i = threadIdx.x; i < d; i += kThreads) q[i] = to_float(q_row[i]);
+  __syncthreads();
+
+  int hi = max(p.positions[row], 0) + 1;
+  int lo = p.window > 0 ? max(0, hi - p.window) : 0;
+  const int32_t* table = p.tables + p.row_slot[row] * p.table_stride;
+  auto at = [&](const uint8_t* base, int position) {
+    int64_t block = table[position >> p.block_shift];
+    int64_t offset = (block * p.kv_heads + head / p.group) * p.block_bytes +
+                     static_cast<int64_t>(position & ((1 << p.block_shift) - 1)) * p.row_bytes;
+    return reinterpret_cast<const KV*>(base + offset);
+  };
+  auto larger = [](float a, float b) { return fmaxf(a, b); };
+  auto plus = [](float a, float b) { return a + b; };
+
+  float o[kMaxDim / kThreads] = {};
+  float max = -INFINITY, sum = 0;
+  for (int start = lo / kThreads * kThreads; start < hi; start += kThreads) {
+    int position = start + threadIdx.x;
+    float s = -INFINITY;
+    if (position >= lo && position < hi) {
+      const KV* k = at(p.k, position);
+      s = 0;
+      for (int i = 0; i < d; ++i) s = fmaf(q[i], to_float(k[i]), s);
+      s = p.cap > 0 ? p.cap * tanhf(s * (p.cap_factor * 0.34657359f)) : s * p.factor;
+    }
+    float top = fmaxf(max, block_reduce(s, scratch, larger));
+    float alpha = exp2f(max - top), w = exp2f(s - top);
+    max = top;
+    weights[threadIdx.x] = w;
+    sum = fmaf(sum, alpha, block_reduce(w, scratch, plus));
+    int from = std::max(start, lo), to = min(start + kThreads, hi);
+    for (int i = 0; i < kMaxDim / kThreads; ++i) o[i] *= alpha;
+    for (int t = from; t < to; ++t) {
+      const KV* v = at(p.v, t);
+      for (int i = 0, j = threadIdx.x; i < kMaxDim / kThreads && j < d; ++i, j += kThreads) {
+        o[i] = fmaf(weights[t - start], to_float(v[j]), o[i]);
+      }
+    }
+    __syncthreads();
+  }
+  T* out = static_cast<T*>(p.out) + row * p.out_stride + static_cast<int64_t>(head) * d;
+  for (int i = 0, j = threadIdx.x; i < kMaxDim / kThreads && j < d; ++i, j += kThreads) {
+    out[j] = static_cast<T>(o[i] / sum);
+  }
+}
+
+template <typename T, typename KV>
+void launch(const AttentionParams& p, int first, dim3 grid, cudaStream_t stream) {
+  plain_kernel<T, KV><<<grid, kThreads, 0, stream>>>(p, first);
+  check_launch("attention");
+}
+
+}  // namespace
+
+void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t stream) {
+  if (args.spec.head_dim > kMaxDim) throw std::runtime_error("CUDA: head_dim above 1024");
+  AttentionParams p = make_params(args);
+  dim3 grid(num, args.spec.num_heads);
+  bool f8 = args.kv_type == DType::f8;
+  switch (args.type) {
+    case DType::f32:
+      return launch<float, float>(p, first, grid, stream);
+    case DType::f16:
+      return f8 ? launch<__half, __nv_fp8_e4m3>(p, first, grid, stream)
+                : launch<__half, __half>(p, first, grid, stream);
+    case DType::bf16:
+      return f8 ? launch<__nv_bfloat16, __nv_fp8_e4m3>(p, first, grid, stream)
+                : launch<__nv_bfloat16, __nv_bfloat16>(p, first, grid, stream);
+    case DType::f8:
+      break;
+  }
+  throw std::runtime_error("CUDA: attention has no 8-bit queries");
+}
+
+}  // namespace sluice::cuda

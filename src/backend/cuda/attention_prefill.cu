@@ -1,0 +1,200 @@
+// Attention of slices: plans, and the kernel for every cache that the tensor cores can read through
+// mma.sync: tiles of 64 (query, head) rows, four warps of 16 rows, K and V tiles of 64 positions.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cuda/attention_prefill.cuh"
+#include "backend/cuda/check.cuh"
+#include "base/check.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kRows = 64;
+constexpr int kThreads = kRows / 16 * 32;
+
+template <typename KV, int D>
+constexpr int kStageBytes = 2 * kKvTile* D* static_cast<int>(sizeof(KV));
+
+template <typename T, typename KV, int D>
+__global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  constexpr int kStage = kStageBytes<KV, D>;
+  wait_for_previous_kernel();
+  Tile tile;
+  if (!find_tile<kRows>(plan, tile)) return;
+  const AttentionParams& p = plan.a;
+  TileView<kRows> view(tile, p);
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  bool works = tile.first + warp * 16 < view.total;
+  int begin = view.lo / kKvTile * kKvTile;
+  int num = (view.hi - begin + kKvTile - 1) / kKvTile;
+
+  uint32_t stages = smem_address(smem);
+  TileLoader<kThreads, D* static_cast<int>(sizeof(KV))> loader(p, tile, view.lo, view.hi);
+  loader.fetch(begin);
+  loader.copy(stages, begin);
+  copy_commit();
+  loader.fetch(begin + kKvTile);
+
+  const T* q = static_cast<const T*>(p.q);
+  Queries<T, KV, D> queries;
+  queries.load(view.row[0] < view.total ? q + view.offset(tile, p, 0, p.q_stride) : nullptr,
+               view.row[1] < view.total ? q + view.offset(tile, p, 1, p.q_stride) : nullptr,
+               p.head_dim, stages + 2 * kStage + warp * Queries<T, KV, D>::kSharedBytes, lane);
+  float o[D / 8][4] = {};
+  SoftmaxState state;
+  for (int i = 0; i < num; ++i) {
+    int at = begin + i * kKvTile;
+    copy_wait<0>();
+    __syncthreads();
+    if (i + 1 < num) {
+      loader.copy(stages + ((i + 1) & 1) * kStage, at + kKvTile);
+      loader.fetch(at + 2 * kKvTile);
+    }
+    copy_commit();
+    if (!works) continue;
+    uint32_t k = stages + (i & 1) * kStage;
+    float s[kKvTile / 8][4], alpha[2];
+    scores<T, KV, D, kKvTile>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
+    online_softmax(s, p.factor, state, alpha);
+    rescale(o, alpha);
+    accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
+  }
+  store_output<T, KV, D, kRows>(o, state, plan, tile, view);
+}
+
+template <typename T, typename KV, int D>
+void launch(const TilePlan& plan, cudaStream_t stream) {
+  constexpr int kBytes = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      mma_kernel<T, KV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  check(ready, "attention prefill");
+  mma_kernel<T, KV, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
+  check_launch("attention prefill");
+}
+
+template <typename T, typename KV>
+void launch_dim(const TilePlan& plan, cudaStream_t stream) {
+  if (plan.a.head_dim <= 64) return launch<T, KV, 64>(plan, stream);
+  if (plan.a.head_dim <= 128) return launch<T, KV, 128>(plan, stream);
+  launch<T, KV, 256>(plan, stream);
+}
+
+void run(const AttentionArgs& args,
+         TilePlan plan,
+         std::span<const SliceView> slices,
+         cudaStream_t stream) {
+  plan.a = make_params(args);
+  if (args.kv_type == args.type && args.spec.head_dim <= 128) {
+    return launch_wgmma(plan, args.type, slices, stream);
+  }
+  launch_mma(plan, args.type, args.kv_type, slices, stream);
+}
+
+}  // namespace
+
+AttentionParams make_params(const AttentionArgs& args) {
+  constexpr float kLog2e = 1.44269504f;
+  const AttentionSpec& spec = args.spec;
+  AttentionParams p{};
+  p.q = args.q;
+  p.out = args.out;
+  p.k = static_cast<const uint8_t*>(args.k);
+  p.v = static_cast<const uint8_t*>(args.v);
+  p.tables = args.tables;
+  p.positions = args.positions;
+  p.row_slot = args.row_slot;
+  p.q_stride = args.q_stride;
+  p.out_stride = args.out_stride;
+  p.table_stride = args.table_stride;
+  p.kv_heads = spec.num_kv_heads;
+  p.group = spec.num_heads / spec.num_kv_heads;
+  p.head_dim = spec.head_dim;
+  p.row_bytes = spec.head_dim * static_cast<int>(dtype_bytes(args.kv_type));
+  p.block_bytes = static_cast<int64_t>(p.row_bytes) * args.block_size;
+  while ((1 << p.block_shift) < args.block_size) ++p.block_shift;
+  CHECK(1 << p.block_shift == args.block_size && args.block_size >= 8);
+  p.window = spec.window;
+  p.factor = spec.scale * kLog2e;
+  if (spec.softcap > 0) {
+    p.factor = 1;
+    p.cap = spec.softcap * kLog2e;
+    p.cap_factor = 2 * spec.scale / spec.softcap * kLog2e;
+  }
+  return p;
+}
+
+bool has_tile_kernel(const AttentionArgs& args) {
+  auto aligned = [](const void* p, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 8 == 0;
+  };
+  if (args.type == DType::f32 || args.spec.head_dim > 256) return false;
+  size_t row_bytes = args.spec.head_dim * dtype_bytes(args.kv_type);
+  return row_bytes % 16 == 0 && aligned(args.q, args.q_stride) &&
+         aligned(args.out, args.out_stride);
+}
+
+void plan_tiles(TilePlan& plan, std::span<const SliceView> slices, int rows) {
+  int group = plan.a.group;
+  if (!plan.slices) {  // num_tiles is the number of rows
+    plan.num_slices = (group + rows - 1) / rows;
+    plan.num_tiles *= plan.num_slices;
+    return;
+  }
+  int total = 0, most = 0;
+  for (const SliceView& s : slices) {
+    int tiles = (s.count * group + rows - 1) / rows;
+    total += tiles;
+    most = std::max(most, tiles);
+  }
+  plan.num_slices = static_cast<int>(slices.size());
+  // Blocks without a tile end at once, but many of them cost more than the order gains.
+  int64_t by_rank = int64_t{most} * plan.num_slices;
+  plan.by_rank = by_rank <= int64_t{total} * 5 / 4;
+  plan.num_tiles = plan.by_rank ? static_cast<int>(by_rank) : total;
+}
+
+void launch_mma(TilePlan plan,
+                DType type,
+                DType kv_type,
+                std::span<const SliceView> slices,
+                cudaStream_t stream) {
+  plan_tiles(plan, slices, kRows);
+  bool f8 = kv_type == DType::f8;
+  if (type == DType::f16) {
+    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(plan, stream)
+              : launch_dim<__half, __half>(plan, stream);
+  }
+  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(plan, stream)
+     : launch_dim<__nv_bfloat16, __nv_bfloat16>(plan, stream);
+}
+
+void attend_rows(const AttentionArgs& args, int first, int num, cudaStream_t stream) {
+  if (!has_tile_kernel(args)) return launch_plain(args, first, num, stream);
+  TilePlan plan{};
+  plan.first_row = first;
+  plan.num_tiles = num;
+  run(args, plan, {}, stream);
+}
+
+void attend_prefill(const AttentionArgs& args,
+                    std::span<const SliceView> slices,
+                    const SliceView* device_slices,
+                    cudaStream_t stream) {
+  if (slices.empty()) return;
+  if (has_tile_kernel(args)) {
+    TilePlan plan{};
+    plan.slices = device_slices;
+    return run(args, plan, slices, stream);
+  }
+  for (size_t i = 0; i < slices.size();) {
+    int first = slices[i].row, end = first;
+    for (; i < slices.size() && slices[i].row == end; ++i) end += slices[i].count;
+    launch_plain(args, first, end - first, stream);
+  }
+}
+
+}  // namespace sluice::cuda

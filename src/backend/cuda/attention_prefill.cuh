@@ -1,0 +1,220 @@
+// Plans and kernels of attention over slices. Shared by attention_*.cu.
+#pragma once
+
+#include "backend/cuda/attention_tile.cuh"
+
+namespace sluice::cuda {
+
+// Which tiles of (query, head of the group) rows there are. Row r of a slice is head r % group of
+// query r / group.
+struct TilePlan {
+  AttentionParams a;
+  const SliceView* slices;  // null: tile i is the single query of batch row first_row + i
+  int num_slices, first_row;
+  bool by_rank;  // tile i is the i / num_slices-th heaviest of slice i % num_slices, if it has one
+  int num_tiles;
+};
+
+// One query per row, rows [first, first + num): the bits of attend_prefill.
+void attend_rows(const AttentionArgs& args, int first, int num, cudaStream_t stream);
+
+// Kernels, by what they need.
+// wgmma: f16 or bf16 cache of head_dim up to 128.
+void launch_wgmma(TilePlan plan,
+                  DType type,
+                  std::span<const SliceView> slices,
+                  cudaStream_t stream);
+// mma: any f16, bf16 or f8 cache that has_tile_kernel().
+void launch_mma(TilePlan plan,
+                DType type,
+                DType kv_type,
+                std::span<const SliceView> slices,
+                cudaStream_t stream);
+// Any types and sizes, slow. Rows [first, first + num), one query each.
+void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t stream);
+
+// Fills in num_tiles and by_rank for tiles of `rows`.
+void plan_tiles(TilePlan& plan, std::span<const SliceView> slices, int rows);
+
+#ifdef __CUDACC__
+// A block's share: rows [first, first + kRows) of the slice's count * group.
+struct Tile {
+  SliceView slice;
+  int first, kv_head;
+};
+
+__device__ inline int tiles_of(const SliceView& s, int group, int rows) {
+  return (s.count * group + rows - 1) / rows;
+}
+
+// All threads of the block call it, and all get the same. False: no tile for this block.
+template <int kRows>
+__device__ bool find_tile(const TilePlan& plan, Tile& tile) {
+  int group = plan.a.group;
+  int index = blockIdx.x / plan.a.kv_heads;
+  tile.kv_head = blockIdx.x % plan.a.kv_heads;
+  if (!plan.slices) {
+    int row = plan.first_row + index / plan.num_slices, part = index % plan.num_slices;
+    tile.slice = {row, 1, max(plan.a.positions[row], 0), plan.a.row_slot[row]};
+    tile.first = part * kRows;
+    return true;
+  }
+  if (plan.by_rank) {
+    tile.slice = plan.slices[index % plan.num_slices];
+    int rank = index / plan.num_slices, tiles = tiles_of(tile.slice, group, kRows);
+    tile.first = (tiles - 1 - rank) * kRows;
+    return rank < tiles;
+  }
+  int lane = threadIdx.x % 32, before = 0;
+  for (int s = 0; s < plan.num_slices; s += 32) {
+    int own = s + lane < plan.num_slices ? tiles_of(plan.slices[s + lane], group, kRows) : 0;
+    int sum = own;
+    for (int i = 1; i < 32; i *= 2) {
+      int x = __shfl_up_sync(~0u, sum, i);
+      if (lane >= i) sum += x;
+    }
+    unsigned hit = __ballot_sync(~0u, before + sum > index);
+    if (hit) {
+      int at = __ffs(hit) - 1;
+      int end = before + __shfl_sync(~0u, sum, at);
+      tile.slice = plan.slices[s + at];
+      tile.first = (end - 1 - index) * kRows;  // the last, which sees most, first
+      return true;
+    }
+    before += __shfl_sync(~0u, sum, 31);
+  }
+  return false;
+}
+
+// What a tile's rows see, and what this thread's two rows (lane / 4 and + 8 of its warp's 16) are.
+template <int kRows>
+struct TileView {
+  int total;               // rows of the slice
+  int lo, hi;              // positions the tile reads: [lo, hi)
+  int from[2], to[2];      // positions the thread's rows see: [from, to)
+  int row[2];              // row of the slice; >= total: none
+  int full_from, full_to;  // KV tiles inside are seen by all rows of the warp
+
+  __device__ TileView(const Tile& tile, const AttentionParams& p) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    total = tile.slice.count * p.group;
+    int last = min(tile.first + kRows, total) - 1;
+    hi = tile.slice.pos + last / p.group + 1;
+    lo = from_of(tile.slice.pos + tile.first / p.group, p.window);
+    for (int h = 0; h < 2; ++h) {
+      row[h] = tile.first + warp * 16 + lane / 4 + h * 8;
+      int position = tile.slice.pos + min(row[h], total - 1) / p.group;
+      from[h] = from_of(position, p.window);
+      to[h] = position + 1;
+    }
+    int warp_first = min(tile.first + warp * 16, total - 1);
+    int warp_last = min(tile.first + warp * 16 + 15, total - 1);
+    full_to = tile.slice.pos + warp_first / p.group + 1;
+    full_from = from_of(tile.slice.pos + warp_last / p.group, p.window);
+  }
+  __device__ static int from_of(int position, int window) {
+    return window > 0 ? max(0, position + 1 - window) : 0;
+  }
+  __device__ bool needs_mask(int at) const { return at < full_from || at + kKvTile > full_to; }
+  // Elements from the start of q or out (with their stride) to the thread's row h.
+  __device__ int64_t offset(const Tile& tile,
+                            const AttentionParams& p,
+                            int h,
+                            int64_t stride) const {
+    int head = tile.kv_head * p.group + row[h] % p.group;
+    return (tile.slice.row + row[h] / p.group) * stride + static_cast<int64_t>(head) * p.head_dim;
+  }
+};
+
+// Copies tiles of K and V by a block of kThreads, block ids fetched one tile ahead of their use.
+template <int kThreads, int kBytes>
+struct TileLoader {
+  using Rows = SmemRows<kKvTile, kBytes>;
+  static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
+  static constexpr int kPasses = kKvTile / kStep;
+  static constexpr int kIds = kStep < 8 ? kKvTile / 8 : kPasses;
+  static_assert(kStep <= kKvTile);
+
+  const int32_t* table;
+  const uint8_t* k;  // this thread's chunk of the head in block 0
+  int64_t v_from_k;
+  int block_stride, row_bytes, block_shift;
+  int lo, hi;
+  bool inside;  // the chunk is not padding
+  int ids[kIds];
+
+  __device__ TileLoader(const AttentionParams& p, const Tile& tile, int from, int to)
+      : table(p.tables + tile.slice.slot * p.table_stride),
+        k(p.k + tile.kv_head * p.block_bytes + chunk() * 16),
+        v_from_k(p.v - p.k),
+        block_stride(static_cast<int>(p.kv_heads * p.block_bytes)),
+        row_bytes(p.row_bytes),
+        block_shift(p.block_shift),
+        lo(from),
+        hi(to),
+        inside(chunk() * 16 < p.row_bytes) {}
+  __device__ static int row() { return threadIdx.x / Rows::kChunks; }
+  __device__ static int chunk() { return threadIdx.x % Rows::kChunks; }
+
+  __device__ void fetch(int at) {
+#pragma unroll
+    for (int i = 0; i < kIds; ++i) {
+      int position = at + row() + i * (kStep < 8 ? 8 : kStep);
+      bool seen = (position | 7) >= lo && (position & ~7) < hi;
+      ids[i] = seen ? __ldg(table + (position >> block_shift)) : 0;
+    }
+  }
+  // K to `to`, V behind it.
+  __device__ void copy(uint32_t to, int at) const {
+    int last = (1 << block_shift) - 1;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      int r = row() + i * kStep, position = at + r;
+      bool valid = inside && position >= lo && position < hi;
+      const uint8_t* from =
+          k + static_cast<int64_t>(ids[kStep < 8 ? i * kStep / 8 : i]) * block_stride +
+          (position & last) * row_bytes;
+      uint32_t place = to + Rows::at(r, chunk());
+      copy16(place, from, valid);
+      copy16(place + Rows::kSize, from + v_from_k, valid);
+    }
+  }
+};
+
+// o / sum to out, for the rows that exist.
+template <typename T, typename KV, int D, int kRows>
+__device__ void store_output(const float (&o)[D / 8][4],
+                             const SoftmaxState& state,
+                             const TilePlan& plan,
+                             const Tile& tile,
+                             const TileView<kRows>& view) {
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float sum = quad_sum(state.sum[h]);
+    if (view.row[h] >= view.total) continue;
+    float inverse = 1 / sum;
+    T* out = static_cast<T*>(plan.a.out) + view.offset(tile, plan.a, h, plan.a.out_stride);
+    if constexpr (sizeof(KV) == 2) {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        int d = output_dim<KV>(n, 0, lane);
+        if (d >= plan.a.head_dim) continue;
+        *reinterpret_cast<uint32_t*>(out + d) =
+            pack<T>(o[n][h * 2] * inverse, o[n][h * 2 + 1] * inverse);
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {  // even and odd dimensions of four neighbours
+        int d = output_dim<KV>(n, 0, lane);
+        if (d >= plan.a.head_dim) continue;
+        *reinterpret_cast<uint2*>(out + d) = {
+            pack<T>(o[n][h * 2] * inverse, o[n + 1][h * 2] * inverse),
+            pack<T>(o[n][h * 2 + 1] * inverse, o[n + 1][h * 2 + 1] * inverse)};
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace sluice::cuda

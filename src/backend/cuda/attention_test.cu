@@ -1,0 +1,556 @@
+// The attention kernels against sums in double, on a GPU: fresh random inputs, poisoned outputs,
+// shuffled blocks, NaN in every cache position that no query may see. A program of its own.
+//   attention_test [--seed N] [--small]   checks; --small: a few sizes, for compute-sanitizer
+//   attention_test --bench                times
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/attention_bench.cuh"
+#include "backend/cuda/attention_tile.cuh"
+#include "backend/cuda/check.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+uint32_t g_seed = 1;
+int g_failures = 0, g_checks = 0, g_num_sms = 132;
+
+const char* name(DType t) {
+  return t == DType::f32 ? "f32" : t == DType::f16 ? "f16" : t == DType::bf16 ? "bf16" : "f8";
+}
+
+// A value rounded to `type`, and its bytes.
+void encode(DType type, float x, uint8_t* to) {
+  if (type == DType::f32) {
+    std::memcpy(to, &x, 4);
+  } else if (type == DType::f16) {
+    __half h(x);
+    std::memcpy(to, &h, 2);
+  } else if (type == DType::bf16) {
+    __nv_bfloat16 h(x);
+    std::memcpy(to, &h, 2);
+  } else {
+    __nv_fp8_e4m3 h(x);
+    std::memcpy(to, &h, 1);
+  }
+}
+float decode(DType type, const uint8_t* from) {
+  if (type == DType::f32) return *reinterpret_cast<const float*>(from);
+  if (type == DType::f16) return static_cast<float>(*reinterpret_cast<const __half*>(from));
+  if (type == DType::bf16) return static_cast<float>(*reinterpret_cast<const __nv_bfloat16*>(from));
+  return static_cast<float>(*reinterpret_cast<const __nv_fp8_e4m3*>(from));
+}
+
+class Device {
+ public:
+  explicit Device(size_t bytes) : bytes_(bytes) { check(cudaMalloc(&data_, bytes), "malloc"); }
+  template <typename X>
+  explicit Device(const std::vector<X>& from)
+      : Device(std::max<size_t>(1, from.size()) * sizeof(X)) {
+    put(from);
+  }
+  Device(const Device&) = delete;
+  ~Device() { cudaFree(data_); }
+  template <typename X>
+  void put(const std::vector<X>& from) {
+    check(cudaMemcpy(data_, from.data(), from.size() * sizeof(X), cudaMemcpyHostToDevice), "put");
+  }
+  std::vector<uint8_t> get() const {
+    std::vector<uint8_t> to(bytes_);
+    check(cudaMemcpy(to.data(), data_, bytes_, cudaMemcpyDeviceToHost), "get");
+    return to;
+  }
+  template <typename X>
+  X* as() const {
+    return static_cast<X*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_;
+};
+
+struct Setup {
+  DType type = DType::bf16, kv_type = DType::bf16;
+  int heads = 8, kv_heads = 2, head_dim = 128, block_size = 16;
+  int window = 0;
+  float softcap = 0, q_scale = 1;
+  bool deterministic = false;
+
+  std::string describe() const {
+    char text[200];
+    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g%s",
+                  name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window, softcap,
+                  deterministic ? " deterministic" : "");
+    return text;
+  }
+};
+
+struct Part {
+  int pos, count;
+};
+
+// A step over a paged cache: sequence i is slot i; the first num_decode parts are decode rows.
+class Step {
+ public:
+  Step(const Setup& setup, std::vector<Part> parts, bool poison_future = true)
+      : s_(setup), parts_(std::move(parts)), rng_(g_seed * 7919 + g_checks) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      slices_.push_back({static_cast<int>(positions_.size()), parts_[i].count, parts_[i].pos,
+                         static_cast<int>(i)});
+      for (int j = 0; j < parts_[i].count; ++j) {
+        positions_.push_back(parts_[i].pos + j);
+        row_slot_.push_back(static_cast<int>(i));
+      }
+    }
+    make_cache(poison_future);
+    make_rows();
+  }
+
+  int rows() const { return static_cast<int>(positions_.size()); }
+  const std::vector<SliceView>& slices() const { return slices_; }
+
+  AttentionArgs args() const {
+    AttentionArgs a{};
+    a.out = out_->as<uint8_t>();
+    a.q = q_->as<uint8_t>();
+    a.out_stride = a.q_stride = stride();
+    a.type = s_.type;
+    a.k = k_->as<uint8_t>();
+    a.v = v_->as<uint8_t>();
+    a.kv_type = s_.kv_type;
+    a.block_size = s_.block_size;
+    float scale = 1 / std::sqrt(static_cast<float>(s_.head_dim));
+    a.spec = {s_.heads, s_.kv_heads, s_.head_dim, scale, s_.window, s_.softcap};
+    a.tables = d_tables_->as<int32_t>();
+    a.table_stride = blocks_per_slot_;
+    a.positions = d_positions_->as<int32_t>();
+    a.row_slot = d_row_slot_->as<int32_t>();
+    a.deterministic = s_.deterministic;
+    a.workspace = workspace_->as<uint8_t>();
+    a.num_sms = g_num_sms;
+    return a;
+  }
+  void set_positions(const std::vector<int32_t>& p) {
+    positions_ = p;
+    d_positions_->put(p);
+  }
+  void poison() { check(cudaMemset(out_->as<uint8_t>(), 0xff, out_bytes()), "poison"); }
+  std::vector<uint8_t> output() const { return out_->get(); }
+  // The bytes of one row of `out`.
+  std::vector<uint8_t> row(const std::vector<uint8_t>& out, int r) const {
+    auto begin = out.begin() + static_cast<int64_t>(r) * stride() * size();
+    return {begin, begin + static_cast<int64_t>(s_.heads) * s_.head_dim * size()};
+  }
+
+  void run_decode(int num) { attend_decode(args(), num, nullptr); }
+  void run_prefill(const std::vector<SliceView>& slices) {
+    Device d(slices);
+    attend_prefill(args(), slices, d.as<SliceView>(), nullptr);
+    check(cudaDeviceSynchronize(), "prefill");
+  }
+
+  // Compares rows [first, first + num); the others must still be poisoned.
+  void compare(const std::string& what, int first, int num) {
+    check(cudaDeviceSynchronize(), what.c_str());
+    ++g_checks;
+    std::vector<uint8_t> out = output();
+    std::string fault = unwritten(out, first, num);
+    if (fault.empty()) fault = wrong(out, first, num);
+    if (fault.empty()) return;
+    if (++g_failures < 60) {
+      std::printf("FAIL %s: %s, parts %zu (first %d+%d): %s\n", what.c_str(), s_.describe().c_str(),
+                  parts_.size(), parts_[0].pos, parts_[0].count, fault.c_str());
+    }
+  }
+
+ private:
+  int64_t stride() const { return s_.heads * s_.head_dim + 8; }
+  size_t size() const { return dtype_bytes(s_.type); }
+  size_t out_bytes() const { return static_cast<size_t>(rows()) * stride() * size(); }
+
+  float normal() {  // near enough, and fast
+    float x = 0;
+    uint64_t bits = (static_cast<uint64_t>(rng_()) << 32) | rng_();
+    for (int i = 0; i < 4; ++i, bits >>= 16) x += static_cast<float>(bits & 0xffff) / 65536 - 0.5f;
+    return x * 1.732f;
+  }
+
+  void make_cache(bool poison_future) {
+    int longest = 0, slots = static_cast<int>(parts_.size());
+    for (const Part& p : parts_) longest = std::max(longest, p.pos + p.count);
+    blocks_per_slot_ = (longest + s_.block_size - 1) / s_.block_size + 1;
+    std::vector<int32_t> ids;
+    tables_.assign(static_cast<size_t>(slots) * blocks_per_slot_, 0);
+    int needed = 0;
+    for (const Part& p : parts_) needed += (p.pos + p.count + s_.block_size - 1) / s_.block_size;
+    ids.resize(needed);
+    std::iota(ids.begin(), ids.end(), 1);
+    std::shuffle(ids.begin(), ids.end(), rng_);
+    size_t kv = dtype_bytes(s_.kv_type), row = s_.head_dim * kv;
+    size_t bytes = static_cast<size_t>(needed + 1) * s_.kv_heads * s_.block_size * row;
+    host_k_.assign(bytes, 0xff);
+    host_v_.assign(bytes, 0xff);
+    for (int i = 0; i < slots; ++i) {
+      const Part& p = parts_[i];
+      int end = p.pos + p.count;
+      int seen = s_.window > 0 && poison_future ? std::max(0, p.pos + 1 - s_.window) : 0;
+      for (int b = seen / s_.block_size; b * s_.block_size < end; ++b) {
+        tables_[static_cast<size_t>(i) * blocks_per_slot_ + b] = ids.back();
+        ids.pop_back();
+      }
+      for (int pos = seen; pos < end; ++pos) {
+        for (int h = 0; h < s_.kv_heads; ++h) {
+          size_t at = cache_at(i, h, pos);
+          for (int d = 0; d < s_.head_dim; ++d) {
+            encode(s_.kv_type, normal(), &host_k_[at + d * kv]);
+            encode(s_.kv_type, normal(), &host_v_[at + d * kv]);
+          }
+        }
+      }
+    }
+    k_ = std::make_unique<Device>(host_k_);
+    v_ = std::make_unique<Device>(host_v_);
+    d_tables_ = std::make_unique<Device>(tables_);
+  }
+  void make_rows() {
+    host_q_.assign(out_bytes(), 0xff);
+    for (int r = 0; r < rows(); ++r) {
+      for (int i = 0; i < s_.heads * s_.head_dim; ++i) {
+        encode(s_.type, normal() * s_.q_scale, &host_q_[(r * stride() + i) * size()]);
+      }
+    }
+    q_ = std::make_unique<Device>(host_q_);
+    out_ = std::make_unique<Device>(out_bytes());
+    d_positions_ = std::make_unique<Device>(positions_);
+    d_row_slot_ = std::make_unique<Device>(row_slot_);
+    AttentionSpec spec{s_.heads, s_.kv_heads, s_.head_dim, 1, 0, 0};
+    size_t bytes = attention_workspace(spec, rows(), g_num_sms);
+    workspace_ = std::make_unique<Device>(bytes);
+    check(cudaMemset(workspace_->as<uint8_t>(), 0, bytes), "workspace");
+    poison();
+  }
+  size_t cache_at(int slot, int head, int pos) const {
+    size_t block = tables_[static_cast<size_t>(slot) * blocks_per_slot_ + pos / s_.block_size];
+    size_t row = (block * s_.kv_heads + head) * s_.block_size + pos % s_.block_size;
+    return row * s_.head_dim * dtype_bytes(s_.kv_type);
+  }
+
+  std::string unwritten(const std::vector<uint8_t>& out, int first, int num) const {
+    char text[200];
+    for (int r = 0; r < rows(); ++r) {
+      for (int i = 0; i < stride(); ++i) {
+        bool poisoned = true;
+        for (size_t b = 0; b < size(); ++b)
+          poisoned &= out[(r * stride() + i) * size() + b] == 0xff;
+        bool inside = r >= first && r < first + num && i < s_.heads * s_.head_dim;
+        if (poisoned != inside) continue;
+        std::snprintf(text, sizeof(text), "row %d (position %d) head %d dim %d %s", r,
+                      positions_[r], i / s_.head_dim, i % s_.head_dim,
+                      inside ? "not written" : "written, must not be");
+        return text;
+      }
+    }
+    return {};
+  }
+
+  // All (row, head) pairs, or a sample of them when there are many.
+  std::string wrong(const std::vector<uint8_t>& out, int first, int num) const {
+    int pairs = num * s_.heads, step = std::max(1, pairs / 400);
+    if (step > 1 && step % 2 == 0) ++step;
+    constexpr int kThreads = 8;
+    std::vector<std::string> faults(kThreads);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = t * step; i < pairs && faults[t].empty(); i += kThreads * step) {
+          faults[t] = wrong_pair(out, first + i / s_.heads, i % s_.heads);
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    for (const std::string& f : faults) {
+      if (!f.empty()) return f;
+    }
+    return {};
+  }
+
+  std::string wrong_pair(const std::vector<uint8_t>& out, int r, int head) const {
+    std::vector<double> want = reference(r, head);
+    double diff = 0, norm = 0, worst = -1;
+    int worst_d = 0;
+    for (int d = 0; d < s_.head_dim; ++d) {
+      double got = value(out, r, head, d), e = std::abs(got - want[d]);
+      if (std::isnan(e)) e = 1e30;
+      if (e > worst) worst = e, worst_d = d;
+      diff += e * e;
+      norm += want[d] * want[d];
+    }
+    double limit = s_.type == DType::f32 ? 1e-5 : s_.type == DType::f16 ? 1.5e-3 : 8e-3;
+    if (std::sqrt(diff) <= limit * std::sqrt(norm) + 1e-7) return {};
+    char text[300];
+    std::snprintf(text, sizeof(text),
+                  "row %d (position %d) head %d: relative error %.3g, worst dim %d got %g want %g",
+                  r, positions_[r], head, std::sqrt(diff / norm), worst_d,
+                  value(out, r, head, worst_d), want[worst_d]);
+    return text;
+  }
+  double value(const std::vector<uint8_t>& rows, int r, int head, int d) const {
+    return decode(s_.type, &rows[(r * stride() + head * s_.head_dim + d) * size()]);
+  }
+
+  std::vector<double> reference(int r, int head) const {
+    int kv_head = head / (s_.heads / s_.kv_heads), p = positions_[r];
+    int from = s_.window > 0 ? std::max(0, p + 1 - s_.window) : 0;
+    size_t kv = dtype_bytes(s_.kv_type);
+    std::vector<double> weights, out(s_.head_dim, 0.0), q(s_.head_dim);
+    for (int d = 0; d < s_.head_dim; ++d) q[d] = value(host_q_, r, head, d);
+    double top = -1e300, sum = 0;
+    for (int pos = from; pos <= p; ++pos) {
+      size_t at = cache_at(row_slot_[r], kv_head, pos);
+      double x = 0;
+      for (int d = 0; d < s_.head_dim; ++d) x += q[d] * decode(s_.kv_type, &host_k_[at + d * kv]);
+      x *= 1 / std::sqrt(static_cast<float>(s_.head_dim));
+      if (s_.softcap > 0) x = s_.softcap * std::tanh(x / s_.softcap);
+      weights.push_back(x);
+      top = std::max(top, x);
+    }
+    for (double& w : weights) sum += w = std::exp(w - top);
+    for (int pos = from; pos <= p; ++pos) {
+      size_t at = cache_at(row_slot_[r], kv_head, pos);
+      double w = weights[pos - from] / sum;
+      for (int d = 0; d < s_.head_dim; ++d) out[d] += w * decode(s_.kv_type, &host_v_[at + d * kv]);
+    }
+    return out;
+  }
+
+  Setup s_;
+  std::vector<Part> parts_;
+  std::mt19937 rng_;
+  int blocks_per_slot_ = 0;
+  std::vector<SliceView> slices_;
+  std::vector<int32_t> positions_, row_slot_, tables_;
+  std::vector<uint8_t> host_k_, host_v_, host_q_;
+  std::unique_ptr<Device> k_, v_, q_, out_, d_tables_, d_positions_, d_row_slot_, workspace_;
+};
+
+// Both ways of running a set of slices.
+void check_decode(const Setup& setup, const std::vector<int>& contexts) {
+  std::vector<Part> parts;
+  for (int c : contexts) parts.push_back({c - 1, 1});
+  Step step(setup, parts);
+  int num = std::max(1, step.rows() - 1);  // the last row stays untouched
+  step.run_decode(num);
+  step.compare("decode", 0, num);
+  std::vector<uint8_t> once = step.output();
+  for (int i = 0; i < 3; ++i) {
+    step.poison();
+    step.run_decode(num);
+    check(cudaDeviceSynchronize(), "decode");
+    if (step.output() == once) continue;
+    ++g_failures;
+    std::printf("FAIL decode: %s: run %d differs\n", setup.describe().c_str(), i);
+    break;
+  }
+}
+void check_prefill(const Setup& setup, const std::vector<Part>& parts) {
+  Step step(setup, parts);
+  step.run_prefill(step.slices());
+  step.compare("prefill", 0, step.rows());
+  if (parts.size() < 3) return;
+  std::vector<SliceView> some(step.slices().begin() + 1, step.slices().end() - 1);
+  step.poison();
+  step.run_prefill(some);
+  int first = some[0].row, end = some.back().row + some.back().count;
+  step.compare("prefill of some slices", first, end - first);
+}
+
+std::vector<int> contexts(int num, int longest) {
+  std::mt19937 rng(g_seed + num * 31 + longest);
+  std::vector<int> c;
+  for (int i = 0; i < num; ++i) c.push_back(1 + static_cast<int>(rng() % longest));
+  c[0] = longest;
+  return c;
+}
+
+// One prompt: in one slice, in chunks of each size, and as decode rows, gives the same bits.
+void check_determinism(Setup setup, int length) {
+  setup.deterministic = true;
+  Step step(setup, {{0, length}, {40, 33}});
+  ++g_checks;
+  step.run_prefill(step.slices());
+  std::vector<uint8_t> whole = step.output();
+  auto differs = [&](const char* what, int chunk) {
+    std::vector<uint8_t> got = step.output();
+    for (int r = 0; r < length; ++r) {
+      if (step.row(got, r) == step.row(whole, r)) continue;
+      ++g_failures;
+      std::printf("FAIL bits: %s: %s %d: row %d differs\n", setup.describe().c_str(), what, chunk,
+                  r);
+      return;
+    }
+  };
+  for (int chunk : {1, 3, 64, 129}) {
+    step.poison();
+    for (int at = 0; at < length; at += chunk) {
+      step.run_prefill({{at, std::min(chunk, length - at), at, 0}});
+    }
+    differs("chunks of", chunk);
+  }
+  step.poison();
+  step.run_decode(length);
+  check(cudaDeviceSynchronize(), "decode");
+  differs("decode rows", length);
+}
+
+// Positions advance under a captured graph.
+void check_graph(const Setup& setup, int num, int longest) {
+  std::vector<Part> parts;
+  for (int i = 0; i < num; ++i) parts.push_back({longest - 1, 1});
+  Step step(setup, parts, false);
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check(cudaStreamCreate(&stream), "stream");
+  step.run_decode(num);  // attributes are set outside of the capture
+  check(cudaDeviceSynchronize(), "decode");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  attend_decode(step.args(), num, stream);
+  check(cudaStreamEndCapture(stream, &graph), "capture");
+  check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  for (int at : {0, 1, 15, 63, 64, 300, longest - 1}) {
+    std::vector<int32_t> positions;
+    for (int i = 0; i < num; ++i) positions.push_back(std::max(0, at - (i % 3) * 70));
+    step.set_positions(positions);
+    step.poison();
+    check(cudaGraphLaunch(exec, stream), "launch");
+    check(cudaStreamSynchronize(stream), "graph");
+    step.compare("graph", 0, num);
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+struct Types {
+  DType type, kv;
+};
+constexpr Types kTypes[] = {{DType::bf16, DType::bf16},
+                            {DType::f16, DType::f16},
+                            {DType::bf16, DType::f8},
+                            {DType::f16, DType::f8},
+                            {DType::f32, DType::f32}};
+
+Setup make(
+    Types t, int kv_heads, int group, int dim, int block = 16, int window = 0, float cap = 0) {
+  Setup s;
+  s.type = t.type;
+  s.kv_type = t.kv;
+  s.kv_heads = kv_heads;
+  s.heads = kv_heads * group;
+  s.head_dim = dim;
+  s.block_size = block;
+  s.window = window;
+  s.softcap = cap;
+  return s;
+}
+
+const std::vector<Part> kMixed = {{0, 1},   {0, 77},  {130, 5}, {63, 1},
+                                  {64, 64}, {7, 300}, {511, 40}};
+
+void check_small() {
+  for (Types t : kTypes) {
+    for (int dim : {64, 80, 256}) {
+      check_decode(make(t, 2, 7, dim), {200, 1, 64, 65, 130});
+      check_prefill(make(t, 2, 7, dim, 16, 50, 20), {{0, 20}, {100, 9}, {63, 1}});
+    }
+  }
+  check_graph(make(kTypes[0], 2, 4, 128), 3, 400);
+  check_determinism(make(kTypes[0], 2, 7, 128), 70);
+}
+
+void check_all() {
+  for (Types t : kTypes) {
+    for (int group : {1, 2, 5, 7, 8, 16, 20}) {
+      check_decode(make(t, 2, group, 128), contexts(9, 700));
+      check_prefill(make(t, 2, group, 128), kMixed);
+    }
+    for (int dim : {8, 16, 32, 48, 64, 80, 96, 112, 192, 256}) {
+      check_decode(make(t, 2, 4, dim), contexts(7, 600));
+      check_prefill(make(t, 2, 4, dim), kMixed);
+    }
+    for (int block : {8, 16, 64, 128}) {
+      for (int window : {0, 1, 17, 64, 200}) {
+        for (float cap : {0.0f, 5.0f}) {
+          Setup s = make(t, 2, 3, 64, block, window, cap);
+          s.q_scale = 4;
+          check_decode(s, contexts(11, 900));
+          check_prefill(s, kMixed);
+        }
+      }
+    }
+  }
+  Setup odd = make({DType::bf16, DType::bf16}, 1, 3, 20);  // rows of 40 bytes
+  check_decode(odd, contexts(5, 300));
+  check_prefill(odd, kMixed);
+  std::printf("shapes: %d checks, %d failures\n", g_checks, g_failures);
+  std::fflush(stdout);
+  for (Types t : {kTypes[0], kTypes[2]}) {
+    for (int num : {1, 2, 3, 17, 33, 64, 131, 300}) {
+      check_decode(make(t, 4, 7, 128), contexts(num, num > 100 ? 600 : 2500));
+    }
+    check_decode(make(t, 4, 7, 128), {9000});
+    check_decode(make(t, 1, 8, 128), {9000, 8191, 8192, 8193});
+    check_prefill(make(t, 2, 7, 128), {{0, 1500}});
+    check_prefill(make(t, 1, 1, 128), {{0, 1000}, {3000, 200}, {0, 129}});
+    std::vector<Part> many(70, Part{20, 3});
+    many.push_back({0, 400});
+    check_prefill(make(t, 2, 4, 64), many);
+    check_graph(make(t, 2, 7, 128), 5, 2000);
+    check_graph(make(t, 4, 4, 64, 16, 128), 37, 500);
+  }
+  std::printf("sizes: %d checks, %d failures\n", g_checks, g_failures);
+  std::fflush(stdout);
+  for (Types t : kTypes) {
+    for (int dim : {64, 128, 256}) {
+      check_determinism(make(t, 2, dim == 64 ? 7 : 4, dim), 700);
+      check_determinism(make(t, 1, 5, dim, 16, 100, 30), 400);
+    }
+  }
+  std::printf("bits: %d checks, %d failures\n", g_checks, g_failures);
+}
+
+int run(int argc, char** argv) {
+  bool small = false, bench = false;
+  for (int i = 1; i < argc; ++i) {
+    if (!std::strcmp(argv[i], "--small")) small = true;
+    if (!std::strcmp(argv[i], "--bench")) bench = true;
+    if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) g_seed = std::atoi(argv[++i]);
+  }
+  check(cudaDeviceGetAttribute(&g_num_sms, cudaDevAttrMultiProcessorCount, 0), "no GPU");
+  if (bench) return bench_attention(g_num_sms);
+  small ? check_small() : check_all();
+  std::printf("%d checks, %d failures\n", g_checks, g_failures);
+  return g_failures ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::cuda::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::printf("%s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,367 @@
+// What the attention kernels share: their arguments, asynchronous copies of K and V rows into
+// swizzled shared memory, tensor-core fragments of them, the online softmax. Device code.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/cuda/attention.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kKvTile = 64;  // positions; tiles are anchored at position 0
+
+struct AttentionParams {
+  const void* q;
+  void* out;
+  const uint8_t* k;
+  const uint8_t* v;
+  const int32_t* tables;
+  const int32_t* positions;
+  const int32_t* row_slot;
+  int64_t q_stride, out_stride, table_stride;
+  int64_t block_bytes;  // of one kv head in one block
+  int kv_heads, group, head_dim, row_bytes;
+  int block_shift, window;
+  // Scores in units of log2: s * factor, where s is q·k, or with a soft cap
+  // cap - 2 cap / (exp2(s * cap_factor) + 1), which is cap * tanh.
+  float factor, cap, cap_factor;
+};
+
+AttentionParams make_params(const AttentionArgs& args);
+// Whether rows of K, V, q and out can be moved in 16-byte chunks and head_dim fits a template size.
+bool has_tile_kernel(const AttentionArgs& args);
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline uint32_t smem_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes, or zeros when not `valid`.
+__device__ inline void copy16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// The previous kernel's results are visible from here (programmatic dependent launch).
+__device__ inline void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// kRows rows of kBytes in shared memory: panels of at most 128 bytes of all rows, 16-byte chunks
+// swizzled so that eight rows of one chunk column lie in different banks. With 128-byte panels it
+// is also what wgmma calls the 128-byte swizzle.
+template <int kRows, int kBytes>
+struct SmemRows {
+  static constexpr int kSize = kRows * kBytes;
+  static constexpr int kChunks = kBytes / 16;
+  // Chunk c ^ lane_c, c even and known at compile time, lane_c 0 or 1.
+  __device__ static uint32_t at(int row, int c, int lane_c) {
+    if constexpr (kBytes >= 128) {
+      return static_cast<uint32_t>((c / 8) * (kRows * 128) + row * 128 +
+                                   (((c & 7) ^ lane_c ^ (row & 7)) << 4));
+    } else {
+      static_assert(kBytes == 64);
+      return static_cast<uint32_t>(row * 64 + ((c ^ lane_c ^ ((row >> 1) & 3)) << 4));
+    }
+  }
+  __device__ static uint32_t at(int row, int c) { return at(row, c & ~1, c & 1); }
+};
+
+__device__ inline void ldmatrix(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void ldmatrix_trans(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+// d [16, 8] += a [16, 16] · b [16, 8]
+template <typename T>
+__device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+template <typename T>
+__device__ uint32_t pack(float lo, float hi) {
+  if constexpr (std::is_same_v<T, __half>) {
+    __half2 h = __floats2half2_rn(lo, hi);
+    return reinterpret_cast<uint32_t&>(h);
+  } else {
+    __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
+    return reinterpret_cast<uint32_t&>(h);
+  }
+}
+
+// Bytes kLo and kHi of x, each an e4m3, as a pair of T. Exact.
+template <typename T, int kLo, int kHi>
+__device__ uint32_t widen(uint32_t x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    uint32_t bytes = __byte_perm(x, 0, kLo | kHi << 4 | 0x4400), r;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(r) : "r"(bytes));
+    return r;
+  } else {
+    // Sign, four bits of exponent and three of mantissa move into place; the product with 2^120
+    // (127 - 7, the difference of the biases) sets the exponent right, for subnormals too.
+    uint32_t high = __byte_perm(x, 0, 0x0404 | kLo << 4 | kHi << 12);
+    uint32_t bits = ((high >> 4) & 0x07f007f0u) | (high & 0x80008000u), r;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(bits), "r"(0x7b807b80u));
+    return r;
+  }
+}
+
+// Fragments of q [16, D] for one warp: thread holds rows lane / 4 and + 8. With 8-bit K the order
+// of dimensions inside a step of 16 differs: a thread's four are neighbours, since that is how K's
+// bytes come out of ldmatrix.
+template <typename KV>
+__device__ int query_dim(int step, int half, int lane) {
+  return sizeof(KV) == 1 ? step * 16 + half * 2 + (lane & 3) * 4
+                         : step * 16 + half * 8 + (lane & 3) * 2;
+}
+
+// In registers up to D = 128; beyond that in shared memory, 16 bytes per lane and step, each lane
+// reading what it wrote.
+template <typename T, typename KV, int D>
+struct Queries {
+  static constexpr bool kShared = D > 128;
+  static constexpr int kSteps = D / 16;
+  static constexpr int kSharedBytes = kShared ? kSteps * 512 : 0;  // of a warp
+  uint32_t f[kShared ? 1 : kSteps][4];
+  uint32_t address;
+
+  // Rows of q for this thread, null where there is none.
+  __device__ void load(const T* row0, const T* row1, int head_dim, uint32_t warp_smem, int lane) {
+    address = warp_smem + static_cast<uint32_t>(lane) * 16;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      uint32_t a[4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int d = query_dim<KV>(s, half, lane);
+        bool in = d < head_dim;
+        a[half * 2] = row0 && in ? *reinterpret_cast<const uint32_t*>(row0 + d) : 0;
+        a[half * 2 + 1] = row1 && in ? *reinterpret_cast<const uint32_t*>(row1 + d) : 0;
+      }
+      if constexpr (kShared) {
+        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address + s * 512), "r"(a[0]),
+                     "r"(a[1]), "r"(a[2]), "r"(a[3])
+                     : "memory");
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) f[s][i] = a[i];
+      }
+    }
+  }
+  __device__ void get(int s, uint32_t (&a)[4]) const {
+    if constexpr (kShared) {
+      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                   : "r"(address + s * 512)
+                   : "memory");
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = f[s][i];
+    }
+  }
+};
+
+// s [16, kPositions] = q · kᵀ for one warp; k: SmemRows of kPositions rows.
+template <typename T, typename KV, int D, int kPositions>
+__device__ void scores(float (&s)[kPositions / 8][4],
+                       const Queries<T, KV, D>& q,
+                       uint32_t k,
+                       int lane) {
+  using Rows = SmemRows<kPositions, D* static_cast<int>(sizeof(KV))>;
+#pragma unroll
+  for (int n = 0; n < kPositions / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+  uint32_t r[4], a[4];
+  if constexpr (sizeof(KV) == 2) {
+    int row = (lane >> 4) * 8 + (lane & 7), lane_c = (lane >> 3) & 1;
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+      q.get(step, a);
+#pragma unroll
+      for (int n = 0; n < kPositions / 16; ++n) {
+        ldmatrix(r, k + Rows::at(n * 16 + row, step * 2, lane_c));
+        mma<T>(s[n * 2], a, r[0], r[1]);
+        mma<T>(s[n * 2 + 1], a, r[2], r[3]);
+      }
+    }
+  } else {
+    int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
+    uint32_t b[4];
+#pragma unroll
+    for (int step = 0; step < D / 16; step += 2) {
+      q.get(step, a);
+      q.get(step + 1, b);
+#pragma unroll
+      for (int n = 0; n < kPositions / 16; ++n) {
+        ldmatrix(r, k + Rows::at(n * 16 + row, step, lane_c));
+        mma<T>(s[n * 2], a, widen<T, 0, 1>(r[0]), widen<T, 2, 3>(r[0]));
+        mma<T>(s[n * 2 + 1], a, widen<T, 0, 1>(r[1]), widen<T, 2, 3>(r[1]));
+        mma<T>(s[n * 2], b, widen<T, 0, 1>(r[2]), widen<T, 2, 3>(r[2]));
+        mma<T>(s[n * 2 + 1], b, widen<T, 0, 1>(r[3]), widen<T, 2, 3>(r[3]));
+      }
+    }
+  }
+}
+
+// Scores as they lie in a thread become the left operand of the next product.
+template <typename T, int kPositions>
+__device__ void weights_fragment(uint32_t (&a)[4], const float (&s)[kPositions / 8][4], int n) {
+  a[0] = pack<T>(s[n * 2][0], s[n * 2][1]);
+  a[1] = pack<T>(s[n * 2][2], s[n * 2][3]);
+  a[2] = pack<T>(s[n * 2 + 1][0], s[n * 2 + 1][1]);
+  a[3] = pack<T>(s[n * 2 + 1][2], s[n * 2 + 1][3]);
+}
+
+// o [16, D] += s · v for one warp. With 8-bit V, tiles 2j and 2j + 1 of o are the even and the odd
+// dimensions of [16 j, 16 j + 16): see output_dim().
+template <typename T, typename KV, int D, int kPositions>
+__device__ void accumulate(float (&o)[D / 8][4],
+                           const float (&s)[kPositions / 8][4],
+                           uint32_t v,
+                           int lane) {
+  using Rows = SmemRows<kPositions, D* static_cast<int>(sizeof(KV))>;
+  int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
+#pragma unroll
+  for (int n = 0; n < kPositions / 16; ++n) {
+    uint32_t a[4], r[4];
+    weights_fragment<T, kPositions>(a, s, n);
+    if constexpr (sizeof(KV) == 2) {
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        ldmatrix_trans(r, v + Rows::at(n * 16 + row, d * 2, lane_c));
+        mma<T>(o[d * 2], a, r[0], r[1]);
+        mma<T>(o[d * 2 + 1], a, r[2], r[3]);
+      }
+    } else {
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        ldmatrix_trans(r, v + Rows::at(n * 16 + row, d * 2, lane_c));
+        mma<T>(o[d * 4], a, widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
+        mma<T>(o[d * 4 + 1], a, widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
+        mma<T>(o[d * 4 + 2], a, widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
+        mma<T>(o[d * 4 + 3], a, widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+      }
+    }
+  }
+}
+
+// Dimension of o[tile][e] and o[tile][e + 2], e 0 or 1.
+template <typename KV>
+__device__ int output_dim(int tile, int e, int lane) {
+  return sizeof(KV) == 1 ? tile / 2 * 16 + (lane & 3) * 4 + e * 2 + (tile & 1)
+                         : tile * 8 + (lane & 3) * 2 + e;
+}
+
+template <int N>
+__device__ void apply_softcap(float (&s)[N][4], const AttentionParams& p) {
+  if (p.cap <= 0) return;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] = p.cap - __fdividef(2 * p.cap, exp2_approx(s[n][i] * p.cap_factor) + 1);
+    }
+  }
+}
+
+// Positions outside [from[h], to[h]) of the thread's row h become -inf. s[0] is at position `at`.
+template <int N>
+__device__ void mask(float (&s)[N][4], int at, const int (&from)[2], const int (&to)[2], int lane) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int position = at + n * 8 + (lane & 3) * 2 + (i & 1);
+      if (position < from[i >> 1] || position >= to[i >> 1]) s[n][i] = -INFINITY;
+    }
+  }
+}
+
+// Running maximum (in units of log2) and this thread's share of the sum, for rows lane / 4 and + 8.
+struct SoftmaxState {
+  float max[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+};
+
+// Scores become weights; alpha is what earlier results are multiplied with. For a row that sees
+// nothing here, weights are 0 and alpha is exactly 1 (or 0 where there was nothing before).
+template <int N>
+__device__ void online_softmax(float (&s)[N][4],
+                               float factor,
+                               SoftmaxState& state,
+                               float (&alpha)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float top = s[0][h * 2];
+#pragma unroll
+    for (int n = 0; n < N; ++n) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    top = fmaxf(state.max[h], __fmul_rn(top, factor));
+    float shift = top == -INFINITY ? 0 : top;
+    alpha[h] = exp2_approx(__fsub_rn(state.max[h], shift));
+    state.max[h] = top;
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int i = h * 2; i < h * 2 + 2; ++i) {
+        s[n][i] = exp2_approx(__fmaf_rn(s[n][i], factor, -shift));
+        sum += s[n][i];
+      }
+    }
+    state.sum[h] = __fmaf_rn(state.sum[h], alpha[h], sum);
+  }
+}
+
+template <int N>
+__device__ void rescale(float (&o)[N][4], const float (&alpha)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    o[n][0] *= alpha[0];
+    o[n][1] *= alpha[0];
+    o[n][2] *= alpha[1];
+    o[n][3] *= alpha[1];
+  }
+}
+
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+}  // namespace sluice::cuda

@@ -104,6 +104,8 @@ void set_specials(const json::object& settings,
     }
     if (!by_number.empty()) meta.set(id_key(special), by_number.front());
   }
+  if (const json::value* v = settings.if_contains("tokenizer_class"); v && v->is_string())
+    meta.set("tokenizer.huggingface.class", std::string(v->get_string()));
   for (const char* key : {"add_bos_token", "add_eos_token"}) {
     const json::value* v = settings.if_contains(key);
     if (v && v->is_bool()) meta.set(std::string("tokenizer.ggml.") + key, v->get_bool());

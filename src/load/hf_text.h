@@ -16,6 +16,7 @@ namespace sluice {
 //   tokenizer.chat_template[.NAME]         its source
 //   tokenizer.huggingface.{bos,eos,...}_token, tokenizer.ggml.{bos,eos,...}_token_id
 //   tokenizer.ggml.add_{bos,eos}_token
+//   tokenizer.huggingface.class            tokenizer_class of tokenizer_config.json
 //   tokenizer.ggml.eos_token_ids           every token that ends an answer
 //   general.sampling.*                     of a generation_config.json that samples
 // `config` is config.json's object, or null.

@@ -185,6 +185,7 @@ Result<std::unique_ptr<Tokenizer>> tokenizer_from_meta(const Meta& meta) {
     if (auto ok = read_ids(meta, *spec); !ok) return ok.error();
   }
   if (!spec) return spec.error();
+  if (const auto* name = meta.string("tokenizer.huggingface.class")) spec->class_name = *name;
   read_eog(meta, *spec);
   return Tokenizer::make(std::move(*spec));
 }

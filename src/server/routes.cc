@@ -17,6 +17,7 @@ std::span<const Route> routes() {
       {"GET", "/v1/models/", false, serve_model},
       {"POST", "/tokenize", false, serve_tokenize},
       {"POST", "/detokenize", false, serve_detokenize},
+      {"GET", "/tokenizer_info", false, serve_tokenizer_info},
       {"GET", "/version", false, serve_version},
       {"GET", "/metrics", false, serve_metrics},
       {"GET", "/openapi.json", true, serve_openapi},
@@ -100,6 +101,44 @@ void serve_detokenize(Service& s, Call call) {
       detokenize(*tokenizer, fields.tokens,
                  {.skip_special = false, .strip_leading_space = tokenizer->adds_space()});
   s.reply_json(call, json::object{{"prompt", text}});
+}
+
+// What a tokenizer_config.json says, as far as it is known here: the shape of vLLM's answer.
+void serve_tokenizer_info(Service& s, Call call) {
+  if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  if (!s.options().tokenizer_info) {
+    return s.fail(
+        call, {404, "this server does not show its tokenizer (serve --allow-tokenizer-info)", "",
+               "not_enabled"});
+  }
+  const Tokenizer* tokenizer = s.session().tokenizer();
+  if (!tokenizer) return s.fail(call, {400, "the model has no vocabulary", "", ""});
+  json::object o, added;
+  Token unk = kNoToken;
+  for (Token t = 0; t < tokenizer->size(); ++t) {
+    TokenType type = tokenizer->type(t);
+    if (type == TokenType::unknown && unk == kNoToken) unk = t;
+    if (!tokenizer->is_control(t) && type != TokenType::user_defined) continue;
+    added[std::to_string(t)] =
+        json::object{{"content", tokenizer->bytes(t)}, {"special", tokenizer->is_control(t)}};
+  }
+  o["tokenizer_class"] = tokenizer->class_name();
+  o["vocab_size"] = tokenizer->size();
+  o["model_max_length"] = s.session().model().shape().max_len;
+  o["add_bos_token"] = tokenizer->adds_bos();
+  const std::pair<std::string, Token> named[] = {{"bos_token", tokenizer->bos()},
+                                                 {"eos_token", tokenizer->eos()},
+                                                 {"unk_token", unk},
+                                                 {"pad_token", tokenizer->pad()}};
+  for (const auto& [name, id] : named) {
+    bool known = tokenizer->contains(id);
+    o[name] = known ? json::value(tokenizer->spelling(id)) : json::value(nullptr);
+    o[name + "_id"] = known ? json::value(id) : json::value(nullptr);
+  }
+  o["added_tokens_decoder"] = std::move(added);
+  const ChatTemplate* chat = s.session().chat_template();
+  o["chat_template"] = chat ? json::value(chat->source()) : json::value(nullptr);
+  s.reply_json(call, o);
 }
 
 void serve_health(Service& s, Call call) {

@@ -22,6 +22,7 @@ void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);
 void serve_tokenize(Service& service, Call call);
 void serve_detokenize(Service& service, Call call);
+void serve_tokenizer_info(Service& service, Call call);
 void serve_models(Service& service, Call call);
 void serve_model(Service& service, Call call);
 void serve_health(Service& service, Call call);

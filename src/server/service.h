@@ -27,6 +27,7 @@ struct ServiceOptions {
   std::string version;
   RequestLimits limits;
   Pooling pooling = Pooling::last;  // of embeddings that do not say
+  bool tokenizer_info = false;      // /tokenizer_info shows special tokens and chat template
   int max_queue = 512;              // requests that wait for their first token
   int64_t max_queue_tokens = 262'144;
   int max_queue_per_key = 0;   // 0: no limit of its own

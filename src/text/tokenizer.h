@@ -58,6 +58,10 @@ class Tokenizer {
   std::span<const Token> eog() const { return eog_; }
   Token bos() const { return spec_.bos; }
   Token eos() const { return spec_.eos; }
+  Token pad() const { return spec_.pad; }
+  TokenType type(Token t) const { return spec_.types[static_cast<size_t>(t)]; }
+  // What transformers calls a tokenizer like it: "GPT2TokenizerFast".
+  const std::string& class_name() const { return spec_.class_name; }
   bool adds_bos() const { return !spec_.prefix.empty() && spec_.prefix.front() == spec_.bos; }
   // Encoding puts a space before text, which decoding from the beginning takes away.
   bool adds_space() const { return spec_.strip_space; }

@@ -55,6 +55,19 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out;
 }
 
+const char* usual_class(ModelSpec::Kind kind) {
+  switch (kind) {
+    case ModelSpec::Kind::byte_bpe:
+      return "GPT2TokenizerFast";
+    case ModelSpec::Kind::char_bpe:
+    case ModelSpec::Kind::score_bpe:
+      return "LlamaTokenizerFast";
+    case ModelSpec::Kind::unigram:
+      return "T5TokenizerFast";
+  }
+  return "";
+}
+
 std::string stripped(std::string_view text, const DecoderStep& step) {
   for (size_t i = 0; i < step.start && text.starts_with(step.from); ++i) {
     text.remove_prefix(step.from.size());
@@ -80,6 +93,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::make(TokenizerSpec spec) {
   if (auto ok = t->collect_specials(); !ok) return ok.error();
   t->collect_eog();
   if (auto ok = t->build_model(); !ok) return ok.error();
+  if (t->spec_.class_name.empty()) t->spec_.class_name = usual_class(t->spec_.model.kind);
   t->spec_.model = {};
   t->spec_.added = {};
   return t;

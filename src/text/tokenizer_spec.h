@@ -61,6 +61,7 @@ struct TokenizerSpec {
   bool strip_space = false;       // decoding takes one space off the beginning
   bool strip_last_space = false;  // ... and the end
   Token bos = kNoToken, eos = kNoToken, eot = kNoToken, pad = kNoToken;
+  std::string class_name;       // what transformers calls it; empty: its usual class for this model
   std::vector<Token> more_eog;  // tokens that end a generation, beside EOS, EOT and known spellings
 };
 

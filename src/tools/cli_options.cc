@@ -225,6 +225,9 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   app->add_flag("--allow-request-template", o.allow_request_template,
                 "a request may bring its own chat_template")
       ->group(server);
+  app->add_flag("--allow-tokenizer-info", o.allow_tokenizer_info,
+                "/tokenizer_info shows special tokens and the chat template")
+      ->group(server);
   add("--pooling", o.pooling, "hidden states of which positions /v1/embeddings gives")
       ->check(CLI::IsMember({"last", "mean"}));
   add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")

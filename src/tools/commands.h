@@ -94,7 +94,7 @@ struct ServeOptions {
   std::vector<std::string> served_names;
   std::string pooling = "last";
   int port = 8080, io_threads = 1;
-  bool allow_no_key = false, allow_request_template = false;
+  bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   double ping = 15;  // seconds
   int max_queue = 512, max_queue_per_key = 0;
   int64_t max_queue_tokens = 262'144;

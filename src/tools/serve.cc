@@ -104,6 +104,7 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.model_names = o.served_names;
   if (s.model_names.empty()) s.model_names.push_back(served_name(o.engine.model));
   s.version = SLUICE_VERSION;
+  s.tokenizer_info = o.allow_tokenizer_info;
   s.pooling = o.pooling == "mean" ? Pooling::mean : Pooling::last;
   s.max_queue = o.max_queue;
   s.max_queue_tokens = o.max_queue_tokens;

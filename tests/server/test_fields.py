@@ -106,14 +106,44 @@ class Fields(unittest.TestCase):
     def test_the_description_has_every_route(self):
         status, _, spec = self.server.request("/openapi.json")
         self.assertEqual(status, 200)
-        described = set(spec["paths"])
-        for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/metrics", "/models/{model}/generate"):
-            self.assertIn(path, described)
-        for path, methods in spec["paths"].items():
-            for method in methods:
-                status, _, _ = self.server.request(path.replace("{model}", "test"), method=method.upper(),
-                                                   body={} if method == "post" else None)
-                self.assertNotIn(status, (404, 405), f"{method} {path}")
+        described = {(method.upper(), path) for path, methods in spec["paths"].items() for method in methods}
+        # The server's own list: a path that ends with / has more behind it.
+        routes = [line.split() for line in self.server.request("/")[2].splitlines() if line.startswith(("GET ", "POST "))]
+        self.assertGreater(len(routes), 15)
+        for method, route in routes:
+            begins = route if route.endswith("/") and route != "/" else None
+            self.assertTrue(any(m == method and (p.startswith(begins) if begins else p == route) for m, p in described),
+                            f"{method} {route}")
+        self.post("/v1/completions", prompt="x", max_tokens=2)
+        with urllib.request.urlopen(self.server.url + "/dashboard/events?interval=100", timeout=10) as stream:
+            self.assertEqual(stream.headers.get_content_type(), "text/event-stream")
+            self.assertEqual(stream.readline(), b"event: hello\n")  # the head of it: the rest has no end
+            frames = (json.loads(line[6:]) for line in stream if line.startswith(b"data: {"))
+            frame = next(f for f in frames if f.get("requests") and f.get("steps"))
+        names = {"model": "test", "id": frame["requests"][0][0], "step": frame["steps"][-1][0], "file": "style.css"}
+        for method, path in sorted(described):
+            if path in ("/dashboard/events", "/tokenizer_info"):  # above, and below
+                continue
+            for name, value in names.items():
+                path = path.replace("{" + name + "}", str(value))
+            status, _, _ = self.server.request(path, method=method, body={} if method == "POST" else None)
+            self.assertIn(status, (200, 400), f"{method} {path}")
+
+    def test_tokenizer_info(self):
+        status, _, answer = self.server.request("/tokenizer_info")
+        self.assertEqual((status, answer["error"]["code"]), (404, "not_enabled"))
+        with Server("--ctx", "64", "--allow-tokenizer-info") as server:
+            status, _, info = server.request("/tokenizer_info")
+            self.assertEqual(status, 200)
+            self.assertEqual((info["tokenizer_class"], info["vocab_size"]), ("GPT2TokenizerFast", 49152))
+            self.assertEqual((info["bos_token"], info["eos_token"]), ("<|im_start|>", "<|im_end|>"))
+            self.assertEqual((info["bos_token_id"], info["eos_token_id"]), (1, 2))
+            self.assertEqual(info["added_tokens_decoder"]["2"], {"content": "<|im_end|>", "special": True})
+            self.assertIn("<|im_start|>", info["chat_template"])
+            spec = server.request("/openapi.json")[2]["paths"]["/tokenizer_info"]["get"]["responses"]["200"]
+            schema = spec["content"]["application/json"]["schema"]
+            self.assertLessEqual(set(schema["required"]), set(info))
+            self.assertEqual(set(info), set(schema["properties"]))
 
 
 @unittest.skipUnless(stories(), "no test data")

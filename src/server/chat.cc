@@ -72,12 +72,11 @@ void serve_chat(Service& s, Call call) {
   if (!refused && fields.stream && fields.sampling.prompt_logprobs >= 0)
     refused = ApiError{400, "prompt_logprobs does not go with stream", "prompt_logprobs", ""};
   if (refused) return s.fail(call, *refused);
-  Result<std::vector<Token>> prompt = s.encode_chat(fields);
-  if (!prompt) return s.fail(call, {prompt.error().code, prompt.error().message, "messages", ""});
+  std::vector<std::vector<Token>> prompts(1);
+  refused = s.encode_chat(fields, true, prompts[0]);
+  if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         std::make_unique<ChatAnswer>());
-  std::vector<std::vector<Token>> prompts;
-  prompts.push_back(std::move(*prompt));
   g->start(std::move(prompts));
 }
 

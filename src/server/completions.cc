@@ -82,7 +82,7 @@ void serve_completion(Service& s, Call call) {
   if (refused) return s.fail(call, *refused);
 
   std::vector<std::vector<Token>> prompts;
-  refused = s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, prompts);
+  refused = s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, fields, prompts);
   if (refused) return s.fail(call, *refused);
   bool echo = fields.echo, score_only = fields.max_tokens == 0;
   if (score_only) fields.max_tokens = 1;

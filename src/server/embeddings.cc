@@ -105,7 +105,7 @@ void serve_embeddings(Service& s, Call call) {
   }
   if (refused) return s.fail(call, *refused);
   std::vector<std::vector<Token>> inputs;
-  refused = s.encode_prompts(fields.inputs, "input", fields.add_special_tokens, inputs);
+  refused = s.encode_prompts(fields.inputs, "input", fields.add_special_tokens, fields, inputs);
   if (refused) return s.fail(call, *refused);
   auto answer = std::make_unique<EmbeddingAnswer>(fields.base64, fields.normalize);
   std::make_shared<Generation>(s, std::move(call), std::move(fields), std::move(answer))

@@ -97,7 +97,7 @@ void serve_generate(Service& s, Call call) {
   if (refused) return s.fail(call, *refused);
   std::vector<PromptField> inputs{std::move(fields.inputs)};
   std::vector<std::vector<Token>> prompts;
-  refused = s.encode_prompts(inputs, "inputs", true, prompts);
+  refused = s.encode_prompts(inputs, "inputs", true, fields, prompts);
   if (refused) return s.fail(call, *refused);
   fields.stream = stream || fields.stream;
   fields.return_token_ids = true;

@@ -143,6 +143,13 @@ Refusal Generation::resolve_bad_words() {
 }
 
 void Generation::start(std::vector<std::vector<Token>> prompts) {
+  if (call_.heavy) {  // events come on the io thread: the rest happens there
+    call_.heavy = false;
+    service_.post(thread(), [self = shared_from_this(), p = std::move(prompts)]() mutable {
+      self->start(std::move(p));
+    });
+    return;
+  }
   service_.note_unknown(fields_.unknown);
   if (fields_.truncate_prompt) {
     int most = service_.session().engine().config().max_len;

@@ -68,17 +68,24 @@ void serve_tokenize(Service& s, Call call) {
   const Tokenizer* tokenizer = s.session().tokenizer();
   if (!refused && !tokenizer) refused = ApiError{400, "the model has no vocabulary", "", ""};
   if (refused) return s.fail(call, *refused);
-  Result<std::vector<Token>> ids =
-      fields.chat ? s.encode_chat(*fields.chat)
-                  : tokenizer->encode(*fields.prompt, {.add_special = fields.add_special_tokens});
-  if (!ids) return s.fail(call, {ids.error().code, ids.error().message, "prompt", ""});
+  std::vector<Token> ids;
+  if (fields.chat) {
+    refused = s.encode_chat(*fields.chat, false, ids);
+    if (refused) return s.fail(call, *refused);
+  } else {
+    Result<std::vector<Token>> encoded =
+        tokenizer->encode(*fields.prompt, {.add_special = fields.add_special_tokens});
+    if (!encoded)
+      return s.fail(call, {encoded.error().code, encoded.error().message, "prompt", ""});
+    ids = std::move(*encoded);
+  }
   json::object o;
-  o["count"] = ids->size();
+  o["count"] = ids.size();
   o["max_model_len"] = s.session().engine().config().max_len;
-  o["tokens"] = json::array(ids->begin(), ids->end());
+  o["tokens"] = json::array(ids.begin(), ids.end());
   if (fields.token_strings) {
     json::array strings;
-    for (Token t : *ids) strings.push_back(json::value(token_text(tokenizer, t)));
+    for (Token t : ids) strings.push_back(json::value(token_text(tokenizer, t)));
     o["token_strs"] = std::move(strings);
   }
   s.reply_json(call, o);

@@ -199,9 +199,26 @@ bool cut_after(std::vector<TextSegment>& text, std::string_view content) {
 
 }  // namespace
 
+Refusal Service::check_length(std::span<const TextSegment> text,
+                              const char* param,
+                              const GenerateFields& fields) const {
+  const Tokenizer* tokenizer = session_->tokenizer();
+  size_t most = tokenizer->most_bytes(), bytes = 0;
+  if (most == 0 || fields.truncate_prompt) return {};
+  for (const TextSegment& t : text) bytes += tokenizer->counted_bytes(t.text);
+  auto max_len = static_cast<size_t>(session_->engine().config().max_len);
+  if (bytes / most <= max_len) return {};
+  return ApiError{400,
+                  strf("this model's maximum context length is %zu tokens and the %s has at least "
+                       "%zu: shorten it",
+                       max_len, param, bytes / most),
+                  param, "context_length_exceeded"};
+}
+
 Refusal Service::encode_prompts(std::vector<PromptField>& prompts,
                                 const char* param,
                                 bool add_special,
+                                const GenerateFields& fields,
                                 std::vector<std::vector<Token>>& out) const {
   const Tokenizer* tokenizer = session_->tokenizer();
   for (PromptField& p : prompts) {
@@ -210,18 +227,20 @@ Refusal Service::encode_prompts(std::vector<PromptField>& prompts,
       continue;
     }
     if (!tokenizer) return ApiError{400, "the model has no vocabulary: send token ids", param, ""};
-    Result<std::vector<Token>> ids =
-        tokenizer->encode(std::get<std::string>(p), {.add_special = add_special});
+    const TextSegment text{std::move(std::get<std::string>(p)), false};
+    if (Refusal refused = check_length({&text, 1}, param, fields)) return refused;
+    Result<std::vector<Token>> ids = tokenizer->encode(text.text, {.add_special = add_special});
     if (!ids) return ApiError{ids.error().code, ids.error().message, param, ""};
     out.push_back(std::move(*ids));
   }
   return {};
 }
 
-Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
+Refusal Service::encode_chat(const ChatFields& chat, bool bounded, std::vector<Token>& out) const {
+  auto wrong = [](const Error& e) { return ApiError{e.code, e.message, "messages", ""}; };
   const Tokenizer* tokenizer = session_->tokenizer();
   if (!tokenizer || (!session_->chat_template() && chat.chat_template.empty()))
-    return Error{400, "the model has no chat template: use /v1/completions"};
+    return wrong({400, "the model has no chat template: use /v1/completions"});
   TemplateInputs in;
   in.messages = chat.messages;
   in.documents = chat.documents;
@@ -236,15 +255,22 @@ Result<std::vector<Token>> Service::encode_chat(const ChatFields& chat) const {
     text = session_->chat_template()->render(in);
   } else {
     Result<ChatTemplate> own = ChatTemplate::parse(chat.chat_template);
-    if (!own) return own.error();
+    if (!own) return wrong(own.error());
     text = own->render(in);
   }
-  if (!text) return text.error();
+  if (!text) return wrong(text.error());
   if (chat.continue_final) {
     if (!cut_after(*text, chat.messages.back().at("content").get_string()))
-      return Error{400, "the chat template changes the last message, so it cannot be continued"};
+      return wrong({400, "the chat template changes the last message, so it cannot be continued"});
   }
-  return tokenizer->encode(*text, {.add_special = chat.add_special_tokens});
+  if (bounded) {
+    if (Refusal refused = check_length(*text, "prompt", chat)) return refused;
+  }
+  Result<std::vector<Token>> ids =
+      tokenizer->encode(*text, {.add_special = chat.add_special_tokens});
+  if (!ids) return wrong(ids.error());
+  out = std::move(*ids);
+  return {};
 }
 
 void Service::note_unknown(const std::vector<std::string>& names) {
@@ -270,6 +296,23 @@ std::string checked_id(std::string_view given) {
 
 }  // namespace
 
+void Service::run_elsewhere(const Route& route, Call call) {
+  call.heavy = true;
+  auto shared = std::make_shared<Call>(std::move(call));
+  bool taken = worker_.push([this, &route, shared] {
+    Call kept{{}, shared->out, shared->id, shared->key, shared->received};
+    try {
+      route.run(*this, std::move(*shared));
+    } catch (const std::exception& e) {
+      LOG(error, "request failed: %s", e.what());
+      fail(kept, {500, "internal error", "", ""});
+    }
+  });
+  if (taken) return;
+  meters_.refusals.add();
+  fail(*shared, {429, "too many long requests are waiting: try again later", "", "queue_full"});
+}
+
 void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   Call call{std::move(request), std::move(out), "", -1};
   call.received = clock_.now();
@@ -292,6 +335,8 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
       return fail(call, {401, "a valid API key is needed (Authorization: Bearer ...)", "",
                          "invalid_api_key"});
   }
+  if (found && call.http.body.size() > options_.heavy_bytes)
+    return run_elsewhere(*found, std::move(call));
   if (found) return found->run(*this, std::move(call));
   if (allowed.empty())
     return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});

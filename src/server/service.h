@@ -19,6 +19,7 @@
 #include "server/meters.h"
 #include "server/openai.h"
 #include "server/outbox.h"
+#include "server/worker.h"
 
 namespace sluice {
 
@@ -30,10 +31,11 @@ struct ServiceOptions {
   bool tokenizer_info = false;      // /tokenizer_info shows special tokens and chat template
   int max_queue = 512;              // requests that wait for their first token
   int64_t max_queue_tokens = 262'144;
-  int max_queue_per_key = 0;   // 0: no limit of its own
-  double request_timeout = 0;  // seconds; 0: none
-  double stall_seconds = 60;   // without a step, with work to do: not healthy
-  double ping_seconds = 15;    // a stream that is silent for so long gets a comment; 0: never
+  int max_queue_per_key = 0;       // 0: no limit of its own
+  double request_timeout = 0;      // seconds; 0: none
+  double stall_seconds = 60;       // without a step, with work to do: not healthy
+  double ping_seconds = 15;        // a stream that is silent for so long gets a comment; 0: never
+  size_t heavy_bytes = 256 << 10;  // a larger body is parsed and tokenised off the io threads
 };
 
 // A request on its way through the routes.
@@ -42,7 +44,8 @@ struct Call {
   std::shared_ptr<Responder> out;
   std::string id;  // x-request-id
   int key = -1;
-  Time received{0};  // by the service's clock
+  Time received{0};    // by the service's clock
+  bool heavy = false;  // not on its io thread
 };
 
 // Room in the queue, given back once.
@@ -74,6 +77,8 @@ class Service {
     dashboard_.drain();
   }
   void cancel_all();
+  // The last of what runs off the io threads; while session and server still exist.
+  void finish_work() { worker_.stop(); }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
   HttpResponse refusal(const ApiError& error) const;
@@ -88,12 +93,20 @@ class Service {
   bool draining() const { return draining_.load(); }
   Refusal check_model(const std::string& name) const;
   Refusal check_ready() const;
-  // Texts become token ids; ids stay. `param` is the field they are from.
+  // Texts become token ids; ids stay. `param` is the field they are from. What is surely longer
+  // than the context is refused before it is tokenised, unless `fields` has it cut.
   Refusal encode_prompts(std::vector<PromptField>& prompts,
                          const char* param,
                          bool add_special,
+                         const GenerateFields& fields,
                          std::vector<std::vector<Token>>& out) const;
-  Result<std::vector<Token>> encode_chat(const ChatFields& chat) const;
+  Refusal check_length(std::span<const TextSegment> text,
+                       const char* param,
+                       const GenerateFields& fields) const;
+  // Runs `f` on that io thread.
+  void post(size_t thread, std::function<void()> f) { post_(thread, std::move(f)); }
+  // The conversation as tokens; `bounded`: for the model, so not longer than its context.
+  Refusal encode_chat(const ChatFields& chat, bool bounded, std::vector<Token>& out) const;
   void note_unknown(const std::vector<std::string>& names);
   // Room for `num` requests with so many prompt tokens in all, or 429.
   Refusal admit(int key, size_t num, int64_t tokens);
@@ -117,6 +130,7 @@ class Service {
 
  private:
   std::vector<std::shared_ptr<Generation>> all_live();
+  void run_elsewhere(const struct Route& route, Call call);
 
   ServiceOptions options_;
   Keys keys_;
@@ -137,6 +151,7 @@ class Service {
   std::mutex mutex_;  // of the two below
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
+  Worker worker_{64};
 };
 
 }  // namespace sluice

@@ -94,6 +94,12 @@ std::string_view Tokenizer::bytes(Token t) const {
   return std::string_view(bytes_).substr(bytes_at_[t], bytes_at_[t + 1] - bytes_at_[t]);
 }
 
+size_t Tokenizer::counted_bytes(std::string_view text) const {
+  size_t dropped = 0;
+  for (char c : text) dropped += dropped_[static_cast<uint8_t>(c)];
+  return text.size() - dropped;
+}
+
 std::string_view Tokenizer::spelling(Token t) const {
   return contains(t) ? std::string_view(spec_.tokens[t]) : std::string_view();
 }

@@ -2,6 +2,7 @@
 // TokenizerSpec has them. Made once per model; immutable after, so any thread may use it.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,11 @@ class Tokenizer {
   Token eos() const { return spec_.eos; }
   Token pad() const { return spec_.pad; }
   TokenType type(Token t) const { return spec_.types[static_cast<size_t>(t)]; }
+  // How few tokens may stand for a text of so many counted bytes: counted_bytes(text) is at most
+  // most_bytes() for each of its tokens. 0: no such bound is known (steps that drop text, or
+  // unknown characters that share a token).
+  size_t most_bytes() const { return most_bytes_; }
+  size_t counted_bytes(std::string_view text) const;
   // What transformers calls a tokenizer like it: "GPT2TokenizerFast".
   const std::string& class_name() const { return spec_.class_name; }
   bool adds_bos() const { return !spec_.prefix.empty() && spec_.prefix.front() == spec_.bos; }
@@ -84,6 +90,7 @@ class Tokenizer {
   std::string token_bytes(Token t) const;
   Result<void> collect_specials();
   void collect_eog();
+  size_t bound_bytes();
   Result<void> build_model();
 
   Result<std::vector<Token>> encode_runs(std::string_view text,
@@ -110,6 +117,8 @@ class Tokenizer {
   SpecialTokens raw_specials_, normal_specials_;
   bool asks_trust_ = false;  // normalised text must know which of its bytes are trusted
   std::vector<Token> eog_;   // ascending
+  size_t most_bytes_ = 0;
+  std::array<bool, 256> dropped_{};  // bytes that the vocabulary has no token for
   std::unique_ptr<TextModel> model_;
 };
 

@@ -78,7 +78,83 @@ std::string stripped(std::string_view text, const DecoderStep& step) {
   return std::string(text);
 }
 
+// How many times shorter a step may make a text; 0: there is no limit.
+size_t shrinks(const NormalizerStep& step) {
+  switch (step.kind) {
+    case NormalizerStep::Kind::byte_level:
+    case NormalizerStep::Kind::prepend:
+      return 1;
+    case NormalizerStep::Kind::nfc:        // three Hangul letters are one syllable of their size
+    case NormalizerStep::Kind::nfd:        // U+2126 is two bytes of Omega
+    case NormalizerStep::Kind::lowercase:  // U+212A is one byte of k
+      return 3;
+    case NormalizerStep::Kind::nfkd:  // four bytes of a mathematical A are one of A
+      return 4;
+    case NormalizerStep::Kind::nfkc:
+      return 12;
+    case NormalizerStep::Kind::replace: {
+      size_t from = step.pattern.literal.size(), to = step.content.size();
+      if (step.pattern.regex || to == 0) return 0;
+      return (from + to - 1) / to;
+    }
+    case NormalizerStep::Kind::sentencepiece:
+      return step.charsmap || step.remove_extra_spaces ? 0 : 1;
+    case NormalizerStep::Kind::strip:
+    case NormalizerStep::Kind::strip_accents:
+    case NormalizerStep::Kind::charsmap:
+    case NormalizerStep::Kind::bert:
+    case NormalizerStep::Kind::nmt:
+      return 0;
+  }
+  return 0;
+}
+
+bool drops_text(const PreTokenizerStep& step) {
+  switch (step.kind) {
+    case PreTokenizerStep::Kind::whitespace:
+    case PreTokenizerStep::Kind::whitespace_split:
+    case PreTokenizerStep::Kind::bert:
+      return true;
+    case PreTokenizerStep::Kind::split:
+    case PreTokenizerStep::Kind::punctuation:
+    case PreTokenizerStep::Kind::digits:
+      return step.behavior == SplitBehavior::removed;
+    case PreTokenizerStep::Kind::metaspace:
+    case PreTokenizerStep::Kind::known:
+    case PreTokenizerStep::Kind::fixed_length:
+    case PreTokenizerStep::Kind::prefix_space:
+    case PreTokenizerStep::Kind::byte_level:
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+size_t Tokenizer::bound_bytes() {
+  const ModelSpec& m = spec_.model;
+  size_t factor = 1;
+  for (const NormalizerStep& step : spec_.normalizer) factor *= shrinks(step);
+  if (factor == 0 || factor > 1000) return 0;
+  if (std::ranges::any_of(spec_.pre_tokenizer, drops_text)) return 0;
+  if (std::ranges::any_of(spec_.added, [](const AddedToken& a) { return a.lstrip || a.rstrip; }))
+    return 0;
+  // A byte without a token is dropped, and what has no token in other models may share one.
+  bool byte_level = m.kind == ModelSpec::Kind::byte_bpe;
+  if (m.kind == ModelSpec::Kind::char_bpe && !m.bpe.byte_fallback) return 0;
+  if (m.kind == ModelSpec::Kind::unigram && !m.byte_fallback) return 0;
+  for (int b = 0; b < 256; ++b) {
+    bool in_utf8 = b < 0xC0 || (b >= 0xC2 && b <= 0xF4);
+    auto byte = static_cast<uint8_t>(b);
+    if (!in_utf8 || find(byte_level ? byte_level_char(byte) : strf("<0x%02X>", b))) continue;
+    if (!byte_level || !spec_.normalizer.empty()) return 0;
+    dropped_[byte] = true;
+  }
+  size_t longest = 1;
+  for (Token t = 0; t < size(); ++t)
+    longest = std::max({longest, bytes(t).size(), byte_level ? 0 : spelling(t).size()});
+  return longest * factor;
+}
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::make(VocabSpec vocab) {
   Result<TokenizerSpec> spec = spec_from_vocab(std::move(vocab));
@@ -93,6 +169,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::make(TokenizerSpec spec) {
   if (auto ok = t->collect_specials(); !ok) return ok.error();
   t->collect_eog();
   if (auto ok = t->build_model(); !ok) return ok.error();
+  t->most_bytes_ = t->bound_bytes();
   if (t->spec_.class_name.empty()) t->spec_.class_name = usual_class(t->spec_.model.kind);
   t->spec_.model = {};
   t->spec_.added = {};

@@ -68,7 +68,32 @@ TEST_P(Golden, GivesTheReferenceIds) {
     EXPECT_EQ(*got, expected) << s;
     DetokenizeOptions options{.skip_special = false, .strip_leading_space = t.adds_space()};
     EXPECT_EQ(detokenize(t, *got, options), s);
+    if (t.most_bytes() > 0) {
+      EXPECT_GE(got->size() * t.most_bytes(), t.counted_bytes(s)) << s;
+    }
   }
+}
+
+// Text made of the longest token's has about as few tokens as text can have.
+TEST_P(Golden, KnowsHowMuchATokenStandsFor) {
+  const fs::path file = tokenizers_dir() / GetParam().model / GetParam().file;
+  if (!fs::exists(file)) GTEST_SKIP() << "no " << file;
+  if (std::system("gzip --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "gzip is not installed";
+  auto t = Tokenizer::make(spec_from_json(gunzip(file)).value()).value();
+  // Phi-3's added tokens take white space with them, so that nothing is known of it.
+  ASSERT_EQ(t->most_bytes() > 0, std::string(GetParam().model) != "phi-3-mini");
+  if (t->most_bytes() == 0) return;
+  std::string_view longest;
+  for (Token id = 0; id < t->size(); ++id) {
+    std::string_view bytes = t->bytes(id);
+    if (bytes.size() > longest.size() && !t->is_control(id)) longest = bytes;
+  }
+  EXPECT_LE(longest.size(), t->most_bytes());
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += longest;
+  auto ids = t->encode(text);
+  ASSERT_TRUE(ids) << ids.error().message;
+  EXPECT_GE(ids->size() * t->most_bytes(), t->counted_bytes(text));
 }
 
 INSTANTIATE_TEST_SUITE_P(All,

@@ -98,6 +98,34 @@ TEST(TokenizerJson, Normalizers) {
   EXPECT_EQ(normalized(R"({"type": "BertNormalizer"})", "\xC3\x89\x0B"), "e");
 }
 
+TEST(TokenizerJson, NoBoundWhereTextMayGo) {
+  auto bytes = [](std::string_view parts) {
+    std::string vocab;
+    for (int b = 0; b < 256; ++b) vocab += strf("%s\"<0x%02X>\": %d", b > 0 ? ", " : "", b, b);
+    std::string json = put_in(R"({"model": {"type": "BPE", "byte_fallback": true, "vocab": {VOCAB},
+      "merges": []} PARTS})",
+                              "VOCAB", vocab);
+    auto t = made(put_in(json, "PARTS", parts.empty() ? "" : ", " + std::string(parts)));
+    EXPECT_TRUE(t) << t.error().message;
+    return (*t)->most_bytes();
+  };
+  EXPECT_EQ(bytes(""), 6u);  // as it is spelled
+  EXPECT_EQ(bytes(R"("normalizer": {"type": "NFKC"})"), 72u);
+  EXPECT_EQ(
+      bytes(R"("normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "_"})"),
+      6u);
+  EXPECT_EQ(bytes(R"("pre_tokenizer": {"type": "Metaspace", "replacement": "▁"})"), 6u);
+  for (const char* parts :
+       {R"("normalizer": {"type": "Strip", "strip_left": true, "strip_right": true})",
+        R"("normalizer": {"type": "Replace", "pattern": {"String": "x"}, "content": ""})",
+        R"("pre_tokenizer": {"type": "Whitespace"})",
+        R"("pre_tokenizer": {"type": "WhitespaceSplit"})",
+        R"("pre_tokenizer": {"type": "Punctuation", "behavior": "Removed"})",
+        R"("added_tokens": [{"id": 256, "content": "<x>", "special": true, "lstrip": true}])"})
+    EXPECT_EQ(bytes(parts), 0u) << parts;
+  EXPECT_EQ(letters_with("")->most_bytes(), 0u);  // one unknown token for any number of characters
+}
+
 TEST(TokenizerJson, PreTokenizers) {
   EXPECT_EQ(split(R"({"type": "WhitespaceSplit"})", "ab  cd"), "ab cd");
   EXPECT_EQ(split(R"({"type": "Whitespace"})", "ab!!cd"), "ab ! ! cd");

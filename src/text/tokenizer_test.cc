@@ -71,6 +71,21 @@ TEST(BpeTokenizer, MergesByRank) {
   EXPECT_EQ(t->bytes(kNoToken), "");
 }
 
+TEST(BpeTokenizer, KnowsHowMuchATokenStandsFor) {
+  SmallBpe v, composing("qwen2"), holes;
+  v.merge("b", "c");
+  v.merge("a", "bc");
+  EXPECT_EQ(v.make()->most_bytes(), 3u);
+  EXPECT_EQ(composing.make()->most_bytes(), 3u);  // of three Hangul letters one syllable is left
+  EXPECT_EQ(encode(*composing.make(), "\u1112\u1161\u11AB").size(), 3u);
+  holes.spec.tokens[7] = "x";  // a byte without a token is dropped
+  EXPECT_EQ(holes.make()->most_bytes(), 1u);
+  EXPECT_EQ(holes.make()->counted_bytes("\x07 \x07\x08"), 2u);
+  EXPECT_EQ(encode(*holes.make(), "\x07 \x07\x08"), (Tokens{' ', 8}));
+  composing.spec.tokens[7] = "x";  // who knows what becomes what
+  EXPECT_EQ(composing.make()->most_bytes(), 0u);
+}
+
 TEST(BpeTokenizer, IgnoreMergesTakesWholePieces) {
   SmallBpe llama("llama-bpe"), gpt("gpt-2");
   Token whole = llama.add("xyz");

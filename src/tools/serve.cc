@@ -206,6 +206,7 @@ void drain(const ServeOptions& o, Service& service, HttpServer& http, Signals& s
   http.drain();
   end = clock.now() + std::chrono::seconds(1);  // for the last bytes
   while (!now && busy() && clock.now() < end) now = signals.wait(milliseconds(5)) != 0;
+  service.finish_work();
   http.stop();
 }
 
@@ -242,6 +243,7 @@ int cmd_serve(const ServeOptions& o) {
   };
   Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) {
+    service.finish_work();
     server->stop();
     return report(session.error());
   }

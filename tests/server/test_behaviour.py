@@ -217,6 +217,41 @@ class Behaviour(unittest.TestCase):
         finally:
             os.unlink(file.name)
 
+    def test_long_texts(self):
+        with Server("--ctx", "512") as server:
+            # More bytes than any 512 tokens have: refused unseen.
+            for path, body in (("/v1/completions", {"prompt": "a " * 3_000_000}),
+                               ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a " * 3_000_000}]}),
+                               ("/v1/embeddings", {"input": ["a", "a " * 3_000_000]}),
+                               ("/models/test/generate", {"inputs": "a " * 3_000_000})):
+                code, _, answer = server.request(path, body)
+                self.assertEqual((code, answer["error"]["code"]), (400, "context_length_exceeded"), path)
+                self.assertIn("at least", answer["error"]["message"])
+            # One that is tokenised all the same, because it says how to shorten it: nobody waits for that.
+            words = " ".join(f"{i}th word" for i in range(500_000))
+            want = server.request("/v1/completions", {"prompt": words[-3000:], "max_tokens": 3, "temperature": 0,
+                                                      "truncate_prompt_tokens": 100})[2]
+            answers, waits, begin = [], [], time.monotonic()
+
+            def ask():
+                answers.append(server.request("/v1/completions", {"prompt": words, "max_tokens": 3, "temperature": 0,
+                                                                  "truncate_prompt_tokens": 100}, timeout=120))
+
+            threads = [threading.Thread(target=ask) for _ in range(2)]
+            for t in threads:
+                t.start()
+            while any(t.is_alive() for t in threads):
+                at = time.monotonic()
+                self.assertEqual(server.request("/health")[0], 200)
+                waits.append(time.monotonic() - at)
+                time.sleep(0.01)
+            took = time.monotonic() - begin
+            for code, _, answer in answers:
+                self.assertEqual(code, 200, answer)
+                self.assertEqual(answer["choices"][0]["text"], want["choices"][0]["text"])
+                self.assertEqual(answer["usage"]["prompt_tokens"], 100)
+            self.assertLess(max(waits), took / 3)
+
     def test_no_key_beyond_this_machine(self):
         done = subprocess.run([SLUICE, "serve", model(), "--host", "0.0.0.0", "--port", "0"], capture_output=True,
                               text=True, timeout=20)

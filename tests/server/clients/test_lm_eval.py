@@ -110,6 +110,15 @@ class LmEval(unittest.TestCase):
             answer = self.server.request("/v1/completions", body)[2]
             self.assertEqual(sample["resps"][0][0], answer["choices"][0]["text"])
 
+    def test_the_server_s_tokenizer(self):
+        with Server("--ctx", "64", "--allow-tokenizer-info") as server:
+            remote = utils.RemoteTokenizer(server.url)
+            self.assertEqual((remote.bos_token, remote.eos_token), ("<|im_start|>", "<|im_end|>"))
+            self.assertEqual(remote.decode(remote.encode("Hello, world")), "Hello, world")
+            text = remote.apply_chat_template([{"role": "user", "content": "Hi"}])
+            self.assertIn("<|im_start|>user\nHi<|im_end|>", text)
+            self.assertTrue(text.endswith("<|im_start|>assistant\n"))
+
 
 if __name__ == "__main__":
     unittest.main()

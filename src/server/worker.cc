@@ -1,0 +1,53 @@
+#include "server/worker.h"
+
+#include <pthread.h>
+
+#include <exception>
+
+#include "base/log.h"
+
+namespace sluice {
+
+bool Worker::push(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || waiting_.size() >= max_waiting_) return false;
+    waiting_.push_back(std::move(work));
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  }
+  changed_.notify_one();
+  return true;
+}
+
+void Worker::stop() {
+  std::thread thread;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    waiting_.clear();
+    thread.swap(thread_);
+  }
+  changed_.notify_one();
+  if (thread.joinable()) thread.join();
+}
+
+void Worker::run() {
+  pthread_setname_np(pthread_self(), "worker");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    if (stopping_) return;
+    std::function<void()> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    try {
+      work();
+    } catch (const std::exception& e) {
+      LOG(error, "request failed: %s", e.what());
+    }
+    work = nullptr;  // may end a connection's last reference
+    lock.lock();
+  }
+}
+
+}  // namespace sluice

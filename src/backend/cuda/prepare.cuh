@@ -1,0 +1,21 @@
+// From a packet to the arrays of a step. Queues one kernel on a stream.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "backend/device.h"
+
+namespace sluice::cuda {
+
+// Edits the tables and fills tokens, positions, row_slot, slices, out_rows and outputs.
+// Rows [num_tokens, padded) are padding: token 0 at position 0 of arrays.pad_slot, a slice each
+// after the packet's. Outputs [packet.num_outputs, padded) have slot -1.
+// last_tokens [slots]: what chained slices take.
+void prepare(const Packet& packet,
+             const StepArrays& arrays,
+             int num_tokens,
+             int padded,
+             const int32_t* last_tokens,
+             cudaStream_t stream);
+
+}  // namespace sluice::cuda

@@ -2,8 +2,9 @@
 //
 // A block of four warps takes (row, kv head, split). The heads of the group are the 16 rows of the
 // tensor cores' left operand. Each warp walks its own chunks of positions with its own asynchronous
-// copies, so that nothing but the end synchronises the block. The last split of a (row, kv head) to
-// finish merges all of them, in ascending order. The grid depends on the number of rows only:
+// copies, so that nothing but the end synchronises the block. Up to eight splits are a cluster and
+// merge through its shared memory, in ascending order; the last of several clusters to finish
+// merges what all of them left in the workspace. The grid depends on the number of rows only:
 // positions may advance under a captured graph.
 #include <algorithm>
 
@@ -15,18 +16,19 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kHeads = 16;      // query heads of a block: rows of the tensor cores' left operand
-constexpr int kMaxSplits = 32;  // more would only lengthen the merge
-constexpr int kMinTiles = 2;    // of a split: what its warps have in flight from the start
-constexpr int kBlocksPerSm = 2;
+constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
+constexpr int kMaxCluster = 8;
+constexpr int kMaxClusters = 4;  // of a (row, kv head); more would only lengthen the merge
+constexpr int kMinTiles = 2;     // of a split: what its warps have in flight from the start
 
 struct DecodeParams {
   AttentionParams a;
-  int splits;
+  int splits;        // a multiple of `cluster`
+  int cluster;       // blocks of a cluster
   int head_parts;    // blocks that share a kv head: ceil(group / kHeads)
   int part_heads;    // heads of a partial result: min(group, kHeads)
   int32_t* tickets;  // [max_split_groups()], zero between launches
-  float* partials;   // [rows * kv_heads * head_parts, splits, part_floats()]
+  float* partials;   // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
 };
 
 // Unnormalised output [heads, D], then maxima and sums [heads].
@@ -43,8 +45,10 @@ struct DecodeShape {
   using Rows = SmemRows<kChunk, kRowBytes>;
   static constexpr int kStageBytes = 2 * Rows::kSize;
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr int kBytes = kWarps * kWarpBytes;  // the end's [kWarps, kHeads, D + 2] fits
-  static_assert(kBytes >= kWarps * kHeads * (D + 2) * 4);
+  static constexpr int kBytes = kWarps * kWarpBytes;  // the results at the end fit in their place
+  // Rows of the results in shared memory, padded: a warp's stores fall into different banks.
+  static constexpr int kResultStride = D + (sizeof(KV) == 1 ? 16 : 8);
+  static_assert(kBytes >= (kWarps + 1) * kHeads * (kResultStride + 2) * 4);
 };
 
 // One warp's chunks of [begin, end): chunk j is at begin + (warp + kWarps * j) * kChunk.
@@ -93,13 +97,16 @@ struct ChunkLoader {
 };
 
 // Where the block's warps leave their results for the merge, in place of the stages.
-template <int D>
+template <int kStride>
 struct WarpResults {
-  float* o;    // [kWarps, kHeads, D]
+  float* o;    // [kWarps, kHeads, kStride]
   float* max;  // [kWarps, kHeads]
   float* sum;  // [kWarps, kHeads]
   __device__ explicit WarpResults(void* smem)
-      : o(static_cast<float*>(smem)), max(o + kWarps * kHeads * D), sum(max + kWarps * kHeads) {}
+      : o(static_cast<float*>(smem)),
+        max(o + kWarps * kHeads * kStride),
+        sum(max + kWarps * kHeads) {}
+  __device__ float* end() const { return sum + kWarps * kHeads; }
 };
 
 template <typename T>
@@ -112,82 +119,233 @@ __device__ inline float4 fma4(float w, float4 x, float4 sum) {
 }
 __device__ inline float4 scale4(float4 x, float w) { return {x.x * w, x.y * w, x.z * w, x.w * w}; }
 
-// Output elements [at, at + 4) of up to kBatch splits from `first` on, all loads in flight at once.
-constexpr int kBatch = 16;
-__device__ inline void load_parts(
-    float4 (&x)[kBatch], const float* parts, int stride, int at, int first, int num) {
+// What `num` partial results (or blocks of a cluster) contribute to one head: the weights of each,
+// the common maximum, and the sum.
+template <int kNum>
+struct Merge {
+  float weight[kNum], top, sum;
+  __device__ Merge(const float (&maxima)[kNum], const float (&sums)[kNum])
+      : top(maxima[0]), sum(0) {
 #pragma unroll
-  for (int s = 0; s < kBatch; ++s) {
-    if (first + s >= num) break;
-    x[s] = __ldcg(reinterpret_cast<const float4*>(parts + (first + s) * stride + at));
-  }
-}
-
-// Partial results of `num` splits, in ascending order, to out. Weights of splits go through smem.
-template <typename T, int D>
-__device__ void merge_splits(
-    const DecodeParams& p, const float* parts, int num, int heads, T* out, float* smem) {
-  int stride = part_floats(p.part_heads, D);
-  float* weight = smem;                         // [kHeads, kMaxSplits]
-  float* inverse = smem + kHeads * kMaxSplits;  // [kHeads]
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int elements = heads * (D / 4);
-  float4 x[kBatch];
-  if (threadIdx.x < elements) load_parts(x, parts, stride, threadIdx.x * 4, 0, num);
-  static_assert(kMaxSplits <= 32);
-  for (int h = warp; h < heads; h += kWarps) {
-    const float* tail = parts + lane * stride + p.part_heads * D + h;
-    float max = lane < num ? __ldcg(tail) : -INFINITY;
-    float sum = lane < num ? __ldcg(tail + p.part_heads) : 0;
-    float top = max;
-    for (int i = 16; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
-    float w = exp2_approx(max - top);
-    float total = sum * w;
-    for (int i = 16; i > 0; i /= 2) total += __shfl_xor_sync(~0u, total, i);
-    weight[h * kMaxSplits + lane] = w;
-    if (lane == 0) inverse[h] = 1 / total;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < elements; i += kWarps * 32) {
-    int h = i / (D / 4), d = i % (D / 4) * 4;
-    float4 sum{};
-    for (int first = 0; first < num; first += kBatch) {
-      if (i >= kWarps * 32 || first > 0) load_parts(x, parts, stride, i * 4, first, num);
+    for (int s = 1; s < kNum; ++s) top = fmaxf(top, maxima[s]);
 #pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        if (first + s >= num) break;
-        sum = fma4(weight[h * kMaxSplits + first + s], x[s], sum);
-      }
+    for (int s = 0; s < kNum; ++s) {
+      weight[s] = exp2_approx(maxima[s] - top);
+      sum = fmaf(weight[s], sums[s], sum);
     }
-    if (d < p.a.head_dim) store4(out + h * p.a.head_dim + d, scale4(sum, inverse[h]));
   }
-}
+  __device__ float4 apply(const float4 (&x)[kNum]) const {
+    float4 o{};
+#pragma unroll
+    for (int s = 0; s < kNum; ++s) o = fma4(weight[s], x[s], o);
+    return o;
+  }
+};
 
-// The block's four results merged: to out when the row has one split, else to `part`.
+// Partial results of `num` clusters, in ascending order, to out.
 template <typename T, int D>
-__device__ void merge_warps(
-    const DecodeParams& p, const WarpResults<D>& results, int heads, T* out, float* part) {
+__device__ void merge_clusters(
+    const DecodeParams& p, const float* parts, int num, int heads, T* out) {
+  int stride = part_floats(p.part_heads, D);
   for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
     int h = i / (D / 4), d = i % (D / 4) * 4;
-    float top = results.max[h];
-    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, results.max[w * kHeads + h]);
-    float4 o{};
-    float sum = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      float weight = exp2_approx(results.max[w * kHeads + h] - top);
-      sum = fmaf(weight, results.sum[w * kHeads + h], sum);
-      o = fma4(weight, *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * D + d), o);
+    if (d >= p.a.head_dim) continue;
+    float maxima[kMaxClusters], sums[kMaxClusters];
+    float4 x[kMaxClusters];
+#pragma unroll
+    for (int s = 0; s < kMaxClusters; ++s) {
+      const float* part = parts + s * stride;
+      const float* tail = part + p.part_heads * D + h;
+      maxima[s] = s < num ? __ldcg(tail) : -INFINITY;
+      sums[s] = s < num ? __ldcg(tail + p.part_heads) : 0;
+      x[s] = s < num ? __ldcg(reinterpret_cast<const float4*>(part + h * D + d)) : float4{};
     }
+    Merge<kMaxClusters> merge(maxima, sums);
+    store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
+  }
+}
+
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// `address` of this block's shared memory, in block `rank` of the cluster.
+__device__ inline uint32_t in_block(uint32_t address, int rank) {
+  uint32_t r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+  return r;
+}
+__device__ inline float load_remote(uint32_t address) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline float4 load_remote4(uint32_t address) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
+// Results of the cluster's first `num` blocks, each [heads, D] with maxima and sums [kHeads] behind
+// its kHeads rows at `block`; this block merges its share of them, to out or to `part`.
+template <typename T, int D>
+__device__ void merge_cluster(
+    const DecodeParams& p, uint32_t block, int num, int heads, T* out, float* part) {
+  int rank = blockIdx.x % p.cluster;
+  for (int i = rank * kWarps * 32 + threadIdx.x; i < heads * (D / 4);
+       i += p.cluster * kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    float maxima[kMaxCluster], sums[kMaxCluster];
+    float4 x[kMaxCluster];
+#pragma unroll
+    for (int s = 0; s < kMaxCluster; ++s) {
+      uint32_t from = in_block(block, s < num ? s : 0), tail = from + (kHeads * D + h) * 4;
+      maxima[s] = s < num ? load_remote(tail) : -INFINITY;
+      sums[s] = s < num ? load_remote(tail + kHeads * 4) : 0;
+      x[s] = s < num ? load_remote4(from + (h * D + d) * 4) : float4{};
+    }
+    Merge<kMaxCluster> merge(maxima, sums);
+    float4 o = merge.apply(x);
     if (part) {
       __stcg(reinterpret_cast<float4*>(part + h * D + d), o);
       if (d == 0) {
-        __stcg(part + p.part_heads * D + h, top);
-        __stcg(part + p.part_heads * (D + 1) + h, sum);
+        __stcg(part + p.part_heads * D + h, merge.top);
+        __stcg(part + p.part_heads * (D + 1) + h, merge.sum);
       }
     } else if (d < p.a.head_dim) {
-      store4(out + h * p.a.head_dim + d, scale4(o, 1 / sum));
+      store4(out + h * p.a.head_dim + d, scale4(o, 1 / merge.sum));
     }
   }
+}
+
+// The warps' results merged: to out when the row has one split, else to `block`: [kHeads, D] with
+// maxima and sums behind it.
+template <typename T, int D, int kStride>
+__device__ void merge_warps(
+    const DecodeParams& p, const WarpResults<kStride>& results, int heads, T* out, float* block) {
+  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    float maxima[kWarps], sums[kWarps];
+    float4 x[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      maxima[w] = results.max[w * kHeads + h];
+      sums[w] = results.sum[w * kHeads + h];
+      x[w] = *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * kStride + d);
+    }
+    Merge<kWarps> merge(maxima, sums);
+    if (block) {
+      *reinterpret_cast<float4*>(block + h * D + d) = merge.apply(x);
+      if (d == 0) {
+        block[kHeads * D + h] = merge.top;
+        block[kHeads * (D + 1) + h] = merge.sum;
+      }
+    } else if (d < p.a.head_dim) {
+      store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
+    }
+  }
+}
+
+// The block's part of a row.
+struct Share {
+  int kv_head, first_head, heads;
+  int lo, begin, end;    // positions [begin, end), of which those from lo on are seen
+  int active;            // splits of the row that have positions
+  int first_of_cluster;  // split of the cluster's first block
+
+  __device__ explicit Share(const DecodeParams& p) {
+    int split = blockIdx.x, unit = blockIdx.y;
+    kv_head = unit / p.head_parts;
+    first_head = unit % p.head_parts * kHeads;
+    heads = min(p.a.group - first_head, kHeads);
+    int hi = max(p.a.positions[blockIdx.z], 0) + 1;
+    lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
+    int start = lo / kKvTile * kKvTile;
+    int tiles = (hi - start + kKvTile - 1) / kKvTile;
+    int tiles_per_split = max(kMinTiles, (tiles + p.splits - 1) / p.splits);
+    active = (tiles + tiles_per_split - 1) / tiles_per_split;
+    first_of_cluster = split - split % p.cluster;
+    begin = start + split * tiles_per_split * kKvTile;
+    end = min(begin + tiles_per_split * kKvTile, hi);
+  }
+  // A block without positions stays when others of its cluster have some.
+  __device__ bool idle() const { return active == 1 ? blockIdx.x > 0 : first_of_cluster >= active; }
+  // Elements from the start of a row of q or out to the first head.
+  __device__ int64_t offset(const AttentionParams& p) const {
+    return static_cast<int64_t>(kv_head * p.group + first_head) * p.head_dim;
+  }
+};
+
+// A warp's result to shared memory.
+template <typename KV, int D, int kStride>
+__device__ void store_result(const WarpResults<kStride>& results,
+                             const float (&o)[D / 8][4],
+                             const SoftmaxState& state,
+                             int heads) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    int h = lane / 4 + half * 8, at = warp * kHeads + h;
+    float sum = quad_sum(state.sum[half]);
+    if (h >= heads) continue;
+    if (lane % 4 == 0) {
+      results.max[at] = state.max[half];
+      results.sum[at] = sum;
+    }
+    float* to = results.o + at * kStride;
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      const float *x = o[n] + half * 2, *y = o[n + 1] + half * 2;
+      if constexpr (sizeof(KV) == 1) {  // even and odd dimensions of four neighbours
+        *reinterpret_cast<float4*>(to + output_dim<KV>(n, 0, lane)) = {x[0], y[0], x[1], y[1]};
+      } else {
+        *reinterpret_cast<float2*>(to + output_dim<KV>(n, 0, lane)) = {x[0], x[1]};
+        *reinterpret_cast<float2*>(to + output_dim<KV>(n + 1, 0, lane)) = {y[0], y[1]};
+      }
+    }
+  }
+}
+
+// The row's splits merged, the warps' results first.
+template <typename T, int D, int kStride>
+__device__ void merge_row(const DecodeParams& p,
+                          const Share& share,
+                          const WarpResults<kStride>& results) {
+  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  if (share.active == 1) {
+    return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
+  }
+  merge_warps<T, D, kStride>(p, results, share.heads, out, results.end());
+  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int stride = part_floats(p.part_heads, D);
+  float* parts = p.partials + group_at * (p.splits / p.cluster) * stride;
+  int clusters = (share.active + p.cluster - 1) / p.cluster;
+  float* part = clusters > 1 ? parts + share.first_of_cluster / p.cluster * stride : nullptr;
+  int num = min(p.cluster, share.active - share.first_of_cluster);
+  cluster_arrive();
+  cluster_wait();
+  merge_cluster<T, D>(p, smem_address(results.end()), num, share.heads, out, part);
+  cluster_arrive();  // a block's memory lives until all have read it
+  if (clusters > 1) {
+    __threadfence();
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      last = atomicAdd(p.tickets + group_at, 1) == clusters * p.cluster - 1;
+      if (last) p.tickets[group_at] = 0;
+    }
+    __syncthreads();
+    if (last) {
+      __threadfence();
+      merge_clusters<T, D>(p, parts, clusters, share.heads, out);
+    }
+  }
+  cluster_wait();
 }
 
 template <typename T, typename KV, int D>
@@ -196,45 +354,32 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
   extern __shared__ __align__(128) uint8_t smem[];
   wait_for_previous_kernel();
+  Share share(p);
+  if (share.idle()) return;
 
-  int split = blockIdx.x, unit = blockIdx.y, row = blockIdx.z;
-  int kv_head = unit / p.head_parts, first_head = unit % p.head_parts * kHeads;
-  int heads = min(p.a.group - first_head, kHeads);
-  int hi = max(p.a.positions[row], 0) + 1;
-  int lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
-  int start = lo / kKvTile * kKvTile;
-  int tiles = (hi - start + kKvTile - 1) / kKvTile;
-  int tiles_per_split = max(kMinTiles, (tiles + p.splits - 1) / p.splits);
-  int active = (tiles + tiles_per_split - 1) / tiles_per_split;
-  if (split >= active) return;
-  int begin = start + split * tiles_per_split * kKvTile;
-  int end = min(begin + tiles_per_split * kKvTile, hi);
-
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int32_t* table = p.a.tables + p.a.row_slot[row] * p.a.table_stride;
-  ChunkLoader<KV, D> loader{p.a, table, kv_head, max(lo, begin), end, begin + warp * kChunk, lane};
-  int num = max(0, (end - loader.first + kWarps * kChunk - 1) / (kWarps * kChunk));
+  int row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  ChunkLoader<KV, D> loader{p.a,           p.a.tables + p.a.row_slot[row] * p.a.table_stride,
+                            share.kv_head, max(share.lo, share.begin),
+                            share.end,     share.begin + warp * kChunk,
+                            lane};
+  int num = max(0, (share.end - loader.first + kWarps * kChunk - 1) / (kWarps * kChunk));
   uint32_t stages = smem_address(smem) + warp * Shape::kWarpBytes;
-  {
-    int id[kStages - 1];
+  int id[kStages];
 #pragma unroll
-    for (int j = 0; j < kStages - 1; ++j) id[j] = loader.fetch(j);
+  for (int j = 0; j < kStages; ++j) id[j] = loader.fetch(j);
 #pragma unroll
-    for (int j = 0; j < kStages - 1; ++j) {
-      if (j < num) loader.copy(stages + j * Shape::kStageBytes, j, id[j]);
-      copy_commit();
-    }
+  for (int j = 0; j < kStages - 1; ++j) {
+    if (j < num) loader.copy(stages + j * Shape::kStageBytes, j, id[j]);
+    copy_commit();
   }
-  int next_id = loader.fetch(kStages - 1);
+  int next_id = id[kStages - 1];
 
-  int64_t head_at = static_cast<int64_t>(kv_head * p.a.group + first_head) * p.a.head_dim;
-  const T* q = static_cast<const T*>(p.a.q) + row * p.a.q_stride + head_at;
+  const T* q = static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a);
   int head = lane / 4;
   Queries<T, KV, D> queries;
-  queries.load(head < heads ? q + head * p.a.head_dim : nullptr,
-               head + 8 < heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
+  queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
+               head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
                smem_address(smem) + Shape::kBytes + warp * Queries<T, KV, D>::kSharedBytes, lane);
-
   float o[D / 8][4] = {};
   SoftmaxState state;
   const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
@@ -249,12 +394,11 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
     }
     copy_commit();
     uint32_t k = stages + stage * Shape::kStageBytes;
-    float s[kChunk / 8][4];
+    float s[kChunk / 8][4], alpha[2];
     scores<T, KV, D, kChunk>(s, queries, k, lane);
     apply_softcap(s, p.a);
     int at = loader.at(j);
     if (at < loader.lo || at + kChunk > loader.hi) mask(s, at, from, to, lane);
-    float alpha[2];
     online_softmax(s, p.a.factor, state, alpha);
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
     accumulate<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
@@ -264,54 +408,23 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
 
   copy_wait<0>();
   __syncthreads();
-  WarpResults<D> results(smem);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int h = head + half * 8, at = warp * kHeads + h;
-    float sum = quad_sum(state.sum[half]);
-    if (h >= heads) continue;
-    if (lane % 4 == 0) {
-      results.max[at] = state.max[half];
-      results.sum[at] = sum;
-    }
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        results.o[at * D + output_dim<KV>(n, e, lane)] = o[n][half * 2 + e];
-      }
-    }
-  }
+  WarpResults<Shape::kResultStride> results(smem);
+  store_result<KV, D, Shape::kResultStride>(results, o, state, share.heads);
   __syncthreads();
-  T* out = static_cast<T*>(p.a.out) + row * p.a.out_stride + head_at;
-  if (active == 1) {
-    merge_warps<T, D>(p, results, heads, out, nullptr);
-    return;
-  }
-
-  int64_t group_at = static_cast<int64_t>(row) * gridDim.y + unit;
-  int stride = part_floats(p.part_heads, D);
-  float* parts = p.partials + group_at * p.splits * stride;
-  merge_warps<T, D>(p, results, heads, out, parts + split * stride);
-  __threadfence();
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(p.tickets + group_at, 1) == active - 1;
-    if (last) p.tickets[group_at] = 0;
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  merge_splits<T, D>(p, parts, active, heads, out, reinterpret_cast<float*>(smem));
+  merge_row<T, D, Shape::kResultStride>(p, share, results);
 }
 
-// Enough splits to fill the device, from what is known when a graph is captured.
+// Up to one block per multiprocessor, from what is known when a graph is captured: a power of two
+// up to kMaxCluster, or a multiple of that. With two per multiprocessor, clusters no longer fit in
+// one wave (measured: up to 1.5 times as long).
 int num_splits(int groups, int num_sms) {
-  int wanted = kBlocksPerSm * num_sms;
-  if (groups > wanted) return 1;
-  return std::clamp((wanted + groups / 2) / groups, 1, kMaxSplits);
+  int wanted = num_sms / groups;
+  if (wanted >= kMaxCluster) {
+    return std::min(wanted / kMaxCluster, kMaxClusters) * kMaxCluster;
+  }
+  return wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;
 }
+int cluster_size(int splits) { return std::min(splits, kMaxCluster); }
 
 int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
@@ -321,7 +434,7 @@ int head_parts(const AttentionSpec& spec) {
 }
 
 // More groups than this are never split.
-int max_split_groups(int num_sms) { return kBlocksPerSm * num_sms; }
+int max_split_groups(int num_sms) { return num_sms / 2; }
 
 // At a place that does not depend on the launch: tickets stay zero between launches of any size.
 size_t ticket_bytes(int num_sms) {
@@ -334,8 +447,17 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   static const cudaError_t ready = cudaFuncSetAttribute(
       decode_kernel<T, KV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check(ready, "attention decode");
-  decode_kernel<T, KV, D><<<grid, kWarps * 32, kBytes, stream>>>(p);
-  check_launch("attention decode");
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = kWarps * 32;
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = p.cluster > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
 }
 
 template <typename T, typename KV>
@@ -354,7 +476,8 @@ size_t attention_workspace(const AttentionSpec& spec, int max_decode, int num_sm
   size_t most = 0;
   for (int num = 1; num <= max_decode; ++num) {
     int splits = num_splits(num * units, num_sms);
-    if (splits > 1) most = std::max(most, static_cast<size_t>(num) * units * splits);
+    if (splits <= kMaxCluster) break;  // these, and larger steps, need no partial results
+    most = std::max(most, static_cast<size_t>(num) * units * (splits / cluster_size(splits)));
   }
   size_t part = part_floats(std::min(group, kHeads), template_dim(spec.head_dim));
   return ticket_bytes(num_sms) + most * part * sizeof(float);
@@ -369,6 +492,7 @@ void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.part_heads = std::min(p.a.group, kHeads);
   int units = args.spec.num_kv_heads * p.head_parts;
   p.splits = num_splits(num * units, args.num_sms);
+  p.cluster = cluster_size(p.splits);
   p.tickets = static_cast<int32_t*>(args.workspace);
   p.partials =
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));

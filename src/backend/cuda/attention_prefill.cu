@@ -112,6 +112,8 @@ AttentionParams make_params(const AttentionArgs& args) {
   p.table_stride = args.table_stride;
   p.kv_heads = spec.num_kv_heads;
   p.group = spec.num_heads / spec.num_kv_heads;
+  p.group_inverse =
+      p.group > 1 ? static_cast<uint32_t>(((uint64_t{1} << 32) + p.group - 1) / p.group) : 0;
   p.head_dim = spec.head_dim;
   p.row_bytes = spec.head_dim * static_cast<int>(dtype_bytes(args.kv_type));
   p.block_bytes = static_cast<int64_t>(p.row_bytes) * args.block_size;

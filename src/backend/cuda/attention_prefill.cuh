@@ -99,18 +99,18 @@ struct TileView {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     total = tile.slice.count * p.group;
     int last = min(tile.first + kRows, total) - 1;
-    hi = tile.slice.pos + last / p.group + 1;
-    lo = from_of(tile.slice.pos + tile.first / p.group, p.window);
+    hi = tile.slice.pos + p.query_of(last) + 1;
+    lo = from_of(tile.slice.pos + p.query_of(tile.first), p.window);
     for (int h = 0; h < 2; ++h) {
       row[h] = tile.first + warp * 16 + lane / 4 + h * 8;
-      int position = tile.slice.pos + min(row[h], total - 1) / p.group;
+      int position = tile.slice.pos + p.query_of(min(row[h], total - 1));
       from[h] = from_of(position, p.window);
       to[h] = position + 1;
     }
     int warp_first = min(tile.first + warp * 16, total - 1);
     int warp_last = min(tile.first + warp * 16 + 15, total - 1);
-    full_to = tile.slice.pos + warp_first / p.group + 1;
-    full_from = from_of(tile.slice.pos + warp_last / p.group, p.window);
+    full_to = tile.slice.pos + p.query_of(warp_first) + 1;
+    full_from = from_of(tile.slice.pos + p.query_of(warp_last), p.window);
   }
   __device__ static int from_of(int position, int window) {
     return window > 0 ? max(0, position + 1 - window) : 0;
@@ -121,8 +121,8 @@ struct TileView {
                             const AttentionParams& p,
                             int h,
                             int64_t stride) const {
-    int head = tile.kv_head * p.group + row[h] % p.group;
-    return (tile.slice.row + row[h] / p.group) * stride + static_cast<int64_t>(head) * p.head_dim;
+    int query = p.query_of(row[h]), head = tile.kv_head * p.group + row[h] - query * p.group;
+    return (tile.slice.row + query) * stride + static_cast<int64_t>(head) * p.head_dim;
   }
 };
 

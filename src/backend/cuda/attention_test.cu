@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -178,11 +179,26 @@ class Step {
   size_t size() const { return dtype_bytes(s_.type); }
   size_t out_bytes() const { return static_cast<size_t>(rows()) * stride() * size(); }
 
-  float normal() {  // near enough, and fast
+  static float normal(std::mt19937& rng) {  // near enough, and fast
     float x = 0;
-    uint64_t bits = (static_cast<uint64_t>(rng_()) << 32) | rng_();
+    uint64_t bits = (static_cast<uint64_t>(rng()) << 32) | rng();
     for (int i = 0; i < 4; ++i, bits >>= 16) x += static_cast<float>(bits & 0xffff) / 65536 - 0.5f;
     return x * 1.732f;
+  }
+
+  // f(i) for i in [0, num), on several threads.
+  static void spread(int num, const std::function<void(int)>& f) {
+    constexpr int kThreads = 12;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = t; i < num; i += kThreads) f(i);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+  }
+  int first_seen(const Part& p, bool poison_future) const {
+    return s_.window > 0 && poison_future ? std::max(0, p.pos + 1 - s_.window) : 0;
   }
 
   void make_cache(bool poison_future) {
@@ -200,24 +216,28 @@ class Step {
     size_t bytes = static_cast<size_t>(needed + 1) * s_.kv_heads * s_.block_size * row;
     host_k_.assign(bytes, 0xff);
     host_v_.assign(bytes, 0xff);
+    uint32_t seed = rng_();
     for (int i = 0; i < slots; ++i) {
       const Part& p = parts_[i];
       int end = p.pos + p.count;
-      int seen = s_.window > 0 && poison_future ? std::max(0, p.pos + 1 - s_.window) : 0;
-      for (int b = seen / s_.block_size; b * s_.block_size < end; ++b) {
+      for (int b = first_seen(p, poison_future) / s_.block_size; b * s_.block_size < end; ++b) {
         tables_[static_cast<size_t>(i) * blocks_per_slot_ + b] = ids.back();
         ids.pop_back();
       }
-      for (int pos = seen; pos < end; ++pos) {
+    }
+    spread(slots, [&](int i) {
+      std::mt19937 rng(seed + static_cast<uint32_t>(i));
+      const Part& p = parts_[i];
+      for (int pos = first_seen(p, poison_future); pos < p.pos + p.count; ++pos) {
         for (int h = 0; h < s_.kv_heads; ++h) {
           size_t at = cache_at(i, h, pos);
           for (int d = 0; d < s_.head_dim; ++d) {
-            encode(s_.kv_type, normal(), &host_k_[at + d * kv]);
-            encode(s_.kv_type, normal(), &host_v_[at + d * kv]);
+            encode(s_.kv_type, normal(rng), &host_k_[at + d * kv]);
+            encode(s_.kv_type, normal(rng), &host_v_[at + d * kv]);
           }
         }
       }
-    }
+    });
     k_ = std::make_unique<Device>(host_k_);
     v_ = std::make_unique<Device>(host_v_);
     d_tables_ = std::make_unique<Device>(tables_);
@@ -226,7 +246,7 @@ class Step {
     host_q_.assign(out_bytes(), 0xff);
     for (int r = 0; r < rows(); ++r) {
       for (int i = 0; i < s_.heads * s_.head_dim; ++i) {
-        encode(s_.type, normal() * s_.q_scale, &host_q_[(r * stride() + i) * size()]);
+        encode(s_.type, normal(rng_) * s_.q_scale, &host_q_[(r * stride() + i) * size()]);
       }
     }
     q_ = std::make_unique<Device>(host_q_);
@@ -267,17 +287,12 @@ class Step {
   std::string wrong(const std::vector<uint8_t>& out, int first, int num) const {
     int pairs = num * s_.heads, step = std::max(1, pairs / 400);
     if (step > 1 && step % 2 == 0) ++step;
-    constexpr int kThreads = 8;
-    std::vector<std::string> faults(kThreads);
-    std::vector<std::thread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        for (int i = t * step; i < pairs && faults[t].empty(); i += kThreads * step) {
-          faults[t] = wrong_pair(out, first + i / s_.heads, i % s_.heads);
-        }
-      });
-    }
-    for (std::thread& t : threads) t.join();
+    int num_samples = (pairs + step - 1) / step;
+    std::vector<std::string> faults(num_samples);
+    spread(num_samples, [&](int i) {
+      int pair = i * step;
+      faults[i] = wrong_pair(out, first + pair / s_.heads, pair % s_.heads);
+    });
     for (const std::string& f : faults) {
       if (!f.empty()) return f;
     }
@@ -474,6 +489,8 @@ void check_small() {
       check_prefill(make(t, 2, 7, dim, 16, 50, 20), {{0, 20}, {100, 9}, {63, 1}});
     }
   }
+  check_decode(make(kTypes[0], 1, 7, 128), {1500, 700});  // several clusters
+  check_prefill(make(kTypes[0], 1, 2, 128), {{0, 600}});  // the ring of stages goes round
   check_graph(make(kTypes[0], 2, 4, 128), 3, 400);
   check_determinism(make(kTypes[0], 2, 7, 128), 70);
 }

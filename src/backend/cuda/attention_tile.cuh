@@ -30,6 +30,12 @@ struct AttentionParams {
   // Scores in units of log2: s * factor, where s is q·k, or with a soft cap
   // cap - 2 cap / (exp2(s * cap_factor) + 1), which is cap * tanh.
   float factor, cap, cap_factor;
+  uint32_t group_inverse;  // ceil(2^32 / group), 0 for group 1
+
+  // n / group, exact for n * group < 2^32
+  __device__ int query_of(int n) const {
+    return group_inverse ? static_cast<int>(__umulhi(static_cast<uint32_t>(n), group_inverse)) : n;
+  }
 };
 
 AttentionParams make_params(const AttentionArgs& args);

@@ -1,14 +1,20 @@
 // Attention of slices on Hopper's warpgroup matrix instructions: f16 or bf16 cache, head_dim up to
-// 128. A warpgroup takes 64 (query, head) rows with q, scores and output in registers; K and V
-// tiles of 64 positions lie in shared memory, four deep. The next tile's scores and this tile's
-// weighted sum are queued together, so that the softmax runs while the tensor cores do the sum.
+// 128. Two warpgroups of a block take 64 (query, head) rows each, with q, scores and output in
+// registers, and share the K and V tiles of 64 positions in shared memory, through a ring of stages
+// that lets one do its softmax while the other has the tensor cores. A warpgroup queues the scores
+// of its next tile and the weighted sum of this one together, so that its own softmax overlaps too.
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarpgroups = 2;  // of a block
+constexpr int kRows = 128;
+constexpr int kThreads = 256;
+constexpr int kStages = 6;
+// Tiles that are copied ahead of the one whose softmax runs. Two stages of slack let the warpgroups
+// be out of step.
+constexpr int kAhead = 4;
 
 #define SLUICE_ACC4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define SLUICE_ACC8(d, i) SLUICE_ACC4(d, i), SLUICE_ACC4(d, i + 1)
@@ -108,19 +114,63 @@ __device__ uint64_t descriptor(uint32_t address) {
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-template <typename T, int D, int kGroups>
-struct WgmmaShape {
-  static constexpr int kRows = 64 * kGroups;
-  static constexpr int kThreads = 128 * kGroups;
-  static constexpr int kStages = kGroups == 1 ? 3 : 4;
-  using Rows = SmemRows<kKvTile, D * 2>;
-  static constexpr int kStageBytes = 2 * Rows::kSize;
-  static constexpr int kBytes = kStages * kStageBytes + 1024;  // and room to align
+template <int D>
+constexpr int kStageBytes = 2 * SmemRows<kKvTile, D * 2>::kSize;
+
+// Barriers in shared memory that count threads, in phases.
+__device__ inline void barrier_init(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Until phase `phase` (counted from 0) is complete.
+__device__ inline void barrier_wait(uint32_t barrier, int phase) {
+  uint32_t done;
+  do {
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(barrier), "r"(phase & 1)
+        : "memory");
+  } while (!done);
+}
+
+// Rows of q in fragments, by way of shared memory (SmemRows of kRows).
+template <typename T, int D>
+struct QueryLoader {
+  using Rows = SmemRows<kRows, D * 2>;
+  static_assert(Rows::kSize <= kStageBytes<D>);
+  static constexpr int kStep = kThreads / Rows::kChunks;
+
+  __device__ static void copy(uint32_t to, const AttentionParams& p, const Tile& tile, int total) {
+    int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
+    const T* q = static_cast<const T*>(p.q) + tile.slice.row * p.q_stride +
+                 static_cast<int64_t>(tile.kv_head) * p.group * p.head_dim + c * 8;
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) {
+      int r = row + i * kStep, in_slice = tile.first + r;
+      int query = p.query_of(in_slice);
+      bool valid = in_slice < total && c * 8 < p.head_dim;
+      const T* from = q + query * p.q_stride + (in_slice - query * p.group) * p.head_dim;
+      copy16(to + Rows::at(r, c), valid ? from : q, valid);
+    }
+  }
+  __device__ static void load(Queries<T, T, D>& queries, uint32_t from) {
+    int lane = threadIdx.x % 32;
+    int row = threadIdx.x / 32 * 16 + ((lane >> 3) & 1) * 8 + (lane & 7);
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+      ldmatrix(queries.f[step], from + Rows::at(row, step * 2, lane >> 4));
+    }
+  }
 };
 
 // s = q · kᵀ, queued.
 template <typename T, int D>
 __device__ void queue_scores(float (&s)[kKvTile / 8][4], const Queries<T, T, D>& q, uint32_t k) {
+  wgmma_fence();
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     uint32_t address = k + step / 4 * (kKvTile * 128) + step % 4 * 32;
@@ -132,50 +182,96 @@ __device__ void queue_scores(float (&s)[kKvTile / 8][4], const Queries<T, T, D>&
 // o += weights · v, queued.
 template <typename T, int D>
 __device__ void queue_sum(float (&o)[D / 8][4], const uint32_t (&w)[kKvTile / 16][4], uint32_t v) {
+  wgmma_fence();
 #pragma unroll
   for (int n = 0; n < kKvTile / 16; ++n) wgmma<T, 1>(o, w[n], descriptor(v + n * 16 * 128), 1);
   wgmma_commit();
 }
 
-template <typename T, int D, int kGroups>
-__global__ __launch_bounds__(128 * kGroups, kGroups == 1 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
-  using Shape = WgmmaShape<T, D, kGroups>;
-  constexpr int kStages = Shape::kStages, kStage = Shape::kStageBytes, kRows = Shape::kRows;
+// The block's copies of K and V tiles through the ring of stages. Every thread copies a part of
+// every tile.
+template <int D>
+struct Ring {
+  uint32_t stages, full, empty;  // addresses; barriers are kStages times 8 bytes
+  int begin, num;
+  TileLoader<kThreads, D * 2> loader;
+
+  __device__ uint32_t k(int i) const { return stages + i % kStages * kStageBytes<D>; }
+  __device__ uint32_t v(int i) const { return k(i) + kStageBytes<D> / 2; }
+
+  __device__ void start_copy(int i) {
+    if (i < num) {
+      if (i >= kStages) barrier_wait(empty + i % kStages * 8, i / kStages - 1);
+      loader.copy(k(i), begin + i * kKvTile);
+      loader.fetch(begin + (i + 1) * kKvTile);
+    }
+    copy_commit();
+  }
+  // This thread's part of tile i has come; kAfter copies were started after it.
+  template <int kAfter>
+  __device__ void finish_copy(int i) {
+    copy_wait<kAfter>();
+    publish_copies();
+    barrier_arrive(full + i % kStages * 8);
+  }
+  __device__ void wait(int i) { barrier_wait(full + i % kStages * 8, i / kStages); }
+  __device__ void release(int i) { barrier_arrive(empty + i % kStages * 8); }
+  __device__ void step(int i) {
+    start_copy(i + kAhead);
+    finish_copy<kAhead - 2>(i + 2);
+  }
+};
+
+template <typename T, int D>
+__global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
   extern __shared__ __align__(128) uint8_t smem[];
+  __shared__ uint64_t barriers[2 * kStages];
   wait_for_previous_kernel();
   Tile tile;
   if (!find_tile<kRows>(plan, tile)) return;
   const AttentionParams& p = plan.a;
   TileView<kRows> view(tile, p);
-  int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32, group = threadIdx.x / 128;
+  bool pair = tile.first + 64 < view.total;  // both warpgroups have rows
   int begin = view.lo / kKvTile * kKvTile;
   int num = (view.hi - begin + kKvTile - 1) / kKvTile;
-
-  uint32_t stages = (smem_address(smem) + 1023) & ~1023u;
-  TileLoader<Shape::kThreads, D * 2> loader(p, tile, view.lo, view.hi);
-  loader.fetch(begin);
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) {
-    if (i < num) loader.copy(stages + i * kStage, begin + i * kKvTile);
-    copy_commit();
-    loader.fetch(begin + (i + 1) * kKvTile);
+  uint32_t full = smem_address(barriers), empty = full + kStages * 8;
+  if (threadIdx.x < kStages) {
+    barrier_init(full + threadIdx.x * 8, kThreads);
+    barrier_init(empty + threadIdx.x * 8, pair ? kThreads : kThreads / 2);
   }
-  const T* q = static_cast<const T*>(p.q);
+  Ring<D> ring{(smem_address(smem) + 1023) & ~1023u,
+               full,
+               empty,
+               begin,
+               num,
+               TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
+
+  ring.loader.fetch(begin);
+  uint32_t q_smem = ring.k(kStages - 1);  // not used before tile kStages - 1, copied in step 1
+  QueryLoader<T, D>::copy(q_smem, p, tile, view.total);
+  copy_commit();
+  for (int i = 0; i < kAhead; ++i) ring.start_copy(i);
+  copy_wait<kAhead>();
+  __syncthreads();
   Queries<T, T, D> queries;
-  queries.load(view.row[0] < view.total ? q + view.offset(tile, p, 0, p.q_stride) : nullptr,
-               view.row[1] < view.total ? q + view.offset(tile, p, 1, p.q_stride) : nullptr,
-               p.head_dim, 0, lane);
+  QueryLoader<T, D>::load(queries, q_smem);
+  ring.template finish_copy<kAhead - 1>(0);
+  ring.template finish_copy<kAhead - 2>(1);
+  if (group == 1 && !pair) {
+    for (int i = 0; i < num; ++i) {
+      if (i > 0) ring.wait(i);  // so that q has been read before its stage is filled
+      ring.step(i);
+    }
+    return;
+  }
 
   float o[D / 8][4] = {}, s[kKvTile / 8][4] = {};
   SoftmaxState state;
-  copy_wait<kStages - 2>();
-  publish_copies();
-  __syncthreads();
-  wgmma_fence();
-  queue_scores<T, D>(s, queries, stages);
+  ring.wait(0);
+  queue_scores<T, D>(s, queries, ring.k(0));
   wgmma_wait<0>();
   pin(s);
-  int stage = 0;
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     float alpha[2];
@@ -183,55 +279,43 @@ __global__ __launch_bounds__(128 * kGroups, kGroups == 1 ? 2 : 1) void wgmma_ker
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
     online_softmax(s, p.factor, state, alpha);
-    finish_before_wait(state.sum[0] + state.sum[1], stages);
+    finish_before_wait(state.sum[0] + state.sum[1], ring.stages);
     wgmma_wait<0>();  // the previous tile's sum, which reads the registers of its weights
     pin(o);
     pin(s);
+    if (i > 0) ring.release(i - 1);
 #pragma unroll
     for (int n = 0; n < kKvTile / 16; ++n) weights_fragment<T, kKvTile>(weights[n], s, n);
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
-    copy_wait<kStages - 3>();
-    publish_copies();
-    __syncthreads();  // tile i + 1 has come, and nobody reads tile i - 1
-    int next = stage + 1 == kStages ? 0 : stage + 1;
-    uint32_t v = stages + stage * kStage + kStage / 2;
+    ring.step(i);
+    if (i + 1 < num) ring.wait(i + 1);
     pin(o);
     pin(s);
-    wgmma_fence();
-    if (i + 1 < num) queue_scores<T, D>(s, queries, stages + next * kStage);
-    queue_sum<T, D>(o, weights, v);
-    int ahead = i + kStages - 1;
-    if (ahead < num) {
-      loader.copy(stages + (stage == 0 ? kStages - 1 : stage - 1) * kStage,
-                  begin + ahead * kKvTile);
-      loader.fetch(begin + (ahead + 1) * kKvTile);
-    }
-    copy_commit();
+    if (i + 1 < num) queue_scores<T, D>(s, queries, ring.k(i + 1));
+    queue_sum<T, D>(o, weights, ring.v(i));
     wgmma_wait<1>();  // the next scores; nothing after the last tile
     pin(s);
-    stage = next;
   }
   wgmma_wait<0>();
   pin(o);
   store_output<T, T, D, kRows>(o, state, plan, tile, view);
 }
 
-template <typename T, int D, int kGroups>
+template <typename T, int D>
 void launch(TilePlan plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  using Shape = WgmmaShape<T, D, kGroups>;
-  plan_tiles(plan, slices, Shape::kRows);
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      wgmma_kernel<T, D, kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes);
+  constexpr int kBytes = kStages * kStageBytes<D> + 1024;  // and room to align
+  plan_tiles(plan, slices, kRows);
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(wgmma_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check(ready, "attention prefill");
-  wgmma_kernel<T, D, kGroups>
-      <<<plan.num_tiles * plan.a.kv_heads, Shape::kThreads, Shape::kBytes, stream>>>(plan);
+  wgmma_kernel<T, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }
 
 template <typename T>
 void launch_dim(const TilePlan& plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  if (plan.a.head_dim <= 64) return launch<T, 64, kWarpgroups>(plan, slices, stream);
-  launch<T, 128, kWarpgroups>(plan, slices, stream);
+  if (plan.a.head_dim <= 64) return launch<T, 64>(plan, slices, stream);
+  launch<T, 128>(plan, slices, stream);
 }
 
 }  // namespace

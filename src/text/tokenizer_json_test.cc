@@ -242,6 +242,27 @@ TEST(TokenizerJson, UnigramTakesTheBestPath) {
   EXPECT_EQ(joined(**bytes, "a\xC3\xA9"), "a <0xC3> <0xA9>");
 }
 
+// The library reads a number's digits as an integer and scales it: two roundings, the last bit of a
+// score may be off, and between equal paths that bit decides.
+TEST(TokenizerJson, UnigramScoresAreRoundedAsTheLibraryRoundsThem) {
+  const struct {
+    const char* b;
+    const char* a;
+    const char* aa;
+    const char* pieces;
+  } cases[] = {
+      {"-9.713893881275673", "-10.632687675887855", "-10.109865499644238", "b a aa"},
+      {"-10.811760115788584", "-10.877160912324161", "-9.19658657771944", "b aa a"},
+  };
+  for (const auto& c : cases) {
+    auto t = made(strf(R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0],
+                       ["b", %s], ["a", %s], ["aa", %s]]}})",
+                       c.b, c.a, c.aa));
+    ASSERT_TRUE(t) << t.error().message;
+    EXPECT_EQ(joined(**t, "baaa"), c.pieces);
+  }
+}
+
 TEST(TokenizerJson, SaysWhatIsWrong) {
   EXPECT_NE(error_of("").find("invalid JSON"), std::string::npos);
   EXPECT_NE(error_of(R"({"model": {"type": "WordPiece"}})").find("'WordPiece'; known: BPE"),

@@ -12,8 +12,10 @@ namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
 constexpr size_t kPage = 4096;
-constexpr size_t kLarge = size_t{8} << 20;   // buffers from here on begin on small pages
-constexpr size_t kChunk = size_t{64} << 20;  // of an arena; only what is used becomes resident
+constexpr size_t kLarge = size_t{8} << 20;  // buffers from here on begin on small pages
+// Of an arena. Only what is used becomes resident, the last huge page whole: chunks of 64 MB wasted
+// 24 MB of Qwen2.5-1.5B's 869. What is larger than kOwn and finds no room has a mapping of its own.
+constexpr size_t kChunk = size_t{256} << 20, kOwn = size_t{32} << 20;
 
 size_t mapped_bytes(size_t bytes) {
   return bytes == 0 ? kPage : (bytes + kPage - 1) / kPage * kPage;
@@ -49,9 +51,9 @@ Buffer WeightArena::allocate(size_t bytes) {
   size_t size = (bytes + kPage - 1) / kPage * kPage;
   auto no_free = [](void*, size_t) {};
   if (size > left_) {
-    chunks_.push_back(map_pages(size > kChunk / 2 ? size : kChunk, 0));
+    chunks_.push_back(map_pages(size > kOwn ? size : kChunk, 0));
     auto* data = static_cast<std::byte*>(chunks_.back().data());
-    if (size > kChunk / 2) return {data, bytes, no_free};
+    if (size > kOwn) return {data, bytes, no_free};
     at_ = data;
     left_ = kChunk;
   }

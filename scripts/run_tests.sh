@@ -90,7 +90,7 @@ tests_asan() {
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
-tests_tsan() { TSAN_OPTIONS=halt_on_error=1 run_ctest tsan "$JOBS" -R '^(base|core|engine|exec|net|server)' -LE release; }
+tests_tsan() { TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R '^(base|core|engine|exec|net|server)' -LE release; }
 
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 

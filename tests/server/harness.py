@@ -56,7 +56,10 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        rest = self.process.stderr.read()
         self.process.stderr.close()
+        if self.process.returncode not in (0, -signal.SIGKILL):  # a sanitizer's report, too
+            raise RuntimeError(f"the server ended with {self.process.returncode}: {rest[-8000:]}")
 
     def request(self, path, body=None, headers=None, method=None, timeout=30):
         """(status, headers, parsed or plain body); errors are answers too."""

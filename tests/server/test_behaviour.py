@@ -150,7 +150,7 @@ class Http(unittest.TestCase):
         s.connect(("127.0.0.1", self.server.port))
         s.sendall(post("/v1/completions", {**LONG, "stream": True, "n": 16, "logprobs": 20}))
         self.assertTrue(self.server.until(lambda: self.server.metric("sluice_requests_running") > 0))
-        self.assertTrue(self.server.until(self.idle, 20))
+        self.assertTrue(self.server.until(self.idle, 90))  # a slow build takes long to fill the sockets
         self.assertLess(self.server.metric("sluice_generation_tokens_total"), 16 * 1900)
         s.close()
 

@@ -6,6 +6,7 @@ function(sluice_library name)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/src/backend/cuda/")  # a shared object of its own: cuda.cmake
   foreach(isa ${SLUICE_FOREIGN_ISAS})
     list(FILTER sources EXCLUDE REGEX "_${isa}\\.cc$")
     list(FILTER tests EXCLUDE REGEX "_${isa}_test\\.cc$")

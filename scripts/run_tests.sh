@@ -135,13 +135,13 @@ headers() { python3 scripts/check_headers.py --self-test && python3 scripts/chec
 format() {
   local tool=clang-format-14
   have "$tool" || { skip "no clang-format-14"; return 0; }
-  find src tests bench fuzz \( -name '*.h' -o -name '*.cc' \) -print0 |
+  find src tests bench fuzz \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
     xargs -0 -r -P "$JOBS" -n 16 "$tool" --dry-run -Werror
 }
 
 tidy() {
   have clang-tidy || { skip "no clang-tidy"; return 0; }
-  find src -name '*.cc' ! -name '*_neon.cc' ! -name '*_i8mm.cc' -print0 |
+  find src -name '*.cc' ! -path '*/backend/cuda/*' ! -name '*_neon.cc' ! -name '*_i8mm.cc' -print0 |
     xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/release" --quiet
 }
 

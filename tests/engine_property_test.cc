@@ -2,7 +2,7 @@
 // groups, prefix cache, preemption, pipeline and number of threads, a request's tokens,
 // log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
 // conserved after every step; every request has exactly one terminal event. SLUICE_TEST_FULL=1 runs
-// ten times as many.
+// ten times as many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -11,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda_plugin.h"
 #include "engine/loop.h"
+#include "exec/device_executor.h"
 #include "exec/model_executor.h"
 #include "load/random_checkpoint.h"
 #include "model/model.h"
@@ -40,7 +42,23 @@ struct Subject {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<std::unique_ptr<Model>> models;
   DType kv = DType::f16;
+  bool cuda = false;
 };
+
+bool on_gpu() {
+  const char* device = std::getenv("SLUICE_TEST_DEVICE");
+  return device && std::string_view(device) == "cuda";
+}
+
+std::unique_ptr<Backend> make_gpu(DType type) {
+  CudaOptions options;
+  options.activations = type;
+  options.deterministic = true;
+  options.tune = false;
+  auto device = open_cuda(options);
+  EXPECT_TRUE(device) << device.error().message;
+  return std::move(*device);
+}
 
 using OpenFile = std::function<Result<std::unique_ptr<Checkpoint>>()>;
 
@@ -52,7 +70,8 @@ Subject make_subject(std::string name, const OpenFile& open, DType kv) {
     auto file = open();
     EXPECT_TRUE(file) << file.error().message;
     s.files.push_back(std::move(*file));
-    s.backends.push_back(make_cpu_backend({.threads = t, .pin = false}));
+    s.cuda = on_gpu();
+    s.backends.push_back(s.cuda ? make_gpu(kv) : make_cpu_backend({.threads = t, .pin = false}));
     auto model = load_model(*s.files.back(), *s.backends.back(), {});
     EXPECT_TRUE(model) << model.error().message;
     s.models.push_back(std::move(*model));
@@ -129,8 +148,15 @@ std::map<RequestId, Output> run(Subject& subject,
   e.kv_type = subject.kv;
   e.groups = setup.groups;
   RealClock clock;
-  ModelExecutor executor(*subject.backends[t], *subject.models[t], e, clock);
-  Loop loop(scheduler, executor, clock, setup.pipeline);
+  std::unique_ptr<Executor> executor;
+  Model& model = *subject.models[t];
+  if (subject.cuda) {
+    auto& device = static_cast<Device&>(*subject.backends[t]);
+    executor = std::make_unique<DeviceExecutor>(device, model, e, clock, setup.threads > 1);
+  } else {
+    executor = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock);
+  }
+  Loop loop(scheduler, *executor, clock, setup.pipeline);
 
   std::map<RequestId, Output> out;
   size_t added = 0;

@@ -175,6 +175,8 @@ class Backend {
   virtual Buffer vector(std::span<const float> values);
   // What activations are made of between ops; the residual stream and logits are f32.
   virtual DType activation_type() const { return DType::f32; }
+  // What matmuls put out where no matrix product reads it: more exact where that is cheap.
+  virtual DType output_type() const { return activation_type(); }
 
   // out [n, cols] f32 = rows `tokens` of table
   virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
 
@@ -108,6 +109,18 @@ struct SampleStep {
   TopEntry* top = nullptr;             // [num, kMaxTopLogprobs]; null: no row has num_top > 0
 };
 
+struct DeviceLimits {
+  double copy = 0;  // bytes read and written per second, by a copy
+  double read = 0;  // bytes read per second
+  double gemm = 0;  // multiply-add operations per second, times two, in the activations' type
+};
+
+struct OpTime {
+  const char* op;
+  int64_t rows, cols;  // a matmul's weight, else 0
+  double seconds;
+};
+
 class Device : public Backend {
  public:
   // Host memory that copies read and write without stopping.
@@ -138,7 +151,19 @@ class Device : public Backend {
                        int padded) = 0;
   virtual void sample(const SampleStep& step) = 0;
 
+  // Memory for attention of up to max_decode decode rows.
+  virtual void reserve_attention(const AttentionSpec& spec, int max_decode) = 0;
+  // Times what can be computed in several ways, for steps of up to max_tokens; waits.
+  virtual void tune(int max_tokens, int max_outputs) = 0;
+
   virtual size_t free_memory() const = 0;
+
+  // What the device does at best, measured now; waits.
+  virtual DeviceLimits measure_limits() = 0;
+  // Between these two every op is timed on its own. The queue is held until all are queued, so that
+  // the host's pace does not show. Not while capturing.
+  virtual void begin_profile() = 0;
+  virtual std::vector<OpTime> end_profile() = 0;
 };
 
 }  // namespace sluice

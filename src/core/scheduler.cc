@@ -99,6 +99,12 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
                       "or raise the context length",
                       static_cast<long long>(prompt), config.max_len)};
   }
+  if (config.can_sample && request.sampling && !config.can_sample(*request.sampling)) {
+    return Error{
+        400,
+        "too much for this device to sample by: shorten logit_bias, bad_words, the stop ids "
+        "under min_tokens, or ask for fewer logprobs"};
+  }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
   int64_t need = most_blocks(positions, config);
   if (need > config.num_blocks) {

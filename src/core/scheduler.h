@@ -49,6 +49,7 @@ struct SchedulerConfig {
   float watermark = 0.01f;  // share of the pool that admission leaves free
   bool prefix_cache = true;
   int max_queued = 1 << 20;
+  bool (*can_sample)(const SamplingSpec&) = nullptr;  // what the executor can do; null: anything
 };
 
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.

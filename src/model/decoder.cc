@@ -82,6 +82,7 @@ Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
   const DecoderConfig& c = m->config_;
   m->shape_ = c.shape();
   m->act_type_ = backend.activation_type();
+  m->out_type_ = backend.output_type();
   m->activation_ = traits.activation;
   if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
@@ -117,8 +118,8 @@ Decoder::Scratch Decoder::carve(std::byte* base,
   s.normed = carver.act(max_tokens, c.hidden, normed);
   s.qkv = carver.tensor(max_tokens, c.q_dim() + 2 * c.kv_dim());
   s.attended = carver.act(max_tokens, c.q_dim(), attended);
-  s.delta = carver.tensor(max_tokens, c.hidden);
-  s.gate_up = carver.tensor(max_tokens, 2 * c.ffn);
+  s.delta = carver.of(out_type_, max_tokens, c.hidden);
+  s.gate_up = carver.of(out_type_, max_tokens, 2 * c.ffn);
   s.gated = carver.act(max_tokens, c.ffn, gated);
   s.cos_sin = carver.f32(max_tokens, c.rope.dims).f32();
   if (c.window_rope) s.window_cos_sin = carver.f32(max_tokens, c.rope.dims).f32();

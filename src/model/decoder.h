@@ -66,7 +66,7 @@ class Decoder final : public Model {
   DeviceVector output_norm_;
   std::vector<DecoderLayer> layers_;
   size_t weight_bytes_ = 0;
-  DType act_type_ = DType::f32;  // of everything but the residual stream
+  DType act_type_ = DType::f32, out_type_ = DType::f32;  // of matmuls' inputs and outputs
   Buffer buffer_;
   Scratch scratch_;
 };

@@ -77,7 +77,7 @@ class Gpt2 final : public Model {
   std::vector<Layer> layers_;
   Norm output_norm_;
   size_t weight_bytes_ = 0;
-  DType act_type_ = DType::f32;  // of everything but the residual stream
+  DType act_type_ = DType::f32, out_type_ = DType::f32;  // of matmuls' inputs and outputs
   Buffer buffer_;
   Scratch scratch_;
 };
@@ -94,6 +94,7 @@ LoadedModel Gpt2::load(Checkpoint& checkpoint,
   m->shape_ = config->shape();
   m->eps_ = config->eps;
   m->act_type_ = backend.activation_type();
+  m->out_type_ = backend.output_type();
   int64_t hidden = config->hidden, ffn = config->ffn;
 
   WeightLoader w(checkpoint, backend, options);
@@ -132,8 +133,8 @@ Gpt2::Scratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size
   s.normed = carver.act(max_tokens, shape_.hidden, normed);
   s.qkv = carver.tensor(max_tokens, 3 * shape_.hidden);
   s.attended = carver.act(max_tokens, shape_.hidden, attended);
-  s.delta = carver.tensor(max_tokens, shape_.hidden);
-  s.inner = carver.tensor(max_tokens, shape_.ffn);
+  s.delta = carver.of(out_type_, max_tokens, shape_.hidden);
+  s.inner = carver.of(out_type_, max_tokens, shape_.ffn);
   s.activated = carver.act(max_tokens, shape_.ffn, activated);
   s.final = carver.act(max_outputs, shape_.hidden, output().act);
   *bytes = carver.used();

@@ -19,6 +19,7 @@ class Carver {
     return base_ ? base_ + at : nullptr;
   }
   Tensor tensor(int64_t rows, int64_t cols) { return tensor(rows, cols, type_); }
+  Tensor of(DType type, int64_t rows, int64_t cols) { return tensor(rows, cols, type); }
   Tensor f32(int64_t rows, int64_t cols) { return tensor(rows, cols, DType::f32); }
   Act act(int64_t rows, int64_t cols, uint8_t needs) {
     Act a;

@@ -87,18 +87,74 @@ size_t program_bytes(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device) {
+  const std::string& name = options.kv_type;
+  struct Named {
+    const char* name;
+    DType type;
+  };
+  DType own = device ? device->activations : DType::f16;
+  if (name == "auto") return own;
+  for (const Named& n : {Named{"f16", DType::f16}, Named{"f32", DType::f32},
+                         Named{"bf16", DType::bf16}, Named{"f8", DType::f8}}) {
+    if (name != n.name) continue;
+    bool works = device ? n.type == own || n.type == DType::f8
+                        : n.type == DType::f16 || n.type == DType::f32;
+    if (works) return n.type;
+    return Error{400, device ? strf("--kv %s: on a GPU the cache has the type of the activations "
+                                    "(--dtype) or f8",
+                                    name.c_str())
+                             : strf("--kv %s: use f16 or f32 on the CPU", name.c_str())};
+  }
+  return Error{400, strf("--kv %s: use auto, f16, bf16, f32 or f8", quote(name).c_str())};
+}
+
+namespace {
+
+// Weights as a GPU holds them: every matrix in one type.
+size_t device_weights(const Checkpoint& checkpoint, DType type) {
+  size_t bytes = 0;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    size_t elems = static_cast<size_t>(t.rows) * static_cast<size_t>(t.cols);
+    bytes += elems * (t.rows == 1 ? 4 : dtype_bytes(type));
+  }
+  return bytes;
+}
+
+// Activations in one type, a residual stream in f32, logits, and counts of tokens for penalties.
+size_t device_workspace(const ModelShape& shape,
+                        DType type,
+                        size_t step,
+                        const SchedulerConfig& c) {
+  auto hidden = static_cast<size_t>(shape.hidden), ffn = static_cast<size_t>(shape.ffn);
+  auto head = static_cast<size_t>(shape.head_dim), vocab = static_cast<size_t>(shape.vocab);
+  size_t q = static_cast<size_t>(shape.num_heads) * head;
+  size_t kv = static_cast<size_t>(shape.num_kv_heads) * head;
+  size_t out = type == DType::f16 ? 4 : dtype_bytes(type);  // Backend::output_type()
+  size_t row = hidden * 4 + dtype_bytes(type) * (hidden + 2 * q + 2 * kv + ffn) +
+               out * (hidden + 2 * ffn) + head * 4;
+  auto seqs = static_cast<size_t>(c.max_seqs);
+  return step * (row + 1100) + seqs * vocab * 6 + (size_t{64} << 20);
+}
+
+}  // namespace
+
 // Fixes context and pool from what is free, or says why it cannot.
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
-                           EngineOptions& options) {
+                           EngineOptions& options,
+                           const DeviceMemory* device) {
   Ledger ledger;
   size_t weights = 0;
   for (const TensorInfo& t : checkpoint.tensors()) weights += t.bytes;
-  SchedulerConfig& c = options.scheduler;
-  DType kv = options.kv_type == "f32" ? DType::f32 : DType::f16;
-  if (options.kv_type != "f16" && options.kv_type != "f32") {
-    return Error{400, strf("--kv %s: use f16 or f32", quote(options.kv_type).c_str())};
+  if (device) {
+    weights =
+        device->weights > 0 ? device->weights : device_weights(checkpoint, device->activations);
   }
+  SchedulerConfig& c = options.scheduler;
+  Result<DType> kv_type = kv_dtype(options, device);
+  if (!kv_type) return kv_type.error();
+  DType kv = *kv_type;
   int bs = c.block_size;
   if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0) {
     return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};
@@ -124,9 +180,17 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   size_t step =
       static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
   auto outputs = static_cast<size_t>(output_rows(c.max_seqs));
-  ledger.workspace = workspace_bytes(checkpoint, shape, step, outputs);
-  ledger.program = program_bytes(checkpoint);
-  ledger.available = available_memory();
+  if (device) {
+    ledger.workspace = device->workspace > 0
+                           ? device->workspace
+                           : device_workspace(shape, device->activations, step, c);
+    ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
+    ledger.available = device->available;
+  } else {
+    ledger.workspace = workspace_bytes(checkpoint, shape, step, outputs);
+    ledger.program = program_bytes(checkpoint);
+    ledger.available = available_memory();
+  }
   size_t fixed = weights + ledger.workspace + ledger.program;
   size_t room = ledger.available > fixed ? ledger.available - fixed : 0;
 
@@ -135,8 +199,8 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   auto later = [&](int len) { return static_cast<size_t>(Scheduler::decode_blocks(len, c)); };
   size_t wanted = most(ctx) + static_cast<size_t>(c.max_seqs - 1) * later(ctx);
   size_t least = 2 * groups.windows.size();
-  size_t blocks =
-      options.kv_bytes > 0 ? options.kv_bytes / block : std::min(wanted, room / 2 / block);
+  size_t blocks = options.kv_bytes > 0 ? options.kv_bytes / block
+                                       : std::min(wanted, (device ? room : room / 2) / block);
   if (options.kv_blocks > 0) blocks = static_cast<size_t>(options.kv_blocks);
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
   size_t need = fixed + blocks * block;

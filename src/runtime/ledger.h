@@ -26,10 +26,21 @@ inline int output_rows(int max_seqs) { return std::clamp(max_seqs, 16, 64); }
 // Free memory for this process: the smaller of the system's and the control group's.
 size_t available_memory();
 
+// What a GPU has and how it holds things; the host's memory is meant where there is none.
+struct DeviceMemory {
+  size_t available = 0;
+  DType activations = DType::bf16;    // and weights
+  size_t weights = 0, workspace = 0;  // exact, once the model is loaded; 0: estimate
+};
+
+// The type of the KV cache that options.kv_type means on this device.
+Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device);
+
 // Fixes context and pool size in `options` from what is free, or says with the figures why it
 // cannot.
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
-                           EngineOptions& options);
+                           EngineOptions& options,
+                           const DeviceMemory* device = nullptr);
 
 }  // namespace sluice

@@ -15,15 +15,20 @@ struct EngineOptions {
   std::string model;            // smollm2, a .gguf path, a directory, or random:SHAPE
   std::string format = "q8_0";  // of random weights
   uint64_t random_seed = 1;
-  std::string backend = "cpu";  // cpu, ref
-  int threads = 0;              // 0: one per core
+  std::string backend = "auto";   // auto, cpu, cuda, cuda:N, ref
+  std::string dtype = "auto";     // of weights and activations on a GPU: auto, bf16, f16, f32
+  std::string quantize = "none";  // of weights at load, on a GPU: none, fp8
+  bool deterministic = false;     // on a GPU: bits do not depend on the batch (the CPU's never do)
+  bool capture = true;            // on a GPU: replay decode steps as graphs
+  bool default_budget = false;    // nobody chose scheduler.budget: the device may
+  int threads = 0;                // 0: one per core
   bool pin = true;
   bool fuse = true;
   int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
   uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
   int kv_blocks = 0;      // the same in blocks; 0: by kv_bytes
-  std::string kv_type = "f16";  // f16, f32
-  SchedulerConfig scheduler;    // num_blocks and max_len are filled in
+  std::string kv_type = "auto";  // auto, f16, f32, bf16, f8
+  SchedulerConfig scheduler;     // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;
   std::string config;     // file that options came from, empty: none
   std::string trace;      // file for a Chrome trace, empty: none

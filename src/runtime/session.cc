@@ -1,13 +1,17 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <charconv>
 #include <future>
 #include <new>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda_plugin.h"
 #include "backend/ref/ref_backend.h"
 #include "base/check.h"
 #include "base/str.h"
+#include "exec/device_executor.h"
+#include "exec/row_spec.h"
 
 namespace sluice {
 
@@ -23,10 +27,13 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
 
   Result<ModelShape> shape = read_shape(*s->checkpoint_);
   if (!shape) return shape.error();
-  Result<Ledger> ledger = plan_memory(*s->checkpoint_, *shape, s->options_);
-  if (!ledger) return ledger.error();
-  s->ledger_ = *ledger;
   try {
+    if (auto ok = s->open_backend(); !ok) return ok.error();
+    DeviceMemory memory = s->device_memory();
+    Result<Ledger> ledger =
+        plan_memory(*s->checkpoint_, *shape, s->options_, s->device_ ? &memory : nullptr);
+    if (!ledger) return ledger.error();
+    s->ledger_ = *ledger;
     if (auto ok = s->start(std::move(progress)); !ok) return ok.error();
   } catch (const std::bad_alloc&) {
     return Error{507, "out of memory while loading: lower --ctx, --kv-memory or --budget"};
@@ -41,14 +48,100 @@ Session::~Session() {
   static_cast<void>(write_trace());
 }
 
-Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
-  if (options_.backend == "cpu") {
-    backend_ = make_cpu_backend({.threads = options_.threads, .pin = options_.pin});
-  } else if (options_.backend == "ref") {
-    backend_ = make_ref_backend();
-  } else {
-    return Error{400, strf("--device %s: use cpu or ref", quote(options_.backend).c_str())};
+namespace {
+
+constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
+
+// Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
+// their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
+DType natural_type(const Checkpoint& checkpoint) {
+  size_t bf16 = 0, other = 0;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    if (t.rows > 1) (t.format == Format::bf16 ? bf16 : other) += t.bytes;
   }
+  const std::string* arch = checkpoint.meta().string("general.architecture");
+  bool wide = arch && arch->starts_with("gemma");
+  return wide || bf16 > other ? DType::bf16 : DType::f16;
+}
+
+Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
+  CudaOptions c;
+  if (o.backend.starts_with("cuda:")) {
+    std::string_view digits = std::string_view(o.backend).substr(5);
+    auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), c.index);
+    if (failed != std::errc() || end != digits.data() + digits.size())
+      return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(o.backend).c_str())};
+  }
+  c.deterministic = o.deterministic;
+  c.fp8_weights = o.quantize == "fp8";
+  c.activations = natural_type(checkpoint);
+  if (o.dtype == "f16") c.activations = DType::f16;
+  if (o.dtype == "bf16") c.activations = DType::bf16;
+  if (o.dtype == "f32") c.activations = DType::f32;
+  if (o.dtype != "auto" && o.dtype != "f16" && o.dtype != "bf16" && o.dtype != "f32")
+    return Error{400, strf("--dtype %s: use auto, bf16, f16 or f32", quote(o.dtype).c_str())};
+  return c;
+}
+
+}  // namespace
+
+Result<void> Session::open_backend() {
+  std::string& name = options_.backend;
+  if (name == "auto") name = has_cuda() ? "cuda" : "cpu";
+  if (name == "cpu") {
+    backend_ = make_cpu_backend({.threads = options_.threads, .pin = options_.pin});
+  } else if (name == "ref") {
+    backend_ = make_ref_backend();
+  } else if (name == "cuda" || name.starts_with("cuda:")) {
+    Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
+    if (!cuda) return cuda.error();
+    Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
+    if (!device) return device.error();
+    device_ = device->get();
+    backend_ = std::move(*device);
+    if (options_.default_budget) options_.scheduler.budget = kGpuBudget;
+    options_.scheduler.can_sample = fits_device;
+  } else {
+    return Error{400, strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(name).c_str())};
+  }
+  return {};
+}
+
+DeviceMemory Session::device_memory() const {
+  if (!device_) return {};
+  return {device_->free_memory(), backend_->activation_type()};
+}
+
+// With the weights in place the pool gets what is left, less what the executor will allocate.
+Result<void> Session::size_pool() {
+  const SchedulerConfig& c = options_.scheduler;
+  Scheduler scheduler(c, nullptr);
+  device_->tune(scheduler.max_step_tokens(), DeviceExecutor::bucket_of(c.max_seqs));
+  DeviceMemory memory = device_memory();
+  memory.weights = model_->weight_bytes();
+  memory.available += memory.weights;
+  memory.workspace = DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler));
+  Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
+  if (!ledger) return ledger.error();
+  ledger_ = *ledger;
+  return {};
+}
+
+ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
+  ExecutorConfig e;
+  e.num_blocks = options_.scheduler.num_blocks;
+  e.block_size = options_.scheduler.block_size;
+  e.max_seqs = scheduler.config().max_seqs;
+  e.max_len = options_.scheduler.max_len;
+  e.max_step_tokens = scheduler.max_step_tokens();
+  e.max_outputs = output_rows(e.max_seqs);
+  DeviceMemory memory{0, backend_->activation_type()};
+  e.kv_type = kv_dtype(options_, device_ ? &memory : nullptr).value();
+  e.groups = cache_groups(model_->shape());
+  return e;
+}
+
+Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
   load.max_len = options_.scheduler.max_len;
@@ -71,19 +164,18 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
     engine_track_ = trace_->track("engine");
     device_track_ = trace_->track("device");
   }
+  if (device_) {
+    if (auto ok = size_pool(); !ok) return ok.error();
+  }
   Scheduler scheduler(options_.scheduler, *text);
-  ExecutorConfig e;
-  e.num_blocks = options_.scheduler.num_blocks;
-  e.block_size = options_.scheduler.block_size;
-  e.max_seqs = scheduler.config().max_seqs;
-  e.max_len = options_.scheduler.max_len;
-  e.max_step_tokens = scheduler.max_step_tokens();
-  e.max_outputs = output_rows(e.max_seqs);
-  e.kv_type = options_.kv_type == "f32" ? DType::f32 : DType::f16;
-  e.groups = cache_groups(model_->shape());
+  ExecutorConfig e = executor_config(scheduler);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
-  executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_);
-  ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
+  if (device_) {
+    executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture);
+  } else {
+    executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_);
+    ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
+  }
   Engine::Options engine;
   engine.pipeline = options_.pipeline;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/trace.h"
 #include "engine/engine.h"
+#include "exec/device_executor.h"
 #include "exec/model_executor.h"
 #include "load/open.h"
 #include "model/model.h"
@@ -36,6 +38,10 @@ class Session {
   const Clock& clock() const { return clock_; }
   const Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
+  // Null on the CPU.
+  DeviceExecutor* device_executor() {
+    return device_ ? static_cast<DeviceExecutor*>(executor_.get()) : nullptr;
+  }
   const Ledger& ledger() const { return ledger_; }
   const EngineOptions& options() const { return options_; }
   // Null for random weights, which have no vocabulary.
@@ -53,6 +59,10 @@ class Session {
  private:
   Session() = default;
   Result<std::shared_ptr<const TokenText>> load_text();
+  Result<void> open_backend();
+  DeviceMemory device_memory() const;
+  Result<void> size_pool();
+  ExecutorConfig executor_config(const Scheduler& scheduler) const;
   Result<void> start(std::function<void(size_t, size_t)> progress);
   void observe(const StepReport& report);
 
@@ -68,7 +78,8 @@ class Session {
   std::optional<ChatTemplate> template_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<ModelExecutor> executor_;
+  Device* device_ = nullptr;  // backend_, where it is one
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   double load_seconds_ = 0;
   std::atomic<bool> keep_reports_{false};

@@ -196,8 +196,10 @@ json::object result_json(
   j["scheduling2inference_s"] = percentiles_json(m.plan_to_begin);
   j["preemptions"] = m.preemptions;
   j["step_bytes"] = s.model().step_bytes();
-  j["read_bandwidth_bytes_per_s"] = bandwidth;
-  j["bandwidth_fraction"] = bytes_needed(s, m) / m.elapsed / bandwidth;
+  if (bandwidth > 0) {
+    j["read_bandwidth_bytes_per_s"] = bandwidth;
+    j["bandwidth_fraction"] = bytes_needed(s, m) / m.elapsed / bandwidth;
+  }
   j["load_s"] = s.load_seconds();
   return j;
 }
@@ -254,14 +256,15 @@ int bench(const BenchOptions& o, int num, bool latency) {
   s.keep_reports();
   Result<Best> best = best_of(s, o, *lengths);
   if (!best) return report(best.error());
-  double bandwidth = measure_read_bandwidth(o.engine.threads);
+  // A GPU's own limits: bench gpu.
+  double bandwidth = s.device_executor() ? 0 : measure_read_bandwidth(o.engine.threads);
   Measurement& m = best->run;
   if (o.json) {
     std::printf("%s\n", json::serialize(result_json(s, o, m, bandwidth, best->spread)).c_str());
     if (auto ok = s.write_trace(); !ok) return report(ok.error());
     return kExitOk;
   }
-  double fraction = bytes_needed(s, m) / m.elapsed / bandwidth;
+  double fraction = bandwidth > 0 ? bytes_needed(s, m) / m.elapsed / bandwidth : 0;
   std::vector<Row> rows = {
       {"model",
        o.engine.model + (o.engine.model.starts_with("random:") ? " " + o.engine.format : "")},
@@ -300,7 +303,7 @@ int bench(const BenchOptions& o, int num, bool latency) {
   rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});
   if (m.preemptions > 0)
     rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
-  if (latency && m.itl.count() > 0) {
+  if (bandwidth > 0 && latency && m.itl.count() > 0) {
     double per_token = static_cast<double>(s.model().step_bytes()) +
                        static_cast<double>(m.kv_positions_read) /
                            static_cast<double>(m.itl.count()) *
@@ -309,7 +312,7 @@ int bench(const BenchOptions& o, int num, bool latency) {
         {"decode, of read bandwidth", strf("%.1f %% (%.2f GB/s of %.2f GB/s measured)",
                                            per_token / m.itl.mean() / bandwidth * 100,
                                            per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
-  } else {
+  } else if (bandwidth > 0) {
     rows.push_back({"of read bandwidth",
                     strf("%.1f %% (of %.2f GB/s measured)", fraction * 100, bandwidth / 1e9)});
   }

@@ -181,6 +181,27 @@ void add_bench(CLI::App& app, CommandLine& c) {
     apply_policy(c.policy, c.latency.engine);
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
+  CLI::App* bg = b->add_subcommand("gpu", "a GPU: its limits, and how near to them steps come");
+  bg->add_option("model", c.gpu.engine.model, "as for run; random:SHAPE for speed alone")
+      ->required();
+  bg->add_option("--batches", c.gpu.batches, "sequences that decode at once, like 1,8,32")
+      ->delimiter(',')
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  bg->add_option("--contexts", c.gpu.contexts, "positions they have, like 128,1024")
+      ->delimiter(',')
+      ->check(whole_number(1, kMaxInt))
+      ->capture_default_str();
+  bg->add_option("--steps", c.gpu.steps, "decode steps measured for each")
+      ->check(whole_number(4, 100000))
+      ->capture_default_str();
+  bg->add_flag("!--no-workload", c.gpu.workload, "only steps, not the mixed workload");
+  bg->add_flag("--json", c.gpu.json, "results as JSON");
+  add_engine_options(bg, c.gpu.engine, c.policy);
+  bg->callback([&c] {
+    apply_policy(c.policy, c.gpu.engine);
+    c.action = [&c] { return cmd_bench_gpu(c.gpu); };
+  });
   CLI::App* bs = b->add_subcommand("serve", "a server with the OpenAI API, under load");
   add_bench_serve_options(bs, c.load);
   bs->callback([&c] { c.action = [&c] { return cmd_bench_serve(c.load); }; });

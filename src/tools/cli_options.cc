@@ -71,16 +71,32 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->excludes("--kv-memory")
       ->group(group);
   app->add_option("--kv", o.kv_type, "element type of the KV cache")
-      ->check(CLI::IsMember({"f16", "f32"}))
+      ->check(CLI::IsMember({"auto", "f16", "bf16", "f32", "f8"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--device", o.backend, "ref is naive and slow: the oracle")
-      ->check(CLI::IsMember({"cpu", "ref"}))
+  o.backend = "auto";
+  app->add_option("--device", o.backend,
+                  "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is\nnaive and slow: "
+                  "the oracle")
       ->capture_default_str()
       ->group(group);
+  app->add_option("--dtype", o.dtype, "of weights and activations on a GPU; auto: as in the file")
+      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--quantize", o.quantize,
+                  "weights at load, on a GPU: none, or fp8 (e4m3, a scale per row)")
+      ->check(CLI::IsMember({"none", "fp8"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("--deterministic", o.deterministic,
+                "on a GPU: output does not depend on what shares the batch (on\nthe CPU it never "
+                "does)")
+      ->group(group);
+  app->add_flag("!--no-graphs", o.capture, "on a GPU: queue decode steps op by op")->group(group);
   app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
       ->group(group);
   app->add_flag("!--no-pin", o.pin, "do not bind threads to cores")->group(group);
@@ -97,13 +113,13 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
 
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
+  s.budget = 0;
   app->add_option("--preset", p.preset, "the policies of these systems")
       ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--budget", s.budget, "tokens per step")
+  app->add_option("--budget", s.budget, "tokens per step (default: 512, on a GPU 8192)")
       ->check(whole_number(1, kMaxInt))
-      ->capture_default_str()
       ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
       ->check(whole_number(1, kMaxInt))
@@ -139,6 +155,8 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
 
 void apply_policy(const PresetChoice& p, EngineOptions& o) {
   SchedulerConfig& s = o.scheduler;
+  o.default_budget = s.budget == 0;
+  if (o.default_budget) s.budget = SchedulerConfig().budget;
   apply_preset(p.preset, s).value();  // the parser admits only known names
   if (!p.batching.empty())
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;

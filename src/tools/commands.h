@@ -65,6 +65,14 @@ struct BenchServeOptions {
   bool check_text = false, quiet = false;
 };
 
+struct BenchGpuOptions {
+  EngineOptions engine;
+  std::vector<int> batches = {1, 8, 32, 64, 256}, contexts = {1024};
+  int steps = 48;        // decode steps measured per row of the table
+  bool workload = true;  // run the mixed workload too
+  bool json = false;
+};
+
 struct InspectOptions {
   EngineOptions engine;
   bool tensors = false, json = false;
@@ -113,6 +121,7 @@ int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);
+int cmd_bench_gpu(const BenchGpuOptions& options);
 int cmd_bench_serve(const BenchServeOptions& options);
 
 // Prints "sluice: message" to stderr; the exit code for such an error.

@@ -353,6 +353,7 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   using Shape = DecodeShape<KV, D>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
   extern __shared__ __align__(128) uint8_t smem[];
+  let_next_kernel_start();
   wait_for_previous_kernel();
   Share share(p);
   if (share.idle()) return;
@@ -447,16 +448,18 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   static const cudaError_t ready = cudaFuncSetAttribute(
       decode_kernel<T, KV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check(ready, "attention decode");
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = kWarps * 32;
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = p.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = p.cluster > 1 ? 2 : 1;
   check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
 }
 

@@ -63,6 +63,10 @@ template <int kPending>
 __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+// The next kernel may take what this one leaves free; it waits for this one's results all the same.
+__device__ inline void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
 // The previous kernel's results are visible from here (programmatic dependent launch).
 __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

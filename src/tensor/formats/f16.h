@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-inline float f16_to_f32(uint16_t h) {
+constexpr float f16_to_f32(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t mag = h & 0x7fffu;
   // Subnormals are mag * 2^-24: an exact product that needs no f32 subnormals, so FTZ/DAZ are fine.
@@ -20,7 +20,7 @@ inline float f16_to_f32(uint16_t h) {
   return std::bit_cast<float>(bits | sign);
 }
 
-inline uint16_t f32_to_f16(float f) {
+constexpr uint16_t f32_to_f16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   uint32_t mag = bits & 0x7fffffffu;
@@ -36,11 +36,11 @@ inline uint16_t f32_to_f16(float f) {
   return static_cast<uint16_t>(sign | mag);
 }
 
-inline float bf16_to_f32(uint16_t b) {
+constexpr float bf16_to_f32(uint16_t b) {
   return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
 }
 
-inline uint16_t f32_to_bf16(float f) {
+constexpr uint16_t f32_to_bf16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

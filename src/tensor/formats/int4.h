@@ -18,7 +18,7 @@ struct BlockInt4 {
 static_assert(sizeof(BlockInt4) == 20 && alignof(BlockInt4) == 2);
 
 // Exact: 11 + 5 bits fit an f32.
-inline void decode(const BlockInt4& b, float* out) {
+constexpr void decode(const BlockInt4& b, float* out) {
   const float d = f16_to_f32(b.d);
   const float m = f16_to_f32(b.m);
   for (int i = 0; i < 16; ++i) {

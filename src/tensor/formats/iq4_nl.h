@@ -2,6 +2,7 @@
 // value = d * kIq4Levels[q].
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -18,11 +19,12 @@ struct BlockIQ4NL {
 static_assert(sizeof(BlockIQ4NL) == 18 && alignof(BlockIQ4NL) == 2);
 
 // Exact: 11 + 7 bits fit an f32.
-inline void decode(const BlockIQ4NL& b, float* out) {
+constexpr void decode(const BlockIQ4NL& b, float* out) {
+  constexpr auto kLevels = std::to_array(kIq4Levels);  // a device cannot read the host's array
   const float d = f16_to_f32(b.d);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>(kIq4Levels[b.qs[i] & 15]);
-    out[i + 16] = d * static_cast<float>(kIq4Levels[b.qs[i] >> 4]);
+  for (size_t i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(kLevels[b.qs[i] & 15]);
+    out[i + 16] = d * static_cast<float>(kLevels[b.qs[i] >> 4]);
   }
 }
 

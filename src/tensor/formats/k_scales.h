@@ -15,7 +15,7 @@ struct ScaleMin {
   int scale, min;
 };
 
-inline ScaleMin get_scale_min(const uint8_t* bytes, int i) {
+constexpr ScaleMin get_scale_min(const uint8_t* bytes, int i) {
   if (i < 4) return {bytes[i] & 63, bytes[i + 4] & 63};
   return {(bytes[i + 4] & 15) | bytes[i - 4] >> 6 << 4, bytes[i + 4] >> 4 | bytes[i] >> 6 << 4};
 }

@@ -20,14 +20,14 @@ struct BlockQ2K {
 static_assert(sizeof(BlockQ2K) == 84 && alignof(BlockQ2K) == 2);
 
 // The codes of elements 32 part .. 32 part + 31.
-inline void unpack_part(const BlockQ2K& b, int part, uint8_t* q) {
+constexpr void unpack_part(const BlockQ2K& b, int part, uint8_t* q) {
   const uint8_t* qs = b.qs + part / 4 * 32;
   const int shift = part % 4 * 2;
   for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(qs[i] >> shift & 3);
 }
 
 // The products are exact; the difference rounds once.
-inline void decode(const BlockQ2K& b, float* out) {
+constexpr void decode(const BlockQ2K& b, float* out) {
   const float d = f16_to_f32(b.d);
   const float dmin = f16_to_f32(b.dmin);
   for (int part = 0; part < 8; ++part) {

@@ -20,14 +20,14 @@ struct BlockQ3K {
 };
 static_assert(sizeof(BlockQ3K) == 110 && alignof(BlockQ3K) == 2);
 
-inline int group_scale(const BlockQ3K& b, int group) {
+constexpr int group_scale(const BlockQ3K& b, int group) {
   const int low = b.scales[group % 8] >> group / 8 * 4 & 15;
   const int top = b.scales[8 + group % 4] >> group / 4 * 2 & 3;
   return (low | top << 4) - 32;
 }
 
 // The quants minus 4 of elements 32 part .. 32 part + 31.
-inline void unpack_part(const BlockQ3K& b, int part, int8_t* q) {
+constexpr void unpack_part(const BlockQ3K& b, int part, int8_t* q) {
   const uint8_t* qs = b.qs + part / 4 * 32;
   const int shift = part % 4 * 2;
   for (int i = 0; i < 32; ++i) {
@@ -36,7 +36,7 @@ inline void unpack_part(const BlockQ3K& b, int part, int8_t* q) {
 }
 
 // Exact: 11 + 5 + 2 bits fit an f32.
-inline void decode(const BlockQ3K& b, float* out) {
+constexpr void decode(const BlockQ3K& b, float* out) {
   const float d = f16_to_f32(b.d);
   for (int part = 0; part < 8; ++part) {
     int8_t q[32];

@@ -16,7 +16,7 @@ struct BlockQ4_0 {
 static_assert(sizeof(BlockQ4_0) == 18 && alignof(BlockQ4_0) == 2);
 
 // Exact: 11 + 4 bits fit an f32.
-inline void decode(const BlockQ4_0& b, float* out) {
+constexpr void decode(const BlockQ4_0& b, float* out) {
   const float d = f16_to_f32(b.d);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>((b.qs[i] & 15) - 8);

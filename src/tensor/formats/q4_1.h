@@ -17,7 +17,7 @@ struct BlockQ4_1 {
 static_assert(sizeof(BlockQ4_1) == 20 && alignof(BlockQ4_1) == 2);
 
 // The product is exact; the sum rounds once.
-inline void decode(const BlockQ4_1& b, float* out) {
+constexpr void decode(const BlockQ4_1& b, float* out) {
   const float d = f16_to_f32(b.d);
   const float m = f16_to_f32(b.m);
   for (int i = 0; i < 16; ++i) {

@@ -18,7 +18,7 @@ struct BlockQ4K {
 static_assert(sizeof(BlockQ4K) == 144 && alignof(BlockQ4K) == 2);
 
 // The codes of one group of 32.
-inline void unpack_group(const BlockQ4K& b, int group, uint8_t* q) {
+constexpr void unpack_group(const BlockQ4K& b, int group, uint8_t* q) {
   const uint8_t* qs = b.qs + group / 2 * 32;
   const int shift = group % 2 * 4;
   for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(qs[i] >> shift & 15);
@@ -33,7 +33,7 @@ inline void pack(const uint8_t* q, BlockQ4K& b) {
 
 // The products are exact (11 + 6 + 5 bits); the difference rounds once. Also of Q5_K.
 template <typename Block>
-inline void decode_scaled_groups(const Block& b, float* out) {
+constexpr void decode_scaled_groups(const Block& b, float* out) {
   const float d = f16_to_f32(b.d);
   const float dmin = f16_to_f32(b.dmin);
   for (int g = 0; g < 8; ++g) {
@@ -64,7 +64,7 @@ inline void encode_scaled_groups(const float* in, int levels, Block& b) {
   pack(q, b);
 }
 
-inline void decode(const BlockQ4K& b, float* out) { decode_scaled_groups(b, out); }
+constexpr void decode(const BlockQ4K& b, float* out) { decode_scaled_groups(b, out); }
 inline void encode(const float* in, BlockQ4K& b) { encode_scaled_groups(in, 15, b); }
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ namespace sluice {
 
 // Codes of 5 bits in two planes: low nibbles (elements 0..15 in the low, 16..31 in the high half of
 // a byte) and bit i of the four bytes `qh` as the top bit of element i.
-inline void unpack_5_bits(const uint8_t* qs, const uint8_t* qh, uint8_t* q) {
+constexpr void unpack_5_bits(const uint8_t* qs, const uint8_t* qh, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
     q[i] = static_cast<uint8_t>((qs[i] & 15) | (qh[i / 8] >> (i % 8) & 1) << 4);
     q[i + 16] = static_cast<uint8_t>(qs[i] >> 4 | (qh[2 + i / 8] >> (i % 8) & 1) << 4);
@@ -35,7 +35,7 @@ struct BlockQ5_0 {
 static_assert(sizeof(BlockQ5_0) == 22 && alignof(BlockQ5_0) == 2);
 
 // Exact: 11 + 5 bits fit an f32.
-inline void decode(const BlockQ5_0& b, float* out) {
+constexpr void decode(const BlockQ5_0& b, float* out) {
   uint8_t q[32];
   unpack_5_bits(b.qs, b.qh, q);
   const float d = f16_to_f32(b.d);

@@ -19,7 +19,7 @@ struct BlockQ5_1 {
 static_assert(sizeof(BlockQ5_1) == 24 && alignof(BlockQ5_1) == 2);
 
 // The product is exact; the sum rounds once.
-inline void decode(const BlockQ5_1& b, float* out) {
+constexpr void decode(const BlockQ5_1& b, float* out) {
   uint8_t q[32];
   unpack_5_bits(b.qs, b.qh, q);
   const float d = f16_to_f32(b.d);

@@ -17,7 +17,7 @@ struct BlockQ5K {
 };
 static_assert(sizeof(BlockQ5K) == 176 && alignof(BlockQ5K) == 2);
 
-inline void unpack_group(const BlockQ5K& b, int group, uint8_t* q) {
+constexpr void unpack_group(const BlockQ5K& b, int group, uint8_t* q) {
   const uint8_t* qs = b.qs + group / 2 * 32;
   const int shift = group % 2 * 4;
   for (int i = 0; i < 32; ++i) {
@@ -37,7 +37,7 @@ inline void pack(const uint8_t* q, BlockQ5K& b) {
   }
 }
 
-inline void decode(const BlockQ5K& b, float* out) { decode_scaled_groups(b, out); }
+constexpr void decode(const BlockQ5K& b, float* out) { decode_scaled_groups(b, out); }
 inline void encode(const float* in, BlockQ5K& b) { encode_scaled_groups(in, 31, b); }
 
 }  // namespace sluice

@@ -23,7 +23,7 @@ struct BlockQ6K {
 static_assert(sizeof(BlockQ6K) == 210 && alignof(BlockQ6K) == 2);
 
 // The 6-bit quants minus 32, in element order.
-inline void unpack(const BlockQ6K& b, int8_t* q) {
+constexpr void unpack(const BlockQ6K& b, int8_t* q) {
   for (int half = 0; half < 2; ++half) {
     const uint8_t* ql = b.ql + 64 * half;
     const uint8_t* qh = b.qh + 32 * half;
@@ -52,7 +52,7 @@ inline void pack(const int8_t* q, BlockQ6K& b) {
 }
 
 // Exact: 11 + 7 + 6 bits fit an f32.
-inline void decode(const BlockQ6K& b, float* out) {
+constexpr void decode(const BlockQ6K& b, float* out) {
   int8_t q[256];
   unpack(b, q);
   const float d = f16_to_f32(b.d);

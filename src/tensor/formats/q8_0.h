@@ -16,7 +16,7 @@ struct BlockQ8_0 {
 static_assert(sizeof(BlockQ8_0) == 34 && alignof(BlockQ8_0) == 2);
 
 // Exact: 11 + 8 bits fit an f32.
-inline void decode(const BlockQ8_0& b, float* out) {
+constexpr void decode(const BlockQ8_0& b, float* out) {
   const float d = f16_to_f32(b.d);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(b.qs[i]);
 }

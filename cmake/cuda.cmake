@@ -1,0 +1,69 @@
+# The CUDA backend as a shared object beside the program (backend/cuda_plugin.h): the program itself
+# does not depend on it. Its tests are executables to run on a machine with a GPU.
+set(SLUICE_HAS_CUDA OFF)
+if(SLUICE_SANITIZE OR SLUICE_FUZZ OR SLUICE_CUDA STREQUAL OFF)
+  return()
+endif()
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(SLUICE_CUDA STREQUAL ON)
+    message(FATAL_ERROR "SLUICE_CUDA=ON and no nvcc is here")
+  endif()
+  return()
+endif()
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know CUDA 13's
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+find_package(CUDAToolkit REQUIRED)
+set(SLUICE_HAS_CUDA ON)
+
+set(cuda_archs "")
+foreach(arch ${SLUICE_CUDA_ARCHS})
+  list(APPEND cuda_archs -gencode=arch=compute_${arch},code=sm_${arch})
+endforeach()
+set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
+     ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
+list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc)
+list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
+
+# The project's flags are g++'s: each CUDA target states its own.
+function(sluice_cuda_target name)
+  set_target_properties(${name} PROPERTIES COMPILE_OPTIONS "" COMPILE_DEFINITIONS "")
+  target_compile_options(${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags};-Xcompiler=-Wall,-fPIC>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Werror;-ffp-contract=off>")
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+endfunction()
+
+add_library(sluice_cuda_kernels OBJECT ${cuda_sources})
+sluice_cuda_target(sluice_cuda_kernels)
+set_target_properties(sluice_cuda_kernels PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+add_library(sluice_cuda SHARED $<TARGET_OBJECTS:sluice_cuda_kernels>)
+set_target_properties(sluice_cuda PROPERTIES LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+target_link_libraries(sluice_cuda PRIVATE sluice_tensor CUDA::cudart_static CUDA::cublasLt)
+target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
+
+# Programs for a machine with a GPU: `cmake --build DIR --target cuda_tests`; scripts/test_gpu.sh runs them.
+if(SLUICE_TESTS)
+  function(sluice_cuda_program name)
+    add_executable(${name} EXCLUDE_FROM_ALL ${ARGN} $<TARGET_OBJECTS:sluice_cuda_kernels>)
+    sluice_cuda_target(${name})
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+    target_link_libraries(${name} PRIVATE sluice_exec GTest::gtest CUDA::cudart_static CUDA::cublasLt)
+  endfunction()
+  sluice_cuda_program(cuda_attention_test src/backend/cuda/attention_test.cu src/backend/cuda/attention_bench.cu)
+  sluice_cuda_program(cuda_sampling_test tests/cuda_sampling_test.cu)
+  sluice_cuda_program(cuda_sampling_bench tests/cuda_sampling_bench.cu)
+  add_custom_target(cuda_tests DEPENDS sluice sluice_cuda cuda_attention_test cuda_sampling_test
+                    cuda_sampling_bench)
+endif()

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU: builds, runs all checks, prints a short table last.
+#   scripts/test_gpu.sh [BUILD DIR]      default build/gpu; some four minutes on 16 cores
+# Where compute-sanitizer is on the PATH, small sizes run under memcheck, racecheck and initcheck too.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+dir=${1:-build/gpu}
+logs=$dir/gpu-log
+mkdir -p "$logs"
+table=() failed=0
+
+# check NAME SECONDS COMMAND...
+check() {
+  local name=$1 limit=$2 start=$SECONDS status=0
+  shift 2
+  timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  local result=passed
+  if ((status != 0)); then
+    result=FAILED failed=1
+    echo "-- $name (rc $status), all of it in $logs/$name.log"
+    { grep -nE -A4 'Failure|FAIL|rror:|ERROR|mismatch' "$logs/$name.log" || tail -n 15 "$logs/$name.log"; } | head -n 30
+  elif grep -q 'no GPU' "$logs/$name.log"; then
+    result='skipped: no GPU' failed=1
+  fi
+  table+=("$(printf '%-22s %-16s %4d s' "$name" "$result" "$((SECONDS - start))")")
+}
+
+build() {
+  cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=ON &&
+    cmake --build "$dir" --target cuda_tests cuda_ops_test cuda_model_test engine_property_test
+}
+check build 400 build
+check ops 120 "$dir/tests/cuda_ops_test" --gtest_brief=1
+check attention 120 "$dir/cuda_attention_test"
+check sampling 120 "$dir/cuda_sampling_test"
+check models 120 "$dir/tests/cuda_model_test" --gtest_brief=1
+check property 180 env SLUICE_TEST_DEVICE=cuda "$dir/tests/engine_property_test" --gtest_brief=1
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck initcheck; do
+    check "$tool-attention" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/cuda_attention_test" --small
+    check "$tool-sampling" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/cuda_sampling_test" --quick
+    check "$tool-ops" 200 compute-sanitizer --tool $tool --error-exitcode 9 \
+      "$dir/tests/cuda_ops_test" --gtest_filter='*Norm*/f16:*Qkv*/bf16:*Copies*/f32:*Rope*/f32:*Embed*/f16'
+  done
+fi
+echo
+printf '%s\n' "${table[@]}"
+exit $failed

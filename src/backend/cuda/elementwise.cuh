@@ -1,0 +1,46 @@
+// Row ops: embedding, norms, rotation and cache writes, activations. Queue kernels on a stream;
+// capturable. Each output depends on its own row alone and on nothing else in the batch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+
+#include "backend/backend.h"
+
+namespace sluice::cuda {
+
+// out [n, cols] of its type = rows `tokens` of table [.., cols] in `type`
+void embed(Tensor out, const void* table, DType type, const int32_t* tokens, cudaStream_t stream);
+void rope_table(
+    float* cos_sin, const RopeSpec& rope, const int32_t* positions, int64_t n, cudaStream_t stream);
+
+struct NormArgs {
+  Tensor out;    // any type
+  Tensor x;      // any type; f32 where delta is added to it
+  Tensor delta;  // data null: none
+  const float* weight;
+  const float* bias;  // not null: layer norm, with mean
+  float eps;
+  const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
+};
+void norm(const NormArgs& args, cudaStream_t stream);
+
+void add(Tensor x, Tensor delta, cudaStream_t stream);
+void scale(Tensor x, float factor, cudaStream_t stream);
+void softcap(Tensor x, float cap, cudaStream_t stream);
+void add_bias(Tensor x, const float* bias, cudaStream_t stream);
+void finish_qkv(Tensor qkv,
+                const QkvSpec& spec,
+                const BatchView& batch,
+                const KvLayer& kv,
+                cudaStream_t stream);
+void activate(Tensor out, Tensor x, Activation activation, cudaStream_t stream);
+void activate_gated(Tensor out, Tensor gate_up, Activation activation, cudaStream_t stream);
+// For measuring: keeps the stream busy for so long; reads all of a buffer.
+void hold(cudaStream_t stream, double seconds);
+void read_all(const void* data, size_t bytes, void* out, cudaStream_t stream);
+// Whole blocks of one plane.
+void copy_blocks(const KvLayer& plane, std::span<const BlockCopy> copies, cudaStream_t stream);
+
+}  // namespace sluice::cuda

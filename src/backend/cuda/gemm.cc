@@ -1,0 +1,370 @@
+#include "backend/cuda/gemm.cuh"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/skinny.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+void check(cublasStatus_t s, const char* what) {
+  if (s == CUBLAS_STATUS_ALLOC_FAILED) throw std::bad_alloc();
+  if (s != CUBLAS_STATUS_SUCCESS)
+    throw std::runtime_error(std::string("cuBLAS: ") + what + ": " + cublasLtGetStatusString(s));
+}
+
+cudaDataType_t cuda_type(DType t) {
+  return t == DType::f32   ? CUDA_R_32F
+         : t == DType::f16 ? CUDA_R_16F
+         : t == DType::f8  ? CUDA_R_8F_E4M3
+                           : CUDA_R_16BF;
+}
+
+bool wide_enough(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 &&
+         static_cast<size_t>(t.stride) * dtype_bytes(t.type) % 16 == 0;
+}
+
+// n rounded up to a size that has an algorithm of its own.
+int bucket_of(int64_t n) {
+  if (n <= 1) return 1;
+  return 1 << std::bit_width(static_cast<unsigned>(n - 1));
+}
+
+constexpr int kDeterministicBucket = 0;
+
+}  // namespace
+
+// Column-major, as cuBLAS sees it: out [rows, n] = w [cols, rows]ᵀ · x [cols, n].
+struct Gemm::Problem {
+  cublasLtMatmulDesc_t op = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  uint32_t align_a = 256, align_bc = 256;
+
+  // x_scale: [n], where x is in f8.
+  Problem(const Tensor& out, const Tensor& x, const GemmWeight& w, const float* x_scale = nullptr) {
+    check(cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
+    if (w.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, w.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(out.type));
+    }
+    if (w.scale) {
+      int32_t per_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, per_row);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, per_row);
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w.scale);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scale);
+    }
+    auto rows = static_cast<uint64_t>(w.rows), cols = static_cast<uint64_t>(w.cols);
+    auto n = static_cast<uint64_t>(out.rows);
+    check(cublasLtMatrixLayoutCreate(&a, cuda_type(w.type), cols, rows, w.cols), "layout");
+    check(cublasLtMatrixLayoutCreate(&b, cuda_type(x.type), cols, n, x.stride), "layout");
+    check(cublasLtMatrixLayoutCreate(&c, cuda_type(out.type), rows, n, out.stride), "layout");
+    bool wide = wide_enough(out) && wide_enough(x);
+    align_bc =
+        wide ? 16 : static_cast<uint32_t>(std::min(dtype_bytes(out.type), dtype_bytes(x.type)));
+    align_a = w.cols * static_cast<int64_t>(dtype_bytes(w.type)) % 16 == 0
+                  ? 16
+                  : static_cast<uint32_t>(dtype_bytes(w.type));
+  }
+  ~Problem() {
+    cublasLtMatrixLayoutDestroy(c);
+    cublasLtMatrixLayoutDestroy(b);
+    cublasLtMatrixLayoutDestroy(a);
+    cublasLtMatmulDescDestroy(op);
+  }
+  Problem(const Problem&) = delete;
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(op, attribute, &value, sizeof(value)), "attribute");
+  }
+
+  cublasStatus_t run(cublasLtHandle_t handle,
+                     const Tensor& out,
+                     const Tensor& x,
+                     const GemmWeight& w,
+                     const cublasLtMatmulAlgo_t& algo,
+                     void* workspace,
+                     cudaStream_t stream) const {
+    float one = 1, zero = 0;
+    return cublasLtMatmul(handle, op, &one, w.data, a, x.data, b, &zero, out.data, c, out.data, c,
+                          &algo, workspace, kWorkspace, stream);
+  }
+};
+
+Gemm::Gemm(int device, bool deterministic) : deterministic_(deterministic) {
+  cudaDeviceProp prop{};
+  check(cudaGetDeviceProperties(&prop, device), "properties");
+  device_name_ = prop.name;
+  check(cublasLtCreate(&handle_), "start");
+  check(cudaMalloc(&workspace_, kWorkspace), "workspace");
+}
+
+Gemm::~Gemm() {
+  cudaFree(workspace_);
+  cublasLtDestroy(handle_);
+}
+
+Gemm::Key Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const {
+  int bucket = deterministic_ ? kDeterministicBucket : bucket_of(out.rows);
+  return {w.rows,
+          w.cols,
+          bucket,
+          w.type,
+          out.type,
+          w.bias != nullptr,
+          wide_enough(out) && wide_enough(x)};
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> Gemm::candidates(const Problem& p, int most) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "preference");
+  auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+          "preference");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_t{kWorkspace});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_a);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_bc);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_bc);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_bc);
+  if (deterministic_) {
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int num = 0;
+  cublasStatus_t s = cublasLtMatmulAlgoGetHeuristic(handle_, p.op, p.a, p.b, p.c, p.c, preference,
+                                                    most, found.data(), &num);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (s != CUBLAS_STATUS_SUCCESS || num == 0)
+    throw std::runtime_error("cuBLAS: no algorithm for a matrix product");
+  found.resize(static_cast<size_t>(num));
+  std::erase_if(found, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
+  if (deterministic_) {
+    std::erase_if(found, [](const auto& r) {
+      int32_t splits = 1;
+      size_t written = 0;
+      cublasLtMatmulAlgoConfigGetAttribute(&r.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits,
+                                           sizeof(splits), &written);
+      return splits > 1;
+    });
+  }
+  if (found.empty()) throw std::runtime_error("cuBLAS: no algorithm for a matrix product");
+  return found;
+}
+
+// Without a timed choice: the heuristic's first. In deterministic mode the one for 64 rows serves
+// all, so that it does not depend on which batch came first.
+const Gemm::Plan& Gemm::plan_of(const Key& key, const Problem& problem) {
+  auto it = plans_.find(key);
+  if (it != plans_.end()) return it->second;
+  Plan plan;
+  plan.algo = candidates(problem, 8).front().algo;
+  return plans_.emplace(key, plan).first->second;
+}
+
+// Enough blocks for every multiprocessor to have one.
+int Gemm::own_by_default(const Tensor& out, const Tensor& x, const GemmWeight& w) const {
+  if (deterministic_ || !can_stream(out, x, w)) return 0;
+  int splits = 1;
+  while (splits < 8 && (w.rows + 127) / 128 * splits < 132) splits *= 2;
+  return splits;
+}
+
+void Gemm::run_own(Tensor out, Tensor x, const GemmWeight& w, int splits, cudaStream_t stream) {
+  if (out.rows <= kMaxSkinny) return skinny(out, x, w, stream);
+  narrow(out, x, w, splits, stream);
+}
+
+void Gemm::run(
+    Tensor out, Tensor x, const GemmWeight& w, const QuantizedRows& memory, cudaStream_t stream) {
+  Key key = key_of(out, x, w);
+  auto it = plans_.find(key);
+  int own = it == plans_.end() ? own_by_default(out, x, w) : it->second.own;
+  if (own > 0 && can_stream(out, x, w)) return run_own(out, x, w, own, stream);
+  if (w.scale) {
+    quantize_rows(memory, x, stream);
+    x = {memory.data, DType::f8, x.rows, x.cols, x.cols};
+  }
+  Problem problem(out, x, w, memory.scale);
+  const Plan* plan = it == plans_.end() ? nullptr : &it->second;
+  if (!plan && deterministic_) {
+    Tensor some_out = out, some_x = x;
+    some_out.rows = some_x.rows = 64;
+    plan = &plan_of(key, Problem(some_out, some_x, w, memory.scale));
+  } else if (!plan) {
+    plan = &plan_of(key, problem);
+  }
+  cublasStatus_t s = problem.run(handle_, out, x, w, plan->algo, workspace_, stream);
+  if (s != CUBLAS_STATUS_SUCCESS && !deterministic_) {
+    // The choice was timed at the bucket's full size; some algorithm does not take this one.
+    s = problem.run(handle_, out, x, w, candidates(problem, 1).front().algo, workspace_, stream);
+  }
+  check(s, "matrix product");
+}
+
+void Gemm::time_key(const Key& key,
+                    const std::vector<GemmWeight>& weights,
+                    Tensor out,
+                    Tensor x,
+                    const QuantizedRows& memory,
+                    cudaStream_t stream) {
+  cudaEvent_t begin, end;
+  cuda::check(cudaEventCreate(&begin), "event");
+  cuda::check(cudaEventCreate(&end), "event");
+  Tensor narrow = x;
+  if (weights[0].scale) {
+    quantize_rows(memory, x, stream);
+    narrow = {memory.data, DType::f8, x.rows, x.cols, x.cols};
+  }
+  Plan best;
+  // As many products as reads three times the cache, at least four.
+  auto bytes = static_cast<double>(weights[0].rows * weights[0].cols) * 2;
+  int repeats = std::clamp(static_cast<int>(150e6 / bytes), 4, 24);
+  // Microseconds of one product, the best of two rounds after a first; 0 where it does not run.
+  auto time = [&](auto&& product) {
+    float least = 0;
+    for (int round = 0; round < 3; ++round) {
+      cuda::check(cudaEventRecord(begin, stream), "event");
+      bool ran = true;
+      for (int i = 0; i < repeats && ran; ++i)
+        ran = product(weights[static_cast<size_t>(i) % weights.size()]);
+      cuda::check(cudaEventRecord(end, stream), "event");
+      cuda::check(cudaEventSynchronize(end), "event");
+      if (!ran) return 0.0f;
+      float ms = 0;
+      cuda::check(cudaEventElapsedTime(&ms, begin, end), "event");
+      if (round > 0 && (least == 0 || ms < least)) least = ms;
+    }
+    return least * 1000 / static_cast<float>(repeats);
+  };
+  for (const auto& c : candidates(Problem(out, narrow, weights[0], memory.scale), 12)) {
+    float t = time([&](const GemmWeight& w) {
+      if (w.scale) quantize_rows(memory, x, stream);
+      return Problem(out, narrow, w, memory.scale)
+                 .run(handle_, out, narrow, w, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+    });
+    if (t > 0 && (best.microseconds == 0 || t < best.microseconds)) {
+      best.algo = c.algo;
+      best.microseconds = t;
+    }
+  }
+  // Launched after itself our kernel hides its start: beyond a handful of rows it must win clearly.
+  float margin = out.rows <= kMaxSkinny ? 1.0f : 1.1f;
+  if (!deterministic_ && can_stream(out, x, weights[0])) {
+    for (int splits : kNarrowSplits) {
+      float t = time([&](const GemmWeight& w) {
+        run_own(out, x, w, splits, stream);
+        return true;
+      });
+      float handicap = best.own > 0 ? 1.0f : margin;
+      if (best.microseconds == 0 || t * handicap < best.microseconds) {
+        best.own = splits;
+        best.microseconds = t;
+      }
+      if (out.rows <= kMaxSkinny) break;  // it has no splits
+    }
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  if (best.microseconds > 0) {
+    plans_[key] = best;
+    ++num_tuned_;
+  }
+}
+
+void Gemm::tune(const std::vector<GemmWeight>& weights,
+                bool f32_out,
+                int max_n,
+                Tensor x,
+                void* out,
+                const QuantizedRows& memory,
+                cudaStream_t stream) {
+  const GemmWeight& w = weights[0];
+  DType out_type = f32_out ? DType::f32 : x.type;
+  for (int n = 1; n <= bucket_of(max_n); n *= 2) {
+    int rows = std::min(n, max_n);
+    if (deterministic_) rows = 64;
+    Tensor to{out, out_type, rows, w.rows, w.rows};
+    Tensor from{x.data, x.type, rows, w.cols, w.cols};
+    Key key = key_of(to, from, w);
+    auto it = plans_.find(key);
+    if (it == plans_.end() || it->second.microseconds == 0) {
+      if (rows <= max_n) time_key(key, weights, to, from, memory, stream);
+    }
+    if (deterministic_) return;
+  }
+}
+
+// One line per choice: rows cols bucket type out bias wide own microseconds and the algorithm's
+// words.
+std::string Gemm::file() const {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path dir = cache && *cache ? std::filesystem::path(cache)
+                              : home && *home ? std::filesystem::path(home) / ".cache"
+                                              : std::filesystem::path();
+  if (dir.empty()) return {};
+  std::string name = device_name_;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
+  return (dir / "sluice" /
+          ("gemm-" + name + "-" + std::to_string(cublasLtGetVersion()) +
+           (deterministic_ ? "-deterministic" : "") + ".txt"))
+      .string();
+}
+
+void Gemm::load_choices() {
+  std::string path = file();
+  if (path.empty()) return;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream s(line);
+    Key k{};
+    Plan p;
+    int type = 0, out = 0;
+    s >> k.rows >> k.cols >> k.bucket >> type >> out >> k.bias >> k.wide >> p.own >> p.microseconds;
+    for (uint64_t& word : p.algo.data) s >> word;
+    if (!s || type < 0 || type > 3 || out < 0 || out > 3) continue;
+    k.type = static_cast<DType>(type);
+    k.out = static_cast<DType>(out);
+    plans_[k] = p;
+  }
+}
+
+void Gemm::save_choices() const {
+  std::string path = file();
+  if (path.empty() || num_tuned_ == 0) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::string partial = path + ".partial";
+  {
+    std::ofstream out(partial);
+    for (const auto& [k, p] : plans_) {
+      if (p.microseconds == 0) continue;
+      out << k.rows << ' ' << k.cols << ' ' << k.bucket << ' ' << static_cast<int>(k.type) << ' '
+          << static_cast<int>(k.out) << ' ' << k.bias << ' ' << k.wide << ' ' << p.own << ' '
+          << p.microseconds;
+      for (uint64_t word : p.algo.data) out << ' ' << word;
+      out << '\n';
+    }
+    if (!out) return;
+  }
+  std::filesystem::rename(partial, path, ignored);
+}
+
+}  // namespace sluice::cuda

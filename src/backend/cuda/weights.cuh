@@ -1,0 +1,41 @@
+// Weights on their way to the device: bytes from the page cache through pinned memory, decoded or
+// converted there; random weights made there. Used by the thread that loads.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <span>
+
+#include "backend/backend.h"
+
+namespace sluice::cuda {
+
+class Uploader {
+ public:
+  explicit Uploader(cudaStream_t stream);
+  ~Uploader();
+  Uploader(const Uploader&) = delete;
+
+  // Copies host bytes to the device; returns when `from` may go away.
+  void copy(void* to, const void* from, size_t bytes);
+  // to [rows, cols] in `type` from a tensor in its file's format.
+  void convert(void* to, DType type, const WeightSegment& segment);
+
+ private:
+  static constexpr int kNumStages = 4;
+  static constexpr size_t kStageBytes = 32 << 20;
+
+  cudaStream_t stream_;
+  std::byte* pinned_[kNumStages] = {};
+  cudaEvent_t free_[kNumStages] = {};
+  std::byte* raw_ = nullptr;  // on the device, kStageBytes: what is to be decoded
+  int next_ = 0;
+};
+
+// Whether convert() makes this format's random weights.
+inline bool makes_random(Format f) {
+  return f == Format::f32 || f == Format::f16 || f == Format::bf16;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,66 @@
+#include "backend/cuda_plugin.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr const char* kFile = "libsluice_cuda.so";
+
+// Beside the program, or in the lib folder next to its folder; never by a search path that others
+// may write to.
+std::string find_file() {
+  std::error_code failed;
+  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed) return {};
+  for (const char* place : {".", "../lib", "../lib/sluice", ".."}) {
+    std::filesystem::path path = self.parent_path() / place / kFile;
+    if (std::filesystem::exists(path, failed)) return path.string();
+  }
+  return {};
+}
+
+// Loaded once and kept: unloading a CUDA library is not safe.
+Result<const CudaExports*> load_plugin() {
+  std::string path = find_file();
+  if (path.empty()) return Error{400, strf("no %s beside the program: build where nvcc is", kFile)};
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return Error{400, strf("%s does not load: %s", path.c_str(), dlerror())};
+  auto exports = reinterpret_cast<const CudaExports* (*)()>(dlsym(library, "sluice_cuda"));
+  if (!exports || exports()->version != kCudaPluginVersion)
+    return Error{400, strf("%s is of another build of sluice", path.c_str())};
+  return exports();
+}
+
+const Result<const CudaExports*>& plugin() {
+  static const Result<const CudaExports*> loaded = load_plugin();
+  return loaded;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options) {
+  const Result<const CudaExports*>& p = plugin();
+  if (!p) return p.error();
+  int num = (*p)->num_gpus();
+  if (num <= 0) return Error{400, "no NVIDIA GPU with a working driver is here; use --device cpu"};
+  if (options.index < 0 || options.index >= num)
+    return Error{400, strf("--device cuda:%d: this machine has %d GPU%s, from 0", options.index,
+                           num, num == 1 ? "" : "s")};
+  char error[256] = "";
+  Device* device = (*p)->open(options, error, sizeof(error));
+  if (!device) return Error{400, strf("--device cuda:%d: %s", options.index, error)};
+  return std::unique_ptr<Device>(device);
+}
+
+bool has_cuda() {
+  const Result<const CudaExports*>& p = plugin();
+  return p && (*p)->num_gpus() > 0;
+}
+
+}  // namespace sluice

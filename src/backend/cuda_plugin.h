@@ -1,0 +1,35 @@
+// Finds and opens the CUDA backend, a shared object beside the program, so that one binary runs
+// with and without it. Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/device.h"
+#include "base/result.h"
+
+namespace sluice {
+
+struct CudaOptions {
+  int index = 0;                    // which GPU
+  DType activations = DType::bf16;  // of activations and weights: bf16, f16, f32
+  bool deterministic = false;       // bits of a row do not depend on the batch
+  bool tune = true;                 // time matrix products for sizes not seen before
+  bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
+};
+
+// Why there is none: no shared object, no driver, no such GPU.
+Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options);
+// Whether a GPU is there that open_cuda() would open. No message: for --device auto.
+bool has_cuda();
+
+// What the shared object exports as sluice_cuda(): checked by its version before use.
+struct CudaExports {
+  int version;
+  int (*num_gpus)();
+  // Null with a message in `error`.
+  Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
+};
+inline constexpr int kCudaPluginVersion = 1;
+
+}  // namespace sluice

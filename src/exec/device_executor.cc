@@ -1,0 +1,438 @@
+#include "exec/device_executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "base/check.h"
+#include "exec/row_spec.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr size_t kPacketBytes = 1 << 20;  // grows for the rare step that needs more
+
+int64_t table_len(const ExecutorConfig& c) { return (c.max_len + c.block_size - 1) / c.block_size; }
+
+ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
+  if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
+  return c;
+}
+
+int max_rows(const ExecutorConfig& c) {
+  return std::max(c.max_step_tokens, DeviceExecutor::bucket_of(c.max_seqs));
+}
+int max_outputs(const ExecutorConfig& c) {
+  return std::max(c.max_outputs, DeviceExecutor::bucket_of(c.max_seqs));
+}
+
+// Of the buffer that holds rows of logits, or of hidden states.
+size_t row_bytes(const ModelShape& shape) {
+  return static_cast<size_t>(std::max(shape.vocab, shape.hidden)) * sizeof(float);
+}
+
+size_t padded(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
+
+// Bytes of StepArrays for n rows, and where they are.
+size_t place_arrays(StepArrays* a, std::byte* base, size_t n, size_t slots, size_t table_stride) {
+  size_t used = 0;
+  auto take = [&](auto*& pointer, size_t count) {
+    using T = std::remove_reference_t<decltype(*pointer)>;
+    if (base) pointer = reinterpret_cast<T*>(base + used);
+    used += padded(count * sizeof(T));
+  };
+  take(a->tokens, n);
+  take(a->positions, n);
+  take(a->row_slot, n);
+  take(a->slices, n);
+  take(a->out_rows, n);
+  take(a->outputs, n);
+  take(a->tables, (slots + 1) * table_stride);
+  return used;
+}
+
+template <typename T>
+void append(std::byte* packet, size_t& at, uint32_t& offset, const std::vector<T>& list) {
+  at = (at + 15) & ~size_t{15};
+  offset = static_cast<uint32_t>(at);
+  if (!list.empty()) std::memcpy(packet + at, list.data(), list.size() * sizeof(T));
+  at += list.size() * sizeof(T);
+}
+
+}  // namespace
+
+int DeviceExecutor::bucket_of(int n) {
+  if (n <= 8) return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8;
+  return n <= 256 ? (n + 7) / 8 * 8 : (n + 31) / 32 * 32;
+}
+
+size_t DeviceExecutor::workspace_bytes(const Device& device,
+                                       const Model& model,
+                                       const ExecutorConfig& c) {
+  StepArrays a;
+  auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(max_outputs(c));
+  auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
+  size_t tables = groups * static_cast<size_t>(table_len(c));
+  size_t bytes = place_arrays(&a, nullptr, rows, static_cast<size_t>(c.max_seqs), tables);
+  bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
+  bytes += outputs * row_bytes(model.shape());
+  bytes += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+  return bytes + device.sampling_bytes(c.max_seqs, model.shape().vocab);
+}
+
+DeviceExecutor::DeviceExecutor(
+    Device& device, Model& model, ExecutorConfig config, const Clock& clock, bool capture)
+    : device_(device),
+      model_(model),
+      config_(with_groups(std::move(config), model.shape())),
+      clock_(clock),
+      capture_(capture),
+      cache_(device,
+             model.shape(),
+             config_.groups,
+             {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
+      table_len_(table_len(config_)),
+      table_stride_(config_.groups.num_groups() * table_len_),
+      max_rows_(max_rows(config_)),
+      rows_(static_cast<size_t>(config_.max_seqs)),
+      sums_(rows_.size()) {
+  config_.max_outputs = max_outputs(config_);
+  device_.attach();
+  const ModelShape& shape = model_.shape();
+  model_.reserve(device_, max_rows_, config_.max_outputs);
+  auto rows = static_cast<size_t>(max_rows_), slots = rows_.size();
+  auto stride = static_cast<size_t>(table_stride_);
+  arrays_memory_ = device_.allocate(place_arrays(&arrays_, nullptr, rows, slots, stride));
+  place_arrays(&arrays_, static_cast<std::byte*>(arrays_memory_.data()), rows, slots, stride);
+  arrays_.pad_slot = static_cast<int>(slots);
+  packet_ = device_.allocate(kPacketBytes);
+  logits_ = device_.allocate(static_cast<size_t>(config_.max_outputs) * row_bytes(shape));
+  results_ = device_.allocate(rows * sizeof(SampleResult));
+  top_ = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
+  device_.reserve_sampling(config_.max_seqs, shape.vocab);
+  device_.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, max_rows_);
+  for (Job& job : jobs_) {
+    job.packet = device_.pinned(kPacketBytes);
+    job.results = device_.pinned(rows * sizeof(SampleResult));
+  }
+}
+
+DeviceExecutor::~DeviceExecutor() {
+  try {
+    device_.mark(0);
+    device_.wait(0);
+  } catch (const std::exception&) {
+    // The device is lost: its memory goes with it.
+  }
+}
+
+void DeviceExecutor::launch(const StepPlan& plan) {
+  CHECK(num_launched_ - num_waited_ < kNumJobs);
+  auto index = static_cast<int>(num_launched_++ % kNumJobs);
+  Job& job = jobs_[index];
+  job.step = plan.step;
+  job.rows.clear(), job.outputs.clear(), job.result_of.clear(), job.pool.clear();
+  job.failure.clear();
+  try {
+    write_packet(job, plan);
+    device_.mark(2 * index);
+    queue_step(job, plan);
+    device_.mark(2 * index + 1);
+  } catch (const std::exception& e) {
+    job.failure = e.what();
+  }
+}
+
+void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
+  specs_.clear(), edits_.clear(), slices_.clear(), views_.clear(), copies_.clear();
+  words_.assign(plan.tokens.begin(), plan.tokens.end());
+  for (const RowOp& op : plan.rows) {
+    if (op.kind != RowOp::open) continue;
+    Row& row = rows_[op.slot];
+    row = {op.epoch, static_cast<int32_t>(op.num_prompt), op.sampling->num_logprobs,
+           op.sampling->prompt_logprobs, op.pooling};
+    RowStart start{static_cast<int32_t>(op.slot),
+                   op.id.choice,
+                   {plan.tokens.data() + op.history_at, op.num_history},
+                   op.num_history_prompt};
+    specs_.push_back(make_row_spec(*op.sampling, start, words_));
+  }
+  for (const TableEdit& e : plan.edits) {
+    edits_.push_back({static_cast<int64_t>(e.slot) * table_stride_ + e.group * table_len_ + e.index,
+                      e.block, 0});
+  }
+  for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
+  num_tokens_ = 0;
+  pool_rows_.clear(), pool_batch_rows_.clear();
+  for (const Slice& s : plan.slices) {
+    CHECK(rows_[s.slot].epoch == s.epoch);
+    auto slot = static_cast<int32_t>(s.slot);
+    slices_.push_back({num_tokens_, s.count, s.pos, slot, s.token_at, s.chained ? 1 : 0});
+    views_.push_back({num_tokens_, s.count, s.pos, slot});
+    add_outputs(job, plan, s, num_tokens_);
+    num_tokens_ += s.count;
+  }
+  for (int32_t row : pool_batch_rows_) {
+    job.outputs.push_back({row, -1, 0, kNoToken, -1});
+    job.result_of.push_back(-1);
+  }
+  job.pool = pool_rows_;
+  job.top = std::ranges::any_of(job.outputs, [](const OutputRow& o) { return o.num_top > 0; });
+
+  size_t bytes = specs_.size() * sizeof(RowSpec) + edits_.size() * sizeof(PacketEdit) +
+                 slices_.size() * sizeof(PacketSlice) + job.outputs.size() * sizeof(OutputRow) +
+                 words_.size() * sizeof(int32_t) + 128;
+  grow_packet(job, bytes);
+  auto* packet = static_cast<std::byte*>(job.packet.data());
+  size_t at = 0;
+  append(packet, at, header_.specs_at, specs_);
+  append(packet, at, header_.edits_at, edits_);
+  append(packet, at, header_.slices_at, slices_);
+  append(packet, at, header_.outputs_at, job.outputs);
+  append(packet, at, header_.words_at, words_);
+  header_.num_specs = static_cast<uint32_t>(specs_.size());
+  header_.num_edits = static_cast<uint32_t>(edits_.size());
+  header_.num_slices = static_cast<uint32_t>(slices_.size());
+  header_.num_outputs = static_cast<uint32_t>(job.outputs.size());
+  header_.data = static_cast<const std::byte*>(packet_.data());
+  device_.upload(packet_.data(), packet, at);
+}
+
+void DeviceExecutor::add_outputs(Job& job, const StepPlan& plan, const Slice& s, int32_t first) {
+  if (s.want == Want::none) return;
+  const Row& row = rows_[s.slot];
+  auto result = static_cast<int32_t>(job.rows.size());
+  auto slot = static_cast<int32_t>(s.slot);
+  Sampled sampled;
+  sampled.slot = s.slot, sampled.epoch = s.epoch;
+  job.rows.push_back(sampled);
+  auto add = [&](int32_t k, Token actual, int num_top) {
+    job.outputs.push_back(
+        {first + k, slot, s.pos + k + 1, actual, std::min(num_top, kMaxTopLogprobs)});
+    job.result_of.push_back(result);
+  };
+  if (s.want == Want::all || s.want == Want::score) {
+    for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
+      add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs);
+    }
+  }
+  if (s.want == Want::add || s.want == Want::pool) {
+    bool mean = row.pooling == Pooling::mean;
+    for (int32_t k = mean ? 0 : s.count - 1; k < s.count; ++k) {
+      pool_rows_.push_back({result, s.slot, row.pooling, row.num_prompt, s.pos + k == 0,
+                            s.want == Want::pool && k == s.count - 1});
+      pool_batch_rows_.push_back(first + k);
+    }
+  }
+  if (s.want == Want::all || s.want == Want::last) add(s.count - 1, kNoToken, row.num_logprobs);
+}
+
+// Before anything of the step is queued: the device is idle once the marks of earlier steps pass.
+void DeviceExecutor::grow_packet(Job& job, size_t bytes) {
+  if (bytes > packet_.bytes()) {
+    device_.mark(2 * static_cast<int>(&job - jobs_));
+    device_.wait(2 * static_cast<int>(&job - jobs_));
+    packet_ = device_.allocate(bytes * 2);
+  }
+  if (bytes > job.packet.bytes()) job.packet = device_.pinned(packet_.bytes());
+}
+
+void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
+  auto num_slices = static_cast<int>(plan.slices.size());
+  bool decodes = num_slices > 0 && plan.num_decode == num_slices &&
+                 job.outputs.size() == plan.slices.size() && job.pool.empty();
+  int rows = decodes ? bucket_of(num_slices) : num_tokens_;
+  device_.prepare(header_, arrays_, num_tokens_, rows);
+  if (!copies_.empty()) device_.copy_blocks(cache_.planes(), copies_);
+  if (num_slices == 0) return;
+  if (decodes) {
+    queue_decodes(job);
+  } else {
+    queue_ragged(job, plan);
+  }
+  size_t num = job.num_sampled();
+  size_t results = num * sizeof(SampleResult);
+  size_t top = job.top ? num * kMaxTopLogprobs * sizeof(TopEntry) : 0;
+  size_t all =
+      results + top + job.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
+  if (all > job.results.bytes()) job.results = device_.pinned(2 * all);
+  auto* to = static_cast<std::byte*>(job.results.data());
+  if (num > 0) device_.download(to, results_.data(), results);
+  if (top > 0) device_.download(to + results, top_.data(), top);
+  run_hidden(job, to + results + top);
+}
+
+// Hidden states of the pooled rows, in turns through the buffer of logits.
+void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
+  auto hidden = static_cast<int64_t>(model_.shape().hidden);
+  auto turn = static_cast<size_t>(config_.max_outputs);
+  for (size_t at = 0; at < job.pool.size(); at += turn) {
+    size_t num = std::min(turn, job.pool.size() - at);
+    Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
+    model_.hidden(device_, {arrays_.out_rows + job.num_sampled() + at, num}, out);
+    size_t bytes = num * static_cast<size_t>(hidden) * sizeof(float);
+    device_.download(to, out.data, bytes);
+    to += bytes;
+  }
+}
+
+BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
+  BatchView b;
+  b.num_tokens = num_tokens;
+  b.num_decode = num_decode;
+  b.tokens = arrays_.tokens;
+  b.positions = arrays_.positions;
+  b.row_slot = arrays_.row_slot;
+  b.device_slices = arrays_.slices;
+  b.tables = arrays_.tables;
+  b.table_stride = table_stride_;
+  return b;
+}
+
+void DeviceExecutor::queue_decodes(const Job& job) {
+  int bucket = bucket_of(static_cast<int>(job.outputs.size()));
+  auto run = [&] {
+    model_.forward(device_, view(bucket, bucket), cache_.layers());
+    run_outputs(0, static_cast<size_t>(bucket), job.top);
+  };
+  if (profile_rows_.load() == static_cast<int>(job.outputs.size())) {
+    profile_rows_.store(0);
+    device_.begin_profile();
+    run();
+    std::vector<OpTime> times = device_.end_profile();
+    std::lock_guard lock(profile_mutex_);
+    profile_ = std::move(times);
+    return;
+  }
+  if (!capture_) return run();
+  auto [it, added] = sequences_.try_emplace({bucket, job.top}, -1);
+  if (added) {
+    device_.begin_capture();
+    try {
+      run();
+    } catch (...) {
+      sequences_.erase(it);
+      throw;
+    }
+    it->second = device_.end_capture();
+  }
+  device_.launch(it->second);
+}
+
+std::vector<OpTime> DeviceExecutor::take_profile() {
+  std::lock_guard lock(profile_mutex_);
+  return std::exchange(profile_, {});
+}
+
+void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
+  BatchView batch = view(num_tokens_, plan.num_decode);
+  batch.slices = views_;
+  model_.forward(device_, batch, cache_.layers());
+  auto turn = static_cast<size_t>(config_.max_outputs);
+  size_t num = job.num_sampled();
+  for (size_t at = 0; at < num; at += turn) run_outputs(at, std::min(turn, num - at), job.top);
+}
+
+void DeviceExecutor::run_outputs(size_t at, size_t num, bool top) {
+  auto vocab = static_cast<int64_t>(model_.shape().vocab);
+  Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
+  model_.logits(device_, {arrays_.out_rows + at, num}, logits);
+  SampleStep s;
+  s.logits = logits.f32();
+  s.num = static_cast<int>(num);
+  s.vocab = static_cast<int>(vocab);
+  s.outputs = arrays_.outputs + at;
+  s.results = static_cast<SampleResult*>(results_.data()) + at;
+  if (top) s.top = static_cast<TopEntry*>(top_.data()) + at * kMaxTopLogprobs;
+  device_.sample(s);
+}
+
+const StepResult& DeviceExecutor::wait() {
+  CHECK(num_waited_ < num_launched_);
+  auto index = static_cast<int>(num_waited_++ % kNumJobs);
+  Job& job = jobs_[index];
+  result_.step = job.step;
+  result_.rows.clear(), result_.top.clear(), result_.pooled.clear();
+  result_.failure = job.failure;
+  if (job.failure.empty()) {
+    try {
+      device_.wait(2 * index + 1);
+      result_.begin = device_time(index);
+      result_.end = last_end_;
+    } catch (const std::exception& e) {
+      result_.failure = e.what();
+    }
+  }
+  if (!result_.failure.empty()) {
+    last_end_ = Time(0);
+    result_.begin = result_.end = clock_.now();
+    return result_;
+  }
+  result_.rows = job.rows;
+  read_outputs(job);
+  read_pooled(job);
+  return result_;
+}
+
+void DeviceExecutor::read_outputs(const Job& job) {
+  size_t num = job.num_sampled();
+  auto* results = static_cast<const SampleResult*>(job.results.data());
+  auto* top = reinterpret_cast<const TopEntry*>(results + num);
+  for (size_t i = 0; i < num; ++i) {
+    const OutputRow& o = job.outputs[i];
+    const SampleResult& r = results[i];
+    Sampled& s = result_.rows[static_cast<size_t>(job.result_of[i])];
+    if (o.actual == kNoToken) s.token = r.token;
+    if (o.num_top < 0) continue;
+    if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result_.top.size());
+    result_.top.push_back({o.position, r.token, r.logprob, r.rank});
+    for (int k = 0; k < r.num_top; ++k) {
+      const TopEntry& t = top[i * kMaxTopLogprobs + static_cast<size_t>(k)];
+      result_.top.push_back({o.position, t.token, t.logprob, k + 1});
+    }
+    s.num_top += 1 + static_cast<uint32_t>(r.num_top);
+  }
+}
+
+// Positions come in ascending order, whatever the chunks: the sum is always the same.
+void DeviceExecutor::read_pooled(const Job& job) {
+  auto hidden = static_cast<size_t>(model_.shape().hidden);
+  size_t num = job.num_sampled();
+  size_t before =
+      num * sizeof(SampleResult) + (job.top ? num * kMaxTopLogprobs * sizeof(TopEntry) : 0);
+  auto* state =
+      reinterpret_cast<const float*>(static_cast<std::byte*>(job.results.data()) + before);
+  for (const PoolRow& p : job.pool) {
+    std::vector<double>& sum = sums_[p.slot];
+    bool mean = p.pooling == Pooling::mean;
+    if (p.first) sum.assign(hidden, 0);
+    for (size_t d = 0; mean && d < hidden; ++d) sum[d] += double{state[d]};
+    if (p.last) {
+      auto v = std::make_shared<std::vector<float>>(state, state + hidden);
+      for (size_t d = 0; mean && d < hidden; ++d)
+        (*v)[d] = static_cast<float>(sum[d] / p.num_prompt);
+      result_.rows[static_cast<size_t>(p.result)].pooled =
+          static_cast<int32_t>(result_.pooled.size());
+      result_.pooled.push_back(std::move(v));
+    }
+    state += hidden;
+  }
+}
+
+// When the step began on the device; sets last_end_. Device time is chained from step to step, so
+// that gaps between steps are the device's and not the host's; no step ends after it was waited
+// for.
+Time DeviceExecutor::device_time(int index) {
+  auto ms = [](float v) { return Time(static_cast<int64_t>(static_cast<double>(v) * 1e6)); };
+  Time length = ms(device_.elapsed(2 * index, 2 * index + 1));
+  Time begin = clock_.now() - length;
+  if (last_end_.count() > 0) {
+    int before = (index + kNumJobs - 1) % kNumJobs;
+    begin = std::min(begin, last_end_ + ms(device_.elapsed(2 * before + 1, 2 * index)));
+  }
+  last_end_ = begin + length;
+  return begin;
+}
+
+}  // namespace sluice

@@ -1,0 +1,129 @@
+// Runs plans on a device with a queue of its own. launch() writes the step into one packet, queues
+// everything the step does, and returns; wait() waits for the end of the oldest step and reads what
+// it sampled. Nothing else waits. Steps of decodes alone replay a captured sequence of their batch
+// size; others are queued op by op. Engine thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/device.h"
+#include "base/clock.h"
+#include "core/executor.h"
+#include "exec/kv_cache.h"
+#include "exec/model_executor.h"
+#include "model/model.h"
+
+namespace sluice {
+
+class DeviceExecutor final : public Executor {
+ public:
+  // Device, model and clock outlive the executor. With `capture` off every step is queued op by op.
+  DeviceExecutor(
+      Device& device, Model& model, ExecutorConfig config, const Clock& clock, bool capture);
+  ~DeviceExecutor() override;
+
+  void launch(const StepPlan& plan) override;
+  const StepResult& wait() override;
+
+  size_t kv_bytes() const { return cache_.bytes(); }
+  // Times every op of the next step that decodes exactly `rows` sequences; any thread.
+  void profile_decode(int rows) { profile_rows_.store(rows); }
+  // What that step took; empty while it has not run.
+  std::vector<OpTime> take_profile();
+  int num_captured() const { return static_cast<int>(sequences_.size()); }
+  // Bytes on the device besides weights, the KV pool and what the device keeps for itself.
+  static size_t workspace_bytes(const Device& device,
+                                const Model& model,
+                                const ExecutorConfig& config);
+  // The batch size whose sequence serves n decodes.
+  static int bucket_of(int n);
+
+ private:
+  static constexpr int kNumJobs = 4;  // a plan is at most two steps ahead of what the engine reads
+
+  struct Row {
+    uint32_t epoch = 0;
+    int32_t num_prompt = 0;
+    int num_logprobs = -1, prompt_logprobs = -1;
+    Pooling pooling = Pooling::none;
+  };
+  // One row of hidden states that comes back, for a pooled vector.
+  struct PoolRow {
+    int32_t result = 0;  // in Job::rows
+    Slot slot = 0;
+    Pooling pooling = Pooling::last;
+    int32_t num_prompt = 0;
+    bool first = false, last = false;  // of the prompt
+  };
+  // A step on its way: what the host needs to make a result of what comes back.
+  struct Job {
+    uint64_t step = 0;
+    std::vector<Sampled> rows;
+    std::vector<OutputRow> outputs;
+    std::vector<int32_t> result_of;  // by output: in rows
+    std::vector<PoolRow> pool;       // their rows of the batch are outputs behind the sampled ones
+    size_t num_sampled() const { return outputs.size() - pool.size(); }
+    bool top = false;
+    std::string failure;
+    Buffer packet;   // pinned
+    Buffer results;  // pinned: SampleResult by output, then TopEntry, then hidden states
+  };
+
+  void write_packet(Job& job, const StepPlan& plan);
+  void add_outputs(Job& job, const StepPlan& plan, const Slice& slice, int32_t first_row);
+  void queue_step(Job& job, const StepPlan& plan);
+  void queue_decodes(const Job& job);
+  void queue_ragged(const Job& job, const StepPlan& plan);
+  BatchView view(int num_tokens, int num_decode) const;
+  void run_outputs(size_t at, size_t num, bool top);
+  void run_hidden(const Job& job, std::byte* to);
+  void read_outputs(const Job& job);
+  void read_pooled(const Job& job);
+  void grow_packet(Job& job, size_t bytes);
+  Time device_time(int index);
+
+  Device& device_;
+  Model& model_;
+  ExecutorConfig config_;
+  const Clock& clock_;
+  bool capture_;
+  KvCache cache_;
+  int64_t table_len_, table_stride_;
+  int max_rows_;
+
+  // On the device.
+  Buffer packet_, arrays_memory_, logits_, results_, top_;
+  StepArrays arrays_;
+
+  std::vector<Row> rows_;  // by slot
+  Job jobs_[kNumJobs];
+  uint64_t num_launched_ = 0, num_waited_ = 0;
+  std::map<std::pair<int, bool>, int> sequences_;  // (bucket, with top lists) to captured sequence
+
+  // The packet being written.
+  Packet header_;
+  std::vector<RowSpec> specs_;
+  std::vector<PacketEdit> edits_;
+  std::vector<PacketSlice> slices_;
+  std::vector<SliceView> views_;
+  std::vector<int32_t> words_;
+  std::vector<BlockCopy> copies_;
+  int32_t num_tokens_ = 0;
+
+  std::vector<std::vector<double>> sums_;  // by slot: of hidden states, for mean pooling
+  std::vector<PoolRow> pool_rows_;         // of the step being written
+  std::vector<int32_t> pool_batch_rows_;
+  std::atomic<int> profile_rows_{0};
+  std::mutex profile_mutex_;
+  std::vector<OpTime> profile_;
+  StepResult result_;
+  Time last_end_{0};
+};
+
+}  // namespace sluice

@@ -1,0 +1,301 @@
+// Whole models on a GPU: logits of the tiny golden models against transformers, and greedy text of
+// small trained models against the texts their authors' program gives. Skipped without a GPU.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "backend/ref/ref_backend.h"
+#include "base/json.h"
+#include "cuda_device.h"
+#include "exec/kv_cache.h"
+#include "model/model.h"
+#include "runtime/collect.h"
+#include "runtime/session.h"
+#include "tensor/formats/all.h"
+#include "tensor/gguf.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string golden_dir() { return SLUICE_SOURCE_DIR "/tests/golden/models/"; }
+
+json::value read_json(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return parse_json(text.str()).value();
+}
+
+std::vector<int32_t> ids(const json::value& v) {
+  std::vector<int32_t> out;
+  for (const json::value& t : v.as_array()) out.push_back(static_cast<int32_t>(t.as_int64()));
+  return out;
+}
+
+// Logits of every position, fed in chunks.
+Matrix run_model(Device& device, Model& m, const std::vector<int32_t>& tokens, int chunk) {
+  constexpr int kBlock = 16;
+  int n = static_cast<int>(tokens.size());
+  KvCache cache(device, m.shape(), device.activation_type(), n / kBlock + 2, kBlock);
+  std::vector<int32_t> table, positions, slots(tokens.size()), rows;
+  for (int b = n / kBlock + 1; b > 0; --b) table.push_back(b);
+  for (int i = 0; i < n; ++i) positions.push_back(i), rows.push_back(i);
+  const ModelShape& shape = m.shape();
+  m.reserve(device, n, n);
+  device.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, n);
+  ArrayOnDevice<int32_t> dt(device, tokens), dp(device, positions), ds(device, slots);
+  ArrayOnDevice<int32_t> dr(device, rows), dtable(device, table);
+  Matrix out(n, shape.vocab);
+  for (int at = 0; at < n; at += chunk) {
+    int count = std::min(chunk, n - at);
+    std::vector<SliceView> slices{{0, count, at, 0}};
+    ArrayOnDevice<SliceView> dslices(device, slices);
+    BatchView b;
+    b.num_tokens = count;
+    b.num_decode = count == 1 ? 1 : 0;
+    b.tokens = dt.data() + at, b.positions = dp.data() + at, b.row_slot = ds.data();
+    b.slices = slices, b.device_slices = dslices.data();
+    b.tables = dtable.data(), b.table_stride = static_cast<int64_t>(table.size());
+    m.forward(device, b, cache.layers());
+    OnDevice logits(device, count, shape.vocab, DType::f32, 0);
+    m.logits(device, {dr.data(), static_cast<size_t>(count)}, logits);
+    Matrix part = logits.get();
+    for (int r = 0; r < count; ++r) std::copy_n(part.row(r), shape.vocab, out.row(at + r));
+  }
+  return out;
+}
+
+// A model file whose matrices are of one float format, as if somebody had saved it so.
+class Converted final : public Checkpoint {
+ public:
+  Converted(Checkpoint& file, Format format) : file_(file), format_(format) {
+    meta_ = file.meta();
+    for (const TensorInfo& t : file.tensors()) {
+      index_[t.name] = tensors_.size();
+      tensors_.push_back(t);
+      if (t.rows == 1) continue;
+      tensors_.back().format = format;
+      tensors_.back().bytes = row_bytes(format, t.cols) * static_cast<size_t>(t.rows);
+    }
+  }
+  std::span<const std::byte> data(const TensorInfo& t) override {
+    const TensorInfo& from = *file_.find(t.name);
+    if (t.rows == 1) return file_.data(from);
+    int64_t num = t.rows * t.cols;
+    std::vector<float> values(static_cast<size_t>(num));
+    format_info(from.format).decode(file_.data(from).data(), values.data(), num);
+    std::vector<std::byte>& out = live_[t.name];
+    out.resize(t.bytes);
+    format_info(format_).encode(values.data(), out.data(), num);
+    return out;
+  }
+  void release(const TensorInfo& t) override { live_.erase(t.name); }
+
+ private:
+  Checkpoint& file_;
+  Format format_;
+  std::map<std::string, std::vector<std::byte>> live_;
+};
+
+// The reference's logits of every position, K and V in f32.
+std::vector<float> reference(Checkpoint& file, const std::vector<int32_t>& tokens) {
+  auto be = make_ref_backend();
+  auto m = load_model(file, *be, {}).value();
+  int n = static_cast<int>(tokens.size());
+  KvCache cache(*be, m->shape(), DType::f32, n / 16 + 2, 16);
+  std::vector<int32_t> table, positions, slots(tokens.size()), rows;
+  for (int b = 0; b <= n / 16; ++b) table.push_back(b + 1);
+  for (int i = 0; i < n; ++i) positions.push_back(i), rows.push_back(i);
+  m->reserve(*be, n, n);
+  SliceView slice{0, n, 0, 0};
+  BatchView b;
+  b.num_tokens = n;
+  b.tokens = tokens.data(), b.positions = positions.data(), b.row_slot = slots.data();
+  b.slices = {&slice, 1}, b.tables = table.data(),
+  b.table_stride = static_cast<int64_t>(table.size());
+  m->forward(*be, b, cache.layers());
+  auto vocab = static_cast<int64_t>(m->shape().vocab);
+  std::vector<float> out(static_cast<size_t>(n * vocab));
+  m->logits(*be, rows, {out.data(), DType::f32, n, vocab, vocab});
+  return out;
+}
+
+struct Agreement {
+  double worst = 0;  // largest difference, of the range of the logits
+  double same_top = 0;
+};
+
+Agreement compare(Matrix& ours, const std::vector<float>& golden) {
+  Agreement a;
+  double diff = 0;
+  auto vocab = ours.cols();
+  auto [low, high] = std::minmax_element(golden.begin(), golden.end());
+  for (int64_t r = 0; r < ours.rows(); ++r) {
+    const float* want = golden.data() + r * vocab;
+    for (int64_t c = 0; c < vocab; ++c) {
+      double d = std::abs(static_cast<double>(ours.row(r)[c]) - want[c]);
+      if (!(d <= diff)) diff = d;
+    }
+    a.same_top += std::max_element(ours.row(r), ours.row(r) + vocab) - ours.row(r) ==
+                  std::max_element(want, want + vocab) - want;
+  }
+  a.worst = diff / (*high - *low);
+  a.same_top /= static_cast<double>(ours.rows());
+  return a;
+}
+
+// f32 against transformers; the half types against the reference in f32 over the same weights.
+TEST(CudaModel, LogitsAreThoseOfTransformers) {
+  struct Bound {
+    DType type;
+    const char* name;
+    double worst, same_top;
+  };
+  if (!test_device(DType::f32)) GTEST_SKIP() << "no GPU";
+  for (const Bound& bound :
+       {Bound{DType::f32, "f32", 1e-4, 1}, Bound{DType::f16, "f16", 2.1e-3, 0.99},
+        Bound{DType::bf16, "bf16", 2e-2, 0.9}}) {
+    double tops = 0, num = 0;
+    for (const auto& e : fs::directory_iterator(golden_dir())) {
+      if (e.path().extension() != ".gguf") continue;
+      SCOPED_TRACE(e.path().stem().string() + " " + bound.name);
+      json::value v = read_json(golden_dir() + e.path().stem().string() + ".json");
+      std::vector<int32_t> tokens = ids(v.at("tokens"));
+      std::vector<float> golden(static_cast<size_t>(v.at("shape").as_array()[0].as_int64() *
+                                                    v.at("shape").as_array()[1].as_int64()));
+      std::ifstream raw(golden_dir() + e.path().stem().string() + ".f32", std::ios::binary);
+      raw.read(reinterpret_cast<char*>(golden.data()),
+               static_cast<std::streamsize>(golden.size() * 4));
+      ASSERT_TRUE(raw.good());
+      auto device = test_device(bound.type);
+      auto file = open_gguf(e.path());
+      ASSERT_TRUE(file) << file.error().message;
+      Converted converted(**file, bound.type == DType::bf16 ? Format::bf16 : Format::f16);
+      Checkpoint& used = bound.type == DType::f32 ? **file : converted;
+      if (bound.type != DType::f32) golden = reference(used, tokens);
+      auto model = load_model(used, *device, {});
+      ASSERT_TRUE(model) << model.error().message;
+      for (int chunk : {static_cast<int>(tokens.size()), 7, 1}) {
+        Matrix logits = run_model(*device, **model, tokens, chunk);
+        Agreement a = compare(logits, golden);
+        EXPECT_LE(a.worst, bound.worst) << "chunks of " << chunk;
+        EXPECT_GE(a.same_top, bound.same_top) << "chunks of " << chunk;
+        tops += a.same_top, ++num;
+        if (chunk > 7)
+          std::printf("%-14s %-4s largest difference %.4f %% of the range, same top-1 %.1f %%\n",
+                      e.path().stem().c_str(), bound.name, a.worst * 100, a.same_top * 100);
+      }
+    }
+    std::printf("%s: same top-1 at %.2f %% of positions over all models\n", bound.name,
+                100 * tops / num);
+    EXPECT_GT(num, 0);
+  }
+}
+
+std::string data_dir() {
+  const char* env = std::getenv("SLUICE_TEST_DATA");
+  return env && *env ? env : SLUICE_SOURCE_DIR "/../shared/data";
+}
+
+Request greedy(std::vector<Token> prompt, int max_new, int num_logprobs) {
+  auto spec = std::make_shared<SamplingSpec>();
+  spec->temperature = 0;
+  spec->num_logprobs = num_logprobs;
+  Request r;
+  r.prompt = std::make_shared<const std::vector<Token>>(std::move(prompt));
+  r.sampling = std::move(spec);
+  r.max_new = max_new;
+  return r;
+}
+
+struct Story {
+  std::vector<Token> prompt, output;
+  std::string text;
+};
+
+// The golden cases of a model, greedily, through the whole engine.
+std::vector<Story> tell(const EngineOptions& o, const json::array& cases) {
+  auto s = std::move(Session::open(o).value());
+  const Tokenizer& t = *s->tokenizer();
+  Collector c(s->engine(), &t);
+  std::vector<Story> stories;
+  for (const json::value& v : cases) {
+    std::string prompt(v.at("prompt").as_string());
+    Story story;
+    story.prompt = t.encode(prompt, {.add_special = true}).value();
+    int max_new =
+        static_cast<int>(v.at("n").as_int64()) + 1 - static_cast<int>(story.prompt.size());
+    Request r = greedy(story.prompt, max_new, -1);
+    r.stop.tokens.assign(t.eog().begin(), t.eog().end());
+    c.submit(std::move(r), {.strip_leading_space = prompt.empty() && t.adds_space()});
+    stories.push_back(std::move(story));
+  }
+  c.wait();
+  for (size_t i = 0; i < stories.size(); ++i) {
+    stories[i].output = c.outputs()[i].choices[0].tokens;
+    stories[i].text =
+        std::string(cases[i].at("prompt").as_string()) + c.outputs()[i].choices[0].text;
+  }
+  return stories;
+}
+
+// By how much the CPU prefers its first choice to its second where two outputs part.
+float margin_where_they_part(const EngineOptions& cpu, const Story& a, const Story& b) {
+  auto s = std::move(Session::open(cpu).value());
+  std::vector<Token> known = a.prompt;
+  for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) {
+    if (a.output[i] != b.output[i]) break;
+    known.push_back(a.output[i]);
+  }
+  Collector c(s->engine(), s->tokenizer());
+  c.submit(greedy(std::move(known), 1, 2));
+  c.wait();
+  const std::vector<TopLogprob>& top = c.outputs()[0].choices[0].logprobs.at(0).top;
+  return top[0].logprob - top[1].logprob;
+}
+
+// f32 to the character. f16 too, but where two tokens are all but equally likely: there its
+// rounding decides.
+TEST(CudaModel, StoriesToTheCharacter) {
+  if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";
+  std::string dir = data_dir() + "/models/";
+  if (!fs::exists(dir + "golden_greedy.json"))
+    GTEST_SKIP() << "no " << dir << ": set SLUICE_TEST_DATA";
+  json::value all = read_json(dir + "golden_greedy.json");
+  for (auto [name, file] : {std::pair{"stories15M", "stories15M-f16.gguf"},
+                            std::pair{"stories260K", "stories260K-f32.gguf"}}) {
+    const json::array& cases = all.at(name).as_array();
+    EngineOptions cpu;
+    cpu.model = dir + file;
+    cpu.kv_type = "f32";
+    cpu.quiet = true;
+    cpu.kv_bytes = 64 << 20;
+    std::vector<Story> right = tell(cpu, cases);
+    for (const char* dtype : {"f32", "f16"}) {
+      for (bool capture : {true, false}) {
+        SCOPED_TRACE(testing::Message() << name << " " << dtype << ", graphs " << capture);
+        EngineOptions gpu = cpu;
+        gpu.backend = "cuda";
+        gpu.kv_type = "auto";
+        gpu.dtype = dtype;
+        gpu.capture = capture;
+        std::vector<Story> told = tell(gpu, cases);
+        for (size_t i = 0; i < cases.size(); ++i) {
+          ASSERT_EQ(right[i].text, std::string(cases[i].at("text").as_string()));
+          if (told[i].text == right[i].text) continue;
+          EXPECT_STREQ(dtype, "f16");
+          float margin = margin_where_they_part(cpu, right[i], told[i]);
+          std::printf("%s, case %zu: parts where the CPU's margin is %.4f\n", name, i, margin);
+          EXPECT_LT(margin, 0.01f);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

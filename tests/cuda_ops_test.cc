@@ -1,0 +1,420 @@
+// Every op of the CUDA backend against the naive reference: random inputs, outputs that start as
+// NaN, odd sizes, all types. Skipped without a GPU.
+#include <numeric>
+
+#include "backend/ref/ref_backend.h"
+#include "load/random_checkpoint.h"
+#include "load/random_fill.h"
+#include "tensor/formats/all.h"
+#include "cuda_device.h"
+
+namespace sluice {
+namespace {
+
+struct OpsTest : testing::TestWithParam<DType> {
+  void SetUp() override {
+    device = test_device(GetParam());
+    if (!device) GTEST_SKIP() << "no GPU";
+  }
+  DType type() const { return GetParam(); }
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Backend> ref = make_ref_backend();
+};
+
+struct Sizes {
+  int64_t rows, cols;
+};
+constexpr Sizes kSizes[] = {{1, 4},    {1, 896},   {3, 64},    {5, 100},   {2, 37},
+                            {7, 3584}, {33, 2048}, {4, 14336}, {300, 512}, {2, 16386}};
+
+std::vector<float> row_of(Matrix& m) { return {m.row(0), m.row(0) + m.cols()}; }
+
+TEST_P(OpsTest, Norms) {
+  for (auto [rows, cols] : kSizes) {
+    for (bool layer : {false, true}) {
+      for (bool add : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << rows << "x" << cols << " layer " << layer << " add " << add);
+        Matrix x = random_matrix(rows, cols, 1, DType::f32, 3);
+        Matrix delta = random_matrix(rows, cols, 2, type());
+        Matrix w = random_matrix(1, cols, 3, DType::f32), b = random_matrix(1, cols, 4, DType::f32);
+        std::vector<float> weight = row_of(w), bias = row_of(b);
+        OnDevice dx(*device, x, DType::f32), dd(*device, delta, type());
+        OnDevice out(*device, rows, cols, type());
+        ArrayOnDevice<float> dw(*device, weight), db(*device, bias);
+        Matrix want(rows, cols);
+        LayerNormSpec on_ref{weight.data(), bias.data(), 1e-5f};
+        LayerNormSpec on_device{dw.data(), db.data(), 1e-5f};
+        if (layer && add) {
+          ref->add_layer_norm(want.act(), x, delta, on_ref);
+          device->add_layer_norm(out.act(), dx, dd, on_device);
+        } else if (layer) {
+          ref->layer_norm(want.act(), x, on_ref);
+          device->layer_norm(out.act(), dx, on_device);
+        } else if (add) {
+          ref->add_rms_norm(want.act(), x, delta, weight.data(), 1e-5f);
+          device->add_rms_norm(out.act(), dx, dd, dw.data(), 1e-5f);
+        } else {
+          ref->rms_norm(want.act(), x, weight.data(), 1e-5f);
+          device->rms_norm(out.act(), dx, dw.data(), 1e-5f);
+        }
+        Matrix got = out.get(), sum = dx.get();
+        EXPECT_LT(relative_norm(got, want), tolerance(type()));
+        EXPECT_LT(relative_norm(sum, x), 1e-6);
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, NormOfChosenRowsAndInPlace) {
+  Matrix x = random_matrix(9, 192, 5, DType::f32);
+  Matrix w = random_matrix(1, 192, 6, DType::f32);
+  std::vector<float> weight = row_of(w);
+  std::vector<int32_t> rows{8, 0, 3, 3};
+  OnDevice dx(*device, x, DType::f32), out(*device, 4, 192, type());
+  ArrayOnDevice<float> dw(*device, weight);
+  ArrayOnDevice<int32_t> dr(*device, rows);
+  Matrix want(4, 192);
+  ref->rms_norm(want.act(), x, weight.data(), 1e-6f, rows.data());
+  device->rms_norm(out.act(), dx, dw.data(), 1e-6f, dr.data());
+  Matrix got = out.get();
+  EXPECT_LT(relative_norm(got, want), tolerance(type()));
+
+  Matrix y = random_matrix(9, 192, 7, type());
+  OnDevice dy(*device, y, type());
+  ref->rms_norm(y.act(), y, weight.data(), 1e-6f);
+  device->rms_norm(dy.act(), dy, dw.data(), 1e-6f);
+  got = dy.get();
+  EXPECT_LT(relative_norm(got, y), tolerance(type()));
+}
+
+TEST_P(OpsTest, AddScaleSoftcapActivate) {
+  for (auto [rows, cols] : kSizes) {
+    SCOPED_TRACE(testing::Message() << rows << "x" << cols);
+    Matrix x = random_matrix(rows, cols, 8, DType::f32, 4);
+    Matrix delta = random_matrix(rows, cols, 9, type());
+    OnDevice dx(*device, x, DType::f32), dd(*device, delta, type());
+    ref->add(x, delta);
+    device->add(dx, dd);
+    ref->scale(x, 0.37f);
+    device->scale(dx, 0.37f);
+    ref->softcap(x, 5);
+    device->softcap(dx, 5);
+    Matrix got = dx.get();
+    EXPECT_LT(relative_norm(got, x), 2e-6);
+    for (Activation a : {Activation::silu, Activation::gelu_tanh}) {
+      Matrix in = random_matrix(rows, 2 * cols, 10, type(), 3), want(rows, cols);
+      OnDevice din(*device, in, type()), out(*device, rows, cols, type());
+      ref->activate_gated(want.act(), in, a);
+      device->activate_gated(out.act(), din, a);
+      got = out.get();
+      EXPECT_LT(relative_norm(got, want), tolerance(type()));
+      Matrix one = random_matrix(rows, cols, 11, type(), 3);
+      OnDevice done(*device, one, type()), out_one(*device, rows, cols, type());
+      ref->activate(want.act(), one, a);
+      device->activate(out_one.act(), done, a);
+      got = out_one.get();
+      EXPECT_LT(relative_norm(got, want), tolerance(type()));
+    }
+  }
+}
+
+// A weight of two tensors in `format`, the same on both backends.
+struct TwoTensors {
+  TwoTensors(Format f, int64_t rows, int64_t cols) {
+    for (int i = 0; i < 2; ++i) {
+      info[i] = {"w", f, rows + i, cols, row_bytes(f, cols) * static_cast<size_t>(rows + i)};
+      data[i].resize(info[i].bytes);
+      Matrix m = Matrix::random(rows + i, cols, static_cast<uint32_t>(20 + i), 0.3f);
+      for (int64_t r = 0; r < rows + i; ++r) {
+        format_info(f).encode(m.row(r),
+                              data[i].data() + row_bytes(f, cols) * static_cast<size_t>(r), cols);
+      }
+      segments.push_back({&info[i], data[i]});
+    }
+  }
+  TensorInfo info[2];
+  std::vector<std::byte> data[2];
+  std::vector<WeightSegment> segments;
+};
+
+TEST_P(OpsTest, MatmulOfEveryFormat) {
+  for (int f = 0; f < kNumFormats; ++f) {
+    auto format = static_cast<Format>(f);
+    TwoTensors w(format, 37, 512);
+    std::vector<float> bias(75);
+    std::iota(bias.begin(), bias.end(), -30.0f);
+    for (float& b : bias) b = rounded(b * 0.125f, type());
+    Matrix decoded(75, 512);
+    for (int64_t c = 0; c < 75; ++c) {
+      int t = c < 37 ? 0 : 1;
+      const std::byte* row =
+          w.data[t].data() + row_bytes(format, 512) * static_cast<size_t>(t ? c - 37 : c);
+      format_info(format).decode(row, decoded.row(c), 512);
+      for (int k = 0; k < 512; ++k) decoded.row(c)[k] = rounded(decoded.row(c)[k], type());
+    }
+    for (bool with_bias : {false, true}) {
+      Weight on_device = device->load(w.segments, with_bias ? bias : std::vector<float>{});
+      for (int64_t n : {1, 3, 9, 17, 33, 130}) {
+        for (bool f32_out : {false, true}) {
+          SCOPED_TRACE(testing::Message() << format_info(format).name << " n " << n << " f32 out "
+                                          << f32_out << " bias " << with_bias);
+          Matrix x = random_matrix(n, 512, 30, type()), want(n, 75);
+          OnDevice dx(*device, x, type());
+          OnDevice out(*device, n, 75, f32_out ? DType::f32 : type(), 5);
+          for (int64_t r = 0; r < n; ++r) {
+            for (int64_t c = 0; c < 75; ++c) {
+              double sum = with_bias ? bias[static_cast<size_t>(c)] : 0;
+              for (int k = 0; k < 512; ++k)
+                sum += static_cast<double>(x.row(r)[k]) * decoded.row(c)[k];
+              want.row(r)[c] = static_cast<float>(sum);
+            }
+          }
+          device->matmul(out, dx.act(), on_device);
+          Matrix got = out.get();
+          EXPECT_LT(relative_norm(got, want), f32_out ? 1e-5 : tolerance(type()));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, MatmulOfOddWidths) {
+  for (int64_t cols : {8, 24, 40, 72, 200, 1000, 4864, 33}) {
+    Matrix w = random_matrix(19, cols, 31, type());
+    std::vector<float> flat;
+    for (int64_t r = 0; r < 19; ++r) flat.insert(flat.end(), w.row(r), w.row(r) + cols);
+    TensorInfo info{"w", Format::f32, 19, cols, flat.size() * 4};
+    std::vector<WeightSegment> segments{{&info, std::as_bytes(std::span<const float>(flat))}};
+    Weight on_ref = ref->load(segments, {}), on_device = device->load(segments, {});
+    for (int64_t n : {1, 8, 11, 20, 40, 64, 70}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, n " << n);
+      Matrix x = random_matrix(n, cols, 32, type()), want(n, 19);
+      OnDevice dx(*device, x, type()), out(*device, n, 19, type(), 13);
+      ref->matmul(want, x.act(), on_ref);
+      device->matmul(out, dx.act(), on_device);
+      Matrix got = out.get();
+      EXPECT_LT(relative_norm(got, want), tolerance(type()));
+    }
+  }
+}
+
+// e4m3: round to nearest even with three bits behind the point, at most 448.
+float to_e4m3(float v) {
+  if (v == 0) return 0;
+  int e = std::max(std::ilogb(v), -6);
+  float unit = std::ldexp(1.0f, e - 3);
+  return std::clamp(std::nearbyint(v / unit) * unit, -448.0f, 448.0f);
+}
+
+// Scales rows so that the largest is 448, rounds, scales back.
+void round_rows(Matrix& m) {
+  for (int64_t r = 0; r < m.rows(); ++r) {
+    float most = 0;
+    for (int64_t c = 0; c < m.cols(); ++c) most = std::max(most, std::fabs(m.row(r)[c]));
+    float unit = most / 448, inverse = 1 / unit;
+    for (int64_t c = 0; c < m.cols(); ++c) m.row(r)[c] = to_e4m3(m.row(r)[c] * inverse) * unit;
+  }
+}
+
+TEST_P(OpsTest, Fp8Weights) {
+  if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
+  CudaOptions options;
+  options.activations = type();
+  options.fp8_weights = true;
+  options.tune = false;
+  auto fp8 = std::move(open_cuda(options).value());
+  fp8->attach();
+  constexpr int64_t kRows = 208, kCols = 1552;
+  Matrix w = random_matrix(kRows, kCols, 60, type(), 0.2f);
+  std::vector<float> flat;
+  for (int64_t r = 0; r < kRows; ++r) flat.insert(flat.end(), w.row(r), w.row(r) + kCols);
+  TensorInfo info{"blk.0.w", Format::f32, kRows, kCols, flat.size() * 4};
+  std::vector<float> bias(kRows);
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = rounded(static_cast<float>(i) * 0.01f, type());
+  std::vector<WeightSegment> segments{{&info, std::as_bytes(std::span<const float>(flat))}};
+  Weight on_device = fp8->load(segments, bias);
+  EXPECT_LT(on_device.bytes, static_cast<size_t>(kRows * kCols * 2));
+  fp8->tune(256, 8);
+  round_rows(w);
+  for (int64_t n : {1, 5, 8, 12, 16, 30, 32, 33, 64, 65, 200}) {
+    SCOPED_TRACE(n);
+    Matrix x = random_matrix(n, kCols, 61, type()), want(n, kRows);
+    OnDevice dx(*fp8, x, type()), out(*fp8, n, kRows, type());
+    fp8->matmul(out, dx.act(), on_device);
+    if (n > 16) round_rows(x);  // cuBLAS multiplies f8 by f8
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < kRows; ++c) {
+        double sum = bias[static_cast<size_t>(c)];
+        for (int64_t k = 0; k < kCols; ++k) sum += static_cast<double>(x.row(r)[k]) * w.row(c)[k];
+        want.row(r)[c] = static_cast<float>(sum);
+      }
+    }
+    Matrix got = out.get();
+    EXPECT_LT(relative_norm(got, want), 2 * tolerance(type()));
+  }
+}
+
+TEST_P(OpsTest, EmbeddingAndRandomWeightsAreThoseOfTheHost) {
+  for (Format f : {Format::f32, Format::f16, Format::bf16}) {
+    TensorInfo info{"t", f, 50, 101, row_bytes(f, 101) * 50};
+    RandomMatrix m{f, 1234567, 101};
+    std::vector<std::byte> host(info.bytes);
+    int64_t unit = random_unit_elems(f);
+    fill_random(m, host.data(), 50 * 101, 0, (50 * 101 + unit - 1) / unit);
+    RandomSource source{m.key, m.cols};
+    std::vector<WeightSegment> made{{&info, {}, &source}}, given{{&info, host}};
+    ASSERT_TRUE(device->makes_random(f));
+    Weight a = device->load(made, {}), b = device->load(given, {}), c = ref->load(given, {});
+    std::vector<int32_t> tokens{0, 49, 7, 7, 31};
+    ArrayOnDevice<int32_t> dt(*device, tokens);
+    OnDevice from_made(*device, 5, 101, DType::f32), from_given(*device, 5, 101, DType::f32);
+    Matrix want(5, 101);
+    device->embed(from_made, a, {dt.data(), 5});
+    device->embed(from_given, b, {dt.data(), 5});
+    ref->embed(want, c, tokens);
+    Matrix x = from_made.get(), y = from_given.get();
+    EXPECT_EQ(x.data(), y.data());
+    EXPECT_LT(relative_norm(x, want), tolerance(type()));
+  }
+}
+
+TEST_P(OpsTest, RopeTable) {
+  RopeSpec rope;
+  rope.dims = 64;
+  rope.attention_factor = 1.2f;
+  for (int i = 0; i < 32; ++i) rope.inv_freq.push_back(std::pow(10000.0f, -i / 32.0f));
+  std::vector<int32_t> positions{0, 1, 77, 4095, 131071};
+  ArrayOnDevice<int32_t> dp(*device, positions);
+  Matrix want(5, 64);
+  OnDevice out(*device, 5, 64, DType::f32, 0);
+  ref->rope_table(want.row(0), rope, positions);
+  device->rope_table(static_cast<Tensor>(out).f32(), rope, {dp.data(), 5});
+  Matrix got = out.get();
+  EXPECT_LT(relative_norm(got, want), 1e-5);
+}
+
+struct QkvCase {
+  int heads, kv_heads, head_dim, dims, block_size, window;
+  float softcap;
+  bool interleaved, norms;
+};
+constexpr QkvCase kQkvCases[] = {
+    {4, 2, 64, 64, 16, 0, 0, false, false},    {6, 2, 16, 16, 8, 0, 0, true, false},
+    {14, 2, 64, 64, 16, 0, 0, false, true},    {28, 4, 128, 128, 16, 0, 0, false, false},
+    {4, 4, 80, 32, 32, 0, 0, false, false},    {4, 2, 96, 96, 16, 40, 0, false, false},
+    {4, 2, 256, 256, 16, 0, 30, false, false}, {5, 1, 48, 0, 16, 17, 20, false, false},
+};
+
+// finish_qkv and attention together: q, k and v in, attention out, in the layout that is the
+// backend's own. Two steps: prompts of several lengths, then decodes beside a chunk.
+TEST_P(OpsTest, QkvAndAttention) {
+  for (const QkvCase& c : kQkvCases) {
+    SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
+                                    << ", block " << c.block_size << ", window " << c.window);
+    CacheShape shape;
+    shape.num_heads = c.heads, shape.num_kv_heads = c.kv_heads, shape.head_dim = c.head_dim;
+    shape.window = c.window, shape.softcap = c.softcap;
+    shape.block_size = c.block_size, shape.num_slots = 4, shape.max_positions = 700;
+    shape.type = DType::f32;
+    PagedCache cache(shape);
+    KvLayer on_ref = cache.layer(), on_device = on_ref;
+    Buffer k = device->allocate(cache.k().size()), v = device->allocate(cache.v().size());
+    on_device.k = k.data(), on_device.v = v.data();
+    on_device.type = type();
+    std::vector<int32_t> tables(cache.tables(), cache.tables() + 4 * cache.table_stride());
+    ArrayOnDevice<int32_t> dt(*device, tables);
+    AttentionSpec attention = shape.attention();
+    device->reserve_attention(attention, 64);
+
+    RopeSpec rope;
+    rope.dims = c.dims;
+    rope.interleaved = c.interleaved;
+    for (int i = 0; i < c.dims / 2; ++i)
+      rope.inv_freq.push_back(
+          std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(c.dims)));
+    Matrix qn = random_matrix(1, c.head_dim, 41, DType::f32),
+           kn = random_matrix(1, c.head_dim, 42, DType::f32);
+    std::vector<float> q_norm = row_of(qn), k_norm = row_of(kn);
+    ArrayOnDevice<float> dqn(*device, q_norm), dkn(*device, k_norm);
+
+    std::vector<std::vector<PagedBatch::Part>> steps{
+        {{0, 0, 300}, {1, 0, 1}, {2, 0, 77}},
+        {{0, 300, 1}, {1, 1, 1}, {2, 77, 130}, {3, 0, 5}},
+        {{0, 301, 1}, {3, 5, 1}, {1, 2, 1}}};
+    uint32_t seed = 50;
+    for (const auto& parts : steps) {
+      PagedBatch batch(cache, parts);
+      int64_t n = batch.view.num_tokens;
+      Matrix qkv = random_matrix(n, shape.qkv_cols(), seed++, type());
+      OnDevice dqkv(*device, qkv, type());
+      ArrayOnDevice<int32_t> dpos(*device, batch.positions), dslot(*device, batch.row_slot);
+      ArrayOnDevice<SliceView> dslices(*device, batch.slices);
+      BatchView on_gpu = batch.view;
+      on_gpu.positions = dpos.data(), on_gpu.row_slot = dslot.data();
+      on_gpu.tables = dt.data(), on_gpu.device_slices = dslices.data();
+      Matrix cos_sin(n, std::max(c.dims, 1));
+      OnDevice dcs(*device, n, std::max(c.dims, 1), DType::f32, 0);
+      if (c.dims > 0) {
+        ref->rope_table(cos_sin.row(0), rope, batch.positions);
+        device->rope_table(static_cast<Tensor>(dcs).f32(), rope,
+                           {dpos.data(), static_cast<size_t>(n)});
+      }
+      QkvSpec on_host{attention,
+                      c.dims > 0 ? &rope : nullptr,
+                      cos_sin.row(0),
+                      c.norms ? q_norm.data() : nullptr,
+                      c.norms ? k_norm.data() : nullptr,
+                      1e-6f};
+      QkvSpec spec = on_host;
+      spec.cos_sin = static_cast<Tensor>(dcs).f32();
+      if (c.norms) spec.q_norm = dqn.data(), spec.k_norm = dkn.data();
+      ref->finish_qkv(qkv, on_host, batch.view, on_ref);
+      device->finish_qkv(dqkv, spec, on_gpu, on_device);
+      int64_t q_cols = shape.out_cols();
+      Matrix want(n, q_cols);
+      OnDevice out(*device, n, q_cols, type());
+      ref->attention(want.act(), static_cast<Tensor>(qkv).columns(0, q_cols), attention, batch.view,
+                     on_ref);
+      device->attention(out.act(), static_cast<Tensor>(dqkv).columns(0, q_cols), attention, on_gpu,
+                        on_device);
+      Matrix got = out.get();
+      EXPECT_LT(relative_norm(got, want), 3 * tolerance(type()));
+    }
+  }
+}
+
+TEST_P(OpsTest, CopiesBlocks) {
+  KvLayer plane;
+  plane.type = type(), plane.block_size = 8, plane.num_kv_heads = 3, plane.head_dim = 24;
+  size_t block = 8 * 3 * 24 * dtype_bytes(type()), num = 300;
+  std::vector<uint8_t> k(block * num), v(block * num);
+  for (size_t i = 0; i < k.size(); ++i)
+    k[i] = static_cast<uint8_t>(i * 7 >> 3), v[i] = static_cast<uint8_t>(i * 13 >> 4);
+  ArrayOnDevice<uint8_t> dk(*device, k), dv(*device, v);
+  plane.k = dk.data(), plane.v = dv.data();
+  std::vector<BlockCopy> copies;
+  for (int i = 0; i < 140; ++i) {
+    copies.push_back({i + 1, 299 - i});
+    for (auto* side : {&k, &v}) {
+      std::memcpy(side->data() + static_cast<size_t>(299 - i) * block,
+                  side->data() + static_cast<size_t>(i + 1) * block, block);
+    }
+  }
+  device->copy_blocks({&plane, 1}, copies);
+  Buffer pinned = device->pinned(k.size());
+  for (auto* side : {&k, &v}) {
+    device->download(pinned.data(), side == &k ? plane.k : plane.v, k.size());
+    device->mark(0);
+    device->wait(0);
+    EXPECT_EQ(std::memcmp(pinned.data(), side->data(), k.size()), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, OpsTest, testing::Values(DType::f32, DType::f16, DType::bf16), [](const auto& p) {
+      return p.param == DType::f32 ? "f32" : p.param == DType::f16 ? "f16" : "bf16";
+    });
+
+}  // namespace
+}  // namespace sluice

@@ -129,6 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpRequest take_request(Parser& parser) const;
   std::shared_ptr<Responder> make_responder(const Parser& parser);
   void arm(milliseconds time);
+  void on_wake();
   void watch();
   void on_readable(error_code ec);
 
@@ -380,9 +381,16 @@ std::shared_ptr<Responder> Connection::make_responder(const Parser& parser) {
   o.head = parser.get().method() == http::verb::head;
   o.max_pending = server_.options.limits.stream_bytes;
   o.wake = [weak = weak_from_this(), this] {
-    if (auto self = weak.lock()) asio::dispatch(io_.context, [self] { self->wake_.cancel(); });
+    if (auto self = weak.lock()) asio::dispatch(io_.context, [self] { self->on_wake(); });
   };
   return std::make_shared<Responder>(std::move(o));
+}
+
+// There is something to write, or too much of it already: a reader that stalls in the middle of a
+// write is cut now, not when its deadline passes.
+void Connection::on_wake() {
+  if (current_ && current_->too_slow()) return shut();
+  wake_.cancel();
 }
 
 // Writes what the responder has until it is done or the client is gone.
@@ -392,10 +400,7 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
   watch();
   for (;;) {
     Responder::Progress p = responder->take(out);
-    if (p.too_slow) {
-      server_.slow_readers.fetch_add(1);
-      break;
-    }
+    if (p.too_slow) break;
     // The socket nearly always takes it at once; only one that does not gets a wait and a deadline.
     if (!co_await write(out, server_.options.limits.send)) break;
     if (!socket_.is_open() || responder->closed()) break;
@@ -409,6 +414,7 @@ asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
     co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
     ec.clear();  // woken
   }
+  if (responder->too_slow()) server_.slow_readers.fetch_add(1);
   responder->close(false);
   co_return false;
 }

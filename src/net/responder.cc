@@ -115,9 +115,9 @@ void Responder::start(HttpResponse head) {
 
 void Responder::write(std::string_view bytes) {
   std::lock_guard lock(mutex_);
-  if (!streaming_ || finished_ || closed() || too_slow_ || options_.head || bytes.empty()) return;
+  if (!streaming_ || finished_ || closed() || too_slow() || options_.head || bytes.empty()) return;
   if (queued_.size() + bytes.size() > options_.max_pending) {
-    too_slow_ = true;
+    too_slow_.store(true, std::memory_order_relaxed);
     return wake_locked();
   }
   if (options_.chunked) {
@@ -159,7 +159,7 @@ Responder::Progress Responder::take(std::string& out) {
   std::lock_guard lock(mutex_);
   woken_ = false;
   out.swap(queued_);
-  return {finished_, too_slow_, options_.keep_alive};
+  return {finished_, too_slow(), options_.keep_alive};
 }
 
 void Responder::close(bool complete) {

@@ -45,6 +45,8 @@ class Responder {
   // once in the caller when that has happened already.
   void on_closed(std::function<void()> f);
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  // More than max_pending bytes were queued.
+  bool too_slow() const { return too_slow_.load(std::memory_order_relaxed); }
   size_t thread() const { return options_.thread; }
   // Answers with "Connection: close", if the head is not out yet.
   void close_after();
@@ -66,8 +68,8 @@ class Responder {
   Options options_;
   mutable std::mutex mutex_;
   std::string queued_;
-  bool started_ = false, streaming_ = false, finished_ = false, woken_ = false, too_slow_ = false;
-  std::atomic<bool> closed_{false};
+  bool started_ = false, streaming_ = false, finished_ = false, woken_ = false;
+  std::atomic<bool> closed_{false}, too_slow_{false};
   std::function<void()> on_closed_;
 };
 

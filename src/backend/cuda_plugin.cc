@@ -59,8 +59,11 @@ Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options) {
 }
 
 bool has_cuda() {
+  // Without the driver's files there is none: no need to load anything.
+  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg"))
+    return false;
   const Result<const CudaExports*>& p = plugin();
-  return p && (*p)->num_gpus() > 0;
+  return p && (*p)->num_gpus() > 0 && (*p)->usable(0);
 }
 
 }  // namespace sluice

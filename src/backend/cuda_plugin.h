@@ -27,9 +27,10 @@ bool has_cuda();
 struct CudaExports {
   int version;
   int (*num_gpus)();
+  bool (*usable)(int index);  // whether open() has kernels for it
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
 };
-inline constexpr int kCudaPluginVersion = 1;
+inline constexpr int kCudaPluginVersion = 2;
 
 }  // namespace sluice

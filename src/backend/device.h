@@ -138,6 +138,8 @@ class Device : public Backend {
   // What is queued between these two is recorded instead, once, and replayed by launch().
   virtual void begin_capture() = 0;
   virtual int end_capture() = 0;
+  // After a failure between the two: what was recorded is thrown away.
+  virtual void abort_capture() noexcept = 0;
   virtual void launch(int sequence) = 0;
 
   // Sampling state of `slots` rows.
@@ -164,6 +166,7 @@ class Device : public Backend {
   // the host's pace does not show. Not while capturing.
   virtual void begin_profile() = 0;
   virtual std::vector<OpTime> end_profile() = 0;
+  virtual void abort_profile() noexcept = 0;
 };
 
 }  // namespace sluice

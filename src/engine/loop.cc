@@ -1,5 +1,7 @@
 #include "engine/loop.h"
 
+#include "base/log.h"
+
 namespace sluice {
 
 StepReport Loop::iterate(Events& events) {
@@ -26,6 +28,9 @@ StepReport Loop::iterate(Events& events) {
     r.scheduled = planned_at_[result.step % 4];
     r.begin = result.begin;
     r.end = result.end;
+    if (!result.failure.empty())
+      LOG(error, "step %llu failed, and its requests with it: %s",
+          static_cast<unsigned long long>(result.step), result.failure.c_str());
     r.complete_begin = clock_.now();
     scheduler_.complete(result, r.complete_begin, events);
     r.complete_end = clock_.now();

@@ -98,7 +98,7 @@ DeviceExecutor::DeviceExecutor(
       rows_(static_cast<size_t>(config_.max_seqs)),
       sums_(rows_.size()) {
   config_.max_outputs = max_outputs(config_);
-  device_.attach();
+  attach();
   const ModelShape& shape = model_.shape();
   model_.reserve(device_, max_rows_, config_.max_outputs);
   auto rows = static_cast<size_t>(max_rows_), slots = rows_.size();
@@ -134,14 +134,30 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   job.step = plan.step;
   job.rows.clear(), job.outputs.clear(), job.result_of.clear(), job.pool.clear();
   job.failure.clear();
+  job.launched = clock_.now();
+  // What a failed launch should have put on the device is missing from the steps behind it.
+  if (num_launched_ - num_waited_ == 1) lost_ = false;
+  if (lost_) {
+    job.failure = "a step before it failed";
+    return;
+  }
   try {
+    attach();
     write_packet(job, plan);
     device_.mark(2 * index);
     queue_step(job, plan);
     device_.mark(2 * index + 1);
   } catch (const std::exception& e) {
     job.failure = e.what();
+    lost_ = true;
   }
+}
+
+// The device is chosen per thread, and launches come from another one than construction.
+void DeviceExecutor::attach() {
+  if (attached_ == std::this_thread::get_id()) return;
+  device_.attach();
+  attached_ = std::this_thread::get_id();
 }
 
 void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
@@ -298,24 +314,37 @@ void DeviceExecutor::queue_decodes(const Job& job) {
   };
   if (profile_rows_.load() == static_cast<int>(job.outputs.size())) {
     profile_rows_.store(0);
+    std::vector<OpTime> times;
     device_.begin_profile();
-    run();
-    std::vector<OpTime> times = device_.end_profile();
+    try {
+      run();
+      times = device_.end_profile();
+    } catch (...) {
+      device_.abort_profile();
+      throw;
+    }
     std::lock_guard lock(profile_mutex_);
     profile_ = std::move(times);
     return;
   }
   if (!capture_) return run();
-  auto [it, added] = sequences_.try_emplace({bucket, job.top}, -1);
-  if (added) {
-    device_.begin_capture();
+  auto it = sequences_.find({bucket, job.top});
+  if (it == sequences_.end()) {
+    int sequence = -1;
     try {
+      device_.begin_capture();
       run();
+      sequence = device_.end_capture();
+    } catch (const std::bad_alloc&) {
+      // No memory for one more: this step and all like it op by op.
+      device_.abort_capture();
+      capture_ = false;
+      return run();
     } catch (...) {
-      sequences_.erase(it);
+      device_.abort_capture();
       throw;
     }
-    it->second = device_.end_capture();
+    it = sequences_.emplace(std::pair{bucket, job.top}, sequence).first;
   }
   device_.launch(it->second);
 }
@@ -421,8 +450,8 @@ void DeviceExecutor::read_pooled(const Job& job) {
 }
 
 // When the step began on the device; sets last_end_. Device time is chained from step to step, so
-// that gaps between steps are the device's and not the host's; no step ends after it was waited
-// for.
+// that gaps between steps are the device's and not the host's; no step begins before it was
+// launched or ends after it was waited for.
 Time DeviceExecutor::device_time(int index) {
   auto ms = [](float v) { return Time(static_cast<int64_t>(static_cast<double>(v) * 1e6)); };
   Time length = ms(device_.elapsed(2 * index, 2 * index + 1));
@@ -430,6 +459,7 @@ Time DeviceExecutor::device_time(int index) {
   if (last_end_.count() > 0) {
     int before = (index + kNumJobs - 1) % kNumJobs;
     begin = std::min(begin, last_end_ + ms(device_.elapsed(2 * before + 1, 2 * index)));
+    begin = std::max(begin, jobs_[index].launched);
   }
   last_end_ = begin + length;
   return begin;

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -71,10 +72,12 @@ class DeviceExecutor final : public Executor {
     size_t num_sampled() const { return outputs.size() - pool.size(); }
     bool top = false;
     std::string failure;
+    Time launched{0};
     Buffer packet;   // pinned
     Buffer results;  // pinned: SampleResult by output, then TopEntry, then hidden states
   };
 
+  void attach();
   void write_packet(Job& job, const StepPlan& plan);
   void add_outputs(Job& job, const StepPlan& plan, const Slice& slice, int32_t first_row);
   void queue_step(Job& job, const StepPlan& plan);
@@ -104,6 +107,8 @@ class DeviceExecutor final : public Executor {
   std::vector<Row> rows_;  // by slot
   Job jobs_[kNumJobs];
   uint64_t num_launched_ = 0, num_waited_ = 0;
+  bool lost_ = false;  // a launch failed, and steps behind it are not done
+  std::thread::id attached_;
   std::map<std::pair<int, bool>, int> sequences_;  // (bucket, with top lists) to captured sequence
 
   // The packet being written.

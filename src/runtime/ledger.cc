@@ -98,7 +98,7 @@ Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device)
   for (const Named& n : {Named{"f16", DType::f16}, Named{"f32", DType::f32},
                          Named{"bf16", DType::bf16}, Named{"f8", DType::f8}}) {
     if (name != n.name) continue;
-    bool works = device ? n.type == own || n.type == DType::f8
+    bool works = device ? n.type == own || (n.type == DType::f8 && own != DType::f32)
                         : n.type == DType::f16 || n.type == DType::f32;
     if (works) return n.type;
     return Error{400, device ? strf("--kv %s: on a GPU the cache has the type of the activations "
@@ -111,12 +111,13 @@ Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device)
 
 namespace {
 
-// Weights as a GPU holds them: every matrix in one type.
-size_t device_weights(const Checkpoint& checkpoint, DType type) {
+// Weights as a GPU holds them: every matrix in one type, those of layers perhaps in f8.
+size_t device_weights(const Checkpoint& checkpoint, DType type, bool fp8) {
   size_t bytes = 0;
   for (const TensorInfo& t : checkpoint.tensors()) {
     size_t elems = static_cast<size_t>(t.rows) * static_cast<size_t>(t.cols);
-    bytes += elems * (t.rows == 1 ? 4 : dtype_bytes(type));
+    bool narrow = fp8 && t.name.starts_with("blk.") && t.rows % 16 == 0 && t.cols % 16 == 0;
+    bytes += elems * (t.rows == 1 ? 4 : narrow ? 1 : dtype_bytes(type));
   }
   return bytes;
 }
@@ -148,8 +149,9 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   size_t weights = 0;
   for (const TensorInfo& t : checkpoint.tensors()) weights += t.bytes;
   if (device) {
-    weights =
-        device->weights > 0 ? device->weights : device_weights(checkpoint, device->activations);
+    weights = device->weights > 0
+                  ? device->weights
+                  : device_weights(checkpoint, device->activations, options.quantize == "fp8");
   }
   SchedulerConfig& c = options.scheduler;
   Result<DType> kv_type = kv_dtype(options, device);

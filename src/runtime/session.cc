@@ -28,7 +28,7 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
   Result<ModelShape> shape = read_shape(*s->checkpoint_);
   if (!shape) return shape.error();
   try {
-    if (auto ok = s->open_backend(); !ok) return ok.error();
+    if (auto ok = s->open_backend(*shape); !ok) return ok.error();
     DeviceMemory memory = s->device_memory();
     Result<Ledger> ledger =
         plan_memory(*s->checkpoint_, *shape, s->options_, s->device_ ? &memory : nullptr);
@@ -37,6 +37,8 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
     if (auto ok = s->start(std::move(progress)); !ok) return ok.error();
   } catch (const std::bad_alloc&) {
     return Error{507, "out of memory while loading: lower --ctx, --kv-memory or --budget"};
+  } catch (const std::exception& e) {  // a device's: it lacks something, or is lost
+    return Error{500, e.what()};
   }
   s->load_seconds_ = seconds(s->clock_.now() - begin);
   return s;
@@ -51,6 +53,7 @@ Session::~Session() {
 namespace {
 
 constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
+constexpr int kMostHeadDim = 256;
 
 // Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
 // their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
@@ -85,7 +88,7 @@ Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& check
 
 }  // namespace
 
-Result<void> Session::open_backend() {
+Result<void> Session::open_backend(const ModelShape& shape) {
   std::string& name = options_.backend;
   if (name == "auto") name = has_cuda() ? "cuda" : "cpu";
   if (name == "cpu") {
@@ -95,6 +98,9 @@ Result<void> Session::open_backend() {
   } else if (name == "cuda" || name.starts_with("cuda:")) {
     Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
     if (!cuda) return cuda.error();
+    if (shape.head_dim > kMostHeadDim)
+      return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
+                             shape.head_dim, kMostHeadDim)};
     Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
     if (!device) return device.error();
     device_ = device->get();
@@ -116,14 +122,17 @@ DeviceMemory Session::device_memory() const {
 Result<void> Session::size_pool() {
   const SchedulerConfig& c = options_.scheduler;
   Scheduler scheduler(c, nullptr);
-  device_->tune(scheduler.max_step_tokens(), DeviceExecutor::bucket_of(c.max_seqs));
+  int rows = DeviceExecutor::bucket_of(c.max_seqs);
+  device_->tune(std::max(scheduler.max_step_tokens(), rows), rows);
   DeviceMemory memory = device_memory();
   memory.weights = model_->weight_bytes();
   memory.available += memory.weights;
   memory.workspace = DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler));
+  int ctx = c.max_len;  // what the model was loaded for
   Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
   if (!ledger) return ledger.error();
   ledger_ = *ledger;
+  options_.scheduler.max_len = ledger_.ctx = std::min(ctx, ledger_.ctx);
   return {};
 }
 

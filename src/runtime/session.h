@@ -59,7 +59,7 @@ class Session {
  private:
   Session() = default;
   Result<std::shared_ptr<const TokenText>> load_text();
-  Result<void> open_backend();
+  Result<void> open_backend(const ModelShape& shape);
   DeviceMemory device_memory() const;
   Result<void> size_pool();
   ExecutorConfig executor_config(const Scheduler& scheduler) const;

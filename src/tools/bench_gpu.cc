@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -41,10 +42,12 @@ struct Floor {
   DeviceLimits limits;
   const ModelShape* shape;
   double kv_bytes_per_token;
+  bool fp8;  // the layers' weights
 
   double product(const Product& p, double n) const {
     auto elems = static_cast<double>(p.rows) * static_cast<double>(p.cols);
-    return std::max(elems * 2 / limits.copy, elems * 2 * n / limits.gemm);
+    bool narrow = fp8 && std::string_view(p.name) != "lm_head";
+    return std::max(elems * (narrow ? 1 : 2) / limits.copy, elems * 2 * n / limits.gemm);
   }
   double attention(double positions) const { return positions * kv_bytes_per_token / limits.copy; }
   // One decode step of n sequences with so many positions each.
@@ -113,7 +116,7 @@ Result<DecodeRow> measure_decode(
   // The first run captures the batch's graph and times its ops. Sequences that start first decode
   // while others' prompts run, and must last until all are there.
   int prompt = std::max(1, context - steps / 2);
-  int apart = batch * prompt / s.options().scheduler.budget + 2;
+  auto apart = static_cast<int>(int64_t{batch} * prompt / s.options().scheduler.budget + 2);
   std::vector<Request> requests;
   for (int i = 0; i < batch; ++i)
     requests.push_back(
@@ -265,8 +268,10 @@ void print_decode(DecodeRow& r, const Floor& floor) {
               r.gap.count() > 0 ? r.gap.at(0.99) * 1e6 : 0, gaps.c_str());
 }
 
+// Before the session takes the memory. The type is that of most models: both have the same limits.
 Result<DeviceLimits> measure_limits(const EngineOptions& o) {
   CudaOptions options;
+  if (o.backend.starts_with("cuda:")) options.index = std::atoi(o.backend.c_str() + 5);
   if (o.dtype == "f16") options.activations = DType::f16;
   auto device = open_cuda(options);
   if (!device) return device.error();
@@ -295,7 +300,8 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   Session& s = **session;
   show_ledger(s);
   s.keep_reports();
-  Floor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token)};
+  Floor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
+              o.engine.quantize == "fp8"};
 
   json::object j{{"model", o.engine.model},          {"backend", s.backend().describe()},
                  {"load_s", s.load_seconds()},       {"weights_bytes", s.ledger().weights},

@@ -87,8 +87,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--quantize", o.quantize,
-                  "weights at load, on a GPU: none, or fp8 (e4m3, a scale per row)")
+  app->add_option("--quantize", o.quantize, "weights at load, on a GPU: fp8 is e4m3")
       ->check(CLI::IsMember({"none", "fp8"}))
       ->capture_default_str()
       ->group(group);

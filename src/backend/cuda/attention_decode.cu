@@ -445,9 +445,7 @@ size_t ticket_bytes(int num_sms) {
 template <typename T, typename KV, int D>
 void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   constexpr int kBytes = DecodeShape<KV, D>::kBytes + kWarps * Queries<T, KV, D>::kSharedBytes;
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      decode_kernel<T, KV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check(ready, "attention decode");
+  allow_shared<decode_kernel<T, KV, D>>(kBytes, "attention decode");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -69,9 +69,7 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
 template <typename T, typename KV, int D>
 void launch(const TilePlan& plan, cudaStream_t stream) {
   constexpr int kBytes = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      mma_kernel<T, KV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check(ready, "attention prefill");
+  allow_shared<mma_kernel<T, KV, D>>(kBytes, "attention prefill");
   mma_kernel<T, KV, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }

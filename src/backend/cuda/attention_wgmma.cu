@@ -305,9 +305,7 @@ template <typename T, int D>
 void launch(TilePlan plan, std::span<const SliceView> slices, cudaStream_t stream) {
   constexpr int kBytes = kStages * kStageBytes<D> + 1024;  // and room to align
   plan_tiles(plan, slices, kRows);
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(wgmma_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check(ready, "attention prefill");
+  allow_shared<wgmma_kernel<T, D>>(kBytes, "attention prefill");
   wgmma_kernel<T, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }

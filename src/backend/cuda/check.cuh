@@ -22,4 +22,16 @@ inline void check(cudaError_t e, const char* what) {
 // After a launch.
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
+// Lets a kernel have so much dynamic shared memory, once on each device.
+template <auto kKernel>
+void allow_shared(int bytes, const char* name) {
+  constexpr int kDevices = 64;
+  static bool done[kDevices] = {};
+  int device = 0;
+  check(cudaGetDevice(&device), name);
+  if (device < kDevices && done[device]) return;
+  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+  if (device < kDevices) done[device] = true;
+}
+
 }  // namespace sluice::cuda

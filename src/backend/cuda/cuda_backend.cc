@@ -192,6 +192,11 @@ class CudaBackend final : public Device {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
   }
   int end_capture() override;
+  void abort_capture() noexcept override {
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
+    static_cast<void>(cudaGetLastError());
+  }
   void launch(int sequence) override {
     check(cudaGraphLaunch(graphs_[static_cast<size_t>(sequence)], stream_), "graph");
   }
@@ -228,6 +233,11 @@ class CudaBackend final : public Device {
   DeviceLimits measure_limits() override;
   void begin_profile() override;
   std::vector<OpTime> end_profile() override;
+  void abort_profile() noexcept override {
+    profiling_ = false;
+    for (cudaEvent_t e : op_events_) cudaEventDestroy(e);
+    op_events_.clear();
+  }
 
  private:
   // An event after each op while a profile is taken.
@@ -365,7 +375,39 @@ int CudaBackend::end_capture() {
   return static_cast<int>(graphs_.size()) - 1;
 }
 
-// Groups the weights by shape. Outputs go to scratch memory that is freed again.
+// Which of a shape's products are timed: as the models run them.
+struct TunedShape {
+  std::vector<GemmWeight> weights;  // several, so that they do not stay in the cache
+  bool f32_out = false;
+  int most = 0;  // rows of x
+};
+
+// Groups the weights by shape. A matrix far taller than wide is the vocabulary's: its products have
+// few rows and put out f32. Others put out either type where the backend has two.
+std::vector<TunedShape> tuned_shapes(const std::vector<GemmWeight>& loaded,
+                                     bool both_types,
+                                     int max_tokens,
+                                     int max_outputs) {
+  std::map<std::tuple<int64_t, int64_t, bool, bool>, TunedShape> shapes;
+  for (const GemmWeight& w : loaded) {
+    bool head = w.rows > 4 * w.cols;
+    for (bool f32_out : {false, true}) {
+      if (head ? !f32_out : f32_out && !both_types) continue;
+      GemmWeight used = w;
+      if (f32_out) used.bias = nullptr;  // added by a kernel of its own
+      TunedShape& s = shapes[{w.rows, w.cols, used.bias != nullptr, f32_out}];
+      s.weights.push_back(used);
+      s.f32_out = f32_out;
+      s.most = head ? max_outputs : max_tokens;
+    }
+  }
+  std::vector<TunedShape> list;
+  for (auto& [key, shape] : shapes) list.push_back(std::move(shape));
+  return list;
+}
+
+// Outputs go to scratch memory that is freed again; where that is scarce, large batches stay
+// untimed.
 void CudaBackend::tune(int max_tokens, int max_outputs) {
   if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
   if (options_.fp8_weights) {
@@ -374,16 +416,20 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
     rows8_ = allocate(static_cast<size_t>(most) * static_cast<size_t>(max_tokens));
     row_scales_ = allocate(static_cast<size_t>(max_tokens) * sizeof(float));
   }
-  if (!options_.tune) return;
-  std::map<std::tuple<int64_t, int64_t, bool>, std::vector<GemmWeight>> shapes;
-  for (const GemmWeight& w : loaded_) shapes[{w.rows, w.cols, w.bias != nullptr}].push_back(w);
+  if (!options_.tune || options_.activations == DType::f32) return;
+  constexpr int kMostTimed = 8192;
+  int most = std::min(max_tokens, kMostTimed);
+  std::vector<TunedShape> shapes;
   int64_t most_in = 0, most_out = 0;
-  for (const auto& [shape, list] : shapes) {
-    const GemmWeight& w = list[0];
-    bool head = list.size() == 1 && w.rows > 4 * w.cols;  // the vocabulary's
-    int n = head ? max_outputs : max_tokens;
-    most_in = std::max(most_in, n * w.cols);
-    most_out = std::max(most_out, n * w.rows);
+  for (;; most /= 2) {
+    shapes = tuned_shapes(loaded_, output_type() != activation_type(), most, max_outputs);
+    most_in = most_out = 0;
+    for (const TunedShape& s : shapes) {
+      most_in = std::max(most_in, s.most * s.weights[0].cols);
+      most_out = std::max(most_out, s.most * s.weights[0].rows);
+    }
+    if (static_cast<size_t>(most_in + most_out) * 4 < free_memory() / 2) break;
+    if (most < 64) return;
   }
   Buffer x = allocate(static_cast<size_t>(most_in) * 4);
   Buffer out = allocate(static_cast<size_t>(most_out) * 4);
@@ -391,11 +437,8 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   TensorInfo info{"x", Format::bf16, 1, most_in, static_cast<size_t>(most_in) * 2};
   Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});
   Tensor input{x.data(), options_.activations, 1, most_in, most_in};
-  for (const auto& [shape, list] : shapes) {
-    bool head = list.size() == 1 && list[0].rows > 4 * list[0].cols;
-    gemm_.tune(list, head, head ? max_outputs : max_tokens, input, out.data(), quantized(),
-               stream_);
-  }
+  for (const TunedShape& s : shapes)
+    gemm_.tune(s.weights, s.f32_out, s.most, input, out.data(), quantized(), stream_);
   check(cudaStreamSynchronize(stream_), "tune");
   gemm_.save_choices();
 }
@@ -481,6 +524,9 @@ DeviceLimits CudaBackend::measure_limits() {
 Device* open(const CudaOptions& options, char* error, size_t error_bytes) {
   try {
     return new CudaBackend(options);
+  } catch (const std::bad_alloc&) {
+    std::snprintf(error, error_bytes, "no free memory on this GPU: stop what else uses it");
+    return nullptr;
   } catch (const std::exception& e) {
     std::snprintf(error, error_bytes, "%s", e.what());
     return nullptr;
@@ -496,12 +542,17 @@ int num_gpus() {
   return num;
 }
 
+bool usable(int index) {
+  cudaDeviceProp p{};
+  return cudaGetDeviceProperties(&p, index) == cudaSuccess && p.major == 9 && p.minor == 0;
+}
+
 }  // namespace
 
 }  // namespace sluice::cuda
 
 extern "C" __attribute__((visibility("default"))) const sluice::CudaExports* sluice_cuda() {
   static const sluice::CudaExports exports{sluice::kCudaPluginVersion, sluice::cuda::num_gpus,
-                                           sluice::cuda::open};
+                                           sluice::cuda::usable, sluice::cuda::open};
   return &exports;
 }

@@ -1,5 +1,7 @@
 #include "backend/cuda/gemm.cuh"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -211,7 +213,7 @@ void Gemm::run(
   }
   cublasStatus_t s = problem.run(handle_, out, x, w, plan->algo, workspace_, stream);
   if (s != CUBLAS_STATUS_SUCCESS && !deterministic_) {
-    // The choice was timed at the bucket's full size; some algorithm does not take this one.
+    // The choice was timed at the bucket's full size, perhaps in another run of the program.
     s = problem.run(handle_, out, x, w, candidates(problem, 1).front().algo, workspace_, stream);
   }
   check(s, "matrix product");
@@ -339,7 +341,10 @@ void Gemm::load_choices() {
     int type = 0, out = 0;
     s >> k.rows >> k.cols >> k.bucket >> type >> out >> k.bias >> k.wide >> p.own >> p.microseconds;
     for (uint64_t& word : p.algo.data) s >> word;
-    if (!s || type < 0 || type > 3 || out < 0 || out > 3) continue;
+    std::string rest;
+    bool whole = !s.fail() && !(s >> rest);
+    bool known = p.own == 0 || std::ranges::find(kNarrowSplits, p.own) != std::end(kNarrowSplits);
+    if (!whole || !known || type < 0 || type > 3 || out < 0 || out > 3) continue;
     k.type = static_cast<DType>(type);
     k.out = static_cast<DType>(out);
     plans_[k] = p;
@@ -351,7 +356,7 @@ void Gemm::save_choices() const {
   if (path.empty() || num_tuned_ == 0) return;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  std::string partial = path + ".partial";
+  std::string partial = path + "." + std::to_string(getpid());
   {
     std::ofstream out(partial);
     for (const auto& [k, p] : plans_) {
@@ -362,7 +367,11 @@ void Gemm::save_choices() const {
       for (uint64_t word : p.algo.data) out << ' ' << word;
       out << '\n';
     }
-    if (!out) return;
+    out.flush();
+    if (!out) {
+      std::filesystem::remove(partial, ignored);
+      return;
+    }
   }
   std::filesystem::rename(partial, path, ignored);
 }

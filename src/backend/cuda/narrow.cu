@@ -128,9 +128,7 @@ void run(const ProductArgs<T>& a, int splits, cudaStream_t stream) {
   constexpr int kSums = kTiles * 8 * (kRows + 4) * static_cast<int>(sizeof(float));
   constexpr int kShared = kX > kSums ? kX : kSums;
   auto kernel = narrow_kernel<T, kF8, kTiles>;
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  check(ready, "narrow");
+  allow_shared<narrow_kernel<T, kF8, kTiles>>(kShared, "narrow");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -183,6 +183,7 @@ void Sampler::reserve(int slots, int vocab) {
   Layout at(slots, vocab);
   check(cudaMalloc(&memory_, at.end), "sampling state");
   check(cudaMemset(memory_, 0, at.end), "sampling state");
+  check(cudaDeviceSynchronize(), "sampling state");  // other streams do not wait for this one
   auto part = [&](auto*& to, size_t offset) {
     to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(static_cast<std::byte*>(memory_) +
                                                                  offset);

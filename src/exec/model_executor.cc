@@ -77,8 +77,8 @@ void ModelExecutor::launch(const StepPlan& plan) {
   {
     std::lock_guard lock(mutex_);
     CHECK(!idle_.empty());
-    job = std::move(idle_.back());
-    idle_.pop_back();
+    job = std::move(idle_.front());  // in turn, so that all have grown after a few steps
+    idle_.erase(idle_.begin());
   }
   job->plan = plan;  // vectors keep their memory: no allocation once grown
   {

@@ -192,7 +192,7 @@ TEST(HostAlloc, EngineAllocatesNothingWhileDecoding) {
     Engine engine(std::move(scheduler), executor, clock, {});
     std::vector<std::shared_ptr<WindowSink>> sinks;
     for (int i = 0; i < c.max_seqs; ++i) {
-      Request r = make_request(0, 9 + 5 * i, kWarmUp + kCounted + 50);
+      Request r = make_request(0, 9 + 5 * i, kWarmUp + kCounted + 300);
       auto s = std::make_shared<SamplingSpec>();
       s->temperature = i % 4 == 0 ? 0.0f : 0.9f;
       s->seed = static_cast<uint64_t>(i);
@@ -204,7 +204,8 @@ TEST(HostAlloc, EngineAllocatesNothingWhileDecoding) {
       }
       if (i % 4 == 3) s->num_logprobs = 5;
       r.sampling = s;
-      sinks.push_back(std::make_shared<WindowSink>(i == 0));
+      // The last one leads: while it counts, this thread submits nothing.
+      sinks.push_back(std::make_shared<WindowSink>(i == c.max_seqs - 1));
       engine.submit(std::move(r), sinks.back());
     }
     for (auto& sink : sinks) sink->wait();

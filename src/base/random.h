@@ -22,6 +22,15 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
   return counter;
 }
 
+// Mixes 64 bits; a bijection. For data that is to be random and no more: draws use the above.
+constexpr uint64_t mix_bits(uint64_t x) {
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  return x ^ x >> 32;
+}
+
 // Names one draw: the request's seed, which of its choices, the token's position, and which draw at
 // that position.
 struct DrawKey {

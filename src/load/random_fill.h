@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/random.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -14,15 +15,6 @@ struct RandomMatrix {
   uint64_t key = 0;
   int64_t cols = 0;  // mean 0, standard deviation 1 / sqrt(cols)
 };
-
-// Mixes 64 bits; a bijection.
-inline uint64_t mix_bits(uint64_t x) {
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  return x ^ x >> 32;
-}
 
 // Ranges are in units: a block of a quantised format, or 64 elements of a plain one (the last unit
 // of a tensor may be cut short by `num_elems`).

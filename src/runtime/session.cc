@@ -91,6 +91,16 @@ Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& check
 Result<void> Session::open_backend(const ModelShape& shape) {
   std::string& name = options_.backend;
   if (name == "auto") name = has_cuda() ? "cuda" : "cpu";
+  if (!name.starts_with("cuda")) {
+    if (options_.quantize != "none")
+      return Error{400, strf("--quantize %s is for a GPU, and this runs on the CPU: use `sluice "
+                             "quantize` to make a smaller file",
+                             options_.quantize.c_str())};
+    if (options_.dtype != "auto")
+      return Error{400,
+                   strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
+                        options_.dtype.c_str())};
+  }
   if (name == "cpu") {
     backend_ = make_cpu_backend({.threads = options_.threads, .pin = options_.pin});
   } else if (name == "ref") {

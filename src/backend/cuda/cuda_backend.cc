@@ -394,7 +394,7 @@ std::vector<TunedShape> tuned_shapes(const std::vector<GemmWeight>& loaded,
     for (bool f32_out : {false, true}) {
       if (head ? !f32_out : f32_out && !both_types) continue;
       GemmWeight used = w;
-      if (f32_out) used.bias = nullptr;  // added by a kernel of its own
+      if (f32_out || w.type == DType::f8) used.bias = nullptr;  // matmul() adds it by a kernel
       TunedShape& s = shapes[{w.rows, w.cols, used.bias != nullptr, f32_out}];
       s.weights.push_back(used);
       s.f32_out = f32_out;

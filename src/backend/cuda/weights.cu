@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/launch.cuh"
+#include "base/random.h"
 #include "tensor/formats/all.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
@@ -43,14 +44,6 @@ __global__ void cast_kernel(O* out, const T* in, int64_t num) {
 // What load/random_fill.cc makes of a plain format: four elements from each word, each
 // one of 4,096 evenly spaced levels, rounded to the file's format first.
 constexpr int kRandomLevels = 4096;
-
-__device__ inline uint64_t mix_bits(uint64_t x) {
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93u;
-  return x ^ x >> 32;
-}
 
 template <typename O, typename T>
 __global__ void random_kernel(O* out, int64_t num, uint64_t key, double a) {

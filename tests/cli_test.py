@@ -179,6 +179,7 @@ class Usage(Cli):
                       ["--logit-bias", "5=nan"], ["--logit-bias", "5=101"], ["--logit-bias", "5=1x"],
                       ["--stop-id", "264"], ["--stop-id", "-1"], ["--stop-id", "x"], ["--stop", ""],
                       ["--logprobs", "21"], ["--prompt-logprobs", "-2"], ["--kv", "f64"],
+                      ["--quantize", "fp8", "--device", "cpu"], ["--dtype", "f16", "--device", "cpu"],
                       ["--device", "tpu"], ["--threads", "-1"], ["--threads", "1000000"], ["--ctx", "0"],
                       ["--ctx", "-5"], ["--block-size", "7"], ["--kv-memory", "lots"], ["--budget", "0"],
                       ["--max-seqs", "0"], ["--preset", "best"], ["--pipeline", "x"], ["--watermark", "2"],

@@ -13,23 +13,11 @@ namespace {
 
 constexpr size_t kPacketBytes = 1 << 20;  // grows for the rare step that needs more
 
-int64_t table_len(const ExecutorConfig& c) { return (c.max_len + c.block_size - 1) / c.block_size; }
-
-ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
-  if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
-  return c;
-}
-
 int max_rows(const ExecutorConfig& c) {
   return std::max(c.max_step_tokens, DeviceExecutor::bucket_of(c.max_seqs));
 }
 int max_outputs(const ExecutorConfig& c) {
   return std::max(c.max_outputs, DeviceExecutor::bucket_of(c.max_seqs));
-}
-
-// Of the buffer that holds rows of logits, or of hidden states.
-size_t row_bytes(const ModelShape& shape) {
-  return static_cast<size_t>(std::max(shape.vocab, shape.hidden)) * sizeof(float);
 }
 
 size_t padded(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
@@ -76,7 +64,7 @@ size_t DeviceExecutor::workspace_bytes(const Device& device,
   size_t tables = groups * static_cast<size_t>(table_len(c));
   size_t bytes = place_arrays(&a, nullptr, rows, static_cast<size_t>(c.max_seqs), tables);
   bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
-  bytes += outputs * row_bytes(model.shape());
+  bytes += outputs * output_row_bytes(model.shape());
   bytes += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
   return bytes + device.sampling_bytes(c.max_seqs, model.shape().vocab);
 }
@@ -107,7 +95,7 @@ DeviceExecutor::DeviceExecutor(
   place_arrays(&arrays_, static_cast<std::byte*>(arrays_memory_.data()), rows, slots, stride);
   arrays_.pad_slot = static_cast<int>(slots);
   packet_ = device_.allocate(kPacketBytes);
-  logits_ = device_.allocate(static_cast<size_t>(config_.max_outputs) * row_bytes(shape));
+  logits_ = device_.allocate(static_cast<size_t>(config_.max_outputs) * output_row_bytes(shape));
   results_ = device_.allocate(rows * sizeof(SampleResult));
   top_ = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
   device_.reserve_sampling(config_.max_seqs, shape.vocab);

@@ -16,8 +16,8 @@
 #include "backend/device.h"
 #include "base/clock.h"
 #include "core/executor.h"
+#include "exec/executor_config.h"
 #include "exec/kv_cache.h"
-#include "exec/model_executor.h"
 #include "model/model.h"
 
 namespace sluice {

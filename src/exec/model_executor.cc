@@ -12,23 +12,11 @@ namespace {
 // A plan is at most two steps ahead of the result that the engine reads.
 constexpr int kNumJobs = 3;
 
-int64_t table_len(const ExecutorConfig& c) { return (c.max_len + c.block_size - 1) / c.block_size; }
-
-// Of the buffer that holds rows of logits, or of hidden states.
-size_t row_bytes(const ModelShape& shape) {
-  return static_cast<size_t>(std::max(shape.vocab, shape.hidden)) * sizeof(float);
-}
-
-ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
-  if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
-  return c;
-}
-
 }  // namespace
 
 size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
   return model.scratch_bytes(config.max_step_tokens, config.max_outputs) +
-         static_cast<size_t>(config.max_outputs) * row_bytes(model.shape());
+         static_cast<size_t>(config.max_outputs) * output_row_bytes(model.shape());
 }
 
 ModelExecutor::ModelExecutor(Backend& backend,
@@ -50,7 +38,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);
-  logits_ = backend_.allocate(outputs * row_bytes(model_.shape()));
+  logits_ = backend_.allocate(outputs * output_row_bytes(model_.shape()));
   tables_.assign(rows_.size() * static_cast<size_t>(table_stride_), kNullBlock);
   for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
   slices_.reserve(rows_.size());

@@ -12,21 +12,12 @@
 
 #include "base/clock.h"
 #include "core/executor.h"
+#include "exec/executor_config.h"
 #include "exec/kv_cache.h"
 #include "exec/sampler.h"
 #include "model/model.h"
 
 namespace sluice {
-
-struct ExecutorConfig {
-  int num_blocks = 0, block_size = 16;
-  int max_seqs = 0;         // slots
-  int max_len = 0;          // positions of a sequence: sizes the block tables
-  int max_step_tokens = 0;  // Scheduler::max_step_tokens()
-  int max_outputs = 64;     // rows of logits held at once; more are done in turns
-  DType kv_type = DType::f16;
-  CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
-};
 
 class ModelExecutor final : public Executor {
  public:

@@ -1,0 +1,40 @@
+// What executors are built from: sizes that the scheduler and the memory plan have fixed. Plain
+// data.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "exec/cache_groups.h"
+#include "model/model.h"
+
+namespace sluice {
+
+struct ExecutorConfig {
+  int num_blocks = 0, block_size = 16;
+  int max_seqs = 0;         // slots
+  int max_len = 0;          // positions of a sequence: sizes the block tables
+  int max_step_tokens = 0;  // Scheduler::max_step_tokens()
+  int max_outputs = 64;     // rows of logits held at once; more are done in turns
+  DType kv_type = DType::f16;
+  CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
+};
+
+// Blocks of a sequence in one cache group.
+inline int64_t table_len(const ExecutorConfig& c) {
+  return (c.max_len + c.block_size - 1) / c.block_size;
+}
+
+// With the groups that it means.
+inline ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
+  if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
+  return c;
+}
+
+// One row of the buffer that holds logits, or hidden states.
+inline size_t output_row_bytes(const ModelShape& shape) {
+  return static_cast<size_t>(std::max(shape.vocab, shape.hidden)) * sizeof(float);
+}
+
+}  // namespace sluice

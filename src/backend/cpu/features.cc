@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -33,6 +35,17 @@ uint64_t xgetbv() {
 
 bool bit(unsigned reg, int n) { return (reg >> n & 1) != 0; }
 
+// Tile registers exist only for processes that have asked: 8 KiB per thread that every context
+// switch would have to mind. Kernels before 5.16 do not know the request, some refuse it.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 CpuFeatures detect() {
   CpuFeatures f;
   const Regs one = cpuid(1, 0);
@@ -49,7 +62,11 @@ CpuFeatures detect() {
   if ((saved & 0xe6) != 0xe6 || !avx512) return f;
   f.bits |= kCpuAvx512;
   if (bit(seven.c, 11)) f.bits |= kCpuAvx512Vnni;
-  if (bit(cpuid(7, 1).a, 5)) f.bits |= kCpuBf16;
+  if (bit(cpuid(7, 1).a, 5)) f.bits |= kCpuAvx512Bf16;
+  constexpr uint64_t kTileState = 3u << 17;  // TILECFG, TILEDATA
+  if ((saved & kTileState) != kTileState || !bit(seven.d, 24) || !may_use_tiles()) return f;
+  if (bit(seven.d, 25)) f.bits |= kCpuAmxInt8;
+  if (bit(seven.d, 22)) f.bits |= kCpuAmxBf16;
   return f;
 }
 
@@ -78,19 +95,23 @@ CpuFeatures detect() { return {}; }
 }  // namespace
 
 CpuFeatures limit_features(CpuFeatures detected, const std::string& isa) {
+  constexpr uint64_t kAvx512 = kCpuAvx2 | kCpuAvx512 | kCpuAvx512Vnni | kCpuAvx512Bf16;
   uint64_t keep = ~uint64_t{0};
   if (isa == "scalar") {
     keep = 0;
   } else if (isa == "avx2") {
     keep = kCpuAvx2;
   } else if (isa == "avx512") {
-    keep = kCpuAvx2 | kCpuAvx512 | kCpuAvx512Vnni | kCpuBf16;
+    keep = kAvx512;
+  } else if (isa == "amx") {
+    keep = kAvx512 | kCpuAmxInt8 | kCpuAmxBf16;
   } else if (isa == "neon") {
     keep = kCpuNeonDot;
   } else if (isa == "i8mm") {
     keep = kCpuNeonDot | kCpuI8mm | kCpuBf16;
   } else if (!isa.empty()) {
-    LOG(warn, "SLUICE_ISA=%s is not one of scalar, avx2, avx512, neon, i8mm: ignored", isa.c_str());
+    LOG(warn, "SLUICE_ISA=%s is not one of scalar, avx2, avx512, amx, neon, i8mm: ignored",
+        isa.c_str());
   }
   return {detected.bits & keep};
 }
@@ -104,6 +125,7 @@ const CpuFeatures& cpu_features() {
 }
 
 const char* isa_name(CpuFeatures f) {
+  if (f.has(kCpuAmxInt8)) return "amx";
   if (f.has(kCpuAvx512Vnni)) return "avx512-vnni";
   if (f.has(kCpuAvx512)) return "avx512";
   if (f.has(kCpuAvx2)) return "avx2";

@@ -1,5 +1,5 @@
 // What this CPU can do, detected once. Process-wide and constant after the first call; any thread.
-// SLUICE_ISA=scalar|avx2|avx512|neon|i8mm lowers it (it never adds what the CPU lacks).
+// SLUICE_ISA=scalar|avx2|avx512|amx|neon|i8mm lowers it (it never adds what the CPU lacks).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,10 @@ enum CpuFeature : uint64_t {
   kCpuAvx512Vnni = 1u << 2,  // VPDPBUSD on 512 bits
   kCpuNeonDot = 1u << 3,     // NEON with fp16 arithmetic and SDOT/UDOT
   kCpuI8mm = 1u << 4,        // SMMLA
-  kCpuBf16 = 1u << 5,        // AVX512_BF16, or BFMMLA
+  kCpuBf16 = 1u << 5,        // BFMMLA (aarch64)
+  kCpuAvx512Bf16 = 1u << 6,  // VDPBF16PS on 512 bits
+  kCpuAmxInt8 = 1u << 7,     // tiles, with the kernel's leave to use them, and TDPBUSD
+  kCpuAmxBf16 = 1u << 8,     // the same, and TDPBF16PS
 };
 
 struct CpuFeatures {
@@ -21,12 +24,13 @@ struct CpuFeatures {
   bool has(uint64_t need) const { return (bits & need) == need; }
 };
 
+// The first call asks the kernel for the tile registers of AMX, for the whole process.
 const CpuFeatures& cpu_features();
 
 // The features that remain of `detected` under the override `isa` (an empty one changes nothing).
 CpuFeatures limit_features(CpuFeatures detected, const std::string& isa);
 
-// "avx512-vnni", "avx2", "neon-i8mm"...: the widest set in use, for logs.
+// "amx", "avx512-vnni", "avx2", "neon-i8mm"...: the widest set in use, for logs.
 const char* isa_name(CpuFeatures features);
 
 }  // namespace sluice

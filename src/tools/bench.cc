@@ -8,8 +8,8 @@
 #include "base/metrics.h"
 #include "base/random.h"
 #include "base/str.h"
-#include "runtime/bandwidth.h"
 #include "runtime/collect.h"
+#include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 
@@ -174,8 +174,28 @@ double bytes_needed(const Session& s, const Measurement& m) {
          static_cast<double>(m.kv_positions_read) * static_cast<double>(s.ledger().kv_per_token);
 }
 
-json::object result_json(
-    const Session& s, const BenchOptions& o, Measurement& m, double bandwidth, double spread) {
+// Operations per second until the first token of a run of one request.
+double prefill_rate(const Session& s, const Measurement& m) {
+  return prefill_ops(s.model().shape(), static_cast<int>(m.tokens_in)) / m.ttft.mean();
+}
+
+// Which share of each type's peak a rate is: "12.5 % of int8 (amx tdpbssd, 3,200 Gop/s), ...".
+std::string of_peaks(double rate, const BenchLimits& limits) {
+  std::string text;
+  for (PeakType type : {PeakType::int8, PeakType::bf16, PeakType::f32}) {
+    const BenchLimits::Peak* p = limits.best(type);
+    if (!p || (type == PeakType::f32 && limits.best(PeakType::bf16))) continue;
+    text += strf("%s%.1f %% of %s (%s, %.0f)", text.empty() ? "" : ", ", rate / p->ops_per_s * 100,
+                 peak_type_name(type), p->name.c_str(), p->ops_per_s / 1e9);
+  }
+  return text;
+}
+
+json::object result_json(const Session& s,
+                         const BenchOptions& o,
+                         Measurement& m,
+                         const BenchLimits& limits,
+                         double spread) {
   json::object j;
   j["model"] = o.engine.model;
   j["backend"] = s.backend().describe();
@@ -196,9 +216,13 @@ json::object result_json(
   j["scheduling2inference_s"] = percentiles_json(m.plan_to_begin);
   j["preemptions"] = m.preemptions;
   j["step_bytes"] = s.model().step_bytes();
-  if (bandwidth > 0) {
-    j["read_bandwidth_bytes_per_s"] = bandwidth;
-    j["bandwidth_fraction"] = bytes_needed(s, m) / m.elapsed / bandwidth;
+  if (limits.read > 0) {
+    j["read_bandwidth_bytes_per_s"] = limits.read;
+    j["bandwidth_fraction"] = bytes_needed(s, m) / m.elapsed / limits.read;
+    json::object peaks;
+    for (const BenchLimits::Peak& p : limits.peaks) peaks[p.name] = p.ops_per_s;
+    j["peak_ops_per_s"] = peaks;
+    if (m.ttft.count() == 1) j["prefill_ops_per_s"] = prefill_rate(s, m);
   }
   j["load_s"] = s.load_seconds();
   return j;
@@ -257,10 +281,13 @@ int bench(const BenchOptions& o, int num, bool latency) {
   Result<Best> best = best_of(s, o, *lengths);
   if (!best) return report(best.error());
   // A GPU's own limits: bench gpu.
-  double bandwidth = s.device_executor() ? 0 : measure_read_bandwidth(o.engine.threads);
+  BenchLimits limits;
+  if (!s.device_executor())
+    limits = run_limits(o.engine.threads, o.limits == "cached", o.engine.quiet);
+  double bandwidth = limits.read;
   Measurement& m = best->run;
   if (o.json) {
-    std::printf("%s\n", json::serialize(result_json(s, o, m, bandwidth, best->spread)).c_str());
+    std::printf("%s\n", json::serialize(result_json(s, o, m, limits, best->spread)).c_str());
     if (auto ok = s.write_trace(); !ok) return report(ok.error());
     return kExitOk;
   }
@@ -309,13 +336,20 @@ int bench(const BenchOptions& o, int num, bool latency) {
                            static_cast<double>(m.itl.count()) *
                            static_cast<double>(s.ledger().kv_per_token);
     rows.push_back(
-        {"decode, of read bandwidth", strf("%.1f %% (%.2f GB/s of %.2f GB/s measured)",
-                                           per_token / m.itl.mean() / bandwidth * 100,
-                                           per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
+        {"decode, of read bandwidth",
+         strf("%.1f %% (%.2f GB/s of %.2f GB/s)", per_token / m.itl.mean() / bandwidth * 100,
+              per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
   } else if (bandwidth > 0) {
-    rows.push_back({"of read bandwidth",
-                    strf("%.1f %% (of %.2f GB/s measured)", fraction * 100, bandwidth / 1e9)});
+    rows.push_back(
+        {"of read bandwidth", strf("%.1f %% (of %.2f GB/s)", fraction * 100, bandwidth / 1e9)});
   }
+  if (bandwidth > 0 && latency && m.ttft.count() == 1) {
+    rows.push_back({"prefill, Gop/s", strf("%.0f: %s", prefill_rate(s, m) / 1e9,
+                                           of_peaks(prefill_rate(s, m), limits).c_str())});
+  }
+  if (bandwidth > 0)
+    rows.push_back(
+        {"limits", o.limits == "cached" ? "kept by bench machine" : "measured in this run"});
   print_table(rows);
   if (auto ok = s.write_trace(); !ok) return report(ok.error());
   return kExitOk;

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/mixed_workload.h"
 #include "tools/terminal.h"
@@ -20,23 +21,6 @@
 namespace sluice {
 
 namespace {
-
-// One matmul of a layer: what it must read and compute for n rows.
-struct Product {
-  const char* name;
-  int64_t rows, cols;
-  int times;  // per step
-};
-
-std::vector<Product> products(const ModelShape& m) {
-  int64_t head = m.head_dim, q = m.num_heads * head, kv = m.num_kv_heads * head;
-  int64_t gates = m.arch == "gpt2" ? 1 : 2;
-  return {{"qkv", q + 2 * kv, m.hidden, m.num_layers},
-          {"o", m.hidden, q, m.num_layers},
-          {gates == 2 ? "gate_up" : "up", gates * m.ffn, m.hidden, m.num_layers},
-          {"down", m.hidden, m.ffn, m.num_layers},
-          {"lm_head", m.vocab, m.hidden, 1}};
-}
 
 struct Floor {
   DeviceLimits limits;

@@ -53,6 +53,11 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str();
   app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
+  app->add_option("--limits", o.limits,
+                  "what the CPU is held against: measured in this run (machines that\nare shared "
+                  "vary by the minute), or kept by `bench machine`")
+      ->check(CLI::IsMember({"fresh", "cached"}))
+      ->capture_default_str();
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
 }
 
@@ -164,7 +169,7 @@ void add_perplexity(CLI::App& app, CommandLine& c) {
 }
 
 void add_bench(CLI::App& app, CommandLine& c) {
-  CLI::App* b = app.add_subcommand("bench", "measure throughput or latency");
+  CLI::App* b = app.add_subcommand("bench", "measure the engine, its kernels, the machine");
   b->require_subcommand(1);
   CLI::App* bt = b->add_subcommand("throughput", "many requests at once: tokens per second");
   add_bench_options(bt, c.throughput, true);
@@ -181,6 +186,16 @@ void add_bench(CLI::App& app, CommandLine& c) {
     apply_policy(c.policy, c.latency.engine);
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
+  CLI::App* bm = b->add_subcommand(
+      "machine", "this CPU's limits: memory by threads, peak arithmetic; takes seconds");
+  bm->add_flag("--json", c.machine.json, "results as one JSON object on stdout");
+  bm->add_flag("-q,--quiet", c.machine.quiet, "no progress on stderr");
+  bm->footer(
+      "Every figure is the best of several runs. They are kept in the user's cache folder\n"
+      "($XDG_CACHE_HOME/sluice or ~/.cache/sluice), a file per CPU model, cores and instruction\n"
+      "set, for `bench latency`, `throughput` and `kernels` with --limits cached; each run of\n"
+      "`bench machine` measures again.");
+  bm->callback([&c] { c.action = [&c] { return cmd_bench_machine(c.machine); }; });
   CLI::App* bg = b->add_subcommand("gpu", "a GPU: its limits, and how near to them steps come");
   bg->add_option("model", c.gpu.engine.model, "as for run; random:SHAPE for speed alone")
       ->required();

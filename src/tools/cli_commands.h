@@ -21,6 +21,7 @@ struct CommandLine {
   QuantizeOptions quantize;
   PerplexityOptions perplexity;
   BenchOptions throughput, latency;
+  BenchMachineOptions machine;
   BenchGpuOptions gpu;
   BenchServeOptions load;
   std::string shell;

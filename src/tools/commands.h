@@ -45,9 +45,14 @@ struct BenchOptions {
   int num_requests = 16;
   std::string input = "128", output = "64";  // N or LO-HI
   std::string workload;                      // file with lengths: CSV or JSONL
+  std::string limits = "fresh";              // or cached
   int repeat = 3;
   uint64_t seed = 1;
   bool json = false;
+};
+
+struct BenchMachineOptions {
+  bool json = false, quiet = false;
 };
 
 struct BenchServeOptions {
@@ -121,6 +126,7 @@ int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);
+int cmd_bench_machine(const BenchMachineOptions& options);
 int cmd_bench_gpu(const BenchGpuOptions& options);
 int cmd_bench_serve(const BenchServeOptions& options);
 

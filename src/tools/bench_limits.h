@@ -1,0 +1,41 @@
+// The machine's limits as benchmarks get them: measured with a line on stderr, or kept ones.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "runtime/cpu_limits.h"
+
+namespace sluice {
+
+CpuLimits measure_with_status(bool quiet);
+// Those in the cache folder, or else measured and kept there.
+CpuLimits kept_limits(bool quiet);
+
+// The limits of a run with so many threads.
+struct BenchLimits {
+  struct Peak {
+    std::string name;
+    PeakType type;
+    double ops_per_s;
+  };
+  double read = 0;  // bytes per second
+  std::vector<Peak> peaks;
+
+  const Peak* best(PeakType type) const;  // or null
+};
+// threads 0: one per core. Measured now, or `cached`.
+BenchLimits run_limits(int threads, bool cached, bool quiet);
+
+// One kind of matmul of a forward pass.
+struct Product {
+  const char* name;
+  int64_t rows, cols;
+  int times;  // per pass
+};
+std::vector<Product> products(const ModelShape& shape);
+// Multiplications and additions of a prompt's forward pass, with the logits of its last position.
+double prefill_ops(const ModelShape& shape, int tokens);
+
+}  // namespace sluice

@@ -67,29 +67,38 @@ std::vector<std::byte> random_bytes(Format format, int64_t rows, int64_t cols) {
   return all;
 }
 
-const Weights& weights(Format format, const Shape& shape, int64_t cols) {
+// A format of files, or what is made of f16 at load.
+struct Kind {
+  const char* name;
+  Format format;
+  WeightQuant quant = WeightQuant::none;
+};
+
+const Weights& weights(const Kind& kind, const Shape& shape, int64_t cols) {
   static Weights w;
-  const std::string key = std::string(format_info(format).name) + "/" + shape.name;
+  const Format format = kind.format;
+  const std::string key = std::string(kind.name) + "/" + shape.name;
   if (w.key == key) return w;
   w = {};
   w.key = key;
   const TensorInfo info{"w", format, shape.rows, cols,
                         row_bytes(format, cols) * static_cast<size_t>(shape.rows)};
+  const LoadQuant quant{kind.quant, {}};
   for (size_t total = 0; total < rotation_bytes();) {
     w.sources.push_back(random_bytes(format, shape.rows, cols));
     const WeightSegment segment{&info, w.sources.back()};
-    w.copies.push_back(pack_weight(pool(), {&segment, 1}, {}));
+    w.copies.push_back(pack_weight(pool(), {&segment, 1}, {}, {.quant = &quant}));
     if (!w.copies.back().keeps_source) w.sources.pop_back();
     total += w.copies.back().bytes;
   }
   return w;
 }
 
-void bench_matmul(benchmark::State& state, Format format, const Shape& shape, int64_t m) {
+void bench_matmul(benchmark::State& state, const Kind& kind, const Shape& shape, int64_t m) {
   // K formats need whole blocks of 256.
-  const int64_t unit = format_info(format).block_elems;
+  const int64_t unit = format_info(kind.format).block_elems;
   const int64_t cols = (shape.cols + unit - 1) / unit * unit;
-  const Weights& w = weights(format, shape, cols);
+  const Weights& w = weights(kind, shape, cols);
   std::mt19937 rng(2);
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(m * cols));
@@ -98,7 +107,16 @@ void bench_matmul(benchmark::State& state, Format format, const Shape& shape, in
   std::vector<float> scale(x.size() / 32), out(static_cast<size_t>(m * shape.rows));
   std::vector<int32_t> sum(x.size() / 32);
   quantize_row(x.data(), m * cols, q.data(), scale.data(), sum.data());
-  Act act{{x.data(), DType::f32, m, cols, cols}, {q.data(), scale.data(), sum.data(), m, cols}};
+  std::vector<int8_t> row_q(x.size());
+  std::vector<float> row_scale(static_cast<size_t>(m));
+  std::vector<int32_t> row_sum(static_cast<size_t>(m));
+  for (int64_t r = 0; r < m; ++r) {
+    quantize_whole_row(x.data() + r * cols, cols, row_q.data() + r * cols,
+                       &row_scale[static_cast<size_t>(r)], &row_sum[static_cast<size_t>(r)]);
+  }
+  Act act{{x.data(), DType::f32, m, cols, cols},
+          {q.data(), scale.data(), sum.data(), m, cols},
+          {row_q.data(), row_scale.data(), row_sum.data(), m, cols}};
   const Tensor y{out.data(), DType::f32, m, shape.rows, shape.rows};
   size_t next = 0;
   for (auto _ : state) {
@@ -143,16 +161,21 @@ void bench_read(benchmark::State& state) {
 
 void register_all() {
   benchmark::RegisterBenchmark("read", bench_read)->UseRealTime();
+  std::vector<Kind> kinds;
   for (Format f :
        {Format::q8_0, Format::q4_0, Format::q4_1, Format::q5_0, Format::q5_1, Format::iq4_nl,
         Format::q4_k, Format::q5_k, Format::q6_k, Format::f16, Format::bf16, Format::f32}) {
+    kinds.push_back({format_info(f).name, f});
+  }
+  kinds.push_back({"w8a8", Format::f16, WeightQuant::w8a8});
+  for (const Kind& kind : kinds) {
     for (const Shape& shape : kShapes) {
       for (int64_t m : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 512}) {
         if (shape.rows > 100000 && m > 64) continue;  // logits of a whole prompt are never wanted
         const std::string name =
-            std::string(format_info(f).name) + "/" + shape.name + "/M:" + std::to_string(m);
+            std::string(kind.name) + "/" + shape.name + "/M:" + std::to_string(m);
         benchmark::RegisterBenchmark(name.c_str(), [=, &shape](benchmark::State& s) {
-          bench_matmul(s, f, shape, m);
+          bench_matmul(s, kind, shape, m);
         })->UseRealTime();
       }
     }

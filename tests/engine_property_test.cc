@@ -62,7 +62,7 @@ std::unique_ptr<Backend> make_gpu(DType type) {
 
 using OpenFile = std::function<Result<std::unique_ptr<Checkpoint>>()>;
 
-Subject make_subject(std::string name, const OpenFile& open, DType kv) {
+Subject make_subject(std::string name, const OpenFile& open, DType kv, LoadQuant quant = {}) {
   Subject s;
   s.name = std::move(name);
   s.kv = kv;
@@ -71,7 +71,8 @@ Subject make_subject(std::string name, const OpenFile& open, DType kv) {
     EXPECT_TRUE(file) << file.error().message;
     s.files.push_back(std::move(*file));
     s.cuda = on_gpu();
-    s.backends.push_back(s.cuda ? make_gpu(kv) : make_cpu_backend({.threads = t, .pin = false}));
+    s.backends.push_back(s.cuda ? make_gpu(kv)
+                                : make_cpu_backend({.threads = t, .pin = false, .quant = quant}));
     auto model = load_model(*s.files.back(), *s.backends.back(), {});
     EXPECT_TRUE(model) << model.error().message;
     s.models.push_back(std::move(*model));
@@ -101,6 +102,12 @@ std::vector<Subject>& subjects() {
     v.push_back(make_subject("q4_k", random(kTinyConfigK, Format::q4_k), DType::f16));
     v.push_back(make_subject("q5_0", random(kTinyConfig, Format::q5_0), DType::f16));
     v.push_back(make_subject("f16", random(kTinyConfig, Format::f16), DType::f16));
+    v.push_back(make_subject("w8a8", random(kTinyConfig, Format::f16), DType::f16,
+                             {WeightQuant::w8a8, {}}));
+    v.push_back(make_subject("w8a8-excluded", random(kTinyConfigK, Format::q4_k), DType::f16,
+                             {WeightQuant::w8a8, {"attn_output", "attn_k"}}));
+    v.push_back(make_subject("w4", random(kTinyConfig, Format::bf16), DType::f16,
+                             {WeightQuant::w4, {"token_embd"}}));
     v.push_back(make_subject("bf16", random(kTinyConfig, Format::bf16), DType::f16));
     return v;
   }();

@@ -27,14 +27,25 @@ struct QuantView {
 };
 inline constexpr int kActBlock = 32;
 
+// The same with one scale and one sum for the whole row.
+struct RowQuantView {
+  int8_t* q = nullptr;     // [rows, cols]
+  float* scale = nullptr;  // [rows]
+  int32_t* sum = nullptr;  // [rows]
+  int64_t rows = 0, cols = 0;
+};
+
 // What a weight's kernels read. A bit set: a fused weight may hold segments of several kinds.
-enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2 };
+enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
 // An op that outputs an Act fills the forms whose pointers are set.
 struct Act {
-  Tensor f;     // f32, data may be null
-  QuantView q;  // q.q may be null
+  Tensor f;             // f32, data may be null
+  QuantView q;          // q.q may be null
+  RowQuantView r = {};  // r.q may be null
+
+  int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.rows; }
 };
 
 // One weight matrix out of one or several tensors stacked by rows (fused QKV, gate-up).

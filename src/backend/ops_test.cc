@@ -54,6 +54,35 @@ void expect_quantized(const Quantized& q, Matrix& f) {
   }
 }
 
+struct RowQuantized {
+  RowQuantized(int64_t rows, int64_t cols)
+      : codes(static_cast<size_t>(rows * cols), 99),
+        scale(static_cast<size_t>(rows), NAN),
+        sum(static_cast<size_t>(rows), -1),
+        view{codes.data(), scale.data(), sum.data(), rows, cols} {}
+  std::vector<int8_t> codes;
+  std::vector<float> scale;
+  std::vector<int32_t> sum;
+  RowQuantView view;
+};
+
+// One scale for each row: that of its largest element.
+void expect_quantized(const RowQuantized& q, Matrix& f) {
+  for (int64_t r = 0; r < q.view.rows; ++r) {
+    const float scale = q.scale[static_cast<size_t>(r)];
+    float absmax = 0;
+    int32_t sum = 0;
+    for (int64_t c = 0; c < q.view.cols; ++c) {
+      const int8_t code = q.codes[static_cast<size_t>(r * q.view.cols + c)];
+      ASSERT_NEAR(f.row(r)[c], scale * static_cast<float>(code), scale * 0.501F + 1e-30F);
+      absmax = std::fmax(absmax, std::fabs(f.row(r)[c]));
+      sum += code;
+    }
+    ASSERT_NEAR(scale, absmax / 127, absmax * 1e-7F);
+    ASSERT_EQ(q.sum[static_cast<size_t>(r)], sum);
+  }
+}
+
 class CpuOps : public testing::TestWithParam<int> {
  protected:
   std::unique_ptr<Backend> cpu_ = make_cpu_backend({GetParam(), false});
@@ -94,6 +123,15 @@ TEST_P(CpuOps, RmsNormQuantises) {
   cpu_->rms_norm({{}, alone.view}, x, w.row(0), 1e-5F);
   EXPECT_EQ(both.codes, alone.codes);
   EXPECT_EQ(both.scale, alone.scale);
+  RowQuantized all(40, 576), only(40, 576), want(40, 576);
+  cpu_->rms_norm({f, both.view, all.view}, x, w.row(0), 1e-5F);
+  expect_quantized(both, f);
+  expect_quantized(all, f);
+  cpu_->rms_norm({{}, {}, only.view}, x, w.row(0), 1e-5F);
+  EXPECT_EQ(all.codes, only.codes);
+  EXPECT_EQ(all.scale, only.scale);
+  ref_->rms_norm({{}, {}, want.view}, x, w.row(0), 1e-5F);
+  expect_quantized(want, f);
 }
 
 TEST_P(CpuOps, AddRmsNorm) {
@@ -202,6 +240,9 @@ TEST_P(CpuOps, Activations) {
         Quantized q(rows, f), q_plain(rows, f);
         cpu_->activate_gated({{}, q.view}, x, a);
         expect_quantized(q, want);
+        RowQuantized row(rows, f);
+        cpu_->activate_gated({{}, {}, row.view}, x, a);
+        expect_quantized(row, want);
         cpu_->activate({{}, q_plain.view}, plain, a);
         expect_quantized(q_plain, want_plain);
       }

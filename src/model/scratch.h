@@ -24,14 +24,19 @@ class Carver {
   Act act(int64_t rows, int64_t cols, uint8_t needs) {
     Act a;
     a.f = {nullptr, type_, rows, cols, cols};
-    a.q.rows = rows;
-    a.q.cols = cols;
+    a.q.rows = a.r.rows = rows;
+    a.q.cols = a.r.cols = cols;
     if (needs & kActF32) a.f = tensor(rows, cols);
     if (needs & kActQ8) {
       auto blocks = static_cast<size_t>(rows * (cols / kActBlock));
       a.q.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
       a.q.scale = static_cast<float*>(take(blocks * 4));
       a.q.sum = static_cast<int32_t*>(take(blocks * 4));
+    }
+    if (needs & kActRow8) {
+      a.r.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
+      a.r.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
+      a.r.sum = static_cast<int32_t*>(take(static_cast<size_t>(rows) * 4));
     }
     return a;
   }
@@ -48,7 +53,7 @@ class Carver {
 };
 
 inline Act first_rows_of(Act a, int64_t n) {
-  a.f.rows = a.q.rows = n;
+  a.f.rows = a.q.rows = a.r.rows = n;
   return a;
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "backend/cpu/matmul.h"
 #include "base/str.h"
 #include "exec/cache_groups.h"
 #include "exec/kv_cache.h"
@@ -53,16 +54,19 @@ int longest_that_fits(size_t blocks, int ctx, const SchedulerConfig& c) {
 // Activations of a step and logits, as the models carve them: f32 streams, and what matmuls read in
 // the forms that the layers' formats ask for.
 size_t workspace_bytes(const Checkpoint& checkpoint,
+                       const LoadQuant& quant,
                        const ModelShape& shape,
                        size_t step,
                        size_t outputs) {
-  bool floats = false, codes = false;
+  uint8_t needs = 0;
   for (const TensorInfo& t : checkpoint.tensors()) {
-    if (t.rows == 1 || !t.name.starts_with("blk.")) continue;
-    bool is_float = t.format == Format::f32 || t.format == Format::f16 || t.format == Format::bf16;
-    (is_float ? floats : codes) = true;
+    if (t.rows <= 1 || !t.name.starts_with("blk.")) continue;
+    needs |= choose_matmul(t, quant.of(t)).act_needs;
   }
-  auto act = [&](size_t cols) { return (floats ? cols * 4 : 0) + (codes ? cols + cols / 4 : 0); };
+  auto act = [&](size_t cols) {
+    return (needs & kActF32 ? cols * 4 : 0) + (needs & kActQ8 ? cols + cols / 4 : 0) +
+           (needs & kActRow8 ? cols : 0);
+  };
   auto hidden = static_cast<size_t>(shape.hidden), ffn = static_cast<size_t>(shape.ffn);
   auto head = static_cast<size_t>(shape.head_dim);
   size_t q = static_cast<size_t>(shape.num_heads) * head;
@@ -140,6 +144,11 @@ size_t device_workspace(const ModelShape& shape,
 
 }  // namespace
 
+Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint) {
+  return load_quant(options.quantize == "fp8" ? "none" : options.quantize, options.quantize_exclude,
+                    checkpoint.tensors());
+}
+
 // Fixes context and pool from what is free, or says why it cannot.
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
@@ -147,8 +156,13 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const DeviceMemory* device) {
   Ledger ledger;
   size_t weights = 0;
-  for (const TensorInfo& t : checkpoint.tensors()) weights += t.bytes;
-  if (device) {
+  LoadQuant quant;
+  if (!device) {
+    Result<LoadQuant> resolved = cpu_weight_quant(options, checkpoint);
+    if (!resolved) return resolved.error();
+    quant = std::move(*resolved);
+    for (const TensorInfo& t : checkpoint.tensors()) weights += packed_bytes(t, quant);
+  } else {
     weights = device->weights > 0
                   ? device->weights
                   : device_weights(checkpoint, device->activations, options.quantize == "fp8");
@@ -189,7 +203,7 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
     ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
     ledger.available = device->available;
   } else {
-    ledger.workspace = workspace_bytes(checkpoint, shape, step, outputs);
+    ledger.workspace = workspace_bytes(checkpoint, quant, shape, step, outputs);
     ledger.program = program_bytes(checkpoint);
     ledger.available = available_memory();
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "backend/cpu/load_quant.h"
 #include "base/result.h"
 #include "model/model.h"
 #include "runtime/options.h"
@@ -35,6 +36,9 @@ struct DeviceMemory {
 
 // The type of the KV cache that options.kv_type means on this device.
 Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device);
+
+// What becomes of weights on the CPU by --quantize and --quantize-exclude; fp8 is a GPU's.
+Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);
 
 // Fixes context and pool size in `options` from what is free, or says with the figures why it
 // cannot.

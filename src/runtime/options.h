@@ -17,7 +17,8 @@ struct EngineOptions {
   uint64_t random_seed = 1;
   std::string backend = "auto";   // auto, cpu, cuda, cuda:N, ref
   std::string dtype = "auto";     // of weights and activations on a GPU: auto, bf16, f16, f32
-  std::string quantize = "none";  // of weights at load, on a GPU: none, fp8
+  std::string quantize = "none";  // of weights at load: none; on the CPU w8a8, w4, u8; on a GPU fp8
+  std::string quantize_exclude;   // names of weights that keep their format, with commas (CPU)
   bool deterministic = false;     // on a GPU: bits do not depend on the batch (the CPU's never do)
   bool capture = true;            // on a GPU: replay decode steps as graphs
   bool default_budget = false;    // nobody chose scheduler.budget: the device may

@@ -86,23 +86,40 @@ Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& check
   return c;
 }
 
+// What --quantize can do depends on where the weights go.
+Result<void> check_quantize(const EngineOptions& o) {
+  const bool gpu = o.backend.starts_with("cuda"), cpu = o.backend == "cpu";
+  const std::string& kind = o.quantize;
+  if (cpu && kind == "fp8")
+    return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8 or w4"};
+  if (gpu && kind != "none" && kind != "fp8")
+    return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
+                           quote(kind).c_str())};
+  if (!cpu && !gpu && kind != "none")
+    return Error{400, strf("--quantize %s: %s runs in the file's formats", quote(kind).c_str(),
+                           quote(o.backend).c_str())};
+  if (!cpu && !o.quantize_exclude.empty())
+    return Error{400, "--quantize-exclude is for the CPU (--device cpu)"};
+  return {};
+}
+
 }  // namespace
 
 Result<void> Session::open_backend(const ModelShape& shape) {
   std::string& name = options_.backend;
   if (name == "auto") name = has_cuda() ? "cuda" : "cpu";
   if (!name.starts_with("cuda")) {
-    if (options_.quantize != "none")
-      return Error{400, strf("--quantize %s is for a GPU, and this runs on the CPU: use `sluice "
-                             "quantize` to make a smaller file",
-                             options_.quantize.c_str())};
     if (options_.dtype != "auto")
       return Error{400,
                    strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
                         options_.dtype.c_str())};
   }
+  if (auto ok = check_quantize(options_); !ok) return ok.error();
   if (name == "cpu") {
-    backend_ = make_cpu_backend({.threads = options_.threads, .pin = options_.pin});
+    Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);
+    if (!quant) return quant.error();
+    backend_ = make_cpu_backend(
+        {.threads = options_.threads, .pin = options_.pin, .quant = std::move(*quant)});
   } else if (name == "ref") {
     backend_ = make_ref_backend();
   } else if (name == "cuda" || name.starts_with("cuda:")) {

@@ -87,9 +87,16 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--quantize", o.quantize, "weights at load, on a GPU: fp8 is e4m3")
-      ->check(CLI::IsMember({"none", "fp8"}))
+  app->add_option(
+         "--quantize", o.quantize,
+         "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
+         "bits in groups of 32; on a GPU: fp8 is\ne4m3")
+      ->check(CLI::IsMember({"none", "w8a8", "w4", "fp8"}))
       ->capture_default_str()
+      ->group(group);
+  app->add_option("--quantize-exclude", o.quantize_exclude,
+                  "weights that keep their format, by parts of their names or\npatterns: "
+                  "attn_output,blk.0.*")
       ->group(group);
   app->add_flag("--deterministic", o.deterministic,
                 "on a GPU: output does not depend on what shares the batch (on\nthe CPU it never "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "backend/cpu/elementwise.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/quantize.h"
 #include "backend/cpu/vector_math.h"
@@ -207,11 +208,18 @@ void CpuAttention::run(
       run_task(step, tasks_[static_cast<size_t>(t)], worker);
     }
   });
-  if (!out.q.q || step.quantize_heads) return;
-  pool_.for_each(batch.num_tokens, [&](int64_t r, int) {
-    int64_t block = r * cols / kActBlock;
-    quantize_row(step.rows.row(r), cols, out.q.q + r * cols, out.q.scale + block,
-                 out.q.sum + block);
+  const bool blocks = out.q.q && !step.quantize_heads;
+  if (!blocks && !out.r.q) return;
+  // Whole rows exist when all heads do.
+  const double ns = 0.15 * static_cast<double>(cols);
+  for_ranges(pool_, batch.num_tokens, ns, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* y = step.rows.row(r);
+      if (out.r.q) quantize_whole_row(y, cols, out.r.q + r * cols, out.r.scale + r, out.r.sum + r);
+      if (!blocks) continue;
+      int64_t block = r * cols / kActBlock;
+      quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);
+    }
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/quantize.h"
 #include "backend/paged_batch.h"
 #include "backend/ref/ref_backend.h"
 
@@ -244,6 +245,25 @@ TEST(CpuAttention, FillsTheQuantisedForm) {
       int64_t r = static_cast<int64_t>(i) / cols, c = static_cast<int64_t>(i) % cols;
       ASSERT_NEAR(f.row(r)[c], scale[i / 32] * static_cast<float>(codes[i]),
                   scale[i / 32] * 0.501F);
+    }
+    // By whole rows, alone and beside the other: one scale for all heads.
+    for (bool both : {false, true}) {
+      std::vector<int8_t> row_codes(codes.size(), 99);
+      std::vector<float> row_scale(73, NAN);
+      std::vector<int32_t> row_sum(73, -1);
+      Act act;
+      if (both) act.q = only_q.q;
+      act.r = {row_codes.data(), row_scale.data(), row_sum.data(), 73, cols};
+      cpu->attention(act, q, spec.attention, batch.view, cache.layer());
+      for (int64_t r = 0; r < 73; ++r) {
+        std::vector<int8_t> want(static_cast<size_t>(cols));
+        float want_scale;
+        int32_t want_sum;
+        quantize_whole_row(f.row(r), cols, want.data(), &want_scale, &want_sum);
+        ASSERT_EQ(std::memcmp(want.data(), row_codes.data() + r * cols, want.size()), 0);
+        ASSERT_EQ(row_scale[static_cast<size_t>(r)], want_scale);
+        ASSERT_EQ(row_sum[static_cast<size_t>(r)], want_sum);
+      }
     }
   }
 }

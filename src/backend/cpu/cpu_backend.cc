@@ -27,6 +27,7 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(CpuOptions options)
       : pool_(options.threads, options.pin),
+        quant_(std::move(options.quant)),
         kernels_(vector_kernels(cpu_features())),
         rows_(pool_, kernels_),
         attention_(pool_, kernels_) {}
@@ -43,7 +44,7 @@ class CpuBackend final : public Backend {
     Weight w;
     w.bias = bias;
     auto data = std::make_unique<CpuWeight>(
-        pack_weight(pool_, segments, std::move(bias), matmul_rows(), &arena_));
+        pack_weight(pool_, segments, std::move(bias), {.arena = &arena_, .quant = &quant_}));
     w.rows = data->packed.rows;
     w.cols = data->packed.cols;
     w.act = data->packed.act;
@@ -129,6 +130,7 @@ class CpuBackend final : public Backend {
 
  private:
   ThreadPool pool_;
+  LoadQuant quant_;
   WeightArena arena_;
   const VectorKernels& kernels_;
   CpuElementwise rows_;
@@ -138,7 +140,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(CpuOptions options) {
-  return std::make_unique<CpuBackend>(options);
+  return std::make_unique<CpuBackend>(std::move(options));
 }
 
 }  // namespace sluice

@@ -5,12 +5,14 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/cpu/load_quant.h"
 
 namespace sluice {
 
 struct CpuOptions {
-  int threads = 0;  // 0: one per usable core
-  bool pin = true;  // bind threads to cores
+  int threads = 0;       // 0: one per usable core
+  bool pin = true;       // bind threads to cores
+  LoadQuant quant = {};  // what load() makes of weights
 };
 
 std::unique_ptr<Backend> make_cpu_backend(CpuOptions options);

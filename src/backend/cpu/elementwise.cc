@@ -51,9 +51,9 @@ void store_head_f32(
 
 template <typename Fill>
 void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fill) {
-  int64_t n = out.f.data ? out.f.rows : out.q.rows;
   CHECK(!out.q.q || (out.q.cols == cols && cols % kActBlock == 0));
-  for_ranges(pool_, n, ns, [&](int64_t begin, int64_t end, int worker) {
+  CHECK(!out.r.q || (out.r.cols == cols && cols % kActBlock == 0));
+  for_ranges(pool_, out.rows(), ns, [&](int64_t begin, int64_t end, int worker) {
     float* own = nullptr;
     if (!out.f.data) {
       std::vector<float>& mine = rows_[static_cast<size_t>(worker)];
@@ -63,6 +63,7 @@ void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fil
     for (int64_t r = begin; r < end; ++r) {
       float* y = own ? own : out.f.row(r);
       fill(r, y);
+      if (out.r.q) quantize_whole_row(y, cols, out.r.q + r * cols, out.r.scale + r, out.r.sum + r);
       if (!out.q.q) continue;
       int64_t block = r * (cols / kActBlock);
       quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);

@@ -12,13 +12,50 @@ constexpr size_t kMaxSegments = 8;  // of a fused weight; matmul() plans them on
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+WeightQuant quant_of(const TensorInfo& t, const LoadQuant* quant) {
+  return quant ? quant->of(t) : WeightQuant::none;
+}
+
+// Bytes of the kernel's form of a tensor; its own bytes, or bytes in the kernel's format, in place.
+size_t kernel_bytes(const MatmulRow& kernel, const TensorInfo& t) {
+  return kernel.in_place ? row_bytes(kernel.fmt, t.cols) * static_cast<size_t>(t.rows)
+                         : kernel.packed_bytes(t.rows, t.cols);
+}
+
+// Rows of any format to the kernel's form, a group at a time: decoded to f32, encoded to the format
+// that the kernel packs. `dst` is the group's own.
+void recode_group(const WeightSegment& s, const MatmulRow& kernel, int64_t group, std::byte* dst) {
+  const TensorInfo& t = *s.tensor;
+  const int64_t first = group * kernel.group_rows;
+  const int64_t rows = std::min<int64_t>(kernel.group_rows, t.rows - first);
+  std::vector<float> values(static_cast<size_t>(rows * t.cols));
+  const size_t from = row_bytes(t.format, t.cols) * static_cast<size_t>(first);
+  format_info(t.format).decode(s.data.data() + from, values.data(), rows * t.cols);
+  if (kernel.fmt == Format::f32) {
+    kernel.pack(values.data(), rows, t.cols, dst, 0, 1);
+    return;
+  }
+  if (kernel.in_place) {
+    format_info(kernel.fmt).encode(values.data(), dst, rows * t.cols);
+    return;
+  }
+  std::vector<std::byte> codes(row_bytes(kernel.fmt, t.cols) * static_cast<size_t>(rows));
+  format_info(kernel.fmt).encode(values.data(), codes.data(), rows * t.cols);
+  kernel.pack(codes.data(), rows, t.cols, dst, 0, 1);
+}
+
 }  // namespace
+
+size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant) {
+  const WeightQuant kind = quant.of(tensor);
+  if (kind == WeightQuant::none) return tensor.bytes;
+  return kernel_bytes(choose_matmul(tensor, kind), tensor);
+}
 
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
-                         std::span<const MatmulRow> table,
-                         WeightArena* arena) {
+                         const PackOptions& options) {
   CHECK(!segments.empty() && segments.size() <= kMaxSegments);
   PackedWeight w;
   w.cols = segments[0].tensor->cols;
@@ -27,42 +64,52 @@ PackedWeight pack_weight(ThreadPool& pool,
     const TensorInfo& t = *s.tensor;
     CHECK(t.cols == w.cols && t.rows > 0);
     CHECK(s.data.size() == row_bytes(t.format, t.cols) * static_cast<size_t>(t.rows));
+    const WeightQuant quant = quant_of(t, options.quant);
     PackedSegment p;
-    p.kernel = &choose_matmul(t.format, t.rows, t.cols, table);
+    p.kernel = &choose_matmul(t, quant, options.table);
     p.row_begin = w.rows;
     p.rows = t.rows;
+    const size_t size = kernel_bytes(*p.kernel, t);
     if (p.kernel->in_place) {
+      p.group_bytes = row_bytes(p.kernel->fmt, t.cols) *
+                      static_cast<size_t>(std::min<int64_t>(p.kernel->group_rows, t.rows));
+    } else {
+      p.group_bytes = size / static_cast<size_t>(num_groups(*p.kernel, t.rows));
+    }
+    if (p.kernel->in_place && quant == WeightQuant::none) {
       p.data = s.data.data();
       w.keeps_source = true;
-      p.group_bytes = row_bytes(t.format, t.cols) *
-                      static_cast<size_t>(std::min<int64_t>(p.kernel->group_rows, t.rows));
-      w.bytes += s.data.size();
     } else {
-      const size_t size = p.kernel->packed_bytes(t.rows, t.cols);
-      p.group_bytes = size / static_cast<size_t>(num_groups(*p.kernel, t.rows));
       memory += round_up(size, 64);
-      w.bytes += size;
     }
+    w.bytes += size;
     w.act |= p.kernel->act_needs;
     w.rows += t.rows;
     w.segments.push_back(p);
   }
   CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == w.rows);
   w.bias = std::move(bias);
-  w.memory = arena ? arena->allocate(memory) : allocate_pages(memory);
+  w.memory = options.arena ? options.arena->allocate(memory) : allocate_pages(memory);
 
   auto* at = static_cast<std::byte*>(w.memory.data());
   for (size_t i = 0; i < segments.size(); ++i) {
     PackedSegment& p = w.segments[i];
-    if (p.kernel->in_place) continue;
+    if (p.data) continue;  // in place
+    const bool recode = quant_of(*segments[i].tensor, options.quant) != WeightQuant::none;
     constexpr int64_t kStep = 8;  // groups
     const int64_t groups = num_groups(*p.kernel, p.rows);
     pool.for_each((groups + kStep - 1) / kStep, [&](int64_t step, int) {
-      p.kernel->pack(segments[i].data.data(), p.rows, w.cols, at, step * kStep,
-                     std::min(groups, (step + 1) * kStep));
+      const int64_t begin = step * kStep, end = std::min(groups, begin + kStep);
+      if (!recode) {
+        p.kernel->pack(segments[i].data.data(), p.rows, w.cols, at, begin, end);
+        return;
+      }
+      for (int64_t g = begin; g < end; ++g) {
+        recode_group(segments[i], *p.kernel, g, at + static_cast<size_t>(g) * p.group_bytes);
+      }
     });
     p.data = at;
-    at += round_up(p.group_bytes * static_cast<size_t>(groups), 64);
+    at += round_up(kernel_bytes(*p.kernel, *segments[i].tensor), 64);
   }
   return w;
 }
@@ -85,7 +132,7 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   constexpr int64_t kPerThread = 3, kMinRows = 24;
   const int64_t total = num_groups(*s.kernel, s.rows);
   const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * m);
-  const double rate = s.kernel->arith == Arith::int_block32 ? kIntOpsPerNs : kFloatOpsPerNs;
+  const double rate = s.kernel->arith == Arith::f32_lanes16 ? kFloatOpsPerNs : kIntOpsPerNs;
   const double group_ns = std::max(static_cast<double>(s.group_bytes) / kBytesPerNs, ops / rate);
   const double piece_ns =
       std::clamp(group_ns * static_cast<double>(total) / (16 * threads), kShortest, kLongest);
@@ -111,6 +158,7 @@ void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w) {
   if (w.act & kActF32)
     CHECK(x.f.data && x.f.type == DType::f32 && x.f.cols == w.cols && x.f.rows >= m);
   if (w.act & kActQ8) CHECK(x.q.q && x.q.cols == w.cols && x.q.rows >= m);
+  if (w.act & kActRow8) CHECK(x.r.q && x.r.cols == w.cols && x.r.rows >= m);
   if (m == 0) return;
 
   Cut cuts[kMaxSegments];
@@ -142,6 +190,11 @@ void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w) {
       a.q = x.q.q + m0 * w.cols;
       a.scale = x.q.scale + m0 * num32;
       a.sum = x.q.sum + m0 * num32;
+    }
+    if (s.kernel->act_needs & kActRow8) {
+      a.q = x.r.q + m0 * w.cols;
+      a.scale = x.r.scale + m0;
+      a.sum = x.r.sum + m0;
     }
     a.out = out.row(m0) + s.row_begin;
     a.out_stride = out.stride;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/load_quant.h"
 #include "backend/cpu/matmul_table.h"
 #include "backend/cpu/memory.h"
 #include "base/thread_pool.h"
@@ -34,20 +35,27 @@ struct PackedWeight {
   Buffer memory;  // of the segments that were repacked
 };
 
-// Stacks the segments by rows, each in its own format. All have the same cols; data holds exactly
-// the tensor's bytes. Throws std::bad_alloc. `table` limits the kernels to choose from; memory
-// comes from `arena` where there is one.
+struct PackOptions {
+  std::span<const MatmulRow> table = matmul_rows();  // the kernels to choose from
+  WeightArena* arena = nullptr;                      // where memory comes from, if there is one
+  const LoadQuant* quant = nullptr;                  // null: every segment in its own format
+};
+
+// Stacks the segments by rows, each in its own format or quantised. All have the same cols; data
+// holds exactly the tensor's bytes, and is decoded a few rows at a time. Throws std::bad_alloc.
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
-                         std::span<const MatmulRow> table = matmul_rows(),
-                         WeightArena* arena = nullptr);
+                         const PackOptions& options = {});
+
+// What pack_weight makes of this tensor, or maps of the file.
+size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant);
 
 // out [m, w.rows] f32 = x [m, w.cols] · wᵀ + bias. out.stride may exceed w.rows; x must hold the
 // forms that w.act asks for. Allocates nothing.
 void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w);
 
-// Row `row` of the matrix, w.cols values, exactly as its format decodes.
+// Row `row` of the matrix, w.cols values, exactly as its format, or what quantising left, decodes.
 void embed_row(const PackedWeight& w, int64_t row, float* out);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 // Portable kernels, and the definition of the arithmetic: every other row gives these bits.
-// They read the source's own blocks, a block at a time, for up to kTile rows of x at once.
+// They read the source's own blocks, a block at a time, for up to kTile rows of x at once; w8a8
+// reads panels of one row.
 #include <algorithm>
 #include <cmath>
 
@@ -172,6 +173,23 @@ void int_rows(const MatmulArgs& a) {
   }
 }
 
+// Panels of one row.
+void int_whole_rows(const MatmulArgs& a) {
+  const RowPanelPlan plan = row_panel_plan<1>(a.cols);
+  for (int64_t r = a.group_begin; r < a.group_end; ++r) {
+    const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(r) * plan.bytes;
+    float dw;
+    std::memcpy(&dw, w + plan.scale, 4);
+    const float bias = a.bias ? a.bias[r] : 0;
+    for (int64_t m = 0; m < a.m; ++m) {
+      const int8_t* x = a.q + m * a.cols;
+      int32_t dot = 0;
+      for (int64_t k = 0; k < a.cols; ++k) dot += static_cast<int8_t>(w[k]) * x[k];
+      a.out[m * a.out_stride + r] = static_cast<float>(dot) * (a.scale[m] * dw) + bias;
+    }
+  }
+}
+
 float fold(float* lane) {
   for (int half = 8; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
@@ -208,6 +226,7 @@ void float_rows(const MatmulArgs& a, Format format) {
 
 }  // namespace
 
+void matmul_generic_w8a8(const MatmulArgs& a) { int_whole_rows(a); }
 void matmul_generic_q8_0(const MatmulArgs& a) { int_rows<BlockQ8_0>(a); }
 void matmul_generic_q4_0(const MatmulArgs& a) { int_rows<BlockQ4_0>(a); }
 void matmul_generic_q4_1(const MatmulArgs& a) { int_rows<BlockQ4_1>(a); }

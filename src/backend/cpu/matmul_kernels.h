@@ -23,6 +23,7 @@ namespace sluice::cpu {
 // spills the accumulators to make room.
 [[gnu::always_inline]] inline void hold_loads() { __asm__ volatile("" ::: "memory"); }
 
+void matmul_generic_w8a8(const MatmulArgs& a);
 void matmul_generic_q8_0(const MatmulArgs& a);
 void matmul_generic_q4_0(const MatmulArgs& a);
 void matmul_generic_q4_1(const MatmulArgs& a);
@@ -53,6 +54,7 @@ void matmul_avx2_f32(const MatmulArgs& a);
 void matmul_avx2_f16(const MatmulArgs& a);
 void matmul_avx2_bf16(const MatmulArgs& a);
 
+void matmul_avx512_w8a8(const MatmulArgs& a);
 void matmul_avx512_q8_0(const MatmulArgs& a);
 void matmul_avx512_q4_0(const MatmulArgs& a);
 void matmul_avx512_q4_1(const MatmulArgs& a);

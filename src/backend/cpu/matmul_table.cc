@@ -2,8 +2,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/features.h"
+#include "backend/cpu/load_quant.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/pack_rows.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
 
@@ -46,8 +48,18 @@ constexpr MatmulRow source(const char* name, uint64_t need, Run run) {
           decode_source_row<F>};
 }
 
+// A row that reads panels of R rows by I columns of int8 with a scale per row.
+template <int R, int I, bool kOffset = false>
+constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
+  using P = W8Packing<R, I, kOffset>;
+  return {
+      name, Format::f32,   Arith::int_row,   need, R, 32, false, kActRow8, P::packed_bytes, P::pack,
+      run,  P::decode_row, WeightQuant::w8a8};
+}
+
 constexpr MatmulRow kRows[] = {
 #if defined(__x86_64__)
+    w8_panels<16, 4, true>("avx512vnni-w8a8", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_w8a8),
     panels<Format::q8_0, 16, 4, true>(
         "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
     panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),
@@ -101,6 +113,7 @@ constexpr MatmulRow kRows[] = {
     source<Format::f16>("neon-f16", kCpuNeonDot, matmul_neon_f16),
     source<Format::bf16>("neon-bf16", kCpuNeonDot, matmul_neon_bf16),
 #endif
+    w8_panels<1, 4>("scalar-w8a8", 0, matmul_generic_w8a8),
     source<Format::q8_0>("scalar-q8_0", 0, matmul_generic_q8_0),
     source<Format::q4_0>("scalar-q4_0", 0, matmul_generic_q4_0),
     source<Format::q4_1>("scalar-q4_1", 0, matmul_generic_q4_1),
@@ -122,19 +135,46 @@ constexpr MatmulRow kRows[] = {
 
 std::span<const MatmulRow> matmul_rows() { return kRows; }
 
-const MatmulRow& choose_matmul(Format format,
-                               int64_t rows,
-                               int64_t cols,
-                               std::span<const MatmulRow> table) {
+namespace {
+
+const MatmulRow& first_of(std::span<const MatmulRow> table,
+                          Format format,
+                          WeightQuant makes,
+                          int64_t rows,
+                          int64_t cols) {
   const MatmulRow* found = nullptr;
   for (const MatmulRow& row : table) {
-    if (row.fmt != format || !cpu_features().has(row.need)) continue;
+    if (row.fmt != format || row.makes != makes || !cpu_features().has(row.need)) continue;
     if (rows < 1 || cols % row.cols_multiple != 0) continue;
     found = &row;
     break;
   }
   CHECK(found != nullptr);
   return *found;
+}
+
+}  // namespace
+
+const MatmulRow& choose_matmul(Format format,
+                               int64_t rows,
+                               int64_t cols,
+                               std::span<const MatmulRow> table) {
+  return first_of(table, format, WeightQuant::none, rows, cols);
+}
+
+const MatmulRow& choose_matmul(const TensorInfo& t,
+                               WeightQuant quant,
+                               std::span<const MatmulRow> table) {
+  switch (quant) {
+    case WeightQuant::none:
+      break;
+    case WeightQuant::w4:
+      return choose_matmul(kW4Format, t.rows, t.cols, table);
+    case WeightQuant::w8a8:
+    case WeightQuant::u8:
+      return first_of(table, Format::f32, quant, t.rows, t.cols);
+  }
+  return choose_matmul(t.format, t.rows, t.cols, table);
 }
 
 }  // namespace sluice

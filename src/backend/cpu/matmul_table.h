@@ -11,8 +11,11 @@
 //                q4_k, q5_k: likewise with d_w = d * scale, m_w = -(dmin * min), exact products.
 //                q6_k, q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
 //                q2_k: such a dot, m_w = -dmin, and min[0] * sum16[0] + min[1] * sum16[1] as sum.
+//   int_row      activations int8 per row (RowQuantView), weights int8 per row. An exact int32 dot
+//                over the whole of K, then acc = float(dot) * (d_x * d_w), both products rounded.
 //   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes
 //                i + 8, i + 4, i + 2, i + 1 are folded in that order.
+//                u8: of the weights fma(q, d_w, m_w).
 // Finally out = acc + bias.
 #pragma once
 
@@ -20,11 +23,14 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/cpu/weight_quant.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
 
-enum class Arith : uint8_t { int_block32, f32_lanes16 };
+struct TensorInfo;
+
+enum class Arith : uint8_t { int_block32, int_row, f32_lanes16 };
 
 // One call computes groups [group_begin, group_end) of `w` for all `m` rows of x.
 // Activations' int8 must lie in [-127, 127], as quantize_row leaves them.
@@ -35,9 +41,9 @@ struct MatmulArgs {
   int64_t m = 0;
   const float* x = nullptr;  // [m, cols], rows x_stride apart; arith f32_lanes16
   int64_t x_stride = 0;
-  const int8_t* q = nullptr;     // [m, cols]; arith int_block32
-  const float* scale = nullptr;  // [m, cols / 32]
-  const int32_t* sum = nullptr;  // [m, cols / 32]
+  const int8_t* q = nullptr;     // [m, cols]; the integer ariths
+  const float* scale = nullptr;  // [m, cols / 32], [m] for int_row
+  const int32_t* sum = nullptr;  // like scale
   float* out = nullptr;          // [m, rows], rows out_stride apart
   int64_t out_stride = 0;
   const float* bias = nullptr;  // [rows] or null
@@ -45,7 +51,7 @@ struct MatmulArgs {
 
 struct MatmulRow {
   const char* name;
-  Format fmt;
+  Format fmt;  // of the rows that pack reads: the tensor's own, or what its rows are recoded to
   Arith arith;
   uint64_t need;      // CpuFeature bits
   int group_rows;     // rows of W in a group, the unit of splitting; the last group may be partial
@@ -62,8 +68,10 @@ struct MatmulRow {
                int64_t group_begin,
                int64_t group_end);
   void (*run)(const MatmulArgs& args);
-  // Row `row` of the weight as f32: exactly the values the source format decodes to.
+  // Row `row` of the weight as f32: exactly the values the source format decodes to, or those that
+  // quantising left.
   void (*decode_row)(const void* w, int64_t rows, int64_t cols, int64_t row, float* out);
+  WeightQuant makes = WeightQuant::none;  // w8a8, u8: pack quantises rows of f32
 };
 
 inline int64_t num_groups(const MatmulRow& row, int64_t rows) {
@@ -78,6 +86,10 @@ std::span<const MatmulRow> matmul_rows();
 const MatmulRow& choose_matmul(Format format,
                                int64_t rows,
                                int64_t cols,
+                               std::span<const MatmulRow> table = matmul_rows());
+// The same for a tensor of that format that `quant` (LoadQuant::of) is made of.
+const MatmulRow& choose_matmul(const TensorInfo& tensor,
+                               WeightQuant quant,
                                std::span<const MatmulRow> table = matmul_rows());
 
 }  // namespace sluice

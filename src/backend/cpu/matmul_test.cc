@@ -56,6 +56,23 @@ Source random_source(Format format, int64_t rows, int64_t cols, uint32_t seed) {
   return s;
 }
 
+// What quantising leaves of the source, computed here once more: one scale, or a scale and a
+// minimum, for each row.
+void quantize_decoded(Source& s, WeightQuant kind) {
+  const int64_t cols = s.info.cols;
+  for (int64_t r = 0; r < s.info.rows; ++r) {
+    float* row = s.decoded.data() + r * cols;
+    if (kind == WeightQuant::w8a8) {
+      float absmax = 0;
+      for (int64_t k = 0; k < cols; ++k) absmax = std::fmax(absmax, std::fabs(row[k]));
+      const float scale = absmax / 127, inverse = 127 / absmax;
+      for (int64_t k = 0; k < cols; ++k) {
+        row[k] = scale * static_cast<float>(static_cast<int>(std::nearbyint(row[k] * inverse)));
+      }
+    }
+  }
+}
+
 // Blocks whose quants and scales are the largest and smallest the format has, in runs of `run`.
 template <typename Block, typename Fill>
 Source extreme_source(Format format, int64_t rows, int64_t cols, Fill fill) {
@@ -163,13 +180,46 @@ Source extreme_source(Format format, int64_t rows, int64_t cols) {
   return random_source(format, rows, cols, 99);
 }
 
-// m rows of activations in both forms; f32 rows are `pad` elements further apart than cols.
+Source random_source(const MatmulRow& row, int64_t rows, int64_t cols, uint32_t seed) {
+  Source s = random_source(row.fmt, rows, cols, seed);
+  quantize_decoded(s, row.makes);
+  return s;
+}
+
+Source extreme_source(const MatmulRow& row, int64_t rows, int64_t cols) {
+  if (row.makes == WeightQuant::none) return extreme_source(row.fmt, rows, cols);
+  Source s = random_source(Format::f32, rows, cols, 1);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t r = i / cols;
+    s.decoded[static_cast<size_t>(i)] = r % 3 == 0   ? -1.0f
+                                        : r % 3 == 1 ? 1.0f
+                                        : i % 2      ? -1.0f
+                                                     : 1.0f;
+  }
+  std::memcpy(s.bytes.data(), s.decoded.data(), s.bytes.size());
+  quantize_decoded(s, row.makes);
+  return s;
+}
+
+// This row and nothing else, with what it makes of weights.
+PackOptions only(const MatmulRow* row) {
+  static const LoadQuant kinds[] = {{WeightQuant::none, {}},
+                                    {WeightQuant::w8a8, {}},
+                                    {WeightQuant::w4, {}},
+                                    {WeightQuant::u8, {}}};
+  return {.table = {row, 1}, .quant = &kinds[static_cast<size_t>(row->makes)]};
+}
+
+// m rows of activations in all forms; f32 rows are `pad` elements further apart than cols.
 struct Input {
   int64_t m, cols, stride;
   std::vector<float> x;
   std::vector<int8_t> q;
   std::vector<float> scale;
   std::vector<int32_t> sum;
+  std::vector<int8_t> row_q;
+  std::vector<float> row_scale;
+  std::vector<int32_t> row_sum;
 
   Act act(int64_t first = 0, int64_t rows = -1) {
     if (rows < 0) rows = m;
@@ -178,17 +228,22 @@ struct Input {
     const int64_t blocks = cols / 32;
     a.q = {q.data() + first * cols, scale.data() + first * blocks, sum.data() + first * blocks,
            rows, cols};
+    a.r = {row_q.data() + first * cols, row_scale.data() + first, row_sum.data() + first, rows,
+           cols};
     return a;
   }
   double value(Arith arith, int64_t row, int64_t k) const {
     if (arith == Arith::f32_lanes16) return x[static_cast<size_t>(row * stride + k)];
+    if (arith == Arith::int_row)
+      return double{row_scale[static_cast<size_t>(row)]} *
+             row_q[static_cast<size_t>(row * cols + k)];
     return double{scale[static_cast<size_t>(row * (cols / 32) + k / 32)]} *
            q[static_cast<size_t>(row * cols + k)];
   }
 };
 
 Input make_input(int64_t m, int64_t cols, uint32_t seed, bool extreme = false) {
-  Input in{m, cols, cols + 5, {}, {}, {}, {}};
+  Input in{m, cols, cols + 5, {}, {}, {}, {}, {}, {}, {}};
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal(0.2f, 1.0f);
   in.x.resize(static_cast<size_t>(m * in.stride));
@@ -198,7 +253,14 @@ Input make_input(int64_t m, int64_t cols, uint32_t seed, bool extreme = false) {
   in.q.resize(static_cast<size_t>(m * cols));
   in.scale.resize(static_cast<size_t>(m * (cols / 32)));
   in.sum.resize(in.scale.size());
+  in.row_q.resize(in.q.size());
+  in.row_scale.resize(static_cast<size_t>(m));
+  in.row_sum.resize(static_cast<size_t>(m));
   for (int64_t r = 0; r < m; ++r) {
+    if (cols % 32 == 0) {
+      quantize_whole_row(in.x.data() + r * in.stride, cols, in.row_q.data() + r * cols,
+                         in.row_scale.data() + r, in.row_sum.data() + r);
+    }
     quantize_row(in.x.data() + r * in.stride, cols / 32 * 32, in.q.data() + r * cols,
                  in.scale.data() + r * (cols / 32), in.sum.data() + r * (cols / 32));
   }
@@ -267,12 +329,13 @@ TEST(Matmul, EveryRowAgreesWithTheReference) {
   for (const MatmulRow* row : usable_rows()) {
     for (int64_t cols : columns_for(*row)) {
       for (int64_t n : {1, 15, 16, 17, 49, 130}) {
+        if (n == 1 && row->makes != WeightQuant::none) continue;  // vectors are not quantised
         SCOPED_TRACE(std::string(row->name) + " N " + std::to_string(n) + " K " +
                      std::to_string(cols));
-        const Source w = random_source(row->fmt, n, cols, static_cast<uint32_t>(n * 7 + cols));
+        const Source w = random_source(*row, n, cols, static_cast<uint32_t>(n * 7 + cols));
         const std::vector<float> bias = n % 2 ? make_bias(n) : std::vector<float>{};
         const WeightSegment segment = w.segment();
-        const PackedWeight packed = pack_weight(pool, {&segment, 1}, bias, {row, 1});
+        const PackedWeight packed = pack_weight(pool, {&segment, 1}, bias, only(row));
         EXPECT_EQ(packed.keeps_source, row->in_place);
         for (int64_t m : {1, 5}) {
           Input in = make_input(m, cols, static_cast<uint32_t>(m + n));
@@ -296,11 +359,11 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
     }
     ASSERT_NE(scalar, nullptr) << row->name;
     for (int64_t cols : columns_for(*row)) {
-      const Source w = random_source(row->fmt, 53, cols, 3);
+      const Source w = random_source(*row, 53, cols, 3);
       const WeightSegment segment = w.segment();
       Input in = make_input(7, cols, 11);
-      const auto a = multiply(pool, pack_weight(pool, {&segment, 1}, {}, {row, 1}), in.act());
-      const auto b = multiply(pool, pack_weight(pool, {&segment, 1}, {}, {scalar, 1}), in.act());
+      const auto a = multiply(pool, pack_weight(pool, {&segment, 1}, {}, only(row)), in.act());
+      const auto b = multiply(pool, pack_weight(pool, {&segment, 1}, {}, only(scalar)), in.act());
       EXPECT_TRUE(same_bits(a, b)) << row->name << " K " << cols;
     }
   }
@@ -312,9 +375,9 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
   for (const MatmulRow* row : usable_rows()) {
     const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 224;
     const int64_t n = 16 * 7 + 9;
-    const Source w = random_source(row->fmt, n, cols, 5);
+    const Source w = random_source(*row, n, cols, 5);
     const WeightSegment segment = w.segment();
-    const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(n), {row, 1});
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(n), only(row));
     Input in = make_input(kMost, cols, 21);
     std::vector<float> alone;
     for (int64_t m = 0; m < kMost; ++m) {
@@ -333,14 +396,14 @@ TEST(Matmul, ResultsDoNotDependOnThreads) {
   for (const MatmulRow* row : usable_rows()) {
     const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
     const int64_t n = 16 * 21 + 5;
-    const Source w = random_source(row->fmt, n, cols, 6);
+    const Source w = random_source(*row, n, cols, 6);
     const WeightSegment segment = w.segment();
     for (int64_t m : {1, 3, 100}) {
       Input in = make_input(m, cols, 31);
       std::vector<float> first;
       for (int threads : {1, 2, 3, 5}) {
         ThreadPool pool(threads, false);
-        const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+        const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
         const auto out = multiply(pool, packed, in.act());
         if (threads == 1) first = out;
         ASSERT_TRUE(same_bits(out, first)) << row->name << " threads " << threads << " M " << m;
@@ -353,9 +416,9 @@ TEST(Matmul, ResultsDoNotDependOnThreads) {
 TEST(Matmul, ExtremesAreExact) {
   ThreadPool pool(2, false);
   for (const MatmulRow* row : usable_rows()) {
-    const Source w = extreme_source(row->fmt, 37, 512);
+    const Source w = extreme_source(*row, 37, 512);
     const WeightSegment segment = w.segment();
-    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
     for (int64_t m : {1, 2, 6, 9}) {
       Input in = make_input(m, 512, 1, true);
       SCOPED_TRACE(std::string(row->name) + " M " + std::to_string(m));
@@ -365,14 +428,96 @@ TEST(Matmul, ExtremesAreExact) {
   }
 }
 
+// The longest rows of w8a8 with the largest products: the sum just fits 32 bits.
+TEST(Matmul, LongestRowsDoNotOverflow) {
+  ThreadPool pool(2, false);
+  for (const MatmulRow* row : usable_rows()) {
+    if (row->makes != WeightQuant::w8a8) continue;
+    Source w = random_source(Format::f32, 17, kMaxW8Cols, 1);
+    std::fill(w.decoded.begin(), w.decoded.end(), 1.0f);
+    std::memcpy(w.bytes.data(), w.decoded.data(), w.bytes.size());
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+    for (float sign : {1.0f, -1.0f}) {
+      Input in = make_input(3, kMaxW8Cols, 1);
+      std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
+      for (float& s : in.row_scale) s = 1.0f / 127;
+      for (int32_t& s : in.row_sum) s = static_cast<int32_t>(127 * sign) * int32_t{kMaxW8Cols};
+      const std::vector<float> out = multiply(pool, packed, in.act());
+      EXPECT_NEAR(out[0], sign * static_cast<float>(kMaxW8Cols), 0.02f) << row->name;
+      EXPECT_NEAR(out[20 + 16], sign * static_cast<float>(kMaxW8Cols), 0.02f) << row->name;
+    }
+  }
+}
+
+TEST(Matmul, QuantisedAndExcludedSegmentsInOneWeight) {
+  ThreadPool pool(2, false);
+  const int64_t cols = 512;
+  std::vector<Source> parts = {random_source(Format::f16, 40, cols, 1),
+                               random_source(Format::q6_k, 33, cols, 3),
+                               random_source(Format::bf16, 17, cols, 4)};
+  const char* names[] = {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"};
+  std::vector<WeightSegment> segments;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].info.name = names[i];
+    segments.push_back(parts[i].segment());
+  }
+  const LoadQuant quant{WeightQuant::w8a8, {"attn_k"}};
+  const PackedWeight w = pack_weight(pool, segments, {}, {.quant = &quant});
+  EXPECT_EQ(w.act, kActRow8 | kActQ8);
+  EXPECT_FALSE(w.keeps_source && cpu_features().bits != 0);
+  quantize_decoded(parts[0], WeightQuant::w8a8);
+  quantize_decoded(parts[2], WeightQuant::w8a8);
+  Input in = make_input(5, cols, 77);
+  const std::vector<float> out = multiply(pool, w, in.act());
+  std::vector<float> decoded(static_cast<size_t>(cols));
+  int64_t row = 0;
+  for (const Source& s : parts) {
+    const Arith arith = &s == &parts[1] ? Arith::int_block32 : Arith::int_row;
+    for (int64_t r = 0; r < s.info.rows; ++r, ++row) {
+      embed_row(w, row, decoded.data());
+      ASSERT_EQ(std::memcmp(decoded.data(), s.decoded.data() + r * cols, decoded.size() * 4), 0);
+      for (int64_t m = 0; m < in.m; ++m) {
+        double sum = 0;
+        for (int64_t k = 0; k < cols; ++k) {
+          sum += double{s.decoded[static_cast<size_t>(r * cols + k)]} * in.value(arith, m, k);
+        }
+        ASSERT_NEAR(out[static_cast<size_t>(m * (w.rows + 3) + row)], sum, 1e-3);
+      }
+    }
+  }
+}
+
+// w4 is what the format's own encoder gives.
+TEST(Matmul, FourBitsAtLoad) {
+  ThreadPool pool(2, false);
+  const Source w = random_source(Format::f32, 50, 192, 2);
+  const WeightSegment segment = w.segment();
+  const LoadQuant quant{WeightQuant::w4, {}};
+  Source four = w;
+  four.info.format = kW4Format;
+  four.bytes.resize(row_bytes(kW4Format, 192) * 50);
+  format_info(kW4Format).encode(w.decoded.data(), four.bytes.data(), 50 * 192);
+  const WeightSegment own = four.segment();
+  for (const MatmulRow* row : usable_rows()) {
+    if (row->fmt != kW4Format) continue;
+    const PackedWeight made =
+        pack_weight(pool, {&segment, 1}, make_bias(50), {.table = {row, 1}, .quant = &quant});
+    EXPECT_FALSE(made.keeps_source);
+    const PackedWeight want = pack_weight(pool, {&own, 1}, make_bias(50), {.table = {row, 1}});
+    Input in = make_input(9, 192, 5);
+    EXPECT_TRUE(same_bits(multiply(pool, made, in.act()), multiply(pool, want, in.act())))
+        << row->name;
+  }
+}
+
 TEST(Matmul, RowsDecodeExactlyFromThePackedForm) {
   ThreadPool pool(2, false);
   for (const MatmulRow* row : usable_rows()) {
     const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 160;
-    for (const Source& w :
-         {random_source(row->fmt, 35, cols, 8), extreme_source(row->fmt, 35, 512)}) {
+    for (const Source& w : {random_source(*row, 35, cols, 8), extreme_source(*row, 35, 512)}) {
       const WeightSegment segment = w.segment();
-      const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, {row, 1});
+      const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
       std::vector<float> out(static_cast<size_t>(w.info.cols));
       for (int64_t r = 0; r < w.info.rows; ++r) {
         embed_row(packed, r, out.data());
@@ -442,8 +587,14 @@ TEST(Matmul, ScalarRowsFitEveryFormat) {
   for (int f = 0; f < kNumFormats; ++f) {
     const auto format = static_cast<Format>(f);
     bool found = false;
-    for (const MatmulRow& row : matmul_rows()) found |= row.fmt == format && row.need == 0;
+    for (const MatmulRow& row : matmul_rows())
+      found |= row.fmt == format && row.need == 0 && row.makes == WeightQuant::none;
     EXPECT_TRUE(found) << format_info(format).name;
+  }
+  for (WeightQuant kind : {WeightQuant::w8a8}) {
+    bool found = false;
+    for (const MatmulRow& row : matmul_rows()) found |= row.makes == kind && row.need == 0;
+    EXPECT_TRUE(found) << static_cast<int>(kind);
   }
 }
 

@@ -14,6 +14,9 @@
 //         minimum
 //   extra q4_1, q5_1, int4: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
 //         super-block scale and minimum [b / 8][2][R] f16
+// Weights of w8a8 (int8 per row, WeightQuant) are panels too: q [cols / I][R][I] bytes, then the
+// rows' scales [R] f32. Weights of u8: q [R][cols] bytes, then scales [R] and minimums [R] f32.
+//
 // I is what one instruction multiplies per row: 4 for VPDPBUSD and SDOT (one vector load = 4
 // columns of several rows, lanes are rows), 8 for SMMLA (a vector = 2 rows x 8 columns). Rows past
 // the matrix' last are zero.
@@ -76,6 +79,17 @@ template <Format F, int R>
   p.extra = p.tops + tops;
   p.bytes = (p.extra + extra + 63) / 64 * 64;
   return p;
+}
+
+// Where the scales of a w8a8 panel are; its codes begin at 0.
+struct RowPanelPlan {
+  size_t scale, bytes;
+};
+
+template <int R>
+[[gnu::always_inline]] constexpr RowPanelPlan row_panel_plan(int64_t cols) {
+  const size_t q = static_cast<size_t>(cols) * R;
+  return {q, (q + 4 * R + 63) / 64 * 64};
 }
 
 }  // namespace sluice::cpu

@@ -10,41 +10,66 @@
 namespace sluice {
 namespace cpu {
 
+void quantize_whole_row_scalar(
+    const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  // Compared as bits, so that infinities and NaNs come out largest.
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < cols; ++i)
+    bits = std::max(bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+  const float absmax = std::bit_cast<float>(bits);
+  *sum = 0;
+  if (bits >= 0x7f800000u || absmax < 1e-30f) {
+    std::fill(q, q + cols, int8_t{0});
+    *scale = absmax < 1e-30f ? 0 : std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  *scale = absmax / 127;
+  const float inverse = 127 / absmax;
+  for (int64_t i = 0; i < cols; ++i) {
+    q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+    *sum += q[i];
+  }
+}
+
 void quantize_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
-  for (int64_t b = 0; b < cols / 32; ++b, x += 32, q += 32) {
-    // Compared as bits, so that infinities and NaNs come out largest.
-    uint32_t bits = 0;
-    for (int i = 0; i < 32; ++i) bits = std::max(bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
-    const float absmax = std::bit_cast<float>(bits);
-    sum[b] = 0;
-    if (bits >= 0x7f800000u || absmax < 1e-30f) {
-      std::fill(q, q + 32, int8_t{0});
-      scale[b] = absmax < 1e-30f ? 0 : std::numeric_limits<float>::quiet_NaN();
-      continue;
-    }
-    scale[b] = absmax / 127;
-    const float inverse = 127 / absmax;
-    for (int i = 0; i < 32; ++i) {
-      q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
-      sum[b] += q[i];
-    }
+  for (int64_t b = 0; b < cols / 32; ++b) {
+    quantize_whole_row_scalar(x + 32 * b, 32, q + 32 * b, scale + b, sum + b);
   }
 }
 
 }  // namespace cpu
 
-void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
-  using Fn = void (*)(const float*, int64_t, int8_t*, float*, int32_t*);
-  static const Fn fn = []() -> Fn {
+namespace {
+
+using Fn = void (*)(const float*, int64_t, int8_t*, float*, int32_t*);
+
+struct Fns {
+  Fn blocks, whole;
+};
+
+const Fns& fns() {
+  static const Fns chosen = []() -> Fns {
 #if defined(__x86_64__)
-    if (cpu_features().has(kCpuAvx512)) return cpu::quantize_row_avx512;
-    if (cpu_features().has(kCpuAvx2)) return cpu::quantize_row_avx2;
+    if (cpu_features().has(kCpuAvx512))
+      return {cpu::quantize_row_avx512, cpu::quantize_whole_row_avx512};
+    if (cpu_features().has(kCpuAvx2)) return {cpu::quantize_row_avx2, cpu::quantize_whole_row_avx2};
 #elif defined(__aarch64__)
-    if (cpu_features().has(kCpuNeonDot)) return cpu::quantize_row_neon;
+    if (cpu_features().has(kCpuNeonDot))
+      return {cpu::quantize_row_neon, cpu::quantize_whole_row_neon};
 #endif
-    return cpu::quantize_row_scalar;
+    return {cpu::quantize_row_scalar, cpu::quantize_whole_row_scalar};
   }();
-  fn(x, cols, q, scale, sum);
+  return chosen;
+}
+
+}  // namespace
+
+void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  fns().blocks(x, cols, q, scale, sum);
+}
+
+void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  fns().whole(x, cols, q, scale, sum);
 }
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// Activations to int8 in blocks of 32, as QuantView (backend.h) defines them. Any thread.
+// Activations to int8, in blocks of 32 or by whole rows, as QuantView and RowQuantView (backend.h)
+// define them. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,18 @@ namespace sluice {
 // All versions give the same bits.
 void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 
+// The same with the whole row as one block: one scale, one sum.
+void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+
 namespace cpu {
 void quantize_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_row_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_whole_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_whole_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_whole_row_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_whole_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 }  // namespace cpu
 
 }  // namespace sluice

@@ -51,4 +51,39 @@ void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, in
   }
 }
 
+void quantize_whole_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  const auto larger = [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); };
+  const auto add = [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); };
+  __m256i most = _mm256_setzero_si256();
+  for (int64_t i = 0; i < cols; i += 8) {
+    most = larger(most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), magnitude));
+  }
+  most = across(most, larger);
+  const bool finite = static_cast<uint32_t>(low_lane(most)) < 0x7f800000u;
+  const float absmax = _mm256_cvtss_f32(_mm256_castsi256_ps(most));
+  const bool zero = absmax < 1e-30f;
+  *scale = !finite ? __builtin_nanf("") : zero ? 0 : absmax / 127;
+  if (!finite || zero) {
+    __builtin_memset(q, 0, static_cast<size_t>(cols));
+    *sum = 0;
+    return;
+  }
+  const __m256 inverse = _mm256_set1_ps(127 / absmax);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // as above
+  __m256i total = _mm256_setzero_si256();
+  for (int64_t i = 0; i < cols; i += 32) {
+    __m256i n[4];
+    for (int j = 0; j < 4; ++j) {
+      n[j] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), inverse));
+      total = add(total, n[j]);
+    }
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + i),
+                        _mm256_permutevar8x32_epi32(bytes, order));
+  }
+  *sum = low_lane(across(total, add));
+}
+
 }  // namespace sluice::cpu

@@ -36,4 +36,36 @@ void quantize_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, in
   }
 }
 
+void quantize_whole_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
+  uint32x4_t most[4] = {vdupq_n_u32(0), vdupq_n_u32(0), vdupq_n_u32(0), vdupq_n_u32(0)};
+  for (int64_t i = 0; i < cols; i += 16) {
+    for (int j = 0; j < 4; ++j) {
+      most[j] = vmaxq_u32(most[j], vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i + 4 * j))));
+    }
+  }
+  const uint32_t bits =
+      vmaxvq_u32(vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3])));
+  const float absmax = vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(bits)), 0);
+  const bool finite = bits < 0x7f800000u, zero = absmax < 1e-30f;
+  *scale = !finite ? __builtin_nanf("") : zero ? 0 : absmax / 127;
+  if (!finite || zero) {
+    __builtin_memset(q, 0, static_cast<size_t>(cols));
+    *sum = 0;
+    return;
+  }
+  const float inverse = 127 / absmax;
+  int32x4_t total[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
+  for (int64_t i = 0; i < cols; i += 16) {
+    int32x4_t n[4];
+    for (int j = 0; j < 4; ++j) {
+      n[j] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * j), inverse));
+      total[j] = vaddq_s32(total[j], n[j]);
+    }
+    const int16x8_t low = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));
+    const int16x8_t high = vcombine_s16(vmovn_s32(n[2]), vmovn_s32(n[3]));
+    vst1q_s8(q + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+  }
+  *sum = vaddvq_s32(vaddq_s32(vaddq_s32(total[0], total[1]), vaddq_s32(total[2], total[3])));
+}
+
 }  // namespace sluice::cpu

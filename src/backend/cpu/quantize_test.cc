@@ -103,5 +103,49 @@ TEST(Quantize, AllVersionsGiveTheSameBits) {
   }
 }
 
+std::vector<Fn> whole_row_versions() {
+  std::vector<Fn> all{quantize_whole_row};
+#if defined(__x86_64__)
+  if (cpu_features().has(kCpuAvx2)) all.push_back(cpu::quantize_whole_row_avx2);
+  if (cpu_features().has(kCpuAvx512)) all.push_back(cpu::quantize_whole_row_avx512);
+#elif defined(__aarch64__)
+  if (cpu_features().has(kCpuNeonDot)) all.push_back(cpu::quantize_whole_row_neon);
+#endif
+  return all;
+}
+
+TEST(Quantize, WholeRowsHaveOneScale) {
+  std::mt19937 rng(9);
+  std::normal_distribution<float> normal;
+  for (size_t cols : {32, 96, 160, 4864}) {
+    for (float bad : {0.0f, 3e38f, std::numeric_limits<float>::infinity(),
+                      std::numeric_limits<float>::quiet_NaN(), 1e-35f}) {
+      std::vector<float> x(cols);
+      for (float& v : x) v = bad == 1e-35f ? bad : normal(rng);
+      if (bad != 0) x[cols - 3] = bad;
+      const Quantized want = quantize(cpu::quantize_whole_row_scalar, x);
+      float absmax = 0;
+      int32_t sum = 0;
+      for (float v : x) absmax = std::fmax(absmax, std::fabs(v));
+      for (int8_t q : want.q) sum += q;
+      EXPECT_EQ(want.sum[0], sum);
+      if (bad == 0) {
+        EXPECT_EQ(want.scale[0], absmax / 127);
+        for (size_t i = 0; i < cols; ++i) {
+          ASSERT_NEAR(x[i], want.scale[0] * want.q[i], 0.50001 * want.scale[0]);
+        }
+      }
+      EXPECT_EQ(std::isnan(want.scale[0]), std::isnan(bad) || std::isinf(bad));
+      EXPECT_EQ(want.scale[0] == 0, bad == 1e-35f);
+      for (Fn fn : whole_row_versions()) {
+        const Quantized got = quantize(fn, x);
+        EXPECT_EQ(got.q, want.q);
+        EXPECT_EQ(got.sum[0], want.sum[0]);
+        EXPECT_EQ(std::memcmp(got.scale.data(), want.scale.data(), 4), 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -51,27 +51,32 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-void quantize(const float* x, int64_t row, const QuantView& out) {
-  for (int64_t b = 0; b < out.cols / kActBlock; ++b) {
-    const float* in = x + b * kActBlock;
-    float absmax = 0;
-    for (int i = 0; i < kActBlock; ++i) absmax = std::max(absmax, std::fabs(in[i]));
-    float scale = absmax / 127.0F;
-    int32_t sum = 0;
-    for (int i = 0; i < kActBlock; ++i) {
-      double q = scale > 0 ? std::nearbyint(static_cast<double>(in[i]) / scale) : 0;
-      q = std::clamp(q, -127.0, 127.0);
-      out.q[row * out.cols + b * kActBlock + i] = static_cast<int8_t>(q);
-      sum += static_cast<int32_t>(q);
-    }
-    out.scale[row * (out.cols / kActBlock) + b] = scale;
-    out.sum[row * (out.cols / kActBlock) + b] = sum;
+// One block: value = scale * q.
+void quantize(const float* x, int64_t n, int8_t* q, float* scale, int32_t* sum) {
+  float absmax = 0;
+  for (int64_t i = 0; i < n; ++i) absmax = std::max(absmax, std::fabs(x[i]));
+  *scale = absmax / 127.0F;
+  *sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    double v = *scale > 0 ? std::nearbyint(static_cast<double>(x[i]) / *scale) : 0;
+    q[i] = static_cast<int8_t>(std::clamp(v, -127.0, 127.0));
+    *sum += q[i];
   }
 }
 
 void store(const Act& out, int64_t row, const std::vector<float>& values) {
+  const float* x = values.data();
   if (out.f.data) std::copy(values.begin(), values.end(), out.f.row(row));
-  if (out.q.q) quantize(values.data(), row, out.q);
+  if (out.q.q) {
+    int64_t blocks = out.q.cols / kActBlock;
+    for (int64_t b = 0; b < blocks; ++b) {
+      int64_t at = row * blocks + b;
+      quantize(x + b * kActBlock, kActBlock, out.q.q + at * kActBlock, out.q.scale + at,
+               out.q.sum + at);
+    }
+  }
+  if (out.r.q)
+    quantize(x, out.r.cols, out.r.q + row * out.r.cols, out.r.scale + row, out.r.sum + row);
 }
 
 void norm(const float* x, const float* weight, int64_t n, float eps, float* out) {
@@ -230,8 +235,7 @@ void RefBackend::rope_table(float* cos_sin,
 void RefBackend::rms_norm(
     const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {
   std::vector<float> y(static_cast<size_t>(x.cols));
-  int64_t n = out.f.data ? out.f.rows : out.q.rows;
-  for (int64_t r = 0; r < n; ++r) {
+  for (int64_t r = 0; r < out.rows(); ++r) {
     norm(x.row(rows ? rows[r] : r), weight, x.cols, eps, y.data());
     store(out, r, y);
   }
@@ -248,8 +252,7 @@ void RefBackend::layer_norm(const Act& out,
                             const LayerNormSpec& norm,
                             const int32_t* rows) {
   std::vector<float> y(static_cast<size_t>(x.cols));
-  int64_t n = out.f.data ? out.f.rows : out.q.rows;
-  for (int64_t r = 0; r < n; ++r) {
+  for (int64_t r = 0; r < out.rows(); ++r) {
     norm_with_mean(x.row(rows ? rows[r] : r), norm, x.cols, y.data());
     store(out, r, y);
   }

@@ -6,6 +6,7 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu)
 
-# Libraries of the other architecture are not installed; see the two files beside this one.
+# Libraries of the other architecture are not installed; see the files beside this one.
 set(spdlog_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(GTest_DIR ${CMAKE_CURRENT_LIST_DIR})
+set(yaml-cpp_DIR ${CMAKE_CURRENT_LIST_DIR})

@@ -40,6 +40,7 @@ void matmul_generic_f32(const MatmulArgs& a);
 void matmul_generic_f16(const MatmulArgs& a);
 void matmul_generic_bf16(const MatmulArgs& a);
 
+void matmul_avx2_w8a8(const MatmulArgs& a);
 void matmul_avx2_q8_0(const MatmulArgs& a);
 void matmul_avx2_q4_0(const MatmulArgs& a);
 void matmul_avx2_q4_1(const MatmulArgs& a);
@@ -69,6 +70,7 @@ void matmul_avx512_f32(const MatmulArgs& a);
 void matmul_avx512_f16(const MatmulArgs& a);
 void matmul_avx512_bf16(const MatmulArgs& a);
 
+void matmul_neon_w8a8(const MatmulArgs& a);
 void matmul_neon_q8_0(const MatmulArgs& a);
 void matmul_neon_q4_0(const MatmulArgs& a);
 void matmul_neon_q4_1(const MatmulArgs& a);
@@ -83,6 +85,7 @@ void matmul_neon_f32(const MatmulArgs& a);
 void matmul_neon_f16(const MatmulArgs& a);
 void matmul_neon_bf16(const MatmulArgs& a);
 
+void matmul_i8mm_w8a8(const MatmulArgs& a);
 void matmul_i8mm_q8_0(const MatmulArgs& a);
 void matmul_i8mm_q4_0(const MatmulArgs& a);
 void matmul_i8mm_q4_1(const MatmulArgs& a);

@@ -75,6 +75,7 @@ constexpr MatmulRow kRows[] = {
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
     source<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
     source<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
+    w8_panels<8, 4>("avx2-w8a8", kCpuAvx2, matmul_avx2_w8a8),
     panels<Format::q8_0, 8, 4>("avx2-q8_0", kCpuAvx2, matmul_avx2_q8_0),
     panels<Format::q4_0, 8, 4>("avx2-q4_0", kCpuAvx2, matmul_avx2_q4_0),
     panels<Format::q4_1, 8, 4>("avx2-q4_1", kCpuAvx2, matmul_avx2_q4_1),
@@ -89,6 +90,7 @@ constexpr MatmulRow kRows[] = {
     source<Format::f16>("avx2-f16", kCpuAvx2, matmul_avx2_f16),
     source<Format::bf16>("avx2-bf16", kCpuAvx2, matmul_avx2_bf16),
 #elif defined(__aarch64__)
+    w8_panels<8, 8>("i8mm-w8a8", kCpuNeonDot | kCpuI8mm, matmul_i8mm_w8a8),
     panels<Format::q8_0, 8, 8>("i8mm-q8_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q8_0),
     panels<Format::q4_0, 8, 8>("i8mm-q4_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_0),
     panels<Format::q4_1, 8, 8>("i8mm-q4_1", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_1),
@@ -99,6 +101,7 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 8, 8>("i8mm-q5_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_k),
     panels<Format::iq4_nl, 8, 8>("i8mm-iq4_nl", kCpuNeonDot | kCpuI8mm, matmul_i8mm_iq4_nl),
     panels<Format::int4, 8, 8>("i8mm-int4", kCpuNeonDot | kCpuI8mm, matmul_i8mm_int4),
+    w8_panels<8, 4>("neon-w8a8", kCpuNeonDot, matmul_neon_w8a8),
     panels<Format::q8_0, 8, 4>("neon-q8_0", kCpuNeonDot, matmul_neon_q8_0),
     panels<Format::q4_0, 8, 4>("neon-q4_0", kCpuNeonDot, matmul_neon_q4_0),
     panels<Format::q4_1, 8, 4>("neon-q4_1", kCpuNeonDot, matmul_neon_q4_1),

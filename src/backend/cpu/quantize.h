@@ -2,6 +2,7 @@
 // define them. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice {

@@ -140,7 +140,8 @@ class Cli(unittest.TestCase):
 class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
-                        ["bench", "throughput"], ["bench", "latency"], ["quantize"]):
+                        ["bench", "throughput"], ["bench", "latency"], ["bench", "machine"], ["bench", "kernels"],
+                        ["quantize"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():
@@ -461,6 +462,34 @@ class Output(Cli):
         self.assertEqual(out["output_tokens"], 4)
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
+
+    def test_bench_kernels(self):
+        kernels = ["bench", "kernels", "--shape", "smollm2-135m", "--product", "o", "--rotate", "8", "-t", "1", "-q"]
+        report = WORK / "kernels.json"
+        table = self.works(*kernels, "--format", "q8_0", "--m", "1,2-3", "--rounds", "2", "--json", report).decode()
+        self.assertIn("of limit", table)
+        rows = json.loads(report.read_text())["rows"]
+        self.assertEqual([r["m"] for r in rows], [1, 2, 3])
+        self.assertTrue(all(0 < r["of_limit"] and r["best_s"] <= r["median_s"] for r in rows), rows)
+        self.assertEqual(json.loads(self.works(*kernels, "--row", "scalar-q4_0", "--m", "1", "--json", "-"))["rows"][0][
+            "kernel"], "scalar-q4_0")
+        # Against a machine that reads a thousandth, and one that reads a thousand times as fast.
+        for factor, code, says in ((1e-3, 0, b"0 slower"), (1e3, 1, b"SLOWER")):
+            other = json.loads(report.read_text())
+            for row in other["rows"]:
+                row.update(of_limit=row["of_limit"] * factor, noise=0)
+            (WORK / "other.json").write_text(json.dumps(other))
+            done = run(*kernels, "--format", "q8_0", "--rounds", "1", "--compare", WORK / "other.json", "--m", "1")
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(says, done.stdout)
+            self.assertIn(b"1 rows compared", done.stdout)
+        other["isa"] = "abacus"
+        (WORK / "other.json").write_text(json.dumps(other))
+        self.fails(*kernels, "--compare", WORK / "other.json", says="abacus")
+        (WORK / "other.json").write_text("{}")
+        self.fails(*kernels, "--compare", WORK / "other.json", says="no report")
+        self.fails(*kernels, "--m", "0", says="--m")
+        self.fails(*kernels, "--format", "q9_9", says="q9_9")
 
     def test_bench_workloads(self):
         shape = WORK / "tiny.json"

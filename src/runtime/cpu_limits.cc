@@ -28,6 +28,8 @@ double timed(ThreadPool& pool, const PeakRow& row, int64_t rounds) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+}  // namespace
+
 std::string utc_now() {
   std::time_t now = std::time(nullptr);
   std::tm parts = {};
@@ -36,8 +38,6 @@ std::string utc_now() {
   size_t n = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return {text, n};
 }
-
-}  // namespace
 
 double CpuLimits::read_rate(int threads) const {
   CHECK(!reads.empty());
@@ -69,16 +69,15 @@ const PeakRate* CpuLimits::best(PeakType type, int threads) const {
 
 double measure_peak(ThreadPool& pool, const PeakRow& row, double seconds, int times) {
   int64_t rounds = 256;
-  double t = timed(pool, row, rounds);
-  while (t < seconds / 4) {
-    rounds *= 2;
-    t = timed(pool, row, rounds);
-  }
-  rounds = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(rounds) * seconds / t));
   double best = 0;
-  for (int i = 0; i < times; ++i) {
-    best = std::max(best, static_cast<double>(rounds) * row.ops_per_round * pool.size() /
-                              timed(pool, row, rounds));
+  for (int n = 0; n < times;) {
+    double t = timed(pool, row, rounds);
+    if (t < seconds / 2) {
+      rounds *= 2;
+      continue;
+    }
+    best = std::max(best, static_cast<double>(rounds) * row.ops_per_round * pool.size() / t);
+    ++n;
   }
   return best;
 }

@@ -48,6 +48,9 @@ struct CpuLimits {
   const PeakRate* best(PeakType type, int threads) const;
 };
 
+// The time as CpuLimits::measured has it.
+std::string utc_now();
+
 using LimitsProgress = std::function<void(const std::string& what, double fraction)>;
 
 // Seconds: every rate is the best of several runs.

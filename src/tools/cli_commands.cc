@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "tools/cli_bench_kernels.h"
 #include "tools/cli_bench_serve.h"
 #include "tools/cli_completion.h"
 
@@ -187,7 +188,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
   CLI::App* bm = b->add_subcommand(
-      "machine", "this CPU's limits: memory by threads, peak arithmetic; takes seconds");
+      "machine", "this CPU's limits: memory by threads, peak arithmetic");
   bm->add_flag("--json", c.machine.json, "results as one JSON object on stdout");
   bm->add_flag("-q,--quiet", c.machine.quiet, "no progress on stderr");
   bm->footer(
@@ -196,6 +197,10 @@ void add_bench(CLI::App& app, CommandLine& c) {
       "set, for `bench latency`, `throughput` and `kernels` with --limits cached; each run of\n"
       "`bench machine` measures again.");
   bm->callback([&c] { c.action = [&c] { return cmd_bench_machine(c.machine); }; });
+  CLI::App* bk = b->add_subcommand(
+      "kernels", "the CPU's kernels one by one: time, GB/s, Gop/s, share of the limit");
+  add_bench_kernels_options(bk, c.kernels);
+  bk->callback([&c] { c.action = [&c] { return cmd_bench_kernels(c.kernels); }; });
   CLI::App* bg = b->add_subcommand("gpu", "a GPU: its limits, and how near to them steps come");
   bg->add_option("model", c.gpu.engine.model, "as for run; random:SHAPE for speed alone")
       ->required();

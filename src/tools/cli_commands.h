@@ -22,6 +22,7 @@ struct CommandLine {
   PerplexityOptions perplexity;
   BenchOptions throughput, latency;
   BenchMachineOptions machine;
+  BenchKernelsOptions kernels;
   BenchGpuOptions gpu;
   BenchServeOptions load;
   std::string shell;

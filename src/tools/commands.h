@@ -70,6 +70,18 @@ struct BenchServeOptions {
   bool check_text = false, quiet = false;
 };
 
+struct BenchKernelsOptions {
+  std::string rows = "preferred";                     // or all
+  std::vector<std::string> names, formats, products;  // empty: any
+  std::vector<std::string> shapes = {"qwen2.5-0.5b", "qwen2.5-1.5b"};
+  std::string m = "1,2,4,8,16,32,64,256,512";  // numbers and LO-HI
+  std::string limits = "fresh";                // or cached
+  std::string json, compare;                   // files
+  double tolerance = 0.05;
+  int rotate_mb = 600, threads = 0, rounds = 4;
+  bool quick = false, quiet = false;
+};
+
 struct BenchGpuOptions {
   EngineOptions engine;
   std::vector<int> batches = {1, 8, 32, 64, 256}, contexts = {1024};
@@ -127,6 +139,7 @@ int cmd_tokenize(const TokenizeOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);
 int cmd_bench_machine(const BenchMachineOptions& options);
+int cmd_bench_kernels(const BenchKernelsOptions& options);
 int cmd_bench_gpu(const BenchGpuOptions& options);
 int cmd_bench_serve(const BenchServeOptions& options);
 

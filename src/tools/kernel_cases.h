@@ -1,0 +1,68 @@
+// Kernels with something to work on, one call at a time, for `bench kernels`. Driven by the thread
+// that drives the pool.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/matmul.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/peak.h"
+#include "exec/kv_cache.h"
+#include "model/model.h"
+
+namespace sluice {
+
+// One kernel on one shape. Each call works on memory that was last used a whole rotation ago.
+class KernelCase {
+ public:
+  virtual ~KernelCase() = default;
+  virtual void run(int m) = 0;
+  // What a call must read and compute at least: weights or K and V once; two per multiply-add.
+  virtual double bytes(int m) const = 0;
+  virtual double ops(int m) const = 0;
+};
+
+// Memory that cases fill with copies of their weights, one case at a time.
+class Rotation {
+ public:
+  explicit Rotation(size_t bytes) : bytes_(bytes) {}
+  size_t bytes() const { return bytes_; }
+  // As many places of `size` bytes as the rotation holds, at least one. What was there is lost.
+  std::vector<std::byte*> places(size_t size);
+
+ private:
+  size_t bytes_;
+  Buffer memory_;
+};
+
+struct MatmulCaseSpec {
+  const MatmulRow* row;
+  int64_t rows, cols;  // of the weight; cols are rounded up to whole blocks
+  int max_m;
+};
+std::unique_ptr<KernelCase> make_matmul_case(ThreadPool& pool,
+                                             Rotation& rotation,
+                                             const MatmulCaseSpec& spec);
+
+// Paged attention over one layer's cache. decode > 0: m sequences of one query each behind
+// that many positions; 0: one prompt of m queries.
+struct AttentionCaseSpec {
+  ModelShape shape;
+  DType kv = DType::f16;
+  int decode = 0;
+  int max_m;
+};
+std::unique_ptr<KernelCase> make_attention_case(Backend& backend,
+                                                size_t rotation_bytes,
+                                                const AttentionCaseSpec& spec);
+
+// What a row's arithmetic is made of, and the peaks that limit it: of the instructions it may use,
+// and of all that this CPU has. Null where there is none.
+PeakType row_type(const MatmulRow& row);
+const PeakRow* own_peak(const MatmulRow& row);
+// All of this CPU for that type, the fastest first as a rule.
+std::vector<const PeakRow*> usable_peaks(PeakType type);
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// What `bench kernels` measured, as a file, and two such reports side by side. Plain data.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/cpu_limits.h"
+
+namespace sluice {
+
+// One kernel on one shape with M rows. Times in seconds.
+struct KernelTiming {
+  std::string kernel;   // row of the matmul table, or "attention-f16"
+  std::string shape;    // "qwen2.5-0.5b"
+  std::string product;  // "gate_up", or "decode@1024": one query each at that many positions
+  int m = 0;
+  double best = 0, median = 0;
+  double bytes = 0, ops = 0;  // that the call must read and compute at least
+  // Share of the limit, the larger of bytes / read rate and ops / peak, both measured beside it:
+  // with the instruction that the kernel uses, and with this CPU's fastest for that type.
+  double of_limit = 0, of_best = 0;
+  double noise = 0;  // of of_limit: how far it moves when one of the rounds is left out
+  bool by_memory = false;
+
+  std::string key() const;  // "kernel shape product M"
+};
+
+struct KernelReport {
+  MachineId id;
+  int threads = 0;
+  std::string measured;  // when
+  std::vector<KernelTiming> rows;
+
+  const KernelTiming* find(const std::string& key) const;
+};
+
+// One line per row.
+std::string report_to_json(const KernelReport& report);
+Result<KernelReport> parse_report(std::string_view json);
+
+struct KernelChange {
+  std::string key;
+  double before = 0, after = 0;  // of_limit
+  double tolerance = 0;          // relative
+  bool slower() const { return after < before * (1 - tolerance); }
+  bool faster() const { return after * (1 - tolerance) > before; }
+};
+
+// Rows that both have. A row's tolerance is the sum of the noise that both runs saw in it, and at
+// least `least`.
+std::vector<KernelChange> compare_reports(const KernelReport& before,
+                                          const KernelReport& after,
+                                          double least);
+
+}  // namespace sluice

@@ -1,0 +1,125 @@
+#include "tools/kernel_report.h"
+
+#include <gtest/gtest.h>
+
+#include "tools/kernel_plan.h"
+
+namespace sluice {
+namespace {
+
+KernelTiming timing(const std::string& kernel, int m, double of_limit, double noise = 0) {
+  KernelTiming t;
+  t.kernel = kernel;
+  t.shape = "qwen2.5-0.5b";
+  t.product = "gate_up";
+  t.m = m;
+  t.best = 1e-4;
+  t.median = 1.1e-4;
+  t.bytes = 9e6;
+  t.ops = 1.7e7;
+  t.of_limit = t.of_best = of_limit;
+  t.noise = noise;
+  t.by_memory = m < 16;
+  return t;
+}
+
+KernelReport report_of(std::vector<KernelTiming> rows) {
+  return {{"A CPU", 2, "avx2"}, 2, "2026-01-31T12:00:00Z", std::move(rows)};
+}
+
+TEST(KernelReport, WhatWasWrittenIsReadBack) {
+  KernelReport r = report_of({timing("a-q8_0", 1, 0.9, 0.02), timing("b-q4_0", 512, 0.4)});
+  Result<KernelReport> back = parse_report(report_to_json(r));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(report_to_json(*back), report_to_json(r));
+  EXPECT_EQ(back->id, r.id);
+  ASSERT_NE(back->find("b-q4_0 qwen2.5-0.5b gate_up 512"), nullptr);
+  EXPECT_EQ(back->find("b-q4_0 qwen2.5-0.5b gate_up 512")->by_memory, false);
+  EXPECT_EQ(back->find("b-q4_0 qwen2.5-0.5b gate_up 1"), nullptr);
+}
+
+TEST(KernelReport, BadFilesAreRefused) {
+  std::string good = report_to_json(report_of({timing("a-q8_0", 1, 0.9)}));
+  auto with = [&](const std::string& what, const std::string& to) {
+    size_t at = good.find(what);
+    EXPECT_NE(at, std::string::npos) << what;
+    return good.substr(0, at) + to + good.substr(at + what.size());
+  };
+  for (const std::string& text :
+       {std::string(), std::string("{}"), good.substr(0, good.size() - 4),
+        with("sluice kernels 1", "sluice kernels 2"), with("\"m\":1", "\"m\":0"),
+        with("\"m\":1", "\"m\":1.5"), with("\"of_limit\":9E-1", "\"of_limit\":\"much\""),
+        with("\"noise\":0E0", "\"noise\":-1"), with("\"rows\":[", "\"rows\":[3,"),
+        with("\"kernel\"", "\"colonel\""), with("\"threads\":2", "\"threads\":null")}) {
+    EXPECT_FALSE(parse_report(text)) << text;
+  }
+}
+
+TEST(KernelReport, ASlowerRowIsFound) {
+  KernelReport before = report_of(
+      {timing("a", 1, 0.80), timing("a", 2, 0.80), timing("a", 4, 0.80), timing("gone", 1, 0.5)});
+  KernelReport after = report_of(
+      {timing("a", 1, 0.75), timing("a", 2, 0.77), timing("a", 4, 0.90), timing("new", 1, 0.1)});
+  std::vector<KernelChange> changes = compare_reports(before, after, 0.05);
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_TRUE(changes[0].slower());
+  EXPECT_FALSE(changes[0].faster());
+  EXPECT_FALSE(changes[1].slower() || changes[1].faster());
+  EXPECT_TRUE(changes[2].faster());
+  EXPECT_FALSE(changes[2].slower());
+}
+
+// A row is as loud in the run as in the baseline: both add up.
+TEST(KernelReport, NoiseWidensTheTolerance) {
+  auto slower = [](double noise_before, double noise_after, double least) {
+    KernelReport before = report_of({timing("a", 1, 1.0, noise_before)});
+    KernelReport after = report_of({timing("a", 1, 0.85, noise_after)});
+    return compare_reports(before, after, least).at(0).slower();
+  };
+  EXPECT_TRUE(slower(0, 0, 0.05));
+  EXPECT_TRUE(slower(0.06, 0.06, 0.05));
+  EXPECT_FALSE(slower(0.10, 0.06, 0.05));
+  EXPECT_FALSE(slower(0, 0.16, 0.05));
+  EXPECT_FALSE(slower(0, 0, 0.2));
+}
+
+TEST(KernelPlan, RowsOfActivations) {
+  EXPECT_EQ(*parse_ms("8,1,2-4,3"), (std::vector<int>{1, 2, 3, 4, 8}));
+  EXPECT_EQ(*parse_ms("512"), (std::vector<int>{512}));
+  for (const char* bad : {"", "0", "-1", "4-2", "1,", ",1", "1-", "a", "1x", "1-2-3", "1 2",
+                          "9999999", "99999999999999999999"})
+    EXPECT_FALSE(parse_ms(bad)) << bad;
+}
+
+TEST(KernelPlan, OptionsSelect) {
+  BenchKernelsOptions o;
+  o.shapes = {"qwen2.5-0.5b"};
+  auto all = kernel_cases(o, {1, 64, 512});
+  ASSERT_TRUE(all) << all.error().message;
+  for (const KernelCaseId& c : *all) {
+    EXPECT_FALSE(c.ms.empty());
+    if (c.product == "lm_head") {
+      EXPECT_EQ(c.ms, (std::vector<int>{1, 64}));
+      EXPECT_EQ(c.rows, 151936);
+      EXPECT_EQ(c.cols, 896);
+    }
+  }
+  o.formats = {"q8_0"};
+  o.products = {"down"};
+  auto one = kernel_cases(o, {1});
+  ASSERT_TRUE(one);
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ((*one)[0].row, &choose_matmul(Format::q8_0, 896, 4864));
+  o.rows = "all";
+  EXPECT_GT(kernel_cases(o, {1})->size(), one->size() - 1);
+  o.names = {"scalar-q8_0"};
+  EXPECT_EQ(kernel_cases(o, {1})->at(0).kernel, "scalar-q8_0");
+  o.names = {"no-such"};
+  EXPECT_FALSE(kernel_cases(o, {1}));
+  o.names = {};
+  o.shapes = {"no-such"};
+  EXPECT_FALSE(kernel_cases(o, {1}));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -17,10 +17,12 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
       ->group(group);
   list("--row", o.names, "only these, like avx2-q8_0 or attention-f16");
   list("--format", o.formats, "only weights of these formats, like q8_0,q4_k");
-  list("--shape", o.shapes, "of which models: names as in random:SHAPE")->capture_default_str();
+  list("--shape", o.shapes, "of which models, as in random:SHAPE")->capture_default_str();
   list("--product", o.products,
        "only these: qkv, o, gate_up, down, lm_head, prefill, decode@512,\ndecode@4096");
-  app->add_option("--m", o.m, "rows of activations: numbers and ranges, like 1,8,512 or 1-33")
+  app->add_option("--m", o.m,
+                  "rows of activations: numbers and ranges, like 1,8 or 1-33;\nwithout gaps it "
+                  "also says where t(M) > t(M + 1)")
       ->capture_default_str()
       ->group(group);
   app->add_flag("--quick", o.quick, "a minute: one shape, two products, M = 1, 16, 512, two rounds")
@@ -63,8 +65,7 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
   app->footer(
       "The limit of a call is the larger of its bytes / read bandwidth and its operations / peak,\n"
       "both measured within the same second; \"of limit\" takes the peak of the instruction that "
-      "the\nkernel uses, \"of best\" that of this CPU's fastest for the type. Of a list of M "
-      "without gaps the\ntable also says how far it is from t(M) <= t(M + 1).");
+      "the\nkernel uses, \"of best\" that of this CPU's fastest for the type.");
 }
 
 }  // namespace sluice

@@ -187,8 +187,8 @@ void add_bench(CLI::App& app, CommandLine& c) {
     apply_policy(c.policy, c.latency.engine);
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
-  CLI::App* bm = b->add_subcommand(
-      "machine", "this CPU's limits: memory by threads, peak arithmetic");
+  CLI::App* bm =
+      b->add_subcommand("machine", "this CPU's limits: memory by threads, peak arithmetic");
   bm->add_flag("--json", c.machine.json, "results as one JSON object on stdout");
   bm->add_flag("-q,--quiet", c.machine.quiet, "no progress on stderr");
   bm->footer(
@@ -197,8 +197,8 @@ void add_bench(CLI::App& app, CommandLine& c) {
       "set, for `bench latency`, `throughput` and `kernels` with --limits cached; each run of\n"
       "`bench machine` measures again.");
   bm->callback([&c] { c.action = [&c] { return cmd_bench_machine(c.machine); }; });
-  CLI::App* bk = b->add_subcommand(
-      "kernels", "the CPU's kernels one by one: time, GB/s, Gop/s, share of the limit");
+  CLI::App* bk =
+      b->add_subcommand("kernels", "the CPU's kernels one by one: time, GB/s, Gop/s, of the limit");
   add_bench_kernels_options(bk, c.kernels);
   bk->callback([&c] { c.action = [&c] { return cmd_bench_kernels(c.kernels); }; });
   CLI::App* bg = b->add_subcommand("gpu", "a GPU: its limits, and how near to them steps come");

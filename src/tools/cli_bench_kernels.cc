@@ -21,8 +21,8 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
   list("--product", o.products,
        "only these: qkv, o, gate_up, down, lm_head, prefill, decode@512,\ndecode@4096");
   app->add_option("--m", o.m,
-                  "rows of activations: numbers and ranges, like 1,8 or 1-33;\nwithout gaps it "
-                  "also says where t(M) > t(M + 1)")
+                  "rows of activations, like 1,8 or 1-33 (which also shows whether\nt(M) falls as "
+                  "M grows)")
       ->capture_default_str()
       ->group(group);
   app->add_flag("--quick", o.quick, "a minute: one shape, two products, M = 1, 16, 512, two rounds")

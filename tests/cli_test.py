@@ -473,6 +473,10 @@ class Output(Cli):
         self.assertTrue(all(0 < r["of_limit"] and r["best_s"] <= r["median_s"] for r in rows), rows)
         self.assertEqual(json.loads(self.works(*kernels, "--row", "scalar-q4_0", "--m", "1", "--json", "-"))["rows"][0][
             "kernel"], "scalar-q4_0")
+        self.works(*kernels, "--format", "q8_0", "--m", "2,4", "--rounds", "1", "--json", report, "--add")
+        self.assertEqual([(r["m"], len(r["passes"])) for r in json.loads(report.read_text())["rows"]],
+                         [(1, 1), (2, 2), (3, 1), (4, 1)])
+        self.fails(*kernels, "--add", says="--json")
         # Against a machine that reads a thousandth, and one that reads a thousand times as fast.
         for factor, code, says in ((1e-3, 0, b"0 slower"), (1e3, 1, b"SLOWER")):
             other = json.loads(report.read_text())
@@ -490,6 +494,24 @@ class Output(Cli):
         self.fails(*kernels, "--compare", WORK / "other.json", says="no report")
         self.fails(*kernels, "--m", "0", says="--m")
         self.fails(*kernels, "--format", "q9_9", says="q9_9")
+
+    def test_bench_machine(self):
+        env = {"XDG_CACHE_HOME": str(WORK / "cache")}
+        out = json.loads(self.works("bench", "machine", "--json", env=env))
+        self.assertEqual([r["threads"] for r in out["reads"]][0], 1)
+        kept, = (WORK / "cache/sluice").iterdir()
+        self.assertEqual(json.loads(kept.read_text()), out)
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        latency = ["bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, "--repeat", 1, "--limits", "cached",
+                   "--json"]
+        run_out = json.loads(self.works(*latency, env=env))
+        self.assertIn(run_out["read_bandwidth_bytes_per_s"], [r["bytes_per_s"] for r in out["reads"]])
+        kept.write_text("{")
+        done = run(*latency, "-q", env=env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"measured again", done.stderr)
+        self.assertEqual(json.loads(kept.read_text())["cpu"], out["cpu"])
 
     def test_bench_workloads(self):
         shape = WORK / "tiny.json"

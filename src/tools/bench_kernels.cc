@@ -20,7 +20,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLongest = 0.7;  // seconds: beyond such a call, larger M are left out
+constexpr double kLongest = 0.3;  // seconds: M that would take longer are left out
 constexpr double kSampleSeconds = 1e-3, kCaseSeconds = 0.01;
 
 double now() {
@@ -78,6 +78,7 @@ KernelTiming summary(const KernelCaseId& id,
   t.ops = kernel.ops(m);
   t.of_limit = all.of_limit(t.bytes, t.ops);
   t.of_best = all.of_best(t.bytes, t.ops);
+  t.passes = {t.of_limit};
   t.by_memory = t.bytes / all.limits.read > t.ops / all.limits.own;
   double least = t.of_limit, most = t.of_limit;
   for (int i = 0; i < static_cast<int>(rounds.size()); ++i) {
@@ -118,7 +119,7 @@ class KernelBench {
       for (size_t i = 0; i < num; ++i) {
         double best = sample(*kernel, id.ms[i], times[i]);
         rounds[i].push_back({limits, best});
-        if (best > kLongest) num = i + 1;
+        if (i + 1 < num && best / id.ms[i] * id.ms[i + 1] > kLongest) num = i + 1;
       }
     }
     std::vector<KernelTiming> rows;
@@ -156,20 +157,20 @@ class KernelBench {
     return l;
   }
 
-  // Adds samples of about a millisecond to `all`, and gives the best: seconds per call.
+  // Adds samples of about a millisecond to `all` (a long call is one), and gives the best: seconds
+  // per call.
   double sample(KernelCase& kernel, int m, Percentiles& all) {
     double begin = now();
     kernel.run(m);
-    double first = now() - begin;
-    double best = first, end = now() + kCaseSeconds;
-    int calls = std::clamp(static_cast<int>(kSampleSeconds / first), 1, 1000);
-    if (first > kCaseSeconds) all.add(first);
-    for (int n = 0; first < kLongest && (n == 0 || (now() < end)); ++n) {
+    double first = now() - begin, best = first;
+    int calls = first > kCaseSeconds ? 0 : static_cast<int>(kSampleSeconds / first) + 1;
+    if (calls == 0) all.add(first);
+    for (double end = now() + kCaseSeconds; calls > 0 && now() < end;) {
       begin = now();
       for (int i = 0; i < calls; ++i) kernel.run(m);
       double each = (now() - begin) / calls;
+      best = std::min(best, each);
       all.add(each);
-      best = n == 0 && first <= kCaseSeconds ? each : std::min(best, each);
     }
     return best;
   }
@@ -232,17 +233,17 @@ void print_case(const KernelCaseId& id,
   std::fflush(stdout);
 }
 
-Result<KernelReport> read_baseline(const BenchKernelsOptions& o, int threads) {
-  Result<std::string> text = read_text(o.compare);
+// A report of this machine.
+Result<KernelReport> read_report(const std::string& path, int threads) {
+  Result<std::string> text = read_text(path);
   if (!text) return text.error();
   Result<KernelReport> r = parse_report(*text);
-  if (!r)
-    return Error{400, strf("%s: %s", quote(o.compare, 400).c_str(), r.error().message.c_str())};
+  if (!r) return Error{400, strf("%s: %s", quote(path, 400).c_str(), r.error().message.c_str())};
   MachineId here = this_machine();
   if (r->id != here || r->threads != threads) {
     return Error{400, strf("%s is of %s, %d cores, %s, %d threads; this is %s, %d cores, %s, %d "
                            "threads: write a report of this machine with --json",
-                           quote(o.compare, 400).c_str(), quote(r->id.cpu).c_str(), r->id.cores,
+                           quote(path, 400).c_str(), quote(r->id.cpu).c_str(), r->id.cores,
                            quote(r->id.isa).c_str(), r->threads, here.cpu.c_str(), here.cores,
                            here.isa.c_str(), threads)};
   }
@@ -331,12 +332,19 @@ int cmd_bench_kernels(const BenchKernelsOptions& given) {
   if (!ms) return report(ms.error());
   Result<std::vector<KernelCaseId>> cases = kernel_cases(o, *ms);
   if (!cases) return report(cases.error());
-  KernelReport baseline, result;
+  KernelReport baseline, result, earlier;
+  if (o.add) {
+    if (o.json.empty() || o.json == "-")
+      return report(Error{400, "--add adds to the report of --json: name its file"});
+    Result<KernelReport> r = read_report(o.json, o.threads);
+    if (!r) return report(r.error());
+    earlier = std::move(*r);
+  }
   result.id = this_machine();
   result.threads = o.threads;
   result.measured = utc_now();
   if (!o.compare.empty()) {
-    Result<KernelReport> r = read_baseline(o, o.threads);
+    Result<KernelReport> r = read_report(o.compare, o.threads);
     if (!r) return report(r.error());
     baseline = std::move(*r);
     keep_known(*cases, baseline);
@@ -369,7 +377,12 @@ int cmd_bench_kernels(const BenchKernelsOptions& given) {
     }
   });
   if (!o.json.empty()) {
-    if (auto ok = write_report(o.json, result); !ok) return report(ok.error());
+    KernelReport whole = result;
+    if (o.add) {
+      whole = std::move(earlier);
+      add_pass(whole, result);
+    }
+    if (auto ok = write_report(o.json, whole); !ok) return report(ok.error());
   }
   if (o.compare.empty()) return kExitOk;
   return print_changes(compare_reports(baseline, result, o.tolerance));

@@ -51,6 +51,11 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
   group = "Results";
   app->add_option("--json", o.json, "also write a report to this file (- is stdout, for the table)")
       ->group(group);
+  app->add_flag(
+         "--add", o.add,
+         "as one more pass to the report that is there: passes some minutes\napart tell more "
+         "of the noise than rounds")
+      ->group(group);
   app->add_option("--compare", o.compare,
                   "measure what such a report holds (and the options above leave),\nshow what "
                   "changed, and fail with exit code 1 if rows are slower")

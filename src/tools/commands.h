@@ -79,7 +79,7 @@ struct BenchKernelsOptions {
   std::string json, compare;                   // files
   double tolerance = 0.05;
   int rotate_mb = 600, threads = 0, rounds = 4;
-  bool quick = false, quiet = false;
+  bool quick = false, add = false, quiet = false;
 };
 
 struct BenchGpuOptions {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "base/metrics.h"
 #include "base/str.h"
 
 namespace sluice {
@@ -44,6 +45,8 @@ struct Fields {
 };
 
 json::object timing_json(const KernelTiming& t) {
+  json::array passes;
+  for (double f : t.passes) passes.push_back(rounded(f));
   return {{"kernel", t.kernel},
           {"shape", t.shape},
           {"product", t.product},
@@ -56,6 +59,7 @@ json::object timing_json(const KernelTiming& t) {
           {"gop_per_s", rounded(t.ops / t.best / 1e9)},
           {"of_limit", rounded(t.of_limit)},
           {"of_best", rounded(t.of_best)},
+          {"passes", passes},
           {"noise", rounded(t.noise)},
           {"bound", t.by_memory ? "memory" : "compute"}};
 }
@@ -77,7 +81,29 @@ Result<KernelTiming> parse_timing(const json::value& v) {
   t.noise = f.number("noise", true);
   t.by_memory = f.text("bound") == "memory";
   if (f.missing) return bad(f.missing);
+  const json::value* passes = v.as_object().if_contains("passes");
+  if (!passes || !passes->is_array() || passes->as_array().empty()) return bad("passes");
+  for (const json::value& pass : passes->as_array()) {
+    double d = pass.is_number() ? pass.to_number<double>() : 0;
+    if (!(d > 0 && std::isfinite(d))) return bad("passes");
+    t.passes.push_back(d);
+  }
   return t;
+}
+
+void add_pass(KernelTiming& t, const KernelTiming& more) {
+  auto n = static_cast<double>(t.passes.size());
+  t.passes.insert(t.passes.end(), more.passes.begin(), more.passes.end());
+  if (more.best < t.best) {
+    t.best = more.best;
+    t.median = more.median;
+  }
+  Percentiles all;
+  for (double f : t.passes) all.add(f);
+  t.of_limit = all.at(0.5);
+  t.of_best += (more.of_best - t.of_best) / (n + 1);
+  t.by_memory = more.by_memory;
+  t.noise = std::max({t.noise, more.noise, (all.at(1) - all.at(0)) / t.of_limit});
 }
 
 }  // namespace
@@ -121,6 +147,20 @@ Result<KernelReport> parse_report(std::string_view from) {
     r.rows.push_back(std::move(*t));
   }
   return r;
+}
+
+void add_pass(KernelReport& report, const KernelReport& more) {
+  std::unordered_map<std::string, size_t> at;
+  for (size_t i = 0; i < report.rows.size(); ++i) at[report.rows[i].key()] = i;
+  for (const KernelTiming& t : more.rows) {
+    auto known = at.find(t.key());
+    if (known == at.end()) {
+      report.rows.push_back(t);
+    } else {
+      add_pass(report.rows[known->second], t);
+    }
+  }
+  report.measured = more.measured;
 }
 
 std::vector<KernelChange> compare_reports(const KernelReport& before,

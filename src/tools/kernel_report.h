@@ -21,8 +21,10 @@ struct KernelTiming {
   // Share of the limit, the larger of bytes / read rate and ops / peak, both measured beside it:
   // with the instruction that the kernel uses, and with this CPU's fastest for that type.
   double of_limit = 0, of_best = 0;
-  double noise = 0;  // of of_limit: how far it moves when one of the rounds is left out
+  // Of of_limit: how far it moves when one of the rounds is left out, or differs between passes.
+  double noise = 0;
   bool by_memory = false;
+  std::vector<double> passes;  // of_limit of each run that is in it; of_limit is their median
 
   std::string key() const;  // "kernel shape product M"
 };
@@ -39,6 +41,9 @@ struct KernelReport {
 // One line per row.
 std::string report_to_json(const KernelReport& report);
 Result<KernelReport> parse_report(std::string_view json);
+
+// Another run of the same: rows that both have become one, with both passes; the others are added.
+void add_pass(KernelReport& report, const KernelReport& more);
 
 struct KernelChange {
   std::string key;

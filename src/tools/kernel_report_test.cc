@@ -19,6 +19,7 @@ KernelTiming timing(const std::string& kernel, int m, double of_limit, double no
   t.ops = 1.7e7;
   t.of_limit = t.of_best = of_limit;
   t.noise = noise;
+  t.passes = {of_limit};
   t.by_memory = m < 16;
   return t;
 }
@@ -49,10 +50,27 @@ TEST(KernelReport, BadFilesAreRefused) {
        {std::string(), std::string("{}"), good.substr(0, good.size() - 4),
         with("sluice kernels 1", "sluice kernels 2"), with("\"m\":1", "\"m\":0"),
         with("\"m\":1", "\"m\":1.5"), with("\"of_limit\":9E-1", "\"of_limit\":\"much\""),
-        with("\"noise\":0E0", "\"noise\":-1"), with("\"rows\":[", "\"rows\":[3,"),
+        with("\"noise\":0E0", "\"noise\":-1"), with("\"passes\":[9E-1]", "\"passes\":[]"),
+        with("\"passes\":[9E-1]", "\"passes\":[null]"), with("\"rows\":[", "\"rows\":[3,"),
         with("\"kernel\"", "\"colonel\""), with("\"threads\":2", "\"threads\":null")}) {
     EXPECT_FALSE(parse_report(text)) << text;
   }
+}
+
+TEST(KernelReport, PassesMakeOneRow) {
+  KernelReport r = report_of({timing("a", 1, 0.80, 0.01), timing("b", 1, 0.5)});
+  KernelReport second = report_of({timing("c", 1, 0.3), timing("a", 1, 0.90, 0.03)});
+  second.rows[1].best = 9e-5;
+  add_pass(r, second);
+  add_pass(r, report_of({timing("a", 1, 0.84)}));
+  ASSERT_EQ(r.rows.size(), 3u);
+  const KernelTiming& a = r.rows[0];
+  EXPECT_EQ(a.passes, (std::vector<double>{0.80, 0.90, 0.84}));
+  EXPECT_DOUBLE_EQ(a.of_limit, 0.84);
+  EXPECT_NEAR(a.of_best, (0.80 + 0.90 + 0.84) / 3, 1e-12);
+  EXPECT_DOUBLE_EQ(a.best, 9e-5);
+  EXPECT_NEAR(a.noise, 0.10 / 0.84, 0.01);
+  EXPECT_EQ(r.rows[2].kernel, "c");
 }
 
 TEST(KernelReport, ASlowerRowIsFound) {

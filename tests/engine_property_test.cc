@@ -41,7 +41,7 @@ struct Subject {
   std::vector<std::unique_ptr<Checkpoint>> files;
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<std::unique_ptr<Model>> models;
-  DType kv = DType::f16;
+  KvType kv;
   bool cuda = false;
 };
 
@@ -62,7 +62,7 @@ std::unique_ptr<Backend> make_gpu(DType type) {
 
 using OpenFile = std::function<Result<std::unique_ptr<Checkpoint>>()>;
 
-Subject make_subject(std::string name, const OpenFile& open, DType kv, LoadQuant quant = {}) {
+Subject make_subject(std::string name, const OpenFile& open, KvType kv, LoadQuant quant = {}) {
   Subject s;
   s.name = std::move(name);
   s.kv = kv;
@@ -71,7 +71,7 @@ Subject make_subject(std::string name, const OpenFile& open, DType kv, LoadQuant
     EXPECT_TRUE(file) << file.error().message;
     s.files.push_back(std::move(*file));
     s.cuda = on_gpu();
-    s.backends.push_back(s.cuda ? make_gpu(kv)
+    s.backends.push_back(s.cuda ? make_gpu(kv.type)
                                 : make_cpu_backend({.threads = t, .pin = false, .quant = quant}));
     auto model = load_model(*s.files.back(), *s.backends.back(), {});
     EXPECT_TRUE(model) << model.error().message;
@@ -109,6 +109,9 @@ std::vector<Subject>& subjects() {
     v.push_back(make_subject("w4", random(kTinyConfig, Format::bf16), DType::f16,
                              {WeightQuant::w4, {"token_embd"}}));
     v.push_back(make_subject("bf16", random(kTinyConfig, Format::bf16), DType::f16));
+    if (on_gpu()) return v;
+    v.push_back(make_subject("kv-int8", random(kTinyConfigK, Format::q8_0), {DType::i8, 32}));
+    v.push_back(make_subject("kv-int8:8-window", gguf("llama-window"), {DType::i8, 8}));
     return v;
   }();
   return list;

@@ -78,16 +78,40 @@ struct RopeSpec {
   float attention_factor = 1;   // multiplies cos and sin (YaRN)
 };
 
+// How the cache holds K and V. Floats: writes saturate to the largest finite value.
+// i8: value = scale * (code - 128), an exact product. `group` consecutive dimensions of a head
+// share one f16 scale = max(absmax / 127, 2^-24), and codes are rounded to nearest even with that
+// scale as it was stored.
+struct KvType {
+  DType type = DType::f16;
+  int group = 0;  // i8: dimensions per scale: 8, 32 or 64, a divisor of head_dim
+
+  KvType() = default;
+  KvType(DType t, int dims_per_scale = 0) : type(t), group(dims_per_scale) {}
+  // K, or V, of one kv head in a block: the elements, behind them the scales.
+  size_t head_bytes(int head_dim, int block_size) const {
+    size_t scales = group > 0 ? static_cast<size_t>(head_dim / group) : 0;
+    return static_cast<size_t>(block_size) *
+           (static_cast<size_t>(head_dim) * dtype_bytes(type) + scales * sizeof(uint16_t));
+  }
+};
+
 // One layer's cache memory. A block holds block_size positions of every kv head.
 //   k [blocks, kv_heads, head_dim, block_size]   position innermost: lanes of QK are positions
 //   v [blocks, kv_heads, block_size, head_dim]   dimension innermost: lanes of PV are dimensions
+// With i8 each head's elements are followed by its scales, [head_dim / group, block_size] for k and
+// [block_size, head_dim / group] for v.
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
-  DType type = DType::f16;  // f16, or f32 in tests; writes saturate to the largest finite value
+  DType type = DType::f16;  // f16, i8, or f32 in tests
   int block_size = 16;      // power of two, 8 to 128
   int num_kv_heads = 0, head_dim = 0;
   int64_t table_at = 0;  // its block tables begin at BatchView::tables + table_at
+  int group = 0;         // KvType::group
+
+  size_t head_bytes() const { return KvType(type, group).head_bytes(head_dim, block_size); }
+  size_t block_bytes() const { return static_cast<size_t>(num_kv_heads) * head_bytes(); }
 };
 
 // A sequence's share of the step: rows [row, row + count) are positions [pos, pos + count).

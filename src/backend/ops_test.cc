@@ -1,6 +1,7 @@
 // Every op of the CPU backend against the oracle, on odd sizes and NaN-filled outputs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/paged_batch.h"
 #include "backend/ref/ref_backend.h"
+#include "tensor/formats/f16.h"
 
 namespace sluice {
 namespace {
@@ -280,7 +282,7 @@ TEST_P(CpuOps, RopeTable) {
 struct QkvCase {
   int heads, kv_heads, head_dim, rope_dims;
   bool interleaved, norms;
-  DType type;
+  KvType type;
   int block_size;
 };
 
@@ -289,9 +291,13 @@ TEST_P(CpuOps, FinishQkv) {
                            {4, 2, 64, 64, true, true, DType::f16, 8},
                            {6, 1, 80, 32, false, true, DType::f32, 32},
                            {2, 2, 128, 96, true, false, DType::f32, 128},
-                           {3, 3, 72, 0, false, false, DType::f16, 16}};
+                           {3, 3, 72, 0, false, false, DType::f16, 16},
+                           {3, 3, 72, 0, false, false, {DType::i8, 8}, 16},
+                           {4, 2, 64, 64, true, true, {DType::i8, 32}, 8},
+                           {4, 2, 128, 0, false, false, {DType::i8, 64}, 32}};
   for (const QkvCase& c : cases) {
-    CacheShape shape{c.heads, c.kv_heads, c.head_dim, 0, c.type, c.block_size, 3, 60};
+    CacheShape shape{c.heads, c.kv_heads, c.head_dim, 0, c.type.type, c.block_size, 3, 60};
+    shape.kv_group = c.type.group;
     PagedCache got_cache(shape), want_cache(shape);
     PagedBatch batch(got_cache, {{1, 59, 1}, {2, 0, 60}, {0, 7, 40}});
     RopeSpec rope;
@@ -326,9 +332,56 @@ TEST_P(CpuOps, FinishQkv) {
     Tensor q = Tensor(want).columns(0, shape.out_cols());
     ref_->attention(a.act(), q, spec.attention, read.view, got_cache.layer());
     ref_->attention(b.act(), q, spec.attention, read.view, want_cache.layer());
-    if (c.type == DType::f32) expect_near(a, b, 1e-5, "keys");
-    if (c.type == DType::f16) expect_near(a, b, 4e-3, "keys");  // an ulp of f16 apart
+    if (c.type.type == DType::f32) expect_near(a, b, 1e-5, "keys");
+    if (c.type.type == DType::f16) expect_near(a, b, 4e-3, "keys");  // an ulp of f16 apart
+    if (c.type.type == DType::i8) expect_near(a, b, 4e-2, "keys");   // or a code
   }
+}
+
+// A code is within half a scale of what was written, and the scale that of the largest element.
+TEST_P(CpuOps, CodesOfTheCacheAreNearWhatWasWritten) {
+  for (int group : {8, 32, 64}) {
+    CacheShape shape{1, 1, 64, 0, DType::i8, 16, 1, 16};
+    shape.kv_group = group;
+    PagedCache cache(shape);
+    PagedBatch batch(cache, {{0, 0, 4}});
+    Matrix qkv = Matrix::random(4, shape.qkv_cols(), 4);
+    std::fill_n(qkv.row(1) + 64, 64, 0.0F);                    // k
+    for (int i = 0; i < 64; ++i) qkv.row(2)[64 + i] *= 1e-7F;  // below f16's least
+    for (int i = 0; i < 64; ++i) qkv.row(3)[64 + i] = i % 3 == 0 ? 1e9F : -2e9F;  // above its most
+    QkvSpec spec;
+    spec.attention = shape.attention();
+    cpu_->finish_qkv(qkv, spec, batch.view, cache.layer());
+    const uint8_t* k = cache.k().data() + cache.tables()[0] * cache.layer().block_bytes();
+    for (int pos = 0; pos < 4; ++pos) {
+      for (int d = 0; d < 64; ++d) {
+        uint16_t half;
+        std::memcpy(&half, k + 64 * 16 + (d / group * 16 + pos) * 2, 2);
+        float scale = f16_to_f32(half), x = qkv.row(pos)[64 + d];
+        float value = scale * static_cast<float>(k[d * 16 + pos] - 128);
+        if (pos == 3) {
+          ASSERT_EQ(value, std::copysign(127 * 65504.0F, x));
+        } else {
+          ASSERT_NEAR(value, x, 0.57F * scale) << "group " << group << " dimension " << d;
+          ASSERT_LE(scale, std::max(4.0F / 127, 0x1p-24F));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuOps, NotANumberStaysSoAsACode) {
+  CacheShape shape{1, 1, 64, 0, DType::i8, 16, 1, 16};
+  shape.kv_group = 32;
+  PagedCache cache(shape);
+  PagedBatch batch(cache, {{0, 0, 1}});
+  Matrix qkv = Matrix::random(1, shape.qkv_cols(), 4), out(1, 64);
+  qkv.row(0)[2 * 64 + 40] = NAN;  // v
+  QkvSpec spec;
+  spec.attention = shape.attention();
+  cpu_->finish_qkv(qkv, spec, batch.view, cache.layer());
+  cpu_->attention(out.act(), Tensor(qkv).columns(0, 64), spec.attention, batch.view, cache.layer());
+  for (int d = 0; d < 64; ++d) EXPECT_EQ(std::isnan(out.row(0)[d]), d >= 32) << d;
 }
 
 TEST_P(CpuOps, CopyBlocks) {
@@ -344,6 +397,14 @@ TEST_P(CpuOps, CopyBlocks) {
   EXPECT_EQ(k, k2);
   EXPECT_EQ(v, v2);
   EXPECT_EQ(k[4 * 2 * 64 * 16], static_cast<uint16_t>(2 * 64 * 16));
+  // Codes and scales: 2 * 16 * (64 + 2 * 2) bytes a block.
+  KvLayer c{k.data(), v.data(), DType::i8, 16, 2, 64, 0, 32},
+      d{k2.data(), v2.data(), DType::i8, 16, 2, 64, 0, 32};
+  cpu_->copy_blocks({&c, 1}, copies);
+  ref_->copy_blocks({&d, 1}, copies);
+  EXPECT_EQ(k, k2);
+  EXPECT_EQ(v, v2);
+  EXPECT_TRUE(std::equal(k.begin() + 3 * 1088, k.begin() + 4 * 1088, k.begin() + 4 * 1088));
 }
 
 TEST_P(CpuOps, ParallelVisitsEachIndexOnce) {

@@ -21,6 +21,7 @@ struct CacheShape {
   int block_size = 16;
   int num_slots = 1, max_positions = 256;
   float softcap = 0;
+  int kv_group = 0;
 
   AttentionSpec attention() const {
     float scale = 1 / std::sqrt(static_cast<float>(head_dim));
@@ -44,8 +45,8 @@ class PagedCache {
   }
 
   KvLayer layer() {
-    return {k_.data(),         v_.data(),           shape_.type,
-            shape_.block_size, shape_.num_kv_heads, shape_.head_dim};
+    return {k_.data(),           v_.data(),       shape_.type, shape_.block_size,
+            shape_.num_kv_heads, shape_.head_dim, 0,           shape_.kv_group};
   }
   const int32_t* tables() const { return tables_.data(); }
   int64_t table_stride() const { return blocks_per_slot_; }
@@ -63,8 +64,8 @@ class PagedCache {
 
  private:
   size_t block_bytes() const {
-    return static_cast<size_t>(shape_.num_kv_heads * shape_.head_dim * shape_.block_size) *
-           dtype_bytes(shape_.type);
+    return static_cast<size_t>(shape_.num_kv_heads) *
+           KvType(shape_.type, shape_.kv_group).head_bytes(shape_.head_dim, shape_.block_size);
   }
 
   CacheShape shape_;

@@ -6,10 +6,10 @@ namespace sluice {
 
 size_t KvCache::bytes_per_block(const ModelShape& shape,
                                 const CacheGroups& groups,
-                                DType type,
+                                KvType type,
                                 int block_size) {
   return static_cast<size_t>(groups.num_planes) * 2 * static_cast<size_t>(shape.num_kv_heads) *
-         static_cast<size_t>(block_size) * static_cast<size_t>(shape.head_dim) * dtype_bytes(type);
+         type.head_bytes(shape.head_dim, block_size);
 }
 
 KvCache::KvCache(Backend& backend,
@@ -28,7 +28,8 @@ KvCache::KvCache(Backend& backend,
   for (int p = 0; p < groups.num_planes; ++p) {
     void* k = add_side();
     void* v = add_side();
-    planes_.push_back({k, v, size.type, size.block_size, shape.num_kv_heads, shape.head_dim});
+    planes_.push_back({k, v, size.type.type, size.block_size, shape.num_kv_heads, shape.head_dim, 0,
+                       size.type.group});
   }
   for (const CacheGroups::Place& place : groups.layers) {
     layers_.push_back(planes_[static_cast<size_t>(place.plane)]);

@@ -11,7 +11,7 @@
 namespace sluice {
 
 struct KvCacheSize {
-  DType type = DType::f16;
+  KvType type;
   int num_blocks = 0, block_size = 16;  // usable blocks; one more, the null block, comes first
   int64_t table_len = 0;                // blocks of a table: a slot's tables lie behind each other
 };
@@ -23,7 +23,7 @@ class KvCache {
           const CacheGroups& groups,
           const KvCacheSize& size);
   // Every layer keeps everything, in the one table of a slot.
-  KvCache(Backend& backend, const ModelShape& shape, DType type, int num_blocks, int block_size)
+  KvCache(Backend& backend, const ModelShape& shape, KvType type, int num_blocks, int block_size)
       : KvCache(
             backend, shape, one_cache_group(shape.num_layers), {type, num_blocks, block_size, 0}) {}
 
@@ -33,7 +33,7 @@ class KvCache {
   size_t bytes() const { return bytes_; }
   static size_t bytes_per_block(const ModelShape& shape,
                                 const CacheGroups& groups,
-                                DType type,
+                                KvType type,
                                 int block_size);
 
  private:

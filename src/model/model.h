@@ -24,9 +24,9 @@ struct ModelShape {
   int ffn = 0;               // inner width of the MLP
 
   // Bytes of K and V per position over all layers.
-  size_t kv_bytes_per_token(DType kv) const {
-    return static_cast<size_t>(num_layers) * static_cast<size_t>(num_kv_heads) *
-           static_cast<size_t>(head_dim) * 2 * dtype_bytes(kv);
+  size_t kv_bytes_per_token(KvType kv) const {
+    return static_cast<size_t>(num_layers) * static_cast<size_t>(num_kv_heads) * 2 *
+           kv.head_bytes(head_dim, 1);
   }
 };
 

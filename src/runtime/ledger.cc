@@ -91,26 +91,37 @@ size_t program_bytes(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device) {
+Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device) {
   const std::string& name = options.kv_type;
   struct Named {
     const char* name;
-    DType type;
+    KvType type;
   };
+  static const Named kTypes[] = {{"f16", DType::f16},          {"f32", DType::f32},
+                                 {"bf16", DType::bf16},        {"f8", DType::f8},
+                                 {"int8", {DType::i8, 32}},    {"int8:8", {DType::i8, 8}},
+                                 {"int8:32", {DType::i8, 32}}, {"int8:64", {DType::i8, 64}}};
   DType own = device ? device->activations : DType::f16;
-  if (name == "auto") return own;
-  for (const Named& n : {Named{"f16", DType::f16}, Named{"f32", DType::f32},
-                         Named{"bf16", DType::bf16}, Named{"f8", DType::f8}}) {
+  if (name == "auto") return KvType(own);
+  for (const Named& n : kTypes) {
     if (name != n.name) continue;
-    bool works = device ? n.type == own || (n.type == DType::f8 && own != DType::f32)
-                        : n.type == DType::f16 || n.type == DType::f32;
+    DType type = n.type.type;
+    bool works = device ? type == own || (type == DType::f8 && own != DType::f32)
+                        : type == DType::f16 || type == DType::f32 || type == DType::i8;
+    if (works && n.type.group > 0 && head_dim % n.type.group != 0)
+      return Error{400, strf("--kv %s: heads of %d dimensions are not whole groups of %d; use %s",
+                             name.c_str(), head_dim, n.type.group,
+                             head_dim % 32 == 0  ? "int8:32"
+                             : head_dim % 8 == 0 ? "int8:8"
+                                                 : "f16")};
     if (works) return n.type;
     return Error{400, device ? strf("--kv %s: on a GPU the cache has the type of the activations "
                                     "(--dtype) or f8",
                                     name.c_str())
-                             : strf("--kv %s: use f16 or f32 on the CPU", name.c_str())};
+                             : strf("--kv %s: use f16, f32 or int8 on the CPU", name.c_str())};
   }
-  return Error{400, strf("--kv %s: use auto, f16, bf16, f32 or f8", quote(name).c_str())};
+  return Error{
+      400, strf("--kv %s: use auto, f16, bf16, f32, f8 or int8[:8|:32|:64]", quote(name).c_str())};
 }
 
 namespace {
@@ -168,9 +179,9 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                   : device_weights(checkpoint, device->activations, options.quantize == "fp8");
   }
   SchedulerConfig& c = options.scheduler;
-  Result<DType> kv_type = kv_dtype(options, device);
+  Result<KvType> kv_type = kv_type_of(options, shape.head_dim, device);
   if (!kv_type) return kv_type.error();
-  DType kv = *kv_type;
+  KvType kv = *kv_type;
   int bs = c.block_size;
   if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0) {
     return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};

@@ -34,8 +34,9 @@ struct DeviceMemory {
   size_t weights = 0, workspace = 0;  // exact, once the model is loaded; 0: estimate
 };
 
-// The type of the KV cache that options.kv_type means on this device.
-Result<DType> kv_dtype(const EngineOptions& options, const DeviceMemory* device);
+// The type of the KV cache that options.kv_type means for heads of so many dimensions on this
+// device.
+Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device);
 
 // What becomes of weights on the CPU by --quantize and --quantize-exclude; fp8 is a GPU's.
 Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);

@@ -172,7 +172,7 @@ ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
   e.max_step_tokens = scheduler.max_step_tokens();
   e.max_outputs = output_rows(e.max_seqs);
   DeviceMemory memory{0, backend_->activation_type()};
-  e.kv_type = kv_dtype(options_, device_ ? &memory : nullptr).value();
+  e.kv_type = kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value();
   e.groups = cache_groups(model_->shape());
   return e;
 }

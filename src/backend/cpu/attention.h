@@ -6,6 +6,8 @@
 //     order into the row's result;
 //   - a score is one FMA chain over ascending dimensions (lanes are positions), an output one FMA
 //     chain over a tile's ascending positions (lanes are dimensions).
+// What was stored in 8 bits is used as the number it stands for, scale * (code - 128), which f32
+// holds exactly: it makes no difference where a kernel multiplies.
 // So tasks may take any rows together, and split a row's context between threads at spans.
 // Positions a row does not see are excluded by selection: what lies there may be NaN.
 #pragma once

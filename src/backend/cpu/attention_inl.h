@@ -3,23 +3,14 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/attention_tile_inl.h"
 #include "backend/cpu/vector_math_inl.h"
 
 namespace sluice {
-
-// The part of a tile some rows see, as pointers to its groups of sixteen positions.
-// k[g][d * k_stride + lane], v[g][lane * v_stride + d].
-template <typename T>
-struct TileView {
-  const T* k[kTile / 16];
-  const T* v[kTile / 16];
-  const T* next_k[kTile / 16];  // the same groups of the next tile, to be fetched meanwhile
-  const T* next_v[kTile / 16];
-  int64_t k_stride, v_stride;
-};
 
 // Rows of a job and what they see of a tile.
 struct TileRows {
@@ -30,11 +21,9 @@ struct TileRows {
 template <typename V>
 struct Attention {
   using F = typename V::F;
+  using Read = Tiles<V>;
+  using Place = typename Read::Place;
   static constexpr float kNone = -INFINITY;
-
-  // Tiles read where they lie come from memory; copied ones (f32) are in cache.
-  template <typename T>
-  static constexpr bool fetches = sizeof(T) == 2;
 
   // Vectors per row that a block of R rows can keep in registers.
   static constexpr int vectors(int r) {
@@ -72,19 +61,36 @@ struct Attention {
       k[p] = tile.k[group + p];
       next[p] = tile.next_k[group + p];
     }
-    for (int d = 0; d < dim; ++d) {
-      F x[P];
+    for (int begin = 0, end = dim; begin < dim; begin = end) {
+      F scale[P], zero[P];
+      if constexpr (Read::template codes<T>) {
+        end = begin + (1 << tile.group_shift);
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) x[p] = V::load(k[p] + d * tile.k_stride);
-      if constexpr (fetches<T>) {
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) V::prefetch(next[p] + d * tile.k_stride);
+        for (int p = 0; p < P; ++p) {
+          scale[p] = V::load(tile.k_scale[group + p] + (begin >> tile.group_shift) * tile.k_stride);
+          zero[p] = Read::shift(scale[p]);
+        }
       }
+      for (int d = begin; d < end; ++d) {
+        F x[P];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        F y = V::set(q[r * q_stride + d]);
+        for (int p = 0; p < P; ++p) {
+          if constexpr (Read::template codes<T>) {
+            x[p] = V::fma(Read::load_codes(k[p] + d * tile.k_stride), scale[p], zero[p]);
+          } else {
+            x[p] = V::load(k[p] + d * tile.k_stride);
+          }
+        }
+        if constexpr (Read::template fetches<T>) {
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
+          for (int p = 0; p < P; ++p) V::prefetch(next[p] + d * tile.k_stride);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          F y = V::set(q[r * q_stride + d]);
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
+        }
       }
     }
 #pragma GCC unroll 8
@@ -174,18 +180,45 @@ struct Attention {
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) acc[r][c] = V::set(0);
     }
+    const float* scales[(C + 1) / 2] = {};
+    int64_t shifts = 0;
+    if constexpr (Read::template codes<T>) {
+      shifts = tile.v_shift - tile.v_scale;
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c += 2) {
+        scales[c / 2] = tile.v_scale + lo * tile.num_groups + ((at + 16 * c) >> tile.group_shift);
+      }
+    }
     for (int j = lo; j < hi;) {
       int end = (j | 15) + 1 < hi ? (j | 15) + 1 : hi;
       const T* v = tile.v[j / 16] + (j % 16) * tile.v_stride + at;
       const T* next = tile.next_v[j / 16] + (j % 16) * tile.v_stride + at;
       for (; j < end; ++j, v += tile.v_stride, next += tile.v_stride) {
-        if constexpr (fetches<T>) {
+        if constexpr (Read::template fetches<T>) {
 #pragma GCC unroll 8
-          for (int c = 0; c < C; c += 2) V::prefetch(next + 16 * c);
+          for (int c = 0; c < C; c += 4 / sizeof(T)) V::prefetch(next + 16 * c);
         }
         F x[C];
+        if constexpr (std::is_same_v<T, Code>) {
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
+          for (int c = 0; c < C; c += 2) {  // a scale is that of two vectors or more
+            F scale = V::set(scales[c / 2][0]), shift = V::set(scales[c / 2][shifts]);
+            scales[c / 2] += tile.num_groups;
+            x[c] = V::fma(Read::load_codes(v + 16 * c), scale, shift);
+            if (c + 1 < C) x[c + 1] = V::fma(Read::load_codes(v + 16 * c + 16), scale, shift);
+          }
+        } else if constexpr (std::is_same_v<T, Code8>) {
+          const float *scale = scales[0], *shift = scale + shifts;
+          scales[0] += tile.num_groups;
+#pragma GCC unroll 8
+          for (int c = 0; c < C; ++c) {
+            x[c] = V::fma(Read::load_codes(v + 16 * c), V::set2(scale[2 * c], scale[2 * c + 1]),
+                          V::set2(shift[2 * c], shift[2 * c + 1]));
+          }
+        } else {
+#pragma GCC unroll 8
+          for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           F w = V::set(p[r * kTile + j]);
@@ -311,93 +344,9 @@ struct Attention {
   }
 
   template <typename T>
-  static const T* plane(const void* data, const AttendJob& job, int64_t pos) {
-    const KvLayer& kv = job.kv;
-    int64_t block = job.table[pos / kv.block_size];
-    return static_cast<const T*>(data) +
-           (block * kv.num_kv_heads + job.kv_head) * kv.head_dim * int64_t{kv.block_size};
-  }
-
-  // Groups of sixteen positions lie in one block: read where they are.
-  template <typename T>
-  static TileView<T> direct_view(const AttendJob& job, int64_t base, int lo, int hi) {
-    const KvLayer& kv = job.kv;
-    TileView<T> t{};
-    t.k_stride = kv.block_size;
-    t.v_stride = kv.head_dim;
-    for (int g = lo / 16; g < (hi + 15) / 16; ++g) {
-      int64_t pos = base + 16 * g, offset = pos % kv.block_size;
-      t.k[g] = t.next_k[g] = plane<T>(kv.k, job, pos) + offset;
-      t.v[g] = t.next_v[g] = plane<T>(kv.v, job, pos) + offset * kv.head_dim;
-      if (pos + kTile >= job.end) continue;
-      t.next_k[g] = plane<T>(kv.k, job, pos + kTile) + (pos + kTile) % kv.block_size;
-      t.next_v[g] = plane<T>(kv.v, job, pos + kTile) + (pos + kTile) % kv.block_size * kv.head_dim;
-    }
-    return t;
-  }
-
-  static TileView<float> copied_view(const AttendJob& job, const float* tile) {
-    TileView<float> t{};
-    t.k_stride = kTile;
-    t.v_stride = padded16(job.kv.head_dim);
-    for (int g = 0; g < kTile / 16; ++g) {
-      t.k[g] = t.next_k[g] = tile + 16 * g;
-      t.v[g] = t.next_v[g] = tile + 16 * g * t.v_stride;
-    }
-    return t;
-  }
-
-  static F load8(const float* p) { return V::load_n(p, 8); }
-  static F load8(const uint16_t* p) {
-    uint16_t tmp[16] = {};
-    for (int i = 0; i < 8; ++i) tmp[i] = p[i];
-    return V::load(tmp);
-  }
-
-  // tile [dim, kTile]; whole blocks that hold none of [lo, hi) are not read
-  template <typename T>
-  static void copy_keys(const AttendJob& job, int64_t base, int lo, int hi, float* tile) {
-    int size = job.kv.block_size, dim = job.kv.head_dim;
-    int step = size < 16 ? 8 : 16;
-    for (int j = lo / step * step; j < hi; j += step) {
-      const T* k = plane<T>(job.kv.k, job, base + j) + (base + j) % size;
-      const T* next = k;
-      if (base + j + kTile < job.end) {
-        next = plane<T>(job.kv.k, job, base + j + kTile) + (base + j + kTile) % size;
-      }
-      if (step == 16) {
-        for (int d = 0; d < dim; ++d) {
-          V::prefetch(next + d * size);
-          V::store(tile + d * kTile + j, V::load(k + d * size));
-        }
-      } else {
-        for (int d = 0; d < dim; ++d) V::store_n(tile + d * kTile + j, load8(k + d * size), 8);
-      }
-    }
-  }
-
-  // tile [kTile, dim16], positions [lo, hi)
-  template <typename T>
-  static void copy_values(const AttendJob& job, int64_t base, int lo, int hi, float* tile) {
-    int size = job.kv.block_size, dim = job.kv.head_dim, dim16 = padded16(dim);
-    for (int j = lo; j < hi; ++j) {
-      const T* v = plane<T>(job.kv.v, job, base + j) + (base + j) % size * dim;
-      const T* next = v;
-      if (base + j + kTile < job.end) {
-        next = plane<T>(job.kv.v, job, base + j + kTile) + (base + j + kTile) % size * dim;
-      }
-      int d = 0;
-      for (; d + 16 <= dim; d += 16) {
-        V::prefetch(next + d);
-        V::store(tile + j * dim16 + d, V::load(v + d));
-      }
-      if (d < dim) V::store(tile + j * dim16 + d, load8(v + d));
-    }
-  }
-
-  template <typename T>
   static void visit_tile(const AttendJob& job,
                          const AttendScratch& s,
+                         const Place& place,
                          int64_t base,
                          const TileRows& rows,
                          Sums& sums) {
@@ -410,19 +359,21 @@ struct Attention {
     // Many rows: convert the tile once instead of in every block of rows.
     bool copy = job.kv.block_size < 16 || job.kv.head_dim % 16 != 0 || rows.num > 2 * V::kBlockRows;
     if (!copy) {
-      TileView<T> tile = direct_view<T>(job, base, lo, hi);
+      TileView<T> tile = Read::template direct_view<T>(place, base, lo, hi);
       score_tile(job, s, tile, rows);
       soften_tile(job, s, rows, part);
       merge_sums(sums, part, rows.num, f);
+      if constexpr (Read::template codes<T>)
+        Read::widen_value_scales(place, base, lo, hi, tile, s.tile);
       output_tile(job, s, tile, rows, f);
       return;
     }
-    TileView<float> tile = copied_view(job, s.tile);
-    copy_keys<T>(job, base, lo, hi, s.tile);
+    TileView<float> tile = Read::copied_view(place, s.tile);
+    Read::template copy_keys<T>(place, base, lo, hi, s.tile);
     score_tile(job, s, tile, rows);
     soften_tile(job, s, rows, part);
     merge_sums(sums, part, rows.num, f);
-    copy_values<T>(job, base, lo, hi, s.tile);
+    Read::template copy_values<T>(place, base, lo, hi, s.tile);
     output_tile(job, s, tile, rows, f);
   }
 
@@ -448,12 +399,19 @@ struct Attention {
     for (int64_t i = 0; i < int64_t{job.num_rows()} * dim16; i += 16)
       V::store(s.span + i, V::set(0));
     TileRows rows;
+    const Place place(job);
     for (int64_t base = begin; base < end; base += kTile) {
       see(job, base, rows);
       if (job.kv.type == DType::f32) {
-        visit_tile<float>(job, s, base, rows, sums);
+        visit_tile<float>(job, s, place, base, rows, sums);
+      } else if (job.kv.type == DType::i8) {
+        if (job.kv.group == 8) {
+          visit_tile<Code8>(job, s, place, base, rows, sums);
+        } else {
+          visit_tile<Code>(job, s, place, base, rows, sums);
+        }
       } else {
-        visit_tile<uint16_t>(job, s, base, rows, sums);
+        visit_tile<uint16_t>(job, s, place, base, rows, sums);
       }
     }
   }

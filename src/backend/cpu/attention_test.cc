@@ -88,6 +88,14 @@ std::vector<float> run_chunks(const CacheShape& shape, int threads, std::vector<
   return run.result();
 }
 
+const KvType kTypes[] = {DType::f16, DType::f32, {DType::i8, 8}, {DType::i8, 32}, {DType::i8, 64}};
+
+CacheShape with_type(CacheShape shape, KvType type) {
+  shape.type = type.type;
+  shape.kv_group = type.group;
+  return shape;
+}
+
 void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
@@ -98,11 +106,13 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, 
 }
 
 TEST(CpuAttention, IsWhatTheOracleSays) {
-  for (DType type : {DType::f16, DType::f32}) {
-    for (int dim : {8, 64, 72, 80, 128, 256}) {
+  for (KvType type : kTypes) {
+    for (int dim : {8, 64, 72, 80, 96, 128, 256}) {
+      if (type.group > 0 && dim % type.group != 0) continue;
       for (int group : {1, 2, 3, 4, 7, 8}) {
-        SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
-        CacheShape shape{2 * group, 2, dim, 0, type, 16, 1, 150};
+        SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group << " type "
+                                        << static_cast<int>(type.type) << ":" << type.group);
+        CacheShape shape = with_type({2 * group, 2, dim, 0, DType::f16, 16, 1, 150}, type);
         Replay run(shape, 2);
         for (Part p : {Part{0, 0, 1}, {0, 1, 30}, {0, 31, 1}, {0, 32, 117}, {0, 149, 1}})
           run.step({p});
@@ -113,12 +123,13 @@ TEST(CpuAttention, IsWhatTheOracleSays) {
 }
 
 TEST(CpuAttention, LongContextIsWhatTheOracleSays) {
-  CacheShape shape{2, 1, 32, 0, DType::f16, 16, 1, 3000};
-  Replay run(shape, 2);
-  run.step({{0, 0, 2990}});
-  for (int pos = 2990; pos < 3000; ++pos) run.step({{0, pos, 1}});
-  run.expect_like_ref(0, 1020, 8);
-  run.expect_like_ref(0, 2980, 20);
+  for (KvType type : {KvType(DType::f16), KvType(DType::i8, 32)}) {
+    Replay run(with_type({2, 1, 32, 0, DType::f16, 16, 1, 3000}, type), 2);
+    run.step({{0, 0, 2990}});
+    for (int pos = 2990; pos < 3000; ++pos) run.step({{0, pos, 1}});
+    run.expect_like_ref(0, 1020, 8);
+    run.expect_like_ref(0, 2980, 20);
+  }
 }
 
 TEST(CpuAttention, WideGroupsAreSplit) {
@@ -130,10 +141,13 @@ TEST(CpuAttention, WideGroupsAreSplit) {
 }
 
 TEST(CpuAttention, BitsDoNotDependOnChunks) {
-  for (int group : {1, 2, 3, 4, 7, 8}) {
-    for (int dim : {64, 72, 128, 256}) {
-      SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group);
-      CacheShape shape{group, 1, dim, 0, DType::f16, 16, 1, 141};
+  for (KvType type : kTypes) {
+    for (auto [group, dim] :
+         {std::pair{1, 64}, {2, 72}, {3, 64}, {4, 128}, {7, 64}, {8, 256}, {3, 96}}) {
+      if (type.group > 0 && dim % type.group != 0) continue;
+      SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group << " type "
+                                      << static_cast<int>(type.type) << ":" << type.group);
+      CacheShape shape = with_type({group, 1, dim, 0, DType::f16, 16, 1, 141}, type);
       std::vector<float> one_by_one = run_chunks(shape, 1, {1});
       expect_same_bits(one_by_one, run_chunks(shape, 1, {141}), "whole");
       expect_same_bits(one_by_one, run_chunks(shape, 2, {2, 1, 5}), "small");
@@ -143,8 +157,8 @@ TEST(CpuAttention, BitsDoNotDependOnChunks) {
 }
 
 TEST(CpuAttention, BitsDoNotDependOnBlockSizeOrThreads) {
-  for (DType type : {DType::f16, DType::f32}) {
-    CacheShape shape{6, 2, 64, 0, type, 16, 1, 200};
+  for (KvType type : kTypes) {
+    CacheShape shape = with_type({6, 2, 64, 0, DType::f16, 16, 1, 200}, type);
     std::vector<float> want = run_chunks(shape, 1, {100, 1, 1, 1});
     for (int block : {8, 16, 32, 64, 128}) {
       for (int threads : {1, 2, 3}) {
@@ -157,7 +171,8 @@ TEST(CpuAttention, BitsDoNotDependOnBlockSizeOrThreads) {
 
 TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
   for (int window : {0, 1500}) {
-    CacheShape shape{2, 1, 16, window, DType::f16, 16, 1, 3000};
+    KvType type = window > 0 ? KvType(DType::i8, 8) : KvType(DType::f16);
+    CacheShape shape = with_type({2, 1, 16, window, DType::f16, 16, 1, 3000}, type);
     std::vector<int> decode_tail{2040, 1, 1, 1, 1, 1, 1, 1, 1, 900, 1, 2, 3, 4, 5, 1, 1, 1, 1, 1};
     decode_tail.resize(100, 1);
     std::vector<float> want = run_chunks(shape, 1, {3000});
@@ -171,7 +186,8 @@ TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
   for (int window : {1, 64, 100, 333}) {
     for (int block : {8, 16}) {
       SCOPED_TRACE(testing::Message() << "window " << window << " block " << block);
-      CacheShape shape{2, 1, 32, window, DType::f16, block, 1, 700};
+      KvType type = window % 2 ? KvType(DType::i8, 32) : KvType(DType::f16);
+      CacheShape shape = with_type({2, 1, 32, window, DType::f16, block, 1, 700}, type);
       std::vector<float> want = run_chunks(shape, 1, {700});
       Replay run(shape, 2);
       run.step({{0, 0, 50}});

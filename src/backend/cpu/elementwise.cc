@@ -36,15 +36,51 @@ float finite(float x) {
   return x > kTop ? kTop : x < -kTop ? -kTop : x;
 }
 
-// k, v [head_dim] of one head to position `offset` of its block; see KvLayer for the layout.
-void store_head_f32(
-    const float* k, const float* v, const KvLayer& kv, int64_t plane, int64_t offset) {
-  float* kp = static_cast<float*>(kv.k) + plane + offset;
-  float* vp = static_cast<float*>(kv.v) + plane + offset * kv.head_dim;
+// One head's K or V in a block, and the position to write there; see KvLayer for the layout.
+struct HeadPlace {
+  std::byte *k, *v;
+  int64_t offset;
+};
+
+// k, v [head_dim]
+void store_head_f32(const float* k, const float* v, const KvLayer& kv, const HeadPlace& to) {
+  float* kp = reinterpret_cast<float*>(to.k) + to.offset;
+  float* vp = reinterpret_cast<float*>(to.v) + to.offset * kv.head_dim;
   for (int d = 0; d < kv.head_dim; ++d) {
     kp[d * kv.block_size] = finite(k[d]);
     vp[d] = finite(v[d]);
   }
+}
+
+void store_head_f16(const VectorKernels& kernels,
+                    const float* k,
+                    const float* v,
+                    const KvLayer& kv,
+                    const HeadPlace& to) {
+  uint16_t half[kMaxHeadDim];
+  kernels.to_half(k, kv.head_dim, half);
+  uint16_t* kp = reinterpret_cast<uint16_t*>(to.k) + to.offset;
+  for (int d = 0; d < kv.head_dim; ++d) kp[d * kv.block_size] = half[d];
+  kernels.to_half(v, kv.head_dim, reinterpret_cast<uint16_t*>(to.v) + to.offset * kv.head_dim);
+}
+
+void store_head_i8(const VectorKernels& kernels,
+                   const float* k,
+                   const float* v,
+                   const KvLayer& kv,
+                   const HeadPlace& to) {
+  int num_groups = kv.head_dim / kv.group;
+  int64_t elements = int64_t{kv.head_dim} * kv.block_size;
+  uint8_t codes[kMaxHeadDim];
+  uint16_t scales[kMaxHeadDim / 8];
+  kernels.to_codes(k, kv.head_dim, kv.group, codes, scales);
+  auto* kp = reinterpret_cast<uint8_t*>(to.k) + to.offset;
+  auto* k_scales = reinterpret_cast<uint16_t*>(to.k + elements) + to.offset;
+  for (int d = 0; d < kv.head_dim; ++d) kp[d * kv.block_size] = codes[d];
+  for (int g = 0; g < num_groups; ++g) k_scales[g * kv.block_size] = scales[g];
+  kernels.to_codes(v, kv.head_dim, kv.group,
+                   reinterpret_cast<uint8_t*>(to.v) + to.offset * kv.head_dim,
+                   reinterpret_cast<uint16_t*>(to.v + elements) + to.offset * num_groups);
 }
 
 }  // namespace
@@ -176,17 +212,18 @@ void CpuElementwise::finish_row(
   const int32_t* table = batch.tables + kv.table_at + batch.row_slot[r] * batch.table_stride;
   int64_t pos = batch.positions[r], offset = pos % kv.block_size;
   int64_t first = int64_t{table[pos / kv.block_size]} * kv.num_kv_heads;
+  size_t head_bytes = kv.head_bytes();
   for (int h = 0; h < a.num_kv_heads; ++h, k += dim, v += dim) {
-    int64_t plane = (first + h) * dim * kv.block_size;
+    auto plane = static_cast<size_t>(first + h) * head_bytes;
+    HeadPlace to{static_cast<std::byte*>(kv.k) + plane, static_cast<std::byte*>(kv.v) + plane,
+                 offset};
     if (kv.type == DType::f32) {
-      store_head_f32(k, v, kv, plane, offset);
-      continue;
+      store_head_f32(k, v, kv, to);
+    } else if (kv.type == DType::i8) {
+      store_head_i8(kernels_, k, v, kv, to);
+    } else {
+      store_head_f16(kernels_, k, v, kv, to);
     }
-    uint16_t half[kMaxHeadDim];
-    kernels_.to_half(k, dim, half);
-    uint16_t* kp = static_cast<uint16_t*>(kv.k) + plane + offset;
-    for (int d = 0; d < dim; ++d) kp[d * kv.block_size] = half[d];
-    kernels_.to_half(v, dim, static_cast<uint16_t*>(kv.v) + plane + offset * dim);
   }
 }
 
@@ -195,7 +232,9 @@ void CpuElementwise::finish_qkv(Tensor qkv,
                                 const BatchView& batch,
                                 KvLayer kv) {
   CHECK(kv.head_dim == spec.attention.head_dim && kv.head_dim <= kMaxHeadDim);
-  CHECK(kv.type != DType::bf16);
+  CHECK(kv.type == DType::f16 || kv.type == DType::f32 || kv.type == DType::i8);
+  CHECK(kv.type != DType::i8 ||
+        (kv.head_dim % kv.group == 0 && (kv.group == 8 || kv.group == 32 || kv.group == 64)));
   double ns = 0.8 * static_cast<double>(qkv.cols);
   for_ranges(pool_, batch.num_tokens, ns, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) finish_row(qkv.row(r), r, spec, batch, kv);
@@ -211,9 +250,7 @@ void CpuElementwise::copy_blocks(std::span<const KvLayer> layers,
                for (int64_t i = begin; i < end; ++i) {
                  const KvLayer& kv = layers[static_cast<size_t>(i / 2)];
                  auto* p = static_cast<std::byte*>(i % 2 == 0 ? kv.k : kv.v);
-                 size_t bytes = static_cast<size_t>(kv.num_kv_heads) *
-                                static_cast<size_t>(kv.head_dim) *
-                                static_cast<size_t>(kv.block_size) * dtype_bytes(kv.type);
+                 size_t bytes = kv.block_bytes();
                  for (const BlockCopy& c : copies) {
                    std::memmove(p + static_cast<size_t>(c.to) * bytes,
                                 p + static_cast<size_t>(c.from) * bytes, bytes);

@@ -174,6 +174,48 @@ struct Elementwise {
       for (int j = 0; j < num; ++j) out[i + j] = tail[j];
     });
   }
+
+  // The scale of one group as KvType has it, rounded to f16. Infinities saturate, NaN stays.
+  static uint16_t code_scale(const float* x, int group) {
+    constexpr float kMost = 127.0F * 65504.0F, kLeast = 0x1p-24F;
+    const F most = V::set(kMost), zero = V::set(0);
+    F top = zero, poison = zero;
+    sweep(group, [&](int64_t i, int num) {
+      F y = load(x + i, num);
+      F a = V::if_less(y, zero, V::sub(zero, y), y);
+      a = V::if_less(most, a, most, a);
+      top = V::if_less(top, a, a, top);
+      poison = V::add(poison, V::sub(a, a));
+    });
+    float scale = (V::top(top) + V::sum(poison)) / 127.0F;
+    uint16_t half[16];
+    V::store(half, V::set(scale < kLeast ? kLeast : scale));
+    return half[0];
+  }
+
+  // Codes [n] and scales [n / group] of the KV cache; see KvType.
+  static void to_codes(const float* x, int64_t n, int group, uint8_t* codes, uint16_t* scales) {
+    const F top = V::set(127), bottom = V::set(-127);
+    const F magic = V::set(12582912.0F);  // 1.5 * 2^23: the sum's low byte is the rounded number
+    for (int64_t at = 0; at < n; at += group, ++scales) {
+      *scales = code_scale(x + at, group);
+      uint16_t half[16] = {*scales};
+      float scale[16];
+      V::store(scale, V::load(half));
+      const F s = V::set(scale[0]);
+      sweep(group, [&](int64_t i, int num) {
+        F y = V::div(load(x + at + i, num), s);
+        y = V::if_less(top, y, top, V::if_less(y, bottom, bottom, y));
+        float sum[16];
+        V::store(sum, V::add(y, magic));
+        for (int j = 0; j < num; ++j) {
+          uint32_t bits;
+          __builtin_memcpy(&bits, sum + j, sizeof bits);
+          codes[at + i + j] = static_cast<uint8_t>(bits + 128);
+        }
+      });
+    }
+  }
 };
 
 }  // namespace sluice

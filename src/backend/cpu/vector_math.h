@@ -33,6 +33,8 @@ struct VectorKernels {
   void (*tanh)(const float* x, int64_t n, float* out);
   // Rounds to f16, beyond its range to its largest value.
   void (*to_half)(const float* x, int64_t n, uint16_t* out);
+  // Codes [n] and scales [n / group] of the KV cache; see KvType.
+  void (*to_codes)(const float* x, int64_t n, int group, uint8_t* codes, uint16_t* scales);
   void (*attend)(const AttendJob& job, const AttendScratch& scratch);
   void (*merge_spans)(const MergeJob& job);
 };

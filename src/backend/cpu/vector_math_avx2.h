@@ -17,8 +17,12 @@ struct VecAvx2 {
   static constexpr int kMaxBlockRows = 6;
 
   static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static F set2(float lo, float hi) { return {_mm256_set1_ps(lo), _mm256_set1_ps(hi)}; }
+  static float half(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
   static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static F load(const uint16_t* p) { return {half8(p), half8(p + 8)}; }
+  static constexpr float kCodeZero = 128;
+  static F load_codes(const uint8_t* p) { return {codes8(p), codes8(p + 8)}; }
   static F load_n(const float* p, int n) {
     return {_mm256_maskload_ps(p, lanes(n)), _mm256_maskload_ps(p + 8, lanes(n - 8))};
   }
@@ -70,6 +74,10 @@ struct VecAvx2 {
  private:
   static __m256 half8(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static __m256 codes8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static __m256i lanes(int n) {  // all ones in the first n
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

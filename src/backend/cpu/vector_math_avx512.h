@@ -15,9 +15,23 @@ struct VecAvx512 {
   static constexpr int kMaxBlockRows = 8;
 
   static F set(float x) { return _mm512_set1_ps(x); }
+  static F set2(float lo, float hi) {
+    return _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(lo), _mm512_set1_ps(hi));
+  }
+  static float half(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static F load(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  // Sixteen codes as 32768 + code: the byte shuffled into the mantissa of 2^15.
+  static constexpr float kCodeZero = 32768 + 128;
+  static F load_codes(const uint8_t* p) {
+    const __m512i index =
+        _mm512_set_epi32(0x0f00, 0x0e00, 0x0d00, 0x0c00, 0x0b00, 0x0a00, 0x0900, 0x0800, 0x0700,
+                         0x0600, 0x0500, 0x0400, 0x0300, 0x0200, 0x0100, 0x0000);
+    __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_castsi512_ps(
+        _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222U, x, index));
   }
   static F load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(lanes(n), p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }

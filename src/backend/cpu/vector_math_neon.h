@@ -20,6 +20,13 @@ struct VecNeon {
     float32x4_t s = vdupq_n_f32(x);
     return {{s, s, s, s}};
   }
+  static F set2(float lo, float hi) {
+    float32x4_t a = vdupq_n_f32(lo), b = vdupq_n_f32(hi);
+    return {{a, a, b, b}};
+  }
+  static float half(uint16_t h) {
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0);
+  }
   static F load(const float* p) {
     return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}};
   }
@@ -28,6 +35,19 @@ struct VecNeon {
     float16x8_t b = vreinterpretq_f16_u16(vld1q_u16(p + 8));
     return {{vcvt_f32_f16(vget_low_f16(a)), vcvt_high_f32_f16(a), vcvt_f32_f16(vget_low_f16(b)),
              vcvt_high_f32_f16(b)}};
+  }
+  // Sixteen codes as 32768 + code: the byte looked up into the mantissa of 2^15.
+  static constexpr float kCodeZero = 32768 + 128;
+  static F load_codes(const uint8_t* p) {
+    static constexpr uint32_t kIndex[16] = {0xffff00ff, 0xffff01ff, 0xffff02ff, 0xffff03ff,
+                                            0xffff04ff, 0xffff05ff, 0xffff06ff, 0xffff07ff,
+                                            0xffff08ff, 0xffff09ff, 0xffff0aff, 0xffff0bff,
+                                            0xffff0cff, 0xffff0dff, 0xffff0eff, 0xffff0fff};
+    uint8x16_t x = vld1q_u8(p), exponent = vreinterpretq_u8_u32(vdupq_n_u32(0x47000000));
+    return map([&](int i) {
+      uint8x16_t index = vreinterpretq_u8_u32(vld1q_u32(kIndex + 4 * i));
+      return vreinterpretq_f32_u8(vqtbx1q_u8(exponent, x, index));
+    });
   }
   static F load_n(const float* p, int n) {
     float tmp[16] = {};

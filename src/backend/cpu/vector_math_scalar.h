@@ -28,11 +28,22 @@ struct VecScalar {
   static F set(float x) {
     return map([&](int) { return x; });
   }
+  // Lanes 0-7, lanes 8-15.
+  static F set2(float lo, float hi) {
+    return map([&](int i) { return i < 8 ? lo : hi; });
+  }
+  static float half(uint16_t h) { return f16_to_f32(h); }
   static F load(const float* p) {
     return map([&](int i) { return p[i]; });
   }
   static F load(const uint16_t* p) {
     return map([&](int i) { return f16_to_f32(p[i]); });
+  }
+  // Sixteen codes of the KV cache as f32, plus what makes that cheap: code 128 loads as kCodeZero.
+  // Their products with an f16 scale are exact in a fused multiply-add; here, without one, too.
+  static constexpr float kCodeZero = 128;
+  static F load_codes(const uint8_t* p) {
+    return map([&](int i) { return static_cast<float>(p[i]); });
   }
   // Lanes from n on are zero and not read.
   static F load_n(const float* p, int n) {

@@ -24,6 +24,7 @@ constexpr VectorKernels vector_kernels_of() {
   k.exp = E::exp;
   k.tanh = E::tanh;
   k.to_half = E::to_half;
+  k.to_codes = E::to_codes;
   k.attend = A::attend;
   k.merge_spans = A::merge_spans;
   return k;

@@ -137,5 +137,59 @@ TEST(VectorMath, VectorIsasAgree) {
   }
 }
 
+// Codes that one ISA wrote and any reads.
+TEST(VectorMath, VectorIsasAgreeOnAttentionAndCodes) {
+  std::vector<const VectorKernels*> all = tables();
+  for (KvType type : {KvType(DType::f16), KvType(DType::i8, 8), KvType(DType::i8, 32)}) {
+    constexpr int kHeads = 3, kDim = 96, kContext = 150;
+    KvLayer kv{nullptr, nullptr, type.type, 16, 1, kDim, 0, type.group};
+    std::vector<std::byte> k(10 * kv.block_bytes()), v(k.size());
+    std::vector<float> x = random_floats(10 * kDim * 16, 3),
+                       q = random_floats(4 * kHeads * kDim, 4);
+    std::vector<int32_t> table(10);
+    std::vector<float> first;
+    for (size_t t = 1; t < all.size(); ++t) {
+      for (int b = 0; b < 10; ++b) {
+        table[static_cast<size_t>(b)] = b;
+        const float* from = x.data() + b * kDim * 16;
+        for (auto* side : {&k, &v}) {
+          std::byte* to = side->data() + static_cast<size_t>(b) * kv.block_bytes();
+          auto* scales = reinterpret_cast<uint16_t*>(to + kDim * 16);
+          if (type.group > 0) {
+            all[t]->to_codes(from, kDim * 16, type.group, reinterpret_cast<uint8_t*>(to), scales);
+          } else {
+            all[t]->to_half(from, kDim * 16, reinterpret_cast<uint16_t*>(to));
+          }
+        }
+      }
+      kv.k = k.data();
+      kv.v = v.data();
+      for (int queries : {1, 4}) {
+        std::vector<float> out(static_cast<size_t>(queries * kHeads * kDim)), memory(200000);
+        AttendJob job;
+        job.q = q.data();
+        job.q_stride = job.out_stride = kHeads * kDim;
+        job.num_queries = queries;
+        job.num_heads = kHeads;
+        job.pos = kContext - queries;
+        job.scale = 0.05F;
+        job.kv = kv;
+        job.table = table.data();
+        job.end = kContext;
+        job.out = out.data();
+        float* m = memory.data();
+        all[t]->attend(job, {m, m + 40000, m + 80000, m + 120000, m + 160000});
+        if (t == 1 && queries == 1) first.clear();
+        if (t == 1) first.insert(first.end(), out.begin(), out.end());
+        size_t at = queries == 1 ? 0 : kHeads * kDim;
+        for (size_t i = 0; i < out.size(); ++i) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), std::bit_cast<uint32_t>(first[at + i]))
+              << all[t]->isa << " group " << type.group << " element " << i;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -105,6 +105,7 @@ void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t st
       return f8 ? launch<__nv_bfloat16, __nv_fp8_e4m3>(p, first, grid, stream)
                 : launch<__nv_bfloat16, __nv_bfloat16>(p, first, grid, stream);
     case DType::f8:
+    case DType::i8:
       break;
   }
   throw std::runtime_error("CUDA: attention has no 8-bit queries");

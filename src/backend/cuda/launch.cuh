@@ -85,6 +85,7 @@ void with_type(DType type, F&& f) {
     case DType::bf16:
       return f(__nv_bfloat16{});
     case DType::f8:
+    case DType::i8:
       break;
   }
   throw std::runtime_error("CUDA: fp8 is not a type of activations");

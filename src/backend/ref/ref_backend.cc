@@ -112,17 +112,25 @@ void rotate(float* x, const RopeSpec& rope, const float* cos_sin) {
   }
 }
 
-// Where element `d` of a position lies in the cache.
+// One position in the cache.
 struct KvAddress {
   const KvLayer& kv;
   int64_t block;   // id
   int64_t offset;  // in the block
 
-  int64_t plane(int head) const {
-    return (block * kv.num_kv_heads + head) * kv.head_dim * kv.block_size;
+  std::byte* plane(void* side, int head) const {
+    return static_cast<std::byte*>(side) +
+           static_cast<size_t>(block * kv.num_kv_heads + head) * kv.head_bytes();
   }
-  int64_t k(int head, int d) const { return plane(head) + int64_t{d} * kv.block_size + offset; }
-  int64_t v(int head, int d) const { return plane(head) + offset * kv.head_dim + d; }
+  // Elements and scales of a head are matrices of [dimensions or groups, positions], V's
+  // transposed.
+  int64_t at(bool value, int64_t row, int64_t rows) const {
+    return value ? offset * rows + row : row * kv.block_size + offset;
+  }
+  uint16_t* scale(std::byte* plane, bool value, int d) const {
+    auto* scales = reinterpret_cast<uint16_t*>(plane + int64_t{kv.head_dim} * kv.block_size);
+    return scales + at(value, d / kv.group, kv.head_dim / kv.group);
+  }
 };
 
 KvAddress kv_address(const KvLayer& kv, const BatchView& batch, int64_t slot, int64_t pos) {
@@ -130,21 +138,62 @@ KvAddress kv_address(const KvLayer& kv, const BatchView& batch, int64_t slot, in
   return {kv, table[pos / kv.block_size], pos % kv.block_size};
 }
 
-float load_kv(const void* data, DType type, int64_t at) {
-  if (type == DType::f32) return static_cast<const float*>(data)[at];
+float decode_half(const uint16_t* h) {
   float x;
-  format_info(Format::f16).decode(static_cast<const uint16_t*>(data) + at, &x, 1);
+  format_info(Format::f16).decode(h, &x, 1);
   return x;
 }
 
-void store_kv(void* data, DType type, int64_t at, float x) {
-  if (type == DType::f32) {
-    if (std::isinf(x)) x = std::copysign(3.40282347e38F, x);
-    static_cast<float*>(data)[at] = x;
-    return;
-  }
+void encode_half(float x, uint16_t* h) {
   if (std::fabs(x) > 65504.0F) x = std::copysign(65504.0F, x);
-  format_info(Format::f16).encode(&x, static_cast<uint16_t*>(data) + at, 1);
+  format_info(Format::f16).encode(&x, h, 1);
+}
+
+// Dimension d of a head's K, or V.
+float load_kv(const KvAddress& address, bool value, int head, int d) {
+  const KvLayer& kv = address.kv;
+  std::byte* plane = address.plane(value ? kv.v : kv.k, head);
+  int64_t at = address.at(value, d, kv.head_dim);
+  if (kv.type == DType::f32) return reinterpret_cast<const float*>(plane)[at];
+  if (kv.type == DType::f16) return decode_half(reinterpret_cast<const uint16_t*>(plane) + at);
+  int code = std::to_integer<int>(plane[at]);
+  return decode_half(address.scale(plane, value, d)) * static_cast<float>(code - 128);
+}
+
+// x [head_dim] into the cache as codes: KvType says how they are made.
+void store_codes(const KvAddress& address, bool value, std::byte* plane, const float* x) {
+  const KvLayer& kv = address.kv;
+  for (int first = 0; first < kv.head_dim; first += kv.group) {
+    float absmax = 0;
+    bool number = true;
+    for (int d = first; d < first + kv.group; ++d) {
+      absmax = std::max(absmax, std::fabs(x[d]));
+      number = number && !std::isnan(x[d]);
+    }
+    uint16_t* half = address.scale(plane, value, first);
+    encode_half(number ? std::max(absmax / 127.0F, 0x1p-24F) : NAN, half);
+    float scale = decode_half(half);
+    for (int d = first; d < first + kv.group; ++d) {
+      float q = number ? std::clamp(std::nearbyint(x[d] / scale), -127.0F, 127.0F) : 0;
+      plane[address.at(value, d, kv.head_dim)] = static_cast<std::byte>(static_cast<int>(q) + 128);
+    }
+  }
+}
+
+// x [head_dim]
+void store_kv(const KvAddress& address, bool value, int head, const float* x) {
+  const KvLayer& kv = address.kv;
+  std::byte* plane = address.plane(value ? kv.v : kv.k, head);
+  if (kv.type == DType::i8) return store_codes(address, value, plane, x);
+  for (int d = 0; d < kv.head_dim; ++d) {
+    int64_t at = address.at(value, d, kv.head_dim);
+    if (kv.type == DType::f16) {
+      encode_half(x[d], reinterpret_cast<uint16_t*>(plane) + at);
+    } else {
+      reinterpret_cast<float*>(plane)[at] =
+          std::isinf(x[d]) ? std::copysign(3.40282347e38F, x[d]) : x[d];
+    }
+  }
 }
 
 // q, out [head_dim]; sees positions [begin, end)
@@ -163,7 +212,7 @@ void attend(const float* q,
     KvAddress at = kv_address(kv, batch, slot, pos);
     double s = 0;
     for (int d = 0; d < kv.head_dim; ++d) {
-      s += static_cast<double>(q[d]) * load_kv(kv.k, kv.type, at.k(kv_head, d));
+      s += static_cast<double>(q[d]) * load_kv(at, false, kv_head, d);
     }
     s *= spec.scale;
     if (spec.softcap > 0) s = spec.softcap * std::tanh(s / spec.softcap);
@@ -177,7 +226,7 @@ void attend(const float* q,
     KvAddress at = kv_address(kv, batch, slot, pos);
     for (int d = 0; d < kv.head_dim; ++d) {
       o[static_cast<size_t>(d)] +=
-          p[static_cast<size_t>(pos - begin)] * load_kv(kv.v, kv.type, at.v(kv_head, d));
+          p[static_cast<size_t>(pos - begin)] * load_kv(at, true, kv_head, d);
     }
   }
   for (int d = 0; d < kv.head_dim; ++d)
@@ -310,10 +359,8 @@ void RefBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& ba
     const float* v = k + a.num_kv_heads * dim;
     KvAddress at = kv_address(kv, batch, batch.row_slot[r], batch.positions[r]);
     for (int h = 0; h < a.num_kv_heads; ++h) {
-      for (int d = 0; d < dim; ++d) {
-        store_kv(kv.k, kv.type, at.k(h, d), k[h * dim + d]);
-        store_kv(kv.v, kv.type, at.v(h, d), v[h * dim + d]);
-      }
+      store_kv(at, false, h, k + h * dim);
+      store_kv(at, true, h, v + h * dim);
     }
   }
 }
@@ -357,8 +404,7 @@ void RefBackend::activate_gated(const Act& out, Tensor gate_up, Activation activ
 
 void RefBackend::copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) {
   for (const KvLayer& kv : layers) {
-    size_t bytes = static_cast<size_t>(kv.num_kv_heads) * static_cast<size_t>(kv.head_dim) *
-                   static_cast<size_t>(kv.block_size) * dtype_bytes(kv.type);
+    size_t bytes = kv.block_bytes();
     for (const BlockCopy& c : copies) {
       for (void* base : {kv.k, kv.v}) {
         auto* p = static_cast<std::byte*>(base);

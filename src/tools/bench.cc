@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/json.h"
 #include "base/metrics.h"
@@ -86,6 +87,7 @@ struct Measurement {
   double elapsed = 0;
   uint64_t tokens_in = 0, tokens_out = 0, kv_positions_read = 0;
   Percentiles ttft, itl, e2e, host, step, plan_to_begin;
+  Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
 };
 
@@ -129,14 +131,21 @@ Result<Measurement> measure(Session& s,
     }
   }
   m.elapsed = seconds(end - begin);
+  uint64_t all_decode = UINT64_MAX;  // the last launched step that was nothing else
+  uint64_t before = UINT64_MAX;      // and the one before: at most two are in flight
   for (const StepReport& r : s.take_reports()) {
     if (r.launched) {
+      auto all = static_cast<int>(lengths.size());
+      before = std::exchange(
+          all_decode, r.num_decode == all && r.num_tokens == all ? r.launched_step : UINT64_MAX);
       m.batched_tokens += static_cast<uint64_t>(r.num_tokens);
       m.batched_slices += static_cast<uint64_t>(r.num_slices);
     }
     if (!r.completed) continue;
     ++m.num_steps;
     m.step.add(seconds(r.end - r.begin));
+    if (r.completed_step == all_decode || r.completed_step == before)
+      m.decode.add(seconds(r.end - r.begin));
     m.plan_to_begin.add(seconds(r.begin - r.scheduled));
     m.host.add(seconds(r.host_time()));
   }
@@ -212,6 +221,7 @@ json::object result_json(const Session& s,
   j["e2e_s"] = percentiles_json(m.e2e);
   j["steps"] = m.num_steps;
   j["step_s"] = percentiles_json(m.step);
+  j["decode_step_s"] = percentiles_json(m.decode);
   j["host_s"] = percentiles_json(m.host);
   j["scheduling2inference_s"] = percentiles_json(m.plan_to_begin);
   j["preemptions"] = m.preemptions;
@@ -325,6 +335,11 @@ int bench(const BenchOptions& o, int num, bool latency) {
                      static_cast<double>(m.batched_tokens) / static_cast<double>(m.num_steps),
                      static_cast<double>(m.batched_slices) / static_cast<double>(m.num_steps),
                      p50_p99(m.step).c_str())});
+  if (m.decode.count() > 0)
+    rows.push_back(
+        {"steps of decodes alone",
+         strf("%zu of %zu requests each, %s (%.1f tokens/s)", m.decode.count(), lengths->size(),
+              p50_p99(m.decode).c_str(), static_cast<double>(lengths->size()) / m.decode.at(0.5))});
   rows.push_back({"host time per step",
                   strf("p50 %.1f us  p99 %.1f us", m.host.at(0.5) * 1e6, m.host.at(0.99) * 1e6)});
   rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});

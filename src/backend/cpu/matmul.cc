@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/features.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
 
@@ -124,29 +125,56 @@ struct Cut {
   int64_t pieces() const { return num_groups * num_rows; }
 };
 
+// What a kernel does on one core when all is in its caches, and what it wants for that.
+struct Pace {
+  double ops_per_ns;
+  int64_t rows;     // of x in one call, at most: what it lays out for itself, and the caches
+  int64_t at_once;  // groups that it computes together, or that share what a call lays out
+};
+
+Pace pace_of(const MatmulRow& kernel, int64_t m) {
+  constexpr int64_t kAnyRows = int64_t{1} << 40;
+  constexpr int64_t kTiledRows = 8;  // fewer go to kernels without tiles
+  const bool tiled = (kernel.need & kCpuAmxInt8) && m >= kTiledRows;
+  const int64_t at_once = m <= 2 ? 4 : 2;
+  switch (kernel.arith) {
+    case Arith::int_block32:
+      return tiled ? Pace{700, 128, 8} : Pace{400, kAnyRows, at_once};
+    case Arith::int_row:
+      return Pace{400, kAnyRows, at_once};
+    case Arith::f32_lanes16:
+      break;
+  }
+  return {60, kAnyRows, at_once};
+}
+
 // Pieces of 20 to 100 µs, longer where there is much to do, but several per thread, and of as many
 // groups as kernels take at once unless that would leave threads without work.
 Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   constexpr double kShortest = 20e3, kLongest = 100e3;  // ns
-  constexpr double kBytesPerNs = 12, kIntOpsPerNs = 250, kFloatOpsPerNs = 60;
+  constexpr double kBytesPerNs = 12;
   constexpr int64_t kPerThread = 3, kMinRows = 24;
   const int64_t total = num_groups(*s.kernel, s.rows);
-  const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * m);
-  const double rate = s.kernel->arith == Arith::f32_lanes16 ? kFloatOpsPerNs : kIntOpsPerNs;
-  const double group_ns = std::max(static_cast<double>(s.group_bytes) / kBytesPerNs, ops / rate);
-  const double piece_ns =
-      std::clamp(group_ns * static_cast<double>(total) / (16 * threads), kShortest, kLongest);
-  int64_t at_once = m <= 2 ? 4 : 2;
-  while (at_once > 1 && total < threads * at_once) at_once /= 2;
-
+  const Pace pace = pace_of(*s.kernel, m);
   Cut c;
-  const int64_t by_threads = threads == 1 ? total : total / (threads * kPerThread);
+  c.num_rows = (m + pace.rows - 1) / pace.rows;
+  c.rows = (m + c.num_rows - 1) / c.num_rows;
+  const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * c.rows);
+  const double group_ns =
+      std::max(static_cast<double>(s.group_bytes) / kBytesPerNs, ops / pace.ops_per_ns);
+  const double piece_ns = std::clamp(
+      group_ns * static_cast<double>(total * c.num_rows) / (16 * threads), kShortest, kLongest);
+  int64_t at_once = pace.at_once;
+  while (at_once > 1 && total * c.num_rows < threads * at_once) at_once /= 2;
+
+  const int64_t by_threads = threads == 1 ? total : total * c.num_rows / (threads * kPerThread);
   const int64_t wanted = std::min(static_cast<int64_t>(piece_ns / group_ns), by_threads);
   c.groups = std::max(wanted / at_once, int64_t{1}) * at_once;
   c.num_groups = (total + c.groups - 1) / c.groups;
-  c.num_rows = 1;
-  while (c.pieces() < threads * kPerThread && m / (c.num_rows * 2) >= kMinRows) c.num_rows *= 2;
-  c.rows = (m + c.num_rows - 1) / c.num_rows;
+  while (c.pieces() < threads * kPerThread && c.rows / 2 >= kMinRows) {
+    c.num_rows *= 2;
+    c.rows = (m + c.num_rows - 1) / c.num_rows;
+  }
   return c;
 }
 

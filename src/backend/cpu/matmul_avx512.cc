@@ -5,12 +5,12 @@
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
-#include "tensor/formats/iq4_levels.h"
+#include "backend/cpu/matmul_panels_avx512.h"
 
 namespace sluice::cpu {
 namespace {
 
-constexpr int R = 16;
+constexpr int R = kPanelRows;
 
 struct Tile {
   const uint8_t* w;  // first group's panel
@@ -30,14 +30,6 @@ struct Tile {
   int32_t v;
   std::memcpy(&v, x, 4);
   return _mm512_set1_epi32(v);
-}
-
-[[gnu::always_inline]] inline __m512 load_f16(const uint8_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-
-[[gnu::always_inline]] inline __m512i load64(const uint8_t* p) {
-  return _mm512_loadu_si512(reinterpret_cast<const void*>(p));
 }
 
 // Weights of the next groups come from memory while this tile computes: without it the two take
@@ -79,33 +71,6 @@ template <int G, int MT>
   }
 }
 
-// Units u and u + 4 of a block as unsigned bytes. tops: the block's high plane (5 bits).
-template <Format F>
-[[gnu::always_inline]] inline void load_units(
-    const uint8_t* w, const uint8_t* tops, int u, __m512i& low, __m512i& high) {
-  const __m512i low4 = _mm512_set1_epi8(15);
-  const __m512i v = load64(w + u * 64);
-  if constexpr (kHighBits<F> == 1) {
-    const __m512i five = _mm512_set1_epi8(31);
-    const __m512i top = load64(tops);
-    const __m512i t0 = _mm512_sll_epi16(top, _mm_cvtsi32_si128(4 - u));
-    const __m512i t1 = u == 0 ? top : _mm512_srl_epi16(top, _mm_cvtsi32_si128(u));
-    low = _mm512_and_si512(_mm512_ternarylogic_epi32(low4, v, t0, 0xca), five);
-    high =
-        _mm512_and_si512(_mm512_ternarylogic_epi32(low4, _mm512_srli_epi16(v, 4), t1, 0xca), five);
-  } else {
-    low = _mm512_and_si512(v, low4);
-    high = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
-  }
-  if constexpr (F == Format::iq4_nl) {
-    const __m512i levels = _mm512_broadcast_i32x4(
-        _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Levels)),
-                      _mm_set1_epi8(static_cast<char>(0x80))));
-    low = _mm512_shuffle_epi8(levels, low);
-    high = _mm512_shuffle_epi8(levels, high);
-  }
-}
-
 // idot += one 32-column block of 4-bit or 5-bit codes. tops: its high plane.
 template <Format F, int G, int MT>
 [[gnu::always_inline]] inline void dot_codes(const uint8_t* w,
@@ -130,34 +95,6 @@ template <Format F, int G, int MT>
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], high[g], x1);
     }
-  }
-}
-
-[[gnu::always_inline]] inline __m512 widen_u8(__m128i v) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v));
-}
-
-// Scale and minimum of block b in one panel. The minimum of q4_k and q5_k is to be subtracted.
-template <Format F>
-[[gnu::always_inline]] inline void load_scales(
-    const uint8_t* panel, const PanelPlan& plan, int64_t b, __m512& dw, __m512& mw) {
-  if constexpr (kSuperScales<F>) {
-    const __m128i low4 = _mm_set1_epi8(15);
-    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.scale + b * R));
-    const __m128i t = _mm_srl_epi16(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.tops + b / 2 * R)),
-        _mm_cvtsi32_si128(static_cast<int>(b % 2 * 4)));
-    const __m128i top_scale = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(3)), 4);
-    const __m128i top_min = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(12)), 2);
-    const __m128i scale = _mm_or_si128(_mm_and_si128(v, low4), top_scale);
-    const __m128i min = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(v, 4), low4), top_min);
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    dw = _mm512_mul_ps(load_f16(super), widen_u8(scale));
-    mw = _mm512_mul_ps(load_f16(super + 2 * R), widen_u8(min));
-  } else {
-    dw = load_f16(panel + plan.scale + b * 2 * R);
-    if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
-    if constexpr (kScaledMin<F>) mw = _mm512_mul_ps(dw, mw);
   }
 }
 
@@ -262,27 +199,6 @@ void tile(const Tile& t) {
   return _mm512_sub_epi32(_mm512_setzero_si512(), all);
 }
 
-// Four vectors of 6-bit weights (16 columns): nibbles of the low plane (shifted down by 4 for the
-// second sixteen), two bits each of the high plane.
-template <int kHalf>
-[[gnu::always_inline]] inline void q6_units(const uint8_t* low,
-                                            const uint8_t* high,
-                                            __m512i (&w)[4]) {
-  const __m512i low4 = _mm512_set1_epi8(15);
-  const __m512i six = _mm512_set1_epi8(63);
-  const __m512i h = load64(high + kHalf * 64);
-  SLUICE_UNROLL
-  for (int u = 0; u < 4; ++u) {
-    __m512i v = load64(low + u * 64);
-    if constexpr (kHalf == 1) v = _mm512_srli_epi16(v, 4);
-    const __m512i top = u == 0   ? _mm512_slli_epi16(h, 4)
-                        : u == 1 ? _mm512_slli_epi16(h, 2)
-                        : u == 2 ? h
-                                 : _mm512_srli_epi16(h, 2);
-    w[u] = _mm512_and_si512(_mm512_ternarylogic_epi32(low4, v, top, 0xca), six);
-  }
-}
-
 template <int kHalf, int G, int MT>
 [[gnu::always_inline]] inline void dot_q6_half(const uint8_t* low,
                                                const uint8_t* high,
@@ -303,11 +219,6 @@ template <int kHalf, int G, int MT>
       }
     }
   }
-}
-
-[[gnu::always_inline]] inline __m512 load_i8(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
 // The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.

@@ -57,17 +57,24 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
       run,  P::decode_row, WeightQuant::w8a8};
 }
 
-// A row that reads bytes with a scale and a minimum for each of the matrix' rows.
-constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
-  using P = U8Packing;
-  return {name,           Format::f32, Arith::f32_lanes16, need,    P::kRows, 1,
-          false,          kActF32,     P::packed_bytes,    P::pack, run,      P::decode_row,
-          WeightQuant::u8};
-}
+#if defined(__x86_64__)
+constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAmxInt8;
+#endif
 
 constexpr MatmulRow kRows[] = {
 #if defined(__x86_64__)
+    w8_panels<16, 4, true>("amx-w8a8", kAmxNeeds, matmul_amx_w8a8),
     w8_panels<16, 4, true>("avx512vnni-w8a8", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_w8a8),
+    panels<Format::q8_0, 16, 4, true>("amx-q8_0", kAmxNeeds, matmul_amx_q8_0),
+    panels<Format::q4_0, 16, 4>("amx-q4_0", kAmxNeeds, matmul_amx_q4_0),
+    panels<Format::q4_1, 16, 4>("amx-q4_1", kAmxNeeds, matmul_amx_q4_1),
+    panels<Format::q6_k, 16, 4>("amx-q6_k", kAmxNeeds, matmul_amx_q6_k),
+    panels<Format::q5_0, 16, 4>("amx-q5_0", kAmxNeeds, matmul_amx_q5_0),
+    panels<Format::q5_1, 16, 4>("amx-q5_1", kAmxNeeds, matmul_amx_q5_1),
+    panels<Format::q4_k, 16, 4>("amx-q4_k", kAmxNeeds, matmul_amx_q4_k),
+    panels<Format::q5_k, 16, 4>("amx-q5_k", kAmxNeeds, matmul_amx_q5_k),
+    panels<Format::iq4_nl, 16, 4>("amx-iq4_nl", kAmxNeeds, matmul_amx_iq4_nl),
+    panels<Format::int4, 16, 4>("amx-int4", kAmxNeeds, matmul_amx_int4),
     panels<Format::q8_0, 16, 4, true>(
         "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
     panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),
@@ -80,7 +87,6 @@ constexpr MatmulRow kRows[] = {
     panels<Format::iq4_nl, 16, 4>(
         "avx512vnni-iq4_nl", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_iq4_nl),
     panels<Format::int4, 16, 4>("avx512vnni-int4", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_int4),
-    u8_rows("avx512-u8", kCpuAvx512, matmul_avx512_u8),
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
     source<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
     source<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
@@ -95,7 +101,6 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 8, 4>("avx2-q5_k", kCpuAvx2, matmul_avx2_q5_k),
     panels<Format::iq4_nl, 8, 4>("avx2-iq4_nl", kCpuAvx2, matmul_avx2_iq4_nl),
     panels<Format::int4, 8, 4>("avx2-int4", kCpuAvx2, matmul_avx2_int4),
-    u8_rows("avx2-u8", kCpuAvx2, matmul_avx2_u8),
     source<Format::f32>("avx2-f32", kCpuAvx2, matmul_avx2_f32),
     source<Format::f16>("avx2-f16", kCpuAvx2, matmul_avx2_f16),
     source<Format::bf16>("avx2-bf16", kCpuAvx2, matmul_avx2_bf16),
@@ -122,7 +127,6 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 8, 4>("neon-q5_k", kCpuNeonDot, matmul_neon_q5_k),
     panels<Format::iq4_nl, 8, 4>("neon-iq4_nl", kCpuNeonDot, matmul_neon_iq4_nl),
     panels<Format::int4, 8, 4>("neon-int4", kCpuNeonDot, matmul_neon_int4),
-    u8_rows("neon-u8", kCpuNeonDot, matmul_neon_u8),
     source<Format::f32>("neon-f32", kCpuNeonDot, matmul_neon_f32),
     source<Format::f16>("neon-f16", kCpuNeonDot, matmul_neon_f16),
     source<Format::bf16>("neon-bf16", kCpuNeonDot, matmul_neon_bf16),
@@ -140,7 +144,6 @@ constexpr MatmulRow kRows[] = {
     source<Format::q5_k>("scalar-q5_k", 0, matmul_generic_q5_k),
     source<Format::iq4_nl>("scalar-iq4_nl", 0, matmul_generic_iq4_nl),
     source<Format::int4>("scalar-int4", 0, matmul_generic_int4),
-    u8_rows("scalar-u8", 0, matmul_generic_u8),
     source<Format::f32>("scalar-f32", 0, matmul_generic_f32),
     source<Format::f16>("scalar-f16", 0, matmul_generic_f16),
     source<Format::bf16>("scalar-bf16", 0, matmul_generic_bf16),

@@ -62,24 +62,12 @@ void quantize_decoded(Source& s, WeightQuant kind) {
   const int64_t cols = s.info.cols;
   for (int64_t r = 0; r < s.info.rows; ++r) {
     float* row = s.decoded.data() + r * cols;
-    float lowest = row[0], highest = row[0];
-    for (int64_t k = 0; k < cols; ++k) {
-      lowest = std::fmin(lowest, row[k]);
-      highest = std::fmax(highest, row[k]);
-    }
     if (kind == WeightQuant::w8a8) {
-      const float absmax = std::fmax(highest, -lowest);
+      float absmax = 0;
+      for (int64_t k = 0; k < cols; ++k) absmax = std::fmax(absmax, std::fabs(row[k]));
       const float scale = absmax / 127, inverse = 127 / absmax;
       for (int64_t k = 0; k < cols; ++k) {
         row[k] = scale * static_cast<float>(static_cast<int>(std::nearbyint(row[k] * inverse)));
-      }
-    } else if (kind == WeightQuant::u8) {
-      const float range = highest - lowest, scale = range / 255;
-      const float inverse = range > 0 ? 255 / range : 0;
-      for (int64_t k = 0; k < cols; ++k) {
-        const float value = std::fma(std::nearbyint((row[k] - lowest) * inverse), scale, lowest);
-        ASSERT_LE(std::fabs(row[k] - value), scale * 0.5001f + 1e-7f * std::fabs(row[k]));
-        row[k] = value;
       }
     }
   }
@@ -333,7 +321,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 std::vector<int64_t> columns_for(const MatmulRow& row) {
   if (format_info(row.fmt).block_elems == 256) return {256, 1536};
   if (row.arith == Arith::f32_lanes16) return {1, 16, 37, 576, 1536};
-  return {32, 96, 576, 1536};
+  return {32, 96, 576, 1056, 1536};
 }
 
 TEST(Matmul, EveryRowAgreesWithTheReference) {
@@ -383,20 +371,20 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
 
 TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
   ThreadPool pool(2, false);
-  constexpr int64_t kMost = 40;
+  constexpr int64_t kMost = 40, kMany = 150;  // several passes of kernels that take 128 rows
   for (const MatmulRow* row : usable_rows()) {
     const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 224;
     const int64_t n = 16 * 7 + 9;
     const Source w = random_source(*row, n, cols, 5);
     const WeightSegment segment = w.segment();
     const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(n), only(row));
-    Input in = make_input(kMost, cols, 21);
+    Input in = make_input(kMany, cols, 21);
     std::vector<float> alone;
-    for (int64_t m = 0; m < kMost; ++m) {
+    for (int64_t m = 0; m < kMany; ++m) {
       const auto one = multiply(pool, packed, in.act(m, 1));
       alone.insert(alone.end(), one.begin(), one.end());
     }
-    for (int64_t m = 2; m <= kMost; ++m) {
+    for (int64_t m = 2; m <= kMany; m += m < kMost ? 1 : 11) {
       const auto out = multiply(pool, packed, in.act(0, m));
       ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
           << row->name << " M " << m;
@@ -603,7 +591,7 @@ TEST(Matmul, ScalarRowsFitEveryFormat) {
       found |= row.fmt == format && row.need == 0 && row.makes == WeightQuant::none;
     EXPECT_TRUE(found) << format_info(format).name;
   }
-  for (WeightQuant kind : {WeightQuant::w8a8, WeightQuant::u8}) {
+  for (WeightQuant kind : {WeightQuant::w8a8}) {
     bool found = false;
     for (const MatmulRow& row : matmul_rows()) found |= row.makes == kind && row.need == 0;
     EXPECT_TRUE(found) << static_cast<int>(kind);

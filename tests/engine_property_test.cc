@@ -108,6 +108,8 @@ std::vector<Subject>& subjects() {
                              {WeightQuant::w8a8, {"attn_output", "attn_k"}}));
     v.push_back(make_subject("w4", random(kTinyConfig, Format::bf16), DType::f16,
                              {WeightQuant::w4, {"token_embd"}}));
+    v.push_back(
+        make_subject("u8", random(kTinyConfig, Format::f32), DType::f16, {WeightQuant::u8, {}}));
     v.push_back(make_subject("bf16", random(kTinyConfig, Format::bf16), DType::f16));
     if (on_gpu()) return v;
     v.push_back(make_subject("kv-int8", random(kTinyConfigK, Format::q8_0), {DType::i8, 32}));

@@ -91,7 +91,7 @@ Result<void> check_quantize(const EngineOptions& o) {
   const bool gpu = o.backend.starts_with("cuda"), cpu = o.backend == "cpu";
   const std::string& kind = o.quantize;
   if (cpu && kind == "fp8")
-    return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8 or w4"};
+    return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8, w4 or u8"};
   if (gpu && kind != "none" && kind != "fp8")
     return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
                            quote(kind).c_str())};

@@ -94,8 +94,9 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option(
          "--quantize", o.quantize,
          "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
-         "bits in groups of 32; on a GPU: fp8 is\ne4m3")
-      ->check(CLI::IsMember({"none", "w8a8", "w4", "fp8"}))
+         "bits in groups of 32, u8 is uint8 with a\nzero point per row, computed in f32; "
+         "on a GPU: fp8 is e4m3")
+      ->check(CLI::IsMember({"none", "w8a8", "w4", "u8", "fp8"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--quantize-exclude", o.quantize_exclude,

@@ -14,7 +14,10 @@ namespace {
 constexpr struct {
   const char* name;
   WeightQuant kind;
-} kKinds[] = {{"none", WeightQuant::none}, {"w8a8", WeightQuant::w8a8}, {"w4", WeightQuant::w4}};
+} kKinds[] = {{"none", WeightQuant::none},
+              {"w8a8", WeightQuant::w8a8},
+              {"w4", WeightQuant::w4},
+              {"u8", WeightQuant::u8}};
 
 bool is_matrix(const TensorInfo& t) { return t.rows > 1; }
 
@@ -58,13 +61,14 @@ Result<LoadQuant> load_quant(std::string_view kind,
   LoadQuant q;
   const auto* found = std::ranges::find_if(kKinds, [&](const auto& k) { return kind == k.name; });
   if (found == std::end(kKinds)) {
-    return Error{400, strf("--quantize %s: use none, w8a8 or w4 on the CPU", quote(kind).c_str())};
+    return Error{400,
+                 strf("--quantize %s: use none, w8a8, w4 or u8 on the CPU", quote(kind).c_str())};
   }
   q.kind = found->kind;
   if (!exclude.empty() && q.kind == WeightQuant::none) {
     return Error{400,
-                 "--quantize-exclude names what --quantize leaves alone: give --quantize w8a8 or "
-                 "w4 with it"};
+                 "--quantize-exclude names what --quantize leaves alone: give --quantize w8a8, "
+                 "w4 or u8 with it"};
   }
   while (!exclude.empty()) {
     const size_t comma = std::min(exclude.find(','), exclude.size());

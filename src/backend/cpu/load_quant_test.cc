@@ -58,6 +58,9 @@ TEST(LoadQuant, WhatBecomesOfEachTensor) {
   const LoadQuant w4 = load_quant("w4", "", tensors()).value();
   EXPECT_EQ(w4.of(named("blk.0.attn_output.weight")), WeightQuant::w4);
   EXPECT_EQ(w4.of(named("blk.0.four.weight")), WeightQuant::none) << "has 4 bits already";
+  const LoadQuant u8 = load_quant("u8", "token_embd", tensors()).value();
+  EXPECT_EQ(u8.of(named("blk.0.ffn_odd.weight")), WeightQuant::u8);
+  EXPECT_EQ(u8.of(named("token_embd.weight")), WeightQuant::none);
   EXPECT_EQ(load_quant("none", "", tensors())->of(named("token_embd.weight")), WeightQuant::none);
 }
 
@@ -78,7 +81,7 @@ TEST(LoadQuant, Mistakes) {
 // The ledger's sizes are those of the packed weights, whatever the kind.
 TEST(LoadQuant, SizesAreKnownFromHeaders) {
   ThreadPool pool(2, false);
-  for (const char* kind : {"none", "w8a8", "w4"}) {
+  for (const char* kind : {"none", "w8a8", "w4", "u8"}) {
     const LoadQuant quant = load_quant(kind, "", tensors()).value();
     for (const TensorInfo& t : tensors()) {
       const std::vector<std::byte> bytes(t.bytes);

@@ -1,5 +1,5 @@
 // f32_lanes16 kernels for AVX2: two vectors are the sixteen lanes of an output's chain. A tile is
-// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+// RT rows of W (read streams) by MT rows of x. Weights are widened in registers.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -9,24 +9,48 @@ namespace {
 
 constexpr int kGroup = 16;
 
-struct F32 {
-  static constexpr int kBytes = 4;
-  static __m256 load(const uint8_t* p) {
+// Rows that follow each other with nothing between.
+template <int kSize>
+struct Plain {
+  static constexpr int kBytes = kSize;
+  static constexpr int kHead = 0;  // bytes before a row's elements
+  struct Scale {};
+  static Scale scale(const uint8_t*) { return {}; }
+  static int64_t pitch(int64_t cols) { return cols * kSize; }
+};
+
+struct F32 : Plain<4> {
+  static __m256 load(const uint8_t* p, Scale) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
   }
 };
-struct F16 {
-  static constexpr int kBytes = 2;
-  static __m256 load(const uint8_t* p) {
+struct F16 : Plain<2> {
+  static __m256 load(const uint8_t* p, Scale) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
 };
-struct BF16 {
-  static constexpr int kBytes = 2;
-  static __m256 load(const uint8_t* p) {
+struct BF16 : Plain<2> {
+  static __m256 load(const uint8_t* p, Scale) {
     const __m256i wide =
         _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+};
+struct U8 {
+  static constexpr int kBytes = 1;
+  static constexpr int kHead = kU8Head;
+  struct Scale {
+    __m256 scale, min;
+  };
+  static Scale scale(const uint8_t* row) {
+    float head[2];
+    std::memcpy(head, row, sizeof(head));
+    return {_mm256_set1_ps(head[0]), _mm256_set1_ps(head[1])};
+  }
+  static int64_t pitch(int64_t cols) { return u8_pitch(cols); }
+  static __m256 load(const uint8_t* p, const Scale& s) {
+    const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), s.scale, s.min);
   }
 };
 
@@ -40,6 +64,7 @@ struct BF16 {
 // acc += sixteen columns; w and x point at them, `x_stride` apart for the rows of x.
 template <typename W, int RT, int MT>
 [[gnu::always_inline]] inline void step(const uint8_t* const (&w)[RT],
+                                        const typename W::Scale (&scale)[RT],
                                         int64_t offset,
                                         const float* x,
                                         int64_t x_stride,
@@ -48,7 +73,7 @@ template <typename W, int RT, int MT>
   for (int h = 0; h < 2; ++h) {
     SLUICE_UNROLL
     for (int r = 0; r < RT; ++r) {
-      const __m256 wv = W::load(w[r] + offset + h * 8 * W::kBytes);
+      const __m256 wv = W::load(w[r] + offset + h * 8 * W::kBytes, scale[r]);
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
         acc[r][m][h] = _mm256_fmadd_ps(wv, _mm256_loadu_ps(x + m * x_stride + h * 8), acc[r][m][h]);
@@ -60,10 +85,13 @@ template <typename W, int RT, int MT>
 template <typename W, int RT, int MT>
 void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   const uint8_t* w[RT];
+  typename W::Scale scale[RT];
   SLUICE_UNROLL
   for (int r = 0; r < RT; ++r) {
     const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
-    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * W::pitch(a.cols);
+    scale[r] = W::scale(w[r]);
+    w[r] += W::kHead;
   }
   const float* x = a.x + m0 * a.x_stride;
   __m256 acc[RT][MT][2];
@@ -74,7 +102,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   }
   int64_t k = 0;
   for (; k + 16 <= a.cols; k += 16) {
-    step<W, RT, MT>(w, k * W::kBytes, x + k, a.x_stride, acc);
+    step<W, RT, MT>(w, scale, k * W::kBytes, x + k, a.x_stride, acc);
   }
   if (k < a.cols) {  // the rest, padded with zeros
     const auto left = static_cast<size_t>(a.cols - k);
@@ -86,7 +114,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
       tails[r] = tail[r];
     }
     for (int m = 0; m < MT; ++m) std::memcpy(x_tail[m], x + m * a.x_stride + k, left * 4);
-    step<W, RT, MT>(tails, 0, x_tail[0], 16, acc);
+    step<W, RT, MT>(tails, scale, 0, x_tail[0], 16, acc);
   }
   for (int r = 0; r < RT && row + r < a.rows; ++r) {
     const float bias = a.bias ? a.bias[row + r] : 0;
@@ -125,6 +153,7 @@ void run(const MatmulArgs& a) {
 
 }  // namespace
 
+void matmul_avx2_u8(const MatmulArgs& a) { run<U8>(a); }
 void matmul_avx2_f32(const MatmulArgs& a) { run<F32>(a); }
 void matmul_avx2_f16(const MatmulArgs& a) { run<F16>(a); }
 void matmul_avx2_bf16(const MatmulArgs& a) { run<BF16>(a); }

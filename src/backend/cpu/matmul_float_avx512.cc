@@ -1,5 +1,5 @@
 // f32_lanes16 kernels for AVX-512: one vector is the sixteen lanes of an output's chain. A tile is
-// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+// RT rows of W (read streams) by MT rows of x. Weights are widened in registers.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -9,30 +9,64 @@ namespace {
 
 constexpr int kGroup = 16;
 
-struct F32 {
-  static constexpr int kBytes = 4;
-  static __m512 load(const uint8_t* p) { return _mm512_loadu_ps(p); }
-  static __m512 load(const uint8_t* p, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
+// Rows that follow each other with nothing between.
+template <int kSize>
+struct Plain {
+  static constexpr int kBytes = kSize;
+  static constexpr int kHead = 0;     // bytes before a row's elements
+  static constexpr int kMaxTile = 6;  // rows of x
+  static constexpr int kStreams = 8;  // rows of W for one row of x
+  struct Scale {};
+  static Scale scale(const uint8_t*) { return {}; }
+  static int64_t pitch(int64_t cols) { return cols * kSize; }
 };
-struct F16 {
-  static constexpr int kBytes = 2;
-  static __m512 load(const uint8_t* p) {
+
+struct F32 : Plain<4> {
+  static __m512 load(const uint8_t* p, Scale) { return _mm512_loadu_ps(p); }
+  static __m512 load(const uint8_t* p, Scale, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
+};
+struct F16 : Plain<2> {
+  static __m512 load(const uint8_t* p, Scale) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  static __m512 load(const uint8_t* p, __mmask16 k) {
+  static __m512 load(const uint8_t* p, Scale, __mmask16 k) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
   }
 };
-struct BF16 {
-  static constexpr int kBytes = 2;
+struct BF16 : Plain<2> {
   static __m512 widen(__m256i v) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
   }
-  static __m512 load(const uint8_t* p) {
+  static __m512 load(const uint8_t* p, Scale) {
     return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  static __m512 load(const uint8_t* p, __mmask16 k) {
+  static __m512 load(const uint8_t* p, Scale, __mmask16 k) {
     return widen(_mm256_maskz_loadu_epi16(k, p));
+  }
+};
+// Scales and minimums take registers too.
+struct U8 {
+  static constexpr int kBytes = 1;
+  static constexpr int kHead = kU8Head;
+  static constexpr int kMaxTile = 4;
+  static constexpr int kStreams = 4;
+  struct Scale {
+    __m512 scale, min;
+  };
+  static Scale scale(const uint8_t* row) {
+    float head[2];
+    std::memcpy(head, row, sizeof(head));
+    return {_mm512_set1_ps(head[0]), _mm512_set1_ps(head[1])};
+  }
+  static int64_t pitch(int64_t cols) { return u8_pitch(cols); }
+  static __m512 widen(__m128i v, const Scale& s) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v)), s.scale, s.min);
+  }
+  static __m512 load(const uint8_t* p, const Scale& s) {
+    return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), s);
+  }
+  static __m512 load(const uint8_t* p, const Scale& s, __mmask16 k) {
+    return widen(_mm_maskz_loadu_epi8(k, p), s);
   }
 };
 
@@ -48,12 +82,15 @@ struct BF16 {
 template <typename W, int RT, int MT, bool kPrefetch>
 void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   const uint8_t* w[RT];
+  typename W::Scale scale[RT];
   SLUICE_UNROLL
   for (int r = 0; r < RT; ++r) {
     const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
-    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * W::pitch(a.cols);
+    scale[r] = W::scale(w[r]);
+    w[r] += W::kHead;
   }
-  const uint8_t* next = static_cast<const uint8_t*>(a.w) + (row + RT) * a.cols * W::kBytes;
+  const uint8_t* next = static_cast<const uint8_t*>(a.w) + (row + RT) * W::pitch(a.cols);
   const float* x = a.x + m0 * a.x_stride;
   __m512 acc[RT][MT];
   SLUICE_UNROLL
@@ -65,7 +102,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   for (; k + 16 <= a.cols; k += 16) {
     __m512 wv[RT];
     SLUICE_UNROLL
-    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + k * W::kBytes);
+    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + k * W::kBytes, scale[r]);
     if constexpr (kPrefetch) {
       SLUICE_UNROLL
       for (int i = 0; i < RT * W::kBytes * 16; i += 64) {
@@ -86,7 +123,8 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
       const __m512 xv = _mm512_maskz_loadu_ps(mask, x + m * a.x_stride + k);
       SLUICE_UNROLL
       for (int r = 0; r < RT; ++r) {
-        acc[r][m] = _mm512_mask3_fmadd_ps(W::load(w[r] + k * W::kBytes, mask), xv, acc[r][m], mask);
+        const __m512 wv = W::load(w[r] + k * W::kBytes, scale[r], mask);
+        acc[r][m] = _mm512_mask3_fmadd_ps(wv, xv, acc[r][m], mask);
       }
     }
   }
@@ -111,12 +149,13 @@ template <typename W>
 void run(const MatmulArgs& a) {
   const int64_t end = a.group_end * kGroup < a.rows ? a.group_end * kGroup : a.rows;
   if (a.m == 1) {
-    for (int64_t r = a.group_begin * kGroup; r < end; r += 8) tile<W, 8, 1, true>(a, r, 0);
+    for (int64_t r = a.group_begin * kGroup; r < end; r += W::kStreams)
+      tile<W, W::kStreams, 1, true>(a, r, 0);
     return;
   }
   // A tile of x stays in the first cache while a few rows of W, read once from memory, pass by from
   // the second.
-  const int64_t tiles = (a.m + 5) / 6;
+  const int64_t tiles = (a.m + W::kMaxTile - 1) / W::kMaxTile;
   const int64_t fit = (int64_t{128} << 10) / (a.cols * W::kBytes) / 4 * 4;
   const int64_t rows = fit < 4 ? 4 : fit;
   for (int64_t r0 = a.group_begin * kGroup; r0 < end; r0 += rows) {
@@ -137,6 +176,7 @@ void run(const MatmulArgs& a) {
 
 }  // namespace
 
+void matmul_avx512_u8(const MatmulArgs& a) { run<U8>(a); }
 void matmul_avx512_f32(const MatmulArgs& a) { run<F32>(a); }
 void matmul_avx512_f16(const MatmulArgs& a) { run<F16>(a); }
 void matmul_avx512_bf16(const MatmulArgs& a) { run<BF16>(a); }

@@ -1,5 +1,5 @@
 // f32_lanes16 kernels for NEON: four vectors are the sixteen lanes of an output's chain. A tile is
-// RT rows of W (read streams) by MT rows of x. Weights are read in place and widened in registers.
+// RT rows of W (read streams) by MT rows of x. Weights are widened in registers.
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -9,20 +9,46 @@ namespace {
 
 constexpr int kGroup = 16;
 
-struct F32 {
-  static constexpr int kBytes = 4;
-  static float32x4_t load(const uint8_t* p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
+// Rows that follow each other with nothing between.
+template <int kSize>
+struct Plain {
+  static constexpr int kBytes = kSize;
+  static constexpr int kHead = 0;  // bytes before a row's elements
+  struct Scale {};
+  static Scale scale(const uint8_t*) { return {}; }
+  static int64_t pitch(int64_t cols) { return cols * kSize; }
 };
-struct F16 {
-  static constexpr int kBytes = 2;
-  static float32x4_t load(const uint8_t* p) {
+
+struct F32 : Plain<4> {
+  static float32x4_t load(const uint8_t* p, Scale) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
+};
+struct F16 : Plain<2> {
+  static float32x4_t load(const uint8_t* p, Scale) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
   }
 };
-struct BF16 {
-  static constexpr int kBytes = 2;
-  static float32x4_t load(const uint8_t* p) {
+struct BF16 : Plain<2> {
+  static float32x4_t load(const uint8_t* p, Scale) {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+  }
+};
+struct U8 {
+  static constexpr int kBytes = 1;
+  static constexpr int kHead = kU8Head;
+  struct Scale {
+    float32x4_t scale, min;
+  };
+  static Scale scale(const uint8_t* row) {
+    float head[2];
+    std::memcpy(head, row, sizeof(head));
+    return {vdupq_n_f32(head[0]), vdupq_n_f32(head[1])};
+  }
+  static int64_t pitch(int64_t cols) { return u8_pitch(cols); }
+  static float32x4_t load(const uint8_t* p, const Scale& s) {
+    uint32_t four;
+    std::memcpy(&four, p, 4);
+    const uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+    return vfmaq_f32(s.min, vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), s.scale);
   }
 };
 
@@ -36,6 +62,7 @@ struct BF16 {
 // acc += sixteen columns; w and x point at them, `x_stride` apart for the rows of x.
 template <typename W, int RT, int MT>
 [[gnu::always_inline]] inline void step(const uint8_t* const (&w)[RT],
+                                        const typename W::Scale (&scale)[RT],
                                         int64_t offset,
                                         const float* x,
                                         int64_t x_stride,
@@ -44,7 +71,7 @@ template <typename W, int RT, int MT>
   for (int v = 0; v < 4; ++v) {
     float32x4_t wv[RT];
     SLUICE_UNROLL
-    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + offset + v * 4 * W::kBytes);
+    for (int r = 0; r < RT; ++r) wv[r] = W::load(w[r] + offset + v * 4 * W::kBytes, scale[r]);
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
       const float32x4_t xv = vld1q_f32(x + m * x_stride + v * 4);
@@ -58,10 +85,13 @@ template <typename W, int RT, int MT>
 template <typename W, int RT, int MT>
 void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   const uint8_t* w[RT];
+  typename W::Scale scale[RT];
   SLUICE_UNROLL
   for (int r = 0; r < RT; ++r) {
     const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
-    w[r] = static_cast<const uint8_t*>(a.w) + at * a.cols * W::kBytes;
+    w[r] = static_cast<const uint8_t*>(a.w) + at * W::pitch(a.cols);
+    scale[r] = W::scale(w[r]);
+    w[r] += W::kHead;
   }
   const float* x = a.x + m0 * a.x_stride;
   float32x4_t acc[RT][MT][4];
@@ -75,7 +105,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   }
   int64_t k = 0;
   for (; k + 16 <= a.cols; k += 16) {
-    step<W, RT, MT>(w, k * W::kBytes, x + k, a.x_stride, acc);
+    step<W, RT, MT>(w, scale, k * W::kBytes, x + k, a.x_stride, acc);
   }
   if (k < a.cols) {  // the rest, padded with zeros
     const auto left = static_cast<size_t>(a.cols - k);
@@ -87,7 +117,7 @@ void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
       tails[r] = tail[r];
     }
     for (int m = 0; m < MT; ++m) std::memcpy(x_tail[m], x + m * a.x_stride + k, left * 4);
-    step<W, RT, MT>(tails, 0, x_tail[0], 16, acc);
+    step<W, RT, MT>(tails, scale, 0, x_tail[0], 16, acc);
   }
   SLUICE_UNROLL
   for (int r = 0; r < RT; ++r) {
@@ -129,6 +159,7 @@ void run(const MatmulArgs& a) {
 
 }  // namespace
 
+void matmul_neon_u8(const MatmulArgs& a) { run<U8>(a); }
 void matmul_neon_f32(const MatmulArgs& a) { run<F32>(a); }
 void matmul_neon_f16(const MatmulArgs& a) { run<F16>(a); }
 void matmul_neon_bf16(const MatmulArgs& a) { run<BF16>(a); }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/pack_rows.h"
 #include "tensor/formats/all.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
@@ -197,13 +198,12 @@ float fold(float* lane) {
   return lane[0];
 }
 
-void float_rows(const MatmulArgs& a, Format format) {
+// decode(r, k, num, out): columns [k, k + num) of row r.
+template <typename Decode>
+void float_rows(const MatmulArgs& a, Decode decode) {
   constexpr int64_t kPiece = 256;
-  const FormatInfo& info = format_info(format);
-  const int64_t stride = a.cols * info.block_bytes / info.block_elems;
   const int64_t end = std::min(a.rows, a.group_end * kGroup);
   for (int64_t r = a.group_begin * kGroup; r < end; ++r) {
-    const auto* row = static_cast<const std::byte*>(a.w) + r * stride;
     const float bias = a.bias ? a.bias[r] : 0;
     for (int64_t m0 = 0; m0 < a.m; m0 += kTile) {
       const int tile = static_cast<int>(std::min<int64_t>(kTile, a.m - m0));
@@ -211,7 +211,7 @@ void float_rows(const MatmulArgs& a, Format format) {
       for (int64_t k0 = 0; k0 < a.cols; k0 += kPiece) {
         float w[kPiece];
         const int64_t num = std::min(kPiece, a.cols - k0);
-        info.decode(row + k0 * info.block_bytes / info.block_elems, w, num);
+        decode(r, k0, num, w);
         for (int t = 0; t < tile; ++t) {
           const float* x = a.x + (m0 + t) * a.x_stride + k0;
           for (int64_t k = 0; k < num; ++k) {
@@ -222,6 +222,20 @@ void float_rows(const MatmulArgs& a, Format format) {
       for (int t = 0; t < tile; ++t) a.out[(m0 + t) * a.out_stride + r] = fold(lanes[t]) + bias;
     }
   }
+}
+
+void source_float_rows(const MatmulArgs& a, Format format) {
+  const FormatInfo& info = format_info(format);
+  float_rows(a, [&](int64_t r, int64_t k, int64_t num, float* out) {
+    const auto* row = static_cast<const std::byte*>(a.w);
+    info.decode(row + (r * a.cols + k) * info.block_bytes / info.block_elems, out, num);
+  });
+}
+
+void u8_rows(const MatmulArgs& a) {
+  float_rows(a, [&](int64_t r, int64_t k, int64_t num, float* out) {
+    U8Packing::decode(static_cast<const uint8_t*>(a.w) + r * u8_pitch(a.cols), k, num, out);
+  });
 }
 
 }  // namespace
@@ -239,8 +253,9 @@ void matmul_generic_q4_k(const MatmulArgs& a) { int_rows<BlockQ4K>(a); }
 void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
 void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
-void matmul_generic_f32(const MatmulArgs& a) { float_rows(a, Format::f32); }
-void matmul_generic_f16(const MatmulArgs& a) { float_rows(a, Format::f16); }
-void matmul_generic_bf16(const MatmulArgs& a) { float_rows(a, Format::bf16); }
+void matmul_generic_u8(const MatmulArgs& a) { u8_rows(a); }
+void matmul_generic_f32(const MatmulArgs& a) { source_float_rows(a, Format::f32); }
+void matmul_generic_f16(const MatmulArgs& a) { source_float_rows(a, Format::f16); }
+void matmul_generic_bf16(const MatmulArgs& a) { source_float_rows(a, Format::bf16); }
 
 }  // namespace sluice::cpu

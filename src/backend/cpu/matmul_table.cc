@@ -57,9 +57,19 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
       run,  P::decode_row, WeightQuant::w8a8};
 }
 
+<<<<<<< HEAD
 #if defined(__x86_64__)
 constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAmxInt8;
 #endif
+=======
+// A row that reads bytes with a scale and a minimum for each of the matrix' rows.
+constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
+  using P = U8Packing;
+  return {name,           Format::f32, Arith::f32_lanes16, need,    P::kRows, 1,
+          false,          kActF32,     P::packed_bytes,    P::pack, run,      P::decode_row,
+          WeightQuant::u8};
+}
+>>>>>>> 6d44ac2 (backend/cpu: --quantize u8, a byte per weight with a zero point per row and f32 arithmetic)
 
 constexpr MatmulRow kRows[] = {
 #if defined(__x86_64__)
@@ -87,6 +97,7 @@ constexpr MatmulRow kRows[] = {
     panels<Format::iq4_nl, 16, 4>(
         "avx512vnni-iq4_nl", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_iq4_nl),
     panels<Format::int4, 16, 4>("avx512vnni-int4", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_int4),
+    u8_rows("avx512-u8", kCpuAvx512, matmul_avx512_u8),
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
     source<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
     source<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
@@ -101,6 +112,7 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 8, 4>("avx2-q5_k", kCpuAvx2, matmul_avx2_q5_k),
     panels<Format::iq4_nl, 8, 4>("avx2-iq4_nl", kCpuAvx2, matmul_avx2_iq4_nl),
     panels<Format::int4, 8, 4>("avx2-int4", kCpuAvx2, matmul_avx2_int4),
+    u8_rows("avx2-u8", kCpuAvx2, matmul_avx2_u8),
     source<Format::f32>("avx2-f32", kCpuAvx2, matmul_avx2_f32),
     source<Format::f16>("avx2-f16", kCpuAvx2, matmul_avx2_f16),
     source<Format::bf16>("avx2-bf16", kCpuAvx2, matmul_avx2_bf16),
@@ -127,6 +139,7 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 8, 4>("neon-q5_k", kCpuNeonDot, matmul_neon_q5_k),
     panels<Format::iq4_nl, 8, 4>("neon-iq4_nl", kCpuNeonDot, matmul_neon_iq4_nl),
     panels<Format::int4, 8, 4>("neon-int4", kCpuNeonDot, matmul_neon_int4),
+    u8_rows("neon-u8", kCpuNeonDot, matmul_neon_u8),
     source<Format::f32>("neon-f32", kCpuNeonDot, matmul_neon_f32),
     source<Format::f16>("neon-f16", kCpuNeonDot, matmul_neon_f16),
     source<Format::bf16>("neon-bf16", kCpuNeonDot, matmul_neon_bf16),
@@ -144,6 +157,7 @@ constexpr MatmulRow kRows[] = {
     source<Format::q5_k>("scalar-q5_k", 0, matmul_generic_q5_k),
     source<Format::iq4_nl>("scalar-iq4_nl", 0, matmul_generic_iq4_nl),
     source<Format::int4>("scalar-int4", 0, matmul_generic_int4),
+    u8_rows("scalar-u8", 0, matmul_generic_u8),
     source<Format::f32>("scalar-f32", 0, matmul_generic_f32),
     source<Format::f16>("scalar-f16", 0, matmul_generic_f16),
     source<Format::bf16>("scalar-bf16", 0, matmul_generic_bf16),

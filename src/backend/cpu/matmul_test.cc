@@ -62,12 +62,24 @@ void quantize_decoded(Source& s, WeightQuant kind) {
   const int64_t cols = s.info.cols;
   for (int64_t r = 0; r < s.info.rows; ++r) {
     float* row = s.decoded.data() + r * cols;
+    float lowest = row[0], highest = row[0];
+    for (int64_t k = 0; k < cols; ++k) {
+      lowest = std::fmin(lowest, row[k]);
+      highest = std::fmax(highest, row[k]);
+    }
     if (kind == WeightQuant::w8a8) {
-      float absmax = 0;
-      for (int64_t k = 0; k < cols; ++k) absmax = std::fmax(absmax, std::fabs(row[k]));
+      const float absmax = std::fmax(highest, -lowest);
       const float scale = absmax / 127, inverse = 127 / absmax;
       for (int64_t k = 0; k < cols; ++k) {
         row[k] = scale * static_cast<float>(static_cast<int>(std::nearbyint(row[k] * inverse)));
+      }
+    } else if (kind == WeightQuant::u8) {
+      const float range = highest - lowest, scale = range / 255;
+      const float inverse = range > 0 ? 255 / range : 0;
+      for (int64_t k = 0; k < cols; ++k) {
+        const float value = std::fma(std::nearbyint((row[k] - lowest) * inverse), scale, lowest);
+        ASSERT_LE(std::fabs(row[k] - value), scale * 0.5001f + 1e-7f * std::fabs(row[k]));
+        row[k] = value;
       }
     }
   }
@@ -591,7 +603,7 @@ TEST(Matmul, ScalarRowsFitEveryFormat) {
       found |= row.fmt == format && row.need == 0 && row.makes == WeightQuant::none;
     EXPECT_TRUE(found) << format_info(format).name;
   }
-  for (WeightQuant kind : {WeightQuant::w8a8}) {
+  for (WeightQuant kind : {WeightQuant::w8a8, WeightQuant::u8}) {
     bool found = false;
     for (const MatmulRow& row : matmul_rows()) found |= row.makes == kind && row.need == 0;
     EXPECT_TRUE(found) << static_cast<int>(kind);

@@ -15,7 +15,8 @@
 //   extra q4_1, q5_1, int4: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
 //         super-block scale and minimum [b / 8][2][R] f16
 // Weights of w8a8 (int8 per row, WeightQuant) are panels too: q [cols / I][R][I] bytes, then the
-// rows' scales [R] f32. Weights of u8: q [R][cols] bytes, then scales [R] and minimums [R] f32.
+// rows' scales [R] f32. Weights of u8 are rows of u8_pitch bytes: scale f32, minimum f32,
+// q [cols] bytes; value = fma(q, scale, minimum).
 //
 // I is what one instruction multiplies per row: 4 for VPDPBUSD and SDOT (one vector load = 4
 // columns of several rows, lanes are rows), 8 for SMMLA (a vector = 2 rows x 8 columns). Rows past
@@ -90,6 +91,12 @@ template <int R>
 [[gnu::always_inline]] constexpr RowPanelPlan row_panel_plan(int64_t cols) {
   const size_t q = static_cast<size_t>(cols) * R;
   return {q, (q + 4 * R + 63) / 64 * 64};
+}
+
+inline constexpr int kU8Head = 8;  // bytes before a row's codes
+
+[[gnu::always_inline]] constexpr int64_t u8_pitch(int64_t cols) {
+  return kU8Head + (cols + 7) / 8 * 8;
 }
 
 }  // namespace sluice::cpu

@@ -50,7 +50,7 @@ std::unique_ptr<KernelCase> make_matmul_case(ThreadPool& pool,
 // that many positions; 0: one prompt of m queries.
 struct AttentionCaseSpec {
   ModelShape shape;
-  DType kv = DType::f16;
+  KvType kv;
   int decode = 0;
   int max_m;
 };

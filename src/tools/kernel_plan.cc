@@ -41,11 +41,17 @@ std::vector<const MatmulRow*> chosen_rows(const BenchKernelsOptions& o) {
   return rows;
 }
 
+// As --kv names them.
 struct KvChoice {
   const char* name;
-  DType type;
+  KvType type;
 };
-constexpr KvChoice kKvTypes[] = {{"attention-f16", DType::f16}};
+std::vector<KvChoice> kv_choices() {
+  return {{"attention-f16", DType::f16},
+          {"attention-int8:8", {DType::i8, 8}},
+          {"attention-int8:32", {DType::i8, 32}},
+          {"attention-int8:64", {DType::i8, 64}}};
+}
 
 std::vector<int> within(const std::vector<int>& ms, int lo, int hi) {
   std::vector<int> out;
@@ -142,9 +148,10 @@ Result<std::vector<KernelCaseId>> kernel_cases(const BenchKernelsOptions& o,
       }
     }
   }
-  for (const KvChoice& kv : kKvTypes) {
+  for (const KvChoice& kv : kv_choices()) {
     if (!o.formats.empty() || (!o.names.empty() && !listed(o.names, kv.name))) continue;
     for (size_t s = 0; s < shapes.size(); ++s) {
+      if (kv.type.group > 0 && shapes[s].head_dim % kv.type.group != 0) continue;
       KernelCaseId c;
       c.kernel = kv.name;
       c.shape_name = o.shapes[s];

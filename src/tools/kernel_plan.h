@@ -16,7 +16,7 @@ struct KernelCaseId {
   const MatmulRow* row = nullptr;  // null: attention
   int64_t rows = 0, cols = 0;      // of the weight
   ModelShape shape;
-  DType kv = DType::f16;
+  KvType kv;
   int decode = 0;
   std::vector<int> ms;  // ascending
 

@@ -57,11 +57,10 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
       run,  P::decode_row, WeightQuant::w8a8};
 }
 
-<<<<<<< HEAD
 #if defined(__x86_64__)
 constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAmxInt8;
 #endif
-=======
+
 // A row that reads bytes with a scale and a minimum for each of the matrix' rows.
 constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
   using P = U8Packing;
@@ -69,7 +68,6 @@ constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
           false,          kActF32,     P::packed_bytes,    P::pack, run,      P::decode_row,
           WeightQuant::u8};
 }
->>>>>>> 6d44ac2 (backend/cpu: --quantize u8, a byte per weight with a zero point per row and f32 arithmetic)
 
 constexpr MatmulRow kRows[] = {
 #if defined(__x86_64__)

@@ -49,8 +49,8 @@ class Activations {
     sum_.resize(blocks);
     row_scale_.resize(static_cast<size_t>(m));
     row_sum_.resize(static_cast<size_t>(m));
-    if (cols % kActBlock == 0)
-      quantize_row(x_.data(), m * cols, q_.data(), scale_.data(), sum_.data());
+    if (cols % kActBlock != 0) return;  // the rows that read the quantised forms want whole blocks
+    quantize_row(x_.data(), m * cols, q_.data(), scale_.data(), sum_.data());
     for (int64_t i = 0; i < m; ++i)
       quantize_whole_row(&x_[static_cast<size_t>(i * cols)], cols,
                          &r_[static_cast<size_t>(i * cols)], &row_scale_[static_cast<size_t>(i)],

@@ -68,8 +68,9 @@ if(SLUICE_TESTS)
     target_link_libraries(${name} PRIVATE sluice_exec GTest::gtest CUDA::cudart_static CUDA::cublasLt)
   endfunction()
   sluice_cuda_program(cuda_attention_test src/backend/cuda/attention_test.cu src/backend/cuda/attention_bench.cu)
+  sluice_cuda_program(cuda_product_test tests/cuda_product_test.cu)
   sluice_cuda_program(cuda_sampling_test tests/cuda_sampling_test.cu)
   sluice_cuda_program(cuda_sampling_bench tests/cuda_sampling_bench.cu)
-  add_custom_target(cuda_tests DEPENDS sluice sluice_cuda cuda_attention_test cuda_sampling_test
+  add_custom_target(cuda_tests DEPENDS sluice sluice_cuda cuda_attention_test cuda_product_test cuda_sampling_test
                     cuda_sampling_bench)
 endif()

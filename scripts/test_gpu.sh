@@ -32,6 +32,7 @@ build() {
 check build 400 build
 check ops 120 "$dir/tests/cuda_ops_test" --gtest_brief=1
 check attention 120 "$dir/cuda_attention_test"
+check products 120 "$dir/cuda_product_test"
 check sampling 120 "$dir/cuda_sampling_test"
 check models 120 "$dir/tests/cuda_model_test" --gtest_brief=1
 check property 180 env SLUICE_TEST_DEVICE=cuda "$dir/tests/engine_property_test" --gtest_brief=1
@@ -39,6 +40,7 @@ if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
     check "$tool-attention" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/cuda_attention_test" --small
     check "$tool-sampling" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/cuda_sampling_test" --quick
+    check "$tool-products" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/cuda_product_test" --small
     check "$tool-ops" 200 compute-sanitizer --tool $tool --error-exitcode 9 \
       "$dir/tests/cuda_ops_test" --gtest_filter='*Norm*/f16:*Qkv*/bf16:*Copies*/f32:*Rope*/f32:*Embed*/f16'
   done

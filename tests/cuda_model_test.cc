@@ -270,6 +270,7 @@ TEST(CudaModel, StoriesToTheCharacter) {
                             std::pair{"stories260K", "stories260K-f32.gguf"}}) {
     const json::array& cases = all.at(name).as_array();
     EngineOptions cpu;
+    cpu.backend = "cpu";
     cpu.model = dir + file;
     cpu.kv_type = "f32";
     cpu.quiet = true;

@@ -280,7 +280,11 @@ void Generation::on_event(Delivery& d) {
                                       e.token) != fields_.stop_token_ids.end())
         c.stop_reason = e.token;
     }
-    if (c.stream) c.text += c.stream->take(e);
+    if (c.stream) {
+      c.text += c.stream->take(e);
+    } else if (e.token != kNoToken) {  // without a vocabulary the ids are all there is to read
+      c.text += strf(" %d", e.token);
+    }
   }
   c.finish = e.finish;
   c.pooled = e.pooled;

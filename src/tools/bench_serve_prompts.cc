@@ -96,6 +96,12 @@ Result<Vocabulary> Vocabulary::ask(const Target& target) {
   return v;
 }
 
+void Vocabulary::take_any_ids() {
+  constexpr int64_t kFirstId = 3, kNumIds = 253;  // behind the usual special tokens
+  for (int64_t i = 0; i < kNumIds; ++i) ids_.push_back(kFirstId + i);
+  overhead_ = 1;
+}
+
 bool Vocabulary::ask_tokenize(const Target& target) {
   Tokens first = count_tokens(target, kFirst, false);
   if (first.count < 1) return false;

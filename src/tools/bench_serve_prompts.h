@@ -32,6 +32,8 @@ class Vocabulary {
 
   bool exact() const { return exact_; }
   bool has_ids() const { return !ids_.empty(); }
+  // Of a server that has no vocabulary to ask: ids that every model has.
+  void take_any_ids();
   const std::string& how() const { return how_; }  // for people
   int overhead() const { return overhead_; }       // tokens of a prompt that is only its first word
 

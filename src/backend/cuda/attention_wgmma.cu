@@ -5,6 +5,7 @@
 // of its next tile and the weighted sum of this one together, so that its own softmax overlaps too.
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/hopper.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -76,22 +77,6 @@ __device__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int
 #undef SLUICE_ACC8
 #undef SLUICE_ACC4
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Keeps the compiler from touching d before (or after) here.
-template <int N>
-__device__ void pin(float (&d)[N][4]) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
-  }
-}
 // A store that never happens, for sums are not negative: it needs x, so that the exponentials are
 // done in front of the wait that follows, while the tensor cores work. The assembler would move
 // them behind it.
@@ -116,26 +101,6 @@ __device__ uint64_t descriptor(uint32_t address) {
 
 template <int D>
 constexpr int kStageBytes = 2 * SmemRows<kKvTile, D * 2>::kSize;
-
-// Barriers in shared memory that count threads, in phases.
-__device__ inline void barrier_init(uint32_t barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ inline void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Until phase `phase` (counted from 0) is complete.
-__device__ inline void barrier_wait(uint32_t barrier, int phase) {
-  uint32_t done;
-  do {
-    asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-        "selp.u32 %0, 1, 0, p;}"
-        : "=r"(done)
-        : "r"(barrier), "r"(phase & 1)
-        : "memory");
-  } while (!done);
-}
 
 // Rows of q in fragments, by way of shared memory (SmemRows of kRows).
 template <typename T, int D>

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,7 +34,12 @@ void free_pinned(void* p, size_t) { cudaFreeHost(p); }
 
 struct CudaWeight final : WeightData {
   Buffer data, bias, bias_f32, scale;
-  GemmWeight gemm;  // bias in the activations' type
+  GemmWeight gemm;
+};
+
+struct LoadedWeight {
+  GemmWeight gemm;
+  bool layer;  // a layer's own; the output matrix is not
 };
 
 const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
@@ -106,23 +112,23 @@ class CudaBackend final : public Device {
                 float eps,
                 const int32_t* rows = nullptr) override {
     Timed t(*this, "norm");
-    cuda::norm({out.f, x, {}, weight, nullptr, eps, rows}, stream_);
+    cuda::norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out.f)}, stream_);
   }
   void add_rms_norm(
       const Act& out, Tensor x, Tensor delta, const float* weight, float eps) override {
     Timed t(*this, "norm");
-    cuda::norm({out.f, x, delta, weight, nullptr, eps, nullptr}, stream_);
+    cuda::norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out.f)}, stream_);
   }
   void layer_norm(const Act& out,
                   Tensor x,
                   const LayerNormSpec& n,
                   const int32_t* rows = nullptr) override {
     Timed t(*this, "norm");
-    cuda::norm({out.f, x, {}, n.weight, n.bias, n.eps, rows}, stream_);
+    cuda::norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out.f)}, stream_);
   }
   void add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& n) override {
     Timed t(*this, "norm");
-    cuda::norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr}, stream_);
+    cuda::norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out.f)}, stream_);
   }
   void add(Tensor x, Tensor delta) override {
     Timed t(*this, "add");
@@ -137,13 +143,11 @@ class CudaBackend final : public Device {
     cuda::softcap(x, cap, stream_);
   }
   void matmul(Tensor out, const Act& x, const Weight& w) override {
-    const CudaWeight& cw = cuda_weight(w);
-    GemmWeight g = cw.gemm;
+    const GemmWeight& g = cuda_weight(w).gemm;
     Timed t(*this, "matmul", g.rows, g.cols);
-    bool separate = g.bias && out.type != g.type;
-    if (separate) g.bias = nullptr;
-    gemm_.run(out, x.f, g, quantized(), stream_);
-    if (separate) cuda::add_bias(out, static_cast<const float*>(cw.bias_f32.data()), stream_);
+    bool ready = quantized_ == x.f.data && quantized_cols_ == x.f.cols;
+    if (g.scale && !ready) quantized_ = nullptr;  // its memory may take x's codes
+    gemm_.run(out, x.f, g, codes(), ready, stream_);
   }
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override {
     Timed t(*this, "qkv");
@@ -156,11 +160,11 @@ class CudaBackend final : public Device {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override {
     Timed t(*this, "activate");
-    cuda::activate(out.f, x, activation, stream_);
+    cuda::activate(out.f, x, activation, codes_of(out.f), stream_);
   }
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override {
     Timed t(*this, "activate");
-    cuda::activate_gated(out.f, gate_up, activation, stream_);
+    cuda::activate_gated(out.f, gate_up, activation, codes_of(out.f), stream_);
   }
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override {
     Timed t(*this, "copy");
@@ -255,8 +259,18 @@ class CudaBackend final : public Device {
   };
   void end_op(const OpTime& op) noexcept;
   void quantize(CudaWeight& w);
-  QuantizedRows quantized() const {
-    return {rows8_.data(), static_cast<float*>(row_scales_.data())};
+  QuantizedRows codes() const { return {rows8_.data(), static_cast<float*>(row_scales_.data())}; }
+  // Where the op that writes `out` leaves its codes, for the products that read it; nowhere where
+  // none does. Products of few rows read x as it is.
+  QuantizedRows codes_of(const Tensor& out) {
+    bool wanted = out.rows > kMaxSkinny && out.stride == out.cols && f8_inputs_.contains(out.cols);
+    if (wanted) {
+      quantized_ = out.data;
+      quantized_cols_ = out.cols;
+      return codes();
+    }
+    if (quantized_ == out.data) quantized_ = nullptr;
+    return {};
   }
 
   struct Gpu {
@@ -282,8 +296,11 @@ class CudaBackend final : public Device {
   Buffer attention_workspace_;
   cudaEvent_t marks_[kNumMarks] = {};
   std::vector<cudaGraphExec_t> graphs_;
-  std::vector<GemmWeight> loaded_;  // for tune()
-  Buffer rows8_, row_scales_;       // a matmul's input in f8
+  std::vector<LoadedWeight> loaded_;   // for tune()
+  Buffer rows8_, row_scales_;        // a matmul's input in f8
+  std::set<int64_t> f8_inputs_;      // widths of what weights in f8 read, once there is memory
+  const void* quantized_ = nullptr;  // the activations whose codes are there
+  int64_t quantized_cols_ = 0;
   bool profiling_ = false;
   std::vector<OpTime> ops_;
   std::vector<cudaEvent_t> op_events_;  // one before the first, one after each
@@ -303,7 +320,7 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
     uploader_->convert(to, type, s);
     to += static_cast<size_t>(s.tensor->rows) * row;
   }
-  data->gemm = {data->data.data(), type, w.rows, w.cols, nullptr};
+  data->gemm = {data->data.data(), type, w.rows, w.cols};
   if (!bias.empty()) {
     data->bias_f32 = vector(bias);
     TensorInfo info{"bias", Format::f32, 1, w.rows, bias.size() * 4};
@@ -311,13 +328,15 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
     uploader_->convert(data->bias.data(), type,
                        {&info, std::as_bytes(std::span<const float>(bias)), nullptr});
     data->gemm.bias = data->bias.data();
+    data->gemm.bias_type = type;
+    data->gemm.bias_f32 = static_cast<const float*>(data->bias_f32.data());
   }
   if (options_.fp8_weights && segments[0].tensor->name.starts_with("blk.") && w.cols % 16 == 0 &&
       w.rows % 16 == 0)
     quantize(*data);
   w.act = kActF32;
   w.bytes = data->data.bytes() + data->scale.bytes();
-  loaded_.push_back(data->gemm);
+  loaded_.push_back({data->gemm, segments[0].tensor->name.starts_with("blk.")});
   w.data = std::move(data);
   return w;
 }
@@ -328,7 +347,7 @@ void CudaBackend::quantize(CudaWeight& w) {
   Buffer codes = allocate(static_cast<size_t>(g.rows * g.cols));
   w.scale = allocate(static_cast<size_t>(g.rows) * sizeof(float));
   Tensor from{w.data.data(), g.type, g.rows, g.cols, g.cols};
-  quantize_weight(codes.data(), static_cast<float*>(w.scale.data()), from, stream_);
+  quantize_rows({codes.data(), static_cast<float*>(w.scale.data())}, from, stream_);
   check(cudaStreamSynchronize(stream_), "quantize");
   w.data = std::move(codes);
   g.data = w.data.data();
@@ -339,6 +358,7 @@ void CudaBackend::quantize(CudaWeight& w) {
 void CudaBackend::attention(
     const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) {
   Timed t(*this, "attention");
+  if (quantized_ == out.f.data) quantized_ = nullptr;
   AttentionArgs a{out.f.data,
                   out.f.stride,
                   q.data,
@@ -382,23 +402,20 @@ struct TunedShape {
   int most = 0;  // rows of x
 };
 
-// Groups the weights by shape. A matrix far taller than wide is the vocabulary's: its products have
-// few rows and put out f32. Others put out either type where the backend has two.
-std::vector<TunedShape> tuned_shapes(const std::vector<GemmWeight>& loaded,
+// Groups the weights by shape. Products of the output matrix have few rows and put out f32, layers'
+// put out either type where the backend has two.
+std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
                                      bool both_types,
                                      int max_tokens,
                                      int max_outputs) {
   std::map<std::tuple<int64_t, int64_t, bool, bool>, TunedShape> shapes;
-  for (const GemmWeight& w : loaded) {
-    bool head = w.rows > 4 * w.cols;
+  for (const auto& [w, layer] : loaded) {
     for (bool f32_out : {false, true}) {
-      if (head ? !f32_out : f32_out && !both_types) continue;
-      GemmWeight used = w;
-      if (f32_out || w.type == DType::f8) used.bias = nullptr;  // matmul() adds it by a kernel
-      TunedShape& s = shapes[{w.rows, w.cols, used.bias != nullptr, f32_out}];
-      s.weights.push_back(used);
+      if (layer ? f32_out && !both_types : !f32_out) continue;
+      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out}];
+      s.weights.push_back(w);
       s.f32_out = f32_out;
-      s.most = head ? max_outputs : max_tokens;
+      s.most = layer ? max_tokens : max_outputs;
     }
   }
   std::vector<TunedShape> list;
@@ -412,7 +429,11 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
   if (options_.fp8_weights) {
     int64_t most = 0;
-    for (const GemmWeight& w : loaded_) most = std::max(most, w.type == DType::f8 ? w.cols : 0);
+    for (const LoadedWeight& w : loaded_) {
+      if (w.gemm.type != DType::f8) continue;
+      most = std::max(most, w.gemm.cols);
+      f8_inputs_.insert(w.gemm.cols);
+    }
     rows8_ = allocate(static_cast<size_t>(most) * static_cast<size_t>(max_tokens));
     row_scales_ = allocate(static_cast<size_t>(max_tokens) * sizeof(float));
   }
@@ -438,7 +459,7 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});
   Tensor input{x.data(), options_.activations, 1, most_in, most_in};
   for (const TunedShape& s : shapes)
-    gemm_.tune(s.weights, s.f32_out, s.most, input, out.data(), quantized(), stream_);
+    gemm_.tune(s.weights, s.f32_out, s.most, input, out.data(), codes(), stream_);
   check(cudaStreamSynchronize(stream_), "tune");
   gemm_.save_choices();
 }
@@ -511,12 +532,12 @@ DeviceLimits CudaBackend::measure_limits() {
     source.key = 12;
     uploader.convert(b.data(), options_.activations, {&info, {}, &source});
   }
-  GemmWeight w{a.data(), options_.activations, kSide, kSide, nullptr};
+  GemmWeight w{a.data(), options_.activations, kSide, kSide};
   Tensor x{b.data(), options_.activations, kSide, kSide, kSide};
   Tensor out{c.data(), options_.activations, kSide, kSide, kSide};
   gemm_.tune({w}, false, kSide, x, out.data, {}, stream_);
   limits.gemm = 2.0 * kSide * kSide * kSide * 4 / best([&] {
-                  for (int i = 0; i < 4; ++i) gemm_.run(out, x, w, {}, stream_);
+                  for (int i = 0; i < 4; ++i) gemm_.run(out, x, w, {}, false, stream_);
                 });
   return limits;
 }

@@ -43,6 +43,49 @@ __global__ void rope_kernel(float* cos_sin,
   }
 }
 
+// What one step of e4m3 codes is worth in a row whose largest element is `most`: that becomes 448.
+struct Unit {
+  float value, inverse;
+  __device__ explicit Unit(float most) : value(most > 0 ? most / 448 : 1), inverse(1 / value) {}
+};
+
+__device__ inline float block_max(float v, float* shared) {
+  for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, step));
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+  __syncthreads();
+  float most = 0;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) most = fmaxf(most, shared[w]);
+  __syncthreads();
+  return most;
+}
+
+// The block's row in e4m3 with its scale, from what its threads hold: kVecs groups of N
+// neighbouring columns, groups of all threads side by side.
+template <int kVecs, int N>
+__device__ inline void store_codes(const QuantizedRows& codes,
+                                   const float (&v)[kVecs][N],
+                                   int cols,
+                                   float* shared) {
+  auto column = [](int k) {
+    return (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
+  };
+  float most = 0;
+#pragma unroll
+  for (int k = 0; k < kVecs; ++k) {
+    for (int i = 0; i < N; ++i) most = fmaxf(most, column(k) < cols ? fabsf(v[k][i]) : 0);
+  }
+  Unit unit(block_max(most, shared));
+  if (threadIdx.x == 0) codes.scale[blockIdx.x] = unit.value;
+  auto* to = static_cast<__nv_fp8_e4m3*>(codes.data) + static_cast<int64_t>(blockIdx.x) * cols;
+#pragma unroll
+  for (int k = 0; k < kVecs; ++k) {
+    if (column(k) >= cols) continue;
+    Pack<__nv_fp8_e4m3, N> q;
+    for (int i = 0; i < N; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(v[k][i] * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, N>*>(to + column(k)) = q;
+  }
+}
+
 // One block per row; each thread holds `kVecs` groups of four columns.
 template <typename O, typename X, typename D, int kVecs>
 __global__ void __launch_bounds__(1024) norm_kernel(O* out,
@@ -55,7 +98,8 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     const float* bias,
                                                     float eps,
                                                     const int32_t* rows,
-                                                    int cols) {
+                                                    int cols,
+                                                    QuantizedRows codes) {
   __shared__ float shared[33];
   wait_for_inputs();
   let_next_start();
@@ -107,9 +151,11 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
     for (int i = 0; i < 4; ++i) {
       float y = (v[k][i] - mean) * inverse * ws[i];
       p.v[i] = from_float<O>(bias ? y + bias[c + i] : y);
+      v[k][i] = to_float(p.v[i]);
     }
     *reinterpret_cast<Pack<O, 4>*>(to + c) = p;
   }
+  if (codes.data) store_codes<kVecs, 4>(codes, v, cols, shared);
 }
 
 // Any width and alignment; the row is read twice.
@@ -162,19 +208,23 @@ template <typename O, typename X, typename D>
 void launch_norm(const NormArgs& a, cudaStream_t stream) {
   auto cols = static_cast<int>(a.x.cols);
   auto n = static_cast<unsigned>(a.out.rows);
-  auto run = [&](auto kernel, unsigned threads) {
+  auto run = [&](auto kernel, unsigned threads, auto... more) {
     launch("norm", kernel, n, threads, 0, stream, static_cast<O*>(a.out.data), a.out.stride,
            static_cast<X*>(a.x.data), a.x.stride, static_cast<const D*>(a.delta.data),
-           a.delta.stride, a.weight, a.bias, a.eps, a.rows, cols);
+           a.delta.stride, a.weight, a.bias, a.eps, a.rows, cols, more...);
   };
   bool aligned = cols % 4 == 0 && a.x.stride % 4 == 0 && a.out.stride % 4 == 0 &&
                  a.delta.stride % 4 == 0 && reinterpret_cast<uintptr_t>(a.out.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(a.delta.data) % 16 == 0;
   auto threads = [&](int vecs) { return static_cast<unsigned>(ceil_div(cols, 128 * vecs) * 32); };
-  if (!aligned || cols > 16384) return run(odd_norm_kernel<O, X, D>, 512);
-  if (cols <= 4096) return run(norm_kernel<O, X, D, 1>, threads(1));
-  run(norm_kernel<O, X, D, 4>, threads(4));
+  if (!aligned || cols > 16384) {
+    run(odd_norm_kernel<O, X, D>, 512);
+    if (a.codes.data) quantize_rows(a.codes, a.out, stream);
+    return;
+  }
+  if (cols <= 4096) return run(norm_kernel<O, X, D, 1>, threads(1), a.codes);
+  run(norm_kernel<O, X, D, 4>, threads(4), a.codes);
 }
 
 template <typename X, typename D>
@@ -301,6 +351,8 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   }
 }
 
+constexpr int kActivateVecs = 3;  // groups of columns per thread, where a block has a row
+
 __device__ inline float activated(float x, Activation activation) {
   if (activation == Activation::silu) return x / (1 + __expf(-x));
   float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
@@ -327,29 +379,109 @@ __global__ void activate_kernel(
   *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
 }
 
+// The same, a block per row, which is put out in e4m3 as well.
+template <typename O, typename T, bool kGated, int N>
+__global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
+                                                            int64_t out_stride,
+                                                            const T* x,
+                                                            int64_t stride,
+                                                            int cols,
+                                                            Activation activation,
+                                                            QuantizedRows codes) {
+  __shared__ float shared[33];
+  wait_for_inputs();
+  let_next_start();
+  float v[kActivateVecs][N];
+#pragma unroll
+  for (int k = 0; k < kActivateVecs; ++k) {
+    int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
+    if (c >= cols) continue;
+    const T* row = x + blockIdx.x * stride + c;
+    auto gate = *reinterpret_cast<const Pack<T, N>*>(row);
+    Pack<T, N> up;
+    Pack<O, N> result;
+    if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(row + cols);
+    for (int i = 0; i < N; ++i) {
+      float y = activated(to_float(gate.v[i]), activation);
+      result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
+      v[k][i] = to_float(result.v[i]);
+    }
+    *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
+  }
+  store_codes<kActivateVecs, N>(codes, v, cols, shared);
+}
+
 template <bool kGated, typename O, typename T>
-void launch_activate_as(Tensor out, Tensor x, Activation activation, cudaStream_t stream) {
+void launch_activate_as(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   auto cols = static_cast<int>(out.cols);
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
                  reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+  if (codes.data && aligned && cols <= kActivateVecs * 1024 * kWide) {
+    auto threads = static_cast<unsigned>(ceil_div(cols, kActivateVecs * kWide * 32) * 32);
+    launch("activate", activate_row_kernel<O, T, kGated, kWide>, static_cast<unsigned>(out.rows),
+           threads, 0, stream, static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data),
+           x.stride, cols, activation, codes);
+    return;
+  }
   auto run = [&](auto kernel, int wide) {
     dim3 grid(static_cast<unsigned>(out.rows), static_cast<unsigned>(ceil_div(cols, 256 * wide)));
     launch("activate", kernel, grid, 256, 0, stream, static_cast<O*>(out.data), out.stride,
            static_cast<const T*>(x.data), x.stride, cols, activation);
   };
-  if (aligned) return run(activate_kernel<O, T, kGated, kWide>, kWide);
-  run(activate_kernel<O, T, kGated, 1>, 1);
+  if (aligned) {
+    run(activate_kernel<O, T, kGated, kWide>, kWide);
+  } else {
+    run(activate_kernel<O, T, kGated, 1>, 1);
+  }
+  if (codes.data) quantize_rows(codes, out, stream);
 }
 
 template <bool kGated>
-void launch_activate(Tensor out, Tensor x, Activation activation, cudaStream_t stream) {
+void launch_activate(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
   with_type(out.type, [&](auto t) {
     using T = decltype(t);
     if (x.type == DType::f32)
-      return launch_activate_as<kGated, T, float>(out, x, activation, stream);
-    launch_activate_as<kGated, T, T>(out, x, activation, stream);
+      return launch_activate_as<kGated, T, float>(out, x, activation, codes, stream);
+    launch_activate_as<kGated, T, T>(out, x, activation, codes, stream);
+  });
+}
+
+// A block per row; the row is read twice, the second time from the cache.
+template <typename T>
+__global__ void quantize_kernel(
+    __nv_fp8_e4m3* out, float* scale, const T* x, int64_t stride, int cols) {
+  __shared__ float shared[32];
+  wait_for_inputs();
+  let_next_start();
+  const T* row = x + blockIdx.x * stride;
+  auto first = static_cast<int>(threadIdx.x) * 8, step = static_cast<int>(blockDim.x) * 8;
+  float most = 0;
+  for (int c = first; c < cols; c += step) {
+    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
+    for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(to_float(p.v[i])));
+  }
+  Unit unit(block_max(most, shared));
+  if (threadIdx.x == 0) scale[blockIdx.x] = unit.value;
+  for (int c = first; c < cols; c += step) {
+    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
+    Pack<__nv_fp8_e4m3, 8> q;
+    for (int i = 0; i < 8; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(to_float(p.v[i]) * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, 8>*>(out + static_cast<int64_t>(blockIdx.x) * cols + c) =
+        q;
+  }
+}
+
+void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
+  with_type(x.type, [&](auto t) {
+    using T = decltype(t);
+    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
+    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream,
+           static_cast<__nv_fp8_e4m3*>(out), scale, static_cast<const T*>(x.data), x.stride,
+           static_cast<int>(x.cols));
   });
 }
 
@@ -498,11 +630,20 @@ void finish_qkv(Tensor qkv,
   });
 }
 
-void activate(Tensor out, Tensor x, Activation activation, cudaStream_t stream) {
-  launch_activate<false>(out, x, activation, stream);
+void activate(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+  launch_activate<false>(out, x, activation, codes, stream);
 }
-void activate_gated(Tensor out, Tensor gate_up, Activation activation, cudaStream_t stream) {
-  launch_activate<true>(out, gate_up, activation, stream);
+void activate_gated(Tensor out,
+                    Tensor gate_up,
+                    Activation activation,
+                    const QuantizedRows& codes,
+                    cudaStream_t stream) {
+  launch_activate<true>(out, gate_up, activation, codes, stream);
+}
+
+void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream) {
+  quantize(out.data, out.scale, x, stream);
 }
 
 void copy_blocks(const KvLayer& plane, std::span<const BlockCopy> copies, cudaStream_t stream) {

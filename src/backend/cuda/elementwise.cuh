@@ -15,6 +15,13 @@ void embed(Tensor out, const void* table, DType type, const int32_t* tokens, cud
 void rope_table(
     float* cos_sin, const RopeSpec& rope, const int32_t* positions, int64_t n, cudaStream_t stream);
 
+// A matrix in e4m3 with a scale per row: the largest element becomes 448. Memory of the caller.
+struct QuantizedRows {
+  void* data = nullptr;    // [n, cols]
+  float* scale = nullptr;  // [n]
+};
+void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream);
+
 struct NormArgs {
   Tensor out;    // any type
   Tensor x;      // any type; f32 where delta is added to it
@@ -23,6 +30,7 @@ struct NormArgs {
   const float* bias;  // not null: layer norm, with mean
   float eps;
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
+  QuantizedRows codes;  // data not null: out once more
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 
@@ -35,8 +43,14 @@ void finish_qkv(Tensor qkv,
                 const BatchView& batch,
                 const KvLayer& kv,
                 cudaStream_t stream);
-void activate(Tensor out, Tensor x, Activation activation, cudaStream_t stream);
-void activate_gated(Tensor out, Tensor gate_up, Activation activation, cudaStream_t stream);
+// codes: out once more where its data is not null.
+void activate(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream);
+void activate_gated(Tensor out,
+                    Tensor gate_up,
+                    Activation activation,
+                    const QuantizedRows& codes,
+                    cudaStream_t stream);
 // For measuring: keeps the stream busy for so long; reads all of a buffer.
 void hold(cudaStream_t stream, double seconds);
 void read_all(const void* data, size_t bytes, void* out, cudaStream_t stream);

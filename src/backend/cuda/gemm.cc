@@ -37,13 +37,26 @@ bool wide_enough(const Tensor& t) {
          static_cast<size_t>(t.stride) * dtype_bytes(t.type) % 16 == 0;
 }
 
-// n rounded up to a size that has an algorithm of its own.
+// n rounded up to a size that has an algorithm of its own: powers of two, and by 32 where a step's
+// products turn from reading weights to computing.
 int bucket_of(int64_t n) {
   if (n <= 1) return 1;
+  if (n > 64 && n <= 256) return static_cast<int>((n + 31) / 32 * 32);
   return 1 << std::bit_width(static_cast<unsigned>(n - 1));
 }
 
 constexpr int kDeterministicBucket = 0;
+constexpr int kMostGraphed = 512;
+
+// cuBLAS adds a bias of the output's type; others take a kernel of their own.
+bool fuses_bias(const Tensor& out, const GemmWeight& w) {
+  return w.bias && w.type != DType::f8 && w.bias_type == out.type;
+}
+
+// x as cuBLAS and narrow() read it.
+Tensor typed_input(const Tensor& x, const GemmWeight& w, const QuantizedRows& memory) {
+  return w.scale ? Tensor{memory.data, DType::f8, x.rows, x.cols, x.cols} : x;
+}
 
 }  // namespace
 
@@ -58,7 +71,7 @@ struct Gemm::Problem {
     check(cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
     cublasOperation_t transposed = CUBLAS_OP_T;
     set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
-    if (w.bias) {
+    if (fuses_bias(out, w)) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, w.bias);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(out.type));
@@ -112,6 +125,7 @@ Gemm::Gemm(int device, bool deterministic) : deterministic_(deterministic) {
   cudaDeviceProp prop{};
   check(cudaGetDeviceProperties(&prop, device), "properties");
   device_name_ = prop.name;
+  num_sms_ = prop.multiProcessorCount;
   check(cublasLtCreate(&handle_), "start");
   check(cudaMalloc(&workspace_, kWorkspace), "workspace");
 }
@@ -179,44 +193,80 @@ const Gemm::Plan& Gemm::plan_of(const Key& key, const Problem& problem) {
   return plans_.emplace(key, plan).first->second;
 }
 
+bool Gemm::takes(int kernel, const Tensor& x, const Tensor& typed, const GemmWeight& w) {
+  if (kernel == kCublas) return true;
+  if (kernel == kSkinny) return can_skinny(x, w);
+  return kernel == kTall ? can_tall(typed, w) : can_narrow(typed, w);
+}
+
+void Gemm::run_own(int kernel,
+                   const Tensor& out,
+                   const Tensor& x,
+                   const Tensor& typed,
+                   const float* x_scale,
+                   const GemmWeight& w,
+                   cudaStream_t stream) const {
+  if (kernel == kSkinny) return skinny(out, x, w, stream);
+  if (kernel == kTall) return tall(out, typed, x_scale, w, num_sms_, stream);
+  narrow(out, typed, x_scale, w, kernel, stream);
+}
+
 // Enough blocks for every multiprocessor to have one.
-int Gemm::own_by_default(const Tensor& out, const Tensor& x, const GemmWeight& w) const {
-  if (deterministic_ || !can_stream(out, x, w)) return 0;
+int Gemm::kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w) {
+  if (can_skinny(x, w)) return kSkinny;
+  if (!can_narrow(typed, w)) return kCublas;
   int splits = 1;
   while (splits < 8 && (w.rows + 127) / 128 * splits < 132) splits *= 2;
   return splits;
 }
 
-void Gemm::run_own(Tensor out, Tensor x, const GemmWeight& w, int splits, cudaStream_t stream) {
-  if (out.rows <= kMaxSkinny) return skinny(out, x, w, stream);
-  narrow(out, x, w, splits, stream);
-}
-
-void Gemm::run(
-    Tensor out, Tensor x, const GemmWeight& w, const QuantizedRows& memory, cudaStream_t stream) {
+void Gemm::run(Tensor out,
+               Tensor x,
+               const GemmWeight& w,
+               const QuantizedRows& memory,
+               bool ready,
+               cudaStream_t stream) {
   Key key = key_of(out, x, w);
   auto it = plans_.find(key);
-  int own = it == plans_.end() ? own_by_default(out, x, w) : it->second.own;
-  if (own > 0 && can_stream(out, x, w)) return run_own(out, x, w, own, stream);
-  if (w.scale) {
-    quantize_rows(memory, x, stream);
-    x = {memory.data, DType::f8, x.rows, x.cols, x.cols};
-  }
-  Problem problem(out, x, w, memory.scale);
+  Tensor typed = typed_input(x, w, memory);
+  int kernel = deterministic_       ? kCublas
+               : it != plans_.end() ? it->second.kernel
+                                    : kernel_by_default(x, typed, w);
+  if (!takes(kernel, x, typed, w)) kernel = kCublas;
+  if (w.scale && !ready && kernel != kSkinny) quantize_rows(memory, x, stream);
+  if (kernel != kCublas) return run_own(kernel, out, x, typed, memory.scale, w, stream);
+
+  Problem problem(out, typed, w, memory.scale);
   const Plan* plan = it == plans_.end() ? nullptr : &it->second;
   if (!plan && deterministic_) {
-    Tensor some_out = out, some_x = x;
+    Tensor some_out = out, some_x = typed;
     some_out.rows = some_x.rows = 64;
     plan = &plan_of(key, Problem(some_out, some_x, w, memory.scale));
-  } else if (!plan) {
+  } else if (!plan || plan->kernel != kCublas) {
     plan = &plan_of(key, problem);
   }
-  cublasStatus_t s = problem.run(handle_, out, x, w, plan->algo, workspace_, stream);
+  cublasStatus_t s = problem.run(handle_, out, typed, w, plan->algo, workspace_, stream);
   if (s != CUBLAS_STATUS_SUCCESS && !deterministic_) {
     // The choice was timed at the bucket's full size, perhaps in another run of the program.
-    s = problem.run(handle_, out, x, w, candidates(problem, 1).front().algo, workspace_, stream);
+    s = problem.run(handle_, out, typed, w, candidates(problem, 1).front().algo, workspace_,
+                    stream);
   }
   check(s, "matrix product");
+  if (w.bias && !fuses_bias(out, w)) add_bias(out, w.bias_f32, stream);
+}
+
+// What `queue` puts on the stream as a graph; null where it fails.
+template <typename Queue>
+cudaGraphExec_t captured(cudaStream_t stream, Queue&& queue) {
+  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  bool queued = queue();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  bool ended = cudaStreamEndCapture(stream, &graph) == cudaSuccess && graph;
+  if (ended && queued && cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) exec = nullptr;
+  if (graph) cudaGraphDestroy(graph);
+  static_cast<void>(cudaGetLastError());
+  return exec;
 }
 
 void Gemm::time_key(const Key& key,
@@ -228,23 +278,33 @@ void Gemm::time_key(const Key& key,
   cudaEvent_t begin, end;
   cuda::check(cudaEventCreate(&begin), "event");
   cuda::check(cudaEventCreate(&end), "event");
-  Tensor narrow = x;
-  if (weights[0].scale) {
-    quantize_rows(memory, x, stream);
-    narrow = {memory.data, DType::f8, x.rows, x.cols, x.cols};
-  }
+  const GemmWeight& first = weights[0];
+  Tensor typed = typed_input(x, first, memory);
+  if (first.scale) quantize_rows(memory, x, stream);
   Plan best;
   // As many products as reads three times the cache, at least four.
-  auto bytes = static_cast<double>(weights[0].rows * weights[0].cols) * 2;
+  auto bytes =
+      static_cast<double>(first.rows * first.cols) * static_cast<double>(dtype_bytes(first.type));
   int repeats = std::clamp(static_cast<int>(150e6 / bytes), 4, 24);
-  // Microseconds of one product, the best of two rounds after a first; 0 where it does not run.
+  // As in a step, where graphs run up to so many rows, and some small kernel makes the input.
+  bool as_graph = out.rows <= kMostGraphed;
+  Tensor sum{workspace_, DType::f32, x.rows, x.cols, x.cols};
+  auto products = [&](auto&& product) {
+    bool ran = true;
+    for (int i = 0; i < repeats && ran; ++i) {
+      if (as_graph) add(sum, x, stream);
+      ran = product(weights[static_cast<size_t>(i) % weights.size()]);
+    }
+    return ran;
+  };
+  // Microseconds of one product, the best of three rounds after a first; 0 where it does not run.
   auto time = [&](auto&& product) {
+    cudaGraphExec_t graph = nullptr;
+    if (as_graph && !(graph = captured(stream, [&] { return products(product); }))) return 0.0f;
     float least = 0;
-    for (int round = 0; round < 3; ++round) {
+    for (int round = 0; round < 4; ++round) {
       cuda::check(cudaEventRecord(begin, stream), "event");
-      bool ran = true;
-      for (int i = 0; i < repeats && ran; ++i)
-        ran = product(weights[static_cast<size_t>(i) % weights.size()]);
+      bool ran = graph ? cudaGraphLaunch(graph, stream) == cudaSuccess : products(product);
       cuda::check(cudaEventRecord(end, stream), "event");
       cuda::check(cudaEventSynchronize(end), "event");
       if (!ran) return 0.0f;
@@ -252,34 +312,28 @@ void Gemm::time_key(const Key& key,
       cuda::check(cudaEventElapsedTime(&ms, begin, end), "event");
       if (round > 0 && (least == 0 || ms < least)) least = ms;
     }
+    if (graph) cudaGraphExecDestroy(graph);
     return least * 1000 / static_cast<float>(repeats);
   };
-  for (const auto& c : candidates(Problem(out, narrow, weights[0], memory.scale), 12)) {
+  auto consider = [&](float t, int kernel, const cublasLtMatmulAlgo_t& algo) {
+    if (t > 0 && (best.microseconds == 0 || t < best.microseconds)) best = {algo, kernel, t};
+  };
+  for (const auto& c : candidates(Problem(out, typed, first, memory.scale), 12)) {
     float t = time([&](const GemmWeight& w) {
-      if (w.scale) quantize_rows(memory, x, stream);
-      return Problem(out, narrow, w, memory.scale)
-                 .run(handle_, out, narrow, w, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+      bool ran =
+          Problem(out, typed, w, memory.scale)
+              .run(handle_, out, typed, w, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+      if (w.bias && !fuses_bias(out, w)) add_bias(out, w.bias_f32, stream);
+      return ran;
     });
-    if (t > 0 && (best.microseconds == 0 || t < best.microseconds)) {
-      best.algo = c.algo;
-      best.microseconds = t;
-    }
+    consider(t, kCublas, c.algo);
   }
-  // Launched after itself our kernel hides its start: beyond a handful of rows it must win clearly.
-  float margin = out.rows <= kMaxSkinny ? 1.0f : 1.1f;
-  if (!deterministic_ && can_stream(out, x, weights[0])) {
-    for (int splits : kNarrowSplits) {
-      float t = time([&](const GemmWeight& w) {
-        run_own(out, x, w, splits, stream);
-        return true;
-      });
-      float handicap = best.own > 0 ? 1.0f : margin;
-      if (best.microseconds == 0 || t * handicap < best.microseconds) {
-        best.own = splits;
-        best.microseconds = t;
-      }
-      if (out.rows <= kMaxSkinny) break;  // it has no splits
-    }
+  for (int kernel : {kSkinny, kTall, 1, 2, 4, 8}) {
+    if (deterministic_ || !takes(kernel, x, typed, first)) continue;
+    float t = time([&](const GemmWeight& w) {
+      return run_own(kernel, out, x, typed, memory.scale, w, stream), true;
+    });
+    consider(t, kernel, {});
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
@@ -298,7 +352,7 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
                 cudaStream_t stream) {
   const GemmWeight& w = weights[0];
   DType out_type = f32_out ? DType::f32 : x.type;
-  for (int n = 1; n <= bucket_of(max_n); n *= 2) {
+  for (int n = 1; n <= bucket_of(max_n); n = bucket_of(n + 1)) {
     int rows = std::min(n, max_n);
     if (deterministic_) rows = 64;
     Tensor to{out, out_type, rows, w.rows, w.rows};
@@ -312,7 +366,7 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
   }
 }
 
-// One line per choice: rows cols bucket type out bias wide own microseconds and the algorithm's
+// One line per choice: rows cols bucket type out bias wide kernel microseconds and the algorithm's
 // words.
 std::string Gemm::file() const {
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -325,7 +379,7 @@ std::string Gemm::file() const {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   return (dir / "sluice" /
-          ("gemm-" + name + "-" + std::to_string(cublasLtGetVersion()) +
+          ("gemm2-" + name + "-" + std::to_string(cublasLtGetVersion()) +
            (deterministic_ ? "-deterministic" : "") + ".txt"))
       .string();
 }
@@ -339,11 +393,13 @@ void Gemm::load_choices() {
     Key k{};
     Plan p;
     int type = 0, out = 0;
-    s >> k.rows >> k.cols >> k.bucket >> type >> out >> k.bias >> k.wide >> p.own >> p.microseconds;
+    s >> k.rows >> k.cols >> k.bucket >> type >> out >> k.bias >> k.wide >> p.kernel >>
+        p.microseconds;
     for (uint64_t& word : p.algo.data) s >> word;
     std::string rest;
     bool whole = !s.fail() && !(s >> rest);
-    bool known = p.own == 0 || std::ranges::find(kNarrowSplits, p.own) != std::end(kNarrowSplits);
+    bool known = p.kernel >= kTall && p.kernel <= 8 &&
+                 std::has_single_bit(static_cast<unsigned>(std::max(1, p.kernel)));
     if (!whole || !known || type < 0 || type > 3 || out < 0 || out > 3) continue;
     k.type = static_cast<DType>(type);
     k.out = static_cast<DType>(out);
@@ -362,7 +418,7 @@ void Gemm::save_choices() const {
     for (const auto& [k, p] : plans_) {
       if (p.microseconds == 0) continue;
       out << k.rows << ' ' << k.cols << ' ' << k.bucket << ' ' << static_cast<int>(k.type) << ' '
-          << static_cast<int>(k.out) << ' ' << k.bias << ' ' << k.wide << ' ' << p.own << ' '
+          << static_cast<int>(k.out) << ' ' << k.bias << ' ' << k.wide << ' ' << p.kernel << ' '
           << p.microseconds;
       for (uint64_t word : p.algo.data) out << ' ' << word;
       out << '\n';

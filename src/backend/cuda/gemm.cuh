@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/cuda/elementwise.cuh"
 #include "tensor/tensor.h"
 
 namespace sluice::cuda {
@@ -19,14 +20,10 @@ struct GemmWeight {
   const void* data = nullptr;  // [rows, cols]
   DType type = DType::bf16;
   int64_t rows = 0, cols = 0;
-  const void* bias = nullptr;    // [rows] in the output's type, or null
-  const float* scale = nullptr;  // type f8: [rows], value = scale * e4m3
-};
-
-// x in e4m3 with a scale per row, for weights in f8. Memory of the caller.
-struct QuantizedRows {
-  void* data = nullptr;    // [n, cols]
-  float* scale = nullptr;  // [n]
+  const void* bias = nullptr;  // [rows] of bias_type, the activations', or null
+  DType bias_type = DType::bf16;
+  const float* bias_f32 = nullptr;  // the same in f32
+  const float* scale = nullptr;     // type f8: [rows], value = scale * e4m3
 };
 
 class Gemm {
@@ -36,9 +33,13 @@ class Gemm {
   Gemm(const Gemm&) = delete;
 
   // x of w.type (any half type where that is f8); out of x's type or f32. Weights in f8 need memory
-  // for x in f8, unless our own kernel reads x as it is.
-  void run(
-      Tensor out, Tensor x, const GemmWeight& w, const QuantizedRows& memory, cudaStream_t stream);
+  // for x in f8 (unless our own kernel reads x as it is); `ready`: it is there already.
+  void run(Tensor out,
+           Tensor x,
+           const GemmWeight& w,
+           const QuantizedRows& memory,
+           bool ready,
+           cudaStream_t stream);
   // Times the candidates for all buckets up to max_n. `weights` are those of one shape: several, so
   // that they do not stay in the cache.
   void tune(const std::vector<GemmWeight>& weights,
@@ -61,17 +62,28 @@ class Gemm {
     bool bias, wide;  // wide: pointers and strides are multiples of 16 bytes
     auto operator<=>(const Key&) const = default;
   };
+  // Our own kernels (skinny.cuh) stand for themselves: skinny(), tall(), or narrow() with so many
+  // splits.
+  static constexpr int kCublas = 0, kSkinny = -1, kTall = -2;
   struct Plan {
     cublasLtMatmulAlgo_t algo{};
-    int own = 0;  // 0: cuBLAS; else our own kernel (skinny.cuh), narrow() with so many splits
+    int kernel = kCublas;
     float microseconds = 0;  // 0: by heuristic
   };
   struct Problem;  // descriptors of one call
 
   Key key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
-  // Our own kernel for few rows, where it takes the product: its splits, and running it.
-  int own_by_default(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
-  static void run_own(Tensor out, Tensor x, const GemmWeight& w, int splits, cudaStream_t stream);
+  // What serves a product that was not timed, whether a kernel takes it, and running it. x as it
+  // is, and as w's kernels have it (in f8 where w is).
+  static int kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w);
+  static bool takes(int kernel, const Tensor& x, const Tensor& typed, const GemmWeight& w);
+  void run_own(int kernel,
+               const Tensor& out,
+               const Tensor& x,
+               const Tensor& typed,
+               const float* x_scale,
+               const GemmWeight& w,
+               cudaStream_t stream) const;
   const Plan& plan_of(const Key& key, const Problem& problem);
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Problem& problem, int most) const;
   std::string file() const;
@@ -84,6 +96,7 @@ class Gemm {
 
   bool deterministic_;
   std::string device_name_;
+  int num_sms_ = 0;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Key, Plan> plans_;

@@ -1,9 +1,167 @@
 #include "backend/cuda/skinny.cuh"
-#include "backend/cuda/streamed.cuh"
+
+#include <type_traits>
+
+#include "backend/cuda/launch.cuh"
 
 namespace sluice::cuda {
 
 namespace {
+
+template <typename T>
+struct ProductArgs {
+  void* out;  // of T, or f32
+  int64_t out_stride;
+  bool f32_out;
+  const T* x;
+  int64_t x_stride;
+  const void* w;  // of T, or f8
+  const T* bias;
+  const float* scale;  // of weights in f8
+  int n, rows, cols;
+};
+
+template <typename T>
+ProductArgs<T> product_args(const Tensor& out, const Tensor& x, const GemmWeight& w) {
+  return {out.data,
+          out.stride,
+          out.type == DType::f32,
+          static_cast<const T*>(x.data),
+          x.stride,
+          w.data,
+          static_cast<const T*>(w.bias),
+          w.scale,
+          static_cast<int>(out.rows),
+          static_cast<int>(w.rows),
+          static_cast<int>(w.cols)};
+}
+
+__device__ inline void mma(
+    float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma(
+    float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint4 stream_load(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// Four e4m3 as two pairs of T. Halves hold them exactly. For bf16 the exponent's bits move as they
+// are: the value is 2^-120 times what it should be, which the weight's scale makes up for.
+template <typename T>
+__device__ inline uint2 expand(uint32_t four);
+template <>
+__device__ inline uint2 expand<__half>(uint32_t four) {
+  uint2 r;
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; "
+      "}"
+      : "=r"(r.x), "=r"(r.y)
+      : "r"(four));
+  return r;
+}
+template <>
+__device__ inline uint2 expand<__nv_bfloat16>(uint32_t four) {
+  auto move = [](uint32_t t) { return (t & 0x80008000u) | (t >> 4 & 0x07f007f0u); };
+  return {move(__byte_perm(four, 0, 0x1404)), move(__byte_perm(four, 0, 0x3424))};
+}
+template <typename T>
+__device__ constexpr float expand_factor() {
+  return sizeof(T) == 2 && !std::is_same_v<T, __half> ? 0x1p120f : 1;
+}
+
+// A warp takes 16 rows and kCols columns at a time, in two parts of four lanes' columns each: a
+// lane reads 16 bytes of two rows from each. Products are summed over columns, so that any
+// assignment of columns to the matrix instruction's k serves as long as x has the same.
+template <bool kF8>
+struct Streamed {
+  static constexpr int kLane = kF8 ? 16 : 8;  // neighbouring columns of a lane
+  static constexpr int kPart = 4 * kLane;
+  static constexpr int kCols = 2 * kPart;
+  static constexpr int kBytes = kF8 ? 1 : 2;
+};
+
+struct Piece {
+  uint4 low[2], high[2];
+};
+
+// The two rows of a lane, null beyond the last.
+struct WeightRows {
+  const uint8_t* low;
+  const uint8_t* high;
+};
+
+template <typename T, bool kF8>
+__device__ inline WeightRows weight_rows(const ProductArgs<T>& a, int row) {
+  const auto* base = static_cast<const uint8_t*>(a.w);
+  int64_t bytes = int64_t{a.cols} * Streamed<kF8>::kBytes;
+  return {row < a.rows ? base + row * bytes : nullptr,
+          row + 8 < a.rows ? base + (row + 8) * bytes : nullptr};
+}
+
+template <bool kF8>
+__device__ inline Piece load_piece(const WeightRows& w, int column, int cols) {
+  using S = Streamed<kF8>;
+  Piece p;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int c = column + S::kPart * i;
+    p.low[i] = c < cols && w.low ? stream_load(w.low + c * S::kBytes) : uint4{};
+    p.high[i] = c < cols && w.high ? stream_load(w.high + c * S::kBytes) : uint4{};
+  }
+  return p;
+}
+
+// acc += part i of the piece times eight rows of x; x_at(h) gives eight columns of row lane / 4:
+// the lane's first eight (h = 0), of f8 also its second.
+template <typename T, bool kF8, typename X>
+__device__ inline void multiply(float (&acc)[4], const Piece& p, int i, X&& x_at) {
+  const uint32_t low[4] = {p.low[i].x, p.low[i].y, p.low[i].z, p.low[i].w};
+  const uint32_t high[4] = {p.high[i].x, p.high[i].y, p.high[i].z, p.high[i].w};
+#pragma unroll
+  for (int h = 0; h < Streamed<kF8>::kLane / 8; ++h) {
+    uint32_t words[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint2 l, u;
+      if constexpr (kF8) {
+        l = expand<T>(low[2 * h + k]), u = expand<T>(high[2 * h + k]);
+      } else {
+        l = {low[2 * k], low[2 * k + 1]}, u = {high[2 * k], high[2 * k + 1]};
+      }
+      words[k][0] = l.x, words[k][1] = u.x, words[k][2] = l.y, words[k][3] = u.y;
+    }
+    uint4 v = x_at(h);
+    mma(acc, words[0], v.x, v.y, T{});
+    mma(acc, words[1], v.z, v.w, T{});
+  }
+}
+
+template <typename T, bool kF8>
+__device__ inline void store_sum(const ProductArgs<T>& a, int token, int row, float sum) {
+  if (kF8) sum *= expand_factor<T>() * a.scale[row];
+  if (a.bias) sum += to_float(a.bias[row]);
+  int64_t at = token * a.out_stride + row;
+  if (a.f32_out) {
+    static_cast<float*>(a.out)[at] = sum;
+  } else {
+    static_cast<T*>(a.out)[at] = from_float<T>(sum);
+  }
+}
 
 constexpr int kWarps = 8;
 constexpr int kRows = 16;  // weight rows per block; its warps share the columns
@@ -26,13 +184,13 @@ __global__ void __launch_bounds__(kWarps * 32, kF8 ? 2 : 3)
   Piece next = load_piece<kF8>(w, begin + ahead + kStep, a.cols);
   wait_for_inputs();
 
-  float acc[1][4] = {};
+  float acc[4] = {};
   for (int base = begin; base < a.cols; base += kStep) {
     Piece after = load_piece<kF8>(w, base + ahead + 2 * kStep, a.cols);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       int at = base + ahead + S::kPart * i;
-      multiply<T, kF8, 1>(acc, now, i, [&](int, int h) {
+      multiply<T, kF8>(acc, now, i, [&](int h) {
         uint4 v{};
         if (group < a.n && at < a.cols)
           v = *reinterpret_cast<const uint4*>(a.x + group * a.x_stride + at + 8 * h);
@@ -43,60 +201,13 @@ __global__ void __launch_bounds__(kWarps * 32, kF8 ? 2 : 3)
     next = after;
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) partial[warp][group + i / 2 * 8][lane % 4 * 2 + i % 2] = acc[0][i];
+  for (int i = 0; i < 4; ++i) partial[warp][group + i / 2 * 8][lane % 4 * 2 + i % 2] = acc[i];
   __syncthreads();
   int row = static_cast<int>(threadIdx.x) % kRows, token = static_cast<int>(threadIdx.x) / kRows;
   if (token >= a.n || first + row >= a.rows) return;
   float sum = 0;
   for (int k = 0; k < kWarps; ++k) sum += partial[k][row][token];
   store_sum<T, kF8>(a, token, first + row, sum);
-}
-
-__device__ inline float block_max(float v, float* shared) {
-  for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, step));
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-  __syncthreads();
-  float most = 0;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) most = fmaxf(most, shared[w]);
-  __syncthreads();
-  return most;
-}
-
-// A block per row; the row is read twice, the second time from the cache.
-template <typename T>
-__global__ void quantize_kernel(
-    __nv_fp8_e4m3* out, float* scale, const T* x, int64_t stride, int cols) {
-  __shared__ float shared[32];
-  wait_for_inputs();
-  let_next_start();
-  const T* row = x + blockIdx.x * stride;
-  auto first = static_cast<int>(threadIdx.x) * 8, step = static_cast<int>(blockDim.x) * 8;
-  float most = 0;
-  for (int c = first; c < cols; c += step) {
-    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(to_float(p.v[i])));
-  }
-  most = block_max(most, shared);
-  float unit = most > 0 ? most / 448 : 1;
-  float inverse = 1 / unit;
-  if (threadIdx.x == 0) scale[blockIdx.x] = unit;
-  for (int c = first; c < cols; c += step) {
-    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    Pack<__nv_fp8_e4m3, 8> q;
-    for (int i = 0; i < 8; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(to_float(p.v[i]) * inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, 8>*>(out + static_cast<int64_t>(blockIdx.x) * cols + c) =
-        q;
-  }
-}
-
-void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
-  with_type(x.type, [&](auto t) {
-    using T = decltype(t);
-    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
-    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream,
-           static_cast<__nv_fp8_e4m3*>(out), scale, static_cast<const T*>(x.data), x.stride,
-           static_cast<int>(x.cols));
-  });
 }
 
 template <typename T>
@@ -110,12 +221,10 @@ void run_as(Tensor out, Tensor x, const GemmWeight& w, cudaStream_t stream) {
 
 }  // namespace
 
-bool can_stream(const Tensor& out, const Tensor& x, const GemmWeight& w) {
+bool can_skinny(const Tensor& x, const GemmWeight& w) {
   bool f8 = w.type == DType::f8;
-  return out.rows <= (f8 ? kMaxNarrow8 : kMaxNarrow) &&
-         (x.type == DType::f16 || x.type == DType::bf16) && (x.type == w.type || f8) &&
-         (out.type == x.type || (out.type == DType::f32 && !w.bias)) &&
-         w.cols % (f8 ? 16 : 8) == 0 && x.stride % 8 == 0 &&
+  return x.rows <= kMaxSkinny && (x.type == DType::f16 || x.type == DType::bf16) &&
+         (x.type == w.type || f8) && w.cols % (f8 ? 16 : 8) == 0 && x.stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(w.data) % 16 == 0;
 }
@@ -123,13 +232,6 @@ bool can_stream(const Tensor& out, const Tensor& x, const GemmWeight& w) {
 void skinny(Tensor out, Tensor x, const GemmWeight& w, cudaStream_t stream) {
   if (x.type == DType::f16) return run_as<__half>(out, x, w, stream);
   run_as<__nv_bfloat16>(out, x, w, stream);
-}
-
-void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream) {
-  quantize(out.data, out.scale, x, stream);
-}
-void quantize_weight(void* out, float* scale, Tensor w, cudaStream_t stream) {
-  quantize(out, scale, w, stream);
 }
 
 }  // namespace sluice::cuda

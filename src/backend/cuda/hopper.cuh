@@ -1,0 +1,161 @@
+// Hopper's warpgroup matrix instructions, barriers in shared memory, and copies by tensor map.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sluice::cuda {
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from touching d before (or after) here.
+template <int N>
+__device__ void pin(float (&d)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+  }
+}
+
+// Barriers in shared memory that count threads, in phases.
+__device__ inline void barrier_init(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Until phase `phase` (counted from 0) is complete.
+__device__ inline void barrier_wait(uint32_t barrier, int phase) {
+  uint32_t done;
+  do {
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(barrier), "r"(phase & 1)
+        : "memory");
+  } while (!done);
+}
+
+// Besides the arrival, `bytes` that copies will bring are part of the phase.
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Barriers that were just made are visible to copies.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// The box of `map` at (column, row) into shared memory; `barrier` learns of it. Weights are read
+// once: their lines leave the L2 first.
+enum class Reuse : uint64_t { once = 0x12f0000000000000, often = 0x14f0000000000000 };
+template <Reuse kReuse>
+__device__ inline void copy_box(
+    uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(static_cast<uint64_t>(kReuse))
+      : "memory");
+}
+
+#define SLUICE_ACC(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SLUICE_ACC1(d) SLUICE_ACC(d, 0)
+#define SLUICE_ACC2(d) SLUICE_ACC(d, 0), SLUICE_ACC(d, 1)
+#define SLUICE_ACC4(d) SLUICE_ACC2(d), SLUICE_ACC(d, 2), SLUICE_ACC(d, 3)
+#define SLUICE_ACC8(d) \
+  SLUICE_ACC4(d), SLUICE_ACC(d, 4), SLUICE_ACC(d, 5), SLUICE_ACC(d, 6), SLUICE_ACC(d, 7)
+#define SLUICE_LIST1 "{%0, %1, %2, %3}, %4, %5, p"
+#define SLUICE_LIST2 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p"
+#define SLUICE_LIST4 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p"
+#define SLUICE_LIST8                                                                  \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p"
+
+// d [64 rows of w, 8 * tiles of x] += w · xᵀ over 32 bytes of columns, both operands in shared
+// memory; from nothing where `add` is 0. A thread of the warpgroup has d[t][j] of w's row
+// warp * 16 + lane / 4 + j / 2 * 8 and x's row t * 8 + lane % 4 * 2 + j % 2.
+#define SLUICE_PRODUCT(type, tiles, shape, names, tail, flag)                                     \
+  __device__ inline void product(float(&d)[tiles][4], uint64_t w, uint64_t x, int add, type) {    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " flag                                            \
+                 ", 0; wgmma.mma_async.sync.aligned." shape names " " SLUICE_LIST##tiles tail "}" \
+                 : SLUICE_ACC##tiles(d)                                                           \
+                 : "l"(w), "l"(x), "r"(add));                                                     \
+  }
+#define SLUICE_PRODUCTS(tiles, n, flag)                                                         \
+  SLUICE_PRODUCT(__half, tiles, "m64n" n "k16", ".f32.f16.f16", ", 1, 1, 0, 0;", flag)          \
+  SLUICE_PRODUCT(__nv_bfloat16, tiles, "m64n" n "k16", ".f32.bf16.bf16", ", 1, 1, 0, 0;", flag) \
+  SLUICE_PRODUCT(__nv_fp8_e4m3, tiles, "m64n" n "k32", ".f32.e4m3.e4m3", ", 1, 1;", flag)
+SLUICE_PRODUCTS(1, "8", "%6")
+SLUICE_PRODUCTS(2, "16", "%10")
+SLUICE_PRODUCTS(4, "32", "%18")
+SLUICE_PRODUCTS(8, "64", "%34")
+
+#undef SLUICE_PRODUCTS
+#undef SLUICE_PRODUCT
+#undef SLUICE_LIST8
+#undef SLUICE_LIST4
+#undef SLUICE_LIST2
+#undef SLUICE_LIST1
+#undef SLUICE_ACC8
+#undef SLUICE_ACC4
+#undef SLUICE_ACC2
+#undef SLUICE_ACC1
+#undef SLUICE_ACC
+
+// Rows of 128 bytes with the 128-byte swizzle, groups of eight rows 1,024 bytes apart.
+__device__ inline uint64_t operand(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+template <int kTiles>
+__device__ inline void add_parts(float (&sum)[2][kTiles][4], const float (&part)[2][kTiles][4]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[h][t][j] += part[h][t][j];
+    }
+  }
+}
+
+// One box of both operands, 128 rows of w: part += w · xᵀ over 128 bytes of columns, done when it
+// returns. The tensor cores add up f8 in few bits, so there `part` is the box's alone, and `sum`
+// ours.
+template <typename T, int kTiles>
+__device__ inline void multiply_box(float (&sum)[2][kTiles][4],
+                                    float (&part)[2][kTiles][4],
+                                    uint32_t w,
+                                    uint32_t x) {
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      product(part[h], operand(w + h * 64 * 128 + k * 32), operand(x + k * 32),
+              sizeof(T) > 1 || k > 0, T{});
+    }
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(part[0]);
+  pin(part[1]);
+  if constexpr (sizeof(T) == 1) add_parts(sum, part);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,228 @@
+// Our own kernels for products of few rows, each way of cutting the work, against sums in double:
+// odd sizes, outputs that start as NaN, memory behind them that must stay as it is.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/skinny.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+int checks = 0, failures = 0;
+
+template <typename T>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<T>& v) : num_(v.size()) {
+    check(cudaMalloc(&data_, num_ * sizeof(T)), "memory");
+    check(cudaMemcpy(data_, v.data(), num_ * sizeof(T), cudaMemcpyHostToDevice), "upload");
+  }
+  ~OnDevice() { cudaFree(data_); }
+  OnDevice(const OnDevice&) = delete;
+  T* data() const { return static_cast<T*>(data_); }
+  std::vector<T> get() const {
+    std::vector<T> v(num_);
+    check(cudaMemcpy(v.data(), data_, num_ * sizeof(T), cudaMemcpyDeviceToHost), "download");
+    return v;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t num_;
+};
+
+template <typename T>
+T rounded(float v) {
+  return T(v);
+}
+template <typename T>
+float value(T v) {
+  return static_cast<float>(v);
+}
+
+template <typename T>
+std::vector<T> random_values(int64_t num, unsigned seed, float size) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, size);
+  std::vector<T> v;
+  for (int64_t i = 0; i < num; ++i) v.push_back(rounded<T>(normal(rng)));
+  return v;
+}
+
+struct Case {
+  int64_t n, rows, cols;
+  bool bias, f32_out;
+};
+
+// W: the weights' type; X: the activations'; with W in f8 narrow() reads x in f8 too.
+template <typename W, typename X>
+class Product {
+ public:
+  Product(const Case& c, DType weight_type, DType type)
+      : c_(c),
+        type_(type),
+        w_(random_values<W>(c.rows * c.cols, 1, 0.5f)),
+        bias_(random_values<X>(c.rows, 2, 1)),
+        scale_(random_values<float>(c.rows, 3, 1)),
+        dw_(w_),
+        dbias_(bias_),
+        dscale_(scale_) {
+    bool f8 = weight_type == DType::f8;
+    weight_ = {dw_.data(),
+               weight_type,
+               c.rows,
+               c.cols,
+               c.bias ? dbias_.data() : nullptr,
+               type,
+               nullptr,
+               f8 ? dscale_.data() : nullptr};
+  }
+
+  // x [n, cols] of type In, each row times x_scale.
+  template <typename In, typename Run>
+  void compare(const char* what, DType x_type, bool scaled, Run&& run) {
+    const int64_t stride = c_.cols + (x_type == DType::f8 ? 0 : 16);
+    std::vector<In> x = random_values<In>(c_.n * stride, 4, 1);
+    std::vector<float> x_scale(static_cast<size_t>(c_.n), 1);
+    if (scaled) x_scale = random_values<float>(c_.n, 5, 1);
+    OnDevice<In> dx(x);
+    OnDevice<float> dx_scale(x_scale);
+    const int64_t out_stride = c_.rows + 3;
+    std::vector<float> poison(static_cast<size_t>(c_.n * out_stride));
+    std::memset(poison.data(), 0xff, poison.size() * sizeof(float));  // NaN of every type
+    OnDevice<float> out(poison);  // large enough for either type
+    Tensor to{out.data(), c_.f32_out ? DType::f32 : type_, c_.n, c_.rows, out_stride};
+    run(to, Tensor{dx.data(), x_type, c_.n, c_.cols, stride}, dx_scale.data());
+    check(cudaDeviceSynchronize(), what);
+    std::vector<float> got = out.get();
+    std::vector<double>& want = want_[x_type];
+    if (want.empty()) want = reference(x, stride, x_scale);
+    double difference = 0, size = 0;
+    bool behind = true;
+    for (int64_t t = 0; t < c_.n; ++t) {
+      for (int64_t r = 0; r < out_stride; ++r) {
+        auto at = static_cast<size_t>(t * out_stride + r);
+        double y = c_.f32_out ? got[at] : value(reinterpret_cast<const X*>(got.data())[at]);
+        if (r >= c_.rows) {
+          behind = behind && std::isnan(y);
+          continue;
+        }
+        double right = want[static_cast<size_t>(t * c_.rows + r)];
+        difference += (y - right) * (y - right);
+        size += right * right;
+      }
+    }
+    double off = std::sqrt(difference / size);
+    double most = c_.f32_out            ? (weight_.type == DType::f8 ? 5e-4 : 1e-4)
+                  : type_ == DType::f16 ? 1e-3
+                                        : 6e-3;
+    ++checks;
+    if (!(off < most) || !behind) {
+      ++failures;
+      std::printf("FAIL %s: n %ld, %ld x %ld, bias %d, f32 out %d: off by %g, behind %d\n", what,
+                  static_cast<long>(c_.n), static_cast<long>(c_.rows), static_cast<long>(c_.cols),
+                  c_.bias, c_.f32_out, off, behind);
+    }
+  }
+
+  template <typename In>
+  std::vector<double> reference(const std::vector<In>& x,
+                                int64_t stride,
+                                const std::vector<float>& x_scale) {
+    std::vector<float> w, in;
+    for (W v : w_) w.push_back(value(v));
+    for (In v : x) in.push_back(value(v));
+    std::vector<double> want;
+    for (int64_t t = 0; t < c_.n; ++t) {
+      for (int64_t r = 0; r < c_.rows; ++r) {
+        double sum = 0;
+        for (int64_t k = 0; k < c_.cols; ++k) {
+          sum += static_cast<double>(in[static_cast<size_t>(t * stride + k)]) *
+                 w[static_cast<size_t>(r * c_.cols + k)];
+        }
+        if (weight_.scale) sum *= scale_[static_cast<size_t>(r)];
+        sum *= x_scale[static_cast<size_t>(t)];
+        want.push_back(c_.bias ? sum + value(bias_[static_cast<size_t>(r)]) : sum);
+      }
+    }
+    return want;
+  }
+
+  void run_all() {
+    bool f8 = weight_.type == DType::f8;
+    if (c_.n <= kMaxSkinny) {
+      compare<X>("skinny", type_, false, [&](Tensor out, Tensor x, const float*) {
+        if (can_skinny(x, weight_)) return skinny(out, x, weight_, nullptr);
+        ++failures;
+        std::printf("FAIL skinny refuses\n");
+      });
+    }
+    for (int splits : kNarrowSplits) {
+      std::string name = "narrow, splits " + std::to_string(splits);
+      compare<W>(name.c_str(), weight_.type, f8, [&](Tensor out, Tensor x, const float* x_scale) {
+        if (can_narrow(x, weight_)) return narrow(out, x, x_scale, weight_, splits, nullptr);
+        ++failures;
+        std::printf("FAIL narrow refuses\n");
+      });
+    }
+    Tensor typed{dw_.data(), weight_.type, c_.n, c_.cols, c_.cols};
+    if (c_.n <= kMaxTall && c_.cols <= 1040 && !can_tall(typed, weight_)) {
+      ++failures;
+      std::printf("FAIL tall refuses\n");
+    }
+    if (!can_tall(typed, weight_)) return;
+    for (int sms : {1, 3, 132}) {
+      std::string name = "tall, multiprocessors " + std::to_string(sms);
+      compare<W>(name.c_str(), weight_.type, f8, [&](Tensor out, Tensor x, const float* x_scale) {
+        tall(out, x, x_scale, weight_, sms, nullptr);
+      });
+    }
+  }
+
+ private:
+  Case c_;
+  DType type_;
+  std::vector<W> w_;
+  std::vector<X> bias_;
+  std::vector<float> scale_;
+  OnDevice<W> dw_;
+  OnDevice<X> dbias_;
+  OnDevice<float> dscale_;
+  GemmWeight weight_;
+  std::map<DType, std::vector<double>> want_;  // by the type of x
+};
+
+void run_cases(bool small) {
+  std::vector<Case> cases{
+      {1, 16, 64, false, true}, {5, 100, 192, true, false}, {9, 300, 16, true, true}};
+  for (int64_t n : {8, 11, 16, 24, 32, 33, 64}) {
+    cases.push_back({n, 257, 1040, n % 2 == 0, n % 3 == 0});
+    if (!small && n % 16 == 0) cases.push_back({n, 1160, 3584, n == 16, n == 32});
+  }
+  for (const Case& c : cases) {
+    Product<__half, __half>(c, DType::f16, DType::f16).run_all();
+    Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_all();
+    Product<__nv_fp8_e4m3, __half>(c, DType::f8, DType::f16).run_all();
+    Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_all();
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+int main(int argc, char** argv) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+    std::printf("no GPU\n");
+    return 0;
+  }
+  sluice::cuda::run_cases(argc > 1 && std::string(argv[1]) == "--small");
+  std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
+  return sluice::cuda::failures ? 1 : 0;
+}

@@ -72,8 +72,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(group);
   app->add_option(
          "--kv", o.kv_type,
-         "element type of the KV cache; int8 is for the CPU, with a scale per\n32, 8 or 64 "
-         "dimensions")
+         "element type of the KV cache; int8 (on the CPU) has a scale\nper 32, 8 or 64 dimensions")
       ->check(CLI::IsMember(
           {"auto", "f16", "bf16", "f32", "f8", "int8", "int8:8", "int8:32", "int8:64"}))
       ->capture_default_str()

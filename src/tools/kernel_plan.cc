@@ -143,6 +143,7 @@ Result<std::vector<KernelCaseId>> kernel_cases(const BenchKernelsOptions& o,
         c.row = row;
         c.rows = p.rows;
         c.cols = p.cols;
+        c.times = p.times;
         c.ms = within(ms, 1, most);
         add(std::move(c));
       }
@@ -171,6 +172,33 @@ Result<std::vector<KernelCaseId>> kernel_cases(const BenchKernelsOptions& o,
   }
   if (auto ok = check_names(o, cases); !ok) return ok.error();
   return cases;
+}
+
+std::vector<StepTime> step_times(const std::vector<KernelCaseId>& cases,
+                                 const std::vector<KernelTiming>& rows) {
+  constexpr int kProducts = 5;
+  if (cases.size() != kProducts) return {};
+  auto find = [&](const std::string& key) -> const KernelTiming* {
+    auto at = std::ranges::find_if(rows, [&](const KernelTiming& t) { return t.key() == key; });
+    return at == rows.end() ? nullptr : &*at;
+  };
+  std::vector<StepTime> steps;
+  for (int m : cases[0].ms) {
+    StepTime step{m, 0, 0};
+    bool whole = true;
+    for (const KernelCaseId& c : cases) {
+      bool prompt = c.product == "lm_head" && m > kMostLogits;
+      const KernelTiming* t = find(c.key(prompt ? 1 : m));
+      if (!t) {
+        whole = false;
+        break;
+      }
+      step.seconds += c.times * t->best;
+      step.limit += c.times * t->best * t->of_limit;
+    }
+    if (whole) steps.push_back(step);
+  }
+  return steps;
 }
 
 }  // namespace sluice

@@ -139,5 +139,34 @@ TEST(KernelPlan, OptionsSelect) {
   EXPECT_FALSE(kernel_cases(o, {1}));
 }
 
+TEST(KernelPlan, MatmulsOfAStep) {
+  std::vector<KernelCaseId> cases;
+  std::vector<KernelTiming> rows;
+  for (const char* product : {"qkv", "o", "gate_up", "down", "lm_head"}) {
+    KernelCaseId c;
+    c.kernel = "a";
+    c.shape_name = "qwen2.5-0.5b";
+    c.product = product;
+    c.times = c.product == "lm_head" ? 1 : 24;
+    c.ms = {1, 16, 512};
+    cases.push_back(c);
+    for (int m : c.ms) {
+      if (m == 512 && c.product == "lm_head") continue;
+      rows.push_back(timing("a", m, c.product == "lm_head" ? 0.25 : 0.5));
+      rows.back().product = product;
+      rows.back().best = m * (c.product == "lm_head" ? 10.0 : 1.0);
+    }
+  }
+  std::vector<StepTime> steps = step_times(cases, rows);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_DOUBLE_EQ(steps[1].seconds, 16 * (24 * 4 + 10));
+  EXPECT_DOUBLE_EQ(steps[1].limit, 16 * (24 * 4 * 0.5 + 10 * 0.25));
+  EXPECT_DOUBLE_EQ(steps[2].seconds, 512 * 24 * 4 + 10);  // one row of logits
+  rows.erase(rows.begin());                               // no qkv at 1
+  EXPECT_EQ(step_times(cases, rows).size(), 2u);
+  cases.pop_back();
+  EXPECT_TRUE(step_times(cases, rows).empty());
+}
+
 }  // namespace
 }  // namespace sluice

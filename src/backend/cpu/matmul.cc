@@ -141,7 +141,7 @@ Pace pace_of(const MatmulRow& kernel, int64_t m) {
     case Arith::int_block32:
       return tiled ? Pace{700, 128, 8} : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
-      return Pace{400, kAnyRows, at_once};
+      return Pace{400, kAnyRows, tiled ? 2 : 4};
     case Arith::f32_lanes16:
       break;
   }

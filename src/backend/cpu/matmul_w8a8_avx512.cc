@@ -30,6 +30,14 @@ struct Tile {
   return _mm512_set1_epi32(v);
 }
 
+// A row's lines of the output come to the cache while the tile computes: a step's outputs are
+// larger than the second cache, and stores that wait for them would hold up the next tile's loads.
+template <int G>
+[[gnu::always_inline]] inline void fetch_output(const float* out) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) __asm__ volatile("prefetchw %0" ::"m"(out[g * R]));
+}
+
 template <int G, int MT>
 [[gnu::always_inline]] inline void store(const Tile& t,
                                          const RowPanelPlan& plan,
@@ -61,7 +69,8 @@ void tile(const Tile& t) {
   const uint8_t* w = t.w;
   const int8_t* x = t.q;
   const uint8_t* next = t.next;
-  for (int64_t b = t.cols / 32; b > 0; --b) {
+  for (int64_t b = 0; b < t.cols / 32; ++b) {
+    if (b < MT) fetch_output<G>(t.out + b * t.out_stride);
     for (int i = 0; i < t.num_next; ++i) _mm_prefetch(next + i * 64, _MM_HINT_T1);
     next += t.num_next * 64;
     SLUICE_UNROLL

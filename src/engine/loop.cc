@@ -28,7 +28,8 @@ StepReport Loop::iterate(Events& events) {
     r.scheduled = planned_at_[result.step % 4];
     r.begin = result.begin;
     r.end = result.end;
-    if (!result.failure.empty())
+    r.failed = !result.failure.empty();
+    if (r.failed)
       LOG(error, "step %llu failed, and its requests with it: %s",
           static_cast<unsigned long long>(result.step), result.failure.c_str());
     r.complete_begin = clock_.now();

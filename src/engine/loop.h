@@ -20,6 +20,7 @@ enum class Pipeline : uint8_t {
 // What one iteration did, for everything that observes: metrics, traces, recorders.
 struct StepReport {
   bool launched = false, completed = false;
+  bool failed = false;  // the completed step, on the executor
   uint64_t launched_step = 0, completed_step = 0;
   Time plan_begin{0}, plan_end{0};  // of the launched step
   Time scheduled{0};                // of the completed step

@@ -72,6 +72,8 @@ Meters::Meters(const std::string& model)
                      "vllm:kv_cache_usage_perc",
                      "Share of the KV blocks in use; 1 is full.")),
       steps(metrics_.counter("sluice_steps_total", "Steps computed.")),
+      failed_steps(metrics_.counter("sluice_failed_steps_total",
+                                    "Steps that failed on the device, and their requests.")),
       step_tokens(metrics_.counter("sluice_step_tokens_total", "Tokens computed in steps.")),
       disconnects(metrics_.counter("sluice_disconnects_total",
                                    "Requests whose client went away before the end.")),
@@ -94,6 +96,8 @@ void Meters::on_step(const StepReport& r, Time now) {
   if (r.launched) step_tokens.add(r.num_tokens);
   if (!r.completed) return;
   steps.add();
+  if (r.failed) failed_steps.add();
+  failed_in_a_row_.store(r.failed ? failed_in_a_row() + 1 : 0, std::memory_order_relaxed);
   step_seconds.observe(seconds(r.end - r.begin));
   last_progress_.store(now.count(), std::memory_order_relaxed);
 }

@@ -41,6 +41,8 @@ class Meters {
   int outstanding() const { return outstanding_.load(); }
   // Seconds without a step while there is work; 0 when idle.
   double stalled(Time now) const;
+  // Steps that failed, one after the other, up to now: a device that is lost fails them all.
+  int failed_in_a_row() const { return failed_in_a_row_.load(std::memory_order_relaxed); }
   // How long a request that comes now may wait, from those before it.
   double queue_seconds() const { return queue_estimate_.load(std::memory_order_relaxed); }
   int num_waiting() const { return num_waiting_.load(std::memory_order_relaxed); }
@@ -60,11 +62,11 @@ class Meters {
   TwoHistograms ttft, itl, tpot, e2e, queue, prefill, decode;
   TwoCounters prompt_tokens, output_tokens, preemptions, prefix_queries, prefix_hits;
   TwoGauges running, waiting, kv_usage;
-  Counter &steps, &step_tokens, &disconnects, &refusals;
+  Counter &steps, &failed_steps, &step_tokens, &disconnects, &refusals;
   Histogram& step_seconds;
 
  private:
-  std::atomic<int> outstanding_{0}, num_waiting_{0};
+  std::atomic<int> outstanding_{0}, num_waiting_{0}, failed_in_a_row_{0};
   std::atomic<int64_t> last_progress_{0};
   std::atomic<double> queue_estimate_{0};
   SchedulerStats last_;  // engine thread

@@ -154,6 +154,14 @@ void serve_health(Service& s, Call call) {
     return s.fail(
         call, {503, strf("no step for %.0f s with requests to answer", stalled), "", "stalled"});
   }
+  if (int failed = s.meters().failed_in_a_row(); failed >= s.options().failed_steps) {
+    return s.fail(
+        call,
+        {503,
+         strf("the last %d steps failed on the device: see the log, and start the server anew",
+              failed),
+         "", "device_failed"});
+  }
   s.reply_json(call, json::object{{"status", "ok"}});
 }
 

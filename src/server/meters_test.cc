@@ -1,0 +1,42 @@
+#include "server/meters.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+StepReport completed(bool failed) {
+  StepReport r;
+  r.completed = true;
+  r.failed = failed;
+  return r;
+}
+
+TEST(Meters, CountsFailedStepsInARow) {
+  Meters m("model");
+  for (bool failed : {true, true}) m.on_step(completed(failed), Time(1));
+  EXPECT_EQ(m.failed_in_a_row(), 2);
+  m.on_step(StepReport{}, Time(2));  // launched, nothing completed
+  EXPECT_EQ(m.failed_in_a_row(), 2);
+  m.on_step(completed(false), Time(3));
+  EXPECT_EQ(m.failed_in_a_row(), 0);
+  m.on_step(completed(true), Time(4));
+  EXPECT_EQ(m.failed_in_a_row(), 1);
+  std::string text = m.expose();
+  EXPECT_NE(text.find("sluice_failed_steps_total 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("sluice_steps_total 4"), std::string::npos);
+}
+
+TEST(Meters, StallsOnlyWithWorkToDo) {
+  Meters m("model");
+  EXPECT_EQ(m.stalled(Time(5'000'000'000)), 0);
+  m.on_submit(Time(5'000'000'000));
+  EXPECT_DOUBLE_EQ(m.stalled(Time(7'000'000'000)), 2);
+  m.on_step(completed(false), Time(7'000'000'000));
+  EXPECT_DOUBLE_EQ(m.stalled(Time(7'500'000'000)), 0.5);
+  m.on_terminal();
+  EXPECT_EQ(m.stalled(Time(60'000'000'000)), 0);
+}
+
+}  // namespace
+}  // namespace sluice

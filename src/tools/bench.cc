@@ -358,7 +358,7 @@ int bench(const BenchOptions& o, int num, bool latency) {
     rows.push_back(
         {"of read bandwidth", strf("%.1f %% (of %.2f GB/s)", fraction * 100, bandwidth / 1e9)});
   }
-  if (bandwidth > 0 && latency && m.ttft.count() == 1) {
+  if (!limits.peaks.empty() && latency && m.ttft.count() == 1) {
     rows.push_back({"prefill, Gop/s", strf("%.0f: %s", prefill_rate(s, m) / 1e9,
                                            of_peaks(prefill_rate(s, m), limits).c_str())});
   }

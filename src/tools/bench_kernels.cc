@@ -52,8 +52,10 @@ void print_case(const KernelCaseId& id,
     std::printf(" %lld x %lld, %s", static_cast<long long>(id.rows),
                 static_cast<long long>(id.cols),
                 human_bytes(static_cast<uint64_t>(rows[0].bytes)).c_str());
-  std::printf("  (memory %.1f GB/s, peak %.0f Gop/s%s)\n", l.read / 1e9, l.own / 1e9,
-              l.best > l.own * 1.05 ? strf(", best %.0f", l.best / 1e9).c_str() : "");
+  std::printf("  (memory %.1f GB/s", l.read / 1e9);
+  if (l.own < kNoPeak) std::printf(", peak %.0f Gop/s", l.own / 1e9);
+  if (l.best > l.own * 1.05) std::printf(", best %.0f", l.best / 1e9);
+  std::printf(")\n");
   std::printf("%6s %11s %11s %9s %9s %9s %9s %7s\n", "M", "best", "median", "GB/s", "Gop/s",
               "of limit", "of best", "noise");
   for (const KernelTiming& t : rows) {

@@ -2,7 +2,6 @@
 // folder.
 #include <cstdio>
 
-#include "base/str.h"
 #include "runtime/cpu_limits.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
@@ -16,8 +15,8 @@ void print_limits(const CpuLimits& m) {
               m.id.isa.c_str());
   std::printf("%-28s %10s\n", "reading memory, threads", "GB/s");
   for (const ReadRate& r : m.reads) std::printf("%-28d %10.1f\n", r.threads, r.bytes_per_s / 1e9);
-  std::printf("\n%-28s %10s %10s\n", "peak, Gop/s", "1 thread",
-              strf("%d threads", m.id.cores).c_str());
+  if (m.peaks.empty()) return;
+  std::printf("\n%-28s %10s %10s\n", "peak, Gop/s", "1 thread", "all");
   for (const PeakRate& p : m.peaks) {
     std::printf("%-28s %10.0f %10.0f\n", (p.type + " " + p.name).c_str(), p.one / 1e9, p.all / 1e9);
   }

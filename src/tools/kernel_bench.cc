@@ -149,7 +149,7 @@ RoundLimits KernelBench::limits_of(const KernelCaseId& id) {
   const PeakRow* own = id.row ? own_peak(*id.row) : nullptr;
   if (!peaks.empty()) l.best = peak(*peaks[0]);
   l.own = own && own != peaks[0] ? peak(*own) : l.best;
-  if (l.best <= 0) l.best = l.own = 1e18;  // no peak is known: memory is the limit
+  if (l.best <= 0) l.best = l.own = kNoPeak;
   return l;
 }
 

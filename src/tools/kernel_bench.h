@@ -19,6 +19,8 @@ struct RoundLimits {
   double read = 0, own = 0, best = 0;
 };
 
+inline constexpr double kNoPeak = 1e18;  // none is known: memory is the limit
+
 // Driven by the thread that drives the pool.
 class KernelBench {
  public:

@@ -137,6 +137,28 @@ class Cli(unittest.TestCase):
         return self.fails("run", path, "-p", "hello", "-m", 1, "-t", 1, says=says)
 
 
+class Inspect(Cli):
+    def ledger(self, *args):
+        return json.loads(self.works("inspect", "random:qwen2.5-7b", "--format", "bf16", "--json", *args))["ledger"]
+
+    def test_plans_for_a_gpu_that_is_not_here(self):
+        bf16 = self.ledger("--gpu-memory", "80G")
+        self.assertEqual(bf16["available"], 80 << 30)
+        self.assertAlmostEqual(bf16["weights"], 15.2e9, delta=0.1e9)
+        self.assertLessEqual(sum(bf16[k] for k in ("weights", "kv", "workspace", "program")), 80 << 30)
+        fp8 = self.ledger("--gpu-memory", "80G", "--quantize", "fp8", "--kv", "f8")
+        self.assertEqual(fp8["kv_per_token"] * 2, bf16["kv_per_token"])
+        self.assertGreater(fp8["full_sequences"], 2 * bf16["full_sequences"])
+
+    def test_refuses_what_no_gpu_does(self):
+        model = ("inspect", "random:qwen2.5-7b")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", says="on a GPU use fp8")
+        self.fails(*model, "--gpu-memory", "80G", "--kv", "int8", says="--kv int8")
+        self.fails(*model, "--gpu-memory", "8X", says="write a size like")
+        done = run(*model, "--gpu-memory", "4G")
+        self.assertIn(b"not enough memory", done.stderr)
+
+
 class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],

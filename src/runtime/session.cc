@@ -1,7 +1,6 @@
 #include "runtime/session.h"
 
 #include <algorithm>
-#include <charconv>
 #include <future>
 #include <new>
 
@@ -12,6 +11,7 @@
 #include "base/str.h"
 #include "exec/device_executor.h"
 #include "exec/row_spec.h"
+#include "runtime/placement.h"
 
 namespace sluice {
 
@@ -50,71 +50,9 @@ Session::~Session() {
   static_cast<void>(write_trace());
 }
 
-namespace {
-
-constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
-constexpr int kMostHeadDim = 256;
-
-// Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
-// their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
-DType natural_type(const Checkpoint& checkpoint) {
-  size_t bf16 = 0, other = 0;
-  for (const TensorInfo& t : checkpoint.tensors()) {
-    if (t.rows > 1) (t.format == Format::bf16 ? bf16 : other) += t.bytes;
-  }
-  const std::string* arch = checkpoint.meta().string("general.architecture");
-  bool wide = arch && arch->starts_with("gemma");
-  return wide || bf16 > other ? DType::bf16 : DType::f16;
-}
-
-Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
-  CudaOptions c;
-  if (o.backend.starts_with("cuda:")) {
-    std::string_view digits = std::string_view(o.backend).substr(5);
-    auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), c.index);
-    if (failed != std::errc() || end != digits.data() + digits.size())
-      return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(o.backend).c_str())};
-  }
-  c.deterministic = o.deterministic;
-  c.fp8_weights = o.quantize == "fp8";
-  c.activations = natural_type(checkpoint);
-  if (o.dtype == "f16") c.activations = DType::f16;
-  if (o.dtype == "bf16") c.activations = DType::bf16;
-  if (o.dtype == "f32") c.activations = DType::f32;
-  if (o.dtype != "auto" && o.dtype != "f16" && o.dtype != "bf16" && o.dtype != "f32")
-    return Error{400, strf("--dtype %s: use auto, bf16, f16 or f32", quote(o.dtype).c_str())};
-  return c;
-}
-
-// What --quantize can do depends on where the weights go.
-Result<void> check_quantize(const EngineOptions& o) {
-  const bool gpu = o.backend.starts_with("cuda"), cpu = o.backend == "cpu";
-  const std::string& kind = o.quantize;
-  if (cpu && kind == "fp8")
-    return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8, w4 or u8"};
-  if (gpu && kind != "none" && kind != "fp8")
-    return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
-                           quote(kind).c_str())};
-  if (!cpu && !gpu && kind != "none")
-    return Error{400, strf("--quantize %s: %s runs in the file's formats", quote(kind).c_str(),
-                           quote(o.backend).c_str())};
-  if (!cpu && !o.quantize_exclude.empty())
-    return Error{400, "--quantize-exclude is for the CPU (--device cpu)"};
-  return {};
-}
-
-}  // namespace
-
 Result<void> Session::open_backend(const ModelShape& shape) {
-  std::string& name = options_.backend;
-  if (name == "auto") name = has_cuda() ? "cuda" : "cpu";
-  if (!name.starts_with("cuda")) {
-    if (options_.dtype != "auto")
-      return Error{400,
-                   strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
-                        options_.dtype.c_str())};
-  }
-  if (auto ok = check_quantize(options_); !ok) return ok.error();
+  if (auto ok = choose_device(options_, shape); !ok) return ok.error();
+  const std::string& name = options_.backend;
   if (name == "cpu") {
     Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);
     if (!quant) return quant.error();
@@ -122,20 +60,14 @@ Result<void> Session::open_backend(const ModelShape& shape) {
         {.threads = options_.threads, .pin = options_.pin, .quant = std::move(*quant)});
   } else if (name == "ref") {
     backend_ = make_ref_backend();
-  } else if (name == "cuda" || name.starts_with("cuda:")) {
+  } else {
     Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
     if (!cuda) return cuda.error();
-    if (shape.head_dim > kMostHeadDim)
-      return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
-                             shape.head_dim, kMostHeadDim)};
     Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
     if (!device) return device.error();
     device_ = device->get();
     backend_ = std::move(*device);
-    if (options_.default_budget) options_.scheduler.budget = kGpuBudget;
     options_.scheduler.can_sample = fits_device;
-  } else {
-    return Error{400, strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(name).c_str())};
   }
   return {};
 }

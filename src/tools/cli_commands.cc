@@ -125,6 +125,9 @@ void add_inspect(CLI::App& app, CommandLine& c) {
   i->add_option("model", c.inspect.engine.model,
                 "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
       ->required();
+  i->add_option("--gpu-memory", c.inspect.gpu_memory,
+                "plan for a GPU with so much free, like 80G,\nwhether one is here or not")
+      ->transform(byte_size());
   i->add_flag("--tensors", c.inspect.tensors, "also list metadata and tensors");
   i->add_flag("--json", c.inspect.json, "everything as one JSON object");
   add_engine_options(i, c.inspect.engine, c.policy);

@@ -42,6 +42,8 @@ std::string parse_bytes(std::string& text) {
 
 }  // namespace
 
+CLI::Validator byte_size() { return {parse_bytes, "SIZE"}; }
+
 CLI::Validator whole_number(long long lo, long long hi) {
   return CLI::Validator(
       [=](std::string& text) -> std::string {
@@ -64,7 +66,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(group);
   app->add_option("--kv-memory", o.kv_bytes,
                   "of the KV cache, like 2G (default: up to half of what is free)")
-      ->transform(CLI::Validator(parse_bytes, "SIZE"))
+      ->transform(byte_size())
       ->group(group);
   app->add_option("--kv-blocks", o.kv_blocks, "the same in blocks of --block-size positions")
       ->check(whole_number(2, kMaxInt / 2))
@@ -273,8 +275,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       ->check(CLI::NonNegativeNumber);
   const char* limits = "Limits of connections";
   server = limits;
-  add("--max-body", o.max_body, "size of a request")
-      ->transform(CLI::Validator(parse_bytes, "SIZE"));
+  add("--max-body", o.max_body, "size of a request")->transform(byte_size());
   add("--max-connections", o.max_connections, "in all")->check(whole_number(1, kMaxInt));
   add("--max-connections-per-ip", o.max_connections_per_ip, "from one address")
       ->check(whole_number(1, kMaxInt));

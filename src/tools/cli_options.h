@@ -13,6 +13,8 @@ inline constexpr long long kMaxInt = INT32_MAX;
 
 // A whole number in a range; the message names the value.
 CLI::Validator whole_number(long long lo, long long hi);
+// Bytes, like 512M or 1.5G.
+CLI::Validator byte_size();
 
 // Policies by name, before they are a SchedulerConfig.
 struct PresetChoice {

@@ -1,12 +1,14 @@
 // sluice inspect: what is in a model file and what it needs, from its headers alone.
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "base/json.h"
 #include "base/str.h"
 #include "load/open.h"
 #include "model/model.h"
-#include "runtime/session.h"
+#include "runtime/ledger.h"
+#include "runtime/placement.h"
 #include "tensor/formats/all.h"
 #include "tools/commands.h"
 
@@ -84,7 +86,8 @@ void print_json(const InspectOptions& o,
 void print_text(const InspectOptions& o,
                 const Checkpoint& file,
                 const ModelShape& m,
-                const Ledger& l) {
+                const Ledger& l,
+                bool on_gpu) {
   std::map<std::string, FormatShare> formats;
   for (const TensorInfo& t : file.tensors()) {
     FormatShare& f = formats[format_info(t.format).name];
@@ -119,10 +122,11 @@ void print_text(const InspectOptions& o,
       strf("%s per token%s; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
            beyond.c_str(), human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
   row("workspace", human_bytes(l.workspace));
-  row("program", human_bytes(l.program) + " with the vocabulary's tables");
+  row("program", human_bytes(l.program) +
+                     (on_gpu ? " of context and graphs" : " with the vocabulary's tables"));
   row("in all",
       human_bytes(l.weights + l.kv + l.workspace + l.program) + " when the cache is full");
-  row("free memory", human_bytes(l.available));
+  row("free memory", human_bytes(l.available) + (on_gpu ? " of the GPU" : ""));
   if (!o.tensors) return;
   std::printf("\n");
   for (const auto& [key, value] : file.meta().all())
@@ -135,6 +139,17 @@ void print_text(const InspectOptions& o,
   }
 }
 
+// Of the GPU that is there, or of one that has `given` free.
+Result<DeviceMemory> gpu_memory(const EngineOptions& engine, const Checkpoint& file, size_t given) {
+  Result<CudaOptions> options = cuda_options(engine, file);
+  if (!options) return options.error();
+  if (given > 0) return DeviceMemory{given, options->activations};
+  auto device = open_cuda(*options);
+  if (!device) return device.error();
+  (*device)->attach();
+  return DeviceMemory{(*device)->free_memory(), options->activations};
+}
+
 }  // namespace
 
 int cmd_inspect(const InspectOptions& o) {
@@ -144,12 +159,21 @@ int cmd_inspect(const InspectOptions& o) {
   Result<ModelShape> shape = read_shape(**file);
   if (!shape) return report(shape.error());
   EngineOptions engine = o.engine;
-  Result<Ledger> ledger = plan_memory(**file, *shape, engine);
+  Result<void> chosen =
+      o.gpu_memory > 0 ? choose_gpu(engine, *shape) : choose_device(engine, *shape);
+  if (!chosen) return report(chosen.error());
+  std::optional<DeviceMemory> gpu;
+  if (engine.backend.starts_with("cuda")) {
+    Result<DeviceMemory> found = gpu_memory(engine, **file, o.gpu_memory);
+    if (!found) return report(found.error());
+    gpu = *found;
+  }
+  Result<Ledger> ledger = plan_memory(**file, *shape, engine, gpu ? &*gpu : nullptr);
   if (!ledger) return report(ledger.error());
   if (o.json) {
     print_json(o, **file, *shape, *ledger);
   } else {
-    print_text(o, **file, *shape, *ledger);
+    print_text(o, **file, *shape, *ledger, gpu.has_value());
   }
   return kExitOk;
 }

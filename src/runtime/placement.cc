@@ -1,0 +1,85 @@
+#include "runtime/placement.h"
+
+#include <charconv>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
+constexpr int kMostHeadDim = 256;
+
+// Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
+// their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
+DType natural_type(const Checkpoint& checkpoint) {
+  size_t bf16 = 0, other = 0;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    if (t.rows > 1) (t.format == Format::bf16 ? bf16 : other) += t.bytes;
+  }
+  const std::string* arch = checkpoint.meta().string("general.architecture");
+  bool wide = arch && arch->starts_with("gemma");
+  return wide || bf16 > other ? DType::bf16 : DType::f16;
+}
+
+// What --quantize can do depends on where the weights go.
+Result<void> check_quantize(const EngineOptions& o) {
+  const bool gpu = o.backend.starts_with("cuda"), cpu = o.backend == "cpu";
+  const std::string& kind = o.quantize;
+  if (cpu && kind == "fp8")
+    return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8, w4 or u8"};
+  if (gpu && kind != "none" && kind != "fp8")
+    return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
+                           quote(kind).c_str())};
+  if (!cpu && !gpu && kind != "none")
+    return Error{400, strf("--quantize %s: %s runs in the file's formats", quote(kind).c_str(),
+                           quote(o.backend).c_str())};
+  if (!cpu && !o.quantize_exclude.empty())
+    return Error{400, "--quantize-exclude is for the CPU (--device cpu)"};
+  return {};
+}
+
+}  // namespace
+
+Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
+  if (!o.backend.starts_with("cuda")) o.backend = "cuda";
+  if (shape.head_dim > kMostHeadDim)
+    return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
+                           shape.head_dim, kMostHeadDim)};
+  if (o.default_budget) o.scheduler.budget = kGpuBudget;
+  return check_quantize(o);
+}
+
+Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
+  if (o.backend == "auto") o.backend = has_cuda() ? "cuda" : "cpu";
+  if (o.backend == "cuda" || o.backend.starts_with("cuda:")) return choose_gpu(o, shape);
+  if (o.backend != "cpu" && o.backend != "ref")
+    return Error{400,
+                 strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(o.backend).c_str())};
+  if (o.dtype != "auto")
+    return Error{400, strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
+                           o.dtype.c_str())};
+  return check_quantize(o);
+}
+
+Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
+  CudaOptions c;
+  if (o.backend.starts_with("cuda:")) {
+    std::string_view digits = std::string_view(o.backend).substr(5);
+    auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), c.index);
+    if (failed != std::errc() || end != digits.data() + digits.size())
+      return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(o.backend).c_str())};
+  }
+  c.deterministic = o.deterministic;
+  c.fp8_weights = o.quantize == "fp8";
+  c.activations = natural_type(checkpoint);
+  if (o.dtype == "f16") c.activations = DType::f16;
+  if (o.dtype == "bf16") c.activations = DType::bf16;
+  if (o.dtype == "f32") c.activations = DType::f32;
+  if (o.dtype != "auto" && o.dtype != "f16" && o.dtype != "bf16" && o.dtype != "f32")
+    return Error{400, strf("--dtype %s: use auto, bf16, f16 or f32", quote(o.dtype).c_str())};
+  return c;
+}
+
+}  // namespace sluice

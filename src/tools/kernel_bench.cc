@@ -14,61 +14,24 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Round {
-  RoundLimits limits;
-  double best = 0;  // seconds of a call
-};
-
-// The best limits and the best time of all rounds but one (-1: of all): a neighbour's burst spoils
-// neither.
-struct BestRounds {
-  double time = 0;
-  RoundLimits limits;
-
-  BestRounds(const std::vector<Round>& rounds, int without) {
-    for (size_t i = 0; i < rounds.size(); ++i) {
-      if (static_cast<int>(i) == without && rounds.size() > 1) continue;
-      const Round& r = rounds[i];
-      time = time == 0 ? r.best : std::min(time, r.best);
-      limits.read = std::max(limits.read, r.limits.read);
-      limits.own = std::max(limits.own, r.limits.own);
-      limits.best = std::max(limits.best, r.limits.best);
-    }
-  }
-  double of_limit(double bytes, double ops) const {
-    return std::max(bytes / limits.read, ops / limits.own) / time;
-  }
-  double of_best(double bytes, double ops) const {
-    return std::max(bytes / limits.read, ops / limits.best) / time;
-  }
-};
-
 KernelTiming summary(const KernelCaseId& id,
                      const KernelCase& kernel,
                      int m,
-                     const std::vector<Round>& rounds,
+                     const std::vector<KernelPass>& rounds,
+                     const RoundLimits& limits,
                      Percentiles& times) {
-  BestRounds all(rounds, -1);
   KernelTiming t;
   t.kernel = id.kernel;
   t.shape = id.shape_name;
   t.product = id.product;
   t.m = m;
-  t.best = all.time;
   t.median = times.at(0.5);
   t.bytes = kernel.bytes(m);
   t.ops = kernel.ops(m);
-  t.of_limit = all.of_limit(t.bytes, t.ops);
-  t.of_best = all.of_best(t.bytes, t.ops);
-  t.passes = {t.of_limit};
-  t.by_memory = t.bytes / all.limits.read > t.ops / all.limits.own;
-  double least = t.of_limit, most = t.of_limit;
-  for (int i = 0; i < static_cast<int>(rounds.size()); ++i) {
-    double f = BestRounds(rounds, i).of_limit(t.bytes, t.ops);
-    least = std::min(least, f);
-    most = std::max(most, f);
-  }
-  t.noise = (most - least) / t.of_limit;
+  t.by_memory = t.bytes / limits.read > t.ops / limits.own;
+  t.passes = rounds;
+  summarise_passes(t);
+  t.passes = {{t.best, t.of_limit * t.best, t.of_best * t.best}};  // the rounds are one pass
   return t;
 }
 
@@ -106,7 +69,7 @@ KernelBench::KernelBench(ThreadPool& pool,
 
 std::vector<KernelTiming> KernelBench::measure(const KernelCaseId& id) {
   std::unique_ptr<KernelCase> kernel = make(id);
-  std::vector<std::vector<Round>> rounds(id.ms.size());
+  std::vector<std::vector<KernelPass>> rounds(id.ms.size());
   std::vector<Percentiles> times(id.ms.size());
   size_t num = id.ms.size();
   shown_ = {};
@@ -116,14 +79,17 @@ std::vector<KernelTiming> KernelBench::measure(const KernelCaseId& id) {
     shown_.own = std::max(shown_.own, limits.own);
     shown_.best = std::max(shown_.best, limits.best);
     for (size_t i = 0; i < num; ++i) {
-      double best = sample(*kernel, id.ms[i], times[i]);
-      rounds[i].push_back({limits, best});
-      if (i + 1 < num && best / id.ms[i] * id.ms[i + 1] > kLongest) num = i + 1;
+      int m = id.ms[i];
+      double best = sample(*kernel, m, times[i]);
+      double read = kernel->bytes(m) / limits.read, ops = kernel->ops(m);
+      rounds[i].push_back(
+          {best, std::max(read, ops / limits.own), std::max(read, ops / limits.best)});
+      if (i + 1 < num && best / m * id.ms[i + 1] > kLongest) num = i + 1;
     }
   }
   std::vector<KernelTiming> rows;
   for (size_t i = 0; i < num; ++i)
-    rows.push_back(summary(id, *kernel, id.ms[i], rounds[i], times[i]));
+    rows.push_back(summary(id, *kernel, id.ms[i], rounds[i], shown_, times[i]));
   return rows;
 }
 

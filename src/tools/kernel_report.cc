@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "base/json.h"
-#include "base/metrics.h"
 #include "base/str.h"
 
 namespace sluice {
@@ -46,7 +45,8 @@ struct Fields {
 
 json::object timing_json(const KernelTiming& t) {
   json::array passes;
-  for (double f : t.passes) passes.push_back(rounded(f));
+  for (const KernelPass& p : t.passes)
+    passes.push_back(json::array{rounded(p.time), rounded(p.limit), rounded(p.best_limit)});
   return {{"kernel", t.kernel},
           {"shape", t.shape},
           {"product", t.product},
@@ -84,26 +84,29 @@ Result<KernelTiming> parse_timing(const json::value& v) {
   const json::value* passes = v.as_object().if_contains("passes");
   if (!passes || !passes->is_array() || passes->as_array().empty()) return bad("passes");
   for (const json::value& pass : passes->as_array()) {
-    double d = pass.is_number() ? pass.to_number<double>() : 0;
-    if (!(d > 0 && std::isfinite(d))) return bad("passes");
-    t.passes.push_back(d);
+    double v3[3] = {};
+    if (!pass.is_array() || pass.as_array().size() != 3) return bad("passes");
+    for (size_t i = 0; i < 3; ++i) {
+      const json::value& number = pass.as_array()[i];
+      v3[i] = number.is_number() ? number.to_number<double>() : 0;
+      if (!(v3[i] > 0 && std::isfinite(v3[i]))) return bad("passes");
+    }
+    t.passes.push_back({v3[0], v3[1], v3[2]});
   }
   return t;
 }
 
-void add_pass(KernelTiming& t, const KernelTiming& more) {
-  auto n = static_cast<double>(t.passes.size());
-  t.passes.insert(t.passes.end(), more.passes.begin(), more.passes.end());
-  if (more.best < t.best) {
-    t.best = more.best;
-    t.median = more.median;
+// Of all passes but one (-1: of all).
+KernelPass best_of(const std::vector<KernelPass>& passes, int without) {
+  KernelPass best;
+  auto lower = [](double& to, double v) { to = to == 0 ? v : std::min(to, v); };
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (static_cast<int>(i) == without) continue;
+    lower(best.time, passes[i].time);
+    lower(best.limit, passes[i].limit);
+    lower(best.best_limit, passes[i].best_limit);
   }
-  Percentiles all;
-  for (double f : t.passes) all.add(f);
-  t.of_limit = all.at(0.5);
-  t.of_best += (more.of_best - t.of_best) / (n + 1);
-  t.by_memory = more.by_memory;
-  t.noise = std::max({t.noise, more.noise, (all.at(1) - all.at(0)) / t.of_limit});
+  return best;
 }
 
 }  // namespace
@@ -149,6 +152,21 @@ Result<KernelReport> parse_report(std::string_view from) {
   return r;
 }
 
+void summarise_passes(KernelTiming& t) {
+  KernelPass all = best_of(t.passes, -1);
+  t.best = all.time;
+  t.of_limit = all.limit / all.time;
+  t.of_best = all.best_limit / all.time;
+  if (t.passes.size() < 2) return;
+  double least = t.of_limit, most = t.of_limit;
+  for (int i = 0; i < static_cast<int>(t.passes.size()); ++i) {
+    KernelPass p = best_of(t.passes, i);
+    least = std::min(least, p.limit / p.time);
+    most = std::max(most, p.limit / p.time);
+  }
+  t.noise = (most - least) / t.of_limit;
+}
+
 void add_pass(KernelReport& report, const KernelReport& more) {
   std::unordered_map<std::string, size_t> at;
   for (size_t i = 0; i < report.rows.size(); ++i) at[report.rows[i].key()] = i;
@@ -157,7 +175,11 @@ void add_pass(KernelReport& report, const KernelReport& more) {
     if (known == at.end()) {
       report.rows.push_back(t);
     } else {
-      add_pass(report.rows[known->second], t);
+      KernelTiming& row = report.rows[known->second];
+      if (t.best < row.best) row.median = t.median;
+      row.by_memory = t.by_memory;
+      row.passes.insert(row.passes.end(), t.passes.begin(), t.passes.end());
+      summarise_passes(row);
     }
   }
   report.measured = more.measured;

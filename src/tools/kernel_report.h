@@ -10,24 +10,32 @@
 
 namespace sluice {
 
+// One run's best: seconds of a call, and of its limits. A limit is the larger of bytes / read rate
+// and ops / peak, both measured beside the call: with the instruction that the kernel uses, and
+// with this CPU's fastest for that type.
+struct KernelPass {
+  double time = 0, limit = 0, best_limit = 0;
+};
+
 // One kernel on one shape with M rows. Times in seconds.
 struct KernelTiming {
   std::string kernel;   // row of the matmul table, or "attention-f16"
   std::string shape;    // "qwen2.5-0.5b"
-  std::string product;  // "gate_up", or "decode@1024": one query each at that many positions
+  std::string product;  // "gate_up", or "decode@512": one query each behind that many positions
   int m = 0;
   double best = 0, median = 0;
-  double bytes = 0, ops = 0;  // that the call must read and compute at least
-  // Share of the limit, the larger of bytes / read rate and ops / peak, both measured beside it:
-  // with the instruction that the kernel uses, and with this CPU's fastest for that type.
-  double of_limit = 0, of_best = 0;
-  // Of of_limit: how far it moves when one of the rounds is left out, or differs between passes.
-  double noise = 0;
-  bool by_memory = false;
-  std::vector<double> passes;  // of_limit of each run that is in it; of_limit is their median
+  double bytes = 0, ops = 0;         // that the call must read and compute at least
+  double of_limit = 0, of_best = 0;  // shares of the two limits
+  double noise = 0;                  // of of_limit: how far it moves without one of the passes
+  bool by_memory = false;            // which of the two rates is the limit
+  std::vector<KernelPass> passes;    // the runs that are in it
 
   std::string key() const;  // "kernel shape product M"
 };
+
+// Sets best, of_limit, of_best and noise from the passes: the best time against the best limits,
+// for a neighbour's burst only ever makes slower.
+void summarise_passes(KernelTiming& timing);
 
 struct KernelReport {
   MachineId id;

@@ -13,13 +13,13 @@ KernelTiming timing(const std::string& kernel, int m, double of_limit, double no
   t.shape = "qwen2.5-0.5b";
   t.product = "gate_up";
   t.m = m;
-  t.best = 1e-4;
-  t.median = 1.1e-4;
+  t.best = 0.25;
+  t.median = 0.3;
   t.bytes = 9e6;
   t.ops = 1.7e7;
   t.of_limit = t.of_best = of_limit;
   t.noise = noise;
-  t.passes = {of_limit};
+  t.passes = {{t.best, of_limit * t.best, of_limit * t.best}};
   t.by_memory = m < 16;
   return t;
 }
@@ -50,27 +50,35 @@ TEST(KernelReport, BadFilesAreRefused) {
        {std::string(), std::string("{}"), good.substr(0, good.size() - 4),
         with("sluice kernels 1", "sluice kernels 2"), with("\"m\":1", "\"m\":0"),
         with("\"m\":1", "\"m\":1.5"), with("\"of_limit\":9E-1", "\"of_limit\":\"much\""),
-        with("\"noise\":0E0", "\"noise\":-1"), with("\"passes\":[9E-1]", "\"passes\":[]"),
-        with("\"passes\":[9E-1]", "\"passes\":[null]"), with("\"rows\":[", "\"rows\":[3,"),
-        with("\"kernel\"", "\"colonel\""), with("\"threads\":2", "\"threads\":null")}) {
+        with("\"noise\":0E0", "\"noise\":-1"), with("\"passes\":[[", "\"passes\":[[0,"),
+        with("\"passes\":[[", "\"passes\":[3,["), with("\"passes\"", "\"passed\""),
+        with("\"rows\":[", "\"rows\":[3,"), with("\"kernel\"", "\"colonel\""),
+        with("\"threads\":2", "\"threads\":null")}) {
     EXPECT_FALSE(parse_report(text)) << text;
   }
 }
 
+// Three runs: an ordinary one, one with a slow machine for a while, one where only the limit was.
 TEST(KernelReport, PassesMakeOneRow) {
   KernelReport r = report_of({timing("a", 1, 0.80, 0.01), timing("b", 1, 0.5)});
-  KernelReport second = report_of({timing("c", 1, 0.3), timing("a", 1, 0.90, 0.03)});
-  second.rows[1].best = 9e-5;
+  r.rows[0].passes = {{1.0, 0.80, 0.40}};
+  KernelReport second = report_of({timing("c", 1, 0.3), timing("a", 1, 0.85)});
+  second.rows[1].passes = {{2.0, 1.70, 0.90}};
   add_pass(r, second);
-  add_pass(r, report_of({timing("a", 1, 0.84)}));
   ASSERT_EQ(r.rows.size(), 3u);
-  const KernelTiming& a = r.rows[0];
-  EXPECT_EQ(a.passes, (std::vector<double>{0.80, 0.90, 0.84}));
-  EXPECT_DOUBLE_EQ(a.of_limit, 0.84);
-  EXPECT_NEAR(a.of_best, (0.80 + 0.90 + 0.84) / 3, 1e-12);
-  EXPECT_DOUBLE_EQ(a.best, 9e-5);
-  EXPECT_NEAR(a.noise, 0.10 / 0.84, 0.01);
   EXPECT_EQ(r.rows[2].kernel, "c");
+  EXPECT_DOUBLE_EQ(r.rows[0].of_limit, 0.80);
+  EXPECT_NEAR(r.rows[0].noise, 0.05 / 0.80, 1e-9);
+  KernelReport third = report_of({timing("a", 1, 1.5)});
+  third.rows[0].passes = {{1.0, 1.50, 0.75}};
+  add_pass(r, third);
+  const KernelTiming& a = r.rows[0];
+  EXPECT_EQ(a.passes.size(), 3u);
+  EXPECT_DOUBLE_EQ(a.best, 1.0);
+  EXPECT_DOUBLE_EQ(a.of_limit, 0.80);
+  EXPECT_DOUBLE_EQ(a.of_best, 0.40);
+  EXPECT_NEAR(a.noise, (1.5 - 0.8) / 0.8, 1e-9);  // without the first
+  EXPECT_DOUBLE_EQ(r.rows[1].of_limit, 0.5);
 }
 
 TEST(KernelReport, ASlowerRowIsFound) {

@@ -27,7 +27,7 @@ add_link_options(-Wl,-z,relro,-z,now)
 set(SLUICE_ISA_FLAGS_avx2   -mavx2 -mfma -mf16c)
 set(SLUICE_ISA_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni)
 set(SLUICE_ISA_FLAGS_amx    -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-                            -mamx-tile -mamx-int8 -mamx-bf16)
+                            -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # false alarms inside GCC 12's avx512 intrinsics
   foreach(isa avx512 amx)
     list(APPEND SLUICE_ISA_FLAGS_${isa} -Wno-maybe-uninitialized -Wno-uninitialized)

@@ -141,7 +141,9 @@ Pace pace_of(const MatmulRow& kernel, int64_t m) {
     case Arith::int_block32:
       return tiled ? Pace{700, 128, 8} : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
-      return Pace{400, kAnyRows, tiled ? 2 : 4};
+      return tiled ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
+    case Arith::bf16_tiles:
+      return {1000, 128, m <= 16 ? 4 : 16};
     case Arith::f32_lanes16:
       break;
   }

@@ -84,6 +84,7 @@ void matmul_amx_q4_k(const MatmulArgs& a);
 void matmul_amx_q5_k(const MatmulArgs& a);
 void matmul_amx_iq4_nl(const MatmulArgs& a);
 void matmul_amx_int4(const MatmulArgs& a);
+void matmul_amx_bf16(const MatmulArgs& a);
 
 void matmul_neon_w8a8(const MatmulArgs& a);
 void matmul_neon_q8_0(const MatmulArgs& a);

@@ -5,6 +5,7 @@
 #include "backend/cpu/load_quant.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/pack_pairs.h"
 #include "backend/cpu/pack_rows.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -59,6 +60,13 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
 
 #if defined(__x86_64__)
 constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAmxInt8;
+
+constexpr MatmulRow bf16_pairs(const char* name, Run run) {
+  using P = PairPacking;
+  constexpr uint64_t kNeed = kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16;
+  return {name,  Format::bf16, Arith::bf16_tiles, kNeed,   P::R, 1,
+          false, kActF32,      P::packed_bytes,   P::pack, run,  P::decode_row};
+}
 #endif
 
 // A row that reads bytes with a scale and a minimum for each of the matrix' rows.
@@ -83,6 +91,7 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 16, 4>("amx-q5_k", kAmxNeeds, matmul_amx_q5_k),
     panels<Format::iq4_nl, 16, 4>("amx-iq4_nl", kAmxNeeds, matmul_amx_iq4_nl),
     panels<Format::int4, 16, 4>("amx-int4", kAmxNeeds, matmul_amx_int4),
+    bf16_pairs("amx-bf16", matmul_amx_bf16),
     panels<Format::q8_0, 16, 4, true>(
         "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
     panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),

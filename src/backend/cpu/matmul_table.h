@@ -16,6 +16,9 @@
 //   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes
 //                i + 8, i + 4, i + 2, i + 1 are folded in that order.
 //                u8: of the weights fma(q, d_w, m_w).
+//   bf16_tiles   activations f32, rounded to bf16. For every 32 columns, completed by zeros, what
+//                TDPBF16PS adds to an f32 accumulator: two chains over even and over odd columns,
+//                then their sum. Subnormals count as zero.
 // Finally out = acc + bias.
 #pragma once
 
@@ -30,7 +33,7 @@ namespace sluice {
 
 struct TensorInfo;
 
-enum class Arith : uint8_t { int_block32, int_row, f32_lanes16 };
+enum class Arith : uint8_t { int_block32, int_row, f32_lanes16, bf16_tiles };
 
 // One call computes groups [group_begin, group_end) of `w` for all `m` rows of x.
 // Activations' int8 must lie in [-127, 127], as quantize_row leaves them.
@@ -39,7 +42,7 @@ struct MatmulArgs {
   int64_t rows = 0, cols = 0;  // N, K of the whole w
   int64_t group_begin = 0, group_end = 0;
   int64_t m = 0;
-  const float* x = nullptr;  // [m, cols], rows x_stride apart; arith f32_lanes16
+  const float* x = nullptr;  // [m, cols], rows x_stride apart; the float ariths
   int64_t x_stride = 0;
   const int8_t* q = nullptr;     // [m, cols]; the integer ariths
   const float* scale = nullptr;  // [m, cols / 32], [m] for int_row

@@ -246,6 +246,9 @@ struct Input {
   }
   double value(Arith arith, int64_t row, int64_t k) const {
     if (arith == Arith::f32_lanes16) return x[static_cast<size_t>(row * stride + k)];
+    if (arith == Arith::bf16_tiles) {
+      return bf16_to_f32(f32_to_bf16(x[static_cast<size_t>(row * stride + k)]));
+    }
     if (arith == Arith::int_row)
       return double{row_scale[static_cast<size_t>(row)]} *
              row_q[static_cast<size_t>(row * cols + k)];
@@ -333,6 +336,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 std::vector<int64_t> columns_for(const MatmulRow& row) {
   if (format_info(row.fmt).block_elems == 256) return {256, 1536};
   if (row.arith == Arith::f32_lanes16) return {1, 16, 37, 576, 1536};
+  if (row.arith == Arith::bf16_tiles) return {1, 16, 32, 37, 576, 1536};
   return {32, 96, 576, 1056, 1536};
 }
 
@@ -370,6 +374,8 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
       if (r->name == scalar_name) scalar = r;
     }
     ASSERT_NE(scalar, nullptr) << row->name;
+    if (row->arith == Arith::bf16_tiles) continue;  // an instruction's own arithmetic
+    ASSERT_EQ(row->arith, scalar->arith) << row->name;
     for (int64_t cols : columns_for(*row)) {
       const Source w = random_source(*row, 53, cols, 3);
       const WeightSegment segment = w.segment();

@@ -99,4 +99,12 @@ inline constexpr int kU8Head = 8;  // bytes before a row's codes
   return kU8Head + (cols + 7) / 8 * 8;
 }
 
+// bf16 in pairs: [column / 2][R][2], columns completed by zeros to whole steps of the tile kernels.
+inline constexpr int64_t kPairStep = 32;
+
+template <int R>
+[[gnu::always_inline]] constexpr size_t pair_panel_bytes(int64_t cols) {
+  return static_cast<size_t>((cols + kPairStep - 1) / kPairStep * kPairStep) * R * 2;
+}
+
 }  // namespace sluice::cpu

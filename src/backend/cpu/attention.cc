@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/memory.h"
@@ -83,30 +84,46 @@ void CpuAttention::add_tasks(const AttentionSpec& spec, const SliceView& slice, 
   }
 }
 
-// A task longer than a quarter of a thread's fair share becomes one task per span.
+// The task as one per span, or by tiles as about `parts`.
+void CpuAttention::split(const Task& task, int64_t parts, int64_t state_floats) {
+  int64_t length = task.end - task.begin;
+  int64_t spans = (length + kSpan - 1) / kSpan, tiles = (length + kTile - 1) / kTile;
+  const bool by_tile = parts > spans;
+  int64_t states = by_tile ? tiles : spans, unit = by_tile ? kTile : kSpan;
+  parts = by_tile ? std::min(parts, tiles) : spans;
+  Split split{num_state_floats_, task.begin, static_cast<int32_t>(unit),
+              static_cast<int32_t>(states), static_cast<int32_t>(parts)};
+  for (int64_t i = 0; i < parts; ++i) {
+    Task part = task;
+    part.begin = task.begin + states * i / parts * unit;
+    part.end = std::min(task.end, task.begin + states * (i + 1) / parts * unit);
+    part.cost = task.cost / static_cast<float>(parts);
+    part.split = static_cast<int32_t>(splits_.size());
+    tasks_.push_back(part);
+  }
+  splits_.push_back(split);
+  num_state_floats_ += states * state_floats;
+}
+
+// A task longer than a quarter of a thread's fair share becomes one task per span. Where threads
+// would have nothing to do, tasks are split by tiles too: their states cost more to merge.
 void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
   double share = total_cost_ / pool_.size() / 4;
-  size_t floats = 0;
+  const bool idle = static_cast<int>(planned_.size()) < pool_.size();
+  num_state_floats_ = 0;
   for (const Task& t : planned_) {
-    int64_t spans = (t.end - t.begin + kSpan - 1) / kSpan;
-    if (pool_.size() == 1 || spans == 1 || t.cost <= share || total_cost_ < kInlineCost) {
+    int64_t parts = (t.end - t.begin + kSpan - 1) / kSpan;
+    if (idle) {
+      double piece = std::max<double>(kInlineCost, share * 2);
+      parts = std::max(parts, static_cast<int64_t>(std::ceil(t.cost / piece)));
+    }
+    if (pool_.size() == 1 || parts == 1 || t.cost <= share || total_cost_ < kInlineCost) {
       tasks_.push_back(t);
-      continue;
+    } else {
+      split(t, parts, t.num_queries * t.num_heads * state_stride(spec.head_dim));
     }
-    Split split{static_cast<int64_t>(floats), static_cast<int32_t>(spans),
-                static_cast<int32_t>(spans), t.begin / kSpan};
-    for (int64_t begin = t.begin; begin < t.end; begin += kSpan) {
-      Task part = t;
-      part.begin = begin;
-      part.end = std::min(t.end, begin + kSpan);
-      part.cost = t.cost / static_cast<float>(spans);
-      part.split = static_cast<int32_t>(splits_.size());
-      tasks_.push_back(part);
-    }
-    splits_.push_back(split);
-    floats += static_cast<size_t>(spans * t.num_queries * t.num_heads) *
-              static_cast<size_t>(state_stride(spec.head_dim));
   }
+  auto floats = static_cast<size_t>(num_state_floats_);
   if (states_.size() < floats) states_.resize(floats);
 }
 
@@ -164,13 +181,15 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
     return finish_rows(step, task);
   }
   Split& split = splits_[static_cast<size_t>(task.split)];
-  int64_t span_floats = job.num_rows() * state_stride(step.spec.head_dim);
+  int64_t state_floats = job.num_rows() * state_stride(step.spec.head_dim);
   float* states = states_.data() + split.states_at;
-  job.state = states + (task.begin / kSpan - split.first_span) * span_floats;
+  job.state = states + (task.begin - split.begin) / split.unit * state_floats;
+  job.tile_states = split.unit == kTile;
   kernels_.attend(job, scratch(worker));
   if (std::atomic_ref(split.pending).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  kernels_.merge_spans({states, split.num_spans, task.num_queries, task.num_heads,
-                        step.spec.head_dim, out, step.rows.stride});
+  kernels_.merge_states({states, split.num_states, kSpan / split.unit, task.num_queries,
+                         task.num_heads, step.spec.head_dim, out, step.rows.stride},
+                        scratch(worker));
   finish_rows(step, task);
 }
 

@@ -8,7 +8,8 @@
 //     chain over a tile's ascending positions (lanes are dimensions).
 // What was stored in 8 bits is used as the number it stands for, scale * (code - 128), which f32
 // holds exactly: it makes no difference where a kernel multiplies.
-// So tasks may take any rows together, and split a row's context between threads at spans.
+// So tasks may take any rows together, and split a row's context between threads at spans, or at
+// tiles whose states are kept apart until they are merged in that order.
 // Positions a row does not see are excluded by selection: what lies there may be NaN.
 #pragma once
 
@@ -38,11 +39,14 @@ struct AttendJob {
   KvLayer kv;
   int kv_head = 0;
   const int32_t* table = nullptr;
-  int64_t begin = 0, end = 0;  // positions to visit: begin starts a span, end is past the last seen
-  // Either the finished rows, laid out like q, or (out null) the state of the one span visited.
+  int64_t begin = 0,
+          end = 0;  // positions to visit: begin starts a span (or tile), end is past the last seen
+  // Either the finished rows, laid out like q, or (out null) the state of the one span visited, or
+  // with `tile_states` of each of its tiles.
   float* out = nullptr;
   int64_t out_stride = 0;
-  float* state = nullptr;  // [rows, state_stride(head_dim)]: o, then maximum, sum
+  float* state = nullptr;  // [states, rows, state_stride(head_dim)]: o, then maximum, sum
+  bool tile_states = false;
 
   int num_rows() const { return num_queries * num_heads; }  // row = query * num_heads + head
 };
@@ -58,10 +62,10 @@ struct AttendScratch {
   float* total;   // [rows, dim16]
 };
 
-// Spans of the same rows, ascending, into the result.
+// States of the same rows, ascending from the start of a span, into the result.
 struct MergeJob {
-  const float* states = nullptr;  // [num_spans, rows, state_stride]
-  int num_spans = 0;
+  const float* states = nullptr;  // [num_states, rows, state_stride]
+  int num_states = 0, per_span = 1;
   int num_queries = 0, num_heads = 0, head_dim = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
@@ -79,20 +83,22 @@ class CpuAttention {
     int32_t slice, kv_head, first_head, num_heads;  // heads of the kv head's group
     int32_t first_query, num_queries;
     int64_t begin, end;  // positions
-    int32_t split = -1;  // index in splits_ when this is one span of several
+    int32_t split = -1;  // index in splits_ when this is one part of several
     float cost;          // about nanoseconds
   };
-  // Rows whose spans are visited by several tasks; the last to finish merges.
+  // Rows whose spans, or tiles, are visited by several tasks; the last to finish merges.
   struct Split {
     int64_t states_at;  // in states_
-    int32_t num_spans, pending;
-    int64_t first_span;
+    int64_t begin;      // position of the first state
+    int32_t unit;       // positions of a state: kSpan or kTile
+    int32_t num_states, pending;
   };
   struct Step;
 
   void plan(const AttentionSpec& spec, const BatchView& batch);
   void add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index);
   void split_long_tasks(const AttentionSpec& spec);
+  void split(const Task& task, int64_t parts, int64_t state_floats);
   void group_claims();
   void run_task(const Step& step, const Task& task, int worker);
   void finish_rows(const Step& step, const Task& task);
@@ -104,6 +110,7 @@ class CpuAttention {
   std::vector<Split> splits_;
   std::vector<int32_t> claims_;  // first task of each claim, then the end
   std::vector<float> states_, rows_;
+  int64_t num_state_floats_ = 0;
   Buffer scratch_;
   double total_cost_ = 0;
 };

@@ -447,24 +447,34 @@ struct Attention {
     }
   }
 
-  static void store_state(const AttendJob& job, const AttendScratch& s, const Sums& sums) {
+  static void store_state(const AttendJob& job,
+                          const AttendScratch& s,
+                          const Sums& sums,
+                          float* to) {
     int dim16 = padded16(job.kv.head_dim);
-    for (int r = 0; r < job.num_rows(); ++r) {
-      float* y = job.state + r * state_stride(job.kv.head_dim);
-      for (int d = 0; d < dim16; d += 16) V::store(y + d, V::load(s.span + r * dim16 + d));
-      y[dim16] = sums.m[r];
-      y[dim16 + 1] = sums.l[r];
+    for (int r = 0; r < job.num_rows(); ++r, to += state_stride(job.kv.head_dim)) {
+      for (int d = 0; d < dim16; d += 16) V::store(to + d, V::load(s.span + r * dim16 + d));
+      to[dim16] = sums.m[r];
+      to[dim16 + 1] = sums.l[r];
+    }
+  }
+
+  static void attend_states(const AttendJob& job, const AttendScratch& s) {
+    int64_t unit = job.tile_states ? kTile : kSpan;
+    float* to = job.state;
+    for (int64_t begin = job.begin; begin < job.end; begin += unit) {
+      Sums sums;
+      visit_span(job, s, begin, begin + unit < job.end ? begin + unit : job.end, sums);
+      store_state(job, s, sums, to);
+      to += job.num_rows() * state_stride(job.kv.head_dim);
     }
   }
 
   static void attend(const AttendJob& job, const AttendScratch& s) {
     int dim = job.kv.head_dim, dim16 = padded16(dim), rows = job.num_rows();
     load_queries(job, s.q);
+    if (!job.out) return attend_states(job, s);
     Sums sums;
-    if (!job.out) {
-      visit_span(job, s, job.begin, job.end, sums);
-      return store_state(job, s, sums);
-    }
     Sums total;
     total.clear(rows);
     for (int i = 0; i < rows * dim16; i += 16) V::store(s.total + i, V::set(0));
@@ -481,24 +491,33 @@ struct Attention {
     }
   }
 
-  static void merge_spans(const MergeJob& job) {
-    int dim16 = padded16(job.head_dim), rows = job.num_queries * job.num_heads;
-    int64_t stride = state_stride(job.head_dim);
-    for (int r = 0; r < rows; ++r) {
-      alignas(64) float o[kMaxHeadDim] = {};
-      Sums total, part;
-      total.clear(1);
-      part.clear(1);
-      for (int i = 0; i < job.num_spans; ++i) {
-        const float* state = job.states + (int64_t{i} * rows + r) * stride;
-        part.m[0] = state[dim16];
-        part.l[0] = state[dim16 + 1];
-        Factors f;
-        merge_sums(total, part, 1, f);
-        merge_outputs(o, state, stride, 1, dim16, f);
+  static void merge_states(const MergeJob& job, const AttendScratch& s) {
+    int dim = job.head_dim, dim16 = padded16(dim), rows = job.num_queries * job.num_heads;
+    int64_t stride = state_stride(dim);
+    Sums total, span, part;
+    Factors f;
+    total.clear(rows);
+    for (int i = 0; i < rows * dim16; i += 16) V::store(s.total + i, V::set(0));
+    for (int i = 0; i < job.num_states;) {
+      int end = i + job.per_span < job.num_states ? i + job.per_span : job.num_states;
+      span.clear(rows);
+      for (int j = 0; j < rows * dim16; j += 16) V::store(s.span + j, V::set(0));
+      for (; i < end; ++i) {
+        const float* state = job.states + int64_t{i} * rows * stride;
+        part.clear(rows);
+        for (int r = 0; r < rows; ++r) {
+          part.m[r] = state[r * stride + dim16];
+          part.l[r] = state[r * stride + dim16 + 1];
+        }
+        merge_sums(span, part, rows, f);
+        merge_outputs(s.span, state, stride, rows, dim16, f);
       }
-      float* out = job.out + r / job.num_heads * job.out_stride + r % job.num_heads * job.head_dim;
-      finish_row(o, total.l[0], job.head_dim, out);
+      merge_sums(total, span, rows, f);
+      merge_outputs(s.total, s.span, dim16, rows, dim16, f);
+    }
+    for (int r = 0; r < rows; ++r) {
+      float* out = job.out + r / job.num_heads * job.out_stride + r % job.num_heads * dim;
+      finish_row(s.total + r * dim16, total.l[r], dim, out);
     }
   }
 };

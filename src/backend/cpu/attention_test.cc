@@ -182,6 +182,22 @@ TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
   }
 }
 
+// Few heads and several threads: a context of less than a span, or of two, is split at tiles.
+TEST(CpuAttention, BitsDoNotDependOnSplitsAtTiles) {
+  for (KvType type : {KvType(DType::f16), KvType(DType::i8, 32)}) {
+    for (int window : {0, 300}) {
+      for (int length : {1000, 2070}) {
+        CacheShape shape = with_type({14, 2, 64, window, DType::f16, 16, 1, length}, type);
+        std::vector<int> decode_tail{length - 25, 1, 1, 1, 1, 1, 1, 5, 1, 1};
+        decode_tail.resize(100, 1);
+        std::vector<float> want = run_chunks(shape, 1, {length});
+        expect_same_bits(want, run_chunks(shape, 3, decode_tail), "three threads");
+        expect_same_bits(want, run_chunks(shape, 7, decode_tail), "seven threads");
+      }
+    }
+  }
+}
+
 TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
   for (int window : {1, 64, 100, 333}) {
     for (int block : {8, 16}) {

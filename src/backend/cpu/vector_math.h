@@ -36,7 +36,7 @@ struct VectorKernels {
   // Codes [n] and scales [n / group] of the KV cache; see KvType.
   void (*to_codes)(const float* x, int64_t n, int group, uint8_t* codes, uint16_t* scales);
   void (*attend)(const AttendJob& job, const AttendScratch& scratch);
-  void (*merge_spans)(const MergeJob& job);
+  void (*merge_states)(const MergeJob& job, const AttendScratch& scratch);
 };
 
 // The widest that `features` allow.

@@ -26,7 +26,7 @@ constexpr VectorKernels vector_kernels_of() {
   k.to_half = E::to_half;
   k.to_codes = E::to_codes;
   k.attend = A::attend;
-  k.merge_spans = A::merge_spans;
+  k.merge_states = A::merge_states;
   return k;
 }
 

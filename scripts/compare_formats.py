@@ -3,10 +3,10 @@
 memory, perplexity and speed, as a table.
 
     scripts/compare_formats.py TEXT [--model smollm2] [--binary build/release/sluice] [--windows 64] [--threads 2]
-                               [--types f16 q8_0 w8a8 ...] [--exclude ffn_down,token_embd] [--no-speed]
+                               [--types f16 q8_0 w8a8 ...] [--source f16] [--exclude ffn_down,token_embd] [--no-speed]
 
-The first line is the model as it is. w8a8, w4 and u8 are made from the model in f16, with and without --exclude (an
-empty one: only without). Perplexity: windows of 512 tokens. Speed: `bench latency`, best of --repeat; decode of
+The first line is the model as it is. w8a8, w4 and u8 are made from the model in --source, with and without --exclude
+(an empty one: only without); what is excluded stays in the source's format. Perplexity: windows of --ctx tokens. Speed: `bench latency`, best of --repeat; decode of
 --users requests at once: `bench throughput`.
 """
 
@@ -31,7 +31,7 @@ def measure(args, name, path, flags):
     size = run(args.binary, "inspect", path, "--json", *flags)["ledger"]["weights"]
     cells = [name, f"{size / 1e6:.1f}"]
     if args.windows > 0:
-        p = run(args.binary, "perplexity", path, args.text, "--ctx", 512, "--windows", args.windows, "--json",
+        p = run(args.binary, "perplexity", path, args.text, "--ctx", args.ctx, "--windows", args.windows, "--json",
                 "-t", args.threads, *flags)
         cells.append(f"{p['perplexity']:.3f} ± {p['perplexity_error']:.2f}")
     if args.speed:
@@ -50,10 +50,12 @@ def main():
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--binary", default=str(ROOT / "build/release/sluice"))
     parser.add_argument("--windows", type=int, default=64, help="0: no perplexity")
+    parser.add_argument("--ctx", type=int, default=512, help="tokens of a window")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--users", type=int, default=16)
     parser.add_argument("--types", nargs="*", default=FILES + AT_LOAD, choices=FILES + AT_LOAD)
+    parser.add_argument("--source", default="f16", choices=FILES)
     parser.add_argument("--exclude", default="ffn_down,token_embd")
     parser.add_argument("--no-speed", dest="speed", action="store_false")
     args = parser.parse_args()
@@ -72,12 +74,12 @@ def main():
         for kind in args.types:
             if kind in FILES:
                 measure(args, kind, file_of(kind), [])
-                if kind != "f16":
+                if kind != args.source:
                     os.remove(file_of(kind))
                 continue
-            measure(args, f"`--quantize {kind}`", file_of("f16"), ["--quantize", kind])
+            measure(args, f"`--quantize {kind}`", file_of(args.source), ["--quantize", kind])
             if args.exclude:
-                measure(args, f"{kind} but for {args.exclude}", file_of("f16"),
+                measure(args, f"{kind} but for {args.exclude}", file_of(args.source),
                         ["--quantize", kind, "--quantize-exclude", args.exclude])
 
 

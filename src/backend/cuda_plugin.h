@@ -31,6 +31,8 @@ struct CudaExports {
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
 };
-inline constexpr int kCudaPluginVersion = 2;
+// Changed with anything that both sides see; sizes catch what was forgotten.
+inline constexpr int kCudaPluginVersion =
+    3 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

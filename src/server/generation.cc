@@ -282,7 +282,7 @@ void Generation::on_event(Delivery& d) {
     }
     if (c.stream) {
       c.text += c.stream->take(e);
-    } else if (e.token != kNoToken) {  // without a vocabulary the ids are all there is to read
+    } else if (e.token != kNoToken && !e.is_end_token) {  // no vocabulary: ids are all there is
       c.text += strf(" %d", e.token);
     }
   }

@@ -34,7 +34,7 @@ struct ServiceOptions {
   int max_queue_per_key = 0;       // 0: no limit of its own
   double request_timeout = 0;      // seconds; 0: none
   double stall_seconds = 60;       // without a step, with work to do: not healthy
-  int failed_steps = 3;            // one after the other: not healthy
+  int failed_steps = 6;            // one after the other: not healthy (one failure may take two)
   double ping_seconds = 15;        // a stream that is silent for so long gets a comment; 0: never
   size_t heavy_bytes = 256 << 10;  // a larger body is parsed and tokenised off the io threads
 };

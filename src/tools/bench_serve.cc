@@ -366,7 +366,10 @@ Result<std::string> prompts_in_words(const BenchServeOptions& o,
   Result<Vocabulary> v = Vocabulary::ask(target);
   if (!v) return v.error();
   words = std::move(*v);
-  if (o.token_ids && !words.has_ids()) words.take_any_ids();
+  if (o.token_ids && !words.has_ids()) {
+    words.take_any_ids();
+    return std::string("made up, of ids that every model has: the server has no /tokenize");
+  }
   return "made up, lengths " + (o.token_ids ? std::string("exact (token ids)") : words.how());
 }
 

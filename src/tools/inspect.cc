@@ -159,6 +159,10 @@ int cmd_inspect(const InspectOptions& o) {
   Result<ModelShape> shape = read_shape(**file);
   if (!shape) return report(shape.error());
   EngineOptions engine = o.engine;
+  if (o.gpu_memory > 0 && (engine.backend == "cpu" || engine.backend == "ref"))
+    return report(
+        Error{400, strf("--gpu-memory plans for a GPU, and --device says %s: leave one out",
+                        engine.backend.c_str())});
   Result<void> chosen =
       o.gpu_memory > 0 ? choose_gpu(engine, *shape) : choose_device(engine, *shape);
   if (!chosen) return report(chosen.error());

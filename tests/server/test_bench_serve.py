@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 from harness import SLUICE, Server, stories
 
@@ -23,6 +24,29 @@ def bench(url, *args, code=0, env=None):
                           capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
     assert done.returncode == code, (done.returncode, done.stdout[-2000:], done.stderr)
     return json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+class WithoutVocabulary(unittest.TestCase):
+    def test_ids_in_and_ids_as_text_out(self):
+        with Server("--kv-memory", "64M", "--ctx", "512", path="random:smollm2-135m") as server:
+            result, _ = bench(server.url, "--token-ids", "--concurrency", "3", "--requests", "6", "--input", "9",
+                              "--output", "5", "--warmup", "0")
+            run = result["runs"][0]
+            self.assertEqual((run["answered"], run["input_tokens"], run["output_tokens"], run["chunks"]), (6, 54, 30, 30))
+            self.assertIn("no /tokenize", result["prompts"])
+            ask = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
+            choice = self.answer(server, ask)
+            ids = choice["token_ids"]
+            self.assertEqual(choice["text"].split(), [str(i) for i in ids])
+            # What ends a text is not part of it.
+            ended = self.answer(server, {**ask, "stop_token_ids": [ids[2]]})
+            self.assertEqual(ended["text"].split(), [str(i) for i in ids[:ids.index(ids[2])]])
+
+    def answer(self, server, body):
+        request = urllib.request.Request(server.url + "/v1/completions", json.dumps({"model": "test", **body}).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return json.load(reply)["choices"][0]
 
 
 @unittest.skipUnless(stories(), "no stories260K in the test data")

@@ -296,10 +296,10 @@ class CudaBackend final : public Device {
   Buffer attention_workspace_;
   cudaEvent_t marks_[kNumMarks] = {};
   std::vector<cudaGraphExec_t> graphs_;
-  std::vector<LoadedWeight> loaded_;   // for tune()
-  Buffer rows8_, row_scales_;        // a matmul's input in f8
-  std::set<int64_t> f8_inputs_;      // widths of what weights in f8 read, once there is memory
-  const void* quantized_ = nullptr;  // the activations whose codes are there
+  std::vector<LoadedWeight> loaded_;  // for tune()
+  Buffer rows8_, row_scales_;         // a matmul's input in f8
+  std::set<int64_t> f8_inputs_;       // widths of what weights in f8 read, once there is memory
+  const void* quantized_ = nullptr;   // the activations whose codes are there
   int64_t quantized_cols_ = 0;
   bool profiling_ = false;
   std::vector<OpTime> ops_;
@@ -428,6 +428,7 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
 void CudaBackend::tune(int max_tokens, int max_outputs) {
   if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
   if (options_.fp8_weights) {
+    quantized_ = nullptr;
     int64_t most = 0;
     for (const LoadedWeight& w : loaded_) {
       if (w.gemm.type != DType::f8) continue;

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/skinny.cuh"
@@ -212,11 +214,11 @@ void Gemm::run_own(int kernel,
 }
 
 // Enough blocks for every multiprocessor to have one.
-int Gemm::kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w) {
+int Gemm::kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w) const {
   if (can_skinny(x, w)) return kSkinny;
   if (!can_narrow(typed, w)) return kCublas;
   int splits = 1;
-  while (splits < 8 && (w.rows + 127) / 128 * splits < 132) splits *= 2;
+  while (splits < 8 && (w.rows + 127) / 128 * splits < num_sms_) splits *= 2;
   return splits;
 }
 
@@ -238,11 +240,16 @@ void Gemm::run(Tensor out,
 
   Problem problem(out, typed, w, memory.scale);
   const Plan* plan = it == plans_.end() ? nullptr : &it->second;
+  if (plan && plan->kernel != kCublas) {  // our own kernel does not take this one
+    key.bucket = -key.bucket;
+    it = plans_.find(key);
+    plan = it == plans_.end() ? nullptr : &it->second;
+  }
   if (!plan && deterministic_) {
     Tensor some_out = out, some_x = typed;
     some_out.rows = some_x.rows = 64;
     plan = &plan_of(key, Problem(some_out, some_x, w, memory.scale));
-  } else if (!plan || plan->kernel != kCublas) {
+  } else if (!plan) {
     plan = &plan_of(key, problem);
   }
   cublasStatus_t s = problem.run(handle_, out, typed, w, plan->algo, workspace_, stream);
@@ -255,18 +262,28 @@ void Gemm::run(Tensor out,
   if (w.bias && !fuses_bias(out, w)) add_bias(out, w.bias_f32, stream);
 }
 
+struct DestroyGraph {
+  void operator()(cudaGraphExec_t g) const { cudaGraphExecDestroy(g); }
+};
+using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
+
 // What `queue` puts on the stream as a graph; null where it fails.
 template <typename Queue>
-cudaGraphExec_t captured(cudaStream_t stream, Queue&& queue) {
+Graph captured(cudaStream_t stream, Queue&& queue) {
   cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  bool queued = queue();
+  bool queued = false;
+  try {
+    queued = queue();
+  } catch (const std::exception&) {
+    // A launch that was refused: not a candidate. The capture ends all the same.
+  }
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   bool ended = cudaStreamEndCapture(stream, &graph) == cudaSuccess && graph;
   if (ended && queued && cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) exec = nullptr;
   if (graph) cudaGraphDestroy(graph);
   static_cast<void>(cudaGetLastError());
-  return exec;
+  return Graph(exec);
 }
 
 void Gemm::time_key(const Key& key,
@@ -288,23 +305,28 @@ void Gemm::time_key(const Key& key,
   int repeats = std::clamp(static_cast<int>(150e6 / bytes), 4, 24);
   // As in a step, where graphs run up to so many rows, and some small kernel makes the input.
   bool as_graph = out.rows <= kMostGraphed;
-  Tensor sum{workspace_, DType::f32, x.rows, x.cols, x.cols};
+  auto fit = static_cast<int64_t>(kWorkspace / sizeof(float)) / x.cols;
+  Tensor sum{workspace_, DType::f32, std::min(x.rows, fit), x.cols, x.cols};
   auto products = [&](auto&& product) {
     bool ran = true;
     for (int i = 0; i < repeats && ran; ++i) {
-      if (as_graph) add(sum, x, stream);
+      if (as_graph && sum.rows > 0) add(sum, x, stream);
       ran = product(weights[static_cast<size_t>(i) % weights.size()]);
     }
     return ran;
   };
+  // A few rows come without their codes in f8 (CudaBackend::codes_of).
+  auto make_codes = [&] {
+    if (first.scale && x.rows <= kMaxSkinny) quantize_rows(memory, x, stream);
+  };
   // Microseconds of one product, the best of three rounds after a first; 0 where it does not run.
   auto time = [&](auto&& product) {
-    cudaGraphExec_t graph = nullptr;
+    Graph graph;
     if (as_graph && !(graph = captured(stream, [&] { return products(product); }))) return 0.0f;
     float least = 0;
     for (int round = 0; round < 4; ++round) {
       cuda::check(cudaEventRecord(begin, stream), "event");
-      bool ran = graph ? cudaGraphLaunch(graph, stream) == cudaSuccess : products(product);
+      bool ran = graph ? cudaGraphLaunch(graph.get(), stream) == cudaSuccess : products(product);
       cuda::check(cudaEventRecord(end, stream), "event");
       cuda::check(cudaEventSynchronize(end), "event");
       if (!ran) return 0.0f;
@@ -312,7 +334,6 @@ void Gemm::time_key(const Key& key,
       cuda::check(cudaEventElapsedTime(&ms, begin, end), "event");
       if (round > 0 && (least == 0 || ms < least)) least = ms;
     }
-    if (graph) cudaGraphExecDestroy(graph);
     return least * 1000 / static_cast<float>(repeats);
   };
   auto consider = [&](float t, int kernel, const cublasLtMatmulAlgo_t& algo) {
@@ -320,6 +341,7 @@ void Gemm::time_key(const Key& key,
   };
   for (const auto& c : candidates(Problem(out, typed, first, memory.scale), 12)) {
     float t = time([&](const GemmWeight& w) {
+      make_codes();
       bool ran =
           Problem(out, typed, w, memory.scale)
               .run(handle_, out, typed, w, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
@@ -331,6 +353,7 @@ void Gemm::time_key(const Key& key,
   for (int kernel : {kSkinny, kTall, 1, 2, 4, 8}) {
     if (deterministic_ || !takes(kernel, x, typed, first)) continue;
     float t = time([&](const GemmWeight& w) {
+      if (kernel != kSkinny) make_codes();
       return run_own(kernel, out, x, typed, memory.scale, w, stream), true;
     });
     consider(t, kernel, {});
@@ -379,7 +402,7 @@ std::string Gemm::file() const {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   return (dir / "sluice" /
-          ("gemm2-" + name + "-" + std::to_string(cublasLtGetVersion()) +
+          ("gemm3-" + name + "-" + std::to_string(cublasLtGetVersion()) +
            (deterministic_ ? "-deterministic" : "") + ".txt"))
       .string();
 }

@@ -75,7 +75,7 @@ class Gemm {
   Key key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
   // What serves a product that was not timed, whether a kernel takes it, and running it. x as it
   // is, and as w's kernels have it (in f8 where w is).
-  static int kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w);
+  int kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w) const;
   static bool takes(int kernel, const Tensor& x, const Tensor& typed, const GemmWeight& w);
   void run_own(int kernel,
                const Tensor& out,

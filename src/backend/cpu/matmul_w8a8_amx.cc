@@ -171,7 +171,7 @@ void run_rows(const MatmulArgs& a, Scratch& s) {
     const auto* from = reinterpret_cast<const __m256i*>(a.q + (m + 1) * a.cols - 32);
     _mm512_store_si512(s.x[m], _mm512_zextsi256_si512(_mm256_loadu_si256(from)));
   }
-  Pending pending;
+  Pending pending[2];  // by turns: what is computed now, what waits
   int turn = 0;
   const int64_t at_once = tiles == 1 ? 4 : 2;
   const int64_t steps = (tiles + 1) / 2 * (a.cols / kStep);  // with a group
@@ -193,21 +193,28 @@ void run_rows(const MatmulArgs& a, Scratch& s) {
     t.next = t.w + static_cast<size_t>(groups) * plan.bytes;
     for (int64_t i = 0; i < tiles; i += 2) {
       const int pair = i + 1 < tiles ? 2 : 1;
-      Pending now{s.dot[turn], {},     height,           pair * height, 0,
-                  g,           groups, t.w + plan.scale, plan.bytes};
+      Pending& now = pending[turn];
+      now.dot = s.dot[turn];
+      now.height = height;
+      now.rows = pair * height;
+      now.done = 0;
+      now.group = g;
+      now.groups = groups;
+      now.scale = t.w + plan.scale;
+      now.panel = plan.bytes;
       for (int j = 0; j < pair; ++j) {
         now.m0[j] = tile_begin(i + j, height, a.m);
         t.x[j] = a.q + now.m0[j] * a.cols;
         t.tail_x[j] = tail ? s.x[now.m0[j]] : nullptr;
       }
       t.dot = s.dot[turn];
-      multiply(pair, groups, t, a, pending);
-      pending = now;
       turn ^= 1;
+      multiply(pair, groups, t, a, pending[turn]);
       t.next += t.num_next * (a.cols / kStep) * 64;
     }
   }
-  while (pending.done < pending.rows) finish_row(a, pending);
+  Pending& rest = pending[turn ^ 1];
+  while (rest.done < rest.rows) finish_row(a, rest);
 }
 
 constexpr int64_t kMinRows = 4;  // of x, from which tiles win

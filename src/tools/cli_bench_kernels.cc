@@ -60,9 +60,10 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
                   "measure what such a report holds (and the options above leave),\nshow what "
                   "changed, and fail with exit code 1 if rows are slower")
       ->group(group);
-  app->add_option("--tolerance", o.tolerance,
-                  "least change that counts, as a share; a row's noise in both\nreports counts "
-                  "where it is more")
+  app->add_option(
+         "--tolerance", o.tolerance,
+         "least change that counts, as a share; where it is more,\ntwice the noise of both "
+         "reports")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

@@ -77,7 +77,7 @@ struct BenchKernelsOptions {
   std::string m = "1,2,4,8,16,32,64,256,512";  // numbers and LO-HI
   std::string limits = "fresh";                // or cached
   std::string json, compare;                   // files
-  double tolerance = 0.05;
+  double tolerance = 0.1;
   int rotate_mb = 600, threads = 0, rounds = 4;
   bool quick = false, add = false, quiet = false;
 };

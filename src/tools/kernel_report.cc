@@ -194,7 +194,7 @@ std::vector<KernelChange> compare_reports(const KernelReport& before,
   for (const KernelTiming& t : after.rows) {
     auto was = old.find(t.key());
     if (was == old.end()) continue;
-    double tolerance = std::max(least, was->second->noise + t.noise);
+    double tolerance = std::max(least, 2 * (was->second->noise + t.noise));
     changes.push_back({t.key(), was->second->of_limit, t.of_limit, tolerance});
   }
   return changes;

@@ -61,8 +61,9 @@ struct KernelChange {
   bool faster() const { return after * (1 - tolerance) > before; }
 };
 
-// Rows that both have. A row's tolerance is the sum of the noise that both runs saw in it, and at
-// least `least`.
+// Rows that both have. A row's tolerance is twice the noise that both reports saw in it, summed,
+// and at least `least`. (Twice: of 330 rows measured again on a shared machine, once found 7
+// slower.)
 std::vector<KernelChange> compare_reports(const KernelReport& before,
                                           const KernelReport& after,
                                           double least);

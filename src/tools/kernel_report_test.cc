@@ -103,9 +103,9 @@ TEST(KernelReport, NoiseWidensTheTolerance) {
     return compare_reports(before, after, least).at(0).slower();
   };
   EXPECT_TRUE(slower(0, 0, 0.05));
-  EXPECT_TRUE(slower(0.06, 0.06, 0.05));
-  EXPECT_FALSE(slower(0.10, 0.06, 0.05));
-  EXPECT_FALSE(slower(0, 0.16, 0.05));
+  EXPECT_TRUE(slower(0.03, 0.03, 0.05));
+  EXPECT_FALSE(slower(0.05, 0.03, 0.05));
+  EXPECT_FALSE(slower(0, 0.08, 0.05));
   EXPECT_FALSE(slower(0, 0, 0.2));
 }
 

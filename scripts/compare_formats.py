@@ -28,6 +28,7 @@ def run(*args):
 
 
 def measure(args, name, path, flags):
+    flags = ["--device", "cpu", *flags]
     size = run(args.binary, "inspect", path, "--json", *flags)["ledger"]["weights"]
     cells = [name, f"{size / 1e6:.1f}"]
     if args.windows > 0:

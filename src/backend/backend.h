@@ -201,9 +201,9 @@ class Backend {
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
   // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
-  // weight says otherwise through keeps_source().
+  // weight says otherwise through keeps_source(), of each.
   virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
-  virtual bool keeps_source(const Weight& weight) const = 0;
+  virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
   // Whether load() makes this format's random weights without their data.
   virtual bool makes_random(Format) const { return false; }
   // A norm's weights, where the ops read them.

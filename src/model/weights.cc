@@ -72,8 +72,8 @@ Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bo
     if (sources[i]) segments[i].random = &*sources[i];
   }
   Weight w = backend_.load(segments, std::move(biases));
-  bool release = !backend_.keeps_source(w);
-  for (const WeightSegment& s : segments) loaded(*s.tensor, release);
+  for (size_t i = 0; i < segments.size(); ++i)
+    loaded(*segments[i].tensor, !backend_.keeps_source(w, i));
   weight_bytes_ += w.bytes;
   return w;
 }

@@ -53,7 +53,9 @@ class CpuBackend final : public Backend {
     return w;
   }
 
-  bool keeps_source(const Weight& w) const override { return packed(w).keeps_source; }
+  bool keeps_source(const Weight& w, size_t segment) const override {
+    return packed(w).segments[segment].in_source;
+  }
 
   void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) override {
     auto n = static_cast<int64_t>(tokens.size());

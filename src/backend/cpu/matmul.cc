@@ -1,6 +1,8 @@
 #include "backend/cpu/matmul.h"
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 
 #include "backend/cpu/features.h"
 #include "base/check.h"
@@ -79,7 +81,7 @@ PackedWeight pack_weight(ThreadPool& pool,
     }
     if (p.kernel->in_place && quant == WeightQuant::none) {
       p.data = s.data.data();
-      w.keeps_source = true;
+      p.in_source = w.keeps_source = true;
     } else {
       memory += round_up(size, 64);
     }
@@ -99,16 +101,22 @@ PackedWeight pack_weight(ThreadPool& pool,
     const bool recode = quant_of(*segments[i].tensor, options.quant) != WeightQuant::none;
     constexpr int64_t kStep = 8;  // groups
     const int64_t groups = num_groups(*p.kernel, p.rows);
+    std::atomic<bool> out_of_memory = false;  // the pool's threads must not throw
     pool.for_each((groups + kStep - 1) / kStep, [&](int64_t step, int) {
       const int64_t begin = step * kStep, end = std::min(groups, begin + kStep);
-      if (!recode) {
-        p.kernel->pack(segments[i].data.data(), p.rows, w.cols, at, begin, end);
-        return;
-      }
-      for (int64_t g = begin; g < end; ++g) {
-        recode_group(segments[i], *p.kernel, g, at + static_cast<size_t>(g) * p.group_bytes);
+      try {
+        if (!recode) {
+          p.kernel->pack(segments[i].data.data(), p.rows, w.cols, at, begin, end);
+          return;
+        }
+        for (int64_t g = begin; g < end; ++g) {
+          recode_group(segments[i], *p.kernel, g, at + static_cast<size_t>(g) * p.group_bytes);
+        }
+      } catch (const std::bad_alloc&) {
+        out_of_memory = true;
       }
     });
+    if (out_of_memory) throw std::bad_alloc();
     p.data = at;
     at += round_up(kernel_bytes(*p.kernel, *segments[i].tensor), 64);
   }

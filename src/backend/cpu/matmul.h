@@ -19,7 +19,8 @@ namespace sluice {
 // Rows [row_begin, row_begin + rows) of a weight: one tensor, one kernel.
 struct PackedSegment {
   const MatmulRow* kernel = nullptr;
-  const void* data = nullptr;  // in PackedWeight::memory, or the source's own bytes (in_place)
+  const void* data = nullptr;  // in PackedWeight::memory, or the source's own bytes
+  bool in_source = false;
   int64_t row_begin = 0, rows = 0;
   size_t group_bytes = 0;  // read per group of kernel->group_rows rows
 };

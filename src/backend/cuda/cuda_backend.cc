@@ -82,7 +82,7 @@ class CudaBackend final : public Device {
     return options_.activations == DType::f16 ? DType::f32 : options_.activations;
   }
   bool makes_random(Format f) const override { return cuda::makes_random(f); }
-  bool keeps_source(const Weight&) const override { return false; }
+  bool keeps_source(const Weight&, size_t) const override { return false; }
   Buffer vector(std::span<const float> values) override {
     Buffer b = allocate(values.size_bytes());
     check(cudaMemcpyAsync(b.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice,

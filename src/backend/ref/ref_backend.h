@@ -15,7 +15,7 @@ class RefBackend final : public Backend {
   void attach() override {}
   Buffer allocate(size_t bytes) override;
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override;
-  bool keeps_source(const Weight&) const override { return false; }
+  bool keeps_source(const Weight&, size_t) const override { return false; }
 
   void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) override;
   void rope_table(float* cos_sin,

@@ -379,10 +379,13 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
     for (int64_t cols : columns_for(*row)) {
       const Source w = random_source(*row, 53, cols, 3);
       const WeightSegment segment = w.segment();
-      Input in = make_input(7, cols, 11);
-      const auto a = multiply(pool, pack_weight(pool, {&segment, 1}, {}, only(row)), in.act());
-      const auto b = multiply(pool, pack_weight(pool, {&segment, 1}, {}, only(scalar)), in.act());
-      EXPECT_TRUE(same_bits(a, b)) << row->name << " K " << cols;
+      const PackedWeight own = pack_weight(pool, {&segment, 1}, {}, only(row));
+      const PackedWeight plain = pack_weight(pool, {&segment, 1}, {}, only(scalar));
+      for (int64_t m : {7, 40}) {  // below and above where tiles begin
+        Input in = make_input(m, cols, 11);
+        EXPECT_TRUE(same_bits(multiply(pool, own, in.act()), multiply(pool, plain, in.act())))
+            << row->name << " K " << cols << " M " << m;
+      }
     }
   }
 }
@@ -406,6 +409,31 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
       const auto out = multiply(pool, packed, in.act(0, m));
       ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
           << row->name << " M " << m;
+    }
+  }
+}
+
+// Longer rows than kernels take at once: sums are put down and taken up again.
+TEST(Matmul, LongRowsOfABatchDoNotDependOnTheBatch) {
+  ThreadPool pool(2, false);
+  for (const MatmulRow* row : usable_rows()) {
+    const bool super = format_info(row->fmt).block_elems == 256;
+    for (int64_t cols :
+         super ? std::vector<int64_t>{1280, 2304} : std::vector<int64_t>{1056, 2080}) {
+      const Source w = random_source(*row, 41, cols, 5);
+      const WeightSegment segment = w.segment();
+      const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(41), only(row));
+      Input in = make_input(70, cols, 21);
+      std::vector<float> alone;
+      for (int64_t m = 0; m < 70; ++m) {
+        const auto one = multiply(pool, packed, in.act(m, 1));
+        alone.insert(alone.end(), one.begin(), one.end());
+      }
+      for (int64_t m : {4, 9, 13, 17, 33, 70}) {
+        const auto out = multiply(pool, packed, in.act(0, m));
+        ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
+            << row->name << " K " << cols << " M " << m;
+      }
     }
   }
 }
@@ -456,14 +484,21 @@ TEST(Matmul, LongestRowsDoNotOverflow) {
     std::memcpy(w.bytes.data(), w.decoded.data(), w.bytes.size());
     const WeightSegment segment = w.segment();
     const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
-    for (float sign : {1.0f, -1.0f}) {
-      Input in = make_input(3, kMaxW8Cols, 1);
-      std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
-      for (float& s : in.row_scale) s = 1.0f / 127;
-      for (int32_t& s : in.row_sum) s = static_cast<int32_t>(127 * sign) * int32_t{kMaxW8Cols};
-      const std::vector<float> out = multiply(pool, packed, in.act());
-      EXPECT_NEAR(out[0], sign * static_cast<float>(kMaxW8Cols), 0.02f) << row->name;
-      EXPECT_NEAR(out[20 + 16], sign * static_cast<float>(kMaxW8Cols), 0.02f) << row->name;
+    for (int64_t m : {3, 5, 20}) {
+      for (float sign : {1.0f, -1.0f}) {
+        Input in = make_input(m, kMaxW8Cols, 1);
+        std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
+        for (float& x : in.row_scale) x = 1.0f / 127;
+        for (int32_t& x : in.row_sum) x = static_cast<int32_t>(127 * sign) * int32_t{kMaxW8Cols};
+        const std::vector<float> out = multiply(pool, packed, in.act());
+        for (int64_t r = 0; r < m; ++r) {  // 17 values, then a gap of 3
+          for (int64_t c : {0, 15, 16}) {
+            ASSERT_NEAR(out[static_cast<size_t>(r * 20 + c)], sign * static_cast<float>(kMaxW8Cols),
+                        0.02f)
+                << row->name << " M " << m;
+          }
+        }
+      }
     }
   }
 }

@@ -500,6 +500,9 @@ class Output(Cli):
         self.assertEqual([(r["m"], len(r["passes"])) for r in json.loads(report.read_text())["rows"]],
                          [(1, 1), (2, 2), (3, 1), (4, 1)])
         self.fails(*kernels, "--add", says="--json")
+        quick = ["bench", "kernels", "--quick", "--shape", "smollm2-135m", "--rotate", "8", "-t", "1", "-q", "--rounds", "1"]
+        rows = json.loads(self.works(*quick, "--format", "q8_0", "--m", "1", "--json", "-"))["rows"]
+        self.assertTrue(rows)
         # Against a machine that reads a thousandth, and one that reads a thousand times as fast.
         for factor, code, says in ((1e-3, 0, b"0 slower"), (1e3, 1, b"SLOWER")):
             other = json.loads(report.read_text())

@@ -165,8 +165,7 @@ Result<void> write_report(const std::string& path, const KernelReport& report) {
 BenchKernelsOptions with_defaults(BenchKernelsOptions o) {
   if (o.threads <= 0) o.threads = static_cast<int>(usable_cores().size());
   if (o.quick) {
-    o.shapes.resize(1);
-    if (o.products.empty()) o.products = {"gate_up", "down", "decode@512", "prefill"};
+    if (o.shapes == BenchKernelsOptions().shapes) o.shapes.resize(1);
     if (o.m == BenchKernelsOptions().m) o.m = "1,16,512";
     o.rounds = std::min(o.rounds, 2);
   }

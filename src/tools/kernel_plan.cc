@@ -128,9 +128,13 @@ Result<std::vector<KernelCaseId>> kernel_cases(const BenchKernelsOptions& o,
     if (!shape) return shape.error();
     shapes.push_back(*shape);
   }
+  // --quick has products of its own where none is named; a run that has not all of them is no
+  // error.
+  static const std::vector<std::string> kQuick{"gate_up", "up", "down", "decode@512", "prefill"};
   auto add = [&](KernelCaseId c) {
-    if (!c.ms.empty() && (o.products.empty() || listed(o.products, c.product)))
-      cases.push_back(std::move(c));
+    bool wanted =
+        !o.products.empty() ? listed(o.products, c.product) : !o.quick || listed(kQuick, c.product);
+    if (!c.ms.empty() && wanted) cases.push_back(std::move(c));
   };
   for (const MatmulRow* row : chosen_rows(o)) {
     for (size_t s = 0; s < shapes.size(); ++s) {

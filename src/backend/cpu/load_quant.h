@@ -12,9 +12,9 @@
 
 namespace sluice {
 
-// Of the formats with 32 codes of 4 bits and a scale, the one that comes closest to the weights: the
-// relative error of stories15M is 0.091, with int4 0.099 (its zero point is a whole number of steps)
-// and with q4_0 0.130 (4.5 bits instead of 5).
+// Of the formats with 32 codes of 4 bits and a scale, the one that comes closest to the weights:
+// the relative error of stories15M is 0.091, with int4 0.099 (its zero point is a whole number of
+// steps) and with q4_0 0.130 (4.5 bits instead of 5).
 inline constexpr Format kW4Format = Format::q4_1;
 // Longest rows whose products add up within 32 bits: 127 * 127 * cols < 2^31.
 inline constexpr int64_t kMaxW8Cols = int64_t{1} << 17;

@@ -169,6 +169,7 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
   job.window = step.spec.window;
   job.softcap = step.spec.softcap;
   job.kv = step.kv;
+  job.head_bytes = static_cast<int64_t>(step.kv.head_bytes());
   job.kv_head = task.kv_head;
   job.table = step.batch.tables + step.kv.table_at + slice.slot * step.batch.table_stride;
   job.begin = task.begin;

@@ -37,6 +37,7 @@ struct AttendJob {
   int window = 0;
   float softcap = 0;
   KvLayer kv;
+  int64_t head_bytes = 0;  // kv.head_bytes(), which kernels of one ISA must not call
   int kv_head = 0;
   const int32_t* table = nullptr;
   int64_t begin = 0,

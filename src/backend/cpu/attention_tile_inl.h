@@ -56,7 +56,7 @@ struct Tiles {
 
     explicit Place(const AttendJob& job)
         : table(job.table),
-          block_bytes(static_cast<int64_t>(job.kv.block_bytes())),
+          block_bytes(job.head_bytes * job.kv.num_kv_heads),
           scales_at(int64_t{job.kv.head_dim} * job.kv.block_size),
           end(job.end),
           shift(__builtin_ctz(static_cast<unsigned>(job.kv.block_size))),
@@ -64,7 +64,7 @@ struct Tiles {
           dim(job.kv.head_dim),
           group_shift(job.kv.group > 0 ? __builtin_ctz(static_cast<unsigned>(job.kv.group)) : 0),
           num_groups(dim >> group_shift) {
-      int64_t head = job.kv_head * static_cast<int64_t>(job.kv.head_bytes());
+      int64_t head = job.kv_head * job.head_bytes;
       k = static_cast<const std::byte*>(job.kv.k) + head;
       v = static_cast<const std::byte*>(job.kv.v) + head;
     }

@@ -59,7 +59,7 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
 }
 
 #if defined(__x86_64__)
-constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAmxInt8;
+constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAvx512Bf16 | kCpuAmxInt8;
 
 constexpr MatmulRow bf16_pairs(const char* name, Run run) {
   using P = PairPacking;

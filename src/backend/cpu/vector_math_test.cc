@@ -174,6 +174,7 @@ TEST(VectorMath, VectorIsasAgreeOnAttentionAndCodes) {
         job.pos = kContext - queries;
         job.scale = 0.05F;
         job.kv = kv;
+        job.head_bytes = static_cast<int64_t>(kv.head_bytes());
         job.table = table.data();
         job.end = kContext;
         job.out = out.data();

@@ -68,6 +68,8 @@ __device__ inline __nv_fp8_e4m3 from_float<__nv_fp8_e4m3>(float v) {
   return __nv_fp8_e4m3(v);
 }
 
+inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
 // N neighbouring elements in one access.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {

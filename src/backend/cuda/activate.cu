@@ -1,0 +1,159 @@
+#include "backend/cuda/codes.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int kActivateVecs = 3;  // groups of columns per thread, where a block has a row
+
+__device__ inline float activated(float x, Activation activation) {
+  if (activation == Activation::silu) return x / (1 + __expf(-x));
+  float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
+  return 0.5f * x * (1 + tanhf(inner));
+}
+
+// kGated: x holds gate and up side by side.
+template <typename O, typename T, bool kGated, int N>
+__global__ void activate_kernel(
+    O* out, int64_t out_stride, const T* x, int64_t stride, int cols, Activation activation) {
+  wait_for_inputs();
+  let_next_start();
+  int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
+  if (c >= cols) return;
+  const T* row = x + blockIdx.x * stride + c;
+  auto gate = *reinterpret_cast<const Pack<T, N>*>(row);
+  Pack<T, N> up;
+  Pack<O, N> result;
+  if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(row + cols);
+  for (int i = 0; i < N; ++i) {
+    float y = activated(to_float(gate.v[i]), activation);
+    result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
+  }
+  *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
+}
+
+// The same, a block per row, which is put out in e4m3 as well.
+template <typename O, typename T, bool kGated, int N>
+__global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
+                                                            int64_t out_stride,
+                                                            const T* x,
+                                                            int64_t stride,
+                                                            int cols,
+                                                            Activation activation,
+                                                            QuantizedRows codes) {
+  __shared__ float shared[33];
+  wait_for_inputs();
+  let_next_start();
+  float v[kActivateVecs][N];
+#pragma unroll
+  for (int k = 0; k < kActivateVecs; ++k) {
+    int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
+    if (c >= cols) continue;
+    const T* row = x + blockIdx.x * stride + c;
+    auto gate = *reinterpret_cast<const Pack<T, N>*>(row);
+    Pack<T, N> up;
+    Pack<O, N> result;
+    if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(row + cols);
+    for (int i = 0; i < N; ++i) {
+      float y = activated(to_float(gate.v[i]), activation);
+      result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
+      v[k][i] = to_float(result.v[i]);
+    }
+    *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
+  }
+  store_codes<kActivateVecs, N>(codes, v, cols, shared);
+}
+
+template <bool kGated, typename O, typename T>
+void launch_activate_as(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+  constexpr int kWide = 16 / sizeof(T);
+  auto cols = static_cast<int>(out.cols);
+  bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
+                 reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+                 reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+  if (codes.data && aligned && cols <= kActivateVecs * 1024 * kWide) {
+    auto threads = static_cast<unsigned>(ceil_div(cols, kActivateVecs * kWide * 32) * 32);
+    launch("activate", activate_row_kernel<O, T, kGated, kWide>, static_cast<unsigned>(out.rows),
+           threads, 0, stream, static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data),
+           x.stride, cols, activation, codes);
+    return;
+  }
+  auto run = [&](auto kernel, int wide) {
+    dim3 grid(static_cast<unsigned>(out.rows), static_cast<unsigned>(ceil_div(cols, 256 * wide)));
+    launch("activate", kernel, grid, 256, 0, stream, static_cast<O*>(out.data), out.stride,
+           static_cast<const T*>(x.data), x.stride, cols, activation);
+  };
+  if (aligned) {
+    run(activate_kernel<O, T, kGated, kWide>, kWide);
+  } else {
+    run(activate_kernel<O, T, kGated, 1>, 1);
+  }
+  if (codes.data) quantize_rows(codes, out, stream);
+}
+
+template <bool kGated>
+void launch_activate(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+  with_type(out.type, [&](auto t) {
+    using T = decltype(t);
+    if (x.type == DType::f32)
+      return launch_activate_as<kGated, T, float>(out, x, activation, codes, stream);
+    launch_activate_as<kGated, T, T>(out, x, activation, codes, stream);
+  });
+}
+
+// A block per row; the row is read twice, the second time from the cache.
+template <typename T>
+__global__ void quantize_kernel(
+    __nv_fp8_e4m3* out, float* scale, const T* x, int64_t stride, int cols) {
+  __shared__ float shared[32];
+  wait_for_inputs();
+  let_next_start();
+  const T* row = x + blockIdx.x * stride;
+  auto first = static_cast<int>(threadIdx.x) * 8, step = static_cast<int>(blockDim.x) * 8;
+  float most = 0;
+  for (int c = first; c < cols; c += step) {
+    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
+    for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(to_float(p.v[i])));
+  }
+  Unit unit(block_max(most, shared));
+  if (threadIdx.x == 0) scale[blockIdx.x] = unit.value;
+  for (int c = first; c < cols; c += step) {
+    auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
+    Pack<__nv_fp8_e4m3, 8> q;
+    for (int i = 0; i < 8; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(to_float(p.v[i]) * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, 8>*>(out + static_cast<int64_t>(blockIdx.x) * cols + c) =
+        q;
+  }
+}
+
+void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
+  with_type(x.type, [&](auto t) {
+    using T = decltype(t);
+    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
+    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream,
+           static_cast<__nv_fp8_e4m3*>(out), scale, static_cast<const T*>(x.data), x.stride,
+           static_cast<int>(x.cols));
+  });
+}
+
+}  // namespace
+
+void activate(
+    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+  launch_activate<false>(out, x, activation, codes, stream);
+}
+void activate_gated(Tensor out,
+                    Tensor gate_up,
+                    Activation activation,
+                    const QuantizedRows& codes,
+                    cudaStream_t stream) {
+  launch_activate<true>(out, gate_up, activation, codes, stream);
+}
+
+void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream) {
+  quantize(out.data, out.scale, x, stream);
+}
+
+}  // namespace sluice::cuda

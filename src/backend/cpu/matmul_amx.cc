@@ -238,10 +238,10 @@ template <int H>
 }
 
 // Starts product `part` of a tile into register C. Registers must be literals.
-#define SLUICE_START(C, A, B, x_part, w_part)                                                    \
-  _tile_loadd(A, x[(x_part) / kParts<F>].q[0] + (x_part) % kParts<F> * 16, sizeof x->q[0]);      \
-  _tile_loadd(B, s.w[(w_part) / kParts<F>].q[0] + (w_part) % kParts<F> * 256, sizeof s.w->q[0]); \
-  _tile_zero(C);                                                                                 \
+#define SLUICE_START(C, A, B, x_part, w_part)                                               \
+  _tile_loadd(A, x[(x_part) / kParts<F>].q[0] + (x_part) % kParts<F> * 16, sizeof x->q[0]); \
+  _tile_loadd(B, s.w[(w_part) / kParts<F>].q[(w_part) % kParts<F> * 4], sizeof s.w->q[0]);  \
+  _tile_zero(C);                                                                            \
   _tile_dpbssd(C, A, B)
 
 // Takes product `part` from register C, and adds its block when that is complete.

@@ -99,7 +99,7 @@ void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  const int8_t *x0 = t.x[0], *x1 = t.x[1];
+  const int8_t *x0 = t.x[0], *x1 = t.x[NA > 1 ? 1 : 0];
   const uint8_t *w = t.w, *next = t.next;
   const int64_t steps = a.cols / kStep;
   const int64_t rows_per_step = steps > 0 ? (pending.rows + steps - 1) / steps : 0;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/cache_dir.h"
 #include "base/str.h"
 #include "load/embedded.h"
 #include "load/hf_directory.h"
@@ -80,16 +81,8 @@ Result<std::unique_ptr<Checkpoint>> open_path(const std::string& path) {
 }  // namespace
 
 std::string default_model_path() {
-  auto env = [](const char* name) -> std::string {
-    const char* v = std::getenv(name);
-    return v ? v : "";
-  };
-  std::string cache = env("SLUICE_CACHE");
-  if (cache.empty()) {
-    std::string base = env("XDG_CACHE_HOME");
-    if (base.empty()) base = env("HOME") + "/.cache";
-    cache = base + "/sluice";
-  }
+  const char* own = std::getenv("SLUICE_CACHE");
+  std::string cache = own && *own ? own : user_cache_dir().string();
   return cache + "/models/" + kDefaultFile;
 }
 

@@ -2,12 +2,14 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "backend/cpu/features.h"
+#include "base/cache_dir.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "runtime/cpu_limits.h"
@@ -171,13 +173,9 @@ Result<CpuLimits> parse_limits(std::string_view from) {
 }
 
 std::string limits_path(const MachineId& id) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path dir = cache && *cache ? std::filesystem::path(cache)
-                              : home && *home ? std::filesystem::path(home) / ".cache"
-                                              : std::filesystem::path();
+  std::filesystem::path dir = user_cache_dir();
   if (dir.empty()) return {};
-  return (dir / "sluice" / ("machine-" + id.file_stem() + ".json")).string();
+  return (dir / ("machine-" + id.file_stem() + ".json")).string();
 }
 
 Result<CpuLimits> load_limits(const std::string& path, const MachineId& id) {

@@ -25,48 +25,30 @@ Factor make_factor() {
 
 }  // namespace
 
-void peak_amx_int8(int64_t rounds) {
-  const TileShapes shapes;
-  const Factor factor = make_factor();
-  __asm__ volatile(
-      "ldtilecfg %[shapes]\n"
-      ".irp r,0,1,2,3,4,5\n"
-      "tilezero %%tmm\\r\n"
-      ".endr\n"
-      "tileloadd (%[factor],%[stride],1), %%tmm6\n"
-      "tileloadd (%[factor],%[stride],1), %%tmm7\n"
-      "1:\n"
-      ".irp r,0,1,2,3,4,5\n"
-      "tdpbssd %%tmm7, %%tmm6, %%tmm\\r\n"
-      ".endr\n"
-      "dec %[n]\n"
-      "jnz 1b\n"
-      "tilerelease\n"
-      : [n] "+r"(rounds)
-      : [shapes] "m"(shapes), [factor] "r"(&factor), [stride] "r"(int64_t{64})
-      : "cc", "memory");
-}
+#define SLUICE_PEAK(name, instruction)                                           \
+  void name(int64_t rounds) {                                                    \
+    const TileShapes shapes;                                                     \
+    const Factor factor = make_factor();                                         \
+    __asm__ volatile(                                                            \
+        "ldtilecfg %[shapes]\n"                                                  \
+        ".irp r,0,1,2,3,4,5\n"                                                   \
+        "tilezero %%tmm\\r\n"                                                    \
+        ".endr\n"                                                                \
+        "tileloadd (%[factor],%[stride],1), %%tmm6\n"                            \
+        "tileloadd (%[factor],%[stride],1), %%tmm7\n"                            \
+        "1:\n"                                                                   \
+        ".irp r,0,1,2,3,4,5\n" instruction                                       \
+        " %%tmm7, %%tmm6, %%tmm\\r\n"                                            \
+        ".endr\n"                                                                \
+        "dec %[n]\n"                                                             \
+        "jnz 1b\n"                                                               \
+        "tilerelease\n"                                                          \
+        : [n] "+r"(rounds)                                                       \
+        : [shapes] "m"(shapes), [factor] "r"(&factor), [stride] "r"(int64_t{64}) \
+        : "cc", "memory");                                                       \
+  }
 
-void peak_amx_bf16(int64_t rounds) {
-  const TileShapes shapes;
-  const Factor factor = make_factor();
-  __asm__ volatile(
-      "ldtilecfg %[shapes]\n"
-      ".irp r,0,1,2,3,4,5\n"
-      "tilezero %%tmm\\r\n"
-      ".endr\n"
-      "tileloadd (%[factor],%[stride],1), %%tmm6\n"
-      "tileloadd (%[factor],%[stride],1), %%tmm7\n"
-      "1:\n"
-      ".irp r,0,1,2,3,4,5\n"
-      "tdpbf16ps %%tmm7, %%tmm6, %%tmm\\r\n"
-      ".endr\n"
-      "dec %[n]\n"
-      "jnz 1b\n"
-      "tilerelease\n"
-      : [n] "+r"(rounds)
-      : [shapes] "m"(shapes), [factor] "r"(&factor), [stride] "r"(int64_t{64})
-      : "cc", "memory");
-}
+SLUICE_PEAK(peak_amx_int8, "tdpbssd")
+SLUICE_PEAK(peak_amx_bf16, "tdpbf16ps")
 
 }  // namespace sluice::cpu

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "base/cache_dir.h"
 
 namespace sluice::cuda {
 
@@ -392,18 +393,13 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
 // One line per choice: rows cols bucket type out bias wide kernel microseconds and the algorithm's
 // words.
 std::string Gemm::file() const {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path dir = cache && *cache ? std::filesystem::path(cache)
-                              : home && *home ? std::filesystem::path(home) / ".cache"
-                                              : std::filesystem::path();
+  std::filesystem::path dir = user_cache_dir();
   if (dir.empty()) return {};
   std::string name = device_name_;
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
-  return (dir / "sluice" /
-          ("gemm3-" + name + "-" + std::to_string(cublasLtGetVersion()) +
-           (deterministic_ ? "-deterministic" : "") + ".txt"))
+  return (dir / ("gemm3-" + name + "-" + std::to_string(cublasLtGetVersion()) +
+                 (deterministic_ ? "-deterministic" : "") + ".txt"))
       .string();
 }
 

@@ -99,7 +99,7 @@ def http(args):
     for form in args.formats:
         port = free_port()
         server = subprocess.Popen([args.binary, "serve", *engine_options(args.model[0], form, args.threads), "--port",
-                                   str(port), "--max-seqs", "16", "--ctx", "512", "-q"],
+                                   str(port), "--max-seqs", "16", "--ctx", "512", "-q", *args.serve.split()],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until_ready(port)
@@ -126,6 +126,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--requests", type=int, default=64, help="over HTTP, for each line")
+    parser.add_argument("--serve", default="", help="more options of the server, as in --serve='--chunk 0'")
     args = parser.parse_args()
     args.formats = args.formats.split(",")
     parts = {"decode": decode, "prefill": prefill, "users": users, "http": http}

@@ -281,6 +281,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);
+  c.chunk = chance(50) ? pick(1, 20) : 0;
   c.max_seqs = pick(1, 8);
   c.prefix_cache = chance(60);
   c.watermark = chance(50) ? 0.0f : 0.1f;

@@ -230,6 +230,8 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
+    if (config_.chunk > 0 && !draft_.empty() && config_.prefill == Prefill::chunked)
+      budget = std::min(budget, config_.chunk);
     plan_prefills(out, budget);
     if (may_admit && !starved_) admit(now, out, budget);
   } else {

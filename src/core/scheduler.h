@@ -39,6 +39,7 @@ struct SchedulerConfig {
   Order order = Order::fcfs;
   Admission admission = Admission::watermark;
   int budget = 512;    // tokens per step
+  int chunk = 0;       // of them prompts' in a step that also decodes; 0: all that is left
   int max_seqs = 256;  // sequences that run at once
   int max_len = 4096;  // positions of a sequence: prompt and output
   int num_blocks = 0;

@@ -125,6 +125,7 @@ class Workload {
     config_.block_size = 1 << pick(0, 4);
     config_.max_len = 96;
     config_.budget = chance(50) ? pick(1, 8) : pick(8, 64);
+    config_.chunk = chance(30) ? pick(1, 16) : 0;
     config_.max_seqs = pick(1, 8);
     config_.prefix_cache = chance(70);
     config_.watermark = chance(50) ? 0.0f : 0.1f;

@@ -1,8 +1,10 @@
 #include "runtime/placement.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/str.h"
+#include "base/thread_pool.h"
 
 namespace sluice {
 
@@ -10,6 +12,14 @@ namespace {
 
 constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
 constexpr int kMostHeadDim = 256;
+
+// Prompt tokens beside decodes on a CPU. A core soon computes longer than memory needs to bring the
+// weights, so every token more makes everybody's next one later; the more cores there are, the more
+// tokens it takes.
+int cpu_chunk(const EngineOptions& o) {
+  int threads = o.threads > 0 ? o.threads : static_cast<int>(usable_cores().size());
+  return std::max(32, 16 * threads);
+}
 
 // Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
 // their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
@@ -57,6 +67,7 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
   if (o.backend != "cpu" && o.backend != "ref")
     return Error{400,
                  strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(o.backend).c_str())};
+  if (o.default_chunk) o.scheduler.chunk = cpu_chunk(o);
   if (o.dtype != "auto")
     return Error{400, strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
                            o.dtype.c_str())};

@@ -126,12 +126,19 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
   s.budget = 0;
+  s.chunk = -1;
   app->add_option("--preset", p.preset, "the policies of these systems")
       ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
       ->capture_default_str()
       ->group(policy);
   app->add_option("--budget", s.budget, "tokens per step (default: 512, on a GPU 8192)")
       ->check(whole_number(1, kMaxInt))
+      ->group(policy);
+  app->add_option(
+         "--chunk", s.chunk,
+         "of them prompts' in a step that also decodes, 0: no limit (default:\n16 per thread, at "
+         "least 32; on a GPU 0)")
+      ->check(whole_number(0, kMaxInt))
       ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
       ->check(whole_number(1, kMaxInt))
@@ -169,6 +176,8 @@ void apply_policy(const PresetChoice& p, EngineOptions& o) {
   SchedulerConfig& s = o.scheduler;
   o.default_budget = s.budget == 0;
   if (o.default_budget) s.budget = SchedulerConfig().budget;
+  o.default_chunk = s.chunk < 0;
+  if (o.default_chunk) s.chunk = 0;
   apply_preset(p.preset, s).value();  // the parser admits only known names
   if (!p.batching.empty())
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;

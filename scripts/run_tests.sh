@@ -141,7 +141,7 @@ format() {
 
 tidy() {
   have clang-tidy || { skip "no clang-tidy"; return 0; }
-  find src -name '*.cc' ! -path '*/backend/cuda/*' ! -name '*_neon.cc' ! -name '*_i8mm.cc' -print0 |
+  find src -name '*.cc' ! -path '*/backend/cuda/*' ! -name '*_neon.cc' ! -name '*_i8mm.cc' ! -name '*_bfmmla.cc' -print0 |
     xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/release" --quiet
 }
 

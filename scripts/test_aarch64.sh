@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Unit tests of the folders with arithmetic or text in them, cross-built for 64-bit ARM and run under qemu
-# with every feature of the instruction set that it knows (dot product and i8mm among them).
+# with every feature of the instruction set that it knows (dot product, i8mm and bf16 among them); the kernels once
+# more on a CPU that has only the first.
 # Arguments go to ctest. Exit status 77: the tools are not here.
 #   apt-get install g++-aarch64-linux-gnu qemu-user
 set -euo pipefail
@@ -26,3 +27,6 @@ say "running them under qemu-aarch64"
 names=$(IFS='|' && echo "${folders[*]}")
 cd "$BUILD/aarch64"
 ctest --output-on-failure --timeout 1800 -R "^($names)\$" "$@"
+say "kernels on a CPU without i8mm and bf16"
+qemu-aarch64 -cpu neoverse-n1 -L /usr/aarch64-linux-gnu ./backend_test --gtest_brief=1 \
+  --gtest_filter='MatmulQuads*:Matmul.EveryRowGives*:Matmul.Fused*:Features*'

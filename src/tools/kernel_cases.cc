@@ -281,8 +281,17 @@ std::unique_ptr<KernelCase> make_attention_case(Backend& backend,
 }
 
 PeakType row_type(const MatmulRow& row) {
-  if (row.need & (kCpuAmxBf16 | kCpuAvx512Bf16 | kCpuBf16)) return PeakType::bf16;
-  return row.arith == Arith::f32_lanes16 ? PeakType::f32 : PeakType::int8;
+  switch (row.arith) {
+    case Arith::int_block32:
+    case Arith::int_row:
+      break;
+    case Arith::f32_lanes16:
+      return PeakType::f32;
+    case Arith::bf16_tiles:
+    case Arith::bf16_quads:
+      return PeakType::bf16;
+  }
+  return PeakType::int8;
 }
 
 std::vector<const PeakRow*> usable_peaks(PeakType type) {

@@ -36,6 +36,7 @@ TEST(KernelCases, RowsHaveTheirPeaks) {
     }
     ASSERT_NE(own, nullptr) << row.name;
     EXPECT_EQ(own->type, row_type(row)) << row.name;
+    EXPECT_EQ(own->type == PeakType::int8, row.act_needs != kActF32) << row.name;
     EXPECT_EQ(own->need & ~row.need, 0u) << row.name << " does not use " << own->name;
   }
 }

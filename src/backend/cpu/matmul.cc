@@ -152,6 +152,8 @@ Pace pace_of(const MatmulRow& kernel, int64_t m) {
       return tiled ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
     case Arith::bf16_tiles:
       return {1000, 128, m <= 16 ? 4 : 32};
+    case Arith::bf16_quads:
+      return {250, 128, m <= 16 ? 4 : 32};
     case Arith::f32_lanes16:
       break;
   }

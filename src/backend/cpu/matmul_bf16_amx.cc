@@ -182,7 +182,7 @@ struct Range {
 
 // `groups` groups from g on. The steps are taken a few at a time for all tiles of x.
 void run_groups(const MatmulArgs& a, const Range& r, int64_t g, int groups, Scratch& s) {
-  const size_t panel = pair_panel_bytes<R>(a.cols);
+  const size_t panel = bf16_panel_bytes<R, kPairStep>(a.cols);
   const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel +
                      static_cast<size_t>(r.k0 * kTileBytes);
   const int64_t at_once = r.tiles == 1 ? r.steps : kRange;

@@ -114,4 +114,6 @@ void matmul_i8mm_q5_k(const MatmulArgs& a);
 void matmul_i8mm_iq4_nl(const MatmulArgs& a);
 void matmul_i8mm_int4(const MatmulArgs& a);
 
+void matmul_bfmmla_bf16(const MatmulArgs& a);
+
 }  // namespace sluice::cpu

@@ -5,7 +5,7 @@
 #include "backend/cpu/load_quant.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/pack.h"
-#include "backend/cpu/pack_pairs.h"
+#include "backend/cpu/pack_bf16.h"
 #include "backend/cpu/pack_rows.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -61,13 +61,15 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
 #if defined(__x86_64__)
 constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAvx512Bf16 | kCpuAmxInt8;
 
-constexpr MatmulRow bf16_pairs(const char* name, Run run) {
-  using P = PairPacking;
-  constexpr uint64_t kNeed = kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16;
-  return {name,  Format::bf16, Arith::bf16_tiles, kNeed,   P::R, 1,
-          false, kActF32,      P::packed_bytes,   P::pack, run,  P::decode_row};
-}
 #endif
+
+// A row that reads panels of bf16.
+template <int R, int I, int64_t kStep>
+constexpr MatmulRow bf16_panels(const char* name, Arith arith, uint64_t need, Run run) {
+  using P = Bf16Packing<R, I, kStep>;
+  return {name,  Format::bf16, arith,           need,    R,   1,
+          false, kActF32,      P::packed_bytes, P::pack, run, P::decode_row};
+}
 
 // A row that reads bytes with a scale and a minimum for each of the matrix' rows.
 constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
@@ -91,7 +93,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q5_k, 16, 4>("amx-q5_k", kAmxNeeds, matmul_amx_q5_k),
     panels<Format::iq4_nl, 16, 4>("amx-iq4_nl", kAmxNeeds, matmul_amx_iq4_nl),
     panels<Format::int4, 16, 4>("amx-int4", kAmxNeeds, matmul_amx_int4),
-    bf16_pairs("amx-bf16", matmul_amx_bf16),
+    bf16_panels<16, 2, kPairStep>(
+        "amx-bf16", Arith::bf16_tiles, kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16, matmul_amx_bf16),
     panels<Format::q8_0, 16, 4, true>(
         "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
     panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),
@@ -149,6 +152,8 @@ constexpr MatmulRow kRows[] = {
     u8_rows("neon-u8", kCpuNeonDot, matmul_neon_u8),
     source<Format::f32>("neon-f32", kCpuNeonDot, matmul_neon_f32),
     source<Format::f16>("neon-f16", kCpuNeonDot, matmul_neon_f16),
+    bf16_panels<8, 4, kQuad>(
+        "bfmmla-bf16", Arith::bf16_quads, kCpuNeonDot | kCpuBf16, matmul_bfmmla_bf16),
     source<Format::bf16>("neon-bf16", kCpuNeonDot, matmul_neon_bf16),
 #endif
     w8_panels<1, 4>("scalar-w8a8", 0, matmul_generic_w8a8),

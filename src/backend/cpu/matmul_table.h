@@ -19,6 +19,10 @@
 //   bf16_tiles   activations f32, rounded to bf16. For every 32 columns, completed by zeros, what
 //                TDPBF16PS adds to an f32 accumulator: two chains over even and over odd columns,
 //                then their sum. Subnormals count as zero.
+//   bf16_quads   activations f32, rounded to bf16. One f32 chain over ascending pairs of columns,
+//   as
+//                BFMMLA has it: acc = odd(acc + odd(w0 x0 + w1 x1)), where odd() truncates and sets
+//                the last bit of what was not exact. Subnormals count as zero.
 // Finally out = acc + bias.
 #pragma once
 
@@ -33,7 +37,7 @@ namespace sluice {
 
 struct TensorInfo;
 
-enum class Arith : uint8_t { int_block32, int_row, f32_lanes16, bf16_tiles };
+enum class Arith : uint8_t { int_block32, int_row, f32_lanes16, bf16_tiles, bf16_quads };
 
 // One call computes groups [group_begin, group_end) of `w` for all `m` rows of x.
 // Activations' int8 must lie in [-127, 127], as quantize_row leaves them.

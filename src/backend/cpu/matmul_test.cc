@@ -222,6 +222,8 @@ PackOptions only(const MatmulRow* row) {
   return {.table = {row, 1}, .quant = &kinds[static_cast<size_t>(row->makes)]};
 }
 
+bool takes_bf16(Arith arith) { return arith == Arith::bf16_tiles || arith == Arith::bf16_quads; }
+
 // m rows of activations in all forms; f32 rows are `pad` elements further apart than cols.
 struct Input {
   int64_t m, cols, stride;
@@ -246,7 +248,7 @@ struct Input {
   }
   double value(Arith arith, int64_t row, int64_t k) const {
     if (arith == Arith::f32_lanes16) return x[static_cast<size_t>(row * stride + k)];
-    if (arith == Arith::bf16_tiles) {
+    if (takes_bf16(arith)) {
       return bf16_to_f32(f32_to_bf16(x[static_cast<size_t>(row * stride + k)]));
     }
     if (arith == Arith::int_row)
@@ -336,7 +338,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 std::vector<int64_t> columns_for(const MatmulRow& row) {
   if (format_info(row.fmt).block_elems == 256) return {256, 1536};
   if (row.arith == Arith::f32_lanes16) return {1, 16, 37, 576, 1536};
-  if (row.arith == Arith::bf16_tiles) return {1, 16, 32, 37, 576, 1536};
+  if (takes_bf16(row.arith)) return {1, 16, 32, 37, 576, 1536};
   return {32, 96, 576, 1056, 1536};
 }
 
@@ -374,7 +376,7 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
       if (r->name == scalar_name) scalar = r;
     }
     ASSERT_NE(scalar, nullptr) << row->name;
-    if (row->arith == Arith::bf16_tiles) continue;  // an instruction's own arithmetic
+    if (takes_bf16(row->arith)) continue;  // an instruction's own arithmetic
     ASSERT_EQ(row->arith, scalar->arith) << row->name;
     for (int64_t cols : columns_for(*row)) {
       const Source w = random_source(*row, 53, cols, 3);

@@ -99,12 +99,13 @@ inline constexpr int kU8Head = 8;  // bytes before a row's codes
   return kU8Head + (cols + 7) / 8 * 8;
 }
 
-// bf16 in pairs: [column / 2][R][2], columns completed by zeros to whole steps of the tile kernels.
-inline constexpr int64_t kPairStep = 32;
+// bf16: [column / I][R][I], columns completed by zeros to whole steps of the kernels. AMX wants
+// pairs (I = 2) in steps of a tile, BFMMLA quads (a vector = 2 rows x 4 columns).
+inline constexpr int64_t kPairStep = 32, kQuad = 4;
 
-template <int R>
-[[gnu::always_inline]] constexpr size_t pair_panel_bytes(int64_t cols) {
-  return static_cast<size_t>((cols + kPairStep - 1) / kPairStep * kPairStep) * R * 2;
+template <int R, int64_t kStep>
+[[gnu::always_inline]] constexpr size_t bf16_panel_bytes(int64_t cols) {
+  return static_cast<size_t>((cols + kStep - 1) / kStep * kStep) * R * 2;
 }
 
 }  // namespace sluice::cpu

@@ -43,9 +43,21 @@ struct Tile {
   const int8_t* tail_x[2];  // in Scratch, null where K is a multiple of kStep
   const uint8_t* tail_w;
   Dots* dot;
-  const uint8_t* next;  // memory that the next tiles read: num_next lines of it in each step
+  const Pending* result;  // what these tiles leave to be scaled
+  const uint8_t* next;    // memory that the next tiles read: num_next lines of it in each step
   int64_t num_next;
 };
+
+// A row's lines of the output come to the cache while its tiles are computed: a step's outputs are
+// larger than the second cache, and stores that wait for them would hold up the next tile loads.
+template <int NB>
+[[gnu::always_inline]] inline void fetch_output(const MatmulArgs& a, const Pending& p, int64_t i) {
+  const int64_t tile = i >= p.height ? 1 : 0;
+  const int64_t m = p.m0[tile] + i - tile * p.height;
+  const float* out = a.out + m * a.out_stride + p.group * R;
+  SLUICE_UNROLL
+  for (int b = 0; b < NB; ++b) __asm__ volatile("prefetchw %0" ::"m"(out[b * R]));
+}
 
 // The next row of what is pending.
 [[gnu::always_inline]] inline void finish_row(const MatmulArgs& a, Pending& p) {
@@ -103,9 +115,14 @@ void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
   const uint8_t *w = t.w, *next = t.next;
   const int64_t steps = a.cols / kStep;
   const int64_t rows_per_step = steps > 0 ? (pending.rows + steps - 1) / steps : 0;
+  const int64_t fetch_per_step = steps > 0 ? (t.result->rows + steps - 1) / steps : 0;
+  int64_t fetched = 0;
   for (int64_t k = 0; k < steps; ++k) {
     for (int64_t i = 0; i < t.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
     SLUICE_STEP(x0, x1, a.cols, w, t.panel)
+    for (int64_t i = 0; i < fetch_per_step && fetched < t.result->rows; ++i) {
+      fetch_output<NB>(a, *t.result, fetched++);
+    }
     x0 += kStep;
     x1 += kStep;
     w += R * kStep;
@@ -208,6 +225,7 @@ void run_rows(const MatmulArgs& a, Scratch& s) {
         t.tail_x[j] = tail ? s.x[now.m0[j]] : nullptr;
       }
       t.dot = s.dot[turn];
+      t.result = &now;
       turn ^= 1;
       multiply(pair, groups, t, a, pending[turn]);
       t.next += t.num_next * (a.cols / kStep) * 64;

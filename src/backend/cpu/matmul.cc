@@ -157,7 +157,7 @@ Pace pace_of(const MatmulRow& kernel, int64_t m) {
     case Arith::f32_lanes16:
       break;
   }
-  return {60, kAnyRows, at_once};
+  return {120, kAnyRows, m >= 32 ? 4 : at_once};
 }
 
 // Pieces of 20 to 100 µs, longer where there is much to do, but several per thread, and of as many

@@ -1,5 +1,6 @@
-// f32_lanes16 kernels for AVX-512: one vector is the sixteen lanes of an output's chain. A tile is
-// RT rows of W (read streams) by MT rows of x. Weights are widened in registers.
+// f32_lanes16 kernels for AVX-512 over rows of f32 and u8: one vector is the sixteen lanes of an
+// output's chain. A tile is RT rows of W (read streams) by MT rows of x. Weights are widened in
+// registers.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -10,39 +11,16 @@ namespace {
 constexpr int kGroup = 16;
 
 // Rows that follow each other with nothing between.
-template <int kSize>
-struct Plain {
-  static constexpr int kBytes = kSize;
+struct F32 {
+  static constexpr int kBytes = 4;
   static constexpr int kHead = 0;     // bytes before a row's elements
   static constexpr int kMaxTile = 6;  // rows of x
   static constexpr int kStreams = 8;  // rows of W for one row of x
   struct Scale {};
   static Scale scale(const uint8_t*) { return {}; }
-  static int64_t pitch(int64_t cols) { return cols * kSize; }
-};
-
-struct F32 : Plain<4> {
+  static int64_t pitch(int64_t cols) { return cols * kBytes; }
   static __m512 load(const uint8_t* p, Scale) { return _mm512_loadu_ps(p); }
   static __m512 load(const uint8_t* p, Scale, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
-};
-struct F16 : Plain<2> {
-  static __m512 load(const uint8_t* p, Scale) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-  static __m512 load(const uint8_t* p, Scale, __mmask16 k) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
-  }
-};
-struct BF16 : Plain<2> {
-  static __m512 widen(__m256i v) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
-  }
-  static __m512 load(const uint8_t* p, Scale) {
-    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-  static __m512 load(const uint8_t* p, Scale, __mmask16 k) {
-    return widen(_mm256_maskz_loadu_epi16(k, p));
-  }
 };
 // Scales and minimums take registers too.
 struct U8 {
@@ -178,7 +156,5 @@ void run(const MatmulArgs& a) {
 
 void matmul_avx512_u8(const MatmulArgs& a) { run<U8>(a); }
 void matmul_avx512_f32(const MatmulArgs& a) { run<F32>(a); }
-void matmul_avx512_f16(const MatmulArgs& a) { run<F16>(a); }
-void matmul_avx512_bf16(const MatmulArgs& a) { run<BF16>(a); }
 
 }  // namespace sluice::cpu

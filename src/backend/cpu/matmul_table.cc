@@ -6,6 +6,7 @@
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/pack_bf16.h"
+#include "backend/cpu/pack_lines.h"
 #include "backend/cpu/pack_rows.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -61,6 +62,13 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
 #if defined(__x86_64__)
 constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAvx512Bf16 | kCpuAmxInt8;
 
+// A row that reads 16-bit floats in lines.
+template <Format F>
+constexpr MatmulRow lines(const char* name, uint64_t need, Run run) {
+  using P = LinePacking<F>;
+  return {name,  F,       Arith::f32_lanes16, need,    P::kRows, 1,
+          false, kActF32, P::packed_bytes,    P::pack, run,      P::decode_row};
+}
 #endif
 
 // A row that reads panels of bf16.
@@ -109,8 +117,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::int4, 16, 4>("avx512vnni-int4", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_int4),
     u8_rows("avx512-u8", kCpuAvx512, matmul_avx512_u8),
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
-    source<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
-    source<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
+    lines<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
+    lines<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
     w8_panels<8, 4>("avx2-w8a8", kCpuAvx2, matmul_avx2_w8a8),
     panels<Format::q8_0, 8, 4>("avx2-q8_0", kCpuAvx2, matmul_avx2_q8_0),
     panels<Format::q4_0, 8, 4>("avx2-q4_0", kCpuAvx2, matmul_avx2_q4_0),

@@ -588,12 +588,13 @@ TEST(Matmul, FusedSegmentsOfSeveralFormats) {
   const int64_t cols = 512;
   const std::vector<Source> parts = {
       random_source(Format::q4_0, 40, cols, 1), random_source(Format::f16, 9, cols, 2),
-      random_source(Format::q6_k, 33, cols, 3), random_source(Format::q8_0, 17, cols, 4)};
+      random_source(Format::q6_k, 33, cols, 3), random_source(Format::q8_0, 17, cols, 4),
+      random_source(Format::f32, 11, cols, 5)};
   std::vector<WeightSegment> segments;
   for (const Source& s : parts) segments.push_back(s.segment());
-  const std::vector<float> bias = make_bias(40 + 9 + 33 + 17);
+  const std::vector<float> bias = make_bias(40 + 9 + 33 + 17 + 11);
   const PackedWeight w = pack_weight(pool, segments, bias);
-  EXPECT_EQ(w.rows, 99);
+  EXPECT_EQ(w.rows, 110);
   EXPECT_EQ(w.act, kActF32 | kActQ8);
   EXPECT_TRUE(w.keeps_source);
   for (int64_t m : {1, 4, 19}) {

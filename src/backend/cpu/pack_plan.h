@@ -108,4 +108,13 @@ template <int R, int64_t kStep>
   return static_cast<size_t>((cols + kStep - 1) / kStep * kStep) * R * 2;
 }
 
+// 16-bit floats in lines of the cache: panels of four rows, [column / 32][4][32], columns completed
+// by zeros. Panels follow each other, so a stretch of them is one read stream.
+inline constexpr int64_t kLine = 32;
+inline constexpr int64_t kLineRows = 4;
+
+[[gnu::always_inline]] constexpr size_t line_panel_bytes(int64_t cols) {
+  return static_cast<size_t>((cols + kLine - 1) / kLine * kLine * kLineRows) * 2;
+}
+
 }  // namespace sluice::cpu

@@ -13,4 +13,10 @@ Buffer Backend::vector(std::span<const float> values) {
   return {data, values.size_bytes(), [](void* p, size_t) { std::free(p); }};
 }
 
+void Backend::matmul_best(Tensor out, const Act& x, const Weight& w, std::span<Best> best) {
+  matmul(out, x, w);
+  for (size_t i = 0; i < best.size(); ++i)
+    best[i] = better({}, out.row(static_cast<int64_t>(i)), out.cols);
+}
+
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/best.h"
 #include "base/result.h"
 #include "tensor/checkpoint.h"
 #include "tensor/tensor.h"
@@ -243,6 +244,9 @@ class Backend {
   virtual void softcap(Tensor x, float cap) = 0;
   // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
   virtual void matmul(Tensor out, const Act& x, const Weight& w) = 0;
+  // best[i] = the largest of row i of that product; out is only room for it, with anything in it
+  // afterwards. For backends whose memory is the host's.
+  virtual void matmul_best(Tensor out, const Act& x, const Weight& w, std::span<Best> best);
   // qkv [n, (heads + 2 kv_heads) * head_dim]
   virtual void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) = 0;
   // out [n, heads * head_dim]; q is the first columns of qkv

@@ -45,6 +45,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
   outputs_.reserve(tokens);
   sampled_.reserve(tokens);
   tops_.resize(outputs);
+  best_.resize(outputs);
   scratch_.resize(outputs);
   for (auto* list : {&idle_, &queue_, &done_}) list->reserve(kNumJobs);
   for (int i = 0; i < kNumJobs; ++i) idle_.push_back(std::make_unique<Job>());
@@ -194,29 +195,11 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
 }
 
 void ModelExecutor::compute_outputs(StepResult& result) {
-  auto vocab = static_cast<int64_t>(model_.shape().vocab);
   auto turn = static_cast<size_t>(config_.max_outputs);
-  struct Turn {
-    ModelExecutor* self;
-    size_t first;
-  };
   sampled_.assign(outputs_.size(), kNoToken);
   for (size_t at = 0; at < outputs_.size(); at += turn) {
     size_t num = std::min(turn, outputs_.size() - at);
-    out_rows_.clear();
-    for (size_t i = 0; i < num; ++i) out_rows_.push_back(outputs_[at + i].row);
-    Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
-    model_.logits(backend_, out_rows_, logits);
-    Turn ctx{this, at};
-    backend_.parallel(
-        static_cast<int>(num),
-        [](void* p, int i) {
-          auto* t = static_cast<Turn*>(p);
-          auto v = static_cast<size_t>(t->self->model_.shape().vocab);
-          auto* row = static_cast<float*>(t->self->logits_.data()) + static_cast<size_t>(i) * v;
-          t->self->sample(t->first + static_cast<size_t>(i), row);
-        },
-        &ctx);
+    sample_turn(at, num);
     for (size_t i = 0; i < num; ++i) {
       const Output& o = outputs_[at + i];
       Sampled& s = result.rows[static_cast<size_t>(o.result)];
@@ -229,6 +212,42 @@ void ModelExecutor::compute_outputs(StepResult& result) {
       rows_[o.slot].sampling.add(s.token);
     }
   }
+}
+
+// Fills sampled_ and tops_ of outputs [at, at + num). Where nobody wants more than the largest
+// logit, it is found while the logits are computed.
+void ModelExecutor::sample_turn(size_t at, size_t num) {
+  auto vocab = static_cast<int64_t>(model_.shape().vocab);
+  std::span<const Output> now(outputs_.data() + at, num);
+  bool plain = true;
+  out_rows_.clear();
+  for (const Output& o : now) {
+    out_rows_.push_back(o.row);
+    plain &= o.actual == kNoToken && is_plain_greedy(rows_[o.slot].sampling);
+  }
+  Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
+  if (plain) {
+    model_.best(backend_, out_rows_, logits, {best_.data(), num});
+    for (size_t i = 0; i < num; ++i) {
+      tops_[i].clear();
+      sampled_[at + i] = pick(best_[i], rows_[now[i].slot].sampling, static_cast<int>(vocab));
+    }
+    return;
+  }
+  model_.logits(backend_, out_rows_, logits);
+  struct Turn {
+    ModelExecutor* self;
+    size_t first;
+  } ctx{this, at};
+  backend_.parallel(
+      static_cast<int>(num),
+      [](void* p, int i) {
+        auto* t = static_cast<Turn*>(p);
+        auto v = static_cast<size_t>(t->self->model_.shape().vocab);
+        auto* row = static_cast<float*>(t->self->logits_.data()) + static_cast<size_t>(i) * v;
+        t->self->sample(t->first + static_cast<size_t>(i), row);
+      },
+      &ctx);
 }
 
 void ModelExecutor::compute_pooled(StepResult& result) {

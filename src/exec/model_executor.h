@@ -67,6 +67,7 @@ class ModelExecutor final : public Executor {
   void apply_deltas(const StepPlan& plan);
   BatchView build_batch(const StepPlan& plan, StepResult& result);
   void compute_outputs(StepResult& result);
+  void sample_turn(size_t at, size_t num);
   void compute_pooled(StepResult& result);
   void pool(const PoolRow& p, std::span<const float> hidden, StepResult& result);
   void sample(size_t index, float* logits);
@@ -88,6 +89,7 @@ class ModelExecutor final : public Executor {
   std::vector<PoolRow> pool_rows_;
   std::vector<Token> sampled_;                 // by output
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn
+  std::vector<Best> best_;                     // the same, of rows that are plainly greedy
   std::vector<SampleScratch> scratch_;         // by output of the current turn
   std::vector<BlockCopy> copies_;
 

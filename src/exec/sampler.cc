@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/best.h"
 #include "base/check.h"
 #include "base/random.h"
 
@@ -17,34 +18,6 @@ using Candidate = SampleScratch::Candidate;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kLanes = 16;   // independent running maxima: four SSE or one AVX-512 register
 constexpr int kBlock = 128;  // logits that share one maximum and one sum
-
-// Largest of logits[0, n), NaN ignored; -inf when there is none.
-float max_of(const float* logits, int n) {
-  float lane[kLanes];
-  std::fill(lane, lane + kLanes, kMinusInf);
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
-  }
-  for (int l = 0; i + l < n; ++l) lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
-  float best = lane[0];
-  for (int l = 1; l < kLanes; ++l) best = lane[l] > best ? lane[l] : best;
-  return best;
-}
-
-// First index of the largest logit, -1 when all are -inf or NaN.
-int argmax(const float* logits, int vocab) {
-  constexpr int kSpan = 4096;
-  float best = kMinusInf;
-  int best_at = -1;
-  for (int at = 0; at < vocab; at += kSpan) {
-    float m = max_of(logits + at, std::min(kSpan, vocab - at));
-    if (m > best) best = m, best_at = at;
-  }
-  if (best_at < 0) return -1;
-  while (!(logits[best_at] == best)) ++best_at;
-  return best_at;
-}
 
 // Temperature and min_p as a function from logit to integer weight, round(2^bits * e^x) with
 // x = (logit - max) / temperature, 0 below x_min. The sum over a vocabulary stays within 2^53, so
@@ -128,7 +101,7 @@ float block_maxima(const float* logits, int vocab, SampleScratch& scratch) {
   scratch.block_max.clear();
   float best = kMinusInf;
   for (int at = 0; at < vocab; at += kBlock) {
-    float m = max_of(logits + at, std::min(kBlock, vocab - at));
+    float m = largest(logits + at, std::min(kBlock, vocab - at));
     scratch.block_max.push_back(m);
     best = std::max(best, m);
   }
@@ -357,6 +330,15 @@ void score_row(const float* logits,
   for (const Candidate& c : scratch.candidates) out.push_back(entry(c.id, ++rank));
 }
 
+bool is_plain_greedy(const RowState& row) {
+  const SamplingSpec& spec = row.spec();
+  return spec.temperature < kGreedyTemperature && spec.num_logprobs < 0 && !row.adjusts();
+}
+
+Token pick(const Best& best, const RowState& row, int vocab) {
+  return best.at >= 0 ? best.at : row.lowest_allowed(vocab);
+}
+
 Token sample_row(float* logits,
                  int vocab,
                  const RowState& row,
@@ -380,7 +362,7 @@ Token sample_row(float* logits,
     DrawKey key{spec.seed, static_cast<uint32_t>(choice), position, 0};
     token = draw_token(logits, vocab, spec, key, scratch);
   } else {
-    token = argmax(logits, vocab);
+    token = better({}, logits, vocab).at;
   }
   if (token < 0) token = row.lowest_allowed(vocab);
   if (report) score_row(raw, vocab, token, position, spec.num_logprobs, *top, scratch);

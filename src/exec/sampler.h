@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/best.h"
 #include "base/token.h"
 #include "core/request.h"
 #include "core/step_plan.h"
@@ -83,6 +84,10 @@ struct SampleScratch {
   std::vector<double> block_sum, histogram;
   std::vector<float> weight, raw;
 };
+
+// Whether the largest logit is all that sample_row would look at: then pick() does.
+bool is_plain_greedy(const RowState& row);
+Token pick(const Best& best, const RowState& row, int vocab);
 
 // logits [vocab], overwritten. `position` is the position the new token will have.
 // With spec.num_logprobs >= 0 and `top` not null, appends the chosen token's TopLogprob and then

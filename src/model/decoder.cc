@@ -193,13 +193,36 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
   }
 }
 
-void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
+// The input of the output matrix.
+Act Decoder::final_states(Backend& be, std::span<const int32_t> rows) {
   auto n = static_cast<int64_t>(rows.size());
   CHECK(n <= scratch_.final.q.rows);
   Act final = first_rows_of(scratch_.final, n);
   be.rms_norm(final, scratch_.x, output_norm_.data(), config_.eps, rows.data());
-  be.matmul(out, final, output_ ? *output_ : embed_);
+  return final;
+}
+
+void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
+  be.matmul(out, final_states(be, rows), output_ ? *output_ : embed_);
   if (config_.final_softcap > 0) be.softcap(out, config_.final_softcap);
+}
+
+void Decoder::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
+  if (config_.final_softcap == 0)
+    return be.matmul_best(room, final_states(be, rows), output_ ? *output_ : embed_, out);
+  // Capped logits may be equal where the raw ones are not, and are what counts.
+  logits(be, rows, room);
+  struct Rows {
+    Tensor logits;
+    std::span<Best> best;
+  } ctx{room, out};
+  be.parallel(
+      static_cast<int>(rows.size()),
+      [](void* p, int i) {
+        auto* r = static_cast<Rows*>(p);
+        r->best[static_cast<size_t>(i)] = better({}, r->logits.row(i), r->logits.cols);
+      },
+      &ctx);
 }
 
 void Decoder::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {

@@ -37,6 +37,10 @@ class Decoder final : public Model {
   void reserve(Backend& backend, int max_tokens, int max_outputs) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+  void best(Backend& backend,
+            std::span<const int32_t> rows,
+            Tensor room,
+            std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
@@ -55,6 +59,7 @@ class Decoder final : public Model {
   };
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Scratch first_rows(int64_t n) const;
+  Act final_states(Backend& backend, std::span<const int32_t> rows);
   AttentionSpec attention_of(size_t layer) const;
 
   ModelShape shape_;

@@ -51,6 +51,10 @@ class Gpt2 final : public Model {
   void reserve(Backend& backend, int max_tokens, int max_outputs) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
+  void best(Backend& backend,
+            std::span<const int32_t> rows,
+            Tensor room,
+            std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
@@ -67,6 +71,7 @@ class Gpt2 final : public Model {
   };
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Scratch first_rows(int64_t n) const;
+  Act final_states(Backend& backend, std::span<const int32_t> rows);
   const Weight& output() const { return output_ ? *output_ : tokens_; }
 
   ModelShape shape_;
@@ -194,12 +199,20 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
   }
 }
 
-void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
+Act Gpt2::final_states(Backend& be, std::span<const int32_t> rows) {
   auto n = static_cast<int64_t>(rows.size());
   CHECK(n <= scratch_.final.q.rows);
   Act final = first_rows_of(scratch_.final, n);
   be.layer_norm(final, scratch_.x, output_norm_.with(eps_), rows.data());
-  be.matmul(out, final, output());
+  return final;
+}
+
+void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
+  be.matmul(out, final_states(be, rows), output());
+}
+
+void Gpt2::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
+  be.matmul_best(room, final_states(be, rows), output(), out);
 }
 
 void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {

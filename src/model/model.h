@@ -50,6 +50,12 @@ class Model {
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
   virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
+  // Only the largest logit of each of these rows; `room` as for logits(), with anything in it
+  // afterwards. For backends whose memory is the host's.
+  virtual void best(Backend& backend,
+                    std::span<const int32_t> rows,
+                    Tensor room,
+                    std::span<Best> out) = 0;
   // The final hidden states, normed, [rows.size(), hidden] f32 of the given rows of the last batch.
   virtual void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
 };

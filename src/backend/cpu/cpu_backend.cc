@@ -102,6 +102,10 @@ class CpuBackend final : public Backend {
     sluice::matmul(pool_, out, x, packed(w));
   }
 
+  void matmul_best(Tensor, const Act& x, const Weight& w, std::span<Best> best) override {
+    sluice::matmul_best(pool_, x, packed(w), best, best_);
+  }
+
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override {
     rows_.finish_qkv(qkv, spec, batch, kv);
   }
@@ -137,6 +141,7 @@ class CpuBackend final : public Backend {
   const VectorKernels& kernels_;
   CpuElementwise rows_;
   CpuAttention attention_;
+  BestScratch best_;
 };
 
 }  // namespace

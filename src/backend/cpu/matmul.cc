@@ -190,57 +190,134 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   return c;
 }
 
+// A product as pieces of work. Lives on the stack of matmul().
+class Pieces {
+ public:
+  Pieces(const Act& x, const PackedWeight& w, int64_t m, int threads) : x_(x), w_(w), m_(m) {
+    if (w.act & kActF32)
+      CHECK(x.f.data && x.f.type == DType::f32 && x.f.cols == w.cols && x.f.rows >= m);
+    if (w.act & kActQ8) CHECK(x.q.q && x.q.cols == w.cols && x.q.rows >= m);
+    if (w.act & kActRow8) CHECK(x.r.q && x.r.cols == w.cols && x.r.rows >= m);
+    for (size_t i = 0; i < w.segments.size(); ++i) {
+      cuts_[i] = cut_segment(w.segments[i], w.cols, m, threads);
+      size_ += cuts_[i].pieces();
+    }
+  }
+
+  struct Piece {
+    const PackedSegment* segment = nullptr;
+    int64_t m0 = 0;   // first row of x
+    MatmulArgs args;  // without out
+  };
+
+  int64_t size() const { return size_; }
+
+  // args.m is 0 or less where rounding left nothing to do.
+  Piece operator[](int64_t piece) const {
+    size_t i = 0;
+    while (piece >= cuts_[i].pieces()) piece -= cuts_[i++].pieces();
+    const Cut& cut = cuts_[i];
+    const PackedSegment& s = w_.segments[i];
+    Piece p{&s, piece / cut.num_groups * cut.rows, {}};
+    MatmulArgs& a = p.args;
+    a.w = s.data;
+    a.rows = s.rows;
+    a.cols = w_.cols;
+    a.group_begin = piece % cut.num_groups * cut.groups;
+    a.group_end = std::min(a.group_begin + cut.groups, num_groups(*s.kernel, s.rows));
+    a.m = std::min(cut.rows, m_ - p.m0);
+    a.bias = w_.bias.empty() ? nullptr : w_.bias.data() + s.row_begin;
+    if (a.m > 0) give_rows(p);
+    return p;
+  }
+
+  // Floats of the largest piece's output.
+  size_t most_outputs() const {
+    int64_t most = 0;
+    for (size_t i = 0; i < w_.segments.size(); ++i)
+      most = std::max(most, cuts_[i].rows * cuts_[i].groups * w_.segments[i].kernel->group_rows);
+    return static_cast<size_t>(most);
+  }
+
+ private:
+  void give_rows(Piece& p) const {
+    const int64_t num32 = w_.cols / kActBlock;
+    MatmulArgs& a = p.args;
+    if (p.segment->kernel->act_needs & kActF32) {
+      a.x = x_.f.row(p.m0);
+      a.x_stride = x_.f.stride;
+    }
+    if (p.segment->kernel->act_needs & kActQ8) {
+      a.q = x_.q.q + p.m0 * w_.cols;
+      a.scale = x_.q.scale + p.m0 * num32;
+      a.sum = x_.q.sum + p.m0 * num32;
+    }
+    if (p.segment->kernel->act_needs & kActRow8) {
+      a.q = x_.r.q + p.m0 * w_.cols;
+      a.scale = x_.r.scale + p.m0;
+      a.sum = x_.r.sum + p.m0;
+    }
+  }
+
+  const Act& x_;
+  const PackedWeight& w_;
+  int64_t m_, size_ = 0;
+  Cut cuts_[kMaxSegments];
+};
+
 }  // namespace
 
 void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w) {
-  const int64_t m = out.rows;
   CHECK(out.type == DType::f32 && out.cols == w.rows && out.stride >= w.rows);
-  if (w.act & kActF32)
-    CHECK(x.f.data && x.f.type == DType::f32 && x.f.cols == w.cols && x.f.rows >= m);
-  if (w.act & kActQ8) CHECK(x.q.q && x.q.cols == w.cols && x.q.rows >= m);
-  if (w.act & kActRow8) CHECK(x.r.q && x.r.cols == w.cols && x.r.rows >= m);
-  if (m == 0) return;
-
-  Cut cuts[kMaxSegments];
-  int64_t pieces = 0;
-  for (size_t i = 0; i < w.segments.size(); ++i) {
-    cuts[i] = cut_segment(w.segments[i], w.cols, m, pool.size());
-    pieces += cuts[i].pieces();
-  }
-  const int64_t num32 = w.cols / kActBlock;
-  pool.for_each(pieces, [&](int64_t piece, int) {
-    size_t i = 0;
-    while (piece >= cuts[i].pieces()) piece -= cuts[i++].pieces();
-    const PackedSegment& s = w.segments[i];
-    const Cut& cut = cuts[i];
-    const int64_t m0 = piece / cut.num_groups * cut.rows;
-    MatmulArgs a;
-    a.w = s.data;
-    a.rows = s.rows;
-    a.cols = w.cols;
-    a.group_begin = piece % cut.num_groups * cut.groups;
-    a.group_end = std::min(a.group_begin + cut.groups, num_groups(*s.kernel, s.rows));
-    a.m = std::min(cut.rows, m - m0);
-    if (a.m <= 0) return;
-    if (s.kernel->act_needs & kActF32) {
-      a.x = x.f.row(m0);
-      a.x_stride = x.f.stride;
-    }
-    if (s.kernel->act_needs & kActQ8) {
-      a.q = x.q.q + m0 * w.cols;
-      a.scale = x.q.scale + m0 * num32;
-      a.sum = x.q.sum + m0 * num32;
-    }
-    if (s.kernel->act_needs & kActRow8) {
-      a.q = x.r.q + m0 * w.cols;
-      a.scale = x.r.scale + m0;
-      a.sum = x.r.sum + m0;
-    }
-    a.out = out.row(m0) + s.row_begin;
-    a.out_stride = out.stride;
-    a.bias = w.bias.empty() ? nullptr : w.bias.data() + s.row_begin;
-    s.kernel->run(a);
+  if (out.rows == 0) return;
+  const Pieces pieces(x, w, out.rows, pool.size());
+  pool.for_each(pieces.size(), [&](int64_t i, int) {
+    Pieces::Piece p = pieces[i];
+    if (p.args.m <= 0) return;
+    p.args.out = out.row(p.m0) + p.segment->row_begin;
+    p.args.out_stride = out.stride;
+    p.segment->kernel->run(p.args);
   });
+}
+
+void matmul_best(ThreadPool& pool,
+                 const Act& x,
+                 const PackedWeight& w,
+                 std::span<Best> best,
+                 BestScratch& scratch) {
+  const size_t m = best.size(), threads = static_cast<size_t>(pool.size());
+  if (m == 0) return;
+  const Pieces pieces(x, w, static_cast<int64_t>(m), pool.size());
+  scratch.best.assign(threads * m, Best());
+  const size_t room = round_up(pieces.most_outputs(), 16);
+  if (scratch.out.size() < threads * room) scratch.out.resize(threads * room);
+  pool.for_each(pieces.size(), [&](int64_t i, int worker) {
+    Pieces::Piece p = pieces[i];
+    MatmulArgs& a = p.args;
+    if (a.m <= 0) return;
+    // The piece's groups as a weight of their own, so that its output begins at 0.
+    const int64_t first = a.group_begin * p.segment->kernel->group_rows;
+    a.w = static_cast<const std::byte*>(a.w) +
+          static_cast<size_t>(a.group_begin) * p.segment->group_bytes;
+    a.group_end -= a.group_begin;
+    a.group_begin = 0;
+    a.rows = std::min(a.rows - first, a.group_end * p.segment->kernel->group_rows);
+    if (a.bias) a.bias += first;
+    a.out = scratch.out.data() + static_cast<size_t>(worker) * room;
+    a.out_stride = a.rows;
+    p.segment->kernel->run(a);
+    for (int64_t r = 0; r < a.m; ++r) {
+      Best& b = scratch.best[static_cast<size_t>(worker) * m + static_cast<size_t>(p.m0 + r)];
+      b = better(b, a.out + r * a.out_stride, a.rows, p.segment->row_begin + first);
+    }
+  });
+  for (size_t i = 0; i < m; ++i) {
+    best[i] = scratch.best[i];
+    for (size_t t = 1; t < threads; ++t) {
+      const Best& b = scratch.best[t * m + i];
+      if (b.beats(best[i])) best[i] = b;
+    }
+  }
 }
 
 void embed_row(const PackedWeight& w, int64_t row, float* out) {

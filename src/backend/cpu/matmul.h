@@ -56,6 +56,19 @@ size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant);
 // forms that w.act asks for. Allocates nothing.
 void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w);
 
+// What matmul_best works in; grows with the rows, then stays.
+struct BestScratch {
+  std::vector<Best> best;  // [threads, m]
+  std::vector<float> out;  // a piece's output for each thread: it never leaves the core's caches
+};
+
+// best[i] = the largest of row i of that product, of which nothing else is kept.
+void matmul_best(ThreadPool& pool,
+                 const Act& x,
+                 const PackedWeight& w,
+                 std::span<Best> best,
+                 BestScratch& scratch);
+
 // Row `row` of the matrix, w.cols values, exactly as its format, or what quantising left, decodes.
 void embed_row(const PackedWeight& w, int64_t row, float* out);
 

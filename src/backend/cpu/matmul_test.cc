@@ -460,6 +460,32 @@ TEST(Matmul, ResultsDoNotDependOnThreads) {
   }
 }
 
+// What matmul_best computes in rooms of its own is what matmul puts out.
+TEST(Matmul, BestOfEveryRowIsTheOutputs) {
+  for (const MatmulRow* row : usable_rows()) {
+    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
+    const int64_t n = 16 * 21 + 5;
+    const Source w = random_source(*row, n, cols, 7);
+    const WeightSegment segment = w.segment();
+    BestScratch scratch;
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads, false);
+      const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(n), only(row));
+      for (int64_t m : {1, 3, 100}) {
+        Input in = make_input(m, cols, 32);
+        const std::vector<float> out = multiply(pool, packed, in.act());
+        std::vector<Best> best(static_cast<size_t>(m));
+        matmul_best(pool, in.act(), packed, best, scratch);
+        for (int64_t i = 0; i < m; ++i) {
+          const Best want = better({}, out.data() + i * (n + 3), n);
+          ASSERT_EQ(best[static_cast<size_t>(i)].at, want.at) << row->name << " M " << m;
+          ASSERT_EQ(best[static_cast<size_t>(i)].value, want.value);
+        }
+      }
+    }
+  }
+}
+
 // Largest magnitudes on both sides: intermediate sums must not saturate.
 TEST(Matmul, ExtremesAreExact) {
   ThreadPool pool(2, false);

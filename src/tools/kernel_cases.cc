@@ -114,7 +114,7 @@ class MatmulCase final : public KernelCase {
   void run(int m) override {
     const PackedWeight& w = copies_[next_];
     next_ = (next_ + 1) % copies_.size();
-    matmul(pool_, {out_.data(), DType::f32, m, rows_, rows_}, activations_.act(m), w);
+    matmul(pool_, {out_.data(), DType::f32, m, rows_, rows_}, activations_.act(m), w, scratch_);
   }
   double bytes(int) const override { return static_cast<double>(copies_[0].bytes); }
   double ops(int m) const override {
@@ -126,6 +126,7 @@ class MatmulCase final : public KernelCase {
   int64_t rows_;
   Activations activations_;
   std::vector<float> out_;
+  MatmulScratch scratch_;
   std::vector<PackedWeight> copies_;
   size_t next_ = 0;
 };

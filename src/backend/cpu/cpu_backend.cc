@@ -99,7 +99,7 @@ class CpuBackend final : public Backend {
   void softcap(Tensor x, float cap) override { rows_.softcap(x, cap); }
 
   void matmul(Tensor out, const Act& x, const Weight& w) override {
-    sluice::matmul(pool_, out, x, packed(w));
+    sluice::matmul(pool_, out, x, packed(w), scratch_);
   }
 
   void matmul_best(Tensor, const Act& x, const Weight& w, std::span<Best> best) override {
@@ -140,6 +140,7 @@ class CpuBackend final : public Backend {
   WeightArena arena_;
   const VectorKernels& kernels_;
   CpuElementwise rows_;
+  MatmulScratch scratch_;
   CpuAttention attention_;
   BestScratch best_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <new>
 
 #include "backend/cpu/features.h"
@@ -131,16 +132,31 @@ struct Cut {
   int64_t num_groups = 0, num_rows = 0;  // pieces in each direction
 
   int64_t pieces() const { return num_groups * num_rows; }
+
+  // About `num` pieces of the rows, each a multiple of `step`.
+  void cut_rows(int64_t m, int64_t num, int64_t step) {
+    rows = ((m + num - 1) / num + step - 1) / step * step;
+    num_rows = (m + rows - 1) / rows;
+  }
 };
 
 // What a kernel does on one core when all is in its caches, and what it wants for that.
 struct Pace {
   double ops_per_ns;
-  int64_t rows;     // of x in one call, at most: what it lays out for itself, and the caches
-  int64_t at_once;  // groups that it computes together, or that share what a call lays out
+  int64_t rows;      // of x in one call, at most: what it lays out for itself, and the caches
+  int64_t at_once;   // groups that it computes together, or that share what a call lays out
+  int64_t step = 1;  // of rows of x
 };
 
-Pace pace_of(const MatmulRow& kernel, int64_t m) {
+// Whether a kernel takes m rows of x in tiles. It does not pay for few, or where two groups of W
+// are more than the first cache: then both come from the second.
+bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
+  constexpr int64_t kLeast = 4 * kXTileRows, kCache = 48 << 10;
+  return kernel.arith == Arith::int_row && (kernel.need & kCpuAmxInt8) && m >= kLeast &&
+         2 * kernel.group_rows * cols <= kCache;
+}
+
+Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
   constexpr int64_t kAnyRows = int64_t{1} << 40;
   constexpr int64_t kTiledRows = 8;  // fewer go to kernels without tiles
   const bool tiled = (kernel.need & kCpuAmxInt8) && m >= kTiledRows;
@@ -149,6 +165,7 @@ Pace pace_of(const MatmulRow& kernel, int64_t m) {
     case Arith::int_block32:
       return tiled ? Pace{700, 128, 8} : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
+      if (takes_tiles(kernel, cols, m)) return {2000, 512, 8, 2 * kXTileRows};
       return tiled ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
     case Arith::bf16_tiles:
       return {1000, 128, m <= 16 ? 4 : 32};
@@ -167,10 +184,9 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   constexpr double kBytesPerNs = 12;
   constexpr int64_t kPerThread = 3, kMinRows = 24;
   const int64_t total = num_groups(*s.kernel, s.rows);
-  const Pace pace = pace_of(*s.kernel, m);
+  const Pace pace = pace_of(*s.kernel, cols, m);
   Cut c;
-  c.num_rows = (m + pace.rows - 1) / pace.rows;
-  c.rows = (m + c.num_rows - 1) / c.num_rows;
+  c.cut_rows(m, (m + pace.rows - 1) / pace.rows, pace.step);
   const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * c.rows);
   const double group_ns =
       std::max(static_cast<double>(s.group_bytes) / kBytesPerNs, ops / pace.ops_per_ns);
@@ -184,8 +200,7 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   c.groups = std::max(wanted / at_once, int64_t{1}) * at_once;
   c.num_groups = (total + c.groups - 1) / c.groups;
   while (c.pieces() < threads * kPerThread && c.rows / 2 >= kMinRows) {
-    c.num_rows *= 2;
-    c.rows = (m + c.num_rows - 1) / c.num_rows;
+    c.cut_rows(m, 2 * c.num_rows, pace.step);
   }
   return c;
 }
@@ -203,6 +218,9 @@ class Pieces {
       size_ += cuts_[i].pieces();
     }
   }
+
+  // x once more, as lay_out_tiles left it.
+  void use_tiles(const int8_t* tiles) { tiles_ = tiles; }
 
   struct Piece {
     const PackedSegment* segment = nullptr;
@@ -226,6 +244,7 @@ class Pieces {
     a.group_begin = piece % cut.num_groups * cut.groups;
     a.group_end = std::min(a.group_begin + cut.groups, num_groups(*s.kernel, s.rows));
     a.m = std::min(cut.rows, m_ - p.m0);
+    a.all_rows = m_;
     a.bias = w_.bias.empty() ? nullptr : w_.bias.data() + s.row_begin;
     if (a.m > 0) give_rows(p);
     return p;
@@ -256,21 +275,59 @@ class Pieces {
       a.q = x_.r.q + p.m0 * w_.cols;
       a.scale = x_.r.scale + p.m0;
       a.sum = x_.r.sum + p.m0;
+      if (tiles_ && p.m0 % kXTileRows == 0)
+        a.tiles = tiles_ + p.m0 / kXTileRows * x_tile_bytes(w_.cols);
     }
   }
 
   const Act& x_;
   const PackedWeight& w_;
   int64_t m_, size_ = 0;
+  const int8_t* tiles_ = nullptr;
   Cut cuts_[kMaxSegments];
 };
 
+// The tile of rows [first, first + kXTileRows) of x, as far as there are.
+void lay_out_tile(const RowQuantView& x, int64_t first, int64_t m, int8_t* tile) {
+  const int64_t rows = std::min(kXTileRows, m - first);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int8_t* from = x.q + (first + r) * x.cols;
+    int8_t* to = tile + r * kXTileCols;
+    int64_t k = 0;
+    for (; k + kXTileCols <= x.cols; k += kXTileCols, to += kXTileRows * kXTileCols) {
+      std::memcpy(to, from + k, kXTileCols);
+    }
+    if (k == x.cols) continue;
+    const auto left = static_cast<size_t>(x.cols - k);
+    std::memcpy(to, from + k, left);
+    std::memset(to + left, 0, kXTileCols - left);
+  }
+}
+
+const int8_t* lay_out_tiles(ThreadPool& pool,
+                            const RowQuantView& x,
+                            int64_t m,
+                            MatmulScratch& scratch) {
+  const int64_t tiles = (m + kXTileRows - 1) / kXTileRows, bytes = x_tile_bytes(x.cols);
+  const auto size = round_up(static_cast<size_t>(tiles * bytes), size_t{2} << 20);  // huge pages
+  if (scratch.tiles.bytes() < size) scratch.tiles = allocate_pages(size);
+  auto* to = static_cast<int8_t*>(scratch.tiles.data());
+  pool.for_each(tiles, [&](int64_t i, int) { lay_out_tile(x, i * kXTileRows, m, to + i * bytes); });
+  return to;
+}
+
 }  // namespace
 
-void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w) {
+void matmul(
+    ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w, MatmulScratch& scratch) {
   CHECK(out.type == DType::f32 && out.cols == w.rows && out.stride >= w.rows);
   if (out.rows == 0) return;
-  const Pieces pieces(x, w, out.rows, pool.size());
+  Pieces pieces(x, w, out.rows, pool.size());
+  for (const PackedSegment& s : w.segments) {
+    if (!takes_tiles(*s.kernel, w.cols, out.rows)) continue;
+    pieces.use_tiles(lay_out_tiles(pool, x.r, out.rows, scratch));
+    break;
+  }
   pool.for_each(pieces.size(), [&](int64_t i, int) {
     Pieces::Piece p = pieces[i];
     if (p.args.m <= 0) return;

@@ -52,9 +52,15 @@ PackedWeight pack_weight(ThreadPool& pool,
 // What pack_weight makes of this tensor, or maps of the file.
 size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant);
 
+// Memory between calls of one thread: x as a kernel wants it. Grows to what was needed most.
+struct MatmulScratch {
+  Buffer tiles;
+};
+
 // out [m, w.rows] f32 = x [m, w.cols] · wᵀ + bias. out.stride may exceed w.rows; x must hold the
-// forms that w.act asks for. Allocates nothing.
-void matmul(ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w);
+// forms that w.act asks for. Allocates nothing but `scratch`.
+void matmul(
+    ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w, MatmulScratch& scratch);
 
 // What matmul_best works in; grows with the rows, then stays.
 struct BestScratch {

@@ -69,7 +69,8 @@ TEST(MatmulQuads, RowsGiveTheBitsOfTheirDefinition) {
       Act act;
       act.f = {x.data(), DType::f32, kM, cols, cols};
       std::vector<float> out(kM * kRows);
-      matmul(pool, Tensor{out.data(), DType::f32, kM, kRows, kRows}, act, packed);
+      MatmulScratch scratch;
+      matmul(pool, Tensor{out.data(), DType::f32, kM, kRows, kRows}, act, packed, scratch);
       for (int64_t m = 0; m < kM; ++m) {
         std::vector<float> a(static_cast<size_t>(cols)), b(a.size());
         for (size_t k = 0; k < a.size(); ++k) {

@@ -303,7 +303,8 @@ std::vector<float> multiply(ThreadPool& pool, const PackedWeight& w, const Act& 
   const int64_t stride = w.rows + 3;
   const int64_t m = x.f.rows;
   std::vector<float> out(static_cast<size_t>(m * stride), kPoison);
-  matmul(pool, Tensor{out.data(), DType::f32, m, w.rows, stride}, x, w);
+  MatmulScratch scratch;
+  matmul(pool, Tensor{out.data(), DType::f32, m, w.rows, stride}, x, w, scratch);
   return out;
 }
 
@@ -436,6 +437,31 @@ TEST(Matmul, LongRowsOfABatchDoNotDependOnTheBatch) {
         ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
             << row->name << " K " << cols << " M " << m;
       }
+    }
+  }
+}
+
+// Kernels may write an output that is larger than the caches past them.
+TEST(Matmul, LargeOutputs) {
+  ThreadPool pool(2, false);
+  constexpr int64_t kRows = 4119, kStride = 4128, kM = 519;
+  const Buffer memory = allocate_pages(kM * kStride * sizeof(float));
+  auto* out = static_cast<float*>(memory.data());
+  for (const MatmulRow* row : usable_rows()) {
+    if (row->arith != Arith::int_row) continue;
+    const Source w = random_source(*row, kRows, 96, 7);
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(kRows), only(row));
+    Input in = make_input(kM, 96, 22);
+    std::fill_n(out, kM * kStride, kPoison);
+    MatmulScratch scratch;
+    matmul(pool, Tensor{out, DType::f32, kM, kRows, kStride}, in.act(), packed, scratch);
+    for (int64_t m = 0; m < kM; m += 7) {
+      const auto alone = multiply(pool, packed, in.act(m, 1));
+      ASSERT_TRUE(same_bits({out + m * kStride, out + m * kStride + kRows},
+                            {alone.begin(), alone.begin() + kRows}))
+          << row->name << " row " << m;
+      EXPECT_EQ(out[m * kStride + kRows], kPoison) << row->name;
     }
   }
 }

@@ -2,6 +2,10 @@
 // tiles of x by two groups, or one by four: four int32 results stay in registers over the whole of
 // K. They are scaled while the next four are computed: the tile unit leaves the vector ports idle.
 // Weights are stored plus 128, which is taken off through the sum of the row of x.
+//
+// A product takes 16 cycles and, two by two, reads 1 KB of new operands. The second cache does not
+// give that: two groups stay in the first, and many rows of x, which come by in between, are read
+// from tiles that lie in one piece (MatmulArgs::tiles) by loads that do not displace the groups.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -11,20 +15,20 @@ namespace sluice::cpu {
 namespace {
 
 constexpr int R = 16;
-constexpr int64_t kTileRows = 16;  // of x, at most
-constexpr int64_t kMaxRows = 128;  // of x in one pass over the panels
-constexpr int64_t kStep = 64;      // columns of one product
+constexpr int64_t kTileRows = 16;      // of x, at most
+constexpr int64_t kStep = 64;          // columns of one product
+constexpr int64_t kInPlaceRows = 128;  // of x in one pass over the panels, where it is no tiles
 
 using Dots = int32_t[kTileRows][R];
 
 // K may end in half a step: both sides are completed by zeros.
 struct Scratch {
-  alignas(64) int8_t x[kMaxRows][kStep];
+  alignas(64) int8_t x[kInPlaceRows][kStep];
   alignas(64) uint8_t w[4][R * kStep];
   alignas(64) Dots dot[2][4];
 };
 
-// Results that wait to be scaled: NA tiles of `height` rows of x by `groups` groups.
+// Results that wait to be scaled: tiles of `height` rows of x by `groups` groups.
 struct Pending {
   const Dots* dot = nullptr;     // (a, b) at 2 a + b
   int64_t m0[2] = {};            // first row of each tile
@@ -32,7 +36,10 @@ struct Pending {
   int64_t done = 0;
   int64_t group = 0;
   int groups = 0;
+  bool whole = false;              // all groups have R rows
+  bool past_cache = false;         // the output's lines do not go through the caches
   const uint8_t* scale = nullptr;  // d_w of the first group, in its panel
+  const float* bias = nullptr;
   size_t panel = 0;
 };
 
@@ -40,7 +47,8 @@ struct Tile {
   const uint8_t* w;  // first group's panel
   size_t panel;      // bytes from group to group
   const int8_t* x[2];
-  const int8_t* tail_x[2];  // in Scratch, null where K is a multiple of kStep
+  int64_t x_stride, x_step;  // bytes to the next row, to the next step
+  const int8_t* tail_x[2];   // rows kStep apart; null where K is a multiple of kStep
   const uint8_t* tail_w;
   Dots* dot;
   const Pending* result;  // what these tiles leave to be scaled
@@ -59,33 +67,70 @@ template <int NB>
   for (int b = 0; b < NB; ++b) __asm__ volatile("prefetchw %0" ::"m"(out[b * R]));
 }
 
-// The next row of what is pending.
+alignas(64) constexpr float kNoBias[4 * R] = {};
+
+// The next row of what is pending: G whole groups.
+template <int G>
 [[gnu::always_inline]] inline void finish_row(const MatmulArgs& a, Pending& p) {
   const int64_t tile = p.done >= p.height ? 1 : 0;
   const int64_t row = p.done - tile * p.height;
   ++p.done;
   const int64_t m = p.m0[tile] + row;
-  const __m512i offset = _mm512_set1_epi32(-128 * a.sum[m]);
+  const __m512i offset = _mm512_slli_epi32(_mm512_set1_epi32(a.sum[m]), 7);
   const __m512 dx = _mm512_set1_ps(a.scale[m]);
   float* out = a.out + m * a.out_stride + p.group * R;
-  for (int i = 0; i < p.groups; ++i) {
-    const int64_t left = a.rows - (p.group + i) * R;
-    const auto mask = static_cast<__mmask16>(left >= R ? 0xffff : (1u << left) - 1);
-    const __m512 bias =
-        a.bias ? _mm512_maskz_loadu_ps(mask, a.bias + (p.group + i) * R) : _mm512_setzero_ps();
-    const __m512i sum = _mm512_add_epi32(_mm512_load_si512(p.dot[2 * tile + i][row]), offset);
+  const Dots* dot = p.dot + 2 * tile;
+  SLUICE_UNROLL
+  for (int i = 0; i < G; ++i) {
+    const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(dot[i][row]), offset);
     const __m512 scale =
         _mm512_mul_ps(dx, _mm512_loadu_ps(p.scale + static_cast<size_t>(i) * p.panel));
     const __m512 acc = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
-    _mm512_mask_storeu_ps(out + i * R, mask, _mm512_add_ps(acc, bias));
+    const __m512 y = _mm512_add_ps(acc, _mm512_loadu_ps(p.bias + i * R));
+    if (p.past_cache) {
+      _mm512_stream_ps(out + i * R, y);
+    } else {
+      _mm512_storeu_ps(out + i * R, y);
+    }
   }
 }
 
+// All rows that are pending, of groups that may end early.
+[[gnu::noinline]] void finish_all(const MatmulArgs& a, Pending& p) {
+  for (; p.done < p.rows; ++p.done) {
+    const int64_t tile = p.done >= p.height ? 1 : 0;
+    const int64_t row = p.done - tile * p.height;
+    const int64_t m = p.m0[tile] + row;
+    const __m512i offset = _mm512_slli_epi32(_mm512_set1_epi32(a.sum[m]), 7);
+    const __m512 dx = _mm512_set1_ps(a.scale[m]);
+    float* out = a.out + m * a.out_stride + p.group * R;
+    for (int i = 0; i < p.groups; ++i) {
+      const int64_t left = a.rows - (p.group + i) * R;
+      const auto mask = static_cast<__mmask16>(left >= R ? 0xffff : (1u << left) - 1);
+      const __m512 bias =
+          a.bias ? _mm512_maskz_loadu_ps(mask, a.bias + (p.group + i) * R) : _mm512_setzero_ps();
+      const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(p.dot[2 * tile + i][row]), offset);
+      const __m512 scale =
+          _mm512_mul_ps(dx, _mm512_loadu_ps(p.scale + static_cast<size_t>(i) * p.panel));
+      const __m512 acc = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+      _mm512_mask_storeu_ps(out + i * R, mask, _mm512_add_ps(acc, bias));
+    }
+  }
+}
+
+// Loads a tile of x. Registers must be literals.
+#define SLUICE_LOAD_X(C, x, stride)   \
+  if constexpr (kTiles) {             \
+    _tile_stream_loadd(C, x, stride); \
+  } else {                            \
+    _tile_loadd(C, x, stride);        \
+  }
+
 // NA tiles of x by NB groups; result (a, b) is in register 2 a + b. Registers must be literals.
 #define SLUICE_STEP(x0, x1, x_stride, w0, w_panel) \
-  _tile_loadd(4, x0, x_stride);                    \
+  SLUICE_LOAD_X(4, x0, x_stride)                   \
   if constexpr (NA == 2) {                         \
-    _tile_loadd(5, x1, x_stride);                  \
+    SLUICE_LOAD_X(5, x1, x_stride)                 \
   }                                                \
   _tile_loadd(6, w0, 64);                          \
   _tile_dpbsud(0, 4, 6);                           \
@@ -104,7 +149,7 @@ template <int NB>
     _tile_dpbsud(3, 4, 7);                         \
   }
 
-template <int NA, int NB>
+template <int NA, int NB, bool kTiles>
 void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
   static_assert(NA * NB <= 4);
   _tile_zero(0);
@@ -114,26 +159,28 @@ void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
   const int8_t *x0 = t.x[0], *x1 = t.x[NA > 1 ? 1 : 0];
   const uint8_t *w = t.w, *next = t.next;
   const int64_t steps = a.cols / kStep;
+  if (pending.groups != NB || !pending.whole) finish_all(a, pending);
   const int64_t rows_per_step = steps > 0 ? (pending.rows + steps - 1) / steps : 0;
-  const int64_t fetch_per_step = steps > 0 ? (t.result->rows + steps - 1) / steps : 0;
+  const int64_t fetch_per_step =
+      steps > 0 && !t.result->past_cache ? (t.result->rows + steps - 1) / steps : 0;
   int64_t fetched = 0;
   for (int64_t k = 0; k < steps; ++k) {
     for (int64_t i = 0; i < t.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
-    SLUICE_STEP(x0, x1, a.cols, w, t.panel)
+    SLUICE_STEP(x0, x1, t.x_stride, w, t.panel)
     for (int64_t i = 0; i < fetch_per_step && fetched < t.result->rows; ++i) {
       fetch_output<NB>(a, *t.result, fetched++);
     }
-    x0 += kStep;
-    x1 += kStep;
+    x0 += t.x_step;
+    x1 += t.x_step;
     w += R * kStep;
     for (int64_t i = 0; i < rows_per_step && pending.done < pending.rows; ++i) {
-      finish_row(a, pending);
+      finish_row<NB>(a, pending);
     }
   }
   if (t.tail_x[0]) {
     SLUICE_STEP(t.tail_x[0], t.tail_x[1], kStep, t.tail_w, R * kStep)
   }
-  while (pending.done < pending.rows) finish_row(a, pending);
+  finish_all(a, pending);
   _tile_stored(0, t.dot[0], sizeof t.dot[0][0]);
   if constexpr (NB > 1) {
     _tile_stored(1, t.dot[1], sizeof t.dot[0][0]);
@@ -146,20 +193,23 @@ void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
   }
 }
 #undef SLUICE_STEP
+#undef SLUICE_LOAD_X
 
+template <bool kTiles>
 void multiply(int tiles, int groups, const Tile& t, const MatmulArgs& a, Pending& pending) {
   if (tiles == 2) {
-    return groups == 2 ? product<2, 2>(t, a, pending) : product<2, 1>(t, a, pending);
+    return groups == 2 ? product<2, 2, kTiles>(t, a, pending)
+                       : product<2, 1, kTiles>(t, a, pending);
   }
   switch (groups) {
     case 1:
-      return product<1, 1>(t, a, pending);
+      return product<1, 1, kTiles>(t, a, pending);
     case 2:
-      return product<1, 2>(t, a, pending);
+      return product<1, 2, kTiles>(t, a, pending);
     case 3:
-      return product<1, 3>(t, a, pending);
+      return product<1, 3, kTiles>(t, a, pending);
     default:
-      return product<1, 4>(t, a, pending);
+      return product<1, 4, kTiles>(t, a, pending);
   }
 }
 
@@ -177,17 +227,25 @@ int64_t tile_begin(int64_t tile, int64_t height, int64_t m) {
   return (tile + 1) * height <= m ? tile * height : m - height;
 }
 
-// At most kMaxRows rows of x.
+// Where no cache keeps the output until it is read, its lines need not be read to be written.
+bool writes_past_cache(const MatmulArgs& a) {
+  constexpr int64_t kBytes = 8 << 20;
+  return a.tiles && a.all_rows * a.out_stride * 4 >= kBytes && a.out_stride % R == 0 &&
+         reinterpret_cast<uintptr_t>(a.out) % 64 == 0;
+}
+
+// x in tiles, or at most kInPlaceRows rows in place.
 void run_rows(const MatmulArgs& a, Scratch& s) {
   const RowPanelPlan plan = row_panel_plan<R>(a.cols);
   const int64_t tiles = (a.m + kTileRows - 1) / kTileRows;
-  const int64_t height = (a.m + tiles - 1) / tiles;
+  const int64_t height = a.tiles ? kTileRows : (a.m + tiles - 1) / tiles;
   configure_tiles(static_cast<int>(height), kStep, kStep / 4);
   const bool tail = a.cols % kStep != 0;
-  for (int64_t m = 0; tail && m < a.m; ++m) {
+  for (int64_t m = 0; tail && !a.tiles && m < a.m; ++m) {
     const auto* from = reinterpret_cast<const __m256i*>(a.q + (m + 1) * a.cols - 32);
     _mm512_store_si512(s.x[m], _mm512_zextsi256_si512(_mm256_loadu_si256(from)));
   }
+  const bool past_cache = writes_past_cache(a);
   Pending pending[2];  // by turns: what is computed now, what waits
   int turn = 0;
   const int64_t at_once = tiles == 1 ? 4 : 2;
@@ -198,6 +256,8 @@ void run_rows(const MatmulArgs& a, Scratch& s) {
     Tile t{};
     t.w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * plan.bytes;
     t.panel = plan.bytes;
+    t.x_stride = a.tiles ? kStep : a.cols;
+    t.x_step = a.tiles ? kTileRows * kStep : kStep;
     t.tail_w = s.w[0];
     for (int i = 0; tail && i < groups; ++i) {
       lay_out_tail(t.w + static_cast<size_t>(i) * plan.bytes, a.cols, s.w[i]);
@@ -213,26 +273,37 @@ void run_rows(const MatmulArgs& a, Scratch& s) {
       Pending& now = pending[turn];
       now.dot = s.dot[turn];
       now.height = height;
-      now.rows = pair * height;
-      now.done = 0;
       now.group = g;
       now.groups = groups;
+      now.done = 0;
+      now.whole = a.rows - g * R >= groups * R;
+      now.past_cache = now.whole && past_cache;
+      now.bias = a.bias ? a.bias + g * R : kNoBias;
       now.scale = t.w + plan.scale;
       now.panel = plan.bytes;
       for (int j = 0; j < pair; ++j) {
-        now.m0[j] = tile_begin(i + j, height, a.m);
-        t.x[j] = a.q + now.m0[j] * a.cols;
-        t.tail_x[j] = tail ? s.x[now.m0[j]] : nullptr;
+        if (a.tiles) {
+          now.m0[j] = (i + j) * kTileRows;
+          t.x[j] = a.tiles + (i + j) * x_tile_bytes(a.cols);
+          t.tail_x[j] = tail ? t.x[j] + a.cols / kStep * t.x_step : nullptr;
+        } else {
+          now.m0[j] = tile_begin(i + j, height, a.m);
+          t.x[j] = a.q + now.m0[j] * a.cols;
+          t.tail_x[j] = tail ? s.x[now.m0[j]] : nullptr;
+        }
       }
+      const int64_t left_rows = a.m - now.m0[0];  // the last of x's own tiles may be a part
+      now.rows = a.tiles && left_rows < pair * height ? left_rows : pair * height;
       t.dot = s.dot[turn];
       t.result = &now;
       turn ^= 1;
-      multiply(pair, groups, t, a, pending[turn]);
+      a.tiles ? multiply<true>(pair, groups, t, a, pending[turn])
+              : multiply<false>(pair, groups, t, a, pending[turn]);
       t.next += t.num_next * (a.cols / kStep) * 64;
     }
   }
   Pending& rest = pending[turn ^ 1];
-  while (rest.done < rest.rows) finish_row(a, rest);
+  finish_all(a, rest);
 }
 
 constexpr int64_t kMinRows = 4;  // of x, from which tiles win
@@ -242,16 +313,21 @@ constexpr int64_t kMinRows = 4;  // of x, from which tiles win
 void matmul_amx_w8a8(const MatmulArgs& a) {
   if (a.m < kMinRows) return matmul_avx512_w8a8(a);
   Scratch scratch;
-  const int64_t chunks = (a.m + kMaxRows - 1) / kMaxRows;
-  for (int64_t i = 0; i < chunks; ++i) {
-    const int64_t m0 = a.m * i / chunks;
-    MatmulArgs part = a;
-    part.m = a.m * (i + 1) / chunks - m0;
-    part.q += m0 * a.cols;
-    part.scale += m0;
-    part.sum += m0;
-    part.out += m0 * a.out_stride;
-    run_rows(part, scratch);
+  if (a.tiles) {
+    run_rows(a, scratch);
+    _mm_sfence();  // stores past the caches: done before anybody is told that this call is
+  } else {
+    const int64_t chunks = (a.m + kInPlaceRows - 1) / kInPlaceRows;
+    for (int64_t i = 0; i < chunks; ++i) {
+      const int64_t m0 = a.m * i / chunks;
+      MatmulArgs part = a;
+      part.m = a.m * (i + 1) / chunks - m0;
+      part.q += m0 * a.cols;
+      part.scale += m0;
+      part.sum += m0;
+      part.out += m0 * a.out_stride;
+      run_rows(part, scratch);
+    }
   }
   _tile_release();
 }

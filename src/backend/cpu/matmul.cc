@@ -6,6 +6,7 @@
 #include <new>
 
 #include "backend/cpu/features.h"
+#include "backend/cpu/matmul_kernels.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
 
@@ -158,8 +159,9 @@ bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
 
 Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
   constexpr int64_t kAnyRows = int64_t{1} << 40;
-  constexpr int64_t kTiledRows = 8;  // fewer go to kernels without tiles
-  const bool tiled = (kernel.need & kCpuAmxInt8) && m >= kTiledRows;
+  constexpr int64_t kW8Rows = 8;
+  const int64_t from = kernel.arith == Arith::int_row ? kW8Rows : cpu::amx_rows_from(kernel.fmt);
+  const bool tiled = (kernel.need & kCpuAmxInt8) && m >= from;
   const int64_t at_once = m <= 2 ? 4 : 2;
   switch (kernel.arith) {
     case Arith::int_block32:

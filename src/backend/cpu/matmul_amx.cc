@@ -347,13 +347,9 @@ void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch<F>& scratch
   }
 }
 
-// Rows of x from which tiles win.
-template <Format F>
-constexpr int64_t kMinRows = F == Format::q8_0 ? 13 : 8;
-
 template <Format F>
 void run(const MatmulArgs& a, void (*few_rows)(const MatmulArgs&)) {
-  if (a.m < kMinRows<F>) return few_rows(a);
+  if (a.m < amx_rows_from(F)) return few_rows(a);
   constexpr int kColumns = 32 / kParts<F>;
   configure_tiles(kTileRows, kColumns, kColumns / 4);
   Scratch<F> scratch;

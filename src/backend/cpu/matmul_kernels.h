@@ -23,6 +23,24 @@ namespace sluice::cpu {
 // spills the accumulators to make room.
 [[gnu::always_inline]] inline void hold_loads() { __asm__ volatile("" ::: "memory"); }
 
+// Rows of x from which int_block32 kernels use AMX: fewer are faster through VNNI, which has no
+// tiles to fill up, the longer the less a format has to unpack.
+[[gnu::always_inline]] constexpr int64_t amx_rows_from(Format format) {
+  switch (format) {
+    case Format::q8_0:
+    case Format::q4_0:
+    case Format::q4_1:
+      return 26;
+    case Format::q6_k:
+    case Format::q5_k:
+    case Format::iq4_nl:
+    case Format::int4:
+      return 20;
+    default:
+      return 13;
+  }
+}
+
 void matmul_generic_w8a8(const MatmulArgs& a);
 void matmul_generic_q8_0(const MatmulArgs& a);
 void matmul_generic_q4_0(const MatmulArgs& a);

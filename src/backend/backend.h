@@ -80,7 +80,7 @@ struct RopeSpec {
 };
 
 // How the cache holds K and V. Floats: writes saturate to the largest finite value.
-// i8: value = scale * (code - 128), an exact product. `group` consecutive dimensions of a head
+// i8: value = scale * code, an exact product. `group` consecutive dimensions of a head
 // share one f16 scale = max(absmax / 127, 2^-24), and codes are rounded to nearest even with that
 // scale as it was stored.
 struct KvType {
@@ -100,8 +100,10 @@ struct KvType {
 // One layer's cache memory. A block holds block_size positions of every kv head.
 //   k [blocks, kv_heads, head_dim, block_size]   position innermost: lanes of QK are positions
 //   v [blocks, kv_heads, block_size, head_dim]   dimension innermost: lanes of PV are dimensions
-// With i8 each head's elements are followed by its scales, [head_dim / group, block_size] for k and
-// [block_size, head_dim / group] for v.
+// With i8 codes lie in fours, so that a lane of QK or PV is a dot product of four bytes:
+//   k [blocks, kv_heads, head_dim / 4, block_size, 4]   v [blocks, kv_heads, block_size / 4,
+//   head_dim, 4]
+// and each head's codes are followed by its scales, [head_dim / group, block_size].
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;

@@ -358,7 +358,8 @@ TEST_P(CpuOps, CodesOfTheCacheAreNearWhatWasWritten) {
         uint16_t half;
         std::memcpy(&half, k + 64 * 16 + (d / group * 16 + pos) * 2, 2);
         float scale = f16_to_f32(half), x = qkv.row(pos)[64 + d];
-        float value = scale * static_cast<float>(k[d * 16 + pos] - 128);
+        auto code = static_cast<int8_t>(k[(d / 4 * 16 + pos) * 4 + d % 4]);
+        float value = scale * static_cast<float>(code);
         if (pos == 3) {
           ASSERT_EQ(value, std::copysign(127 * 65504.0F, x));
         } else {

@@ -6,8 +6,8 @@
 //     order into the row's result;
 //   - a score is one FMA chain over ascending dimensions (lanes are positions), an output one FMA
 //     chain over a tile's ascending positions (lanes are dimensions).
-// What was stored in 8 bits is used as the number it stands for, scale * (code - 128), which f32
-// holds exactly: it makes no difference where a kernel multiplies.
+// With K and V in int8 both are exact integer sums instead (attention_codes_inl.h): of a row's own
+// 16-bit codes over each group of dimensions, and over a tile's positions.
 // So tasks may take any rows together, and split a row's context between threads at spans, or at
 // tiles whose states are kept apart until they are merged in that order.
 // Positions a row does not see are excluded by selection: what lies there may be NaN.
@@ -56,9 +56,9 @@ inline int64_t state_stride(int head_dim) { return padded16(head_dim) + 16; }
 
 // One worker's memory for a job.
 struct AttendScratch {
-  float* q;       // [rows, dim16] scaled
+  float* q;       // [rows, dim16] scaled, or codes
   float* scores;  // [rows, kTile]
-  float* tile;    // [head_dim, kTile] of k, then [kTile, dim16] of v, as f32
+  float* tile;    // [head_dim, kTile] of k, then [kTile, dim16] of v, as f32; or codes of both
   float* span;    // [rows, dim16]
   float* total;   // [rows, dim16]
 };

@@ -3,10 +3,10 @@
 
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/attention_codes_inl.h"
 #include "backend/cpu/attention_tile_inl.h"
 #include "backend/cpu/vector_math_inl.h"
 
@@ -61,36 +61,19 @@ struct Attention {
       k[p] = tile.k[group + p];
       next[p] = tile.next_k[group + p];
     }
-    for (int begin = 0, end = dim; begin < dim; begin = end) {
-      F scale[P], zero[P];
-      if constexpr (Read::template codes<T>) {
-        end = begin + (1 << tile.group_shift);
+    for (int d = 0; d < dim; ++d) {
+      F x[P];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          scale[p] = V::load(tile.k_scale[group + p] + (begin >> tile.group_shift) * tile.k_stride);
-          zero[p] = Read::shift(scale[p]);
-        }
+      for (int p = 0; p < P; ++p) x[p] = V::load(k[p] + d * tile.k_stride);
+      if constexpr (Read::template fetches<T>) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) V::prefetch(next[p] + d * tile.k_stride);
       }
-      for (int d = begin; d < end; ++d) {
-        F x[P];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          if constexpr (Read::template codes<T>) {
-            x[p] = V::fma(Read::load_codes(k[p] + d * tile.k_stride), scale[p], zero[p]);
-          } else {
-            x[p] = V::load(k[p] + d * tile.k_stride);
-          }
-        }
-        if constexpr (Read::template fetches<T>) {
+      for (int r = 0; r < R; ++r) {
+        F y = V::set(q[r * q_stride + d]);
 #pragma GCC unroll 8
-          for (int p = 0; p < P; ++p) V::prefetch(next[p] + d * tile.k_stride);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          F y = V::set(q[r * q_stride + d]);
-#pragma GCC unroll 8
-          for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
-        }
+        for (int p = 0; p < P; ++p) acc[r][p] = V::fma(y, x[p], acc[r][p]);
       }
     }
 #pragma GCC unroll 8
@@ -180,15 +163,6 @@ struct Attention {
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) acc[r][c] = V::set(0);
     }
-    const float* scales[(C + 1) / 2] = {};
-    int64_t shifts = 0;
-    if constexpr (Read::template codes<T>) {
-      shifts = tile.v_shift - tile.v_scale;
-#pragma GCC unroll 8
-      for (int c = 0; c < C; c += 2) {
-        scales[c / 2] = tile.v_scale + lo * tile.num_groups + ((at + 16 * c) >> tile.group_shift);
-      }
-    }
     for (int j = lo; j < hi;) {
       int end = (j | 15) + 1 < hi ? (j | 15) + 1 : hi;
       const T* v = tile.v[j / 16] + (j % 16) * tile.v_stride + at;
@@ -199,26 +173,8 @@ struct Attention {
           for (int c = 0; c < C; c += 4 / sizeof(T)) V::prefetch(next + 16 * c);
         }
         F x[C];
-        if constexpr (std::is_same_v<T, Code>) {
 #pragma GCC unroll 8
-          for (int c = 0; c < C; c += 2) {  // a scale is that of two vectors or more
-            F scale = V::set(scales[c / 2][0]), shift = V::set(scales[c / 2][shifts]);
-            scales[c / 2] += tile.num_groups;
-            x[c] = V::fma(Read::load_codes(v + 16 * c), scale, shift);
-            if (c + 1 < C) x[c + 1] = V::fma(Read::load_codes(v + 16 * c + 16), scale, shift);
-          }
-        } else if constexpr (std::is_same_v<T, Code8>) {
-          const float *scale = scales[0], *shift = scale + shifts;
-          scales[0] += tile.num_groups;
-#pragma GCC unroll 8
-          for (int c = 0; c < C; ++c) {
-            x[c] = V::fma(Read::load_codes(v + 16 * c), V::set2(scale[2 * c], scale[2 * c + 1]),
-                          V::set2(shift[2 * c], shift[2 * c + 1]));
-          }
-        } else {
-#pragma GCC unroll 8
-          for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
-        }
+        for (int c = 0; c < C; ++c) x[c] = V::load(v + 16 * c);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           F w = V::set(p[r * kTile + j]);
@@ -264,17 +220,17 @@ struct Attention {
     }
   }
 
-  // f.template operator()<R>(first) over blocks of at most V::kBlockRows rows, as even as they
-  // come; one block where the registers allow, so that a group of heads converts k and v once.
-  template <typename Fn>
+  // f.template operator()<R>(first) over blocks of at most Block rows, as even as they come; one
+  // block of up to Max where the registers allow, so that a group of heads converts k and v once.
+  template <int Block = V::kBlockRows, int Max = V::kMaxBlockRows, typename Fn>
   static void row_blocks(int rows, Fn f) {
-    int blocks = rows <= V::kMaxBlockRows ? 1 : (rows + V::kBlockRows - 1) / V::kBlockRows;
+    int blocks = rows <= Max ? 1 : (rows + Block - 1) / Block;
     for (int b = 0, first = 0; b < blocks; ++b) {
       int num = (rows - first) / (blocks - b);
       [&]<int... R>(std::integer_sequence<int, R...>) {
         ((num == R + 1 ? f.template operator()<R + 1>(first) : void()), ...);
       }
-      (std::make_integer_sequence<int, V::kMaxBlockRows>{});
+      (std::make_integer_sequence<int, Max>{});
       first += num;
     }
   }
@@ -363,8 +319,6 @@ struct Attention {
       score_tile(job, s, tile, rows);
       soften_tile(job, s, rows, part);
       merge_sums(sums, part, rows.num, f);
-      if constexpr (Read::template codes<T>)
-        Read::widen_value_scales(place, base, lo, hi, tile, s.tile);
       output_tile(job, s, tile, rows, f);
       return;
     }
@@ -375,6 +329,44 @@ struct Attention {
     merge_sums(sums, part, rows.num, f);
     Read::template copy_values<T>(place, base, lo, hi, s.tile);
     output_tile(job, s, tile, rows, f);
+  }
+
+  static void visit_codes(const AttendJob& job,
+                          const AttendScratch& s,
+                          const Place& place,
+                          int64_t base,
+                          const TileRows& rows,
+                          Sums& sums) {
+    using Code = Codes<V>;
+    int lo, hi, dim16 = padded16(job.kv.head_dim);
+    bounds(rows, 0, rows.num, lo, hi);
+    if (lo >= hi) return;
+    Sums part;
+    part.clear(rows.num);
+    Factors f;
+    CodeTile tile = job.kv.block_size < 16 ? Code::gathered_view(place, base, lo, hi, s.tile)
+                                           : Code::direct_view(place, base, lo, hi);
+    row_blocks<V::kCodeRows, V::kMaxCodeRows>(rows.num, [&]<int R>(int first) {
+      int begin, end;
+      bounds(rows, first, R, begin, end);
+      if (begin >= end) return;
+      Code::template score_rows<R>(s.q + first * dim16, tile, begin / 16, (end + 15) / 16,
+                                   s.scores + first * kTile);
+    });
+    for (int r = 0; r < rows.num; ++r) {
+      Code::fetch_keys(tile, r, rows.num);
+      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], job.softcap, &part.m[r], &part.l[r]);
+    }
+    merge_sums(sums, part, rows.num, f);
+    row_blocks<V::kCodeRows, V::kMaxCodeRows>(rows.num, [&]<int R>(int first) {
+      int begin, end;
+      bounds(rows, first, R, begin, end);
+      if (begin >= end) return;
+      Code::template output_rows<R>(
+          {s.scores + first * kTile, rows.lo + first, rows.hi + first, f.old + first, f.add + first,
+           s.span + first * dim16, begin / 4, (end + 3) / 4},
+          tile);
+    });
   }
 
   static int in_tile(int64_t x) { return static_cast<int>(x < 0 ? 0 : x > kTile ? kTile : x); }
@@ -405,11 +397,7 @@ struct Attention {
       if (job.kv.type == DType::f32) {
         visit_tile<float>(job, s, place, base, rows, sums);
       } else if (job.kv.type == DType::i8) {
-        if (job.kv.group == 8) {
-          visit_tile<Code8>(job, s, place, base, rows, sums);
-        } else {
-          visit_tile<Code>(job, s, place, base, rows, sums);
-        }
+        visit_codes(job, s, place, base, rows, sums);
       } else {
         visit_tile<uint16_t>(job, s, place, base, rows, sums);
       }
@@ -472,7 +460,11 @@ struct Attention {
 
   static void attend(const AttendJob& job, const AttendScratch& s) {
     int dim = job.kv.head_dim, dim16 = padded16(dim), rows = job.num_rows();
-    load_queries(job, s.q);
+    if (job.kv.type == DType::i8) {
+      Codes<V>::load_queries(job, s.q);
+    } else {
+      load_queries(job, s.q);
+    }
     if (!job.out) return attend_states(job, s);
     Sums sums;
     Sums total;

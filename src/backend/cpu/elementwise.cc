@@ -71,16 +71,18 @@ void store_head_i8(const VectorKernels& kernels,
                    const HeadPlace& to) {
   int num_groups = kv.head_dim / kv.group;
   int64_t elements = int64_t{kv.head_dim} * kv.block_size;
-  uint8_t codes[kMaxHeadDim];
+  int8_t codes[kMaxHeadDim];
   uint16_t scales[kMaxHeadDim / 8];
   kernels.to_codes(k, kv.head_dim, kv.group, codes, scales);
-  auto* kp = reinterpret_cast<uint8_t*>(to.k) + to.offset;
+  auto* kp = reinterpret_cast<int8_t*>(to.k) + 4 * to.offset;
   auto* k_scales = reinterpret_cast<uint16_t*>(to.k + elements) + to.offset;
-  for (int d = 0; d < kv.head_dim; ++d) kp[d * kv.block_size] = codes[d];
+  for (int d = 0; d < kv.head_dim; d += 4) std::memcpy(kp + d * kv.block_size, codes + d, 4);
   for (int g = 0; g < num_groups; ++g) k_scales[g * kv.block_size] = scales[g];
-  kernels.to_codes(v, kv.head_dim, kv.group,
-                   reinterpret_cast<uint8_t*>(to.v) + to.offset * kv.head_dim,
-                   reinterpret_cast<uint16_t*>(to.v + elements) + to.offset * num_groups);
+  kernels.to_codes(v, kv.head_dim, kv.group, codes, scales);
+  auto* vp = reinterpret_cast<int8_t*>(to.v) + to.offset / 4 * 4 * kv.head_dim + to.offset % 4;
+  auto* v_scales = reinterpret_cast<uint16_t*>(to.v + elements) + to.offset;
+  for (int d = 0; d < kv.head_dim; ++d) vp[4 * d] = codes[d];
+  for (int g = 0; g < num_groups; ++g) v_scales[g * kv.block_size] = scales[g];
 }
 
 }  // namespace

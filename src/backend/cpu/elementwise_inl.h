@@ -194,7 +194,7 @@ struct Elementwise {
   }
 
   // Codes [n] and scales [n / group] of the KV cache; see KvType.
-  static void to_codes(const float* x, int64_t n, int group, uint8_t* codes, uint16_t* scales) {
+  static void to_codes(const float* x, int64_t n, int group, int8_t* codes, uint16_t* scales) {
     const F top = V::set(127), bottom = V::set(-127);
     const F magic = V::set(12582912.0F);  // 1.5 * 2^23: the sum's low byte is the rounded number
     for (int64_t at = 0; at < n; at += group, ++scales) {
@@ -211,7 +211,7 @@ struct Elementwise {
         for (int j = 0; j < num; ++j) {
           uint32_t bits;
           __builtin_memcpy(&bits, sum + j, sizeof bits);
-          codes[at + i + j] = static_cast<uint8_t>(bits + 128);
+          codes[at + i + j] = static_cast<int8_t>(bits);
         }
       });
     }

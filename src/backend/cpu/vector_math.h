@@ -34,7 +34,7 @@ struct VectorKernels {
   // Rounds to f16, beyond its range to its largest value.
   void (*to_half)(const float* x, int64_t n, uint16_t* out);
   // Codes [n] and scales [n / group] of the KV cache; see KvType.
-  void (*to_codes)(const float* x, int64_t n, int group, uint8_t* codes, uint16_t* scales);
+  void (*to_codes)(const float* x, int64_t n, int group, int8_t* codes, uint16_t* scales);
   void (*attend)(const AttendJob& job, const AttendScratch& scratch);
   void (*merge_states)(const MergeJob& job, const AttendScratch& scratch);
 };
@@ -46,6 +46,7 @@ extern const VectorKernels kVectorScalar;
 #if defined(__x86_64__)
 extern const VectorKernels kVectorAvx2;
 extern const VectorKernels kVectorAvx512;
+extern const VectorKernels kVectorAvx512Vnni;
 #elif defined(__aarch64__)
 extern const VectorKernels kVectorNeon;
 #endif

@@ -15,14 +15,14 @@ struct VecAvx2 {
   static constexpr int kAccumulators = 5;
   static constexpr int kBlockRows = 6;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 6;
+  static constexpr int kCodeAccumulators = 5;  // how many I a kernel keeps live
+  static constexpr int kCodeRows = 5, kMaxCodeRows = 5;
 
   static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F set2(float lo, float hi) { return {_mm256_set1_ps(lo), _mm256_set1_ps(hi)}; }
   static float half(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
   static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static F load(const uint16_t* p) { return {half8(p), half8(p + 8)}; }
-  static constexpr float kCodeZero = 128;
-  static F load_codes(const uint8_t* p) { return {codes8(p), codes8(p + 8)}; }
   static F load_n(const float* p, int n) {
     return {_mm256_maskload_ps(p, lanes(n)), _mm256_maskload_ps(p + 8, lanes(n - 8))};
   }
@@ -71,13 +71,47 @@ struct VecAvx2 {
   }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
 
+  // Quads of codes are widened to even and odd ones; a packed quad is its codes 0, 2, 1, 3.
+  struct I {
+    __m256i a, b;
+  };
+  struct Quads {
+    __m256i even[2], odd[2];
+  };
+  static constexpr int kKeyShift = 0;
+  static I start(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  static Quads load_keys(const int8_t* p) {
+    __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+    return {{_mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8),
+             _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8)},
+            {_mm256_srai_epi16(a, 8), _mm256_srai_epi16(b, 8)}};
+  }
+  static Quads load_values(const int8_t* p) { return load_keys(p); }
+  static void dot_keys(I& acc, const Quads& x, const uint64_t* w) { dot_values(acc, x, w, w); }
+  static void dot_values(I& acc, const Quads& x, const uint64_t* low, const uint64_t* high) {
+    acc.a = dot8(acc.a, x.even[0], x.odd[0], low);
+    acc.b = dot8(acc.b, x.even[1], x.odd[1], high);
+  }
+  static F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+  static void pack_query(uint64_t* out, F x) { pack_weights(out, x); }
+  static void pack_weights(uint64_t* out, F x) {
+    __m256i y = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+    y = _mm256_permute4x64_epi64(y, 0xd8);
+    y = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(y, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), y);
+  }
+
  private:
+  static __m256i dot8(__m256i acc, __m256i even, __m256i odd, const uint64_t* w) {
+    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(even, half(w, 0)));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(odd, half(w, 1)));
+  }
+  static __m256i half(const uint64_t* w, int i) {
+    return _mm256_broadcastd_epi32(_mm_loadu_si32(reinterpret_cast<const char*>(w) + 4 * i));
+  }
   static __m256 half8(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  static __m256 codes8(const uint8_t* p) {
-    return _mm256_cvtepi32_ps(
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static __m256i lanes(int n) {  // all ones in the first n
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -1,9 +1,8 @@
 #include "backend/cpu/vector_math_avx512.h"
-
 #include "backend/cpu/vector_math_table.h"
 
 namespace sluice {
 
-constinit const VectorKernels kVectorAvx512 = vector_kernels_of<VecAvx512>();
+constinit const VectorKernels kVectorAvx512Vnni = vector_kernels_of<VecAvx512Vnni>();
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// Sixteen f32 lanes in one AVX-512 register. Only for files compiled for it (*_avx512.cc).
+// Sixteen f32 lanes in one AVX-512 register. Only for files compiled for it (*_avx512.cc,
+// *_avx512f.cc).
 #pragma once
 
 #include <immintrin.h>
@@ -13,6 +14,8 @@ struct VecAvx512 {
   static constexpr int kAccumulators = 24;
   static constexpr int kBlockRows = 6;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 8;
+  static constexpr int kCodeAccumulators = 16;  // how many I a kernel keeps live
+  static constexpr int kCodeRows = 6, kMaxCodeRows = 8;
 
   static F set(float x) { return _mm512_set1_ps(x); }
   static F set2(float lo, float hi) {
@@ -22,16 +25,6 @@ struct VecAvx512 {
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static F load(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-  // Sixteen codes as 32768 + code: the byte shuffled into the mantissa of 2^15.
-  static constexpr float kCodeZero = 32768 + 128;
-  static F load_codes(const uint8_t* p) {
-    const __m512i index =
-        _mm512_set_epi32(0x0f00, 0x0e00, 0x0d00, 0x0c00, 0x0b00, 0x0a00, 0x0900, 0x0800, 0x0700,
-                         0x0600, 0x0500, 0x0400, 0x0300, 0x0200, 0x0100, 0x0000);
-    __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm512_castsi512_ps(
-        _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222U, x, index));
   }
   static F load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(lanes(n), p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
@@ -73,9 +66,88 @@ struct VecAvx512 {
   }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
 
+  // Quads of codes are widened to even and odd ones; a packed quad is its codes 0, 2, 1, 3.
+  using I = __m512i;
+  struct Quads {
+    __m512i even, odd;
+  };
+  static constexpr int kKeyShift = 0;
+  static I start(int32_t x) { return _mm512_set1_epi32(x); }
+  static Quads load_keys(const int8_t* p) {
+    __m512i x = _mm512_loadu_si512(p);
+    return {_mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8), _mm512_srai_epi16(x, 8)};
+  }
+  static Quads load_values(const int8_t* p) { return load_keys(p); }
+  static void dot_keys(I& acc, Quads x, const uint64_t* w) { dot_values(acc, x, w, w); }
+  static void dot_values(I& acc, Quads x, const uint64_t* low, const uint64_t* high) {
+    acc = _mm512_add_epi32(acc, _mm512_madd_epi16(x.even, halves(low, high, 0)));
+    acc = _mm512_add_epi32(acc, _mm512_madd_epi16(x.odd, halves(low, high, 1)));
+  }
+  static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+  static void pack_query(uint64_t* out, F x) { pack_weights(out, x); }
+  static void pack_weights(uint64_t* out, F x) {
+    __m256i y = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x));
+    y = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(y, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), y);
+  }
+
+ protected:
+  // Half a packed quad in every lane: lanes 0-7 of `low`, lanes 8-15 of `high`.
+  static __m512i halves(const uint64_t* low, const uint64_t* high, int half) {
+    __m512i a =
+        _mm512_broadcastd_epi32(_mm_loadu_si32(reinterpret_cast<const char*>(low) + 4 * half));
+    if (low == high) return a;
+    return _mm512_mask_broadcastd_epi32(
+        a, 0xff00, _mm_loadu_si32(reinterpret_cast<const char*>(high) + 4 * half));
+  }
+
  private:
   static __mmask16 lanes(int n) {
     return static_cast<__mmask16>(n >= 16 ? 0xffffU : n <= 0 ? 0U : (1U << n) - 1);
+  }
+};
+
+// The same with VPDPBUSD: 16-bit codes as low bytes and high bytes, a sum for either.
+struct VecAvx512Vnni : VecAvx512 {
+  static constexpr const char* kName = "avx512vnni";
+  static constexpr int kCodeAccumulators = 12;
+
+  struct I {
+    __m512i low, high;
+  };
+  using Quads = __m512i;
+  static constexpr int kKeyShift = 128;  // one side of VPDPBUSD is unsigned: keys, shifted
+  static I start(int32_t x) { return {_mm512_set1_epi32(x), _mm512_setzero_si512()}; }
+  static Quads load_keys(const int8_t* p) {
+    return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128));
+  }
+  static Quads load_values(const int8_t* p) { return _mm512_loadu_si512(p); }
+  static void dot_keys(I& acc, Quads x, const uint64_t* w) {
+    acc.low = _mm512_dpbusd_epi32(acc.low, x, halves(w, w, 0));
+    acc.high = _mm512_dpbusd_epi32(acc.high, x, halves(w, w, 1));
+  }
+  static void dot_values(I& acc, Quads x, const uint64_t* low, const uint64_t* high) {
+    acc.low = _mm512_dpbusd_epi32(acc.low, halves(low, high, 0), x);
+    acc.high = _mm512_dpbusd_epi32(acc.high, halves(low, high, 1), x);
+  }
+  static F to_float(I x) {
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(x.high, 8), x.low));
+  }
+  // Signed bytes: high = (code + 128) >> 8.
+  static void pack_query(uint64_t* out, F x) {
+    __m512i y = _mm512_cvtps_epi32(x), high = _mm512_set1_epi32(0xff00);
+    __m512i up = _mm512_add_epi32(y, _mm512_set1_epi32(128));
+    pack(out, _mm512_or_si512(_mm512_and_si512(up, high), _mm512_andnot_si512(high, y)));
+  }
+  // Not negative: plain bytes.
+  static void pack_weights(uint64_t* out, F x) { pack(out, _mm512_cvtps_epi32(x)); }
+
+ private:
+  static void pack(uint64_t* out, __m512i x) {
+    const __m256i index = _mm256_set1_epi64x(0x0705030106040200);
+    const __m256i second = _mm256_set_epi64x(0x0808080808080808, 0, 0x0808080808080808, 0);
+    __m256i y = _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(x), _mm256_or_si256(index, second));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), y);
   }
 };
 

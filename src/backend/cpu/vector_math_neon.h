@@ -15,6 +15,8 @@ struct VecNeon {
   static constexpr int kAccumulators = 6;
   static constexpr int kBlockRows = 5;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 5;
+  static constexpr int kCodeAccumulators = 3;  // how many I a kernel keeps live
+  static constexpr int kCodeRows = 3, kMaxCodeRows = 3;
 
   static F set(float x) {
     float32x4_t s = vdupq_n_f32(x);
@@ -35,19 +37,6 @@ struct VecNeon {
     float16x8_t b = vreinterpretq_f16_u16(vld1q_u16(p + 8));
     return {{vcvt_f32_f16(vget_low_f16(a)), vcvt_high_f32_f16(a), vcvt_f32_f16(vget_low_f16(b)),
              vcvt_high_f32_f16(b)}};
-  }
-  // Sixteen codes as 32768 + code: the byte looked up into the mantissa of 2^15.
-  static constexpr float kCodeZero = 32768 + 128;
-  static F load_codes(const uint8_t* p) {
-    static constexpr uint32_t kIndex[16] = {0xffff00ff, 0xffff01ff, 0xffff02ff, 0xffff03ff,
-                                            0xffff04ff, 0xffff05ff, 0xffff06ff, 0xffff07ff,
-                                            0xffff08ff, 0xffff09ff, 0xffff0aff, 0xffff0bff,
-                                            0xffff0cff, 0xffff0dff, 0xffff0eff, 0xffff0fff};
-    uint8x16_t x = vld1q_u8(p), exponent = vreinterpretq_u8_u32(vdupq_n_u32(0x47000000));
-    return map([&](int i) {
-      uint8x16_t index = vreinterpretq_u8_u32(vld1q_u32(kIndex + 4 * i));
-      return vreinterpretq_f32_u8(vqtbx1q_u8(exponent, x, index));
-    });
   }
   static F load_n(const float* p, int n) {
     float tmp[16] = {};
@@ -116,6 +105,47 @@ struct VecNeon {
     return vmaxvq_f32(q);
   }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
+
+  // SDOT with 16-bit codes as signed bytes, high = (code + 128) >> 8, and a sum for either. A
+  // packed quad is its low bytes, then its high bytes.
+  struct I {
+    int32x4_t low[4], high[4];
+  };
+  struct Quads {
+    int8x16_t v[4];
+  };
+  static constexpr int kKeyShift = 0;
+  static I start(int32_t x) {
+    int32x4_t a = vdupq_n_s32(x), zero = vdupq_n_s32(0);
+    return {{a, a, a, a}, {zero, zero, zero, zero}};
+  }
+  static Quads load_keys(const int8_t* p) {
+    return {{vld1q_s8(p), vld1q_s8(p + 16), vld1q_s8(p + 32), vld1q_s8(p + 48)}};
+  }
+  static Quads load_values(const int8_t* p) { return load_keys(p); }
+  static void dot_keys(I& acc, const Quads& x, const uint64_t* w) { dot_values(acc, x, w, w); }
+  static void dot_values(I& acc, const Quads& x, const uint64_t* low, const uint64_t* high) {
+    int8x8_t a = vreinterpret_s8_u64(vld1_u64(low)), b = vreinterpret_s8_u64(vld1_u64(high));
+    for (int i = 0; i < 4; ++i) {
+      acc.low[i] = vdotq_lane_s32(acc.low[i], x.v[i], i < 2 ? a : b, 0);
+      acc.high[i] = vdotq_lane_s32(acc.high[i], x.v[i], i < 2 ? a : b, 1);
+    }
+  }
+  static F to_float(const I& x) {
+    return map(
+        [&](int i) { return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(x.high[i], 8), x.low[i])); });
+  }
+  static void pack_query(uint64_t* out, F x) { pack_weights(out, x); }
+  static void pack_weights(uint64_t* out, F x) {
+    for (int i = 0; i < 4; i += 2) {
+      int16x8_t y =
+          vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(x.v[i])), vqmovn_s32(vcvtnq_s32_f32(x.v[i + 1])));
+      uint32x2_t low = vreinterpret_u32_s8(vmovn_s16(y));
+      uint32x2_t high = vreinterpret_u32_s8(vshrn_n_s16(vaddq_s16(y, vdupq_n_s16(128)), 8));
+      vst1_u64(out + i, vreinterpret_u64_u32(vzip1_u32(low, high)));
+      vst1_u64(out + i + 1, vreinterpret_u64_u32(vzip2_u32(low, high)));
+    }
+  }
 
  private:
   template <typename Op>

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "tensor/formats/f16.h"
 
@@ -17,6 +19,8 @@ struct VecScalar {
   static constexpr int kAccumulators = 4;  // how many F a kernel keeps live
   static constexpr int kBlockRows = 4;  // rows of a register block, and the most that one can take
   static constexpr int kMaxBlockRows = 4;
+  static constexpr int kCodeAccumulators = 4;  // how many I a kernel keeps live
+  static constexpr int kCodeRows = 4, kMaxCodeRows = 4;
 
   template <typename Op>
   static F map(Op op) {
@@ -38,12 +42,6 @@ struct VecScalar {
   }
   static F load(const uint16_t* p) {
     return map([&](int i) { return f16_to_f32(p[i]); });
-  }
-  // Sixteen codes of the KV cache as f32, plus what makes that cheap: code 128 loads as kCodeZero.
-  // Their products with an f16 scale are exact in a fused multiply-add; here, without one, too.
-  static constexpr float kCodeZero = 128;
-  static F load_codes(const uint8_t* p) {
-    return map([&](int i) { return static_cast<float>(p[i]); });
   }
   // Lanes from n on are zero and not read.
   static F load_n(const float* p, int n) {
@@ -109,6 +107,47 @@ struct VecScalar {
     return x.v[0];
   }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
+
+  // Sixteen int32 sums of products of quads: four int8 codes of the KV cache per lane with four
+  // 16-bit codes, packed into eight bytes as the ISA likes them.
+  struct I {
+    int32_t v[16];
+  };
+  struct Quads {
+    const int8_t* p;
+  };
+  static constexpr int kKeyShift =
+      0;  // load_keys adds it to every code; what `start` gets makes up
+  static I start(int32_t x) {
+    I r;
+    for (int32_t& v : r.v) v = x;
+    return r;
+  }
+  static Quads load_keys(const int8_t* p) { return {p}; }
+  static Quads load_values(const int8_t* p) { return {p}; }
+  static void dot_keys(I& acc, Quads x, const uint64_t* w) { dot_values(acc, x, w, w); }
+  // Lanes 0-7 with one quad, lanes 8-15 with the other.
+  static void dot_values(I& acc, Quads x, const uint64_t* low, const uint64_t* high) {
+    int16_t w[2][4];
+    std::memcpy(w[0], low, sizeof w[0]);
+    std::memcpy(w[1], high, sizeof w[1]);
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 4; ++j) acc.v[i] += x.p[4 * i + j] * w[i / 8][j];
+    }
+  }
+  static F to_float(const I& x) {
+    return map([&](int i) { return static_cast<float>(x.v[i]); });
+  }
+  // Sixteen codes, rounded to nearest even, as four quads. Weights are not negative.
+  static void pack_query(uint64_t* out, F x) { pack_weights(out, x); }
+  static void pack_weights(uint64_t* out, F x) {
+    int16_t codes[16];
+    for (int i = 0; i < 16; ++i) {
+      const bool fits = x.v[i] > -32768 && x.v[i] < 32767;  // false for NaN
+      codes[i] = static_cast<int16_t>(fits ? std::nearbyint(x.v[i]) : 0);
+    }
+    std::memcpy(out, codes, sizeof codes);
+  }
 };
 
 }  // namespace sluice

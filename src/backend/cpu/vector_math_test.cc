@@ -17,6 +17,7 @@ std::vector<const VectorKernels*> tables() {
 #if defined(__x86_64__)
   if (cpu_features().has(kCpuAvx2)) all.push_back(&kVectorAvx2);
   if (cpu_features().has(kCpuAvx512)) all.push_back(&kVectorAvx512);
+  if (cpu_features().has(kCpuAvx512 | kCpuAvx512Vnni)) all.push_back(&kVectorAvx512Vnni);
 #elif defined(__aarch64__)
   if (cpu_features().has(kCpuNeonDot)) all.push_back(&kVectorNeon);
 #endif
@@ -156,7 +157,7 @@ TEST(VectorMath, VectorIsasAgreeOnAttentionAndCodes) {
           std::byte* to = side->data() + static_cast<size_t>(b) * kv.block_bytes();
           auto* scales = reinterpret_cast<uint16_t*>(to + kDim * 16);
           if (type.group > 0) {
-            all[t]->to_codes(from, kDim * 16, type.group, reinterpret_cast<uint8_t*>(to), scales);
+            all[t]->to_codes(from, kDim * 16, type.group, reinterpret_cast<int8_t*>(to), scales);
           } else {
             all[t]->to_half(from, kDim * 16, reinterpret_cast<uint16_t*>(to));
           }

@@ -122,14 +122,16 @@ struct KvAddress {
     return static_cast<std::byte*>(side) +
            static_cast<size_t>(block * kv.num_kv_heads + head) * kv.head_bytes();
   }
-  // Elements and scales of a head are matrices of [dimensions or groups, positions], V's
-  // transposed.
-  int64_t at(bool value, int64_t row, int64_t rows) const {
-    return value ? offset * rows + row : row * kv.block_size + offset;
+  // Elements of a head are [dimensions, positions], V's transposed. Codes are in fours:
+  // [dimensions / 4, positions, 4], V's [positions / 4, dimensions, 4].
+  int64_t at(bool value, int64_t d) const {
+    if (kv.type != DType::i8) return value ? offset * kv.head_dim + d : d * kv.block_size + offset;
+    if (value) return (offset / 4 * kv.head_dim + d) * 4 + offset % 4;
+    return (d / 4 * kv.block_size + offset) * 4 + d % 4;
   }
-  uint16_t* scale(std::byte* plane, bool value, int d) const {
+  uint16_t* scale(std::byte* plane, int d) const {
     auto* scales = reinterpret_cast<uint16_t*>(plane + int64_t{kv.head_dim} * kv.block_size);
-    return scales + at(value, d / kv.group, kv.head_dim / kv.group);
+    return scales + d / kv.group * kv.block_size + offset;
   }
 };
 
@@ -153,11 +155,10 @@ void encode_half(float x, uint16_t* h) {
 float load_kv(const KvAddress& address, bool value, int head, int d) {
   const KvLayer& kv = address.kv;
   std::byte* plane = address.plane(value ? kv.v : kv.k, head);
-  int64_t at = address.at(value, d, kv.head_dim);
+  int64_t at = address.at(value, d);
   if (kv.type == DType::f32) return reinterpret_cast<const float*>(plane)[at];
   if (kv.type == DType::f16) return decode_half(reinterpret_cast<const uint16_t*>(plane) + at);
-  int code = std::to_integer<int>(plane[at]);
-  return decode_half(address.scale(plane, value, d)) * static_cast<float>(code - 128);
+  return decode_half(address.scale(plane, d)) * static_cast<float>(static_cast<int8_t>(plane[at]));
 }
 
 // x [head_dim] into the cache as codes: KvType says how they are made.
@@ -170,12 +171,12 @@ void store_codes(const KvAddress& address, bool value, std::byte* plane, const f
       absmax = std::max(absmax, std::fabs(x[d]));
       number = number && !std::isnan(x[d]);
     }
-    uint16_t* half = address.scale(plane, value, first);
+    uint16_t* half = address.scale(plane, first);
     encode_half(number ? std::max(absmax / 127.0F, 0x1p-24F) : NAN, half);
     float scale = decode_half(half);
     for (int d = first; d < first + kv.group; ++d) {
       float q = number ? std::clamp(std::nearbyint(x[d] / scale), -127.0F, 127.0F) : 0;
-      plane[address.at(value, d, kv.head_dim)] = static_cast<std::byte>(static_cast<int>(q) + 128);
+      plane[address.at(value, d)] = static_cast<std::byte>(static_cast<int>(q));
     }
   }
 }
@@ -186,7 +187,7 @@ void store_kv(const KvAddress& address, bool value, int head, const float* x) {
   std::byte* plane = address.plane(value ? kv.v : kv.k, head);
   if (kv.type == DType::i8) return store_codes(address, value, plane, x);
   for (int d = 0; d < kv.head_dim; ++d) {
-    int64_t at = address.at(value, d, kv.head_dim);
+    int64_t at = address.at(value, d);
     if (kv.type == DType::f16) {
       encode_half(x[d], reinterpret_cast<uint16_t*>(plane) + at);
     } else {

@@ -159,13 +159,16 @@ void int_rows(const MatmulArgs& a) {
           const int8_t* x = a.q + (m0 + t) * a.cols + b * 32;
           const float dx = a.scale[(m0 + t) * num32 + b];
           const int32_t dot = w.scale[0] * dot16(w.q, x) + w.scale[1] * dot16(w.q + 16, x + 16);
+          if constexpr (std::is_same_v<Block, BlockQ2K>) {
+            const int32_t sum = w.min[0] * sum16(x) + w.min[1] * sum16(x + 16);
+            const float scaled = w.d * static_cast<float>(dot);
+            acc[t] = std::fma(dx, std::fma(w.m, static_cast<float>(sum), scaled), acc[t]);
+            continue;
+          }
           acc[t] = std::fma(w.d * dx, static_cast<float>(dot), acc[t]);
           if constexpr (kAddsMin<Block>) {
-            int32_t sum = a.sum[(m0 + t) * num32 + b];
-            if constexpr (std::is_same_v<Block, BlockQ2K>) {
-              sum = w.min[0] * sum16(x) + w.min[1] * sum16(x + 16);
-            }
-            acc[t] = std::fma(w.m, dx * static_cast<float>(sum), acc[t]);
+            const auto sum = static_cast<float>(a.sum[(m0 + t) * num32 + b]);
+            acc[t] = std::fma(w.m, dx * sum, acc[t]);
           }
         }
       }

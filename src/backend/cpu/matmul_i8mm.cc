@@ -5,30 +5,13 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_tile_i8mm.h"
 #include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
 
-constexpr int R = 8;
-constexpr int kPairs = R / 2;
-
-struct Tile {
-  const uint8_t* w;  // first group's panel
-  const int8_t* q;   // first row's activations
-  const float* scale;
-  const int32_t* sum;
-  float* out;         // first row, first group's first column
-  const float* bias;  // first group's, or null
-  int64_t cols;
-  int64_t out_stride;
-  int64_t rows_left;  // rows of W from the first group's on
-  int64_t m;          // rows of x; an odd last one is paired with itself
-};
-
-[[gnu::always_inline]] inline float32x4_t load_f16(const uint8_t* p) {
-  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
-}
+using Tile = I8mmTile;
 
 [[gnu::always_inline]] inline float32x4x2_t widen_i8(int8x8_t v) {
   const int16x8_t wide = vmovl_s8(v);
@@ -38,20 +21,6 @@ struct Tile {
 
 [[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
   return widen_i8(vreinterpret_s8_u8(vld1_u8(p)));
-}
-
-// Eight values of rows 0..7 as the pairs' lanes (r0, r0, r1, r1), ...
-[[gnu::always_inline]] inline void spread(float32x4_t low,
-                                          float32x4_t high,
-                                          float32x4_t (&out)[kPairs]) {
-  out[0] = vzip1q_f32(low, low);
-  out[1] = vzip2q_f32(low, low);
-  out[2] = vzip1q_f32(high, high);
-  out[3] = vzip2q_f32(high, high);
-}
-
-[[gnu::always_inline]] inline void spread_f16(const uint8_t* p, float32x4_t (&out)[kPairs]) {
-  spread(load_f16(p), load_f16(p + 8), out);
 }
 
 // Scales and minimums of block b in one panel, rows 0..3 and 4..7. The minimum of q4_k and q5_k is
@@ -128,18 +97,6 @@ template <Format F>
       return vqtbl1q_s8(vld1q_s8(kIq4Levels), q);
     }
     return vreinterpretq_s8_u8(q);
-  }
-}
-
-[[gnu::always_inline]] inline void store4(const Tile& t, int64_t row, int64_t at, float32x4_t v) {
-  float* out = t.out + row * t.out_stride + at;
-  if (t.rows_left >= at + 4) {
-    vst1q_f32(out, vaddq_f32(v, t.bias ? vld1q_f32(t.bias + at) : vdupq_n_f32(0)));
-  } else {
-    float lanes[4];
-    vst1q_f32(lanes, v);
-    for (int64_t i = 0; i < t.rows_left - at; ++i)
-      out[i] = lanes[i] + (t.bias ? t.bias[at + i] : 0);
   }
 }
 
@@ -232,13 +189,7 @@ template <Format F, int PT>
                                              int u0,
                                              int32x4_t (&idot)[kPairs][PT]) {
   int8x16_t xv[2][PT];  // [unit][pair]
-  SLUICE_UNROLL
-  for (int i = 0; i < PT; ++i) {
-    const int64x2_t a = vreinterpretq_s64_s8(vld1q_s8(x[i][0] + offset + u0 * 8));
-    const int64x2_t b = vreinterpretq_s64_s8(vld1q_s8(x[i][1] + offset + u0 * 8));
-    xv[0][i] = vreinterpretq_s8_s64(vzip1q_s64(a, b));
-    xv[1][i] = vreinterpretq_s8_s64(vzip2q_s64(a, b));
-  }
+  load_pairs<PT>(x, offset + u0 * 8, xv);
   SLUICE_UNROLL
   for (int u = 0; u < 2; ++u) {
     SLUICE_UNROLL
@@ -249,12 +200,6 @@ template <Format F, int PT>
     }
     hold_loads();
   }
-}
-
-// A pair's two values as lanes (v0, v1, v0, v1).
-[[gnu::always_inline]] inline float32x4_t both(float v0, float v1) {
-  const float32x2_t v = vset_lane_f32(v1, vdup_n_f32(v0), 1);
-  return vcombine_f32(v, v);
 }
 
 template <int PT>
@@ -344,53 +289,13 @@ template <Format F, int PT>
       }
     }
   }
-  SLUICE_UNROLL
-  for (int i = 0; i < PT; ++i) {
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      store4(t, 2 * i, h * 4, vuzp1q_f32(acc[2 * h][i], acc[2 * h + 1][i]));
-      if (2 * i + 1 < t.m) {
-        store4(t, 2 * i + 1, h * 4, vuzp2q_f32(acc[2 * h][i], acc[2 * h + 1][i]));
-      }
-    }
-  }
+  store_pairs<PT>(t, acc);
 }
-
-// Two pairs keep their accumulators, integer and float, in registers beside the weights.
-constexpr int64_t kMaxTile = 4;
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  const size_t panel = panel_plan<F, R>(a.cols).bytes;
-  const int64_t num32 = a.cols / 32;
-  const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
-  for (int64_t g = a.group_begin; g < a.group_end;) {
-    const int groups = a.m == 1 && a.group_end - g >= 4 ? 4 : 1;
-    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
-      const int64_t m = a.m - m0 < kMaxTile ? a.m - m0 : kMaxTile;
-      Tile t{static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel,
-             a.q + m0 * a.cols,
-             a.scale + m0 * num32,
-             a.sum + m0 * num32,
-             a.out + m0 * a.out_stride + g * R,
-             a.bias ? a.bias + g * R : nullptr,
-             a.cols,
-             a.out_stride,
-             a.rows - g * R,
-             m};
-      if (groups == 4) {
-        row_tile<F, 4>(t);
-      } else if (m == 1) {
-        row_tile<F, 1>(t);
-      } else if (m == 2) {
-        pair_tile<F, 1>(t);
-      } else {
-        pair_tile<F, 2>(t);
-      }
-      m0 += m;
-    }
-    g += groups;
-  }
+  run_tiles(a, panel_plan<F, R>(a.cols).bytes,
+            {row_tile<F, 4>, row_tile<F, 1>, pair_tile<F, 1>, pair_tile<F, 2>});
 }
 
 }  // namespace

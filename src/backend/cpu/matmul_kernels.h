@@ -31,6 +31,10 @@ namespace sluice::cpu {
     case Format::q4_0:
     case Format::q4_1:
       return 26;
+    case Format::q2_k:  // its minimums cost tiles as much as they cost VNNI
+      return 32;
+    case Format::q3_k:
+      return 24;
     case Format::q6_k:
     case Format::q5_k:
     case Format::iq4_nl:
@@ -66,6 +70,8 @@ void matmul_avx2_q4_1(const MatmulArgs& a);
 void matmul_avx2_q6_k(const MatmulArgs& a);
 void matmul_avx2_q5_0(const MatmulArgs& a);
 void matmul_avx2_q5_1(const MatmulArgs& a);
+void matmul_avx2_q2_k(const MatmulArgs& a);
+void matmul_avx2_q3_k(const MatmulArgs& a);
 void matmul_avx2_q4_k(const MatmulArgs& a);
 void matmul_avx2_q5_k(const MatmulArgs& a);
 void matmul_avx2_iq4_nl(const MatmulArgs& a);
@@ -82,6 +88,8 @@ void matmul_avx512_q4_1(const MatmulArgs& a);
 void matmul_avx512_q6_k(const MatmulArgs& a);
 void matmul_avx512_q5_0(const MatmulArgs& a);
 void matmul_avx512_q5_1(const MatmulArgs& a);
+void matmul_avx512_q2_k(const MatmulArgs& a);
+void matmul_avx512_q3_k(const MatmulArgs& a);
 void matmul_avx512_q4_k(const MatmulArgs& a);
 void matmul_avx512_q5_k(const MatmulArgs& a);
 void matmul_avx512_iq4_nl(const MatmulArgs& a);
@@ -98,6 +106,8 @@ void matmul_amx_q4_1(const MatmulArgs& a);
 void matmul_amx_q6_k(const MatmulArgs& a);
 void matmul_amx_q5_0(const MatmulArgs& a);
 void matmul_amx_q5_1(const MatmulArgs& a);
+void matmul_amx_q2_k(const MatmulArgs& a);
+void matmul_amx_q3_k(const MatmulArgs& a);
 void matmul_amx_q4_k(const MatmulArgs& a);
 void matmul_amx_q5_k(const MatmulArgs& a);
 void matmul_amx_iq4_nl(const MatmulArgs& a);
@@ -111,6 +121,8 @@ void matmul_neon_q4_1(const MatmulArgs& a);
 void matmul_neon_q6_k(const MatmulArgs& a);
 void matmul_neon_q5_0(const MatmulArgs& a);
 void matmul_neon_q5_1(const MatmulArgs& a);
+void matmul_neon_q2_k(const MatmulArgs& a);
+void matmul_neon_q3_k(const MatmulArgs& a);
 void matmul_neon_q4_k(const MatmulArgs& a);
 void matmul_neon_q5_k(const MatmulArgs& a);
 void matmul_neon_iq4_nl(const MatmulArgs& a);
@@ -127,6 +139,8 @@ void matmul_i8mm_q4_1(const MatmulArgs& a);
 void matmul_i8mm_q6_k(const MatmulArgs& a);
 void matmul_i8mm_q5_0(const MatmulArgs& a);
 void matmul_i8mm_q5_1(const MatmulArgs& a);
+void matmul_i8mm_q2_k(const MatmulArgs& a);
+void matmul_i8mm_q3_k(const MatmulArgs& a);
 void matmul_i8mm_q4_k(const MatmulArgs& a);
 void matmul_i8mm_q5_k(const MatmulArgs& a);
 void matmul_i8mm_iq4_nl(const MatmulArgs& a);

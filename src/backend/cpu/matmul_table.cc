@@ -7,6 +7,7 @@
 #include "backend/cpu/pack.h"
 #include "backend/cpu/pack_bf16.h"
 #include "backend/cpu/pack_lines.h"
+#include "backend/cpu/pack_low_bits.h"
 #include "backend/cpu/pack_rows.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -28,6 +29,14 @@ void decode_source_row(const void* w, int64_t, int64_t cols, int64_t row, float*
 template <Format F, int R, int I, bool kOffset = false>
 constexpr MatmulRow panels(const char* name, uint64_t need, Run run) {
   using P = Packing<F, R, I, kOffset>;
+  return {name,  F,      Arith::int_block32, need,    R,   P::Block::kElems,
+          false, kActQ8, P::packed_bytes,    P::pack, run, P::decode_row};
+}
+
+// The same for q2_k and q3_k.
+template <Format F, int R, int I>
+constexpr MatmulRow low_bits(const char* name, uint64_t need, Run run) {
+  using P = LowBitPacking<F, R, I>;
   return {name,  F,      Arith::int_block32, need,    R,   P::Block::kElems,
           false, kActQ8, P::packed_bytes,    P::pack, run, P::decode_row};
 }
@@ -97,6 +106,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 16, 4>("amx-q6_k", kAmxNeeds, matmul_amx_q6_k),
     panels<Format::q5_0, 16, 4>("amx-q5_0", kAmxNeeds, matmul_amx_q5_0),
     panels<Format::q5_1, 16, 4>("amx-q5_1", kAmxNeeds, matmul_amx_q5_1),
+    low_bits<Format::q2_k, 16, 4>("amx-q2_k", kAmxNeeds, matmul_amx_q2_k),
+    low_bits<Format::q3_k, 16, 4>("amx-q3_k", kAmxNeeds, matmul_amx_q3_k),
     panels<Format::q4_k, 16, 4>("amx-q4_k", kAmxNeeds, matmul_amx_q4_k),
     panels<Format::q5_k, 16, 4>("amx-q5_k", kAmxNeeds, matmul_amx_q5_k),
     panels<Format::iq4_nl, 16, 4>("amx-iq4_nl", kAmxNeeds, matmul_amx_iq4_nl),
@@ -110,6 +121,10 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 16, 4>("avx512vnni-q6_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q6_k),
     panels<Format::q5_0, 16, 4>("avx512vnni-q5_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_0),
     panels<Format::q5_1, 16, 4>("avx512vnni-q5_1", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_1),
+    low_bits<Format::q2_k, 16, 4>(
+        "avx512vnni-q2_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q2_k),
+    low_bits<Format::q3_k, 16, 4>(
+        "avx512vnni-q3_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q3_k),
     panels<Format::q4_k, 16, 4>("avx512vnni-q4_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_k),
     panels<Format::q5_k, 16, 4>("avx512vnni-q5_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_k),
     panels<Format::iq4_nl, 16, 4>(
@@ -126,6 +141,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 8, 4>("avx2-q6_k", kCpuAvx2, matmul_avx2_q6_k),
     panels<Format::q5_0, 8, 4>("avx2-q5_0", kCpuAvx2, matmul_avx2_q5_0),
     panels<Format::q5_1, 8, 4>("avx2-q5_1", kCpuAvx2, matmul_avx2_q5_1),
+    low_bits<Format::q2_k, 8, 4>("avx2-q2_k", kCpuAvx2, matmul_avx2_q2_k),
+    low_bits<Format::q3_k, 8, 4>("avx2-q3_k", kCpuAvx2, matmul_avx2_q3_k),
     panels<Format::q4_k, 8, 4>("avx2-q4_k", kCpuAvx2, matmul_avx2_q4_k),
     panels<Format::q5_k, 8, 4>("avx2-q5_k", kCpuAvx2, matmul_avx2_q5_k),
     panels<Format::iq4_nl, 8, 4>("avx2-iq4_nl", kCpuAvx2, matmul_avx2_iq4_nl),
@@ -142,6 +159,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 8, 8>("i8mm-q6_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q6_k),
     panels<Format::q5_0, 8, 8>("i8mm-q5_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_0),
     panels<Format::q5_1, 8, 8>("i8mm-q5_1", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_1),
+    low_bits<Format::q2_k, 8, 8>("i8mm-q2_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q2_k),
+    low_bits<Format::q3_k, 8, 8>("i8mm-q3_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q3_k),
     panels<Format::q4_k, 8, 8>("i8mm-q4_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_k),
     panels<Format::q5_k, 8, 8>("i8mm-q5_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_k),
     panels<Format::iq4_nl, 8, 8>("i8mm-iq4_nl", kCpuNeonDot | kCpuI8mm, matmul_i8mm_iq4_nl),
@@ -153,6 +172,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 8, 4>("neon-q6_k", kCpuNeonDot, matmul_neon_q6_k),
     panels<Format::q5_0, 8, 4>("neon-q5_0", kCpuNeonDot, matmul_neon_q5_0),
     panels<Format::q5_1, 8, 4>("neon-q5_1", kCpuNeonDot, matmul_neon_q5_1),
+    low_bits<Format::q2_k, 8, 4>("neon-q2_k", kCpuNeonDot, matmul_neon_q2_k),
+    low_bits<Format::q3_k, 8, 4>("neon-q3_k", kCpuNeonDot, matmul_neon_q3_k),
     panels<Format::q4_k, 8, 4>("neon-q4_k", kCpuNeonDot, matmul_neon_q4_k),
     panels<Format::q5_k, 8, 4>("neon-q5_k", kCpuNeonDot, matmul_neon_q5_k),
     panels<Format::iq4_nl, 8, 4>("neon-iq4_nl", kCpuNeonDot, matmul_neon_iq4_nl),

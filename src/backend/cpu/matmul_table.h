@@ -10,7 +10,8 @@
 //                int4: likewise with m_w = d_w * m, an exact product.
 //                q4_k, q5_k: likewise with d_w = d * scale, m_w = -(dmin * min), exact products.
 //                q6_k, q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
-//                q2_k: such a dot, m_w = -dmin, and min[0] * sum16[0] + min[1] * sum16[1] as sum.
+//                q2_k: such a dot, and such a sum of minimums times sums of sixteen activations:
+//                acc = fma(d_x, fma(-dmin, float(sum), d * float(dot)), acc).
 //   int_row      activations int8 per row (RowQuantView), weights int8 per row. An exact int32 dot
 //                over the whole of K, then acc = float(dot) * (d_x * d_w), both products rounded.
 //   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes

@@ -685,6 +685,8 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::q6_k), 6.5625);
   EXPECT_LE(bits(Format::q5_0), 5.5);
   EXPECT_LE(bits(Format::q5_1), 6.0);
+  EXPECT_LE(bits(Format::q2_k), 2.625);
+  EXPECT_LE(bits(Format::q3_k), 3.4375);
   EXPECT_LE(bits(Format::q4_k), 4.5);
   EXPECT_LE(bits(Format::q5_k), 5.5);
   EXPECT_LE(bits(Format::iq4_nl), 4.5);

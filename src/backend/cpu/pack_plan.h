@@ -14,6 +14,13 @@
 //         minimum
 //   extra q4_1, q5_1, int4: minimum [b][R] f16. q6_k: super-block scale [b / 8][R] f16. q4_k, q5_k:
 //         super-block scale and minimum [b / 8][2][R] f16
+// q2_k and q3_k have planes of their own (LowBitPlan):
+//   codes the low two bits: [unit / 4][R][I] bytes, bits 2 (unit % 4) and up, where unit = b U + u
+//   top   q3_k: the third bits: [unit / 8][R][I] bytes, bit low_bit_top<I>(unit)
+//   scale q2_k: [b][R][2] bytes, of 16 columns each: scale (low nibble) and minimum. q3_k: [b][R]
+//         bytes, low nibbles of the two scales plus 32
+//   tops  q3_k: [b / 2][R] bytes, four bits for each b % 2: the top two of either scale
+//   extra super-block scale, for q2_k and minimum: [b / 8][1 or 2][R] f16
 // Weights of w8a8 (int8 per row, WeightQuant) are panels too: q [cols / I][R][I] bytes, then the
 // rows' scales [R] f32. Weights of u8 are rows of u8_pitch bytes: scale f32, minimum f32,
 // q [cols] bytes; value = fma(q, scale, minimum).
@@ -79,6 +86,33 @@ template <Format F, int R>
   p.tops = p.scale + scale;
   p.extra = p.tops + tops;
   p.bytes = (p.extra + extra + 63) / 64 * 64;
+  return p;
+}
+
+// Where a unit's third bits are in their bytes. With units of 4 columns, those of a block's half go
+// beside the low two bits of units 0 and 2, then of 1 and 3, by one shift each.
+template <int I>
+[[gnu::always_inline]] constexpr int low_bit_top(int unit) {
+  constexpr int kBits[8] = {2, 3, 6, 7, 1, 0, 5, 4};
+  return I == 4 ? kBits[unit % 8] : unit % 8;
+}
+
+struct LowBitPlan {
+  int64_t num_blocks;
+  size_t top, scale, tops, extra, bytes;
+};
+
+template <Format F, int R>
+[[gnu::always_inline]] constexpr LowBitPlan low_bit_plan(int64_t cols) {
+  constexpr bool kThree = F == Format::q3_k;
+  const auto blocks = static_cast<size_t>(cols) / 32;
+  LowBitPlan p{};
+  p.num_blocks = cols / 32;
+  p.top = blocks * 8 * R;
+  p.scale = p.top + (kThree ? blocks * 4 * R : 0);
+  p.tops = p.scale + blocks * (kThree ? 1 : 2) * R;
+  p.extra = p.tops + (kThree ? blocks / 2 * R : 0);
+  p.bytes = (p.extra + blocks / 8 * (kThree ? 2 : 4) * R + 63) / 64 * 64;
   return p;
 }
 

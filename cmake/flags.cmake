@@ -45,7 +45,7 @@ if(SLUICE_SANITIZE MATCHES undefined AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
 endif()
 # ASan's checks as calls instead of in line: a third of the time.
 if(SLUICE_SANITIZE MATCHES address AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  foreach(isa avx2 avx512f avx512 amx neon i8mm)
+  foreach(isa avx2 avx512f avx512 amx neon i8mm bfmmla)
     list(APPEND SLUICE_ISA_FLAGS_${isa} -mllvm -asan-instrumentation-with-call-threshold=0)
   endforeach()
 endif()

@@ -101,8 +101,8 @@ struct KvType {
 //   k [blocks, kv_heads, head_dim, block_size]   position innermost: lanes of QK are positions
 //   v [blocks, kv_heads, block_size, head_dim]   dimension innermost: lanes of PV are dimensions
 // With i8 codes lie in fours, so that a lane of QK or PV is a dot product of four bytes:
-//   k [blocks, kv_heads, head_dim / 4, block_size, 4]   v [blocks, kv_heads, block_size / 4,
-//   head_dim, 4]
+//   k [blocks, kv_heads, head_dim / 4, block_size, 4]
+//   v [blocks, kv_heads, block_size / 4, head_dim, 4]
 // and each head's codes are followed by its scales, [head_dim / group, block_size].
 struct KvLayer {
   void* k = nullptr;

@@ -159,6 +159,7 @@ class Workload {
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), Time{0}, events);
       scheduler.plan(Time{0}, plan, events);
       tally->forks += plan.transfers.size();
+      check_chunk(plan);
       bool launched = !plan.empty();
       if (launched) flights.push_back(cache.run(plan));
       if (testing::Test::HasFailure()) return;
@@ -177,6 +178,20 @@ class Workload {
   }
 
  private:
+  // Beside decodes prompts have their chunk, and no more. (A chained slice decodes for sure, one of
+  // several tokens is a prompt's.)
+  void check_chunk(const StepPlan& plan) const {
+    if (config_.mix != Mix::mixed || config_.prefill != Prefill::chunked) return;
+    bool decodes = false;
+    int prompts = 0;
+    for (const Slice& s : plan.slices) {
+      decodes |= s.chained;
+      if (s.count > 1) prompts += s.count;
+    }
+    if (decodes && config_.chunk > 0) {
+      EXPECT_LE(prompts, config_.chunk);
+    }
+  }
   int pick(int lo, int hi) {
     return lo + static_cast<int>(rng_() % static_cast<uint64_t>(hi - lo + 1));
   }

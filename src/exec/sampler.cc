@@ -16,7 +16,6 @@ namespace {
 
 using Candidate = SampleScratch::Candidate;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-constexpr int kLanes = 16;   // independent running maxima: four SSE or one AVX-512 register
 constexpr int kBlock = 128;  // logits that share one maximum and one sum
 
 // Temperature and min_p as a function from logit to integer weight, round(2^bits * e^x) with

@@ -105,7 +105,7 @@ std::string hello_json(const Session& session,
   h["order"] = c.order == Order::fcfs ? "fcfs" : "priority";
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;
-  h["chunk"] = c.chunk;
+  h["chunk"] = c.mix == Mix::mixed && c.prefill == Prefill::chunked ? c.chunk : 0;
   h["max_seqs"] = std::min(c.max_seqs, c.budget);
   h["max_len"] = c.max_len;
   h["num_blocks"] = c.num_blocks;

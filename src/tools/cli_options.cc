@@ -136,7 +136,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(policy);
   app->add_option(
          "--chunk", s.chunk,
-         "of them prompts' in a step that also decodes, 0: no limit (default:\n16 per thread, at "
+         "of them, chunked prompts' in a mixed step, 0: no limit (default:\n16 per thread, at "
          "least 32; on a GPU 0)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);

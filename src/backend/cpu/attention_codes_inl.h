@@ -4,8 +4,8 @@
 // what rounding costs. A score is then an exact int32 sum per group of dimensions, times that
 // group's scale of K. A tile's weights are multiplied by the scales of V, per group of dimensions,
 // and become 16-bit codes of the largest scale that the row sees in the tile: the output is an
-// exact int32 sum over the tile's positions. Exact sums have no order, so that every ISA, and any
-// rows that share a tile, give the same bits.
+// exact int32 sum over the tile's positions. Exact sums have no order, so that every vector ISA,
+// and any rows that share a tile, give the same bits.
 #pragma once
 
 #include <cstddef>

@@ -52,9 +52,8 @@ void recode_group(const WeightSegment& s, const MatmulRow& kernel, int64_t group
 }  // namespace
 
 size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant) {
-  const WeightQuant kind = quant.of(tensor);
-  if (kind == WeightQuant::none) return tensor.bytes;
-  return kernel_bytes(choose_matmul(tensor, kind), tensor);
+  if (tensor.rows <= 1) return tensor.bytes;  // a norm's, a bias's: no product reads it
+  return kernel_bytes(choose_matmul(tensor, quant.of(tensor)), tensor);
 }
 
 PackedWeight pack_weight(ThreadPool& pool,
@@ -144,9 +143,10 @@ struct Cut {
 // What a kernel does on one core when all is in its caches, and what it wants for that.
 struct Pace {
   double ops_per_ns;
-  int64_t rows;      // of x in one call, at most: what it lays out for itself, and the caches
-  int64_t at_once;   // groups that it computes together, or that share what a call lays out
-  int64_t step = 1;  // of rows of x
+  int64_t rows;        // of x in one call, at most: what it lays out for itself, and the caches
+  int64_t at_once;     // groups that it computes together, or that share what a call lays out
+  int64_t step = 1;    // of rows of x
+  int64_t least = 24;  // rows of x in one call, where there are more
 };
 
 // Whether a kernel takes m rows of x in tiles. It does not pay for few, or where two groups of W
@@ -165,7 +165,8 @@ Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
   const int64_t at_once = m <= 2 ? 4 : 2;
   switch (kernel.arith) {
     case Arith::int_block32:
-      return tiled ? Pace{700, 128, 8} : Pace{400, kAnyRows, at_once};
+      return tiled ? Pace{700, 128, 8, 1, std::max<int64_t>(from, 24)}
+                   : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
       if (takes_tiles(kernel, cols, m)) return {2000, 512, 8, 2 * kXTileRows};
       return tiled ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
@@ -184,7 +185,7 @@ Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
 Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   constexpr double kShortest = 20e3, kLongest = 100e3;  // ns
   constexpr double kBytesPerNs = 12;
-  constexpr int64_t kPerThread = 3, kMinRows = 24;
+  constexpr int64_t kPerThread = 3;
   const int64_t total = num_groups(*s.kernel, s.rows);
   const Pace pace = pace_of(*s.kernel, cols, m);
   Cut c;
@@ -201,13 +202,13 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   const int64_t wanted = std::min(static_cast<int64_t>(piece_ns / group_ns), by_threads);
   c.groups = std::max(wanted / at_once, int64_t{1}) * at_once;
   c.num_groups = (total + c.groups - 1) / c.groups;
-  while (c.pieces() < threads * kPerThread && c.rows / 2 >= kMinRows) {
+  while (c.pieces() < threads * kPerThread && c.rows / 2 >= pace.least) {
     c.cut_rows(m, 2 * c.num_rows, pace.step);
   }
   return c;
 }
 
-// A product as pieces of work. Lives on the stack of matmul().
+// A product as pieces of work. Lives on the stack of matmul() and matmul_best().
 class Pieces {
  public:
   Pieces(const Act& x, const PackedWeight& w, int64_t m, int threads) : x_(x), w_(w), m_(m) {
@@ -232,7 +233,6 @@ class Pieces {
 
   int64_t size() const { return size_; }
 
-  // args.m is 0 or less where rounding left nothing to do.
   Piece operator[](int64_t piece) const {
     size_t i = 0;
     while (piece >= cuts_[i].pieces()) piece -= cuts_[i++].pieces();
@@ -248,7 +248,7 @@ class Pieces {
     a.m = std::min(cut.rows, m_ - p.m0);
     a.all_rows = m_;
     a.bias = w_.bias.empty() ? nullptr : w_.bias.data() + s.row_begin;
-    if (a.m > 0) give_rows(p);
+    give_rows(p);
     return p;
   }
 
@@ -332,7 +332,6 @@ void matmul(
   }
   pool.for_each(pieces.size(), [&](int64_t i, int) {
     Pieces::Piece p = pieces[i];
-    if (p.args.m <= 0) return;
     p.args.out = out.row(p.m0) + p.segment->row_begin;
     p.args.out_stride = out.stride;
     p.segment->kernel->run(p.args);
@@ -353,7 +352,6 @@ void matmul_best(ThreadPool& pool,
   pool.for_each(pieces.size(), [&](int64_t i, int worker) {
     Pieces::Piece p = pieces[i];
     MatmulArgs& a = p.args;
-    if (a.m <= 0) return;
     // The piece's groups as a weight of their own, so that its output begins at 0.
     const int64_t first = a.group_begin * p.segment->kernel->group_rows;
     a.w = static_cast<const std::byte*>(a.w) +

@@ -64,7 +64,7 @@ struct Tile {
   } else {
     float lanes[4];
     vst1q_f32(lanes, v);
-    for (int64_t i = 0; i < t.rows_left - at; ++i) out[i] = lanes[i] + (bias ? bias[i] : 0);
+    for (int64_t i = 0; i < t.rows_left - at; ++i) out[i] = bias ? lanes[i] + bias[i] : lanes[i];
   }
 }
 

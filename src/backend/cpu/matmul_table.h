@@ -20,10 +20,9 @@
 //   bf16_tiles   activations f32, rounded to bf16. For every 32 columns, completed by zeros, what
 //                TDPBF16PS adds to an f32 accumulator: two chains over even and over odd columns,
 //                then their sum. Subnormals count as zero.
-//   bf16_quads   activations f32, rounded to bf16. One f32 chain over ascending pairs of columns,
-//   as
-//                BFMMLA has it: acc = odd(acc + odd(w0 x0 + w1 x1)), where odd() truncates and sets
-//                the last bit of what was not exact. Subnormals count as zero.
+//   bf16_quads   activations f32, rounded to bf16. One f32 chain over ascending pairs of
+//                columns, as BFMMLA has it: acc = odd(acc + odd(w0 x0 + w1 x1)), where odd()
+//                truncates and sets the last bit of what was not exact. Subnormals count as zero.
 // Finally out = acc + bias.
 #pragma once
 
@@ -63,7 +62,7 @@ struct MatmulArgs {
 // [row / 16][column / 64][row % 16][64], columns completed by zeros. Rows past the last are
 // anything.
 inline constexpr int64_t kXTileRows = 16, kXTileCols = 64;
-constexpr int64_t x_tile_bytes(int64_t cols) {  // of 16 rows
+[[gnu::always_inline]] constexpr int64_t x_tile_bytes(int64_t cols) {  // of 16 rows
   return (cols + kXTileCols - 1) / kXTileCols * kXTileCols * kXTileRows;
 }
 

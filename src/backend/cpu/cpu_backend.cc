@@ -6,6 +6,7 @@
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/features.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/numa.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/vector_math.h"
 #include "base/thread_pool.h"
@@ -34,7 +35,10 @@ class CpuBackend final : public Backend {
 
   std::string describe() const override {
     return "cpu, " + std::to_string(pool_.size()) +
-           (pool_.size() == 1 ? " thread, " : " threads, ") + isa_name(cpu_features());
+           (pool_.size() == 1 ? " thread, " : " threads, ") + isa_name(cpu_features()) +
+           (memory_nodes().empty()
+                ? ""
+                : ", memory over " + std::to_string(memory_nodes().size()) + " nodes");
   }
 
   void attach() override { pool_.pin_caller(); }

@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "backend/cpu/numa.h"
+
 namespace sluice {
 
 namespace {
@@ -37,6 +39,7 @@ Buffer map_pages(size_t bytes, size_t small) {
   void* data = reinterpret_cast<void*>(aligned);
   // A last part that is smaller stays on small pages: sixty KV planes would waste a megabyte each.
   size_t huge = size / kHuge * kHuge;
+  if (bytes >= kLarge && !memory_nodes().empty()) spread_over(memory_nodes(), data, size);
   if (huge > small) madvise(reinterpret_cast<void*>(aligned + small), huge - small, MADV_HUGEPAGE);
   return {data, bytes, [](void* p, size_t n) { munmap(p, mapped_bytes(n)); }};
 }

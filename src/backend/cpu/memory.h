@@ -10,7 +10,8 @@ namespace sluice {
 
 // Zeroed pages that start at a multiple of 2 MB, on huge pages where the system grants them (from
 // 2 MB on). The first 2 MB of a large buffer stay on small pages: a KV plane of which little is
-// used then costs little to touch. Throws std::bad_alloc.
+// used then costs little to touch. Large buffers are spread over the memory of several nodes
+// (numa.h). Throws std::bad_alloc.
 Buffer allocate_pages(size_t bytes);
 
 // Many weights in few mappings, so that a small matrix takes no huge page of its own (SmolLM2: 97

@@ -10,3 +10,6 @@ set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max -L /usr/aarch64-linux-gn
 set(spdlog_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(GTest_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(yaml-cpp_DIR ${CMAKE_CURRENT_LIST_DIR})
+# Nor may those of this machine be found: both are optional.
+set(CMAKE_DISABLE_FIND_PACKAGE_PkgConfig TRUE)
+set(CMAKE_DISABLE_FIND_PACKAGE_OpenSSL TRUE)

@@ -22,7 +22,7 @@ struct EngineOptions {
   bool deterministic = false;     // on a GPU: bits do not depend on the batch (the CPU's never do)
   bool capture = true;            // on a GPU: replay decode steps as graphs
   bool default_budget = false;    // nobody chose scheduler.budget: the device may
-  bool default_chunk = false;     // the same of scheduler.chunk
+  bool default_chunk = false;     // the same of scheduler.chunk: somebody waits for every token
   int threads = 0;                // 0: one per core
   bool pin = true;
   bool fuse = true;

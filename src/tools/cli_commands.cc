@@ -95,7 +95,7 @@ void add_serve(CLI::App& app, CommandLine& c) {
   add_serve_options(sv, c.serve);
   add_engine_options(sv, c.serve.engine, c.policy);
   sv->callback([&c] {
-    apply_policy(c.policy, c.serve.engine);
+    apply_policy(c.policy, c.serve.engine, true);
     c.action = [&c] { return cmd_serve(c.serve); };
   });
 }

@@ -1,5 +1,6 @@
 #include "tools/cli_options.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -136,8 +137,8 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(policy);
   app->add_option(
          "--chunk", s.chunk,
-         "of them, chunked prompts' in a mixed step, 0: no limit (default:\n16 per thread, at "
-         "least 32; on a GPU 0)")
+         "of them, chunked prompts' in a mixed step, 0: no limit (default: 0;\nserve on a CPU: 16 "
+         "per thread, at least 32)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
@@ -172,12 +173,12 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(policy);
 }
 
-void apply_policy(const PresetChoice& p, EngineOptions& o) {
+void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   SchedulerConfig& s = o.scheduler;
   o.default_budget = s.budget == 0;
   if (o.default_budget) s.budget = SchedulerConfig().budget;
-  o.default_chunk = s.chunk < 0;
-  if (o.default_chunk) s.chunk = 0;
+  o.default_chunk = s.chunk < 0 && serves;
+  s.chunk = std::max(s.chunk, 0);
   apply_preset(p.preset, s).value();  // the parser admits only known names
   if (!p.batching.empty())
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "backend/cpu/features.h"
+#include "backend/cpu/memory.h"
 #include "backend/cpu/quantize.h"
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -77,7 +78,7 @@ class MatmulCase final : public KernelCase {
       : pool_(pool),
         rows_(s.rows),
         activations_(s.max_m, cols),
-        out_(static_cast<size_t>(s.max_m * s.rows)) {
+        out_(allocate_pages(static_cast<size_t>(s.max_m * s.rows) * sizeof(float))) {
     std::vector<std::byte> source = source_rows(s.row->fmt, s.rows, cols);
     const int64_t groups = num_groups(*s.row, s.rows);
     const size_t size = s.row->in_place ? source.size() : s.row->packed_bytes(s.rows, cols);
@@ -125,7 +126,7 @@ class MatmulCase final : public KernelCase {
   ThreadPool& pool_;
   int64_t rows_;
   Activations activations_;
-  std::vector<float> out_;
+  Buffer out_;  // on pages like those of a model's activations
   MatmulScratch scratch_;
   std::vector<PackedWeight> copies_;
   size_t next_ = 0;

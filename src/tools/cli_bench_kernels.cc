@@ -63,7 +63,7 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
   app->add_option(
          "--tolerance", o.tolerance,
          "least change that counts, as a share; where it is more,\ntwice the noise of both "
-         "reports")
+         "reports, up to a half")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

@@ -194,7 +194,8 @@ std::vector<KernelChange> compare_reports(const KernelReport& before,
   for (const KernelTiming& t : after.rows) {
     auto was = old.find(t.key());
     if (was == old.end()) continue;
-    double tolerance = std::max(least, 2 * (was->second->noise + t.noise));
+    constexpr double kMost = 0.5;
+    double tolerance = std::max(least, std::min(kMost, 2 * (was->second->noise + t.noise)));
     changes.push_back({t.key(), was->second->of_limit, t.of_limit, tolerance});
   }
   return changes;

@@ -62,8 +62,8 @@ struct KernelChange {
 };
 
 // Rows that both have. A row's tolerance is twice the noise that both reports saw in it, summed,
-// and at least `least`. (Twice: of 330 rows measured again on a shared machine, once found 7
-// slower.)
+// at most a half, and at least `least`. (Twice: of 330 rows measured again on a shared machine,
+// once found 7 slower.)
 std::vector<KernelChange> compare_reports(const KernelReport& before,
                                           const KernelReport& after,
                                           double least);

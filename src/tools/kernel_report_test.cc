@@ -107,6 +107,10 @@ TEST(KernelReport, NoiseWidensTheTolerance) {
   EXPECT_FALSE(slower(0.05, 0.03, 0.05));
   EXPECT_FALSE(slower(0, 0.08, 0.05));
   EXPECT_FALSE(slower(0, 0, 0.2));
+  // No noise excuses half the speed.
+  KernelReport before = report_of({timing("a", 1, 1.0, 3.0)});
+  KernelReport after = report_of({timing("a", 1, 0.49, 5.0)});
+  EXPECT_TRUE(compare_reports(before, after, 0.05).at(0).slower());
 }
 
 TEST(KernelPlan, RowsOfActivations) {

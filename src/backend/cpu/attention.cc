@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/memory.h"
@@ -107,35 +108,70 @@ void CpuAttention::split(const Task& task, int64_t parts, int64_t state_floats) 
 
 // A task longer than a quarter of a thread's fair share becomes one task per span. Where threads
 // would have nothing to do, tasks are split by tiles too: their states cost more to merge.
+// planned_ has the kv heads of the same rows side by side; so have tasks_ for every span, because
+// the processor fetches memory ahead, and what follows a head's share of a block is the next one's.
 void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
   double share = total_cost_ / pool_.size() / 4;
   const bool idle = static_cast<int>(planned_.size()) < pool_.size();
   num_state_floats_ = 0;
-  for (const Task& t : planned_) {
+  const auto heads = static_cast<size_t>(spec.num_kv_heads);
+  for (size_t i = 0; i < planned_.size(); i += heads) {
+    const Task& t = planned_[i];
     int64_t parts = (t.end - t.begin + kSpan - 1) / kSpan;
     if (idle) {
       double piece = std::max<double>(kInlineCost, share * 2);
       parts = std::max(parts, static_cast<int64_t>(std::ceil(t.cost / piece)));
     }
-    if (pool_.size() == 1 || parts == 1 || t.cost <= share || total_cost_ < kInlineCost) {
-      tasks_.push_back(t);
-    } else {
-      split(t, parts, t.num_queries * t.num_heads * state_stride(spec.head_dim));
+    const bool streams = heads > 1 && t.num_queries == 1;
+    if (pool_.size() == 1 || parts == 1 || (t.cost <= share && !streams) ||
+        total_cost_ < kInlineCost) {
+      tasks_.insert(tasks_.end(), planned_.begin() + static_cast<ptrdiff_t>(i),
+                    planned_.begin() + static_cast<ptrdiff_t>(i + heads));
+      continue;
     }
+    const size_t first = tasks_.size();
+    for (size_t h = 0; h < heads; ++h)
+      split(planned_[i + h], parts, t.num_queries * t.num_heads * state_stride(spec.head_dim));
+    std::sort(tasks_.begin() + static_cast<ptrdiff_t>(first), tasks_.end(),
+              [](const Task& x, const Task& y) {
+                return std::pair(x.begin, x.kv_head) < std::pair(y.begin, y.kv_head);
+              });
   }
-  auto floats = static_cast<size_t>(num_state_floats_);
-  if (states_.size() < floats) states_.resize(floats);
+  reserve_ahead(spec);
 }
 
-// Tasks claimed together, so that a claim is worth its atomic add.
-void CpuAttention::group_claims() {
+// Decodes grow by a position a step: room for some spans more than they have, so that few of their
+// steps allocate.
+void CpuAttention::reserve_ahead(const AttentionSpec& spec) {
+  constexpr int64_t kSpansAhead = 4;
+  int64_t floats = 0;
+  for (const Task& t : planned_) {
+    if (t.num_queries > 1) continue;
+    int64_t spans = (t.end - t.begin + kSpan - 1) / kSpan;
+    floats += (spans + kSpansAhead) / kSpansAhead * kSpansAhead * t.num_heads *
+              state_stride(spec.head_dim);
+  }
+  auto least = static_cast<size_t>(std::max(floats, num_state_floats_));
+  if (states_.size() < least) states_.resize(least);
+  const size_t tasks = least / static_cast<size_t>(state_stride(spec.head_dim)) + tasks_.size();
+  tasks_.reserve(tasks);
+  claims_.reserve(tasks + 1);
+  splits_.reserve(planned_.size());
+}
+
+// Tasks claimed together, so that a claim is worth its atomic add; all kv heads of the same rows
+// and positions, where that leaves enough for every thread.
+void CpuAttention::group_claims(const AttentionSpec& spec) {
   double least = std::max<double>(kInlineCost, total_cost_ / pool_.size() / 16);
   if (total_cost_ < kInlineCost) least = 2 * total_cost_ + 1;
+  const auto heads = static_cast<size_t>(spec.num_kv_heads);
+  const bool together = tasks_.size() / heads >= 4 * static_cast<size_t>(pool_.size());
   claims_.assign(1, 0);
   double cost = 0;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     cost += tasks_[i].cost;
-    if (cost >= least || i + 1 == tasks_.size()) {
+    const bool whole = !together || (i + 1) % heads == 0;
+    if ((cost >= least && whole) || i + 1 == tasks_.size()) {
       claims_.push_back(static_cast<int32_t>(i + 1));
       cost = 0;
     }
@@ -151,7 +187,7 @@ void CpuAttention::plan(const AttentionSpec& spec, const BatchView& batch) {
     add_tasks(spec, batch.slices[i], static_cast<int32_t>(i));
   }
   split_long_tasks(spec);
-  group_claims();
+  group_claims(spec);
 }
 
 void CpuAttention::run_task(const Step& step, const Task& task, int worker) {

@@ -100,7 +100,8 @@ class CpuAttention {
   void add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index);
   void split_long_tasks(const AttentionSpec& spec);
   void split(const Task& task, int64_t parts, int64_t state_floats);
-  void group_claims();
+  void reserve_ahead(const AttentionSpec& spec);
+  void group_claims(const AttentionSpec& spec);
   void run_task(const Step& step, const Task& task, int worker);
   void finish_rows(const Step& step, const Task& task);
   AttendScratch scratch(int worker);

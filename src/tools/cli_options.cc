@@ -137,7 +137,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(policy);
   app->add_option(
          "--chunk", s.chunk,
-         "of them, chunked prompts' in a mixed step, 0: no limit (default: 0;\nserve on a CPU: 16 "
+         "of them, chunked prompts' in a mixed step; 0: no limit\n(default: 0; serve on a CPU: 16 "
          "per thread, at least 32)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);

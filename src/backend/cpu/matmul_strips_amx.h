@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/fetch_output_avx512.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/matmul_panels_avx512.h"
 #include "backend/cpu/tiles_amx.h"
@@ -227,9 +228,7 @@ void strip(const Strip<F>& s) {
   for (int64_t m0 = 0; m0 < s.rows; m0 += s.tile_rows) {
     const int64_t rows = s.rows - m0 < s.tile_rows ? s.rows - m0 : s.tile_rows;
     float* out = s.out + m0 * s.out_stride;
-    // The output's lines come while the tile is computed: its stores would wait for them.
-    for (int64_t m = 0; m < rows; ++m)
-      __asm__ volatile("prefetchw %0" ::"m"(out[m * s.out_stride]));
+    for (int64_t m = 0; m < rows; ++m) fetch_output(out + m * s.out_stride);
     __m512 acc[H];
     SLUICE_UNROLL
     for (int m = 0; m < H; ++m) acc[m] = _mm512_setzero_ps();

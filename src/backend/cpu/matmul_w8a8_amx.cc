@@ -8,6 +8,7 @@
 // from tiles that lie in one piece (MatmulArgs::tiles) by loads that do not displace the groups.
 #include <immintrin.h>
 
+#include "backend/cpu/fetch_output_avx512.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/tiles_amx.h"
 
@@ -56,15 +57,14 @@ struct Tile {
   int64_t num_next;
 };
 
-// A row's lines of the output come to the cache while its tiles are computed: a step's outputs are
-// larger than the second cache, and stores that wait for them would hold up the next tile loads.
+// Row i's lines of the output.
 template <int NB>
-[[gnu::always_inline]] inline void fetch_output(const MatmulArgs& a, const Pending& p, int64_t i) {
+[[gnu::always_inline]] inline void fetch_row(const MatmulArgs& a, const Pending& p, int64_t i) {
   const int64_t tile = i >= p.height ? 1 : 0;
   const int64_t m = p.m0[tile] + i - tile * p.height;
   const float* out = a.out + m * a.out_stride + p.group * R;
   SLUICE_UNROLL
-  for (int b = 0; b < NB; ++b) __asm__ volatile("prefetchw %0" ::"m"(out[b * R]));
+  for (int b = 0; b < NB; ++b) fetch_output(out + b * R);
 }
 
 alignas(64) constexpr float kNoBias[4 * R] = {};
@@ -168,7 +168,7 @@ void product(const Tile& t, const MatmulArgs& a, Pending& pending) {
     for (int64_t i = 0; i < t.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
     SLUICE_STEP(x0, x1, t.x_stride, w, t.panel)
     for (int64_t i = 0; i < fetch_per_step && fetched < t.result->rows; ++i) {
-      fetch_output<NB>(a, *t.result, fetched++);
+      fetch_row<NB>(a, *t.result, fetched++);
     }
     x0 += t.x_step;
     x1 += t.x_step;

@@ -3,6 +3,7 @@
 // stored plus 128, which is taken off through the sum of the row of x.
 #include <immintrin.h>
 
+#include "backend/cpu/fetch_output_avx512.h"
 #include "backend/cpu/matmul_kernels.h"
 
 namespace sluice::cpu {
@@ -28,14 +29,6 @@ struct Tile {
   int32_t v;
   std::memcpy(&v, x, 4);
   return _mm512_set1_epi32(v);
-}
-
-// A row's lines of the output come to the cache while the tile computes: a step's outputs are
-// larger than the second cache, and stores that wait for them would hold up the next tile's loads.
-template <int G>
-[[gnu::always_inline]] inline void fetch_output(const float* out) {
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) __asm__ volatile("prefetchw %0" ::"m"(out[g * R]));
 }
 
 template <int G, int MT>
@@ -70,7 +63,10 @@ void tile(const Tile& t) {
   const int8_t* x = t.q;
   const uint8_t* next = t.next;
   for (int64_t b = 0; b < t.cols / 32; ++b) {
-    if (b < MT) fetch_output<G>(t.out + b * t.out_stride);
+    if (b < MT) {
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) fetch_output(t.out + b * t.out_stride + g * R);
+    }
     for (int i = 0; i < t.num_next; ++i) _mm_prefetch(next + i * 64, _MM_HINT_T1);
     next += t.num_next * 64;
     SLUICE_UNROLL

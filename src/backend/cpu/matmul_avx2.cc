@@ -15,10 +15,6 @@
 namespace sluice::cpu {
 namespace {
 
-using Tile = Avx2Tile;
-
-constexpr int R = Tile::kRows;
-
 [[gnu::always_inline]] inline __m256 load_i8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
@@ -175,15 +171,11 @@ template <Format F>
 
 // All but q6_k.
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   __m256 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
-  }
+  clear(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     prefetch(t, b);
     __m256i idot[G][MT];
@@ -253,14 +245,10 @@ template <int kHalf, int MT>
 
 // The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
 template <int G, int MT>
-void tile_q6(const Tile& t) {
+void q6_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
   __m256 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
-  }
+  clear(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     prefetch(t, b);
     SLUICE_UNROLL
@@ -290,29 +278,24 @@ void tile_q6(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
 template <Format F, int G, int MT>
 constexpr TileFn tile_fn() {
   if constexpr (F == Format::q6_k) {
-    return tile_q6<G, MT>;
+    return q6_tile<G, MT>;
   } else {
-    return tile<F, G, MT>;
+    return block_tile<F, G, MT>;
   }
 }
 
 template <Format F>
-TileFn pick(int groups, int64_t m) {
-  static constexpr TileFn kOne[] = {tile_fn<F, 1, 1>(), tile_fn<F, 1, 2>(), tile_fn<F, 1, 3>(),
-                                    tile_fn<F, 1, 4>()};
-  if (groups == 4) return tile_fn<F, 4, 1>();
-  if (groups == 2) return tile_fn<F, 2, 2>();
-  return kOne[m - 1];
-}
+struct Kernel : BlockKernel {
+  template <int G, int MT>
+  static constexpr TileFn tile = tile_fn<F, G, MT>();
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, panel_plan<F, R>(a.cols).bytes, pick<F>);
+  run_tiles<Kernel<F>>(a, panel_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 namespace sluice::cpu {
 namespace {
 
-using Tile = Avx512Tile;
-
 constexpr int R = kPanelRows;
 
 // idot += one 32-column block, q8_0. w: the block's bytes in each group; x: in each row.
@@ -91,16 +89,12 @@ template <Format F, int32_t kOffset, int MT>
 
 // All but q6_k.
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
   constexpr int32_t kOffset = F == Format::q8_0 || F == Format::iq4_nl ? 128 : kCodeOffset<F>;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   __m512 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
-  }
+  clear(acc);
   SideTerms<MT> side;
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if ((kOffset != 0 || kHasMin<F>)&&b % 16 == 0) {
@@ -185,14 +179,10 @@ template <int kHalf, int G, int MT>
 
 // The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
 template <int G, int MT>
-void tile_q6(const Tile& t) {
+void q6_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
   __m512 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
-  }
+  clear(acc);
   alignas(64) int32_t sums[MT][16];
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if (b % 8 == 0) {
@@ -240,49 +230,28 @@ void tile_q6(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
 template <Format F, int G, int MT>
 constexpr TileFn tile_fn() {
   if constexpr (F == Format::q6_k) {
-    return tile_q6<G, MT>;
+    return q6_tile<G, MT>;
   } else {
-    return tile<F, G, MT>;
+    return block_tile<F, G, MT>;
   }
 }
 
-// Most rows of x whose accumulators fit the registers beside two groups, for q6_k beside one (its
-// codes cost the most to put together: high tiles pay for that). More rows run as tiles of nearly
-// equal height over a panel that the first of them has brought into the cache.
+// q6_k's codes cost the most to put together: high tiles pay for that.
 template <Format F>
-constexpr int kMaxTile = F == Format::q6_k ? 8 : 6;
+struct Kernel {
+  static constexpr int kRows = R, kStep = 1;
+  static constexpr Heights kMost = F == Format::q6_k ? Heights{8, 4, 2} : Heights{6, 6, 2};
 
-// Groups of a tile when there are m rows of x.
-template <Format F>
-constexpr int groups_at_once(int64_t m) {
-  return m <= 2 ? 4 : F == Format::q6_k && m > 4 ? 1 : 2;
-}
-
-template <Format F, int G>
-TileFn pick(int64_t m) {
-  static constexpr TileFn kTiles[] = {tile_fn<F, G, 1>(), tile_fn<F, G, 2>(), tile_fn<F, G, 3>(),
-                                      tile_fn<F, G, 4>(), tile_fn<F, G, 5>(), tile_fn<F, G, 6>()};
-  return kTiles[m - 1];
-}
-
-template <Format F>
-TileFn pick(int groups, int64_t m) {
-  if constexpr (F == Format::q6_k) {
-    if (m == 7) return tile_fn<F, 1, 7>();
-    if (m == 8) return tile_fn<F, 1, 8>();
-  }
-  if (groups == 4) return m == 1 ? tile_fn<F, 4, 1>() : tile_fn<F, 4, 2>();
-  return groups == 2 ? pick<F, 2>(m) : pick<F, 1>(m);
-}
+  template <int G, int MT>
+  static constexpr TileFn tile = tile_fn<F, G, MT>();
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles<kMaxTile<F>>(a, panel_plan<F, R>(a.cols).bytes, groups_at_once<F>(a.m), pick<F>);
+  run_tiles<Kernel<F>>(a, panel_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

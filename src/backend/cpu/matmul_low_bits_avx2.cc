@@ -10,10 +10,6 @@
 namespace sluice::cpu {
 namespace {
 
-using Tile = Avx2Tile;
-
-constexpr int R = Tile::kRows;
-
 template <Format F>
 constexpr bool kThreeBits = F == Format::q3_k;
 
@@ -132,14 +128,10 @@ template <Format F, int kHalf, int MT>
 }
 
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   const LowBitPlan plan = low_bit_plan<F, R>(t.cols);
   __m256 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
-  }
+  clear(acc);
   Sums<F, MT> sums;
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if (b % 8 == 0) add_up<F, MT>(t, b, sums);
@@ -174,19 +166,15 @@ void tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
 template <Format F>
-TileFn pick(int groups, int64_t m) {
-  static constexpr TileFn kOne[] = {tile<F, 1, 1>, tile<F, 1, 2>, tile<F, 1, 3>, tile<F, 1, 4>};
-  if (groups == 4) return tile<F, 4, 1>;
-  if (groups == 2) return tile<F, 2, 2>;
-  return kOne[m - 1];
-}
+struct Kernel : BlockKernel {
+  template <int G, int MT>
+  static constexpr TileFn tile = block_tile<F, G, MT>;
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, low_bit_plan<F, R>(a.cols).bytes, pick<F>);
+  run_tiles<Kernel<F>>(a, low_bit_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

@@ -12,8 +12,6 @@
 namespace sluice::cpu {
 namespace {
 
-using Tile = Avx512Tile;
-
 constexpr int R = kPanelRows;
 
 // Sums of the sixteens of 256 columns of MT rows of x. q3_k: minus four times the sum of sixteen
@@ -126,14 +124,10 @@ template <Format F, int G, int MT>
 }
 
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   const LowBitPlan plan = low_bit_plan<F, R>(t.cols);
   __m512 acc[G][MT];
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m] = _mm512_setzero_ps();
-  }
+  clear(acc);
   Sums<F, MT> sums;
   LowBitBytes bytes[G];
   for (int64_t super = 0; super < plan.num_blocks / 8; ++super) {
@@ -154,24 +148,18 @@ void tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
-// Most rows of x whose three accumulators fit the registers beside one group.
-constexpr int kMaxTile = 8;
-
 template <Format F>
-TileFn pick(int groups, int64_t m) {
-  static constexpr TileFn kTwo[] = {tile<F, 2, 1>, tile<F, 2, 2>, tile<F, 2, 3>, tile<F, 2, 4>};
-  static constexpr TileFn kOne[] = {tile<F, 1, 1>, tile<F, 1, 2>, tile<F, 1, 3>, tile<F, 1, 4>,
-                                    tile<F, 1, 5>, tile<F, 1, 6>, tile<F, 1, 7>, tile<F, 1, 8>};
-  if (groups == 4) return m == 1 ? tile<F, 4, 1> : tile<F, 4, 2>;
-  return groups == 2 ? kTwo[m - 1] : kOne[m - 1];
-}
+struct Kernel {
+  static constexpr int kRows = R, kStep = 1;
+  static constexpr Heights kMost{8, 4, 2};  // of three accumulators for each row and group
+
+  template <int G, int MT>
+  static constexpr TileFn tile = block_tile<F, G, MT>;
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  const int wide = a.m <= 2 ? 4 : a.m <= 4 ? 2 : 1;
-  run_tiles<kMaxTile>(a, low_bit_plan<F, R>(a.cols).bytes, wide, pick<F>);
+  run_tiles<Kernel<F>>(a, low_bit_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Register tiles of the int_block32 kernels for AVX2 that read panels of 8 rows: where a tile's
-// operands are, what it fetches ahead and stores, and how a call is cut into tiles. Each of
-// those files has its own copy, compiled as it is.
+// What the integer kernels for AVX2 that read panels of 8 rows share: loads and stores of their
+// tiles. Each of those files has its own copy, compiled as it is.
 #pragma once
 
 #include <immintrin.h>
@@ -9,25 +8,12 @@
 #include <cstring>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_tiles_inl.h"
 
 namespace sluice::cpu {
 namespace {
 
-// What one tile of a kernel computes.
-struct Avx2Tile {
-  static constexpr int kRows = 8;  // of a group
-  const uint8_t* w;                // first group's panel
-  const int8_t* q;                 // first row's activations
-  const float* scale;
-  const int32_t* sum;
-  float* out;         // first row, first group's first column
-  const float* bias;  // first group's, or null
-  int64_t cols;
-  int64_t out_stride;
-  int64_t rows_left;    // rows of W from the first group's on
-  const uint8_t* next;  // memory that the next tiles read: num_next lines of it for each block
-  int num_next;
-};
+constexpr int R = 8;  // rows of a group
 
 [[gnu::always_inline]] inline __m256i broadcast4(const int8_t* x) {
   int32_t v;
@@ -47,15 +33,17 @@ struct Avx2Tile {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-// Weights of the next groups come from memory while this tile computes.
-[[gnu::always_inline]] inline void prefetch(const Avx2Tile& t, int64_t b) {
-  const uint8_t* p = t.next + b * t.num_next * 64;
-  for (int i = 0; i < t.num_next; ++i) _mm_prefetch(p + i * 64, _MM_HINT_T1);
+template <int G, int MT>
+[[gnu::always_inline]] inline void clear(__m256 (&acc)[G][MT]) {
+  SLUICE_UNROLL
+  for (int g = 0; g < G; ++g) {
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) acc[g][m] = _mm256_setzero_ps();
+  }
 }
 
 template <int G, int MT>
-[[gnu::always_inline]] inline void store(const Avx2Tile& t, const __m256 (&acc)[G][MT]) {
-  constexpr int R = Avx2Tile::kRows;
+[[gnu::always_inline]] inline void store(const Tile& t, const __m256 (&acc)[G][MT]) {
   SLUICE_UNROLL
   for (int g = 0; g < G; ++g) {
     const int64_t left = t.rows_left - g * R;
@@ -78,42 +66,11 @@ template <int G, int MT>
   }
 }
 
-// Runs `pick(groups, m)` over all of a call, rows of x in tiles of nearly equal height. Sixteen
-// registers hold four rows of x beside one group, two beside two, or one beside four.
-template <typename Pick>
-[[gnu::always_inline]] inline void run_tiles(const MatmulArgs& a, size_t panel, Pick pick) {
-  constexpr int R = Avx2Tile::kRows;
-  constexpr int64_t kMaxTile = 4;
-  const int64_t num32 = a.cols / 32;
-  const int64_t tiles = (a.m + kMaxTile - 1) / kMaxTile;
-  const int wide = a.m == 1 ? 4 : a.m == 2 ? 2 : 1;
-  for (int64_t g = a.group_begin; g < a.group_end;) {
-    const int64_t left = a.group_end - g;
-    const int groups = left >= wide ? wide : 1;
-    const uint8_t* w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
-    // Every tile fetches its share of the next groups.
-    const int64_t next_groups = left - groups < wide ? left - groups : wide;
-    const int64_t next_lines = next_groups * static_cast<int64_t>(panel) / 64;
-    const int64_t lines = (next_lines + tiles * num32 - 1) / (tiles * num32);
-    for (int64_t i = 0, m0 = 0; i < tiles; ++i) {
-      const int64_t m = a.m / tiles + (i < a.m % tiles ? 1 : 0);
-      const Avx2Tile t{w,
-                       a.q + m0 * a.cols,
-                       a.scale + m0 * num32,
-                       a.sum + m0 * num32,
-                       a.out + m0 * a.out_stride + g * R,
-                       a.bias ? a.bias + g * R : nullptr,
-                       a.cols,
-                       a.out_stride,
-                       a.rows - g * R,
-                       w + static_cast<size_t>(groups) * panel + i * num32 * lines * 64,
-                       static_cast<int>(lines)};
-      pick(groups, m)(t);
-      m0 += m;
-    }
-    g += groups;
-  }
-}
+// Sixteen registers hold four rows of x beside one group, two beside two, or one beside four.
+struct BlockKernel {
+  static constexpr int kRows = R, kStep = 1;
+  static constexpr Heights kMost{4, 2, 1};
+};
 
 }  // namespace
 }  // namespace sluice::cpu

@@ -288,7 +288,7 @@ constexpr TileFn tile_fn() {
 }
 
 template <Format F>
-struct Kernel : BlockKernel {
+struct Kernel : Avx2Blocks {
   template <int G, int MT>
   static constexpr TileFn tile = tile_fn<F, G, MT>();
 };

@@ -5,56 +5,12 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_i8mm.h"
 #include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
-
-using Tile = I8mmTile;
-
-[[gnu::always_inline]] inline float32x4x2_t widen_i8(int8x8_t v) {
-  const int16x8_t wide = vmovl_s8(v);
-  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
-          vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
-}
-
-[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
-  return widen_i8(vreinterpret_s8_u8(vld1_u8(p)));
-}
-
-// Scales and minimums of block b in one panel, rows 0..3 and 4..7. The minimum of q4_k and q5_k is
-// to be subtracted.
-template <Format F>
-[[gnu::always_inline]] inline void load_scales(const uint8_t* panel,
-                                               const PanelPlan& plan,
-                                               int64_t b,
-                                               float32x4_t (&dw)[2],
-                                               float32x4_t (&mw)[2]) {
-  if constexpr (kSuperScales<F>) {
-    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
-    const uint8x8_t t =
-        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
-    const uint8x8_t scale =
-        vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
-    const uint8x8_t min = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
-    const float32x4x2_t s = widen_i8(vreinterpret_s8_u8(scale));
-    const float32x4x2_t m = widen_i8(vreinterpret_s8_u8(min));
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = vmulq_f32(load_f16(super + h * 8), s.val[h]);
-      mw[h] = vmulq_f32(load_f16(super + 2 * R + h * 8), m.val[h]);
-    }
-  } else {
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
-      if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
-      if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
-    }
-  }
-}
 
 // A block's planes. Two blocks of 5 bits share their bytes of the high plane: `shift` takes this
 // block's bit of unit 0 to bit 4.
@@ -102,24 +58,6 @@ template <Format F>
 
 // ---- one row of x: SDOT, G groups at once ----
 
-// The dot of units [u0, u0 + num) in lanes of rows 0..3 and 4..7. x: the units, each twice.
-template <Format F>
-[[gnu::always_inline]] inline int32x4x2_t dot_row(const Planes& planes,
-                                                  const int8x16_t (&x)[4],
-                                                  int u0,
-                                                  int num) {
-  int32x4_t d[kPairs];
-  SLUICE_UNROLL
-  for (int p = 0; p < kPairs; ++p) d[p] = vdupq_n_s32(0);
-  SLUICE_UNROLL
-  for (int u = u0; u < u0 + num; ++u) {
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(planes, u, p), x[u]);
-    hold_loads();
-  }
-  return {vpaddq_s32(d[0], d[1]), vpaddq_s32(d[2], d[3])};
-}
-
 template <Format F, int G>
 [[gnu::noinline]] void row_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<F, R>(t.cols);
@@ -128,20 +66,19 @@ template <Format F, int G>
   for (int g = 0; g < G; ++g) acc[g][0] = acc[g][1] = vdupq_n_f32(0);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     int8x16_t x[4];
-    SLUICE_UNROLL
-    for (int u = 0; u < 4; ++u) {
-      const int8x8_t half = vld1_s8(t.q + b * 32 + u * 8);
-      x[u] = vcombine_s8(half, half);
-    }
+    load_units(t.q + b * 32, x);
     const float dx = t.scale[b];
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       const uint8_t* panel = t.w + g * plan.bytes;
       const Planes planes = planes_of<F>(panel, plan, b);
+      const auto load = [&](int u, int p) __attribute__((always_inline)) {
+        return load_unit<F>(planes, u, p);
+      };
       float32x4_t dot[2], dw[2], mw[2];
       if constexpr (F == Format::q6_k) {
-        const int32x4x2_t d0 = dot_row<F>(planes, x, 0, 2);
-        const int32x4x2_t d1 = dot_row<F>(planes, x, 2, 2);
+        const int32x4x2_t d0 = dot_row(load, x, 0, 2);
+        const int32x4x2_t d1 = dot_row(load, x, 2, 2);
         const float32x4x2_t s0 = load_i8(panel + plan.scale + b * 2 * R);
         const float32x4x2_t s1 = load_i8(panel + plan.scale + b * 2 * R + R);
         SLUICE_UNROLL
@@ -152,7 +89,7 @@ template <Format F, int G>
         }
       } else {
         load_scales<F>(panel, plan, b, dw, mw);
-        int32x4x2_t d = dot_row<F>(planes, x, 0, 4);
+        int32x4x2_t d = dot_row(load, x, 0, 4);
         SLUICE_UNROLL
         for (int h = 0; h < 2; ++h) {
           if constexpr (kCodeOffset<F> != 0) {
@@ -172,35 +109,10 @@ template <Format F, int G>
       }
     }
   }
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    store4(t, 0, g * R, acc[g][0]);
-    store4(t, 0, g * R + 4, acc[g][1]);
-  }
+  store_row<G>(t, acc);
 }
 
 // ---- PT pairs of rows of x: SMMLA, one group ----
-
-// idot += units [u0, u0 + 2) of a block.
-template <Format F, int PT>
-[[gnu::always_inline]] inline void dot_pairs(const Planes& planes,
-                                             const int8_t* const (&x)[PT][2],
-                                             int64_t offset,
-                                             int u0,
-                                             int32x4_t (&idot)[kPairs][PT]) {
-  int8x16_t xv[2][PT];  // [unit][pair]
-  load_pairs<PT>(x, offset + u0 * 8, xv);
-  SLUICE_UNROLL
-  for (int u = 0; u < 2; ++u) {
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) {
-      const int8x16_t w = load_unit<F>(planes, u0 + u, p);
-      SLUICE_UNROLL
-      for (int i = 0; i < PT; ++i) idot[p][i] = vmmlaq_s32(idot[p][i], w, xv[u][i]);
-    }
-    hold_loads();
-  }
-}
 
 template <int PT>
 [[gnu::always_inline]] inline void start(const int32_t* const (&sum)[PT][2],
@@ -221,25 +133,22 @@ template <Format F, int PT>
   const int8_t* x[PT][2];
   const float* dx[PT][2];
   const int32_t* sum[PT][2];
+  find_pairs<PT>(t.q, t.cols, t.m, x);
+  find_pairs<PT>(t.scale, plan.num_blocks, t.m, dx);
+  find_pairs<PT>(t.sum, plan.num_blocks, t.m, sum);
   float32x4_t acc[kPairs][PT];
-  SLUICE_UNROLL
-  for (int i = 0; i < PT; ++i) {
-    SLUICE_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const int64_t row = 2 * i + j < t.m ? 2 * i + j : t.m - 1;
-      x[i][j] = t.q + row * t.cols;
-      dx[i][j] = t.scale + row * plan.num_blocks;
-      sum[i][j] = t.sum + row * plan.num_blocks;
-    }
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) acc[p][i] = vdupq_n_f32(0);
-  }
+  clear<PT>(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     const Planes planes = planes_of<F>(t.w, plan, b);
+    const auto load = [&](int u, int p) __attribute__((always_inline)) {
+      return load_unit<F>(planes, u, p);
+    };
+    int8x16_t xv[2][PT];
     int32x4_t idot[kPairs][PT];
     float32x4_t dot[kPairs][PT], dw[kPairs], mw[kPairs];
     start<PT>(sum, b, F == Format::q6_k ? 0 : -kCodeOffset<F>, idot);
-    dot_pairs<F, PT>(planes, x, b * 32, 0, idot);
+    load_pairs<PT>(x, b * 32, xv);
+    dot_pairs<PT>(load, 0, xv, idot);
     if constexpr (F == Format::q6_k) {
       float32x4_t s[kPairs];
       const float32x4x2_t s0 = load_i8(t.w + plan.scale + b * 2 * R);
@@ -250,7 +159,8 @@ template <Format F, int PT>
         for (int i = 0; i < PT; ++i) dot[p][i] = vmulq_f32(s[p], vcvtq_f32_s32(idot[p][i]));
       }
       start<PT>(sum, b, 0, idot);
-      dot_pairs<F, PT>(planes, x, b * 32, 2, idot);
+      load_pairs<PT>(x, b * 32 + 16, xv);
+      dot_pairs<PT>(load, 2, xv, idot);
       const float32x4x2_t s1 = load_i8(t.w + plan.scale + b * 2 * R + R);
       spread(s1.val[0], s1.val[1], s);
       SLUICE_UNROLL
@@ -262,7 +172,8 @@ template <Format F, int PT>
       }
       spread_f16(t.w + plan.extra + b / 8 * 2 * R, dw);
     } else {
-      dot_pairs<F, PT>(planes, x, b * 32, 2, idot);
+      load_pairs<PT>(x, b * 32 + 16, xv);
+      dot_pairs<PT>(load, 2, xv, idot);
       SLUICE_UNROLL
       for (int p = 0; p < kPairs; ++p) {
         SLUICE_UNROLL
@@ -293,9 +204,16 @@ template <Format F, int PT>
 }
 
 template <Format F>
+struct Tiles {
+  template <int G>
+  static constexpr TileFn row = row_tile<F, G>;
+  template <int PT>
+  static constexpr TileFn pairs = pair_tile<F, PT>;
+};
+
+template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, panel_plan<F, R>(a.cols).bytes,
-            {row_tile<F, 4>, row_tile<F, 1>, pair_tile<F, 1>, pair_tile<F, 2>});
+  run_blocks<Tiles<F>>(a, panel_plan<F, R>(a.cols).bytes);
 }
 
 }  // namespace

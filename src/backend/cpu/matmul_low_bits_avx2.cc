@@ -10,9 +10,6 @@
 namespace sluice::cpu {
 namespace {
 
-template <Format F>
-constexpr bool kThreeBits = F == Format::q3_k;
-
 // Sums of both sixteens of block b of a row of x, in 16 bits each.
 [[gnu::always_inline]] inline uint32_t sums_of(const int8_t* x) {
   const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
@@ -167,7 +164,7 @@ void block_tile(const Tile& t) {
 }
 
 template <Format F>
-struct Kernel : BlockKernel {
+struct Kernel : Avx2Blocks {
   template <int G, int MT>
   static constexpr TileFn tile = block_tile<F, G, MT>;
 };

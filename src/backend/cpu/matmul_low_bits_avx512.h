@@ -12,9 +12,6 @@
 
 namespace sluice::cpu {
 
-template <Format F>
-inline constexpr bool kThreeBits = F == Format::q3_k;
-
 // Where block b of a panel is.
 struct LowBitBlock {
   const uint8_t* codes;

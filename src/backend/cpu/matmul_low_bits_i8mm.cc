@@ -5,50 +5,11 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_i8mm.h"
 
 namespace sluice::cpu {
 namespace {
-
-using Tile = I8mmTile;
-
-template <Format F>
-constexpr bool kThreeBits = F == Format::q3_k;
-
-[[gnu::always_inline]] inline int32x4x2_t widen(uint8x8_t v) {
-  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(v));
-  return {vmovl_s16(vget_low_s16(wide)), vmovl_s16(vget_high_s16(wide))};
-}
-
-// Of both sixteens of a block, rows 0..3 and 4..7.
-struct Scales {
-  int32x4x2_t scale[2];
-  int32x4x2_t min[2];  // q2_k
-};
-
-template <Format F>
-[[gnu::always_inline]] inline Scales load_scales(const uint8_t* panel,
-                                                 const LowBitPlan& plan,
-                                                 int64_t b) {
-  Scales s{};
-  if constexpr (kThreeBits<F>) {
-    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
-    const uint8x8_t t =
-        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
-    const uint8x8_t s0 = vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
-    const uint8x8_t s1 = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
-    s.scale[0] = widen(vsub_u8(s0, vdup_n_u8(32)));
-    s.scale[1] = widen(vsub_u8(s1, vdup_n_u8(32)));
-  } else {
-    const uint8x8x2_t v = vld2_u8(panel + plan.scale + b * 2 * R);
-    SLUICE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      s.scale[half] = widen(vand_u8(v.val[half], vdup_n_u8(15)));
-      s.min[half] = widen(vshr_n_u8(v.val[half], 4));
-    }
-  }
-  return s;
-}
 
 // Eight integers of rows 0..7 as the pairs' lanes (r0, r0, r1, r1), ...
 [[gnu::always_inline]] inline int32x4_t pair_of(const int32x4x2_t& v, int p) {
@@ -85,23 +46,6 @@ template <Format F>
 
 // ---- one row of x: SDOT, G groups at once ----
 
-// The dot of units u0 and u0 + 1 in lanes of rows 0..3 and 4..7. x: the units, each twice.
-template <Format F>
-[[gnu::always_inline]] inline int32x4x2_t dot_row(const Codes& codes,
-                                                  const int8x16_t (&x)[4],
-                                                  int u0) {
-  int32x4_t d[kPairs];
-  SLUICE_UNROLL
-  for (int p = 0; p < kPairs; ++p) d[p] = vdupq_n_s32(0);
-  SLUICE_UNROLL
-  for (int u = u0; u < u0 + 2; ++u) {
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) d[p] = vdotq_s32(d[p], load_unit<F>(codes, u, p), x[u]);
-    hold_loads();
-  }
-  return {vpaddq_s32(d[0], d[1]), vpaddq_s32(d[2], d[3])};
-}
-
 template <Format F, int G>
 [[gnu::noinline]] void row_tile(const Tile& t) {
   const LowBitPlan plan = low_bit_plan<F, R>(t.cols);
@@ -110,11 +54,7 @@ template <Format F, int G>
   for (int g = 0; g < G; ++g) acc[g][0] = acc[g][1] = vdupq_n_f32(0);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     int8x16_t x[4];
-    SLUICE_UNROLL
-    for (int u = 0; u < 4; ++u) {
-      const int8x8_t half = vld1_s8(t.q + b * 32 + u * 8);
-      x[u] = vcombine_s8(half, half);
-    }
+    load_units(t.q + b * 32, x);
     const float dx = t.scale[b];
     const int32_t sum0 = vaddlvq_s8(vld1q_s8(t.q + b * 32));
     const int32_t sum1 = vaddlvq_s8(vld1q_s8(t.q + b * 32 + 16));
@@ -123,8 +63,11 @@ template <Format F, int G>
       const uint8_t* panel = t.w + g * plan.bytes;
       const uint8_t* super = panel + plan.extra + b / 8 * (kThreeBits<F> ? 2 : 4) * R;
       const Codes codes = codes_of(panel, plan, b);
-      const int32x4x2_t d0 = dot_row<F>(codes, x, 0), d1 = dot_row<F>(codes, x, 2);
-      const Scales s = load_scales<F>(panel, plan, b);
+      const auto load = [&](int u, int p) __attribute__((always_inline)) {
+        return load_unit<F>(codes, u, p);
+      };
+      const int32x4x2_t d0 = dot_row(load, x, 0, 2), d1 = dot_row(load, x, 2, 2);
+      const NeonLowBitScales s = load_scales<F>(panel, plan, b);
       SLUICE_UNROLL
       for (int h = 0; h < 2; ++h) {
         const int32x4_t dot =
@@ -142,24 +85,20 @@ template <Format F, int G>
       }
     }
   }
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    store4(t, 0, g * R, acc[g][0]);
-    store4(t, 0, g * R + 4, acc[g][1]);
-  }
+  store_row<G>(t, acc);
 }
 
 // ---- PT pairs of rows of x: SMMLA, one group ----
 
 // Units u0 and u0 + 1 of a block, times the scale. sums: of x over them, in the pairs' lanes.
 template <Format F, int PT>
-[[gnu::always_inline]] inline void dot_pairs(const Codes& codes,
-                                             const int8_t* const (&x)[PT][2],
-                                             int64_t offset,
-                                             int u0,
-                                             const int32x4x2_t& scale,
-                                             int32x4_t (&dot)[kPairs][PT],
-                                             int32x4_t (&sums)[PT]) {
+[[gnu::always_inline]] inline void dot_scaled(const Codes& codes,
+                                              const int8_t* const (&x)[PT][2],
+                                              int64_t offset,
+                                              int u0,
+                                              const int32x4x2_t& scale,
+                                              int32x4_t (&dot)[kPairs][PT],
+                                              int32x4_t (&sums)[PT]) {
   int8x16_t xv[2][PT];
   load_pairs<PT>(x, offset + u0 * 8, xv);
   int32x4_t idot[kPairs][PT];
@@ -172,16 +111,10 @@ template <Format F, int PT>
     SLUICE_UNROLL
     for (int p = 0; p < kPairs; ++p) idot[p][i] = vdupq_n_s32(0);
   }
-  SLUICE_UNROLL
-  for (int u = 0; u < 2; ++u) {
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) {
-      const int8x16_t w = load_unit<F>(codes, u0 + u, p);
-      SLUICE_UNROLL
-      for (int i = 0; i < PT; ++i) idot[p][i] = vmmlaq_s32(idot[p][i], w, xv[u][i]);
-    }
-    hold_loads();
-  }
+  const auto load = [&](int u, int p) __attribute__((always_inline)) {
+    return load_unit<F>(codes, u, p);
+  };
+  dot_pairs<PT>(load, u0, xv, idot);
   SLUICE_UNROLL
   for (int p = 0; p < kPairs; ++p) {
     const int32x4_t s = pair_of(scale, p);
@@ -197,25 +130,17 @@ template <Format F, int PT>
   const LowBitPlan plan = low_bit_plan<F, R>(t.cols);
   const int8_t* x[PT][2];
   const float* dx[PT][2];
+  find_pairs<PT>(t.q, t.cols, t.m, x);
+  find_pairs<PT>(t.scale, plan.num_blocks, t.m, dx);
   float32x4_t acc[kPairs][PT];
-  SLUICE_UNROLL
-  for (int i = 0; i < PT; ++i) {
-    SLUICE_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const int64_t row = 2 * i + j < t.m ? 2 * i + j : t.m - 1;
-      x[i][j] = t.q + row * t.cols;
-      dx[i][j] = t.scale + row * plan.num_blocks;
-    }
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) acc[p][i] = vdupq_n_f32(0);
-  }
+  clear<PT>(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     const uint8_t* super = t.w + plan.extra + b / 8 * (kThreeBits<F> ? 2 : 4) * R;
     const Codes codes = codes_of(t.w, plan, b);
-    const Scales s = load_scales<F>(t.w, plan, b);
+    const NeonLowBitScales s = load_scales<F>(t.w, plan, b);
     int32x4_t dot[kPairs][PT], sum0[PT], sum1[PT];
-    dot_pairs<F, PT>(codes, x, b * 32, 0, s.scale[0], dot, sum0);
-    dot_pairs<F, PT>(codes, x, b * 32, 2, s.scale[1], dot, sum1);
+    dot_scaled<F, PT>(codes, x, b * 32, 0, s.scale[0], dot, sum0);
+    dot_scaled<F, PT>(codes, x, b * 32, 2, s.scale[1], dot, sum1);
     float32x4_t dw[kPairs], mw[kPairs];
     spread_f16(super, dw);
     if constexpr (!kThreeBits<F>) spread_f16(super + 2 * R, mw);
@@ -240,9 +165,16 @@ template <Format F, int PT>
 }
 
 template <Format F>
+struct Tiles {
+  template <int G>
+  static constexpr TileFn row = row_tile<F, G>;
+  template <int PT>
+  static constexpr TileFn pairs = pair_tile<F, PT>;
+};
+
+template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, low_bit_plan<F, R>(a.cols).bytes,
-            {row_tile<F, 4>, row_tile<F, 1>, pair_tile<F, 1>, pair_tile<F, 2>});
+  run_blocks<Tiles<F>>(a, low_bit_plan<F, R>(a.cols).bytes);
 }
 
 }  // namespace

@@ -4,50 +4,11 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_neon.h"
 
 namespace sluice::cpu {
 namespace {
-
-using Tile = NeonTile;
-
-template <Format F>
-constexpr bool kThreeBits = F == Format::q3_k;
-
-[[gnu::always_inline]] inline int32x4x2_t widen(int8x8_t v) {
-  const int16x8_t wide = vmovl_s8(v);
-  return {vmovl_s16(vget_low_s16(wide)), vmovl_s16(vget_high_s16(wide))};
-}
-
-// Of both sixteens of a block, rows 0..3 and 4..7.
-struct Scales {
-  int32x4x2_t scale[2];
-  int32x4x2_t min[2];  // q2_k
-};
-
-template <Format F>
-[[gnu::always_inline]] inline Scales load_scales(const uint8_t* panel,
-                                                 const LowBitPlan& plan,
-                                                 int64_t b) {
-  Scales s{};
-  if constexpr (kThreeBits<F>) {
-    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
-    const uint8x8_t t =
-        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
-    const uint8x8_t s0 = vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
-    const uint8x8_t s1 = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
-    s.scale[0] = widen(vreinterpret_s8_u8(vsub_u8(s0, vdup_n_u8(32))));
-    s.scale[1] = widen(vreinterpret_s8_u8(vsub_u8(s1, vdup_n_u8(32))));
-  } else {
-    const uint8x8x2_t v = vld2_u8(panel + plan.scale + b * 2 * R);
-    SLUICE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      s.scale[half] = widen(vreinterpret_s8_u8(vand_u8(v.val[half], vdup_n_u8(15))));
-      s.min[half] = widen(vreinterpret_s8_u8(vshr_n_u8(v.val[half], 4)));
-    }
-  }
-  return s;
-}
 
 // The kHalf-th sixteen columns of a block of one group.
 template <Format F, int kHalf, int MT>
@@ -75,14 +36,10 @@ template <Format F, int kHalf, int MT>
 }
 
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   const LowBitPlan plan = low_bit_plan<F, R>(t.cols);
   Floats<G, MT> acc;
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m][0] = acc[g][m][1] = vdupq_n_f32(0);
-  }
+  clear<G, MT>(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     int8x16_t x0[MT], x1[MT];
     load_x<MT>(t.q + b * 32, t.cols, x0);
@@ -98,7 +55,7 @@ void tile(const Tile& t) {
       clear<1, MT>(d1);
       dot_half<F, 0, MT>(codes, tops, x0, d0[0]);
       dot_half<F, 1, MT>(codes, tops, x1, d1[0]);
-      const Scales s = load_scales<F>(panel, plan, b);
+      const NeonLowBitScales s = load_scales<F>(panel, plan, b);
       SLUICE_UNROLL
       for (int h = 0; h < 2; ++h) {
         const float32x4_t dw = load_f16(super + h * 8);
@@ -124,19 +81,15 @@ void tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
 template <Format F>
-TileFn pick(int groups, int64_t m) {
-  static constexpr TileFn kOne[] = {tile<F, 1, 1>, tile<F, 1, 2>, tile<F, 1, 3>, tile<F, 1, 4>};
-  if (groups == 4) return tile<F, 4, 1>;
-  if (groups == 2) return tile<F, 2, 2>;
-  return kOne[m - 1];
-}
+struct Kernel : NeonBlocks {
+  template <int G, int MT>
+  static constexpr TileFn tile = block_tile<F, G, MT>;
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, low_bit_plan<F, R>(a.cols).bytes, pick<F>);
+  run_tiles<Kernel<F>>(a, low_bit_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

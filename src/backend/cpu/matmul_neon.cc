@@ -4,17 +4,12 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_neon.h"
 #include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
-
-using Tile = NeonTile;
-
-[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
-  return widen_i8(vreinterpret_s8_u8(vld1_u8(p)));
-}
 
 // Sixteen codes as signed bytes: nibbles of `v`, and of 5 bits the top one, bit 4 half + u of
 // `top`.
@@ -61,50 +56,13 @@ template <Format F, int G, int MT>
   }
 }
 
-// Scales and minimums of block b in one panel, rows 0..3 and 4..7. The minimum of q4_k and q5_k is
-// to be subtracted.
-template <Format F>
-[[gnu::always_inline]] inline void load_scales(const uint8_t* panel,
-                                               const PanelPlan& plan,
-                                               int64_t b,
-                                               float32x4_t (&dw)[2],
-                                               float32x4_t (&mw)[2]) {
-  if constexpr (kSuperScales<F>) {
-    const uint8x8_t v = vld1_u8(panel + plan.scale + b * R);
-    const uint8x8_t t =
-        vshl_u8(vld1_u8(panel + plan.tops + b / 2 * R), vdup_n_s8(static_cast<int8_t>(b % 2 * -4)));
-    const uint8x8_t scale =
-        vorr_u8(vand_u8(v, vdup_n_u8(15)), vshl_n_u8(vand_u8(t, vdup_n_u8(3)), 4));
-    const uint8x8_t min = vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2));
-    const float32x4x2_t s = widen_i8(vreinterpret_s8_u8(scale));
-    const float32x4x2_t m = widen_i8(vreinterpret_s8_u8(min));
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = vmulq_f32(load_f16(super + h * 8), s.val[h]);
-      mw[h] = vmulq_f32(load_f16(super + 2 * R + h * 8), m.val[h]);
-    }
-  } else {
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
-      if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
-      if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
-    }
-  }
-}
-
 // All but q6_k.
 template <Format F, int G, int MT>
-void tile(const Tile& t) {
+void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   Floats<G, MT> acc;
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m][0] = acc[g][m][1] = vdupq_n_f32(0);
-  }
+  clear<G, MT>(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     Ints<G, MT> idot;
     SLUICE_UNROLL
@@ -161,14 +119,10 @@ template <int kHalf, int MT>
 
 // The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
 template <int G, int MT>
-void tile_q6(const Tile& t) {
+void q6_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
   Floats<G, MT> acc;
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) acc[g][m][0] = acc[g][m][1] = vdupq_n_f32(0);
-  }
+  clear<G, MT>(acc);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     int8x16_t x0[MT], x1[MT];
     load_x<MT>(t.q + b * 32, t.cols, x0);
@@ -201,29 +155,24 @@ void tile_q6(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-using TileFn = void (*)(const Tile&);
-
 template <Format F, int G, int MT>
 constexpr TileFn tile_fn() {
   if constexpr (F == Format::q6_k) {
-    return tile_q6<G, MT>;
+    return q6_tile<G, MT>;
   } else {
-    return tile<F, G, MT>;
+    return block_tile<F, G, MT>;
   }
 }
 
 template <Format F>
-TileFn pick(int groups, int64_t m) {
-  static constexpr TileFn kOne[] = {tile_fn<F, 1, 1>(), tile_fn<F, 1, 2>(), tile_fn<F, 1, 3>(),
-                                    tile_fn<F, 1, 4>()};
-  if (groups == 4) return tile_fn<F, 4, 1>();
-  if (groups == 2) return tile_fn<F, 2, 2>();
-  return kOne[m - 1];
-}
+struct Kernel : NeonBlocks {
+  template <int G, int MT>
+  static constexpr TileFn tile = tile_fn<F, G, MT>();
+};
 
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_tiles(a, panel_plan<F, R>(a.cols).bytes, pick<F>);
+  run_tiles<Kernel<F>>(a, panel_plan<F, R>(a.cols).bytes, a.cols / 32);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ template <int G, int MT>
 }
 
 // Sixteen registers hold four rows of x beside one group, two beside two, or one beside four.
-struct BlockKernel {
+struct Avx2Blocks {
   static constexpr int kRows = R, kStep = 1;
   static constexpr Heights kMost{4, 2, 1};
 };

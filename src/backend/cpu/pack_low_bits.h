@@ -18,8 +18,7 @@ namespace sluice::cpu {
 template <Format F, int R, int I>
 struct LowBitPacking {
   static_assert(F == Format::q2_k || F == Format::q3_k);
-  static constexpr bool kThree = F == Format::q3_k;
-  using Block = std::conditional_t<kThree, BlockQ3K, BlockQ2K>;
+  using Block = std::conditional_t<kThreeBits<F>, BlockQ3K, BlockQ2K>;
 
   static size_t packed_bytes(int64_t rows, int64_t cols) {
     return static_cast<size_t>((rows + R - 1) / R) * low_bit_plan<F, R>(cols).bytes;
@@ -78,7 +77,7 @@ struct LowBitPacking {
   static void put_codes(uint8_t* p, const LowBitPlan& plan, int64_t b, int r, const Block& block) {
     uint8_t q[256];
     for (int part = 0; part < 8; ++part) {
-      if constexpr (kThree) {
+      if constexpr (kThreeBits<F>) {
         int8_t quants[32];
         unpack_part(block, part, quants);
         for (int i = 0; i < 32; ++i) q[32 * part + i] = static_cast<uint8_t>(quants[i] + 4);
@@ -95,7 +94,7 @@ struct LowBitPacking {
       }
       std::memcpy(p + code_at(b, unit, r), bytes, I);
     }
-    if constexpr (kThree) {
+    if constexpr (kThreeBits<F>) {
       for (int unit = 0; unit < 256 / I; unit += 8) {
         uint8_t bytes[I] = {};
         for (int i = 0; i < 8 * I; ++i) {
@@ -113,7 +112,7 @@ struct LowBitPacking {
       const int low = p[code_at(b, unit, r) + static_cast<size_t>(i)] >> unit % 4 * 2 & 3;
       uint8_t& byte = block.qs[k / 128 * 32 + k % 32];
       byte = static_cast<uint8_t>(byte | low << k / 32 % 4 * 2);
-      if constexpr (kThree) {
+      if constexpr (kThreeBits<F>) {
         const int top =
             p[top_at(plan, b, unit, r) + static_cast<size_t>(i)] >> low_bit_top<I>(unit) & 1;
         block.hmask[k % 32] = static_cast<uint8_t>(block.hmask[k % 32] | top << k / 32);
@@ -122,7 +121,7 @@ struct LowBitPacking {
   }
 
   static void put_scales(uint8_t* p, const LowBitPlan& plan, int64_t b, int r, const Block& src) {
-    if constexpr (kThree) {
+    if constexpr (kThreeBits<F>) {
       for (int i = 0; i < 8; i += 2) {  // blocks of 32, scales 2 i to 2 i + 3
         int s[4];
         for (int j = 0; j < 4; ++j) s[j] = group_scale(src, 2 * i + j) + 32;
@@ -143,7 +142,7 @@ struct LowBitPacking {
   }
 
   static void get_scales(const uint8_t* p, const LowBitPlan& plan, int64_t b, int r, Block& dst) {
-    if constexpr (kThree) {
+    if constexpr (kThreeBits<F>) {
       for (int g = 0; g < 16; ++g) {
         const int i = g / 2;  // block of 32
         const int low = p[plan.scale + static_cast<size_t>((b * 8 + i) * R + r)] >> g % 2 * 4 & 15;

@@ -97,6 +97,9 @@ template <int I>
   return I == 4 ? kBits[unit % 8] : unit % 8;
 }
 
+template <Format F>
+inline constexpr bool kThreeBits = F == Format::q3_k;  // else two
+
 struct LowBitPlan {
   int64_t num_blocks;
   size_t top, scale, tops, extra, bytes;
@@ -104,15 +107,14 @@ struct LowBitPlan {
 
 template <Format F, int R>
 [[gnu::always_inline]] constexpr LowBitPlan low_bit_plan(int64_t cols) {
-  constexpr bool kThree = F == Format::q3_k;
   const auto blocks = static_cast<size_t>(cols) / 32;
   LowBitPlan p{};
   p.num_blocks = cols / 32;
   p.top = blocks * 8 * R;
-  p.scale = p.top + (kThree ? blocks * 4 * R : 0);
-  p.tops = p.scale + blocks * (kThree ? 1 : 2) * R;
-  p.extra = p.tops + (kThree ? blocks / 2 * R : 0);
-  p.bytes = (p.extra + blocks / 8 * (kThree ? 2 : 4) * R + 63) / 64 * 64;
+  p.scale = p.top + (kThreeBits<F> ? blocks * 4 * R : 0);
+  p.tops = p.scale + blocks * (kThreeBits<F> ? 1 : 2) * R;
+  p.extra = p.tops + (kThreeBits<F> ? blocks / 2 * R : 0);
+  p.bytes = (p.extra + blocks / 8 * (kThreeBits<F> ? 2 : 4) * R + 63) / 64 * 64;
   return p;
 }
 

@@ -3,40 +3,29 @@
 // registers.
 #include <immintrin.h>
 
+#include "backend/cpu/matmul_float_inl.h"
 #include "backend/cpu/matmul_kernels.h"
 
 namespace sluice::cpu {
 namespace {
 
-constexpr int kGroup = 16;
-
-// Rows that follow each other with nothing between.
-struct F32 {
-  static constexpr int kBytes = 4;
-  static constexpr int kHead = 0;     // bytes before a row's elements
+struct F32 : PlainRows<4> {
   static constexpr int kMaxTile = 6;  // rows of x
   static constexpr int kStreams = 8;  // rows of W for one row of x
-  struct Scale {};
-  static Scale scale(const uint8_t*) { return {}; }
-  static int64_t pitch(int64_t cols) { return cols * kBytes; }
   static __m512 load(const uint8_t* p, Scale) { return _mm512_loadu_ps(p); }
   static __m512 load(const uint8_t* p, Scale, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
 };
 // Scales and minimums take registers too.
-struct U8 {
-  static constexpr int kBytes = 1;
-  static constexpr int kHead = kU8Head;
+struct U8 : U8Rows {
   static constexpr int kMaxTile = 4;
   static constexpr int kStreams = 4;
   struct Scale {
     __m512 scale, min;
   };
   static Scale scale(const uint8_t* row) {
-    float head[2];
-    std::memcpy(head, row, sizeof(head));
-    return {_mm512_set1_ps(head[0]), _mm512_set1_ps(head[1])};
+    const Head h = head(row);
+    return {_mm512_set1_ps(h.scale), _mm512_set1_ps(h.min)};
   }
-  static int64_t pitch(int64_t cols) { return u8_pitch(cols); }
   static __m512 widen(__m128i v, const Scale& s) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v)), s.scale, s.min);
   }
@@ -61,13 +50,7 @@ template <typename W, int RT, int MT, bool kPrefetch>
 void tile(const MatmulArgs& a, int64_t row, int64_t m0) {
   const uint8_t* w[RT];
   typename W::Scale scale[RT];
-  SLUICE_UNROLL
-  for (int r = 0; r < RT; ++r) {
-    const int64_t at = row + r < a.rows ? row + r : a.rows - 1;
-    w[r] = static_cast<const uint8_t*>(a.w) + at * W::pitch(a.cols);
-    scale[r] = W::scale(w[r]);
-    w[r] += W::kHead;
-  }
+  find_rows<W, RT>(a, row, w, scale);
   const uint8_t* next = static_cast<const uint8_t*>(a.w) + (row + RT) * W::pitch(a.cols);
   const float* x = a.x + m0 * a.x_stride;
   __m512 acc[RT][MT];
@@ -131,11 +114,8 @@ void run(const MatmulArgs& a) {
       tile<W, W::kStreams, 1, true>(a, r, 0);
     return;
   }
-  // A tile of x stays in the first cache while a few rows of W, read once from memory, pass by from
-  // the second.
   const int64_t tiles = (a.m + W::kMaxTile - 1) / W::kMaxTile;
-  const int64_t fit = (int64_t{128} << 10) / (a.cols * W::kBytes) / 4 * 4;
-  const int64_t rows = fit < 4 ? 4 : fit;
+  const int64_t rows = rows_at_once<W>(a.cols, 4);
   for (int64_t r0 = a.group_begin * kGroup; r0 < end; r0 += rows) {
     const int64_t r1 = r0 + rows < end ? r0 + rows : end;
     for (int64_t i = 0, m0 = 0; i < tiles; ++i) {

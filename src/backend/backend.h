@@ -151,6 +151,7 @@ struct QkvSpec {
   const float* q_norm = nullptr;   // [head_dim] or null
   const float* k_norm = nullptr;
   float eps = 0;
+  Tensor q = {};  // where q goes, in the activations' type; data null or qkv's: it stays there
 };
 
 // (x - mean) / sqrt(variance + eps) * weight + bias

@@ -116,7 +116,9 @@ Decoder::Scratch Decoder::carve(std::byte* base,
   Scratch s;
   s.x = carver.f32(max_tokens, c.hidden);
   s.normed = carver.act(max_tokens, c.hidden, normed);
-  s.qkv = carver.tensor(max_tokens, c.q_dim() + 2 * c.kv_dim());
+  s.qkv = carver.of(out_type_, max_tokens, c.q_dim() + 2 * c.kv_dim());
+  s.q = s.qkv.columns(0, c.q_dim());
+  if (out_type_ != act_type_) s.q = carver.tensor(max_tokens, c.q_dim());
   s.attended = carver.act(max_tokens, c.q_dim(), attended);
   s.delta = carver.of(out_type_, max_tokens, c.hidden);
   s.gate_up = carver.of(out_type_, max_tokens, 2 * c.ffn);
@@ -142,7 +144,7 @@ void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs) {
 
 Decoder::Scratch Decoder::first_rows(int64_t n) const {
   Scratch s = scratch_;
-  s.x.rows = s.qkv.rows = s.delta.rows = s.gate_up.rows = n;
+  s.x.rows = s.qkv.rows = s.q.rows = s.delta.rows = s.gate_up.rows = n;
   s.normed = first_rows_of(s.normed, n);
   s.attended = first_rows_of(s.attended, n);
   s.gated = first_rows_of(s.gated, n);
@@ -170,14 +172,14 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];
     AttentionSpec attention = attention_of(l);
-    QkvSpec qkv{attention, &c.rope, s.cos_sin, w.q_norm.data(), w.k_norm.data(), c.eps};
+    QkvSpec qkv{attention, &c.rope, s.cos_sin, w.q_norm.data(), w.k_norm.data(), c.eps, s.q};
     if (attention.window > 0 && c.window_rope) {
       qkv.rope = &*c.window_rope;
       qkv.cos_sin = s.window_cos_sin;
     }
     project(be, s.qkv, s.normed, w.qkv);
     be.finish_qkv(s.qkv, qkv, batch, kv[l]);
-    be.attention(s.attended, s.qkv.columns(0, c.q_dim()), attention, batch, kv[l]);
+    be.attention(s.attended, s.q, attention, batch, kv[l]);
     be.matmul(s.delta, s.attended, w.o);
     post_norm(be, s.delta, w.post_attn_norm, c.eps);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);

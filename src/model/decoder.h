@@ -49,6 +49,7 @@ class Decoder final : public Model {
     Tensor x;                         // [n, hidden] the residual stream
     Act normed;                       // [n, hidden]
     Tensor qkv;                       // [n, q_dim + 2 kv_dim]
+    Tensor q;                         // [n, q_dim]: of qkv, or apart where that is more exact
     Act attended;                     // [n, q_dim]
     Tensor delta;                     // [n, hidden]
     Tensor gate_up;                   // [n, 2 ffn]

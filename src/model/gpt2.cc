@@ -63,6 +63,7 @@ class Gpt2 final : public Model {
     Tensor x;       // [n, hidden] the residual stream
     Act normed;     // [n, hidden]
     Tensor qkv;     // [n, 3 hidden]
+    Tensor q;       // [n, hidden]: of qkv, or apart where that is more exact
     Act attended;   // [n, hidden]
     Tensor delta;   // [n, hidden]
     Tensor inner;   // [n, ffn]
@@ -136,7 +137,9 @@ Gpt2::Scratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size
   Scratch s;
   s.x = carver.f32(max_tokens, shape_.hidden);
   s.normed = carver.act(max_tokens, shape_.hidden, normed);
-  s.qkv = carver.tensor(max_tokens, 3 * shape_.hidden);
+  s.qkv = carver.of(out_type_, max_tokens, 3 * shape_.hidden);
+  s.q = s.qkv.columns(0, shape_.hidden);
+  if (out_type_ != act_type_) s.q = carver.tensor(max_tokens, shape_.hidden);
   s.attended = carver.act(max_tokens, shape_.hidden, attended);
   s.delta = carver.of(out_type_, max_tokens, shape_.hidden);
   s.inner = carver.of(out_type_, max_tokens, shape_.ffn);
@@ -160,7 +163,7 @@ void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs) {
 
 Gpt2::Scratch Gpt2::first_rows(int64_t n) const {
   Scratch s = scratch_;
-  s.x.rows = s.qkv.rows = s.delta.rows = s.inner.rows = n;
+  s.x.rows = s.qkv.rows = s.q.rows = s.delta.rows = s.inner.rows = n;
   s.normed = first_rows_of(s.normed, n);
   s.attended = first_rows_of(s.attended, n);
   s.activated = first_rows_of(s.activated, n);
@@ -177,6 +180,7 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
   attention.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
   QkvSpec qkv;  // no norms, no rotation: k and v go to the cache as they are
   qkv.attention = attention;
+  qkv.q = s.q;
 
   be.embed(s.x, tokens_, {batch.tokens, n});
   be.embed(s.delta, positions_, {batch.positions, n});
@@ -185,7 +189,7 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
     const Layer& w = layers_[l];
     be.matmul(s.qkv, s.normed, w.qkv);
     be.finish_qkv(s.qkv, qkv, batch, kv[l]);
-    be.attention(s.attended, s.qkv.columns(0, shape_.hidden), attention, batch, kv[l]);
+    be.attention(s.attended, s.q, attention, batch, kv[l]);
     be.matmul(s.delta, s.attended, w.o);
     be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
     be.matmul(s.inner, s.normed, w.up);

@@ -147,8 +147,9 @@ size_t device_workspace(const ModelShape& shape,
   size_t q = static_cast<size_t>(shape.num_heads) * head;
   size_t kv = static_cast<size_t>(shape.num_kv_heads) * head;
   size_t out = type == DType::f16 ? 4 : dtype_bytes(type);  // Backend::output_type()
-  size_t row = hidden * 4 + dtype_bytes(type) * (hidden + 2 * q + 2 * kv + ffn) +
-               out * (hidden + 2 * ffn) + head * 4;
+  size_t q_apart = out != dtype_bytes(type) ? q : 0;
+  size_t row = hidden * 4 + dtype_bytes(type) * (hidden + q + q_apart + ffn) +
+               out * (hidden + q + 2 * kv + 2 * ffn) + head * 4;
   auto seqs = static_cast<size_t>(c.max_seqs);
   return step * (row + 1100) + seqs * vocab * 6 + (size_t{64} << 20);
 }

@@ -234,6 +234,7 @@ void CpuElementwise::finish_qkv(Tensor qkv,
                                 const BatchView& batch,
                                 KvLayer kv) {
   CHECK(kv.head_dim == spec.attention.head_dim && kv.head_dim <= kMaxHeadDim);
+  CHECK(!spec.q.data || spec.q.data == qkv.data);  // activations are f32: q stays
   CHECK(kv.type == DType::f16 || kv.type == DType::f32 || kv.type == DType::i8);
   CHECK(kv.type != DType::i8 ||
         (kv.head_dim % kv.group == 0 && (kv.group == 8 || kv.group == 32 || kv.group == 64)));

@@ -78,8 +78,10 @@ void map(Tensor x, float a, const float* bias, cudaStream_t stream) {
 }
 
 struct QkvArgs {
-  void* qkv;
+  const void* qkv;
   int64_t stride;
+  void* q;
+  int64_t q_stride;
   int heads, kv_heads, head_dim, dims;
   bool interleaved;
   const float* cos_sin;
@@ -95,9 +97,9 @@ struct QkvArgs {
   int block_size;
 };
 
-// A warp per head of a row: q heads in place, then k heads and v heads into the cache. A lane has
-// the pairs (a, b) of elements that rotate into each other.
-template <typename T, typename C>
+// A warp per head of a row: q heads (X) to q (T), which may be in place, k heads and v heads into
+// the cache (C). A lane has the pairs (a, b) of elements that rotate into each other.
+template <typename X, typename T, typename C>
 __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   wait_for_inputs();
   let_next_start();
@@ -106,7 +108,7 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   if (head >= args.heads + 2 * args.kv_heads) return;
   int64_t r = blockIdx.x;
   int hd = args.head_dim;
-  T* x = static_cast<T*>(args.qkv) + r * args.stride + static_cast<int64_t>(head) * hd;
+  const X* x = static_cast<const X*>(args.qkv) + r * args.stride + static_cast<int64_t>(head) * hd;
   bool is_v = head >= args.heads + args.kv_heads;
   bool is_q = head < args.heads;
   const float* norm = is_v ? nullptr : is_q ? args.q_norm : args.k_norm;
@@ -133,6 +135,7 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   }
   float inverse = norm ? rsqrtf(warp_sum(squares) / static_cast<float>(hd) + args.eps) : 1;
 
+  T* q = static_cast<T*>(args.q) + r * args.q_stride + static_cast<int64_t>(head) * hd;
   C* to = nullptr;
   if (!is_q) {
     int pos = args.positions[r];
@@ -156,8 +159,8 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
       a[i] = first;
     }
     if (is_q) {
-      x[at[i]] = from_float<T>(a[i]);
-      if (bt[i] < hd) x[bt[i]] = from_float<T>(b[i]);
+      q[at[i]] = from_float<T>(a[i]);
+      if (bt[i] < hd) q[bt[i]] = from_float<T>(b[i]);
     } else {
       to[at[i]] = from_float<C>(a[i]);
       if (bt[i] < hd) to[bt[i]] = from_float<C>(b[i]);
@@ -266,8 +269,11 @@ void finish_qkv(Tensor qkv,
                 cudaStream_t stream) {
   const AttentionSpec& at = spec.attention;
   if (at.head_dim > 256) throw std::runtime_error("CUDA: heads of more than 256 dimensions");
+  Tensor q = spec.q.data ? spec.q : qkv;
   QkvArgs a{qkv.data,
             qkv.stride,
+            q.data,
+            q.stride,
             at.num_heads,
             at.num_kv_heads,
             at.head_dim,
@@ -287,12 +293,18 @@ void finish_qkv(Tensor qkv,
   constexpr int kWarps = 4;
   dim3 grid(static_cast<unsigned>(qkv.rows),
             static_cast<unsigned>(ceil_div(at.num_heads + 2 * at.num_kv_heads, kWarps)));
-  with_type(qkv.type, [&](auto t) {
+  if (kv.type != DType::f8 && kv.type != q.type)
+    throw std::runtime_error("CUDA: the cache has the activations' type");
+  auto run = [&](auto kernel) { launch("qkv", kernel, grid, 32 * kWarps, 0, stream, a); };
+  with_type(q.type, [&](auto t) {
     using T = decltype(t);
-    auto run = [&](auto kernel) { launch("qkv", kernel, grid, 32 * kWarps, 0, stream, a); };
-    if (kv.type == DType::f8) return run(qkv_kernel<T, __nv_fp8_e4m3>);
-    if (kv.type != qkv.type) throw std::runtime_error("CUDA: the cache has the activations' type");
-    run(qkv_kernel<T, T>);
+    auto run_from = [&](auto x) {
+      using X = decltype(x);
+      if (kv.type == DType::f8) return run(qkv_kernel<X, T, __nv_fp8_e4m3>);
+      run(qkv_kernel<X, T, T>);
+    };
+    if (qkv.type == DType::f32) return run_from(float{});
+    run_from(T{});
   });
 }
 

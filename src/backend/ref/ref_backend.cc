@@ -356,6 +356,7 @@ void RefBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& ba
       if (weight) norm(x, weight, dim, spec.eps, x);
       if (spec.rope && spec.cos_sin) rotate(x, *spec.rope, spec.cos_sin + r * spec.rope->dims);
     }
+    if (spec.q.data && spec.q.data != qkv.data) std::copy_n(row, a.num_heads * dim, spec.q.row(r));
     const float* k = row + a.num_heads * dim;
     const float* v = k + a.num_kv_heads * dim;
     KvAddress at = kv_address(kv, batch, batch.row_slot[r], batch.positions[r]);

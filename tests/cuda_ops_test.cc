@@ -280,7 +280,7 @@ TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
       Matrix x = random_matrix(n, cols, 64, DType::f32, 3),
              gates = random_matrix(n, 2 * cols, 65, type(), 2);
       OnDevice dx(*fp8, x, DType::f32), dg(*fp8, gates, type());
-      OnDevice act(*fp8, n, cols, type()), copy(*fp8, n, cols, type());
+      OnDevice act(*fp8, n, cols, type(), 0), copy(*fp8, n, cols, type(), 0);  // rows side by side
       OnDevice fused(*fp8, n, 32, type()), apart(*fp8, n, 32, type());
       for (bool gated : {false, true}) {
         auto make = [&](OnDevice& out) {
@@ -293,6 +293,74 @@ TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
         fp8->matmul(apart, copy.act(), on_device);
         EXPECT_EQ(fused.get().data(), apart.get().data());
       }
+    }
+  }
+}
+
+// The same of decode attention, whose output must be what a backend without f8 gives.
+TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
+  if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
+  CudaOptions options;
+  options.activations = type();
+  options.fp8_weights = true;
+  options.tune = false;
+  auto fp8 = std::move(open_cuda(options).value());
+  fp8->attach();
+  struct Heads {
+    int q, kv, dim;
+  };
+  for (auto [heads, kv_heads, dim] : {Heads{28, 4, 128}, Heads{14, 2, 64}, Heads{32, 8, 128},
+                                      Heads{20, 1, 64}, Heads{4, 2, 96}}) {
+    CacheShape shape;
+    shape.num_heads = heads, shape.num_kv_heads = kv_heads, shape.head_dim = dim;
+    shape.num_slots = 70, shape.max_positions = 700, shape.type = DType::f32;
+    PagedCache cache(shape);
+    std::vector<int32_t> tables(cache.tables(), cache.tables() + 70 * cache.table_stride());
+    ArrayOnDevice<int32_t> dt(*fp8, tables);
+    std::vector<uint16_t> values(cache.k().size() / 4);
+    std::mt19937 rng(71);
+    for (uint16_t& v : values) {
+      float x = std::normal_distribution<float>()(rng);
+      v = type() == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
+    }
+    ArrayOnDevice<uint16_t> dk(*fp8, values), dv(*fp8, values);
+    KvLayer kv = cache.layer();
+    kv.k = dk.data(), kv.v = dv.data(), kv.type = type();
+    AttentionSpec attention = shape.attention();
+    int64_t cols = shape.out_cols();
+    Matrix w = random_matrix(32, cols, 72, type(), 0.2f);
+    std::vector<float> flat;
+    for (int64_t r = 0; r < 32; ++r) flat.insert(flat.end(), w.row(r), w.row(r) + cols);
+    TensorInfo info{"blk.0.w", Format::f32, 32, cols, flat.size() * 4};
+    std::vector<WeightSegment> segments{{&info, std::as_bytes(std::span<const float>(flat))}};
+    Weight weight = fp8->load(segments, {});
+    fp8->tune(80, 8);
+    for (int n : {9, 17, 40, 70}) {
+      SCOPED_TRACE(testing::Message()
+                   << heads << "/" << kv_heads << " heads of " << dim << ", n " << n);
+      std::vector<PagedBatch::Part> parts;
+      for (int i = 0; i < n; ++i) parts.push_back({i, i * 997 % 700, 1});
+      PagedBatch batch(cache, parts);
+      Matrix q = random_matrix(n, cols, 73, type());
+      OnDevice act(*fp8, n, cols, type(), 0), copy(*fp8, n, cols, type(), 0);
+      OnDevice fused(*fp8, n, 32, type()), apart(*fp8, n, 32, type());
+      OnDevice plain(*device, n, cols, type(), 0);
+      auto attend = [&](Device& on, OnDevice& out) {
+        OnDevice dq(on, q, type());
+        ArrayOnDevice<int32_t> dpos(on, batch.positions), dslot(on, batch.row_slot);
+        BatchView view = batch.view;
+        view.positions = dpos.data(), view.row_slot = dslot.data(), view.tables = dt.data();
+        on.reserve_attention(attention, n);
+        on.attention(out.act(), dq, attention, view, kv);
+        out.get();  // before what it reads is gone
+      };
+      attend(*device, plain);
+      attend(*fp8, copy);
+      attend(*fp8, act);  // its codes replace the copy's
+      fp8->matmul(fused, act.act(), weight);
+      fp8->matmul(apart, copy.act(), weight);
+      EXPECT_EQ(act.get().data(), plain.get().data());
+      EXPECT_EQ(fused.get().data(), apart.get().data());
     }
   }
 }
@@ -350,7 +418,7 @@ constexpr QkvCase kQkvCases[] = {
 
 // finish_qkv and attention together: q, k and v in, attention out, in the layout that is the
 // backend's own. Two steps: prompts of several lengths, then decodes beside a chunk.
-TEST_P(OpsTest, QkvAndAttention) {
+void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact) {
   for (const QkvCase& c : kQkvCases) {
     SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
                                     << ", block " << c.block_size << ", window " << c.window);
@@ -363,7 +431,7 @@ TEST_P(OpsTest, QkvAndAttention) {
     KvLayer on_ref = cache.layer(), on_device = on_ref;
     Buffer k = device->allocate(cache.k().size()), v = device->allocate(cache.v().size());
     on_device.k = k.data(), on_device.v = v.data();
-    on_device.type = type();
+    on_device.type = type;
     std::vector<int32_t> tables(cache.tables(), cache.tables() + 4 * cache.table_stride());
     ArrayOnDevice<int32_t> dt(*device, tables);
     AttentionSpec attention = shape.attention();
@@ -388,8 +456,8 @@ TEST_P(OpsTest, QkvAndAttention) {
     for (const auto& parts : steps) {
       PagedBatch batch(cache, parts);
       int64_t n = batch.view.num_tokens;
-      Matrix qkv = random_matrix(n, shape.qkv_cols(), seed++, type());
-      OnDevice dqkv(*device, qkv, type());
+      Matrix qkv = random_matrix(n, shape.qkv_cols(), seed++, exact ? DType::f32 : type);
+      OnDevice dqkv(*device, qkv, exact ? DType::f32 : type);
       ArrayOnDevice<int32_t> dpos(*device, batch.positions), dslot(*device, batch.row_slot);
       ArrayOnDevice<SliceView> dslices(*device, batch.slices);
       BatchView on_gpu = batch.view;
@@ -411,19 +479,27 @@ TEST_P(OpsTest, QkvAndAttention) {
       QkvSpec spec = on_host;
       spec.cos_sin = static_cast<Tensor>(dcs).f32();
       if (c.norms) spec.q_norm = dqn.data(), spec.k_norm = dkn.data();
+      int64_t q_cols = shape.out_cols();
+      OnDevice dq(*device, n, q_cols, type);
+      Tensor q = static_cast<Tensor>(dqkv).columns(0, q_cols);
+      if (exact) spec.q = q = dq;
       ref->finish_qkv(qkv, on_host, batch.view, on_ref);
       device->finish_qkv(dqkv, spec, on_gpu, on_device);
-      int64_t q_cols = shape.out_cols();
       Matrix want(n, q_cols);
-      OnDevice out(*device, n, q_cols, type());
+      OnDevice out(*device, n, q_cols, type);
       ref->attention(want.act(), static_cast<Tensor>(qkv).columns(0, q_cols), attention, batch.view,
                      on_ref);
-      device->attention(out.act(), static_cast<Tensor>(dqkv).columns(0, q_cols), attention, on_gpu,
-                        on_device);
+      device->attention(out.act(), q, attention, on_gpu, on_device);
       Matrix got = out.get();
-      EXPECT_LT(relative_norm(got, want), 3 * tolerance(type()));
+      EXPECT_LT(relative_norm(got, want), 3 * tolerance(type));
     }
   }
+}
+// q, k and v as the product's f32 sums, q to a place of its own in the activations' type; or all of
+// them in that type, q in place.
+TEST_P(OpsTest, QkvAndAttention) { qkv_and_attention(device.get(), ref.get(), type(), false); }
+TEST_P(OpsTest, QkvAndAttentionFromSums) {
+  qkv_and_attention(device.get(), ref.get(), type(), true);
 }
 
 TEST_P(OpsTest, CopiesBlocks) {

@@ -5,6 +5,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kActivateVecs = 3;  // groups of columns per thread, where a block has a row
+constexpr int kRowParts = 4;      // blocks per row, where rows are few
+constexpr int64_t kFewRows = 64;
 
 __device__ inline float activated(float x, Activation activation) {
   if (activation == Activation::silu) return x / (1 + __expf(-x));
@@ -64,6 +66,47 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
   store_codes<kActivateVecs, N>(codes, v, cols, shared);
 }
 
+// The same for few rows: a cluster of blocks per row, so that more of the device reads.
+template <typename O, typename T, bool kGated, int N>
+__global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
+    activate_parts_kernel(O* out,
+                          int64_t out_stride,
+                          const T* x,
+                          int64_t stride,
+                          int cols,
+                          Activation activation,
+                          QuantizedRows codes) {
+  __shared__ float shared[kClusterMaxFloats];
+  wait_for_inputs();
+  let_next_start();
+  int64_t row = blockIdx.y;
+  int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
+  float v[N], most = 0;
+  if (c < cols) {
+    const T* from = x + row * stride + c;
+    auto gate = *reinterpret_cast<const Pack<T, N>*>(from);
+    Pack<T, N> up;
+    Pack<O, N> result;
+    if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(from + cols);
+    for (int i = 0; i < N; ++i) {
+      float y = activated(to_float(gate.v[i]), activation);
+      result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
+      v[i] = to_float(result.v[i]);
+      most = fmaxf(most, fabsf(v[i]));
+    }
+    *reinterpret_cast<Pack<O, N>*>(out + row * out_stride + c) = result;
+  }
+  Unit unit(cluster_max(most, shared));
+  if (blockIdx.x == 0 && threadIdx.x == 0) codes.scale[row] = unit.value;
+  if (c < cols) {
+    Pack<__nv_fp8_e4m3, N> q;
+    for (int i = 0; i < N; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(v[i] * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, N>*>(static_cast<__nv_fp8_e4m3*>(codes.data) +
+                                               row * cols + c) = q;
+  }
+  leave_cluster_max();
+}
+
 template <bool kGated, typename O, typename T>
 void launch_activate_as(
     Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
@@ -72,6 +115,14 @@ void launch_activate_as(
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
                  reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide) {
+    auto threads = static_cast<unsigned>(ceil_div(cols, kRowParts * kWide * 32) * 32);
+    launch("activate", activate_parts_kernel<O, T, kGated, kWide>,
+           dim3(kRowParts, static_cast<unsigned>(out.rows)), threads, 0, stream,
+           static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data), x.stride, cols,
+           activation, codes);
+    return;
+  }
   if (codes.data && aligned && cols <= kActivateVecs * 1024 * kWide) {
     auto threads = static_cast<unsigned>(ceil_div(cols, kActivateVecs * kWide * 32) * 32);
     launch("activate", activate_row_kernel<O, T, kGated, kWide>, static_cast<unsigned>(out.rows),

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "backend/backend.h"
+#include "backend/cuda/elementwise.cuh"
 
 namespace sluice::cuda {
 
@@ -27,7 +28,12 @@ struct AttentionArgs {
   bool deterministic;        // bits of a row do not depend on the batch or on chunking
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
+  QuantizedRows codes = {};  // of out in e4m3, where attend_decode makes them
 };
+
+// Whether attend_decode can leave `num` rows of output in e4m3 too: all kv heads of a row are then
+// a cluster, which finds the row's largest element.
+bool decode_makes_codes(const AttentionArgs& args, int num);
 
 // Rows [0, num) have one query each, at positions[row], in slot row_slot[row].
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream);

@@ -11,6 +11,8 @@
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/cluster.cuh"
+#include "backend/cuda/codes.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -23,12 +25,13 @@ constexpr int kMinTiles = 2;     // of a split: what its warps have in flight fr
 
 struct DecodeParams {
   AttentionParams a;
-  int splits;        // a multiple of `cluster`
-  int cluster;       // blocks of a cluster
-  int head_parts;    // blocks that share a kv head: ceil(group / kHeads)
-  int part_heads;    // heads of a partial result: min(group, kHeads)
-  int32_t* tickets;  // [max_split_groups()], zero between launches
-  float* partials;   // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
+  int splits;           // a multiple of `cluster`
+  int cluster;          // blocks of a cluster
+  int head_parts;       // blocks that share a kv head: ceil(group / kHeads)
+  int part_heads;       // heads of a partial result: min(group, kHeads)
+  int32_t* tickets;     // [max_split_groups()], zero between launches
+  float* partials;      // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
+  QuantizedRows codes;  // of the rows, or null; then a cluster is the blocks of a row
 };
 
 // Unnormalised output [heads, D], then maxima and sums [heads].
@@ -114,6 +117,13 @@ __device__ void store4(T* to, float4 x) {
   *reinterpret_cast<uint2*>(to) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
 }
 
+// As `to` of store4() holds it.
+template <typename T>
+__device__ float4 rounded4(float4 x) {
+  auto r = [](float v) { return to_float(from_float<T>(v)); };
+  return {r(x.x), r(x.y), r(x.z), r(x.w)};
+}
+
 __device__ inline float4 fma4(float w, float4 x, float4 sum) {
   return {fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z), fmaf(w, x.w, sum.w)};
 }
@@ -163,32 +173,6 @@ __device__ void merge_clusters(
     Merge<kMaxClusters> merge(maxima, sums);
     store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
   }
-}
-
-__device__ inline void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// `address` of this block's shared memory, in block `rank` of the cluster.
-__device__ inline uint32_t in_block(uint32_t address, int rank) {
-  uint32_t r;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
-  return r;
-}
-__device__ inline float load_remote(uint32_t address) {
-  float x;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline float4 load_remote4(uint32_t address) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(address)
-               : "memory");
-  return x;
 }
 
 // Results of the cluster's first `num` blocks, each [heads, D] with maxima and sums [kHeads] behind
@@ -249,6 +233,52 @@ __device__ void merge_warps(
       store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
     }
   }
+}
+
+// The warps' results merged, to out and to the row's codes in e4m3. The blocks of the cluster hold
+// the whole row, and exchange their largest elements.
+template <typename T, int D, int kStride>
+__device__ void merge_to_codes(
+    const DecodeParams& p, const WarpResults<kStride>& results, int heads, int64_t offset, T* out) {
+  constexpr int kTurns = kHeads * (D / 4) / (kWarps * 32);
+  __shared__ float shared[kClusterMaxFloats];
+  float4 y[kTurns];
+  float most = 0;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
+    y[turn] = {};
+    if (h >= heads || d >= p.a.head_dim) continue;
+    float maxima[kWarps], sums[kWarps];
+    float4 x[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      maxima[w] = results.max[w * kHeads + h];
+      sums[w] = results.sum[w * kHeads + h];
+      x[w] = *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * kStride + d);
+    }
+    Merge<kWarps> merge(maxima, sums);
+    y[turn] = rounded4<T>(scale4(merge.apply(x), 1 / merge.sum));
+    store4(out + h * p.a.head_dim + d, y[turn]);
+    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[turn].x), fabsf(y[turn].y)),
+                             fmaxf(fabsf(y[turn].z), fabsf(y[turn].w))));
+  }
+  Unit unit(cluster_max(most, shared));
+  int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
+  if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
+  auto* codes = static_cast<__nv_fp8_e4m3*>(p.codes.data) + blockIdx.z * cols + offset;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
+    if (h >= heads || d >= p.a.head_dim) continue;
+    Pack<__nv_fp8_e4m3, 4> q;
+    q.v[0] = from_float<__nv_fp8_e4m3>(y[turn].x * unit.inverse);
+    q.v[1] = from_float<__nv_fp8_e4m3>(y[turn].y * unit.inverse);
+    q.v[2] = from_float<__nv_fp8_e4m3>(y[turn].z * unit.inverse);
+    q.v[3] = from_float<__nv_fp8_e4m3>(y[turn].w * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, 4>*>(codes + h * p.a.head_dim + d) = q;
+  }
+  leave_cluster_max();
 }
 
 // The block's part of a row.
@@ -317,6 +347,9 @@ __device__ void merge_row(const DecodeParams& p,
                           const Share& share,
                           const WarpResults<kStride>& results) {
   T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  if (p.codes.data) {
+    return merge_to_codes<T, D, kStride>(p, results, share.heads, share.offset(p.a), out);
+  }
   if (share.active == 1) {
     return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
   }
@@ -450,14 +483,15 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
+  const bool by_row = p.codes.data != nullptr;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(p.cluster), by_row ? grid.y : 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = kWarps * 32;
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = p.cluster > 1 ? 2 : 1;
+  config.numAttrs = p.cluster > 1 || by_row ? 2 : 1;
   check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
 }
 
@@ -484,6 +518,12 @@ size_t attention_workspace(const AttentionSpec& spec, int max_decode, int num_sm
   return ticket_bytes(num_sms) + most * part * sizeof(float);
 }
 
+bool decode_makes_codes(const AttentionArgs& args, int num) {
+  int units = args.spec.num_kv_heads * head_parts(args.spec);
+  return !args.deterministic && has_tile_kernel(args) && units <= kMaxCluster &&
+         num_splits(num * units, args.num_sms) == 1;
+}
+
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   if (num == 0) return;
   if (args.deterministic || !has_tile_kernel(args)) return attend_rows(args, 0, num, stream);
@@ -497,6 +537,7 @@ void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.tickets = static_cast<int32_t*>(args.workspace);
   p.partials =
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
+  p.codes = args.codes;
   dim3 grid(p.splits, units, num);
   bool f8 = args.kv_type == DType::f8;
   if (args.type == DType::f16) {

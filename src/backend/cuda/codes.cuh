@@ -1,6 +1,7 @@
 // Rows in e4m3 with a scale each, by the blocks that hold them.
 #pragma once
 
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -21,6 +22,22 @@ __device__ inline float block_max(float v, float* shared) {
   __syncthreads();
   return most;
 }
+
+// The largest over all blocks of the cluster, once per kernel; before a block ends, it calls
+// leave_cluster_max(): others may still read its memory.
+constexpr int kClusterMaxFloats = 33;
+__device__ inline float cluster_max(float v, float* shared) {
+  float most = block_max(v, shared);
+  if (threadIdx.x == 0) shared[32] = most;
+  cluster_arrive();
+  cluster_wait();
+  auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared + 32));
+  for (int rank = 0; rank < cluster_blocks(); ++rank)
+    most = fmaxf(most, load_remote(in_block(at, rank)));
+  cluster_arrive();
+  return most;
+}
+__device__ inline void leave_cluster_max() { cluster_wait(); }
 
 // The block's row in e4m3 with its scale, from what its threads hold: kVecs groups of N
 // neighbouring columns, groups of all threads side by side.

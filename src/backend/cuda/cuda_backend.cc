@@ -377,6 +377,8 @@ void CudaBackend::attention(
                   attention_workspace_.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);
+  if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
+    a.codes = codes_of(out.f);
   if (num_decode > 0) cuda::attend_decode(a, batch.num_decode, stream_);
   if (batch.slices.size() > num_decode) {
     cuda::attend_prefill(a, batch.slices.subspan(num_decode), batch.device_slices + num_decode,

@@ -150,27 +150,33 @@ struct Pace {
 };
 
 // Whether a kernel takes m rows of x in tiles. It does not pay for few, or where two groups of W
-// are more than the first cache: then both come from the second.
+// are more than the first cache: then both come from the second. The rows of x of a call, in bf16,
+// are to stay in the second cache.
+constexpr int64_t kTiledRows = 512;
 bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
-  constexpr int64_t kLeast = 4 * kXTileRows, kCache = 48 << 10;
-  return kernel.arith == Arith::int_row && (kernel.need & kCpuAmxInt8) && m >= kLeast &&
-         2 * kernel.group_rows * cols <= kCache;
+  constexpr int64_t kLeast = 4 * kXTileRows, kFirst = 48 << 10, kSecond = 1600 << 10;
+  if (m < kLeast) return false;
+  if (kernel.arith == Arith::bf16_tiles) return 2 * kTiledRows * cols <= kSecond;
+  return kernel.arith == Arith::int_row && (kernel.need & kCpuAmxInt8) &&
+         2 * kernel.group_rows * cols <= kFirst;
 }
 
-Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
+// tiled: x is laid out where kernels want it so.
+Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m, bool tiled) {
   constexpr int64_t kAnyRows = int64_t{1} << 40;
   constexpr int64_t kW8Rows = 8;
   const int64_t from = kernel.arith == Arith::int_row ? kW8Rows : cpu::amx_rows_from(kernel.fmt);
-  const bool tiled = (kernel.need & kCpuAmxInt8) && m >= from;
+  const bool amx = (kernel.need & kCpuAmxInt8) && m >= from;
+  tiled = tiled && takes_tiles(kernel, cols, m);
   const int64_t at_once = m <= 2 ? 4 : 2;
   switch (kernel.arith) {
     case Arith::int_block32:
-      return tiled ? Pace{700, 128, 8, 1, std::max<int64_t>(from, 24)}
-                   : Pace{400, kAnyRows, at_once};
+      return amx ? Pace{700, 128, 8, 1, std::max<int64_t>(from, 24)} : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
-      if (takes_tiles(kernel, cols, m)) return {2000, 512, 8, 2 * kXTileRows};
-      return tiled ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
+      if (tiled) return {2000, kTiledRows, 8, 2 * kXTileRows};
+      return amx ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
     case Arith::bf16_tiles:
+      if (tiled) return {1000, kTiledRows, 8, 2 * kXTileRows};
       return {1000, 128, m <= 16 ? 4 : 32};
     case Arith::bf16_quads:
       return {250, 128, m <= 16 ? 4 : 32};
@@ -182,12 +188,12 @@ Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m) {
 
 // Pieces of 20 to 100 µs, longer where there is much to do, but several per thread, and of as many
 // groups as kernels take at once unless that would leave threads without work.
-Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
+Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads, bool tiled) {
   constexpr double kShortest = 20e3, kLongest = 100e3;  // ns
   constexpr double kBytesPerNs = 12;
   constexpr int64_t kPerThread = 3;
   const int64_t total = num_groups(*s.kernel, s.rows);
-  const Pace pace = pace_of(*s.kernel, cols, m);
+  const Pace pace = pace_of(*s.kernel, cols, m, tiled);
   Cut c;
   c.cut_rows(m, (m + pace.rows - 1) / pace.rows, pace.step);
   const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * c.rows);
@@ -208,22 +214,31 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads) {
   return c;
 }
 
+// Of 16 rows of x, as kernels of this arith take them.
+int64_t tile_bytes(Arith arith, int64_t cols) {
+  return x_tile_bytes(arith == Arith::bf16_tiles ? 2 * cols : cols);
+}
+
 // A product as pieces of work. Lives on the stack of matmul() and matmul_best().
 class Pieces {
  public:
-  Pieces(const Act& x, const PackedWeight& w, int64_t m, int threads) : x_(x), w_(w), m_(m) {
+  Pieces(const Act& x, const PackedWeight& w, int64_t m, int threads, bool tiled)
+      : x_(x), w_(w), m_(m) {
     if (w.act & kActF32)
       CHECK(x.f.data && x.f.type == DType::f32 && x.f.cols == w.cols && x.f.rows >= m);
     if (w.act & kActQ8) CHECK(x.q.q && x.q.cols == w.cols && x.q.rows >= m);
     if (w.act & kActRow8) CHECK(x.r.q && x.r.cols == w.cols && x.r.rows >= m);
     for (size_t i = 0; i < w.segments.size(); ++i) {
-      cuts_[i] = cut_segment(w.segments[i], w.cols, m, threads);
+      cuts_[i] = cut_segment(w.segments[i], w.cols, m, threads, tiled);
       size_ += cuts_[i].pieces();
     }
   }
 
-  // x once more, as lay_out_tiles left it.
-  void use_tiles(const int8_t* tiles) { tiles_ = tiles; }
+  // x once more for kernels of this arith, as lay_out_tiles left it.
+  void use_tiles(const int8_t* tiles, Arith arith) {
+    tiles_ = tiles;
+    tiles_arith_ = arith;
+  }
 
   struct Piece {
     const PackedSegment* segment = nullptr;
@@ -277,8 +292,9 @@ class Pieces {
       a.q = x_.r.q + p.m0 * w_.cols;
       a.scale = x_.r.scale + p.m0;
       a.sum = x_.r.sum + p.m0;
-      if (tiles_ && p.m0 % kXTileRows == 0)
-        a.tiles = tiles_ + p.m0 / kXTileRows * x_tile_bytes(w_.cols);
+    }
+    if (tiles_ && tiles_arith_ == p.segment->kernel->arith && p.m0 % kXTileRows == 0) {
+      a.tiles = tiles_ + p.m0 / kXTileRows * tile_bytes(tiles_arith_, w_.cols);
     }
   }
 
@@ -286,6 +302,7 @@ class Pieces {
   const PackedWeight& w_;
   int64_t m_, size_ = 0;
   const int8_t* tiles_ = nullptr;
+  Arith tiles_arith_ = Arith::int_row;
   Cut cuts_[kMaxSegments];
 };
 
@@ -306,15 +323,23 @@ void lay_out_tile(const RowQuantView& x, int64_t first, int64_t m, int8_t* tile)
   }
 }
 
-const int8_t* lay_out_tiles(ThreadPool& pool,
-                            const RowQuantView& x,
-                            int64_t m,
-                            MatmulScratch& scratch) {
-  const int64_t tiles = (m + kXTileRows - 1) / kXTileRows, bytes = x_tile_bytes(x.cols);
+const int8_t* lay_out_tiles(
+    ThreadPool& pool, const Act& x, int64_t cols, int64_t m, Arith arith, MatmulScratch& scratch) {
+  const int64_t tiles = (m + kXTileRows - 1) / kXTileRows, bytes = tile_bytes(arith, cols);
   const auto size = round_up(static_cast<size_t>(tiles * bytes), size_t{2} << 20);  // huge pages
   if (scratch.tiles.bytes() < size) scratch.tiles = allocate_pages(size);
   auto* to = static_cast<int8_t*>(scratch.tiles.data());
-  pool.for_each(tiles, [&](int64_t i, int) { lay_out_tile(x, i * kXTileRows, m, to + i * bytes); });
+  pool.for_each(tiles, [&](int64_t i, int) {
+    const int64_t first = i * kXTileRows;
+#if defined(__x86_64__)
+    if (arith == Arith::bf16_tiles) {
+      cpu::lay_out_tile_amx_bf16(x.f.row(first), x.f.stride, std::min(kXTileRows, m - first), cols,
+                                 to + i * bytes);
+      return;
+    }
+#endif
+    lay_out_tile(x.r, first, m, to + i * bytes);
+  });
   return to;
 }
 
@@ -324,10 +349,11 @@ void matmul(
     ThreadPool& pool, Tensor out, const Act& x, const PackedWeight& w, MatmulScratch& scratch) {
   CHECK(out.type == DType::f32 && out.cols == w.rows && out.stride >= w.rows);
   if (out.rows == 0) return;
-  Pieces pieces(x, w, out.rows, pool.size());
+  Pieces pieces(x, w, out.rows, pool.size(), true);
   for (const PackedSegment& s : w.segments) {
     if (!takes_tiles(*s.kernel, w.cols, out.rows)) continue;
-    pieces.use_tiles(lay_out_tiles(pool, x.r, out.rows, scratch));
+    const Arith arith = s.kernel->arith;
+    pieces.use_tiles(lay_out_tiles(pool, x, w.cols, out.rows, arith, scratch), arith);
     break;
   }
   pool.for_each(pieces.size(), [&](int64_t i, int) {
@@ -345,7 +371,7 @@ void matmul_best(ThreadPool& pool,
                  BestScratch& scratch) {
   const size_t m = best.size(), threads = static_cast<size_t>(pool.size());
   if (m == 0) return;
-  const Pieces pieces(x, w, static_cast<int64_t>(m), pool.size());
+  const Pieces pieces(x, w, static_cast<int64_t>(m), pool.size(), false);
   scratch.best.assign(threads * m, Best());
   const size_t room = round_up(pieces.most_outputs(), 16);
   if (scratch.out.size() < threads * room) scratch.out.resize(threads * room);

@@ -64,7 +64,7 @@ TEST(Matmul, LargeOutputs) {
   const Buffer memory = allocate_pages(kM * kStride * sizeof(float));
   auto* out = static_cast<float*>(memory.data());
   for (const MatmulRow* row : usable_rows()) {
-    if (row->arith != Arith::int_row) continue;
+    if (row->arith != Arith::int_row && row->arith != Arith::bf16_tiles) continue;
     const Source w = random_source(*row, kRows, 96, 7);
     const WeightSegment segment = w.segment();
     const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(kRows), only(row));

@@ -1,6 +1,8 @@
 // bf16_tiles kernels for AMX, at every number of rows. Up to two tiles of x by two groups, or one
 // by four: four f32 results in registers over a range of K; between ranges they wait in `out`. Rows
-// of x are rounded to bf16 and laid out in tiles once per call and range.
+// of x are rounded to bf16 and laid out in tiles once per call and range; or, where they are many,
+// for all calls before them (MatmulArgs::tiles), and then all of them pass by each two groups, so
+// that the weights come from memory once.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul_kernels.h"
@@ -234,10 +236,131 @@ void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch& s) {
   }
 }
 
+// A row's lines of the output come while its tiles are computed: stores would wait for them.
+[[gnu::always_inline]] inline void fetch_rows(const Place& p, int64_t begin, int64_t end) {
+  for (int64_t m = begin; m < end && m < p.rows; ++m) {
+    __asm__ volatile("prefetchw %0" ::"m"(p.out[m * p.stride]));
+  }
+}
+
+// Two tiles of x by two groups over the whole of K, both as they lie in memory; meanwhile the
+// output's lines come, unless they are written past the caches, and num_next lines in every step of
+// what the next groups are.
+struct Pair {
+  const uint8_t* w;
+  size_t panel;
+  const uint16_t (*x[2])[kPairStep];
+  int64_t steps;
+  const Place* out;  // (a, b) at 2 a + b; null: not to be fetched
+  const uint8_t* next;
+  int64_t num_next;
+};
+
+void product_pair(const Pair& t, Dots* acc) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  const uint16_t(*x0)[kPairStep] = t.x[0];
+  const uint16_t(*x1)[kPairStep] = t.x[1];
+  const uint8_t *w = t.w, *next = t.next;
+  const int64_t rows = (kTileRows + t.steps - 1) / t.steps;  // whose lines a step fetches
+  for (int64_t k = 0; k < t.steps; ++k, w += kTileBytes, x0 += kTileRows, x1 += kTileRows) {
+    for (int64_t i = 0; i < t.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+    _tile_stream_loadd(4, x0, sizeof *x0);
+    _tile_stream_loadd(5, x1, sizeof *x1);
+    _tile_loadd(6, w, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(7, w + t.panel, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+    if (t.out) {
+      SLUICE_UNROLL
+      for (int i = 0; i < 4; ++i) fetch_rows(t.out[i], k * rows, (k + 1) * rows);
+    }
+  }
+  _tile_stored(0, acc[0], sizeof acc[0][0]);
+  _tile_stored(1, acc[1], sizeof acc[0][0]);
+  _tile_stored(2, acc[2], sizeof acc[0][0]);
+  _tile_stored(3, acc[3], sizeof acc[0][0]);
+}
+
+// put() of 16 rows of W past the caches.
+void put_past_cache(const Place& p, const Dots& acc, const float* bias) {
+  const __m512 b = bias ? _mm512_loadu_ps(bias) : _mm512_setzero_ps();
+  for (int64_t m = 0; m < p.rows; ++m) {
+    _mm512_stream_ps(p.out + m * p.stride, _mm512_add_ps(_mm512_load_ps(acc[m]), b));
+  }
+}
+
+// Where no cache keeps the output until it is read, its lines need not be read to be written.
+bool writes_past_cache(const MatmulArgs& a) {
+  constexpr int64_t kBytes = 8 << 20;
+  return a.all_rows * a.out_stride * 4 >= kBytes && a.out_stride % R == 0 &&
+         reinterpret_cast<uintptr_t>(a.out) % 64 == 0;
+}
+
+// x in tiles of kTileRows rows; a single tile or group is taken twice.
+void run_tiles(const MatmulArgs& a, Scratch& s) {
+  const size_t panel = bf16_panel_bytes<R, kPairStep>(a.cols);
+  const int64_t tiles = (a.m + kTileRows - 1) / kTileRows;
+  const int64_t steps = (a.cols + kPairStep - 1) / kPairStep;
+  const auto* x = reinterpret_cast<const uint16_t(*)[kPairStep]>(a.tiles);
+  const bool past_cache = writes_past_cache(a);
+  configure_tiles(kTileRows, kPairStep * 2, kPairStep / 2);
+  for (int64_t g = a.group_begin; g < a.group_end; g += 2) {
+    const int64_t left = a.group_end - g, after = left > 4 ? 2 : left > 2 ? left - 2 : 0;
+    const int groups = left > 1 ? 2 : 1;
+    const int64_t lines = after * static_cast<int64_t>(panel) / 64;
+    const int64_t all_steps = (tiles + 1) / 2 * steps;
+    Pair t{};
+    t.w = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
+    t.panel = groups == 2 ? panel : 0;
+    t.steps = steps;
+    t.num_next = (lines + all_steps - 1) / all_steps;
+    t.next = t.w + 2 * panel;
+    for (int64_t i = 0; i < tiles; i += 2) {
+      const int pair = i + 1 < tiles ? 2 : 1;
+      Place out[4];
+      for (int j = 0; j < 4; ++j) {
+        const int64_t tile = i + (pair == 2 ? j / 2 : 0), m0 = tile * kTileRows;
+        const int64_t rows = a.m - m0 < kTileRows ? a.m - m0 : kTileRows;
+        out[j] = place_of(a, m0, rows, g + (groups == 2 ? j % 2 : 0));
+        t.x[j / 2] = x + tile * steps * kTileRows;
+      }
+      t.out = past_cache ? nullptr : out;
+      product_pair(t, s.acc);
+      t.next += t.num_next * steps * 64;
+      for (int j = 0; j < 4; ++j) {
+        if (j / 2 >= pair || j % 2 >= groups) continue;
+        const float* bias = a.bias ? a.bias + (g + j % 2) * R : nullptr;
+        past_cache&& out[j].mask == 0xffff ? put_past_cache(out[j], s.acc[j], bias)
+                                           : put(out[j], s.acc[j], bias);
+      }
+    }
+  }
+  _mm_sfence();  // stores past the caches: done before anybody is told that this call is
+}
+
 }  // namespace
+
+void lay_out_tile_amx_bf16(const float* x, int64_t stride, int64_t rows, int64_t cols, void* tile) {
+  MatmulArgs a;
+  a.x = x;
+  a.x_stride = stride;
+  a.cols = cols;
+  lay_out_x(a, 0, rows, kTileRows, 0, (cols + kPairStep - 1) / kPairStep,
+            static_cast<uint16_t(*)[kPairStep]>(tile));
+}
 
 void matmul_amx_bf16(const MatmulArgs& a) {
   Scratch scratch;
+  if (a.tiles) {
+    run_tiles(a, scratch);
+    _tile_release();
+    return;
+  }
   const int64_t chunks = (a.m + kMaxRows - 1) / kMaxRows;
   for (int64_t i = 0; i < chunks; ++i) {
     const int64_t begin = a.m * i / chunks, end = a.m * (i + 1) / chunks;

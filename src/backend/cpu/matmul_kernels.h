@@ -113,6 +113,8 @@ void matmul_amx_q5_k(const MatmulArgs& a);
 void matmul_amx_iq4_nl(const MatmulArgs& a);
 void matmul_amx_int4(const MatmulArgs& a);
 void matmul_amx_bf16(const MatmulArgs& a);
+// x [rows, cols] f32 as a tile of MatmulArgs::tiles.
+void lay_out_tile_amx_bf16(const float* x, int64_t stride, int64_t rows, int64_t cols, void* tile);
 
 void matmul_neon_w8a8(const MatmulArgs& a);
 void matmul_neon_q8_0(const MatmulArgs& a);

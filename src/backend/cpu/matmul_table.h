@@ -51,19 +51,20 @@ struct MatmulArgs {
   const int8_t* q = nullptr;      // [m, cols]; the integer ariths
   const float* scale = nullptr;   // [m, cols / 32], [m] for int_row
   const int32_t* sum = nullptr;   // like scale
-  const int8_t* tiles = nullptr;  // q once more, in tiles (x_tile_bytes), or null; int_row on AMX
+  const int8_t* tiles = nullptr;  // q, or x as bf16, once more in tiles (x_tile_bytes), or null:
+                                  // int_row on AMX, bf16_tiles
   int64_t all_rows = 0;           // of x in all calls of the product
   float* out = nullptr;           // [m, rows], rows out_stride apart
   int64_t out_stride = 0;
   const float* bias = nullptr;  // [rows] or null
 };
 
-// Many rows of int8 activations in the tiles that AMX loads: 16 rows by 64 columns in one piece,
-// [row / 16][column / 64][row % 16][64], columns completed by zeros. Rows past the last are
-// anything.
+// Many rows of activations in the tiles that AMX loads: 16 rows by 64 bytes in one piece, for int8
+// [row / 16][column / 64][row % 16][64], columns completed by zeros; bf16 the same of 32 columns.
+// Rows past the last are anything.
 inline constexpr int64_t kXTileRows = 16, kXTileCols = 64;
-[[gnu::always_inline]] constexpr int64_t x_tile_bytes(int64_t cols) {  // of 16 rows
-  return (cols + kXTileCols - 1) / kXTileCols * kXTileCols * kXTileRows;
+[[gnu::always_inline]] constexpr int64_t x_tile_bytes(int64_t row_bytes) {  // of 16 rows
+  return (row_bytes + kXTileCols - 1) / kXTileCols * kXTileCols * kXTileRows;
 }
 
 struct MatmulRow {

@@ -59,10 +59,28 @@ AttendScratch CpuAttention::scratch(int worker) {
   return s;
 }
 
+// Kv heads that a decoding row's task takes: as many as a job has rows for, where spans alone give
+// every thread enough to do. A head's part of a block is a kilobyte of codes: memory read in pieces
+// so short gives two thirds of what it gives for whole blocks. (f16 gained nothing.)
+int CpuAttention::heads_together(const AttentionSpec& spec,
+                                 const BatchView& batch,
+                                 const KvLayer& kv) const {
+  const int group = spec.num_heads / spec.num_kv_heads, most = kMaxAttendRows / group;
+  if (most < 2 || kv.block_size < 16 || kv.type != DType::i8) return 1;
+  int64_t spans = 0;
+  for (const SliceView& s : batch.slices) {
+    if (s.count == 1) spans += s.pos / kSpan - first_visible(s.pos, spec.window) / kSpan + 1;
+  }
+  if (pool_.size() > 1 && spans < 4 * int64_t{pool_.size()}) return 1;
+  const int parts = (spec.num_kv_heads + most - 1) / most;
+  return (spec.num_kv_heads + parts - 1) / parts;
+}
+
 // Longest first within a slice, so that the last tasks to be claimed are short.
 void CpuAttention::add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index) {
   int group = spec.num_heads / spec.num_kv_heads;
   int chunks = (group + kMaxAttendRows - 1) / kMaxAttendRows;
+  const int together = slice.count == 1 ? heads_together_ : 1;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     int first_head = group * chunk / chunks, heads = group * (chunk + 1) / chunks - first_head;
     int step = kMaxAttendRows / heads;
@@ -76,8 +94,11 @@ void CpuAttention::add_tasks(const AttentionSpec& spec, const SliceView& slice, 
       t.begin = first_visible(slice.pos + first, spec.window) / kSpan * kSpan;
       t.end = slice.pos + first + t.num_queries;
       int64_t seen = t.end - first_visible(slice.pos + first, spec.window);
-      t.cost = cost_ns(t.num_queries * heads, seen, spec.head_dim);
-      for (t.kv_head = 0; t.kv_head < spec.num_kv_heads; ++t.kv_head) {
+      const float cost = cost_ns(t.num_queries * heads, seen, spec.head_dim);
+      for (t.kv_head = 0; t.kv_head < spec.num_kv_heads; t.kv_head += together) {
+        t.num_kv_heads = std::min(together, spec.num_kv_heads - t.kv_head);
+        t.num_heads = heads * t.num_kv_heads;
+        t.cost = cost * static_cast<float>(t.num_kv_heads);
         planned_.push_back(t);
         total_cost_ += t.cost;
       }
@@ -108,21 +129,21 @@ void CpuAttention::split(const Task& task, int64_t parts, int64_t state_floats) 
 
 // A task longer than a quarter of a thread's fair share becomes one task per span. Where threads
 // would have nothing to do, tasks are split by tiles too: their states cost more to merge.
-// planned_ has the kv heads of the same rows side by side; so have tasks_ for every span, because
-// the processor fetches memory ahead, and what follows a head's share of a block is the next one's.
+// planned_ has the kv heads of the same rows side by side; so have tasks_ for every span.
 void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
   double share = total_cost_ / pool_.size() / 4;
   const bool idle = static_cast<int>(planned_.size()) < pool_.size();
   num_state_floats_ = 0;
-  const auto heads = static_cast<size_t>(spec.num_kv_heads);
+  size_t heads = 1;
   for (size_t i = 0; i < planned_.size(); i += heads) {
     const Task& t = planned_[i];
+    for (heads = 1; i + heads < planned_.size() && planned_[i + heads].same_rows(t);) ++heads;
     int64_t parts = (t.end - t.begin + kSpan - 1) / kSpan;
     if (idle) {
       double piece = std::max<double>(kInlineCost, share * 2);
       parts = std::max(parts, static_cast<int64_t>(std::ceil(t.cost / piece)));
     }
-    const bool streams = heads > 1 && t.num_queries == 1;
+    const bool streams = t.num_queries == 1;
     if (pool_.size() == 1 || parts == 1 || (t.cost <= share && !streams) ||
         total_cost_ < kInlineCost) {
       tasks_.insert(tasks_.end(), planned_.begin() + static_cast<ptrdiff_t>(i),
@@ -130,8 +151,10 @@ void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
       continue;
     }
     const size_t first = tasks_.size();
-    for (size_t h = 0; h < heads; ++h)
-      split(planned_[i + h], parts, t.num_queries * t.num_heads * state_stride(spec.head_dim));
+    for (size_t h = i; h < i + heads; ++h) {
+      const int rows = t.num_queries * planned_[h].num_heads;
+      split(planned_[h], parts, rows * state_stride(spec.head_dim));
+    }
     std::sort(tasks_.begin() + static_cast<ptrdiff_t>(first), tasks_.end(),
               [](const Task& x, const Task& y) {
                 return std::pair(x.begin, x.kv_head) < std::pair(y.begin, y.kv_head);
@@ -170,15 +193,18 @@ void CpuAttention::group_claims(const AttentionSpec& spec) {
   double cost = 0;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     cost += tasks_[i].cost;
-    const bool whole = !together || (i + 1) % heads == 0;
-    if ((cost >= least && whole) || i + 1 == tasks_.size()) {
+    const bool last = i + 1 == tasks_.size();
+    const bool whole = !together || last || !tasks_[i + 1].same_rows(tasks_[i]) ||
+                       tasks_[i + 1].begin != tasks_[i].begin;
+    if ((cost >= least && whole) || last) {
       claims_.push_back(static_cast<int32_t>(i + 1));
       cost = 0;
     }
   }
 }
 
-void CpuAttention::plan(const AttentionSpec& spec, const BatchView& batch) {
+void CpuAttention::plan(const AttentionSpec& spec, const BatchView& batch, const KvLayer& kv) {
+  heads_together_ = heads_together(spec, batch, kv);
   planned_.clear();
   tasks_.clear();
   splits_.clear();
@@ -207,6 +233,7 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
   job.kv = step.kv;
   job.head_bytes = static_cast<int64_t>(step.kv.head_bytes());
   job.kv_head = task.kv_head;
+  job.num_kv_heads = task.num_kv_heads;
   job.table = step.batch.tables + step.kv.table_at + slice.slot * step.batch.table_stride;
   job.begin = task.begin;
   job.end = task.end;
@@ -257,7 +284,7 @@ void CpuAttention::run(
     if (rows_.size() < floats) rows_.resize(floats);
     step.rows = {rows_.data(), DType::f32, batch.num_tokens, cols, cols};
   }
-  plan(spec, batch);
+  plan(spec, batch, kv);
   pool_.for_each(static_cast<int64_t>(claims_.size()) - 1, [&](int64_t i, int worker) {
     for (int32_t t = claims_[static_cast<size_t>(i)]; t < claims_[static_cast<size_t>(i) + 1];
          ++t) {

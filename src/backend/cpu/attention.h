@@ -27,18 +27,19 @@ inline constexpr int kMaxAttendRows = 96;  // (query, head) rows of one job
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int padded16(int n) { return (n + 15) / 16 * 16; }
 
-// Consecutive queries of one sequence, some heads of one kv head's group, over [begin, end).
+// Consecutive queries of one sequence, some heads of one kv head's group, over [begin, end); or one
+// query and the groups of several kv heads, so that a block is read from end to end.
 struct AttendJob {
-  const float* q = nullptr;  // first query's first head; heads follow each other
-  int64_t q_stride = 0;      // from one query to the next
-  int num_queries = 0, num_heads = 0;
-  int64_t pos = 0;  // of the first query
+  const float* q = nullptr;            // first query's first head; heads follow each other
+  int64_t q_stride = 0;                // from one query to the next
+  int num_queries = 0, num_heads = 0;  // heads of all the job's kv heads
+  int64_t pos = 0;                     // of the first query
   float scale = 1;
   int window = 0;
   float softcap = 0;
   KvLayer kv;
-  int64_t head_bytes = 0;  // kv.head_bytes(), which kernels of one ISA must not call
-  int kv_head = 0;
+  int64_t head_bytes = 0;             // kv.head_bytes(), which kernels of one ISA must not call
+  int kv_head = 0, num_kv_heads = 1;  // several: of codes, with one query
   const int32_t* table = nullptr;
   int64_t begin = 0,
           end = 0;  // positions to visit: begin starts a span (or tile), end is past the last seen
@@ -49,7 +50,8 @@ struct AttendJob {
   float* state = nullptr;  // [states, rows, state_stride(head_dim)]: o, then maximum, sum
   bool tile_states = false;
 
-  int num_rows() const { return num_queries * num_heads; }  // row = query * num_heads + head
+  int num_rows() const { return num_queries * num_heads; }   // row = query * num_heads + head
+  int kv_rows() const { return num_rows() / num_kv_heads; }  // that read one kv head
 };
 
 inline int64_t state_stride(int head_dim) { return padded16(head_dim) + 16; }
@@ -81,11 +83,16 @@ class CpuAttention {
 
  private:
   struct Task {
-    int32_t slice, kv_head, first_head, num_heads;  // heads of the kv head's group
+    int32_t slice, kv_head, num_kv_heads;
+    int32_t first_head, num_heads;  // heads of the kv head's group, or all of several groups
     int32_t first_query, num_queries;
     int64_t begin, end;  // positions
     int32_t split = -1;  // index in splits_ when this is one part of several
     float cost;          // about nanoseconds
+
+    bool same_rows(const Task& x) const {
+      return slice == x.slice && first_query == x.first_query && first_head == x.first_head;
+    }
   };
   // Rows whose spans, or tiles, are visited by several tasks; the last to finish merges.
   struct Split {
@@ -96,8 +103,9 @@ class CpuAttention {
   };
   struct Step;
 
-  void plan(const AttentionSpec& spec, const BatchView& batch);
+  void plan(const AttentionSpec& spec, const BatchView& batch, const KvLayer& kv);
   void add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index);
+  int heads_together(const AttentionSpec& spec, const BatchView& batch, const KvLayer& kv) const;
   void split_long_tasks(const AttentionSpec& spec);
   void split(const Task& task, int64_t parts, int64_t state_floats);
   void reserve_ahead(const AttentionSpec& spec);
@@ -113,6 +121,7 @@ class CpuAttention {
   std::vector<int32_t> claims_;  // first task of each claim, then the end
   std::vector<float> states_, rows_;
   int64_t num_state_floats_ = 0;
+  int heads_together_ = 1;  // of the plan
   Buffer scratch_;
   double total_cost_ = 0;
 };

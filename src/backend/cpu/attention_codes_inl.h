@@ -13,16 +13,15 @@
 #include <cstring>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/attention_fetch_inl.h"
 #include "backend/cpu/attention_tile_inl.h"
 
 namespace sluice {
 
 // The part of a tile some rows see, as pointers to its groups of sixteen positions.
 struct CodeTile {
-  const int8_t* k[kTile / 16];       // rows of [16 positions, 4 dimensions], k_stride apart
-  const int8_t* v[kTile / 16];       // [4, head_dim, 4 positions]
-  const int8_t* next_k[kTile / 16];  // the same groups of the next tile, to be fetched meanwhile
-  const int8_t* next_v[kTile / 16];
+  const int8_t* k[kTile / 16];          // rows of [16 positions, 4 dimensions], k_stride apart
+  const int8_t* v[kTile / 16];          // [4, head_dim, 4 positions]
   const uint16_t* k_scale[kTile / 16];  // rows of [16 positions], scale_stride apart
   const uint16_t* v_scale[kTile / 16];
   int64_t k_stride, scale_stride;
@@ -44,47 +43,25 @@ struct Codes {
     return n >= 4 ? 4 : n >= 2 ? 2 : 1;
   }
 
-  static CodeTile direct_view(const Place& at, int64_t base, int lo, int hi) {
+  // Keys, or values, where they lie or (blocks of eight positions) put together in `tile`.
+  static CodeTile key_view(const Place& at, int64_t base, int lo, int hi, float* tile) {
     CodeTile t = shape(at);
+    if (at.block_size() < 16) return gather_keys(t, at, base, lo, hi, tile);
     t.k_stride = 4 * at.block_size();
     t.scale_stride = at.block_size();
     for (int g = lo / 16; g < (hi + 15) / 16; ++g) {
-      int64_t pos = base + 16 * g, next = at.next_tile(pos);
-      t.k[g] = at.key_codes(pos);
-      t.v[g] = at.value_codes(pos);
-      t.next_k[g] = at.key_codes(next);
-      t.next_v[g] = at.value_codes(next);
-      t.k_scale[g] = at.key_scales(pos);
-      t.v_scale[g] = at.value_scales(pos);
-      V::prefetch(at.key_scales(next));
-      V::prefetch(at.value_scales(next));
+      t.k[g] = at.key_codes(base + 16 * g);
+      t.k_scale[g] = at.key_scales(base + 16 * g);
     }
     return t;
   }
-
-  // Blocks of eight positions, put together in `tile`.
-  static CodeTile gathered_view(const Place& at, int64_t base, int lo, int hi, float* tile) {
+  static CodeTile value_view(const Place& at, int64_t base, int lo, int hi, float* tile) {
     CodeTile t = shape(at);
-    t.k_stride = 4 * kTile;
-    t.scale_stride = kTile;
-    auto* k = reinterpret_cast<int8_t*>(tile);
-    int8_t* v = k + kTile * kMaxHeadDim;
-    auto* k_scale = reinterpret_cast<uint16_t*>(v + kTile * kMaxHeadDim);
-    uint16_t* v_scale = k_scale + kTile * kMaxHeadDim / 8;
-    for (int g = 0; g < kTile / 16; ++g) {
-      t.k[g] = t.next_k[g] = k + 64 * g;
-      t.v[g] = t.next_v[g] = v + 16 * g * at.dim;
-      t.k_scale[g] = k_scale + 16 * g;
-      t.v_scale[g] = v_scale + 16 * g;
-    }
-    for (int j = lo & ~7; j < hi; j += 8) {
-      const int8_t* keys = at.key_codes(base + j);
-      for (int d = 0; d < at.dim; d += 4) std::memcpy(k + d * kTile + 4 * j, keys + 8 * d, 32);
-      std::memcpy(v + j * at.dim, at.value_codes(base + j), static_cast<size_t>(8 * at.dim));
-      for (int i = 0; i < at.num_groups; ++i) {
-        std::memcpy(k_scale + i * kTile + j, at.key_scales(base + j) + 8 * i, 16);
-        std::memcpy(v_scale + i * kTile + j, at.value_scales(base + j) + 8 * i, 16);
-      }
+    if (at.block_size() < 16) return gather_values(t, at, base, lo, hi, tile);
+    t.scale_stride = at.block_size();
+    for (int g = lo / 16; g < (hi + 15) / 16; ++g) {
+      t.v[g] = at.value_codes(base + 16 * g);
+      t.v_scale[g] = at.value_scales(base + 16 * g);
     }
     return t;
   }
@@ -143,7 +120,7 @@ struct Codes {
 
   // s[r * kTile + 16 p + lane] = q[r] · k, P groups of positions from `first` on
   template <int R, int P>
-  static void score_block(float* q, const CodeTile& tile, int first, float* s) {
+  static void score_block(float* q, const CodeTile& tile, int first, float* s, Fetch<V>& fetch) {
     const int q_stride = padded16(tile.dim);
     F total[R][P];
 #pragma GCC unroll 8
@@ -152,12 +129,9 @@ struct Codes {
       for (int p = 0; p < P; ++p) total[r][p] = V::set(0);
     }
     const QueryRow rows(q, tile.dim, tile.num_groups);
-    const int8_t *k[P], *next[P];
+    const int8_t* k[P];
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      k[p] = tile.k[first + p];
-      next[p] = tile.next_k[first + p];
-    }
+    for (int p = 0; p < P; ++p) k[p] = tile.k[first + p];
     const uint64_t* w = rows.codes;
     int64_t at = 0;
     for (int group = 0; group < tile.num_groups; ++group) {
@@ -171,10 +145,8 @@ struct Codes {
       for (int i = 0; i < 1 << (tile.group_shift - 2); ++i, ++w, at += tile.k_stride) {
         Quads x[P];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          x[p] = V::load_keys(k[p] + at);
-          if (P == 1 || p % 2 == 0) V::prefetch(next[p] + at);
-        }
+        for (int p = 0; p < P; ++p) x[p] = V::load_keys(k[p] + at);
+        fetch.pace(R * P);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -199,27 +171,17 @@ struct Codes {
     }
   }
 
-  // Part `i` of `parts` of the next tile's keys that score_block leaves: memory has something to do
-  // while weights are computed.
-  static void fetch_keys(const CodeTile& tile, int i, int parts) {
-    const int rows = tile.dim / 4;
-    for (int row = rows * i / parts; row < rows * (i + 1) / parts; ++row) {
-      for (int g = 1; g < kTile / 16; g += 2) {
-        if (tile.next_k[g]) V::prefetch(tile.next_k[g] + row * tile.k_stride);
-      }
-    }
-  }
-
   // Groups [first, end) of sixteen positions.
   template <int R>
-  static void score_rows(float* q, const CodeTile& tile, int first, int end, float* s) {
+  static void score_rows(
+      float* q, const CodeTile& tile, int first, int end, float* s, Fetch<V>& fetch) {
     constexpr int P = vectors(R);
-    for (; first + P <= end; first += P) score_block<R, P>(q, tile, first, s);
+    for (; first + P <= end; first += P) score_block<R, P>(q, tile, first, s, fetch);
     if constexpr (P > 2) {
-      for (; first + 2 <= end; first += 2) score_block<R, 2>(q, tile, first, s);
+      for (; first + 2 <= end; first += 2) score_block<R, 2>(q, tile, first, s, fetch);
     }
     if constexpr (P > 1) {
-      for (; first < end; ++first) score_block<R, 1>(q, tile, first, s);
+      for (; first < end; ++first) score_block<R, 1>(q, tile, first, s, fetch);
     }
   }
 
@@ -238,8 +200,11 @@ struct Codes {
     float unit[R];
   };
 
+  static constexpr int kWeighWork = 14;  // of a row and group, where a quad and vector are 1
+
   template <int R>
-  static void weigh(const OutputRows& rows, const CodeTile& tile, int group, Weights<R>& to) {
+  static void weigh(
+      const OutputRows& rows, const CodeTile& tile, int group, Weights<R>& to, Fetch<V>& fetch) {
     F factor[kTile / 16];
     float unit = 0;
     for (int r = 0; r < R; ++r) {
@@ -247,6 +212,7 @@ struct Codes {
         unit = weight_factors(tile, group, rows.lo[r], rows.hi[r], factor);
       }
       to.unit[r] = unit;
+      fetch.pace(kWeighWork);
 #pragma GCC unroll 4
       for (int i = 0; i < kTile / 16; ++i) {
         V::pack_weights(to.codes[r] + 4 * i,
@@ -260,7 +226,14 @@ struct Codes {
   static float weight_factors(const CodeTile& tile, int group, int lo, int hi, F* factor) {
     const F zero = V::set(0);
     F top = zero, poison = zero;
+    const bool all = lo <= 0 && hi >= kTile;
     for (int i = 0; i < kTile / 16; ++i) {
+      if (all) {
+        factor[i] = V::load(tile.v_scale[i] + group * tile.scale_stride);
+        top = V::max(factor[i], top);
+        poison = V::add(poison, V::sub(factor[i], factor[i]));
+        continue;
+      }
       factor[i] = zero;
       if (16 * i >= hi || 16 * i + 16 <= lo) continue;
       F s = V::load(tile.v_scale[i] + group * tile.scale_stride);
@@ -281,7 +254,8 @@ struct Codes {
                            const CodeTile& tile,
                            const Weights<R>& low,
                            const Weights<R>* high,
-                           int at) {
+                           int at,
+                           Fetch<V>& fetch) {
     I acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -292,11 +266,11 @@ struct Codes {
     for (int quad = rows.first_quad; quad < rows.end_quad;) {
       const int end = (quad | 3) + 1 < rows.end_quad ? (quad | 3) + 1 : rows.end_quad;
       const int64_t first = (quad & 3) * stride + 4 * at;
-      const int8_t *v = tile.v[quad >> 2] + first, *next = tile.next_v[quad >> 2] + first;
-      for (; quad < end; ++quad, v += stride, next += stride) {
+      const int8_t* v = tile.v[quad >> 2] + first;
+      for (; quad < end; ++quad, v += stride) {
+        fetch.pace(R * C);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-          V::prefetch(next + 64 * c);
           Quads x = V::load_values(v + 64 * c);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
@@ -322,27 +296,27 @@ struct Codes {
   }
 
   template <int R>
-  static void output_rows(const OutputRows& rows, const CodeTile& tile) {
+  static void output_rows(const OutputRows& rows, const CodeTile& tile, Fetch<V>& fetch) {
     constexpr int C = vectors(R) >= 2 ? 2 : 1;
     Weights<R> low;
     if (tile.group_shift > 3) {
       for (int group = 0, at = 0; group < tile.num_groups; ++group) {
-        weigh(rows, tile, group, low);
+        weigh(rows, tile, group, low, fetch);
         for (int end = (group + 1) << tile.group_shift; at < end; at += 16 * C) {
-          output_block<R, C>(rows, tile, low, nullptr, at);
+          output_block<R, C>(rows, tile, low, nullptr, at, fetch);
         }
       }
       return;
     }
     Weights<R> high;
     for (int group = 0; group < tile.num_groups; group += 2) {
-      weigh(rows, tile, group, low);
+      weigh(rows, tile, group, low, fetch);
       if (group + 1 < tile.num_groups) {
-        weigh(rows, tile, group + 1, high);
+        weigh(rows, tile, group + 1, high, fetch);
       } else {
         high = {};
       }
-      output_block<R, 1>(rows, tile, low, &high, 8 * group);
+      output_block<R, 1>(rows, tile, low, &high, 8 * group, fetch);
     }
   }
 
@@ -350,6 +324,41 @@ struct Codes {
   static int32_t start(float sum) {
     const bool number = sum > -0x1p24F && sum < 0x1p24F;
     return number ? -V::kKeyShift * static_cast<int32_t>(sum) : 0;
+  }
+
+  static CodeTile gather_keys(
+      CodeTile t, const Place& at, int64_t base, int lo, int hi, float* tile) {
+    t.k_stride = 4 * kTile;
+    t.scale_stride = kTile;
+    auto* k = reinterpret_cast<int8_t*>(tile);
+    auto* scale = reinterpret_cast<uint16_t*>(k + kTile * kMaxHeadDim);
+    for (int g = 0; g < kTile / 16; ++g) {
+      t.k[g] = k + 64 * g;
+      t.k_scale[g] = scale + 16 * g;
+    }
+    for (int j = lo & ~7; j < hi; j += 8) {
+      const int8_t* keys = at.key_codes(base + j);
+      for (int d = 0; d < at.dim; d += 4) std::memcpy(k + d * kTile + 4 * j, keys + 8 * d, 32);
+      for (int i = 0; i < at.num_groups; ++i)
+        std::memcpy(scale + i * kTile + j, at.key_scales(base + j) + 8 * i, 16);
+    }
+    return t;
+  }
+  static CodeTile gather_values(
+      CodeTile t, const Place& at, int64_t base, int lo, int hi, float* tile) {
+    t.scale_stride = kTile;
+    auto* v = reinterpret_cast<int8_t*>(tile);
+    auto* scale = reinterpret_cast<uint16_t*>(v + kTile * kMaxHeadDim);
+    for (int g = 0; g < kTile / 16; ++g) {
+      t.v[g] = v + 16 * g * at.dim;
+      t.v_scale[g] = scale + 16 * g;
+    }
+    for (int j = lo & ~7; j < hi; j += 8) {
+      std::memcpy(v + j * at.dim, at.value_codes(base + j), static_cast<size_t>(8 * at.dim));
+      for (int i = 0; i < at.num_groups; ++i)
+        std::memcpy(scale + i * kTile + j, at.value_scales(base + j) + 8 * i, 16);
+    }
+    return t;
   }
 
   static CodeTile shape(const Place& at) {

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/attention_codes_inl.h"
+#include "backend/cpu/attention_fetch_inl.h"
 #include "backend/cpu/attention_tile_inl.h"
 #include "backend/cpu/vector_math_inl.h"
 
@@ -24,6 +25,7 @@ struct Attention {
   using Read = Tiles<V>;
   using Place = typename Read::Place;
   static constexpr float kNone = -INFINITY;
+  static constexpr int kSoftenWork = 28;  // of a row, where four dimensions and 16 positions are 1
 
   // Vectors per row that a block of R rows can keep in registers.
   static constexpr int vectors(int r) {
@@ -331,42 +333,60 @@ struct Attention {
     output_tile(job, s, tile, rows, f);
   }
 
+  // To the next kv head.
+  static void move(Place& place, int64_t head_bytes) {
+    place.k += head_bytes;
+    place.v += head_bytes;
+  }
+
   static void visit_codes(const AttendJob& job,
                           const AttendScratch& s,
-                          const Place& place,
+                          const Place& first,
                           int64_t base,
                           const TileRows& rows,
                           Sums& sums) {
     using Code = Codes<V>;
-    int lo, hi, dim16 = padded16(job.kv.head_dim);
+    int lo, hi, dim16 = padded16(job.kv.head_dim), num = job.kv_rows();
     bounds(rows, 0, rows.num, lo, hi);
     if (lo >= hi) return;
     Sums part;
     part.clear(rows.num);
     Factors f;
-    CodeTile tile = job.kv.block_size < 16 ? Code::gathered_view(place, base, lo, hi, s.tile)
-                                           : Code::direct_view(place, base, lo, hi);
-    row_blocks<V::kCodeRows, V::kMaxCodeRows>(rows.num, [&]<int R>(int first) {
-      int begin, end;
-      bounds(rows, first, R, begin, end);
-      if (begin >= end) return;
-      Code::template score_rows<R>(s.q + first * dim16, tile, begin / 16, (end + 15) / 16,
-                                   s.scores + first * kTile);
-    });
+    // Values are fetched while keys are read, then the next tile's keys.
+    const int64_t bytes = job.num_kv_heads * job.head_bytes;
+    const int dim = job.kv.head_dim;
+    Fetch<V> values(first, first.v, bytes, base, rows.num * (dim + kSoftenWork));
+    Fetch<V> keys(first, first.k, bytes, base + kTile,
+                  rows.num * (dim + first.num_groups * Code::kWeighWork));
+    Place place = first;
+    for (int from = 0; from < rows.num; from += num, move(place, job.head_bytes)) {
+      const CodeTile tile = Code::key_view(place, base, lo, hi, s.tile);
+      row_blocks<V::kCodeRows, V::kMaxCodeRows>(num, [&]<int R>(int at) {
+        int begin, end, row = from + at;
+        bounds(rows, row, R, begin, end);
+        if (begin >= end) return;
+        Code::template score_rows<R>(s.q + row * dim16, tile, begin / 16, (end + 15) / 16,
+                                     s.scores + row * kTile, values);
+      });
+    }
     for (int r = 0; r < rows.num; ++r) {
-      Code::fetch_keys(tile, r, rows.num);
+      values.pace(kSoftenWork);
       soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], job.softcap, &part.m[r], &part.l[r]);
     }
     merge_sums(sums, part, rows.num, f);
-    row_blocks<V::kCodeRows, V::kMaxCodeRows>(rows.num, [&]<int R>(int first) {
-      int begin, end;
-      bounds(rows, first, R, begin, end);
-      if (begin >= end) return;
-      Code::template output_rows<R>(
-          {s.scores + first * kTile, rows.lo + first, rows.hi + first, f.old + first, f.add + first,
-           s.span + first * dim16, begin / 4, (end + 3) / 4},
-          tile);
-    });
+    place = first;
+    for (int from = 0; from < rows.num; from += num, move(place, job.head_bytes)) {
+      const CodeTile tile = Code::value_view(place, base, lo, hi, s.tile);
+      row_blocks<V::kCodeRows, V::kMaxCodeRows>(num, [&]<int R>(int at) {
+        int begin, end, row = from + at;
+        bounds(rows, row, R, begin, end);
+        if (begin >= end) return;
+        Code::template output_rows<R>(
+            {s.scores + row * kTile, rows.lo + row, rows.hi + row, f.old + row, f.add + row,
+             s.span + row * dim16, begin / 4, (end + 3) / 4},
+            tile, keys);
+      });
+    }
   }
 
   static int in_tile(int64_t x) { return static_cast<int>(x < 0 ? 0 : x > kTile ? kTile : x); }

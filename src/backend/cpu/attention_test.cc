@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/quantize.h"
@@ -254,6 +255,25 @@ TEST(CpuAttention, BitsDoNotDependOnTheBatch) {
   run.step({{0, 1290, 10}});
   std::vector<float> got(run.row(0, 0), run.row(0, 0) + want.size());
   expect_same_bits(want, got, "slot 0 among others");
+}
+
+// Enough spans for every thread: a decoding row's task takes several kv heads, here all or 4 and 3.
+TEST(CpuAttention, BitsDoNotDependOnHeadsTakenTogether) {
+  for (KvType type : {KvType(DType::f16), KvType(DType::i8, 8), KvType(DType::i8, 32)}) {
+    for (auto [heads, kv_heads, window] : {std::tuple{6, 2, 0}, {9, 3, 1500}, {112, 7, 0}}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, window " << window << ", type "
+                                      << static_cast<int>(type.type) << ":" << type.group);
+      CacheShape shape = with_type({heads, kv_heads, 32, window, DType::f16, 16, 1, 2070}, type);
+      std::vector<float> want = run_chunks(shape, 2, {2070});
+      shape.num_slots = 4;
+      Replay run(shape, 2);
+      run.step({{0, 0, 2040}, {1, 0, 1100}, {2, 0, 2030}, {3, 0, 2000}});
+      for (int i = 0; i < 30; ++i)
+        run.step({{1, 1100 + i, 1}, {0, 2040 + i, 1}, {2, 2030 + i, 1}, {3, 2000 + i, 1}});
+      std::vector<float> got(run.row(0, 0), run.row(0, 0) + want.size());
+      expect_same_bits(want, got, "slot 0 among others");
+    }
+  }
 }
 
 TEST(CpuAttention, FillsTheQuantisedForm) {

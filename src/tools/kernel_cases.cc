@@ -87,7 +87,7 @@ class MatmulCase final : public KernelCase {
       std::memcpy(places[0], source.data(), size);
     } else {
       pool.for_each(groups, [&](int64_t g, int) {
-        s.row->pack(source.data(), s.rows, cols, places[0], g, g + 1);
+        s.row->pack({source.data(), s.rows, cols, places[0], g, g + 1});
       });
     }
     pool.for_each(static_cast<int64_t>(places.size()) - 1, [&](int64_t i, int) {

@@ -37,7 +37,7 @@ void recode_group(const WeightSegment& s, const MatmulRow& kernel, int64_t group
   const size_t from = row_bytes(t.format, t.cols) * static_cast<size_t>(first);
   format_info(t.format).decode(s.data.data() + from, values.data(), rows * t.cols);
   if (kernel.fmt == Format::f32) {
-    kernel.pack(values.data(), rows, t.cols, dst, 0, 1);
+    kernel.pack({values.data(), rows, t.cols, dst, 0, 1});
     return;
   }
   if (kernel.in_place) {
@@ -46,7 +46,7 @@ void recode_group(const WeightSegment& s, const MatmulRow& kernel, int64_t group
   }
   std::vector<std::byte> codes(row_bytes(kernel.fmt, t.cols) * static_cast<size_t>(rows));
   format_info(kernel.fmt).encode(values.data(), codes.data(), rows * t.cols);
-  kernel.pack(codes.data(), rows, t.cols, dst, 0, 1);
+  kernel.pack({codes.data(), rows, t.cols, dst, 0, 1});
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ PackedWeight pack_weight(ThreadPool& pool,
       const int64_t begin = step * kStep, end = std::min(groups, begin + kStep);
       try {
         if (!recode) {
-          p.kernel->pack(segments[i].data.data(), p.rows, w.cols, at, begin, end);
+          p.kernel->pack({segments[i].data.data(), p.rows, w.cols, at, begin, end});
           return;
         }
         for (int64_t g = begin; g < end; ++g) {

@@ -1,5 +1,7 @@
 #include "backend/cpu/matmul_table.h"
 
+#include <type_traits>
+
 #include "backend/backend.h"
 #include "backend/cpu/features.h"
 #include "backend/cpu/load_quant.h"
@@ -28,15 +30,8 @@ void decode_source_row(const void* w, int64_t, int64_t cols, int64_t row, float*
 // A row that reads panels of R rows by I columns.
 template <Format F, int R, int I, bool kOffset = false>
 constexpr MatmulRow panels(const char* name, uint64_t need, Run run) {
-  using P = Packing<F, R, I, kOffset>;
-  return {name,  F,      Arith::int_block32, need,    R,   P::Block::kElems,
-          false, kActQ8, P::packed_bytes,    P::pack, run, P::decode_row};
-}
-
-// The same for q2_k and q3_k.
-template <Format F, int R, int I>
-constexpr MatmulRow low_bits(const char* name, uint64_t need, Run run) {
-  using P = LowBitPacking<F, R, I>;
+  constexpr bool kLowBits = F == Format::q2_k || F == Format::q3_k;
+  using P = std::conditional_t<kLowBits, LowBitPacking<F, R, I>, Packing<F, R, I, kOffset>>;
   return {name,  F,      Arith::int_block32, need,    R,   P::Block::kElems,
           false, kActQ8, P::packed_bytes,    P::pack, run, P::decode_row};
 }
@@ -69,7 +64,8 @@ constexpr MatmulRow w8_panels(const char* name, uint64_t need, Run run) {
 }
 
 #if defined(__x86_64__)
-constexpr uint64_t kAmxNeeds = kCpuAvx512 | kCpuAvx512Vnni | kCpuAvx512Bf16 | kCpuAmxInt8;
+constexpr uint64_t kVnniNeeds = kCpuAvx512 | kCpuAvx512Vnni;
+constexpr uint64_t kAmxNeeds = kVnniNeeds | kCpuAvx512Bf16 | kCpuAmxInt8;
 
 // A row that reads 16-bit floats in lines.
 template <Format F>
@@ -78,6 +74,8 @@ constexpr MatmulRow lines(const char* name, uint64_t need, Run run) {
   return {name,  F,       Arith::f32_lanes16, need,    P::kRows, 1,
           false, kActF32, P::packed_bytes,    P::pack, run,      P::decode_row};
 }
+#elif defined(__aarch64__)
+constexpr uint64_t kI8mmNeeds = kCpuNeonDot | kCpuI8mm;
 #endif
 
 // A row that reads panels of bf16.
@@ -99,37 +97,33 @@ constexpr MatmulRow u8_rows(const char* name, uint64_t need, Run run) {
 constexpr MatmulRow kRows[] = {
 #if defined(__x86_64__)
     w8_panels<16, 4, true>("amx-w8a8", kAmxNeeds, matmul_amx_w8a8),
-    w8_panels<16, 4, true>("avx512vnni-w8a8", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_w8a8),
+    w8_panels<16, 4, true>("avx512vnni-w8a8", kVnniNeeds, matmul_avx512_w8a8),
     panels<Format::q8_0, 16, 4, true>("amx-q8_0", kAmxNeeds, matmul_amx_q8_0),
     panels<Format::q4_0, 16, 4>("amx-q4_0", kAmxNeeds, matmul_amx_q4_0),
     panels<Format::q4_1, 16, 4>("amx-q4_1", kAmxNeeds, matmul_amx_q4_1),
     panels<Format::q6_k, 16, 4>("amx-q6_k", kAmxNeeds, matmul_amx_q6_k),
     panels<Format::q5_0, 16, 4>("amx-q5_0", kAmxNeeds, matmul_amx_q5_0),
     panels<Format::q5_1, 16, 4>("amx-q5_1", kAmxNeeds, matmul_amx_q5_1),
-    low_bits<Format::q2_k, 16, 4>("amx-q2_k", kAmxNeeds, matmul_amx_q2_k),
-    low_bits<Format::q3_k, 16, 4>("amx-q3_k", kAmxNeeds, matmul_amx_q3_k),
+    panels<Format::q2_k, 16, 4>("amx-q2_k", kAmxNeeds, matmul_amx_q2_k),
+    panels<Format::q3_k, 16, 4>("amx-q3_k", kAmxNeeds, matmul_amx_q3_k),
     panels<Format::q4_k, 16, 4>("amx-q4_k", kAmxNeeds, matmul_amx_q4_k),
     panels<Format::q5_k, 16, 4>("amx-q5_k", kAmxNeeds, matmul_amx_q5_k),
     panels<Format::iq4_nl, 16, 4>("amx-iq4_nl", kAmxNeeds, matmul_amx_iq4_nl),
     panels<Format::int4, 16, 4>("amx-int4", kAmxNeeds, matmul_amx_int4),
     bf16_panels<16, 2, kPairStep>(
         "amx-bf16", Arith::bf16_tiles, kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16, matmul_amx_bf16),
-    panels<Format::q8_0, 16, 4, true>(
-        "avx512vnni-q8_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q8_0),
-    panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_0),
-    panels<Format::q4_1, 16, 4>("avx512vnni-q4_1", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_1),
-    panels<Format::q6_k, 16, 4>("avx512vnni-q6_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q6_k),
-    panels<Format::q5_0, 16, 4>("avx512vnni-q5_0", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_0),
-    panels<Format::q5_1, 16, 4>("avx512vnni-q5_1", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_1),
-    low_bits<Format::q2_k, 16, 4>(
-        "avx512vnni-q2_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q2_k),
-    low_bits<Format::q3_k, 16, 4>(
-        "avx512vnni-q3_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q3_k),
-    panels<Format::q4_k, 16, 4>("avx512vnni-q4_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q4_k),
-    panels<Format::q5_k, 16, 4>("avx512vnni-q5_k", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_q5_k),
-    panels<Format::iq4_nl, 16, 4>(
-        "avx512vnni-iq4_nl", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_iq4_nl),
-    panels<Format::int4, 16, 4>("avx512vnni-int4", kCpuAvx512 | kCpuAvx512Vnni, matmul_avx512_int4),
+    panels<Format::q8_0, 16, 4, true>("avx512vnni-q8_0", kVnniNeeds, matmul_avx512_q8_0),
+    panels<Format::q4_0, 16, 4>("avx512vnni-q4_0", kVnniNeeds, matmul_avx512_q4_0),
+    panels<Format::q4_1, 16, 4>("avx512vnni-q4_1", kVnniNeeds, matmul_avx512_q4_1),
+    panels<Format::q6_k, 16, 4>("avx512vnni-q6_k", kVnniNeeds, matmul_avx512_q6_k),
+    panels<Format::q5_0, 16, 4>("avx512vnni-q5_0", kVnniNeeds, matmul_avx512_q5_0),
+    panels<Format::q5_1, 16, 4>("avx512vnni-q5_1", kVnniNeeds, matmul_avx512_q5_1),
+    panels<Format::q2_k, 16, 4>("avx512vnni-q2_k", kVnniNeeds, matmul_avx512_q2_k),
+    panels<Format::q3_k, 16, 4>("avx512vnni-q3_k", kVnniNeeds, matmul_avx512_q3_k),
+    panels<Format::q4_k, 16, 4>("avx512vnni-q4_k", kVnniNeeds, matmul_avx512_q4_k),
+    panels<Format::q5_k, 16, 4>("avx512vnni-q5_k", kVnniNeeds, matmul_avx512_q5_k),
+    panels<Format::iq4_nl, 16, 4>("avx512vnni-iq4_nl", kVnniNeeds, matmul_avx512_iq4_nl),
+    panels<Format::int4, 16, 4>("avx512vnni-int4", kVnniNeeds, matmul_avx512_int4),
     u8_rows("avx512-u8", kCpuAvx512, matmul_avx512_u8),
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
     lines<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
@@ -141,8 +135,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 8, 4>("avx2-q6_k", kCpuAvx2, matmul_avx2_q6_k),
     panels<Format::q5_0, 8, 4>("avx2-q5_0", kCpuAvx2, matmul_avx2_q5_0),
     panels<Format::q5_1, 8, 4>("avx2-q5_1", kCpuAvx2, matmul_avx2_q5_1),
-    low_bits<Format::q2_k, 8, 4>("avx2-q2_k", kCpuAvx2, matmul_avx2_q2_k),
-    low_bits<Format::q3_k, 8, 4>("avx2-q3_k", kCpuAvx2, matmul_avx2_q3_k),
+    panels<Format::q2_k, 8, 4>("avx2-q2_k", kCpuAvx2, matmul_avx2_q2_k),
+    panels<Format::q3_k, 8, 4>("avx2-q3_k", kCpuAvx2, matmul_avx2_q3_k),
     panels<Format::q4_k, 8, 4>("avx2-q4_k", kCpuAvx2, matmul_avx2_q4_k),
     panels<Format::q5_k, 8, 4>("avx2-q5_k", kCpuAvx2, matmul_avx2_q5_k),
     panels<Format::iq4_nl, 8, 4>("avx2-iq4_nl", kCpuAvx2, matmul_avx2_iq4_nl),
@@ -152,19 +146,19 @@ constexpr MatmulRow kRows[] = {
     source<Format::f16>("avx2-f16", kCpuAvx2, matmul_avx2_f16),
     source<Format::bf16>("avx2-bf16", kCpuAvx2, matmul_avx2_bf16),
 #elif defined(__aarch64__)
-    w8_panels<8, 8>("i8mm-w8a8", kCpuNeonDot | kCpuI8mm, matmul_i8mm_w8a8),
-    panels<Format::q8_0, 8, 8>("i8mm-q8_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q8_0),
-    panels<Format::q4_0, 8, 8>("i8mm-q4_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_0),
-    panels<Format::q4_1, 8, 8>("i8mm-q4_1", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_1),
-    panels<Format::q6_k, 8, 8>("i8mm-q6_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q6_k),
-    panels<Format::q5_0, 8, 8>("i8mm-q5_0", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_0),
-    panels<Format::q5_1, 8, 8>("i8mm-q5_1", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_1),
-    low_bits<Format::q2_k, 8, 8>("i8mm-q2_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q2_k),
-    low_bits<Format::q3_k, 8, 8>("i8mm-q3_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q3_k),
-    panels<Format::q4_k, 8, 8>("i8mm-q4_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q4_k),
-    panels<Format::q5_k, 8, 8>("i8mm-q5_k", kCpuNeonDot | kCpuI8mm, matmul_i8mm_q5_k),
-    panels<Format::iq4_nl, 8, 8>("i8mm-iq4_nl", kCpuNeonDot | kCpuI8mm, matmul_i8mm_iq4_nl),
-    panels<Format::int4, 8, 8>("i8mm-int4", kCpuNeonDot | kCpuI8mm, matmul_i8mm_int4),
+    w8_panels<8, 8>("i8mm-w8a8", kI8mmNeeds, matmul_i8mm_w8a8),
+    panels<Format::q8_0, 8, 8>("i8mm-q8_0", kI8mmNeeds, matmul_i8mm_q8_0),
+    panels<Format::q4_0, 8, 8>("i8mm-q4_0", kI8mmNeeds, matmul_i8mm_q4_0),
+    panels<Format::q4_1, 8, 8>("i8mm-q4_1", kI8mmNeeds, matmul_i8mm_q4_1),
+    panels<Format::q6_k, 8, 8>("i8mm-q6_k", kI8mmNeeds, matmul_i8mm_q6_k),
+    panels<Format::q5_0, 8, 8>("i8mm-q5_0", kI8mmNeeds, matmul_i8mm_q5_0),
+    panels<Format::q5_1, 8, 8>("i8mm-q5_1", kI8mmNeeds, matmul_i8mm_q5_1),
+    panels<Format::q2_k, 8, 8>("i8mm-q2_k", kI8mmNeeds, matmul_i8mm_q2_k),
+    panels<Format::q3_k, 8, 8>("i8mm-q3_k", kI8mmNeeds, matmul_i8mm_q3_k),
+    panels<Format::q4_k, 8, 8>("i8mm-q4_k", kI8mmNeeds, matmul_i8mm_q4_k),
+    panels<Format::q5_k, 8, 8>("i8mm-q5_k", kI8mmNeeds, matmul_i8mm_q5_k),
+    panels<Format::iq4_nl, 8, 8>("i8mm-iq4_nl", kI8mmNeeds, matmul_i8mm_iq4_nl),
+    panels<Format::int4, 8, 8>("i8mm-int4", kI8mmNeeds, matmul_i8mm_int4),
     w8_panels<8, 4>("neon-w8a8", kCpuNeonDot, matmul_neon_w8a8),
     panels<Format::q8_0, 8, 4>("neon-q8_0", kCpuNeonDot, matmul_neon_q8_0),
     panels<Format::q4_0, 8, 4>("neon-q4_0", kCpuNeonDot, matmul_neon_q4_0),
@@ -172,8 +166,8 @@ constexpr MatmulRow kRows[] = {
     panels<Format::q6_k, 8, 4>("neon-q6_k", kCpuNeonDot, matmul_neon_q6_k),
     panels<Format::q5_0, 8, 4>("neon-q5_0", kCpuNeonDot, matmul_neon_q5_0),
     panels<Format::q5_1, 8, 4>("neon-q5_1", kCpuNeonDot, matmul_neon_q5_1),
-    low_bits<Format::q2_k, 8, 4>("neon-q2_k", kCpuNeonDot, matmul_neon_q2_k),
-    low_bits<Format::q3_k, 8, 4>("neon-q3_k", kCpuNeonDot, matmul_neon_q3_k),
+    panels<Format::q2_k, 8, 4>("neon-q2_k", kCpuNeonDot, matmul_neon_q2_k),
+    panels<Format::q3_k, 8, 4>("neon-q3_k", kCpuNeonDot, matmul_neon_q3_k),
     panels<Format::q4_k, 8, 4>("neon-q4_k", kCpuNeonDot, matmul_neon_q4_k),
     panels<Format::q5_k, 8, 4>("neon-q5_k", kCpuNeonDot, matmul_neon_q5_k),
     panels<Format::iq4_nl, 8, 4>("neon-iq4_nl", kCpuNeonDot, matmul_neon_iq4_nl),

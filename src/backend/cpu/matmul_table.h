@@ -67,6 +67,14 @@ inline constexpr int64_t kXTileRows = 16, kXTileCols = 64;
   return (row_bytes + kXTileCols - 1) / kXTileCols * kXTileCols * kXTileRows;
 }
 
+// One call packs groups [group_begin, group_end). Disjoint ranges may run in parallel.
+struct PackArgs {
+  const void* src = nullptr;   // the rows, as MatmulRow::fmt has them
+  int64_t rows = 0, cols = 0;  // of the whole matrix
+  void* dst = nullptr;         // the whole of it, packed_bytes long and 64-byte aligned
+  int64_t group_begin = 0, group_end = 0;
+};
+
 struct MatmulRow {
   const char* name;
   Format fmt;  // of the rows that pack reads: the tensor's own, or what its rows are recoded to
@@ -77,14 +85,7 @@ struct MatmulRow {
   bool in_place;      // runs on the source's own rows: packed_bytes and pack are null
   uint8_t act_needs;  // ActNeeds
   size_t (*packed_bytes)(int64_t rows, int64_t cols);
-  // Packs groups [group_begin, group_end) of the source's rows (the tensor's own format) into dst.
-  // dst must be 64-byte aligned and packed_bytes long. Disjoint ranges may run in parallel.
-  void (*pack)(const void* src,
-               int64_t rows,
-               int64_t cols,
-               void* dst,
-               int64_t group_begin,
-               int64_t group_end);
+  void (*pack)(const PackArgs& args);
   void (*run)(const MatmulArgs& args);
   // Row `row` of the weight as f32: exactly the values the source format decodes to, or those that
   // quantising left.

@@ -1,13 +1,14 @@
 // Packs bf16 rows into panels (pack_plan.h) and reads rows back. Portable: it runs at load.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "backend/cpu/matmul_table.h"
 #include "backend/cpu/pack_plan.h"
+#include "backend/cpu/pack_walk.h"
 
 namespace sluice::cpu {
 
@@ -20,28 +21,21 @@ struct Bf16Packing {
     return static_cast<size_t>((rows + R - 1) / R) * bf16_panel_bytes<R, kStep>(cols);
   }
 
-  static void pack(const void* src,
-                   int64_t rows,
-                   int64_t cols,
-                   void* dst,
-                   int64_t group_begin,
-                   int64_t group_end) {
-    const size_t panel_bytes = bf16_panel_bytes<R, kStep>(cols);
-    const int64_t whole = cols / I * I;
-    for (int64_t g = group_begin; g < group_end; ++g) {
-      auto* panel = static_cast<std::byte*>(dst) + static_cast<size_t>(g) * panel_bytes;
-      const int64_t present = std::min<int64_t>(R, rows - g * R);
-      if (present < R || cols % kStep != 0) std::memset(panel, 0, panel_bytes);
+  static void pack(const PackArgs& a) {
+    const size_t panel_bytes = bf16_panel_bytes<R, kStep>(a.cols);
+    const int64_t whole = a.cols / I * I;
+    for_panels<R>(a, panel_bytes, [&](uint8_t* panel, int64_t row, int64_t present) {
+      if (present < R || a.cols % kStep != 0) std::memset(panel, 0, panel_bytes);
       for (int64_t r = 0; r < present; ++r) {
-        const auto* row = static_cast<const std::byte*>(src) + (g * R + r) * cols * 2;
-        std::byte* to = panel + r * I * 2;
-        for (int64_t k = 0; k < whole; k += I) std::memcpy(to + k * 2 * R, row + k * 2, I * 2);
-        if (whole < cols) {
-          const auto left = static_cast<size_t>(cols - whole) * 2;
-          std::memcpy(to + whole * 2 * R, row + whole * 2, left);
+        const auto* from = static_cast<const uint8_t*>(a.src) + (row + r) * a.cols * 2;
+        uint8_t* to = panel + r * I * 2;
+        for (int64_t k = 0; k < whole; k += I) std::memcpy(to + k * 2 * R, from + k * 2, I * 2);
+        if (whole < a.cols) {
+          const auto left = static_cast<size_t>(a.cols - whole) * 2;
+          std::memcpy(to + whole * 2 * R, from + whole * 2, left);
         }
       }
-    }
+    });
   }
 
   static void decode_row(const void* w, int64_t, int64_t cols, int64_t row, float* out) {

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backend/cpu/matmul_table.h"
 #include "backend/cpu/pack_plan.h"
+#include "backend/cpu/pack_walk.h"
 #include "tensor/formats/all.h"
 
 namespace sluice::cpu {
@@ -21,27 +23,22 @@ struct LinePacking {
            line_panel_bytes(cols);
   }
 
-  static void pack(const void* src,
-                   int64_t rows,
-                   int64_t cols,
-                   void* dst,
-                   int64_t group_begin,
-                   int64_t group_end) {
-    const size_t panel_bytes = line_panel_bytes(cols);
-    constexpr int64_t kPanels = kRows / kLineRows;
-    for (int64_t p = group_begin * kPanels; p < group_end * kPanels; ++p) {
-      auto* panel = static_cast<std::byte*>(dst) + static_cast<size_t>(p) * panel_bytes;
-      const int64_t present = std::clamp<int64_t>(rows - p * kLineRows, 0, kLineRows);
-      if (present < kLineRows || cols % kLine != 0) std::memset(panel, 0, panel_bytes);
+  static void pack(const PackArgs& a) {
+    const size_t panel_bytes = line_panel_bytes(a.cols);
+    PackArgs panels = a;
+    panels.group_begin *= kRows / kLineRows;
+    panels.group_end *= kRows / kLineRows;
+    for_panels<kLineRows>(panels, panel_bytes, [&](uint8_t* panel, int64_t row, int64_t present) {
+      if (present < kLineRows || a.cols % kLine != 0) std::memset(panel, 0, panel_bytes);
       for (int64_t r = 0; r < present; ++r) {
-        const auto* row = static_cast<const std::byte*>(src) + (p * kLineRows + r) * cols * 2;
-        std::byte* to = panel + r * kLine * 2;
-        for (int64_t k = 0; k < cols; k += kLine) {
-          const int64_t num = std::min(kLine, cols - k);
-          std::memcpy(to + k * kLineRows * 2, row + k * 2, static_cast<size_t>(num) * 2);
+        const auto* from = static_cast<const uint8_t*>(a.src) + (row + r) * a.cols * 2;
+        uint8_t* to = panel + r * kLine * 2;
+        for (int64_t k = 0; k < a.cols; k += kLine) {
+          const int64_t num = std::min(kLine, a.cols - k);
+          std::memcpy(to + k * kLineRows * 2, from + k * 2, static_cast<size_t>(num) * 2);
         }
       }
-    }
+    });
   }
 
   static void decode_row(const void* w, int64_t, int64_t cols, int64_t row, float* out) {

@@ -3,13 +3,14 @@
 // a mask per vector, and nibbles would double what one row of x waits for.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "backend/cpu/matmul_table.h"
 #include "backend/cpu/pack_plan.h"
+#include "backend/cpu/pack_walk.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
 
@@ -24,29 +25,12 @@ struct LowBitPacking {
     return static_cast<size_t>((rows + R - 1) / R) * low_bit_plan<F, R>(cols).bytes;
   }
 
-  static void pack(const void* src,
-                   int64_t rows,
-                   int64_t cols,
-                   void* dst,
-                   int64_t group_begin,
-                   int64_t group_end) {
-    const LowBitPlan plan = low_bit_plan<F, R>(cols);
-    const int64_t blocks = cols / 256;
-    for (int64_t g = group_begin; g < group_end; ++g) {
-      uint8_t* panel = static_cast<uint8_t*>(dst) + static_cast<size_t>(g) * plan.bytes;
-      const int present = static_cast<int>(std::min<int64_t>(R, rows - g * R));
-      if (present < R) std::memset(panel, 0, plan.bytes);
-      for (int r = 0; r < present; ++r) {
-        const auto* row =
-            static_cast<const std::byte*>(src) + (g * R + r) * blocks * int64_t{sizeof(Block)};
-        for (int64_t b = 0; b < blocks; ++b) {
-          Block block;
-          std::memcpy(&block, row + b * int64_t{sizeof(Block)}, sizeof(Block));
-          put_codes(panel, plan, b, r, block);
-          put_scales(panel, plan, b, r, block);
-        }
-      }
-    }
+  static void pack(const PackArgs& a) {
+    const LowBitPlan plan = low_bit_plan<F, R>(a.cols);
+    pack_blocks<Block, R>(a, plan.bytes, [&](uint8_t* panel, int64_t b, int r, const Block& block) {
+      put_codes(panel, plan, b, r, block);
+      put_scales(panel, plan, b, r, block);
+    });
   }
 
   static void decode_row(const void* w, int64_t, int64_t cols, int64_t row, float* out) {

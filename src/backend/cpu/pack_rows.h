@@ -10,7 +10,9 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/matmul_table.h"
 #include "backend/cpu/pack_plan.h"
+#include "backend/cpu/pack_walk.h"
 #include "backend/cpu/quantize.h"
 
 namespace sluice::cpu {
@@ -26,25 +28,18 @@ struct W8Packing {
   }
 
   // src: f32 [rows, cols]
-  static void pack(const void* src,
-                   int64_t rows,
-                   int64_t cols,
-                   void* dst,
-                   int64_t group_begin,
-                   int64_t group_end) {
-    const RowPanelPlan plan = row_panel_plan<R>(cols);
-    std::vector<int8_t> codes(static_cast<size_t>(cols));
-    for (int64_t g = group_begin; g < group_end; ++g) {
-      uint8_t* panel = static_cast<uint8_t*>(dst) + static_cast<size_t>(g) * plan.bytes;
-      const int present = static_cast<int>(std::min<int64_t>(R, rows - g * R));
+  static void pack(const PackArgs& a) {
+    const RowPanelPlan plan = row_panel_plan<R>(a.cols);
+    std::vector<int8_t> codes(static_cast<size_t>(a.cols));
+    for_panels<R>(a, plan.bytes, [&](uint8_t* panel, int64_t row, int64_t present) {
       std::memset(panel + plan.scale, 0, plan.bytes - plan.scale);
       if (present < R) std::memset(panel, kFlip, plan.scale);
-      for (int r = 0; r < present; ++r) {
+      for (int64_t r = 0; r < present; ++r) {
         float scale;
         int32_t sum;
-        quantize_whole_row(static_cast<const float*>(src) + (g * R + r) * cols, cols, codes.data(),
-                           &scale, &sum);
-        for (int64_t k = 0; k < cols; k += I) {
+        quantize_whole_row(static_cast<const float*>(a.src) + (row + r) * a.cols, a.cols,
+                           codes.data(), &scale, &sum);
+        for (int64_t k = 0; k < a.cols; k += I) {
           uint8_t unit[I];
           for (int i = 0; i < I; ++i)
             unit[i] = static_cast<uint8_t>(codes[static_cast<size_t>(k + i)]) ^ kFlip;
@@ -52,7 +47,7 @@ struct W8Packing {
         }
         std::memcpy(panel + plan.scale + 4 * r, &scale, 4);
       }
-    }
+    });
   }
 
   static void decode_row(const void* w, int64_t, int64_t cols, int64_t row, float* out) {
@@ -79,16 +74,11 @@ struct U8Packing {
   }
 
   // src: f32 [rows, cols]
-  static void pack(const void* src,
-                   int64_t rows,
-                   int64_t cols,
-                   void* dst,
-                   int64_t group_begin,
-                   int64_t group_end) {
-    for (int64_t r = group_begin * kRows; r < group_end * kRows; ++r) {
-      auto* row = static_cast<uint8_t*>(dst) + r * u8_pitch(cols);
-      std::memset(row, 0, static_cast<size_t>(u8_pitch(cols)));
-      if (r < rows) quantize(static_cast<const float*>(src) + r * cols, cols, row);
+  static void pack(const PackArgs& a) {
+    for (int64_t r = a.group_begin * kRows; r < a.group_end * kRows; ++r) {
+      auto* row = static_cast<uint8_t*>(a.dst) + r * u8_pitch(a.cols);
+      std::memset(row, 0, static_cast<size_t>(u8_pitch(a.cols)));
+      if (r < a.rows) quantize(static_cast<const float*>(a.src) + r * a.cols, a.cols, row);
     }
   }
 

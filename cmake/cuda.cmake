@@ -32,8 +32,14 @@ set(SLUICE_HAS_CUDA ON)
 
 set(cuda_archs "")
 foreach(arch ${SLUICE_CUDA_ARCHS})
+  if(NOT arch MATCHES "^(9[0-9]|1[0-9][0-9])a?$")
+    message(FATAL_ERROR "SLUICE_CUDA_ARCHS=${arch}: the kernels use clusters of blocks, which 90a (Hopper) and later have")
+  endif()
   list(APPEND cuda_archs -gencode=arch=compute_${arch},code=sm_${arch})
 endforeach()
+list(JOIN SLUICE_CUDA_ARCHS " " cuda_arch_names)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cc PROPERTIES
+  COMPILE_DEFINITIONS "SLUICE_CUDA_ARCHS=\"${cuda_arch_names}\"")
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)

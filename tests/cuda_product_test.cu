@@ -10,6 +10,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -163,6 +164,7 @@ class Product {
         std::printf("FAIL skinny refuses\n");
       });
     }
+    if (!has_wgmma()) return;
     for (int splits : kNarrowSplits) {
       std::string name = "narrow, splits " + std::to_string(splits);
       compare<W>(name.c_str(), weight_.type, f8, [&](Tensor out, Tensor x, const float* x_scale) {

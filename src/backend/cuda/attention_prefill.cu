@@ -5,6 +5,7 @@
 
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -86,7 +87,7 @@ void run(const AttentionArgs& args,
          std::span<const SliceView> slices,
          cudaStream_t stream) {
   plan.a = make_params(args);
-  if (args.kv_type == args.type && args.spec.head_dim <= 128) {
+  if (args.kv_type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
     return launch_wgmma(plan, args.type, slices, stream);
   }
   launch_mma(plan, args.type, args.kv_type, slices, stream);

@@ -20,6 +20,7 @@
 #include "backend/cuda/prepare.cuh"
 #include "backend/cuda/sampling.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
 #include "backend/cuda/weights.cuh"
 #include "backend/cuda_plugin.h"
 #include "backend/device.h"
@@ -41,6 +42,16 @@ struct LoadedWeight {
   GemmWeight gemm;
   bool layer;  // a layer's own; the output matrix is not
 };
+
+// Empty where this build runs on the GPU.
+std::string why_not(const cudaDeviceProp& p) {
+  constexpr size_t kLeastShared = 224 << 10;  // per block, as Hopper and server Blackwell have
+  if (p.major < 9) return "has no clusters of blocks: use a Hopper GPU or later";
+  if (p.sharedMemPerBlockOptin < kLeastShared) return "has too little shared memory per block";
+  if (has_code_for(p.major, p.minor)) return {};
+  std::string arch = std::to_string(p.major * 10 + p.minor);
+  return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch + "; this one is for " + archs();
+}
 
 const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
 
@@ -280,8 +291,9 @@ class CudaBackend final : public Device {
       check(cudaGetDeviceProperties(&p, o.index), "properties");
       name = p.name;
       num_sms = p.multiProcessorCount;
-      if (p.major != 9 || p.minor != 0)
-        throw std::runtime_error(name + " is not a Hopper GPU, which this build is for");
+      if (std::string why = why_not(p); !why.empty()) throw std::runtime_error(name + " " + why);
+      if (o.fp8_weights && p.major != 9)
+        throw std::runtime_error("weights in fp8 need a Hopper GPU, which " + name + " is not");
     }
     std::string name;
     int num_sms = 0;
@@ -568,7 +580,7 @@ int num_gpus() {
 
 bool usable(int index) {
   cudaDeviceProp p{};
-  return cudaGetDeviceProperties(&p, index) == cudaSuccess && p.major == 9 && p.minor == 0;
+  return cudaGetDeviceProperties(&p, index) == cudaSuccess && why_not(p).empty();
 }
 
 }  // namespace

@@ -11,13 +11,20 @@
 
 namespace sluice::cuda {
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// wgmma is in code for sm_90a alone; kernels with it are not started elsewhere (has_wgmma()).
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define SLUICE_WGMMA(...) __trap()
+#else
+#define SLUICE_WGMMA(...) asm volatile(__VA_ARGS__)
+#endif
+
+__device__ inline void wgmma_fence() { SLUICE_WGMMA("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  SLUICE_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kPending>
 __device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  SLUICE_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from touching d before (or after) here.
 template <int N>
@@ -90,7 +97,7 @@ __device__ inline void copy_box(
 // warp * 16 + lane / 4 + j / 2 * 8 and x's row t * 8 + lane % 4 * 2 + j % 2.
 #define SLUICE_PRODUCT(type, tiles, shape, names, tail, flag)                                     \
   __device__ inline void product(float(&d)[tiles][4], uint64_t w, uint64_t x, int add, type) {    \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, " flag                                            \
+    SLUICE_WGMMA("{.reg .pred p; setp.ne.b32 p, " flag                                            \
                  ", 0; wgmma.mma_async.sync.aligned." shape names " " SLUICE_LIST##tiles tail "}" \
                  : SLUICE_ACC##tiles(d)                                                           \
                  : "l"(w), "l"(x), "r"(add));                                                     \

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/target.cuh"
 #include "backend/cuda/skinny.cuh"
 
 namespace sluice::cuda {
@@ -172,7 +173,7 @@ void run_tiles(
 }  // namespace
 
 bool can_narrow(const Tensor& x, const GemmWeight& w) {
-  return x.rows <= kMaxNarrow && fits_boxes(x, w);
+  return x.rows <= kMaxNarrow && fits_boxes(x, w) && has_wgmma();
 }
 
 void narrow(Tensor out,

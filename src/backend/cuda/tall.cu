@@ -4,6 +4,7 @@
 // same to do.
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/target.cuh"
 #include "backend/cuda/skinny.cuh"
 
 namespace sluice::cuda {
@@ -135,7 +136,7 @@ int num_boxes(const GemmWeight& w) {
 bool can_tall(const Tensor& x, const GemmWeight& w) {
   int64_t boxes = num_boxes(w), padded = x.rows <= 8 ? 8 : x.rows <= 16 ? 16 : 32;
   return x.rows <= kMaxTall && boxes <= kMaxBoxes &&
-         boxes * padded * kRowBytes <= kShared / 2 + 8192 && fits_boxes(x, w);
+         boxes * padded * kRowBytes <= kShared / 2 + 8192 && fits_boxes(x, w) && has_wgmma();
 }
 
 void tall(Tensor out,

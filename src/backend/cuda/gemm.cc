@@ -16,6 +16,7 @@
 
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/cache_dir.h"
 
 namespace sluice::cuda {
@@ -399,7 +400,7 @@ std::string Gemm::file() const {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   return (dir / ("gemm3-" + name + "-" + std::to_string(cublasLtGetVersion()) +
-                 (deterministic_ ? "-deterministic" : "") + ".txt"))
+                 (has_wgmma() ? "" : "-mma") + (deterministic_ ? "-deterministic" : "") + ".txt"))
       .string();
 }
 

@@ -1,42 +1,11 @@
-// Matrix instructions of Armv8.6: 24 chains in flight, as in peak_neon.cc.
+// Matrix instructions of Armv8.6.
 #include "backend/cpu/peak.h"
+#include "backend/cpu/peak_neon.h"
 
 namespace sluice::cpu {
 
-void peak_i8mm_smmla(int64_t rounds) {
-  __asm__ volatile(
-      "movi v24.8h, #0x3f, lsl #8\n"
-      ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n"
-      "movi v\\r\\().16b, #0\n"
-      ".endr\n"
-      "1:\n"
-      ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n"
-      "smmla v\\r\\().4s, v24.16b, v24.16b\n"
-      ".endr\n"
-      "subs %[n], %[n], #1\n"
-      "b.ne 1b\n"
-      : [n] "+r"(rounds)
-      :
-      : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",
-        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24");
-}
-
-void peak_i8mm_bfmmla(int64_t rounds) {
-  __asm__ volatile(
-      "movi v24.8h, #0x3f, lsl #8\n"
-      ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n"
-      "movi v\\r\\().16b, #0\n"
-      ".endr\n"
-      "1:\n"
-      ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n"
-      ".inst 0x6e58ef00 + \\r\n"  // bfmmla v\r.4s, v24.8h, v24.8h: not all assemblers know it
-      ".endr\n"
-      "subs %[n], %[n], #1\n"
-      "b.ne 1b\n"
-      : [n] "+r"(rounds)
-      :
-      : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",
-        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24");
-}
+SLUICE_PEAK(peak_i8mm_smmla, "smmla v\\r\\().4s, v24.16b, v24.16b")
+// bfmmla v\r.4s, v24.8h, v24.8h: not all assemblers know it
+SLUICE_PEAK(peak_i8mm_bfmmla, ".inst 0x6e58ef00 + \\r")
 
 }  // namespace sluice::cpu

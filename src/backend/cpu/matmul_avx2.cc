@@ -10,14 +10,14 @@
 
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/matmul_tile_avx2.h"
+#include "backend/cpu/six_bits_avx2.h"
 #include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
 
 [[gnu::always_inline]] inline __m256 load_i8(const uint8_t* p) {
-  return _mm256_cvtepi32_ps(
-      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p)));
 }
 
 template <int G, int MT>
@@ -150,18 +150,11 @@ template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m256& dw, __m256& mw) {
   if constexpr (kSuperScales<F>) {
-    const __m128i low4 = _mm_set1_epi8(15);
-    const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + plan.scale + b * R));
-    const __m128i t = _mm_srl_epi16(
-        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + plan.tops + b / 2 * R)),
-        _mm_cvtsi32_si128(static_cast<int>(b % 2 * 4)));
-    const __m128i top_scale = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(3)), 4);
-    const __m128i top_min = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(12)), 2);
-    const __m128i scale = _mm_or_si128(_mm_and_si128(v, low4), top_scale);
-    const __m128i min = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(v, 4), low4), top_min);
+    const SixBitPair s =
+        six_bits(load8(panel + plan.scale + b * R), load8(panel + plan.tops + b / 2 * R), b);
     const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    dw = _mm256_mul_ps(load_f16(super), widen_u8(scale));
-    mw = _mm256_mul_ps(load_f16(super + 2 * R), widen_u8(min));
+    dw = _mm256_mul_ps(load_f16(super), widen_u8(s.first));
+    mw = _mm256_mul_ps(load_f16(super + 2 * R), widen_u8(s.second));
   } else {
     dw = load_f16(panel + plan.scale + b * 2 * R);
     if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);

@@ -137,24 +137,6 @@ void block_tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-// Sums of sixteen activations times -32, of the sixteen sixteens of 256 columns: sixteen n is at
-// n % 4 * 4 + n / 4.
-[[gnu::always_inline]] inline __m512i minus_32_sums(const int8_t* x) {
-  __m512i s[4];  // of 4 columns each
-  SLUICE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const __m512i v = _mm512_loadu_si512(reinterpret_cast<const void*>(x + i * 64));
-    s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), v);
-  }
-  const __m512i s01 =
-      _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
-  const __m512i s23 =
-      _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-  const __m512i all =
-      _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
-  return _mm512_sub_epi32(_mm512_setzero_si512(), all);
-}
-
 template <int kHalf, int G, int MT>
 [[gnu::always_inline]] inline void dot_q6_half(const uint8_t* low,
                                                const uint8_t* high,
@@ -188,7 +170,8 @@ void q6_tile(const Tile& t) {
     if (b % 8 == 0) {
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
-        _mm512_store_si512(sums[m], minus_32_sums(t.q + m * t.cols + b * 32));
+        const __m512i offsets = sum_sixteens<32>(t.q + m * t.cols + b * 32);
+        _mm512_store_si512(sums[m], _mm512_sub_epi32(_mm512_setzero_si512(), offsets));
       }
     }
     prefetch(t, b);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/matmul_tile_avx2.h"
+#include "backend/cpu/six_bits_avx2.h"
 
 namespace sluice::cpu {
 namespace {
@@ -56,17 +57,10 @@ template <Format F>
   const __m256i low_twice = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,  //
                                              0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
   if constexpr (kThreeBits<F>) {
-    const __m128i low4 = _mm_set1_epi8(15);
-    const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + plan.scale + b * R));
-    const __m128i tops = _mm_srl_epi16(
-        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + plan.tops + b / 2 * R)),
-        _mm_cvtsi32_si128(static_cast<int>(b % 2 * 4)));
-    const __m128i t0 = _mm_slli_epi16(_mm_and_si128(tops, _mm_set1_epi8(3)), 4);
-    const __m128i t1 = _mm_slli_epi16(_mm_and_si128(tops, _mm_set1_epi8(12)), 2);
+    const SixBitPair s =
+        six_bits(load8(panel + plan.scale + b * R), load8(panel + plan.tops + b / 2 * R), b);
     const __m128i offset = _mm_set1_epi8(32);
-    const __m128i s0 = _mm_sub_epi8(_mm_or_si128(_mm_and_si128(v, low4), t0), offset);
-    const __m128i s1 =
-        _mm_sub_epi8(_mm_or_si128(_mm_and_si128(_mm_srli_epi16(v, 4), low4), t1), offset);
+    const __m128i s0 = _mm_sub_epi8(s.first, offset), s1 = _mm_sub_epi8(s.second, offset);
     return {_mm256_shuffle_epi8(_mm256_cvtepi8_epi32(s0), low_twice),
             _mm256_shuffle_epi8(_mm256_cvtepi8_epi32(s1), low_twice), _mm256_setzero_si256()};
   } else {

@@ -25,21 +25,9 @@ template <Format F, int MT>
 [[gnu::always_inline]] inline void add_up(const Tile& t, int64_t b, Sums<F, MT>& sums) {
   SLUICE_UNROLL
   for (int m = 0; m < MT; ++m) {
-    __m512i s[4];  // of 4 columns each
-    SLUICE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const __m512i v =
-          _mm512_loadu_si512(reinterpret_cast<const void*>(t.q + m * t.cols + b * 32 + i * 64));
-      s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), v);
-    }
-    const __m512i s01 =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
-    const __m512i s23 =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-    const __m512i all =  // sixteen n is at n % 4 * 4 + n / 4
-        _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i in_order = _mm512_permutexvar_epi32(order, all);
+    const __m512i in_order =
+        _mm512_permutexvar_epi32(order, sum_sixteens<1>(t.q + m * t.cols + b * 32));
     if constexpr (kThreeBits<F>) {
       _mm512_store_si512(sums.of[m],
                          _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(in_order, 2)));

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/pack_plan.h"
+#include "backend/cpu/six_bits_avx2.h"
 #include "tensor/formats/iq4_levels.h"
 #include "tensor/tensor.h"
 
@@ -17,6 +18,10 @@ inline constexpr int kPanelRows = 16;
 
 [[gnu::always_inline]] inline __m512 load_f16(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+[[gnu::always_inline]] inline __m128i load16(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
 
 [[gnu::always_inline]] inline __m512i load64(const uint8_t* p) {
@@ -59,19 +64,11 @@ template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m512& dw, __m512& mw) {
   if constexpr (kSuperScales<F>) {
-    const __m128i low4 = _mm_set1_epi8(15);
-    const __m128i v =
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.scale + b * kPanelRows));
-    const __m128i t = _mm_srl_epi16(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + plan.tops + b / 2 * kPanelRows)),
-        _mm_cvtsi32_si128(static_cast<int>(b % 2 * 4)));
-    const __m128i top_scale = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(3)), 4);
-    const __m128i top_min = _mm_slli_epi16(_mm_and_si128(t, _mm_set1_epi8(12)), 2);
-    const __m128i scale = _mm_or_si128(_mm_and_si128(v, low4), top_scale);
-    const __m128i min = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(v, 4), low4), top_min);
+    const SixBitPair s = six_bits(load16(panel + plan.scale + b * kPanelRows),
+                                  load16(panel + plan.tops + b / 2 * kPanelRows), b);
     const uint8_t* super = panel + plan.extra + b / 8 * 4 * kPanelRows;
-    dw = _mm512_mul_ps(load_f16(super), widen_u8(scale));
-    mw = _mm512_mul_ps(load_f16(super + 2 * kPanelRows), widen_u8(min));
+    dw = _mm512_mul_ps(load_f16(super), widen_u8(s.first));
+    mw = _mm512_mul_ps(load_f16(super + 2 * kPanelRows), widen_u8(s.second));
   } else {
     dw = load_f16(panel + plan.scale + b * 2 * kPanelRows);
     if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * kPanelRows);
@@ -101,8 +98,7 @@ template <int kHalf>
 }
 
 [[gnu::always_inline]] inline __m512 load_i8(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p)));
 }
 
 }  // namespace sluice::cpu

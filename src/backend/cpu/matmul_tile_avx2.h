@@ -25,6 +25,10 @@ constexpr int R = 8;  // rows of a group
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
+[[gnu::always_inline]] inline __m128i load8(const uint8_t* p) {
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+}
+
 [[gnu::always_inline]] inline __m256 load_f16(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }

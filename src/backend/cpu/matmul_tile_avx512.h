@@ -20,6 +20,23 @@ namespace {
   return _mm512_set1_epi32(v);
 }
 
+// Sums of the sixteen sixteens of 256 columns of x, times kFactor: sixteen n is at n % 4 * 4 + n
+// / 4.
+template <int kFactor>
+[[gnu::always_inline]] inline __m512i sum_sixteens(const int8_t* x) {
+  __m512i s[4];  // of 4 columns each
+  SLUICE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(reinterpret_cast<const void*>(x + i * 64));
+    s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(kFactor), v);
+  }
+  const __m512i s01 =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+  const __m512i s23 =
+      _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
+}
+
 template <int G, int MT>
 [[gnu::always_inline]] inline void clear(__m512 (&acc)[G][MT]) {
   SLUICE_UNROLL

@@ -84,7 +84,7 @@ DeviceExecutor::DeviceExecutor(
       table_stride_(config_.groups.num_groups() * table_len_),
       max_rows_(max_rows(config_)),
       rows_(static_cast<size_t>(config_.max_seqs)),
-      sums_(rows_.size()) {
+      pooler_(rows_.size()) {
   config_.max_outputs = max_outputs(config_);
   attach();
   const ModelShape& shape = model_.shape();
@@ -168,7 +168,6 @@ void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   }
   for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
   num_tokens_ = 0;
-  pool_rows_.clear(), pool_batch_rows_.clear();
   for (const Slice& s : plan.slices) {
     CHECK(rows_[s.slot].epoch == s.epoch);
     auto slot = static_cast<int32_t>(s.slot);
@@ -177,11 +176,10 @@ void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
     add_outputs(job, plan, s, num_tokens_);
     num_tokens_ += s.count;
   }
-  for (int32_t row : pool_batch_rows_) {
-    job.outputs.push_back({row, -1, 0, kNoToken, -1});
+  for (const PoolRow& p : job.pool) {
+    job.outputs.push_back({p.row, -1, 0, kNoToken, -1});
     job.result_of.push_back(-1);
   }
-  job.pool = pool_rows_;
   job.top = std::ranges::any_of(job.outputs, [](const OutputRow& o) { return o.num_top > 0; });
 
   size_t bytes = specs_.size() * sizeof(RowSpec) + edits_.size() * sizeof(PacketEdit) +
@@ -221,14 +219,7 @@ void DeviceExecutor::add_outputs(Job& job, const StepPlan& plan, const Slice& s,
       add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs);
     }
   }
-  if (s.want == Want::add || s.want == Want::pool) {
-    bool mean = row.pooling == Pooling::mean;
-    for (int32_t k = mean ? 0 : s.count - 1; k < s.count; ++k) {
-      pool_rows_.push_back({result, s.slot, row.pooling, row.num_prompt, s.pos + k == 0,
-                            s.want == Want::pool && k == s.count - 1});
-      pool_batch_rows_.push_back(first + k);
-    }
-  }
+  add_pool_rows(s, {first, result, s.slot, row.pooling, row.num_prompt}, job.pool);
   if (s.want == Want::all || s.want == Want::last) add(s.count - 1, kNoToken, row.num_logprobs);
 }
 
@@ -413,7 +404,6 @@ void DeviceExecutor::read_outputs(const Job& job) {
   }
 }
 
-// Positions come in ascending order, whatever the chunks: the sum is always the same.
 void DeviceExecutor::read_pooled(const Job& job) {
   auto hidden = static_cast<size_t>(model_.shape().hidden);
   size_t num = job.num_sampled();
@@ -422,18 +412,7 @@ void DeviceExecutor::read_pooled(const Job& job) {
   auto* state =
       reinterpret_cast<const float*>(static_cast<std::byte*>(job.results.data()) + before);
   for (const PoolRow& p : job.pool) {
-    std::vector<double>& sum = sums_[p.slot];
-    bool mean = p.pooling == Pooling::mean;
-    if (p.first) sum.assign(hidden, 0);
-    for (size_t d = 0; mean && d < hidden; ++d) sum[d] += double{state[d]};
-    if (p.last) {
-      auto v = std::make_shared<std::vector<float>>(state, state + hidden);
-      for (size_t d = 0; mean && d < hidden; ++d)
-        (*v)[d] = static_cast<float>(sum[d] / p.num_prompt);
-      result_.rows[static_cast<size_t>(p.result)].pooled =
-          static_cast<int32_t>(result_.pooled.size());
-      result_.pooled.push_back(std::move(v));
-    }
+    pooler_.add(p, {state, hidden}, result_);
     state += hidden;
   }
 }

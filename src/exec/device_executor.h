@@ -18,6 +18,7 @@
 #include "core/executor.h"
 #include "exec/executor_config.h"
 #include "exec/kv_cache.h"
+#include "exec/pooler.h"
 #include "model/model.h"
 
 namespace sluice {
@@ -53,14 +54,6 @@ class DeviceExecutor final : public Executor {
     int32_t num_prompt = 0;
     int num_logprobs = -1, prompt_logprobs = -1;
     Pooling pooling = Pooling::none;
-  };
-  // One row of hidden states that comes back, for a pooled vector.
-  struct PoolRow {
-    int32_t result = 0;  // in Job::rows
-    Slot slot = 0;
-    Pooling pooling = Pooling::last;
-    int32_t num_prompt = 0;
-    bool first = false, last = false;  // of the prompt
   };
   // A step on its way: what the host needs to make a result of what comes back.
   struct Job {
@@ -121,9 +114,7 @@ class DeviceExecutor final : public Executor {
   std::vector<BlockCopy> copies_;
   int32_t num_tokens_ = 0;
 
-  std::vector<std::vector<double>> sums_;  // by slot: of hidden states, for mean pooling
-  std::vector<PoolRow> pool_rows_;         // of the step being written
-  std::vector<int32_t> pool_batch_rows_;
+  Pooler pooler_;
   std::atomic<int> profile_rows_{0};
   std::mutex profile_mutex_;
   std::vector<OpTime> profile_;

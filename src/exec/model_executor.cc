@@ -33,7 +33,8 @@ ModelExecutor::ModelExecutor(Backend& backend,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       rows_(static_cast<size_t>(config_.max_seqs)),
       table_len_(table_len(config_)),
-      table_stride_(config_.groups.num_groups() * table_len_) {
+      table_stride_(config_.groups.num_groups() * table_len_),
+      pooler_(rows_.size()) {
   config_.max_outputs = std::min(config_.max_outputs, std::max(config_.max_step_tokens, 1));
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
@@ -136,7 +137,6 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
     row.epoch = op.epoch;
     row.num_prompt = static_cast<int32_t>(op.num_prompt);
     row.pooling = op.pooling;
-    if (op.pooling == Pooling::mean) row.sum.assign(static_cast<size_t>(model_.shape().hidden), 0);
     row.sampling.open(op.sampling, {plan.tokens.data() + op.history_at, op.num_history},
                       op.num_history_prompt);
   }
@@ -176,11 +176,7 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
     if (s.want == Want::all || s.want == Want::last) {
       outputs_.push_back({first + s.count - 1, index, s.pos + s.count, s.slot, kNoToken});
     }
-    if (s.want == Want::add || s.want == Want::pool) {
-      int32_t from = row.pooling == Pooling::mean ? 0 : s.count - 1;
-      for (int32_t k = from; k < s.count; ++k)
-        pool_rows_.push_back({first + k, index, s.slot, s.want == Want::pool && k == s.count - 1});
-    }
+    add_pool_rows(s, {first, index, s.slot, row.pooling, row.num_prompt}, pool_rows_);
   }
   BatchView b;
   b.num_tokens = static_cast<int32_t>(tokens_.size());
@@ -261,23 +257,8 @@ void ModelExecutor::compute_pooled(StepResult& result) {
     Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), width, width};
     model_.hidden(backend_, out_rows_, out);
     for (size_t i = 0; i < num; ++i)
-      pool(pool_rows_[at + i], {out.f32() + i * hidden, hidden}, result);
+      pooler_.add(pool_rows_[at + i], {out.f32() + i * hidden, hidden}, result);
   }
-}
-
-// Positions come in ascending order, whatever the chunks: the sum is always the same.
-void ModelExecutor::pool(const PoolRow& p, std::span<const float> hidden, StepResult& result) {
-  Row& row = rows_[p.slot];
-  bool mean = row.pooling == Pooling::mean;
-  if (mean) {
-    for (size_t d = 0; d < hidden.size(); ++d) row.sum[d] += double{hidden[d]};
-  }
-  if (!p.last) return;
-  auto v = std::make_shared<std::vector<float>>(hidden.begin(), hidden.end());
-  for (size_t d = 0; mean && d < hidden.size(); ++d)
-    (*v)[d] = static_cast<float>(row.sum[d] / row.num_prompt);
-  result.rows[static_cast<size_t>(p.result)].pooled = static_cast<int32_t>(result.pooled.size());
-  result.pooled.push_back(std::move(v));
 }
 
 // On any of the backend's threads: touches only what belongs to this output.

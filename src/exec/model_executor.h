@@ -14,6 +14,7 @@
 #include "core/executor.h"
 #include "exec/executor_config.h"
 #include "exec/kv_cache.h"
+#include "exec/pooler.h"
 #include "exec/sampler.h"
 #include "model/model.h"
 
@@ -40,7 +41,6 @@ class ModelExecutor final : public Executor {
     int32_t num_prompt = 0;
     Token last_token = 0;
     Pooling pooling = Pooling::none;
-    std::vector<double> sum;  // [hidden] pooling: mean, over the positions so far
   };
   // One row of logits to compute: sample after it, or score its successor.
   struct Output {
@@ -49,13 +49,6 @@ class ModelExecutor final : public Executor {
     int32_t position = 0;  // of the token that follows
     Slot slot = 0;
     Token actual = kNoToken;  // not kNoToken: score this token
-  };
-  // One row of hidden states for a pooled vector.
-  struct PoolRow {
-    int32_t row = 0;     // in the batch
-    int32_t result = 0;  // in StepResult::rows
-    Slot slot = 0;
-    bool last = false;  // of the prompt: the vector is whole
   };
   struct Job {
     StepPlan plan;
@@ -69,7 +62,6 @@ class ModelExecutor final : public Executor {
   void compute_outputs(StepResult& result);
   void sample_turn(size_t at, size_t num);
   void compute_pooled(StepResult& result);
-  void pool(const PoolRow& p, std::span<const float> hidden, StepResult& result);
   void sample(size_t index, float* logits);
 
   Backend& backend_;
@@ -86,6 +78,7 @@ class ModelExecutor final : public Executor {
   std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
   std::vector<SliceView> slices_;
   std::vector<Output> outputs_;
+  Pooler pooler_;
   std::vector<PoolRow> pool_rows_;
   std::vector<Token> sampled_;                 // by output
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn

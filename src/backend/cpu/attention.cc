@@ -60,8 +60,8 @@ AttendScratch CpuAttention::scratch(int worker) {
 }
 
 // Kv heads that a decoding row's task takes: as many as a job has rows for, where spans alone give
-// every thread enough to do. A head's part of a block is a kilobyte of codes: memory read in pieces
-// so short gives two thirds of what it gives for whole blocks. (f16 gained nothing.)
+// every thread enough to do. A head's part of a block is a kilobyte of codes, and memory gives
+// less in pieces so short than in whole blocks. (f16 gained nothing.)
 int CpuAttention::heads_together(const AttentionSpec& spec,
                                  const BatchView& batch,
                                  const KvLayer& kv) const {

@@ -5,6 +5,7 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/matmul_many_i8mm.h"
 #include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_i8mm.h"
 #include "tensor/formats/iq4_levels.h"
@@ -211,9 +212,53 @@ struct Tiles {
   static constexpr TileFn pairs = pair_tile<F, PT>;
 };
 
+// ---- many rows of x ----
+
+template <Format F>
+[[gnu::noinline]] void unpack_block(const uint8_t* panel,
+                                    const PanelPlan& plan,
+                                    int64_t b,
+                                    GroupBlock& to) {
+  const Planes planes = planes_of<F>(panel, plan, b);
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    SLUICE_UNROLL
+    for (int p = 0; p < kPairs; ++p) {
+      int8x16_t q = load_unit<F>(planes, u, p);
+      if constexpr (kCodeOffset<F> != 0 && F != Format::q6_k)
+        q = vsubq_s8(q, vdupq_n_s8(kCodeOffset<F>));
+      vst1q_s8(to.q[u][p], q);
+    }
+  }
+  float32x4_t dw[kPairs], extra[2][kPairs];
+  if constexpr (F == Format::q6_k) {
+    spread_f16(panel + plan.extra + b / 8 * 2 * R, dw);
+    SLUICE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const float32x4x2_t s = load_i8(panel + plan.scale + b * 2 * R + h * R);
+      spread(s.val[0], s.val[1], extra[h]);
+    }
+  } else {
+    float32x4_t d[2], m[2];
+    load_scales<F>(panel, plan, b, d, m);
+    spread(d[0], d[1], dw);
+    if constexpr (kHasMin<F>) spread(m[0], m[1], extra[0]);
+  }
+  SLUICE_UNROLL
+  for (int p = 0; p < kPairs; ++p) {
+    vst1q_f32(to.scale[p], dw[p]);
+    if constexpr (kHasMin<F> || F == Format::q6_k) vst1q_f32(to.extra[0][p], extra[0][p]);
+    if constexpr (F == Format::q6_k) vst1q_f32(to.extra[1][p], extra[1][p]);
+  }
+}
+
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_blocks<Tiles<F>>(a, panel_plan<F, R>(a.cols).bytes);
+  const PanelPlan plan = panel_plan<F, R>(a.cols);
+  if (a.m < kSmmlaManyRows) return run_blocks<Tiles<F>>(a, plan.bytes);
+  run_many<kKind<F>>(a, plan.bytes, [&](const uint8_t* panel, int64_t b, GroupBlock& to) {
+    unpack_block<F>(panel, plan, b, to);
+  });
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ namespace sluice::cpu {
   }
 }
 
+// Rows of x from which kernels for SMMLA lay them out, and unpack weights, once for all.
+inline constexpr int64_t kSmmlaManyRows = 9;
+
 void matmul_generic_w8a8(const MatmulArgs& a);
 void matmul_generic_q8_0(const MatmulArgs& a);
 void matmul_generic_q4_0(const MatmulArgs& a);

@@ -115,12 +115,17 @@ template <Format F>
   }
 }
 
-// The same of exact dots whose scales are the rows' own (w8a8). g: the group.
+// Exact dots of rows of W with a row of x, times the scales of both (w8a8).
+[[gnu::always_inline]] inline float32x4_t scaled(int32x4_t dot, float dx, const uint8_t* dw) {
+  const float32x4_t scale = vmulq_f32(vdupq_n_f32(dx), vreinterpretq_f32_u8(vld1q_u8(dw)));
+  return vmulq_f32(vcvtq_f32_s32(dot), scale);
+}
+
+// The same stored. g: the group.
 [[gnu::always_inline]] inline void store4(
     const Tile& t, const RowPanelPlan& plan, int64_t row, int g, int h, int32x4_t dot) {
-  const float32x4_t dw = vreinterpretq_f32_u8(vld1q_u8(t.w + g * plan.bytes + plan.scale + h * 16));
-  const float32x4_t scale = vmulq_f32(vdupq_n_f32(t.scale[row]), dw);
-  store4(t, row, g * R + h * 4, vmulq_f32(vcvtq_f32_s32(dot), scale));
+  const uint8_t* dw = t.w + g * plan.bytes + plan.scale + h * 16;
+  store4(t, row, g * R + h * 4, scaled(dot, t.scale[row], dw));
 }
 
 }  // namespace

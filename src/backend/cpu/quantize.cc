@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "backend/cpu/features.h"
 
@@ -12,21 +11,18 @@ namespace cpu {
 
 void quantize_whole_row_scalar(
     const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
-  // Compared as bits, so that infinities and NaNs come out largest.
   uint32_t bits = 0;
   for (int64_t i = 0; i < cols; ++i)
     bits = std::max(bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
-  const float absmax = std::bit_cast<float>(bits);
+  const Int8Scale s = int8_scale(bits);
+  *scale = s.scale;
   *sum = 0;
-  if (bits >= 0x7f800000u || absmax < 1e-30f) {
+  if (s.zero) {
     std::fill(q, q + cols, int8_t{0});
-    *scale = absmax < 1e-30f ? 0 : std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  *scale = absmax / 127;
-  const float inverse = 127 / absmax;
   for (int64_t i = 0; i < cols; ++i) {
-    q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+    q[i] = static_cast<int8_t>(std::nearbyint(x[i] * s.inverse));
     *sum += q[i];
   }
 }

@@ -17,6 +17,20 @@ void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t
 void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 
 namespace cpu {
+// What the largest magnitude of a block makes of it. It is given as bits: compared as integers,
+// infinities and NaNs come out largest.
+struct Int8Scale {
+  float scale, inverse;
+  bool zero;  // so are all q
+};
+[[gnu::always_inline]] inline Int8Scale int8_scale(uint32_t bits) {
+  float absmax;
+  __builtin_memcpy(&absmax, &bits, sizeof(absmax));
+  if (bits >= 0x7f800000u) return {__builtin_nanf(""), 0, true};
+  if (absmax < 1e-30f) return {0, 0, true};
+  return {absmax / 127, 127 / absmax, false};
+}
+
 void quantize_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_row_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);

@@ -29,17 +29,12 @@ void quantize_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, in
       most = larger(most, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
     }
     most = across(most, larger);
-    const auto bits = static_cast<uint32_t>(low_lane(most));
-    const float absmax = _mm256_cvtss_f32(_mm256_castsi256_ps(most));
+    const Int8Scale s = int8_scale(static_cast<uint32_t>(low_lane(most)));
+    scale[b] = s.scale;
     __m256i n[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
                     _mm256_setzero_si256()};
-    if (bits >= 0x7f800000u) {
-      scale[b] = __builtin_nanf("");
-    } else if (absmax < 1e-30f) {
-      scale[b] = 0;
-    } else {
-      scale[b] = absmax / 127;
-      const __m256 inverse = _mm256_set1_ps(127 / absmax);
+    if (!s.zero) {
+      const __m256 inverse = _mm256_set1_ps(s.inverse);
       for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
     }
     sum[b] = low_lane(across(add(add(n[0], n[1]), add(n[2], n[3])), add));
@@ -60,16 +55,14 @@ void quantize_whole_row_avx2(const float* x, int64_t cols, int8_t* q, float* sca
     most = larger(most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), magnitude));
   }
   most = across(most, larger);
-  const bool finite = static_cast<uint32_t>(low_lane(most)) < 0x7f800000u;
-  const float absmax = _mm256_cvtss_f32(_mm256_castsi256_ps(most));
-  const bool zero = absmax < 1e-30f;
-  *scale = !finite ? __builtin_nanf("") : zero ? 0 : absmax / 127;
-  if (!finite || zero) {
+  const Int8Scale s = int8_scale(static_cast<uint32_t>(low_lane(most)));
+  *scale = s.scale;
+  if (s.zero) {
     __builtin_memset(q, 0, static_cast<size_t>(cols));
     *sum = 0;
     return;
   }
-  const __m256 inverse = _mm256_set1_ps(127 / absmax);
+  const __m256 inverse = _mm256_set1_ps(s.inverse);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // as above
   __m256i total = _mm256_setzero_si256();
   for (int64_t i = 0; i < cols; i += 32) {

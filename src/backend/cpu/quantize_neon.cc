@@ -12,21 +12,18 @@ void quantize_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, in
       v[i] = vld1q_f32(x + 4 * i);
       most = vmaxq_u32(most, vreinterpretq_u32_f32(vabsq_f32(v[i])));
     }
-    const uint32_t bits = vmaxvq_u32(most);
-    const float absmax = vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(bits)), 0);
-    if (bits >= 0x7f800000u || absmax < 1e-30f) {
+    const Int8Scale s = int8_scale(vmaxvq_u32(most));
+    scale[b] = s.scale;
+    if (s.zero) {
       vst1q_s8(q, vdupq_n_s8(0));
       vst1q_s8(q + 16, vdupq_n_s8(0));
       sum[b] = 0;
-      scale[b] = absmax < 1e-30f ? 0 : __builtin_nanf("");
       continue;
     }
-    scale[b] = absmax / 127;
-    const float inverse = 127 / absmax;
     int32x4_t total = vdupq_n_s32(0);
     for (int i = 0; i < 2; ++i) {
       int32x4_t n[4];
-      for (int j = 0; j < 4; ++j) n[j] = vcvtnq_s32_f32(vmulq_n_f32(v[4 * i + j], inverse));
+      for (int j = 0; j < 4; ++j) n[j] = vcvtnq_s32_f32(vmulq_n_f32(v[4 * i + j], s.inverse));
       const int16x8_t low = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));
       const int16x8_t high = vcombine_s16(vmovn_s32(n[2]), vmovn_s32(n[3]));
       vst1q_s8(q + 16 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
@@ -43,22 +40,19 @@ void quantize_whole_row_neon(const float* x, int64_t cols, int8_t* q, float* sca
       most[j] = vmaxq_u32(most[j], vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i + 4 * j))));
     }
   }
-  const uint32_t bits =
-      vmaxvq_u32(vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3])));
-  const float absmax = vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(bits)), 0);
-  const bool finite = bits < 0x7f800000u, zero = absmax < 1e-30f;
-  *scale = !finite ? __builtin_nanf("") : zero ? 0 : absmax / 127;
-  if (!finite || zero) {
+  const Int8Scale s =
+      int8_scale(vmaxvq_u32(vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3]))));
+  *scale = s.scale;
+  if (s.zero) {
     __builtin_memset(q, 0, static_cast<size_t>(cols));
     *sum = 0;
     return;
   }
-  const float inverse = 127 / absmax;
   int32x4_t total[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
   for (int64_t i = 0; i < cols; i += 16) {
     int32x4_t n[4];
     for (int j = 0; j < 4; ++j) {
-      n[j] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * j), inverse));
+      n[j] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * j), s.inverse));
       total[j] = vaddq_s32(total[j], n[j]);
     }
     const int16x8_t low = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));

@@ -104,15 +104,10 @@ struct Attention {
     }
   }
 
-  // Scores to weights relative to the row's own maximum in this tile.
-  static void soften(float* s, int lo, int hi, float softcap, float* m, float* l) {
+  // The largest score that a row sees of this tile. Where it does not see all of it, or scores are
+  // capped, s has afterwards what the weights are to be made of.
+  static float largest(float* s, int lo, int hi, float softcap) {
     const F none = V::set(kNone);
-    if (lo >= hi) {
-      *m = kNone;
-      *l = 0;
-      for (int i = 0; i < kTile; i += 16) V::store(s + i, V::set(0));
-      return;
-    }
     F x[4];
     for (int i = 0; i < 4; ++i) x[i] = V::load(s + 16 * i);
     if (softcap > 0) {
@@ -122,13 +117,38 @@ struct Attention {
     if (lo > 0 || hi < kTile) {
       for (int i = 0; i < 4; ++i) x[i] = V::in_range(x[i], lo - 16 * i, hi - 16 * i, none);
     }
-    *m = V::top(V::max(V::max(x[0], x[1]), V::max(x[2], x[3])));
-    const F top = V::set(*m);
-    for (int i = 0; i < 4; ++i) {
-      x[i] = vector_exp_negative<V>(V::sub(x[i], top));
-      V::store(s + 16 * i, x[i]);
+    if (softcap > 0 || lo > 0 || hi < kTile) {
+      for (int i = 0; i < 4; ++i) V::store(s + 16 * i, x[i]);
     }
-    *l = V::sum(V::add(V::add(x[0], x[1]), V::add(x[2], x[3])));
+    return V::top(V::max(V::max(x[0], x[1]), V::max(x[2], x[3])));
+  }
+
+  // Scores of rows to weights relative to each row's own maximum in this tile. All maxima
+  // come first: a row's maximum, its weights and their sum are one long chain of instructions, and
+  // the processor does not look far enough ahead to have many of them under way.
+  // meanwhile(r) is called once per row.
+  template <typename Meanwhile>
+  static void soften(
+      float* s, const TileRows& rows, float softcap, Sums& part, Meanwhile meanwhile) {
+    for (int r = 0; r < rows.num; ++r) {
+      part.m[r] =
+          rows.lo[r] < rows.hi[r] ? largest(s + r * kTile, rows.lo[r], rows.hi[r], softcap) : kNone;
+    }
+    for (int r = 0; r < rows.num; ++r, s += kTile) {
+      meanwhile(r);
+      if (rows.lo[r] >= rows.hi[r]) {
+        part.l[r] = 0;
+        for (int i = 0; i < kTile; i += 16) V::store(s + i, V::set(0));
+        continue;
+      }
+      const F top = V::set(part.m[r]);
+      F x[4];
+      for (int i = 0; i < 4; ++i) {
+        x[i] = vector_exp_negative<V>(V::sub(V::load(s + 16 * i), top));
+        V::store(s + 16 * i, x[i]);
+      }
+      part.l[r] = V::sum(V::add(V::add(x[0], x[1]), V::add(x[2], x[3])));
+    }
   }
 
   // into ← into ⊕ part for every row, leaving in f what the outputs are multiplied by. Rows without
@@ -296,9 +316,7 @@ struct Attention {
                           const AttendScratch& s,
                           const TileRows& rows,
                           Sums& part) {
-    for (int r = 0; r < rows.num; ++r) {
-      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], job.softcap, &part.m[r], &part.l[r]);
-    }
+    soften(s.scores, rows, job.softcap, part, [](int) {});
   }
 
   template <typename T>
@@ -369,10 +387,7 @@ struct Attention {
                                      s.scores + row * kTile, values);
       });
     }
-    for (int r = 0; r < rows.num; ++r) {
-      values.pace(kSoftenWork);
-      soften(s.scores + r * kTile, rows.lo[r], rows.hi[r], job.softcap, &part.m[r], &part.l[r]);
-    }
+    soften(s.scores, rows, job.softcap, part, [&](int) { values.pace(kSoftenWork); });
     merge_sums(sums, part, rows.num, f);
     place = first;
     for (int from = 0; from < rows.num; from += num, move(place, job.head_bytes)) {

@@ -122,7 +122,8 @@ template <BlockKind kKindOf, int PT>
     }
     SLUICE_UNROLL
     for (int p = 0; p < kPairs; ++p) {
-      const float32x4_t dw = vld1q_f32(w->scale[p]), mw = vld1q_f32(w->extra[0][p]);
+      const float32x4_t dw = vld1q_f32(w->scale[p]);
+      const float32x4_t mw = kKindOf.min ? vld1q_f32(w->extra[0][p]) : dw;
       SLUICE_UNROLL
       for (int i = 0; i < PT; ++i) {
         acc[p][i] = vfmaq_f32(acc[p][i], vmulq_f32(dw, vld1q_f32(x[i]->scale)), dot[p][i]);

@@ -100,7 +100,9 @@ Result<DecodeRow> measure_decode(
   // The first run captures the batch's graph and times its ops. Sequences that start first decode
   // while others' prompts run, and must last until all are there.
   int prompt = std::max(1, context - steps / 2);
-  auto apart = static_cast<int>(int64_t{batch} * prompt / s.options().scheduler.budget + 2);
+  const SchedulerConfig& c = s.options().scheduler;
+  int64_t per_step = c.chunk > 0 ? std::min(c.chunk, c.budget) : c.budget;  // of prompts
+  auto apart = static_cast<int>(int64_t{batch} * prompt / per_step + 2);
   std::vector<Request> requests;
   for (int i = 0; i < batch; ++i)
     requests.push_back(

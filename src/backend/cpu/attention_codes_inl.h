@@ -267,8 +267,8 @@ struct Codes {
       const int end = (quad | 3) + 1 < rows.end_quad ? (quad | 3) + 1 : rows.end_quad;
       const int64_t first = (quad & 3) * stride + 4 * at;
       const int8_t* v = tile.v[quad >> 2] + first;
+      fetch.pace(R * C * (end - quad));
       for (; quad < end; ++quad, v += stride) {
-        fetch.pace(R * C);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
           Quads x = V::load_values(v + 64 * c);

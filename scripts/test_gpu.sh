@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: builds, runs all checks, prints a short table last.
 #   scripts/test_gpu.sh [BUILD DIR]      default build/gpu; some seven minutes on 16 cores
-# Where compute-sanitizer is on the PATH, every op runs under memcheck, racecheck and initcheck too.
+# Where compute-sanitizer is on the PATH, every op runs in bf16 under memcheck, racecheck and initcheck too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 dir=${1:-build/gpu}

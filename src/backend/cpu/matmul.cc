@@ -171,7 +171,7 @@ Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m, bool tiled) {
   const int64_t at_once = m <= 2 ? 4 : 2;
   switch (kernel.arith) {
     case Arith::int_block32:
-      if ((kernel.need & kCpuI8mm) && m >= cpu::kSmmlaManyRows) return {250, 128, 32};
+      if ((kernel.need & kCpuI8mm) && cpu::smmla_unpacks_once(kernel.fmt, m)) return {250, 128, 32};
       return amx ? Pace{700, 128, 8, 1, std::max<int64_t>(from, 24)} : Pace{400, kAnyRows, at_once};
     case Arith::int_row:
       if (kernel.need & kCpuI8mm) return {600, 128, m <= 16 ? 4 : 32};

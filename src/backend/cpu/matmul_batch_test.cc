@@ -11,7 +11,7 @@ namespace {
 
 TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
   ThreadPool pool(2, false);
-  constexpr int64_t kMost = 40, kMany = 150;  // several passes of kernels that take 128 rows
+  constexpr int64_t kMost = 40, kMany = 150;
   for (const MatmulRow* row : usable_rows()) {
     const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 224;
     const int64_t n = 16 * 7 + 9;
@@ -53,6 +53,39 @@ TEST(Matmul, LongRowsOfABatchDoNotDependOnTheBatch) {
         ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
             << row->name << " K " << cols << " M " << m;
       }
+    }
+  }
+}
+
+// More rows than kernels lay out at once, in one call: matmul() cuts them before.
+TEST(Matmul, KernelsTakeAnyNumberOfRows) {
+  ThreadPool pool(1, false);
+  constexpr int64_t kM = 150, kN = 25;
+  for (const MatmulRow* row : usable_rows()) {
+    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
+    const Source w = random_source(*row, kN, cols, 9);
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+    Input in = make_input(kM, cols, 23);
+    const Act x = in.act();
+    std::vector<float> out(kM * kN, kPoison);
+    MatmulArgs a;
+    a.w = packed.segments[0].data;
+    a.rows = kN, a.cols = cols;
+    a.group_end = num_groups(*row, kN);
+    a.m = a.all_rows = kM;
+    a.x = x.f.f32(), a.x_stride = x.f.stride;
+    const bool by_row = row->arith == Arith::int_row;
+    a.q = by_row ? x.r.q : x.q.q;
+    a.scale = by_row ? x.r.scale : x.q.scale;
+    a.sum = by_row ? x.r.sum : x.q.sum;
+    a.out = out.data(), a.out_stride = kN;
+    row->run(a);
+    for (int64_t m : {0, 1, 75, 76, 127, 128, 149}) {
+      const auto alone = multiply(pool, packed, in.act(m, 1));
+      EXPECT_TRUE(same_bits({out.data() + m * kN, out.data() + (m + 1) * kN},
+                            {alone.begin(), alone.begin() + kN}))
+          << row->name << " row " << m;
     }
   }
 }

@@ -34,18 +34,15 @@ template <int G, int PT>
       for (int i = 0; i < PT; ++i) acc[g][p][i] = vdupq_n_f32(0);
     }
   }
+  float32x4_t pair[kPairs];
   if (!t.to.first) {
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       SLUICE_UNROLL
-      for (int h = 0; h < 2; ++h) {
+      for (int i = 0; i < PT; ++i) {
+        t.to.take_pair(i, g * R, pair);
         SLUICE_UNROLL
-        for (int i = 0; i < PT; ++i) {
-          const float32x4_t a = t.to.take(2 * i, g * R + h * 4);
-          const float32x4_t b = t.to.take(2 * i + 1, g * R + h * 4);
-          acc[g][2 * h][i] = vzip1q_f32(a, b);
-          acc[g][2 * h + 1][i] = vzip2q_f32(a, b);
-        }
+        for (int p = 0; p < kPairs; ++p) acc[g][p][i] = pair[p];
       }
     }
   }
@@ -68,13 +65,10 @@ template <int G, int PT>
   SLUICE_UNROLL
   for (int g = 0; g < G; ++g) {
     SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
+    for (int i = 0; i < PT; ++i) {
       SLUICE_UNROLL
-      for (int i = 0; i < PT; ++i) {
-        const float32x4_t a = acc[g][2 * h][i], b = acc[g][2 * h + 1][i];
-        t.to.put(2 * i, g * R + h * 4, vuzp1q_f32(a, b));
-        t.to.put(2 * i + 1, g * R + h * 4, vuzp2q_f32(a, b));
-      }
+      for (int p = 0; p < kPairs; ++p) pair[p] = acc[g][p][i];
+      t.to.put_pair(i, g * R, pair);
     }
   }
 }

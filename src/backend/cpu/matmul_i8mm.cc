@@ -255,7 +255,7 @@ template <Format F>
 template <Format F>
 void run(const MatmulArgs& a) {
   const PanelPlan plan = panel_plan<F, R>(a.cols);
-  if (a.m < kSmmlaManyRows) return run_blocks<Tiles<F>>(a, plan.bytes);
+  if (!smmla_unpacks_once(F, a.m)) return run_blocks<Tiles<F>>(a, plan.bytes);
   run_many<kKind<F>>(a, plan.bytes, [&](const uint8_t* panel, int64_t b, GroupBlock& to) {
     unpack_block<F>(panel, plan, b, to);
   });

@@ -45,8 +45,10 @@ namespace sluice::cpu {
   }
 }
 
-// Rows of x from which kernels for SMMLA lay them out, and unpack weights, once for all.
-inline constexpr int64_t kSmmlaManyRows = 9;
+// Whether int_block32 kernels for SMMLA lay m rows of x out, and unpack weights, once for all.
+[[gnu::always_inline]] constexpr bool smmla_unpacks_once(Format format, int64_t m) {
+  return m > 8 && format != Format::q2_k && format != Format::q3_k;
+}
 
 void matmul_generic_w8a8(const MatmulArgs& a);
 void matmul_generic_q8_0(const MatmulArgs& a);

@@ -83,15 +83,13 @@ template <BlockKind kKindOf, int PT>
     const GroupBlock* w, int64_t blocks, const PairBlock* x0, int64_t pitch, const Sums& to) {
   float32x4_t acc[kPairs][PT];
   clear<PT>(acc);
+  float32x4_t pair[kPairs];
   if (!to.first) {
     SLUICE_UNROLL
     for (int i = 0; i < PT; ++i) {
+      to.take_pair(i, 0, pair);
       SLUICE_UNROLL
-      for (int h = 0; h < 2; ++h) {
-        const float32x4_t a = to.take(2 * i, h * 4), b = to.take(2 * i + 1, h * 4);
-        acc[2 * h][i] = vzip1q_f32(a, b);
-        acc[2 * h + 1][i] = vzip2q_f32(a, b);
-      }
+      for (int p = 0; p < kPairs; ++p) acc[p][i] = pair[p];
     }
   }
   const PairBlock* x[PT];
@@ -139,11 +137,8 @@ template <BlockKind kKindOf, int PT>
   SLUICE_UNROLL
   for (int i = 0; i < PT; ++i) {
     SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      const float32x4_t a = acc[2 * h][i], b = acc[2 * h + 1][i];
-      to.put(2 * i, h * 4, vuzp1q_f32(a, b));
-      to.put(2 * i + 1, h * 4, vuzp2q_f32(a, b));
-    }
+    for (int p = 0; p < kPairs; ++p) pair[p] = acc[p][i];
+    to.put_pair(i, 0, pair);
   }
 }
 

@@ -64,18 +64,15 @@ template <int G, int PT>
       for (int i = 0; i < PT; ++i) dot[g][p][i] = vdupq_n_s32(0);
     }
   }
+  float32x4_t pair[kPairs];
   if (!t.to.first) {
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
       SLUICE_UNROLL
-      for (int h = 0; h < 2; ++h) {
+      for (int i = 0; i < PT; ++i) {
+        t.to.take_pair(i, g * R, pair);
         SLUICE_UNROLL
-        for (int i = 0; i < PT; ++i) {
-          const int32x4_t a = vreinterpretq_s32_f32(t.to.take(2 * i, g * R + h * 4));
-          const int32x4_t b = vreinterpretq_s32_f32(t.to.take(2 * i + 1, g * R + h * 4));
-          dot[g][2 * h][i] = vzip1q_s32(a, b);
-          dot[g][2 * h + 1][i] = vzip2q_s32(a, b);
-        }
+        for (int p = 0; p < kPairs; ++p) dot[g][p][i] = vreinterpretq_s32_f32(pair[p]);
       }
     }
   }

@@ -520,7 +520,7 @@ size_t attention_workspace(const AttentionSpec& spec, int max_decode, int num_sm
 
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
-  return !args.deterministic && has_tile_kernel(args) && units <= kMaxCluster &&
+  return num > 0 && !args.deterministic && has_tile_kernel(args) && units <= kMaxCluster &&
          num_splits(num * units, args.num_sms) == 1;
 }
 

@@ -49,7 +49,7 @@ std::string why_not(const cudaDeviceProp& p) {
   if (p.major < 9) return "has no clusters of blocks: use a Hopper GPU or later";
   if (p.sharedMemPerBlockOptin < kLeastShared) return "has too little shared memory per block";
   if (has_code_for(p.major, p.minor)) return {};
-  std::string arch = std::to_string(p.major * 10 + p.minor);
+  std::string arch = std::to_string(p.major * 10 + p.minor) + (p.major == 9 ? "a" : "");
   return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch + "; this one is for " + archs();
 }
 

@@ -5,8 +5,8 @@
 
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
-#include "backend/cuda/target.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 

@@ -4,8 +4,8 @@
 // same to do.
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
-#include "backend/cuda/target.cuh"
 #include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 

@@ -50,11 +50,12 @@ struct AttendJob {
   float* state = nullptr;  // [states, rows, state_stride(head_dim)]: o, then maximum, sum
   bool tile_states = false;
 
-  int num_rows() const { return num_queries * num_heads; }   // row = query * num_heads + head
-  int kv_rows() const { return num_rows() / num_kv_heads; }  // that read one kv head
+  // Row = query * num_heads + head; and those that read one kv head.
+  [[gnu::always_inline]] int num_rows() const { return num_queries * num_heads; }
+  [[gnu::always_inline]] int kv_rows() const { return num_rows() / num_kv_heads; }
 };
 
-inline int64_t state_stride(int head_dim) { return padded16(head_dim) + 16; }
+[[gnu::always_inline]] inline int64_t state_stride(int head_dim) { return padded16(head_dim) + 16; }
 
 // One worker's memory for a job.
 struct AttendScratch {

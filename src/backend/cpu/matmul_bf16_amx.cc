@@ -5,6 +5,7 @@
 // that the weights come from memory once.
 #include <immintrin.h>
 
+#include "backend/cpu/fetch_output_avx512.h"
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/tiles_amx.h"
 
@@ -239,7 +240,7 @@ void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch& s) {
 // A row's lines of the output come while its tiles are computed: stores would wait for them.
 [[gnu::always_inline]] inline void fetch_rows(const Place& p, int64_t begin, int64_t end) {
   for (int64_t m = begin; m < end && m < p.rows; ++m) {
-    __asm__ volatile("prefetchw %0" ::"m"(p.out[m * p.stride]));
+    fetch_output(p.out + m * p.stride);
   }
 }
 
@@ -292,13 +293,6 @@ void put_past_cache(const Place& p, const Dots& acc, const float* bias) {
   for (int64_t m = 0; m < p.rows; ++m) {
     _mm512_stream_ps(p.out + m * p.stride, _mm512_add_ps(_mm512_load_ps(acc[m]), b));
   }
-}
-
-// Where no cache keeps the output until it is read, its lines need not be read to be written.
-bool writes_past_cache(const MatmulArgs& a) {
-  constexpr int64_t kBytes = 8 << 20;
-  return a.all_rows * a.out_stride * 4 >= kBytes && a.out_stride % R == 0 &&
-         reinterpret_cast<uintptr_t>(a.out) % 64 == 0;
 }
 
 // x in tiles of kTileRows rows; a single tile or group is taken twice.

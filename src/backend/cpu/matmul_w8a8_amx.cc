@@ -227,13 +227,6 @@ int64_t tile_begin(int64_t tile, int64_t height, int64_t m) {
   return (tile + 1) * height <= m ? tile * height : m - height;
 }
 
-// Where no cache keeps the output until it is read, its lines need not be read to be written.
-bool writes_past_cache(const MatmulArgs& a) {
-  constexpr int64_t kBytes = 8 << 20;
-  return a.tiles && a.all_rows * a.out_stride * 4 >= kBytes && a.out_stride % R == 0 &&
-         reinterpret_cast<uintptr_t>(a.out) % 64 == 0;
-}
-
 // x in tiles, or at most kInPlaceRows rows in place.
 void run_rows(const MatmulArgs& a, Scratch& s) {
   const RowPanelPlan plan = row_panel_plan<R>(a.cols);

@@ -75,7 +75,8 @@ def main():
         str(path.parent), gguf_file=path.name, dtype=torch.float32, attn_implementation="sdpa").eval()
     rounding = Rounding(ALL_ATTENTION_FUNCTIONS["sdpa"])
     ALL_ATTENTION_FUNCTIONS["sdpa"] = rounding
-    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     modes = [m for m in MODES if not (":" in m and head_dim % int(m.split(":")[1]))]
 
     ids = tokenizer(pathlib.Path(args.text).read_text(encoding="utf-8"), add_special_tokens=False,

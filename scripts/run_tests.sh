@@ -85,7 +85,7 @@ run_ctest() {
 }
 without() { if ((full)); then echo "${1:-^$}"; else echo "${1:+$1|}full"; fi; }
 
-tests_release() { run_ctest release 1 -LE "$(without)"; }
+tests_release() { run_ctest release "$JOBS" -LE "$(without)"; }
 tests_asan() {
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest asan "$JOBS" -LE "$(without release)"

@@ -30,20 +30,16 @@ class Replay {
 
   void step(const std::vector<Part>& parts) {
     PagedBatch batch(cache_, parts);
-    Matrix qkv(batch.view.num_tokens, shape_.qkv_cols()),
-        out(batch.view.num_tokens, shape_.out_cols());
-    for (int r = 0; r < batch.view.num_tokens; ++r) {
-      std::memcpy(qkv.row(r), qkv_.row(source(batch, r)), bytes(qkv.cols()));
-    }
-    QkvSpec spec;
-    spec.attention = shape_.attention();
-    backend_->finish_qkv(qkv, spec, batch.view, cache_.layer());
-    backend_->attention(out.act(), Tensor(qkv).columns(0, shape_.out_cols()), spec.attention,
+    Matrix qkv = finish(batch), out(batch.view.num_tokens, shape_.out_cols());
+    backend_->attention(out.act(), Tensor(qkv).columns(0, shape_.out_cols()), shape_.attention(),
                         batch.view, cache_.layer());
     for (int r = 0; r < batch.view.num_tokens; ++r) {
       std::memcpy(out_.row(source(batch, r)), out.row(r), bytes(out.cols()));
     }
   }
+
+  // K and V alone: what these positions attend to is not asked for.
+  void fill(const std::vector<Part>& parts) { finish(PagedBatch(cache_, parts)); }
 
   // What the oracle says of the rows, from the same cache.
   void expect_like_ref(int slot, int pos, int count) {
@@ -67,6 +63,15 @@ class Replay {
   float* row(int slot, int pos) { return out_.row(int64_t{slot} * shape_.max_positions + pos); }
 
  private:
+  Matrix finish(const PagedBatch& batch) {
+    Matrix qkv(batch.view.num_tokens, shape_.qkv_cols());
+    for (int r = 0; r < batch.view.num_tokens; ++r)
+      std::memcpy(qkv.row(r), qkv_.row(source(batch, r)), bytes(qkv.cols()));
+    QkvSpec spec;
+    spec.attention = shape_.attention();
+    backend_->finish_qkv(qkv, spec, batch.view, cache_.layer());
+    return qkv;
+  }
   int64_t source(const PagedBatch& b, int r) const {
     return int64_t{b.row_slot[static_cast<size_t>(r)]} * shape_.max_positions +
            b.positions[static_cast<size_t>(r)];
@@ -110,9 +115,9 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, 
 
 TEST(CpuAttention, IsWhatTheOracleSays) {
   for (KvType type : kTypes) {
-    for (int dim : {8, 64, 72, 80, 96, 128, 256}) {
+    for (int dim : {8, 64, 72, 80, 128, 256}) {
       if (type.group > 0 && dim % type.group != 0) continue;
-      for (int group : {1, 2, 3, 4, 7, 8}) {
+      for (int group : {1, 3, 4, 7}) {
         SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group << " type "
                                         << static_cast<int>(type.type) << ":" << type.group);
         CacheShape shape = with_type({2 * group, 2, dim, 0, DType::f16, 16, 1, 150}, type);
@@ -261,17 +266,21 @@ TEST(CpuAttention, BitsDoNotDependOnTheBatch) {
 TEST(CpuAttention, BitsDoNotDependOnHeadsTakenTogether) {
   for (KvType type : {KvType(DType::f16), KvType(DType::i8, 8), KvType(DType::i8, 32)}) {
     for (auto [heads, kv_heads, window] : {std::tuple{6, 2, 0}, {9, 3, 1500}, {112, 7, 0}}) {
+      if (heads == 112 && type.group != 32) continue;  // much data
       SCOPED_TRACE(testing::Message() << heads << " heads, window " << window << ", type "
                                       << static_cast<int>(type.type) << ":" << type.group);
       CacheShape shape = with_type({heads, kv_heads, 32, window, DType::f16, 16, 1, 2070}, type);
-      std::vector<float> want = run_chunks(shape, 2, {2070});
+      Replay alone(shape, 2);
+      alone.fill({{0, 0, 2060}});
+      alone.step({{0, 2060, 10}});
       shape.num_slots = 4;
       Replay run(shape, 2);
-      run.step({{0, 0, 2040}, {1, 0, 1100}, {2, 0, 2030}, {3, 0, 2000}});
-      for (int i = 0; i < 30; ++i)
-        run.step({{1, 1100 + i, 1}, {0, 2040 + i, 1}, {2, 2030 + i, 1}, {3, 2000 + i, 1}});
-      std::vector<float> got(run.row(0, 0), run.row(0, 0) + want.size());
-      expect_same_bits(want, got, "slot 0 among others");
+      run.fill({{0, 0, 2060}, {1, 0, 1100}, {2, 0, 2030}, {3, 0, 2000}});
+      for (int i = 0; i < 10; ++i)
+        run.step({{1, 1100 + i, 1}, {0, 2060 + i, 1}, {2, 2030 + i, 1}, {3, 2000 + i, 1}});
+      const int64_t num = 10 * shape.out_cols();
+      expect_same_bits({alone.row(0, 2060), alone.row(0, 2060) + num},
+                       {run.row(0, 2060), run.row(0, 2060) + num}, "slot 0 among others");
     }
   }
 }

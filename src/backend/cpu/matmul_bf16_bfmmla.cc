@@ -8,7 +8,7 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
-#include "backend/cpu/matmul_pairs_inl.h"
+#include "backend/cpu/matmul_pairs_neon.h"
 
 namespace sluice::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul_kernels.h"
-#include "backend/cpu/matmul_pairs_inl.h"
+#include "backend/cpu/matmul_pairs_neon.h"
 #include "backend/cpu/matmul_panels_neon.h"
 #include "backend/cpu/matmul_tile_i8mm.h"
 #include "backend/cpu/matmul_tiles_inl.h"

@@ -53,8 +53,7 @@ class OnDevice {
     size_t bytes = static_cast<size_t>(rows * tensor_.stride) * dtype_bytes(type);
     buffer_ = device.allocate(bytes);
     tensor_.data = buffer_.data();
-    std::vector<std::byte> poison(bytes, std::byte{0xff});
-    put(buffer_.data(), poison.data(), bytes);
+    poison();
   }
   OnDevice(Device& device, Matrix& m, DType type, int64_t gap = 8)
       : OnDevice(device, m.rows(), m.cols(), type, gap) {
@@ -63,6 +62,10 @@ class OnDevice {
       for (int64_t c = 0; c < m.cols(); ++c)
         store(bytes.data(), r * tensor_.stride + c, m.row(r)[c]);
     }
+    put(buffer_.data(), bytes.data(), bytes.size());
+  }
+  void poison() {
+    std::vector<std::byte> bytes(buffer_.bytes(), std::byte{0xff});
     put(buffer_.data(), bytes.data(), bytes.size());
   }
   operator Tensor() const { return tensor_; }

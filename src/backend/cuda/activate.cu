@@ -14,7 +14,22 @@ __device__ inline float activated(float x, Activation activation) {
   return 0.5f * x * (1 + tanhf(inner));
 }
 
-// kGated: x holds gate and up side by side.
+// N columns from `x` to `out`, and as `out` holds them. kGated: up is `cols` behind its gate.
+template <typename O, typename T, bool kGated, int N>
+__device__ inline void activate_columns(
+    O* out, const T* x, int cols, Activation activation, float (&v)[N]) {
+  auto gate = *reinterpret_cast<const Pack<T, N>*>(x);
+  Pack<T, N> up;
+  Pack<O, N> result;
+  if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(x + cols);
+  for (int i = 0; i < N; ++i) {
+    float y = activated(to_float(gate.v[i]), activation);
+    result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
+    v[i] = to_float(result.v[i]);
+  }
+  *reinterpret_cast<Pack<O, N>*>(out) = result;
+}
+
 template <typename O, typename T, bool kGated, int N>
 __global__ void activate_kernel(
     O* out, int64_t out_stride, const T* x, int64_t stride, int cols, Activation activation) {
@@ -22,16 +37,9 @@ __global__ void activate_kernel(
   let_next_start();
   int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (c >= cols) return;
-  const T* row = x + blockIdx.x * stride + c;
-  auto gate = *reinterpret_cast<const Pack<T, N>*>(row);
-  Pack<T, N> up;
-  Pack<O, N> result;
-  if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(row + cols);
-  for (int i = 0; i < N; ++i) {
-    float y = activated(to_float(gate.v[i]), activation);
-    result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
-  }
-  *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
+  float v[N];
+  activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c, x + blockIdx.x * stride + c,
+                                    cols, activation, v);
 }
 
 // The same, a block per row, which is put out in e4m3 as well.
@@ -51,17 +59,8 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
   for (int k = 0; k < kActivateVecs; ++k) {
     int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
     if (c >= cols) continue;
-    const T* row = x + blockIdx.x * stride + c;
-    auto gate = *reinterpret_cast<const Pack<T, N>*>(row);
-    Pack<T, N> up;
-    Pack<O, N> result;
-    if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(row + cols);
-    for (int i = 0; i < N; ++i) {
-      float y = activated(to_float(gate.v[i]), activation);
-      result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
-      v[k][i] = to_float(result.v[i]);
-    }
-    *reinterpret_cast<Pack<O, N>*>(out + blockIdx.x * out_stride + c) = result;
+    activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c,
+                                      x + blockIdx.x * stride + c, cols, activation, v[k]);
   }
   store_codes<kActivateVecs, N>(codes, v, cols, shared);
 }
@@ -83,18 +82,9 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
   int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
   float v[N], most = 0;
   if (c < cols) {
-    const T* from = x + row * stride + c;
-    auto gate = *reinterpret_cast<const Pack<T, N>*>(from);
-    Pack<T, N> up;
-    Pack<O, N> result;
-    if (kGated) up = *reinterpret_cast<const Pack<T, N>*>(from + cols);
-    for (int i = 0; i < N; ++i) {
-      float y = activated(to_float(gate.v[i]), activation);
-      result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
-      v[i] = to_float(result.v[i]);
-      most = fmaxf(most, fabsf(v[i]));
-    }
-    *reinterpret_cast<Pack<O, N>*>(out + row * out_stride + c) = result;
+    activate_columns<O, T, kGated, N>(out + row * out_stride + c, x + row * stride + c, cols,
+                                      activation, v);
+    for (int i = 0; i < N; ++i) most = fmaxf(most, fabsf(v[i]));
   }
   Unit unit(cluster_max(most, shared));
   if (blockIdx.x == 0 && threadIdx.x == 0) codes.scale[row] = unit.value;

@@ -207,13 +207,13 @@ __device__ void merge_cluster(
   }
 }
 
-// The warps' results merged: to out when the row has one split, else to `block`: [kHeads, D] with
-// maxima and sums behind it.
-template <typename T, int D, int kStride>
-__device__ void merge_warps(
-    const DecodeParams& p, const WarpResults<kStride>& results, int heads, T* out, float* block) {
-  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
-    int h = i / (D / 4), d = i % (D / 4) * 4;
+// Four dimensions of a head over the warps: unnormalised, with the common maximum and the sum.
+struct MergedWarps {
+  float4 o;
+  float top, sum;
+
+  template <int kStride>
+  __device__ MergedWarps(const WarpResults<kStride>& results, int h, int d) {
     float maxima[kWarps], sums[kWarps];
     float4 x[kWarps];
 #pragma unroll
@@ -223,14 +223,29 @@ __device__ void merge_warps(
       x[w] = *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * kStride + d);
     }
     Merge<kWarps> merge(maxima, sums);
+    o = merge.apply(x);
+    top = merge.top;
+    sum = merge.sum;
+  }
+  __device__ float4 normalised() const { return scale4(o, 1 / sum); }
+};
+
+// The warps' results merged: to out when the row has one split, else to `block`: [kHeads, D] with
+// maxima and sums behind it.
+template <typename T, int D, int kStride>
+__device__ void merge_warps(
+    const DecodeParams& p, const WarpResults<kStride>& results, int heads, T* out, float* block) {
+  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    MergedWarps merged(results, h, d);
     if (block) {
-      *reinterpret_cast<float4*>(block + h * D + d) = merge.apply(x);
+      *reinterpret_cast<float4*>(block + h * D + d) = merged.o;
       if (d == 0) {
-        block[kHeads * D + h] = merge.top;
-        block[kHeads * (D + 1) + h] = merge.sum;
+        block[kHeads * D + h] = merged.top;
+        block[kHeads * (D + 1) + h] = merged.sum;
       }
     } else if (d < p.a.head_dim) {
-      store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
+      store4(out + h * p.a.head_dim + d, merged.normalised());
     }
   }
 }
@@ -249,16 +264,8 @@ __device__ void merge_to_codes(
     int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
     y[turn] = {};
     if (h >= heads || d >= p.a.head_dim) continue;
-    float maxima[kWarps], sums[kWarps];
-    float4 x[kWarps];
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      maxima[w] = results.max[w * kHeads + h];
-      sums[w] = results.sum[w * kHeads + h];
-      x[w] = *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * kStride + d);
-    }
-    Merge<kWarps> merge(maxima, sums);
-    y[turn] = rounded4<T>(scale4(merge.apply(x), 1 / merge.sum));
+    MergedWarps merged(results, h, d);
+    y[turn] = rounded4<T>(merged.normalised());
     store4(out + h * p.a.head_dim + d, y[turn]);
     most = fmaxf(most, fmaxf(fmaxf(fabsf(y[turn].x), fabsf(y[turn].y)),
                              fmaxf(fabsf(y[turn].z), fabsf(y[turn].w))));

@@ -2,12 +2,8 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdlib>
 #include <sstream>
-#include <string_view>
 
 #include "backend/cuda/check.cuh"
 
@@ -43,17 +39,11 @@ std::string archs() {
 bool has_wgmma() {
   static const bool compiled = any_arch([](int arch, bool exact) { return arch == 90 && exact; });
   if (!compiled) return false;
-  static std::array<std::atomic<int>, 64> known{};  // by device: 0 unknown, 1 no, 2 yes
-  int device = 0;
+  int device = 0, major = 0, minor = 0;
   check(cudaGetDevice(&device), "device");
-  size_t at = std::min(static_cast<size_t>(device), known.size() - 1);
-  if (known[at] == 0 || at + 1 == known.size()) {
-    int major = 0, minor = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
-    known[at] = major == 9 && minor == 0 ? 2 : 1;
-  }
-  return known[at] == 2;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
+  return major == 9 && minor == 0;
 }
 
 }  // namespace sluice::cuda

@@ -20,8 +20,8 @@ namespace {
   return _mm512_set1_epi32(v);
 }
 
-// Sums of the sixteen sixteens of 256 columns of x, times kFactor: sixteen n is at n % 4 * 4 + n
-// / 4.
+// Sums of the sixteen sixteens of 256 columns of x, times kFactor: sixteen n is at
+// n % 4 * 4 + n / 4.
 template <int kFactor>
 [[gnu::always_inline]] inline __m512i sum_sixteens(const int8_t* x) {
   __m512i s[4];  // of 4 columns each

@@ -1,3 +1,7 @@
+include(CheckCXXCompilerFlag)
+include(CheckCXXSourceCompiles)
+include(CheckPIESupported)
+
 # Flags for everything. Floating point is exact by contract: no contraction, no fast-math.
 add_compile_options(-Wall -Wextra -Wshadow -Wpedantic -Wnon-virtual-dtor -Werror
                     -ffp-contract=off -fno-math-errno -fstack-protector-strong)
@@ -16,8 +20,26 @@ if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
 else()
-  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  # Level 3 (GCC 12, clang 14 with a glibc that knows it) checks sizes known only at run time too.
+  set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+  check_cxx_source_compiles("#include <cstring>\nint main() {}" SLUICE_FORTIFY_3)
+  unset(CMAKE_REQUIRED_FLAGS)
+  set(fortify 2)
+  if(SLUICE_FORTIFY_3)
+    set(fortify 3)
+  endif()
+  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=${fortify})
 endif()
+# scripts/check_hardening.py says what the program got. Control flow: CET on x86-64, BTI and PAC on
+# arm64 (no-ops on CPUs without).
+foreach(flag -fcf-protection=full -mbranch-protection=standard -fstack-clash-protection)
+  string(MAKE_C_IDENTIFIER "SLUICE_HAS${flag}" has)
+  check_cxx_compiler_flag("-Werror ${flag}" ${has})
+  if(${has})
+    add_compile_options(${flag})
+  endif()
+endforeach()
+check_pie_supported()
 if(SLUICE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

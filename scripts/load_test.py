@@ -96,7 +96,7 @@ def streams(checks):
         checks.add("idle connections lost meanwhile", str(closed), "0", closed == 0)
         s = idle[-1]
         s.setblocking(True)
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = s.recv(100).split(b"\r\n")[0]
         checks.add("an idle connection still answers", answer.decode(), "200", b" 200 " in answer)
         for s in idle:
@@ -138,7 +138,7 @@ def disconnects(checks):
                 left -= 1
                 data = json.dumps({**body, "prompt": "word " * rng.randrange(1, 80), "stream": left % 4 > 0}).encode()
                 s = socket.create_connection(("127.0.0.1", server.port))
-                head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+                head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
                 cut = rng.random()
                 s.sendall((head + data)[:rng.randrange(len(head + data))] if cut < 0.1 else head + data)
                 open_sockets.append((time.monotonic() + rng.random() * 0.3, s, cut))

@@ -7,7 +7,7 @@ packages_to_build() {
   if [[ $(. /etc/os-release 2>/dev/null && echo "${ID:-}${VERSION_ID:-}") == debian12 ]]; then
     boost=libboost1.81-dev
   fi
-  echo g++ cmake ninja-build git python3 python3-venv pkg-config libspdlog-dev libfmt-dev libcli11-dev \
+  echo g++ cmake ninja-build git python3 python3-venv pkg-config libcli11-dev \
     libyaml-cpp-dev libpcre2-dev libssl-dev libgtest-dev libbenchmark-dev "$boost"
 }
 

@@ -55,12 +55,17 @@ stage() {
 build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release; }
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.
-build_sanitized() {  # build_sanitized DIR SANITIZERS
-  configure_and_build "$1" all -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ \
+build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
+  configure_and_build "$1" "${@:3}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ \
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2"
 }
-build_asan() { build_sanitized asan address,undefined; }
-build_tsan() { build_sanitized tsan thread; }
+build_asan() { build_sanitized asan address,undefined all; }
+# The parts that have threads; all of the program with --full.
+build_tsan() {
+  local targets=(base_test core_test engine_test net_test server_test)
+  ((full)) && targets=(all)
+  build_sanitized tsan thread "${targets[@]}"
+}
 
 # count_tests LOG: sets `counted` from the summaries that GoogleTest printed; a test of another kind is one.
 count_tests() {
@@ -90,7 +95,11 @@ tests_asan() {
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
-tests_tsan() { TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R '^(base|core|engine|exec|net|server)' -LE release; }
+tests_tsan() {
+  local which='^(base|core|engine|net|server)$'
+  ((full)) && which='^(base|core|engine|exec|net|server)'
+  TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R "$which" -LE release
+}
 
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 
@@ -102,17 +111,17 @@ build_fuzz() {
     -DSLUICE_TESTS=OFF -DSLUICE_FUZZ=ON -DSLUICE_SANITIZE=address,undefined
 }
 
-# A minute each (ten with --full), five at a time. What a run finds stays in build/corpus for
+# Half a minute each (ten with --full), three at a time. What a run finds stays in build/corpus for
 # the next. Seeds: fuzz/corpus/NAME.
 run_fuzz() {
-  local names name each=60 status=0
+  local names name each=30 status=0
   ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
   mkdir -p "$BUILD/fuzz/findings"
   export -f fuzz_one
   export BUILD each
-  printf '%s\n' "${names[@]}" | xargs -P 5 -I{} bash -c 'fuzz_one {}' || status=1
+  printf '%s\n' "${names[@]}" | xargs -P 3 -I{} bash -c 'fuzz_one {}' || status=1
   for name in "${names[@]}"; do cat "$BUILD/fuzz/$name.log"; done
   return "$status"
 }
@@ -166,11 +175,11 @@ stage build-release build_release
 stage tests-release tests_release
 stage build-asan build_asan
 stage tests-asan tests_asan
+stage build-tsan build_tsan
+stage tests-tsan tests_tsan
 stage build-fuzz build_fuzz
 stage fuzz run_fuzz
 if ((full)); then
-  stage build-tsan build_tsan
-  stage tests-tsan tests_tsan
   stage tidy tidy
   stage aarch64 aarch64
 fi

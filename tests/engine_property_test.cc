@@ -1,8 +1,9 @@
 // The contract of the engine, over random workloads: whatever the preset, chunk size, pool, cache
 // groups, prefix cache, preemption, pipeline and number of threads, a request's tokens,
 // log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
-// conserved after every step; every request has exactly one terminal event. SLUICE_TEST_FULL=1 runs
-// ten times as many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
+// conserved after every step; every request has exactly one terminal event. Blocks that become free
+// are overwritten, so that a read of one changes the output. SLUICE_TEST_FULL=1 runs ten times as
+// many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -140,6 +141,21 @@ struct Setup {
   int threads = 1;
 };
 
+// Overwrites every free block with large numbers, not NaN: kernels may multiply what lies behind
+// the last position of a block by zero. A step in flight names no free block.
+void poison_free_blocks(const Scheduler& scheduler, const KvCache& cache) {
+  std::vector<BlockUse> uses(static_cast<size_t>(scheduler.config().num_blocks));
+  scheduler.block_uses(uses);
+  for (size_t k = 0; k < uses.size(); ++k) {
+    if (uses[k] != BlockUse::free) continue;
+    for (const KvLayer& plane : cache.planes()) {
+      size_t bytes = plane.block_bytes();
+      std::memset(static_cast<std::byte*>(plane.k) + (k + 1) * bytes, 0x7B, bytes);
+      std::memset(static_cast<std::byte*>(plane.v) + (k + 1) * bytes, 0x7B, bytes);
+    }
+  }
+}
+
 // Runs requests to their end, those in `cancel_at` until that many iterations have passed.
 // Requests join over the first iterations, not all at once.
 std::map<RequestId, Output> run(Subject& subject,
@@ -161,12 +177,15 @@ std::map<RequestId, Output> run(Subject& subject,
   e.groups = setup.groups;
   RealClock clock;
   std::unique_ptr<Executor> executor;
+  const KvCache* cache = nullptr;  // in this process's memory
   Model& model = *subject.models[t];
   if (subject.cuda) {
     auto& device = static_cast<Device&>(*subject.backends[t]);
     executor = std::make_unique<DeviceExecutor>(device, model, e, clock, setup.threads > 1);
   } else {
-    executor = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock);
+    auto own = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock);
+    cache = &own->kv_cache();
+    executor = std::move(own);
   }
   Loop loop(scheduler, *executor, clock, setup.pipeline);
 
@@ -190,6 +209,7 @@ std::map<RequestId, Output> run(Subject& subject,
     loop.iterate(events);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
+    if (cache) poison_free_blocks(scheduler, *cache);
     for (const Event& ev : events.list) {
       Output& o = out.at(ev.req);
       EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";
@@ -282,6 +302,8 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);
   c.chunk = chance(50) ? pick(1, 20) : 0;
+  c.short_share = chance(50) ? 0.25f : 0;
+  c.mixed_budget = chance(30) ? pick(1, 30) : 0;
   c.max_seqs = pick(1, 8);
   c.prefix_cache = chance(60);
   c.watermark = chance(50) ? 0.0f : 0.1f;

@@ -7,7 +7,6 @@ set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu)
 
 # Libraries of the other architecture are not installed; see the files beside this one.
-set(spdlog_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(GTest_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(yaml-cpp_DIR ${CMAKE_CURRENT_LIST_DIR})
 # Nor may those of this machine be found: both are optional.

@@ -210,6 +210,8 @@ class Backend {
   virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
   // Whether load() makes this format's random weights without their data.
   virtual bool makes_random(Format) const { return false; }
+  // A count that rises while ops run, any thread; 0 for ever: only whole steps tell of progress.
+  virtual uint64_t progress() const { return 0; }
   // A norm's weights, where the ops read them.
   virtual Buffer vector(std::span<const float> values);
   // What activations are made of between ops; the residual stream and logits are f32.

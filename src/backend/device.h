@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -110,9 +112,10 @@ struct SampleStep {
 };
 
 struct DeviceLimits {
-  double copy = 0;  // bytes read and written per second, by a copy
-  double read = 0;  // bytes read per second
-  double gemm = 0;  // multiply-add operations per second, times two, in the activations' type
+  double copy = 0;     // bytes read and written per second, by a copy
+  double read = 0;     // bytes read per second
+  double gemm = 0;     // multiply-add operations per second, times two, in the activations' type
+  double gemm_f8 = 0;  // the same in e4m3; 0: not measured, or none
 };
 
 struct OpTime {
@@ -120,6 +123,10 @@ struct OpTime {
   int64_t rows, cols;  // a matmul's weight, else 0
   double seconds;
 };
+
+// Cost of an op in a captured sequence, where kernels overlap: the sequence is timed without the
+// op, and with an empty kernel in its place.
+enum class OpMode : uint8_t { run, leave_out, empty };
 
 class Device : public Backend {
  public:
@@ -167,6 +174,13 @@ class Device : public Backend {
   virtual void begin_profile() = 0;
   virtual std::vector<OpTime> end_profile() = 0;
   virtual void abort_profile() noexcept = 0;
+  // From here on ops of this name and weight do nothing, or launch one empty kernel; run: as
+  // always.
+  virtual void replace_op(const OpTime& op, OpMode mode) = 0;
+  // Captures what `queue` queues and replays it: seconds of one replay, the median of several;
+  // waits. `kernels`, if not null, gets the names of each op's kernels, in the order of calls.
+  virtual double time_captured(const std::function<void()>& queue,
+                               std::vector<std::string>* kernels) = 0;
 };
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace sluice {
 
@@ -73,10 +74,17 @@ ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads), p
   if (num_threads_ <= 0) num_threads_ = static_cast<int>(cores_.size());
   // More threads than cores: pinning would stack them, so let the kernel place them.
   if (num_threads_ > static_cast<int>(cores_.size())) pin_ = false;
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_main(i); });
+  try {
+    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_main(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() noexcept {
   stop_.store(true, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
@@ -98,9 +106,21 @@ void ThreadPool::run_erased(Call call, void* ctx) {
   pending_.store(static_cast<uint32_t>(num_threads_ - 1), std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
-  call(ctx, 0);
+  call_guarded(0);
   for (uint32_t left = pending_.load(std::memory_order_acquire); left != 0;) {
     left = await_change(pending_, left);
+  }
+  if (failed_.load(std::memory_order_relaxed)) {
+    failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+}
+
+void ThreadPool::call_guarded(int worker) noexcept {
+  try {
+    call_(ctx_, worker);
+  } catch (...) {
+    if (!failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
   }
 }
 
@@ -110,7 +130,7 @@ void ThreadPool::worker_main(int worker) {
   for (;;) {
     seen = await_change(epoch_, seen);
     if (stop_.load(std::memory_order_acquire)) return;
-    call_(ctx_, worker);
+    call_guarded(worker);
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
   }
 }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -25,7 +26,8 @@ class ThreadPool {
   // pool: threads it starts later inherit the binding.
   void pin_caller() { pin_to_core(0); }
 
-  // f(worker) once on every worker, the caller included; returns when all are done.
+  // f(worker) once on every worker, the caller included; returns when all are done. If some throw,
+  // the first exception is thrown again here, after the last worker has finished.
   template <typename F>
   void run(F&& f) {
     using Fn = std::remove_reference_t<F>;
@@ -54,6 +56,8 @@ class ThreadPool {
  private:
   using Call = void (*)(void* ctx, int worker);
   void run_erased(Call call, void* ctx);
+  void call_guarded(int worker) noexcept;
+  void stop() noexcept;
   void worker_main(int worker);
   void pin_to_core(int worker);
 
@@ -65,6 +69,8 @@ class ThreadPool {
   void* ctx_ = nullptr;
   alignas(64) std::atomic<uint32_t> epoch_{0};    // bumped to start a run
   alignas(64) std::atomic<uint32_t> pending_{0};  // workers that have not finished it
+  std::atomic<bool> failed_{false};               // a call threw; whoever set it writes failure_
+  std::exception_ptr failure_;
   alignas(64) std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
 };

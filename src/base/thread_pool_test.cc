@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <numeric>
 
 namespace sluice {
@@ -115,6 +117,29 @@ TEST(ThreadPool, PinsToUsableCores) {
     if (cores.size() < 2) return;  // a pool of one runs on the caller, unpinned
     for (size_t w = 0; w < cores.size(); ++w) EXPECT_EQ(where[w], std::vector<int>{cores[w]});
   }).join();
+}
+
+// The exception reaches the caller when every worker is done, and the pool goes on.
+TEST(ThreadPool, CarriesAnExceptionToTheCaller) {
+  for (int threads : {1, 2, 4}) {
+    ThreadPool pool(threads, false);
+    for (int64_t bad = 0; bad < 50; ++bad) {
+      std::atomic<int> started{0}, ended{0};
+      auto work = [&](int64_t i, int) {
+        ++started;
+        if (i == bad || i == 20) {
+          ++ended;
+          throw std::bad_alloc();
+        }
+        ++ended;
+      };
+      EXPECT_THROW(pool.for_each(64, work), std::bad_alloc);
+      EXPECT_EQ(started, ended) << "the caller went on before a worker was done";
+      std::atomic<int> sum{0};
+      pool.for_each(64, [&](int64_t, int) { ++sum; });
+      EXPECT_EQ(sum, 64);
+    }
+  }
 }
 
 }  // namespace

@@ -109,9 +109,11 @@ std::string Trace::to_json() const {
 
 Result<void> Trace::write(const std::string& path) const {
   std::string text = to_json();
+  // A full disk is the machine's fault, a wrong path the user's.
   auto failed = [&](const char* what) {
-    return Error{
-        500, strf("cannot %s trace file %s: %s", what, quote(path).c_str(), std::strerror(errno))};
+    bool full = errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EMFILE;
+    return Error{full ? 500 : 400, strf("cannot %s trace file %s: %s", what, quote(path).c_str(),
+                                        std::strerror(errno))};
   };
   std::FILE* f = std::fopen(path.c_str(), "wb");
   if (!f) return failed("open");

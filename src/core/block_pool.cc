@@ -7,7 +7,14 @@ namespace sluice {
 BlockPool::BlockPool(int num_blocks)
     : total_(num_blocks), nodes_(static_cast<size_t>(num_blocks) + 1) {
   free_.reserve(static_cast<size_t>(num_blocks));
-  for (BlockId b = num_blocks; b > 0; --b) free_.push_back(b);
+  clear();
+}
+
+void BlockPool::clear() noexcept {
+  nodes_.assign(nodes_.size(), {});
+  free_.clear();
+  for (BlockId b = total_; b > 0; --b) free_.push_back(b);
+  num_cached_ = 0;
 }
 
 BlockId BlockPool::alloc(BlockId& evicted) {

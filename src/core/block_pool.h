@@ -33,6 +33,8 @@ class BlockPool {
   void prefetch(BlockId b) const { __builtin_prefetch(nodes_.data() + b, 1); }
   // The block's content is in the prefix index.
   void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
+  // All blocks are free again.
+  void clear() noexcept;
 
  private:
   struct Node {

@@ -7,9 +7,11 @@ namespace sluice {
 
 struct Executor {
   virtual ~Executor() = default;
-  // Takes what it needs of the plan before returning; does not wait for the step.
+  // Takes what it needs of the plan before returning; does not wait for the step. A call that
+  // throws has launched nothing.
   virtual void launch(const StepPlan& plan) = 0;
-  // Waits for the oldest launched step. The result is valid until the next wait().
+  // Waits for the oldest launched step. The result is valid until the next wait(). The step is used
+  // up even if the call throws; failures of the step itself are in StepResult::failure.
   virtual const StepResult& wait() = 0;
 };
 

@@ -52,6 +52,11 @@ PrefixIndex::PrefixIndex(int num_blocks, int block_size)
       entries_(static_cast<size_t>(num_blocks) + 1),
       tokens_((static_cast<size_t>(num_blocks) + 1) * block_size_) {}
 
+void PrefixIndex::clear() noexcept {
+  std::ranges::fill(table_, kNullBlock);
+  size_ = 0;
+}
+
 BlockId PrefixIndex::find(const PrefixKey& key, std::span<const Token> tokens) const {
   for (size_t i = home(key);; i = (i + 1) & mask_) {
     BlockId b = table_[i];

@@ -35,6 +35,7 @@ class PrefixIndex {
   // False when the content is already there under another block.
   bool insert(const PrefixKey& key, std::span<const Token> tokens, BlockId block);
   void erase(BlockId block);
+  void clear() noexcept;
   // insert() of this block comes soon.
   void prefetch(BlockHash hash, int group, BlockId block) const {
     __builtin_prefetch(table_.data() + home(hash, group), 1);

@@ -130,7 +130,12 @@ Result<void> Scheduler::add(Request request, Time now) {
     request.block_hashes = hash_blocks(*request.prompt, config_.block_size, request.tenant);
   }
   request.arrival = std::min(request.arrival, now);
-  next_deadline_ = std::min(next_deadline_, request.deadline);
+  reserve_records(static_cast<size_t>(request.n));
+  auto shared = std::make_shared<const Request>(std::move(request));
+  const Request& r = *shared;
+  auto entry = choices_of_.emplace(r.id, 0).first;
+  // From here on only the sequences' own memory can fail, and withdraw() undoes that.
+  next_deadline_ = std::min(next_deadline_, r.deadline);
 
   uint32_t c = static_cast<uint32_t>(choices_.size());
   if (free_choices_.empty()) {
@@ -140,42 +145,80 @@ Result<void> Scheduler::add(Request request, Time now) {
     free_choices_.pop_back();
   }
   Choices& choices = choices_[c];
-  choices.request = std::make_shared<const Request>(std::move(request));
-  const Request& r = *choices.request;
+  choices.request = std::move(shared);
   choices.num_live = choices.num_records = r.n;
   choices.seqs.clear();
-  choices_of_[r.id] = c;
+  entry->second = c;
   ++requests_live_;
-  for (int choice = 0; choice < r.n; ++choice) {
-    Index i = static_cast<Index>(seqs_.size());
-    if (free_seqs_.empty()) {
-      seqs_.emplace_back();
-    } else {
-      i = free_seqs_.back();
-      free_seqs_.pop_back();
-    }
-    choices_[c].seqs.push_back(i);
-    Sequence& s = seqs_[i];
-    uint32_t epoch = s.epoch + 1;
-    s = Sequence{};
-    s.epoch = epoch;
-    s.id = {r.id, static_cast<uint16_t>(choice)};
-    s.choices = c;
-    s.request = &r;
-    s.num_prompt = static_cast<int>(r.prompt->size());
-    s.max_new = r.max_new;
-    s.pooling = r.pooling;
-    s.min_tokens = r.sampling->min_tokens;
-    s.output.reserve(static_cast<size_t>(r.max_new));
-    s.blocks.reserve(static_cast<size_t>(num_groups_) *
-                     static_cast<size_t>(blocks_for(s.num_prompt + r.max_new)));
-    s.stop = StopMatcher(r.stop.strings);
-    s.timing.arrival = r.arrival;
-    s.fork_pending = choice == 0 && r.n > 1;
-    s.phase = Phase::forking;
-    if (choice == 0) enqueue(i);
+  try {
+    choices.seqs.reserve(static_cast<size_t>(r.n));
+    for (int choice = 0; choice < r.n; ++choice) add_sequence(c, choice);
+  } catch (...) {
+    withdraw(c);
+    throw;
   }
   return {};
+}
+
+// Room for the records of one more request, wherever they may be listed until they are recycled.
+void Scheduler::reserve_records(size_t num_sequences) {
+  auto grow = [](auto& list, size_t more) {
+    if (list.capacity() - list.size() < more)
+      list.reserve(std::max(2 * list.capacity(), list.size() + more));
+  };
+  grow(choices_, 1);
+  free_choices_.reserve(choices_.capacity());
+  grow(seqs_, num_sequences);
+  free_seqs_.reserve(seqs_.capacity());
+  waiting_.reserve(seqs_.capacity());
+}
+
+void Scheduler::add_sequence(uint32_t c, int choice) {
+  const Request& r = *choices_[c].request;
+  Index i = static_cast<Index>(seqs_.size());
+  if (free_seqs_.empty()) {
+    seqs_.emplace_back();
+  } else {
+    i = free_seqs_.back();
+    free_seqs_.pop_back();
+  }
+  choices_[c].seqs.push_back(i);
+  Sequence& s = seqs_[i];
+  uint32_t epoch = s.epoch + 1;
+  s = Sequence{};
+  s.epoch = epoch;
+  s.id = {r.id, static_cast<uint16_t>(choice)};
+  s.choices = c;
+  s.request = &r;
+  s.num_prompt = static_cast<int>(r.prompt->size());
+  s.max_new = r.max_new;
+  s.pooling = r.pooling;
+  s.min_tokens = r.sampling->min_tokens;
+  s.output.reserve(static_cast<size_t>(r.max_new));
+  s.blocks.reserve(static_cast<size_t>(num_groups_) *
+                   static_cast<size_t>(blocks_for(s.num_prompt + r.max_new)));
+  s.stop = StopMatcher(r.stop.strings);
+  s.timing.arrival = r.arrival;
+  s.fork_pending = choice == 0 && r.n > 1;
+  s.phase = Phase::forking;
+  if (choice == 0) enqueue(i);
+}
+
+// Takes back a request whose sequences were not all added.
+void Scheduler::withdraw(uint32_t c) noexcept {
+  Choices& choices = choices_[c];
+  for (Index i : choices.seqs) {
+    std::erase(waiting_, i);
+    seqs_[i].phase = Phase::free;
+    seqs_[i].request = nullptr;
+    free_seqs_.push_back(i);
+  }
+  choices_of_.erase(choices.request->id);
+  choices.seqs.clear();
+  choices.num_live = choices.num_records = 0;
+  choices.request.reset();
+  free_choices_.push_back(c);
+  --requests_live_;
 }
 
 bool Scheduler::before(Index a, Index b) const {
@@ -230,13 +273,10 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
-    if (config_.chunk > 0 && !draft_.empty() && config_.prefill == Prefill::chunked)
-      budget = std::min(budget, config_.chunk);
-    plan_prefills(out, budget);
-    if (may_admit && !starved_) admit(now, out, budget);
+    budget = prompt_room(static_cast<int>(draft_.size()), budget);
+    plan_prompts(now, may_admit, out, budget);
   } else {
-    plan_prefills(out, budget);
-    if (may_admit && !starved_) admit(now, out, budget);
+    plan_prompts(now, may_admit, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);
   }
   // A static batch is complete when a step admits nobody.
@@ -304,23 +344,47 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
   }
 }
 
+// Prompt tokens beside so many decodes. mixed_budget bounds the rows of the step, hence the time
+// until everybody's next token; prompts keep a quarter of it, or many decodes would starve them.
+int Scheduler::prompt_room(int num_decodes, int budget) const {
+  if (num_decodes == 0 || config_.prefill != Prefill::chunked) return budget;
+  if (config_.chunk > 0) budget = std::min(budget, config_.chunk);
+  if (config_.mixed_budget > 0) {
+    int share = std::max(config_.mixed_budget - num_decodes, (config_.mixed_budget + 3) / 4);
+    budget = std::min(budget, share);
+  }
+  return budget;
+}
+
+void Scheduler::plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget) {
+  // A step in which every running sequence decodes, the usual one, skips the walks over prompts.
+  bool some = draft_.size() < running_.size();
+  if (config_.short_share > 0 && config_.prefill == Prefill::chunked && (some || may_admit))
+    plan_short_prompts(now, may_admit, out, budget);
+  if (draft_.size() < running_.size()) plan_prefills(out, budget);
+  if (may_admit && !starved_) admit(now, out, budget);
+}
+
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {
   for (size_t k = 0; k < running_.size() && budget > 0; ++k) {
     Index i = running_[k];
-    Sequence& s = seqs_[i];
-    if (s.planned_step == next_step_) continue;
-    int rest = remaining(s);
-    if (rest <= 0 || decoding(s)) continue;
-    bool whole = config_.prefill == Prefill::whole;
-    if (whole && rest > budget && !draft_.empty()) continue;
-    if (num_windowed_ > 0) {
-      if (!feed(i, out)) continue;
-      rest = std::min(rest, s.ready * config_.block_size - s.planned);
-    }
-    int count = whole ? rest : std::min(rest, budget);
-    emit_slice(i, count, out);
-    budget -= count;
+    if (!prefilling(seqs_[i])) continue;
+    if (config_.prefill == Prefill::whole && remaining(seqs_[i]) > budget && !draft_.empty())
+      continue;
+    run_prompt(i, out, budget);
   }
+}
+
+void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
+  Sequence& s = seqs_[i];
+  int rest = remaining(s);
+  if (num_windowed_ > 0) {
+    if (!feed(i, out)) return;
+    rest = std::min(rest, s.ready * config_.block_size - s.planned);
+  }
+  int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  emit_slice(i, count, out);
+  budget -= count;
 }
 
 bool Scheduler::can_start() const {
@@ -335,19 +399,26 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
       // make it fit; it will be seen then.)
       if (known_len(seqs_[i]) > budget) return;
     }
-    if (!can_start() || !claim_blocks(i)) return;
-    waiting_.pop_back();
-    start(i, now, out);
-    if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
-      fork_choices(i, now, out);
-      plan_prefills(out, budget);
-      continue;
-    }
-    int rest = remaining(seqs_[i]);
-    int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
-    emit_slice(i, count, out);
-    budget -= count;
+    if (!admit_one(i, now, out, budget)) return;
+    if (prefilling(seqs_[i])) plan_prefills(out, budget);  // forked: each choice runs a token
   }
+}
+
+// Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once gets none
+// yet. False: it has to wait.
+bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
+  if (!can_start() || !claim_blocks(i)) return false;
+  waiting_.erase(std::find(waiting_.rbegin(), waiting_.rend(), i).base() - 1);
+  start(i, now, out);
+  if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
+    fork_choices(i, now, out);
+    return true;
+  }
+  int rest = remaining(seqs_[i]);
+  int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  emit_slice(i, count, out);
+  budget -= count;
+  return true;
 }
 
 // Under order=priority the next waiting sequence takes the place of running ones of lower priority.
@@ -356,14 +427,31 @@ void Scheduler::make_room() {
          pending_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    if (can_start() && pool_.available() >= missing_blocks(seqs_[next]) + kept_free()) return;
+    int need = missing_blocks(seqs_[next]) + watermark_blocks();
+    if (can_start() && pool_.available() >= need) return;
     preempt(last);
   }
 }
 
-int Scheduler::kept_free() const {
+int Scheduler::watermark_blocks() const {
   if (config_.admission != Admission::watermark || running_.empty()) return 0;
   return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
+}
+
+// Blocks that stay free when `s` starts. A sequence that was preempted waits until it and all that
+// run can grow by more and more tokens, in the end to their full length: it is preempted at most
+// kMaxPreemptions times by the growth of others.
+int Scheduler::kept_free(const Sequence& s) const {
+  if (config_.admission != Admission::watermark || running_.empty()) return 0;
+  int64_t kept = watermark_blocks();
+  static constexpr int kGrowth[] = {0, 64, 512, INT32_MAX};  // tokens, by number of preemptions
+  int tokens = kGrowth[std::min(s.timing.num_preemptions, kMaxPreemptions)];
+  if (tokens > 0) {
+    int64_t growth = growth_blocks(s, tokens);
+    for (Index i : running_) growth += growth_blocks(seqs_[i], tokens);
+    kept = std::max(kept, growth);
+  }
+  return static_cast<int>(std::min<int64_t>(kept, INT32_MAX));
 }
 
 void Scheduler::start(Index i, Time now, StepPlan& out) {

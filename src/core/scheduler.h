@@ -38,8 +38,12 @@ struct SchedulerConfig {
   Mix mix = Mix::mixed;
   Order order = Order::fcfs;
   Admission admission = Admission::watermark;
-  int budget = 512;    // tokens per step
-  int chunk = 0;       // of them prompts' in a step that also decodes; 0: all that is left
+  int budget = 512;      // tokens per step
+  int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
+  int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
+  // Share of a step's prompt tokens that goes to prompts shorter than the one in front, which does
+  // not fit the step. 0: strictly in order of service.
+  float short_share = 0;
   int max_seqs = 256;  // sequences that run at once
   int max_len = 4096;  // positions of a sequence: prompt and output
   int num_blocks = 0;
@@ -81,12 +85,17 @@ class Scheduler {
   // most when its prompt is done.
   static int64_t most_blocks(int64_t positions, const SchedulerConfig& config);
   static int64_t decode_blocks(int64_t positions, const SchedulerConfig& config);
-  // The error becomes 400 (cannot ever run) or 429 (queue full).
+  // The error becomes 400 (cannot ever run) or 429 (queue full). A call that throws changes
+  // nothing.
   Result<void> add(Request request, Time now);
   void cancel(RequestId id, Time now, Events& out);
   // Legal with a step in flight; reuses out's memory. An empty plan must not be launched.
   void plan(Time now, StepPlan& out, Events& events);
   void complete(const StepResult& result, Time now, Events& out);
+  // For when cancel(), plan() or complete() threw, which may leave half a change: forgets all
+  // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
+  // on.
+  void reset() noexcept;
 
   bool idle() const { return requests_live_ == 0 && flights_.empty() && closing_.empty(); }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
@@ -103,6 +112,7 @@ class Scheduler {
  private:
   using Index = uint32_t;
   static constexpr Index kNone = UINT32_MAX;
+  static constexpr int kMaxPreemptions = 3;
   struct InFlight {
     uint64_t step = 0;
     Time scheduled{0};
@@ -165,11 +175,24 @@ class Scheduler {
   void fork_ready(Time now, StepPlan& out);
   void fork_choices(Index parent, Time now, StepPlan& out);
   void plan_decodes(StepPlan& out, int& budget);
+  int prompt_room(int num_decodes, int budget) const;
+  void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
+  void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);
+  void run_prompt(Index i, StepPlan& out, int& budget);
+  bool prefilling(const Sequence& s) const {
+    return s.planned_step != next_step_ && remaining(s) > 0 && !decoding(s);
+  }
+  Index front_prompt() const;
+  Index shortest_prompt(Index front, bool may_admit) const;
+  bool may_overtake(Index i, Index front) const;
   void admit(Time now, StepPlan& out, int& budget);
+  bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
   void make_room();
-  int kept_free() const;
+  int watermark_blocks() const;
+  int kept_free(const Sequence& s) const;
+  int64_t growth_blocks(const Sequence& s, int tokens) const;
   void start(Index i, Time now, StepPlan& out);
   void emit_slice(Index i, int count, StepPlan& out);
   void finish_plan(Time now, StepPlan& out);
@@ -209,6 +232,9 @@ class Scheduler {
   void leave_slot(Index i);
   void recycle(Index i);
   void enqueue(Index i);
+  void reserve_records(size_t num_sequences);
+  void add_sequence(uint32_t c, int choice);
+  void withdraw(uint32_t c) noexcept;
 
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;

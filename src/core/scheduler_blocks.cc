@@ -49,19 +49,33 @@ int Scheduler::missing_blocks(const Sequence& s) const {
          num_windowed_ * (blocks_for(prompt_reach(s, rows)) - shared);
 }
 
+// Blocks that a sequence still takes from the pool for its next `tokens` positions, or all that it
+// has left. Window groups release as they go: two for a boundary that the window straddles.
+int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
+  int64_t len = known_len(s), full = prompt_len(s) + s.max_new;
+  int64_t end = std::min(len + tokens, full);
+  int64_t rows = std::max<int64_t>(num_rows(s), blocks_for(static_cast<int>(len)));
+  int64_t more = blocks_for(static_cast<int>(end)) - rows;
+  int64_t blocks = (num_groups_ - num_windowed_) * more + 2 * num_windowed_;
+  return s.fork_pending ? request_of(s).n * (blocks + num_groups_) : blocks;
+}
+
 // Blocks for all its known tokens, shared ones first; in window groups as far as the prompt reaches
 // in the next two steps. Takes nothing on failure.
 bool Scheduler::claim_blocks(Index i) {
   // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
   // time.
-  if (blocked_ == i && !running_.empty() && pool_.available() <= blocked_available_) return false;
+  // (After a preemption more than blocks decides: kept_free().)
   Sequence& s = seqs_[i];
+  if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
+      pool_.available() <= blocked_available_)
+    return false;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
   if (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks) {
     return false;
   }
   match_prefix(s);
-  if (pool_.available() - missing_blocks(s) < kept_free()) {
+  if (pool_.available() - missing_blocks(s) < kept_free(s)) {
     for (size_t b = s.blocks.size(); b > 0; --b) {
       if (s.blocks[b - 1] != kNullBlock) pool_.release(s.blocks[b - 1]);
     }

@@ -239,6 +239,24 @@ void Scheduler::recycle(Index i) {
   }
 }
 
+void Scheduler::reset() noexcept {
+  pool_.clear();
+  index_.clear();
+  seqs_.clear(), free_seqs_.clear();
+  choices_.clear(), free_choices_.clear(), choices_of_.clear();
+  requests_live_ = 0;
+  waiting_.clear(), running_.clear();
+  free_slots_.clear();
+  for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
+  closing_.clear(), flights_.clear(), spare_.clear(), pending_.clear();
+  full_.clear(), draft_.clear(), chain_.clear();
+  blocked_ = kNone;
+  blocked_available_ = reserved_ = 0;
+  hungry_ = starved_ = false;
+  forming_ = true;
+  next_deadline_ = kNever;
+}
+
 SchedulerStats Scheduler::stats() const {
   SchedulerStats st;
   st.num_waiting = static_cast<int>(waiting_.size());

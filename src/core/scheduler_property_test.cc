@@ -53,6 +53,16 @@ class ShadowCache {
     return result;
   }
 
+  // Overwrites what free blocks hold: a query that still sees one finds no value it expects.
+  void poison(const Scheduler& scheduler) {
+    uses_.resize(static_cast<size_t>(config_.num_blocks));
+    scheduler.block_uses(uses_);
+    for (size_t k = 0; k < uses_.size(); ++k) {
+      if (uses_[k] == BlockUse::free)
+        std::fill_n(block(static_cast<BlockId>(k + 1)), config_.block_size, kPoison);
+    }
+  }
+
   // The token at a position of a sequence: of the prompt, or what was drawn there.
   Token token(SeqId id, int pos) const {
     const Request& r = requests_.at(id.req);
@@ -99,9 +109,12 @@ class ShadowCache {
     }
   }
 
+  static constexpr uint64_t kPoison = 0xDEADBEEFDEADBEEF;
+
   const SchedulerConfig& config_;
   const std::map<RequestId, Request>& requests_;
   size_t groups_, rows_;
+  std::vector<BlockUse> uses_;
   std::vector<BlockId> tables_;  // [slots, groups, rows_]
   std::vector<uint64_t> content_;
   std::map<Slot, SeqId> ids_;
@@ -126,6 +139,8 @@ class Workload {
     config_.max_len = 96;
     config_.budget = chance(50) ? pick(1, 8) : pick(8, 64);
     config_.chunk = chance(30) ? pick(1, 16) : 0;
+    config_.short_share = chance(40) ? 0.25f * static_cast<float>(pick(1, 3)) : 0;
+    config_.mixed_budget = chance(30) ? pick(1, 32) : 0;
     config_.max_seqs = pick(1, 8);
     config_.prefix_cache = chance(70);
     config_.watermark = chance(50) ? 0.0f : 0.1f;
@@ -168,6 +183,7 @@ class Workload {
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
+      cache.poison(scheduler);
       check(events);
     }
     BlockCounts blocks = scheduler.count_blocks();
@@ -182,15 +198,21 @@ class Workload {
   // several tokens is a prompt's.)
   void check_chunk(const StepPlan& plan) const {
     if (config_.mix != Mix::mixed || config_.prefill != Prefill::chunked) return;
-    bool decodes = false;
-    int prompts = 0;
+    int decodes = 0, prompts = 0;
     for (const Slice& s : plan.slices) {
-      decodes |= s.chained;
+      decodes += s.chained;
       if (s.count > 1) prompts += s.count;
     }
-    if (decodes && config_.chunk > 0) {
+    if (decodes > 0 && config_.chunk > 0) {
       EXPECT_LE(prompts, config_.chunk);
     }
+    if (decodes > 0 && config_.mixed_budget > 0) {
+      int least = (config_.mixed_budget + 3) / 4;
+      EXPECT_LE(prompts, std::max(config_.mixed_budget - decodes, least));
+    }
+  }
+  auto num_windowed() const {
+    return std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; });
   }
   int pick(int lo, int hi) {
     return lo + static_cast<int>(rng_() % static_cast<uint64_t>(hi - lo + 1));
@@ -223,6 +245,9 @@ class Workload {
   void check(Events& events) {
     for (const Event& e : events.list) {
       EXPECT_FALSE(ended_[e.req]) << "an event after the terminal one";
+      if (config_.order == Order::fcfs && num_windowed() == 0) {
+        EXPECT_LE(e.timing.num_preemptions, 3) << "request " << e.req;
+      }
       if (e.last) ended_[e.req] = true;
     }
     events.clear();
@@ -237,7 +262,7 @@ class Workload {
 
 TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   Tally tally;
-  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+  for (uint64_t seed = 1; seed <= 4000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload(seed).run(&tally);
     if (HasFailure()) return;

@@ -2,8 +2,8 @@
 //
 //   pool blocks=16 size=4              (first line)
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
-//   policy preset=sarathi budget=16    any knob: chunk batching prefill mix order admission
-//                                      max_seqs max_len watermark prefix queue
+//   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
+//                                      order admission max_seqs max_len watermark prefix queue
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= score stop=TOKEN
 //   deadline=MS refuse b prompt=0 -> text          add must fail, its message holding the text step
 //   -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained input
@@ -143,9 +143,11 @@ class Scenario {
     };
     number("budget", config_.budget);
     number("chunk", config_.chunk);
+    number("mixed", config_.mixed_budget);
     number("max_seqs", config_.max_seqs);
     number("max_len", config_.max_len);
     number("queue", config_.max_queued);
+    if (o.contains("short")) config_.short_share = std::stof(o["short"]);
     if (o.contains("watermark")) config_.watermark = std::stof(o["watermark"]);
     if (o.contains("prefix")) config_.prefix_cache = o["prefix"] == "on";
     if (o.contains("batching"))

@@ -4,7 +4,16 @@
 
 #include <algorithm>
 
+#include "base/failure.h"
+
 namespace sluice {
+
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{5};  // between attempts to tell a sink of its failure
+constexpr int kStopAttempts = 100;
+
+}  // namespace
 
 Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options)
     : config_(scheduler.config()),
@@ -15,7 +24,8 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
       thread_([this] { thread_main(); }) {}
 
 Engine::~Engine() {
-  inbox_.push(Stop{});
+  stop_.store(true);
+  inbox_.wake();
   thread_.join();
 }
 
@@ -23,57 +33,156 @@ RequestId Engine::submit(Request request, std::shared_ptr<Sink> sink) {
   RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   request.id = id;
   request.arrival = clock_.now();
-  inbox_.push(Submission{std::move(request), std::move(sink)});
+  auto client = std::make_unique<Client>();
+  client->id = id;
+  client->sink = std::move(sink);
+  inbox_.push({std::move(client), std::move(request)});
   return id;
 }
 
-void Engine::cancel(RequestId id) { inbox_.push(Cancellation{id}); }
+void Engine::cancel(RequestId id) { inbox_.push({nullptr, {}, id}); }
 
 void Engine::thread_main() {
   pthread_setname_np(pthread_self(), "engine");
-  for (;;) {
-    if (loop_.busy() || stopping_) {
-      inbox_.drain(messages_);
-    } else {
-      Time wake = scheduler_.next_wakeup();
-      inbox_.wait_drain(messages_,
-                        wake == kNever ? kNever : std::max(wake - clock_.now(), Time{0}));
+  while (!stopped_) {
+    try {
+      turn();
+    } catch (...) {
+      restart();
     }
-    for (Message& m : messages_) take(m);
-    if (stopping_ && !loop_.busy()) return deliver();
-    StepReport report = loop_.iterate(events_);
-    if (options_.observer) options_.observer(report, loop_.last_plan(), events_, scheduler_);
-    deliver();
+  }
+  for (int i = 0; failed_ && i < kStopAttempts; ++i) {
+    std::this_thread::sleep_for(kRetry);
+    tell_failed();
   }
 }
 
-void Engine::take(Message& message) {
-  if (auto* s = std::get_if<Submission>(&message)) {
-    RequestId id = s->request.id;
-    if (stopping_) return s->sink->on_refused({503, "the engine is stopping"});
-    if (auto ok = scheduler_.add(std::move(s->request), clock_.now()); !ok) {
-      return s->sink->on_refused(ok.error());
-    }
-    sinks_[id] = std::move(s->sink);
-  } else if (auto* c = std::get_if<Cancellation>(&message)) {
-    scheduler_.cancel(c->id, clock_.now(), events_);
-  } else if (std::holds_alternative<Stop>(message)) {
-    stopping_ = true;
-    std::vector<RequestId> ids;
-    for (const auto& [id, sink] : sinks_) ids.push_back(id);
-    std::sort(ids.begin(), ids.end());
-    for (RequestId id : ids) scheduler_.cancel(id, clock_.now(), events_);
+void Engine::turn() {
+  if (next_message_ == messages_.size()) receive();
+  while (next_message_ < messages_.size()) take(messages_[next_message_++]);
+  if (stop_seen_ && !stopping_) cancel_all();
+  if (stopping_ && !loop_.busy()) {
+    stopped_ = true;
+    return deliver();
   }
+  StepReport report = loop_.iterate(events_);
+  report.num_restarts = num_restarts_;
+  try {
+    if (options_.observer) options_.observer(report, loop_.last_plan(), events_, scheduler_);
+  } catch (...) {
+    log_exception("observer of steps");
+  }
+  deliver();
+}
+
+void Engine::receive() {
+  stop_seen_ = stop_.load();  // before the drain: what was submitted before the stop is answered
+  bool now = loop_.busy() || stop_seen_ || std::exchange(restarted_, false);
+  if (now) {
+    inbox_.drain(messages_);
+  } else {
+    Time wake = scheduler_.next_wakeup();
+    Time wait = wake == kNever ? kNever : std::max(wake - clock_.now(), Time{0});
+    inbox_.wait_drain(messages_, failed_ ? std::min<Time>(wait, kRetry) : wait);
+  }
+  next_message_ = 0;
+}
+
+void Engine::take(Message& message) {
+  if (!message.client) return scheduler_.cancel(message.cancelled, clock_.now(), events_);
+  try {
+    add(message);
+  } catch (...) {
+    log_exception("request refused");
+    fail(std::move(message.client), current_error());
+  }
+}
+
+// Throws with the client still in the message and the scheduler as before.
+void Engine::add(Message& s) {
+  if (stopping_) return s.client->sink->on_refused({503, "the engine is stopping"});
+  auto [place, added] = clients_.emplace(s.client->id, nullptr);
+  try {
+    Result<void> ok = scheduler_.add(std::move(s.request), clock_.now());
+    if (ok) {
+      place->second = std::move(s.client);
+      return;
+    }
+    s.client->sink->on_refused(ok.error());
+  } catch (...) {
+    clients_.erase(place);
+    throw;
+  }
+  clients_.erase(place);
+}
+
+void Engine::cancel_all() {
+  stopping_ = true;
+  std::vector<RequestId> ids;
+  ids.reserve(clients_.size());
+  for (const auto& [id, client] : clients_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (RequestId id : ids) scheduler_.cancel(id, clock_.now(), events_);
 }
 
 void Engine::deliver() {
   for (const Event& e : events_.list) {
-    auto it = sinks_.find(e.req);
-    if (it == sinks_.end()) continue;
-    it->second->on_event(e, events_.top);
-    if (e.last) sinks_.erase(it);
+    auto it = clients_.find(e.req);
+    if (it == clients_.end()) continue;
+    try {
+      it->second->sink->on_event(e, events_.top);
+    } catch (...) {
+      log_exception("request lost an event and fails");
+      it->second->scheduled = !e.last;
+      fail(std::move(it->second), current_error());
+      clients_.erase(it);
+      continue;
+    }
+    if (e.last) clients_.erase(it);
   }
   events_.clear();
+  if (failed_) tell_failed();
+}
+
+// The scheduler may be left with half a change, so nothing in it is trusted: the steps in flight
+// are dropped, every request fails, and it starts empty. Allocates nothing.
+void Engine::restart() noexcept {
+  const Error& error = current_error();
+  log_exception("the engine lost its requests");
+  loop_.abandon();
+  scheduler_.reset();
+  events_.clear();
+  for (auto& [id, client] : clients_) fail(std::move(client), error);
+  clients_.clear();
+  for (Client* c = failed_.get(); c; c = c->next.get()) c->scheduled = false;
+  ++num_restarts_;
+  restarted_ = true;
+}
+
+// Inside a catch block.
+const Error& Engine::current_error() const noexcept {
+  return is_out_of_memory() ? no_memory_ : internal_;
+}
+
+void Engine::fail(std::unique_ptr<Client> client, const Error& error) noexcept {
+  client->error = &error;
+  client->next = std::move(failed_);
+  failed_ = std::move(client);
+}
+
+// Those whose sink throws again stay in the list for the next turn.
+void Engine::tell_failed() {
+  for (Client* c = failed_.get(); c; c = c->next.get()) {
+    if (std::exchange(c->scheduled, false)) scheduler_.cancel(c->id, clock_.now(), events_);
+  }
+  for (std::unique_ptr<Client>* at = &failed_; *at;) {
+    try {
+      (*at)->sink->on_refused(*(*at)->error);
+      *at = std::exchange((*at)->next, nullptr);
+    } catch (...) {
+      at = &(*at)->next;
+    }
+  }
 }
 
 }  // namespace sluice

@@ -8,7 +8,6 @@
 #include <span>
 #include <thread>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,13 +18,14 @@
 
 namespace sluice {
 
-// Called on the engine thread; must not block. `top` belongs to the call.
+// Called on the engine thread; must not block. `top` belongs to the call. A call may throw, and has
+// then delivered nothing: the request ends with on_refused(), repeated until it does not throw.
 class Sink {
  public:
   virtual ~Sink() = default;
   // Log-probabilities: top[event.top_at, num_top) and top[event.prompt_at, num_prompt).
   virtual void on_event(const Event& event, std::span<const TopLogprob> top) = 0;
-  // The request never started: no event follows.
+  // The request never started, or the engine lost it: no event follows.
   virtual void on_refused(const Error& error) = 0;
 };
 
@@ -39,28 +39,43 @@ class Engine {
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);
   ~Engine();  // cancels what runs, waits for the step in flight
 
-  // From any thread. Fills in id and arrival. The sink stays until its last event or refusal.
+  // From any thread. Fills in id and arrival. The sink stays until its last event or refusal. Both
+  // throw std::bad_alloc when there is no memory for the message; nothing was submitted or
+  // cancelled then.
   RequestId submit(Request request, std::shared_ptr<Sink> sink);
   void cancel(RequestId id);
   // Has the observer called soon, even when nothing runs.
-  void poke() { inbox_.push(Poke{}); }
+  void poke() { inbox_.wake(); }
   const SchedulerConfig& config() const { return config_; }
 
  private:
-  struct Submission {
-    Request request;
+  // A request's sink. Made by submit(), so that the engine thread can fail a request without
+  // memory.
+  struct Client {
+    RequestId id = 0;
     std::shared_ptr<Sink> sink;
+    const Error* error = nullptr;  // failed: what to tell the sink
+    bool scheduled = false;        // failed: the scheduler still has the request
+    std::unique_ptr<Client> next;  // in failed_
   };
-  struct Cancellation {
-    RequestId id;
+  using Clients = std::unordered_map<RequestId, std::unique_ptr<Client>>;
+  struct Message {
+    std::unique_ptr<Client> client;  // null: a cancellation
+    Request request;
+    RequestId cancelled = 0;
   };
-  struct Poke {};
-  struct Stop {};
-  using Message = std::variant<Submission, Cancellation, Poke, Stop>;
 
   void thread_main();
+  void turn();
+  void receive();
   void take(Message& message);
+  void add(Message& submission);
+  void cancel_all();
   void deliver();
+  void restart() noexcept;
+  const Error& current_error() const noexcept;
+  void fail(std::unique_ptr<Client> client, const Error& error) noexcept;
+  void tell_failed();
 
   SchedulerConfig config_;
   Scheduler scheduler_;
@@ -70,9 +85,15 @@ class Engine {
   std::atomic<RequestId> next_id_{1};
   Mailbox<Message> inbox_;
   std::vector<Message> messages_;
-  std::unordered_map<RequestId, std::shared_ptr<Sink>> sinks_;
+  size_t next_message_ = 0;
+  Clients clients_;
+  std::unique_ptr<Client> failed_;  // list of those whose sink must be told
   Events events_;
-  bool stopping_ = false;
+  uint64_t num_restarts_ = 0;
+  const Error no_memory_{503, "the server is out of memory: try again later"};
+  const Error internal_{500, "internal error"};
+  std::atomic<bool> stop_{false};
+  bool restarted_ = false, stop_seen_ = false, stopping_ = false, stopped_ = false;
   std::thread thread_;
 };
 

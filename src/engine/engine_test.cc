@@ -24,6 +24,7 @@ class FakeExecutor final : public Executor {
       bool samples = s.want == Want::last || s.want == Want::all;
       r.rows.push_back({s.slot, s.epoch, samples ? static_cast<Token>(plan.step) : kNoToken, 0, 0});
     }
+    if (plan.step == throw_in_launch) throw std::runtime_error("no room for the step");
     queue_.push_back(std::move(r));
     log += "L" + std::to_string(plan.step) + " ";
     most_in_flight = std::max(most_in_flight, queue_.size());
@@ -36,6 +37,7 @@ class FakeExecutor final : public Executor {
     result_ = std::move(queue_.front());
     queue_.pop_front();
     log += "W" + std::to_string(result_.step) + " ";
+    if (result_.step == throw_in_wait) throw std::runtime_error("the result was lost");
     if (result_.step >= fail_from) {
       result_.failure = "the fan fell off";
       result_.rows.clear();
@@ -53,7 +55,7 @@ class FakeExecutor final : public Executor {
 
   std::string log;
   size_t most_in_flight = 0;
-  uint64_t fail_from = UINT64_MAX;
+  uint64_t fail_from = UINT64_MAX, throw_in_launch = 0, throw_in_wait = 0;
 
  private:
   std::deque<StepResult> queue_;
@@ -292,6 +294,92 @@ TEST_P(EngineOn, DestructionTellsEverySinkOnce) {
       EXPECT_EQ(r.use_count(), 1) << "a sink that is kept";
     }
   }
+}
+
+// After an exception every request is told once, and what comes next runs as on a new engine.
+TEST_P(EngineOn, AnExecutorThatThrowsCostsItsRequestsAndNothingElse) {
+  for (bool in_wait : {false, true}) {
+    FakeExecutor own;
+    (in_wait ? own.throw_in_wait : own.throw_in_launch) = 5;
+    std::atomic<uint64_t> restarts{0};
+    std::atomic<int> available{-1};
+    Engine::Options options{GetParam(), {}};
+    options.observer = [&](const StepReport& r, const auto&, const auto&, const auto&) {
+      restarts = r.num_restarts;
+      available = r.stats.available_blocks;
+    };
+    Engine engine(Scheduler(config(), nullptr), own, clock, options);
+    std::vector<std::shared_ptr<Record>> records;
+    for (int i = 0; i < 12; ++i) {
+      records.push_back(std::make_shared<Record>());
+      Request r = request(10, 40);
+      r.n = i % 3 == 0 ? 2 : 1;
+      engine.submit(std::move(r), records.back());
+    }
+    for (auto& r : records) {
+      ASSERT_TRUE(r->ended());
+      if (r->num_refused_ == 0) continue;  // submitted after the restart
+      EXPECT_EQ(r->num_refused_, 1);
+      EXPECT_EQ(r->refusal_, "internal error");
+    }
+    EXPECT_EQ(records[0]->num_refused_, 1);
+    auto next = std::make_shared<Record>();
+    engine.submit(request(10, 3), next);
+    ASSERT_TRUE(next->ended());
+    EXPECT_EQ(next->tokens_.size(), 3u);
+    EXPECT_EQ(restarts, 1u);
+    for (int i = 0; i < 2000 && available != 64; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(available, 64);
+  }
+}
+
+// Throws for one event and then for so many refusals.
+class Clumsy final : public Sink {
+ public:
+  Clumsy(int at, int refusals) : at_(at), refusals_(refusals) {}
+  void on_event(const Event&, std::span<const TopLogprob>) override {
+    EXPECT_EQ(record.num_refused_, 0) << "an event after the end";
+    EXPECT_FALSE(lost_) << "an event behind one that was lost";
+    lost_ = num_events_++ == at_;
+    if (lost_) throw std::bad_alloc();
+  }
+  void on_refused(const Error& error) override {
+    if (refusals_-- > 0) throw std::bad_alloc();
+    record.on_refused(error);
+  }
+  Record record;
+
+ private:
+  int at_, refusals_, num_events_ = 0;
+  bool lost_ = false;
+};
+
+TEST_P(EngineOn, ASinkThatThrowsEndsItsRequestOnceAndHarmsNobody) {
+  auto engine = start();
+  for (int at : {0, 1, 4}) {  // the first token, one in the middle, the last
+    auto clumsy = std::make_shared<Clumsy>(at, at);
+    auto good = std::make_shared<Record>();
+    engine->submit(request(3, 5), clumsy);
+    engine->submit(request(3, 20), good);
+    ASSERT_TRUE(clumsy->record.ended());
+    ASSERT_TRUE(good->ended());
+    EXPECT_EQ(good->tokens_.size(), 20u);
+    EXPECT_EQ(clumsy->record.num_refused_, 1);
+    EXPECT_NE(clumsy->record.refusal_.find("out of memory"), std::string::npos);
+  }
+}
+
+TEST_P(EngineOn, AnObserverThatThrowsHarmsNobody) {
+  Engine::Options options{GetParam(), {}};
+  options.observer = [](const auto&, const auto&, const auto&, const auto&) {
+    throw std::bad_alloc();
+  };
+  Engine engine(Scheduler(config(), nullptr), executor, clock, options);
+  auto record = std::make_shared<Record>();
+  engine.submit(request(3, 5), record);
+  ASSERT_TRUE(record->ended());
+  EXPECT_EQ(record->tokens_.size(), 5u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines,

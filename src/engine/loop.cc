@@ -1,5 +1,6 @@
 #include "engine/loop.h"
 
+#include "base/failure.h"
 #include "base/log.h"
 
 namespace sluice {
@@ -21,8 +22,8 @@ StepReport Loop::iterate(Events& events) {
   }
   // With nothing new to launch, the step in flight is all there is to wait for.
   if (in_flight_ > depth_ || (in_flight_ > 0 && !r.launched)) {
-    const StepResult& result = executor_.wait();
     --in_flight_;
+    const StepResult& result = executor_.wait();
     r.completed = true;
     r.completed_step = result.step;
     r.scheduled = planned_at_[result.step % 4];
@@ -38,6 +39,16 @@ StepReport Loop::iterate(Events& events) {
   }
   r.stats = scheduler_.stats();
   return r;
+}
+
+void Loop::abandon() noexcept {
+  for (; in_flight_ > 0; --in_flight_) {
+    try {
+      executor_.wait();
+    } catch (...) {
+      log_exception("step");
+    }
+  }
 }
 
 }  // namespace sluice

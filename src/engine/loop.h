@@ -27,6 +27,7 @@ struct StepReport {
   Time begin{0}, end{0};            // of the completed step, on the executor
   Time complete_begin{0}, complete_end{0};
   int num_tokens = 0, num_decode = 0, num_slices = 0;  // of the launched step
+  uint64_t num_restarts = 0;  // times that the engine lost its requests to an exception, so far
   SchedulerStats stats;
   Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
 };
@@ -46,6 +47,8 @@ class Loop {
   // Makes progress if there is any to make; events of what happened are appended to `events`.
   // Blocks only for a step in flight.
   StepReport iterate(Events& events);
+  // After an exception: waits for the steps in flight and drops their results.
+  void abandon() noexcept;
   bool busy() const { return in_flight_ > 0 || scheduler_.has_work(); }
   const StepPlan& last_plan() const { return plan_; }
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -23,6 +24,22 @@
 
 namespace sluice {
 
+// One kind of op of a decode step: its cost where kernels overlap, as in a captured step, and
+// alone.
+struct OpProfile {
+  std::string op;              // with rows and cols the key
+  int64_t rows = 0, cols = 0;  // a matmul's weight
+  int calls = 0;               // per step
+  double alone = 0;            // seconds of all calls, each between two events
+  double in_step = 0;          // by which the step is longer than without them
+  double boundary = 0;         // of it: what empty kernels in their place cost
+  std::string kernels;         // of the first call
+};
+struct StepProfile {
+  double step = 0;  // seconds of a replay; 0: steps are not captured, ops have `alone` only
+  std::vector<OpProfile> ops;  // in the order of their first calls
+};
+
 class DeviceExecutor final : public Executor {
  public:
   // Device, model and clock outlive the executor. With `capture` off every step is queued op by op.
@@ -36,8 +53,8 @@ class DeviceExecutor final : public Executor {
   size_t kv_bytes() const { return cache_.bytes(); }
   // Times every op of the next step that decodes exactly `rows` sequences; any thread.
   void profile_decode(int rows) { profile_rows_.store(rows); }
-  // What that step took; empty while it has not run.
-  std::vector<OpTime> take_profile();
+  // Timings of that step; empty until it has run.
+  StepProfile take_profile();
   int num_captured() const { return static_cast<int>(sequences_.size()); }
   // Bytes on the device besides weights, the KV pool and what the device keeps for itself.
   static size_t workspace_bytes(const Device& device,
@@ -75,6 +92,8 @@ class DeviceExecutor final : public Executor {
   void add_outputs(Job& job, const StepPlan& plan, const Slice& slice, int32_t first_row);
   void queue_step(Job& job, const StepPlan& plan);
   void queue_decodes(const Job& job);
+  StepProfile profile_step(const std::function<void()>& run);
+  void time_in_step(const std::function<void()>& run, StepProfile& profile);
   void queue_ragged(const Job& job, const StepPlan& plan);
   BatchView view(int num_tokens, int num_decode) const;
   void run_outputs(size_t at, size_t num, bool top);
@@ -117,7 +136,7 @@ class DeviceExecutor final : public Executor {
   Pooler pooler_;
   std::atomic<int> profile_rows_{0};
   std::mutex profile_mutex_;
-  std::vector<OpTime> profile_;
+  StepProfile profile_;
   StepResult result_;
   Time last_end_{0};
 };

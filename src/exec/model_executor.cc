@@ -1,9 +1,13 @@
 #include "exec/model_executor.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "base/check.h"
+#include "base/failure.h"
 
 namespace sluice {
 
@@ -11,6 +15,15 @@ namespace {
 
 // A plan is at most two steps ahead of the result that the engine reads.
 constexpr int kNumJobs = 3;
+
+// Also without memory for a long text.
+void set_failure(StepResult& r, const char* reason) noexcept {
+  try {
+    r.failure = reason;
+  } catch (...) {
+  }
+  if (r.failure.empty()) r.failure = "failed";
+}
 
 }  // namespace
 
@@ -70,7 +83,14 @@ void ModelExecutor::launch(const StepPlan& plan) {
     job = std::move(idle_.front());  // in turn, so that all have grown after a few steps
     idle_.erase(idle_.begin());
   }
-  job->plan = plan;  // vectors keep their memory: no allocation once grown
+  try {
+    job->plan = plan;  // vectors keep their memory: no allocation once grown
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(job));
+    throw;
+  }
+  job->failures_seen = failures_seen_;
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(job));
@@ -84,11 +104,17 @@ const StepResult& ModelExecutor::wait() {
   finished_.wait(lock, [&] { return !done_.empty(); });
   returned_ = std::move(done_.front());
   done_.erase(done_.begin());
+  if (!returned_->result.failure.empty()) failures_seen_ = returned_->num_failures;
   return returned_->result;
 }
 
 void ModelExecutor::device_main() {
-  backend_.attach();
+  pthread_setname_np(pthread_self(), "device");
+  try {
+    backend_.attach();
+  } catch (...) {
+    log_exception("binding the device thread to a core");
+  }
   for (;;) {
     std::unique_ptr<Job> job;
     {
@@ -114,7 +140,10 @@ void ModelExecutor::run(Job& job) {
   r.top.clear();
   r.pooled.clear();
   r.failure.clear();
-  r.begin = clock_.now();
+  r.begin = r.end = clock_.now();
+  // Rows that a failed step should have opened are missing from those planned before it was known.
+  job.num_failures = num_failures_;
+  if (num_failures_ > job.failures_seen) return set_failure(r, "a step before it failed");
   try {
     apply_deltas(job.plan);
     if (!job.plan.slices.empty()) {
@@ -123,9 +152,15 @@ void ModelExecutor::run(Job& job) {
       compute_outputs(r);
       compute_pooled(r);
     }
+  } catch (const std::bad_alloc&) {
+    set_failure(r, "out of memory");
   } catch (const std::exception& e) {
-    r.failure = e.what();
+    set_failure(r, e.what());
+  } catch (...) {
+    set_failure(r, "unknown exception");
   }
+  if (!r.failure.empty()) ++num_failures_;
+  job.num_failures = num_failures_;
   r.end = clock_.now();
 }
 

@@ -30,6 +30,7 @@ class ModelExecutor final : public Executor {
   const StepResult& wait() override;
 
   size_t kv_bytes() const { return cache_.bytes(); }
+  const KvCache& kv_cache() const { return cache_; }
   // Bytes this executor allocates besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
 
@@ -53,6 +54,8 @@ class ModelExecutor final : public Executor {
   struct Job {
     StepPlan plan;
     StepResult result;
+    uint64_t failures_seen = 0;  // by the engine, when it planned this step
+    uint64_t num_failures = 0;   // num_failures_ after it
   };
 
   void device_main();
@@ -85,12 +88,14 @@ class ModelExecutor final : public Executor {
   std::vector<Best> best_;                     // the same, of rows that are plainly greedy
   std::vector<SampleScratch> scratch_;         // by output of the current turn
   std::vector<BlockCopy> copies_;
+  uint64_t num_failures_ = 0;  // steps that failed by themselves
 
   // Hand-over between the two threads.
   std::mutex mutex_;
   std::condition_variable launched_, finished_;
   std::vector<std::unique_ptr<Job>> idle_, queue_, done_;  // queue_, done_: oldest first
   std::unique_ptr<Job> returned_;                          // the result that wait() handed out
+  uint64_t failures_seen_ = 0;                             // engine thread
   bool stop_ = false;
   std::thread thread_;
 };

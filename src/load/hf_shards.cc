@@ -149,12 +149,10 @@ std::span<const std::byte> HfShards::bytes(const HfEntry& e) const {
   return files_[e.file].bytes().subspan(e.tensor.offset, e.tensor.bytes);
 }
 
-void HfShards::prefetch(const HfEntry& e) const {
+void HfShards::prefetch(const HfEntry& e) {
   files_[e.file].prefetch(e.tensor.offset, e.tensor.bytes);
 }
 
-void HfShards::drop(const HfEntry& e) const {
-  files_[e.file].drop(e.tensor.offset, e.tensor.bytes);
-}
+void HfShards::drop(const HfEntry& e) { files_[e.file].drop(e.tensor.offset, e.tensor.bytes); }
 
 }  // namespace sluice

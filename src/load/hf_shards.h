@@ -31,8 +31,8 @@ class HfShards {
   const std::string& path(const HfEntry& e) const { return paths_[e.file]; }
 
   std::span<const std::byte> bytes(const HfEntry& e) const;
-  void prefetch(const HfEntry& e) const;
-  void drop(const HfEntry& e) const;
+  void prefetch(const HfEntry& e);
+  void drop(const HfEntry& e);
 
  private:
   Result<void> add(const std::string& path);

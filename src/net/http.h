@@ -32,7 +32,11 @@ struct HttpLimits {
   size_t body_bytes = size_t{8} << 20;
   size_t header_bytes = size_t{16} << 10;
   size_t num_headers = 100;
-  size_t stream_bytes = size_t{256} << 10;  // written and not yet taken by the client's socket
+  // Bytes of answers: waiting for one client's socket; for all clients'; in the kernel for one
+  // client (which doubles it, for its own bookkeeping; 0 leaves it to the kernel).
+  size_t stream_bytes = size_t{192} << 10, unread_bytes = size_t{64} << 20;
+  size_t send_buffer = size_t{32} << 10;
+  size_t read_rate = 1024;  // bytes per second that a client must take, once some wait for it
   std::chrono::milliseconds header{10'000}, body{30'000}, idle{60'000}, send{30'000};
   size_t connections = 16'384, connections_per_ip = 256;
 };
@@ -53,11 +57,14 @@ class HttpServer {
   };
   struct Stats {
     size_t connections = 0, busy = 0;  // busy: with a request that is not fully answered
-    // refused: over the limits, or no TLS where it is spoken
+    size_t unread = 0;                 // bytes of answers that wait for clients to read
+    // refused: over the limits, or no TLS where it is spoken. slow_readers: cut for too many unread
+    // bytes or too low a rate.
     uint64_t accepted = 0, refused = 0, timed_out = 0, slow_readers = 0, requests = 0;
   };
 
-  // Bound, listening and served by its threads when this returns.
+  // Bound, listening and served by its threads when this returns. Error 500: the environment's (a
+  // busy port, no descriptors, no threads).
   static Result<std::unique_ptr<HttpServer>> start(Options options);
   ~HttpServer();  // stop()
 

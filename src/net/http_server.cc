@@ -1,6 +1,6 @@
-// With http_client.cc the only file that includes Beast (half a minute and 550 MB to compile).
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_allocator.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/dispatch.hpp>
@@ -10,25 +10,29 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/read_size.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 
 #include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdio>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/failure.h"
+#include "base/keyed_hash.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "net/http.h"
+#include "net/op_memory.h"
+#include "net/request_parser.h"
 #include "net/wire.h"
 
 namespace sluice {
@@ -36,45 +40,75 @@ namespace sluice {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::milliseconds;
-using Parser = http::request_parser<http::string_body>;
+// With asio's default executor each start would allocate.
+template <typename T>
+using Task = asio::awaitable<T, asio::io_context::executor_type>;
 
-constexpr size_t kPipelined = 16 << 10;  // bytes of a next request kept while one is answered
-constexpr size_t kUnparsed = 64 << 10;   // read ahead; a chunk's extension or trailer must fit
-constexpr size_t kReadAtOnce = 64 << 10;
+constexpr size_t kPipelined = 64 << 10;  // bytes of next requests kept while one is answered
+constexpr size_t kScratch = 64 << 10;
+constexpr int kAcceptAtOnce = 16;
 constexpr size_t kLingerBytes = 16 << 20;  // read and dropped after a refusal, so that it arrives
+constexpr int kTurn = 8;  // reads, or requests from memory, until other connections have their turn
 constexpr milliseconds kLinger{2000}, kAcceptPause{100};
+constexpr milliseconds kMissedWake{1000};  // without memory nobody can wake a connection
 
 class Connection;
+class AcceptLoop;
 
 }  // namespace
 
 struct HttpServer::State {
-  explicit State(Options o) : options(std::move(o)) {}
-  ~State() { ios.clear(); }  // with the last connections, which leave `peers`
+  explicit State(Options o)
+      : options(std::move(o)), unread(std::make_shared<UnreadBytes>(options.limits.unread_bytes)) {}
+  ~State();
 
   struct Io {
+    std::unordered_set<Connection*> connections;  // io thread; coroutines leave it as they end
     asio::io_context context{1};
-    std::unordered_set<Connection*> connections;  // io thread
+    std::vector<char> scratch = std::vector<char>(kScratch);  // io thread
     std::thread thread;
   };
 
   Options options;
+  std::shared_ptr<UnreadBytes> unread;
   std::vector<std::unique_ptr<Io>> ios;
-  std::optional<tcp::acceptor> acceptor;  // thread 0
+  std::optional<tcp::acceptor> acceptor;    // thread 0
+  std::unique_ptr<AcceptLoop> accept_loop;  // thread 0
   uint16_t port = 0;
   std::atomic<bool> draining{false}, stopping{false};
   std::atomic<size_t> connections{0}, busy{0};
   std::atomic<uint64_t> accepted{0}, refused{0}, timed_out{0}, slow_readers{0}, requests{0};
   std::mutex peers_mutex;
-  std::unordered_map<std::string, size_t> peers;  // connections by address
+  // Connections by address.
+  std::unordered_map<std::string, size_t, KeyedHash, std::equal_to<>> peers;
 
   bool enter(const std::string& peer);
   void leave(const std::string& peer);
 };
+
+namespace {
+
+// A connection's place among those that enter() counted.
+class Place {
+ public:
+  Place(HttpServer::State& server, std::string peer) : server_(&server), peer_(std::move(peer)) {}
+  Place(Place&& other) noexcept
+      : server_(std::exchange(other.server_, nullptr)), peer_(std::move(other.peer_)) {}
+  Place& operator=(Place&&) = delete;
+  ~Place() {
+    if (server_) server_->leave(peer_);
+  }
+  const std::string& peer() const { return peer_; }
+
+ private:
+  HttpServer::State* server_;
+  std::string peer_;
+};
+
+}  // namespace
 
 bool HttpServer::State::enter(const std::string& peer) {
   std::lock_guard lock(peers_mutex);
@@ -97,37 +131,47 @@ namespace {
 // One client's connection. Lives on one io thread; kept alive by its coroutine and its callbacks.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpServer::State& server, size_t thread, tcp::socket socket, std::string peer)
+  Connection(HttpServer::State& server, size_t thread, tcp::socket socket, Place place)
       : server_(server),
         io_(*server.ios[thread]),
         thread_(thread),
         socket_(std::move(socket)),
         deadline_(io_.context),
         wake_(io_.context),
-        buffer_(server.options.limits.header_bytes + kUnparsed),
-        peer_(std::move(peer)) {
+        place_(std::move(place)) {
     wire_.open(socket_.native_handle(), server.options.tls.get());
   }
   ~Connection() {
+    if (current_) current_->close(true);  // at the server's end: nobody is there to be told
     if (busy_) server_.busy.fetch_sub(1);
-    server_.leave(peer_);
   }
 
-  static asio::awaitable<void> serve(std::shared_ptr<Connection> self);
+  static Task<void> serve(std::shared_ptr<Connection> self);
   void shut();  // the coroutine then ends by itself
   bool idle() const { return idle_; }
 
  private:
-  asio::awaitable<bool> handshake();
-  asio::awaitable<bool> exchange();
-  asio::awaitable<bool> read(Parser& parser);
-  asio::awaitable<error_code> parse(Parser& parser, bool whole);
-  asio::awaitable<bool> wait(WireResult r);
-  asio::awaitable<bool> write(std::string_view bytes, std::optional<milliseconds> patience);
-  asio::awaitable<bool> reply(std::shared_ptr<Responder> responder);
-  asio::awaitable<void> refuse(int status, std::string reason);
-  HttpRequest take_request(Parser& parser) const;
-  std::shared_ptr<Responder> make_responder(const Parser& parser);
+  class Presence;
+  Task<bool> handshake();
+  Task<bool> exchange();
+  Task<bool> read(RequestParser& parser);
+  Task<bool> wait(WireResult r);
+  Task<bool> write(std::string_view bytes);
+  Task<bool> write_at_rate(std::string_view bytes);
+  Task<void> yield();
+  Task<void> linger();
+  Task<bool> reply(std::shared_ptr<Responder> responder);
+  Task<void> refuse(int status, std::string reason);
+  std::shared_ptr<Responder> make_responder(const RequestParser& parser);
+  std::string_view input() const { return std::string_view(input_).substr(input_at_); }
+  void consume(size_t count);
+  // For the one operation that the coroutine waits for.
+  auto resumed(error_code& ec) {
+    return asio::redirect_error(
+        asio::bind_allocator(OpAllocator<void>(memory_),
+                             asio::use_awaitable_t<asio::io_context::executor_type>()),
+        ec);
+  }
   void arm(milliseconds time);
   void on_wake();
   void watch();
@@ -139,11 +183,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   tcp::socket socket_;
   Wire wire_;                    // what is read from and written to socket_
   asio::steady_timer deadline_;  // closes the socket when it passes
-  asio::steady_timer wake_;      // never passes; cancelled when there is something to write
-  boost::beast::flat_buffer buffer_;
-  std::string peer_;
+  asio::steady_timer wake_;      // cancelled when there is something to write
+  std::string input_;            // read and not yet parsed, from input_at_ on
+  size_t input_at_ = 0;
+  Place place_;
+  std::shared_ptr<OpMemory> memory_ = std::make_shared<OpMemory>();
   std::shared_ptr<Responder> current_;
+  int turn_ = 0;  // requests answered from memory since others had their turn
   bool watching_ = false, idle_ = false, busy_ = false;
+  bool sending_ = false;   // the deadline is the reader's
+  bool last_out_ = false;  // the response is whole and only has to be read
+  bool dropping_ = false;  // too much was pipelined: the connection ends with its response
 };
 
 void Connection::arm(milliseconds time) {
@@ -151,7 +201,7 @@ void Connection::arm(milliseconds time) {
   deadline_.async_wait([weak = weak_from_this()](error_code ec) {
     if (ec) return;
     if (auto self = weak.lock()) {
-      self->server_.timed_out.fetch_add(1);
+      (self->sending_ ? self->server_.slow_readers : self->server_.timed_out).fetch_add(1);
       self->shut();
     }
   });
@@ -164,34 +214,50 @@ void Connection::shut() {
   wake_.cancel();
 }
 
-asio::awaitable<void> Connection::serve(std::shared_ptr<Connection> self) {
-  self->io_.connections.insert(self.get());
+// Holds while serve() exists: its end may be that of a frame whose operation was lost.
+class Connection::Presence {
+ public:
+  explicit Presence(Connection& c) : c_(c) { c_.io_.connections.insert(&c_); }
+  ~Presence() {
+    c_.io_.connections.erase(&c_);
+    if (c_.server_.stopping) return;
+    try {
+      if (c_.current_) c_.current_->close(false);
+    } catch (...) {
+      log_exception("connection");
+    }
+    c_.current_.reset();
+    c_.deadline_.cancel();
+    c_.shut();
+  }
+
+ private:
+  Connection& c_;
+};
+
+Task<void> Connection::serve(std::shared_ptr<Connection> self) {
+  Presence presence(*self);
   try {
     if (co_await self->handshake()) {
       while (co_await self->exchange()) {
       }
     }
-  } catch (const std::exception& e) {
-    LOG(error, "connection: %s", e.what());
+  } catch (...) {
+    log_exception("connection");
   }
-  if (self->current_) self->current_->close(false);
-  self->current_.reset();
-  self->deadline_.cancel();
-  self->shut();
-  self->io_.connections.erase(self.get());
 }
 
 // Until the socket may take or give what `r` waits for. False: it is over.
-asio::awaitable<bool> Connection::wait(WireResult r) {
+Task<bool> Connection::wait(WireResult r) {
   error_code ec;
   bool writable = r.kind == WireResult::Kind::want_write;
   co_await socket_.async_wait(writable ? tcp::socket::wait_write : tcp::socket::wait_read,
-                              asio::redirect_error(asio::use_awaitable, ec));
+                              resumed(ec));
   co_return !ec && socket_.is_open();
 }
 
 // TLS, if the server speaks it. False: it is over.
-asio::awaitable<bool> Connection::handshake() {
+Task<bool> Connection::handshake() {
   if (!server_.options.tls) co_return true;
   arm(server_.options.limits.header);
   WireResult r = wire_.handshake();
@@ -205,25 +271,41 @@ asio::awaitable<bool> Connection::handshake() {
   co_return false;
 }
 
-// One request and its response. False: the connection is over.
-asio::awaitable<bool> Connection::exchange() {
+void Connection::consume(size_t count) {
+  input_at_ += count;
+  if (input_at_ < input_.size()) return;
+  input_.clear();
+  input_at_ = 0;
+}
+
+// Lets the other connections of this thread go on.
+Task<void> Connection::yield() {
   error_code ec;
-  if (buffer_.size() == 0 && !wire_.buffered()) {
-    buffer_.shrink_to_fit();
+  co_await asio::post(io_.context, resumed(ec));
+}
+
+// One request and its response. False: the connection is over.
+Task<bool> Connection::exchange() {
+  error_code ec;
+  if (!input_.empty()) {
+    if (++turn_ % kTurn == 0) co_await yield();
+  } else if (!wire_.buffered()) {
+    input_.shrink_to_fit();
     if (server_.draining) co_return false;
     idle_ = true;
     arm(server_.options.limits.idle);
-    co_await socket_.async_wait(tcp::socket::wait_read,
-                                asio::redirect_error(asio::use_awaitable, ec));
+    co_await socket_.async_wait(tcp::socket::wait_read, resumed(ec));
     idle_ = false;
-    if (ec || !socket_.is_open()) co_return false;
+    if (ec) co_return false;
   }
+  if (!socket_.is_open()) co_return false;
   std::shared_ptr<Responder> responder;
   {
-    Parser parser;
+    RequestParser parser(server_.options.limits);
     if (!co_await read(parser)) co_return false;
     responder = make_responder(parser);
-    HttpRequest request = take_request(parser);
+    HttpRequest request = parser.take();
+    request.peer = place_.peer();
     deadline_.cancel();
     server_.requests.fetch_add(1);
     server_.busy.fetch_add(1);
@@ -231,8 +313,15 @@ asio::awaitable<bool> Connection::exchange() {
     current_ = responder;
     try {
       server_.options.on_request(std::move(request), responder);
-    } catch (const std::exception& e) {
-      LOG(error, "request failed: %s", e.what());
+    } catch (const std::bad_alloc&) {
+      log_exception("request failed");
+      responder->send(server_.options.refuse(503, "the server is out of memory: try again later"));
+    } catch (const std::system_error&) {  // no thread for it
+      log_exception("request failed");
+      responder->send(
+          server_.options.refuse(503, "the server is out of resources: try again later"));
+    } catch (...) {
+      log_exception("request failed");
       responder->send(server_.options.refuse(500, "internal error"));
     }
   }
@@ -243,143 +332,106 @@ asio::awaitable<bool> Connection::exchange() {
   co_return again;
 }
 
-// Reads until the header, or the whole request, is there.
-asio::awaitable<error_code> Connection::parse(Parser& parser, bool whole) {
-  parser.eager(whole);
-  for (;;) {
-    error_code ec;
-    if (buffer_.size() > 0) {
-      size_t used = parser.put(buffer_.data(), ec);
-      buffer_.consume(used);
-      if (ec && ec != http::error::need_more) co_return ec;
-      if (whole ? parser.is_done() : parser.is_header_done()) co_return error_code();
-      if (!ec && used > 0) continue;
+// A request under its deadlines; answers what is not one. False: the connection is over.
+Task<bool> Connection::read(RequestParser& parser) {
+  const HttpLimits& limits = server_.options.limits;
+  bool in_body = false;
+  arm(limits.header);
+  for (int reads = 1;; ++reads) {
+    if (!input_.empty()) consume(parser.put(input()));
+    if (parser.done()) co_return true;
+    if (parser.refused()) break;
+    if (parser.head_done() && !in_body) {
+      in_body = true;
+      arm(limits.body);
+      static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      if (parser.expects_continue() && parser.http11() && !co_await write(kContinue))
+        co_return false;
     }
-    size_t room = boost::beast::read_size(buffer_, kReadAtOnce);
-    if (room == 0) co_return http::error::buffer_overflow;
-    auto space = buffer_.prepare(room);
-    WireResult r = wire_.read(static_cast<char*>(space.data()), space.size());
+    if (reads % kTurn == 0) co_await yield();
+    WireResult r = wire_.read(io_.scratch.data(), io_.scratch.size());
     if (r.moved()) {
-      buffer_.commit(r.count);
-    } else if (!r.wants()) {
-      co_return parser.got_some() ? http::error::partial_message : http::error::end_of_stream;
-    } else if (!co_await wait(r)) {
-      co_return asio::error::operation_aborted;
+      std::string_view bytes(io_.scratch.data(), r.count);
+      bytes.remove_prefix(parser.put(bytes));
+      input_ = bytes;
+    } else if (!r.wants() || !co_await wait(r)) {
+      co_return false;
     }
   }
+  co_await refuse(parser.status(), parser.reason());
+  co_return false;
 }
 
-// Writes all of it; `patience` is for each piece that the client takes, else the deadline stands as
-// it is. False: the client is gone.
-asio::awaitable<bool> Connection::write(std::string_view bytes,
-                                        std::optional<milliseconds> patience) {
+// Writes all of it; the deadline stands as it is. False: the client is gone.
+Task<bool> Connection::write(std::string_view bytes) {
   while (!bytes.empty()) {
     WireResult r = wire_.write(bytes);
     if (r.moved()) {
       bytes.remove_prefix(r.count);
-      continue;
+    } else if (!r.wants() || !co_await wait(r)) {
+      co_return false;
     }
-    if (!r.wants()) co_return false;
-    if (patience) arm(*patience);
-    bool on = co_await wait(r);
-    if (patience) deadline_.cancel();
-    if (!on) co_return false;
   }
   co_return true;
 }
 
-// Header and body under their deadlines; answers what is not a request. False: it is over.
-asio::awaitable<bool> Connection::read(Parser& parser) {
+// Writes all of it. A client that does not take it at once must take so much per send timeout that
+// its rate is kept: single bytes do not extend the deadline. False: the client is gone or cut.
+Task<bool> Connection::write_at_rate(std::string_view bytes) {
   const HttpLimits& limits = server_.options.limits;
-  parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
-  parser.body_limit(limits.body_bytes);
-  arm(limits.header);
-  error_code ec = co_await parse(parser, false);
-  if (!ec) {
-    const auto& head = parser.get();
-    auto count = static_cast<size_t>(std::distance(head.begin(), head.end()));
-    if (count > limits.num_headers) {
-      co_await refuse(431, strf("more than %zu header fields", limits.num_headers));
-      co_return false;
+  const size_t enough = limits.read_rate * static_cast<size_t>(limits.send.count()) / 1000;
+  size_t taken = 0;
+  while (!bytes.empty()) {
+    WireResult r = wire_.write(bytes);
+    if (r.moved()) {
+      bytes.remove_prefix(r.count);
+      taken += r.count;
+      continue;
     }
-    bool length = head.count(http::field::content_length) > 0;
-    if (head.count(http::field::transfer_encoding) > 0 && (length || !parser.chunked())) {
-      co_await refuse(400, length ? "Content-Length together with Transfer-Encoding"
-                                  : "the only transfer encoding understood is chunked");
-      co_return false;
+    if (!r.wants()) co_return false;
+    if (!sending_ || taken > enough) {
+      sending_ = true;
+      arm(limits.send);
+      taken = 0;
     }
-    if (head.version() == 11 && head.count(http::field::host) != 1) {
-      co_await refuse(400, "exactly one Host header is needed");
-      co_return false;
-    }
-    arm(limits.body);
-    if (!parser.is_done()) {
-      if (boost::beast::iequals(head[http::field::expect], "100-continue")) {
-        static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-        if (!co_await write(kContinue, {})) co_return false;
-      }
-      ec = co_await parse(parser, true);
-    }
+    if (!co_await wait(r)) co_return false;
   }
-  if (!ec) co_return true;
-  if (!socket_.is_open() || ec == http::error::end_of_stream || ec == http::error::partial_message)
-    co_return false;
-  if (ec == http::error::body_limit) {
-    co_await refuse(413, strf("the body is larger than %zu bytes", limits.body_bytes));
-  } else if (ec == http::error::header_limit) {
-    co_await refuse(431, strf("the header is larger than %zu bytes", limits.header_bytes));
-  } else if (ec == http::error::bad_version) {
-    co_await refuse(505, "HTTP/1.1 or HTTP/1.0 is needed");
-  } else if (ec.category() == make_error_code(http::error::bad_method).category()) {
-    co_await refuse(400, "malformed HTTP request: " + ec.message());
-  }
-  co_return false;
+  if (sending_) deadline_.cancel();
+  sending_ = false;
+  co_return true;
 }
 
-// Answers and ends the connection; what the client still sends is read, or it might never see the
-// answer.
-asio::awaitable<void> Connection::refuse(int status, std::string reason) {
-  Responder responder({.thread = thread_, .keep_alive = false, .wake = {}});
+// Answers and ends the connection.
+Task<void> Connection::refuse(int status, std::string reason) {
+  Responder responder({.thread = thread_, .keep_alive = false, .unread = {}, .wake = {}});
   responder.send(server_.options.refuse(status, reason));
   std::string out;
   responder.take(out);
   arm(kLinger);
-  if (!co_await write(out, {})) co_return;
+  if (co_await write(out)) co_await linger();
+}
+
+// Ends what is written and reads what the client still sends, or it might never see the answer.
+Task<void> Connection::linger() {
+  arm(kLinger);
   wire_.end_writing();
-  std::vector<char> scrap(8192);
-  for (size_t total = 0; total < kLingerBytes;) {
-    WireResult r = wire_.read(scrap.data(), scrap.size());
+  size_t total = 0;
+  for (int reads = 1; total < kLingerBytes; ++reads) {
+    if (reads % kTurn == 0) co_await yield();
+    WireResult r = wire_.read(io_.scratch.data(), io_.scratch.size());
     total += r.count;
-    if (r.moved()) continue;
-    if (!r.wants() || !co_await wait(r)) break;
+    if (!r.moved() && (!r.wants() || !co_await wait(r))) break;
   }
 }
 
-HttpRequest Connection::take_request(Parser& parser) const {
-  HttpRequest r;
-  auto message = parser.release();
-  r.method = std::string(message.method_string());
-  std::string_view target(message.target().data(), message.target().size());
-  size_t question = target.find('?');
-  r.path = std::string(target.substr(0, question));
-  if (question != std::string_view::npos) r.query = std::string(target.substr(question + 1));
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-    r.headers.emplace_back(std::move(name), std::string(field.value()));
-  }
-  r.body = std::move(message.body());
-  r.peer = peer_;
-  return r;
-}
-
-std::shared_ptr<Responder> Connection::make_responder(const Parser& parser) {
+std::shared_ptr<Responder> Connection::make_responder(const RequestParser& parser) {
   Responder::Options o;
   o.thread = thread_;
-  o.chunked = parser.get().version() >= 11;
+  o.chunked = parser.http11();
   o.keep_alive = parser.keep_alive() && !server_.draining;
-  o.head = parser.get().method() == http::verb::head;
+  o.head = parser.request().method == "HEAD";
   o.max_pending = server_.options.limits.stream_bytes;
+  o.unread = server_.unread;
   o.wake = [weak = weak_from_this(), this] {
     if (auto self = weak.lock()) asio::dispatch(io_.context, [self] { self->on_wake(); });
   };
@@ -389,29 +441,37 @@ std::shared_ptr<Responder> Connection::make_responder(const Parser& parser) {
 // There is something to write, or too much of it already: a reader that stalls in the middle of a
 // write is cut now, not when its deadline passes.
 void Connection::on_wake() {
-  if (current_ && current_->too_slow()) return shut();
+  if (current_ && current_->broken()) return shut();
   wake_.cancel();
 }
 
 // Writes what the responder has until it is done or the client is gone.
-asio::awaitable<bool> Connection::reply(std::shared_ptr<Responder> responder) {
+Task<bool> Connection::reply(std::shared_ptr<Responder> responder) {
   std::string out;
   error_code ec;
+  last_out_ = false;
   watch();
   for (;;) {
     Responder::Progress p = responder->take(out);
     if (p.too_slow) break;
+    last_out_ = p.done;
     // The socket nearly always takes it at once; only one that does not gets a wait and a deadline.
-    if (!co_await write(out, server_.options.limits.send)) break;
+    if (!co_await write_at_rate(out)) break;
+    responder->wrote();
     if (!socket_.is_open() || responder->closed()) break;
     if (p.done) {
       responder->close(true);
-      if (!p.keep_alive) wire_.end_writing();
-      co_return p.keep_alive;
+      if (dropping_) {
+        co_await linger();
+      } else if (!p.keep_alive) {
+        wire_.end_writing();
+      }
+      co_return p.keep_alive && !dropping_;
     }
+    if (p.made) co_await yield();
     if (!out.empty()) continue;  // more may have come meanwhile
-    wake_.expires_at(asio::steady_timer::time_point::max());
-    co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+    wake_.expires_after(kMissedWake);
+    co_await wake_.async_wait(resumed(ec));
     ec.clear();  // woken
   }
   if (responder->too_slow()) server_.slow_readers.fetch_add(1);
@@ -428,55 +488,127 @@ void Connection::watch() {
   });
 }
 
+// Keeps what is pipelined, up to a limit. Beyond it a client that only has to read waits for its
+// turn; one that still waits for an answer is read on and what it sends is dropped, because its
+// disconnect comes behind it.
 void Connection::on_readable(error_code ec) {
   watching_ = false;
   if (!current_) return;  // between requests: whoever reads the next one sees it
-  while (!ec) {
-    if (buffer_.size() >= kPipelined) return;  // too eager; unwatched until the next request
-    auto space = buffer_.prepare(4096);
-    WireResult r = wire_.read(static_cast<char*>(space.data()), space.size());
+  for (int reads = 0; !ec; ++reads) {
+    if (input_.size() - input_at_ >= kPipelined && !dropping_) {
+      if (last_out_) return;  // unwatched until the next request; the write has its deadline
+      dropping_ = true;
+      current_->close_after();
+    }
+    if (reads == kTurn) return watch();
+    WireResult r = wire_.read(io_.scratch.data(), io_.scratch.size());
     if (r.wants()) return watch();
     if (!r.moved()) break;
-    buffer_.commit(r.count);
+    if (!dropping_) input_.append(io_.scratch.data(), r.count);
   }
   current_->close(false);
   shut();
 }
 
-asio::awaitable<void> accept_all(HttpServer::State& s) {
-  size_t next = 0;
-  asio::steady_timer pause(s.ios[0]->context);
-  while (s.acceptor->is_open()) {
-    error_code ec;
-    size_t thread = next++ % s.ios.size();
-    tcp::socket socket = co_await s.acceptor->async_accept(
-        s.ios[thread]->context, asio::redirect_error(asio::use_awaitable, ec));
-    if (ec == asio::error::operation_aborted) break;
-    if (ec) {  // out of descriptors, most likely: let some close
-      pause.expires_after(kAcceptPause);
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ec));
-      continue;
+void serve_socket(HttpServer::State& s, size_t thread, tcp::socket socket) {
+  s.accepted.fetch_add(1);
+  error_code ec;
+  tcp::endpoint peer = socket.remote_endpoint(ec);
+  if (ec) return;
+  socket.set_option(tcp::no_delay(true), ec);
+  if (size_t size = s.options.limits.send_buffer; size > 0)
+    socket.set_option(tcp::socket::send_buffer_size(static_cast<int>(size)), ec);
+  std::string address = peer.address().to_string();
+  if (s.enter(address)) {
+    auto c =
+        std::make_shared<Connection>(s, thread, std::move(socket), Place(s, std::move(address)));
+    // On its own thread the coroutine begins at once, without memory for a message.
+    asio::post(s.ios[thread]->context, [c = std::move(c), &io = *s.ios[thread]]() mutable {
+      asio::co_spawn(io.context, Connection::serve(std::move(c)), asio::detached);
+    });
+    return;
+  }
+  s.refused.fetch_add(1);
+  if (s.options.tls) return;  // nothing that the client could read
+  Responder responder({.keep_alive = false, .unread = {}, .wake = {}});
+  responder.send(s.options.refuse(503, "too many connections"));
+  std::string out;
+  responder.take(out);
+  ssize_t sent =
+      ::send(socket.native_handle(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  static_cast<void>(sent);
+  socket.shutdown(tcp::socket::shutdown_send, ec);
+}
+
+// Accepts connections on thread 0. In callbacks, because an operation that cannot be started takes
+// its coroutine with it; and it waits and accepts in two steps, because async_accept allocates
+// while it completes.
+class AcceptLoop {
+ public:
+  explicit AcceptLoop(HttpServer::State& server)
+      : server_(server),
+        pause_(server.ios[0]->context),
+        memory_(std::make_shared<OpMemory>()),
+        pause_memory_(std::make_shared<OpMemory>()) {}
+
+  void wait() {
+    for (;;) {
+      try {
+        return server_.acceptor->async_wait(
+            tcp::acceptor::wait_read,
+            asio::bind_allocator(OpAllocator<void>(memory_), [this](error_code ec) { run(ec); }));
+      } catch (...) {
+        log_exception("accept");
+        std::this_thread::sleep_for(milliseconds(1));
+      }
     }
-    s.accepted.fetch_add(1);
-    tcp::endpoint peer = socket.remote_endpoint(ec);
-    if (ec) continue;
-    socket.set_option(tcp::no_delay(true), ec);
-    std::string address = peer.address().to_string();
-    if (!s.enter(address)) {
-      s.refused.fetch_add(1);
-      if (s.options.tls) continue;  // nothing that the client could read
-      Responder responder({.keep_alive = false, .wake = {}});
-      responder.send(s.options.refuse(503, "too many connections"));
-      std::string out;
-      responder.take(out);
-      ssize_t sent =
-          ::send(socket.native_handle(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      static_cast<void>(sent);
-      socket.shutdown(tcp::socket::shutdown_send, ec);
-      continue;
+  }
+
+ private:
+  void run(error_code ec) {
+    if (ec == asio::error::operation_aborted) return;
+    try {
+      for (int i = 0; i < kAcceptAtOnce && !ec; ++i) {
+        size_t thread = next_++ % server_.ios.size();
+        tcp::socket socket(server_.ios[thread]->context);
+        server_.acceptor->accept(socket, ec);
+        if (!ec) serve_socket(server_, thread, std::move(socket));
+      }
+      if (!ec || ec == asio::error::would_block || ec == asio::error::try_again) return wait();
+    } catch (...) {
+      log_exception("accept");
     }
-    auto c = std::make_shared<Connection>(s, thread, std::move(socket), std::move(address));
-    asio::co_spawn(s.ios[thread]->context, Connection::serve(std::move(c)), asio::detached);
+    // Out of descriptors or memory: wait for some to come back.
+    try {
+      pause_.expires_after(kAcceptPause);
+      pause_.async_wait(
+          asio::bind_allocator(OpAllocator<void>(pause_memory_), [this](error_code e) {
+            if (e != asio::error::operation_aborted) wait();
+          }));
+    } catch (...) {
+      wait();
+    }
+  }
+
+  HttpServer::State& server_;
+  size_t next_ = 0;
+  asio::steady_timer pause_;
+  std::shared_ptr<OpMemory> memory_, pause_memory_;
+};
+
+// An exception thrown by a callback is logged, and the thread goes on.
+void run_io(HttpServer::State& s, size_t index) {
+  HttpServer::State::Io& io = *s.ios[index];
+  char name[32];
+  std::snprintf(name, sizeof name, "io-%zu", index);
+  pthread_setname_np(pthread_self(), name);
+  auto work = asio::make_work_guard(io.context);
+  while (!io.context.stopped()) {
+    try {
+      io.context.run();
+    } catch (...) {
+      log_exception("io thread");
+    }
   }
 }
 
@@ -504,6 +636,12 @@ bool is_loopback(const std::string& host) {
   return e && e->address().is_loopback();
 }
 
+HttpServer::State::~State() {
+  accept_loop.reset();
+  acceptor.reset();  // while its context exists
+  ios.clear();       // with the last connections, which leave `peers`
+}
+
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(Options options) {
@@ -519,20 +657,17 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(Options options) {
   if (!ec) s.acceptor->set_option(tcp::acceptor::reuse_address(true), ec);
   if (!ec) s.acceptor->bind(*endpoint, ec);
   if (!ec) s.acceptor->listen(4096, ec);
+  if (!ec) s.acceptor->non_blocking(true, ec);
   if (ec) {
-    return Error{400, strf("cannot listen on %s port %d: %s", s.options.host.c_str(),
-                           s.options.port, ec.message().c_str())};
+    int code = ec == boost::system::errc::address_not_available ? 400 : 500;
+    return Error{code, strf("cannot listen on %s port %d: %s", s.options.host.c_str(),
+                            s.options.port, ec.message().c_str())};
   }
   s.port = s.acceptor->local_endpoint(ec).port();
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(state)));
-  asio::co_spawn(s.ios[0]->context, accept_all(s), asio::detached);
-  for (size_t i = 0; i < threads; ++i) {
-    s.ios[i]->thread = std::thread([io = s.ios[i].get(), i] {
-      pthread_setname_np(pthread_self(), strf("io-%zu", i).c_str());
-      auto work = asio::make_work_guard(io->context);
-      io->context.run();
-    });
-  }
+  s.accept_loop = std::make_unique<AcceptLoop>(s);
+  s.accept_loop->wait();
+  for (size_t i = 0; i < threads; ++i) s.ios[i]->thread = std::thread([&s, i] { run_io(s, i); });
   return server;
 }
 
@@ -547,7 +682,8 @@ void HttpServer::post(size_t thread, std::function<void()> f) {
 
 HttpServer::Stats HttpServer::stats() const {
   const State& s = *state_;
-  return {s.connections, s.busy, s.accepted, s.refused, s.timed_out, s.slow_readers, s.requests};
+  return {s.connections, s.busy,      s.unread->total(), s.accepted,
+          s.refused,     s.timed_out, s.slow_readers,    s.requests};
 }
 
 void HttpServer::drain() {
@@ -566,7 +702,9 @@ void HttpServer::drain() {
 void HttpServer::stop() {
   if (state_->stopping.exchange(true)) return;
   for (auto& io : state_->ios) io->context.stop();
-  for (auto& io : state_->ios) io->thread.join();
+  for (auto& io : state_->ios) {
+    if (io->thread.joinable()) io->thread.join();
+  }
   // Coroutines that never ended go with their contexts; connections leave while `state_` is whole.
   state_->acceptor.reset();
 }

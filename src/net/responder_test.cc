@@ -78,6 +78,73 @@ TEST(Responder, SlowReaderIsBounded) {
   EXPECT_LE(out.size(), 1000u);
 }
 
+// A connection that is blocked in a write has been woken already, and must hear of the cut.
+TEST(Responder, CutWakesAgain) {
+  Wakes w;
+  Responder r(w.options());
+  r.start({});
+  r.write("x");
+  EXPECT_EQ(w.count, 1);
+  r.write(std::string(1000, 'x'));
+  EXPECT_TRUE(r.too_slow());
+  EXPECT_EQ(w.count, 2);
+}
+
+TEST(Responder, PiecesAreMadeWhenTheLastIsTaken) {
+  Wakes w;
+  Responder r(w.options());
+  int made = 0;
+  r.send({200, "text/plain", "", {}}, [&](std::string& out) {
+    out += std::string(40'000, 'a');
+    return ++made < 4;
+  });
+  EXPECT_EQ(made, 2);  // enough to know that it is long
+  std::string out;
+  EXPECT_FALSE(r.take(out).done);
+  EXPECT_NE(out.find("Transfer-Encoding: chunked"), out.npos);
+  EXPECT_EQ(made, 2);
+  Responder::Progress p = r.take(out);
+  EXPECT_TRUE(p.made && !p.done);
+  EXPECT_EQ(made, 3);
+  EXPECT_EQ(out.size(), 40'000 + std::string("9c40\r\n\r\n").size());
+  EXPECT_TRUE(r.take(out).done);
+  EXPECT_TRUE(out.ends_with("aaa\r\n0\r\n\r\n"));
+}
+
+TEST(Responder, UnreadBytesAreCounted) {
+  auto unread = std::make_shared<UnreadBytes>(1'000'000);
+  Wakes w;
+  Responder::Options o = w.options();
+  o.unread = unread;
+  auto r = std::make_unique<Responder>(o);
+  r->start({});
+  r->write("0123456789");
+  size_t queued = unread->total();
+  std::string out;
+  r->take(out);
+  EXPECT_EQ(out.size(), queued);
+  EXPECT_EQ(unread->total(), queued);  // not written yet
+  r->write("x");
+  EXPECT_EQ(unread->total(), queued + 6);
+  r->wrote();
+  EXPECT_EQ(unread->total(), 6u);
+  r.reset();
+  EXPECT_EQ(unread->total(), 0u);
+}
+
+TEST(UnreadBytes, OverTheLimitOnlyAShareIsAllowed) {
+  UnreadBytes u(1000);
+  EXPECT_TRUE(u.allows(0, 1000));
+  u.change(0, 800);
+  u.change(0, 200);
+  EXPECT_FALSE(u.allows(800, 1));
+  EXPECT_TRUE(u.allows(200, 300));  // half of it
+  EXPECT_FALSE(u.allows(200, 301));
+  EXPECT_TRUE(u.allows(0, 333));  // a third reader's
+  u.change(800, 0);
+  EXPECT_TRUE(u.allows(200, 800));
+}
+
 TEST(Responder, HeadHasNoBody) {
   Wakes w;
   Responder::Options o = w.options();
@@ -110,6 +177,50 @@ TEST(Responder, OnClosedIsCalledOnceAndOnlyWhenIncomplete) {
   complete.on_closed(count);
   complete.close(true);
   EXPECT_EQ(calls, 2);
+}
+
+// A wake that throws (there is no memory for the message) leaves nothing queued: the answer may be
+// tried again, and nobody is left asleep with bytes to write.
+TEST(Responder, ACallThatThrowsHasQueuedNothing) {
+  int failures = 0, wakes = 0;
+  Responder::Options o;
+  o.wake = [&] {
+    if (failures-- > 0) throw std::bad_alloc();
+    ++wakes;
+  };
+  Responder r(std::move(o));
+  std::string out;
+  failures = 1;
+  EXPECT_THROW(r.start({}), std::bad_alloc);
+  EXPECT_FALSE(r.take(out).done);
+  EXPECT_EQ(out, "");
+  r.start({});
+  r.take(out);
+  EXPECT_NE(out.find("Transfer-Encoding"), std::string::npos);
+  failures = 1;
+  EXPECT_THROW(r.write("lost"), std::bad_alloc);
+  r.write("kept");
+  failures = 1;
+  r.take(out);
+  EXPECT_EQ(out, "4\r\nkept\r\n");
+  EXPECT_THROW(r.finish(), std::bad_alloc);
+  EXPECT_FALSE(r.take(out).done);
+  r.finish();
+  EXPECT_TRUE(r.take(out).done);
+  EXPECT_EQ(wakes, 3);
+}
+
+TEST(Responder, AbortCutsTheConnectionWithoutMemory) {
+  Responder::Options o;
+  o.wake = [] { throw std::bad_alloc(); };
+  Responder r(std::move(o));
+  r.abort();
+  std::string out;
+  Responder::Progress p = r.take(out);
+  EXPECT_TRUE(p.too_slow);
+  EXPECT_FALSE(p.done);
+  EXPECT_TRUE(r.broken());
+  EXPECT_FALSE(r.too_slow()) << "not the reader's fault";
 }
 
 }  // namespace

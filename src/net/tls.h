@@ -34,6 +34,9 @@ class TlsContext {
   static Result<std::shared_ptr<TlsContext>> client(const ClientOptions& options);
   ~TlsContext();
   bool self_signed() const;  // a client must be told to trust it
+  // For a server: reads the same files again, for sessions made from now on. After an error it is
+  // as it was.
+  Result<void> reload();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 

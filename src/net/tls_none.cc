@@ -20,6 +20,7 @@ struct TlsSession::State {
 TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
 TlsContext::~TlsContext() = default;
 bool TlsContext::self_signed() const { return false; }
+Result<void> TlsContext::reload() { return no_tls(); }
 Result<std::shared_ptr<TlsContext>> TlsContext::server(const std::string&, const std::string&) {
   return no_tls();
 }

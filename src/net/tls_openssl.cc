@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 
 #include "base/str.h"
 #include "net/tls.h"
@@ -127,20 +128,24 @@ bool is_address(const std::string& host) {
 }  // namespace
 
 struct TlsContext::State {
-  Owned<SSL_CTX> context;
+  Owned<SSL_CTX> context;  // of mutex; a session keeps a reference to the one it was made from
   bool server = false;
+  std::string cert_file, key_file;
+  mutable std::mutex mutex;
 };
 
 TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
 TlsContext::~TlsContext() = default;
 
 bool TlsContext::self_signed() const {
+  std::lock_guard lock(state_->mutex);
   X509* x = SSL_CTX_get0_certificate(state_->context.get());
   return x && X509_check_issued(x, x) == X509_V_OK;
 }
 
-Result<std::shared_ptr<TlsContext>> TlsContext::server(const std::string& cert_file,
-                                                       const std::string& key_file) {
+namespace {
+
+Result<Owned<SSL_CTX>> server_context(const std::string& cert_file, const std::string& key_file) {
   Result<Owned<SSL_CTX>> c = new_context(TLS_server_method());
   if (!c) return c.error();
   if (auto ok = check_readable("--tls-cert", cert_file); !ok) return ok.error();
@@ -158,8 +163,25 @@ Result<std::shared_ptr<TlsContext>> TlsContext::server(const std::string& cert_f
   if (SSL_CTX_use_PrivateKey(c->get(), key->get()) != 1)
     return Error{400, strf("--tls-key %s cannot be used (%s)", quote(key_file, 400).c_str(),
                            take_reason().c_str())};
-  return std::shared_ptr<TlsContext>(
-      new TlsContext(std::unique_ptr<State>(new State{std::move(*c), true})));
+  return c;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<TlsContext>> TlsContext::server(const std::string& cert_file,
+                                                       const std::string& key_file) {
+  Result<Owned<SSL_CTX>> c = server_context(cert_file, key_file);
+  if (!c) return c.error();
+  return std::shared_ptr<TlsContext>(new TlsContext(
+      std::unique_ptr<State>(new State{std::move(*c), true, cert_file, key_file, {}})));
+}
+
+Result<void> TlsContext::reload() {
+  Result<Owned<SSL_CTX>> c = server_context(state_->cert_file, state_->key_file);
+  if (!c) return c.error();
+  std::lock_guard lock(state_->mutex);
+  state_->context = std::move(*c);
+  return {};
 }
 
 Result<std::shared_ptr<TlsContext>> TlsContext::client(const ClientOptions& options) {
@@ -176,7 +198,7 @@ Result<std::shared_ptr<TlsContext>> TlsContext::client(const ClientOptions& opti
   }
   SSL_CTX_set_verify(c->get(), options.insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
   return std::shared_ptr<TlsContext>(
-      new TlsContext(std::unique_ptr<State>(new State{std::move(*c), false})));
+      new TlsContext(std::unique_ptr<State>(new State{std::move(*c), false, {}, {}, {}})));
 }
 
 struct TlsSession::State {
@@ -190,7 +212,10 @@ struct TlsSession::State {
 TlsSession::TlsSession(const TlsContext& context, const int& fd, const std::string& host)
     : state_(std::make_unique<State>()) {
   Owned<SSL>& ssl = state_->ssl;
-  ssl.reset(SSL_new(context.state_->context.get()));
+  {
+    std::lock_guard lock(context.state_->mutex);
+    ssl.reset(SSL_new(context.state_->context.get()));
+  }
   Owned<BIO> bio(BIO_new(socket_method()));
   if (!ssl || !bio) throw std::bad_alloc();
   BIO_set_data(bio.get(), const_cast<int*>(&fd));

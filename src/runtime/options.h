@@ -23,6 +23,7 @@ struct EngineOptions {
   bool capture = true;            // on a GPU: replay decode steps as graphs
   bool default_budget = false;    // nobody chose scheduler.budget: the device may
   bool default_chunk = false;     // the same of scheduler.chunk: somebody waits for every token
+  bool default_mixed = false;     // the same of scheduler.mixed_budget, with no chunk given either
   int threads = 0;                // 0: one per core
   bool pin = true;
   bool fuse = true;

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
     s->ledger_ = *ledger;
     if (auto ok = s->start(std::move(progress)); !ok) return ok.error();
   } catch (const std::bad_alloc&) {
-    return Error{507, "out of memory while loading: lower --ctx, --kv-memory or --budget"};
+    return Error{500, "out of memory while loading: lower --ctx, --kv-memory or --budget"};
   } catch (const std::exception& e) {  // a device's: it lacks something, or is lost
     return Error{500, e.what()};
   }
@@ -128,7 +128,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
 
   if (!options_.trace.empty()) {
     trace_ = std::make_unique<Trace>();
-    if (auto ok = trace_->write(options_.trace); !ok) return Error{400, ok.error().message};
+    if (auto ok = trace_->write(options_.trace); !ok) return ok.error();
     engine_track_ = trace_->track("engine");
     device_track_ = trace_->track("device");
   }

@@ -1,4 +1,5 @@
 // POST /v1/chat/completions
+#include "base/str.h"
 #include "server/generation.h"
 #include "server/logprobs.h"
 #include "server/routes.h"
@@ -26,38 +27,47 @@ class ChatAnswer final : public Answer {
       append_json(out, c.text);
     }
     out += "},\"logprobs\":";
-    out += c.scores.empty() ? "null" : json::serialize(logprobs(g, c));
+    if (c.scores.empty()) {
+      out += "null";
+    } else {
+      chat_logprobs(out, tokenizer(g), c.scores).finish();
+    }
     if (!c.tokens.empty()) {
       out += ",\"token_ids\":";
-      out += json::serialize(json::array(c.tokens.begin(), c.tokens.end()));
+      write_ids(out, c.tokens).finish();
     }
   }
 
-  json::object choice(const Generation& g, Choice& c) const override {
-    json::object o;
-    o["index"] = c.index;
-    o["message"] = json::object{{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
-    bool scored = g.fields().sampling.num_logprobs >= 0;
-    o["logprobs"] = scored ? json::value(logprobs(g, c)) : json::value(nullptr);
-    if (g.fields().return_token_ids) o["token_ids"] = json::array(c.tokens.begin(), c.tokens.end());
-    return o;
+  PieceWriter choice(std::string& out, const Generation& g, Choice& c) const override {
+    out += strf("\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":\"", c.index);
+    co_await write_escaped(out, c.text);
+    out += "\",\"refusal\":null},\"logprobs\":";
+    if (g.fields().sampling.num_logprobs >= 0) {
+      co_await chat_logprobs(out, tokenizer(g), c.scores);
+    } else {
+      out += "null";
+    }
+    if (g.fields().return_token_ids) {
+      out += ",\"token_ids\":";
+      co_await write_ids(out, c.tokens);
+    }
   }
 
-  void append_extra(std::string& out, const Generation& g) const override {
+  PieceWriter extra(std::string& out, const Generation& g) const override {
     const PromptState& p = g.prompts()[0];
     if (g.fields().sampling.prompt_logprobs >= 0) {
       out += ",\"prompt_logprobs\":";
-      out += json::serialize(prompt_logprobs(g.service().session().tokenizer(), p.scores));
+      co_await prompt_logprobs(out, tokenizer(g), p.scores);
     }
     if (g.fields().return_token_ids) {
       out += ",\"prompt_token_ids\":";
-      out += json::serialize(json::array(p.tokens->begin(), p.tokens->end()));
+      co_await write_ids(out, *p.tokens);
     }
   }
 
  private:
-  static json::object logprobs(const Generation& g, const Choice& c) {
-    return chat_logprobs(g.service().session().tokenizer(), c.scores);
+  static const Tokenizer* tokenizer(const Generation& g) {
+    return g.service().session().tokenizer();
   }
 };
 

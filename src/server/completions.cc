@@ -21,51 +21,66 @@ class TextAnswer final : public Answer {
     out += "\"text\":";
     append_json(out, g.prompt(c).text);
     out += ",\"logprobs\":";
-    out += scored(g) ? json::serialize(logprobs(g, c, true, false)) : "null";
+    if (scored(g)) {
+      logprobs(out, g, c, true, false).finish();
+    } else {
+      out += "null";
+    }
   }
 
   void append_chunk(std::string& out, const Generation& g, Choice& c) const override {
     out += "\"text\":";
     append_json(out, c.text);
     out += ",\"logprobs\":";
-    out += scored(g) && !c.scores.empty() ? json::serialize(logprobs(g, c, false, true)) : "null";
+    if (scored(g) && !c.scores.empty()) {
+      logprobs(out, g, c, false, true).finish();
+    } else {
+      out += "null";
+    }
     if (!c.tokens.empty()) {
       out += ",\"token_ids\":";
-      out += json::serialize(json::array(c.tokens.begin(), c.tokens.end()));
+      write_ids(out, c.tokens).finish();
     }
   }
 
-  json::object choice(const Generation& g, Choice& c) const override {
+  PieceWriter choice(std::string& out, const Generation& g, Choice& c) const override {
     const PromptState& p = g.prompt(c);
-    json::object o;
-    o["index"] = c.index;
-    o["text"] = g.echo ? p.text + c.text : c.text;
-    o["logprobs"] = scored(g) ? json::value(logprobs(g, c, g.echo, true)) : json::value(nullptr);
-    if (g.fields().sampling.prompt_logprobs >= 0 && !g.echo)
-      o["prompt_logprobs"] = prompt_logprobs(g.service().session().tokenizer(), p.scores);
-    if (g.fields().return_token_ids) {
-      o["token_ids"] = json::array(c.tokens.begin(), c.tokens.end());
-      o["prompt_token_ids"] = json::array(p.tokens->begin(), p.tokens->end());
+    out += strf("\"index\":%d,\"text\":\"", c.index);
+    if (g.echo) co_await write_escaped(out, p.text);
+    co_await write_escaped(out, c.text);
+    out += "\",\"logprobs\":";
+    if (scored(g)) {
+      co_await logprobs(out, g, c, g.echo, true);
+    } else {
+      out += "null";
     }
-    return o;
+    if (g.fields().sampling.prompt_logprobs >= 0 && !g.echo) {
+      out += ",\"prompt_logprobs\":";
+      co_await prompt_logprobs(out, g.service().session().tokenizer(), p.scores);
+    }
+    if (g.fields().return_token_ids) {
+      out += ",\"token_ids\":";
+      co_await write_ids(out, c.tokens);
+      out += ",\"prompt_token_ids\":";
+      co_await write_ids(out, *p.tokens);
+    }
   }
 
-  void append_extra(std::string&, const Generation&) const override {}
+  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
 
  private:
   static bool scored(const Generation& g) { return g.fields().sampling.num_logprobs >= 0; }
 
-  static json::object logprobs(const Generation& g, Choice& c, bool prompt, bool output) {
-    std::vector<const ScoredToken*> scores;
+  static PieceWriter logprobs(
+      std::string& out, const Generation& g, Choice& c, bool prompt, bool output) {
     const PromptState& p = g.prompt(c);
+    TextScores scores;
     if (prompt) {
-      for (const ScoredToken& s : p.scores) scores.push_back(&s);
+      scores.first = p.tokens->front();
+      scores.prompt = p.scores;
     }
-    if (output) {
-      for (const ScoredToken& s : c.scores) scores.push_back(&s);
-    }
-    Token first = prompt ? p.tokens->front() : kNoToken;
-    return text_logprobs(g.service().session().tokenizer(), first, scores, c.text_offset);
+    if (output) scores.output = c.scores;
+    return text_logprobs(out, g.service().session().tokenizer(), scores, c.text_offset);
   }
 };
 

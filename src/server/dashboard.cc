@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/failure.h"
 #include "base/str.h"
 #include "server/observe_explain.h"
 #include "server/routes.h"
@@ -210,12 +211,18 @@ bool Dashboard::add(std::shared_ptr<Responder> out,
     std::lock_guard lock(mutex_);
     forget_closed();
     if (draining_ || watchers_.size() >= kMaxWatchers) return false;
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    watchers_.reserve(kMaxWatchers);
     out->start(std::move(head));
-    out->write(hello);
+    try {
+      out->write(hello);
+    } catch (...) {
+      out->abort();
+      throw;
+    }
     watchers_.push_back({std::move(out), interval, std::chrono::steady_clock::now(), {}, false});
     recorder_.watch(true);
     session_->engine().poke();
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
   changed_.notify_all();
   return true;
@@ -225,8 +232,12 @@ void Dashboard::drain() {
   std::lock_guard lock(mutex_);
   draining_ = true;
   for (Watcher& w : watchers_) {
-    w.out->write("event: bye\ndata: {\"reason\":\"the server is shutting down\"}\n\n");
-    w.out->finish();
+    try {
+      w.out->write("event: bye\ndata: {\"reason\":\"the server is shutting down\"}\n\n");
+      w.out->finish();
+    } catch (...) {
+      w.out->abort();
+    }
   }
   watchers_.clear();
   recorder_.watch(false);
@@ -259,7 +270,15 @@ void Dashboard::run() {
       changed_.wait_until(lock, next->due);
       continue;
     }
-    send(*next);
+    try {
+      send(*next);
+    } catch (
+        ...) {  // its cursor may have moved: a frame was lost, so the watcher has to begin again
+      log_exception("dashboard");
+      next->out->abort();
+      watchers_.erase(next);
+      continue;
+    }
     // A tick that comes late is not made up for.
     next->due = std::max(next->due + next->interval, now);
     session_->engine().poke();  // for blocks as they are at the next tick

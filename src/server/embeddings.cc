@@ -62,8 +62,21 @@ class EmbeddingAnswer final : public Answer {
   const char* id_prefix() const override { return "embd-"; }
   const char* object(bool) const override { return "list"; }
 
-  std::string body(const Generation& g, std::span<Choice> choices) const override {
-    std::string out = "{\"object\":\"list\",\"data\":[";
+  std::optional<PieceWriter> body(std::string& out,
+                                  const Generation& g,
+                                  std::span<Choice> choices) const override {
+    return write_body(out, g, choices);
+  }
+
+  // Not reached: there is nothing to stream, and body() stands for the rest.
+  void append_chunk(std::string&, const Generation&, Choice&) const override {}
+  void append_first(std::string&, const Generation&, Choice&) const override {}
+  PieceWriter choice(std::string&, const Generation&, Choice&) const override { co_return; }
+  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
+
+ private:
+  PieceWriter write_body(std::string& out, const Generation& g, std::span<Choice> choices) const {
+    out += "{\"object\":\"list\",\"data\":[";
     size_t tokens = 0;
     for (const Choice& c : choices) {
       if (c.index > 0) out += ',';
@@ -72,20 +85,13 @@ class EmbeddingAnswer final : public Answer {
       base64_ ? append_base64(out, v) : append_floats(out, v);
       out += '}';
       tokens += g.prompt(c).tokens->size();
+      co_await pause_if_full(out);
     }
     out += "],\"model\":";
     append_json(out, g.service().options().model_names[0]);
     out += strf(",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", tokens, tokens);
-    return out;
   }
 
-  // Not reached: there is nothing to stream, and body() stands for the rest.
-  void append_chunk(std::string&, const Generation&, Choice&) const override {}
-  void append_first(std::string&, const Generation&, Choice&) const override {}
-  json::object choice(const Generation&, Choice&) const override { return {}; }
-  void append_extra(std::string&, const Generation&) const override {}
-
- private:
   bool base64_, normalize_;
 };
 

@@ -35,22 +35,28 @@ class GenerateAnswer final : public Answer {
     out += "data: " + json::serialize(o) + "\n\n";
   }
 
-  std::string body(const Generation& g, std::span<Choice> choices) const override {
-    Choice& c = choices[0];
-    json::object o;
-    o["generated_text"] = whole(g, c, c.text);
-    o["token_ids"] = json::array(c.tokens.begin(), c.tokens.end());
-    if (details_) o["details"] = details(g, c);
-    return json::serialize(o);
+  std::optional<PieceWriter> body(std::string& out,
+                                  const Generation& g,
+                                  std::span<Choice> choices) const override {
+    return write_body(out, g, choices[0]);
   }
 
   // Not reached: own_events() and body() stand for them.
   void append_chunk(std::string&, const Generation&, Choice&) const override {}
   void append_first(std::string&, const Generation&, Choice&) const override {}
-  json::object choice(const Generation&, Choice&) const override { return {}; }
-  void append_extra(std::string&, const Generation&) const override {}
+  PieceWriter choice(std::string&, const Generation&, Choice&) const override { co_return; }
+  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
 
  private:
+  PieceWriter write_body(std::string& out, const Generation& g, const Choice& c) const {
+    out += "{\"generated_text\":\"";
+    if (full_text_) co_await write_escaped(out, g.prompt(c).text);
+    co_await write_escaped(out, c.text);
+    out += "\",\"token_ids\":";
+    co_await write_ids(out, c.tokens);
+    if (details_) out += ",\"details\":" + json::serialize(details(g, c));
+    out += '}';
+  }
   std::string whole(const Generation& g, const Choice& c, const std::string& text) const {
     return full_text_ ? g.prompt(c).text + text : text;
   }

@@ -3,20 +3,30 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/failure.h"
 #include "base/str.h"
 #include "exec/sampler.h"
 #include "server/write_json.h"
 
 namespace sluice {
 
+namespace {
+
+constexpr size_t kLogBytes = 1 << 20;  // of a resumable stream
+const ApiError kCancelled{503, "the request was cancelled: the server stops", "", "cancelled"};
+
+}  // namespace
+
 void Outbox::push(Delivery delivery) {
-  bool first = false;
-  {
-    std::lock_guard lock(mutex_);
-    first = items_.empty();
-    items_.push_back(std::move(delivery));
+  std::lock_guard lock(mutex_);
+  items_.push_back(std::move(delivery));
+  if (items_.size() > 1) return;
+  try {
+    post_([self = shared_from_this()] { self->drain(); });
+  } catch (...) {
+    items_.clear();
+    throw;
   }
-  if (first) post_([self = shared_from_this()] { self->drain(); });
 }
 
 void Outbox::drain() {
@@ -24,7 +34,14 @@ void Outbox::drain() {
     std::lock_guard lock(mutex_);
     batch_.swap(items_);
   }
-  for (Delivery& d : batch_) d.to->take(d);
+  for (Delivery& d : batch_) {
+    try {
+      d.to->take(d);
+    } catch (...) {
+      log_exception("request failed");
+      d.to->lose();
+    }
+  }
   batch_.clear();
 }
 
@@ -35,11 +52,25 @@ GenerationSink::GenerationSink(std::shared_ptr<Generation> to,
       outbox_(to_->service().outbox(to_->thread())),
       meters_(to_->service().meters()),
       prompt_(prompt),
-      ticket_(std::move(ticket)) {}
+      ticket_(std::move(ticket)),
+      begun_(static_cast<size_t>(to_->fields().n)) {
+  meters_.on_submit(to_->service().clock().now());
+}
+
+GenerationSink::~GenerationSink() { end(); }
+
+void GenerationSink::end() noexcept {
+  ticket_.reset();
+  if (!std::exchange(ended_, true)) meters_.on_terminal();
+}
 
 void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
-  if (e.token != kNoToken || e.finish != Finish::none) ticket_->release();
-  if (e.last) meters_.on_terminal();
+  if ((e.token != kNoToken || e.finish != Finish::none) && !begun_[e.choice]) {
+    begun_[e.choice] = true;
+    ticket_->release_tokens();
+    ticket_->release_sequence();
+  }
+  if (e.last) end();
   Delivery d{to_, prompt_, {}, e, {}, {}};
   if (e.num_top > 0) d.top.assign(top.begin() + e.top_at, top.begin() + e.top_at + e.num_top);
   if (e.num_prompt > 0)
@@ -48,8 +79,7 @@ void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
 }
 
 void GenerationSink::on_refused(const Error& error) {
-  ticket_->release();
-  meters_.on_terminal();
+  end();
   outbox_->push({to_, prompt_, error, {}, {}, {}});
 }
 
@@ -62,7 +92,8 @@ Generation::Generation(Service& service,
       fields_(std::move(fields)),
       answer_(std::move(answer)),
       id_(service.new_id(answer_->id_prefix())),
-      created_(std::time(nullptr)) {}
+      created_(std::time(nullptr)),
+      thread_(call_.out->thread()) {}
 
 // Ids within the vocabulary, prompts within the context.
 Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const {
@@ -117,8 +148,7 @@ Request Generation::make_request(size_t prompt) const {
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
   double limit = service_.options().request_timeout, own = fields_.timeout;
   double timeout = own > 0 && limit > 0 ? std::min(own, limit) : std::max(own, limit);
-  if (timeout > 0)
-    r.deadline = service_.session().clock().now() + Time(static_cast<int64_t>(timeout * 1e9));
+  if (timeout > 0) r.deadline = started_ + Time(static_cast<int64_t>(timeout * 1e9));
   return r;
 }
 
@@ -150,6 +180,15 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
     });
     return;
   }
+  try {
+    begin(std::move(prompts));
+  } catch (...) {
+    log_exception("request failed");
+    lose();
+  }
+}
+
+void Generation::begin(std::vector<std::vector<Token>> prompts) {
   service_.note_unknown(fields_.unknown);
   if (fields_.truncate_prompt) {
     int most = service_.session().engine().config().max_len;
@@ -161,12 +200,77 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
   }
   Refusal refused = resolve_bad_words();
   if (!refused) refused = check(prompts);
-  int64_t total = 0;
-  for (const std::vector<Token>& p : prompts) total += static_cast<int64_t>(p.size());
-  if (!refused) refused = service_.admit(call_.key, prompts.size(), total);
-  if (refused) return service_.fail(call_, *refused);
-
+  if (fields_.resumable && service_.options().resume_seconds <= 0)
+    refused = ApiError{400, "streams cannot be resumed here (serve --resume-seconds)",
+                       "stream_options", "not_enabled"};
+  if (!refused) refused = admit(load(prompts));
+  if (refused) {
+    if (refused->status == 429) service_.meters().refusals.add();
+    return service_.fail(call_, *refused);
+  }
   if (!fields_.has_seed) fields_.sampling.seed = service_.new_seed();
+  make_choices(std::move(prompts));
+  last_write_ = service_.clock().now();
+  started_ = service_.session().clock().now();
+  prefix_ = "data: {\"id\":";
+  append_json(prefix_, id_);
+  prefix_ += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(true),
+                  static_cast<long long>(created_));
+  append_json(prefix_, service_.options().model_names[0]);
+  prefix_ += ",\"choices\":[";
+  if (fields_.stream && fields_.resumable) log_.emplace(id_, kLogBytes);
+  service_.live(shared_from_this());
+  if (log_ && !service_.keep(id_, shared_from_this())) {
+    service_.meters().refusals.add();
+    over_ = ended_ = true;
+    return service_.fail(
+        call_, {429, "too many resumable streams are kept: try again later", "", "queue_full"});
+  }
+  watch_connection();
+  submit_more();
+}
+
+// Bytes are those of the JSON that may come, when it is kept until it is whole.
+Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
+  constexpr int64_t kTextBytes = 8, kIdBytes = 8, kScoreBytes = 100;  // per token, on average
+  constexpr int kUsual = 4096;  // tokens of an answer without max_tokens; most are shorter
+  const SamplingSpec& s = fields_.sampling;
+  bool pooled = fields_.pooling != Pooling::none;
+  int max_len = service_.session().engine().config().max_len;
+  auto scored = [&](int top) { return top < 0 ? 0 : (1 + top) * kScoreBytes; };
+  int64_t per_token = kTextBytes + (fields_.return_token_ids ? kIdBytes : 0);
+  Load all;
+  for (const std::vector<Token>& p : prompts) {
+    auto len = static_cast<int64_t>(p.size());
+    int64_t room = std::max<int64_t>(max_len - len, 1);
+    int64_t made = pooled ? 0 : std::min<int64_t>(fields_.max_tokens.value_or(kUsual), room);
+    int64_t prompt = len * (per_token + scored(s.prompt_logprobs));
+    all.sequences += fields_.n;
+    all.tokens += len;
+    all.bytes += fields_.n * made * (per_token + scored(s.num_logprobs));
+    if (echo || s.prompt_logprobs >= 0 || fields_.return_token_ids) all.bytes += prompt;
+    if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
+  }
+  if (fields_.stream) all.bytes = 0;
+  return all;
+}
+
+// The engine has some of a large request's prompts at a time; the others wait here, so that what
+// comes from other clients meanwhile is served between them.
+Refusal Generation::admit(Load all) {
+  AdmissionControl& admission = service_.admission();
+  if (Refusal refused = admission.check(all)) return refused;
+  auto slots = static_cast<int64_t>(service_.options().request_share *
+                                    service_.session().engine().config().max_seqs);
+  slots = std::min(slots, admission.limits().total.sequences / 2);
+  window_ = static_cast<size_t>(std::max<int64_t>(slots / fields_.n, 1));
+  all.sequences = std::min(all.sequences, static_cast<int64_t>(window_) * fields_.n);
+  Refusal refused = admission.admit(call_.key, all);
+  if (!refused) ticket_.emplace(admission, call_.key, all);
+  return refused;
+}
+
+void Generation::make_choices(std::vector<std::vector<Token>> prompts) {
   const Tokenizer* tokenizer = service_.session().tokenizer();
   for (size_t p = 0; p < prompts.size(); ++p) {
     PromptState& state = prompts_.emplace_back();
@@ -190,59 +294,74 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
       if (tokenizer && fields_.pooling == Pooling::none) c.stream.emplace(*tokenizer, text);
     }
   }
-  last_write_ = service_.clock().now();
-  prefix_ = "data: {\"id\":";
-  append_json(prefix_, id_);
-  prefix_ += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(true),
-                  static_cast<long long>(created_));
-  append_json(prefix_, service_.options().model_names[0]);
-  prefix_ += ",\"choices\":[";
-  for (size_t p = 0; p < prompts_.size(); ++p) {
-    auto tokens = static_cast<int64_t>(prompts_[p].tokens->size());
-    auto ticket = std::make_unique<Ticket>(service_, call_.key, tokens);
-    auto sink = std::make_shared<GenerationSink>(shared_from_this(), p, std::move(ticket));
-    service_.meters().on_submit(service_.clock().now());
-    Request request = make_request(p);
-    Time now = service_.session().clock().now();
-    Recorder::Submission told{0,
-                              call_.key,
-                              request.n,
-                              static_cast<int>(tokens),
-                              request.max_new,
-                              fields_.stream,
-                              now - (service_.clock().now() - call_.received),
-                              now};
-    told.id = prompts_[p].id =
-        service_.session().engine().submit(std::move(request), std::move(sink));
-    service_.recorder().on_submit(told);
-  }
-  service_.live(shared_from_this());
-  call_.out->on_closed([weak = weak_from_this()] {
-    if (auto self = weak.lock()) {
-      self->service_.meters().disconnects.add();
-      self->cancel();
-    }
-  });
 }
 
-void Generation::cancel() {
-  for (const PromptState& p : prompts_) service_.session().engine().cancel(p.id);
+void Generation::submit_more() {
+  if (over_) return;
+  if (cancelled_) {
+    if (num_done_ == num_submitted_) fail(kCancelled);
+    return;
+  }
+  while (num_submitted_ < prompts_.size() && num_submitted_ - num_done_ < window_)
+    submit(num_submitted_++);
+}
+
+void Generation::submit(size_t prompt) {
+  PromptState& p = prompts_[prompt];
+  auto tokens = static_cast<int64_t>(p.tokens->size());
+  auto sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,
+                                               ticket_->split({fields_.n, tokens, 0}));
+  Request request = make_request(prompt);
+  Time now = service_.session().clock().now();
+  Recorder::Submission told{0,
+                            call_.key,
+                            request.n,
+                            static_cast<int>(tokens),
+                            request.max_new,
+                            fields_.stream,
+                            now - (service_.clock().now() - call_.received),
+                            now};
+  told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));
+  service_.recorder().on_submit(told);
+}
+
+void Generation::cancel() noexcept {
+  cancelled_ = true;
+  try {
+    cancel_missed_ = false;
+    for (const PromptState& p : prompts_) {
+      if (p.id != 0) service_.session().engine().cancel(p.id);
+    }
+  } catch (...) {
+    cancel_missed_ = true;
+  }
+}
+
+void Generation::lose() noexcept {
+  bool memory = is_out_of_memory();
+  try {
+    fail(memory ? ApiError{503, "the server is out of memory: try again later", "", "out_of_memory"}
+                : ApiError{500, "internal error", "", ""});
+  } catch (...) {
+    call_.out->abort();
+  }
 }
 
 void Generation::take(Delivery& d) {
+  if (cancel_missed_) cancel();
   if (d.refused) {
     ++num_done_;
     service_.recorder().on_refused(prompts_[d.prompt].id, service_.session().clock().now());
     if (!over_) {
       std::string code = d.refused->code == 429 ? "queue_full" : "";
       fail({d.refused->code, d.refused->message, "", code});
-      cancel();
     }
     return;
   }
   on_event(d);
-  if (d.event.last)
-    service_.recorder().on_delivered(prompts_[d.prompt].id, service_.session().clock().now());
+  if (!d.event.last) return;
+  service_.recorder().on_delivered(prompts_[d.prompt].id, service_.session().clock().now());
+  submit_more();
 }
 
 void Generation::on_event(Delivery& d) {
@@ -255,7 +374,7 @@ void Generation::on_event(Delivery& d) {
     ++c.num_output;
     m.output_tokens.add();
     if (c.last_token.count() == 0) {
-      m.ttft.observe(seconds(e.timing.first_token - e.timing.arrival));
+      m.ttft.observe(seconds(e.timing.first_token - started_));
     } else {
       m.itl.observe(seconds(e.timing.last_token - c.last_token));
     }
@@ -270,8 +389,7 @@ void Generation::on_event(Delivery& d) {
   if (e.finish == Finish::failed) return fail({500, "the device failed", "", "device_failed"});
   if (e.finish == Finish::deadline)
     return fail({504, "the request's time was up", "", "deadline_exceeded"});
-  if (e.finish == Finish::cancelled)
-    return fail({503, "the request was cancelled: the server stops", "", "cancelled"});
+  if (e.finish == Finish::cancelled) return fail(kCancelled);
   if (!score_only) {
     if (e.token != kNoToken) {
       if (fields_.return_token_ids) c.tokens.push_back(e.token);
@@ -295,23 +413,26 @@ void Generation::on_event(Delivery& d) {
 
 void Generation::begin_stream() {
   if (streaming_) return;
-  streaming_ = true;
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers = {{"Cache-Control", "no-cache"}, {"x-request-id", call_.id}};
   service_.meters().on_response(200);
   call_.out->start(std::move(head));
+  streaming_ = true;
 }
 
 void Generation::write(std::string_view bytes) {
   last_write_ = service_.clock().now();
-  call_.out->write(bytes);
+  if (!log_) return call_.out->write(bytes);
+  log_->append(bytes);
+  pump();
 }
 
 void Generation::ping(Time before) {
   if (over_ || !fields_.stream || last_write_ > before) return;
   begin_stream();
-  write(": ping\n\n");
+  last_write_ = service_.clock().now();
+  call_.out->write(": ping\n\n");
 }
 
 void Generation::write_chunk(Choice& c) {
@@ -383,42 +504,48 @@ void Generation::finish() {
     }
     if (!answer_->own_events()) out += "data: [DONE]\n\n";
     write(out);
-    call_.out->finish();
-    return;
+    return end_stream();
   }
-  if (std::string whole = answer_->body(*this, choices_); !whole.empty()) {
-    HttpResponse r;
-    r.body = std::move(whole);
-    return service_.reply(call_, std::move(r));
-  }
-  std::string body = "{\"id\":";
-  append_json(body, id_);
-  body += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(false),
-               static_cast<long long>(created_));
-  append_json(body, service_.options().model_names[0]);
-  body += ",\"choices\":";
-  json::array list;
+  service_.reply(call_, {}, produce(shared_from_this(), [this](std::string& out) {
+                   std::optional<PieceWriter> own = answer_->body(out, *this, choices_);
+                   return own ? std::move(*own) : write_answer(out);
+                 }));
+}
+
+PieceWriter Generation::write_answer(std::string& out) {
+  out += "{\"id\":";
+  append_json(out, id_);
+  out += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(false),
+              static_cast<long long>(created_));
+  append_json(out, service_.options().model_names[0]);
+  out += ",\"choices\":[";
   for (Choice& c : choices_) {
-    json::object o = answer_->choice(*this, c);
-    o["finish_reason"] = c.finish == Finish::stop ? "stop" : "length";
-    o["stop_reason"] = c.stop_reason;
-    list.push_back(std::move(o));
+    out += c.index > 0 ? ",{" : "{";
+    co_await answer_->choice(out, *this, c);
+    out +=
+        c.finish == Finish::stop ? ",\"finish_reason\":\"stop\"" : ",\"finish_reason\":\"length\"";
+    out += ",\"stop_reason\":" + json::serialize(c.stop_reason) + '}';
+    c.text = {}, c.tokens = {}, c.scores = {};
+    co_await pause_if_full(out);
   }
-  body += json::serialize(list);
-  append_usage(body);
-  answer_->append_extra(body, *this);
-  body += "}";
-  HttpResponse r;
-  r.body = std::move(body);
-  service_.reply(call_, std::move(r));
+  out += ']';
+  append_usage(out);
+  co_await answer_->extra(out, *this);
+  out += '}';
 }
 
 void Generation::fail(const ApiError& error) {
+  if (ended_) return;
   over_ = true;
   cancel();
-  if (!streaming_) return service_.fail(call_, error);
+  ticket_.reset();
+  if (!streaming_) {
+    ended_ = true;
+    if (log_) service_.forget(id_);
+    return service_.fail(call_, error);
+  }
   write("data: " + error_json(error) + "\n\n");
-  call_.out->finish();
+  end_stream();
 }
 
 }  // namespace sluice

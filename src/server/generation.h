@@ -2,6 +2,7 @@
 // Made and used on the io thread of its connection; the engine sees it only through its sinks.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +10,9 @@
 
 #include "runtime/collect.h"
 #include "runtime/text_stream.h"
+#include "server/event_log.h"
 #include "server/openai.h"
+#include "server/piece_writer.h"
 #include "server/service.h"
 
 namespace sluice {
@@ -34,7 +37,7 @@ struct Choice {
 struct PromptState {
   std::shared_ptr<const std::vector<Token>> tokens;
   std::vector<ScoredToken> scores;  // from the second token on
-  RequestId id = 0;
+  RequestId id = 0;                 // 0: not submitted yet
   int num_cached = 0;
   std::string text;  // for echo
 };
@@ -53,13 +56,18 @@ class Answer {
   // OpenAI's frame nor [DONE] is written.
   virtual bool own_events() const { return false; }
   virtual void append_event(std::string&, const Generation&, Choice&) {}
-  // The whole body instead of OpenAI's; empty: OpenAI's.
-  virtual std::string body(const Generation&, std::span<Choice>) const { return {}; }
+  // Writes the whole body instead of OpenAI's; nothing: OpenAI's.
+  virtual std::optional<PieceWriter> body(std::string&,
+                                          const Generation&,
+                                          std::span<Choice>) const {
+    return {};
+  }
   // What precedes the first chunk of a choice, in the same form; empty: nothing.
   virtual void append_first(std::string& out, const Generation& g, Choice& c) const = 0;
-  virtual json::object choice(const Generation& g, Choice& c) const = 0;
+  // A choice's fields, up to finish_reason.
+  virtual PieceWriter choice(std::string& out, const Generation& g, Choice& c) const = 0;
   // Further fields of a whole answer, each with its comma in front.
-  virtual void append_extra(std::string& out, const Generation& g) const = 0;
+  virtual PieceWriter extra(std::string& out, const Generation& g) const = 0;
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -69,28 +77,51 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Checks, admits and submits. Answers the call when something is wrong.
   void start(std::vector<std::vector<Token>> prompts);
   void take(Delivery& delivery);
-  void cancel();
+  void cancel() noexcept;  // io thread
+  // With that error, unless it is over. Io thread.
+  void end(const ApiError& error) {
+    if (!over_) fail(error);
+  }
+  // After an exception: the request fails, with an error if there is memory for one, else by the
+  // end of its connection.
+  void lose() noexcept;
   // A comment into a stream that has been silent since `before`, so that nothing between us and the
   // client takes it for dead. Io thread.
   void ping(Time before);
+  // Takes up a resumable stream behind its event number `last`, on another connection.
+  void resume(Call call, uint64_t last);
+  bool settled() const { return settled_.load(); }  // any thread
+  // Once a second or so: writes what a slow client left, ends what nobody came back for.
+  void tend();
 
   Service& service() const { return service_; }
   const GenerateFields& fields() const { return fields_; }
   const PromptState& prompt(const Choice& c) const { return prompts_[c.prompt]; }
   const std::vector<PromptState>& prompts() const { return prompts_; }
-  size_t thread() const { return call_.out->thread(); }
+  size_t thread() const { return thread_; }
+  int key() const { return call_.key; }
   bool echo = false, score_only = false;  // completions
 
  private:
+  void begin(std::vector<std::vector<Token>> prompts);
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
+  Refusal admit(Load all);
+  Load load(const std::vector<std::vector<Token>>& prompts) const;
+  void make_choices(std::vector<std::vector<Token>> prompts);
   Request make_request(size_t prompt) const;
+  void submit_more();
+  void submit(size_t prompt);
   void write(std::string_view bytes);
+  void pump();
+  void end_stream();
+  void watch_connection();
   void on_event(Delivery& d);
   void begin_stream();
   void write_chunk(Choice& c);
   void append_usage(std::string& out) const;
   void finish();
+  PieceWriter write_answer(std::string& out);
   void fail(const ApiError& error);
 
   Service& service_;
@@ -102,24 +133,40 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::string prefix_;  // of every chunk, up to the choices
   std::string id_;
   int64_t created_ = 0;
-  size_t num_done_ = 0;
+  size_t thread_;                     // io thread that it lives on; call_.out may be another's
+  std::optional<EventLog> log_;       // of a resumable stream
+  bool ended_ = false;                // nothing is appended to log_ any more
+  std::atomic<bool> behind_{false};   // log_ holds events that the connection had no room for
+  std::atomic<bool> settled_{false};  // it has ended, and all of it was written
+  std::optional<Time> alone_since_;   // without a client
+  size_t num_done_ = 0, num_submitted_ = 0;  // prompts
+  size_t window_ = 1;                        // prompts that the engine may have at once
+  Time started_{0};                          // by the engine's clock
+  std::optional<Ticket> ticket_;             // prompts not submitted yet, bytes of the answer
   Time last_write_{0};
-  bool streaming_ = false, over_ = false;
+  bool streaming_ = false, over_ = false, cancelled_ = false;
+  bool cancel_missed_ = false;  // no memory for the message: sent with the next event
 };
 
 // The engine's way to a generation.
 class GenerationSink final : public Sink {
  public:
+  // `ticket` holds the prompt's tokens and a sequence for each choice.
   GenerationSink(std::shared_ptr<Generation> to, size_t prompt, std::unique_ptr<Ticket> ticket);
+  ~GenerationSink() override;
   void on_event(const Event& event, std::span<const TopLogprob> top) override;
   void on_refused(const Error& error) override;
 
  private:
+  void end() noexcept;  // gives back what the request counted for, once
+
   std::shared_ptr<Generation> to_;
   std::shared_ptr<Outbox> outbox_;
   Meters& meters_;
   size_t prompt_;
   std::unique_ptr<Ticket> ticket_;
+  bool ended_ = false;
+  std::vector<bool> begun_;  // choices that have a token
 };
 
 }  // namespace sluice

@@ -1,36 +1,45 @@
-// API keys: who may ask, and whose prefix cache a request may share.
+// API keys: who may ask, and whose prefix cache a request may share. Any thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "base/result.h"
 
 namespace sluice {
-
-// SipHash-2-4 (Aumasson, Bernstein 2012): without the key nobody can make two texts collide.
-uint64_t keyed_hash(const std::array<uint64_t, 2>& key, std::string_view text);
 
 class Keys {
  public:
   // One key per line; empty lines and lines that begin with # are skipped.
   static Result<Keys> read(const std::string& path);
   Keys();  // no key is needed
+  ~Keys();
+  Keys(Keys&&) noexcept;
+  Keys& operator=(Keys&&) noexcept;
 
-  bool needed() const { return !keys_.empty(); }
+  // Reads the file again. A key that was removed is not found from now on; its index stays its own,
+  // for requests that run and should it come back. After an error the keys are as they were.
+  struct Reload {
+    size_t num_keys = 0, num_new = 0, num_removed = 0;
+  };
+  Result<Reload> reload();  // one thread at a time
+
+  bool needed() const;
   // The key's index from the value of the Authorization header ("Bearer KEY"), -1: none of ours.
   // Takes the same time for any key of that length, right or wrong.
   int find(std::string_view authorization) const;
   // Prefixes are shared only within a tenant: a key and a salt of the request's.
   uint64_t tenant(int key, std::string_view salt) const;
-  size_t size() const { return keys_.size(); }
+  // Indices are below this, now and after any reload.
+  size_t num_indices() const;
 
  private:
-  std::vector<std::string> keys_;
-  std::array<uint64_t, 2> secret_{};
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace sluice

@@ -32,63 +32,101 @@ json::object chat_entry(const Tokenizer* tokenizer, const TopLogprob& t) {
   return {{"token", text}, {"logprob", finite_logprob(t.logprob)}, {"bytes", std::move(bytes)}};
 }
 
+json::object text_top(const Tokenizer* tokenizer, const ScoredToken& s) {
+  json::object top;
+  for (const TopLogprob& t : s.top) top[token_text(tokenizer, t.token)] = finite_logprob(t.logprob);
+  top[token_text(tokenizer, s.token.token)] = finite_logprob(s.token.logprob);
+  return top;
+}
+
+// The scored tokens of both spans, one after the other.
+struct Scored {
+  const TextScores& scores;
+  size_t size() const { return scores.prompt.size() + scores.output.size(); }
+  const ScoredToken& operator[](size_t i) const {
+    size_t n = scores.prompt.size();
+    return i < n ? scores.prompt[i] : scores.output[i - n];
+  }
+};
+
 }  // namespace
 
-json::object chat_logprobs(const Tokenizer* tokenizer, const std::vector<ScoredToken>& scores) {
-  json::array content;
-  for (const ScoredToken& s : scores) {
-    json::object o = chat_entry(tokenizer, s.token);
+PieceWriter chat_logprobs(std::string& out,
+                          const Tokenizer* tokenizer,
+                          const std::vector<ScoredToken>& scores) {
+  out += "{\"content\":[";
+  for (size_t i = 0; i < scores.size(); ++i) {
+    json::object o = chat_entry(tokenizer, scores[i].token);
     json::array top;
-    for (const TopLogprob& t : s.top) top.push_back(chat_entry(tokenizer, t));
+    for (const TopLogprob& t : scores[i].top) top.push_back(chat_entry(tokenizer, t));
     o["top_logprobs"] = std::move(top);
-    content.push_back(std::move(o));
+    if (i > 0) out += ',';
+    out += json::serialize(o);
+    co_await pause_if_full(out);
   }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  out += "],\"refusal\":null}";
 }
 
-json::object text_logprobs(const Tokenizer* tokenizer,
-                           Token first,
-                           const std::vector<const ScoredToken*>& scores,
-                           size_t& offset) {
-  json::array tokens, logprobs, tops, offsets;
-  auto add = [&](Token token, json::value logprob, json::value top) {
-    std::string text = token_text(tokenizer, token);
-    offsets.push_back(offset);
-    offset += num_characters(text);
-    tokens.push_back(json::value(text));
-    logprobs.push_back(std::move(logprob));
-    tops.push_back(std::move(top));
+// Four columns, each a pass over the tokens.
+PieceWriter text_logprobs(std::string& out,
+                          const Tokenizer* tokenizer,
+                          TextScores scores,
+                          size_t& offset) {
+  const Scored all{scores};
+  const bool first = scores.first != kNoToken;
+  out += "{\"tokens\":[";
+  if (first) out += json::serialize(json::string(token_text(tokenizer, scores.first)));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i > 0 || first) out += ',';
+    out += json::serialize(json::string(token_text(tokenizer, all[i].token.token)));
+    co_await pause_if_full(out);
+  }
+  out += "],\"token_logprobs\":[";
+  if (first) out += "null";
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i > 0 || first) out += ',';
+    out += json::serialize(json::value(finite_logprob(all[i].token.logprob)));
+    co_await pause_if_full(out);
+  }
+  out += "],\"top_logprobs\":[";
+  if (first) out += "null";
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i > 0 || first) out += ',';
+    out += json::serialize(text_top(tokenizer, all[i]));
+    co_await pause_if_full(out);
+  }
+  out += "],\"text_offset\":[";
+  auto next_offset = [&](Token token) {
+    out += std::to_string(offset);
+    offset += num_characters(token_text(tokenizer, token));
   };
-  if (first != kNoToken) add(first, nullptr, nullptr);
-  for (const ScoredToken* s : scores) {
-    json::object top;
-    for (const TopLogprob& t : s->top)
-      top[token_text(tokenizer, t.token)] = finite_logprob(t.logprob);
-    top[token_text(tokenizer, s->token.token)] = finite_logprob(s->token.logprob);
-    add(s->token.token, finite_logprob(s->token.logprob), std::move(top));
+  if (first) next_offset(scores.first);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i > 0 || first) out += ',';
+    next_offset(all[i].token.token);
+    co_await pause_if_full(out);
   }
-  json::object o;
-  o["tokens"] = std::move(tokens);
-  o["token_logprobs"] = std::move(logprobs);
-  o["top_logprobs"] = std::move(tops);
-  o["text_offset"] = std::move(offsets);
-  return o;
+  out += "]}";
 }
 
-json::array prompt_logprobs(const Tokenizer* tokenizer, const std::vector<ScoredToken>& scores) {
-  json::array list{nullptr};
+PieceWriter prompt_logprobs(std::string& out,
+                            const Tokenizer* tokenizer,
+                            const std::vector<ScoredToken>& scores) {
   auto add = [&](json::object& o, const TopLogprob& t) {
     o[std::to_string(t.token)] = json::object{{"logprob", finite_logprob(t.logprob)},
                                               {"rank", t.rank},
                                               {"decoded_token", token_text(tokenizer, t.token)}};
   };
+  out += "[null";
   for (const ScoredToken& s : scores) {
     json::object o;
     add(o, s.token);
     for (const TopLogprob& t : s.top) add(o, t);
-    list.push_back(std::move(o));
+    out += ',';
+    out += json::serialize(o);
+    co_await pause_if_full(out);
   }
-  return list;
+  out += ']';
 }
 
 }  // namespace sluice

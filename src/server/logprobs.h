@@ -1,11 +1,13 @@
 // Log-probabilities as the API writes them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "runtime/collect.h"
+#include "server/piece_writer.h"
 #include "text/tokenizer.h"
 
 namespace sluice {
@@ -17,17 +19,28 @@ double finite_logprob(float logprob);
 // Code points, which is what clients count offsets in.
 size_t num_characters(std::string_view text);
 
-// {"content": [{token, logprob, bytes, top_logprobs}]}
-json::object chat_logprobs(const Tokenizer* tokenizer, const std::vector<ScoredToken>& scores);
+// All below append to `out`; what they are given outlives them.
 
-// {tokens, token_logprobs, top_logprobs, text_offset}. `first` is a token without a score in front
-// (the first of an echoed prompt), kNoToken: none. `offset` moves on.
-json::object text_logprobs(const Tokenizer* tokenizer,
-                           Token first,
-                           const std::vector<const ScoredToken*>& scores,
-                           size_t& offset);
+// {"content": [{token, logprob, bytes, top_logprobs}]}
+PieceWriter chat_logprobs(std::string& out,
+                          const Tokenizer* tokenizer,
+                          const std::vector<ScoredToken>& scores);
+
+// Tokens of an echoed prompt, then generated ones. `first` is a token without a score in front (the
+// first of an echoed prompt), kNoToken: none.
+struct TextScores {
+  Token first = kNoToken;
+  std::span<const ScoredToken> prompt, output;
+};
+// {tokens, token_logprobs, top_logprobs, text_offset}; `offset` moves on.
+PieceWriter text_logprobs(std::string& out,
+                          const Tokenizer* tokenizer,
+                          TextScores scores,
+                          size_t& offset);
 
 // vLLM's prompt_logprobs: null, then {"id": {logprob, rank, decoded_token}} per prompt token.
-json::array prompt_logprobs(const Tokenizer* tokenizer, const std::vector<ScoredToken>& scores);
+PieceWriter prompt_logprobs(std::string& out,
+                            const Tokenizer* tokenizer,
+                            const std::vector<ScoredToken>& scores);
 
 }  // namespace sluice

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace sluice {
 
 TwoHistograms Meters::histogram(const char* name,
@@ -74,13 +76,28 @@ Meters::Meters(const std::string& model)
       steps(metrics_.counter("sluice_steps_total", "Steps computed.")),
       failed_steps(metrics_.counter("sluice_failed_steps_total",
                                     "Steps that failed on the device, and their requests.")),
+      restarts(metrics_.counter("sluice_engine_restarts_total",
+                                "Times that all requests failed by an exception in the engine.")),
       step_tokens(metrics_.counter("sluice_step_tokens_total", "Tokens computed in steps.")),
       disconnects(metrics_.counter("sluice_disconnects_total",
                                    "Requests whose client went away before the end.")),
       refusals(metrics_.counter("sluice_refusals_total", "Requests refused because of load.")),
+      slow_readers(metrics_.counter("sluice_slow_readers_total",
+                                    "Connections cut because their clients read too slowly.")),
+      log_lines_dropped(metrics_.counter("sluice_log_lines_dropped_total",
+                                         "Log lines lost because stderr took none.")),
+      connections(metrics_.gauge("sluice_connections", "Open connections.")),
+      unread_bytes(
+          metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
       step_seconds(metrics_.histogram("sluice_step_seconds",
                                       "Time of a step on the device.",
                                       exponential_bounds(1e-4, 2, 16))) {}
+
+std::string Meters::expose() {
+  std::lock_guard lock(expose_mutex_);  // counted once by two that ask at the same time
+  log_lines_dropped.add(static_cast<double>(log_dropped()) - log_lines_dropped.value());
+  return metrics_.expose();
+}
 
 void Meters::on_step(const StepReport& r, Time now) {
   const SchedulerStats& s = r.stats;
@@ -93,6 +110,8 @@ void Meters::on_step(const StepReport& r, Time now) {
   prefix_queries.add(static_cast<double>(s.prefix_queries - last_.prefix_queries));
   prefix_hits.add(static_cast<double>(s.prefix_hits - last_.prefix_hits));
   last_ = s;
+  restarts.add(static_cast<double>(r.num_restarts - last_restarts_));
+  last_restarts_ = r.num_restarts;
   if (r.launched) step_tokens.add(r.num_tokens);
   if (!r.completed) return;
   steps.add();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <string>
 
 #include "base/clock.h"
@@ -30,6 +31,8 @@ class Meters {
  public:
   explicit Meters(const std::string& model);
 
+  // The step in hand goes on: it is long, not stuck.
+  void on_progress(Time now) { last_progress_.store(now.count(), std::memory_order_relaxed); }
   // Engine thread.
   void on_step(const StepReport& report, Time now);
   // Io threads. `prompt_tokens` once per request.
@@ -39,7 +42,7 @@ class Meters {
   void on_submit(Time now);
   void on_terminal() { outstanding_.fetch_sub(1); }
   int outstanding() const { return outstanding_.load(); }
-  // Seconds without a step while there is work; 0 when idle.
+  // Seconds without a step, or progress in one, while there is work; 0 when idle.
   double stalled(Time now) const;
   // Steps that failed, one after the other, up to now: a device that is lost fails them all.
   int failed_in_a_row() const { return failed_in_a_row_.load(std::memory_order_relaxed); }
@@ -47,7 +50,7 @@ class Meters {
   double queue_seconds() const { return queue_estimate_.load(std::memory_order_relaxed); }
   int num_waiting() const { return num_waiting_.load(std::memory_order_relaxed); }
 
-  std::string expose() const { return metrics_.expose(); }
+  std::string expose();
   Metrics& metrics() { return metrics_; }
 
  private:
@@ -62,14 +65,18 @@ class Meters {
   TwoHistograms ttft, itl, tpot, e2e, queue, prefill, decode;
   TwoCounters prompt_tokens, output_tokens, preemptions, prefix_queries, prefix_hits;
   TwoGauges running, waiting, kv_usage;
-  Counter &steps, &failed_steps, &step_tokens, &disconnects, &refusals;
+  Counter &steps, &failed_steps, &restarts, &step_tokens, &disconnects, &refusals, &slow_readers,
+      &log_lines_dropped;
+  Gauge &connections, &unread_bytes;
   Histogram& step_seconds;
 
  private:
   std::atomic<int> outstanding_{0}, num_waiting_{0}, failed_in_a_row_{0};
   std::atomic<int64_t> last_progress_{0};
   std::atomic<double> queue_estimate_{0};
-  SchedulerStats last_;  // engine thread
+  SchedulerStats last_;         // engine thread
+  uint64_t last_restarts_ = 0;  // engine thread
+  std::mutex expose_mutex_;
 };
 
 }  // namespace sluice

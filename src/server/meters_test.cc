@@ -38,5 +38,12 @@ TEST(Meters, StallsOnlyWithWorkToDo) {
   EXPECT_EQ(m.stalled(Time(60'000'000'000)), 0);
 }
 
+TEST(Meters, ALongStepThatGoesOnIsNoStall) {
+  Meters m("model");
+  m.on_submit(Time(0));
+  m.on_progress(Time(5'000'000'000));
+  EXPECT_DOUBLE_EQ(m.stalled(Time(5'500'000'000)), 0.5);
+}
+
 }  // namespace
 }  // namespace sluice

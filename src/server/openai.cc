@@ -96,6 +96,7 @@ void read_stream(Fields& f, GenerateFields& out) {
   Fields o(*options);
   o.flag("include_usage", out.include_usage);
   o.flag("continuous_usage_stats", out.continuous_usage);
+  o.flag("resumable", out.resumable);
   if (o.failed()) f.fail("stream_options", o.error()->message);
 }
 

@@ -45,6 +45,7 @@ struct GenerateFields {
   std::string cache_salt, request_id;
   double timeout = 0;  // seconds; 0: none
   bool stream = false, include_usage = false, continuous_usage = false;
+  bool resumable = false;  // the stream may be taken up again after a lost connection
   bool ignore_eos = false, include_stop = false, skip_special = true, return_token_ids = false;
   std::vector<std::string> unknown;  // names of fields that were ignored
 };

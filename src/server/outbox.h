@@ -27,7 +27,8 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
  public:
   explicit Outbox(std::function<void(std::function<void()>)> post) : post_(std::move(post)) {}
 
-  // Engine thread. The first after a drain posts the next drain.
+  // Engine thread. The first after a drain posts the next drain. A call that throws delivers
+  // nothing.
   void push(Delivery delivery);
 
  private:

@@ -3,19 +3,21 @@
 #include "base/str.h"
 #include "load/embedded.h"
 #include "server/logprobs.h"
+#include "server/piece_writer.h"
 #include "text/detokenizer.h"
 
 namespace sluice {
 
 std::span<const Route> routes() {
   static constexpr Route kRoutes[] = {
-      {"POST", "/v1/chat/completions", false, serve_chat},
-      {"POST", "/v1/completions", false, serve_completion},
-      {"POST", "/v1/embeddings", false, serve_embeddings},
-      {"POST", "/models/", false, serve_generate},
+      {"POST", "/v1/chat/completions", false, serve_chat, Route::generates, true},
+      {"POST", "/v1/completions", false, serve_completion, Route::generates},
+      {"POST", "/v1/embeddings", false, serve_embeddings, Route::generates},
+      {"POST", "/models/", false, serve_generate, Route::generates},
+      {"GET", "/v1/streams/", false, serve_stream},
       {"GET", "/v1/models", false, serve_models},
       {"GET", "/v1/models/", false, serve_model},
-      {"POST", "/tokenize", false, serve_tokenize},
+      {"POST", "/tokenize", false, serve_tokenize, Route::reads, true},
       {"POST", "/detokenize", false, serve_detokenize},
       {"GET", "/tokenizer_info", false, serve_tokenizer_info},
       {"GET", "/version", false, serve_version},
@@ -59,6 +61,26 @@ void serve_model(Service& s, Call call) {
   s.reply_json(call, model_json(s, name.empty() ? s.options().model_names[0] : name));
 }
 
+namespace {
+
+PieceWriter write_tokens(std::string& out,
+                         const Tokenizer* tokenizer,
+                         std::vector<Token> ids,
+                         int max_len,
+                         bool strings) {
+  out += strf("{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.size(), max_len);
+  co_await write_ids(out, ids);
+  for (size_t i = 0; strings && i < ids.size(); ++i) {
+    out += i == 0 ? ",\"token_strs\":[" : ",";
+    out += json::serialize(json::string(token_text(tokenizer, ids[i])));
+    co_await pause_if_full(out);
+  }
+  if (strings) out += ids.empty() ? ",\"token_strs\":[]" : "]";
+  out += '}';
+}
+
+}  // namespace
+
 void serve_tokenize(Service& s, Call call) {
   std::optional<json::value> body = s.body(call);
   if (!body) return;
@@ -79,16 +101,10 @@ void serve_tokenize(Service& s, Call call) {
       return s.fail(call, {encoded.error().code, encoded.error().message, "prompt", ""});
     ids = std::move(*encoded);
   }
-  json::object o;
-  o["count"] = ids.size();
-  o["max_model_len"] = s.session().engine().config().max_len;
-  o["tokens"] = json::array(ids.begin(), ids.end());
-  if (fields.token_strings) {
-    json::array strings;
-    for (Token t : ids) strings.push_back(json::value(token_text(tokenizer, t)));
-    o["token_strs"] = std::move(strings);
-  }
-  s.reply_json(call, o);
+  int max_len = s.session().engine().config().max_len;
+  s.reply(call, {}, produce(nullptr, [&](std::string& out) {
+            return write_tokens(out, tokenizer, std::move(ids), max_len, fields.token_strings);
+          }));
 }
 
 void serve_detokenize(Service& s, Call call) {
@@ -149,6 +165,8 @@ void serve_tokenizer_info(Service& s, Call call) {
 }
 
 void serve_health(Service& s, Call call) {
+  if (auto p = s.health().problem(s.clock().now()))
+    return s.fail(call, {503, p->reason, "", p->code});
   double stalled = s.meters().stalled(s.clock().now());
   if (stalled > s.options().stall_seconds) {
     return s.fail(
@@ -183,7 +201,7 @@ void serve_openapi(Service& s, Call call) {
 void serve_metrics(Service& s, Call call) {
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  r.body = s.meters().expose();
+  r.body = s.expose_metrics();
   s.reply(call, std::move(r));
 }
 

@@ -1,4 +1,5 @@
-// The table of routes, and what each does. All run on io threads.
+// The table of routes, and what each does. They run on io threads; those that render a chat
+// template and those with long bodies on a worker's.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,8 @@ struct Route {
   const char* path;   // ends with / where more follows
   bool open = false;  // needs no key
   void (*run)(Service&, Call);
+  enum Kind : uint8_t { reads, generates } kind = reads;
+  bool renders = false;  // a chat template, so not on an io thread
 };
 std::span<const Route> routes();
 
@@ -20,6 +23,7 @@ void serve_chat(Service& service, Call call);
 void serve_completion(Service& service, Call call);
 void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);
+void serve_stream(Service& service, Call call);
 void serve_tokenize(Service& service, Call call);
 void serve_detokenize(Service& service, Call call);
 void serve_tokenizer_info(Service& service, Call call);

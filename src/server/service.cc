@@ -5,6 +5,7 @@
 #include <ctime>
 #include <random>
 
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/str.h"
@@ -13,16 +14,14 @@
 
 namespace sluice {
 
-void Ticket::release() {
-  if (!released_.exchange(true)) service_.give_back(key_, tokens_);
-}
-
 Service::Service(ServiceOptions options, Keys keys)
     : options_(std::move(options)),
       keys_(std::move(keys)),
+      guard_(options_.browsers),
       meters_(options_.model_names.at(0)),
+      health_(options_.stall_seconds),
       started_at_(std::time(nullptr)),
-      queued_by_key_(std::max<size_t>(keys_.size(), 1)) {
+      admission_(options_.admission, keys_.num_indices()) {
   std::random_device random;
   random_key_ = uint64_t{random()} << 32 | random();
 }
@@ -37,9 +36,40 @@ void Service::connect(std::function<void(size_t, std::function<void()>)> post, s
 
 void Service::attach(Session& session) {
   session_ = &session;
+  for (size_t i = 0; i < outboxes_.size(); ++i)
+    health_.watch(strf("io-%zu", i), [this, i](auto answer) { post_(i, std::move(answer)); });
+  health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });
+  health_.watch("renderer", [this](auto answer) { renderer_.ask(std::move(answer)); });
+  auto ask_engine = [this](std::function<void()> answer) {
+    {
+      std::lock_guard lock(engine_mutex_);
+      engine_answer_ = std::move(answer);
+    }
+    engine_asked_.store(true);
+    session_->engine().poke();
+  };
+  health_.watch("engine", ask_engine, [&session] { return session.backend().progress(); });
   recorder_.begin(session.engine().config());
   dashboard_.attach(session);
   ready_.store(true, std::memory_order_release);
+}
+
+void Service::count_connections(std::function<HttpServer::Stats()> stats) {
+  std::lock_guard lock(mutex_);
+  stats_ = std::move(stats);
+}
+
+std::string Service::expose_metrics() {
+  {
+    std::lock_guard lock(mutex_);
+    if (stats_) {
+      HttpServer::Stats s = stats_();
+      meters_.connections.set(static_cast<double>(s.connections));
+      meters_.unread_bytes.set(static_cast<double>(s.unread));
+      meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
+    }
+  }
+  return meters_.expose();
 }
 
 void Service::live(const std::shared_ptr<Generation>& generation) {
@@ -59,12 +89,69 @@ std::vector<std::shared_ptr<Generation>> Service::all_live() {
   return all;
 }
 
+void Service::on_iteration(const StepReport& report) {
+  meters_.on_step(report, clock_.now());
+  if (!engine_asked_.load(std::memory_order_relaxed)) return;
+  engine_asked_.store(false);
+  std::lock_guard lock(engine_mutex_);
+  if (engine_answer_) std::exchange(engine_answer_, nullptr)();
+}
+
+void Service::beat() {
+  Time now = clock_.now();
+  if (health_.beat(now)) meters_.on_progress(now);
+}
+
+void Service::end_all(const ApiError& error) {
+  for (const auto& g : all_live()) post_(g->thread(), [g, error] { g->end(error); });
+}
+
 void Service::cancel_all() {
-  for (const auto& g : all_live()) g->cancel();
+  for (const auto& g : all_live()) post_(g->thread(), [g] { g->cancel(); });
+}
+
+bool Service::keep(const std::string& id, const std::shared_ptr<Generation>& generation) {
+  constexpr size_t kMost = 256;  // of EventLog::max_bytes each
+  std::lock_guard lock(mutex_);
+  if (kept_.size() >= kMost)
+    std::erase_if(kept_, [](const auto& k) { return k.second->settled(); });
+  return kept_.size() < kMost && kept_.emplace(id, generation).second;
+}
+
+void Service::forget(const std::string& id) {
+  std::shared_ptr<Generation> last;  // ends outside of the lock
+  std::lock_guard lock(mutex_);
+  if (auto it = kept_.find(id); it != kept_.end()) {
+    last = std::move(it->second);
+    kept_.erase(it);
+  }
+}
+
+std::shared_ptr<Generation> Service::kept(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  auto it = kept_.find(id);
+  return it == kept_.end() ? nullptr : it->second;
+}
+
+void Service::tend_kept() {
+  std::vector<std::shared_ptr<Generation>> all;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, g] : kept_) all.push_back(g);
+  }
+  for (const auto& g : all) post_(g->thread(), [g] { g->tend(); });
 }
 
 void Service::tick() {
-  if (options_.ping_seconds <= 0) return;
+  try {
+    tend_kept();
+    if (options_.ping_seconds > 0) ping_silent();
+  } catch (...) {
+    log_exception("ping");  // there is another tick
+  }
+}
+
+void Service::ping_silent() {
   Time before = clock_.now() - Time(static_cast<int64_t>(options_.ping_seconds * 1e9));
   for (const auto& g : all_live()) {
     if (g->fields().stream) post_(g->thread(), [g, before] { g->ping(before); });
@@ -83,35 +170,6 @@ std::string Service::new_id(const char* prefix) {
 
 int Service::retry_after_ms() const {
   return static_cast<int>(std::clamp(meters_.queue_seconds() * 1e3, 100.0, 30'000.0));
-}
-
-Refusal Service::admit(int key, size_t num, int64_t tokens) {
-  auto own = static_cast<size_t>(std::max(key, 0));
-  auto count = static_cast<int>(num);
-  ApiError full{429, "too many requests are waiting: try again later", "", "queue_full"};
-  // Taken first and given back when it was too much: two that race are never both let in.
-  int ahead = queued_.fetch_add(count);
-  int64_t tokens_ahead = queued_tokens_.fetch_add(tokens);
-  int own_ahead = queued_by_key_[own].fetch_add(count);
-  bool over = ahead + count > options_.max_queue && ahead > 0;
-  over |= tokens_ahead + tokens > options_.max_queue_tokens && tokens_ahead > 0;
-  if (options_.max_queue_per_key > 0 && own_ahead > 0 &&
-      own_ahead + count > options_.max_queue_per_key) {
-    over = true;
-    full.message = "too many requests of this key are waiting: try again later";
-  }
-  if (!over) return {};
-  queued_.fetch_sub(count);
-  queued_tokens_.fetch_sub(tokens);
-  queued_by_key_[own].fetch_sub(count);
-  meters_.refusals.add();
-  return full;
-}
-
-void Service::give_back(int key, int64_t tokens) {
-  queued_.fetch_sub(1);
-  queued_tokens_.fetch_sub(tokens);
-  queued_by_key_[static_cast<size_t>(std::max(key, 0))].fetch_sub(1);
 }
 
 HttpResponse Service::refusal(const ApiError& error) const {
@@ -134,6 +192,12 @@ void Service::reply(const Call& call, HttpResponse response) {
   call.out->send(std::move(response));
 }
 
+void Service::reply(const Call& call, HttpResponse head, Responder::Producer body) {
+  meters_.on_response(head.status);
+  head.headers.emplace_back("x-request-id", call.id);
+  call.out->send(std::move(head), std::move(body));
+}
+
 void Service::reply_json(const Call& call, const json::value& body) {
   HttpResponse r;
   r.body = json::serialize(body);
@@ -141,6 +205,18 @@ void Service::reply_json(const Call& call, const json::value& body) {
 }
 
 void Service::fail(const Call& call, const ApiError& error) { reply(call, refusal(error)); }
+
+void Service::fail_by_exception(const Call& call) noexcept {
+  bool memory = is_out_of_memory();
+  log_exception("request failed");
+  try {
+    fail(call,
+         memory ? ApiError{503, "the server is out of memory: try again later", "", "out_of_memory"}
+                : ApiError{500, "internal error", "", ""});
+  } catch (...) {
+    call.out->abort();
+  }
+}
 
 std::optional<json::value> Service::body(const Call& call) {
   std::string_view type = call.http.header("content-type");
@@ -150,7 +226,7 @@ std::optional<json::value> Service::body(const Call& call) {
   if (!refused && !type.empty() && type != "application/json")
     refused = ApiError{415, "the body must be application/json", "", ""};
   if (!refused) {
-    Result<json::value> v = parse_json(call.http.body);
+    Result<json::value> v = parse_json(call.http.body, kRequestJson);
     if (v) return std::move(*v);
     refused = ApiError{400, v.error().message, "", "invalid_json"};
   }
@@ -159,6 +235,7 @@ std::optional<json::value> Service::body(const Call& call) {
 }
 
 Refusal Service::check_ready() const {
+  if (auto f = health_.failure()) return ApiError{503, f->reason, "", f->code};
   if (ready()) return {};
   return ApiError{503, draining() ? "the server is shutting down" : "the model is loading", "",
                   draining() ? "shutting_down" : "loading"};
@@ -296,21 +373,20 @@ std::string checked_id(std::string_view given) {
 
 }  // namespace
 
-void Service::run_elsewhere(const Route& route, Call call) {
+void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   call.heavy = true;
+  Call kept{{}, call.out, call.id, call.key, call.received};
   auto shared = std::make_shared<Call>(std::move(call));
-  bool taken = worker_.push([this, &route, shared] {
-    Call kept{{}, shared->out, shared->id, shared->key, shared->received};
+  bool taken = worker.push([this, &route, shared, kept] {
     try {
       route.run(*this, std::move(*shared));
-    } catch (const std::exception& e) {
-      LOG(error, "request failed: %s", e.what());
-      fail(kept, {500, "internal error", "", ""});
+    } catch (...) {
+      fail_by_exception(kept);
     }
   });
   if (taken) return;
   meters_.refusals.add();
-  fail(*shared, {429, "too many long requests are waiting: try again later", "", "queue_full"});
+  fail(kept, {429, "too many requests are waiting: try again later", "", "queue_full"});
 }
 
 void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
@@ -319,6 +395,9 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (draining()) call.out->close_after();
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");
+  if (Refusal refused = guard_.check(call.http, *call.out)) return fail(call, *refused);
+  if (BrowserGuard::is_preflight(call.http))
+    return reply(call, BrowserGuard::answer_preflight(call.http));
   const std::string& path = call.http.path;
   const Route* found = nullptr;
   std::string allowed;
@@ -335,8 +414,16 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
       return fail(call, {401, "a valid API key is needed (Authorization: Bearer ...)", "",
                          "invalid_api_key"});
   }
+  // A client that repeats its POST after a lost connection wants the rest, not another answer.
+  if (found && found->kind == Route::generates && !call.http.header("last-event-id").empty())
+    return serve_stream(*this, std::move(call));
+  if (found && found->kind == Route::generates && admission_.full()) {  // before any work on it
+    meters_.refusals.add();
+    return fail(call, {429, "too many requests are waiting: try again later", "", "queue_full"});
+  }
   if (found && call.http.body.size() > options_.heavy_bytes)
-    return run_elsewhere(*found, std::move(call));
+    return run_elsewhere(worker_, *found, std::move(call));
+  if (found && found->renders) return run_elsewhere(renderer_, *found, std::move(call));
   if (found) return found->run(*this, std::move(call));
   if (allowed.empty())
     return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -14,7 +15,10 @@
 
 #include "net/http.h"
 #include "runtime/session.h"
+#include "server/admission.h"
+#include "server/browser_guard.h"
 #include "server/dashboard.h"
+#include "server/health.h"
 #include "server/keys.h"
 #include "server/meters.h"
 #include "server/openai.h"
@@ -29,13 +33,14 @@ struct ServiceOptions {
   RequestLimits limits;
   Pooling pooling = Pooling::last;  // of embeddings that do not say
   bool tokenizer_info = false;      // /tokenizer_info shows special tokens and chat template
-  int max_queue = 512;              // requests that wait for their first token
-  int64_t max_queue_tokens = 262'144;
-  int max_queue_per_key = 0;       // 0: no limit of its own
-  double request_timeout = 0;      // seconds; 0: none
-  double stall_seconds = 60;       // without a step, with work to do: not healthy
-  int failed_steps = 6;            // one after the other: not healthy (one failure may take two)
-  double ping_seconds = 15;        // a stream that is silent for so long gets a comment; 0: never
+  AdmissionLimits admission;
+  double request_share = 0.75;  // of the engine's slots, for the sequences of one request
+  double request_timeout = 0;   // seconds; 0: none
+  double stall_seconds = 60;    // without a step, with work to do: not healthy
+  int failed_steps = 6;         // one after the other: not healthy (one failure may take two)
+  double resume_seconds = 30;   // a stream without a client is kept for so long; 0: never
+  double ping_seconds = 15;     // a stream that is silent for so long gets a comment; 0: never
+  BrowserGuard::Options browsers;
   size_t heavy_bytes = 256 << 10;  // a larger body is parsed and tokenised off the io threads
 };
 
@@ -49,21 +54,6 @@ struct Call {
   bool heavy = false;  // not on its io thread
 };
 
-// Room in the queue, given back once.
-class Ticket {
- public:
-  Ticket(class Service& service, int key, int64_t tokens)
-      : service_(service), key_(key), tokens_(tokens) {}
-  ~Ticket() { release(); }
-  void release();
-
- private:
-  Service& service_;
-  int key_;
-  int64_t tokens_;
-  std::atomic<bool> released_{false};
-};
-
 class Generation;
 
 class Service {
@@ -73,21 +63,36 @@ class Service {
   // `post` runs a function on an io thread. Before the first request.
   void connect(std::function<void(size_t, std::function<void()>)> post, size_t threads);
   void attach(Session& session);  // ready from now on
+  // Engine thread, after each iteration.
+  void on_iteration(const StepReport& report);
+  // Where /metrics learns of the server's connections; any thread may call `stats`.
+  void count_connections(std::function<HttpServer::Stats()> stats);
   void drain() {
     draining_.store(true);
     dashboard_.drain();
   }
   void cancel_all();
+  // Every request that runs ends with that error.
+  void end_all(const ApiError& error);
+  // Once a second or so, one thread: asks every thread for a sign of life.
+  void beat();
   // The last of what runs off the io threads; while session and server still exist.
-  void finish_work() { worker_.stop(); }
+  void finish_work() {
+    worker_.stop();
+    renderer_.stop();
+  }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
   HttpResponse refusal(const ApiError& error) const;
 
   // For the routes.
   void reply(const Call& call, HttpResponse response);
+  // With a body that is made as the client reads it.
+  void reply(const Call& call, HttpResponse head, Responder::Producer body);
   void reply_json(const Call& call, const json::value& body);
   void fail(const Call& call, const ApiError& error);
+  // Inside a catch block: an error, or without memory for one the end of the connection.
+  void fail_by_exception(const Call& call) noexcept;
   // The body as JSON, or nothing once the call has been answered.
   std::optional<json::value> body(const Call& call);
   bool ready() const { return ready_.load(std::memory_order_acquire) && !draining_.load(); }
@@ -108,18 +113,23 @@ class Service {
   void post(size_t thread, std::function<void()> f) { post_(thread, std::move(f)); }
   // The conversation as tokens; `bounded`: for the model, so not longer than its context.
   Refusal encode_chat(const ChatFields& chat, bool bounded, std::vector<Token>& out) const;
+  std::string expose_metrics();
   void note_unknown(const std::vector<std::string>& names);
-  // Room for `num` requests with so many prompt tokens in all, or 429.
-  Refusal admit(int key, size_t num, int64_t tokens);
-  void give_back(int key, int64_t tokens);
+  AdmissionControl& admission() { return admission_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
+  // Streams that may be resumed, by the id of their response. keep() is false: there are too many.
+  bool keep(const std::string& id, const std::shared_ptr<Generation>& generation);
+  void forget(const std::string& id);
+  std::shared_ptr<Generation> kept(const std::string& id);
   // Once a second or so, any thread: silent streams get a sign of life.
   void tick();
 
   const ServiceOptions& options() const { return options_; }
   const Keys& keys() const { return keys_; }
+  Keys& keys() { return keys_; }
+  Health& health() { return health_; }
   Session& session() const { return *session_; }
   Meters& meters() { return meters_; }
   Recorder& recorder() { return recorder_; }
@@ -131,11 +141,18 @@ class Service {
 
  private:
   std::vector<std::shared_ptr<Generation>> all_live();
-  void run_elsewhere(const struct Route& route, Call call);
+  void ping_silent();
+  void tend_kept();
+  void run_elsewhere(Worker& worker, const struct Route& route, Call call);
 
   ServiceOptions options_;
   Keys keys_;
+  BrowserGuard guard_;
   Meters meters_;
+  Health health_;
+  std::mutex engine_mutex_;
+  std::function<void()> engine_answer_;  // of engine_mutex_: owed by the next iteration
+  std::atomic<bool> engine_asked_{false};
   Recorder recorder_;
   Dashboard dashboard_{recorder_};
   RealClock clock_;
@@ -144,15 +161,16 @@ class Service {
   int64_t started_at_;  // Unix time
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::function<void(size_t, std::function<void()>)> post_;
-  std::atomic<int> queued_{0};
-  std::atomic<int64_t> queued_tokens_{0};
-  std::vector<std::atomic<int>> queued_by_key_;
+  AdmissionControl admission_;
   std::atomic<uint64_t> next_random_{0};
   uint64_t random_key_;
-  std::mutex mutex_;  // of the two below
+  std::mutex mutex_;  // of the four below
+  std::function<HttpServer::Stats()> stats_;
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
-  Worker worker_{64};
+  std::map<std::string, std::shared_ptr<Generation>> kept_;
+  Worker worker_{64};                  // long bodies
+  Worker renderer_{1024, "renderer"};  // chat templates: a slow one holds up no stream
 };
 
 }  // namespace sluice

@@ -2,9 +2,9 @@
 
 #include <pthread.h>
 
-#include <exception>
+#include <utility>
 
-#include "base/log.h"
+#include "base/failure.h"
 
 namespace sluice {
 
@@ -12,11 +12,20 @@ bool Worker::push(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
     if (stopping_ || waiting_.size() >= max_waiting_) return false;
-    waiting_.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    waiting_.push_back(std::move(work));
   }
   changed_.notify_one();
   return true;
+}
+
+void Worker::ask(std::function<void()> f) {
+  {
+    std::lock_guard lock(mutex_);
+    if (thread_.joinable()) waiting_.push_front(std::exchange(f, nullptr));
+  }
+  if (f) return f();
+  changed_.notify_one();
 }
 
 void Worker::stop() {
@@ -32,7 +41,7 @@ void Worker::stop() {
 }
 
 void Worker::run() {
-  pthread_setname_np(pthread_self(), "worker");
+  pthread_setname_np(pthread_self(), name_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
@@ -42,8 +51,8 @@ void Worker::run() {
     lock.unlock();
     try {
       work();
-    } catch (const std::exception& e) {
-      LOG(error, "request failed: %s", e.what());
+    } catch (...) {
+      log_exception("request failed");
     }
     work = nullptr;  // may end a connection's last reference
     lock.lock();

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/str.h"
+#include "tensor/file_watch.h"
 
 namespace sluice {
 namespace {
@@ -59,32 +60,47 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   const auto size = static_cast<size_t>(st.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) {
-    return Error{400, strf("%s: cannot map: %s", name.c_str(), std::strerror(errno))};
+    return Error{500, strf("%s: cannot map: %s", name.c_str(), std::strerror(errno))};
   }
-  return MappedFile(static_cast<const std::byte*>(data), size);
+  MappedFile mapped(static_cast<const std::byte*>(data), size);
+  mapped.fd_ = std::exchange(file.fd, -1);
+  mapped.watched_ = enter_file(path, mapped.fd_, mapped.bytes());
+  return mapped;
 }
 
-MappedFile::MappedFile(MappedFile&& o) noexcept
-    : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& o) noexcept { *this = std::move(o); }
 
 MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
   std::swap(data_, o.data_);
   std::swap(size_, o.size_);
+  std::swap(fd_, o.fd_);
+  std::swap(watched_, o.watched_);
+  std::swap(ranges_, o.ranges_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
+  if (watched_) leave_file(watched_);
   if (data_) munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ >= 0) close(fd_);
 }
 
-void MappedFile::prefetch(size_t offset, size_t size) const {
+void MappedFile::count_ranges() {
+  if (watched_) watched_->num_ranges.store(static_cast<int>(ranges_.size()));
+}
+
+void MappedFile::prefetch(size_t offset, size_t size) {
   DCHECK(offset <= size_ && size <= size_ - offset);
+  ranges_.insert(offset);
+  count_ranges();
   const size_t begin = offset / page_size() * page_size();
   madvise(const_cast<std::byte*>(data_) + begin, offset + size - begin, MADV_WILLNEED);
 }
 
-void MappedFile::drop(size_t offset, size_t size) const {
+void MappedFile::drop(size_t offset, size_t size) {
   DCHECK(offset <= size_ && size <= size_ - offset);
+  ranges_.erase(offset);
+  count_ranges();
   const size_t begin = (offset + page_size() - 1) / page_size() * page_size();
   const size_t end = (offset + size) / page_size() * page_size();
   if (begin < end) madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);

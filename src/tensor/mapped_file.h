@@ -1,7 +1,9 @@
-// A whole file mapped read-only. Owns the mapping; the file itself may be closed or unlinked.
+// A whole file mapped read-only. Owns the mapping and a descriptor of the file, which may be
+// unlinked. Changes to the file while it is mapped are file_watch.h's to find.
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <span>
 #include <string>
 
@@ -19,16 +21,21 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Asks for read-ahead of a range; returns at once.
-  void prefetch(size_t offset, size_t size) const;
-  // Gives back the pages that lie wholly within the range; a later read maps them again.
-  void drop(size_t offset, size_t size) const;
+  // The range will be read from now on: asks for read-ahead and returns at once.
+  void prefetch(size_t offset, size_t size);
+  // The range is read no more: gives back the pages that lie wholly within it; a later read maps
+  // them again.
+  void drop(size_t offset, size_t size);
 
  private:
   MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
+  void count_ranges();
 
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int fd_ = -1;
+  struct WatchedFile* watched_ = nullptr;
+  std::set<size_t> ranges_;  // offsets of those that are read
 };
 
 }  // namespace sluice

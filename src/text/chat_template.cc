@@ -11,8 +11,16 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxSource = 1u << 20;
 
+// One line of bounded length: templates raise what they like.
 Error template_error(const jinja::TemplateError& e) {
-  return Error{400, strf("chat template: %s (line %d)", e.message.c_str(), e.line)};
+  constexpr size_t kMaxMessage = 500;
+  std::string message = e.message.substr(0, kMaxMessage);
+  while (!valid_utf8(message)) message.pop_back();
+  for (char& c : message) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  if (e.message.size() > kMaxMessage) message += "...";
+  return Error{400, strf("chat template: %s (line %d)", message.c_str(), e.line)};
 }
 
 // Fields that strftime may use as indices, kept in range.
@@ -52,10 +60,18 @@ Result<ChatTemplate> ChatTemplate::parse(std::string source) {
   }
 }
 
-Result<std::vector<TextSegment>> ChatTemplate::render(const TemplateInputs& in) const {
-  jinja::Meter meter(in.limits.max_steps, in.limits.max_memory_bytes);
+Result<std::vector<TextSegment>> ChatTemplate::render(const TemplateInputs& in,
+                                                      TemplateCost* cost) const {
+  const TemplateLimits& limits = in.limits;
+  RealClock real;
+  jinja::Meter meter(limits.max_steps, limits.max_memory_bytes, in.clock ? in.clock : &real,
+                     limits.max_time);
+  uint64_t steps = limits.max_steps;
+  auto note_cost = [&] {
+    if (cost) cost->steps = steps - meter.steps_left();
+  };
   try {
-    jinja::Machine machine(meter, *program_, {in.limits.max_call_depth, in.limits.max_output_bytes},
+    jinja::Machine machine(meter, *program_, {limits.max_call_depth, limits.max_output_bytes},
                            sane(in.now));
     auto token = [&](std::string_view name, const std::string& text) {
       machine.define(name, jinja::make_string(meter, text, true));
@@ -70,8 +86,14 @@ Result<std::vector<TextSegment>> ChatTemplate::render(const TemplateInputs& in) 
     machine.define("tools", jinja::from_json(meter, in.tools));
     machine.define("documents", jinja::from_json(meter, in.documents));
     machine.define("add_generation_prompt", jinja::Value::boolean(in.add_generation_prompt));
-    return segments_of(machine.run());
+    size_t input = limits.max_memory_bytes - meter.bytes_left();
+    meter.rebase(input / 8, limits.max_new_bytes + 8 * input);
+    steps += input / 8;
+    std::vector<TextSegment> out = segments_of(machine.run());
+    note_cost();
+    return out;
   } catch (const jinja::TemplateError& e) {
+    note_cost();
     return template_error(e);
   }
 }

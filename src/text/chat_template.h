@@ -3,6 +3,7 @@
 // `transformers` configures it (immutable sandbox, trim_blocks, lstrip_blocks, loop controls).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "text/segment.h"
@@ -20,11 +22,20 @@ namespace jinja {
 struct Program;
 }
 
+// A rendering that passes a limit fails. Steps and memory grow with the inputs: a step for each 8
+// bytes of their values, and 8 times their memory.
 struct TemplateLimits {
-  uint64_t max_steps = 1'000'000;              // evaluation steps; text costs one per 256 bytes
-  size_t max_output_bytes = 8u << 20;          // of the rendered prompt
-  size_t max_memory_bytes = size_t{64} << 20;  // of all values alive at once
+  uint64_t max_steps = 1'000'000;      // about 60 ns each; text costs one per 32 to 256 bytes
+  size_t max_output_bytes = 8u << 20;  // of the rendered prompt
+  size_t max_memory_bytes = size_t{64} << 20;  // of all values alive at once, inputs included
+  size_t max_new_bytes = 8u << 20;             // of those that the rendering makes
   int max_call_depth = 64;                     // macros and recursive loops
+  Time max_time = std::chrono::seconds(1);     // for slow machines: steps end first
+};
+
+// What a rendering used.
+struct TemplateCost {
+  uint64_t steps = 0;
 };
 
 // What the template sees. Strings of messages, tools, documents and extra are untrusted in the
@@ -40,6 +51,7 @@ struct TemplateInputs {
       special_tokens;  // others: {"pad_token", "<pad>"}
   std::tm now{};       // local time, for strftime_now()
   TemplateLimits limits;
+  const Clock* clock = nullptr;  // for limits.max_time; null: the machine's
 };
 
 class ChatTemplate {
@@ -47,7 +59,8 @@ class ChatTemplate {
   static Result<ChatTemplate> parse(std::string source);
 
   // Segments alternate in trust; empty text gives none.
-  Result<std::vector<TextSegment>> render(const TemplateInputs& in) const;
+  Result<std::vector<TextSegment>> render(const TemplateInputs& in,
+                                          TemplateCost* cost = nullptr) const;
 
   const std::string& source() const { return *source_; }
 

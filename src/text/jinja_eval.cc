@@ -7,8 +7,9 @@
 
 namespace sluice::jinja {
 
-const Value* Scope::find(int sym) const {
+const Value* Scope::find(Meter& m, int sym) const {
   for (const Scope* s = this; s; s = s->parent) {
+    m.step(s->vars.size() / 16);
     for (const auto& [id, v] : s->vars) {
       if (id == sym) return &v;
     }
@@ -16,7 +17,8 @@ const Value* Scope::find(int sym) const {
   return nullptr;
 }
 
-void Scope::set(int sym, Value v) {
+void Scope::set(Meter& m, int sym, Value v) {
+  m.step(vars.size() / 16);
   for (auto& [id, old] : vars) {
     if (id == sym) {
       old = std::move(v);
@@ -24,6 +26,13 @@ void Scope::set(int sym, Value v) {
     }
   }
   vars.emplace_back(sym, std::move(v));
+}
+
+CallArgs CallArgs::from(size_t i) const {
+  CallArgs rest(*pos.get_allocator().meter());
+  rest.pos.assign(pos.begin() + static_cast<std::ptrdiff_t>(i), pos.end());
+  rest.kw = kw;
+  return rest;
 }
 
 class Machine::Depth {
@@ -43,7 +52,7 @@ class Machine::Depth {
 // A scope for the time of a block, or for good when something captured it.
 class Machine::Frame {
  public:
-  Frame(Machine& m, Scope* parent) : m_(m), scope_(std::make_unique<Scope>(parent)) {}
+  Frame(Machine& m, Scope* parent) : m_(m), scope_(std::make_unique<Scope>(m.meter, parent)) {}
   ~Frame() {
     if (scope_->captured) m_.scopes_.push_back(std::move(scope_));
   }
@@ -57,11 +66,8 @@ class Machine::Frame {
 // Collects output instead of sending it on.
 class Machine::Capture {
  public:
-  explicit Capture(Machine& m) : m_(m), outer_(std::exchange(m.out_, &text_)) {}
-  ~Capture() {
-    m_.meter.give(text_.size());
-    m_.out_ = outer_;
-  }
+  explicit Capture(Machine& m) : text_(m.meter), m_(m), outer_(std::exchange(m.out_, &text_)) {}
+  ~Capture() { m_.out_ = outer_; }
   Text text_;
 
  private:
@@ -70,7 +76,7 @@ class Machine::Capture {
 };
 
 Machine::Machine(Meter& m, const Program& program, MachineLimits limits, const std::tm& now)
-    : meter(m), program_(program), limits_(limits), now_(now), context_(nullptr) {
+    : meter(m), program_(program), limits_(limits), now_(now), context_(m, nullptr) {
   for (size_t i = 0; i < program.symbols.size(); ++i) {
     const std::string& name = program.symbols[i];
     int sym = static_cast<int>(i);
@@ -78,7 +84,7 @@ Machine::Machine(Meter& m, const Program& program, MachineLimits limits, const s
     if (name == "caller") sym_caller_ = sym;
     if (name == "varargs") sym_varargs_ = sym;
     if (name == "kwargs") sym_kwargs_ = sym;
-    if (Function fn = find_global(name)) context_.set(sym, make_function(m, name, fn, Value()));
+    if (Function fn = find_global(name)) context_.set(m, sym, make_function(m, name, fn, Value()));
   }
 }
 
@@ -87,17 +93,17 @@ Machine::~Machine() {
 }
 
 void Machine::define(std::string_view name, Value v) {
+  meter.step(program_.symbols.size() / 16);
   for (size_t i = 0; i < program_.symbols.size(); ++i) {
-    if (program_.symbols[i] == name) context_.set(static_cast<int>(i), std::move(v));
+    if (program_.symbols[i] == name) context_.set(meter, static_cast<int>(i), std::move(v));
   }
 }
 
 Text Machine::run() {
-  Text out;
+  Text out = Text::unmetered();  // has a limit of its own
   out_ = &out;
   Frame root(*this, &context_);
   exec(program_.body, *root);
-  meter.give(out.size());
   return out;
 }
 
@@ -108,7 +114,6 @@ void Machine::emit(const Text& t) {
     fail("the output is too long");
   }
   meter.scan(t.size());
-  meter.take(t.size());
   out_->append(t);
 }
 
@@ -116,7 +121,7 @@ Text Machine::captured(const Block& block, Scope& scope) {
   Capture capture(*this);
   Frame frame(*this, &scope);
   exec(block, *frame);
-  return capture.text_;
+  return std::move(capture.text_);
 }
 
 Machine::Flow Machine::exec(const Block& block, Scope& scope) {
@@ -157,7 +162,7 @@ Machine::Flow Machine::exec_node(const Node& n, Scope& scope) {
       exec_set_block(n, scope);
       return Flow::normal;
     case NodeKind::macro:
-      scope.set(n.sym, make_macro(n, scope));
+      scope.set(meter, n.sym, make_macro(n, scope));
       return Flow::normal;
     case NodeKind::call_block:
       exec_call_block(n, scope);
@@ -195,7 +200,7 @@ Value Machine::loop_items(const Node& n, const Value& iterable, Scope& scope) {
   if (!n.kids[2]) {
     return shared ? iterable : make_seq(meter, iterate(meter, iterable));
   }
-  std::vector<Value> passed;
+  Values passed(meter);
   for (Value& v : iterate(meter, iterable)) {
     Frame frame(*this, &scope);
     assign(*n.kids[0], v, *frame);
@@ -212,7 +217,7 @@ void Machine::exec_for(const Node& n, const Value& iterable, Scope& scope, int n
     exec(n.orelse, *frame);
     return;
   }
-  auto loop = std::make_shared<LoopObject>();
+  auto loop = std::make_shared<LoopObject>(meter);
   loop->charge(meter, sizeof(LoopObject));
   loop->items = items;
   loop->depth = items.object()->depth + 1;
@@ -225,7 +230,7 @@ void Machine::exec_for(const Node& n, const Value& iterable, Scope& scope, int n
     loop->index = i;
     Frame frame(*this, &scope);
     assign(*n.kids[0], items.items()[i], *frame);
-    if (sym_loop_ >= 0) (*frame).set(sym_loop_, Value(Kind::loop, loop));
+    if (sym_loop_ >= 0) (*frame).set(meter, sym_loop_, Value(Kind::loop, loop));
     if (exec(n.branches[0], *frame) == Flow::break_) break;
   }
   loop->node = nullptr;  // may outlive the loop, but can no longer be called
@@ -255,21 +260,20 @@ Machine::Flow Machine::exec_with(const Node& n, Scope& scope) {
 }
 
 void Machine::assign(const Node& target, Value v, Scope& scope) {
-  if (target.kind == NodeKind::name) return scope.set(target.sym, std::move(v));
+  if (target.kind == NodeKind::name) return scope.set(meter, target.sym, std::move(v));
   if (target.kind == NodeKind::ns_attribute) {
-    const Value* ns = scope.find(target.sym);
+    const Value* ns = scope.find(meter, target.sym);
     if (!ns || !ns->is(Kind::ns)) fail("cannot assign attribute on non-namespace object");
     if (target.text.starts_with("_")) fail("namespace attributes cannot start with an underscore");
     auto& attrs = ns->as<NamespaceObject>();
-    if (Value* old = attrs.find(target.text)) {
+    if (Value* old = attrs.find(meter, target.text)) {
       *old = std::move(v);
     } else {
-      meter.room(attrs.attrs.size() * sizeof(attrs.attrs[0]));
       attrs.attrs.emplace_back(target.text, std::move(v));
     }
     return;
   }
-  std::vector<Value> parts = iterate(meter, v);
+  Values parts = iterate(meter, v);
   if (parts.size() != target.kids.size()) {
     fail(strf("%s values to unpack (expected %zu, got %zu)",
               parts.size() < target.kids.size() ? "not enough" : "too many", target.kids.size(),
@@ -294,23 +298,24 @@ Value Machine::make_macro(const Node& n, Scope& scope) {
 
 void Machine::bind_macro(const MacroShape& shape, CallArgs& args, Scope& scope) {
   std::vector<bool> used(args.kw.size());
+  meter.step(shape.params.size() * args.kw.size() / 16);
   for (size_t i = 0; i < shape.params.size(); ++i) {
     const Param& p = shape.params[i];
     auto kw =
         std::find_if(args.kw.begin(), args.kw.end(), [&](auto& k) { return k.first == p.name; });
     if (i < args.pos.size()) {
-      scope.set(p.sym, args.pos[i]);
+      scope.set(meter, p.sym, args.pos[i]);
     } else if (kw != args.kw.end()) {
       used[static_cast<size_t>(kw - args.kw.begin())] = true;
-      scope.set(p.sym, kw->second);
+      scope.set(meter, p.sym, kw->second);
     } else if (p.fallback) {
-      scope.set(p.sym, eval(*p.fallback, scope));
+      scope.set(meter, p.sym, eval(*p.fallback, scope));
     } else {
-      scope.set(p.sym,
+      scope.set(meter, p.sym,
                 make_undefined(meter, strf("parameter '%s' was not provided", p.name.c_str())));
     }
   }
-  auto extra = new_dict();
+  auto extra = new_dict(meter);
   Value caller;
   for (size_t i = 0; i < args.kw.size(); ++i) {
     auto& [name, v] = args.kw[i];
@@ -324,14 +329,14 @@ void Machine::bind_macro(const MacroShape& shape, CallArgs& args, Scope& scope) 
     }
   }
   if (shape.takes_caller) {
-    scope.set(sym_caller_,
+    scope.set(meter, sym_caller_,
               caller.is(Kind::undefined) ? make_undefined(meter, "No caller defined") : caller);
   }
-  if (shape.takes_kwargs) scope.set(sym_kwargs_, finish_dict(meter, std::move(extra)));
+  if (shape.takes_kwargs) scope.set(meter, sym_kwargs_, finish_dict(meter, std::move(extra)));
   size_t n = std::min(shape.params.size(), args.pos.size());
-  std::vector<Value> rest(args.pos.begin() + static_cast<std::ptrdiff_t>(n), args.pos.end());
+  Values rest(args.pos.begin() + static_cast<std::ptrdiff_t>(n), args.pos.end(), meter);
   if (shape.takes_varargs) {
-    scope.set(sym_varargs_, make_seq(meter, std::move(rest), SeqKind::tuple));
+    scope.set(meter, sym_varargs_, make_seq(meter, std::move(rest), SeqKind::tuple));
   } else if (!rest.empty()) {
     fail(strf("macro '%s' takes not more than %zu argument(s)", shape.name.c_str(),
               shape.params.size()));
@@ -352,7 +357,7 @@ Value Machine::call_macro(const MacroObject& macro, CallArgs& args) {
     throw;
   }
   --call_depth_;
-  return string(capture.text_);
+  return string(std::move(capture.text_));
 }
 
 Value Machine::call(const Value& callee, CallArgs& args) {
@@ -385,7 +390,7 @@ Value Machine::call(const Value& callee, CallArgs& args) {
         throw;
       }
       --call_depth_;
-      return string(capture.text_);
+      return string(std::move(capture.text_));
     }
     case Kind::joiner: {
       auto& j = callee.as<JoinerObject>();
@@ -399,16 +404,16 @@ Value Machine::call(const Value& callee, CallArgs& args) {
 }
 
 Value Machine::filter(std::string_view name, const Value& subject, CallArgs& args) {
+  meter.scan(name.size());
   Function fn = find_filter(name);
   if (!fn) fail("no filter named " + quote(name));
-  meter.step();
   return fn(*this, subject, args);
 }
 
 bool Machine::test(std::string_view name, const Value& subject, CallArgs& args) {
+  meter.scan(name.size());
   Function fn = find_test(name);
   if (!fn) fail("no test named " + quote(name));
-  meter.step();
   return truthy(fn(*this, subject, args));
 }
 

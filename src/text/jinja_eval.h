@@ -17,9 +17,16 @@ namespace sluice::jinja {
 
 inline constexpr int kMaxEvalDepth = 1000;  // about 1 KiB of stack each
 
+inline constexpr size_t kMaxKeywords = 256;      // of one call
+inline constexpr size_t kMaxKeywordBytes = 256;  // of each name
+
 struct CallArgs {
-  std::vector<Value> pos;
-  std::vector<std::pair<std::string, Value>> kw;
+  using Keyword = std::pair<std::string, Value>;
+  explicit CallArgs(Meter& m) : pos(m), kw(m) {}
+  CallArgs(Meter& m, std::initializer_list<Value> values) : pos(values, m), kw(m) {}
+  CallArgs from(size_t i) const;  // without the first `i`
+  Values pos;
+  std::vector<Keyword, Metered<Keyword>> kw;
 };
 
 class Machine;
@@ -27,13 +34,14 @@ using Function = Value (*)(Machine&, const Value& self, CallArgs&);
 
 // Variables of one block. Blocks nest; a macro keeps the scope that it was defined in.
 struct Scope {
-  explicit Scope(Scope* outer) : parent(outer) {}
-  const Value* find(int sym) const;
-  void set(int sym, Value v);
+  using Var = std::pair<int, Value>;
+  Scope(Meter& m, Scope* outer) : parent(outer), vars(m) {}
+  const Value* find(Meter& m, int sym) const;
+  void set(Meter& m, int sym, Value v);
 
   Scope* parent;
-  bool captured = false;  // a macro refers to it: it lives as long as the machine
-  std::vector<std::pair<int, Value>> vars;
+  bool captured = false;                // a macro refers to it: it lives as long as the machine
+  std::vector<Var, Metered<Var>> vars;  // at most one for each name in the template
 };
 
 struct FunctionObject final : Object {
@@ -48,12 +56,13 @@ struct MacroObject final : Object {
 };
 
 struct LoopObject final : Object {
+  explicit LoopObject(Meter& m) : last_seen(m) {}
   Value items;
   size_t index = 0;
   int nesting = 0;  // loop.depth0
   const Node* node = nullptr;
   Scope* scope = nullptr;
-  std::vector<Value> last_seen;  // loop.changed
+  Values last_seen;  // loop.changed
   bool seen_any = false;
   void clear() override { last_seen.clear(); }
 };
@@ -123,7 +132,7 @@ class Machine {
   Value eval_compare(const Node& n, Scope& scope);
   Value eval_concat(const Node& n, Scope& scope);
   Value eval_dict(const Node& n, Scope& scope);
-  std::vector<Value> eval_all(const std::vector<NodePtr>& nodes, Scope& scope);
+  Values eval_all(const std::vector<NodePtr>& nodes, Scope& scope);
   CallArgs eval_args(const CallSite& site, Scope& scope);
   Value apply_filter(const Node& n, const Value* subject, Scope& scope);
   Value loop_attribute(const Value& object, std::string_view name);
@@ -144,7 +153,7 @@ class Machine {
 class Bound {
  public:
   Bound(Machine& m,
-        std::string_view function,
+        const char* function,
         CallArgs& args,
         std::initializer_list<std::string_view> names,
         size_t num_required = 0);
@@ -157,8 +166,8 @@ class Bound {
 
  private:
   Machine& m_;
-  std::string function_;
-  std::vector<Value> values_;
+  const char* function_;  // its name
+  Values values_;
   std::vector<bool> set_;
 };
 

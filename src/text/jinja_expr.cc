@@ -92,7 +92,7 @@ Value Machine::eval(const Node& n, Scope& scope) {
 }
 
 Value Machine::eval_name(const Node& n, Scope& scope) {
-  if (const Value* v = scope.find(n.sym)) return *v;
+  if (const Value* v = scope.find(meter, n.sym)) return *v;
   return make_undefined(meter, strf("'%s' is undefined", n.text.c_str()));
 }
 
@@ -124,17 +124,21 @@ Value Machine::eval_compare(const Node& n, Scope& scope) {
 }
 
 Value Machine::eval_concat(const Node& n, Scope& scope) {
-  Text out;
+  Text out(meter);
   for (const NodePtr& k : n.kids) {
     Value v = eval(*k, scope);
     meter.line = n.line;
-    meter.grow(out, to_text(meter, v));
+    if (v.is(Kind::string)) {
+      out.append(v.text());
+    } else {
+      out.append(to_text(meter, v));
+    }
   }
   return string(std::move(out));
 }
 
 Value Machine::eval_dict(const Node& n, Scope& scope) {
-  auto dict = new_dict();
+  auto dict = new_dict(meter);
   for (size_t i = 0; i + 1 < n.kids.size(); i += 2) {
     Value key = eval(*n.kids[i], scope);
     dict->set(meter, std::move(key), eval(*n.kids[i + 1], scope));
@@ -142,8 +146,8 @@ Value Machine::eval_dict(const Node& n, Scope& scope) {
   return finish_dict(meter, std::move(dict));
 }
 
-std::vector<Value> Machine::eval_all(const std::vector<NodePtr>& nodes, Scope& scope) {
-  std::vector<Value> out;
+Values Machine::eval_all(const std::vector<NodePtr>& nodes, Scope& scope) {
+  Values out(meter);
   out.reserve(nodes.size());
   for (const NodePtr& k : nodes) {
     if (k->kind == NodeKind::slice) fail("a slice is not a value");
@@ -153,7 +157,7 @@ std::vector<Value> Machine::eval_all(const std::vector<NodePtr>& nodes, Scope& s
 }
 
 CallArgs Machine::eval_args(const CallSite& site, Scope& scope) {
-  CallArgs args;
+  CallArgs args(meter);
   args.pos = eval_all(site.args, scope);
   for (const auto& [name, node] : site.kwargs) args.kw.emplace_back(name, eval(*node, scope));
   if (site.star) {
@@ -163,9 +167,11 @@ CallArgs Machine::eval_args(const CallSite& site, Scope& scope) {
   if (site.star_star) {
     Value more = eval(*site.star_star, scope);
     if (!more.is(Kind::dict)) fail("argument after ** must be a mapping");
-    meter.room(more.dict().items.size() * (sizeof(Value) + sizeof(std::string)));
+    if (args.kw.size() + more.dict().items.size() > kMaxKeywords)
+      fail("too many keyword arguments");
     for (const auto& [k, v] : more.dict().items) {
       if (!k.is(Kind::string)) fail("keywords must be strings");
+      if (k.text().size() > kMaxKeywordBytes) fail("a keyword is too long");
       args.kw.emplace_back(k.text().str(), v);
     }
   }
@@ -191,13 +197,14 @@ Value Machine::apply_filter(const Node& n, const Value* subject, Scope& scope) {
 // ---- attributes and items
 
 Value Machine::attribute(const Value& object, std::string_view name) {
+  meter.scan(name.size());
   if (object.is(Kind::undefined)) fail(object.object() ? object.text().str() : "undefined value");
   if (is_unsafe_attribute(object, name)) {
     return make_undefined(meter, strf("access to attribute '%s' of '%s' object is unsafe",
                                       std::string(name).c_str(), type_name(object)));
   }
   if (object.is(Kind::ns)) {
-    if (Value* v = object.as<NamespaceObject>().find(name)) return *v;
+    if (Value* v = object.as<NamespaceObject>().find(meter, name)) return *v;
   } else if (object.is(Kind::loop)) {
     Value v = loop_attribute(object, name);
     if (!v.is(Kind::undefined) || v.object()) return v;
@@ -213,13 +220,14 @@ Value Machine::attribute(const Value& object, std::string_view name) {
   }
   if (Function fn = find_method(object, name)) return make_function(meter, name, fn, object);
   if (object.is(Kind::dict)) {
-    if (const Value* v = object.dict().find(name)) return *v;
+    if (const Value* v = object.dict().find(meter, name)) return *v;
   }
   return make_undefined(
       meter, strf("'%s object' has no attribute %s", object_repr(object), quote(name).c_str()));
 }
 
 Value Machine::item(const Value& object, const Value& key) {
+  meter.step();
   if (object.is(Kind::undefined)) fail(object.object() ? object.text().str() : "undefined value");
   if (object.is(Kind::dict) && hashable(key)) {
     if (const Value* v = object.dict().find(meter, key)) return *v;
@@ -229,7 +237,7 @@ Value Machine::item(const Value& object, const Value& key) {
   if (indexable && key.is_integral()) {
     size_t n = 0;
     length_of(object, n);
-    if (object.is(Kind::string)) meter.scan(object.text().size());
+    if (object.is(Kind::string)) meter.search(object.text().size());
     int64_t i = key.as_int();
     if (i < 0) i += static_cast<int64_t>(n);
     if (i >= 0 && i < static_cast<int64_t>(n)) {
@@ -237,7 +245,7 @@ Value Machine::item(const Value& object, const Value& key) {
       if (!object.is(Kind::string)) return object.items()[at];
       size_t begin = code_point_offset(object.text().view(), at), end = begin;
       next_code_point(object.text().view(), end);
-      return string(object.text().slice(begin, end));
+      return string(object.text().slice(meter, begin, end));
     }
     return make_undefined(meter, strf("%s object has no element %lld", type_name(object),
                                       static_cast<long long>(key.as_int())));
@@ -249,14 +257,15 @@ Value Machine::item(const Value& object, const Value& key) {
       return make_function(meter, key.text().view(), fn, object);
     }
   }
-  std::string shown = repr(meter, key).str();
-  return make_undefined(
-      meter, strf("'%s object' has no attribute %s", object_repr(object), quote(shown).c_str()));
+  bool is_long = key.is(Kind::string) && key.text().size() > 256;  // quote() cuts it anyway
+  std::string name = quote(is_long ? key.text().view() : repr(meter, key).view());
+  return make_undefined(meter,
+                        strf("'%s object' has no attribute %s", object_repr(object), name.c_str()));
 }
 
 Value Machine::loop_attribute(const Value& object, std::string_view name) {
   auto& loop = object.as<LoopObject>();
-  const std::vector<Value>& items = loop.items.items();
+  const Values& items = loop.items.items();
   auto i = static_cast<int64_t>(loop.index);
   auto n = static_cast<int64_t>(items.size());
   if (name == "index") return Value::integer(i + 1);

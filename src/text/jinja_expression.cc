@@ -84,7 +84,9 @@ int ExpressionParser::symbol(const std::string& name) {
   return it->second;
 }
 NodePtr ExpressionParser::name_node(const std::string& name, int line) {
+  bool implicit = name == "caller" || name == "varargs" || name == "kwargs";
   for (MacroShape* m : macros_) {
+    if (!implicit) break;
     bool own = std::any_of(m->params.begin(), m->params.end(),
                            [&](const Param& p) { return p.name == name; });
     if (own) continue;
@@ -234,7 +236,7 @@ NodePtr ExpressionParser::primary(bool with_attribute) {
     case TokenKind::string: {
       std::string text;
       for (; cur().kind == TokenKind::string; next()) text += cur().text;
-      return constant(make_constant(Text(std::move(text), true)), line);
+      return constant(make_constant(std::move(text)), line);
     }
     case TokenKind::integer:
     case TokenKind::real:
@@ -382,6 +384,7 @@ void ExpressionParser::argument(CallSite& site) {
     site.star_star = expression();
   } else if (cur().kind == TokenKind::name && look().kind == TokenKind::op && look().text == "=") {
     ensure(!site.star_star);
+    if (site.kwargs.size() >= kMaxParams) fail("too many keyword arguments");
     std::string key = expect_name();
     next();
     for (const auto& [k, v] : site.kwargs) {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "text/jinja_ast.h"
 #include "text/jinja_lexer.h"
 #include "text/jinja_parser.h"
@@ -111,7 +112,7 @@ class ExpressionParser {
   std::vector<LexToken> tokens_;
   size_t at_ = 0;
   int nesting_ = 0;
-  std::unordered_map<std::string, int> symbol_ids_;
+  std::unordered_map<std::string, int, KeyedHash, std::equal_to<>> symbol_ids_;
 };
 
 }  // namespace sluice::jinja

@@ -29,7 +29,7 @@ Value f_capitalize(Machine& m, const Value& v, CallArgs& a) {
 }
 Value f_trim(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "trim", args, {"chars"});
-  CallArgs chars;
+  CallArgs chars(m.meter);
   if (a.has(0)) chars.pos.push_back(a[0]);
   return by_method(m, "strip", v, chars);
 }
@@ -38,8 +38,8 @@ Value f_trim(Machine& m, const Value& v, CallArgs& args) {
 Value f_title(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "title", args, {});
   Text t = to_text(m.meter, v);
-  m.meter.scan(t.size());
-  Text out;
+  m.meter.walk(t.size());
+  Text out(m.meter);
   bool start = true;
   size_t i = 0;
   for (const Text::Run& run : t.runs()) {
@@ -49,7 +49,7 @@ Value f_title(Machine& m, const Value& v, CallArgs& args) {
       append_utf8(piece, start ? to_upper(c) : to_lower(c));
       start = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
     }
-    m.meter.grow(out, piece, run.trusted);
+    out.append(piece, run.trusted);
   }
   return m.string(std::move(out));
 }
@@ -79,26 +79,25 @@ Value f_default(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "default", args, {"default_value", "boolean"});
   bool missing = v.is(Kind::undefined) || (a.flag(1, false) && !truthy(v));
   if (!missing) return v;
-  return a.has(0) ? a[0] : make_string(m.meter, Text());
+  return a.has(0) ? a[0] : make_string(m.meter, Text(m.meter));
 }
 
 Value f_replace(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "replace", args, {"old", "new", "count"}, 2);
   Text s = to_text(m.meter, v), from = to_text(m.meter, a[0]), to = to_text(m.meter, a[1]);
   int64_t limit = a.absent_or_none(2) ? -1 : a.integer(2, -1);
-  m.meter.scan(s.size());
-  Text out;
+  m.meter.search(s.size());
+  Text out(m.meter);
   size_t at = 0;
   int64_t done = 0;
   if (from.empty()) {  // before every character, and at the end
     while (limit < 0 || done < limit) {
       m.meter.step();
-      m.meter.grow(out, to);
+      out.append(to);
       ++done;
       if (at == s.size()) break;
       size_t next = at;
       next_code_point(s.view(), next);
-      m.meter.room(out.size() + 4);
       out.append(s, at, next);
       at = next;
     }
@@ -107,13 +106,11 @@ Value f_replace(Machine& m, const Value& v, CallArgs& args) {
     size_t hit = find_bytes(s.view(), from.view(), at);
     if (hit == std::string_view::npos) break;
     m.meter.step();
-    m.meter.room(out.size() + hit - at);
     out.append(s, at, hit);
-    m.meter.grow(out, to);
+    out.append(to);
     at = hit + from.size();
     ++done;
   }
-  m.meter.room(out.size() + s.size() - at);
   out.append(s, at, s.size());
   return make_string(m.meter, std::move(out), is_markup(v));
 }
@@ -121,33 +118,33 @@ Value f_replace(Machine& m, const Value& v, CallArgs& args) {
 Value f_indent(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "indent", args, {"width", "first", "blank"});
   if (!v.is(Kind::string)) m.fail(strf("indent: expected a string, got %s", type_name(v)));
-  Text unit(std::string(4, ' '), true);
+  Text unit(m.meter, std::string(4, ' '), true);
   if (a.has(0) && a[0].is(Kind::string)) {
-    unit = a[0].text();
+    unit = Text(m.meter, a[0].text());
   } else if (a.has(0)) {
     int64_t n = std::max<int64_t>(a.integer(0, 4), 0);
     if (n > 10000) m.fail("indent: width too large");
-    unit = Text(std::string(static_cast<size_t>(n), ' '), true);
+    unit = Text(m.meter, std::string(static_cast<size_t>(n), ' '), true);
   }
   bool first = a.flag(1, false), blank = a.flag(2, false);
-  Text with_end = v.text();
+  Text with_end(m.meter, v.text());
   with_end.append("\n", true);
   Value source = m.string(std::move(with_end));
-  CallArgs none;
+  CallArgs none(m.meter);
   Value lines = find_method(source, "splitlines")(m, source, none);
-  Text out;
+  Text out(m.meter);
   for (size_t i = 0; i < lines.items().size(); ++i) {
     const Text& line = lines.items()[i].text();
-    if (i > 0) m.meter.grow(out, "\n", true);
-    if (i == 0 ? first : blank || !line.empty()) m.meter.grow(out, unit);
-    m.meter.grow(out, line);
+    if (i > 0) out.append("\n", true);
+    if (i == 0 ? first : blank || !line.empty()) out.append(unit);
+    out.append(line);
   }
   return make_string(m.meter, std::move(out), is_markup(v));
 }
 
 Value f_center(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "center", args, {"width"});
-  CallArgs width{{Value::integer(a.integer(0, 80))}, {}};
+  CallArgs width(m.meter, {Value::integer(a.integer(0, 80))});
   return by_method(m, "center", v, width);
 }
 
@@ -158,18 +155,20 @@ Value f_truncate(Machine& m, const Value& v, CallArgs& args) {
   auto end_size = static_cast<int64_t>(count_code_points(end.view()));
   if (length < end_size || leeway < 0) m.fail("truncate: bad length or leeway");
   size_t num = 0;
+  if (v.is(Kind::string)) m.meter.search(v.text().size());
   if (!length_of(v, num)) m.fail(strf("truncate: expected a string, got %s", type_name(v)));
   auto size = static_cast<int64_t>(num);
   if (size <= length || size - length <= leeway) return v;
   if (!v.is(Kind::string)) m.fail(strf("truncate: expected a string, got %s", type_name(v)));
   const Text& s = v.text();
   m.meter.scan(s.size());
-  Text head = s.slice(0, code_point_offset(s.view(), static_cast<size_t>(length - end_size)));
+  Text head =
+      s.slice(m.meter, 0, code_point_offset(s.view(), static_cast<size_t>(length - end_size)));
   if (!a.flag(1, false)) {
     size_t space = head.str().rfind(' ');
-    if (space != std::string::npos) head = head.slice(0, space);
+    if (space != std::string::npos) head = head.slice(m.meter, 0, space);
   }
-  m.meter.grow(head, end);
+  head.append(end);
   return m.string(std::move(head));
 }
 
@@ -178,7 +177,7 @@ bool is_word(char32_t c) { return c == '_' || (c >= '0' && c <= '9') || is_alpha
 Value f_wordcount(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "wordcount", args, {});
   Text s = to_text(m.meter, v);
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   int64_t n = 0;
   bool inside = false;
   for (size_t i = 0; i < s.size();) {
@@ -191,7 +190,7 @@ Value f_wordcount(Machine& m, const Value& v, CallArgs& args) {
 
 Value f_striptags(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "striptags", args, {});
-  Text s = to_text(m.meter, v), plain;
+  Text s = to_text(m.meter, v), plain(m.meter);
   m.meter.scan(s.size());
   std::string_view t = s.view();
   for (size_t i = 0; i < t.size();) {
@@ -204,18 +203,17 @@ Value f_striptags(Machine& m, const Value& v, CallArgs& args) {
     i = open == t.size() ? open : close + (comment ? 3 : 1);
   }
   Value all = m.string(std::move(plain));
-  CallArgs none;
+  CallArgs none(m.meter);
   Value words = find_method(all, "split")(m, all, none);
   Value space = make_string(m.meter, " ", true);
-  CallArgs join{{words}, {}};
+  CallArgs join(m.meter, {words});
   Value joined = find_method(space, "join")(m, space, join);
   static constexpr std::pair<const char*, const char*> kEntities[] = {
       {"&lt;", "<"},    {"&gt;", ">"},  {"&#34;", "\""},
       {"&quot;", "\""}, {"&#39;", "'"}, {"&amp;", "&"}};
   for (auto [entity, character] : kEntities) {
-    CallArgs pair{{make_string(m.meter, entity, true),
-                   make_string(m.meter, character, joined.text().trusted())},
-                  {}};
+    CallArgs pair(m.meter, {make_string(m.meter, entity, true),
+                            make_string(m.meter, character, joined.text().trusted())});
     joined = m.filter("replace", joined, pair);
   }
   return joined;
@@ -224,7 +222,7 @@ Value f_striptags(Machine& m, const Value& v, CallArgs& args) {
 // In a query, '/' is escaped too and a space is '+'.
 Text percent_encoded(Machine& m, const Value& v, bool query) {
   Text s = to_text(m.meter, v);
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   m.meter.room(s.size() * 3);
   std::string out;
   for (char c : s.str()) {
@@ -233,31 +231,33 @@ Text percent_encoded(Machine& m, const Value& v, bool query) {
     if (keep || (query && c == ' ')) {
       out.push_back(c == ' ' ? '+' : c);
     } else {
-      out += strf("%%%02X", static_cast<unsigned>(static_cast<uint8_t>(c)));
+      constexpr std::string_view kHex = "0123456789ABCDEF";
+      auto byte = static_cast<uint8_t>(c);
+      out += {'%', kHex[byte >> 4], kHex[byte & 15]};
     }
   }
-  return Text(std::move(out), s.trusted());
+  return Text(m.meter, std::move(out), s.trusted());
 }
 
 Value f_urlencode(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "urlencode", args, {});
   if (!v.is(Kind::dict) && !v.is(Kind::sequence)) return m.string(percent_encoded(m, v, false));
-  std::vector<std::pair<Value, Value>> pairs;
+  DictObject::Items pairs(m.meter);
   if (v.is(Kind::dict)) {
     pairs = v.dict().items;
   } else {
     for (const Value& p : iterate(m.meter, v)) {
-      std::vector<Value> kv = iterate(m.meter, p);
+      Values kv = iterate(m.meter, p);
       if (kv.size() != 2) m.fail("urlencode: expected pairs");
       pairs.emplace_back(kv[0], kv[1]);
     }
   }
-  Text out;
+  Text out(m.meter);
   for (const auto& [k, x] : pairs) {
-    if (!out.empty()) m.meter.grow(out, "&", true);
-    m.meter.grow(out, percent_encoded(m, k, true));
-    m.meter.grow(out, "=", true);
-    m.meter.grow(out, percent_encoded(m, x, true));
+    if (!out.empty()) out.append("&", true);
+    out.append(percent_encoded(m, k, true));
+    out.append("=", true);
+    out.append(percent_encoded(m, x, true));
   }
   return m.string(std::move(out));
 }
@@ -269,7 +269,7 @@ Value f_format(Machine& m, const Value& v, CallArgs& args) {
   if (args.kw.empty()) {
     values = make_seq(m.meter, args.pos, SeqKind::tuple);
   } else {
-    auto d = new_dict();
+    auto d = new_dict(m.meter);
     for (auto& [k, x] : args.kw) d->set(m.meter, make_string(m.meter, k, true), x);
     values = finish_dict(m.meter, std::move(d));
   }
@@ -285,6 +285,7 @@ Value f_tojson(Machine& m, const Value& v, CallArgs& args) {
     style.indented = true;
     style.item_separator = ",";
     if (a[1].is(Kind::string)) {
+      m.meter.scan(a[1].text().size());
       style.indent = a[1].text().str();
     } else {
       int64_t n = std::clamp<int64_t>(a.integer(1, 0), 0, 1000);
@@ -292,10 +293,11 @@ Value f_tojson(Machine& m, const Value& v, CallArgs& args) {
     }
   }
   if (!a.absent_or_none(2)) {
-    std::vector<Value> both = iterate(m.meter, a[2]);
+    Values both = iterate(m.meter, a[2]);
     if (both.size() != 2 || !both[0].is(Kind::string) || !both[1].is(Kind::string)) {
       m.fail("tojson: separators must be a pair of strings");
     }
+    for (const Value& part : both) m.meter.scan(part.text().size());
     style.item_separator = both[0].text().str();
     style.key_separator = both[1].text().str();
   }
@@ -338,6 +340,7 @@ Value f_int(Machine& m, const Value& v, CallArgs& args) {
   if (v.is_integral()) return Value::integer(v.as_int());
   double d = 0;
   if (v.is(Kind::string)) {
+    m.meter.walk(v.text().size());
     int64_t radix = a.integer(1, 10), i = 0;
     if (radix < 2 || radix > 36) m.fail("int: base must be 2 to 36");
     if (parse_integer(v.text().view(), static_cast<int>(radix), i)) return Value::integer(i);
@@ -358,6 +361,7 @@ Value f_float(Machine& m, const Value& v, CallArgs& args) {
   double d = 0;
   if (v.is_number()) return Value::real(v.as_double());
   if (v.is(Kind::undefined)) m.fail(v.object() ? v.text().str() : "undefined value");
+  if (v.is(Kind::string)) m.meter.walk(v.text().size());
   if (v.is(Kind::string) && parse_real(v.text().view(), d)) return Value::real(d);
   return a.has(0) ? a[0] : Value::real(0.0);
 }

@@ -28,7 +28,10 @@ std::string float_repr(double d) {
 namespace {
 
 // One trust for the whole: a quote or bracket between request strings has no owner of its own.
-Text uniform(Text t) { return t.trusted() ? t : Text(t.str(), false); }
+Text uniform(Meter& m, Text t) {
+  if (t.trusted()) return t;
+  return Text(m, t.str(), false);
+}
 
 bool printable(char32_t c) {
   if (c < 0x7F) return c >= 0x20;
@@ -39,7 +42,7 @@ bool printable(char32_t c) {
 }
 
 Text repr_string(Meter& m, const Text& t) {
-  m.scan(t.size());
+  m.walk(t.size());
   bool single = t.str().find('\'') == std::string::npos || t.str().find('"') != std::string::npos;
   char quote = single ? '\'' : '"';
   std::string out(1, quote);
@@ -58,19 +61,17 @@ Text repr_string(Meter& m, const Text& t) {
     } else if (printable(c)) {
       append_utf8(out, c);
     } else {
-      out += strf(c < 0x100     ? "\\x%02x"
-                  : c < 0x10000 ? "\\u%04x"
-                                : "\\U%08x",
-                  static_cast<unsigned>(c));
+      out += c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
+      append_hex(out, c, c < 0x100 ? 2 : c < 0x10000 ? 4 : 8);
     }
   }
   out.push_back(quote);
-  return Text(std::move(out), t.trusted());
+  return Text(m, std::move(out), t.trusted());
 }
 
 class Repr {
  public:
-  explicit Repr(Meter& m) : m_(m) {}
+  explicit Repr(Meter& m) : out(m), m_(m) {}
   Text out;
 
   void value(const Value& v, int depth = 0) {
@@ -88,10 +89,10 @@ class Repr {
       case Kind::real:
         return put(float_repr(v.as_double()));
       case Kind::big_integer:
-        return m_.grow(out, v.text());
+        return out.append(v.text());
       case Kind::string:
         if (is_markup(v)) put("Markup(");
-        m_.grow(out, repr_string(m_, v.text()));
+        out.append(repr_string(m_, v.text()));
         if (is_markup(v)) put(")");
         return;
       case Kind::sequence:
@@ -117,7 +118,7 @@ class Repr {
   }
 
  private:
-  void put(std::string_view s) { m_.grow(out, s, true); }
+  void put(std::string_view s) { out.append(s, true); }
 
   void sequence(const Value& v, int depth) {
     const SeqObject& s = v.seq();
@@ -140,10 +141,7 @@ class Repr {
     }
   }
 
-  void list(std::string_view open,
-            const std::vector<Value>& items,
-            std::string_view close,
-            int depth) {
+  void list(std::string_view open, const Values& items, std::string_view close, int depth) {
     put(open);
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) put(", ");
@@ -156,7 +154,7 @@ class Repr {
     put("<Namespace {");
     for (size_t i = 0; i < ns.attrs.size(); ++i) {
       if (i > 0) put(", ");
-      m_.grow(out, repr_string(m_, Text(ns.attrs[i].first, true)));
+      out.append(repr_string(m_, Text(m_, ns.attrs[i].first, true)));
       put(": ");
       value(ns.attrs[i].second, depth + 1);
     }
@@ -168,7 +166,7 @@ class Repr {
 
 class JsonWriter {
  public:
-  JsonWriter(Meter& m, const JsonStyle& style) : m_(m), style_(style) {}
+  JsonWriter(Meter& m, const JsonStyle& style) : out(m), m_(m), style_(style) {}
   Text out;
 
   void value(const Value& v, int depth) {
@@ -181,7 +179,7 @@ class JsonWriter {
       case Kind::integer:
         return put(std::to_string(v.as_int()));
       case Kind::big_integer:
-        return m_.grow(out, v.text());
+        return out.append(v.text());
       case Kind::real:
         return put(real(v.as_double()));
       case Kind::string:
@@ -206,7 +204,7 @@ class JsonWriter {
   }
 
  private:
-  void put(std::string_view s) { m_.grow(out, s, true); }
+  void put(std::string_view s) { out.append(s, true); }
 
   static std::string real(double d) {
     if (std::isnan(d)) return "NaN";
@@ -220,7 +218,7 @@ class JsonWriter {
     for (int i = 0; i < depth; ++i) put(style_.indent);
   }
 
-  void list(const std::vector<Value>& items, int depth) {
+  void list(const Values& items, int depth) {
     if (items.empty()) return put("[]");
     put("[");
     for (size_t i = 0; i < items.size(); ++i) {
@@ -234,7 +232,8 @@ class JsonWriter {
 
   void dict(const DictObject& d, int depth) {
     if (d.items.empty()) return put("{}");
-    std::vector<const std::pair<Value, Value>*> order;
+    using Item = const std::pair<Value, Value>*;
+    std::vector<Item, Metered<Item>> order(m_);
     for (const auto& e : d.items) order.push_back(&e);
     if (style_.sort_keys) {
       std::stable_sort(order.begin(), order.end(), [&](const auto* a, const auto* b) {
@@ -264,14 +263,14 @@ class JsonWriter {
   }
 
   void string(const Text& t) {
-    m_.scan(t.size());
+    m_.walk(2 * t.size());
     std::string s = "\"";
     for (size_t i = 0; i < t.size();) {
       m_.room(s.size());
       escape(s, next_code_point(t.view(), i));
     }
     s.push_back('"');
-    m_.grow(out, s, t.trusted());
+    out.append(s, t.trusted());
   }
 
   void escape(std::string& s, char32_t c) const {
@@ -281,11 +280,14 @@ class JsonWriter {
       s.push_back('\\');
       s.push_back(kTo[simple]);
     } else if (c < 0x20 || (style_.ensure_ascii && c > 0x7E && c < 0x10000 && c != 0x7F)) {
-      s += strf("\\u%04x", static_cast<unsigned>(c));
+      s += "\\u";
+      append_hex(s, c, 4);
     } else if (style_.ensure_ascii && c >= 0x10000) {
       char32_t v = c - 0x10000;
-      s += strf("\\u%04x\\u%04x", static_cast<unsigned>(0xD800 + (v >> 10)),
-                static_cast<unsigned>(0xDC00 + (v & 0x3FF)));
+      s += "\\u";
+      append_hex(s, 0xD800 + (v >> 10), 4);
+      s += "\\u";
+      append_hex(s, 0xDC00 + (v & 0x3FF), 4);
     } else {
       append_utf8(s, c);
     }
@@ -298,25 +300,26 @@ class JsonWriter {
 }  // namespace
 
 Text to_text(Meter& m, const Value& v) {
-  if (v.is(Kind::string)) return v.text();
-  if (v.is(Kind::undefined)) return {};
+  if (v.is(Kind::string)) return Text(m, v.text());
+  if (v.is(Kind::undefined)) return Text(m);
   return repr(m, v);
 }
 
 Text repr(Meter& m, const Value& v) {
   Repr r(m);
   r.value(v);
-  return uniform(std::move(r.out));
+  return uniform(m, std::move(r.out));
 }
 
 Text to_json(Meter& m, const Value& v, const JsonStyle& style) {
   JsonWriter w(m, style);
   w.value(v, 0);
-  return uniform(std::move(w.out));
+  return uniform(m, std::move(w.out));
 }
 
-Text escape_html(const Meter& m, const Text& s) {
-  Text out;
+Text escape_html(Meter& m, const Text& s) {
+  m.walk(s.size());
+  Text out(m);
   size_t i = 0;
   for (const Text::Run& run : s.runs()) {
     std::string piece;

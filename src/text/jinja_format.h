@@ -30,6 +30,6 @@ Text format_value(Meter& m, const Value& v, std::string_view spec);
 // align: < > ^, or c as str.center() does it.
 Text pad(Meter& m, const Text& s, size_t width, char align, std::string_view fill);
 // & < > " ' as HTML entities.
-Text escape_html(const Meter& m, const Text& s);
+Text escape_html(Meter& m, const Text& s);
 
 }  // namespace sluice::jinja

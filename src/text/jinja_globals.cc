@@ -17,8 +17,7 @@ Value raise_exception(Machine& m, const Value&, CallArgs& args) {
 Value range(Machine& m, const Value&, CallArgs& args) {
   constexpr int64_t kMaxRange = 100'000;  // the sandbox's limit
   Bound a(m, "range", args, {"", "", ""}, 1);
-  auto s = std::make_shared<SeqObject>();
-  s->kind = SeqKind::range;
+  auto s = std::make_shared<SeqObject>(SeqKind::range, Values(m.meter));
   s->stop = a.integer(0, 0);
   if (a.has(1)) s->start = s->stop, s->stop = a.integer(1, 0);
   s->by = a.integer(2, 1);
@@ -31,7 +30,7 @@ Value range(Machine& m, const Value&, CallArgs& args) {
   uint64_t count = distance / stride + (distance % stride != 0);
   if (count > u(kMaxRange)) m.fail("range too big: the sandbox allows 100000 items");
   m.meter.step(1 + count / 8);
-  s->charge(m.meter, sizeof(SeqObject) + count * sizeof(Value));
+  s->charge(m.meter, sizeof(SeqObject));
   s->items.reserve(count);
   for (uint64_t i = 0; i < count; ++i) {
     s->items.push_back(Value::integer(static_cast<int64_t>(u(s->start) + i * u(s->by))));
@@ -41,13 +40,13 @@ Value range(Machine& m, const Value&, CallArgs& args) {
 
 // dict(mapping_or_pairs, **kwargs)
 std::shared_ptr<DictObject> build_dict(Machine& m, CallArgs& args) {
-  auto out = new_dict();
+  auto out = new_dict(m.meter);
   if (args.pos.size() > 1) m.fail("dict expected at most 1 argument");
   if (!args.pos.empty() && args.pos[0].is(Kind::dict)) {
     for (const auto& [k, v] : args.pos[0].dict().items) out->set(m.meter, k, v);
   } else if (!args.pos.empty()) {
     for (const Value& pair : iterate(m.meter, args.pos[0])) {
-      std::vector<Value> kv = iterate(m.meter, pair);
+      Values kv = iterate(m.meter, pair);
       if (kv.size() != 2) m.fail("dict(): every element must be a pair");
       out->set(m.meter, kv[0], kv[1]);
     }
@@ -62,8 +61,11 @@ Value dict(Machine& m, const Value&, CallArgs& args) {
 
 Value name_space(Machine& m, const Value&, CallArgs& args) {
   auto from = build_dict(m, args);
-  auto ns = std::make_shared<NamespaceObject>();
-  ns->charge(m.meter, sizeof(NamespaceObject) + from->items.size() * 2 * sizeof(Value));
+  auto ns = std::make_shared<NamespaceObject>(m.meter);
+  size_t names = 0;
+  for (const auto& e : from->items) names += e.first.is(Kind::string) ? e.first.text().size() : 0;
+  ns->charge(m.meter, sizeof(NamespaceObject) + names);
+  ns->attrs.reserve(from->items.size());
   for (const auto& [k, v] : from->items) {
     if (!k.is(Kind::string)) m.fail("namespace attributes must have names");
     if (k.text().view().starts_with("_")) {
@@ -98,6 +100,7 @@ Value strftime_now(Machine& m, const Value&, CallArgs& args) {
   if (format.size() > 4096 || format.str().find('\0') != std::string::npos) {
     m.fail("strftime_now(): bad format");
   }
+  m.meter.walk(12 * format.size());
   // A time without a zone has none to show; nor microseconds worth showing.
   std::string f;
   const std::string& s = format.str();
@@ -110,7 +113,7 @@ Value strftime_now(Machine& m, const Value&, CallArgs& args) {
     if (c == 'f') f += "000000";
     if (c != 'f' && c != 'z' && c != 'Z') f += {'%', c};
   }
-  if (f.empty()) return make_string(m.meter, Text());
+  if (f.empty()) return make_string(m.meter, Text(m.meter));
   char buf[16384];
   size_t n = std::strftime(buf, sizeof buf, f.c_str(), &m.now());
   std::string out(buf, n);

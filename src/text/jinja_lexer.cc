@@ -45,7 +45,10 @@ class Lexer {
     throw TemplateError{std::move(message), line_};
   }
 
-  void emit(TokenKind kind, std::string text) { tokens_.push_back({kind, line_, std::move(text)}); }
+  void emit(TokenKind kind, std::string text) {
+    if (tokens_.size() >= kMaxTokens) fail("the template has too many tokens");
+    tokens_.push_back({kind, line_, std::move(text)});
+  }
 
   // Moves to `end`, counting lines.
   void advance(size_t end) {

@@ -30,6 +30,8 @@ struct LexToken {
   std::string text;  // data: the text; string: unescaped; op and name: as written
 };
 
+inline constexpr size_t kMaxTokens = 250'000;  // with their nodes about 300 bytes each
+
 // Throws TemplateError. The source must be valid UTF-8.
 std::vector<LexToken> tokenize(std::string_view source);
 

@@ -20,10 +20,11 @@ Value same_kind(Machine& m, const Value& self, Text t) {
 Value strip_sides(Machine& m, const Value& self, CallArgs& args, bool left, bool right) {
   Bound a(m, "strip", args, {""});
   const Text& t = self.text();
-  m.meter.scan(t.size());
+  m.meter.walk(t.size());
+  if (a.has(0) && a[0].is(Kind::string)) m.meter.walk(8 * a[0].text().size());  // sorted
   ByteRange r = a.absent_or_none(0) ? strip_space_range(t.view(), left, right)
                                     : strip_range(t.view(), a.text(0, "").view(), left, right);
-  return same_kind(m, self, t.slice(r.begin, r.end));
+  return same_kind(m, self, t.slice(m.meter, r.begin, r.end));
 }
 Value str_strip(Machine& m, const Value& s, CallArgs& a) {
   return strip_sides(m, s, a, true, true);
@@ -38,9 +39,7 @@ Value str_rstrip(Machine& m, const Value& s, CallArgs& a) {
 template <Case how>
 Value str_case(Machine& m, const Value& self, CallArgs& args) {
   Bound(m, "str method", args, {});
-  m.meter.scan(self.text().size());
-  m.meter.room(self.text().size() * 2);
-  return same_kind(m, self, change_case(self.text(), how));
+  return same_kind(m, self, change_case(m.meter, self.text(), how));
 }
 
 using Pieces = std::vector<ByteRange>;
@@ -112,10 +111,10 @@ Pieces split_on(std::string_view s, std::string_view sep, int64_t limit, bool re
 }
 
 Value slices(Machine& m, const Value& self, const Pieces& pieces) {
-  std::vector<Value> out;
-  m.meter.room(pieces.size() * (sizeof(Value) + sizeof(StringObject)));
+  Values out(m.meter);
   out.reserve(pieces.size());
-  for (ByteRange r : pieces) out.push_back(same_kind(m, self, self.text().slice(r.begin, r.end)));
+  for (ByteRange r : pieces)
+    out.push_back(same_kind(m, self, self.text().slice(m.meter, r.begin, r.end)));
   return make_seq(m.meter, std::move(out));
 }
 
@@ -123,7 +122,7 @@ Value split_either(Machine& m, const Value& self, CallArgs& args, bool reverse) 
   Bound a(m, reverse ? "rsplit" : "split", args, {"sep", "maxsplit"});
   int64_t limit = a.integer(1, -1);
   std::string_view s = self.text().view();
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   m.meter.room(s.size() * sizeof(ByteRange));
   if (a.absent_or_none(0)) return slices(m, self, split_space(s, limit, reverse));
   Text sep = a.text(0, "");
@@ -137,7 +136,7 @@ Value str_splitlines(Machine& m, const Value& self, CallArgs& args) {
   Bound a(m, "splitlines", args, {"keepends"});
   bool keep = a.flag(0, false);
   std::string_view s = self.text().view();
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   m.meter.room(s.size() * sizeof(ByteRange));
   Pieces out;
   size_t begin = 0;
@@ -160,7 +159,7 @@ Value partition_either(Machine& m, const Value& self, CallArgs& args, bool rever
   Text sep = a.text(0, "");
   const Text& t = self.text();
   if (sep.empty()) m.fail("empty separator");
-  m.meter.scan(t.size());
+  m.meter.search(2 * t.size());
   size_t at = reverse ? rfind_bytes(t.view(), sep.view()) : find_bytes(t.view(), sep.view());
   ByteRange head{0, at}, middle{at, at + sep.size()}, tail{at + sep.size(), t.size()};
   if (at == std::string_view::npos) {
@@ -168,8 +167,9 @@ Value partition_either(Machine& m, const Value& self, CallArgs& args, bool rever
     middle = {0, 0};
     tail = {0, reverse ? t.size() : 0};
   }
-  std::vector<Value> out;
-  for (ByteRange r : {head, middle, tail}) out.push_back(m.string(t.slice(r.begin, r.end)));
+  Values out(m.meter);
+  for (ByteRange r : {head, middle, tail})
+    out.push_back(m.string(t.slice(m.meter, r.begin, r.end)));
   return make_seq(m.meter, std::move(out), SeqKind::tuple);
 }
 Value str_partition(Machine& m, const Value& s, CallArgs& a) {
@@ -181,7 +181,7 @@ Value str_rpartition(Machine& m, const Value& s, CallArgs& a) {
 
 // The window [start, end) in code points that several methods take, in bytes.
 ByteRange window(Machine& m, const Text& t, const Bound& a) {
-  m.meter.scan(t.size());
+  m.meter.search(t.size());
   if (a.absent_or_none(1) && a.absent_or_none(2)) return {0, t.size()};
   auto n = static_cast<int64_t>(count_code_points(t.view()));
   auto clamp = [&](size_t i, int64_t fallback) {
@@ -202,6 +202,7 @@ Value affix(Machine& m, const Value& self, CallArgs& args, bool prefix) {
   auto match = [&](const Value& v) {
     if (!v.is(Kind::string))
       m.fail(strf("expected a string or a tuple of strings, got %s", type_name(v)));
+    m.meter.scan(v.text().size());
     return prefix ? s.starts_with(v.text().view()) : s.ends_with(v.text().view());
   };
   if (!a[0].is_seq(SeqKind::tuple)) return Value::boolean(match(a[0]));
@@ -213,10 +214,12 @@ Value str_endswith(Machine& m, const Value& s, CallArgs& a) { return affix(m, s,
 Value remove_affix(Machine& m, const Value& self, CallArgs& args, bool prefix) {
   Bound a(m, "removeprefix", args, {""}, 1);
   Text x = a.text(0, "");
+  m.meter.scan(x.size());
   const Text& t = self.text();
   bool hit = prefix ? t.view().starts_with(x.view()) : t.view().ends_with(x.view());
   if (!hit) return self;
-  return m.string(prefix ? t.slice(x.size(), t.size()) : t.slice(0, t.size() - x.size()));
+  return m.string(prefix ? t.slice(m.meter, x.size(), t.size())
+                         : t.slice(m.meter, 0, t.size() - x.size()));
 }
 Value str_removeprefix(Machine& m, const Value& s, CallArgs& a) {
   return remove_affix(m, s, a, true);
@@ -235,6 +238,7 @@ Value str_find(Machine& m, const Value& self, CallArgs& args) {
   if (w.begin <= w.end) {
     std::string_view s = self.text().view().substr(w.begin, w.end - w.begin);
     bool last = how == Search::rfind || how == Search::rindex;
+    if (last) m.meter.search(2 * s.size());
     at = last ? rfind_bytes(s, needle.view()) : find_bytes(s, needle.view());
   }
   if (at != std::string_view::npos) {
@@ -255,25 +259,27 @@ Value str_count(Machine& m, const Value& self, CallArgs& args) {
   int64_t n = 0;
   for (size_t at = 0; (at = find_bytes(s, needle.view(), at)) != std::string_view::npos; ++n) {
     at += needle.size();
+    if (n % 4 == 0) m.meter.step();
   }
   return Value::integer(n);
 }
 
 Value str_replace(Machine& m, const Value& self, CallArgs& args) {
   Bound a(m, "str.replace", args, {"", "", ""}, 2);
-  CallArgs same{{a[0], a[1]}, {}};
+  CallArgs same(m.meter, {a[0], a[1]});
   if (a.has(2)) same.pos.push_back(a[2]);
   return m.filter("replace", self, same);
 }
 
 Value str_join(Machine& m, const Value& self, CallArgs& args) {
   Bound a(m, "join", args, {""}, 1);
-  Text out;
+  Text out(m.meter);
   bool first = true;
   for (const Value& v : iterate(m.meter, a[0])) {
+    m.meter.step();
     if (!v.is(Kind::string)) m.fail(strf("join(): expected strings, found %s", type_name(v)));
-    if (!std::exchange(first, false)) m.meter.grow(out, self.text());
-    m.meter.grow(out, v.text());
+    if (!std::exchange(first, false)) out.append(self.text());
+    out.append(v.text());
   }
   return m.string(std::move(out));
 }
@@ -325,14 +331,14 @@ Value str_format(Machine& m, const Value& self, CallArgs& args) {
   const Text& t = self.text();
   std::string_view f = t.view();
   m.meter.scan(t.size());
-  Text out;
+  Text out(m.meter);
   size_t automatic = 0;
   for (size_t i = 0; i < f.size();) {
     size_t brace = std::min(f.find_first_of("{}", i), f.size());
-    m.meter.grow(out, t.slice(i, brace));
+    out.append(t.slice(m.meter, i, brace));
     if (brace == f.size()) break;
     if (brace + 1 < f.size() && f[brace + 1] == f[brace]) {
-      m.meter.grow(out, t.slice(brace, brace + 1));
+      out.append(t.slice(m.meter, brace, brace + 1));
       i = brace + 2;
       continue;
     }
@@ -340,7 +346,7 @@ Value str_format(Machine& m, const Value& self, CallArgs& args) {
     size_t close = f.find('}', brace);
     if (close == std::string_view::npos) m.fail("expected '}' before end of string");
     m.meter.step();
-    m.meter.grow(out, format_field(m, t.slice(brace + 1, close), args, automatic));
+    out.append(format_field(m, t.slice(m.meter, brace + 1, close), args, automatic));
     i = close + 1;
   }
   return m.string(std::move(out));
@@ -351,9 +357,10 @@ Value str_zfill(Machine& m, const Value& self, CallArgs& args) {
   const Text& t = self.text();
   bool sign = t.view().starts_with("-") || t.view().starts_with("+");
   auto width = static_cast<size_t>(std::max<int64_t>(a.integer(0, 0), 0));
-  Text out = t.slice(0, sign ? 1 : 0);
+  Text out = t.slice(m.meter, 0, sign ? 1 : 0);
   size_t used = sign ? 1 : 0;
-  out.append(pad(m.meter, t.slice(used, t.size()), width > used ? width - used : 0, '>', "0"));
+  out.append(
+      pad(m.meter, t.slice(m.meter, used, t.size()), width > used ? width - used : 0, '>', "0"));
   return m.string(std::move(out));
 }
 
@@ -365,7 +372,8 @@ Value str_just(Machine& m, const Value& self, CallArgs& args) {
   if (count_code_points(fill.view()) != 1)
     m.fail("the fill character must be exactly one character long");
   Text out = pad(m.meter, self.text(), width, align, fill.view());
-  return m.string(fill.trusted() ? out : Text(out.str(), false));
+  if (!fill.trusted()) out = Text(m.meter, out.str(), false);
+  return m.string(std::move(out));
 }
 
 using CharTest = bool (*)(char32_t);
@@ -373,7 +381,7 @@ template <CharTest test>
 Value str_all(Machine& m, const Value& self, CallArgs& args) {
   Bound(m, "str method", args, {});
   std::string_view s = self.text().view();
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   for (size_t i = 0; i < s.size();) {
     if (!test(next_code_point(s, i))) return Value::boolean(false);
   }
@@ -387,7 +395,7 @@ template <bool upper>
 Value str_is_case(Machine& m, const Value& self, CallArgs& args) {
   Bound(m, "str method", args, {});
   std::string_view s = self.text().view();
-  m.meter.scan(s.size());
+  m.meter.walk(s.size());
   bool any = false;
   for (size_t i = 0; i < s.size();) {
     char32_t c = next_code_point(s, i);
@@ -408,12 +416,12 @@ Value dict_get(Machine& m, const Value& self, CallArgs& args) {
 template <SeqKind kind>
 Value dict_view(Machine& m, const Value& self, CallArgs& args) {
   Bound(m, "dict method", args, {});
-  std::vector<Value> out;
-  m.meter.room(self.dict().items.size() * sizeof(Value));
+  Values out(m.meter);
+  out.reserve(self.dict().items.size());
   for (const auto& [k, v] : self.dict().items) {
     out.push_back(kind == SeqKind::dict_keys     ? k
                   : kind == SeqKind::dict_values ? v
-                                                 : make_seq(m.meter, {k, v}, SeqKind::tuple));
+                                                 : make_pair(m.meter, k, v));
   }
   return make_seq(m.meter, std::move(out), kind);
 }
@@ -546,6 +554,7 @@ const Table& methods_of(const Value& v) {
 }  // namespace
 
 Function find_method(const Value& object, std::string_view name) {
+  if (name.size() > 32) return nullptr;  // not worth hashing
   const Table& table = methods_of(object);
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;

@@ -22,44 +22,43 @@ Value make_function(Meter& m, std::string_view name, Function fn, Value self) {
 // ---- arguments
 
 Bound::Bound(Machine& m,
-             std::string_view function,
+             const char* function,
              CallArgs& args,
              std::initializer_list<std::string_view> names,
              size_t num_required)
-    : m_(m), function_(function), values_(names.size()), set_(names.size()) {
+    : m_(m), function_(function), values_(names.size(), m.meter), set_(names.size()) {
   if (args.pos.size() > names.size()) {
-    m.fail(strf("%s() takes at most %zu argument(s)", function_.c_str(), names.size()));
+    m.fail(strf("%s() takes at most %zu argument(s)", function_, names.size()));
   }
   for (size_t i = 0; i < args.pos.size(); ++i) values_[i] = args.pos[i], set_[i] = true;
   for (auto& [name, v] : args.kw) {
     auto it = std::find(names.begin(), names.end(), name);
     auto i = static_cast<size_t>(it - names.begin());
     if (it == names.end() || set_[i]) {
-      m.fail(strf("%s() got an unexpected keyword argument %s", function_.c_str(),
-                  quote(name).c_str()));
+      m.fail(strf("%s() got an unexpected keyword argument %s", function_, quote(name).c_str()));
     }
     values_[i] = v;
     set_[i] = true;
   }
   for (size_t i = 0; i < num_required; ++i) {
-    if (!set_[i]) m.fail(strf("%s() is missing an argument", function_.c_str()));
+    if (!set_[i]) m.fail(strf("%s() is missing an argument", function_));
   }
 }
 
 int64_t Bound::integer(size_t i, int64_t fallback) const {
   if (!set_[i]) return fallback;
   if (!values_[i].is_integral()) {
-    m_.fail(strf("%s(): expected an integer, got %s", function_.c_str(), type_name(values_[i])));
+    m_.fail(strf("%s(): expected an integer, got %s", function_, type_name(values_[i])));
   }
   return values_[i].as_int();
 }
 
 Text Bound::text(size_t i, std::string_view fallback) const {
-  if (!set_[i]) return Text(std::string(fallback), true);
+  if (!set_[i]) return Text(m_.meter, std::string(fallback), true);
   if (!values_[i].is(Kind::string)) {
-    m_.fail(strf("%s(): expected a string, got %s", function_.c_str(), type_name(values_[i])));
+    m_.fail(strf("%s(): expected a string, got %s", function_, type_name(values_[i])));
   }
-  return values_[i].text();
+  return Text(m_.meter, values_[i].text());
 }
 
 // ---- operators
@@ -81,13 +80,23 @@ Value repeat(Machine& m, const Value& v, int64_t times) {
   if (one == 0) n = 0;
   if (one > 0 && n > SIZE_MAX / 4 / one) m.fail("out of memory: a value is too large");
   m.meter.room(one * n);
-  m.meter.step(1 + n / 64);
   if (v.is(Kind::string)) {
-    Text out;
-    for (size_t i = 0; i < n; ++i) out.append(v.text());
+    const Text& t = v.text();
+    if (t.runs().size() == 1) {
+      std::string bytes;
+      bytes.reserve(one * n);
+      for (size_t i = 0; i < n; ++i) bytes += t.view();
+      m.meter.step(n / 64);
+      Text out(m.meter, std::move(bytes), t.trusted());
+      return make_string(m.meter, std::move(out), is_markup(v));
+    }
+    m.meter.step(1 + n * t.runs().size() / 16);
+    Text out(m.meter);
+    for (size_t i = 0; i < n; ++i) out.append(t);
     return make_string(m.meter, std::move(out), is_markup(v));
   }
-  std::vector<Value> out;
+  m.meter.step(1 + n / 16);
+  Values out(m.meter);
   out.reserve(v.items().size() * n);
   for (size_t i = 0; i < n; ++i) out.insert(out.end(), v.items().begin(), v.items().end());
   return make_seq(m.meter, std::move(out), v.seq().kind);
@@ -102,17 +111,22 @@ Value add(Machine& m, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return Value::real(a.as_double() + b.as_double());
   if (a.is(Kind::string) && b.is(Kind::string)) {
     bool markup = is_markup(a) || is_markup(b);
-    auto side = [&](const Value& v) {
-      return markup && !is_markup(v) ? escape_html(m.meter, v.text()) : v.text();
-    };
-    Text out = side(a);
-    m.meter.grow(out, side(b));
+    Text out(m.meter);
+    out.reserve(a.text().size() + b.text().size());
+    for (const Value* v : {&a, &b}) {
+      if (markup && !is_markup(*v)) {
+        out.append(escape_html(m.meter, v->text()));
+      } else {
+        out.append(v->text());
+      }
+    }
     return make_string(m.meter, std::move(out), markup);
   }
   for (SeqKind k : {SeqKind::list, SeqKind::tuple}) {
     if (!a.is_seq(k) || !b.is_seq(k)) continue;
-    m.meter.room((a.items().size() + b.items().size()) * sizeof(Value));
-    std::vector<Value> out = a.items();
+    Values out(m.meter);
+    out.reserve(a.items().size() + b.items().size());
+    out.insert(out.end(), a.items().begin(), a.items().end());
     out.insert(out.end(), b.items().begin(), b.items().end());
     return make_seq(m.meter, std::move(out), k);
   }
@@ -259,29 +273,29 @@ Value slice_of(
   by = std::clamp<int64_t>(by, -n - 1, n + 1);  // larger steps select the same
   if (v.is(Kind::string)) {
     const Text& t = v.text();
-    m.meter.scan(t.size());
+    m.meter.walk(t.size());
     if (by == 1) {
-      if (from >= to) return make_string(m.meter, Text(), is_markup(v));
+      if (from >= to) return make_string(m.meter, Text(m.meter), is_markup(v));
       size_t begin = code_point_offset(t.view(), static_cast<size_t>(from));
       size_t end =
           begin + code_point_offset(t.view().substr(begin), static_cast<size_t>(to - from));
-      return make_string(m.meter, t.slice(begin, end), is_markup(v));
+      return make_string(m.meter, t.slice(m.meter, begin, end), is_markup(v));
     }
-    m.meter.room(count * sizeof(size_t));
-    std::vector<size_t> starts;
+    std::vector<size_t, Metered<size_t>> starts(m.meter);
+    starts.reserve(count + 1);
     for (size_t i = 0; i < t.size();) {
       starts.push_back(i);
       next_code_point(t.view(), i);
     }
     starts.push_back(t.size());
-    Text out;
+    Text out(m.meter);
     for (int64_t i = from; by > 0 ? i < to : i > to; i += by) {
       auto at = static_cast<size_t>(i);
       out.append(t, starts[at], starts[at + 1]);
     }
     return make_string(m.meter, std::move(out), is_markup(v));
   }
-  std::vector<Value> out;
+  Values out(m.meter);
   for (int64_t i = from; by > 0 ? i < to : i > to; i += by) {
     out.push_back(v.items()[static_cast<size_t>(i)]);
   }

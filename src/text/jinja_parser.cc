@@ -39,7 +39,7 @@ class Parser : ExpressionParser {
           return out;
         case TokenKind::data: {
           NodePtr n = make(NodeKind::data, line);
-          n->value = make_constant(Text(cur().text, true));
+          n->value = make_constant(cur().text);
           out.push_back(std::move(n));
           next();
           break;
@@ -187,6 +187,7 @@ class Parser : ExpressionParser {
     expect_op("(");
     while (!is_op(")")) {
       if (!shape.params.empty()) expect_op(",");
+      if (shape.params.size() >= kMaxParams) fail("too many parameters");
       Param p;
       p.name = expect_name();
       p.sym = symbol(p.name);

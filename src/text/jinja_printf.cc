@@ -110,15 +110,16 @@ Number number_digits(Meter& m, const Value& v, NumberStyle s) {
 Text pad(Meter& m, const Text& s, size_t width, char align, std::string_view fill) {
   m.scan(s.size());
   size_t n = count_code_points(s.view());
-  if (n >= width) return s;
+  if (n >= width) return Text(m, s);
   if (width > kMaxWidth) m.fail("format width too large");
   size_t missing = width - n;
+  m.step(missing / 16);
   size_t left = align == '>' ? missing : align == '<' ? 0 : missing / 2;
   if (align == 'c') left += missing & width & 1;  // str.center() puts the odd space elsewhere
-  Text out;
-  for (size_t i = 0; i < left; ++i) m.grow(out, fill, true);
-  m.grow(out, s);
-  for (size_t i = left; i < missing; ++i) m.grow(out, fill, true);
+  Text out(m);
+  for (size_t i = 0; i < left; ++i) out.append(fill, true);
+  out.append(s);
+  for (size_t i = left; i < missing; ++i) out.append(fill, true);
   return out;
 }
 
@@ -155,9 +156,9 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
 
   if (v.is(Kind::string)) {
     if (style.type && style.type != 's') m.fail("unknown format code for a string: " + quote(spec));
-    Text t = v.text();
+    Text t(m, v.text());
     if (style.precision >= 0) {
-      t = t.slice(0, code_point_offset(t.view(), static_cast<size_t>(style.precision)));
+      t = t.slice(m, 0, code_point_offset(t.view(), static_cast<size_t>(style.precision)));
     }
     return pad(m, t, width, align ? align : '<', fill);
   }
@@ -174,10 +175,10 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
   Number n = number_digits(m, v, style);
   if (align == '=') {
     size_t used = n.sign.size();
-    Text digits = pad(m, Text(n.digits, true), width > used ? width - used : 0, '>', fill);
-    return Text(n.sign + digits.str(), true);
+    Text digits = pad(m, Text(m, n.digits, true), width > used ? width - used : 0, '>', fill);
+    return Text(m, n.sign + digits.str(), true);
   }
-  return pad(m, Text(n.sign + n.digits, true), width, align ? align : '>', fill);
+  return pad(m, Text(m, n.sign + n.digits, true), width, align ? align : '>', fill);
 }
 
 namespace {
@@ -190,18 +191,18 @@ class PercentFormat {
 
   Text run() {
     m_.scan(format_.size());
-    Text out;
+    Text out(m_);
     while (i_ < f_.size()) {
       size_t percent = std::min(f_.find('%', i_), f_.size());
-      m_.grow(out, format_.slice(i_, percent));
+      out.append(format_.slice(m_, i_, percent));
       if (percent == f_.size()) break;
       i_ = percent + 1;
       m_.step();
       if (i_ < f_.size() && f_[i_] == '%') {
-        m_.grow(out, format_.slice(i_, i_ + 1));
+        out.append(format_.slice(m_, i_, i_ + 1));
         ++i_;
       } else {
-        m_.grow(out, conversion());
+        out.append(conversion());
       }
     }
     // What could be a mapping need not be used: to Python even a list could.
@@ -227,7 +228,7 @@ class PercentFormat {
     if (close == std::string_view::npos) m_.fail("incomplete format key");
     if (!arg_.is(Kind::dict)) m_.fail("format requires a mapping");
     std::string_view key = f_.substr(i_ + 1, close - i_ - 1);
-    const Value* found = arg_.dict().find(key);
+    const Value* found = arg_.dict().find(m_, key);
     if (!found) m_.fail("format key not found: " + quote(key));
     next_arg_ = 1;
     i_ = close + 1;
@@ -272,7 +273,8 @@ class PercentFormat {
   Text textual(const Value& v, const NumberStyle& style, size_t width) {
     Text piece = style.type == 's' ? to_text(m_, v) : repr(m_, v);
     if (style.precision >= 0) {
-      piece = piece.slice(0, code_point_offset(piece.view(), static_cast<size_t>(style.precision)));
+      piece =
+          piece.slice(m_, 0, code_point_offset(piece.view(), static_cast<size_t>(style.precision)));
     }
     return pad(m_, piece, width, left_ ? '<' : '>', " ");
   }
@@ -295,9 +297,9 @@ class PercentFormat {
     Number n = number_digits(m_, v, style);
     size_t used = n.sign.size();
     if (zero_ && !left_) {
-      n.digits = pad(m_, Text(n.digits, true), width > used ? width - used : 0, '>', "0").str();
+      n.digits = pad(m_, Text(m_, n.digits, true), width > used ? width - used : 0, '>', "0").str();
     }
-    return pad(m_, Text(n.sign + n.digits, true), width, left_ ? '<' : '>', " ");
+    return pad(m_, Text(m_, n.sign + n.digits, true), width, left_ ? '<' : '>', " ");
   }
 
   Meter& m_;

@@ -14,6 +14,7 @@ Value dotted(Machine& m, Value v, const Value& path, const Value* fallback) {
   if (!path.is(Kind::string)) return m.item(v, path);
   std::string_view rest = path.text().view();
   while (true) {
+    m.meter.step(3);
     size_t dot = std::min(rest.find('.'), rest.size());
     std::string part(rest.substr(0, dot));
     bool number =
@@ -28,16 +29,15 @@ Value dotted(Machine& m, Value v, const Value& path, const Value* fallback) {
 
 Value folded(Machine& m, const Value& v, bool case_sensitive) {
   if (case_sensitive || !v.is(Kind::string)) return v;
-  m.meter.scan(v.text().size());
-  return m.string(change_case(v.text(), Case::lower));
+  return m.string(change_case(m.meter, v.text(), Case::lower));
 }
 
 // Python's sorted(): stable, also when reversed.
-void sort_by_keys(Machine& m, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
+void sort_by_keys(Machine& m, DictObject::Items& keyed, bool reverse) {
   auto less = [&](const Value& a, const Value& b) { return compare(m.meter, a, b) == -1; };
   // A comparison that is no order (nan) would be undefined behaviour for std::stable_sort:
   // insertion by binary search ends for every comparison.
-  std::vector<std::pair<Value, Value>> out;
+  DictObject::Items out(m.meter);
   out.reserve(keyed.size());
   for (auto& e : keyed) {
     size_t lo = 0, hi = out.size();
@@ -57,7 +57,7 @@ void sort_by_keys(Machine& m, std::vector<std::pair<Value, Value>>& keyed, bool 
 Value f_length(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "length", args, {});
   size_t n = 0;
-  if (v.is(Kind::string)) m.meter.scan(v.text().size());
+  if (v.is(Kind::string)) m.meter.search(v.text().size());
   if (!length_of(v, n)) m.fail(strf("object of type '%s' has no len()", type_name(v)));
   return Value::integer(static_cast<int64_t>(n));
 }
@@ -69,9 +69,9 @@ Value f_list(Machine& m, const Value& v, CallArgs& args) {
 
 Value f_items(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "items", args, {});
-  if (v.is(Kind::undefined)) return make_seq(m.meter, {}, SeqKind::generator);
+  if (v.is(Kind::undefined)) return make_seq(m.meter, Values(m.meter), SeqKind::generator);
   if (!v.is(Kind::dict)) m.fail("items: can only get item pairs from a mapping");
-  CallArgs none;
+  CallArgs none(m.meter);
   Value view = find_method(v, "items")(m, v, none);
   return make_seq(m.meter, view.items(), SeqKind::generator);
 }
@@ -82,7 +82,7 @@ Value f_first(Machine& m, const Value& v, CallArgs& args) {
     SeqObject& s = v.seq();
     if (s.next < s.items.size()) return s.items[s.next++];
   } else {
-    std::vector<Value> items = iterate(m.meter, v);
+    Values items = iterate(m.meter, v);
     if (!items.empty()) return items.front();
   }
   return make_undefined(m.meter, "No first item, sequence was empty.");
@@ -91,31 +91,31 @@ Value f_first(Machine& m, const Value& v, CallArgs& args) {
 Value f_last(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "last", args, {});
   if (v.is_seq(SeqKind::generator)) m.fail("'generator' object is not reversible");
-  std::vector<Value> items = iterate(m.meter, v);
+  Values items = iterate(m.meter, v);
   return items.empty() ? make_undefined(m.meter, "No last item, sequence was empty.")
                        : items.back();
 }
 
 Value f_join(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "join", args, {"d", "attribute"});
-  Text separator = a.has(0) ? to_text(m.meter, a[0]) : Text();
-  Text out;
+  Text separator = a.has(0) ? to_text(m.meter, a[0]) : Text(m.meter);
+  Text out(m.meter);
   bool first = true;
   for (const Value& e : iterate(m.meter, v)) {
     m.meter.step();
-    if (!std::exchange(first, false)) m.meter.grow(out, separator);
-    m.meter.grow(out, to_text(m.meter, a.absent_or_none(1) ? e : dotted(m, e, a[1], nullptr)));
+    if (!std::exchange(first, false)) out.append(separator);
+    out.append(to_text(m.meter, a.absent_or_none(1) ? e : dotted(m, e, a[1], nullptr)));
   }
   return m.string(std::move(out));
 }
 
 // What map and select go through: anything false is empty, even where Python could not iterate it.
-std::vector<Value> elements(Machine& m, const Value& v) {
-  return truthy(v) ? iterate(m.meter, v) : std::vector<Value>();
+Values elements(Machine& m, const Value& v) {
+  return truthy(v) ? iterate(m.meter, v) : Values(m.meter);
 }
 
 Value f_map(Machine& m, const Value& v, CallArgs& args) {
-  std::vector<Value> out;
+  Values out(m.meter);
   if (args.pos.empty()) {
     Bound a(m, "map", args, {"attribute", "default"}, 1);
     Value fallback = a[1];
@@ -124,9 +124,9 @@ Value f_map(Machine& m, const Value& v, CallArgs& args) {
     }
   } else {
     if (!args.pos[0].is(Kind::string)) m.fail("map: expected the name of a filter");
-    std::string name = args.pos[0].text().str();
+    std::string_view name = args.pos[0].text().view();
     for (const Value& e : elements(m, v)) {
-      CallArgs rest{{args.pos.begin() + 1, args.pos.end()}, args.kw};
+      CallArgs rest = args.from(1);
       out.push_back(m.filter(name, e, rest));
     }
   }
@@ -142,18 +142,18 @@ Value f_select(Machine& m, const Value& v, CallArgs& args) {
     if (args.pos.empty()) m.fail("selectattr: the name of an attribute is missing");
     path = args.pos[at++];
   }
-  std::string test;
+  std::string_view test;
   if (at < args.pos.size()) {
     if (!args.pos[at].is(Kind::string)) m.fail("select: expected the name of a test");
-    test = args.pos[at++].text().str();
+    test = args.pos[at++].text().view();
   }
-  std::vector<Value> out;
+  Values out(m.meter);
   for (const Value& e : elements(m, v)) {
     m.meter.step();
     Value subject = attribute ? dotted(m, e, path, nullptr) : e;
     bool yes = truthy(subject);
     if (!test.empty()) {
-      CallArgs rest{{args.pos.begin() + static_cast<std::ptrdiff_t>(at), args.pos.end()}, args.kw};
+      CallArgs rest = args.from(at);
       yes = m.test(test, subject, rest);
     }
     if (yes == keep) out.push_back(e);
@@ -164,22 +164,22 @@ Value f_select(Machine& m, const Value& v, CallArgs& args) {
 Value f_sort(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "sort", args, {"reverse", "case_sensitive", "attribute"});
   bool case_sensitive = a.flag(1, false);
-  std::vector<Value> paths;
+  Values paths(m.meter);
   if (!a.absent_or_none(2) && a[2].is(Kind::string)) {
-    CallArgs comma{{make_string(m.meter, ",", true)}, {}};
+    CallArgs comma(m.meter, {make_string(m.meter, ",", true)});
     paths = find_method(a[2], "split")(m, a[2], comma).items();
   } else if (!a.absent_or_none(2)) {
     paths.push_back(a[2]);
   }
-  std::vector<std::pair<Value, Value>> keyed;
+  DictObject::Items keyed(m.meter);
   for (const Value& e : iterate(m.meter, v)) {
-    std::vector<Value> key;
+    Values key(m.meter);
     for (const Value& p : paths) key.push_back(folded(m, dotted(m, e, p, nullptr), case_sensitive));
     if (paths.empty()) key.push_back(folded(m, e, case_sensitive));
     keyed.emplace_back(make_seq(m.meter, std::move(key)), e);
   }
   sort_by_keys(m, keyed, a.flag(0, false));
-  std::vector<Value> out;
+  Values out(m.meter);
   for (auto& e : keyed) out.push_back(std::move(e.second));
   return make_seq(m.meter, std::move(out));
 }
@@ -189,13 +189,12 @@ Value f_dictsort(Machine& m, const Value& v, CallArgs& args) {
   std::string by = a.text(1, "key").str();
   if (by != "key" && by != "value") m.fail("dictsort: sort by 'key' or 'value'");
   if (!v.is(Kind::dict)) m.fail(strf("dictsort: expected a dict, got %s", type_name(v)));
-  std::vector<std::pair<Value, Value>> keyed;
+  DictObject::Items keyed(m.meter);
   for (const auto& [k, x] : v.dict().items) {
-    keyed.emplace_back(folded(m, by == "key" ? k : x, a.flag(0, false)),
-                       make_seq(m.meter, {k, x}, SeqKind::tuple));
+    keyed.emplace_back(folded(m, by == "key" ? k : x, a.flag(0, false)), make_pair(m.meter, k, x));
   }
   sort_by_keys(m, keyed, a.flag(2, false));
-  std::vector<Value> out;
+  Values out(m.meter);
   for (auto& e : keyed) out.push_back(std::move(e.second));
   return make_seq(m.meter, std::move(out));
 }
@@ -204,22 +203,22 @@ Value f_groupby(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "groupby", args, {"attribute", "default", "case_sensitive"}, 1);
   bool case_sensitive = a.flag(2, false);
   Value fallback = a[1];
-  std::vector<std::pair<Value, Value>> keyed;
+  DictObject::Items keyed(m.meter);
   for (const Value& e : iterate(m.meter, v)) {
     Value key = dotted(m, e, a[0], a.has(1) ? &fallback : nullptr);
     keyed.emplace_back(folded(m, key, case_sensitive), e);
   }
   sort_by_keys(m, keyed, false);
-  std::vector<Value> groups;
+  Values groups(m.meter);
   for (size_t i = 0; i < keyed.size();) {
-    std::vector<Value> members;
+    Values members(m.meter);
     Value name = dotted(m, keyed[i].second, a[0], a.has(1) ? &fallback : nullptr);
     size_t begin = i;
     for (; i < keyed.size() && equals(m.meter, keyed[i].first, keyed[begin].first); ++i) {
       members.push_back(keyed[i].second);
     }
     Value list = make_seq(m.meter, std::move(members));
-    Value group = make_seq(m.meter, {name, list}, SeqKind::tuple);
+    Value group = make_pair(m.meter, name, list);
     group.seq().is_group = true;
     groups.push_back(std::move(group));
     if (i == begin) ++i;  // a key that does not equal itself
@@ -229,7 +228,7 @@ Value f_groupby(Machine& m, const Value& v, CallArgs& args) {
 
 Value f_unique(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "unique", args, {"case_sensitive", "attribute"});
-  std::vector<Value> out, seen;
+  Values out(m.meter), seen(m.meter);
   for (const Value& e : iterate(m.meter, v)) {
     Value key = folded(m, a.absent_or_none(1) ? e : dotted(m, e, a[1], nullptr), a.flag(0, false));
     if (!hashable(key)) m.fail(strf("unhashable type: '%s'", type_name(key)));
@@ -270,7 +269,7 @@ Value f_reverse(Machine& m, const Value& v, CallArgs& args) {
   if (v.is(Kind::string)) {
     return slice_of(m, v, Value::none(), Value::none(), Value::integer(-1));
   }
-  std::vector<Value> items = iterate(m.meter, v);
+  Values items = iterate(m.meter, v);
   std::reverse(items.begin(), items.end());
   return make_seq(m.meter, std::move(items), SeqKind::generator);
 }
@@ -278,14 +277,13 @@ Value f_reverse(Machine& m, const Value& v, CallArgs& args) {
 Value f_batch(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "batch", args, {"linecount", "fill_with"}, 1);
   int64_t size = a.integer(0, 1);
-  std::vector<Value> out, row;
+  Values out(m.meter), row(m.meter);
   for (const Value& e : iterate(m.meter, v)) {
     if (static_cast<int64_t>(row.size()) == size)
-      out.push_back(make_seq(m.meter, std::exchange(row, {})));
+      out.push_back(make_seq(m.meter, std::exchange(row, Values(m.meter))));
     row.push_back(e);
   }
   if (!row.empty()) {
-    m.meter.room(static_cast<size_t>(std::clamp<int64_t>(size, 0, 1 << 30)) * sizeof(Value));
     while (!a.absent_or_none(1) && static_cast<int64_t>(row.size()) < size) row.push_back(a[1]);
     out.push_back(make_seq(m.meter, std::move(row)));
   }
@@ -296,15 +294,14 @@ Value f_slice(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "slice", args, {"slices", "fill_with"}, 1);
   int64_t slices = a.integer(0, 1);
   if (slices <= 0) m.fail("slice: the number of slices must be positive");
-  std::vector<Value> items = iterate(m.meter, v);
+  Values items = iterate(m.meter, v);
   auto n = static_cast<int64_t>(items.size());
   m.meter.step(static_cast<uint64_t>(slices));
-  m.meter.room(static_cast<size_t>(std::min<int64_t>(slices, 1 << 30)) * sizeof(Value));
   int64_t each = n / slices, extra = n % slices, at = 0;
-  std::vector<Value> out;
+  Values out(m.meter);
   for (int64_t s = 0; s < slices; ++s) {
     int64_t count = each + (s < extra ? 1 : 0);
-    std::vector<Value> part(items.begin() + at, items.begin() + at + count);
+    Values part(items.begin() + at, items.begin() + at + count, m.meter);
     at += count;
     if (!a.absent_or_none(1) && s >= extra) part.push_back(a[1]);
     out.push_back(make_seq(m.meter, std::move(part)));

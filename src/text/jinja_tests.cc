@@ -79,16 +79,18 @@ template <bool upper>
 Value cased(Machine& m, const Value& v, CallArgs& args) {
   no_arguments(m, args);
   Value s = m.string(to_text(m.meter, v));
-  CallArgs empty;
+  CallArgs empty(m.meter);
   return find_method(s, upper ? "isupper" : "islower")(m, s, empty);
 }
 
 Value known_filter(Machine& m, const Value& v, CallArgs& args) {
   no_arguments(m, args);
+  if (v.is(Kind::string)) m.meter.scan(v.text().size());
   return Value::boolean(v.is(Kind::string) && find_filter(v.text().view()));
 }
 Value known_test(Machine& m, const Value& v, CallArgs& args) {
   no_arguments(m, args);
+  if (v.is(Kind::string)) m.meter.scan(v.text().size());
   return Value::boolean(v.is(Kind::string) && find_test(v.text().view()));
 }
 

@@ -5,8 +5,48 @@
 #include <wctype.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice::jinja {
+
+Text::Text(Meter& m, std::string bytes, bool trusted) : meter_(&m) {
+  meter_->take(bytes.size());
+  charged_ = bytes.size();
+  bytes_ = std::move(bytes);
+  if (!bytes_.empty()) runs_.push_back({bytes_.size(), trusted});
+}
+
+Text Text::unmetered(std::string bytes, bool trusted) {
+  Text t;
+  t.bytes_ = std::move(bytes);
+  if (!t.bytes_.empty()) t.runs_.push_back({t.bytes_.size(), trusted});
+  return t;
+}
+
+Text& Text::operator=(Text&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  meter_ = other.meter_;
+  charged_ = std::exchange(other.charged_, 0);
+  charged_runs_ = std::exchange(other.charged_runs_, 0);
+  bytes_ = std::exchange(other.bytes_, {});
+  runs_ = std::exchange(other.runs_, {});
+  return *this;
+}
+
+void Text::release() {
+  if (meter_) meter_->give(charged_ + charged_runs_ * sizeof(Run));
+}
+
+void Text::reserve(size_t size) {
+  if (!meter_ || size <= charged_) return;
+  // The old bytes are there until the new ones are.
+  size_t wanted = charged_ == 0 ? size : std::max(size, 2 * charged_);
+  meter_->take(wanted);
+  size_t old = std::exchange(charged_, wanted);
+  bytes_.reserve(wanted);
+  meter_->give(old);
+}
 
 bool Text::trusted() const {
   return std::all_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.trusted; });
@@ -14,10 +54,15 @@ bool Text::trusted() const {
 
 void Text::append(std::string_view bytes, bool trusted) {
   if (bytes.empty()) return;
+  reserve(bytes_.size() + bytes.size());
   bytes_.append(bytes);
   if (!runs_.empty() && runs_.back().trusted == trusted) {
     runs_.back().end = bytes_.size();
   } else {
+    if (meter_ && runs_.size() > charged_runs_) {  // the first run is free
+      meter_->take((runs_.size() + 1) * sizeof(Run));
+      charged_runs_ += runs_.size() + 1;
+    }
     runs_.push_back({bytes_.size(), trusted});
   }
 }
@@ -32,8 +77,8 @@ void Text::append(const Text& other, size_t begin, size_t end) {
   }
 }
 
-Text Text::slice(size_t begin, size_t end) const {
-  Text out;
+Text Text::slice(Meter& m, size_t begin, size_t end) const {
+  Text out(m);
   if (begin < end) out.append(*this, begin, end);
   return out;
 }
@@ -59,6 +104,10 @@ void append_utf8(std::string& out, char32_t c) {
     put(0xF0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3F));
     put(0x80 | ((c >> 6) & 0x3F)), put(0x80 | (c & 0x3F));
   }
+}
+
+void append_hex(std::string& out, uint32_t v, int digits) {
+  for (int i = digits - 1; i >= 0; --i) out.push_back("0123456789abcdef"[v >> 4 * i & 15]);
 }
 
 namespace {
@@ -111,8 +160,9 @@ char32_t to_lower(char32_t c) {
   return loc ? static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), loc)) : c;
 }
 
-Text change_case(const Text& s, Case how) {
-  Text out;
+Text change_case(Meter& m, const Text& s, Case how) {
+  m.walk(s.size());
+  Text out(m);
   bool in_word = false, first = true;
   size_t i = 0;
   for (const Text::Run& run : s.runs()) {

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "text/jinja_meter.h"
 
 namespace sluice::jinja {
 
@@ -18,10 +21,19 @@ class Text {
     bool trusted;
   };
 
-  Text() = default;
-  Text(std::string bytes, bool trusted) : bytes_(std::move(bytes)) {
-    if (!bytes_.empty()) runs_.push_back({bytes_.size(), trusted});
-  }
+  explicit Text(Meter& m) : meter_(&m) {}  // empty; growing is charged
+  Text(Meter& m, std::string bytes, bool trusted);
+  Text(Meter& m, const Text& other) : meter_(&m) { append(other); }
+  // Text of the template itself, or bounded by other means: not charged.
+  static Text unmetered(std::string bytes = {}, bool trusted = true);
+  Text(Text&& other) noexcept
+      : meter_(other.meter_),
+        charged_(std::exchange(other.charged_, 0)),
+        charged_runs_(std::exchange(other.charged_runs_, 0)),
+        bytes_(std::move(other.bytes_)),
+        runs_(std::move(other.runs_)) {}
+  Text& operator=(Text&& other) noexcept;
+  ~Text() { release(); }
 
   const std::string& str() const { return bytes_; }
   std::string_view view() const { return bytes_; }
@@ -35,9 +47,15 @@ class Text {
   void append(const Text& other) { append(other, 0, other.size()); }
   // Bytes [begin, end) of `other`, which must not be *this.
   void append(const Text& other, size_t begin, size_t end);
-  Text slice(size_t begin, size_t end) const;
+  Text slice(Meter& m, size_t begin, size_t end) const;
+  void reserve(size_t size);  // charges; at least doubles
 
  private:
+  Text() = default;
+  void release();
+
+  Meter* meter_ = nullptr;
+  size_t charged_ = 0, charged_runs_ = 0;  // bytes; runs
   std::string bytes_;
   std::vector<Run> runs_;  // ascending, adjacent runs differ in trust
 };
@@ -45,6 +63,8 @@ class Text {
 // Decodes the code point at s[i] and moves i past it. Malformed bytes come out one by one.
 char32_t next_code_point(std::string_view s, size_t& i);
 void append_utf8(std::string& out, char32_t c);
+// The last `digits` digits of v in lower-case hexadecimal.
+void append_hex(std::string& out, uint32_t v, int digits);
 size_t count_code_points(std::string_view s);
 // Byte offset of code point `index`, or s.size() when there are fewer.
 size_t code_point_offset(std::string_view s, size_t index);
@@ -58,7 +78,7 @@ char32_t to_lower(char32_t c);
 
 enum class Case { upper, lower, capitalize, title };
 // Python's str.upper() and so on; provenance is kept byte range by byte range.
-Text change_case(const Text& s, Case how);
+Text change_case(Meter& m, const Text& s, Case how);
 
 // Byte range of s without leading/trailing code points for which `drop` holds.
 struct ByteRange {

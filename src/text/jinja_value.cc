@@ -7,33 +7,6 @@
 
 namespace sluice::jinja {
 
-void Meter::step(uint64_t n) {
-  if (n > steps_) {
-    steps_ = 0;
-    fail("too many steps; the template does not end or the conversation is too long for it");
-  }
-  steps_ -= n;
-}
-
-void Meter::room(size_t bytes) const {
-  if (bytes > bytes_) fail("out of memory: a value or all values together are too large");
-}
-
-void Meter::take(size_t bytes) {
-  room(bytes);
-  bytes_ -= bytes;
-}
-
-void Meter::grow(Text& out, const Text& piece) const {
-  room(out.size() + piece.size());
-  out.append(piece);
-}
-
-void Meter::grow(Text& out, std::string_view piece, bool trusted) const {
-  room(out.size() + piece.size());
-  out.append(piece, trusted);
-}
-
 Value Value::boolean(bool b) {
   Value v(Kind::boolean);
   v.b_ = b;
@@ -52,33 +25,30 @@ Value Value::real(double d) {
 
 bool Value::is_seq(SeqKind k) const { return is(Kind::sequence) && seq().kind == k; }
 const Text& Value::text() const {
-  static const Text kNone;
+  static const Text kNone = Text::unmetered();
   return object_ ? as<StringObject>().text : kNone;
 }
-const std::vector<Value>& Value::items() const { return seq().items; }
+const Values& Value::items() const { return seq().items; }
 SeqObject& Value::seq() const { return as<SeqObject>(); }
 DictObject& Value::dict() const { return as<DictObject>(); }
 
 Value make_string(Meter& m, Text text, bool markup) {
-  auto s = std::make_shared<StringObject>();
-  m.scan(text.size());
-  s->charge(m, sizeof(StringObject) + text.size() + text.runs().size() * sizeof(Text::Run));
-  s->text = std::move(text);
+  m.step();
+  auto s = std::make_shared<StringObject>(std::move(text));
+  s->charge(m, sizeof(StringObject));
   s->markup = markup;
   return {Kind::string, std::move(s)};
 }
 Value make_string(Meter& m, std::string text, bool trusted) {
-  return make_string(m, Text(std::move(text), trusted));
+  return make_string(m, Text(m, std::move(text), trusted));
 }
-Value make_constant(Text text) {
-  auto s = std::make_shared<StringObject>();
-  s->text = std::move(text);
-  return {Kind::string, std::move(s)};
+Value make_constant(std::string text) {
+  return {Kind::string, std::make_shared<StringObject>(Text::unmetered(std::move(text)))};
 }
 Value make_undefined(Meter& m, std::string why) {
-  auto s = std::make_shared<StringObject>();
-  s->charge(m, sizeof(StringObject) + why.size());
-  s->text = Text(std::move(why), true);
+  m.step(4);  // the message was formatted
+  auto s = std::make_shared<StringObject>(Text(m, std::move(why), true));
+  s->charge(m, sizeof(StringObject));
   return {Kind::undefined, std::move(s)};
 }
 
@@ -101,22 +71,31 @@ void check_depth(const Meter& m, int depth) {
 }
 }  // namespace
 
-Value make_seq(Meter& m, std::vector<Value> items, SeqKind kind) {
-  auto s = std::make_shared<SeqObject>();
+Value make_seq(Meter& m, Values items, SeqKind kind) {
   m.step(1 + items.size() / 8);
-  s->charge(m, sizeof(SeqObject) + items.size() * sizeof(Value));
-  for (const Value& v : items) s->depth = std::max(s->depth, depth_of(v) + 1);
+  auto s = std::make_shared<SeqObject>(kind, std::move(items));
+  s->charge(m, sizeof(SeqObject));
+  for (const Value& v : s->items) {
+    s->depth = std::max(s->depth, depth_of(v) + 1);
+    s->hashable &= hashable(v);
+  }
   check_depth(m, s->depth);
-  s->items = std::move(items);
-  s->kind = kind;
   return {Kind::sequence, std::move(s)};
 }
 
-std::shared_ptr<DictObject> new_dict() { return std::make_shared<DictObject>(); }
+Value make_pair(Meter& m, Value a, Value b) {
+  Values both(m);
+  both.reserve(2);
+  both.push_back(std::move(a));
+  both.push_back(std::move(b));
+  return make_seq(m, std::move(both), SeqKind::tuple);
+}
+
+std::shared_ptr<DictObject> new_dict(Meter& m) { return std::make_shared<DictObject>(m); }
 
 Value finish_dict(Meter& m, std::shared_ptr<DictObject> dict) {
   m.step(1 + dict->items.size() / 8);
-  dict->charge(m, sizeof(DictObject) + dict->items.size() * 4 * sizeof(Value));
+  dict->charge(m, sizeof(DictObject));
   for (const auto& [k, v] : dict->items) {
     dict->depth = std::max({dict->depth, depth_of(k) + 1, depth_of(v) + 1});
   }
@@ -124,32 +103,48 @@ Value finish_dict(Meter& m, std::shared_ptr<DictObject> dict) {
   return {Kind::dict, std::move(dict)};
 }
 
-size_t DictObject::index_of(std::string_view key) const {
-  constexpr size_t kLinear = 12;
-  if (items.size() <= kLinear) {
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].first.is(Kind::string) && items[i].first.text().view() == key) return i;
-    }
-    return items.size();
-  }
-  for (; num_indexed_ < items.size(); ++num_indexed_) {
-    const Value& k = items[num_indexed_].first;
-    if (k.is(Kind::string)) index_.emplace(k.text().view(), num_indexed_);
-  }
-  auto it = index_.find(key);
-  return it == index_.end() ? items.size() : it->second;
+namespace {
+constexpr size_t kLinear = 12;  // string keys are hashed in dicts larger than this
 }
 
-const Value* DictObject::find(std::string_view key) const {
-  size_t i = index_of(key);
-  return i < items.size() ? &items[i].second : nullptr;
+void DictObject::update_index() const {
+  if (items.size() > kLinear && !hashed_) {
+    hashed_ = true;
+    num_seen_ = 0;
+    others_.clear();
+  }
+  for (; num_seen_ < items.size(); ++num_seen_) {
+    const Value& k = items[num_seen_].first;
+    if (!k.is(Kind::string)) {
+      others_.push_back(num_seen_);
+    } else if (hashed_) {
+      others_.get_allocator().meter()->search(k.text().size());
+      index_.emplace(k.text().view(), num_seen_);
+    }
+  }
+}
+
+const Value* DictObject::find(Meter& m, std::string_view key) const {
+  if (items.size() <= kLinear) {
+    for (const auto& [k, v] : items) {
+      if (!k.is(Kind::string) || k.text().size() != key.size()) continue;
+      if (key.size() >= 256) m.scan(key.size());
+      if (k.text().view() == key) return &v;
+    }
+    return nullptr;
+  }
+  update_index();
+  m.search(key.size());
+  auto it = index_.find(key);
+  return it == index_.end() ? nullptr : &items[it->second].second;
 }
 
 const Value* DictObject::find(Meter& m, const Value& key) const {
-  if (key.is(Kind::string)) return find(key.text().view());
+  if (key.is(Kind::string)) return find(m, key.text().view());
   if (!hashable(key)) m.fail(strf("unhashable type: '%s'", type_name(key)));
-  for (const auto& [k, v] : items) {
-    if (!k.is(Kind::string) && equals(m, k, key)) return &v;
+  update_index();
+  for (size_t i : others_) {
+    if (equals(m, items[i].first, key)) return &items[i].second;
   }
   return nullptr;
 }
@@ -158,12 +153,12 @@ void DictObject::set(Meter& m, Value key, Value value) {
   if (const Value* old = find(m, key)) {
     *const_cast<Value*>(old) = std::move(value);
   } else {
-    m.room(items.size() * 4 * sizeof(Value));
     items.emplace_back(std::move(key), std::move(value));
   }
 }
 
-Value* NamespaceObject::find(std::string_view name) {
+Value* NamespaceObject::find(Meter& m, std::string_view name) {
+  m.step(attrs.size() / 16);
   for (auto& [k, v] : attrs) {
     if (k == name) return &v;
   }
@@ -190,15 +185,14 @@ Value from_json(Meter& m, const json::value& v, int depth) {
     case json::kind::string:
       return make_string(m, std::string(v.get_string()), false);
     case json::kind::array: {
-      std::vector<Value> items;
-      m.room(v.get_array().size() * sizeof(Value));
+      Values items(m);
       items.reserve(v.get_array().size());
       for (const json::value& e : v.get_array()) items.push_back(from_json(m, e, depth + 1));
       return make_seq(m, std::move(items));
     }
     case json::kind::object: {
-      auto dict = new_dict();
-      m.room(v.get_object().size() * 4 * sizeof(Value));
+      auto dict = new_dict(m);
+      dict->items.reserve(v.get_object().size());
       for (const auto& e : v.get_object()) {
         Value key = make_string(m, std::string(e.key()), false);
         dict->items.emplace_back(std::move(key), from_json(m, e.value(), depth + 1));
@@ -260,7 +254,7 @@ bool truthy(const Value& v) {
 }
 
 namespace {
-bool equal_items(Meter& m, const std::vector<Value>& a, const std::vector<Value>& b) {
+bool equal_items(Meter& m, const Values& a, const Values& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
     if (!equals(m, a[i], b[i])) return false;
@@ -335,7 +329,7 @@ bool contains(Meter& m, const Value& container, const Value& item) {
       if (!item.is(Kind::string)) {
         m.fail(strf("'in <string>' requires string as left operand, not %s", type_name(item)));
       }
-      m.scan(container.text().size());
+      m.search(container.text().size());
       return find_bytes(container.text().view(), item.text().view()) != std::string_view::npos;
     case Kind::dict:
       return container.dict().find(m, item) != nullptr;
@@ -348,7 +342,7 @@ bool contains(Meter& m, const Value& container, const Value& item) {
       if (container.is(Kind::sequence) && container.seq().kind != SeqKind::generator) {
         return std::any_of(container.items().begin(), container.items().end(), same);
       }
-      std::vector<Value> items = iterate(m, container);
+      Values items = iterate(m, container);
       return std::any_of(items.begin(), items.end(), same);
     }
   }
@@ -359,7 +353,7 @@ bool hashable(const Value& v) {
   if (!v.is(Kind::sequence)) return true;
   switch (v.seq().kind) {
     case SeqKind::tuple:
-      return std::all_of(v.items().begin(), v.items().end(), hashable);
+      return v.seq().hashable;
     case SeqKind::range:
     case SeqKind::generator:
       return true;
@@ -410,31 +404,31 @@ const char* type_name(const Value& v) {
   return "object";
 }
 
-std::vector<Value> iterate(Meter& m, const Value& v) {
+Values iterate(Meter& m, const Value& v) {
   switch (v.kind()) {
     case Kind::undefined:
-      return {};
+      return Values(m);
     case Kind::sequence: {
       SeqObject& s = v.seq();
-      m.step(1 + s.items.size() / 8);
+      m.step();
       if (s.kind != SeqKind::generator) return s.items;
       size_t from = std::exchange(s.next, s.items.size());
-      return {s.items.begin() + static_cast<std::ptrdiff_t>(from), s.items.end()};
+      return Values(s.items.begin() + static_cast<std::ptrdiff_t>(from), s.items.end(), m);
     }
     case Kind::dict: {
-      std::vector<Value> keys;
-      m.step(1 + v.dict().items.size() / 8);
+      Values keys(m);
+      m.step();
+      keys.reserve(v.dict().items.size());
       for (const auto& e : v.dict().items) keys.push_back(e.first);
       return keys;
     }
     case Kind::string: {
-      std::vector<Value> chars;
+      Values chars(m);
       const Text& t = v.text();
-      m.room(t.size() * sizeof(Value));
       for (size_t i = 0; i < t.size();) {
         size_t begin = i;
         next_code_point(t.view(), i);
-        chars.push_back(make_string(m, t.slice(begin, i)));
+        chars.push_back(make_string(m, t.slice(m, begin, i)));
       }
       return chars;
     }

@@ -1,10 +1,11 @@
-// The values of the template language, with Python's semantics, and the meter that bounds them.
+// The values of the template language, with Python's semantics.
 // All values of one rendering belong to its thread and die before its meter.
 // Inside the interpreter a failure is the exception TemplateError; ChatTemplate turns it into an
 // Error.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,39 +14,11 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/keyed_hash.h"
+#include "text/jinja_meter.h"
 #include "text/jinja_text.h"
 
 namespace sluice::jinja {
-
-struct TemplateError {
-  std::string message;
-  int line;
-};
-
-// What a rendering may still use. Charged before memory is taken; given back by object destructors.
-class Meter {
- public:
-  Meter(uint64_t steps, size_t bytes) : steps_(steps), bytes_(bytes) {}
-
-  [[noreturn]] void fail(std::string message) const {
-    throw TemplateError{std::move(message), line};
-  }
-  void step(uint64_t n = 1);
-  // Work proportional to `bytes` of text: a step per 256.
-  void scan(size_t bytes) { step(1 + bytes / 256); }
-  void room(size_t bytes) const;  // fails when that much could not be taken
-  void take(size_t bytes);
-  void give(size_t bytes) { bytes_ += bytes; }
-  // out += piece, failing before the memory limit is passed.
-  void grow(Text& out, const Text& piece) const;
-  void grow(Text& out, std::string_view piece, bool trusted) const;
-
-  int line = 0;  // of the template, for messages
-
- private:
-  uint64_t steps_;
-  size_t bytes_;
-};
 
 inline constexpr int kMaxValueDepth = 100;
 
@@ -92,6 +65,8 @@ struct Object {
 struct StringObject;
 struct SeqObject;
 struct DictObject;
+class Value;
+using Values = std::vector<Value, Metered<Value>>;
 
 class Value {
  public:
@@ -111,8 +86,8 @@ class Value {
   bool as_bool() const { return b_; }
   int64_t as_int() const { return kind_ == Kind::boolean ? b_ : i_; }
   double as_double() const { return kind_ == Kind::real ? d_ : static_cast<double>(as_int()); }
-  const Text& text() const;                 // string; undefined: why; big_integer: digits
-  const std::vector<Value>& items() const;  // sequence
+  const Text& text() const;     // string; undefined: why; big_integer: digits
+  const Values& items() const;  // sequence
   SeqObject& seq() const;
   DictObject& dict() const;
   Object* object() const { return object_.get(); }
@@ -134,45 +109,62 @@ class Value {
 };
 
 struct StringObject final : Object {
+  explicit StringObject(Text t) : text(std::move(t)) {}
   Text text;
   bool markup = false;  // HTML already escaped: `+` escapes what it is joined with
 };
 
 struct SeqObject final : Object {
-  SeqKind kind = SeqKind::list;
-  std::vector<Value> items;
+  SeqObject(SeqKind k, Values v) : kind(k), items(std::move(v)) {}
+  SeqKind kind;
+  bool hashable = true;  // tuple: all items are. Known from the start: walking shared tuples is
+                         // exponential in their depth
+  Values items;
   size_t next = 0;                      // generator: the first item not yet handed out
   bool is_group = false;                // tuple made by groupby: has .grouper and .list
   int64_t start = 0, stop = 0, by = 1;  // range
 };
 
 struct DictObject final : Object {
-  std::vector<std::pair<Value, Value>> items;  // insertion order
+  using Items = std::vector<std::pair<Value, Value>, Metered<std::pair<Value, Value>>>;
+  explicit DictObject(Meter& m) : items(m), others_(m), index_(Index::allocator_type(m)) {}
+  Items items;  // insertion order
   // Null when absent. Keys compare as in Python: 1 == 1.0 == True.
   const Value* find(Meter& m, const Value& key) const;
-  const Value* find(std::string_view key) const;
+  const Value* find(Meter& m, std::string_view key) const;
   // Replaces or appends. Only while the dict is being built.
   void set(Meter& m, Value key, Value value);
 
  private:
-  size_t index_of(std::string_view key) const;
-  // String keys by text; built once there are many. Views into keys, which never change.
-  mutable std::unordered_map<std::string_view, size_t> index_;
-  mutable size_t num_indexed_ = 0;
+  using Index = std::unordered_map<std::string_view,
+                                   size_t,
+                                   KeyedHash,
+                                   std::equal_to<>,
+                                   Metered<std::pair<const std::string_view, size_t>>>;
+  void update_index() const;
+  // Positions of keys, built on the first search: other keys one after the other, strings by text
+  // once there are many. Views into keys, which never change.
+  mutable std::vector<size_t, Metered<size_t>> others_;
+  mutable Index index_;
+  mutable size_t num_seen_ = 0;
+  mutable bool hashed_ = false;
 };
 
 struct NamespaceObject final : Object {
-  std::vector<std::pair<std::string, Value>> attrs;
-  Value* find(std::string_view name);
+  using Attr = std::pair<std::string, Value>;
+  explicit NamespaceObject(Meter& m) : attrs(m) {}
+  std::vector<Attr, Metered<Attr>> attrs;
+  Value* find(Meter& m, std::string_view name);
   void clear() override { attrs.clear(); }
 };
 
 Value make_string(Meter& m, Text text, bool markup = false);
 Value make_string(Meter& m, std::string text, bool trusted);
-Value make_constant(Text text);  // of the template itself: not charged
+Value make_constant(std::string text);  // trusted text of the template itself: not charged
 Value make_undefined(Meter& m, std::string why);
-Value make_seq(Meter& m, std::vector<Value> items, SeqKind kind = SeqKind::list);
-std::shared_ptr<DictObject> new_dict();
+Value make_seq(Meter& m, Values items, SeqKind kind = SeqKind::list);
+Value make_pair(Meter& m, Value a, Value b);  // a tuple
+std::shared_ptr<DictObject> new_dict(Meter& m);
 Value finish_dict(Meter& m, std::shared_ptr<DictObject> dict);
 // Untrusted strings throughout.
 Value from_json(Meter& m, const json::value& v, int depth = 0);
@@ -188,7 +180,7 @@ bool hashable(const Value& v);
 const char* type_name(const Value& v);
 // The elements that a for loop would see; fails for values that cannot be iterated. Uses up
 // generators.
-std::vector<Value> iterate(Meter& m, const Value& v);
+Values iterate(Meter& m, const Value& v);
 // len(): false where Python has none.
 bool length_of(const Value& v, size_t& out);
 

@@ -15,32 +15,13 @@
 #include "runtime/collect.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
+#include "tools/gpu_floor.h"
 #include "tools/mixed_workload.h"
 #include "tools/terminal.h"
 
 namespace sluice {
 
 namespace {
-
-struct Floor {
-  DeviceLimits limits;
-  const ModelShape* shape;
-  double kv_bytes_per_token;
-  bool fp8;  // the layers' weights
-
-  double product(const Product& p, double n) const {
-    auto elems = static_cast<double>(p.rows) * static_cast<double>(p.cols);
-    bool narrow = fp8 && std::string_view(p.name) != "lm_head";
-    return std::max(elems * (narrow ? 1 : 2) / limits.copy, elems * 2 * n / limits.gemm);
-  }
-  double attention(double positions) const { return positions * kv_bytes_per_token / limits.copy; }
-  // One decode step of n sequences with so many positions each.
-  double decode(double n, double context) const {
-    double t = attention(n * context);
-    for (const Product& p : products(*shape)) t += product(p, n) * p.times;
-    return t;
-  }
-};
 
 Request make_request(int input, int output, int vocab, uint32_t index) {
   auto prompt = std::make_shared<std::vector<Token>>();
@@ -86,14 +67,16 @@ Result<RunTimes> run(Session& s, std::vector<Request> requests) {
 
 struct DecodeRow {
   int batch = 0, context = 0;
-  double step = 0, floor = 0;  // seconds; the median step
-  Percentiles gap;             // on the device, between steps
-  std::vector<OpTime> ops;
+  double step = 0;                   // seconds; the median step
+  double floor = 0, floor_read = 0;  // by the bandwidth of a copy, and of reading alone
+  Percentiles gap;                   // on the device, between steps
+  double graph = 0;  // seconds of the profiled step's replay, without sampling's read
+  std::vector<OpRow> ops;
 };
 
 // Batch and lengths of the step that a report completes were reported when it was launched.
 Result<DecodeRow> measure_decode(
-    Session& s, const Floor& floor, int batch, int context, int steps) {
+    Session& s, const GpuFloor& floor, int batch, int context, int steps) {
   DecodeRow row;
   row.batch = batch;
   row.context = context;
@@ -102,6 +85,7 @@ Result<DecodeRow> measure_decode(
   int prompt = std::max(1, context - steps / 2);
   const SchedulerConfig& c = s.options().scheduler;
   int64_t per_step = c.chunk > 0 ? std::min(c.chunk, c.budget) : c.budget;  // of prompts
+  if (c.mixed_budget > 0) per_step = std::min<int64_t>(per_step, (c.mixed_budget + 3) / 4);
   auto apart = static_cast<int>(int64_t{batch} * prompt / per_step + 2);
   std::vector<Request> requests;
   for (int i = 0; i < batch; ++i)
@@ -110,7 +94,9 @@ Result<DecodeRow> measure_decode(
   s.device_executor()->profile_decode(batch);
   Result<RunTimes> t = run(s, requests);
   if (!t) return t.error();
-  row.ops = s.device_executor()->take_profile();
+  StepProfile profile = s.device_executor()->take_profile();
+  row.graph = profile.step;
+  row.ops = op_rows(profile, floor, batch, context);
   t = run(s, requests);
   if (!t) return t.error();
   std::map<uint64_t, std::pair<int, int>> launched;
@@ -131,55 +117,28 @@ Result<DecodeRow> measure_decode(
     return Error{500, strf("no step of %d decodes ran: memory for so many?", batch)};
   row.step = step.at(0.5);
   row.floor = floor.decode(batch, context);
+  row.floor_read = floor.at(floor.limits.read).decode(batch, context);
   return row;
 }
 
-// The largest differences between what ops took and what they must take.
-std::vector<std::pair<std::string, double>> largest_gaps(const DecodeRow& row, const Floor& floor) {
-  std::map<std::string, double> gaps;
-  for (const OpTime& op : row.ops) {
-    std::string name = op.op;
-    double least = 0;
-    for (const Product& p : products(*floor.shape)) {
-      if (name == "matmul" && p.rows == op.rows && p.cols == op.cols) {
-        least = floor.product(p, row.batch);
-        gaps[p.name] += op.seconds - least;
-        name.clear();
-        break;
-      }
-    }
-    if (!name.empty()) gaps[name] += op.seconds;
-  }
-  if (gaps.contains("attention"))
-    gaps["attention"] -= floor.attention(static_cast<double>(row.batch) * row.context);
-  std::vector<std::pair<std::string, double>> sorted(gaps.begin(), gaps.end());
-  std::ranges::sort(sorted, [](const auto& a, const auto& b) { return a.second > b.second; });
-  return sorted;
-}
-
 struct PrefillTime {
-  double seconds = 0, floor = 0, flops = 0;
-  int tokens = 0;
+  int prompts = 0, length = 0;
+  double seconds = 0, floor = 0;
+  int tokens() const { return prompts * length; }
 };
 
-Result<PrefillTime> measure_prefill(Session& s, const Floor& floor) {
-  constexpr int kPrompts = 8, kLength = 1024;
+// Steps of prompts alone: the best of several, all their steps together.
+Result<PrefillTime> measure_prefill(Session& s, const GpuFloor& floor, int prompts, int length) {
   PrefillTime best;
-  best.tokens = kPrompts * kLength;
+  best.prompts = prompts;
+  best.length = length;
+  best.floor = floor.prefill(prompts, length);
   const ModelShape& m = s.model().shape();
-  for (const Product& p : products(m)) {
-    if (std::string_view(p.name) == "lm_head") continue;
-    double flops = 2.0 * static_cast<double>(p.rows * p.cols) * p.times * best.tokens;
-    best.flops += flops;
-  }
-  best.flops +=
-      4.0 * kPrompts * (kLength * (kLength + 1) / 2.0) * m.num_heads * m.head_dim * m.num_layers;
-  best.floor = best.flops / floor.limits.gemm;
   for (int i = 0; i < 4; ++i) {
     std::vector<Request> requests;
-    for (int k = 0; k < kPrompts; ++k)
+    for (int k = 0; k < prompts; ++k)
       requests.push_back(
-          make_request(kLength, 1, m.vocab, static_cast<uint32_t>(1000 + 8 * i + k)));
+          make_request(length, 1, m.vocab, static_cast<uint32_t>(1000 + prompts * i + k)));
     Result<RunTimes> t = run(s, std::move(requests));
     if (!t) return t.error();
     double all = 0;
@@ -229,29 +188,86 @@ Result<Mixed> measure_mixed(Session& s) {
   return best;
 }
 
-json::object decode_json(DecodeRow& r, const Floor& floor) {
+json::object decode_json(DecodeRow& r) {
   json::object gaps;
-  for (const auto& [name, s] : largest_gaps(r, floor)) gaps[name] = s;
+  json::array ops;
+  for (const OpRow& op : r.ops) {
+    gaps[op.name] = op.gap();
+    ops.push_back(json::object{{"name", op.name},
+                               {"calls", op.calls},
+                               {"in_step_s", op.seconds},
+                               {"boundary_s", op.boundary},
+                               {"alone_s", op.alone},
+                               {"floor_s", op.floor},
+                               {"kernels", op.kernels}});
+  }
   return {{"batch", r.batch},
           {"context", r.context},
           {"step_s", r.step},
           {"floor_s", r.floor},
           {"of_floor", r.floor / r.step},
+          {"floor_read_s", r.floor_read},
+          {"of_floor_read", r.floor_read / r.step},
           {"tokens_per_s", r.batch / r.step},
           {"host_gap_p50_s", r.gap.count() > 0 ? r.gap.at(0.5) : 0},
           {"host_gap_p99_s", r.gap.count() > 0 ? r.gap.at(0.99) : 0},
-          {"op_gaps_s", gaps}};
+          {"graph_s", r.graph},
+          {"op_gaps_s", gaps},
+          {"ops", ops}};
 }
 
-void print_decode(DecodeRow& r, const Floor& floor) {
+void print_decode(DecodeRow& r) {
   std::string gaps;
-  auto list = largest_gaps(r, floor);
-  for (size_t i = 0; i < std::min<size_t>(3, list.size()); ++i)
-    gaps += strf("%s%s %.0f us", i ? ", " : "", list[i].first.c_str(), list[i].second * 1e6);
-  std::printf("%6d %8d %9.3f %9.3f %7.1f %% %10.0f %7.1f %7.1f  %s\n", r.batch, r.context,
-              r.step * 1e3, r.floor * 1e3, r.floor / r.step * 100, r.batch / r.step,
+  for (size_t i = 0; i < std::min<size_t>(3, r.ops.size()); ++i)
+    gaps += strf("%s%s %.0f us", i ? ", " : "", r.ops[i].name.c_str(), r.ops[i].gap() * 1e6);
+  std::printf("%6d %8d %9.3f %9.3f %7.1f %% %9.3f %7.1f %% %10.0f %7.1f %7.1f  %s\n", r.batch,
+              r.context, r.step * 1e3, r.floor * 1e3, r.floor / r.step * 100, r.floor_read * 1e3,
+              r.floor_read / r.step * 100, r.batch / r.step,
               r.gap.count() > 0 ? r.gap.at(0.5) * 1e6 : 0,
               r.gap.count() > 0 ? r.gap.at(0.99) * 1e6 : 0, gaps.c_str());
+}
+
+void print_ops(const DecodeRow& r) {
+  std::printf("\n  %-12s %5s %9s %9s %9s %9s %9s  %s\n", "op, us", "calls", "in step", "boundary",
+              "alone", "floor", "gap", "kernels");
+  OpRow sum;
+  for (const OpRow& op : r.ops) {
+    std::printf("  %-12s %5d %9.1f %9.1f %9.1f %9.1f %9.1f  %s\n", op.name.c_str(), op.calls,
+                op.seconds * 1e6, op.boundary * 1e6, op.alone * 1e6, op.floor * 1e6, op.gap() * 1e6,
+                op.kernels.c_str());
+    sum.calls += op.calls;
+    sum.seconds += op.seconds;
+    sum.boundary += op.boundary;
+    sum.alone += op.alone;
+    sum.floor += op.floor;
+  }
+  std::printf("  %-12s %5d %9.1f %9.1f %9.1f %9.1f %9.1f  the graph takes %.1f\n\n", "sum",
+              sum.calls, sum.seconds * 1e6, sum.boundary * 1e6, sum.alone * 1e6, sum.floor * 1e6,
+              sum.gap() * 1e6, r.graph * 1e6);
+}
+
+json::object prefill_json(const PrefillTime& p) {
+  return {{"prompts", p.prompts},
+          {"tokens", p.tokens()},
+          {"seconds", p.seconds},
+          {"tokens_per_s", p.tokens() / p.seconds},
+          {"mfu", p.floor / p.seconds}};
+}
+
+// Steps of one prompt: how near products of so many rows come to their rate.
+Result<json::array> measure_rows(Session& s, const GpuFloor& floor, const BenchGpuOptions& o) {
+  json::array list;
+  if (!o.json && !o.rows.empty())
+    std::printf("\n%6s %9s %9s %10s\n", "rows", "step ms", "of rate", "tokens/s");
+  for (int rows : o.rows) {
+    Result<PrefillTime> p = measure_prefill(s, floor, 1, rows);
+    if (!p) return p.error();
+    list.push_back(prefill_json(*p));
+    if (!o.json)
+      std::printf("%6d %9.3f %7.1f %% %10.0f\n", rows, p->seconds * 1e3,
+                  p->floor / p->seconds * 100, rows / p->seconds);
+  }
+  return list;
 }
 
 // Before the session takes the memory. The type is that of most models: both have the same limits.
@@ -277,6 +293,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   int batch = *std::ranges::max_element(o.batches), context = *std::ranges::max_element(o.contexts);
   o.engine.scheduler.max_seqs = std::max(batch, 256);
   int apart = static_cast<int>(int64_t{batch} * context / 8192) + 16;
+  for (int rows : o.rows) context = std::max(context, rows);
   if (o.engine.ctx == 0) o.engine.ctx = std::max(context + o.steps + apart, 2064);
 
   Result<DeviceLimits> limits = measure_limits(o.engine);
@@ -286,21 +303,23 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   Session& s = **session;
   show_ledger(s);
   s.keep_reports();
-  Floor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
-              o.engine.quantize == "fp8"};
+  GpuFloor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
+                 o.engine.quantize == "fp8", limits->copy};
 
   json::object j{{"model", o.engine.model},          {"backend", s.backend().describe()},
                  {"load_s", s.load_seconds()},       {"weights_bytes", s.ledger().weights},
                  {"copy_bytes_per_s", limits->copy}, {"read_bytes_per_s", limits->read},
-                 {"gemm_flops", limits->gemm}};
+                 {"gemm_flops", limits->gemm},       {"gemm_f8_flops", limits->gemm_f8}};
   if (!o.json) {
     std::printf("%s, %s, loaded in %.1f s (%.1f GB/s)\n", o.engine.model.c_str(),
                 s.backend().describe().c_str(), s.load_seconds(),
                 static_cast<double>(s.ledger().weights) / s.load_seconds() / 1e9);
-    std::printf("limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s\n\n",
-                limits->copy / 1e12, limits->read / 1e12, limits->gemm / 1e12);
-    std::printf("%6s %8s %9s %9s %9s %10s %7s %7s  %s\n", "batch", "context", "step ms", "floor ms",
-                "of floor", "tokens/s", "gap p50", "p99 us", "largest gaps per step");
+    std::printf("limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s, fp8 %.0f\n\n",
+                limits->copy / 1e12, limits->read / 1e12, limits->gemm / 1e12,
+                limits->gemm_f8 / 1e12);
+    std::printf("%6s %8s %9s %9s %9s %9s %9s %10s %7s %7s  %s\n", "batch", "context", "step ms",
+                "copy ms", "of floor", "read ms", "of floor", "tokens/s", "gap p50", "p99 us",
+                "largest gaps per step");
   }
   json::array rows;
   for (int c : o.contexts) {
@@ -311,22 +330,24 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
                      row.error().message.c_str());
         continue;
       }
-      rows.push_back(decode_json(*row, floor));
-      if (!o.json) print_decode(*row, floor);
+      rows.push_back(decode_json(*row));
+      if (o.json) continue;
+      print_decode(*row);
+      if (o.ops) print_ops(*row);
     }
   }
   j["decode"] = rows;
-  Result<PrefillTime> prefill = measure_prefill(s, floor);
+  Result<PrefillTime> prefill = measure_prefill(s, floor, 8, 1024);
   if (!prefill) return report(prefill.error());
-  j["prefill"] = json::object{{"tokens", prefill->tokens},
-                              {"seconds", prefill->seconds},
-                              {"tokens_per_s", prefill->tokens / prefill->seconds},
-                              {"mfu", prefill->floor / prefill->seconds}};
+  j["prefill"] = prefill_json(*prefill);
   if (!o.json)
     std::printf(
         "\nprefill of 8 x 1024: %.1f ms, %.0f tokens/s, %.1f %% of the matrix product's rate\n",
-        prefill->seconds * 1e3, prefill->tokens / prefill->seconds,
+        prefill->seconds * 1e3, prefill->tokens() / prefill->seconds,
         prefill->floor / prefill->seconds * 100);
+  Result<json::array> by_rows = measure_rows(s, floor, o);
+  if (!by_rows) return report(by_rows.error());
+  j["rows"] = std::move(*by_rows);
   if (o.workload) {
     Result<Mixed> mixed = measure_mixed(s);
     if (!mixed) return report(mixed.error());

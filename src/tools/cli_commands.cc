@@ -218,6 +218,10 @@ void add_bench(CLI::App& app, CommandLine& c) {
   bg->add_option("--steps", c.gpu.steps, "decode steps measured for each")
       ->check(whole_number(4, 100000))
       ->capture_default_str();
+  bg->add_option("--rows", c.gpu.rows, "steps of one prompt of so many tokens, like 512,1024")
+      ->delimiter(',')
+      ->check(whole_number(1, kMaxInt));
+  bg->add_flag("--ops", c.gpu.ops, "every op of a decode step, with its kernels and gap");
   bg->add_flag("!--no-workload", c.gpu.workload, "only steps, not the mixed workload");
   bg->add_flag("--json", c.gpu.json, "results as JSON");
   add_engine_options(bg, c.gpu.engine, c.policy);

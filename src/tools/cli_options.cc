@@ -127,7 +127,8 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
   s.budget = 0;
-  s.chunk = -1;
+  s.chunk = s.mixed_budget = -1;
+  s.short_share = -1;
   app->add_option("--preset", p.preset, "the policies of these systems")
       ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
       ->capture_default_str()
@@ -139,6 +140,16 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
          "--chunk", s.chunk,
          "of them, chunked prompts' in a mixed step; 0: no limit\n(default: 0; serve on a CPU: 16 "
          "per thread, at least 32)")
+      ->check(whole_number(0, kMaxInt))
+      ->group(policy);
+  app->add_option("--short-share", s.short_share,
+                  "share of a step's prompt tokens for prompts shorter than the\none in front; 0: "
+                  "in order of service (default: 0; serve: 0.25)")
+      ->check(CLI::Range(0.0, 0.9))
+      ->group(policy);
+  app->add_option("--mixed-budget", s.mixed_budget,
+                  "tokens per step that runs prompts and decodes, of which\nprompts keep a "
+                  "quarter; 0: --budget\n(default: 0; serve on a GPU: by the model's size)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
@@ -178,7 +189,10 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   o.default_budget = s.budget == 0;
   if (o.default_budget) s.budget = SchedulerConfig().budget;
   o.default_chunk = s.chunk < 0 && serves;
+  o.default_mixed = o.default_chunk && s.mixed_budget < 0;
   s.chunk = std::max(s.chunk, 0);
+  if (s.short_share < 0) s.short_share = serves ? 0.25f : 0.0f;
+  s.mixed_budget = std::max(s.mixed_budget, 0);
   apply_preset(p.preset, s).value();  // the parser admits only known names
   if (!p.batching.empty())
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
@@ -257,9 +271,23 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--port", o.port, "port to listen on; 0 is any free one")->check(whole_number(0, 65535));
   add("--served-model-name", o.served_names, "name in the API (may be repeated)")
       ->allow_extra_args(false);
-  add("--api-key-file", o.api_key_file, "one key per line; a request must carry one of them");
-  add("--tls-cert", o.tls_cert, "speak HTTPS: the certificate with its chain, in PEM form");
+  add("--api-key-file", o.api_key_file,
+      "one key per line; a request must carry one of\nthem; read again on SIGHUP");
+  add("--tls-cert", o.tls_cert,
+      "speak HTTPS: the certificate with its chain,\nin PEM form; read again on SIGHUP");
   add("--tls-key", o.tls_key, "its private key, in PEM form without a password");
+  add("--allowed-hosts", o.allowed_hosts,
+      "host names that requests may name, besides localhost,\naddresses and --host (may be "
+      "repeated;\n"
+      "* is any, and so it is when keys are needed): a page\nwhose name leads here is refused "
+      "otherwise")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  add("--cors", o.cors,
+      "origins whose pages may use the API, such as\nhttps://example.org (may be repeated; * is "
+      "any)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app->add_flag("--allow-no-key", o.allow_no_key, "listen beyond this machine without a key")
       ->group(server);
   app->add_flag("--allow-request-template", o.allow_request_template,
@@ -272,15 +300,31 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       ->check(CLI::IsMember({"last", "mean"}));
   add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")
       ->check(CLI::NonNegativeNumber);
+  add("--resume-seconds", o.resume,
+      "how long a resumable stream waits for its client to\ncome back; 0 is never")
+      ->check(CLI::NonNegativeNumber);
   add("--io-threads", o.io_threads, "threads for connections and text")->check(whole_number(1, 64));
   add("--grace", o.grace, "seconds that running requests have after SIGTERM")
       ->check(CLI::NonNegativeNumber);
-  add("--max-queue", o.max_queue, "requests that may wait for their first token")
+  Load &all = o.admission.total, &key = o.admission.per_key, &one = o.admission.per_request;
+  add("--max-queue", all.sequences, "sequences (prompts x n) that may wait for their first\ntoken")
       ->check(whole_number(1, kMaxInt));
-  add("--max-queue-tokens", o.max_queue_tokens, "prompt tokens that may wait")
-      ->check(CLI::PositiveNumber);
-  add("--max-queue-per-key", o.max_queue_per_key, "waiting requests of one key; 0 is no limit")
+  add("--max-queue-tokens", all.tokens, "prompt tokens that may wait")->check(CLI::PositiveNumber);
+  add("--max-answers", all.bytes, "bytes of answers that are not streamed, at most")
+      ->transform(byte_size());
+  add("--max-queue-per-key", key.sequences, "waiting sequences of one key; 0 is no limit")
       ->check(whole_number(0, kMaxInt));
+  add("--max-queue-tokens-per-key", key.tokens, "waiting prompt tokens of one key; 0 is no limit")
+      ->check(CLI::NonNegativeNumber);
+  add("--max-answers-per-key", key.bytes, "bytes of one key's answers; 0 is no limit")
+      ->transform(byte_size());
+  add("--max-request-sequences", one.sequences, "sequences (prompts x n) of one request")
+      ->check(whole_number(1, kMaxInt));
+  add("--max-answer", one.bytes, "bytes of one answer that is not streamed")
+      ->transform(byte_size());
+  add("--request-share", o.request_share,
+      "share of --max-seqs that one request's sequences may have\nwhile it holds more")
+      ->check(CLI::Range(0.0, 1.0));
   add("--request-timeout", o.request_timeout, "seconds a request may take; 0 is no limit")
       ->check(CLI::NonNegativeNumber);
   const char* limits = "Limits of connections";
@@ -296,7 +340,13 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--idle-timeout", o.idle_timeout, "seconds between requests")->check(CLI::PositiveNumber);
   add("--send-timeout", o.send_timeout, "seconds a client may not read")
       ->check(CLI::PositiveNumber);
-  add("--stall-timeout", o.stall_timeout, "seconds without a step until /health fails")
+  add("--min-read-rate", o.min_read_rate,
+      "bytes per second that a client must read, once an\nanswer waits for it")
+      ->transform(byte_size());
+  add("--max-unread", o.max_unread, "bytes of answers that may wait for all clients")
+      ->transform(byte_size());
+  add("--stall-timeout", o.stall_timeout,
+      "seconds without a sign of life of a thread\nuntil /health fails")
       ->check(CLI::PositiveNumber);
 }
 

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "core/request.h"
 #include "runtime/options.h"
+#include "server/admission.h"
 
 namespace sluice {
 
@@ -85,8 +86,10 @@ struct BenchKernelsOptions {
 struct BenchGpuOptions {
   EngineOptions engine;
   std::vector<int> batches = {1, 8, 32, 64, 256}, contexts = {1024};
-  int steps = 48;        // decode steps measured per row of the table
-  bool workload = true;  // run the mixed workload too
+  std::vector<int> rows;  // of one prompt's step, each measured
+  int steps = 48;         // decode steps measured per row of the table
+  bool ops = false;       // print every op of a step
+  bool workload = true;   // run the mixed workload too
   bool json = false;
 };
 
@@ -117,16 +120,17 @@ struct PerplexityOptions {
 struct ServeOptions {
   EngineOptions engine;
   std::string host = "127.0.0.1", api_key_file, tls_cert, tls_key;
-  std::vector<std::string> served_names;
+  std::vector<std::string> served_names, allowed_hosts, cors;
   std::string pooling = "last";
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
-  double ping = 15;  // seconds
-  int max_queue = 512, max_queue_per_key = 0;
-  int64_t max_queue_tokens = 262'144;
+  double ping = 15, resume = 30;  // seconds
+  AdmissionLimits admission;
+  double request_share = 0.75;
   uint64_t max_body = uint64_t{8} << 20;
   int max_connections = 16'384, max_connections_per_ip = 256;
-  double grace = 30, request_timeout = 0, stall_timeout = 60;  // seconds, as all below
+  uint64_t max_unread = uint64_t{64} << 20, min_read_rate = 1024;  // bytes; bytes per second
+  double grace = 30, request_timeout = 0, stall_timeout = 60;      // seconds, as all below
   double header_timeout = 10, body_timeout = 30, idle_timeout = 60, send_timeout = 30;
 };
 

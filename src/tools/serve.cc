@@ -1,21 +1,17 @@
 // sluice serve: the HTTP API in front of one model.
-#include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <thread>
 
 #include "base/log.h"
-#include "base/mailbox.h"
 #include "base/str.h"
 #include "net/http.h"
 #include "runtime/collect.h"
 #include "server/service.h"
 #include "tools/commands.h"
 #include "tools/notify.h"
+#include "tools/serve_signals.h"
+#include "tools/serve_watch.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -32,48 +28,6 @@ std::string served_name(std::string model) {
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   return name.empty() ? "model" : name;
 }
-
-// SIGINT and SIGTERM become messages; while the model loads they end the process.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // before any thread exists, which inherits it
-    thread_ = std::thread([this] { run(); });
-  }
-  ~Signals() {
-    stopping_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
-    thread_.join();
-  }
-  void caught_from_now_on() { loading_ = false; }
-  // Waits at most so long; 0: none came.
-  int wait(std::chrono::nanoseconds time) {
-    box_.wait_drain(batch_, time);
-    return batch_.empty() ? 0 : batch_.front();
-  }
-
- private:
-  void run() {
-    while (!stopping_) {
-      int signal = 0;
-      if (sigwait(&set_, &signal) != 0 || stopping_) continue;
-      if (loading_) {
-        std::fprintf(stderr, "\nsluice: stopped while loading\n");
-        std::_Exit(kExitOk);
-      }
-      box_.push(signal);
-    }
-  }
-
-  sigset_t set_;
-  std::atomic<bool> loading_{true}, stopping_{false};
-  Mailbox<int> box_;
-  std::vector<int> batch_;
-  std::thread thread_;
-};
 
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -106,13 +60,17 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.version = SLUICE_VERSION;
   s.tokenizer_info = o.allow_tokenizer_info;
   s.pooling = o.pooling == "mean" ? Pooling::mean : Pooling::last;
-  s.max_queue = o.max_queue;
-  s.max_queue_tokens = o.max_queue_tokens;
-  s.max_queue_per_key = o.max_queue_per_key;
+  s.admission = o.admission;
+  s.request_share = o.request_share;
   s.request_timeout = o.request_timeout;
   s.stall_seconds = o.stall_timeout;
   s.ping_seconds = o.ping;
+  s.resume_seconds = o.resume;
   s.limits.request_template = o.allow_request_template;
+  s.browsers.host = o.host;
+  s.browsers.loopback = is_loopback(o.host);
+  s.browsers.allowed_hosts = o.allowed_hosts;
+  s.browsers.cors = o.cors;
   return s;
 }
 
@@ -139,6 +97,8 @@ HttpServer::Options http_options(const ServeOptions& o,
   h.limits.body = ms(o.body_timeout);
   h.limits.idle = ms(o.idle_timeout);
   h.limits.send = ms(o.send_timeout);
+  h.limits.read_rate = o.min_read_rate;
+  h.limits.unread_bytes = o.max_unread;
   h.on_request = [&service](HttpRequest request, std::shared_ptr<Responder> out) {
     service.handle(std::move(request), std::move(out));
   };
@@ -147,6 +107,10 @@ HttpServer::Options http_options(const ServeOptions& o,
   };
   return h;
 }
+
+struct FlushLog {
+  ~FlushLog() { flush_log(milliseconds(500)); }
+};
 
 // For a shell.
 std::string in_quotes(const std::string& text) {
@@ -165,49 +129,11 @@ void show_address(const ServeOptions& o,
       strf(six ? "%s://[%s]:%d" : "%s://%s:%d", tls ? "https" : "http", o.host.c_str(), port);
   std::string trust = tls && tls->self_signed() ? "--cacert " + in_quotes(o.tls_cert) + " " : "";
   std::string key = service.keys().needed() ? " -H \"Authorization: Bearer $KEY\"" : "";
-  std::fprintf(stderr, "sluice: ready on %s as %s\n", url.c_str(),
-               service.options().model_names[0].c_str());
+  log_plain("sluice: ready on %s as %s", url.c_str(), service.options().model_names[0].c_str());
   const char* body = chat ? "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}"
                           : "{\"prompt\": \"Once upon a time\"}";
-  std::fprintf(stderr, "  curl %s%s/v1/%s%s -H 'Content-Type: application/json' -d '%s'\n",
-               trust.c_str(), url.c_str(), chat ? "chat/completions" : "completions", key.c_str(),
-               body);
-}
-
-// Until a signal, with an eye on the engine.
-void watch(const ServeOptions& o, Service& service, Signals& signals) {
-  bool warned = false;
-  auto pause =
-      milliseconds(o.ping > 0 ? std::clamp<int64_t>(int64_t(o.ping * 500), 50, 1000) : 1000);
-  while (signals.wait(pause) == 0) {
-    service.tick();
-    double stalled = service.meters().stalled(service.clock().now());
-    if (stalled > o.stall_timeout && !warned)
-      LOG(error, "no step for %.0f s with requests to answer: /health says 503", stalled);
-    warned = stalled > o.stall_timeout;
-    if (!warned) notify_manager("WATCHDOG=1");
-  }
-}
-
-// What is in flight finishes inside the grace time, or until a second signal.
-void drain(const ServeOptions& o, Service& service, HttpServer& http, Signals& signals) {
-  service.drain();
-  int left = service.meters().outstanding();
-  std::fprintf(stderr, "sluice: stopping; %d requests may take %.0f s to finish\n", left, o.grace);
-  const Clock& clock = service.clock();
-  Time end = clock.now() + Time(static_cast<int64_t>(o.grace * 1e9));
-  auto busy = [&] { return service.meters().outstanding() > 0 || http.stats().busy > 0; };
-  bool now = false;
-  while (busy() && clock.now() < end && !now) now = signals.wait(milliseconds(20)) != 0;
-  if (service.meters().outstanding() > 0) {
-    LOG(warn, "cut off %d requests", service.meters().outstanding());
-    service.cancel_all();
-  }
-  http.drain();
-  end = clock.now() + std::chrono::seconds(1);  // for the last bytes
-  while (!now && busy() && clock.now() < end) now = signals.wait(milliseconds(5)) != 0;
-  service.finish_work();
-  http.stop();
+  log_plain("  curl %s%s/v1/%s%s -H 'Content-Type: application/json' -d '%s'", trust.c_str(),
+            url.c_str(), chat ? "chat/completions" : "completions", key.c_str(), body);
 }
 
 }  // namespace
@@ -226,19 +152,25 @@ int cmd_serve(const ServeOptions& o) {
   }
   Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
   if (!tls) return report(tls.error());
-  Signals signals;
+  log_in_background();
+  FlushLog flush_at_end;
+  Signals signals(o.grace);
   raise_descriptor_limit();
-  Service service(service_options(o), std::move(keys));
+  ServiceOptions options = service_options(o);
+  options.browsers.needs_key = keys.needed();
+  if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());
+  Service service(std::move(options), std::move(keys));
   Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, *tls, service));
   if (!http) return report(http.error());
   HttpServer* server = http->get();
   service.connect([server](size_t t, std::function<void()> f) { server->post(t, std::move(f)); },
                   server->num_threads());
+  service.count_connections([server] { return server->stats(); });
 
   EngineOptions engine = o.engine;
   engine.observer = [&service](const StepReport& r, const StepPlan& p, const Events& e,
                                const Scheduler& s) {
-    service.meters().on_step(r, service.clock().now());
+    service.on_iteration(r);
     service.recorder().observe(r, p, e, s);
   };
   Result<std::unique_ptr<Session>> session = open_session(engine);
@@ -249,17 +181,19 @@ int cmd_serve(const ServeOptions& o) {
   }
   show_ledger(**session);
   warm_up(**session);
-  signals.caught_from_now_on();
+  signals.loaded();
   service.attach(**session);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
-  watch(o, service, signals);
+  Serving serving{o, service, *server, tls->get(), signals};
+  watch(serving);
   notify_manager("STOPPING=1");
-  drain(o, service, *server, signals);
+  drain(serving);
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();
   session->reset();
-  return written ? kExitOk : report(written.error());
+  if (!written) log_plain("sluice: %s", written.error().message.c_str());
+  return written ? kExitOk : kExitFailure;
 }
 
 }  // namespace sluice

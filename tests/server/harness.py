@@ -29,8 +29,11 @@ def stories():
 
 
 class Server:
-    def __init__(self, *args, key=None, path=None, ca=None):
+    def __init__(self, *args, key=None, path=None, ca=None, hosts=("x",)):
+        """`hosts`: --allowed-hosts; tests that write their own HTTP say "Host: x"."""
         command = [SLUICE, "serve", path or model(), "--port", "0", "--served-model-name", "test", *args]
+        for host in hosts:
+            command += ["--allowed-hosts", host]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.key = key
         self.tls = ssl.create_default_context(cafile=ca) if ca else None

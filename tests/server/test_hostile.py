@@ -4,9 +4,10 @@ where HTTP itself is broken; never a 5xx, and the server goes on."""
 import json
 import re
 import socket
+import time
 import unittest
 
-from harness import Server, model
+from harness import Server, model, stories
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -325,6 +326,76 @@ class Hostile(unittest.TestCase):
                 self.assertIn("version", answer)
                 self.assertLess(len(head["x-request-id"]), 129)
                 self.assertNotIn("<", head["x-request-id"])
+
+
+@unittest.skipUnless(stories(), "the tiny test model is absent; set SLUICE_TEST_DATA")
+class HostileJsonAndTemplates(unittest.TestCase):
+    """Bodies and templates made to be slow or large: 400 at once, and neighbours are served."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--allow-request-template", path=stories())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def refused(self, path, body, message):
+        start = time.monotonic()
+        status, _, answer = self.server.request(path, body)
+        took = time.monotonic() - start
+        self.assertEqual(status, 400, answer)
+        self.assertRegex(answer["error"]["message"], message)
+        self.assertLess(len(answer["error"]["message"]), 1000)
+        self.assertNotIn("\n", answer["error"]["message"])
+        self.assertLess(took, 10)  # at most 0.3 s with the transfer of the body
+        self.assertEqual(self.server.request("/health")[0], 200)
+
+    def test_json(self):
+        size = (8 << 20) - 100
+        keys = b",".join(b'"%d":0' % i for i in range(600_000))
+        bodies = {
+            b'{"prompt":{' + keys + b"}}": "too many keys",
+            b'{"prompt":[' + b"1," * (size // 2) + b"1]}": "too many values",
+            b"[" * 100_000: "too deep",
+            b'{"a":' * 100_000: "too deep",
+            b'{"prompt":"' + b"x" * size + b'\xff"}': "invalid JSON",
+            b"{" + b'"k":1,' * (size // 6) + b'"k":1}': "too many keys",
+        }
+        for body, message in bodies.items():
+            with self.subTest(body=body[:20], message=message):
+                self.refused(COMPLETIONS, body, message)
+
+    def test_colliding_keys(self):
+        # FNV-1a, as Boost.JSON hashes, in a table of 4,096 whose address is 16 more than a page's.
+        keys, i, prime = [], 0, 0x100000001B3
+        want = 7 * pow(prime, -1, 4096) % 4096
+        while len(keys) < 4096:
+            text, h = b"%x" % i, (0xCBF29CE484222325 + 16) % 4096
+            for c in text:
+                h = (c ^ h) * prime % 4096
+            if 96 < h ^ want < 123:  # a letter that leads to bucket 7
+                keys.append(b'"%s%c":0' % (text, h ^ want))
+            i += 1
+        message = b'{"role":"user","content":"x",' + b",".join(keys) + b"}"
+        self.refused(CHAT, b'{"messages":[' + b",".join([message] * 60) + b"]}", "too many keys")
+
+    def test_templates(self):
+        shared = ("{% set ns=namespace(l=(1,)) %}{% for i in range(60) %}{% set ns.l=(ns.l,ns.l) %}{% endfor %}")
+        steps = "too many steps|takes too long"  # the latter on a machine under load
+        for template, message in (
+            (shared + "{% set d={ns.l:1} %}{{ d }}", steps),
+            (shared + "{{ ns.l|tojson }}", steps),
+            ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", steps),
+            ("{{ 'x' * 10**9 }}", "out of memory"),
+            ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "the output is too long"),
+            ("{% set l = range(99999)|list %}{% macro f() %}{% for x in l if f() %}{% endfor %}{% endmacro %}{{ f() }}",
+             "out of memory"),
+            ("{{ " + "[" * 100_000, "chat template"),
+            ("{{ raise_exception('x\\n' * 100000) }}", "x x x"),
+        ):
+            with self.subTest(template=template[:60], message=message):
+                self.refused(CHAT, {"messages": HELLO, "chat_template": template, "max_tokens": 1}, message)
 
 
 if __name__ == "__main__":

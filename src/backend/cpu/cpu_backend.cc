@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <atomic>
 #include <utility>
 
 #include "backend/cpu/attention.h"
@@ -102,11 +103,15 @@ class CpuBackend final : public Backend {
   void scale(Tensor x, float factor) override { rows_.scale(x, factor); }
   void softcap(Tensor x, float cap) override { rows_.softcap(x, cap); }
 
+  uint64_t progress() const override { return progress_.load(std::memory_order_relaxed); }
+
   void matmul(Tensor out, const Act& x, const Weight& w) override {
+    count_op();
     sluice::matmul(pool_, out, x, packed(w), scratch_);
   }
 
   void matmul_best(Tensor, const Act& x, const Weight& w, std::span<Best> best) override {
+    count_op();
     sluice::matmul_best(pool_, x, packed(w), best, best_);
   }
 
@@ -119,6 +124,7 @@ class CpuBackend final : public Backend {
                  const AttentionSpec& spec,
                  const BatchView& batch,
                  KvLayer kv) override {
+    count_op();
     attention_.run(out, q, spec, batch, kv);
   }
 
@@ -139,6 +145,12 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Counts long ops that are done. Only the device thread writes.
+  void count_op() {
+    progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  std::atomic<uint64_t> progress_{0};
   ThreadPool pool_;
   LoadQuant quant_;
   WeightArena arena_;

@@ -17,6 +17,7 @@
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/gemm.cuh"
+#include "backend/cuda/graph_names.cuh"
 #include "backend/cuda/prepare.cuh"
 #include "backend/cuda/sampling.cuh"
 #include "backend/cuda/skinny.cuh"
@@ -107,6 +108,7 @@ class CudaBackend final : public Device {
 
   void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) override {
     Timed t(*this, "embed");
+    if (t.replaced()) return;
     const GemmWeight& g = cuda_weight(table).gemm;
     cuda::embed(out, g.data, g.type, tokens.data(), stream_);
   }
@@ -114,6 +116,7 @@ class CudaBackend final : public Device {
                   const RopeSpec& rope,
                   std::span<const int32_t> positions) override {
     Timed t(*this, "rope");
+    if (t.replaced()) return;
     cuda::rope_table(cos_sin, rope, positions.data(), static_cast<int64_t>(positions.size()),
                      stream_);
   }
@@ -122,35 +125,34 @@ class CudaBackend final : public Device {
                 const float* weight,
                 float eps,
                 const int32_t* rows = nullptr) override {
-    Timed t(*this, "norm");
-    cuda::norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out.f)}, stream_);
+    run_norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out.f)});
   }
   void add_rms_norm(
       const Act& out, Tensor x, Tensor delta, const float* weight, float eps) override {
-    Timed t(*this, "norm");
-    cuda::norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out.f)}, stream_);
+    run_norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out.f)});
   }
   void layer_norm(const Act& out,
                   Tensor x,
                   const LayerNormSpec& n,
                   const int32_t* rows = nullptr) override {
-    Timed t(*this, "norm");
-    cuda::norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out.f)}, stream_);
+    run_norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out.f)});
   }
   void add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& n) override {
-    Timed t(*this, "norm");
-    cuda::norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out.f)}, stream_);
+    run_norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out.f)});
   }
   void add(Tensor x, Tensor delta) override {
     Timed t(*this, "add");
+    if (t.replaced()) return;
     cuda::add(x, delta, stream_);
   }
   void scale(Tensor x, float factor) override {
     Timed t(*this, "scale");
+    if (t.replaced()) return;
     cuda::scale(x, factor, stream_);
   }
   void softcap(Tensor x, float cap) override {
     Timed t(*this, "softcap");
+    if (t.replaced()) return;
     cuda::softcap(x, cap, stream_);
   }
   void matmul(Tensor out, const Act& x, const Weight& w) override {
@@ -158,10 +160,12 @@ class CudaBackend final : public Device {
     Timed t(*this, "matmul", g.rows, g.cols);
     bool ready = quantized_ == x.f.data && quantized_cols_ == x.f.cols;
     if (g.scale && !ready) quantized_ = nullptr;  // its memory may take x's codes
+    if (t.replaced()) return;
     gemm_.run(out, x.f, g, codes(), ready, stream_);
   }
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override {
-    Timed t(*this, "qkv");
+    Timed t(*this, "rope_kv");
+    if (t.replaced()) return;
     cuda::finish_qkv(qkv, spec, batch, kv, stream_);
   }
   void attention(const Act& out,
@@ -171,11 +175,13 @@ class CudaBackend final : public Device {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override {
     Timed t(*this, "activate");
-    cuda::activate(out.f, x, activation, codes_of(out.f), stream_);
+    QuantizedRows codes = codes_of(out.f);
+    if (!t.replaced()) cuda::activate(out.f, x, activation, codes, stream_);
   }
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override {
     Timed t(*this, "activate");
-    cuda::activate_gated(out.f, gate_up, activation, codes_of(out.f), stream_);
+    QuantizedRows codes = codes_of(out.f);
+    if (!t.replaced()) cuda::activate_gated(out.f, gate_up, activation, codes, stream_);
   }
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override {
     Timed t(*this, "copy");
@@ -233,6 +239,7 @@ class CudaBackend final : public Device {
   }
   void sample(const SampleStep& step) override {
     Timed t(*this, "sample");
+    if (t.replaced()) return;
     sampler_->sample(step, stream_);
   }
   void reserve_attention(const AttentionSpec& spec, int max_decode) override {
@@ -248,6 +255,12 @@ class CudaBackend final : public Device {
   DeviceLimits measure_limits() override;
   void begin_profile() override;
   std::vector<OpTime> end_profile() override;
+  void replace_op(const OpTime& op, OpMode mode) override {
+    replaced_op_ = op;
+    replaced_mode_ = mode;
+  }
+  double time_captured(const std::function<void()>& queue,
+                       std::vector<std::string>* kernels) override;
   void abort_profile() noexcept override {
     profiling_ = false;
     for (cudaEvent_t e : op_events_) cudaEventDestroy(e);
@@ -255,13 +268,18 @@ class CudaBackend final : public Device {
   }
 
  private:
-  // An event after each op while a profile is taken.
+  // An event after each op while a profile is taken; an op that is measured by its absence.
   class Timed {
    public:
     Timed(CudaBackend& backend, const char* op, int64_t rows = 0, int64_t cols = 0)
         : backend_(backend), op_{op, rows, cols, 0} {}
     ~Timed() {
       if (backend_.profiling_) backend_.end_op(op_);
+      if (backend_.op_ends_) backend_.count_nodes();
+    }
+    // Whether replace_op() stands for this op: then it is done.
+    bool replaced() const {
+      return backend_.replaced_mode_ != OpMode::run && backend_.run_replaced(op_);
     }
 
    private:
@@ -269,6 +287,12 @@ class CudaBackend final : public Device {
     OpTime op_;
   };
   void end_op(const OpTime& op) noexcept;
+  void count_nodes() noexcept;
+  bool run_replaced(const OpTime& op);
+  void run_norm(const NormArgs& args) {
+    Timed t(*this, "norm");
+    if (!t.replaced()) cuda::norm(args, stream_);
+  }
   void quantize(CudaWeight& w);
   QuantizedRows codes() const { return {rows8_.data(), static_cast<float*>(row_scales_.data())}; }
   // Where the op that writes `out` leaves its codes, for the products that read it; nowhere where
@@ -291,12 +315,14 @@ class CudaBackend final : public Device {
       check(cudaGetDeviceProperties(&p, o.index), "properties");
       name = p.name;
       num_sms = p.multiProcessorCount;
+      f8 = p.major == 9;
       if (std::string why = why_not(p); !why.empty()) throw std::runtime_error(name + " " + why);
-      if (o.fp8_weights && p.major != 9)
+      if (o.fp8_weights && !f8)
         throw std::runtime_error("weights in fp8 need a Hopper GPU, which " + name + " is not");
     }
     std::string name;
     int num_sms = 0;
+    bool f8 = false;  // products with a scale per row
   };
 
   CudaOptions options_;
@@ -316,6 +342,9 @@ class CudaBackend final : public Device {
   bool profiling_ = false;
   std::vector<OpTime> ops_;
   std::vector<cudaEvent_t> op_events_;  // one before the first, one after each
+  OpTime replaced_op_{};
+  OpMode replaced_mode_ = OpMode::run;
+  std::vector<size_t>* op_ends_ = nullptr;  // while a graph is captured for names: nodes after each
 };
 
 Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<float> bias) {
@@ -391,6 +420,7 @@ void CudaBackend::attention(
   auto num_decode = static_cast<size_t>(batch.num_decode);
   if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
     a.codes = codes_of(out.f);
+  if (t.replaced()) return;
   if (num_decode > 0) cuda::attend_decode(a, batch.num_decode, stream_);
   if (batch.slices.size() > num_decode) {
     cuda::attend_prefill(a, batch.slices.subspan(num_decode), batch.device_slices + num_decode,
@@ -510,6 +540,57 @@ std::vector<OpTime> CudaBackend::end_profile() {
   return std::move(ops_);
 }
 
+bool CudaBackend::run_replaced(const OpTime& op) {
+  const OpTime& r = replaced_op_;
+  if (std::string_view(r.op) != op.op || r.rows != op.rows || r.cols != op.cols) return false;
+  if (replaced_mode_ == OpMode::empty) nothing(stream_);
+  return true;
+}
+
+void CudaBackend::count_nodes() noexcept { op_ends_->push_back(num_captured_nodes(stream_)); }
+
+double CudaBackend::time_captured(const std::function<void()>& queue,
+                                  std::vector<std::string>* kernels) {
+  constexpr int kWarm = 3, kTimed = 12;
+  std::vector<size_t> ends;
+  begin_capture();
+  try {
+    if (kernels) op_ends_ = &ends;
+    queue();
+    op_ends_ = nullptr;
+  } catch (...) {
+    op_ends_ = nullptr;
+    abort_capture();
+    throw;
+  }
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_, &graph), "capture");
+  if (kernels) *kernels = kernel_names(graph, ends);
+  cudaGraphExec_t exec = nullptr;
+  cudaError_t e = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  check(e, "graph");
+  std::vector<double> times;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  e = cudaEventCreate(&begin);
+  if (e == cudaSuccess) e = cudaEventCreate(&end);
+  for (int i = 0; i < kWarm + kTimed && e == cudaSuccess; ++i) {
+    cudaEventRecord(begin, stream_);
+    e = cudaGraphLaunch(exec, stream_);
+    cudaEventRecord(end, stream_);
+    if (e == cudaSuccess) e = cudaEventSynchronize(end);
+    float ms = 0;
+    if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, begin, end);
+    if (i >= kWarm) times.push_back(ms * 1e-3);
+  }
+  cudaEventDestroy(end);
+  cudaEventDestroy(begin);
+  cudaGraphExecDestroy(exec);
+  check(e, "graph");
+  std::ranges::nth_element(times, times.begin() + kTimed / 2);
+  return times[kTimed / 2];
+}
+
 // On random data: zeros flatter. The best of several, each long enough to be past its start.
 DeviceLimits CudaBackend::measure_limits() {
   constexpr int64_t kSide = 8192;
@@ -550,10 +631,29 @@ DeviceLimits CudaBackend::measure_limits() {
   GemmWeight w{a.data(), options_.activations, kSide, kSide};
   Tensor x{b.data(), options_.activations, kSide, kSide, kSide};
   Tensor out{c.data(), options_.activations, kSide, kSide, kSide};
-  gemm_.tune({w}, false, kSide, x, out.data, {}, stream_);
-  limits.gemm = 2.0 * kSide * kSide * kSide * 4 / best([&] {
-                  for (int i = 0; i < 4; ++i) gemm_.run(out, x, w, {}, false, stream_);
-                });
+  auto rate = [&](const GemmWeight& weight, const Tensor& in, const QuantizedRows& codes) {
+    gemm_.tune_bucket({weight}, out, in, codes, stream_);
+    return 2.0 * kSide * kSide * kSide * 4 / best([&] {
+             for (int i = 0; i < 4; ++i) gemm_.run(out, in, weight, codes, true, stream_);
+           });
+  };
+  limits.gemm = rate(w, x, {});
+  if (!device_.f8) return limits;
+  // With a scale per row, as models run it, and with none: the faster is the device's rate.
+  Buffer a8 = allocate(bytes / 2), b8 = allocate(bytes / 2), scales = allocate(2 * kSide * 4);
+  auto* scale = static_cast<float*>(scales.data());
+  QuantizedRows w8{a8.data(), scale}, x8{b8.data(), scale + kSide};
+  quantize_rows(w8, Tensor{a.data(), options_.activations, kSide, kSide, kSide}, stream_);
+  quantize_rows(x8, x, stream_);
+  GemmWeight plain{a8.data(), DType::f8, kSide, kSide}, scaled = plain;
+  scaled.scale = w8.scale;
+  Tensor codes{b8.data(), DType::f8, kSide, kSide, kSide};
+  limits.gemm_f8 = rate(scaled, x, x8);
+  try {
+    limits.gemm_f8 = std::max(limits.gemm_f8, rate(plain, codes, {}));
+  } catch (const std::exception&) {
+    // This cuBLAS has no such product.
+  }
   return limits;
 }
 

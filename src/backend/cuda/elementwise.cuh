@@ -51,8 +51,10 @@ void activate_gated(Tensor out,
                     Activation activation,
                     const QuantizedRows& codes,
                     cudaStream_t stream);
-// For measuring: keeps the stream busy for so long; reads all of a buffer.
+// For measuring: keeps the stream busy for so long; launches a kernel that does nothing; reads all
+// of a buffer.
 void hold(cudaStream_t stream, double seconds);
+void nothing(cudaStream_t stream);
 void read_all(const void* data, size_t bytes, void* out, cudaStream_t stream);
 // Whole blocks of one plane.
 void copy_blocks(const KvLayer& plane, std::span<const BlockCopy> copies, cudaStream_t stream);

@@ -41,11 +41,12 @@ bool wide_enough(const Tensor& t) {
          static_cast<size_t>(t.stride) * dtype_bytes(t.type) % 16 == 0;
 }
 
-// n rounded up to a size that has an algorithm of its own: powers of two, and by 32 where a step's
-// products turn from reading weights to computing.
+// n rounded up to a size that has an algorithm of its own: powers of two, by 32 where a step's
+// products turn from reading weights to computing, and by 128 where steps run prompts and decodes.
 int bucket_of(int64_t n) {
   if (n <= 1) return 1;
   if (n > 64 && n <= 256) return static_cast<int>((n + 31) / 32 * 32);
+  if (n > 256 && n <= 2048) return static_cast<int>((n + 127) / 128 * 128);
   return 1 << std::bit_width(static_cast<unsigned>(n - 1));
 }
 
@@ -366,6 +367,14 @@ void Gemm::time_key(const Key& key,
     plans_[key] = best;
     ++num_tuned_;
   }
+}
+
+void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
+                       Tensor out,
+                       Tensor x,
+                       const QuantizedRows& memory,
+                       cudaStream_t stream) {
+  time_key(key_of(out, x, weights[0]), weights, out, x, memory, stream);
 }
 
 void Gemm::tune(const std::vector<GemmWeight>& weights,

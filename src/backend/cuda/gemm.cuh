@@ -49,6 +49,12 @@ class Gemm {
             void* out,
             const QuantizedRows& memory,
             cudaStream_t stream);
+  // Times them for the bucket of these rows alone, again where that was done before.
+  void tune_bucket(const std::vector<GemmWeight>& weights,
+                   Tensor out,
+                   Tensor x,
+                   const QuantizedRows& memory,
+                   cudaStream_t stream);
   void load_choices();
   void save_choices() const;
   int num_tuned() const { return num_tuned_; }

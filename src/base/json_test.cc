@@ -1,0 +1,93 @@
+// JSON that nobody should send: it is refused or parsed within a bound of memory and time.
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "base/keyed_hash.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kBody = 8u << 20;  // what the server accepts
+
+std::string repeated(const std::string& open, const std::string& item, const std::string& close) {
+  std::string out = open;
+  while (out.size() + item.size() + close.size() < kBody) out += item;
+  out.back() = ' ';  // the last comma
+  return out + close;
+}
+
+std::string keys(size_t n) {
+  std::string out = "{";
+  for (size_t i = 0; i < n; ++i) out += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  return out + "}";
+}
+
+// "" when it parses, else why not.
+std::string outcome(const std::string& text, const JsonLimits& limits = kRequestJson) {
+  auto start = std::chrono::steady_clock::now();
+  auto v = parse_json(text, limits);
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took.count(), 5) << text.substr(0, 40);  // 0.05 s at most where this was written
+  if (v) return "";
+  EXPECT_EQ(v.error().code, 400);
+  return v.error().message;
+}
+
+TEST(JsonLimits, KeysOfAnObject) {
+  EXPECT_EQ(outcome(keys(11'000)), "");
+  EXPECT_EQ(outcome(keys(12'000)), "invalid JSON: too many keys in an object");
+  EXPECT_EQ(outcome(keys(1'000'000)), "invalid JSON: too many keys in an object");
+  EXPECT_EQ(outcome(keys(60'000), {}), "");  // files may: vocabularies, lists of tensors
+  // The pairs of all objects count together, and each object for itself.
+  std::string object = keys(8000) + ",";
+  EXPECT_EQ(outcome("[" + object + object + "1]"), "");
+  EXPECT_EQ(outcome("[" + object + object + object + "1]"),
+            "invalid JSON: too many keys in an object");
+  EXPECT_EQ(outcome(repeated("[", R"({"a":{"b":{"c":1,"d":2}},"e":[]},)", "]")), "");
+  // Equal keys count too, and the last one wins.
+  EXPECT_EQ(outcome(repeated("{", R"("k":1,)", "}")), "invalid JSON: too many keys in an object");
+  EXPECT_EQ(parse_json(R"({"a":1,"a":2})", kRequestJson)->at("a"), 2);
+}
+
+TEST(JsonLimits, Values) {
+  EXPECT_EQ(outcome(repeated("[", "1,", "]")), "invalid JSON: too many values");
+  EXPECT_EQ(outcome(repeated("[", "[],", "]")), "invalid JSON: too many values");
+  EXPECT_EQ(outcome(repeated("[", "\"\",", "]")), "invalid JSON: too many values");
+  EXPECT_EQ(outcome(repeated("[", "12345,", "]")), "");  // token ids
+  JsonLimits three{.max_values = 3};
+  EXPECT_EQ(outcome("[1,2]", three), "");
+  EXPECT_EQ(outcome("[1,2,3]", three), "invalid JSON: too many values");
+}
+
+TEST(JsonLimits, HugeTexts) {
+  EXPECT_NE(outcome(std::string(kBody, '[')), "");
+  EXPECT_NE(outcome(repeated("", "{\"a\":", "")), "");
+  EXPECT_NE(outcome("\"" + std::string(kBody, 'x') + "\xff"), "");  // bad UTF-8 at the end
+  EXPECT_NE(outcome("\"" + std::string(kBody, 'x') + "\xff\""), "");
+  EXPECT_NE(outcome("\"" + std::string(kBody, 'x') + "\xf0\x9f\""), "");
+  EXPECT_NE(outcome("\"" + std::string(kBody, 'x')), "");
+  EXPECT_NE(outcome("{\"" + std::string(kBody, 'x') + "\xff\":1}"), "");
+  EXPECT_EQ(outcome(repeated("\"", "\\u00e9,", "\"")), "");
+  EXPECT_EQ(outcome(repeated("\"", "\\n,", "\"")), "");
+  EXPECT_EQ(outcome(std::string(kBody, ' ') + "1"), "");
+  EXPECT_EQ(outcome(std::string(kBody, '7')), "");  // a double, inf or not
+  EXPECT_EQ(outcome("0." + std::string(kBody, '1')), "");
+  EXPECT_NE(outcome("1e" + std::string(kBody, '9')), "");
+}
+
+TEST(KeyedHash, IsSipHash) {  // of the paper's appendix: key 00..0f, message 00..0e
+  HashKey key = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
+  std::string message;
+  for (char c = 0; c < 15; ++c) message.push_back(c);
+  EXPECT_EQ(keyed_hash(key, message), 0xa129ca6149be45e5u);
+  EXPECT_EQ(keyed_hash(key, ""), 0x726fdb47dd0e0e31u);
+  EXPECT_EQ(KeyedHash()("a"), KeyedHash()("a"));
+  EXPECT_NE(KeyedHash()("a"), keyed_hash({}, "a"));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,85 @@
+// Short prompts beside long ones. A prompt that does not fit the step would keep all that came
+// after it waiting for as many steps as it takes; a share of the step's prompt tokens goes to
+// shorter ones instead, the shortest first. The one in front always keeps the rest.
+#include <algorithm>
+
+#include "core/scheduler.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr size_t kLookAhead = 256;  // waiting sequences that are compared
+
+}  // namespace
+
+void Scheduler::plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget) {
+  Index front = front_prompt();
+  if (front == kNone || budget < 2 || remaining(seqs_[front]) <= budget) return;
+  int share =
+      std::clamp(static_cast<int>(config_.short_share * static_cast<float>(budget)), 1, budget - 1);
+  int left = share;
+  while (left > 0) {
+    Index i = shortest_prompt(front, may_admit && !starved_);
+    if (i == kNone) break;
+    if (seqs_[i].phase == Phase::running) {
+      run_prompt(i, out, left);
+      if (seqs_[i].phase != Phase::running || seqs_[i].planned_step != next_step_) break;
+    } else if (!admit_one(i, now, out, left)) {
+      break;
+    }
+  }
+  budget -= share - left;
+}
+
+// The first prompt in order of service that is not done.
+Scheduler::Index Scheduler::front_prompt() const {
+  if (draft_.size() < running_.size()) {
+    for (Index i : running_) {
+      if (prefilling(seqs_[i])) return i;
+    }
+  }
+  return waiting_.empty() ? kNone : waiting_.back();
+}
+
+// The prompt with the fewest tokens left, of those that run and those that may start; ties go by
+// order of service.
+Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
+  Index best = kNone;
+  int least = remaining(seqs_[front]);
+  for (Index i : running_) {
+    const Sequence& s = seqs_[i];
+    if (i == front || !prefilling(s) || remaining(s) >= least) continue;
+    if (num_windowed_ > 0 && s.ready * config_.block_size <= s.planned) continue;
+    best = i;
+    least = remaining(s);
+  }
+  if (!may_admit || !can_start()) return best;
+  size_t num = std::min(waiting_.size(), kLookAhead);
+  for (size_t k = 0; k < num; ++k) {
+    Index i = waiting_[waiting_.size() - 1 - k];
+    if (i == front || remaining(seqs_[i]) >= least || !may_overtake(i, front)) continue;
+    best = i;
+    least = remaining(seqs_[i]);
+  }
+  return best;
+}
+
+// Whether waiting sequence `i` can start and the first one in the queue still could after it.
+bool Scheduler::may_overtake(Index i, Index front) const {
+  const Sequence &s = seqs_[i], &head = seqs_[waiting_.back()];
+  if (config_.order == Order::priority &&
+      request_of(s).priority > request_of(seqs_[front]).priority)
+    return false;
+  if (i == waiting_.back()) return true;
+  if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
+  if (config_.admission == Admission::reserve_max) {
+    int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
+                   most_blocks(prompt_len(head) + head.max_new, config_);
+    return reserved_ + both <= config_.num_blocks;
+  }
+  return pool_.available() - missing_blocks(s) - kept_free(s) >=
+         missing_blocks(head) + kept_free(head);
+}
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// Bounds what requests take together, over all and per key: sequences and prompt tokens that wait
+// for their first token, and bytes of answers that are kept until they are whole. Any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/openai.h"
+
+namespace sluice {
+
+// What one request takes, or part of it.
+struct Load {
+  int64_t sequences = 0;  // prompts x choices
+  int64_t tokens = 0;     // of its prompts
+  int64_t bytes = 0;      // of its answer, at most; 0 when streamed
+};
+
+struct AdmissionLimits {
+  Load total{512, 262'144, int64_t{1} << 30};
+  Load per_key;                                   // 0: no limit of its own
+  Load per_request{2048, 0, int64_t{256} << 20};  // tokens: bounded by the context
+};
+
+class AdmissionControl {
+ public:
+  AdmissionControl(const AdmissionLimits& limits, size_t num_keys);
+
+  // 400 for more than one request may ever take.
+  Refusal check(const Load& load) const;
+  // Nothing, and the load counts until it is released; or 429. A request that is alone is let in
+  // whatever it takes of the totals. `key` -1: none.
+  Refusal admit(int key, const Load& load);
+  // Counts more of a request that was let in.
+  void add(int key, const Load& part);
+  void release(int key, const Load& part);
+  // As many wait as may: whatever a request holds, it would be refused.
+  bool full() const;
+  const AdmissionLimits& limits() const { return limits_; }
+
+ private:
+  struct Taken {
+    std::atomic<int64_t> sequences{0}, tokens{0}, bytes{0};
+    bool add(const Load& load, const Load& limit);  // false: over the limit; added all the same
+    void remove(const Load& load);
+  };
+  Taken& of(int key) { return by_key_[key < 0 ? 0 : static_cast<size_t>(key)]; }
+
+  AdmissionLimits limits_;
+  Taken all_;
+  std::vector<Taken> by_key_;
+};
+
+// A part of a load, released when this goes away at the latest.
+class Ticket {
+ public:
+  Ticket(AdmissionControl& admission, int key, const Load& load)
+      : admission_(admission), key_(key), left_(load) {}
+  ~Ticket() { release(left_); }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  // A ticket of its own for `part`. Sequences that this one has not are counted now.
+  std::unique_ptr<Ticket> split(Load part);
+  void release_sequence() { release({left_.sequences > 0 ? 1 : 0, 0, 0}); }
+  void release_tokens() { release({0, left_.tokens, 0}); }
+
+ private:
+  void release(Load part);
+
+  AdmissionControl& admission_;
+  int key_;
+  Load left_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// Fields that ask for too much are refused while the request is read: what is allocated until then
+// is bounded by the size of the body, not by the number it names.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "server/openai.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<size_t> allocated{0};
+
+void* counted(size_t size) {
+  if (counting.load(std::memory_order_relaxed)) allocated.fetch_add(size);
+  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void give_back(void* p) noexcept { std::free(p); }
+
+}  // namespace
+
+void* operator new(size_t n) { return counted(n); }
+void* operator new[](size_t n) { return counted(n); }
+void* operator new(size_t n, const std::nothrow_t&) noexcept { return std::malloc(n); }
+void* operator new[](size_t n, const std::nothrow_t&) noexcept { return std::malloc(n); }
+void operator delete(void* p) noexcept { give_back(p); }
+void operator delete[](void* p) noexcept { give_back(p); }
+void operator delete(void* p, size_t) noexcept { give_back(p); }
+void operator delete[](void* p, size_t) noexcept { give_back(p); }
+
+namespace sluice {
+namespace {
+
+std::string repeated(const std::string& item, int num) {
+  std::string out;
+  for (int i = 0; i < num; ++i) out += (i > 0 ? "," : "") + item;
+  return out;
+}
+
+std::string biases(int num) {
+  std::string out;
+  for (int i = 0; i < num; ++i) out += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":1";
+  return out;
+}
+
+TEST(Refusals, CostNoMoreThanTheBody) {
+  const std::string fields[] = {
+      "\"n\":1000000000",
+      "\"n\":1e9",
+      "\"n\":-1",
+      "\"best_of\":1000000",
+      "\"logprobs\":1000000",
+      "\"prompt_logprobs\":2147483647",
+      "\"max_tokens\":-5",
+      "\"max_tokens\":99999999999999",
+      "\"min_tokens\":-1",
+      "\"top_k\":1099511627776",
+      "\"stop\":[" + repeated("\"a\"", 20'000) + "]",
+      "\"stop\":\"" + std::string(200'000, 'x') + "\"",
+      "\"logit_bias\":{" + biases(5'000) + "}",
+      "\"logit_bias\":{\"4294967296\":1}",
+      "\"bad_words\":[" + repeated("\"a\"", 20'000) + "]",
+      "\"stop_token_ids\":[" + repeated("1", 20'000) + "]",
+      "\"allowed_token_ids\":[" + repeated("1", 1'050'000) + "]",
+      "\"prompt\":[" + repeated("\"a\"", 20'000) + "]",
+      "\"prompt\":[" + repeated("[1]", 20'000) + "]",
+      "\"cache_salt\":\"" + std::string(200'000, 'x') + "\"",
+      "\"request_id\":\"" + std::string(200'000, 'x') + "\"",
+  };
+  for (const std::string& field : fields) {
+    std::string body = "{\"prompt\":\"Once\"," + field + "}";
+    allocated = 0;
+    counting = true;
+    Refusal refused = ApiError{};
+    {
+      Result<json::value> v = parse_json(body, kRequestJson);
+      CompletionFields out;
+      refused = v ? parse_completion(*v, {}, out)
+                  : Refusal(ApiError{v.error().code, v.error().message, "", ""});
+    }
+    counting = false;
+    ASSERT_TRUE(refused) << field.substr(0, 60);
+    EXPECT_EQ(refused->status, 400) << field.substr(0, 60);
+    EXPECT_LT(refused->message.size(), 400u) << field.substr(0, 60);
+    EXPECT_LE(allocated.load(), (size_t{1} << 20) + 64 * body.size()) << field.substr(0, 60);
+    if (body.size() < 1000) {
+      EXPECT_LE(allocated.load(), size_t{1} << 14) << field;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

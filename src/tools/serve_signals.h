@@ -1,0 +1,36 @@
+// Signals, and faults of mapped model files, as messages to the thread that waits for them. The
+// thread behind it also ends the process by force when a stop takes too long, whatever hangs.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/mailbox.h"
+
+namespace sluice {
+
+enum class Wake { none, stop, reload, fault };
+
+class Signals {
+ public:
+  // Before any other thread exists: they inherit the mask. SIGINT and SIGTERM stop, SIGHUP reloads,
+  // SIGPIPE is ignored. While the model loads, a stop or a fault ends the process.
+  explicit Signals(double grace_seconds);
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  void loaded();
+  // The next one, or none after so long.
+  Wake wait(std::chrono::nanoseconds time);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // the thread's too: it outlives this object once a stop came
+  std::vector<Wake> batch_;
+  size_t next_ = 0;  // in batch_
+};
+
+}  // namespace sluice

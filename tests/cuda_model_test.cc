@@ -46,7 +46,7 @@ Matrix run_model(Device& device, Model& m, const std::vector<int32_t>& tokens, i
   for (int i = 0; i < n; ++i) positions.push_back(i), rows.push_back(i);
   const ModelShape& shape = m.shape();
   m.reserve(device, n, n);
-  device.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, n);
+  device.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, n, n);
   ArrayOnDevice<int32_t> dt(device, tokens), dp(device, positions), ds(device, slots);
   ArrayOnDevice<int32_t> dr(device, rows), dtable(device, table);
   Matrix out(n, shape.vocab);

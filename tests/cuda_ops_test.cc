@@ -343,7 +343,7 @@ TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
         ArrayOnDevice<int32_t> dpos(on, batch.positions), dslot(on, batch.row_slot);
         BatchView view = batch.view;
         view.positions = dpos.data(), view.row_slot = dslot.data(), view.tables = dt.data();
-        on.reserve_attention(attention, n);
+        on.reserve_attention(attention, n, 700);
         on.attention(out.act(), dq, attention, view, kv);
         out.get();  // before what it reads is gone
       };
@@ -429,7 +429,7 @@ void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact) {
     std::vector<int32_t> tables(cache.tables(), cache.tables() + 4 * cache.table_stride());
     ArrayOnDevice<int32_t> dt(*device, tables);
     AttentionSpec attention = shape.attention();
-    device->reserve_attention(attention, 64);
+    device->reserve_attention(attention, 64, shape.max_positions);
 
     RopeSpec rope;
     rope.dims = c.dims;

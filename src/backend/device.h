@@ -160,8 +160,11 @@ class Device : public Backend {
                        int padded) = 0;
   virtual void sample(const SampleStep& step) = 0;
 
-  // Memory for attention of up to max_decode decode rows.
-  virtual void reserve_attention(const AttentionSpec& spec, int max_decode) = 0;
+  // Memory for attention of up to max_decode decode rows of up to max_positions each.
+  virtual void reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) = 0;
+  virtual size_t attention_bytes(const AttentionSpec& spec,
+                                 int max_decode,
+                                 int max_positions) const = 0;
   // Times what can be computed in several ways, for steps of up to max_tokens; waits.
   virtual void tune(int max_tokens, int max_outputs) = 0;
 

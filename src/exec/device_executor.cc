@@ -48,6 +48,12 @@ void append(std::byte* packet, size_t& at, uint32_t& offset, const std::vector<T
   at += list.size() * sizeof(T);
 }
 
+// The sizes that attention's memory depends on.
+AttentionSpec attention_spec(const ModelShape& shape) {
+  return {shape.num_heads, shape.num_kv_heads, shape.head_dim};
+}
+int max_positions(const ExecutorConfig& c) { return static_cast<int>(table_len(c)) * c.block_size; }
+
 }  // namespace
 
 int DeviceExecutor::bucket_of(int n) {
@@ -66,6 +72,7 @@ size_t DeviceExecutor::workspace_bytes(const Device& device,
   bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
   bytes += outputs * output_row_bytes(model.shape());
   bytes += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+  bytes += device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c));
   return bytes + device.sampling_bytes(c.max_seqs, model.shape().vocab);
 }
 
@@ -99,7 +106,7 @@ DeviceExecutor::DeviceExecutor(
   results_ = device_.allocate(rows * sizeof(SampleResult));
   top_ = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
   device_.reserve_sampling(config_.max_seqs, shape.vocab);
-  device_.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, max_rows_);
+  device_.reserve_attention(attention_spec(shape), max_rows_, max_positions(config_));
   constexpr size_t kReason = 512;  // a failure is named without memory
   result_.failure.reserve(kReason);
   for (Job& job : jobs_) {

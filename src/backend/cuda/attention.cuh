@@ -1,4 +1,5 @@
-// Attention over the paged cache. Queues kernels on a stream; capturable.
+// Attention over the paged cache. Queues kernels on a stream; capturable. A row's bits depend on
+// that row alone: not on the batch, on chunking, or on whether it is a decode.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +26,7 @@ struct AttentionArgs {
   int64_t table_stride;
   const int32_t* positions;  // [rows], device
   const int32_t* row_slot;   // [rows], device
-  bool deterministic;        // bits of a row do not depend on the batch or on chunking
+  int max_positions;         // of a row, as attention_workspace() was told
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
   QuantizedRows codes = {};  // of out in e4m3, where attend_decode makes them
@@ -46,7 +47,10 @@ void attend_prefill(const AttentionArgs& args,
                     const SliceView* device_slices,
                     cudaStream_t stream);
 
-// For steps of up to max_decode decode rows.
-size_t attention_workspace(const AttentionSpec& spec, int max_decode, int num_sms);
+// For steps of up to max_decode decode rows, of up to max_positions each.
+size_t attention_workspace(const AttentionSpec& spec,
+                           int max_decode,
+                           int max_positions,
+                           int num_sms);
 
 }  // namespace sluice::cuda

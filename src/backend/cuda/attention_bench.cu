@@ -120,7 +120,8 @@ struct Bench {
     args.spec = {m.heads, m.kv_heads, m.head_dim, scale, 0, 0};
     args.tables = static_cast<const int32_t*>(tables.get());
     args.table_stride = per_slot;
-    size_t bytes = attention_workspace(args.spec, num, sms);
+    args.max_positions = length;
+    size_t bytes = attention_workspace(args.spec, num, length, sms);
     workspace = allocate(bytes);
     check(cudaMemset(workspace.get(), 0, bytes), "workspace");
     args.workspace = workspace.get();
@@ -140,23 +141,21 @@ struct Bench {
   AttentionArgs args{};
 };
 
-void bench_decode(const Model& m, int num, int context, bool deterministic, int sms) {
+void bench_decode(const Model& m, int num, int context, int sms) {
   Bench b(m, num, context, num, sms);
   std::vector<int32_t> positions(num, context - 1), slots(num);
   std::iota(slots.begin(), slots.end(), 0);
   Memory d_positions = upload(positions), d_slots = upload(slots);
   b.args.positions = static_cast<const int32_t*>(d_positions.get());
   b.args.row_slot = static_cast<const int32_t*>(d_slots.get());
-  b.args.deterministic = deterministic;
   int launches = std::max(20, b.layers);
   double us = time_launches(launches, [&](cudaStream_t stream) {
     for (int i = 0; i < launches; ++i) attend_decode(b.of_layer(i), num, stream);
   });
   double bytes = 2.0 * num * context * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
-  std::printf("decode%s %2d/%d x %3d %s  B %3d  context %5d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
-              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
-              m.kv_type == DType::f8 ? "f8  " : "bf16", num, context, us, bytes / us * 1e-6,
-              bytes / us * 1e8 / kTargetBandwidth);
+  std::printf("decode  %2d/%-2d x %3d %s  B %3d  context %5d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
+              m.heads, m.kv_heads, m.head_dim, m.kv_type == DType::f8 ? "f8  " : "bf16", num,
+              context, us, bytes / us * 1e-6, bytes / us * 1e8 / kTargetBandwidth);
   std::fflush(stdout);
 }
 
@@ -187,13 +186,13 @@ int bench_attention(int num_sms) {
   f8.kv_type = DType::f8;
   for (const Model& m : {qwen, llama, f8}) {
     for (int num : {1, 8, 32, 64, 128, 256}) {
-      for (int context : {1024, 8192}) bench_decode(m, num, context, false, num_sms);
+      for (int context : {1024, 8192}) bench_decode(m, num, context, num_sms);
     }
   }
-  for (int num : {48, 96, 200}) bench_decode(qwen, num, 1024, false, num_sms);
-  for (int num : {1, 32, 256}) bench_decode(small, num, 256, false, num_sms);
-  for (int num : {1, 32, 256}) bench_decode(one, num, 1024, false, num_sms);
-  for (int num : {1, 32, 256}) bench_decode(qwen, num, 1024, true, num_sms);
+  for (int context : {32768, 131072}) bench_decode(qwen, 1, context, num_sms);
+  for (int num : {48, 96, 200}) bench_decode(qwen, num, 1100, num_sms);
+  for (int num : {1, 32, 256}) bench_decode(small, num, 256, num_sms);
+  for (int num : {1, 32, 256}) bench_decode(one, num, 1024, num_sms);
   for (const Model& m : {qwen, llama, one, small, f8}) {
     bench_prefill(m, 8, 1024, num_sms);
     bench_prefill(m, 1, 8192, num_sms);

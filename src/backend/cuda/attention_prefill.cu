@@ -17,6 +17,10 @@ constexpr int kThreads = kRows / 16 * 32;
 template <typename KV, int D>
 constexpr int kStageBytes = 2 * kKvTile* D* static_cast<int>(sizeof(KV));
 
+// Shared memory: two stages, queries, then the output of earlier spans.
+template <typename T, typename KV, int D>
+constexpr int kTotalAt = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
+
 template <typename T, typename KV, int D>
 __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
   extern __shared__ __align__(128) uint8_t smem[];
@@ -45,6 +49,7 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
                p.head_dim, stages + 2 * kStage + warp * Queries<T, KV, D>::kSharedBytes, lane);
   float o[D / 8][4] = {};
   SoftmaxState state;
+  SpanOutput<D, kThreads> before(smem + kTotalAt<T, KV, D>);
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     copy_wait<0>();
@@ -57,19 +62,26 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
     if (!works) continue;
     uint32_t k = stages + (i & 1) * kStage;
     float s[kKvTile / 8][4], alpha[2];
-    scores<T, KV, D, kKvTile>(s, queries, k, lane);
+    scores<T, KV, D, kKvTile>(s, queries, k, 0, lane);
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
     online_softmax(s, p.factor, state, alpha);
     rescale(o, alpha);
-    accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
+    accumulate<T, KV, D>(o, s, k + kStage / 2, lane);
+    if (i + 1 < num && at + kKvTile == span_end(at)) {
+      float keep[2], take[2];
+      before.total.add(state, keep, take);
+      before.add(o, keep, take);
+      state = {};
+    }
   }
-  store_output<T, KV, D, kRows>(o, state, plan, tile, view);
+  before.finish(o, state);
+  store_output<T, KV, D, kRows>(o, before.total, plan, tile, view);
 }
 
 template <typename T, typename KV, int D>
 void launch(const TilePlan& plan, cudaStream_t stream) {
-  constexpr int kBytes = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
+  constexpr int kBytes = kTotalAt<T, KV, D> + SpanOutput<D, kThreads>::kBytes;
   allow_shared<mma_kernel<T, KV, D>>(kBytes, "attention prefill");
   mma_kernel<T, KV, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
@@ -80,17 +92,6 @@ void launch_dim(const TilePlan& plan, cudaStream_t stream) {
   if (plan.a.head_dim <= 64) return launch<T, KV, 64>(plan, stream);
   if (plan.a.head_dim <= 128) return launch<T, KV, 128>(plan, stream);
   launch<T, KV, 256>(plan, stream);
-}
-
-void run(const AttentionArgs& args,
-         TilePlan plan,
-         std::span<const SliceView> slices,
-         cudaStream_t stream) {
-  plan.a = make_params(args);
-  if (args.kv_type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
-    return launch_wgmma(plan, args.type, slices, stream);
-  }
-  launch_mma(plan, args.type, args.kv_type, slices, stream);
 }
 
 }  // namespace
@@ -139,13 +140,7 @@ bool has_tile_kernel(const AttentionArgs& args) {
 }
 
 void plan_tiles(TilePlan& plan, std::span<const SliceView> slices, int rows) {
-  int group = plan.a.group;
-  if (!plan.slices) {  // num_tiles is the number of rows
-    plan.num_slices = (group + rows - 1) / rows;
-    plan.num_tiles *= plan.num_slices;
-    return;
-  }
-  int total = 0, most = 0;
+  int group = plan.a.group, total = 0, most = 0;
   for (const SliceView& s : slices) {
     int tiles = (s.count * group + rows - 1) / rows;
     total += tiles;
@@ -173,23 +168,17 @@ void launch_mma(TilePlan plan,
      : launch_dim<__nv_bfloat16, __nv_bfloat16>(plan, stream);
 }
 
-void attend_rows(const AttentionArgs& args, int first, int num, cudaStream_t stream) {
-  if (!has_tile_kernel(args)) return launch_plain(args, first, num, stream);
-  TilePlan plan{};
-  plan.first_row = first;
-  plan.num_tiles = num;
-  run(args, plan, {}, stream);
-}
-
 void attend_prefill(const AttentionArgs& args,
                     std::span<const SliceView> slices,
                     const SliceView* device_slices,
                     cudaStream_t stream) {
   if (slices.empty()) return;
   if (has_tile_kernel(args)) {
-    TilePlan plan{};
-    plan.slices = device_slices;
-    return run(args, plan, slices, stream);
+    TilePlan plan{make_params(args), device_slices};
+    if (args.kv_type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
+      return launch_wgmma(plan, args.type, slices, stream);
+    }
+    return launch_mma(plan, args.type, args.kv_type, slices, stream);
   }
   for (size_t i = 0; i < slices.size();) {
     int first = slices[i].row, end = first;

@@ -9,16 +9,13 @@ namespace sluice::cuda {
 // query r / group.
 struct TilePlan {
   AttentionParams a;
-  const SliceView* slices;  // null: tile i is the single query of batch row first_row + i
-  int num_slices, first_row;
+  const SliceView* slices;
+  int num_slices;
   bool by_rank;  // tile i is the i / num_slices-th heaviest of slice i % num_slices, if it has one
   int num_tiles;
 };
 
-// One query per row, rows [first, first + num): the bits of attend_prefill.
-void attend_rows(const AttentionArgs& args, int first, int num, cudaStream_t stream);
-
-// Kernels, by what they need.
+// Kernels, by what they need. Their bits agree where both can run.
 // wgmma: f16 or bf16 cache of head_dim up to 128.
 void launch_wgmma(TilePlan plan,
                   DType type,
@@ -53,12 +50,6 @@ __device__ bool find_tile(const TilePlan& plan, Tile& tile) {
   int group = plan.a.group;
   int index = blockIdx.x / plan.a.kv_heads;
   tile.kv_head = blockIdx.x % plan.a.kv_heads;
-  if (!plan.slices) {
-    int row = plan.first_row + index / plan.num_slices, part = index % plan.num_slices;
-    tile.slice = {row, 1, max(plan.a.positions[row], 0), plan.a.row_slot[row]};
-    tile.first = part * kRows;
-    return true;
-  }
   if (plan.by_rank) {
     tile.slice = plan.slices[index % plan.num_slices];
     int rank = index / plan.num_slices, tiles = tiles_of(tile.slice, group, kRows);
@@ -181,19 +172,57 @@ struct TileLoader {
   }
 };
 
+// Output of the spans before the one in work, in shared memory that only this thread reads: o[n] of
+// all threads side by side. In registers it would not fit beside the span's own.
+template <int D, int kThreads>
+struct SpanOutput {
+  static constexpr int kBytes = D / 8 * kThreads * 16;
+  float4* memory;
+  RowTotal total = {};
+  bool any = false;  // memory holds something
+
+  __device__ explicit SpanOutput(void* smem) : memory(static_cast<float4*>(smem) + threadIdx.x) {}
+
+  // memory += o, which starts anew.
+  __device__ void add(float (&o)[D / 8][4], const float (&keep)[2], const float (&take)[2]) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      sum(o[n], n, keep, take);
+      memory[n * kThreads] = {o[n][0], o[n][1], o[n][2], o[n][3]};
+      o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+    }
+    any = true;
+  }
+  // o becomes the output of all spans, the last of which it was.
+  __device__ void finish(float (&o)[D / 8][4], const SoftmaxState& last) {
+    float keep[2], take[2];
+    total.add(last, keep, take);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) sum(o[n], n, keep, take);
+  }
+
+ private:
+  __device__ void sum(float (&o)[4], int n, const float (&keep)[2], const float (&take)[2]) const {
+    float4 x = any ? memory[n * kThreads] : float4{};
+    o[0] = add_span(x.x, o[0], keep[0], take[0]);
+    o[1] = add_span(x.y, o[1], keep[0], take[0]);
+    o[2] = add_span(x.z, o[2], keep[1], take[1]);
+    o[3] = add_span(x.w, o[3], keep[1], take[1]);
+  }
+};
+
 // o / sum to out, for the rows that exist.
 template <typename T, typename KV, int D, int kRows>
 __device__ void store_output(const float (&o)[D / 8][4],
-                             const SoftmaxState& state,
+                             const RowTotal& total,
                              const TilePlan& plan,
                              const Tile& tile,
                              const TileView<kRows>& view) {
   int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float sum = quad_sum(state.sum[h]);
     if (view.row[h] >= view.total) continue;
-    float inverse = 1 / sum;
+    float inverse = 1 / total.sum[h];
     T* out = static_cast<T*>(plan.a.out) + view.offset(tile, plan.a, h, plan.a.out_stride);
     if constexpr (sizeof(KV) == 2) {
 #pragma unroll

@@ -85,13 +85,12 @@ struct Setup {
   int heads = 8, kv_heads = 2, head_dim = 128, block_size = 16;
   int window = 0;
   float softcap = 0, q_scale = 1;
-  bool deterministic = false;
 
   std::string describe() const {
     char text[200];
-    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g%s",
-                  name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window, softcap,
-                  deterministic ? " deterministic" : "");
+    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g",
+                  name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window,
+                  softcap);
     return text;
   }
 };
@@ -136,10 +135,18 @@ class Step {
     a.table_stride = blocks_per_slot_;
     a.positions = d_positions_->as<int32_t>();
     a.row_slot = d_row_slot_->as<int32_t>();
-    a.deterministic = s_.deterministic;
+    a.max_positions = max_positions();
     a.workspace = workspace_->as<uint8_t>();
-    a.num_sms = g_num_sms;
+    a.num_sms = num_sms_;
     return a;
+  }
+  // Decode splits rows as on a GPU with so many multiprocessors.
+  void set_num_sms(int num_sms) {
+    num_sms_ = num_sms;
+    AttentionSpec spec{s_.heads, s_.kv_heads, s_.head_dim, 1, 0, 0};
+    size_t bytes = attention_workspace(spec, rows(), max_positions(), num_sms);
+    workspace_ = std::make_unique<Device>(bytes);
+    check(cudaMemset(workspace_->as<uint8_t>(), 0, bytes), "workspace");
   }
   void set_positions(const std::vector<int32_t>& p) {
     positions_ = p;
@@ -175,6 +182,7 @@ class Step {
   }
 
  private:
+  int max_positions() const { return blocks_per_slot_ * s_.block_size; }
   int64_t stride() const { return s_.heads * s_.head_dim + 8; }
   size_t size() const { return dtype_bytes(s_.type); }
   size_t out_bytes() const { return static_cast<size_t>(rows()) * stride() * size(); }
@@ -253,10 +261,7 @@ class Step {
     out_ = std::make_unique<Device>(out_bytes());
     d_positions_ = std::make_unique<Device>(positions_);
     d_row_slot_ = std::make_unique<Device>(row_slot_);
-    AttentionSpec spec{s_.heads, s_.kv_heads, s_.head_dim, 1, 0, 0};
-    size_t bytes = attention_workspace(spec, rows(), g_num_sms);
-    workspace_ = std::make_unique<Device>(bytes);
-    check(cudaMemset(workspace_->as<uint8_t>(), 0, bytes), "workspace");
+    set_num_sms(g_num_sms);
     poison();
   }
   size_t cache_at(int slot, int head, int pos) const {
@@ -351,7 +356,7 @@ class Step {
   Setup s_;
   std::vector<Part> parts_;
   std::mt19937 rng_;
-  int blocks_per_slot_ = 0;
+  int blocks_per_slot_ = 0, num_sms_ = 0;
   std::vector<SliceView> slices_;
   std::vector<int32_t> positions_, row_slot_, tables_;
   std::vector<uint8_t> host_k_, host_v_, host_q_;
@@ -397,34 +402,63 @@ std::vector<int> contexts(int num, int longest) {
   return c;
 }
 
-// One prompt: in one slice, in chunks of each size, and as decode rows, gives the same bits.
-void check_determinism(Setup setup, int length) {
-  setup.deterministic = true;
+// Decode of rows [0, num), by one block per row and kv head and by several; `check_output` is told
+// how many.
+void check_splits(Step& step,
+                  const Setup& setup,
+                  int num,
+                  const std::function<void(const char*, int)>& check_output) {
+  int groups = num * setup.kv_heads * ((setup.heads / setup.kv_heads + 15) / 16);
+  for (int splits : {1, 2, 3, 7, 40}) {
+    step.set_num_sms(groups * splits);
+    step.poison();
+    step.run_decode(num);
+    check(cudaDeviceSynchronize(), "decode");
+    check_output("decode, splits", splits);
+  }
+  step.set_num_sms(g_num_sms);
+}
+
+// One prompt: in one slice, in chunks of each size, and as decode rows, each by one block or by
+// several, gives the same bits.
+void check_bits(const Setup& setup, int length, const std::vector<int>& chunks) {
   Step step(setup, {{0, length}, {40, 33}});
   ++g_checks;
   step.run_prefill(step.slices());
   std::vector<uint8_t> whole = step.output();
-  auto differs = [&](const char* what, int chunk) {
+  auto differs = [&](const char* what, int number) {
     std::vector<uint8_t> got = step.output();
     for (int r = 0; r < length; ++r) {
       if (step.row(got, r) == step.row(whole, r)) continue;
-      ++g_failures;
-      std::printf("FAIL bits: %s: %s %d: row %d differs\n", setup.describe().c_str(), what, chunk,
-                  r);
+      if (++g_failures < 60) {
+        std::printf("FAIL bits: %s: %s %d: row %d differs\n", setup.describe().c_str(), what,
+                    number, r);
+      }
       return;
     }
   };
-  for (int chunk : {1, 3, 64, 129}) {
+  for (int chunk : chunks) {
     step.poison();
     for (int at = 0; at < length; at += chunk) {
       step.run_prefill({{at, std::min(chunk, length - at), at, 0}});
     }
     differs("chunks of", chunk);
   }
-  step.poison();
-  step.run_decode(length);
-  check(cudaDeviceSynchronize(), "decode");
-  differs("decode rows", length);
+  check_splits(step, setup, length, differs);
+}
+
+// A long context, where spans grow: the same bits as a chunk of a prompt and as decode rows.
+void check_long(const Setup& setup, int pos, int count) {
+  Step step(setup, {{pos, count}});
+  step.run_prefill(step.slices());
+  step.compare("long prefill", 0, count);
+  std::vector<uint8_t> whole = step.output();
+  check_splits(step, setup, count, [&](const char* what, int number) {
+    if (step.output() == whole) return;
+    ++g_failures;
+    std::printf("FAIL long bits: %s: %s %d\n", setup.describe().c_str(), what, number);
+  });
+  step.compare("long decode", 0, count);
 }
 
 // Positions advance under a captured graph.
@@ -492,7 +526,8 @@ void check_small() {
   check_decode(make(kTypes[0], 1, 7, 128), {1500, 700});  // several clusters
   check_prefill(make(kTypes[0], 1, 2, 128), {{0, 600}});  // the ring of stages goes round
   check_graph(make(kTypes[0], 2, 4, 128), 3, 400);
-  check_determinism(make(kTypes[0], 2, 7, 128), 70);
+  check_bits(make(kTypes[0], 2, 7, 128), 70, {1, 3, 64});
+  check_bits(make(kTypes[2], 1, 9, 64), 300, {129});
 }
 
 void check_all() {
@@ -539,11 +574,22 @@ void check_all() {
   std::fflush(stdout);
   for (Types t : kTypes) {
     for (int dim : {64, 128, 256}) {
-      check_determinism(make(t, 2, dim == 64 ? 7 : 4, dim), 700);
-      check_determinism(make(t, 1, 5, dim, 16, 100, 30), 400);
+      check_bits(make(t, 2, dim == 64 ? 7 : 4, dim), 700, {1, 3, 64, 129});
+      check_bits(make(t, 1, 5, dim, 16, 100, 30), 400, {1, 3, 64, 129});
+      check_bits(make(t, 1, 3, dim, 64, 300), 900, {200});
+    }
+    for (int group : {1, 2, 8, 9, 16, 20}) check_bits(make(t, 2, group, 128), 600, {100});
+    for (int dim : {8, 16, 32, 48, 80, 96, 112, 192}) {
+      check_bits(make(t, 2, 4, dim), 600, {100});
     }
   }
   std::printf("bits: %d checks, %d failures\n", g_checks, g_failures);
+  for (Types t : {kTypes[0], kTypes[1], kTypes[2], kTypes[3]}) {
+    check_long(make(t, 1, 4, 64), 39990, 40);
+    check_long(make(t, 1, 9, 128), 16380, 20);
+    check_long(make(t, 1, 2, 256, 16, 9000), 20000, 10);
+  }
+  std::printf("long: %d checks, %d failures\n", g_checks, g_failures);
 }
 
 int run(int argc, char** argv) {

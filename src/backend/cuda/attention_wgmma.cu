@@ -12,10 +12,10 @@ namespace {
 
 constexpr int kRows = 128;
 constexpr int kThreads = 256;
-constexpr int kStages = 6;
+constexpr int kStages = 5;
 // Tiles that are copied ahead of the one whose softmax runs. Two stages of slack let the warpgroups
 // be out of step.
-constexpr int kAhead = 4;
+constexpr int kAhead = 3;
 
 #define SLUICE_ACC4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define SLUICE_ACC8(d, i) SLUICE_ACC4(d, i), SLUICE_ACC4(d, i + 1)
@@ -101,6 +101,15 @@ __device__ uint64_t descriptor(uint32_t address) {
 
 template <int D>
 constexpr int kStageBytes = 2 * SmemRows<kKvTile, D * 2>::kSize;
+
+// Shared memory: stages (at a multiple of 1,024), the output of earlier spans, two barriers per
+// stage. Two blocks fit on a multiprocessor for D = 64, to within a kilobyte.
+template <int D>
+struct Layout {
+  static constexpr int kTotal = kStages * kStageBytes<D>;
+  static constexpr int kBarriers = kTotal + SpanOutput<D, kThreads>::kBytes;
+  static constexpr int kBytes = kBarriers + 2 * kStages * 8;
+};
 
 // Rows of q in fragments, by way of shared memory (SmemRows of kRows).
 template <typename T, int D>
@@ -189,8 +198,7 @@ struct Ring {
 
 template <typename T, int D>
 __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  __shared__ uint64_t barriers[2 * kStages];
+  extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
   Tile tile;
   if (!find_tile<kRows>(plan, tile)) return;
@@ -200,17 +208,14 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   bool pair = tile.first + 64 < view.total;  // both warpgroups have rows
   int begin = view.lo / kKvTile * kKvTile;
   int num = (view.hi - begin + kKvTile - 1) / kKvTile;
-  uint32_t full = smem_address(barriers), empty = full + kStages * 8;
+  uint32_t stages = smem_address(smem), full = stages + Layout<D>::kBarriers;
+  uint32_t empty = full + kStages * 8;
   if (threadIdx.x < kStages) {
     barrier_init(full + threadIdx.x * 8, kThreads);
     barrier_init(empty + threadIdx.x * 8, pair ? kThreads : kThreads / 2);
   }
-  Ring<D> ring{(smem_address(smem) + 1023) & ~1023u,
-               full,
-               empty,
-               begin,
-               num,
-               TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
+  Ring<D> ring{stages, full, empty,
+               begin,  num,  TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
 
   ring.loader.fetch(begin);
   uint32_t q_smem = ring.k(kStages - 1);  // not used before tile kStages - 1, copied in step 1
@@ -233,13 +238,19 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
 
   float o[D / 8][4] = {}, s[kKvTile / 8][4] = {};
   SoftmaxState state;
+  SpanOutput<D, kThreads> before(smem + Layout<D>::kTotal);
   ring.wait(0);
   queue_scores<T, D>(s, queries, ring.k(0));
   wgmma_wait<0>();
   pin(s);
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
-    float alpha[2];
+    float alpha[2], keep[2], take[2];
+    bool new_span = i > 0 && at == span_end(at - kKvTile);
+    if (new_span) {
+      before.total.add(state, keep, take);
+      state = {};
+    }
     uint32_t weights[kKvTile / 16][4];
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
@@ -250,8 +261,14 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
     pin(s);
     if (i > 0) ring.release(i - 1);
 #pragma unroll
-    for (int n = 0; n < kKvTile / 16; ++n) weights_fragment<T, kKvTile>(weights[n], s, n);
-    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
+    for (int n = 0; n < kKvTile / 16; ++n) {
+      weights_fragment<T>(weights[n], s[n * 2], s[n * 2 + 1]);
+    }
+    if (new_span) {
+      before.add(o, keep, take);
+    } else if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
+      rescale(o, alpha);
+    }
     ring.step(i);
     if (i + 1 < num) ring.wait(i + 1);
     pin(o);
@@ -263,12 +280,13 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   }
   wgmma_wait<0>();
   pin(o);
-  store_output<T, T, D, kRows>(o, state, plan, tile, view);
+  before.finish(o, state);
+  store_output<T, T, D, kRows>(o, before.total, plan, tile, view);
 }
 
 template <typename T, int D>
 void launch(TilePlan plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  constexpr int kBytes = kStages * kStageBytes<D> + 1024;  // and room to align
+  constexpr int kBytes = Layout<D>::kBytes;
   plan_tiles(plan, slices, kRows);
   allow_shared<wgmma_kernel<T, D>>(kBytes, "attention prefill");
   wgmma_kernel<T, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);

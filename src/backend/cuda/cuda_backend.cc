@@ -242,8 +242,14 @@ class CudaBackend final : public Device {
     if (t.replaced()) return;
     sampler_->sample(step, stream_);
   }
-  void reserve_attention(const AttentionSpec& spec, int max_decode) override {
-    attention_workspace_ = allocate(cuda::attention_workspace(spec, max_decode, device_.num_sms));
+  void reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) override {
+    attention_workspace_ = allocate(attention_bytes(spec, max_decode, max_positions));
+    max_positions_ = max_positions;
+  }
+  size_t attention_bytes(const AttentionSpec& spec,
+                         int max_decode,
+                         int max_positions) const override {
+    return cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms);
   }
   void tune(int max_tokens, int max_outputs) override;
   size_t free_memory() const override {
@@ -332,6 +338,7 @@ class CudaBackend final : public Device {
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
   Buffer attention_workspace_;
+  int max_positions_ = 0;  // that it is for
   cudaEvent_t marks_[kNumMarks] = {};
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()
@@ -414,7 +421,7 @@ void CudaBackend::attention(
                   batch.table_stride,
                   batch.positions,
                   batch.row_slot,
-                  options_.deterministic,
+                  max_positions_,
                   attention_workspace_.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);

@@ -1,5 +1,4 @@
-// Attention over the paged cache. Queues kernels on a stream; capturable. A row's bits depend on
-// that row alone: not on the batch, on chunking, or on whether it is a decode.
+// Attention over the paged cache. Queues kernels on a stream; capturable.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,6 +25,7 @@ struct AttentionArgs {
   int64_t table_stride;
   const int32_t* positions;  // [rows], device
   const int32_t* row_slot;   // [rows], device
+  bool deterministic;        // bits of a row do not depend on the batch, chunking or decoding
   int max_positions;         // of a row, as attention_workspace() was told
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
@@ -48,9 +48,7 @@ void attend_prefill(const AttentionArgs& args,
                     cudaStream_t stream);
 
 // For steps of up to max_decode decode rows, of up to max_positions each.
-size_t attention_workspace(const AttentionSpec& spec,
-                           int max_decode,
-                           int max_positions,
-                           int num_sms);
+size_t attention_workspace(
+    const AttentionSpec& spec, int max_decode, int max_positions, int num_sms, bool deterministic);
 
 }  // namespace sluice::cuda

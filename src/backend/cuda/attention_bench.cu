@@ -121,7 +121,8 @@ struct Bench {
     args.tables = static_cast<const int32_t*>(tables.get());
     args.table_stride = per_slot;
     args.max_positions = length;
-    size_t bytes = attention_workspace(args.spec, num, length, sms);
+    size_t bytes = std::max(attention_workspace(args.spec, num, length, sms, false),
+                            attention_workspace(args.spec, num, length, sms, true));
     workspace = allocate(bytes);
     check(cudaMemset(workspace.get(), 0, bytes), "workspace");
     args.workspace = workspace.get();
@@ -141,29 +142,32 @@ struct Bench {
   AttentionArgs args{};
 };
 
-void bench_decode(const Model& m, int num, int context, int sms) {
+void bench_decode(const Model& m, int num, int context, bool deterministic, int sms) {
   Bench b(m, num, context, num, sms);
   std::vector<int32_t> positions(num, context - 1), slots(num);
   std::iota(slots.begin(), slots.end(), 0);
   Memory d_positions = upload(positions), d_slots = upload(slots);
   b.args.positions = static_cast<const int32_t*>(d_positions.get());
   b.args.row_slot = static_cast<const int32_t*>(d_slots.get());
+  b.args.deterministic = deterministic;
   int launches = std::max(20, b.layers);
   double us = time_launches(launches, [&](cudaStream_t stream) {
     for (int i = 0; i < launches; ++i) attend_decode(b.of_layer(i), num, stream);
   });
   double bytes = 2.0 * num * context * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
-  std::printf("decode  %2d/%-2d x %3d %s  B %3d  context %5d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
-              m.heads, m.kv_heads, m.head_dim, m.kv_type == DType::f8 ? "f8  " : "bf16", num,
-              context, us, bytes / us * 1e-6, bytes / us * 1e8 / kTargetBandwidth);
+  std::printf("decode%s %2d/%-2d x %3d %s  B %3d  context %6d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
+              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
+              m.kv_type == DType::f8 ? "f8  " : "bf16", num, context, us, bytes / us * 1e-6,
+              bytes / us * 1e8 / kTargetBandwidth);
   std::fflush(stdout);
 }
 
-void bench_prefill(const Model& m, int num, int length, int sms) {
+void bench_prefill(const Model& m, int num, int length, bool deterministic, int sms) {
   Bench b(m, num, length, num * length, sms);
   std::vector<SliceView> slices;
   for (int i = 0; i < num; ++i) slices.push_back({i * length, length, 0, i});
   Memory d_slices = upload(slices);
+  b.args.deterministic = deterministic;
   int launches = 10;
   double us = time_launches(launches, [&](cudaStream_t stream) {
     for (int i = 0; i < launches; ++i) {
@@ -171,9 +175,9 @@ void bench_prefill(const Model& m, int num, int length, int sms) {
     }
   });
   double flops = 2.0 * num * length * (length + 1.0) * m.head_dim * m.heads;
-  std::printf("prefill %2d/%-2d x %3d %s  %2d x %5d  %8.1f us  %5.0f TFLOP/s\n", m.heads,
-              m.kv_heads, m.head_dim, m.kv_type == DType::f8 ? "f8  " : "bf16", num, length, us,
-              flops / us * 1e-6);
+  std::printf("prefill%s %2d/%-2d x %3d %s  %2d x %5d  %8.1f us  %5.0f TFLOP/s\n",
+              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
+              m.kv_type == DType::f8 ? "f8  " : "bf16", num, length, us, flops / us * 1e-6);
   std::fflush(stdout);
 }
 
@@ -184,21 +188,25 @@ int bench_attention(int num_sms) {
   const Model small{14, 2, 64, DType::bf16}, one{16, 16, 128, DType::bf16};
   Model f8 = llama;
   f8.kv_type = DType::f8;
-  for (const Model& m : {qwen, llama, f8}) {
-    for (int num : {1, 8, 32, 64, 128, 256}) {
-      for (int context : {1024, 8192}) bench_decode(m, num, context, num_sms);
+  for (bool det : {false, true}) {
+    for (const Model& m : {qwen, llama, f8}) {
+      for (int num : {1, 4, 8, 16, 32, 64, 256}) {
+        for (int context : {1024, 8192}) bench_decode(m, num, context, det, num_sms);
+      }
     }
+    for (int context : {32768, 131072}) bench_decode(qwen, 1, context, det, num_sms);
+    for (int num : {48, 96, 200}) bench_decode(qwen, num, 1100, det, num_sms);
+    for (int num : {1, 32, 256}) bench_decode(small, num, 256, det, num_sms);
+    for (int num : {1, 32, 256}) bench_decode(one, num, 1024, det, num_sms);
   }
-  for (int context : {32768, 131072}) bench_decode(qwen, 1, context, num_sms);
-  for (int num : {48, 96, 200}) bench_decode(qwen, num, 1100, num_sms);
-  for (int num : {1, 32, 256}) bench_decode(small, num, 256, num_sms);
-  for (int num : {1, 32, 256}) bench_decode(one, num, 1024, num_sms);
-  for (const Model& m : {qwen, llama, one, small, f8}) {
-    bench_prefill(m, 8, 1024, num_sms);
-    bench_prefill(m, 1, 8192, num_sms);
+  for (bool det : {false, true}) {
+    for (const Model& m : {qwen, llama, one, small, f8}) {
+      bench_prefill(m, 8, 1024, det, num_sms);
+      bench_prefill(m, 1, 8192, det, num_sms);
+    }
+    bench_prefill(qwen, 32, 256, det, num_sms);
+    bench_prefill(qwen, 2, 4096, det, num_sms);
   }
-  bench_prefill(qwen, 32, 256, num_sms);
-  bench_prefill(qwen, 2, 4096, num_sms);
   return 0;
 }
 

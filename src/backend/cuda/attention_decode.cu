@@ -1,69 +1,299 @@
-// Attention of one query per row: all query heads of a kv head share each K/V load, and several
-// blocks share a long row.
+// Attention of one query per row: split-KV, all query heads of a kv head share each K/V load.
 //
-// A block of four warps takes (row, kv head, some of the row's spans). The heads of the group are
-// the 16 rows of the tensor cores' left operand. Of every tile of 64 positions a warp makes the
-// scores of 16, the block agrees on the maxima and exchanges the weights, and a warp sums up a
-// quarter of the dimensions over all 64: so every score, weight and sum is computed as the prefill
-// kernels do it, to the bit. A row's first block folds its spans in registers; the others leave
-// each span in the workspace, and the last to finish folds them in ascending order. The grid
-// depends on the number of rows only: positions may advance under a captured graph.
+// A block of four warps takes (row, kv head, split). The heads of the group are the 16 rows of the
+// tensor cores' left operand. Each warp walks its own chunks of positions with its own asynchronous
+// copies, so that nothing but the end synchronises the block. Up to eight splits are a cluster and
+// merge through its shared memory, in ascending order; the last of several clusters to finish
+// merges what all of them left in the workspace. The grid depends on the number of rows only:
+// positions may advance under a captured graph.
 #include <algorithm>
 
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/codes.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * 32;
 constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
-constexpr int kStages = 3;
 constexpr int kMaxCluster = 8;
-static_assert(kWarps * 16 == kKvTile);
+constexpr int kMaxClusters = 4;  // of a (row, kv head); more would only lengthen the merge
+constexpr int kMinTiles = 2;     // of a split: what its warps have in flight from the start
 
 struct DecodeParams {
   AttentionParams a;
-  int splits;           // blocks of a (row, kv head)
+  int splits;           // a multiple of `cluster`
+  int cluster;          // blocks of a cluster
   int head_parts;       // blocks that share a kv head: ceil(group / kHeads)
-  int slots;            // states of a (row, kv head) in the workspace
+  int part_heads;       // heads of a partial result: min(group, kHeads)
   int32_t* tickets;     // [max_split_groups()], zero between launches
-  float* states;        // [rows * kv_heads * head_parts, slots, state_floats()]
+  float* partials;      // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
   QuantizedRows codes;  // of the rows, or null; then a cluster is the blocks of a row
 };
 
-// A span's unnormalised output as threads hold it, [halves of the heads, D / 8, 32 lanes] pairs,
-// then maxima and sums [kHeads].
-__host__ __device__ constexpr int state_floats(int halves, int d) {
-  return halves * d / 8 * 64 + 2 * kHeads;
+// Unnormalised output [heads, D], then maxima and sums [heads].
+__host__ __device__ constexpr int part_floats(int heads, int d) {
+  return (heads * (d + 2) + 3) / 4 * 4;
 }
 
 template <typename KV, int D>
 struct DecodeShape {
-  using Rows = SmemRows<kKvTile, D* static_cast<int>(sizeof(KV))>;
+  static constexpr int kRowBytes = D * static_cast<int>(sizeof(KV));
+  static constexpr int kChunk = sizeof(KV) == 1 ? 32 : 16;  // positions of a warp's copy
+  // Two or three blocks on a multiprocessor; 8-bit values need instructions more than bytes.
+  static constexpr int kStages = D > 128 || sizeof(KV) == 1 ? 2 : 3;
+  using Rows = SmemRows<kChunk, kRowBytes>;
   static constexpr int kStageBytes = 2 * Rows::kSize;
-  static constexpr int kDims = D / kWarps;  // of the output, per warp
-  static constexpr int kTiles = kDims / 8;
+  static constexpr int kWarpBytes = kStages * kStageBytes;
+  static constexpr int kBytes = kWarps * kWarpBytes;  // the results at the end fit in their place
+  // Rows of the results in shared memory, padded: a warp's stores fall into different banks.
+  static constexpr int kResultStride = D + (sizeof(KV) == 1 ? 16 : 8);
+  static_assert(kBytes >= (kWarps + 1) * kHeads * (kResultStride + 2) * 4);
 };
 
-// What the warps tell each other about a tile.
-struct Exchange {
-  float top[kHeads][kWarps];  // largest score of a head in a warp's positions
-  uint4 weights[kWarps][32];  // left operands of the product with V, one per 16 positions
-  float sums[kWarps][2][32];  // threads' shares of the weights' sum
-  float totals[kHeads];       // at the end
+// One warp's chunks of [begin, end): chunk j is at begin + (warp + kWarps * j) * kChunk.
+template <typename KV, int D>
+struct ChunkLoader {
+  using Shape = DecodeShape<KV, D>;
+  using Rows = typename Shape::Rows;
+  static constexpr int kOctets = Shape::kChunk / 8;  // a block has at least eight positions
+
+  const AttentionParams& p;
+  const int32_t* table;
+  int kv_head, lo, hi, first, lane;
+
+  __device__ int at(int j) const { return first + j * (kWarps * Shape::kChunk); }
+
+  // Lane i < kOctets gets the block of the chunk's positions 8 i.
+  __device__ int fetch(int j) const {
+    int position = at(j) + lane * 8;
+    bool seen = lane < kOctets && position + 8 > lo && position < hi;
+    return seen ? __ldg(table + (position >> p.block_shift)) : 0;
+  }
+
+  __device__ void copy(uint32_t stage, int j, int id) const {
+    constexpr int kStep = 32 / Rows::kChunks > 0 ? 32 / Rows::kChunks : 1;  // rows per instruction
+    static_assert(Rows::kChunks <= 32 && kStep <= 8);
+    int row = lane / Rows::kChunks, c = lane % Rows::kChunks;
+    bool inside = c * 16 < p.row_bytes;
+    int position = at(j);
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      int64_t block = __shfl_sync(~0u, id, octet);
+      int in_block = (position + octet * 8) & ((1 << p.block_shift) - 1);
+      int64_t offset = (block * p.kv_heads + kv_head) * p.block_bytes +
+                       static_cast<int64_t>(in_block + row) * p.row_bytes + c * 16;
+#pragma unroll
+      for (int i = 0; i < 8; i += kStep) {
+        int r = octet * 8 + i + row;
+        bool valid = inside && position + r >= lo && position + r < hi;
+        int64_t from = offset + i * p.row_bytes;
+        uint32_t to = stage + Rows::at(r, c);
+        copy16(to, p.k + from, valid);
+        copy16(to + Rows::kSize, p.v + from, valid);
+      }
+    }
+  }
 };
+
+// Where the block's warps leave their results for the merge, in place of the stages.
+template <int kStride>
+struct WarpResults {
+  float* o;    // [kWarps, kHeads, kStride]
+  float* max;  // [kWarps, kHeads]
+  float* sum;  // [kWarps, kHeads]
+  __device__ explicit WarpResults(void* smem)
+      : o(static_cast<float*>(smem)),
+        max(o + kWarps * kHeads * kStride),
+        sum(max + kWarps * kHeads) {}
+  __device__ float* end() const { return sum + kWarps * kHeads; }
+};
+
+template <typename T>
+__device__ void store4(T* to, float4 x) {
+  *reinterpret_cast<uint2*>(to) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
+}
+
+// As `to` of store4() holds it.
+template <typename T>
+__device__ float4 rounded4(float4 x) {
+  auto r = [](float v) { return to_float(from_float<T>(v)); };
+  return {r(x.x), r(x.y), r(x.z), r(x.w)};
+}
+
+__device__ inline float4 fma4(float w, float4 x, float4 sum) {
+  return {fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z), fmaf(w, x.w, sum.w)};
+}
+__device__ inline float4 scale4(float4 x, float w) { return {x.x * w, x.y * w, x.z * w, x.w * w}; }
+
+// What `num` partial results (or blocks of a cluster) contribute to one head: the weights of each,
+// the common maximum, and the sum.
+template <int kNum>
+struct Merge {
+  float weight[kNum], top, sum;
+  __device__ Merge(const float (&maxima)[kNum], const float (&sums)[kNum])
+      : top(maxima[0]), sum(0) {
+#pragma unroll
+    for (int s = 1; s < kNum; ++s) top = fmaxf(top, maxima[s]);
+#pragma unroll
+    for (int s = 0; s < kNum; ++s) {
+      weight[s] = exp2_approx(maxima[s] - top);
+      sum = fmaf(weight[s], sums[s], sum);
+    }
+  }
+  __device__ float4 apply(const float4 (&x)[kNum]) const {
+    float4 o{};
+#pragma unroll
+    for (int s = 0; s < kNum; ++s) o = fma4(weight[s], x[s], o);
+    return o;
+  }
+};
+
+// Partial results of `num` clusters, in ascending order, to out.
+template <typename T, int D>
+__device__ void merge_clusters(
+    const DecodeParams& p, const float* parts, int num, int heads, T* out) {
+  int stride = part_floats(p.part_heads, D);
+  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    if (d >= p.a.head_dim) continue;
+    float maxima[kMaxClusters], sums[kMaxClusters];
+    float4 x[kMaxClusters];
+#pragma unroll
+    for (int s = 0; s < kMaxClusters; ++s) {
+      const float* part = parts + s * stride;
+      const float* tail = part + p.part_heads * D + h;
+      maxima[s] = s < num ? __ldcg(tail) : -INFINITY;
+      sums[s] = s < num ? __ldcg(tail + p.part_heads) : 0;
+      x[s] = s < num ? __ldcg(reinterpret_cast<const float4*>(part + h * D + d)) : float4{};
+    }
+    Merge<kMaxClusters> merge(maxima, sums);
+    store4(out + h * p.a.head_dim + d, scale4(merge.apply(x), 1 / merge.sum));
+  }
+}
+
+// Results of the cluster's first `num` blocks, each [heads, D] with maxima and sums [kHeads] behind
+// its kHeads rows at `block`; this block merges its share of them, to out or to `part`.
+template <typename T, int D>
+__device__ void merge_cluster(
+    const DecodeParams& p, uint32_t block, int num, int heads, T* out, float* part) {
+  int rank = blockIdx.x % p.cluster;
+  for (int i = rank * kWarps * 32 + threadIdx.x; i < heads * (D / 4);
+       i += p.cluster * kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    float maxima[kMaxCluster], sums[kMaxCluster];
+    float4 x[kMaxCluster];
+#pragma unroll
+    for (int s = 0; s < kMaxCluster; ++s) {
+      uint32_t from = in_block(block, s < num ? s : 0), tail = from + (kHeads * D + h) * 4;
+      maxima[s] = s < num ? load_remote(tail) : -INFINITY;
+      sums[s] = s < num ? load_remote(tail + kHeads * 4) : 0;
+      x[s] = s < num ? load_remote4(from + (h * D + d) * 4) : float4{};
+    }
+    Merge<kMaxCluster> merge(maxima, sums);
+    float4 o = merge.apply(x);
+    if (part) {
+      __stcg(reinterpret_cast<float4*>(part + h * D + d), o);
+      if (d == 0) {
+        __stcg(part + p.part_heads * D + h, merge.top);
+        __stcg(part + p.part_heads * (D + 1) + h, merge.sum);
+      }
+    } else if (d < p.a.head_dim) {
+      store4(out + h * p.a.head_dim + d, scale4(o, 1 / merge.sum));
+    }
+  }
+}
+
+// Four dimensions of a head over the warps: unnormalised, with the common maximum and the sum.
+struct MergedWarps {
+  float4 o;
+  float top, sum;
+
+  template <int kStride>
+  __device__ MergedWarps(const WarpResults<kStride>& results, int h, int d) {
+    float maxima[kWarps], sums[kWarps];
+    float4 x[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      maxima[w] = results.max[w * kHeads + h];
+      sums[w] = results.sum[w * kHeads + h];
+      x[w] = *reinterpret_cast<const float4*>(results.o + (w * kHeads + h) * kStride + d);
+    }
+    Merge<kWarps> merge(maxima, sums);
+    o = merge.apply(x);
+    top = merge.top;
+    sum = merge.sum;
+  }
+  __device__ float4 normalised() const { return scale4(o, 1 / sum); }
+};
+
+// The warps' results merged: to out when the row has one split, else to `block`: [kHeads, D] with
+// maxima and sums behind it.
+template <typename T, int D, int kStride>
+__device__ void merge_warps(
+    const DecodeParams& p, const WarpResults<kStride>& results, int heads, T* out, float* block) {
+  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    MergedWarps merged(results, h, d);
+    if (block) {
+      *reinterpret_cast<float4*>(block + h * D + d) = merged.o;
+      if (d == 0) {
+        block[kHeads * D + h] = merged.top;
+        block[kHeads * (D + 1) + h] = merged.sum;
+      }
+    } else if (d < p.a.head_dim) {
+      store4(out + h * p.a.head_dim + d, merged.normalised());
+    }
+  }
+}
+
+// The warps' results merged, to out and to the row's codes in e4m3. The blocks of the cluster hold
+// the whole row, and exchange their largest elements.
+template <typename T, int D, int kStride>
+__device__ void merge_to_codes(
+    const DecodeParams& p, const WarpResults<kStride>& results, int heads, int64_t offset, T* out) {
+  constexpr int kTurns = kHeads * (D / 4) / (kWarps * 32);
+  __shared__ float shared[kClusterMaxFloats];
+  float4 y[kTurns];
+  float most = 0;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
+    y[turn] = {};
+    if (h >= heads || d >= p.a.head_dim) continue;
+    MergedWarps merged(results, h, d);
+    y[turn] = rounded4<T>(merged.normalised());
+    store4(out + h * p.a.head_dim + d, y[turn]);
+    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[turn].x), fabsf(y[turn].y)),
+                             fmaxf(fabsf(y[turn].z), fabsf(y[turn].w))));
+  }
+  Unit unit(cluster_max(most, shared));
+  int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
+  if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
+  auto* codes = static_cast<__nv_fp8_e4m3*>(p.codes.data) + blockIdx.z * cols + offset;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
+    if (h >= heads || d >= p.a.head_dim) continue;
+    Pack<__nv_fp8_e4m3, 4> q;
+    q.v[0] = from_float<__nv_fp8_e4m3>(y[turn].x * unit.inverse);
+    q.v[1] = from_float<__nv_fp8_e4m3>(y[turn].y * unit.inverse);
+    q.v[2] = from_float<__nv_fp8_e4m3>(y[turn].z * unit.inverse);
+    q.v[3] = from_float<__nv_fp8_e4m3>(y[turn].w * unit.inverse);
+    *reinterpret_cast<Pack<__nv_fp8_e4m3, 4>*>(codes + h * p.a.head_dim + d) = q;
+  }
+  leave_cluster_max();
+}
 
 // The block's part of a row.
 struct Share {
   int kv_head, first_head, heads;
-  int lo;          // first position that the row sees
-  int begin, end;  // positions of the block; begin is a multiple of kKvTile
-  int slot;        // where its first state goes
-  int num_slots;   // states of the row; 1: its first block has all positions
+  int lo, begin, end;    // positions [begin, end), of which those from lo on are seen
+  int active;            // splits of the row that have positions
+  int first_of_cluster;  // split of the cluster's first block
 
   __device__ explicit Share(const DecodeParams& p) {
     int split = blockIdx.x, unit = blockIdx.y;
@@ -73,403 +303,169 @@ struct Share {
     int hi = max(p.a.positions[blockIdx.z], 0) + 1;
     lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
     int start = lo / kKvTile * kKvTile;
-    // A block takes the spans that begin in its share of the positions.
-    int share = (hi - start + p.splits - 1) / p.splits;
-    auto span_from = [&](int i) { return span_of(min(start + i * share, hi) - 1) + 1; };
-    int first = split == 0 ? span_of(start) : span_from(split), last = span_from(split + 1);
-    begin = max(span_begin(first), start);
-    end = min(span_begin(last), hi);
-    int behind = span_from(1);  // the first block
-    slot = split == 0 ? 0 : 1 + first - behind;
-    num_slots = 1 + span_of(hi - 1) + 1 - behind;
+    int tiles = (hi - start + kKvTile - 1) / kKvTile;
+    int tiles_per_split = max(kMinTiles, (tiles + p.splits - 1) / p.splits);
+    active = (tiles + tiles_per_split - 1) / tiles_per_split;
+    first_of_cluster = split - split % p.cluster;
+    begin = start + split * tiles_per_split * kKvTile;
+    end = min(begin + tiles_per_split * kKvTile, hi);
   }
-  __device__ bool idle() const { return num_slots == 1 && blockIdx.x > 0; }
+  // A block without positions stays when others of its cluster have some.
+  __device__ bool idle() const { return active == 1 ? blockIdx.x > 0 : first_of_cluster >= active; }
   // Elements from the start of a row of q or out to the first head.
   __device__ int64_t offset(const AttentionParams& p) const {
     return static_cast<int64_t>(kv_head * p.group + first_head) * p.head_dim;
   }
 };
 
-// Copies tiles of K and V. A cache block has at least eight positions: lane i < 8 fetches the id
-// for positions 8 i of a tile.
-template <typename KV, int D>
-struct Loader {
-  using Rows = typename DecodeShape<KV, D>::Rows;
-  static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
-
-  const int32_t* table;
-  const uint8_t* k;  // this thread's chunk of the head in block 0
-  int64_t v_from_k, block_stride;
-  int row_bytes, block_shift, lo, hi;
-  bool inside;  // the chunk is not padding
-
-  __device__ Loader(const AttentionParams& p, const Share& share)
-      : table(p.tables + p.row_slot[blockIdx.z] * p.table_stride),
-        k(p.k + share.kv_head * p.block_bytes + chunk() * 16),
-        v_from_k(p.v - p.k),
-        block_stride(p.kv_heads * p.block_bytes),
-        row_bytes(p.row_bytes),
-        block_shift(p.block_shift),
-        lo(max(share.lo, share.begin)),
-        hi(share.end),
-        inside(chunk() * 16 < p.row_bytes) {}
-  __device__ static int chunk() { return threadIdx.x % Rows::kChunks; }
-
-  __device__ int fetch(int at) const {
-    int lane = threadIdx.x % 32, position = at + lane * 8;
-    bool seen = lane < kKvTile / 8 && position + 8 > lo && position < hi;
-    return seen ? __ldg(table + (position >> block_shift)) : 0;
-  }
-  // K to `to`, V behind it.
-  __device__ void copy(uint32_t to, int at, int id) const {
-    int last = (1 << block_shift) - 1;
-#pragma unroll
-    for (int i = 0; i < kKvTile / kStep; ++i) {
-      int r = threadIdx.x / Rows::kChunks + i * kStep, position = at + r;
-      int64_t block = __shfl_sync(~0u, id, r / 8);
-      bool valid = inside && position >= lo && position < hi;
-      const uint8_t* from = k + block * block_stride + (position & last) * row_bytes;
-      uint32_t place = to + Rows::at(r, chunk());
-      copy16(place, from, valid);
-      copy16(place + Rows::kSize, from + v_from_k, valid);
-    }
-  }
-};
-
-// o [16, kDims] += weights [16, 64] · v [64, dimensions of this warp]. Tiles of o as accumulate()
-// has them.
-template <typename T, typename KV, int D>
-__device__ void accumulate_part(float (&o)[DecodeShape<KV, D>::kTiles][4],
-                                const uint32_t (&w)[kKvTile / 16][4],
-                                uint32_t v,
-                                int warp,
-                                int lane) {
-  using Rows = typename DecodeShape<KV, D>::Rows;
-  constexpr int kDims = DecodeShape<KV, D>::kDims;
-  int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
-  uint32_t r[4];
-  if constexpr (sizeof(KV) == 2) {
-#pragma unroll
-    for (int n = 0; n < kKvTile / 16; ++n) {
-#pragma unroll
-      for (int d = 0; d < kDims / 16; ++d) {
-        ldmatrix_trans(r, v + Rows::at(n * 16 + row, warp * (kDims / 8) + d * 2, lane_c));
-        mma<T>(o[d * 2], w[n], r[0], r[1]);
-        mma<T>(o[d * 2 + 1], w[n], r[2], r[3]);
-      }
-    }
-  } else if constexpr (kDims >= 32) {
-#pragma unroll
-    for (int n = 0; n < kKvTile / 16; ++n) {
-#pragma unroll
-      for (int d = 0; d < kDims / 32; ++d) {
-        ldmatrix_trans(r, v + Rows::at(n * 16 + row, warp * (kDims / 16) + d * 2, lane_c));
-        mma<T>(o[d * 4], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
-        mma<T>(o[d * 4 + 1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
-        mma<T>(o[d * 4 + 2], w[n], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
-        mma<T>(o[d * 4 + 3], w[n], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
-      }
-    }
-  } else {  // a warp's dimensions are one chunk: the second pair of matrices is 16 positions on
-#pragma unroll
-    for (int n = 0; n < kKvTile / 16; n += 2) {
-      ldmatrix_trans(r, v + Rows::at((n + lane_c) * 16 + row, warp));
-      mma<T>(o[0], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
-      mma<T>(o[1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
-      mma<T>(o[0], w[n + 1], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
-      mma<T>(o[1], w[n + 1], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
-    }
-  }
-}
-
-template <int kTiles>
-__device__ void add_output(float (&total)[kTiles][4],
-                           const float (&o)[kTiles][4],
-                           const float (&keep)[2],
-                           const float (&take)[2]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      total[n][i] = add_span(total[n][i], o[n][i], keep[i / 2], take[i / 2]);
-    }
-  }
-}
-
-// A state to the workspace. Sums are those of warp 0, over all threads of a row.
-template <int D, int kTiles>
-__device__ void store_state(float* state,
-                            const float (&o)[kTiles][4],
-                            const float (&max)[2],
-                            const float (&sum)[2],
-                            int heads) {
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* tail = state + state_floats(heads > 8 ? 2 : 1, D) - 2 * kHeads;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (h == 1 && heads <= 8) break;
-    auto* to = reinterpret_cast<float2*>(state) + (h * (D / 8) + warp * kTiles) * 32 + lane;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) __stcg(to + n * 32, {o[n][h * 2], o[n][h * 2 + 1]});
-    if (warp == 0 && lane % 4 == 0) {
-      __stcg(tail + h * 8 + lane / 4, max[h]);
-      __stcg(tail + kHeads + h * 8 + lane / 4, sum[h]);
-    }
-  }
-}
-
-// The row's states added up in ascending order; several are loaded at a time.
-template <int kHalves, int D, int kTiles>
-__device__ void add_states(RowTotal& total, float (&out)[kTiles][4], const float* states, int num) {
-  constexpr int kBatch = D > 128 ? 4 / kHalves : 8 / kHalves;
-  constexpr int kStride = state_floats(kHalves, D);
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int first = 0; first < num; first += kBatch) {
-    float o[kBatch][kTiles][4], max[kBatch][2], sum[kBatch][2];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const float* state = states + static_cast<int64_t>(first + b) * kStride;
-      const float* tail = state + kStride - 2 * kHeads + lane / 4;
-      bool in = first + b < num;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        bool some = in && h < kHalves;
-        max[b][h] = some ? __ldcg(tail + h * 8) : -INFINITY;
-        sum[b][h] = some ? __ldcg(tail + kHeads + h * 8) : 0;
-        auto* from =
-            reinterpret_cast<const float2*>(state) + (h * (D / 8) + warp * kTiles) * 32 + lane;
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          float2 x = some ? __ldcg(from + n * 32) : float2{};
-          o[b][n][h * 2] = x.x;
-          o[b][n][h * 2 + 1] = x.y;
-        }
-      }
-    }
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      float keep[2], take[2];
-      total.add(max[b], sum[b], keep, take);
-      add_output(out, o[b], keep, take);
-    }
-  }
-}
-
-// Calls f(head, dimension, neighbours) with the thread's outputs, 2 or 4 neighbouring ones at a
-// time.
-template <typename KV, int kTiles, typename F>
-__device__ void for_each_output(float (&o)[kTiles][4], int heads, int head_dim, F&& f) {
+// A warp's result to shared memory.
+template <typename KV, int D, int kStride>
+__device__ void store_result(const WarpResults<kStride>& results,
+                             const float (&o)[D / 8][4],
+                             const SoftmaxState& state,
+                             int heads) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    int head = lane / 4 + h * 8;
-    if (head >= heads) continue;
-    constexpr int kStep = sizeof(KV) == 1 ? 2 : 1;
-#pragma unroll
-    for (int n = 0; n < kTiles; n += kStep) {
-      int d = output_dim<KV>(warp * kTiles + n, 0, lane);
-      if (d >= head_dim) continue;
-      if constexpr (sizeof(KV) == 1) {  // even and odd dimensions of four neighbours
-        float x[4] = {o[n][h * 2], o[n + 1][h * 2], o[n][h * 2 + 1], o[n + 1][h * 2 + 1]};
-        f(head, d, x);
-      } else {
-        float x[2] = {o[n][h * 2], o[n][h * 2 + 1]};
-        f(head, d, x);
-      }
-    }
-  }
-}
-
-// Totals to out, and to the row's codes in e4m3 where they are wanted: the blocks of the cluster
-// then hold the whole row, and exchange their largest elements.
-template <typename T, typename KV, int kTiles>
-__device__ void store_row(const DecodeParams& p,
-                          const Share& share,
-                          float (&o)[kTiles][4],
-                          const float (&sum)[2]) {
-  const float inverse[2] = {1 / sum[0], 1 / sum[1]};
-  rescale(o, inverse);
-  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
-  float most = 0;
-  for_each_output<KV>(o, share.heads, p.a.head_dim, [&](int head, int d, auto& x) {
-    constexpr int kNum = sizeof(x) / sizeof(float);
-    Pack<uint32_t, kNum / 2> packed;
-    for (int i = 0; i < kNum / 2; ++i) packed.v[i] = pack<T>(x[i * 2], x[i * 2 + 1]);
-    *reinterpret_cast<Pack<uint32_t, kNum / 2>*>(out + head * p.a.head_dim + d) = packed;
-    for (int i = 0; i < kNum; ++i) most = fmaxf(most, fabsf(to_float(from_float<T>(x[i]))));
-  });
-  if (!p.codes.data) return;
-  __shared__ float shared[kClusterMaxFloats];
-  Unit unit(cluster_max(most, shared));
-  int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
-  if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
-  auto* codes = static_cast<__nv_fp8_e4m3*>(p.codes.data) + blockIdx.z * cols + share.offset(p.a);
-  for_each_output<KV>(o, share.heads, p.a.head_dim, [&](int head, int d, auto& x) {
-    constexpr int kNum = sizeof(x) / sizeof(float);
-    Pack<__nv_fp8_e4m3, kNum> q;
-    for (int i = 0; i < kNum; ++i) {
-      q.v[i] = from_float<__nv_fp8_e4m3>(to_float(from_float<T>(x[i])) * unit.inverse);
-    }
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, kNum>*>(codes + head * p.a.head_dim + d) = q;
-  });
-  leave_cluster_max();
-}
-
-// Whether this block is the last of the row's to come here: it then sees what the others stored.
-__device__ inline bool last_of_row(int32_t* ticket, int splits) {
-  __threadfence();
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(ticket, 1) == splits - 1;
-    if (last) *ticket = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
-template <typename T, typename KV, int D>
-__global__ __launch_bounds__(kThreads) void decode_kernel(DecodeParams p) {
-  using Shape = DecodeShape<KV, D>;
-  using Q = Queries<T, KV, D>;
-  constexpr int kTiles = Shape::kTiles, kStage = Shape::kStageBytes;
-  extern __shared__ __align__(128) uint8_t smem[];
-  __shared__ Exchange exchange;
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  const Share share(p);
-  if (share.idle()) return;
-
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Loader<KV, D> loader(p.a, share);
-  int num = max(0, (share.end - share.begin + kKvTile - 1) / kKvTile);
-  uint32_t stages = smem_address(smem);
-  int id[kStages + 1];
-#pragma unroll
-  for (int j = 0; j <= kStages; ++j) id[j] = loader.fetch(share.begin + j * kKvTile);
-  int next_id = id[kStages];
-#pragma unroll
-  for (int j = 0; j < kStages; ++j) {
-    if (j < num) loader.copy(stages + j * kStage, share.begin + j * kKvTile, id[j]);
-    copy_commit();
-  }
-
-  Q queries;
-  if (!Q::kShared || warp == 0) {
-    const T* q = static_cast<const T*>(p.a.q) + blockIdx.z * p.a.q_stride + share.offset(p.a);
-    int head = lane / 4;
-    queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
-                 head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
-                 stages + kStages * kStage, lane);
-  }
-  queries.address = stages + kStages * kStage + lane * 16;
-
-  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-  int stride = state_floats(share.heads > 8 ? 2 : 1, D);
-  float* states = p.states + group_at * p.slots * state_floats(p.a.group > 8 ? 2 : 1, D);
-  float* state_at = states + static_cast<int64_t>(share.slot) * stride;
-  float o[kTiles][4] = {}, total_o[kTiles][4] = {};
-  SoftmaxState state;
-  RowTotal total;
-  const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
-  int stage = 0, freed = kStages - 1;
-  copy_wait<kStages - 1>();
-  __syncthreads();
-  for (int j = 0; j < num; ++j) {
-    int at = share.begin + j * kKvTile, own = at + warp * 16;
-    uint32_t k = stages + stage * kStage;
-    float s[2][4], top[2], alpha[2], shift[2];
-    scores<T, KV, D, 16>(s, queries, k, warp * 16, lane);
-    apply_softcap(s, p.a);
-    if (own < loader.lo || own + 16 > loader.hi) mask(s, own, from, to, lane);
-    row_tops(top, s);
+  for (int half = 0; half < 2; ++half) {
+    int h = lane / 4 + half * 8, at = warp * kHeads + h;
+    float sum = quad_sum(state.sum[half]);
+    if (h >= heads) continue;
     if (lane % 4 == 0) {
-      exchange.top[lane / 4][warp] = top[0];
-      exchange.top[lane / 4 + 8][warp] = top[1];
+      results.max[at] = state.max[half];
+      results.sum[at] = sum;
     }
-    __syncthreads();  // the tops are there, and no warp reads the tile before any more
-    if (j > 0) {
-      int ahead = j + kStages - 1;
-      if (ahead < num) {
-        loader.copy(stages + freed * kStage, share.begin + ahead * kKvTile, next_id);
-        next_id = loader.fetch(share.begin + (ahead + 1) * kKvTile);
-      }
-      copy_commit();
-    }
+    float* to = results.o + at * kStride;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float4 x = *reinterpret_cast<const float4*>(exchange.top[lane / 4 + h * 8]);
-      top[h] = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
-    }
-    raise_max(state, top, p.a.factor, alpha, shift);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      exchange.sums[warp][h][lane] = weigh(s[0], s[1], h, p.a.factor, shift[h]);
-    }
-    uint32_t w[kKvTile / 16][4];
-    weights_fragment<T>(w[0], s[0], s[1]);
-    exchange.weights[warp][lane] = {w[0][0], w[0][1], w[0][2], w[0][3]};
-    copy_wait<kStages - 2>();
-    __syncthreads();  // the weights are there, and the next tile
-#pragma unroll
-    for (int n = 0; n < kKvTile / 16; ++n) {
-      uint4 x = exchange.weights[n][lane];
-      w[n][0] = x.x, w[n][1] = x.y, w[n][2] = x.z, w[n][3] = x.w;
-    }
-    if (warp == 0) {  // the only one to know the sums until the end
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float sum = exchange.sums[0][h][lane];
-        for (int i = 1; i < kWarps; ++i) sum += exchange.sums[i][h][lane];
-        state.sum[h] = __fmaf_rn(state.sum[h], alpha[h], sum);
-      }
-    }
-    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
-    accumulate_part<T, KV, D>(o, w, k + Shape::Rows::kSize, warp, lane);
-    if (j + 1 == num || at + kKvTile == span_end(at)) {
-      if (blockIdx.x == 0) {
-        float keep[2], take[2];
-        total.add(state, keep, take);
-        add_output(total_o, o, keep, take);
+    for (int n = 0; n < D / 8; n += 2) {
+      const float *x = o[n] + half * 2, *y = o[n + 1] + half * 2;
+      if constexpr (sizeof(KV) == 1) {  // even and odd dimensions of four neighbours
+        *reinterpret_cast<float4*>(to + output_dim<KV>(n, 0, lane)) = {x[0], y[0], x[1], y[1]};
       } else {
-        const float sums[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
-        store_state<D>(state_at, o, state.max, sums, share.heads);
-        state_at += stride;
+        *reinterpret_cast<float2*>(to + output_dim<KV>(n, 0, lane)) = {x[0], x[1]};
+        *reinterpret_cast<float2*>(to + output_dim<KV>(n + 1, 0, lane)) = {y[0], y[1]};
       }
-      state = {};
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
     }
-    freed = stage;
-    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
+}
 
-  if (share.num_slots > 1) {
-    if (blockIdx.x == 0) store_state<D>(states, total_o, total.max, total.sum, share.heads);
-    if (!last_of_row(p.tickets + group_at, p.splits)) return;
-    total = {};
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-      total_o[n][0] = total_o[n][1] = total_o[n][2] = total_o[n][3] = 0;
-    share.heads > 8 ? add_states<2, D>(total, total_o, states, share.num_slots)
-                    : add_states<1, D>(total, total_o, states, share.num_slots);
-  } else {
-    if (warp == 0 && lane % 4 == 0) {
-      exchange.totals[lane / 4] = total.sum[0];
-      exchange.totals[lane / 4 + 8] = total.sum[1];
+// The row's splits merged, the warps' results first.
+template <typename T, int D, int kStride>
+__device__ void merge_row(const DecodeParams& p,
+                          const Share& share,
+                          const WarpResults<kStride>& results) {
+  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  if (p.codes.data) {
+    return merge_to_codes<T, D, kStride>(p, results, share.heads, share.offset(p.a), out);
+  }
+  if (share.active == 1) {
+    return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
+  }
+  merge_warps<T, D, kStride>(p, results, share.heads, out, results.end());
+  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int stride = part_floats(p.part_heads, D);
+  float* parts = p.partials + group_at * (p.splits / p.cluster) * stride;
+  int clusters = (share.active + p.cluster - 1) / p.cluster;
+  float* part = clusters > 1 ? parts + share.first_of_cluster / p.cluster * stride : nullptr;
+  int num = min(p.cluster, share.active - share.first_of_cluster);
+  cluster_arrive();
+  cluster_wait();
+  merge_cluster<T, D>(p, smem_address(results.end()), num, share.heads, out, part);
+  cluster_arrive();  // a block's memory lives until all have read it
+  if (clusters > 1) {
+    __threadfence();
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      last = atomicAdd(p.tickets + group_at, 1) == clusters * p.cluster - 1;
+      if (last) p.tickets[group_at] = 0;
     }
     __syncthreads();
-    total.sum[0] = exchange.totals[lane / 4];
-    total.sum[1] = exchange.totals[lane / 4 + 8];
+    if (last) {
+      __threadfence();
+      merge_clusters<T, D>(p, parts, clusters, share.heads, out);
+    }
   }
-  store_row<T, KV>(p, share, total_o, total.sum);
+  cluster_wait();
 }
 
-// Up to one block per multiprocessor, from what is known when a graph is captured.
-int num_splits(int groups, int num_sms) { return std::max(1, num_sms / groups); }
-// More groups than this are never split.
-int max_split_groups(int num_sms) { return num_sms / 2; }
+template <typename T, typename KV, int D>
+__global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
+  using Shape = DecodeShape<KV, D>;
+  constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
+  extern __shared__ __align__(128) uint8_t smem[];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  Share share(p);
+  if (share.idle()) return;
+
+  int row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  ChunkLoader<KV, D> loader{p.a,           p.a.tables + p.a.row_slot[row] * p.a.table_stride,
+                            share.kv_head, max(share.lo, share.begin),
+                            share.end,     share.begin + warp * kChunk,
+                            lane};
+  int num = max(0, (share.end - loader.first + kWarps * kChunk - 1) / (kWarps * kChunk));
+  uint32_t stages = smem_address(smem) + warp * Shape::kWarpBytes;
+  int id[kStages];
+#pragma unroll
+  for (int j = 0; j < kStages; ++j) id[j] = loader.fetch(j);
+#pragma unroll
+  for (int j = 0; j < kStages - 1; ++j) {
+    if (j < num) loader.copy(stages + j * Shape::kStageBytes, j, id[j]);
+    copy_commit();
+  }
+  int next_id = id[kStages - 1];
+
+  const T* q = static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a);
+  int head = lane / 4;
+  Queries<T, KV, D> queries;
+  queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
+               head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
+               smem_address(smem) + Shape::kBytes + warp * Queries<T, KV, D>::kSharedBytes, lane);
+  float o[D / 8][4] = {};
+  SoftmaxState state;
+  const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
+  int stage = 0, next_stage = kStages - 1;
+  for (int j = 0; j < num; ++j) {
+    copy_wait<kStages - 2>();
+    __syncwarp();
+    int ahead = j + kStages - 1;
+    if (ahead < num) {
+      loader.copy(stages + next_stage * Shape::kStageBytes, ahead, next_id);
+      next_id = loader.fetch(ahead + 1);
+    }
+    copy_commit();
+    uint32_t k = stages + stage * Shape::kStageBytes;
+    float s[kChunk / 8][4], alpha[2];
+    scores<T, KV, D, kChunk>(s, queries, k, lane);
+    apply_softcap(s, p.a);
+    int at = loader.at(j);
+    if (at < loader.lo || at + kChunk > loader.hi) mask(s, at, from, to, lane);
+    online_softmax(s, p.a.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
+    accumulate<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
+  }
+
+  copy_wait<0>();
+  __syncthreads();
+  WarpResults<Shape::kResultStride> results(smem);
+  store_result<KV, D, Shape::kResultStride>(results, o, state, share.heads);
+  __syncthreads();
+  merge_row<T, D, Shape::kResultStride>(p, share, results);
+}
+
+// Up to one block per multiprocessor, from what is known when a graph is captured: a power of two
+// up to kMaxCluster, or a multiple of that. With two per multiprocessor, clusters no longer fit in
+// one wave (measured: up to 1.5 times as long).
+int num_splits(int groups, int num_sms) {
+  int wanted = num_sms / groups;
+  if (wanted >= kMaxCluster) {
+    return std::min(wanted / kMaxCluster, kMaxClusters) * kMaxCluster;
+  }
+  return wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;
+}
+int cluster_size(int splits) { return std::min(splits, kMaxCluster); }
 
 int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
@@ -478,14 +474,8 @@ int head_parts(const AttentionSpec& spec) {
   return (group + kHeads - 1) / kHeads;
 }
 
-// States that a row of max_positions may leave. span_of() on the host.
-int num_states(int max_positions) {
-  int spans = 0, shift = kSpanShift;
-  for (int at = 0; at < max_positions; at += 1 << shift, ++spans) {
-    if (at >= 64 << shift) ++shift;
-  }
-  return spans;
-}
+// More groups than this are never split.
+int max_split_groups(int num_sms) { return num_sms / 2; }
 
 // At a place that does not depend on the launch: tickets stay zero between launches of any size.
 size_t ticket_bytes(int num_sms) {
@@ -494,21 +484,21 @@ size_t ticket_bytes(int num_sms) {
 
 template <typename T, typename KV, int D>
 void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
-  constexpr int kBytes =
-      kStages * DecodeShape<KV, D>::kStageBytes + Queries<T, KV, D>::kSharedBytes;
+  constexpr int kBytes = DecodeShape<KV, D>::kBytes + kWarps * Queries<T, KV, D>::kSharedBytes;
   allow_shared<decode_kernel<T, KV, D>>(kBytes, "attention decode");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {1, grid.y, 1};
+  const bool by_row = p.codes.data != nullptr;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(p.cluster), by_row ? grid.y : 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
-  config.blockDim = kThreads;
+  config.blockDim = kWarps * 32;
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = p.codes.data ? 2 : 1;
+  config.numAttrs = p.cluster > 1 || by_row ? 2 : 1;
   check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
 }
 
@@ -522,34 +512,40 @@ void launch_dim(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
 
 }  // namespace
 
-size_t attention_workspace(const AttentionSpec& spec,
-                           int max_decode,
-                           int max_positions,
-                           int num_sms) {
+size_t attention_workspace(
+    const AttentionSpec& spec, int max_decode, int max_positions, int num_sms, bool deterministic) {
+  if (deterministic) return spans_workspace(spec, max_decode, max_positions, num_sms);
   int group = spec.num_heads / spec.num_kv_heads;
-  int groups =
-      std::min(max_decode * spec.num_kv_heads * head_parts(spec), max_split_groups(num_sms));
-  size_t state = state_floats(group > 8 ? 2 : 1, template_dim(spec.head_dim)) * sizeof(float);
-  return ticket_bytes(num_sms) + static_cast<size_t>(groups) * num_states(max_positions) * state;
+  int units = spec.num_kv_heads * head_parts(spec);
+  size_t most = 0;
+  for (int num = 1; num <= max_decode; ++num) {
+    int splits = num_splits(num * units, num_sms);
+    if (splits <= kMaxCluster) break;  // these, and larger steps, need no partial results
+    most = std::max(most, static_cast<size_t>(num) * units * (splits / cluster_size(splits)));
+  }
+  size_t part = part_floats(std::min(group, kHeads), template_dim(spec.head_dim));
+  return ticket_bytes(num_sms) + most * part * sizeof(float);
 }
 
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
-  return num > 0 && has_tile_kernel(args) && units <= kMaxCluster &&
+  return num > 0 && !args.deterministic && has_tile_kernel(args) && units <= kMaxCluster &&
          num_splits(num * units, args.num_sms) == 1;
 }
 
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   if (num == 0) return;
   if (!has_tile_kernel(args)) return launch_plain(args, 0, num, stream);
+  if (args.deterministic) return attend_spans(args, num, stream);
   DecodeParams p;
   p.a = make_params(args);
   p.head_parts = head_parts(args.spec);
-  p.slots = num_states(args.max_positions);
+  p.part_heads = std::min(p.a.group, kHeads);
   int units = args.spec.num_kv_heads * p.head_parts;
   p.splits = num_splits(num * units, args.num_sms);
+  p.cluster = cluster_size(p.splits);
   p.tickets = static_cast<int32_t*>(args.workspace);
-  p.states =
+  p.partials =
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
   p.codes = args.codes;
   dim3 grid(p.splits, units, num);

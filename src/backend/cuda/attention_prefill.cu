@@ -21,7 +21,7 @@ constexpr int kStageBytes = 2 * kKvTile* D* static_cast<int>(sizeof(KV));
 template <typename T, typename KV, int D>
 constexpr int kTotalAt = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
 
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, bool kSpans>
 __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kStage = kStageBytes<KV, D>;
@@ -62,36 +62,41 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
     if (!works) continue;
     uint32_t k = stages + (i & 1) * kStage;
     float s[kKvTile / 8][4], alpha[2];
-    scores<T, KV, D, kKvTile>(s, queries, k, 0, lane);
+    scores<T, KV, D, kKvTile>(s, queries, k, lane);
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
     online_softmax(s, p.factor, state, alpha);
     rescale(o, alpha);
-    accumulate<T, KV, D>(o, s, k + kStage / 2, lane);
-    if (i + 1 < num && at + kKvTile == span_end(at)) {
+    accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
+    if (kSpans && i + 1 < num && at + kKvTile == span_end(at)) {
       float keep[2], take[2];
       before.total.add(state, keep, take);
       before.add(o, keep, take);
       state = {};
     }
   }
-  before.finish(o, state);
+  before.template finish<kSpans>(o, state);
   store_output<T, KV, D, kRows>(o, before.total, plan, tile, view);
 }
 
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, bool kSpans>
 void launch(const TilePlan& plan, cudaStream_t stream) {
-  constexpr int kBytes = kTotalAt<T, KV, D> + SpanOutput<D, kThreads>::kBytes;
-  allow_shared<mma_kernel<T, KV, D>>(kBytes, "attention prefill");
-  mma_kernel<T, KV, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
+  constexpr int kBytes = kTotalAt<T, KV, D> + (kSpans ? SpanOutput<D, kThreads>::kBytes : 0);
+  allow_shared<mma_kernel<T, KV, D, kSpans>>(kBytes, "attention prefill");
+  mma_kernel<T, KV, D, kSpans>
+      <<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }
 
+template <typename T, typename KV, int D>
+void launch_either(const TilePlan& plan, bool spans, cudaStream_t stream) {
+  spans ? launch<T, KV, D, true>(plan, stream) : launch<T, KV, D, false>(plan, stream);
+}
 template <typename T, typename KV>
-void launch_dim(const TilePlan& plan, cudaStream_t stream) {
-  if (plan.a.head_dim <= 64) return launch<T, KV, 64>(plan, stream);
-  if (plan.a.head_dim <= 128) return launch<T, KV, 128>(plan, stream);
-  launch<T, KV, 256>(plan, stream);
+void launch_dim(const TilePlan& plan, bool spans, cudaStream_t stream) {
+  if (plan.a.head_dim <= 64) return launch_either<T, KV, 64>(plan, spans, stream);
+  if (plan.a.head_dim <= 128) return launch_either<T, KV, 128>(plan, spans, stream);
+  launch_either<T, KV, 256>(plan, spans, stream);
 }
 
 }  // namespace
@@ -156,16 +161,17 @@ void plan_tiles(TilePlan& plan, std::span<const SliceView> slices, int rows) {
 void launch_mma(TilePlan plan,
                 DType type,
                 DType kv_type,
+                bool spans,
                 std::span<const SliceView> slices,
                 cudaStream_t stream) {
   plan_tiles(plan, slices, kRows);
   bool f8 = kv_type == DType::f8;
   if (type == DType::f16) {
-    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(plan, stream)
-              : launch_dim<__half, __half>(plan, stream);
+    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(plan, spans, stream)
+              : launch_dim<__half, __half>(plan, spans, stream);
   }
-  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(plan, stream)
-     : launch_dim<__nv_bfloat16, __nv_bfloat16>(plan, stream);
+  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(plan, spans, stream)
+     : launch_dim<__nv_bfloat16, __nv_bfloat16>(plan, spans, stream);
 }
 
 void attend_prefill(const AttentionArgs& args,
@@ -176,9 +182,9 @@ void attend_prefill(const AttentionArgs& args,
   if (has_tile_kernel(args)) {
     TilePlan plan{make_params(args), device_slices};
     if (args.kv_type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
-      return launch_wgmma(plan, args.type, slices, stream);
+      return launch_wgmma(plan, args.type, args.deterministic, slices, stream);
     }
-    return launch_mma(plan, args.type, args.kv_type, slices, stream);
+    return launch_mma(plan, args.type, args.kv_type, args.deterministic, slices, stream);
   }
   for (size_t i = 0; i < slices.size();) {
     int first = slices[i].row, end = first;

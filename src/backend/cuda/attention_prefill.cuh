@@ -1,7 +1,7 @@
 // Plans and kernels of attention over slices. Shared by attention_*.cu.
 #pragma once
 
-#include "backend/cuda/attention_tile.cuh"
+#include "backend/cuda/attention_spans.cuh"
 
 namespace sluice::cuda {
 
@@ -15,19 +15,23 @@ struct TilePlan {
   int num_tiles;
 };
 
-// Kernels, by what they need. Their bits agree where both can run.
+// Kernels, by what they need. With `spans` (deterministic) a row's positions are added up by spans;
+// both kernels' bits then agree with each other and with attend_spans.
 // wgmma: f16 or bf16 cache of head_dim up to 128.
-void launch_wgmma(TilePlan plan,
-                  DType type,
-                  std::span<const SliceView> slices,
-                  cudaStream_t stream);
+void launch_wgmma(
+    TilePlan plan, DType type, bool spans, std::span<const SliceView> slices, cudaStream_t stream);
 // mma: any f16, bf16 or f8 cache that has_tile_kernel().
 void launch_mma(TilePlan plan,
                 DType type,
                 DType kv_type,
+                bool spans,
                 std::span<const SliceView> slices,
                 cudaStream_t stream);
-// Any types and sizes, slow. Rows [first, first + num), one query each.
+// Decode by spans: rows [0, num) of a cache that has_tile_kernel().
+void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream);
+size_t spans_workspace(const AttentionSpec& spec, int max_decode, int max_positions, int num_sms);
+// Any types and sizes, slow. Bits of a row depend on that row alone. Rows [first, first + num), one
+// query each.
 void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t stream);
 
 // Fills in num_tiles and by_rank for tiles of `rows`.
@@ -193,8 +197,13 @@ struct SpanOutput {
     }
     any = true;
   }
-  // o becomes the output of all spans, the last of which it was.
+  // o becomes the output of all spans, the last of which it was; without spans it is that already.
+  template <bool kSpans>
   __device__ void finish(float (&o)[D / 8][4], const SoftmaxState& last) {
+    if constexpr (!kSpans) {
+      for (int h = 0; h < 2; ++h) total.sum[h] = quad_sum(last.sum[h]);
+      return;
+    }
     float keep[2], take[2];
     total.add(last, keep, take);
 #pragma unroll

@@ -85,12 +85,13 @@ struct Setup {
   int heads = 8, kv_heads = 2, head_dim = 128, block_size = 16;
   int window = 0;
   float softcap = 0, q_scale = 1;
+  bool deterministic = false;
 
   std::string describe() const {
     char text[200];
-    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g",
-                  name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window,
-                  softcap);
+    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g%s",
+                  name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window, softcap,
+                  deterministic ? " deterministic" : "");
     return text;
   }
 };
@@ -135,6 +136,7 @@ class Step {
     a.table_stride = blocks_per_slot_;
     a.positions = d_positions_->as<int32_t>();
     a.row_slot = d_row_slot_->as<int32_t>();
+    a.deterministic = s_.deterministic;
     a.max_positions = max_positions();
     a.workspace = workspace_->as<uint8_t>();
     a.num_sms = num_sms_;
@@ -144,7 +146,7 @@ class Step {
   void set_num_sms(int num_sms) {
     num_sms_ = num_sms;
     AttentionSpec spec{s_.heads, s_.kv_heads, s_.head_dim, 1, 0, 0};
-    size_t bytes = attention_workspace(spec, rows(), max_positions(), num_sms);
+    size_t bytes = attention_workspace(spec, rows(), max_positions(), num_sms, s_.deterministic);
     workspace_ = std::make_unique<Device>(bytes);
     check(cudaMemset(workspace_->as<uint8_t>(), 0, bytes), "workspace");
   }
@@ -410,7 +412,7 @@ void check_splits(Step& step,
                   const std::function<void(const char*, int)>& check_output) {
   int groups = num * setup.kv_heads * ((setup.heads / setup.kv_heads + 15) / 16);
   for (int splits : {1, 2, 3, 7, 40}) {
-    step.set_num_sms(groups * splits);
+    step.set_num_sms((groups * splits + 1) / 2);  // two blocks each
     step.poison();
     step.run_decode(num);
     check(cudaDeviceSynchronize(), "decode");
@@ -421,7 +423,8 @@ void check_splits(Step& step,
 
 // One prompt: in one slice, in chunks of each size, and as decode rows, each by one block or by
 // several, gives the same bits.
-void check_bits(const Setup& setup, int length, const std::vector<int>& chunks) {
+void check_bits(Setup setup, int length, const std::vector<int>& chunks) {
+  setup.deterministic = true;
   Step step(setup, {{0, length}, {40, 33}});
   ++g_checks;
   step.run_prefill(step.slices());
@@ -448,7 +451,8 @@ void check_bits(const Setup& setup, int length, const std::vector<int>& chunks) 
 }
 
 // A long context, where spans grow: the same bits as a chunk of a prompt and as decode rows.
-void check_long(const Setup& setup, int pos, int count) {
+void check_long(Setup setup, int pos, int count) {
+  setup.deterministic = true;
   Step step(setup, {{pos, count}});
   step.run_prefill(step.slices());
   step.compare("long prefill", 0, count);
@@ -530,20 +534,26 @@ void check_small() {
   check_bits(make(kTypes[2], 1, 9, 64), 300, {129});
 }
 
-void check_all() {
+// Every type, head size, group, block size, window and soft cap.
+void check_shapes(bool deterministic) {
+  auto of = [&](auto... sizes) {
+    Setup s = make(sizes...);
+    s.deterministic = deterministic;
+    return s;
+  };
   for (Types t : kTypes) {
     for (int group : {1, 2, 5, 7, 8, 16, 20}) {
-      check_decode(make(t, 2, group, 128), contexts(9, 700));
-      check_prefill(make(t, 2, group, 128), kMixed);
+      check_decode(of(t, 2, group, 128), contexts(9, 700));
+      check_prefill(of(t, 2, group, 128), kMixed);
     }
     for (int dim : {8, 16, 32, 48, 64, 80, 96, 112, 192, 256}) {
-      check_decode(make(t, 2, 4, dim), contexts(7, 600));
-      check_prefill(make(t, 2, 4, dim), kMixed);
+      check_decode(of(t, 2, 4, dim), contexts(7, 600));
+      check_prefill(of(t, 2, 4, dim), kMixed);
     }
     for (int block : {8, 16, 64, 128}) {
       for (int window : {0, 1, 17, 64, 200}) {
         for (float cap : {0.0f, 5.0f}) {
-          Setup s = make(t, 2, 3, 64, block, window, cap);
+          Setup s = of(t, 2, 3, 64, block, window, cap);
           s.q_scale = 4;
           check_decode(s, contexts(11, 900));
           check_prefill(s, kMixed);
@@ -551,25 +561,39 @@ void check_all() {
       }
     }
   }
-  Setup odd = make({DType::bf16, DType::bf16}, 1, 3, 20);  // rows of 40 bytes
+  Setup odd = of(kTypes[0], 1, 3, 20);  // rows of 40 bytes
   check_decode(odd, contexts(5, 300));
   check_prefill(odd, kMixed);
-  std::printf("shapes: %d checks, %d failures\n", g_checks, g_failures);
-  std::fflush(stdout);
+}
+
+// Few and many rows, short and long ones.
+void check_sizes(bool deterministic) {
+  auto of = [&](auto... sizes) {
+    Setup s = make(sizes...);
+    s.deterministic = deterministic;
+    return s;
+  };
   for (Types t : {kTypes[0], kTypes[2]}) {
     for (int num : {1, 2, 3, 17, 33, 64, 131, 300}) {
-      check_decode(make(t, 4, 7, 128), contexts(num, num > 100 ? 600 : 2500));
+      check_decode(of(t, 4, 7, 128), contexts(num, num > 100 ? 600 : 2500));
     }
-    check_decode(make(t, 4, 7, 128), {9000});
-    check_decode(make(t, 1, 8, 128), {9000, 8191, 8192, 8193});
-    check_prefill(make(t, 2, 7, 128), {{0, 1500}});
-    check_prefill(make(t, 1, 1, 128), {{0, 1000}, {3000, 200}, {0, 129}});
+    check_decode(of(t, 4, 7, 128), {9000});
+    check_decode(of(t, 1, 8, 128), {9000, 8191, 8192, 8193});
+    check_prefill(of(t, 2, 7, 128), {{0, 1500}});
+    check_prefill(of(t, 1, 1, 128), {{0, 1000}, {3000, 200}, {0, 129}});
     std::vector<Part> many(70, Part{20, 3});
     many.push_back({0, 400});
-    check_prefill(make(t, 2, 4, 64), many);
-    check_graph(make(t, 2, 7, 128), 5, 2000);
-    check_graph(make(t, 4, 4, 64, 16, 128), 37, 500);
+    check_prefill(of(t, 2, 4, 64), many);
+    check_graph(of(t, 2, 7, 128), 5, 2000);
+    check_graph(of(t, 4, 4, 64, 16, 128), 37, 500);
   }
+}
+
+void check_all() {
+  for (bool deterministic : {false, true}) check_shapes(deterministic);
+  std::printf("shapes: %d checks, %d failures\n", g_checks, g_failures);
+  std::fflush(stdout);
+  for (bool deterministic : {false, true}) check_sizes(deterministic);
   std::printf("sizes: %d checks, %d failures\n", g_checks, g_failures);
   std::fflush(stdout);
   for (Types t : kTypes) {

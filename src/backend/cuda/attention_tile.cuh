@@ -15,27 +15,6 @@ namespace sluice::cuda {
 
 inline constexpr int kKvTile = 64;  // positions; tiles are anchored at position 0
 
-// Positions are cut into spans at fixed places: 2^kSpanShift positions each, and from 64 spans on
-// twice as many with every doubling of the position. A span's softmax starts from nothing, and a
-// row's spans are folded in ascending order (RowTotal). So a row's bits do not depend on which
-// block computes which of its spans, nor on the rows beside it.
-inline constexpr int kSpanShift = 8;
-__device__ inline int span_shift(int position) {
-  return max(kSpanShift, 26 - __clz(position));  // 32 spans between 2^n and 2^(n + 1)
-}
-__device__ inline int span_of(int position) {
-  int shift = span_shift(position);
-  return (shift - kSpanShift) * 32 + (position >> shift);
-}
-__device__ inline int span_begin(int span) {
-  int doublings = max(0, span / 32 - 1);
-  return (span - doublings * 32) << (kSpanShift + doublings);
-}
-__device__ inline int span_end(int position) {
-  int shift = span_shift(position);
-  return ((position >> shift) + 1) << shift;
-}
-
 struct AttentionParams {
   const void* q;
   void* out;
@@ -227,11 +206,15 @@ struct Queries {
   }
 };
 
-// s [16, kPositions] = q · kᵀ for one warp; k: a tile, of which rows `first` and on are taken.
-template <typename T, typename KV, int D, int kPositions>
-__device__ void scores(
-    float (&s)[kPositions / 8][4], const Queries<T, KV, D>& q, uint32_t k, int first, int lane) {
-  using Rows = SmemRows<kKvTile, D* static_cast<int>(sizeof(KV))>;
+// s [16, kPositions] = q · kᵀ for one warp; k: SmemRows of kRows rows, of which those from `first`
+// on are taken.
+template <typename T, typename KV, int D, int kPositions, int kRows = kPositions>
+__device__ void scores(float (&s)[kPositions / 8][4],
+                       const Queries<T, KV, D>& q,
+                       uint32_t k,
+                       int lane,
+                       int first = 0) {
+  using Rows = SmemRows<kRows, D* static_cast<int>(sizeof(KV))>;
 #pragma unroll
   for (int n = 0; n < kPositions / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
   uint32_t r[4], a[4];
@@ -277,15 +260,15 @@ __device__ void weights_fragment(uint32_t (&a)[4], const float (&s)[4], const fl
 
 // o [16, D] += s · v for one warp. With 8-bit V, tiles 2j and 2j + 1 of o are the even and the odd
 // dimensions of [16 j, 16 j + 16): see output_dim().
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, int kPositions>
 __device__ void accumulate(float (&o)[D / 8][4],
-                           const float (&s)[kKvTile / 8][4],
+                           const float (&s)[kPositions / 8][4],
                            uint32_t v,
                            int lane) {
-  using Rows = SmemRows<kKvTile, D* static_cast<int>(sizeof(KV))>;
+  using Rows = SmemRows<kPositions, D* static_cast<int>(sizeof(KV))>;
   int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
 #pragma unroll
-  for (int n = 0; n < kKvTile / 16; ++n) {
+  for (int n = 0; n < kPositions / 16; ++n) {
     uint32_t a[4], r[4];
     weights_fragment<T>(a, s[n * 2], s[n * 2 + 1]);
     if constexpr (sizeof(KV) == 2) {
@@ -393,12 +376,13 @@ __device__ inline float weigh(float (&s)[4], float (&next)[4], int h, float fact
   return sum;
 }
 
-// Scores of a tile become weights; alpha is what earlier results are multiplied with. The decode
-// kernel does the same with the four times 16 positions on four warps.
-__device__ inline void online_softmax(float (&s)[kKvTile / 8][4],
-                                      float factor,
-                                      SoftmaxState& state,
-                                      float (&alpha)[2]) {
+// Scores become weights; alpha is what earlier results are multiplied with. Sums are over 16
+// positions each, then over those: attention_spans.cu has them on different warps.
+template <int N>
+__device__ void online_softmax(float (&s)[N][4],
+                               float factor,
+                               SoftmaxState& state,
+                               float (&alpha)[2]) {
   float top[2], shift[2];
   row_tops(top, s);
   raise_max(state, top, factor, alpha, shift);
@@ -406,7 +390,7 @@ __device__ inline void online_softmax(float (&s)[kKvTile / 8][4],
   for (int h = 0; h < 2; ++h) {
     float sum = weigh(s[0], s[1], h, factor, shift[h]);
 #pragma unroll
-    for (int n = 2; n < kKvTile / 8; n += 2) {
+    for (int n = 2; n < N; n += 2) {
       sum += weigh(s[n], s[n + 1], h, factor, shift[h]);
     }
     state.sum[h] = __fmaf_rn(state.sum[h], alpha[h], sum);
@@ -427,37 +411,6 @@ __device__ void rescale(float (&o)[N][4], const float (&alpha)[2]) {
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// The spans of a row so far. Adding a span that the row does not see changes no bit, and neither
-// does adding a total to an empty one.
-struct RowTotal {
-  float max[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};
-
-  // Adds a span whose sum is over all threads; returns in keep and take what output so far and the
-  // span's are multiplied with: add_span().
-  __device__ void add(const float (&span_max)[2],
-                      const float (&span_sum)[2],
-                      float (&keep)[2],
-                      float (&take)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float top = fmaxf(max[h], span_max[h]), shift = top == -INFINITY ? 0 : top;
-      keep[h] = exp2_approx(__fsub_rn(max[h], shift));
-      take[h] = exp2_approx(__fsub_rn(span_max[h], shift));
-      max[h] = top;
-      sum[h] = __fmaf_rn(span_sum[h], take[h], __fmul_rn(sum[h], keep[h]));
-    }
-  }
-  __device__ void add(const SoftmaxState& span, float (&keep)[2], float (&take)[2]) {
-    const float sums[2] = {quad_sum(span.sum[0]), quad_sum(span.sum[1])};
-    add(span.max, sums, keep, take);
-  }
-};
-
-__device__ inline float add_span(float total, float span, float keep, float take) {
-  return __fmaf_rn(span, take, __fmul_rn(total, keep));
 }
 
 }  // namespace sluice::cuda

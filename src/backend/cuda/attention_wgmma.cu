@@ -12,10 +12,6 @@ namespace {
 
 constexpr int kRows = 128;
 constexpr int kThreads = 256;
-constexpr int kStages = 5;
-// Tiles that are copied ahead of the one whose softmax runs. Two stages of slack let the warpgroups
-// be out of step.
-constexpr int kAhead = 3;
 
 #define SLUICE_ACC4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define SLUICE_ACC8(d, i) SLUICE_ACC4(d, i), SLUICE_ACC4(d, i + 1)
@@ -104,10 +100,14 @@ constexpr int kStageBytes = 2 * SmemRows<kKvTile, D * 2>::kSize;
 
 // Shared memory: stages (at a multiple of 1,024), the output of earlier spans, two barriers per
 // stage. Two blocks fit on a multiprocessor for D = 64, to within a kilobyte.
-template <int D>
+template <int D, bool kSpans>
 struct Layout {
+  static constexpr int kStages = kSpans ? 5 : 6;
+  // Tiles that are copied ahead of the one whose softmax runs. Two stages of slack let the
+  // warpgroups be out of step.
+  static constexpr int kAhead = kStages - 2;
   static constexpr int kTotal = kStages * kStageBytes<D>;
-  static constexpr int kBarriers = kTotal + SpanOutput<D, kThreads>::kBytes;
+  static constexpr int kBarriers = kTotal + (kSpans ? SpanOutput<D, kThreads>::kBytes : 0);
   static constexpr int kBytes = kBarriers + 2 * kStages * 8;
 };
 
@@ -164,8 +164,9 @@ __device__ void queue_sum(float (&o)[D / 8][4], const uint32_t (&w)[kKvTile / 16
 
 // The block's copies of K and V tiles through the ring of stages. Every thread copies a part of
 // every tile.
-template <int D>
+template <int D, bool kSpans>
 struct Ring {
+  static constexpr int kStages = Layout<D, kSpans>::kStages, kAhead = Layout<D, kSpans>::kAhead;
   uint32_t stages, full, empty;  // addresses; barriers are kStages times 8 bytes
   int begin, num;
   TileLoader<kThreads, D * 2> loader;
@@ -196,8 +197,9 @@ struct Ring {
   }
 };
 
-template <typename T, int D>
+template <typename T, int D, bool kSpans>
 __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
+  constexpr int kStages = Layout<D, kSpans>::kStages, kAhead = Layout<D, kSpans>::kAhead;
   extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
   Tile tile;
@@ -208,14 +210,14 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   bool pair = tile.first + 64 < view.total;  // both warpgroups have rows
   int begin = view.lo / kKvTile * kKvTile;
   int num = (view.hi - begin + kKvTile - 1) / kKvTile;
-  uint32_t stages = smem_address(smem), full = stages + Layout<D>::kBarriers;
+  uint32_t stages = smem_address(smem), full = stages + Layout<D, kSpans>::kBarriers;
   uint32_t empty = full + kStages * 8;
   if (threadIdx.x < kStages) {
     barrier_init(full + threadIdx.x * 8, kThreads);
     barrier_init(empty + threadIdx.x * 8, pair ? kThreads : kThreads / 2);
   }
-  Ring<D> ring{stages, full, empty,
-               begin,  num,  TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
+  Ring<D, kSpans> ring{stages, full, empty,
+                       begin,  num,  TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
 
   ring.loader.fetch(begin);
   uint32_t q_smem = ring.k(kStages - 1);  // not used before tile kStages - 1, copied in step 1
@@ -238,7 +240,7 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
 
   float o[D / 8][4] = {}, s[kKvTile / 8][4] = {};
   SoftmaxState state;
-  SpanOutput<D, kThreads> before(smem + Layout<D>::kTotal);
+  SpanOutput<D, kThreads> before(smem + Layout<D, kSpans>::kTotal);
   ring.wait(0);
   queue_scores<T, D>(s, queries, ring.k(0));
   wgmma_wait<0>();
@@ -246,7 +248,7 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     float alpha[2], keep[2], take[2];
-    bool new_span = i > 0 && at == span_end(at - kKvTile);
+    bool new_span = kSpans && i > 0 && at == span_end(at - kKvTile);
     if (new_span) {
       before.total.add(state, keep, take);
       state = {};
@@ -280,33 +282,39 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   }
   wgmma_wait<0>();
   pin(o);
-  before.finish(o, state);
+  before.template finish<kSpans>(o, state);
   store_output<T, T, D, kRows>(o, before.total, plan, tile, view);
 }
 
-template <typename T, int D>
+template <typename T, int D, bool kSpans>
 void launch(TilePlan plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  constexpr int kBytes = Layout<D>::kBytes;
+  constexpr int kBytes = Layout<D, kSpans>::kBytes;
   plan_tiles(plan, slices, kRows);
-  allow_shared<wgmma_kernel<T, D>>(kBytes, "attention prefill");
-  wgmma_kernel<T, D><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
+  allow_shared<wgmma_kernel<T, D, kSpans>>(kBytes, "attention prefill");
+  wgmma_kernel<T, D, kSpans><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }
 
-template <typename T>
+template <typename T, bool kSpans>
 void launch_dim(const TilePlan& plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  if (plan.a.head_dim <= 64) return launch<T, 64>(plan, slices, stream);
-  launch<T, 128>(plan, slices, stream);
+  if (plan.a.head_dim <= 64) return launch<T, 64, kSpans>(plan, slices, stream);
+  launch<T, 128, kSpans>(plan, slices, stream);
+}
+
+template <typename T>
+void launch_either(const TilePlan& plan,
+                   bool spans,
+                   std::span<const SliceView> slices,
+                   cudaStream_t stream) {
+  spans ? launch_dim<T, true>(plan, slices, stream) : launch_dim<T, false>(plan, slices, stream);
 }
 
 }  // namespace
 
-void launch_wgmma(TilePlan plan,
-                  DType type,
-                  std::span<const SliceView> slices,
-                  cudaStream_t stream) {
-  type == DType::f16 ? launch_dim<__half>(plan, slices, stream)
-                     : launch_dim<__nv_bfloat16>(plan, slices, stream);
+void launch_wgmma(
+    TilePlan plan, DType type, bool spans, std::span<const SliceView> slices, cudaStream_t stream) {
+  type == DType::f16 ? launch_either<__half>(plan, spans, slices, stream)
+                     : launch_either<__nv_bfloat16>(plan, spans, slices, stream);
 }
 
 }  // namespace sluice::cuda

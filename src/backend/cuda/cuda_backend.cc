@@ -249,7 +249,8 @@ class CudaBackend final : public Device {
   size_t attention_bytes(const AttentionSpec& spec,
                          int max_decode,
                          int max_positions) const override {
-    return cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms);
+    return cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms,
+                                     options_.deterministic);
   }
   void tune(int max_tokens, int max_outputs) override;
   size_t free_memory() const override {
@@ -421,6 +422,7 @@ void CudaBackend::attention(
                   batch.table_stride,
                   batch.positions,
                   batch.row_slot,
+                  options_.deterministic,
                   max_positions_,
                   attention_workspace_.data(),
                   device_.num_sms};

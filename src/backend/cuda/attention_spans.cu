@@ -1,0 +1,521 @@
+// Attention of one query per row, with the bits of a prefill (--deterministic): all query heads of
+// a kv head share each K/V load, and several blocks share a long row.
+//
+// A block of four warps takes (row, kv head, some of the row's spans). The heads of the group are
+// the 16 rows of the tensor cores' left operand. Of every tile of 64 positions a warp makes the
+// scores of 16, the block agrees on the maxima and exchanges the weights, and a warp sums up a
+// quarter of the dimensions over all 64: so every score, weight and sum is computed as the prefill
+// kernels do it, to the bit. A row's first block folds its spans in registers; the others leave
+// each span in the workspace, and the last to finish folds them in ascending order. The grid
+// depends on the number of rows only: positions may advance under a captured graph.
+#include <algorithm>
+
+#include "backend/cuda/attention_prefill.cuh"
+#include "backend/cuda/attention_tile.cuh"
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/launch.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
+constexpr int kStages = 3;
+static_assert(kWarps * 16 == kKvTile);
+
+struct SpanParams {
+  AttentionParams a;
+  int splits;        // blocks of a (row, kv head)
+  int head_parts;    // blocks that share a kv head: ceil(group / kHeads)
+  int slots;         // states of a (row, kv head) in the workspace
+  int32_t* tickets;  // [max_split_groups()], zero between launches
+  float* states;     // [rows * kv_heads * head_parts, slots, state_floats()]
+};
+
+// A span's unnormalised output as threads hold it, [halves of the heads, D / 8, 32 lanes] pairs,
+// then maxima and sums [kHeads].
+__host__ __device__ constexpr int state_floats(int halves, int d) {
+  return halves * d / 8 * 64 + 2 * kHeads;
+}
+
+template <typename KV, int D>
+struct SpanShape {
+  using Rows = SmemRows<kKvTile, D* static_cast<int>(sizeof(KV))>;
+  static constexpr int kStageBytes = 2 * Rows::kSize;
+  static constexpr int kDims = D / kWarps;  // of the output, per warp
+  static constexpr int kTiles = kDims / 8;
+};
+
+// What the warps tell each other about a tile.
+struct Exchange {
+  float top[kHeads][kWarps];  // largest score of a head in a warp's positions
+  uint4 weights[kWarps][32];  // left operands of the product with V, one per 16 positions
+  float sums[kWarps][2][32];  // threads' shares of the weights' sum
+  float totals[kHeads];       // at the end
+};
+
+// The block's part of a row.
+struct Share {
+  int kv_head, first_head, heads;
+  int lo;          // first position that the row sees
+  int begin, end;  // positions of the block; begin is a multiple of kKvTile
+  int slot;        // where its first state goes
+  int num_slots;   // states of the row; 1: its first block has all positions
+
+  __device__ explicit Share(const SpanParams& p) {
+    int split = blockIdx.x, unit = blockIdx.y;
+    kv_head = unit / p.head_parts;
+    first_head = unit % p.head_parts * kHeads;
+    heads = min(p.a.group - first_head, kHeads);
+    int hi = max(p.a.positions[blockIdx.z], 0) + 1;
+    lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
+    int start = lo / kKvTile * kKvTile;
+    // A block takes the spans that begin in its share of the positions.
+    int share = (hi - start + p.splits - 1) / p.splits;
+    auto span_from = [&](int i) { return span_of(min(start + i * share, hi) - 1) + 1; };
+    int first = split == 0 ? span_of(start) : span_from(split), last = span_from(split + 1);
+    begin = max(span_begin(first), start);
+    end = min(span_begin(last), hi);
+    int behind = span_from(1);  // the first block
+    slot = split == 0 ? 0 : 1 + first - behind;
+    num_slots = 1 + span_of(hi - 1) + 1 - behind;
+  }
+  __device__ bool idle() const { return num_slots == 1 && blockIdx.x > 0; }
+  // Elements from the start of a row of q or out to the first head.
+  __device__ int64_t offset(const AttentionParams& p) const {
+    return static_cast<int64_t>(kv_head * p.group + first_head) * p.head_dim;
+  }
+};
+
+// Copies tiles of K and V. A cache block has at least eight positions: lane i < 8 fetches the id
+// for positions 8 i of a tile.
+template <typename KV, int D>
+struct Loader {
+  using Rows = typename SpanShape<KV, D>::Rows;
+  static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
+
+  const int32_t* table;
+  const uint8_t* k;  // this thread's chunk of the head in block 0
+  int64_t v_from_k, block_stride;
+  int row_bytes, block_shift, lo, hi;
+  bool inside;  // the chunk is not padding
+
+  __device__ Loader(const AttentionParams& p, const Share& share)
+      : table(p.tables + p.row_slot[blockIdx.z] * p.table_stride),
+        k(p.k + share.kv_head * p.block_bytes + chunk() * 16),
+        v_from_k(p.v - p.k),
+        block_stride(p.kv_heads * p.block_bytes),
+        row_bytes(p.row_bytes),
+        block_shift(p.block_shift),
+        lo(max(share.lo, share.begin)),
+        hi(share.end),
+        inside(chunk() * 16 < p.row_bytes) {}
+  __device__ static int chunk() { return threadIdx.x % Rows::kChunks; }
+
+  __device__ int fetch(int at) const {
+    int lane = threadIdx.x % 32, position = at + lane * 8;
+    bool seen = lane < kKvTile / 8 && position + 8 > lo && position < hi;
+    return seen ? __ldg(table + (position >> block_shift)) : 0;
+  }
+  // K to `to`, V behind it.
+  __device__ void copy(uint32_t to, int at, int id) const {
+    int last = (1 << block_shift) - 1;
+#pragma unroll
+    for (int i = 0; i < kKvTile / kStep; ++i) {
+      int r = threadIdx.x / Rows::kChunks + i * kStep, position = at + r;
+      int64_t block = __shfl_sync(~0u, id, r / 8);
+      bool valid = inside && position >= lo && position < hi;
+      const uint8_t* from = k + block * block_stride + (position & last) * row_bytes;
+      uint32_t place = to + Rows::at(r, chunk());
+      copy16(place, from, valid);
+      copy16(place + Rows::kSize, from + v_from_k, valid);
+    }
+  }
+};
+
+// o [16, kDims] += weights [16, 64] · v [64, dimensions of this warp]. Tiles of o as accumulate()
+// has them.
+template <typename T, typename KV, int D>
+__device__ void accumulate_part(float (&o)[SpanShape<KV, D>::kTiles][4],
+                                const uint32_t (&w)[kKvTile / 16][4],
+                                uint32_t v,
+                                int warp,
+                                int lane) {
+  using Rows = typename SpanShape<KV, D>::Rows;
+  constexpr int kDims = SpanShape<KV, D>::kDims;
+  int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
+  uint32_t r[4];
+  if constexpr (sizeof(KV) == 2) {
+#pragma unroll
+    for (int n = 0; n < kKvTile / 16; ++n) {
+#pragma unroll
+      for (int d = 0; d < kDims / 16; ++d) {
+        ldmatrix_trans(r, v + Rows::at(n * 16 + row, warp * (kDims / 8) + d * 2, lane_c));
+        mma<T>(o[d * 2], w[n], r[0], r[1]);
+        mma<T>(o[d * 2 + 1], w[n], r[2], r[3]);
+      }
+    }
+  } else if constexpr (kDims >= 32) {
+#pragma unroll
+    for (int n = 0; n < kKvTile / 16; ++n) {
+#pragma unroll
+      for (int d = 0; d < kDims / 32; ++d) {
+        ldmatrix_trans(r, v + Rows::at(n * 16 + row, warp * (kDims / 16) + d * 2, lane_c));
+        mma<T>(o[d * 4], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
+        mma<T>(o[d * 4 + 1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
+        mma<T>(o[d * 4 + 2], w[n], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
+        mma<T>(o[d * 4 + 3], w[n], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+      }
+    }
+  } else {  // a warp's dimensions are one chunk: the second pair of matrices is 16 positions on
+#pragma unroll
+    for (int n = 0; n < kKvTile / 16; n += 2) {
+      ldmatrix_trans(r, v + Rows::at((n + lane_c) * 16 + row, warp));
+      mma<T>(o[0], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
+      mma<T>(o[1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
+      mma<T>(o[0], w[n + 1], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
+      mma<T>(o[1], w[n + 1], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+    }
+  }
+}
+
+template <int kTiles>
+__device__ void add_output(float (&total)[kTiles][4],
+                           const float (&o)[kTiles][4],
+                           const float (&keep)[2],
+                           const float (&take)[2]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      total[n][i] = add_span(total[n][i], o[n][i], keep[i / 2], take[i / 2]);
+    }
+  }
+}
+
+// A state to the workspace. Sums are those of warp 0, over all threads of a row.
+template <int D, int kTiles>
+__device__ void store_state(float* state,
+                            const float (&o)[kTiles][4],
+                            const float (&max)[2],
+                            const float (&sum)[2],
+                            int heads) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* tail = state + state_floats(heads > 8 ? 2 : 1, D) - 2 * kHeads;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (h == 1 && heads <= 8) break;
+    auto* to = reinterpret_cast<float2*>(state) + (h * (D / 8) + warp * kTiles) * 32 + lane;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) __stcg(to + n * 32, {o[n][h * 2], o[n][h * 2 + 1]});
+    if (warp == 0 && lane % 4 == 0) {
+      __stcg(tail + h * 8 + lane / 4, max[h]);
+      __stcg(tail + kHeads + h * 8 + lane / 4, sum[h]);
+    }
+  }
+}
+
+// The row's states added up in ascending order; several are loaded at a time.
+template <int kHalves, int D, int kTiles>
+__device__ void add_states(RowTotal& total, float (&out)[kTiles][4], const float* states, int num) {
+  constexpr int kBatch = D > 128 ? 4 / kHalves : 8 / kHalves;
+  constexpr int kStride = state_floats(kHalves, D);
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int first = 0; first < num; first += kBatch) {
+    float o[kBatch][kTiles][4], max[kBatch][2], sum[kBatch][2];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const float* state = states + static_cast<int64_t>(first + b) * kStride;
+      const float* tail = state + kStride - 2 * kHeads + lane / 4;
+      bool in = first + b < num;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        bool some = in && h < kHalves;
+        max[b][h] = some ? __ldcg(tail + h * 8) : -INFINITY;
+        sum[b][h] = some ? __ldcg(tail + kHeads + h * 8) : 0;
+        auto* from =
+            reinterpret_cast<const float2*>(state) + (h * (D / 8) + warp * kTiles) * 32 + lane;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          float2 x = some ? __ldcg(from + n * 32) : float2{};
+          o[b][n][h * 2] = x.x;
+          o[b][n][h * 2 + 1] = x.y;
+        }
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      float keep[2], take[2];
+      total.add(max[b], sum[b], keep, take);
+      add_output(out, o[b], keep, take);
+    }
+  }
+}
+
+// Calls f(head, dimension, neighbours) with the thread's outputs, 2 or 4 neighbouring ones at a
+// time.
+template <typename KV, int kTiles, typename F>
+__device__ void for_each_output(float (&o)[kTiles][4], int heads, int head_dim, F&& f) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    int head = lane / 4 + h * 8;
+    if (head >= heads) continue;
+    constexpr int kStep = sizeof(KV) == 1 ? 2 : 1;
+#pragma unroll
+    for (int n = 0; n < kTiles; n += kStep) {
+      int d = output_dim<KV>(warp * kTiles + n, 0, lane);
+      if (d >= head_dim) continue;
+      if constexpr (sizeof(KV) == 1) {  // even and odd dimensions of four neighbours
+        float x[4] = {o[n][h * 2], o[n + 1][h * 2], o[n][h * 2 + 1], o[n + 1][h * 2 + 1]};
+        f(head, d, x);
+      } else {
+        float x[2] = {o[n][h * 2], o[n][h * 2 + 1]};
+        f(head, d, x);
+      }
+    }
+  }
+}
+
+// Totals to out.
+template <typename T, typename KV, int kTiles>
+__device__ void store_row(const SpanParams& p,
+                          const Share& share,
+                          float (&o)[kTiles][4],
+                          const float (&sum)[2]) {
+  const float inverse[2] = {1 / sum[0], 1 / sum[1]};
+  rescale(o, inverse);
+  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  for_each_output<KV>(o, share.heads, p.a.head_dim, [&](int head, int d, auto& x) {
+    constexpr int kNum = sizeof(x) / sizeof(float);
+    Pack<uint32_t, kNum / 2> packed;
+    for (int i = 0; i < kNum / 2; ++i) packed.v[i] = pack<T>(x[i * 2], x[i * 2 + 1]);
+    *reinterpret_cast<Pack<uint32_t, kNum / 2>*>(out + head * p.a.head_dim + d) = packed;
+  });
+}
+
+// Whether this block is the last of the row's to come here: it then sees what the others stored.
+__device__ inline bool last_of_row(int32_t* ticket, int splits) {
+  __threadfence();
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(ticket, 1) == splits - 1;
+    if (last) *ticket = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+template <typename T, typename KV, int D>
+__global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
+  using Shape = SpanShape<KV, D>;
+  using Q = Queries<T, KV, D>;
+  constexpr int kTiles = Shape::kTiles, kStage = Shape::kStageBytes;
+  extern __shared__ __align__(128) uint8_t smem[];
+  __shared__ Exchange exchange;
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const Share share(p);
+  if (share.idle()) return;
+
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Loader<KV, D> loader(p.a, share);
+  int num = max(0, (share.end - share.begin + kKvTile - 1) / kKvTile);
+  uint32_t stages = smem_address(smem);
+  int id[kStages + 1];
+#pragma unroll
+  for (int j = 0; j <= kStages; ++j) id[j] = loader.fetch(share.begin + j * kKvTile);
+  int next_id = id[kStages];
+#pragma unroll
+  for (int j = 0; j < kStages; ++j) {
+    if (j < num) loader.copy(stages + j * kStage, share.begin + j * kKvTile, id[j]);
+    copy_commit();
+  }
+
+  Q queries;
+  if (!Q::kShared || warp == 0) {
+    const T* q = static_cast<const T*>(p.a.q) + blockIdx.z * p.a.q_stride + share.offset(p.a);
+    int head = lane / 4;
+    queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
+                 head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
+                 stages + kStages * kStage, lane);
+  }
+  queries.address = stages + kStages * kStage + lane * 16;
+
+  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int stride = state_floats(share.heads > 8 ? 2 : 1, D);
+  float* states = p.states + group_at * p.slots * state_floats(p.a.group > 8 ? 2 : 1, D);
+  float* state_at = states + static_cast<int64_t>(share.slot) * stride;
+  float o[kTiles][4] = {}, total_o[kTiles][4] = {};
+  SoftmaxState state;
+  RowTotal total;
+  const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
+  int stage = 0, freed = kStages - 1;
+  copy_wait<kStages - 1>();
+  __syncthreads();
+  for (int j = 0; j < num; ++j) {
+    int at = share.begin + j * kKvTile, own = at + warp * 16;
+    uint32_t k = stages + stage * kStage;
+    float s[2][4], top[2], alpha[2], shift[2];
+    scores<T, KV, D, 16, kKvTile>(s, queries, k, lane, warp * 16);
+    apply_softcap(s, p.a);
+    if (own < loader.lo || own + 16 > loader.hi) mask(s, own, from, to, lane);
+    row_tops(top, s);
+    if (lane % 4 == 0) {
+      exchange.top[lane / 4][warp] = top[0];
+      exchange.top[lane / 4 + 8][warp] = top[1];
+    }
+    __syncthreads();  // the tops are there, and no warp reads the tile before any more
+    if (j > 0) {
+      int ahead = j + kStages - 1;
+      if (ahead < num) {
+        loader.copy(stages + freed * kStage, share.begin + ahead * kKvTile, next_id);
+        next_id = loader.fetch(share.begin + (ahead + 1) * kKvTile);
+      }
+      copy_commit();
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float4 x = *reinterpret_cast<const float4*>(exchange.top[lane / 4 + h * 8]);
+      top[h] = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
+    }
+    raise_max(state, top, p.a.factor, alpha, shift);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      exchange.sums[warp][h][lane] = weigh(s[0], s[1], h, p.a.factor, shift[h]);
+    }
+    uint32_t w[kKvTile / 16][4];
+    weights_fragment<T>(w[0], s[0], s[1]);
+    exchange.weights[warp][lane] = {w[0][0], w[0][1], w[0][2], w[0][3]};
+    copy_wait<kStages - 2>();
+    __syncthreads();  // the weights are there, and the next tile
+#pragma unroll
+    for (int n = 0; n < kKvTile / 16; ++n) {
+      uint4 x = exchange.weights[n][lane];
+      w[n][0] = x.x, w[n][1] = x.y, w[n][2] = x.z, w[n][3] = x.w;
+    }
+    if (warp == 0) {  // the only one to know the sums until the end
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float sum = exchange.sums[0][h][lane];
+        for (int i = 1; i < kWarps; ++i) sum += exchange.sums[i][h][lane];
+        state.sum[h] = __fmaf_rn(state.sum[h], alpha[h], sum);
+      }
+    }
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
+    accumulate_part<T, KV, D>(o, w, k + Shape::Rows::kSize, warp, lane);
+    if (j + 1 == num || at + kKvTile == span_end(at)) {
+      if (blockIdx.x == 0) {
+        float keep[2], take[2];
+        total.add(state, keep, take);
+        add_output(total_o, o, keep, take);
+      } else {
+        const float sums[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
+        store_state<D>(state_at, o, state.max, sums, share.heads);
+        state_at += stride;
+      }
+      state = {};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+    }
+    freed = stage;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  if (share.num_slots > 1) {
+    if (blockIdx.x == 0) store_state<D>(states, total_o, total.max, total.sum, share.heads);
+    if (!last_of_row(p.tickets + group_at, p.splits)) return;
+    total = {};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+      total_o[n][0] = total_o[n][1] = total_o[n][2] = total_o[n][3] = 0;
+    share.heads > 8 ? add_states<2, D>(total, total_o, states, share.num_slots)
+                    : add_states<1, D>(total, total_o, states, share.num_slots);
+  } else {
+    if (warp == 0 && lane % 4 == 0) {
+      exchange.totals[lane / 4] = total.sum[0];
+      exchange.totals[lane / 4 + 8] = total.sum[1];
+    }
+    __syncthreads();
+    total.sum[0] = exchange.totals[lane / 4];
+    total.sum[1] = exchange.totals[lane / 4 + 8];
+  }
+  store_row<T, KV>(p, share, total_o, total.sum);
+}
+
+// Up to two blocks per multiprocessor, from what is known when a graph is captured.
+int num_splits(int groups, int num_sms) { return std::max(1, 2 * num_sms / groups); }
+// More groups than this are never split.
+int max_split_groups(int num_sms) { return num_sms; }
+
+int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
+
+int head_parts(const AttentionSpec& spec) {
+  int group = spec.num_heads / spec.num_kv_heads;
+  return (group + kHeads - 1) / kHeads;
+}
+
+// States that a row of max_positions may leave. span_of() on the host.
+int num_states(int max_positions) {
+  int spans = 0, shift = kSpanShift;
+  for (int at = 0; at < max_positions; at += 1 << shift, ++spans) {
+    if (at >= 64 << shift) ++shift;
+  }
+  return spans;
+}
+
+// At a place that does not depend on the launch: tickets stay zero between launches of any size.
+size_t ticket_bytes(int num_sms) {
+  return (static_cast<size_t>(max_split_groups(num_sms)) * sizeof(int32_t) + 255) / 256 * 256;
+}
+
+template <typename T, typename KV, int D>
+void launch(const SpanParams& p, dim3 grid, cudaStream_t stream) {
+  constexpr int kBytes = kStages * SpanShape<KV, D>::kStageBytes + Queries<T, KV, D>::kSharedBytes;
+  allow_shared<span_kernel<T, KV, D>>(kBytes, "attention decode");
+  sluice::cuda::launch("attention decode", span_kernel<T, KV, D>, grid, kThreads, kBytes, stream,
+                       p);
+}
+
+template <typename T, typename KV>
+void launch_dim(const SpanParams& p, dim3 grid, cudaStream_t stream) {
+  int d = template_dim(p.a.head_dim);
+  if (d == 64) return launch<T, KV, 64>(p, grid, stream);
+  if (d == 128) return launch<T, KV, 128>(p, grid, stream);
+  launch<T, KV, 256>(p, grid, stream);
+}
+
+}  // namespace
+
+size_t spans_workspace(const AttentionSpec& spec, int max_decode, int max_positions, int num_sms) {
+  int group = spec.num_heads / spec.num_kv_heads;
+  int groups =
+      std::min(max_decode * spec.num_kv_heads * head_parts(spec), max_split_groups(num_sms));
+  size_t state = state_floats(group > 8 ? 2 : 1, template_dim(spec.head_dim)) * sizeof(float);
+  return ticket_bytes(num_sms) + static_cast<size_t>(groups) * num_states(max_positions) * state;
+}
+
+void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
+  SpanParams p;
+  p.a = make_params(args);
+  p.head_parts = head_parts(args.spec);
+  p.slots = num_states(args.max_positions);
+  int units = args.spec.num_kv_heads * p.head_parts;
+  p.splits = num_splits(num * units, args.num_sms);
+  p.tickets = static_cast<int32_t*>(args.workspace);
+  p.states =
+      reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
+  dim3 grid(p.splits, units, num);
+  bool f8 = args.kv_type == DType::f8;
+  if (args.type == DType::f16) {
+    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(p, grid, stream)
+              : launch_dim<__half, __half>(p, grid, stream);
+  }
+  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(p, grid, stream)
+     : launch_dim<__nv_bfloat16, __nv_bfloat16>(p, grid, stream);
+}
+
+}  // namespace sluice::cuda

@@ -4,7 +4,9 @@
 # the sanitizer builds; with --full the environment has SLUICE_TEST_FULL=1.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$ROOT/scripts/build.sh"
 source "$ROOT/scripts/packages.sh"
+source "$ROOT/scripts/cuda.sh"
 
 full=0
 for arg in "$@"; do
@@ -52,7 +54,7 @@ stage() {
   table+=("$name|$result|$took|$note")
 }
 
-build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release; }
+build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}"; }
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.
 build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
@@ -166,6 +168,8 @@ aarch64() {
 
 setup() { (setup_test); }  # a subshell: its `fail` must not end the run
 
+plan_cuda
+say "testing: $CUDA_PART"
 stage setup setup
 stage model scripts/get_model.sh
 stage includes includes

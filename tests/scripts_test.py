@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""scripts/: which parts set-up builds on which machine, and a build's progress.
+"""scripts/: which parts set-up builds on which machine, a build's progress, and the report of a test run.
 Machines are made of a PATH with small programs in it."""
 
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+sys.dont_write_bytecode = True
+import test_report  # noqa: E402
 
 NVCC = 'echo "Cuda compilation tools, release {0}, V{0}.88"'
 # What `python3 -m venv DIR` and `DIR/bin/pip install` leave: packages with an nvcc.
@@ -139,6 +144,34 @@ class Progress(Machine):
         code, _, err = self.bash('mkdir -p "$LOGS"; watched_ninja "$LOGS/x.log"')
         self.assertEqual(code, 3)
         self.assertIn("a.cc:1: error: no", err)
+
+
+class Report(unittest.TestCase):
+    def report(self, *cases):
+        root = ElementTree.Element("testsuite")
+        for name, status, skip, text in cases:
+            case = ElementTree.SubElement(root, "testcase", name=name, status=status)
+            if skip:
+                ElementTree.SubElement(case, "skipped", message=skip)
+            ElementTree.SubElement(case, "system-out").text = text
+        return test_report.report(root)
+
+    def test_googletest(self):
+        self.assertEqual(self.report(
+            ("a", "run", None, "a_test.cc:59: Skipped\nno GPU\n\nb_test.cc:7: Skipped\nno GPU\n[  PASSED  ] 3 tests.\n"),
+            ("b", "fail", None, "[  PASSED  ] 1 test.\n[  FAILED  ] 2 tests, listed below:\n"),
+            ("c", "fail", None, "crashed\n")), ["4 3 2", "a: 2 skipped: no GPU"])
+
+    def test_unittest(self):
+        self.assertEqual(self.report(
+            ("a", "run", None, "test_x (m.C.test_x) ... skipped 'no browser'\nRan 3 tests in 0.1s\nOK (skipped=1)\n"),
+            ("b", "fail", None, "Ran 4 tests in 0.1s\n\nFAILED (failures=1, errors=1)\n")),
+            ["4 2 1", "a: 1 skipped: no browser"])
+
+    def test_other_programs(self):
+        self.assertEqual(self.report(
+            ("a", "notrun", "SKIP_RETURN_CODE=77", "skipped: offline\n"), ("b", "run", None, "fine"),
+            ("c", "notrun", "Unable to find executable", "")), ["1 1 1", "a: 1 skipped: offline"])
 
 
 if __name__ == "__main__":

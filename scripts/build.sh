@@ -39,7 +39,7 @@ watched_ninja() {
     IFS= read -rt 10 -u "$output" line || waited=$?
     if ((waited == 0)); then
       printf '%s\n' "$line" >>"$log"
-      [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+      [[ $line != *"Re-checking globbed"* && $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
       done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
     elif ((waited <= 128)); then
       break  # the end of its output; above 128: ten seconds without a line

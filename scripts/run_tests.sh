@@ -212,7 +212,13 @@ aarch64() {
   return "$status"
 }
 
-setup() { (setup_test); }  # a subshell: its `fail` must not end the run
+setup() {
+  (setup_test) || return  # a subshell: its `fail` must not end the run
+  [[ $CUDA_NVCC == wheels ]] || return 0
+  install_cuda_kit && return
+  CUDA_ARGS=(-DSLUICE_CUDA=OFF)
+  [[ ${SLUICE_CUDA:-auto} != [oO][nN] ]]
+}
 
 plan_cuda
 say "testing: $CUDA_PART"

@@ -3,6 +3,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 source "$ROOT/scripts/packages.sh"
+source "$ROOT/scripts/build.sh"
+source "$ROOT/scripts/cuda.sh"
 
 BINARY=$BUILD/release/sluice
 
@@ -10,7 +12,8 @@ usage() {
   cat <<'HELP'
 usage: ./sluice.sh COMMAND [ARGUMENTS]
 
-  setup             install the packages that a build needs and that are missing (Debian, Ubuntu)
+  setup             install what a build needs and is missing: packages (Debian, Ubuntu); with an
+                    NVIDIA driver and no nvcc, the CUDA compiler from PyPI (0.7 GB, into build/)
   build             build the program into build/release and print its path
   model             get the default model (SmolLM2-135M-Instruct, 94 MB) and print its path
   run TEXT          answer TEXT with the default model; other arguments go to `sluice run smollm2`
@@ -23,6 +26,7 @@ usage: ./sluice.sh COMMAND [ARGUMENTS]
 Each does first what it needs, and is quick when that is already done.
 
   SLUICE_CACHE      where models are kept (default: ~/.cache/sluice)
+  SLUICE_CUDA       the GPU part: auto (default: where nvcc or an NVIDIA driver is), on or off
   SLUICE_JOBS       compile jobs at a time (default: one per core)
   NO_COLOR          no colours
 HELP
@@ -30,13 +34,16 @@ HELP
 
 cmd_setup() {
   setup_build || fail 1 "could not install the packages"
-  say "packages: all there"
+  setup_cuda
+  say "packages: all there; to be built: $CUDA_PART"
 }
 
 cmd_build() {
   setup_build || fail 1 "could not install the packages"
-  say "building build/release"
-  configure_and_build release sluice -- -DCMAKE_BUILD_TYPE=Release || fail 1 "the build failed"
+  setup_cuda
+  say "building build/release: $CUDA_PART"
+  configure_and_build release sluice ${CUDA_NVCC:+sluice_cuda} -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}" ||
+    fail 1 "the build failed"
 }
 
 cmd_run() {

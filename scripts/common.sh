@@ -32,26 +32,3 @@ quiet() {
   fi
   return "$status"
 }
-
-# configure_and_build DIR TARGET... -- CMAKE_ARGS...: into build/DIR; configures only the first time, and
-# again when the arguments change.
-configure_and_build() {
-  local dir=$BUILD/$1 name=$1 targets=()
-  shift
-  while (($#)) && [[ $1 != -- ]]; do
-    targets+=("$1")
-    shift
-  done
-  shift || true
-  mkdir -p "$dir"
-  if [[ ! -f $dir/build.ninja || $(cat "$dir/.configured" 2>/dev/null) != "$*" ]]; then
-    rm -f "$dir/CMakeCache.txt"
-    quiet "configure-$name" cmake -S "$ROOT" -B "$dir" -G Ninja "$@" || return
-    printf '%s' "$*" >"$dir/.configured"
-  fi
-  if [[ -t 2 || -n ${SHOW_BUILD:-} ]]; then
-    ninja -C "$dir" -j "$JOBS" "${targets[@]}" >&2
-  else
-    quiet "build-$name" ninja -C "$dir" -j "$JOBS" "${targets[@]}"
-  fi
-}

@@ -11,17 +11,18 @@ packages_to_build() {
     libyaml-cpp-dev libpcre2-dev libssl-dev libgtest-dev libbenchmark-dev "$boost"
 }
 
-# What the tests need on top: clang for sanitizers and fuzzing, with its runtime of the same version.
-# Only clang-format 14 gives the format of this repository.
+# What the tests need on top: clang for sanitizers and fuzzing, with its runtime of the same version, and a
+# browser for the page (Ubuntu has it only as a snap). Only clang-format 14 gives the format of this repository.
 packages_to_test() {
-  local version=''
+  local version='' browser=chromium
+  [[ $(. /etc/os-release 2>/dev/null && echo "${ID:-}") != ubuntu ]] || browser=''
   if have clang; then
     version=$(clang -dumpversion)
   elif have apt-cache; then
     version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -1)
   fi
   version=${version%%.*}
-  echo clang "libclang-rt-${version:-14}-dev" clang-format-14
+  echo clang "libclang-rt-${version:-14}-dev" clang-format-14 lld openssl curl $browser
 }
 
 missing_packages() {  # missing_packages NAME...

@@ -4,7 +4,9 @@
 # the sanitizer builds; with --full the environment has SLUICE_TEST_FULL=1.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$ROOT/scripts/build.sh"
 source "$ROOT/scripts/packages.sh"
+source "$ROOT/scripts/cuda.sh"
 
 full=0
 for arg in "$@"; do
@@ -18,19 +20,68 @@ cd "$ROOT"
 mkdir -p "$LOGS"
 export SHOW_BUILD=1  # into the log of the stage
 
-table=()          # "name|result|seconds|note"
+table=()          # "name|result|seconds|cpu seconds|note"
 passed=0 failed=0
 skip_note=''      # set by a stage that cannot run here
+skipped=()        # "stage: program: N skipped: reason"
+declare -A started=()  # stage in the background -> its process group
+stop_started() {
+  local group
+  for group in "${started[@]}"; do kill -- "-$group" 2>/dev/null || true; done
+}
+trap stop_started EXIT
 
 skip() { skip_note=$*; }
 
-# stage NAME FUNCTION: runs it in this shell, times it, counts it. `counted` holds what it counted itself.
+# cpu_seconds: sets `cpu` to what this shell and the processes it waited for have used.
+cpu_seconds() {
+  local file=$LOGS/.times.$BASHPID  # not a pipe: a subshell has times of its own
+  times >"$file"
+  cpu=$(awk '{ for (i = 1; i <= NF; i++) { split($i, t, "[ms]"); sum += 60 * t[1] + t[2] } } END { print int(sum) }' \
+    "$file")
+  rm "$file"
+}
+
+# stage NAME FUNCTION: runs it in this shell. `counted` holds passed, failed and skipped tests where it counts them.
 stage() {
-  local name=$1 log=$LOGS/$1.log start=$SECONDS status=0 colour=$GREEN result=passed
-  skip_note='' counted=() note=''
-  printf 'sluice: %-16s ' "$name" >&2
-  "$2" >"$log" 2>&1 </dev/null || status=$?
-  local took=$((SECONDS - start))
+  local start=$SECONDS status=0 before
+  skip_note='' counted=()
+  printf 'sluice: %-16s ' "$1" >&2
+  cpu_seconds
+  before=$cpu
+  "$2" >"$LOGS/$1.log" 2>&1 </dev/null || status=$?
+  cpu_seconds
+  report "$1" "$status" $((SECONDS - start)) $((cpu - before))
+}
+
+# start NAME FUNCTION: a stage in the background, for the time in which the tests of the stage before wait for
+# something: it has the lowest priority. `finish NAME` waits for it.
+start() {
+  set -m  # a process group of its own
+  (
+    set +m
+    renice -n 19 "$BASHPID" >/dev/null
+    status=0 begin=$SECONDS
+    "$2" >"$LOGS/$1.log" 2>&1 </dev/null || status=$?
+    cpu_seconds
+    echo "$status $((SECONDS - begin)) $cpu" >"$LOGS/.$1.end"
+  ) &
+  set +m
+  started[$1]=$!
+}
+
+finish() {
+  local status took used
+  skip_note='' counted=()
+  printf 'sluice: %-16s ' "$1" >&2
+  wait "${started[$1]}" || true
+  unset "started[$1]"
+  read -r status took used <"$LOGS/.$1.end" || status=1 took=0 used=0
+  report "$1" "$status" "$took" "$used"
+}
+
+report() {  # report NAME STATUS SECONDS CPU_SECONDS
+  local name=$1 status=$2 colour=$GREEN result=passed note=''
   if [[ -n $skip_note ]]; then
     result=skipped colour=$YELLOW note=$skip_note
   elif ((${#counted[@]})); then
@@ -43,23 +94,29 @@ stage() {
     failed=$((failed + 1))
   fi
   ((status == 0)) || result=FAILED colour=$RED
-  printf '%s%s%s %d s%s\n' "$colour" "$result" "$PLAIN" "$took" "${note:+  ($note)}" >&2
+  printf '%s%s%s %d s%s\n' "$colour" "$result" "$PLAIN" "$3" "${note:+  ($note)}" >&2
   if ((status != 0)); then
-    { grep -nE -A6 'error:|ERROR: |runtime error|\[  FAILED  \]|: Failure|^FAILED:' "$log" ||
-      tail -n 25 "$log"; } | head -n 40 >&2 || true
-    printf '  -- all of it: build/log/%s.log\n' "$1" >&2
+    { grep -nE -A6 'error:|ERROR: |runtime error|\[  FAILED  \]|: Failure|^FAILED:' "$LOGS/$name.log" ||
+      tail -n 25 "$LOGS/$name.log"; } | head -n 40 >&2 || true
+    printf '  -- all of it: build/log/%s.log\n' "$name" >&2
   fi
-  table+=("$name|$result|$took|$note")
+  table+=("$name|$result|$3|$4|$note")
 }
 
-build_release() { configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release; }
+# With precompiled headers g++'s warnings are no errors (cmake/flags.cmake): those about our files fail here.
+build_release() {
+  configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}" || return
+  ! grep -E "^$ROOT/(src|tests)/[^ ]*: warning:" "$LOGS/build-release.log"
+}
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.
 build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
+  local fuzz=OFF
+  [[ $1 != asan ]] || fuzz=ON
   configure_and_build "$1" "${@:3}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ \
-    "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2"
+    "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2" "-DSLUICE_FUZZ=$fuzz"
 }
-build_asan() { build_sanitized asan address,undefined all; }
+build_asan() { build_sanitized asan address,undefined all; }  # with the fuzz harnesses
 # The parts that have threads; all of the program with --full.
 build_tsan() {
   local targets=(base_test core_test engine_test net_test server_test)
@@ -67,32 +124,30 @@ build_tsan() {
   build_sanitized tsan thread "${targets[@]}"
 }
 
-# count_tests LOG: sets `counted` from the summaries that GoogleTest printed; a test of another kind is one.
-count_tests() {
-  read -ra counted < <(awk '
-    /^[0-9]+\/[0-9]+ Test: /    { if (seen) { p += own; f += bad }; seen = 1; own = 1; bad = 0; gtest = 0 }
-    /^\[  PASSED  \] [0-9]+ test/  { if (!gtest) { own = 0; gtest = 1 }; own += $4 }
-    /^\[  SKIPPED \] [0-9]+ test/  { s += $4 }
-    /^\[  FAILED  \] .*\([0-9]+ ms\)$/ { if (!gtest) { own = 0; gtest = 1 }; bad++ }
-    /^Test Failed\./ { if (!bad) { bad = 1; if (!gtest) own = 0 } }
-    END { if (seen) { p += own; f += bad }; print p + 0, f + 0, s + 0 }' "$1")
-}
-
-# run_ctest DIR JOBS [CTEST ARGS...]
+# run_ctest DIR JOBS [CTEST ARGS...]: sets `counted`, and adds to `skipped`.
 run_ctest() {
-  local dir=$BUILD/$1 jobs=$2 status=0
+  local dir=$BUILD/$1 jobs=$2 status=0 lines
   shift 2
   [[ -f $dir/CTestTestfile.cmake ]] || { echo "error: $dir is not built"; return 1; }
-  rm -f "$dir/Testing/Temporary/LastTest.log"
-  (cd "$dir" && ctest -j "$jobs" --timeout 900 --output-on-failure --no-tests=error "$@") || status=$?
-  count_tests "$dir/Testing/Temporary/LastTest.log"
+  rm -f "$dir/tests.xml"
+  (cd "$dir" && ctest -j "$jobs" --timeout 900 --output-on-failure --no-tests=error --output-junit tests.xml \
+    --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@") || status=$?
+  mapfile -t lines < <(python3 scripts/test_report.py "$dir/tests.xml")
+  read -ra counted <<<"${lines[0]:-0 0 0}"
+  skipped+=("${lines[@]:1}")
   return "$status"
 }
 without() { if ((full)); then echo "${1:-^$}"; else echo "${1:+$1|}full"; fi; }
 
 tests_release() { run_ctest release "$JOBS" -LE "$(without)"; }
+# A quarter of the cases of tests that take long, another one after each commit (base/test_slice.h); all with --full.
 tests_asan() {
-  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+  local slice=4 seed
+  ((full)) && slice=1
+  seed=$(git rev-list --count HEAD 2>/dev/null || echo 0)
+  echo "SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed"
+  SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed \
+    ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
 tests_tsan() {
@@ -103,14 +158,6 @@ tests_tsan() {
 
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 
-build_fuzz() {
-  [[ -n $(harnesses) ]] || { skip "no harness in fuzz/"; return 0; }
-  local targets
-  mapfile -t targets < <(harnesses)
-  configure_and_build fuzz "${targets[@]}" -- -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++ \
-    -DSLUICE_TESTS=OFF -DSLUICE_FUZZ=ON -DSLUICE_SANITIZE=address,undefined
-}
-
 # Half a minute each (ten with --full), three at a time. What a run finds stays in build/corpus for
 # the next. Seeds: fuzz/corpus/NAME.
 run_fuzz() {
@@ -118,20 +165,20 @@ run_fuzz() {
   ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
-  mkdir -p "$BUILD/fuzz/findings"
+  mkdir -p "$BUILD/asan/fuzz/findings"
   export -f fuzz_one
   export BUILD each
   printf '%s\n' "${names[@]}" | xargs -P 3 -I{} bash -c 'fuzz_one {}' || status=1
-  for name in "${names[@]}"; do cat "$BUILD/fuzz/$name.log"; done
+  for name in "${names[@]}"; do cat "$BUILD/asan/fuzz/$name.log"; done
   return "$status"
 }
 
 fuzz_one() {  # fuzz_one fuzz_NAME
-  local short=${1#fuzz_} binary=$BUILD/fuzz/fuzz/$1 log=$BUILD/fuzz/$1.log
+  local short=${1#fuzz_} binary=$BUILD/asan/fuzz/$1 log=$BUILD/asan/fuzz/$1.log
   [[ -x $binary ]] || { echo "error: $1 is not built" >"$log"; return 1; }
   mkdir -p "$BUILD/corpus/$short"
   local args=(-max_total_time="$each" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
-    -print_final_stats=1 -artifact_prefix="$BUILD/fuzz/findings/$short-" "$BUILD/corpus/$short")
+    -print_final_stats=1 -artifact_prefix="$BUILD/asan/fuzz/findings/$short-" "$BUILD/corpus/$short")
   [[ ! -d fuzz/corpus/$short ]] || args+=("fuzz/corpus/$short")
   [[ ! -f fuzz/$short.dict ]] || args+=("-dict=fuzz/$short.dict")
   echo "== $1, $each s" >"$log"
@@ -150,8 +197,9 @@ format() {
 
 tidy() {
   have clang-tidy || { skip "no clang-tidy"; return 0; }
+  cmake -S . -B "$BUILD/tidy" -G Ninja -DSLUICE_CUDA=OFF -DSLUICE_PCH=OFF  # it cannot read g++'s precompiled headers
   find src -name '*.cc' ! -path '*/backend/cuda/*' ! -name '*_neon.cc' ! -name '*_i8mm.cc' ! -name '*_bfmmla.cc' -print0 |
-    xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/release" --quiet
+    xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/tidy" --quiet
 }
 
 aarch64() {
@@ -164,30 +212,47 @@ aarch64() {
   return "$status"
 }
 
-setup() { (setup_test); }  # a subshell: its `fail` must not end the run
+setup() {
+  (setup_test) || return  # a subshell: its `fail` must not end the run
+  [[ $CUDA_NVCC == wheels ]] || return 0
+  install_cuda_kit && return
+  CUDA_ARGS=(-DSLUICE_CUDA=OFF)
+  [[ ${SLUICE_CUDA:-auto} != [oO][nN] ]]
+}
 
+plan_cuda
+say "testing: $CUDA_PART"
 stage setup setup
 stage model scripts/get_model.sh
+SLUICE_TEST_MODEL=$(scripts/get_model.sh 2>/dev/null || true)  # src/load/vocab_test.cc
+export SLUICE_TEST_MODEL
 stage includes includes
 stage format format
 stage headers headers
 stage build-release build_release
+start build-asan build_asan
 stage tests-release tests_release
-stage build-asan build_asan
+finish build-asan
+start build-tsan build_tsan
 stage tests-asan tests_asan
-stage build-tsan build_tsan
+finish build-tsan
 stage tests-tsan tests_tsan
-stage build-fuzz build_fuzz
 stage fuzz run_fuzz
 if ((full)); then
   stage tidy tidy
   stage aarch64 aarch64
 fi
 
+if ((${#skipped[@]})); then
+  echo
+  echo "skipped tests:"
+  printf '  %s\n' "${skipped[@]}" | sort -u
+fi
 echo
+printf '%-14s %-8s %7s %7s\n' stage result time cpu
 for row in "${table[@]}"; do
-  IFS='|' read -r name result took note <<<"$row"
-  printf '%-14s %-8s %5d s  %s\n' "$name" "$result" "$took" "$note"
+  IFS='|' read -r name result took used note <<<"$row"
+  printf '%-14s %-8s %5d s %5d s  %s\n' "$name" "$result" "$took" "$used" "$note"
 done
 printf '%-14s %-8s %5d s\n' total '' "$SECONDS"
 echo "$passed passed, $failed failed"

@@ -6,6 +6,7 @@
 #   apt-get install g++-aarch64-linux-gnu qemu-user
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$ROOT/scripts/build.sh"
 
 folders=(base tensor backend core text model exec)
 

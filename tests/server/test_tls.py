@@ -274,7 +274,6 @@ class Tls(unittest.TestCase):
         done = bench("--url", "http://127.0.0.1:1", "--insecure")
         self.assertEqual(done.returncode, 2, done.stderr)
 
-    @unittest.skipUnless(openai, "the openai package is not installed")
     def test_openai_client(self):
         client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0,
                                http_client=httpx.Client(verify=ssl.create_default_context(cafile=self.cert)))
@@ -289,7 +288,6 @@ class Tls(unittest.TestCase):
             wary.models.list()
         wary.close()
 
-    @unittest.skipUnless(openai, "the openai package is not installed")
     def test_a_client_that_leaves_its_stream(self):
         before = self.server.metric("sluice_disconnects_total")
         with httpx.Client(verify=ssl.create_default_context(cafile=self.cert)) as client:
@@ -298,6 +296,9 @@ class Tls(unittest.TestCase):
         self.assertTrue(self.server.until(self.idle, 5))
         self.assertEqual(self.server.metric("sluice_disconnects_total"), before + 1)
 
+
+if not openai:  # the ctest server_api runs these
+    del Tls.test_openai_client, Tls.test_a_client_that_leaves_its_stream
 
 if __name__ == "__main__":
     unittest.main()

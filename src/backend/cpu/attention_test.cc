@@ -11,6 +11,7 @@
 #include "backend/cpu/quantize.h"
 #include "backend/paged_batch.h"
 #include "backend/ref/ref_backend.h"
+#include "base/test_slice.h"
 
 namespace sluice {
 namespace {
@@ -114,10 +115,12 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, 
 }
 
 TEST(CpuAttention, IsWhatTheOracleSays) {
+  TestSlice slice;
   for (KvType type : kTypes) {
     for (int dim : {8, 64, 72, 80, 96, 128, 256}) {
       if (type.group > 0 && dim % type.group != 0) continue;
       for (int group : {1, 2, 3, 4, 7, 8}) {
+        if (!slice.take()) continue;
         SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group << " type "
                                         << static_cast<int>(type.type) << ":" << type.group);
         CacheShape shape = with_type({2 * group, 2, dim, 0, DType::f16, 16, 1, 150}, type);
@@ -149,10 +152,12 @@ TEST(CpuAttention, WideGroupsAreSplit) {
 }
 
 TEST(CpuAttention, BitsDoNotDependOnChunks) {
+  TestSlice slice;
   for (KvType type : kTypes) {
     for (auto [group, dim] :
          {std::pair{1, 64}, {2, 72}, {3, 64}, {4, 128}, {7, 64}, {8, 256}, {3, 96}}) {
       if (type.group > 0 && dim % type.group != 0) continue;
+      if (!slice.take()) continue;
       SCOPED_TRACE(testing::Message() << "dim " << dim << " group " << group << " type "
                                       << static_cast<int>(type.type) << ":" << type.group);
       CacheShape shape = with_type({group, 1, dim, 0, DType::f16, 16, 1, 141}, type);
@@ -192,9 +197,11 @@ TEST(CpuAttention, BitsDoNotDependOnSplitsOfLongContexts) {
 
 // Few heads and several threads: a context of less than a span, or of two, is split at tiles.
 TEST(CpuAttention, BitsDoNotDependOnSplitsAtTiles) {
+  TestSlice slice;
   for (KvType type : {KvType(DType::f16), KvType(DType::i8, 32)}) {
     for (int window : {0, 300}) {
       for (int length : {1000, 2070}) {
+        if (!slice.take()) continue;
         CacheShape shape = with_type({14, 2, 64, window, DType::f16, 16, 1, length}, type);
         std::vector<int> decode_tail{length - 25, 1, 1, 1, 1, 1, 1, 5, 1, 1};
         decode_tail.resize(100, 1);
@@ -229,8 +236,10 @@ TEST(CpuAttention, WindowHidesWhatLiesBehindIt) {
 // Scores of up to about 4 against a cap of 1.5: the cap bites, in both ways of reading a tile, with
 // a window and across spans.
 TEST(CpuAttention, SoftcapIsWhatTheOracleSaysWhateverTheChunks) {
+  TestSlice slice;
   for (int dim : {72, 256}) {
     for (int window : {0, 100}) {
+      if (!slice.take()) continue;
       SCOPED_TRACE(testing::Message() << "dim " << dim << " window " << window);
       CacheShape shape{4, 2, dim, window, DType::f16, 16, 1, 1100};
       shape.softcap = 1.5F;
@@ -264,9 +273,11 @@ TEST(CpuAttention, BitsDoNotDependOnTheBatch) {
 
 // Enough spans for every thread: a decoding row's task takes several kv heads, here all or 4 and 3.
 TEST(CpuAttention, BitsDoNotDependOnHeadsTakenTogether) {
+  TestSlice slice;
   for (KvType type : {KvType(DType::f16), KvType(DType::i8, 8), KvType(DType::i8, 32)}) {
     for (auto [heads, kv_heads, window, length] :
          {std::tuple{6, 2, 0, 2070}, {9, 3, 1500, 2070}, {112, 7, 0, 1130}}) {
+      if (!slice.take()) continue;
       SCOPED_TRACE(testing::Message() << heads << " heads, window " << window << ", type "
                                       << static_cast<int>(type.type) << ":" << type.group);
       CacheShape shape = with_type({heads, kv_heads, 32, window, DType::f16, 16, 1, length}, type);

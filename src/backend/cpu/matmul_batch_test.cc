@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/matmul_cases.h"
+#include "base/test_slice.h"
 #include "tensor/formats/all.h"
 
 namespace sluice {
 namespace {
 
 TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
+  TestSlice slice;
   ThreadPool pool(2, false);
   constexpr int64_t kMost = 40, kMany = 150;
   for (const MatmulRow* row : usable_rows()) {
@@ -25,6 +27,7 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
       alone.insert(alone.end(), one.begin(), one.end());
     }
     for (int64_t m = 2; m <= kMany; m += m < kMost ? 1 : 11) {
+      if (!slice.take()) continue;
       const auto out = multiply(pool, packed, in.act(0, m));
       ASSERT_TRUE(same_bits(out, {alone.begin(), alone.begin() + static_cast<long>(out.size())}))
           << row->name << " M " << m;
@@ -34,11 +37,13 @@ TEST(Matmul, RowsOfABatchDoNotDependOnTheBatch) {
 
 // Longer rows than kernels take at once: sums are put down and taken up again.
 TEST(Matmul, LongRowsOfABatchDoNotDependOnTheBatch) {
+  TestSlice slice;
   ThreadPool pool(2, false);
   for (const MatmulRow* row : usable_rows()) {
     const bool super = format_info(row->fmt).block_elems == 256;
     for (int64_t cols :
          super ? std::vector<int64_t>{1280, 2304} : std::vector<int64_t>{1056, 2080}) {
+      if (!slice.take()) continue;
       const Source w = random_source(*row, 41, cols, 5);
       const WeightSegment segment = w.segment();
       const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(41), only(row));

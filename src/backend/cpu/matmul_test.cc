@@ -13,17 +13,20 @@
 
 #include "backend/cpu/features.h"
 #include "backend/cpu/matmul_cases.h"
+#include "base/test_slice.h"
 #include "tensor/formats/all.h"
 
 namespace sluice {
 namespace {
 
 TEST(Matmul, EveryRowAgreesWithTheReference) {
+  TestSlice slice;
   ThreadPool pool(2, false);
   for (const MatmulRow* row : usable_rows()) {
     for (int64_t cols : columns_for(*row)) {
       for (int64_t n : {1, 15, 16, 17, 49, 130}) {
         if (n == 1 && row->makes != WeightQuant::none) continue;  // vectors are not quantised
+        if (!slice.take()) continue;
         SCOPED_TRACE(std::string(row->name) + " N " + std::to_string(n) + " K " +
                      std::to_string(cols));
         const Source w = random_source(*row, n, cols, static_cast<uint32_t>(n * 7 + cols));
@@ -42,6 +45,7 @@ TEST(Matmul, EveryRowAgreesWithTheReference) {
 }
 
 TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
+  TestSlice slice;
   ThreadPool pool(1, false);
   for (const MatmulRow* row : usable_rows()) {
     const std::string scalar_name =
@@ -55,6 +59,7 @@ TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
     if (takes_bf16(row->arith)) continue;  // an instruction's own arithmetic
     ASSERT_EQ(row->arith, scalar->arith) << row->name;
     for (int64_t cols : columns_for(*row)) {
+      if (!slice.take()) continue;
       const Source w = random_source(*row, 53, cols, 3);
       const WeightSegment segment = w.segment();
       const PackedWeight own = pack_weight(pool, {&segment, 1}, {}, only(row));

@@ -1,36 +1,11 @@
 // Fields that ask for too much are refused while the request is read: what is allocated until then
 // is bounded by the size of the body, not by the number it names.
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "operator_new.h"
 #include "server/openai.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<size_t> allocated{0};
-
-void* counted(size_t size) {
-  if (counting.load(std::memory_order_relaxed)) allocated.fetch_add(size);
-  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void give_back(void* p) noexcept { std::free(p); }
-
-}  // namespace
-
-void* operator new(size_t n) { return counted(n); }
-void* operator new[](size_t n) { return counted(n); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return std::malloc(n); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return std::malloc(n); }
-void operator delete(void* p) noexcept { give_back(p); }
-void operator delete[](void* p) noexcept { give_back(p); }
-void operator delete(void* p, size_t) noexcept { give_back(p); }
-void operator delete[](void* p, size_t) noexcept { give_back(p); }
 
 namespace sluice {
 namespace {
@@ -73,8 +48,8 @@ TEST(Refusals, CostNoMoreThanTheBody) {
   };
   for (const std::string& field : fields) {
     std::string body = "{\"prompt\":\"Once\"," + field + "}";
-    allocated = 0;
-    counting = true;
+    alloc::bytes_counted = 0;
+    alloc::counting = true;
     Refusal refused = ApiError{};
     {
       Result<json::value> v = parse_json(body, kRequestJson);
@@ -82,13 +57,14 @@ TEST(Refusals, CostNoMoreThanTheBody) {
       refused = v ? parse_completion(*v, {}, out)
                   : Refusal(ApiError{v.error().code, v.error().message, "", ""});
     }
-    counting = false;
+    alloc::counting = false;
+    const uint64_t allocated = alloc::bytes_counted;
     ASSERT_TRUE(refused) << field.substr(0, 60);
     EXPECT_EQ(refused->status, 400) << field.substr(0, 60);
     EXPECT_LT(refused->message.size(), 400u) << field.substr(0, 60);
-    EXPECT_LE(allocated.load(), (size_t{1} << 20) + 64 * body.size()) << field.substr(0, 60);
+    EXPECT_LE(allocated, (size_t{1} << 20) + 64 * body.size()) << field.substr(0, 60);
     if (body.size() < 1000) {
-      EXPECT_LE(allocated.load(), size_t{1} << 14) << field;
+      EXPECT_LE(allocated, size_t{1} << 14) << field;
     }
   }
 }

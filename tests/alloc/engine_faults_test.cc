@@ -3,51 +3,20 @@
 // the engine answers as before, with all its blocks.
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"
-
-namespace {
-
-thread_local bool counts = false;  // this thread's allocations may fail
-std::atomic<int64_t> fail_in{-1};  // so many of them from now on; negative: none
-std::atomic<int64_t> num_failed{0};
-
-void* allocate(size_t size, size_t alignment) {
-  if (counts && fail_in.load() >= 0 && fail_in.fetch_sub(1) == 0) {
-    ++num_failed;
-    throw std::bad_alloc();
-  }
-  void* p = alignment == 0
-                ? std::malloc(size == 0 ? 1 : size)
-                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-
-[[gnu::noinline]] void give_back(void* p) noexcept { std::free(p); }
-
-}  // namespace
-
-void* operator new(size_t n) { return allocate(n, 0); }
-void* operator new[](size_t n) { return allocate(n, 0); }
-void* operator new(size_t n, std::align_val_t a) { return allocate(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return allocate(n, static_cast<size_t>(a)); }
-void operator delete(void* p) noexcept { give_back(p); }
-void operator delete[](void* p) noexcept { give_back(p); }
-void operator delete(void* p, size_t) noexcept { give_back(p); }
-void operator delete[](void* p, size_t) noexcept { give_back(p); }
-void operator delete(void* p, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { give_back(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { give_back(p); }
+#include "operator_new.h"
 
 namespace sluice {
 namespace {
+
+using alloc::fail_in;
+using alloc::may_fail;
+using alloc::num_failed;
 
 constexpr int kBlocks = 64;
 
@@ -55,7 +24,7 @@ constexpr int kBlocks = 64;
 class EchoExecutor final : public Executor {
  public:
   void launch(const StepPlan& plan) override {
-    counts = true;  // the engine thread
+    may_fail = true;  // the engine thread
     StepResult r;
     r.step = plan.step;
     for (const Slice& s : plan.slices) {
@@ -192,14 +161,14 @@ TEST(AllocationFaults, EveryAllocationOfASubmission) {
     Request r = request(9, 2);
     auto record = std::make_shared<Record>();
     failed = false;
-    counts = true;
+    may_fail = true;
     fail_in = n;
     try {
       engine.submit(std::move(r), record);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
-    counts = false;
+    may_fail = false;
     fail_in = -1;
     if (failed) {
       EXPECT_EQ(record.use_count(), 1) << "the sink of a request that was not submitted is kept";
@@ -232,7 +201,7 @@ TEST(AllocationFaults, EveryAllocationOfTheScheduler) {
       for (const TableEdit& e : plan.edits) text += "b" + std::to_string(e.block) + " ";
       if (plans) plans->push_back(text);
       executor.launch(plan);
-      counts = plans == nullptr;
+      may_fail = plans == nullptr;
       s.complete(executor.wait(), Time(k), events);
     }
   };
@@ -248,14 +217,14 @@ TEST(AllocationFaults, EveryAllocationOfTheScheduler) {
     Scheduler s(config(), nullptr);
     EchoExecutor executor;
     failed = false;
-    counts = true;
+    may_fail = true;
     fail_in = n;
     try {
       run(s, executor, nullptr);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
-    counts = false;
+    may_fail = false;
     fail_in = -1;
     s.reset();
     EXPECT_TRUE(s.idle());
@@ -276,14 +245,14 @@ TEST(AllocationFaults, AddThatThrowsChangesNothing) {
     Request r = request(9, 4, 3);
     r.id = 1;
     failed = false;
-    counts = true;
+    may_fail = true;
     fail_in = n;
     try {
       s.add(r, Time(0)).value();
     } catch (const std::bad_alloc&) {
       failed = true;
     }
-    counts = false;
+    may_fail = false;
     fail_in = -1;
     EXPECT_EQ(s.has_work(), !failed);
     EXPECT_EQ(s.stats().num_waiting, failed ? 0 : 1);

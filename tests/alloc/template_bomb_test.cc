@@ -1,52 +1,23 @@
 // Templates made to be slow or large, one per operation, and random ones. Each ends with text or an
 // error within its steps, and its memory stays within its limits, as operator new sees it.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
-#include <new>
 #include <random>
 
 #include "base/json.h"
 #include "base/str.h"
+#include "operator_new.h"
 #include "text/chat_template.h"
-
-namespace {
-
-thread_local size_t live_bytes = 0, peak_bytes = 0;
-
-[[gnu::noinline]] void* counted_malloc(size_t n) noexcept {
-  void* p = std::malloc(n == 0 ? 1 : n);
-  if (!p) return nullptr;
-  live_bytes += malloc_usable_size(p);
-  peak_bytes = std::max(peak_bytes, live_bytes);
-  return p;
-}
-void* counted_new(size_t n) {
-  if (void* p = counted_malloc(n)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void counted_delete(void* p) noexcept {
-  if (p) live_bytes -= malloc_usable_size(p);  // wraps for memory of other threads: see Watch
-  std::free(p);
-}
-
-}  // namespace
-
-void* operator new(size_t n) { return counted_new(n); }
-void* operator new[](size_t n) { return counted_new(n); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return counted_malloc(n); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return counted_malloc(n); }
-void operator delete(void* p) noexcept { counted_delete(p); }
-void operator delete[](void* p) noexcept { counted_delete(p); }
-void operator delete(void* p, size_t) noexcept { counted_delete(p); }
-void operator delete[](void* p, size_t) noexcept { counted_delete(p); }
 
 namespace sluice {
 namespace {
+
+using alloc::live_bytes;
+using alloc::peak_bytes;
 
 bool full() {
   const char* v = std::getenv("SLUICE_TEST_FULL");

@@ -1,10 +1,7 @@
 // Nothing allocates on the hot path: every operator new of the process is counted over hundreds of
 // decode steps, on all threads, after a warm-up in which buffers find their size.
-#include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
-#include <new>
 
 #include <gtest/gtest.h>
 
@@ -12,45 +9,14 @@
 #include "engine/engine.h"
 #include "exec/model_executor.h"
 #include "model/model.h"
+#include "operator_new.h"
 #include "tensor/gguf.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<uint64_t> num_allocations{0};
-
-void* counted(size_t size, size_t alignment) {
-  if (counting.load(std::memory_order_relaxed)) {
-    num_allocations.fetch_add(1, std::memory_order_relaxed);
-  }
-  void* p = alignment == 0
-                ? std::malloc(size == 0 ? 1 : size)
-                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-
-// Not inlined: a compiler that sees free() but not where the memory came from takes them for a
-// mismatch.
-[[gnu::noinline]] void give_back(void* p) noexcept { std::free(p); }
-
-}  // namespace
-
-void* operator new(size_t n) { return counted(n, 0); }
-void* operator new[](size_t n) { return counted(n, 0); }
-void* operator new(size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return counted(n, static_cast<size_t>(a)); }
-void operator delete(void* p) noexcept { give_back(p); }
-void operator delete[](void* p) noexcept { give_back(p); }
-void operator delete(void* p, size_t) noexcept { give_back(p); }
-void operator delete[](void* p, size_t) noexcept { give_back(p); }
-void operator delete(void* p, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { give_back(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { give_back(p); }
 
 namespace sluice {
 namespace {
+
+using alloc::counting;
+using alloc::num_counted;
 
 constexpr int kWarmUp = 100, kCounted = 500;
 
@@ -91,11 +57,11 @@ Request make_request(RequestId id, int prompt_len, int max_new) {
 }
 
 TEST(HostAlloc, CountsAllocations) {
-  num_allocations = 0;
+  num_counted = 0;
   counting = true;
   std::vector<int> v(100);
   counting = false;
-  EXPECT_EQ(num_allocations, v.empty() ? 0u : 1u);
+  EXPECT_EQ(num_counted, v.empty() ? 0u : 1u);
 }
 
 // Scheduler and loop alone; prompts of different lengths, so that rows take blocks at different
@@ -122,7 +88,7 @@ void expect_no_allocations(const std::vector<int>& windows) {
                                   clock.now()));
       }
       size_t num_events = 0;
-      num_allocations = 0;
+      num_counted = 0;
       for (int step = 0; step < kWarmUp + kCounted; ++step) {
         counting = step >= kWarmUp;
         events.clear();
@@ -130,7 +96,7 @@ void expect_no_allocations(const std::vector<int>& windows) {
         if (step >= kWarmUp) num_events += events.list.size();
       }
       counting = false;
-      EXPECT_EQ(num_allocations, 0u);
+      EXPECT_EQ(num_counted, 0u);
       EXPECT_EQ(num_events, size_t{64} * kCounted);
     }
   }
@@ -187,7 +153,7 @@ TEST(HostAlloc, EngineAllocatesNothingWhileDecoding) {
   e.max_len = c.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
   ModelExecutor executor(*backend, **model, e, clock);
-  num_allocations = 0;
+  num_counted = 0;
   {
     Engine engine(std::move(scheduler), executor, clock, {});
     std::vector<std::shared_ptr<WindowSink>> sinks;
@@ -211,7 +177,7 @@ TEST(HostAlloc, EngineAllocatesNothingWhileDecoding) {
     for (auto& sink : sinks) sink->wait();
   }
   EXPECT_FALSE(counting);
-  EXPECT_EQ(num_allocations, 0u);
+  EXPECT_EQ(num_counted, 0u);
 }
 
 }  // namespace

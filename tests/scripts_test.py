@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""scripts/: which parts set-up builds on which machine, a build's progress, and the report of a test run.
+Machines are made of a PATH with small programs in it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+sys.dont_write_bytecode = True
+import test_report  # noqa: E402
+
+NVCC = 'echo "Cuda compilation tools, release {0}, V{0}.88"'
+# What `python3 -m venv DIR` and `DIR/bin/pip install` leave: packages with an nvcc.
+PYTHON = r"""
+[[ $1 == -m && $2 == venv ]] || exec /usr/bin/python3 "$@"
+mkdir -p "$3/bin"
+cat >"$3/bin/pip" <<'PIP'
+#!/bin/bash
+root=$(dirname "$0")/../lib/python3.11/site-packages/nvidia/cu13
+echo "$@" >>"$PIP_SAYS"
+[[ -z $OFFLINE ]] || { echo "no network"; exit 1; }
+mkdir -p "$root/bin" "$root/lib"
+cp /bin/true "$root/bin/nvcc"
+PIP
+chmod +x "$3/bin/pip"
+"""
+
+
+class Machine(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.bin = self.folder / "bin"
+        self.bin.mkdir()
+
+    def program(self, name, script):
+        path = self.bin / name
+        path.write_text("#!/bin/bash\n" + script + "\n")
+        path.chmod(0o755)
+
+    def bash(self, script, **env):
+        """(exit code, stdout, stderr) of a script that has the functions of scripts/."""
+        sources = "".join(f'source "{ROOT}/scripts/{name}.sh"\n' for name in ("common", "build"))
+        begin = f'set -euo pipefail\n{sources}BUILD={self.folder}/build LOGS={self.folder}/build/log\n'
+        done = subprocess.run(
+            ["bash", "-c", begin + f'source "{ROOT}/scripts/cuda.sh"\n' + script], capture_output=True, text=True,
+            timeout=60, stdin=subprocess.DEVNULL,
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", "CUDA_HOME": "/nowhere", "SLUICE_DRIVER": "", **env})
+        return done.returncode, done.stdout, done.stderr
+
+    def plan(self, **env):
+        """(what the user is told, cmake's arguments)"""
+        code, out, err = self.bash('plan_cuda; echo "$CUDA_PART"; echo "${CUDA_ARGS[*]}"', **env)
+        self.assertEqual(code, 0, err)
+        return out.splitlines()
+
+
+class CudaPart(Machine):
+    def test_no_driver_and_no_nvcc(self):
+        self.assertEqual(self.plan(), ["CPU part only (no NVIDIA driver)", "-DSLUICE_CUDA=OFF"])
+
+    def test_nvcc(self):
+        self.program("nvcc", NVCC.format("13.0"))
+        self.assertEqual(self.plan(), ["CPU and GPU parts (nvcc 13.0)",
+                                       f"-DSLUICE_CUDA=ON -DSLUICE_NVCC={self.bin}/nvcc"])
+
+    def test_an_old_nvcc(self):
+        self.program("nvcc", NVCC.format("12.4"))
+        said, args = self.plan()
+        self.assertEqual(args, "-DSLUICE_CUDA=OFF")
+        self.assertIn("nvcc 12.4 is older than 12.9", said)
+        said, args = self.plan(SLUICE_DRIVER="580.65.06")
+        self.assertEqual(said, "CPU and GPU parts (driver 580.65.06, nvcc from PyPI)")
+
+    def test_a_driver_without_nvcc(self):
+        said, args = self.plan(SLUICE_DRIVER="580.65.06")
+        self.assertEqual(said, "CPU and GPU parts (driver 580.65.06, nvcc from PyPI)")
+        self.assertIn("-DSLUICE_CUDA=ON", args)
+
+    def test_a_driver_that_is_too_old(self):
+        said, args = self.plan(SLUICE_DRIVER="570.124.06")
+        self.assertEqual(args, "-DSLUICE_CUDA=OFF")
+        self.assertIn("driver 570.124.06 is older than 580", said)
+
+    def test_gpus(self):
+        for capability, word, arch in (("8.9", "CPU part only", None), ("9.0", "CPU and GPU", None),
+                                       ("10.0", "CPU and GPU", "-DSLUICE_CUDA_ARCHS=100")):
+            self.program("nvidia-smi", f"echo {capability}")
+            said, args = self.plan(SLUICE_DRIVER="580.65.06")
+            self.assertIn(word, said)
+            self.assertEqual(args.split()[2:], [arch] if arch else [])
+
+    def test_told(self):
+        self.program("nvcc", NVCC.format("13.0"))
+        self.assertEqual(self.plan(SLUICE_CUDA="off"), ["CPU part only (SLUICE_CUDA=off)", "-DSLUICE_CUDA=OFF"])
+        (self.bin / "nvcc").unlink()
+        self.assertEqual(self.plan(SLUICE_CUDA="on")[0], "CPU and GPU parts (nvcc from PyPI)")
+        code, _, err = self.bash("plan_cuda", SLUICE_CUDA="maybe")
+        self.assertEqual((code, err), (2, "sluice: SLUICE_CUDA=maybe: must be on, off or auto\n"))
+
+    def test_the_compiler_is_installed_once(self):
+        self.program("python3", PYTHON)
+        said = self.folder / "pip"
+        env = {"SLUICE_DRIVER": "580.65.06", "PIP_SAYS": str(said)}
+        for _ in range(2):
+            code, out, err = self.bash('setup_cuda; "${CUDA_ARGS[1]#*=}"; ls -l "$CUDA_KIT/lib64/"', **env)
+            self.assertEqual(code, 0, err)
+            self.assertIn("libcublasLt.so -> libcublasLt.so.13", out)
+        lines = said.read_text().splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        for package in ("nvidia-cuda-nvcc==", "nvidia-cublas=="):
+            self.assertIn(package, lines[0])
+        self.assertIn("GB to download", self.bash("rm -rf $BUILD; setup_cuda", **env)[2])
+
+    def test_offline(self):
+        self.program("python3", PYTHON)
+        env = {"SLUICE_DRIVER": "580.65.06", "PIP_SAYS": str(self.folder / "pip"), "OFFLINE": "1"}
+        code, out, _ = self.bash('setup_cuda; echo "$CUDA_PART|${CUDA_ARGS[*]}"', **env)
+        self.assertEqual((code, out.strip()), (0, "CPU part only (could not get nvcc from PyPI)|-DSLUICE_CUDA=OFF"))
+        code, _, err = self.bash("setup_cuda", SLUICE_CUDA="on", **env)
+        self.assertEqual(code, 1)
+        self.assertIn("SLUICE_CUDA=on: could not get nvcc from PyPI", err)
+
+
+class Progress(Machine):
+    def test_a_build_says_how_far_it_is(self):
+        self.program("ninja", 'echo "[0/2] Re-checking globbed directories..."\n'
+                              'for i in {1..100}; do echo "[$i/100] Building $i.o"; done')
+        code, out, err = self.bash('mkdir -p "$LOGS"; watched_ninja "$LOGS/x.log" -C nowhere')
+        self.assertEqual((code, out), (0, ""))
+        said = err.splitlines()
+        self.assertEqual(len(said), 20, said)
+        self.assertEqual(said[-1], "sluice: built 100 of 100 (100 %)")
+        self.assertEqual(len((self.folder / "build/log/x.log").read_text().splitlines()), 101)
+
+    def test_a_build_that_fails(self):
+        self.program("ninja", 'echo "[1/2] Building a.o"; echo "a.cc:1: error: no"; exit 3')
+        code, _, err = self.bash('mkdir -p "$LOGS"; watched_ninja "$LOGS/x.log"')
+        self.assertEqual(code, 3)
+        self.assertIn("a.cc:1: error: no", err)
+
+
+class Report(unittest.TestCase):
+    def report(self, *cases):
+        root = ElementTree.Element("testsuite")
+        for name, status, skip, text in cases:
+            case = ElementTree.SubElement(root, "testcase", name=name, status=status)
+            if skip:
+                ElementTree.SubElement(case, "skipped", message=skip)
+            ElementTree.SubElement(case, "system-out").text = text
+        return test_report.report(root)
+
+    def test_googletest(self):
+        self.assertEqual(self.report(
+            ("a", "run", None,
+             "a_test.cc:59: Skipped\nno GPU\n\nb_test.cc:7: Skipped\nno GPU\n[  PASSED  ] 3 tests.\n"),
+            ("b", "fail", None, "[  PASSED  ] 1 test.\n[  FAILED  ] 2 tests, listed below:\n"),
+            ("c", "fail", None, "crashed\n")), ["4 3 2", "a: 2 skipped: no GPU"])
+
+    def test_unittest(self):
+        self.assertEqual(self.report(
+            ("a", "run", None, "test_x (m.C.test_x) ... skipped 'no browser'\nRan 3 tests in 0.1s\nOK (skipped=1)\n"),
+            ("b", "fail", None, "Ran 4 tests in 0.1s\n\nFAILED (failures=1, errors=1)\n")),
+            ["4 2 1", "a: 1 skipped: no browser"])
+
+    def test_other_programs(self):
+        self.assertEqual(self.report(
+            ("a", "notrun", "SKIP_RETURN_CODE=77", "skipped: offline\n"), ("b", "run", None, "fine"),
+            ("c", "notrun", "Unable to find executable", "")), ["1 1 1", "a: 1 skipped: offline"])
+
+
+if __name__ == "__main__":
+    unittest.main()

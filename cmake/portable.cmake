@@ -1,5 +1,6 @@
 # SLUICE_PORTABLE: a program that runs on other distributions. The libraries that the packages do not bring
 # are linked from their static archives; what is left is glibc.
+option(SLUICE_PORTABLE "link all but glibc statically, for packages that run on other distributions" OFF)
 if(NOT SLUICE_PORTABLE)
   return()
 endif()

@@ -18,4 +18,4 @@ if [[ $(cat "$venv/.installed" 2>/dev/null) != "$want" ]]; then
   fi
   printf '%s' "$want" >"$venv/.installed"
 fi
-SLUICE=$binary PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" "$root/tests/packaging_test.py" -v
+SLUICE=$binary PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" "$root/tests/packaging/packaging_test.py" -v

@@ -16,7 +16,7 @@ import unittest
 import kubernetes_validate
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/server"))
 import harness  # noqa: E402
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The commands of docs/quickstart.md, run as a reader would, block after block.
 
-    tests/docs_test.py BINARY [FILE.md ...]
+    tests/packaging/docs_test.py BINARY [FILE.md ...]
 
 Every ```sh block is a bash script in one scratch folder. A block that begins with `sluice serve` starts a server on a
 free port, which the blocks after it find in place of 8080 until the next heading or server. A block is left out only
@@ -21,7 +21,7 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$|^(?P<heading>#+ [^\n]+)$",
                    re.M | re.S)
 

@@ -51,7 +51,9 @@ Session::~Session() {
 }
 
 Result<void> Session::open_backend(const ModelShape& shape) {
+  const bool chooses = options_.backend == "auto";
   if (auto ok = choose_device(options_, shape); !ok) return ok.error();
+  if (chooses && options_.backend == "cpu") why_no_gpu_ = sluice::why_no_gpu(find_gpu());
   const std::string& name = options_.backend;
   if (name == "cpu") {
     Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);

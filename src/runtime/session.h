@@ -47,6 +47,8 @@ class Session {
   // Null for random weights, which have no vocabulary.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
+  // Why --device auto did not take a GPU; empty: it did, or nothing suggests that one is here.
+  const std::string& why_no_gpu() const { return why_no_gpu_; }
   // Seconds from open() to ready, and how many bytes of weights were loaded.
   double load_seconds() const { return load_seconds_; }
 
@@ -73,6 +75,7 @@ class Session {
   TraceTrack* engine_track_ = nullptr;
   TraceTrack* device_track_ = nullptr;
   Ledger ledger_;
+  std::string why_no_gpu_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;

@@ -27,6 +27,10 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
 
   Result<ModelShape> shape = read_shape(*s->checkpoint_);
   if (!shape) return shape.error();
+  Result<SamplingDefaults> sampling =
+      sluice::sampling_defaults(s->checkpoint_->meta(), options.generation_config);
+  if (!sampling) return sampling.error();
+  s->sampling_ = std::move(*sampling);
   try {
     if (auto ok = s->open_backend(*shape); !ok) return ok.error();
     DeviceMemory memory = s->device_memory();

@@ -220,6 +220,31 @@ class Usage(Cli):
                 spoken = {"m": "max-tokens", "stop": "stop string", "prompt-logprobs": "logprobs"}
                 self.assertIn(spoken.get(name, name), err)
 
+    def test_flags_of_other_engines(self):
+        def same(theirs, ours):
+            want = self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", *ours)
+            self.assertEqual(self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", *theirs), want)
+        same(["-c", 64, "--temp", 0, "--n-predict", 3], ["--ctx", 64, "--temperature", 0, "-m", 3])
+        same(["--max-model-len", 64, "-s", 3, "-m", 5, "--dtype", "auto"], ["--ctx", 64, "--seed", 3, "-m", 5])
+        self.works("run", "-m", MODEL, "-p", "hello", "-t", 1, "-m", 2)
+        self.works("run", "--model", MODEL, "--prompt", "hello", "--predict", 2)
+        self.fails("run", MODEL, "-p", "x", "-m", "lots", says="--max-tokens")
+        self.fails("run", MODEL, "-p", "x", "-ngl", 99, says="--device")
+        self.fails("run", MODEL, "-p", "x", "-fa", says="leave it out")
+        self.fails("run", MODEL, "-p", "x", "-n", 128, says="--max-tokens")
+        self.fails("run", MODEL, "-p", "x", "--c", 64, says="do you mean")
+        self.fails("run", MODEL, "-p", "x", "--thread", 2, says="do you mean --threads?")
+        self.fails("serve", MODEL, "--api-key", "k", says="--api-key-file")
+        self.fails("serve", MODEL, "--gpu-memory-utilization", 0.9, says="--kv-memory")
+        self.fails("serve", MODEL, "--tensor-parallel-size", 4, says="--device cuda:N")
+        self.fails("bench", "latency", MODEL, "--max-num-seqs", 0, says="--max-seqs")
+        self.fails("rum", says="do you mean run?")
+        shown = self.works("config", "show", "serve", MODEL, "--max-num-seqs", 7, "--no-enable-prefix-caching",
+                           "--disable-log-requests").decode()
+        self.assertRegex(shown, r"max-seqs +7 +command line")
+        self.assertRegex(shown, r"no-prefix-cache +\S+ +command line")
+        self.assertRegex(shown, r"log-requests +false +command line")
+
     def test_switches_in_a_file_of_options(self):
         path = WORK / "options.yaml"
         for text, value in (("log-requests: false", "false"), ("no-log-requests: true", "false"),

@@ -96,6 +96,34 @@ class Terminal:
         raise AssertionError(f"still running; {self.seen[self.at:]!r}")
 
 
+class Screen:
+    """What a terminal of so many columns shows, as far as an answer uses it."""
+
+    def __init__(self, columns):
+        self.columns, self.lines, self.at, self.overflows = columns, [""], 0, 0
+
+    def feed(self, text):
+        for piece in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|.", text, re.S):
+            line = self.lines[-1]
+            if piece == "\n":
+                self.lines.append("")
+                self.at = 0
+            elif piece == "\r":
+                self.at = 0
+            elif piece.startswith("\x1b"):
+                if piece.endswith("D"):
+                    self.at -= int(piece[2:-1])
+                elif piece.endswith("K"):
+                    self.lines[-1] = line[:self.at]
+            else:
+                self.lines[-1] = line[:self.at] + piece + line[self.at + 1:]
+                self.at += 1
+                self.overflows += self.at > self.columns
+
+    def text(self):
+        return "\n".join(self.lines)
+
+
 def answer_of(text, line):
     """The answer in what a terminal got for a line: between the echo and the statistics."""
     text = STYLE.sub("", text)
@@ -125,11 +153,11 @@ class Chat(Cli):
         talk = self.saved(t, "talk.json")
         self.assertEqual([m["role"] for m in talk], ["user", "assistant", "user", "assistant"])
         self.assertEqual([m["content"] for m in talk if m["role"] == "user"], ["hello", "and then"])
-        once = json.loads(self.works("run", self.model, "--chat", "-p", "hello", "-m", 12, "-t", 1, "--json", "-q"))
+        once = json.loads(self.works("run", self.model, "hello", "-m", 12, "-t", 1, "--temperature", 0, "--json", "-q"))
         self.assertEqual(talk[1]["content"], once["text"])
         lines = WORK / "lines.jsonl"
         lines.write_text(json.dumps({"messages": talk[:3]}) + "\n")
-        again = json.loads(self.works("run", self.model, "--jsonl", lines, "-m", 12, "-t", 1, "-q"))
+        again = json.loads(self.works("run", self.model, "--jsonl", lines, "-m", 12, "-t", 1, "--temperature", 0, "-q"))
         self.assertEqual(talk[3]["content"], again["text"])
         t.send("\x04")
         self.assertEqual(t.end(), 0)
@@ -255,6 +283,10 @@ class Chat(Cli):
         self.assertIn("cannot write", t.enter("/save /dev/null/x.json"))
         t.send("/quit\r")
         self.assertEqual(t.end(), 0)
+        for leave in ("/bye\r", "/exit\r", "\x04"):
+            t = self.start()
+            t.send(leave)
+            self.assertEqual(t.end(), 0)
 
     def test_what_was_saved_goes_through_the_template(self):
         t = self.start()
@@ -276,13 +308,48 @@ class Chat(Cli):
         t.send("\x04")
         self.assertEqual(t.end(), 0)
 
+    def test_an_answer_that_was_cut_says_so(self):
+        t = self.start("--ignore-eos", most=3)
+        self.assertIn("cut at 3 tokens: /set max_tokens N raises the limit", t.enter("hello"))
+        t.enter("/set max_tokens 100000")
+        self.assertIn("the model's context of 512 tokens is full", t.enter("again"))
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+        t = self.start("--ignore-eos", "--ctx", 64, most=1000)
+        self.assertIn("the context of 64 tokens is full (--ctx N, up to 512)", t.enter("hello"))
+        t.send("\x04")
+        self.assertEqual(t.end(), 0)
+
+    def test_lines_break_between_words(self):
+        model = Gguf().set_string("tokenizer.chat_template", TEMPLATE)
+        for env in ({}, {"NO_COLOR": "1"}):
+            t = self.start("--ignore-eos", model=model.write("wrap.gguf"), most=200, size=(24, 40), env=env)
+            shown = Screen(40)
+            shown.feed(t.enter("hello"))
+            talk = self.saved(t, "wrapped.json")
+            t.send("\x04")
+            self.assertEqual(t.end(), 0)
+            text = shown.text()
+            for word in talk[1]["content"].split():
+                if len(word) < 39 and word.isprintable():
+                    self.assertIn(word, text)
+            self.assertEqual(shown.overflows, 0)
+
+    def test_a_prompt_on_a_terminal_is_wrapped_too(self):
+        t = Terminal("run", self.model, "hello", "-t", 1, "-m", 60, "--temperature", 0, "--ignore-eos", size=(24, 40))
+        self.assertEqual(t.end(), 0)
+        shown = Screen(40)
+        shown.feed(t.seen.split("device: ", 1)[1].split("\n", 1)[1].rsplit("\r\n\r\n", 1)[0])
+        self.assertEqual(shown.overflows, 0)
+        self.assertIn("cut at 60 tokens: --max-tokens N raises the limit", " ".join(t.seen.split()))
+
     def test_without_a_template(self):
         t = Terminal("run", MODEL, "-t", 1, "-m", 5, "--temperature", 0)
         self.assertIn("no chat template", t.until(PROMPT))
         t.enter("hello")
         self.assertIn("no place", t.enter("/system x"))
         talk = self.saved(t, "plain.json")
-        once = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "-t", 1, "--json", "-q"))
+        once = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "-t", 1, "--temperature", 0, "--json", "-q"))
         self.assertEqual(talk[1]["content"], once["text"])
         t.send("\x04")
         self.assertEqual(t.end(), 0)
@@ -341,8 +408,11 @@ class Chat(Cli):
         t = Terminal("run", model, "-t", 1, "-m", 30, "--temperature", 0)
         t.until(PROMPT)
         text = t.enter("Once upon a time")
-        once = json.loads(self.works("run", model, "-p", "Once upon a time", "-m", 30, "-t", 1, "--json", "-q"))
-        self.assertEqual(answer_of(text, "Once upon a time"), once["text"].strip("\n"))
+        once = json.loads(self.works("run", model, "-p", "Once upon a time", "-m", 30, "-t", 1, "--temperature", 0,
+                                     "--json", "-q"))
+        shown = Screen(80)  # wrapped between words
+        shown.feed(text)
+        self.assertIn(" ".join(once["text"].split()), " ".join(shown.text().split()))
         t.send("\x04")
         self.assertEqual(t.end(), 0)
 

@@ -163,7 +163,7 @@ class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
                         ["bench", "throughput"], ["bench", "latency"], ["bench", "machine"], ["bench", "kernels"],
-                        ["quantize"]):
+                        ["quantize"], ["serve"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():
@@ -188,8 +188,10 @@ class Usage(Cli):
         self.fails("bench", "nothing")
 
     def test_one_source_of_prompts(self):
-        self.fails("run", MODEL, says="-p")
+        self.fails("run", MODEL, says="no prompt: give it behind the model")
+        self.fails("run", MODEL, stdin=b"\n", says="no prompt")
         self.fails("run", MODEL, "-p", "x", "-f", "y", says="one of")
+        self.fails("run", MODEL, "x", "-p", "y", says="one of")
         self.fails("tokenize", MODEL, "x", "-f", "y", says="not both")
 
     def test_bad_values(self):
@@ -217,6 +219,39 @@ class Usage(Cli):
                     else self.fails("run", MODEL, "-p", "hello", *flags)
                 spoken = {"m": "max-tokens", "stop": "stop string", "prompt-logprobs": "logprobs"}
                 self.assertIn(spoken.get(name, name), err)
+
+    def test_flags_of_other_engines(self):
+        def same(theirs, ours):
+            want = self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", *ours)
+            self.assertEqual(self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", *theirs), want)
+        same(["-c", 64, "--temp", 0, "--n-predict", 3], ["--ctx", 64, "--temperature", 0, "-m", 3])
+        same(["--max-model-len", 64, "-s", 3, "-m", 5, "--dtype", "auto"], ["--ctx", 64, "--seed", 3, "-m", 5])
+        self.works("run", "-m", MODEL, "-p", "hello", "-t", 1, "-m", 2)
+        self.works("run", "--model", MODEL, "--prompt", "hello", "--predict", 2)
+        self.fails("run", MODEL, "-p", "x", "-m", "lots", says="--max-tokens")
+        self.fails("run", MODEL, "-p", "x", "-ngl", 99, says="--device")
+        self.fails("run", MODEL, "-p", "x", "-fa", says="leave it out")
+        self.fails("run", MODEL, "-p", "x", "-n", 128, says="--max-tokens")
+        self.fails("run", MODEL, "-p", "x", "--c", 64, says="do you mean")
+        self.fails("run", MODEL, "-p", "x", "--thread", 2, says="do you mean --threads?")
+        self.fails("serve", MODEL, "--api-key", "k", says="--api-key-file")
+        self.fails("serve", MODEL, "--gpu-memory-utilization", 0.9, says="--kv-memory")
+        self.fails("serve", MODEL, "--tensor-parallel-size", 4, says="--device cuda:N")
+        self.fails("bench", "latency", MODEL, "--max-num-seqs", 0, says="--max-seqs")
+        self.fails("rum", says="do you mean run?")
+        shown = self.works("config", "show", "serve", MODEL, "--max-num-seqs", 7, "--no-enable-prefix-caching",
+                           "--disable-log-requests").decode()
+        self.assertRegex(shown, r"max-seqs +7 +command line")
+        self.assertRegex(shown, r"no-prefix-cache +\S+ +command line")
+        self.assertRegex(shown, r"log-requests +false +command line")
+
+    def test_switches_in_a_file_of_options(self):
+        path = WORK / "options.yaml"
+        for text, value in (("log-requests: false", "false"), ("no-log-requests: true", "false"),
+                            ("log-requests: true", "true")):
+            path.write_text(text + "\n")
+            shown = self.works("config", "show", "serve", MODEL, "--config", path).decode()
+            self.assertRegex(shown, rf"log-requests +{value} +\S*options.yaml, line 1")
 
     def test_too_much(self):
         err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")
@@ -259,6 +294,25 @@ class Prompts(Cli):
 
     def test_no_chat_template(self):
         self.fails("run", MODEL, "-p", "x", "--chat", says="chat template")
+        self.fails("run", MODEL, "-p", "x", "--system", "y", says="--system needs a chat template")
+
+    def test_chat_template_is_the_default(self):
+        model = Gguf().set_string("tokenizer.chat_template",
+                                  "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}").write("chat.gguf")
+        def tokens(*args, **more):
+            return json.loads(self.works("run", model, *args, "-m", 2, "-t", 1, "-q", "--json", **more))["usage"][
+                "prompt_tokens"]
+        raw = tokens("-p", "hello", "--raw")
+        self.assertGreater(tokens("-p", "hello"), raw)
+        for args in (["--chat", "-p", "hello"], ["hello"]):
+            self.assertEqual(tokens(*args), tokens("-p", "hello"))
+        self.assertEqual(tokens(stdin=b"hello\n"), tokens("-p", "hello"))
+        self.assertEqual(tokens("hello", "there"), tokens("-p", "hello there"))
+        self.assertGreater(tokens("hello", "--system", "be brief"), tokens("hello"))
+        self.assertEqual(self.works("run", MODEL, "hello", "-m", 4, "-q", "--temperature", 0),
+                         self.works("run", MODEL, "-p", "hello", "--raw", "-m", 4, "-q", "--temperature", 0))
+        self.fails("run", model, "-p", "x", "--raw", "--chat", says="--raw")
+        self.fails("run", model, "-p", "x", "--raw", "--system", "y", says="--system")
 
     def test_jsonl(self):
         good = '{"prompt": "hello", "max_tokens": 3}\n'
@@ -424,6 +478,40 @@ class Output(Cli):
         self.assertEqual(len(out["choices"][0]["logprobs"][0]["top"]), 2)
         self.assertEqual(len(out["prompt_logprobs"]), 3)
         self.assertEqual(out["usage"]["completion_tokens"], 10)
+
+    def test_sampling_by_default(self):
+        def text(path, *args):
+            return self.works("run", path, "-p", "hello", "-m", 12, "-t", 1, "-q", "--seed", 9, "--ignore-eos", *args)
+        greedy = text(MODEL, "--temperature", 0)
+        self.assertEqual(text(MODEL), text(MODEL, "--temperature", 0.7, "--top-p", 0.95))
+        self.assertNotEqual(text(MODEL), greedy)
+        self.assertEqual(text(MODEL, "--generation-config", "none"), text(MODEL, "--temperature", 1, "--top-p", 1))
+        said = Gguf().set("general.sampling.temp", F32, struct.pack("<f", 0)).write("cold.gguf")
+        self.assertEqual(text(said), greedy)
+        self.assertEqual(text(said, "--temperature", 1, "--top-p", 1), text(MODEL, "--generation-config", "none"))
+        shown = self.works("inspect", said).decode()
+        self.assertRegex(shown, r"sampling +greedy \(the model's files\)")
+        shown = json.loads(self.works("inspect", MODEL, "--json"))["sampling_defaults"]
+        self.assertEqual((shown["temperature"], shown["top_p"], shown["top_k"]), (0.7, 0.95, 0))
+        bad = Gguf().set("general.sampling.top_p", F32, struct.pack("<f", 7)).write("hot.gguf")
+        self.refuses_model(bad, "general.sampling.top_p")
+        self.works("run", bad, "-p", "x", "-m", 1, "--generation-config", "none")
+
+    def test_an_answer_that_was_cut_says_so(self):
+        done = run("run", MODEL, "-p", "hello", "-m", 3, "-t", 1, "--ignore-eos")
+        self.assertIn(b"cut at 3 tokens: --max-tokens N raises the limit", done.stderr)
+        done = run("run", MODEL, "-p", "hello", "-m", 100, "-t", 1, "--ignore-eos", "--ctx", 32)
+        self.assertIn(b"the context of 32 tokens is full (--ctx N, up to 512)", done.stderr)
+        both = subprocess.run([str(BINARY), "run", str(MODEL), "hello", "-m", "3", "-t", "1"], timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertRegex(both.stdout.decode(errors="replace"), r"\n\d+ tokens in, ")
+
+    def test_the_device_is_named(self):
+        for args in (["run", MODEL, "hello", "-m", 1], ["bench", "latency", MODEL, "--input", 4, "--output", 2,
+                                                        "--repeat", 1, "--limits", "cached"]):
+            err = run(*args, "-t", 1, env={"XDG_CACHE_HOME": str(WORK / "cache")}).stderr.decode()
+            self.assertRegex(err, r"(?m)^device: (cpu, 1 thread|cuda)", err)
+            self.assertRegex(err, r"(?m) used, .* reserved for \d+ x \d+ tokens", err)
 
     def test_text_on_stdout_and_the_rest_on_stderr(self):
         done = run("run", MODEL, "-p", "hello", "-m", 8, "--temperature", 1, "--seed", 4)

@@ -76,9 +76,9 @@ class Quantize(Cli):
     def test_the_result_runs(self):
         for kind in TYPES:
             out, _ = quantize(self, MODEL, f"run-{kind}.gguf", kind)
-            text = self.works("run", out, "-p", "hello", "-m", 8, "-t", 1, "-q")
+            text = self.works("run", out, "-p", "hello", "-m", 8, "--temperature", 0, "-t", 1, "-q")
             if kind == "f32":
-                self.assertEqual(text, self.works("run", MODEL, "-p", "hello", "-m", 8, "-t", 1, "-q"))
+                self.assertEqual(text, self.works("run", MODEL, "-p", "hello", "-m", 8, "--temperature", 0, "-t", 1, "-q"))
 
     def test_metadata_is_carried_over(self):
         out, _ = quantize(self, MODEL, "meta.gguf", "f32")

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/str.h"
 
@@ -42,6 +43,24 @@ const Result<const CudaExports*>& plugin() {
   return loaded;
 }
 
+std::string first_line(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// A display device of NVIDIA's, with or without a driver.
+bool on_pci_bus() {
+  std::error_code failed;
+  for (const auto& d : std::filesystem::directory_iterator("/sys/bus/pci/devices", failed)) {
+    if (first_line(d.path() / "vendor") == "0x10de" &&
+        first_line(d.path() / "class").starts_with("0x03"))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options) {
@@ -58,12 +77,24 @@ Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options) {
   return std::unique_ptr<Device>(device);
 }
 
-bool has_cuda() {
-  // Without the driver's files there is none: no need to load anything.
-  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg"))
-    return false;
+GpuFacts find_gpu() {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  GpuFacts f;
+  const bool node = fs::exists("/dev/nvidiactl", failed), wsl = fs::exists("/dev/dxg", failed);
+  f.driver = node || wsl;
+  f.expected = node || (wsl && fs::exists("/usr/lib/wsl/lib/libcuda.so.1", failed)) || on_pci_bus();
+  f.driver_version = first_line("/sys/module/nvidia/version");
+  f.has_plugin = !find_file().empty();
+  if (!f.driver || !f.has_plugin) return f;
   const Result<const CudaExports*>& p = plugin();
-  return p && (*p)->num_gpus() > 0 && (*p)->usable(0);
+  if (!p) {
+    f.plugin_error = p.error().message;
+    return f;
+  }
+  f.num = (*p)->num_gpus();
+  f.usable = f.num > 0 && (*p)->usable(0);
+  return f;
 }
 
 }  // namespace sluice

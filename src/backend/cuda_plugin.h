@@ -20,13 +20,24 @@ struct CudaOptions {
 
 // Why there is none: no shared object, no driver, no such GPU.
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options);
-// Whether a GPU is there that open_cuda() would open. No message: for --device auto.
-bool has_cuda();
+
+// What can be known of NVIDIA GPUs without opening one.
+struct GpuFacts {
+  bool expected = false;       // one is on the PCI bus, or a driver is loaded
+  bool driver = false;         // its kernel part is loaded
+  std::string driver_version;  // "570.86.15"; empty: unknown
+  bool has_plugin = false;     // the shared object is there
+  std::string plugin_error;    // why it does not load
+  int num = 0;                 // GPUs that CUDA shows; below 0: its error, negated
+  bool usable = false;         // open_cuda() would open the first
+};
+// Loads the shared object only where a driver is.
+GpuFacts find_gpu();
 
 // What the shared object exports as sluice_cuda(): checked by its version before use.
 struct CudaExports {
   int version;
-  int (*num_gpus)();
+  int (*num_gpus)();          // below 0: CUDA's error, negated
   bool (*usable)(int index);  // whether open() has kernels for it
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);

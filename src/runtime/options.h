@@ -33,10 +33,11 @@ struct EngineOptions {
   std::string kv_type = "auto";  // auto, f16, f32, bf16, f8, int8[:GROUP]
   SchedulerConfig scheduler;     // num_blocks and max_len are filled in
   Pipeline pipeline = Pipeline::overlap;
-  std::string config;     // file that options came from, empty: none
-  std::string trace;      // file for a Chrome trace, empty: none
-  bool quiet = false;     // no progress, no ledger
-  StepObserver observer;  // after each step, engine thread
+  std::string generation_config = "auto";  // sampling defaults: the model's, or none
+  std::string config;                      // file that options came from, empty: none
+  std::string trace;                       // file for a Chrome trace, empty: none
+  bool quiet = false;                      // no progress, no ledger
+  StepObserver observer;                   // after each step, engine thread
 };
 
 }  // namespace sluice

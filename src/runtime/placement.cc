@@ -74,6 +74,22 @@ Result<void> check_quantize(const EngineOptions& o) {
 
 }  // namespace
 
+std::string why_no_gpu(const GpuFacts& f) {
+  constexpr int kInsufficientDriver = -35;  // cudaErrorInsufficientDriver
+  if (f.usable || !f.expected) return "";
+  if (!f.driver) return "an NVIDIA GPU is here, but its driver is not loaded";
+  if (!f.has_plugin)
+    return "this build has no CUDA part (libsluice_cuda.so): build it where nvcc is";
+  if (!f.plugin_error.empty()) return f.plugin_error;
+  if (f.num == kInsufficientDriver) {
+    return strf("the NVIDIA driver %sis too old for this build: update it",
+                f.driver_version.empty() ? "" : (f.driver_version + " ").c_str());
+  }
+  if (f.num < 0) return strf("the NVIDIA driver does not start (CUDA error %d)", -f.num);
+  if (f.num == 0) return "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES?)";
+  return "this build has no kernels for this GPU";
+}
+
 Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   if (!o.backend.starts_with("cuda")) o.backend = "cuda";
   if (shape.head_dim > kMostHeadDim)
@@ -85,7 +101,7 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
 }
 
 Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
-  if (o.backend == "auto") o.backend = has_cuda() ? "cuda" : "cpu";
+  if (o.backend == "auto") o.backend = find_gpu().usable ? "cuda" : "cpu";
   if (o.backend == "cuda" || o.backend.starts_with("cuda:")) return choose_gpu(o, shape);
   if (o.backend != "cpu" && o.backend != "ref")
     return Error{400,

@@ -27,6 +27,10 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
 
   Result<ModelShape> shape = read_shape(*s->checkpoint_);
   if (!shape) return shape.error();
+  Result<SamplingDefaults> sampling =
+      sluice::sampling_defaults(s->checkpoint_->meta(), options.generation_config);
+  if (!sampling) return sampling.error();
+  s->sampling_ = std::move(*sampling);
   try {
     if (auto ok = s->open_backend(*shape); !ok) return ok.error();
     DeviceMemory memory = s->device_memory();
@@ -51,7 +55,9 @@ Session::~Session() {
 }
 
 Result<void> Session::open_backend(const ModelShape& shape) {
+  const bool chooses = options_.backend == "auto";
   if (auto ok = choose_device(options_, shape); !ok) return ok.error();
+  if (chooses && options_.backend == "cpu") why_no_gpu_ = sluice::why_no_gpu(find_gpu());
   const std::string& name = options_.backend;
   if (name == "cpu") {
     Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);

@@ -22,6 +22,7 @@
 #include "model/model.h"
 #include "runtime/ledger.h"
 #include "runtime/options.h"
+#include "runtime/sampling_defaults.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -47,6 +48,10 @@ class Session {
   // Null for random weights, which have no vocabulary.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
+  // For requests that do not say how to sample.
+  const SamplingDefaults& sampling_defaults() const { return sampling_; }
+  // Why --device auto did not take a GPU; empty: it did, or nothing suggests that one is here.
+  const std::string& why_no_gpu() const { return why_no_gpu_; }
   // Seconds from open() to ready, and how many bytes of weights were loaded.
   double load_seconds() const { return load_seconds_; }
 
@@ -73,6 +78,8 @@ class Session {
   TraceTrack* engine_track_ = nullptr;
   TraceTrack* device_track_ = nullptr;
   Ledger ledger_;
+  SamplingDefaults sampling_;
+  std::string why_no_gpu_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;

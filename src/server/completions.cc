@@ -90,6 +90,7 @@ void serve_completion(Service& s, Call call) {
   std::optional<json::value> body = s.body(call);
   if (!body) return;
   CompletionFields fields;
+  fields.sampling = s.sampling_defaults();
   Refusal refused = parse_completion(*body, s.options().limits, fields);
   if (!refused) refused = s.check_model(fields.model);
   if (!refused && fields.stream && fields.sampling.prompt_logprobs >= 0)

@@ -308,8 +308,10 @@ void serve_watch(Service& s, Call call) {
   std::string hello = "event: hello\ndata: " +
                       hello_json(s.session(), s.options().model_names[0], s.options().version) +
                       "\n\n";
-  if (s.dashboard().add(call.out, std::move(head), hello, std::chrono::milliseconds(interval)))
+  if (s.dashboard().add(call.out, std::move(head), hello, std::chrono::milliseconds(interval))) {
+    s.log(call, 200);
     return s.meters().on_response(200);
+  }
   s.fail(call, {429, strf("%zu are watching already", Dashboard::kMaxWatchers), "", "watchers"});
 }
 

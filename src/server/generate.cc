@@ -97,6 +97,7 @@ void serve_generate(Service& s, Call call) {
   std::optional<json::value> body = s.body(call);
   if (!body) return;
   TgiFields fields;
+  fields.sampling = s.sampling_defaults();
   Refusal refused = parse_tgi(*body, s.options().limits, fields);
   if (!refused) refused = s.check_model(model);
   if (!refused && fields.model != "") refused = s.check_model(fields.model);

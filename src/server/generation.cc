@@ -373,6 +373,7 @@ void Generation::on_event(Delivery& d) {
   if (e.token != kNoToken) {
     ++c.num_output;
     m.output_tokens.add();
+    if (first_token_.count() == 0) first_token_ = service_.clock().now();
     if (c.last_token.count() == 0) {
       m.ttft.observe(seconds(e.timing.first_token - started_));
     } else {
@@ -492,8 +493,18 @@ void Generation::append_usage(std::string& out) const {
       in, made, in + made, cached);
 }
 
+// For the access log.
+void Generation::count_usage() {
+  CallUsage u;
+  for (const PromptState& p : prompts_) u.prompt += p.tokens->size();
+  for (const Choice& c : choices_) u.output += static_cast<size_t>(score_only ? 0 : c.num_output);
+  if (!score_only) u.first = first_token_;
+  call_.usage = u;
+}
+
 void Generation::finish() {
   over_ = true;
+  count_usage();
   if (fields_.stream) {
     begin_stream();
     std::string out;
@@ -503,6 +514,7 @@ void Generation::finish() {
       out += "}\n\n";
     }
     if (!answer_->own_events()) out += "data: [DONE]\n\n";
+    service_.log(call_, 200);
     write(out);
     return end_stream();
   }
@@ -539,11 +551,13 @@ void Generation::fail(const ApiError& error) {
   over_ = true;
   cancel();
   ticket_.reset();
+  if (!prompts_.empty()) count_usage();
   if (!streaming_) {
     ended_ = true;
     if (log_) service_.forget(id_);
     return service_.fail(call_, error);
   }
+  service_.log(call_, 200, error.code.empty() ? "failed" : error.code.c_str());
   write("data: " + error_json(error) + "\n\n");
   end_stream();
 }

@@ -123,6 +123,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void finish();
   PieceWriter write_answer(std::string& out);
   void fail(const ApiError& error);
+  void count_usage();
 
   Service& service_;
   Call call_;
@@ -144,6 +145,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Time started_{0};                          // by the engine's clock
   std::optional<Ticket> ticket_;             // prompts not submitted yet, bytes of the answer
   Time last_write_{0};
+  Time first_token_{0};  // by the service's clock
   bool streaming_ = false, over_ = false, cancelled_ = false;
   bool cancel_missed_ = false;  // no memory for the message: sent with the next event
 };

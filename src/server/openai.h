@@ -92,6 +92,7 @@ struct DetokenizeFields {
 
 // Nothing when all is well.
 using Refusal = std::optional<ApiError>;
+// `out.sampling` holds the defaults before, and what the request says after.
 Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out);
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,

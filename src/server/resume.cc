@@ -66,6 +66,7 @@ void Generation::resume(Call call, uint64_t last) {
     return service_.fail(call,
                          {410, "these events are not kept any more: ask anew", "", "stream_gone"});
   }
+  service_.log(call, 200);
   std::shared_ptr<Responder> before = std::exchange(call_.out, std::move(call.out));
   before->abort();  // one client at a time
   call_.id = call.id;

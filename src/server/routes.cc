@@ -42,7 +42,8 @@ json::object model_json(Service& s, const std::string& name) {
           {"created", s.started_at()},
           {"owned_by", "sluice"},
           {"root", s.options().model_names[0]},
-          {"max_model_len", s.session().engine().config().max_len}};
+          {"max_model_len", s.session().engine().config().max_len},
+          {"default_sampling_params", sampling_json(s.sampling_defaults())}};
 }
 
 }  // namespace

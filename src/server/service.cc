@@ -186,14 +186,22 @@ HttpResponse Service::refusal(const ApiError& error) const {
   return r;
 }
 
+HttpResponse Service::refuse_unread(int status, std::string_view reason) const {
+  if (options_.log_requests)
+    LOG(info, "- - %d %.*s", status, static_cast<int>(reason.size()), reason.data());
+  return refusal({status, std::string(reason), "", ""});
+}
+
 void Service::reply(const Call& call, HttpResponse response) {
   meters_.on_response(response.status);
+  log(call, response.status);
   response.headers.emplace_back("x-request-id", call.id);
   call.out->send(std::move(response));
 }
 
 void Service::reply(const Call& call, HttpResponse head, Responder::Producer body) {
   meters_.on_response(head.status);
+  log(call, head.status);
   head.headers.emplace_back("x-request-id", call.id);
   call.out->send(std::move(head), std::move(body));
 }
@@ -376,6 +384,8 @@ std::string checked_id(std::string_view given) {
 void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   call.heavy = true;
   Call kept{{}, call.out, call.id, call.key, call.received};
+  kept.http.method = call.http.method;
+  kept.http.path = call.http.path;
   auto shared = std::make_shared<Call>(std::move(call));
   bool taken = worker.push([this, &route, shared, kept] {
     try {

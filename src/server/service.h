@@ -15,6 +15,7 @@
 
 #include "net/http.h"
 #include "runtime/session.h"
+#include "server/access_log.h"
 #include "server/admission.h"
 #include "server/browser_guard.h"
 #include "server/dashboard.h"
@@ -40,6 +41,7 @@ struct ServiceOptions {
   int failed_steps = 6;         // one after the other: not healthy (one failure may take two)
   double resume_seconds = 30;   // a stream without a client is kept for so long; 0: never
   double ping_seconds = 15;     // a stream that is silent for so long gets a comment; 0: never
+  bool log_requests = true;     // a line in the log for each
   BrowserGuard::Options browsers;
   size_t heavy_bytes = 256 << 10;  // a larger body is parsed and tokenised off the io threads
 };
@@ -50,8 +52,9 @@ struct Call {
   std::shared_ptr<Responder> out;
   std::string id;  // x-request-id
   int key = -1;
-  Time received{0};    // by the service's clock
-  bool heavy = false;  // not on its io thread
+  Time received{0};                  // by the service's clock
+  bool heavy = false;                // not on its io thread
+  std::optional<CallUsage> usage{};  // of one that generates
 };
 
 class Generation;
@@ -84,6 +87,8 @@ class Service {
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
   HttpResponse refusal(const ApiError& error) const;
+  // For bytes that are no request, so that they have neither path nor id.
+  HttpResponse refuse_unread(int status, std::string_view reason) const;
 
   // For the routes.
   void reply(const Call& call, HttpResponse response);
@@ -91,6 +96,12 @@ class Service {
   void reply(const Call& call, HttpResponse head, Responder::Producer body);
   void reply_json(const Call& call, const json::value& body);
   void fail(const Call& call, const ApiError& error);
+  // Every answer is told to the access log once; reply() and fail() do it.
+  void log(const Call& call, int status, const char* code = nullptr) const {
+    if (options_.log_requests) log_access(call, status, clock_.now(), code);
+  }
+  // Sampling as the model has it, for a request to change.
+  const SamplingSpec& sampling_defaults() const { return session_->sampling_defaults().spec; }
   // Inside a catch block: an error, or without memory for one the end of the connection.
   void fail_by_exception(const Call& call) noexcept;
   // The body as JSON, or nothing once the call has been answered.

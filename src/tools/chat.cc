@@ -8,6 +8,7 @@
 
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "tools/answer_view.h"
 #include "tools/markdown.h"
 #include "tools/terminal.h"
 
@@ -15,8 +16,6 @@ namespace sluice {
 
 namespace {
 
-constexpr int kMaxAnswer = 1024;          // tokens, unless the user says otherwise
-constexpr float kChatTemperature = 0.7f;  // greedy answers repeat themselves
 constexpr Time kTick = std::chrono::milliseconds(30), kLongWait = std::chrono::milliseconds(400);
 
 }  // namespace
@@ -26,16 +25,16 @@ Chat::Chat(Session& session, const RunOptions& options)
       options_(options),
       sampling_(options.sampling),
       console_(InputHistory(stdin_is_terminal() ? InputHistory::default_path() : ""), interrupt_),
-      terminal_(isatty(STDOUT_FILENO) == 1) {
-  if (!options.has_temperature) sampling_.spec.temperature = kChatTemperature;
-  if (!options.has_max_tokens) sampling_.max_tokens = kMaxAnswer;
+      terminal_(isatty(STDOUT_FILENO) == 1),
+      templated_(session.chat_template() && !options.raw) {
+  resolve_sampling(session, true, sampling_);
 }
 
 int Chat::run() {
   if (auto ok = check_sampling(sampling_.spec); !ok) return report(ok.error());
   if (!valid_utf8(options_.system)) return report({400, "--system is not valid UTF-8"});
-  if (!options_.system.empty() && !session_.chat_template())
-    return report({400, "the model has no chat template, so --system has no place"});
+  if (!options_.system.empty() && !templated_)
+    return report({400, "there is no chat template, so --system has no place"});
   talk_.set_system(options_.system);
   greet();
   bool warned = false;  // Ctrl-C on an empty line
@@ -69,13 +68,14 @@ int Chat::run() {
 
 void Chat::greet() {
   show_ledger(session_);
-  if (!session_.chat_template()) {
-    note("the model has no chat template: it continues the text, to which each line is added");
+  if (!templated_) {
+    note(strf("%s: the text is continued, and each line is added to it",
+              options_.raw ? "--raw" : "the model has no chat template"));
   }
   if (console_.editing())
     note(
         "/help lists commands; \\ or \"\"\" for several lines; Ctrl-C stops an answer, Ctrl-D "
-        "leaves");
+        "or /bye leaves");
 }
 
 void Chat::say(const std::string& text) const {
@@ -85,7 +85,7 @@ void Chat::say(const std::string& text) const {
 }
 
 void Chat::note(const std::string& text) const {
-  if (!options_.engine.quiet) std::fprintf(stderr, "%s\n", dim(text).c_str());
+  if (!options_.engine.quiet) tell(text);
 }
 
 void Chat::fail(const Error& error) {
@@ -99,24 +99,18 @@ void Chat::message(const std::string& text) {
   if (!answer()) talk_.drop_exchange();
 }
 
-// Positions that one sequence may have.
-size_t Chat::context() const {
-  const SchedulerConfig& s = session_.engine().config();
-  return static_cast<size_t>(
-      std::min<int64_t>(s.max_len, static_cast<int64_t>(s.num_blocks) * s.block_size));
-}
-
 Result<Prepared> Chat::prepare_answer() const {
-  Result<std::vector<Token>> prompt = talk_.encode(session_);
+  Result<std::vector<Token>> prompt = talk_.encode(session_, templated_);
   if (!prompt) return prompt.error();
-  if (prompt->size() >= context()) {
+  const size_t context = context_of(session_);
+  if (prompt->size() >= context) {
     return Error{400, strf("the context is full: the conversation has %zu tokens and it holds %zu; "
                            "/clear begins anew, /undo takes an exchange back, or start again with "
                            "a larger --ctx",
-                           prompt->size(), context())};
+                           prompt->size(), context)};
   }
   SamplingOptions sampling = sampling_;
-  sampling.max_tokens = std::min(sampling.max_tokens, static_cast<int>(context() - prompt->size()));
+  sampling.max_tokens = std::min(sampling.max_tokens, static_cast<int>(context - prompt->size()));
   sampling.spec.min_tokens = std::min(sampling.spec.min_tokens, sampling.max_tokens);
   sampling.spec.seed += retries_;
   return prepare(session_, std::move(*prompt), sampling, options_.special);
@@ -129,7 +123,6 @@ bool Chat::answer() {
     fail(prepared.error());
     return false;
   }
-  const size_t room = context() - prepared->prompt.size();
   std::string text;
   const Turn turn = generate(std::move(*prepared), text);
   if (turn.finish == Finish::none) return false;
@@ -141,7 +134,7 @@ bool Chat::answer() {
   last_ = turn;
   ++num_answers_;
   num_tokens_ += turn.output;
-  show_turn(turn, room);
+  show_turn(turn);
   if (turn.finish == Finish::failed) {
     code_ = report({500, "the device failed"});
     leaving_ = true;
@@ -152,13 +145,7 @@ bool Chat::answer() {
 Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   Turn turn;
   turn.prompt = prepared.prompt.size();
-  MarkdownStream markdown(stdout_has_colour());
-  auto show = [&](const std::string& piece) {
-    const bool plain = terminal_ && !stdout_has_colour();
-    const std::string out = plain ? without_controls(piece) : markdown.feed(piece);
-    std::fwrite(out.data(), 1, out.size(), stdout);
-    std::fflush(stdout);
-  };
+  AnswerView view;
   interrupt_.clear();
   Collector collector(session_.engine(), session_.tokenizer());
   collector.submit(std::move(prepared.request), prepared.text);
@@ -167,7 +154,7 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   const Time begin = session_.clock().now();
   auto on_text = [&](size_t, int, const std::string& piece) {
     reading.clear();
-    show(piece);
+    view.show(piece);
   };
   auto on_progress = [&](size_t, uint64_t num_tokens) {
     if (num_tokens == 0 && session_.clock().now() - begin > kLongWait)
@@ -185,9 +172,9 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   }
   const ChoiceOutput& choice = out.choices[0];
   text = choice.text;
-  std::string tail = markdown.finish();
-  if (!text.empty() && !text.ends_with('\n')) tail += "\n";
-  std::fwrite(tail.data(), 1, tail.size(), stdout);
+  view.finish();
+  if (!text.empty() && !text.ends_with('\n')) std::fputs("\n", stdout);
+  if (terminal_) std::fputs("\n", stdout);  // the answer apart from what is said about it
   std::fflush(stdout);
   turn.cached = static_cast<size_t>(choice.timing.num_cached);
   turn.output = choice.tokens.size();
@@ -198,15 +185,11 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   return turn;
 }
 
-void Chat::show_turn(const Turn& t, size_t room) const {
+void Chat::show_turn(const Turn& t) const {
   std::string line = strf("%zu tokens, %.0f tok/s, first %.0f ms", t.output, t.rate, t.first * 1e3);
   if (t.finish == Finish::cancelled) line += ", stopped";
-  if (t.finish == Finish::length) {
-    line += t.output >= room
-                ? strf("; the context of %zu is full: /clear, /undo, or a larger --ctx", context())
-                : strf("; cut at max_tokens (/set max_tokens N)");
-  }
   note(line);
+  if (t.finish == Finish::length) note(cut_note(session_, t.prompt, t.output, "/set max_tokens N"));
 }
 
 }  // namespace sluice

@@ -44,8 +44,7 @@ class Chat {
   bool answer();
   Result<Prepared> prepare_answer() const;
   Turn generate(Prepared prepared, std::string& text);
-  void show_turn(const Turn& turn, size_t room) const;
-  size_t context() const;
+  void show_turn(const Turn& turn) const;
 
   void help(Argument);
   void system(Argument);
@@ -69,7 +68,8 @@ class Chat {
   SamplingOptions sampling_;
   CatchInterrupt interrupt_;
   Console console_;
-  bool terminal_;  // stdout is one
+  bool terminal_;   // stdout is one
+  bool templated_;  // messages go through the model's chat template
   Conversation talk_;
   std::string file_;  // last saved or loaded
   Turn last_;

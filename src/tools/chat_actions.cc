@@ -33,6 +33,7 @@ const Chat::Row Chat::kCommands[] = {
     {"load", "FILE", "go on with a conversation from a file", &Chat::load},
     {"json", "", "show the conversation as JSON", &Chat::show_json},
     {"exit", "", "leave, as Ctrl-D does", &Chat::exit},
+    {"bye", "", "the same", &Chat::exit},
     {"quit", "", "the same", &Chat::exit},
 };
 
@@ -64,8 +65,8 @@ void Chat::system(Argument c) {
     const std::string text = talk_.system();
     return say(text.empty() ? "no system message\n" : without_controls(text) + "\n");
   }
-  if (!session_.chat_template())
-    return fail({400, "the model has no chat template, so a system message has no place"});
+  if (!templated_)
+    return fail({400, "there is no chat template, so a system message has no place"});
   talk_.set_system(c.argument == "-" ? "" : unquoted_input(c.argument));
 }
 
@@ -80,15 +81,14 @@ void Chat::set(Argument c) {
 void Chat::stats(Argument) {
   if (num_answers_ == 0) return say("nothing has been answered yet\n");
   const Turn& t = last_;
-  const size_t used = t.prompt + t.output;
-  say(
-      strf("  last answer    %zu tokens, %.1f tok/s, first token after %.0f ms (%s)\n"
-           "  its prompt     %zu tokens, %zu of them from the prefix cache\n"
-           "  context        %zu of %zu tokens (%.0f %%)\n"
-           "  so far         %zu answers, %zu tokens\n",
-           t.output, t.rate, t.first * 1e3, finish_name(t.finish), t.prompt, t.cached, used,
-           context(), 100.0 * static_cast<double>(used) / static_cast<double>(context()),
-           num_answers_, num_tokens_));
+  const size_t used = t.prompt + t.output, context = context_of(session_);
+  say(strf(
+      "  last answer    %zu tokens, %.1f tok/s, first token after %.0f ms (%s)\n"
+      "  its prompt     %zu tokens, %zu of them from the prefix cache\n"
+      "  context        %zu of %zu tokens (%.0f %%)\n"
+      "  so far         %zu answers, %zu tokens\n",
+      t.output, t.rate, t.first * 1e3, finish_name(t.finish), t.prompt, t.cached, used, context,
+      100.0 * static_cast<double>(used) / static_cast<double>(context), num_answers_, num_tokens_));
 }
 
 void Chat::retry(Argument) {

@@ -10,6 +10,10 @@ namespace sluice {
 
 namespace {
 
+constexpr const char* kForeignFlags =
+    "Flags of llama.cpp and vLLM that mean the same are taken too (-c, --temp, --max-model-len,\n"
+    "--max-num-seqs, ...); for others the error names what to use.";
+
 void add_quantize_options(CLI::App* app, QuantizeOptions& o) {
   auto format =
       CLI::IsMember({"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"}, CLI::ignore_case);
@@ -63,28 +67,31 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
-  CLI::App* r =
-      app.add_subcommand("run", "complete a prompt or a file of prompts, or else converse");
+  CLI::App* r = app.add_subcommand("run", "answer a prompt or a file of prompts, or else converse");
   r->add_option("model", c.run.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
       ->required();
+  r->add_option("text", c.run.words, "the prompt (default: stdin, where that is no terminal)");
   CLI::Option* prompt = r->add_option("-p,--prompt", c.run.prompt, "the prompt");
   r->add_option("-f,--file", c.run.file, "the prompt from a file (- is stdin)");
   r->add_option("--jsonl", c.run.jsonl,
-                "requests from a file, one per line: {\"prompt\": ...} or\n{\"messages\": [...]}; "
-                "one result per line on stdout");
-  r->add_flag("--chat", c.run.chat, "apply the model's chat template to the prompt");
-  r->add_option("--system", c.run.system, "system message, with --chat or in a conversation");
+                "requests from a file, one per line: {\"prompt\": ...}, which is\ncompleted as it "
+                "is, or {\"messages\": [...]}; one result per line\non stdout");
+  r->add_flag("--raw", c.run.raw,
+              "complete the prompt as it is, without the model's chat template");
+  r->add_flag("--chat", c.run.chat,
+              "insist on the chat template, for the prompts of --jsonl too\n(others get it where "
+              "the model has one)");
+  r->add_option("--system", c.run.system, "system message");
   r->add_flag("-i,--interactive", c.run.interactive,
               "converse where stdin is no terminal: one message per line (on a\n"
               "terminal that is the default without a prompt; see /help there)");
   r->add_flag("--json", c.run.json, "the result as one JSON object on stdout");
   r->add_flag("--special", c.run.special, "show special tokens in the text");
-  add_sampling_options(r, c.run.sampling);
+  add_sampling_options(r, c.run.sampling, c.run.engine);
   add_engine_options(r, c.run.engine, c.policy);
-  r->callback([&c, r, prompt] {
+  r->footer(kForeignFlags);
+  r->callback([&c, prompt] {
     c.run.has_prompt = prompt->count() > 0;
-    c.run.has_temperature = r->get_option("--temperature")->count() > 0;
-    c.run.has_max_tokens = r->get_option("--max-tokens")->count() > 0;
     apply_policy(c.policy, c.run.engine);
     c.action = [&c] { return cmd_run(c.run); };
   });
@@ -94,6 +101,7 @@ void add_serve(CLI::App& app, CommandLine& c) {
   CLI::App* sv = app.add_subcommand("serve", "answer the OpenAI API over HTTP");
   add_serve_options(sv, c.serve);
   add_engine_options(sv, c.serve.engine, c.policy);
+  sv->footer(kForeignFlags);
   sv->callback([&c] {
     apply_policy(c.policy, c.serve.engine, true);
     c.action = [&c] { return cmd_serve(c.serve); };

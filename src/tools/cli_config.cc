@@ -75,11 +75,22 @@ Given read_words(const CLI::App& command, const std::vector<std::string>& args) 
   return given;
 }
 
-// The words that set an option, or an error for a flag that is neither true nor false.
+// The flag that says the opposite of `name`, where there is one; else empty.
+std::string opposite_of(const CLI::Option& o, const std::string& name) {
+  const auto& longs = o.get_lnames();
+  auto has = [&](const std::string& n) {
+    return std::find(longs.begin(), longs.end(), n) != longs.end();
+  };
+  if (has("no-" + name)) return "no-" + name;
+  return name.starts_with("no-") && has(name.substr(3)) ? name.substr(3) : "";
+}
+
+// The words that set an option, or an error for a flag that is neither true nor false. `name` is
+// the one of its names that was used.
 Result<std::vector<std::string>> words_for(const CLI::Option& o,
+                                           const std::string& name,
                                            const std::vector<std::string>& values,
                                            const std::string& origin) {
-  std::string name = name_of(o);
   std::vector<std::string> words;
   for (const std::string& value : values) {
     if (is_flag(o)) {
@@ -88,7 +99,9 @@ Result<std::vector<std::string>> words_for(const CLI::Option& o,
       if (!yes && !no)
         return Error{400, strf("%s: %s is true or false, not %s", origin.c_str(), name.c_str(),
                                quote(value).c_str())};
+      const std::string opposite = opposite_of(o, name);
       if (yes) words.push_back("--" + name);
+      if (no && !opposite.empty()) words.push_back("--" + opposite);
     } else if (o.get_lnames().empty()) {
       words.push_back(value);
     } else {
@@ -110,12 +123,13 @@ Result<std::vector<OptionOrigin>> add_outside_options(const CLI::App& command,
                                                       std::vector<std::string>& args) {
   std::vector<OptionOrigin> origins;
   Given given = read_words(command, args);
-  auto add = [&](const CLI::Option& o, const std::vector<std::string>& values,
+  auto add = [&](const CLI::Option& o, const std::string& used,
+                 const std::vector<std::string>& values,
                  const std::string& origin) -> Result<void> {
     std::string name = name_of(o);
     bool named = o.get_lnames().empty() ? given.num_positionals > 0 : given.names.contains(name);
     if (named) return {};
-    Result<std::vector<std::string>> words = words_for(o, values, origin);
+    Result<std::vector<std::string>> words = words_for(o, used, values, origin);
     if (!words) return words.error();
     args.insert(args.end(), words->begin(), words->end());
     if (o.get_lnames().empty()) given.num_positionals += words->size();
@@ -128,7 +142,7 @@ Result<std::vector<OptionOrigin>> add_outside_options(const CLI::App& command,
     std::string name = name_of(*o);
     const char* value = name.empty() ? nullptr : std::getenv(variable_name(name).c_str());
     if (!value || !*value) continue;
-    if (auto ok = add(*o, {value}, variable_name(name)); !ok) return ok.error();
+    if (auto ok = add(*o, name, {value}, variable_name(name)); !ok) return ok.error();
   }
   if (given.config.empty()) return origins;
   Result<ConfigFile> file = read_config(given.config);
@@ -142,7 +156,7 @@ Result<std::vector<OptionOrigin>> add_outside_options(const CLI::App& command,
       return Error{400, strf("%s: there is no option %s (see sluice %s --help)", origin.c_str(),
                              quote(e.option).c_str(), command.get_name().c_str())};
     }
-    if (auto ok = add(*o, e.values, origin); !ok) return ok.error();
+    if (auto ok = add(*o, e.option, e.values, origin); !ok) return ok.error();
   }
   return origins;
 }

@@ -204,59 +204,45 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   o.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
 }
 
-void add_sampling_options(CLI::App* app, SamplingOptions& o) {
+void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {
+  app->add_option("--generation-config", o.generation_config,
+                  "auto: sampling is by default as the model's files say;\nnone: temperature 1 and "
+                  "no more, as in the OpenAI API")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engine) {
   const char* group = "Sampling";
-  o.spec.temperature = 0;
-  app->add_option("-m,--max-tokens", o.max_tokens, "tokens to generate at most")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--temperature", o.spec.temperature, "0 is greedy")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--top-k", o.spec.top_k, "only the N most likely tokens; 0 is off")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--top-p", o.spec.top_p,
-                  "only the most likely tokens that make up X of the probability")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--min-p", o.spec.min_p, "only tokens at least X times as likely as the best")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--repetition-penalty", o.spec.repetition_penalty, "over prompt and output")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--frequency-penalty", o.spec.frequency_penalty,
-                  "over the output, per occurrence")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--presence-penalty", o.spec.presence_penalty, "over the output, once")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--seed", o.spec.seed, "same seed, same text")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("-n", o.n, "choices per prompt")->capture_default_str()->group(group);
-  app->add_option("--stop", o.stop, "stop before this text (may be repeated)")
-      ->allow_extra_args(false)
-      ->group(group);
-  app->add_option("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")
-      ->allow_extra_args(false)
-      ->group(group);
-  app->add_option("--min-tokens", o.spec.min_tokens, "no end before so many tokens")
-      ->capture_default_str()
-      ->group(group);
+  auto add = [&](const char* name, auto& to, const char* help) {
+    return app->add_option(name, to, help)->group(group);
+  };
+  SamplingSpec& s = o.spec;
+  add("-m,--max-tokens", o.max_tokens,
+      "tokens to generate at most (default: 1024; 256 without a\nchat template)")
+      ->check(whole_number(1, kMaxInt));
+  add("--temperature", o.choice.temperature,
+      "0 is greedy (default, as of the next six: the model's)");
+  add("--top-k", o.choice.top_k, "only the N most likely tokens; 0 is off");
+  add("--top-p", o.choice.top_p, "only the most likely tokens that make up X of the probability");
+  add("--min-p", o.choice.min_p, "only tokens at least X times as likely as the best");
+  add("--repetition-penalty", o.choice.repetition_penalty, "over prompt and output");
+  add("--frequency-penalty", o.choice.frequency_penalty, "over the output, per occurrence");
+  add("--presence-penalty", o.choice.presence_penalty, "over the output, once");
+  add_generation_config(app, engine, group);
+  add("--seed", s.seed, "same seed, same text")->capture_default_str();
+  add("-n", o.n, "choices per prompt")->capture_default_str();
+  add("--stop", o.stop, "stop before this text (may be repeated)")->allow_extra_args(false);
+  add("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")->allow_extra_args(false);
+  add("--min-tokens", s.min_tokens, "no end before so many tokens")->capture_default_str();
   app->add_flag("--ignore-eos", o.ignore_eos, "go on past the end of the text")->group(group);
-  app->add_option("--logit-bias", o.logit_bias, "ID=BIAS (may be repeated)")
-      ->allow_extra_args(false)
-      ->group(group);
-  app->add_option("--logprobs", o.spec.num_logprobs,
-                  "log-probabilities of each token and of the N best (with --json)")
-      ->check(whole_number(0, 20))
-      ->group(group);
-  app->add_option("--prompt-logprobs", o.spec.prompt_logprobs, "the same for the prompt")
-      ->check(whole_number(0, 20))
-      ->group(group);
+  add("--logit-bias", o.logit_bias, "ID=BIAS (may be repeated)")->allow_extra_args(false);
+  add("--logprobs", s.num_logprobs,
+      "log-probabilities of each token and of the N best (with --json)")
+      ->check(whole_number(0, 20));
+  add("--prompt-logprobs", s.prompt_logprobs, "the same for the prompt")
+      ->check(whole_number(0, 20));
 }
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
@@ -295,6 +281,10 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       ->group(server);
   app->add_flag("--allow-tokenizer-info", o.allow_tokenizer_info,
                 "/tokenizer_info shows special tokens and the chat template")
+      ->group(server);
+  add_generation_config(app, o.engine, server);
+  app->add_flag("--log-requests,!--no-log-requests", o.log_requests,
+                "one line in the log per request, without its text\n(on by default)")
       ->group(server);
   add("--pooling", o.pooling, "hidden states of which positions /v1/embeddings gives")
       ->check(CLI::IsMember({"last", "mean"}));

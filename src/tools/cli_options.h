@@ -23,7 +23,7 @@ struct PresetChoice {
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);
 void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves = false);
-void add_sampling_options(CLI::App* app, SamplingOptions& o);
+void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engine);
 void add_serve_options(CLI::App* app, ServeOptions& o);
 
 }  // namespace sluice

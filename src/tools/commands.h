@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "core/request.h"
 #include "runtime/options.h"
+#include "runtime/sampling_defaults.h"
 #include "server/admission.h"
 
 namespace sluice {
@@ -16,11 +17,12 @@ namespace sluice {
 inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2;
 
 struct SamplingOptions {
-  SamplingSpec spec;
+  SamplingSpec spec;      // what `choice` has is filled in when the model is known
+  SamplingChoice choice;  // by flags
   std::vector<std::string> stop;
   std::vector<Token> stop_ids;
   std::vector<std::string> logit_bias;  // ID=BIAS
-  int max_tokens = 256;
+  int max_tokens = 0;                   // 0: by default
   int n = 1;
   int priority = 0;  // under --order priority: lower runs first
   bool ignore_eos = false;
@@ -30,10 +32,10 @@ struct RunOptions {
   EngineOptions engine;
   SamplingOptions sampling;
   std::string prompt, file, jsonl, system;
-  bool has_prompt = false, chat = false, json = false, special = false;
-  bool interactive = false;  // a conversation, whatever stdin is
-  // The user chose these; a conversation has defaults of its own.
-  bool has_temperature = false, has_max_tokens = false;
+  std::vector<std::string> words;  // the prompt as arguments
+  bool has_prompt = false, json = false, special = false;
+  bool chat = false, raw = false;  // the chat template: always, never; else where the model has one
+  bool interactive = false;        // a conversation, whatever stdin is
 };
 
 struct TokenizeOptions {
@@ -124,6 +126,7 @@ struct ServeOptions {
   std::string pooling = "last";
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
+  bool log_requests = true;
   double ping = 15, resume = 30;  // seconds
   AdmissionLimits admission;
   double request_share = 0.75;

@@ -57,8 +57,8 @@ void Conversation::clear() {
   set_system(kept);
 }
 
-Result<std::vector<Token>> Conversation::encode(const Session& session) const {
-  if (session.chat_template()) return encode_chat(session, messages_);
+Result<std::vector<Token>> Conversation::encode(const Session& session, bool templated) const {
+  if (templated) return encode_chat(session, messages_);
   std::string text;
   for (const json::value& m : messages_) {
     // An answer goes on where its message ended; the next message is a new line.

@@ -29,9 +29,9 @@ class Conversation {
   // Everything but the system message.
   void clear();
 
-  // The tokens that ask for the next answer: through the chat template, or, for a model without
-  // one, all that was said so far as one text.
-  Result<std::vector<Token>> encode(const Session& session) const;
+  // The tokens that ask for the next answer: through the chat template, or, without `templated`,
+  // all that was said so far as one text.
+  Result<std::vector<Token>> encode(const Session& session, bool templated) const;
 
   // A JSON list of messages, as `sluice template` reads it.
   std::string to_json() const;

@@ -28,7 +28,7 @@ class HelpFormat final : public CLI::Formatter {
     if (type.ends_with(":SIZE")) return " SIZE";
     if (type.starts_with("INT") || type.starts_with("UINT")) return " N";
     if (type.starts_with("FLOAT")) return " X";
-    return " " + type;
+    return type.empty() ? "" : " " + type;
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {

@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "runtime/ledger.h"
 #include "runtime/placement.h"
+#include "runtime/sampling_defaults.h"
 #include "tensor/formats/all.h"
 #include "tools/commands.h"
 
@@ -48,7 +49,8 @@ std::string meta_line(const MetaValue& v) {
 void print_json(const InspectOptions& o,
                 const Checkpoint& file,
                 const ModelShape& m,
-                const Ledger& l) {
+                const Ledger& l,
+                const SamplingDefaults& sampling) {
   json::object tensors, meta;
   for (const TensorInfo& t : file.tensors()) {
     tensors[t.name] = json::object{{"format", format_info(t.format).name},
@@ -78,6 +80,7 @@ void print_json(const InspectOptions& o,
                              {"window", l.window},
                              {"ctx", l.ctx},
                              {"full_sequences", l.full_sequences}};
+  j["sampling_defaults"] = sampling_json(sampling.spec);
   j["metadata"] = std::move(meta);
   j["tensors"] = std::move(tensors);
   std::printf("%s\n", json::serialize(j).c_str());
@@ -87,6 +90,7 @@ void print_text(const InspectOptions& o,
                 const Checkpoint& file,
                 const ModelShape& m,
                 const Ledger& l,
+                const SamplingDefaults& sampling,
                 bool on_gpu) {
   std::map<std::string, FormatShare> formats;
   for (const TensorInfo& t : file.tensors()) {
@@ -112,6 +116,8 @@ void print_text(const InspectOptions& o,
   row("text",
       strf("%s, %s", has_vocabulary(file) ? "vocabulary" : "no vocabulary",
            file.meta().has("tokenizer.chat_template") ? "chat template" : "no chat template"));
+  row("sampling",
+      strf("%s (%s)", describe_sampling(sampling.spec).c_str(), sampling.source.c_str()));
   row("weights", human_bytes(l.weights));
   std::string beyond;
   if (l.window > 0) {
@@ -174,10 +180,12 @@ int cmd_inspect(const InspectOptions& o) {
   }
   Result<Ledger> ledger = plan_memory(**file, *shape, engine, gpu ? &*gpu : nullptr);
   if (!ledger) return report(ledger.error());
+  Result<SamplingDefaults> sampling = sampling_defaults((*file)->meta(), engine.generation_config);
+  if (!sampling) return report(sampling.error());
   if (o.json) {
-    print_json(o, **file, *shape, *ledger);
+    print_json(o, **file, *shape, *ledger, *sampling);
   } else {
-    print_text(o, **file, *shape, *ledger, gpu.has_value());
+    print_text(o, **file, *shape, *ledger, *sampling, gpu.has_value());
   }
   return kExitOk;
 }

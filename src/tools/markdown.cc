@@ -172,12 +172,15 @@ void MarkdownStream::end_line() {
   code_ = 0;
   line_ = Span::none;
   restyle();
-  out_ += '\n';
+  wrap_.text("\n", out_);
   before_ = '\n';
   at_start_ = true;
 }
 
-void MarkdownStream::put(std::string_view text) { out_ += without_controls(text); }
+void MarkdownStream::put(std::string_view text) {
+  wrap_.set_breaks(line_ != Span::fence && line_ != Span::fence_mark);
+  wrap_.text(without_controls(text), out_);
+}
 
 // Brings the terminal's style in line with the state.
 void MarkdownStream::restyle() {
@@ -188,8 +191,8 @@ void MarkdownStream::restyle() {
   if (italic_) add("3");
   if (code_ > 0 || line_ == Span::fence) add("36");
   if (style == style_) return;
-  out_ += style.empty() || !style_.empty() ? "\033[0m" : "";
-  if (!style.empty()) out_ += "\033[" + style + "m";
+  const std::string set = style.empty() ? "" : "\033[" + style + "m";
+  wrap_.style((style.empty() || !style_.empty() ? "\033[0m" : "") + set, set, out_);
   style_ = style;
 }
 

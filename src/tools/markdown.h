@@ -7,12 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "tools/word_wrap.h"
+
 namespace sluice {
 
 class MarkdownStream {
  public:
   // Without colour the text passes through unchanged.
   explicit MarkdownStream(bool colour) : colour_(colour) {}
+  // Lines are broken between words at so many columns, but for code; 0: nowhere.
+  void set_width(int columns) { wrap_.set_width(columns); }
 
   // What to write now.
   std::string feed(std::string_view text);
@@ -33,6 +37,7 @@ class MarkdownStream {
   void restyle();
 
   bool colour_;
+  WordWrap wrap_;
   std::string out_;
   std::string style_;  // as the terminal has it
   std::string start_;  // of the line, until its kind is known

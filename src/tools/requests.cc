@@ -26,12 +26,36 @@ Result<void> check_sampling(const SamplingSpec& s) {
   return {};
 }
 
+void resolve_sampling(const Session& s, bool templated, SamplingOptions& o) {
+  constexpr int kAnswer = 1024, kText = 256;  // a text that is only continued seldom ends
+  apply_sampling(s.sampling_defaults(), o.choice, o.spec);
+  if (o.max_tokens == 0) o.max_tokens = templated ? kAnswer : kText;
+}
+
+size_t context_of(Session& session) {
+  const SchedulerConfig& s = session.engine().config();
+  return static_cast<size_t>(
+      std::min<int64_t>(s.max_len, static_cast<int64_t>(s.num_blocks) * s.block_size));
+}
+
+std::string cut_note(Session& session, size_t prompt, size_t output, const char* raise) {
+  const size_t context = context_of(session);
+  const auto most = static_cast<size_t>(session.model().shape().max_len);
+  if (prompt + output < context)
+    return strf("the answer was cut at %zu tokens: %s raises the limit", output, raise);
+  if (context >= most)
+    return strf("the answer was cut: the model's context of %zu tokens is full", context);
+  return strf("the answer was cut: the context of %zu tokens is full (--ctx N, up to %zu)", context,
+              most);
+}
+
 namespace {
 
 // A request without its prompt: sampling and stops, checked against the vocabulary.
 Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenizer, int vocab) {
   if (auto ok = check_sampling(o.spec); !ok) return ok.error();
-  if (o.n < 1 || o.n > 16) return Error{400, "-n must be from 1 to 16"};
+  if (o.n < 1 || o.n > 16)
+    return Error{400, "-n, the choices per prompt, must be from 1 to 16 (tokens: --max-tokens)"};
   if (o.max_tokens < 1) return Error{400, "--max-tokens must be at least 1"};
   if (o.stop.size() > 16) return Error{400, "at most 16 stop strings"};
   auto spec = std::make_shared<SamplingSpec>(o.spec);
@@ -72,7 +96,8 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
 
 Result<std::vector<Token>> encode_chat(const Session& s, json::array messages) {
   const Tokenizer& tokenizer = *s.tokenizer();
-  if (!s.chat_template()) return Error{400, "the model has no chat template: run without --chat"};
+  if (!s.chat_template())
+    return Error{400, "the model has no chat template: leave out --chat and messages"};
   TemplateInputs in;
   in.messages = std::move(messages);
   if (tokenizer.bos() != kNoToken) in.bos_token = tokenizer.spelling(tokenizer.bos());

@@ -19,6 +19,14 @@ Result<void> check_sampling(const SamplingSpec& spec);
 // A conversation through the model's template, with the words that begin the answer.
 Result<std::vector<Token>> encode_chat(const Session& session, json::array messages);
 
+// Fills in what no flag chose: the model's sampling, and a limit of tokens.
+void resolve_sampling(const Session& session, bool templated, SamplingOptions& options);
+
+// Positions that one sequence may have.
+size_t context_of(Session& session);
+// After an answer that a limit has cut: which one, and what raises it. `raise`: "--max-tokens N".
+std::string cut_note(Session& session, size_t prompt, size_t output, const char* raise);
+
 struct Prepared {
   std::vector<Token> prompt;
   Request request;

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "tools/answer_view.h"
 #include "tools/chat.h"
 #include "tools/commands.h"
 #include "tools/requests.h"
@@ -86,10 +87,35 @@ json::object output_json(const RequestOutput& out, size_t prompt_tokens, const T
   return o;
 }
 
+bool templated(const Session& s, const RunOptions& o) {
+  return o.chat || (s.chat_template() && !o.raw);
+}
+
+Result<std::vector<Token>> encode(const Session& s, const RunOptions& o, const std::string& text) {
+  if (templated(s, o)) return encode_chat(s, conversation(o.system, text));
+  if (!o.system.empty())
+    return Error{400, "--system needs a chat template: the prompt is completed as it is"};
+  return s.tokenizer()->encode(text, {.add_special = true});
+}
+
+void show_statistics(Session& s, const RequestOutput& out, size_t prompt_tokens) {
+  json::object t = timing_json(out);
+  std::fflush(stdout);
+  if (stderr_is_terminal()) std::fputs("\n", stderr);
+  tell(strf("%zu tokens in, %zu out; first token %.0f ms, then %.1f tokens/s", prompt_tokens,
+            out.choices[0].tokens.size(), t["ttft"].as_double() * 1e3,
+            t["decode_tokens_per_second"].as_double()));
+  for (const ChoiceOutput& c : out.choices) {
+    if (c.finish != Finish::length) continue;
+    tell(cut_note(s, prompt_tokens, c.tokens.size(), "--max-tokens N"));
+    break;
+  }
+}
+
 int run_one(Session& s, const RunOptions& o, const std::string& text) {
   const Tokenizer& tokenizer = *s.tokenizer();
-  Result<std::vector<Token>> prompt = o.chat ? encode_chat(s, conversation(o.system, text))
-                                             : tokenizer.encode(text, {.add_special = true});
+  if (text.empty()) return report({400, "the prompt is empty"});
+  Result<std::vector<Token>> prompt = encode(s, o, text);
   if (!prompt) return report(prompt.error());
   Result<Prepared> p = prepare(s, std::move(*prompt), o.sampling, o.special);
   if (!p) return report(p.error());
@@ -98,30 +124,23 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   Collector collector(s.engine(), &tokenizer);
   collector.submit(std::move(p->request), p->text);
   bool stream = !o.json && o.sampling.n == 1;
+  AnswerView view;
   collector.wait([&](size_t, int, const std::string& piece) {
-    if (!stream) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
+    if (stream) view.show(piece);
   });
   const RequestOutput& out = collector.outputs()[0];
   if (out.refused) return report(*out.refused);
   if (o.json) {
     std::printf("%s\n", json::serialize(output_json(out, prompt_tokens, tokenizer)).c_str());
   } else if (stream) {
+    view.finish();
     std::printf("\n");
   } else {
     for (size_t c = 0; c < out.choices.size(); ++c)
       std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
   }
   if (out.choices[0].finish == Finish::failed) return report({500, "the device failed"});
-  if (!o.json && !o.engine.quiet) {
-    json::object t = timing_json(out);
-    std::fprintf(stderr, "%s\n",
-                 dim(strf("%zu tokens in, %zu out; first token %.0f ms, then %.1f tokens/s",
-                          prompt_tokens, out.choices[0].tokens.size(), t["ttft"].as_double() * 1e3,
-                          t["decode_tokens_per_second"].as_double()))
-                     .c_str());
-  }
+  if (!o.json && !o.engine.quiet) show_statistics(s, out, prompt_tokens);
   return kExitOk;
 }
 
@@ -132,7 +151,9 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
   if (!parsed) return parsed.error();
   if (!parsed->is_object()) return Error{400, "not a JSON object"};
   const json::object& v = parsed->as_object();
+  const json::value* messages = v.if_contains("messages");
   SamplingOptions sampling = o.sampling;
+  resolve_sampling(s, o.chat || messages, sampling);
   std::string bad;
   auto number = [&](const char* key, auto& to) {
     const json::value* x = v.if_contains(key);
@@ -163,7 +184,7 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
   }
   Result<std::vector<Token>> prompt =
       Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
-  if (const json::value* messages = v.if_contains("messages"); messages && messages->is_array()) {
+  if (messages && messages->is_array()) {
     prompt = encode_chat(s, messages->as_array());
   } else if (const json::value* text = v.if_contains("prompt"); text && text->is_string()) {
     std::string str(text->as_string());
@@ -215,31 +236,61 @@ int run_jsonl(Session& s, const RunOptions& o) {
   return code;
 }
 
+// The prompt from where the options say. Nothing else is read from stdin.
+Result<std::string> read_prompt(const RunOptions& o) {
+  if (!o.file.empty()) return read_text(o.file);
+  if (!o.words.empty()) {
+    std::string all;
+    for (const std::string& w : o.words) all += (all.empty() ? "" : " ") + w;
+    return all;
+  }
+  if (o.has_prompt || !o.jsonl.empty()) return o.prompt;
+  Result<std::string> piped = read_text("-");
+  if (!piped) return piped;
+  if (piped->ends_with('\n')) piped->pop_back();  // the one that echo adds
+  if (piped->ends_with('\r')) piped->pop_back();
+  if (piped->empty())
+    return Error{400, "no prompt: give it behind the model, with -p TEXT, -f FILE, or by a pipe"};
+  return piped;
+}
+
+// What goes with what, before anything is read or loaded.
+Result<void> check_run(const RunOptions& o, bool chat) {
+  int sources = (o.has_prompt ? 1 : 0) + (o.words.empty() ? 0 : 1) + (o.file.empty() ? 0 : 1) +
+                (o.jsonl.empty() ? 0 : 1);
+  if (sources == 1 && chat)
+    return Error{400, "-i is a conversation: leave out the prompt, -p, -f and --jsonl"};
+  if (sources > 1)
+    return Error{400, "give one of a prompt behind the model, -p TEXT, -f FILE and --jsonl FILE"};
+  if (chat && (o.json || o.sampling.n != 1))
+    return Error{400, "a conversation has no --json and no -n: give a prompt with -p TEXT"};
+  if (o.raw && o.chat) return Error{400, "--raw leaves out the template that --chat asks for"};
+  return {};
+}
+
 }  // namespace
 
-int cmd_run(const RunOptions& o) {
-  int sources = (o.has_prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.jsonl.empty() ? 0 : 1);
-  const bool chat = o.interactive || (sources == 0 && stdin_is_terminal());
-  if (sources > 1 || (sources == 0 && !chat))
-    return report({400, "give one of -p TEXT, -f FILE and --jsonl FILE, or run it on a terminal"});
-  if (sources == 1 && chat) return report({400, "-i is a conversation: leave out -p, -f, --jsonl"});
-  if (chat && (o.json || o.sampling.n != 1))
-    return report({400, "a conversation has no --json and no -n: give a prompt with -p TEXT"});
-  std::string text = o.prompt;
-  if (!o.file.empty()) {
-    Result<std::string> read = read_text(o.file);
+int cmd_run(const RunOptions& given) {
+  const bool no_source =
+      !given.has_prompt && given.words.empty() && given.file.empty() && given.jsonl.empty();
+  const bool chat = given.interactive || (no_source && stdin_is_terminal());
+  if (auto ok = check_run(given, chat); !ok) return report(ok.error());
+  std::string text;
+  if (!chat) {
+    Result<std::string> read = read_prompt(given);
     if (!read) return report(read.error());
     text = std::move(*read);
   }
   if (!valid_utf8(text)) return report({400, "the prompt is not valid UTF-8"});
-  Result<std::unique_ptr<Session>> session = open_session(o.engine);
+  Result<std::unique_ptr<Session>> session = open_session(given.engine);
   if (!session) return report(session.error());
-  if (!(*session)->tokenizer())
+  Session& s = **session;
+  if (!s.tokenizer())
     return report({400, "the model has no vocabulary, so it cannot read text: use sluice bench"});
-  int code = chat              ? Chat(**session, o).run()
-             : o.jsonl.empty() ? run_one(**session, o, text)
-                               : run_jsonl(**session, o);
-  if (auto ok = (*session)->write_trace(); !ok) return report(ok.error());
+  RunOptions o = given;
+  if (!chat && o.jsonl.empty()) resolve_sampling(s, templated(s, o), o.sampling);
+  int code = chat ? Chat(s, o).run() : o.jsonl.empty() ? run_one(s, o, text) : run_jsonl(s, o);
+  if (auto ok = s.write_trace(); !ok) return report(ok.error());
   return code;
 }
 

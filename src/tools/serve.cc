@@ -67,6 +67,7 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.ping_seconds = o.ping;
   s.resume_seconds = o.resume;
   s.limits.request_template = o.allow_request_template;
+  s.log_requests = o.log_requests;
   s.browsers.host = o.host;
   s.browsers.loopback = is_loopback(o.host);
   s.browsers.allowed_hosts = o.allowed_hosts;
@@ -103,7 +104,7 @@ HttpServer::Options http_options(const ServeOptions& o,
     service.handle(std::move(request), std::move(out));
   };
   h.refuse = [&service](int status, std::string_view reason) {
-    return service.refusal({status, std::string(reason), "", ""});
+    return service.refuse_unread(status, reason);
   };
   return h;
 }
@@ -119,6 +120,11 @@ std::string in_quotes(const std::string& text) {
   return out + "'";
 }
 
+void show_sampling(const Session& s) {
+  const SamplingDefaults& d = s.sampling_defaults();
+  log_plain("sampling by default: %s (%s)", describe_sampling(d.spec).c_str(), d.source.c_str());
+}
+
 void show_address(const ServeOptions& o,
                   const TlsContext* tls,
                   uint16_t port,
@@ -129,7 +135,12 @@ void show_address(const ServeOptions& o,
       strf(six ? "%s://[%s]:%d" : "%s://%s:%d", tls ? "https" : "http", o.host.c_str(), port);
   std::string trust = tls && tls->self_signed() ? "--cacert " + in_quotes(o.tls_cert) + " " : "";
   std::string key = service.keys().needed() ? " -H \"Authorization: Bearer $KEY\"" : "";
+  // A browser cannot open the address that stands for all of them.
+  const bool any = o.host == "0.0.0.0" || o.host == "::";
+  const std::string page =
+      any ? strf("%s://localhost:%d/", tls ? "https" : "http", port) : url + "/";
   log_plain("sluice: ready on %s as %s", url.c_str(), service.options().model_names[0].c_str());
+  log_plain("  chat in a browser: %s", page.c_str());
   const char* body = chat ? "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}"
                           : "{\"prompt\": \"Once upon a time\"}";
   log_plain("  curl %s%s/v1/%s%s -H 'Content-Type: application/json' -d '%s'", trust.c_str(),
@@ -180,6 +191,7 @@ int cmd_serve(const ServeOptions& o) {
     return report(session.error());
   }
   show_ledger(**session);
+  if (!o.engine.quiet) show_sampling(**session);
   warm_up(**session);
   signals.loaded();
   service.attach(**session);

@@ -1,5 +1,6 @@
 #include "tools/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,9 +29,46 @@ bool stdout_has_colour() {
   return isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR") && !terminal_is_dumb();
 }
 
+namespace {
+
+int columns_of(int fd) {
+  struct winsize size = {};
+  if (isatty(fd) != 1 || terminal_is_dumb()) return 0;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+}  // namespace
+
+int stdout_columns() { return columns_of(STDOUT_FILENO); }
+
 std::string dim(const std::string& text) {
   if (!stderr_is_terminal() || terminal_is_dumb() || std::getenv("NO_COLOR")) return text;
   return "\033[2m" + text + "\033[0m";
+}
+
+std::string broken_lines(const std::string& text, int columns) {
+  if (columns <= 0) return text;
+  std::string out;
+  size_t column = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const size_t width = end - at;
+    if (column > 0 && column + 1 + width > static_cast<size_t>(columns)) {
+      out += '\n';
+      column = 0;
+    } else if (at > 0) {
+      out += ' ';
+      ++column;
+    }
+    out.append(text, at, width);
+    column += width;
+    at = end + 1;
+  }
+  return out;
+}
+
+void tell(const std::string& text) {
+  std::fprintf(stderr, "%s\n", dim(broken_lines(text, columns_of(STDERR_FILENO))).c_str());
 }
 
 std::string progress_bar(double fraction, int width) {
@@ -49,7 +87,11 @@ void StatusLine::show(const std::string& text, bool force) {
   if (!force && shown_ && now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   shown_ = true;
-  std::fprintf(stderr, "\r\033[K%s", text.c_str());
+  const int columns = columns_of(STDERR_FILENO);
+  const bool cut = columns > 0 && static_cast<int>(text.size()) >= columns &&
+                   text.find('\033') == text.npos;  // a second line would stay
+  std::fprintf(stderr, "\r\033[K%.*s", cut ? columns - 1 : static_cast<int>(text.size()),
+               text.c_str());
   std::fflush(stderr);
 }
 
@@ -85,16 +127,16 @@ void show_ledger(const Session& s) {
   const EngineOptions& options = s.options();
   if (options.quiet) return;
   const Ledger& l = s.ledger();
-  std::string text = strf(
-      "%s: %s, weights %s + KV %s + workspace %s of %s free; %d sequences of %d tokens; loaded in "
-      "%.2f s",
-      options.model.c_str(), s.backend().describe().c_str(), human_bytes(l.weights).c_str(),
-      human_bytes(l.kv).c_str(), human_bytes(l.workspace).c_str(), human_bytes(l.available).c_str(),
-      l.full_sequences, l.ctx, s.load_seconds());
+  std::string text = strf("%s: %s used, %s reserved for %d x %d tokens; loaded in %.2f s",
+                          options.model.c_str(), human_bytes(l.weights + l.workspace).c_str(),
+                          human_bytes(l.kv).c_str(), l.full_sequences, l.ctx, s.load_seconds());
   if (l.ctx < s.model().shape().max_len && options.ctx == 0) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }
-  std::fprintf(stderr, "%s\n", dim(text).c_str());
+  tell(text);
+  text = "device: " + s.backend().describe();
+  if (!s.why_no_gpu().empty()) text += "; no GPU: " + s.why_no_gpu();
+  tell(text);
 }
 
 Result<std::string> read_text(const std::string& path) {

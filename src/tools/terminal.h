@@ -31,13 +31,20 @@ bool stderr_is_terminal();
 bool terminal_is_dumb();
 // Stdout is a terminal that shows colours, and NO_COLOR is unset.
 bool stdout_has_colour();
+// Columns of stdout; 0: not a terminal, or one that cannot move its cursor.
+int stdout_columns();
 std::string dim(
     const std::string& text);  // on stderr, when that is a terminal and NO_COLOR is unset
+// A line for the person on stderr: dim, and broken between words where the terminal ends.
+void tell(const std::string& text);
+// Breaks lines at spaces so that they fit so many columns; 0: nowhere.
+std::string broken_lines(const std::string& text, int columns);
 std::string progress_bar(double fraction, int width = 24);
 
 // Opens a session with a loading bar.
 Result<std::unique_ptr<Session>> open_session(const EngineOptions& options);
-// What runs and where the memory goes, on stderr unless quiet; after all input is known to be good.
+// The memory in use and reserved, and the device with the reason why it is not a GPU: two lines on
+// stderr unless quiet; after all input is known to be good.
 void show_ledger(const Session& session);
 
 // The whole of a file, or of stdin for "-". Invalid UTF-8 is an error.

@@ -73,6 +73,7 @@ class Tls(unittest.TestCase):
 
     def test_the_first_lines(self):
         self.assertRegex(self.server.url, r"^https://127\.0\.0\.1:\d+$")
+        self.assertEqual(self.server.process.stderr.readline(), f"  chat in a browser: {self.server.url}/\n")
         line = self.server.process.stderr.readline()
         self.assertIn(f"curl --cacert '{self.cert}' {self.server.url}/v1/completions", line)
         if shutil.which("curl"):

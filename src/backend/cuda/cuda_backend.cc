@@ -680,11 +680,10 @@ Device* open(const CudaOptions& options, char* error, size_t error_bytes) {
 
 int num_gpus() {
   int num = 0;
-  if (cudaGetDeviceCount(&num) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return num;
+  const cudaError_t failed = cudaGetDeviceCount(&num);
+  if (failed == cudaSuccess) return num;
+  static_cast<void>(cudaGetLastError());
+  return -static_cast<int>(failed);
 }
 
 bool usable(int index) {

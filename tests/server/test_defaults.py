@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""What a server does where nobody says: sampling from the model's files, and a line in the log for each request.
+
+    SLUICE=BINARY tests/server/test_defaults.py [unittest arguments]
+
+Needs no package. The model is tests/golden/models/llama.gguf.
+"""
+
+import json
+import pathlib
+import re
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import cli_test  # noqa: E402
+from cli_test import F32, MODEL, Gguf  # noqa: E402
+from harness import Server  # noqa: E402
+
+SECRET = "a secret prompt"
+LINE = re.compile(r"^[\d:.]+ I (?P<method>\S+) (?P<path>\S+) (?P<status>\d+)(?: in=(?P<prompt>\d+) out=(?P<output>\d+))?"
+                  r"(?: ttft=(?P<ttft>[\d.]+)s)? total=(?P<total>[\d.]+)s(?P<more>.*) id=(?P<id>\S+)$")
+
+
+def ask(server, path="/v1/completions", headers=None, **fields):
+    body = {"prompt": SECRET, "max_tokens": 6, "ignore_eos": True, "seed": 4, **fields}
+    return server.request(path, body, headers)
+
+
+def stop(server):
+    """The log behind the start."""
+    server.process.send_signal(signal.SIGTERM)
+    log = server.process.stderr.read()
+    server.process.wait(20)
+    return log
+
+
+class Sampling(unittest.TestCase):
+    def texts(self, model, *args):
+        """Without a temperature, and with 0."""
+        with Server("-t", "1", *args, path=str(model)) as server:
+            answers = [ask(server, **fields)[2]["choices"][0]["text"] for fields in ({}, {"temperature": 0})]
+            return answers, server.request("/v1/models")[2]["data"][0]["default_sampling_params"], "".join(server.lines)
+
+    def test_the_models_own_and_the_requests_first(self):
+        cold = Gguf().set("general.sampling.temp", F32, struct.pack("<f", 0)).write("cold.gguf")
+        (plain, greedy), shown, started = self.texts(cold)
+        self.assertEqual(plain, greedy)
+        self.assertEqual(shown["temperature"], 0)
+        self.assertIn("sampling by default: greedy (the model's files)", started)
+        (plain, greedy), shown, started = self.texts(cold, "--generation-config", "none")
+        self.assertNotEqual(plain, greedy)
+        self.assertEqual((shown["temperature"], shown["top_p"], shown["top_k"]), (1, 1, 0))
+        (plain, greedy), shown, started = self.texts(MODEL)
+        self.assertEqual((shown["temperature"], shown["top_p"]), (0.7, 0.95))
+
+    def test_run_and_serve_agree(self):
+        warm = Gguf().set("general.sampling.temp", F32, struct.pack("<f", 0.9)).write("warm.gguf")
+        (plain, _), _, _ = self.texts(warm)
+        done = cli_test.run("run", warm, SECRET, "-m", 6, "--ignore-eos", "--seed", 4, "-t", 1, "-q", "--json")
+        self.assertEqual(json.loads(done.stdout)["text"], plain)
+
+
+class AccessLog(unittest.TestCase):
+    def test_a_line_for_each_request(self):
+        with Server("-t", "1", path=str(MODEL)) as server:
+            self.assertRegex("".join(server.lines), r"(?m)^device: ")
+            ask(server, headers={"x-request-id": "mine-1"})
+            ask(server, headers={"x-request-id": "mine-2"}, stream=True)
+            ask(server, headers={"x-request-id": "mine-3"}, temperature=-1)
+            server.request("/nothing/here?key=" + SECRET.replace(" ", "+"))
+            server.request("/v1/models")
+            for probe in ("/health", "/ready", "/metrics"):
+                server.request(probe)
+            with socket.create_connection(("127.0.0.1", server.port)) as raw:
+                raw.sendall(b"nonsense\r\n\r\n")
+                raw.recv(1000)
+            log = stop(server)
+        lines = [m.groupdict() for m in map(LINE.match, log.splitlines()) if m]
+        by_id = {x["id"]: x for x in lines}
+        for name in ("mine-1", "mine-2"):
+            x = by_id[name]
+            self.assertEqual((x["method"], x["path"], x["status"], x["output"]), ("POST", "/v1/completions", "200", "6"))
+            self.assertGreater(int(x["prompt"]), 0)
+            self.assertLessEqual(float(x["ttft"]), float(x["total"]))
+        self.assertEqual(by_id["mine-3"]["status"], "400")
+        self.assertIsNone(by_id["mine-3"]["prompt"])
+        self.assertEqual([(x["path"], x["status"]) for x in lines if x["method"] == "GET"],
+                         [("/nothing/here", "404"), ("/v1/models", "200")])
+        self.assertEqual(len(lines), 5, log)
+        self.assertRegex(log, r"(?m) I - - 400 ")
+        self.assertNotIn("secret", log)
+
+    def test_a_client_that_leaves(self):
+        with Server("-t", "1", "--device", "ref", path=str(MODEL)) as server:
+            body = json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as raw:
+                raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                            b"x-request-id: gone\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                raw.recv(200)
+            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 0))
+            log = stop(server)
+        self.assertRegex(log, r"in=1 out=\d+ .*error=cancelled client=gone id=gone")
+
+    def test_off(self):
+        with Server("-t", "1", "--no-log-requests", path=str(MODEL)) as server:
+            ask(server)
+            self.assertNotRegex(stop(server), LINE)
+
+
+if __name__ == "__main__":
+    import harness
+    cli_test.BINARY = pathlib.Path(harness.SLUICE).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        cli_test.WORK = pathlib.Path(folder)
+        unittest.main()

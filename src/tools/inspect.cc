@@ -14,6 +14,7 @@
 #include "runtime/placement.h"
 #include "tensor/formats/all.h"
 #include "tools/commands.h"
+#include "tools/locate_model.h"
 
 namespace sluice {
 
@@ -233,8 +234,10 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
 }  // namespace
 
 int cmd_inspect(const InspectOptions& o) {
+  Result<std::string> path = locate_model(o.engine.model, o.engine.quiet);
+  if (!path) return report(path.error());
   Result<std::unique_ptr<Checkpoint>> file =
-      open_model(o.engine.model, o.engine.format, o.engine.random_seed);
+      open_model(*path, o.engine.format, o.engine.random_seed);
   if (!file) return report(file.error());
   Result<ModelShape> shape = read_shape(**file);
   std::optional<Needs> needs;

@@ -1,5 +1,6 @@
 // SHA-1 and SHA-256 (FIPS 180-4), fed in pieces: what Git and the model hub name files by. Not for
-// secrets. Portable code, a few hundred MB/s, so that a build without OpenSSL can check files too.
+// secrets. Portable code, 145 MB/s of SHA-256 on a 64-bit ARM core; net/digest.h is for large
+// files.
 #pragma once
 
 #include <array>

@@ -16,6 +16,7 @@
 
 #include "base/sha.h"
 #include "base/str.h"
+#include "net/digest.h"
 
 namespace sluice {
 
@@ -60,7 +61,7 @@ class FileHash {
 
  private:
   const RepoFile& file_;
-  Sha256 sha256_;
+  FileDigest sha256_;
   Sha1 sha1_;
 };
 

@@ -1,4 +1,4 @@
-// The only file that includes OpenSSL.
+// The only file that includes OpenSSL, but for digest_openssl.cc.
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>

@@ -1,8 +1,11 @@
+#include "hub/pull.h"
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -10,11 +13,11 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/cache_dir.h"
 #include "base/str.h"
 #include "hub/download.h"
-#include "hub/find_model.h"
 #include "hub/hub_cache.h"
 
 namespace sluice {

@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/cache_dir.h"
-#include "base/json.h"
 #include "base/str.h"
+#include "hub/manifest.h"
 #include "load/open.h"
 
 namespace sluice {
@@ -21,18 +19,6 @@ namespace sluice {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr const char* kManifest = ".sluice.json";
-
-std::string text_of(const json::object& o, const char* key) {
-  const json::value* v = o.if_contains(key);
-  return v && v->is_string() ? std::string(v->get_string()) : std::string();
-}
-
-bool flag_of(const json::object& o, const char* key) {
-  const json::value* v = o.if_contains(key);
-  return v && v->is_bool() && v->get_bool();
-}
 
 std::string stamp_path(const std::string& path) {
   std::error_code ec;
@@ -50,8 +36,10 @@ uint64_t size_of(const fs::path& p) {
 uint64_t folder_bytes(const fs::path& folder) {
   uint64_t sum = 0;
   std::error_code ec;
-  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
-    if (it->is_regular_file(ec)) sum += size_of(it->path());
+  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    std::error_code no;
+    if (it->is_regular_file(no)) sum += size_of(it->path());
+  }
   return sum;
 }
 
@@ -65,78 +53,6 @@ uint64_t partial_bytes(const fs::path& file) {
     if (name.starts_with(begin) && name.ends_with(".partial")) sum += size_of(it->path());
   }
   return sum;
-}
-
-struct Manifest {
-  std::string repo, commit;
-  std::vector<StoredModel> models;  // repo, commit, quant, main, chosen, complete, files
-};
-
-// Nothing where there is none, or one that is damaged: then a pull writes it anew.
-std::optional<Manifest> read_manifest(const fs::path& folder) {
-  std::ifstream in(folder / kManifest, std::ios::binary);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) return std::nullopt;
-  Result<json::value> parsed = parse_json(text.str());
-  if (!parsed || !parsed->is_object()) return std::nullopt;
-  const json::object& top = parsed->get_object();
-  Manifest m{text_of(top, "repo"), text_of(top, "commit"), {}};
-  const json::value* models = top.if_contains("models");
-  if (!looks_like_repo_id(m.repo) || !models || !models->is_array()) return std::nullopt;
-  for (const json::value& v : models->get_array()) {
-    const json::object* o = v.if_object();
-    const json::value* files = o ? o->if_contains("files") : nullptr;
-    if (!files || !files->is_array()) return std::nullopt;
-    StoredModel s;
-    s.repo = m.repo;
-    s.commit = m.commit;
-    s.quant = text_of(*o, "quant");
-    s.main = text_of(*o, "main");
-    s.chosen = flag_of(*o, "chosen");
-    s.complete = flag_of(*o, "complete");
-    for (const json::value& f : files->get_array()) {
-      const json::object* file = f.if_object();
-      if (!file || !is_safe_path(text_of(*file, "path"))) return std::nullopt;
-      const json::value* size = file->if_contains("size");
-      s.files.push_back({text_of(*file, "path"),
-                         size && size->is_int64() ? static_cast<uint64_t>(size->get_int64()) : 0,
-                         text_of(*file, "sha256"), text_of(*file, "git_sha1")});
-    }
-    if (!s.main.empty() && !is_safe_path(s.main)) return std::nullopt;
-    m.models.push_back(std::move(s));
-  }
-  return m;
-}
-
-Result<void> store_manifest(const fs::path& folder, const Manifest& m) {
-  json::array models;
-  for (const StoredModel& s : m.models) {
-    json::array files;
-    for (const RepoFile& f : s.files) {
-      json::object o{{"path", f.path}, {"size", f.size}};
-      if (!f.sha256.empty()) o["sha256"] = f.sha256;
-      if (!f.git_sha1.empty()) o["git_sha1"] = f.git_sha1;
-      files.push_back(std::move(o));
-    }
-    models.push_back(json::object{{"quant", s.quant},
-                                  {"main", s.main},
-                                  {"chosen", s.chosen},
-                                  {"complete", s.complete},
-                                  {"files", std::move(files)}});
-  }
-  json::object top{{"repo", m.repo}, {"commit", m.commit}, {"models", std::move(models)}};
-  fs::path path = folder / kManifest, temp = folder / (std::string(kManifest) + ".new");
-  {
-    std::ofstream out(temp, std::ios::binary | std::ios::trunc);
-    out << json::serialize(top) << "\n";
-    if (!out.flush()) return Error{500, strf("cannot write %s", quote(temp.string(), 400).c_str())};
-  }
-  std::error_code ec;
-  fs::rename(temp, path, ec);
-  if (ec)
-    return Error{
-        500, strf("cannot write %s: %s", quote(path.string(), 400).c_str(), ec.message().c_str())};
-  return {};
 }
 
 // Folders of a folder, sorted by name; hidden ones left out.
@@ -207,7 +123,7 @@ bool same_word(std::string_view a, std::string_view b) {
 
 fs::file_time_type changed(const StoredModel& s) {
   std::error_code ec;
-  auto t = fs::last_write_time(commit_folder(s.repo, s.commit) + "/" + kManifest, ec);
+  auto t = fs::last_write_time(commit_folder(s.repo, s.commit) + "/" + kManifestName, ec);
   return ec ? fs::file_time_type::min() : t;
 }
 

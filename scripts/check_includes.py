@@ -33,6 +33,7 @@ DEPS = {
     "engine": ["core"],
     "runtime": ["load", "exec", "engine"],
     "net": ["base"],
+    "hub": ["load", "net"],
     "server": ["runtime", "net"],
     "sim": ["core", "engine"],
     "dist": ["engine", "exec", "net"],

@@ -155,8 +155,39 @@ class Inspect(Cli):
         self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", says="on a GPU use fp8")
         self.fails(*model, "--gpu-memory", "80G", "--kv", "int8", says="--kv int8")
         self.fails(*model, "--gpu-memory", "8X", says="write a size like")
-        done = run(*model, "--gpu-memory", "4G")
-        self.assertIn(b"not enough memory", done.stderr)
+
+    def test_what_does_not_fit_is_described(self):
+        model = ("inspect", "random:llama-3.1-8b", "--format", "bf16", "--gpu-memory")
+        text = self.works(*model, "12G").decode()
+        self.assertRegex(text, r"does not fit +not enough memory: weights 16\.1 GB")
+        self.assertRegex(text, r"would fit +--quantize fp8 --ctx \d+: 12\.\d GB with 1 sequence of")
+        self.assertIn("32 layers", text)
+        out = json.loads(self.works(*model, "12G", "--json"))
+        self.assertFalse(out["fits"])
+        self.assertIn("not enough memory", out["shortage"])
+        for way in out["would_fit"]:  # each of them does, as inspect itself says
+            fits = json.loads(self.works(*model, "12G", *way["options"].split(), "--json"))
+            self.assertTrue(fits["fits"], way["options"])
+            self.assertEqual(fits["ledger"], way["ledger"])
+        self.assertEqual(json.loads(self.works(*model, "4G", "--json"))["would_fit"], [])
+        self.assertRegex(self.works(*model, "4G").decode(), r"would fit +nowhere with less than 1\d\.\d GB")
+        self.assertTrue(json.loads(self.works(*model, "80G", "--json"))["fits"])
+
+    def test_what_does_not_fit_on_the_cpu(self):
+        tiny = WORK / "huge.json"
+        tiny.write_text(json.dumps({**TINY, "max_position_embeddings": 1 << 30}))
+        out = json.loads(self.works("inspect", f"random:{tiny}", "--ctx", 1 << 30, "--json"))
+        self.assertFalse(out["fits"])
+        self.assertIn("--ctx", out["would_fit"][0]["options"])
+        self.fails("run", f"random:{tiny}", "--ctx", 1 << 30, "-p", "x", says="lower --ctx")
+
+    def test_what_cannot_run_is_described(self):
+        path = Gguf().set_string("general.architecture", "mamba").write("mamba.gguf")
+        done = run("inspect", path)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, rb"architecture +'mamba'")
+        self.assertRegex(done.stdout, rb"tensors +\d+: F32")
+        self.assertIn(b"mamba", done.stderr)
 
 
 class Usage(Cli):

@@ -6,9 +6,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/cache_dir.h"
+#include "base/nearest.h"
 #include "base/str.h"
+#include "load/default_model.h"
 #include "load/embedded.h"
 #include "load/hf_directory.h"
 #include "load/random_checkpoint.h"
@@ -25,7 +28,7 @@ constexpr const char* kDefaultFile = "SmolLM2-135M-Instruct.Q4_1.gguf";
 constexpr off_t kDefaultBytes = 98362432;
 
 // Runs the script that gets and checks the default model; its progress goes to stderr.
-Result<void> fetch_default_model() {
+Result<void> run_fetch_script() {
   std::string script;
   for (const EmbeddedFile& f : embedded_scripts()) script.append(f.text).append("\n");
   pid_t child = fork();
@@ -49,17 +52,21 @@ Result<std::unique_ptr<Checkpoint>> open_random(const std::string& shape,
                                                 uint64_t seed) {
   const FormatInfo* f = find_format(format);
   if (!f) return Error{400, strf("unknown format %s for random weights", quote(format).c_str())};
-  std::string known;
+  std::string list;
+  std::vector<std::string> known;
   for (const EmbeddedFile& e : embedded_shapes()) {
     std::string_view stem = e.name.substr(0, e.name.size() - std::string_view(".json").size());
     if (stem == shape || e.name == shape) {
       return random_checkpoint_from_text(e.text, std::string(e.name), f->format, seed);
     }
-    known.append(known.empty() ? "" : ", ").append(stem);
+    list.append(list.empty() ? "" : ", ").append(stem);
+    known.emplace_back(stem);
   }
   if (access(shape.c_str(), F_OK) != 0) {
-    return Error{
-        404, strf("random:%s: no such shape or file; shapes: %s", shape.c_str(), known.c_str())};
+    std::string near = nearest(shape, known);
+    if (!near.empty()) near = "; did you mean random:" + near + "?";
+    return Error{404, strf("random:%s: no such shape or file%s; shapes: %s", shape.c_str(),
+                           near.c_str(), list.c_str())};
   }
   return random_checkpoint(shape, f->format, seed);
 }
@@ -86,21 +93,27 @@ std::string default_model_path() {
   return cache + "/models/" + kDefaultFile;
 }
 
+Result<std::string> fetch_default_model() {
+  std::string path = default_model_path();
+  struct stat st = {};
+  if (stat(path.c_str(), &st) != 0 || st.st_size != kDefaultBytes) {
+    if (auto ok = run_fetch_script(); !ok) return ok.error();
+  }
+  return path;
+}
+
 Result<std::unique_ptr<Checkpoint>> open_model(const std::string& name,
                                                const std::string& format,
                                                uint64_t seed) {
   if (name.empty()) {
     return Error{400,
-                 "no model given: smollm2, a .gguf file, a model's directory, or random:SHAPE"};
+                 "no model given: smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a model's directory, "
+                 "or random:SHAPE"};
   }
   if (name.starts_with("random:")) return open_random(name.substr(7), format, seed);
   if (name != kDefaultModel) return open_path(name);
-  std::string path = default_model_path();
-  struct stat st = {};
-  if (stat(path.c_str(), &st) != 0 || st.st_size != kDefaultBytes) {
-    if (auto ok = fetch_default_model(); !ok) return ok.error();
-  }
-  return open_gguf(path);
+  Result<std::string> path = fetch_default_model();
+  return path ? open_gguf(*path) : path.error();
 }
 
 Result<std::unique_ptr<Checkpoint>> open_text(const std::string& name) {

@@ -6,6 +6,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 
+#include <poll.h>
+
 #include <algorithm>
 #include <charconv>
 #include <deque>
@@ -30,6 +32,7 @@ using BeastString = boost::beast::string_view;
 constexpr milliseconds kTick{20};
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kMaxHead = 256 << 10;  // of a response's head or a chunk's
+constexpr size_t kMaxProxyAnswer = 16 << 10;
 
 // Beast's parser with the body handed on as it comes.
 class ResponseParser final : public http::basic_parser<false> {
@@ -118,6 +121,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void begin();
+  void ask_proxy();
+  void start_tls();
   void shake_hands();
   void write();
   template <typename F>
@@ -135,6 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t sent_ = 0;
   std::optional<ResponseParser> parser_;
   std::string tail_;  // not yet parsed
+  std::string proxy_request_, proxy_answer_;
   HttpClient::TimePoint begun_, active_;
   bool connecting_ = false, used_ = false, heard_ = false, waiting_ = false;
 };
@@ -155,9 +161,44 @@ void Connection::connect(Job job) {
     if (!self->connecting_ || !self->socket_.is_open()) return;  // timed out meanwhile
     if (e) return self->end(HttpFailure::connect, e.message(), false);
     const HttpClient::Options& o = self->client_.options;
-    self->wire_.open(self->socket_.native_handle(), o.tls.get(), o.url.host);
-    self->shake_hands();
+    if (!o.proxy || !o.url.tls) return self->start_tls();
+    const std::string to = o.url.host + ":" + std::to_string(o.url.port);
+    self->proxy_request_ = "CONNECT " + to + " HTTP/1.1\r\nHost: " + to + "\r\n";
+    if (!o.proxy->authorization.empty())
+      self->proxy_request_ += "Proxy-Authorization: " + o.proxy->authorization + "\r\n";
+    self->proxy_request_ += "\r\n";
+    self->wire_.open(self->socket_.native_handle(), nullptr);
+    self->ask_proxy();
   });
+}
+
+// Asks for a tunnel and reads the answer; the server behind it speaks only after we have.
+void Connection::ask_proxy() {
+  auto again = [](Connection& c) { c.ask_proxy(); };
+  while (!proxy_request_.empty()) {
+    WireResult r = wire_.write(proxy_request_);
+    if (r.wants()) return wait(r, again);
+    if (!r.moved()) return end(HttpFailure::connect, "proxy: " + wire_.reason(), false);
+    proxy_request_.erase(0, r.count);
+  }
+  while (proxy_answer_.find("\r\n\r\n") == std::string::npos) {
+    char piece[1024];
+    WireResult r = wire_.read(piece, sizeof piece);
+    if (r.wants()) return wait(r, again);
+    if (!r.moved() || proxy_answer_.size() > kMaxProxyAnswer)
+      return end(HttpFailure::connect, "the proxy gave no answer", false);
+    proxy_answer_.append(piece, r.count);
+  }
+  std::string line = proxy_answer_.substr(0, proxy_answer_.find('\r'));
+  if (!line.starts_with("HTTP/1.") || line.size() < 12 || line[9] != '2')
+    return end(HttpFailure::connect, "the proxy said " + quote(line), false);
+  start_tls();
+}
+
+void Connection::start_tls() {
+  const HttpClient::Options& o = client_.options;
+  wire_.open(socket_.native_handle(), o.tls.get(), o.url.host);
+  shake_hands();
 }
 
 // Calls `then` when the socket may take or give what `r` waits for.
@@ -423,6 +464,13 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   return url;
 }
 
+std::string http_authority(const HttpUrl& url) {
+  bool v6 = url.host.find(':') != std::string::npos;
+  std::string out = v6 ? "[" + url.host + "]" : url.host;
+  if (url.port != (url.tls ? 443 : 80)) out += ":" + std::to_string(url.port);
+  return out;
+}
+
 std::string http_request_bytes(const HttpUrl& url,
                                std::string_view method,
                                std::string_view target,
@@ -431,9 +479,7 @@ std::string http_request_bytes(const HttpUrl& url,
   std::string out;
   out.reserve(body.size() + 256);
   out.append(method).append(" ").append(url.path).append(target).append(" HTTP/1.1\r\nHost: ");
-  bool v6 = url.host.find(':') != std::string::npos;
-  out.append(v6 ? "[" : "").append(url.host).append(v6 ? "]:" : ":");
-  out.append(std::to_string(url.port)).append("\r\n");
+  out.append(http_authority(url)).append("\r\n");
   for (const auto& [name, value] : headers)
     out.append(name).append(": ").append(value).append("\r\n");
   if (!body.empty() || method == "POST")
@@ -464,6 +510,28 @@ const char* http_failure_name(HttpFailure failure) {
   return "";
 }
 
+namespace {
+
+// Whether somebody accepts a connection there in time.
+bool answers(const tcp::endpoint& endpoint, milliseconds limit) {
+  asio::io_context context;
+  tcp::socket probe(context);
+  error_code ec;
+  probe.open(endpoint.protocol(), ec);
+  if (!ec) probe.non_blocking(true, ec);
+  if (ec) return false;
+  probe.connect(endpoint, ec);
+  if (!ec) return true;
+  if (ec != asio::error::in_progress && ec != asio::error::would_block) return false;
+  pollfd fd{probe.native_handle(), POLLOUT, 0};
+  if (::poll(&fd, 1, static_cast<int>(limit.count())) <= 0) return false;
+  int error = 0;
+  socklen_t size = sizeof error;
+  return getsockopt(probe.native_handle(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+}
+
+}  // namespace
+
 HttpClient::HttpClient(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpClient::~HttpClient() {
@@ -482,15 +550,14 @@ Result<std::unique_ptr<HttpClient>> HttpClient::open(Options options) {
   if (!url.tls) s.options.tls.reset();
   error_code ec;
   tcp::resolver resolver(s.context);
-  auto found = resolver.resolve(url.host, std::to_string(url.port), ec);
+  const HttpUrl& peer = s.options.proxy ? s.options.proxy->url : url;
+  auto found = resolver.resolve(peer.host, std::to_string(peer.port), ec);
   if (ec || found.empty())
-    return Error{400, strf("cannot find %s: %s", quote(url.host).c_str(), ec.message().c_str())};
+    return Error{400, strf("cannot find %s: %s", quote(peer.host).c_str(), ec.message().c_str())};
   s.endpoint = found.begin()->endpoint();
   for (const auto& entry : found) {  // of a name's several addresses, one that answers
-    tcp::socket probe(s.context);
     if (found.size() == 1) break;
-    probe.connect(entry.endpoint(), ec);
-    if (ec) continue;
+    if (!answers(entry.endpoint(), s.options.connect)) continue;
     s.endpoint = entry.endpoint();
     break;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,12 +27,22 @@ struct HttpUrl {
 // http[s]://HOST[:PORT][/PATH]; an IPv6 address in brackets.
 Result<HttpUrl> parse_http_url(std::string_view text);
 
+// "host:port" as a Host header has it, without a scheme's usual port.
+std::string http_authority(const HttpUrl& url);
+
 // The bytes of a request, with Host and Content-Length.
 std::string http_request_bytes(const HttpUrl& url,
                                std::string_view method,
                                std::string_view target,
                                const HttpHeaders& headers,
                                std::string_view body);
+
+// An HTTP proxy. TLS goes through a tunnel (CONNECT); plain requests need a target with scheme and
+// host, and `authorization` among their headers.
+struct HttpProxy {
+  HttpUrl url;
+  std::string authorization;  // of Proxy-Authorization; empty: none
+};
 
 enum class HttpFailure { none, connect, timeout, stalled, closed, broken, malformed, cancelled };
 // "connect", "timeout", ...: closed is before the first byte of the response, broken after it.
@@ -63,6 +74,7 @@ class HttpClient {
   struct Options {
     HttpUrl url;
     std::shared_ptr<TlsContext> tls;  // of https URLs; null: verified by the system's certificates
+    std::optional<HttpProxy> proxy;
     size_t max_connections = 1024;
     std::chrono::milliseconds connect{5'000}, request{600'000}, stall{120'000};  // no byte for it
   };

@@ -1,4 +1,4 @@
-// The only file that includes OpenSSL.
+// The only file that includes OpenSSL, but for digest_openssl.cc.
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -259,7 +259,7 @@ WireResult TlsSession::State::outcome(int n, size_t moved) {
   heard_http = ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
   reason = take_reason();
   if (long verdict = SSL_get_verify_result(ssl.get()); verdict != X509_V_OK)
-    reason = X509_verify_cert_error_string(verdict);
+    reason = std::string("certificate: ") + X509_verify_cert_error_string(verdict);
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "exec/cache_groups.h"
 #include "exec/kv_cache.h"
+#include "runtime/fit.h"
 
 namespace sluice {
 
@@ -161,12 +162,22 @@ Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoin
                     checkpoint.tensors());
 }
 
-// Fixes context and pool from what is free, or says why it cannot.
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
                            EngineOptions& options,
                            const DeviceMemory* device) {
-  Ledger ledger;
+  Result<MemoryEstimate> e = estimate_memory(checkpoint, shape, options, device);
+  if (!e) return e.error();
+  if (!e->shortage.empty()) return Error{507, e->shortage};
+  return e->ledger;
+}
+
+Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
+                                       const ModelShape& shape,
+                                       EngineOptions& options,
+                                       const DeviceMemory* device) {
+  MemoryEstimate estimate;
+  Ledger& ledger = estimate.ledger;
   size_t weights = 0;
   LoadQuant quant;
   if (!device) {
@@ -233,21 +244,25 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
   size_t need = fixed + blocks * block;
   if (need > ledger.available || blocks < least) {
-    return Error{
-        507, strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
-                  human_bytes(weights).c_str(), human_bytes(ledger.workspace).c_str(),
-                  human_bytes(std::max(blocks, least) * block).c_str(),
-                  human_bytes(ledger.available).c_str(),
-                  options.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format")};
+    ledger.kv = std::max(blocks, least) * block;
+    ledger.ctx = ctx;
+    estimate.shortage =
+        strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
+             human_bytes(weights).c_str(), human_bytes(ledger.workspace).c_str(),
+             human_bytes(ledger.kv).c_str(), human_bytes(ledger.available).c_str(),
+             options.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format");
+    return estimate;
   }
   if (int fits = longest_that_fits(blocks, ctx, c); fits < ctx) {
     if (options.ctx > 0) {
-      return Error{
-          507,
+      ledger.kv = most(ctx) * block;
+      ledger.ctx = ctx;
+      estimate.shortage =
           strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-               ctx, human_bytes(most(ctx) * block).c_str(), human_bytes(blocks * block).c_str(),
+               ctx, human_bytes(ledger.kv).c_str(), human_bytes(blocks * block).c_str(),
                human_bytes(ledger.available).c_str(),
-               options.kv_bytes > 0 ? " or raise --kv-memory" : "")};
+               options.kv_bytes > 0 ? " or raise --kv-memory" : "");
+      return estimate;
     }
     ctx = fits;
   }
@@ -257,7 +272,7 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   ledger.ctx = ctx;
   ledger.num_blocks = c.num_blocks;
   ledger.full_sequences = static_cast<int>(1 + (blocks - most(ctx)) / later(ctx));
-  return ledger;
+  return estimate;
 }
 
 }  // namespace sluice

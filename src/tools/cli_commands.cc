@@ -5,6 +5,7 @@
 #include "tools/cli_bench_kernels.h"
 #include "tools/cli_bench_serve.h"
 #include "tools/cli_completion.h"
+#include "tools/cli_models.h"
 
 namespace sluice {
 
@@ -17,7 +18,9 @@ constexpr const char* kForeignFlags =
 void add_quantize_options(CLI::App* app, QuantizeOptions& o) {
   auto format =
       CLI::IsMember({"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"}, CLI::ignore_case);
-  app->add_option("in", o.in, "smollm2, a .gguf file, or a Hugging Face folder")->required();
+  app->add_option("in", o.in,
+                  "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\nfolder")
+      ->required();
   app->add_option("out", o.out, "the .gguf file to write")->required();
   app->add_option("--type", o.type,
                   "of the matrices; vectors stay f32, and rows that do not divide\ninto blocks "
@@ -37,10 +40,10 @@ void add_quantize_options(CLI::App* app, QuantizeOptions& o) {
 }
 
 void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
-  app->add_option(
-         "model", o.engine.model,
-         "smollm2, a .gguf file, a Hugging Face directory, or\nrandom:SHAPE (a config.json, or\n"
-         "qwen2.5-0.5b, llama-3.1-8b, ...)")
+  app->add_option("model", o.engine.model,
+                  "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or "
+                  "random:SHAPE (a config.json, or\n"
+                  "qwen2.5-0.5b, llama-3.1-8b, ...)")
       ->required();
   app->add_option("--input", o.input, "prompt tokens per request: N or LO-HI")
       ->capture_default_str();
@@ -68,7 +71,8 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
 
 void add_run(CLI::App& app, CommandLine& c) {
   CLI::App* r = app.add_subcommand("run", "answer a prompt or a file of prompts, or else converse");
-  r->add_option("model", c.run.engine.model, "smollm2, a .gguf file, or a Hugging Face directory")
+  r->add_option("model", c.run.engine.model,
+                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
       ->required();
   r->add_option("text", c.run.words, "the prompt (default: stdin, where that is no terminal)");
   CLI::Option* prompt = r->add_option("-p,--prompt", c.run.prompt, "the prompt");
@@ -110,9 +114,9 @@ void add_serve(CLI::App& app, CommandLine& c) {
 
 void add_tokenize(CLI::App& app, CommandLine& c) {
   CLI::App* t = app.add_subcommand("tokenize", "text to token ids, or back");
-  t->add_option(
-       "model", c.tokenize.model,
-       "smollm2, a .gguf file, or a Hugging Face directory (tokeniser\nfiles alone will do)")
+  t->add_option("model", c.tokenize.model,
+                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory "
+                "(tokeniser files alone will do)")
       ->required();
   CLI::Option* text = t->add_option("text", c.tokenize.text, "the text (default: stdin)");
   t->add_option("-f,--file", c.tokenize.file, "the text from a file (- is stdin)");
@@ -130,8 +134,9 @@ void add_tokenize(CLI::App& app, CommandLine& c) {
 
 void add_inspect(CLI::App& app, CommandLine& c) {
   CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
-  i->add_option("model", c.inspect.engine.model,
-                "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
+  i->add_option(
+       "model", c.inspect.engine.model,
+       "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
       ->required();
   i->add_option("--gpu-memory", c.inspect.gpu_memory,
                 "plan for a GPU with so much free, like 80G,\nwhether one is here or not")
@@ -147,7 +152,8 @@ void add_inspect(CLI::App& app, CommandLine& c) {
 
 void add_template(CLI::App& app, CommandLine& c) {
   CLI::App* t = app.add_subcommand("template", "a conversation through the model's chat template");
-  t->add_option("model", c.chat.model, "smollm2, a .gguf file, or a Hugging Face directory")
+  t->add_option("model", c.chat.model,
+                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
       ->required();
   t->add_option("messages", c.chat.messages, "JSON file with a list of messages (- is stdin)")
       ->required();
@@ -166,7 +172,7 @@ void add_quantize(CLI::App& app, CommandLine& c) {
 void add_perplexity(CLI::App& app, CommandLine& c) {
   CLI::App* x = app.add_subcommand("perplexity", "how well a model predicts a text");
   x->add_option("model", c.perplexity.engine.model,
-                "smollm2, a .gguf file, or a Hugging Face directory")
+                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
       ->required();
   x->add_option("file", c.perplexity.file, "the text (- is stdin)")->required();
   x->add_option("--windows", c.perplexity.windows,
@@ -272,6 +278,9 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_serve(app, c);
   add_tokenize(app, c);
   add_inspect(app, c);
+  add_list(app, c);
+  add_pull(app, c);
+  add_rm(app, c);
   add_template(app, c);
   add_quantize(app, c);
   add_perplexity(app, c);

@@ -8,6 +8,7 @@
 
 #include "tools/cli_options.h"
 #include "tools/commands.h"
+#include "tools/models.h"
 
 namespace sluice {
 
@@ -17,6 +18,9 @@ struct CommandLine {
   ServeOptions serve;
   TokenizeOptions tokenize;
   InspectOptions inspect;
+  ListOptions list;
+  PullCommandOptions pull;
+  RmOptions rm;
   TemplateOptions chat;
   QuantizeOptions quantize;
   PerplexityOptions perplexity;

@@ -246,8 +246,9 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engi
 }
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
-  app->add_option("model", o.engine.model,
-                  "smollm2, a .gguf file, a Hugging Face directory,\nor random:SHAPE")
+  app->add_option(
+         "model", o.engine.model,
+         "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
       ->required();
   const char* server = "Server";
   auto add = [&](const char* name, auto& to, const char* help) {

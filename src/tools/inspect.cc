@@ -1,17 +1,21 @@
-// sluice inspect: what is in a model file and what it needs, from its headers alone.
+// sluice inspect: what is in a model file and what it needs, from its headers alone; of a model
+// that does not fit, or cannot run, also what is known.
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "base/json.h"
 #include "base/str.h"
 #include "load/open.h"
 #include "model/model.h"
+#include "runtime/fit.h"
 #include "runtime/ledger.h"
 #include "runtime/placement.h"
 #include "runtime/sampling_defaults.h"
 #include "tensor/formats/all.h"
 #include "tools/commands.h"
+#include "tools/locate_model.h"
 
 namespace sluice {
 
@@ -20,6 +24,11 @@ namespace {
 struct FormatShare {
   size_t bytes = 0, num = 0;
 };
+
+std::string sequences_of(const Ledger& l) {
+  return strf("%d sequence%s of %d tokens", l.full_sequences, l.full_sequences == 1 ? "" : "s",
+              l.ctx);
+}
 
 std::string meta_line(const MetaValue& v) {
   struct Show {
@@ -46,10 +55,34 @@ std::string meta_line(const MetaValue& v) {
   return std::visit(Show{}, v);
 }
 
+// What a model needs and has here.
+struct Needs {
+  MemoryEstimate memory;
+  bool on_gpu = false;
+  std::vector<FitAdvice> advice;  // where it does not fit
+  FitAdvice least;                // the smallest, where no advice helps
+};
+
+json::object ledger_json(const MemoryEstimate& e) {
+  const Ledger& l = e.ledger;
+  return json::object{{"weights", l.weights},
+                      {"kv", l.kv},
+                      {"workspace", l.workspace},
+                      {"program", l.program},
+                      {"total", e.total()},
+                      {"available", l.available},
+                      {"kv_per_token", l.kv_per_token},
+                      {"kv_per_long_token", l.kv_per_long_token},
+                      {"window", l.window},
+                      {"ctx", l.ctx},
+                      {"full_sequences", l.full_sequences}};
+}
+
+// `m` and `needs` null: the model cannot run, and this is what is known.
 void print_json(const InspectOptions& o,
                 const Checkpoint& file,
-                const ModelShape& m,
-                const Ledger& l,
+                const ModelShape* m,
+                const Needs* needs,
                 const SamplingDefaults& sampling) {
   json::object tensors, meta;
   for (const TensorInfo& t : file.tensors()) {
@@ -60,53 +93,90 @@ void print_json(const InspectOptions& o,
   }
   for (const auto& [key, value] : file.meta().all()) meta[key] = meta_line(value);
   json::object j{{"model", o.engine.model},
-                 {"architecture", m.arch},
-                 {"layers", m.num_layers},
-                 {"hidden", m.hidden},
-                 {"heads", m.num_heads},
-                 {"kv_heads", m.num_kv_heads},
-                 {"head_dim", m.head_dim},
-                 {"vocab", m.vocab},
-                 {"context", m.max_len},
                  {"has_vocabulary", has_vocabulary(file)},
                  {"has_chat_template", file.meta().has("tokenizer.chat_template")}};
-  j["ledger"] = json::object{{"weights", l.weights},
-                             {"kv", l.kv},
-                             {"workspace", l.workspace},
-                             {"program", l.program},
-                             {"available", l.available},
-                             {"kv_per_token", l.kv_per_token},
-                             {"kv_per_long_token", l.kv_per_long_token},
-                             {"window", l.window},
-                             {"ctx", l.ctx},
-                             {"full_sequences", l.full_sequences}};
+  if (m) {
+    j["architecture"] = m->arch;
+    j["layers"] = m->num_layers;
+    j["hidden"] = m->hidden;
+    j["heads"] = m->num_heads;
+    j["kv_heads"] = m->num_kv_heads;
+    j["head_dim"] = m->head_dim;
+    j["vocab"] = m->vocab;
+    j["context"] = m->max_len;
+  }
+  if (needs) {
+    j["ledger"] = ledger_json(needs->memory);
+    j["fits"] = needs->memory.shortage.empty();
+    if (!needs->memory.shortage.empty()) {
+      json::array advice;
+      for (const FitAdvice& a : needs->advice)
+        advice.push_back(json::object{{"options", a.options}, {"ledger", ledger_json(a.estimate)}});
+      j["shortage"] = needs->memory.shortage;
+      j["would_fit"] = std::move(advice);
+    }
+  }
   j["sampling_defaults"] = sampling_json(sampling.spec);
   j["metadata"] = std::move(meta);
   j["tensors"] = std::move(tensors);
   std::printf("%s\n", json::serialize(j).c_str());
 }
 
+void row(const char* name, const std::string& value) {
+  std::printf("%-16s %s\n", name, value.c_str());
+}
+
+void print_needs(const Needs& needs) {
+  const Ledger& l = needs.memory.ledger;
+  const bool fits = needs.memory.shortage.empty();
+  row("weights", human_bytes(l.weights));
+  std::string beyond;
+  if (l.window > 0) {
+    beyond =
+        strf(", %s beyond the window of %d", human_bytes(l.kv_per_long_token).c_str(), l.window);
+  }
+  std::string kv = human_bytes(l.kv_per_token) + " per token" + beyond;
+  if (fits) kv += "; " + human_bytes(l.kv) + " for " + sequences_of(l);
+  row("kv cache", kv);
+  row("workspace", human_bytes(l.workspace));
+  row("program", human_bytes(l.program) +
+                     (needs.on_gpu ? " of context and graphs" : " with the vocabulary's tables"));
+  row("in all",
+      human_bytes(needs.memory.total()) + (fits ? " when the cache is full" : " at least"));
+  row("free memory", human_bytes(l.available) + (needs.on_gpu ? " of the GPU" : ""));
+  if (fits) return;
+  row("does not fit", needs.memory.shortage);
+  for (const FitAdvice& a : needs.advice)
+    row("would fit", a.options + ": " + human_bytes(a.estimate.total()) + " with " +
+                         sequences_of(a.estimate.ledger));
+  if (needs.advice.empty() && needs.least.estimate.total() > 0)
+    row("would fit",
+        strf("nowhere with less than %s free%s%s",
+             human_bytes(needs.least.estimate.total()).c_str(),
+             needs.least.options.empty() ? "" : ", and then with ", needs.least.options.c_str()));
+}
+
 void print_text(const InspectOptions& o,
                 const Checkpoint& file,
-                const ModelShape& m,
-                const Ledger& l,
-                const SamplingDefaults& sampling,
-                bool on_gpu) {
+                const ModelShape* m,
+                const Needs* needs,
+                const SamplingDefaults& sampling) {
   std::map<std::string, FormatShare> formats;
   for (const TensorInfo& t : file.tensors()) {
     FormatShare& f = formats[format_info(t.format).name];
     f.bytes += t.bytes;
     ++f.num;
   }
-  auto row = [](const char* name, const std::string& value) {
-    std::printf("%-16s %s\n", name, value.c_str());
-  };
   row("model", o.engine.model);
   if (const std::string* name = file.meta().string("general.name")) row("name", quote(*name));
-  row("architecture",
-      strf("%s, %d layers, hidden %d, %d heads (%d kv) of %d, vocabulary %d, context %d",
-           m.arch.c_str(), m.num_layers, m.hidden, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab,
-           m.max_len));
+  if (m) {
+    row("architecture",
+        strf("%s, %d layers, hidden %d, %d heads (%d kv) of %d, vocabulary %d, context %d",
+             m->arch.c_str(), m->num_layers, m->hidden, m->num_heads, m->num_kv_heads, m->head_dim,
+             m->vocab, m->max_len));
+  } else if (const std::string* arch = file.meta().string("general.architecture")) {
+    row("architecture", quote(*arch));
+  }
   std::string list;
   for (const auto& [name, f] : formats) {
     list += strf("%s%s %s in %zu", list.empty() ? "" : ", ", name.c_str(),
@@ -118,21 +188,7 @@ void print_text(const InspectOptions& o,
            file.meta().has("tokenizer.chat_template") ? "chat template" : "no chat template"));
   row("sampling",
       strf("%s (%s)", describe_sampling(sampling.spec).c_str(), sampling.source.c_str()));
-  row("weights", human_bytes(l.weights));
-  std::string beyond;
-  if (l.window > 0) {
-    beyond =
-        strf(", %s beyond the window of %d", human_bytes(l.kv_per_long_token).c_str(), l.window);
-  }
-  row("kv cache",
-      strf("%s per token%s; %s for %d sequences of %d tokens", human_bytes(l.kv_per_token).c_str(),
-           beyond.c_str(), human_bytes(l.kv).c_str(), l.full_sequences, l.ctx));
-  row("workspace", human_bytes(l.workspace));
-  row("program", human_bytes(l.program) +
-                     (on_gpu ? " of context and graphs" : " with the vocabulary's tables"));
-  row("in all",
-      human_bytes(l.weights + l.kv + l.workspace + l.program) + " when the cache is full");
-  row("free memory", human_bytes(l.available) + (on_gpu ? " of the GPU" : ""));
+  if (needs) print_needs(*needs);
   if (!o.tensors) return;
   std::printf("\n");
   for (const auto& [key, value] : file.meta().all())
@@ -156,38 +212,55 @@ Result<DeviceMemory> gpu_memory(const EngineOptions& engine, const Checkpoint& f
   return DeviceMemory{(*device)->free_memory(), options->activations};
 }
 
+Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const ModelShape& shape) {
+  EngineOptions engine = o.engine;
+  if (o.gpu_memory > 0 && (engine.backend == "cpu" || engine.backend == "ref"))
+    return Error{400, strf("--gpu-memory plans for a GPU, and --device says %s: leave one out",
+                           engine.backend.c_str())};
+  Result<void> chosen = o.gpu_memory > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
+  if (!chosen) return chosen.error();
+  std::optional<DeviceMemory> gpu;
+  if (engine.backend.starts_with("cuda")) {
+    Result<DeviceMemory> found = gpu_memory(engine, file, o.gpu_memory);
+    if (!found) return found.error();
+    gpu = *found;
+  }
+  const DeviceMemory* device = gpu ? &*gpu : nullptr;
+  EngineOptions planned = engine;
+  Result<MemoryEstimate> memory = estimate_memory(file, shape, planned, device);
+  if (!memory) return memory.error();
+  Needs needs;
+  needs.memory = *memory;
+  needs.on_gpu = gpu.has_value();
+  if (!memory->shortage.empty())
+    needs.advice = what_would_fit(file, shape, engine, device, &needs.least);
+  return needs;
+}
+
 }  // namespace
 
 int cmd_inspect(const InspectOptions& o) {
+  Result<std::string> path = locate_model(o.engine.model, o.engine.quiet);
+  if (!path) return report(path.error());
   Result<std::unique_ptr<Checkpoint>> file =
-      open_model(o.engine.model, o.engine.format, o.engine.random_seed);
+      open_model(*path, o.engine.format, o.engine.random_seed);
   if (!file) return report(file.error());
   Result<ModelShape> shape = read_shape(**file);
-  if (!shape) return report(shape.error());
-  EngineOptions engine = o.engine;
-  if (o.gpu_memory > 0 && (engine.backend == "cpu" || engine.backend == "ref"))
-    return report(
-        Error{400, strf("--gpu-memory plans for a GPU, and --device says %s: leave one out",
-                        engine.backend.c_str())});
-  Result<void> chosen =
-      o.gpu_memory > 0 ? choose_gpu(engine, *shape) : choose_device(engine, *shape);
-  if (!chosen) return report(chosen.error());
-  std::optional<DeviceMemory> gpu;
-  if (engine.backend.starts_with("cuda")) {
-    Result<DeviceMemory> found = gpu_memory(engine, **file, o.gpu_memory);
-    if (!found) return report(found.error());
-    gpu = *found;
-  }
-  Result<Ledger> ledger = plan_memory(**file, *shape, engine, gpu ? &*gpu : nullptr);
-  if (!ledger) return report(ledger.error());
-  Result<SamplingDefaults> sampling = sampling_defaults((*file)->meta(), engine.generation_config);
-  if (!sampling) return report(sampling.error());
-  if (o.json) {
-    print_json(o, **file, *shape, *ledger, *sampling);
+  std::optional<Needs> needs;
+  std::optional<Error> error;
+  if (shape) {
+    Result<Needs> found = find_needs(o, **file, *shape);
+    if (!found) return report(found.error());  // options that do not go together
+    needs = std::move(*found);
   } else {
-    print_text(o, **file, *shape, *ledger, *sampling, gpu.has_value());
+    error = shape.error();
   }
-  return kExitOk;
+  Result<SamplingDefaults> sampling =
+      sampling_defaults((*file)->meta(), o.engine.generation_config);
+  if (!sampling) return report(sampling.error());
+  (o.json ? print_json : print_text)(o, **file, shape ? &*shape : nullptr,
+                                     needs ? &*needs : nullptr, *sampling);
+  return error ? report(*error) : kExitOk;
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include "tensor/gguf_writer.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/locate_model.h"
 #include "tools/quantize_plan.h"
 #include "tools/terminal.h"
 
@@ -259,11 +260,13 @@ void print_json(const QuantizeOptions& o,
 }
 
 // The output must not replace the model that is being read, or a part of it.
-Result<void> check_paths(const QuantizeOptions& o, const Checkpoint& model) {
+Result<void> check_paths(const QuantizeOptions& o,
+                         const std::string& path,
+                         const Checkpoint& model) {
   namespace fs = std::filesystem;
   std::error_code ec;
   if (o.out.empty()) return Error{400, "no output file given"};
-  const fs::path in = o.in == "smollm2" ? default_model_path() : o.in;
+  const fs::path in = path == "smollm2" ? default_model_path() : path;
   const fs::path out = o.out;
   if (!fs::exists(out, ec)) return {};
   if (fs::equivalent(in, out, ec))
@@ -322,9 +325,11 @@ Result<QuantizeRules> rules_from(const QuantizeOptions& o) {
 int cmd_quantize(const QuantizeOptions& o) {
   Result<QuantizeRules> rules = rules_from(o);
   if (!rules) return report(rules.error());
-  Result<std::unique_ptr<Checkpoint>> model = open_model(o.in, "f16", 1);
+  Result<std::string> path = locate_model(o.in, o.quiet);
+  if (!path) return report(path.error());
+  Result<std::unique_ptr<Checkpoint>> model = open_model(*path, "f16", 1);
   if (!model) return report(model.error());
-  if (auto ok = check_paths(o, **model); !ok) return report(ok.error());
+  if (auto ok = check_paths(o, *path, **model); !ok) return report(ok.error());
   if (auto ok = check_model(**model); !ok) return report(ok.error());
   const std::vector<PlannedTensor> plan = plan_formats((*model)->tensors(), *rules);
   std::vector<TensorInfo> targets;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hub/hub_name.h"
 #include "net/http.h"
 #include "runtime/collect.h"
 #include "server/service.h"
@@ -22,6 +23,7 @@ using std::chrono::milliseconds;
 
 std::string served_name(std::string model) {
   if (model.starts_with("random:")) return model;
+  if (is_hub_name(model)) return model.substr(3);
   while (model.ends_with('/')) model.pop_back();  // a directory
   size_t slash = model.find_last_of('/');
   std::string name = slash == std::string::npos ? model : model.substr(slash + 1);

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "load/open.h"
 #include "tools/commands.h"
+#include "tools/locate_model.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -23,7 +24,9 @@ Result<json::value> read_json(const std::string& path) {
 }  // namespace
 
 int cmd_template(const TemplateOptions& o) {
-  Result<std::unique_ptr<Checkpoint>> file = open_text(o.model);
+  Result<std::string> path = locate_model(o.model);
+  if (!path) return report(path.error());
+  Result<std::unique_ptr<Checkpoint>> file = open_text(*path);
   if (!file) return report(file.error());
   Result<std::optional<ChatTemplate>> chat = load_chat_template(**file);
   if (!chat) return report(chat.error());

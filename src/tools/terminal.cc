@@ -13,6 +13,7 @@
 
 #include "base/str.h"
 #include "tools/commands.h"
+#include "tools/locate_model.h"
 
 namespace sluice {
 
@@ -109,7 +110,11 @@ int report(const Error& error) {
   return error.code == 500 ? kExitFailure : kExitUsage;
 }
 
-Result<std::unique_ptr<Session>> open_session(const EngineOptions& options) {
+Result<std::unique_ptr<Session>> open_session(const EngineOptions& given) {
+  EngineOptions options = given;
+  Result<std::string> path = locate_model(options.model, options.quiet);
+  if (!path) return path.error();
+  options.model = *path;
   StatusLine line(!options.quiet);
   auto begin = std::chrono::steady_clock::now();
   auto session = Session::open(options, [&](size_t done, size_t total) {
@@ -127,9 +132,10 @@ void show_ledger(const Session& s) {
   const EngineOptions& options = s.options();
   if (options.quiet) return;
   const Ledger& l = s.ledger();
-  std::string text = strf("%s: %s used, %s reserved for %d x %d tokens; loaded in %.2f s",
-                          options.model.c_str(), human_bytes(l.weights + l.workspace).c_str(),
-                          human_bytes(l.kv).c_str(), l.full_sequences, l.ctx, s.load_seconds());
+  std::string text =
+      strf("%s: %s used, %s reserved for %d x %d tokens; loaded in %.2f s",
+           name_of_model(options.model).c_str(), human_bytes(l.weights + l.workspace).c_str(),
+           human_bytes(l.kv).c_str(), l.full_sequences, l.ctx, s.load_seconds());
   if (l.ctx < s.model().shape().max_len && options.ctx == 0) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }

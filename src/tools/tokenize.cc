@@ -7,6 +7,7 @@
 #include "load/open.h"
 #include "text/detokenizer.h"
 #include "tools/commands.h"
+#include "tools/locate_model.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -50,7 +51,9 @@ int decode(const Tokenizer& tokenizer, const std::string& text, const TokenizeOp
 
 int cmd_tokenize(const TokenizeOptions& o) {
   if (o.has_text && !o.file.empty()) return report({400, "give a text or -f FILE, not both"});
-  Result<std::unique_ptr<Checkpoint>> checkpoint = open_text(o.model);
+  Result<std::string> path = locate_model(o.model);
+  if (!path) return report(path.error());
+  Result<std::unique_ptr<Checkpoint>> checkpoint = open_text(*path);
   if (!checkpoint) return report(checkpoint.error());
   if (!has_vocabulary(**checkpoint)) return report({400, "the model has no vocabulary"});
   Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer(**checkpoint);

@@ -1,0 +1,39 @@
+// What a model would take, whether it fits or not, and which options would make it fit. For
+// `inspect`; who wants to run it calls plan_memory().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/ledger.h"
+
+namespace sluice {
+
+struct MemoryEstimate {
+  Ledger ledger;         // where it does not fit, kv is the least it would take
+  std::string shortage;  // why it does not fit; empty: it does
+
+  size_t total() const { return ledger.weights + ledger.kv + ledger.workspace + ledger.program; }
+};
+
+// As plan_memory(), and an error only for options that contradict each other. Context and pool size
+// in `options` are fixed if it fits.
+Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
+                                       const ModelShape& shape,
+                                       EngineOptions& options,
+                                       const DeviceMemory* device = nullptr);
+
+struct FitAdvice {
+  std::string options;      // "--quantize w4 --ctx 4096"
+  MemoryEstimate estimate;  // with them
+};
+
+// The smallest changes first; empty where none is enough. `least`, if given, gets the lowest total
+// that was found on the way.
+std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
+                                      const ModelShape& shape,
+                                      const EngineOptions& options,
+                                      const DeviceMemory* device,
+                                      FitAdvice* least = nullptr);
+
+}  // namespace sluice

@@ -38,7 +38,8 @@ struct HttpLimits {
   size_t send_buffer = size_t{32} << 10;
   size_t read_rate = 1024;  // bytes per second that a client must take, once some wait for it
   std::chrono::milliseconds header{10'000}, body{30'000}, idle{60'000}, send{30'000};
-  size_t connections = 16'384, connections_per_ip = 256;
+  // In all; from one address; from one address of this machine. 0: no limit of its own.
+  size_t connections = 16'384, connections_per_ip = 256, connections_from_loopback = 0;
 };
 
 class HttpServer {

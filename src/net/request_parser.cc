@@ -75,7 +75,7 @@ size_t RequestParser::put(std::string_view bytes) {
       case Stage::head:
         if (take_line(bytes, limits_.header_bytes - head_bytes_)) {
           on_head_line();
-        } else if (!has_line_) {
+        } else if (!has_line_ && !refused()) {
           check_start();
         }
         break;

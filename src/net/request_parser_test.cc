@@ -186,6 +186,17 @@ TEST(RequestParser, Table) {
   }
 }
 
+// In one piece the size is seen first, byte by byte the method: the first reason stands.
+TEST(RequestParser, TooLongAndNoMethod) {
+  HttpLimits limits = small_limits();
+  std::string line(3000, 'A');
+  RequestParser whole(limits), bytewise(limits);
+  whole.put(line);
+  for (char c : line) bytewise.put({&c, 1});
+  EXPECT_EQ(whole.status(), 431);
+  EXPECT_EQ(bytewise.status(), 400);
+}
+
 TEST(RequestParser, PartsOfARequest) {
   HttpLimits limits;
   RequestParser p(limits);

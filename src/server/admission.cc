@@ -69,8 +69,11 @@ void AdmissionControl::release(int key, const Load& part) {
 }
 
 bool AdmissionControl::full() const {
-  return all_.sequences.load(std::memory_order_relaxed) >= limits_.total.sequences ||
-         all_.tokens.load(std::memory_order_relaxed) >= limits_.total.tokens;
+  auto reached = [](const std::atomic<int64_t>& taken, int64_t most) {
+    return most > 0 && taken.load(std::memory_order_relaxed) >= most;
+  };
+  return reached(all_.sequences, limits_.total.sequences) ||
+         reached(all_.tokens, limits_.total.tokens);
 }
 
 std::unique_ptr<Ticket> Ticket::split(Load part) {

@@ -8,22 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "server/admission_limits.h"
 #include "server/openai.h"
 
 namespace sluice {
-
-// What one request takes, or part of it.
-struct Load {
-  int64_t sequences = 0;  // prompts x choices
-  int64_t tokens = 0;     // of its prompts
-  int64_t bytes = 0;      // of its answer, at most; 0 when streamed
-};
-
-struct AdmissionLimits {
-  Load total{512, 262'144, int64_t{1} << 30};
-  Load per_key;                                   // 0: no limit of its own
-  Load per_request{2048, 0, int64_t{256} << 20};  // tokens: bounded by the context
-};
 
 class AdmissionControl {
  public:

@@ -1,4 +1,6 @@
 // POST /v1/chat/completions
+#include <utility>
+
 #include "base/str.h"
 #include "server/generation.h"
 #include "server/logprobs.h"
@@ -30,7 +32,7 @@ class ChatAnswer final : public Answer {
     if (c.scores.empty()) {
       out += "null";
     } else {
-      chat_logprobs(out, tokenizer(g), c.scores).finish();
+      chat_logprobs(out, names(g), c.scores).finish();
     }
     if (!c.tokens.empty()) {
       out += ",\"token_ids\":";
@@ -38,36 +40,52 @@ class ChatAnswer final : public Answer {
     }
   }
 
+  void append_beside(std::string& out, const Generation& g, Choice& c) const override {
+    if (!std::exchange(c.shows_prompt, false)) return;
+    out += ",\"prompt_token_ids\":";
+    write_ids(out, *g.prompt(c).tokens).finish();
+  }
+
+  // The nulls and empty lists are vLLM's, as far as OpenAI's description allows them.
   PieceWriter choice(std::string& out, const Generation& g, Choice& c) const override {
     out += strf("\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":\"", c.index);
     co_await write_escaped(out, c.text);
-    out += "\",\"refusal\":null},\"logprobs\":";
+    out +=
+        "\",\"refusal\":null,\"annotations\":[],\"audio\":null,\"tool_calls\":[],"
+        "\"reasoning\":null,\"reasoning_content\":null},\"logprobs\":";
     if (g.fields().sampling.num_logprobs >= 0) {
-      co_await chat_logprobs(out, tokenizer(g), c.scores);
+      co_await chat_logprobs(out, names(g), c.scores);
     } else {
       out += "null";
     }
+    out += ",\"token_ids\":";
     if (g.fields().return_token_ids) {
-      out += ",\"token_ids\":";
       co_await write_ids(out, c.tokens);
+    } else {
+      out += "null";
     }
   }
 
   PieceWriter extra(std::string& out, const Generation& g) const override {
     const PromptState& p = g.prompts()[0];
+    out += ",\"service_tier\":null,\"prompt_logprobs\":";
     if (g.fields().sampling.prompt_logprobs >= 0) {
-      out += ",\"prompt_logprobs\":";
-      co_await prompt_logprobs(out, tokenizer(g), p.scores);
+      co_await prompt_logprobs(out, g.service().session().tokenizer(), p.scores);
+    } else {
+      out += "null";
     }
+    out += ",\"prompt_token_ids\":";
     if (g.fields().return_token_ids) {
-      out += ",\"prompt_token_ids\":";
       co_await write_ids(out, *p.tokens);
+    } else {
+      out += "null";
     }
+    out += ",\"kv_transfer_params\":null";
   }
 
  private:
-  static const Tokenizer* tokenizer(const Generation& g) {
-    return g.service().session().tokenizer();
+  static TokenNames names(const Generation& g) {
+    return {g.service().session().tokenizer(), g.fields().tokens_as_ids};
   }
 };
 

@@ -1,4 +1,7 @@
 // POST /v1/completions
+#include <optional>
+#include <utility>
+
 #include "base/str.h"
 #include "server/generation.h"
 #include "server/logprobs.h"
@@ -26,6 +29,7 @@ class TextAnswer final : public Answer {
     } else {
       out += "null";
     }
+    append_prompt(out, g, c);
   }
 
   void append_chunk(std::string& out, const Generation& g, Choice& c) const override {
@@ -41,6 +45,7 @@ class TextAnswer final : public Answer {
       out += ",\"token_ids\":";
       write_ids(out, c.tokens).finish();
     }
+    append_prompt(out, g, c);
   }
 
   PieceWriter choice(std::string& out, const Generation& g, Choice& c) const override {
@@ -54,21 +59,35 @@ class TextAnswer final : public Answer {
     } else {
       out += "null";
     }
+    out += ",\"prompt_logprobs\":";
     if (g.fields().sampling.prompt_logprobs >= 0 && !g.echo) {
-      out += ",\"prompt_logprobs\":";
       co_await prompt_logprobs(out, g.service().session().tokenizer(), p.scores);
+    } else {
+      out += "null";
     }
     if (g.fields().return_token_ids) {
       out += ",\"token_ids\":";
       co_await write_ids(out, c.tokens);
       out += ",\"prompt_token_ids\":";
       co_await write_ids(out, *p.tokens);
+    } else {
+      out += ",\"token_ids\":null,\"prompt_token_ids\":null";
     }
   }
 
-  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
+  PieceWriter extra(std::string& out, const Generation&) const override {
+    out += ",\"service_tier\":null,\"kv_transfer_params\":null";
+    co_return;
+  }
 
  private:
+  // In the first chunk of a choice.
+  static void append_prompt(std::string& out, const Generation& g, Choice& c) {
+    if (!std::exchange(c.shows_prompt, false)) return;
+    out += ",\"prompt_token_ids\":";
+    write_ids(out, *g.prompt(c).tokens).finish();
+  }
+
   static bool scored(const Generation& g) { return g.fields().sampling.num_logprobs >= 0; }
 
   static PieceWriter logprobs(
@@ -80,9 +99,21 @@ class TextAnswer final : public Answer {
       scores.prompt = p.scores;
     }
     if (output) scores.output = c.scores;
-    return text_logprobs(out, g.service().session().tokenizer(), scores, c.text_offset);
+    TokenNames names{g.service().session().tokenizer(), g.fields().tokens_as_ids};
+    return text_logprobs(out, names, scores, c.text_offset);
   }
 };
+
+// Text is echoed as it came, unless it is cut.
+std::vector<std::optional<std::string>> texts_to_echo(const CompletionFields& fields) {
+  std::vector<std::optional<std::string>> texts;
+  if (!fields.echo || fields.truncate_prompt) return texts;
+  for (const PromptField& p : fields.prompts) {
+    const auto* text = std::get_if<std::string>(&p);
+    texts.push_back(text ? std::optional(*text) : std::nullopt);
+  }
+  return texts;
+}
 
 }  // namespace
 
@@ -98,6 +129,7 @@ void serve_completion(Service& s, Call call) {
   if (refused) return s.fail(call, *refused);
 
   std::vector<std::vector<Token>> prompts;
+  std::vector<std::optional<std::string>> texts = texts_to_echo(fields);
   refused = s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, fields, prompts);
   if (refused) return s.fail(call, *refused);
   bool echo = fields.echo, score_only = fields.max_tokens == 0;
@@ -108,6 +140,7 @@ void serve_completion(Service& s, Call call) {
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         std::make_unique<TextAnswer>());
   g->echo = echo;
+  g->echo_texts = std::move(texts);
   g->score_only = score_only;
   g->start(std::move(prompts));
 }

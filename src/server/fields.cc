@@ -1,6 +1,7 @@
 #include "server/fields.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "base/str.h"
@@ -11,11 +12,37 @@ namespace {
 
 const json::object kNothing;
 
-std::optional<double> as_number(const json::value& v) {
+std::optional<double> as_number(const json::value& v, bool or_text = false) {
   if (v.is_double()) return v.get_double();
   if (v.is_int64()) return static_cast<double>(v.get_int64());
   if (v.is_uint64()) return static_cast<double>(v.get_uint64());
+  if (!or_text || !v.is_string()) return {};
+  std::string_view text = v.get_string();
+  double x = 0;
+  auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (failed != std::errc() || end != text.data() + text.size() || !std::isfinite(x)) return {};
+  return x;
+}
+
+std::optional<bool> as_flag(const json::value& v, bool or_text) {
+  if (v.is_bool()) return v.get_bool();
+  if (!or_text || !v.is_string()) return {};
+  std::string_view text = v.get_string();
+  if (text == "True" || text == "true" || text == "TRUE") return true;
+  if (text == "False" || text == "false" || text == "FALSE") return false;
   return {};
+}
+
+// Is it one of these values: JSON with bars between?
+bool is_one_of(const json::value& v, std::string_view values) {
+  while (!values.empty()) {
+    size_t bar = std::min(values.find('|'), values.size());
+    Result<json::value> one = parse_json(values.substr(0, bar));
+    std::optional<double> x = as_number(v), y = one ? as_number(*one) : std::nullopt;
+    if (one && (x && y ? *x == *y : v == *one)) return true;
+    values.remove_prefix(std::min(bar + 1, values.size()));
+  }
+  return false;
 }
 
 }  // namespace
@@ -26,25 +53,49 @@ std::optional<Token> token_id(const json::value& v) {
   return {};
 }
 
-Fields::Fields(const json::value& body) : object_(body.is_object() ? body.get_object() : kNothing) {
+Fields::Fields(const json::value& body, std::optional<FieldPlace> place, Strictness strictness)
+    : object_(body.is_object() ? body.get_object() : kNothing), strictness_(strictness) {
   if (!body.is_object()) fail("", "the body must be a JSON object");
+  if (place) look_up(*place);
+}
+
+void Fields::look_up(FieldPlace place) {
+  for (const auto& pair : object_) {
+    const KnownField* field = find_field(pair.key(), place);
+    if (!field || field->fate == FieldFate::honoured) continue;
+    known_.insert(field->name);
+    const json::value& v = pair.value();
+    if (field->fate == FieldFate::harmless || v.is_null() || is_one_of(v, field->off)) continue;
+    std::string name(field->name), note(field->note);
+    if (field->fate == FieldFate::refused) {
+      fail(name, name + " is not supported: " + note, "unsupported_parameter");
+      continue;
+    }
+    const json::value* other = object_.if_contains(field->note);
+    if ((other && !other->is_null()) || aliases_.contains(field->note))
+      fail(name, name + " stands for " + note + ", which is given too: send one of them");
+    aliases_.emplace(field->note, Alias{field->name, &v});
+  }
 }
 
 const json::value* Fields::get(std::string_view name) {
   known_.insert(name);
+  if (auto it = aliases_.find(name); it != aliases_.end()) return it->second.value;
   const json::value* v = object_.if_contains(name);
   return v && !v->is_null() ? v : nullptr;
 }
 
 void Fields::fail(std::string_view param, std::string message, std::string code, int status) {
+  if (auto it = aliases_.find(param); it != aliases_.end()) param = it->second.name;
   if (!error_) error_ = ApiError{status, std::move(message), std::string(param), std::move(code)};
 }
 
 bool Fields::flag(std::string_view name, bool& to) {
   const json::value* v = get(name);
   if (!v) return false;
-  if (!v->is_bool()) return fail(name, std::string(name) + " must be true or false"), false;
-  to = v->get_bool();
+  std::optional<bool> x = as_flag(*v, strictness_ == lenient);
+  if (!x) return fail(name, std::string(name) + " must be true or false"), false;
+  to = *x;
   return true;
 }
 
@@ -63,7 +114,7 @@ bool Fields::text(std::string_view name, std::string& to, size_t max_bytes) {
 bool Fields::number(std::string_view name, double& to, double lo, double hi) {
   const json::value* v = get(name);
   if (!v) return false;
-  std::optional<double> x = as_number(*v);
+  std::optional<double> x = as_number(*v, strictness_ == lenient);
   if (!x || !(*x >= lo && *x <= hi)) {
     fail(name, strf("%s must be a number from %g to %g", std::string(name).c_str(), lo, hi));
     return false;
@@ -86,7 +137,7 @@ bool Fields::number(std::string_view name, float& to, double lo, double hi, bool
 bool Fields::whole(std::string_view name, int& to, int64_t lo, int64_t hi) {
   const json::value* v = get(name);
   if (!v) return false;
-  std::optional<double> x = as_number(*v);
+  std::optional<double> x = as_number(*v, strictness_ == lenient);
   if (!x || std::floor(*x) != *x || !(*x >= static_cast<double>(lo)) ||
       !(*x <= static_cast<double>(hi))) {
     fail(name, strf("%s must be a whole number from %lld to %lld", std::string(name).c_str(),
@@ -113,19 +164,6 @@ bool Fields::ids(std::string_view name, std::vector<Token>& to, size_t max) {
   }
   to = std::move(list);
   return true;
-}
-
-void Fields::ignore(std::initializer_list<std::string_view> names) {
-  known_.insert(names.begin(), names.end());
-}
-
-void Fields::refuse(std::initializer_list<std::string_view> names) {
-  for (std::string_view name : names) {
-    const json::value* v = get(name);
-    if (!v || (v->is_array() && v->get_array().empty()) || (v->is_bool() && !v->get_bool()))
-      continue;
-    fail(name, std::string(name) + " is not supported", "unsupported_parameter");
-  }
 }
 
 std::vector<std::string> Fields::unknown() const {

@@ -1,22 +1,32 @@
 // Reads the fields of a JSON object with checks; the first thing wrong is kept, all after it is
-// ignored. A null is as good as nothing.
+// ignored. A null is as good as nothing. Fields of `place` are first looked up in the table of
+// known fields: one that is refused there is wrong, and one that is an alias is found by its other
+// name.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/json.h"
+#include "server/field_table.h"
 #include "server/openai.h"
 
 namespace sluice {
 
 class Fields {
  public:
-  explicit Fields(const json::value& body);
+  enum Strictness : bool {
+    strict,
+    lenient,  // "True" is true and "0.5" a number, as clients of the first such servers write them
+  };
+  explicit Fields(const json::value& body,
+                  std::optional<FieldPlace> place = {},
+                  Strictness strictness = strict);
 
   // The value, or null; the field counts as known from now on.
   const json::value* get(std::string_view name);
@@ -26,9 +36,6 @@ class Fields {
   bool number(std::string_view name, double& to, double lo, double hi);
   bool whole(std::string_view name, int& to, int64_t lo, int64_t hi);
   bool ids(std::string_view name, std::vector<Token>& to, size_t max);
-  void ignore(std::initializer_list<std::string_view> names);
-  // Fields that would change the answer and that we do not have.
-  void refuse(std::initializer_list<std::string_view> names);
 
   void fail(std::string_view param, std::string message, std::string code = {}, int status = 400);
   bool failed() const { return error_.has_value(); }
@@ -37,8 +44,16 @@ class Fields {
   const json::object& object() const { return object_; }
 
  private:
+  struct Alias {
+    std::string_view name;  // as it was sent
+    const json::value* value;
+  };
+  void look_up(FieldPlace place);
+
   const json::object& object_;
+  Strictness strictness_;
   std::unordered_set<std::string_view> known_;
+  std::unordered_map<std::string_view, Alias> aliases_;  // by the field they stand for
   Refusal error_;
 };
 

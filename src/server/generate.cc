@@ -103,15 +103,20 @@ void serve_generate(Service& s, Call call) {
   if (!refused && fields.model != "") refused = s.check_model(fields.model);
   if (refused) return s.fail(call, *refused);
   std::vector<PromptField> inputs{std::move(fields.inputs)};
+  std::optional<std::string> text;
+  if (const auto* given = std::get_if<std::string>(&inputs[0])) text = *given;
   std::vector<std::vector<Token>> prompts;
   refused = s.encode_prompts(inputs, "inputs", true, fields, prompts);
   if (refused) return s.fail(call, *refused);
   fields.stream = stream || fields.stream;
   fields.return_token_ids = true;
   bool full = fields.return_full_text;
+  std::vector<std::optional<std::string>> texts(1);
+  if (full && !fields.truncate_prompt) texts[0] = std::move(text);
   auto answer = std::make_unique<GenerateAnswer>(full, fields.details);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields), std::move(answer));
   g->echo = full;
+  g->echo_texts = std::move(texts);
   g->start(std::move(prompts));
 }
 

@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kLogBytes = 1 << 20;  // of a resumable stream
 const ApiError kCancelled{503, "the request was cancelled: the server stops", "", "cancelled"};
 
+std::string fingerprint(const Service& service) { return "sluice-" + service.options().version; }
+
 }  // namespace
 
 void Outbox::push(Delivery delivery) {
@@ -195,7 +197,10 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
     if (fields_.pooling == Pooling::none) --most;
     auto keep = static_cast<size_t>(*fields_.truncate_prompt < 0 ? most : *fields_.truncate_prompt);
     for (std::vector<Token>& p : prompts) {
-      if (p.size() > keep) p.erase(p.begin(), p.end() - static_cast<ptrdiff_t>(keep));
+      if (p.size() <= keep) continue;
+      auto cut = static_cast<ptrdiff_t>(p.size() - keep);
+      p.erase(fields_.truncate_left ? p.begin() : p.end() - cut,
+              fields_.truncate_left ? p.begin() + cut : p.end());
     }
   }
   Refusal refused = resolve_bad_words();
@@ -217,6 +222,8 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
   prefix_ += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(true),
                   static_cast<long long>(created_));
   append_json(prefix_, service_.options().model_names[0]);
+  prefix_ += ",\"system_fingerprint\":";
+  append_json(prefix_, fingerprint(service_));
   prefix_ += ",\"choices\":[";
   if (fields_.stream && fields_.resumable) log_.emplace(id_, kLogBytes);
   service_.live(shared_from_this());
@@ -262,7 +269,8 @@ Refusal Generation::admit(Load all) {
   if (Refusal refused = admission.check(all)) return refused;
   auto slots = static_cast<int64_t>(service_.options().request_share *
                                     service_.session().engine().config().max_seqs);
-  slots = std::min(slots, admission.limits().total.sequences / 2);
+  if (int64_t most = admission.limits().total.sequences; most > 0)
+    slots = std::min(slots, most / 2);
   window_ = static_cast<size_t>(std::max<int64_t>(slots / fields_.n, 1));
   all.sequences = std::min(all.sequences, static_cast<int64_t>(window_) * fields_.n);
   Refusal refused = admission.admit(call_.key, all);
@@ -281,16 +289,19 @@ void Generation::make_choices(std::vector<std::vector<Token>> prompts) {
     text.skip_special = fields_.skip_special;
     text.include_stop = fields_.include_stop;
     text.strip_leading_space = begins && tokenizer->adds_space();
-    if (echo && tokenizer) {
-      state.text = detokenize(
-          *tokenizer, prompts[p],
-          {.skip_special = fields_.skip_special, .strip_leading_space = tokenizer->adds_space()});
+    if (echo && p < echo_texts.size() && echo_texts[p]) {
+      state.text = std::move(*echo_texts[p]);
+    } else if (echo && tokenizer) {
+      state.text =
+          detokenize(*tokenizer, prompts[p],
+                     {.skip_special = false, .strip_leading_space = tokenizer->adds_space()});
     }
     state.tokens = std::make_shared<const std::vector<Token>>(std::move(prompts[p]));
     for (int i = 0; i < fields_.n; ++i) {
       Choice& c = choices_.emplace_back();
       c.index = static_cast<int>(choices_.size()) - 1;
       c.prompt = p;
+      c.shows_prompt = fields_.stream && fields_.return_token_ids;
       if (tokenizer && fields_.pooling == Pooling::none) c.stream.emplace(*tokenizer, text);
     }
   }
@@ -338,10 +349,8 @@ void Generation::cancel() noexcept {
 }
 
 void Generation::lose() noexcept {
-  bool memory = is_out_of_memory();
   try {
-    fail(memory ? ApiError{503, "the server is out of memory: try again later", "", "out_of_memory"}
-                : ApiError{500, "internal error", "", ""});
+    fail(current_api_error());
   } catch (...) {
     call_.out->abort();
   }
@@ -444,13 +453,13 @@ void Generation::write_chunk(Choice& c) {
     c.text.clear(), c.tokens.clear(), c.scores.clear();
     return write(out);
   }
-  auto close = [&](const char* finish) {
+  auto close = [&](const char* finish, int made) {
     out += ",\"finish_reason\":";
     out += finish ? strf("\"%s\"", finish) : "null";
-    if (finish && !c.stop_reason.is_null())
-      out += ",\"stop_reason\":" + json::serialize(c.stop_reason);
+    if (finish) out += ",\"stop_reason\":" + json::serialize(c.stop_reason);
     out += "}]";
-    if (fields_.continuous_usage) append_usage(out);
+    answer_->append_beside(out, *this, c);
+    if (fields_.continuous_usage) append_usage_so_far(out, c, made);
     if (fields_.include_usage && !fields_.continuous_usage) out += ",\"usage\":null";
     out += "}\n\n";
   };
@@ -462,22 +471,29 @@ void Generation::write_chunk(Choice& c) {
     if (!first.empty()) {
       open();
       out += first;
-      close(nullptr);
+      close(nullptr, 0);
     }
   }
   bool some = !c.text.empty() || !c.tokens.empty();
   if (some || (c.finish != Finish::none && !c.scores.empty())) {
     open();
     answer_->append_chunk(out, *this, c);
-    close(nullptr);
+    close(nullptr, c.num_output);
     c.text.clear(), c.tokens.clear(), c.scores.clear();
   }
   if (c.finish != Finish::none) {
     open();
     answer_->append_chunk(out, *this, c);
-    close(c.finish == Finish::stop ? "stop" : "length");
+    close(c.finish == Finish::stop ? "stop" : "length", c.num_output);
   }
   write(out);
+}
+
+// Of one choice and its prompt, as vLLM counts them in the middle of a stream.
+void Generation::append_usage_so_far(std::string& out, const Choice& c, int made) const {
+  size_t in = prompts_[c.prompt].tokens->size(), num = score_only ? 0 : static_cast<size_t>(made);
+  out += strf(",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}",
+              in, num, in + num);
 }
 
 void Generation::append_usage(std::string& out) const {
@@ -530,6 +546,8 @@ PieceWriter Generation::write_answer(std::string& out) {
   out += strf(",\"object\":\"%s\",\"created\":%lld,\"model\":", answer_->object(false),
               static_cast<long long>(created_));
   append_json(out, service_.options().model_names[0]);
+  out += ",\"system_fingerprint\":";
+  append_json(out, fingerprint(service_));
   out += ",\"choices\":[";
   for (Choice& c : choices_) {
     out += c.index > 0 ? ",{" : "{";

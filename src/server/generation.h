@@ -32,6 +32,7 @@ struct Choice {
   size_t text_offset = 0;  // of the next scored token, in the whole text
   Time last_token{0};
   bool begun = false;
+  bool shows_prompt = false;  // its next chunk carries the prompt's token ids
 };
 
 struct PromptState {
@@ -64,6 +65,8 @@ class Answer {
   }
   // What precedes the first chunk of a choice, in the same form; empty: nothing.
   virtual void append_first(std::string& out, const Generation& g, Choice& c) const = 0;
+  // Further fields of a chunk, beside its choices, each with its comma in front.
+  virtual void append_beside(std::string&, const Generation&, Choice&) const {}
   // A choice's fields, up to finish_reason.
   virtual PieceWriter choice(std::string& out, const Generation& g, Choice& c) const = 0;
   // Further fields of a whole answer, each with its comma in front.
@@ -101,6 +104,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   size_t thread() const { return thread_; }
   int key() const { return call_.key; }
   bool echo = false, score_only = false;  // completions
+  // What is echoed of each prompt that came as text; ids are echoed as the text they stand for,
+  // special tokens included.
+  std::vector<std::optional<std::string>> echo_texts;
 
  private:
   void begin(std::vector<std::vector<Token>> prompts);
@@ -120,6 +126,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin_stream();
   void write_chunk(Choice& c);
   void append_usage(std::string& out) const;
+  void append_usage_so_far(std::string& out, const Choice& c, int made) const;
   void finish();
   PieceWriter write_answer(std::string& out);
   void fail(const ApiError& error);

@@ -96,10 +96,12 @@ Result<Keys::Reload> Keys::reload() {
 bool Keys::needed() const { return !state_->path.empty(); }
 size_t Keys::num_indices() const { return needed() ? kMaxIndices : 1; }
 
-int Keys::find(std::string_view authorization) const {
+int Keys::find(std::string_view authorization, std::string_view api_key) const {
   constexpr std::string_view kBearer = "Bearer ";
   bool bearer = authorization.starts_with(kBearer) || authorization.starts_with("bearer ");
-  std::string_view given = bearer ? authorization.substr(kBearer.size()) : std::string_view();
+  std::string_view given = bearer                  ? authorization.substr(kBearer.size())
+                           : authorization.empty() ? api_key
+                                                   : std::string_view();
   int found = -1;
   std::lock_guard lock(state_->mutex);
   for (size_t i = 0; i < state_->keys.size(); ++i) {

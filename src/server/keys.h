@@ -29,9 +29,10 @@ class Keys {
   Result<Reload> reload();  // one thread at a time
 
   bool needed() const;
-  // The key's index from the value of the Authorization header ("Bearer KEY"), -1: none of ours.
-  // Takes the same time for any key of that length, right or wrong.
-  int find(std::string_view authorization) const;
+  // The key's index from the value of the Authorization header ("Bearer KEY"), or where that is
+  // empty from X-Api-Key's (KEY); -1: none of ours. Takes the same time for any key of that length,
+  // right or wrong.
+  int find(std::string_view authorization, std::string_view api_key = {}) const;
   // Prefixes are shared only within a tenant: a key and a salt of the request's.
   uint64_t tenant(int key, std::string_view salt) const;
   // Indices are below this, now and after any reload.

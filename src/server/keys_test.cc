@@ -29,6 +29,10 @@ TEST_F(KeysTest, ReloadKeepsWhatAKeyIsKnownBy) {
   EXPECT_TRUE(keys->needed());
   int two = keys->find("Bearer key-number-two");
   ASSERT_GE(two, 0);
+  EXPECT_EQ(keys->find("", "key-number-two"), two);
+  EXPECT_EQ(keys->find("", "Bearer key-number-two"), -1);
+  EXPECT_EQ(keys->find("Bearer key-number-none", "key-number-two"), -1);
+  EXPECT_EQ(keys->find("Basic eDp5", "key-number-two"), -1);
   uint64_t tenant = keys->tenant(two, "salt");
 
   write("key-number-three\nkey-number-two\nkey-number-two\n");

@@ -14,6 +14,10 @@ std::string token_text(const Tokenizer* tokenizer, Token token) {
   return text + d.flush();
 }
 
+std::string TokenNames::operator()(Token token) const {
+  return as_ids ? strf("token_id:%d", token) : token_text(tokenizer, token);
+}
+
 double finite_logprob(float logprob) { return std::max(logprob, -9999.0f); }
 
 size_t num_characters(std::string_view text) {
@@ -24,18 +28,18 @@ size_t num_characters(std::string_view text) {
 
 namespace {
 
-json::object chat_entry(const Tokenizer* tokenizer, const TopLogprob& t) {
+json::object chat_entry(const TokenNames& names, const TopLogprob& t) {
   json::array bytes;
-  std::string text = token_text(tokenizer, t.token);
-  for (char c : tokenizer ? tokenizer->bytes(t.token) : std::string_view(text))
+  std::string name = names(t.token);
+  for (char c : names.tokenizer ? names.tokenizer->bytes(t.token) : std::string_view(name))
     bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", text}, {"logprob", finite_logprob(t.logprob)}, {"bytes", std::move(bytes)}};
+  return {{"token", name}, {"logprob", finite_logprob(t.logprob)}, {"bytes", std::move(bytes)}};
 }
 
-json::object text_top(const Tokenizer* tokenizer, const ScoredToken& s) {
+json::object text_top(const TokenNames& names, const ScoredToken& s) {
   json::object top;
-  for (const TopLogprob& t : s.top) top[token_text(tokenizer, t.token)] = finite_logprob(t.logprob);
-  top[token_text(tokenizer, s.token.token)] = finite_logprob(s.token.logprob);
+  for (const TopLogprob& t : s.top) top[names(t.token)] = finite_logprob(t.logprob);
+  top[names(s.token.token)] = finite_logprob(s.token.logprob);
   return top;
 }
 
@@ -52,13 +56,13 @@ struct Scored {
 }  // namespace
 
 PieceWriter chat_logprobs(std::string& out,
-                          const Tokenizer* tokenizer,
+                          TokenNames names,
                           const std::vector<ScoredToken>& scores) {
   out += "{\"content\":[";
   for (size_t i = 0; i < scores.size(); ++i) {
-    json::object o = chat_entry(tokenizer, scores[i].token);
+    json::object o = chat_entry(names, scores[i].token);
     json::array top;
-    for (const TopLogprob& t : scores[i].top) top.push_back(chat_entry(tokenizer, t));
+    for (const TopLogprob& t : scores[i].top) top.push_back(chat_entry(names, t));
     o["top_logprobs"] = std::move(top);
     if (i > 0) out += ',';
     out += json::serialize(o);
@@ -68,17 +72,14 @@ PieceWriter chat_logprobs(std::string& out,
 }
 
 // Four columns, each a pass over the tokens.
-PieceWriter text_logprobs(std::string& out,
-                          const Tokenizer* tokenizer,
-                          TextScores scores,
-                          size_t& offset) {
+PieceWriter text_logprobs(std::string& out, TokenNames names, TextScores scores, size_t& offset) {
   const Scored all{scores};
   const bool first = scores.first != kNoToken;
   out += "{\"tokens\":[";
-  if (first) out += json::serialize(json::string(token_text(tokenizer, scores.first)));
+  if (first) out += json::serialize(json::string(names(scores.first)));
   for (size_t i = 0; i < all.size(); ++i) {
     if (i > 0 || first) out += ',';
-    out += json::serialize(json::string(token_text(tokenizer, all[i].token.token)));
+    out += json::serialize(json::string(names(all[i].token.token)));
     co_await pause_if_full(out);
   }
   out += "],\"token_logprobs\":[";
@@ -92,13 +93,13 @@ PieceWriter text_logprobs(std::string& out,
   if (first) out += "null";
   for (size_t i = 0; i < all.size(); ++i) {
     if (i > 0 || first) out += ',';
-    out += json::serialize(text_top(tokenizer, all[i]));
+    out += json::serialize(text_top(names, all[i]));
     co_await pause_if_full(out);
   }
   out += "],\"text_offset\":[";
   auto next_offset = [&](Token token) {
     out += std::to_string(offset);
-    offset += num_characters(token_text(tokenizer, token));
+    offset += num_characters(token_text(names.tokenizer, token));
   };
   if (first) next_offset(scores.first);
   for (size_t i = 0; i < all.size(); ++i) {

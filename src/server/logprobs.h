@@ -14,6 +14,12 @@ namespace sluice {
 
 // The token's text as valid UTF-8: bytes that are no whole character become U+FFFD.
 std::string token_text(const Tokenizer* tokenizer, Token token);
+// What log-probabilities call a token: its text, or with `as_ids` "token_id:7".
+struct TokenNames {
+  const Tokenizer* tokenizer;
+  bool as_ids = false;
+  std::string operator()(Token token) const;
+};
 // JSON has no minus infinity.
 double finite_logprob(float logprob);
 // Code points, which is what clients count offsets in.
@@ -23,7 +29,7 @@ size_t num_characters(std::string_view text);
 
 // {"content": [{token, logprob, bytes, top_logprobs}]}
 PieceWriter chat_logprobs(std::string& out,
-                          const Tokenizer* tokenizer,
+                          TokenNames names,
                           const std::vector<ScoredToken>& scores);
 
 // Tokens of an echoed prompt, then generated ones. `first` is a token without a score in front (the
@@ -33,10 +39,7 @@ struct TextScores {
   std::span<const ScoredToken> prompt, output;
 };
 // {tokens, token_logprobs, top_logprobs, text_offset}; `offset` moves on.
-PieceWriter text_logprobs(std::string& out,
-                          const Tokenizer* tokenizer,
-                          TextScores scores,
-                          size_t& offset);
+PieceWriter text_logprobs(std::string& out, TokenNames names, TextScores scores, size_t& offset);
 
 // vLLM's prompt_logprobs: null, then {"id": {logprob, rank, decoded_token}} per prompt token.
 PieceWriter prompt_logprobs(std::string& out,

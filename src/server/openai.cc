@@ -2,7 +2,9 @@
 
 #include <charconv>
 #include <cmath>
+#include <utility>
 
+#include "base/failure.h"
 #include "base/str.h"
 #include "server/fields.h"
 
@@ -20,6 +22,12 @@ std::string error_json(const ApiError& e) {
   o["param"] = e.param.empty() ? json::value(nullptr) : json::value(e.param);
   o["code"] = e.code.empty() ? json::value(nullptr) : json::value(e.code);
   return json::serialize(json::object{{"error", std::move(o)}});
+}
+
+ApiError current_api_error() {
+  if (is_out_of_memory())
+    return {503, "the server is out of memory: try again later", "", "out_of_memory"};
+  return {500, "internal error", "", ""};
 }
 
 namespace {
@@ -54,29 +62,43 @@ void read_bad_words(Fields& f, const RequestLimits& limits, GenerateFields& out)
   }
 }
 
+// {"ID": BIAS}, or llama.cpp's [[ID, BIAS]] where false forbids the token.
 void read_bias(Fields& f, const RequestLimits& limits, SamplingSpec& s) {
   const json::value* bias = f.get("logit_bias");
   if (!bias) return;
   const char* wrong = "logit_bias must map token ids to numbers from -100 to 100";
-  if (!bias->is_object() || bias->get_object().size() > static_cast<size_t>(limits.biases))
-    return f.fail("logit_bias", wrong);
-  for (const auto& pair : bias->get_object()) {
-    Token id = kNoToken;
-    std::string_view key(pair.key().data(), pair.key().size());
-    auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), id);
-    const json::value& v = pair.value();
-    double x = v.is_double()  ? v.get_double()
-               : v.is_int64() ? static_cast<double>(v.get_int64())
-                              : NAN;
-    if (ec != std::errc() || end != key.data() + key.size() || id < 0 || !(std::abs(x) <= 100))
-      return f.fail("logit_bias", wrong);
-    s.logit_bias.emplace_back(id, static_cast<float>(x));
+  auto add = [&](std::optional<Token> id, const json::value& v) {
+    double x = v.is_double()                  ? v.get_double()
+               : v.is_int64()                 ? static_cast<double>(v.get_int64())
+               : v.is_bool() && !v.get_bool() ? -100
+                                              : NAN;
+    if (!id || *id < 0 || !(std::abs(x) <= 100)) return false;
+    s.logit_bias.emplace_back(*id, static_cast<float>(x));
+    return true;
+  };
+  const json::object* map = bias->if_object();
+  const json::array* list = bias->if_array();
+  bool good = (map || (list && !list->empty())) &&
+              (map ? map->size() : list->size()) <= static_cast<size_t>(limits.biases);
+  for (size_t i = 0; good && list && i < list->size(); ++i) {
+    const json::array* pair = (*list)[i].if_array();
+    good = pair && pair->size() == 2 && add(token_id((*pair)[0]), (*pair)[1]);
   }
+  if (good && map) {
+    for (const auto& pair : *map) {
+      Token id = kNoToken;
+      std::string_view key(pair.key().data(), pair.key().size());
+      auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), id);
+      good = good && ec == std::errc() && end == key.data() + key.size() &&
+             !pair.value().is_bool() && add(id, pair.value());
+    }
+  }
+  if (!good) f.fail("logit_bias", wrong);
 }
 
 void read_seed(Fields& f, GenerateFields& out) {
   const json::value* seed = f.get("seed");
-  if (!seed) return;
+  if (!seed || (seed->is_int64() && seed->get_int64() == -1)) return;  // -1 is llama.cpp's none
   out.has_seed = true;
   if (seed->is_int64()) {
     out.sampling.seed = static_cast<uint64_t>(seed->get_int64());
@@ -96,72 +118,66 @@ void read_stream(Fields& f, GenerateFields& out) {
   Fields o(*options);
   o.flag("include_usage", out.include_usage);
   o.flag("continuous_usage_stats", out.continuous_usage);
+  out.continuous_usage = out.continuous_usage && out.include_usage;
   o.flag("resumable", out.resumable);
   if (o.failed()) f.fail("stream_options", o.error()->message);
 }
 
-// What changes the answer and is not here yet, and what does not matter.
-void read_rest(Fields& f) {
-  f.refuse({"tools", "functions", "function_call", "structured_outputs", "guided_json",
-            "guided_regex", "guided_choice", "guided_grammar", "use_beam_search",
-            "logits_processors", "web_search_options", "audio", "suffix", "prompt_embeds",
-            "mm_processor_kwargs"});
-  if (const json::value* v = f.get("tool_choice")) {
-    if (!v->is_string() || (v->get_string() != "none" && v->get_string() != "auto"))
-      f.fail("tool_choice", "tools are not supported", "unsupported_parameter");
-  }
-  if (const json::value* v = f.get("response_format")) {
-    const json::value* type = v->is_object() ? v->get_object().if_contains("type") : nullptr;
-    if (!type || !type->is_string()) {
-      f.fail("response_format", "response_format must be an object with a type");
-    } else if (type->get_string() != "text") {
-      f.fail("response_format",
-             strf("response_format %s is not supported",
-                  quote(std::string_view(type->get_string())).c_str()),
-             "unsupported_parameter");
-    }
-  }
-  if (const json::value* v = f.get("modalities")) {
-    bool text_only = v->is_array();
-    for (size_t i = 0; text_only && i < v->get_array().size(); ++i)
-      text_only = v->get_array()[i] == "text";
-    if (!text_only) f.fail("modalities", "only text is supported", "unsupported_parameter");
-  }
-  f.ignore({"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
-            "verbosity", "parallel_tool_calls", "prediction", "spaces_between_special_tokens",
-            "length_penalty", "early_stopping", "prompt_cache_retention"});
-}
-
 void read_truncation(Fields& f, GenerateFields& out) {
+  std::string side;
+  if (f.text("truncation_side", side)) {
+    out.truncate_left = side == "left";
+    if (!out.truncate_left && side != "right")
+      f.fail("truncation_side", "truncation_side must be left or right");
+  }
   int keep = 0;
   if (!f.whole("truncate_prompt_tokens", keep, -1, INT32_MAX)) return;
   if (keep == 0) f.fail("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or above 0");
   out.truncate_prompt = keep;
 }
 
-void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+void read_prompt_logprobs(Fields& f, const RequestLimits& limits, SamplingSpec& s) {
+  if (!f.whole("prompt_logprobs", s.prompt_logprobs, -1, limits.logprobs)) return;
+  if (s.prompt_logprobs == -1)
+    f.fail("prompt_logprobs",
+           strf("prompt_logprobs -1 asks for the whole vocabulary: at most %d are given",
+                limits.logprobs));
+}
+
+// How tokens are drawn and when they end: what every generating endpoint has.
+void read_sampling(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   SamplingSpec& s = out.sampling;
-  f.text("model", out.model);
   f.number("temperature", s.temperature, 0, 100);
   f.number("top_p", s.top_p, 0, 1, true);
   f.number("min_p", s.min_p, 0, 1);
   f.number("frequency_penalty", s.frequency_penalty, -2, 2);
   f.number("presence_penalty", s.presence_penalty, -2, 2);
   f.number("repetition_penalty", s.repetition_penalty, 0, 100, true);
-  f.number("timeout", out.timeout, 0, 86400);
   f.whole("top_k", s.top_k, -1, INT32_MAX);  // -1 is vLLM's way to say off
   s.top_k = std::max(s.top_k, 0);
   f.whole("min_tokens", s.min_tokens, 0, INT32_MAX);
+  f.flag("ignore_eos", out.ignore_eos);
+  f.ids("stop_token_ids", out.stop_token_ids, 256);
+  read_seed(f, out);
+  read_stops(f, limits, out);
+}
+
+void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  SamplingSpec& s = out.sampling;
+  read_sampling(f, limits, out);
+  bool sample = true;
+  if (f.flag("do_sample", sample) && !sample) s.temperature = 0;
+  f.text("model", out.model);
+  f.number("timeout", out.timeout, 0, 86400);
   f.whole("n", out.n, 1, limits.n);
   f.whole("priority", out.priority, INT32_MIN, INT32_MAX);
-  f.whole("prompt_logprobs", s.prompt_logprobs, 0, limits.logprobs);
+  read_prompt_logprobs(f, limits, s);
   f.text("cache_salt", out.cache_salt);
   f.text("request_id", out.request_id, 128);
-  f.flag("ignore_eos", out.ignore_eos);
   f.flag("include_stop_str_in_output", out.include_stop);
   f.flag("skip_special_tokens", out.skip_special);
   f.flag("return_token_ids", out.return_token_ids);
-  f.ids("stop_token_ids", out.stop_token_ids, 256);
+  f.flag("return_tokens_as_token_ids", out.tokens_as_ids);
   f.ids("allowed_token_ids", s.allowed, size_t{1} << 20);
   int best_of = 0;
   if (f.whole("best_of", best_of, 1, limits.n) && best_of != out.n)
@@ -169,16 +185,13 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   int max_tokens = 0;
   if (f.whole("max_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   if (f.whole("max_completion_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
-  read_seed(f, out);
   read_truncation(f, out);
-  read_stops(f, limits, out);
   read_bad_words(f, limits, out);
   read_bias(f, limits, s);
   read_stream(f, out);
-  read_rest(f);
 }
 
-// A list of text parts is their texts end to end.
+// A list of text parts is their texts with a newline between, as vLLM and llama.cpp join them.
 bool flatten_content(Fields& f, json::object& message, size_t at) {
   json::value& content = message["content"];
   if (content.is_string() || content.is_null()) return true;
@@ -188,6 +201,7 @@ bool flatten_content(Fields& f, json::object& message, size_t at) {
     return false;
   }
   std::string text;
+  const char* between = "";
   for (const json::value& part : content.get_array()) {
     const json::object* o = part.if_object();
     const json::value* type = o ? o->if_contains("type") : nullptr;
@@ -200,6 +214,7 @@ bool flatten_content(Fields& f, json::object& message, size_t at) {
       f.fail(param, "only content parts of type text are supported", "unsupported_parameter");
       return false;
     }
+    text += std::exchange(between, "\n");
     text += std::string_view(piece->get_string());
   }
   content = text;
@@ -217,12 +232,8 @@ void read_messages(Fields& f, ChatFields& out) {
     if (!role || !role->is_string())
       return f.fail(param, "a message must be an object with a role");
     std::string_view name = role->get_string();
-    if (name != "developer" && name != "system" && name != "user" && name != "assistant" &&
-        name != "tool") {
-      return f.fail(
-          param + ".role",
-          strf("%s is not a role (developer, system, user, assistant, tool)", quote(name).c_str()));
-    }
+    if (name.empty() || name.size() > 64)  // whether the template takes it is seen later
+      return f.fail(param + ".role", "a role must have 1 to 64 bytes");
     json::object message = *o;
     if (name == "developer") message["role"] = "system";  // as the templates know it
     if (!flatten_content(f, message, i)) return;
@@ -250,7 +261,6 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   read_shared(f, limits, out);
   bool prompted = f.flag("add_generation_prompt", out.add_generation_prompt);
   f.flag("add_special_tokens", out.add_special_tokens);
-  f.refuse({"echo"});
   read_continue(f, out, prompted);
   if (f.text("chat_template", out.chat_template, size_t{1} << 20) && !limits.request_template)
     f.fail("chat_template",
@@ -261,8 +271,10 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
     if (!v->is_object()) return f.fail("chat_template_kwargs", "must be an object");
     out.template_kwargs = v->get_object();
   }
-  std::string effort;
-  if (f.text("reasoning_effort", effort)) out.template_kwargs["reasoning_effort"] = effort;
+  for (const char* name : {"reasoning_effort", "verbosity"}) {
+    std::string value;
+    if (f.text(name, value)) out.template_kwargs[name] = value;
+  }
   int top = 0;
   f.flag("logprobs", out.logprobs);
   if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)
@@ -313,7 +325,7 @@ void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField
 }  // namespace
 
 Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out) {
-  Fields f(body);
+  Fields f(body, kChat);
   if (f.failed()) return f.error();
   read_chat(f, limits, out);
   out.unknown = f.unknown();
@@ -323,7 +335,7 @@ Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFie
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,
                          CompletionFields& out) {
-  Fields f(body);
+  Fields f(body, kText);
   if (f.failed()) return f.error();
   read_prompts(f, "prompt", limits.prompts, out.prompts);
   read_shared(f, limits, out);
@@ -340,7 +352,7 @@ Refusal parse_completion(const json::value& body,
 Refusal parse_embedding(const json::value& body,
                         const RequestLimits& limits,
                         EmbeddingFields& out) {
-  Fields f(body);
+  Fields f(body, kEmbedding);
   if (f.failed()) return f.error();
   read_prompts(f, "input", limits.inputs, out.inputs);
   f.text("model", out.model);
@@ -363,14 +375,12 @@ Refusal parse_embedding(const json::value& body,
   f.text("cache_salt", out.cache_salt);
   f.text("request_id", out.request_id, 128);
   read_truncation(f, out);
-  f.refuse({"messages", "stream"});
-  f.ignore({"user"});
   out.unknown = f.unknown();
   return f.error();
 }
 
 Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out) {
-  Fields f(body);
+  Fields f(body, {}, Fields::lenient);
   if (f.failed()) return f.error();
   const json::value* in = f.get("inputs");
   if (in && in->is_string()) {
@@ -382,43 +392,31 @@ Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiField
   } else {
     f.fail("inputs", "inputs must be a string or a list of token ids");
   }
+  f.text("model", out.model);
+  f.flag("stream", out.stream);
   const json::value* parameters = f.get("parameters");
   if (parameters && !parameters->is_object()) f.fail("parameters", "parameters must be an object");
   if (f.failed()) return f.error();
   const json::value none = json::object();
-  Fields p(parameters ? *parameters : none);
-  SamplingSpec& s = out.sampling;
+  Fields p(parameters ? *parameters : none, kGenerate, Fields::lenient);
+  read_sampling(p, limits, out);
   bool sample = false;
   p.flag("do_sample", sample);
-  p.number("temperature", s.temperature, 0, 100);
-  p.number("top_p", s.top_p, 0, 1, true);
-  p.number("repetition_penalty", s.repetition_penalty, 0, 100, true);
-  p.number("frequency_penalty", s.frequency_penalty, -2, 2);
-  p.whole("top_k", s.top_k, 0, INT32_MAX);
-  p.whole("topk_k", s.top_k, 0, INT32_MAX);  // the name in the first such servers
+  if (!sample) out.sampling.temperature = 0;
   int max_new = 20;
   p.whole("max_new_tokens", max_new, 1, INT32_MAX);
   out.max_tokens = max_new;
   p.flag("return_full_text", out.return_full_text);
   p.flag("details", out.details);
-  p.flag("ignore_eos", out.ignore_eos);
-  p.ids("stop_token_ids", out.stop_token_ids, 256);
-  read_seed(p, out);
-  read_stops(p, limits, out);
-  p.refuse({"best_of", "typical_p", "watermark", "grammar", "tools", "adapter_id"});
   int keep = 0;
   if (p.whole("truncate", keep, 1, INT32_MAX)) out.truncate_prompt = keep;
-  p.ignore({"decoder_input_details", "top_n_tokens"});
-  if (!sample) s.temperature = 0;
-  f.text("model", out.model);
-  f.flag("stream", out.stream);
   out.unknown = p.unknown();
   for (std::string& name : f.unknown()) out.unknown.push_back(std::move(name));
   return p.failed() ? p.error() : f.error();
 }
 
 Refusal parse_tokenize(const json::value& body, const RequestLimits& limits, TokenizeFields& out) {
-  Fields f(body);
+  Fields f(body, kChat);
   if (f.failed()) return f.error();
   f.text("model", out.model);
   f.flag("add_special_tokens", out.add_special_tokens);

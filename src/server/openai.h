@@ -22,6 +22,8 @@ struct ApiError {
 };
 // {"error": {message, type, param, code}}
 std::string error_json(const ApiError& error);
+// Inside a catch block: what a request that the exception ended is answered with.
+ApiError current_api_error();
 
 struct RequestLimits {
   int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, inputs = 2048,
@@ -38,15 +40,18 @@ struct GenerateFields {
   std::vector<Token> stop_token_ids;
   std::vector<std::string> bad_words;
   std::optional<int> max_tokens;
-  std::optional<int> truncate_prompt;  // keep so many tokens at the prompt's end; -1: what fits
+  std::optional<int> truncate_prompt;  // keep so many of the prompt's tokens; -1: what fits
+  bool truncate_left = true;           // keep its end, not its beginning
   int n = 1;
   int priority = 0;
   Pooling pooling = Pooling::none;
   std::string cache_salt, request_id;
   double timeout = 0;  // seconds; 0: none
-  bool stream = false, include_usage = false, continuous_usage = false;
-  bool resumable = false;  // the stream may be taken up again after a lost connection
+  bool stream = false, include_usage = false;
+  bool continuous_usage = false;  // only with include_usage
+  bool resumable = false;         // the stream may be taken up again after a lost connection
   bool ignore_eos = false, include_stop = false, skip_special = true, return_token_ids = false;
+  bool tokens_as_ids = false;        // log-probabilities name tokens by their ids
   std::vector<std::string> unknown;  // names of fields that were ignored
 };
 

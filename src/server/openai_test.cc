@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "base/json.h"
@@ -124,7 +126,7 @@ TEST(Chat, Messages) {
       {"role": "assistant", "content": null}]})",
                       f));
   EXPECT_EQ(f.messages[0].at("role"), "system");
-  EXPECT_EQ(f.messages[0].at("content"), "ab");
+  EXPECT_EQ(f.messages[0].at("content"), "a\nb");
   EXPECT_EQ(f.messages[1].at("content"), "");
   for (const char* bad :
        {R"({})", R"([])", R"({"messages": {}})", R"({"messages": [1]})",
@@ -133,6 +135,69 @@ TEST(Chat, Messages) {
         R"({"messages": [{"role": "user", "content": [1]}]})"}) {
     ChatFields g;
     EXPECT_TRUE(parsed(parse_chat, bad, g)) << bad;
+  }
+}
+
+TEST(Chat, AnyRoleMayBeAsked) {
+  ChatFields f;
+  EXPECT_FALSE(parsed(parse_chat, R"({"messages": [{"role": "critic", "content": "x"}]})", f));
+  EXPECT_EQ(f.messages[0].at("role"), "critic");
+  for (const std::string& role : {std::string(), std::string(65, 'r')}) {
+    ChatFields g;
+    EXPECT_TRUE(
+        parsed(parse_chat, R"({"messages": [{"role": ")" + role + R"(", "content": "x"}]})", g));
+  }
+}
+
+TEST(Chat, UsageInEveryChunkNeedsUsage) {
+  ChatFields f, g;
+  ASSERT_FALSE(chat(R"("stream": true, "stream_options": {"continuous_usage_stats": true},)", f));
+  EXPECT_FALSE(f.continuous_usage);
+  ASSERT_FALSE(chat(R"("stream": true, "stream_options":
+      {"include_usage": true, "continuous_usage_stats": true},)",
+                    g));
+  EXPECT_TRUE(g.continuous_usage);
+}
+
+TEST(Chat, WhatOtherServersCallIt) {
+  ChatFields f;
+  ASSERT_FALSE(chat(R"("seed": -1, "do_sample": false, "logit_bias": [[7, 1.5], [8, false]],
+                       "truncate_prompt_tokens": 4, "truncation_side": "right",)",
+                    f));
+  EXPECT_FALSE(f.has_seed);
+  EXPECT_EQ(f.sampling.temperature, 0);
+  EXPECT_EQ(f.sampling.logit_bias, (std::vector<std::pair<Token, float>>{{7, 1.5f}, {8, -100.f}}));
+  EXPECT_FALSE(f.truncate_left);
+  for (const char* bad : {R"("logit_bias": [["word", 1]],)", R"("logit_bias": [[1]],)",
+                          R"("logit_bias": {"1": false},)", R"("truncation_side": "up",)",
+                          R"("prompt_logprobs": -1,)", R"("prompt_logprobs": -2,)"}) {
+    ChatFields g;
+    EXPECT_TRUE(chat(bad, g)) << bad;
+  }
+}
+
+// As MindSpore's clients write them.
+TEST(Generate, BooleansAndNumbersAsText) {
+  TgiFields f;
+  ASSERT_FALSE(parsed(parse_tgi, R"({"inputs": "x", "stream": "True", "parameters":
+      {"do_sample": "True", "temperature": "0.5", "max_new_tokens": "55", "top_k": 3,
+       "return_full_text": "false"}})",
+                      f));
+  EXPECT_TRUE(f.stream);
+  EXPECT_FLOAT_EQ(f.sampling.temperature, 0.5f);
+  EXPECT_EQ(f.max_tokens, 55);
+  EXPECT_EQ(f.sampling.top_k, 3);
+  EXPECT_FALSE(f.return_full_text);
+  TgiFields greedy;
+  ASSERT_FALSE(
+      parsed(parse_tgi, R"({"inputs": "x", "parameters": {"do_sample": "False"}})", greedy));
+  EXPECT_EQ(greedy.sampling.temperature, 0);
+  for (const char* bad :
+       {R"({"do_sample": "yes"})", R"({"do_sample": 1})", R"({"max_new_tokens": "six"})",
+        R"({"max_new_tokens": "6 "})", R"({"temperature": "inf"})", R"({"temperature": ""})"}) {
+    TgiFields g;
+    EXPECT_TRUE(parsed(parse_tgi, R"({"inputs": "x", "parameters": )" + std::string(bad) + "}", g))
+        << bad;
   }
 }
 
@@ -168,6 +233,19 @@ TEST(Error, IsOpenAIsObject) {
   EXPECT_EQ(e.at("type"), "rate_limit_error");
   EXPECT_TRUE(e.at("param").is_null());
   EXPECT_EQ(e.at("code"), "queue_full");
+}
+
+TEST(Error, OfAnException) {
+  auto answer_to = [](auto thrown) {
+    try {
+      throw thrown;
+    } catch (...) {
+      return current_api_error();
+    }
+  };
+  EXPECT_EQ(answer_to(std::bad_alloc()).status, 503);
+  EXPECT_EQ(answer_to(std::bad_alloc()).code, "out_of_memory");
+  EXPECT_EQ(answer_to(std::runtime_error("x")).status, 500);
 }
 
 TEST(WriteJson, ReadsBack) {

@@ -80,7 +80,7 @@ TEST(PieceWriter, LogprobsOfLongTexts) {
   }
   size_t offset = 0;
   auto write = [&](std::string& out) {
-    return text_logprobs(out, nullptr, {7, scores, scores}, offset);
+    return text_logprobs(out, {nullptr}, {7, scores, scores}, offset);
   };
   auto [text, most] = collect(produce(nullptr, write));
   json::value v = parse_json(text).value();
@@ -90,7 +90,7 @@ TEST(PieceWriter, LogprobsOfLongTexts) {
   EXPECT_EQ(v.at("text_offset").at(6000).to_number<size_t>(), offset - 6);
   EXPECT_LT(most, 32u << 10);
   auto [chat, most_chat] = collect(
-      produce(nullptr, [&](std::string& out) { return chat_logprobs(out, nullptr, scores); }));
+      produce(nullptr, [&](std::string& out) { return chat_logprobs(out, {nullptr}, scores); }));
   EXPECT_EQ(parse_json(chat).value().at("content").as_array().size(), 3000u);
   EXPECT_LT(most_chat, 32u << 10);
 }

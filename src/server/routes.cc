@@ -22,6 +22,7 @@ std::span<const Route> routes() {
       {"GET", "/tokenizer_info", false, serve_tokenizer_info},
       {"GET", "/version", false, serve_version},
       {"GET", "/metrics", false, serve_metrics},
+      {"GET", "/load", false, serve_load},
       {"GET", "/openapi.json", true, serve_openapi},
       {"GET", "/health", true, serve_health},
       {"GET", "/ready", true, serve_ready},
@@ -73,7 +74,9 @@ PieceWriter write_tokens(std::string& out,
   co_await write_ids(out, ids);
   for (size_t i = 0; strings && i < ids.size(); ++i) {
     out += i == 0 ? ",\"token_strs\":[" : ",";
-    out += json::serialize(json::string(token_text(tokenizer, ids[i])));
+    std::string spelled(tokenizer->spelling(ids[i]));
+    if (!valid_utf8(spelled)) spelled = token_text(tokenizer, ids[i]);
+    out += json::serialize(json::string(spelled));
     co_await pause_if_full(out);
   }
   if (strings) out += ids.empty() ? ",\"token_strs\":[]" : "]";
@@ -191,6 +194,11 @@ void serve_ready(Service& s, Call call) {
 
 void serve_version(Service& s, Call call) {
   s.reply_json(call, json::object{{"version", s.options().version}});
+}
+
+// As vLLM's: how many requests are being answered.
+void serve_load(Service& s, Call call) {
+  s.reply_json(call, json::object{{"server_load", s.meters().outstanding()}});
 }
 
 void serve_openapi(Service& s, Call call) {

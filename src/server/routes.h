@@ -33,6 +33,7 @@ void serve_health(Service& service, Call call);
 void serve_ready(Service& service, Call call);
 void serve_version(Service& service, Call call);
 void serve_metrics(Service& service, Call call);
+void serve_load(Service& service, Call call);
 void serve_openapi(Service& service, Call call);
 void serve_watch(Service& service, Call call);
 void serve_request_story(Service& service, Call call);

@@ -112,10 +112,15 @@ void Service::cancel_all() {
 
 bool Service::keep(const std::string& id, const std::shared_ptr<Generation>& generation) {
   constexpr size_t kMost = 256;  // of EventLog::max_bytes each
+  const size_t most_of_key = keys_.needed() ? kMost / 4 : kMost;
+  auto of_key = [&](const auto& k) { return k.second->key() == generation->key(); };
+  auto full = [&] {
+    return kept_.size() >= kMost ||
+           static_cast<size_t>(std::count_if(kept_.begin(), kept_.end(), of_key)) >= most_of_key;
+  };
   std::lock_guard lock(mutex_);
-  if (kept_.size() >= kMost)
-    std::erase_if(kept_, [](const auto& k) { return k.second->settled(); });
-  return kept_.size() < kMost && kept_.emplace(id, generation).second;
+  if (full()) std::erase_if(kept_, [](const auto& k) { return k.second->settled(); });
+  return !full() && kept_.emplace(id, generation).second;
 }
 
 void Service::forget(const std::string& id) {
@@ -215,12 +220,9 @@ void Service::reply_json(const Call& call, const json::value& body) {
 void Service::fail(const Call& call, const ApiError& error) { reply(call, refusal(error)); }
 
 void Service::fail_by_exception(const Call& call) noexcept {
-  bool memory = is_out_of_memory();
   log_exception("request failed");
   try {
-    fail(call,
-         memory ? ApiError{503, "the server is out of memory: try again later", "", "out_of_memory"}
-                : ApiError{500, "internal error", "", ""});
+    fail(call, current_api_error());
   } catch (...) {
     call.out->abort();
   }
@@ -260,15 +262,36 @@ Refusal Service::check_model(const std::string& name) const {
 
 namespace {
 
-// Ends the text after the last place where it says `content`, less the space around it: templates
-// strip messages.
-bool cut_after(std::vector<TextSegment>& text, std::string_view content) {
+// Less the space around it: templates strip messages.
+std::string_view stripped(std::string_view content) {
   constexpr std::string_view kSpace = " \t\r\n";
   size_t first = content.find_first_not_of(kSpace);
-  if (first == content.npos) return false;
-  content = content.substr(first, content.find_last_not_of(kSpace) + 1 - first);
+  if (first == content.npos) return {};
+  return content.substr(first, content.find_last_not_of(kSpace) + 1 - first);
+}
+
+// A template that does not know a role may leave its messages out without a word.
+Refusal check_roles(const json::array& messages, const std::vector<TextSegment>& text) {
   std::string all;
-  for (const TextSegment& s : text) all += s.text;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const json::object& m = messages[i].get_object();
+    std::string_view role = m.at("role").get_string();
+    if (role == "system" || role == "user" || role == "assistant" || role == "tool") continue;
+    if (all.empty()) all = joined(text);
+    if (all.find(stripped(m.at("content").get_string())) != all.npos) continue;
+    return ApiError{400,
+                    strf("the chat template has no role %s: its message would be left out",
+                         quote(role).c_str()),
+                    strf("messages[%zu].role", i), ""};
+  }
+  return {};
+}
+
+// Ends the text after the last place where it says `content`.
+bool cut_after(std::vector<TextSegment>& text, std::string_view content) {
+  content = stripped(content);
+  if (content.empty()) return false;
+  std::string all = joined(text);
   size_t at = all.rfind(content);
   if (at == all.npos) return false;
   size_t left = at + content.size();
@@ -344,6 +367,7 @@ Refusal Service::encode_chat(const ChatFields& chat, bool bounded, std::vector<T
     text = own->render(in);
   }
   if (!text) return wrong(text.error());
+  if (Refusal refused = check_roles(chat.messages, *text)) return refused;
   if (chat.continue_final) {
     if (!cut_after(*text, chat.messages.back().at("content").get_string()))
       return wrong({400, "the chat template changes the last message, so it cannot be continued"});
@@ -386,14 +410,16 @@ void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   Call kept{{}, call.out, call.id, call.key, call.received};
   kept.http.method = call.http.method;
   kept.http.path = call.http.path;
+  size_t bytes = call.http.body.size();
   auto shared = std::make_shared<Call>(std::move(call));
-  bool taken = worker.push([this, &route, shared, kept] {
+  auto work = [this, &route, shared, kept] {
     try {
       route.run(*this, std::move(*shared));
     } catch (...) {
       fail_by_exception(kept);
     }
-  });
+  };
+  bool taken = worker.push(std::move(work), bytes);
   if (taken) return;
   meters_.refusals.add();
   fail(kept, {429, "too many requests are waiting: try again later", "", "queue_full"});
@@ -419,10 +445,10 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     allowed = r.method;
   }
   if (!(found && found->open) && keys_.needed()) {
-    call.key = keys_.find(call.http.header("authorization"));
+    call.key = keys_.find(call.http.header("authorization"), call.http.header("x-api-key"));
     if (call.key < 0)
-      return fail(call, {401, "a valid API key is needed (Authorization: Bearer ...)", "",
-                         "invalid_api_key"});
+      return fail(call, {401, "a valid API key is needed (Authorization: Bearer KEY, or X-Api-Key)",
+                         "", "invalid_api_key"});
   }
   // A client that repeats its POST after a lost connection wants the rest, not another answer.
   if (found && found->kind == Route::generates && !call.http.header("last-event-id").empty())

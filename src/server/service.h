@@ -130,7 +130,8 @@ class Service {
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
-  // Streams that may be resumed, by the id of their response. keep() is false: there are too many.
+  // Streams that may be resumed, by the id of their response. keep() is false: there are too many,
+  // in all or of this key, which may have a quarter.
   bool keep(const std::string& id, const std::shared_ptr<Generation>& generation);
   void forget(const std::string& id);
   std::shared_ptr<Generation> kept(const std::string& id);
@@ -180,8 +181,9 @@ class Service {
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
   std::map<std::string, std::shared_ptr<Generation>> kept_;
-  Worker worker_{64};                  // long bodies
-  Worker renderer_{1024, "renderer"};  // chat templates: a slow one holds up no stream
+  // Long bodies, and chat templates: a slow one holds up no stream.
+  Worker worker_{{64, size_t{512} << 20}};
+  Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
 };
 
 }  // namespace sluice

@@ -8,12 +8,14 @@
 
 namespace sluice {
 
-bool Worker::push(std::function<void()> work) {
+bool Worker::push(std::function<void()> work, size_t bytes) {
   {
     std::lock_guard lock(mutex_);
-    if (stopping_ || waiting_.size() >= max_waiting_) return false;
+    if (stopping_ || waiting_.size() >= limits_.pieces) return false;
+    if (waiting_bytes_ > 0 && waiting_bytes_ + bytes > limits_.bytes) return false;
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    waiting_.push_back(std::move(work));
+    waiting_.push_back({std::move(work), bytes});
+    waiting_bytes_ += bytes;
   }
   changed_.notify_one();
   return true;
@@ -22,7 +24,7 @@ bool Worker::push(std::function<void()> work) {
 void Worker::ask(std::function<void()> f) {
   {
     std::lock_guard lock(mutex_);
-    if (thread_.joinable()) waiting_.push_front(std::exchange(f, nullptr));
+    if (thread_.joinable()) waiting_.push_front({std::exchange(f, nullptr)});
   }
   if (f) return f();
   changed_.notify_one();
@@ -34,6 +36,7 @@ void Worker::stop() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     waiting_.clear();
+    waiting_bytes_ = 0;
     thread.swap(thread_);
   }
   changed_.notify_one();
@@ -46,7 +49,8 @@ void Worker::run() {
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
     if (stopping_) return;
-    std::function<void()> work = std::move(waiting_.front());
+    std::function<void()> work = std::move(waiting_.front().work);
+    waiting_bytes_ -= waiting_.front().bytes;
     waiting_.pop_front();
     lock.unlock();
     try {

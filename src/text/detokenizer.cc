@@ -9,11 +9,27 @@ namespace sluice {
 
 namespace {
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+bool is_byte(const Tokenizer& tokenizer, Token t) {
+  return tokenizer.contains(t) && tokenizer.type(t) == TokenType::byte;
+}
 }  // namespace
 
 std::string Detokenizer::push(Token token) {
   if (skip_ && tokenizer_->is_control(token)) return {};
-  return push_bytes(tokenizer_->bytes(token));
+  std::string out;
+  bool byte = is_byte(*tokenizer_, token);
+  if (by_byte_ && !byte) out = give_up_pending();
+  by_byte_ = byte;
+  return out += push_bytes(tokenizer_->bytes(token));
+}
+
+std::string Detokenizer::give_up_pending() {
+  std::string out;
+  for (size_t n = by_byte_ ? num_pending_ : std::min<size_t>(num_pending_, 1); n > 0; --n)
+    out += kReplacement;
+  num_pending_ = 0;
+  return out;
 }
 
 std::string Detokenizer::push_bytes(std::string_view bytes) {
@@ -47,7 +63,7 @@ std::string Detokenizer::push_bytes(std::string_view bytes) {
       std::copy(bytes.begin() + static_cast<ptrdiff_t>(pos), bytes.end(), pending_);
       break;
     } else {
-      out += kReplacement;
+      for (size_t n = by_byte_ ? step.bad : 1; n > 0; --n) out += kReplacement;
       pos += step.bad;
     }
   }
@@ -55,10 +71,8 @@ std::string Detokenizer::push_bytes(std::string_view bytes) {
 }
 
 std::string Detokenizer::flush() {
-  // What is pending is the beginning of one character: one maximal subpart.
-  std::string out(num_pending_ > 0 ? kReplacement : std::string_view());
-  num_pending_ = 0;
-  strip_ = space_ = false;
+  std::string out = give_up_pending();  // the beginning of one character
+  strip_ = space_ = by_byte_ = false;
   return out;
 }
 
@@ -66,8 +80,23 @@ std::string detokenize(const Tokenizer& tokenizer,
                        std::span<const Token> tokens,
                        DetokenizeOptions options) {
   Detokenizer d(tokenizer, options);
-  std::string out;
-  for (Token t : tokens) out += d.push(t);
+  std::string out, run;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!is_byte(tokenizer, tokens[i])) {
+      out += d.push(tokens[i]);
+      continue;
+    }
+    size_t end = i;
+    run.clear();
+    for (; end < tokens.size(); ++end) {
+      bool skipped = options.skip_special && tokenizer.is_control(tokens[end]);
+      if (!skipped && !is_byte(tokenizer, tokens[end])) break;
+      if (!skipped) run += tokenizer.bytes(tokens[end]);
+    }
+    if (first_invalid_utf8(run)) run.assign(run.size(), '\xFF');  // never part of a character
+    out += d.push_bytes(run);
+    i = end - 1;
+  }
   return out += d.flush();
 }
 

@@ -53,6 +53,30 @@ TEST(Detokenizer, HoldsBackHalfACharacter) {
   EXPECT_EQ(d.flush(), "");
 }
 
+// What tokenizers 0.23 decodes with its ByteFallback decoder.
+TEST(Detokenizer, ByteTokensThatAreNoText) {
+  auto t = spm_tokenizer();
+  const std::string r = "\xEF\xBF\xBD";
+  auto whole = [&](std::vector<int> bytes, std::vector<Token> more) {
+    std::vector<Token> tokens;
+    for (int b : bytes) tokens.push_back(byte_token(static_cast<uint8_t>(b)));
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    return detokenize(*t, tokens);
+  };
+  EXPECT_EQ(whole({0xE2, 0x82}, {5}), r + r + " hi");
+  EXPECT_EQ(whole({0xC3, 0xA9, 0xFF}, {3}), r + r + r + "h");
+  EXPECT_EQ(whole({0xE2, 0x28}, {}), r + r);
+  EXPECT_EQ(whole({0xC3, 0xA9}, {5}), "\xC3\xA9 hi");
+  EXPECT_EQ(whole({0xF0, 0x9F, 0xA6}, {}), r + r + r);
+  EXPECT_EQ(whole({0xC3, 0x28, 0xC3, 0xA9}, {}), r + r + r + r);
+  // A stream gives out a character as soon as it is whole.
+  Detokenizer d(*t);
+  EXPECT_EQ(d.push(byte_token(0xC3)) + d.push(byte_token(0xA9)), "\xC3\xA9");
+  EXPECT_EQ(d.push(byte_token(0xE2)) + d.push(byte_token(0x82)), "");
+  EXPECT_EQ(d.push(5), r + r + " hi");
+  EXPECT_EQ(d.push(byte_token(0xE2)) + d.push(byte_token(0x82)) + d.flush(), r + r);
+}
+
 TEST(Detokenizer, ReplacesMaximalSubparts) {
   // The Unicode Standard, table 3-8 to 3-11.
   const std::string r = "\xEF\xBF\xBD";

@@ -142,7 +142,9 @@ Machine::Flow Machine::exec_node(const Node& n, Scope& scope) {
       return Flow::normal;
     case NodeKind::output:
       for (const NodePtr& e : n.kids) {
+        const Node* outer = std::exchange(output_, e.get());
         Value v = eval(*e, scope);
+        output_ = outer;
         if (v.is(Kind::string)) {
           emit(v.text());
         } else {

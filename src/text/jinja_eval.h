@@ -145,6 +145,7 @@ class Machine {
   int sym_loop_ = -1, sym_caller_ = -1, sym_varargs_ = -1, sym_kwargs_ = -1;
   Scope context_;
   Text* out_ = nullptr;
+  const Node* output_ = nullptr;                // the expression in {{ }} that is being evaluated
   std::vector<std::unique_ptr<Scope>> scopes_;  // captured ones
   std::vector<std::shared_ptr<Object>> kept_;
 };
@@ -180,6 +181,7 @@ bool is_unsafe_attribute(const Value& object, std::string_view name);
 
 Value make_function(Meter& m, std::string_view name, Function fn, Value self);
 Value binary(Machine& m, Op op, const Value& a, const Value& b);
+bool is_sliceable(const Value& v, const Value& start, const Value& stop, const Value& step);
 Value slice_of(
     Machine& m, const Value& v, const Value& start, const Value& stop, const Value& step);
 Value negate(Machine& m, const Value& v);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_format.h"
 
@@ -9,6 +10,26 @@ namespace sluice::jinja {
 
 namespace {
 const char* object_repr(const Value& v) { return v.is(Kind::none) ? "None" : type_name(v); }
+
+// Made of constants alone: jinja2 computes what such an expression prints when it compiles it.
+bool is_constant(Meter& m, const Node& n) {
+  m.step();
+  switch (n.kind) {
+    case NodeKind::name:
+    case NodeKind::call:
+      return false;
+    default:
+      break;
+  }
+  auto constant = [&](const NodePtr& k) { return !k || is_constant(m, *k); };
+  bool all = std::all_of(n.kids.begin(), n.kids.end(), constant);
+  if (!n.call) return all;
+  const CallSite& site = *n.call;
+  return all && constant(site.star) && constant(site.star_star) &&
+         std::all_of(site.args.begin(), site.args.end(), constant) &&
+         std::all_of(site.kwargs.begin(), site.kwargs.end(),
+                     [&](const auto& k) { return constant(k.second); });
+}
 }  // namespace
 
 Value Machine::eval(const Node& n, Scope& scope) {
@@ -54,7 +75,7 @@ Value Machine::eval(const Node& n, Scope& scope) {
       return jinja::negate(*this, eval(*n.kids[0], scope));
     case NodeKind::plus: {
       Value v = eval(*n.kids[0], scope);
-      if (!v.is_number()) fail(strf("bad operand type for unary +: '%s'", type_name(v)));
+      if (!is_numeric(v)) fail(strf("bad operand type for unary +: '%s'", type_name(v)));
       return v.is(Kind::boolean) ? Value::integer(v.as_int()) : v;
     }
     case NodeKind::binary: {
@@ -105,6 +126,9 @@ Value Machine::eval_item(const Node& n, Scope& scope) {
     };
     Value start = bound(0), stop = bound(1), step = bound(2);
     meter.line = n.line;
+    bool lenient = !object.is(Kind::undefined) && !is_sliceable(object, start, stop, step);
+    if (lenient && output_ && is_constant(meter, *output_))
+      return make_undefined(meter, strf("%s has no slices", object_repr(object)));
     return slice_of(*this, object, start, stop, step);
   }
   Value key = eval(index, scope);
@@ -233,7 +257,8 @@ Value Machine::item(const Value& object, const Value& key) {
     if (const Value* v = object.dict().find(meter, key)) return *v;
   }
   bool indexable = object.is_seq(SeqKind::list) || object.is_seq(SeqKind::tuple) ||
-                   object.is_seq(SeqKind::range) || object.is(Kind::string);
+                   object.is_seq(SeqKind::range) || object.is_seq(SeqKind::bytes) ||
+                   object.is(Kind::string);
   if (indexable && key.is_integral()) {
     size_t n = 0;
     length_of(object, n);

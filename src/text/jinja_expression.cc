@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 
 namespace sluice::jinja {
 
@@ -289,6 +290,18 @@ NodePtr ExpressionParser::name_primary(int line, bool with_attribute) {
   return n;
 }
 
+namespace {
+
+// Text of the template itself is not charged to a rendering.
+Value big_constant(std::string_view digits, int radix) {
+  Meter meter(10'000'000, size_t{1} << 20);
+  BigInt big(meter);
+  BigInt::parse(meter, digits, radix, big);
+  return {Kind::big_integer, make_constant(big.digits()).shared()};
+}
+
+}  // namespace
+
 NodePtr ExpressionParser::number(int line) {
   const std::string& text = cur().text;
   Value v;
@@ -306,8 +319,11 @@ NodePtr ExpressionParser::number(int line) {
     int64_t i = 0;
     const char* begin = text.data() + (radix == 10 ? 0 : 2);
     auto [end, ec] = std::from_chars(begin, text.data() + text.size(), i, radix);
-    if (ec != std::errc()) fail("integer out of range (64 bits)");
-    v = Value::integer(i);
+    if (ec == std::errc()) {
+      v = Value::integer(i);
+    } else {
+      v = big_constant(std::string_view(begin, static_cast<size_t>(end - begin)), radix);
+    }
   }
   next();
   return constant(std::move(v), line);

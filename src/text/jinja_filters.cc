@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 #include "text/jinja_format.h"
 
 namespace sluice::jinja {
@@ -46,7 +47,11 @@ Value f_title(Machine& m, const Value& v, CallArgs& args) {
     std::string piece;
     while (i < run.end) {
       char32_t c = next_code_point(t.view(), i);
-      append_utf8(piece, start ? to_upper(c) : to_lower(c));
+      if (start) {
+        append_upper(piece, c);
+      } else {
+        append_lower(piece, c);
+      }
       start = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
     }
     out.append(piece, run.trusted);
@@ -317,7 +322,7 @@ bool parse_real(std::string_view s, double& out) {
   return ec == std::errc() && end == text.data() + text.size();
 }
 
-bool parse_integer(std::string_view s, int radix, int64_t& out) {
+bool parse_integer(Meter& m, std::string_view s, int radix, Value& out) {
   ByteRange r = strip_space_range(s, true, true);
   std::string text(s.substr(r.begin, r.end - r.begin));
   bool minus = text.starts_with("-");
@@ -330,20 +335,30 @@ bool parse_integer(std::string_view s, int radix, int64_t& out) {
   std::erase(text, '_');
   if (text.empty() || text[0] == '-') return false;
   if (minus) text.insert(0, "-");
-  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out, radix);
-  return ec == std::errc() && end == text.data() + text.size();
+  int64_t i = 0;
+  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), i, radix);
+  if (end != text.data() + text.size()) return false;
+  out = Value::integer(i);
+  if (ec == std::errc()) return true;
+  if (text.size() > kMaxDigits) return false;  // as int() refuses it
+  BigInt big(m);
+  if (ec != std::errc::result_out_of_range || !BigInt::parse(m, text, radix, big)) return false;
+  out = big.value();
+  return true;
 }
 
 Value f_int(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "int", args, {"default", "base"});
   Value fallback = a.has(0) ? a[0] : Value::integer(0);
   if (v.is_integral()) return Value::integer(v.as_int());
+  if (v.is(Kind::big_integer)) return v;
   double d = 0;
   if (v.is(Kind::string)) {
     m.meter.walk(v.text().size());
-    int64_t radix = a.integer(1, 10), i = 0;
+    int64_t radix = a.integer(1, 10);
     if (radix < 2 || radix > 36) m.fail("int: base must be 2 to 36");
-    if (parse_integer(v.text().view(), static_cast<int>(radix), i)) return Value::integer(i);
+    Value i;
+    if (parse_integer(m.meter, v.text().view(), static_cast<int>(radix), i)) return i;
     if (!parse_real(v.text().view(), d)) return fallback;
   } else if (v.is(Kind::real)) {
     d = v.as_double();
@@ -352,14 +367,19 @@ Value f_int(Machine& m, const Value& v, CallArgs& args) {
   } else {
     return fallback;
   }
-  if (!(std::fabs(d) < 9.2e18)) return fallback;
-  return Value::integer(static_cast<int64_t>(d));
+  if (!std::isfinite(d)) return fallback;
+  return whole_from_double(m.meter, std::trunc(d));
 }
 
 Value f_float(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "float", args, {"default"});
   double d = 0;
   if (v.is_number()) return Value::real(v.as_double());
+  if (v.is(Kind::big_integer)) {
+    d = to_double(m.meter, v);
+    if (std::isinf(d)) m.fail("int too large to convert to float");
+    return Value::real(d);
+  }
   if (v.is(Kind::undefined)) m.fail(v.object() ? v.text().str() : "undefined value");
   if (v.is(Kind::string)) m.meter.walk(v.text().size());
   if (v.is(Kind::string) && parse_real(v.text().view(), d)) return Value::real(d);
@@ -370,6 +390,7 @@ Value f_abs(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "abs", args, {});
   if (v.is(Kind::real)) return Value::real(std::fabs(v.as_double()));
   if (v.is_integral() && v.as_int() >= 0) return Value::integer(v.as_int());
+  if (v.is(Kind::big_integer) && !v.text().view().starts_with('-')) return v;
   return negate(m, v);
 }
 
@@ -380,6 +401,7 @@ Value f_round(Machine& m, const Value& v, CallArgs& args) {
   if (method != "common" && method != "ceil" && method != "floor") {
     m.fail("round: method must be common, ceil or floor");
   }
+  if (v.is(Kind::big_integer) && method == "common" && precision >= 0) return v;
   if (!v.is_number()) m.fail(strf("round: expected a number, got %s", type_name(v)));
   double d = v.as_double();
   if (method != "common") {
@@ -433,7 +455,9 @@ Function find_filter(std::string_view name) {
       {"round", f_round},
   };
   auto it = kText.find(name);
-  return it != kText.end() ? it->second : find_sequence_filter(name);
+  if (it != kText.end()) return it->second;
+  Function f = find_sequence_filter(name);
+  return f ? f : find_layout_filter(name);
 }
 
 }  // namespace sluice::jinja

@@ -8,5 +8,6 @@
 namespace sluice::jinja {
 
 Function find_sequence_filter(std::string_view name);
+Function find_layout_filter(std::string_view name);
 
 }  // namespace sluice::jinja

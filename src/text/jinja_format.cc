@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 
 namespace sluice::jinja {
 
@@ -133,12 +134,40 @@ class Repr {
         return put(s.by == 1 ? ")" : strf(", %lld)", static_cast<long long>(s.by)));
       case SeqKind::generator:
         return put("<generator object>");
+      case SeqKind::bytes:
+        return bytes(s.items);
       case SeqKind::dict_keys:
       case SeqKind::dict_values:
       case SeqKind::dict_items:
         put(type_name(v));
         return list("([", s.items, "])", depth);
     }
+  }
+
+  // Not trusted: where the bytes came from is not known any more.
+  void bytes(const Values& items) {
+    m_.walk(4 * items.size());
+    auto has = [&](char c) {
+      return std::any_of(items.begin(), items.end(),
+                         [&](const Value& b) { return b.as_int() == c; });
+    };
+    char quote = has('\'') && !has('"') ? '"' : '\'';
+    std::string s = std::string("b") + quote;
+    for (const Value& b : items) {
+      auto c = static_cast<char>(b.as_int());
+      static constexpr std::string_view kFrom = "\t\n\r\\", kTo = "tnr\\";
+      size_t named = kFrom.find(c);
+      if (named != kFrom.npos || c == quote) {
+        s += {'\\', c == quote ? quote : kTo[named]};
+      } else if (c >= 0x20 && c < 0x7F) {
+        s.push_back(c);
+      } else {
+        s += "\\x";
+        append_hex(s, static_cast<uint8_t>(c), 2);
+      }
+    }
+    s.push_back(quote);
+    out.append(s, false);
   }
 
   void list(std::string_view open, const Values& items, std::string_view close, int depth) {
@@ -254,7 +283,7 @@ class JsonWriter {
 
   void key(const Value& k) {
     if (k.is(Kind::string)) return string(k.text());
-    if (!k.is_number() && !k.is(Kind::none)) {
+    if (!is_numeric(k) && !k.is(Kind::none)) {
       m_.fail(strf("JSON keys must be str, int, float, bool or None, not %s", type_name(k)));
     }
     put("\"");

@@ -9,10 +9,6 @@ namespace sluice::jinja {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name_start(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-         static_cast<uint8_t>(c) >= 0x80;
-}
 
 class Lexer {
  public:
@@ -177,9 +173,11 @@ class Lexer {
   void token(std::string& brackets) {
     char c = src_[pos_];
     if (is_digit(c)) return number();
-    if (is_name_start(c)) {
-      size_t end = pos_ + 1;
-      while (end < src_.size() && (is_name_start(src_[end]) || is_digit(src_[end]))) ++end;
+    size_t end = pos_;
+    if (is_identifier_start(next_code_point(src_, end))) {
+      for (size_t next = end; next < src_.size(); end = next) {
+        if (!is_identifier_part(next_code_point(src_, next))) break;
+      }
       emit(TokenKind::name, src_.substr(pos_, end - pos_));
       return advance(end);
     }
@@ -191,7 +189,7 @@ class Lexer {
       return advance(pos_ + 2);
     }
     if (std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
-      fail("unexpected character " + quote(std::string_view(src_).substr(pos_, 1)));
+      fail("unexpected character " + quote(std::string_view(src_).substr(pos_, end - pos_)));
     }
     balance(c, brackets);
     emit(TokenKind::op, std::string(1, c));

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_format.h"
+#include "text/unicode.h"
 
 namespace sluice::jinja {
 namespace {
@@ -405,6 +406,120 @@ Value str_is_case(Machine& m, const Value& self, CallArgs& args) {
   return Value::boolean(any);
 }
 
+Value str_isascii(Machine& m, const Value& self, CallArgs& args) {
+  Bound(m, "isascii", args, {});
+  std::string_view s = self.text().view();
+  m.meter.scan(s.size());
+  return Value::boolean(
+      std::all_of(s.begin(), s.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }));
+}
+
+// Capitals only where a word begins, and nothing else there.
+Value str_istitle(Machine& m, const Value& self, CallArgs& args) {
+  Bound(m, "istitle", args, {});
+  std::string_view s = self.text().view();
+  m.meter.walk(s.size());
+  bool any = false, in_word = false;
+  for (size_t i = 0; i < s.size();) {
+    char32_t c = next_code_point(s, i);
+    bool capital = is_upper(c) || is_title(c), small = !capital && is_lower(c);
+    if ((capital && in_word) || (small && !in_word)) return Value::boolean(false);
+    in_word = capital || small;
+    any |= in_word;
+  }
+  return Value::boolean(any);
+}
+
+Value str_isidentifier(Machine& m, const Value& self, CallArgs& args) {
+  Bound(m, "isidentifier", args, {});
+  std::string_view s = self.text().view();
+  m.meter.walk(s.size());
+  for (size_t i = 0; i < s.size();) {
+    bool first = i == 0;
+    char32_t c = next_code_point(s, i);
+    if (!(first ? is_identifier_start(c) : is_identifier_part(c))) return Value::boolean(false);
+  }
+  return Value::boolean(!s.empty());
+}
+
+// ---- bytes
+
+// What a codec can write, and what it does with the rest.
+struct Codec {
+  char32_t most = 0x10FFFF;
+  enum { strict, ignore, replace } errors = strict;
+};
+
+Codec find_codec(Machine& m, const Bound& a) {
+  Codec codec;
+  std::string name = a.text(0, "utf-8").str(), errors = a.text(1, "strict").str();
+  for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c == '_' ? '-' : c);
+  if (name == "ascii" || name == "us-ascii") {
+    codec.most = 0x7F;
+  } else if (name == "latin-1" || name == "latin1" || name == "iso-8859-1") {
+    codec.most = 0xFF;
+  } else if (name != "utf-8" && name != "utf8") {
+    m.fail("unknown encoding: " + quote(name));
+  }
+  if (errors == "ignore") {
+    codec.errors = Codec::ignore;
+  } else if (errors == "replace") {
+    codec.errors = Codec::replace;
+  } else if (errors != "strict") {
+    m.fail("unknown error handler name " + quote(errors));
+  }
+  return codec;
+}
+
+Value str_encode(Machine& m, const Value& self, CallArgs& args) {
+  Bound a(m, "encode", args, {"encoding", "errors"});
+  Codec codec = find_codec(m, a);
+  std::string_view s = self.text().view();
+  m.meter.walk(s.size());
+  Values bytes(m.meter);
+  bytes.reserve(s.size());
+  for (size_t i = 0; i < s.size();) {
+    size_t begin = i;
+    char32_t c = next_code_point(s, i);
+    if (codec.most > 0xFF) {
+      for (; begin < i; ++begin)
+        bytes.push_back(Value::integer(static_cast<unsigned char>(s[begin])));
+    } else if (c <= codec.most) {
+      bytes.push_back(Value::integer(static_cast<int64_t>(c)));
+    } else if (codec.errors == Codec::replace) {
+      bytes.push_back(Value::integer('?'));
+    } else if (codec.errors == Codec::strict) {
+      m.fail("a character cannot be encoded");
+    }
+  }
+  return make_seq(m.meter, std::move(bytes), SeqKind::bytes);
+}
+
+// Never trusted: where the bytes came from is not known any more.
+Value bytes_decode(Machine& m, const Value& self, CallArgs& args) {
+  Bound a(m, "decode", args, {"encoding", "errors"});
+  Codec codec = find_codec(m, a);
+  m.meter.walk(self.items().size());
+  m.meter.room(2 * self.items().size());
+  std::string raw, text;
+  for (const Value& b : self.items()) raw.push_back(static_cast<char>(b.as_int()));
+  for (size_t i = 0; i < raw.size();) {
+    auto byte = static_cast<unsigned char>(raw[i]);
+    Utf8Step step = utf8_step(std::string_view(raw).substr(i));
+    size_t size = codec.most > 0xFF ? step.size : byte <= codec.most ? 1 : 0;
+    if (size > 0) {
+      append_utf8(text, codec.most > 0xFF ? code_point_at(raw, i).value : byte);
+    } else if (codec.errors == Codec::strict) {
+      m.fail("a byte cannot be decoded");
+    } else {
+      if (codec.errors == Codec::replace) append_utf8(text, 0xFFFD);
+      size = codec.most > 0xFF ? std::max<size_t>(step.bad, 1) : 1;
+    }
+    i += size;
+  }
+  return make_string(m.meter, std::move(text), false);
+}
+
 // ---- dict
 
 Value dict_get(Machine& m, const Value& self, CallArgs& args) {
@@ -487,7 +602,9 @@ const Table& string_methods() {
       {"rstrip", str_rstrip},
       {"upper", str_case<Case::upper>},
       {"lower", str_case<Case::lower>},
-      {"casefold", str_case<Case::lower>},
+      {"casefold", str_case<Case::fold>},
+      {"swapcase", str_case<Case::swap>},
+      {"encode", str_encode},
       {"title", str_case<Case::title>},
       {"capitalize", str_case<Case::capitalize>},
       {"split", str_split},
@@ -517,6 +634,9 @@ const Table& string_methods() {
       {"isalpha", str_all<is_alpha>},
       {"isalnum", str_all<is_alnum>},
       {"isspace", str_all<is_space>},
+      {"isascii", str_isascii},
+      {"istitle", str_istitle},
+      {"isidentifier", str_isidentifier},
       {"isupper", str_is_case<true>},
       {"islower", str_is_case<false>},
   };
@@ -532,6 +652,7 @@ const Table& methods_of(const Value& v) {
                               {"copy", copy_self}};
   static const Table kList = {{"index", seq_index}, {"count", seq_count}, {"copy", copy_self}};
   static const Table kTuple = {{"index", seq_index}, {"count", seq_count}};
+  static const Table kBytes = {{"decode", bytes_decode}};
   static const Table kLoop = {{"cycle", loop_cycle}, {"changed", loop_changed}};
   static const Table kCycler = {{"next", cycler_next}, {"reset", cycler_reset}};
   switch (v.kind()) {
@@ -541,6 +662,7 @@ const Table& methods_of(const Value& v) {
       return kDict;
     case Kind::sequence:
       if (v.seq().kind == SeqKind::list) return kList;
+      if (v.seq().kind == SeqKind::bytes) return kBytes;
       return v.seq().kind == SeqKind::tuple || v.seq().kind == SeqKind::range ? kTuple : kNone;
     case Kind::loop:
       return kLoop;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_format.h"
 
@@ -72,7 +73,34 @@ namespace {
   m.fail(strf("unsupported operand type(s) for %s: '%s' and '%s'", op, type_name(a), type_name(b)));
 }
 
-[[noreturn]] void overflow(Machine& m) { m.fail("integer overflow (64 bits)"); }
+// Whole numbers of any size: where 64 bits are not enough.
+Value big_binary(Machine& m, Op op, const Value& a, const Value& b) {
+  BigInt x = BigInt::of(m.meter, a), y = BigInt::of(m.meter, b), remainder(m.meter);
+  switch (op) {
+    case Op::sub:
+      y.negate();
+      [[fallthrough]];
+    case Op::add:
+      return x.plus(y).value();
+    case Op::mul:
+      return x.times(y).value();
+    case Op::floordiv:
+      return x.divided_by(y, remainder).value();
+    case Op::mod:
+      x.divided_by(y, remainder);
+      return remainder.value();
+    default:
+      m.fail("no such operation on integers");
+  }
+}
+
+bool is_big(const Value& v) { return v.is(Kind::big_integer); }
+
+double real_operand(Machine& m, const Value& v) {
+  double d = to_double(m.meter, v);
+  if (is_big(v) && std::isinf(d)) m.fail("int too large to convert to float");
+  return d;
+}
 
 Value repeat(Machine& m, const Value& v, int64_t times) {
   auto n = static_cast<size_t>(std::max<int64_t>(times, 0));
@@ -105,10 +133,10 @@ Value repeat(Machine& m, const Value& v, int64_t times) {
 Value add(Machine& m, const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) {
     int64_t r = 0;
-    if (__builtin_add_overflow(a.as_int(), b.as_int(), &r)) overflow(m);
-    return Value::integer(r);
+    if (!__builtin_add_overflow(a.as_int(), b.as_int(), &r)) return Value::integer(r);
   }
-  if (a.is_number() && b.is_number()) return Value::real(a.as_double() + b.as_double());
+  if (is_whole(a) && is_whole(b)) return big_binary(m, Op::add, a, b);
+  if (is_numeric(a) && is_numeric(b)) return Value::real(real_operand(m, a) + real_operand(m, b));
   if (a.is(Kind::string) && b.is(Kind::string)) {
     bool markup = is_markup(a) || is_markup(b);
     Text out(m.meter);
@@ -136,13 +164,15 @@ Value add(Machine& m, const Value& a, const Value& b) {
 Value multiply(Machine& m, const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) {
     int64_t r = 0;
-    if (__builtin_mul_overflow(a.as_int(), b.as_int(), &r)) overflow(m);
-    return Value::integer(r);
+    if (!__builtin_mul_overflow(a.as_int(), b.as_int(), &r)) return Value::integer(r);
   }
-  if (a.is_number() && b.is_number()) return Value::real(a.as_double() * b.as_double());
+  if (is_whole(a) && is_whole(b)) return big_binary(m, Op::mul, a, b);
+  if (is_numeric(a) && is_numeric(b)) return Value::real(real_operand(m, a) * real_operand(m, b));
   auto repeatable = [](const Value& v) {
     return v.is(Kind::string) || v.is_seq(SeqKind::list) || v.is_seq(SeqKind::tuple);
   };
+  if ((repeatable(a) && is_big(b)) || (is_big(a) && repeatable(b)))
+    m.fail("cannot fit 'int' into an index-sized integer");
   if (repeatable(a) && b.is_integral()) return repeat(m, a, b.as_int());
   if (repeatable(b) && a.is_integral()) return repeat(m, b, a.as_int());
   unsupported(m, "*", a, b);
@@ -150,37 +180,49 @@ Value multiply(Machine& m, const Value& a, const Value& b) {
 
 // Python's // and %: the quotient is rounded down, the remainder has the divisor's sign.
 Value divide_down(Machine& m, bool want_quotient, const Value& a, const Value& b) {
-  if (b.as_double() == 0) m.fail("integer division or modulo by zero");
+  if (!is_big(b) && b.as_double() == 0) m.fail("integer division or modulo by zero");
   if (a.is_integral() && b.is_integral()) {
     int64_t x = a.as_int(), y = b.as_int();
     if (y == -1) {
       if (!want_quotient) return Value::integer(0);
-      if (x == INT64_MIN) overflow(m);
-      return Value::integer(-x);
+      return negate(m, a);
     }
     int64_t q = x / y, r = x % y;
     if (r != 0 && (r < 0) != (y < 0)) --q, r += y;
     return Value::integer(want_quotient ? q : r);
   }
-  double x = a.as_double(), y = b.as_double();
+  if (is_whole(a) && is_whole(b))
+    return big_binary(m, want_quotient ? Op::floordiv : Op::mod, a, b);
+  double x = real_operand(m, a), y = real_operand(m, b);
   double r = std::fmod(x, y);
   if (r != 0 && (r < 0) != (y < 0)) r += y;
   return Value::real(want_quotient ? std::floor((x - r) / y + 0.5) : r);
 }
 
 Value power(Machine& m, const Value& a, const Value& b) {
-  if (!a.is_number() || !b.is_number()) unsupported(m, "** or pow()", a, b);
+  if (!is_numeric(a) || !is_numeric(b)) unsupported(m, "** or pow()", a, b);
   if (a.is_integral() && b.is_integral() && b.as_int() >= 0) {
     int64_t result = 1, factor = a.as_int();
-    for (int64_t e = b.as_int(); e > 0; e >>= 1) {
-      if ((e & 1) && __builtin_mul_overflow(result, factor, &result)) overflow(m);
-      if (e > 1 && __builtin_mul_overflow(factor, factor, &factor)) overflow(m);
+    bool fits = true;
+    for (int64_t e = b.as_int(); e > 0 && fits; e >>= 1) {
+      if (e & 1) fits = !__builtin_mul_overflow(result, factor, &result);
+      if (e > 1) fits = fits && !__builtin_mul_overflow(factor, factor, &factor);
     }
-    return Value::integer(result);
+    if (fits) return Value::integer(result);
   }
-  if (a.as_double() == 0 && b.as_double() < 0) m.fail("0.0 cannot be raised to a negative power");
-  double r = std::pow(a.as_double(), b.as_double());
-  if (std::isnan(r) && !std::isnan(a.as_double())) m.fail("power has no real result");
+  if (is_whole(a) && is_whole(b)) {
+    BigInt exponent = BigInt::of(m.meter, b);
+    if (!exponent.negative()) {
+      // What has so large an exponent is 0, 1 or -1, and only its parity counts.
+      uint64_t e =
+          is_big(b) ? UINT64_MAX - (exponent.odd() ? 0 : 1) : static_cast<uint64_t>(b.as_int());
+      return BigInt::of(m.meter, a).to_the(e).value();
+    }
+  }
+  double x = real_operand(m, a), y = real_operand(m, b);
+  if (x == 0 && y < 0) m.fail("0.0 cannot be raised to a negative power");
+  double r = std::pow(x, y);
+  if (std::isnan(r) && !std::isnan(x)) m.fail("power has no real result");
   return Value::real(r);
 }
 
@@ -196,23 +238,24 @@ Value ordered(Machine& m, Op op, const Value& a, const Value& b) {
 }  // namespace
 
 Value binary(Machine& m, Op op, const Value& a, const Value& b) {
-  bool numbers = a.is_number() && b.is_number();
+  bool numbers = is_numeric(a) && is_numeric(b);
   switch (op) {
     case Op::add:
       return add(m, a, b);
     case Op::sub: {
       if (!numbers) unsupported(m, "-", a, b);
-      if (!a.is_integral() || !b.is_integral()) return Value::real(a.as_double() - b.as_double());
+      if (!is_whole(a) || !is_whole(b)) return Value::real(real_operand(m, a) - real_operand(m, b));
       int64_t r = 0;
-      if (__builtin_sub_overflow(a.as_int(), b.as_int(), &r)) overflow(m);
+      if (is_big(a) || is_big(b) || __builtin_sub_overflow(a.as_int(), b.as_int(), &r))
+        return big_binary(m, Op::sub, a, b);
       return Value::integer(r);
     }
     case Op::mul:
       return multiply(m, a, b);
     case Op::div:
       if (!numbers) unsupported(m, "/", a, b);
-      if (b.as_double() == 0) m.fail("division by zero");
-      return Value::real(a.as_double() / b.as_double());
+      if (real_operand(m, b) == 0) m.fail("division by zero");
+      return Value::real(real_operand(m, a) / real_operand(m, b));
     case Op::mod:
       if (a.is(Kind::string)) return m.string(percent_format(m.meter, a.text(), b));
       [[fallthrough]];
@@ -240,31 +283,43 @@ Value binary(Machine& m, Op op, const Value& a, const Value& b) {
 
 Value negate(Machine& m, const Value& v) {
   if (v.is(Kind::real)) return Value::real(-v.as_double());
+  if (is_big(v) || (v.is_integral() && v.as_int() == INT64_MIN)) {
+    BigInt b = BigInt::of(m.meter, v);
+    b.negate();
+    return b.value();
+  }
   if (!v.is_integral()) {
     if (v.is(Kind::undefined)) m.fail(v.object() ? v.text().str() : "undefined value");
     m.fail(strf("bad operand type for unary -: '%s'", type_name(v)));
   }
-  if (v.as_int() == INT64_MIN) overflow(m);
   return Value::integer(-v.as_int());
+}
+
+bool is_sliceable(const Value& v, const Value& start, const Value& stop, const Value& step) {
+  auto bound = [](const Value& x) { return x.is(Kind::none) || is_whole(x); };
+  bool kind = v.is(Kind::string) || v.is_seq(SeqKind::list) || v.is_seq(SeqKind::tuple) ||
+              v.is_seq(SeqKind::range) || v.is_seq(SeqKind::bytes);
+  return kind && bound(start) && bound(stop) && bound(step);
 }
 
 Value slice_of(
     Machine& m, const Value& v, const Value& start, const Value& stop, const Value& step) {
   if (v.is(Kind::undefined)) m.fail(v.object() ? v.text().str() : "undefined value");
-  bool sliceable = v.is(Kind::string) || v.is_seq(SeqKind::list) || v.is_seq(SeqKind::tuple) ||
-                   v.is_seq(SeqKind::range);
-  for (const Value* bound : {&start, &stop, &step}) {
-    sliceable &= bound->is(Kind::none) || bound->is_integral();
-  }
-  if (!sliceable) m.fail(strf("'%s' object cannot be sliced so", type_name(v)));
+  if (!is_sliceable(v, start, stop, step))
+    m.fail(strf("'%s' object cannot be sliced so", type_name(v)));
   size_t count = 0;
   length_of(v, count);
   auto n = static_cast<int64_t>(count);
-  int64_t by = step.is(Kind::none) ? 1 : step.as_int();
+  // Beyond 64 bits a bound is as good as the largest one.
+  auto bounded = [&](const Value& x) {
+    if (!is_big(x)) return x.as_int();
+    return x.text().view().starts_with('-') ? -INT64_MAX : INT64_MAX;
+  };
+  int64_t by = step.is(Kind::none) ? 1 : bounded(step);
   if (by == 0) m.fail("slice step cannot be zero");
   auto clamp = [&](const Value& bound, int64_t fallback) {
     if (bound.is(Kind::none)) return fallback;
-    int64_t i = bound.as_int();
+    int64_t i = bounded(bound);
     if (i < 0) i = i < -n ? -1 : i + n;
     if (i < 0) return by > 0 ? int64_t{0} : int64_t{-1};
     return std::min(i, by > 0 ? n : n - 1);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 #include "text/jinja_format.h"
 
 namespace sluice::jinja {
@@ -74,13 +75,21 @@ Number real_digits(Meter& m, double d, const NumberStyle& s) {
   return out;
 }
 
-Number integer_digits(int64_t i, const NumberStyle& s) {
+Number integer_digits(Meter& m, const Value& v, const NumberStyle& s) {
   Number out;
-  if (i < 0) out.sign = "-";
-  uint64_t u = i < 0 ? 0 - static_cast<uint64_t>(i) : static_cast<uint64_t>(i);
   bool upper = s.type == 'X';
   unsigned radix = s.type == 'x' || upper ? 16 : s.type == 'o' ? 8 : s.type == 'b' ? 2 : 10;
-  out.digits = unsigned_radix(u, radix, upper);
+  if (v.is(Kind::big_integer)) {
+    BigInt big = BigInt::of(m, v);
+    if (big.negative()) out.sign = "-";
+    out.digits = big.digits(static_cast<int>(radix));
+    for (char& c : out.digits) c = static_cast<char>(upper && c >= 'a' ? c - 32 : c);
+  } else {
+    int64_t i = v.as_int();
+    if (i < 0) out.sign = "-";
+    uint64_t u = i < 0 ? 0 - static_cast<uint64_t>(i) : static_cast<uint64_t>(i);
+    out.digits = unsigned_radix(u, radix, upper);
+  }
   if (s.group) out.digits = with_commas(out.digits, s.group);
   if (s.alternate && radix != 10) out.sign += std::string("0") + s.type;
   return out;
@@ -90,14 +99,14 @@ Number number_digits(Meter& m, const Value& v, NumberStyle s) {
   static constexpr std::string_view kInteger = "dixXobu";
   bool whole = kInteger.find(s.type) != std::string_view::npos && s.type != 0;
   Number n;
-  if (v.is_integral() && (whole || s.type == 0)) {
-    n = integer_digits(v.as_int(), s);
+  if (is_whole(v) && (whole || s.type == 0)) {
+    n = integer_digits(m, v, s);
     if (s.precision > kMaxPrecision) m.fail("format precision too large");
     if (s.precision > static_cast<int>(n.digits.size())) {
       n.digits.insert(0, static_cast<size_t>(s.precision) - n.digits.size(), '0');
     }
   } else {
-    n = real_digits(m, v.as_double(), s);
+    n = real_digits(m, to_double(m, v), s);
   }
   if (n.sign.empty() || n.sign[0] != '-') {
     if (s.sign != '-') n.sign.insert(0, 1, s.sign);
@@ -162,9 +171,9 @@ Text format_value(Meter& m, const Value& v, std::string_view spec) {
     }
     return pad(m, t, width, align ? align : '<', fill);
   }
-  if (!v.is_number() ||
+  if (!is_numeric(v) ||
       std::string_view("dxXobeEfFgG%").find(style.type) == std::string_view::npos) {
-    if (!v.is_number() || style.type) {
+    if (!is_numeric(v) || style.type) {
       m.fail(strf("unsupported format string for %s: %s", type_name(v), quote(spec).c_str()));
     }
   }
@@ -284,16 +293,16 @@ class PercentFormat {
     if (std::string_view("diuxXoeEfFgG").find(style.type) == std::string_view::npos) {
       m_.fail("unsupported format character " + quote(std::string_view(&style.type, 1)));
     }
-    if (!v.is_number()) {
+    if (!is_numeric(v)) {
       m_.fail(strf("%%%c format: a number is required, not %s", style.type, type_name(v)));
     }
     bool whole = std::string_view("diuxXo").find(style.type) != std::string_view::npos;
     if (whole && v.is(Kind::real)) {
       double d = std::trunc(v.as_double());
-      if (!(std::fabs(d) < 9.2e18)) m_.fail("number out of range (64 bits)");
-      v = Value::integer(static_cast<int64_t>(d));
+      if (!std::isfinite(d)) m_.fail("cannot convert float to integer");
+      v = whole_from_double(m_, d);
     }
-    if (!whole && v.is_integral()) v = Value::real(v.as_double());
+    if (!whole && is_whole(v)) v = Value::real(to_double(m_, v));
     Number n = number_digits(m_, v, style);
     size_t used = n.sign.size();
     if (zero_ && !left_) {

@@ -1,5 +1,6 @@
 // Filters over sequences and dicts.
 #include <algorithm>
+#include <random>
 #include <unordered_map>
 
 #include "base/str.h"
@@ -255,6 +256,15 @@ Value f_extreme(Machine& m, const Value& v, CallArgs& args) {
   return any ? best : make_undefined(m.meter, "No aggregated item, sequence was empty.");
 }
 
+// Any item: the one thing in a template that is not the same each time.
+Value f_random(Machine& m, const Value& v, CallArgs& args) {
+  Bound(m, "random", args, {});
+  Values items = iterate(m.meter, v);
+  if (items.empty()) return make_undefined(m.meter, "No random item, sequence was empty.");
+  std::random_device random;
+  return items[std::uniform_int_distribution<size_t>(0, items.size() - 1)(random)];
+}
+
 Value f_sum(Machine& m, const Value& v, CallArgs& args) {
   Bound a(m, "sum", args, {"attribute", "start"});
   Value total = a.has(1) ? a[1] : Value::integer(0);
@@ -341,6 +351,7 @@ Function find_sequence_filter(std::string_view name) {
       {"unique", f_unique},
       {"min", f_extreme<-1>},
       {"max", f_extreme<1>},
+      {"random", f_random},
       {"sum", f_sum},
       {"reverse", f_reverse},
       {"batch", f_batch},

@@ -36,7 +36,7 @@ bool iterable(const Value& v) {
 bool sequence(const Value& v) {
   if (v.is(Kind::sequence)) {
     SeqKind k = v.seq().kind;
-    return k == SeqKind::list || k == SeqKind::tuple || k == SeqKind::range;
+    return k == SeqKind::list || k == SeqKind::tuple || k == SeqKind::range || k == SeqKind::bytes;
   }
   return v.is(Kind::undefined) || v.is(Kind::string) || v.is(Kind::dict);
 }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/unicode.h"
+
 namespace sluice::jinja {
 
 Text::Text(Meter& m, std::string bytes, bool trusted) : meter_(&m) {
@@ -160,6 +162,100 @@ char32_t to_lower(char32_t c) {
   return loc ? static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), loc)) : c;
 }
 
+namespace {
+
+struct SpecialCase {
+  char32_t c;
+  const char *upper, *title;
+};
+constexpr SpecialCase kSpecialCases[] = {
+#include "text/jinja_casing.inc"
+};
+
+const SpecialCase* special_case(char32_t c) {
+  if (c < 0x80) return nullptr;
+  const SpecialCase* end = std::end(kSpecialCases);
+  const SpecialCase* at = std::lower_bound(
+      std::begin(kSpecialCases), end, c, [](const SpecialCase& s, char32_t x) { return s.c < x; });
+  return at != end && at->c == c ? at : nullptr;
+}
+
+constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
+
+bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
+
+// What stands between letters without ending a word.
+bool is_case_ignorable(char32_t c) {
+  if (c < 0x80) return c == '\'' || c == '.' || c == ':' || c == '^' || c == '`';
+  Category k = category(c);
+  return k == Category::mn || k == Category::me || k == Category::cf || k == Category::lm ||
+         k == Category::sk || c == 0xB7 || c == 0x2019 || c == 0x2018 || c == 0x2024 || c == 0x2027;
+}
+
+// A capital sigma in [begin, end) of s that ends a word has a small form of its own.
+bool ends_word(Meter& m, std::string_view s, size_t begin, size_t end) {
+  size_t at = begin;
+  bool before = false, behind = false;
+  while (at > 0) {
+    m.step();
+    do --at;
+    while (at > 0 && !is_lead(s[at]));
+    size_t next = at;
+    char32_t c = next_code_point(s, next);
+    if (is_case_ignorable(c)) continue;
+    before = is_cased(c);
+    break;
+  }
+  for (at = end; before && at < s.size();) {
+    m.step();
+    char32_t c = next_code_point(s, at);
+    if (is_case_ignorable(c)) continue;
+    behind = is_cased(c);
+    break;
+  }
+  return before && !behind;
+}
+
+}  // namespace
+
+bool is_title(char32_t c) { return c >= 0x80 && category(c) == Category::lt; }
+
+bool is_identifier_start(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  Category k = category(c);
+  return (k >= Category::lu && k <= Category::lo && c != 0x37A) || k == Category::nl ||
+         c == 0x1885 || c == 0x1886 || c == 0x2118 || c == 0x212E;
+}
+
+bool is_identifier_part(char32_t c) {
+  if (c < 0x80) return (c >= '0' && c <= '9') || is_identifier_start(c);
+  Category k = category(c);
+  return is_identifier_start(c) || k == Category::mn || k == Category::mc || k == Category::nd ||
+         k == Category::pc || c == 0xB7 || c == 0x387 || (c >= 0x1369 && c <= 0x1371) ||
+         c == 0x19DA;
+}
+
+void append_upper(std::string& out, char32_t c) {
+  if (const SpecialCase* s = special_case(c)) {
+    out += s->upper;
+  } else {
+    append_utf8(out, to_upper(c));
+  }
+}
+
+void append_title(std::string& out, char32_t c) {
+  if (const SpecialCase* s = special_case(c)) {
+    out += s->title;
+  } else {
+    append_utf8(out, to_upper(c));
+  }
+}
+
+void append_lower(std::string& out, char32_t c) {
+  append_utf8(out, c == 0x130 ? U'i' : to_lower(c));
+  if (c == 0x130) append_utf8(out, 0x307);  // the dot above stays
+}
+
 Text change_case(Meter& m, const Text& s, Case how) {
   m.walk(s.size());
   Text out(m);
@@ -168,15 +264,27 @@ Text change_case(Meter& m, const Text& s, Case how) {
   for (const Text::Run& run : s.runs()) {
     std::string piece;
     while (i < run.end) {
+      size_t begin = i;
       char32_t c = next_code_point(s.view(), i);
-      bool up = how == Case::upper || (how == Case::capitalize && first) ||
-                (how == Case::title && !in_word);
+      bool title = (how == Case::capitalize && first) || (how == Case::title && !in_word);
+      bool up = how == Case::upper || (how == Case::swap && is_lower(c));
+      bool down = how != Case::swap || is_upper(c);
       first = false;
-      if (how == Case::title) in_word = is_upper(c) || is_lower(c);
-      if (up && c == 0xDF) {  // ß is the one common letter whose capital is two
-        piece += how == Case::upper ? "SS" : "Ss";
+      if (how == Case::title) in_word = is_cased(c);
+      if (title) {
+        append_title(piece, c);
+      } else if (up) {
+        append_upper(piece, c);
+      } else if (!down) {
+        append_utf8(piece, c);
+      } else if (c == kCapitalSigma && how != Case::fold) {
+        append_utf8(piece, ends_word(m, s.view(), begin, i) ? kFinalSigma : kSigma);
+      } else if (how == Case::fold && c != 0x131) {  // without the differences between small forms
+        std::string upper;
+        append_upper(upper, c);
+        for (size_t k = 0; k < upper.size();) append_lower(piece, next_code_point(upper, k));
       } else {
-        append_utf8(piece, up ? to_upper(c) : to_lower(c));
+        append_lower(piece, c);
       }
     }
     out.append(piece, run.trusted);

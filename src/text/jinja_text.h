@@ -76,7 +76,16 @@ bool is_lower(char32_t c);
 char32_t to_upper(char32_t c);
 char32_t to_lower(char32_t c);
 
-enum class Case { upper, lower, capitalize, title };
+// A letter, or what else may begin a Python identifier; or what else may be in one.
+bool is_identifier_start(char32_t c);
+bool is_identifier_part(char32_t c);
+bool is_title(char32_t c);  // a digraph with a capital first letter
+// One character may become several.
+void append_upper(std::string& out, char32_t c);
+void append_title(std::string& out, char32_t c);
+void append_lower(std::string& out, char32_t c);
+
+enum class Case { upper, lower, capitalize, title, swap, fold };
 // Python's str.upper() and so on; provenance is kept byte range by byte range.
 Text change_case(Meter& m, const Text& s, Case how);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/str.h"
+#include "text/jinja_bigint.h"
 
 namespace sluice::jinja {
 
@@ -278,7 +279,11 @@ bool equals(Meter& m, const Value& a, const Value& b) {
     if (a.is_integral() && b.is_integral()) return a.as_int() == b.as_int();
     return a.as_double() == b.as_double();
   }
-  if (a.kind() != b.kind()) return false;
+  if (a.kind() != b.kind()) {
+    bool real = a.is(Kind::real) || b.is(Kind::real);  // other whole numbers are smaller
+    bool big = a.is(Kind::big_integer) || b.is(Kind::big_integer);
+    return real && big && compare_big(m, a, b) == 0;
+  }
   switch (a.kind()) {
     case Kind::undefined:
     case Kind::none:
@@ -304,6 +309,7 @@ int compare(Meter& m, const Value& a, const Value& b) {
   auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2; };
   if (a.is_integral() && b.is_integral()) return order(a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return order(a.as_double(), b.as_double());
+  if (is_numeric(a) && is_numeric(b)) return compare_big(m, a, b);
   if (a.is(Kind::string) && b.is(Kind::string)) {
     m.scan(std::min(a.text().size(), b.text().size()));
     return order(a.text().str().compare(b.text().str()), 0);
@@ -356,6 +362,7 @@ bool hashable(const Value& v) {
       return v.seq().hashable;
     case SeqKind::range:
     case SeqKind::generator:
+    case SeqKind::bytes:
       return true;
     case SeqKind::list:
     case SeqKind::dict_keys:
@@ -382,8 +389,8 @@ const char* type_name(const Value& v) {
     case Kind::string:
       return v.as<StringObject>().markup ? "Markup" : "str";
     case Kind::sequence: {
-      static constexpr const char* kNames[] = {"list",      "tuple",       "range",     "generator",
-                                               "dict_keys", "dict_values", "dict_items"};
+      static constexpr const char* kNames[] = {
+          "list", "tuple", "range", "generator", "dict_keys", "dict_values", "dict_items", "bytes"};
       return kNames[static_cast<int>(v.seq().kind)];
     }
     case Kind::dict:

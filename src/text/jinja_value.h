@@ -39,7 +39,16 @@ enum class Kind : uint8_t {
   cycler,
   joiner
 };
-enum class SeqKind : uint8_t { list, tuple, range, generator, dict_keys, dict_values, dict_items };
+enum class SeqKind : uint8_t {
+  list,
+  tuple,
+  range,
+  generator,
+  dict_keys,
+  dict_values,
+  dict_items,
+  bytes  // integers below 256: what str.encode() gives
+};
 
 // What is shared by reference. `charged` bytes return to the meter with the object.
 struct Object {

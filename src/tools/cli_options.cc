@@ -298,8 +298,11 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--grace", o.grace, "seconds that running requests have after SIGTERM")
       ->check(CLI::NonNegativeNumber);
   Load &all = o.admission.total, &key = o.admission.per_key, &one = o.admission.per_request;
-  add("--max-queue", all.sequences, "sequences (prompts x n) that may wait for their first\ntoken")
-      ->check(whole_number(1, kMaxInt));
+  app->add_option("--max-queue", o.max_queue,
+                  "sequences (prompts x n) that may wait for their first\ntoken (default: 512; no "
+                  "limit on a loopback address,\nwhere only tokens count)")
+      ->check(whole_number(1, kMaxInt))
+      ->group(server);
   add("--max-queue-tokens", all.tokens, "prompt tokens that may wait")->check(CLI::PositiveNumber);
   add("--max-answers", all.bytes, "bytes of answers that are not streamed, at most")
       ->transform(byte_size());
@@ -322,8 +325,10 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   server = limits;
   add("--max-body", o.max_body, "size of a request")->transform(byte_size());
   add("--max-connections", o.max_connections, "in all")->check(whole_number(1, kMaxInt));
-  add("--max-connections-per-ip", o.max_connections_per_ip, "from one address")
-      ->check(whole_number(1, kMaxInt));
+  app->add_option("--max-connections-per-ip", o.max_connections_per_ip,
+                  "from one address (default: 256, and no limit from\nthis machine)")
+      ->check(whole_number(1, kMaxInt))
+      ->group(server);
   add("--header-timeout", o.header_timeout,
       "seconds for a request's header, or for\nthe handshake of TLS")
       ->check(CLI::PositiveNumber);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 #include "core/request.h"
 #include "runtime/options.h"
 #include "runtime/sampling_defaults.h"
-#include "server/admission.h"
+#include "server/admission_limits.h"
 
 namespace sluice {
 
@@ -131,7 +132,9 @@ struct ServeOptions {
   AdmissionLimits admission;
   double request_share = 0.75;
   uint64_t max_body = uint64_t{8} << 20;
-  int max_connections = 16'384, max_connections_per_ip = 256;
+  int max_connections = 16'384;
+  std::optional<int> max_connections_per_ip;  // absent: 256, and no limit from this machine
+  std::optional<int> max_queue;  // absent: 512, and no limit where only this machine can connect
   uint64_t max_unread = uint64_t{64} << 20, min_read_rate = 1024;  // bytes; bytes per second
   double grace = 30, request_timeout = 0, stall_timeout = 60;      // seconds, as all below
   double header_timeout = 10, body_timeout = 30, idle_timeout = 60, send_timeout = 30;

@@ -63,6 +63,7 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.tokenizer_info = o.allow_tokenizer_info;
   s.pooling = o.pooling == "mean" ? Pooling::mean : Pooling::last;
   s.admission = o.admission;
+  if (o.max_queue || is_loopback(o.host)) s.admission.total.sequences = o.max_queue.value_or(0);
   s.request_share = o.request_share;
   s.request_timeout = o.request_timeout;
   s.stall_seconds = o.stall_timeout;
@@ -94,7 +95,10 @@ HttpServer::Options http_options(const ServeOptions& o,
   h.threads = static_cast<size_t>(o.io_threads);
   h.limits.body_bytes = o.max_body;
   h.limits.connections = static_cast<size_t>(o.max_connections);
-  h.limits.connections_per_ip = static_cast<size_t>(o.max_connections_per_ip);
+  if (o.max_connections_per_ip) {
+    h.limits.connections_per_ip = static_cast<size_t>(*o.max_connections_per_ip);
+    h.limits.connections_from_loopback = h.limits.connections_per_ip;
+  }
   auto ms = [](double s) { return milliseconds(static_cast<int64_t>(s * 1e3)); };
   h.limits.header = ms(o.header_timeout);
   h.limits.body = ms(o.body_timeout);

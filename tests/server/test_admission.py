@@ -1,6 +1,9 @@
 """One client's requests against everybody else's: what a request may ask for, and who waits for whom."""
 
+import asyncio
+import json
 import os
+import resource
 import threading
 import time
 import unittest
@@ -77,6 +80,57 @@ class Admission(unittest.TestCase):
         self.assertTrue(self.server.until(lambda: self.server.metric("sluice_requests_running") == 0))
         time.sleep(0.3)
         self.assertEqual(self.server.metric("sluice_requests_running"), 0, "the rest was submitted all the same")
+
+
+@unittest.skipUnless(stories(), "no test data")
+class Flood(unittest.TestCase):
+    """Default limits: what comes from this machine is bounded by its tokens alone."""
+
+    NUM = 1500
+
+    def flood(self, server, path, body):
+        """The status of each of NUM requests, every one on a connection of its own, all at once."""
+        text = json.dumps(body).encode()
+        head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                f"Content-Length: {len(text)}\r\n\r\n").encode()
+
+        async def one(opened):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            opened.append(writer)
+            if len(opened) == self.NUM:
+                for w in opened:
+                    w.write(head + text)
+            answer = await reader.read()
+            writer.close()
+            return int(answer.split(b" ", 2)[1])
+
+        async def run():
+            opened = []
+            return await asyncio.gather(*(one(opened) for _ in range(self.NUM)))
+
+        return asyncio.run(run())
+
+    def setUp(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 2 * self.NUM:
+            self.skipTest(f"only {hard} descriptors")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * self.NUM), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_all_are_answered(self):
+        with Server("--allow-request-template", path=stories()) as server:
+            self.assertEqual(set(self.flood(server, "/v1/completions", completion())), {200})
+            chat = {"messages": [{"role": "user", "content": "Once"}], "chat_template": "{{ messages[0].content }}",
+                    "max_tokens": 2, "temperature": 0}
+            self.assertEqual(set(self.flood(server, "/v1/chat/completions", chat)), {200})
+            generate = {"inputs": "Once", "parameters": {"max_new_tokens": 2, "do_sample": "False"}, "stream": "False"}
+            self.assertEqual(set(self.flood(server, "/models/test/generate", generate)), {200})
+            self.assertEqual(server.metric("sluice_refusals_total"), 0)
+
+    def test_tokens_are_bounded(self):
+        with Server("--max-queue-tokens", "64", "--max-seqs", "1", path=stories()) as server:
+            statuses = self.flood(server, "/v1/completions", completion(prompt="Once upon a time", max_tokens=100))
+            self.assertEqual(set(statuses), {200, 429})
 
 
 @unittest.skipUnless(stories(), "no test data")

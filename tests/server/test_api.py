@@ -62,9 +62,9 @@ class Api(unittest.TestCase):
     def test_content_parts_and_developer_role(self):
         messages = [
             {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}]},
+            {"role": "user", "content": [{"type": "text", "text": "Say"}, {"type": "text", "text": "hello."}]},
         ]
-        plain = [{"role": "system", "content": "Be brief."}, *HELLO]
+        plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say\nhello."}]
         self.assertEqual(
             self.chat(messages=messages).choices[0].message.content,
             self.chat(messages=plain).choices[0].message.content,
@@ -83,6 +83,80 @@ class Api(unittest.TestCase):
         self.assertEqual(len(finished), 1)
         self.assertEqual(finished[0].choices[0].finish_reason, whole.choices[0].finish_reason)
         self.assertEqual(len({c.id for c in chunks}), 1)
+
+    def test_usage_in_every_chunk(self):
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        for make in (self.chat, self.complete):
+            chunks = list(make(n=2, temperature=1, seed=7, stream=True, stream_options=options))
+            prompt, made = chunks[-1].usage.prompt_tokens, [0, 0]
+            for chunk in chunks[:-1]:  # each of its own choice, so far
+                index = chunk.choices[0].index
+                self.assertEqual(chunk.usage.prompt_tokens, prompt)
+                self.assertGreaterEqual(chunk.usage.completion_tokens, made[index])
+                self.assertEqual(chunk.usage.total_tokens, prompt + chunk.usage.completion_tokens)
+                made[index] = chunk.usage.completion_tokens
+            self.assertEqual(chunks[-1].usage.completion_tokens, sum(made))
+            first = [c for c in chunks[:-1] if c.choices[0].index == 0][0]
+            self.assertEqual(first.usage.completion_tokens, 0 if make == self.chat else 1)
+        alone = list(self.chat(stream=True, stream_options={"continuous_usage_stats": True}))
+        self.assertTrue(all(c.usage is None for c in alone))
+
+    def test_token_ids_of_a_stream(self):
+        extra = {"return_token_ids": True}
+        whole = self.chat(extra_body=extra)
+        chunks = list(self.chat(extra_body=extra, stream=True))
+        self.assertEqual(chunks[0].prompt_token_ids, whole.prompt_token_ids)
+        self.assertFalse(any(hasattr(c, "prompt_token_ids") for c in chunks[1:]))
+        ids = [i for c in chunks for choice in c.choices for i in getattr(choice, "token_ids", None) or []]
+        self.assertEqual(ids, whole.choices[0].token_ids)
+        whole = self.complete(extra_body=extra)
+        chunks = list(self.complete(extra_body=extra, stream=True))
+        self.assertEqual(chunks[0].choices[0].prompt_token_ids, whole.choices[0].prompt_token_ids)
+        self.assertFalse(any(hasattr(c.choices[0], "prompt_token_ids") for c in chunks[1:]))
+        ids = [i for c in chunks for i in getattr(c.choices[0], "token_ids", None) or []]
+        self.assertEqual(ids, whole.choices[0].token_ids)
+
+    def test_tokens_as_ids(self):
+        extra = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+        answer = self.complete(logprobs=2, extra_body=extra).choices[0]
+        names = [f"token_id:{i}" for i in answer.token_ids]
+        self.assertEqual(answer.logprobs.tokens, names)
+        self.assertTrue(all(n in top for n, top in zip(names, answer.logprobs.top_logprobs)))
+        answer = self.chat(logprobs=True, top_logprobs=1, extra_body=extra).choices[0]
+        named = [t.token for t in answer.logprobs.content]
+        self.assertEqual(named, [f"token_id:{i}" for i in answer.token_ids][:len(named)])
+
+    def test_nulls_that_clients_look_for(self):
+        answer = self.server.request("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2})[2]
+        for name in ("service_tier", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"):
+            self.assertIsNone(answer[name])
+        self.assertRegex(answer["system_fingerprint"], "^sluice-")
+        choice = answer["choices"][0]
+        self.assertTrue({"logprobs", "token_ids", "stop_reason"} <= set(choice))
+        self.assertEqual(choice["message"]["tool_calls"], [])
+        self.assertIsNone(choice["message"]["reasoning"])
+        answer = self.server.request("/v1/completions", {"prompt": "x", "max_tokens": 2})[2]
+        for name in ("logprobs", "prompt_logprobs", "token_ids", "prompt_token_ids"):
+            self.assertIsNone(answer["choices"][0][name])
+
+    def test_roles_that_the_template_takes(self):
+        critic = [{"role": "critic", "content": "Too long."}, *HELLO]
+        ids = self.server.request("/tokenize", {"messages": critic})[2]["tokens"]
+        self.assertIn("critic\nToo long.", self.server.request("/detokenize", {"tokens": ids})[2]["prompt"])
+        self.assertTrue(self.chat(messages=critic).choices[0].message.content)
+
+    def test_special_ids_are_echoed(self):
+        ids = self.server.request("/tokenize", {"messages": HELLO})[2]["tokens"]
+        text = self.server.request("/detokenize", {"tokens": ids})[2]["prompt"]
+        self.assertIn("<|im_start|>", text)
+        echoed = self.complete(prompt=ids, echo=True, max_tokens=1).choices[0].text
+        self.assertTrue(echoed.startswith(text), echoed)
+        given = "  two spaces <|im_end|>"
+        self.assertTrue(self.complete(prompt=given, echo=True, max_tokens=1).choices[0].text.startswith(given))
+
+    def test_token_strings_are_the_vocabularys(self):
+        answer = self.server.request("/tokenize", {"prompt": "Hi there\n", "return_token_strs": True})[2]
+        self.assertEqual(answer["token_strs"], ["Hi", "Ġthere", "Ċ"])
 
     def test_choices_interleaved(self):
         whole = self.chat(n=3, temperature=1, seed=7)
@@ -224,7 +298,8 @@ class Api(unittest.TestCase):
             {"stop": ["x"] * 17}, {"stop": "x" * 257}, {"stop": 5}, {"logit_bias": {"x": 1}}, {"seed": 1.5},
             {"logit_bias": {"1": 101}}, {"stream_options": {}}, {"stream": "yes"}, {"tools": [{}]},
             {"response_format": {"type": "json_object"}}, {"chat_template": "x"}, {"continue_final_message": True},
-            {"messages": []}, {"messages": "hi"}, {"messages": [{"role": "king", "content": "x"}]},
+            {"messages": []}, {"messages": "hi"}, {"messages": [{"role": "", "content": "x"}]},
+            {"messages": [{"role": "k" * 65, "content": "x"}]}, {"grammar": "root ::= x"}, {"mirostat": 2},
             {"messages": [{"role": "user"}]}, {"stop_token_ids": [10**7]}, {"allowed_token_ids": [-1]},
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             {"prompt_logprobs": 1, "stream": True}, {"presence_penalty": 3},
@@ -259,6 +334,7 @@ class Api(unittest.TestCase):
 
     def test_info(self):
         self.assertEqual(self.server.request("/health")[0], 200)
+        self.assertEqual(self.server.request("/load")[2], {"server_load": 0})
         self.assertEqual(self.server.request("/ready")[0], 200)
         self.assertIn("version", self.server.request("/version")[2])
         self.chat()

@@ -66,6 +66,10 @@ class Fields(unittest.TestCase):
         self.assertEqual(answer["usage"]["prompt_tokens"], 1023)
         self.complete(expect=400, prompt=[7] * 3000)
         self.complete(expect=400, truncate_prompt_tokens=0)
+        for side, kept in (("left", ids[-3:]), ("right", ids[:3])):
+            answer = self.complete(prompt=ids, truncate_prompt_tokens=3, truncation_side=side, return_token_ids=True)
+            self.assertEqual(answer["choices"][0]["prompt_token_ids"], kept)
+        self.complete(expect=400, truncate_prompt_tokens=3, truncation_side="middle")
 
     def test_the_last_message_is_continued(self):
         begun = HELLO + [{"role": "assistant", "content": "Hello there,"}]
@@ -76,6 +80,27 @@ class Fields(unittest.TestCase):
         self.post("/v1/chat/completions", 400, messages=HELLO, continue_final_message=True)
         self.post("/v1/chat/completions", 400, messages=begun, continue_final_message=True,
                   add_generation_prompt=True)
+
+    def test_fields_of_other_servers(self):
+        plain = self.complete(repetition_penalty=1.4)["choices"][0]["text"]
+        self.assertEqual(self.complete(repeat_penalty=1.4)["choices"][0]["text"], plain)
+        self.assertNotEqual(self.complete()["choices"][0]["text"], plain)
+        self.assertEqual(self.complete(max_tokens=None, n_predict=3)["usage"]["completion_tokens"], 3)
+        self.complete(mirostat=0, typical_p=1.0, grammar="", cache_prompt=True, xtc_probability=0, tools=[])
+        for name, value in (("mirostat", 2), ("grammar", "root ::= \"x\""), ("typical_p", 0.9), ("dry_multiplier", 0.8),
+                            ("use_beam_search", True), ("prompt_logprobs", -1), ("logprob_token_ids", [1])):
+            error = self.complete(expect=400, **{name: value})["error"]
+            self.assertEqual(error["param"], name)
+            self.assertIn(":", error["message"])
+
+    def test_a_template_that_drops_a_role(self):
+        with Server("--ctx", "256", "--allow-request-template") as server:
+            template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+            body = {"messages": HELLO + [{"role": "critic", "content": "Too long."}], "chat_template": template, "max_tokens": 2}
+            status, _, answer = server.request("/v1/chat/completions", body)
+            self.assertEqual((status, answer["error"]["param"]), (400, "messages[1].role"))
+            body["messages"][1]["role"] = "user"
+            self.assertEqual(server.request("/v1/chat/completions", body)[0], 200)
 
     def test_a_template_in_a_request_is_refused(self):
         answer = self.post("/v1/chat/completions", 400, messages=HELLO, chat_template="{{ messages }}")
@@ -98,6 +123,10 @@ class Fields(unittest.TestCase):
         self.assertEqual([p["token"]["id"] for p in parts if p["token"]["id"] is not None], whole["token_ids"])
         self.assertEqual("".join(p["token"]["text"] for p in parts), whole["generated_text"])
         self.assertEqual(parts[-1]["generated_text"], whole["generated_text"])
+        written = {"max_new_tokens": "6", "do_sample": "False", "return_full_text": "True"}
+        again = self.post("/models/test/generate", inputs="The capital of France is", parameters=written, stream="False")
+        self.assertEqual(again["generated_text"], full["generated_text"])
+        self.post("/models/test/generate", 400, inputs="a", parameters={"do_sample": "maybe"})
         self.post("/models/other/generate", 404, inputs="a")
         self.post("/models/test/nothing", 404, inputs="a")
         self.post("/models/test/generate", 400, inputs=7)

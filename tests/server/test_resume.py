@@ -212,6 +212,36 @@ class Others(unittest.TestCase):
                                 headers={"Authorization": "Bearer second-key"})
                 self.assertEqual(stolen.answer.status, 404)
                 self.assertIsNotNone(reader.event())
+                reader.close()
+                plain = {"prompt": "Once", "max_tokens": 2}
+                for headers, status in (({"X-Api-Key": "second-key"}, 200), ({"X-Api-Key": "no-such-key"}, 401), ({}, 401)):
+                    server.key = None
+                    self.assertEqual(server.request("/v1/completions", plain, headers)[0], status)
+        finally:
+            os.unlink(path)
+
+    def test_one_key_has_its_share(self):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"sluice-resume-keys-{os.getpid()}")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("first-key\nsecond-key\n")
+        text = json.dumps(body(max_tokens=400, logprobs=20)).encode()  # more than a client that reads nothing takes
+
+        def begin(server, key):
+            """The status of a stream that is not read any further."""
+            s = socket.socket()
+            self.addCleanup(s.close)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.settimeout(60)
+            s.connect(("127.0.0.1", server.port))
+            s.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+                       f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n").encode() + text)
+            return int(s.recv(64).split()[1])
+
+        try:
+            with Server("--api-key-file", path, "--send-timeout", "300", path=stories(), key="first-key") as server:
+                self.assertEqual({begin(server, "first-key") for _ in range(64)}, {200})
+                self.assertEqual(begin(server, "first-key"), 429)
+                self.assertEqual(begin(server, "second-key"), 200)
         finally:
             os.unlink(path)
 

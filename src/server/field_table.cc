@@ -1,0 +1,254 @@
+#include "server/field_table.h"
+
+#include <array>
+#include <unordered_map>
+
+namespace sluice {
+
+namespace {
+
+using enum FieldFate;
+constexpr uint8_t kBoth = kChat | kText, kAny = kBoth | kGenerate, kAll = kBoth | kEmbedding;
+
+constexpr std::string_view kNoGrammar =
+    "answers cannot be constrained here: ask for the form in the prompt and check the answer";
+constexpr std::string_view kNoTools = "tools are not supported: describe them in the messages";
+constexpr std::string_view kNoSampler = "use temperature, top_k, top_p and min_p";
+constexpr std::string_view kNoPenalty =
+    "use repetition_penalty, frequency_penalty and presence_penalty";
+constexpr std::string_view kNoAdapter = "this server has one model and no adapters";
+constexpr std::string_view kTextOnly = "only text is supported";
+constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
+constexpr std::string_view kOff = "null|false|[]|{}|\"\"";
+
+constexpr KnownField kFields[] = {
+    // What to answer.
+    {"model", kAll, honoured, ""},
+    {"messages", kChat, honoured, "any role that the chat template takes"},
+    {"messages", kEmbedding, refused, "use input", kOff},
+    {"prompt", kText, honoured, "text, token ids, or a list of either"},
+    {"input", kEmbedding, honoured, "text, token ids, or a list of either"},
+    {"input_ids", kBoth, refused, "use prompt with token ids, in /v1/completions", kOff},
+    {"suffix", kText, refused, "text is not filled in here: use prompt alone", kOff},
+    {"echo", kText, honoured, ""},
+    {"echo", kChat, refused, "use return_token_ids, or echo in /v1/completions", kOff},
+    {"prompt_embeds", kBoth, refused, "use prompt", kOff},
+    {"documents", kChat, honoured, "given to the chat template"},
+    {"chat_template", kChat, honoured, "with serve --allow-request-template"},
+    {"chat_template_kwargs", kChat, honoured, "given to the chat template"},
+    {"reasoning_effort", kChat, honoured, "given to the chat template"},
+    {"verbosity", kChat, honoured, "given to the chat template"},
+    {"add_generation_prompt", kChat, honoured, ""},
+    {"continue_final_message", kChat, honoured, ""},
+    {"add_special_tokens", kAll, honoured, ""},
+    {"truncate_prompt_tokens", kAll, honoured, "-1 keeps what fits"},
+    {"truncation_side", kAll, honoured, "left or right, with truncate_prompt_tokens"},
+    {"truncate", kGenerate, honoured, ""},
+    // How long.
+    {"max_tokens", kBoth, honoured, ""},
+    {"max_completion_tokens", kBoth, honoured, "comes before max_tokens"},
+    {"max_new_tokens", kBoth, alias, "max_tokens"},
+    {"max_new_tokens", kGenerate, honoured, ""},
+    {"n_predict", kBoth, alias, "max_tokens"},
+    {"min_tokens", kAny, honoured, ""},
+    {"min_new_tokens", kAny, alias, "min_tokens"},
+    {"max_length", kAny, refused, "use max_tokens (max_new_tokens in /generate)", kOff},
+    {"ignore_eos", kAny, honoured, ""},
+    {"stop", kAny, honoured, "a string or a list of strings"},
+    {"stop_token_ids", kAny, honoured, ""},
+    {"stop_regex", kBoth, refused, "use stop or stop_token_ids", kOff},
+    {"include_stop_str_in_output", kBoth, honoured, ""},
+    {"no_stop_trim", kBoth, alias, "include_stop_str_in_output"},
+    {"timeout", kAll, honoured, "seconds"},
+    {"t_max_predict_ms", kBoth, refused, "use timeout, in seconds", "null|0|-1"},
+    {"n_indent", kBoth, refused, "use stop", "null|0"},
+    {"thinking_token_budget", kBoth, refused, "use max_tokens", kOff},
+    {"repetition_detection", kBoth, refused, "use stop or repetition_penalty", kOff},
+    // How tokens are drawn.
+    {"temperature", kAny, honoured, ""},
+    {"do_sample", kAny, honoured, "false is temperature 0"},
+    {"top_p", kAny, honoured, ""},
+    {"top_k", kAny, honoured, "0 and -1 are off"},
+    {"topk_k", kGenerate, alias, "top_k"},
+    {"min_p", kAny, honoured, ""},
+    {"seed", kAny, honoured, "-1 is none"},
+    {"frequency_penalty", kAny, honoured, ""},
+    {"presence_penalty", kAny, honoured, ""},
+    {"repetition_penalty", kAny, honoured, ""},
+    {"repeat_penalty", kBoth, alias, "repetition_penalty"},
+    {"repeat_last_n", kBoth, refused, "penalties are over prompt and output: use no window",
+     "null|-1"},
+    {"penalize_nl", kBoth, refused, "use logit_bias", "null|true"},
+    {"logit_bias", kBoth, honoured, "a map, or llama.cpp's list of [id, bias]"},
+    {"bad_words", kBoth, honoured, ""},
+    {"allowed_token_ids", kBoth, honoured, ""},
+    {"typical_p", kAny, refused, kNoSampler, "null|1"},
+    {"typical", kAny, refused, kNoSampler, "null|1"},
+    {"tfs_z", kBoth, refused, kNoSampler, "null|1"},
+    {"top_a", kBoth, refused, kNoSampler, "null|0"},
+    {"top_n_sigma", kBoth, refused, kNoSampler, "null|0|-1"},
+    {"mirostat", kBoth, refused, kNoSampler, "null|0|false"},
+    {"mirostat_mode", kBoth, refused, kNoSampler, "null|0"},
+    {"mirostat_tau", kBoth, harmless, "belongs to mirostat"},
+    {"mirostat_eta", kBoth, harmless, "belongs to mirostat"},
+    {"dynatemp_range", kBoth, refused, "use temperature", "null|0"},
+    {"dynatemp_exponent", kBoth, harmless, "belongs to dynatemp_range"},
+    {"xtc_probability", kBoth, refused, kNoSampler, "null|0"},
+    {"xtc_threshold", kBoth, harmless, "belongs to xtc_probability"},
+    {"dry_multiplier", kBoth, refused, kNoPenalty, "null|0"},
+    {"dry_base", kBoth, harmless, "belongs to dry_multiplier"},
+    {"dry_allowed_length", kBoth, harmless, "belongs to dry_multiplier"},
+    {"dry_penalty_last_n", kBoth, harmless, "belongs to dry_multiplier"},
+    {"dry_sequence_breakers", kBoth, harmless, "belongs to dry_multiplier"},
+    {"adaptive_target", kBoth, refused, kNoSampler, "null|-1"},
+    {"min_keep", kBoth, refused, kNoSampler, "null|0|1"},
+    {"samplers", kBoth, refused, "their order is fixed: min_p, top_k, top_p", kOff},
+    {"watermark", kGenerate, refused, "answers are not marked", kOff},
+    {"logits_processors", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids", kOff},
+    {"custom_logit_processor", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids",
+     kOff},
+    {"custom_params", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids", kOff},
+    {"vllm_xargs", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids", kOff},
+    // Constraints and tools.
+    {"response_format", kBoth, refused, kNoGrammar, "null|{\"type\":\"text\"}"},
+    {"structured_outputs", kBoth, refused, kNoGrammar, kOff},
+    {"structural_tag", kBoth, refused, kNoGrammar, kOff},
+    {"guided_json", kBoth, refused, kNoGrammar, kOff},
+    {"guided_regex", kBoth, refused, kNoGrammar, kOff},
+    {"guided_choice", kBoth, refused, kNoGrammar, kOff},
+    {"guided_grammar", kBoth, refused, kNoGrammar, kOff},
+    {"guided_json_object", kBoth, refused, kNoGrammar, kOff},
+    {"guided_decoding_backend", kBoth, harmless, "belongs to guided_*"},
+    {"guided_whitespace_pattern", kBoth, harmless, "belongs to guided_*"},
+    {"grammar", kAny, refused, kNoGrammar, kOff},
+    {"grammar_lazy", kBoth, harmless, "belongs to grammar"},
+    {"grammar_triggers", kBoth, harmless, "belongs to grammar"},
+    {"json_schema", kBoth, refused, kNoGrammar, kOff},
+    {"regex", kBoth, refused, kNoGrammar, kOff},
+    {"ebnf", kBoth, refused, kNoGrammar, kOff},
+    {"tools", kAny, refused, kNoTools, kOff},
+    {"tool_choice", kBoth, refused, kNoTools, "null|\"none\"|\"auto\""},
+    {"tool_prompt", kBoth, refused, kNoTools, kOff},
+    {"functions", kBoth, refused, kNoTools, kOff},
+    {"function_call", kBoth, refused, kNoTools, "null|\"none\"|\"auto\""},
+    {"parallel_tool_calls", kBoth, harmless, "there are no tool calls"},
+    {"parse_tool_calls", kBoth, harmless, "there are no tool calls"},
+    {"web_search_options", kBoth, refused, "this server searches nothing", kOff},
+    {"moderation", kBoth, refused, "this server moderates nothing", kOff},
+    {"audio", kBoth, refused, kTextOnly, kOff},
+    {"modalities", kBoth, refused, kTextOnly, "null|[]|[\"text\"]"},
+    {"image_data", kBoth, refused, kTextOnly, kOff},
+    {"mm_processor_kwargs", kBoth, refused, kTextOnly, kOff},
+    {"media_io_kwargs", kBoth, refused, kTextOnly, kOff},
+    // How many, and in what order.
+    {"n", kBoth, honoured, ""},
+    {"best_of", kBoth, honoured, "must be n"},
+    {"best_of", kGenerate, refused, "use n in /v1/completions", "null|1"},
+    {"use_beam_search", kBoth, refused, kNoSampler, kOff},
+    {"length_penalty", kBoth, harmless, "belongs to use_beam_search"},
+    {"early_stopping", kBoth, harmless, "belongs to use_beam_search"},
+    {"num_beams", kAny, refused, kNoSampler, "null|1"},
+    {"beam_width", kBoth, refused, kNoSampler, "null|1"},
+    {"priority", kAll, honoured, "lower runs first under --order priority"},
+    // What the answer shows.
+    {"stream", kBoth, honoured, ""},
+    {"stream", kEmbedding, refused, "vectors come whole", kOff},
+    {"stream_options", kBoth, honoured, "include_usage, continuous_usage_stats, resumable"},
+    {"logprobs", kChat, honoured, "true or false"},
+    {"logprobs", kText, honoured, "0 to 20"},
+    {"top_logprobs", kChat, honoured, "0 to 20"},
+    {"n_probs", kText, alias, "logprobs", "0"},
+    {"n_probs", kChat, refused, "use logprobs and top_logprobs", "null|0"},
+    {"post_sampling_probs", kBoth, refused, "log-probabilities are of the raw logits", kOff},
+    {"prompt_logprobs", kBoth, honoured, "0 to 20, not with stream"},
+    {"logprob_token_ids", kBoth, refused, "use top_logprobs (logprobs in /v1/completions)", kOff},
+    {"return_token_ids", kBoth, honoured, ""},
+    {"return_tokens", kBoth, alias, "return_token_ids"},
+    {"return_tokens_as_token_ids", kBoth, honoured, "tokens of logprobs as \"token_id:7\""},
+    {"skip_special_tokens", kBoth, honoured, ""},
+    {"spaces_between_special_tokens", kBoth, harmless, "there never are any"},
+    {"return_full_text", kGenerate, honoured, ""},
+    {"details", kGenerate, honoured, ""},
+    {"decoder_input_details", kGenerate, refused, "use prompt_logprobs in /v1/completions", kOff},
+    {"top_n_tokens", kGenerate, refused, "use logprobs in /v1/completions", "null|0"},
+    {"return_hidden_states", kBoth, refused, "use /v1/embeddings", kOff},
+    {"return_routed_experts", kBoth, refused, "it is not recorded", kOff},
+    {"response_fields", kBoth, refused, "answers come whole", kOff},
+    {"timings_per_token", kBoth, harmless, "see stream_options.continuous_usage_stats"},
+    {"return_progress", kBoth, harmless, "see the dashboard"},
+    {"include_reasoning", kBoth, harmless, "reasoning is part of the content"},
+    {"separate_reasoning", kBoth, harmless, "reasoning is part of the content"},
+    {"stream_reasoning", kBoth, harmless, "reasoning is part of the content"},
+    {"reasoning_format", kBoth, harmless, "reasoning is part of the content"},
+    // Vectors.
+    {"dimensions", kEmbedding, honoured, "the model's own number"},
+    {"encoding_format", kEmbedding, honoured, "float or base64"},
+    {"pooling", kEmbedding, honoured, "last or mean"},
+    {"normalize", kEmbedding, honoured, ""},
+    {"embd_normalize", kEmbedding, refused, "use normalize", "null|2"},
+    // Caches, names, bookkeeping.
+    {"cache_salt", kAll, honoured, ""},
+    {"extra_key", kAll, alias, "cache_salt"},
+    {"request_id", kAll, honoured, ""},
+    {"rid", kAll, alias, "request_id"},
+    {"cache_prompt", kBoth, harmless, "prefixes are always cached"},
+    {"prompt_cache_key", kBoth, harmless, "prefixes are found by content"},
+    {"prompt_cache_retention", kBoth, harmless, "prefixes are found by content"},
+    {"id_slot", kBoth, harmless, "the scheduler chooses"},
+    {"n_keep", kBoth, harmless, "the context is never shifted"},
+    {"n_discard", kBoth, harmless, "the context is never shifted"},
+    {"prediction", kChat, harmless, "only for speed"},
+    {"service_tier", kBoth, harmless, "there is one"},
+    {"store", kBoth, harmless, "nothing is stored"},
+    {"metadata", kBoth, harmless, "nothing is stored"},
+    {"user", kAll, harmless, "clients are told apart by their keys"},
+    {"safety_identifier", kBoth, harmless, "clients are told apart by their keys"},
+    {"lora", kBoth, refused, kNoAdapter, kOff},
+    {"lora_path", kBoth, refused, kNoAdapter, kOff},
+    {"adapter_id", kGenerate, refused, kNoAdapter, kOff},
+    {"session_params", kBoth, refused, "send the whole conversation", kOff},
+    {"kv_transfer_params", kBoth, refused, kNoDisagg, kOff},
+    {"ec_transfer_params", kBoth, refused, kNoDisagg, kOff},
+    {"bootstrap_host", kBoth, refused, kNoDisagg, kOff},
+    {"bootstrap_port", kBoth, refused, kNoDisagg, kOff},
+    {"bootstrap_room", kBoth, refused, kNoDisagg, kOff},
+};
+
+using Index = std::unordered_map<std::string_view, const KnownField*>;
+
+std::array<Index, 4> make_index() {
+  std::array<Index, 4> by_place;
+  for (const KnownField& f : kFields) {
+    for (size_t p = 0; p < by_place.size(); ++p) {
+      if (f.places >> p & 1) by_place[p].emplace(f.name, &f);
+    }
+  }
+  return by_place;
+}
+
+}  // namespace
+
+std::span<const KnownField> known_fields() { return kFields; }
+
+const KnownField* find_field(std::string_view name, FieldPlace place) {
+  static const std::array<Index, 4> index = make_index();
+  size_t p = place == kChat ? 0 : place == kText ? 1 : place == kEmbedding ? 2 : 3;
+  auto it = index[p].find(name);
+  return it == index[p].end() ? nullptr : it->second;
+}
+
+const char* fate_name(FieldFate fate) {
+  switch (fate) {
+    case honoured:
+      return "honoured";
+    case alias:
+      return "alias";
+    case refused:
+      return "refused";
+    case harmless:
+      return "harmless";
+  }
+  return "";
+}
+
+}  // namespace sluice

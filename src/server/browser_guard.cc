@@ -126,7 +126,7 @@ HttpResponse BrowserGuard::answer_preflight(const HttpRequest& request) {
   r.status = 204;
   r.content_type = "";
   r.headers = {
-      {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+      {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
       {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id, last-event-id"},
       {"Access-Control-Max-Age", "600"}};
   if (request.header("access-control-request-private-network") == "true")

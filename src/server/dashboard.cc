@@ -7,6 +7,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
+#include "server/block_map.h"
 #include "server/observe_explain.h"
 #include "server/routes.h"
 #include "server/write_json.h"
@@ -14,8 +15,6 @@
 namespace sluice {
 
 namespace {
-
-constexpr char kLetters[] = {'f', 'c', 'o', 's', 'p'};  // by BlockUse
 
 void append_number(std::string& out, int64_t n) {
   char text[24];
@@ -67,30 +66,6 @@ void append_percentiles(std::string& out, const char* name, const Buckets& b) {
 
 }  // namespace
 
-std::string block_runs(std::span<const BlockUse> blocks, size_t max_cells, size_t& scale) {
-  scale = std::max<size_t>((blocks.size() + max_cells - 1) / max_cells, 1);
-  std::string out;
-  size_t run = 0;
-  BlockUse last = BlockUse::free;
-  auto flush = [&] {
-    if (run == 0) return;
-    out += kLetters[static_cast<size_t>(last)];
-    if (run > 1) append_number(out, static_cast<int64_t>(run));
-  };
-  for (size_t at = 0; at < blocks.size(); at += scale) {
-    auto cell = blocks.subspan(at, std::min(scale, blocks.size() - at));
-    BlockUse use = *std::max_element(cell.begin(), cell.end());
-    if (use != last) {
-      flush();
-      run = 0;
-      last = use;
-    }
-    ++run;
-  }
-  flush();
-  return out;
-}
-
 std::string hello_json(const Session& session,
                        const std::string& name,
                        const std::string& version) {
@@ -106,7 +81,10 @@ std::string hello_json(const Session& session,
   h["order"] = c.order == Order::fcfs ? "fcfs" : "priority";
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;
-  h["chunk"] = c.mix == Mix::mixed && c.prefill == Prefill::chunked ? c.chunk : 0;
+  bool chunked = c.mix == Mix::mixed && c.prefill == Prefill::chunked;
+  h["chunk"] = chunked ? c.chunk : 0;
+  h["mixed_budget"] = chunked ? c.mixed_budget : 0;
+  h["short_share"] = chunked ? c.short_share : 0;
   h["max_seqs"] = std::min(c.max_seqs, c.budget);
   h["max_len"] = c.max_len;
   h["num_blocks"] = c.num_blocks;
@@ -130,6 +108,11 @@ void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool 
                {static_cast<int64_t>(r.step), micros(r.plan_begin), micros(r.plan_end),
                 micros(r.begin), micros(r.end), micros(r.complete_begin), micros(r.complete_end),
                 r.num_prefill, r.num_decode, r.num_slices, r.running, r.waiting, r.available});
+  });
+  // Launched and not completed: step, plan begin, plan end; prompt tokens, decode tokens, slices.
+  append_list(out, "in_flight", s.in_flight, [&](const StepRecord& r) {
+    append_row(out, {static_cast<int64_t>(r.step), micros(r.plan_begin), micros(r.plan_end),
+                     r.num_prefill, r.num_decode, r.num_slices});
   });
   out += ",\"skipped\":";
   append_number(out, static_cast<int64_t>(s.num_skipped));
@@ -165,10 +148,10 @@ void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool 
     std::array<int64_t, 5> counts{};
     for (BlockUse use : s.blocks) ++counts[static_cast<size_t>(use)];
     size_t scale = 1;
-    std::string runs = block_runs(s.blocks, Dashboard::kMaxCells, scale);
+    std::string map = block_map(s.blocks, Dashboard::kMaxCells, scale);
     out += strf(",\"blocks\":{\"scale\":%zu,\"counts\":", scale);
     append_row(out, {counts[0], counts[1], counts[2], counts[3], counts[4]});
-    out += ",\"runs\":\"" + runs + "\"}";
+    out += ",\"map\":\"" + map + "\"}";
   }
   if (!first && !s.hits.empty())
     append_list(out, "hits", s.hits, [&](BlockId b) { append_number(out, b - 1); });
@@ -330,7 +313,10 @@ uint64_t last_number(const std::string& path) {
 
 void serve_request_story(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  // By the engine's number, or by the id of an answer ("chatcmpl-…"): its first prompt's request.
+  std::string_view name = std::string_view(call.http.path).substr(call.http.path.rfind('/') + 1);
   uint64_t id = last_number(call.http.path);
+  if (id == 0) id = s.recorder().find_answer(answer_key(name));
   auto story = explain_request(s.recorder(), id, s.session().clock().now());
   if (story) return s.reply_json(call, *story);
   s.fail(call, {404, "there is no such request, or it was too long ago", "", "not_found"});

@@ -19,7 +19,7 @@ namespace sluice {
 class Dashboard {
  public:
   static constexpr size_t kMaxWatchers = 16;
-  static constexpr size_t kMaxCells = 32'768;  // of the block map; beyond, a cell is several blocks
+  static constexpr size_t kMaxCells = 4096;  // of the block map; beyond, a cell is several blocks
 
   explicit Dashboard(Recorder& recorder) : recorder_(recorder) {}
   ~Dashboard();
@@ -61,8 +61,5 @@ class Dashboard {
 std::string hello_json(const Session& session, const std::string& name, const std::string& version);
 // One event's JSON. `first`: what was hit before does not matter.
 void append_frame(std::string& out, const Recorder::Snapshot& snapshot, Time now, bool first);
-// Blocks as runs of one letter and a count: "f120o3s" is 120 free, 3 owned, 1 shared. With more
-// blocks than cells, a cell stands for `scale` of them and shows the one most in use.
-std::string block_runs(std::span<const BlockUse> blocks, size_t max_cells, size_t& scale);
 
 }  // namespace sluice

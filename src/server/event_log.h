@@ -23,6 +23,7 @@ class EventLog {
   bool seek(uint64_t last);
   // Whole events, at least one if there is any, then as many as fit `bytes`; empty: none is left.
   std::string_view next(size_t bytes);
+  bool at_begin() const { return at_ == 1; }  // nothing has been written
   bool at_end() const { return at_ == end(); }
   // The next event was dropped before it was written: the reader is too far behind.
   bool lost() const { return at_ < first_; }

@@ -331,7 +331,8 @@ void Generation::submit(size_t prompt) {
                             request.max_new,
                             fields_.stream,
                             now - (service_.clock().now() - call_.received),
-                            now};
+                            now,
+                            answer_key(id_)};
   told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));
   service_.recorder().on_submit(told);
 }

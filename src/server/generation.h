@@ -93,6 +93,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ping(Time before);
   // Takes up a resumable stream behind its event number `last`, on another connection.
   void resume(Call call, uint64_t last);
+  void discard();  // a resumable stream: cancels it, keeps its events no longer
   bool settled() const { return settled_.load(); }  // any thread
   // Once a second or so: writes what a slow client left, ends what nobody came back for.
   void tend();

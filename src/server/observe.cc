@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/keyed_hash.h"
+
 namespace sluice {
 
 namespace {
@@ -36,6 +38,10 @@ double Buckets::percentile(double p) const {
   for (uint64_t seen = counts[0]; seen <= rank && i + 1 < kNum;) seen += counts[++i];
   auto octave = static_cast<double>(uint64_t{1} << (static_cast<size_t>(kFirstOctave) + i / 8));
   return octave * (1 + (static_cast<double>(i % 8) + 0.5) / 8) * 1e-9;
+}
+
+uint64_t answer_key(std::string_view id) {
+  return std::max<uint64_t>(keyed_hash({0x736c75696365, 2}, id), 1);
 }
 
 void Recorder::begin(const SchedulerConfig& config) {
@@ -90,6 +96,7 @@ void Recorder::on_submit(const Submission& s) {
   r.max_new = s.max_new;
   r.stream = s.stream;
   r.received = s.received;
+  r.answer = s.answer;
   if (r.arrival == Time{0}) r.arrival = s.arrival;
 }
 
@@ -296,6 +303,7 @@ void Recorder::copy_blocks(const Scheduler& scheduler, Time now) {
 
 void Recorder::read(Cursor& cursor, const Limits& limits, Time now, Snapshot& out) const {
   out.steps.clear();
+  out.in_flight.clear();
   out.seconds.clear();
   out.requests.clear();
   out.hits.clear();
@@ -309,6 +317,12 @@ void Recorder::read(Cursor& cursor, const Limits& limits, Time now, Snapshot& ou
     if (st && st->done && st->num_slices > 0) out.steps.push_back(*st);
   }
   cursor.step = last_done_;
+  // Steps that an exception has ended are never completed: with nobody left they are not in flight.
+  for (uint64_t n = last_done_ + 1; !live_.empty(); ++n) {
+    const StepRecord* st = known_step(n);
+    if (!st) break;
+    if (!st->done && st->num_slices > 0) out.in_flight.push_back(*st);
+  }
 
   int64_t current = now / std::chrono::seconds(1);
   auto oldest = std::max<int64_t>(current - static_cast<int64_t>(kSeconds) + 2, 0);
@@ -371,6 +385,16 @@ bool Recorder::request(RequestId id, RequestRecord& out) const {
   if (requests_.empty() || id == 0 || requests_[id % kRequests].id != id) return false;
   out = requests_[id % kRequests];
   return true;
+}
+
+RequestId Recorder::find_answer(uint64_t answer) const {
+  std::lock_guard lock(mutex_);
+  RequestId found = 0;
+  for (const RequestRecord& r : requests_) {
+    if (r.id != 0 && answer != 0 && r.answer == answer && (found == 0 || r.id < found))
+      found = r.id;
+  }
+  return found;
 }
 
 bool Recorder::step(uint64_t step, StepRecord& out, std::vector<SliceRecord>& slices) const {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ struct RequestRecord {
   StepShare prefill, decode, crowded;
   Time preempted{0}, preempt_begin{0}, last_step_end{0};
   Time device_before{0}, device_after{0};  // busy time of the device at its start and at its end
+  uint64_t answer = 0;                     // answer_key() of the HTTP answer's id
   uint32_t live_at = 0;
   uint32_t done_choices = 0;             // bits
   std::array<Time, 16> last_token_of{};  // by choice
@@ -82,6 +84,9 @@ struct Second {
   Buckets ttft, itl;
 };
 
+// A fixed-size stand-in for the id of an HTTP answer; never 0.
+uint64_t answer_key(std::string_view id);
+
 class Recorder {
  public:
   static constexpr size_t kSteps = 4096, kSlices = size_t{1} << 17, kRequests = 4096,
@@ -102,6 +107,7 @@ class Recorder {
     int key = -1, n = 1, num_prompt = 0, max_new = 0;
     bool stream = false;
     Time received{0}, arrival{0};
+    uint64_t answer = 0;
   };
   void on_submit(const Submission& submission);
   void on_refused(RequestId id, Time now);
@@ -118,7 +124,8 @@ class Recorder {
     SchedulerStats stats;
   };
   struct Snapshot {
-    std::vector<StepRecord> steps;  // completed after the cursor
+    std::vector<StepRecord> steps;      // completed after the cursor
+    std::vector<StepRecord> in_flight;  // launched, not completed; without device times
     uint64_t num_skipped = 0;
     std::vector<Second> seconds;          // whole ones after the cursor
     Buckets ttft, itl;                    // of the last minute
@@ -137,6 +144,8 @@ class Recorder {
   void read(Cursor& cursor, const Limits& limits, Time now, Snapshot& out) const;
   // False: not known, or no longer.
   bool request(RequestId id, RequestRecord& out) const;
+  // The request with the lowest id of an answer's; 0: not known, or no longer.
+  RequestId find_answer(uint64_t answer) const;
   bool step(uint64_t step, StepRecord& out, std::vector<SliceRecord>& slices) const;
   // Steps [first, last] that are still known, the newest `max` of them, with their slices.
   void steps(uint64_t first,

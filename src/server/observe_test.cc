@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "server/block_map.h"
 #include "server/dashboard.h"
 #include "server/observe_explain.h"
 
@@ -40,8 +41,8 @@ class Device : public Executor {
 };
 
 struct Rig {
-  explicit Rig(SchedulerConfig config)
-      : scheduler(config, nullptr), device(clock), loop(scheduler, device, clock, Pipeline::sync) {
+  explicit Rig(SchedulerConfig config, Pipeline pipeline = Pipeline::sync)
+      : scheduler(config, nullptr), device(clock), loop(scheduler, device, clock, pipeline) {
     recorder.begin(scheduler.config());
     recorder.watch(true);
   }
@@ -112,15 +113,27 @@ TEST(Buckets, PercentilesAreWithinSixPercent) {
   EXPECT_EQ(Buckets{}.percentile(0.5), 0);
 }
 
-TEST(Dashboard, BlockRuns) {
+TEST(Dashboard, BlockMapOfASmallPool) {
   using enum BlockUse;
   size_t scale = 0;
-  EXPECT_EQ(block_runs(std::vector{free, free, cached, owned, owned, shared, pending}, 100, scale),
+  EXPECT_EQ(block_map(std::vector{free, free, cached, owned, owned, shared, pending}, 100, scale),
             "f2co2sp");
   EXPECT_EQ(scale, 1u);
-  EXPECT_EQ(block_runs(std::vector{free, free, cached, owned, free}, 2, scale), "co");
+  EXPECT_EQ(block_map({}, 2, scale), "");
+}
+
+TEST(Dashboard, BlockMapOfALargePoolCountsPerCell) {
+  using enum BlockUse;
+  size_t scale = 0;
+  EXPECT_EQ(block_map(std::vector{free, free, cached, owned, free}, 2, scale), "f2c fo");
   EXPECT_EQ(scale, 3u);
-  EXPECT_EQ(block_runs({}, 2, scale), "");
+  std::vector<BlockUse> pool(100'000, free);
+  for (size_t i = 50'000; i < 60'000; ++i) pool[i] = i % 2 == 0 ? owned : cached;
+  std::string map = block_map(pool, Dashboard::kMaxCells, scale);
+  EXPECT_EQ(scale, 25u);
+  EXPECT_EQ(map.substr(0, map.find(' ')), "f25*2000");
+  EXPECT_NE(map.find(" c12o13 c13o12 "), map.npos);
+  EXPECT_EQ(map.substr(map.rfind(' ')), " f25*1600");
 }
 
 TEST(Recorder, ExplainsWhatARequestsTimeWentTo) {
@@ -210,6 +223,36 @@ TEST(Recorder, FramesHoldEachStepOnceAndEveryBlock) {
   std::string text;
   append_frame(text, s, e.clock.now(), true);
   EXPECT_TRUE(parse_json(text));
+}
+
+TEST(Recorder, StepsInFlightAreTold) {
+  Rig e(small(64), Pipeline::overlap);
+  e.add(1, 10, 3);
+  e.step();  // launched; the next iteration waits for it
+  Recorder::Cursor cursor;
+  Recorder::Snapshot s;
+  e.recorder.read(cursor, {}, e.clock.now(), s);
+  EXPECT_TRUE(s.steps.empty());
+  ASSERT_EQ(s.in_flight.size(), 1u);
+  EXPECT_EQ(s.in_flight[0].num_prefill, 10);
+  std::string text;
+  append_frame(text, s, e.clock.now(), true);
+  EXPECT_NE(text.find("\"in_flight\":[[1,0,0,10,0,1]]"), text.npos) << text;
+  e.run();
+  e.recorder.read(cursor, {}, e.clock.now(), s);
+  EXPECT_TRUE(s.in_flight.empty());
+  EXPECT_FALSE(s.steps.empty());
+}
+
+TEST(Recorder, FindsTheRequestOfAnAnswer) {
+  Rig e(small(64));
+  Recorder::Submission two{2, 0, 1, 10, 10, false, Time{1}, Time{1}, answer_key("chatcmpl-a")};
+  Recorder::Submission three{3, 0, 1, 10, 10, false, Time{1}, Time{1}, answer_key("chatcmpl-a")};
+  e.recorder.on_submit(three);
+  e.recorder.on_submit(two);
+  EXPECT_EQ(e.recorder.find_answer(answer_key("chatcmpl-a")), 2u);
+  EXPECT_EQ(e.recorder.find_answer(answer_key("chatcmpl-b")), 0u);
+  EXPECT_EQ(e.recorder.find_answer(0), 0u) << "requests without an answer are not found by it";
 }
 
 TEST(Recorder, OldRequestsAreForgottenNotConfused) {

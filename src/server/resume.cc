@@ -1,5 +1,5 @@
 // Streams that outlive their connection: the part of Generation that keeps events, and
-// GET /v1/streams/ID, which takes a stream up again.
+// /v1/streams/ID: GET takes a stream up again, DELETE ends it.
 #include "base/failure.h"
 #include "server/generation.h"
 #include "server/routes.h"
@@ -9,6 +9,12 @@ namespace sluice {
 namespace {
 
 constexpr size_t kAhead = 96 << 10;  // bytes written before the client has taken them
+constexpr std::string_view kPath = "/v1/streams/";
+
+const ApiError kNoStream{404,
+                         "there is no such stream: it is over, or it was not asked for with "
+                         "stream_options.resumable",
+                         "", "stream_not_found"};
 
 }  // namespace
 
@@ -77,19 +83,22 @@ void Generation::resume(Call call, uint64_t last) {
   pump();
 }
 
+void Generation::discard() {
+  if (!over_) cancel();
+  if (!log_->at_end()) call_.out->abort();
+  service_.forget(id_);
+}
+
 void Generation::tend() {
   auto limit = Time(static_cast<int64_t>(service_.options().resume_seconds * 1e9));
   if (!alone_since_ && call_.out->closed()) alone_since_ = service_.clock().now();
-  if (alone_since_ && service_.clock().now() - *alone_since_ > limit) {
-    if (!over_) cancel();
-    if (!log_->at_end()) call_.out->abort();  // it took longer than that to read the end
-    return service_.forget(id_);
-  }
+  // Whoever left before the first event does not know the stream's id.
+  if (alone_since_ && (log_->at_begin() || service_.clock().now() - *alone_since_ > limit))
+    return discard();
   if (streaming_) pump();
 }
 
 void serve_stream(Service& s, Call call) {
-  constexpr std::string_view kPath = "/v1/streams/";
   std::optional<EventId> last;
   std::string_view given = call.http.header("last-event-id");
   bool by_path = call.http.path.starts_with(kPath);
@@ -100,12 +109,7 @@ void serve_stream(Service& s, Call call) {
   }
   std::string id = by_path ? call.http.path.substr(kPath.size()) : last->id;
   std::shared_ptr<Generation> g = s.kept(id);
-  if (!g || g->key() != call.key || (last && last->id != id)) {
-    return s.fail(call, {404,
-                         "there is no such stream: it is over, or it was not asked for with "
-                         "stream_options.resumable",
-                         "", "stream_not_found"});
-  }
+  if (!g || g->key() != call.key || (last && last->id != id)) return s.fail(call, kNoStream);
   uint64_t number = last ? last->number : 0;
   auto shared = std::make_shared<Call>(std::move(call));
   s.post(g->thread(), [g, number, shared, out = shared->out] {
@@ -116,6 +120,15 @@ void serve_stream(Service& s, Call call) {
       out->abort();
     }
   });
+}
+
+// A client that closes a resumable stream's connection may come back; one that deletes it does not.
+void serve_stream_end(Service& s, Call call) {
+  std::string id = call.http.path.substr(kPath.size());
+  std::shared_ptr<Generation> g = s.kept(id);
+  if (!g || g->key() != call.key) return s.fail(call, kNoStream);
+  s.post(g->thread(), [g] { g->discard(); });
+  s.reply_json(call, json::object{{"id", id}, {"deleted", true}});
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@ std::span<const Route> routes() {
       {"POST", "/v1/embeddings", false, serve_embeddings, Route::generates},
       {"POST", "/models/", false, serve_generate, Route::generates},
       {"GET", "/v1/streams/", false, serve_stream},
+      {"DELETE", "/v1/streams/", false, serve_stream_end},
       {"GET", "/v1/models", false, serve_models},
       {"GET", "/v1/models/", false, serve_model},
       {"POST", "/tokenize", false, serve_tokenize, Route::reads, true},

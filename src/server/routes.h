@@ -24,6 +24,7 @@ void serve_completion(Service& service, Call call);
 void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);
 void serve_stream(Service& service, Call call);
+void serve_stream_end(Service& service, Call call);
 void serve_tokenize(Service& service, Call call);
 void serve_detokenize(Service& service, Call call);
 void serve_tokenizer_info(Service& service, Call call);

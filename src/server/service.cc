@@ -442,7 +442,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     bool prefix = p.size() > 1 && p.back() == '/';
     if (prefix ? !path.starts_with(p) : path != p) continue;
     if (call.http.method == r.method) found = &r;
-    allowed = r.method;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(r.method);
   }
   if (!(found && found->open) && keys_.needed()) {
     call.key = keys_.find(call.http.header("authorization"), call.http.header("x-api-key"));

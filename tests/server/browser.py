@@ -76,6 +76,10 @@ class Page:
         if event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
             self.problems.append(event["params"]["entry"]["text"])
 
+    def before(self, script):
+        """Runs before the scripts of every page that is opened from now on."""
+        self.send("Page.addScriptToEvaluateOnNewDocument", source=script)
+
     def open(self, url):
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
@@ -91,11 +95,11 @@ class Page:
             raise RuntimeError(result["exceptionDetails"].get("exception", {}).get("description", "script failed"))
         return result["result"].get("value")
 
-    def until(self, expression, seconds=20):
+    def until(self, expression, seconds=60):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if value := self.js(expression):
-                return value
+            if self.js(f"!!({expression})"):  # elements have no value here
+                return
             time.sleep(0.05)
         raise AssertionError(f"not within {seconds} s: {expression}")
 
@@ -109,7 +113,8 @@ class Page:
     def press(self, key, code=None):
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=code or key,
-                      windowsVirtualKeyCode={"Enter": 13, "Escape": 27}.get(key, 0),
+                      windowsVirtualKeyCode={"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38,
+                                             "ArrowRight": 39, "ArrowDown": 40}.get(key, 0),
                       **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
 
     def move(self, selector):
@@ -118,6 +123,10 @@ class Page:
                        " return [b.x + b.width / 2, b.y + b.height / 2]; })()")
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         return x, y
+
+    def downloads(self, folder):
+        """Files that the page offers are left in `folder`."""
+        self.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def size(self, width, height):
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

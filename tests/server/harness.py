@@ -29,9 +29,9 @@ def stories():
 
 
 class Server:
-    def __init__(self, *args, key=None, path=None, ca=None, hosts=("x",)):
+    def __init__(self, *args, key=None, path=None, ca=None, hosts=("x",), name="test"):
         """`hosts`: --allowed-hosts; tests that write their own HTTP say "Host: x"."""
-        command = [SLUICE, "serve", path or model(), "--port", "0", "--served-model-name", "test", *args]
+        command = [SLUICE, "serve", path or model(), "--port", "0", "--served-model-name", name, *args]
         for host in hosts:
             command += ["--allowed-hosts", host]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -1,9 +1,8 @@
-"""The page at / and the stream behind its dashboard; with a real browser where Chromium is installed."""
+"""The page's files at / and the stream behind its dashboard; test_page_*.py have a browser."""
 
 import http.client
 import json
 import os
-import pathlib
 import re
 import signal
 import socket
@@ -12,11 +11,9 @@ import threading
 import time
 import unittest
 
-from browser import Page, chromium
 from harness import Server, model
 
 LETTERS = "fcosp"  # free, cached, owned, shared, pending
-SHOTS = os.environ.get("SLUICE_SCREENSHOTS")  # a folder to leave screenshots in
 
 
 class Watcher:
@@ -139,9 +136,10 @@ class Feed(unittest.TestCase):
         for m in maps:
             self.assertEqual(sum(m["counts"]), hello["num_blocks"])
             cells = {letter: 0 for letter in LETTERS}
-            for letter, n in re.findall(r"([a-z])(\d*)", m["runs"]):
-                cells[letter] += int(n or 1)
-            self.assertEqual(m["scale"], 1)
+            for cell in m["map"].split(" "):
+                text, _, times = cell.partition("*")
+                for letter, n in re.findall(r"([a-z])(\d*)", text):
+                    cells[letter] += int(n or 1) * int(times or 1)
             self.assertEqual([cells[x] for x in LETTERS], m["counts"])
         self.assertTrue(any(m["counts"][2] > 0 for m in maps), "some were owned")
         self.assertTrue(any(m["counts"][3] > 0 for m in maps), "two choices share their prompt")
@@ -194,8 +192,23 @@ class Feed(unittest.TestCase):
         together = {n["request"] for s in stories for n in s["with"]}
         self.assertEqual(together, {s["request"] for s in stories})
 
+    def test_a_request_by_the_id_of_its_answer(self):
+        body = {"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True}
+        answer = self.server.request("/v1/completions", body)[2]
+        self.assertTrue(self.server.until(lambda: self.server.request("/dashboard/request/" + answer["id"])[0] == 200))
+        story = self.server.request("/dashboard/request/" + answer["id"])[2]
+        self.assertEqual(story["output_tokens"], 5)
+        self.assertEqual(self.server.request(f"/dashboard/request/{story['request']}")[2]["request"], story["request"])
+
+    def test_settings_are_told(self):
+        with Watcher(self.server) as w:
+            w.until(len)
+            hello = w.events[0][1]
+        self.assertGreater(hello["chunk"], 0)
+        self.assertEqual((hello["mixed_budget"], hello["short_share"]), (0, 0.25))
+
     def test_unknown_things(self):
-        for path in ("/dashboard/request/999999", "/dashboard/request/x", "/dashboard/step/0", "/dashboard/step/-1",
+        for path in ("/dashboard/request/999999", "/dashboard/request/x", "/dashboard/request/chatcmpl-0", "/dashboard/request/", "/dashboard/step/0", "/dashboard/step/-1",
                      "/dashboard/step/99999999999999999999999", "/page/nothing.js", "/page/../service.cc", "/page/"):
             self.assertEqual(self.server.request(path)[0], 404, path)
         for interval in ("0", "99", "5001", "x", "", "100x"):
@@ -263,128 +276,6 @@ class Lifecycle(unittest.TestCase):
                     self.assertLess(time.monotonic() - begin, 3)
                     w.thread.join(5)
                     self.assertEqual(w.events[-1][0], "bye")
-        finally:
-            os.unlink(file.name)
-
-
-@unittest.skipUnless(model(), "the default model is not in the cache")
-@unittest.skipUnless(chromium(), "no Chromium here (Debian: apt-get install chromium)")
-class Browser(unittest.TestCase):
-    def shot(self, page, name):
-        if SHOTS:
-            pathlib.Path(SHOTS).mkdir(parents=True, exist_ok=True)
-            page.screenshot(os.path.join(SHOTS, name + ".png"))
-
-    def test_chat_and_engine(self):
-        with Server("--ctx", "2048") as server, Page() as page:
-            page.open(server.url + "/")
-            page.until("document.getElementById('model').textContent === 'test'")
-            page.js("localStorage.setItem('sluice.settings', JSON.stringify({values: {temperature: '0', max_tokens: '90'}, "
-                    "stop: '', system: 'You are <b>brief</b>.', probabilities: true}))")
-            page.reload()
-            page.until("document.getElementById('p-temperature')?.value === '0'")
-            page.type("#input", "Write a list of three rivers, with a <b>word</b> on each.")
-            page.press("Enter")
-            answer = "document.querySelector('.message.assistant .body')"
-            lengths = set()
-            while page.js("document.getElementById('send').textContent") == "Stop":
-                lengths.add(page.js(answer + ".textContent.length"))
-                time.sleep(0.01)
-            self.assertGreater(len(lengths), 5, "the text came in pieces")
-            self.assertGreater(page.js("document.querySelectorAll('.tok').length"), 20)
-            self.assertEqual(page.js("document.querySelector('.message.user b')"), None)
-            self.assertRegex(page.js("document.querySelector('.message.assistant .stats').textContent"),
-                             r"\d+ tokens · [\d.,]+ tokens/s · first after")
-            page.move(".tok:nth-child(4)")
-            page.until("!document.getElementById('tip').hidden && document.querySelectorAll('#tip tr').length >= 5")
-            self.shot(page, "chat-light")
-            # A second turn, stopped, and what was there is there after a reload.
-            page.js("document.getElementById('p-max_tokens').value = ''; document.getElementById('p-max_tokens')"
-                    ".dispatchEvent(new Event('input'))")
-            page.js("document.getElementById('p-probabilities').click()")
-            page.type("#input", "Tell me a very long story about them.")
-            page.press("Enter")
-            page.until("document.querySelectorAll('.message.assistant')[1]?.textContent.length > 80")
-            page.press("Escape")
-            page.until("document.getElementById('send').textContent === 'Send'")
-            self.assertRegex(page.js("[...document.querySelectorAll('.stats')].at(-1).textContent"), r"^\d+ tokens.*stopped$")
-            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 0, 5))
-            page.reload()
-            page.until("document.querySelectorAll('.message').length === 4")
-
-            # What the server says is what one reads.
-            page.js("document.getElementById('p-temperature').value = '1000'; document.getElementById('p-temperature')"
-                    ".dispatchEvent(new Event('input'))")
-            page.click(".message.assistant:last-child .tools button:last-child")  # Retry
-            page.until("/temperature/.test(document.querySelector('.error')?.textContent)")
-
-            page.click("#tab-engine")
-            page.until("document.querySelectorAll('#requests tbody tr').length >= 2")
-            stop = threading.Event()
-
-            def load(i):
-                while not stop.is_set():
-                    server.request("/v1/completions", {"prompt": f"Tale {i} of a river that " * 20, "ignore_eos": True,
-                                                       "max_tokens": 20 + 10 * i, "n": 1 + (i == 1)}, timeout=120)
-
-            threads = [threading.Thread(target=load, args=(i,)) for i in range(4)]
-            for t in threads:
-                t.start()
-            try:
-                picture = "(() => { const c = document.getElementById('steps'); return [...c.getContext('2d').getImageData(" \
-                          "0, 0, c.width, c.height).data].reduce((a, v, i) => (a * 31 + v * (i % 7)) % 1000003, 7); })()"
-                page.until("/device/.test(document.getElementById('steps-stats').textContent)")
-                pictures = set()
-                for _ in range(4):
-                    pictures.add(page.js(picture))
-                    time.sleep(0.3)
-                self.assertEqual(len(pictures), 4, "the timeline moves")
-                time.sleep(float(os.environ.get("SLUICE_SCREENSHOT_WAIT", "2")))
-                self.shot(page, "engine-light")
-                page.js("document.querySelector('#steps').focus()")
-                page.press("Enter")
-                page.until("document.querySelectorAll('.slice').length > 0")
-                page.js("[...document.querySelectorAll('#requests tbody tr')].at(-1).click()")
-                page.until("document.querySelectorAll('#story .sentences p').length >= 2")
-                self.shot(page, "engine-story")
-                page.scheme("dark")
-                page.js("document.getElementById('steps-pause').click()")
-                page.js("document.getElementById('engine').scrollTop = 0")
-                time.sleep(0.5)
-                self.shot(page, "engine-dark")
-                page.size(380, 800)
-                time.sleep(0.5)
-                self.assertLessEqual(page.js("document.documentElement.scrollWidth"), 380)
-                self.shot(page, "engine-narrow")
-                page.js("document.getElementById('engine').scrollTop = 1000")
-                time.sleep(0.3)
-                self.shot(page, "engine-narrow-2")
-            finally:
-                stop.set()
-                for t in threads:
-                    t.join()
-            page.click("#tab-chat")
-            time.sleep(0.2)
-            self.assertLessEqual(page.js("document.documentElement.scrollWidth"), 380)
-            self.shot(page, "chat-narrow")
-            page.size(1280, 900)
-            time.sleep(0.2)
-            self.shot(page, "chat-dark")
-            self.assertEqual([p for p in page.problems if 'status of 400' not in p], [])
-
-    def test_key_is_asked_for(self):
-        with tempfile.NamedTemporaryFile("w", delete=False) as file:
-            file.write("only-key-123456\n")
-        try:
-            with Server("--ctx", "512", "--api-key-file", file.name) as server, Page() as page:
-                page.open(server.url + "/")
-                page.until("document.getElementById('key-dialog').open")
-                page.type("#key-input", "only-key-123456")
-                page.press("Enter")
-                page.until("document.getElementById('model').textContent === 'test'")
-                self.assertIn("only-key-123456", page.js("sessionStorage.getItem('sluice.key')"))
-                page.click("#tab-engine")
-                page.until("document.querySelector('#link.live') !== null")
         finally:
             os.unlink(file.name)
 

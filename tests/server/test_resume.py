@@ -9,7 +9,7 @@ import socket
 import time
 import unittest
 
-from harness import Server, stories
+from harness import Server, model, stories
 
 FULL = os.environ.get("SLUICE_TEST_FULL") == "1"
 
@@ -189,6 +189,17 @@ class Resume(unittest.TestCase):
             self.assertEqual(status, 504, answer)
         self.assertEqual(len(self.begin(max_tokens=3).events()) > 3, True)
 
+    def test_deleted(self):
+        reader = self.begin(max_tokens=400)
+        stream = "/v1/streams/" + event_id(reader.event()).rsplit(":", 1)[0]
+        self.assertEqual(self.server.request(stream, method="DELETE")[0], 200)
+        self.assertTrue(self.server.until(lambda: self.server.metric("sluice_requests_running") == 0, 5))
+        for method in ("GET", "DELETE"):
+            status, _, answer = self.server.request(stream, method=method)
+            self.assertEqual((status, answer["error"]["code"]), (404, "stream_not_found"), method)
+        status, head, _ = self.server.request(stream, b"{}", method="PUT")
+        self.assertEqual((status, head["Allow"]), (405, "GET, DELETE"))
+
     def test_nobody_comes_back(self):
         reader = self.begin(max_tokens=480)
         reader.event()
@@ -244,6 +255,18 @@ class Others(unittest.TestCase):
                 self.assertEqual(begin(server, "second-key"), 200)
         finally:
             os.unlink(path)
+
+    @unittest.skipUnless(model(), "the default model is not in the cache")
+    def test_left_before_the_first_event(self):
+        # Nobody knows its id, so nobody can come back for it.
+        with Server("--ctx", "2048", "--resume-seconds", "600") as server:
+            text = json.dumps(body(prompt="Once upon a time " * 300, max_tokens=800)).encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+                self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 1, 60))
+            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 0, 60))
+            self.assertLess(server.metric("sluice_generation_tokens_total"), 400)
 
 
 if __name__ == "__main__":

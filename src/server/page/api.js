@@ -31,48 +31,51 @@ export function askForKey(why) {
 }
 
 export class ApiError extends Error {
-  constructor(status, message, retryAfter) {
+  constructor(status, message, code, retryAfter) {
     super(message);
     this.status = status;
+    this.code = code;
     this.retryAfter = retryAfter;
   }
 }
 
 // The response, or an ApiError with the server's words. Asks for a key when one is needed.
-export async function call(path, { body, signal } = {}) {
+export async function call(path, { body, method = body ? 'POST' : 'GET', signal, headers: more } = {}) {
   for (;;) {
-    const headers = {};
+    const headers = { ...more };
     if (key) headers.Authorization = 'Bearer ' + key;
-    if (body) headers['Content-Type'] = 'application/json';
+    if (method !== 'GET') headers['Content-Type'] = 'application/json';
     const response = await fetch(path, {
-      method: body ? 'POST' : 'GET', headers, signal, body: body && JSON.stringify(body), cache: 'no-store',
+      method, headers, signal, body: body && JSON.stringify(body), cache: 'no-store',
     });
     if (response.ok) return response;
-    let message = `${response.status} ${response.statusText}`;
-    try { message = (await response.json()).error.message; } catch { /* not ours */ }
+    let error = { message: `${response.status} ${response.statusText}` };
+    try { error = (await response.json()).error; } catch { /* not ours */ }
     if (response.status === 401) {
       const tried = key !== '';
       if (await askForKey(tried ? 'The server does not know this key.' : 'This server asks for a key.')) continue;
     }
-    throw new ApiError(response.status, message, response.headers.get('Retry-After'));
+    throw new ApiError(response.status, error.message, error.code, response.headers.get('Retry-After'));
   }
 }
 
-// Yields {event, data} until the stream ends.
-export async function* events(response) {
+// Yields {event, data, id} until the stream ends; calls `alive` whenever bytes come.
+export async function* events(response, alive = () => {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      alive();
       rest += value;
       let end;
       while ((end = rest.indexOf('\n\n')) >= 0) {
-        const item = { event: 'message', data: '' };
+        const item = { event: 'message', data: '', id: '' };
         for (const line of rest.slice(0, end).split('\n')) {
           if (line.startsWith('event: ')) item.event = line.slice(7);
           else if (line.startsWith('data: ')) item.data += line.slice(6);
+          else if (line.startsWith('id: ')) item.id = line.slice(4);
         }
         rest = rest.slice(end + 2);
         if (item.data) yield item;

@@ -3,6 +3,7 @@ import { $, memory } from './dom.js';
 import { call } from './api.js';
 import { startChat } from './chat.js';
 import { startEngine, watchEngine } from './engine.js';
+import { tellStory } from './story.js';
 
 const tabs = ['chat', 'engine'];
 
@@ -19,7 +20,7 @@ function show(name, focus) {
     $('tab-' + t).tabIndex = on ? 0 : -1;
   }
   if (focus) $('tab-' + name).focus();
-  if (location.hash !== '#' + name) history.replaceState(null, '', '#' + name);
+  if (location.hash.split('/')[0] !== '#' + name) history.replaceState(null, '', '#' + name);
   watchEngine(name === 'engine', link);
   if (name === 'chat') ready();
 }
@@ -64,7 +65,12 @@ for (const t of tabs) {
     if (e.key === 'ArrowRight' || e.key === 'ArrowLeft') show(tabs[1 - tabs.indexOf(t)], true);
   });
 }
-const asked = () => (tabs.includes(location.hash.slice(1)) ? location.hash.slice(1) : 'chat');
-addEventListener('hashchange', () => show(asked()));
-show(asked());
+// #chat, #engine, or #engine/ID with the story of a request.
+function follow() {
+  const [name, id] = location.hash.slice(1).split('/');
+  show(tabs.includes(name) ? name : 'chat');
+  if (name === 'engine' && id) tellStory(decodeURIComponent(id));
+}
+addEventListener('hashchange', follow);
+follow();
 if (!$('chat').hidden) $('input').focus();

@@ -1,16 +1,37 @@
-// The KV pool, one cell per block (or several), and flashes where a prefix was found.
-import { $, count, css, h, hideTip, showTip, surface } from './dom.js';
+// The KV pool as cells of one or several blocks, and flashes where a prefix was found. A cell of
+// several blocks is filled by the shares of their uses, so that a pool of any size has a map that
+// can be read.
+import { $, count, css, h, hideTip, plural, showTip, surface } from './dom.js';
 
-const kNames = { f: 'free', c: 'cached', o: 'owned', s: 'shared', p: 'pending' };
+const kUses = ['free', 'cached', 'owned', 'shared', 'pending'];
+const kLetters = 'fcosp';
 const kMeaning = { free: 'nothing in it', cached: 'idle, kept for its prefix', owned: 'one sequence', shared: 'several sequences', pending: 'freed when the step in flight ends' };
-const kFlash = 1500;
+const kFlash = 1500, kMostHeight = 240, kSizes = [16, 14, 12, 10, 8, 7, 6];
+
+// "f120o3s", or with several blocks a cell "f25*100 f20c5": counts by use, five numbers per cell.
+export function readMap(map, scale) {
+  const out = [];
+  if (scale === 1) {
+    for (const [, letter, n] of map.matchAll(/([a-z])(\d*)/g)) {
+      const cell = Array.from(kLetters, (l) => +(l === letter));
+      for (let k = n ? +n : 1; k > 0; --k) out.push(...cell);
+    }
+    return out;
+  }
+  for (const [, text, n] of map.matchAll(/([a-z\d]+)(?:\*(\d+))?/g)) {
+    const cell = [0, 0, 0, 0, 0];
+    for (const [, letter, k] of text.matchAll(/([a-z])(\d*)/g)) cell[kLetters.indexOf(letter)] = k ? +k : 1;
+    for (let k = n ? +n : 1; k > 0; --k) out.push(...cell);
+  }
+  return out;
+}
 
 export class BlockMap {
   constructor() {
-    this.cells = new Uint8Array(0);
-    this.scale = 1;
+    this.counts = [];       // by use, five per cell as it came
+    this.scale = 1;         // blocks per cell as it came
     this.total = 0;
-    this.flashes = new Map();
+    this.flashes = new Map();  // block -> when
     this.canvas = $('blocks');
     this.dirty = true;
     this.canvas.addEventListener('pointermove', (e) => this.tip(e));
@@ -18,13 +39,8 @@ export class BlockMap {
     this.legend([0, 0, 0, 0, 0]);
   }
 
-  set({ runs, counts, scale }) {
-    const cells = [];
-    for (const [, letter, n] of runs.matchAll(/([a-z])(\d*)/g)) {
-      const code = letter.charCodeAt(0);
-      for (let k = n ? +n : 1; k > 0; --k) cells.push(code);
-    }
-    this.cells = Uint8Array.from(cells);
+  set({ map, counts, scale }) {
+    this.counts = readMap(map, scale);
     this.scale = scale;
     this.total = counts.reduce((a, b) => a + b, 0);
     this.legend(counts);
@@ -33,61 +49,96 @@ export class BlockMap {
 
   hit(blocks) {
     const now = performance.now();
-    for (const b of blocks) this.flashes.set(Math.floor(b / this.scale), now);
+    for (const b of blocks) this.flashes.set(b, now);
     this.dirty = true;
   }
 
   legend(counts) {
-    $('blocks-legend').replaceChildren(...Object.values(kNames).map((name, i) => h('span', { title: kMeaning[name] },
+    $('blocks-legend').replaceChildren(...kUses.map((name, i) => h('span', { title: kMeaning[name] },
       h('i', { class: 'key ' + name }), `${name} `, h('b', { class: 'num' }, count(counts[i])))),
       h('span', { title: 'a prompt was found here' }, h('i', { class: 'key hit' }), 'prefix hit'));
-    $('blocks-note').textContent = this.scale > 1 ? `a cell is ${this.scale} blocks` : '';
+    this.canvas.setAttribute('aria-label', `KV blocks: ${kUses.map((name, i) => `${count(counts[i])} ${name}`).join(', ')}`);
   }
 
+  // The largest cells that fit the height; where the smallest do not, a drawn cell is several.
   layout() {
-    const width = this.canvas.clientWidth, n = Math.max(this.cells.length, 1);
-    let size = 3;
-    for (const s of [16, 14, 12, 10, 8, 7, 6, 5, 4]) {
-      if (Math.ceil(n / Math.floor(width / s)) * s <= 230) { size = s; break; }
-    }
+    const width = this.canvas.clientWidth, num = Math.max(this.counts.length / 5, 1);
+    const fits = (s, n) => Math.ceil(n / Math.floor(width / s)) * s <= kMostHeight;
+    let merge = 1;
+    const smallest = kSizes.at(-1);
+    while (!fits(smallest, Math.ceil(num / merge)) && width >= smallest) ++merge;
+    const n = Math.ceil(num / merge);
+    const size = kSizes.find((s) => fits(s, n)) ?? smallest;
     const columns = Math.max(1, Math.floor(width / size));
-    return { size, columns, height: Math.max(Math.ceil(n / columns) * size, 20) };
+    return { size, columns, merge, n, height: Math.max(Math.ceil(n / columns) * size, 20) };
+  }
+
+  // Counts by use of a drawn cell.
+  cell(i, merge) {
+    const sum = [0, 0, 0, 0, 0];
+    const end = Math.min((i + 1) * merge * 5, this.counts.length);
+    for (let k = i * merge * 5; k < end; ++k) sum[k % 5] += this.counts[k];
+    return sum;
   }
 
   draw() {
     if (!this.dirty) return;
-    const { size, columns, height } = this.layout();
+    const { size, columns, merge, n, height } = this.layout();
     const area = surface(this.canvas, height);
     if (!area) return;
     const { g } = area;
-    const inner = size > 4 ? size - 1 : size - 0.5;
-    const colours = Object.fromEntries(Object.entries(kNames).map(([l, name]) => [l.charCodeAt(0), css('--' + name)]));
-    for (let i = 0; i < this.cells.length; ++i) {
-      g.fillStyle = colours[this.cells[i]];
-      g.fillRect(i % columns * size, Math.floor(i / columns) * size, inner, inner);
+    const blocks = this.scale * merge;
+    $('blocks-note').textContent = blocks > 1 ? `a cell is ${count(blocks)} blocks of ${count(this.total)}` : '';
+    const inner = size - 1;
+    const colours = kUses.map((name) => css('--' + name));
+    const drawn = this.counts.length ? n : 0;
+    for (let i = 0; i < drawn; ++i) {
+      const sum = this.cell(i, merge);
+      const all = sum.reduce((a, b) => a + b, 0);
+      const x = i % columns * size, bottom = Math.floor(i / columns) * size + inner;
+      // From the bottom what is most in use; whatever is there has a pixel.
+      let left = inner;
+      for (let use = 4; use >= 0 && left > 0; --use) {
+        if (!sum[use]) continue;
+        const part = use === 0 ? left : Math.min(left, Math.max(1, Math.round(inner * sum[use] / all)));
+        g.fillStyle = colours[use];
+        g.fillRect(x, bottom - inner + left - part, inner, part);
+        left -= part;
+      }
+      if (left > 0) g.fillRect(x, bottom - inner, inner, left);  // lost to rounding: the last colour
     }
-    const now = performance.now();
-    g.fillStyle = css('--hit');
-    for (const [i, t] of this.flashes) {
-      const age = (now - t) / kFlash;
-      if (age >= 1) { this.flashes.delete(i); continue; }
-      g.globalAlpha = 1 - age;
-      g.fillRect(i % columns * size, Math.floor(i / columns) * size, inner, inner);
-    }
-    g.globalAlpha = 1;
-    if (!this.cells.length) {
+    this.drawFlashes(g, size, columns, blocks);
+    if (!drawn) {
       g.fillStyle = css('--muted');
       g.fillText('The state of each block appears here', 0, 12);
     }
     this.dirty = this.flashes.size > 0;
   }
 
+  drawFlashes(g, size, columns, blocks) {
+    const now = performance.now();
+    g.fillStyle = css('--hit');
+    for (const [block, t] of this.flashes) {
+      const age = (now - t) / kFlash;
+      if (age >= 1) { this.flashes.delete(block); continue; }
+      const i = Math.floor(block / blocks);
+      g.globalAlpha = 1 - age;
+      g.fillRect(i % columns * size, Math.floor(i / columns) * size, size - 1, size - 1);
+    }
+    g.globalAlpha = 1;
+  }
+
   tip(e) {
-    const { size, columns } = this.layout();
+    const { size, columns, merge, n } = this.layout();
     const i = Math.floor(e.offsetY / size) * columns + Math.floor(e.offsetX / size);
-    if (i >= this.cells.length || e.offsetX >= columns * size) return hideTip();
-    const name = kNames[String.fromCharCode(this.cells[i])];
-    const which = this.scale === 1 ? `Block ${count(i + 1)}` : `Blocks ${count(i * this.scale + 1)} to ${count(Math.min((i + 1) * this.scale, this.total))}`;
-    showTip(e.clientX, e.clientY, h('strong', {}, which), h('div', {}, `${name}: ${kMeaning[name]}`));
+    if (i >= n || !this.counts.length || e.offsetX >= columns * size) return hideTip();
+    const sum = this.cell(i, merge);
+    const blocks = this.scale * merge;
+    if (blocks === 1) {
+      const name = kUses[sum.indexOf(1)];
+      return showTip(e.clientX, e.clientY, h('strong', {}, `Block ${count(i + 1)}`), h('div', {}, `${name}: ${kMeaning[name]}`));
+    }
+    const rows = kUses.flatMap((name, k) => (sum[k] ? [h('tr', {}, h('td', {}, h('i', { class: 'key ' + name }), name), h('td', { class: 'num' }, plural(sum[k], 'block')))] : []));
+    showTip(e.clientX, e.clientY, h('strong', {}, `Blocks ${count(i * blocks + 1)} to ${count(Math.min((i + 1) * blocks, this.total))}`), h('table', {}, ...rows));
   }
 }

@@ -1,193 +1,123 @@
-// The chat: conversations in the browser's memory, answers streamed from /v1/chat/completions.
-import { $, h, count, hideTip, memory, number, percent, plural, showTip, time } from './dom.js';
-import { call, events } from './api.js';
-import { markdown } from './markdown.js';
+// The chat: asks, shows what comes, keeps the list of conversations.
+import { $, h, hideTip, memory, plural, say } from './dom.js';
+import * as conversation from './conversation.js';
+import { editElement, fillMessage, messageElement } from './message.js';
+import { sampling, settings, showSettings } from './settings.js';
+import { answer } from './stream.js';
+import { scored } from './tokens.js';
 
-const kMaxConversations = 100;
-
-// name, label, what it means, kind, and what the server does when it is empty
-const kParameters = [
-  ['temperature', 'Temperature', '0 is greedy', { min: 0, max: 5, step: 0.05, hint: '1' }],
-  ['top_p', 'Top p', 'keep the most likely tokens up to this probability', { min: 0.01, max: 1, step: 0.01, hint: '1' }],
-  ['top_k', 'Top k', 'keep so many tokens; 0 is all', { min: 0, step: 1, hint: '0' }],
-  ['min_p', 'Min p', 'drop tokens below this share of the most likely', { min: 0, max: 1, step: 0.01, hint: '0' }],
-  ['max_tokens', 'Max tokens', 'of the answer', { min: 1, step: 1, hint: 'context' }],
-  ['seed', 'Seed', 'the same seed gives the same answer', { min: 0, step: 1, hint: 'random' }],
-  ['repetition_penalty', 'Repetition penalty', 'above 1 repeats less', { min: 0.01, max: 5, step: 0.05, hint: '1' }],
-  ['frequency_penalty', 'Frequency penalty', 'per occurrence so far', { min: -2, max: 2, step: 0.1, hint: '0' }],
-  ['presence_penalty', 'Presence penalty', 'for having occurred', { min: -2, max: 2, step: 0.1, hint: '0' }],
-];
-
-let conversations = memory.get('conversations', []);
+let conversations = conversation.load();
+const deleted = new Set();  // ids
 let current = null;
-let settings = { system: '', values: {}, stop: '', probabilities: false, ...memory.get('settings', {}) };
 let running = null;  // {abort, message}
+let editing = null;  // the message
 let pinned = true;   // the view follows what is written
 
 // ---- conversations ----
 
 function save() {
-  conversations = conversations.filter((c) => c.messages.length > 0 || c === current).slice(0, kMaxConversations);
-  const kept = conversations.filter((c) => c.messages.length > 0);
-  if (memory.set('conversations', kept)) return;
-  // Full: token probabilities are the bulk of it, then the oldest conversations.
-  for (const c of kept) for (const m of c.messages) delete m.tokens;
-  while (kept.length > 1 && !memory.set('conversations', kept)) kept.pop();
-}
-
-function title(c) {
-  const first = c.messages.find((m) => m.role === 'user');
-  return first ? first.content.trim().split('\n')[0].slice(0, 60) : 'New conversation';
+  conversations = conversation.save(conversations, current, deleted);
 }
 
 function start() {
-  if (running) stop();
-  current = conversations.find((c) => c.messages.length === 0);
-  if (!current) {
-    current = { id: Date.now().toString(36) + Math.random().toString(36).slice(2, 6), messages: [] };
-    conversations.unshift(current);
-  }
-  open(current);
+  let fresh = conversations.find((c) => c.messages.length === 0);
+  if (!fresh) conversations.unshift(fresh = conversation.make());
+  open(fresh);
 }
 
 function open(c) {
   if (running && c !== current) stop();
   current = c;
+  editing = null;
   pinned = true;
   showList();
   showMessages();
-  $('conversations').classList.remove('open');
-  $('show-list').setAttribute('aria-expanded', 'false');
+  showListOverlay(false);
 }
 
-function remove(c) {
+function removeConversation(c) {
   if (c === current && running) stop();
+  deleted.add(c.id);
   conversations = conversations.filter((x) => x !== c);
+  if (c === current) current = null;
   save();
-  if (c === current) {
-    if (conversations.length) open(conversations[0]); else start();
-  } else {
-    showList();
-  }
+  if (current) showList();
+  else if (conversations.length) open(conversations[0]);
+  else start();
 }
 
 function showList() {
   $('conversations').replaceChildren(
     h('button', { class: 'main wide', onclick: () => { start(); $('input').focus(); } }, 'New conversation'),
-    h('ul', {}, ...conversations.map((c) => h('li', { class: c === current ? 'on' : '' },
-      h('button', { class: 'quiet clip', onclick: () => open(c), 'aria-current': c === current ? 'true' : null }, title(c)),
-      h('button', { class: 'quiet x', onclick: () => remove(c), 'aria-label': `Delete “${title(c)}”`, title: 'Delete' }, '×')))));
+    h('ul', {}, ...conversations.map((c) => {
+      const title = conversation.title(c);
+      return h('li', { class: c === current ? 'on' : '' },
+        h('button', { class: 'quiet clip', onclick: () => open(c), 'aria-current': c === current ? 'true' : null }, title),
+        h('button', { class: 'quiet x', onclick: () => removeConversation(c), 'aria-label': `Delete “${title}”`, title: 'Delete' }, '×'));
+    })));
+}
+
+function download(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  h('a', { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+function exportAs(kind) {
+  $('export').open = false;
+  const model = $('model').textContent;
+  const name = conversation.title(current).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 40) || 'conversation';
+  if (kind === 'md') download(name + '.md', 'text/markdown', conversation.asMarkdown(current, model, settings.system));
+  else download(name + '.json', 'application/json', conversation.asJson(current, model, settings));
 }
 
 // ---- messages ----
 
-// From white through the accent as the probability falls; the number is in the tooltip.
-function tint(logprob) {
-  const p = Math.exp(logprob);
-  return p > 0.9 ? 'p0' : p > 0.7 ? 'p1' : p > 0.5 ? 'p2' : p > 0.3 ? 'p3' : p > 0.1 ? 'p4' : 'p5';
-}
+const actions = {
+  pick(m) {
+    conversation.pick(current, m);
+    save();
+    showMessages();
+  },
+  // Another answer beside this one; a failed one is replaced.
+  retry(m) {
+    const question = conversation.parentOf(current, m);
+    if (conversation.leftOut(m)) conversation.remove(current, m);
+    ask(question);
+  },
+  edit(m) {
+    editing = m;
+    showMessages();
+    $('messages').querySelector('.editing textarea').focus();
+  },
+  // A failed answer and its question, unless that has other answers.
+  remove(m) {
+    const question = conversation.parentOf(current, m);
+    const alone = conversation.branches(current, m).list.length === 1;
+    conversation.remove(current, alone && question ? question : m);
+    save();
+    showList();
+    showMessages();
+    $('input').focus();
+  },
+};
 
-function visible(token) {
-  return token.replace(/ /g, '␣').replace(/\n/g, '↵').replace(/\t/g, '⇥') || '∅';
-}
-
-function tokenTip(span, [text, logprob, top]) {
-  const rows = top.some(([t]) => t === text) ? top : [[text, logprob], ...top];
-  const table = h('table', { class: 'top' }, ...rows.map(([t, l]) => {
-    const bar = h('i');
-    bar.style.width = `${Math.max(1, 60 * Math.exp(l))}px`;
-    return h('tr', { class: t === text ? 'chosen' : '' }, h('td', {}, h('code', {}, visible(t))),
-      h('td', { class: 'num' }, percent(Math.exp(l))), h('td', {}, bar));
-  }));
-  const box = span.getBoundingClientRect();
-  showTip(box.left - 12, box.bottom - 12, table);
-}
-
-function tokenSpans(tokens) {
-  const p = h('p', { class: 'tokens' });
-  for (const t of tokens) {
-    const span = h('span', { class: 'tok ' + tint(t[1]), tabindex: '-1' }, t[0]);
-    span.addEventListener('pointerenter', () => tokenTip(span, t));
-    span.addEventListener('focus', () => tokenTip(span, t));
-    span.addEventListener('pointerleave', hideTip);
-    span.addEventListener('blur', hideTip);
-    p.append(span);
-  }
-  // One stop for the keyboard; the arrows walk.
-  if (p.firstChild) p.firstChild.tabIndex = 0;
-  p.addEventListener('keydown', (e) => {
-    const to = e.key === 'ArrowRight' ? e.target.nextSibling : e.key === 'ArrowLeft' ? e.target.previousSibling : null;
-    if (to) { to.focus(); e.preventDefault(); }
-  });
-  return p;
-}
-
-function statsLine(m) {
-  const s = m.stats;
-  if (!s) return null;
-  const parts = [];
-  if (s.output != null) parts.push(plural(s.output, 'token'));
-  if (s.rate) parts.push(`${number(s.rate)} tokens/s`);
-  if (s.ttft != null) parts.push(`first after ${time(s.ttft * 1e3)}`);
-  if (s.prompt != null) parts.push(`prompt ${count(s.prompt)}${s.cached ? `, ${count(s.cached)} cached` : ''}`);
-  if (m.finish && m.finish !== 'stop') parts.push(m.finish === 'length' ? 'cut at the limit' : m.finish);
-  return h('p', { class: 'stats muted small num' }, parts.join(' · '));
-}
-
-function fill(element, m) {
-  const body = element.querySelector('.body');
-  if (m.role === 'user') body.replaceChildren(h('p', { class: 'plain' }, m.content));
-  else if (m.tokens?.length && settings.probabilities) body.replaceChildren(tokenSpans(m.tokens));
-  else {
-    let made;
-    try { made = markdown(m.content); } catch { made = [h('p', { class: 'plain' }, m.content)]; }
-    body.replaceChildren(...made);
-  }
-  if (running?.message === m) {
-    if (!m.content) body.append(h('p', { class: 'muted waiting' }, 'Waiting for the first token'));
-    body.append(h('i', { class: 'caret', 'aria-hidden': 'true' }));
-  }
-  if (m.error) body.append(h('p', { class: 'error', role: 'alert' }, m.error));
-  element.querySelector('.foot').replaceChildren(...[statsLine(m), tools(m)].filter(Boolean));
-}
-
-function tools(m) {
-  if (running) return null;
-  const buttons = [];
-  const last = current.messages[current.messages.length - 1] === m;
-  const act = (label, f) => buttons.push(h('button', { class: 'quiet small', onclick: f }, label));
-  if (m.content) act('Copy', (e) => navigator.clipboard.writeText(m.content).then(() => { e.target.textContent = 'Copied'; }, () => {}));
-  if (m.role === 'assistant' && last) act('Retry', retry);
-  if (m === lastUser()) act('Edit', () => edit(m));
-  return h('span', { class: 'tools' }, ...buttons);
-}
-
-const lastUser = () => current.messages.filter((m) => m.role === 'user').pop();
-
-function retry() {
-  if (current.messages[current.messages.length - 1]?.role === 'assistant') current.messages.pop();
-  ask();
-}
-
-function edit(m) {
-  current.messages.splice(current.messages.indexOf(m));
-  $('input').value = m.content;
-  showMessages();
-  fit();
-  $('input').focus();
-}
-
-function messageElement(m) {
-  const e = h('article', { class: 'message ' + m.role, 'aria-label': m.role === 'user' ? 'You' : 'Answer' },
-    h('div', { class: 'body' }), h('div', { class: 'foot' }));
-  fill(e, m);
-  return e;
+function shown(m) {
+  if (m !== editing) return messageElement(current, m, running ? null : actions);
+  const leave = () => { editing = null; showMessages(); };
+  return editElement(m, (text) => {
+    editing = null;
+    ask(conversation.add(current, conversation.parentOf(current, m), { role: 'user', content: text }));
+  }, leave);
 }
 
 function showMessages() {
-  const list = current.messages.map(messageElement);
+  const list = conversation.path(current).map(shown);
+  const at = $('messages').scrollTop;
   $('messages').replaceChildren(...(list.length ? list : [h('p', { class: 'empty' },
     'Ask something. Settings has the system prompt, sampling, and token probabilities.')]));
+  $('export').hidden = !list.length;
+  $('messages').scrollTop = at;
   follow();
 }
 
@@ -197,61 +127,60 @@ function follow() {
 
 // ---- asking ----
 
-function requestBody() {
-  const body = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
-  for (const [name] of kParameters) {
-    const v = settings.values[name];
-    if (v !== undefined && v !== '' && isFinite(v)) body[name] = Number(v);
-  }
-  const stops = settings.stop.split('\n').map((s) => s.replace(/\\n/g, '\n')).filter(Boolean);
-  if (stops.length) body.stop = stops;
-  const past = current.messages.filter((m) => m.content && m !== running.message);
+function requestOf(question) {
+  const list = conversation.path(current);
+  const past = conversation.history(list.slice(0, list.indexOf(question) + 1));
+  const body = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true }, ...sampling() };
   if (current.plain) {  // a model without a chat template continues text
     body.prompt = (settings.system ? settings.system + '\n' : '') + past.map((m) => m.content).join('');
     if (settings.probabilities) body.logprobs = 5;
     body.max_tokens ??= 256;
     return ['/v1/completions', body];
   }
-  body.messages = past.map((m) => ({ role: m.role, content: m.content }));
+  body.messages = past;
   if (settings.system) body.messages.unshift({ role: 'system', content: settings.system });
   if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: 5 });
   return ['/v1/chat/completions', body];
 }
 
-// Both shapes of log-probabilities as [token, logprob, [[token, logprob], ...]].
-function scored(l) {
-  if (!l) return [];
-  if (l.content) return l.content.map((t) => [t.token, t.logprob, t.top_logprobs.map((x) => [x.token, x.logprob])]);
-  return l.tokens.map((t, i) => [t, l.token_logprobs[i] ?? 0,
-    Object.entries(l.top_logprobs?.[i] || {}).sort((a, b) => b[1] - a[1])]);
-}
-
 function take(m, data, clock) {
   const chunk = JSON.parse(data);
-  if (chunk.error) throw new Error(chunk.error.message);
+  if (chunk.error) throw Object.assign(new Error(chunk.error.message), { said: true });
+  m.answer = chunk.id ?? m.answer;
   const u = chunk.usage;
   if (u) Object.assign(m.stats, { output: u.completion_tokens, prompt: u.prompt_tokens, cached: u.prompt_tokens_details?.cached_tokens });
   const choice = chunk.choices?.[0];
   if (!choice) return;
   const text = choice.delta ? choice.delta.content || '' : choice.text || '';
-  if (text) {
-    m.content += text;
+  const thought = choice.delta?.reasoning_content || choice.delta?.reasoning || '';
+  if (thought) m.reasoning = (m.reasoning ?? '') + thought;
+  m.content += text;
+  if (text || thought) {
     clock.last = performance.now();
-    if (clock.first == null) {
-      clock.first = clock.last;
-      m.stats.ttft = clock.first - clock.begin;
-    }
+    clock.first ??= clock.last;
+    m.stats.ttft = clock.first - clock.begin;
   }
   if (choice.logprobs) (m.tokens ??= []).push(...scored(choice.logprobs));
   if (choice.finish_reason) m.finish = choice.finish_reason;
 }
 
-async function ask() {
-  const message = { role: 'assistant', content: '', stats: {} };
-  const conversation = current;
+// What has come of it so far is dropped.
+function beginAgain(m, clock) {
+  Object.assign(m, { content: '', stats: {}, restarted: true });
+  for (const name of ['reasoning', 'tokens', 'finish', 'answer', 'last']) delete m[name];
+  Object.assign(clock, { begin: performance.now(), first: null, last: null });
+}
+
+// `message`: an answer that was being written when the page was left.
+async function ask(question, message = null) {
+  const mine = current;
+  message ??= conversation.add(mine, question, { role: 'assistant', content: '', stats: {}, live: true });
+  const [path, body] = requestOf(question);
+  if (body.max_tokens) message.limit = body.max_tokens;
   running = { abort: new AbortController(), message };
-  current.messages.push(message);
   pinned = true;
+  save();
+  showList();
   showMessages();
   showSend();
   const element = $('messages').lastElementChild;
@@ -262,38 +191,42 @@ async function ask() {
     due = true;
     requestAnimationFrame(() => {
       due = false;
-      if (running?.message === message) { fill(element, message); follow(); }
+      if (running?.message === message) { fillMessage(element, mine, message, null); follow(); }
     });
   };
+  let again = false;
   try {
-    const [path, body] = requestBody();
-    const response = await call(path, { body, signal: running.abort.signal });
-    for await (const { data } of events(response)) {
-      if (data === '[DONE]') break;
-      take(message, data, clock);
+    for await (const { data, id, lost, restarted } of answer(path, body, running.abort.signal, message.last)) {
+      if (data) take(message, data, clock);
+      if (id) message.last = id;
+      if (lost !== undefined) message.lost = lost;
+      if (restarted) beginAgain(message, clock);
       redraw();
     }
+    if (message.finish == null) message.error = 'The answer ended without a reason.';
   } catch (e) {
-    if (e.name === 'AbortError') message.finish = 'stopped';
-    else if (!conversation.plain && /no chat template/.test(e.message)) conversation.plain = true;
+    if (running.abort.signal.aborted) message.finish = 'stopped';
+    else if (!mine.plain && /no chat template/.test(e.message)) again = mine.plain = true;
     else message.error = e.message + (e.retryAfter ? ` (try again in ${e.retryAfter} s)` : '');
   }
-  const s = message.stats;
-  if (clock.first != null && clock.last > clock.first && (s.output ?? 0) > 1) s.rate = (s.output - 1) / ((clock.last - clock.first) / 1e3);
-  const again = conversation.plain && !message.content && !message.error && message.finish == null;
-  running = null;
-  if (again) {  // said that it has no template: as plain text then
-    conversation.messages.pop();
-    if (conversation === current) return ask();
+  finish(mine, message, clock);
+  if (again) {  // as plain text then
+    conversation.remove(mine, message);
+    if (mine === current) ask(question);
   }
+}
+
+function finish(c, message, clock) {
+  const s = message.stats;
+  if (clock.last > clock.first && (s.output ?? 0) > 1) s.rate = (s.output - 1) / ((clock.last - clock.first) / 1e3);
+  for (const name of ['live', 'lost', 'last']) delete message[name];
+  running = null;
+  conversation.touch(c);
   save();
   showSend();
-  if (conversation === current) {
-    const at = $('messages').scrollTop;
-    showMessages();
-    if (!pinned) $('messages').scrollTop = at;
-  }
+  if (c === current) showMessages();
   showList();
+  say(message.error ? `The answer failed: ${message.error}` : `Answer complete${s.output ? `, ${plural(s.output, 'token')}` : ''}.`);
 }
 
 function stop() {
@@ -304,12 +237,10 @@ function send() {
   if (running) return stop();
   const text = $('input').value;
   if (text.trim() === '') return;
-  current.messages.push({ role: 'user', content: text });
+  editing = null;
   $('input').value = '';
   fit();
-  save();
-  showList();
-  ask();
+  ask(conversation.add(current, conversation.path(current).at(-1), { role: 'user', content: text }));
 }
 
 function showSend() {
@@ -325,47 +256,50 @@ function fit() {
   input.style.overflowY = input.scrollHeight + 2 > most ? 'auto' : 'hidden';
 }
 
-// ---- settings ----
+// ---- the panels beside it ----
 
-function showSettings() {
-  const keep = () => memory.set('settings', settings);
-  const fields = kParameters.map(([name, label, what, o]) => {
-    const input = h('input', { type: 'number', id: 'p-' + name, min: o.min, max: o.max, step: o.step, placeholder: o.hint, title: what,
-      oninput: (e) => {
-        settings.values[name] = e.target.value;
-        keep();
-      } });
-    input.value = settings.values[name] ?? '';
-    return h('label', { title: what }, h('span', {}, label), input);
+function showListOverlay(on) {
+  $('conversations').classList.toggle('open', on);
+  $('show-list').setAttribute('aria-expanded', on);
+  if (on) togglePanel(false);
+}
+
+function togglePanel(on) {
+  $('settings').hidden = !on;
+  $('show-settings').setAttribute('aria-expanded', on);
+}
+
+function startPanels() {
+  const narrow = matchMedia('(max-width: 800px)');
+  const wide = matchMedia('(min-width: 1100px)').matches;
+  togglePanel(memory.get('settings-open', wide) && wide);
+  narrow.addEventListener('change', (e) => { if (e.matches) togglePanel(false); });
+  $('show-list').addEventListener('click', () => showListOverlay(!$('conversations').classList.contains('open')));
+  $('show-settings').addEventListener('click', () => {
+    togglePanel($('settings').hidden);
+    if (narrow.matches) showListOverlay(false);
+    else memory.set('settings-open', !$('settings').hidden);
   });
-  const system = h('textarea', { rows: '4', id: 'p-system', placeholder: 'None', oninput: (e) => { settings.system = e.target.value; keep(); } });
-  system.value = settings.system;
-  const stops = h('textarea', { rows: '2', id: 'p-stop', placeholder: 'One per line; \\n is a line break', oninput: (e) => { settings.stop = e.target.value; keep(); } });
-  stops.value = settings.stop;
-  const probabilities = h('input', { type: 'checkbox', id: 'p-probabilities', onchange: (e) => {
-    settings.probabilities = e.target.checked;
-    keep();
-    if (!running) showMessages();
-  } });
-  probabilities.checked = settings.probabilities;
-  const reset = h('button', { class: 'quiet small', onclick: () => {
-    settings.values = {};
-    settings.stop = '';
-    keep();
-    showSettings();
-  } }, 'Reset sampling');
-  $('settings').replaceChildren(
-    h('label', { class: 'tall' }, h('span', {}, 'System prompt'), system),
-    h('label', { class: 'check' }, probabilities, h('span', {}, 'Token probabilities')),
-    h('p', { class: 'muted small' }, 'Tokens are tinted by how unlikely they were; hover for the alternatives.'),
-    h('h3', {}, 'Sampling'), ...fields,
-    h('label', { class: 'tall' }, h('span', {}, 'Stop strings'), stops),
-    h('p', { class: 'muted small' }, 'An empty field leaves the choice to the server.'), reset);
+  $('export-md').addEventListener('click', () => exportAs('md'));
+  $('export-json').addEventListener('click', () => exportAs('json'));
+  $('export').addEventListener('focusout', (e) => { if (!$('export').contains(e.relatedTarget)) $('export').open = false; });
+  // Escape closes what is open on top, and only then stops an answer.
+  document.addEventListener('keydown', (e) => {
+    if (e.key !== 'Escape' || $('chat').hidden) return;
+    if ($('export').open) { $('export').open = false; $('export').firstElementChild.focus(); }
+    else if ($('conversations').classList.contains('open')) { showListOverlay(false); $('show-list').focus(); }
+    else if (narrow.matches && !$('settings').hidden) { togglePanel(false); $('show-settings').focus(); }
+    else if (running) stop();
+  });
 }
 
 export function startChat() {
-  showSettings();
+  showSettings(() => { if (!running) showMessages(); });
+  startPanels();
   if (conversations.length) open(conversations[0]); else start();
+  const left = conversation.path(current).at(-1);
+  if (left?.live) ask(conversation.parentOf(current, left), left);
+  addEventListener('pagehide', () => { if (running) save(); });
   $('composer').addEventListener('submit', (e) => { e.preventDefault(); send(); });
   $('input').addEventListener('input', fit);
   $('input').addEventListener('keydown', (e) => {
@@ -374,25 +308,9 @@ export function startChat() {
       if (!running) send();
     }
   });
-  document.addEventListener('keydown', (e) => { if (e.key === 'Escape' && running) stop(); });
   $('messages').addEventListener('scroll', () => {
     const m = $('messages');
     pinned = m.scrollHeight - m.scrollTop - m.clientHeight < 40;
     hideTip();
-  });
-  $('show-list').addEventListener('click', () => {
-    const open = $('conversations').classList.toggle('open');
-    $('show-list').setAttribute('aria-expanded', open);
-  });
-  const wide = matchMedia('(min-width: 1100px)').matches;
-  const toggle = (on) => {
-    $('settings').hidden = !on;
-    $('show-settings').setAttribute('aria-expanded', on);
-  };
-  toggle(memory.get('settings-open', wide) && wide);
-  matchMedia('(max-width: 800px)').addEventListener('change', (e) => { if (e.matches) toggle(false); });
-  $('show-settings').addEventListener('click', () => {
-    toggle($('settings').hidden);
-    memory.set('settings-open', !$('settings').hidden);
   });
 }

@@ -15,6 +15,20 @@ export function h(tag, props = {}, ...children) {
   return e;
 }
 
+// Makes `nodes` the children of `parent`. Children that are alike stay: what is selected, open or
+// focused in them remains so.
+export function patch(parent, nodes) {
+  nodes.forEach((node, i) => {
+    const old = parent.childNodes[i];
+    if (!old) parent.append(node);
+    else if (!old.isEqualNode(node)) old.replaceWith(node);
+  });
+  while (parent.childNodes.length > nodes.length) parent.lastChild.remove();
+}
+
+// Read out by screen readers, not shown.
+export const say = (text) => { $('say').textContent = text; };
+
 const group = new Intl.NumberFormat('en-US');
 export const count = (n) => group.format(Math.round(n));
 

@@ -9,6 +9,7 @@ export const S = { id: 0, plan: 1, planned: 2, begin: 3, end: 4, done: 5, comple
 export class Timeline {
   constructor(onSelect) {
     this.steps = [];
+    this.flights = [];  // steps that have not ended
     this.window = 4e6;  // us shown
     this.live = true;
     this.right = 0;     // time at the right edge
@@ -21,16 +22,19 @@ export class Timeline {
     $('steps-legend').replaceChildren(...legend([['prefill', 'prompt tokens'], ['decode', 'decode tokens'], ['gap', 'host gap'], ['host', 'plan, complete']]));
   }
 
-  add(rows, now) {
+  // rows: completed steps. flights: [step, plan begin, plan end, prompt tokens, decode tokens, slices]
+  add(rows, flights, now) {
     const offset = now - performance.now() * 1e3;
     // The earliest arrival is the truest: later ones were held up on the way.
     this.offset = this.offset == null || offset > this.offset ? offset : this.offset + (offset - this.offset) * 0.02;
     this.steps.push(...rows);
+    this.flights = flights;
     if (this.steps.length > kKeep) this.steps.splice(0, this.steps.length - kKeep);
   }
 
   reset() {
     this.steps = [];
+    this.flights = [];
     this.offset = null;
   }
 
@@ -101,8 +105,24 @@ export class Timeline {
     if (i >= 0 && this.steps[i + by]) this.select(this.steps[i + by]);
   }
 
+  unselect() {
+    this.selected = 0;
+    this.draw();
+  }
+
+  // Steps that run now, as rows that end at `now`. When the device began one is not known before it
+  // has ended: behind the one before it, or when it was launched.
+  running(now) {
+    let free = this.steps.at(-1)?.[S.end] ?? 0;
+    return this.flights.map(([id, plan, planned, prefill, decode, slices]) => {
+      const begin = Math.max(planned, free);
+      free = Math.max(begin, now);
+      return Object.assign([id, plan, planned, begin, free, free, free, prefill, decode, slices, 0, 0, 0], { open: true });
+    }).filter((s) => s[S.begin] < now);
+  }
+
   select(s) {
-    if (!s) return;
+    if (!s || s.open) return;  // what runs has no story yet
     this.pause(true);
     this.selected = s[S.id];
     this.draw();
@@ -119,12 +139,12 @@ export class Timeline {
     return lo;
   }
 
-  // The step under x; with `any`, the nearest one.
+  // The step under x; with `any`, the nearest one that has ended.
   at(x, any = false) {
     const scale = this.window / (this.canvas.clientWidth - kLeft);
     const t = this.right - this.window + (x - kLeft) * scale;
     const i = this.index(t);
-    const near = [this.steps[i - 1], this.steps[i]].filter(Boolean);
+    const near = [this.steps[i - 1], this.steps[i], ...(any ? [] : this.running(this.now()))].filter(Boolean);
     const far = (s) => Math.max(s[S.begin] - t, t - s[S.end], 0);
     near.sort((a, b) => far(a) - far(b));
     return near[0] && (any || far(near[0]) < 4 * scale + 1000) ? near[0] : null;
@@ -134,6 +154,11 @@ export class Timeline {
     const s = this.at(e.offsetX);
     if (!s) return hideTip();
     const row = (a, b) => h('tr', {}, h('td', {}, a), h('td', { class: 'num' }, b));
+    if (s.open) {
+      showTip(e.clientX, e.clientY, h('strong', {}, `Step ${count(s[S.id])}, running`), h('table', {},
+        row('so far', time(s[S.end] - s[S.begin])), row('prompt tokens', count(s[S.prefill])), row('decode tokens', count(s[S.decode]))));
+      return;
+    }
     showTip(e.clientX, e.clientY, h('strong', {}, `Step ${count(s[S.id])}`), h('table', {},
       row('device', time(s[S.end] - s[S.begin])), row('prompt tokens', count(s[S.prefill])), row('decode tokens', count(s[S.decode])),
       row('plan', time(s[S.planned] - s[S.plan])), row('complete', time(s[S.completed] - s[S.done])), row('waiting', count(s[S.waiting]))));
@@ -152,7 +177,8 @@ export class Timeline {
     this.axes(g, width, colour, X, Y, left);
 
     const shown = [];
-    for (let i = Math.max(0, this.index(left) - 1); i < this.steps.length && this.steps[i][S.begin] < this.right; ++i) shown.push(this.steps[i]);
+    for (let i = this.index(left); i < this.steps.length && this.steps[i][S.begin] < this.right; ++i) shown.push(this.steps[i]);
+    for (const s of this.running(this.now())) if (s[S.begin] < this.right && s[S.end] > left) shown.push(s);
     g.save();
     g.beginPath();
     g.rect(kLeft, 0, width - kLeft, kHeight);
@@ -162,9 +188,9 @@ export class Timeline {
     const gaps = [];
     let busy = 0;
     shown.forEach((s, i) => {
-      busy += s[S.end] - s[S.begin];
+      busy += Math.min(s[S.end], this.right) - Math.max(s[S.begin], left);
       const before = shown[i - 1];
-      if (!before) return;
+      if (!before || s.open) return;
       const gap = s[S.begin] - before[S.end];
       if (gap <= 0 || s[S.plan] > before[S.completed] + 2000) return;
       gaps.push(gap);
@@ -175,22 +201,24 @@ export class Timeline {
     if (!shown.length) {
       g.fillStyle = colour.muted;
       g.textAlign = 'center';
-      g.fillText(this.steps.length ? 'No step in this window: idle' : 'Each step of the engine appears here as a bar', (width + kLeft) / 2, 92);
+      g.fillText(this.lost ? 'No connection to the engine' : this.steps.length ? 'Idle: no step in this window' : 'Each step of the engine appears here as a bar', (width + kLeft) / 2, 92);
     }
-    this.note(shown, gaps, busy);
+    this.note(shown, gaps, busy, left);
   }
 
   bar(g, s, X, Y, scale, colour) {
-    const x = X(s[S.begin]);
-    const w = Math.max((s[S.end] - s[S.begin]) * scale, 0.6);
+    const from = Math.max(X(s[S.begin]), kLeft - 8);  // canvases do not like coordinates far outside
+    const x = from, w = Math.max(Math.min(X(s[S.end]), this.canvas.clientWidth + 8) - from, 0.6);
     const inner = w > 3 ? w - 0.5 : w;
     const all = Math.max(Y(s[S.prefill] + s[S.decode]), 2);
     const part = all * s[S.decode] / Math.max(s[S.prefill] + s[S.decode], 1);
     const low = s[S.decode] ? Math.max(part, 2) : 0;
+    g.globalAlpha = s.open ? 0.6 : 1;
     g.fillStyle = colour.prefill;
     if (s[S.prefill]) g.fillRect(x, kBase - Math.max(all, low + 2), inner, Math.max(all, low + 2) - low);
     g.fillStyle = colour.decode;
     if (s[S.decode]) g.fillRect(x, kBase - low, inner, low);
+    g.globalAlpha = 1;
     g.fillStyle = colour.host;
     for (const [a, b] of [[S.plan, S.planned], [S.done, S.completed]])
       g.fillRect(X(s[a]), kBase + 5, Math.max((s[b] - s[a]) * scale, 0.6), kHost);
@@ -243,12 +271,14 @@ export class Timeline {
     }
   }
 
-  note(shown, gaps, busy) {
+  note(shown, gaps, busy, left) {
     $('steps-window').textContent = time(this.window).replace('.00', '');
     if (!shown.length) { $('steps-stats').textContent = ''; return; }
     gaps.sort((a, b) => a - b);
-    const span = shown[shown.length - 1][S.end] - shown[0][S.begin];
+    const span = Math.min(shown.at(-1)[S.end], this.right) - Math.max(shown[0][S.begin], left);
     const parts = [plural(shown.length, 'step'), `device ${(100 * busy / Math.max(span, 1)).toFixed(1)} % busy`];
+    const long = shown.find((s) => s[S.begin] <= left && s[S.end] >= this.right);
+    if (long) parts.push(`step ${count(long[S.id])} longer than the window: ${time(long[S.end] - long[S.begin])}${long.open ? ' so far' : ''}`);
     if (gaps.length) parts.push(`gap p50 ${time(gaps[gaps.length >> 1])}`);
     $('steps-stats').textContent = parts.join(' · ');
   }

@@ -63,7 +63,7 @@ void serve_root(Service& s, Call call) {
   r.content_type = "text/plain; charset=utf-8";
   r.headers.emplace_back("Vary", "Accept");
   r.body = strf("sluice %s\n\n", s.options().version.c_str());
-  for (const Route& route : routes()) r.body += strf("%-5s %s\n", route.method, route.path);
+  for (const Route& route : routes()) r.body += strf("%-6s %s\n", route.method, route.path);
   s.reply(call, std::move(r));
 }
 

@@ -258,6 +258,11 @@ class Real(Chat):
         self.assertEqual(sum(p == "" for p in parents.values()), 2)
         self.assertTrue(all(p == "" or p in parents for p in parents.values()))
 
+    def test_empty_fields_show_the_models_own_sampling(self):
+        own = self.server.request("/v1/models")[2]["data"][0]["default_sampling_params"]
+        self.page.until(f"document.getElementById('p-temperature').placeholder === '{own['temperature']:g}'")
+        self.assertEqual(self.page.js("document.getElementById('p-top_p').placeholder"), f"{own['top_p']:g}")
+
     def test_an_answer_cut_by_a_limit_says_so(self):
         settings(self.page, max_tokens="5")
         ask(self.page, "Tell me a long story.")

@@ -3,6 +3,7 @@ import { $, memory } from './dom.js';
 import { call } from './api.js';
 import { startChat } from './chat.js';
 import { startEngine, watchEngine } from './engine.js';
+import { showDefaults } from './settings.js';
 import { tellStory } from './story.js';
 
 const tabs = ['chat', 'engine'];
@@ -37,6 +38,7 @@ async function ready() {
       const models = await (await call('/v1/models')).json();
       $('model').textContent = models.data[0].id;
       document.title = `${models.data[0].id} · sluice`;
+      showDefaults(models.data[0].default_sampling_params);
     }
   } catch (e) {
     link('lost', e.status ? e.message : 'no connection');

@@ -28,6 +28,17 @@ export function sampling() {
   return body;
 }
 
+// What the server takes for an empty field, from /v1/models: shown as the field's hint.
+let defaults = {};
+export function showDefaults(values) {
+  defaults = values ?? {};
+  for (const [name, , , o] of kParameters) {
+    const input = $('p-' + name);
+    if (input) input.placeholder = hint(name, o);
+  }
+}
+const hint = (name, o) => String(defaults[name] ?? o.hint);
+
 const keep = () => memory.set('settings', settings);
 
 function area(name, rows, hint) {
@@ -39,7 +50,7 @@ function area(name, rows, hint) {
 // `changed`: what is shown depends on it.
 export function showSettings(changed) {
   const fields = kParameters.map(([name, label, what, o]) => {
-    const input = h('input', { type: 'number', id: 'p-' + name, min: o.min, max: o.max, step: o.step, placeholder: o.hint, title: what,
+    const input = h('input', { type: 'number', id: 'p-' + name, min: o.min, max: o.max, step: o.step, placeholder: hint(name, o), title: what,
       oninput: () => { settings.values[name] = input.value; keep(); } });
     input.value = settings.values[name] ?? '';
     return h('label', { title: what }, h('span', {}, label), input);

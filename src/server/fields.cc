@@ -59,23 +59,28 @@ Fields::Fields(const json::value& body, std::optional<FieldPlace> place, Strictn
   if (place) look_up(*place);
 }
 
+// Of several refused fields the first in the table is named, whatever their order in the body.
 void Fields::look_up(FieldPlace place) {
+  const KnownField* refused = nullptr;
   for (const auto& pair : object_) {
     const KnownField* field = find_field(pair.key(), place);
     if (!field || field->fate == FieldFate::honoured) continue;
     known_.insert(field->name);
     const json::value& v = pair.value();
     if (field->fate == FieldFate::harmless || v.is_null() || is_one_of(v, field->off)) continue;
-    std::string name(field->name), note(field->note);
     if (field->fate == FieldFate::refused) {
-      fail(name, name + " is not supported: " + note, "unsupported_parameter");
+      if (!refused || field < refused) refused = field;
       continue;
     }
+    std::string name(field->name), note(field->note);
     const json::value* other = object_.if_contains(field->note);
     if ((other && !other->is_null()) || aliases_.contains(field->note))
       fail(name, name + " stands for " + note + ", which is given too: send one of them");
     aliases_.emplace(field->note, Alias{field->name, &v});
   }
+  if (!refused) return;
+  std::string name(refused->name), note(refused->note);
+  fail(name, name + " is not supported: " + note, "unsupported_parameter");
 }
 
 const json::value* Fields::get(std::string_view name) {

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "core/block_pool.h"
 #include "core/events.h"
+#include "core/pipeline.h"
 #include "core/prefix_index.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
@@ -54,7 +55,9 @@ struct SchedulerConfig {
   float watermark = 0.01f;  // share of the pool that admission leaves free
   bool prefix_cache = true;
   int max_queued = 1 << 20;
-  bool (*can_sample)(const SamplingSpec&) = nullptr;  // what the executor can do; null: anything
+  Pipeline pipeline;        // the most that runs ahead: margins are sized for it
+  SamplingLimits sampling;  // of the executor; requests beyond them are refused
+  bool operator==(const SchedulerConfig&) const = default;
 };
 
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
@@ -96,6 +99,8 @@ class Scheduler {
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
   void reset() noexcept;
+  // Copies are equal until they are told different things.
+  bool operator==(const Scheduler&) const = default;
 
   bool idle() const { return requests_live_ == 0 && flights_.empty() && closing_.empty(); }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
@@ -121,12 +126,15 @@ class Scheduler {
       uint32_t epoch;
       int32_t pos, count;
       Want want;
+      bool operator==(const Item&) const = default;
     };
     std::vector<Item> items;
+    bool operator==(const InFlight&) const = default;
   };
   struct PendingBlock {
     uint64_t step;
     BlockId block;
+    bool operator==(const PendingBlock&) const = default;
   };
 
   static const Request& request_of(const Sequence& s) { return *s.request; }
@@ -226,9 +234,11 @@ class Scheduler {
                    Events& out);
   void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
+  void take_transfers(const StepResult& result);
   void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
+  void finish_choices(uint32_t c, Finish why, Time now, Events& out);
   void leave_slot(Index i);
   void recycle(Index i);
   void enqueue(Index i);
@@ -250,14 +260,16 @@ class Scheduler {
   std::vector<Index> waiting_;  // in order of service, next one last
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
-  std::vector<RowOp> closing_;     // rows to close with the next plan
-  std::vector<InFlight> flights_;  // launched, oldest first
+  std::vector<RowOp> closing_;         // rows to close with the next plan
+  std::vector<InFlight> flights_;      // launched, oldest first
+  std::vector<TransferId> transfers_;  // planned, not yet named in a result
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {
     Slice slice;
     Index seq;
+    bool operator==(const Draft&) const = default;
   };
   std::vector<Draft> draft_;             // the plan being made, in order of service
   std::vector<BlockHash> chain_;         // match_prefix: of the blocks it looks at
@@ -269,6 +281,7 @@ class Scheduler {
   bool starved_ = false;  // the same for a prompt in progress
   bool forming_ = true;   // batching=static: the batch still takes sequences in
   uint64_t next_step_ = 1;
+  TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
 };

@@ -8,9 +8,11 @@ namespace sluice {
 
 namespace {
 
-// Positions of a prompt that window groups hold blocks for beyond those computed: the chunk that
-// runs and the one planned meanwhile.
-int64_t chunk_reach(const SchedulerConfig& c) { return 2 * int64_t{c.budget}; }
+// Positions of a prompt that window groups hold blocks for beyond those computed: the chunks of the
+// steps in flight, the one being planned included.
+int64_t chunk_reach(const SchedulerConfig& c) {
+  return int64_t{c.pipeline.max_in_flight()} * c.budget;
+}
 
 // Window groups hold what the first position not yet computed sees, and `reach` positions from it
 // on. Neither end need be a block's.
@@ -32,7 +34,7 @@ int64_t Scheduler::most_blocks(int64_t positions, const SchedulerConfig& c) {
 }
 
 int64_t Scheduler::decode_blocks(int64_t positions, const SchedulerConfig& c) {
-  return blocks_held(positions, 2, c);
+  return blocks_held(positions, c.pipeline.max_in_flight(), c);
 }
 
 // How far a prompt in progress has its blocks in window groups, of a table of so many blocks.
@@ -80,7 +82,7 @@ bool Scheduler::claim_blocks(Index i) {
       if (s.blocks[b - 1] != kNullBlock) pool_.release(s.blocks[b - 1]);
     }
     s.blocks.clear();
-    s.planned = s.computed = s.slid = s.num_registered = 0;
+    s.reset_progress();
     blocked_ = i;
     blocked_available_ = pool_.available();
     return false;
@@ -124,8 +126,10 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
       cell(s, index, g) = b;
     }
     put_block(s, shared, g, nullptr);
-    if (partial)
-      out.transfers.push_back({Transfer::copy, cell(parent, shared, g), cell(s, shared, g)});
+    if (!partial) continue;
+    transfers_.push_back(next_transfer_);
+    out.transfers.push_back(
+        {Transfer::copy, cell(parent, shared, g), cell(s, shared, g), next_transfer_++});
   }
   s.planned = s.computed = s.slid = computed;
   s.ready = shared + 1;

@@ -11,6 +11,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
+  take_transfers(result);
   if (result.failure.empty()) register_step(flight);
   size_t row = 0;
   for (size_t k = 0; k < flight.items.size(); ++k) {
@@ -35,6 +36,16 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     return true;
   });
   spare_.push_back(std::move(flight));
+}
+
+// A failed step loses those that were planned; the steps behind it fail too.
+void Scheduler::take_transfers(const StepResult& result) {
+  if (!result.failure.empty()) transfers_.clear();
+  for (TransferId id : result.transfers) {
+    auto it = std::ranges::find(transfers_, id);
+    CHECK(it != transfers_.end());
+    transfers_.erase(it);
+  }
 }
 
 void Scheduler::take_result(const InFlight::Item& item,
@@ -81,8 +92,9 @@ void Scheduler::take_result(const InFlight::Item& item,
   }
   event.num_top = static_cast<uint32_t>(out.top.size()) - event.top_at;
 
-  if (sampled->token != kNoToken) {
-    take_token(item.seq, sampled->token, event, now, out);
+  if (sampled->num_tokens > 0) {
+    CHECK(sampled->num_tokens == 1);  // plans have no draft tokens yet
+    take_token(item.seq, result.tokens[sampled->token_at], event, now, out);
   } else if (event.num_prompt > 0) {
     event.req = s.id.req;
     event.choice = s.id.choice;
@@ -198,19 +210,20 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   if (s.in_flight == 0) recycle(i);
 }
 
-void Scheduler::cancel(RequestId id, Time now, Events& out) {
-  auto it = choices_of_.find(id);
-  if (it == choices_of_.end()) return;
-  // finish() may recycle the record at its last choice: no reference into it is kept.
-  uint32_t c = it->second;
-  size_t num = choices_[c].seqs.size();
-  for (size_t k = 0; k < num; ++k) {
+// All choices of a request that have not finished. A choice that has may have left its record to
+// another request; finish() may recycle the Choices with the last one.
+void Scheduler::finish_choices(uint32_t c, Finish why, Time now, Events& out) {
+  RequestId id = choices_[c].request->id;
+  for (size_t k = 0; choices_[c].num_live > 0; ++k) {
     Index i = choices_[c].seqs[k];
     Phase p = seqs_[i].phase;
-    if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) {
-      finish(i, Finish::cancelled, now, {}, out);
-    }
+    if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) finish(i, why, now, {}, out);
   }
+}
+
+void Scheduler::cancel(RequestId id, Time now, Events& out) {
+  auto it = choices_of_.find(id);
+  if (it != choices_of_.end()) finish_choices(it->second, Finish::cancelled, now, out);
 }
 
 void Scheduler::leave_slot(Index i) {
@@ -239,6 +252,7 @@ void Scheduler::recycle(Index i) {
   }
 }
 
+// Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
   pool_.clear();
   index_.clear();
@@ -248,13 +262,15 @@ void Scheduler::reset() noexcept {
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
-  closing_.clear(), flights_.clear(), spare_.clear(), pending_.clear();
+  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear(), pending_.clear();
   full_.clear(), draft_.clear(), chain_.clear();
+  std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
   hungry_ = starved_ = false;
   forming_ = true;
   next_deadline_ = kNever;
+  // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
 }
 
 SchedulerStats Scheduler::stats() const {

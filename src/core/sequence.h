@@ -51,6 +51,10 @@ struct alignas(64) Sequence {
   uint32_t choices = 0;  // its request's, in the scheduler's list
   int reserved = 0;      // blocks set aside under admission=reserve-max
   StopMatcher stop{{}};
+
+  // Nothing of it is computed or on its way any more; its tokens stay.
+  void reset_progress() { planned = computed = unknown = num_registered = ready = slid = 0; }
+  bool operator==(const Sequence&) const = default;
 };
 
 // A request and its choices.
@@ -59,6 +63,7 @@ struct Choices {
   std::vector<uint32_t> seqs;  // indices of its sequences, by choice
   int num_live = 0;            // choices that have not finished
   int num_records = 0;         // sequences not yet recycled
+  bool operator==(const Choices&) const = default;
 };
 
 }  // namespace sluice

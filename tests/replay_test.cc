@@ -48,9 +48,9 @@ class Rig {
     config.budget = 24;
     config.max_seqs = 6;
     config.max_len = 96;
-    config.num_blocks = 20;
     config.block_size = 8;
     config.group_windows = cache_groups(model_->shape()).windows;
+    config.num_blocks = 16 * static_cast<int>(config.group_windows.size());
   }
   std::unique_ptr<ModelExecutor> executor() {
     ExecutorConfig e;

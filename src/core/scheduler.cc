@@ -57,13 +57,10 @@ const char* finish_name(Finish finish) {
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text)
     : config_(std::move(config)),
       text_(std::move(text)),
-      pool_(config_.num_blocks),
-      index_(config_.num_blocks, config_.block_size),
-      num_groups_(static_cast<int>(config_.group_windows.size())),
-      num_windowed_(static_cast<int>(
-          std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; }))) {
+      layout_(config_.block_size, config_.group_windows),
+      blocks_(config_.num_blocks, config_.block_size) {
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
-  CHECK(num_groups_ > 0 && num_groups_ <= kMaxCacheGroups);
+  CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
   config_.max_seqs = std::min(config_.max_seqs, config_.budget);
   auto slots = static_cast<size_t>(config_.max_seqs);
@@ -197,8 +194,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.output.reserve(static_cast<size_t>(r.max_new));
-  s.blocks.reserve(static_cast<size_t>(num_groups_) *
-                   static_cast<size_t>(blocks_for(s.num_prompt + r.max_new)));
+  s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
   s.timing.arrival = r.arrival;
   s.fork_pending = choice == 0 && r.n > 1;
@@ -376,9 +372,9 @@ void Scheduler::plan_prefills(StepPlan& out, int& budget) {
 void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   Sequence& s = seqs_[i];
   int rest = remaining(s);
-  if (num_windowed_ > 0) {
+  if (layout_.num_windowed > 0) {
     if (!feed(i, out)) return;
-    rest = std::min(rest, s.ready * config_.block_size - s.planned);
+    rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
@@ -426,7 +422,7 @@ void Scheduler::make_room() {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
     int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && pool_.available() >= need) return;
+    if (can_start() && blocks_.pool.available() >= need) return;
     preempt(last);
   }
 }
@@ -477,11 +473,11 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
   for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
   out.rows.push_back(std::move(op));
-  for (int index = 0; index < num_rows(s); ++index) {
-    for (int g = 0; g < num_groups_; ++g) {
-      if (windowed(g) && index >= s.ready) continue;
-      out.edits.push_back(
-          {s.slot, static_cast<uint32_t>(index), cell(s, index, g), static_cast<uint8_t>(g)});
+  for (int index = 0; index < s.table.num_rows(layout_); ++index) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g) && index >= s.table.ready()) continue;
+      out.edits.push_back({s.slot, static_cast<uint32_t>(index), s.table.at(layout_, index, g),
+                           static_cast<uint8_t>(g)});
     }
   }
 }

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "core/block_pool.h"
+#include "core/block_cache.h"
+#include "core/block_table.h"
 #include "core/events.h"
 #include "core/pipeline.h"
-#include "core/prefix_index.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
 
@@ -155,24 +155,8 @@ class Scheduler {
   }
   Token token_at(const Sequence& s, int pos) const;
   bool before(Index a, Index b) const;  // order of service
-  int blocks_for(int positions) const {
-    return (positions + config_.block_size - 1) / config_.block_size;
-  }
-  // Index of the first block that a query at `pos` or later sees.
-  int first_seen(int group, int pos) const {
-    int window = config_.group_windows[static_cast<size_t>(group)];
-    return window == 0 ? 0 : std::max(0, pos - window + 1) / config_.block_size;
-  }
-  bool windowed(int group) const { return config_.group_windows[static_cast<size_t>(group)] > 0; }
-  int num_rows(const Sequence& s) const { return static_cast<int>(s.blocks.size()) / num_groups_; }
-  BlockId& cell(Sequence& s, int index, int group) const {
-    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
-                    static_cast<size_t>(group)];
-  }
-  BlockId cell(const Sequence& s, int index, int group) const {
-    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
-                    static_cast<size_t>(group)];
-  }
+  int blocks_for(int positions) const { return layout_.blocks_for(positions); }
+  EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;
@@ -213,11 +197,8 @@ class Scheduler {
   bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
   void slide_windows(StepPlan& out);
   int prompt_reach(const Sequence& s, int rows) const;
-  void extend_windows(Sequence& s, int end, StepPlan* out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
-  void put_block(Sequence& s, int index, int group, StepPlan* out);
-  BlockId take_block();
   void release_blocks(Sequence& s);
   void match_prefix(Sequence& s);
   int window_hit(const Sequence& s, int num) const;
@@ -248,9 +229,8 @@ class Scheduler {
 
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
-  BlockPool pool_;
-  PrefixIndex index_;
-  int num_groups_, num_windowed_;  // cache groups, and those with a window
+  CacheLayout layout_;
+  BlockCache blocks_;
   std::vector<Sequence> seqs_;
   std::vector<Index> free_seqs_;
   std::vector<Choices> choices_;
@@ -273,6 +253,7 @@ class Scheduler {
   };
   std::vector<Draft> draft_;             // the plan being made, in order of service
   std::vector<BlockHash> chain_;         // match_prefix: of the blocks it looks at
+  std::vector<BlockId> found_;           // the same: what groups that see everything have of them
   mutable std::vector<Token> straddle_;  // a block's tokens when prompt and output meet in it
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;

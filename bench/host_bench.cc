@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "core/fake_executor.h"
 #include "engine/loop.h"
 
 namespace sluice {
@@ -31,30 +32,9 @@ class ThreadClock final : public Clock {
   }
 };
 
-// Takes a copy of the plan, as executors do, and samples a token for every row that wants one.
-class EchoExecutor final : public Executor {
- public:
-  void launch(const StepPlan& plan) override {
-    Job& job = jobs_[launched_++ % 3];
-    job.plan = plan;
-    job.result.step = plan.step;
-    job.result.rows.clear();
-    for (const Slice& s : plan.slices) {
-      if (s.want == Want::none) continue;
-      auto token = static_cast<Token>(plan.step * 31 + s.slot);
-      job.result.rows.push_back({s.slot, s.epoch, token % 32000, 0, 0});
-    }
-  }
-  const StepResult& wait() override { return jobs_[waited_++ % 3].result; }
-
- private:
-  struct Job {
-    StepPlan plan;
-    StepResult result;
-  };
-  Job jobs_[3];
-  size_t launched_ = 0, waited_ = 0;
-};
+Token draw(const StepPlan& plan, const Slice& s) {
+  return static_cast<Token>(plan.step * 31 + s.slot) % 32000;
+}
 
 struct Case {
   int rows;
@@ -145,7 +125,7 @@ class Bench {
   Case case_;
   ThreadClock clock_;
   Scheduler scheduler_;
-  EchoExecutor executor_;
+  FakeExecutor executor_{draw};
   Loop loop_;
   Events events_;
   std::shared_ptr<const std::vector<Token>> prompt_;

@@ -225,7 +225,7 @@ class SamplingPair {
     auto choice = static_cast<uint32_t>(random_.below(3));
     packet.specs.push_back(make_row_spec(*spec, {slot, choice, history, num_prompt}, packet.words));
     State& state = states_[static_cast<size_t>(slot)];
-    state.row.open(spec, history, num_prompt);
+    state.row.open(*spec, history, num_prompt);
     state.choice = static_cast<int>(choice);
   }
 

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
+#include "core/plan_codec.h"
 #include "engine/loop.h"
 #include "exec/device_executor.h"
 #include "exec/model_executor.h"
@@ -141,6 +142,37 @@ struct Setup {
   int threads = 1;
 };
 
+// Passes plans and results through their encoding, and checks that nothing is lost.
+class EncodingExecutor final : public Executor {
+ public:
+  explicit EncodingExecutor(Executor& inner) : inner_(inner) {}
+  void launch(const StepPlan& plan) override {
+    bytes_.clear();
+    encode(plan, bytes_);
+    Result<StepPlan> back = decode_plan(bytes_);
+    ASSERT_TRUE(back) << back.error().message;
+    ASSERT_EQ(*back, plan);
+    inner_.launch(*back);
+  }
+  const StepResult& wait() override {
+    const StepResult& result = inner_.wait();
+    bytes_.clear();
+    encode(result, bytes_);
+    Result<StepResult> back = decode_result(bytes_);
+    EXPECT_TRUE(back) << back.error().message;
+    if (!back) return result;
+    result_ = std::move(*back);
+    EXPECT_TRUE(result_ == result);
+    EXPECT_EQ(result_.begin, result.begin);
+    return result_;
+  }
+
+ private:
+  Executor& inner_;
+  StepResult result_;
+  Bytes bytes_;
+};
+
 // Overwrites every free block with large numbers, not NaN: kernels may multiply what lies behind
 // the last position of a block by zero. A step in flight names no free block.
 void poison_free_blocks(const Scheduler& scheduler, const KvCache& cache) {
@@ -187,7 +219,8 @@ std::map<RequestId, Output> run(Subject& subject,
     cache = &own->kv_cache();
     executor = std::move(own);
   }
-  Loop loop(scheduler, *executor, clock, setup.pipeline);
+  EncodingExecutor encoding(*executor);
+  Loop loop(scheduler, encoding, clock, setup.pipeline);
 
   std::map<RequestId, Output> out;
   size_t added = 0;

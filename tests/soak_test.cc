@@ -13,30 +13,16 @@
 
 #include <gtest/gtest.h>
 
+#include "core/fake_executor.h"
 #include "engine/engine.h"
 
 namespace sluice {
 namespace {
 
 // Samples for every row that wants a token, now and then the stop token.
-class EchoExecutor final : public Executor {
- public:
-  void launch(const StepPlan& plan) override {
-    StepResult& r = results_[launched_++ % 2];
-    r.step = plan.step;
-    r.rows.clear();
-    for (const Slice& s : plan.slices) {
-      if (s.want == Want::none) continue;
-      Token t = static_cast<Token>((plan.step * 31 + s.slot * 17) % 97);
-      r.rows.push_back({s.slot, s.epoch, t, 0, 0});
-    }
-  }
-  const StepResult& wait() override { return results_[waited_++ % 2]; }
-
- private:
-  StepResult results_[2];
-  size_t launched_ = 0, waited_ = 0;
-};
+Token draw(const StepPlan& plan, const Slice& s) {
+  return static_cast<Token>((plan.step * 31 + s.slot * 17) % 97);
+}
 
 struct Counts {
   std::atomic<int64_t> submitted{0}, finished{0}, refused{0}, tokens{0}, cancelled{0};
@@ -123,7 +109,7 @@ TEST(Soak, MemoryDescriptorsAndBlocksStayFlat) {
   c.max_seqs = 48;
   c.max_len = 256;
   RealClock clock;
-  EchoExecutor executor;
+  FakeExecutor executor(draw);
   std::atomic<int> total_blocks{0}, available{0}, running{0};
   Engine::Options options;
   options.observer = [&](const StepReport& r, const StepPlan&, const Events&, const Scheduler&) {

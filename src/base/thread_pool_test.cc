@@ -5,12 +5,19 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <numeric>
 
 namespace sluice {
 namespace {
+
+int num_threads() {
+  std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
 
 // Five workers are more than some machines have cores: they then share them.
 TEST(ThreadPool, RunsOnceOnEveryWorker) {
@@ -101,7 +108,12 @@ TEST(ThreadPool, PoolsInsidePools) {
 }
 
 TEST(ThreadPool, MadeAndDestroyedWithoutWork) {
-  for (int i = 0; i < 50; ++i) ThreadPool pool(1 + i % 5, false);
+  int before = num_threads();
+  for (int i = 0; i < 50; ++i) {
+    ThreadPool pool(1 + i % 5, false);
+    EXPECT_EQ(pool.size(), 1 + i % 5);
+  }
+  EXPECT_EQ(num_threads(), before) << "a pool left a worker behind";
 }
 
 TEST(ThreadPool, PinsToUsableCores) {

@@ -35,6 +35,7 @@ class BlockPool {
   void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
   // All blocks are free again.
   void clear() noexcept;
+  bool operator==(const BlockPool&) const = default;
 
  private:
   struct Node {
@@ -42,6 +43,7 @@ class BlockPool {
     bool cached = false;
     BlockId prev = kNullBlock,
             next = kNullBlock;  // LRU list of idle cached blocks; node 0 is its head
+    bool operator==(const Node&) const = default;
   };
   void unlink(BlockId b);
   void link_newest(BlockId b);

@@ -25,6 +25,7 @@ struct SeqTiming {
       finish{0};  // token: or vector
   int32_t num_preemptions = 0, num_steps = 0,
           num_cached = 0;  // cached: prompt tokens from the prefix cache
+  bool operator==(const SeqTiming&) const = default;
 };
 
 struct Event {

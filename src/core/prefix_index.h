@@ -43,6 +43,7 @@ class PrefixIndex {
     __builtin_prefetch(tokens_.data() + static_cast<size_t>(block) * block_size_, 1);
   }
   int size() const { return size_; }
+  bool operator==(const PrefixIndex&) const = default;
 
  private:
   size_t home(BlockHash hash, int group) const {

@@ -1,7 +1,9 @@
 // What a user asked for, as the engine takes it. Built by front ends, immutable once submitted.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,7 +36,21 @@ struct SamplingSpec {
   // Token sequences that the output may not contain: the last token of one is forbidden where the
   // ones before it are the end of the output.
   std::vector<std::vector<Token>> bad_sequences;
+  bool operator==(const SamplingSpec&) const = default;
 };
+
+// The most that an executor can sample by. Numbers, so that a configuration is plain data.
+struct SamplingLimits {
+  static constexpr size_t kAny = std::numeric_limits<int>::max();
+  size_t logit_bias = kAny;                            // entries
+  size_t banned_until_min = kAny;                      // ids
+  size_t bad_length = kAny;                            // tokens of one bad sequence
+  size_t bad_tokens = kAny;                            // tokens of all bad sequences
+  int num_logprobs = std::numeric_limits<int>::max();  // beside the token; of prompt tokens too
+  bool operator==(const SamplingLimits&) const = default;
+};
+// Whether an executor with these limits can sample by the spec. An empty bad sequence fits none.
+bool fits(const SamplingSpec& spec, const SamplingLimits& limits);
 
 struct Stop {
   std::vector<Token> tokens;         // end-of-text ids (empty with ignore_eos) and stop_token_ids

@@ -57,13 +57,10 @@ const char* finish_name(Finish finish) {
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text)
     : config_(std::move(config)),
       text_(std::move(text)),
-      pool_(config_.num_blocks),
-      index_(config_.num_blocks, config_.block_size),
-      num_groups_(static_cast<int>(config_.group_windows.size())),
-      num_windowed_(static_cast<int>(
-          std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; }))) {
+      layout_(config_.block_size, config_.group_windows),
+      blocks_(config_.num_blocks, config_.block_size) {
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
-  CHECK(num_groups_ > 0 && num_groups_ <= kMaxCacheGroups);
+  CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
   config_.max_seqs = std::min(config_.max_seqs, config_.budget);
   auto slots = static_cast<size_t>(config_.max_seqs);
@@ -74,8 +71,10 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   pending_.reserve(static_cast<size_t>(config_.num_blocks));
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
-  flights_.reserve(4);
-  spare_.reserve(4);
+  CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
+  auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
+  flights_.reserve(flights);
+  spare_.reserve(flights);
 }
 
 int Scheduler::max_step_tokens() const {
@@ -99,7 +98,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
                       "or raise the context length",
                       static_cast<long long>(prompt), config.max_len)};
   }
-  if (config.can_sample && request.sampling && !config.can_sample(*request.sampling)) {
+  if (request.sampling && !fits(*request.sampling, config.sampling)) {
     return Error{
         400,
         "too much for this device to sample by: shorten logit_bias, bad_words, the stop ids "
@@ -195,8 +194,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.output.reserve(static_cast<size_t>(r.max_new));
-  s.blocks.reserve(static_cast<size_t>(num_groups_) *
-                   static_cast<size_t>(blocks_for(s.num_prompt + r.max_new)));
+  s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
   s.timing.arrival = r.arrival;
   s.fork_pending = choice == 0 && r.n > 1;
@@ -248,6 +246,7 @@ int Scheduler::remaining(const Sequence& s) const {
   if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
   if (outputs >= s.max_new) return 0;  // all are sampled; the last needs no K and V
+  if (s.unknown > 0 && !config_.pipeline.chained) return 0;  // until the token is known
   return prompt_len(s) + outputs - s.planned;
 }
 
@@ -287,18 +286,13 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
 void Scheduler::expire(Time now, Events& events) {
   if (now < next_deadline_) return;
   next_deadline_ = kNever;
-  for (const Choices& c : choices_) {
-    if (c.num_live == 0) continue;
-    if (c.request->deadline > now) {
-      next_deadline_ = std::min(next_deadline_, c.request->deadline);
-      continue;
-    }
-    RequestId id = c.request->id;
-    for (size_t k = 0; k < c.seqs.size(); ++k) {
-      Index i = c.seqs[k];
-      if (seqs_[i].id.req == id && seqs_[i].phase != Phase::done && seqs_[i].phase != Phase::free) {
-        finish(i, Finish::deadline, now, {}, events);
-      }
+  for (uint32_t c = 0; c < choices_.size(); ++c) {
+    if (choices_[c].num_live == 0) continue;
+    Time deadline = choices_[c].request->deadline;
+    if (deadline > now) {
+      next_deadline_ = std::min(next_deadline_, deadline);
+    } else {
+      finish_choices(c, Finish::deadline, now, events);
     }
   }
 }
@@ -378,9 +372,9 @@ void Scheduler::plan_prefills(StepPlan& out, int& budget) {
 void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   Sequence& s = seqs_[i];
   int rest = remaining(s);
-  if (num_windowed_ > 0) {
+  if (layout_.num_windowed > 0) {
     if (!feed(i, out)) return;
-    rest = std::min(rest, s.ready * config_.block_size - s.planned);
+    rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
@@ -428,7 +422,7 @@ void Scheduler::make_room() {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
     int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && pool_.available() >= need) return;
+    if (can_start() && blocks_.pool.available() >= need) return;
     preempt(last);
   }
 }
@@ -470,19 +464,20 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.slot = s.slot;
   op.epoch = s.epoch;
   op.num_prompt = static_cast<uint32_t>(prompt_len(s));
-  op.sampling = request_of(s).sampling;
   op.pooling = s.pooling;
+  op.sampling = static_cast<uint32_t>(out.sampling.size());
+  out.sampling.push_back(*request_of(s).sampling);
   op.history_at = static_cast<uint32_t>(out.tokens.size());
-  int from = op.sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
+  int from = request_of(s).sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
   op.num_history = static_cast<uint32_t>(known_len(s) - from);
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
   for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
   out.rows.push_back(std::move(op));
-  for (int index = 0; index < num_rows(s); ++index) {
-    for (int g = 0; g < num_groups_; ++g) {
-      if (windowed(g) && index >= s.ready) continue;
-      out.edits.push_back(
-          {s.slot, static_cast<uint32_t>(index), cell(s, index, g), static_cast<uint8_t>(g)});
+  for (int index = 0; index < s.table.num_rows(layout_); ++index) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g) && index >= s.table.ready()) continue;
+      out.edits.push_back({s.slot, static_cast<uint32_t>(index), s.table.at(layout_, index, g),
+                           static_cast<uint8_t>(g)});
     }
   }
 }
@@ -507,14 +502,13 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   slice.chained = s.unknown > 0;
   slice.token_at = static_cast<uint32_t>(out.tokens.size());
   slice.want = wanted(s, count);
-  bool score = slice.want == Want::all || slice.want == Want::score;
   if (!slice.chained) {
     int end = s.planned + count;
-    if (score && end < prompt_len(s)) ++end;  // the successor of the last position
+    if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position
     for (int p = s.planned; p < end; ++p) out.tokens.push_back(token_at(s, p));
   }
   s.planned += count;
-  if (slice.want == Want::all || slice.want == Want::last) ++s.unknown;
+  if (samples(slice.want)) ++s.unknown;
   s.planned_step = next_step_;
   ++s.timing.num_steps;
   out.num_tokens += count;
@@ -557,7 +551,7 @@ void Scheduler::preempt(Index i) {
   Sequence& s = seqs_[i];
   leave_slot(i);
   release_blocks(s);
-  s.planned = s.computed = s.unknown = s.num_registered = 0;
+  s.reset_progress();
   ++s.timing.num_preemptions;
   ++num_preemptions_;
   enqueue(i);

@@ -15,9 +15,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "core/block_pool.h"
+#include "core/block_cache.h"
+#include "core/block_table.h"
 #include "core/events.h"
-#include "core/prefix_index.h"
+#include "core/pipeline.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
 
@@ -54,7 +55,9 @@ struct SchedulerConfig {
   float watermark = 0.01f;  // share of the pool that admission leaves free
   bool prefix_cache = true;
   int max_queued = 1 << 20;
-  bool (*can_sample)(const SamplingSpec&) = nullptr;  // what the executor can do; null: anything
+  Pipeline pipeline;        // the most that runs ahead: margins are sized for it
+  SamplingLimits sampling;  // of the executor; requests beyond them are refused
+  bool operator==(const SchedulerConfig&) const = default;
 };
 
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
@@ -96,6 +99,8 @@ class Scheduler {
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
   void reset() noexcept;
+  // Copies are equal until they are told different things.
+  bool operator==(const Scheduler&) const = default;
 
   bool idle() const { return requests_live_ == 0 && flights_.empty() && closing_.empty(); }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
@@ -121,12 +126,15 @@ class Scheduler {
       uint32_t epoch;
       int32_t pos, count;
       Want want;
+      bool operator==(const Item&) const = default;
     };
     std::vector<Item> items;
+    bool operator==(const InFlight&) const = default;
   };
   struct PendingBlock {
     uint64_t step;
     BlockId block;
+    bool operator==(const PendingBlock&) const = default;
   };
 
   static const Request& request_of(const Sequence& s) { return *s.request; }
@@ -147,24 +155,8 @@ class Scheduler {
   }
   Token token_at(const Sequence& s, int pos) const;
   bool before(Index a, Index b) const;  // order of service
-  int blocks_for(int positions) const {
-    return (positions + config_.block_size - 1) / config_.block_size;
-  }
-  // Index of the first block that a query at `pos` or later sees.
-  int first_seen(int group, int pos) const {
-    int window = config_.group_windows[static_cast<size_t>(group)];
-    return window == 0 ? 0 : std::max(0, pos - window + 1) / config_.block_size;
-  }
-  bool windowed(int group) const { return config_.group_windows[static_cast<size_t>(group)] > 0; }
-  int num_rows(const Sequence& s) const { return static_cast<int>(s.blocks.size()) / num_groups_; }
-  BlockId& cell(Sequence& s, int index, int group) const {
-    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
-                    static_cast<size_t>(group)];
-  }
-  BlockId cell(const Sequence& s, int index, int group) const {
-    return s.blocks[static_cast<size_t>(index) * static_cast<size_t>(num_groups_) +
-                    static_cast<size_t>(group)];
-  }
+  int blocks_for(int positions) const { return layout_.blocks_for(positions); }
+  EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;
@@ -205,11 +197,8 @@ class Scheduler {
   bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
   void slide_windows(StepPlan& out);
   int prompt_reach(const Sequence& s, int rows) const;
-  void extend_windows(Sequence& s, int end, StepPlan* out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
-  void put_block(Sequence& s, int index, int group, StepPlan* out);
-  BlockId take_block();
   void release_blocks(Sequence& s);
   void match_prefix(Sequence& s);
   int window_hit(const Sequence& s, int num) const;
@@ -226,9 +215,11 @@ class Scheduler {
                    Events& out);
   void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
+  void take_transfers(const StepResult& result);
   void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
+  void finish_choices(uint32_t c, Finish why, Time now, Events& out);
   void leave_slot(Index i);
   void recycle(Index i);
   void enqueue(Index i);
@@ -238,9 +229,8 @@ class Scheduler {
 
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
-  BlockPool pool_;
-  PrefixIndex index_;
-  int num_groups_, num_windowed_;  // cache groups, and those with a window
+  CacheLayout layout_;
+  BlockCache blocks_;
   std::vector<Sequence> seqs_;
   std::vector<Index> free_seqs_;
   std::vector<Choices> choices_;
@@ -250,17 +240,20 @@ class Scheduler {
   std::vector<Index> waiting_;  // in order of service, next one last
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
-  std::vector<RowOp> closing_;     // rows to close with the next plan
-  std::vector<InFlight> flights_;  // launched, oldest first
+  std::vector<RowOp> closing_;         // rows to close with the next plan
+  std::vector<InFlight> flights_;      // launched, oldest first
+  std::vector<TransferId> transfers_;  // planned, not yet named in a result
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {
     Slice slice;
     Index seq;
+    bool operator==(const Draft&) const = default;
   };
   std::vector<Draft> draft_;             // the plan being made, in order of service
   std::vector<BlockHash> chain_;         // match_prefix: of the blocks it looks at
+  std::vector<BlockId> found_;           // the same: what groups that see everything have of them
   mutable std::vector<Token> straddle_;  // a block's tokens when prompt and output meet in it
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;
@@ -269,6 +262,7 @@ class Scheduler {
   bool starved_ = false;  // the same for a prompt in progress
   bool forming_ = true;   // batching=static: the batch still takes sequences in
   uint64_t next_step_ = 1;
+  TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
 };

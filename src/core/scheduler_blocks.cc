@@ -8,9 +8,11 @@ namespace sluice {
 
 namespace {
 
-// Positions of a prompt that window groups hold blocks for beyond those computed: the chunk that
-// runs and the one planned meanwhile.
-int64_t chunk_reach(const SchedulerConfig& c) { return 2 * int64_t{c.budget}; }
+// Positions of a prompt that window groups hold blocks for beyond those computed: the chunks of the
+// steps in flight, the one being planned included.
+int64_t chunk_reach(const SchedulerConfig& c) {
+  return int64_t{c.pipeline.max_in_flight()} * c.budget;
+}
 
 // Window groups hold what the first position not yet computed sees, and `reach` positions from it
 // on. Neither end need be a block's.
@@ -32,7 +34,7 @@ int64_t Scheduler::most_blocks(int64_t positions, const SchedulerConfig& c) {
 }
 
 int64_t Scheduler::decode_blocks(int64_t positions, const SchedulerConfig& c) {
-  return blocks_held(positions, 2, c);
+  return blocks_held(positions, c.pipeline.max_in_flight(), c);
 }
 
 // How far a prompt in progress has its blocks in window groups, of a table of so many blocks.
@@ -45,8 +47,8 @@ int Scheduler::prompt_reach(const Sequence& s, int rows) const {
 // What a waiting sequence takes from the pool to start, behind the blocks it shares.
 int Scheduler::missing_blocks(const Sequence& s) const {
   int rows = blocks_for(known_len(s)), shared = s.num_registered;
-  return (num_groups_ - num_windowed_) * (rows - shared) +
-         num_windowed_ * (blocks_for(prompt_reach(s, rows)) - shared);
+  return (layout_.num_groups - layout_.num_windowed) * (rows - shared) +
+         layout_.num_windowed * (blocks_for(prompt_reach(s, rows)) - shared);
 }
 
 // Blocks that a sequence still takes from the pool for its next `tokens` positions, or all that it
@@ -54,47 +56,37 @@ int Scheduler::missing_blocks(const Sequence& s) const {
 int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
   int64_t len = known_len(s), full = prompt_len(s) + s.max_new;
   int64_t end = std::min(len + tokens, full);
-  int64_t rows = std::max<int64_t>(num_rows(s), blocks_for(static_cast<int>(len)));
+  int64_t rows = std::max<int64_t>(s.table.num_rows(layout_), blocks_for(static_cast<int>(len)));
   int64_t more = blocks_for(static_cast<int>(end)) - rows;
-  int64_t blocks = (num_groups_ - num_windowed_) * more + 2 * num_windowed_;
-  return s.fork_pending ? request_of(s).n * (blocks + num_groups_) : blocks;
+  int64_t blocks = (layout_.num_groups - layout_.num_windowed) * more + 2 * layout_.num_windowed;
+  return s.fork_pending ? request_of(s).n * (blocks + layout_.num_groups) : blocks;
 }
 
 // Blocks for all its known tokens, shared ones first; in window groups as far as the prompt reaches
-// in the next two steps. Takes nothing on failure.
+// in the steps that may be in flight. Takes nothing on failure.
 bool Scheduler::claim_blocks(Index i) {
   // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
   // time.
   // (After a preemption more than blocks decides: kept_free().)
   Sequence& s = seqs_[i];
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
-      pool_.available() <= blocked_available_)
+      blocks_.pool.available() <= blocked_available_)
     return false;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
   if (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks) {
     return false;
   }
   match_prefix(s);
-  if (pool_.available() - missing_blocks(s) < kept_free(s)) {
-    for (size_t b = s.blocks.size(); b > 0; --b) {
-      if (s.blocks[b - 1] != kNullBlock) pool_.release(s.blocks[b - 1]);
-    }
-    s.blocks.clear();
-    s.planned = s.computed = s.slid = s.num_registered = 0;
+  if (blocks_.pool.available() - missing_blocks(s) < kept_free(s)) {
+    s.table.release([&](BlockId b) { blocks_.release(b); }, [](BlockId) {});
+    s.reset_progress();
     blocked_ = i;
-    blocked_available_ = pool_.available();
+    blocked_available_ = blocks_.pool.available();
     return false;
   }
   blocked_ = kNone;
   int rows = blocks_for(known_len(s));
-  s.blocks.resize(static_cast<size_t>(rows) * static_cast<size_t>(num_groups_), kNullBlock);
-  for (int index = s.num_registered; index < rows; ++index) {
-    for (int g = 0; g < num_groups_; ++g) {
-      if (!windowed(g)) put_block(s, index, g, nullptr);
-    }
-  }
-  s.ready = num_windowed_ > 0 ? s.num_registered : rows;
-  extend_windows(s, prompt_reach(s, rows), nullptr);
+  s.table.claim(layout_, blocks_, rows, s.num_registered, prompt_reach(s, rows));
   if (config_.admission == Admission::reserve_max) reserved_ += s.reserved = reserve;
   bool first = s.timing.num_steps == 0;
   if (first) {
@@ -112,23 +104,17 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
   int shared = computed / config_.block_size;
   bool partial = computed % config_.block_size != 0;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
-  if (pool_.available() < num_groups_ ||
+  if (blocks_.pool.available() < layout_.num_groups ||
       (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks)) {
     return false;
   }
-  s.blocks.assign(static_cast<size_t>(shared + 1) * static_cast<size_t>(num_groups_), kNullBlock);
-  for (int g = 0; g < num_groups_; ++g) {
-    for (int index = first_seen(g, computed); index < shared; ++index) {
-      BlockId b = cell(parent, index, g);
-      pool_.retain(b);
-      cell(s, index, g) = b;
-    }
-    put_block(s, shared, g, nullptr);
-    if (partial)
-      out.transfers.push_back({Transfer::copy, cell(parent, shared, g), cell(s, shared, g)});
+  s.table.share(layout_, blocks_, parent.table, computed);
+  for (int g = 0; partial && g < layout_.num_groups; ++g) {
+    transfers_.push_back(next_transfer_);
+    out.transfers.push_back({Transfer::copy, parent.table.at(layout_, shared, g),
+                             s.table.at(layout_, shared, g), next_transfer_++});
   }
-  s.planned = s.computed = s.slid = computed;
-  s.ready = shared + 1;
+  s.planned = s.computed = computed;
   s.num_registered = shared;
   if (config_.prefix_cache && shared > 0) {
     s.last_hash = request_of(s).block_hashes[static_cast<size_t>(shared - 1)];
@@ -140,31 +126,14 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
 // Window groups give back what no query from here on sees, at once: the steps in flight start at
 // `computed` or later. A prompt in progress gets as much ahead.
 void Scheduler::slide_windows(StepPlan& out) {
-  if (num_windowed_ == 0) return;
+  if (layout_.num_windowed == 0) return;
   for (size_t k = 0; k < running_.size(); ++k) {
     if (k + 8 < running_.size()) prefetch(running_[k + 8]);
     Sequence& s = seqs_[running_[k]];
-    if (s.slid == s.computed) continue;
-    for (int g = 0; g < num_groups_; ++g) {
-      int end = first_seen(g, s.computed);
-      for (int index = first_seen(g, s.slid); index < end; ++index) {
-        pool_.release(cell(s, index, g));
-        cell(s, index, g) = kNullBlock;
-        out.edits.push_back(
-            {s.slot, static_cast<uint32_t>(index), kNullBlock, static_cast<uint8_t>(g)});
-      }
-    }
-    s.slid = s.computed;
-    extend_windows(s, prompt_reach(s, num_rows(s)), &out);
-  }
-}
-
-// Blocks of the window groups for positions up to `end`, while the pool has them.
-void Scheduler::extend_windows(Sequence& s, int end, StepPlan* out) {
-  for (; s.ready < blocks_for(end) && pool_.available() >= num_windowed_; ++s.ready) {
-    for (int g = 0; g < num_groups_; ++g) {
-      if (windowed(g)) put_block(s, s.ready, g, out);
-    }
+    if (s.table.slid() == s.computed) continue;
+    EditLog log = edits_of(s, out);
+    s.table.slide(layout_, blocks_, s.computed, log);
+    s.table.extend(layout_, blocks_, prompt_reach(s, s.table.num_rows(layout_)), log);
   }
 }
 
@@ -174,9 +143,9 @@ void Scheduler::extend_windows(Sequence& s, int end, StepPlan* out) {
 // preempted.
 bool Scheduler::feed(Index i, StepPlan& out) {
   Sequence& s = seqs_[i];
-  while (s.ready * config_.block_size <= s.planned) {
-    extend_windows(s, prompt_reach(s, num_rows(s)), &out);
-    if (s.ready * config_.block_size > s.planned) break;
+  while (s.table.ready() * config_.block_size <= s.planned) {
+    s.table.extend(layout_, blocks_, prompt_reach(s, s.table.num_rows(layout_)), edits_of(s, out));
+    if (s.table.ready() * config_.block_size > s.planned) break;
     starved_ = true;
     if (!draft_.empty() || !flights_.empty()) return false;
     Index victim = last_unplanned();
@@ -191,21 +160,8 @@ bool Scheduler::feed(Index i, StepPlan& out) {
 // of service is preempted; if that is this one, it goes back to the queue itself.
 bool Scheduler::grow(Index i, StepPlan& out) {
   Sequence& s = seqs_[i];
-  for (;;) {
-    bool in_table = static_cast<int64_t>(s.blocks.size()) * config_.block_size >=
-                    int64_t{s.planned + 1} * num_groups_;
-    // A preempted sequence's last known token counts as a decode: window groups may not have it.
-    bool ready = num_windowed_ == 0 || s.ready * config_.block_size > s.planned;
-    if (in_table && ready) return true;
-    if (pool_.available() >= (in_table ? num_windowed_ : num_groups_)) {
-      int index = s.planned / config_.block_size;
-      if (!in_table) s.blocks.resize(s.blocks.size() + static_cast<size_t>(num_groups_));
-      for (int g = 0; g < num_groups_; ++g) {
-        if (!in_table || windowed(g)) put_block(s, index, g, &out);
-      }
-      s.ready = index + 1;
-      continue;
-    }
+  while (!s.table.covers(layout_, s.planned)) {
+    if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
       hungry_ = true;
@@ -216,36 +172,18 @@ bool Scheduler::grow(Index i, StepPlan& out) {
     preempt(victim);
     if (victim == i) return false;
   }
+  return true;
 }
 
-void Scheduler::put_block(Sequence& s, int index, int group, StepPlan* out) {
-  BlockId b = take_block();
-  CHECK(b != kNullBlock);
-  cell(s, index, group) = b;
-  if (out)
-    out->edits.push_back({s.slot, static_cast<uint32_t>(index), b, static_cast<uint8_t>(group)});
-}
-
-BlockId Scheduler::take_block() {
-  BlockId evicted;
-  BlockId b = pool_.alloc(evicted);
-  if (evicted != kNullBlock) index_.erase(evicted);
-  return b;
-}
-
-// Last block first, so that of a cached prefix the tail is older than the head and goes first.
 void Scheduler::release_blocks(Sequence& s) {
-  for (size_t b = s.blocks.size(); b > 0; --b) {
-    if (b > 8) pool_.prefetch(s.blocks[b - 9]);
-    if (s.blocks[b - 1] == kNullBlock) continue;
+  auto give = [&](BlockId b) {
     if (s.in_flight > 0) {
-      pending_.push_back({next_step_ - 1, s.blocks[b - 1]});
+      pending_.push_back({next_step_ - 1, b});
     } else {
-      pool_.release(s.blocks[b - 1]);
+      blocks_.pool.release(b);
     }
-  }
-  s.blocks.clear();
-  s.ready = s.slid = 0;
+  };
+  s.table.release(give, [&](BlockId b) { blocks_.pool.prefetch(b); });
   reserved_ -= s.reserved;
   s.reserved = 0;
 }
@@ -273,39 +211,39 @@ BlockHash Scheduler::block_hash(const Sequence& s, int block, BlockHash parent) 
 }
 
 BlockId Scheduler::find_block(const Sequence& s, int index, int group, BlockHash hash) const {
-  return index_.find({hash, group, request_of(s).tenant}, block_tokens(s, index));
+  return blocks_.index.find({hash, group, request_of(s).tenant}, block_tokens(s, index));
 }
 
 // Takes the longest cached run of full blocks: all of them in groups that see everything, those
 // still seen in window groups. At least one position is left to compute, for its logits; with
 // log-probabilities wanted for the prompt, or the mean of its hidden states, all are.
 void Scheduler::match_prefix(Sequence& s) {
-  s.blocks.clear();
   s.num_registered = 0;
   if (!config_.prefix_cache || wants_scores(s) || s.pooling == Pooling::mean) return;
   int limit = (known_len(s) - 1) / config_.block_size, num = 0;
-  chain_.clear();
+  chain_.clear(), found_.clear();
   for (BlockHash hash; num < limit; ++num) {
     hash = block_hash(s, num, hash);
     bool found = true;
-    for (int g = 0; g < num_groups_ && found; ++g) {
-      s.blocks.push_back(windowed(g) ? kNullBlock : find_block(s, num, g, hash));
-      found = windowed(g) || s.blocks.back() != kNullBlock;
+    for (int g = 0; g < layout_.num_groups && found; ++g) {
+      found_.push_back(layout_.windowed(g) ? kNullBlock : find_block(s, num, g, hash));
+      found = layout_.windowed(g) || found_.back() != kNullBlock;
     }
     if (!found) break;
     chain_.push_back(hash);
   }
-  if (num_windowed_ > 0) num = window_hit(s, num);
-  s.blocks.resize(static_cast<size_t>(num) * static_cast<size_t>(num_groups_));
+  if (layout_.num_windowed > 0) num = window_hit(s, num);
   s.num_registered = num;
-  s.planned = s.computed = s.slid = num * config_.block_size;
+  s.planned = s.computed = num * config_.block_size;
   if (num == 0) return;
   s.last_hash = chain_[static_cast<size_t>(num - 1)];
-  for (int g = 0; g < num_groups_; ++g) {
-    for (int index = first_seen(g, s.computed); index < num; ++index) {
-      if (windowed(g))
-        cell(s, index, g) = find_block(s, index, g, chain_[static_cast<size_t>(index)]);
-      pool_.retain(cell(s, index, g));
+  s.table.begin(layout_, num, s.computed);
+  for (int g = 0; g < layout_.num_groups; ++g) {
+    for (int index = layout_.first_seen(g, s.computed); index < num; ++index) {
+      auto k = static_cast<size_t>(index);
+      auto at = k * static_cast<size_t>(layout_.num_groups) + static_cast<size_t>(g);
+      BlockId b = layout_.windowed(g) ? find_block(s, index, g, chain_[k]) : found_[at];
+      s.table.adopt(layout_, blocks_, index, g, b);
     }
   }
 }
@@ -316,8 +254,8 @@ void Scheduler::match_prefix(Sequence& s) {
 int Scheduler::window_hit(const Sequence& s, int num) const {
   for (int index = num - 1; index >= 0; --index) {
     bool seen = false;
-    for (int g = 0; g < num_groups_; ++g) {
-      if (!windowed(g) || index < first_seen(g, num * config_.block_size)) continue;
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (!layout_.windowed(g) || index < layout_.first_seen(g, num * config_.block_size)) continue;
       seen = true;
       if (find_block(s, index, g, chain_[static_cast<size_t>(index)]) == kNullBlock) {
         num = index;

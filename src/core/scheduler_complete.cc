@@ -11,6 +11,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
+  take_transfers(result);
   if (result.failure.empty()) register_step(flight);
   size_t row = 0;
   for (size_t k = 0; k < flight.items.size(); ++k) {
@@ -31,10 +32,20 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   }
   std::erase_if(pending_, [&](const PendingBlock& p) {
     if (p.step > result.step) return false;
-    pool_.release(p.block);
+    blocks_.pool.release(p.block);
     return true;
   });
   spare_.push_back(std::move(flight));
+}
+
+// A failed step loses those that were planned; the steps behind it fail too.
+void Scheduler::take_transfers(const StepResult& result) {
+  if (!result.failure.empty()) transfers_.clear();
+  for (TransferId id : result.transfers) {
+    auto it = std::ranges::find(transfers_, id);
+    CHECK(it != transfers_.end());
+    transfers_.erase(it);
+  }
 }
 
 void Scheduler::take_result(const InFlight::Item& item,
@@ -81,8 +92,9 @@ void Scheduler::take_result(const InFlight::Item& item,
   }
   event.num_top = static_cast<uint32_t>(out.top.size()) - event.top_at;
 
-  if (sampled->token != kNoToken) {
-    take_token(item.seq, sampled->token, event, now, out);
+  if (sampled->num_tokens > 0) {
+    CHECK(sampled->num_tokens == 1);  // plans have no draft tokens yet
+    take_token(item.seq, result.tokens[sampled->token_at], event, now, out);
   } else if (event.num_prompt > 0) {
     event.req = s.id.req;
     event.choice = s.id.choice;
@@ -149,10 +161,10 @@ void Scheduler::register_step(const InFlight& flight) {
     if (!config_.prefix_cache) continue;
     if ((s.num_registered + 1) * config_.block_size > s.computed) continue;
     BlockHash hash = block_hash(s, s.num_registered, s.last_hash);
-    for (int g = 0; g < num_groups_; ++g) {
-      BlockId block = cell(s, s.num_registered, g);
-      index_.prefetch(hash, g, block);
-      pool_.prefetch(block);
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      BlockId block = s.table.at(layout_, s.num_registered, g);
+      blocks_.index.prefetch(hash, g, block);
+      blocks_.pool.prefetch(block);
     }
     full_.push_back(item.seq);
   }
@@ -164,10 +176,10 @@ void Scheduler::register_blocks(Sequence& s) {
     int b = s.num_registered++;
     s.last_hash = block_hash(s, b, s.last_hash);
     std::span<const Token> tokens = block_tokens(s, b);
-    for (int g = 0; g < num_groups_; ++g) {
-      BlockId block = cell(s, b, g);
-      if (index_.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
-        pool_.mark_cached(block);
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      BlockId block = s.table.at(layout_, b, g);
+      if (blocks_.index.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
+        blocks_.pool.mark_cached(block);
       }
     }
   }
@@ -198,19 +210,20 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   if (s.in_flight == 0) recycle(i);
 }
 
-void Scheduler::cancel(RequestId id, Time now, Events& out) {
-  auto it = choices_of_.find(id);
-  if (it == choices_of_.end()) return;
-  // finish() may recycle the record at its last choice: no reference into it is kept.
-  uint32_t c = it->second;
-  size_t num = choices_[c].seqs.size();
-  for (size_t k = 0; k < num; ++k) {
+// All choices of a request that have not finished. A choice that has may have left its record to
+// another request; finish() may recycle the Choices with the last one.
+void Scheduler::finish_choices(uint32_t c, Finish why, Time now, Events& out) {
+  RequestId id = choices_[c].request->id;
+  for (size_t k = 0; choices_[c].num_live > 0; ++k) {
     Index i = choices_[c].seqs[k];
     Phase p = seqs_[i].phase;
-    if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) {
-      finish(i, Finish::cancelled, now, {}, out);
-    }
+    if (seqs_[i].id.req == id && p != Phase::done && p != Phase::free) finish(i, why, now, {}, out);
   }
+}
+
+void Scheduler::cancel(RequestId id, Time now, Events& out) {
+  auto it = choices_of_.find(id);
+  if (it != choices_of_.end()) finish_choices(it->second, Finish::cancelled, now, out);
 }
 
 void Scheduler::leave_slot(Index i) {
@@ -239,22 +252,24 @@ void Scheduler::recycle(Index i) {
   }
 }
 
+// Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
-  pool_.clear();
-  index_.clear();
+  blocks_.clear();
   seqs_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = 0;
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
-  closing_.clear(), flights_.clear(), spare_.clear(), pending_.clear();
-  full_.clear(), draft_.clear(), chain_.clear();
+  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear(), pending_.clear();
+  full_.clear(), draft_.clear(), chain_.clear(), found_.clear();
+  std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
   hungry_ = starved_ = false;
   forming_ = true;
   next_deadline_ = kNever;
+  // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
 }
 
 SchedulerStats Scheduler::stats() const {
@@ -262,8 +277,8 @@ SchedulerStats Scheduler::stats() const {
   st.num_waiting = static_cast<int>(waiting_.size());
   st.num_running = static_cast<int>(running_.size());
   st.num_in_flight = static_cast<int>(flights_.size());
-  st.available_blocks = pool_.available();
-  st.total_blocks = pool_.total();
+  st.available_blocks = blocks_.pool.available();
+  st.total_blocks = blocks_.pool.total();
   st.num_preemptions = num_preemptions_;
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
@@ -271,31 +286,31 @@ SchedulerStats Scheduler::stats() const {
 }
 
 void Scheduler::block_uses(std::span<BlockUse> out) const {
-  auto num = std::min(out.size(), static_cast<size_t>(pool_.total()));
+  auto num = std::min(out.size(), static_cast<size_t>(blocks_.pool.total()));
   for (size_t k = 0; k < num; ++k) {
     auto b = static_cast<BlockId>(k + 1);
-    int refs = pool_.refs(b);
-    BlockUse idle = pool_.cached(b) ? BlockUse::cached : BlockUse::free;
+    int refs = blocks_.pool.refs(b);
+    BlockUse idle = blocks_.pool.cached(b) ? BlockUse::cached : BlockUse::free;
     out[k] = refs == 0 ? idle : refs == 1 ? BlockUse::owned : BlockUse::shared;
   }
   // A sequence that left while a step in flight still names its blocks holds them no longer. (One
   // that two such sequences shared stays "shared" until the step completes.)
   for (const PendingBlock& p : pending_) {
     auto k = static_cast<size_t>(p.block - 1);
-    if (k < num && pool_.refs(p.block) <= 2)
+    if (k < num && blocks_.pool.refs(p.block) <= 2)
       out[k] = out[k] == BlockUse::shared ? BlockUse::owned : BlockUse::pending;
   }
 }
 
 BlockCounts Scheduler::count_blocks() const {
   BlockCounts c;
-  c.total = pool_.total();
-  c.free = pool_.num_free();
-  c.cached = pool_.num_cached();
+  c.total = blocks_.pool.total();
+  c.free = blocks_.pool.num_free();
+  c.cached = blocks_.pool.num_cached();
   std::vector<int> refs(static_cast<size_t>(c.total) + 1);
   std::vector<bool> owned(refs.size());
   for (const Sequence& s : seqs_) {
-    for (BlockId b : s.blocks) {
+    for (BlockId b : s.table.blocks()) {
       if (b == kNullBlock) continue;
       ++refs[static_cast<size_t>(b)];
       owned[static_cast<size_t>(b)] = true;
@@ -304,7 +319,7 @@ BlockCounts Scheduler::count_blocks() const {
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
   for (int b = 1; b <= c.total; ++b) {
     auto i = static_cast<size_t>(b);
-    CHECK(refs[i] == pool_.refs(b));
+    CHECK(refs[i] == blocks_.pool.refs(b));
     if (refs[i] > 0) ++(owned[i] ? c.owned : c.pending);
   }
   return c;

@@ -8,7 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/executor.h"
+#include "core/fake_executor.h"
+#include "core/plan_codec.h"
 #include "core/scheduler.h"
 
 namespace sluice {
@@ -39,17 +40,17 @@ class ShadowCache {
     for (const Transfer& t : plan.transfers) {
       std::copy_n(block(t.from), config_.block_size, block(t.to));
     }
-    StepResult result;
-    result.step = plan.step;
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
     }
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) read(s, p);
-      if (s.want == Want::none) continue;
-      Token t = s.want == Want::score ? kNoToken : sample(ids_.at(s.slot), s.pos + s.count);
-      result.rows.push_back({s.slot, s.epoch, t, 0, 0});
     }
+    StepResult result;
+    auto draw = [&](const StepPlan&, const Slice& s) {
+      return sample(ids_.at(s.slot), s.pos + s.count);
+    };
+    FakeExecutor::answer(plan, draw, result);
     return result;
   }
 
@@ -125,6 +126,24 @@ struct Tally {
   uint64_t preemptions = 0, hits = 0, forks = 0;
 };
 
+// What comes out of the encoding is what went in.
+StepPlan encoded(const StepPlan& plan) {
+  Bytes bytes;
+  encode(plan, bytes);
+  Result<StepPlan> back = decode_plan(bytes);
+  EXPECT_TRUE(back) << back.error().message;
+  EXPECT_EQ(*back, plan);
+  return std::move(*back);
+}
+StepResult encoded(const StepResult& result) {
+  Bytes bytes;
+  encode(result, bytes);
+  Result<StepResult> back = decode_result(bytes);
+  EXPECT_TRUE(back) << back.error().message;
+  EXPECT_TRUE(*back == result);
+  return std::move(*back);
+}
+
 class Workload {
  public:
   explicit Workload(uint64_t seed) : rng_(seed) {
@@ -147,6 +166,9 @@ class Workload {
     if (chance(25)) config_.order = Order::priority;
     if (chance(20)) config_.mix = Mix::separate;
     depth_ = pick(0, 2);
+    // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
+    if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
+    if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
     make_requests();
     for (const auto& [id, r] : requests_) {
       auto need =
@@ -176,7 +198,7 @@ class Workload {
       tally->forks += plan.transfers.size();
       check_chunk(plan);
       bool launched = !plan.empty();
-      if (launched) flights.push_back(cache.run(plan));
+      if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
         scheduler.complete(flights.front(), Time{0}, events);
@@ -197,6 +219,7 @@ class Workload {
   // Beside decodes prompts have their chunk, and no more. (A chained slice decodes for sure, one of
   // several tokens is a prompt's.)
   void check_chunk(const StepPlan& plan) const {
+    for (const Slice& s : plan.slices) EXPECT_LE(s.chained, config_.pipeline.chained);
     if (config_.mix != Mix::mixed || config_.prefill != Prefill::chunked) return;
     int decodes = 0, prompts = 0;
     for (const Slice& s : plan.slices) {

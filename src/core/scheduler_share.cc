@@ -50,7 +50,7 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
   for (Index i : running_) {
     const Sequence& s = seqs_[i];
     if (i == front || !prefilling(s) || remaining(s) >= least) continue;
-    if (num_windowed_ > 0 && s.ready * config_.block_size <= s.planned) continue;
+    if (layout_.num_windowed > 0 && s.table.ready() * config_.block_size <= s.planned) continue;
     best = i;
     least = remaining(s);
   }
@@ -78,7 +78,7 @@ bool Scheduler::may_overtake(Index i, Index front) const {
                    most_blocks(prompt_len(head) + head.max_new, config_);
     return reserved_ + both <= config_.num_blocks;
   }
-  return pool_.available() - missing_blocks(s) - kept_free(s) >=
+  return blocks_.pool.available() - missing_blocks(s) - kept_free(s) >=
          missing_blocks(head) + kept_free(head);
 }
 

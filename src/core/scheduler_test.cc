@@ -4,9 +4,12 @@
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
 //                                      order admission max_seqs max_len watermark prefix queue
+//                                      depth chained
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= score stop=TOKEN
-//   deadline=MS refuse b prompt=0 -> text          add must fail, its message holding the text step
-//   -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained input
+//                                      text=STRING min= deadline=MS
+//   refuse b prompt=0 -> text          add must fail, its message holding the text
+//   step -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained
+//   input events -> a:length b:preempted     what the step or launch before it did to sequences
 //   launch -> a[10,11)*+               plan without completing
 //   done -> a:length                   complete the oldest step; expected finishes
 //   emit a 7                           what the next sample of a gives
@@ -15,7 +18,8 @@
 //   fail -> a:failed                   the oldest step comes back as a device failure
 //   expect free=3 cached=2 pending=0 waiting=1 running=2 preemptions=0 copies=1 hits=8
 //
-// After every line blocks are conserved; a copy of the scheduler plans the same.
+// After every line blocks are conserved; a copy of the scheduler plans the same and stays equal.
+// Unknown verbs, keys and values fail, and so do finishes and preemptions that no line names.
 #include "core/scheduler.h"
 
 #include <algorithm>
@@ -24,9 +28,12 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <gtest/gtest.h>
+
+#include "core/fake_executor.h"
 
 namespace sluice {
 namespace {
@@ -68,6 +75,7 @@ class Scenario {
       if (testing::Test::HasFailure()) return;
     }
     ASSERT_TRUE(scheduler_) << path << " has no policy";
+    EXPECT_EQ(take_events(), "") << path << ": an event at the end that no line names";
   }
 
  private:
@@ -75,40 +83,63 @@ class Scenario {
     size_t a = s.find_first_not_of(" \t"), b = s.find_last_not_of(" \t");
     return a == std::string::npos ? "" : s.substr(a, b - a + 1);
   }
-  static std::map<std::string, std::string> options(std::istringstream& in) {
-    std::map<std::string, std::string> m;
+  using Options = std::map<std::string, std::string>;
+  // KEY=VALUE and flags, each of `keys` (with spaces around them).
+  static Options options(std::istringstream& in, const std::string& keys) {
+    Options m;
     for (std::string w; in >> w;) {
       size_t eq = w.find('=');
-      m[w.substr(0, eq)] = eq == std::string::npos ? "1" : w.substr(eq + 1);
+      std::string key = w.substr(0, eq);
+      EXPECT_NE(keys.find(" " + key + " "), std::string::npos) << "unknown key " << key;
+      EXPECT_FALSE(m.contains(key)) << key << " twice";
+      m[key] = eq == std::string::npos ? "1" : w.substr(eq + 1);
     }
     return m;
+  }
+  template <typename T>
+  static void choose(Options& o, const char* key, T& to, const std::map<std::string, T>& values) {
+    if (!o.contains(key)) return;
+    ASSERT_TRUE(values.contains(o[key])) << "unknown value of " << key;
+    to = values.at(o[key]);
+  }
+  // The rest of the line.
+  template <typename T>
+  static T only(std::istringstream& in) {
+    T value{};
+    std::string rest;
+    EXPECT_TRUE(in >> value) << "a word is missing";
+    EXPECT_FALSE(in >> rest) << "unknown word " << rest;
+    return value;
   }
 
   void execute(const std::string& verb, const std::string& args, const std::string& want) {
     std::istringstream in(args);
-    if (verb == "pool") return pool(options(in));
+    if (verb == "pool") return pool(options(in, " blocks size "));
     if (verb == "groups") {
       config_.group_windows.clear();
       for (int window; in >> window;) config_.group_windows.push_back(window);
+      ASSERT_TRUE(in.eof()) << "a window is a number";
       return;
     }
-    if (verb == "policy") return policy(options(in));
+    if (verb == "policy") {
+      return policy(options(in,
+                            " preset budget chunk mixed short batching prefill mix order admission "
+                            "max_seqs max_len watermark prefix queue depth chained "));
+    }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
     if (verb == "emit") {
       std::string name;
-      Token t;
-      in >> name >> t;
-      emits_[name] = t;
-    } else if (verb == "at") {
-      int64_t ms;
-      in >> ms;
-      now_ = std::chrono::milliseconds(ms);
-    } else if (verb == "cancel") {
-      std::string name;
       in >> name;
-      scheduler_->cancel(ids_.at(name), now_, events_);
+      emits_[name] = only<Token>(in);
+    } else if (verb == "at") {
+      now_ = std::chrono::milliseconds(only<int64_t>(in));
+    } else if (verb == "cancel") {
+      scheduler_->cancel(ids_.at(only<std::string>(in)), now_, events_);
+      note_finishes();
       check_events(want);
+    } else if (verb == "events") {
+      EXPECT_EQ(take_events(), want);
     } else if (verb == "launch") {
       launch(want);
     } else if (verb == "done") {
@@ -121,20 +152,20 @@ class Scenario {
       launch(want);
       if (!flights_.empty()) complete("");
     } else if (verb == "expect") {
-      expect(options(in));
+      expect(options(in, " free cached owned pending waiting running preemptions copies hits "));
     } else {
       FAIL() << "unknown verb " << verb;
     }
   }
 
-  void pool(std::map<std::string, std::string> o) {
+  void pool(Options o) {
     config_.num_blocks = std::stoi(o.at("blocks"));
     config_.block_size = std::stoi(o.at("size"));
     config_.max_len = 1000;
     config_.watermark = 0;
   }
 
-  void policy(std::map<std::string, std::string> o) {
+  void policy(Options o) {
     if (o.contains("preset")) {
       ASSERT_TRUE(apply_preset(o["preset"], config_));
     }
@@ -149,18 +180,17 @@ class Scenario {
     number("queue", config_.max_queued);
     if (o.contains("short")) config_.short_share = std::stof(o["short"]);
     if (o.contains("watermark")) config_.watermark = std::stof(o["watermark"]);
-    if (o.contains("prefix")) config_.prefix_cache = o["prefix"] == "on";
-    if (o.contains("batching"))
-      config_.batching = o["batching"] == "static" ? Batching::static_ : Batching::continuous;
-    if (o.contains("prefill"))
-      config_.prefill = o["prefill"] == "whole" ? Prefill::whole : Prefill::chunked;
-    if (o.contains("mix")) config_.mix = o["mix"] == "separate" ? Mix::separate : Mix::mixed;
-    if (o.contains("order"))
-      config_.order = o["order"] == "priority" ? Order::priority : Order::fcfs;
-    if (o.contains("admission")) {
-      config_.admission =
-          o["admission"] == "reserve-max" ? Admission::reserve_max : Admission::watermark;
-    }
+    choose(o, "prefix", config_.prefix_cache, {{"on", true}, {"off", false}});
+    choose(o, "batching", config_.batching,
+           {{"static", Batching::static_}, {"continuous", Batching::continuous}});
+    choose(o, "prefill", config_.prefill,
+           {{"whole", Prefill::whole}, {"chunked", Prefill::chunked}});
+    choose(o, "mix", config_.mix, {{"separate", Mix::separate}, {"mixed", Mix::mixed}});
+    choose(o, "order", config_.order, {{"fcfs", Order::fcfs}, {"priority", Order::priority}});
+    choose(o, "admission", config_.admission,
+           {{"reserve-max", Admission::reserve_max}, {"watermark", Admission::watermark}});
+    number("depth", config_.pipeline.depth);
+    choose(o, "chained", config_.pipeline.chained, {{"on", true}, {"off", false}});
     auto text = std::make_shared<TokenText>();
     for (int t = 0; t < 128; ++t) text->add(std::string(1, static_cast<char>(t)));
     scheduler_.emplace(config_, text);
@@ -169,7 +199,7 @@ class Scenario {
   void add(std::istringstream& in, bool refuse, const std::string& want) {
     std::string name;
     in >> name;
-    auto o = options(in);
+    auto o = options(in, " prompt max_new n priority shared tenant score stop text min deadline ");
     auto get = [&](const char* key, int fallback) {
       return o.contains(key) ? std::stoi(o[key]) : fallback;
     };
@@ -215,24 +245,24 @@ class Scenario {
   }
 
   void launch(const std::string& want) {
+    EXPECT_EQ(take_events(), "") << "an event before this line that no line names";
     Scheduler copy = *scheduler_;
+    EXPECT_TRUE(copy == *scheduler_);
     StepPlan plan, again;
     Events other;
     scheduler_->plan(now_, plan, events_);
+    if (!plan.empty()) {
+      EXPECT_FALSE(copy == *scheduler_);
+    }
     copy.plan(now_, again, other);
-    ASSERT_EQ(plan.slices.size(), again.slices.size());
-    for (size_t i = 0; i < plan.slices.size(); ++i) {
-      EXPECT_EQ(plan.slices[i].slot, again.slices[i].slot);
-      EXPECT_EQ(plan.slices[i].pos, again.slices[i].pos);
-      EXPECT_EQ(plan.slices[i].count, again.slices[i].count);
-    }
-    ASSERT_EQ(plan.edits.size(), again.edits.size());
-    for (size_t i = 0; i < plan.edits.size(); ++i) {
-      EXPECT_EQ(plan.edits[i].block, again.edits[i].block);
-      EXPECT_LT(plan.edits[i].group, config_.group_windows.size());
-    }
+    EXPECT_EQ(plan, again);
+    EXPECT_TRUE(copy == *scheduler_);
+    for (const TableEdit& e : plan.edits) EXPECT_LT(e.group, config_.group_windows.size());
+    note_finishes();
     for (const RowOp& op : plan.rows) {
       if (op.kind == RowOp::open) slots_[op.slot] = name_of(op.id);
+      // A row that closes before its sequence has finished.
+      if (op.kind == RowOp::close && !finished_.contains(op.id)) preempted_.push_back(op.id);
     }
     int tokens = 0;
     for (size_t i = 0; i < plan.slices.size(); ++i) {
@@ -253,22 +283,23 @@ class Scenario {
     auto [plan, names] = std::move(flights_.front());
     flights_.pop_front();
     StepResult r;
-    r.step = plan.step;
+    auto draw = [&, &slots = names](const StepPlan&, const Slice& s) {
+      auto emit = emits_.extract(slots.at(s.slot));
+      return emit ? emit.mapped() : Token{1000 + s.pos + s.count};
+    };
+    FakeExecutor::answer(plan, draw, r);
     r.failure = failure;
-    for (const Slice& s : plan.slices) {
-      if (s.want == Want::none) continue;
-      Sampled sampled{s.slot, s.epoch, kNoToken, 0, 0};
-      if (s.want == Want::last || s.want == Want::all) {
-        const std::string& name = names.at(s.slot);
-        sampled.token = emits_.contains(name) ? emits_[name] : 1000 + s.pos + s.count;
-        emits_.erase(name);
-      }
-      r.rows.push_back(sampled);
-    }
     scheduler_->complete(r, now_, events_);
+    note_finishes();
   }
 
-  void check_events(const std::string& want) {
+  void note_finishes() {
+    for (const Event& e : events_.list) {
+      if (e.finish != Finish::none) finished_.insert({e.req, e.choice});
+    }
+  }
+  // Finishes that no line has named yet.
+  std::string take_finishes() {
     std::string got;
     for (const Event& e : events_.list) {
       if (e.finish == Finish::none) continue;
@@ -279,10 +310,20 @@ class Scenario {
       }
     }
     events_.clear();
-    EXPECT_EQ(got, want);
+    return got;
   }
+  // The same with preemptions.
+  std::string take_events() {
+    std::string got = take_finishes();
+    for (SeqId id : std::exchange(preempted_, {})) {
+      if (!got.empty()) got += ' ';
+      got += name_of(id) + ":preempted";
+    }
+    return got;
+  }
+  void check_events(const std::string& want) { EXPECT_EQ(take_finishes(), want); }
 
-  void expect(std::map<std::string, std::string> o) {
+  void expect(Options o) {
     BlockCounts c = scheduler_->count_blocks();
     SchedulerStats st = scheduler_->stats();
     std::map<std::string, int> have = {{"free", c.free},
@@ -306,6 +347,8 @@ class Scenario {
   std::map<RequestId, std::string> names_;
   std::map<RequestId, int> choices_;
   std::map<RequestId, bool> ended_;
+  std::set<SeqId> finished_;
+  std::vector<SeqId> preempted_;  // since the last line that names events
   std::map<Slot, std::string> slots_;
   std::map<std::string, Token> emits_;
   std::deque<std::pair<StepPlan, std::map<Slot, std::string>>> flights_;

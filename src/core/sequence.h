@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/block_table.h"
 #include "core/events.h"
 #include "core/request.h"
 #include "core/step_plan.h"
@@ -40,17 +41,18 @@ struct alignas(64) Sequence {
   uint64_t planned_step = 0;  // the last step with a slice of it
   SeqId id;
   std::vector<Token> output;  // known output tokens
-  // [blocks, cache groups]: block k holds positions [k, k + 1) * block_size. Null in a window group
-  // where no later query sees the positions, or the prompt has not come near them.
-  std::vector<BlockId> blocks;
+  BlockTable table;
   const Request* request = nullptr;  // its Choices keep it
   SeqTiming timing;
   BlockHash last_hash;   // of block num_registered - 1
-  int ready = 0;         // leading blocks that the window groups have had
-  int slid = 0;          // window groups hold nothing that is out of sight for queries from here on
   uint32_t choices = 0;  // its request's, in the scheduler's list
   int reserved = 0;      // blocks set aside under admission=reserve-max
   StopMatcher stop{{}};
+
+  // Nothing of it is computed or on its way any more, and it has given its blocks back; its tokens
+  // stay.
+  void reset_progress() { planned = computed = unknown = num_registered = 0; }
+  bool operator==(const Sequence&) const = default;
 };
 
 // A request and its choices.
@@ -59,6 +61,7 @@ struct Choices {
   std::vector<uint32_t> seqs;  // indices of its sequences, by choice
   int num_live = 0;            // choices that have not finished
   int num_records = 0;         // sequences not yet recycled
+  bool operator==(const Choices&) const = default;
 };
 
 }  // namespace sluice

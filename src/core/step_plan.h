@@ -1,9 +1,11 @@
 // One step as plain data: what the scheduler decides, what the executor answers.
-// Plans carry deltas: the executor mirrors rows and block tables by slot.
+// Plans carry deltas: the executor mirrors rows and block tables by slot. Neither holds a pointer
+// into live objects: both can be compared, sent, recorded and replayed (core/plan_codec.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -27,16 +29,19 @@ inline constexpr int kMaxCacheGroups = 16;
 
 enum class Want : uint8_t {
   none,   // K and V only: a prefill chunk that is not the last
-  last,   // sample after the last position
+  last,   // sample after the last position; with drafts, after each of them too
   all,    // score every position against its successor (prompt logprobs), sample after the last
   score,  // score every position, sample nothing: a chunk that is not the last
   add,    // add every position's hidden state to the row's sum (pooling: mean), not the last chunk
   pool,   // the row's pooled vector, with the positions of this slice: its last chunk
 };
+inline bool samples(Want w) { return w == Want::last || w == Want::all; }
+inline bool scores(Want w) { return w == Want::all || w == Want::score; }
 
 // Opens or closes a row: once per admission, not per step.
 struct RowOp {
   enum Kind : uint8_t { open, close } kind = open;
+  Pooling pooling = Pooling::none;
   SeqId id;
   Slot slot = 0;
   uint32_t epoch = 0;
@@ -44,8 +49,8 @@ struct RowOp {
   // What sampling looks back on, in StepPlan::tokens: the prompt if penalties need it, then the
   // output so far (after a preemption).
   uint32_t history_at = 0, num_history = 0, num_history_prompt = 0;
-  std::shared_ptr<const SamplingSpec> sampling;
-  Pooling pooling = Pooling::none;
+  uint32_t sampling = 0;  // open: in StepPlan::sampling
+  bool operator==(const RowOp&) const = default;
 };
 
 struct TableEdit {
@@ -53,28 +58,53 @@ struct TableEdit {
   uint32_t index = 0;
   BlockId block = kNullBlock;
   uint8_t group = 0;
+  bool operator==(const TableEdit&) const = default;
 };
+
+inline constexpr int32_t kNoMask = -1;
 
 struct Slice {
   Slot slot = 0;
   uint32_t epoch = 0;
   int32_t pos = 0, count = 0;
   Want want = Want::none;
-  bool chained = false;   // the (single) input token is the row's last sampled one, on the device
-  uint32_t token_at = 0;  // in StepPlan::tokens; with `all`/`score` one more token follows: the
-                          // successor of the last position, when it is known
+  bool chained = false;    // the first input token is the row's last sampled one, on the device
+  uint16_t num_draft = 0;  // of `count`, the last so many inputs are guesses: the executor samples
+                           // before each and after the last, and keeps those that agree
+  uint32_t token_at = 0;   // in StepPlan::tokens, of the inputs behind a chained one; with
+                           // `all`/`score` one more token follows: the successor of the last
+                           // position, when it is known
+  // Which mask the sample obeys, of those that follow the plan: a mask may depend on a token that
+  // is not known when the step is planned.
+  int32_t mask = kNoMask;
+  bool operator==(const Slice&) const = default;
 };
 
+// Moves a block. The scheduler numbers transfers; each is named in exactly one StepResult, that of
+// its own step or a later one, and until then the blocks it names belong to it. A copy is done
+// before its step computes, and is named in that step's result.
+using TransferId = uint64_t;
 struct Transfer {
-  enum Kind : uint8_t { copy } kind = copy;  // block `from` to block `to`, before the step computes
+  enum Kind : uint8_t {
+    copy,     // block `from` to block `to`
+    out,      // block `from` to place `to` of a slower tier
+    in,       // place `from` of a slower tier to block `to`
+    send,     // block `from` to another process, which receives it
+    receive,  // from another process to block `to`
+  } kind = copy;
   BlockId from = kNullBlock, to = kNullBlock;
+  TransferId id = 0;
+  bool operator==(const Transfer&) const = default;
 };
+inline constexpr int kNumTransferKinds = Transfer::receive + 1;
+const char* transfer_name(Transfer::Kind kind);
 
 struct StepPlan {
   uint64_t step = 0;
   int32_t num_tokens = 0;
   int32_t num_decode = 0;  // slices [0, num_decode) have count 1
   std::vector<RowOp> rows;
+  std::vector<SamplingSpec> sampling;  // of the rows that open
   std::vector<TableEdit> edits;
   std::vector<Slice> slices;
   std::vector<Token> tokens;
@@ -83,8 +113,10 @@ struct StepPlan {
   bool empty() const { return slices.empty() && rows.empty() && edits.empty(); }
   void clear() {
     num_tokens = num_decode = 0;
-    rows.clear(), edits.clear(), slices.clear(), tokens.clear(), transfers.clear();
+    rows.clear(), sampling.clear(), edits.clear(), slices.clear(), tokens.clear();
+    transfers.clear();
   }
+  bool operator==(const StepPlan&) const = default;
 };
 
 // One scored token. For a scored position the first entry is the token that is there (prompt) or
@@ -96,23 +128,47 @@ struct TopLogprob {
   int32_t rank = 0;  // 1 = most likely
 };
 
+// What came of a slice that wants something.
 struct Sampled {
   Slot slot = 0;
   uint32_t epoch = 0;
-  Token token = kNoToken;            // kNoToken: nothing sampled (Want::score, add, pool)
-  uint32_t top_at = 0, num_top = 0;  // in StepResult::top: prompt positions first, then the sample
+  // In StepResult::tokens: none with Want::score, add and pool, else one; with drafts those that
+  // agreed and the one behind them.
+  uint32_t token_at = 0, num_tokens = 0;
+  uint32_t top_at = 0, num_top = 0;  // in StepResult::top: prompt positions first, then the samples
   int32_t pooled = -1;               // Want::pool: in StepResult::pooled
+  bool operator==(const Sampled&) const = default;
 };
 
-using Vector = std::shared_ptr<const std::vector<float>>;  // [hidden]
+using Vector = std::shared_ptr<const std::vector<float>>;  // [hidden], never null in a result
 
 struct StepResult {
   uint64_t step = 0;
   std::vector<Sampled> rows;  // in the order of the plan's slices that want something
+  std::vector<Token> tokens;
   std::vector<TopLogprob> top;
   std::vector<Vector> pooled;
-  Time begin{0}, end{0};  // on the executor
-  std::string failure;    // not empty: the device failed and no row is valid
+  std::vector<TransferId> transfers;  // those that are complete, of this step and earlier ones
+  Time begin{0}, end{0};              // on the executor
+  std::string failure;                // not empty: the device failed and no row is valid
+
+  // Keeps the memory.
+  void clear() {
+    rows.clear(), tokens.clear(), top.clear(), pooled.clear(), transfers.clear(), failure.clear();
+    begin = end = Time{0};
+  }
+  // A row without a token yet.
+  Sampled& add_row(const Slice& s) {
+    rows.push_back({s.slot, s.epoch, static_cast<uint32_t>(tokens.size())});
+    return rows.back();
+  }
+  // One with its only token.
+  void add_row(const Slice& s, Token token) {
+    add_row(s).num_tokens = 1;
+    tokens.push_back(token);
+  }
 };
+// Contents, floats bit for bit; when the step ran is left out.
+bool operator==(const StepResult& a, const StepResult& b);
 
 }  // namespace sluice

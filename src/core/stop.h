@@ -46,6 +46,7 @@ class StopMatcher {
   // Text after `bytes` were appended. The earliest match that ends in them wins, the first of
   // `strings` where several begin there; who may not stop yet goes on as if there was none.
   Match feed(const std::vector<std::string>& strings, std::string_view bytes);
+  bool operator==(const StopMatcher&) const = default;
 
  private:
   size_t keep_ = 0;

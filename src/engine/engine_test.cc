@@ -3,68 +3,18 @@
 #include "engine/engine.h"
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 
 #include <gtest/gtest.h>
 
+#include "core/fake_executor.h"
+
 namespace sluice {
 namespace {
 
-// Samples the step's number for every row that wants a token. May be held shut, or fail.
-class FakeExecutor final : public Executor {
- public:
-  void launch(const StepPlan& plan) override {
-    EXPECT_FALSE(plan.empty());
-    StepResult r;
-    r.step = plan.step;
-    for (const Slice& s : plan.slices) {
-      if (s.want == Want::none) continue;
-      bool samples = s.want == Want::last || s.want == Want::all;
-      r.rows.push_back({s.slot, s.epoch, samples ? static_cast<Token>(plan.step) : kNoToken, 0, 0});
-    }
-    if (plan.step == throw_in_launch) throw std::runtime_error("no room for the step");
-    queue_.push_back(std::move(r));
-    log += "L" + std::to_string(plan.step) + " ";
-    most_in_flight = std::max(most_in_flight, queue_.size());
-  }
-
-  const StepResult& wait() override {
-    EXPECT_FALSE(queue_.empty());
-    std::unique_lock lock(mutex_);
-    opened_.wait(lock, [&] { return open_ || queue_.front().step < hold_from_; });
-    result_ = std::move(queue_.front());
-    queue_.pop_front();
-    log += "W" + std::to_string(result_.step) + " ";
-    if (result_.step == throw_in_wait) throw std::runtime_error("the result was lost");
-    if (result_.step >= fail_from) {
-      result_.failure = "the fan fell off";
-      result_.rows.clear();
-    }
-    return result_;
-  }
-
-  // Closed: results of steps from `hold_from` on are held back until it opens.
-  void set_open(bool open, uint64_t hold_from = 0) {
-    std::lock_guard lock(mutex_);
-    open_ = open;
-    hold_from_ = hold_from;
-    opened_.notify_all();
-  }
-
-  std::string log;
-  size_t most_in_flight = 0;
-  uint64_t fail_from = UINT64_MAX, throw_in_launch = 0, throw_in_wait = 0;
-
- private:
-  std::deque<StepResult> queue_;
-  StepResult result_;
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool open_ = true;
-  uint64_t hold_from_ = 0;
-};
+// Samples the step's number for every row that wants a token.
+Token step_number(const StepPlan& plan, const Slice&) { return static_cast<Token>(plan.step); }
 
 SchedulerConfig config() {
   SchedulerConfig c;
@@ -124,6 +74,7 @@ class Record final : public Sink {
 std::string run_loop(Pipeline pipeline, FakeExecutor& executor, Events& events) {
   Scheduler scheduler(config(), nullptr);
   RealClock clock;
+  executor.keep_log = true;
   Loop loop(scheduler, executor, clock, pipeline);
   Request r = request(3, 3);
   r.id = 1;
@@ -135,7 +86,7 @@ std::string run_loop(Pipeline pipeline, FakeExecutor& executor, Events& events) 
 }
 
 TEST(Loop, SyncWaitsForEachStepBeforeItPlansTheNext) {
-  FakeExecutor executor;
+  FakeExecutor executor{step_number};
   Events events;
   // The fourth step closes the row.
   EXPECT_EQ(run_loop(Pipeline::sync, executor, events), "L1 W1 L2 W2 L3 W3 L4 W4 ");
@@ -144,7 +95,7 @@ TEST(Loop, SyncWaitsForEachStepBeforeItPlansTheNext) {
 }
 
 TEST(Loop, OverlapKeepsOneStepAheadAndDrains) {
-  FakeExecutor executor;
+  FakeExecutor executor{step_number};
   Events events;
   EXPECT_EQ(run_loop(Pipeline::overlap, executor, events).substr(0, 18), "L1 L2 W1 L3 W2 W3 ");
   EXPECT_EQ(executor.most_in_flight, 2u);
@@ -155,7 +106,7 @@ TEST(Loop, OverlapKeepsOneStepAheadAndDrains) {
 TEST(Loop, ReportsNameTheStepsTheyAreAbout) {
   Scheduler scheduler(config(), nullptr);
   RealClock clock;
-  FakeExecutor executor;
+  FakeExecutor executor{step_number};
   Loop loop(scheduler, executor, clock, Pipeline::overlap);
   Request r = request(20, 4);  // two chunks: a budget of 16 tokens
   r.id = 1;
@@ -188,7 +139,7 @@ class EngineOn : public testing::TestWithParam<Pipeline> {
                                     Engine::Options{GetParam(), {}});
   }
   RealClock clock;
-  FakeExecutor executor;
+  FakeExecutor executor{step_number};
 };
 
 TEST_P(EngineOn, DeliversEveryTokenOfManyRequests) {
@@ -299,7 +250,7 @@ TEST_P(EngineOn, DestructionTellsEverySinkOnce) {
 // After an exception every request is told once, and what comes next runs as on a new engine.
 TEST_P(EngineOn, AnExecutorThatThrowsCostsItsRequestsAndNothingElse) {
   for (bool in_wait : {false, true}) {
-    FakeExecutor own;
+    FakeExecutor own{step_number};
     (in_wait ? own.throw_in_wait : own.throw_in_launch) = 5;
     std::atomic<uint64_t> restarts{0};
     std::atomic<int> available{-1};

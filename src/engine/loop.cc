@@ -18,15 +18,15 @@ StepReport Loop::iterate(Events& events) {
     r.num_tokens = plan_.num_tokens;
     r.num_decode = plan_.num_decode;
     r.num_slices = static_cast<int>(plan_.slices.size());
-    planned_at_[plan_.step % 4] = r.plan_begin;
+    planned_at_[plan_.step % planned_at_.size()] = r.plan_begin;
   }
   // With nothing new to launch, the step in flight is all there is to wait for.
-  if (in_flight_ > depth_ || (in_flight_ > 0 && !r.launched)) {
+  if (in_flight_ >= max_in_flight_ || (in_flight_ > 0 && !r.launched)) {
     --in_flight_;
     const StepResult& result = executor_.wait();
     r.completed = true;
     r.completed_step = result.step;
-    r.scheduled = planned_at_[result.step % 4];
+    r.scheduled = planned_at_[result.step % planned_at_.size()];
     r.begin = result.begin;
     r.end = result.end;
     r.failed = !result.failure.empty();

@@ -4,18 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/clock.h"
 #include "core/executor.h"
+#include "core/pipeline.h"
 #include "core/scheduler.h"
 
 namespace sluice {
-
-// How many steps may be in flight when the next one is planned.
-enum class Pipeline : uint8_t {
-  sync,     // plan only when the result of the last step is known
-  overlap,  // plan a step ahead; sampled tokens feed the next step on the device
-};
 
 // What one iteration did, for everything that observes: metrics, traces, recorders.
 struct StepReport {
@@ -42,7 +38,8 @@ class Loop {
       : scheduler_(scheduler),
         executor_(executor),
         clock_(clock),
-        depth_(pipeline == Pipeline::overlap ? 1 : 0) {}
+        max_in_flight_(pipeline.max_in_flight()),
+        planned_at_(static_cast<size_t>(max_in_flight_) + 1) {}
 
   // Makes progress if there is any to make; events of what happened are appended to `events`.
   // Blocks only for a step in flight.
@@ -56,9 +53,9 @@ class Loop {
   Scheduler& scheduler_;
   Executor& executor_;
   const Clock& clock_;
-  int depth_;
+  int max_in_flight_;
   int in_flight_ = 0;
-  Time planned_at_[4] = {};
+  std::vector<Time> planned_at_;  // by step, of those in flight
   StepPlan plan_;
 };
 

@@ -87,17 +87,17 @@ DeviceExecutor::DeviceExecutor(
              model.shape(),
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
-      table_len_(table_len(config_)),
-      table_stride_(config_.groups.num_groups() * table_len_),
       max_rows_(max_rows(config_)),
-      rows_(static_cast<size_t>(config_.max_seqs)),
-      pooler_(rows_.size()) {
+      reader_(config_),
+      jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
+      pooler_(static_cast<size_t>(config_.max_seqs)) {
+  CHECK(2 * num_jobs() <= Device::kNumMarks);
   config_.max_outputs = max_outputs(config_);
   attach();
   const ModelShape& shape = model_.shape();
   model_.reserve(device_, max_rows_, config_.max_outputs);
-  auto rows = static_cast<size_t>(max_rows_), slots = rows_.size();
-  auto stride = static_cast<size_t>(table_stride_);
+  auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
+  auto stride = static_cast<size_t>(reader_.table_stride());
   arrays_memory_ = device_.allocate(place_arrays(&arrays_, nullptr, rows, slots, stride));
   place_arrays(&arrays_, static_cast<std::byte*>(arrays_memory_.data()), rows, slots, stride);
   arrays_.pad_slot = static_cast<int>(slots);
@@ -126,11 +126,10 @@ DeviceExecutor::~DeviceExecutor() {
 }
 
 void DeviceExecutor::launch(const StepPlan& plan) {
-  CHECK(num_launched_ - num_waited_ < kNumJobs);
-  auto index = static_cast<int>(num_launched_++ % kNumJobs);
-  Job& job = jobs_[index];
+  CHECK(num_launched_ - num_waited_ < jobs_.size());
+  auto index = static_cast<int>(num_launched_++ % jobs_.size());
+  Job& job = jobs_[static_cast<size_t>(index)];
   job.step = plan.step;
-  job.rows.clear(), job.outputs.clear(), job.result_of.clear(), job.pool.clear();
   job.failure.clear();
   job.launched = clock_.now();
   // What a failed launch should have put on the device is missing from the steps behind it.
@@ -159,85 +158,56 @@ void DeviceExecutor::attach() {
 }
 
 void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
-  specs_.clear(), edits_.clear(), slices_.clear(), views_.clear(), copies_.clear();
+  StepWork& work = job.work;
+  reader_.read(plan, work);
+  specs_.clear(), edits_.clear(), slices_.clear();
   words_.assign(plan.tokens.begin(), plan.tokens.end());
   for (const RowOp& op : plan.rows) {
     if (op.kind != RowOp::open) continue;
-    Row& row = rows_[op.slot];
-    row = {op.epoch, static_cast<int32_t>(op.num_prompt), op.sampling->num_logprobs,
-           op.sampling->prompt_logprobs, op.pooling};
     RowStart start{static_cast<int32_t>(op.slot),
                    op.id.choice,
                    {plan.tokens.data() + op.history_at, op.num_history},
                    op.num_history_prompt};
-    specs_.push_back(make_row_spec(*op.sampling, start, words_));
+    specs_.push_back(make_row_spec(plan.sampling[op.sampling], start, words_));
   }
-  for (const TableEdit& e : plan.edits) {
-    edits_.push_back({static_cast<int64_t>(e.slot) * table_stride_ + e.group * table_len_ + e.index,
-                      e.block, 0});
+  for (const TableEdit& e : plan.edits) edits_.push_back({reader_.table_at(e), e.block, 0});
+  for (size_t k = 0; k < plan.slices.size(); ++k) {
+    const SliceView& v = work.slices[k];
+    const Slice& s = plan.slices[k];
+    slices_.push_back({v.row, v.count, v.pos, v.slot, s.token_at, s.chained ? 1 : 0});
   }
-  for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
-  num_tokens_ = 0;
-  for (const Slice& s : plan.slices) {
-    CHECK(rows_[s.slot].epoch == s.epoch);
-    auto slot = static_cast<int32_t>(s.slot);
-    slices_.push_back({num_tokens_, s.count, s.pos, slot, s.token_at, s.chained ? 1 : 0});
-    views_.push_back({num_tokens_, s.count, s.pos, slot});
-    add_outputs(job, plan, s, num_tokens_);
-    num_tokens_ += s.count;
+  for (const PoolRow& p : work.pool) {
+    work.outputs.push_back({p.row, -1, 0, kNoToken, -1});
+    work.result_of.push_back(-1);
   }
-  for (const PoolRow& p : job.pool) {
-    job.outputs.push_back({p.row, -1, 0, kNoToken, -1});
-    job.result_of.push_back(-1);
-  }
-  job.top = std::ranges::any_of(job.outputs, [](const OutputRow& o) { return o.num_top > 0; });
+  job.top = std::ranges::any_of(job.work.outputs, [](const OutputRow& o) { return o.num_top > 0; });
 
   size_t bytes = specs_.size() * sizeof(RowSpec) + edits_.size() * sizeof(PacketEdit) +
-                 slices_.size() * sizeof(PacketSlice) + job.outputs.size() * sizeof(OutputRow) +
-                 words_.size() * sizeof(int32_t) + 128;
+                 slices_.size() * sizeof(PacketSlice) +
+                 job.work.outputs.size() * sizeof(OutputRow) + words_.size() * sizeof(int32_t) +
+                 128;
   grow_packet(job, bytes);
   auto* packet = static_cast<std::byte*>(job.packet.data());
   size_t at = 0;
   append(packet, at, header_.specs_at, specs_);
   append(packet, at, header_.edits_at, edits_);
   append(packet, at, header_.slices_at, slices_);
-  append(packet, at, header_.outputs_at, job.outputs);
+  append(packet, at, header_.outputs_at, job.work.outputs);
   append(packet, at, header_.words_at, words_);
   header_.num_specs = static_cast<uint32_t>(specs_.size());
   header_.num_edits = static_cast<uint32_t>(edits_.size());
   header_.num_slices = static_cast<uint32_t>(slices_.size());
-  header_.num_outputs = static_cast<uint32_t>(job.outputs.size());
+  header_.num_outputs = static_cast<uint32_t>(job.work.outputs.size());
   header_.data = static_cast<const std::byte*>(packet_.data());
   device_.upload(packet_.data(), packet, at);
-}
-
-void DeviceExecutor::add_outputs(Job& job, const StepPlan& plan, const Slice& s, int32_t first) {
-  if (s.want == Want::none) return;
-  const Row& row = rows_[s.slot];
-  auto result = static_cast<int32_t>(job.rows.size());
-  auto slot = static_cast<int32_t>(s.slot);
-  Sampled sampled;
-  sampled.slot = s.slot, sampled.epoch = s.epoch;
-  job.rows.push_back(sampled);
-  auto add = [&](int32_t k, Token actual, int num_top) {
-    job.outputs.push_back(
-        {first + k, slot, s.pos + k + 1, actual, std::min(num_top, kMaxTopLogprobs)});
-    job.result_of.push_back(result);
-  };
-  if (s.want == Want::all || s.want == Want::score) {
-    for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
-      add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs);
-    }
-  }
-  add_pool_rows(s, {first, result, s.slot, row.pooling, row.num_prompt}, job.pool);
-  if (s.want == Want::all || s.want == Want::last) add(s.count - 1, kNoToken, row.num_logprobs);
 }
 
 // Before anything of the step is queued: the device is idle once the marks of earlier steps pass.
 void DeviceExecutor::grow_packet(Job& job, size_t bytes) {
   if (bytes > packet_.bytes()) {
-    device_.mark(2 * static_cast<int>(&job - jobs_));
-    device_.wait(2 * static_cast<int>(&job - jobs_));
+    auto index = static_cast<int>(&job - jobs_.data());
+    device_.mark(2 * index);
+    device_.wait(2 * index);
     packet_ = device_.allocate(bytes * 2);
   }
   if (bytes > job.packet.bytes()) job.packet = device_.pinned(packet_.bytes());
@@ -246,10 +216,11 @@ void DeviceExecutor::grow_packet(Job& job, size_t bytes) {
 void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   auto num_slices = static_cast<int>(plan.slices.size());
   bool decodes = num_slices > 0 && plan.num_decode == num_slices &&
-                 job.outputs.size() == plan.slices.size() && job.pool.empty();
-  int rows = decodes ? bucket_of(num_slices) : num_tokens_;
-  device_.prepare(header_, arrays_, num_tokens_, rows);
-  if (!copies_.empty()) device_.copy_blocks(cache_.planes(), copies_);
+                 job.work.outputs.size() == plan.slices.size() && job.work.pool.empty();
+  int num_tokens = job.work.num_tokens;
+  int rows = decodes ? bucket_of(num_slices) : num_tokens;
+  device_.prepare(header_, arrays_, num_tokens, rows);
+  if (!job.work.copies.empty()) device_.copy_blocks(cache_.planes(), job.work.copies);
   if (num_slices == 0) return;
   if (decodes) {
     queue_decodes(job);
@@ -259,8 +230,8 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   size_t num = job.num_sampled();
   size_t results = num * sizeof(SampleResult);
   size_t top = job.top ? num * kMaxTopLogprobs * sizeof(TopEntry) : 0;
-  size_t all =
-      results + top + job.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
+  size_t all = results + top +
+               job.work.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
   if (all > job.results.bytes()) job.results = device_.pinned(2 * all);
   auto* to = static_cast<std::byte*>(job.results.data());
   if (num > 0) device_.download(to, results_.data(), results);
@@ -272,8 +243,8 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
 void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
   auto hidden = static_cast<int64_t>(model_.shape().hidden);
   auto turn = static_cast<size_t>(config_.max_outputs);
-  for (size_t at = 0; at < job.pool.size(); at += turn) {
-    size_t num = std::min(turn, job.pool.size() - at);
+  for (size_t at = 0; at < job.work.pool.size(); at += turn) {
+    size_t num = std::min(turn, job.work.pool.size() - at);
     Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
     model_.hidden(device_, {arrays_.out_rows + job.num_sampled() + at, num}, out);
     size_t bytes = num * static_cast<size_t>(hidden) * sizeof(float);
@@ -291,17 +262,17 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
   b.row_slot = arrays_.row_slot;
   b.device_slices = arrays_.slices;
   b.tables = arrays_.tables;
-  b.table_stride = table_stride_;
+  b.table_stride = reader_.table_stride();
   return b;
 }
 
 void DeviceExecutor::queue_decodes(const Job& job) {
-  int bucket = bucket_of(static_cast<int>(job.outputs.size()));
+  int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
   auto run = [&] {
     model_.forward(device_, view(bucket, bucket), cache_.layers());
     run_outputs(0, static_cast<size_t>(bucket), job.top);
   };
-  if (profile_rows_.load() == static_cast<int>(job.outputs.size())) {
+  if (profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
     profile_rows_.store(0);
     StepProfile profile = profile_step(run);
     std::lock_guard lock(profile_mutex_);
@@ -394,8 +365,8 @@ StepProfile DeviceExecutor::take_profile() {
 }
 
 void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
-  BatchView batch = view(num_tokens_, plan.num_decode);
-  batch.slices = views_;
+  BatchView batch = view(job.work.num_tokens, plan.num_decode);
+  batch.slices = job.work.slices;
   model_.forward(device_, batch, cache_.layers());
   auto turn = static_cast<size_t>(config_.max_outputs);
   size_t num = job.num_sampled();
@@ -418,10 +389,10 @@ void DeviceExecutor::run_outputs(size_t at, size_t num, bool top) {
 
 const StepResult& DeviceExecutor::wait() {
   CHECK(num_waited_ < num_launched_);
-  auto index = static_cast<int>(num_waited_++ % kNumJobs);
-  Job& job = jobs_[index];
+  auto index = static_cast<int>(num_waited_++ % jobs_.size());
+  Job& job = jobs_[static_cast<size_t>(index)];
+  result_.clear();
   result_.step = job.step;
-  result_.rows.clear(), result_.top.clear(), result_.pooled.clear();
   result_.failure = job.failure;
   if (job.failure.empty()) {
     try {
@@ -437,7 +408,9 @@ const StepResult& DeviceExecutor::wait() {
     result_.begin = result_.end = clock_.now();
     return result_;
   }
-  result_.rows = job.rows;
+  result_.rows = job.work.rows;
+  result_.tokens.assign(job.work.num_samples, kNoToken);
+  result_.transfers = job.work.completed;
   read_outputs(job);
   read_pooled(job);
   return result_;
@@ -448,10 +421,10 @@ void DeviceExecutor::read_outputs(const Job& job) {
   auto* results = static_cast<const SampleResult*>(job.results.data());
   auto* top = reinterpret_cast<const TopEntry*>(results + num);
   for (size_t i = 0; i < num; ++i) {
-    const OutputRow& o = job.outputs[i];
+    const OutputRow& o = job.work.outputs[i];
     const SampleResult& r = results[i];
-    Sampled& s = result_.rows[static_cast<size_t>(job.result_of[i])];
-    if (o.actual == kNoToken) s.token = r.token;
+    Sampled& s = result_.rows[static_cast<size_t>(job.work.result_of[i])];
+    if (o.actual == kNoToken) result_.tokens[s.token_at] = r.token;
     if (o.num_top < 0) continue;
     if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result_.top.size());
     result_.top.push_back({o.position, r.token, r.logprob, r.rank});
@@ -470,7 +443,7 @@ void DeviceExecutor::read_pooled(const Job& job) {
       num * sizeof(SampleResult) + (job.top ? num * kMaxTopLogprobs * sizeof(TopEntry) : 0);
   auto* state =
       reinterpret_cast<const float*>(static_cast<std::byte*>(job.results.data()) + before);
-  for (const PoolRow& p : job.pool) {
+  for (const PoolRow& p : job.work.pool) {
     pooler_.add(p, {state, hidden}, result_);
     state += hidden;
   }
@@ -484,9 +457,9 @@ Time DeviceExecutor::device_time(int index) {
   Time length = ms(device_.elapsed(2 * index, 2 * index + 1));
   Time begin = clock_.now() - length;
   if (last_end_.count() > 0) {
-    int before = (index + kNumJobs - 1) % kNumJobs;
+    int before = (index + num_jobs() - 1) % num_jobs();
     begin = std::min(begin, last_end_ + ms(device_.elapsed(2 * before + 1, 2 * index)));
-    begin = std::max(begin, jobs_[index].launched);
+    begin = std::max(begin, jobs_[static_cast<size_t>(index)].launched);
   }
   last_end_ = begin + length;
   return begin;

@@ -19,6 +19,7 @@
 #include "core/executor.h"
 #include "exec/executor_config.h"
 #include "exec/kv_cache.h"
+#include "exec/plan_reader.h"
 #include "exec/pooler.h"
 #include "model/model.h"
 
@@ -64,22 +65,11 @@ class DeviceExecutor final : public Executor {
   static int bucket_of(int n);
 
  private:
-  static constexpr int kNumJobs = 4;  // a plan is at most two steps ahead of what the engine reads
-
-  struct Row {
-    uint32_t epoch = 0;
-    int32_t num_prompt = 0;
-    int num_logprobs = -1, prompt_logprobs = -1;
-    Pooling pooling = Pooling::none;
-  };
   // A step on its way: what the host needs to make a result of what comes back.
   struct Job {
     uint64_t step = 0;
-    std::vector<Sampled> rows;
-    std::vector<OutputRow> outputs;
-    std::vector<int32_t> result_of;  // by output: in rows
-    std::vector<PoolRow> pool;       // their rows of the batch are outputs behind the sampled ones
-    size_t num_sampled() const { return outputs.size() - pool.size(); }
+    StepWork work;  // with an output for every pooled row, behind the sampled ones
+    size_t num_sampled() const { return work.outputs.size() - work.pool.size(); }
     bool top = false;
     std::string failure;
     Time launched{0};
@@ -89,7 +79,6 @@ class DeviceExecutor final : public Executor {
 
   void attach();
   void write_packet(Job& job, const StepPlan& plan);
-  void add_outputs(Job& job, const StepPlan& plan, const Slice& slice, int32_t first_row);
   void queue_step(Job& job, const StepPlan& plan);
   void queue_decodes(const Job& job);
   StepProfile profile_step(const std::function<void()>& run);
@@ -101,6 +90,7 @@ class DeviceExecutor final : public Executor {
   void read_outputs(const Job& job);
   void read_pooled(const Job& job);
   void grow_packet(Job& job, size_t bytes);
+  int num_jobs() const { return static_cast<int>(jobs_.size()); }
   Time device_time(int index);
 
   Device& device_;
@@ -109,15 +99,14 @@ class DeviceExecutor final : public Executor {
   const Clock& clock_;
   bool capture_;
   KvCache cache_;
-  int64_t table_len_, table_stride_;
   int max_rows_;
 
   // On the device.
   Buffer packet_, arrays_memory_, logits_, results_, top_;
   StepArrays arrays_;
 
-  std::vector<Row> rows_;  // by slot
-  Job jobs_[kNumJobs];
+  PlanReader reader_;
+  std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks
   uint64_t num_launched_ = 0, num_waited_ = 0;
   bool lost_ = false;  // a launch failed, and steps behind it are not done
   std::thread::id attached_;
@@ -128,10 +117,7 @@ class DeviceExecutor final : public Executor {
   std::vector<RowSpec> specs_;
   std::vector<PacketEdit> edits_;
   std::vector<PacketSlice> slices_;
-  std::vector<SliceView> views_;
   std::vector<int32_t> words_;
-  std::vector<BlockCopy> copies_;
-  int32_t num_tokens_ = 0;
 
   Pooler pooler_;
   std::atomic<int> profile_rows_{0};

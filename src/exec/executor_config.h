@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/pipeline.h"
 #include "exec/cache_groups.h"
 #include "model/model.h"
 
@@ -17,6 +18,7 @@ struct ExecutorConfig {
   int max_len = 0;          // positions of a sequence: sizes the block tables
   int max_step_tokens = 0;  // Scheduler::max_step_tokens()
   int max_outputs = 64;     // rows of logits held at once; more are done in turns
+  Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
   CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
 };

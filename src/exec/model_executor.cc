@@ -13,9 +13,6 @@ namespace sluice {
 
 namespace {
 
-// A plan is at most two steps ahead of the result that the engine reads.
-constexpr int kNumJobs = 3;
-
 // Also without memory for a long text.
 void set_failure(StepResult& r, const char* reason) noexcept {
   try {
@@ -45,24 +42,25 @@ ModelExecutor::ModelExecutor(Backend& backend,
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       rows_(static_cast<size_t>(config_.max_seqs)),
-      table_len_(table_len(config_)),
-      table_stride_(config_.groups.num_groups() * table_len_),
+      reader_(config_),
       pooler_(rows_.size()) {
   config_.max_outputs = std::min(config_.max_outputs, std::max(config_.max_step_tokens, 1));
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);
   logits_ = backend_.allocate(outputs * output_row_bytes(model_.shape()));
-  tables_.assign(rows_.size() * static_cast<size_t>(table_stride_), kNullBlock);
+  tables_.assign(rows_.size() * static_cast<size_t>(reader_.table_stride()), kNullBlock);
   for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
-  slices_.reserve(rows_.size());
-  outputs_.reserve(tokens);
+  work_.slices.reserve(rows_.size());
+  work_.outputs.reserve(tokens);
   sampled_.reserve(tokens);
   tops_.resize(outputs);
   best_.resize(outputs);
   scratch_.resize(outputs);
-  for (auto* list : {&idle_, &queue_, &done_}) list->reserve(kNumJobs);
-  for (int i = 0; i < kNumJobs; ++i) idle_.push_back(std::make_unique<Job>());
+  // Those in flight, and the one whose result the engine reads.
+  auto jobs = static_cast<size_t>(config_.pipeline.max_in_flight()) + 1;
+  for (auto* list : {&idle_, &queue_, &done_}) list->reserve(jobs);
+  for (size_t i = 0; i < jobs; ++i) idle_.push_back(std::make_unique<Job>());
   thread_ = std::thread([this] { device_main(); });
 }
 
@@ -135,19 +133,19 @@ void ModelExecutor::device_main() {
 
 void ModelExecutor::run(Job& job) {
   StepResult& r = job.result;
+  r.clear();
   r.step = job.plan.step;
-  r.rows.clear();
-  r.top.clear();
-  r.pooled.clear();
-  r.failure.clear();
   r.begin = r.end = clock_.now();
   // Rows that a failed step should have opened are missing from those planned before it was known.
   job.num_failures = num_failures_;
   if (num_failures_ > job.failures_seen) return set_failure(r, "a step before it failed");
   try {
+    reader_.read(job.plan, work_);
     apply_deltas(job.plan);
+    r.rows = work_.rows;
+    r.transfers = work_.completed;
     if (!job.plan.slices.empty()) {
-      BatchView batch = build_batch(job.plan, r);
+      BatchView batch = build_batch(job.plan);
       model_.forward(backend_, batch, cache_.layers());
       compute_outputs(r);
       compute_pooled(r);
@@ -167,51 +165,25 @@ void ModelExecutor::run(Job& job) {
 void ModelExecutor::apply_deltas(const StepPlan& plan) {
   for (const RowOp& op : plan.rows) {
     if (op.kind != RowOp::open) continue;
-    Row& row = rows_[op.slot];
-    row.id = op.id;
-    row.epoch = op.epoch;
-    row.num_prompt = static_cast<int32_t>(op.num_prompt);
-    row.pooling = op.pooling;
-    row.sampling.open(op.sampling, {plan.tokens.data() + op.history_at, op.num_history},
-                      op.num_history_prompt);
+    rows_[op.slot].sampling.open(plan.sampling[op.sampling],
+                                 {plan.tokens.data() + op.history_at, op.num_history},
+                                 op.num_history_prompt);
   }
   for (const TableEdit& e : plan.edits) {
-    size_t table =
-        e.slot * static_cast<size_t>(table_stride_) + e.group * static_cast<size_t>(table_len_);
-    tables_[table + e.index] = e.block;
+    tables_[static_cast<size_t>(reader_.table_at(e))] = e.block;
   }
-  copies_.clear();
-  for (const Transfer& t : plan.transfers) copies_.push_back({t.from, t.to});
-  if (!copies_.empty()) backend_.copy_blocks(cache_.planes(), copies_);
+  if (!work_.copies.empty()) backend_.copy_blocks(cache_.planes(), work_.copies);
 }
 
-BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
-  tokens_.clear(), positions_.clear(), row_slot_.clear(), slices_.clear(), outputs_.clear();
-  pool_rows_.clear();
+BatchView ModelExecutor::build_batch(const StepPlan& plan) {
+  tokens_.clear(), positions_.clear(), row_slot_.clear();
   for (const Slice& s : plan.slices) {
-    const Row& row = rows_[s.slot];
-    CHECK(row.epoch == s.epoch);
-    auto first = static_cast<int32_t>(tokens_.size());
-    slices_.push_back({first, s.count, s.pos, static_cast<int32_t>(s.slot)});
     for (int32_t k = 0; k < s.count; ++k) {
-      tokens_.push_back(s.chained ? row.last_token
+      tokens_.push_back(s.chained ? rows_[s.slot].last_token
                                   : plan.tokens[s.token_at + static_cast<uint32_t>(k)]);
       positions_.push_back(s.pos + k);
       row_slot_.push_back(static_cast<int32_t>(s.slot));
     }
-    if (s.want == Want::none) continue;
-    auto index = static_cast<int32_t>(result.rows.size());
-    result.rows.push_back({s.slot, s.epoch, kNoToken, 0, 0});
-    if (s.want == Want::all || s.want == Want::score) {
-      for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
-        Token next = plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1];
-        outputs_.push_back({first + k, index, s.pos + k + 1, s.slot, next});
-      }
-    }
-    if (s.want == Want::all || s.want == Want::last) {
-      outputs_.push_back({first + s.count - 1, index, s.pos + s.count, s.slot, kNoToken});
-    }
-    add_pool_rows(s, {first, index, s.slot, row.pooling, row.num_prompt}, pool_rows_);
   }
   BatchView b;
   b.num_tokens = static_cast<int32_t>(tokens_.size());
@@ -219,28 +191,29 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan, StepResult& result) {
   b.tokens = tokens_.data();
   b.positions = positions_.data();
   b.row_slot = row_slot_.data();
-  b.slices = slices_;
+  b.slices = work_.slices;
   b.tables = tables_.data();
-  b.table_stride = table_stride_;
+  b.table_stride = reader_.table_stride();
   return b;
 }
 
 void ModelExecutor::compute_outputs(StepResult& result) {
+  const std::vector<OutputRow>& outputs = work_.outputs;
   auto turn = static_cast<size_t>(config_.max_outputs);
-  sampled_.assign(outputs_.size(), kNoToken);
-  for (size_t at = 0; at < outputs_.size(); at += turn) {
-    size_t num = std::min(turn, outputs_.size() - at);
+  sampled_.assign(outputs.size(), kNoToken);
+  result.tokens.assign(work_.num_samples, kNoToken);
+  for (size_t at = 0; at < outputs.size(); at += turn) {
+    size_t num = std::min(turn, outputs.size() - at);
     sample_turn(at, num);
     for (size_t i = 0; i < num; ++i) {
-      const Output& o = outputs_[at + i];
-      Sampled& s = result.rows[static_cast<size_t>(o.result)];
+      Sampled& s = result.rows[static_cast<size_t>(work_.result_of[at + i])];
       if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result.top.size());
       result.top.insert(result.top.end(), tops_[i].begin(), tops_[i].end());
       s.num_top += static_cast<uint32_t>(tops_[i].size());
-      if (o.actual != kNoToken) continue;
-      s.token = sampled_[at + i];
-      rows_[o.slot].last_token = s.token;
-      rows_[o.slot].sampling.add(s.token);
+      if (outputs[at + i].actual != kNoToken) continue;
+      Token token = result.tokens[s.token_at] = sampled_[at + i];
+      rows_[s.slot].last_token = token;
+      rows_[s.slot].sampling.add(token);
     }
   }
 }
@@ -249,19 +222,19 @@ void ModelExecutor::compute_outputs(StepResult& result) {
 // logit, it is found while the logits are computed.
 void ModelExecutor::sample_turn(size_t at, size_t num) {
   auto vocab = static_cast<int64_t>(model_.shape().vocab);
-  std::span<const Output> now(outputs_.data() + at, num);
+  std::span<const OutputRow> now(work_.outputs.data() + at, num);
   bool plain = true;
   out_rows_.clear();
-  for (const Output& o : now) {
+  for (const OutputRow& o : now) {
     out_rows_.push_back(o.row);
-    plain &= o.actual == kNoToken && is_plain_greedy(rows_[o.slot].sampling);
+    plain &= o.actual == kNoToken && is_plain_greedy(sampling(o));
   }
   Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
   if (plain) {
     model_.best(backend_, out_rows_, logits, {best_.data(), num});
     for (size_t i = 0; i < num; ++i) {
       tops_[i].clear();
-      sampled_[at + i] = pick(best_[i], rows_[now[i].slot].sampling, static_cast<int>(vocab));
+      sampled_[at + i] = pick(best_[i], sampling(now[i]), static_cast<int>(vocab));
     }
     return;
   }
@@ -284,32 +257,31 @@ void ModelExecutor::sample_turn(size_t at, size_t num) {
 void ModelExecutor::compute_pooled(StepResult& result) {
   auto hidden = static_cast<size_t>(model_.shape().hidden);
   auto turn = static_cast<size_t>(config_.max_outputs);
-  for (size_t at = 0; at < pool_rows_.size(); at += turn) {
-    size_t num = std::min(turn, pool_rows_.size() - at);
+  for (size_t at = 0; at < work_.pool.size(); at += turn) {
+    size_t num = std::min(turn, work_.pool.size() - at);
     out_rows_.clear();
-    for (size_t i = 0; i < num; ++i) out_rows_.push_back(pool_rows_[at + i].row);
+    for (size_t i = 0; i < num; ++i) out_rows_.push_back(work_.pool[at + i].row);
     auto width = static_cast<int64_t>(hidden);
     Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), width, width};
     model_.hidden(backend_, out_rows_, out);
     for (size_t i = 0; i < num; ++i)
-      pooler_.add(pool_rows_[at + i], {out.f32() + i * hidden, hidden}, result);
+      pooler_.add(work_.pool[at + i], {out.f32() + i * hidden, hidden}, result);
   }
 }
 
 // On any of the backend's threads: touches only what belongs to this output.
 void ModelExecutor::sample(size_t index, float* logits) {
-  const Output& o = outputs_[index];
-  Row& row = rows_[o.slot];
+  const OutputRow& o = work_.outputs[index];
   size_t local = index % static_cast<size_t>(config_.max_outputs);
   std::vector<TopLogprob>& top = tops_[local];
   top.clear();
   int vocab = model_.shape().vocab;
   if (o.actual != kNoToken) {
-    score_row(logits, vocab, o.actual, o.position, row.sampling.spec().prompt_logprobs, top,
-              scratch_[local]);
+    score_row(logits, vocab, o.actual, o.position, o.num_top, top, scratch_[local]);
   } else {
     sampled_[index] =
-        sample_row(logits, vocab, row.sampling, row.id.choice, o.position, &top, scratch_[local]);
+        sample_row(logits, vocab, sampling(o), reader_.row(static_cast<Slot>(o.slot)).choice,
+                   o.position, &top, scratch_[local]);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "core/executor.h"
 #include "exec/executor_config.h"
 #include "exec/kv_cache.h"
+#include "exec/plan_reader.h"
 #include "exec/pooler.h"
 #include "exec/sampler.h"
 #include "model/model.h"
@@ -37,19 +38,7 @@ class ModelExecutor final : public Executor {
  private:
   struct Row {
     RowState sampling;
-    SeqId id;
-    uint32_t epoch = 0;
-    int32_t num_prompt = 0;
     Token last_token = 0;
-    Pooling pooling = Pooling::none;
-  };
-  // One row of logits to compute: sample after it, or score its successor.
-  struct Output {
-    int32_t row = 0;       // in the batch
-    int32_t result = 0;    // in StepResult::rows
-    int32_t position = 0;  // of the token that follows
-    Slot slot = 0;
-    Token actual = kNoToken;  // not kNoToken: score this token
   };
   struct Job {
     StepPlan plan;
@@ -61,11 +50,14 @@ class ModelExecutor final : public Executor {
   void device_main();
   void run(Job& job);
   void apply_deltas(const StepPlan& plan);
-  BatchView build_batch(const StepPlan& plan, StepResult& result);
+  BatchView build_batch(const StepPlan& plan);
   void compute_outputs(StepResult& result);
   void sample_turn(size_t at, size_t num);
   void compute_pooled(StepResult& result);
   void sample(size_t index, float* logits);
+  const RowState& sampling(const OutputRow& o) const {
+    return rows_[static_cast<size_t>(o.slot)].sampling;
+  }
 
   Backend& backend_;
   Model& model_;
@@ -75,20 +67,17 @@ class ModelExecutor final : public Executor {
   Buffer logits_;  // [max_outputs, vocab], or hidden states
 
   // Device thread only.
-  std::vector<Row> rows_;        // by slot
-  std::vector<int32_t> tables_;  // [slots, groups, table_len_]
-  int64_t table_len_, table_stride_;
+  std::vector<Row> rows_;  // by slot
+  PlanReader reader_;
+  StepWork work_;
+  std::vector<int32_t> tables_;  // [slots, groups, blocks]
   std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
-  std::vector<SliceView> slices_;
-  std::vector<Output> outputs_;
   Pooler pooler_;
-  std::vector<PoolRow> pool_rows_;
   std::vector<Token> sampled_;                 // by output
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn
   std::vector<Best> best_;                     // the same, of rows that are plainly greedy
   std::vector<SampleScratch> scratch_;         // by output of the current turn
-  std::vector<BlockCopy> copies_;
-  uint64_t num_failures_ = 0;  // steps that failed by themselves
+  uint64_t num_failures_ = 0;                  // steps that failed by themselves
 
   // Hand-over between the two threads.
   std::mutex mutex_;

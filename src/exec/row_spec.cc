@@ -41,17 +41,6 @@ int32_t append_bad(const SamplingSpec& spec, std::vector<int32_t>& words) {
 
 }  // namespace
 
-bool fits_device(const SamplingSpec& spec) {
-  size_t num_bad = 0;
-  for (const std::vector<Token>& b : spec.bad_sequences) {
-    if (b.empty() || b.size() > kMaxBadLength) return false;
-    num_bad += b.size();
-  }
-  return num_bad <= kMaxBadTokens && spec.logit_bias.size() <= kMaxLogitBias &&
-         spec.banned_until_min.size() <= kMaxBanned && spec.num_logprobs <= kMaxTopLogprobs &&
-         spec.prompt_logprobs <= kMaxTopLogprobs;
-}
-
 RowSpec make_row_spec(const SamplingSpec& spec,
                       const RowStart& start,
                       std::vector<int32_t>& words) {

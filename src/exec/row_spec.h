@@ -19,8 +19,13 @@ struct RowStart {
   size_t num_prompt = 0;
 };
 
-// Whether a device can sample so; the limits are those of backend/device.h.
-bool fits_device(const SamplingSpec& spec);
+// What a device can sample by, as backend/device.h has it.
+inline constexpr SamplingLimits kDeviceSampling = {.logit_bias = kMaxLogitBias,
+                                                   .banned_until_min = kMaxBanned,
+                                                   .bad_length = kMaxBadLength,
+                                                   .bad_tokens = kMaxBadTokens,
+                                                   .num_logprobs = kMaxTopLogprobs};
+inline bool fits_device(const SamplingSpec& spec) { return fits(spec, kDeviceSampling); }
 
 // Appends the row's lists to `words`, the words of the packet. The spec fits the device.
 RowSpec make_row_spec(const SamplingSpec& spec, const RowStart& start, std::vector<int32_t>& words);

@@ -21,24 +21,22 @@ bool in_mask(std::span<const uint32_t> mask, size_t t) {
 
 }  // namespace
 
-void RowState::open(std::shared_ptr<const SamplingSpec> spec,
-                    std::span<const Token> history,
-                    size_t num_prompt) {
-  CHECK(spec != nullptr && num_prompt <= history.size());
-  for (const std::vector<Token>& bad : spec->bad_sequences)
+void RowState::open(const SamplingSpec& spec, std::span<const Token> history, size_t num_prompt) {
+  CHECK(num_prompt <= history.size());
+  for (const std::vector<Token>& bad : spec.bad_sequences)
     CHECK(!bad.empty() && bad.size() <= kMaxBadSequence);
-  spec_ = std::move(spec);
+  spec_ = spec;
   mask_ = {};
   num_generated_ = 0;
-  penalised_ = spec_->repetition_penalty != 1 || spec_->frequency_penalty != 0 ||
-               spec_->presence_penalty != 0;
-  allowed_.assign(spec_->allowed.begin(), spec_->allowed.end());
+  penalised_ =
+      spec_.repetition_penalty != 1 || spec_.frequency_penalty != 0 || spec_.presence_penalty != 0;
+  allowed_.assign(spec_.allowed.begin(), spec_.allowed.end());
   std::sort(allowed_.begin(), allowed_.end());
   allowed_.erase(std::unique(allowed_.begin(), allowed_.end()), allowed_.end());
   tail_.clear();
   seen_.clear();
   std::fill(table_.begin(), table_.end(), -1);
-  if (penalised_ && spec_->repetition_penalty != 1) {
+  if (penalised_ && spec_.repetition_penalty != 1) {
     for (Token t : history.first(num_prompt)) seen(t);
   }
   for (Token t : history.subspan(num_prompt)) add(t);
@@ -47,7 +45,7 @@ void RowState::open(std::shared_ptr<const SamplingSpec> spec,
 void RowState::add(Token token) {
   ++num_generated_;
   if (penalised_) ++seen(token).num_generated;
-  if (!spec_->bad_sequences.empty()) {
+  if (!spec_.bad_sequences.empty()) {
     if (tail_.size() == kMaxBadSequence) tail_.erase(tail_.begin());
     tail_.push_back(token);
   }
@@ -77,14 +75,14 @@ void RowState::grow() {
 }
 
 bool RowState::adjusts() const {
-  return penalised_ || !mask_.empty() || !spec_->allowed.empty() || !spec_->logit_bias.empty() ||
-         !spec_->bad_sequences.empty() ||
-         (num_generated_ < spec_->min_tokens && !spec_->banned_until_min.empty());
+  return penalised_ || !mask_.empty() || !spec_.allowed.empty() || !spec_.logit_bias.empty() ||
+         !spec_.bad_sequences.empty() ||
+         (num_generated_ < spec_.min_tokens && !spec_.banned_until_min.empty());
 }
 
 void RowState::adjust(std::span<float> logits) const {
   apply_masks(logits);
-  for (auto [t, bias] : spec_->logit_bias) {
+  for (auto [t, bias] : spec_.logit_bias) {
     if (has(logits, t)) logits[static_cast<size_t>(t)] += bias;
   }
   if (penalised_) apply_penalties(logits);
@@ -96,7 +94,7 @@ void RowState::apply_masks(std::span<float> logits) const {
       if (!in_mask(mask_, t)) logits[t] = kMinusInf;
     }
   }
-  if (!spec_->allowed.empty()) {
+  if (!spec_.allowed.empty()) {
     auto rest = logits.begin();
     for (Token t : allowed_) {
       if (!has(logits, t)) continue;
@@ -106,35 +104,34 @@ void RowState::apply_masks(std::span<float> logits) const {
     }
     std::fill(rest, logits.end(), kMinusInf);
   }
-  if (num_generated_ < spec_->min_tokens) {
-    for (Token t : spec_->banned_until_min) {
+  if (num_generated_ < spec_.min_tokens) {
+    for (Token t : spec_.banned_until_min) {
       if (has(logits, t)) logits[static_cast<size_t>(t)] = kMinusInf;
     }
   }
-  for (const std::vector<Token>& bad : spec_->bad_sequences) {
+  for (const std::vector<Token>& bad : spec_.bad_sequences) {
     Token t = bad.back();
     if (has(logits, t) && is_bad(t)) logits[static_cast<size_t>(t)] = kMinusInf;
   }
 }
 
 bool RowState::is_bad(Token token) const {
-  return std::any_of(
-      spec_->bad_sequences.begin(), spec_->bad_sequences.end(), [&](const auto& bad) {
-        size_t before = bad.size() - 1;
-        return bad.back() == token && before <= tail_.size() &&
-               std::equal(bad.begin(), bad.end() - 1, tail_.end() - static_cast<ptrdiff_t>(before));
-      });
+  return std::any_of(spec_.bad_sequences.begin(), spec_.bad_sequences.end(), [&](const auto& bad) {
+    size_t before = bad.size() - 1;
+    return bad.back() == token && before <= tail_.size() &&
+           std::equal(bad.begin(), bad.end() - 1, tail_.end() - static_cast<ptrdiff_t>(before));
+  });
 }
 
 void RowState::apply_penalties(std::span<float> logits) const {
-  float repetition = spec_->repetition_penalty;
+  float repetition = spec_.repetition_penalty;
   for (const Seen& s : seen_) {
     if (!has(logits, s.token)) continue;
     float& x = logits[static_cast<size_t>(s.token)];
     if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
     if (s.num_generated > 0) {
-      x -= spec_->frequency_penalty * static_cast<float>(s.num_generated);
-      x -= spec_->presence_penalty;
+      x -= spec_.frequency_penalty * static_cast<float>(s.num_generated);
+      x -= spec_.presence_penalty;
     }
   }
 }
@@ -143,9 +140,9 @@ Token RowState::lowest_allowed(int vocab) const {
   for (Token t = 0; t < vocab; ++t) {
     bool ok = mask_.empty() || in_mask(mask_, static_cast<size_t>(t));
     ok = ok && (allowed_.empty() || std::binary_search(allowed_.begin(), allowed_.end(), t));
-    ok = ok && (num_generated_ >= spec_->min_tokens ||
-                std::find(spec_->banned_until_min.begin(), spec_->banned_until_min.end(), t) ==
-                    spec_->banned_until_min.end());
+    ok = ok && (num_generated_ >= spec_.min_tokens ||
+                std::find(spec_.banned_until_min.begin(), spec_.banned_until_min.end(), t) ==
+                    spec_.banned_until_min.end());
     ok = ok && !is_bad(t);
     if (ok) return t;
   }

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,9 +30,7 @@ inline constexpr float kMinLogprob = -9999.0f;  // reported for probability 0: J
 class RowState {
  public:
   // `history` is what is known so far; its first `num_prompt` tokens are the prompt. Reuses memory.
-  void open(std::shared_ptr<const SamplingSpec> spec,
-            std::span<const Token> history,
-            size_t num_prompt);
+  void open(const SamplingSpec& spec, std::span<const Token> history, size_t num_prompt);
   // A token was sampled. O(1); allocates only when the set of distinct tokens doubles, and never
   // without penalties.
   void add(Token token);
@@ -41,7 +38,7 @@ class RowState {
   // end are forbidden. Empty: no mask. The caller keeps the memory alive while it is in force.
   void set_mask(std::span<const uint32_t> mask) { mask_ = mask; }
 
-  const SamplingSpec& spec() const { return *spec_; }
+  const SamplingSpec& spec() const { return spec_; }
   int num_generated() const { return num_generated_; }
 
   // Everything that changes logits; false when nothing does and the raw row can be used.
@@ -61,7 +58,7 @@ class RowState {
   bool is_bad(Token token) const;
   void apply_penalties(std::span<float> logits) const;
 
-  std::shared_ptr<const SamplingSpec> spec_;
+  SamplingSpec spec_;
   std::span<const uint32_t> mask_;
   int num_generated_ = 0;
   bool penalised_ = false;

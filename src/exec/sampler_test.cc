@@ -29,12 +29,11 @@ float normal(uint64_t seed, int64_t i) {
   return sum;
 }
 
-RowState make_row(SamplingSpec spec,
+RowState make_row(const SamplingSpec& spec,
                   const std::vector<Token>& history = {},
                   size_t num_prompt = SIZE_MAX) {
   RowState row;
-  row.open(std::make_shared<SamplingSpec>(std::move(spec)), history,
-           std::min(num_prompt, history.size()));
+  row.open(spec, history, std::min(num_prompt, history.size()));
   return row;
 }
 
@@ -333,7 +332,7 @@ TEST(Sampler, ReopeningForgets) {
   s.presence_penalty = 2;
   RowState row = make_row(s);
   for (int t = 0; t < 1000; ++t) row.add(t);
-  row.open(std::make_shared<SamplingSpec>(s), {}, 0);
+  row.open(s, {}, 0);
   EXPECT_EQ(row.num_generated(), 0);
   std::vector<float> logits(1000, 1.0f);
   row.adjust(logits);

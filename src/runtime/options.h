@@ -30,9 +30,8 @@ struct EngineOptions {
   int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
   uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
   int kv_blocks = 0;      // the same in blocks; 0: by kv_bytes
-  std::string kv_type = "auto";  // auto, f16, f32, bf16, f8, int8[:GROUP]
-  SchedulerConfig scheduler;     // num_blocks and max_len are filled in
-  Pipeline pipeline = Pipeline::overlap;
+  std::string kv_type = "auto";            // auto, f16, f32, bf16, f8, int8[:GROUP]
+  SchedulerConfig scheduler;               // num_blocks, max_len and sampling are filled in
   std::string generation_config = "auto";  // sampling defaults: the model's, or none
   std::string config;                      // file that options came from, empty: none
   std::string trace;                       // file for a Chrome trace, empty: none

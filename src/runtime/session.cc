@@ -73,7 +73,7 @@ Result<void> Session::open_backend(const ModelShape& shape) {
     if (!device) return device.error();
     device_ = device->get();
     backend_ = std::move(*device);
-    options_.scheduler.can_sample = fits_device;
+    options_.scheduler.sampling = kDeviceSampling;
   }
   return {};
 }
@@ -109,6 +109,7 @@ ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
   e.max_len = options_.scheduler.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
   e.max_outputs = output_rows(e.max_seqs);
+  e.pipeline = options_.scheduler.pipeline;
   DeviceMemory memory{0, backend_->activation_type()};
   e.kv_type = kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value();
   e.groups = cache_groups(model_->shape());
@@ -151,7 +152,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
     ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   }
   Engine::Options engine;
-  engine.pipeline = options_.pipeline;
+  engine.pipeline = options_.scheduler.pipeline;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
     observe(r);

@@ -77,7 +77,7 @@ std::string hello_json(const Session& session,
   h["now"] = micros(session.clock().now());
   h["device"] = session.backend().describe();
   h["preset"] = preset_name(c);
-  h["pipeline"] = o.pipeline == Pipeline::overlap ? "overlap" : "sync";
+  h["pipeline"] = o.scheduler.pipeline == Pipeline::overlap ? "overlap" : "sync";
   h["order"] = c.order == Order::fcfs ? "fcfs" : "priority";
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/fake_executor.h"
 #include "server/block_map.h"
 #include "server/dashboard.h"
 #include "server/observe_explain.h"
@@ -13,36 +14,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Steps of 10 ms, in simulated time, with a token for every row that wants one.
-class Device : public Executor {
- public:
-  explicit Device(SimClock& clock) : clock_(clock) {}
-  void launch(const StepPlan& plan) override {
-    StepResult r;
-    r.step = plan.step;
-    r.begin = clock_.now();
-    clock_.advance_to(clock_.now() + milliseconds(10));
-    r.end = clock_.now();
-    for (const Slice& s : plan.slices) {
-      if (s.want != Want::none) r.rows.push_back({s.slot, s.epoch, 7, 0, 0});
-    }
-    queue_.push_back(std::move(r));
-  }
-  const StepResult& wait() override {
-    last_ = std::move(queue_.front());
-    queue_.erase(queue_.begin());
-    return last_;
-  }
-
- private:
-  SimClock& clock_;
-  std::vector<StepResult> queue_;
-  StepResult last_;
-};
-
 struct Rig {
   explicit Rig(SchedulerConfig config, Pipeline pipeline = Pipeline::sync)
-      : scheduler(config, nullptr), device(clock), loop(scheduler, device, clock, pipeline) {
+      : scheduler(config, nullptr), loop(scheduler, device, clock, pipeline) {
+    // Steps of 10 ms, in simulated time.
+    device.on_launch = [this](const StepPlan&, StepResult& r) {
+      r.begin = clock.now();
+      clock.advance_to(clock.now() + milliseconds(10));
+      r.end = clock.now();
+    };
     recorder.begin(scheduler.config());
     recorder.watch(true);
   }
@@ -71,7 +51,7 @@ struct Rig {
 
   SimClock clock;
   Scheduler scheduler;
-  Device device;
+  FakeExecutor device;
   Loop loop;
   Events events;
   Recorder recorder;

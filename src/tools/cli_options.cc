@@ -201,7 +201,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!p.order.empty()) s.order = p.order == "priority" ? Order::priority : Order::fcfs;
   if (!p.admission.empty())
     s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
-  o.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
+  o.scheduler.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
 }
 
 void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/fake_executor.h"
 #include "engine/engine.h"
 #include "exec/model_executor.h"
 #include "model/model.h"
@@ -19,29 +20,6 @@ using alloc::counting;
 using alloc::num_counted;
 
 constexpr int kWarmUp = 100, kCounted = 500;
-
-// Samples a token for every row that wants one.
-class EchoExecutor final : public Executor {
- public:
-  void launch(const StepPlan& plan) override {
-    Job& job = jobs_[launched_++ % 3];
-    job.plan = plan;
-    job.result.step = plan.step;
-    job.result.rows.clear();
-    for (const Slice& s : plan.slices) {
-      if (s.want != Want::none) job.result.rows.push_back({s.slot, s.epoch, 1, 0, 0});
-    }
-  }
-  const StepResult& wait() override { return jobs_[waited_++ % 3].result; }
-
- private:
-  struct Job {
-    StepPlan plan;
-    StepResult result;
-  };
-  Job jobs_[3];
-  size_t launched_ = 0, waited_ = 0;
-};
 
 Request make_request(RequestId id, int prompt_len, int max_new) {
   auto prompt = std::make_shared<std::vector<Token>>(static_cast<size_t>(prompt_len));
@@ -79,7 +57,7 @@ void expect_no_allocations(const std::vector<int>& windows) {
       c.budget = 4096;
       c.prefix_cache = cache;
       Scheduler scheduler(c, nullptr);
-      EchoExecutor executor;
+      FakeExecutor executor;
       RealClock clock;
       Loop loop(scheduler, executor, clock, pipeline);
       Events events;

@@ -1,0 +1,19 @@
+// Gives out KV blocks, each with a count of who holds it. Tables (block_table.h) take their cells
+// from one; how it finds them is its own affair: BlockCache, the scheduler's, pages.
+#pragma once
+
+#include "core/step_plan.h"
+
+namespace sluice {
+
+class BlockAllocator {
+ public:
+  virtual ~BlockAllocator() = default;
+  virtual int available() const = 0;  // blocks that take() can give
+  virtual BlockId take() = 0;         // with one reference; never null: ask available() first
+  virtual void retain(BlockId b) = 0;
+  virtual void release(BlockId b) = 0;
+  bool operator==(const BlockAllocator&) const = default;
+};
+
+}  // namespace sluice

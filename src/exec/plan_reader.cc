@@ -1,0 +1,76 @@
+#include "exec/plan_reader.h"
+
+#include <stdexcept>
+
+#include "base/check.h"
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+void refuse_unsupported(const StepPlan& plan) {
+  for (const Transfer& t : plan.transfers) {
+    if (t.kind != Transfer::copy)
+      throw std::runtime_error(strf("this executor cannot do transfers of kind \"%s\", only copies",
+                                    transfer_name(t.kind)));
+  }
+  for (const Slice& s : plan.slices) {
+    if (s.num_draft > 0) throw std::runtime_error("this executor cannot check draft tokens");
+    if (s.mask != kNoMask) throw std::runtime_error("this executor cannot sample under a mask");
+  }
+}
+
+}  // namespace
+
+void PlanReader::read(const StepPlan& plan, StepWork& work) {
+  refuse_unsupported(plan);
+  for (const RowOp& op : plan.rows) {
+    if (op.kind != RowOp::open) continue;
+    const SamplingSpec& spec = plan.sampling[op.sampling];
+    rows_[op.slot] = {op.epoch,          op.id.choice,
+                      op.pooling,        static_cast<int32_t>(op.num_prompt),
+                      spec.num_logprobs, spec.prompt_logprobs};
+  }
+  work.num_tokens = 0, work.num_samples = 0;
+  work.slices.clear(), work.outputs.clear(), work.result_of.clear(), work.pool.clear();
+  work.copies.clear(), work.completed.clear(), work.rows.clear();
+  for (const Transfer& t : plan.transfers) {
+    work.copies.push_back({t.from, t.to});
+    work.completed.push_back(t.id);
+  }
+  for (const Slice& s : plan.slices) {
+    CHECK(rows_[s.slot].epoch == s.epoch);
+    work.slices.push_back({work.num_tokens, s.count, s.pos, static_cast<int32_t>(s.slot)});
+    if (s.want != Want::none) add_outputs(plan, s, work);
+    work.num_tokens += s.count;
+  }
+}
+
+void PlanReader::add_outputs(const StepPlan& plan, const Slice& s, StepWork& work) const {
+  const Row& row = rows_[s.slot];
+  const int32_t first = work.num_tokens;
+  auto result = static_cast<int32_t>(work.rows.size());
+  Sampled sampled;
+  sampled.slot = s.slot, sampled.epoch = s.epoch;
+  sampled.token_at = work.num_samples;
+  auto add = [&](int32_t k, Token actual, int num_top) {
+    work.outputs.push_back(
+        {first + k, static_cast<int32_t>(s.slot), s.pos + k + 1, actual, num_top});
+    work.result_of.push_back(result);
+  };
+  if (scores(s.want)) {
+    for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
+      add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs);
+    }
+  }
+  if (samples(s.want)) {
+    add(s.count - 1, kNoToken, row.num_logprobs);
+    sampled.num_tokens = 1;
+    ++work.num_samples;
+  }
+  add_pool_rows(s, {first, result, s.slot, row.pooling, row.num_prompt}, work.pool);
+  work.rows.push_back(sampled);
+}
+
+}  // namespace sluice

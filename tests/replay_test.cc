@@ -1,0 +1,203 @@
+// A run of plans, recorded as bytes, gives the same results on a fresh executor, byte for byte:
+// what an executor does depends on its plans alone, not on when they come or how many are in
+// flight. And what no executor does yet is refused.
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "core/plan_codec.h"
+#include "engine/loop.h"
+#include "exec/model_executor.h"
+#include "model/model.h"
+#include "tensor/gguf.h"
+
+namespace sluice {
+namespace {
+
+struct Recording {
+  std::vector<Bytes> plans, results;
+};
+
+class RecordingExecutor final : public Executor {
+ public:
+  RecordingExecutor(Executor& inner, Recording& to) : inner_(inner), to_(to) {}
+  void launch(const StepPlan& plan) override {
+    encode(plan, to_.plans.emplace_back());
+    inner_.launch(plan);
+  }
+  const StepResult& wait() override {
+    const StepResult& r = inner_.wait();
+    encode(r, to_.results.emplace_back());
+    return r;
+  }
+
+ private:
+  Executor& inner_;
+  Recording& to_;
+};
+
+// A model behind an executor; its clock stands still, so that results have no times.
+class Rig {
+ public:
+  explicit Rig(const std::string& name, int threads) {
+    file_ = open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/" + name + ".gguf").value();
+    backend_ = make_cpu_backend({.threads = threads, .pin = false});
+    model_ = load_model(*file_, *backend_, {}).value();
+    config.budget = 24;
+    config.max_seqs = 6;
+    config.max_len = 96;
+    config.block_size = 8;
+    config.group_windows = cache_groups(model_->shape()).windows;
+    config.num_blocks = 16 * static_cast<int>(config.group_windows.size());
+  }
+  std::unique_ptr<ModelExecutor> executor() {
+    ExecutorConfig e;
+    e.num_blocks = config.num_blocks;
+    e.block_size = config.block_size;
+    e.max_seqs = config.max_seqs;
+    e.max_len = config.max_len;
+    e.max_step_tokens = Scheduler(config, nullptr).max_step_tokens();
+    e.max_outputs = 5;
+    e.kv_type = DType::f16;
+    e.pipeline = config.pipeline;
+    e.groups = cache_groups(model_->shape());
+    return std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_);
+  }
+  int vocab() const { return model_->shape().vocab; }
+
+  SchedulerConfig config;
+
+ private:
+  std::unique_ptr<Checkpoint> file_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  SimClock clock_;
+};
+
+// Seeded, penalised, scored, pooled and forked requests, more than fit at once: some are preempted.
+Request make_request(int i, int vocab) {
+  Request r;
+  r.id = static_cast<RequestId>(i + 1);
+  auto prompt = std::make_shared<std::vector<Token>>();
+  for (int p = 0; p < 5 + 9 * (i % 5); ++p) prompt->push_back((p * 31 + i % 3 * 7 + 1) % vocab);
+  r.prompt = prompt;
+  auto spec = std::make_shared<SamplingSpec>();
+  spec->temperature = i % 2 ? 0.9f : 0.0f;
+  spec->seed = static_cast<uint64_t>(i) << 40;
+  if (i % 3 == 0) spec->repetition_penalty = 1.3f, spec->logit_bias = {{3, 1.5f}};
+  if (i % 4 == 0) spec->num_logprobs = 2;
+  if (i % 5 == 0) spec->prompt_logprobs = 1;
+  r.sampling = spec;
+  r.max_new = 8 + i % 7;
+  r.n = i % 4 == 1 ? 3 : 1;
+  if (i % 6 == 5) {
+    r.pooling = i % 4 == 1 ? Pooling::mean : Pooling::last;
+    r.max_new = 0, r.n = 1;
+    r.sampling = std::make_shared<const SamplingSpec>();
+  }
+  return r;
+}
+
+// Runs requests to their end; returns the number of preemptions.
+uint64_t record(Rig& rig, Recording& to) {
+  std::unique_ptr<ModelExecutor> executor = rig.executor();
+  RecordingExecutor recorder(*executor, to);
+  Scheduler scheduler(rig.config, nullptr);
+  RealClock clock;
+  Loop loop(scheduler, recorder, clock, rig.config.pipeline);
+  Events events;
+  for (int i = 0; i < 18; ++i) scheduler.add(make_request(i, rig.vocab()), clock.now()).value();
+  for (int k = 0; k < 5000 && loop.busy(); ++k) loop.iterate(events);
+  EXPECT_TRUE(scheduler.idle());
+  return scheduler.stats().num_preemptions;
+}
+
+TEST(Replay, ARecordedRunGivesTheSameBytes) {
+  uint64_t preemptions = 0;
+  for (const char* name : {"llama", "gemma2"}) {
+    SCOPED_TRACE(name);
+    Rig rig(name, 2), other(name, 1);
+    Recording run;
+    preemptions += record(rig, run);
+    ASSERT_EQ(run.plans.size(), run.results.size());
+    EXPECT_GT(run.plans.size(), 40u);
+    std::unique_ptr<ModelExecutor> executor = other.executor();
+    for (size_t k = 0; k < run.plans.size(); ++k) {
+      executor->launch(decode_plan(run.plans[k]).value());
+      Bytes result;
+      encode(executor->wait(), result);
+      ASSERT_EQ(result, run.results[k]) << "step " << k;
+    }
+  }
+  EXPECT_GT(preemptions, 0u) << "the runs prove too little";
+}
+
+// Deeper pipelines plan further ahead, and no output changes.
+TEST(Replay, DepthAndChainingChangeNoToken) {
+  std::vector<std::vector<Token>> first;
+  for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap, Pipeline{3, true, 1},
+                            Pipeline{2, false, 1}, Pipeline{1, true, 3}}) {
+    Rig rig("llama", 1);
+    rig.config.pipeline = pipeline;
+    std::unique_ptr<ModelExecutor> executor = rig.executor();
+    Scheduler scheduler(rig.config, nullptr);
+    RealClock clock;
+    Loop loop(scheduler, *executor, clock, pipeline);
+    std::vector<std::vector<Token>> tokens(18 * 3);
+    for (int i = 0; i < 18; ++i) scheduler.add(make_request(i, rig.vocab()), clock.now()).value();
+    int most = 0;
+    for (int k = 0; k < 5000 && loop.busy(); ++k) {
+      Events events;
+      loop.iterate(events);
+      most = std::max(most, scheduler.stats().num_in_flight);
+      for (const Event& e : events.list) {
+        if (e.token != kNoToken) tokens[(e.req - 1) * 3 + e.choice].push_back(e.token);
+      }
+    }
+    EXPECT_TRUE(scheduler.idle());
+    // Looked at after a wait.
+    EXPECT_LE(most, pipeline.max_in_flight() - 1);
+    if (pipeline.chained) {
+      EXPECT_EQ(most, pipeline.max_in_flight() - 1);
+    }
+    if (first.empty()) first = tokens;
+    EXPECT_EQ(tokens, first);
+  }
+}
+
+// The failure says what the executor cannot do; the step after it works.
+TEST(Replay, WhatNoExecutorDoesIsRefused) {
+  Rig rig("llama", 1);
+  std::unique_ptr<ModelExecutor> executor = rig.executor();
+  StepPlan plan;
+  plan.sampling.emplace_back();
+  plan.rows.push_back({.id = {1, 0}, .num_prompt = 2});
+  plan.edits = {{0, 0, 1, 0}};
+  plan.slices = {{.count = 2, .want = Want::last}};
+  plan.tokens = {1, 2};
+  plan.num_tokens = 2;
+  auto failure = [&](auto&& change) {
+    StepPlan p = plan;
+    change(p);
+    ++plan.step;
+    executor->launch(p);
+    return executor->wait().failure;
+  };
+  EXPECT_EQ(failure([](StepPlan& p) { p.slices[0].num_draft = 1; }),
+            "this executor cannot check draft tokens");
+  EXPECT_EQ(failure([](StepPlan& p) { p.slices[0].mask = 0; }),
+            "this executor cannot sample under a mask");
+  for (auto kind : {Transfer::out, Transfer::in, Transfer::send, Transfer::receive}) {
+    EXPECT_EQ(failure([&](StepPlan& p) {
+                p.transfers = {{kind, 1, 2, 1}};
+              }),
+              std::string("this executor cannot do transfers of kind \"") + transfer_name(kind) +
+                  "\", only copies");
+  }
+  EXPECT_EQ(failure([](StepPlan&) {}), "");
+}
+
+}  // namespace
+}  // namespace sluice

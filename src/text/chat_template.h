@@ -25,7 +25,7 @@ struct Program;
 // A rendering that passes a limit fails. Steps and memory grow with the inputs: a step for each 8
 // bytes of their values, and 8 times their memory.
 struct TemplateLimits {
-  uint64_t max_steps = 1'000'000;      // about 60 ns each; text costs one per 32 to 256 bytes
+  uint64_t max_steps = 600'000;        // 60 to 160 ns each; text costs one per 32 to 256 bytes
   size_t max_output_bytes = 8u << 20;  // of the rendered prompt
   size_t max_memory_bytes = size_t{64} << 20;  // of all values alive at once, inputs included
   size_t max_new_bytes = 8u << 20;             // of those that the rendering makes

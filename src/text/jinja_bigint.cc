@@ -48,9 +48,22 @@ bool BigInt::parse(Meter& m, std::string_view text, int radix, BigInt& out) {
   if (!std::all_of(text.begin(), text.end(), [&](char c) { return digit_of(c) < radix; }))
     return false;
   BigInt r(m);
-  for (char c : text) {
-    m.step(1 + r.limbs_.size() / 64);
-    r.multiply_add(static_cast<uint32_t>(radix), static_cast<uint32_t>(digit_of(c)));
+  if (radix == 10) {  // a limb is kLimbDigits of them
+    m.walk(2 * text.size());
+    text.remove_prefix(std::min(text.find_first_not_of('0'), text.size()));
+    if (text.size() > kMaxLimbs * kLimbDigits) m.fail("an integer has more than 4300 digits");
+    for (size_t end = text.size(); end > 0;) {
+      size_t begin = end > kLimbDigits ? end - kLimbDigits : 0;
+      uint32_t limb = 0;
+      for (size_t i = begin; i < end; ++i) limb = limb * 10 + static_cast<uint32_t>(text[i] - '0');
+      r.limbs_.push_back(limb);
+      end = begin;
+    }
+  } else {
+    for (char c : text) {
+      m.step(1 + r.limbs_.size() / 16);
+      r.multiply_add(static_cast<uint32_t>(radix), static_cast<uint32_t>(digit_of(c)));
+    }
   }
   r.negative_ = minus;
   r.normalize();
@@ -86,7 +99,7 @@ uint32_t BigInt::divide_small(uint32_t by) {
 
 std::string BigInt::digits(int radix) const {
   if (zero()) return "0";
-  meter().step(1 + limbs_.size());
+  meter().step(1 + 4 * limbs_.size());
   std::string out;
   if (radix == 10) {
     out = std::to_string(limbs_.back());
@@ -175,7 +188,7 @@ BigInt BigInt::times(const BigInt& b) const {
   BigInt r(meter());
   if (zero() || b.zero()) return r;
   size_t n = limbs_.size() + b.limbs_.size();
-  meter().step(1 + limbs_.size() * b.limbs_.size() / 16);
+  meter().step(1 + limbs_.size() * b.limbs_.size() / 6);
   if (n > kMaxLimbs + 1) meter().fail("an integer has more than 4300 digits");
   r.limbs_.resize(n);
   for (size_t i = 0; i < limbs_.size(); ++i) {

@@ -39,7 +39,7 @@ Value f_trim(Machine& m, const Value& v, CallArgs& args) {
 Value f_title(Machine& m, const Value& v, CallArgs& args) {
   Bound(m, "title", args, {});
   Text t = to_text(m.meter, v);
-  m.meter.walk(t.size());
+  m.meter.walk(4 * t.size());  // several table look-ups a character
   Text out(m.meter);
   bool start = true;
   size_t i = 0;

@@ -413,8 +413,8 @@ size_t count_of(std::string_view s, std::string_view what) {
 
 // One word: brackets and punctuation around an address are not part of it, unless they balance.
 std::string linked_word(Meter& m, std::string_view word, const Links& how) {
-  m.walk(word.size());
-  m.step(how.schemes.size() / 8);
+  m.walk(2 * word.size());
+  m.step(4 + how.schemes.size() / 8);
   size_t head = 0, tail = word.size();
   for (bool more = true; more;) {
     std::string_view rest = word.substr(head);

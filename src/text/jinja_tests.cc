@@ -85,12 +85,12 @@ Value cased(Machine& m, const Value& v, CallArgs& args) {
 
 Value known_filter(Machine& m, const Value& v, CallArgs& args) {
   no_arguments(m, args);
-  if (v.is(Kind::string)) m.meter.scan(v.text().size());
+  if (v.is(Kind::string)) m.meter.search(v.text().size());
   return Value::boolean(v.is(Kind::string) && find_filter(v.text().view()));
 }
 Value known_test(Machine& m, const Value& v, CallArgs& args) {
   no_arguments(m, args);
-  if (v.is(Kind::string)) m.meter.scan(v.text().size());
+  if (v.is(Kind::string)) m.meter.search(v.text().size());
   return Value::boolean(v.is(Kind::string) && find_test(v.text().view()));
 }
 

@@ -257,7 +257,7 @@ void append_lower(std::string& out, char32_t c) {
 }
 
 Text change_case(Meter& m, const Text& s, Case how) {
-  m.walk(s.size());
+  m.walk(4 * s.size());  // several table look-ups a character
   Text out(m);
   bool in_word = false, first = true;
   size_t i = 0;

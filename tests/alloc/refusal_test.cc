@@ -46,6 +46,10 @@ TEST(Refusals, CostNoMoreThanTheBody) {
       "\"cache_salt\":\"" + std::string(200'000, 'x') + "\"",
       "\"request_id\":\"" + std::string(200'000, 'x') + "\"",
   };
+  {  // the table of fields is made once
+    CompletionFields out;
+    ASSERT_FALSE(parse_completion(*parse_json("{\"prompt\":\"Once\"}", kRequestJson), {}, out));
+  }
   for (const std::string& field : fields) {
     std::string body = "{\"prompt\":\"Once\"," + field + "}";
     alloc::bytes_counted = 0;

@@ -106,7 +106,11 @@ report() {  # report NAME STATUS SECONDS CPU_SECONDS
 # With precompiled headers g++'s warnings are no errors (cmake/flags.cmake): those about our files fail here.
 build_release() {
   configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}" || return
-  ! grep -E "^$ROOT/(src|tests)/[^ ]*: warning:" "$LOGS/build-release.log"
+  local warnings
+  warnings=$(grep -E '^([^ ]*/)?(src|tests|bench|fuzz)/[^ ]*: warning:' "$LOGS/build-release.log") || return 0
+  echo "error: warnings in our files"
+  echo "$warnings"
+  return 1
 }
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.

@@ -148,8 +148,9 @@ class Keys(unittest.TestCase):
                 threads = [threading.Thread(target=slow, args=(n,)) for n in (10, 1)]
                 for t in threads:
                     t.start()
-                    self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") >= 1))
-                self.assertTrue(server.until(lambda: server.metric("sluice_requests_waiting") >= 9))
+                    # A prompt counts until its first token.
+                    self.assertTrue(server.until(lambda: server.metric("sluice_generation_tokens_total") >= 1))
+                self.assertTrue(server.until(lambda: server.request("/load")[2]["server_load"] >= 2))
                 status, headers, answer = server.request("/v1/completions", completion(prompt="b " * 30))
                 self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
                 self.assertIn("of this key", answer["error"]["message"])

@@ -18,12 +18,20 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cli_test  # noqa: E402
+import harness  # noqa: E402
 from cli_test import F32, MODEL, Gguf  # noqa: E402
 from harness import Server  # noqa: E402
 
 SECRET = "a secret prompt"
 LINE = re.compile(r"^[\d:.]+ I (?P<method>\S+) (?P<path>\S+) (?P<status>\d+)(?: in=(?P<prompt>\d+) out=(?P<output>\d+))?"
                   r"(?: ttft=(?P<ttft>[\d.]+)s)? total=(?P<total>[\d.]+)s(?P<more>.*) id=(?P<id>\S+)$")
+
+
+def setUpModule():
+    cli_test.BINARY = pathlib.Path(harness.SLUICE).resolve()
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    cli_test.WORK = pathlib.Path(folder.name)
 
 
 def ask(server, path="/v1/completions", headers=None, **fields):
@@ -113,8 +121,4 @@ class AccessLog(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    import harness
-    cli_test.BINARY = pathlib.Path(harness.SLUICE).resolve()
-    with tempfile.TemporaryDirectory() as folder:
-        cli_test.WORK = pathlib.Path(folder)
-        unittest.main()
+    unittest.main()

@@ -29,7 +29,7 @@ WRONG = {
              {"1": None}, {"1": 2**64}, {" 1": 1}, {str(2**31): 1}, {str(10**7): 1},
              {str(i): 1 for i in range(5000)}],
     "seed": ["1", True, [], {}, 1.5, 1e300],
-    "refused": [1, "x", True, [1], {}, {"a": 1}],
+    "refused": [1, "x", True, [1], {"a": 1}],  # what is empty asks for nothing
     "format": ["json_object", 1, [], {}, {"type": 1}, {"type": "json_object"},
                {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}],
 }
@@ -48,10 +48,10 @@ SHARED = {
     "seed": ["seed"],
     "format": ["response_format"],
     "refused": ["tools", "functions", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                "guided_grammar", "suffix"],
+                "guided_grammar"],
 }
 FIELDS = {
-    COMPLETIONS: {**SHARED, "flag": SHARED["flag"] + ["echo"], "whole": SHARED["whole"] + ["logprobs"]},
+    COMPLETIONS: {**SHARED, "refused": SHARED["refused"] + ["suffix"], "flag": SHARED["flag"] + ["echo"], "whole": SHARED["whole"] + ["logprobs"]},
     CHAT: {**SHARED, "whole": SHARED["whole"] + ["top_logprobs"],
            "flag": SHARED["flag"] + ["logprobs", "add_generation_prompt", "continue_final_message"],
            "object": ["chat_template_kwargs"]},
@@ -131,6 +131,8 @@ class Hostile(unittest.TestCase):
 
     def test_wrong_types_of_the_parameters_of_generate(self):
         for name, value in cases(PARAMETERS):
+            if value in ("true", "1") and name not in ("stop", "seed"):
+                continue  # some clients send booleans and numbers as text
             with self.subTest(name=name, value=str(value)[:60]):
                 self.refused(GENERATE, {"inputs": "Once", "parameters": {name: value}})
         for parameters in ("x", 1, True, [], [1]):

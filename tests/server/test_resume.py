@@ -259,13 +259,13 @@ class Others(unittest.TestCase):
     @unittest.skipUnless(model(), "the default model is not in the cache")
     def test_left_before_the_first_event(self):
         # Nobody knows its id, so nobody can come back for it.
-        with Server("--ctx", "2048", "--resume-seconds", "600") as server:
+        with Server("--ctx", "2048", "--resume-seconds", "600", "--budget", "16", "--max-seqs", "4") as server:
             text = json.dumps(body(prompt="Once upon a time " * 300, max_tokens=800)).encode()
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                                b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
                 self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 1, 60))
-            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 0, 60))
+            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 0, 120))
             self.assertLess(server.metric("sluice_generation_tokens_total"), 400)
 
 

@@ -60,7 +60,7 @@ class HubCase(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.addCleanup(self.hub.close)
         self.env = {"HOME": str(self.home), "SLUICE_CACHE": str(self.home / "cache"), "HF_ENDPOINT": self.hub.url,
-                    "PATH": os.environ["PATH"]}
+                    **{k: v for k, v in os.environ.items() if k == "PATH" or k.endswith("SAN_OPTIONS")}}
 
     def run_sluice(self, *args, stdin=b"", **env):
         command = [str(BINARY)] + [str(a) for a in args]

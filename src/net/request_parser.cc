@@ -75,8 +75,8 @@ size_t RequestParser::put(std::string_view bytes) {
       case Stage::head:
         if (take_line(bytes, limits_.header_bytes - head_bytes_)) {
           on_head_line();
-        } else if (!has_line_ && !refused()) {
-          check_start();
+        } else if (!has_line_) {
+          check_start();  // refused or not: the answer is the same however the bytes come
         }
         break;
       case Stage::fixed:

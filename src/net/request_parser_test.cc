@@ -193,8 +193,9 @@ TEST(RequestParser, TooLongAndNoMethod) {
   RequestParser whole(limits), bytewise(limits);
   whole.put(line);
   for (char c : line) bytewise.put({&c, 1});
-  EXPECT_EQ(whole.status(), 431);
+  EXPECT_EQ(whole.status(), 400);
   EXPECT_EQ(bytewise.status(), 400);
+  EXPECT_EQ(whole.reason(), bytewise.reason());
 }
 
 TEST(RequestParser, PartsOfARequest) {

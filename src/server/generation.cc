@@ -513,7 +513,7 @@ void Generation::append_usage(std::string& out) const {
 // For the access log.
 void Generation::count_usage() {
   CallUsage u;
-  for (const PromptState& p : prompts_) u.prompt += p.tokens->size();
+  for (const PromptState& p : prompts_) u.prompt += p.tokens ? p.tokens->size() : 0;  // half begun
   for (const Choice& c : choices_) u.output += static_cast<size_t>(score_only ? 0 : c.num_output);
   if (!score_only) u.first = first_token_;
   call_.usage = u;

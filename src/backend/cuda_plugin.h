@@ -21,7 +21,7 @@ struct CudaOptions {
 // Why there is none: no shared object, no driver, no such GPU.
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options);
 
-// What can be known of NVIDIA GPUs without opening one.
+// Facts about the machine's NVIDIA GPUs that need no open device.
 struct GpuFacts {
   bool expected = false;       // one is on the PCI bus, or a driver is loaded
   bool driver = false;         // its kernel part is loaded

@@ -37,7 +37,8 @@ struct CacheLayout {
   std::vector<int> windows;  // by group; 0: sees everything
 };
 
-// Where changes of a running sequence's table go; without a plan, nowhere: its row is not open yet.
+// Writes changes of a running sequence's table into the plan. A sequence whose row is not open yet
+// has no plan, and its changes are not written.
 struct EditLog {
   StepPlan* plan = nullptr;
   Slot slot = 0;

@@ -27,7 +27,7 @@ class FakeExecutor final : public Executor {
       Pipeline pipeline = {})
       : sample_(std::move(sample)), ring_(static_cast<size_t>(pipeline.max_in_flight()) + 1) {}
 
-  // What an executor answers to a plan; reuses the result's memory.
+  // Fills `r` with the result of a plan, reusing its memory.
   static void answer(const StepPlan& plan, const Sample& sample, StepResult& r) {
     r.clear();
     r.step = plan.step;

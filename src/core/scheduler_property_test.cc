@@ -126,7 +126,7 @@ struct Tally {
   uint64_t preemptions = 0, hits = 0, forks = 0;
 };
 
-// What comes out of the encoding is what went in.
+// The plan, encoded and decoded; expects it to be equal.
 StepPlan encoded(const StepPlan& plan) {
   Bytes bytes;
   encode(plan, bytes);

@@ -128,7 +128,7 @@ struct TopLogprob {
   int32_t rank = 0;  // 1 = most likely
 };
 
-// What came of a slice that wants something.
+// The result of one slice whose `want` is not none.
 struct Sampled {
   Slot slot = 0;
   uint32_t epoch = 0;

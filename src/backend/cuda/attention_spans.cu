@@ -47,7 +47,7 @@ struct SpanShape {
   static constexpr int kTiles = kDims / 8;
 };
 
-// What the warps tell each other about a tile.
+// One tile's values that warps exchange, in shared memory.
 struct Exchange {
   float top[kHeads][kWarps];  // largest score of a head in a warp's positions
   uint4 weights[kWarps][32];  // left operands of the product with V, one per 16 positions

@@ -358,8 +358,6 @@ def run_requests(library, folder, totals):
     rng = random.Random(SEED)
     control = Control(folder / "control")
     cases = [("malloc", 1), ("read", 1), ("write", 1), ("accept", 1), ("thread", 1), ("mmap", 1)]
-    if FULL:  # eight in a row: one in some 10,000 still ends the process, with one line (docs/reliability.md)
-        cases.insert(1, ("malloc", 8))
     with Server(library, control) as server:
         for kind in ("thread", "malloc"):
             for step in FIRST:
@@ -389,6 +387,23 @@ def run_requests(library, folder, totals):
         last = server.process.stderr.read()
         assert "stopping; 0 requests" in last, f"requests are counted that have ended: {last[-500:]}"
         assert server.process.returncode == 0, server.process.returncode
+
+
+def run_bursts(library, folder, totals):
+    """Eight mallocs fail in a row. Here the process may end too, as a start-up does: code 1, one line."""
+    rng = random.Random(SEED)
+    server = None
+    try:
+        with Server(library, Control(folder / "bursts")) as server:
+            for _ in range(20):
+                for step in SCRIPT:
+                    step(server.port)
+            for step in SCRIPT:
+                sweep(server, step, "malloc", 8, totals, rng, SLICE_SECONDS / 3 / len(SCRIPT))
+    except RuntimeError as error:  # by the end of `with`: its text ends with the process's stderr
+        if server is None or server.process.returncode != 1 or not re.search(r"(^|\n)sluice: [^\n]+\n?$", str(error)):
+            raise
+        totals.add("malloc x8", "code 1")
 
 
 def start_once(library, control, kind, n):
@@ -442,6 +457,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             run_starts(sys.argv[1], pathlib.Path(folder), totals)
             run_requests(sys.argv[1], pathlib.Path(folder), totals)
+            run_bursts(sys.argv[1], pathlib.Path(folder), totals)
     finally:
         totals.show()
     print(f"{time.monotonic() - begin:.0f} s", flush=True)

@@ -59,7 +59,7 @@ class Terminal:
         self.seen += data.decode(errors="replace")
         return bool(data)
 
-    def until(self, what, timeout=30):
+    def until(self, what, timeout=240):
         """Everything up to `what` (a string or a pattern), which comes after all that was waited for."""
         pattern = what if isinstance(what, re.Pattern) else re.compile(re.escape(what))
         end = time.monotonic() + timeout
@@ -81,7 +81,7 @@ class Terminal:
         self.send(text + "\r")
         return self.until(PROMPT)
 
-    def end(self, timeout=30):
+    def end(self, timeout=240):
         """The exit code."""
         limit = time.monotonic() + timeout
         while time.monotonic() < limit:
@@ -183,7 +183,7 @@ class Chat(Cli):
         t.until("\x1b[?2004l")
         time.sleep(0.5)
         t.send("\x03")
-        text = t.until(PROMPT, timeout=10)
+        text = t.until(PROMPT)
         self.assertIn("stopped", text)
         talk = self.saved(t, "stopped.json")
         self.assertEqual(len(talk), 2)

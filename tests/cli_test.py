@@ -112,7 +112,7 @@ class Gguf:
 
 def run(*args, stdin=b"", env=None):
     command = [str(BINARY)] + [a if isinstance(a, bytes) else str(a) for a in args]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60,
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=480,
                           env={**os.environ, **(env or {})})
 
 
@@ -533,7 +533,7 @@ class Output(Cli):
         self.assertIn(b"cut at 3 tokens: --max-tokens N raises the limit", done.stderr)
         done = run("run", MODEL, "-p", "hello", "-m", 100, "-t", 1, "--ignore-eos", "--ctx", 32)
         self.assertIn(b"the context of 32 tokens is full (--ctx N, up to 512)", done.stderr)
-        both = subprocess.run([str(BINARY), "run", str(MODEL), "hello", "-m", "3", "-t", "1"], timeout=60,
+        both = subprocess.run([str(BINARY), "run", str(MODEL), "hello", "-m", "3", "-t", "1"], timeout=480,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertRegex(both.stdout.decode(errors="replace"), r"\n\d+ tokens in, ")
 

@@ -64,7 +64,7 @@ class HubCase(unittest.TestCase):
 
     def run_sluice(self, *args, stdin=b"", **env):
         command = [str(BINARY)] + [str(a) for a in args]
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**self.env, **env})
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=480, env={**self.env, **env})
 
     def works(self, *args, **env):
         done = self.run_sluice(*args, **env)
@@ -302,7 +302,7 @@ class Faults(HubCase):
         both = [subprocess.Popen([BINARY, "pull", "hf:org/m"], env=self.env, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE) for _ in range(2)]
         for process in both:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=480)
             self.assertEqual(process.returncode, 0, err.decode())
         self.assertLessEqual(len(self.hub.asked("cdn")), 2)
 
@@ -602,7 +602,7 @@ class ListAndRm(HubCase):
             process = subprocess.Popen([BINARY, "rm", "own"], env=self.env, stdin=ours, stderr=subprocess.PIPE)
             os.close(ours)
             os.write(terminal, text)
-            err = process.communicate(timeout=60)[1]
+            err = process.communicate(timeout=480)[1]
             os.close(terminal)
             return process.returncode, err
 

@@ -187,7 +187,7 @@ class Quantize(Cli):
             time.sleep(0.01)
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=480)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn(b"interrupted", err)
         self.assertFalse(out.exists() or (WORK / "large.gguf.partial").exists())

@@ -51,7 +51,7 @@ class Machine(unittest.TestCase):
         begin = f'set -euo pipefail\n{sources}BUILD={self.folder}/build LOGS={self.folder}/build/log\n'
         done = subprocess.run(
             ["bash", "-c", begin + f'source "{ROOT}/scripts/cuda.sh"\n' + script], capture_output=True, text=True,
-            timeout=60, stdin=subprocess.DEVNULL,
+            timeout=480, stdin=subprocess.DEVNULL,
             env={"PATH": f"{self.bin}:/usr/bin:/bin", "CUDA_HOME": "/nowhere", "SLUICE_DRIVER": "", **env})
         return done.returncode, done.stdout, done.stderr
 

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import time
 
+from harness import PATIENCE
+
 
 def chromium():
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -96,7 +98,7 @@ class Page:
         return result["result"].get("value")
 
     def until(self, expression, seconds=60):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < end:
             if self.js(f"!!({expression})"):  # elements have no value here
                 return

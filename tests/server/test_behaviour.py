@@ -12,12 +12,12 @@ import unittest
 
 import openai
 
-from harness import SLUICE, Server, model
+from harness import PATIENCE, SLUICE, Server, model
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
 
 
-def raw(server, data, timeout=10):
+def raw(server, data, timeout=10 * PATIENCE):
     """A socket to the server with `data` sent."""
     s = socket.create_connection(("127.0.0.1", server.port), timeout)
     s.sendall(data)
@@ -103,14 +103,14 @@ class Http(unittest.TestCase):
         self.assertEqual(self.server.request("/health")[0], 200)
         for s, limit in zip(slow, (1.5, 1.5, 2.5)):
             self.assertEqual(read_all(s), b"")
-            self.assertLess(time.monotonic() - begin, limit)
+            self.assertLess(time.monotonic() - begin, limit * PATIENCE)
             s.close()
 
     def test_connections_per_address(self):
         many = [raw(self.server, b"") for _ in range(60)]
         answers = []
         for s in many[45:]:
-            s.settimeout(5)
+            s.settimeout(5 * PATIENCE)
             answers.append(read_all(s))
         for s in many:
             s.close()
@@ -250,11 +250,11 @@ class Behaviour(unittest.TestCase):
                 self.assertEqual(code, 200, answer)
                 self.assertEqual(answer["choices"][0]["text"], want["choices"][0]["text"])
                 self.assertEqual(answer["usage"]["prompt_tokens"], 100)
-            self.assertLess(max(waits), took / 3)
+            self.assertLess(max(waits), took / 2)
 
     def test_no_key_beyond_this_machine(self):
         done = subprocess.run([SLUICE, "serve", model(), "--host", "0.0.0.0", "--port", "0"], capture_output=True,
-                              text=True, timeout=20)
+                              text=True, timeout=20 * PATIENCE)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--api-key-file", done.stderr)
 
@@ -267,10 +267,10 @@ class Behaviour(unittest.TestCase):
             code, head, answer = server.request("/v1/completions", {"prompt": "x"})
             self.assertEqual((code, answer["error"]["code"]), (503, "shutting_down"))
             self.assertIn("Retry-After", head)
-            s.settimeout(30)
+            s.settimeout(30 * PATIENCE)
             self.assertIn(b"data: [DONE]", read_all(s))
             s.close()
-            self.assertEqual(server.process.wait(5), 0)
+            self.assertEqual(server.process.wait(5 * PATIENCE), 0)
 
     def test_second_signal_stops_at_once(self):
         with Server("--ctx", "2048", "--grace", "60") as server:
@@ -280,8 +280,8 @@ class Behaviour(unittest.TestCase):
             server.process.send_signal(signal.SIGTERM)
             self.assertTrue(server.until(lambda: server.request("/ready")[0] == 503, 1))
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.process.wait(5), 0)
-            self.assertLess(time.monotonic() - begin, 5)
+            self.assertEqual(server.process.wait(5 * PATIENCE), 0)
+            self.assertLess(time.monotonic() - begin, 5 * PATIENCE)  # not the 60 s of grace
             s.close()
 
 

@@ -15,13 +15,13 @@ import time
 import unittest
 import urllib.request
 
-from harness import SLUICE, Server, stories
+from harness import PATIENCE, SLUICE, Server, stories
 
 
 def bench(url, *args, code=0, env=None):
     """(parsed JSON, stderr) of a run that ends with `code`."""
     done = subprocess.run([SLUICE, "bench", "serve", "--url", url, "--endpoint", "completions", "--json", "-", *args],
-                          capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
+                          capture_output=True, text=True, timeout=120 * PATIENCE, env={**os.environ, **(env or {})})
     assert done.returncode == code, (done.returncode, done.stdout[-2000:], done.stderr)
     return json.loads(done.stdout) if done.stdout else None, done.stderr
 
@@ -45,7 +45,7 @@ class WithoutVocabulary(unittest.TestCase):
     def answer(self, server, body):
         request = urllib.request.Request(server.url + "/v1/completions", json.dumps({"model": "test", **body}).encode(),
                                          {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=60 * PATIENCE) as reply:
             return json.load(reply)["choices"][0]
 
 
@@ -97,7 +97,8 @@ class Real(unittest.TestCase):
             run = result["runs"][0]
             if arrivals == "fixed":
                 self.assertEqual(run["sent"], 180)
-                self.assertAlmostEqual(run["send_rate"], 60, delta=1)
+                late = run["lateness_s"]["max"]  # a busy machine sends later, and says so
+                self.assertTrue(180 / (3 + late) - 1 <= run["send_rate"] <= 61, (run["send_rate"], late))
             else:
                 self.assertTrue(110 < run["sent"] < 260, run["sent"])  # five standard deviations
             self.assertEqual(run["lateness_s"]["count"], run["sent"])
@@ -152,9 +153,10 @@ class Real(unittest.TestCase):
         run = subprocess.Popen([SLUICE, "bench", "serve", "--url", self.server.url, "--endpoint", "completions",
                                 "--duration", "60", "--concurrency", "4", "--json", "-"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True)
-        time.sleep(2)
+        before = self.server.metric("sluice_requests_finished_total")
+        self.assertTrue(self.server.until(lambda: self.server.metric("sluice_requests_finished_total") > before + 8))
         run.send_signal(signal.SIGINT)
-        out, _ = run.communicate(timeout=10)
+        out, _ = run.communicate(timeout=10 * PATIENCE)
         self.assertEqual(run.returncode, 0)
         result = json.loads(out)["runs"][0]
         self.assertTrue(result["interrupted"])
@@ -288,7 +290,7 @@ class Options(unittest.TestCase):
             ([], "--url"),
         ):
             with self.subTest(args=args):
-                done = subprocess.run([SLUICE, "bench", "serve", *args], capture_output=True, text=True, timeout=10)
+                done = subprocess.run([SLUICE, "bench", "serve", *args], capture_output=True, text=True, timeout=10 * PATIENCE)
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertEqual(done.stdout, "")
                 self.assertIn(word, done.stderr)
@@ -298,7 +300,7 @@ class Options(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as s:
             port = s.getsockname()[1]
         done = subprocess.run([SLUICE, "bench", "serve", "--url", f"http://127.0.0.1:{port}"], capture_output=True,
-                              text=True, timeout=10)
+                              text=True, timeout=10 * PATIENCE)
         self.assertEqual(done.returncode, 1)
         self.assertIn("no answer", done.stderr)
 

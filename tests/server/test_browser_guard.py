@@ -10,7 +10,7 @@ import threading
 import unittest
 
 from browser import Page, chromium
-from harness import SLUICE, Server, stories
+from harness import PATIENCE, SLUICE, Server, stories
 
 APP = "https://app.example"
 BODY = {"prompt": "Once", "max_tokens": 4}
@@ -147,7 +147,7 @@ class Guard(unittest.TestCase):
 @unittest.skipUnless(stories(), "the test data is not there")
 class Start(unittest.TestCase):
     def fails(self, *args):
-        done = subprocess.run([SLUICE, "serve", stories(), *args], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([SLUICE, "serve", stories(), *args], capture_output=True, text=True, timeout=30 * PATIENCE)
         return done.returncode, done.stderr
 
     def test_environment_and_usage_differ(self):
@@ -165,7 +165,7 @@ class Start(unittest.TestCase):
     def test_no_descriptors(self):
         for limit in (3, 4, 5):
             command = ["bash", "-c", f"ulimit -n {limit}; exec \"$@\"", "bash", SLUICE, "serve", stories(), "--port", "0"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30 * PATIENCE)
             self.assertIn(done.returncode, (1, 127), (limit, done.stderr))  # 127: not even the program was loaded
 
 

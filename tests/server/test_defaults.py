@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cli_test  # noqa: E402
 import harness  # noqa: E402
 from cli_test import F32, MODEL, Gguf  # noqa: E402
-from harness import Server  # noqa: E402
+from harness import PATIENCE, Server  # noqa: E402
 
 SECRET = "a secret prompt"
 LINE = re.compile(r"^[\d:.]+ I (?P<method>\S+) (?P<path>\S+) (?P<status>\d+)(?: in=(?P<prompt>\d+) out=(?P<output>\d+))?"
@@ -43,7 +43,7 @@ def stop(server):
     """The log behind the start."""
     server.process.send_signal(signal.SIGTERM)
     log = server.process.stderr.read()
-    server.process.wait(20)
+    server.process.wait(20 * PATIENCE)
     return log
 
 

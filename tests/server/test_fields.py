@@ -8,7 +8,7 @@ import tempfile
 import unittest
 import urllib.request
 
-from harness import SLUICE, Server, model, stories
+from harness import PATIENCE, SLUICE, Server, model, stories
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 
@@ -144,7 +144,7 @@ class Fields(unittest.TestCase):
             self.assertTrue(any(m == method and (p.startswith(begins) if begins else p == route) for m, p in described),
                             f"{method} {route}")
         self.post("/v1/completions", prompt="x", max_tokens=2)
-        with urllib.request.urlopen(self.server.url + "/dashboard/events?interval=100", timeout=10) as stream:
+        with urllib.request.urlopen(self.server.url + "/dashboard/events?interval=100", timeout=10 * PATIENCE) as stream:
             self.assertEqual(stream.headers.get_content_type(), "text/event-stream")
             self.assertEqual(stream.readline(), b"event: hello\n")  # the head of it: the rest has no end
             frames = (json.loads(line[6:]) for line in stream if line.startswith(b"data: {"))
@@ -185,7 +185,7 @@ class Options(unittest.TestCase):
             def ask():
                 request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(),
                                                  {"Content-Type": "application/json"})
-                return urllib.request.urlopen(request, timeout=60)
+                return urllib.request.urlopen(request, timeout=60 * PATIENCE)
             # urlopen returns with the head, which a waiting stream gets with its first comment.
             with concurrent.futures.ThreadPoolExecutor(64) as threads:
                 texts = list(threads.map(lambda _: ask().read().decode(), range(64)))

@@ -7,7 +7,7 @@ import socket
 import time
 import unittest
 
-from harness import Server, model, stories
+from harness import PATIENCE, Server, model, stories
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -108,7 +108,7 @@ class Hostile(unittest.TestCase):
     def raw(self, data, half=False):
         """All that the server answers to `data` until it closes; with `half`, nothing more is sent."""
         got = b""
-        with socket.create_connection(("127.0.0.1", self.server.port), 10) as s:
+        with socket.create_connection(("127.0.0.1", self.server.port), 10 * PATIENCE) as s:
             try:
                 s.sendall(data)
                 if half:

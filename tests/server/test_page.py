@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from harness import Server, model
+from harness import PATIENCE, Server, model
 
 LETTERS = "fcosp"  # free, cached, owned, shared, pending
 
@@ -20,7 +20,7 @@ class Watcher:
     """Reads the dashboard's events on a thread of its own."""
 
     def __init__(self, server, query="?interval=100"):
-        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30 * PATIENCE)
         headers = {"Authorization": "Bearer " + server.key} if server.key else {}
         self.connection.request("GET", "/dashboard/events" + query, headers=headers)
         self.answer = self.connection.getresponse()
@@ -54,7 +54,7 @@ class Watcher:
         return [value for name, value in list(self.events) if name == "frame"]
 
     def until(self, condition, seconds=15):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < end:
             if found := condition(self.frames()):
                 return found
@@ -183,7 +183,8 @@ class Feed(unittest.TestCase):
             self.assertEqual(story["output_tokens"], 80)
             self.assertAlmostEqual(sum(p["seconds"] for p in story["parts"]), story["seconds"], delta=1e-6)
             self.assertTrue(all(p["seconds"] >= 0 for p in story["parts"]), story["parts"])
-            self.assertLess(abs(story["seconds"] - wall), 0.05 * wall + 0.02)
+            self.assertLess(story["seconds"], wall)
+            self.assertLess(wall - story["seconds"], 0.25 * wall + 0.5)
             parts = {p["kind"]: p["seconds"] for p in story["parts"]}
             self.assertGreater(parts["prefill"], 0)
             self.assertGreater(parts["decode"] + parts["crowded"], 0)
@@ -272,9 +273,9 @@ class Lifecycle(unittest.TestCase):
                     w.until(len)
                     begin = time.monotonic()
                     server.process.send_signal(signal.SIGTERM)
-                    self.assertEqual(server.process.wait(10), 0)
-                    self.assertLess(time.monotonic() - begin, 3)
-                    w.thread.join(5)
+                    self.assertEqual(server.process.wait(10 * PATIENCE), 0)
+                    self.assertLess(time.monotonic() - begin, 3 * PATIENCE)
+                    w.thread.join(5 * PATIENCE)
                     self.assertEqual(w.events[-1][0], "bye")
         finally:
             os.unlink(file.name)

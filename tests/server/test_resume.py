@@ -9,7 +9,7 @@ import socket
 import time
 import unittest
 
-from harness import Server, model, stories
+from harness import PATIENCE, Server, model, stories
 
 FULL = os.environ.get("SLUICE_TEST_FULL") == "1"
 
@@ -23,7 +23,7 @@ class Reader:
     """Events of one connection, read as they come; close() cuts it in the middle."""
 
     def __init__(self, server, method, path, payload=None, headers=None):
-        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30 * PATIENCE)
         headers = {"Content-Type": "application/json", **(headers or {})}
         if server.key:
             headers.setdefault("Authorization", "Bearer " + server.key)
@@ -242,7 +242,7 @@ class Others(unittest.TestCase):
             s = socket.socket()
             self.addCleanup(s.close)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            s.settimeout(60)
+            s.settimeout(60 * PATIENCE)
             s.connect(("127.0.0.1", server.port))
             s.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
                        f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n").encode() + text)

@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from harness import Server, stories
+from harness import PATIENCE, Server, stories
 
 STALLED = 200
 
@@ -55,7 +55,7 @@ class Unread(unittest.TestCase):
     def test_long_answers(self):
         with Server("--ctx", "256", "--send-timeout", "2", path=stories()) as server:
             words = "word " * 400_000
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * PATIENCE)
             for path, body, check in (
                 ("/tokenize", {"prompt": words, "return_token_strs": True},
                  lambda a: len(a["token_strs"]) == len(a["tokens"]) == a["count"] > 1_000_000),

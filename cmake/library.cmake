@@ -27,6 +27,27 @@ function(sluice_precompile target kind)
   target_precompile_headers(${target} REUSE_FROM ${common})
 endfunction()
 
+# Sanitizer builds compile the files of a target in batches, which saves a third of their time. Files whose private
+# names clash with another file's are compiled alone.
+set(SLUICE_COMPILED_ALONE bench.cc bench_serve_result.cc char_width.cc chat.cc flag_aliases.cc gguf_header.cc gguf_writer.cc
+    hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc jinja_methods.cc normalize.cc pretokenize.cc
+    random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc sentencepiece.cc serve.cc template_bomb_test.cc
+    tokenizer_gguf.cc tokenizer_json_ends.cc tokenizer_json_steps.cc tokenizer_json_test.cc unigram.cc)
+function(sluice_batches target)
+  if(NOT SLUICE_SANITIZE OR target MATCHES backend)  # kernels are large, and share names
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE -Wno-shadow)  # the other builds warn
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SLUICE_BATCH})
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    get_filename_component(name ${source} NAME)
+    if(name IN_LIST SLUICE_COMPILED_ALONE)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
 # sluice_test(PROGRAM [TEST name] SOURCES file... LIBS lib...)
 # A GoogleTest program, and a ctest with the program's name unless TEST gives another.
 function(sluice_test program)
@@ -39,6 +60,7 @@ function(sluice_test program)
   target_link_libraries(${program} PRIVATE ${A_LIBS} GTest::gtest_main)
   target_compile_definitions(${program} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   sluice_precompile(${program} test)
+  sluice_batches(${program})
   add_test(NAME ${A_TEST} COMMAND ${program} --gtest_brief=1)
 endfunction()
 
@@ -68,6 +90,7 @@ function(sluice_library name)
   endif()
   add_library(sluice_${name} STATIC ${sources})
   sluice_precompile(sluice_${name} code)
+  sluice_batches(sluice_${name})
   target_include_directories(sluice_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(sluice_${name} PUBLIC Threads::Threads)
   foreach(dep ${A_DEPS})

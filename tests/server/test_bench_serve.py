@@ -177,6 +177,8 @@ class Real(unittest.TestCase):
         with Server(path=stories()) as server:
             def kill_amid_answers():
                 server.until(lambda: server.metric("sluice_requests_finished_total") >= 10, 60)
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(2)  # by then every connection has a request without an answer
                 server.process.kill()
 
             threading.Thread(target=kill_amid_answers).start()

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Counts the tests of a ctest run, and says which were skipped and why.
 
-    scripts/test_report.py JUNIT_FILE     (ctest --output-junit JUNIT_FILE --test-output-size-passed 10000000)
+    scripts/test_report.py JUNIT_FILE...   (ctest --output-junit JUNIT_FILE --test-output-size-passed 10000000)
 
 Prints `PASSED FAILED SKIPPED` in single tests, as GoogleTest and unittest count them (a program of another kind is
-one test), then one line per program and reason for a skip: `PROGRAM: N skipped: REASON`.
+one test), then one line per program and reason for a skip: `PROGRAM: N skipped: REASON`. A later file holds second
+tries: its programs count instead of the first tries, and each that passed gets a line
+`PROGRAM: passed only at the second try`.
 """
 
 import collections
@@ -44,10 +46,11 @@ def count(status, text):
     return passed, failed, reasons
 
 
-def report(root):
+def report(*roots):
     passed = failed = 0
     skipped = collections.Counter()
-    for case in root.iter("testcase"):
+    cases = {case.get("name"): case for root in roots for case in root.iter("testcase")}
+    for case in cases.values():
         status, skip = case.get("status"), case.find("skipped")
         if skip is not None and skip.get("message", "").startswith("SKIP_"):
             status = "skipped"  # else: no such program
@@ -55,10 +58,12 @@ def report(root):
         passed, failed = passed + p, failed + f
         skipped.update((case.get("name"), reason) for reason in reasons)
     lines = [f"{passed} {failed} {sum(skipped.values())}"]
+    again = [case.get("name") for root in roots[1:] for case in root.iter("testcase") if case.get("status") == "run"]
+    lines += [f"{name}: passed only at the second try" for name in again]
     return lines + [f"{name}: {n} skipped: {reason}" for (name, reason), n in skipped.items()]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    print("\n".join(report(ElementTree.parse(sys.argv[1]).getroot())))
+    print("\n".join(report(*(ElementTree.parse(file).getroot() for file in sys.argv[1:]))))

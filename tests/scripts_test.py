@@ -149,13 +149,16 @@ class Progress(Machine):
 
 class Report(unittest.TestCase):
     def report(self, *cases):
+        return test_report.report(self.suite(*cases))
+
+    def suite(self, *cases):
         root = ElementTree.Element("testsuite")
         for name, status, skip, text in cases:
             case = ElementTree.SubElement(root, "testcase", name=name, status=status)
             if skip:
                 ElementTree.SubElement(case, "skipped", message=skip)
             ElementTree.SubElement(case, "system-out").text = text
-        return test_report.report(root)
+        return root
 
     def test_googletest(self):
         self.assertEqual(self.report(
@@ -174,6 +177,11 @@ class Report(unittest.TestCase):
         self.assertEqual(self.report(
             ("a", "notrun", "SKIP_RETURN_CODE=77", "skipped: offline\n"), ("b", "run", None, "fine"),
             ("c", "notrun", "Unable to find executable", "")), ["1 1 1", "a: 1 skipped: offline"])
+
+    def test_second_tries(self):
+        first = self.suite(("a", "fail", None, "no"), ("b", "fail", None, "no"), ("c", "run", None, "fine"))
+        again = self.suite(("a", "run", None, "fine"), ("b", "fail", None, "no"))
+        self.assertEqual(test_report.report(first, again), ["2 1 0", "a: passed only at the second try"])
 
 
 if __name__ == "__main__":

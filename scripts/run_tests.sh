@@ -132,14 +132,15 @@ build_tsan() {
 # `processes`) that failed run once more, alone: a busy machine can upset them. The report names those. A program that
 # crashed, or that a sanitizer complained about, gets no second try.
 run_ctest() {
-  local dir=$BUILD/$1 jobs=$2 status=0 lines results
+  local dir=$BUILD/$1 jobs=$2 status=0 lines results names
   shift 2
   [[ -f $dir/CTestTestfile.cmake ]] || { echo "error: $dir is not built"; return 1; }
   rm -f "$dir"/tests*.xml
   one_ctest "$dir" tests.xml -j "$jobs" "$@" || status=$?
   if ((status != 0)) && ! grep -qE 'Sanitizer|runtime error:|the server ended with' \
     "$dir/Testing/Temporary/LastTest.log"; then
-    one_ctest "$dir" tests-again.xml --rerun-failed -L '^processes$' || true
+    names=$(cut -d: -f2 "$dir/Testing/Temporary/LastTestsFailed.log" | paste -sd'|')
+    one_ctest "$dir" tests-again.xml -L '^processes$' -R "^($names)\$" || true
   fi
   results=("$dir"/tests.xml "$dir"/tests-again.xml)
   [[ -f ${results[1]} ]] || unset 'results[1]'

@@ -27,17 +27,18 @@ function(sluice_precompile target kind)
   target_precompile_headers(${target} REUSE_FROM ${common})
 endfunction()
 
-# Sanitizer builds compile the files of a target in batches, which saves a third of their time. Files whose private
-# names clash with another file's are compiled alone.
+# With SLUICE_BATCH, as ./sluice.sh test sets it, the files of a target are compiled in batches, which saves a third of
+# the time: those of test programs, and where a sanitizer is on those of libraries too. Files whose private names clash
+# with another file's are compiled alone.
 set(SLUICE_COMPILED_ALONE bench.cc bench_serve_result.cc char_width.cc chat.cc flag_aliases.cc gguf_header.cc gguf_writer.cc
     hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc jinja_methods.cc normalize.cc pretokenize.cc
     random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc sentencepiece.cc serve.cc template_bomb_test.cc
     tokenizer_gguf.cc tokenizer_json_ends.cc tokenizer_json_steps.cc tokenizer_json_test.cc unigram.cc)
 function(sluice_batches target)
-  if(NOT SLUICE_SANITIZE OR target MATCHES backend)  # kernels are large, and share names
+  if(SLUICE_BATCH LESS 2 OR target MATCHES backend)  # kernels are large, and share names
     return()
   endif()
-  target_compile_options(${target} PRIVATE -Wno-shadow)  # the other builds warn
+  target_compile_options(${target} PRIVATE -Wno-shadow)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SLUICE_BATCH})
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
@@ -90,7 +91,9 @@ function(sluice_library name)
   endif()
   add_library(sluice_${name} STATIC ${sources})
   sluice_precompile(sluice_${name} code)
-  sluice_batches(sluice_${name})
+  if(SLUICE_SANITIZE)
+    sluice_batches(sluice_${name})
+  endif()
   target_include_directories(sluice_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(sluice_${name} PUBLIC Threads::Threads)
   foreach(dep ${A_DEPS})

@@ -105,7 +105,7 @@ report() {  # report NAME STATUS SECONDS CPU_SECONDS
 
 # With precompiled headers g++'s warnings are no errors (cmake/flags.cmake): those about our files fail here.
 build_release() {
-  configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}" || return
+  configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_BATCH=8 "${CUDA_ARGS[@]}" || return
   local warnings
   warnings=$(grep -E '^([^ ]*/)?(src|tests|bench|fuzz)/[^ ]*: warning:' "$LOGS/build-release.log") || return 0
   echo "error: warnings in our files"
@@ -117,7 +117,7 @@ build_release() {
 build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
   local fuzz=OFF
   [[ $1 != asan ]] || fuzz=ON
-  configure_and_build "$1" "${@:3}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ \
+  configure_and_build "$1" "${@:3}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DSLUICE_BATCH=8 \
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2" "-DSLUICE_FUZZ=$fuzz"
 }
 build_asan() { build_sanitized asan address,undefined all; }  # with the fuzz harnesses

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/matmul/matmul.h"
 #include "base/str.h"
 #include "exec/cache_groups.h"
 #include "exec/kv_cache.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "backend/cpu/load_quant.h"
+#include "backend/cpu/matmul/load_quant.h"
 #include "base/result.h"
 #include "model/model.h"
 #include "runtime/options.h"

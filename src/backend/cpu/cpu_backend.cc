@@ -6,7 +6,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/features.h"
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/matmul/matmul.h"
 #include "backend/cpu/numa.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/vector_math.h"

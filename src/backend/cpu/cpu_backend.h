@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/cpu/load_quant.h"
+#include "backend/cpu/matmul/load_quant.h"
 
 namespace sluice {
 

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "backend/cpu/features.h"
 #include "backend/cpu/matmul/matmul.h"
@@ -292,6 +294,28 @@ inline std::vector<const MatmulRow*> usable_rows() {
     if (cpu_features().has(row.need)) rows.push_back(&row);
   }
   return rows;
+}
+
+// A test of one row of the kernel table. One row alone: --gtest_filter='*/neon_q4_0'.
+class MatmulRowTest : public testing::TestWithParam<const MatmulRow*> {
+ protected:
+  // For TestSlice: a slice takes different cases of different rows.
+  uint64_t row_index() const { return static_cast<uint64_t>(GetParam() - matmul_rows().data()); }
+};
+
+// The parameters of such tests: the rows that this CPU can run and `keep` accepts.
+template <typename Keep>
+std::vector<const MatmulRow*> usable_rows(Keep keep) {
+  std::vector<const MatmulRow*> rows = usable_rows();
+  std::erase_if(rows, [&](const MatmulRow* row) { return !keep(*row); });
+  return rows;
+}
+
+// "neon-q4_0" as gtest allows it: neon_q4_0.
+inline std::string row_test_name(const testing::TestParamInfo<const MatmulRow*>& info) {
+  std::string name = info.param->name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 
 inline std::vector<float> make_bias(int64_t rows) {

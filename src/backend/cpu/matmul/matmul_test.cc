@@ -19,99 +19,104 @@
 namespace sluice {
 namespace {
 
-TEST(Matmul, EveryRowAgreesWithTheReference) {
-  TestSlice slice;
+class MatmulKernel : public MatmulRowTest {};
+INSTANTIATE_TEST_SUITE_P(Rows, MatmulKernel, testing::ValuesIn(usable_rows()), row_test_name);
+
+TEST_P(MatmulKernel, AgreesWithTheReference) {
+  const MatmulRow* row = GetParam();
+  TestSlice slice(row_index());
   ThreadPool pool(2, false);
-  for (const MatmulRow* row : usable_rows()) {
-    for (int64_t cols : columns_for(*row)) {
-      for (int64_t n : {1, 15, 16, 17, 49, 130}) {
-        if (n == 1 && row->makes != WeightQuant::none) continue;  // vectors are not quantised
-        if (!slice.take()) continue;
-        SCOPED_TRACE(std::string(row->name) + " N " + std::to_string(n) + " K " +
-                     std::to_string(cols));
-        const Source w = random_source(*row, n, cols, static_cast<uint32_t>(n * 7 + cols));
-        const std::vector<float> bias = n % 2 ? make_bias(n) : std::vector<float>{};
-        const WeightSegment segment = w.segment();
-        const PackedWeight packed = pack_weight(pool, {&segment, 1}, bias, only(row));
-        EXPECT_EQ(packed.keeps_source, row->in_place);
-        for (int64_t m : {1, 5}) {
-          Input in = make_input(m, cols, static_cast<uint32_t>(m + n));
-          expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, bias);
-          if (HasFatalFailure()) return;
-        }
+  for (int64_t cols : columns_for(*row)) {
+    for (int64_t n : {1, 15, 16, 17, 49, 130}) {
+      if (n == 1 && row->makes != WeightQuant::none) continue;  // vectors are not quantised
+      if (!slice.take()) continue;
+      SCOPED_TRACE(std::string(row->name) + " N " + std::to_string(n) + " K " +
+                   std::to_string(cols));
+      const Source w = random_source(*row, n, cols, static_cast<uint32_t>(n * 7 + cols));
+      const std::vector<float> bias = n % 2 ? make_bias(n) : std::vector<float>{};
+      const WeightSegment segment = w.segment();
+      const PackedWeight packed = pack_weight(pool, {&segment, 1}, bias, only(row));
+      EXPECT_EQ(packed.keeps_source, row->in_place);
+      for (int64_t m : {1, 5}) {
+        Input in = make_input(m, cols, static_cast<uint32_t>(m + n));
+        expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, bias);
+        if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST(Matmul, EveryRowGivesTheBitsOfTheScalarRow) {
-  TestSlice slice;
+TEST_P(MatmulKernel, GivesTheBitsOfTheScalarRow) {
+  const MatmulRow* row = GetParam();
+  TestSlice slice(row_index());
   ThreadPool pool(1, false);
-  for (const MatmulRow* row : usable_rows()) {
-    const std::string scalar_name =
-        std::string("scalar-") +
-        std::string(row->name).substr(std::string(row->name).rfind('-') + 1);
-    const MatmulRow* scalar = nullptr;
-    for (const MatmulRow* r : usable_rows()) {
-      if (r->name == scalar_name) scalar = r;
-    }
-    ASSERT_NE(scalar, nullptr) << row->name;
-    if (takes_bf16(row->arith)) continue;  // an instruction's own arithmetic
-    ASSERT_EQ(row->arith, scalar->arith) << row->name;
-    for (int64_t cols : columns_for(*row)) {
-      if (!slice.take()) continue;
-      const Source w = random_source(*row, 53, cols, 3);
-      const WeightSegment segment = w.segment();
-      const PackedWeight own = pack_weight(pool, {&segment, 1}, {}, only(row));
-      const PackedWeight plain = pack_weight(pool, {&segment, 1}, {}, only(scalar));
-      for (int64_t m : {7, 40}) {  // below and above where tiles begin
-        Input in = make_input(m, cols, 11);
-        EXPECT_TRUE(same_bits(multiply(pool, own, in.act()), multiply(pool, plain, in.act())))
-            << row->name << " K " << cols << " M " << m;
-      }
+  const std::string scalar_name =
+      std::string("scalar-") + std::string(row->name).substr(std::string(row->name).rfind('-') + 1);
+  const MatmulRow* scalar = nullptr;
+  for (const MatmulRow* r : usable_rows()) {
+    if (r->name == scalar_name) scalar = r;
+  }
+  ASSERT_NE(scalar, nullptr) << row->name;
+  if (takes_bf16(row->arith)) return;  // an instruction's own arithmetic
+  ASSERT_EQ(row->arith, scalar->arith) << row->name;
+  for (int64_t cols : columns_for(*row)) {
+    if (!slice.take()) continue;
+    const Source w = random_source(*row, 53, cols, 3);
+    const WeightSegment segment = w.segment();
+    const PackedWeight own = pack_weight(pool, {&segment, 1}, {}, only(row));
+    const PackedWeight plain = pack_weight(pool, {&segment, 1}, {}, only(scalar));
+    for (int64_t m : {7, 40}) {  // below and above where tiles begin
+      Input in = make_input(m, cols, 11);
+      EXPECT_TRUE(same_bits(multiply(pool, own, in.act()), multiply(pool, plain, in.act())))
+          << row->name << " K " << cols << " M " << m;
     }
   }
 }
 
 // Largest magnitudes on both sides: intermediate sums must not saturate.
-TEST(Matmul, ExtremesAreExact) {
+TEST_P(MatmulKernel, ExtremesAreExact) {
+  const MatmulRow* row = GetParam();
   ThreadPool pool(2, false);
-  for (const MatmulRow* row : usable_rows()) {
-    const Source w = extreme_source(*row, 37, 512);
-    const WeightSegment segment = w.segment();
-    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
-    for (int64_t m : {1, 2, 6, 9}) {
-      Input in = make_input(m, 512, 1, true);
-      SCOPED_TRACE(std::string(row->name) + " M " + std::to_string(m));
-      expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, {});
-      if (HasFatalFailure()) return;
-    }
+  const Source w = extreme_source(*row, 37, 512);
+  const WeightSegment segment = w.segment();
+  const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+  for (int64_t m : {1, 2, 6, 9}) {
+    Input in = make_input(m, 512, 1, true);
+    SCOPED_TRACE(std::string(row->name) + " M " + std::to_string(m));
+    expect_near_reference(multiply(pool, packed, in.act()), w, in, row->arith, {});
+    if (HasFatalFailure()) return;
   }
 }
 
+class MatmulW8a8Kernel : public MatmulRowTest {};
+INSTANTIATE_TEST_SUITE_P(Rows,
+                         MatmulW8a8Kernel,
+                         testing::ValuesIn(usable_rows([](const MatmulRow& row) {
+                           return row.makes == WeightQuant::w8a8;
+                         })),
+                         row_test_name);
+
 // The longest rows of w8a8 with the largest products: the sum just fits 32 bits.
-TEST(Matmul, LongestRowsDoNotOverflow) {
+TEST_P(MatmulW8a8Kernel, LongestRowsDoNotOverflow) {
+  const MatmulRow* row = GetParam();
   ThreadPool pool(2, false);
-  for (const MatmulRow* row : usable_rows()) {
-    if (row->makes != WeightQuant::w8a8) continue;
-    Source w = random_source(Format::f32, 17, kMaxW8Cols, 1);
-    std::fill(w.decoded.begin(), w.decoded.end(), 1.0f);
-    std::memcpy(w.bytes.data(), w.decoded.data(), w.bytes.size());
-    const WeightSegment segment = w.segment();
-    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
-    for (int64_t m : {3, 5, 20}) {
-      for (float sign : {1.0f, -1.0f}) {
-        Input in = make_input(m, kMaxW8Cols, 1);
-        std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
-        for (float& x : in.row_scale) x = 1.0f / 127;
-        for (int32_t& x : in.row_sum) x = static_cast<int32_t>(127 * sign) * int32_t{kMaxW8Cols};
-        const std::vector<float> out = multiply(pool, packed, in.act());
-        for (int64_t r = 0; r < m; ++r) {  // 17 values, then a gap of 3
-          for (int64_t c : {0, 15, 16}) {
-            ASSERT_NEAR(out[static_cast<size_t>(r * 20 + c)], sign * static_cast<float>(kMaxW8Cols),
-                        0.02f)
-                << row->name << " M " << m;
-          }
+  Source w = random_source(Format::f32, 17, kMaxW8Cols, 1);
+  std::fill(w.decoded.begin(), w.decoded.end(), 1.0f);
+  std::memcpy(w.bytes.data(), w.decoded.data(), w.bytes.size());
+  const WeightSegment segment = w.segment();
+  const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+  for (int64_t m : {3, 5, 20}) {
+    for (float sign : {1.0f, -1.0f}) {
+      Input in = make_input(m, kMaxW8Cols, 1);
+      std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
+      for (float& x : in.row_scale) x = 1.0f / 127;
+      for (int32_t& x : in.row_sum) x = static_cast<int32_t>(127 * sign) * int32_t{kMaxW8Cols};
+      const std::vector<float> out = multiply(pool, packed, in.act());
+      for (int64_t r = 0; r < m; ++r) {  // 17 values, then a gap of 3
+        for (int64_t c : {0, 15, 16}) {
+          ASSERT_NEAR(out[static_cast<size_t>(r * 20 + c)], sign * static_cast<float>(kMaxW8Cols),
+                      0.02f)
+              << row->name << " M " << m;
         }
       }
     }
@@ -156,8 +161,17 @@ TEST(Matmul, QuantisedAndExcludedSegmentsInOneWeight) {
   }
 }
 
+class MatmulW4Kernel : public MatmulRowTest {};
+INSTANTIATE_TEST_SUITE_P(Rows,
+                         MatmulW4Kernel,
+                         testing::ValuesIn(usable_rows([](const MatmulRow& row) {
+                           return row.fmt == kW4Format;
+                         })),
+                         row_test_name);
+
 // w4 is what the format's own encoder gives.
-TEST(Matmul, FourBitsAtLoad) {
+TEST_P(MatmulW4Kernel, FourBitsAtLoad) {
+  const MatmulRow* row = GetParam();
   ThreadPool pool(2, false);
   const Source w = random_source(Format::f32, 50, 192, 2);
   const WeightSegment segment = w.segment();
@@ -167,31 +181,27 @@ TEST(Matmul, FourBitsAtLoad) {
   four.bytes.resize(row_bytes(kW4Format, 192) * 50);
   format_info(kW4Format).encode(w.decoded.data(), four.bytes.data(), 50 * 192);
   const WeightSegment own = four.segment();
-  for (const MatmulRow* row : usable_rows()) {
-    if (row->fmt != kW4Format) continue;
-    const PackedWeight made =
-        pack_weight(pool, {&segment, 1}, make_bias(50), {.table = {row, 1}, .quant = &quant});
-    EXPECT_FALSE(made.keeps_source);
-    const PackedWeight want = pack_weight(pool, {&own, 1}, make_bias(50), {.table = {row, 1}});
-    Input in = make_input(9, 192, 5);
-    EXPECT_TRUE(same_bits(multiply(pool, made, in.act()), multiply(pool, want, in.act())))
-        << row->name;
-  }
+  const PackedWeight made =
+      pack_weight(pool, {&segment, 1}, make_bias(50), {.table = {row, 1}, .quant = &quant});
+  EXPECT_FALSE(made.keeps_source);
+  const PackedWeight want = pack_weight(pool, {&own, 1}, make_bias(50), {.table = {row, 1}});
+  Input in = make_input(9, 192, 5);
+  EXPECT_TRUE(same_bits(multiply(pool, made, in.act()), multiply(pool, want, in.act())))
+      << row->name;
 }
 
-TEST(Matmul, RowsDecodeExactlyFromThePackedForm) {
+TEST_P(MatmulKernel, RowsDecodeExactlyFromThePackedForm) {
+  const MatmulRow* row = GetParam();
   ThreadPool pool(2, false);
-  for (const MatmulRow* row : usable_rows()) {
-    const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 160;
-    for (const Source& w : {random_source(*row, 35, cols, 8), extreme_source(*row, 35, 512)}) {
-      const WeightSegment segment = w.segment();
-      const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
-      std::vector<float> out(static_cast<size_t>(w.info.cols));
-      for (int64_t r = 0; r < w.info.rows; ++r) {
-        embed_row(packed, r, out.data());
-        ASSERT_EQ(std::memcmp(out.data(), w.decoded.data() + r * w.info.cols, out.size() * 4), 0)
-            << row->name << " row " << r;
-      }
+  const int64_t cols = format_info(row->fmt).block_elems == 256 ? 512 : 160;
+  for (const Source& w : {random_source(*row, 35, cols, 8), extreme_source(*row, 35, 512)}) {
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+    std::vector<float> out(static_cast<size_t>(w.info.cols));
+    for (int64_t r = 0; r < w.info.rows; ++r) {
+      embed_row(packed, r, out.data());
+      ASSERT_EQ(std::memcmp(out.data(), w.decoded.data() + r * w.info.cols, out.size() * 4), 0)
+          << row->name << " row " << r;
     }
   }
 }

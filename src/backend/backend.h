@@ -196,28 +196,36 @@ class Buffer {
   void (*free_)(void*, size_t) = nullptr;
 };
 
-class Backend {
+// Where a model's weights go, and in which types its activations are. A Backend stores weights; the
+// stores of cpu_weight_sizes() and cuda_weight_sizes() only measure them, so that memory is planned
+// by the code that will load the model.
+class WeightStore {
  public:
-  virtual ~Backend() = default;
+  virtual ~WeightStore() = default;
+  // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
+  // weight says otherwise through keeps_source(), of each. A store that only measures reads no data
+  // and returns a weight without any.
+  virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
+  virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
+  // Whether load() makes this format's random weights without their data.
+  virtual bool makes_random(Format) const { return false; }
+  // A norm's weights, where the ops read them.
+  virtual Buffer vector(std::span<const float> values);
+  // Type of activations between ops; the residual stream and logits are f32.
+  virtual DType activation_type() const { return DType::f32; }
+  // Type of matmul outputs that no matmul reads: more exact where that is cheap.
+  virtual DType output_type() const { return activation_type(); }
+};
+
+class Backend : public WeightStore {
+ public:
   virtual std::string describe() const = 0;  // "cpu, 2 threads, avx512-vnni"
   // Called once by the thread that will run the ops from now on (the device thread).
   virtual void attach() = 0;
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
-  // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
-  // weight says otherwise through keeps_source(), of each.
-  virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
-  virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
-  // Whether load() makes this format's random weights without their data.
-  virtual bool makes_random(Format) const { return false; }
   // A count that rises while ops run, any thread; 0 for ever: only whole steps tell of progress.
   virtual uint64_t progress() const { return 0; }
-  // A norm's weights, where the ops read them.
-  virtual Buffer vector(std::span<const float> values);
-  // What activations are made of between ops; the residual stream and logits are f32.
-  virtual DType activation_type() const { return DType::f32; }
-  // What matmuls put out where no matrix product reads it: more exact where that is cheap.
-  virtual DType output_type() const { return activation_type(); }
 
   // out [n, cols] f32 = rows `tokens` of table
   virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;

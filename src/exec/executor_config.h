@@ -28,7 +28,7 @@ inline int64_t table_len(const ExecutorConfig& c) {
   return (c.max_len + c.block_size - 1) / c.block_size;
 }
 
-// With the groups that it means.
+// Fills in the default cache group.
 inline ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
   if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
   return c;

@@ -63,30 +63,30 @@ void load_mlp(DecoderLayer& layer,
 
 }  // namespace
 
-LoadedModel load_decoder(Checkpoint& checkpoint,
-                         Backend& backend,
+LoadedModel load_decoder(const ModelSource& source,
+                         WeightStore& store,
                          const LoadOptions& options,
                          const DecoderTraits& traits) {
-  return Decoder::load(checkpoint, backend, options, traits);
+  return Decoder::load(source, store, options, traits);
 }
 
-Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
-                                             Backend& backend,
+Result<std::unique_ptr<Model>> Decoder::load(const ModelSource& source,
+                                             WeightStore& store,
                                              const LoadOptions& options,
                                              const DecoderTraits& traits) {
   Result<DecoderConfig> config =
-      read_decoder_config(checkpoint, &checkpoint, traits, options.max_len);
+      read_decoder_config(source.headers, source.data, traits, options.max_len);
   if (!config) return config.error();
   auto m = std::make_unique<Decoder>();
   m->config_ = *config;
   const DecoderConfig& c = m->config_;
   m->shape_ = c.shape();
-  m->act_type_ = backend.activation_type();
-  m->out_type_ = backend.output_type();
+  m->act_type_ = store.activation_type();
+  m->out_type_ = store.output_type();
   m->activation_ = traits.activation;
   if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
-  WeightLoader w(checkpoint, backend, options);
+  WeightLoader w(source, store, options);
   m->embed_ = w.matrix("token_embd", c.vocab, c.hidden);
   if (w.has("output.weight")) m->output_ = w.matrix("output", c.vocab, c.hidden);
   m->output_norm_ = w.vector("output_norm.weight", c.hidden);

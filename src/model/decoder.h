@@ -25,8 +25,8 @@ struct DecoderLayer {
 
 class Decoder final : public Model {
  public:
-  static Result<std::unique_ptr<Model>> load(Checkpoint& checkpoint,
-                                             Backend& backend,
+  static Result<std::unique_ptr<Model>> load(const ModelSource& source,
+                                             WeightStore& store,
                                              const LoadOptions& options,
                                              const DecoderTraits& traits);
 

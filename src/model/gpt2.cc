@@ -37,8 +37,8 @@ struct Layer {
 
 class Gpt2 final : public Model {
  public:
-  static LoadedModel load(Checkpoint& checkpoint,
-                          Backend& backend,
+  static LoadedModel load(const ModelSource& source,
+                          WeightStore& store,
                           const LoadOptions& options,
                           const DecoderTraits& traits);
 
@@ -88,22 +88,22 @@ class Gpt2 final : public Model {
   Scratch scratch_;
 };
 
-LoadedModel Gpt2::load(Checkpoint& checkpoint,
-                       Backend& backend,
+LoadedModel Gpt2::load(const ModelSource& source,
+                       WeightStore& store,
                        const LoadOptions& options,
                        const DecoderTraits& traits) {
-  Result<DecoderConfig> config = read_decoder_config(checkpoint, nullptr, traits);
+  Result<DecoderConfig> config = read_decoder_config(source.headers, nullptr, traits);
   if (!config) return config.error();
   if (config->q_dim() != config->hidden || config->num_kv_heads != config->num_heads)
     return Error{400, "gpt2 needs heads that divide the hidden size and a kv head for each"};
   auto m = std::make_unique<Gpt2>();
   m->shape_ = config->shape();
   m->eps_ = config->eps;
-  m->act_type_ = backend.activation_type();
-  m->out_type_ = backend.output_type();
+  m->act_type_ = store.activation_type();
+  m->out_type_ = store.output_type();
   int64_t hidden = config->hidden, ffn = config->ffn;
 
-  WeightLoader w(checkpoint, backend, options);
+  WeightLoader w(source, store, options);
   auto norm = [&](const std::string& name) {
     return Norm{w.vector(name + ".weight", hidden), w.vector(name + ".bias", hidden)};
   };
@@ -227,11 +227,11 @@ void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
 
 }  // namespace
 
-LoadedModel load_gpt2(Checkpoint& checkpoint,
-                      Backend& backend,
+LoadedModel load_gpt2(const ModelSource& source,
+                      WeightStore& store,
                       const LoadOptions& options,
                       const DecoderTraits& traits) {
-  return Gpt2::load(checkpoint, backend, options, traits);
+  return Gpt2::load(source, store, options, traits);
 }
 
 }  // namespace sluice

@@ -17,4 +17,7 @@ struct CpuOptions {
 
 std::unique_ptr<Backend> make_cpu_backend(CpuOptions options);
 
+// Sizes of weights as that backend packs or maps them.
+std::unique_ptr<WeightStore> cpu_weight_sizes(LoadQuant quant);
+
 }  // namespace sluice

@@ -87,8 +87,13 @@ TEST(LoadQuant, SizesAreKnownFromHeaders) {
       const std::vector<std::byte> bytes(t.bytes);
       const WeightSegment segment{&t, bytes};
       const PackedWeight w = pack_weight(pool, {&segment, 1}, {}, {.quant = &quant});
-      const size_t size = packed_bytes(t, quant);
-      EXPECT_EQ(t.rows > 1 ? w.bytes : t.bytes, size) << kind << " " << t.name;
+      const PackedWeight plan = plan_weight({&segment, 1}, {.quant = &quant});
+      EXPECT_EQ(plan.bytes, w.bytes) << kind << " " << t.name;
+      EXPECT_EQ(plan.act, w.act) << kind << " " << t.name;
+      EXPECT_EQ(plan.keeps_source, w.keeps_source) << kind << " " << t.name;
+      EXPECT_EQ(plan.memory.bytes(), 0u);
+      // What is not read from the source is allocated, in whole cache lines.
+      EXPECT_EQ(w.memory.bytes(), w.keeps_source ? 0 : (w.bytes + 63) / 64 * 64) << t.name;
       if (quant.of(t) != WeightQuant::none) {
         EXPECT_FALSE(w.keeps_source);
       }

@@ -51,45 +51,72 @@ void recode_group(const WeightSegment& s, const MatmulRow& kernel, int64_t group
 
 }  // namespace
 
-size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant) {
-  if (tensor.rows <= 1) return tensor.bytes;  // a norm's, a bias's: no product reads it
-  return kernel_bytes(choose_matmul(tensor, quant.of(tensor)), tensor);
+PackedWeight plan_weight(std::span<const WeightSegment> segments, const PackOptions& options) {
+  CHECK(!segments.empty() && segments.size() <= kMaxSegments);
+  PackedWeight w;
+  w.cols = segments[0].tensor->cols;
+  for (const WeightSegment& s : segments) {
+    const TensorInfo& t = *s.tensor;
+    CHECK(t.cols == w.cols && t.rows > 0);
+    PackedSegment p;
+    const WeightQuant quant = quant_of(t, options.quant);
+    p.kernel = &choose_matmul(t, quant, options.table);
+    p.row_begin = w.rows;
+    p.rows = t.rows;
+    p.bytes = kernel_bytes(*p.kernel, t);
+    if (p.kernel->in_place) {
+      p.group_bytes = row_bytes(p.kernel->fmt, t.cols) *
+                      static_cast<size_t>(std::min<int64_t>(p.kernel->group_rows, t.rows));
+    } else {
+      p.group_bytes = p.bytes / static_cast<size_t>(num_groups(*p.kernel, t.rows));
+    }
+    p.recoded = quant != WeightQuant::none;
+    p.in_source = p.kernel->in_place && !p.recoded;
+    w.keeps_source |= p.in_source;
+    w.bytes += p.bytes;
+    w.act |= p.kernel->act_needs;
+    w.rows += t.rows;
+    w.segments.push_back(p);
+  }
+  return w;
 }
+
+namespace {
+
+// Packs one segment into `to`, spread over the pool's threads.
+void pack_segment(ThreadPool& pool, const WeightSegment& s, const PackedSegment& p, std::byte* to) {
+  constexpr int64_t kStep = 8;  // groups
+  const int64_t groups = num_groups(*p.kernel, p.rows);
+  std::atomic<bool> out_of_memory = false;  // the pool's threads must not throw
+  pool.for_each((groups + kStep - 1) / kStep, [&](int64_t step, int) {
+    const int64_t begin = step * kStep, end = std::min(groups, begin + kStep);
+    try {
+      if (!p.recoded) {
+        p.kernel->pack({s.data.data(), p.rows, s.tensor->cols, to, begin, end});
+        return;
+      }
+      for (int64_t g = begin; g < end; ++g) {
+        recode_group(s, *p.kernel, g, to + static_cast<size_t>(g) * p.group_bytes);
+      }
+    } catch (const std::bad_alloc&) {
+      out_of_memory = true;
+    }
+  });
+  if (out_of_memory) throw std::bad_alloc();
+}
+
+}  // namespace
 
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
                          const PackOptions& options) {
-  CHECK(!segments.empty() && segments.size() <= kMaxSegments);
-  PackedWeight w;
-  w.cols = segments[0].tensor->cols;
+  PackedWeight w = plan_weight(segments, options);
   size_t memory = 0;
-  for (const WeightSegment& s : segments) {
-    const TensorInfo& t = *s.tensor;
-    CHECK(t.cols == w.cols && t.rows > 0);
-    CHECK(s.data.size() == row_bytes(t.format, t.cols) * static_cast<size_t>(t.rows));
-    const WeightQuant quant = quant_of(t, options.quant);
-    PackedSegment p;
-    p.kernel = &choose_matmul(t, quant, options.table);
-    p.row_begin = w.rows;
-    p.rows = t.rows;
-    const size_t size = kernel_bytes(*p.kernel, t);
-    if (p.kernel->in_place) {
-      p.group_bytes = row_bytes(p.kernel->fmt, t.cols) *
-                      static_cast<size_t>(std::min<int64_t>(p.kernel->group_rows, t.rows));
-    } else {
-      p.group_bytes = size / static_cast<size_t>(num_groups(*p.kernel, t.rows));
-    }
-    if (p.kernel->in_place && quant == WeightQuant::none) {
-      p.data = s.data.data();
-      p.in_source = w.keeps_source = true;
-    } else {
-      memory += round_up(size, 64);
-    }
-    w.bytes += size;
-    w.act |= p.kernel->act_needs;
-    w.rows += t.rows;
-    w.segments.push_back(p);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    CHECK(segments[i].data.size() ==
+          row_bytes(segments[i].tensor->format, w.cols) * static_cast<size_t>(w.segments[i].rows));
+    if (!w.segments[i].in_source) memory += round_up(w.segments[i].bytes, 64);
   }
   CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == w.rows);
   w.bias = std::move(bias);
@@ -98,28 +125,13 @@ PackedWeight pack_weight(ThreadPool& pool,
   auto* at = static_cast<std::byte*>(w.memory.data());
   for (size_t i = 0; i < segments.size(); ++i) {
     PackedSegment& p = w.segments[i];
-    if (p.data) continue;  // in place
-    const bool recode = quant_of(*segments[i].tensor, options.quant) != WeightQuant::none;
-    constexpr int64_t kStep = 8;  // groups
-    const int64_t groups = num_groups(*p.kernel, p.rows);
-    std::atomic<bool> out_of_memory = false;  // the pool's threads must not throw
-    pool.for_each((groups + kStep - 1) / kStep, [&](int64_t step, int) {
-      const int64_t begin = step * kStep, end = std::min(groups, begin + kStep);
-      try {
-        if (!recode) {
-          p.kernel->pack({segments[i].data.data(), p.rows, w.cols, at, begin, end});
-          return;
-        }
-        for (int64_t g = begin; g < end; ++g) {
-          recode_group(segments[i], *p.kernel, g, at + static_cast<size_t>(g) * p.group_bytes);
-        }
-      } catch (const std::bad_alloc&) {
-        out_of_memory = true;
-      }
-    });
-    if (out_of_memory) throw std::bad_alloc();
+    if (p.in_source) {
+      p.data = segments[i].data.data();
+      continue;
+    }
+    pack_segment(pool, segments[i], p, at);
     p.data = at;
-    at += round_up(kernel_bytes(*p.kernel, *segments[i].tensor), 64);
+    at += round_up(p.bytes, 64);
   }
   return w;
 }

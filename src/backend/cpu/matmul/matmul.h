@@ -21,6 +21,8 @@ struct PackedSegment {
   const MatmulRow* kernel = nullptr;
   const void* data = nullptr;  // in PackedWeight::memory, or the source's own bytes
   bool in_source = false;
+  bool recoded = false;  // decoded and quantised at load (LoadQuant)
+  size_t bytes = 0;      // read per pass
   int64_t row_begin = 0, rows = 0;
   size_t group_bytes = 0;  // read per group of kernel->group_rows rows
 };
@@ -42,15 +44,16 @@ struct PackOptions {
   const LoadQuant* quant = nullptr;                  // null: every segment in its own format
 };
 
+// What pack_weight() will return, without memory or data: kernels and sizes. Needs no segment's
+// data.
+PackedWeight plan_weight(std::span<const WeightSegment> segments, const PackOptions& options = {});
+
 // Stacks the segments by rows, each in its own format or quantised. All have the same cols; data
 // holds exactly the tensor's bytes, and is decoded a few rows at a time. Throws std::bad_alloc.
 PackedWeight pack_weight(ThreadPool& pool,
                          std::span<const WeightSegment> segments,
                          std::vector<float> bias,
                          const PackOptions& options = {});
-
-// What pack_weight makes of this tensor, or maps of the file.
-size_t packed_bytes(const TensorInfo& tensor, const LoadQuant& quant);
 
 // Memory between calls of one thread: x as a kernel wants it. Grows to what was needed most.
 struct MatmulScratch {

@@ -152,52 +152,21 @@ struct Cut {
   }
 };
 
-// What a kernel does on one core when all is in its caches, and what it wants for that.
-struct Pace {
-  double ops_per_ns;
-  int64_t rows;        // of x in one call, at most: what it lays out for itself, and the caches
-  int64_t at_once;     // groups that it computes together, or that share what a call lays out
-  int64_t step = 1;    // of rows of x
-  int64_t least = 24;  // rows of x in one call, where there are more
-};
-
 // Whether a kernel takes m rows of x in tiles. It does not pay for few, or where two groups of W
 // are more than the first cache: then both come from the second. The rows of x of a call, in bf16,
 // are to stay in the second cache.
-constexpr int64_t kTiledRows = 512;
 bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
   constexpr int64_t kLeast = 4 * kXTileRows, kFirst = 48 << 10, kSecond = 1600 << 10;
   if (m < kLeast) return false;
-  if (kernel.arith == Arith::bf16_tiles) return 2 * kTiledRows * cols <= kSecond;
-  return kernel.arith == Arith::int_row && (kernel.need & kCpuAmxInt8) &&
-         2 * kernel.group_rows * cols <= kFirst;
-}
-
-// tiled: x is laid out where kernels want it so.
-Pace pace_of(const MatmulRow& kernel, int64_t cols, int64_t m, bool tiled) {
-  constexpr int64_t kAnyRows = int64_t{1} << 40;
-  constexpr int64_t kW8Rows = 8;
-  const int64_t from = kernel.arith == Arith::int_row ? kW8Rows : cpu::amx_rows_from(kernel.fmt);
-  const bool amx = (kernel.need & kCpuAmxInt8) && m >= from;
-  tiled = tiled && takes_tiles(kernel, cols, m);
-  const int64_t at_once = m <= 2 ? 4 : 2;
-  switch (kernel.arith) {
-    case Arith::int_block32:
-      if ((kernel.need & kCpuI8mm) && cpu::smmla_unpacks_once(kernel.fmt, m)) return {250, 128, 32};
-      return amx ? Pace{700, 128, 8, 1, std::max<int64_t>(from, 24)} : Pace{400, kAnyRows, at_once};
-    case Arith::int_row:
-      if (kernel.need & kCpuI8mm) return {600, 128, m <= 16 ? 4 : 32};
-      if (tiled) return {2000, kTiledRows, 8, 2 * kXTileRows};
-      return amx ? Pace{2000, 128, 8} : Pace{400, kAnyRows, 4};
-    case Arith::bf16_tiles:
-      if (tiled) return {1000, kTiledRows, 8, 2 * kXTileRows};
-      return {1000, 128, m <= 16 ? 4 : 32};
-    case Arith::bf16_quads:
-      return {250, 128, m <= 16 ? 4 : 32};
-    case Arith::f32_lanes16:
-      break;
+  switch (kernel.x_tiles) {
+    case XTiles::none:
+      return false;
+    case XTiles::int8:
+      return 2 * kernel.group_rows * cols <= kFirst;
+    case XTiles::bf16:
+      return 2 * kTiledRows * cols <= kSecond;
   }
-  return {120, kAnyRows, m >= 32 ? 4 : at_once};
+  return false;
 }
 
 // Pieces of 20 to 100 µs, longer where there is much to do, but several per thread, and of as many
@@ -207,7 +176,7 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads, bo
   constexpr double kBytesPerNs = 12;
   constexpr int64_t kPerThread = 3;
   const int64_t total = num_groups(*s.kernel, s.rows);
-  const Pace pace = pace_of(*s.kernel, cols, m, tiled);
+  const Pace pace = s.kernel->pace(m, tiled && takes_tiles(*s.kernel, cols, m));
   Cut c;
   c.cut_rows(m, (m + pace.rows - 1) / pace.rows, pace.step);
   const double ops = 2.0 * static_cast<double>(s.kernel->group_rows * cols * c.rows);
@@ -228,9 +197,9 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads, bo
   return c;
 }
 
-// Of 16 rows of x, as kernels of this arith take them.
-int64_t tile_bytes(Arith arith, int64_t cols) {
-  return x_tile_bytes(arith == Arith::bf16_tiles ? 2 * cols : cols);
+// Bytes of one 16-row tile of x.
+int64_t tile_bytes(XTiles kind, int64_t cols) {
+  return x_tile_bytes(kind == XTiles::bf16 ? 2 * cols : cols);
 }
 
 // A product as pieces of work. Lives on the stack of matmul() and matmul_best().
@@ -248,10 +217,10 @@ class Pieces {
     }
   }
 
-  // x once more for kernels of this arith, as lay_out_tiles left it.
-  void use_tiles(const int8_t* tiles, Arith arith) {
+  // x once more for kernels that take these tiles, as lay_out_tiles left it.
+  void use_tiles(const int8_t* tiles, XTiles kind) {
     tiles_ = tiles;
-    tiles_arith_ = arith;
+    tiles_kind_ = kind;
   }
 
   struct Piece {
@@ -307,8 +276,8 @@ class Pieces {
       a.scale = x_.r.scale + p.m0;
       a.sum = x_.r.sum + p.m0;
     }
-    if (tiles_ && tiles_arith_ == p.segment->kernel->arith && p.m0 % kXTileRows == 0) {
-      a.tiles = tiles_ + p.m0 / kXTileRows * tile_bytes(tiles_arith_, w_.cols);
+    if (tiles_ && tiles_kind_ == p.segment->kernel->x_tiles && p.m0 % kXTileRows == 0) {
+      a.tiles = tiles_ + p.m0 / kXTileRows * tile_bytes(tiles_kind_, w_.cols);
     }
   }
 
@@ -316,7 +285,7 @@ class Pieces {
   const PackedWeight& w_;
   int64_t m_, size_ = 0;
   const int8_t* tiles_ = nullptr;
-  Arith tiles_arith_ = Arith::int_row;
+  XTiles tiles_kind_ = XTiles::none;
   Cut cuts_[kMaxSegments];
 };
 
@@ -338,15 +307,15 @@ void lay_out_tile(const RowQuantView& x, int64_t first, int64_t m, int8_t* tile)
 }
 
 const int8_t* lay_out_tiles(
-    ThreadPool& pool, const Act& x, int64_t cols, int64_t m, Arith arith, MatmulScratch& scratch) {
-  const int64_t tiles = (m + kXTileRows - 1) / kXTileRows, bytes = tile_bytes(arith, cols);
+    ThreadPool& pool, const Act& x, int64_t cols, int64_t m, XTiles kind, MatmulScratch& scratch) {
+  const int64_t tiles = (m + kXTileRows - 1) / kXTileRows, bytes = tile_bytes(kind, cols);
   const auto size = round_up(static_cast<size_t>(tiles * bytes), size_t{2} << 20);  // huge pages
   if (scratch.tiles.bytes() < size) scratch.tiles = allocate_pages(size);
   auto* to = static_cast<int8_t*>(scratch.tiles.data());
   pool.for_each(tiles, [&](int64_t i, int) {
     const int64_t first = i * kXTileRows;
 #if defined(__x86_64__)
-    if (arith == Arith::bf16_tiles) {
+    if (kind == XTiles::bf16) {
       cpu::lay_out_tile_amx_bf16(x.f.row(first), x.f.stride, std::min(kXTileRows, m - first), cols,
                                  to + i * bytes);
       return;
@@ -366,8 +335,8 @@ void matmul(
   Pieces pieces(x, w, out.rows, pool.size(), true);
   for (const PackedSegment& s : w.segments) {
     if (!takes_tiles(*s.kernel, w.cols, out.rows)) continue;
-    const Arith arith = s.kernel->arith;
-    pieces.use_tiles(lay_out_tiles(pool, x, w.cols, out.rows, arith, scratch), arith);
+    const XTiles kind = s.kernel->x_tiles;
+    pieces.use_tiles(lay_out_tiles(pool, x, w.cols, out.rows, kind, scratch), kind);
     break;
   }
   pool.for_each(pieces.size(), [&](int64_t i, int) {

@@ -227,14 +227,6 @@ void float_rows(const MatmulArgs& a, Decode decode) {
   }
 }
 
-void source_float_rows(const MatmulArgs& a, Format format) {
-  const FormatInfo& info = format_info(format);
-  float_rows(a, [&](int64_t r, int64_t k, int64_t num, float* out) {
-    const auto* row = static_cast<const std::byte*>(a.w);
-    info.decode(row + (r * a.cols + k) * info.block_bytes / info.block_elems, out, num);
-  });
-}
-
 void u8_rows(const MatmulArgs& a) {
   float_rows(a, [&](int64_t r, int64_t k, int64_t num, float* out) {
     U8Packing::decode(static_cast<const uint8_t*>(a.w) + r * u8_pitch(a.cols), k, num, out);
@@ -242,6 +234,14 @@ void u8_rows(const MatmulArgs& a) {
 }
 
 }  // namespace
+
+void matmul_decoding(const MatmulArgs& a, Format format) {
+  const FormatInfo& info = format_info(format);
+  float_rows(a, [&](int64_t r, int64_t k, int64_t num, float* out) {
+    const auto* row = static_cast<const std::byte*>(a.w);
+    info.decode(row + (r * a.cols + k) * info.block_bytes / info.block_elems, out, num);
+  });
+}
 
 void matmul_generic_w8a8(const MatmulArgs& a) { int_whole_rows(a); }
 void matmul_generic_q8_0(const MatmulArgs& a) { int_rows<BlockQ8_0>(a); }
@@ -257,8 +257,8 @@ void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
 void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
 void matmul_generic_u8(const MatmulArgs& a) { u8_rows(a); }
-void matmul_generic_f32(const MatmulArgs& a) { source_float_rows(a, Format::f32); }
-void matmul_generic_f16(const MatmulArgs& a) { source_float_rows(a, Format::f16); }
-void matmul_generic_bf16(const MatmulArgs& a) { source_float_rows(a, Format::bf16); }
+void matmul_generic_f32(const MatmulArgs& a) { matmul_decoding(a, Format::f32); }
+void matmul_generic_f16(const MatmulArgs& a) { matmul_decoding(a, Format::f16); }
+void matmul_generic_bf16(const MatmulArgs& a) { matmul_decoding(a, Format::bf16); }
 
 }  // namespace sluice::cpu

@@ -50,6 +50,9 @@ namespace sluice::cpu {
   return m > 8 && format != Format::q2_k && format != Format::q3_k;
 }
 
+// Weights of any format, decoded to f32 as they are read.
+void matmul_decoding(const MatmulArgs& a, Format format);
+
 void matmul_generic_w8a8(const MatmulArgs& a);
 void matmul_generic_q8_0(const MatmulArgs& a);
 void matmul_generic_q4_0(const MatmulArgs& a);

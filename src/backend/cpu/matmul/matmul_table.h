@@ -75,6 +75,20 @@ struct PackArgs {
   int64_t group_begin = 0, group_end = 0;
 };
 
+// Per-core cost model and preferred tile sizes of a kernel, for cutting a product into pieces.
+struct Pace {
+  double ops_per_ns;   // with all operands in the core's caches
+  int64_t rows;        // of x in one call, at most: what the kernel lays out for itself, and caches
+  int64_t at_once;     // groups that it computes together, or that share what a call lays out
+  int64_t step = 1;    // rows of x in a call are a multiple of it
+  int64_t least = 24;  // rows of x in one call, where there are more
+};
+inline constexpr int64_t kAnyRows = int64_t{1} << 40;
+
+// In which tiles a kernel takes many rows of x (MatmulArgs::tiles), if in any.
+enum class XTiles : uint8_t { none, int8, bf16 };
+inline constexpr int64_t kTiledRows = 512;  // of x in one call, where they are in tiles
+
 struct MatmulRow {
   const char* name;
   Format fmt;  // of the rows that pack reads: the tensor's own, or what its rows are recoded to
@@ -90,7 +104,9 @@ struct MatmulRow {
   // Row `row` of the weight as f32: exactly the values the source format decodes to, or those that
   // quantising left.
   void (*decode_row)(const void* w, int64_t rows, int64_t cols, int64_t row, float* out);
+  Pace (*pace)(int64_t m, bool tiled);    // for m rows of x, laid out in tiles or not
   WeightQuant makes = WeightQuant::none;  // w8a8, u8: pack quantises rows of f32
+  XTiles x_tiles = XTiles::none;
 };
 
 inline int64_t num_groups(const MatmulRow& row, int64_t rows) {
@@ -100,8 +116,12 @@ inline int64_t num_groups(const MatmulRow& row, int64_t rows) {
 // All rows this binary has, whatever the CPU.
 std::span<const MatmulRow> matmul_rows();
 
-// The first row of `table` for `format` that this CPU and shape allow. The table's scalar rows fit
-// any CPU and any shape that the format itself allows.
+// A row that runs any format on any CPU: it decodes weights to f32 as it reads them. Slow; what
+// runs a format that the table has no row for.
+const MatmulRow& decoding_row(Format format);
+
+// The first row of `table` for `format` that this CPU and shape allow, else decoding_row(). The
+// table's scalar rows fit any CPU and any shape that the format itself allows.
 const MatmulRow& choose_matmul(Format format,
                                int64_t rows,
                                int64_t cols,

@@ -264,6 +264,29 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::int4), 5.0);
 }
 
+// What runs a format that has no kernel: the same product in f32, for every format there is.
+TEST(Matmul, FormatsWithoutAKernelAreDecoded) {
+  ThreadPool pool(2, false);
+  for (int f = 0; f < kNumFormats; ++f) {
+    const auto format = static_cast<Format>(f);
+    SCOPED_TRACE(format_info(format).name);
+    const MatmulRow& row = choose_matmul(format, 35, 512, {});
+    EXPECT_EQ(&row, &decoding_row(format));
+    const Source w = random_source(row, 35, 512, 4);
+    const WeightSegment segment = w.segment();
+    const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(35), only(&row));
+    EXPECT_TRUE(packed.keeps_source);
+    for (int64_t m : {1, 40}) {
+      Input in = make_input(m, 512, 6);
+      expect_near_reference(multiply(pool, packed, in.act()), w, in, row.arith, make_bias(35));
+      if (HasFatalFailure()) return;
+    }
+    std::vector<float> out(512);
+    embed_row(packed, 34, out.data());
+    EXPECT_EQ(std::memcmp(out.data(), w.decoded.data() + 34 * 512, out.size() * 4), 0);
+  }
+}
+
 TEST(Matmul, ScalarRowsFitEveryFormat) {
   for (int f = 0; f < kNumFormats; ++f) {
     const auto format = static_cast<Format>(f);

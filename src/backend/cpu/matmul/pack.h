@@ -23,49 +23,6 @@
 
 namespace sluice::cpu {
 
-template <Format F>
-struct SourceBlock;
-template <>
-struct SourceBlock<Format::q8_0> {
-  using Type = BlockQ8_0;
-};
-template <>
-struct SourceBlock<Format::q4_0> {
-  using Type = BlockQ4_0;
-};
-template <>
-struct SourceBlock<Format::q4_1> {
-  using Type = BlockQ4_1;
-};
-template <>
-struct SourceBlock<Format::q5_0> {
-  using Type = BlockQ5_0;
-};
-template <>
-struct SourceBlock<Format::q5_1> {
-  using Type = BlockQ5_1;
-};
-template <>
-struct SourceBlock<Format::iq4_nl> {
-  using Type = BlockIQ4NL;
-};
-template <>
-struct SourceBlock<Format::int4> {
-  using Type = BlockInt4;
-};
-template <>
-struct SourceBlock<Format::q4_k> {
-  using Type = BlockQ4K;
-};
-template <>
-struct SourceBlock<Format::q5_k> {
-  using Type = BlockQ5K;
-};
-template <>
-struct SourceBlock<Format::q6_k> {
-  using Type = BlockQ6K;
-};
-
 // The codes of a source block, in element order.
 template <typename Block>
 inline void codes_of(const Block& b, uint8_t* q) {  // nibbles
@@ -104,9 +61,10 @@ inline void put_codes(const uint8_t* q, BlockQ6K& b) {
 }
 
 // kOffset: bytes of q8_0 are stored plus 128, for instructions that want an unsigned operand.
-template <Format F, int R, int I, bool kOffset = false>
+template <typename SourceBlock, int R, int I, bool kOffset = false>
 struct Packing {
-  using Block = typename SourceBlock<F>::Type;
+  using Block = SourceBlock;
+  static constexpr Format F = Block::kFormat;
   static constexpr uint8_t kFlip = kOffset ? 0x80 : 0;
   static constexpr int kParts = Block::kElems / 32;
 

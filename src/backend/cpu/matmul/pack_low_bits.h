@@ -16,10 +16,10 @@
 
 namespace sluice::cpu {
 
-template <Format F, int R, int I>
+template <typename SourceBlock, int R, int I>
 struct LowBitPacking {
-  static_assert(F == Format::q2_k || F == Format::q3_k);
-  using Block = std::conditional_t<kThreeBits<F>, BlockQ3K, BlockQ2K>;
+  using Block = SourceBlock;
+  static constexpr Format F = Block::kFormat;
 
   static size_t packed_bytes(int64_t rows, int64_t cols) {
     return static_cast<size_t>((rows + R - 1) / R) * low_bit_plan<F, R>(cols).bytes;

@@ -1,5 +1,5 @@
-// What a device can do: memory, weights in the layout its kernels want, and some twenty ops,
-// grained so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
+// A device: its memory, weights in the layout its kernels read, and some twenty ops, each coarse
+// enough that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
 // cuda (a shared object of its own). One Backend belongs to one device thread; ops run in call
 // order. Pointers in tensors and batches are the device's.
 #pragma once
@@ -36,7 +36,8 @@ struct RowQuantView {
   int64_t rows = 0, cols = 0;
 };
 
-// What a weight's kernels read. A bit set: a fused weight may hold segments of several kinds.
+// Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
+// segments of several kinds.
 enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
@@ -257,8 +258,8 @@ class Backend : public WeightStore {
   virtual void softcap(Tensor x, float cap) = 0;
   // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
   virtual void matmul(Tensor out, const Act& x, const Weight& w) = 0;
-  // best[i] = the largest of row i of that product; out is only room for it, with anything in it
-  // afterwards. For backends whose memory is the host's.
+  // best[i] = argmax of row i of that product. `out` is scratch for it; its contents are
+  // unspecified on return. For backends whose memory is the host's.
   virtual void matmul_best(Tensor out, const Act& x, const Weight& w, std::span<Best> best);
   // qkv [n, (heads + 2 kv_heads) * head_dim]
   virtual void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) = 0;

@@ -1,5 +1,4 @@
-// What executors are built from: sizes that the scheduler and the memory plan have fixed. Plain
-// data.
+// Sizes that executors are built with, fixed by the scheduler and the memory plan. Plain data.
 #pragma once
 
 #include <algorithm>

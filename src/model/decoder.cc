@@ -176,15 +176,18 @@ void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   if (config_.final_softcap > 0) be.softcap(out, config_.final_softcap);
 }
 
-void Decoder::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
+void Decoder::best(Backend& be,
+                   std::span<const int32_t> rows,
+                   Tensor scratch,
+                   std::span<Best> out) {
   if (config_.final_softcap == 0)
-    return be.matmul_best(room, final_states(be, rows), output(), out);
+    return be.matmul_best(scratch, final_states(be, rows), output(), out);
   // Capped logits may be equal where the raw ones are not, and are what counts.
-  logits(be, rows, room);
+  logits(be, rows, scratch);
   struct Rows {
     Tensor logits;
     std::span<Best> best;
-  } ctx{room, out};
+  } ctx{scratch, out};
   be.parallel(
       static_cast<int>(rows.size()),
       [](void* p, int i) {

@@ -37,7 +37,7 @@ class Decoder final : public Model {
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
             std::span<const int32_t> rows,
-            Tensor room,
+            Tensor scratch,
             std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 

@@ -1,5 +1,5 @@
-// The rows behind the table of families: a family's file holds its traits, and its loader where the
-// decoder's does not do.
+// Declarations behind the table of families (table.cc): each family's traits, and its loader where
+// it is not the shared decoder's.
 #pragma once
 
 #include <memory>

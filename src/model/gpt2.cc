@@ -49,7 +49,7 @@ class Gpt2 final : public Model {
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
             std::span<const int32_t> rows,
-            Tensor room,
+            Tensor scratch,
             std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
@@ -170,8 +170,8 @@ void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   be.matmul(out, final_states(be, rows), output());
 }
 
-void Gpt2::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
-  be.matmul_best(room, final_states(be, rows), output(), out);
+void Gpt2::best(Backend& be, std::span<const int32_t> rows, Tensor scratch, std::span<Best> out) {
+  be.matmul_best(scratch, final_states(be, rows), output(), out);
 }
 
 void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What the rest of the engine needs to know of a model.
+// A model's dimensions, for the rest of the engine.
 struct ModelShape {
   std::string arch;
   int num_layers = 0, hidden = 0, vocab = 0;
@@ -63,11 +63,11 @@ class Model {
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
   virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
-  // Only the largest logit of each of these rows; `room` as for logits(), with anything in it
-  // afterwards. For backends whose memory is the host's.
+  // Argmax of the logits of each of these rows. `scratch` has the shape of logits()' out; its
+  // contents are unspecified on return. For backends whose memory is the host's.
   virtual void best(Backend& backend,
                     std::span<const int32_t> rows,
-                    Tensor room,
+                    Tensor scratch,
                     std::span<Best> out) = 0;
   // The final hidden states, normed, [rows.size(), hidden] f32 of the given rows of the last batch.
   virtual void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;

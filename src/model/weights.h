@@ -1,5 +1,5 @@
-// Loads named tensors with their expected shapes. Straight-line: after the first failure every call
-// returns something empty, and error() says what was wrong.
+// Loads named tensors and checks their shapes. After the first failure every call returns an empty
+// value, and error() says what was wrong.
 #pragma once
 
 #include <string>

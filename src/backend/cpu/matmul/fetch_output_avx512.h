@@ -1,6 +1,6 @@
-// For kernels that store their results once, at the end of K: while a tile is computed its lines of
-// the output come to the cache. A step's outputs are larger than the second cache, and stores that
-// wait for them would hold up the next tile's loads.
+// Prefetches a tile's output lines while the tile is computed, for kernels that store results once,
+// at the end of K: a step's outputs exceed L2, and stores that miss would stall the next tile's
+// loads.
 #pragma once
 
 #include <cstdint>

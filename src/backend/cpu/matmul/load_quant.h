@@ -1,4 +1,4 @@
-// What becomes of weights at load: --quantize and its exclude list, resolved for each tensor. Plain
+// Quantisation of weights at load: --quantize and its exclude list, resolved for each tensor. Plain
 // values; any thread.
 #pragma once
 

@@ -356,8 +356,8 @@ void matmul_best(ThreadPool& pool,
   if (m == 0) return;
   const Pieces pieces(x, w, static_cast<int64_t>(m), pool.size(), false);
   scratch.best.assign(threads * m, Best());
-  const size_t room = round_up(pieces.most_outputs(), 16);
-  if (scratch.out.size() < threads * room) scratch.out.resize(threads * room);
+  const size_t per_thread = round_up(pieces.most_outputs(), 16);
+  if (scratch.out.size() < threads * per_thread) scratch.out.resize(threads * per_thread);
   pool.for_each(pieces.size(), [&](int64_t i, int worker) {
     Pieces::Piece p = pieces[i];
     MatmulArgs& a = p.args;
@@ -369,7 +369,7 @@ void matmul_best(ThreadPool& pool,
     a.group_begin = 0;
     a.rows = std::min(a.rows - first, a.group_end * p.segment->kernel->group_rows);
     if (a.bias) a.bias += first;
-    a.out = scratch.out.data() + static_cast<size_t>(worker) * room;
+    a.out = scratch.out.data() + static_cast<size_t>(worker) * per_thread;
     a.out_stride = a.rows;
     p.segment->kernel->run(a);
     for (int64_t r = 0; r < a.m; ++r) {

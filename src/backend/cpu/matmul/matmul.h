@@ -1,6 +1,6 @@
-// The CPU's weights and matmul: what the rest of the CPU backend calls. Driven by the device
-// thread; work is spread over its ThreadPool. Results do not depend on the number of threads, on M,
-// or on what shares the batch (matmul_table.h gives the arithmetic).
+// Weights and matmul on the CPU, for the CPU backend. Driven by the device thread; work is spread
+// over its ThreadPool. Results do not depend on the number of threads, on M, or on the rest of the
+// batch (matmul_table.h defines the arithmetic).
 #pragma once
 
 #include <cstddef>

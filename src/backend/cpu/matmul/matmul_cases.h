@@ -1,5 +1,5 @@
-// For tests of the matmul: weights of every format, at random and extreme, inputs in every form,
-// and what a product of them must be near to.
+// Cases for tests of the matmul: weights of every format, random and extreme; inputs in every form;
+// the reference product and its tolerance.
 #pragma once
 
 #include <gtest/gtest.h>

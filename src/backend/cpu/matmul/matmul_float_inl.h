@@ -1,5 +1,5 @@
-// f32_lanes16 kernels over rows of W as they stand in the source, and over those of u8: what they
-// have in common. Each file that includes this has its own copy, compiled for its ISA.
+// Shared by the f32_lanes16 kernels: those that read rows of W from the source, and those of u8.
+// Each file that includes this has its own copy, compiled for its ISA.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the integer kernels for AVX2 that read panels of 8 rows share: loads and stores of their
-// tiles. Each of those files has its own copy, compiled as it is.
+// Loads and stores of register tiles, shared by the integer kernels for AVX2 that read panels of 8
+// rows. Each file that includes this has its own copy, compiled with its flags.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// What the CPU can make of weights at load. Included by files of every ISA: no inline functions.
+// Kinds of quantisation at load on the CPU. Included by files of every ISA: no inline functions.
 #pragma once
 
 #include <cstdint>

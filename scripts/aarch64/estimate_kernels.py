@@ -23,7 +23,7 @@ JUMP = re.compile(rf"\s+(b|b\.\w+|b(?:{CONDITION})|cbn?z|tbn?z|bl|ret)\s")
 
 def assembly(name: str, feature: str) -> list[str]:
     flags = ["-std=c++20", "-O3", "-ffp-contract=off", f"-march=armv8.2-a+fp16+dotprod+{feature}", f"-I{ROOT}/src"]
-    command = ["aarch64-linux-gnu-g++", *flags, "-S", "-o", "-", f"{ROOT}/src/backend/cpu/{name}.cc"]
+    command = ["aarch64-linux-gnu-g++", *flags, "-S", "-o", "-", f"{ROOT}/src/backend/cpu/matmul/{name}.cc"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")
 
 

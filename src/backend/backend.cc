@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-Buffer Backend::vector(std::span<const float> values) {
+Buffer WeightStore::vector(std::span<const float> values) {
   void* data = std::malloc(values.size_bytes() + 1);
   if (!data) throw std::bad_alloc();
   if (!values.empty()) std::memcpy(data, values.data(), values.size_bytes());

@@ -1,5 +1,5 @@
-// What a device can do: memory, weights in the layout its kernels want, and some twenty ops,
-// grained so that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
+// A device: its memory, weights in the layout its kernels read, and some twenty ops, each coarse
+// enough that everything worth fusing is one call. Implementations: ref (naive oracle), cpu,
 // cuda (a shared object of its own). One Backend belongs to one device thread; ops run in call
 // order. Pointers in tensors and batches are the device's.
 #pragma once
@@ -36,7 +36,8 @@ struct RowQuantView {
   int64_t rows = 0, cols = 0;
 };
 
-// What a weight's kernels read. A bit set: a fused weight may hold segments of several kinds.
+// Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
+// segments of several kinds.
 enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
@@ -196,28 +197,36 @@ class Buffer {
   void (*free_)(void*, size_t) = nullptr;
 };
 
-class Backend {
+// Where a model's weights go, and in which types its activations are. A Backend stores weights; the
+// stores of cpu_weight_sizes() and cuda_weight_sizes() only measure them, so that memory is planned
+// by the code that will load the model.
+class WeightStore {
  public:
-  virtual ~Backend() = default;
+  virtual ~WeightStore() = default;
+  // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
+  // weight says otherwise through keeps_source(), of each. A store that only measures reads no data
+  // and returns a weight without any.
+  virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
+  virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
+  // Whether load() makes this format's random weights without their data.
+  virtual bool makes_random(Format) const { return false; }
+  // A norm's weights, where the ops read them.
+  virtual Buffer vector(std::span<const float> values);
+  // Type of activations between ops; the residual stream and logits are f32.
+  virtual DType activation_type() const { return DType::f32; }
+  // Type of matmul outputs that no matmul reads: more exact where that is cheap.
+  virtual DType output_type() const { return activation_type(); }
+};
+
+class Backend : public WeightStore {
+ public:
   virtual std::string describe() const = 0;  // "cpu, 2 threads, avx512-vnni"
   // Called once by the thread that will run the ops from now on (the device thread).
   virtual void attach() = 0;
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
-  // Packs (or maps) the weight. The segments' data may be released afterwards unless the returned
-  // weight says otherwise through keeps_source(), of each.
-  virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
-  virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
-  // Whether load() makes this format's random weights without their data.
-  virtual bool makes_random(Format) const { return false; }
   // A count that rises while ops run, any thread; 0 for ever: only whole steps tell of progress.
   virtual uint64_t progress() const { return 0; }
-  // A norm's weights, where the ops read them.
-  virtual Buffer vector(std::span<const float> values);
-  // What activations are made of between ops; the residual stream and logits are f32.
-  virtual DType activation_type() const { return DType::f32; }
-  // What matmuls put out where no matrix product reads it: more exact where that is cheap.
-  virtual DType output_type() const { return activation_type(); }
 
   // out [n, cols] f32 = rows `tokens` of table
   virtual void embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) = 0;
@@ -249,8 +258,8 @@ class Backend {
   virtual void softcap(Tensor x, float cap) = 0;
   // out [n, w.rows] = x [n, w.cols] · wᵀ + bias
   virtual void matmul(Tensor out, const Act& x, const Weight& w) = 0;
-  // best[i] = the largest of row i of that product; out is only room for it, with anything in it
-  // afterwards. For backends whose memory is the host's.
+  // best[i] = argmax of row i of that product. `out` is scratch for it; its contents are
+  // unspecified on return. For backends whose memory is the host's.
   virtual void matmul_best(Tensor out, const Act& x, const Weight& w, std::span<Best> best);
   // qkv [n, (heads + 2 kv_heads) * head_dim]
   virtual void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) = 0;

@@ -1,4 +1,4 @@
-// The largest of a row of numbers and where it is: greedy decoding. Pure; any thread.
+// Argmax of a row of logits, with its value: greedy decoding. Pure; any thread.
 #pragma once
 
 #include <algorithm>

@@ -18,6 +18,9 @@ struct CudaOptions {
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
 };
 
+// Sizes of weights on a GPU, known without one (CudaBackend::load() packs them).
+std::unique_ptr<WeightStore> cuda_weight_sizes(DType activations, bool fp8_weights);
+
 // Why there is none: no shared object, no driver, no such GPU.
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options);
 
@@ -44,6 +47,6 @@ struct CudaExports {
 };
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    5 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    6 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

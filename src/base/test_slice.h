@@ -1,5 +1,7 @@
 // For tests with many cases that take long: which of them run. SLUICE_TEST_SLICE=N leaves one case
-// in N, another one for each SLUICE_TEST_SEED; unset, all run. One object per test.
+// in N, another one for each SLUICE_TEST_SEED; unset, all run. One object per test; tests that
+// share a body (one per parameter) give each a `first_case` of its own, so that each runs other
+// cases.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +11,8 @@ namespace sluice {
 
 class TestSlice {
  public:
-  TestSlice() : TestSlice(number("SLUICE_TEST_SLICE"), number("SLUICE_TEST_SEED")) {}
+  explicit TestSlice(uint64_t first_case = 0)
+      : TestSlice(number("SLUICE_TEST_SLICE"), number("SLUICE_TEST_SEED") + first_case) {}
   TestSlice(uint64_t num_slices, uint64_t seed)
       : num_slices_(num_slices == 0 ? 1 : num_slices), next_(seed % num_slices_) {}
 

@@ -1,5 +1,5 @@
-// Gives out KV blocks, each with a count of who holds it. Tables (block_table.h) take their cells
-// from one; how it finds them is its own affair: BlockCache, the scheduler's, pages.
+// Interface of what gives out KV blocks and counts their references. Block tables (block_table.h)
+// take their cells from it; the scheduler's is BlockCache, which pages.
 #pragma once
 
 #include "core/step_plan.h"

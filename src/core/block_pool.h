@@ -1,5 +1,5 @@
-// Block ids, who holds them, and which idle ones still carry a cached prefix. No memory behind
-// them: exec/kv_cache has that. Owned by the scheduler; copyable; allocates nothing after
+// Reference counts of KV blocks, and which unreferenced ones still hold a cached prefix. Ids only:
+// the memory is exec/kv_cache's. Owned by the scheduler; copyable; allocates nothing after
 // construction.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What happened to requests in a step, for the sinks of those who asked.
+// Events of a step (tokens, finishes, refusals), which the engine hands to the requests' sinks.
 #pragma once
 
 #include <cstdint>

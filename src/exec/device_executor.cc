@@ -61,9 +61,7 @@ int DeviceExecutor::bucket_of(int n) {
   return n <= 256 ? (n + 7) / 8 * 8 : (n + 31) / 32 * 32;
 }
 
-size_t DeviceExecutor::workspace_bytes(const Device& device,
-                                       const Model& model,
-                                       const ExecutorConfig& c) {
+size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig& c) {
   StepArrays a;
   auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(max_outputs(c));
   auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
@@ -71,9 +69,15 @@ size_t DeviceExecutor::workspace_bytes(const Device& device,
   size_t bytes = place_arrays(&a, nullptr, rows, static_cast<size_t>(c.max_seqs), tables);
   bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
   bytes += outputs * output_row_bytes(model.shape());
-  bytes += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
-  bytes += device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c));
-  return bytes + device.sampling_bytes(c.max_seqs, model.shape().vocab);
+  return bytes + rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+}
+
+size_t DeviceExecutor::workspace_bytes(const Device& device,
+                                       const Model& model,
+                                       const ExecutorConfig& c) {
+  return workspace_bytes(model, c) +
+         device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c)) +
+         device.sampling_bytes(c.max_seqs, model.shape().vocab);
 }
 
 DeviceExecutor::DeviceExecutor(

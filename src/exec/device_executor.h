@@ -57,7 +57,9 @@ class DeviceExecutor final : public Executor {
   // Timings of that step; empty until it has run.
   StepProfile take_profile();
   int num_captured() const { return static_cast<int>(sequences_.size()); }
-  // Bytes on the device besides weights, the KV pool and what the device keeps for itself.
+  // Bytes that this executor and the model allocate on the device besides weights and the KV pool.
+  static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
+  // The same with what the device allocates for attention and sampling.
   static size_t workspace_bytes(const Device& device,
                                 const Model& model,
                                 const ExecutorConfig& config);

@@ -1,5 +1,4 @@
-// What executors are built from: sizes that the scheduler and the memory plan have fixed. Plain
-// data.
+// Sizes that executors are built with, fixed by the scheduler and the memory plan. Plain data.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +27,7 @@ inline int64_t table_len(const ExecutorConfig& c) {
   return (c.max_len + c.block_size - 1) / c.block_size;
 }
 
-// With the groups that it means.
+// Fills in the default cache group.
 inline ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
   if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
   return c;

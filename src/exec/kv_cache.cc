@@ -17,9 +17,7 @@ KvCache::KvCache(Backend& backend,
                  const CacheGroups& groups,
                  const KvCacheSize& size) {
   CHECK(static_cast<int>(groups.layers.size()) == shape.num_layers);
-  size_t side = bytes_per_block(shape, groups, size.type, size.block_size) /
-                (2 * static_cast<size_t>(groups.num_planes)) *
-                (static_cast<size_t>(size.num_blocks) + 1);
+  size_t side = bytes(shape, groups, size) / (2 * static_cast<size_t>(groups.num_planes));
   auto add_side = [&] {
     buffers_.push_back(backend.allocate(side));
     bytes_ += side;

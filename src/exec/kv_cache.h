@@ -31,6 +31,11 @@ class KvCache {
   // What a block consists of, each piece once: layers of different groups share planes.
   std::span<const KvLayer> planes() const { return planes_; }
   size_t bytes() const { return bytes_; }
+  // What a cache of that size allocates: the null block is one more.
+  static size_t bytes(const ModelShape& shape, const CacheGroups& groups, const KvCacheSize& size) {
+    return bytes_per_block(shape, groups, size.type, size.block_size) *
+           (static_cast<size_t>(size.num_blocks) + 1);
+  }
   static size_t bytes_per_block(const ModelShape& shape,
                                 const CacheGroups& groups,
                                 KvType type,

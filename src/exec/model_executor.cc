@@ -22,11 +22,17 @@ void set_failure(StepResult& r, const char* reason) noexcept {
   if (r.failure.empty()) r.failure = "failed";
 }
 
+// Rows of logits held at once: a step has no more than it has tokens.
+int max_outputs(const ExecutorConfig& c) {
+  return std::min(c.max_outputs, std::max(c.max_step_tokens, 1));
+}
+
 }  // namespace
 
 size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
-  return model.scratch_bytes(config.max_step_tokens, config.max_outputs) +
-         static_cast<size_t>(config.max_outputs) * output_row_bytes(model.shape());
+  const int outputs = max_outputs(config);
+  return model.scratch_bytes(config.max_step_tokens, outputs) +
+         static_cast<size_t>(outputs) * output_row_bytes(model.shape());
 }
 
 ModelExecutor::ModelExecutor(Backend& backend,
@@ -44,7 +50,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
       rows_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_),
       pooler_(rows_.size()) {
-  config_.max_outputs = std::min(config_.max_outputs, std::max(config_.max_step_tokens, 1));
+  config_.max_outputs = max_outputs(config_);
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);

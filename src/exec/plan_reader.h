@@ -1,4 +1,4 @@
-// What a plan asks of an executor, read the same way by all of them: the rows it opens, the slices,
+// Translates a plan into an executor's work, the same for all executors: the rows it opens, slices,
 // and for each Want the rows of logits or hidden states to compute. Owned by an executor, on the
 // thread that reads its plans. A request for something that no executor does yet is refused.
 #pragma once

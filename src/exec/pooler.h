@@ -1,4 +1,4 @@
-// Vectors instead of tokens: what a pooling request gets of the final hidden states of its prompt.
+// Pooling (embeddings): one vector per request, from the final hidden states of its prompt.
 // An executor notes the rows of a step whose states it needs and hands those in when the step is
 // done. Owned by an executor, on the thread that makes its results.
 #pragma once

@@ -1,4 +1,4 @@
-// A row's sampling as a packet for a device carries it. Pure: no state, any thread.
+// Encodes a row's sampling parameters for a device's packet. Pure: no state, any thread.
 #pragma once
 
 #include <cstdint>

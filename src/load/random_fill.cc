@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "tensor/formats/all.h"
 #include "tensor/formats/f16.h"
@@ -240,6 +241,28 @@ int64_t random_unit_elems(Format format) {
   return elems == 1 ? kPlainUnit : elems;
 }
 
+namespace {
+
+// For formats without a fill_block() of their own: values of a plain format, encoded.
+void fill_encoded(
+    const RandomMatrix& m, std::byte* tensor, int64_t num_elems, int64_t begin, int64_t end) {
+  const int64_t elems = random_unit_elems(m.format);
+  const double a = std::sqrt(3.0 / static_cast<double>(m.cols));
+  std::vector<uint64_t> words(static_cast<size_t>(elems));
+  std::vector<float> values(static_cast<size_t>(elems));
+  for (int64_t unit = begin; unit < end; ++unit) {
+    random_words(m.key, unit, words.data(), static_cast<int>(elems));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(a * (static_cast<double>(words[i] >> 11) * 0x1p-52 - 1));
+    }
+    const size_t at = row_bytes(m.format, unit * elems);
+    format_info(m.format).encode(values.data(), tensor + at,
+                                 std::min(elems, num_elems - unit * elems));
+  }
+}
+
+}  // namespace
+
 void fill_random(
     const RandomMatrix& m, std::byte* tensor, int64_t num_elems, int64_t begin, int64_t end) {
   switch (m.format) {
@@ -273,6 +296,8 @@ void fill_random(
       return fill_blocks<BlockIQ4NL>(m, tensor, begin, end, std::sqrt(4548.0));  // of its levels
     case Format::int4:
       return fill_blocks<BlockInt4>(m, tensor, begin, end, std::sqrt(21.5));  // of -8 .. 7 about 0
+    default:
+      return fill_encoded(m, tensor, num_elems, begin, end);
   }
 }
 

@@ -5,19 +5,10 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "model/families.h"
-#include "model/scratch.h"
 
 namespace sluice {
 
 namespace {
-
-void project(Backend& backend, Tensor out, const Act& x, const Projection& p) {
-  int64_t column = 0;
-  for (const Weight& w : p.parts) {
-    backend.matmul(out.columns(column, w.rows), x, w);
-    column += w.rows;
-  }
-}
 
 // Norms in place; families without such a norm have no weights for it.
 void post_norm(Backend& backend, Tensor x, const DeviceVector& weight, float eps) {
@@ -38,12 +29,13 @@ void load_attention(DecoderLayer& layer,
   // Some converters take fused tensors apart.
   if (traits.fused_tensors && !w.has(blk + "attn_q.weight"))
     parts = {{blk + "attn_qkv", c.q_dim() + 2 * c.kv_dim()}};
-  layer.qkv = w.projection(parts, c.hidden, traits.qkv_bias);
+  AttentionBlock& block = layer.attention;
+  block.qkv = w.projection(parts, c.hidden, traits.qkv_bias);
   if (traits.qk_norm) {
-    layer.q_norm = w.vector(blk + "attn_q_norm.weight", c.head_dim);
-    layer.k_norm = w.vector(blk + "attn_k_norm.weight", c.head_dim);
+    block.q_norm = w.vector(blk + "attn_q_norm.weight", c.head_dim);
+    block.k_norm = w.vector(blk + "attn_k_norm.weight", c.head_dim);
   }
-  layer.o = w.matrix(blk + "attn_output", c.hidden, c.q_dim());
+  block.o = w.matrix(blk + "attn_output", c.hidden, c.q_dim());
   if (traits.post_norms)
     layer.post_attn_norm = w.vector(blk + "post_attention_norm.weight", c.hidden);
 }
@@ -56,37 +48,36 @@ void load_mlp(DecoderLayer& layer,
   layer.ffn_norm = w.vector(blk + "ffn_norm.weight", c.hidden);
   std::vector<TensorPart> parts{{blk + "ffn_gate", c.ffn}, {blk + "ffn_up", c.ffn}};
   if (traits.fused_tensors) parts = {{blk + "ffn_up", 2 * c.ffn}};
-  layer.gate_up = w.projection(parts, c.hidden, false);
-  layer.down = w.matrix(blk + "ffn_down", c.hidden, c.ffn);
+  layer.mlp.in = w.projection(parts, c.hidden, false);
+  layer.mlp.down = w.matrix(blk + "ffn_down", c.hidden, c.ffn);
+  layer.mlp.gated = true;
+  layer.mlp.activation = traits.activation;
   if (traits.post_norms) layer.post_ffn_norm = w.vector(blk + "post_ffw_norm.weight", c.hidden);
 }
 
 }  // namespace
 
-LoadedModel load_decoder(Checkpoint& checkpoint,
-                         Backend& backend,
+LoadedModel load_decoder(const ModelSource& source,
+                         WeightStore& store,
                          const LoadOptions& options,
                          const DecoderTraits& traits) {
-  return Decoder::load(checkpoint, backend, options, traits);
+  return Decoder::load(source, store, options, traits);
 }
 
-Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
-                                             Backend& backend,
+Result<std::unique_ptr<Model>> Decoder::load(const ModelSource& source,
+                                             WeightStore& store,
                                              const LoadOptions& options,
                                              const DecoderTraits& traits) {
   Result<DecoderConfig> config =
-      read_decoder_config(checkpoint, &checkpoint, traits, options.max_len);
+      read_decoder_config(source.headers, source.data, traits, options.max_len);
   if (!config) return config.error();
   auto m = std::make_unique<Decoder>();
   m->config_ = *config;
   const DecoderConfig& c = m->config_;
   m->shape_ = c.shape();
-  m->act_type_ = backend.activation_type();
-  m->out_type_ = backend.output_type();
-  m->activation_ = traits.activation;
   if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
-  WeightLoader w(checkpoint, backend, options);
+  WeightLoader w(source, store, options);
   m->embed_ = w.matrix("token_embd", c.vocab, c.hidden);
   if (w.has("output.weight")) m->output_ = w.matrix("output", c.vocab, c.hidden);
   m->output_norm_ = w.vector("output_norm.weight", c.hidden);
@@ -98,6 +89,12 @@ Result<std::unique_ptr<Model>> Decoder::load(Checkpoint& checkpoint,
   }
   if (!w.ok()) return w.error();
   m->weight_bytes_ = w.weight_bytes();
+  m->sizes_.emplace(c, true, store);
+  for (const DecoderLayer& layer : m->layers_) {
+    m->sizes_->add(layer.attention);
+    m->sizes_->add(layer.mlp);
+  }
+  m->sizes_->final = m->output().act;
   return std::unique_ptr<Model>(std::move(m));
 }
 
@@ -106,26 +103,11 @@ Decoder::Scratch Decoder::carve(std::byte* base,
                                 int max_outputs,
                                 size_t* bytes) const {
   const DecoderConfig& c = config_;
-  uint8_t normed = 0, attended = 0, gated = 0;
-  for (const DecoderLayer& l : layers_) {
-    normed |= static_cast<uint8_t>(l.qkv.act() | l.gate_up.act());
-    attended |= l.o.act;
-    gated |= l.down.act;
-  }
-  Carver carver(base, act_type_);
+  Carver carver(base, sizes_->act_type);
   Scratch s;
-  s.x = carver.f32(max_tokens, c.hidden);
-  s.normed = carver.act(max_tokens, c.hidden, normed);
-  s.qkv = carver.of(out_type_, max_tokens, c.q_dim() + 2 * c.kv_dim());
-  s.q = s.qkv.columns(0, c.q_dim());
-  if (out_type_ != act_type_) s.q = carver.tensor(max_tokens, c.q_dim());
-  s.attended = carver.act(max_tokens, c.q_dim(), attended);
-  s.delta = carver.of(out_type_, max_tokens, c.hidden);
-  s.gate_up = carver.of(out_type_, max_tokens, 2 * c.ffn);
-  s.gated = carver.act(max_tokens, c.ffn, gated);
+  s.blocks = carve_blocks(carver, *sizes_, max_tokens, max_outputs);
   s.cos_sin = carver.f32(max_tokens, c.rope.dims).f32();
   if (c.window_rope) s.window_cos_sin = carver.f32(max_tokens, c.rope.dims).f32();
-  s.final = carver.act(max_outputs, c.hidden, (output_ ? *output_ : embed_).act);
   *bytes = carver.used();
   return s;
 }
@@ -142,50 +124,35 @@ void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs) {
   scratch_ = carve(static_cast<std::byte*>(buffer_.data()), max_tokens, max_outputs, &bytes);
 }
 
-Decoder::Scratch Decoder::first_rows(int64_t n) const {
-  Scratch s = scratch_;
-  s.x.rows = s.qkv.rows = s.q.rows = s.delta.rows = s.gate_up.rows = n;
-  s.normed = first_rows_of(s.normed, n);
-  s.attended = first_rows_of(s.attended, n);
-  s.gated = first_rows_of(s.gated, n);
-  return s;
-}
-
-AttentionSpec Decoder::attention_of(size_t layer) const {
+QkvSpec Decoder::qkv_of(size_t layer) const {
   const DecoderConfig& c = config_;
-  return {c.num_heads,       c.num_kv_heads,   c.head_dim,
-          c.attention_scale, c.windows[layer], c.attention_softcap};
+  QkvSpec spec;
+  spec.attention = {c.num_heads,       c.num_kv_heads,   c.head_dim,
+                    c.attention_scale, c.windows[layer], c.attention_softcap};
+  spec.eps = c.eps;
+  const bool by_window = c.windows[layer] > 0 && c.window_rope;
+  spec.rope = by_window ? &*c.window_rope : &c.rope;
+  spec.cos_sin = by_window ? scratch_.window_cos_sin : scratch_.cos_sin;
+  return spec;
 }
 
 void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
   const DecoderConfig& c = config_;
-  int64_t n = batch.num_tokens;
-  CHECK(n <= scratch_.x.rows);
-  Scratch s = first_rows(n);
-  auto num = static_cast<size_t>(n);
+  CHECK(batch.num_tokens <= scratch_.blocks.x.rows);
+  const BlockScratch s = first_rows_of(scratch_.blocks, batch.num_tokens);
+  auto n = static_cast<size_t>(batch.num_tokens);
 
-  be.embed(s.x, embed_, {batch.tokens, num});
+  be.embed(s.x, embed_, {batch.tokens, n});
   if (embedding_scale_ != 1) be.scale(s.x, embedding_scale_);
-  be.rope_table(s.cos_sin, c.rope, {batch.positions, num});
-  if (c.window_rope) be.rope_table(s.window_cos_sin, *c.window_rope, {batch.positions, num});
+  be.rope_table(scratch_.cos_sin, c.rope, {batch.positions, n});
+  if (c.window_rope) be.rope_table(scratch_.window_cos_sin, *c.window_rope, {batch.positions, n});
   be.rms_norm(s.normed, s.x, layers_[0].attn_norm.data(), c.eps);
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];
-    AttentionSpec attention = attention_of(l);
-    QkvSpec qkv{attention, &c.rope, s.cos_sin, w.q_norm.data(), w.k_norm.data(), c.eps, s.q};
-    if (attention.window > 0 && c.window_rope) {
-      qkv.rope = &*c.window_rope;
-      qkv.cos_sin = s.window_cos_sin;
-    }
-    project(be, s.qkv, s.normed, w.qkv);
-    be.finish_qkv(s.qkv, qkv, batch, kv[l]);
-    be.attention(s.attended, s.q, attention, batch, kv[l]);
-    be.matmul(s.delta, s.attended, w.o);
+    run_attention(be, w.attention, qkv_of(l), batch, kv[l], s);
     post_norm(be, s.delta, w.post_attn_norm, c.eps);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
-    project(be, s.gate_up, s.normed, w.gate_up);
-    be.activate_gated(s.gated, s.gate_up, activation_);
-    be.matmul(s.delta, s.gated, w.down);
+    run_mlp(be, w.mlp, s);
     post_norm(be, s.delta, w.post_ffn_norm, c.eps);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);
@@ -198,26 +165,29 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
 // The input of the output matrix.
 Act Decoder::final_states(Backend& be, std::span<const int32_t> rows) {
   auto n = static_cast<int64_t>(rows.size());
-  CHECK(n <= scratch_.final.q.rows);
-  Act final = first_rows_of(scratch_.final, n);
-  be.rms_norm(final, scratch_.x, output_norm_.data(), config_.eps, rows.data());
+  CHECK(n <= scratch_.blocks.final.q.rows);
+  Act final = first_rows_of(scratch_.blocks.final, n);
+  be.rms_norm(final, scratch_.blocks.x, output_norm_.data(), config_.eps, rows.data());
   return final;
 }
 
 void Decoder::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
-  be.matmul(out, final_states(be, rows), output_ ? *output_ : embed_);
+  be.matmul(out, final_states(be, rows), output());
   if (config_.final_softcap > 0) be.softcap(out, config_.final_softcap);
 }
 
-void Decoder::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
+void Decoder::best(Backend& be,
+                   std::span<const int32_t> rows,
+                   Tensor scratch,
+                   std::span<Best> out) {
   if (config_.final_softcap == 0)
-    return be.matmul_best(room, final_states(be, rows), output_ ? *output_ : embed_, out);
+    return be.matmul_best(scratch, final_states(be, rows), output(), out);
   // Capped logits may be equal where the raw ones are not, and are what counts.
-  logits(be, rows, room);
+  logits(be, rows, scratch);
   struct Rows {
     Tensor logits;
     std::span<Best> best;
-  } ctx{room, out};
+  } ctx{scratch, out};
   be.parallel(
       static_cast<int>(rows.size()),
       [](void* p, int i) {
@@ -230,7 +200,7 @@ void Decoder::best(Backend& be, std::span<const int32_t> rows, Tensor room, std:
 void Decoder::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
   Act normed;
   normed.f = out;
-  be.rms_norm(normed, scratch_.x, output_norm_.data(), config_.eps, rows.data());
+  be.rms_norm(normed, scratch_.blocks.x, output_norm_.data(), config_.eps, rows.data());
 }
 
 }  // namespace sluice

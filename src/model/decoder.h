@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "model/blocks.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "model/weights.h"
@@ -16,17 +17,14 @@ namespace sluice {
 struct DecoderLayer {
   DeviceVector attn_norm, ffn_norm;            // [hidden]
   DeviceVector post_attn_norm, post_ffn_norm;  // [hidden], or empty
-  DeviceVector q_norm, k_norm;                 // [head_dim], or empty
-  Projection qkv;                              // [q_dim + 2 kv_dim, hidden]
-  Weight o;                                    // [hidden, q_dim]
-  Projection gate_up;                          // [2 ffn, hidden]
-  Weight down;                                 // [hidden, ffn]
+  AttentionBlock attention;
+  MlpBlock mlp;
 };
 
 class Decoder final : public Model {
  public:
-  static Result<std::unique_ptr<Model>> load(Checkpoint& checkpoint,
-                                             Backend& backend,
+  static Result<std::unique_ptr<Model>> load(const ModelSource& source,
+                                             WeightStore& store,
                                              const LoadOptions& options,
                                              const DecoderTraits& traits);
 
@@ -39,40 +37,30 @@ class Decoder final : public Model {
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
             std::span<const int32_t> rows,
-            Tensor room,
+            Tensor scratch,
             std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
-  // Activations of a step, n rows each. Every matmul input exists in the forms its weights read.
   struct Scratch {
-    Tensor x;                         // [n, hidden] the residual stream
-    Act normed;                       // [n, hidden]
-    Tensor qkv;                       // [n, q_dim + 2 kv_dim]
-    Tensor q;                         // [n, q_dim]: of qkv, or apart where that is more exact
-    Act attended;                     // [n, q_dim]
-    Tensor delta;                     // [n, hidden]
-    Tensor gate_up;                   // [n, 2 ffn]
-    Act gated;                        // [n, ffn]
+    BlockScratch blocks;
     float* cos_sin = nullptr;         // [n, rope dims]
     float* window_cos_sin = nullptr;  // the same of windowed layers, where theirs differs
-    Act final;                        // [outputs, hidden]
   };
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
-  Scratch first_rows(int64_t n) const;
   Act final_states(Backend& backend, std::span<const int32_t> rows);
-  AttentionSpec attention_of(size_t layer) const;
+  QkvSpec qkv_of(size_t layer) const;
+  const Weight& output() const { return output_ ? *output_ : embed_; }
 
   ModelShape shape_;
   DecoderConfig config_;
-  Activation activation_ = Activation::silu;
   float embedding_scale_ = 1;
   Weight embed_;
   std::optional<Weight> output_;  // absent when tied to embed_
   DeviceVector output_norm_;
   std::vector<DecoderLayer> layers_;
   size_t weight_bytes_ = 0;
-  DType act_type_ = DType::f32, out_type_ = DType::f32;  // of matmuls' inputs and outputs
+  std::optional<BlockSizes> sizes_;
   Buffer buffer_;
   Scratch scratch_;
 };

@@ -10,9 +10,8 @@
 
 #include "base/check.h"
 #include "base/str.h"
+#include "model/blocks.h"
 #include "model/families.h"
-#include "model/scratch.h"
-#include "model/weights.h"
 
 namespace sluice {
 
@@ -27,18 +26,15 @@ struct Norm {
 };
 
 struct Layer {
-  Norm attn_norm;
-  Weight qkv;  // [3 hidden, hidden]
-  Weight o;    // [hidden, hidden]
-  Norm ffn_norm;
-  Weight up;    // [ffn, hidden]
-  Weight down;  // [hidden, ffn]
+  Norm attn_norm, ffn_norm;
+  AttentionBlock attention;
+  MlpBlock mlp;
 };
 
 class Gpt2 final : public Model {
  public:
-  static LoadedModel load(Checkpoint& checkpoint,
-                          Backend& backend,
+  static LoadedModel load(const ModelSource& source,
+                          WeightStore& store,
                           const LoadOptions& options,
                           const DecoderTraits& traits);
 
@@ -53,25 +49,12 @@ class Gpt2 final : public Model {
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
             std::span<const int32_t> rows,
-            Tensor room,
+            Tensor scratch,
             std::span<Best> out) override;
   void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
 
  private:
-  // Activations of a step, n rows each.
-  struct Scratch {
-    Tensor x;       // [n, hidden] the residual stream
-    Act normed;     // [n, hidden]
-    Tensor qkv;     // [n, 3 hidden]
-    Tensor q;       // [n, hidden]: of qkv, or apart where that is more exact
-    Act attended;   // [n, hidden]
-    Tensor delta;   // [n, hidden]
-    Tensor inner;   // [n, ffn]
-    Act activated;  // [n, ffn]
-    Act final;      // [outputs, hidden]
-  };
-  Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
-  Scratch first_rows(int64_t n) const;
+  BlockScratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Act final_states(Backend& backend, std::span<const int32_t> rows);
   const Weight& output() const { return output_ ? *output_ : tokens_; }
 
@@ -83,27 +66,25 @@ class Gpt2 final : public Model {
   std::vector<Layer> layers_;
   Norm output_norm_;
   size_t weight_bytes_ = 0;
-  DType act_type_ = DType::f32, out_type_ = DType::f32;  // of matmuls' inputs and outputs
+  std::optional<BlockSizes> sizes_;
   Buffer buffer_;
-  Scratch scratch_;
+  BlockScratch scratch_;
 };
 
-LoadedModel Gpt2::load(Checkpoint& checkpoint,
-                       Backend& backend,
+LoadedModel Gpt2::load(const ModelSource& source,
+                       WeightStore& store,
                        const LoadOptions& options,
                        const DecoderTraits& traits) {
-  Result<DecoderConfig> config = read_decoder_config(checkpoint, nullptr, traits);
+  Result<DecoderConfig> config = read_decoder_config(source.headers, nullptr, traits);
   if (!config) return config.error();
   if (config->q_dim() != config->hidden || config->num_kv_heads != config->num_heads)
     return Error{400, "gpt2 needs heads that divide the hidden size and a kv head for each"};
   auto m = std::make_unique<Gpt2>();
   m->shape_ = config->shape();
   m->eps_ = config->eps;
-  m->act_type_ = backend.activation_type();
-  m->out_type_ = backend.output_type();
   int64_t hidden = config->hidden, ffn = config->ffn;
 
-  WeightLoader w(checkpoint, backend, options);
+  WeightLoader w(source, store, options);
   auto norm = [&](const std::string& name) {
     return Norm{w.vector(name + ".weight", hidden), w.vector(name + ".bias", hidden)};
   };
@@ -114,37 +95,28 @@ LoadedModel Gpt2::load(Checkpoint& checkpoint,
     std::string blk = strf("blk.%d.", l);
     Layer& layer = m->layers_.emplace_back();
     layer.attn_norm = norm(blk + "attn_norm");
-    layer.qkv = w.matrix(blk + "attn_qkv", 3 * hidden, hidden, true);
-    layer.o = w.matrix(blk + "attn_output", hidden, hidden, true);
+    layer.attention.qkv = w.projection({{blk + "attn_qkv", 3 * hidden}}, hidden, true);
+    layer.attention.o = w.matrix(blk + "attn_output", hidden, hidden, true);
     layer.ffn_norm = norm(blk + "ffn_norm");
-    layer.up = w.matrix(blk + "ffn_up", ffn, hidden, true);
-    layer.down = w.matrix(blk + "ffn_down", hidden, ffn, true);
+    layer.mlp.in = w.projection({{blk + "ffn_up", ffn}}, hidden, true);
+    layer.mlp.down = w.matrix(blk + "ffn_down", hidden, ffn, true);
+    layer.mlp.activation = traits.activation;
   }
   m->output_norm_ = norm("output_norm");
   if (!w.ok()) return w.error();
   m->weight_bytes_ = w.weight_bytes();
+  m->sizes_.emplace(*config, false, store);
+  for (const Layer& layer : m->layers_) {
+    m->sizes_->add(layer.attention);
+    m->sizes_->add(layer.mlp);
+  }
+  m->sizes_->final = m->output().act;
   return std::unique_ptr<Model>(std::move(m));
 }
 
-Gpt2::Scratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const {
-  uint8_t normed = 0, attended = 0, activated = 0;
-  for (const Layer& l : layers_) {
-    normed |= static_cast<uint8_t>(l.qkv.act | l.up.act);
-    attended |= l.o.act;
-    activated |= l.down.act;
-  }
-  Carver carver(base, act_type_);
-  Scratch s;
-  s.x = carver.f32(max_tokens, shape_.hidden);
-  s.normed = carver.act(max_tokens, shape_.hidden, normed);
-  s.qkv = carver.of(out_type_, max_tokens, 3 * shape_.hidden);
-  s.q = s.qkv.columns(0, shape_.hidden);
-  if (out_type_ != act_type_) s.q = carver.tensor(max_tokens, shape_.hidden);
-  s.attended = carver.act(max_tokens, shape_.hidden, attended);
-  s.delta = carver.of(out_type_, max_tokens, shape_.hidden);
-  s.inner = carver.of(out_type_, max_tokens, shape_.ffn);
-  s.activated = carver.act(max_tokens, shape_.ffn, activated);
-  s.final = carver.act(max_outputs, shape_.hidden, output().act);
+BlockScratch Gpt2::carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const {
+  Carver carver(base, sizes_->act_type);
+  BlockScratch s = carve_blocks(carver, *sizes_, max_tokens, max_outputs);
   *bytes = carver.used();
   return s;
 }
@@ -161,40 +133,23 @@ void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs) {
   scratch_ = carve(static_cast<std::byte*>(buffer_.data()), max_tokens, max_outputs, &bytes);
 }
 
-Gpt2::Scratch Gpt2::first_rows(int64_t n) const {
-  Scratch s = scratch_;
-  s.x.rows = s.qkv.rows = s.q.rows = s.delta.rows = s.inner.rows = n;
-  s.normed = first_rows_of(s.normed, n);
-  s.attended = first_rows_of(s.attended, n);
-  s.activated = first_rows_of(s.activated, n);
-  return s;
-}
-
 void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
   CHECK(batch.num_tokens <= scratch_.x.rows);
-  Scratch s = first_rows(batch.num_tokens);
+  const BlockScratch s = first_rows_of(scratch_, batch.num_tokens);
   auto n = static_cast<size_t>(batch.num_tokens);
-  AttentionSpec attention;
-  attention.num_heads = attention.num_kv_heads = shape_.num_heads;
-  attention.head_dim = shape_.head_dim;
-  attention.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
   QkvSpec qkv;  // no norms, no rotation: k and v go to the cache as they are
-  qkv.attention = attention;
-  qkv.q = s.q;
+  qkv.attention.num_heads = qkv.attention.num_kv_heads = shape_.num_heads;
+  qkv.attention.head_dim = shape_.head_dim;
+  qkv.attention.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
 
   be.embed(s.x, tokens_, {batch.tokens, n});
   be.embed(s.delta, positions_, {batch.positions, n});
   be.add_layer_norm(s.normed, s.x, s.delta, layers_[0].attn_norm.with(eps_));
   for (size_t l = 0; l < layers_.size(); ++l) {
     const Layer& w = layers_[l];
-    be.matmul(s.qkv, s.normed, w.qkv);
-    be.finish_qkv(s.qkv, qkv, batch, kv[l]);
-    be.attention(s.attended, s.q, attention, batch, kv[l]);
-    be.matmul(s.delta, s.attended, w.o);
+    run_attention(be, w.attention, qkv, batch, kv[l], s);
     be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
-    be.matmul(s.inner, s.normed, w.up);
-    be.activate(s.activated, s.inner, Activation::gelu_tanh);
-    be.matmul(s.delta, s.activated, w.down);
+    run_mlp(be, w.mlp, s);
     if (l + 1 < layers_.size()) {
       be.add_layer_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.with(eps_));
     } else {
@@ -215,8 +170,8 @@ void Gpt2::logits(Backend& be, std::span<const int32_t> rows, Tensor out) {
   be.matmul(out, final_states(be, rows), output());
 }
 
-void Gpt2::best(Backend& be, std::span<const int32_t> rows, Tensor room, std::span<Best> out) {
-  be.matmul_best(room, final_states(be, rows), output(), out);
+void Gpt2::best(Backend& be, std::span<const int32_t> rows, Tensor scratch, std::span<Best> out) {
+  be.matmul_best(scratch, final_states(be, rows), output(), out);
 }
 
 void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
@@ -227,11 +182,11 @@ void Gpt2::hidden(Backend& be, std::span<const int32_t> rows, Tensor out) {
 
 }  // namespace
 
-LoadedModel load_gpt2(Checkpoint& checkpoint,
-                      Backend& backend,
+LoadedModel load_gpt2(const ModelSource& source,
+                      WeightStore& store,
                       const LoadOptions& options,
                       const DecoderTraits& traits) {
-  return Gpt2::load(checkpoint, backend, options, traits);
+  return Gpt2::load(source, store, options, traits);
 }
 
 }  // namespace sluice

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What the rest of the engine needs to know of a model.
+// A model's dimensions, for the rest of the engine.
 struct ModelShape {
   std::string arch;
   int num_layers = 0, hidden = 0, vocab = 0;
@@ -30,6 +30,19 @@ struct ModelShape {
   }
 };
 
+// The file a model is loaded from, or only its headers: then no tensor's data is read, and the
+// model cannot run but knows its sizes.
+struct ModelSource {
+  ModelSource(Checkpoint& checkpoint) : headers(checkpoint), data(&checkpoint) {}
+  static ModelSource headers_of(const Checkpoint& checkpoint) { return {checkpoint, nullptr}; }
+
+  const Checkpoint& headers;
+  Checkpoint* data;  // the same file, or null
+
+ private:
+  ModelSource(const Checkpoint& h, Checkpoint* d) : headers(h), data(d) {}
+};
+
 struct LoadOptions {
   bool fuse = true;  // QKV and gate-up as one matmul each
   int max_len = 0;   // of the sequences that will run; 0: what the model was trained for
@@ -40,7 +53,7 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
-  virtual size_t weight_bytes() const = 0;
+  virtual size_t weight_bytes() const = 0;  // as packed, norms and biases in f32
   // Bytes of weights that a step with one output row reads: all but an untied embedding table.
   virtual size_t step_bytes() const = 0;
   // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them.
@@ -50,11 +63,11 @@ class Model {
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
   virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
-  // Only the largest logit of each of these rows; `room` as for logits(), with anything in it
-  // afterwards. For backends whose memory is the host's.
+  // Argmax of the logits of each of these rows. `scratch` has the shape of logits()' out; its
+  // contents are unspecified on return. For backends whose memory is the host's.
   virtual void best(Backend& backend,
                     std::span<const int32_t> rows,
-                    Tensor room,
+                    Tensor scratch,
                     std::span<Best> out) = 0;
   // The final hidden states, normed, [rows.size(), hidden] f32 of the given rows of the last batch.
   virtual void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
@@ -65,16 +78,16 @@ struct DecoderTraits;
 struct ModelFamily {
   const char* arch;  // GGUF's general.architecture
   const DecoderTraits* traits;
-  Result<std::unique_ptr<Model>> (*load)(Checkpoint&,
-                                         Backend&,
+  Result<std::unique_ptr<Model>> (*load)(const ModelSource&,
+                                         WeightStore&,
                                          const LoadOptions&,
                                          const DecoderTraits&);
 };
 std::span<const ModelFamily> model_families();
 
 // Loads by the checkpoint's architecture.
-Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
-                                          Backend& backend,
+Result<std::unique_ptr<Model>> load_model(const ModelSource& source,
+                                          WeightStore& store,
                                           const LoadOptions& options);
 // The shape, from metadata alone.
 Result<ModelShape> read_shape(const Checkpoint& checkpoint);

@@ -1,5 +1,5 @@
-// Pieces of a model's one activation buffer. Used while a model reserves memory and runs, on the
-// device thread.
+// Carves a model's activation buffer into tensors. Used while a model reserves memory and runs, on
+// the device thread.
 #pragma once
 
 #include <cstddef>

@@ -32,12 +32,12 @@ Result<const ModelFamily*> find_family(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(Checkpoint& checkpoint,
-                                          Backend& backend,
+Result<std::unique_ptr<Model>> load_model(const ModelSource& source,
+                                          WeightStore& store,
                                           const LoadOptions& options) {
-  Result<const ModelFamily*> family = find_family(checkpoint);
+  Result<const ModelFamily*> family = find_family(source.headers);
   if (!family) return family.error();
-  return (*family)->load(checkpoint, backend, options, *(*family)->traits);
+  return (*family)->load(source, store, options, *(*family)->traits);
 }
 
 Result<ModelShape> read_shape(const Checkpoint& checkpoint) {

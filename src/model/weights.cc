@@ -7,14 +7,16 @@
 
 namespace sluice {
 
-WeightLoader::WeightLoader(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options)
-    : checkpoint_(checkpoint), backend_(backend), options_(options) {
-  for (const TensorInfo& t : checkpoint.tensors()) total_bytes_ += t.bytes;
+WeightLoader::WeightLoader(const ModelSource& source,
+                           WeightStore& store,
+                           const LoadOptions& options)
+    : headers_(source.headers), data_(source.data), store_(store), options_(options) {
+  for (const TensorInfo& t : headers_.tensors()) total_bytes_ += t.bytes;
 }
 
 const TensorInfo* WeightLoader::expect(const std::string& name, int64_t rows, int64_t cols) {
   if (!ok()) return nullptr;
-  const TensorInfo* t = checkpoint_.find(name);
+  const TensorInfo* t = headers_.find(name);
   if (!t) {
     error_ = strf("the model file has no tensor %s", name.c_str());
     return nullptr;
@@ -29,22 +31,25 @@ const TensorInfo* WeightLoader::expect(const std::string& name, int64_t rows, in
 }
 
 void WeightLoader::loaded(const TensorInfo& tensor, bool release) {
+  if (!data_) return;
   done_bytes_ += tensor.bytes;
-  if (release) checkpoint_.release(tensor);
+  if (release) data_->release(tensor);
   if (options_.progress) options_.progress(done_bytes_, total_bytes_);
 }
 
 DeviceVector WeightLoader::vector(const std::string& name, int64_t size) {
   std::vector<float> values = host_vector(name, size);
   if (values.empty()) return {};
-  return {backend_.vector(values), values.size()};
+  if (!data_) return {Buffer(), values.size()};
+  return {store_.vector(values), values.size()};
 }
 
 std::vector<float> WeightLoader::host_vector(const std::string& name, int64_t size) {
   const TensorInfo* t = expect(name, 1, size);
   if (!t) return {};
   std::vector<float> out(static_cast<size_t>(size));
-  format_info(t->format).decode(checkpoint_.data(*t).data(), out.data(), size);
+  if (data_) format_info(t->format).decode(data_->data(*t).data(), out.data(), size);
+  weight_bytes_ += out.size() * sizeof(float);
   loaded(*t, true);
   return out;
 }
@@ -56,11 +61,11 @@ Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bo
   for (const TensorPart& p : parts) {
     const TensorInfo* t = expect(p.name + ".weight", p.rows, cols);
     if (!t) return {};
-    sources.push_back(backend_.makes_random(t->format) ? checkpoint_.random(*t) : std::nullopt);
-    if (sources.back()) {
+    sources.push_back(store_.makes_random(t->format) ? headers_.random(*t) : std::nullopt);
+    if (sources.back() || !data_) {
       segments.push_back({t, {}, nullptr});
     } else {
-      segments.push_back({t, checkpoint_.data(*t)});
+      segments.push_back({t, data_->data(*t)});
     }
     if (bias) {
       std::vector<float> b = host_vector(p.name + ".bias", p.rows);
@@ -71,9 +76,9 @@ Weight WeightLoader::load(const std::vector<TensorPart>& parts, int64_t cols, bo
   for (size_t i = 0; i < segments.size(); ++i) {
     if (sources[i]) segments[i].random = &*sources[i];
   }
-  Weight w = backend_.load(segments, std::move(biases));
+  Weight w = store_.load(segments, std::move(biases));
   for (size_t i = 0; i < segments.size(); ++i)
-    loaded(*segments[i].tensor, !backend_.keeps_source(w, i));
+    loaded(*segments[i].tensor, !store_.keeps_source(w, i));
   weight_bytes_ += w.bytes;
   return w;
 }

@@ -1,5 +1,5 @@
-// Loads named tensors with their expected shapes. Straight-line: after the first failure every call
-// returns something empty, and error() says what was wrong.
+// Loads named tensors and checks their shapes. After the first failure every call returns an empty
+// value, and error() says what was wrong.
 #pragma once
 
 #include <string>
@@ -36,9 +36,10 @@ struct TensorPart {
 
 class WeightLoader {
  public:
-  WeightLoader(Checkpoint& checkpoint, Backend& backend, const LoadOptions& options);
+  // Of headers alone it loads weights without data: their sizes are those of a whole file.
+  WeightLoader(const ModelSource& source, WeightStore& store, const LoadOptions& options);
 
-  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  bool has(const std::string& name) const { return headers_.find(name) != nullptr; }
   DeviceVector vector(const std::string& name, int64_t size);
   Weight matrix(const std::string& name, int64_t rows, int64_t cols, bool bias = false);
   // Parts stacked by rows into one weight, or kept apart when options.fuse is off.
@@ -46,7 +47,7 @@ class WeightLoader {
 
   bool ok() const { return error_.empty(); }
   Error error() const { return {400, error_}; }
-  size_t weight_bytes() const { return weight_bytes_; }
+  size_t weight_bytes() const { return weight_bytes_; }  // of all that was loaded
 
  private:
   std::vector<float> host_vector(const std::string& name, int64_t size);
@@ -54,8 +55,9 @@ class WeightLoader {
   Weight load(const std::vector<TensorPart>& parts, int64_t cols, bool bias);
   void loaded(const TensorInfo& tensor, bool release);
 
-  Checkpoint& checkpoint_;
-  Backend& backend_;
+  const Checkpoint& headers_;
+  Checkpoint* data_;  // null: sizes only
+  WeightStore& store_;
   const LoadOptions& options_;
   size_t total_bytes_ = 0, done_bytes_ = 0, weight_bytes_ = 0;
   std::string error_;

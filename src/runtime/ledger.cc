@@ -5,10 +5,13 @@
 #include <fstream>
 #include <string>
 
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda_plugin.h"
 #include "base/str.h"
 #include "exec/cache_groups.h"
+#include "exec/device_executor.h"
 #include "exec/kv_cache.h"
+#include "exec/model_executor.h"
 #include "runtime/fit.h"
 
 namespace sluice {
@@ -50,30 +53,6 @@ int longest_that_fits(size_t blocks, int ctx, const SchedulerConfig& c) {
     }
   }
   return fits;
-}
-
-// Activations of a step and logits, as the models carve them: f32 streams, and what matmuls read in
-// the forms that the layers' formats ask for.
-size_t workspace_bytes(const Checkpoint& checkpoint,
-                       const LoadQuant& quant,
-                       const ModelShape& shape,
-                       size_t step,
-                       size_t outputs) {
-  uint8_t needs = 0;
-  for (const TensorInfo& t : checkpoint.tensors()) {
-    if (t.rows <= 1 || !t.name.starts_with("blk.")) continue;
-    needs |= choose_matmul(t, quant.of(t)).act_needs;
-  }
-  auto act = [&](size_t cols) {
-    return (needs & kActF32 ? cols * 4 : 0) + (needs & kActQ8 ? cols + cols / 4 : 0) +
-           (needs & kActRow8 ? cols : 0);
-  };
-  auto hidden = static_cast<size_t>(shape.hidden), ffn = static_cast<size_t>(shape.ffn);
-  auto head = static_cast<size_t>(shape.head_dim);
-  size_t q = static_cast<size_t>(shape.num_heads) * head;
-  size_t kv = static_cast<size_t>(shape.num_kv_heads) * head;
-  size_t row = hidden * 8 + act(hidden) + (q + 2 * kv) * 4 + act(q) + ffn * 8 + act(ffn) + head * 4;
-  return step * row + outputs * (static_cast<size_t>(shape.vocab) * 4 + act(hidden));
 }
 
 // The program, its threads, what a server records (6 MB) and tables of text. Measured, not derived:
@@ -125,38 +104,6 @@ Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const Devi
       400, strf("--kv %s: use auto, f16, bf16, f32, f8 or int8[:8|:32|:64]", quote(name).c_str())};
 }
 
-namespace {
-
-// Weights as a GPU holds them: every matrix in one type, those of layers perhaps in f8.
-size_t device_weights(const Checkpoint& checkpoint, DType type, bool fp8) {
-  size_t bytes = 0;
-  for (const TensorInfo& t : checkpoint.tensors()) {
-    size_t elems = static_cast<size_t>(t.rows) * static_cast<size_t>(t.cols);
-    bool narrow = fp8 && t.name.starts_with("blk.") && t.rows % 16 == 0 && t.cols % 16 == 0;
-    bytes += elems * (t.rows == 1 ? 4 : narrow ? 1 : dtype_bytes(type));
-  }
-  return bytes;
-}
-
-// Activations in one type, a residual stream in f32, logits, and counts of tokens for penalties.
-size_t device_workspace(const ModelShape& shape,
-                        DType type,
-                        size_t step,
-                        const SchedulerConfig& c) {
-  auto hidden = static_cast<size_t>(shape.hidden), ffn = static_cast<size_t>(shape.ffn);
-  auto head = static_cast<size_t>(shape.head_dim), vocab = static_cast<size_t>(shape.vocab);
-  size_t q = static_cast<size_t>(shape.num_heads) * head;
-  size_t kv = static_cast<size_t>(shape.num_kv_heads) * head;
-  size_t out = type == DType::f16 ? 4 : dtype_bytes(type);  // Backend::output_type()
-  size_t q_apart = out != dtype_bytes(type) ? q : 0;
-  size_t row = hidden * 4 + dtype_bytes(type) * (hidden + q + q_apart + ffn) +
-               out * (hidden + q + 2 * kv + 2 * ffn) + head * 4;
-  auto seqs = static_cast<size_t>(c.max_seqs);
-  return step * (row + 1100) + seqs * vocab * 6 + (size_t{64} << 20);
-}
-
-}  // namespace
-
 Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint) {
   return load_quant(options.quantize == "fp8" ? "none" : options.quantize, options.quantize_exclude,
                     checkpoint.tensors());
@@ -172,94 +119,137 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   return e->ledger;
 }
 
+ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& shape, KvType kv) {
+  const SchedulerConfig& c = scheduler.config();
+  ExecutorConfig e;
+  e.num_blocks = c.num_blocks;
+  e.block_size = c.block_size;
+  e.max_seqs = c.max_seqs;
+  e.max_len = c.max_len;
+  e.max_step_tokens = scheduler.max_step_tokens();
+  e.max_outputs = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
+  e.pipeline = c.pipeline;
+  e.kv_type = kv;
+  e.groups = cache_groups(shape);
+  return e;
+}
+
+namespace {
+
+Result<void> check_options(const EngineOptions& options, const ModelShape& shape) {
+  const SchedulerConfig& c = options.scheduler;
+  const int bs = c.block_size;
+  if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0)
+    return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};
+  if (options.ctx > shape.max_len)
+    return Error{
+        400, strf("--ctx %d: the model was trained for %d positions", options.ctx, shape.max_len)};
+  if (c.budget < 1 || c.max_seqs < 1)
+    return Error{400, "--budget and --max-seqs must be at least 1"};
+  return {};
+}
+
+// The model by its headers: it knows what it will allocate on this device.
+Result<std::unique_ptr<Model>> measure_model(const Checkpoint& checkpoint,
+                                             const EngineOptions& options,
+                                             const DeviceMemory* device) {
+  LoadOptions load;
+  load.fuse = options.fuse;
+  std::unique_ptr<WeightStore> sizes;
+  if (device) {
+    sizes = cuda_weight_sizes(device->activations, options.quantize == "fp8");
+  } else {
+    Result<LoadQuant> quant = cpu_weight_quant(options, checkpoint);
+    if (!quant) return quant.error();
+    sizes = cpu_weight_sizes(std::move(*quant));
+  }
+  return load_model(ModelSource::headers_of(checkpoint), *sizes, load);
+}
+
+// Memory that does not depend on the pool's size: weights, workspace, program.
+void set_fixed(Ledger& ledger,
+               const Checkpoint& checkpoint,
+               const Model& model,
+               const ExecutorConfig& e,
+               const DeviceMemory* device) {
+  if (!device) {
+    ledger.weights = model.weight_bytes();
+    ledger.workspace = ModelExecutor::workspace_bytes(model, e);
+    ledger.program = program_bytes(checkpoint);
+    ledger.available = available_memory();
+    return;
+  }
+  // Attention's memory and sampling's counts, where no device is open to ask.
+  const auto counts = static_cast<size_t>(e.max_seqs) * static_cast<size_t>(model.shape().vocab);
+  const size_t own = counts * sizeof(uint16_t) + (size_t{64} << 20);
+  ledger.weights = device->weights > 0 ? device->weights : model.weight_bytes();
+  ledger.workspace =
+      device->workspace > 0 ? device->workspace : DeviceExecutor::workspace_bytes(model, e) + own;
+  ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
+  ledger.available = device->available;
+}
+
+}  // namespace
+
 Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
                                        const ModelShape& shape,
                                        EngineOptions& options,
                                        const DeviceMemory* device) {
+  if (auto ok = check_options(options, shape); !ok) return ok.error();
+  Result<KvType> kv = kv_type_of(options, shape.head_dim, device);
+  if (!kv) return kv.error();
+  Result<std::unique_ptr<Model>> model = measure_model(checkpoint, options, device);
+  if (!model) return model.error();
+
+  SchedulerConfig& c = options.scheduler;
+  const CacheGroups groups = cache_groups(shape);
+  const size_t least = 2 * groups.windows.size();
+  int ctx = options.ctx > 0 ? options.ctx : shape.max_len;
+  c.group_windows = groups.windows;
+  SchedulerConfig smallest = c;
+  smallest.max_len = ctx;
+  smallest.num_blocks = static_cast<int>(least);
+  const Scheduler scheduler(smallest, nullptr);
+  c.max_seqs = scheduler.config().max_seqs;
+
   MemoryEstimate estimate;
   Ledger& ledger = estimate.ledger;
-  size_t weights = 0;
-  LoadQuant quant;
-  if (!device) {
-    Result<LoadQuant> resolved = cpu_weight_quant(options, checkpoint);
-    if (!resolved) return resolved.error();
-    quant = std::move(*resolved);
-    for (const TensorInfo& t : checkpoint.tensors()) weights += packed_bytes(t, quant);
-  } else {
-    weights = device->weights > 0
-                  ? device->weights
-                  : device_weights(checkpoint, device->activations, options.quantize == "fp8");
-  }
-  SchedulerConfig& c = options.scheduler;
-  Result<KvType> kv_type = kv_type_of(options, shape.head_dim, device);
-  if (!kv_type) return kv_type.error();
-  KvType kv = *kv_type;
-  int bs = c.block_size;
-  if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0) {
-    return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};
-  }
-  if (options.ctx > shape.max_len) {
-    return Error{
-        400, strf("--ctx %d: the model was trained for %d positions", options.ctx, shape.max_len)};
-  }
-  if (c.budget < 1 || c.max_seqs < 1)
-    return Error{400, "--budget and --max-seqs must be at least 1"};
-  c.max_seqs = std::min(c.max_seqs, c.budget);
-
-  ledger.weights = weights;
-  CacheGroups groups = cache_groups(shape);
-  c.group_windows = groups.windows;
-  size_t block = KvCache::bytes_per_block(shape, groups, kv, bs);
+  set_fixed(ledger, checkpoint, **model, executor_config(scheduler, shape, *kv), device);
+  const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
+  const auto pool = [&](size_t blocks) {
+    return KvCache::bytes(shape, groups, {*kv, static_cast<int>(blocks), c.block_size});
+  };
   auto num_full = static_cast<size_t>(std::ranges::count(groups.windows, 0));
-  ledger.kv_per_token = shape.kv_bytes_per_token(kv);
-  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(bs);
+  ledger.kv_per_token = shape.kv_bytes_per_token(*kv);
+  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
-  int ctx = options.ctx > 0 ? options.ctx : shape.max_len;
-  // An estimate before the model exists, exact after.
-  size_t step =
-      static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
-  auto outputs = static_cast<size_t>(output_rows(c.max_seqs));
-  if (device) {
-    ledger.workspace = device->workspace > 0
-                           ? device->workspace
-                           : device_workspace(shape, device->activations, step, c);
-    ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
-    ledger.available = device->available;
-  } else {
-    ledger.workspace = workspace_bytes(checkpoint, quant, shape, step, outputs);
-    ledger.program = program_bytes(checkpoint);
-    ledger.available = available_memory();
-  }
-  size_t fixed = weights + ledger.workspace + ledger.program;
-  size_t room = ledger.available > fixed ? ledger.available - fixed : 0;
 
+  const size_t fixed = ledger.weights + ledger.workspace + ledger.program + pool(0);
+  const size_t free = ledger.available > fixed ? ledger.available - fixed : 0;
   // One sequence in its prompt, the others past it.
   auto most = [&](int len) { return static_cast<size_t>(Scheduler::most_blocks(len, c)); };
   auto later = [&](int len) { return static_cast<size_t>(Scheduler::decode_blocks(len, c)); };
   size_t wanted = most(ctx) + static_cast<size_t>(c.max_seqs - 1) * later(ctx);
-  size_t least = 2 * groups.windows.size();
   size_t blocks = options.kv_bytes > 0 ? options.kv_bytes / block
-                                       : std::min(wanted, (device ? room : room / 2) / block);
+                                       : std::min(wanted, (device ? free : free / 2) / block);
   if (options.kv_blocks > 0) blocks = static_cast<size_t>(options.kv_blocks);
   blocks = std::min<size_t>(blocks, INT32_MAX / 2);
-  size_t need = fixed + blocks * block;
-  if (need > ledger.available || blocks < least) {
-    ledger.kv = std::max(blocks, least) * block;
-    ledger.ctx = ctx;
+  ledger.ctx = ctx;
+  if (fixed + blocks * block > ledger.available || blocks < least) {
+    ledger.kv = pool(std::max(blocks, least));
     estimate.shortage =
         strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
-             human_bytes(weights).c_str(), human_bytes(ledger.workspace).c_str(),
+             human_bytes(ledger.weights).c_str(), human_bytes(ledger.workspace).c_str(),
              human_bytes(ledger.kv).c_str(), human_bytes(ledger.available).c_str(),
              options.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format");
     return estimate;
   }
   if (int fits = longest_that_fits(blocks, ctx, c); fits < ctx) {
     if (options.ctx > 0) {
-      ledger.kv = most(ctx) * block;
-      ledger.ctx = ctx;
+      ledger.kv = pool(most(ctx));
       estimate.shortage =
           strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-               ctx, human_bytes(ledger.kv).c_str(), human_bytes(blocks * block).c_str(),
+               ctx, human_bytes(ledger.kv).c_str(), human_bytes(pool(blocks)).c_str(),
                human_bytes(ledger.available).c_str(),
                options.kv_bytes > 0 ? " or raise --kv-memory" : "");
       return estimate;
@@ -268,7 +258,7 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   }
   c.num_blocks = static_cast<int>(blocks);
   c.max_len = ctx;
-  ledger.kv = blocks * block;
+  ledger.kv = pool(blocks);
   ledger.ctx = ctx;
   ledger.num_blocks = c.num_blocks;
   ledger.full_sequences = static_cast<int>(1 + (blocks - most(ctx)) / later(ctx));

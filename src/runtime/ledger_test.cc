@@ -1,8 +1,18 @@
 #include "runtime/ledger.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/str.h"
 #include "exec/kv_cache.h"
+#include "exec/model_executor.h"
+#include "load/random_checkpoint.h"
+#include "model/checkpoint_fake.h"
+#include "tensor/formats/all.h"
 
 namespace sluice {
 namespace {
@@ -47,6 +57,120 @@ TEST(KvTypeOf, BytesCountTheScales) {
   EXPECT_EQ(m.kv_bytes_per_token({DType::i8, 64}), 30U * 3 * 2 * 66);  // 1.94
   EXPECT_EQ(KvCache::bytes_per_block(m, one_cache_group(30), {DType::i8, 32}, 16),
             16 * m.kv_bytes_per_token({DType::i8, 32}));
+}
+
+std::string tiny_config(const char* type, bool tied, const char* more = "") {
+  return strf(R"({"model_type": "%s", "hidden_size": 256, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 512,
+    "vocab_size": 300, "max_position_embeddings": 512, "tie_word_embeddings": %s%s})",
+              type, tied ? "true" : "false", more);
+}
+
+// Families with everything that changes sizes: tied and untied outputs, windows, fused tensors, a
+// second rotation, biases, learned positions.
+const std::vector<std::string>& tiny_models() {
+  static const std::vector<std::string> configs = {
+      tiny_config("llama", false),
+      tiny_config("mistral", true, R"(, "sliding_window": 32)"),
+      tiny_config("qwen2", false),
+      tiny_config("phi3", false),
+      tiny_config("gemma3_text", true, R"(, "sliding_window": 32)"),
+      R"({"model_type": "gpt2", "n_embd": 256, "n_layer": 3, "n_head": 8, "n_positions": 512,
+        "vocab_size": 300})",
+  };
+  return configs;
+}
+
+class LedgerOf : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = (std::filesystem::temp_directory_path() / "sluice_ledger_XXXXXX").string();
+    ASSERT_NE(mkdtemp(dir_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::unique_ptr<Checkpoint> open(const std::string& config, Format format) {
+    const std::string path = dir_ + "/config.json";
+    std::ofstream(path) << config;
+    return random_checkpoint(path, format, 1).value();
+  }
+
+ private:
+  std::string dir_;
+};
+
+// What the headers promise is what loading and the executor allocate, to the byte.
+TEST_F(LedgerOf, TinyModelsIsWhatTheyAllocate) {
+  struct Setting {
+    Format format;
+    const char* quantize;
+    const char* kv;
+    Prefill prefill;
+    int max_seqs;
+  };
+  const Setting settings[] = {{Format::q8_0, "none", "f16", Prefill::chunked, 4},
+                              {Format::q4_k, "none", "int8", Prefill::whole, 4},
+                              {Format::f16, "none", "f32", Prefill::chunked, 40},
+                              {Format::bf16, "w8a8", "int8:8", Prefill::chunked, 4},
+                              {Format::f32, "w4", "f16", Prefill::chunked, 1},
+                              {Format::q6_k, "u8", "f16", Prefill::chunked, 4}};
+  for (const std::string& config : tiny_models()) {
+    for (const Setting& set : settings) {
+      SCOPED_TRACE(strf("%s, %s, --quantize %s --kv %s", config.substr(0, 30).c_str(),
+                        format_info(set.format).name, set.quantize, set.kv));
+      std::unique_ptr<Checkpoint> file = open(config, set.format);
+      const ModelShape shape = read_shape(*file).value();
+      EngineOptions options;
+      options.quantize = set.quantize;
+      options.kv_type = set.kv;
+      options.kv_blocks = 40 * 8;
+      options.scheduler.budget = 48;
+      options.scheduler.max_seqs = set.max_seqs;
+      options.scheduler.prefill = set.prefill;
+      const Result<Ledger> ledger = plan_memory(*file, shape, options);
+      ASSERT_TRUE(ledger) << ledger.error().message;
+
+      std::unique_ptr<Backend> backend = make_cpu_backend(
+          {.threads = 1, .pin = false, .quant = cpu_weight_quant(options, *file).value()});
+      std::unique_ptr<Model> model = load_model(*file, *backend, {}).value();
+      EXPECT_EQ(ledger->weights, model->weight_bytes());
+      const ExecutorConfig e =
+          executor_config(Scheduler(options.scheduler, nullptr), shape,
+                          kv_type_of(options, shape.head_dim, nullptr).value());
+      EXPECT_EQ(ledger->workspace, ModelExecutor::workspace_bytes(*model, e));
+      RealClock clock;
+      const ModelExecutor executor(*backend, *model, e, clock);
+      EXPECT_EQ(ledger->kv, executor.kv_bytes());
+    }
+  }
+}
+
+// A file that does not hold the model is refused before anything is loaded.
+TEST_F(LedgerOf, AnIncompleteFileIsAnError) {
+  FakeCheckpoint file;
+  file.add_weights();
+  file.drop_tensor("blk.1.ffn_down.weight");
+  EngineOptions options;
+  const Result<Ledger> ledger = plan_memory(file, read_shape(file).value(), options);
+  ASSERT_FALSE(ledger);
+  EXPECT_EQ(ledger.error().message, "the model file has no tensor blk.1.ffn_down.weight");
+}
+
+// A GPU's weights are counted in its types, without the file's data or a device.
+TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::f32);
+  const ModelShape shape = read_shape(*file).value();
+  const auto weights = [&](DType type, const char* quantize) {
+    DeviceMemory gpu{size_t{8} << 30, type};
+    EngineOptions options;
+    options.quantize = quantize;
+    return plan_memory(*file, shape, options, &gpu).value().weights;
+  };
+  const size_t layer = 256 * (256 + 64 + 64 + 256) + 3 * 256 * 512, ends = 2 * 300 * 256;
+  const size_t norms = 7 * 256 * 4, scales = (256 + 128 + 256 + 1024 + 256) * 4;
+  EXPECT_EQ(weights(DType::f32, "none"), 4 * (3 * layer + ends) + norms);
+  EXPECT_EQ(weights(DType::bf16, "none"), 2 * (3 * layer + ends) + norms);
+  EXPECT_EQ(weights(DType::bf16, "fp8"), 3 * (layer + scales) + 2 * ends + norms);
 }
 
 }  // namespace

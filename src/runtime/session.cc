@@ -102,18 +102,10 @@ Result<void> Session::size_pool() {
 }
 
 ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
-  ExecutorConfig e;
-  e.num_blocks = options_.scheduler.num_blocks;
-  e.block_size = options_.scheduler.block_size;
-  e.max_seqs = scheduler.config().max_seqs;
-  e.max_len = options_.scheduler.max_len;
-  e.max_step_tokens = scheduler.max_step_tokens();
-  e.max_outputs = output_rows(e.max_seqs);
-  e.pipeline = options_.scheduler.pipeline;
   DeviceMemory memory{0, backend_->activation_type()};
-  e.kv_type = kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value();
-  e.groups = cache_groups(model_->shape());
-  return e;
+  const ModelShape& shape = model_->shape();
+  return sluice::executor_config(
+      scheduler, shape, kv_type_of(options_, shape.head_dim, device_ ? &memory : nullptr).value());
 }
 
 Result<void> Session::start(std::function<void(size_t, size_t)> progress) {

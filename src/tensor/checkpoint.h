@@ -1,5 +1,5 @@
 // A model file as its readers present it: typed metadata and named tensors, nothing copied.
-// Readers (gguf, random, later safetensors) validate everything before a Checkpoint exists:
+// Readers (GGUF, Hugging Face directories, random) validate everything before a Checkpoint exists:
 // offsets, counts and sizes in it can be trusted. Used by one thread at a time.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What becomes of mapped model files while they are in use. A file that shrinks takes pages away
+// Detects changes to model files while they are mapped. A file that shrinks takes pages away
 // that are still read (SIGBUS); one that is written in place changes weights under a running model.
 // MappedFile enters and leaves files; the process has one list, because signals have one handler.
 #pragma once

@@ -1,5 +1,5 @@
 // A whole file mapped read-only. Owns the mapping and a descriptor of the file, which may be
-// unlinked. Changes to the file while it is mapped are file_watch.h's to find.
+// unlinked. file_watch.h detects changes to it while it is mapped.
 #pragma once
 
 #include <cstddef>

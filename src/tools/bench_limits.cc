@@ -6,7 +6,7 @@
 
 #include "backend/cpu/features.h"
 #include "base/str.h"
-#include "runtime/bandwidth.h"
+#include "tools/bandwidth.h"
 #include "tools/terminal.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/model.h"
-#include "runtime/cpu_limits.h"
+#include "tools/cpu_limits.h"
 
 namespace sluice {
 

@@ -2,7 +2,7 @@
 // folder.
 #include <cstdio>
 
-#include "runtime/cpu_limits.h"
+#include "tools/cpu_limits.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "load/open.h"
@@ -246,6 +247,11 @@ int cmd_inspect(const InspectOptions& o) {
       open_model(*path, o.engine.format, o.engine.random_seed);
   if (!file) return report(file.error());
   Result<ModelShape> shape = read_shape(**file);
+  if (shape) {
+    Result<std::unique_ptr<Model>> whole =
+        load_model(ModelSource::headers_of(**file), *cpu_weight_sizes({}), {});
+    if (!whole) shape = whole.error();
+  }
   std::optional<Needs> needs;
   std::optional<Error> error;
   if (shape) {

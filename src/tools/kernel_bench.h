@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/metrics.h"
-#include "runtime/bandwidth.h"
+#include "tools/bandwidth.h"
 #include "tools/commands.h"
 #include "tools/kernel_cases.h"
 #include "tools/kernel_plan.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/matmul/matmul.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/peak.h"
 #include "exec/kv_cache.h"

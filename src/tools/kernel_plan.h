@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/matmul_table.h"
+#include "backend/cpu/matmul/matmul_table.h"
 #include "base/result.h"
 #include "model/model.h"
 #include "tools/commands.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "runtime/cpu_limits.h"
+#include "tools/cpu_limits.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
-// What the attention kernel reads next, fetched evenly over the work at hand: a burst of prefetches
-// waits for memory with the work behind it, and leaves memory idle afterwards.
+// Prefetches of what the attention kernel reads next, spread evenly over the current work: after a
+// burst of them the work would wait for memory, and memory would then be idle.
 #pragma once
 
 #include <cstddef>

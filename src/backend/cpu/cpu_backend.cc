@@ -6,7 +6,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/features.h"
-#include "backend/cpu/matmul.h"
+#include "backend/cpu/matmul/matmul.h"
 #include "backend/cpu/numa.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/vector_math.h"
@@ -24,6 +24,29 @@ struct CpuWeight final : WeightData {
 const PackedWeight& packed(const Weight& w) {
   return static_cast<const CpuWeight&>(*w.data).packed;
 }
+
+Weight weight_of(const PackedWeight& p, std::vector<float> bias) {
+  Weight w;
+  w.rows = p.rows;
+  w.cols = p.cols;
+  w.act = p.act;
+  w.bytes = p.bytes;
+  w.bias = std::move(bias);
+  return w;
+}
+
+class CpuWeightSizes final : public WeightStore {
+ public:
+  explicit CpuWeightSizes(LoadQuant quant) : quant_(std::move(quant)) {}
+
+  Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
+    return weight_of(plan_weight(segments, {.quant = &quant_}), std::move(bias));
+  }
+  bool keeps_source(const Weight&, size_t) const override { return false; }
+
+ private:
+  LoadQuant quant_;
+};
 
 class CpuBackend final : public Backend {
  public:
@@ -46,14 +69,9 @@ class CpuBackend final : public Backend {
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
 
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
-    Weight w;
-    w.bias = bias;
     auto data = std::make_unique<CpuWeight>(
-        pack_weight(pool_, segments, std::move(bias), {.arena = &arena_, .quant = &quant_}));
-    w.rows = data->packed.rows;
-    w.cols = data->packed.cols;
-    w.act = data->packed.act;
-    w.bytes = data->packed.bytes;
+        pack_weight(pool_, segments, bias, {.arena = &arena_, .quant = &quant_}));
+    Weight w = weight_of(data->packed, std::move(bias));
     w.data = std::move(data);
     return w;
   }
@@ -165,6 +183,10 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cpu_backend(CpuOptions options) {
   return std::make_unique<CpuBackend>(std::move(options));
+}
+
+std::unique_ptr<WeightStore> cpu_weight_sizes(LoadQuant quant) {
+  return std::make_unique<CpuWeightSizes>(std::move(quant));
 }
 
 }  // namespace sluice

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/cpu/load_quant.h"
+#include "backend/cpu/matmul/load_quant.h"
 
 namespace sluice {
 
@@ -16,5 +16,8 @@ struct CpuOptions {
 };
 
 std::unique_ptr<Backend> make_cpu_backend(CpuOptions options);
+
+// Sizes of weights as that backend packs or maps them.
+std::unique_ptr<WeightStore> cpu_weight_sizes(LoadQuant quant);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// The ops that go row by row, spread over threads when there is enough to do, and each row
-// quantised while it is in the first-level cache. Owned by the backend, used by its thread.
+// Row-wise ops: norms, rotation, activations, copies. Spread over threads where there is enough to
+// do; each row is quantised while it is in L1. Owned by the backend, used by its thread.
 #pragma once
 
 #include <cstdint>

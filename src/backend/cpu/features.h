@@ -1,4 +1,4 @@
-// What this CPU can do, detected once. Process-wide and constant after the first call; any thread.
+// CPU features, detected once. Process-wide and constant after the first call; any thread.
 // SLUICE_ISA=scalar|avx2|avx512|amx|neon|i8mm lowers it (it never adds what the CPU lacks).
 #pragma once
 

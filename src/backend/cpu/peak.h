@@ -1,5 +1,5 @@
-// Loops that do nothing but arithmetic, operands in registers: what a core can do at best with an
-// instruction. The limits that kernels are measured against. Stateless; any thread.
+// Loops of arithmetic alone, operands in registers: the peak rate of an instruction on one core,
+// which kernels are measured against. Stateless; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the kernels of every ISA share. V is one of the Vec types: sixteen f32 lanes.
+// Shared by the kernels of every ISA. V is one of the Vec types: sixteen f32 lanes.
 #pragma once
 
 #include <cmath>

@@ -197,16 +197,20 @@ void store_kv(const KvAddress& address, bool value, int head, const float* x) {
   }
 }
 
-// q, out [head_dim]; sees positions [begin, end)
+// The positions [begin, end) of a slot's sequence that a query sees.
+struct Visible {
+  int64_t slot, begin, end;
+};
+
+// q, out [head_dim]
 void attend(const float* q,
             float* out,
             const AttentionSpec& spec,
             int kv_head,
             const KvLayer& kv,
             const BatchView& batch,
-            int64_t slot,
-            int64_t begin,
-            int64_t end) {
+            const Visible& seen) {
+  const auto [slot, begin, end] = seen;
   std::vector<double> p(static_cast<size_t>(end - begin));
   double top = -INFINITY;
   for (int64_t pos = begin; pos < end; ++pos) {
@@ -377,7 +381,7 @@ void RefBackend::attention(
       int64_t begin = spec.window > 0 ? std::max<int64_t>(0, pos - spec.window + 1) : 0;
       for (int h = 0; h < spec.num_heads; ++h) {
         attend(q.row(s.row + i) + h * spec.head_dim, y.data() + h * spec.head_dim, spec, h / group,
-               kv, batch, s.slot, begin, pos + 1);
+               kv, batch, {s.slot, begin, pos + 1});
       }
       store(out, s.row + i, y);
     }

@@ -54,10 +54,10 @@ void encode_blocks(const float* in, void* blocks, int64_t num_elems) {
 }
 
 template <typename Block>
-constexpr FormatInfo quantised(Format format, const char* name, uint32_t gguf_type) {
-  return {format,
-          name,
-          gguf_type,
+constexpr FormatInfo quantised() {
+  return {Block::kFormat,
+          Block::kName,
+          Block::kGgufType,
           Block::kElems,
           static_cast<int>(sizeof(Block)),
           decode_blocks<Block>,
@@ -68,18 +68,18 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     {Format::f32, "F32", 0, 1, 4, copy_f32, store_f32},
     {Format::f16, "F16", 1, 1, 2, decode_bits<f16_to_f32>, encode_bits<f32_to_f16>},
     {Format::bf16, "BF16", 30, 1, 2, decode_bits<bf16_to_f32>, encode_bits<f32_to_bf16>},
-    quantised<BlockQ8_0>(Format::q8_0, "Q8_0", 8),
-    quantised<BlockQ4_0>(Format::q4_0, "Q4_0", 2),
-    quantised<BlockQ4_1>(Format::q4_1, "Q4_1", 3),
-    quantised<BlockQ6K>(Format::q6_k, "Q6_K", 14),
-    quantised<BlockQ5_0>(Format::q5_0, "Q5_0", 6),
-    quantised<BlockQ5_1>(Format::q5_1, "Q5_1", 7),
-    quantised<BlockQ2K>(Format::q2_k, "Q2_K", 10),
-    quantised<BlockQ3K>(Format::q3_k, "Q3_K", 11),
-    quantised<BlockQ4K>(Format::q4_k, "Q4_K", 12),
-    quantised<BlockQ5K>(Format::q5_k, "Q5_K", 13),
-    quantised<BlockIQ4NL>(Format::iq4_nl, "IQ4_NL", 20),
-    quantised<BlockInt4>(Format::int4, "INT4", kNotInGguf),
+    quantised<BlockQ8_0>(),
+    quantised<BlockQ4_0>(),
+    quantised<BlockQ4_1>(),
+    quantised<BlockQ6K>(),
+    quantised<BlockQ5_0>(),
+    quantised<BlockQ5_1>(),
+    quantised<BlockQ2K>(),
+    quantised<BlockQ3K>(),
+    quantised<BlockQ4K>(),
+    quantised<BlockQ5K>(),
+    quantised<BlockIQ4NL>(),
+    quantised<BlockInt4>(),
 }};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }

@@ -6,10 +6,14 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockInt4 {
+  static constexpr Format kFormat = Format::int4;
+  static constexpr const char* kName = "INT4";
+  static constexpr uint32_t kGgufType = UINT32_MAX;  // kNotInGguf
   static constexpr int kElems = 32;
   uint16_t d;      // f16
   uint16_t m;      // f16: minus the zero point, a whole number from -16 to 0

@@ -8,10 +8,14 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/iq4_levels.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockIQ4NL {
+  static constexpr Format kFormat = Format::iq4_nl;
+  static constexpr const char* kName = "IQ4_NL";
+  static constexpr uint32_t kGgufType = 20;
   static constexpr int kElems = 32;
   uint16_t d;      // f16
   uint8_t qs[16];  // low nibbles: elements 0..15; high nibbles: 16..31

@@ -7,10 +7,14 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/k_scales.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ2K {
+  static constexpr Format kFormat = Format::q2_k;
+  static constexpr const char* kName = "Q2_K";
+  static constexpr uint32_t kGgufType = 10;
   static constexpr int kElems = 256;
   uint8_t
       scales[16];    // of elements 16 i .. 16 i + 15: scale in the low, minimum in the high nibble

@@ -7,10 +7,14 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/k_scales.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ3K {
+  static constexpr Format kFormat = Format::q3_k;
+  static constexpr const char* kName = "Q3_K";
+  static constexpr uint32_t kGgufType = 11;
   static constexpr int kElems = 256;
   uint8_t hmask[32];   // bit p of byte l: the top bit of element 32 p + l
   uint8_t qs[64];      // 32 bytes for each 128 elements; element l + 32 j: bits 2 j of byte l

@@ -5,10 +5,14 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ4_0 {
+  static constexpr Format kFormat = Format::q4_0;
+  static constexpr const char* kName = "Q4_0";
+  static constexpr uint32_t kGgufType = 2;
   static constexpr int kElems = 32;
   uint16_t d;      // f16
   uint8_t qs[16];  // low nibbles: elements 0..15; high nibbles: 16..31

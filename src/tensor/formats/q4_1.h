@@ -5,10 +5,14 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ4_1 {
+  static constexpr Format kFormat = Format::q4_1;
+  static constexpr const char* kName = "Q4_1";
+  static constexpr uint32_t kGgufType = 3;
   static constexpr int kElems = 32;
   uint16_t d;      // f16
   uint16_t m;      // f16

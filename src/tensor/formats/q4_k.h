@@ -6,10 +6,14 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/k_scales.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ4K {
+  static constexpr Format kFormat = Format::q4_k;
+  static constexpr const char* kName = "Q4_K";
+  static constexpr uint32_t kGgufType = 12;
   static constexpr int kElems = 256;
   uint16_t d, dmin;    // f16
   uint8_t scales[12];  // k_scales.h

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
@@ -27,6 +28,9 @@ inline void pack_5_bits(const uint8_t* q, uint8_t* qs, uint8_t* qh) {
 }
 
 struct BlockQ5_0 {
+  static constexpr Format kFormat = Format::q5_0;
+  static constexpr const char* kName = "Q5_0";
+  static constexpr uint32_t kGgufType = 6;
   static constexpr int kElems = 32;
   uint16_t d;  // f16
   uint8_t qh[4];

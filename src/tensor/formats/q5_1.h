@@ -6,10 +6,14 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/q5_0.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ5_1 {
+  static constexpr Format kFormat = Format::q5_1;
+  static constexpr const char* kName = "Q5_1";
+  static constexpr uint32_t kGgufType = 7;
   static constexpr int kElems = 32;
   uint16_t d;  // f16
   uint16_t m;  // f16

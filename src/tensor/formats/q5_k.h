@@ -5,10 +5,14 @@
 #include <cstdint>
 
 #include "tensor/formats/q4_k.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ5K {
+  static constexpr Format kFormat = Format::q5_k;
+  static constexpr const char* kName = "Q5_K";
+  static constexpr uint32_t kGgufType = 13;
   static constexpr int kElems = 256;
   uint16_t d, dmin;    // f16
   uint8_t scales[12];  // k_scales.h

@@ -7,6 +7,7 @@
 
 #include "tensor/formats/f16.h"
 #include "tensor/formats/k_scales.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
@@ -14,6 +15,9 @@ namespace sluice {
 // and l + 96 (l < 32) of a half share qh[l], two bits each, low first; their low nibbles are
 // ql[l] & 15, ql[l + 32] & 15, ql[l] >> 4, ql[l + 32] >> 4.
 struct BlockQ6K {
+  static constexpr Format kFormat = Format::q6_k;
+  static constexpr const char* kName = "Q6_K";
+  static constexpr uint32_t kGgufType = 14;
   static constexpr int kElems = 256;
   uint8_t ql[128];
   uint8_t qh[64];

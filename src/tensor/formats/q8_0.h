@@ -5,10 +5,14 @@
 #include <cstdint>
 
 #include "tensor/formats/f16.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
 struct BlockQ8_0 {
+  static constexpr Format kFormat = Format::q8_0;
+  static constexpr const char* kName = "Q8_0";
+  static constexpr uint32_t kGgufType = 8;
   static constexpr int kElems = 32;
   uint16_t d;  // f16
   int8_t qs[32];

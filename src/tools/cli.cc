@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/str.h"
-#include "tools/chat_command.h"
+#include "tools/chat/command.h"
 #include "tools/cli_commands.h"
 #include "tools/cli_config.h"
 #include "tools/flag_aliases.h"

@@ -1,6 +1,6 @@
 // Whole numbers beyond 64 bits, as Python's int has them. A value holds its decimal digits
-// (Kind::big_integer); a BigInt is one taken apart for arithmetic. Bounded by kMaxDigits, which is
-// where Python stops to write integers, and metered.
+// (Kind::big_integer); a BigInt is the form that arithmetic uses. At most kMaxDigits digits, which
+// is also Python's limit for writing integers; metered.
 #pragma once
 
 #include <cstdint>

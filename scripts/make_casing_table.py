@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja_casing.inc: characters whose upper or title case is special.
+"""Writes src/text/jinja/casing.inc: characters whose upper or title case is special.
 
-  python3 scripts/make_casing_table.py src/text/jinja_casing.inc
+  python3 scripts/make_casing_table.py src/text/jinja/casing.inc
 """
 
 import pathlib

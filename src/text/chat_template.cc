@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/str.h"
-#include "text/jinja_eval.h"
-#include "text/jinja_parser.h"
+#include "text/jinja/eval.h"
+#include "text/jinja/parser.h"
 
 namespace sluice {
 

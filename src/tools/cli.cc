@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/str.h"
-#include "tools/chat_command.h"
+#include "tools/chat/command.h"
 #include "tools/cli_commands.h"
 #include "tools/cli_config.h"
 #include "tools/flag_aliases.h"
@@ -132,7 +132,7 @@ int run_cli(int argc, char** argv) {
     return report_parse_error(app, e);
   }
   if (show) {
-    std::fputs(describe_options(*command, *outside).c_str(), stdout);
+    std::fputs(describe_options(*command, *outside, c.resolved()).c_str(), stdout);
     return kExitOk;
   }
   return c.action();

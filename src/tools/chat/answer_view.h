@@ -1,0 +1,25 @@
+// An answer on its way to stdout while it is generated: on a terminal with colours, wrapped between
+// words, its control characters made visible; into a pipe or a file byte for byte. Used by one
+// thread.
+#pragma once
+
+#include <string_view>
+
+#include "tools/chat/markdown.h"
+
+namespace sluice {
+
+class AnswerView {
+ public:
+  AnswerView();
+  void show(std::string_view piece);
+  // What was held back.
+  void finish();
+
+ private:
+  bool terminal_, colour_;
+  MarkdownStream markdown_;
+  WordWrap wrap_;  // without colours
+};
+
+}  // namespace sluice

@@ -1,0 +1,195 @@
+#include "tools/chat/chat.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/str.h"
+#include "runtime/collect.h"
+#include "tools/chat/answer_view.h"
+#include "tools/chat/markdown.h"
+#include "tools/terminal.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr Time kTick = std::chrono::milliseconds(30), kLongWait = std::chrono::milliseconds(400);
+
+}  // namespace
+
+Chat::Chat(Session& session, const RunOptions& options)
+    : session_(session),
+      options_(options),
+      sampling_(options.sampling),
+      console_(InputHistory(stdin_is_terminal() ? InputHistory::default_path() : ""), interrupt_),
+      terminal_(isatty(STDOUT_FILENO) == 1),
+      templated_(session.chat_template() && !options.raw) {
+  resolve_sampling(session, true, sampling_);
+}
+
+int Chat::run() {
+  if (auto ok = check_sampling(sampling_.spec); !ok) return report(ok.error());
+  if (!valid_utf8(options_.system)) return report({400, "--system is not valid UTF-8"});
+  if (!options_.system.empty() && !templated_)
+    return report({400, "there is no chat template, so --system has no place"});
+  talk_.set_system(options_.system);
+  greet();
+  bool warned = false;  // Ctrl-C on an empty line
+  while (!leaving_) {
+    std::string line;
+    const Console::Got got = console_.read("> ", line);
+    if (got == Console::Got::end) break;
+    if (got == Console::Got::interrupted) {
+      if (!std::exchange(warned, line.empty())) {
+        if (warned) note("Ctrl-C again, Ctrl-D or /exit leaves");
+      } else if (warned) {
+        break;
+      }
+      continue;
+    }
+    warned = false;
+    if (line.find_first_not_of(" \t\r\n") == std::string::npos) continue;
+    console_.remember(line);
+    if (!valid_utf8(line)) {
+      fail({400, "the message is not valid UTF-8"});
+    } else if (const std::optional<ChatCommand> c = parse_command(line)) {
+      command(*c);
+    } else {
+      message(unquoted_input(std::move(line)));
+    }
+  }
+  // A pipe has nobody who has read the messages.
+  if (code_ == kExitOk && failed_ && !stdin_is_terminal()) code_ = kExitUsage;
+  return code_;
+}
+
+void Chat::greet() {
+  show_ledger(session_);
+  if (!templated_) {
+    note(strf("%s: the text is continued, and each line is added to it",
+              options_.raw ? "--raw" : "the model has no chat template"));
+  }
+  if (console_.editing())
+    note(
+        "/help lists commands; \\ or \"\"\" for several lines; Ctrl-C stops an answer, Ctrl-D "
+        "or /bye leaves");
+}
+
+void Chat::say(const std::string& text) const {
+  std::FILE* to = terminal_ ? stdout : stderr;
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+void Chat::note(const std::string& text) const {
+  if (!options_.engine.quiet) tell(text);
+}
+
+void Chat::fail(const Error& error) {
+  failed_ = true;
+  say(without_controls(error.message) + "\n");
+}
+
+void Chat::message(const std::string& text) {
+  talk_.add("user", text);
+  retries_ = 0;
+  if (!answer()) talk_.drop_exchange();
+}
+
+Result<Prepared> Chat::prepare_answer() const {
+  Result<std::vector<Token>> prompt = talk_.encode(session_, templated_);
+  if (!prompt) return prompt.error();
+  const size_t context = context_of(session_);
+  if (prompt->size() >= context) {
+    return Error{400, strf("the context is full: the conversation has %zu tokens and it holds %zu; "
+                           "/clear begins anew, /undo takes an exchange back, or start again with "
+                           "a larger --ctx",
+                           prompt->size(), context)};
+  }
+  SamplingOptions sampling = sampling_;
+  sampling.max_tokens = std::min(sampling.max_tokens, static_cast<int>(context - prompt->size()));
+  sampling.spec.min_tokens = std::min(sampling.spec.min_tokens, sampling.max_tokens);
+  sampling.spec.seed += retries_;
+  return prepare(session_, std::move(*prompt), sampling, options_.special);
+}
+
+// The last message is the user's. False: it could not be answered, and why was said.
+bool Chat::answer() {
+  Result<Prepared> prepared = prepare_answer();
+  if (!prepared) {
+    fail(prepared.error());
+    return false;
+  }
+  std::string text;
+  const Turn turn = generate(std::move(*prepared), text);
+  if (turn.finish == Finish::none) return false;
+  if (turn.finish == Finish::cancelled && turn.output == 0) {
+    note("stopped before the first word: the message is taken back");
+    return false;
+  }
+  talk_.add("assistant", text);
+  last_ = turn;
+  ++num_answers_;
+  num_tokens_ += turn.output;
+  show_turn(turn);
+  if (turn.finish == Finish::failed) {
+    code_ = report({500, "the device failed"});
+    leaving_ = true;
+  }
+  return true;
+}
+
+Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
+  Turn turn;
+  turn.prompt = prepared.prompt.size();
+  AnswerView view;
+  interrupt_.clear();
+  Collector collector(session_.engine(), session_.tokenizer());
+  collector.submit(std::move(prepared.request), prepared.text);
+  bool cancelled = false;
+  StatusLine reading(!options_.engine.quiet && terminal_);
+  const Time begin = session_.clock().now();
+  auto on_text = [&](size_t, int, const std::string& piece) {
+    reading.clear();
+    view.show(piece);
+  };
+  auto on_progress = [&](size_t, uint64_t num_tokens) {
+    if (num_tokens == 0 && session_.clock().now() - begin > kLongWait)
+      reading.show(dim(strf("reading %zu tokens", turn.prompt)));
+    if (!interrupt_.seen() || std::exchange(cancelled, true)) return;
+    session_.engine().cancel(collector.id(0));
+  };
+  collector.wait(on_text, on_progress, kTick);
+  reading.clear();
+  interrupt_.clear();
+  const RequestOutput& out = collector.outputs()[0];
+  if (out.refused) {
+    fail(*out.refused);
+    return turn;
+  }
+  const ChoiceOutput& choice = out.choices[0];
+  text = choice.text;
+  view.finish();
+  if (!text.empty() && !text.ends_with('\n')) std::fputs("\n", stdout);
+  if (terminal_) std::fputs("\n", stdout);  // the answer apart from what is said about it
+  std::fflush(stdout);
+  turn.cached = static_cast<size_t>(choice.timing.num_cached);
+  turn.output = choice.tokens.size();
+  turn.finish = choice.finish;
+  if (turn.output > 0) turn.first = seconds(choice.timing.first_token - choice.timing.arrival);
+  const double decode = seconds(choice.timing.last_token - choice.timing.first_token);
+  if (turn.output > 1 && decode > 0) turn.rate = static_cast<double>(turn.output - 1) / decode;
+  return turn;
+}
+
+void Chat::show_turn(const Turn& t) const {
+  std::string line = strf("%zu tokens, %.0f tok/s, first %.0f ms", t.output, t.rate, t.first * 1e3);
+  if (t.finish == Finish::cancelled) line += ", stopped";
+  note(line);
+  if (t.finish == Finish::length) note(cut_note(session_, t.prompt, t.output, "/set max_tokens N"));
+}
+
+}  // namespace sluice

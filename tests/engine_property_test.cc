@@ -14,6 +14,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
 #include "core/plan_codec.h"
+#include "core/policy.h"
 #include "engine/loop.h"
 #include "exec/device_executor.h"
 #include "exec/model_executor.h"
@@ -323,6 +324,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     }
     r.priority = pick(0, 2);
     r.tenant = chance(20) ? 1 : 0;
+    r.account = static_cast<TenantId>(pick(0, 2));
     longest = std::max(longest, len + r.max_new);
     if (chance(10)) w.cancel_at[r.id] = pick(0, 30);
     w.requests.push_back(std::move(r));
@@ -330,7 +332,8 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   SchedulerConfig& c = w.setup.scheduler;
   static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
   apply_preset(kPresets[pick(0, 3)], c).value();
-  if (chance(30)) c.order = Order::priority;
+  static const std::vector<std::string> kOrders = order_names();
+  c.order = order_of(kOrders[static_cast<size_t>(pick(0, static_cast<int>(kOrders.size()) - 1))]);
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);

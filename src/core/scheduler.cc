@@ -1,5 +1,5 @@
-// Requests in, plans out. Who holds which blocks is in scheduler_blocks.cc, what comes back in
-// scheduler_complete.cc.
+// Requests in, plans out. Who is served first is in scheduler_order.cc, who holds which blocks in
+// scheduler_blocks.cc, what comes back in scheduler_complete.cc.
 #include "core/scheduler.h"
 
 #include <algorithm>
@@ -130,6 +130,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   }
   request.arrival = std::min(request.arrival, now);
   reserve_records(static_cast<size_t>(request.n));
+  if (config_.order == Order::fair) accounts_.reserve();
   auto shared = std::make_shared<const Request>(std::move(request));
   const Request& r = *shared;
   auto entry = choices_of_.emplace(r.id, 0).first;
@@ -147,6 +148,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   choices.request = std::move(shared);
   choices.num_live = choices.num_records = r.n;
   choices.seqs.clear();
+  if (config_.order == Order::fair) choices.account = accounts_.join(r.account);
   entry->second = c;
   ++requests_live_;
   try {
@@ -193,6 +195,9 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.max_new = r.max_new;
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
+  s.predicted_output = r.max_new;
+  s.account = choices_[c].account;
+  s.rank = waiting_rank(s);
   s.output.reserve(static_cast<size_t>(r.max_new));
   s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
@@ -205,8 +210,9 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
 // Takes back a request whose sequences were not all added.
 void Scheduler::withdraw(uint32_t c) noexcept {
   Choices& choices = choices_[c];
+  if (config_.order == Order::fair) accounts_.leave(choices.account);
   for (Index i : choices.seqs) {
-    std::erase(waiting_, i);
+    if (seqs_[i].phase == Phase::waiting) dequeue(i);
     seqs_[i].phase = Phase::free;
     seqs_[i].request = nullptr;
     free_seqs_.push_back(i);
@@ -217,22 +223,6 @@ void Scheduler::withdraw(uint32_t c) noexcept {
   choices.request.reset();
   free_choices_.push_back(c);
   --requests_live_;
-}
-
-bool Scheduler::before(Index a, Index b) const {
-  const Sequence &x = seqs_[a], &y = seqs_[b];
-  if (config_.order == Order::priority) {
-    int px = request_of(x).priority, py = request_of(y).priority;
-    if (px != py) return px < py;
-  }
-  return x.id < y.id;
-}
-
-void Scheduler::enqueue(Index i) {
-  seqs_[i].phase = Phase::waiting;
-  auto at = std::lower_bound(waiting_.begin(), waiting_.end(), i,
-                             [&](Index a, Index b) { return before(b, a); });
-  waiting_.insert(at, i);
 }
 
 Token Scheduler::token_at(const Sequence& s, int pos) const {
@@ -261,6 +251,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   out.clear();
   draft_.clear();
   expire(now, events);
+  if (now >= next_aging_) promote_aged(now);
   slide_windows(out);
   make_room();
   fork_ready(now, out);
@@ -387,7 +378,7 @@ bool Scheduler::can_start() const {
 
 void Scheduler::admit(Time now, StepPlan& out, int& budget) {
   while (budget > 0 && !waiting_.empty()) {
-    Index i = waiting_.back();
+    Index i = waiting_[next_waiting()];
     if (config_.prefill == Prefill::whole && !draft_.empty()) {
       // Without chunks a prompt that does not fit waits for a step of its own. (A prefix hit could
       // make it fit; it will be seen then.)
@@ -402,7 +393,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
 // yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   if (!can_start() || !claim_blocks(i)) return false;
-  waiting_.erase(std::find(waiting_.rbegin(), waiting_.rend(), i).base() - 1);
+  dequeue(i);
   start(i, now, out);
   if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
     fork_choices(i, now, out);
@@ -413,18 +404,6 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   emit_slice(i, count, out);
   budget -= count;
   return true;
-}
-
-// Under order=priority the next waiting sequence takes the place of running ones of lower priority.
-void Scheduler::make_room() {
-  while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
-         pending_.empty()) {
-    Index next = waiting_.back(), last = running_.back();
-    if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && blocks_.pool.available() >= need) return;
-    preempt(last);
-  }
 }
 
 int Scheduler::watermark_blocks() const {
@@ -456,6 +435,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   s.slot = free_slots_.back();
   free_slots_.pop_back();
   if (s.timing.first_scheduled == Time{0}) s.timing.first_scheduled = now;
+  rank_running(s);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), i,
                                    [&](Index a, Index b) { return before(a, b); }),
                   i);
@@ -519,6 +499,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
   if (draft_.empty() && out.rows.empty() && out.edits.empty()) return;
+  charge_accounts();
   out.step = next_step_++;
   InFlight flight;
   if (!spare_.empty()) {

@@ -18,6 +18,7 @@
 #include "core/block_cache.h"
 #include "core/block_table.h"
 #include "core/events.h"
+#include "core/fair_share.h"
 #include "core/pipeline.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
@@ -30,7 +31,13 @@ enum class Batching : uint8_t {
 };                                                // static: no admission until all have finished
 enum class Prefill : uint8_t { whole, chunked };  // may a prompt be spread over steps?
 enum class Mix : uint8_t { separate, mixed };     // may prompts and decodes share a step?
-enum class Order : uint8_t { fcfs, priority };
+enum class Order : uint8_t {
+  fcfs,
+  priority,         // the request's, lower first
+  longest_output,   // by predicted output: fewest steps for a batch of requests
+  shortest_output,  // by predicted output: smallest mean latency
+  fair,             // the account that has had the fewest tokens (fair_share.h)
+};
 enum class Admission : uint8_t { reserve_max, watermark };
 
 struct SchedulerConfig {
@@ -38,6 +45,7 @@ struct SchedulerConfig {
   Prefill prefill = Prefill::chunked;
   Mix mix = Mix::mixed;
   Order order = Order::fcfs;
+  Time aging{0};  // in any order: who has waited longer goes before all others; 0: never
   Admission admission = Admission::watermark;
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
@@ -154,7 +162,18 @@ class Scheduler {
     __builtin_prefetch(&s.request->stop);
   }
   Token token_at(const Sequence& s, int pos) const;
-  bool before(Index a, Index b) const;  // order of service
+
+  // order of service
+  bool before(Index a, Index b) const;
+  int64_t waiting_rank(const Sequence& s) const;
+  static bool aged(const Sequence& s);
+  void enqueue(Index i);
+  void dequeue(Index i);
+  size_t next_waiting() const;
+  void promote_aged(Time now);
+  void rank_running(Sequence& s) const;
+  void charge_accounts();
+
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
@@ -177,7 +196,7 @@ class Scheduler {
   }
   Index front_prompt() const;
   Index shortest_prompt(Index front, bool may_admit) const;
-  bool may_overtake(Index i, Index front) const;
+  bool may_overtake(Index i, Index front, Index next) const;
   void admit(Time now, StepPlan& out, int& budget);
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
@@ -222,7 +241,6 @@ class Scheduler {
   void finish_choices(uint32_t c, Finish why, Time now, Events& out);
   void leave_slot(Index i);
   void recycle(Index i);
-  void enqueue(Index i);
   void reserve_records(size_t num_sequences);
   void add_sequence(uint32_t c, int choice);
   void withdraw(uint32_t c) noexcept;
@@ -237,7 +255,7 @@ class Scheduler {
   std::vector<uint32_t> free_choices_;
   std::unordered_map<RequestId, uint32_t> choices_of_;  // looked up, never iterated
   int requests_live_ = 0;
-  std::vector<Index> waiting_;  // in order of service, next one last
+  std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
   std::vector<RowOp> closing_;         // rows to close with the next plan
@@ -264,6 +282,8 @@ class Scheduler {
   uint64_t next_step_ = 1;
   TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;
+  Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`
+  FairShare accounts_;        // under order=fair
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
 };
 

@@ -192,7 +192,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
     leave_slot(i);
     release_blocks(s);
   } else if (s.phase == Phase::waiting) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
+    dequeue(i);
   }
   if (blocked_ == i) blocked_ = kNone;
   s.phase = Phase::done;
@@ -203,6 +203,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   event.timing = s.timing;
   event.last = --c.num_live == 0;
   if (event.last) {
+    if (config_.order == Order::fair) accounts_.leave(s.account);
     choices_of_.erase(s.id.req);
     --requests_live_;
   }
@@ -268,7 +269,8 @@ void Scheduler::reset() noexcept {
   blocked_available_ = reserved_ = 0;
   hungry_ = starved_ = false;
   forming_ = true;
-  next_deadline_ = kNever;
+  next_deadline_ = next_aging_ = kNever;
+  accounts_.clear();
   // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/fake_executor.h"
 #include "core/plan_codec.h"
+#include "core/policy.h"
 #include "core/scheduler.h"
 
 namespace sluice {
@@ -163,7 +164,10 @@ class Workload {
     config_.max_seqs = pick(1, 8);
     config_.prefix_cache = chance(70);
     config_.watermark = chance(50) ? 0.0f : 0.1f;
-    if (chance(25)) config_.order = Order::priority;
+    static const std::vector<std::string> kOrders = order_names();
+    if (chance(60))
+      config_.order = order_of(kOrders[static_cast<size_t>(pick(0, num_of(kOrders) - 1))]);
+    if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = Mix::separate;
     depth_ = pick(0, 2);
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
@@ -189,19 +193,20 @@ class Workload {
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
          ++iteration) {
       ASSERT_LT(iteration, 20000) << "no progress";
+      Time now{iteration};
       for (; next != requests_.end() && (chance(40) || !scheduler.has_work()); ++next) {
-        auto ok = scheduler.add(next->second, Time{0});
+        auto ok = scheduler.add(arrived(next->second, now), now);
         ASSERT_TRUE(ok) << ok.error().message;
       }
-      if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), Time{0}, events);
-      scheduler.plan(Time{0}, plan, events);
+      if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
+      scheduler.plan(now, plan, events);
       tally->forks += plan.transfers.size();
       check_chunk(plan);
       bool launched = !plan.empty();
       if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
-        scheduler.complete(flights.front(), Time{0}, events);
+        scheduler.complete(flights.front(), now, events);
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
@@ -234,6 +239,11 @@ class Workload {
       EXPECT_LE(prompts, std::max(config_.mixed_budget - decodes, least));
     }
   }
+  static int num_of(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
+  static Request arrived(Request r, Time now) {
+    r.arrival = now;
+    return r;
+  }
   auto num_windowed() const {
     return std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; });
   }
@@ -261,6 +271,7 @@ class Workload {
       r.n = chance(25) ? pick(2, 4) : 1;
       r.priority = pick(0, 2);
       r.tenant = chance(20) ? 1 : 0;
+      r.account = static_cast<TenantId>(pick(0, 3));
       requests_[r.id] = std::move(r);
     }
   }

@@ -47,6 +47,11 @@ struct alignas(64) Sequence {
   BlockHash last_hash;   // of block num_registered - 1
   uint32_t choices = 0;  // its request's, in the scheduler's list
   int reserved = 0;      // blocks set aside under admission=reserve-max
+  // Output tokens that it is expected to have in all, at most max_new. May grow.
+  int predicted_output = 0;
+  int num_charged = 0;   // positions that its account has paid for, under order=fair
+  uint32_t account = 0;  // of the request, in FairShare
+  int64_t rank = 0;      // order of service: lower first, ties by id
   StopMatcher stop{{}};
 
   // Nothing of it is computed or on its way any more, and it has given its blocks back; its tokens
@@ -61,6 +66,7 @@ struct Choices {
   std::vector<uint32_t> seqs;  // indices of its sequences, by choice
   int num_live = 0;            // choices that have not finished
   int num_records = 0;         // sequences not yet recycled
+  uint32_t account = 0;        // in FairShare, under order=fair
   bool operator==(const Choices&) const = default;
 };
 

@@ -36,6 +36,7 @@ struct EngineOptions {
   std::string config;                      // file that options came from, empty: none
   std::string trace;                       // file for a Chrome trace, empty: none
   bool quiet = false;                      // no progress, no ledger
+  bool has_accounts = false;               // requests come with API keys
   StepObserver observer;                   // after each step, engine thread
 };
 

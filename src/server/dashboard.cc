@@ -7,6 +7,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
+#include "core/policy.h"
 #include "server/block_map.h"
 #include "server/observe_explain.h"
 #include "server/routes.h"
@@ -78,7 +79,7 @@ std::string hello_json(const Session& session,
   h["device"] = session.backend().describe();
   h["preset"] = preset_name(c);
   h["pipeline"] = o.scheduler.pipeline == Pipeline::overlap ? "overlap" : "sync";
-  h["order"] = c.order == Order::fcfs ? "fcfs" : "priority";
+  h["order"] = order_name(c.order);
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;
   bool chunked = c.mix == Mix::mixed && c.prefill == Prefill::chunked;

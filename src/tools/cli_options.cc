@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/str.h"
+#include "core/policy.h"
 
 namespace sluice {
 
@@ -166,11 +167,20 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--mix", p.mix, "may prompts and decodes share a step")
       ->check(CLI::IsMember({"separate", "mixed"}))
       ->group(policy);
-  app->add_option("--order", p.order, "who is served first")
-      ->check(CLI::IsMember({"fcfs", "priority"}))
+  app->add_option(
+         "--order", p.order,
+         "who is served first; outputs as long as predicted; fair: the\nAPI key that has had the "
+         "fewest tokens (serve)")
+      ->check(CLI::IsMember(order_names()))
+      ->group(policy);
+  app->add_option("--aging", p.aging,
+                  "seconds of waiting after which a request goes before all\nothers, in any order; "
+                  "0: never")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
       ->group(policy);
   app->add_option("--admission", p.admission, "what must be free before a request starts")
-      ->check(CLI::IsMember({"reserve-max", "watermark"}))
+      ->check(CLI::IsMember(admission_names()))
       ->group(policy);
   app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
       ->check(CLI::Range(0.0, 1.0))
@@ -198,9 +208,9 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
   if (!p.prefill.empty()) s.prefill = p.prefill == "whole" ? Prefill::whole : Prefill::chunked;
   if (!p.mix.empty()) s.mix = p.mix == "separate" ? Mix::separate : Mix::mixed;
-  if (!p.order.empty()) s.order = p.order == "priority" ? Order::priority : Order::fcfs;
-  if (!p.admission.empty())
-    s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
+  if (!p.order.empty()) s.order = order_of(p.order);
+  s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
+  if (!p.admission.empty()) s.admission = admission_of(p.admission);
   o.scheduler.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
 }
 

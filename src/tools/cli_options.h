@@ -19,6 +19,7 @@ CLI::Validator byte_size();
 // Policies by name, before they are a SchedulerConfig.
 struct PresetChoice {
   std::string preset = "sarathi", batching, prefill, mix, order, admission, pipeline = "overlap";
+  double aging = 0;  // seconds
 };
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);

@@ -1,0 +1,25 @@
+// Policies by name, as flags and scenarios write them, and which of them go together.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "core/scheduler.h"
+
+namespace sluice {
+
+const char* order_name(Order order);
+const char* admission_name(Admission admission);
+std::vector<std::string> order_names();
+std::vector<std::string> admission_names();
+// The names must be known.
+Order order_of(std::string_view name);
+Admission admission_of(std::string_view name);
+
+// Whether the policies go together (400: the message names the flags). `has_accounts`: requests
+// come with API keys.
+Result<void> check_policies(const SchedulerConfig& config, bool has_accounts);
+
+}  // namespace sluice

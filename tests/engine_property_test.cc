@@ -330,10 +330,11 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     w.requests.push_back(std::move(r));
   }
   SchedulerConfig& c = w.setup.scheduler;
-  static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
-  apply_preset(kPresets[pick(0, 3)], c).value();
-  static const std::vector<std::string> kOrders = order_names();
-  c.order = order_of(kOrders[static_cast<size_t>(pick(0, static_cast<int>(kOrders.size()) - 1))]);
+  auto any = [&](const std::vector<std::string>& names) {
+    return names[static_cast<size_t>(pick(0, static_cast<int>(names.size()) - 1))];
+  };
+  apply_preset(any(preset_names()), c).value();
+  c.order = order_of(any(order_names()));
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);

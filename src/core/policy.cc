@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/str.h"
 
 namespace sluice {
 
@@ -12,6 +13,12 @@ template <typename T>
 struct Named {
   T value;
   const char* name;
+};
+
+constexpr Named<Mix> kMixes[] = {
+    {Mix::separate, "separate"},
+    {Mix::decode_first, "decode-first"},
+    {Mix::mixed, "mixed"},
 };
 
 constexpr Named<Order> kOrders[] = {
@@ -25,6 +32,25 @@ constexpr Named<Order> kOrders[] = {
 constexpr Named<Admission> kAdmissions[] = {
     {Admission::reserve_max, "reserve-max"},
     {Admission::watermark, "watermark"},
+};
+
+struct Preset {
+  const char* name;
+  Batching batching;
+  Prefill prefill;
+  Mix mix;
+  Admission admission;
+};
+
+// The last two name what comes first where prompts and decodes have steps of their own; prompts
+// first is what vllm does.
+constexpr Preset kPresets[] = {
+    {"static", Batching::static_, Prefill::whole, Mix::separate, Admission::reserve_max},
+    {"orca", Batching::continuous, Prefill::whole, Mix::mixed, Admission::reserve_max},
+    {"vllm", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
+    {"sarathi", Batching::continuous, Prefill::chunked, Mix::mixed, Admission::watermark},
+    {"prefill-first", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
+    {"decode-first", Batching::continuous, Prefill::whole, Mix::decode_first, Admission::watermark},
 };
 
 template <typename T>
@@ -57,8 +83,30 @@ const char* order_name(Order order) { return name_of<Order>(kOrders, order); }
 const char* admission_name(Admission a) { return name_of<Admission>(kAdmissions, a); }
 std::vector<std::string> order_names() { return names<Order>(kOrders); }
 std::vector<std::string> admission_names() { return names<Admission>(kAdmissions); }
+std::vector<std::string> mix_names() { return names<Mix>(kMixes); }
+Mix mix_of(std::string_view name) { return value_of<Mix>(kMixes, name); }
 Order order_of(std::string_view name) { return value_of<Order>(kOrders, name); }
 Admission admission_of(std::string_view name) { return value_of<Admission>(kAdmissions, name); }
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> all;
+  for (const Preset& p : kPresets) all.emplace_back(p.name);
+  return all;
+}
+
+Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
+  std::string known;
+  for (const Preset& p : kPresets) {
+    known += (known.empty() ? "" : ", ") + std::string(p.name);
+    if (name != p.name) continue;
+    c.batching = p.batching;
+    c.prefill = p.prefill;
+    c.mix = p.mix;
+    c.admission = p.admission;
+    return {};
+  }
+  return Error{400, strf("unknown preset %s: use one of %s", quote(name).c_str(), known.c_str())};
+}
 
 Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
   if (c.order == Order::fair && !has_accounts)

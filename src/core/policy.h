@@ -10,11 +10,14 @@
 
 namespace sluice {
 
+std::vector<std::string> preset_names();  // for apply_preset()
 const char* order_name(Order order);
 const char* admission_name(Admission admission);
+std::vector<std::string> mix_names();
 std::vector<std::string> order_names();
 std::vector<std::string> admission_names();
 // The names must be known.
+Mix mix_of(std::string_view name);
 Order order_of(std::string_view name);
 Admission admission_of(std::string_view name);
 

@@ -10,32 +10,6 @@
 
 namespace sluice {
 
-Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
-  struct Preset {
-    const char* name;
-    Batching batching;
-    Prefill prefill;
-    Mix mix;
-    Admission admission;
-  };
-  static constexpr Preset kPresets[] = {
-      {"static", Batching::static_, Prefill::whole, Mix::separate, Admission::reserve_max},
-      {"orca", Batching::continuous, Prefill::whole, Mix::mixed, Admission::reserve_max},
-      {"vllm", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
-      {"sarathi", Batching::continuous, Prefill::chunked, Mix::mixed, Admission::watermark},
-  };
-  for (const Preset& p : kPresets) {
-    if (name != p.name) continue;
-    c.batching = p.batching;
-    c.prefill = p.prefill;
-    c.mix = p.mix;
-    c.admission = p.admission;
-    return {};
-  }
-  return Error{400,
-               strf("unknown preset %s: use static, orca, vllm or sarathi", quote(name).c_str())};
-}
-
 const char* finish_name(Finish finish) {
   switch (finish) {
     case Finish::none:
@@ -265,6 +239,9 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
     plan_decodes(out, budget);
     budget = prompt_room(static_cast<int>(draft_.size()), budget);
     plan_prompts(now, may_admit, out, budget);
+  } else if (config_.mix == Mix::decode_first) {
+    plan_decodes(out, budget);
+    if (draft_.empty()) plan_prompts(now, may_admit, out, budget);
   } else {
     plan_prompts(now, may_admit, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);

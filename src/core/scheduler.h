@@ -30,7 +30,9 @@ enum class Batching : uint8_t {
   continuous
 };                                                // static: no admission until all have finished
 enum class Prefill : uint8_t { whole, chunked };  // may a prompt be spread over steps?
-enum class Mix : uint8_t { separate, mixed };     // may prompts and decodes share a step?
+// May prompts and decodes share a step? separate: no, prompts first; decode_first: no, and prompts
+// run only when nothing can decode.
+enum class Mix : uint8_t { separate, decode_first, mixed };
 enum class Order : uint8_t {
   fcfs,
   priority,         // the request's, lower first
@@ -68,7 +70,7 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-// "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
+// One of preset_names(), policy.h: sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
 
 struct BlockCounts {

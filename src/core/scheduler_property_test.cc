@@ -148,8 +148,9 @@ StepResult encoded(const StepResult& result) {
 class Workload {
  public:
   explicit Workload(uint64_t seed) : rng_(seed) {
-    static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
-    apply_preset(kPresets[chance(60) ? 3 : pick(0, 2)], config_).value();
+    static const std::vector<std::string> kPresets = preset_names();
+    auto preset = static_cast<size_t>(pick(0, num_of(kPresets) - 1));
+    apply_preset(chance(60) ? "sarathi" : kPresets[preset], config_).value();
     config_.group_windows.clear();
     int groups = pick(1, 4), windows[] = {pick(1, 9), pick(1, 40)};
     for (int g = 0; g < groups; ++g) {
@@ -168,7 +169,7 @@ class Workload {
     if (chance(60))
       config_.order = order_of(kOrders[static_cast<size_t>(pick(0, num_of(kOrders) - 1))]);
     if (chance(30)) config_.aging = Time{pick(1, 40)};
-    if (chance(20)) config_.mix = Mix::separate;
+    if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};

@@ -193,7 +193,7 @@ class Scenario {
            {{"static", Batching::static_}, {"continuous", Batching::continuous}});
     choose(o, "prefill", config_.prefill,
            {{"whole", Prefill::whole}, {"chunked", Prefill::chunked}});
-    choose(o, "mix", config_.mix, {{"separate", Mix::separate}, {"mixed", Mix::mixed}});
+    choose(o, "mix", config_.mix, by_name(mix_names(), mix_of));
     choose(o, "order", config_.order, by_name(order_names(), order_of));
     choose(o, "admission", config_.admission, by_name(admission_names(), admission_of));
     if (o.contains("aging")) config_.aging = std::chrono::milliseconds(std::stoi(o["aging"]));

@@ -48,8 +48,8 @@ void append_list(std::string& out, const char* name, const List& list, Row row) 
   out += ']';
 }
 
-const char* preset_name(const SchedulerConfig& c) {
-  for (const char* name : {"static", "orca", "vllm", "sarathi"}) {
+std::string preset_name(const SchedulerConfig& c) {
+  for (const std::string& name : preset_names()) {
     SchedulerConfig p = c;
     if (!apply_preset(name, p)) continue;
     if (p.batching == c.batching && p.prefill == c.prefill && p.mix == c.mix &&

@@ -130,8 +130,10 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   s.budget = 0;
   s.chunk = s.mixed_budget = -1;
   s.short_share = -1;
-  app->add_option("--preset", p.preset, "the policies of these systems")
-      ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
+  app->add_option("--preset", p.preset,
+                  "the policies of these systems, or what has steps of its own\nfirst "
+                  "(prefill-first is vllm)")
+      ->check(CLI::IsMember(preset_names()))
       ->capture_default_str()
       ->group(policy);
   app->add_option("--budget", s.budget, "tokens per step (default: 512, on a GPU 8192)")
@@ -164,8 +166,8 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--prefill", p.prefill, "may a prompt be spread over steps")
       ->check(CLI::IsMember({"whole", "chunked"}))
       ->group(policy);
-  app->add_option("--mix", p.mix, "may prompts and decodes share a step")
-      ->check(CLI::IsMember({"separate", "mixed"}))
+  app->add_option("--mix", p.mix, "may prompts and decodes share a step; separate: prompts first")
+      ->check(CLI::IsMember(mix_names()))
       ->group(policy);
   app->add_option(
          "--order", p.order,
@@ -207,7 +209,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!p.batching.empty())
     s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
   if (!p.prefill.empty()) s.prefill = p.prefill == "whole" ? Prefill::whole : Prefill::chunked;
-  if (!p.mix.empty()) s.mix = p.mix == "separate" ? Mix::separate : Mix::mixed;
+  if (!p.mix.empty()) s.mix = mix_of(p.mix);
   if (!p.order.empty()) s.order = order_of(p.order);
   s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
   if (!p.admission.empty()) s.admission = admission_of(p.admission);

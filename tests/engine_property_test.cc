@@ -335,6 +335,8 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   };
   apply_preset(any(preset_names()), c).value();
   c.order = order_of(any(order_names()));
+  if (chance(40)) c.admission = admission_of(any(admission_names()));
+  c.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 24), 0.5f};
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);

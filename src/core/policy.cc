@@ -1,5 +1,7 @@
 #include "core/policy.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <span>
 
 #include "base/check.h"
@@ -32,6 +34,7 @@ constexpr Named<Order> kOrders[] = {
 constexpr Named<Admission> kAdmissions[] = {
     {Admission::reserve_max, "reserve-max"},
     {Admission::watermark, "watermark"},
+    {Admission::predicted_peak, "predicted-peak"},
 };
 
 struct Preset {
@@ -108,7 +111,40 @@ Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
   return Error{400, strf("unknown preset %s: use one of %s", quote(name).c_str(), known.c_str())};
 }
 
+Result<PredictorConfig> parse_predictor(std::string_view text) {
+  size_t colon = text.find(':');
+  std::string_view name = text.substr(0, colon);
+  std::string value(colon == std::string_view::npos ? "" : text.substr(colon + 1));
+  PredictorConfig p;
+  char* end = value.data();
+  bool good = false;
+  if (name == "oracle") {
+    good = colon == std::string_view::npos;
+  } else if (name == "constant") {
+    p.kind = Predict::constant;
+    long tokens = std::strtol(value.c_str(), &end, 10);
+    good = tokens >= 1 && tokens <= (1 << 24);
+    p.tokens = static_cast<int>(std::clamp(tokens, 1L, 1L << 24));
+  } else if (name == "histogram" || name == "quantile") {
+    p.kind = name == "histogram" ? Predict::histogram : Predict::quantile;
+    good = colon == std::string_view::npos;
+    if (!good) {
+      p.quantile = std::strtof(value.c_str(), &end);
+      good = p.quantile > 0 && p.quantile < 1;
+    }
+  }
+  if (good && *end == 0) return p;
+  return Error{400, strf("%s predicts no output: use oracle, constant:TOKENS, histogram[:Q] or "
+                         "quantile[:Q] with Q between 0 and 1",
+                         quote(text).c_str())};
+}
+
 Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
+  bool by_output = c.order == Order::longest_output || c.order == Order::shortest_output;
+  if (c.predictor.kind != Predict::oracle && !by_output && c.admission != Admission::predicted_peak)
+    return Error{400,
+                 "--predict is for --order longest-output and shortest-output and for --admission "
+                 "predicted-peak: give one of them, or leave it out"};
   if (c.order == Order::fair && !has_accounts)
     return Error{400,
                  "--order fair shares the engine between API keys, and there are none: use `serve` "

@@ -21,6 +21,9 @@ Mix mix_of(std::string_view name);
 Order order_of(std::string_view name);
 Admission admission_of(std::string_view name);
 
+// "oracle", "constant:TOKENS", "histogram", "histogram:Q", "quantile", "quantile:Q".
+Result<PredictorConfig> parse_predictor(std::string_view text);
+
 // Whether the policies go together (400: the message names the flags). `has_accounts`: requests
 // come with API keys.
 Result<void> check_policies(const SchedulerConfig& config, bool has_accounts);

@@ -1,9 +1,9 @@
-// Requests in, plans out. Who is served first is in scheduler_order.cc, who holds which blocks in
-// scheduler_blocks.cc, what comes back in scheduler_complete.cc.
+// Requests in, plans out. Who is served first is in scheduler_order.cc, what must be free before it
+// starts in scheduler_admission.cc, who holds which blocks in scheduler_blocks.cc, what comes back
+// in scheduler_complete.cc.
 #include "core/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/str.h"
@@ -32,7 +32,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
     : config_(std::move(config)),
       text_(std::move(text)),
       layout_(config_.block_size, config_.group_windows),
-      blocks_(config_.num_blocks, config_.block_size) {
+      blocks_(config_.num_blocks, config_.block_size),
+      predictor_(config_.predictor) {
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
@@ -45,6 +46,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   pending_.reserve(static_cast<size_t>(config_.num_blocks));
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
+  if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
   CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
   flights_.reserve(flights);
@@ -169,7 +171,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.max_new = r.max_new;
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
-  s.predicted_output = r.max_new;
+  s.predicted_output = predictor_.predict(r, 0);
   s.account = choices_[c].account;
   s.rank = waiting_rank(s);
   s.output.reserve(static_cast<size_t>(r.max_new));
@@ -381,27 +383,6 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   emit_slice(i, count, out);
   budget -= count;
   return true;
-}
-
-int Scheduler::watermark_blocks() const {
-  if (config_.admission != Admission::watermark || running_.empty()) return 0;
-  return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
-}
-
-// Blocks that stay free when `s` starts. A sequence that was preempted waits until it and all that
-// run can grow by more and more tokens, in the end to their full length: it is preempted at most
-// kMaxPreemptions times by the growth of others.
-int Scheduler::kept_free(const Sequence& s) const {
-  if (config_.admission != Admission::watermark || running_.empty()) return 0;
-  int64_t kept = watermark_blocks();
-  static constexpr int kGrowth[] = {0, 64, 512, INT32_MAX};  // tokens, by number of preemptions
-  int tokens = kGrowth[std::min(s.timing.num_preemptions, kMaxPreemptions)];
-  if (tokens > 0) {
-    int64_t growth = growth_blocks(s, tokens);
-    for (Index i : running_) growth += growth_blocks(seqs_[i], tokens);
-    kept = std::max(kept, growth);
-  }
-  return static_cast<int>(std::min<int64_t>(kept, INT32_MAX));
 }
 
 void Scheduler::start(Index i, Time now, StepPlan& out) {

@@ -19,6 +19,7 @@
 #include "core/block_table.h"
 #include "core/events.h"
 #include "core/fair_share.h"
+#include "core/length_predictor.h"
 #include "core/pipeline.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
@@ -40,7 +41,11 @@ enum class Order : uint8_t {
   shortest_output,  // by predicted output: smallest mean latency
   fair,             // the account that has had the fewest tokens (fair_share.h)
 };
-enum class Admission : uint8_t { reserve_max, watermark };
+enum class Admission : uint8_t {
+  reserve_max,     // the blocks that it may need at most are set aside
+  watermark,       // eager: its known tokens fit, and a share of the pool stays free
+  predicted_peak,  // with all that run it fits the pool until the end, if outputs are as predicted
+};
 
 struct SchedulerConfig {
   Batching batching = Batching::continuous;
@@ -49,6 +54,7 @@ struct SchedulerConfig {
   Order order = Order::fcfs;
   Time aging{0};  // in any order: who has waited longer goes before all others; 0: never
   Admission admission = Admission::watermark;
+  PredictorConfig predictor;
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
   int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
@@ -203,8 +209,14 @@ class Scheduler {
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
   void make_room();
+
+  // admission
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
+  bool reservation_fits(int64_t blocks) const;
+  bool peak_fits(const Sequence& s, const Sequence* other = nullptr) const;
+  void add_peak(const Sequence& s) const;
+
   int64_t growth_blocks(const Sequence& s, int tokens) const;
   void start(Index i, Time now, StepPlan& out);
   void emit_slice(Index i, int count, StepPlan& out);
@@ -286,6 +298,15 @@ class Scheduler {
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`
   FairShare accounts_;        // under order=fair
+  LengthPredictor predictor_;
+  struct Growth {
+    int left;         // output tokens until its end
+    int64_t held;     // positions it holds now, rounded up to blocks
+    int num;          // sequences that grow like this
+    int64_t windows;  // blocks in window groups
+    bool operator==(const Growth&) const = default;
+  };
+  mutable std::vector<Growth> growths_;  // peak_fits: its own
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
 };
 

@@ -141,6 +141,7 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     event.held = 0;
   }
   if (why == Finish::none) {
+    if (outputs >= s.predicted_output) s.predicted_output = predictor_.predict(r, outputs);
     event.timing = s.timing;
     out.list.push_back(event);
   } else {
@@ -195,6 +196,8 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
     dequeue(i);
   }
   if (blocked_ == i) blocked_ = kNone;
+  if (s.pooling == Pooling::none && (why == Finish::stop || why == Finish::length))
+    predictor_.learn(request_of(s), static_cast<int>(s.output.size()));
   s.phase = Phase::done;
   s.timing.finish = now;
   event.req = s.id.req;
@@ -271,6 +274,8 @@ void Scheduler::reset() noexcept {
   forming_ = true;
   next_deadline_ = next_aging_ = kNever;
   accounts_.clear();
+  predictor_.clear();
+  growths_.clear();
   // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
 }
 

@@ -168,6 +168,9 @@ class Workload {
     static const std::vector<std::string> kOrders = order_names();
     if (chance(60))
       config_.order = order_of(kOrders[static_cast<size_t>(pick(0, num_of(kOrders) - 1))]);
+    static const std::vector<std::string> kAdmissions = admission_names();
+    if (chance(30)) config_.admission = admission_of(kAdmissions[static_cast<size_t>(pick(0, 2))]);
+    config_.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 30), 0.5f};
     if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);

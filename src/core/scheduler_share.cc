@@ -57,6 +57,7 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
   if (!may_admit || !can_start()) return best;
   if (waiting_.empty()) return best;
   size_t head = next_waiting(), num = std::min(head + 1, kLookAhead);
+  if (!peak_fits(seqs_[waiting_[head]])) return best;  // then nobody overtakes it
   for (size_t k = 0; k < num; ++k) {
     Index i = waiting_[head - k];
     if (i == front || remaining(seqs_[i]) >= least || !may_overtake(i, front, waiting_[head]))
@@ -81,6 +82,7 @@ bool Scheduler::may_overtake(Index i, Index front, Index next) const {
                    most_blocks(prompt_len(head) + head.max_new, config_);
     return reserved_ + both <= config_.num_blocks;
   }
+  if (!peak_fits(s, &head)) return false;
   return blocks_.pool.available() - missing_blocks(s) - kept_free(s) >=
          missing_blocks(head) + kept_free(head);
 }

@@ -3,8 +3,8 @@
 //   pool blocks=16 size=4              (first line)
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
-//                                      order aging(=MS) admission max_seqs max_len watermark
-//                                      prefix queue depth chained
+//                                      order aging(=MS) admission predict max_seqs max_len
+//                                      watermark prefix queue depth chained
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= account= score
 //                                      stop=TOKEN text=STRING min= deadline=MS
 //   refuse b prompt=0 -> text          add must fail, its message holding the text
@@ -130,9 +130,10 @@ class Scenario {
       return;
     }
     if (verb == "policy") {
-      return policy(options(in,
-                            " preset budget chunk mixed short batching prefill mix order aging "
-                            "admission max_seqs max_len watermark prefix queue depth chained "));
+      return policy(
+          options(in,
+                  " preset budget chunk mixed short batching prefill mix order aging "
+                  "admission predict max_seqs max_len watermark prefix queue depth chained "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -196,6 +197,7 @@ class Scenario {
     choose(o, "mix", config_.mix, by_name(mix_names(), mix_of));
     choose(o, "order", config_.order, by_name(order_names(), order_of));
     choose(o, "admission", config_.admission, by_name(admission_names(), admission_of));
+    if (o.contains("predict")) config_.predictor = parse_predictor(o["predict"]).value();
     if (o.contains("aging")) config_.aging = std::chrono::milliseconds(std::stoi(o["aging"]));
     number("depth", config_.pipeline.depth);
     choose(o, "chained", config_.pipeline.chained, {{"on", true}, {"off", false}});

@@ -184,6 +184,18 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--admission", p.admission, "what must be free before a request starts")
       ->check(CLI::IsMember(admission_names()))
       ->group(policy);
+  app->add_option(
+         "--predict", p.predict,
+         "how long outputs get: oracle (max_tokens), constant:TOKENS, or\nlearnt from those "
+         "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key (default: "
+         "oracle; with predicted-peak\nquantile:0.75)")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            auto ok = parse_predictor(text);
+            return ok ? std::string() : ok.error().message;
+          },
+          ""))
+      ->group(policy);
   app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
@@ -213,6 +225,8 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!p.order.empty()) s.order = order_of(p.order);
   s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
   if (!p.admission.empty()) s.admission = admission_of(p.admission);
+  std::string predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
+  s.predictor = parse_predictor(p.predict.empty() ? predict : p.predict).value();
   o.scheduler.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
 }
 

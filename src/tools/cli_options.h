@@ -19,7 +19,8 @@ CLI::Validator byte_size();
 // Policies by name, before they are a SchedulerConfig.
 struct PresetChoice {
   std::string preset = "sarathi", batching, prefill, mix, order, admission, pipeline = "overlap";
-  double aging = 0;  // seconds
+  std::string predict;  // empty: quantile where the admission predicts, oracle otherwise
+  double aging = 0;     // seconds
 };
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);

@@ -48,6 +48,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   full_.reserve(slots);
   if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
   CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
+  CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
   flights_.reserve(flights);
   spare_.reserve(flights);
@@ -146,6 +147,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   grow(choices_, 1);
   free_choices_.reserve(choices_.capacity());
   grow(seqs_, num_sequences);
+  standings_.reserve(seqs_.capacity());
   free_seqs_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
@@ -155,6 +157,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   Index i = static_cast<Index>(seqs_.size());
   if (free_seqs_.empty()) {
     seqs_.emplace_back();
+    standings_.emplace_back();
   } else {
     i = free_seqs_.back();
     free_seqs_.pop_back();
@@ -172,8 +175,8 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.predicted_output = predictor_.predict(r, 0);
-  s.account = choices_[c].account;
-  s.rank = waiting_rank(s);
+  standings_[i] = {0, choices_[c].account, 0};
+  standings_[i].rank = waiting_rank(i);
   s.output.reserve(static_cast<size_t>(r.max_new));
   s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
@@ -205,6 +208,17 @@ Token Scheduler::token_at(const Sequence& s, int pos) const {
   int prompt = prompt_len(s);
   return pos < prompt ? (*request_of(s).prompt)[static_cast<size_t>(pos)]
                       : s.output[static_cast<size_t>(pos - prompt)];
+}
+
+// The tokens at positions [from, end).
+void Scheduler::append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const {
+  int prompt = prompt_len(s);
+  if (from < prompt) {
+    const Token* tokens = request_of(s).prompt->data();
+    out.insert(out.end(), tokens + from, tokens + std::min(end, prompt));
+  }
+  for (int p = std::max(from, prompt); p < end; ++p)
+    out.push_back(s.output[static_cast<size_t>(p - prompt)]);
 }
 
 int Scheduler::remaining(const Sequence& s) const {
@@ -393,7 +407,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   s.slot = free_slots_.back();
   free_slots_.pop_back();
   if (s.timing.first_scheduled == Time{0}) s.timing.first_scheduled = now;
-  rank_running(s);
+  rank_running(i);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), i,
                                    [&](Index a, Index b) { return before(a, b); }),
                   i);
@@ -409,7 +423,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   int from = request_of(s).sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
   op.num_history = static_cast<uint32_t>(known_len(s) - from);
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
-  for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
+  append_tokens(s, from, known_len(s), out.tokens);
   out.rows.push_back(std::move(op));
   for (int index = 0; index < s.table.num_rows(layout_); ++index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
@@ -443,7 +457,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   if (!slice.chained) {
     int end = s.planned + count;
     if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position
-    for (int p = s.planned; p < end; ++p) out.tokens.push_back(token_at(s, p));
+    append_tokens(s, s.planned, end, out.tokens);
   }
   s.planned += count;
   if (samples(slice.want)) ++s.unknown;

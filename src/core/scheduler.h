@@ -170,16 +170,17 @@ class Scheduler {
     __builtin_prefetch(&s.request->stop);
   }
   Token token_at(const Sequence& s, int pos) const;
+  void append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const;
 
   // order of service
   bool before(Index a, Index b) const;
-  int64_t waiting_rank(const Sequence& s) const;
-  static bool aged(const Sequence& s);
+  int64_t waiting_rank(Index i) const;
+  bool aged(Index i) const;
   void enqueue(Index i);
   void dequeue(Index i);
   size_t next_waiting() const;
   void promote_aged(Time now);
-  void rank_running(Sequence& s) const;
+  void rank_running(Index i);
   void charge_accounts();
 
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
@@ -247,6 +248,7 @@ class Scheduler {
                    Time now,
                    Events& out);
   void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
+  void grow_prediction(Sequence& s) const;
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
   void take_transfers(const StepResult& result);
   void register_step(const InFlight& flight);
@@ -264,6 +266,7 @@ class Scheduler {
   CacheLayout layout_;
   BlockCache blocks_;
   std::vector<Sequence> seqs_;
+  std::vector<Standing> standings_;  // of seqs_
   std::vector<Index> free_seqs_;
   std::vector<Choices> choices_;
   std::vector<uint32_t> free_choices_;

@@ -32,6 +32,11 @@ bool Scheduler::reservation_fits(int64_t blocks) const {
   return config_.admission != Admission::reserve_max || reserved_ + blocks <= config_.num_blocks;
 }
 
+// The output has got as long as was predicted, and goes on.
+void Scheduler::grow_prediction(Sequence& s) const {
+  s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
+}
+
 void Scheduler::add_peak(const Sequence& s) const {
   int num_output = static_cast<int>(s.output.size()) + s.unknown;
   Growth g;

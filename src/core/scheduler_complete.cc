@@ -141,7 +141,8 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     event.held = 0;
   }
   if (why == Finish::none) {
-    if (outputs >= s.predicted_output) s.predicted_output = predictor_.predict(r, outputs);
+    if (outputs >= s.predicted_output) [[unlikely]]
+      grow_prediction(s);
     event.timing = s.timing;
     out.list.push_back(event);
   } else {
@@ -206,7 +207,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   event.timing = s.timing;
   event.last = --c.num_live == 0;
   if (event.last) {
-    if (config_.order == Order::fair) accounts_.leave(s.account);
+    if (config_.order == Order::fair) accounts_.leave(c.account);
     choices_of_.erase(s.id.req);
     --requests_live_;
   }
@@ -259,7 +260,7 @@ void Scheduler::recycle(Index i) {
 // Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
   blocks_.clear();
-  seqs_.clear(), free_seqs_.clear();
+  seqs_.clear(), standings_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = 0;
   waiting_.clear(), running_.clear();

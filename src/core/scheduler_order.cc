@@ -15,7 +15,8 @@ constexpr int64_t kAged = INT64_MIN;  // rank of who has waited longer than `agi
 
 // Lower is served first; ties go by id. A waiting sequence under order=fair is only sorted by its
 // account, so that each account's are together: next_waiting() chooses among them.
-int64_t Scheduler::waiting_rank(const Sequence& s) const {
+int64_t Scheduler::waiting_rank(Index i) const {
+  const Sequence& s = seqs_[i];
   switch (config_.order) {
     case Order::fcfs:
       return 0;
@@ -26,27 +27,25 @@ int64_t Scheduler::waiting_rank(const Sequence& s) const {
     case Order::shortest_output:
       return s.predicted_output;
     case Order::fair:
-      return s.account;
+      return standings_[i].account;
   }
   return 0;
 }
 
 bool Scheduler::before(Index a, Index b) const {
-  const Sequence &x = seqs_[a], &y = seqs_[b];
-  if (x.rank != y.rank) return x.rank < y.rank;
-  return x.id < y.id;
+  int64_t x = standings_[a].rank, y = standings_[b].rank;
+  return x != y ? x < y : seqs_[a].id < seqs_[b].id;
 }
 
-bool Scheduler::aged(const Sequence& s) { return s.rank == kAged; }
+bool Scheduler::aged(Index i) const { return standings_[i].rank == kAged; }
 
 void Scheduler::enqueue(Index i) {
-  Sequence& s = seqs_[i];
-  s.phase = Phase::waiting;
-  if (!aged(s)) {
-    s.rank = waiting_rank(s);
-    if (config_.order == Order::fair) accounts_.add_waiting(s.account, 1);
+  seqs_[i].phase = Phase::waiting;
+  if (!aged(i)) {
+    standings_[i].rank = waiting_rank(i);
+    if (config_.order == Order::fair) accounts_.add_waiting(standings_[i].account, 1);
     if (config_.aging > Time{0})
-      next_aging_ = std::min(next_aging_, s.timing.arrival + config_.aging);
+      next_aging_ = std::min(next_aging_, seqs_[i].timing.arrival + config_.aging);
   }
   auto at = std::lower_bound(waiting_.begin(), waiting_.end(), i,
                              [&](Index a, Index b) { return before(b, a); });
@@ -55,13 +54,13 @@ void Scheduler::enqueue(Index i) {
 
 void Scheduler::dequeue(Index i) {
   waiting_.erase(std::find(waiting_.rbegin(), waiting_.rend(), i).base() - 1);
-  if (config_.order == Order::fair && !aged(seqs_[i])) accounts_.add_waiting(seqs_[i].account, -1);
+  if (config_.order == Order::fair && !aged(i)) accounts_.add_waiting(standings_[i].account, -1);
 }
 
 // The place in the queue of the sequence to start next; the queue must not be empty.
 size_t Scheduler::next_waiting() const {
   size_t last = waiting_.size() - 1;
-  if (config_.order != Order::fair || aged(seqs_[waiting_[last]])) return last;
+  if (config_.order != Order::fair || aged(waiting_[last])) return last;
   return last - accounts_.next().num_before;
 }
 
@@ -70,15 +69,14 @@ void Scheduler::promote_aged(Time now) {
   next_aging_ = kNever;
   bool some = false;
   for (Index i : waiting_) {
-    Sequence& s = seqs_[i];
-    if (aged(s)) continue;
-    Time due = s.timing.arrival + config_.aging;
+    if (aged(i)) continue;
+    Time due = seqs_[i].timing.arrival + config_.aging;
     if (due > now) {
       next_aging_ = std::min(next_aging_, due);
       continue;
     }
-    if (config_.order == Order::fair) accounts_.add_waiting(s.account, -1);
-    s.rank = kAged;
+    if (config_.order == Order::fair) accounts_.add_waiting(standings_[i].account, -1);
+    standings_[i].rank = kAged;
     some = true;
   }
   if (some)
@@ -87,8 +85,9 @@ void Scheduler::promote_aged(Time now) {
 
 // A running sequence keeps the rank that it started with: under order=fair the charge of its
 // account then.
-void Scheduler::rank_running(Sequence& s) const {
-  if (config_.order == Order::fair && !aged(s)) s.rank = accounts_.charged(s.account);
+void Scheduler::rank_running(Index i) {
+  Standing& at = standings_[i];
+  if (config_.order == Order::fair && !aged(i)) at.rank = accounts_.charged(at.account);
 }
 
 // Under order=priority the next waiting sequence takes the place of running ones of lower priority.
@@ -107,7 +106,7 @@ void Scheduler::make_room() {
 void Scheduler::charge_accounts() {
   if (config_.order != Order::fair) return;
   for (const Draft& d : draft_) {
-    Sequence& s = seqs_[d.seq];
+    Standing& s = standings_[d.seq];
     int end = d.slice.pos + d.slice.count, from = std::max(d.slice.pos, s.num_charged);
     if (end <= from) continue;
     accounts_.charge(s.account, end - from);

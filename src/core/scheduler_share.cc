@@ -72,9 +72,10 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
 // it. Nobody overtakes a request of higher priority, one that has waited for `aging`, or one of
 // another account.
 bool Scheduler::may_overtake(Index i, Index front, Index next) const {
-  const Sequence &s = seqs_[i], &head = seqs_[next], &first = seqs_[front];
-  if ((config_.order == Order::priority || aged(first)) && s.rank > first.rank) return false;
-  if (config_.order == Order::fair && s.account != first.account) return false;
+  const Sequence &s = seqs_[i], &head = seqs_[next];
+  const Standing &at = standings_[i], &first = standings_[front];
+  if ((config_.order == Order::priority || aged(front)) && at.rank > first.rank) return false;
+  if (config_.order == Order::fair && at.account != first.account) return false;
   if (i == next) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
   if (config_.admission == Admission::reserve_max) {

@@ -345,6 +345,8 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.mixed_budget = chance(30) ? pick(1, 30) : 0;
   c.max_seqs = pick(1, 8);
   c.prefix_cache = chance(60);
+  c.prefill_delay = chance(20) ? pick(1, 8) : 0;
+  c.prefill_batch = chance(20) ? pick(1, 3) : 0;
   c.watermark = chance(50) ? 0.0f : 0.1f;
   w.setup.groups = pick_groups(rng, shape);
   c.group_windows = w.setup.groups.windows;

@@ -145,6 +145,12 @@ Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
     return Error{400,
                  "--predict is for --order longest-output and shortest-output and for --admission "
                  "predicted-peak: give one of them, or leave it out"};
+  if (c.prefill_delay > c.max_seqs)
+    return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
+                           "--max-seqs %d",
+                           c.prefill_delay, c.max_seqs)};
+  if (c.prefill_delay > 0 && c.batching == Batching::static_)
+    return Error{400, "--prefill-delay is for --batching continuous: static waits for all slots"};
   if (c.order == Order::fair && !has_accounts)
     return Error{400,
                  "--order fair shares the engine between API keys, and there are none: use `serve` "

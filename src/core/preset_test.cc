@@ -33,6 +33,12 @@ TEST(Preset, ContinuousBatchingTakesAThirdOfTheSteps) {
   EXPECT_EQ(demo_steps(config("decode-first", 8)), 400);  // nobody joins while others decode
   EXPECT_EQ(demo_steps(config("orca", 8)), 130);
   EXPECT_EQ(demo_steps(config("sarathi", 8)), 130);
+  SchedulerConfig single = config("sarathi", 8);
+  single.prefill_batch = 1;
+  EXPECT_EQ(demo_steps(single), 136);
+  SchedulerConfig delayed = config("vllm", 8);
+  delayed.prefill_delay = 8;
+  EXPECT_EQ(demo_steps(delayed), 400);
   // With a bound on prompt tokens beside decodes, some of the seven that join at once wait a step.
   SchedulerConfig chunked = config("sarathi", 8);
   chunked.chunk = 32;

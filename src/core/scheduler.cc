@@ -249,6 +249,8 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   if (running_.empty()) forming_ = true;
   // A running sequence that waits for a block comes before new ones.
   bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
+  if (config_.prefill_delay > 0 && !may_join()) may_admit = false;
+  prompts_left_ = config_.prefill_batch > 0 ? config_.prefill_batch : INT32_MAX;
   starved_ = false;
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
@@ -262,6 +264,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
     plan_prompts(now, may_admit, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);
   }
+  if (waiting_.empty() || static_cast<int>(running_.size()) == config_.max_seqs) joining_ = false;
   // A static batch is complete when a step admits nobody.
   if (running_.size() <= num_running) forming_ = false;
   finish_plan(now, out);
@@ -344,7 +347,7 @@ void Scheduler::plan_prompts(Time now, bool may_admit, StepPlan& out, int& budge
 }
 
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {
-  for (size_t k = 0; k < running_.size() && budget > 0; ++k) {
+  for (size_t k = 0; k < running_.size() && budget > 0 && prompts_left_ > 0; ++k) {
     Index i = running_[k];
     if (!prefilling(seqs_[i])) continue;
     if (config_.prefill == Prefill::whole && remaining(seqs_[i]) > budget && !draft_.empty())
@@ -363,6 +366,7 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
   budget -= count;
+  --prompts_left_;
 }
 
 bool Scheduler::can_start() const {
@@ -370,7 +374,7 @@ bool Scheduler::can_start() const {
 }
 
 void Scheduler::admit(Time now, StepPlan& out, int& budget) {
-  while (budget > 0 && !waiting_.empty()) {
+  while (budget > 0 && prompts_left_ > 0 && !waiting_.empty()) {
     Index i = waiting_[next_waiting()];
     if (config_.prefill == Prefill::whole && !draft_.empty()) {
       // Without chunks a prompt that does not fit waits for a step of its own. (A prefix hit could
@@ -396,6 +400,7 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
   budget -= count;
+  --prompts_left_;
   return true;
 }
 

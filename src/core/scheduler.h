@@ -62,7 +62,10 @@ struct SchedulerConfig {
   // not fit the step. 0: strictly in order of service.
   float short_share = 0;
   int max_seqs = 256;  // sequences that run at once
-  int max_len = 4096;  // positions of a sequence: prompt and output
+  // New sequences start when so many slots are free, and then until none is or nobody waits; 0: 1.
+  int prefill_delay = 0;
+  int prefill_batch = 0;  // prompts per step; 0: any number
+  int max_len = 4096;     // positions of a sequence: prompt and output
   int num_blocks = 0;
   int block_size = 16;
   // One per cache group: how far back its layers see, 0 = everything. What lies outside the window
@@ -209,6 +212,7 @@ class Scheduler {
   void admit(Time now, StepPlan& out, int& budget);
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
+  bool may_join();
   void make_room();
 
   // admission
@@ -296,6 +300,8 @@ class Scheduler {
   bool hungry_ = false;   // a running sequence sat out the last step for want of a block
   bool starved_ = false;  // the same for a prompt in progress
   bool forming_ = true;   // batching=static: the batch still takes sequences in
+  bool joining_ = true;   // prefill_delay: enough slots were free, and sequences start
+  int prompts_left_ = 0;  // prefill_batch: prompts that the step may still hold
   uint64_t next_step_ = 1;
   TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;

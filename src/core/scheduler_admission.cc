@@ -27,6 +27,14 @@ int Scheduler::kept_free(const Sequence& s) const {
   return static_cast<int>(std::min<int64_t>(kept, INT32_MAX));
 }
 
+// prefill_delay: whether sequences may start. With enough free slots they do, until plan() leaves
+// no slot free or nobody waiting.
+bool Scheduler::may_join() {
+  int num_free = config_.max_seqs - static_cast<int>(running_.size());
+  if (num_free >= std::min(config_.prefill_delay, config_.max_seqs)) joining_ = true;
+  return joining_;
+}
+
 // admission=reserve-max: whether so many blocks can be set aside.
 bool Scheduler::reservation_fits(int64_t blocks) const {
   return config_.admission != Admission::reserve_max || reserved_ + blocks <= config_.num_blocks;

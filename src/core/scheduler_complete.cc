@@ -272,7 +272,8 @@ void Scheduler::reset() noexcept {
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
   hungry_ = starved_ = false;
-  forming_ = true;
+  forming_ = joining_ = true;
+  prompts_left_ = 0;
   next_deadline_ = next_aging_ = kNever;
   accounts_.clear();
   predictor_.clear();

@@ -164,6 +164,8 @@ class Workload {
     config_.mixed_budget = chance(30) ? pick(1, 32) : 0;
     config_.max_seqs = pick(1, 8);
     config_.prefix_cache = chance(70);
+    config_.prefill_delay = chance(20) ? pick(1, 8) : 0;
+    config_.prefill_batch = chance(20) ? pick(1, 3) : 0;
     config_.watermark = chance(50) ? 0.0f : 0.1f;
     static const std::vector<std::string> kOrders = order_names();
     if (chance(60))

@@ -3,8 +3,8 @@
 //   pool blocks=16 size=4              (first line)
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
-//                                      order aging(=MS) admission predict max_seqs max_len
-//                                      watermark prefix queue depth chained
+//                                      order aging(=MS) admission predict delay prompts
+//                                      max_seqs max_len watermark prefix queue depth chained
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= account= score
 //                                      stop=TOKEN text=STRING min= deadline=MS
 //   refuse b prompt=0 -> text          add must fail, its message holding the text
@@ -130,10 +130,10 @@ class Scenario {
       return;
     }
     if (verb == "policy") {
-      return policy(
-          options(in,
-                  " preset budget chunk mixed short batching prefill mix order aging "
-                  "admission predict max_seqs max_len watermark prefix queue depth chained "));
+      return policy(options(in,
+                            " preset budget chunk mixed short batching prefill mix order aging "
+                            "admission predict delay prompts max_seqs max_len watermark prefix "
+                            "queue depth chained "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -185,6 +185,8 @@ class Scenario {
     number("chunk", config_.chunk);
     number("mixed", config_.mixed_budget);
     number("max_seqs", config_.max_seqs);
+    number("delay", config_.prefill_delay);
+    number("prompts", config_.prefill_batch);
     number("max_len", config_.max_len);
     number("queue", config_.max_queued);
     if (o.contains("short")) config_.short_share = std::stof(o["short"]);

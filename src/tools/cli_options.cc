@@ -159,6 +159,16 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
+  app->add_option("--prefill-delay", s.prefill_delay,
+                  "free slots that new requests wait for; then they start until\nnone is free; 0: "
+                  "any")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--prefill-batch", s.prefill_batch, "prompts per step at most; 0: no limit")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
   app->add_option("--batching", p.batching,
                   "when requests may join (default: the preset's, as below)")
       ->check(CLI::IsMember({"static", "continuous"}))

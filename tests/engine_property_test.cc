@@ -14,6 +14,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
 #include "core/plan_codec.h"
+#include "core/policy.h"
 #include "engine/loop.h"
 #include "exec/device_executor.h"
 #include "exec/model_executor.h"
@@ -323,14 +324,19 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     }
     r.priority = pick(0, 2);
     r.tenant = chance(20) ? 1 : 0;
+    r.account = static_cast<TenantId>(pick(0, 2));
     longest = std::max(longest, len + r.max_new);
     if (chance(10)) w.cancel_at[r.id] = pick(0, 30);
     w.requests.push_back(std::move(r));
   }
   SchedulerConfig& c = w.setup.scheduler;
-  static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
-  apply_preset(kPresets[pick(0, 3)], c).value();
-  if (chance(30)) c.order = Order::priority;
+  auto any = [&](const std::vector<std::string>& names) {
+    return names[static_cast<size_t>(pick(0, static_cast<int>(names.size()) - 1))];
+  };
+  apply_preset(any(preset_names()), c).value();
+  c.order = *value_named(kOrders, any(names_in(kOrders)));
+  if (chance(40)) c.admission = *value_named(kAdmissions, any(names_in(kAdmissions)));
+  c.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 24), 0.5f};
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);
@@ -339,6 +345,8 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.mixed_budget = chance(30) ? pick(1, 30) : 0;
   c.max_seqs = pick(1, 8);
   c.prefix_cache = chance(60);
+  c.prefill_delay = chance(20) ? pick(1, 8) : 0;
+  c.prefill_batch = chance(20) ? pick(1, 3) : 0;
   c.watermark = chance(50) ? 0.0f : 0.1f;
   w.setup.groups = pick_groups(rng, shape);
   c.group_windows = w.setup.groups.windows;

@@ -79,8 +79,9 @@ struct Request {
   int max_new = 16;  // 0 with pooling
   int n = 1;         // choices; 1 with pooling
   Pooling pooling = Pooling::none;
-  int priority = 0;  // lower runs first under order=priority
-  TenantId tenant = 0;
+  int priority = 0;      // lower runs first under order=priority
+  TenantId tenant = 0;   // prefixes are shared within one
+  TenantId account = 0;  // whose share it counts towards under order=fair
   Time arrival{0};
   Time deadline = kNever;
 };

@@ -1,51 +1,14 @@
-// Requests in, plans out. Who holds which blocks is in scheduler_blocks.cc, what comes back in
-// scheduler_complete.cc.
+// Requests in, plans out. Who is served first is in scheduler_order.cc, what must be free before it
+// starts in scheduler_admission.cc, who holds which blocks in scheduler_blocks.cc, what comes back
+// in scheduler_complete.cc.
 #include "core/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/str.h"
 
 namespace sluice {
-
-namespace {
-
-struct Preset {
-  const char* name;
-  Batching batching;
-  Prefill prefill;
-  Mix mix;
-  Admission admission;
-};
-constexpr Preset kPresets[] = {
-    {"static", Batching::static_, Prefill::whole, Mix::separate, Admission::reserve_max},
-    {"orca", Batching::continuous, Prefill::whole, Mix::mixed, Admission::reserve_max},
-    {"vllm", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
-    {"sarathi", Batching::continuous, Prefill::chunked, Mix::mixed, Admission::watermark},
-};
-
-}  // namespace
-
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const Preset& p : kPresets) names.emplace_back(p.name);
-  return names;
-}
-
-Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
-  for (const Preset& p : kPresets) {
-    if (name != p.name) continue;
-    c.batching = p.batching;
-    c.prefill = p.prefill;
-    c.mix = p.mix;
-    c.admission = p.admission;
-    return {};
-  }
-  return Error{400,
-               strf("unknown preset %s: use static, orca, vllm or sarathi", quote(name).c_str())};
-}
 
 const char* finish_name(Finish finish) {
   switch (finish) {
@@ -69,7 +32,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
     : config_(std::move(config)),
       text_(std::move(text)),
       layout_(config_.block_size, config_.group_windows),
-      blocks_(config_.num_blocks, config_.block_size) {
+      blocks_(config_.num_blocks, config_.block_size),
+      predictor_(config_.predictor) {
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
@@ -82,7 +46,9 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   pending_.reserve(static_cast<size_t>(config_.num_blocks));
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
+  if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
   CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
+  CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
   flights_.reserve(flights);
   spare_.reserve(flights);
@@ -141,6 +107,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   }
   request.arrival = std::min(request.arrival, now);
   reserve_records(static_cast<size_t>(request.n));
+  if (config_.order == Order::fair) accounts_.reserve();
   auto shared = std::make_shared<const Request>(std::move(request));
   const Request& r = *shared;
   auto entry = choices_of_.emplace(r.id, 0).first;
@@ -158,6 +125,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   choices.request = std::move(shared);
   choices.num_live = choices.num_records = r.n;
   choices.seqs.clear();
+  if (config_.order == Order::fair) choices.account = accounts_.join(r.account);
   entry->second = c;
   ++requests_live_;
   try {
@@ -179,6 +147,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   grow(choices_, 1);
   free_choices_.reserve(choices_.capacity());
   grow(seqs_, num_sequences);
+  standings_.reserve(seqs_.capacity());
   free_seqs_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
@@ -188,6 +157,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   Index i = static_cast<Index>(seqs_.size());
   if (free_seqs_.empty()) {
     seqs_.emplace_back();
+    standings_.emplace_back();
   } else {
     i = free_seqs_.back();
     free_seqs_.pop_back();
@@ -204,6 +174,9 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.max_new = r.max_new;
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
+  s.predicted_output = predictor_.predict(r, 0);
+  standings_[i] = {0, choices_[c].account, 0};
+  standings_[i].rank = waiting_rank(i);
   s.output.reserve(static_cast<size_t>(r.max_new));
   s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
@@ -216,8 +189,9 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
 // Takes back a request whose sequences were not all added.
 void Scheduler::withdraw(uint32_t c) noexcept {
   Choices& choices = choices_[c];
+  if (config_.order == Order::fair) accounts_.leave(choices.account);
   for (Index i : choices.seqs) {
-    std::erase(waiting_, i);
+    if (seqs_[i].phase == Phase::waiting) dequeue(i);
     seqs_[i].phase = Phase::free;
     seqs_[i].request = nullptr;
     free_seqs_.push_back(i);
@@ -230,26 +204,21 @@ void Scheduler::withdraw(uint32_t c) noexcept {
   --requests_live_;
 }
 
-bool Scheduler::before(Index a, Index b) const {
-  const Sequence &x = seqs_[a], &y = seqs_[b];
-  if (config_.order == Order::priority) {
-    int px = request_of(x).priority, py = request_of(y).priority;
-    if (px != py) return px < py;
-  }
-  return x.id < y.id;
-}
-
-void Scheduler::enqueue(Index i) {
-  seqs_[i].phase = Phase::waiting;
-  auto at = std::lower_bound(waiting_.begin(), waiting_.end(), i,
-                             [&](Index a, Index b) { return before(b, a); });
-  waiting_.insert(at, i);
-}
-
 Token Scheduler::token_at(const Sequence& s, int pos) const {
   int prompt = prompt_len(s);
   return pos < prompt ? (*request_of(s).prompt)[static_cast<size_t>(pos)]
                       : s.output[static_cast<size_t>(pos - prompt)];
+}
+
+// The tokens at positions [from, end).
+void Scheduler::append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const {
+  int prompt = prompt_len(s);
+  if (from < prompt) {
+    const Token* tokens = request_of(s).prompt->data();
+    out.insert(out.end(), tokens + from, tokens + std::min(end, prompt));
+  }
+  for (int p = std::max(from, prompt); p < end; ++p)
+    out.push_back(s.output[static_cast<size_t>(p - prompt)]);
 }
 
 int Scheduler::remaining(const Sequence& s) const {
@@ -272,6 +241,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   out.clear();
   draft_.clear();
   expire(now, events);
+  if (now >= next_aging_) promote_aged(now);
   slide_windows(out);
   make_room();
   fork_ready(now, out);
@@ -279,16 +249,22 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   if (running_.empty()) forming_ = true;
   // A running sequence that waits for a block comes before new ones.
   bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
+  if (config_.prefill_delay > 0 && !may_join()) may_admit = false;
+  prompts_left_ = config_.prefill_batch > 0 ? config_.prefill_batch : INT32_MAX;
   starved_ = false;
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
     budget = prompt_room(static_cast<int>(draft_.size()), budget);
     plan_prompts(now, may_admit, out, budget);
+  } else if (config_.mix == Mix::decode_first) {
+    plan_decodes(out, budget);
+    if (draft_.empty()) plan_prompts(now, may_admit, out, budget);
   } else {
     plan_prompts(now, may_admit, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);
   }
+  if (waiting_.empty() || static_cast<int>(running_.size()) == config_.max_seqs) joining_ = false;
   // A static batch is complete when a step admits nobody.
   if (running_.size() <= num_running) forming_ = false;
   finish_plan(now, out);
@@ -371,7 +347,7 @@ void Scheduler::plan_prompts(Time now, bool may_admit, StepPlan& out, int& budge
 }
 
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {
-  for (size_t k = 0; k < running_.size() && budget > 0; ++k) {
+  for (size_t k = 0; k < running_.size() && budget > 0 && prompts_left_ > 0; ++k) {
     Index i = running_[k];
     if (!prefilling(seqs_[i])) continue;
     if (config_.prefill == Prefill::whole && remaining(seqs_[i]) > budget && !draft_.empty())
@@ -390,6 +366,7 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
   budget -= count;
+  --prompts_left_;
 }
 
 bool Scheduler::can_start() const {
@@ -397,8 +374,8 @@ bool Scheduler::can_start() const {
 }
 
 void Scheduler::admit(Time now, StepPlan& out, int& budget) {
-  while (budget > 0 && !waiting_.empty()) {
-    Index i = waiting_.back();
+  while (budget > 0 && prompts_left_ > 0 && !waiting_.empty()) {
+    Index i = waiting_[next_waiting()];
     if (config_.prefill == Prefill::whole && !draft_.empty()) {
       // Without chunks a prompt that does not fit waits for a step of its own. (A prefix hit could
       // make it fit; it will be seen then.)
@@ -413,7 +390,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
 // yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   if (!can_start() || !claim_blocks(i)) return false;
-  waiting_.erase(std::find(waiting_.rbegin(), waiting_.rend(), i).base() - 1);
+  dequeue(i);
   start(i, now, out);
   if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
     fork_choices(i, now, out);
@@ -423,40 +400,8 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   emit_slice(i, count, out);
   budget -= count;
+  --prompts_left_;
   return true;
-}
-
-// Under order=priority the next waiting sequence takes the place of running ones of lower priority.
-void Scheduler::make_room() {
-  while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
-         pending_.empty()) {
-    Index next = waiting_.back(), last = running_.back();
-    if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && blocks_.pool.available() >= need) return;
-    preempt(last);
-  }
-}
-
-int Scheduler::watermark_blocks() const {
-  if (config_.admission != Admission::watermark || running_.empty()) return 0;
-  return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
-}
-
-// Blocks that stay free when `s` starts. A sequence that was preempted waits until it and all that
-// run can grow by more and more tokens, in the end to their full length: it is preempted at most
-// kMaxPreemptions times by the growth of others.
-int Scheduler::kept_free(const Sequence& s) const {
-  if (config_.admission != Admission::watermark || running_.empty()) return 0;
-  int64_t kept = watermark_blocks();
-  static constexpr int kGrowth[] = {0, 64, 512, INT32_MAX};  // tokens, by number of preemptions
-  int tokens = kGrowth[std::min(s.timing.num_preemptions, kMaxPreemptions)];
-  if (tokens > 0) {
-    int64_t growth = growth_blocks(s, tokens);
-    for (Index i : running_) growth += growth_blocks(seqs_[i], tokens);
-    kept = std::max(kept, growth);
-  }
-  return static_cast<int>(std::min<int64_t>(kept, INT32_MAX));
 }
 
 void Scheduler::start(Index i, Time now, StepPlan& out) {
@@ -467,6 +412,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   s.slot = free_slots_.back();
   free_slots_.pop_back();
   if (s.timing.first_scheduled == Time{0}) s.timing.first_scheduled = now;
+  rank_running(i);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), i,
                                    [&](Index a, Index b) { return before(a, b); }),
                   i);
@@ -482,7 +428,7 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   int from = request_of(s).sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
   op.num_history = static_cast<uint32_t>(known_len(s) - from);
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
-  for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
+  append_tokens(s, from, known_len(s), out.tokens);
   out.rows.push_back(std::move(op));
   for (int index = 0; index < s.table.num_rows(layout_); ++index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
@@ -516,7 +462,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   if (!slice.chained) {
     int end = s.planned + count;
     if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position
-    for (int p = s.planned; p < end; ++p) out.tokens.push_back(token_at(s, p));
+    append_tokens(s, s.planned, end, out.tokens);
   }
   s.planned += count;
   if (samples(slice.want)) ++s.unknown;
@@ -530,6 +476,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
   if (draft_.empty() && out.rows.empty() && out.edits.empty()) return;
+  charge_accounts();
   out.step = next_step_++;
   InFlight flight;
   if (!spare_.empty()) {

@@ -18,6 +18,8 @@
 #include "core/block_cache.h"
 #include "core/block_table.h"
 #include "core/events.h"
+#include "core/fair_share.h"
+#include "core/length_predictor.h"
 #include "core/pipeline.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
@@ -29,16 +31,30 @@ enum class Batching : uint8_t {
   continuous
 };                                                // static: no admission until all have finished
 enum class Prefill : uint8_t { whole, chunked };  // may a prompt be spread over steps?
-enum class Mix : uint8_t { separate, mixed };     // may prompts and decodes share a step?
-enum class Order : uint8_t { fcfs, priority };
-enum class Admission : uint8_t { reserve_max, watermark };
+// May prompts and decodes share a step? separate: no, prompts first; decode_first: no, and prompts
+// run only when nothing can decode.
+enum class Mix : uint8_t { separate, decode_first, mixed };
+enum class Order : uint8_t {
+  fcfs,
+  priority,         // the request's, lower first
+  longest_output,   // by predicted output: fewest steps for a batch of requests
+  shortest_output,  // by predicted output: smallest mean latency
+  fair,             // the account that has had the fewest tokens (fair_share.h)
+};
+enum class Admission : uint8_t {
+  reserve_max,     // the blocks that it may need at most are set aside
+  watermark,       // eager: its known tokens fit, and a share of the pool stays free
+  predicted_peak,  // with all that run it fits the pool until the end, if outputs are as predicted
+};
 
 struct SchedulerConfig {
   Batching batching = Batching::continuous;
   Prefill prefill = Prefill::chunked;
   Mix mix = Mix::mixed;
   Order order = Order::fcfs;
+  Time aging{0};  // in any order: who has waited longer goes before all others; 0: never
   Admission admission = Admission::watermark;
+  PredictorConfig predictor;
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
   int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
@@ -46,7 +62,10 @@ struct SchedulerConfig {
   // not fit the step. 0: strictly in order of service.
   float short_share = 0;
   int max_seqs = 256;  // sequences that run at once
-  int max_len = 4096;  // positions of a sequence: prompt and output
+  // New sequences start when so many slots are free, and then until none is or nobody waits; 0: 1.
+  int prefill_delay = 0;
+  int prefill_batch = 0;  // prompts per step; 0: any number
+  int max_len = 4096;     // positions of a sequence: prompt and output
   int num_blocks = 0;
   int block_size = 16;
   // One per cache group: how far back its layers see, 0 = everything. What lies outside the window
@@ -60,7 +79,7 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-// "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
+// One of preset_names(), policy.h: sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
 std::vector<std::string> preset_names();
 
@@ -155,7 +174,19 @@ class Scheduler {
     __builtin_prefetch(&s.request->stop);
   }
   Token token_at(const Sequence& s, int pos) const;
-  bool before(Index a, Index b) const;  // order of service
+  void append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const;
+
+  // order of service
+  bool before(Index a, Index b) const;
+  int64_t waiting_rank(Index i) const;
+  bool aged(Index i) const;
+  void enqueue(Index i);
+  void dequeue(Index i);
+  size_t next_waiting() const;
+  void promote_aged(Time now);
+  void rank_running(Index i);
+  void charge_accounts();
+
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
@@ -178,13 +209,20 @@ class Scheduler {
   }
   Index front_prompt() const;
   Index shortest_prompt(Index front, bool may_admit) const;
-  bool may_overtake(Index i, Index front) const;
+  bool may_overtake(Index i, Index front, Index next) const;
   void admit(Time now, StepPlan& out, int& budget);
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
+  bool may_join();
   void make_room();
+
+  // admission
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
+  bool reservation_fits(int64_t blocks) const;
+  bool peak_fits(const Sequence& s, const Sequence* other = nullptr) const;
+  void add_peak(const Sequence& s) const;
+
   int64_t growth_blocks(const Sequence& s, int tokens) const;
   void start(Index i, Time now, StepPlan& out);
   void emit_slice(Index i, int count, StepPlan& out);
@@ -215,6 +253,7 @@ class Scheduler {
                    Time now,
                    Events& out);
   void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
+  void grow_prediction(Sequence& s) const;
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
   void take_transfers(const StepResult& result);
   void register_step(const InFlight& flight);
@@ -223,7 +262,6 @@ class Scheduler {
   void finish_choices(uint32_t c, Finish why, Time now, Events& out);
   void leave_slot(Index i);
   void recycle(Index i);
-  void enqueue(Index i);
   void reserve_records(size_t num_sequences);
   void add_sequence(uint32_t c, int choice);
   void withdraw(uint32_t c) noexcept;
@@ -233,12 +271,13 @@ class Scheduler {
   CacheLayout layout_;
   BlockCache blocks_;
   std::vector<Sequence> seqs_;
+  std::vector<Standing> standings_;  // of seqs_
   std::vector<Index> free_seqs_;
   std::vector<Choices> choices_;
   std::vector<uint32_t> free_choices_;
   std::unordered_map<RequestId, uint32_t> choices_of_;  // looked up, never iterated
   int requests_live_ = 0;
-  std::vector<Index> waiting_;  // in order of service, next one last
+  std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
   std::vector<RowOp> closing_;         // rows to close with the next plan
@@ -262,9 +301,22 @@ class Scheduler {
   bool hungry_ = false;   // a running sequence sat out the last step for want of a block
   bool starved_ = false;  // the same for a prompt in progress
   bool forming_ = true;   // batching=static: the batch still takes sequences in
+  bool joining_ = true;   // prefill_delay: enough slots were free, and sequences start
+  int prompts_left_ = 0;  // prefill_batch: prompts that the step may still hold
   uint64_t next_step_ = 1;
   TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;
+  Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`
+  FairShare accounts_;        // under order=fair
+  LengthPredictor predictor_;
+  struct Growth {
+    int left;         // output tokens until its end
+    int64_t held;     // positions it holds now, rounded up to blocks
+    int num;          // sequences that grow like this
+    int64_t windows;  // blocks in window groups
+    bool operator==(const Growth&) const = default;
+  };
+  mutable std::vector<Growth> growths_;  // peak_fits: its own
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
 };
 

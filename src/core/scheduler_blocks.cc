@@ -67,15 +67,17 @@ int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
 bool Scheduler::claim_blocks(Index i) {
   // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
   // time.
-  // (After a preemption more than blocks decides: kept_free().)
+  // (After a preemption, and with predicted peaks, more than blocks decides.)
   Sequence& s = seqs_[i];
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
+      config_.admission != Admission::predicted_peak &&
       blocks_.pool.available() <= blocked_available_)
     return false;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
-  if (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks) {
-    return false;
-  }
+  // Outputs that ended while it waited have taught the predictor.
+  if (config_.admission == Admission::predicted_peak)
+    s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
+  if (!reservation_fits(reserve) || !peak_fits(s)) return false;
   match_prefix(s);
   if (blocks_.pool.available() - missing_blocks(s) < kept_free(s)) {
     s.table.release([&](BlockId b) { blocks_.release(b); }, [](BlockId) {});
@@ -104,10 +106,7 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
   int shared = computed / config_.block_size;
   bool partial = computed % config_.block_size != 0;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
-  if (blocks_.pool.available() < layout_.num_groups ||
-      (config_.admission == Admission::reserve_max && reserved_ + reserve > config_.num_blocks)) {
-    return false;
-  }
+  if (blocks_.pool.available() < layout_.num_groups || !reservation_fits(reserve)) return false;
   s.table.share(layout_, blocks_, parent.table, computed);
   for (int g = 0; partial && g < layout_.num_groups; ++g) {
     transfers_.push_back(next_transfer_);

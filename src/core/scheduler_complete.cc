@@ -141,6 +141,8 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     event.held = 0;
   }
   if (why == Finish::none) {
+    if (outputs >= s.predicted_output) [[unlikely]]
+      grow_prediction(s);
     event.timing = s.timing;
     out.list.push_back(event);
   } else {
@@ -192,9 +194,11 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
     leave_slot(i);
     release_blocks(s);
   } else if (s.phase == Phase::waiting) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
+    dequeue(i);
   }
   if (blocked_ == i) blocked_ = kNone;
+  if (s.pooling == Pooling::none && (why == Finish::stop || why == Finish::length))
+    predictor_.learn(request_of(s), static_cast<int>(s.output.size()));
   s.phase = Phase::done;
   s.timing.finish = now;
   event.req = s.id.req;
@@ -203,6 +207,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   event.timing = s.timing;
   event.last = --c.num_live == 0;
   if (event.last) {
+    if (config_.order == Order::fair) accounts_.leave(c.account);
     choices_of_.erase(s.id.req);
     --requests_live_;
   }
@@ -255,7 +260,7 @@ void Scheduler::recycle(Index i) {
 // Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
   blocks_.clear();
-  seqs_.clear(), free_seqs_.clear();
+  seqs_.clear(), standings_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = 0;
   waiting_.clear(), running_.clear();
@@ -267,8 +272,12 @@ void Scheduler::reset() noexcept {
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
   hungry_ = starved_ = false;
-  forming_ = true;
-  next_deadline_ = kNever;
+  forming_ = joining_ = true;
+  prompts_left_ = 0;
+  next_deadline_ = next_aging_ = kNever;
+  accounts_.clear();
+  predictor_.clear();
+  growths_.clear();
   // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/fake_executor.h"
 #include "core/plan_codec.h"
+#include "core/policy.h"
 #include "core/scheduler.h"
 
 namespace sluice {
@@ -147,8 +148,9 @@ StepResult encoded(const StepResult& result) {
 class Workload {
  public:
   explicit Workload(uint64_t seed) : rng_(seed) {
-    static const char* kPresets[] = {"static", "orca", "vllm", "sarathi"};
-    apply_preset(kPresets[chance(60) ? 3 : pick(0, 2)], config_).value();
+    static const std::vector<std::string> kPresets = preset_names();
+    auto preset = static_cast<size_t>(pick(0, num_of(kPresets) - 1));
+    apply_preset(chance(60) ? "sarathi" : kPresets[preset], config_).value();
     config_.group_windows.clear();
     int groups = pick(1, 4), windows[] = {pick(1, 9), pick(1, 40)};
     for (int g = 0; g < groups; ++g) {
@@ -162,9 +164,15 @@ class Workload {
     config_.mixed_budget = chance(30) ? pick(1, 32) : 0;
     config_.max_seqs = pick(1, 8);
     config_.prefix_cache = chance(70);
+    config_.prefill_delay = chance(20) ? pick(1, 8) : 0;
+    config_.prefill_batch = chance(20) ? pick(1, 3) : 0;
     config_.watermark = chance(50) ? 0.0f : 0.1f;
-    if (chance(25)) config_.order = Order::priority;
-    if (chance(20)) config_.mix = Mix::separate;
+    if (chance(60))
+      config_.order = kOrders[pick(0, static_cast<int>(std::size(kOrders)) - 1)].value;
+    if (chance(30)) config_.admission = kAdmissions[pick(0, 2)].value;
+    config_.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 30), 0.5f};
+    if (chance(30)) config_.aging = Time{pick(1, 40)};
+    if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
@@ -189,19 +197,20 @@ class Workload {
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
          ++iteration) {
       ASSERT_LT(iteration, 20000) << "no progress";
+      Time now{iteration};
       for (; next != requests_.end() && (chance(40) || !scheduler.has_work()); ++next) {
-        auto ok = scheduler.add(next->second, Time{0});
+        auto ok = scheduler.add(arrived(next->second, now), now);
         ASSERT_TRUE(ok) << ok.error().message;
       }
-      if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), Time{0}, events);
-      scheduler.plan(Time{0}, plan, events);
+      if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
+      scheduler.plan(now, plan, events);
       tally->forks += plan.transfers.size();
       check_chunk(plan);
       bool launched = !plan.empty();
       if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
-        scheduler.complete(flights.front(), Time{0}, events);
+        scheduler.complete(flights.front(), now, events);
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
@@ -234,6 +243,11 @@ class Workload {
       EXPECT_LE(prompts, std::max(config_.mixed_budget - decodes, least));
     }
   }
+  static int num_of(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
+  static Request arrived(Request r, Time now) {
+    r.arrival = now;
+    return r;
+  }
   auto num_windowed() const {
     return std::ranges::count_if(config_.group_windows, [](int w) { return w > 0; });
   }
@@ -261,6 +275,7 @@ class Workload {
       r.n = chance(25) ? pick(2, 4) : 1;
       r.priority = pick(0, 2);
       r.tenant = chance(20) ? 1 : 0;
+      r.account = static_cast<TenantId>(pick(0, 3));
       requests_[r.id] = std::move(r);
     }
   }

@@ -19,7 +19,7 @@ void Scheduler::plan_short_prompts(Time now, bool may_admit, StepPlan& out, int&
   int share =
       std::clamp(static_cast<int>(config_.short_share * static_cast<float>(budget)), 1, budget - 1);
   int left = share;
-  while (left > 0) {
+  while (left > 0 && prompts_left_ > 0) {
     Index i = shortest_prompt(front, may_admit && !starved_);
     if (i == kNone) break;
     if (seqs_[i].phase == Phase::running) {
@@ -39,7 +39,7 @@ Scheduler::Index Scheduler::front_prompt() const {
       if (prefilling(seqs_[i])) return i;
     }
   }
-  return waiting_.empty() ? kNone : waiting_.back();
+  return waiting_.empty() ? kNone : waiting_[next_waiting()];
 }
 
 // The prompt with the fewest tokens left, of those that run and those that may start; ties go by
@@ -55,29 +55,35 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
     least = remaining(s);
   }
   if (!may_admit || !can_start()) return best;
-  size_t num = std::min(waiting_.size(), kLookAhead);
+  if (waiting_.empty()) return best;
+  size_t head = next_waiting(), num = std::min(head + 1, kLookAhead);
+  if (!peak_fits(seqs_[waiting_[head]])) return best;  // then nobody overtakes it
   for (size_t k = 0; k < num; ++k) {
-    Index i = waiting_[waiting_.size() - 1 - k];
-    if (i == front || remaining(seqs_[i]) >= least || !may_overtake(i, front)) continue;
+    Index i = waiting_[head - k];
+    if (i == front || remaining(seqs_[i]) >= least || !may_overtake(i, front, waiting_[head]))
+      continue;
     best = i;
     least = remaining(seqs_[i]);
   }
   return best;
 }
 
-// Whether waiting sequence `i` can start and the first one in the queue still could after it.
-bool Scheduler::may_overtake(Index i, Index front) const {
-  const Sequence &s = seqs_[i], &head = seqs_[waiting_.back()];
-  if (config_.order == Order::priority &&
-      request_of(s).priority > request_of(seqs_[front]).priority)
-    return false;
-  if (i == waiting_.back()) return true;
+// Whether waiting sequence `i` can start and the one that is next in the queue still could after
+// it. Nobody overtakes a request of higher priority, one that has waited for `aging`, or one of
+// another account.
+bool Scheduler::may_overtake(Index i, Index front, Index next) const {
+  const Sequence &s = seqs_[i], &head = seqs_[next];
+  const Standing &at = standings_[i], &first = standings_[front];
+  if ((config_.order == Order::priority || aged(front)) && at.rank > first.rank) return false;
+  if (config_.order == Order::fair && at.account != first.account) return false;
+  if (i == next) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
   if (config_.admission == Admission::reserve_max) {
     int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
                    most_blocks(prompt_len(head) + head.max_new, config_);
     return reserved_ + both <= config_.num_blocks;
   }
+  if (!peak_fits(s, &head)) return false;
   return blocks_.pool.available() - missing_blocks(s) - kept_free(s) >=
          missing_blocks(head) + kept_free(head);
 }

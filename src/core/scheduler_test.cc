@@ -3,10 +3,10 @@
 //   pool blocks=16 size=4              (first line)
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
-//                                      order admission max_seqs max_len watermark prefix queue
-//                                      depth chained
-//   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= score stop=TOKEN
-//                                      text=STRING min= deadline=MS
+//                                      order aging(=MS) admission predict delay prompts
+//                                      max_seqs max_len watermark prefix queue depth chained
+//   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= account= score
+//                                      stop=TOKEN text=STRING min= deadline=MS
 //   refuse b prompt=0 -> text          add must fail, its message holding the text
 //   step -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained
 //   input events -> a:length b:preempted     what the step or launch before it did to sequences
@@ -34,6 +34,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fake_executor.h"
+#include "core/policy.h"
 
 namespace sluice {
 namespace {
@@ -102,6 +103,12 @@ class Scenario {
     ASSERT_TRUE(values.contains(o[key])) << "unknown value of " << key;
     to = values.at(o[key]);
   }
+  template <typename T, size_t n>
+  static std::map<std::string, T> by_name(const NamedValue<T> (&table)[n]) {
+    std::map<std::string, T> values;
+    for (const auto& [name, value] : table) values[name] = value;
+    return values;
+  }
   // The rest of the line.
   template <typename T>
   static T only(std::istringstream& in) {
@@ -123,8 +130,9 @@ class Scenario {
     }
     if (verb == "policy") {
       return policy(options(in,
-                            " preset budget chunk mixed short batching prefill mix order admission "
-                            "max_seqs max_len watermark prefix queue depth chained "));
+                            " preset budget chunk mixed short batching prefill mix order aging "
+                            "admission predict delay prompts max_seqs max_len watermark prefix "
+                            "queue depth chained "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -176,6 +184,8 @@ class Scenario {
     number("chunk", config_.chunk);
     number("mixed", config_.mixed_budget);
     number("max_seqs", config_.max_seqs);
+    number("delay", config_.prefill_delay);
+    number("prompts", config_.prefill_batch);
     number("max_len", config_.max_len);
     number("queue", config_.max_queued);
     if (o.contains("short")) config_.short_share = std::stof(o["short"]);
@@ -185,10 +195,11 @@ class Scenario {
            {{"static", Batching::static_}, {"continuous", Batching::continuous}});
     choose(o, "prefill", config_.prefill,
            {{"whole", Prefill::whole}, {"chunked", Prefill::chunked}});
-    choose(o, "mix", config_.mix, {{"separate", Mix::separate}, {"mixed", Mix::mixed}});
-    choose(o, "order", config_.order, {{"fcfs", Order::fcfs}, {"priority", Order::priority}});
-    choose(o, "admission", config_.admission,
-           {{"reserve-max", Admission::reserve_max}, {"watermark", Admission::watermark}});
+    choose(o, "mix", config_.mix, by_name(kMixes));
+    choose(o, "order", config_.order, by_name(kOrders));
+    choose(o, "admission", config_.admission, by_name(kAdmissions));
+    if (o.contains("predict")) config_.predictor = parse_predictor(o["predict"]).value();
+    if (o.contains("aging")) config_.aging = std::chrono::milliseconds(std::stoi(o["aging"]));
     number("depth", config_.pipeline.depth);
     choose(o, "chained", config_.pipeline.chained, {{"on", true}, {"off", false}});
     auto text = std::make_shared<TokenText>();
@@ -199,7 +210,8 @@ class Scenario {
   void add(std::istringstream& in, bool refuse, const std::string& want) {
     std::string name;
     in >> name;
-    auto o = options(in, " prompt max_new n priority shared tenant score stop text min deadline ");
+    auto o = options(
+        in, " prompt max_new n priority shared tenant account score stop text min deadline ");
     auto get = [&](const char* key, int fallback) {
       return o.contains(key) ? std::stoi(o[key]) : fallback;
     };
@@ -223,6 +235,7 @@ class Scenario {
     r.n = get("n", 1);
     r.priority = get("priority", 0);
     r.tenant = static_cast<TenantId>(get("tenant", 0));
+    r.account = static_cast<TenantId>(get("account", 0));
     if (o.contains("stop")) r.stop.tokens = {std::stoi(o["stop"])};
     if (o.contains("text")) r.stop.strings = {o["text"]};
     if (o.contains("deadline")) r.deadline = now_ + std::chrono::milliseconds(get("deadline", 0));

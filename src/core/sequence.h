@@ -27,15 +27,16 @@ struct alignas(64) Sequence {
   Phase phase = Phase::free;
   bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
   Pooling pooling = Pooling::none;  // of the request
+  uint8_t in_flight = 0;            // launched steps that name it
   Slot slot = 0;
   uint32_t epoch = 0;         // bumped when it leaves its slot; results of older epochs are dropped
   int planned = 0;            // positions launched
   int computed = 0;           // positions whose K and V are known to be in the cache
   int unknown = 0;            // sampled, still on the device
-  int in_flight = 0;          // launched steps that name it
   int num_prompt = 0;         // of the request
   int max_new = 0;            // of the request
   int min_tokens = 0;         // of the request
+  int predicted_output = 0;   // tokens expected in all, at most max_new; grows when it gets there
   int num_scored = 0;         // prompt positions whose log-probabilities went out
   int num_registered = 0;     // leading blocks offered to the prefix index
   uint64_t planned_step = 0;  // the last step with a slice of it
@@ -55,12 +56,23 @@ struct alignas(64) Sequence {
   bool operator==(const Sequence&) const = default;
 };
 
+static_assert(sizeof(Sequence) == 256);  // indexing is a shift: 2 % of a step's instructions
+
+// A sequence's place in the order of service, beside its record.
+struct Standing {
+  int64_t rank = 0;      // lower is served first, ties by id
+  uint32_t account = 0;  // of the request, in FairShare
+  int num_charged = 0;   // positions that the account has paid for
+  bool operator==(const Standing&) const = default;
+};
+
 // A request and its choices.
 struct Choices {
   std::shared_ptr<const Request> request;
   std::vector<uint32_t> seqs;  // indices of its sequences, by choice
   int num_live = 0;            // choices that have not finished
   int num_records = 0;         // sequences not yet recycled
+  uint32_t account = 0;        // in FairShare, under order=fair
   bool operator==(const Choices&) const = default;
 };
 

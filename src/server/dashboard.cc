@@ -7,7 +7,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
-#include "core/policy_names.h"
+#include "core/policy.h"
 #include "server/block_map.h"
 #include "server/observe_explain.h"
 #include "server/routes.h"

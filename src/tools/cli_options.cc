@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/str.h"
-#include "core/policy_names.h"
+#include "core/policy.h"
 #include "server/openai.h"
 
 namespace sluice {
@@ -143,7 +143,9 @@ void add_output_options(CLI::App* app, EngineOptions& o, const char* group) {
 void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
-  app->add_option("--preset", p.preset, "the policies of these systems")
+  app->add_option("--preset", p.preset,
+                  "the policies of these systems, or what has steps of its own\nfirst "
+                  "(prefill-first is vllm)")
       ->check(CLI::IsMember(preset_names()))
       ->capture_default_str()
       ->group(policy);
@@ -170,15 +172,49 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
+  app->add_option("--prefill-delay", s.prefill_delay,
+                  "free slots that new requests wait for; then they start until\nnone is free; 0: "
+                  "any")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
+  app->add_option("--prefill-batch", s.prefill_batch, "prompts per step at most; 0: no limit")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str()
+      ->group(policy);
   add_named(app, "--batching", p.batching, kBatchings,
             "when requests may join (default: the preset's, as below)")
       ->group(policy);
   add_named(app, "--prefill", p.prefill, kPrefills, "may a prompt be spread over steps")
       ->group(policy);
-  add_named(app, "--mix", p.mix, kMixes, "may prompts and decodes share a step")->group(policy);
-  add_named(app, "--order", p.order, kOrders, "who is served first")->group(policy);
+  add_named(app, "--mix", p.mix, kMixes,
+            "may prompts and decodes share a step; separate: prompts first")
+      ->group(policy);
+  add_named(
+      app, "--order", p.order, kOrders,
+      "who is served first; outputs as long as predicted; fair: the\nAPI key that has had the "
+      "fewest tokens (serve)")
+      ->group(policy);
+  app->add_option("--aging", p.aging,
+                  "seconds of waiting after which a request goes before all\nothers, in any order; "
+                  "0: never")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group(policy);
   add_named(app, "--admission", p.admission, kAdmissions,
             "what must be free before a request starts")
+      ->group(policy);
+  app->add_option_function<std::string>(
+         "--predict", [&p](const std::string& text) { p.predict = parse_predictor(text).value(); },
+         "how long outputs get: oracle (max_tokens), constant:TOKENS, or\nlearnt from those "
+         "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key (default: "
+         "oracle; with predicted-peak\nquantile:0.75)")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            auto ok = parse_predictor(text);
+            return ok ? std::string() : ok.error().message;
+          },
+          ""))
       ->group(policy);
   app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
       ->check(CLI::Range(0.0, 1.0))
@@ -210,7 +246,10 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   s.prefill = p.prefill.value_or(s.prefill);
   s.mix = p.mix.value_or(s.mix);
   s.order = p.order.value_or(s.order);
+  s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
   s.admission = p.admission.value_or(s.admission);
+  const char* predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
+  s.predictor = p.predict ? *p.predict : parse_predictor(predict).value();
 }
 
 void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {

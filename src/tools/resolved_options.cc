@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/str.h"
-#include "core/policy_names.h"
+#include "core/policy.h"
 #include "hub/hub_name.h"
 #include "net/http.h"
 #include "runtime/ledger.h"
@@ -66,6 +66,7 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"mix", name_of(kMixes, s.mix)},
       {"order", name_of(kOrders, s.order)},
       {"admission", name_of(kAdmissions, s.admission)},
+      {"predict", predictor_name(s.predictor)},
       {"max-tokens", "(by the chat template)"},
   };
   add_sampling(o, values);

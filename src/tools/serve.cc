@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "core/policy.h"
 #include "net/http.h"
 #include "runtime/collect.h"
 #include "server/service.h"
@@ -156,12 +157,15 @@ int cmd_serve(const ServeOptions& o) {
                              "--allow-no-key",
                              quote(o.host).c_str())});
   }
+  if (auto ok = check_policies(o.engine.scheduler, keys.needed()); !ok) return report(ok.error());
   Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
   if (!tls) return report(tls.error());
   log_in_background();
   FlushLog flush_at_end;
   Signals signals(o.grace);
   raise_descriptor_limit();
+  EngineOptions engine = o.engine;
+  engine.has_accounts = keys.needed();
   ServiceOptions options = service_options(o);
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());
@@ -173,7 +177,6 @@ int cmd_serve(const ServeOptions& o) {
                   server->num_threads());
   service.count_connections([server] { return server->stats(); });
 
-  EngineOptions engine = o.engine;
   engine.observer = [&service](const StepReport& r, const StepPlan& p, const Events& e,
                                const Scheduler& s) {
     service.on_iteration(r);

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/str.h"
+#include "core/policy.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
 
@@ -112,6 +113,7 @@ int report(const Error& error) {
 
 Result<std::unique_ptr<Session>> open_session(const EngineOptions& given) {
   EngineOptions options = given;
+  if (auto ok = check_policies(options.scheduler, options.has_accounts); !ok) return ok.error();
   Result<std::string> path = locate_model(options.model, options.quiet);
   if (!path) return path.error();
   options.model = *path;

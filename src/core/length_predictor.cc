@@ -1,0 +1,83 @@
+#include "core/length_predictor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace sluice {
+
+int LengthHistogram::bucket_of(int length) {
+  auto v = static_cast<uint32_t>(std::max(length, 0));
+  if (v < kExact) return static_cast<int>(v);
+  int octave = std::bit_width(v) - 1;  // at least 4
+  int part = static_cast<int>((v >> (octave - 3)) & (kPerOctave - 1));
+  return std::min(kExact + (octave - 4) * kPerOctave + part, kBuckets - 1);
+}
+
+int LengthHistogram::last_of(int bucket) {
+  if (bucket < kExact) return bucket;
+  int octave = (bucket - kExact) / kPerOctave + 4, part = (bucket - kExact) % kPerOctave;
+  return ((kPerOctave + part + 1) << (octave - 3)) - 1;
+}
+
+void LengthHistogram::add(int length) {
+  ++counts_[static_cast<size_t>(bucket_of(length))];
+  if (++total_ < kFull) return;
+  total_ = 0;
+  for (uint16_t& c : counts_) total_ += c /= 2;
+}
+
+int LengthHistogram::quantile(float q, int above) const {
+  // Of the bucket that `above` is in nobody knows who is above it: it is left out.
+  int first = above > 0 ? bucket_of(above) + 1 : 0, num = 0;
+  for (int b = first; b < kBuckets; ++b) num += counts_[static_cast<size_t>(b)];
+  if (num == 0) return 0;
+  int want = std::max(1, static_cast<int>(std::ceil(q * static_cast<float>(num))));
+  for (int b = first; b < kBuckets; ++b) {
+    want -= counts_[static_cast<size_t>(b)];
+    if (want <= 0) return last_of(b);
+  }
+  return last_of(kBuckets - 1);
+}
+
+LengthPredictor::LengthPredictor(PredictorConfig config) : config_(config) {
+  if (config_.kind == Predict::histogram) known_.resize(kPromptSizes);
+  if (config_.kind == Predict::quantile) known_.resize(kAccounts);
+}
+
+size_t LengthPredictor::place_of(const Request& r) const {
+  if (config_.kind == Predict::histogram)
+    return std::min<size_t>(std::bit_width(r.prompt->size()), kPromptSizes - 1);
+  return static_cast<size_t>((r.account * 0x9E3779B97F4A7C15u) >> 32) % kAccounts;
+}
+
+int LengthPredictor::predict(const Request& r, int num_output) const {
+  int guess = r.max_new;
+  if (config_.kind == Predict::constant) {
+    guess = config_.tokens;
+  } else if (config_.kind != Predict::oracle) {
+    const Known& known = known_[place_of(r)];
+    bool own = known.lengths.total() >= kEnough &&
+               (config_.kind == Predict::histogram || known.account == r.account);
+    if (own || all_.total() >= kEnough)
+      guess = (own ? known.lengths : all_).quantile(config_.quantile, num_output);
+  }
+  // Longer than predicted, or than any before it: half as much again.
+  if (guess <= num_output) guess = num_output + std::max(num_output / 2, 16);
+  return std::min(guess, r.max_new);
+}
+
+void LengthPredictor::learn(const Request& r, int num_output) {
+  if (known_.empty()) return;
+  Known& known = known_[place_of(r)];
+  if (config_.kind == Predict::quantile && known.account != r.account) known = {r.account, {}};
+  known.lengths.add(num_output);
+  all_.add(num_output);
+}
+
+void LengthPredictor::clear() noexcept {
+  all_ = {};
+  for (Known& known : known_) known = {};
+}
+
+}  // namespace sluice

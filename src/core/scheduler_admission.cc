@@ -1,0 +1,86 @@
+// What must be free before a sequence starts.
+#include <algorithm>
+#include <cmath>
+
+#include "core/scheduler.h"
+
+namespace sluice {
+
+int Scheduler::watermark_blocks() const {
+  if (config_.admission == Admission::reserve_max || running_.empty()) return 0;
+  return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));
+}
+
+// Blocks that stay free when `s` starts. A sequence that was preempted waits until it and all that
+// run can grow by more and more tokens, in the end to their full length: it is preempted at most
+// kMaxPreemptions times by the growth of others.
+int Scheduler::kept_free(const Sequence& s) const {
+  if (config_.admission == Admission::reserve_max || running_.empty()) return 0;
+  int64_t kept = watermark_blocks();
+  static constexpr int kGrowth[] = {0, 64, 512, INT32_MAX};  // tokens, by number of preemptions
+  int tokens = kGrowth[std::min(s.timing.num_preemptions, kMaxPreemptions)];
+  if (tokens > 0) {
+    int64_t growth = growth_blocks(s, tokens);
+    for (Index i : running_) growth += growth_blocks(seqs_[i], tokens);
+    kept = std::max(kept, growth);
+  }
+  return static_cast<int>(std::min<int64_t>(kept, INT32_MAX));
+}
+
+// prefill_delay: whether sequences may start. With enough free slots they do, until plan() leaves
+// no slot free or nobody waiting.
+bool Scheduler::may_join() {
+  int num_free = config_.max_seqs - static_cast<int>(running_.size());
+  if (num_free >= std::min(config_.prefill_delay, config_.max_seqs)) joining_ = true;
+  return joining_;
+}
+
+// admission=reserve-max: whether so many blocks can be set aside.
+bool Scheduler::reservation_fits(int64_t blocks) const {
+  return config_.admission != Admission::reserve_max || reserved_ + blocks <= config_.num_blocks;
+}
+
+// The output has got as long as was predicted, and goes on.
+void Scheduler::grow_prediction(Sequence& s) const {
+  s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
+}
+
+void Scheduler::add_peak(const Sequence& s) const {
+  int num_output = static_cast<int>(s.output.size()) + s.unknown;
+  Growth g;
+  g.left = std::max(s.predicted_output - num_output, 1);
+  g.held = prompt_len(s) + num_output + config_.block_size - 1;
+  g.num = s.fork_pending ? request_of(s).n : 1;
+  g.windows = 0;
+  if (layout_.num_windowed > 0) {
+    int end = prompt_len(s) + std::max(s.predicted_output, num_output + 1);
+    int64_t full = int64_t{layout_.num_groups - layout_.num_windowed} * blocks_for(end);
+    g.windows = most_blocks(end, config_) - full;
+  }
+  growths_.push_back(g);
+}
+
+// admission=predicted-peak: whether the blocks of all that run, of `s` and of `other` fit the pool
+// from now on. All grow by a position a step and give their blocks back at their predicted end, so
+// the sum is largest just before one of them ends. Blocks that sequences share count for each.
+bool Scheduler::peak_fits(const Sequence& s, const Sequence* other) const {
+  if (config_.admission != Admission::predicted_peak || running_.empty()) return true;
+  growths_.clear();
+  for (Index i : running_) add_peak(seqs_[i]);
+  add_peak(s);
+  if (other) add_peak(*other);
+  std::sort(growths_.begin(), growths_.end(),
+            [](const Growth& a, const Growth& b) { return a.left > b.left; });
+  int64_t full_groups = layout_.num_groups - layout_.num_windowed;
+  int64_t room = config_.num_blocks - watermark_blocks(), num = 0, held = 0, windows = 0;
+  for (const Growth& g : growths_) {
+    num += g.num;
+    held += g.num * g.held;
+    windows += g.num * g.windows;
+    int64_t positions = held + num * (g.left - 1);
+    if (full_groups * positions / config_.block_size + windows > room) return false;
+  }
+  return true;
+}
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+// Eager admission preempts, reservation leaves memory idle; predicted peaks do neither. Counted on
+// a virtual clock.
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "core/policy.h"
+#include "core/virtual_run.h"
+
+namespace sluice {
+namespace {
+
+struct Outcome {
+  double tokens_per_second = 0;
+  uint64_t preemptions = 0;
+};
+
+// 3,000 requests of four accounts whose outputs have a median of 20, 90, 150 and 330 tokens, each
+// asking for up to 2,048. About 250 fit the pool.
+Outcome run(Admission admission, const char* predictor) {
+  SchedulerConfig c;
+  c.admission = admission;
+  c.predictor = parse_predictor(predictor).value();
+  c.num_blocks = 2400;
+  c.prefix_cache = false;
+  VirtualRun run(c);
+  std::mt19937_64 rng(1);
+  auto uniform = [&] { return (static_cast<double>(rng() >> 11) + 0.5) / 9007199254740992.0; };
+  int64_t tokens = 0;
+  for (int i = 0; i < 3000; ++i) {
+    static constexpr double kMedians[] = {3.0, 4.5, 5.0, 5.8};
+    double z = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());
+    int output = std::clamp(static_cast<int>(std::exp(kMedians[i % 4] + 0.5 * z)), 1, 1500);
+    tokens += output;
+    run.add({.prompt = 20 + static_cast<int>(uniform() * 100),
+             .output = output,
+             .max_new = 2048,
+             .account = static_cast<TenantId>(i % 4)});
+  }
+  run.run();
+  return {static_cast<double>(tokens) / seconds(run.now()),
+          run.scheduler().stats().num_preemptions};
+}
+
+TEST(SchedulerAdmission, LearntQuantilesHardlyPreemptAtEagersThroughput) {
+  Outcome eager = run(Admission::watermark, "oracle"),
+          peak = run(Admission::predicted_peak, "quantile");
+  EXPECT_GT(eager.preemptions, 100u) << "the workload proves too little";
+  EXPECT_LE(static_cast<double>(peak.preemptions), 0.05 * static_cast<double>(eager.preemptions));
+  EXPECT_GE(peak.tokens_per_second, 0.95 * eager.tokens_per_second);
+}
+
+TEST(SchedulerAdmission, WhatEveryoneMayAskForAtMostLeavesMemoryIdle) {
+  Outcome eager = run(Admission::watermark, "oracle"),
+          reserve = run(Admission::reserve_max, "oracle"),
+          constant = run(Admission::predicted_peak, "constant:256");
+  EXPECT_EQ(reserve.preemptions, 0u);
+  EXPECT_LT(reserve.tokens_per_second, 0.25 * eager.tokens_per_second);
+  EXPECT_GT(constant.tokens_per_second, 0.9 * eager.tokens_per_second);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -36,6 +36,27 @@ Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
                strf("unknown preset %s: use static, orca, vllm or sarathi", quote(name).c_str())};
 }
 
+const char* allocator_name(KvAllocator allocator) {
+  switch (allocator) {
+    case KvAllocator::reserve:
+      return "reserve";
+    case KvAllocator::range:
+      return "range";
+    case KvAllocator::paged:
+      return "paged";
+  }
+  return "?";
+}
+
+Result<void> check_policies(const SchedulerConfig& c) {
+  if (c.contiguous() && c.prefix_cache) {
+    return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
+                           "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",
+                           allocator_name(c.allocator))};
+  }
+  return {};
+}
+
 const char* finish_name(Finish finish) {
   switch (finish) {
     case Finish::none:
@@ -54,11 +75,22 @@ const char* finish_name(Finish finish) {
   return "?";
 }
 
+namespace {
+
+// A range holds every position of every group.
+std::vector<int> kept_windows(const SchedulerConfig& c) {
+  return c.contiguous() ? std::vector<int>(c.group_windows.size(), 0) : c.group_windows;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text)
     : config_(std::move(config)),
       text_(std::move(text)),
-      layout_(config_.block_size, config_.group_windows),
-      blocks_(config_.num_blocks, config_.block_size) {
+      layout_(config_.block_size, kept_windows(config_)),
+      blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size),
+      ranges_(config_.contiguous() ? config_.num_blocks : 0) {
+  CHECK(check_policies(config_).has_value());
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
@@ -68,7 +100,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   running_.reserve(slots);
   draft_.reserve(slots);
   closing_.reserve(slots);
-  pending_.reserve(static_cast<size_t>(config_.num_blocks));
+  pending_.reserve(static_cast<size_t>(blocks_.pool.total()));
+  pending_ranges_.reserve(config_.contiguous() ? slots : 0);
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
   CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
@@ -92,6 +125,11 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
     return Error{400, "max_tokens must be at least 1"};
   }
   if (request.n <= 0) return Error{400, "n must be at least 1"};
+  if (request.n > 1 && config.contiguous()) {
+    return Error{400, strf("n must be 1: with --kv-allocator %s choices cannot share their "
+                           "prompt's blocks; send as many requests, or use --kv-allocator paged",
+                           allocator_name(config.allocator))};
+  }
   if (prompt > config.max_len - (pooled ? 0 : 1)) {
     return Error{400,
                  strf("the prompt has %lld tokens and the context holds %d: shorten the prompt "
@@ -105,6 +143,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
         "under min_tokens, or ask for fewer logprobs"};
   }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
+  if (config.allocator == KvAllocator::reserve) positions = config.max_len;
   int64_t need = most_blocks(positions, config);
   if (need > config.num_blocks) {
     return Error{400,
@@ -191,6 +230,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.request = &r;
   s.num_prompt = static_cast<int>(r.prompt->size());
   s.max_new = r.max_new;
+  s.predicted = r.predicted_output > 0 ? std::min(r.predicted_output, r.max_new) : r.max_new;
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.output.reserve(static_cast<size_t>(r.max_new));
@@ -418,13 +458,17 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
 // Under order=priority the next waiting sequence takes the place of running ones of lower priority.
 void Scheduler::make_room() {
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
-         pending_.empty()) {
+         pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && blocks_.pool.available() >= need) return;
+    if (can_start() && has_room(seqs_[next])) return;
     preempt(last);
   }
+}
+
+bool Scheduler::has_room(const Sequence& s) const {
+  if (config_.contiguous()) return ranges_.largest() >= range_blocks(s);
+  return blocks_.pool.available() >= missing_blocks(s) + watermark_blocks();
 }
 
 int Scheduler::watermark_blocks() const {

@@ -19,6 +19,7 @@
 #include "core/block_table.h"
 #include "core/events.h"
 #include "core/pipeline.h"
+#include "core/range_allocator.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
 
@@ -32,6 +33,13 @@ enum class Prefill : uint8_t { whole, chunked };  // may a prompt be spread over
 enum class Mix : uint8_t { separate, mixed };     // may prompts and decodes share a step?
 enum class Order : uint8_t { fcfs, priority };
 enum class Admission : uint8_t { reserve_max, watermark };
+// Where a sequence's blocks come from.
+enum class KvAllocator : uint8_t {
+  reserve,  // one run of consecutive blocks for max_len positions, claimed at admission
+  range,    // one run for the prompt and the predicted output, best fit
+  paged,    // any blocks, taken as the sequence grows; the only one that shares blocks
+};
+const char* allocator_name(KvAllocator allocator);
 
 struct SchedulerConfig {
   Batching batching = Batching::continuous;
@@ -39,6 +47,7 @@ struct SchedulerConfig {
   Mix mix = Mix::mixed;
   Order order = Order::fcfs;
   Admission admission = Admission::watermark;
+  KvAllocator allocator = KvAllocator::paged;
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
   int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
@@ -57,8 +66,13 @@ struct SchedulerConfig {
   int max_queued = 1 << 20;
   Pipeline pipeline;        // the most that runs ahead: margins are sized for it
   SamplingLimits sampling;  // of the executor; requests beyond them are refused
+  // Every sequence has one range of blocks: nothing is shared, and window groups keep everything.
+  bool contiguous() const { return allocator != KvAllocator::paged; }
   bool operator==(const SchedulerConfig&) const = default;
 };
+
+// Whether the policies can be combined (400 if not).
+Result<void> check_policies(const SchedulerConfig& config);
 
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
@@ -69,7 +83,28 @@ struct BlockCounts {
 };
 
 // What a block is to somebody who looks on; shared: held by several sequences.
-enum class BlockUse : uint8_t { free, cached, owned, shared, pending };
+// reserved: in a sequence's range, not used yet.
+enum class BlockUse : uint8_t { free, cached, owned, shared, pending, reserved };
+inline constexpr size_t kNumBlockUses = 6;
+
+// How well the KV pool is used, in positions of one cache group's blocks.
+struct KvUse {
+  int64_t total = 0;
+  int64_t held = 0;      // of blocks that cannot be given to others
+  int64_t unfilled = 0;  // of those, positions that running sequences hold without a token for them
+  int64_t free = 0;
+  int64_t largest = 0;  // the longest run of free ones that one sequence could have
+
+  // Share of what is held that holds no token.
+  double internal_fragmentation() const { return ratio(unfilled, held); }
+  // Share of what is free that the largest run leaves out.
+  double external_fragmentation() const { return ratio(free - largest, free); }
+  // Share of the pool lost to both.
+  double waste() const { return ratio(unfilled + free - largest, total); }
+  static double ratio(int64_t part, int64_t all) {
+    return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
+  }
+};
 
 struct SchedulerStats {
   int num_waiting = 0, num_running = 0, num_in_flight = 0;
@@ -111,6 +146,8 @@ class Scheduler {
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
   // out[b - 1] is block b's, for as many as there is room. Walks the pool, allocates nothing.
   void block_uses(std::span<BlockUse> out) const;
+  // Walks the running sequences, allocates nothing.
+  KvUse kv_use() const;
   // The most tokens a plan may hold: what executors size their workspace by.
   int max_step_tokens() const;
 
@@ -136,6 +173,11 @@ class Scheduler {
     BlockId block;
     bool operator==(const PendingBlock&) const = default;
   };
+  struct PendingRange {
+    uint64_t step;
+    BlockRange range;
+    bool operator==(const PendingRange&) const = default;
+  };
 
   static const Request& request_of(const Sequence& s) { return *s.request; }
   static int prompt_len(const Sequence& s) { return s.num_prompt; }
@@ -156,6 +198,9 @@ class Scheduler {
   Token token_at(const Sequence& s, int pos) const;
   bool before(Index a, Index b) const;  // order of service
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
+  int available_blocks() const {
+    return config_.contiguous() ? ranges_.num_free() : blocks_.pool.available();
+  }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
@@ -182,6 +227,7 @@ class Scheduler {
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
   void make_room();
+  bool has_room(const Sequence& s) const;
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
   int64_t growth_blocks(const Sequence& s, int tokens) const;
@@ -205,6 +251,14 @@ class Scheduler {
   BlockId find_block(const Sequence& s, int index, int group, BlockHash hash) const;
   BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
   std::span<const Token> block_tokens(const Sequence& s, int block) const;
+
+  // blocks, under allocator=reserve and range
+  int range_blocks(const Sequence& s) const;
+  bool claim_range(Sequence& s);
+  bool grow_range(Index i, StepPlan& out);
+  void release_range(Sequence& s);
+  void range_uses(std::span<BlockUse> out) const;
+  BlockCounts count_ranges() const;
 
   // complete
   void take_result(const InFlight::Item& item,
@@ -230,7 +284,8 @@ class Scheduler {
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
   CacheLayout layout_;
-  BlockCache blocks_;
+  BlockCache blocks_;      // allocator=paged
+  RangeAllocator ranges_;  // the others
   std::vector<Sequence> seqs_;
   std::vector<Index> free_seqs_;
   std::vector<Choices> choices_;
@@ -245,6 +300,7 @@ class Scheduler {
   std::vector<TransferId> transfers_;  // planned, not yet named in a result
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
+  std::vector<PendingRange> pending_ranges_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {
     Slice slice;

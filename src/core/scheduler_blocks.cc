@@ -21,7 +21,7 @@ int64_t blocks_held(int64_t positions, int64_t reach, const SchedulerConfig& c) 
   int64_t sum = 0;
   for (int window : c.group_windows) {
     int64_t all = blocks(positions);
-    sum += window == 0 ? all : std::min(all, blocks(window - 1 + reach) + 1);
+    sum += window == 0 || c.contiguous() ? all : std::min(all, blocks(window - 1 + reach) + 1);
   }
   return sum;
 }
@@ -69,6 +69,7 @@ bool Scheduler::claim_blocks(Index i) {
   // time.
   // (After a preemption more than blocks decides: kept_free().)
   Sequence& s = seqs_[i];
+  if (config_.contiguous()) return claim_range(s);
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
       blocks_.pool.available() <= blocked_available_)
     return false;
@@ -161,6 +162,7 @@ bool Scheduler::feed(Index i, StepPlan& out) {
 bool Scheduler::grow(Index i, StepPlan& out) {
   Sequence& s = seqs_[i];
   while (!s.table.covers(layout_, s.planned)) {
+    if (config_.contiguous()) return grow_range(i, out);
     if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
@@ -176,6 +178,7 @@ bool Scheduler::grow(Index i, StepPlan& out) {
 }
 
 void Scheduler::release_blocks(Sequence& s) {
+  if (config_.contiguous()) return release_range(s);
   auto give = [&](BlockId b) {
     if (s.in_flight > 0) {
       pending_.push_back({next_step_ - 1, b});

@@ -35,6 +35,11 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     blocks_.pool.release(p.block);
     return true;
   });
+  std::erase_if(pending_ranges_, [&](const PendingRange& p) {
+    if (p.step > result.step) return false;
+    ranges_.release(p.range);
+    return true;
+  });
   spare_.push_back(std::move(flight));
 }
 
@@ -255,13 +260,15 @@ void Scheduler::recycle(Index i) {
 // Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
   blocks_.clear();
+  ranges_.clear();
   seqs_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = 0;
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
-  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear(), pending_.clear();
+  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear();
+  pending_.clear(), pending_ranges_.clear();
   full_.clear(), draft_.clear(), chain_.clear(), found_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
@@ -277,15 +284,31 @@ SchedulerStats Scheduler::stats() const {
   st.num_waiting = static_cast<int>(waiting_.size());
   st.num_running = static_cast<int>(running_.size());
   st.num_in_flight = static_cast<int>(flights_.size());
-  st.available_blocks = blocks_.pool.available();
-  st.total_blocks = blocks_.pool.total();
+  st.available_blocks = available_blocks();
+  st.total_blocks = config_.num_blocks;
   st.num_preemptions = num_preemptions_;
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
   return st;
 }
 
+KvUse Scheduler::kv_use() const {
+  KvUse use;
+  int64_t size = config_.block_size, groups = layout_.num_groups;
+  use.total = config_.num_blocks * size;
+  use.free = available_blocks() * size;
+  use.largest = config_.contiguous() ? ranges_.largest() * size : use.free;
+  use.held = use.total - use.free;
+  for (Index i : running_) {
+    const Sequence& s = seqs_[i];
+    int64_t blocks = config_.contiguous() ? s.range.size : s.table.num_rows(layout_) * groups;
+    use.unfilled += std::max<int64_t>(blocks * size - known_len(s) * groups, 0);
+  }
+  return use;
+}
+
 void Scheduler::block_uses(std::span<BlockUse> out) const {
+  if (config_.contiguous()) return range_uses(out);
   auto num = std::min(out.size(), static_cast<size_t>(blocks_.pool.total()));
   for (size_t k = 0; k < num; ++k) {
     auto b = static_cast<BlockId>(k + 1);
@@ -303,6 +326,7 @@ void Scheduler::block_uses(std::span<BlockUse> out) const {
 }
 
 BlockCounts Scheduler::count_blocks() const {
+  if (config_.contiguous()) return count_ranges();
   BlockCounts c;
   c.total = blocks_.pool.total();
   c.free = blocks_.pool.num_free();

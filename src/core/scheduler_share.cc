@@ -73,6 +73,8 @@ bool Scheduler::may_overtake(Index i, Index front) const {
     return false;
   if (i == waiting_.back()) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
+  // With both in the largest run, the first one fits whatever run the second one is given.
+  if (config_.contiguous()) return ranges_.largest() >= range_blocks(s) + range_blocks(head);
   if (config_.admission == Admission::reserve_max) {
     int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
                    most_blocks(prompt_len(head) + head.max_new, config_);

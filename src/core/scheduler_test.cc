@@ -4,9 +4,9 @@
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
 //                                      order admission max_seqs max_len watermark prefix queue
-//                                      depth chained
+//                                      depth chained allocator
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= score stop=TOKEN
-//                                      text=STRING min= deadline=MS
+//                                      text=STRING min= deadline=MS predicted=TOKENS
 //   refuse b prompt=0 -> text          add must fail, its message holding the text
 //   step -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained
 //   input events -> a:length b:preempted     what the step or launch before it did to sequences
@@ -17,6 +17,7 @@
 //   at 20                              milliseconds from now on
 //   fail -> a:failed                   the oldest step comes back as a device failure
 //   expect free=3 cached=2 pending=0 waiting=1 running=2 preemptions=0 copies=1 hits=8
+//          unfilled=5 largest=8        of KvUse: positions
 //
 // After every line blocks are conserved; a copy of the scheduler plans the same and stays equal.
 // Unknown verbs, keys and values fail, and so do finishes and preemptions that no line names.
@@ -124,7 +125,7 @@ class Scenario {
     if (verb == "policy") {
       return policy(options(in,
                             " preset budget chunk mixed short batching prefill mix order admission "
-                            "max_seqs max_len watermark prefix queue depth chained "));
+                            "max_seqs max_len watermark prefix queue depth chained allocator "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -152,7 +153,9 @@ class Scenario {
       launch(want);
       if (!flights_.empty()) complete("");
     } else if (verb == "expect") {
-      expect(options(in, " free cached owned pending waiting running preemptions copies hits "));
+      expect(options(in,
+                     " free cached owned pending waiting running preemptions copies hits unfilled "
+                     "largest "));
     } else {
       FAIL() << "unknown verb " << verb;
     }
@@ -189,6 +192,10 @@ class Scenario {
     choose(o, "order", config_.order, {{"fcfs", Order::fcfs}, {"priority", Order::priority}});
     choose(o, "admission", config_.admission,
            {{"reserve-max", Admission::reserve_max}, {"watermark", Admission::watermark}});
+    choose(o, "allocator", config_.allocator,
+           {{"reserve", KvAllocator::reserve},
+            {"range", KvAllocator::range},
+            {"paged", KvAllocator::paged}});
     number("depth", config_.pipeline.depth);
     choose(o, "chained", config_.pipeline.chained, {{"on", true}, {"off", false}});
     auto text = std::make_shared<TokenText>();
@@ -199,7 +206,8 @@ class Scenario {
   void add(std::istringstream& in, bool refuse, const std::string& want) {
     std::string name;
     in >> name;
-    auto o = options(in, " prompt max_new n priority shared tenant score stop text min deadline ");
+    auto o = options(
+        in, " prompt max_new n priority shared tenant score stop text min deadline predicted ");
     auto get = [&](const char* key, int fallback) {
       return o.contains(key) ? std::stoi(o[key]) : fallback;
     };
@@ -220,6 +228,7 @@ class Scenario {
     spec->min_tokens = get("min", 0);
     r.sampling = spec;
     r.max_new = get("max_new", 1);
+    r.predicted_output = get("predicted", 0);
     r.n = get("n", 1);
     r.priority = get("priority", 0);
     r.tenant = static_cast<TenantId>(get("tenant", 0));
@@ -326,6 +335,7 @@ class Scenario {
   void expect(Options o) {
     BlockCounts c = scheduler_->count_blocks();
     SchedulerStats st = scheduler_->stats();
+    KvUse use = scheduler_->kv_use();
     std::map<std::string, int> have = {{"free", c.free},
                                        {"cached", c.cached},
                                        {"owned", c.owned},
@@ -334,7 +344,9 @@ class Scenario {
                                        {"running", st.num_running},
                                        {"preemptions", static_cast<int>(st.num_preemptions)},
                                        {"copies", num_copies_},
-                                       {"hits", static_cast<int>(st.prefix_hits)}};
+                                       {"hits", static_cast<int>(st.prefix_hits)},
+                                       {"unfilled", static_cast<int>(use.unfilled)},
+                                       {"largest", static_cast<int>(use.largest)}};
     for (const auto& [key, value] : o) {
       ASSERT_TRUE(have.contains(key)) << key;
       EXPECT_EQ(have[key], std::stoi(value)) << key;

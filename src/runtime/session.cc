@@ -17,6 +17,7 @@ namespace sluice {
 
 Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
                                                std::function<void(size_t, size_t)> progress) {
+  if (auto ok = check_policies(options.scheduler); !ok) return ok.error();
   std::unique_ptr<Session> s(new Session());
   s->options_ = options;
   Time begin = s->clock_.now();
@@ -155,7 +156,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   engine.pipeline = options_.scheduler.pipeline;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
-    observe(r);
+    observe(r, s);
     if (options_.observer) options_.observer(r, p, ev, s);
   };
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
@@ -179,7 +180,7 @@ Result<std::shared_ptr<const TokenText>> Session::load_text() {
   return std::shared_ptr<const TokenText>(std::move(text));
 }
 
-void Session::observe(const StepReport& r) {
+void Session::observe(const StepReport& r, const Scheduler& scheduler) {
   if (r.launched) {
     record_span(engine_track_, "plan", r.plan_begin, r.plan_end,
                 {{"step", static_cast<double>(r.launched_step)},
@@ -201,6 +202,7 @@ void Session::observe(const StepReport& r) {
   if (keep_reports_ && (r.launched || r.completed)) {
     std::lock_guard lock(reports_mutex_);
     reports_.push_back(r);
+    reports_.back().kv = scheduler.kv_use();
   }
 }
 

@@ -176,6 +176,14 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(policy);
+  app->add_option(
+         "--kv-allocator", p.allocator,
+         "where a sequence's KV blocks come from (default: paged).\nreserve: a run of "
+         "blocks for --ctx positions, at admission;\nrange: a run for the prompt and the "
+         "predicted output;\npaged: any blocks, as the sequence grows. The first two share\n"
+         "nothing: they need --no-prefix-cache, and n is 1")
+      ->check(CLI::IsMember({"reserve", "range", "paged"}))
+      ->group(policy);
   app->add_option("--pipeline", p.pipeline, "overlap plans a step ahead")
       ->check(CLI::IsMember({"sync", "overlap"}))
       ->capture_default_str()
@@ -202,6 +210,17 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!p.admission.empty())
     s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
   o.scheduler.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
+  if (!p.allocator.empty())
+    s.allocator = p.allocator == "reserve" ? KvAllocator::reserve
+                  : p.allocator == "range" ? KvAllocator::range
+                                           : KvAllocator::paged;
+  if (auto ok = check_policies(s); !ok) throw CLI::ValidationError(ok.error().message);
+  if (s.contiguous() && (!p.admission.empty() || s.watermark != SchedulerConfig().watermark)) {
+    throw CLI::ValidationError(
+        strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "
+             "--admission and --watermark, or use --kv-allocator paged",
+             allocator_name(s.allocator)));
+  }
 }
 
 void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {

@@ -18,7 +18,8 @@ CLI::Validator byte_size();
 
 // Policies by name, before they are a SchedulerConfig.
 struct PresetChoice {
-  std::string preset = "sarathi", batching, prefill, mix, order, admission, pipeline = "overlap";
+  std::string preset = "sarathi", batching, prefill, mix, order, admission, allocator,
+              pipeline = "overlap";
 };
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);

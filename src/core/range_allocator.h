@@ -53,6 +53,10 @@ class RangeRest final : public BlockAllocator {
       : next_(range.first + static_cast<BlockId>(num_taken)), end_(range.end()) {}
   int available() const override { return end_ - next_; }
   BlockId take() override { return next_++; }
+  // The whole range is a promise.
+  void promise(int) override {}
+  void unpromise(int) override {}
+  BlockId take_promised() override { return take(); }
   void retain(BlockId b) override;
   void release(BlockId) override {}
 

@@ -208,6 +208,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   free_choices_.reserve(choices_.capacity());
   grow(seqs_, num_sequences);
   free_seqs_.reserve(seqs_.capacity());
+  if (config_.contiguous()) claims_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
 
@@ -230,7 +231,11 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.request = &r;
   s.num_prompt = static_cast<int>(r.prompt->size());
   s.max_new = r.max_new;
-  s.predicted = r.predicted_output > 0 ? std::min(r.predicted_output, r.max_new) : r.max_new;
+  if (config_.contiguous()) {
+    claims_.resize(seqs_.size());
+    int most = r.max_new, predicted = r.predicted_output;
+    claims_[i] = {{}, predicted > 0 ? std::min(predicted, most) : most};
+  }
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.output.reserve(static_cast<size_t>(r.max_new));
@@ -279,6 +284,18 @@ Token Scheduler::token_at(const Sequence& s, int pos) const {
   int prompt = prompt_len(s);
   return pos < prompt ? (*request_of(s).prompt)[static_cast<size_t>(pos)]
                       : s.output[static_cast<size_t>(pos - prompt)];
+}
+
+void Scheduler::append_tokens(const Sequence& s,
+                              int begin,
+                              int end,
+                              std::vector<Token>& out) const {
+  int prompt = prompt_len(s);
+  auto copy = [&](const std::vector<Token>& from, int first, int last) {
+    if (first < last) out.insert(out.end(), from.begin() + first, from.begin() + last);
+  };
+  copy(*request_of(s).prompt, begin, std::min(end, prompt));
+  copy(s.output, std::max(begin - prompt, 0), end - prompt);
 }
 
 int Scheduler::remaining(const Sequence& s) const {
@@ -417,6 +434,7 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
     rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  fill(i, seqs_[i].planned + count, out);
   emit_slice(i, count, out);
   budget -= count;
 }
@@ -450,6 +468,7 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   }
   int rest = remaining(seqs_[i]);
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  fill(i, seqs_[i].planned + count, out);
   emit_slice(i, count, out);
   budget -= count;
   return true;
@@ -461,14 +480,14 @@ void Scheduler::make_room() {
          pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    if (can_start() && has_room(seqs_[next])) return;
+    if (can_start() && has_room(next)) return;
     preempt(last);
   }
 }
 
-bool Scheduler::has_room(const Sequence& s) const {
-  if (config_.contiguous()) return ranges_.largest() >= range_blocks(s);
-  return blocks_.pool.available() >= missing_blocks(s) + watermark_blocks();
+bool Scheduler::has_room(Index i) const {
+  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i);
+  return blocks_.available() >= missing_blocks(seqs_[i]) + watermark_blocks();
 }
 
 int Scheduler::watermark_blocks() const {
@@ -515,11 +534,10 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   int from = request_of(s).sampling->repetition_penalty != 1 ? 0 : prompt_len(s);
   op.num_history = static_cast<uint32_t>(known_len(s) - from);
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
-  for (int p = from; p < known_len(s); ++p) out.tokens.push_back(token_at(s, p));
+  append_tokens(s, from, known_len(s), out.tokens);
   out.rows.push_back(std::move(op));
-  for (int index = 0; index < s.table.num_rows(layout_); ++index) {
+  for (int index = 0; index < s.table.ready(); ++index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
-      if (layout_.windowed(g) && index >= s.table.ready()) continue;
       out.edits.push_back({s.slot, static_cast<uint32_t>(index), s.table.at(layout_, index, g),
                            static_cast<uint8_t>(g)});
     }
@@ -549,7 +567,11 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   if (!slice.chained) {
     int end = s.planned + count;
     if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position
-    for (int p = s.planned; p < end; ++p) out.tokens.push_back(token_at(s, p));
+    if (end - s.planned == 1) {
+      out.tokens.push_back(token_at(s, s.planned));
+    } else {
+      append_tokens(s, s.planned, end, out.tokens);
+    }
   }
   s.planned += count;
   if (samples(slice.want)) ++s.unknown;
@@ -594,7 +616,7 @@ Scheduler::Index Scheduler::last_unplanned() const {
 void Scheduler::preempt(Index i) {
   Sequence& s = seqs_[i];
   leave_slot(i);
-  release_blocks(s);
+  release_blocks(i);
   s.reset_progress();
   ++s.timing.num_preemptions;
   ++num_preemptions_;

@@ -77,6 +77,7 @@ Result<void> check_policies(const SchedulerConfig& config);
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
 
+// Blocks that a sequence was promised and has not taken count as its own.
 struct BlockCounts {
   int free = 0, cached = 0, owned = 0, pending = 0, total = 0;
   bool conserved() const { return free + cached + owned + pending == total; }
@@ -173,6 +174,12 @@ class Scheduler {
     BlockId block;
     bool operator==(const PendingBlock&) const = default;
   };
+  // Under allocator=reserve and range: a sequence's blocks.
+  struct Claim {
+    BlockRange range;
+    int predicted = 0;  // output tokens that the next range has room for
+    bool operator==(const Claim&) const = default;
+  };
   struct PendingRange {
     uint64_t step;
     BlockRange range;
@@ -196,10 +203,11 @@ class Scheduler {
     __builtin_prefetch(&s.request->stop);
   }
   Token token_at(const Sequence& s, int pos) const;
+  void append_tokens(const Sequence& s, int begin, int end, std::vector<Token>& out) const;
   bool before(Index a, Index b) const;  // order of service
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
   int available_blocks() const {
-    return config_.contiguous() ? ranges_.num_free() : blocks_.pool.available();
+    return config_.contiguous() ? ranges_.num_free() : blocks_.available();
   }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
@@ -227,7 +235,7 @@ class Scheduler {
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
   void make_room();
-  bool has_room(const Sequence& s) const;
+  bool has_room(Index i) const;
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
   int64_t growth_blocks(const Sequence& s, int tokens) const;
@@ -243,20 +251,23 @@ class Scheduler {
   bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
   void slide_windows(StepPlan& out);
   int prompt_reach(const Sequence& s, int rows) const;
+  void fill(Index i, int positions, StepPlan& out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
-  void release_blocks(Sequence& s);
+  void release_blocks(Index i);
   void match_prefix(Sequence& s);
+  void prefetch_match(const Sequence& s, int num) const;
   int window_hit(const Sequence& s, int num) const;
   BlockId find_block(const Sequence& s, int index, int group, BlockHash hash) const;
   BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
   std::span<const Token> block_tokens(const Sequence& s, int block) const;
 
   // blocks, under allocator=reserve and range
-  int range_blocks(const Sequence& s) const;
-  bool claim_range(Sequence& s);
+  int range_blocks(Index i) const;
+  RangeRest range_rest(Index i) const;
+  bool claim_range(Index i);
   bool grow_range(Index i, StepPlan& out);
-  void release_range(Sequence& s);
+  void release_range(Index i);
   void range_uses(std::span<BlockUse> out) const;
   BlockCounts count_ranges() const;
 
@@ -270,6 +281,7 @@ class Scheduler {
   void take_vector(Index i, const Vector& vector, Event& event, Time now, Events& out);
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
   void take_transfers(const StepResult& result);
+  void release_pending(uint64_t step);
   void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
@@ -300,6 +312,7 @@ class Scheduler {
   std::vector<TransferId> transfers_;  // planned, not yet named in a result
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
+  std::vector<Claim> claims_;  // by sequence, under allocator=reserve and range
   std::vector<PendingRange> pending_ranges_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {

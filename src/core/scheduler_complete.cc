@@ -30,17 +30,24 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
         finish(static_cast<Index>(i), Finish::failed, now, {}, out);
     }
   }
-  std::erase_if(pending_, [&](const PendingBlock& p) {
-    if (p.step > result.step) return false;
-    blocks_.pool.release(p.block);
-    return true;
-  });
+  release_pending(result.step);
   std::erase_if(pending_ranges_, [&](const PendingRange& p) {
     if (p.step > result.step) return false;
     ranges_.release(p.range);
     return true;
   });
   spare_.push_back(std::move(flight));
+}
+
+// Blocks of sequences that ended, which no step in flight names any more: up to `step` they come
+// first in the list.
+void Scheduler::release_pending(uint64_t step) {
+  size_t num = 0;
+  for (; num < pending_.size() && pending_[num].step <= step; ++num) {
+    if (num + 8 < pending_.size()) blocks_.pool.prefetch(pending_[num + 8].block);
+    blocks_.pool.release(pending_[num].block);
+  }
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(num));
 }
 
 // A failed step loses those that were planned; the steps behind it fail too.
@@ -195,7 +202,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   Choices& c = choices_[s.choices];
   if (s.phase == Phase::running) {
     leave_slot(i);
-    release_blocks(s);
+    release_blocks(i);
   } else if (s.phase == Phase::waiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
   }
@@ -268,7 +275,7 @@ void Scheduler::reset() noexcept {
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
   closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear();
-  pending_.clear(), pending_ranges_.clear();
+  pending_.clear(), claims_.clear(), pending_ranges_.clear();
   full_.clear(), draft_.clear(), chain_.clear(), found_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
@@ -301,7 +308,8 @@ KvUse Scheduler::kv_use() const {
   use.held = use.total - use.free;
   for (Index i : running_) {
     const Sequence& s = seqs_[i];
-    int64_t blocks = config_.contiguous() ? s.range.size : s.table.num_rows(layout_) * groups;
+    int64_t blocks =
+        config_.contiguous() ? claims_[i].range.size : s.table.num_rows(layout_) * groups;
     use.unfilled += std::max<int64_t>(blocks * size - known_len(s) * groups, 0);
   }
   return use;
@@ -329,17 +337,23 @@ BlockCounts Scheduler::count_blocks() const {
   if (config_.contiguous()) return count_ranges();
   BlockCounts c;
   c.total = blocks_.pool.total();
-  c.free = blocks_.pool.num_free();
-  c.cached = blocks_.pool.num_cached();
+  // Promised blocks are free ones, and beyond those cached ones.
+  int promised = blocks_.promised(), of_free = std::min(promised, blocks_.pool.num_free());
+  c.free = blocks_.pool.num_free() - of_free;
+  c.cached = blocks_.pool.num_cached() - (promised - of_free);
+  c.owned = promised;
+  CHECK(c.cached >= 0);
   std::vector<int> refs(static_cast<size_t>(c.total) + 1);
   std::vector<bool> owned(refs.size());
   for (const Sequence& s : seqs_) {
+    promised -= s.table.promised(layout_);
     for (BlockId b : s.table.blocks()) {
       if (b == kNullBlock) continue;
       ++refs[static_cast<size_t>(b)];
       owned[static_cast<size_t>(b)] = true;
     }
   }
+  CHECK(promised == 0);
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
   for (int b = 1; b <= c.total; ++b) {
     auto i = static_cast<size_t>(b);

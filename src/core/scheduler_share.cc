@@ -74,13 +74,14 @@ bool Scheduler::may_overtake(Index i, Index front) const {
   if (i == waiting_.back()) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
   // With both in the largest run, the first one fits whatever run the second one is given.
-  if (config_.contiguous()) return ranges_.largest() >= range_blocks(s) + range_blocks(head);
+  if (config_.contiguous())
+    return ranges_.largest() >= range_blocks(i) + range_blocks(waiting_.back());
   if (config_.admission == Admission::reserve_max) {
     int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
                    most_blocks(prompt_len(head) + head.max_new, config_);
     return reserved_ + both <= config_.num_blocks;
   }
-  return blocks_.pool.available() - missing_blocks(s) - kept_free(s) >=
+  return blocks_.available() - missing_blocks(s) - kept_free(s) >=
          missing_blocks(head) + kept_free(head);
 }
 

@@ -2,6 +2,7 @@
 // Rows decode at a context of 128k positions with blocks of 16. Times are of the calling thread's
 // CPU clock, so other work on the machine does not count.
 //   host_bench [--steady] [ROWS ...]      default 256 2048
+//   host_bench --long                     what it costs to admit and to end one long sequence
 #include <ctime>
 
 #include <algorithm>
@@ -133,12 +134,123 @@ class Bench {
   RequestId next_id_ = 1;
 };
 
+// One sequence of 128k positions after the other beside 64 short ones that decode, in a pool for
+// three of them: from the fourth on every block that it takes was another's cached prefix.
+class LongBench {
+ public:
+  LongBench(bool prefix_cache, bool hit, Pipeline pipeline)
+      : cache_(prefix_cache),
+        hit_(hit),
+        pipeline_(pipeline),
+        scheduler_(config(prefix_cache), nullptr),
+        loop_(scheduler_, executor_, clock_, pipeline) {
+    auto prompt = std::make_shared<std::vector<Token>>(static_cast<size_t>(kPromptLen));
+    for (size_t i = 0; i < prompt->size(); ++i) (*prompt)[i] = static_cast<Token>(i * 7919 % 32000);
+    prompt_ = prompt;
+  }
+
+  void run() {
+    auto one = std::make_shared<std::vector<Token>>(1, Token{1});
+    for (int i = 0; i < kOthers; ++i) add(one, kContext - 1, false);
+    for (int i = 0; i < 10; ++i) iterate();
+    Worst admit, end;
+    for (int k = 0; k < 24; ++k) {
+      RequestId id = add(prompt_, 8, hit_);
+      StepReport r;
+      do {
+        r = iterate();
+      } while (scheduler_.stats().num_waiting > 0);
+      if (k >= 4) admit.add(r.plan_end - r.plan_begin, loop_.last_plan().edits.size());
+      while (!ended(id)) r = iterate();
+      Time complete = r.complete_end - r.complete_begin;
+      // With a step in flight the blocks come back with that one.
+      r = iterate();
+      if (k >= 4) end.add(std::max(complete, r.complete_end - r.complete_begin), 0);
+    }
+    std::printf("%-6s %-8s %-5s %8.1f %8.1f %8zu %8.1f %8.1f\n", cache_ ? "on" : "off",
+                pipeline_ == Pipeline::sync ? "sync" : "overlap", hit_ ? "hit" : "miss",
+                admit.p50(), admit.max(), admit.blocks, end.p50(), end.max());
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr int kOthers = 64;
+  struct Worst {
+    void add(Time t, size_t num) {
+      us.push_back(seconds(t) * 1e6);
+      blocks = std::max(blocks, num);
+    }
+    double p50() {
+      std::sort(us.begin(), us.end());
+      return us[us.size() / 2];
+    }
+    double max() const { return *std::max_element(us.begin(), us.end()); }
+    std::vector<double> us;
+    size_t blocks = 0;
+  };
+  static SchedulerConfig config(bool prefix_cache) {
+    SchedulerConfig s;
+    s.block_size = kBlockSize;
+    s.max_seqs = kOthers + 1;
+    s.max_len = kContext;
+    s.num_blocks = 3 * (kContext / kBlockSize) + kOthers * 2048;
+    s.budget = 2048 + kOthers;
+    s.watermark = 0;
+    s.prefix_cache = prefix_cache;
+    return s;
+  }
+  RequestId add(std::shared_ptr<const std::vector<Token>> prompt, int max_new, bool shared) {
+    Request r;
+    r.id = next_id_++;
+    r.tenant = shared ? 0 : r.id;
+    r.prompt = std::move(prompt);
+    r.sampling = sampling_;
+    r.max_new = max_new;
+    if (cache_) r.block_hashes = hash_blocks(*r.prompt, kBlockSize, r.tenant);
+    RequestId id = r.id;
+    CHECK(scheduler_.add(std::move(r), clock_.now()).has_value());
+    return id;
+  }
+  StepReport iterate() {
+    events_.clear();
+    return loop_.iterate(events_);
+  }
+  bool ended(RequestId id) const {
+    return std::any_of(events_.list.begin(), events_.list.end(),
+                       [&](const Event& e) { return e.req == id && e.last; });
+  }
+
+  bool cache_, hit_;
+  Pipeline pipeline_;
+  ThreadClock clock_;
+  Scheduler scheduler_;
+  FakeExecutor executor_{draw};
+  Loop loop_;
+  Events events_;
+  std::shared_ptr<const std::vector<Token>> prompt_;
+  std::shared_ptr<const SamplingSpec> sampling_ = std::make_shared<SamplingSpec>();
+  RequestId next_id_ = 1;
+};
+
 }  // namespace
 }  // namespace sluice
 
 int main(int argc, char** argv) {
   using namespace sluice;
   std::vector<int> rows;
+  if (argc > 1 && std::string_view(argv[1]) == "--long") {
+    std::printf(
+        "a sequence of 128k positions, beside 64 that decode: host time of the step that\n");
+    std::printf("admits it (2,048 of its tokens) and of the one that ends it, us; table edits\n");
+    std::printf("%-6s %-8s %-5s %8s %8s %8s %8s %8s\n", "prefix", "pipeline", "it is", "admit",
+                "max", "edits", "end", "max");
+    for (Pipeline p : {Pipeline::sync, Pipeline::overlap}) {
+      LongBench(true, false, p).run();
+      LongBench(true, true, p).run();
+      LongBench(false, false, p).run();
+    }
+    return 0;
+  }
   bool steady_only = argc > 1 && std::string_view(argv[1]) == "--steady";
   for (int i = steady_only ? 2 : 1; i < argc; ++i) rows.push_back(std::max(1, std::atoi(argv[i])));
   if (rows.empty()) rows = {256, 2048};

@@ -247,6 +247,8 @@ class Usage(Cli):
                       ["--prefill-delay", "2", "--preset", "static"], ["--prefill-batch", "-1"], ["--predict", "stars"],
                       ["--predict", "constant"], ["--predict", "quantile:1", "--admission", "predicted-peak"],
                       ["--predict", "constant:0"], ["--predict", "histogram"], ["--pipeline", "x"], ["--watermark", "2"],
+                      ["--kv-allocator", "buddy"], ["--kv-allocator", "range"],
+                      ["--kv-allocator", "reserve", "--no-prefix-cache", "--watermark", "0.5"],
                       ["--trace", WORK / "no/such/folder/t.json"]):
             with self.subTest(flags=flags):
                 name = flags[0].lstrip("-")
@@ -628,6 +630,16 @@ class Output(Cli):
                                     *small))
         self.assertGreaterEqual(set(out), keys)
         self.assertEqual(out["output_tokens"], 4)
+        for allocator, most in (("reserve", 2), ("range", 10), ("paged", 10)):
+            kv = json.loads(self.works("bench", "throughput", f"random:{shape}", "--requests", 10, "--input", 8,
+                                       "--output", 9, "--json", "--kv-allocator", allocator, "--no-prefix-cache",
+                                       "--ctx", 128, "--kv-blocks", 16, "--block-size", 16, *small))["kv"]
+            self.assertEqual((kv["allocator"], kv["blocks"]), (allocator, 16))
+            self.assertIn(kv["most_sequences"], range(1, most + 1))
+            self.assertEqual(kv["internal_fragmentation"]["mean"] > 0.8, allocator == "reserve", kv)
+            if allocator == "paged":
+                self.assertEqual(kv["external_fragmentation"]["max"], 0, kv)
+            self.assertLessEqual(kv["waste"]["max"], 1)
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
 

@@ -350,6 +350,15 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.watermark = chance(50) ? 0.0f : 0.1f;
   w.setup.groups = pick_groups(rng, shape);
   c.group_windows = w.setup.groups.windows;
+  if (int draw = pick(0, 4); draw < 2) {
+    c.allocator = draw == 0 ? KvAllocator::reserve : KvAllocator::range;
+    c.prefix_cache = false;
+    for (Request& r : w.requests) {
+      r.n = 1;
+      r.predicted_output = chance(30) ? 0 : pick(1, 24);
+    }
+    if (c.allocator == KvAllocator::reserve) longest = c.max_len;
+  }
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
   c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
   w.setup.pipeline = chance(60) ? Pipeline::overlap : Pipeline::sync;

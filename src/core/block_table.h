@@ -1,8 +1,10 @@
 // The blocks of one sequence: a table of cells [blocks, cache groups], where block k holds
 // positions [k, k + 1) * block_size. A cell is null in a window group where no later query sees the
-// positions, or the prompt has not come near them. A table owns one reference for every block in
-// its cells: claim, grow and slide change what it owns, share takes what another has, release gives
-// all back. Owned by its sequence, on the engine thread. Allocates only when it outgrows reserve().
+// positions; in every group it is null where the prompt has not come near them. A table owns one
+// reference for every block in its cells: claim, grow and slide change what it owns, share takes
+// what another has, release gives all back. Rows of a long prompt are promised first and taken when
+// a step reaches them. Owned by its sequence, on the engine thread. Allocates only when it outgrows
+// reserve().
 #pragma once
 
 #include <algorithm>
@@ -63,14 +65,19 @@ class BlockTable {
   // Window groups hold nothing that is out of sight for queries from here on.
   int slid() const { return slid_; }
   // Whether every group has a block for this position, and all before it.
-  bool covers(const CacheLayout& l, int pos) const {
-    return static_cast<int64_t>(cells_.size()) * l.block_size >= int64_t{pos + 1} * l.num_groups &&
-           (l.num_windowed == 0 || ready_ * l.block_size > pos);
+  bool covers(const CacheLayout& l, int pos) const { return ready_ * l.block_size > pos; }
+  // Blocks that were promised and not taken: those of the rows behind ready(), in groups that see
+  // everything.
+  int promised(const CacheLayout& l) const {
+    return (num_rows(l) - ready_) * (l.num_groups - l.num_windowed);
   }
 
-  // `rows` rows: in groups that see everything all blocks behind the first `kept`, which are in
-  // place; in window groups as far as `reach` positions, while the allocator has them.
+  // `rows` rows, of which the first `kept` are in place: the others are promised in groups that see
+  // everything; window groups get theirs as far as `reach` positions, while the allocator has them.
   void claim(const CacheLayout& l, BlockAllocator& from, int rows, int kept, int reach);
+  // Takes the blocks of the first `rows` rows that were only promised. For layouts without windows;
+  // with them extend() does.
+  void fill(const CacheLayout& l, BlockAllocator& from, int rows, const EditLog& log);
   // Blocks for position `pos`, the first that is not covered. False: the allocator has too few.
   bool grow(const CacheLayout& l, BlockAllocator& from, int pos, const EditLog& log);
   // Blocks of the window groups for positions up to `end`, while the allocator has them.
@@ -103,7 +110,8 @@ class BlockTable {
   BlockId& cell(const CacheLayout& l, int index, int group) {
     return cells_[cells(l, index) + static_cast<size_t>(group)];
   }
-  void put(const CacheLayout& l, BlockAllocator& from, int index, int group, const EditLog& log);
+  void put(const CacheLayout& l, int index, int group, BlockId b, const EditLog& log);
+  void fill_row(const CacheLayout& l, BlockAllocator& from, const EditLog& log);
 
   std::vector<BlockId> cells_;
   int ready_ = 0;

@@ -53,7 +53,9 @@ size_t LengthPredictor::place_of(const Request& r) const {
 
 int LengthPredictor::predict(const Request& r, int num_output) const {
   int guess = r.max_new;
-  if (config_.kind == Predict::constant) {
+  if (r.predicted_output > 0) {
+    guess = r.predicted_output;
+  } else if (config_.kind == Predict::constant) {
     guess = config_.tokens;
   } else if (config_.kind != Predict::oracle) {
     const Known& known = known_[place_of(r)];

@@ -51,7 +51,8 @@ class LengthPredictor {
   explicit LengthPredictor(PredictorConfig config);
 
   // Output tokens in all of a request that has `num_output` already and goes on: more than that,
-  // at most max_new. Until enough outputs have ended it is max_new.
+  // at most max_new. What the request says itself comes first; until enough outputs have ended it
+  // is max_new.
   int predict(const Request& request, int num_output) const;
   // An output has ended by itself.
   void learn(const Request& request, int num_output);

@@ -91,12 +91,21 @@ std::string predictor_name(const PredictorConfig& p) {
   }
 }
 
+Result<void> check_allocator(const SchedulerConfig& c) {
+  if (!c.contiguous() || !c.prefix_cache) return {};
+  return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
+                         "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",
+                         name_of(kAllocators, c.allocator))};
+}
+
 Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
   bool by_output = c.order == Order::longest_output || c.order == Order::shortest_output;
-  if (c.predictor.kind != Predict::oracle && !by_output && c.admission != Admission::predicted_peak)
+  if (auto ok = check_allocator(c); !ok) return ok;
+  if (c.predictor.kind != Predict::oracle && !by_output &&
+      c.admission != Admission::predicted_peak && c.allocator != KvAllocator::range)
     return Error{400,
-                 "--predict is for --order longest-output and shortest-output and for --admission "
-                 "predicted-peak: give one of them, or leave it out"};
+                 "--predict is for --order longest-output and shortest-output, for --admission "
+                 "predicted-peak and for --kv-allocator range: give one of them, or leave it out"};
   if (c.prefill_delay > c.max_seqs)
     return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
                            "--max-seqs %d",

@@ -26,6 +26,9 @@ inline constexpr NamedValue<Admission> kAdmissions[] = {
     {"reserve-max", Admission::reserve_max},
     {"watermark", Admission::watermark},
     {"predicted-peak", Admission::predicted_peak}};
+inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocator::reserve},
+                                                          {"range", KvAllocator::range},
+                                                          {"paged", KvAllocator::paged}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
                                                       {"overlap", Pipeline::overlap}};
 
@@ -34,6 +37,10 @@ std::vector<std::string> preset_names();  // for apply_preset()
 // "oracle", "constant:TOKENS", "histogram", "histogram:Q", "quantile", "quantile:Q".
 Result<PredictorConfig> parse_predictor(std::string_view text);
 std::string predictor_name(const PredictorConfig& predictor);
+
+// Whether the allocator can do what the other policies ask of it (400: the message names the
+// flags).
+Result<void> check_allocator(const SchedulerConfig& config);
 
 // Whether the policies go together (400: the message names the flags). `has_accounts`: requests
 // come with API keys.

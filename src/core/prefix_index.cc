@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -61,7 +62,9 @@ BlockId PrefixIndex::find(const PrefixKey& key, std::span<const Token> tokens) c
   for (size_t i = home(key);; i = (i + 1) & mask_) {
     BlockId b = table_[i];
     if (b == kNullBlock) return kNullBlock;
-    if (entries_[static_cast<size_t>(b)] == key && std::ranges::equal(stored(b), tokens)) return b;
+    if (entries_[static_cast<size_t>(b)] == key && tokens.size() == block_size_ &&
+        std::memcmp(stored(b).data(), tokens.data(), tokens.size_bytes()) == 0)
+      return b;
   }
 }
 

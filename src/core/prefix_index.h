@@ -42,6 +42,16 @@ class PrefixIndex {
     __builtin_prefetch(entries_.data() + block, 1);
     __builtin_prefetch(tokens_.data() + static_cast<size_t>(block) * block_size_, 1);
   }
+  // find() of this hash comes in a while; then, soon: the block that is likely found.
+  void prefetch_slot(BlockHash hash, int group) const {
+    __builtin_prefetch(table_.data() + home(hash, group));
+  }
+  BlockId prefetch_entry(BlockHash hash, int group) const {
+    BlockId b = table_[home(hash, group)];
+    __builtin_prefetch(entries_.data() + b);
+    __builtin_prefetch(tokens_.data() + static_cast<size_t>(b) * block_size_);
+    return b;
+  }
   int size() const { return size_; }
   bool operator==(const PrefixIndex&) const = default;
 

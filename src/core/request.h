@@ -76,8 +76,9 @@ struct Request {
   std::vector<BlockHash> block_hashes;  // of the prompt's full blocks (hash_blocks), may be empty
   std::shared_ptr<const SamplingSpec> sampling;
   Stop stop;
-  int max_new = 16;  // 0 with pooling
-  int n = 1;         // choices; 1 with pooling
+  int max_new = 16;          // 0 with pooling
+  int predicted_output = 0;  // tokens that it is expected to sample; 0: nobody knows, max_new
+  int n = 1;                 // choices; 1 with pooling
   Pooling pooling = Pooling::none;
   int priority = 0;      // lower runs first under order=priority
   TenantId tenant = 0;   // prefixes are shared within one

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/str.h"
+#include "core/policy.h"
 
 namespace sluice {
 
@@ -28,12 +29,23 @@ const char* finish_name(Finish finish) {
   return "?";
 }
 
+namespace {
+
+// A range holds every position of every group.
+std::vector<int> kept_windows(const SchedulerConfig& c) {
+  return c.contiguous() ? std::vector<int>(c.group_windows.size(), 0) : c.group_windows;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text)
     : config_(std::move(config)),
       text_(std::move(text)),
-      layout_(config_.block_size, config_.group_windows),
-      blocks_(config_.num_blocks, config_.block_size),
+      layout_(config_.block_size, kept_windows(config_)),
+      blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size),
+      ranges_(config_.contiguous() ? config_.num_blocks : 0),
       predictor_(config_.predictor) {
+  CHECK(check_allocator(config_).has_value());
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
   // Every running decode must fit a step, or the last ones would starve.
@@ -43,7 +55,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   running_.reserve(slots);
   draft_.reserve(slots);
   closing_.reserve(slots);
-  pending_.reserve(static_cast<size_t>(config_.num_blocks));
+  pending_.reserve(static_cast<size_t>(blocks_.pool.total()));
+  pending_ranges_.reserve(config_.contiguous() ? slots : 0);
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
   if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
@@ -69,6 +82,11 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
     return Error{400, "max_tokens must be at least 1"};
   }
   if (request.n <= 0) return Error{400, "n must be at least 1"};
+  if (request.n > 1 && config.contiguous()) {
+    return Error{400, strf("n must be 1: with --kv-allocator %s choices cannot share their "
+                           "prompt's blocks; send as many requests, or use --kv-allocator paged",
+                           name_of(kAllocators, config.allocator))};
+  }
   if (prompt > config.max_len - (pooled ? 0 : 1)) {
     return Error{400,
                  strf("the prompt has %lld tokens and the context holds %d: shorten the prompt "
@@ -82,6 +100,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
         "under min_tokens, or ask for fewer logprobs"};
   }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
+  if (config.allocator == KvAllocator::reserve) positions = config.max_len;
   int64_t need = most_blocks(positions, config);
   if (need > config.num_blocks) {
     return Error{400,
@@ -149,6 +168,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   grow(seqs_, num_sequences);
   standings_.reserve(seqs_.capacity());
   free_seqs_.reserve(seqs_.capacity());
+  if (config_.contiguous()) claims_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
 
@@ -175,6 +195,10 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.pooling = r.pooling;
   s.min_tokens = r.sampling->min_tokens;
   s.predicted_output = predictor_.predict(r, 0);
+  if (config_.contiguous()) {
+    claims_.resize(seqs_.size());
+    claims_[i] = {{}, s.predicted_output};
+  }
   standings_[i] = {0, choices_[c].account, 0};
   standings_[i].rank = waiting_rank(i);
   s.output.reserve(static_cast<size_t>(r.max_new));
@@ -210,15 +234,16 @@ Token Scheduler::token_at(const Sequence& s, int pos) const {
                       : s.output[static_cast<size_t>(pos - prompt)];
 }
 
-// The tokens at positions [from, end).
-void Scheduler::append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const {
+void Scheduler::append_tokens(const Sequence& s,
+                              int begin,
+                              int end,
+                              std::vector<Token>& out) const {
   int prompt = prompt_len(s);
-  if (from < prompt) {
-    const Token* tokens = request_of(s).prompt->data();
-    out.insert(out.end(), tokens + from, tokens + std::min(end, prompt));
-  }
-  for (int p = std::max(from, prompt); p < end; ++p)
-    out.push_back(s.output[static_cast<size_t>(p - prompt)]);
+  auto copy = [&](const std::vector<Token>& from, int first, int last) {
+    if (first < last) out.insert(out.end(), from.begin() + first, from.begin() + last);
+  };
+  copy(*request_of(s).prompt, begin, std::min(end, prompt));
+  copy(s.output, std::max(begin - prompt, 0), end - prompt);
 }
 
 int Scheduler::remaining(const Sequence& s) const {
@@ -364,6 +389,7 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
     rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  fill(i, seqs_[i].planned + count, out);
   emit_slice(i, count, out);
   budget -= count;
   --prompts_left_;
@@ -398,6 +424,7 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   }
   int rest = remaining(seqs_[i]);
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
+  fill(i, seqs_[i].planned + count, out);
   emit_slice(i, count, out);
   budget -= count;
   --prompts_left_;
@@ -430,9 +457,8 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
   append_tokens(s, from, known_len(s), out.tokens);
   out.rows.push_back(std::move(op));
-  for (int index = 0; index < s.table.num_rows(layout_); ++index) {
+  for (int index = 0; index < s.table.ready(); ++index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
-      if (layout_.windowed(g) && index >= s.table.ready()) continue;
       out.edits.push_back({s.slot, static_cast<uint32_t>(index), s.table.at(layout_, index, g),
                            static_cast<uint8_t>(g)});
     }
@@ -462,7 +488,11 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   if (!slice.chained) {
     int end = s.planned + count;
     if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position
-    append_tokens(s, s.planned, end, out.tokens);
+    if (end - s.planned == 1) {
+      out.tokens.push_back(token_at(s, s.planned));
+    } else {
+      append_tokens(s, s.planned, end, out.tokens);
+    }
   }
   s.planned += count;
   if (samples(slice.want)) ++s.unknown;
@@ -508,7 +538,7 @@ Scheduler::Index Scheduler::last_unplanned() const {
 void Scheduler::preempt(Index i) {
   Sequence& s = seqs_[i];
   leave_slot(i);
-  release_blocks(s);
+  release_blocks(i);
   s.reset_progress();
   ++s.timing.num_preemptions;
   ++num_preemptions_;

@@ -21,6 +21,7 @@
 #include "core/fair_share.h"
 #include "core/length_predictor.h"
 #include "core/pipeline.h"
+#include "core/range_allocator.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
 
@@ -46,6 +47,12 @@ enum class Admission : uint8_t {
   watermark,       // eager: its known tokens fit, and a share of the pool stays free
   predicted_peak,  // with all that run it fits the pool until the end, if outputs are as predicted
 };
+// Where a sequence's blocks come from.
+enum class KvAllocator : uint8_t {
+  reserve,  // one run of consecutive blocks for max_len positions, claimed at admission
+  range,    // one run for the prompt and the predicted output, best fit
+  paged,    // any blocks, taken as the sequence grows; the only one that shares blocks
+};
 
 struct SchedulerConfig {
   Batching batching = Batching::continuous;
@@ -55,6 +62,7 @@ struct SchedulerConfig {
   Time aging{0};  // in any order: who has waited longer goes before all others; 0: never
   Admission admission = Admission::watermark;
   PredictorConfig predictor;
+  KvAllocator allocator = KvAllocator::paged;
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
   int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
@@ -76,6 +84,8 @@ struct SchedulerConfig {
   int max_queued = 1 << 20;
   Pipeline pipeline;        // the most that runs ahead: margins are sized for it
   SamplingLimits sampling;  // of the executor; requests beyond them are refused
+  // Every sequence has one range of blocks: nothing is shared, and window groups keep everything.
+  bool contiguous() const { return allocator != KvAllocator::paged; }
   bool operator==(const SchedulerConfig&) const = default;
 };
 
@@ -83,13 +93,35 @@ struct SchedulerConfig {
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
 std::vector<std::string> preset_names();
 
+// Blocks that a sequence was promised and has not taken count as its own.
 struct BlockCounts {
   int free = 0, cached = 0, owned = 0, pending = 0, total = 0;
   bool conserved() const { return free + cached + owned + pending == total; }
 };
 
 // What a block is to somebody who looks on; shared: held by several sequences.
-enum class BlockUse : uint8_t { free, cached, owned, shared, pending };
+// reserved: in a sequence's range, not used yet.
+enum class BlockUse : uint8_t { free, cached, owned, shared, pending, reserved };
+inline constexpr size_t kNumBlockUses = 6;
+
+// How well the KV pool is used, in positions of one cache group's blocks.
+struct KvUse {
+  int64_t total = 0;
+  int64_t held = 0;      // of blocks that cannot be given to others
+  int64_t unfilled = 0;  // of those, positions that running sequences hold without a token for them
+  int64_t free = 0;
+  int64_t largest = 0;  // the longest run of free ones that one sequence could have
+
+  // Share of what is held that holds no token.
+  double internal_fragmentation() const { return ratio(unfilled, held); }
+  // Share of what is free that the largest run leaves out.
+  double external_fragmentation() const { return ratio(free - largest, free); }
+  // Share of the pool lost to both.
+  double waste() const { return ratio(unfilled + free - largest, total); }
+  static double ratio(int64_t part, int64_t all) {
+    return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
+  }
+};
 
 struct SchedulerStats {
   int num_waiting = 0, num_running = 0, num_in_flight = 0;
@@ -131,6 +163,8 @@ class Scheduler {
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
   // out[b - 1] is block b's, for as many as there is room. Walks the pool, allocates nothing.
   void block_uses(std::span<BlockUse> out) const;
+  // Walks the running sequences, allocates nothing.
+  KvUse kv_use() const;
   // The most tokens a plan may hold: what executors size their workspace by.
   int max_step_tokens() const;
 
@@ -156,6 +190,17 @@ class Scheduler {
     BlockId block;
     bool operator==(const PendingBlock&) const = default;
   };
+  // Under allocator=reserve and range: a sequence's blocks.
+  struct Claim {
+    BlockRange range;
+    int predicted = 0;  // output tokens that the next range has room for
+    bool operator==(const Claim&) const = default;
+  };
+  struct PendingRange {
+    uint64_t step;
+    BlockRange range;
+    bool operator==(const PendingRange&) const = default;
+  };
 
   static const Request& request_of(const Sequence& s) { return *s.request; }
   static int prompt_len(const Sequence& s) { return s.num_prompt; }
@@ -174,7 +219,7 @@ class Scheduler {
     __builtin_prefetch(&s.request->stop);
   }
   Token token_at(const Sequence& s, int pos) const;
-  void append_tokens(const Sequence& s, int from, int end, std::vector<Token>& out) const;
+  void append_tokens(const Sequence& s, int begin, int end, std::vector<Token>& out) const;
 
   // order of service
   bool before(Index a, Index b) const;
@@ -188,6 +233,9 @@ class Scheduler {
   void charge_accounts();
 
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
+  int available_blocks() const {
+    return config_.contiguous() ? ranges_.num_free() : blocks_.available();
+  }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
@@ -217,6 +265,7 @@ class Scheduler {
   void make_room();
 
   // admission
+  bool has_room(Index i) const;
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
   bool reservation_fits(int64_t blocks) const;
@@ -236,14 +285,25 @@ class Scheduler {
   bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
   void slide_windows(StepPlan& out);
   int prompt_reach(const Sequence& s, int rows) const;
+  void fill(Index i, int positions, StepPlan& out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
-  void release_blocks(Sequence& s);
+  void release_blocks(Index i);
   void match_prefix(Sequence& s);
+  void prefetch_match(const Sequence& s, int num) const;
   int window_hit(const Sequence& s, int num) const;
   BlockId find_block(const Sequence& s, int index, int group, BlockHash hash) const;
   BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
   std::span<const Token> block_tokens(const Sequence& s, int block) const;
+
+  // blocks, under allocator=reserve and range
+  int range_blocks(Index i) const;
+  RangeRest range_rest(Index i) const;
+  bool claim_range(Index i);
+  bool grow_range(Index i, StepPlan& out);
+  void release_range(Index i);
+  void range_uses(std::span<BlockUse> out) const;
+  BlockCounts count_ranges() const;
 
   // complete
   void take_result(const InFlight::Item& item,
@@ -256,6 +316,7 @@ class Scheduler {
   void grow_prediction(Sequence& s) const;
   void take_token(Index i, Token token, Event& event, Time now, Events& out);
   void take_transfers(const StepResult& result);
+  void release_pending(uint64_t step);
   void register_step(const InFlight& flight);
   void register_blocks(Sequence& s);
   void finish(Index i, Finish why, Time now, Event event, Events& out);
@@ -269,7 +330,8 @@ class Scheduler {
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
   CacheLayout layout_;
-  BlockCache blocks_;
+  BlockCache blocks_;      // allocator=paged
+  RangeAllocator ranges_;  // the others
   std::vector<Sequence> seqs_;
   std::vector<Standing> standings_;  // of seqs_
   std::vector<Index> free_seqs_;
@@ -285,6 +347,8 @@ class Scheduler {
   std::vector<TransferId> transfers_;  // planned, not yet named in a result
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
+  std::vector<Claim> claims_;  // by sequence, under allocator=reserve and range
+  std::vector<PendingRange> pending_ranges_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
   struct Draft {
     Slice slice;

@@ -6,6 +6,12 @@
 
 namespace sluice {
 
+// Whether blocks for the next sequence are there, without looking for a common prefix.
+bool Scheduler::has_room(Index i) const {
+  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i);
+  return blocks_.available() >= missing_blocks(seqs_[i]) + watermark_blocks();
+}
+
 int Scheduler::watermark_blocks() const {
   if (config_.admission == Admission::reserve_max || running_.empty()) return 0;
   return static_cast<int>(std::ceil(config_.watermark * static_cast<float>(config_.num_blocks)));

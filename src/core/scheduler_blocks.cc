@@ -21,7 +21,7 @@ int64_t blocks_held(int64_t positions, int64_t reach, const SchedulerConfig& c) 
   int64_t sum = 0;
   for (int window : c.group_windows) {
     int64_t all = blocks(positions);
-    sum += window == 0 ? all : std::min(all, blocks(window - 1 + reach) + 1);
+    sum += window == 0 || c.contiguous() ? all : std::min(all, blocks(window - 1 + reach) + 1);
   }
   return sum;
 }
@@ -62,16 +62,17 @@ int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
   return s.fork_pending ? request_of(s).n * (blocks + layout_.num_groups) : blocks;
 }
 
-// Blocks for all its known tokens, shared ones first; in window groups as far as the prompt reaches
-// in the steps that may be in flight. Takes nothing on failure.
+// Blocks for all its known tokens, shared ones first; the others are promised, and taken when a
+// step reaches them. Window groups get theirs as far as the prompt reaches in the steps that may be
+// in flight. Takes nothing on failure.
 bool Scheduler::claim_blocks(Index i) {
   // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
   // time.
   // (After a preemption, and with predicted peaks, more than blocks decides.)
   Sequence& s = seqs_[i];
+  if (config_.contiguous()) return claim_range(i);
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
-      config_.admission != Admission::predicted_peak &&
-      blocks_.pool.available() <= blocked_available_)
+      config_.admission != Admission::predicted_peak && blocks_.available() <= blocked_available_)
     return false;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
   // Outputs that ended while it waited have taught the predictor.
@@ -79,11 +80,11 @@ bool Scheduler::claim_blocks(Index i) {
     s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
   if (!reservation_fits(reserve) || !peak_fits(s)) return false;
   match_prefix(s);
-  if (blocks_.pool.available() - missing_blocks(s) < kept_free(s)) {
+  if (blocks_.available() - missing_blocks(s) < kept_free(s)) {
     s.table.release([&](BlockId b) { blocks_.release(b); }, [](BlockId) {});
     s.reset_progress();
     blocked_ = i;
-    blocked_available_ = blocks_.pool.available();
+    blocked_available_ = blocks_.available();
     return false;
   }
   blocked_ = kNone;
@@ -106,7 +107,7 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
   int shared = computed / config_.block_size;
   bool partial = computed % config_.block_size != 0;
   auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
-  if (blocks_.pool.available() < layout_.num_groups || !reservation_fits(reserve)) return false;
+  if (blocks_.available() < layout_.num_groups || !reservation_fits(reserve)) return false;
   s.table.share(layout_, blocks_, parent.table, computed);
   for (int g = 0; partial && g < layout_.num_groups; ++g) {
     transfers_.push_back(next_transfer_);
@@ -136,6 +137,19 @@ void Scheduler::slide_windows(StepPlan& out) {
   }
 }
 
+// Takes the promised blocks of a prompt's positions up to `positions`.
+void Scheduler::fill(Index i, int positions, StepPlan& out) {
+  Sequence& s = seqs_[i];
+  int rows = blocks_for(positions);
+  if (layout_.num_windowed > 0 || s.table.ready() >= rows) return;
+  if (config_.contiguous()) {
+    RangeRest rest = range_rest(i);
+    s.table.fill(layout_, rest, rows, edits_of(s, out));
+  } else {
+    s.table.fill(layout_, blocks_, rows, edits_of(s, out));
+  }
+}
+
 // Whether the next position of a prompt in progress has its blocks in the window groups. They are
 // claimed ahead, but where others share what the window leaves behind, the pool may have none in
 // return. Then the prompt waits; with nothing to wait for, the last sequence in order of service is
@@ -160,6 +174,7 @@ bool Scheduler::feed(Index i, StepPlan& out) {
 bool Scheduler::grow(Index i, StepPlan& out) {
   Sequence& s = seqs_[i];
   while (!s.table.covers(layout_, s.planned)) {
+    if (config_.contiguous()) return grow_range(i, out);
     if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
@@ -174,7 +189,9 @@ bool Scheduler::grow(Index i, StepPlan& out) {
   return true;
 }
 
-void Scheduler::release_blocks(Sequence& s) {
+void Scheduler::release_blocks(Index i) {
+  if (config_.contiguous()) return release_range(i);
+  Sequence& s = seqs_[i];
   auto give = [&](BlockId b) {
     if (s.in_flight > 0) {
       pending_.push_back({next_step_ - 1, b});
@@ -182,6 +199,7 @@ void Scheduler::release_blocks(Sequence& s) {
       blocks_.pool.release(b);
     }
   };
+  blocks_.unpromise(s.table.promised(layout_));
   s.table.release(give, [&](BlockId b) { blocks_.pool.prefetch(b); });
   reserved_ -= s.reserved;
   s.reserved = 0;
@@ -213,6 +231,17 @@ BlockId Scheduler::find_block(const Sequence& s, int index, int group, BlockHash
   return blocks_.index.find({hash, group, request_of(s).tenant}, block_tokens(s, index));
 }
 
+// The index is much larger than caches: places that match_prefix() comes to are asked for ahead.
+void Scheduler::prefetch_match(const Sequence& s, int num) const {
+  const auto& hashes = request_of(s).block_hashes;
+  auto far = static_cast<size_t>(num) + 16, near = static_cast<size_t>(num) + 8;
+  for (int g = 0; g < layout_.num_groups; ++g) {
+    if (layout_.windowed(g)) continue;
+    if (far < hashes.size()) blocks_.index.prefetch_slot(hashes[far], g);
+    if (near < hashes.size()) blocks_.pool.prefetch(blocks_.index.prefetch_entry(hashes[near], g));
+  }
+}
+
 // Takes the longest cached run of full blocks: all of them in groups that see everything, those
 // still seen in window groups. At least one position is left to compute, for its logits; with
 // log-probabilities wanted for the prompt, or the mean of its hidden states, all are.
@@ -222,6 +251,7 @@ void Scheduler::match_prefix(Sequence& s) {
   int limit = (known_len(s) - 1) / config_.block_size, num = 0;
   chain_.clear(), found_.clear();
   for (BlockHash hash; num < limit; ++num) {
+    if (num > 0) prefetch_match(s, num);
     hash = block_hash(s, num, hash);
     bool found = true;
     for (int g = 0; g < layout_.num_groups && found; ++g) {

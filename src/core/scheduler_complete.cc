@@ -30,12 +30,24 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
         finish(static_cast<Index>(i), Finish::failed, now, {}, out);
     }
   }
-  std::erase_if(pending_, [&](const PendingBlock& p) {
+  release_pending(result.step);
+  std::erase_if(pending_ranges_, [&](const PendingRange& p) {
     if (p.step > result.step) return false;
-    blocks_.pool.release(p.block);
+    ranges_.release(p.range);
     return true;
   });
   spare_.push_back(std::move(flight));
+}
+
+// Blocks of sequences that ended, which no step in flight names any more: up to `step` they come
+// first in the list.
+void Scheduler::release_pending(uint64_t step) {
+  size_t num = 0;
+  for (; num < pending_.size() && pending_[num].step <= step; ++num) {
+    if (num + 8 < pending_.size()) blocks_.pool.prefetch(pending_[num + 8].block);
+    blocks_.pool.release(pending_[num].block);
+  }
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(num));
 }
 
 // A failed step loses those that were planned; the steps behind it fail too.
@@ -192,7 +204,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   Choices& c = choices_[s.choices];
   if (s.phase == Phase::running) {
     leave_slot(i);
-    release_blocks(s);
+    release_blocks(i);
   } else if (s.phase == Phase::waiting) {
     dequeue(i);
   }
@@ -260,13 +272,15 @@ void Scheduler::recycle(Index i) {
 // Every field that changes after construction is here, in the order of the header.
 void Scheduler::reset() noexcept {
   blocks_.clear();
+  ranges_.clear();
   seqs_.clear(), standings_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = 0;
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
-  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear(), pending_.clear();
+  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear();
+  pending_.clear(), claims_.clear(), pending_ranges_.clear();
   full_.clear(), draft_.clear(), chain_.clear(), found_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
@@ -286,15 +300,32 @@ SchedulerStats Scheduler::stats() const {
   st.num_waiting = static_cast<int>(waiting_.size());
   st.num_running = static_cast<int>(running_.size());
   st.num_in_flight = static_cast<int>(flights_.size());
-  st.available_blocks = blocks_.pool.available();
-  st.total_blocks = blocks_.pool.total();
+  st.available_blocks = available_blocks();
+  st.total_blocks = config_.num_blocks;
   st.num_preemptions = num_preemptions_;
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
   return st;
 }
 
+KvUse Scheduler::kv_use() const {
+  KvUse use;
+  int64_t size = config_.block_size, groups = layout_.num_groups;
+  use.total = config_.num_blocks * size;
+  use.free = available_blocks() * size;
+  use.largest = config_.contiguous() ? ranges_.largest() * size : use.free;
+  use.held = use.total - use.free;
+  for (Index i : running_) {
+    const Sequence& s = seqs_[i];
+    int64_t blocks =
+        config_.contiguous() ? claims_[i].range.size : s.table.num_rows(layout_) * groups;
+    use.unfilled += std::max<int64_t>(blocks * size - known_len(s) * groups, 0);
+  }
+  return use;
+}
+
 void Scheduler::block_uses(std::span<BlockUse> out) const {
+  if (config_.contiguous()) return range_uses(out);
   auto num = std::min(out.size(), static_cast<size_t>(blocks_.pool.total()));
   for (size_t k = 0; k < num; ++k) {
     auto b = static_cast<BlockId>(k + 1);
@@ -312,19 +343,26 @@ void Scheduler::block_uses(std::span<BlockUse> out) const {
 }
 
 BlockCounts Scheduler::count_blocks() const {
+  if (config_.contiguous()) return count_ranges();
   BlockCounts c;
   c.total = blocks_.pool.total();
-  c.free = blocks_.pool.num_free();
-  c.cached = blocks_.pool.num_cached();
+  // Promised blocks are free ones, and beyond those cached ones.
+  int promised = blocks_.promised(), of_free = std::min(promised, blocks_.pool.num_free());
+  c.free = blocks_.pool.num_free() - of_free;
+  c.cached = blocks_.pool.num_cached() - (promised - of_free);
+  c.owned = promised;
+  CHECK(c.cached >= 0);
   std::vector<int> refs(static_cast<size_t>(c.total) + 1);
   std::vector<bool> owned(refs.size());
   for (const Sequence& s : seqs_) {
+    promised -= s.table.promised(layout_);
     for (BlockId b : s.table.blocks()) {
       if (b == kNullBlock) continue;
       ++refs[static_cast<size_t>(b)];
       owned[static_cast<size_t>(b)] = true;
     }
   }
+  CHECK(promised == 0);
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
   for (int b = 1; b <= c.total; ++b) {
     auto i = static_cast<size_t>(b);

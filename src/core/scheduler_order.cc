@@ -93,11 +93,10 @@ void Scheduler::rank_running(Index i) {
 // Under order=priority the next waiting sequence takes the place of running ones of lower priority.
 void Scheduler::make_room() {
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
-         pending_.empty()) {
+         pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    int need = missing_blocks(seqs_[next]) + watermark_blocks();
-    if (can_start() && blocks_.pool.available() >= need) return;
+    if (can_start() && has_room(next)) return;
     preempt(last);
   }
 }

@@ -124,7 +124,7 @@ class ShadowCache {
 };
 
 struct Tally {
-  uint64_t preemptions = 0, hits = 0, forks = 0;
+  uint64_t preemptions = 0, requeued = 0, hits = 0, forks = 0;
 };
 
 // The plan, encoded and decoded; expects it to be equal.
@@ -178,9 +178,11 @@ class Workload {
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
     if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
     make_requests();
+    if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);
     for (const auto& [id, r] : requests_) {
-      auto need =
-          Scheduler::most_blocks(static_cast<int64_t>(r.prompt->size()) + r.max_new, config_);
+      auto positions = static_cast<int64_t>(r.prompt->size()) + r.max_new;
+      if (config_.allocator == KvAllocator::reserve) positions = config_.max_len;
+      auto need = Scheduler::most_blocks(positions, config_);
       config_.num_blocks = std::max(config_.num_blocks, static_cast<int>(need));
     }
     config_.num_blocks += chance(70) ? pick(0, 3 * groups) : 300;
@@ -221,6 +223,8 @@ class Workload {
     EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
     for (const auto& [id, r] : requests_) EXPECT_TRUE(ended_[id]) << id;
     tally->preemptions += scheduler.stats().num_preemptions;
+    if (config_.allocator == KvAllocator::range)
+      tally->requeued += scheduler.stats().num_preemptions;
     tally->hits += scheduler.stats().prefix_hits;
   }
 
@@ -280,6 +284,16 @@ class Workload {
     }
   }
 
+  // Nothing shared; outputs predicted anyhow.
+  void make_contiguous(KvAllocator allocator) {
+    config_.allocator = allocator;
+    config_.prefix_cache = false;
+    for (auto& [id, r] : requests_) {
+      r.n = 1;
+      r.predicted_output = chance(30) ? 0 : pick(1, 40);
+    }
+  }
+
   void check(Events& events) {
     for (const Event& e : events.list) {
       EXPECT_FALSE(ended_[e.req]) << "an event after the terminal one";
@@ -300,12 +314,13 @@ class Workload {
 
 TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   Tally tally;
-  for (uint64_t seed = 1; seed <= 4000; ++seed) {
+  for (uint64_t seed = 1; seed <= 5000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload(seed).run(&tally);
     if (HasFailure()) return;
   }
   EXPECT_GT(tally.preemptions, 3000u) << "the workloads prove too little";
+  EXPECT_GT(tally.requeued, 300u) << "outputs hardly outgrow their ranges";
   EXPECT_GT(tally.hits, 10000u);
   EXPECT_GT(tally.forks, 1000u);
 }

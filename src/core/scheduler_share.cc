@@ -78,13 +78,15 @@ bool Scheduler::may_overtake(Index i, Index front, Index next) const {
   if (config_.order == Order::fair && at.account != first.account) return false;
   if (i == next) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
+  // With both in the largest run, the first one fits whatever run the second one is given.
+  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i) + range_blocks(next);
   if (config_.admission == Admission::reserve_max) {
     int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
                    most_blocks(prompt_len(head) + head.max_new, config_);
     return reserved_ + both <= config_.num_blocks;
   }
   if (!peak_fits(s, &head)) return false;
-  return blocks_.pool.available() - missing_blocks(s) - kept_free(s) >=
+  return blocks_.available() - missing_blocks(s) - kept_free(s) >=
          missing_blocks(head) + kept_free(head);
 }
 

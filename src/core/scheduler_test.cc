@@ -5,8 +5,9 @@
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
 //                                      order aging(=MS) admission predict delay prompts
 //                                      max_seqs max_len watermark prefix queue depth chained
+//                                      allocator
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= account= score
-//                                      stop=TOKEN text=STRING min= deadline=MS
+//                                      stop=TOKEN text=STRING min= deadline=MS predicted=TOKENS
 //   refuse b prompt=0 -> text          add must fail, its message holding the text
 //   step -> a[0,10)* b[0,4)            plan, run, complete. '*' samples, '?' scores, '+' chained
 //   input events -> a:length b:preempted     what the step or launch before it did to sequences
@@ -17,6 +18,7 @@
 //   at 20                              milliseconds from now on
 //   fail -> a:failed                   the oldest step comes back as a device failure
 //   expect free=3 cached=2 pending=0 waiting=1 running=2 preemptions=0 copies=1 hits=8
+//          unfilled=5 largest=8        of KvUse: positions
 //
 // After every line blocks are conserved; a copy of the scheduler plans the same and stays equal.
 // Unknown verbs, keys and values fail, and so do finishes and preemptions that no line names.
@@ -132,7 +134,7 @@ class Scenario {
       return policy(options(in,
                             " preset budget chunk mixed short batching prefill mix order aging "
                             "admission predict delay prompts max_seqs max_len watermark prefix "
-                            "queue depth chained "));
+                            "queue depth chained allocator "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -160,7 +162,9 @@ class Scenario {
       launch(want);
       if (!flights_.empty()) complete("");
     } else if (verb == "expect") {
-      expect(options(in, " free cached owned pending waiting running preemptions copies hits "));
+      expect(options(in,
+                     " free cached owned pending waiting running preemptions copies hits unfilled "
+                     "largest "));
     } else {
       FAIL() << "unknown verb " << verb;
     }
@@ -198,6 +202,7 @@ class Scenario {
     choose(o, "mix", config_.mix, by_name(kMixes));
     choose(o, "order", config_.order, by_name(kOrders));
     choose(o, "admission", config_.admission, by_name(kAdmissions));
+    choose(o, "allocator", config_.allocator, by_name(kAllocators));
     if (o.contains("predict")) config_.predictor = parse_predictor(o["predict"]).value();
     if (o.contains("aging")) config_.aging = std::chrono::milliseconds(std::stoi(o["aging"]));
     number("depth", config_.pipeline.depth);
@@ -210,8 +215,10 @@ class Scenario {
   void add(std::istringstream& in, bool refuse, const std::string& want) {
     std::string name;
     in >> name;
-    auto o = options(
-        in, " prompt max_new n priority shared tenant account score stop text min deadline ");
+    auto o =
+        options(in,
+                " prompt max_new n priority shared tenant account score stop text min deadline "
+                "predicted ");
     auto get = [&](const char* key, int fallback) {
       return o.contains(key) ? std::stoi(o[key]) : fallback;
     };
@@ -232,6 +239,7 @@ class Scenario {
     spec->min_tokens = get("min", 0);
     r.sampling = spec;
     r.max_new = get("max_new", 1);
+    r.predicted_output = get("predicted", 0);
     r.n = get("n", 1);
     r.priority = get("priority", 0);
     r.tenant = static_cast<TenantId>(get("tenant", 0));
@@ -339,6 +347,7 @@ class Scenario {
   void expect(Options o) {
     BlockCounts c = scheduler_->count_blocks();
     SchedulerStats st = scheduler_->stats();
+    KvUse use = scheduler_->kv_use();
     std::map<std::string, int> have = {{"free", c.free},
                                        {"cached", c.cached},
                                        {"owned", c.owned},
@@ -347,7 +356,9 @@ class Scenario {
                                        {"running", st.num_running},
                                        {"preemptions", static_cast<int>(st.num_preemptions)},
                                        {"copies", num_copies_},
-                                       {"hits", static_cast<int>(st.prefix_hits)}};
+                                       {"hits", static_cast<int>(st.prefix_hits)},
+                                       {"unfilled", static_cast<int>(use.unfilled)},
+                                       {"largest", static_cast<int>(use.largest)}};
     for (const auto& [key, value] : o) {
       ASSERT_TRUE(have.contains(key)) << key;
       EXPECT_EQ(have[key], std::stoi(value)) << key;

@@ -25,6 +25,7 @@ struct StepReport {
   int num_tokens = 0, num_decode = 0, num_slices = 0;  // of the launched step
   uint64_t num_restarts = 0;  // times that the engine lost its requests to an exception, so far
   SchedulerStats stats;
+  KvUse kv;  // filled in by observers that want it: it takes a walk over the running sequences
   Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
 };
 

@@ -9,6 +9,7 @@
 #include "backend/ref/ref_backend.h"
 #include "base/check.h"
 #include "base/str.h"
+#include "core/policy.h"
 #include "exec/device_executor.h"
 #include "exec/row_spec.h"
 #include "runtime/placement.h"
@@ -17,6 +18,7 @@ namespace sluice {
 
 Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
                                                std::function<void(size_t, size_t)> progress) {
+  if (auto ok = check_allocator(options.scheduler); !ok) return ok.error();
   std::unique_ptr<Session> s(new Session());
   s->options_ = options;
   Time begin = s->clock_.now();
@@ -144,7 +146,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   engine.pipeline = options_.scheduler.pipeline;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
-    observe(r);
+    observe(r, s);
     if (options_.observer) options_.observer(r, p, ev, s);
   };
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
@@ -168,7 +170,7 @@ Result<std::shared_ptr<const TokenText>> Session::load_text() {
   return std::shared_ptr<const TokenText>(std::move(text));
 }
 
-void Session::observe(const StepReport& r) {
+void Session::observe(const StepReport& r, const Scheduler& scheduler) {
   if (r.launched) {
     record_span(engine_track_, "plan", r.plan_begin, r.plan_end,
                 {{"step", static_cast<double>(r.launched_step)},
@@ -190,6 +192,7 @@ void Session::observe(const StepReport& r) {
   if (keep_reports_ && (r.launched || r.completed)) {
     std::lock_guard lock(reports_mutex_);
     reports_.push_back(r);
+    reports_.back().kv = scheduler.kv_use();
   }
 }
 

@@ -7,7 +7,7 @@ namespace sluice {
 
 namespace {
 
-constexpr std::array<char, 5> kLetters = {'f', 'c', 'o', 's', 'p'};  // by BlockUse
+constexpr std::array<char, kNumBlockUses> kLetters = {'f', 'c', 'o', 's', 'p', 'r'};  // by BlockUse
 
 void append_run(std::string& out, char letter, size_t count) {
   if (count == 0) return;

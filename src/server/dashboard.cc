@@ -80,6 +80,7 @@ std::string hello_json(const Session& session,
   h["preset"] = preset_name(c);
   h["pipeline"] = name_of(kPipelines, c.pipeline);
   h["order"] = name_of(kOrders, c.order);
+  h["allocator"] = name_of(kAllocators, c.allocator);
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;
   bool chunked = c.mix == Mix::mixed && c.prefill == Prefill::chunked;
@@ -146,12 +147,12 @@ void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool 
   append_percentiles(out, "itl", s.itl);
   out += '}';
   if (s.map_changed) {
-    std::array<int64_t, 5> counts{};
+    std::array<int64_t, kNumBlockUses> counts{};
     for (BlockUse use : s.blocks) ++counts[static_cast<size_t>(use)];
     size_t scale = 1;
     std::string map = block_map(s.blocks, Dashboard::kMaxCells, scale);
     out += strf(",\"blocks\":{\"scale\":%zu,\"counts\":", scale);
-    append_row(out, {counts[0], counts[1], counts[2], counts[3], counts[4]});
+    append_row(out, {counts[0], counts[1], counts[2], counts[3], counts[4], counts[5]});
     out += ",\"map\":\"" + map + "\"}";
   }
   if (!first && !s.hits.empty())

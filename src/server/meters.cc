@@ -73,6 +73,15 @@ Meters::Meters(const std::string& model)
       kv_usage(gauge("sluice_kv_cache_usage_ratio",
                      "vllm:kv_cache_usage_perc",
                      "Share of the KV blocks in use; 1 is full.")),
+      kv_internal(metrics_.gauge("sluice_kv_internal_fragmentation_ratio",
+                                 "Share of the KV positions that sequences hold without a token.")),
+      kv_external(metrics_.gauge("sluice_kv_external_fragmentation_ratio",
+                                 "Share of the free KV blocks outside their largest run; 0 if any "
+                                 "free block will do.")),
+      kv_waste(metrics_.gauge("sluice_kv_waste_ratio",
+                              "Share of the KV cache lost to both fragmentations.")),
+      running_peak(metrics_.gauge("sluice_requests_running_peak",
+                                  "The most sequences that ran at once, so far.")),
       steps(metrics_.counter("sluice_steps_total", "Steps computed.")),
       failed_steps(metrics_.counter("sluice_failed_steps_total",
                                     "Steps that failed on the device, and their requests.")),
@@ -103,6 +112,8 @@ void Meters::on_step(const StepReport& r, Time now) {
   const SchedulerStats& s = r.stats;
   running.set(s.num_running);
   waiting.set(s.num_waiting);
+  most_running_ = std::max(most_running_, s.num_running);
+  running_peak.set(most_running_);
   num_waiting_.store(s.num_waiting, std::memory_order_relaxed);
   if (s.total_blocks > 0)
     kv_usage.set(1.0 - static_cast<double>(s.available_blocks) / s.total_blocks);
@@ -119,6 +130,21 @@ void Meters::on_step(const StepReport& r, Time now) {
   failed_in_a_row_.store(r.failed ? failed_in_a_row() + 1 : 0, std::memory_order_relaxed);
   step_seconds.observe(seconds(r.end - r.begin));
   last_progress_.store(now.count(), std::memory_order_relaxed);
+}
+
+// Ten times a second, and whenever the last sequence has ended.
+bool Meters::wants_kv_use(const StepReport& r, Time now) {
+  if (r.stats.num_running > 0 && kv_use_at_ != Time{0} &&
+      now - kv_use_at_ < std::chrono::milliseconds(100))
+    return false;
+  kv_use_at_ = now;
+  return true;
+}
+
+void Meters::on_kv_use(const KvUse& use) {
+  kv_internal.set(use.internal_fragmentation());
+  kv_external.set(use.external_fragmentation());
+  kv_waste.set(use.waste());
 }
 
 void Meters::on_finish(const Event& e, int num_prompt, int num_output, bool first_choice) {

@@ -35,6 +35,9 @@ class Meters {
   void on_progress(Time now) { last_progress_.store(now.count(), std::memory_order_relaxed); }
   // Engine thread.
   void on_step(const StepReport& report, Time now);
+  // Engine thread, behind on_step(): whether kv_use() of the scheduler is wanted now.
+  bool wants_kv_use(const StepReport& report, Time now);
+  void on_kv_use(const KvUse& use);
   // Io threads. `prompt_tokens` once per request.
   void on_finish(const Event& event, int num_prompt, int num_output, bool first_choice);
   void on_response(int status);
@@ -65,6 +68,7 @@ class Meters {
   TwoHistograms ttft, itl, tpot, e2e, queue, prefill, decode;
   TwoCounters prompt_tokens, output_tokens, preemptions, prefix_queries, prefix_hits;
   TwoGauges running, waiting, kv_usage;
+  Gauge &kv_internal, &kv_external, &kv_waste, &running_peak;
   Counter &steps, &failed_steps, &restarts, &step_tokens, &disconnects, &refusals, &slow_readers,
       &log_lines_dropped;
   Gauge &connections, &unread_bytes;
@@ -76,6 +80,8 @@ class Meters {
   std::atomic<double> queue_estimate_{0};
   SchedulerStats last_;         // engine thread
   uint64_t last_restarts_ = 0;  // engine thread
+  int most_running_ = 0;        // engine thread
+  Time kv_use_at_{0};           // engine thread
   std::mutex expose_mutex_;
 };
 

@@ -27,6 +27,25 @@ TEST(Meters, CountsFailedStepsInARow) {
   EXPECT_NE(text.find("sluice_steps_total 4"), std::string::npos);
 }
 
+TEST(Meters, FragmentationIsReadTenTimesASecond) {
+  Meters m("model");
+  StepReport r;
+  r.stats.num_running = 3;
+  m.on_step(r, Time(1));
+  EXPECT_TRUE(m.wants_kv_use(r, Time(1'000'000'000)));
+  EXPECT_FALSE(m.wants_kv_use(r, Time(1'099'000'000)));
+  EXPECT_TRUE(m.wants_kv_use(r, Time(1'100'000'000)));
+  m.on_kv_use({.total = 1000, .held = 400, .unfilled = 100, .free = 600, .largest = 450});
+  r.stats.num_running = 0;
+  m.on_step(r, Time(1'101'000'000));
+  EXPECT_TRUE(m.wants_kv_use(r, Time(1'101'000'000))) << "the last sequence has ended";
+  std::string text = m.expose();
+  for (const char* line : {"sluice_kv_internal_fragmentation_ratio 0.25",
+                           "sluice_kv_external_fragmentation_ratio 0.25",
+                           "sluice_kv_waste_ratio 0.25", "sluice_requests_running_peak 3"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
+}
+
 TEST(Meters, StallsOnlyWithWorkToDo) {
   Meters m("model");
   EXPECT_EQ(m.stalled(Time(5'000'000'000)), 0);

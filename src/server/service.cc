@@ -89,8 +89,10 @@ std::vector<std::shared_ptr<Generation>> Service::all_live() {
   return all;
 }
 
-void Service::on_iteration(const StepReport& report) {
-  meters_.on_step(report, clock_.now());
+void Service::on_iteration(const StepReport& report, const Scheduler& scheduler) {
+  Time now = clock_.now();
+  meters_.on_step(report, now);
+  if (meters_.wants_kv_use(report, now)) meters_.on_kv_use(scheduler.kv_use());
   if (!engine_asked_.load(std::memory_order_relaxed)) return;
   engine_asked_.store(false);
   std::lock_guard lock(engine_mutex_);

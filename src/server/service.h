@@ -67,7 +67,7 @@ class Service {
   void connect(std::function<void(size_t, std::function<void()>)> post, size_t threads);
   void attach(Session& session);  // ready from now on
   // Engine thread, after each iteration.
-  void on_iteration(const StepReport& report);
+  void on_iteration(const StepReport& report, const Scheduler& scheduler);
   // Where /metrics learns of the server's connections; any thread may call `stats`.
   void count_connections(std::function<HttpServer::Stats()> stats);
   void drain() {

@@ -9,6 +9,7 @@
 #include "base/metrics.h"
 #include "base/random.h"
 #include "base/str.h"
+#include "core/policy.h"
 #include "runtime/collect.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
@@ -89,6 +90,8 @@ struct Measurement {
   Percentiles ttft, itl, e2e, host, step, plan_to_begin;
   Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
+  int most_running = 0;                   // sequences at once
+  Percentiles internal, external, waste;  // of KvUse, after each step with somebody running
 };
 
 // Runs all requests at once and reduces what came back.
@@ -140,6 +143,12 @@ Result<Measurement> measure(Session& s,
           all_decode, r.num_decode == all && r.num_tokens == all ? r.launched_step : UINT64_MAX);
       m.batched_tokens += static_cast<uint64_t>(r.num_tokens);
       m.batched_slices += static_cast<uint64_t>(r.num_slices);
+    }
+    m.most_running = std::max(m.most_running, r.stats.num_running);
+    if (r.stats.num_running > 0) {
+      m.internal.add(r.kv.internal_fragmentation());
+      m.external.add(r.kv.external_fragmentation());
+      m.waste.add(r.kv.waste());
     }
     if (!r.completed) continue;
     ++m.num_steps;
@@ -225,6 +234,12 @@ json::object result_json(const Session& s,
   j["host_s"] = percentiles_json(m.host);
   j["scheduling2inference_s"] = percentiles_json(m.plan_to_begin);
   j["preemptions"] = m.preemptions;
+  j["kv"] = json::object{{"allocator", name_of(kAllocators, s.options().scheduler.allocator)},
+                         {"blocks", s.options().scheduler.num_blocks},
+                         {"most_sequences", m.most_running},
+                         {"internal_fragmentation", percentiles_json(m.internal)},
+                         {"external_fragmentation", percentiles_json(m.external)},
+                         {"waste", percentiles_json(m.waste)}};
   j["step_bytes"] = s.model().step_bytes();
   if (limits.read > 0) {
     j["read_bandwidth_bytes_per_s"] = limits.read;
@@ -297,7 +312,7 @@ void add_throughput_rows(Measurement& m, std::vector<Row>& rows) {
   rows.push_back({"request latency", p50_p99(m.e2e)});
 }
 
-void add_step_rows(Measurement& m, size_t num, std::vector<Row>& rows) {
+void add_step_rows(Measurement& m, size_t num, KvAllocator allocator, std::vector<Row>& rows) {
   rows.push_back(
       {"steps", strf("%llu, %.1f tokens and %.1f requests each, %s",
                      static_cast<unsigned long long>(m.num_steps),
@@ -311,6 +326,10 @@ void add_step_rows(Measurement& m, size_t num, std::vector<Row>& rows) {
   rows.push_back({"host time per step",
                   strf("p50 %.1f us  p99 %.1f us", m.host.at(0.5) * 1e6, m.host.at(0.99) * 1e6)});
   rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});
+  if (m.waste.count() > 0)
+    rows.push_back(
+        {"KV cache", strf("%s, at most %d sequences, %.1f %% wasted (mean)",
+                          name_of(kAllocators, allocator), m.most_running, m.waste.mean() * 100)});
   if (m.preemptions > 0)
     rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
 }
@@ -363,7 +382,7 @@ std::vector<Row> result_rows(
   } else {
     add_throughput_rows(m, rows);
   }
-  add_step_rows(m, num, rows);
+  add_step_rows(m, num, s.options().scheduler.allocator, rows);
   return rows;
 }
 

@@ -220,6 +220,13 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(policy);
+  add_named(
+      app, "--kv-allocator", s.allocator, kAllocators,
+      "where a sequence's KV blocks come from. reserve: a run of\nblocks for --ctx positions, "
+      "at admission; range: a run for the\nprompt and the predicted output; paged: any blocks, "
+      "as the\nsequence grows. The first two share nothing: they need\n--no-prefix-cache, and "
+      "n is 1")
+      ->group(policy);
   add_named(app, "--pipeline", s.pipeline, kPipelines, "overlap plans a step ahead")->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);
@@ -250,6 +257,13 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   s.admission = p.admission.value_or(s.admission);
   const char* predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
   s.predictor = p.predict ? *p.predict : parse_predictor(predict).value();
+  if (auto ok = check_allocator(s); !ok) throw CLI::ValidationError(ok.error().message);
+  if (s.contiguous() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
+    throw CLI::ValidationError(
+        strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "
+             "--admission and --watermark, or use --kv-allocator paged",
+             name_of(kAllocators, s.allocator)));
+  }
 }
 
 void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {

@@ -179,7 +179,7 @@ int cmd_serve(const ServeOptions& o) {
 
   engine.observer = [&service](const StepReport& r, const StepPlan& p, const Events& e,
                                const Scheduler& s) {
-    service.on_iteration(r);
+    service.on_iteration(r, s);
     service.recorder().observe(r, p, e, s);
   };
   Result<std::unique_ptr<Session>> session = open_session(engine);

@@ -120,5 +120,28 @@ class AccessLog(unittest.TestCase):
             self.assertNotRegex(stop(server), LINE)
 
 
+class KvAllocators(unittest.TestCase):
+    """Answers do not depend on where KV blocks come from; what an allocator cannot share is refused."""
+
+    def test_same_answers(self):
+        want = None
+        for allocator in ("paged", "range", "reserve"):
+            with Server("-t", "1", "--kv-allocator", allocator, "--no-prefix-cache") as server:
+                status, _, body = ask(server)
+                self.assertEqual(status, 200, body)
+                text = body["choices"][0]["text"]
+                want = want or text
+                self.assertEqual(text, want)
+                status, _, body = ask(server, n=2)
+                self.assertEqual(status, 200 if allocator == "paged" else 400, body)
+                if allocator != "paged":
+                    error = body["error"]
+                    self.assertEqual(error["type"], "invalid_request_error")
+                    self.assertIn(f"--kv-allocator {allocator}", error["message"])
+                self.assertGreaterEqual(server.metric("sluice_requests_running_peak"), 1)
+                for name in ("internal_fragmentation", "external_fragmentation", "waste"):
+                    self.assertIn(f"\nsluice_kv_{name}_ratio ", server.request("/metrics")[2])
+
+
 if __name__ == "__main__":
     unittest.main()

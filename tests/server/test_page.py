@@ -13,7 +13,7 @@ import unittest
 
 from harness import PATIENCE, Server, model
 
-LETTERS = "fcosp"  # free, cached, owned, shared, pending
+LETTERS = "fcospr"  # free, cached, owned, shared, pending, reserved
 
 
 class Watcher:

@@ -14,7 +14,7 @@ from harness import Server, model
 SCRIPT = (pathlib.Path(__file__).resolve().parent / "scripted.js").read_text()
 SHOTS = os.environ.get("SLUICE_SCREENSHOTS")  # a folder to leave screenshots in
 HELLO = {"model": "scripted", "version": "0", "now": 0, "device": "CPU", "preset": "sarathi", "pipeline": "overlap", "order": "fcfs",
-         "prefix_cache": True, "budget": 2048, "chunk": 0, "mixed_budget": 512, "short_share": 0.25, "max_seqs": 64, "max_len": 4096,
+         "allocator": "paged", "prefix_cache": True, "budget": 2048, "chunk": 0, "mixed_budget": 512, "short_share": 0.25, "max_seqs": 64, "max_len": 4096,
          "num_blocks": 100_000, "block_size": 16, "weights_bytes": 1e9, "kv_bytes": 1e9, "workspace_bytes": 1e8}
 FRAME = {"now": 20_000_000, "steps": [], "in_flight": [], "skipped": 0, "seconds": [], "requests": [], "live": 0,
          "latency": {"ttft": {"count": 0}, "itl": {"count": 0}}, "totals": [0, 0, 0, 0, 0, 0, 0, 0, 0, 100_000]}
@@ -114,7 +114,7 @@ class Scripted(unittest.TestCase):
     def test_a_pool_of_100000_blocks_has_a_map_that_fits(self):
         # Half of it free, a tenth cached, the rest owned in turn with cached.
         cells = ["f25*2000", "c25*400"] + ["c12o13", "c13o12"] * 800
-        counts = [50_000, 10_000 + 20_000, 20_000, 0, 0]
+        counts = [50_000, 10_000 + 20_000, 20_000, 0, 0, 0]
         for width in (1280, 360):
             with self.subTest(width=width):
                 self.begin(width)
@@ -141,7 +141,7 @@ class Scripted(unittest.TestCase):
 
     def test_one_block_in_a_large_pool_is_seen(self):
         self.begin(360)
-        self.frame(blocks={"scale": 25, "counts": [99_999, 0, 1, 0, 0], "map": "f25*1000 f24o f25*2999"})
+        self.frame(blocks={"scale": 25, "counts": [99_999, 0, 1, 0, 0, 0], "map": "f25*1000 f24o f25*2999"})
         self.page.until("/a cell is/.test(document.getElementById('blocks-note').textContent)")
         found = self.page.js("""(() => { const want = %s; const c = document.getElementById('blocks');
           const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;

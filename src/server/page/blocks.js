@@ -3,12 +3,12 @@
 // can be read.
 import { $, count, css, h, hideTip, plural, showTip, surface } from './dom.js';
 
-const kUses = ['free', 'cached', 'owned', 'shared', 'pending'];
-const kLetters = 'fcosp';
-const kMeaning = { free: 'nothing in it', cached: 'idle, kept for its prefix', owned: 'one sequence', shared: 'several sequences', pending: 'freed when the step in flight ends' };
+const kUses = ['free', 'cached', 'owned', 'shared', 'pending', 'reserved'];
+const kLetters = 'fcospr', kNum = kUses.length;
+const kMeaning = { free: 'nothing in it', cached: 'idle, kept for its prefix', owned: 'one sequence', shared: 'several sequences', pending: 'freed when the step in flight ends', reserved: 'in the range of a sequence, not used yet' };
 const kFlash = 1500, kMostHeight = 240, kSizes = [16, 14, 12, 10, 8, 7, 6];
 
-// "f120o3s", or with several blocks a cell "f25*100 f20c5": counts by use, five numbers per cell.
+// "f120o3s", or with several blocks a cell "f25*100 f20c5": counts by use, kNum numbers per cell.
 export function readMap(map, scale) {
   const out = [];
   if (scale === 1) {
@@ -19,7 +19,7 @@ export function readMap(map, scale) {
     return out;
   }
   for (const [, text, n] of map.matchAll(/([a-z\d]+)(?:\*(\d+))?/g)) {
-    const cell = [0, 0, 0, 0, 0];
+    const cell = Array(kNum).fill(0);
     for (const [, letter, k] of text.matchAll(/([a-z])(\d*)/g)) cell[kLetters.indexOf(letter)] = k ? +k : 1;
     for (let k = n ? +n : 1; k > 0; --k) out.push(...cell);
   }
@@ -28,7 +28,7 @@ export function readMap(map, scale) {
 
 export class BlockMap {
   constructor() {
-    this.counts = [];       // by use, five per cell as it came
+    this.counts = [];       // by use, kNum per cell as it came
     this.scale = 1;         // blocks per cell as it came
     this.total = 0;
     this.flashes = new Map();  // block -> when
@@ -36,7 +36,7 @@ export class BlockMap {
     this.dirty = true;
     this.canvas.addEventListener('pointermove', (e) => this.tip(e));
     this.canvas.addEventListener('pointerleave', hideTip);
-    this.legend([0, 0, 0, 0, 0]);
+    this.legend(Array(kNum).fill(0));
   }
 
   set({ map, counts, scale }) {
@@ -54,15 +54,15 @@ export class BlockMap {
   }
 
   legend(counts) {
-    $('blocks-legend').replaceChildren(...kUses.map((name, i) => h('span', { title: kMeaning[name] },
-      h('i', { class: 'key ' + name }), `${name} `, h('b', { class: 'num' }, count(counts[i])))),
+    $('blocks-legend').replaceChildren(...kUses.map((name, i) => (name !== 'reserved' || counts[i]) && h('span', { title: kMeaning[name] },
+      h('i', { class: 'key ' + name }), `${name} `, h('b', { class: 'num' }, count(counts[i])))).filter(Boolean),
       h('span', { title: 'a prompt was found here' }, h('i', { class: 'key hit' }), 'prefix hit'));
     this.canvas.setAttribute('aria-label', `KV blocks: ${kUses.map((name, i) => `${count(counts[i])} ${name}`).join(', ')}`);
   }
 
   // The largest cells that fit the height; where the smallest do not, a drawn cell is several.
   layout() {
-    const width = this.canvas.clientWidth, num = Math.max(this.counts.length / 5, 1);
+    const width = this.canvas.clientWidth, num = Math.max(this.counts.length / kNum, 1);
     const fits = (s, n) => Math.ceil(n / Math.floor(width / s)) * s <= kMostHeight;
     let merge = 1;
     const smallest = kSizes.at(-1);
@@ -75,9 +75,9 @@ export class BlockMap {
 
   // Counts by use of a drawn cell.
   cell(i, merge) {
-    const sum = [0, 0, 0, 0, 0];
-    const end = Math.min((i + 1) * merge * 5, this.counts.length);
-    for (let k = i * merge * 5; k < end; ++k) sum[k % 5] += this.counts[k];
+    const sum = Array(kNum).fill(0);
+    const end = Math.min((i + 1) * merge * kNum, this.counts.length);
+    for (let k = i * merge * kNum; k < end; ++k) sum[k % kNum] += this.counts[k];
     return sum;
   }
 
@@ -98,7 +98,7 @@ export class BlockMap {
       const x = i % columns * size, bottom = Math.floor(i / columns) * size + inner;
       // From the bottom what is most in use; whatever is there has a pixel.
       let left = inner;
-      for (let use = 4; use >= 0 && left > 0; --use) {
+      for (let use = kNum - 1; use >= 0 && left > 0; --use) {
         if (!sum[use]) continue;
         const part = use === 0 ? left : Math.min(left, Math.max(1, Math.round(inner * sum[use] / all)));
         g.fillStyle = colours[use];

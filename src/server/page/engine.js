@@ -68,7 +68,7 @@ function greet(value) {
   $('model').textContent = value.model;
   const facts = [value.device, `${value.preset} · ${value.pipeline} · ${value.order}`, `budget ${count(value.budget)} tokens a step`,
     ...beside(value), `${count(value.max_seqs)} sequences of ${count(value.max_len)}`, `KV ${count(value.num_blocks)} blocks of ${value.block_size} (${bytes(value.kv_bytes)})`,
-    `weights ${bytes(value.weights_bytes)}`, `prefix cache ${value.prefix_cache ? 'on' : 'off'}`, `sluice ${value.version}`];
+    `weights ${bytes(value.weights_bytes)}`, `${value.allocator} KV · prefix cache ${value.prefix_cache ? 'on' : 'off'}`, `sluice ${value.version}`];
   $('facts').replaceChildren(...facts.map((f) => h('span', {}, f)));
 }
 

@@ -30,10 +30,10 @@ json::value read_json(const std::string& path) {
   return v ? *v : json::value{};
 }
 
-std::unique_ptr<Session> open(const std::string& path, KvType kv, int threads) {
+std::unique_ptr<Session> open(const std::string& path, const std::string& kv, int threads) {
   EngineOptions o;
   o.model = path;
-  o.kv_type = kv;
+  o.kv_type = value_named(kKvTypes, kv).value();
   o.threads = threads;
   o.pin = false;
   o.quiet = true;
@@ -54,10 +54,10 @@ Request greedy(std::vector<Token> prompt, int max_new) {
 }
 
 struct Setup {
-  DType kv;
+  const char* kv;
   int threads;
 };
-constexpr Setup kSetups[] = {{DType::f16, 1}, {DType::f16, 2}, {DType::f32, 1}, {DType::f32, 2}};
+constexpr Setup kSetups[] = {{"f16", 1}, {"f16", 2}, {"f32", 1}, {"f32", 2}};
 
 // `n` counts tokens after BOS: those of the prompt and those generated.
 void check_stories(const std::string& name, const std::string& file) {

@@ -284,6 +284,28 @@ class Usage(Cli):
             shown = self.works("config", "show", "serve", MODEL, "--config", path).decode()
             self.assertRegex(shown, rf"log-requests +{value} +\S*options.yaml, line 1")
 
+    def test_shown_options_are_resolved(self):
+        def shown(*args):
+            lines = self.works("config", "show", *args, env={"CUDA_VISIBLE_DEVICES": ""}).decode().splitlines()
+            return {name: rest.rsplit("  ", 1)[0].strip() for name, rest in (line.split(" ", 1) for line in lines)}
+
+        served = shown("serve", MODEL, "--device", "cpu", "-t", 3, "--preset", "orca", "--no-pin")
+        for name, value in {"threads": "3", "device": "cpu", "kv": "f16", "budget": "512", "chunk": "48",
+                            "mixed-budget": "0", "short-share": "0.25", "batching": "continuous",
+                            "prefill": "whole", "mix": "mixed", "admission": "reserve-max", "order": "fcfs",
+                            "no-pin": "true", "no-fuse": "false", "quiet": "false", "log-requests": "true",
+                            "served-model-name": MODEL.stem, "max-queue": "(no limit on loopback)",
+                            "pooling": "last", "tls-cert": "-", "config": "-"}.items():
+            self.assertEqual(served[name], value, name)
+        self.assertEqual(shown("serve", MODEL, "--host", "0.0.0.0")["max-queue"], "512")
+        run = shown("run", MODEL, "--device", "cpu", "-t", 3, "--chunk", 7)
+        self.assertEqual([run[k] for k in ("chunk", "short-share", "ctx")], ["7", "0", "(the model's, if it fits)"])
+        self.assertEqual(shown("perplexity", MODEL, "x.txt")["ctx"], "512")
+        # A value is missing only where an option names a file, a text or a list that was not given.
+        missing = {k for k, v in served.items() if v == "-"}
+        self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
+                                   "trace", "config"})
+
     def test_too_much(self):
         err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")
         self.assertIn("512", err)

@@ -246,11 +246,11 @@ TEST(CudaModel, StoriesToTheCharacter) {
       for (bool capture : {true, false}) {
         SCOPED_TRACE(testing::Message() << name << " " << dtype << ", graphs " << capture);
         EngineOptions gpu;
-        gpu.backend = "cuda";
+        gpu.device.kind = DeviceChoice::Kind::cuda;
         gpu.model = dir + file;
         gpu.kv_bytes = 64 << 20;
         gpu.quiet = true;
-        gpu.dtype = dtype;
+        gpu.dtype = value_named(kDtypes, dtype).value();
         gpu.capture = capture;
         std::vector<std::string> told = tell(gpu, cases);
         for (size_t i = 0; i < cases.size(); ++i)

@@ -344,7 +344,7 @@ TEST(EngineBehaviour, PromptAndOutputLogprobsAreThoseOfTheModel) {
   Golden g = read_golden();
   for (int budget : {512, 7}) {  // whole, and in chunks
     EngineOptions o = tiny();
-    o.kv_type = "f32";
+    o.kv_type = DType::f32;
     o.scheduler.budget = budget;
     auto s = open_tiny(o);
     for (int pass = 0; pass < 2; ++pass) {  // the second could come from the prefix cache

@@ -33,7 +33,7 @@ json::value read_json(const std::string& path) {
 std::unique_ptr<Session> open(const std::string& path, const std::string& kv, int threads) {
   EngineOptions o;
   o.model = path;
-  o.kv_type = kv;
+  o.kv_type = value_named(kKvTypes, kv).value();
   o.threads = threads;
   o.pin = false;
   o.quiet = true;

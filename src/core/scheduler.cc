@@ -10,20 +10,31 @@
 
 namespace sluice {
 
+namespace {
+
+struct Preset {
+  const char* name;
+  Batching batching;
+  Prefill prefill;
+  Mix mix;
+  Admission admission;
+};
+constexpr Preset kPresets[] = {
+    {"static", Batching::static_, Prefill::whole, Mix::separate, Admission::reserve_max},
+    {"orca", Batching::continuous, Prefill::whole, Mix::mixed, Admission::reserve_max},
+    {"vllm", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
+    {"sarathi", Batching::continuous, Prefill::chunked, Mix::mixed, Admission::watermark},
+};
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& p : kPresets) names.emplace_back(p.name);
+  return names;
+}
+
 Result<void> apply_preset(std::string_view name, SchedulerConfig& c) {
-  struct Preset {
-    const char* name;
-    Batching batching;
-    Prefill prefill;
-    Mix mix;
-    Admission admission;
-  };
-  static constexpr Preset kPresets[] = {
-      {"static", Batching::static_, Prefill::whole, Mix::separate, Admission::reserve_max},
-      {"orca", Batching::continuous, Prefill::whole, Mix::mixed, Admission::reserve_max},
-      {"vllm", Batching::continuous, Prefill::whole, Mix::separate, Admission::watermark},
-      {"sarathi", Batching::continuous, Prefill::chunked, Mix::mixed, Admission::watermark},
-  };
   for (const Preset& p : kPresets) {
     if (name != p.name) continue;
     c.batching = p.batching;

@@ -62,6 +62,7 @@ struct SchedulerConfig {
 
 // "static", "orca", "vllm", "sarathi": sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
+std::vector<std::string> preset_names();
 
 struct BlockCounts {
   int free = 0, cached = 0, owned = 0, pending = 0, total = 0;

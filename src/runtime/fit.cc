@@ -1,6 +1,7 @@
 #include "runtime/fit.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "base/str.h"
@@ -11,16 +12,18 @@ namespace {
 
 constexpr int kUsefulContext = 512;  // less is no advice
 
-// A change to the options; empty fields stay.
+// A change to the options; absent fields stay.
 struct Change {
-  const char* quantize;
-  const char* kv;
+  std::optional<Quantize> quantize;
+  std::optional<KvType> kv;
 };
 
 // By what is lost: nothing much with the cache in 8 bits, then weights in 8, then in 4.
-constexpr Change kOnCpu[] = {{"", ""},         {"", "int8"}, {"w8a8", ""},
-                             {"w8a8", "int8"}, {"w4", ""},   {"w4", "int8"}};
-constexpr Change kOnGpu[] = {{"", ""}, {"", "f8"}, {"fp8", ""}, {"fp8", "f8"}};
+const KvType kInt8{DType::i8, 32}, kF8{DType::f8};
+const Change kOnCpu[] = {
+    {{}, {}},           {{}, kInt8},          {Quantize::w8a8, {}}, {Quantize::w8a8, kInt8},
+    {Quantize::w4, {}}, {Quantize::w4, kInt8}};
+const Change kOnGpu[] = {{{}, {}}, {{}, kF8}, {Quantize::fp8, {}}, {Quantize::fp8, kF8}};
 
 // The longest context that fits, at most what was asked for; 0: none worth having.
 int longest_context(const Checkpoint& checkpoint,
@@ -28,7 +31,7 @@ int longest_context(const Checkpoint& checkpoint,
                     const EngineOptions& options,
                     const DeviceMemory* device,
                     MemoryEstimate& estimate) {
-  int most = options.ctx > 0 ? options.ctx : shape.max_len;
+  int most = options.ctx.value_or(shape.max_len);
   int fits = 0;
   for (int step = most; step > 0; step /= 2) {
     int tried = std::min(most, fits + step);
@@ -51,29 +54,29 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
                                       const DeviceMemory* device,
                                       FitAdvice* least) {
   std::vector<FitAdvice> advice;
-  const int asked = options.ctx > 0 ? options.ctx : shape.max_len;
+  const int asked = options.ctx.value_or(shape.max_len);
   std::span<const Change> changes = device ? std::span<const Change>(kOnGpu) : kOnCpu;
   for (const Change& c : changes) {
     // What the user has chosen is not chosen again, but for the context and the pool's size.
-    if (*c.quantize && options.quantize != "none") continue;
-    if (*c.kv && options.kv_type != "auto" && options.kv_type != "f16") continue;
+    if (c.quantize && options.quantize != Quantize::none) continue;
+    if (c.kv && options.kv_type && options.kv_type->type != DType::f16) continue;
     EngineOptions o = options;
-    o.kv_bytes = 0;
-    o.kv_blocks = 0;
+    o.kv_bytes.reset();
+    o.kv_blocks.reset();
     std::string text;
-    if (*c.quantize) {
-      o.quantize = c.quantize;
-      text += strf(" --quantize %s", c.quantize);
+    if (c.quantize) {
+      o.quantize = *c.quantize;
+      text += strf(" --quantize %s", name_of(kQuantizes, *c.quantize));
     }
-    if (*c.kv) {
+    if (c.kv) {
       o.kv_type = c.kv;
-      text += strf(" --kv %s", c.kv);
+      text += strf(" --kv %s", name_of(kKvTypes, c.kv));
     }
     FitAdvice a;
     int ctx = longest_context(checkpoint, shape, o, device, a.estimate);
     if (ctx > 0) {
       if (ctx != asked) text += strf(" --ctx %d", ctx);
-      if (options.kv_bytes > 0 || options.kv_blocks > 0)
+      if (options.kv_bytes || options.kv_blocks)
         text += strf(" --kv-memory %zuM", (a.estimate.ledger.kv >> 20) + 1);
       if (text.empty()) continue;
       a.options = text.substr(1);

@@ -93,36 +93,25 @@ size_t program_bytes(const Checkpoint& checkpoint) {
 }  // namespace
 
 Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device) {
-  const std::string& name = options.kv_type;
-  struct Named {
-    const char* name;
-    KvType type;
-  };
-  static const Named kTypes[] = {{"f16", DType::f16},          {"f32", DType::f32},
-                                 {"bf16", DType::bf16},        {"f8", DType::f8},
-                                 {"int8", {DType::i8, 32}},    {"int8:8", {DType::i8, 8}},
-                                 {"int8:32", {DType::i8, 32}}, {"int8:64", {DType::i8, 64}}};
-  DType own = device ? device->activations : DType::f16;
-  if (name == "auto") return KvType(own);
-  for (const Named& n : kTypes) {
-    if (name != n.name) continue;
-    DType type = n.type.type;
-    bool works = device ? type == own || (type == DType::f8 && own != DType::f32)
-                        : type == DType::f16 || type == DType::f32 || type == DType::i8;
-    if (works && n.type.group > 0 && head_dim % n.type.group != 0)
-      return Error{400, strf("--kv %s: heads of %d dimensions are not whole groups of %d; use %s",
-                             name.c_str(), head_dim, n.type.group,
-                             head_dim % 32 == 0  ? "int8:32"
-                             : head_dim % 8 == 0 ? "int8:8"
-                                                 : "f16")};
-    if (works) return n.type;
+  const DType own = device ? device->activations : DType::f16;
+  if (!options.kv_type) return KvType(own);
+  const KvType kv = *options.kv_type;
+  const char* name = name_of(kKvTypes, options.kv_type);
+  const bool works = device
+                         ? kv.type == own || (kv.type == DType::f8 && own != DType::f32)
+                         : kv.type == DType::f16 || kv.type == DType::f32 || kv.type == DType::i8;
+  if (!works)
     return Error{400, device ? strf("--kv %s: on a GPU the cache has the type of the activations "
                                     "(--dtype) or f8",
-                                    name.c_str())
-                             : strf("--kv %s: use f16, f32 or int8 on the CPU", name.c_str())};
-  }
-  return Error{
-      400, strf("--kv %s: use auto, f16, bf16, f32, f8 or int8[:8|:32|:64]", quote(name).c_str())};
+                                    name)
+                             : strf("--kv %s: use f16, f32 or int8 on the CPU", name)};
+  if (kv.group > 0 && head_dim % kv.group != 0)
+    return Error{400, strf("--kv %s: heads of %d dimensions are not whole groups of %d; use %s",
+                           name, head_dim, kv.group,
+                           head_dim % 32 == 0  ? "int8:32"
+                           : head_dim % 8 == 0 ? "int8:8"
+                                               : "f16")};
+  return kv;
 }
 
 namespace {
@@ -158,8 +147,8 @@ size_t device_workspace(const ModelShape& shape,
 }  // namespace
 
 Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint) {
-  return load_quant(options.quantize == "fp8" ? "none" : options.quantize, options.quantize_exclude,
-                    checkpoint.tensors());
+  const Quantize kind = options.quantize == Quantize::fp8 ? Quantize::none : options.quantize;
+  return load_quant(name_of(kQuantizes, kind), options.quantize_exclude, checkpoint.tensors());
 }
 
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
@@ -172,106 +161,144 @@ Result<Ledger> plan_memory(const Checkpoint& checkpoint,
   return e->ledger;
 }
 
+namespace {
+
+Result<void> check_sizes(const EngineOptions& options, const ModelShape& shape) {
+  const SchedulerConfig& c = options.scheduler;
+  const int size = c.block_size;
+  if (size < 8 || size > 128 || (size & (size - 1)) != 0)
+    return Error{400, strf("--block-size %d: use a power of two from 8 to 128", size)};
+  if (options.ctx && *options.ctx > shape.max_len)
+    return Error{
+        400, strf("--ctx %d: the model was trained for %d positions", *options.ctx, shape.max_len)};
+  if (c.budget < 1 || c.max_seqs < 1)
+    return Error{400, "--budget and --max-seqs must be at least 1"};
+  return {};
+}
+
+// Tokens of the largest step, for a context of `ctx` positions.
+size_t step_tokens(const SchedulerConfig& c, int ctx) {
+  return static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
+}
+
+// Weights, workspace and program on the CPU, and what is free there.
+void plan_host(const Checkpoint& checkpoint,
+               const ModelShape& shape,
+               const SchedulerConfig& c,
+               const LoadQuant& quant,
+               Ledger& ledger) {
+  for (const TensorInfo& t : checkpoint.tensors()) ledger.weights += packed_bytes(t, quant);
+  ledger.workspace = workspace_bytes(checkpoint, quant, shape, step_tokens(c, ledger.ctx),
+                                     static_cast<size_t>(output_rows(c.max_seqs)));
+  ledger.program = program_bytes(checkpoint);
+  ledger.available = available_memory();
+}
+
+// The same on a GPU: estimates before the model exists, exact after.
+void plan_device(const Checkpoint& checkpoint,
+                 const ModelShape& shape,
+                 const EngineOptions& options,
+                 const DeviceMemory& device,
+                 Ledger& ledger) {
+  const SchedulerConfig& c = options.scheduler;
+  const bool fp8 = options.quantize == Quantize::fp8;
+  ledger.weights =
+      device.weights > 0 ? device.weights : device_weights(checkpoint, device.activations, fp8);
+  ledger.workspace = device.workspace > 0 ? device.workspace
+                                          : device_workspace(shape, device.activations,
+                                                             step_tokens(c, ledger.ctx), c);
+  ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
+  ledger.available = device.available;
+}
+
+// Blocks that a sequence of `len` positions holds at most, in its prompt and past it.
+size_t prompt_blocks(int len, const SchedulerConfig& c) {
+  return static_cast<size_t>(Scheduler::most_blocks(len, c));
+}
+size_t later_blocks(int len, const SchedulerConfig& c) {
+  return static_cast<size_t>(Scheduler::decode_blocks(len, c));
+}
+
+// Blocks that the options ask for, or else as many as are useful: one sequence in its prompt, the
+// others past it. `share` bytes may go to the pool.
+size_t pool_blocks(const EngineOptions& options, int ctx, size_t block_bytes, size_t share) {
+  const SchedulerConfig& c = options.scheduler;
+  const auto others = static_cast<size_t>(c.max_seqs - 1);
+  size_t blocks =
+      std::min(prompt_blocks(ctx, c) + others * later_blocks(ctx, c), share / block_bytes);
+  if (options.kv_bytes) blocks = *options.kv_bytes / block_bytes;
+  if (options.kv_blocks) blocks = static_cast<size_t>(*options.kv_blocks);
+  return std::min<size_t>(blocks, INT32_MAX / 2);
+}
+
+// Sizes the KV pool in what the rest leaves free; shortens a context that nobody asked for.
+void plan_pool(EngineOptions& options, size_t block, bool on_gpu, MemoryEstimate& estimate) {
+  SchedulerConfig& c = options.scheduler;
+  Ledger& ledger = estimate.ledger;
+  const size_t fixed = ledger.weights + ledger.workspace + ledger.program;
+  const size_t left = ledger.available > fixed ? ledger.available - fixed : 0;
+  const size_t blocks = pool_blocks(options, ledger.ctx, block, on_gpu ? left : left / 2);
+  const size_t least = 2 * c.group_windows.size();
+  ledger.kv = blocks * block;
+  if (fixed + ledger.kv > ledger.available || blocks < least) {
+    ledger.kv = std::max(blocks, least) * block;
+    estimate.shortage =
+        strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
+             human_bytes(ledger.weights).c_str(), human_bytes(ledger.workspace).c_str(),
+             human_bytes(ledger.kv).c_str(), human_bytes(ledger.available).c_str(),
+             options.kv_bytes ? "change --kv-memory" : "use a smaller model or format");
+    return;
+  }
+  const int fits = longest_that_fits(blocks, ledger.ctx, c);
+  if (fits < ledger.ctx && options.ctx) {
+    ledger.kv = prompt_blocks(ledger.ctx, c) * block;
+    estimate.shortage = strf(
+        "--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
+        ledger.ctx, human_bytes(ledger.kv).c_str(), human_bytes(blocks * block).c_str(),
+        human_bytes(ledger.available).c_str(), options.kv_bytes ? " or raise --kv-memory" : "");
+    return;
+  }
+  ledger.ctx = std::min(fits, ledger.ctx);
+  c.num_blocks = ledger.num_blocks = static_cast<int>(blocks);
+  c.max_len = ledger.ctx;
+  ledger.full_sequences =
+      static_cast<int>(1 + (blocks - prompt_blocks(ledger.ctx, c)) / later_blocks(ledger.ctx, c));
+}
+
+}  // namespace
+
 Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
                                        const ModelShape& shape,
                                        EngineOptions& options,
                                        const DeviceMemory* device) {
-  MemoryEstimate estimate;
-  Ledger& ledger = estimate.ledger;
-  size_t weights = 0;
   LoadQuant quant;
   if (!device) {
     Result<LoadQuant> resolved = cpu_weight_quant(options, checkpoint);
     if (!resolved) return resolved.error();
     quant = std::move(*resolved);
-    for (const TensorInfo& t : checkpoint.tensors()) weights += packed_bytes(t, quant);
-  } else {
-    weights = device->weights > 0
-                  ? device->weights
-                  : device_weights(checkpoint, device->activations, options.quantize == "fp8");
   }
+  Result<KvType> kv = kv_type_of(options, shape.head_dim, device);
+  if (!kv) return kv.error();
+  if (auto ok = check_sizes(options, shape); !ok) return ok.error();
+
   SchedulerConfig& c = options.scheduler;
-  Result<KvType> kv_type = kv_type_of(options, shape.head_dim, device);
-  if (!kv_type) return kv_type.error();
-  KvType kv = *kv_type;
-  int bs = c.block_size;
-  if (bs < 8 || bs > 128 || (bs & (bs - 1)) != 0) {
-    return Error{400, strf("--block-size %d: use a power of two from 8 to 128", bs)};
-  }
-  if (options.ctx > shape.max_len) {
-    return Error{
-        400, strf("--ctx %d: the model was trained for %d positions", options.ctx, shape.max_len)};
-  }
-  if (c.budget < 1 || c.max_seqs < 1)
-    return Error{400, "--budget and --max-seqs must be at least 1"};
+  const CacheGroups groups = cache_groups(shape);
   c.max_seqs = std::min(c.max_seqs, c.budget);
-
-  ledger.weights = weights;
-  CacheGroups groups = cache_groups(shape);
   c.group_windows = groups.windows;
-  size_t block = KvCache::bytes_per_block(shape, groups, kv, bs);
-  auto num_full = static_cast<size_t>(std::ranges::count(groups.windows, 0));
-  ledger.kv_per_token = shape.kv_bytes_per_token(kv);
-  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(bs);
+  const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
+  const auto num_full = static_cast<size_t>(std::ranges::count(groups.windows, 0));
+  MemoryEstimate estimate;
+  Ledger& ledger = estimate.ledger;
+  ledger.ctx = options.ctx.value_or(shape.max_len);
+  ledger.kv_per_token = shape.kv_bytes_per_token(*kv);
+  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
-  int ctx = options.ctx > 0 ? options.ctx : shape.max_len;
-  // An estimate before the model exists, exact after.
-  size_t step =
-      static_cast<size_t>(c.prefill == Prefill::whole ? std::max(c.budget, ctx) : c.budget);
-  auto outputs = static_cast<size_t>(output_rows(c.max_seqs));
   if (device) {
-    ledger.workspace = device->workspace > 0
-                           ? device->workspace
-                           : device_workspace(shape, device->activations, step, c);
-    ledger.program = size_t{600} << 20;  // context, libraries, captured graphs
-    ledger.available = device->available;
+    plan_device(checkpoint, shape, options, *device, ledger);
   } else {
-    ledger.workspace = workspace_bytes(checkpoint, quant, shape, step, outputs);
-    ledger.program = program_bytes(checkpoint);
-    ledger.available = available_memory();
+    plan_host(checkpoint, shape, c, quant, ledger);
   }
-  size_t fixed = weights + ledger.workspace + ledger.program;
-  size_t room = ledger.available > fixed ? ledger.available - fixed : 0;
-
-  // One sequence in its prompt, the others past it.
-  auto most = [&](int len) { return static_cast<size_t>(Scheduler::most_blocks(len, c)); };
-  auto later = [&](int len) { return static_cast<size_t>(Scheduler::decode_blocks(len, c)); };
-  size_t wanted = most(ctx) + static_cast<size_t>(c.max_seqs - 1) * later(ctx);
-  size_t least = 2 * groups.windows.size();
-  size_t blocks = options.kv_bytes > 0 ? options.kv_bytes / block
-                                       : std::min(wanted, (device ? room : room / 2) / block);
-  if (options.kv_blocks > 0) blocks = static_cast<size_t>(options.kv_blocks);
-  blocks = std::min<size_t>(blocks, INT32_MAX / 2);
-  size_t need = fixed + blocks * block;
-  if (need > ledger.available || blocks < least) {
-    ledger.kv = std::max(blocks, least) * block;
-    ledger.ctx = ctx;
-    estimate.shortage =
-        strf("not enough memory: weights %s + workspace %s + KV cache %s, and %s is free; %s",
-             human_bytes(weights).c_str(), human_bytes(ledger.workspace).c_str(),
-             human_bytes(ledger.kv).c_str(), human_bytes(ledger.available).c_str(),
-             options.kv_bytes > 0 ? "change --kv-memory" : "use a smaller model or format");
-    return estimate;
-  }
-  if (int fits = longest_that_fits(blocks, ctx, c); fits < ctx) {
-    if (options.ctx > 0) {
-      ledger.kv = most(ctx) * block;
-      ledger.ctx = ctx;
-      estimate.shortage =
-          strf("--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-               ctx, human_bytes(ledger.kv).c_str(), human_bytes(blocks * block).c_str(),
-               human_bytes(ledger.available).c_str(),
-               options.kv_bytes > 0 ? " or raise --kv-memory" : "");
-      return estimate;
-    }
-    ctx = fits;
-  }
-  c.num_blocks = static_cast<int>(blocks);
-  c.max_len = ctx;
-  ledger.kv = blocks * block;
-  ledger.ctx = ctx;
-  ledger.num_blocks = c.num_blocks;
-  ledger.full_sequences = static_cast<int>(1 + (blocks - most(ctx)) / later(ctx));
+  plan_pool(options, block, device != nullptr, estimate);
   return estimate;
 }
 

@@ -34,8 +34,8 @@ struct DeviceMemory {
   size_t weights = 0, workspace = 0;  // exact, once the model is loaded; 0: estimate
 };
 
-// The type of the KV cache that options.kv_type means for heads of so many dimensions on this
-// device.
+// The KV cache type for heads of `head_dim` dimensions on this device: options.kv_type, checked, or
+// the device's default.
 Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device);
 
 // What becomes of weights on the CPU by --quantize and --quantize-exclude; fp8 is a GPU's.

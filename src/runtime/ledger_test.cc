@@ -8,8 +8,10 @@ namespace sluice {
 namespace {
 
 Result<KvType> type_of(const char* name, int head_dim, const DeviceMemory* device = nullptr) {
+  std::optional<std::optional<KvType>> kv = value_named(kKvTypes, name);
+  if (!kv) return Error{400, "no such type"};
   EngineOptions o;
-  o.kv_type = name;
+  o.kv_type = *kv;
   return kv_type_of(o, head_dim, device);
 }
 

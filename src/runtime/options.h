@@ -1,42 +1,101 @@
 // How an engine is set up: everything the command line, the server and the benchmarks share.
+// An absent value means that nobody chose it. choose_device() (placement.h) chooses the device and
+// the sizes of a step; plan_memory() (ledger.h) the context and the KV pool.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 
+#include "backend/backend.h"
+#include "base/named.h"
+#include "base/result.h"
 #include "core/scheduler.h"
 #include "engine/loop.h"
-#include "tensor/tensor.h"
 
 namespace sluice {
 
+// --device
+struct DeviceChoice {
+  enum class Kind : uint8_t { any, cpu, cuda, ref };  // any: a GPU if there is one, else the CPU
+  Kind kind = Kind::any;
+  int index = 0;  // which GPU
+
+  bool is_gpu() const { return kind == Kind::cuda; }
+  bool is_cpu() const { return kind == Kind::cpu; }
+  std::string name() const;  // as --device takes it
+};
+Result<DeviceChoice> parse_device(std::string_view text);
+
+// --quantize: what becomes of weights at load
+enum class Quantize : uint8_t { none, w8a8, w4, u8, fp8 };  // fp8 on a GPU, the others on the CPU
+inline constexpr NamedValue<Quantize> kQuantizes[] = {{"none", Quantize::none},
+                                                      {"w8a8", Quantize::w8a8},
+                                                      {"w4", Quantize::w4},
+                                                      {"u8", Quantize::u8},
+                                                      {"fp8", Quantize::fp8}};
+
+// --generation-config: who says how to sample by default
+enum class GenerationConfig : uint8_t { model, none };  // none: as in the OpenAI API
+inline constexpr NamedValue<GenerationConfig> kGenerationConfigs[] = {
+    {"auto", GenerationConfig::model}, {"none", GenerationConfig::none}};
+
+// --dtype, on a GPU; absent ("auto"): as in the file
+inline constexpr NamedValue<std::optional<DType>> kDtypes[] = {
+    {"auto", std::nullopt}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"f32", DType::f32}};
+
+// --kv; absent ("auto"): f16 on the CPU, the type of the activations on a GPU
+inline bool operator==(const KvType& a, const KvType& b) {
+  return a.type == b.type && a.group == b.group;
+}
+inline const NamedValue<std::optional<KvType>> kKvTypes[] = {{"auto", std::nullopt},
+                                                             {"f16", KvType(DType::f16)},
+                                                             {"bf16", KvType(DType::bf16)},
+                                                             {"f32", KvType(DType::f32)},
+                                                             {"f8", KvType(DType::f8)},
+                                                             {"int8", KvType(DType::i8, 32)},
+                                                             {"int8:8", KvType(DType::i8, 8)},
+                                                             {"int8:32", KvType(DType::i8, 32)},
+                                                             {"int8:64", KvType(DType::i8, 64)}};
+
+// Sizes of a step whose defaults depend on the device. choose_device() writes them into the
+// SchedulerConfig.
+struct StepSizes {
+  std::optional<int> budget = {}, chunk = {}, mixed_budget = {};
+  bool serves = false;  // somebody waits for every token
+};
+
 struct EngineOptions {
-  std::string model;            // smollm2, a .gguf path, a directory, or random:SHAPE
-  std::string format = "q8_0";  // of random weights
+  std::string model;                  // smollm2, a .gguf path, a directory, or random:SHAPE
+  std::optional<std::string> format;  // of random weights; absent: kRandomFormat
   uint64_t random_seed = 1;
-  std::string backend = "auto";   // auto, cpu, cuda, cuda:N, ref
-  std::string dtype = "auto";     // of weights and activations on a GPU: auto, bf16, f16, f32
-  std::string quantize = "none";  // of weights at load: none; on the CPU w8a8, w4, u8; on a GPU fp8
-  std::string quantize_exclude;   // names of weights that keep their format, with commas (CPU)
-  bool deterministic = false;     // on a GPU: bits do not depend on the batch (the CPU's never do)
-  bool capture = true;            // on a GPU: replay decode steps as graphs
-  bool default_budget = false;    // nobody chose scheduler.budget: the device may
-  bool default_chunk = false;     // the same of scheduler.chunk: somebody waits for every token
-  bool default_mixed = false;     // the same of scheduler.mixed_budget, with no chunk given either
-  int threads = 0;                // 0: one per core
+  DeviceChoice device;
+  std::optional<DType> dtype;  // of weights and activations on a GPU
+  Quantize quantize = Quantize::none;
+  std::string quantize_exclude;  // names of weights that keep their format, with commas (CPU)
+  bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
+  bool capture = true;           // on a GPU: replay decode steps as graphs
+  std::optional<int> threads;    // absent: one per core
   bool pin = true;
   bool fuse = true;
-  int ctx = 0;            // positions per sequence; 0: what the model was trained for, if it fits
-  uint64_t kv_bytes = 0;  // KV pool; 0: as much as is useful, at most half of what is free
-  int kv_blocks = 0;      // the same in blocks; 0: by kv_bytes
-  std::string kv_type = "auto";            // auto, f16, f32, bf16, f8, int8[:GROUP]
-  SchedulerConfig scheduler;               // num_blocks, max_len and sampling are filled in
-  std::string generation_config = "auto";  // sampling defaults: the model's, or none
-  std::string config;                      // file that options came from, empty: none
-  std::string trace;                       // file for a Chrome trace, empty: none
-  bool quiet = false;                      // no progress, no ledger
-  StepObserver observer;                   // after each step, engine thread
+  std::optional<int> ctx;  // positions per sequence; absent: the model's, if they fit
+  std::optional<uint64_t>
+      kv_bytes;                  // KV pool; absent: what is useful, at most half of what is free
+  std::optional<int> kv_blocks;  // the same in blocks
+  std::optional<KvType> kv_type;
+  SchedulerConfig scheduler;            // num_blocks, max_len and sampling are filled in
+  std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
+  GenerationConfig generation_config = GenerationConfig::model;
+  std::string config;     // file that options came from, empty: none
+  std::string trace;      // file for a Chrome trace, empty: none
+  bool quiet = false;     // no progress, no ledger
+  StepObserver observer;  // after each step, engine thread
 };
+
+inline constexpr const char* kRandomFormat = "q8_0";
+inline std::string random_format(const EngineOptions& o) {
+  return o.format.value_or(kRandomFormat);
+}
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 #include "runtime/placement.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/str.h"
 #include "base/thread_pool.h"
@@ -38,10 +37,7 @@ int gpu_mixed_budget(const ModelShape& m) {
 // Prompt tokens beside decodes on a CPU. A core soon computes longer than memory needs to bring the
 // weights, so every token more makes everybody's next one later; the more cores there are, the more
 // tokens it takes.
-int cpu_chunk(const EngineOptions& o) {
-  int threads = o.threads > 0 ? o.threads : static_cast<int>(usable_cores().size());
-  return std::max(32, 16 * threads);
-}
+int cpu_chunk(const EngineOptions& o) { return std::max(32, 16 * num_threads(o)); }
 
 // Weights of a GPU where the user names no type: as they are, quantised ones in f16, which holds
 // their values best. f32 has no fast matrix product; Gemma's activations outgrow f16.
@@ -57,16 +53,16 @@ DType natural_type(const Checkpoint& checkpoint) {
 
 // What --quantize can do depends on where the weights go.
 Result<void> check_quantize(const EngineOptions& o) {
-  const bool gpu = o.backend.starts_with("cuda"), cpu = o.backend == "cpu";
-  const std::string& kind = o.quantize;
-  if (cpu && kind == "fp8")
+  const bool gpu = o.device.is_gpu(), cpu = o.device.is_cpu();
+  const std::string kind = name_of(kQuantizes, o.quantize);
+  if (cpu && o.quantize == Quantize::fp8)
     return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8, w4 or u8"};
-  if (gpu && kind != "none" && kind != "fp8")
+  if (gpu && o.quantize != Quantize::none && o.quantize != Quantize::fp8)
     return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
                            quote(kind).c_str())};
-  if (!cpu && !gpu && kind != "none")
+  if (!cpu && !gpu && o.quantize != Quantize::none)
     return Error{400, strf("--quantize %s: %s runs in the file's formats", quote(kind).c_str(),
-                           quote(o.backend).c_str())};
+                           quote(o.device.name()).c_str())};
   if (!cpu && !o.quantize_exclude.empty())
     return Error{400, "--quantize-exclude is for the CPU (--device cpu)"};
   return {};
@@ -90,45 +86,51 @@ std::string why_no_gpu(const GpuFacts& f) {
   return "this build has no kernels for this GPU";
 }
 
+int num_threads(const EngineOptions& o) {
+  return o.threads ? *o.threads : static_cast<int>(usable_cores().size());
+}
+
+DeviceChoice resolve_device(const DeviceChoice& asked) {
+  if (asked.kind != DeviceChoice::Kind::any) return asked;
+  return {find_gpu().usable ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu, 0};
+}
+
+void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
+  if (!o.step_sizes) return;
+  const StepSizes& asked = *o.step_sizes;
+  SchedulerConfig& s = o.scheduler;
+  const bool gpu = o.device.is_gpu(), tuned = asked.serves && !asked.chunk;
+  s.budget = asked.budget.value_or(gpu ? kGpuBudget : SchedulerConfig().budget);
+  s.chunk = asked.chunk.value_or(tuned && !gpu ? cpu_chunk(o) : 0);
+  s.mixed_budget =
+      asked.mixed_budget.value_or(tuned && gpu && shape ? gpu_mixed_budget(*shape) : 0);
+}
+
 Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
-  if (!o.backend.starts_with("cuda")) o.backend = "cuda";
+  o.device.kind = DeviceChoice::Kind::cuda;
   if (shape.head_dim > kMostHeadDim)
     return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
                            shape.head_dim, kMostHeadDim)};
-  if (o.default_budget) o.scheduler.budget = kGpuBudget;
-  if (o.default_mixed) o.scheduler.mixed_budget = gpu_mixed_budget(shape);
+  resolve_step_sizes(o, &shape);
   return check_quantize(o);
 }
 
 Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
-  if (o.backend == "auto") o.backend = find_gpu().usable ? "cuda" : "cpu";
-  if (o.backend == "cuda" || o.backend.starts_with("cuda:")) return choose_gpu(o, shape);
-  if (o.backend != "cpu" && o.backend != "ref")
-    return Error{400,
-                 strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(o.backend).c_str())};
-  if (o.default_chunk) o.scheduler.chunk = cpu_chunk(o);
-  if (o.dtype != "auto")
+  o.device = resolve_device(o.device);
+  if (o.device.is_gpu()) return choose_gpu(o, shape);
+  resolve_step_sizes(o, &shape);
+  if (o.dtype)
     return Error{400, strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
-                           o.dtype.c_str())};
+                           name_of(kDtypes, o.dtype))};
   return check_quantize(o);
 }
 
-Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
+CudaOptions cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
   CudaOptions c;
-  if (o.backend.starts_with("cuda:")) {
-    std::string_view digits = std::string_view(o.backend).substr(5);
-    auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), c.index);
-    if (failed != std::errc() || end != digits.data() + digits.size())
-      return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(o.backend).c_str())};
-  }
+  c.index = o.device.index;
   c.deterministic = o.deterministic;
-  c.fp8_weights = o.quantize == "fp8";
-  c.activations = natural_type(checkpoint);
-  if (o.dtype == "f16") c.activations = DType::f16;
-  if (o.dtype == "bf16") c.activations = DType::bf16;
-  if (o.dtype == "f32") c.activations = DType::f32;
-  if (o.dtype != "auto" && o.dtype != "f16" && o.dtype != "bf16" && o.dtype != "f32")
-    return Error{400, strf("--dtype %s: use auto, bf16, f16 or f32", quote(o.dtype).c_str())};
+  c.fp8_weights = o.quantize == Quantize::fp8;
+  c.activations = o.dtype.value_or(natural_type(checkpoint));
   return c;
 }
 

@@ -11,8 +11,16 @@
 
 namespace sluice {
 
-// Makes `auto` a device that is there, and the options' defaults that device's; refuses what it
-// does not do.
+int num_threads(const EngineOptions& options);
+
+// A device that is there, where none was asked for.
+DeviceChoice resolve_device(const DeviceChoice& asked);
+
+// Writes options.step_sizes, with the defaults of options.device for what is absent, into
+// options.scheduler. `shape` null: the model is not known; mixed_budget stays 0.
+void resolve_step_sizes(EngineOptions& options, const ModelShape* shape);
+
+// Resolves device and step sizes; refuses options that the device does not support.
 Result<void> choose_device(EngineOptions& options, const ModelShape& shape);
 // The same for a GPU whether one is there or not.
 Result<void> choose_gpu(EngineOptions& options, const ModelShape& shape);
@@ -20,7 +28,7 @@ Result<void> choose_gpu(EngineOptions& options, const ModelShape& shape);
 // Why there is no GPU to use, in one line; empty where there is one, or where nothing suggests it.
 std::string why_no_gpu(const GpuFacts& facts);
 
-// For a GPU that was chosen.
-Result<CudaOptions> cuda_options(const EngineOptions& options, const Checkpoint& checkpoint);
+// For options.device, which is a GPU.
+CudaOptions cuda_options(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

@@ -29,5 +29,43 @@ TEST(Placement, SaysWhyThereIsNoGpu) {
   EXPECT_EQ(why_no_gpu(f), "");
 }
 
+TEST(Device, Names) {
+  for (const char* name : {"auto", "cpu", "cuda", "cuda:3", "ref"})
+    EXPECT_EQ(parse_device(name)->name(), name);
+  EXPECT_EQ(parse_device("cuda:0")->name(), "cuda");
+  for (const char* name : {"", "tpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1"})
+    EXPECT_FALSE(parse_device(name)) << name;
+}
+
+struct Sizes {
+  int budget, chunk, mixed_budget;
+  bool operator==(const Sizes&) const = default;
+};
+
+Sizes sizes_on(DeviceChoice::Kind kind, const StepSizes& asked) {
+  EngineOptions o;
+  o.device.kind = kind;
+  o.threads = 4;
+  o.step_sizes = asked;
+  ModelShape shape;  // 8 G weights in the layers: kGpuMixedBudgets has a limit for that
+  shape.num_layers = 32, shape.hidden = 4096, shape.ffn = 16384;
+  shape.num_heads = shape.num_kv_heads = 32, shape.head_dim = 128;
+  resolve_step_sizes(o, &shape);
+  return {o.scheduler.budget, o.scheduler.chunk, o.scheduler.mixed_budget};
+}
+
+TEST(StepSizes, DefaultsDependOnTheDeviceAndOnWhetherItServes) {
+  using Kind = DeviceChoice::Kind;
+  EXPECT_EQ(sizes_on(Kind::cpu, {}), (Sizes{512, 0, 0}));
+  EXPECT_EQ(sizes_on(Kind::cuda, {}), (Sizes{8192, 0, 0}));
+  EXPECT_EQ(sizes_on(Kind::cpu, {.serves = true}), (Sizes{512, 64, 0}));
+  EXPECT_EQ(sizes_on(Kind::cuda, {.serves = true}), (Sizes{8192, 0, 1024}));
+  StepSizes asked{.budget = 100, .chunk = 7, .mixed_budget = 50, .serves = true};
+  EXPECT_EQ(sizes_on(Kind::cpu, asked), (Sizes{100, 7, 50}));
+  EXPECT_EQ(sizes_on(Kind::cuda, asked), (Sizes{100, 7, 50}));
+  asked = {.chunk = 0, .serves = true};  // a chunk that was chosen leaves mixed steps alone
+  EXPECT_EQ(sizes_on(Kind::cuda, asked), (Sizes{8192, 0, 0}));
+}
+
 }  // namespace
 }  // namespace sluice

@@ -92,9 +92,9 @@ Result<bool> read_meta(const Meta& meta, SamplingSpec& spec) {
 
 }  // namespace
 
-Result<SamplingDefaults> sampling_defaults(const Meta& meta, const std::string& generation_config) {
+Result<SamplingDefaults> sampling_defaults(const Meta& meta, GenerationConfig generation_config) {
   SamplingDefaults out;
-  if (generation_config == "none") {
+  if (generation_config == GenerationConfig::none) {
     out.source = "--generation-config none";
     return out;
   }

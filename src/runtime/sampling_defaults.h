@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "core/request.h"
+#include "runtime/options.h"
 #include "tensor/checkpoint.h"
 
 namespace sluice {
@@ -20,8 +21,8 @@ struct SamplingDefaults {
 // The first that says something: the model's metadata (general.sampling.*, which also holds what a
 // generation_config.json says), the makers' advice for models we know by name, our own choice.
 // What the first leaves out is off: temperature 1, top_p 1, no penalty.
-// `generation_config`: "auto", or "none" for OpenAI's defaults, which are all off.
-Result<SamplingDefaults> sampling_defaults(const Meta& meta, const std::string& generation_config);
+// GenerationConfig::none: OpenAI's defaults, which are all off.
+Result<SamplingDefaults> sampling_defaults(const Meta& meta, GenerationConfig generation_config);
 
 // What a user chose; the defaults fill in the rest.
 struct SamplingChoice {

@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-SamplingSpec spec_of(const Meta& meta, const std::string& config = "auto") {
+SamplingSpec spec_of(const Meta& meta, GenerationConfig config = GenerationConfig::model) {
   return sampling_defaults(meta, config).value().spec;
 }
 
@@ -20,7 +20,7 @@ TEST(SamplingDefaults, TheModelsFilesComeFirst) {
   EXPECT_EQ(s.top_k, 20);
   EXPECT_FLOAT_EQ(s.repetition_penalty, 1.05f);
   EXPECT_EQ(s.top_p, 1);  // what the files leave out is off
-  EXPECT_EQ(sampling_defaults(meta, "auto")->source, "the model's files");
+  EXPECT_EQ(sampling_defaults(meta, GenerationConfig::model)->source, "the model's files");
 }
 
 TEST(SamplingDefaults, KnownModelsAndTheRest) {
@@ -38,7 +38,7 @@ TEST(SamplingDefaults, KnownModelsAndTheRest) {
 TEST(SamplingDefaults, NoneIsOpenAis) {
   Meta meta;
   meta.set("general.sampling.temp", 0.6);
-  EXPECT_EQ(describe_sampling(spec_of(meta, "none")), "temperature 1");
+  EXPECT_EQ(describe_sampling(spec_of(meta, GenerationConfig::none)), "temperature 1");
 }
 
 TEST(SamplingDefaults, ValuesOutOfRangeAreRefusedByName) {
@@ -48,10 +48,10 @@ TEST(SamplingDefaults, ValuesOutOfRangeAreRefusedByName) {
   for (const auto& [key, value] : bad) {
     Meta meta;
     meta.set(std::string("general.sampling.") + key, value);
-    const Result<SamplingDefaults> got = sampling_defaults(meta, "auto");
+    const Result<SamplingDefaults> got = sampling_defaults(meta, GenerationConfig::model);
     ASSERT_FALSE(got) << key;
     EXPECT_NE(got.error().message.find(key), std::string::npos) << got.error().message;
-    EXPECT_TRUE(sampling_defaults(meta, "none"));
+    EXPECT_TRUE(sampling_defaults(meta, GenerationConfig::none));
   }
   Meta off;
   off.set("general.sampling.top_k", int64_t{-1});

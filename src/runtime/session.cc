@@ -21,7 +21,7 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
   s->options_ = options;
   Time begin = s->clock_.now();
   Result<std::unique_ptr<Checkpoint>> checkpoint =
-      open_model(options.model, options.format, options.random_seed);
+      open_model(options.model, random_format(options), options.random_seed);
   if (!checkpoint) return checkpoint.error();
   s->checkpoint_ = std::move(*checkpoint);
 
@@ -55,21 +55,18 @@ Session::~Session() {
 }
 
 Result<void> Session::open_backend(const ModelShape& shape) {
-  const bool chooses = options_.backend == "auto";
+  const bool chooses = options_.device.kind == DeviceChoice::Kind::any;
   if (auto ok = choose_device(options_, shape); !ok) return ok.error();
-  if (chooses && options_.backend == "cpu") why_no_gpu_ = sluice::why_no_gpu(find_gpu());
-  const std::string& name = options_.backend;
-  if (name == "cpu") {
+  if (chooses && options_.device.is_cpu()) why_no_gpu_ = sluice::why_no_gpu(find_gpu());
+  if (options_.device.is_cpu()) {
     Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);
     if (!quant) return quant.error();
     backend_ = make_cpu_backend(
-        {.threads = options_.threads, .pin = options_.pin, .quant = std::move(*quant)});
-  } else if (name == "ref") {
+        {.threads = options_.threads.value_or(0), .pin = options_.pin, .quant = std::move(*quant)});
+  } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
   } else {
-    Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
-    if (!cuda) return cuda.error();
-    Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
+    Result<std::unique_ptr<Device>> device = open_cuda(cuda_options(options_, *checkpoint_));
     if (!device) return device.error();
     device_ = device->get();
     backend_ = std::move(*device);

@@ -7,6 +7,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
+#include "core/policy_names.h"
 #include "server/block_map.h"
 #include "server/observe_explain.h"
 #include "server/routes.h"
@@ -47,8 +48,8 @@ void append_list(std::string& out, const char* name, const List& list, Row row) 
   out += ']';
 }
 
-const char* preset_name(const SchedulerConfig& c) {
-  for (const char* name : {"static", "orca", "vllm", "sarathi"}) {
+std::string preset_name(const SchedulerConfig& c) {
+  for (const std::string& name : preset_names()) {
     SchedulerConfig p = c;
     if (!apply_preset(name, p)) continue;
     if (p.batching == c.batching && p.prefill == c.prefill && p.mix == c.mix &&
@@ -77,8 +78,8 @@ std::string hello_json(const Session& session,
   h["now"] = micros(session.clock().now());
   h["device"] = session.backend().describe();
   h["preset"] = preset_name(c);
-  h["pipeline"] = o.scheduler.pipeline == Pipeline::overlap ? "overlap" : "sync";
-  h["order"] = c.order == Order::fcfs ? "fcfs" : "priority";
+  h["pipeline"] = name_of(kPipelines, c.pipeline);
+  h["order"] = name_of(kOrders, c.order);
   h["prefix_cache"] = c.prefix_cache;
   h["budget"] = c.budget;
   bool chunked = c.mix == Mix::mixed && c.prefill == Prefill::chunked;

@@ -365,8 +365,9 @@ Refusal parse_embedding(const json::value& body,
       f.fail("encoding_format", "encoding_format must be float or base64");
   }
   if (f.text("pooling", pooling)) {
-    out.pooling = pooling == "mean" ? Pooling::mean : Pooling::last;
-    if (pooling != "mean" && pooling != "last") f.fail("pooling", "pooling must be last or mean");
+    std::optional<Pooling> named = value_named(kPoolings, pooling);
+    if (!named) f.fail("pooling", "pooling must be last or mean");
+    out.pooling = named.value_or(Pooling::last);
   }
   f.flag("normalize", out.normalize);
   f.flag("add_special_tokens", out.add_special_tokens);

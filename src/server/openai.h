@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/named.h"
 #include "base/token.h"
 #include "core/request.h"
 
@@ -94,6 +95,10 @@ struct DetokenizeFields {
   std::string model;
   std::vector<Token> tokens;
 };
+
+// What /v1/embeddings and --pooling call the ways to make one vector of a text.
+inline constexpr NamedValue<Pooling> kPoolings[] = {{"last", Pooling::last},
+                                                    {"mean", Pooling::mean}};
 
 // Nothing when all is well.
 using Refusal = std::optional<ApiError>;

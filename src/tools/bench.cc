@@ -208,7 +208,7 @@ json::object result_json(const Session& s,
   json::object j;
   j["model"] = o.engine.model;
   j["backend"] = s.backend().describe();
-  if (o.engine.model.starts_with("random:")) j["format"] = o.engine.format;
+  if (o.engine.model.starts_with("random:")) j["format"] = random_format(o.engine);
   j["elapsed_s"] = m.elapsed;
   j["spread"] = spread;
   j["input_tokens"] = m.tokens_in;
@@ -276,6 +276,103 @@ Result<Best> best_of(Session& s, const BenchOptions& o, const std::vector<Length
   return best;
 }
 
+// Rows of the table that only `bench latency` has.
+void add_latency_rows(Measurement& m, size_t num, std::vector<Row>& rows) {
+  double prefill = static_cast<double>(m.tokens_in) / m.ttft.mean() / static_cast<double>(num);
+  rows.push_back({"time to first token",
+                  strf("%s (%.0f prompt tokens/s)", ms(m.ttft.at(0.5)).c_str(), prefill)});
+  if (m.itl.count() > 0)
+    rows.push_back({"time per output token",
+                    strf("%s (%.1f tokens/s)", p50_p99(m.itl).c_str(), 1 / m.itl.mean())});
+}
+
+// Rows of the table that only `bench throughput` has.
+void add_throughput_rows(Measurement& m, std::vector<Row>& rows) {
+  rows.push_back({"throughput", strf("%.1f output tokens/s, %.1f tokens/s in all, %.2f requests/s",
+                                     static_cast<double>(m.tokens_out) / m.elapsed,
+                                     static_cast<double>(m.tokens_in + m.tokens_out) / m.elapsed,
+                                     static_cast<double>(m.e2e.count()) / m.elapsed)});
+  rows.push_back({"time to first token", p50_p99(m.ttft)});
+  rows.push_back({"inter-token latency", p50_p99(m.itl)});
+  rows.push_back({"request latency", p50_p99(m.e2e)});
+}
+
+void add_step_rows(Measurement& m, size_t num, std::vector<Row>& rows) {
+  rows.push_back(
+      {"steps", strf("%llu, %.1f tokens and %.1f requests each, %s",
+                     static_cast<unsigned long long>(m.num_steps),
+                     static_cast<double>(m.batched_tokens) / static_cast<double>(m.num_steps),
+                     static_cast<double>(m.batched_slices) / static_cast<double>(m.num_steps),
+                     p50_p99(m.step).c_str())});
+  if (m.decode.count() > 0)
+    rows.push_back({"steps of decodes alone",
+                    strf("%zu of %zu requests each, %s (%.1f tokens/s)", m.decode.count(), num,
+                         p50_p99(m.decode).c_str(), static_cast<double>(num) / m.decode.at(0.5))});
+  rows.push_back({"host time per step",
+                  strf("p50 %.1f us  p99 %.1f us", m.host.at(0.5) * 1e6, m.host.at(0.99) * 1e6)});
+  rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});
+  if (m.preemptions > 0)
+    rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
+}
+
+// The run beside the CPU's limits; nothing where there are none (on a GPU).
+void add_limit_rows(const Session& s,
+                    const BenchOptions& o,
+                    Measurement& m,
+                    const BenchLimits& limits,
+                    bool latency,
+                    std::vector<Row>& rows) {
+  const double bandwidth = limits.read;
+  if (bandwidth > 0 && latency && m.itl.count() > 0) {
+    double per_token = static_cast<double>(s.model().step_bytes()) +
+                       static_cast<double>(m.kv_positions_read) /
+                           static_cast<double>(m.itl.count()) *
+                           static_cast<double>(s.ledger().kv_per_token);
+    rows.push_back(
+        {"decode, of read bandwidth",
+         strf("%.1f %% (%.2f GB/s of %.2f GB/s)", per_token / m.itl.mean() / bandwidth * 100,
+              per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
+  } else if (bandwidth > 0) {
+    rows.push_back({"of read bandwidth",
+                    strf("%.1f %% (of %.2f GB/s)", bytes_needed(s, m) / m.elapsed / bandwidth * 100,
+                         bandwidth / 1e9)});
+  }
+  if (!limits.peaks.empty() && latency && m.ttft.count() == 1) {
+    rows.push_back({"prefill, Gop/s", strf("%.0f: %s", prefill_rate(s, m) / 1e9,
+                                           of_peaks(prefill_rate(s, m), limits).c_str())});
+  }
+  if (bandwidth > 0)
+    rows.push_back({"limits", o.limits == LimitsFrom::cache ? "kept by bench machine"
+                                                            : "measured in this run"});
+}
+
+std::vector<Row> result_rows(
+    const Session& s, const BenchOptions& o, Best& best, size_t num, bool latency) {
+  Measurement& m = best.run;
+  const bool random = o.engine.model.starts_with("random:");
+  std::vector<Row> rows = {
+      {"model", o.engine.model + (random ? " " + random_format(o.engine) : "")},
+      {"backend", s.backend().describe()},
+      {"requests",
+       strf("%zu, %llu tokens in, %llu out", num, static_cast<unsigned long long>(m.tokens_in),
+            static_cast<unsigned long long>(m.tokens_out))},
+      {"time",
+       strf("%.3f s (best of %d, spread %.1f %%)", m.elapsed, o.repeat, best.spread * 100)}};
+  if (latency) {
+    add_latency_rows(m, num, rows);
+  } else {
+    add_throughput_rows(m, rows);
+  }
+  add_step_rows(m, num, rows);
+  return rows;
+}
+
+// Nothing on a GPU: `bench gpu` measures its limits.
+BenchLimits limits_for(Session& s, const BenchOptions& o) {
+  if (s.device_executor()) return {};
+  return run_limits(o.engine.threads.value_or(0), o.limits == LimitsFrom::cache, o.engine.quiet);
+}
+
 int bench(const BenchOptions& o, int num, bool latency) {
   Result<std::vector<Lengths>> lengths = make_lengths(o, num);
   if (!lengths) return report(lengths.error());
@@ -290,82 +387,15 @@ int bench(const BenchOptions& o, int num, bool latency) {
   s.keep_reports();
   Result<Best> best = best_of(s, o, *lengths);
   if (!best) return report(best.error());
-  // A GPU's own limits: bench gpu.
-  BenchLimits limits;
-  if (!s.device_executor())
-    limits = run_limits(o.engine.threads, o.limits == "cached", o.engine.quiet);
-  double bandwidth = limits.read;
-  Measurement& m = best->run;
+  const BenchLimits limits = limits_for(s, o);
   if (o.json) {
-    std::printf("%s\n", json::serialize(result_json(s, o, m, limits, best->spread)).c_str());
-    if (auto ok = s.write_trace(); !ok) return report(ok.error());
-    return kExitOk;
-  }
-  double fraction = bandwidth > 0 ? bytes_needed(s, m) / m.elapsed / bandwidth : 0;
-  std::vector<Row> rows = {
-      {"model",
-       o.engine.model + (o.engine.model.starts_with("random:") ? " " + o.engine.format : "")},
-      {"backend", s.backend().describe()},
-      {"requests", strf("%zu, %llu tokens in, %llu out", lengths->size(),
-                        static_cast<unsigned long long>(m.tokens_in),
-                        static_cast<unsigned long long>(m.tokens_out))},
-      {"time",
-       strf("%.3f s (best of %d, spread %.1f %%)", m.elapsed, o.repeat, best->spread * 100)}};
-  if (latency) {
-    double prefill =
-        static_cast<double>(m.tokens_in) / m.ttft.mean() / static_cast<double>(lengths->size());
-    rows.push_back({"time to first token",
-                    strf("%s (%.0f prompt tokens/s)", ms(m.ttft.at(0.5)).c_str(), prefill)});
-    if (m.itl.count() > 0)
-      rows.push_back({"time per output token",
-                      strf("%s (%.1f tokens/s)", p50_p99(m.itl).c_str(), 1 / m.itl.mean())});
+    json::object result = result_json(s, o, best->run, limits, best->spread);
+    std::printf("%s\n", json::serialize(result).c_str());
   } else {
-    rows.push_back(
-        {"throughput", strf("%.1f output tokens/s, %.1f tokens/s in all, %.2f requests/s",
-                            static_cast<double>(m.tokens_out) / m.elapsed,
-                            static_cast<double>(m.tokens_in + m.tokens_out) / m.elapsed,
-                            static_cast<double>(m.e2e.count()) / m.elapsed)});
-    rows.push_back({"time to first token", p50_p99(m.ttft)});
-    rows.push_back({"inter-token latency", p50_p99(m.itl)});
-    rows.push_back({"request latency", p50_p99(m.e2e)});
+    std::vector<Row> rows = result_rows(s, o, *best, lengths->size(), latency);
+    add_limit_rows(s, o, best->run, limits, latency, rows);
+    print_table(rows);
   }
-  rows.push_back(
-      {"steps", strf("%llu, %.1f tokens and %.1f requests each, %s",
-                     static_cast<unsigned long long>(m.num_steps),
-                     static_cast<double>(m.batched_tokens) / static_cast<double>(m.num_steps),
-                     static_cast<double>(m.batched_slices) / static_cast<double>(m.num_steps),
-                     p50_p99(m.step).c_str())});
-  if (m.decode.count() > 0)
-    rows.push_back(
-        {"steps of decodes alone",
-         strf("%zu of %zu requests each, %s (%.1f tokens/s)", m.decode.count(), lengths->size(),
-              p50_p99(m.decode).c_str(), static_cast<double>(lengths->size()) / m.decode.at(0.5))});
-  rows.push_back({"host time per step",
-                  strf("p50 %.1f us  p99 %.1f us", m.host.at(0.5) * 1e6, m.host.at(0.99) * 1e6)});
-  rows.push_back({"scheduling to inference", p50_p99(m.plan_to_begin)});
-  if (m.preemptions > 0)
-    rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
-  if (bandwidth > 0 && latency && m.itl.count() > 0) {
-    double per_token = static_cast<double>(s.model().step_bytes()) +
-                       static_cast<double>(m.kv_positions_read) /
-                           static_cast<double>(m.itl.count()) *
-                           static_cast<double>(s.ledger().kv_per_token);
-    rows.push_back(
-        {"decode, of read bandwidth",
-         strf("%.1f %% (%.2f GB/s of %.2f GB/s)", per_token / m.itl.mean() / bandwidth * 100,
-              per_token / m.itl.mean() / 1e9, bandwidth / 1e9)});
-  } else if (bandwidth > 0) {
-    rows.push_back(
-        {"of read bandwidth", strf("%.1f %% (of %.2f GB/s)", fraction * 100, bandwidth / 1e9)});
-  }
-  if (!limits.peaks.empty() && latency && m.ttft.count() == 1) {
-    rows.push_back({"prefill, Gop/s", strf("%.0f: %s", prefill_rate(s, m) / 1e9,
-                                           of_peaks(prefill_rate(s, m), limits).c_str())});
-  }
-  if (bandwidth > 0)
-    rows.push_back(
-        {"limits", o.limits == "cached" ? "kept by bench machine" : "measured in this run"});
-  print_table(rows);
   if (auto ok = s.write_trace(); !ok) return report(ok.error());
   return kExitOk;
 }

@@ -273,54 +273,37 @@ Result<json::array> measure_rows(Session& s, const GpuFloor& floor, const BenchG
 // Before the session takes the memory. The type is that of most models: both have the same limits.
 Result<DeviceLimits> measure_limits(const EngineOptions& o) {
   CudaOptions options;
-  if (o.backend.starts_with("cuda:")) options.index = std::atoi(o.backend.c_str() + 5);
-  if (o.dtype == "f16") options.activations = DType::f16;
+  options.index = o.device.index;
+  if (o.dtype == DType::f16) options.activations = DType::f16;
   auto device = open_cuda(options);
   if (!device) return device.error();
   (*device)->attach();
   return (*device)->measure_limits();
 }
 
-}  // namespace
-
-int cmd_bench_gpu(const BenchGpuOptions& given) {
-  BenchGpuOptions o = given;
-  if (o.engine.backend == "auto") o.engine.backend = "cuda";
-  if (!o.engine.backend.starts_with("cuda"))
-    return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
-  if (o.engine.model.starts_with("random:") && o.engine.format == "q8_0") o.engine.format = "bf16";
-  o.engine.scheduler.prefix_cache = false;
+// Sizes the context and the batch for all that will be measured.
+void resolve_sizes(BenchGpuOptions& o) {
   int batch = *std::ranges::max_element(o.batches), context = *std::ranges::max_element(o.contexts);
+  o.engine.scheduler.prefix_cache = false;
   o.engine.scheduler.max_seqs = std::max(batch, 256);
   int apart = static_cast<int>(int64_t{batch} * context / 8192) + 16;
   for (int rows : o.rows) context = std::max(context, rows);
-  if (o.engine.ctx == 0) o.engine.ctx = std::max(context + o.steps + apart, 2064);
+  if (!o.engine.ctx) o.engine.ctx = std::max(context + o.steps + apart, 2064);
+}
 
-  Result<DeviceLimits> limits = measure_limits(o.engine);
-  if (!limits) return report(limits.error());
-  Result<std::unique_ptr<Session>> session = open_session(o.engine);
-  if (!session) return report(session.error());
-  Session& s = **session;
-  show_ledger(s);
-  s.keep_reports();
-  GpuFloor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
-                 o.engine.quantize == "fp8", limits->copy};
+void print_head(const BenchGpuOptions& o, const Session& s, const DeviceLimits& limits) {
+  std::printf("%s, %s, loaded in %.1f s (%.1f GB/s)\n", o.engine.model.c_str(),
+              s.backend().describe().c_str(), s.load_seconds(),
+              static_cast<double>(s.ledger().weights) / s.load_seconds() / 1e9);
+  std::printf("limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s, fp8 %.0f\n\n",
+              limits.copy / 1e12, limits.read / 1e12, limits.gemm / 1e12, limits.gemm_f8 / 1e12);
+  std::printf("%6s %8s %9s %9s %9s %9s %9s %10s %7s %7s  %s\n", "batch", "context", "step ms",
+              "copy ms", "of floor", "read ms", "of floor", "tokens/s", "gap p50", "p99 us",
+              "largest gaps per step");
+}
 
-  json::object j{{"model", o.engine.model},          {"backend", s.backend().describe()},
-                 {"load_s", s.load_seconds()},       {"weights_bytes", s.ledger().weights},
-                 {"copy_bytes_per_s", limits->copy}, {"read_bytes_per_s", limits->read},
-                 {"gemm_flops", limits->gemm},       {"gemm_f8_flops", limits->gemm_f8}};
-  if (!o.json) {
-    std::printf("%s, %s, loaded in %.1f s (%.1f GB/s)\n", o.engine.model.c_str(),
-                s.backend().describe().c_str(), s.load_seconds(),
-                static_cast<double>(s.ledger().weights) / s.load_seconds() / 1e9);
-    std::printf("limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s, fp8 %.0f\n\n",
-                limits->copy / 1e12, limits->read / 1e12, limits->gemm / 1e12,
-                limits->gemm_f8 / 1e12);
-    std::printf("%6s %8s %9s %9s %9s %9s %9s %10s %7s %7s  %s\n", "batch", "context", "step ms",
-                "copy ms", "of floor", "read ms", "of floor", "tokens/s", "gap p50", "p99 us",
-                "largest gaps per step");
-  }
+// Every batch size at every context; a row that cannot be measured is said and left out.
+json::array measure_decodes(Session& s, const GpuFloor& floor, const BenchGpuOptions& o) {
   json::array rows;
   for (int c : o.contexts) {
     for (int b : o.batches) {
@@ -336,7 +319,50 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
       if (o.ops) print_ops(*row);
     }
   }
-  j["decode"] = rows;
+  return rows;
+}
+
+json::object mixed_json(Mixed& mixed, bool print) {
+  double rate = static_cast<double>(mixed.tokens) / mixed.elapsed;
+  if (print)
+    std::printf(
+        "256 requests, 100-1024 in and out: %llu tokens in %.2f s, %.0f output tokens/s, gap p50 "
+        "%.1f us p99 %.1f us\n",
+        static_cast<unsigned long long>(mixed.tokens), mixed.elapsed, rate, mixed.gap.at(0.5) * 1e6,
+        mixed.gap.at(0.99) * 1e6);
+  return {{"output_tokens", mixed.tokens},
+          {"seconds", mixed.elapsed},
+          {"output_tokens_per_s", rate},
+          {"gap_p50_s", mixed.gap.at(0.5)},
+          {"gap_p99_s", mixed.gap.at(0.99)}};
+}
+
+}  // namespace
+
+int cmd_bench_gpu(const BenchGpuOptions& given) {
+  BenchGpuOptions o = given;
+  DeviceChoice& device = o.engine.device;
+  if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
+  if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
+  if (!o.engine.format) o.engine.format = "bf16";
+  resolve_sizes(o);
+
+  Result<DeviceLimits> limits = measure_limits(o.engine);
+  if (!limits) return report(limits.error());
+  Result<std::unique_ptr<Session>> session = open_session(o.engine);
+  if (!session) return report(session.error());
+  Session& s = **session;
+  show_ledger(s);
+  s.keep_reports();
+  GpuFloor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
+                 o.engine.quantize == Quantize::fp8, limits->copy};
+
+  json::object j{{"model", o.engine.model},          {"backend", s.backend().describe()},
+                 {"load_s", s.load_seconds()},       {"weights_bytes", s.ledger().weights},
+                 {"copy_bytes_per_s", limits->copy}, {"read_bytes_per_s", limits->read},
+                 {"gemm_flops", limits->gemm},       {"gemm_f8_flops", limits->gemm_f8}};
+  if (!o.json) print_head(o, s, *limits);
+  j["decode"] = measure_decodes(s, floor, o);
   Result<PrefillTime> prefill = measure_prefill(s, floor, 8, 1024);
   if (!prefill) return report(prefill.error());
   j["prefill"] = prefill_json(*prefill);
@@ -351,18 +377,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   if (o.workload) {
     Result<Mixed> mixed = measure_mixed(s);
     if (!mixed) return report(mixed.error());
-    double rate = static_cast<double>(mixed->tokens) / mixed->elapsed;
-    j["mixed"] = json::object{{"output_tokens", mixed->tokens},
-                              {"seconds", mixed->elapsed},
-                              {"output_tokens_per_s", rate},
-                              {"gap_p50_s", mixed->gap.at(0.5)},
-                              {"gap_p99_s", mixed->gap.at(0.99)}};
-    if (!o.json)
-      std::printf(
-          "256 requests, 100-1024 in and out: %llu tokens in %.2f s, %.0f output tokens/s, gap p50 "
-          "%.1f us p99 %.1f us\n",
-          static_cast<unsigned long long>(mixed->tokens), mixed->elapsed, rate,
-          mixed->gap.at(0.5) * 1e6, mixed->gap.at(0.99) * 1e6);
+    j["mixed"] = mixed_json(*mixed, !o.json);
   }
   if (o.json) std::printf("%s\n", json::serialize(j).c_str());
   return kExitOk;

@@ -132,7 +132,7 @@ int run_cli(int argc, char** argv) {
     return report_parse_error(app, e);
   }
   if (show) {
-    std::fputs(describe_options(*command, *outside).c_str(), stdout);
+    std::fputs(describe_options(*command, *outside, c.resolved()).c_str(), stdout);
     return kExitOk;
   }
   return c.action();

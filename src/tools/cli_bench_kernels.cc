@@ -9,11 +9,9 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
   auto list = [&](const char* name, std::vector<std::string>& to, const char* help) {
     return app->add_option(name, to, help)->delimiter(',')->allow_extra_args(false)->group(group);
   };
-  app->add_option("--rows", o.rows,
-                  "of the matmul table: for each format the one that models\nrun on this CPU, or "
-                  "all that it can run")
-      ->check(CLI::IsMember({"preferred", "all"}))
-      ->capture_default_str()
+  add_named(app, "--rows", o.rows, kKernelRows,
+            "of the matmul table: for each format the one that models\nrun on this CPU, or all "
+            "that it can run")
       ->group(group);
   list("--row", o.names, "only these, like avx2-q8_0 or attention-f16");
   list("--format", o.formats, "only weights of these formats, like q8_0,q4_k");
@@ -41,11 +39,9 @@ void add_bench_kernels_options(CLI::App* app, BenchKernelsOptions& o) {
       ->check(whole_number(1, 1000))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--limits", o.limits,
-                  "measured beside every case (machines that are shared vary by\nthe minute), or "
-                  "kept by `bench machine`")
-      ->check(CLI::IsMember({"fresh", "cached"}))
-      ->capture_default_str()
+  add_named(app, "--limits", o.limits, kLimitsFrom,
+            "measured beside every case (machines that are shared vary by\nthe minute), or kept by "
+            "`bench machine`")
       ->group(group);
 
   group = "Results";

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/cli_options.h"
+
 namespace sluice {
 
 void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
@@ -20,8 +22,7 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   add("--ca", o.ca_file, "certificates to trust instead of the system's (PEM)");
   flag("--insecure", o.insecure, "trust any certificate");
   add("--model", o.model, "its name there (default: the first of /v1/models)");
-  with_default("--endpoint", o.endpoint, "which API")
-      ->check(CLI::IsMember({"chat", "completions"}));
+  add_named(app, "--endpoint", o.endpoint, kEndpoints, "which API")->group(group);
   add("--api-key-env", o.api_key_env, "environment variable that holds the key");
   add("--header", o.headers, "NAME:VALUE of every request (may be repeated)")
       ->allow_extra_args(false);
@@ -36,7 +37,7 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   group = "Load";
   add("--concurrency", o.concurrency, "so many requests at once; N1,N2,... is one run each [1]");
   add("--rate", o.rate, "so many requests per second, whatever the server does; R1,R2,...");
-  with_default("--arrivals", o.arrivals, "of --rate")->check(CLI::IsMember({"poisson", "fixed"}));
+  add_named(app, "--arrivals", o.arrivals, kArrivals, "of --rate")->group(group);
   add("--trace", o.trace,
       "arrivals and lengths from a file: CSV (TIMESTAMP,ContextTokens,\nGeneratedTokens) or JSONL "
       "(timestamp in ms, input_length,\noutput_length, hash_ids)");

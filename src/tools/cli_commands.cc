@@ -61,11 +61,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str();
   app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
-  app->add_option("--limits", o.limits,
-                  "what the CPU is held against: measured in this run (machines that\nare shared "
-                  "vary by the minute), or kept by `bench machine`")
-      ->check(CLI::IsMember({"fresh", "cached"}))
-      ->capture_default_str();
+  add_named(app, "--limits", o.limits, kLimitsFrom,
+            "what the CPU is held against: measured in this run (machines that\nare shared vary by "
+            "the minute), or kept by `bench machine`");
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
 }
 
@@ -97,6 +95,7 @@ void add_run(CLI::App& app, CommandLine& c) {
   r->callback([&c, prompt] {
     c.run.has_prompt = prompt->count() > 0;
     apply_policy(c.policy, c.run.engine);
+    c.resolved = [&c] { return resolved_values(c.run.engine); };
     c.action = [&c] { return cmd_run(c.run); };
   });
 }
@@ -108,6 +107,7 @@ void add_serve(CLI::App& app, CommandLine& c) {
   sv->footer(kForeignFlags);
   sv->callback([&c] {
     apply_policy(c.policy, c.serve.engine, true);
+    c.resolved = [&c] { return resolved_values(c.serve); };
     c.action = [&c] { return cmd_serve(c.serve); };
   });
 }
@@ -146,6 +146,7 @@ void add_inspect(CLI::App& app, CommandLine& c) {
   add_engine_options(i, c.inspect.engine, c.policy);
   i->callback([&c] {
     apply_policy(c.policy, c.inspect.engine);
+    c.resolved = [&c] { return resolved_values(c.inspect.engine); };
     c.action = [&c] { return cmd_inspect(c.inspect); };
   });
 }
@@ -182,6 +183,7 @@ void add_perplexity(CLI::App& app, CommandLine& c) {
   add_engine_options(x, c.perplexity.engine, c.policy);
   x->callback([&c] {
     apply_policy(c.policy, c.perplexity.engine);
+    c.resolved = [&c] { return resolved_values(c.perplexity); };
     c.action = [&c] { return cmd_perplexity(c.perplexity); };
   });
 }
@@ -194,6 +196,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bt, c.throughput.engine, c.policy);
   bt->callback([&c] {
     apply_policy(c.policy, c.throughput.engine);
+    c.resolved = [&c] { return resolved_values(c.throughput.engine); };
     c.action = [&c] { return cmd_bench_throughput(c.throughput); };
   });
   CLI::App* bl =
@@ -202,6 +205,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bl, c.latency.engine, c.policy);
   bl->callback([&c] {
     apply_policy(c.policy, c.latency.engine);
+    c.resolved = [&c] { return resolved_values(c.latency.engine); };
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
   CLI::App* bm =
@@ -241,22 +245,23 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bg, c.gpu.engine, c.policy);
   bg->callback([&c] {
     apply_policy(c.policy, c.gpu.engine);
+    c.resolved = [&c] { return resolved_values(c.gpu.engine); };
     c.action = [&c] { return cmd_bench_gpu(c.gpu); };
   });
   CLI::App* bs = b->add_subcommand("serve", "a server with the OpenAI API, under load");
   add_bench_serve_options(bs, c.load);
-  bs->callback([&c] { c.action = [&c] { return cmd_bench_serve(c.load); }; });
+  bs->callback([&c] {
+    c.resolved = [&c] { return resolved_values(c.load); };
+    c.action = [&c] { return cmd_bench_serve(c.load); };
+  });
 }
 
 void add_completion(CLI::App& app, CommandLine& c) {
   CLI::App* cp = app.add_subcommand("completion", "a script that completes commands and options");
-  cp->add_option("shell", c.shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  add_named(cp, "shell", c.shell, kShells, "bash, zsh or fish")->required()->default_str("");
   cp->callback([&app, &c] {
     c.action = [&app, &c] {
-      Shell kind = c.shell == "bash" ? Shell::bash : c.shell == "zsh" ? Shell::zsh : Shell::fish;
-      std::fputs(completion_script(app, kind).c_str(), stdout);
+      std::fputs(completion_script(app, c.shell).c_str(), stdout);
       return kExitOk;
     };
   });
@@ -266,9 +271,9 @@ void add_config(CLI::App& app) {
   CLI::App* cf = app.add_subcommand("config", "where the values of options come from");
   cf->require_subcommand(1);
   cf->add_subcommand("show",
-                     "`config show serve ...`: every option of that command, its value,\n"
-                     "and whether a flag, a SLUICE_* variable, the --config file or its\n"
-                     "default says so");
+                     "`config show serve ...`: every option of that command, the value it\n"
+                     "comes to, and whether a flag, a SLUICE_* variable, the --config file\n"
+                     "or its default says so");
 }
 
 }  // namespace

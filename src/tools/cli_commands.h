@@ -6,9 +6,11 @@
 #include <functional>
 #include <string>
 
+#include "tools/cli_completion.h"
 #include "tools/cli_options.h"
 #include "tools/commands.h"
 #include "tools/models.h"
+#include "tools/resolved_options.h"
 
 namespace sluice {
 
@@ -29,8 +31,9 @@ struct CommandLine {
   BenchKernelsOptions kernels;
   BenchGpuOptions gpu;
   BenchServeOptions load;
-  std::string shell;
+  Shell shell = Shell::bash;
   PresetChoice policy;
+  std::function<ResolvedValues()> resolved = [] { return resolved_values(); };
   std::function<int()> action;
 };
 

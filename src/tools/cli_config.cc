@@ -111,6 +111,23 @@ Result<std::vector<std::string>> words_for(const CLI::Option& o,
   return words;
 }
 
+// What the option comes to; "-": nothing.
+std::string value_of(const CLI::Option& o,
+                     const std::string& name,
+                     const ResolvedValues& resolved) {
+  std::string given;
+  if (o.count() > 0)
+    for (const std::string& r : o.results()) given += (given.empty() ? "" : ", ") + r;
+  if (is_flag(o) && o.count() > 0)  // --no-graphs sets `capture` to false
+    return (o.results().back() == "true") != name.starts_with("no-") ? "true" : "false";
+  auto chosen = resolved.find(name);
+  if (chosen != resolved.end() && (given.empty() || given == "auto")) return chosen->second;
+  if (!given.empty()) return given;
+  if (is_flag(o)) return "false";
+  const std::string value = o.get_default_str();
+  return value.empty() || value == "{}" || value == "[]" ? "-" : value;
+}
+
 }  // namespace
 
 std::string variable_name(const std::string& option) {
@@ -161,21 +178,19 @@ Result<std::vector<OptionOrigin>> add_outside_options(const CLI::App& command,
   return origins;
 }
 
-std::string describe_options(const CLI::App& command, const std::vector<OptionOrigin>& outside) {
+std::string describe_options(const CLI::App& command,
+                             const std::vector<OptionOrigin>& outside,
+                             const ResolvedValues& resolved) {
   std::string out;
   for (const CLI::Option* o : command.get_options()) {
     std::string name = name_of(*o);
     if (name.empty()) continue;
-    std::string value;
-    for (const std::string& r : o->count() > 0 ? o->results() : std::vector<std::string>())
-      value += (value.empty() ? "" : ", ") + r;
-    if (o->count() == 0 && o->get_default_str() != "{}") value = o->get_default_str();
     auto from = std::find_if(outside.begin(), outside.end(),
                              [&](const OptionOrigin& x) { return x.option == name; });
     const char* origin = from != outside.end() ? from->origin.c_str()
                          : o->count() > 0      ? "command line"
                                                : "default";
-    out += strf("%-24s %-28s %s\n", name.c_str(), value.empty() ? "-" : value.c_str(), origin);
+    out += strf("%-24s %-28s %s\n", name.c_str(), value_of(*o, name, resolved).c_str(), origin);
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "tools/resolved_options.h"
 
 namespace sluice {
 
@@ -25,7 +26,10 @@ std::string variable_name(const std::string& option);
 Result<std::vector<OptionOrigin>> add_outside_options(const CLI::App& command,
                                                       std::vector<std::string>& args);
 
-// `command` as parsed, one line per option: name, value, where that is from.
-std::string describe_options(const CLI::App& command, const std::vector<OptionOrigin>& outside);
+// `command` as parsed, one line per option: name, value, where that is from. `resolved` are the
+// values of options that nobody gave.
+std::string describe_options(const CLI::App& command,
+                             const std::vector<OptionOrigin>& outside,
+                             const ResolvedValues& resolved);
 
 }  // namespace sluice

@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "base/str.h"
+#include "core/policy_names.h"
+#include "server/openai.h"
 
 namespace sluice {
 
@@ -41,6 +43,16 @@ std::string parse_bytes(std::string& text) {
   return {};
 }
 
+constexpr float kServeShortShare = 0.25f;
+
+CLI::Validator device_name() {
+  return {[](std::string& text) {
+            Result<DeviceChoice> device = parse_device(text);
+            return device ? std::string() : device.error().message;
+          },
+          ""};
+}
+
 }  // namespace
 
 CLI::Validator byte_size() { return {parse_bytes, "SIZE"}; }
@@ -57,8 +69,10 @@ CLI::Validator whole_number(long long lo, long long hi) {
       "");
 }
 
-void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
-  const char* group = "Engine";
+namespace {
+
+// Threads, context and KV cache.
+void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option("-t,--threads", o.threads, "compute threads (default: one per core)")
       ->check(whole_number(1, 1024))
       ->group(group);
@@ -73,33 +87,31 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(2, kMaxInt / 2))
       ->excludes("--kv-memory")
       ->group(group);
-  app->add_option(
-         "--kv", o.kv_type,
-         "element type of the KV cache; int8 (on the CPU) has a scale\nper 32, 8 or 64 dimensions")
-      ->check(CLI::IsMember(
-          {"auto", "f16", "bf16", "f32", "f8", "int8", "int8:8", "int8:32", "int8:64"}))
-      ->capture_default_str()
+  add_named(
+      app, "--kv", o.kv_type, kKvTypes,
+      "element type of the KV cache; int8 (on the CPU) has a scale\nper 32, 8 or 64 dimensions")
       ->group(group);
   app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
       ->capture_default_str()
       ->group(group);
-  o.backend = "auto";
-  app->add_option("--device", o.backend,
-                  "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is\nnaive and slow: "
-                  "the oracle")
-      ->capture_default_str()
+}
+
+// Where the model runs, and its weights.
+void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
+  app->add_option_function<std::string>(
+         "--device", [&o](const std::string& text) { o.device = parse_device(text).value(); },
+         "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is\nnaive and slow: "
+         "the oracle")
+      ->check(device_name())
+      ->default_str(o.device.name())
       ->group(group);
-  app->add_option("--dtype", o.dtype, "of weights and activations on a GPU; auto: as in the file")
-      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
-      ->capture_default_str()
+  add_named(app, "--dtype", o.dtype, kDtypes,
+            "of weights and activations on a GPU; auto: as in the file")
       ->group(group);
-  app->add_option(
-         "--quantize", o.quantize,
-         "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
-         "bits in groups of 32, u8 is uint8 with a\nzero point per row, computed in f32; "
-         "on a GPU: fp8 is e4m3")
-      ->check(CLI::IsMember({"none", "w8a8", "w4", "u8", "fp8"}))
-      ->capture_default_str()
+  add_named(app, "--quantize", o.quantize, kQuantizes,
+            "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
+            "bits in groups of 32, u8 is uint8 with a\nzero point per row, computed in f32; "
+            "on a GPU: fp8 is e4m3")
       ->group(group);
   app->add_option("--quantize-exclude", o.quantize_exclude,
                   "weights that keep their format, by parts of their names or\npatterns: "
@@ -114,8 +126,11 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(group);
   app->add_flag("!--no-pin", o.pin, "do not bind threads to cores")->group(group);
   app->add_option("--format", o.format, "weight format of random: models")
-      ->capture_default_str()
+      ->default_str(kRandomFormat)
       ->group(group);
+}
+
+void add_output_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option("--trace", o.trace, "write a trace for Perfetto or chrome://tracing to this file")
       ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
@@ -123,31 +138,30 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
                   "YAML file of options, one `name: value` per line; variables\nSLUICE_NAME come "
                   "before it, flags before those")
       ->group(group);
+}
 
+void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* policy = "Scheduling";
   SchedulerConfig& s = o.scheduler;
-  s.budget = 0;
-  s.chunk = s.mixed_budget = -1;
-  s.short_share = -1;
   app->add_option("--preset", p.preset, "the policies of these systems")
-      ->check(CLI::IsMember({"static", "orca", "vllm", "sarathi"}))
+      ->check(CLI::IsMember(preset_names()))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--budget", s.budget, "tokens per step (default: 512, on a GPU 8192)")
+  app->add_option("--budget", p.sizes.budget, "tokens per step (default: 512, on a GPU 8192)")
       ->check(whole_number(1, kMaxInt))
       ->group(policy);
   app->add_option(
-         "--chunk", s.chunk,
+         "--chunk", p.sizes.chunk,
          "of them, chunked prompts' in a mixed step; 0: no limit\n(default: 0; serve on a CPU: 16 "
          "per thread, at least 32)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);
-  app->add_option("--short-share", s.short_share,
+  app->add_option("--short-share", p.short_share,
                   "share of a step's prompt tokens for prompts shorter than the\none in front; 0: "
                   "in order of service (default: 0; serve: 0.25)")
       ->check(CLI::Range(0.0, 0.9))
       ->group(policy);
-  app->add_option("--mixed-budget", s.mixed_budget,
+  app->add_option("--mixed-budget", p.sizes.mixed_budget,
                   "tokens per step that runs prompts and decodes, of which\nprompts keep a "
                   "quarter; 0: --budget\n(default: 0; serve on a GPU: by the model's size)")
       ->check(whole_number(0, kMaxInt))
@@ -156,60 +170,53 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--batching", p.batching,
-                  "when requests may join (default: the preset's, as below)")
-      ->check(CLI::IsMember({"static", "continuous"}))
+  add_named(app, "--batching", p.batching, kBatchings,
+            "when requests may join (default: the preset's, as below)")
       ->group(policy);
-  app->add_option("--prefill", p.prefill, "may a prompt be spread over steps")
-      ->check(CLI::IsMember({"whole", "chunked"}))
+  add_named(app, "--prefill", p.prefill, kPrefills, "may a prompt be spread over steps")
       ->group(policy);
-  app->add_option("--mix", p.mix, "may prompts and decodes share a step")
-      ->check(CLI::IsMember({"separate", "mixed"}))
-      ->group(policy);
-  app->add_option("--order", p.order, "who is served first")
-      ->check(CLI::IsMember({"fcfs", "priority"}))
-      ->group(policy);
-  app->add_option("--admission", p.admission, "what must be free before a request starts")
-      ->check(CLI::IsMember({"reserve-max", "watermark"}))
+  add_named(app, "--mix", p.mix, kMixes, "may prompts and decodes share a step")->group(policy);
+  add_named(app, "--order", p.order, kOrders, "who is served first")->group(policy);
+  add_named(app, "--admission", p.admission, kAdmissions,
+            "what must be free before a request starts")
       ->group(policy);
   app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(policy);
-  app->add_option("--pipeline", p.pipeline, "overlap plans a step ahead")
-      ->check(CLI::IsMember({"sync", "overlap"}))
-      ->capture_default_str()
-      ->group(policy);
+  add_named(app, "--pipeline", s.pipeline, kPipelines, "overlap plans a step ahead")->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);
 }
 
+}  // namespace
+
+void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
+  const char* group = "Engine";
+  add_memory_options(app, o, group);
+  add_device_options(app, o, group);
+  add_output_options(app, o, group);
+  add_policy_options(app, o, p);
+}
+
 void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   SchedulerConfig& s = o.scheduler;
-  o.default_budget = s.budget == 0;
-  if (o.default_budget) s.budget = SchedulerConfig().budget;
-  o.default_chunk = s.chunk < 0 && serves;
-  o.default_mixed = o.default_chunk && s.mixed_budget < 0;
-  s.chunk = std::max(s.chunk, 0);
-  if (s.short_share < 0) s.short_share = serves ? 0.25f : 0.0f;
-  s.mixed_budget = std::max(s.mixed_budget, 0);
+  if (o.kv_bytes == 0) o.kv_bytes.reset();  // --kv-memory 0: the default
+  o.step_sizes = p.sizes;
+  o.step_sizes->serves = serves;
+  s.short_share = p.short_share.value_or(serves ? kServeShortShare : 0.0f);
   apply_preset(p.preset, s).value();  // the parser admits only known names
-  if (!p.batching.empty())
-    s.batching = p.batching == "static" ? Batching::static_ : Batching::continuous;
-  if (!p.prefill.empty()) s.prefill = p.prefill == "whole" ? Prefill::whole : Prefill::chunked;
-  if (!p.mix.empty()) s.mix = p.mix == "separate" ? Mix::separate : Mix::mixed;
-  if (!p.order.empty()) s.order = p.order == "priority" ? Order::priority : Order::fcfs;
-  if (!p.admission.empty())
-    s.admission = p.admission == "reserve-max" ? Admission::reserve_max : Admission::watermark;
-  o.scheduler.pipeline = p.pipeline == "sync" ? Pipeline::sync : Pipeline::overlap;
+  s.batching = p.batching.value_or(s.batching);
+  s.prefill = p.prefill.value_or(s.prefill);
+  s.mix = p.mix.value_or(s.mix);
+  s.order = p.order.value_or(s.order);
+  s.admission = p.admission.value_or(s.admission);
 }
 
 void add_generation_config(CLI::App* app, EngineOptions& o, const char* group) {
-  app->add_option("--generation-config", o.generation_config,
-                  "auto: sampling is by default as the model's files say;\nnone: temperature 1 and "
-                  "no more, as in the OpenAI API")
-      ->check(CLI::IsMember({"auto", "none"}))
-      ->capture_default_str()
+  add_named(app, "--generation-config", o.generation_config, kGenerationConfigs,
+            "auto: sampling is by default as the model's files say;\nnone: temperature 1 and no "
+            "more, as in the OpenAI API")
       ->group(group);
 }
 
@@ -245,15 +252,21 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engi
       ->check(whole_number(0, 20));
 }
 
-void add_serve_options(CLI::App* app, ServeOptions& o) {
-  app->add_option(
-         "model", o.engine.model,
-         "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
-      ->required();
-  const char* server = "Server";
-  auto add = [&](const char* name, auto& to, const char* help) {
-    return app->add_option(name, to, help)->capture_default_str()->group(server);
-  };
+namespace {
+
+// Adds options of one group of the help text, with their defaults.
+struct Group {
+  CLI::App* app;
+  const char* name;
+
+  CLI::Option* operator()(const char* option, auto& to, const char* help) const {
+    return app->add_option(option, to, help)->capture_default_str()->group(name);
+  }
+};
+
+// Where the server listens, and to whom.
+void add_access_options(CLI::App* app, ServeOptions& o, const char* server) {
+  const Group add{app, server};
   add("--host", o.host, "address to listen on");
   add("--port", o.port, "port to listen on; 0 is any free one")->check(whole_number(0, 65535));
   add("--served-model-name", o.served_names, "name in the API (may be repeated)")
@@ -283,12 +296,17 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   app->add_flag("--allow-tokenizer-info", o.allow_tokenizer_info,
                 "/tokenizer_info shows special tokens and the chat template")
       ->group(server);
+}
+
+void add_answer_options(CLI::App* app, ServeOptions& o, const char* server) {
+  const Group add{app, server};
   add_generation_config(app, o.engine, server);
   app->add_flag("--log-requests,!--no-log-requests", o.log_requests,
                 "one line in the log per request, without its text\n(on by default)")
       ->group(server);
-  add("--pooling", o.pooling, "hidden states of which positions /v1/embeddings gives")
-      ->check(CLI::IsMember({"last", "mean"}));
+  add_named(app, "--pooling", o.pooling, kPoolings,
+            "hidden states of which positions /v1/embeddings gives")
+      ->group(server);
   add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")
       ->check(CLI::NonNegativeNumber);
   add("--resume-seconds", o.resume,
@@ -297,6 +315,11 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--io-threads", o.io_threads, "threads for connections and text")->check(whole_number(1, 64));
   add("--grace", o.grace, "seconds that running requests have after SIGTERM")
       ->check(CLI::NonNegativeNumber);
+}
+
+// What requests may take together, per key and each.
+void add_admission_options(CLI::App* app, ServeOptions& o, const char* server) {
+  const Group add{app, server};
   Load &all = o.admission.total, &key = o.admission.per_key, &one = o.admission.per_request;
   app->add_option("--max-queue", o.max_queue,
                   "sequences (prompts x n) that may wait for their first\ntoken (default: 512; no "
@@ -321,14 +344,16 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       ->check(CLI::Range(0.0, 1.0));
   add("--request-timeout", o.request_timeout, "seconds a request may take; 0 is no limit")
       ->check(CLI::NonNegativeNumber);
-  const char* limits = "Limits of connections";
-  server = limits;
+}
+
+void add_connection_options(CLI::App* app, ServeOptions& o, const char* limits) {
+  const Group add{app, limits};
   add("--max-body", o.max_body, "size of a request")->transform(byte_size());
   add("--max-connections", o.max_connections, "in all")->check(whole_number(1, kMaxInt));
   app->add_option("--max-connections-per-ip", o.max_connections_per_ip,
                   "from one address (default: 256, and no limit from\nthis machine)")
       ->check(whole_number(1, kMaxInt))
-      ->group(server);
+      ->group(limits);
   add("--header-timeout", o.header_timeout,
       "seconds for a request's header, or for\nthe handshake of TLS")
       ->check(CLI::PositiveNumber);
@@ -344,6 +369,20 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add("--stall-timeout", o.stall_timeout,
       "seconds without a sign of life of a thread\nuntil /health fails")
       ->check(CLI::PositiveNumber);
+}
+
+}  // namespace
+
+void add_serve_options(CLI::App* app, ServeOptions& o) {
+  app->add_option(
+         "model", o.engine.model,
+         "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
+      ->required();
+  const char* server = "Server";
+  add_access_options(app, o, server);
+  add_answer_options(app, o, server);
+  add_admission_options(app, o, server);
+  add_connection_options(app, o, "Limits of connections");
 }
 
 }  // namespace sluice

@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "tools/commands.h"
 
@@ -16,12 +18,31 @@ CLI::Validator whole_number(long long lo, long long hi);
 // Bytes, like 512M or 1.5G.
 CLI::Validator byte_size();
 
-// Policies by name, before they are a SchedulerConfig.
+// An option whose values have names; its default is what `to` holds, unless that is absent.
+template <typename T, typename V, size_t n>
+CLI::Option* add_named(
+    CLI::App* app, const char* name, T& to, const NamedValue<V> (&table)[n], const char* help) {
+  CLI::Option* option = app->add_option_function<std::string>(
+      name, [&to, &table](const std::string& text) { to = *value_named(table, text); }, help);
+  option->check(CLI::IsMember(names_in(table)));
+  if constexpr (std::is_same_v<T, V>) option->default_str(name_of(table, to));
+  return option;
+}
+
+// Policies that a flag may choose; what is absent is the preset's.
 struct PresetChoice {
-  std::string preset = "sarathi", batching, prefill, mix, order, admission, pipeline = "overlap";
+  std::string preset = "sarathi";
+  std::optional<Batching> batching;
+  std::optional<Prefill> prefill;
+  std::optional<Mix> mix;
+  std::optional<Order> order;
+  std::optional<Admission> admission;
+  std::optional<float> short_share;  // absent: kServeShortShare in a server, else 0
+  StepSizes sizes;
 };
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);
+// Writes the policies into o.scheduler; the step's sizes wait in o.step_sizes for the device.
 void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves = false);
 void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engine);
 void add_serve_options(CLI::App* app, ServeOptions& o);

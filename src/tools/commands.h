@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/named.h"
 #include "base/result.h"
 #include "core/request.h"
 #include "runtime/options.h"
@@ -16,6 +17,11 @@ namespace sluice {
 
 // Exit codes: 0 done, 1 the environment failed, 2 the input is at fault.
 inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2;
+
+// --limits: what benchmarks hold a CPU's figures against
+enum class LimitsFrom : uint8_t { run, cache };  // measured in this run, or kept by `bench machine`
+inline constexpr NamedValue<LimitsFrom> kLimitsFrom[] = {{"fresh", LimitsFrom::run},
+                                                         {"cached", LimitsFrom::cache}};
 
 struct SamplingOptions {
   SamplingSpec spec;      // what `choice` has is filled in when the model is known
@@ -49,7 +55,7 @@ struct BenchOptions {
   int num_requests = 16;
   std::string input = "128", output = "64";  // N or LO-HI
   std::string workload;                      // file with lengths: CSV or JSONL
-  std::string limits = "fresh";              // or cached
+  LimitsFrom limits = LimitsFrom::run;
   int repeat = 3;
   uint64_t seed = 1;
   bool json = false;
@@ -59,11 +65,20 @@ struct BenchMachineOptions {
   bool json = false, quiet = false;
 };
 
+enum class Endpoint : uint8_t { chat, completions };
+inline constexpr NamedValue<Endpoint> kEndpoints[] = {{"chat", Endpoint::chat},
+                                                      {"completions", Endpoint::completions}};
+enum class Arrivals : uint8_t { poisson, fixed };
+inline constexpr NamedValue<Arrivals> kArrivals[] = {{"poisson", Arrivals::poisson},
+                                                     {"fixed", Arrivals::fixed}};
+
 struct BenchServeOptions {
-  std::string url, ca_file, model, endpoint = "chat", api_key_env;
+  std::string url, ca_file, model, api_key_env;
+  Endpoint endpoint = Endpoint::chat;
   bool insecure = false;
   std::vector<std::string> headers;
-  std::string concurrency, rate, arrivals = "poisson", trace;  // lists: one run each
+  std::string concurrency, rate, trace;  // lists: one run each
+  Arrivals arrivals = Arrivals::poisson;
   std::string input = "128", output = "64", prompts, extra;
   std::string slo, json, records, report;
   double time_scale = 1, length_scale = 1, duration = 0, temperature = 0;
@@ -74,13 +89,18 @@ struct BenchServeOptions {
   bool check_text = false, quiet = false;
 };
 
+// Rows of the matmul table: those that models run on this CPU, or all that it can run.
+enum class KernelRows : uint8_t { preferred, all };
+inline constexpr NamedValue<KernelRows> kKernelRows[] = {{"preferred", KernelRows::preferred},
+                                                         {"all", KernelRows::all}};
+
 struct BenchKernelsOptions {
-  std::string rows = "preferred";                     // or all
+  KernelRows rows = KernelRows::preferred;
   std::vector<std::string> names, formats, products;  // empty: any
   std::vector<std::string> shapes = {"qwen2.5-0.5b", "qwen2.5-1.5b"};
   std::string m = "1,2,4,8,16,32,64,256,512";  // numbers and LO-HI
-  std::string limits = "fresh";                // or cached
-  std::string json, compare;                   // files
+  LimitsFrom limits = LimitsFrom::run;
+  std::string json, compare;  // files
   double tolerance = 0.1;
   int rotate_mb = 600, threads = 0, rounds = 4;
   bool quick = false, add = false, quiet = false;
@@ -113,6 +133,8 @@ struct QuantizeOptions {
   bool keep_embedding = false, overwrite = false, json = false, quiet = false;
 };
 
+inline constexpr int kPerplexityWindow = 512;  // tokens, without --ctx
+
 struct PerplexityOptions {
   EngineOptions engine;
   std::string file;
@@ -124,7 +146,7 @@ struct ServeOptions {
   EngineOptions engine;
   std::string host = "127.0.0.1", api_key_file, tls_cert, tls_key;
   std::vector<std::string> served_names, allowed_hosts, cors;
-  std::string pooling = "last";
+  Pooling pooling = Pooling::last;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true;

@@ -203,24 +203,23 @@ void print_text(const InspectOptions& o,
 
 // Of the GPU that is there, or of one that has `given` free.
 Result<DeviceMemory> gpu_memory(const EngineOptions& engine, const Checkpoint& file, size_t given) {
-  Result<CudaOptions> options = cuda_options(engine, file);
-  if (!options) return options.error();
-  if (given > 0) return DeviceMemory{given, options->activations};
-  auto device = open_cuda(*options);
+  const CudaOptions options = cuda_options(engine, file);
+  if (given > 0) return DeviceMemory{given, options.activations};
+  auto device = open_cuda(options);
   if (!device) return device.error();
   (*device)->attach();
-  return DeviceMemory{(*device)->free_memory(), options->activations};
+  return DeviceMemory{(*device)->free_memory(), options.activations};
 }
 
 Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const ModelShape& shape) {
   EngineOptions engine = o.engine;
-  if (o.gpu_memory > 0 && (engine.backend == "cpu" || engine.backend == "ref"))
+  if (o.gpu_memory > 0 && engine.device.kind != DeviceChoice::Kind::any && !engine.device.is_gpu())
     return Error{400, strf("--gpu-memory plans for a GPU, and --device says %s: leave one out",
-                           engine.backend.c_str())};
+                           engine.device.name().c_str())};
   Result<void> chosen = o.gpu_memory > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
   if (!chosen) return chosen.error();
   std::optional<DeviceMemory> gpu;
-  if (engine.backend.starts_with("cuda")) {
+  if (engine.device.is_gpu()) {
     Result<DeviceMemory> found = gpu_memory(engine, file, o.gpu_memory);
     if (!found) return found.error();
     gpu = *found;
@@ -243,7 +242,7 @@ int cmd_inspect(const InspectOptions& o) {
   Result<std::string> path = locate_model(o.engine.model, o.engine.quiet);
   if (!path) return report(path.error());
   Result<std::unique_ptr<Checkpoint>> file =
-      open_model(*path, o.engine.format, o.engine.random_seed);
+      open_model(*path, random_format(o.engine), o.engine.random_seed);
   if (!file) return report(file.error());
   Result<ModelShape> shape = read_shape(**file);
   std::optional<Needs> needs;

@@ -16,7 +16,7 @@ int cmd_perplexity(const PerplexityOptions& o) {
   Result<std::string> text = read_text(o.file);
   if (!text) return report(text.error());
   EngineOptions engine = o.engine;
-  int window = engine.ctx > 0 ? engine.ctx : 512;
+  int window = engine.ctx.value_or(kPerplexityWindow);
   engine.ctx = window + 1;  // the engine always samples one token after the prompt
   Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) return report(session.error());

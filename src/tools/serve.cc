@@ -5,12 +5,12 @@
 
 #include "base/log.h"
 #include "base/str.h"
-#include "hub/hub_name.h"
 #include "net/http.h"
 #include "runtime/collect.h"
 #include "server/service.h"
 #include "tools/commands.h"
 #include "tools/notify.h"
+#include "tools/resolved_options.h"
 #include "tools/serve_signals.h"
 #include "tools/serve_watch.h"
 #include "tools/terminal.h"
@@ -20,16 +20,6 @@ namespace sluice {
 namespace {
 
 using std::chrono::milliseconds;
-
-std::string served_name(std::string model) {
-  if (model.starts_with("random:")) return model;
-  if (is_hub_name(model)) return model.substr(3);
-  while (model.ends_with('/')) model.pop_back();  // a directory
-  size_t slash = model.find_last_of('/');
-  std::string name = slash == std::string::npos ? model : model.substr(slash + 1);
-  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
-  return name.empty() ? "model" : name;
-}
 
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -57,13 +47,12 @@ void warm_up(Session& s) {
 
 ServiceOptions service_options(const ServeOptions& o) {
   ServiceOptions s;
-  s.model_names = o.served_names;
-  if (s.model_names.empty()) s.model_names.push_back(served_name(o.engine.model));
+  s.model_names = served_names(o);
   s.version = SLUICE_VERSION;
   s.tokenizer_info = o.allow_tokenizer_info;
-  s.pooling = o.pooling == "mean" ? Pooling::mean : Pooling::last;
+  s.pooling = o.pooling;
   s.admission = o.admission;
-  if (o.max_queue || is_loopback(o.host)) s.admission.total.sequences = o.max_queue.value_or(0);
+  s.admission.total.sequences = queue_limit(o);
   s.request_share = o.request_share;
   s.request_timeout = o.request_timeout;
   s.stall_seconds = o.stall_timeout;

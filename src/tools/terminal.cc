@@ -136,7 +136,7 @@ void show_ledger(const Session& s) {
       strf("%s: %s used, %s reserved for %d x %d tokens; loaded in %.2f s",
            name_of_model(options.model).c_str(), human_bytes(l.weights + l.workspace).c_str(),
            human_bytes(l.kv).c_str(), l.full_sequences, l.ctx, s.load_seconds());
-  if (l.ctx < s.model().shape().max_len && options.ctx == 0) {
+  if (l.ctx < s.model().shape().max_len && !options.ctx) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }
   tell(text);

@@ -169,7 +169,7 @@ BenchKernelsOptions with_defaults(BenchKernelsOptions o) {
     if (o.m == BenchKernelsOptions().m) o.m = "1,16,512";
     o.rounds = std::min(o.rounds, 2);
   }
-  if (!o.compare.empty()) o.rows = "all";  // the baseline says which
+  if (!o.compare.empty()) o.rows = KernelRows::all;  // the baseline says which
   return o;
 }
 
@@ -204,7 +204,7 @@ int cmd_bench_kernels(const BenchKernelsOptions& given) {
   bool table = o.json != "-" && o.compare.empty();
   // Here, because they look for cores, and the thread below is bound to one.
   std::optional<CpuLimits> kept;
-  if (o.limits == "cached") kept = kept_limits(o.quiet);
+  if (o.limits == LimitsFrom::cache) kept = kept_limits(o.quiet);
   CpuOptions cpu;
   cpu.threads = o.threads;
   std::unique_ptr<Backend> backend = make_cpu_backend(cpu);

@@ -35,7 +35,7 @@ std::vector<const MatmulRow*> chosen_rows(const BenchKernelsOptions& o) {
     if (!o.formats.empty() && !listed(o.formats, format_of(row))) continue;
     bool seen = std::ranges::any_of(
         rows, [&](const MatmulRow* r) { return format_of(*r) == format_of(row); });
-    if (o.names.empty() ? o.rows == "all" || !seen : listed(o.names, row.name))
+    if (o.names.empty() ? o.rows == KernelRows::all || !seen : listed(o.names, row.name))
       rows.push_back(&row);
   }
   return rows;

@@ -140,7 +140,7 @@ TEST(KernelPlan, OptionsSelect) {
   ASSERT_TRUE(one);
   ASSERT_EQ(one->size(), 1u);
   EXPECT_EQ((*one)[0].row, &choose_matmul(Format::q8_0, 896, 4864));
-  o.rows = "all";
+  o.rows = KernelRows::all;
   EXPECT_GT(kernel_cases(o, {1})->size(), one->size() - 1);
   o.names = {"scalar-q8_0"};
   EXPECT_EQ(kernel_cases(o, {1})->at(0).kernel, "scalar-q8_0");

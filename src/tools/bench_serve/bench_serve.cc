@@ -73,7 +73,7 @@ Result<void> read_points(const BenchServeOptions& o, Plan& plan) {
   Result<std::vector<double>> rates = parse_list(o.rate, "--rate", false);
   if (!rates) return rates.error();
   for (double n : *counts) plan.points.push_back({static_cast<int>(n), 0, false});
-  for (double r : *rates) plan.points.push_back({0, r, o.arrivals == "poisson"});
+  for (double r : *rates) plan.points.push_back({0, r, o.arrivals == Arrivals::poisson});
   if (!o.trace.empty()) {
     Result<std::vector<TraceEntry>> trace =
         read_trace(o.trace, static_cast<size_t>(std::max(o.requests, 0)));
@@ -99,7 +99,7 @@ Result<Plan> make_plan(const BenchServeOptions& o) {
   if (!plan.url.tls && (o.insecure || !o.ca_file.empty()))
     return Error{400, "--insecure and --ca are of https:// URLs"};
   if (plan.url.path.ends_with("/v1")) plan.url.path.resize(plan.url.path.size() - 3);
-  plan.chat = o.endpoint == "chat";
+  plan.chat = o.endpoint == Endpoint::chat;
   if (auto ok = read_headers(o, plan); !ok) return ok.error();
   if (auto ok = read_points(o, plan); !ok) return ok.error();
   Result<LengthRange> input = parse_length_range(o.input, "--input"),
@@ -259,12 +259,13 @@ RunResult Job::measure(size_t run) {
   r.limits.requests = static_cast<uint64_t>(std::max(o.requests, 0));
   r.limits.duration = o.duration;
   if (o.requests == 0 && o.duration == 0 && plan.trace.empty())
-    r.limits.requests = closed ? static_cast<uint64_t>(point.concurrency) * 10 : 100;
+    r.limits.requests = closed ? static_cast<uint64_t>(point.concurrency) * kRequestsPerConnection
+                               : kOpenLoopRequests;
   if (!plan.trace.empty()) r.trace = &plan.trace;
   r.time_scale = o.time_scale;
   size_t room = o.max_connections > 0 ? static_cast<size_t>(o.max_connections)
                 : closed              ? static_cast<size_t>(point.concurrency)
-                                      : 16'384;
+                                      : static_cast<size_t>(kOpenLoopConnections);
   target.client.set_max_connections(room);
   uint64_t total = r.limits.requests;
   if (total == 0 && r.trace) total = r.trace->size();
@@ -332,8 +333,12 @@ Result<void> write_results(const BenchServeOptions& o,
                            const std::string& prompts,
                            std::vector<RunResult>& runs,
                            std::vector<Summary>& summaries) {
-  json::object j{{"url", o.url},           {"model", target.model}, {"endpoint", o.endpoint},
-                 {"stream", !o.no_stream}, {"seed", o.seed},        {"prompts", prompts}};
+  json::object j{{"url", o.url},
+                 {"model", target.model},
+                 {"endpoint", name_of(kEndpoints, o.endpoint)},
+                 {"stream", !o.no_stream},
+                 {"seed", o.seed},
+                 {"prompts", prompts}};
   if (!o.slo.empty()) j["slo"] = o.slo;
   json::array list;
   for (Summary& s : summaries) list.push_back(summary_json(s));
@@ -350,7 +355,7 @@ Result<void> write_results(const BenchServeOptions& o,
     if (auto ok = write_file(o.records, text); !ok) return ok;
   }
   if (!o.report.empty()) {
-    ReportInfo info{o.url, target.model, o.endpoint, prompts, o.slo};
+    ReportInfo info{o.url, target.model, name_of(kEndpoints, o.endpoint), prompts, o.slo};
     if (auto ok = write_file(o.report, html_report(info, runs, summaries)); !ok) return ok;
   }
   return {};

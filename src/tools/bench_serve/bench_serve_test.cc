@@ -47,7 +47,7 @@ TEST(BenchServePlan, ObjectivesAndLists) {
 TEST(BenchServePlan, PoissonArrivals) {
   constexpr int kNum = 200'000;
   const double rate = 250;
-  Arrivals arrivals({0, rate, true}, 7);
+  ArrivalTimes arrivals({0, rate, true}, 7);
   double last = 0, sum = 0, squares = 0, above = 0, product = 0, before = 0;
   for (int i = 0; i < kNum; ++i) {
     double t = arrivals.next(), gap = t - last;
@@ -67,7 +67,7 @@ TEST(BenchServePlan, PoissonArrivals) {
 }
 
 TEST(BenchServePlan, FixedArrivals) {
-  Arrivals arrivals({0, 10, false}, 1);
+  ArrivalTimes arrivals({0, 10, false}, 1);
   for (int i = 0; i < 1000; ++i) EXPECT_DOUBLE_EQ(arrivals.next(), i / 10.0);
 }
 

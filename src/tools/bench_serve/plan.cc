@@ -200,7 +200,7 @@ std::string RunPoint::label() const {
   return "trace";
 }
 
-double Arrivals::next() {
+double ArrivalTimes::next() {
   int64_t i = index_++;
   if (!point_.poisson) return static_cast<double>(i) / point_.rate;
   return at_ -= std::log(1 - draw_double({seed_, 12, i, 0})) / point_.rate;

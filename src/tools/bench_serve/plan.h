@@ -1,5 +1,5 @@
 // What a load test is asked to do, read from options and traces: lengths, arrivals, objectives.
-// Plain data and pure functions. For bench_serve*.cc.
+// Plain data and pure functions. For tools/bench_serve.
 #pragma once
 
 #include <cstddef>
@@ -52,11 +52,16 @@ struct RunPoint {
   std::string label() const;
 };
 
+// Defaults of --requests and --max-connections. A closed loop keeps a number of requests running;
+// an open loop (--rate, --trace) sends them when they are due.
+inline constexpr int kRequestsPerConnection = 10;  // closed loop: times the concurrency
+inline constexpr int kOpenLoopRequests = 100, kOpenLoopConnections = 16'384;
+
 // When the requests of an open loop are due, in seconds from the start: the first of a fixed rate
 // at 0, of a Poisson process after its first gap.
-class Arrivals {
+class ArrivalTimes {
  public:
-  Arrivals(const RunPoint& point, uint64_t seed) : point_(point), seed_(seed) {}
+  ArrivalTimes(const RunPoint& point, uint64_t seed) : point_(point), seed_(seed) {}
   double next();
 
  private:

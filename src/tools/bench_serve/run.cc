@@ -109,7 +109,7 @@ class Run {
 
   const Target& target_;
   const RunSetup& setup_;
-  Arrivals arrivals_;
+  ArrivalTimes arrivals_;
   steady_clock::time_point start_;
   uint64_t sent_ = 0, done_ = 0, failed_ = 0, tokens_ = 0;
   std::map<uint64_t, std::unique_ptr<Exchange>> live_;

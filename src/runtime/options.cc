@@ -1,0 +1,41 @@
+#include "runtime/options.h"
+
+#include <charconv>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+using Kind = DeviceChoice::Kind;
+
+constexpr NamedValue<Kind> kDevices[] = {
+    {"auto", Kind::any}, {"cpu", Kind::cpu}, {"cuda", Kind::cuda}, {"ref", Kind::ref}};
+
+}  // namespace
+
+std::string DeviceChoice::name() const {
+  std::string name = name_of(kDevices, kind);
+  return index > 0 ? name + strf(":%d", index) : name;
+}
+
+Result<DeviceChoice> parse_device(std::string_view text) {
+  DeviceChoice device;
+  constexpr std::string_view kNumbered = "cuda:";
+  if (text.starts_with(kNumbered)) {
+    device.kind = Kind::cuda;
+    const char* end = text.data() + text.size();
+    auto [stop, failed] = std::from_chars(text.data() + kNumbered.size(), end, device.index);
+    if (failed != std::errc() || stop != end || device.index < 0)
+      return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(text).c_str())};
+    return device;
+  }
+  std::optional<Kind> kind = value_named(kDevices, text);
+  if (!kind)
+    return Error{400, strf("--device %s: use auto, cpu, cuda, cuda:N or ref", quote(text).c_str())};
+  device.kind = *kind;
+  return device;
+}
+
+}  // namespace sluice

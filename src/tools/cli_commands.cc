@@ -69,9 +69,7 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
 
 void add_run(CLI::App& app, CommandLine& c) {
   CLI::App* r = app.add_subcommand("run", "answer a prompt or a file of prompts, or else converse");
-  r->add_option("model", c.run.engine.model,
-                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
-      ->required();
+  r->add_option("model", c.run.engine.model, kModelHelp)->required();
   r->add_option("text", c.run.words, "the prompt (default: stdin, where that is no terminal)");
   CLI::Option* prompt = r->add_option("-p,--prompt", c.run.prompt, "the prompt");
   r->add_option("-f,--file", c.run.file, "the prompt from a file (- is stdin)");
@@ -134,10 +132,7 @@ void add_tokenize(CLI::App& app, CommandLine& c) {
 
 void add_inspect(CLI::App& app, CommandLine& c) {
   CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
-  i->add_option(
-       "model", c.inspect.engine.model,
-       "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
-      ->required();
+  i->add_option("model", c.inspect.engine.model, kModelOrShapeHelp)->required();
   i->add_option("--gpu-memory", c.inspect.gpu_memory,
                 "plan for a GPU with so much free, like 80G,\nwhether one is here or not")
       ->transform(byte_size());
@@ -153,9 +148,7 @@ void add_inspect(CLI::App& app, CommandLine& c) {
 
 void add_template(CLI::App& app, CommandLine& c) {
   CLI::App* t = app.add_subcommand("template", "a conversation through the model's chat template");
-  t->add_option("model", c.chat.model,
-                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
-      ->required();
+  t->add_option("model", c.chat.model, kModelHelp)->required();
   t->add_option("messages", c.chat.messages, "JSON file with a list of messages (- is stdin)")
       ->required();
   t->add_option("--tools", c.chat.tools, "JSON file with a list of tools");
@@ -172,9 +165,7 @@ void add_quantize(CLI::App& app, CommandLine& c) {
 
 void add_perplexity(CLI::App& app, CommandLine& c) {
   CLI::App* x = app.add_subcommand("perplexity", "how well a model predicts a text");
-  x->add_option("model", c.perplexity.engine.model,
-                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory")
-      ->required();
+  x->add_option("model", c.perplexity.engine.model, kModelHelp)->required();
   x->add_option("file", c.perplexity.file, "the text (- is stdin)")->required();
   x->add_option("--windows", c.perplexity.windows,
                 "only the first K windows of --ctx tokens (default 512)")

@@ -13,6 +13,12 @@ namespace sluice {
 
 inline constexpr long long kMaxInt = INT32_MAX;
 
+// What a command's `model` may be.
+inline constexpr const char* kModelHelp =
+    "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory";
+inline constexpr const char* kModelOrShapeHelp =
+    "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE";
+
 // A whole number in a range; the message names the value.
 CLI::Validator whole_number(long long lo, long long hi);
 // Bytes, like 512M or 1.5G.

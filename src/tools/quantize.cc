@@ -314,7 +314,6 @@ Result<QuantizeRules> rules_from(const QuantizeOptions& o) {
   if (!o.output_type.empty()) {
     const FormatInfo* output = find_format(o.output_type);
     if (!output) return Error{400, strf("unknown --output-type %s", quote(o.output_type).c_str())};
-    rules.has_output_type = true;
     rules.output_type = output->format;
   }
   return rules;

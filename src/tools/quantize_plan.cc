@@ -51,8 +51,8 @@ std::vector<PlannedTensor> plan_formats(const std::vector<TensorInfo>& tensors,
                find_gguf_type(format_info(t.format).gguf_type)) {
       p.wanted = t.format;
     } else if (t.name == output) {
-      if (rules.has_output_type) {
-        p.wanted = rules.output_type;
+      if (rules.output_type) {
+        p.wanted = *rules.output_type;
       } else if (four_bits) {
         p.wanted = Format::q6_k;
       }

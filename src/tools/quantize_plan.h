@@ -1,6 +1,7 @@
 // Which format each tensor of a model gets, and why. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,8 @@ namespace sluice {
 
 struct QuantizeRules {
   Format type = Format::q8_0;
-  bool has_output_type = false;  // else chosen by `type`
-  Format output_type = Format::q6_k;
-  bool keep_embedding = false;  // as it is in the source
+  std::optional<Format> output_type;  // absent: chosen by `type`
+  bool keep_embedding = false;        // as it is in the source
 };
 
 struct PlannedTensor {

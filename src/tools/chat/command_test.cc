@@ -160,7 +160,6 @@ TEST(QuantizePlan, FormatsByRule) {
   rules.type = F::q8_0;
   EXPECT_EQ(formats(tied), (std::vector<F>{F::q8_0, F::f32, F::q8_0, F::q8_0, F::f16, F::f32}));
   rules.type = F::q4_0;
-  rules.has_output_type = true;
   rules.output_type = F::q8_0;
   EXPECT_EQ(formats(tied)[0], F::q8_0);
   rules.keep_embedding = true;

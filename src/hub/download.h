@@ -1,5 +1,5 @@
-// Files of the hub onto the disk: streamed to FILE.HASH.partial, which a later try goes on with,
-// checked against the hub's hash, then renamed. Several at once, each on a thread of its own.
+// Downloads files of the hub: streamed to FILE.HASH.partial, which a later try resumes, checked
+// against the hub's hash, then renamed. Several at once, each on a thread of its own.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Questions to the hub over HTTP, asked again where that can help, and its refusals in words that
-// say what to do. Owned by one thread.
+// Requests to the hub over HTTP, retried where that can help; its refusals become errors that say
+// what to do. Owned by one thread.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A model of the hub into the cache folder: its files at the newest commit, all or none.
+// Fetches a model of the hub into the cache folder: its files at the newest commit, all or none.
 #pragma once
 
 #include <cstdint>

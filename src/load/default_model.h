@@ -1,4 +1,4 @@
-// smollm2, the model that is fetched where nobody has another one.
+// smollm2, the default model: fetched into the cache folder on first use.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The tensors of a model by its config.json: their names in Hugging Face's and in GGUF's files, and
-// what lies between the two.
+// the conversion between the two.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Small files as a whole.
+// Reads a whole small file.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What checkpoints that make their tensors' bytes share: aligned memory, and threads to fill it.
+// Aligned memory, and threads to fill it, for checkpoints that make their tensors' bytes.
 #pragma once
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// Memory for an asynchronous operation of which there is one at a time, so that starting it does
+// Reusable memory for an asynchronous operation that runs one at a time, so that starting it does
 // not allocate. One io thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Server-sent events out of a stream of bytes, cut wherever the network likes. One thread.
+// Parses server-sent events from a stream of bytes that may be cut anywhere. One thread.
 #pragma once
 
 #include <cstddef>

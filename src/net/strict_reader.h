@@ -1,6 +1,6 @@
 // A second reader of HTTP requests, for tests: written from RFC 9112 alone, over a whole buffer,
-// and stricter than it must be. A message that it refuses or frames otherwise is an ambiguous
-// accept.
+// and stricter than it must be. A message that the server accepts and this reader refuses or frames
+// differently is ambiguous.
 #pragma once
 
 #include <cctype>

@@ -1,5 +1,5 @@
-// Bytes over a connected socket, plain or through TLS; never waits. The socket is somebody else's,
-// who says when it is closed. One thread.
+// Bytes over a connected socket, plain or through TLS; never waits. The caller owns the socket and
+// says when it is closed. One thread.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// What a model would take, whether it fits or not, and which options would make it fit. For
-// `inspect`; who wants to run it calls plan_memory().
+// The memory that a model needs, whether it fits or not, and options that would make it fit. For
+// `inspect`; to run a model, call plan_memory().
 #pragma once
 
 #include <string>

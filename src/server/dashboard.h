@@ -1,5 +1,5 @@
-// Who watches the engine: one thread that sends each watcher what is new, as server-sent events,
-// at the watcher's interval. It sleeps while nobody watches. Any thread may call.
+// Streams the engine's state to dashboards: one thread sends each watcher what is new, as server-
+// sent events, at the watcher's interval. It sleeps while nobody watches. Any thread may call.
 #pragma once
 
 #include <chrono>

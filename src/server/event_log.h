@@ -1,5 +1,5 @@
 // The events of a stream that may be resumed: each has a number from 1 on, and those that a client
-// may still ask for are kept. The io thread of its generation.
+// may still ask for are kept. Used by the io thread of its generation.
 #pragma once
 
 #include <cstddef>

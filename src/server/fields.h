@@ -1,6 +1,6 @@
 // Reads the fields of a JSON object with checks; the first thing wrong is kept, all after it is
-// ignored. A null is as good as nothing. Fields of `place` are first looked up in the table of
-// known fields: one that is refused there is wrong, and one that is an alias is found by its other
+// ignored. A null counts as absent. Fields of `place` are first looked up in the table of known
+// fields: one that is refused there is wrong, and one that is an alias is found by its other
 // name.
 #pragma once
 

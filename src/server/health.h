@@ -1,6 +1,6 @@
 // Whether the server can do its work. beat() asks every watched thread for a sign of life, once at
 // a time; a thread that owes one for longer than the limit is stuck. A failure stays for good.
-// What /health, /ready and the service manager's watchdog say.
+// /health, /ready and the service manager's watchdog report it.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What /metrics shows, and whether the engine makes progress. Updated by the engine thread once a
-// step and by io threads once an event; read by anybody.
+// The counters behind /metrics, and whether the engine makes progress. Updated by the engine thread
+// once a step and by io threads once an event; read by any thread.
 #pragma once
 
 #include <atomic>
@@ -51,7 +51,6 @@ class Meters {
   int num_waiting() const { return num_waiting_.load(std::memory_order_relaxed); }
 
   std::string expose();
-  Metrics& metrics() { return metrics_; }
 
  private:
   TwoHistograms histogram(const char* name, const char* theirs, const char* help, double first);

@@ -1,6 +1,6 @@
-// What the engine did lately: its last steps, requests and seconds, in rings of fixed size.
-// The engine thread writes once per step, io threads once per request, the dashboard reads. One
-// mutex, held for microseconds; nothing is allocated after begin() but in what readers bring.
+// The engine's recent past: its last steps, requests and seconds, in rings of fixed size. The
+// engine thread writes once per step, io threads once per request, the dashboard reads. One mutex,
+// held for microseconds; after begin() only the readers' own buffers may allocate.
 #pragma once
 
 #include <array>

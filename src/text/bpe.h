@@ -1,5 +1,5 @@
-// The three BPE models. All share the merge loop; they differ in what they start from and in what
-// becomes of characters that the vocabulary lacks.
+// The three BPE models. All share the merge loop; they differ in what they start from and in how
+// they treat characters that the vocabulary lacks.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace sluice {
 
 using SpellingIndex = std::unordered_map<std::string_view, Token>;
 
-// What building a model reads: the tokens, which of them text may become, and who is spelled how.
+// What building a model reads: the tokens, which of them text may become, and their spellings.
 struct VocabView {
   const std::vector<std::string>& tokens;
   const std::vector<TokenType>& types;

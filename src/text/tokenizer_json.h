@@ -1,4 +1,4 @@
-// Reading tokenizer.json: what its parts share. Used only by the tokenizer_json_*.cc files.
+// Helpers shared by the readers of tokenizer.json. Used only by the tokenizer_json_*.cc files.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// A tokenizer as plain data, with the meanings of tokenizer.json: added tokens, normalizer,
-// pre-tokenizer, model, post-processor, decoder. GGUF metadata and SentencePiece models are brought
-// to it, too. Tokenizer::make checks it.
+// A tokenizer as plain data, with the meanings of tokenizer.json: added tokens, normalizer, pre-
+// tokenizer, model, post-processor, decoder. GGUF metadata and SentencePiece models are converted
+// to it. Tokenizer::make checks it.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The machine's limits as benchmarks get them: measured with a line on stderr, or kept ones.
+// The CPU's limits that benchmarks compare with: measured now, or read from the cache folder.
 #pragma once
 
 #include <string>

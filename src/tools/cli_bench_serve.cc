@@ -46,7 +46,7 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   with_default("--length-scale", o.length_scale, "factor of a trace's lengths")
       ->check(CLI::PositiveNumber);
   add("--requests", o.requests,
-      "how many in all (default: 10 times the concurrency, or 100, or the trace)")
+      "how many in all (default: 10 times the concurrency, or 100, or\nthe trace)")
       ->check(count);
   add("--duration", o.duration, "seconds to send for")->check(CLI::NonNegativeNumber);
   with_default("--warmup", o.warmup, "requests before, not counted")->check(count);
@@ -65,17 +65,19 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   flag("--token-ids", o.token_ids, "prompts as token ids (with --endpoint completions)");
   flag("--no-stream", o.no_stream, "whole answers: no time to first token");
   with_default("--temperature", o.temperature, "0 is greedy")->check(CLI::NonNegativeNumber);
-  CLI::Option* seed = add(
-      "--seed", o.seed, "of prompts and arrivals, and sent with the requests (default: a new one)");
+  CLI::Option* seed =
+      add("--seed", o.seed,
+          "of prompts and arrivals, and sent with the requests (default: a\nnew one)");
   flag("--no-ignore-eos", o.no_ignore_eos,
-       "do not send ignore_eos, for servers that refuse it: answers may be short");
+       "do not send ignore_eos, for servers that refuse it: answers may\nbe short");
   add("--extra", o.extra, "further fields of every request, as a JSON object");
   flag("--check-text", o.check_text,
        "compare every answer with the same prompt sent alone (greedy only)");
 
   group = "Results";
   add("--slo", o.slo, "objectives for goodput, like ttft=200ms,tpot=30ms,itl=50ms,e2e=10s");
-  add("--json", o.json, "the results as one JSON object in a file; - is stdout, without the table");
+  add("--json", o.json,
+      "the results as one JSON object in a file; - is stdout, without\nthe table");
   add("--records", o.records, "every request as a line of JSON in this file");
   add("--report", o.report, "a page with plots in this .html file");
   flag("-q,--quiet", o.quiet, "nothing on stderr but errors");

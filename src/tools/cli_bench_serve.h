@@ -1,4 +1,4 @@
-// The options of sluice bench serve, for cli.cc.
+// Options of `bench serve`. For cli_commands.cc.
 #pragma once
 
 #include "tools/commands.h"

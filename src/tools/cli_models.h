@@ -1,4 +1,4 @@
-// list, pull and rm: the models that are here. For cli_commands.cc.
+// Options of list, pull and rm, which manage stored models. For cli_commands.cc.
 #pragma once
 
 #include "tools/cli_commands.h"

@@ -80,7 +80,7 @@ void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
       ->check(whole_number(1, kMaxInt))
       ->group(group);
   app->add_option("--kv-memory", o.kv_bytes,
-                  "of the KV cache, like 2G (default: up to half of what is free)")
+                  "memory of the KV cache, like 2G (default: up to half of what\nis free)")
       ->transform(byte_size())
       ->group(group);
   app->add_option("--kv-blocks", o.kv_blocks, "the same in blocks of --block-size positions")
@@ -100,13 +100,13 @@ void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
 void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option_function<std::string>(
          "--device", [&o](const std::string& text) { o.device = parse_device(text).value(); },
-         "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is\nnaive and slow: "
-         "the oracle")
+         "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is the\nslow reference "
+         "that tests compare with")
       ->check(device_name())
       ->default_str(o.device.name())
       ->group(group);
   add_named(app, "--dtype", o.dtype, kDtypes,
-            "of weights and activations on a GPU; auto: as in the file")
+            "on a GPU: type of weights and activations; auto: the file's")
       ->group(group);
   add_named(app, "--quantize", o.quantize, kQuantizes,
             "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
@@ -135,8 +135,8 @@ void add_output_options(CLI::App* app, EngineOptions& o, const char* group) {
       ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
   app->add_option("--config", o.config,
-                  "YAML file of options, one `name: value` per line; variables\nSLUICE_NAME come "
-                  "before it, flags before those")
+                  "YAML file of options, one `name: value` per line; SLUICE_NAME\nvariables "
+                  "override it, flags override both")
       ->group(group);
 }
 
@@ -150,10 +150,9 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   app->add_option("--budget", p.sizes.budget, "tokens per step (default: 512, on a GPU 8192)")
       ->check(whole_number(1, kMaxInt))
       ->group(policy);
-  app->add_option(
-         "--chunk", p.sizes.chunk,
-         "of them, chunked prompts' in a mixed step; 0: no limit\n(default: 0; serve on a CPU: 16 "
-         "per thread, at least 32)")
+  app->add_option("--chunk", p.sizes.chunk,
+                  "most prompt tokens in a step that also decodes; 0: no limit\n(default: 0; serve "
+                  "on a CPU: 16 per thread, at least 32)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);
   app->add_option("--short-share", p.short_share,
@@ -230,7 +229,7 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engi
       "tokens to generate at most (default: 1024; 256 without a\nchat template)")
       ->check(whole_number(1, kMaxInt));
   add("--temperature", o.choice.temperature,
-      "0 is greedy (default, as of the next six: the model's)");
+      "0 is greedy (default of this and the next six: the model's)");
   add("--top-k", o.choice.top_k, "only the N most likely tokens; 0 is off");
   add("--top-p", o.choice.top_p, "only the most likely tokens that make up X of the probability");
   add("--min-p", o.choice.min_p, "only tokens at least X times as likely as the best");
@@ -374,10 +373,7 @@ void add_connection_options(CLI::App* app, ServeOptions& o, const char* limits) 
 }  // namespace
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
-  app->add_option(
-         "model", o.engine.model,
-         "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, a Hugging Face\ndirectory, or random:SHAPE")
-      ->required();
+  app->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
   const char* server = "Server";
   add_access_options(app, o, server);
   add_answer_options(app, o, server);

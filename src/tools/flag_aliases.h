@@ -1,5 +1,5 @@
-// Flags that people know from llama.cpp, vLLM and ollama: those with a meaning of ours are
-// replaced, the others get an error that names what to use here. Pure functions over one table.
+// Flags that people know from llama.cpp, vLLM and ollama: those with an equal here are replaced by
+// it, the others get an error that names what to use. Pure functions over one table.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The least time a GPU needs for a step by its measured limits, and where a measured step is above
+// Lower bound of a step's time from a GPU's measured limits, and how far a measured step lies above
 // it. Plain data.
 #pragma once
 

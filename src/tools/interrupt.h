@@ -1,5 +1,5 @@
-// Ctrl-C as a flag instead of the program's end, while one of these lives. One at a time, made and
-// read by the main thread; the flag may be read by any.
+// While an Interrupt exists, Ctrl-C sets a flag instead of ending the program. One at a time, made
+// and read by the main thread; the flag may be read by any.
 #pragma once
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// find_model() for a person who waits: progress and notes on stderr.
+// find_model() with progress and notes on stderr, for commands that people run.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// The commands that keep house among models: list, pull and rm. Their options, as plain data that
-// cli_models.cc fills.
+// The commands list, pull and rm, which manage the models in the cache folder. Their options, as
+// plain data that cli_models.cc fills.
 #pragma once
 
 #include <string>

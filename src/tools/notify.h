@@ -1,4 +1,4 @@
-// Tells the service manager how we are: systemd's notification protocol, without its library.
+// Reports the server's state to systemd by its notification protocol, without its library.
 #pragma once
 
 #include <string_view>

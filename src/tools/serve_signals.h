@@ -1,5 +1,5 @@
-// Signals, and faults of mapped model files, as messages to the thread that waits for them. The
-// thread behind it also ends the process by force when a stop takes too long, whatever hangs.
+// Turns signals, and faults of mapped model files, into messages for the thread that waits. A
+// thread of its own also ends the process when a stop takes too long, whatever hangs.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The life of a server after its start: watch() until a stop, then drain().
+// The main thread's work once a server runs: watch() until a stop, then drain().
 #pragma once
 
 #include "net/http.h"

@@ -1,5 +1,5 @@
-// Kernels with something to work on, one call at a time, for `bench kernels`. Driven by the thread
-// that drives the pool.
+// The kernels of `bench kernels` with operands in memory, called one at a time. Used by the thread
+// that runs the pool.
 #pragma once
 
 #include <memory>

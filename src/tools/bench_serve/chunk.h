@@ -1,5 +1,5 @@
-// What a load generator needs of an OpenAI chunk or answer, found in one pass over its text without
-// building a JSON value. For bench_serve*.cc.
+// Reads the fields that a load generator needs from an OpenAI chunk or answer, in one pass over its
+// text and without building a JSON value. For tools/bench_serve.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Where the prompts of a load test come from: made up to a length in the server's own tokens, or
-// read from a file. One thread. For bench_serve*.cc.
+// Prompts of a load test: made up to a length in the server's own tokens, or read from a file. One
+// thread. For tools/bench_serve.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A load test's runs reduced to what people read: percentiles, rates, failures by kind, warnings;
-// as a table, as JSON, as records. For bench_serve*.cc and report_html.cc.
+// as a table, as JSON, as records. For tools/bench_serve.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// One measured run of a load test: requests sent as planned, each followed to its end.
-// One thread. For bench_serve*.cc.
+// One measured run of a load test: requests sent as planned, each followed to its end. Used by one
+// thread. For tools/bench_serve.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// An answer on its way to stdout while it is generated: on a terminal with colours, wrapped between
-// words, its control characters made visible; into a pipe or a file byte for byte. Used by one
+// Writes an answer to stdout while it is generated: on a terminal with colours, wrapped between
+// words, its control characters made visible; to a pipe or a file byte for byte. Used by one
 // thread.
 #pragma once
 

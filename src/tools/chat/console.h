@@ -1,5 +1,5 @@
-// The keyboard and screen of a person: a line editor with history on a terminal, plain lines where
-// there is none. One per process; used by the main thread.
+// Input and output of a conversation: a line editor with history on a terminal, plain lines
+// elsewhere. One per process; used by the main thread.
 #pragma once
 
 #include <termios.h>

@@ -142,9 +142,10 @@ Result<PredictorConfig> parse_predictor(std::string_view text) {
 Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
   bool by_output = c.order == Order::longest_output || c.order == Order::shortest_output;
   if (c.predictor.kind != Predict::oracle && !by_output && c.admission != Admission::predicted_peak)
-    return Error{400,
-                 "--predict is for --order longest-output and shortest-output and for --admission "
-                 "predicted-peak: give one of them, or leave it out"};
+    return Error{
+        400,
+        "--predict-output is for --order longest-output and shortest-output and for --admission "
+        "predicted-peak: give one of them, or leave it out"};
   if (c.prefill_delay > c.max_seqs)
     return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
                            "--max-seqs %d",

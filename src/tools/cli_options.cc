@@ -195,7 +195,7 @@ void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(CLI::IsMember(admission_names()))
       ->group(policy);
   app->add_option(
-         "--predict", p.predict,
+         "--predict-output", p.predict,
          "how long outputs get: oracle (max_tokens), constant:TOKENS, or\nlearnt from those "
          "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key (default: "
          "oracle; with predicted-peak\nquantile:0.75)")

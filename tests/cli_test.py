@@ -244,9 +244,9 @@ class Usage(Cli):
                       ["--ctx", "-5"], ["--block-size", "7"], ["--kv-memory", "lots"], ["--budget", "0"],
                       ["--max-seqs", "0"], ["--preset", "best"], ["--order", "best"],
                       ["--order", "fair"], ["--aging", "-1"], ["--aging", "soon"], ["--prefill-delay", "999"],
-                      ["--prefill-delay", "2", "--preset", "static"], ["--prefill-batch", "-1"], ["--predict", "stars"],
-                      ["--predict", "constant"], ["--predict", "quantile:1", "--admission", "predicted-peak"],
-                      ["--predict", "constant:0"], ["--predict", "histogram"], ["--pipeline", "x"], ["--watermark", "2"],
+                      ["--prefill-delay", "2", "--preset", "static"], ["--prefill-batch", "-1"], ["--predict-output", "stars"],
+                      ["--predict-output", "constant"], ["--predict-output", "quantile:1", "--admission", "predicted-peak"],
+                      ["--predict-output", "constant:0"], ["--predict-output", "histogram"], ["--pipeline", "x"], ["--watermark", "2"],
                       ["--kv-allocator", "buddy"], ["--kv-allocator", "range"],
                       ["--kv-allocator", "reserve", "--no-prefix-cache", "--watermark", "0.5"],
                       ["--trace", WORK / "no/such/folder/t.json"]):

@@ -103,9 +103,10 @@ Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
   if (auto ok = check_allocator(c); !ok) return ok;
   if (c.predictor.kind != Predict::oracle && !by_output &&
       c.admission != Admission::predicted_peak && c.allocator != KvAllocator::range)
-    return Error{400,
-                 "--predict is for --order longest-output and shortest-output, for --admission "
-                 "predicted-peak and for --kv-allocator range: give one of them, or leave it out"};
+    return Error{
+        400,
+        "--predict-output is for --order longest-output and shortest-output, for --admission "
+        "predicted-peak and for --kv-allocator range: give one of them, or leave it out"};
   if (c.prefill_delay > c.max_seqs)
     return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
                            "--max-seqs %d",

@@ -44,7 +44,7 @@ TEST(Policy, WhatDoesNotGoTogetherIsRefusedByName) {
   };
   EXPECT_TRUE(check_policies(SchedulerConfig{}, false));
   refused([](auto& c) { c.order = Order::fair; }, "--order fair");
-  refused([](auto& c) { c.predictor.kind = Predict::constant; }, "--predict");
+  refused([](auto& c) { c.predictor.kind = Predict::constant; }, "--predict-output");
   refused([](auto& c) { c.prefill_delay = c.max_seqs + 1; }, "--prefill-delay");
   refused([](auto& c) { c.batching = Batching::static_, c.prefill_delay = 2; }, "--prefill-delay");
   SchedulerConfig fair;

@@ -204,7 +204,8 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
             "what must be free before a request starts")
       ->group(policy);
   app->add_option_function<std::string>(
-         "--predict", [&p](const std::string& text) { p.predict = parse_predictor(text).value(); },
+         "--predict-output",
+         [&p](const std::string& text) { p.predict = parse_predictor(text).value(); },
          "how long outputs get: oracle (max_tokens), constant:TOKENS, or\nlearnt from those "
          "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key (default: "
          "oracle; with predicted-peak\nquantile:0.75)")

@@ -66,7 +66,7 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"mix", name_of(kMixes, s.mix)},
       {"order", name_of(kOrders, s.order)},
       {"admission", name_of(kAdmissions, s.admission)},
-      {"predict", predictor_name(s.predictor)},
+      {"predict-output", predictor_name(s.predictor)},
       {"max-tokens", "(by the chat template)"},
   };
   add_sampling(o, values);

@@ -123,8 +123,8 @@ TEST_F(LedgerOf, TinyModelsIsWhatTheyAllocate) {
       std::unique_ptr<Checkpoint> file = open(config, set.format);
       const ModelShape shape = read_shape(*file).value();
       EngineOptions options;
-      options.quantize = set.quantize;
-      options.kv_type = set.kv;
+      options.quantize = *value_named(kQuantizes, set.quantize);
+      options.kv_type = *value_named(kKvTypes, set.kv);
       options.kv_blocks = 40 * 8;
       options.scheduler.budget = 48;
       options.scheduler.max_seqs = set.max_seqs;
@@ -165,7 +165,7 @@ TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
   const auto weights = [&](DType type, const char* quantize) {
     DeviceMemory gpu{size_t{8} << 30, type};
     EngineOptions options;
-    options.quantize = quantize;
+    options.quantize = *value_named(kQuantizes, quantize);
     return plan_memory(*file, shape, options, &gpu).value().weights;
   };
   const size_t layer = 256 * (256 + 64 + 64 + 256) + 3 * 256 * 512, ends = 2 * 300 * 256;

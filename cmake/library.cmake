@@ -30,10 +30,11 @@ endfunction()
 # With SLUICE_BATCH, as ./sluice.sh test sets it, the files of a target are compiled in batches, which saves a third of
 # the time: those of test programs, and where a sanitizer is on those of libraries too. Files whose private names clash
 # with another file's are compiled alone.
-set(SLUICE_COMPILED_ALONE bench.cc bench_serve_result.cc char_width.cc chat.cc flag_aliases.cc gguf_header.cc gguf_writer.cc
-    hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc jinja_methods.cc normalize.cc pretokenize.cc
-    random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc sentencepiece.cc serve.cc template_bomb_test.cc
-    tokenizer_gguf.cc tokenizer_json_ends.cc tokenizer_json_steps.cc tokenizer_json_test.cc unigram.cc)
+set(SLUICE_COMPILED_ALONE bench.cc char_width.cc chat.cc cpu_limits_file.cc flag_aliases.cc gguf_header.cc
+    gguf_writer.cc hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc model_executor.cc normalize.cc
+    pretokenize.cc prompts.cc random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc
+    scheduler_order_test.cc sentencepiece.cc serve.cc string_search.cc template_bomb_test.cc tokenizer_gguf.cc
+    tokenizer_json_ends.cc tokenizer_json_steps.cc tokenizer_json_test.cc unigram.cc)
 function(sluice_batches target)
   if(SLUICE_BATCH LESS 2 OR target MATCHES backend)  # kernels are large, and share names
     return()

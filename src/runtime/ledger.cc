@@ -221,10 +221,12 @@ void plan_pool(
   }
   const int fits = longest_that_fits(blocks, ledger.ctx, c);
   if (fits < ledger.ctx && options.ctx) {
-    ledger.kv = pool(prompt_blocks(ledger.ctx, c));
+    const size_t needed = prompt_blocks(ledger.ctx, c);
+    ledger.kv = pool(needed);
+    // As --kv-memory counts: without the null block.
     estimate.shortage = strf(
         "--ctx %d needs %s of KV cache and %s is set aside for it (%s free): lower --ctx%s",
-        ledger.ctx, human_bytes(ledger.kv).c_str(), human_bytes(pool(blocks)).c_str(),
+        ledger.ctx, human_bytes(needed * block).c_str(), human_bytes(blocks * block).c_str(),
         human_bytes(ledger.available).c_str(), options.kv_bytes ? " or raise --kv-memory" : "");
     return;
   }

@@ -197,7 +197,7 @@ class Buffer {
   void (*free_)(void*, size_t) = nullptr;
 };
 
-// Where a model's weights go, and in which types its activations are. A Backend stores weights; the
+// Takes a model's weights, and says which types activations have. A Backend keeps the weights; the
 // stores of cpu_weight_sizes() and cuda_weight_sizes() only measure them, so that memory is planned
 // by the code that will load the model.
 class WeightStore {

@@ -11,7 +11,7 @@ void FairShare::reserve() {
     entries_.reserve(std::max<size_t>(16, 2 * entries_.size()));
 }
 
-// What a newcomer has been charged.
+// The count that a newcomer starts with.
 int64_t FairShare::level() const {
   int64_t least = INT64_MAX;
   for (const Entry& e : entries_) {

@@ -28,7 +28,7 @@ void LengthHistogram::add(int length) {
 }
 
 int LengthHistogram::quantile(float q, int above) const {
-  // Of the bucket that `above` is in nobody knows who is above it: it is left out.
+  // The bucket of `above` is left out: some of its lengths may be below.
   int first = above > 0 ? bucket_of(above) + 1 : 0, num = 0;
   for (int b = first; b < kBuckets; ++b) num += counts_[static_cast<size_t>(b)];
   if (num == 0) return 0;

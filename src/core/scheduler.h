@@ -91,7 +91,6 @@ struct SchedulerConfig {
 
 // One of preset_names(), policy.h: sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
-std::vector<std::string> preset_names();
 
 // Blocks that a sequence was promised and has not taken count as its own.
 struct BlockCounts {

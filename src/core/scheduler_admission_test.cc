@@ -2,6 +2,7 @@
 // a virtual clock.
 #include <cmath>
 #include <random>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -17,12 +18,12 @@ struct Outcome {
 };
 
 // 3,000 requests of four accounts whose outputs have a median of 20, 90, 150 and 330 tokens, each
-// asking for up to 2,048. About 250 fit the pool.
-Outcome run(Admission admission, const char* predictor) {
+// asking for up to 2,048. About 250 fit the pool of 2,400 blocks.
+Outcome run(Admission admission, const char* predictor, int num_blocks = 2400) {
   SchedulerConfig c;
   c.admission = admission;
   c.predictor = parse_predictor(predictor).value();
-  c.num_blocks = 2400;
+  c.num_blocks = num_blocks;
   c.prefix_cache = false;
   VirtualRun run(c);
   std::mt19937_64 rng(1);
@@ -49,6 +50,29 @@ TEST(SchedulerAdmission, LearntQuantilesHardlyPreemptAtEagersThroughput) {
   EXPECT_GT(eager.preemptions, 100u) << "the workload proves too little";
   EXPECT_LE(static_cast<double>(peak.preemptions), 0.05 * static_cast<double>(eager.preemptions));
   EXPECT_GE(peak.tokens_per_second, 0.95 * eager.tokens_per_second);
+}
+
+// The figures of docs/scheduling.md; --gtest_output=xml:FILE shows them.
+TEST(SchedulerAdmission, SmallerPoolsAndOtherQuantiles) {
+  auto per_mille = [](double part, double whole) { return static_cast<int>(1000 * part / whole); };
+  auto compare = [&](int num_blocks, const char* predictor, double preempted, double throughput) {
+    Outcome eager = run(Admission::watermark, "oracle", num_blocks),
+            peak = run(Admission::predicted_peak, predictor, num_blocks);
+    auto was = static_cast<double>(eager.preemptions), is = static_cast<double>(peak.preemptions);
+    EXPECT_LE(is, preempted * was) << predictor << " in " << num_blocks;
+    EXPECT_GE(peak.tokens_per_second, throughput * eager.tokens_per_second)
+        << predictor << " in " << num_blocks;
+    std::string name = "blocks_" + std::to_string(num_blocks) + "_" + predictor;
+    RecordProperty(name + "_preemptions", static_cast<int>(peak.preemptions));
+    RecordProperty(name + "_of", static_cast<int>(eager.preemptions));
+    RecordProperty(name + "_throughput_per_mille",
+                   per_mille(peak.tokens_per_second, eager.tokens_per_second));
+  };
+  compare(600, "quantile:0.75", 0.12, 0.94);
+  compare(1200, "quantile:0.75", 0.07, 0.96);
+  compare(1800, "quantile:0.75", 0.05, 0.96);
+  compare(1200, "quantile:0.6", 0.15, 0.99);
+  compare(1200, "quantile:0.9", 0.01, 0.85);
 }
 
 TEST(SchedulerAdmission, WhatEveryoneMayAskForAtMostLeavesMemoryIdle) {

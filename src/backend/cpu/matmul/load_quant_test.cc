@@ -92,7 +92,7 @@ TEST(LoadQuant, SizesAreKnownFromHeaders) {
       EXPECT_EQ(plan.act, w.act) << kind << " " << t.name;
       EXPECT_EQ(plan.keeps_source, w.keeps_source) << kind << " " << t.name;
       EXPECT_EQ(plan.memory.bytes(), 0u);
-      // What is not read from the source is allocated, in whole cache lines.
+      // All but the rows read from the source is allocated, in whole cache lines.
       EXPECT_EQ(w.memory.bytes(), w.keeps_source ? 0 : (w.bytes + 63) / 64 * 64) << t.name;
       if (quant.of(t) != WeightQuant::none) {
         EXPECT_FALSE(w.keeps_source);

@@ -44,8 +44,8 @@ struct PackOptions {
   const LoadQuant* quant = nullptr;                  // null: every segment in its own format
 };
 
-// What pack_weight() will return, without memory or data: kernels and sizes. Needs no segment's
-// data.
+// Kernels and sizes of the weight that pack_weight() would return. Allocates nothing and reads no
+// segment's data.
 PackedWeight plan_weight(std::span<const WeightSegment> segments, const PackOptions& options = {});
 
 // Stacks the segments by rows, each in its own format or quantised. All have the same cols; data

@@ -264,7 +264,8 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::int4), 5.0);
 }
 
-// What runs a format that has no kernel: the same product in f32, for every format there is.
+// The fallback for a format without a kernel computes the same product in f32: tried on every
+// format.
 TEST(Matmul, FormatsWithoutAKernelAreDecoded) {
   ThreadPool pool(2, false);
   for (int f = 0; f < kNumFormats; ++f) {

@@ -42,7 +42,7 @@ cmd_build() {
   setup_build || fail 1 "could not install the packages"
   setup_cuda
   say "building build/release: $CUDA_PART"
-  configure_and_build release sluice ${CUDA_NVCC:+sluice_cuda} -- -DCMAKE_BUILD_TYPE=Release "${CUDA_ARGS[@]}" ||
+  configure_and_build release sluice ${CUDA_NVCC:+sluice_cuda} -- "${RELEASE_ARGS[@]}" "${CUDA_ARGS[@]}" ||
     fail 1 "the build failed"
 }
 

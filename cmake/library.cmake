@@ -5,7 +5,7 @@ set(SLUICE_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint
     <unordered_map> <variant> <vector> <boost/json/array.hpp> <boost/json/object.hpp> <boost/json/serialize.hpp>
     <boost/json/value.hpp>)
 
-# sluice_precompile(TARGET code|test)
+# sluice_precompile(TARGET code|light|test)
 function(sluice_precompile target kind)
   if(NOT SLUICE_PCH)
     return()
@@ -21,15 +21,17 @@ function(sluice_precompile target kind)
       target_precompile_headers(${common} PRIVATE ${SLUICE_COMMON_HEADERS} <gtest/gtest.h>)
     else()
       add_library(${common} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/${common}.cc)
+      if(kind STREQUAL light)
+        target_compile_options(${common} PRIVATE ${SLUICE_LIGHT_FLAGS})
+      endif()
       target_precompile_headers(${common} PRIVATE ${SLUICE_COMMON_HEADERS})
     endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${common})
 endfunction()
 
-# With SLUICE_BATCH, as ./sluice.sh test sets it, the files of a target are compiled in batches, which saves a third of
-# the time: those of test programs, and where a sanitizer is on those of libraries too. Files whose private names clash
-# with another file's are compiled alone.
+# sluice_batches(TARGET [SIZE]): with SLUICE_BATCH, as ./sluice.sh sets it, the files of a target are compiled in batches
+# of that size, which saves a third of the time. Files whose private names clash with another file's are compiled alone.
 set(SLUICE_COMPILED_ALONE bench.cc char_width.cc chat.cc cpu_limits_file.cc flag_aliases.cc gguf_header.cc
     gguf_writer.cc hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc model_executor.cc normalize.cc
     pretokenize.cc prompts.cc random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc
@@ -39,8 +41,12 @@ function(sluice_batches target)
   if(SLUICE_BATCH LESS 2 OR target MATCHES backend)  # kernels are large, and share names
     return()
   endif()
-  target_compile_options(${target} PRIVATE -Wno-shadow)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SLUICE_BATCH})
+  set(size ${SLUICE_BATCH})
+  if(ARGC GREATER 1)
+    set(size ${ARGV1})
+  endif()
+  target_compile_options(${target} PRIVATE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME)
@@ -49,6 +55,9 @@ function(sluice_batches target)
     endif()
   endforeach()
 endfunction()
+
+# Those of these programs' tests that run under a sanitizer are a slice (SLUICE_TEST_SLICE).
+set(SLUICE_LONG_TESTS alloc_test backend core greedy_golden_test text)
 
 # sluice_test(PROGRAM [TEST name] SOURCES file... LIBS lib...)
 # A GoogleTest program, and a ctest with the program's name unless TEST gives another.
@@ -63,13 +72,27 @@ function(sluice_test program)
   target_compile_definitions(${program} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   sluice_precompile(${program} test)
   sluice_batches(${program})
-  add_test(NAME ${A_TEST} COMMAND ${program} --gtest_brief=1)
+  set(run "")
+  if(SLUICE_SANITIZE AND A_TEST IN_LIST SLUICE_LONG_TESTS)
+    set(run ${CMAKE_SOURCE_DIR}/scripts/one_slice.sh)
+  endif()
+  add_test(NAME ${A_TEST} COMMAND ${run} $<TARGET_FILE:${program}> --gtest_brief=1)
 endfunction()
 
-# sluice_library(NAME DEPS folder... PRIVATE_LIBS lib...)
+# sluice_light(TARGET): its code computes little.
+function(sluice_light target)
+  if(SLUICE_LIGHT_FLAGS)
+    target_compile_options(${target} PRIVATE ${SLUICE_LIGHT_FLAGS})
+    sluice_precompile(${target} light)
+  else()
+    sluice_precompile(${target} code)
+  endif()
+endfunction()
+
+# sluice_library(NAME [LIGHT] DEPS folder... PRIVATE_LIBS lib...)
 # Builds src/NAME/**.cc into sluice_NAME and src/NAME/**_test.cc into NAME_test.
 function(sluice_library name)
-  cmake_parse_arguments(A "" "" "DEPS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(A "LIGHT" "" "DEPS;PRIVATE_LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
@@ -91,10 +114,12 @@ function(sluice_library name)
     message(FATAL_ERROR "src/${name} has no sources")
   endif()
   add_library(sluice_${name} STATIC ${sources})
-  sluice_precompile(sluice_${name} code)
-  if(SLUICE_SANITIZE)
-    sluice_batches(sluice_${name})
+  if(A_LIGHT)
+    sluice_light(sluice_${name})
+  else()
+    sluice_precompile(sluice_${name} code)
   endif()
+  sluice_batches(sluice_${name})
   target_include_directories(sluice_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(sluice_${name} PUBLIC Threads::Threads)
   foreach(dep ${A_DEPS})

@@ -105,7 +105,7 @@ report() {  # report NAME STATUS SECONDS CPU_SECONDS
 
 # With precompiled headers g++'s warnings are no errors (cmake/flags.cmake): those about our files fail here.
 build_release() {
-  configure_and_build release all -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_BATCH=8 "${CUDA_ARGS[@]}" || return
+  configure_and_build release all -- "${RELEASE_ARGS[@]}" "${CUDA_ARGS[@]}" || return
   local warnings
   warnings=$(grep -E '^([^ ]*/)?(src|tests|bench|fuzz)/[^ ]*: warning:' "$LOGS/build-release.log") || return 0
   echo "error: warnings in our files"

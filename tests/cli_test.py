@@ -17,6 +17,8 @@ import sys
 import tempfile
 import unittest
 
+from sliced import SlicedLoader
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "tests/golden/models/llama.gguf"
 BINARY = None
@@ -719,4 +721,4 @@ if __name__ == "__main__":
     BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
     with tempfile.TemporaryDirectory() as folder:
         WORK = pathlib.Path(folder)
-        unittest.main()
+        unittest.main(testLoader=SlicedLoader())

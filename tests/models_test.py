@@ -22,6 +22,7 @@ import threading
 import unittest
 
 import hub_server
+from sliced import SlicedLoader
 from cli_test import Gguf, U32
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -643,4 +644,4 @@ class Mistyped(HubCase):
 
 if __name__ == "__main__":
     BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
-    unittest.main()
+    unittest.main(testLoader=SlicedLoader())

@@ -18,6 +18,7 @@ import time
 import unittest
 
 import cli_test
+from sliced import SlicedLoader
 from cli_test import Cli, Gguf, MODEL
 
 try:
@@ -250,4 +251,4 @@ if __name__ == "__main__":
     cli_test.BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
     with tempfile.TemporaryDirectory() as folder:
         WORK = cli_test.WORK = pathlib.Path(folder)
-        unittest.main()
+        unittest.main(testLoader=SlicedLoader())

@@ -8,11 +8,12 @@
 
 #include <cuda_runtime.h>
 
-#include "backend/cuda/gemm.cuh"
+#include "backend/cuda/gemm_weight.cuh"
 
 namespace sluice::cuda {
 
 inline constexpr int kMaxSkinny = 8, kMaxNarrow = 64, kMaxTall = 32;
+static_assert(kMaxSkinny == kMaxRowsWithoutF8);  // so that skinny() finds no codes to read
 inline constexpr int kNarrowSplits[] = {1, 2, 4, 8};
 
 // Whether it takes the product: half types, widths that are multiples of eight (of 16 in f8).

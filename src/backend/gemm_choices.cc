@@ -21,7 +21,8 @@ constexpr NamedValue<DType> kGemmTypes[] = {
 constexpr NamedValue<GemmKernel> kGemmKernels[] = {{"cublas", GemmKernel::cublas},
                                                    {"skinny", GemmKernel::skinny},
                                                    {"tall", GemmKernel::tall},
-                                                   {"narrow", GemmKernel::narrow}};
+                                                   {"narrow", GemmKernel::narrow},
+                                                   {"wide", GemmKernel::wide}};
 
 struct Line {
   GemmKey key;
@@ -42,7 +43,8 @@ std::optional<Line> read_line(const std::string& text) {
   const auto known = value_named(kGemmKernels, kernel);
   const int splits = line.choice.splits;
   const bool possible =
-      splits == 1 || (known == GemmKernel::narrow && (splits == 2 || splits == 4 || splits == 8));
+      splits == 1 || ((known == GemmKernel::narrow || known == GemmKernel::wide) &&
+                      (splits == 2 || splits == 4 || splits == 8));
   const bool timed = std::isfinite(line.choice.microseconds) && line.choice.timed();
   if (!weight_type || !out_type || !known || !possible || !timed) return std::nullopt;
   line.key.type = *weight_type;

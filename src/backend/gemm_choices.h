@@ -26,11 +26,11 @@ struct GemmKey {
   auto operator<=>(const GemmKey&) const = default;
 };
 
-enum class GemmKernel : uint8_t { cublas, skinny, tall, narrow };
+enum class GemmKernel : uint8_t { cublas, skinny, tall, narrow, wide };
 
 struct GemmChoice {
   GemmKernel kernel = GemmKernel::cublas;
-  int splits = 1;  // narrow: thread blocks that share a row's columns (1, 2, 4, 8)
+  int splits = 1;  // narrow, wide: ranges of columns that are added up apart (1, 2, 4, 8)
   std::array<uint64_t, 8> algo = {};  // cublas: its algorithm, opaque
   float microseconds = 0;             // of one product; 0: not timed
   bool timed() const { return microseconds > 0; }

@@ -97,6 +97,8 @@ bool Gemm::takes(const GemmChoice& choice, const Product& p) {
       return can_tall(p.typed, p.w);
     case GemmKernel::narrow:
       return can_narrow(p.typed, p.w);
+    case GemmKernel::wide:
+      return can_wide(p.typed, p.w);
   }
   return false;
 }
@@ -108,7 +110,9 @@ void Gemm::run_own(const GemmChoice& choice, const Product& p, cudaStream_t stre
     case GemmKernel::tall:
       return tall(p.out, p.typed, p.f8.scale, p.w, num_sms_, stream);
     case GemmKernel::narrow:
-      return narrow(p.out, p.typed, p.f8.scale, p.w, choice.splits, stream);
+      return narrow(p.out, p.typed, p.f8.scale, p.w, choice.splits, deterministic_, stream);
+    case GemmKernel::wide:
+      return wide(p.out, p.typed, p.w, choice.splits, stream);
     case GemmKernel::cublas:
       break;
   }
@@ -124,11 +128,23 @@ GemmChoice Gemm::default_choice(const Product& p) const {
   return {GemmKernel::narrow, splits};
 }
 
+// Ranges of columns enough to occupy a large GPU at few rows, by the weight's shape alone.
+GemmChoice Gemm::invariant_choice(const Product& p) {
+  if (!can_wide(p.typed, p.w)) return {};
+  int splits = 1;
+  while (splits < 8 && (p.w.rows + 127) / 128 * splits < 128) splits *= 2;
+  return {p.x.rows <= kMaxNarrow ? GemmKernel::narrow : GemmKernel::wide, splits};
+}
+
 void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
   const GemmKey key = key_of(p.out, p.x, p.w);
   const GemmChoice* found = choices_.find(key);
   GemmChoice choice;
-  if (!deterministic_) choice = found ? *found : default_choice(p);
+  if (deterministic_) {
+    choice = invariant_choice(p);
+  } else {
+    choice = found ? *found : default_choice(p);
+  }
   if (!takes(choice, p)) choice = {};
   if (p.w.scale && !f8_ready && choice.kernel != GemmKernel::skinny)
     quantize_rows(p.f8, p.x, stream);

@@ -1,7 +1,9 @@
 // Matrix products: y [n, rows] = x [n, cols] · wᵀ + bias, by cuBLASLt or by our own kernels for few
 // rows (skinny.cuh). Which kernel computes each (rows, cols, types) and bucket of n is chosen by
-// timing (gemm_tune.cc) and kept in a file between runs (backend/gemm_choices.h); in deterministic
-// mode one cuBLASLt algorithm without split K serves every n. Used by the backend's thread.
+// timing (gemm_tune.cc) and kept in a file between runs (backend/gemm_choices.h). In deterministic
+// mode our own kernels serve every n with the same bits; products that they do not take (f8, f32,
+// odd widths) have one cuBLASLt algorithm without split K for every n. Used by the backend's
+// thread.
 #pragma once
 
 #include <cublasLt.h>
@@ -73,6 +75,8 @@ class Gemm {
   GemmKey key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
   // For a product that was not timed.
   GemmChoice default_choice(const Product& product) const;
+  // In deterministic mode: a row's bits depend on the weight alone.
+  static GemmChoice invariant_choice(const Product& product);
   static bool takes(const GemmChoice& choice, const Product& product);
   // By a kernel of ours.
   void run_own(const GemmChoice& choice, const Product& product, cudaStream_t stream) const;

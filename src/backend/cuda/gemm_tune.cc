@@ -169,6 +169,8 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
     if (deterministic_) rows = 64;
     Tensor to{out, out_type, rows, w.rows, w.rows};
     Tensor from{x.data, x.type, rows, w.cols, w.cols};
+    if (deterministic_ && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas)
+      return;
     const GemmKey key = key_of(to, from, w);
     const GemmChoice* choice = choices_.find(key);
     if ((!choice || !choice->timed()) && rows <= max_n)

@@ -1,0 +1,213 @@
+// Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). A block
+// has 128 weight rows and up to 192 rows of x: one warp copies boxes of both by tensor map through
+// a ring in shared memory, two warpgroups multiply them, 64 weight rows each.
+#include "backend/cuda/boxed.cuh"
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int kThreads = 384;  // a warpgroup that copies (one warp of it), two that multiply
+constexpr int kPitch = kTileRows + 4;  // of the sums, floats
+constexpr int kGroup = 8;              // tiles of weights that share rows of x in the L2
+
+template <int kTiles>
+struct Ring {
+  static constexpr int kWeights = kTileRows * kRowBytes;
+  static constexpr int kStage = kWeights + kTiles * 8 * kRowBytes;
+  static constexpr int kStages = 224 * 1024 / kStage;
+  static constexpr int kBytes = kStages * kStage + 1024;  // and room to align
+  static_assert(kTiles * 8 * kPitch * 4 <= kStages * kStage);
+};
+
+struct WideArgs {
+  BoxedArgs a;
+  int splits;  // ranges of columns
+  int row_tiles, x_tiles;
+  bool in_pairs;  // two neighbours of a row of out can be stored at once
+};
+
+// Which tile a block has: groups of kGroup tiles of weights, all of x for each.
+struct Place {
+  int row, x;
+  __device__ explicit Place(const WideArgs& w) {
+    int index = static_cast<int>(blockIdx.x), group = index / (kGroup * w.x_tiles);
+    int height = min(kGroup, w.row_tiles - group * kGroup);
+    int inside = index - group * kGroup * w.x_tiles;
+    row = (group * kGroup + inside % height) * kTileRows;
+    x = inside / height;
+  }
+};
+
+template <int kTiles>
+__device__ inline void add_to(float (&total)[kTiles][4], const float (&sum)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total[t][j] += sum[t][j];
+  }
+}
+
+__device__ inline uint32_t packed(__half a, __half b) {
+  return static_cast<uint32_t>(__half_as_ushort(a)) | static_cast<uint32_t>(__half_as_ushort(b))
+                                                          << 16;
+}
+__device__ inline uint32_t packed(__nv_bfloat16 a, __nv_bfloat16 b) {
+  return static_cast<uint32_t>(__bfloat16_as_ushort(a)) |
+         static_cast<uint32_t>(__bfloat16_as_ushort(b)) << 16;
+}
+
+// Sums [row of x][weight row] from shared memory to out.
+template <typename T, int kTiles>
+__device__ void store_tile(
+    const WideArgs& w, const float* sums, int first_row, int first_x, int thread) {
+  const BoxedArgs& a = w.a;
+  const int num = min(kTiles * 8, a.n - first_x);
+  const int row = first_row + thread % 64 * 2;
+  if (row >= a.rows) return;
+  const RowTerms left(a, row), right(a, row + 1);
+  for (int t = thread / 64; t < num; t += 4) {
+    const float* from = sums + t * kPitch + thread % 64 * 2;
+    const float y0 = fmaf(from[0], left.scale, left.bias);
+    const float y1 = fmaf(from[1], right.scale, right.bias);
+    const int64_t at = (first_x + t) * a.out_stride + row;
+    if (w.in_pairs && row + 1 < a.rows) {
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(a.out) + at) =
+          packed(from_float<T>(y0), from_float<T>(y1));
+      continue;
+    }
+    store_as(a.out, a.out_type, at, y0);
+    if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, y1);
+  }
+}
+
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    wide_kernel(const __grid_constant__ CUtensorMap weights,
+                const __grid_constant__ CUtensorMap x,
+                const __grid_constant__ WideArgs w) {
+  using R = Ring<kTiles>;
+  constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
+  extern __shared__ uint8_t unaligned[];
+  __shared__ uint64_t barriers[2 * R::kStages];
+  let_next_start();
+  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(unaligned));
+  const uint32_t ring = (start + 1023) & ~1023u;
+  const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
+  const uint32_t empty = full + R::kStages * 8;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < R::kStages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, 8);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+
+  const Place place(w);
+  const int boxes = (w.a.cols + kBox - 1) / kBox;
+  if (warp >= 8) {
+    give_registers<24>();
+    if (warp == 8 && lane == 0) {
+      auto copy_weights = [&](int i) {
+        uint32_t barrier = full + i % R::kStages * 8;
+        barrier_expect(barrier, R::kStage);
+        copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage, weights, i * kBox, place.row,
+                                barrier);
+      };
+      auto copy_inputs = [&](int i) {
+        copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage + R::kWeights, x, i * kBox,
+                                place.x * kTiles * 8, full + i % R::kStages * 8);
+      };
+      const int ahead = min(boxes, R::kStages);
+      for (int i = 0; i < ahead; ++i) copy_weights(i);
+      wait_for_inputs();
+      for (int i = 0; i < ahead; ++i) copy_inputs(i);
+      for (int i = ahead; i < boxes; ++i) {
+        barrier_wait(empty + i % R::kStages * 8, i / R::kStages - 1);
+        copy_weights(i);
+        copy_inputs(i);
+      }
+    }
+  } else {
+    take_registers<240>();
+    wait_for_inputs();
+    const int half = warp / 4;  // of the weight rows
+    float total[kTiles][4] = {}, sum[kTiles][4] = {};
+    for (int split = 0; split < w.splits; ++split) {
+      const int begin = boxes * split / w.splits, end = boxes * (split + 1) / w.splits;
+      for (int next = begin; next < end; ++next) {
+        const uint32_t stage = ring + next % R::kStages * R::kStage;
+        barrier_wait(full + next % R::kStages * 8, next / R::kStages);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          product(sum, operand(stage + half * 64 * kRowBytes + k * 32),
+                  operand(stage + R::kWeights + k * 32), next > begin || k > 0, T{});
+        }
+        wgmma_commit();
+        // The box before has been read; this one is on its way.
+        wgmma_wait<1>();
+        if (next > begin && lane == 0) barrier_arrive(empty + (next - 1) % R::kStages * 8);
+      }
+      if (begin == end) continue;
+      wgmma_wait<0>();
+      pin(sum);
+      if (lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
+      add_to(total, sum);
+    }
+    // The ring is free once both warpgroups are here: the copying warp has no box left.
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    auto* sums = reinterpret_cast<float*>(unaligned + (ring - start));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        sums[(t * 8 + lane % 4 * 2 + j % 2) * kPitch + warp * 16 + lane / 4 + j / 2 * 8] =
+            total[t][j];
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    store_tile<T, kTiles>(w, sums, place.row, place.x * kTiles * 8, static_cast<int>(threadIdx.x));
+  }
+}
+
+template <typename T, int kTiles>
+void run_wide(
+    const BoxedArgs& a, const Tensor& x, const Tensor& weight, int splits, cudaStream_t stream) {
+  using R = Ring<kTiles>;
+  allow_shared<wide_kernel<T, kTiles>>(R::kBytes, "wide");
+  WideArgs w{a, splits, (a.rows + kTileRows - 1) / kTileRows,
+             (a.n + kTiles * 8 - 1) / (kTiles * 8)};
+  w.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
+               reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  launch("wide", wide_kernel<T, kTiles>, static_cast<unsigned>(w.row_tiles * w.x_tiles), kThreads,
+         R::kBytes, stream, tensor_map(weight, kTileRows), tensor_map(x, kTiles * 8), w);
+}
+
+template <typename T>
+void run_size(
+    const BoxedArgs& a, const Tensor& x, const Tensor& weight, int splits, cudaStream_t stream) {
+  // The fewer tiles' rows are empty, the better; the larger tile computes faster.
+  auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
+  if (padded(128) * 100 < padded(192) * 95) return run_wide<T, 16>(a, x, weight, splits, stream);
+  run_wide<T, 24>(a, x, weight, splits, stream);
+}
+
+}  // namespace
+
+bool can_wide(const Tensor& x, const GemmWeight& w) {
+  return (w.type == DType::f16 || w.type == DType::bf16) && fits_boxes(x, w) && has_wgmma();
+}
+
+void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, cudaStream_t stream) {
+  const BoxedArgs a = boxed_args(out, nullptr, w);
+  const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
+  if (w.type == DType::f16) return run_size<__half>(a, x, weight, splits, stream);
+  run_size<__nv_bfloat16>(a, x, weight, splits, stream);
+}
+
+}  // namespace sluice::cuda

@@ -35,7 +35,7 @@ void narrow(Tensor out,
 
 // Likewise, of 16-bit types; any n.
 bool can_wide(const Tensor& x, const GemmWeight& w);
-void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, cudaStream_t stream);
+void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, int num_sms, cudaStream_t stream);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

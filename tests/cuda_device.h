@@ -10,6 +10,7 @@
 
 #include "backend/cuda_plugin.h"
 #include "backend/paged_batch.h"
+#include "base/check.h"
 #include "tensor/formats/f16.h"
 
 namespace sluice {
@@ -74,6 +75,16 @@ class OnDevice {
     a.f = tensor_;
     return a;
   }
+  // The same with memory for its codes in f8, which the op that makes it fills.
+  Act act_with_f8() {
+    CHECK(tensor_.stride == tensor_.cols && tensor_.cols % 16 == 0);
+    auto rows = static_cast<size_t>(tensor_.rows), cols = static_cast<size_t>(tensor_.cols);
+    if (!f8_.data()) f8_ = device_.allocate(rows * (cols + sizeof(float)));
+    Act a = act();
+    auto* codes = static_cast<std::byte*>(f8_.data());
+    a.f8 = {codes, reinterpret_cast<float*>(codes + rows * cols)};
+    return a;
+  }
   Matrix get() {
     std::vector<std::byte> bytes(buffer_.bytes());
     Buffer pinned = device_.pinned(bytes.size());
@@ -120,7 +131,7 @@ class OnDevice {
 
   Device& device_;
   Tensor tensor_;
-  Buffer buffer_;
+  Buffer buffer_, f8_;
 };
 
 // A host array on the device.

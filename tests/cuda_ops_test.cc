@@ -245,7 +245,6 @@ TEST_P(OpsTest, Fp8Weights) {
   for (size_t i = 0; i < bias.size(); ++i) bias[i] = rounded(static_cast<float>(i) * 0.01f, type());
   Weight on_device = load_matrix(*fp8, w, bias);
   EXPECT_LT(on_device.bytes, static_cast<size_t>(kRows * kCols * 2));
-  fp8->tune(256, 8);
   round_rows(w);
   for (int64_t n : {1, 5, 8, 12, 16, 30, 32, 33, 64, 65, 200}) {
     SCOPED_TRACE(n);
@@ -265,15 +264,14 @@ TEST_P(OpsTest, Fp8Weights) {
   }
 }
 
-// What norms and activations leave in f8 for the product behind them is what the product would have
-// made of their output itself.
+// The codes that norms and activations leave in f8 are those that a product makes of an input
+// without any.
 TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
   if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
   auto fp8 = fp8_device(type());
   for (int64_t cols : {64, 3584, 8192, 18944}) {
     Matrix w = random_matrix(32, cols, 62, type(), 0.2f);
     Weight on_device = load_matrix(*fp8, w);
-    fp8->tune(64, 8);
     Matrix norm = random_matrix(1, cols, 63, DType::f32);
     ArrayOnDevice<float> dn(*fp8, row_of(norm));
     for (int64_t n : {9, 40}) {
@@ -284,14 +282,14 @@ TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
       OnDevice act(*fp8, n, cols, type(), 0), copy(*fp8, n, cols, type(), 0);  // rows side by side
       OnDevice fused(*fp8, n, 32, type()), apart(*fp8, n, 32, type());
       for (bool gated : {false, true}) {
-        auto make = [&](OnDevice& out) {
-          gated ? fp8->activate_gated(out.act(), dg, Activation::silu)
-                : fp8->rms_norm(out.act(), dx, dn.data(), 1e-5f);
+        auto make = [&](const Act& out) {
+          gated ? fp8->activate_gated(out, dg, Activation::silu)
+                : fp8->rms_norm(out, dx, dn.data(), 1e-5f);
         };
-        make(copy);
-        make(act);     // its codes replace the copy's
-        act.poison();  // they alone are read
-        fp8->matmul(fused, act.act(), on_device);
+        make(copy.act());
+        make(act.act_with_f8());
+        act.poison();  // its codes alone are read
+        fp8->matmul(fused, act.act_with_f8(), on_device);
         fp8->matmul(apart, copy.act(), on_device);
         EXPECT_EQ(fused.get().data(), apart.get().data());
       }
@@ -299,7 +297,7 @@ TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
   }
 }
 
-// The same of decode attention, whose output must be what a backend without f8 gives.
+// The same of attention over decodes, whose output must be what a backend without f8 gives.
 TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
   if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
   auto fp8 = fp8_device(type());
@@ -327,7 +325,6 @@ TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
     int64_t cols = shape.out_cols();
     Matrix w = random_matrix(32, cols, 72, type(), 0.2f);
     Weight weight = load_matrix(*fp8, w);
-    fp8->tune(80, 8);
     for (int n : {9, 17, 40, 70}) {
       SCOPED_TRACE(testing::Message()
                    << heads << "/" << kv_heads << " heads of " << dim << ", n " << n);
@@ -338,21 +335,21 @@ TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
       OnDevice act(*fp8, n, cols, type(), 0), copy(*fp8, n, cols, type(), 0);
       OnDevice fused(*fp8, n, 32, type()), apart(*fp8, n, 32, type());
       OnDevice plain(*device, n, cols, type(), 0);
-      auto attend = [&](Device& on, OnDevice& out) {
+      auto attend = [&](Device& on, OnDevice& out, const Act& to) {
         OnDevice dq(on, q, type());
         ArrayOnDevice<int32_t> dpos(on, batch.positions), dslot(on, batch.row_slot);
         BatchView view = batch.view;
         view.positions = dpos.data(), view.row_slot = dslot.data(), view.tables = dt.data();
         on.reserve_attention(attention, n, 700);
-        on.attention(out.act(), dq, attention, view, kv);
+        on.attention(to, dq, attention, view, kv);
         out.get();  // before what it reads is gone
       };
-      attend(*device, plain);
-      attend(*fp8, copy);
-      attend(*fp8, act);  // its codes replace the copy's
+      attend(*device, plain, plain.act());
+      attend(*fp8, copy, copy.act());
+      attend(*fp8, act, act.act_with_f8());
       EXPECT_EQ(act.get().data(), plain.get().data());
-      if (n == 70) act.poison();  // rows enough for codes, which alone are read
-      fp8->matmul(fused, act.act(), weight);
+      act.poison();  // its codes alone are read
+      fp8->matmul(fused, act.act_with_f8(), weight);
       fp8->matmul(apart, copy.act(), weight);
       EXPECT_EQ(fused.get().data(), apart.get().data());
     }

@@ -1,5 +1,6 @@
-// Our own kernels for products of few rows, each way of cutting the work, against sums in double:
-// odd sizes, outputs that start as NaN, memory behind them that must stay as it is.
+// Our own kernels for products, each way of cutting the work, against sums in double: odd sizes,
+// outputs that start as NaN, memory behind them that must stay as it is. And that a row has the
+// same bits whatever the number of rows, where the kernels promise it.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -132,6 +133,57 @@ class Product {
     }
   }
 
+  void run_wide() {
+    if constexpr (sizeof(W) > 1) {
+      for (int splits : kNarrowSplits) {
+        // How many multiprocessors there are decides how the work is cut.
+        int sms = 8 << splits % 3 * 2;
+        std::string name =
+            "wide, splits " + std::to_string(splits) + ", multiprocessors " + std::to_string(sms);
+        compare<W>(name.c_str(), weight_.type, false, [&](Tensor out, Tensor x, const float*) {
+          if (can_wide(x, weight_)) return wide(out, x, weight_, splits, sms, nullptr);
+          ++failures;
+          std::printf("FAIL wide refuses\n");
+        });
+      }
+    }
+  }
+
+  // The bits of row `at` of x alone, and among others.
+  void run_bits() {
+    std::vector<W> x = random_values<W>(c_.n * c_.cols, 6, 1);
+    OnDevice<W> dx(x);
+    std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
+    for (int splits : kNarrowSplits) {
+      auto product = [&](int64_t first, int64_t num, int sms = 132) {
+        OnDevice<X> out(none);
+        Tensor from{dx.data() + first * c_.cols, type_, num, c_.cols, c_.cols};
+        Tensor to{out.data(), type_, num, c_.rows, c_.rows};
+        if (num <= kMaxNarrow) {
+          narrow(to, from, nullptr, weight_, splits, true, nullptr);
+        } else {
+          wide(to, from, weight_, splits, sms, nullptr);
+        }
+        check(cudaDeviceSynchronize(), "product");
+        return out.get();
+      };
+      const std::vector<X> all = product(0, c_.n);
+      for (int64_t num : {1, 8, 9, 16, 31, 64, 65, 100, 128, 129, 192, 193, 300}) {
+        for (int64_t first : {int64_t{0}, c_.n - num}) {
+          const std::vector<X> some = product(first, num, num % 2 == 0 ? 8 : 132);
+          ++checks;
+          if (std::memcmp(some.data(), all.data() + first * c_.rows,
+                          static_cast<size_t>(num * c_.rows) * sizeof(X)) == 0)
+            continue;
+          ++failures;
+          std::printf("FAIL bits: %ld rows from %ld, of %ld x %ld, splits %d\n",
+                      static_cast<long>(num), static_cast<long>(first), static_cast<long>(c_.rows),
+                      static_cast<long>(c_.cols), splits);
+        }
+      }
+    }
+  }
+
   template <typename In>
   std::vector<double> reference(const std::vector<In>& x,
                                 int64_t stride,
@@ -165,10 +217,11 @@ class Product {
       });
     }
     if (!has_wgmma()) return;
+    if (c_.n > kMaxNarrow) return run_wide();
     for (int splits : kNarrowSplits) {
       std::string name = "narrow, splits " + std::to_string(splits);
       compare<W>(name.c_str(), weight_.type, f8, [&](Tensor out, Tensor x, const float* x_scale) {
-        if (can_narrow(x, weight_)) return narrow(out, x, x_scale, weight_, splits, nullptr);
+        if (can_narrow(x, weight_)) return narrow(out, x, x_scale, weight_, splits, false, nullptr);
         ++failures;
         std::printf("FAIL narrow refuses\n");
       });
@@ -207,11 +260,22 @@ void run_cases(bool small) {
     cases.push_back({n, 257, 1040, n % 2 == 0, n % 3 == 0});
     if (!small && n % 16 == 0) cases.push_back({n, 1160, 3584, n == 16, n == 32});
   }
+  for (int64_t n : {65, 128, 130, 200, 321}) {
+    cases.push_back({n, 257, 1040, n % 2 == 0, n % 3 == 0});
+    if (!small && n == 200) cases.push_back({n, 1290, 3584, true, false});
+  }
   for (const Case& c : cases) {
     Product<__half, __half>(c, DType::f16, DType::f16).run_all();
     Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_all();
+    if (c.n > kMaxNarrow) continue;
     Product<__nv_fp8_e4m3, __half>(c, DType::f8, DType::f16).run_all();
     Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_all();
+  }
+  if (!has_wgmma()) return;
+  for (const Case& c :
+       {Case{420, 300, 520, true, false}, Case{420, 1290, small ? 520 : 4096, false, false}}) {
+    Product<__half, __half>(c, DType::f16, DType::f16).run_bits();
+    Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_bits();
   }
 }
 

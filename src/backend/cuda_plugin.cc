@@ -61,37 +61,31 @@ bool on_pci_bus() {
   return false;
 }
 
-// As CudaBackend has them.
 class CudaWeightSizes final : public WeightStore {
  public:
-  CudaWeightSizes(DType activations, bool fp8) : activations_(activations), fp8_(fp8) {}
+  explicit CudaWeightSizes(const CudaTypes& types) : types_(types) {}
 
-  Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
+  Weight load(std::span<const WeightSegment> segments, std::vector<float>) override {
+    const CudaWeightPlan plan = plan_cuda_weight(segments, types_);
     Weight w;
-    w.bias = std::move(bias);
-    w.cols = segments[0].tensor->cols;
-    for (const WeightSegment& s : segments) w.rows += s.tensor->rows;
-    const auto rows = static_cast<size_t>(w.rows), cols = static_cast<size_t>(w.cols);
-    const bool layer = segments[0].tensor->name.starts_with("blk.");
-    const bool narrow = fp8_ && layer && w.rows % 16 == 0 && w.cols % 16 == 0;
-    w.bytes = narrow ? rows * (cols + sizeof(float)) : rows * cols * dtype_bytes(activations_);
+    w.rows = plan.rows;
+    w.cols = plan.cols;
+    w.act = plan.act;
+    w.bytes = plan.bytes;
     return w;
   }
   bool keeps_source(const Weight&, size_t) const override { return false; }
-  DType activation_type() const override { return activations_; }
-  DType output_type() const override {
-    return activations_ == DType::f16 ? DType::f32 : activations_;
-  }
+  DType activation_type() const override { return types_.activations; }
+  DType output_type() const override { return cuda_output_type(types_); }
 
  private:
-  DType activations_;
-  bool fp8_;
+  CudaTypes types_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> cuda_weight_sizes(DType activations, bool fp8_weights) {
-  return std::make_unique<CudaWeightSizes>(activations, fp8_weights);
+std::unique_ptr<WeightStore> cuda_weight_sizes(const CudaTypes& types) {
+  return std::make_unique<CudaWeightSizes>(types);
 }
 
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options) {

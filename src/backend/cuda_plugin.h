@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "backend/cuda_weights.h"
 #include "backend/device.h"
 #include "base/result.h"
 
@@ -16,10 +17,12 @@ struct CudaOptions {
   bool deterministic = false;       // bits of a row do not depend on the batch
   bool tune = true;                 // time matrix products for sizes not seen before
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
+
+  CudaTypes types() const { return {activations, fp8_weights}; }
 };
 
-// Sizes of weights on a GPU, known without one (CudaBackend::load() packs them).
-std::unique_ptr<WeightStore> cuda_weight_sizes(DType activations, bool fp8_weights);
+// Sizes of weights on a GPU, known without one.
+std::unique_ptr<WeightStore> cuda_weight_sizes(const CudaTypes& types);
 
 // Why there is none: no shared object, no driver, no such GPU.
 Result<std::unique_ptr<Device>> open_cuda(const CudaOptions& options);
@@ -47,6 +50,6 @@ struct CudaExports {
 };
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    6 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    7 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

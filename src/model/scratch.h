@@ -38,6 +38,10 @@ class Carver {
       a.r.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
       a.r.sum = static_cast<int32_t*>(take(static_cast<size_t>(rows) * 4));
     }
+    if (needs & kActF8) {
+      a.f8.data = take(static_cast<size_t>(rows * cols));
+      a.f8.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
+    }
     return a;
   }
   size_t used() const { return used_; }

@@ -146,7 +146,7 @@ Result<std::unique_ptr<Model>> measure_model(const Checkpoint& checkpoint,
   load.fuse = options.fuse;
   std::unique_ptr<WeightStore> sizes;
   if (device) {
-    sizes = cuda_weight_sizes(device->activations, options.quantize == Quantize::fp8);
+    sizes = cuda_weight_sizes({device->activations, options.quantize == Quantize::fp8});
   } else {
     Result<LoadQuant> quant = cpu_weight_quant(options, checkpoint);
     if (!quant) return quant.error();

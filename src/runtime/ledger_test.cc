@@ -162,17 +162,22 @@ TEST_F(LedgerOf, AnIncompleteFileIsAnError) {
 TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
   std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::f32);
   const ModelShape shape = read_shape(*file).value();
-  const auto weights = [&](DType type, const char* quantize) {
+  EngineOptions options;
+  const auto plan = [&](DType type, const char* quantize) {
     DeviceMemory gpu{size_t{8} << 30, type};
-    EngineOptions options;
+    options = {};
     options.quantize = *value_named(kQuantizes, quantize);
-    return plan_memory(*file, shape, options, &gpu).value().weights;
+    return plan_memory(*file, shape, options, &gpu).value();
   };
   const size_t layer = 256 * (256 + 64 + 64 + 256) + 3 * 256 * 512, ends = 2 * 300 * 256;
   const size_t norms = 7 * 256 * 4, scales = (256 + 128 + 256 + 1024 + 256) * 4;
-  EXPECT_EQ(weights(DType::f32, "none"), 4 * (3 * layer + ends) + norms);
-  EXPECT_EQ(weights(DType::bf16, "none"), 2 * (3 * layer + ends) + norms);
-  EXPECT_EQ(weights(DType::bf16, "fp8"), 3 * (layer + scales) + 2 * ends + norms);
+  EXPECT_EQ(plan(DType::f32, "none").weights, 4 * (3 * layer + ends) + norms);
+  const Ledger bf16 = plan(DType::bf16, "none"), fp8 = plan(DType::bf16, "fp8");
+  EXPECT_EQ(bf16.weights, 2 * (3 * layer + ends) + norms);
+  EXPECT_EQ(fp8.weights, 3 * (layer + scales) + 2 * ends + norms);
+  // The inputs of layers' matrices (hidden, heads, MLP) once more in fp8.
+  const auto rows = static_cast<size_t>(Scheduler(options.scheduler, nullptr).max_step_tokens());
+  EXPECT_GE(fp8.workspace - bf16.workspace, rows * (256 + 256 + 512 + 3 * sizeof(float)));
 }
 
 }  // namespace

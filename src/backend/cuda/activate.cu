@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
                                                             int64_t stride,
                                                             int cols,
                                                             Activation activation,
-                                                            QuantizedRows codes) {
+                                                            F8View codes) {
   __shared__ float shared[33];
   wait_for_inputs();
   let_next_start();
@@ -74,7 +74,7 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
                           int64_t stride,
                           int cols,
                           Activation activation,
-                          QuantizedRows codes) {
+                          F8View codes) {
   __shared__ float shared[kClusterMaxFloats];
   wait_for_inputs();
   let_next_start();
@@ -99,7 +99,7 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
 
 template <bool kGated, typename O, typename T>
 void launch_activate_as(
-    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   auto cols = static_cast<int>(out.cols);
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
@@ -135,7 +135,7 @@ void launch_activate_as(
 
 template <bool kGated>
 void launch_activate(
-    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
   with_type(out.type, [&](auto t) {
     using T = decltype(t);
     if (x.type == DType::f32)
@@ -182,18 +182,15 @@ void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
 }  // namespace
 
 void activate(
-    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
   launch_activate<false>(out, x, activation, codes, stream);
 }
-void activate_gated(Tensor out,
-                    Tensor gate_up,
-                    Activation activation,
-                    const QuantizedRows& codes,
-                    cudaStream_t stream) {
+void activate_gated(
+    Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream) {
   launch_activate<true>(out, gate_up, activation, codes, stream);
 }
 
-void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream) {
+void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
   quantize(out.data, out.scale, x, stream);
 }
 

@@ -8,6 +8,7 @@
 // positions may advance under a captured graph.
 #include <algorithm>
 
+#include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
@@ -25,13 +26,13 @@ constexpr int kMinTiles = 2;     // of a split: what its warps have in flight fr
 
 struct DecodeParams {
   AttentionParams a;
-  int splits;           // a multiple of `cluster`
-  int cluster;          // blocks of a cluster
-  int head_parts;       // blocks that share a kv head: ceil(group / kHeads)
-  int part_heads;       // heads of a partial result: min(group, kHeads)
-  int32_t* tickets;     // [max_split_groups()], zero between launches
-  float* partials;      // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
-  QuantizedRows codes;  // of the rows, or null; then a cluster is the blocks of a row
+  int splits;        // a multiple of `cluster`
+  int cluster;       // blocks of a cluster
+  int head_parts;    // blocks that share a kv head: ceil(group / kHeads)
+  int part_heads;    // heads of a partial result: min(group, kHeads)
+  int32_t* tickets;  // [max_split_groups()], zero between launches
+  float* partials;   // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
+  F8View codes;      // of the rows, or null; then a cluster is the blocks of a row
 };
 
 // Unnormalised output [heads, D], then maxima and sums [heads].
@@ -467,8 +468,6 @@ int num_splits(int groups, int num_sms) {
 }
 int cluster_size(int splits) { return std::min(splits, kMaxCluster); }
 
-int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
-
 int head_parts(const AttentionSpec& spec) {
   int group = spec.num_heads / spec.num_kv_heads;
   return (group + kHeads - 1) / kHeads;
@@ -500,14 +499,6 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   config.attrs = attributes;
   config.numAttrs = p.cluster > 1 || by_row ? 2 : 1;
   check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
-}
-
-template <typename T, typename KV>
-void launch_dim(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
-  int d = template_dim(p.a.head_dim);
-  if (d == 64) return launch<T, KV, 64>(p, grid, stream);
-  if (d == 128) return launch<T, KV, 128>(p, grid, stream);
-  launch<T, KV, 256>(p, grid, stream);
 }
 
 }  // namespace
@@ -549,13 +540,9 @@ void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
   p.codes = args.codes;
   dim3 grid(p.splits, units, num);
-  bool f8 = args.kv_type == DType::f8;
-  if (args.type == DType::f16) {
-    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(p, grid, stream)
-              : launch_dim<__half, __half>(p, grid, stream);
-  }
-  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(p, grid, stream)
-     : launch_dim<__nv_bfloat16, __nv_bfloat16>(p, grid, stream);
+  with_tile_kernel(args.type, args.kv_type, args.spec.head_dim, [&](auto t, auto kv, auto dim) {
+    launch<decltype(t), decltype(kv), decltype(dim)::value>(p, grid, stream);
+  });
 }
 
 }  // namespace sluice::cuda

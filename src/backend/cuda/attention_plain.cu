@@ -2,6 +2,7 @@
 // (row, head); a row's bits depend on that row alone.
 #include <algorithm>
 
+#include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
 
@@ -94,21 +95,12 @@ void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t st
   if (args.spec.head_dim > kMaxDim) throw std::runtime_error("CUDA: head_dim above 1024");
   AttentionParams p = make_params(args);
   dim3 grid(num, args.spec.num_heads);
-  bool f8 = args.kv_type == DType::f8;
-  switch (args.type) {
-    case DType::f32:
-      return launch<float, float>(p, first, grid, stream);
-    case DType::f16:
-      return f8 ? launch<__half, __nv_fp8_e4m3>(p, first, grid, stream)
-                : launch<__half, __half>(p, first, grid, stream);
-    case DType::bf16:
-      return f8 ? launch<__nv_bfloat16, __nv_fp8_e4m3>(p, first, grid, stream)
-                : launch<__nv_bfloat16, __nv_bfloat16>(p, first, grid, stream);
-    case DType::f8:
-    case DType::i8:
-      break;
-  }
-  throw std::runtime_error("CUDA: attention has no 8-bit queries");
+  if (args.type == DType::f32) return launch<float, float>(p, first, grid, stream);
+  if (args.type != DType::f16 && args.type != DType::bf16)
+    throw std::runtime_error("CUDA: attention has no 8-bit queries");
+  with_cache_types(args.type, args.kv_type, [&](auto t, auto kv) {
+    launch<decltype(t), decltype(kv)>(p, first, grid, stream);
+  });
 }
 
 }  // namespace sluice::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/target.cuh"
@@ -88,17 +89,6 @@ void launch(const TilePlan& plan, cudaStream_t stream) {
   check_launch("attention prefill");
 }
 
-template <typename T, typename KV, int D>
-void launch_either(const TilePlan& plan, bool spans, cudaStream_t stream) {
-  spans ? launch<T, KV, D, true>(plan, stream) : launch<T, KV, D, false>(plan, stream);
-}
-template <typename T, typename KV>
-void launch_dim(const TilePlan& plan, bool spans, cudaStream_t stream) {
-  if (plan.a.head_dim <= 64) return launch_either<T, KV, 64>(plan, spans, stream);
-  if (plan.a.head_dim <= 128) return launch_either<T, KV, 128>(plan, spans, stream);
-  launch_either<T, KV, 256>(plan, spans, stream);
-}
-
 }  // namespace
 
 AttentionParams make_params(const AttentionArgs& args) {
@@ -165,13 +155,12 @@ void launch_mma(TilePlan plan,
                 std::span<const SliceView> slices,
                 cudaStream_t stream) {
   plan_tiles(plan, slices, kRows);
-  bool f8 = kv_type == DType::f8;
-  if (type == DType::f16) {
-    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(plan, spans, stream)
-              : launch_dim<__half, __half>(plan, spans, stream);
-  }
-  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(plan, spans, stream)
-     : launch_dim<__nv_bfloat16, __nv_bfloat16>(plan, spans, stream);
+  with_tile_kernel(type, kv_type, plan.a.head_dim, [&](auto t, auto kv, auto dim) {
+    using T = decltype(t);
+    using KV = decltype(kv);
+    constexpr int kDim = decltype(dim)::value;
+    spans ? launch<T, KV, kDim, true>(plan, stream) : launch<T, KV, kDim, false>(plan, stream);
+  });
 }
 
 void attend_prefill(const AttentionArgs& args,

@@ -10,6 +10,7 @@
 // depends on the number of rows only: positions may advance under a captured graph.
 #include <algorithm>
 
+#include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
@@ -451,8 +452,6 @@ int num_splits(int groups, int num_sms) { return std::max(1, 2 * num_sms / group
 // More groups than this are never split.
 int max_split_groups(int num_sms) { return num_sms; }
 
-int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
-
 int head_parts(const AttentionSpec& spec) {
   int group = spec.num_heads / spec.num_kv_heads;
   return (group + kHeads - 1) / kHeads;
@@ -480,14 +479,6 @@ void launch(const SpanParams& p, dim3 grid, cudaStream_t stream) {
                        p);
 }
 
-template <typename T, typename KV>
-void launch_dim(const SpanParams& p, dim3 grid, cudaStream_t stream) {
-  int d = template_dim(p.a.head_dim);
-  if (d == 64) return launch<T, KV, 64>(p, grid, stream);
-  if (d == 128) return launch<T, KV, 128>(p, grid, stream);
-  launch<T, KV, 256>(p, grid, stream);
-}
-
 }  // namespace
 
 size_t spans_workspace(const AttentionSpec& spec, int max_decode, int max_positions, int num_sms) {
@@ -509,13 +500,9 @@ void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.states =
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
   dim3 grid(p.splits, units, num);
-  bool f8 = args.kv_type == DType::f8;
-  if (args.type == DType::f16) {
-    return f8 ? launch_dim<__half, __nv_fp8_e4m3>(p, grid, stream)
-              : launch_dim<__half, __half>(p, grid, stream);
-  }
-  f8 ? launch_dim<__nv_bfloat16, __nv_fp8_e4m3>(p, grid, stream)
-     : launch_dim<__nv_bfloat16, __nv_bfloat16>(p, grid, stream);
+  with_tile_kernel(args.type, args.kv_type, args.spec.head_dim, [&](auto t, auto kv, auto dim) {
+    launch<decltype(t), decltype(kv), decltype(dim)::value>(p, grid, stream);
+  });
 }
 
 }  // namespace sluice::cuda

@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "backend/cuda/gemm.cuh"
+#include "backend/cuda/gemm_weight.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sluice::cuda {

@@ -15,12 +15,8 @@ void embed(Tensor out, const void* table, DType type, const int32_t* tokens, cud
 void rope_table(
     float* cos_sin, const RopeSpec& rope, const int32_t* positions, int64_t n, cudaStream_t stream);
 
-// A matrix in e4m3 with a scale per row: the largest element becomes 448. Memory of the caller.
-struct QuantizedRows {
-  void* data = nullptr;    // [n, cols]
-  float* scale = nullptr;  // [n]
-};
-void quantize_rows(const QuantizedRows& out, Tensor x, cudaStream_t stream);
+// Into memory of the caller.
+void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream);
 
 struct NormArgs {
   Tensor out;    // any type
@@ -30,7 +26,7 @@ struct NormArgs {
   const float* bias;  // not null: layer norm, with mean
   float eps;
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
-  QuantizedRows codes;  // data not null: out once more
+  F8View codes;         // data not null: out once more, in f8
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 
@@ -43,14 +39,11 @@ void finish_qkv(Tensor qkv,
                 const BatchView& batch,
                 const KvLayer& kv,
                 cudaStream_t stream);
-// codes: out once more where its data is not null.
+// codes: out once more in f8, where its data is not null.
 void activate(
-    Tensor out, Tensor x, Activation activation, const QuantizedRows& codes, cudaStream_t stream);
-void activate_gated(Tensor out,
-                    Tensor gate_up,
-                    Activation activation,
-                    const QuantizedRows& codes,
-                    cudaStream_t stream);
+    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream);
+void activate_gated(
+    Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream);
 // For measuring: keeps the stream busy for so long; launches a kernel that does nothing; reads all
 // of a buffer.
 void hold(cudaStream_t stream, double seconds);

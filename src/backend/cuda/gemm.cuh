@@ -1,30 +1,44 @@
-// Matrix products through cuBLASLt: y [n, rows] = x [n, cols] · wᵀ + bias. The algorithm of each
-// (rows, cols, types) and bucket of n is chosen by timing and kept in a file between runs; in
-// deterministic mode one algorithm without split K serves every n. Used by the backend's thread.
+// Matrix products: y [n, rows] = x [n, cols] · wᵀ + bias, by cuBLASLt or by our own kernels for few
+// rows (skinny.cuh). Which kernel computes each (rows, cols, types) and bucket of n is chosen by
+// timing (gemm_tune.cc) and kept in a file between runs (backend/gemm_choices.h). In deterministic
+// mode our own kernels serve every n with the same bits; products that they do not take (f8, f32,
+// odd widths) have one cuBLASLt algorithm without split K for every n. Used by the backend's
+// thread.
 #pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#include <map>
+#include <filesystem>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "backend/cuda/elementwise.cuh"
+#include "backend/cuda/gemm_weight.cuh"
+#include "backend/gemm_choices.h"
 #include "tensor/tensor.h"
 
 namespace sluice::cuda {
 
-struct GemmWeight {
-  const void* data = nullptr;  // [rows, cols]
-  DType type = DType::bf16;
-  int64_t rows = 0, cols = 0;
-  const void* bias = nullptr;  // [rows] of bias_type, the activations', or null
-  DType bias_type = DType::bf16;
-  const float* bias_f32 = nullptr;  // the same in f32
-  const float* scale = nullptr;     // type f8: [rows], value = scale * e4m3
+// One product. Kernels read x as it is, or `typed`: x in the weight's type.
+struct Product {
+  Product(const Tensor& to, const Tensor& from, const GemmWeight& weight, const F8View& from_f8)
+      : out(to),
+        x(from),
+        typed(weight.scale ? Tensor{from_f8.data, DType::f8, x.rows, x.cols, x.cols} : x),
+        f8(from_f8),
+        w(weight) {}
+  // cuBLAS adds a bias of the output's type; others take a kernel of their own.
+  bool fuses_bias() const { return w.bias && w.type != DType::f8 && w.bias_type == out.type; }
+
+  Tensor out, x, typed;
+  F8View f8;  // of x, where the weight is in f8
+  GemmWeight w;
 };
+
+// n rounded up to a size that has a choice of its own: powers of two, by 32 where a step's products
+// turn from reading weights to computing, and by 128 where steps run prompts and decodes.
+int gemm_bucket(int64_t n);
 
 class Gemm {
  public:
@@ -33,13 +47,8 @@ class Gemm {
   Gemm(const Gemm&) = delete;
 
   // x of w.type (any half type where that is f8); out of x's type or f32. Weights in f8 need memory
-  // for x in f8 (unless our own kernel reads x as it is); `ready`: it is there already.
-  void run(Tensor out,
-           Tensor x,
-           const GemmWeight& w,
-           const QuantizedRows& memory,
-           bool ready,
-           cudaStream_t stream);
+  // for x in f8 (unless our own kernel reads x as it is); `f8_ready`: x is there already.
+  void run(const Product& product, bool f8_ready, cudaStream_t stream);
   // Times the candidates for all buckets up to max_n. `weights` are those of one shape: several, so
   // that they do not stay in the cache.
   void tune(const std::vector<GemmWeight>& weights,
@@ -47,57 +56,40 @@ class Gemm {
             int max_n,
             Tensor x,
             void* out,
-            const QuantizedRows& memory,
+            const F8View& f8,
             cudaStream_t stream);
   // Times them for the bucket of these rows alone, again where that was done before.
   void tune_bucket(const std::vector<GemmWeight>& weights,
                    Tensor out,
                    Tensor x,
-                   const QuantizedRows& memory,
+                   const F8View& f8,
                    cudaStream_t stream);
   void load_choices();
   void save_choices() const;
-  int num_tuned() const { return num_tuned_; }
   static constexpr size_t kWorkspace = 64 << 20;
 
  private:
-  struct Key {
-    int64_t rows, cols;
-    int bucket;
-    DType type, out;
-    bool bias, wide;  // wide: pointers and strides are multiples of 16 bytes
-    auto operator<=>(const Key&) const = default;
-  };
-  // Our own kernels (skinny.cuh) stand for themselves: skinny(), tall(), or narrow() with so many
-  // splits.
-  static constexpr int kCublas = 0, kSkinny = -1, kTall = -2;
-  struct Plan {
-    cublasLtMatmulAlgo_t algo{};
-    int kernel = kCublas;
-    float microseconds = 0;  // 0: by heuristic
-  };
-  struct Problem;  // descriptors of one call
+  class Problem;  // cuBLAS's descriptors of a product (gemm_problem.cuh)
+  class Timer;    // gemm_tune.cc
 
-  Key key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
-  // What serves a product that was not timed, whether a kernel takes it, and running it. x as it
-  // is, and as w's kernels have it (in f8 where w is).
-  int kernel_by_default(const Tensor& x, const Tensor& typed, const GemmWeight& w) const;
-  static bool takes(int kernel, const Tensor& x, const Tensor& typed, const GemmWeight& w);
-  void run_own(int kernel,
-               const Tensor& out,
-               const Tensor& x,
-               const Tensor& typed,
-               const float* x_scale,
-               const GemmWeight& w,
-               cudaStream_t stream) const;
-  const Plan& plan_of(const Key& key, const Problem& problem);
+  GemmKey key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
+  // For a product that was not timed.
+  GemmChoice default_choice(const Product& product) const;
+  // In deterministic mode: a row's bits depend on the weight alone.
+  static GemmChoice invariant_choice(const Product& product);
+  static bool takes(const GemmChoice& choice, const Product& product);
+  // By a kernel of ours.
+  void run_own(const GemmChoice& choice, const Product& product, cudaStream_t stream) const;
+  // `choice`: of the key, null if there is none.
+  void run_cublas(GemmKey key,
+                  const GemmChoice* choice,
+                  const Product& product,
+                  cudaStream_t stream);
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Problem& problem, int most) const;
-  std::string file() const;
-  void time_key(const Key& key,
+  std::filesystem::path file() const;
+  void time_key(const GemmKey& key,
                 const std::vector<GemmWeight>& weights,
-                Tensor out,
-                Tensor x,
-                const QuantizedRows& memory,
+                const Product& first,
                 cudaStream_t stream);
 
   bool deterministic_;
@@ -105,8 +97,8 @@ class Gemm {
   int num_sms_ = 0;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::map<Key, Plan> plans_;
-  int num_tuned_ = 0;
+  GemmChoices choices_;
+  bool tuned_ = false;  // choices_ has what the file has not
 };
 
 }  // namespace sluice::cuda

@@ -31,7 +31,8 @@ template <typename T, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_constant__ CUtensorMap w,
                                                              const __grid_constant__ CUtensorMap x,
                                                              const __grid_constant__ BoxedArgs a,
-                                                             int splits) {
+                                                             int splits,
+                                                             bool in_order) {
   using R = Ring<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
   int boxes = (a.cols + kBox - 1) / kBox;
   int begin = boxes * split / splits, num = boxes * (split + 1) / splits - begin;
   // Neighbours begin at different columns: x is the same for all, and its lines are few.
-  int shift = num > 0 ? static_cast<int>(blockIdx.y) * 5 % num : 0;
+  int shift = num > 0 && !in_order ? static_cast<int>(blockIdx.y) * 5 % num : 0;
   auto column = [&](int i) {
     int at = i + shift;
     return (begin + (at < num ? at : at - num)) * kBox;
@@ -139,7 +140,12 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
 }
 
 template <typename T, int kTiles>
-void run(const BoxedArgs& a, const Tensor& x, const Tensor& w, int splits, cudaStream_t stream) {
+void run(const BoxedArgs& a,
+         const Tensor& x,
+         const Tensor& w,
+         int splits,
+         bool in_order,
+         cudaStream_t stream) {
   using R = Ring<kTiles>;
   auto kernel = narrow_kernel<T, kTiles>;
   allow_shared<narrow_kernel<T, kTiles>>(R::kBytes, "narrow");
@@ -157,17 +163,21 @@ void run(const BoxedArgs& a, const Tensor& x, const Tensor& w, int splits, cudaS
   config.attrs = attributes;
   config.numAttrs = 2;
   check(cudaLaunchKernelEx(&config, kernel, tensor_map(w, kTileRows), tensor_map(x, kTiles * 8), a,
-                           splits),
+                           splits, in_order),
         "narrow");
 }
 
 template <typename T>
-void run_tiles(
-    const BoxedArgs& a, const Tensor& x, const Tensor& w, int splits, cudaStream_t stream) {
-  if (a.n <= 8) return run<T, 1>(a, x, w, splits, stream);
-  if (a.n <= 16) return run<T, 2>(a, x, w, splits, stream);
-  if (a.n <= 32) return run<T, 4>(a, x, w, splits, stream);
-  run<T, 8>(a, x, w, splits, stream);
+void run_tiles(const BoxedArgs& a,
+               const Tensor& x,
+               const Tensor& w,
+               int splits,
+               bool in_order,
+               cudaStream_t stream) {
+  if (a.n <= 8) return run<T, 1>(a, x, w, splits, in_order, stream);
+  if (a.n <= 16) return run<T, 2>(a, x, w, splits, in_order, stream);
+  if (a.n <= 32) return run<T, 4>(a, x, w, splits, in_order, stream);
+  run<T, 8>(a, x, w, splits, in_order, stream);
 }
 
 }  // namespace
@@ -181,12 +191,13 @@ void narrow(Tensor out,
             const float* x_scale,
             const GemmWeight& w,
             int splits,
+            bool in_order,
             cudaStream_t stream) {
   BoxedArgs a = boxed_args(out, x_scale, w);
   Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
-  if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(a, x, weight, splits, stream);
-  if (w.type == DType::f16) return run_tiles<__half>(a, x, weight, splits, stream);
-  run_tiles<__nv_bfloat16>(a, x, weight, splits, stream);
+  if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(a, x, weight, splits, in_order, stream);
+  if (w.type == DType::f16) return run_tiles<__half>(a, x, weight, splits, in_order, stream);
+  run_tiles<__nv_bfloat16>(a, x, weight, splits, in_order, stream);
 }
 
 }  // namespace sluice::cuda

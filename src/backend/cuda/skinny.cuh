@@ -1,18 +1,22 @@
-// y [n, rows] = x [n, cols] · wᵀ + bias for few rows of x, where reading w is all that takes time.
-// The first weights are on their way before a kernel waits for x. Three kernels: skinny() for up to
+// Our own products y [n, rows] = x [n, cols] · wᵀ + bias.
+// Three kernels are for few rows of x, where reading w is all that takes time; the first weights
+// are on their way before a kernel waits for x. skinny() is for up to
 // 8 rows, whose blocks have 16 weight rows and share out the columns among warps (weights may be in
 // f8, x stays as it is), narrow() for up to 64, whose blocks have 128 weight rows and may split the
 // columns over a cluster of blocks, and tall() for up to 32 that fit into shared memory, with one
-// block per multiprocessor (both: x of the weights' type).
+// block per multiprocessor (both: x of the weights' type). wide() is for more rows.
+// narrow() in order and wide() give a row of x the same bits whatever n is: they add up each of
+// `splits` ranges of columns in ascending order, then the ranges' sums in ascending order.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "backend/cuda/gemm.cuh"
+#include "backend/cuda/gemm_weight.cuh"
 
 namespace sluice::cuda {
 
 inline constexpr int kMaxSkinny = 8, kMaxNarrow = 64, kMaxTall = 32;
+static_assert(kMaxSkinny == kMaxRowsWithoutF8);  // so that skinny() finds no codes to read
 inline constexpr int kNarrowSplits[] = {1, 2, 4, 8};
 
 // Whether it takes the product: half types, widths that are multiples of eight (of 16 in f8).
@@ -20,13 +24,18 @@ bool can_skinny(const Tensor& x, const GemmWeight& w);
 void skinny(Tensor out, Tensor x, const GemmWeight& w, cudaStream_t stream);
 // Likewise: any type but f32, rows and addresses that are multiples of 16 bytes.
 bool can_narrow(const Tensor& x, const GemmWeight& w);
-// x_scale: [n], where both are in f8.
+// x_scale: [n], where both are in f8. Not in order, blocks begin at different columns.
 void narrow(Tensor out,
             Tensor x,
             const float* x_scale,
             const GemmWeight& w,
             int splits,
+            bool in_order,
             cudaStream_t stream);
+
+// Likewise, of 16-bit types; any n.
+bool can_wide(const Tensor& x, const GemmWeight& w);
+void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, int num_sms, cudaStream_t stream);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

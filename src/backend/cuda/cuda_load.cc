@@ -1,0 +1,138 @@
+// The CUDA backend's weights: how they are loaded, and how their products are timed.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/cuda_backend.cuh"
+#include "base/check.h"
+
+namespace sluice::cuda {
+
+Buffer CudaBackend::vector(std::span<const float> values) {
+  Buffer b = allocate(values.size_bytes());
+  check(cudaMemcpyAsync(b.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
+                        stream_),
+        "upload");
+  check(cudaStreamSynchronize(stream_), "upload");
+  return b;
+}
+
+Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<float> bias) {
+  if (!uploader_) uploader_.emplace(stream_);
+  const CudaWeightPlan plan = plan_cuda_weight(segments, options_.types());
+  const DType type = options_.activations;
+  auto data = std::make_unique<CudaWeight>();
+  const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
+  data->data = allocate(static_cast<size_t>(plan.rows) * row);
+  auto* to = static_cast<std::byte*>(data->data.data());
+  for (const WeightSegment& s : segments) {
+    uploader_->convert(to, type, s);
+    to += static_cast<size_t>(s.tensor->rows) * row;
+  }
+  data->gemm = {data->data.data(), type, plan.rows, plan.cols};
+  if (!bias.empty()) {
+    data->bias_f32 = vector(bias);
+    TensorInfo info{"bias", Format::f32, 1, plan.rows, bias.size() * 4};
+    data->bias = allocate(bias.size() * dtype_bytes(type));
+    uploader_->convert(data->bias.data(), type,
+                       {&info, std::as_bytes(std::span<const float>(bias)), nullptr});
+    data->gemm.bias = data->bias.data();
+    data->gemm.bias_type = type;
+    data->gemm.bias_f32 = static_cast<const float*>(data->bias_f32.data());
+  }
+  if (plan.type == DType::f8) quantize(*data);
+  loaded_.push_back({data->gemm, plan.layer});
+  Weight w;
+  w.rows = plan.rows;
+  w.cols = plan.cols;
+  w.act = plan.act;
+  w.bytes = data->data.bytes() + data->scale.bytes();
+  CHECK(w.bytes == plan.bytes);
+  w.data = std::move(data);
+  return w;
+}
+
+void CudaBackend::quantize(CudaWeight& w) {
+  GemmWeight& g = w.gemm;
+  Buffer codes = allocate(static_cast<size_t>(g.rows * g.cols));
+  w.scale = allocate(static_cast<size_t>(g.rows) * sizeof(float));
+  Tensor from{w.data.data(), g.type, g.rows, g.cols, g.cols};
+  quantize_rows({codes.data(), static_cast<float*>(w.scale.data())}, from, stream_);
+  check(cudaStreamSynchronize(stream_), "quantize");
+  w.data = std::move(codes);
+  g.data = w.data.data();
+  g.type = DType::f8;
+  g.scale = static_cast<const float*>(w.scale.data());
+}
+
+namespace {
+
+// Which of a shape's products are timed: as the models run them.
+struct TunedShape {
+  std::vector<GemmWeight> weights;  // several, so that they do not stay in the cache
+  bool f32_out = false;
+  int most = 0;  // rows of x
+};
+
+// Groups the weights by shape. Products of the output matrix have few rows and put out f32, layers'
+// put out either type where the backend has two.
+std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
+                                     bool both_types,
+                                     int max_tokens,
+                                     int max_outputs) {
+  std::map<std::tuple<int64_t, int64_t, bool, bool>, TunedShape> shapes;
+  for (const auto& [w, layer] : loaded) {
+    for (bool f32_out : {false, true}) {
+      if (layer ? f32_out && !both_types : !f32_out) continue;
+      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out}];
+      s.weights.push_back(w);
+      s.f32_out = f32_out;
+      s.most = layer ? max_tokens : max_outputs;
+    }
+  }
+  std::vector<TunedShape> list;
+  for (auto& [key, shape] : shapes) list.push_back(std::move(shape));
+  return list;
+}
+
+}  // namespace
+
+// Outputs go to scratch memory that is freed again; where that is scarce, large batches stay
+// untimed.
+void CudaBackend::tune(int max_tokens, int max_outputs) {
+  if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
+  if (!options_.tune || options_.activations == DType::f32) return;
+  constexpr int kMostTimed = 8192;
+  int most = std::min(max_tokens, kMostTimed);
+  std::vector<TunedShape> shapes;
+  int64_t most_in = 0, most_out = 0;
+  for (;; most /= 2) {
+    shapes = tuned_shapes(loaded_, output_type() != activation_type(), most, max_outputs);
+    most_in = most_out = 0;
+    for (const TunedShape& s : shapes) {
+      most_in = std::max(most_in, s.most * s.weights[0].cols);
+      most_out = std::max(most_out, s.most * s.weights[0].rows);
+    }
+    if (static_cast<size_t>(most_in + most_out) * 4 < free_memory() / 2) break;
+    if (most < 64) return;
+  }
+  Buffer x = allocate(static_cast<size_t>(most_in) * 4);
+  Buffer out = allocate(static_cast<size_t>(most_out) * 4);
+  Buffer x8, x8_scales;
+  if (options_.fp8_weights) {
+    x8 = allocate(static_cast<size_t>(most_in));
+    x8_scales = allocate(static_cast<size_t>(std::max(most, max_outputs)) * sizeof(float));
+  }
+  const F8View f8{x8.data(), static_cast<float*>(x8_scales.data())};
+  RandomSource source{7, 1};
+  TensorInfo info{"x", Format::bf16, 1, most_in, static_cast<size_t>(most_in) * 2};
+  Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});
+  Tensor input{x.data(), options_.activations, 1, most_in, most_in};
+  for (const TunedShape& s : shapes)
+    gemm_.tune(s.weights, s.f32_out, s.most, input, out.data(), f8, stream_);
+  check(cudaStreamSynchronize(stream_), "tune");
+  gemm_.save_choices();
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,189 @@
+// The CUDA backend's ops: each queues its kernels.
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/prepare.cuh"
+#include "base/check.h"
+
+namespace sluice::cuda {
+
+namespace {
+
+const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
+
+// Where the op that makes `out` leaves its codes, for the products that read them.
+F8View codes_of(const Act& out) {
+  if (!out.fills_f8()) return {};
+  CHECK(out.f.stride == out.f.cols);
+  return out.f8;
+}
+
+}  // namespace
+
+void CudaBackend::embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) {
+  Timed t(*this, "embed");
+  if (t.replaced()) return;
+  const GemmWeight& g = cuda_weight(table).gemm;
+  cuda::embed(out, g.data, g.type, tokens.data(), stream_);
+}
+
+void CudaBackend::rope_table(float* cos_sin,
+                             const RopeSpec& rope,
+                             std::span<const int32_t> positions) {
+  Timed t(*this, "rope");
+  if (t.replaced()) return;
+  cuda::rope_table(cos_sin, rope, positions.data(), static_cast<int64_t>(positions.size()),
+                   stream_);
+}
+
+void CudaBackend::run_norm(const NormArgs& args) {
+  Timed t(*this, "norm");
+  if (!t.replaced()) cuda::norm(args, stream_);
+}
+void CudaBackend::rms_norm(
+    const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {
+  run_norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out)});
+}
+void CudaBackend::add_rms_norm(
+    const Act& out, Tensor x, Tensor delta, const float* weight, float eps) {
+  run_norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out)});
+}
+void CudaBackend::layer_norm(const Act& out,
+                             Tensor x,
+                             const LayerNormSpec& n,
+                             const int32_t* rows) {
+  run_norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out)});
+}
+void CudaBackend::add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& n) {
+  run_norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out)});
+}
+
+void CudaBackend::add(Tensor x, Tensor delta) {
+  Timed t(*this, "add");
+  if (t.replaced()) return;
+  cuda::add(x, delta, stream_);
+}
+
+void CudaBackend::scale(Tensor x, float factor) {
+  Timed t(*this, "scale");
+  if (t.replaced()) return;
+  cuda::scale(x, factor, stream_);
+}
+
+void CudaBackend::softcap(Tensor x, float cap) {
+  Timed t(*this, "softcap");
+  if (t.replaced()) return;
+  cuda::softcap(x, cap, stream_);
+}
+
+// Models give every Act that weights in f8 read its own memory; scratch serves tests and single
+// products. It grows, so not while a graph is captured.
+F8View CudaBackend::f8_of(const Act& x) {
+  if (x.f8.data) return x.f8;
+  const size_t scales = static_cast<size_t>(x.f.rows) * sizeof(float);
+  const size_t at = (scales + 255) & ~size_t{255};
+  const size_t bytes = at + static_cast<size_t>(x.f.rows * x.f.cols);
+  if (f8_scratch_.bytes() < bytes) {
+    check(cudaStreamSynchronize(stream_), "memory");
+    f8_scratch_ = allocate(bytes);
+  }
+  auto* memory = static_cast<std::byte*>(f8_scratch_.data());
+  return {memory + at, reinterpret_cast<float*>(memory)};
+}
+
+void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
+  const GemmWeight& g = cuda_weight(w).gemm;
+  Timed t(*this, "matmul", g.rows, g.cols);
+  if (t.replaced()) return;
+  gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x) : F8View{}), x.fills_f8(), stream_);
+}
+
+void CudaBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {
+  Timed t(*this, "rope_kv");
+  if (t.replaced()) return;
+  cuda::finish_qkv(qkv, spec, batch, kv, stream_);
+}
+
+void CudaBackend::attention(
+    const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) {
+  Timed t(*this, "attention");
+  AttentionArgs a{out.f.data,
+                  out.f.stride,
+                  q.data,
+                  q.stride,
+                  q.type,
+                  kv.k,
+                  kv.v,
+                  kv.type,
+                  kv.block_size,
+                  spec,
+                  batch.tables + kv.table_at,
+                  batch.table_stride,
+                  batch.positions,
+                  batch.row_slot,
+                  options_.deterministic,
+                  max_positions_,
+                  attention_workspace_.data(),
+                  device_.num_sms};
+  auto num_decode = static_cast<size_t>(batch.num_decode);
+  const F8View codes = codes_of(out);
+  if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
+    a.codes = codes;
+  if (t.replaced()) return;
+  if (num_decode > 0) cuda::attend_decode(a, batch.num_decode, stream_);
+  if (batch.slices.size() > num_decode) {
+    cuda::attend_prefill(a, batch.slices.subspan(num_decode), batch.device_slices + num_decode,
+                         stream_);
+  }
+  if (codes.data && !a.codes.data) quantize_rows(codes, out.f, stream_);
+}
+
+void CudaBackend::activate(const Act& out, Tensor x, Activation activation) {
+  Timed t(*this, "activate");
+  if (!t.replaced()) cuda::activate(out.f, x, activation, codes_of(out), stream_);
+}
+void CudaBackend::activate_gated(const Act& out, Tensor gate_up, Activation activation) {
+  Timed t(*this, "activate");
+  if (!t.replaced()) cuda::activate_gated(out.f, gate_up, activation, codes_of(out), stream_);
+}
+
+void CudaBackend::copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) {
+  Timed t(*this, "copy");
+  for (const KvLayer& l : layers) cuda::copy_blocks(l, copies, stream_);
+}
+
+void CudaBackend::reserve_sampling(int slots, int vocab) {
+  sampler_.emplace();
+  sampler_->reserve(slots, vocab);
+}
+size_t CudaBackend::sampling_bytes(int slots, int vocab) const {
+  return Sampler::bytes(slots, vocab);
+}
+
+void CudaBackend::prepare(const Packet& packet,
+                          const StepArrays& arrays,
+                          int num_tokens,
+                          int padded) {
+  Timed t(*this, "prepare");
+  if (packet.num_specs > 0) sampler_->open_rows(packet, stream_);
+  cuda::prepare(packet, arrays, num_tokens, padded, sampler_->last_tokens(), stream_);
+}
+
+void CudaBackend::sample(const SampleStep& step) {
+  Timed t(*this, "sample");
+  if (t.replaced()) return;
+  sampler_->sample(step, stream_);
+}
+
+void CudaBackend::reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) {
+  attention_workspace_ = allocate(attention_bytes(spec, max_decode, max_positions));
+  max_positions_ = max_positions;
+}
+size_t CudaBackend::attention_bytes(const AttentionSpec& spec,
+                                    int max_decode,
+                                    int max_positions) const {
+  return cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms,
+                                   options_.deterministic);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,182 @@
+// Chooses the kernel of each product by timing the candidates as a step would run them.
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/gemm_problem.cuh"
+#include "backend/cuda/skinny.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int kMostGraphed = 512;  // rows of a step that runs as a graph
+
+struct DestroyGraph {
+  void operator()(cudaGraphExec_t g) const { cudaGraphExecDestroy(g); }
+};
+using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
+
+// What `queue` puts on the stream as a graph; null where it fails.
+template <typename Queue>
+Graph captured(cudaStream_t stream, Queue&& queue) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  bool queued = false;
+  try {
+    queued = queue();
+  } catch (const std::exception&) {
+    // A launch that was refused: not a candidate. The capture ends all the same.
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  bool ended = cudaStreamEndCapture(stream, &graph) == cudaSuccess && graph;
+  if (ended && queued && cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) exec = nullptr;
+  if (graph) cudaGraphDestroy(graph);
+  static_cast<void>(cudaGetLastError());
+  return Graph(exec);
+}
+
+}  // namespace
+
+// Times one way of computing a product, on several weights of its shape in turn.
+class Gemm::Timer {
+ public:
+  // `first`: the product with the first weight.
+  Timer(const std::vector<GemmWeight>& weights,
+        const Product& first,
+        void* workspace,
+        cudaStream_t stream)
+      : weights_(weights), first_(first), stream_(stream) {
+    check(cudaEventCreate(&begin_), "event");
+    check(cudaEventCreate(&end_), "event");
+    const GemmWeight& w = first.w;
+    // As many products as read three times the cache, at least four.
+    auto bytes = static_cast<double>(w.rows * w.cols) * static_cast<double>(dtype_bytes(w.type));
+    repeats_ = std::clamp(static_cast<int>(150e6 / bytes), 4, 24);
+    // As in a step, where graphs run up to so many rows, and some small kernel makes the input.
+    as_graph_ = first.out.rows <= kMostGraphed;
+    const Tensor& x = first.x;
+    auto fit = static_cast<int64_t>(kWorkspace / sizeof(float)) / x.cols;
+    sum_ = {workspace, DType::f32, std::min(x.rows, fit), x.cols, x.cols};
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Timer(const Timer&) = delete;
+
+  // Microseconds of one run(product), the best of three rounds after a first; 0 where it does not
+  // run.
+  template <typename Run>
+  float time(Run&& run) const {
+    Graph graph;
+    if (as_graph_ && !(graph = captured(stream_, [&] { return run_all(run); }))) return 0;
+    float least = 0;
+    for (int round = 0; round < 4; ++round) {
+      check(cudaEventRecord(begin_, stream_), "event");
+      bool ran = graph ? cudaGraphLaunch(graph.get(), stream_) == cudaSuccess : run_all(run);
+      check(cudaEventRecord(end_, stream_), "event");
+      check(cudaEventSynchronize(end_), "event");
+      if (!ran) return 0;
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin_, end_), "event");
+      if (round > 0 && (least == 0 || ms < least)) least = ms;
+    }
+    return least * 1000 / static_cast<float>(repeats_);
+  }
+
+ private:
+  template <typename Run>
+  bool run_all(Run& run) const {
+    bool ran = true;
+    for (int i = 0; i < repeats_ && ran; ++i) {
+      if (as_graph_ && sum_.rows > 0) add(sum_, first_.x, stream_);
+      const GemmWeight& w = weights_[static_cast<size_t>(i) % weights_.size()];
+      ran = run(Product(first_.out, first_.x, w, first_.f8));
+    }
+    return ran;
+  }
+
+  const std::vector<GemmWeight>& weights_;
+  const Product& first_;
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  int repeats_ = 0;
+  bool as_graph_ = false;
+  Tensor sum_;
+};
+
+void Gemm::time_key(const GemmKey& key,
+                    const std::vector<GemmWeight>& weights,
+                    const Product& first,
+                    cudaStream_t stream) {
+  const Timer timer(weights, first, workspace_, stream);
+  if (first.w.scale) quantize_rows(first.f8, first.x, stream);
+  // A few rows come without their codes in f8 (Act::fills_f8).
+  auto make_codes = [&] {
+    if (first.w.scale && first.x.rows <= kMaxSkinny) quantize_rows(first.f8, first.x, stream);
+  };
+  GemmChoice best;
+  auto consider = [&](GemmChoice choice, float microseconds) {
+    choice.microseconds = microseconds;
+    if (choice.timed() && (!best.timed() || microseconds < best.microseconds)) best = choice;
+  };
+  for (const auto& c : candidates(Problem(first), 12)) {
+    float t = timer.time([&](const Product& p) {
+      make_codes();
+      bool ran = Problem(p).run(handle_, p, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+      if (p.w.bias && !p.fuses_bias()) add_bias(p.out, p.w.bias_f32, stream);
+      return ran;
+    });
+    consider({GemmKernel::cublas, 1, words_of(c.algo)}, t);
+  }
+  std::vector<GemmChoice> own{{GemmKernel::skinny}, {GemmKernel::tall}};
+  for (int splits : kNarrowSplits) own.push_back({GemmKernel::narrow, splits});
+  for (const GemmChoice& choice : own) {
+    if (deterministic_ || !takes(choice, first)) continue;
+    float t = timer.time([&](const Product& p) {
+      if (choice.kernel != GemmKernel::skinny) make_codes();
+      run_own(choice, p, stream);
+      return true;
+    });
+    consider(choice, t);
+  }
+  if (!best.timed()) return;
+  choices_.set(key, best);
+  tuned_ = true;
+}
+
+void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
+                       Tensor out,
+                       Tensor x,
+                       const F8View& f8,
+                       cudaStream_t stream) {
+  time_key(key_of(out, x, weights[0]), weights, Product(out, x, weights[0], f8), stream);
+}
+
+void Gemm::tune(const std::vector<GemmWeight>& weights,
+                bool f32_out,
+                int max_n,
+                Tensor x,
+                void* out,
+                const F8View& f8,
+                cudaStream_t stream) {
+  const GemmWeight& w = weights[0];
+  DType out_type = f32_out ? DType::f32 : x.type;
+  for (int n = 1; n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
+    int rows = std::min(n, max_n);
+    if (deterministic_) rows = 64;
+    Tensor to{out, out_type, rows, w.rows, w.rows};
+    Tensor from{x.data, x.type, rows, w.cols, w.cols};
+    if (deterministic_ && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas)
+      return;
+    const GemmKey key = key_of(to, from, w);
+    const GemmChoice* choice = choices_.find(key);
+    if ((!choice || !choice->timed()) && rows <= max_n)
+      time_key(key, weights, Product(to, from, w, f8), stream);
+    if (deterministic_) return;
+  }
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,303 @@
+// Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). A block
+// has 128 weight rows and up to 256 rows of x: one warp copies boxes of both by tensor map through
+// a ring in shared memory, two warpgroups multiply them, 64 weight rows each. A block adds up the
+// ranges of columns one after the other, or where there are few tiles the blocks of a cluster have
+// one range each.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "backend/cuda/boxed.cuh"
+#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/skinny.cuh"
+#include "backend/cuda/target.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int kWideThreads = 384;  // a warpgroup that copies (one warp of it), two that multiply
+constexpr int kWidePitch = kTileRows + 4;  // of the sums, floats
+constexpr int kGroup = 8;                  // tiles of weights that share rows of x in the L2
+
+template <int kTiles>
+struct WideRing {
+  static constexpr int kWeights = kTileRows * kRowBytes;
+  static constexpr int kStage = kWeights + kTiles * 8 * kRowBytes;
+  static constexpr int kStages = 224 * 1024 / kStage;
+  static constexpr int kBytes = kStages * kStage + 1024;  // and room to align
+  static_assert(kTiles * 8 * kWidePitch * 4 <= kStages * kStage);
+};
+
+struct WideArgs {
+  BoxedArgs a;
+  int splits;  // ranges of columns
+  int parts;   // blocks that share them: 1 or `splits`
+  int row_tiles, x_tiles;
+  bool in_pairs;  // two neighbours of a row of out can be stored at once
+};
+
+// Which tile a block has: groups of kGroup tiles of weights, all of x for each.
+struct Place {
+  int row, x, part;
+  __device__ explicit Place(const WideArgs& w) {
+    int index = static_cast<int>(blockIdx.x) / w.parts, group = index / (kGroup * w.x_tiles);
+    int height = min(kGroup, w.row_tiles - group * kGroup);
+    int inside = index - group * kGroup * w.x_tiles;
+    row = (group * kGroup + inside % height) * kTileRows;
+    x = inside / height;
+    part = static_cast<int>(blockIdx.x) % w.parts;
+  }
+};
+
+template <int kTiles>
+__device__ inline void add_to(float (&total)[kTiles][4], const float (&sum)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total[t][j] += sum[t][j];
+  }
+}
+
+// Threads that multiply, and those of the whole cluster. The warps have different numbers of
+// registers, so that each kind calls them in code of its own.
+__device__ inline void sync_multiplying() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+__device__ inline uint32_t packed(__half a, __half b) {
+  return static_cast<uint32_t>(__half_as_ushort(a)) | static_cast<uint32_t>(__half_as_ushort(b))
+                                                          << 16;
+}
+__device__ inline uint32_t packed(__nv_bfloat16 a, __nv_bfloat16 b) {
+  return static_cast<uint32_t>(__bfloat16_as_ushort(a)) |
+         static_cast<uint32_t>(__bfloat16_as_ushort(b)) << 16;
+}
+
+// Sums [row of x][weight row] from shared memory to out; with several parts, each adds up those of
+// all in ascending order for its share of x's rows.
+template <typename T, int kTiles>
+__device__ void store_tile(const WideArgs& w, float* sums, const Place& place) {
+  namespace cg = cooperative_groups;
+  const BoxedArgs& a = w.a;
+  const int thread = static_cast<int>(threadIdx.x), first_x = place.x * kTiles * 8;
+  const int num = min(kTiles * 8, a.n - first_x);
+  const int column = thread % 64 * 2, row = place.row + column;
+  if (row >= a.rows) return;
+  const RowTerms left(a, row), right(a, row + 1);
+  for (int t = place.part + thread / 64 * w.parts; t < num; t += 4 * w.parts) {
+    float2 total = {0, 0};
+    for (int k = 0; k < w.parts; ++k) {
+      const float* from =
+          w.parts > 1 ? cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k)) : sums;
+      const float2 part = *reinterpret_cast<const float2*>(from + t * kWidePitch + column);
+      total.x += part.x;
+      total.y += part.y;
+    }
+    const float y0 = fmaf(total.x, left.scale, left.bias);
+    const float y1 = fmaf(total.y, right.scale, right.bias);
+    const int64_t at = (first_x + t) * a.out_stride + row;
+    if (w.in_pairs && row + 1 < a.rows) {
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(a.out) + at) =
+          packed(from_float<T>(y0), from_float<T>(y1));
+      continue;
+    }
+    store_as(a.out, a.out_type, at, y0);
+    if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, y1);
+  }
+}
+
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    wide_kernel(const __grid_constant__ CUtensorMap weights,
+                const __grid_constant__ CUtensorMap x,
+                const __grid_constant__ WideArgs w) {
+  using R = WideRing<kTiles>;
+  constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
+  // A tile of 256 rows leaves no registers for a second set of sums: it has one range.
+  constexpr bool kOneRange = kTiles > 24;
+  extern __shared__ uint8_t unaligned[];
+  __shared__ uint64_t barriers[2 * R::kStages];
+  let_next_start();
+  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(unaligned));
+  const uint32_t ring = (start + 1023) & ~1023u;
+  const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
+  const uint32_t empty = full + R::kStages * 8;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < R::kStages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, 8);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+
+  const Place place(w);
+  const int boxes = (w.a.cols + kBox - 1) / kBox;
+  const int first_split = w.parts > 1 ? place.part : 0;
+  const int last_split = w.parts > 1 ? place.part + 1 : w.splits;
+  const int first = boxes * first_split / w.splits, num = boxes * last_split / w.splits - first;
+  if (warp >= 8) {
+    give_registers<24>();
+    if (warp == 8 && lane == 0) {
+      auto copy_weights = [&](int i) {
+        uint32_t barrier = full + i % R::kStages * 8;
+        barrier_expect(barrier, R::kStage);
+        copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage, weights, (first + i) * kBox,
+                                place.row, barrier);
+      };
+      auto copy_inputs = [&](int i) {
+        copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage + R::kWeights, x,
+                                (first + i) * kBox, place.x * kTiles * 8,
+                                full + i % R::kStages * 8);
+      };
+      const int ahead = min(num, R::kStages);
+      for (int i = 0; i < ahead; ++i) copy_weights(i);
+      wait_for_inputs();
+      for (int i = 0; i < ahead; ++i) copy_inputs(i);
+      for (int i = ahead; i < num; ++i) {
+        barrier_wait(empty + i % R::kStages * 8, i / R::kStages - 1);
+        copy_weights(i);
+        copy_inputs(i);
+      }
+    }
+    __syncwarp();
+    if (w.parts > 1) {
+      sync_cluster();
+      sync_cluster();
+    }
+  } else {
+    take_registers<240>();
+    wait_for_inputs();
+    const int half = warp / 4;  // of the weight rows
+    float sum[kTiles][4] = {}, total[kOneRange ? 1 : kTiles][4] = {};
+    for (int split = first_split; split < last_split; ++split) {
+      const int begin = boxes * split / w.splits - first;
+      const int end = boxes * (split + 1) / w.splits - first;
+      for (int i = begin; i < end; ++i) {
+        const uint32_t stage = ring + i % R::kStages * R::kStage;
+        barrier_wait(full + i % R::kStages * 8, i / R::kStages);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          product(sum, operand(stage + half * 64 * kRowBytes + k * 32),
+                  operand(stage + R::kWeights + k * 32), i > begin || k > 0, T{});
+        }
+        wgmma_commit();
+        // The box before has been read; this one is on its way.
+        wgmma_wait<1>();
+        if (i > begin && lane == 0) barrier_arrive(empty + (i - 1) % R::kStages * 8);
+      }
+      if (begin == end) continue;
+      wgmma_wait<0>();
+      pin(sum);
+      if (lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
+      if constexpr (!kOneRange) add_to(total, sum);
+    }
+    sync_multiplying();  // all boxes have been read: the ring is free
+    auto* sums = reinterpret_cast<float*>(unaligned + (ring - start));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
+            kOneRange ? sum[t][j] : total[kOneRange ? 0 : t][j];
+    }
+    if (w.parts > 1) {
+      sync_cluster();
+    } else {
+      sync_multiplying();
+    }
+    store_tile<T, kTiles>(w, sums, place);
+    if (w.parts > 1) {
+      __syncwarp();
+      sync_cluster();  // nobody leaves while others read
+    }
+  }
+}
+
+template <typename T, int kTiles>
+void run_wide(WideArgs w, const Tensor& x, const Tensor& weight, cudaStream_t stream) {
+  using R = WideRing<kTiles>;
+  auto kernel = wide_kernel<T, kTiles>;
+  allow_shared<wide_kernel<T, kTiles>>(R::kBytes, "wide");
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(w.parts), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(w.row_tiles * w.x_tiles * w.parts);
+  config.blockDim = kWideThreads;
+  config.dynamicSmemBytes = R::kBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check(cudaLaunchKernelEx(&config, kernel, tensor_map(weight, kTileRows),
+                           tensor_map(x, kTiles * 8), w),
+        "wide");
+}
+
+// How a product is cut, and an estimate of its time: rounds of blocks over the multiprocessors
+// times what one block does, in boxes of 128 rows. Larger tiles compute faster; begin and end of a
+// block take as long as some boxes, and adding up over a cluster as some more.
+struct Cut {
+  int size;   // rows of x of a tile
+  int parts;  // of WideArgs
+  float time;
+};
+Cut best_cut(const BoxedArgs& a, int splits, int num_sms) {
+  constexpr struct {
+    int size;
+    float box;
+  } kSizes[] = {{128, 1.0f}, {192, 1.35f}, {256, 1.75f}};
+  const int row_tiles = (a.rows + kTileRows - 1) / kTileRows, boxes = (a.cols + 63) / 64;
+  Cut best{};
+  for (const auto& s : kSizes) {
+    if (s.size > 192 && splits > 1) continue;
+    for (int parts = 1; parts <= splits; parts += splits > 1 ? splits - 1 : 1) {
+      const int blocks = row_tiles * ((a.n + s.size - 1) / s.size) * parts;
+      const int at_once = std::max(1, num_sms / parts) * parts;
+      const float each =
+          static_cast<float>(boxes) / static_cast<float>(parts) + 5 + (parts > 1 ? 4.0f : 0.0f);
+      const float time = static_cast<float>((blocks + at_once - 1) / at_once) * each * s.box;
+      if (best.size == 0 || time < best.time) best = {s.size, parts, time};
+    }
+  }
+  return best;
+}
+
+template <typename T>
+void run_cut(const BoxedArgs& a,
+             const Tensor& x,
+             const Tensor& weight,
+             int splits,
+             int num_sms,
+             cudaStream_t stream) {
+  const Cut cut = best_cut(a, splits, num_sms);
+  WideArgs w{a, splits, cut.parts, (a.rows + kTileRows - 1) / kTileRows,
+             (a.n + cut.size - 1) / cut.size};
+  w.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
+               reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  if (cut.size == 128) return run_wide<T, 16>(w, x, weight, stream);
+  if (cut.size == 192) return run_wide<T, 24>(w, x, weight, stream);
+  run_wide<T, 32>(w, x, weight, stream);
+}
+
+}  // namespace
+
+bool can_wide(const Tensor& x, const GemmWeight& w) {
+  return (w.type == DType::f16 || w.type == DType::bf16) && fits_boxes(x, w) && has_wgmma();
+}
+
+void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, int num_sms, cudaStream_t stream) {
+  const BoxedArgs a = boxed_args(out, nullptr, w);
+  const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
+  if (w.type == DType::f16) return run_cut<__half>(a, x, weight, splits, num_sms, stream);
+  run_cut<__nv_bfloat16>(a, x, weight, splits, num_sms, stream);
+}
+
+}  // namespace sluice::cuda

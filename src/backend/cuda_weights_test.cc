@@ -1,0 +1,76 @@
+#include "backend/cuda_weights.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda_plugin.h"
+
+namespace sluice {
+namespace {
+
+struct Tensors {
+  Tensors(const std::string& name, int64_t rows, int64_t cols)
+      : info{name, Format::bf16, rows, cols, static_cast<size_t>(rows * cols) * 2} {
+    segments.push_back({&info, {}});
+  }
+  TensorInfo info;
+  std::vector<WeightSegment> segments;
+};
+
+TEST(CudaWeights, Fp8IsForLayersOfWholeSixteens) {
+  const CudaTypes fp8{DType::bf16, true};
+  struct Case {
+    const char* name;
+    int64_t rows, cols;
+    bool f8;
+  };
+  for (const Case& c : {Case{"blk.0.ffn_up.weight", 64, 32, true},
+                        {"blk.0.ffn_up.weight", 64, 40, false},
+                        {"blk.0.ffn_up.weight", 70, 32, false},
+                        {"output.weight", 64, 32, false},
+                        {"token_embd.weight", 64, 32, false}}) {
+    SCOPED_TRACE(testing::Message() << c.name << " " << c.rows << "x" << c.cols);
+    Tensors t(c.name, c.rows, c.cols);
+    const CudaWeightPlan p = plan_cuda_weight(t.segments, fp8);
+    EXPECT_EQ(p.type, c.f8 ? DType::f8 : DType::bf16);
+    EXPECT_EQ(p.act, c.f8 ? kActF32 | kActF8 : kActF32);
+    const auto elements = static_cast<size_t>(c.rows * c.cols);
+    EXPECT_EQ(p.bytes, c.f8 ? elements + static_cast<size_t>(c.rows) * 4 : elements * 2);
+    EXPECT_EQ(plan_cuda_weight(t.segments, {DType::bf16, false}).type, DType::bf16);
+  }
+}
+
+TEST(CudaWeights, SegmentsAddUp) {
+  Tensors q("blk.0.attn_q.weight", 64, 32), k("blk.0.attn_k.weight", 16, 32);
+  q.segments.push_back(k.segments[0]);
+  const CudaWeightPlan p = plan_cuda_weight(q.segments, {DType::f16, true});
+  EXPECT_EQ(p.rows, 80);
+  EXPECT_EQ(p.cols, 32);
+  EXPECT_TRUE(p.layer);
+  // What plans memory gives the same figures.
+  const Weight w = cuda_weight_sizes({DType::f16, true})->load(q.segments, {});
+  EXPECT_EQ(w.rows, p.rows);
+  EXPECT_EQ(w.cols, p.cols);
+  EXPECT_EQ(w.act, p.act);
+  EXPECT_EQ(w.bytes, p.bytes);
+}
+
+TEST(CudaWeights, OnlyHalvesKeepSumsInF32) {
+  EXPECT_EQ(cuda_output_type({DType::f16, false}), DType::f32);
+  EXPECT_EQ(cuda_output_type({DType::bf16, false}), DType::bf16);
+  EXPECT_EQ(cuda_output_type({DType::f32, false}), DType::f32);
+}
+
+TEST(Act, FewRowsHaveNoF8) {
+  Act a;
+  a.f.rows = 100;
+  EXPECT_FALSE(a.fills_f8());
+  a.f8.data = &a;
+  EXPECT_TRUE(a.fills_f8());
+  a.f.rows = kMaxRowsWithoutF8;
+  EXPECT_FALSE(a.fills_f8());
+}
+
+}  // namespace
+}  // namespace sluice

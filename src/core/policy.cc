@@ -92,7 +92,14 @@ std::string predictor_name(const PredictorConfig& p) {
 }
 
 Result<void> check_allocator(const SchedulerConfig& c) {
-  if (!c.contiguous() || !c.prefix_cache) return {};
+  if (!c.contiguous()) return {};
+  if (c.preempt == Preempt::swap)
+    return Error{400,
+                 strf("--preempt swap moves blocks to host memory, and --kv-allocator %s keeps "
+                      "a sequence in one range: use --preempt recompute, or --kv-allocator "
+                      "paged",
+                      name_of(kAllocators, c.allocator))};
+  if (!c.prefix_cache) return {};
   return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
                          "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",
                          name_of(kAllocators, c.allocator))};
@@ -107,6 +114,12 @@ Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
         400,
         "--predict-output is for --order longest-output and shortest-output, for --admission "
         "predicted-peak and for --kv-allocator range: give one of them, or leave it out"};
+  if (c.tiers.swap > 0 && c.preempt != Preempt::swap)
+    return Error{400, "--swap-memory is for --preempt swap: add it, or leave --swap-memory out"};
+  if (c.tiers.host > 0 && !c.prefix_cache)
+    return Error{400,
+                 "--prefix-host keeps what the prefix cache has no room for, and "
+                 "--no-prefix-cache turns that off: leave one of them out"};
   if (c.prefill_delay > c.max_seqs)
     return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
                            "--max-seqs %d",

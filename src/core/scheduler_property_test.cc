@@ -31,16 +31,15 @@ class ShadowCache {
         groups_(c.group_windows.size()),
         rows_(static_cast<size_t>(c.max_len / c.block_size + 1)),
         tables_(static_cast<size_t>(c.max_seqs) * groups_ * rows_, kNullBlock),
-        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)) {}
+        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)),
+        places_(static_cast<size_t>((c.tiers.total() + 1) * c.block_size), kPoison) {}
 
   StepResult run(const StepPlan& plan) {
     for (const RowOp& op : plan.rows) {
       if (op.kind == RowOp::open) ids_[op.slot] = op.id;
     }
     for (const TableEdit& e : plan.edits) table(e.slot, e.group)[e.index] = e.block;
-    for (const Transfer& t : plan.transfers) {
-      std::copy_n(block(t.from), config_.block_size, block(t.to));
-    }
+    for (const Transfer& t : plan.transfers) move(t);
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
     }
@@ -92,6 +91,15 @@ class ShadowCache {
     }
     return mixed(h[static_cast<size_t>(pos)], group);
   }
+  void move(const Transfer& t) {
+    uint64_t* from = t.kind == Transfer::in ? place(t.from) : block(t.from);
+    uint64_t* to = t.kind == Transfer::out ? place(t.to) : block(t.to);
+    std::copy_n(from, config_.block_size, to);
+  }
+  uint64_t* place(PlaceId p) {
+    EXPECT_LE(p, config_.tiers.total());
+    return places_.data() + static_cast<ptrdiff_t>(p) * config_.block_size;
+  }
   void write(const Slice& s, int pos) {
     for (size_t g = 0; g < groups_; ++g) {
       BlockId b = table(s.slot, g)[pos / config_.block_size];
@@ -118,13 +126,14 @@ class ShadowCache {
   size_t groups_, rows_;
   std::vector<BlockUse> uses_;
   std::vector<BlockId> tables_;  // [slots, groups, rows_]
-  std::vector<uint64_t> content_;
+  std::vector<uint64_t> content_, places_;
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
 };
 
 struct Tally {
   uint64_t preemptions = 0, requeued = 0, hits = 0, forks = 0;
+  TierStats tiers;
 };
 
 // The plan, encoded and decoded; expects it to be equal.
@@ -177,6 +186,12 @@ class Workload {
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
     if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
+    if (chance(60)) {
+      config_.preempt = chance(70) ? Preempt::swap : Preempt::recompute;
+      if (chance(30)) config_.swap_cost = {1, 1, 8};
+      config_.tiers.swap = chance(70) ? pick(1, 60) : 0;
+      config_.tiers.host = chance(70) ? pick(1, 60) : 0;
+    }
     make_requests();
     if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);
     for (const auto& [id, r] : requests_) {
@@ -206,7 +221,8 @@ class Workload {
       }
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
       scheduler.plan(now, plan, events);
-      tally->forks += plan.transfers.size();
+      tally->forks += static_cast<uint64_t>(std::ranges::count_if(
+          plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
       check_chunk(plan);
       bool launched = !plan.empty();
       if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
@@ -222,6 +238,14 @@ class Workload {
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
     for (const auto& [id, r] : requests_) EXPECT_TRUE(ended_[id]) << id;
+    EXPECT_TRUE(scheduler.idle());
+    EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
+    const TierStats& tiers = scheduler.stats().tiers;
+    tally->tiers.num_swapped += tiers.num_swapped;
+    tally->tiers.num_restored += tiers.num_restored;
+    tally->tiers.blocks_out += tiers.blocks_out;
+    tally->tiers.blocks_in += tiers.blocks_in;
+    tally->tiers.prefix_hits += tiers.prefix_hits;
     tally->preemptions += scheduler.stats().num_preemptions;
     if (config_.allocator == KvAllocator::range)
       tally->requeued += scheduler.stats().num_preemptions;
@@ -288,6 +312,8 @@ class Workload {
   void make_contiguous(KvAllocator allocator) {
     config_.allocator = allocator;
     config_.prefix_cache = false;
+    config_.preempt = Preempt::recompute;
+    config_.tiers = {};
     for (auto& [id, r] : requests_) {
       r.n = 1;
       r.predicted_output = chance(30) ? 0 : pick(1, 40);
@@ -323,6 +349,9 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.requeued, 300u) << "outputs hardly outgrow their ranges";
   EXPECT_GT(tally.hits, 10000u);
   EXPECT_GT(tally.forks, 1000u);
+  EXPECT_GT(tally.tiers.num_swapped, 300u) << "few sequences are swapped";
+  EXPECT_GT(tally.tiers.num_restored, 200u);
+  EXPECT_GT(tally.tiers.prefix_hits, 1000u) << "few prefixes come from host memory";
 }
 
 }  // namespace

@@ -119,6 +119,7 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.max_outputs = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
   e.pipeline = c.pipeline;
   e.kv_type = kv;
+  e.num_places = c.tiers.total();
   e.groups = cache_groups(shape);
   return e;
 }

@@ -114,12 +114,6 @@ Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
         400,
         "--predict-output is for --order longest-output and shortest-output, for --admission "
         "predicted-peak and for --kv-allocator range: give one of them, or leave it out"};
-  if (c.tiers.swap > 0 && c.preempt != Preempt::swap)
-    return Error{400, "--swap-memory is for --preempt swap: add it, or leave --swap-memory out"};
-  if (c.tiers.host > 0 && !c.prefix_cache)
-    return Error{400,
-                 "--prefix-host keeps what the prefix cache has no room for, and "
-                 "--no-prefix-cache turns that off: leave one of them out"};
   if (c.prefill_delay > c.max_seqs)
     return Error{400, strf("--prefill-delay %d waits for more slots than there are: at most "
                            "--max-seqs %d",

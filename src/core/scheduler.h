@@ -138,6 +138,9 @@ struct TierStats {
   uint64_t num_swapped = 0;   // preempted sequences whose blocks went out
   uint64_t num_restored = 0;  // of those, sequences whose blocks came back
   uint64_t blocks_out = 0, blocks_in = 0;
+  size_t block_bytes = 0;
+  uint64_t bytes_out() const { return blocks_out * block_bytes; }
+  uint64_t bytes_in() const { return blocks_in * block_bytes; }
   uint64_t prefix_hits = 0;  // prompt tokens of SchedulerStats::prefix_hits that came in
   bool operator==(const TierStats&) const = default;
 };

@@ -301,6 +301,7 @@ SchedulerStats Scheduler::stats() const {
   st.prefix_hits = prefix_hits_;
   st.tiers = tier_totals_;
   st.tiers.total_places = config_.tiers.total();
+  st.tiers.block_bytes = config_.tiers.block_bytes;
   st.tiers.used_places = blocks_.tiers.num_used();
   return st;
 }

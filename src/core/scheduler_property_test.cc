@@ -54,6 +54,12 @@ class ShadowCache {
     return result;
   }
 
+  // The step failed: what its transfers should have filled holds anything.
+  void lose(const std::vector<Transfer>& transfers) {
+    for (const Transfer& t : transfers)
+      std::fill_n(t.kind == Transfer::out ? place(t.to) : block(t.to), config_.block_size, kPoison);
+  }
+
   // Overwrites what free blocks hold: a query that still sees one finds no value it expects.
   void poison(const Scheduler& scheduler) {
     uses_.resize(static_cast<size_t>(config_.num_blocks));
@@ -183,6 +189,7 @@ class Workload {
     if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);
+    fails_ = seed % 7 == 0;
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
     if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
@@ -209,7 +216,11 @@ class Workload {
     ShadowCache cache(config_, requests_);
     Events events;
     StepPlan plan;
-    std::deque<StepResult> flights;
+    struct Flight {
+      StepResult result;
+      std::vector<Transfer> transfers;
+    };
+    std::deque<Flight> flights;
     auto next = requests_.begin();
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
          ++iteration) {
@@ -225,10 +236,23 @@ class Workload {
           plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
       check_chunk(plan);
       bool launched = !plan.empty();
-      if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
+      // A step fails, and those that are planned before it is known.
+      bool failed = !flights.empty() && !flights.front().result.failure.empty();
+      if (launched) {
+        flights.push_back({failed ? lost(plan.step) : encoded(cache.run(encoded(plan))), {}});
+        flights.back().transfers = plan.transfers;
+      }
+      if (failed && launched) {
+        cache.lose(plan.transfers);
+      } else if (fails_ && !failed && chance(2)) {
+        for (Flight& f : flights) {
+          cache.lose(f.transfers);
+          f.result = lost(f.result.step);
+        }
+      }
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
-        scheduler.complete(flights.front(), now, events);
+        scheduler.complete(flights.front().result, now, events);
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
@@ -272,6 +296,12 @@ class Workload {
     }
   }
   static int num_of(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
+  static StepResult lost(uint64_t step) {
+    StepResult r;
+    r.step = step;
+    r.failure = "lost";
+    return r;
+  }
   static Request arrived(Request r, Time now) {
     r.arrival = now;
     return r;
@@ -334,6 +364,7 @@ class Workload {
   std::mt19937_64 rng_;
   SchedulerConfig config_;
   int depth_ = 0;
+  bool fails_ = false;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, bool> ended_;
 };

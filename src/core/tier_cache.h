@@ -4,6 +4,7 @@
 // makes room. Owned by the scheduler's BlockCache; copyable; allocates only at construction.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include "core/block_pool.h"
@@ -15,8 +16,9 @@ namespace sluice {
 using PlaceId = BlockId;
 
 struct TierSizes {
-  int swap = 0;  // places for preempted sequences
-  int host = 0;  // places for prefixes
+  int swap = 0;            // places for preempted sequences
+  int host = 0;            // places for prefixes
+  size_t block_bytes = 0;  // of one place, for figures
   int total() const { return swap + host; }
   bool operator==(const TierSizes&) const = default;
 };

@@ -251,6 +251,10 @@ class Usage(Cli):
                       ["--predict-output", "constant:0"], ["--predict-output", "histogram"], ["--pipeline", "x"], ["--watermark", "2"],
                       ["--kv-allocator", "buddy"], ["--kv-allocator", "range"],
                       ["--kv-allocator", "reserve", "--no-prefix-cache", "--watermark", "0.5"],
+                      ["--preempt", "away"], ["--preempt", "swap", "--kv-allocator", "range", "--no-prefix-cache"],
+                      ["--swap-memory", "1G"], ["--swap-memory", "9", "--preempt", "swap"], ["--swap-memory", "lots"],
+                      ["--prefix-host", "1G", "--no-prefix-cache"], ["--prefix-host", "9"],
+                      ["--prefix-host", "900T"], ["--swap-memory", "900T", "--preempt", "swap"],
                       ["--trace", WORK / "no/such/folder/t.json"]):
             with self.subTest(flags=flags):
                 name = flags[0].lstrip("-")
@@ -642,6 +646,16 @@ class Output(Cli):
             if allocator == "paged":
                 self.assertEqual(kv["external_fragmentation"]["max"], 0, kv)
             self.assertLessEqual(kv["waste"]["max"], 1)
+        for preempt, host in (("recompute", []), ("swap", []), ("swap", ["--swap-memory", "1M"])):
+            out = json.loads(self.works("bench", "throughput", f"random:{shape}", "--requests", 10, "--input", 30,
+                                        "--output", 60, "--json", "--preempt", preempt, *host, "--ctx", 128,
+                                        "--kv-blocks", 16, "--block-size", 16, *small))
+            tiers = out["tiers"]
+            self.assertEqual(tiers["preempt"], preempt)
+            self.assertGreater(out["preemptions"], 0)
+            self.assertEqual(tiers["blocks_out"] > 0, preempt == "swap", tiers)
+            self.assertEqual(tiers["swapped"] > 0, preempt == "swap", tiers)
+            self.assertEqual(tiers["bytes_out"] > 0, preempt == "swap", tiers)
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
 

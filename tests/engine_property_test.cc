@@ -143,6 +143,10 @@ struct Setup {
   int threads = 1;
 };
 
+struct Tally {
+  uint64_t preemptions = 0, restored = 0, tier_hits = 0;
+};
+
 // Passes plans and results through their encoding, and checks that nothing is lost.
 class EncodingExecutor final : public Executor {
  public:
@@ -175,10 +179,14 @@ class EncodingExecutor final : public Executor {
 };
 
 // Overwrites every free block with large numbers, not NaN: kernels may multiply what lies behind
-// the last position of a block by zero. A step in flight names no free block.
-void poison_free_blocks(const Scheduler& scheduler, const KvCache& cache) {
+// the last position of a block by zero. Of free blocks the step in flight names those alone that go
+// out.
+void poison_free_blocks(const Scheduler& scheduler, const StepPlan& plan, const KvCache& cache) {
   std::vector<BlockUse> uses(static_cast<size_t>(scheduler.config().num_blocks));
   scheduler.block_uses(uses);
+  for (const Transfer& t : plan.transfers) {
+    if (t.kind == Transfer::out) uses[static_cast<size_t>(t.from - 1)] = BlockUse::owned;
+  }
   for (size_t k = 0; k < uses.size(); ++k) {
     if (uses[k] != BlockUse::free) continue;
     for (const KvLayer& plane : cache.planes()) {
@@ -196,7 +204,7 @@ std::map<RequestId, Output> run(Subject& subject,
                                 const std::vector<Request>& requests,
                                 const std::map<RequestId, int>& cancel_at,
                                 int join_every,
-                                uint64_t* preemptions) {
+                                Tally* tally) {
   auto t = static_cast<size_t>(setup.threads - 1);
   Scheduler scheduler(setup.scheduler, nullptr);
   ExecutorConfig e;
@@ -208,6 +216,7 @@ std::map<RequestId, Output> run(Subject& subject,
   e.max_outputs = 5;  // several turns of logits per step
   e.kv_type = subject.kv;
   e.groups = setup.groups;
+  e.num_places = setup.scheduler.tiers.total();
   RealClock clock;
   std::unique_ptr<Executor> executor;
   const KvCache* cache = nullptr;  // in this process's memory
@@ -243,7 +252,7 @@ std::map<RequestId, Output> run(Subject& subject,
     loop.iterate(events);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
-    if (cache) poison_free_blocks(scheduler, *cache);
+    if (cache) poison_free_blocks(scheduler, loop.last_plan(), *cache);
     for (const Event& ev : events.list) {
       Output& o = out.at(ev.req);
       EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";
@@ -263,7 +272,11 @@ std::map<RequestId, Output> run(Subject& subject,
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
   }
-  *preemptions += scheduler.stats().num_preemptions;
+  SchedulerStats stats = scheduler.stats();
+  tally->preemptions += stats.num_preemptions;
+  tally->restored += stats.tiers.num_restored;
+  tally->tier_hits += stats.tiers.prefix_hits;
+  EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
   return out;
 }
 
@@ -348,11 +361,19 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   c.prefill_delay = chance(20) ? pick(1, 8) : 0;
   c.prefill_batch = chance(20) ? pick(1, 3) : 0;
   c.watermark = chance(50) ? 0.0f : 0.1f;
+  if (chance(60)) {
+    c.preempt = chance(70) ? Preempt::swap : Preempt::recompute;
+    if (chance(20)) c.swap_cost = {1, 1, 8};
+    c.tiers.swap = c.preempt == Preempt::swap ? pick(1, 40) : 0;
+    c.tiers.host = c.prefix_cache && chance(60) ? pick(1, 40) : 0;
+  }
   w.setup.groups = pick_groups(rng, shape);
   c.group_windows = w.setup.groups.windows;
   if (int draw = pick(0, 4); draw < 2) {
     c.allocator = draw == 0 ? KvAllocator::reserve : KvAllocator::range;
     c.prefix_cache = false;
+    c.preempt = Preempt::recompute;
+    c.tiers = {};
     for (Request& r : w.requests) {
       r.n = 1;
       r.predicted_output = chance(30) ? 0 : pick(1, 24);
@@ -367,6 +388,32 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   return w;
 }
 
+// A small pool that shares prefixes, with room outside it.
+void move_much(std::mt19937_64& rng, Workload& w) {
+  SchedulerConfig& c = w.setup.scheduler;
+  c.allocator = KvAllocator::paged;
+  c.prefix_cache = true;
+  c.admission = Admission::watermark;
+  c.preempt = Preempt::swap;
+  c.swap_cost = {};
+  c.tiers = {40, 80};
+  std::vector<Request> all = std::move(w.requests);
+  w.requests.clear();
+  int longest = 0;
+  for (RequestId id = 1; id <= 9; ++id) {
+    Request r = all[id % all.size()];
+    auto prompt = std::make_shared<std::vector<Token>>(*all[id % 3 % all.size()].prompt);
+    prompt->resize(std::min<size_t>(prompt->size() + 10, 64), static_cast<Token>(rng() % 20));
+    r.id = id;
+    r.prompt = prompt;
+    r.tenant = rng() % 8 == 0;
+    longest = std::max(longest, static_cast<int>(prompt->size()) + r.max_new);
+    w.requests.push_back(std::move(r));
+  }
+  c.num_blocks = static_cast<int>(Scheduler::most_blocks(longest, c));
+  w.cancel_at = {{static_cast<RequestId>(1 + rng() % 9), static_cast<int>(rng() % 30)}};
+}
+
 Setup alone(const Setup& other) {
   Setup s;
   apply_preset("sarathi", s.scheduler).value();
@@ -378,14 +425,18 @@ Setup alone(const Setup& other) {
   return s;
 }
 
-void check_workload(Subject& subject, uint64_t seed, uint64_t* preemptions) {
+void check_workload(Subject& subject,
+                    uint64_t seed,
+                    Tally* tally,
+                    void (*change)(std::mt19937_64&, Workload&) = nullptr) {
   std::mt19937_64 rng(seed);
   Workload w = make_workload(rng, subject.models[0]->shape());
+  if (change) change(rng, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
-  auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, preemptions);
+  auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, tally);
   if (testing::Test::HasFailure()) return;
   for (const Request& r : w.requests) {
-    uint64_t none = 0;
+    Tally none;
     // Each choice alone: the one thing that tells choices apart is the key of their draws.
     auto solo = run(subject, alone(w.setup), {r}, {}, 0, &none);
     const Output &a = together.at(r.id), &b = solo.at(r.id);
@@ -424,15 +475,30 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
   const char* full = std::getenv("SLUICE_TEST_FULL");
   const char* from = std::getenv("SLUICE_TEST_SEED");  // replay one
   uint64_t num = full && *full == '1' ? 1000 : 100;
-  uint64_t first = from ? std::strtoull(from, nullptr, 10) : 1, preemptions = 0;
+  uint64_t first = from ? std::strtoull(from, nullptr, 10) : 1;
+  Tally tally;
   if (from) num = 1;
   for (uint64_t seed = first; seed < first + num; ++seed) {
-    check_workload(subjects()[seed % subjects().size()], seed, &preemptions);
+    check_workload(subjects()[seed % subjects().size()], seed, &tally);
     if (HasFailure()) return;
   }
   if (!from) {
-    EXPECT_GT(preemptions, num / 10) << "the workloads hardly preempt: they prove too little";
+    EXPECT_GT(tally.preemptions, num / 10) << "the workloads hardly preempt: they prove too little";
+    EXPECT_GT(tally.restored, num / 20) << "few sequences come back from host memory";
   }
+}
+
+// Requests of three families take turns in a pool that holds little more than one of them.
+TEST(EngineProperty, NoOutputDependsOnWhereBlocksWere) {
+  const char* full = std::getenv("SLUICE_TEST_FULL");
+  uint64_t num = full && *full == '1' ? 300 : 30;
+  Tally tally;
+  for (uint64_t seed = 1; seed <= num; ++seed) {
+    check_workload(subjects()[seed % subjects().size()], seed, &tally, move_much);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(tally.restored, num / 4) << "few sequences come back from host memory";
+  EXPECT_GT(tally.tier_hits, 10 * num) << "few prefixes come from host memory";
 }
 
 }  // namespace

@@ -189,13 +189,13 @@ TEST(Replay, WhatNoExecutorDoesIsRefused) {
             "this executor cannot check draft tokens");
   EXPECT_EQ(failure([](StepPlan& p) { p.slices[0].mask = 0; }),
             "this executor cannot sample under a mask");
-  for (auto kind : {Transfer::out, Transfer::in, Transfer::send, Transfer::receive}) {
-    EXPECT_EQ(failure([&](StepPlan& p) {
-                p.transfers = {{kind, 1, 2, 1}};
-              }),
-              std::string("this executor cannot do transfers of kind \"") + transfer_name(kind) +
-                  "\", only copies");
-  }
+  auto moves = [&](Transfer::Kind kind) {
+    return failure([&](StepPlan& p) { p.transfers = {{kind, 1, 2, 1}}; });
+  };
+  EXPECT_EQ(moves(Transfer::send), "this executor cannot do transfers of kind \"send\"");
+  EXPECT_EQ(moves(Transfer::receive), "this executor cannot do transfers of kind \"receive\"");
+  EXPECT_EQ(moves(Transfer::out), "this executor has no place 2 in host memory, only 0");
+  EXPECT_EQ(moves(Transfer::in), "this executor has no place 1 in host memory, only 0");
   EXPECT_EQ(failure([](StepPlan&) {}), "");
 }
 

@@ -1,22 +1,28 @@
 // Paging with a prefix cache: blocks from a pool, the least recently used cached one where none is
-// free. Owned by the scheduler; copyable.
+// free; its content goes out to a slower tier where there is one. Owned by the scheduler; copyable.
 #pragma once
 
 #include "core/block_allocator.h"
 #include "core/block_pool.h"
 #include "core/prefix_index.h"
+#include "core/tier_cache.h"
+#include "core/transfer_log.h"
 
 namespace sluice {
 
 class BlockCache final : public BlockAllocator {
  public:
-  BlockCache(int num_blocks, int block_size) : pool(num_blocks), index(num_blocks, block_size) {}
+  BlockCache(int num_blocks, int block_size, const TierSizes& sizes = {})
+      : pool(num_blocks), index(num_blocks, block_size), tiers(sizes, block_size) {}
 
   int available() const override { return pool.available() - promised_; }
   BlockId take() override {
     BlockId evicted;
     BlockId b = pool.alloc(evicted);
-    if (evicted != kNullBlock) index.erase(evicted);
+    if (evicted != kNullBlock) {
+      save(evicted);
+      index.erase(evicted);
+    }
     return b;
   }
   void promise(int count) override { promised_ += count; }
@@ -31,14 +37,23 @@ class BlockCache final : public BlockAllocator {
   void clear() noexcept {
     pool.clear();
     index.clear();
+    tiers.clear();
+    moves.clear();
     promised_ = 0;
   }
   bool operator==(const BlockCache&) const = default;
 
   BlockPool pool;
   PrefixIndex index;
+  TierCache tiers;
+  TransferLog moves;
 
  private:
+  void save(BlockId b) {
+    PlaceId place = tiers.insert(index.key(b), index.tokens(b));
+    if (place != kNullBlock) moves.add(Transfer::out, b, place);
+  }
+
   int promised_ = 0;
 };
 

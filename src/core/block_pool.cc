@@ -56,6 +56,15 @@ void BlockPool::release(BlockId b) {
   }
 }
 
+void BlockPool::forget(BlockId b) {
+  Node& n = nodes_[static_cast<size_t>(b)];
+  CHECK(n.cached);
+  n.cached = false;
+  if (n.refs > 0) return;
+  unlink(b);
+  free_.push_back(b);
+}
+
 void BlockPool::unlink(BlockId b) {
   Node& n = nodes_[static_cast<size_t>(b)];
   nodes_[static_cast<size_t>(n.prev)].next = n.next;

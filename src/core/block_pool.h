@@ -33,6 +33,8 @@ class BlockPool {
   void prefetch(BlockId b) const { __builtin_prefetch(nodes_.data() + b, 1); }
   // The block's content is in the prefix index.
   void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
+  // The block's content is in the prefix index no longer.
+  void forget(BlockId b);
   // All blocks are free again.
   void clear() noexcept;
   bool operator==(const BlockPool&) const = default;

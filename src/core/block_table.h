@@ -91,6 +91,10 @@ class BlockTable {
   // queries at `pos` and later.
   void begin(const CacheLayout& l, int rows, int pos);
   void adopt(const CacheLayout& l, BlockAllocator& from, int index, int group, BlockId b);
+  // Takes a block whose content is on its way.
+  BlockId expect(const CacheLayout& l, BlockAllocator& from, int index, int group) {
+    return cell(l, index, group) = from.take();
+  }
   // Hands every block to `give`, last one first: of a cached prefix the tail is then older than the
   // head and goes first. `soon` is called a few blocks ahead.
   void release(auto&& give, auto&& soon) {

@@ -92,7 +92,14 @@ std::string predictor_name(const PredictorConfig& p) {
 }
 
 Result<void> check_allocator(const SchedulerConfig& c) {
-  if (!c.contiguous() || !c.prefix_cache) return {};
+  if (!c.contiguous()) return {};
+  if (c.preempt == Preempt::swap)
+    return Error{400,
+                 strf("--preempt swap moves blocks to host memory, and --kv-allocator %s keeps "
+                      "a sequence in one range: use --preempt recompute, or --kv-allocator "
+                      "paged",
+                      name_of(kAllocators, c.allocator))};
+  if (!c.prefix_cache) return {};
   return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
                          "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",
                          name_of(kAllocators, c.allocator))};

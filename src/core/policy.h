@@ -29,6 +29,8 @@ inline constexpr NamedValue<Admission> kAdmissions[] = {
 inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocator::reserve},
                                                           {"range", KvAllocator::range},
                                                           {"paged", KvAllocator::paged}};
+inline constexpr NamedValue<Preempt> kPreempts[] = {{"recompute", Preempt::recompute},
+                                                    {"swap", Preempt::swap}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
                                                       {"overlap", Pipeline::overlap}};
 

@@ -43,6 +43,15 @@ TEST(Policy, WhatDoesNotGoTogetherIsRefusedByName) {
     EXPECT_NE(ok.error().message.find(flag), std::string::npos) << ok.error().message;
   };
   EXPECT_TRUE(check_policies(SchedulerConfig{}, false));
+  SchedulerConfig swap;
+  swap.preempt = Preempt::swap;
+  EXPECT_TRUE(check_policies(swap, false));
+  auto swapped_range = [](auto& c) {
+    c.preempt = Preempt::swap;
+    c.allocator = KvAllocator::range;
+    c.prefix_cache = false;
+  };
+  refused(swapped_range, "--preempt swap");
   refused([](auto& c) { c.order = Order::fair; }, "--order fair");
   refused([](auto& c) { c.predictor.kind = Predict::constant; }, "--predict-output");
   refused([](auto& c) { c.prefill_delay = c.max_seqs + 1; }, "--prefill-delay");

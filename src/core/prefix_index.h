@@ -53,6 +53,9 @@ class PrefixIndex {
     return b;
   }
   int size() const { return size_; }
+  // Of a block in the index.
+  const PrefixKey& key(BlockId b) const { return entries_[static_cast<size_t>(b)]; }
+  std::span<const Token> tokens(BlockId b) const { return stored(b); }
   bool operator==(const PrefixIndex&) const = default;
 
  private:

@@ -42,7 +42,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
     : config_(std::move(config)),
       text_(std::move(text)),
       layout_(config_.block_size, kept_windows(config_)),
-      blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size),
+      blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size, config_.tiers),
       ranges_(config_.contiguous() ? config_.num_blocks : 0),
       predictor_(config_.predictor) {
   CHECK(check_allocator(config_).has_value());
@@ -169,6 +169,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   standings_.reserve(seqs_.capacity());
   free_seqs_.reserve(seqs_.capacity());
   if (config_.contiguous()) claims_.reserve(seqs_.capacity());
+  if (config_.tiers.total() > 0) away_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
 
@@ -198,6 +199,10 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   if (config_.contiguous()) {
     claims_.resize(seqs_.size());
     claims_[i] = {{}, s.predicted_output};
+  }
+  if (config_.tiers.total() > 0) {
+    away_.resize(seqs_.size());
+    away_[i] = {};
   }
   standings_[i] = {0, choices_[c].account, 0};
   standings_[i].rank = waiting_rank(i);
@@ -247,6 +252,7 @@ void Scheduler::append_tokens(const Sequence& s,
 }
 
 int Scheduler::remaining(const Sequence& s) const {
+  if (s.fetching) return 0;
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
   if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
@@ -312,7 +318,8 @@ void Scheduler::expire(Time now, Events& events) {
 void Scheduler::fork_ready(Time now, StepPlan& out) {
   for (size_t k = 0; k < running_.size(); ++k) {
     Index i = running_[k];
-    if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) fork_choices(i, now, out);
+    const Sequence& s = seqs_[i];
+    if (s.fork_pending && !s.fetching && remaining(s) == 0) fork_choices(i, now, out);
   }
 }
 
@@ -323,7 +330,7 @@ void Scheduler::fork_choices(Index parent, Time now, StepPlan& out) {
   for (Index i : choices_[seqs_[parent].choices].seqs) {
     Sequence& s = seqs_[i];
     if (s.phase != Phase::forking) continue;
-    if (can_start() && share_blocks(s, seqs_[parent], out)) {
+    if (can_start() && share_blocks(s, seqs_[parent])) {
       start(i, now, out);
     } else {
       enqueue(i);  // on its own then, from the prefix cache if that still has the prompt
@@ -412,12 +419,13 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
   }
 }
 
-// Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once gets none
-// yet. False: it has to wait.
+// Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once, or whose
+// blocks come in, gets none yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
   if (!can_start() || !claim_blocks(i)) return false;
   dequeue(i);
   start(i, now, out);
+  if (seqs_[i].fetching) return true;
   if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {
     fork_choices(i, now, out);
     return true;
@@ -505,7 +513,8 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
 void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
-  if (draft_.empty() && out.rows.empty() && out.edits.empty()) return;
+  out.transfers.swap(blocks_.moves.planned());
+  if (draft_.empty() && out.empty()) return;
   charge_accounts();
   out.step = next_step_++;
   InFlight flight;
@@ -537,6 +546,7 @@ Scheduler::Index Scheduler::last_unplanned() const {
 
 void Scheduler::preempt(Index i) {
   Sequence& s = seqs_[i];
+  swap_out(i);
   leave_slot(i);
   release_blocks(i);
   s.reset_progress();

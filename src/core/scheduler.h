@@ -24,6 +24,7 @@
 #include "core/range_allocator.h"
 #include "core/sequence.h"
 #include "core/step_plan.h"
+#include "core/swap_cost.h"
 
 namespace sluice {
 
@@ -54,6 +55,12 @@ enum class KvAllocator : uint8_t {
   paged,    // any blocks, taken as the sequence grows; the only one that shares blocks
 };
 
+// What becomes of the K and V of a preempted sequence.
+enum class Preempt : uint8_t {
+  recompute,  // dropped, but for what the prefix cache keeps
+  swap,       // moved to host memory, while it has room and where that is cheaper
+};
+
 struct SchedulerConfig {
   Batching batching = Batching::continuous;
   Prefill prefill = Prefill::chunked;
@@ -81,6 +88,9 @@ struct SchedulerConfig {
   std::vector<int> group_windows = {0};
   float watermark = 0.01f;  // share of the pool that admission leaves free
   bool prefix_cache = true;
+  Preempt preempt = Preempt::recompute;
+  SwapCost swap_cost;
+  TierSizes tiers;  // blocks of K and V outside the pool
   int max_queued = 1 << 20;
   Pipeline pipeline;        // the most that runs ahead: margins are sized for it
   SamplingLimits sampling;  // of the executor; requests beyond them are refused
@@ -122,10 +132,24 @@ struct KvUse {
   }
 };
 
+// Blocks outside the pool. Counts are totals since the start, but for the places.
+struct TierStats {
+  int total_places = 0, used_places = 0;
+  uint64_t num_swapped = 0;   // preempted sequences whose blocks went out
+  uint64_t num_restored = 0;  // of those, sequences whose blocks came back
+  uint64_t blocks_out = 0, blocks_in = 0;
+  size_t block_bytes = 0;
+  uint64_t bytes_out() const { return blocks_out * block_bytes; }
+  uint64_t bytes_in() const { return blocks_in * block_bytes; }
+  uint64_t prefix_hits = 0;  // prompt tokens of SchedulerStats::prefix_hits that came in
+  bool operator==(const TierStats&) const = default;
+};
+
 struct SchedulerStats {
   int num_waiting = 0, num_running = 0, num_in_flight = 0;
   int available_blocks = 0, total_blocks = 0;
   uint64_t num_preemptions = 0, prefix_queries = 0, prefix_hits = 0;  // prefix_*: prompt tokens
+  TierStats tiers;
 };
 
 class Scheduler {
@@ -153,13 +177,17 @@ class Scheduler {
   // Copies are equal until they are told different things.
   bool operator==(const Scheduler&) const = default;
 
-  bool idle() const { return requests_live_ == 0 && flights_.empty() && closing_.empty(); }
+  bool idle() const {
+    return requests_live_ == 0 && flights_.empty() && closing_.empty() &&
+           blocks_.moves.moving().empty();
+  }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
   bool has_work() const { return requests_live_ > 0 || !closing_.empty(); }
   Time next_wakeup() const { return next_deadline_; }
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
+  int num_held_places() const { return blocks_.tiers.num_held(); }
   // out[b - 1] is block b's, for as many as there is room. Walks the pool, allocates nothing.
   void block_uses(std::span<BlockUse> out) const;
   // Walks the running sequences, allocates nothing.
@@ -194,6 +222,20 @@ class Scheduler {
     BlockRange range;
     int predicted = 0;  // output tokens that the next range has room for
     bool operator==(const Claim&) const = default;
+  };
+  // Blocks of a sequence outside the pool.
+  struct Away {
+    std::vector<PlaceId> places;  // [rows, groups] of its table when it was preempted; or empty
+    int positions = 0;            // that they hold
+    int num_coming = 0;           // in transfers that it waits for
+    bool operator==(const Away&) const = default;
+  };
+  // Where a block's content is: a block of the pool, or a place outside it, negative; 0: nowhere.
+  using Source = int32_t;
+  struct Fetch {
+    int index, group;
+    PlaceId place;
+    bool operator==(const Fetch&) const = default;
   };
   struct PendingRange {
     uint64_t step;
@@ -280,20 +322,29 @@ class Scheduler {
 
   // blocks
   bool claim_blocks(Index i);
-  int missing_blocks(const Sequence& s) const;
-  bool share_blocks(Sequence& s, const Sequence& parent, StepPlan& out);
+  int missing_blocks(const Sequence& s, int kept = 0) const;
+  bool share_blocks(Sequence& s, const Sequence& parent);
   void slide_windows(StepPlan& out);
   int prompt_reach(const Sequence& s, int rows) const;
   void fill(Index i, int positions, StepPlan& out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
   void release_blocks(Index i);
-  void match_prefix(Sequence& s);
+  int restore(Index i);
+  int match_prefix(const Sequence& s);
   void prefetch_match(const Sequence& s, int num) const;
   int window_hit(const Sequence& s, int num) const;
-  BlockId find_block(const Sequence& s, int index, int group, BlockHash hash) const;
+  Source find_block(const Sequence& s, int index, int group, BlockHash hash) const;
   BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
   std::span<const Token> block_tokens(const Sequence& s, int block) const;
+
+  // blocks outside the pool
+  bool swap_out(Index i);
+  void fetch_blocks(Index i);
+  void drop_fetch();
+  void drop_swap(Index i);
+  void take_in(const Moving& m);
+  void fail_transfers();
 
   // blocks, under allocator=reserve and range
   int range_blocks(Index i) const;
@@ -341,11 +392,11 @@ class Scheduler {
   std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
-  std::vector<RowOp> closing_;         // rows to close with the next plan
-  std::vector<InFlight> flights_;      // launched, oldest first
-  std::vector<TransferId> transfers_;  // planned, not yet named in a result
+  std::vector<RowOp> closing_;     // rows to close with the next plan
+  std::vector<InFlight> flights_;  // launched, oldest first
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
+  std::vector<Away> away_;     // by sequence, where there are tiers
   std::vector<Claim> claims_;  // by sequence, under allocator=reserve and range
   std::vector<PendingRange> pending_ranges_;
   std::vector<Index> full_;  // register_step: sequences with a block to register
@@ -356,7 +407,9 @@ class Scheduler {
   };
   std::vector<Draft> draft_;             // the plan being made, in order of service
   std::vector<BlockHash> chain_;         // match_prefix: of the blocks it looks at
-  std::vector<BlockId> found_;           // the same: what groups that see everything have of them
+  std::vector<Source> found_;            // the same: what groups that see everything have of them
+  std::vector<Fetch> fetch_;             // restore: blocks that must come in
+  std::vector<int> fetched_;             // fetch_blocks: prefix blocks, by group
   mutable std::vector<Token> straddle_;  // a block's tokens when prompt and output meet in it
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;
@@ -367,7 +420,6 @@ class Scheduler {
   bool joining_ = true;   // prefill_delay: enough slots were free, and sequences start
   int prompts_left_ = 0;  // prefill_batch: prompts that the step may still hold
   uint64_t next_step_ = 1;
-  TransferId next_transfer_ = 1;
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`
   FairShare accounts_;        // under order=fair
@@ -381,6 +433,7 @@ class Scheduler {
   };
   mutable std::vector<Growth> growths_;  // peak_fits: its own
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
+  TierStats tier_totals_;
 };
 
 }  // namespace sluice

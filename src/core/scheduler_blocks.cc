@@ -44,11 +44,11 @@ int Scheduler::prompt_reach(const Sequence& s, int rows) const {
   return static_cast<int>(std::min<int64_t>(end, s.computed + chunk_reach(config_)));
 }
 
-// What a waiting sequence takes from the pool to start, behind the blocks it shares.
-int Scheduler::missing_blocks(const Sequence& s) const {
-  int rows = blocks_for(known_len(s)), shared = s.num_registered;
-  return (layout_.num_groups - layout_.num_windowed) * (rows - shared) +
-         layout_.num_windowed * (blocks_for(prompt_reach(s, rows)) - shared);
+// What a waiting sequence takes from the pool to start, behind the `kept` rows that it has.
+int Scheduler::missing_blocks(const Sequence& s, int kept) const {
+  int rows = blocks_for(known_len(s));
+  return (layout_.num_groups - layout_.num_windowed) * (rows - kept) +
+         layout_.num_windowed * (blocks_for(prompt_reach(s, rows)) - kept);
 }
 
 // Blocks that a sequence still takes from the pool for its next `tokens` positions, or all that it
@@ -62,9 +62,9 @@ int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
   return s.fork_pending ? request_of(s).n * (blocks + layout_.num_groups) : blocks;
 }
 
-// Blocks for all its known tokens, shared ones first; the others are promised, and taken when a
-// step reaches them. Window groups get theirs as far as the prompt reaches in the steps that may be
-// in flight. Takes nothing on failure.
+// Blocks for all its known tokens, those with content first, of the prefix cache or from outside
+// the pool; the others are promised, and taken when a step reaches them. Window groups get theirs
+// as far as the prompt reaches in the steps that may be in flight. Takes nothing on failure.
 bool Scheduler::claim_blocks(Index i) {
   // A failed attempt is repeated only when more blocks are there: matching a long prompt costs
   // time.
@@ -79,8 +79,10 @@ bool Scheduler::claim_blocks(Index i) {
   if (config_.admission == Admission::predicted_peak)
     s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
   if (!reservation_fits(reserve) || !peak_fits(s)) return false;
-  match_prefix(s);
-  if (blocks_.available() - missing_blocks(s) < kept_free(s)) {
+  int kept = restore(i);
+  int taken = static_cast<int>(fetch_.size()) + missing_blocks(s, kept);
+  if (blocks_.available() - taken < kept_free(s)) {
+    drop_fetch();
     s.table.release([&](BlockId b) { blocks_.release(b); }, [](BlockId) {});
     s.reset_progress();
     blocked_ = i;
@@ -88,8 +90,9 @@ bool Scheduler::claim_blocks(Index i) {
     return false;
   }
   blocked_ = kNone;
+  fetch_blocks(i);
   int rows = blocks_for(known_len(s));
-  s.table.claim(layout_, blocks_, rows, s.num_registered, prompt_reach(s, rows));
+  s.table.claim(layout_, blocks_, rows, kept, prompt_reach(s, rows));
   if (config_.admission == Admission::reserve_max) reserved_ += s.reserved = reserve;
   bool first = s.timing.num_steps == 0;
   if (first) {
@@ -102,7 +105,7 @@ bool Scheduler::claim_blocks(Index i) {
 
 // A further choice, one token before the prompt's end: the first one's full blocks, as far back as
 // they are still seen, and copies of the partial ones. Takes nothing on failure.
-bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out) {
+bool Scheduler::share_blocks(Sequence& s, const Sequence& parent) {
   int computed = prompt_len(s) - 1;
   int shared = computed / config_.block_size;
   bool partial = computed % config_.block_size != 0;
@@ -110,9 +113,8 @@ bool Scheduler::share_blocks(Sequence& s, const Sequence& parent, StepPlan& out)
   if (blocks_.available() < layout_.num_groups || !reservation_fits(reserve)) return false;
   s.table.share(layout_, blocks_, parent.table, computed);
   for (int g = 0; partial && g < layout_.num_groups; ++g) {
-    transfers_.push_back(next_transfer_);
-    out.transfers.push_back({Transfer::copy, parent.table.at(layout_, shared, g),
-                             s.table.at(layout_, shared, g), next_transfer_++});
+    blocks_.moves.add(Transfer::copy, parent.table.at(layout_, shared, g),
+                      s.table.at(layout_, shared, g));
   }
   s.planned = s.computed = computed;
   s.num_registered = shared;
@@ -227,8 +229,14 @@ BlockHash Scheduler::block_hash(const Sequence& s, int block, BlockHash parent) 
   return chain_hash(parent, block_tokens(s, block));
 }
 
-BlockId Scheduler::find_block(const Sequence& s, int index, int group, BlockHash hash) const {
-  return blocks_.index.find({hash, group, request_of(s).tenant}, block_tokens(s, index));
+Scheduler::Source Scheduler::find_block(const Sequence& s,
+                                        int index,
+                                        int group,
+                                        BlockHash hash) const {
+  PrefixKey key{hash, group, request_of(s).tenant};
+  std::span<const Token> tokens = block_tokens(s, index);
+  BlockId b = blocks_.index.find(key, tokens);
+  return b != kNullBlock ? b : -blocks_.tiers.find(key, tokens);
 }
 
 // The index is much larger than caches: places that match_prefix() comes to are asked for ahead.
@@ -242,14 +250,13 @@ void Scheduler::prefetch_match(const Sequence& s, int num) const {
   }
 }
 
-// Takes the longest cached run of full blocks: all of them in groups that see everything, those
-// still seen in window groups. At least one position is left to compute, for its logits; with
+// The longest cached run of full blocks: all of them in groups that see everything, those still
+// seen in window groups. At least one position is left to compute, for its logits; with
 // log-probabilities wanted for the prompt, or the mean of its hidden states, all are.
-void Scheduler::match_prefix(Sequence& s) {
-  s.num_registered = 0;
-  if (!config_.prefix_cache || wants_scores(s) || s.pooling == Pooling::mean) return;
-  int limit = (known_len(s) - 1) / config_.block_size, num = 0;
+int Scheduler::match_prefix(const Sequence& s) {
   chain_.clear(), found_.clear();
+  if (!config_.prefix_cache || wants_scores(s) || s.pooling == Pooling::mean) return 0;
+  int limit = (known_len(s) - 1) / config_.block_size, num = 0;
   for (BlockHash hash; num < limit; ++num) {
     if (num > 0) prefetch_match(s, num);
     hash = block_hash(s, num, hash);
@@ -261,20 +268,7 @@ void Scheduler::match_prefix(Sequence& s) {
     if (!found) break;
     chain_.push_back(hash);
   }
-  if (layout_.num_windowed > 0) num = window_hit(s, num);
-  s.num_registered = num;
-  s.planned = s.computed = num * config_.block_size;
-  if (num == 0) return;
-  s.last_hash = chain_[static_cast<size_t>(num - 1)];
-  s.table.begin(layout_, num, s.computed);
-  for (int g = 0; g < layout_.num_groups; ++g) {
-    for (int index = layout_.first_seen(g, s.computed); index < num; ++index) {
-      auto k = static_cast<size_t>(index);
-      auto at = k * static_cast<size_t>(layout_.num_groups) + static_cast<size_t>(g);
-      BlockId b = layout_.windowed(g) ? find_block(s, index, g, chain_[k]) : found_[at];
-      s.table.adopt(layout_, blocks_, index, g, b);
-    }
-  }
+  return layout_.num_windowed > 0 ? window_hit(s, num) : num;
 }
 
 // The longest hit of at most `num` blocks whose end every window group has. A block that is missing

@@ -11,6 +11,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
+  if (!result.failure.empty()) fail_transfers();
   take_transfers(result);
   if (result.failure.empty()) register_step(flight);
   size_t row = 0;
@@ -48,16 +49,6 @@ void Scheduler::release_pending(uint64_t step) {
     blocks_.pool.release(pending_[num].block);
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(num));
-}
-
-// A failed step loses those that were planned; the steps behind it fail too.
-void Scheduler::take_transfers(const StepResult& result) {
-  if (!result.failure.empty()) transfers_.clear();
-  for (TransferId id : result.transfers) {
-    auto it = std::ranges::find(transfers_, id);
-    CHECK(it != transfers_.end());
-    transfers_.erase(it);
-  }
 }
 
 void Scheduler::take_result(const InFlight::Item& item,
@@ -192,6 +183,7 @@ void Scheduler::register_blocks(Sequence& s) {
     std::span<const Token> tokens = block_tokens(s, b);
     for (int g = 0; g < layout_.num_groups; ++g) {
       BlockId block = s.table.at(layout_, b, g);
+      if (block == kNullBlock) continue;  // came back from host memory without it
       if (blocks_.index.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
         blocks_.pool.mark_cached(block);
       }
@@ -208,6 +200,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   } else if (s.phase == Phase::waiting) {
     dequeue(i);
   }
+  drop_swap(i);
   if (blocked_ == i) blocked_ = kNone;
   if (s.pooling == Pooling::none && (why == Finish::stop || why == Finish::length))
     predictor_.learn(request_of(s), static_cast<int>(s.output.size()));
@@ -279,9 +272,9 @@ void Scheduler::reset() noexcept {
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
-  closing_.clear(), flights_.clear(), transfers_.clear(), spare_.clear();
-  pending_.clear(), claims_.clear(), pending_ranges_.clear();
-  full_.clear(), draft_.clear(), chain_.clear(), found_.clear();
+  closing_.clear(), flights_.clear(), spare_.clear();
+  pending_.clear(), away_.clear(), claims_.clear(), pending_ranges_.clear();
+  full_.clear(), draft_.clear(), chain_.clear(), found_.clear(), fetch_.clear(), fetched_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
@@ -292,7 +285,8 @@ void Scheduler::reset() noexcept {
   accounts_.clear();
   predictor_.clear();
   growths_.clear();
-  // These go on: next_step_, next_transfer_, num_preemptions_, prefix_queries_, prefix_hits_.
+  // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
+  // tier_totals_.
 }
 
 SchedulerStats Scheduler::stats() const {
@@ -305,6 +299,10 @@ SchedulerStats Scheduler::stats() const {
   st.num_preemptions = num_preemptions_;
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
+  st.tiers = tier_totals_;
+  st.tiers.total_places = config_.tiers.total();
+  st.tiers.block_bytes = config_.tiers.block_bytes;
+  st.tiers.used_places = blocks_.tiers.num_used();
   return st;
 }
 
@@ -335,10 +333,14 @@ void Scheduler::block_uses(std::span<BlockUse> out) const {
   }
   // A sequence that left while a step in flight still names its blocks holds them no longer. (One
   // that two such sequences shared stays "shared" until the step completes.)
-  for (const PendingBlock& p : pending_) {
-    auto k = static_cast<size_t>(p.block - 1);
-    if (k < num && blocks_.pool.refs(p.block) <= 2)
+  auto hide = [&](BlockId b) {
+    auto k = static_cast<size_t>(b - 1);
+    if (k < num && blocks_.pool.refs(b) <= 2)
       out[k] = out[k] == BlockUse::shared ? BlockUse::owned : BlockUse::pending;
+  };
+  for (const PendingBlock& p : pending_) hide(p.block);
+  for (const Moving& m : blocks_.moves.moving()) {
+    if (m.transfer.kind == Transfer::in) hide(m.transfer.to);
   }
 }
 
@@ -364,6 +366,9 @@ BlockCounts Scheduler::count_blocks() const {
   }
   CHECK(promised == 0);
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
+  for (const Moving& m : blocks_.moves.moving()) {
+    if (m.transfer.kind == Transfer::in) ++refs[static_cast<size_t>(m.transfer.to)];
+  }
   for (int b = 1; b <= c.total; ++b) {
     auto i = static_cast<size_t>(b);
     CHECK(refs[i] == blocks_.pool.refs(b));

@@ -31,16 +31,15 @@ class ShadowCache {
         groups_(c.group_windows.size()),
         rows_(static_cast<size_t>(c.max_len / c.block_size + 1)),
         tables_(static_cast<size_t>(c.max_seqs) * groups_ * rows_, kNullBlock),
-        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)) {}
+        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)),
+        places_(static_cast<size_t>((c.tiers.total() + 1) * c.block_size), kPoison) {}
 
   StepResult run(const StepPlan& plan) {
     for (const RowOp& op : plan.rows) {
       if (op.kind == RowOp::open) ids_[op.slot] = op.id;
     }
     for (const TableEdit& e : plan.edits) table(e.slot, e.group)[e.index] = e.block;
-    for (const Transfer& t : plan.transfers) {
-      std::copy_n(block(t.from), config_.block_size, block(t.to));
-    }
+    for (const Transfer& t : plan.transfers) move(t);
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
     }
@@ -53,6 +52,12 @@ class ShadowCache {
     };
     FakeExecutor::answer(plan, draw, result);
     return result;
+  }
+
+  // The step failed: what its transfers should have filled holds anything.
+  void lose(const std::vector<Transfer>& transfers) {
+    for (const Transfer& t : transfers)
+      std::fill_n(t.kind == Transfer::out ? place(t.to) : block(t.to), config_.block_size, kPoison);
   }
 
   // Overwrites what free blocks hold: a query that still sees one finds no value it expects.
@@ -92,6 +97,15 @@ class ShadowCache {
     }
     return mixed(h[static_cast<size_t>(pos)], group);
   }
+  void move(const Transfer& t) {
+    uint64_t* from = t.kind == Transfer::in ? place(t.from) : block(t.from);
+    uint64_t* to = t.kind == Transfer::out ? place(t.to) : block(t.to);
+    std::copy_n(from, config_.block_size, to);
+  }
+  uint64_t* place(PlaceId p) {
+    EXPECT_LE(p, config_.tiers.total());
+    return places_.data() + static_cast<ptrdiff_t>(p) * config_.block_size;
+  }
   void write(const Slice& s, int pos) {
     for (size_t g = 0; g < groups_; ++g) {
       BlockId b = table(s.slot, g)[pos / config_.block_size];
@@ -118,13 +132,14 @@ class ShadowCache {
   size_t groups_, rows_;
   std::vector<BlockUse> uses_;
   std::vector<BlockId> tables_;  // [slots, groups, rows_]
-  std::vector<uint64_t> content_;
+  std::vector<uint64_t> content_, places_;
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
 };
 
 struct Tally {
   uint64_t preemptions = 0, requeued = 0, hits = 0, forks = 0;
+  TierStats tiers;
 };
 
 // The plan, encoded and decoded; expects it to be equal.
@@ -174,9 +189,16 @@ class Workload {
     if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);
+    fails_ = seed % 7 == 0;
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
     if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
+    if (chance(60)) {
+      config_.preempt = chance(70) ? Preempt::swap : Preempt::recompute;
+      if (chance(30)) config_.swap_cost = {1, 1, 8};
+      config_.tiers.swap = chance(70) ? pick(1, 60) : 0;
+      config_.tiers.host = chance(70) ? pick(1, 60) : 0;
+    }
     make_requests();
     if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);
     for (const auto& [id, r] : requests_) {
@@ -194,7 +216,11 @@ class Workload {
     ShadowCache cache(config_, requests_);
     Events events;
     StepPlan plan;
-    std::deque<StepResult> flights;
+    struct Flight {
+      StepResult result;
+      std::vector<Transfer> transfers;
+    };
+    std::deque<Flight> flights;
     auto next = requests_.begin();
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
          ++iteration) {
@@ -206,13 +232,27 @@ class Workload {
       }
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
       scheduler.plan(now, plan, events);
-      tally->forks += plan.transfers.size();
+      tally->forks += static_cast<uint64_t>(std::ranges::count_if(
+          plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
       check_chunk(plan);
       bool launched = !plan.empty();
-      if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
+      // A step fails, and those that are planned before it is known.
+      bool failed = !flights.empty() && !flights.front().result.failure.empty();
+      if (launched) {
+        flights.push_back({failed ? lost(plan.step) : encoded(cache.run(encoded(plan))), {}});
+        flights.back().transfers = plan.transfers;
+      }
+      if (failed && launched) {
+        cache.lose(plan.transfers);
+      } else if (fails_ && !failed && chance(2)) {
+        for (Flight& f : flights) {
+          cache.lose(f.transfers);
+          f.result = lost(f.result.step);
+        }
+      }
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
-        scheduler.complete(flights.front(), now, events);
+        scheduler.complete(flights.front().result, now, events);
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
@@ -222,6 +262,14 @@ class Workload {
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
     for (const auto& [id, r] : requests_) EXPECT_TRUE(ended_[id]) << id;
+    EXPECT_TRUE(scheduler.idle());
+    EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
+    const TierStats& tiers = scheduler.stats().tiers;
+    tally->tiers.num_swapped += tiers.num_swapped;
+    tally->tiers.num_restored += tiers.num_restored;
+    tally->tiers.blocks_out += tiers.blocks_out;
+    tally->tiers.blocks_in += tiers.blocks_in;
+    tally->tiers.prefix_hits += tiers.prefix_hits;
     tally->preemptions += scheduler.stats().num_preemptions;
     if (config_.allocator == KvAllocator::range)
       tally->requeued += scheduler.stats().num_preemptions;
@@ -248,6 +296,12 @@ class Workload {
     }
   }
   static int num_of(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
+  static StepResult lost(uint64_t step) {
+    StepResult r;
+    r.step = step;
+    r.failure = "lost";
+    return r;
+  }
   static Request arrived(Request r, Time now) {
     r.arrival = now;
     return r;
@@ -288,6 +342,8 @@ class Workload {
   void make_contiguous(KvAllocator allocator) {
     config_.allocator = allocator;
     config_.prefix_cache = false;
+    config_.preempt = Preempt::recompute;
+    config_.tiers = {};
     for (auto& [id, r] : requests_) {
       r.n = 1;
       r.predicted_output = chance(30) ? 0 : pick(1, 40);
@@ -308,6 +364,7 @@ class Workload {
   std::mt19937_64 rng_;
   SchedulerConfig config_;
   int depth_ = 0;
+  bool fails_ = false;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, bool> ended_;
 };
@@ -323,6 +380,9 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.requeued, 300u) << "outputs hardly outgrow their ranges";
   EXPECT_GT(tally.hits, 10000u);
   EXPECT_GT(tally.forks, 1000u);
+  EXPECT_GT(tally.tiers.num_swapped, 300u) << "few sequences are swapped";
+  EXPECT_GT(tally.tiers.num_restored, 200u);
+  EXPECT_GT(tally.tiers.prefix_hits, 1000u) << "few prefixes come from host memory";
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ enum class Phase : uint8_t {
 // per step. 256 bytes: their place in a list is a shift away.
 struct alignas(64) Sequence {
   Phase phase = Phase::free;
-  bool fork_pending = false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
+  bool fetching : 1 = false;  // waits for blocks that come in
+  bool fork_pending : 1 =
+      false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
   Pooling pooling = Pooling::none;  // of the request
   uint8_t in_flight = 0;            // launched steps that name it
   Slot slot = 0;
@@ -52,7 +54,10 @@ struct alignas(64) Sequence {
 
   // Nothing of it is computed or on its way any more, and it has given its blocks back; its tokens
   // stay.
-  void reset_progress() { planned = computed = unknown = num_registered = 0; }
+  void reset_progress() {
+    planned = computed = unknown = num_registered = 0;
+    fetching = false;
+  }
   bool operator==(const Sequence&) const = default;
 };
 

@@ -81,8 +81,10 @@ struct Slice {
 };
 
 // Moves a block. The scheduler numbers transfers; each is named in exactly one StepResult, that of
-// its own step or a later one, and until then the blocks it names belong to it. A copy is done
-// before its step computes, and is named in that step's result.
+// its own step or a later one, and until then its target belongs to it. Executors begin a step's
+// transfers in their order, before the step computes. By then a copy is done, and an out has read
+// its block, which may be another's in the same step; the block of an in is used by nobody until a
+// result names it.
 using TransferId = uint64_t;
 struct Transfer {
   enum Kind : uint8_t {
@@ -110,7 +112,9 @@ struct StepPlan {
   std::vector<Token> tokens;
   std::vector<Transfer> transfers;
 
-  bool empty() const { return slices.empty() && rows.empty() && edits.empty(); }
+  bool empty() const {
+    return slices.empty() && rows.empty() && edits.empty() && transfers.empty();
+  }
   void clear() {
     num_tokens = num_decode = 0;
     rows.clear(), sampling.clear(), edits.clear(), slices.clear(), tokens.clear();

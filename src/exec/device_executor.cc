@@ -98,6 +98,11 @@ DeviceExecutor::DeviceExecutor(
   CHECK(2 * num_jobs() <= Device::kNumMarks);
   config_.max_outputs = max_outputs(config_);
   attach();
+  if (config_.num_places > 0) {
+    size_t bytes = block_bytes(cache_.planes());
+    tier_ = HostTier(device_.pinned(static_cast<size_t>(config_.num_places) * bytes),
+                     config_.num_places, bytes);
+  }
   const ModelShape& shape = model_.shape();
   model_.reserve(device_, max_rows_, config_.max_outputs);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
@@ -224,7 +229,7 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   int num_tokens = job.work.num_tokens;
   int rows = decodes ? bucket_of(num_slices) : num_tokens;
   device_.prepare(header_, arrays_, num_tokens, rows);
-  if (!job.work.copies.empty()) device_.copy_blocks(cache_.planes(), job.work.copies);
+  queue_transfers(job, plan);
   if (num_slices == 0) return;
   if (decodes) {
     queue_decodes(job);
@@ -241,6 +246,29 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   if (num > 0) device_.download(to, results_.data(), results);
   if (top > 0) device_.download(to + results, top_.data(), top);
   run_hidden(job, to + results + top);
+}
+
+// In the order of the queue: a block that goes out is read behind the steps that wrote it, and
+// before this step writes to it; a place is read behind the transfer that filled it.
+void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
+  for_runs(plan.transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
+    if (kind == Transfer::copy) {
+      job.work.copies.clear();
+      for (const Transfer& t : run) job.work.copies.push_back({t.from, t.to});
+      return device_.copy_blocks(cache_.planes(), job.work.copies);
+    }
+    for (const Transfer& t : run) {
+      if (kind == Transfer::out) {
+        for_pieces(
+            cache_.planes(), t.from, tier_.at(t.to),
+            [&](std::byte* block, std::byte* to, size_t n) { device_.download(to, block, n); });
+      } else {
+        for_pieces(
+            cache_.planes(), t.to, tier_.at(t.from),
+            [&](std::byte* block, std::byte* from, size_t n) { device_.upload(block, from, n); });
+      }
+    }
+  });
 }
 
 // Hidden states of the pooled rows, in turns through the buffer of logits.

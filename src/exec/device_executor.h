@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "core/executor.h"
 #include "exec/executor_config.h"
+#include "exec/host_tier.h"
 #include "exec/kv_cache.h"
 #include "exec/plan_reader.h"
 #include "exec/pooler.h"
@@ -82,6 +83,7 @@ class DeviceExecutor final : public Executor {
   void attach();
   void write_packet(Job& job, const StepPlan& plan);
   void queue_step(Job& job, const StepPlan& plan);
+  void queue_transfers(Job& job, const StepPlan& plan);
   void queue_decodes(const Job& job);
   StepProfile profile_step(const std::function<void()>& run);
   void time_in_step(const std::function<void()>& run, StepProfile& profile);
@@ -101,6 +103,7 @@ class DeviceExecutor final : public Executor {
   const Clock& clock_;
   bool capture_;
   KvCache cache_;
+  HostTier tier_;  // pinned
   int max_rows_;
 
   // On the device.

@@ -19,6 +19,7 @@ struct ExecutorConfig {
   int max_outputs = 64;     // rows of logits held at once; more are done in turns
   Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
+  int num_places = 0;  // KV blocks in host memory beside the pool
   CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
 };
 

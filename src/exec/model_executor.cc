@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -50,6 +51,11 @@ ModelExecutor::ModelExecutor(Backend& backend,
       rows_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_),
       pooler_(rows_.size()) {
+  if (config_.num_places > 0) {
+    size_t bytes = block_bytes(cache_.planes());
+    tier_ = HostTier(backend_.allocate(static_cast<size_t>(config_.num_places) * bytes),
+                     config_.num_places, bytes);
+  }
   config_.max_outputs = max_outputs(config_);
   auto outputs = static_cast<size_t>(config_.max_outputs);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
@@ -178,7 +184,38 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
   for (const TableEdit& e : plan.edits) {
     tables_[static_cast<size_t>(reader_.table_at(e))] = e.block;
   }
-  if (!work_.copies.empty()) backend_.copy_blocks(cache_.planes(), work_.copies);
+  if (!plan.transfers.empty()) move_blocks(plan.transfers);
+}
+
+// Runs of transfers one after the other, the blocks of a run on all threads.
+void ModelExecutor::move_blocks(std::span<const Transfer> transfers) {
+  for_runs(transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
+    if (kind == Transfer::copy) {
+      work_.copies.clear();
+      for (const Transfer& t : run) work_.copies.push_back({t.from, t.to});
+      return backend_.copy_blocks(cache_.planes(), work_.copies);
+    }
+    struct Run {
+      ModelExecutor* self;
+      std::span<const Transfer> transfers;
+    } ctx{this, run};
+    backend_.parallel(
+        static_cast<int>(run.size()),
+        [](void* p, int index) {
+          auto& [self, list] = *static_cast<Run*>(p);
+          const Transfer& t = list[static_cast<size_t>(index)];
+          if (t.kind == Transfer::out) {
+            for_pieces(
+                self->cache_.planes(), t.from, self->tier_.at(t.to),
+                [](std::byte* block, std::byte* to, size_t n) { std::memcpy(to, block, n); });
+          } else {
+            for_pieces(
+                self->cache_.planes(), t.to, self->tier_.at(t.from),
+                [](std::byte* block, std::byte* from, size_t n) { std::memcpy(block, from, n); });
+          }
+        },
+        &ctx);
+  });
 }
 
 BatchView ModelExecutor::build_batch(const StepPlan& plan) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "core/executor.h"
 #include "exec/executor_config.h"
+#include "exec/host_tier.h"
 #include "exec/kv_cache.h"
 #include "exec/plan_reader.h"
 #include "exec/pooler.h"
@@ -50,6 +51,7 @@ class ModelExecutor final : public Executor {
   void device_main();
   void run(Job& job);
   void apply_deltas(const StepPlan& plan);
+  void move_blocks(std::span<const Transfer> transfers);
   BatchView build_batch(const StepPlan& plan);
   void compute_outputs(StepResult& result);
   void sample_turn(size_t at, size_t num);
@@ -64,6 +66,7 @@ class ModelExecutor final : public Executor {
   ExecutorConfig config_;
   const Clock& clock_;
   KvCache cache_;
+  HostTier tier_;
   Buffer logits_;  // [max_outputs, vocab], or hidden states
 
   // Device thread only.

@@ -7,21 +7,22 @@
 
 namespace sluice {
 
-namespace {
-
-void refuse_unsupported(const StepPlan& plan) {
+void PlanReader::refuse_unsupported(const StepPlan& plan) const {
   for (const Transfer& t : plan.transfers) {
-    if (t.kind != Transfer::copy)
-      throw std::runtime_error(strf("this executor cannot do transfers of kind \"%s\", only copies",
-                                    transfer_name(t.kind)));
+    if (t.kind == Transfer::copy) continue;
+    if (t.kind != Transfer::out && t.kind != Transfer::in)
+      throw std::runtime_error(
+          strf("this executor cannot do transfers of kind \"%s\"", transfer_name(t.kind)));
+    BlockId place = t.kind == Transfer::out ? t.to : t.from;
+    if (place < 1 || place > num_places_)
+      throw std::runtime_error(
+          strf("this executor has no place %d in host memory, only %d", place, num_places_));
   }
   for (const Slice& s : plan.slices) {
     if (s.num_draft > 0) throw std::runtime_error("this executor cannot check draft tokens");
     if (s.mask != kNoMask) throw std::runtime_error("this executor cannot sample under a mask");
   }
 }
-
-}  // namespace
 
 void PlanReader::read(const StepPlan& plan, StepWork& work) {
   refuse_unsupported(plan);
@@ -35,10 +36,7 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
   work.num_tokens = 0, work.num_samples = 0;
   work.slices.clear(), work.outputs.clear(), work.result_of.clear(), work.pool.clear();
   work.copies.clear(), work.completed.clear(), work.rows.clear();
-  for (const Transfer& t : plan.transfers) {
-    work.copies.push_back({t.from, t.to});
-    work.completed.push_back(t.id);
-  }
+  for (const Transfer& t : plan.transfers) work.completed.push_back(t.id);
   for (const Slice& s : plan.slices) {
     CHECK(rows_[s.slot].epoch == s.epoch);
     work.slices.push_back({work.num_tokens, s.count, s.pos, static_cast<int32_t>(s.slot)});

@@ -22,7 +22,7 @@ struct StepWork {
   std::vector<OutputRow> outputs;     // rows of logits to compute
   std::vector<int32_t> result_of;     // by output: in `rows`
   std::vector<PoolRow> pool;          // rows of hidden states to compute
-  std::vector<BlockCopy> copies;      // before anything else
+  std::vector<BlockCopy> copies;      // of the run of transfers at hand
   std::vector<TransferId> completed;  // transfers that are done with the step
   std::vector<Sampled> rows;          // the result's, with their places for tokens
   uint32_t num_samples = 0;           // the result's tokens
@@ -42,10 +42,11 @@ class PlanReader {
   explicit PlanReader(const ExecutorConfig& config)
       : table_len_(table_len(config)),
         table_stride_(config.groups.num_groups() * table_len_),
+        num_places_(config.num_places),
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
-  // changes, when the plan asks for draft tokens, masks, or a transfer that is not a copy.
+  // changes, when the plan asks for draft tokens, masks, or a transfer that the executor cannot do.
   void read(const StepPlan& plan, StepWork& work);
 
   const Row& row(Slot slot) const { return rows_[slot]; }
@@ -57,7 +58,10 @@ class PlanReader {
  private:
   void add_outputs(const StepPlan& plan, const Slice& slice, StepWork& work) const;
 
+  void refuse_unsupported(const StepPlan& plan) const;
+
   int64_t table_len_, table_stride_;
+  int num_places_;
   std::vector<Row> rows_;  // by slot
 };
 

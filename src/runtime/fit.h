@@ -13,6 +13,7 @@ struct MemoryEstimate {
   Ledger ledger;         // where it does not fit, kv is the least it would take
   std::string shortage;  // why it does not fit; empty: it does
 
+  // Without `tiers`, which on a GPU are not in its memory.
   size_t total() const { return ledger.weights + ledger.kv + ledger.workspace + ledger.program; }
 };
 

@@ -12,7 +12,9 @@
 #include "exec/device_executor.h"
 #include "exec/kv_cache.h"
 #include "exec/model_executor.h"
+#include "exec/swap_rates.h"
 #include "runtime/fit.h"
+#include "runtime/placement.h"
 
 namespace sluice {
 
@@ -119,6 +121,7 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.max_outputs = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
   e.pipeline = c.pipeline;
   e.kv_type = kv;
+  e.num_places = c.tiers.total();
   e.groups = cache_groups(shape);
   return e;
 }
@@ -237,6 +240,41 @@ void plan_pool(
       static_cast<int>(1 + (blocks - prompt_blocks(ledger.ctx, c)) / later_blocks(ledger.ctx, c));
 }
 
+// Places for blocks in host memory, by what the options give them.
+Result<void> plan_tiers(EngineOptions& options,
+                        size_t block,
+                        bool on_gpu,
+                        MemoryEstimate& estimate) {
+  TierSizes& tiers = options.scheduler.tiers;
+  tiers = {};
+  tiers.block_bytes = block;
+  Ledger& ledger = estimate.ledger;
+  const auto places = [&](uint64_t bytes, const char* flag, int& num) -> Result<void> {
+    if (bytes > 0 && bytes < block)
+      return Error{400, strf("%s: a KV block takes %s, give room for many", flag,
+                             human_bytes(block).c_str())};
+    num = static_cast<int>(std::min<uint64_t>(bytes / block, INT32_MAX / 4));
+    ledger.tiers += static_cast<size_t>(num) * block;
+    return {};
+  };
+  const size_t taken = on_gpu ? 0 : estimate.total();
+  const size_t host = on_gpu ? available_memory() : ledger.available;
+  if (options.scheduler.preempt == Preempt::swap) {
+    const uint64_t left = host > taken ? host - taken : 0;
+    const uint64_t half =
+        std::min<uint64_t>(static_cast<uint64_t>(ledger.num_blocks) * block, left);
+    const uint64_t bytes = options.swap_bytes.value_or(half / 2 / block * block);
+    if (auto ok = places(bytes, "--swap-memory", tiers.swap); !ok) return ok;
+  }
+  if (auto ok = places(options.prefix_host_bytes, "--prefix-host", tiers.host); !ok) return ok;
+  if (ledger.tiers > 0 && ledger.tiers + taken > host && estimate.shortage.empty())
+    estimate.shortage = strf(
+        "not enough memory: %s of host memory for KV blocks beside %s, and %s "
+        "is free; lower --swap-memory or --prefix-host",
+        human_bytes(ledger.tiers).c_str(), human_bytes(taken).c_str(), human_bytes(host).c_str());
+  return {};
+}
+
 }  // namespace
 
 Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
@@ -271,6 +309,9 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   ledger.kv_per_long_token = num_full * block / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
   plan_pool(options, block, pool, device != nullptr, estimate);
+  if (auto ok = plan_tiers(options, block, device != nullptr, estimate); !ok) return ok.error();
+  const SwapRates rates = device ? kGpuSwapRates : cpu_swap_rates(num_threads(options));
+  c.swap_cost = swap_cost(shape, block, (*model)->step_bytes(), rates);
   return estimate;
 }
 

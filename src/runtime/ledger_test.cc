@@ -147,6 +147,52 @@ TEST_F(LedgerOf, TinyModelsIsWhatTheyAllocate) {
   }
 }
 
+// Host memory beside the pool is counted in blocks, and only where it is asked for.
+TEST_F(LedgerOf, TiersHoldWhatTheOptionsGiveThem) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  const ModelShape shape = read_shape(*file).value();
+  const size_t block = KvCache::bytes_per_block(shape, cache_groups(shape), DType::f16, 16);
+  const auto tiers = [&](EngineOptions options, Ledger* ledger) {
+    options.kv_blocks = 320;
+    *ledger = plan_memory(*file, shape, options).value();
+    return options.scheduler.tiers;
+  };
+  Ledger ledger;
+  EngineOptions options;
+  EXPECT_EQ(tiers(options, &ledger).total(), 0);
+  EXPECT_EQ(ledger.tiers, 0u);
+  options.scheduler.preempt = Preempt::swap;
+  EXPECT_EQ(tiers(options, &ledger).swap, 160) << "half of the pool";
+  options.swap_bytes = 7 * block + 1;
+  options.prefix_host_bytes = 9 * block;
+  TierSizes sizes = tiers(options, &ledger);
+  EXPECT_EQ(sizes.swap, 7);
+  EXPECT_EQ(sizes.host, 9);
+  EXPECT_EQ(sizes.block_bytes, block);
+  EXPECT_EQ(ledger.tiers, 16 * block);
+  options.prefix_host_bytes = block - 1;
+  Result<Ledger> small = plan_memory(*file, shape, options);
+  ASSERT_FALSE(small);
+  EXPECT_NE(small.error().message.find("--prefix-host"), std::string::npos);
+  options.prefix_host_bytes = uint64_t{1} << 50;
+  Result<Ledger> large = plan_memory(*file, shape, options);
+  ASSERT_FALSE(large);
+  EXPECT_NE(large.error().message.find("lower --swap-memory or --prefix-host"), std::string::npos);
+}
+
+// The rule for preempted sequences: long ones are moved, the shortest are computed again.
+TEST_F(LedgerOf, SwapCostComesFromTheModel) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  EngineOptions options;
+  options.threads = 4;
+  ASSERT_TRUE(plan_memory(*file, read_shape(*file).value(), options));
+  const SwapCost& cost = options.scheduler.swap_cost;
+  EXPECT_GT(cost.move_block, 0);
+  EXPECT_GT(cost.delay, 0);
+  EXPECT_TRUE(swap_pays(64, 1024, cost));
+  EXPECT_FALSE(swap_pays(1, 1, cost));
+}
+
 // A file that does not hold the model is refused before anything is loaded.
 TEST_F(LedgerOf, AnIncompleteFileIsAnError) {
   FakeCheckpoint file;

@@ -83,8 +83,10 @@ struct EngineOptions {
   std::optional<uint64_t>
       kv_bytes;                  // KV pool; absent: what is useful, at most half of what is free
   std::optional<int> kv_blocks;  // the same in blocks
+  std::optional<uint64_t> swap_bytes;  // host memory of --preempt swap; absent: half of the pool
+  uint64_t prefix_host_bytes = 0;      // host memory for prefixes that the pool has no room for
   std::optional<KvType> kv_type;
-  SchedulerConfig scheduler;            // num_blocks, max_len and sampling are filled in
+  SchedulerConfig scheduler;  // num_blocks, max_len, tiers, swap_cost and sampling are filled in
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
   GenerationConfig generation_config = GenerationConfig::model;
   std::string config;         // file that options came from, empty: none

@@ -95,6 +95,20 @@ Meters::Meters(const std::string& model)
                                     "Connections cut because their clients read too slowly.")),
       log_lines_dropped(metrics_.counter("sluice_log_lines_dropped_total",
                                          "Log lines lost because stderr took none.")),
+      swapped(metrics_.counter("sluice_swapped_sequences_total",
+                               "Preempted sequences whose KV went to host memory.")),
+      kv_blocks_out(metrics_.counter("sluice_kv_blocks_out_total",
+                                     "KV blocks that went out to a slower tier.")),
+      kv_blocks_in(metrics_.counter("sluice_kv_blocks_in_total",
+                                    "KV blocks that came in from a slower tier.")),
+      kv_bytes_out(
+          metrics_.counter("sluice_kv_bytes_out_total", "Bytes of the KV blocks that went out.")),
+      kv_bytes_in(
+          metrics_.counter("sluice_kv_bytes_in_total", "Bytes of the KV blocks that came in.")),
+      tier_hits(metrics_.counter("sluice_tier_prefix_hits_total",
+                                 "Prompt tokens whose KV came in from a slower tier.")),
+      tier_usage(metrics_.gauge("sluice_tier_usage_ratio",
+                                "Share of the slower tiers' places that hold a KV block.")),
       connections(metrics_.gauge("sluice_connections", "Open connections.")),
       unread_bytes(
           metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
@@ -120,6 +134,15 @@ void Meters::on_step(const StepReport& r, Time now) {
   preemptions.add(static_cast<double>(s.num_preemptions - last_.num_preemptions));
   prefix_queries.add(static_cast<double>(s.prefix_queries - last_.prefix_queries));
   prefix_hits.add(static_cast<double>(s.prefix_hits - last_.prefix_hits));
+  const TierStats &t = s.tiers, &before = last_.tiers;
+  swapped.add(static_cast<double>(t.num_swapped - before.num_swapped));
+  kv_blocks_out.add(static_cast<double>(t.blocks_out - before.blocks_out));
+  kv_blocks_in.add(static_cast<double>(t.blocks_in - before.blocks_in));
+  kv_bytes_out.add(static_cast<double>(t.bytes_out() - before.bytes_out()));
+  kv_bytes_in.add(static_cast<double>(t.bytes_in() - before.bytes_in()));
+  tier_hits.add(static_cast<double>(t.prefix_hits - before.prefix_hits));
+  if (t.total_places > 0)
+    tier_usage.set(static_cast<double>(t.used_places) / static_cast<double>(t.total_places));
   last_ = s;
   restarts.add(static_cast<double>(r.num_restarts - last_restarts_));
   last_restarts_ = r.num_restarts;

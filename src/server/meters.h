@@ -70,7 +70,8 @@ class Meters {
   Gauge &kv_internal, &kv_external, &kv_waste, &running_peak;
   Counter &steps, &failed_steps, &restarts, &step_tokens, &disconnects, &refusals, &slow_readers,
       &log_lines_dropped;
-  Gauge &connections, &unread_bytes;
+  Counter &swapped, &kv_blocks_out, &kv_blocks_in, &kv_bytes_out, &kv_bytes_in, &tier_hits;
+  Gauge &tier_usage, &connections, &unread_bytes;
   Histogram& step_seconds;
 
  private:

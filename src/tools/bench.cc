@@ -90,6 +90,7 @@ struct Measurement {
   Percentiles ttft, itl, e2e, host, step, plan_to_begin;
   Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
+  TierStats tiers;
   int most_running = 0;                   // sequences at once
   Percentiles internal, external, waste;  // of KvUse, after each step with somebody running
 };
@@ -144,6 +145,7 @@ Result<Measurement> measure(Session& s,
       m.batched_tokens += static_cast<uint64_t>(r.num_tokens);
       m.batched_slices += static_cast<uint64_t>(r.num_slices);
     }
+    m.tiers = r.stats.tiers;
     m.most_running = std::max(m.most_running, r.stats.num_running);
     if (r.stats.num_running > 0) {
       m.internal.add(r.kv.internal_fragmentation());
@@ -234,6 +236,13 @@ json::object result_json(const Session& s,
   j["host_s"] = percentiles_json(m.host);
   j["scheduling2inference_s"] = percentiles_json(m.plan_to_begin);
   j["preemptions"] = m.preemptions;
+  j["tiers"] = json::object{{"preempt", name_of(kPreempts, s.options().scheduler.preempt)},
+                            {"swapped", m.tiers.num_swapped},
+                            {"blocks_out", m.tiers.blocks_out},
+                            {"blocks_in", m.tiers.blocks_in},
+                            {"bytes_out", m.tiers.bytes_out()},
+                            {"bytes_in", m.tiers.bytes_in()},
+                            {"prefix_hits", m.tiers.prefix_hits}};
   j["kv"] = json::object{{"allocator", name_of(kAllocators, s.options().scheduler.allocator)},
                          {"blocks", s.options().scheduler.num_blocks},
                          {"most_sequences", m.most_running},
@@ -332,6 +341,12 @@ void add_step_rows(Measurement& m, size_t num, KvAllocator allocator, std::vecto
                           name_of(kAllocators, allocator), m.most_running, m.waste.mean() * 100)});
   if (m.preemptions > 0)
     rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
+  if (m.tiers.blocks_out + m.tiers.blocks_in > 0)
+    rows.push_back(
+        {"blocks moved",
+         strf("%llu out, %llu in (%s)", static_cast<unsigned long long>(m.tiers.blocks_out),
+              static_cast<unsigned long long>(m.tiers.blocks_in),
+              human_bytes(m.tiers.bytes_out() + m.tiers.bytes_in()).c_str())});
 }
 
 // The run beside the CPU's limits; nothing where there are none (on a GPU).

@@ -227,6 +227,21 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       "as the\nsequence grows. The first two share nothing: they need\n--no-prefix-cache, and "
       "n is 1")
       ->group(policy);
+  add_named(
+      app, "--preempt", s.preempt, kPreempts,
+      "what becomes of the KV of a preempted request. recompute: it\nis computed again; swap: "
+      "it goes to host memory and comes back,\nwhere that is faster")
+      ->group(policy);
+  app->add_option(
+         "--swap-memory", o.swap_bytes,
+         "host memory of --preempt swap, like 2G (default: half of the\nKV cache's); when it "
+         "is full, KV is computed again")
+      ->transform(byte_size())
+      ->group(policy);
+  app->add_option("--prefix-host", o.prefix_host_bytes,
+                  "host memory for prefixes that the KV cache has no room for\n(default: none)")
+      ->transform(byte_size())
+      ->group(policy);
   add_named(app, "--pipeline", s.pipeline, kPipelines, "overlap plans a step ahead")->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);
@@ -258,6 +273,12 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   const char* predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
   s.predictor = p.predict ? *p.predict : parse_predictor(predict).value();
   if (auto ok = check_allocator(s); !ok) throw CLI::ValidationError(ok.error().message);
+  if (o.swap_bytes && s.preempt != Preempt::swap)
+    throw CLI::ValidationError(
+        "--swap-memory is for --preempt swap: add that, or leave --swap-memory out");
+  if (o.prefix_host_bytes > 0 && !s.prefix_cache)
+    throw CLI::ValidationError(
+        "--prefix-host keeps prefixes, and --no-prefix-cache says not to: leave one of them out");
   if (s.contiguous() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
     throw CLI::ValidationError(
         strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "

@@ -88,7 +88,8 @@ constexpr Row kRows[] = {
     {"--cache-type-v", kEngine, Take::hint, "--kv TYPE is the type of both K and V"},
     {"--kv-cache-dtype", kEngine, Take::alias, "--kv", 1,
      "half=f16 float16=f16 bfloat16=bf16 float32=f32 fp8=f8 fp8_e4m3=f8"},
-    {"--swap-space", kEngine, Take::hint, "the KV cache stays on its device: leave it out"},
+    {"--swap-space", kEngine, Take::hint,
+     "--preempt swap moves KV to host memory, --swap-memory SIZE says how much"},
     {"--cpu-offload-gb", kEngine, Take::hint, kDevice},
     // Devices, types, threads.
     {"-ngl", kEngine, Take::hint, kDevice},

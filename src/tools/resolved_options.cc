@@ -55,6 +55,8 @@ ResolvedValues resolved_values(const EngineOptions& given) {
                     : gpu       ? "(what is free)"
                                 : "(up to half of what is free)"},
       {"kv-blocks", "(by --kv-memory)"},
+      {"swap-memory", s.preempt == Preempt::swap ? "(half of the KV cache's)" : "(none)"},
+      {"prefix-host", "0"},
       {"kv", gpu ? "(that of activations)" : name_of(kKvTypes, kv)},
       {"dtype", "(the file's)"},
       {"budget", std::to_string(s.budget)},

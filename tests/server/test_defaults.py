@@ -143,5 +143,32 @@ class KvAllocators(unittest.TestCase):
                     self.assertIn(f"\nsluice_kv_{name}_ratio ", server.request("/metrics")[2])
 
 
+class Tiers(unittest.TestCase):
+    """A prefix that the KV cache dropped comes back from host memory, and changes no answer."""
+
+    def test_prefix_host(self):
+        prompts = [letter * 90 for letter in "abcd"]  # bytes are tokens: each fills most of the pool
+        small = ("-t", "1", "--ctx", "128", "--block-size", "16", "--kv-blocks", "8")
+        with Server(*small, path=str(MODEL)) as server:
+            want = [ask(server, prompt=p)[2]["choices"][0]["text"] for p in prompts]
+            self.assertEqual(server.metric("sluice_kv_blocks_out_total"), 0)
+        with Server(*small, "--prefix-host", "64M", "--preempt", "swap", path=str(MODEL)) as server:
+            for turn in range(2):
+                for prompt, text in zip(prompts, want):
+                    status, _, body = ask(server, prompt=prompt)
+                    self.assertEqual(status, 200, body)
+                    self.assertEqual(body["choices"][0]["text"], text)
+                hits = server.metric("sluice_tier_prefix_hits_total")
+                self.assertEqual(hits > 0, turn == 1, hits)
+            for name in ("blocks", "bytes"):
+                self.assertGreater(server.metric(f"sluice_kv_{name}_out_total"), 0)
+                self.assertGreater(server.metric(f"sluice_kv_{name}_in_total"), 0)
+            self.assertGreater(server.metric("sluice_tier_usage_ratio"), 0)
+            # Another salt is another owner.
+            status, _, body = ask(server, prompt=prompts[0], cache_salt="mine")
+            self.assertEqual(status, 200, body)
+            self.assertEqual(server.metric("sluice_tier_prefix_hits_total"), hits)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,162 @@
+// Blocks outside the pool: where a preempted sequence's blocks and evicted prefixes go, and how
+// they come back. A sequence whose blocks come in has its slot, and runs when all of them are
+// there.
+#include <algorithm>
+
+#include "base/check.h"
+#include "core/scheduler.h"
+
+namespace sluice {
+
+// Moves a running sequence's blocks to host memory, unless computing them again is cheaper or there
+// is no room. Steps in flight are done before the step that moves them. False: nothing is moved.
+bool Scheduler::swap_out(Index i) {
+  const Sequence& s = seqs_[i];
+  if (config_.preempt != Preempt::swap || s.fetching || s.fork_pending) return false;
+  // What these computed is not in their blocks alone.
+  if (s.pooling != Pooling::none) return false;
+  if (request_of(s).sampling->prompt_logprobs >= 0 && s.num_scored < prompt_len(s) - 1)
+    return false;
+  // The last known token runs again: its sample is what comes next.
+  int positions = std::min(s.planned, known_len(s) - 1), rows = blocks_for(positions);
+  if (positions <= 0) return false;
+  int num = 0;
+  for (int g = 0; g < layout_.num_groups; ++g) num += rows - layout_.first_seen(g, positions);
+  if (num > blocks_.tiers.num_swap_free() || !swap_pays(num, positions, config_.swap_cost))
+    return false;
+  Away& away = away_[i];
+  away.positions = positions;
+  away.places.assign(static_cast<size_t>(rows * layout_.num_groups), kNullBlock);
+  for (int g = 0; g < layout_.num_groups; ++g) {
+    for (int index = layout_.first_seen(g, positions); index < rows; ++index) {
+      PlaceId place = blocks_.tiers.take_swap();
+      away.places[static_cast<size_t>(index * layout_.num_groups + g)] = place;
+      blocks_.tiers.retain(place);  // the transfer's
+      blocks_.moves.add(Transfer::out, s.table.at(layout_, index, g), place);
+    }
+  }
+  ++tier_totals_.num_swapped;
+  return true;
+}
+
+// Takes what there is of a waiting sequence's K and V: blocks of the pool at once, those outside it
+// are noted in fetch_. Returns the rows that these make.
+int Scheduler::restore(Index i) {
+  Sequence& s = seqs_[i];
+  fetch_.clear();
+  int num = match_prefix(s), pos = num * config_.block_size;
+  const Away* away = away_.empty() || away_[i].positions <= pos ? nullptr : &away_[i];
+  if (away) pos = away->positions;
+  s.num_registered = num;
+  s.planned = s.computed = pos;
+  if (num > 0) s.last_hash = chain_[static_cast<size_t>(num - 1)];
+  if (pos == 0) return 0;
+  int rows = blocks_for(pos);
+  s.table.begin(layout_, rows, pos);
+  for (int g = 0; g < layout_.num_groups; ++g) {
+    for (int index = layout_.first_seen(g, pos); index < rows; ++index) {
+      auto k = static_cast<size_t>(index);
+      auto at = k * static_cast<size_t>(layout_.num_groups) + static_cast<size_t>(g);
+      Source from = kNullBlock;
+      if (index < num) from = layout_.windowed(g) ? find_block(s, index, g, chain_[k]) : found_[at];
+      if (from <= 0 && away) from = -away->places[at];
+      CHECK(from != kNullBlock);
+      if (from > 0) {
+        s.table.adopt(layout_, blocks_, index, g, from);
+        continue;
+      }
+      fetch_.push_back({index, g, -from});
+      if (!blocks_.tiers.is_swap(-from)) blocks_.tiers.retain(-from);
+    }
+  }
+  return rows;
+}
+
+// It cannot start yet.
+void Scheduler::drop_fetch() {
+  for (const Fetch& f : fetch_) {
+    if (!blocks_.tiers.is_swap(f.place)) blocks_.tiers.release(f.place);
+  }
+  fetch_.clear();
+}
+
+// Blocks for what comes in. The transfers own their places from here on, and a reference to their
+// blocks.
+void Scheduler::fetch_blocks(Index i) {
+  if (away_.empty()) return;
+  Sequence& s = seqs_[i];
+  Away& away = away_[i];
+  bool restored = false;
+  fetched_.assign(static_cast<size_t>(layout_.num_groups), 0);
+  for (const Fetch& f : fetch_) {
+    BlockId b = s.table.expect(layout_, blocks_, f.index, f.group);
+    blocks_.retain(b);
+    blocks_.moves.add(Transfer::in, f.place, b, i, s.epoch);
+    if (blocks_.tiers.is_swap(f.place)) {
+      away.places[static_cast<size_t>(f.index * layout_.num_groups + f.group)] = kNullBlock;
+      restored = true;
+    } else {
+      ++fetched_[static_cast<size_t>(f.group)];
+    }
+  }
+  drop_swap(i);
+  away.num_coming = static_cast<int>(fetch_.size());
+  s.fetching = away.num_coming > 0;
+  if (restored) ++tier_totals_.num_restored;
+  if (s.timing.num_steps == 0) {
+    int most = *std::ranges::max_element(fetched_);
+    tier_totals_.prefix_hits += static_cast<uint64_t>(most * config_.block_size);
+  }
+}
+
+// Gives up what a preempted sequence has in host memory.
+void Scheduler::drop_swap(Index i) {
+  if (away_.empty()) return;
+  for (PlaceId place : away_[i].places) {
+    if (place != kNullBlock) blocks_.tiers.release(place);
+  }
+  away_[i].places.clear();
+  away_[i].positions = 0;
+}
+
+void Scheduler::take_transfers(const StepResult& result) {
+  blocks_.moves.complete(result.transfers, [&](const Moving& m) {
+    if (m.transfer.kind == Transfer::out) {
+      ++tier_totals_.blocks_out;
+      blocks_.tiers.release(m.transfer.to);
+    } else if (m.transfer.kind == Transfer::in) {
+      ++tier_totals_.blocks_in;
+      take_in(m);
+    }
+  });
+}
+
+// A block came in. If it holds a prefix, others may share it from now on, whoever asked for it.
+void Scheduler::take_in(const Moving& m) {
+  PlaceId place = m.transfer.from;
+  BlockId block = m.transfer.to;
+  const TierCache& tiers = blocks_.tiers;
+  if (tiers.cached(place) && blocks_.index.insert(tiers.key(place), tiers.tokens(place), block))
+    blocks_.pool.mark_cached(block);
+  blocks_.tiers.release(place);
+  blocks_.pool.release(block);
+  Sequence& s = seqs_[m.seq];
+  if (s.phase != Phase::running || s.epoch != m.epoch) return;
+  if (--away_[m.seq].num_coming == 0) s.fetching = false;
+}
+
+// A step failed, and with it all that were planned: what was on its way is lost.
+void Scheduler::fail_transfers() {
+  for (const Moving& m : blocks_.moves.moving()) {
+    if (m.transfer.kind == Transfer::out) {
+      blocks_.tiers.forget(m.transfer.to);
+      blocks_.tiers.release(m.transfer.to);
+    } else if (m.transfer.kind == Transfer::in) {
+      blocks_.tiers.release(m.transfer.from);
+      blocks_.pool.release(m.transfer.to);
+    }
+  }
+  blocks_.moves.clear();
+}
+
+}  // namespace sluice

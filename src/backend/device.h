@@ -136,7 +136,7 @@ class Device : public Backend {
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   // A point in the queue, and waiting until everything before it is done. Marks are few and reused:
   // at most kNumMarks are alive.
-  static constexpr int kNumMarks = 8;
+  static constexpr int kNumMarks = 16;
   virtual void mark(int index) = 0;
   virtual void wait(int index) = 0;
   // Milliseconds between two marks that have been waited for.

@@ -30,6 +30,9 @@ inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocato
                                                           {"range", KvAllocator::range},
                                                           {"paged", KvAllocator::paged}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
+                                                      {"simple-async", Pipeline::simple_async},
+                                                      {"interleave", Pipeline::interleave},
+                                                      {"double-buffer", Pipeline::double_buffer},
                                                       {"overlap", Pipeline::overlap}};
 
 std::vector<std::string> preset_names();  // for apply_preset()

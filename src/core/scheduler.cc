@@ -60,7 +60,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
   if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
-  CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
+  CHECK(config_.pipeline.valid());
   CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
   flights_.reserve(flights);
@@ -247,11 +247,11 @@ void Scheduler::append_tokens(const Sequence& s,
 }
 
 int Scheduler::remaining(const Sequence& s) const {
+  if (must_wait(s)) return 0;
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
   if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
   if (outputs >= s.max_new) return 0;  // all are sampled; the last needs no K and V
-  if (s.unknown > 0 && !config_.pipeline.chained) return 0;  // until the token is known
   return prompt_len(s) + outputs - s.planned;
 }
 
@@ -312,7 +312,8 @@ void Scheduler::expire(Time now, Events& events) {
 void Scheduler::fork_ready(Time now, StepPlan& out) {
   for (size_t k = 0; k < running_.size(); ++k) {
     Index i = running_[k];
-    if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) fork_choices(i, now, out);
+    const Sequence& s = seqs_[i];
+    if (s.fork_pending && remaining(s) == 0 && !must_wait(s)) fork_choices(i, now, out);
   }
 }
 
@@ -415,7 +416,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
 // Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once gets none
 // yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
-  if (!can_start() || !claim_blocks(i)) return false;
+  if (!can_start() || must_wait(seqs_[i]) || !claim_blocks(i)) return false;
   dequeue(i);
   start(i, now, out);
   if (seqs_[i].fork_pending && remaining(seqs_[i]) == 0) {

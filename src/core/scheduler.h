@@ -236,6 +236,8 @@ class Scheduler {
     return config_.contiguous() ? ranges_.num_free() : blocks_.available();
   }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
+  // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
+  bool must_wait(const Sequence& s) const { return !config_.pipeline.chained && s.in_flight > 0; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;

@@ -5,6 +5,8 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -176,7 +178,7 @@ class Workload {
     depth_ = pick(0, 2);
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
-    if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
+    if (seed % 9 == 0) config_.pipeline = {depth_, false, depth_ + 1};
     make_requests();
     if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);
     for (const auto& [id, r] : requests_) {
@@ -194,7 +196,7 @@ class Workload {
     ShadowCache cache(config_, requests_);
     Events events;
     StepPlan plan;
-    std::deque<StepResult> flights;
+    std::deque<Flight> flights;
     auto next = requests_.begin();
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
          ++iteration) {
@@ -209,10 +211,12 @@ class Workload {
       tally->forks += plan.transfers.size();
       check_chunk(plan);
       bool launched = !plan.empty();
-      if (launched) flights.push_back(encoded(cache.run(encoded(plan))));
+      if (launched) launch(encoded(plan), cache, flights);
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
-        scheduler.complete(flights.front(), now, events);
+        compute(flights.front(), cache);
+        if (testing::Test::HasFailure()) return;
+        scheduler.complete(flights.front().result, now, events);
         flights.pop_front();
       }
       ASSERT_TRUE(scheduler.count_blocks().conserved());
@@ -229,6 +233,40 @@ class Workload {
   }
 
  private:
+  struct Flight {
+    StepPlan plan;
+    int lane = 0;
+    bool computed = false;
+    std::set<SeqId> sequences;
+    std::set<Slot> slots;  // whose rows, tables or tokens it reads or writes
+    StepResult result;
+  };
+
+  // Steps in different lanes compute in any order, but for those that touch the same slot.
+  void launch(StepPlan plan, ShadowCache& cache, std::deque<Flight>& flights) {
+    Flight f;
+    f.lane = num_launched_++ % config_.pipeline.lanes;
+    for (const RowOp& op : plan.rows) {
+      if (op.kind == RowOp::open) ids_[op.slot] = op.id, f.slots.insert(op.slot);
+    }
+    for (const TableEdit& e : plan.edits) f.slots.insert(e.slot);
+    for (const Slice& s : plan.slices) f.slots.insert(s.slot), f.sequences.insert(ids_[s.slot]);
+    f.plan = std::move(plan);
+    auto meet = [](const auto& a, const auto& b) {
+      return std::ranges::any_of(a, [&](const auto& x) { return b.contains(x); });
+    };
+    for (Flight& other : flights) {
+      EXPECT_TRUE(config_.pipeline.chained || !meet(f.sequences, other.sequences))
+          << "a sequence is in two steps in flight";
+      if (other.lane == f.lane || meet(f.slots, other.slots)) compute(other, cache);
+    }
+    flights.push_back(std::move(f));
+    if (config_.pipeline.lanes == 1 || chance(50)) compute(flights.back(), cache);
+  }
+  static void compute(Flight& f, ShadowCache& cache) {
+    if (!std::exchange(f.computed, true)) f.result = encoded(cache.run(f.plan));
+  }
+
   // Beside decodes prompts have their chunk, and no more. (A chained slice decodes for sure, one of
   // several tokens is a prompt's.)
   void check_chunk(const StepPlan& plan) const {
@@ -308,6 +346,8 @@ class Workload {
   std::mt19937_64 rng_;
   SchedulerConfig config_;
   int depth_ = 0;
+  int num_launched_ = 0;
+  std::map<Slot, SeqId> ids_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, bool> ended_;
 };

@@ -2,6 +2,7 @@
 // told what when requests end, the device fails or the engine goes away.
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fake_executor.h"
+#include "core/policy.h"
 
 namespace sluice {
 namespace {
@@ -135,11 +137,12 @@ TEST(Loop, ReportsNameTheStepsTheyAreAbout) {
 class EngineOn : public testing::TestWithParam<Pipeline> {
  protected:
   std::unique_ptr<Engine> start(SchedulerConfig c = config()) {
+    c.pipeline = GetParam();
     return std::make_unique<Engine>(Scheduler(c, nullptr), executor, clock,
                                     Engine::Options{GetParam(), {}});
   }
   RealClock clock;
-  FakeExecutor executor{step_number};
+  FakeExecutor executor{step_number, GetParam()};
 };
 
 TEST_P(EngineOn, DeliversEveryTokenOfManyRequests) {
@@ -335,9 +338,14 @@ TEST_P(EngineOn, AnObserverThatThrowsHarmsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(Pipelines,
                          EngineOn,
-                         testing::Values(Pipeline::sync, Pipeline::overlap),
+                         testing::Values(Pipeline::sync,
+                                         Pipeline::simple_async,
+                                         Pipeline::double_buffer,
+                                         Pipeline::overlap),
                          [](const auto& test) {
-                           return std::string(test.param == Pipeline::sync ? "sync" : "overlap");
+                           std::string name = name_of(kPipelines, test.param);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
                          });
 
 }  // namespace

@@ -227,7 +227,11 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       "as the\nsequence grows. The first two share nothing: they need\n--no-prefix-cache, and "
       "n is 1")
       ->group(policy);
-  add_named(app, "--pipeline", s.pipeline, kPipelines, "overlap plans a step ahead")->group(policy);
+  add_named(app, "--pipeline", s.pipeline, kPipelines,
+            "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
+            "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
+            "double-buffer: one more; overlap: the\nnext step of the same requests")
+      ->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);
 }

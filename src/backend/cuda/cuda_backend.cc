@@ -1,4 +1,5 @@
-// The CUDA backend: one stream in the order of calls; kernels are in the files beside this one.
+// The CUDA backend: a stream per lane, in the order of calls; kernels are in the files beside this
+// one.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -60,16 +61,17 @@ class CudaBackend final : public Device {
  public:
   explicit CudaBackend(const CudaOptions& options)
       : options_(options), device_(options), gemm_(options.index, options.deterministic) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-    for (cudaEvent_t& e : marks_) check(cudaEventCreate(&e), "event");
+    add_lane();
+    stream_ = lanes_[0].stream;
+    add_marks(2);
     gemm_.load_choices();
   }
   ~CudaBackend() override {
-    cudaStreamSynchronize(stream_);
+    for (Lane& l : lanes_) cudaStreamSynchronize(l.stream);
     for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
     for (cudaEvent_t e : marks_) cudaEventDestroy(e);
     uploader_.reset();
-    cudaStreamDestroy(stream_);
+    for (Lane& l : lanes_) cudaStreamDestroy(l.stream);
   }
 
   std::string describe() const override {
@@ -158,8 +160,9 @@ class CudaBackend final : public Device {
   void matmul(Tensor out, const Act& x, const Weight& w) override {
     const GemmWeight& g = cuda_weight(w).gemm;
     Timed t(*this, "matmul", g.rows, g.cols);
-    bool ready = quantized_ == x.f.data && quantized_cols_ == x.f.cols;
-    if (g.scale && !ready) quantized_ = nullptr;  // its memory may take x's codes
+    Lane& l = lane();
+    bool ready = l.quantized == x.f.data && l.quantized_cols == x.f.cols;
+    if (g.scale && !ready) l.quantized = nullptr;  // its memory may take x's codes
     if (t.replaced()) return;
     gemm_.run(out, x.f, g, codes(), ready, stream_);
   }
@@ -201,11 +204,37 @@ class CudaBackend final : public Device {
   void download(void* to, const void* from, size_t bytes) override {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "download");
   }
-  void mark(int index) override { check(cudaEventRecord(marks_[index], stream_), "mark"); }
-  void wait(int index) override { check(cudaEventSynchronize(marks_[index]), "step"); }
+  void reserve_lanes(int lanes, int marks) override {
+    for (; static_cast<int>(lanes_.size()) > lanes; lanes_.pop_back()) {
+      cudaStreamSynchronize(lanes_.back().stream);
+      cudaStreamDestroy(lanes_.back().stream);
+    }
+    while (static_cast<int>(lanes_.size()) < lanes) add_lane();
+    for (size_t i = 1; i < lanes_.size(); ++i) {
+      Lane& l = lanes_[i];
+      l.quantized = nullptr;
+      if (!l.products.data()) l.products = allocate(Gemm::kWorkspace);
+      l.rows8 = allocate(lanes_[0].rows8.bytes());
+      l.row_scales = allocate(lanes_[0].row_scales.bytes());
+    }
+    add_marks(marks);
+  }
+  size_t lane_bytes() const override {
+    return Gemm::kWorkspace + lanes_[0].rows8.bytes() + lanes_[0].row_scales.bytes();
+  }
+  void use_lane(int index) override {
+    lane_ = static_cast<size_t>(index);
+    stream_ = lane().stream;
+    gemm_.use_workspace(lane().products.data());
+  }
+  void mark(int index) override { check(cudaEventRecord(mark_at(index), stream_), "mark"); }
+  void wait(int index) override { check(cudaEventSynchronize(mark_at(index)), "step"); }
+  void start_after(int index) override {
+    check(cudaStreamWaitEvent(stream_, mark_at(index), 0), "lane");
+  }
   float elapsed(int from, int to) override {
     float ms = 0;
-    check(cudaEventElapsedTime(&ms, marks_[from], marks_[to]), "time");
+    check(cudaEventElapsedTime(&ms, mark_at(from), mark_at(to)), "time");
     return ms;
   }
 
@@ -243,7 +272,7 @@ class CudaBackend final : public Device {
     sampler_->sample(step, stream_);
   }
   void reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) override {
-    attention_workspace_ = allocate(attention_bytes(spec, max_decode, max_positions));
+    for (Lane& l : lanes_) l.attention = allocate(attention_bytes(spec, max_decode, max_positions));
     max_positions_ = max_positions;
   }
   size_t attention_bytes(const AttentionSpec& spec,
@@ -301,17 +330,39 @@ class CudaBackend final : public Device {
     if (!t.replaced()) cuda::norm(args, stream_);
   }
   void quantize(CudaWeight& w);
-  QuantizedRows codes() const { return {rows8_.data(), static_cast<float*>(row_scales_.data())}; }
+  // A stream, and the scratch of what it computes.
+  struct Lane {
+    cudaStream_t stream = nullptr;
+    Buffer attention;
+    Buffer products;                  // of lanes but the first, which uses Gemm's own
+    Buffer rows8, row_scales;         // a matmul's input in f8
+    const void* quantized = nullptr;  // the activations whose codes are there
+    int64_t quantized_cols = 0;
+  };
+  void add_lane() {
+    check(cudaStreamCreateWithFlags(&lanes_.emplace_back().stream, cudaStreamNonBlocking),
+          "stream");
+  }
+  Lane& lane() { return lanes_[lane_]; }
+  void add_marks(int num) {
+    while (static_cast<int>(marks_.size()) < num)
+      check(cudaEventCreate(&marks_.emplace_back()), "event");
+  }
+  cudaEvent_t mark_at(int index) const { return marks_[static_cast<size_t>(index)]; }
+  QuantizedRows codes() {
+    return {lane().rows8.data(), static_cast<float*>(lane().row_scales.data())};
+  }
   // Where the op that writes `out` leaves its codes, for the products that read it; nowhere where
   // none does. Products of few rows read x as it is.
   QuantizedRows codes_of(const Tensor& out) {
     bool wanted = out.rows > kMaxSkinny && out.stride == out.cols && f8_inputs_.contains(out.cols);
+    Lane& l = lane();
     if (wanted) {
-      quantized_ = out.data;
-      quantized_cols_ = out.cols;
+      l.quantized = out.data;
+      l.quantized_cols = out.cols;
       return codes();
     }
-    if (quantized_ == out.data) quantized_ = nullptr;
+    if (l.quantized == out.data) l.quantized = nullptr;
     return {};
   }
 
@@ -334,19 +385,17 @@ class CudaBackend final : public Device {
 
   CudaOptions options_;
   Gpu device_;
-  cudaStream_t stream_ = nullptr;
+  std::vector<Lane> lanes_;
+  size_t lane_ = 0;                // the one in use
+  cudaStream_t stream_ = nullptr;  // its stream
   Gemm gemm_;
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
-  Buffer attention_workspace_;
-  int max_positions_ = 0;  // that it is for
-  cudaEvent_t marks_[kNumMarks] = {};
+  int max_positions_ = 0;  // that attention's memory is for
+  std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()
-  Buffer rows8_, row_scales_;         // a matmul's input in f8
   std::set<int64_t> f8_inputs_;       // widths of what weights in f8 read, once there is memory
-  const void* quantized_ = nullptr;   // the activations whose codes are there
-  int64_t quantized_cols_ = 0;
   bool profiling_ = false;
   std::vector<OpTime> ops_;
   std::vector<cudaEvent_t> op_events_;  // one before the first, one after each
@@ -407,7 +456,7 @@ void CudaBackend::quantize(CudaWeight& w) {
 void CudaBackend::attention(
     const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv) {
   Timed t(*this, "attention");
-  if (quantized_ == out.f.data) quantized_ = nullptr;
+  if (lane().quantized == out.f.data) lane().quantized = nullptr;
   AttentionArgs a{out.f.data,
                   out.f.stride,
                   q.data,
@@ -424,7 +473,7 @@ void CudaBackend::attention(
                   batch.row_slot,
                   options_.deterministic,
                   max_positions_,
-                  attention_workspace_.data(),
+                  lane().attention.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);
   if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
@@ -481,15 +530,16 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
 void CudaBackend::tune(int max_tokens, int max_outputs) {
   if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
   if (options_.fp8_weights) {
-    quantized_ = nullptr;
+    Lane& l = lane();
+    l.quantized = nullptr;
     int64_t most = 0;
     for (const LoadedWeight& w : loaded_) {
       if (w.gemm.type != DType::f8) continue;
       most = std::max(most, w.gemm.cols);
       f8_inputs_.insert(w.gemm.cols);
     }
-    rows8_ = allocate(static_cast<size_t>(most) * static_cast<size_t>(max_tokens));
-    row_scales_ = allocate(static_cast<size_t>(max_tokens) * sizeof(float));
+    l.rows8 = allocate(static_cast<size_t>(most) * static_cast<size_t>(max_tokens));
+    l.row_scales = allocate(static_cast<size_t>(max_tokens) * sizeof(float));
   }
   if (!options_.tune || options_.activations == DType::f32) return;
   constexpr int kMostTimed = 8192;

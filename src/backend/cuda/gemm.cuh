@@ -59,6 +59,8 @@ class Gemm {
   void save_choices() const;
   int num_tuned() const { return num_tuned_; }
   static constexpr size_t kWorkspace = 64 << 20;
+  // So many bytes that products use from here on, for one stream at a time; null: its own.
+  void use_workspace(void* memory) { workspace_ = memory ? memory : own_workspace_; }
 
  private:
   struct Key {
@@ -104,7 +106,7 @@ class Gemm {
   std::string device_name_;
   int num_sms_ = 0;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  void *own_workspace_ = nullptr, *workspace_ = nullptr;
   std::map<Key, Plan> plans_;
   int num_tuned_ = 0;
 };

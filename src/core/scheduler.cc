@@ -275,6 +275,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   // A running sequence that waits for a block comes before new ones.
   bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
   if (config_.prefill_delay > 0 && !may_join()) may_admit = false;
+  if (config_.fill_wait > Time{0} && wait_to_fill(now)) may_admit = false;
   prompts_left_ = config_.prefill_batch > 0 ? config_.prefill_batch : INT32_MAX;
   starved_ = false;
   size_t num_running = running_.size();

@@ -178,6 +178,7 @@ class Workload {
     depth_ = pick(0, 2);
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
+    if (seed % 7 == 0) config_.fill_wait = Time{20};
     if (seed % 9 == 0) config_.pipeline = {depth_, false, depth_ + 1};
     make_requests();
     if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);

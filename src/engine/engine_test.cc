@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -334,6 +335,23 @@ TEST_P(EngineOn, AnObserverThatThrowsHarmsNobody) {
   engine.submit(request(3, 5), record);
   ASSERT_TRUE(record->ended());
   EXPECT_EQ(record->tokens_.size(), 5u);
+}
+
+// Requests that wait for others to fill a step are run in the end; until then the engine sleeps.
+TEST_P(EngineOn, SleepsWhileABatchFills) {
+  SchedulerConfig c = config();
+  c.fill_wait = std::chrono::milliseconds(50);
+  c.pipeline = GetParam();
+  std::atomic<int> num_turns{0};
+  Engine engine(Scheduler(c, nullptr), executor, clock,
+                {GetParam(), [&](const StepReport&, const StepPlan&, const Events&,
+                                 const Scheduler&) { ++num_turns; }});
+  auto first = std::make_shared<Record>(), second = std::make_shared<Record>();
+  engine.submit(request(3, 2), first);
+  engine.submit(request(3, 2), second);
+  ASSERT_TRUE(first->ended() && second->ended());
+  EXPECT_EQ(first->tokens_.size() + second->tokens_.size(), 4u);
+  EXPECT_LT(num_turns, 60);  // thousands, if it asked again and again
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines,

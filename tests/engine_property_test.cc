@@ -139,7 +139,6 @@ bool same_bits(const std::vector<TopLogprob>& a, const std::vector<TopLogprob>& 
 struct Setup {
   SchedulerConfig scheduler;
   CacheGroups groups;
-  Pipeline pipeline = Pipeline::sync;
   int threads = 1;
 };
 
@@ -217,6 +216,7 @@ std::map<RequestId, Output> run(Subject& subject,
   e.kv_type = subject.kv;
   e.groups = setup.groups;
   e.num_places = setup.scheduler.tiers.total();
+  e.pipeline = setup.scheduler.pipeline;
   RealClock clock;
   std::unique_ptr<Executor> executor;
   const KvCache* cache = nullptr;  // in this process's memory
@@ -230,7 +230,7 @@ std::map<RequestId, Output> run(Subject& subject,
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
-  Loop loop(scheduler, encoding, clock, setup.pipeline);
+  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline);
 
   std::map<RequestId, Output> out;
   size_t added = 0;
@@ -380,9 +380,9 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     }
     if (c.allocator == KvAllocator::reserve) longest = c.max_len;
   }
+  c.pipeline = *value_named(kPipelines, any(names_in(kPipelines)));
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
   c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
-  w.setup.pipeline = chance(60) ? Pipeline::overlap : Pipeline::sync;
   w.setup.threads = pick(1, kMaxThreads);
   w.join_every = pick(0, 4);
   return w;
@@ -422,6 +422,7 @@ Setup alone(const Setup& other) {
   s.scheduler.budget = 256;
   s.scheduler.num_blocks = 64;
   s.scheduler.prefix_cache = false;
+  s.scheduler.pipeline = Pipeline::sync;
   return s;
 }
 

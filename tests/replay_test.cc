@@ -137,8 +137,9 @@ TEST(Replay, ARecordedRunGivesTheSameBytes) {
 // Deeper pipelines plan further ahead, and no output changes.
 TEST(Replay, DepthAndChainingChangeNoToken) {
   std::vector<std::vector<Token>> first;
-  for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap, Pipeline{3, true, 1},
-                            Pipeline{2, false, 1}, Pipeline{1, true, 3}}) {
+  for (Pipeline pipeline :
+       {Pipeline::sync, Pipeline::simple_async, Pipeline::interleave, Pipeline::double_buffer,
+        Pipeline::overlap, Pipeline{3, true, 1}, Pipeline{5, true, 1}, Pipeline{3, false, 3}}) {
     Rig rig("llama", 1);
     rig.config.pipeline = pipeline;
     std::unique_ptr<ModelExecutor> executor = rig.executor();

@@ -3,6 +3,9 @@
 // itself where there is no such device: the batch from a packet, and sampling.
 // One Device belongs to one thread at a time (the engine thread, after attach()). Every call but
 // wait(), and those that say so, queues its work and returns.
+// A device may have several queues, its lanes, that compute at the same time: each has scratch of
+// its own (attention, products), and calls go to the one that use_lane() named last. What several
+// lanes touch, memory, sampling rows and tables, the caller keeps in order.
 #pragma once
 
 #include <cstddef>
@@ -134,11 +137,17 @@ class Device : public Backend {
   virtual Buffer pinned(size_t bytes) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
-  // A point in the queue, and waiting until everything before it is done. Marks are few and reused:
-  // at most kNumMarks are alive.
-  static constexpr int kNumMarks = 8;
+  // So many lanes, and marks [0, marks); before the first call one and two. After tune() and
+  // before reserve_attention(), with lane 0 in use.
+  virtual void reserve_lanes(int lanes, int marks) = 0;
+  // What each lane but the first takes, without attention.
+  virtual size_t lane_bytes() const = 0;
+  virtual void use_lane(int lane) = 0;
+  // A point in the lane's queue, and waiting until everything before it is done.
   virtual void mark(int index) = 0;
   virtual void wait(int index) = 0;
+  // What the lane in use gets from here on starts after that point of another lane.
+  virtual void start_after(int mark) = 0;
   // Milliseconds between two marks that have been waited for.
   virtual float elapsed(int from, int to) = 0;
 
@@ -160,7 +169,7 @@ class Device : public Backend {
                        int padded) = 0;
   virtual void sample(const SampleStep& step) = 0;
 
-  // Memory for attention of up to max_decode decode rows of up to max_positions each.
+  // Memory for attention of up to max_decode decode rows of up to max_positions each, per lane.
   virtual void reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) = 0;
   virtual size_t attention_bytes(const AttentionSpec& spec,
                                  int max_decode,

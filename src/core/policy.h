@@ -32,6 +32,9 @@ inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocato
 inline constexpr NamedValue<Preempt> kPreempts[] = {{"recompute", Preempt::recompute},
                                                     {"swap", Preempt::swap}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
+                                                      {"simple-async", Pipeline::simple_async},
+                                                      {"interleave", Pipeline::interleave},
+                                                      {"double-buffer", Pipeline::double_buffer},
                                                       {"overlap", Pipeline::overlap}};
 
 std::vector<std::string> preset_names();  // for apply_preset()

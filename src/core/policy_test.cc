@@ -10,6 +10,11 @@ TEST(Policy, NamesGoBothWays) {
     EXPECT_EQ(name_of(kOrders, *value_named(kOrders, name)), name);
   for (const std::string& name : names_in(kAdmissions))
     EXPECT_EQ(name_of(kAdmissions, *value_named(kAdmissions, name)), name);
+  for (const std::string& name : names_in(kPipelines)) {
+    Pipeline pipeline = *value_named(kPipelines, name);
+    EXPECT_EQ(name_of(kPipelines, pipeline), name);
+    EXPECT_TRUE(pipeline.valid()) << name;
+  }
   for (const std::string& name : preset_names()) {
     SchedulerConfig c;
     EXPECT_TRUE(apply_preset(name, c)) << name;

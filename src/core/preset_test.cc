@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/str.h"
 #include "core/virtual_run.h"
 
 namespace sluice {
@@ -78,6 +79,53 @@ Latency serve(const std::string& preset) {
   }
   l.ttft /= num_first;
   return l;
+}
+
+// What waiting for a fuller batch costs and brings: requests at a rate, on a virtual clock.
+struct Served {
+  double ttft = 0;  // seconds, mean
+  int num_steps = 0;
+  Time end{0};
+};
+Served serve_filled(Time fill_wait, Time between) {
+  SchedulerConfig c = config("sarathi", 16);
+  c.budget = 512;
+  c.fill_wait = fill_wait;
+  VirtualRun run(c);
+  Served served;
+  int num_added = 0;
+  while (num_added < 200 || run.scheduler().has_work()) {
+    for (; num_added < 200 && run.now() >= num_added * between; ++num_added)
+      run.add({.prompt = 16, .output = 4});
+    if (!run.step()) run.wait(std::chrono::milliseconds(1));
+    for (const Event& e : run.events.list) {
+      if (e.finish != Finish::none)
+        served.ttft += seconds(e.timing.first_token - e.timing.arrival) / 200;
+    }
+  }
+  served.num_steps = run.num_steps;
+  served.end = run.now();
+  return served;
+}
+
+// At light load the wait is added to the time to the first token, and saves steps; where there is
+// always something running, nobody waits.
+TEST(Preset, FillWaitHasNothingToGainAtSaturation) {
+  using std::chrono::milliseconds;
+  Served none = serve_filled(Time{0}, milliseconds(60)),
+         filled = serve_filled(milliseconds(100), milliseconds(60));
+  EXPECT_GT(filled.ttft, none.ttft + 0.03);
+  EXPECT_LT(filled.ttft, none.ttft + 0.11);
+  EXPECT_LT(filled.num_steps, 0.7 * none.num_steps);
+  Served busy = serve_filled(Time{0}, milliseconds(1)),
+         busy_filled = serve_filled(milliseconds(100), milliseconds(1));
+  EXPECT_LE(busy_filled.num_steps, busy.num_steps + 4);
+  EXPECT_LE(busy_filled.end, busy.end + milliseconds(101));
+  std::map<std::string, Served> all = {
+      {"none", none}, {"filled", filled}, {"busy", busy}, {"busy_filled", busy_filled}};
+  for (const auto& [name, s] : all)
+    RecordProperty(name,
+                   strf("ttft %.3f s, %d steps, %.2f s", s.ttft, s.num_steps, seconds(s.end)));
 }
 
 // Decodes first: prompts wait. Prompts first: everybody's next token waits for whole prompts.

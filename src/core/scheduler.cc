@@ -60,7 +60,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
   if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
-  CHECK(config_.pipeline.depth >= 0 && config_.pipeline.lanes > 0);
+  CHECK(config_.pipeline.valid());
   CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
   flights_.reserve(flights);
@@ -252,12 +252,11 @@ void Scheduler::append_tokens(const Sequence& s,
 }
 
 int Scheduler::remaining(const Sequence& s) const {
-  if (s.fetching) return 0;
+  if (s.fetching || must_wait(s)) return 0;
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
   if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
   if (outputs >= s.max_new) return 0;  // all are sampled; the last needs no K and V
-  if (s.unknown > 0 && !config_.pipeline.chained) return 0;  // until the token is known
   return prompt_len(s) + outputs - s.planned;
 }
 
@@ -281,6 +280,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   // A running sequence that waits for a block comes before new ones.
   bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
   if (config_.prefill_delay > 0 && !may_join()) may_admit = false;
+  if (config_.fill_wait > Time{0} && wait_to_fill(now)) may_admit = false;
   prompts_left_ = config_.prefill_batch > 0 ? config_.prefill_batch : INT32_MAX;
   starved_ = false;
   size_t num_running = running_.size();
@@ -319,7 +319,8 @@ void Scheduler::fork_ready(Time now, StepPlan& out) {
   for (size_t k = 0; k < running_.size(); ++k) {
     Index i = running_[k];
     const Sequence& s = seqs_[i];
-    if (s.fork_pending && !s.fetching && remaining(s) == 0) fork_choices(i, now, out);
+    if (s.fork_pending && !s.fetching && remaining(s) == 0 && !must_wait(s))
+      fork_choices(i, now, out);
   }
 }
 
@@ -422,7 +423,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
 // Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once, or whose
 // blocks come in, gets none yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
-  if (!can_start() || !claim_blocks(i)) return false;
+  if (!can_start() || must_wait(seqs_[i]) || !claim_blocks(i)) return false;
   dequeue(i);
   start(i, now, out);
   if (seqs_[i].fetching) return true;

@@ -80,7 +80,9 @@ struct SchedulerConfig {
   // New sequences start when so many slots are free, and then until none is or nobody waits; 0: 1.
   int prefill_delay = 0;
   int prefill_batch = 0;  // prompts per step; 0: any number
-  int max_len = 4096;     // positions of a sequence: prompt and output
+  // While nothing runs, new sequences wait so long for others to fill a step with them; 0: never.
+  Time fill_wait{0};
+  int max_len = 4096;  // positions of a sequence: prompt and output
   int num_blocks = 0;
   int block_size = 16;
   // One per cache group: how far back its layers see, 0 = everything. What lies outside the window
@@ -183,7 +185,10 @@ class Scheduler {
   }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
   bool has_work() const { return requests_live_ > 0 || !closing_.empty(); }
-  Time next_wakeup() const { return next_deadline_; }
+  // Whether all there is to do waits for others to fill a step, as of the last plan().
+  bool filling() const { return fill_until_ != kNever; }
+  // When plan() has to be called though nothing happens.
+  Time next_wakeup() const { return std::min(next_deadline_, fill_until_); }
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
@@ -278,6 +283,8 @@ class Scheduler {
     return config_.contiguous() ? ranges_.num_free() : blocks_.available();
   }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
+  // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
+  bool must_wait(const Sequence& s) const { return !config_.pipeline.chained && s.in_flight > 0; }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
   bool wants_scores(const Sequence& s) const;
@@ -303,6 +310,7 @@ class Scheduler {
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
   bool can_start() const;
   bool may_join();
+  bool wait_to_fill(Time now);
   void make_room();
 
   // admission
@@ -422,6 +430,7 @@ class Scheduler {
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`
+  Time fill_until_ = kNever;  // fill_wait: when those that wait start, whoever is there
   FairShare accounts_;        // under order=fair
   LengthPredictor predictor_;
   struct Growth {

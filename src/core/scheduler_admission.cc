@@ -41,6 +41,25 @@ bool Scheduler::may_join() {
   return joining_;
 }
 
+// fill_wait: whether those that wait do so until others have come. Not while anything runs, nor
+// after a preemption, nor once they fill a step.
+bool Scheduler::wait_to_fill(Time now) {
+  fill_until_ = kNever;
+  if (!running_.empty() || waiting_.empty()) return false;
+  if (static_cast<int>(waiting_.size()) >= config_.max_seqs) return false;
+  Time first = kNever;
+  int64_t tokens = 0;
+  for (Index i : waiting_) {
+    const Sequence& s = seqs_[i];
+    if (s.timing.num_preemptions > 0) return false;
+    tokens += known_len(s);
+    first = std::min(first, s.timing.arrival);
+  }
+  if (tokens >= config_.budget || now >= first + config_.fill_wait) return false;
+  fill_until_ = first + config_.fill_wait;
+  return true;
+}
+
 // admission=reserve-max: whether so many blocks can be set aside.
 bool Scheduler::reservation_fits(int64_t blocks) const {
   return config_.admission != Admission::reserve_max || reserved_ + blocks <= config_.num_blocks;

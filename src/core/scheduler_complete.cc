@@ -281,7 +281,7 @@ void Scheduler::reset() noexcept {
   hungry_ = starved_ = false;
   forming_ = joining_ = true;
   prompts_left_ = 0;
-  next_deadline_ = next_aging_ = kNever;
+  next_deadline_ = next_aging_ = fill_until_ = kNever;
   accounts_.clear();
   predictor_.clear();
   growths_.clear();

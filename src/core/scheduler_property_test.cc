@@ -5,6 +5,8 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -192,7 +194,8 @@ class Workload {
     fails_ = seed % 7 == 0;
     // Margins for one step ahead, or for as many as there are; tokens from the device, or not.
     if (seed % 3 == 0) config_.pipeline = {depth_, seed % 2 == 0, 1};
-    if (seed % 9 == 0) config_.pipeline = {0, seed % 2 == 0, depth_ + 1};
+    if (seed % 7 == 3) config_.fill_wait = Time{20};
+    if (seed % 9 == 0) config_.pipeline = {depth_, false, depth_ + 1};
     if (chance(60)) {
       config_.preempt = chance(70) ? Preempt::swap : Preempt::recompute;
       if (chance(30)) config_.swap_cost = {1, 1, 8};
@@ -216,10 +219,6 @@ class Workload {
     ShadowCache cache(config_, requests_);
     Events events;
     StepPlan plan;
-    struct Flight {
-      StepResult result;
-      std::vector<Transfer> transfers;
-    };
     std::deque<Flight> flights;
     auto next = requests_.begin();
     for (int iteration = 0; next != requests_.end() || !flights.empty() || scheduler.has_work();
@@ -238,20 +237,19 @@ class Workload {
       bool launched = !plan.empty();
       // A step fails, and those that are planned before it is known.
       bool failed = !flights.empty() && !flights.front().result.failure.empty();
-      if (launched) {
-        flights.push_back({failed ? lost(plan.step) : encoded(cache.run(encoded(plan))), {}});
-        flights.back().transfers = plan.transfers;
+      if (launched && failed) {
+        flights.emplace_back().plan = plan;
+        lose(flights.back(), cache);
+      } else if (launched) {
+        launch(encoded(plan), cache, flights);
       }
-      if (failed && launched) {
-        cache.lose(plan.transfers);
-      } else if (fails_ && !failed && chance(2)) {
-        for (Flight& f : flights) {
-          cache.lose(f.transfers);
-          f.result = lost(f.result.step);
-        }
+      if (fails_ && !failed && chance(2)) {
+        for (Flight& f : flights) lose(f, cache);
       }
       if (testing::Test::HasFailure()) return;
       if (!flights.empty() && (static_cast<int>(flights.size()) > depth_ || !launched)) {
+        compute(flights.front(), cache);
+        if (testing::Test::HasFailure()) return;
         scheduler.complete(flights.front().result, now, events);
         flights.pop_front();
       }
@@ -277,6 +275,47 @@ class Workload {
   }
 
  private:
+  struct Flight {
+    StepPlan plan;
+    int lane = 0;
+    bool computed = false;
+    std::set<SeqId> sequences;
+    std::set<Slot> slots;  // whose rows, tables or tokens it reads or writes
+    StepResult result;
+  };
+
+  // Steps in different lanes compute in any order, but for those that touch the same slot.
+  void launch(StepPlan plan, ShadowCache& cache, std::deque<Flight>& flights) {
+    Flight f;
+    f.lane = num_launched_++ % config_.pipeline.lanes;
+    for (const RowOp& op : plan.rows) {
+      if (op.kind == RowOp::open) ids_[op.slot] = op.id, f.slots.insert(op.slot);
+    }
+    for (const TableEdit& e : plan.edits) f.slots.insert(e.slot);
+    for (const Slice& s : plan.slices) f.slots.insert(s.slot), f.sequences.insert(ids_[s.slot]);
+    f.plan = std::move(plan);
+    auto meet = [](const auto& a, const auto& b) {
+      return std::ranges::any_of(a, [&](const auto& x) { return b.contains(x); });
+    };
+    for (Flight& other : flights) {
+      EXPECT_TRUE(config_.pipeline.chained || !meet(f.sequences, other.sequences))
+          << "a sequence is in two steps in flight";
+      if (other.lane == f.lane || meet(f.slots, other.slots)) compute(other, cache);
+    }
+    flights.push_back(std::move(f));
+    if (config_.pipeline.lanes == 1 || chance(50)) compute(flights.back(), cache);
+  }
+  static void compute(Flight& f, ShadowCache& cache) {
+    if (!std::exchange(f.computed, true)) f.result = encoded(cache.run(f.plan));
+  }
+  static void lose(Flight& f, ShadowCache& cache) {
+    f.computed = true;
+    f.result = StepResult{};
+    f.result.step = f.plan.step;
+    f.result.failure = "lost";
+    cache.lose(f.plan.transfers);
+  }
+
   // Beside decodes prompts have their chunk, and no more. (A chained slice decodes for sure, one of
   // several tokens is a prompt's.)
   void check_chunk(const StepPlan& plan) const {
@@ -296,12 +335,6 @@ class Workload {
     }
   }
   static int num_of(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
-  static StepResult lost(uint64_t step) {
-    StepResult r;
-    r.step = step;
-    r.failure = "lost";
-    return r;
-  }
   static Request arrived(Request r, Time now) {
     r.arrival = now;
     return r;
@@ -365,6 +398,8 @@ class Workload {
   SchedulerConfig config_;
   int depth_ = 0;
   bool fails_ = false;
+  int num_launched_ = 0;
+  std::map<Slot, SeqId> ids_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, bool> ended_;
 };

@@ -60,7 +60,8 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
   if (!peak_fits(seqs_[waiting_[head]])) return best;  // then nobody overtakes it
   for (size_t k = 0; k < num; ++k) {
     Index i = waiting_[head - k];
-    if (i == front || remaining(seqs_[i]) >= least || !may_overtake(i, front, waiting_[head]))
+    if (i == front || must_wait(seqs_[i]) || remaining(seqs_[i]) >= least ||
+        !may_overtake(i, front, waiting_[head]))
       continue;
     best = i;
     least = remaining(seqs_[i]);

@@ -3,8 +3,8 @@
 //   pool blocks=16 size=4              (first line)
 //   groups 0 8                         windows of the cache groups, before policy; 0 = sees all
 //   policy preset=sarathi budget=16    any knob: chunk mixed short batching prefill mix
-//                                      order aging(=MS) admission predict delay prompts
-//                                      max_seqs max_len watermark prefix queue depth chained
+//                                      order aging(=MS) admission predict delay prompts fill(=MS)
+//                                      max_seqs max_len watermark prefix queue pipeline
 //                                      allocator
 //   add a prompt=10 max_new=2          also n= priority= shared=FAMILY:LEN tenant= account= score
 //                                      stop=TOKEN text=STRING min= deadline=MS predicted=TOKENS
@@ -131,10 +131,11 @@ class Scenario {
       return;
     }
     if (verb == "policy") {
-      return policy(options(in,
-                            " preset budget chunk mixed short batching prefill mix order aging "
-                            "admission predict delay prompts max_seqs max_len watermark prefix "
-                            "queue depth chained allocator "));
+      return policy(
+          options(in,
+                  " preset budget chunk mixed short batching prefill mix order aging "
+                  "admission predict delay prompts fill max_seqs max_len watermark prefix "
+                  "queue pipeline allocator "));
     }
     ASSERT_TRUE(scheduler_) << "policy must come first";
     if (verb == "add" || verb == "refuse") return add(in, verb == "refuse", want);
@@ -205,8 +206,8 @@ class Scenario {
     choose(o, "allocator", config_.allocator, by_name(kAllocators));
     if (o.contains("predict")) config_.predictor = parse_predictor(o["predict"]).value();
     if (o.contains("aging")) config_.aging = std::chrono::milliseconds(std::stoi(o["aging"]));
-    number("depth", config_.pipeline.depth);
-    choose(o, "chained", config_.pipeline.chained, {{"on", true}, {"off", false}});
+    if (o.contains("fill")) config_.fill_wait = std::chrono::milliseconds(std::stoi(o["fill"]));
+    choose(o, "pipeline", config_.pipeline, by_name(kPipelines));
     auto text = std::make_shared<TokenText>();
     for (int t = 0; t < 128; ++t) text->add(std::string(1, static_cast<char>(t)));
     scheduler_.emplace(config_, text);

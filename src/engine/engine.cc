@@ -77,7 +77,7 @@ void Engine::turn() {
 
 void Engine::receive() {
   stop_seen_ = stop_.load();  // before the drain: what was submitted before the stop is answered
-  bool now = loop_.busy() || stop_seen_ || std::exchange(restarted_, false);
+  bool now = !loop_.idle() || stop_seen_ || std::exchange(restarted_, false);
   if (now) {
     inbox_.drain(messages_);
   } else {

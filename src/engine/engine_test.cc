@@ -2,6 +2,8 @@
 // told what when requests end, the device fails or the engine goes away.
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -9,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fake_executor.h"
+#include "core/policy.h"
 
 namespace sluice {
 namespace {
@@ -135,11 +138,12 @@ TEST(Loop, ReportsNameTheStepsTheyAreAbout) {
 class EngineOn : public testing::TestWithParam<Pipeline> {
  protected:
   std::unique_ptr<Engine> start(SchedulerConfig c = config()) {
+    c.pipeline = GetParam();
     return std::make_unique<Engine>(Scheduler(c, nullptr), executor, clock,
                                     Engine::Options{GetParam(), {}});
   }
   RealClock clock;
-  FakeExecutor executor{step_number};
+  FakeExecutor executor{step_number, GetParam()};
 };
 
 TEST_P(EngineOn, DeliversEveryTokenOfManyRequests) {
@@ -333,11 +337,33 @@ TEST_P(EngineOn, AnObserverThatThrowsHarmsNobody) {
   EXPECT_EQ(record->tokens_.size(), 5u);
 }
 
+// Requests that wait for others to fill a step are run in the end; until then the engine sleeps.
+TEST_P(EngineOn, SleepsWhileABatchFills) {
+  SchedulerConfig c = config();
+  c.fill_wait = std::chrono::milliseconds(50);
+  c.pipeline = GetParam();
+  std::atomic<int> num_turns{0};
+  Engine engine(Scheduler(c, nullptr), executor, clock,
+                {GetParam(), [&](const StepReport&, const StepPlan&, const Events&,
+                                 const Scheduler&) { ++num_turns; }});
+  auto first = std::make_shared<Record>(), second = std::make_shared<Record>();
+  engine.submit(request(3, 2), first);
+  engine.submit(request(3, 2), second);
+  ASSERT_TRUE(first->ended() && second->ended());
+  EXPECT_EQ(first->tokens_.size() + second->tokens_.size(), 4u);
+  EXPECT_LT(num_turns, 60);  // thousands, if it asked again and again
+}
+
 INSTANTIATE_TEST_SUITE_P(Pipelines,
                          EngineOn,
-                         testing::Values(Pipeline::sync, Pipeline::overlap),
+                         testing::Values(Pipeline::sync,
+                                         Pipeline::simple_async,
+                                         Pipeline::double_buffer,
+                                         Pipeline::overlap),
                          [](const auto& test) {
-                           return std::string(test.param == Pipeline::sync ? "sync" : "overlap");
+                           std::string name = name_of(kPipelines, test.param);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
                          });
 
 }  // namespace

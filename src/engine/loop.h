@@ -48,6 +48,8 @@ class Loop {
   // After an exception: waits for the steps in flight and drops their results.
   void abandon() noexcept;
   bool busy() const { return in_flight_ > 0 || scheduler_.has_work(); }
+  // Whether iterate() would do nothing before scheduler.next_wakeup(), unless something comes.
+  bool idle() const { return in_flight_ == 0 && (!scheduler_.has_work() || scheduler_.filling()); }
   const StepPlan& last_plan() const { return plan_; }
 
  private:

@@ -22,8 +22,8 @@ int max_outputs(const ExecutorConfig& c) {
 
 size_t padded(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
 
-// Bytes of StepArrays for n rows, and where they are.
-size_t place_arrays(StepArrays* a, std::byte* base, size_t n, size_t slots, size_t table_stride) {
+// Bytes of StepArrays for n rows, without tables, and where they are.
+size_t place_arrays(StepArrays* a, std::byte* base, size_t n) {
   size_t used = 0;
   auto take = [&](auto*& pointer, size_t count) {
     using T = std::remove_reference_t<decltype(*pointer)>;
@@ -36,8 +36,10 @@ size_t place_arrays(StepArrays* a, std::byte* base, size_t n, size_t slots, size
   take(a->slices, n);
   take(a->out_rows, n);
   take(a->outputs, n);
-  take(a->tables, (slots + 1) * table_stride);
   return used;
+}
+size_t tables_bytes(size_t slots, size_t table_stride) {
+  return padded((slots + 1) * table_stride * sizeof(int32_t));
 }
 
 template <typename T>
@@ -66,17 +68,21 @@ size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig&
   auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(max_outputs(c));
   auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
   size_t tables = groups * static_cast<size_t>(table_len(c));
-  size_t bytes = place_arrays(&a, nullptr, rows, static_cast<size_t>(c.max_seqs), tables);
-  bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
-  bytes += outputs * output_row_bytes(model.shape());
-  return bytes + rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+  size_t lane = place_arrays(&a, nullptr, rows);
+  lane += model.scratch_bytes(max_rows(c), max_outputs(c));
+  lane += outputs * output_row_bytes(model.shape());
+  lane += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+  return tables_bytes(static_cast<size_t>(c.max_seqs), tables) +
+         static_cast<size_t>(c.pipeline.lanes) * lane;
 }
 
 size_t DeviceExecutor::workspace_bytes(const Device& device,
                                        const Model& model,
                                        const ExecutorConfig& c) {
-  return workspace_bytes(model, c) +
-         device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c)) +
+  auto lanes = static_cast<size_t>(c.pipeline.lanes);
+  size_t attention =
+      device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c));
+  return workspace_bytes(model, c) + lanes * attention + (lanes - 1) * device.lane_bytes() +
          device.sampling_bytes(c.max_seqs, model.shape().vocab);
 }
 
@@ -92,10 +98,12 @@ DeviceExecutor::DeviceExecutor(
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       max_rows_(max_rows(config_)),
+      lanes_(static_cast<size_t>(config_.pipeline.lanes)),
+      last_touch_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
-  CHECK(2 * num_jobs() <= Device::kNumMarks);
+  CHECK(config_.pipeline.valid());
   config_.max_outputs = max_outputs(config_);
   attach();
   if (config_.num_places > 0) {
@@ -104,16 +112,13 @@ DeviceExecutor::DeviceExecutor(
                      config_.num_places, bytes);
   }
   const ModelShape& shape = model_.shape();
-  model_.reserve(device_, max_rows_, config_.max_outputs);
+  device_.reserve_lanes(config_.pipeline.lanes, 2 * num_jobs());
+  model_.reserve(device_, max_rows_, config_.max_outputs, config_.pipeline.lanes);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
   auto stride = static_cast<size_t>(reader_.table_stride());
-  arrays_memory_ = device_.allocate(place_arrays(&arrays_, nullptr, rows, slots, stride));
-  place_arrays(&arrays_, static_cast<std::byte*>(arrays_memory_.data()), rows, slots, stride);
-  arrays_.pad_slot = static_cast<int>(slots);
-  packet_ = device_.allocate(kPacketBytes);
-  logits_ = device_.allocate(static_cast<size_t>(config_.max_outputs) * output_row_bytes(shape));
-  results_ = device_.allocate(rows * sizeof(SampleResult));
-  top_ = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
+  tables_ = device_.allocate(tables_bytes(slots, stride));
+  for (Lane& lane : lanes_) reserve_lane(lane);
+  lane_ = &lanes_[0];
   device_.reserve_sampling(config_.max_seqs, shape.vocab);
   device_.reserve_attention(attention_spec(shape), max_rows_, max_positions(config_));
   constexpr size_t kReason = 512;  // a failure is named without memory
@@ -123,14 +128,40 @@ DeviceExecutor::DeviceExecutor(
     job.packet = device_.pinned(kPacketBytes);
     job.results = device_.pinned(rows * sizeof(SampleResult));
   }
+  // Memory is cleared in the first lane.
+  if (lanes_.size() > 1) {
+    device_.mark(0);
+    device_.wait(0);
+  }
+}
+
+void DeviceExecutor::reserve_lane(Lane& lane) {
+  auto rows = static_cast<size_t>(max_rows_);
+  lane.arrays_memory = device_.allocate(place_arrays(&lane.arrays, nullptr, rows));
+  place_arrays(&lane.arrays, static_cast<std::byte*>(lane.arrays_memory.data()), rows);
+  lane.arrays.tables = static_cast<int32_t*>(tables_.data());
+  lane.arrays.pad_slot = config_.max_seqs;
+  lane.packet = device_.allocate(kPacketBytes);
+  lane.logits =
+      device_.allocate(static_cast<size_t>(config_.max_outputs) * output_row_bytes(model_.shape()));
+  lane.results = device_.allocate(rows * sizeof(SampleResult));
+  lane.top = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
 }
 
 DeviceExecutor::~DeviceExecutor() {
   try {
-    device_.mark(0);
-    device_.wait(0);
+    drain();
   } catch (const std::exception&) {
     // The device is lost: its memory goes with it.
+  }
+}
+
+// Waits for every lane; the first is in use afterwards.
+void DeviceExecutor::drain() {
+  for (size_t lane = lanes_.size(); lane-- > 0;) {
+    device_.use_lane(static_cast<int>(lane));
+    device_.mark(0);
+    device_.wait(0);
   }
 }
 
@@ -142,13 +173,16 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   job.failure.clear();
   job.launched = clock_.now();
   // What a failed launch should have put on the device is missing from the steps behind it.
-  if (num_launched_ - num_waited_ == 1) lost_ = false;
+  bool after_failure = lost_ && num_launched_ - num_waited_ == 1;
+  if (after_failure) lost_ = false;
   if (lost_) {
     job.failure = "a step before it failed";
     return;
   }
   try {
     attach();
+    if (after_failure && lanes_.size() > 1) drain();  // what it did queue
+    use_lane(plan);
     write_packet(job, plan);
     device_.mark(2 * index);
     queue_step(job, plan);
@@ -156,6 +190,34 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   } catch (const std::exception& e) {
     job.failure = e.what();
     lost_ = true;
+  }
+}
+
+// Steps take turns on the lanes. A sequence is in one step at a time, and what it reads of others
+// is computed; but a slot may be opened again, or its table edited, while a step of a sequence that
+// was cancelled or preempted still uses it in another lane. Then this step starts after that one.
+void DeviceExecutor::use_lane(const StepPlan& plan) {
+  if (lanes_.size() == 1) return;
+  size_t mine = num_launched_ % lanes_.size();
+  lane_ = &lanes_[mine];
+  device_.use_lane(static_cast<int>(mine));
+  model_.use_lane(static_cast<int>(mine));
+  std::vector<uint64_t>& latest = latest_in_lane_;
+  latest.assign(lanes_.size(), 0);
+  auto touch = [&](Slot slot) {
+    uint64_t last = std::exchange(last_touch_[slot], num_launched_);
+    uint64_t& in_lane = latest[last % lanes_.size()];
+    if (last > num_waited_ && last != num_launched_) in_lane = std::max(in_lane, last);
+  };
+  for (const RowOp& op : plan.rows) {
+    if (op.kind == RowOp::open) touch(op.slot);
+  }
+  for (const TableEdit& e : plan.edits) touch(e.slot);
+  for (const Slice& s : plan.slices) touch(s.slot);
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lane == mine || latest[lane] == 0) continue;
+    auto index = static_cast<int>((latest[lane] - 1) % jobs_.size());
+    device_.start_after(2 * index + 1);
   }
 }
 
@@ -207,19 +269,19 @@ void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   header_.num_edits = static_cast<uint32_t>(edits_.size());
   header_.num_slices = static_cast<uint32_t>(slices_.size());
   header_.num_outputs = static_cast<uint32_t>(job.work.outputs.size());
-  header_.data = static_cast<const std::byte*>(packet_.data());
-  device_.upload(packet_.data(), packet, at);
+  header_.data = static_cast<const std::byte*>(lane_->packet.data());
+  device_.upload(lane_->packet.data(), packet, at);
 }
 
 // Before anything of the step is queued: the device is idle once the marks of earlier steps pass.
 void DeviceExecutor::grow_packet(Job& job, size_t bytes) {
-  if (bytes > packet_.bytes()) {
+  if (bytes > lane_->packet.bytes()) {
     auto index = static_cast<int>(&job - jobs_.data());
     device_.mark(2 * index);
     device_.wait(2 * index);
-    packet_ = device_.allocate(bytes * 2);
+    lane_->packet = device_.allocate(bytes * 2);
   }
-  if (bytes > job.packet.bytes()) job.packet = device_.pinned(packet_.bytes());
+  if (bytes > job.packet.bytes()) job.packet = device_.pinned(lane_->packet.bytes());
 }
 
 void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
@@ -228,7 +290,7 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
                  job.work.outputs.size() == plan.slices.size() && job.work.pool.empty();
   int num_tokens = job.work.num_tokens;
   int rows = decodes ? bucket_of(num_slices) : num_tokens;
-  device_.prepare(header_, arrays_, num_tokens, rows);
+  device_.prepare(header_, lane_->arrays, num_tokens, rows);
   queue_transfers(job, plan);
   if (num_slices == 0) return;
   if (decodes) {
@@ -243,8 +305,8 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
                job.work.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
   if (all > job.results.bytes()) job.results = device_.pinned(2 * all);
   auto* to = static_cast<std::byte*>(job.results.data());
-  if (num > 0) device_.download(to, results_.data(), results);
-  if (top > 0) device_.download(to + results, top_.data(), top);
+  if (num > 0) device_.download(to, lane_->results.data(), results);
+  if (top > 0) device_.download(to + results, lane_->top.data(), top);
   run_hidden(job, to + results + top);
 }
 
@@ -277,8 +339,8 @@ void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
   auto turn = static_cast<size_t>(config_.max_outputs);
   for (size_t at = 0; at < job.work.pool.size(); at += turn) {
     size_t num = std::min(turn, job.work.pool.size() - at);
-    Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
-    model_.hidden(device_, {arrays_.out_rows + job.num_sampled() + at, num}, out);
+    Tensor out{lane_->logits.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
+    model_.hidden(device_, {lane_->arrays.out_rows + job.num_sampled() + at, num}, out);
     size_t bytes = num * static_cast<size_t>(hidden) * sizeof(float);
     device_.download(to, out.data, bytes);
     to += bytes;
@@ -289,11 +351,11 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
   BatchView b;
   b.num_tokens = num_tokens;
   b.num_decode = num_decode;
-  b.tokens = arrays_.tokens;
-  b.positions = arrays_.positions;
-  b.row_slot = arrays_.row_slot;
-  b.device_slices = arrays_.slices;
-  b.tables = arrays_.tables;
+  b.tokens = lane_->arrays.tokens;
+  b.positions = lane_->arrays.positions;
+  b.row_slot = lane_->arrays.row_slot;
+  b.device_slices = lane_->arrays.slices;
+  b.tables = lane_->arrays.tables;
   b.table_stride = reader_.table_stride();
   return b;
 }
@@ -312,8 +374,8 @@ void DeviceExecutor::queue_decodes(const Job& job) {
     return;
   }
   if (!capture_) return run();
-  auto it = sequences_.find({bucket, job.top});
-  if (it == sequences_.end()) {
+  auto it = lane_->sequences.find({bucket, job.top});
+  if (it == lane_->sequences.end()) {
     int sequence = -1;
     try {
       device_.begin_capture();
@@ -328,7 +390,7 @@ void DeviceExecutor::queue_decodes(const Job& job) {
       device_.abort_capture();
       throw;
     }
-    it = sequences_.emplace(std::pair{bucket, job.top}, sequence).first;
+    it = lane_->sequences.emplace(std::pair{bucket, job.top}, sequence).first;
   }
   device_.launch(it->second);
 }
@@ -407,15 +469,15 @@ void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
 
 void DeviceExecutor::run_outputs(size_t at, size_t num, bool top) {
   auto vocab = static_cast<int64_t>(model_.shape().vocab);
-  Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
-  model_.logits(device_, {arrays_.out_rows + at, num}, logits);
+  Tensor logits{lane_->logits.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
+  model_.logits(device_, {lane_->arrays.out_rows + at, num}, logits);
   SampleStep s;
   s.logits = logits.f32();
   s.num = static_cast<int>(num);
   s.vocab = static_cast<int>(vocab);
-  s.outputs = arrays_.outputs + at;
-  s.results = static_cast<SampleResult*>(results_.data()) + at;
-  if (top) s.top = static_cast<TopEntry*>(top_.data()) + at * kMaxTopLogprobs;
+  s.outputs = lane_->arrays.outputs + at;
+  s.results = static_cast<SampleResult*>(lane_->results.data()) + at;
+  if (top) s.top = static_cast<TopEntry*>(lane_->top.data()) + at * kMaxTopLogprobs;
   device_.sample(s);
 }
 

@@ -1,7 +1,8 @@
 // Runs plans on a device with a queue of its own. launch() writes the step into one packet, queues
 // everything the step does, and returns; wait() waits for the end of the oldest step and reads what
 // it sampled. Nothing else waits. Steps of decodes alone replay a captured sequence of their batch
-// size; others are queued op by op. Engine thread.
+// size; others are queued op by op. With several lanes steps take turns on them; what a step
+// computes in, and its captured sequences, are its lane's. Engine thread.
 #pragma once
 
 #include <atomic>
@@ -57,7 +58,6 @@ class DeviceExecutor final : public Executor {
   void profile_decode(int rows) { profile_rows_.store(rows); }
   // Timings of that step; empty until it has run.
   StepProfile take_profile();
-  int num_captured() const { return static_cast<int>(sequences_.size()); }
   // Bytes that this executor and the model allocate on the device besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
   // The same with what the device allocates for attention and sampling.
@@ -68,6 +68,12 @@ class DeviceExecutor final : public Executor {
   static int bucket_of(int n);
 
  private:
+  // What a step computes in, on the device.
+  struct Lane {
+    Buffer packet, arrays_memory, logits, results, top;
+    StepArrays arrays;                              // their tables are the same for all lanes
+    std::map<std::pair<int, bool>, int> sequences;  // (bucket, with top lists) to captured sequence
+  };
   // A step on its way: what the host needs to make a result of what comes back.
   struct Job {
     uint64_t step = 0;
@@ -81,6 +87,9 @@ class DeviceExecutor final : public Executor {
   };
 
   void attach();
+  void reserve_lane(Lane& lane);
+  void use_lane(const StepPlan& plan);
+  void drain();
   void write_packet(Job& job, const StepPlan& plan);
   void queue_step(Job& job, const StepPlan& plan);
   void queue_transfers(Job& job, const StepPlan& plan);
@@ -106,16 +115,18 @@ class DeviceExecutor final : public Executor {
   HostTier tier_;  // pinned
   int max_rows_;
 
-  // On the device.
-  Buffer packet_, arrays_memory_, logits_, results_, top_;
-  StepArrays arrays_;
+  std::vector<Lane> lanes_;
+  Lane* lane_ = nullptr;  // of the step being launched
+  Buffer tables_;         // on the device: [slots + 1, table_stride]
+  // Of several lanes: by slot, the launch that used it last, counted from 1; and the last one of
+  // each lane that the step being launched has to wait for, 0: none.
+  std::vector<uint64_t> last_touch_, latest_in_lane_;
 
   PlanReader reader_;
   std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks
   uint64_t num_launched_ = 0, num_waited_ = 0;
   bool lost_ = false;  // a launch failed, and steps behind it are not done
   std::thread::id attached_;
-  std::map<std::pair<int, bool>, int> sequences_;  // (bucket, with top lists) to captured sequence
 
   // The packet being written.
   Packet header_;

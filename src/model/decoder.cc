@@ -118,10 +118,14 @@ size_t Decoder::scratch_bytes(int max_tokens, int max_outputs) const {
   return bytes;
 }
 
-void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs) {
-  buffer_ = backend.allocate(scratch_bytes(max_tokens, max_outputs));
-  size_t bytes = 0;
-  scratch_ = carve(static_cast<std::byte*>(buffer_.data()), max_tokens, max_outputs, &bytes);
+void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) {
+  size_t each = scratch_bytes(max_tokens, max_outputs), bytes = 0;
+  buffer_ = backend.allocate(each * static_cast<size_t>(lanes));
+  auto* base = static_cast<std::byte*>(buffer_.data());
+  lanes_.clear();
+  for (int lane = 0; lane < lanes; ++lane, base += each)
+    lanes_.push_back(carve(base, max_tokens, max_outputs, &bytes));
+  use_lane(0);
 }
 
 QkvSpec Decoder::qkv_of(size_t layer) const {

@@ -32,7 +32,8 @@ class Decoder final : public Model {
   size_t weight_bytes() const override { return weight_bytes_; }
   size_t step_bytes() const override { return weight_bytes_ - (output_ ? embed_.bytes : 0); }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
-  void reserve(Backend& backend, int max_tokens, int max_outputs) override;
+  void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
+  void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
@@ -62,7 +63,8 @@ class Decoder final : public Model {
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;
-  Scratch scratch_;
+  std::vector<Scratch> lanes_;
+  Scratch scratch_;  // of the lane in use
 };
 
 }  // namespace sluice

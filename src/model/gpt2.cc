@@ -44,7 +44,8 @@ class Gpt2 final : public Model {
     return weight_bytes_ - positions_.bytes - (output_ ? tokens_.bytes : 0);
   }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
-  void reserve(Backend& backend, int max_tokens, int max_outputs) override;
+  void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
+  void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
@@ -68,7 +69,8 @@ class Gpt2 final : public Model {
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;
-  BlockScratch scratch_;
+  std::vector<BlockScratch> lanes_;
+  BlockScratch scratch_;  // of the lane in use
 };
 
 LoadedModel Gpt2::load(const ModelSource& source,
@@ -127,10 +129,14 @@ size_t Gpt2::scratch_bytes(int max_tokens, int max_outputs) const {
   return bytes;
 }
 
-void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs) {
-  buffer_ = backend.allocate(scratch_bytes(max_tokens, max_outputs));
-  size_t bytes = 0;
-  scratch_ = carve(static_cast<std::byte*>(buffer_.data()), max_tokens, max_outputs, &bytes);
+void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) {
+  size_t each = scratch_bytes(max_tokens, max_outputs), bytes = 0;
+  buffer_ = backend.allocate(each * static_cast<size_t>(lanes));
+  auto* base = static_cast<std::byte*>(buffer_.data());
+  lanes_.clear();
+  for (int lane = 0; lane < lanes; ++lane, base += each)
+    lanes_.push_back(carve(base, max_tokens, max_outputs, &bytes));
+  use_lane(0);
 }
 
 void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {

@@ -56,9 +56,12 @@ class Model {
   virtual size_t weight_bytes() const = 0;  // as packed, norms and biases in f32
   // Bytes of weights that a step with one output row reads: all but an untied embedding table.
   virtual size_t step_bytes() const = 0;
-  // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them.
+  // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them, once for
+  // each lane of a device, and uses the first.
   virtual size_t scratch_bytes(int max_tokens, int max_outputs) const = 0;
-  virtual void reserve(Backend& backend, int max_tokens, int max_outputs) = 0;
+  virtual void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes = 1) = 0;
+  // Whose activations the calls below use from here on.
+  virtual void use_lane(int lane) = 0;
   // Runs all layers over the batch: writes K and V, leaves hidden states for the two below.
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.

@@ -177,6 +177,12 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(0, kMaxInt))
       ->capture_default_str()
       ->group(policy);
+  app->add_option("--fill-wait", p.fill_wait,
+                  "seconds that new requests wait for others to fill a step while\nnothing runs; "
+                  "0: none")
+      ->check(CLI::Range(0.0, 60.0))
+      ->capture_default_str()
+      ->group(policy);
   app->add_option("--prefill-batch", s.prefill_batch, "prompts per step at most; 0: no limit")
       ->check(whole_number(0, kMaxInt))
       ->capture_default_str()
@@ -242,7 +248,11 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
                   "host memory for prefixes that the KV cache has no room for\n(default: none)")
       ->transform(byte_size())
       ->group(policy);
-  add_named(app, "--pipeline", s.pipeline, kPipelines, "overlap plans a step ahead")->group(policy);
+  add_named(app, "--pipeline", s.pipeline, kPipelines,
+            "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
+            "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
+            "double-buffer: one more; overlap: the\nnext step of the same requests")
+      ->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);
 }
@@ -269,6 +279,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   s.mix = p.mix.value_or(s.mix);
   s.order = p.order.value_or(s.order);
   s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
+  s.fill_wait = Time(static_cast<int64_t>(p.fill_wait * 1e9));
   s.admission = p.admission.value_or(s.admission);
   const char* predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
   s.predictor = p.predict ? *p.predict : parse_predictor(predict).value();

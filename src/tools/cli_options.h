@@ -42,7 +42,7 @@ struct PresetChoice {
   std::optional<Prefill> prefill;
   std::optional<Mix> mix;
   std::optional<Order> order;
-  double aging = 0;  // seconds
+  double aging = 0, fill_wait = 0;  // seconds
   std::optional<Admission> admission;
   std::optional<PredictorConfig> predict;  // absent: learnt quantiles where the admission predicts
   std::optional<float> short_share;        // absent: kServeShortShare in a server, else 0

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/fake_executor.h"
+#include "core/policy.h"
 #include "engine/engine.h"
 #include "exec/model_executor.h"
 #include "model/model.h"
@@ -46,9 +47,8 @@ TEST(HostAlloc, CountsAllocations) {
 // steps.
 void expect_no_allocations(const std::vector<int>& windows) {
   for (bool cache : {false, true}) {
-    for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap}) {
-      SCOPED_TRACE(testing::Message() << "prefix cache " << cache << ", pipeline "
-                                      << (pipeline == Pipeline::sync ? "sync" : "overlap"));
+    for (const auto& [name, pipeline] : kPipelines) {
+      SCOPED_TRACE(testing::Message() << "prefix cache " << cache << ", pipeline " << name);
       SchedulerConfig c;
       c.group_windows = windows;
       c.num_blocks = 64 * 128;
@@ -56,8 +56,9 @@ void expect_no_allocations(const std::vector<int>& windows) {
       c.max_len = 2048;
       c.budget = 4096;
       c.prefix_cache = cache;
+      c.pipeline = pipeline;
       Scheduler scheduler(c, nullptr);
-      FakeExecutor executor;
+      FakeExecutor executor([](const StepPlan&, const Slice&) { return Token{7}; }, pipeline);
       RealClock clock;
       Loop loop(scheduler, executor, clock, pipeline);
       Events events;
@@ -75,7 +76,9 @@ void expect_no_allocations(const std::vector<int>& windows) {
       }
       counting = false;
       EXPECT_EQ(num_counted, 0u);
-      EXPECT_EQ(num_events, size_t{64} * kCounted);
+      // Steps in flight share the sequences out, unless they are chained.
+      size_t batches = pipeline.chained ? 1 : static_cast<size_t>(pipeline.max_in_flight());
+      EXPECT_GE(num_events, 64 * (kCounted / batches - 1));
     }
   }
 }

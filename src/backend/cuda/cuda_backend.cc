@@ -41,17 +41,18 @@ CudaBackend::Gpu::Gpu(const CudaOptions& o) {
 
 CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options), device_(options), gemm_(options.index, options.deterministic) {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-  for (cudaEvent_t& e : marks_) check(cudaEventCreate(&e), "event");
+  add_lane();
+  stream_ = lanes_[0].stream;
+  add_marks(2);
   gemm_.load_choices();
 }
 
 CudaBackend::~CudaBackend() {
-  cudaStreamSynchronize(stream_);
+  for (Lane& l : lanes_) cudaStreamSynchronize(l.stream);
   for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
   for (cudaEvent_t e : marks_) cudaEventDestroy(e);
   uploader_.reset();
-  cudaStreamDestroy(stream_);
+  for (Lane& l : lanes_) cudaStreamDestroy(l.stream);
 }
 
 std::string CudaBackend::describe() const {
@@ -93,11 +94,41 @@ void CudaBackend::download(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "download");
 }
 
-void CudaBackend::mark(int index) { check(cudaEventRecord(marks_[index], stream_), "mark"); }
-void CudaBackend::wait(int index) { check(cudaEventSynchronize(marks_[index]), "step"); }
+void CudaBackend::add_lane() {
+  check(cudaStreamCreateWithFlags(&lanes_.emplace_back().stream, cudaStreamNonBlocking), "stream");
+}
+
+void CudaBackend::add_marks(int num) {
+  while (static_cast<int>(marks_.size()) < num)
+    check(cudaEventCreate(&marks_.emplace_back()), "event");
+}
+
+void CudaBackend::reserve_lanes(int lanes, int marks) {
+  for (; static_cast<int>(lanes_.size()) > lanes; lanes_.pop_back()) {
+    cudaStreamSynchronize(lanes_.back().stream);
+    cudaStreamDestroy(lanes_.back().stream);
+  }
+  while (static_cast<int>(lanes_.size()) < lanes) add_lane();
+  for (size_t i = 1; i < lanes_.size(); ++i) {
+    if (!lanes_[i].products.data()) lanes_[i].products = allocate(Gemm::kWorkspace);
+  }
+  add_marks(marks);
+}
+
+void CudaBackend::use_lane(int index) {
+  lane_ = static_cast<size_t>(index);
+  stream_ = lanes_[lane_].stream;
+  gemm_.use_workspace(lanes_[lane_].products.data());
+}
+
+void CudaBackend::mark(int index) { check(cudaEventRecord(mark_at(index), stream_), "mark"); }
+void CudaBackend::wait(int index) { check(cudaEventSynchronize(mark_at(index)), "step"); }
+void CudaBackend::start_after(int index) {
+  check(cudaStreamWaitEvent(stream_, mark_at(index), 0), "lane");
+}
 float CudaBackend::elapsed(int from, int to) {
   float ms = 0;
-  check(cudaEventElapsedTime(&ms, marks_[from], marks_[to]), "time");
+  check(cudaEventElapsedTime(&ms, mark_at(from), mark_at(to)), "time");
   return ms;
 }
 

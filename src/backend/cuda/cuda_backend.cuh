@@ -1,4 +1,4 @@
-// The CUDA backend: one stream, in the order of calls. Kernels are in the files beside this one.
+// The CUDA backend: a stream per lane, in the order of calls. Kernels are in the files beside this one.
 // Belongs to one thread at a time, like every Device.
 #pragma once
 
@@ -45,8 +45,12 @@ class CudaBackend final : public Device {
   size_t free_memory() const override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
+  void reserve_lanes(int lanes, int marks) override;
+  size_t lane_bytes() const override { return Gemm::kWorkspace; }
+  void use_lane(int index) override;
   void mark(int index) override;
   void wait(int index) override;
+  void start_after(int index) override;
   float elapsed(int from, int to) override;
   void begin_capture() override;
   int end_capture() override;
@@ -142,6 +146,16 @@ class CudaBackend final : public Device {
     bool f8 = false;  // products with a scale per row
   };
 
+  // A stream, and the scratch of what it computes.
+  struct Lane {
+    cudaStream_t stream = nullptr;
+    Buffer attention;
+    Buffer products;  // of lanes but the first, which uses Gemm's own
+  };
+  void add_lane();
+  void add_marks(int num);
+  cudaEvent_t mark_at(int index) const { return marks_[static_cast<size_t>(index)]; }
+
   void run_norm(const NormArgs& args);
   void quantize(CudaWeight& w);
   // Memory for x in f8: x's own, or scratch where it has none.
@@ -149,13 +163,14 @@ class CudaBackend final : public Device {
 
   CudaOptions options_;
   Gpu device_;
-  cudaStream_t stream_ = nullptr;
+  std::vector<Lane> lanes_;
+  size_t lane_ = 0;                // the one in use
+  cudaStream_t stream_ = nullptr;  // its stream
   Gemm gemm_;
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
-  Buffer attention_workspace_;
-  int max_positions_ = 0;  // that it is for
-  cudaEvent_t marks_[kNumMarks] = {};
+  int max_positions_ = 0;  // that attention's memory is for
+  std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()
   Buffer f8_scratch_;                 // f8_of()

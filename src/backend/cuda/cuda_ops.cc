@@ -123,7 +123,7 @@ void CudaBackend::attention(
                   batch.row_slot,
                   options_.deterministic,
                   max_positions_,
-                  attention_workspace_.data(),
+                  lanes_[lane_].attention.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);
   const F8View codes = codes_of(out);
@@ -176,7 +176,7 @@ void CudaBackend::sample(const SampleStep& step) {
 }
 
 void CudaBackend::reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) {
-  attention_workspace_ = allocate(attention_bytes(spec, max_decode, max_positions));
+  for (Lane& l : lanes_) l.attention = allocate(attention_bytes(spec, max_decode, max_positions));
   max_positions_ = max_positions;
 }
 size_t CudaBackend::attention_bytes(const AttentionSpec& spec,

@@ -30,11 +30,12 @@ Gemm::Gemm(int device, bool deterministic) : deterministic_(deterministic) {
   device_name_ = prop.name;
   num_sms_ = prop.multiProcessorCount;
   check(cublasLtCreate(&handle_), "start");
-  check(cudaMalloc(&workspace_, kWorkspace), "workspace");
+  check(cudaMalloc(&own_workspace_, kWorkspace), "workspace");
+  workspace_ = own_workspace_;
 }
 
 Gemm::~Gemm() {
-  cudaFree(workspace_);
+  cudaFree(own_workspace_);
   cublasLtDestroy(handle_);
 }
 

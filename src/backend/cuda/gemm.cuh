@@ -67,6 +67,8 @@ class Gemm {
   void load_choices();
   void save_choices() const;
   static constexpr size_t kWorkspace = 64 << 20;
+  // So many bytes that products use from here on, for one stream at a time; null: its own.
+  void use_workspace(void* memory) { workspace_ = memory ? memory : own_workspace_; }
 
  private:
   class Problem;  // cuBLAS's descriptors of a product (gemm_problem.cuh)
@@ -96,7 +98,7 @@ class Gemm {
   std::string device_name_;
   int num_sms_ = 0;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  void *own_workspace_ = nullptr, *workspace_ = nullptr;
   GemmChoices choices_;
   bool tuned_ = false;  // choices_ has what the file has not
 };

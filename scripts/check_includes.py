@@ -29,6 +29,7 @@ DEPS = {
     "model": ["backend"],
     "exec": ["core", "model"],
     "text": ["base"],
+    "constrain": ["base"],
     "load": ["model", "text"],
     "engine": ["core"],
     "runtime": ["load", "exec", "engine"],

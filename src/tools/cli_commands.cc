@@ -130,6 +130,31 @@ void add_tokenize(CLI::App& app, CommandLine& c) {
   });
 }
 
+void add_constrain(CLI::App& app, CommandLine& c) {
+  CLI::App* t =
+      app.add_subcommand("constrain", "compile a schema, regex or grammar, and judge texts by it");
+  t->add_option("model", c.constrain.model,
+                "smollm2, hf:ORG/REPO[:QUANT], a .gguf file, or a Hugging Face\ndirectory "
+                "(tokeniser files alone will do)")
+      ->required();
+  t->add_option("file", c.constrain.file, "the schema, regex, list or grammar (- is stdin)");
+  add_named(t, "--kind", c.constrain.kind, constrain::kConstraintKinds, "what the file is");
+  add_named(t, "--space", c.constrain.space, constrain::kJsonSpaces,
+            "white space in JSON: where a person would put it, or none");
+  t->add_option("--text", c.constrain.texts,
+                "a text to judge (a file, - is stdin); may be repeated. Exit code 2\nif one is "
+                "not accepted");
+  t->add_option("--samples", c.constrain.samples,
+                "print so many random texts that the constraint allows")
+      ->check(whole_number(0, 1'000'000));
+  t->add_option("--seed", c.constrain.seed, "of --samples")->capture_default_str();
+  t->add_option("--jsonl", c.constrain.jsonl,
+                "many constraints from a file, one per line: {\"kind\", \"source\",\n"
+                "\"texts\": [...], \"samples\"}; one result per line on stdout");
+  t->add_flag("--json", c.constrain.json, "the result as one JSON object on stdout");
+  t->callback([&c] { c.action = [&c] { return cmd_constrain(c.constrain); }; });
+}
+
 void add_inspect(CLI::App& app, CommandLine& c) {
   CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
   i->add_option("model", c.inspect.engine.model, kModelOrShapeHelp)->required();
@@ -199,6 +224,18 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.latency.engine); };
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
+  CLI::App* bc =
+      b->add_subcommand("constraints", "structured output: time to compile, time per token mask");
+  bc->add_option("model", c.constraints.model, "whose vocabulary; as for tokenize")->required();
+  bc->add_option("folder", c.constraints.folder,
+                 "*.json files: schemas, or {\"schema\", \"tests\": [{\"data\", \"valid\"}]}")
+      ->required();
+  bc->add_option("--samples", c.constraints.samples, "random outputs of each schema")
+      ->check(whole_number(0, 1'000))
+      ->capture_default_str();
+  bc->add_option("--seed", c.constraints.seed, "of --samples")->capture_default_str();
+  bc->add_flag("--json", c.constraints.json, "the result as one JSON object on stdout");
+  bc->callback([&c] { c.action = [&c] { return cmd_bench_constraints(c.constraints); }; });
   CLI::App* bm =
       b->add_subcommand("machine", "this CPU's limits: memory by threads, peak arithmetic");
   bm->add_flag("--json", c.machine.json, "results as one JSON object on stdout");
@@ -273,6 +310,7 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_run(app, c);
   add_serve(app, c);
   add_tokenize(app, c);
+  add_constrain(app, c);
   add_inspect(app, c);
   add_list(app, c);
   add_pull(app, c);

@@ -19,6 +19,8 @@ struct CommandLine {
   RunOptions run;
   ServeOptions serve;
   TokenizeOptions tokenize;
+  ConstrainOptions constrain;
+  BenchConstraintsOptions constraints;
   InspectOptions inspect;
   ListOptions list;
   PullCommandOptions pull;

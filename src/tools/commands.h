@@ -8,6 +8,7 @@
 
 #include "base/named.h"
 #include "base/result.h"
+#include "constrain/constraint.h"
 #include "core/request.h"
 #include "runtime/options.h"
 #include "runtime/sampling_defaults.h"
@@ -48,6 +49,23 @@ struct RunOptions {
 struct TokenizeOptions {
   std::string model, text, file;
   bool has_text = false, no_special = false, parse_special = false, decode = false, json = false;
+};
+
+struct ConstrainOptions {
+  std::string model, file, jsonl;
+  constrain::ConstraintKind kind = constrain::ConstraintKind::json_schema;
+  constrain::JsonSpace space = constrain::JsonSpace::flexible;
+  std::vector<std::string> texts;  // files to judge
+  int samples = 0;                 // random outputs
+  uint64_t seed = 1;
+  bool json = false;
+};
+
+struct BenchConstraintsOptions {
+  std::string model, folder;
+  int samples = 2;  // random outputs of each schema, besides the instances
+  uint64_t seed = 1;
+  bool json = false;
 };
 
 struct BenchOptions {
@@ -169,6 +187,8 @@ int cmd_template(const TemplateOptions& options);
 int cmd_quantize(const QuantizeOptions& options);
 int cmd_perplexity(const PerplexityOptions& options);
 int cmd_tokenize(const TokenizeOptions& options);
+int cmd_constrain(const ConstrainOptions& options);
+int cmd_bench_constraints(const BenchConstraintsOptions& options);
 int cmd_bench_throughput(const BenchOptions& options);
 int cmd_bench_latency(const BenchOptions& options);
 int cmd_bench_machine(const BenchMachineOptions& options);

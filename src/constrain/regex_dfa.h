@@ -1,0 +1,112 @@
+// The deterministic automaton of a constraint's regular expressions, made state by state as texts
+// reach them, and for each state the tokens that stay inside. Shared by all matchers of a
+// constraint on any thread: known transitions are read without a lock, new ones are made under one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <unordered_map>
+#include <vector>
+
+#include "constrain/regex_pool.h"
+#include "constrain/vocab_trie.h"
+
+namespace sluice::constrain {
+
+using DfaState = uint32_t;
+
+// For one state: tokens whose bytes all lie inside the expression, and what tokens have behind
+// their first bytes where the expression may end within them.
+struct StateMask {
+  struct Tail {
+    uint32_t end;  // behind this node's subtree
+    uint32_t first_token, num_tokens;
+    uint8_t byte;
+  };
+  std::vector<uint32_t> bits;
+  std::vector<Tail> tails;  // a trie in depth-first order
+  std::vector<Token> tail_tokens;
+};
+
+class RegexDfa {
+ public:
+  static constexpr DfaState kDead = 0;
+  static constexpr DfaState kFailed = UINT32_MAX;  // out of budget, states or nodes
+  static constexpr int kManyBytes = -1;
+
+  RegexDfa(const ConstraintLimits& limits, WorkBudget& compile_budget);
+  ~RegexDfa();
+  RegexDfa(const RegexDfa&) = delete;
+  RegexDfa& operator=(const RegexDfa&) = delete;
+
+  RegexPool& pool() { return pool_; }  // while compiling
+  DfaState start(RegexId r, WorkBudget& budget);
+  DfaState step(DfaState s, uint8_t byte, WorkBudget& budget) {
+    uint32_t next = row(s).next[byte].load(std::memory_order_acquire);
+    return next != 0 ? next - 1 : make_step(s, byte, budget);
+  }
+  bool nullable(DfaState s) const { return row(s).nullable; }
+  // False when nothing but the end can follow.
+  bool continues(DfaState s) const { return row(s).continues; }
+  // The only byte that can follow, kManyBytes if there are several.
+  int only_byte(DfaState s, WorkBudget& budget);
+  // More than `n` strings can follow.
+  bool more_than(DfaState s, uint32_t n, WorkBudget& budget);
+  // Null when the budget runs out.
+  std::shared_ptr<const StateMask> mask(DfaState s, const VocabTrie& trie, WorkBudget& budget);
+
+ private:
+  struct Row {
+    RegexId node;
+    bool nullable, continues;
+    std::atomic<int> only{-2};
+    std::array<std::atomic<uint32_t>, 256> next{};  // state + 1; 0: not known
+    std::shared_ptr<const StateMask> mask;          // under masks_mutex_
+  };
+  // Plain tokens (VocabTrie) seen from a state.
+  struct Slice {
+    uint32_t chars = 0;    // plain text up to this length goes on
+    bool tight = false;    // and longer text does not
+    bool quiet = false;    // the expression cannot end in or behind plain text
+    bool absorbs = false;  // plain text leads to a superset of the state
+  };
+  static constexpr uint32_t kChunk = 256;
+  struct Chunk {
+    std::array<std::atomic<Row*>, kChunk> rows{};
+  };
+
+  const Row& row(DfaState s) const {
+    return *chunks_[s / kChunk]
+                .load(std::memory_order_acquire)
+                ->rows[s % kChunk]
+                .load(std::memory_order_acquire);
+  }
+  Row& row(DfaState s) { return const_cast<Row&>(std::as_const(*this).row(s)); }
+  DfaState intern(RegexId r);  // under mutex_
+  DfaState make_step(DfaState s, uint8_t byte, WorkBudget& budget);
+  Slice slice(RegexId r, int depth);
+  bool covers_plain(RegexId x);
+  bool one_plain(RegexId x);
+  bool finite(RegexId r, int depth);
+  bool starts_plain(RegexId r);
+  std::shared_ptr<const StateMask> make_mask(DfaState s, const VocabTrie&, WorkBudget&);
+
+  uint32_t max_states_;
+  std::mutex mutex_;  // pool_, states_, slices
+  RegexPool pool_;
+  std::unordered_map<RegexId, DfaState> states_;
+  std::vector<std::atomic<Chunk*>> chunks_;
+  uint32_t num_states_ = 0;
+  RegexId plain_char_;
+  std::unordered_map<RegexId, bool> covers_, single_, finite_;
+  std::mutex masks_mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const StateMask>> masks_;  // equal ones once
+  size_t mask_bytes_ = 0;
+};
+
+}  // namespace sluice::constrain

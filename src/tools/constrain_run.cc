@@ -1,0 +1,107 @@
+#include "tools/constrain_run.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/str.h"
+#include "load/open.h"
+#include "tools/locate_model.h"
+
+namespace sluice {
+
+using constrain::Constraint;
+using constrain::Matcher;
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+Result<ConstraintModel> load_constraint_model(const std::string& name) {
+  Result<std::string> path = locate_model(name);
+  if (!path) return path.error();
+  Result<std::unique_ptr<Checkpoint>> checkpoint = open_text(*path);
+  if (!checkpoint) return checkpoint.error();
+  if (!has_vocabulary(**checkpoint)) return Error{400, "the model has no vocabulary"};
+  Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer(**checkpoint);
+  if (!tokenizer) return tokenizer.error();
+  const Tokenizer& t = **tokenizer;
+  std::vector<std::string_view> bytes(static_cast<size_t>(t.size()));
+  for (Token id = 0; id < t.size(); ++id) {
+    if (!t.is_control(id)) bytes[static_cast<size_t>(id)] = t.bytes(id);
+  }
+  auto trie = std::make_shared<const constrain::VocabTrie>(bytes, t.eog());
+  return ConstraintModel{std::move(*tokenizer), std::move(trie)};
+}
+
+bool judge_text(const std::shared_ptr<const Constraint>& constraint, std::string_view text) {
+  Matcher matcher(constraint);
+  // In pieces, so that the work of a step stays that of a token.
+  for (size_t i = 0; i < text.size(); i += 16) {
+    if (!matcher.accept_bytes(text.substr(i, 16))) return false;
+  }
+  return matcher.can_end();
+}
+
+bool judge_tokens(const std::shared_ptr<const Constraint>& constraint,
+                  const Tokenizer& tokenizer,
+                  std::string_view text,
+                  MaskTimes* times) {
+  Result<std::vector<Token>> tokens = tokenizer.encode(text);
+  if (!tokens) return false;
+  Matcher matcher(constraint);
+  std::vector<uint32_t> mask(constraint->trie().mask_words());
+  for (Token t : *tokens) {
+    double start = thread_seconds();
+    bool filled = matcher.fill_mask(mask).has_value();
+    if (times) times->us.push_back(1e6 * (thread_seconds() - start));
+    if (!filled || !matcher.accept(t)) return false;
+  }
+  return matcher.can_end();
+}
+
+Result<std::optional<std::string>> random_text(const std::shared_ptr<const Constraint>& constraint,
+                                               uint64_t seed,
+                                               int max_tokens,
+                                               MaskTimes* times) {
+  const constrain::VocabTrie& trie = constraint->trie();
+  std::mt19937_64 random(seed);
+  Matcher matcher(constraint);
+  std::vector<uint32_t> mask(trie.mask_words());
+  std::string text;
+  std::vector<Token> allowed, closing;
+  for (int step = 0; step < max_tokens; ++step) {
+    double start = thread_seconds();
+    Result<void> filled = matcher.fill_mask(mask);
+    if (times) times->us.push_back(1e6 * (thread_seconds() - start));
+    if (!filled) return filled.error();
+    if (matcher.can_end() && (matcher.is_done() || random() % 2 == 0)) return std::optional(text);
+    allowed.clear(), closing.clear();
+    for (size_t w = 0; w < mask.size(); ++w) {
+      for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
+        Token t = static_cast<Token>(w * 32 + static_cast<size_t>(__builtin_ctz(bits)));
+        if (trie.is_end(t)) continue;
+        allowed.push_back(t);
+        char last = trie.bytes(t).back();
+        if (last == '"' || last == '}' || last == ']') closing.push_back(t);
+      }
+    }
+    if (allowed.empty()) {
+      return Error{400, strf("no token is allowed after %s", quote(text, 400).c_str())};
+    }
+    bool close = !closing.empty() && random() % 100 < (step < 30 ? 50u : 90u);
+    const std::vector<Token>& from = close ? closing : allowed;
+    Token t = from[random() % from.size()];
+    if (!matcher.accept(t)) {
+      return Error{400, strf("the mask allowed token %d after %s, which is then refused", t,
+                             quote(text, 400).c_str())};
+    }
+    text += trie.bytes(t);
+  }
+  return std::optional<std::string>();
+}
+
+}  // namespace sluice

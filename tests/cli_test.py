@@ -659,6 +659,26 @@ class Output(Cli):
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
 
+    def test_bench_pipelines_and_no_cache(self):
+        """Neither changes a token; without a cache the whole context is computed for every token."""
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+
+        def bench(*flags):
+            return json.loads(self.works("bench", "throughput", f"random:{shape}", "--requests", 4, "--input", 8, "--output", 5,
+                                         "--budget", 16, "--json", "--repeat", 1, "-t", 1, "--format", "q4_0", *flags))
+
+        digests = set()
+        for pipeline in ("sync", "interleave", "overlap"):
+            out = bench("--pipeline", pipeline)
+            self.assertEqual((out["pipeline"], out["kv_cache"], out["computed_tokens"]), (pipeline, True, 4 * (8 + 4)))
+            digests.add(out["output_digest"])
+        out = bench("--no-kv-cache")
+        self.assertEqual((out["kv_cache"], out["computed_tokens"]), (False, 4 * (8 + 9 + 10 + 11 + 12)))
+        digests.add(out["output_digest"])
+        self.assertEqual(len(digests), 1, digests)
+        self.assertNotEqual(bench("--seed", 5)["output_digest"], digests.pop())
+
     def test_bench_kernels(self):
         kernels = ["bench", "kernels", "--shape", "smollm2-135m", "--product", "o", "--rotate", "8", "-t", "1", "-q"]
         report = WORK / "kernels.json"

@@ -91,13 +91,70 @@ struct Measurement {
   Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
   TierStats tiers;
-  int most_running = 0;                   // sequences at once
-  Percentiles internal, external, waste;  // of KvUse, after each step with somebody running
+  int most_running = 0;                     // sequences at once
+  uint64_t digest = 14695981039346656037u;  // FNV-1a of all output tokens
+  Percentiles internal, external, waste;    // of KvUse, after each step with somebody running
 };
 
-// Runs all requests at once and reduces what came back.
+using Outputs = std::vector<ChoiceOutput>;
+
+// Runs all requests at once, to their ends.
+Result<Outputs> run_requests(Session& s, std::vector<Request> requests, StatusLine& status) {
+  size_t num = requests.size();
+  Collector collector(s.engine(), nullptr);
+  Time begin = s.clock().now();
+  for (Request& r : requests) collector.submit(std::move(r));
+  collector.wait({}, [&](size_t done, uint64_t tokens) {
+    double t = std::max(seconds(s.clock().now() - begin), 1e-3);
+    status.show(strf("%s %zu of %zu requests, %.0f tokens/s",
+                     progress_bar(static_cast<double>(done) / static_cast<double>(num)).c_str(),
+                     done, num, static_cast<double>(tokens) / t));
+  });
+  Outputs outputs;
+  for (const RequestOutput& out : collector.outputs()) {
+    if (out.refused) return *out.refused;
+    const ChoiceOutput& c = outputs.emplace_back(out.choices[0]);
+    if (c.finish != Finish::length)
+      return Error{500, strf("a request ended with %s", finish_name(c.finish))};
+  }
+  return outputs;
+}
+
+// As if there was no KV cache: every token is a request of its own for the one behind the whole
+// context, whose K and V are computed anew and dropped. All requests go on together.
+Result<Outputs> run_uncached(Session& s, const std::vector<Request>& requests, StatusLine& status) {
+  Outputs outputs(requests.size());
+  std::vector<std::vector<Token>> contexts;
+  for (const Request& r : requests) contexts.push_back(*r.prompt);
+  for (;;) {
+    std::vector<Request> next;
+    std::vector<size_t> whose;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (outputs[i].tokens.size() == static_cast<size_t>(requests[i].max_new)) continue;
+      Request& r = next.emplace_back(requests[i]);
+      r.prompt = std::make_shared<const std::vector<Token>>(contexts[i]);
+      r.max_new = 1;
+      whose.push_back(i);
+    }
+    if (next.empty()) return outputs;
+    Result<Outputs> tokens = run_requests(s, std::move(next), status);
+    if (!tokens) return tokens.error();
+    for (size_t k = 0; k < whose.size(); ++k) {
+      ChoiceOutput &all = outputs[whose[k]], &one = (*tokens)[k];
+      if (all.tokens.empty()) all.timing = one.timing;
+      all.timing.finish = one.timing.finish;
+      all.timing.num_preemptions += one.timing.num_preemptions;
+      all.tokens.push_back(one.tokens[0]);
+      all.token_times.push_back(one.token_times[0]);
+      contexts[whose[k]].push_back(one.tokens[0]);
+    }
+  }
+}
+
+// Runs the requests and reduces what came back.
 Result<Measurement> measure(Session& s,
                             const std::vector<Lengths>& lengths,
+                            const BenchOptions& o,
                             uint64_t seed,
                             StatusLine& status) {
   Measurement m;
@@ -106,23 +163,13 @@ Result<Measurement> measure(Session& s,
     requests.push_back(make_request(lengths[i], s.model().shape().vocab, seed, i));
   }
   s.take_reports();
-  Collector collector(s.engine(), nullptr);
   Time begin = s.clock().now();
-  for (Request& r : requests) collector.submit(std::move(r));
-  collector.wait({}, [&](size_t done, uint64_t tokens) {
-    double t = std::max(seconds(s.clock().now() - begin), 1e-3);
-    status.show(
-        strf("%s %zu of %zu requests, %.0f tokens/s",
-             progress_bar(static_cast<double>(done) / static_cast<double>(lengths.size())).c_str(),
-             done, lengths.size(), static_cast<double>(tokens) / t));
-  });
+  Result<Outputs> outputs =
+      o.kv_cache ? run_requests(s, std::move(requests), status) : run_uncached(s, requests, status);
+  if (!outputs) return outputs.error();
   Time end{0};
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const RequestOutput& out = collector.outputs()[i];
-    if (out.refused) return *out.refused;
-    const ChoiceOutput& c = out.choices[0];
-    if (c.finish != Finish::length)
-      return Error{500, strf("a request ended with %s", finish_name(c.finish))};
+    const ChoiceOutput& c = (*outputs)[i];
     end = std::max(end, c.timing.finish);
     m.tokens_in += static_cast<uint64_t>(lengths[i].input);
     m.tokens_out += c.tokens.size();
@@ -131,8 +178,9 @@ Result<Measurement> measure(Session& s,
     m.e2e.add(seconds(c.timing.finish - c.timing.arrival));
     for (size_t k = 1; k < c.token_times.size(); ++k) {
       m.itl.add(seconds(c.token_times[k] - c.token_times[k - 1]));
-      m.kv_positions_read += static_cast<uint64_t>(lengths[i].input) + k;
+      if (o.kv_cache) m.kv_positions_read += static_cast<uint64_t>(lengths[i].input) + k;
     }
+    for (Token t : c.tokens) m.digest = (m.digest ^ static_cast<uint32_t>(t)) * 1099511628211u;
   }
   m.elapsed = seconds(end - begin);
   uint64_t all_decode = UINT64_MAX;  // the last launched step that was nothing else
@@ -230,6 +278,9 @@ json::object result_json(const Session& s,
   j["ttft_s"] = percentiles_json(m.ttft);
   j["itl_s"] = percentiles_json(m.itl);
   j["e2e_s"] = percentiles_json(m.e2e);
+  j["output_digest"] = strf("%016llx", static_cast<unsigned long long>(m.digest));
+  j["kv_cache"] = o.kv_cache;
+  j["computed_tokens"] = m.batched_tokens;
   j["steps"] = m.num_steps;
   j["step_s"] = percentiles_json(m.step);
   j["decode_step_s"] = percentiles_json(m.decode);
@@ -243,6 +294,7 @@ json::object result_json(const Session& s,
                             {"bytes_out", m.tiers.bytes_out()},
                             {"bytes_in", m.tiers.bytes_in()},
                             {"prefix_hits", m.tiers.prefix_hits}};
+  j["pipeline"] = name_of(kPipelines, s.options().scheduler.pipeline);
   j["kv"] = json::object{{"allocator", name_of(kAllocators, s.options().scheduler.allocator)},
                          {"blocks", s.options().scheduler.num_blocks},
                          {"most_sequences", m.most_running},
@@ -288,10 +340,10 @@ Result<Best> best_of(Session& s, const BenchOptions& o, const std::vector<Length
   Best best;
   double slowest = 0;
   // One short request first, so that no run pays for cold code and untouched memory.
-  if (auto warm = measure(s, {{std::min(lengths[0].input, 16), 2}}, o.seed + 1, status); !warm)
+  if (auto warm = measure(s, {{std::min(lengths[0].input, 16), 2}}, o, o.seed + 1, status); !warm)
     return warm.error();
   for (int i = 0; i < o.repeat; ++i) {
-    Result<Measurement> m = measure(s, lengths, o.seed + 2 + static_cast<uint64_t>(i), status);
+    Result<Measurement> m = measure(s, lengths, o, o.seed + 2 + static_cast<uint64_t>(i), status);
     if (!m) return m.error();
     slowest = std::max(slowest, m->elapsed);
     if (i == 0 || m->elapsed < best.run.elapsed) best.run = std::move(*m);
@@ -410,7 +462,9 @@ BenchLimits limits_for(Session& s, const BenchOptions& o) {
 int bench(const BenchOptions& o, int num, bool latency) {
   Result<std::vector<Lengths>> lengths = make_lengths(o, num);
   if (!lengths) return report(lengths.error());
-  Result<std::unique_ptr<Session>> session = open_session(o.engine);
+  EngineOptions engine = o.engine;
+  if (!o.kv_cache) engine.scheduler.prefix_cache = false;
+  Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) return report(session.error());
   Session& s = **session;
   for (size_t i = 0; i < lengths->size(); ++i) {

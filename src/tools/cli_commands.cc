@@ -61,6 +61,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str();
   app->add_option("--seed", o.seed, "of lengths and prompts")->capture_default_str();
+  app->add_flag("!--no-kv-cache", o.kv_cache,
+                "compute the whole context again for every token, to see what the\nKV cache saves; "
+                "without the prefix cache");
   add_named(app, "--limits", o.limits, kLimitsFrom,
             "what the CPU is held against: measured in this run (machines that\nare shared vary by "
             "the minute), or kept by `bench machine`");

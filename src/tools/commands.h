@@ -76,6 +76,7 @@ struct BenchOptions {
   LimitsFrom limits = LimitsFrom::run;
   int repeat = 3;
   uint64_t seed = 1;
+  bool kv_cache = true;
   bool json = false;
 };
 

@@ -16,8 +16,9 @@ constexpr size_t kPacketBytes = 1 << 20;  // grows for the rare step that needs 
 int max_rows(const ExecutorConfig& c) {
   return std::max(c.max_step_tokens, DeviceExecutor::bucket_of(c.max_seqs));
 }
-int max_outputs(const ExecutorConfig& c) {
-  return std::max(c.max_outputs, DeviceExecutor::bucket_of(c.max_seqs));
+// Rows of logits held at once; more are done in turns. A captured step has all of its own at once.
+int held_logits(const ExecutorConfig& c) {
+  return std::max(c.logits_rows, DeviceExecutor::bucket_of(c.max_seqs));
 }
 
 size_t padded(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
@@ -63,11 +64,11 @@ int DeviceExecutor::bucket_of(int n) {
 
 size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig& c) {
   StepArrays a;
-  auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(max_outputs(c));
+  auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(held_logits(c));
   auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
   size_t tables = groups * static_cast<size_t>(table_len(c));
   size_t bytes = place_arrays(&a, nullptr, rows, static_cast<size_t>(c.max_seqs), tables);
-  bytes += model.scratch_bytes(max_rows(c), max_outputs(c));
+  bytes += model.scratch_bytes(max_rows(c), held_logits(c));
   bytes += outputs * output_row_bytes(model.shape());
   return bytes + rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
 }
@@ -92,21 +93,21 @@ DeviceExecutor::DeviceExecutor(
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       max_rows_(max_rows(config_)),
+      held_logits_(held_logits(config_)),
       reader_(config_),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(2 * num_jobs() <= Device::kNumMarks);
-  config_.max_outputs = max_outputs(config_);
   attach();
   const ModelShape& shape = model_.shape();
-  model_.reserve(device_, max_rows_, config_.max_outputs);
+  model_.reserve(device_, max_rows_, held_logits_);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
   auto stride = static_cast<size_t>(reader_.table_stride());
   arrays_memory_ = device_.allocate(place_arrays(&arrays_, nullptr, rows, slots, stride));
   place_arrays(&arrays_, static_cast<std::byte*>(arrays_memory_.data()), rows, slots, stride);
   arrays_.pad_slot = static_cast<int>(slots);
   packet_ = device_.allocate(kPacketBytes);
-  logits_ = device_.allocate(static_cast<size_t>(config_.max_outputs) * output_row_bytes(shape));
+  logits_ = device_.allocate(static_cast<size_t>(held_logits_) * output_row_bytes(shape));
   results_ = device_.allocate(rows * sizeof(SampleResult));
   top_ = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
   device_.reserve_sampling(config_.max_seqs, shape.vocab);
@@ -246,7 +247,7 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
 // Hidden states of the pooled rows, in turns through the buffer of logits.
 void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
   auto hidden = static_cast<int64_t>(model_.shape().hidden);
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(held_logits_);
   for (size_t at = 0; at < job.work.pool.size(); at += turn) {
     size_t num = std::min(turn, job.work.pool.size() - at);
     Tensor out{logits_.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
@@ -372,7 +373,7 @@ void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
   BatchView batch = view(job.work.num_tokens, plan.num_decode);
   batch.slices = job.work.slices;
   model_.forward(device_, batch, cache_.layers());
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(held_logits_);
   size_t num = job.num_sampled();
   for (size_t at = 0; at < num; at += turn) run_outputs(at, std::min(turn, num - at), job.top);
 }

@@ -56,7 +56,6 @@ class DeviceExecutor final : public Executor {
   void profile_decode(int rows) { profile_rows_.store(rows); }
   // Timings of that step; empty until it has run.
   StepProfile take_profile();
-  int num_captured() const { return static_cast<int>(sequences_.size()); }
   // Bytes that this executor and the model allocate on the device besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
   // The same with what the device allocates for attention and sampling.
@@ -102,6 +101,7 @@ class DeviceExecutor final : public Executor {
   bool capture_;
   KvCache cache_;
   int max_rows_;
+  int held_logits_;
 
   // On the device.
   Buffer packet_, arrays_memory_, logits_, results_, top_;

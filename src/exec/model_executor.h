@@ -64,7 +64,8 @@ class ModelExecutor final : public Executor {
   ExecutorConfig config_;
   const Clock& clock_;
   KvCache cache_;
-  Buffer logits_;  // [max_outputs, vocab], or hidden states
+  int logits_per_turn_;
+  Buffer logits_;  // [logits_per_turn_, vocab], or hidden states
 
   // Device thread only.
   std::vector<Row> rows_;  // by slot

@@ -116,7 +116,7 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.max_seqs = c.max_seqs;
   e.max_len = c.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
-  e.max_outputs = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
+  e.logits_rows = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
   e.pipeline = c.pipeline;
   e.kv_type = kv;
   e.groups = cache_groups(shape);

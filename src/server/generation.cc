@@ -141,10 +141,11 @@ Request Generation::make_request(size_t prompt) const {
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
   r.sampling = std::move(spec);
   r.prompt = prompts_[prompt].tokens;
-  int room = service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
+  int max_output =
+      service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
   r.pooling = fields_.pooling;
   bool pooled = r.pooling != Pooling::none;
-  r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(room), 1, room);
+  r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(max_output), 1, max_output);
   r.n = fields_.n;
   r.priority = fields_.priority;
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
@@ -250,8 +251,8 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
   Load all;
   for (const std::vector<Token>& p : prompts) {
     auto len = static_cast<int64_t>(p.size());
-    int64_t room = std::max<int64_t>(max_len - len, 1);
-    int64_t made = pooled ? 0 : std::min<int64_t>(fields_.max_tokens.value_or(kUsual), room);
+    int64_t max_output = std::max<int64_t>(max_len - len, 1);
+    int64_t made = pooled ? 0 : std::min<int64_t>(fields_.max_tokens.value_or(kUsual), max_output);
     int64_t prompt = len * (per_token + scored(s.prompt_logprobs));
     all.sequences += fields_.n;
     all.tokens += len;

@@ -93,6 +93,11 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
                       "or raise the context length",
                       static_cast<long long>(prompt), config.max_len)};
   }
+  if (request.sampling && request.sampling->logprob_ids.size() > config.sampling.logprob_ids) {
+    return Error{400,
+                 "logprob_token_ids: this device scores only the most likely tokens: leave it out "
+                 "and ask for more logprobs, or run with --device cpu"};
+  }
   if (request.sampling && !fits(*request.sampling, config.sampling)) {
     return Error{
         400,

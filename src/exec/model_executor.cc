@@ -283,7 +283,7 @@ void ModelExecutor::sample(size_t index, float* logits) {
   top.clear();
   int vocab = model_.shape().vocab;
   if (o.actual != kNoToken) {
-    score_row(logits, vocab, o.actual, o.position, o.num_top, top, scratch_[local]);
+    score_row(logits, vocab, o.actual, o.position, {o.num_top}, top, scratch_[local]);
   } else {
     sampled_[index] =
         sample_row(logits, vocab, sampling(o), reader_.row(static_cast<Slot>(o.slot)).choice,

@@ -111,6 +111,7 @@ Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const 
   };
   if (!known(fields_.stop_token_ids)) return wrong("stop_token_ids");
   if (!known(fields_.sampling.allowed)) return wrong("allowed_token_ids");
+  if (!known(fields_.sampling.logprob_ids)) return wrong("logprob_token_ids");
   for (const auto& [id, bias] : fields_.sampling.logit_bias) {
     if (id >= vocab) return wrong("logit_bias");
   }
@@ -247,6 +248,7 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
   bool pooled = fields_.pooling != Pooling::none;
   int max_len = service_.session().engine().config().max_len;
   auto scored = [&](int top) { return top < 0 ? 0 : (1 + top) * kScoreBytes; };
+  auto num_ids = static_cast<int>(s.logprob_ids.size());
   int64_t per_token = kTextBytes + (fields_.return_token_ids ? kIdBytes : 0);
   Load all;
   for (const std::vector<Token>& p : prompts) {
@@ -256,7 +258,7 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
     int64_t prompt = len * (per_token + scored(s.prompt_logprobs));
     all.sequences += fields_.n;
     all.tokens += len;
-    all.bytes += fields_.n * made * (per_token + scored(s.num_logprobs));
+    all.bytes += fields_.n * made * (per_token + scored(std::max(s.num_logprobs, num_ids)));
     if (echo || s.prompt_logprobs >= 0 || fields_.return_token_ids) all.bytes += prompt;
     if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
   }

@@ -215,7 +215,7 @@ void Service::reply(const Call& call, HttpResponse head, Responder::Producer bod
 
 void Service::reply_json(const Call& call, const json::value& body) {
   HttpResponse r;
-  r.body = json::serialize(body);
+  r.body = plain_json(body);
   reply(call, std::move(r));
 }
 

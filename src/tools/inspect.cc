@@ -120,7 +120,7 @@ void print_json(const InspectOptions& o,
   j["sampling_defaults"] = sampling_json(sampling.spec);
   j["metadata"] = std::move(meta);
   j["tensors"] = std::move(tensors);
-  std::printf("%s\n", json::serialize(j).c_str());
+  std::printf("%s\n", plain_json(j).c_str());
 }
 
 void row(const char* name, const std::string& value) {

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import unittest
+import urllib.request
 
 import openai
 
@@ -47,6 +48,10 @@ class Api(unittest.TestCase):
         self.assertEqual(self.client.models.retrieve("test").max_model_len, 2048)
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("other")
+        with urllib.request.urlopen(self.server.url + "/v1/models") as answer:
+            text = answer.read().decode()
+        self.assertNotRegex(text, r"\dE")  # 0.7, not 7E-1
+        self.assertRegex(text, r'"temperature":\d+\.\d')
 
     def test_chat(self):
         answer = self.chat()

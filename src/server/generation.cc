@@ -12,7 +12,6 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kLogBytes = 1 << 20;  // of a resumable stream
 const ApiError kCancelled{503, "the request was cancelled: the server stops", "", "cancelled"};
 
 std::string fingerprint(const Service& service) { return "sluice-" + service.options().version; }
@@ -228,7 +227,7 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
   prefix_ += ",\"system_fingerprint\":";
   append_json(prefix_, fingerprint(service_));
   prefix_ += ",\"choices\":[";
-  if (fields_.stream && fields_.resumable) log_.emplace(id_, kLogBytes);
+  if (fields_.stream && fields_.resumable) log_.emplace(id_, kMaxStreamBytes);
   service_.live(shared_from_this());
   if (log_ && !service_.keep(id_, shared_from_this())) {
     service_.meters().refusals.add();

@@ -45,7 +45,11 @@ endif()
 
 set(CPACK_PACKAGE_NAME sluice)
 set(CPACK_PACKAGE_VENDOR "The sluice authors")
-set(CPACK_PACKAGE_CONTACT "The sluice authors <sluice@example.org>")
+# A package's maintainer is who builds it, named as Debian's own tools take it from the environment.
+set(CPACK_PACKAGE_CONTACT "sluice authors <root@localhost>")
+if(NOT "$ENV{DEBFULLNAME}" STREQUAL "" AND NOT "$ENV{DEBEMAIL}" STREQUAL "")
+  set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+endif()
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference and serving engine for open-weight language models")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)

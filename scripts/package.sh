@@ -102,6 +102,7 @@ make_deb() {
   dpkg-deb -x "$package" "$root"
   depends=$(dpkg-deb -f "$package" Depends)
   [[ $(dpkg-deb -f "$package" Version) == "$VERSION" ]] || fail 1 "deb: not version $VERSION"
+  [[ $(dpkg-deb -f "$package" Maintainer) == [!\ ]*" <"*@*">" ]] || fail 1 "deb: no maintainer with an address"
   [[ $depends == *"libc6 (>= "* ]] || fail 1 "deb: does not depend on libc6: '$depends'"
   for name in $(needed "$root/usr/bin/sluice"); do  # each library comes from a package that is asked for
     local owner

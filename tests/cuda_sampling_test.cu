@@ -274,7 +274,7 @@ class SamplingPair {
         Expected& e = expected[i];
         if (out[i].actual >= 0) {
           e.token = out[i].actual;
-          score_row(row.data(), vocab_, e.token, 0, out[i].num_top, e.top, scratch);
+          score_row(row.data(), vocab_, e.token, 0, {out[i].num_top}, e.top, scratch);
         } else {
           e.token =
               sample_row(row.data(), vocab_, s.row, s.choice, out[i].position, &e.top, scratch);

@@ -212,7 +212,7 @@ std::map<RequestId, Output> run(Subject& subject,
   e.max_seqs = scheduler.config().max_seqs;
   e.max_len = setup.scheduler.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
-  e.max_outputs = 5;  // several turns of logits per step
+  e.logits_rows = 5;  // several turns of logits per step
   e.kv_type = subject.kv;
   e.groups = setup.groups;
   e.num_places = setup.scheduler.tiers.total();

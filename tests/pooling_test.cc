@@ -58,7 +58,7 @@ class Rig {
     e.max_seqs = scheduler_->config().max_seqs;
     e.max_len = c.max_len;
     e.max_step_tokens = scheduler_->max_step_tokens();
-    e.max_outputs = 5;  // several turns per step
+    e.logits_rows = 5;  // several turns per step
     e.kv_type = DType::f32;
     e.groups = groups;
     executor_.emplace(*backend_, *model_, e, clock_);

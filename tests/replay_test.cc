@@ -59,7 +59,7 @@ class Rig {
     e.max_seqs = config.max_seqs;
     e.max_len = config.max_len;
     e.max_step_tokens = Scheduler(config, nullptr).max_step_tokens();
-    e.max_outputs = 5;
+    e.logits_rows = 5;
     e.kv_type = DType::f16;
     e.pipeline = config.pipeline;
     e.groups = cache_groups(model_->shape());

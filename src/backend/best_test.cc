@@ -82,9 +82,9 @@ TEST(Best, MatmulFindsItOnTheWay) {
       Act act;
       act.f = {x.data(), DType::f32, m, cols, cols};
       std::vector<Best> best(static_cast<size_t>(m));
-      Tensor room{out.data(), DType::f32, m, w.rows, w.rows};
-      backend->matmul_best(room, act, w, best);
-      backend->matmul(room, act, w);
+      Tensor scratch{out.data(), DType::f32, m, w.rows, w.rows};
+      backend->matmul_best(scratch, act, w, best);
+      backend->matmul(scratch, act, w);
       for (int64_t i = 0; i < m; ++i) {
         const auto rows = static_cast<size_t>(w.rows);
         const Best want = plain({out.data() + static_cast<size_t>(i) * rows, rows});

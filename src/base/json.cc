@@ -1,5 +1,7 @@
 #include "base/json.h"
 
+#include <charconv>
+#include <cmath>
 #include <vector>
 
 #include <boost/json/basic_parser_impl.hpp>
@@ -113,6 +115,75 @@ Result<json::value> parse_json(std::string_view text, const JsonLimits& limits) 
     return Error{400, strf("invalid JSON: %s", exceeded ? exceeded : ec.message().c_str())};
   }
   return parser.handler().stack.release();
+}
+
+namespace {
+
+void append_number(std::string& out, double v) {
+  if (!std::isfinite(v)) {  // JSON has no such number: as Boost.JSON does it
+    out += json::serialize(json::value(v));
+    return;
+  }
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), v).ptr;
+  const std::string_view text(digits, static_cast<size_t>(end - digits));
+  out += text;
+  if (text.find_first_of(".e") == std::string_view::npos) out += ".0";  // still no integer
+}
+
+void append_value(std::string& out, const json::value& v);
+
+void append_object(std::string& out, const json::object& o) {
+  const char* comma = "";
+  out += '{';
+  for (const auto& [key, member] : o) {
+    out += comma;
+    out += json::serialize(json::string(key));
+    out += ':';
+    append_value(out, member);
+    comma = ",";
+  }
+  out += '}';
+}
+
+void append_value(std::string& out, const json::value& v) {
+  const char* comma = "";
+  switch (v.kind()) {
+    case json::kind::object:
+      return append_object(out, v.get_object());
+    case json::kind::array:
+      out += '[';
+      for (const json::value& element : v.get_array()) {
+        out += comma;
+        append_value(out, element);
+        comma = ",";
+      }
+      out += ']';
+      return;
+    case json::kind::double_:
+      return append_number(out, v.get_double());
+    case json::kind::null:
+    case json::kind::bool_:
+    case json::kind::int64:
+    case json::kind::uint64:
+    case json::kind::string:
+      break;
+  }
+  out += json::serialize(v);
+}
+
+}  // namespace
+
+std::string plain_json(const json::value& value) {
+  std::string out;
+  append_value(out, value);
+  return out;
+}
+
+std::string plain_json(const json::object& object) {
+  std::string out;
+  append_object(out, object);
+  return out;
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <boost/json/array.hpp>
@@ -30,5 +31,10 @@ inline constexpr JsonLimits kRequestJson{.max_values = 3u << 19, .max_key_pairs 
 // Nesting is bounded (64); invalid UTF-8 and trailing text are errors. Of equal keys the last one
 // counts.
 Result<json::value> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// The value as text, numbers as people write them: 0.7, where json::serialize() has 7E-1. The same
+// digits: those that give the same double.
+std::string plain_json(const json::value& value);
+std::string plain_json(const json::object& object);
 
 }  // namespace sluice

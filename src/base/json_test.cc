@@ -89,5 +89,21 @@ TEST(KeyedHash, IsSipHash) {  // of the paper's appendix: key 00..0f, message 00
   EXPECT_NE(KeyedHash()("a"), keyed_hash({}, "a"));
 }
 
+TEST(Json, NumbersAreWrittenAsPeopleDo) {
+  const json::value v = {{"a", 0.7},
+                         {"b", {1.0, -2.5, 1e-30, 1e300, 123456789.25}},
+                         {"c", {{"d", 7}, {"e", "x\n\"y"}, {"f", nullptr}, {"g", true}}},
+                         {"h", json::array{}},
+                         {"i", json::object{}}};
+  EXPECT_EQ(plain_json(v), R"({"a":0.7,"b":[1.0,-2.5,1e-30,1e+300,123456789.25],)"
+                           R"("c":{"d":7,"e":"x\n\"y","f":null,"g":true},"h":[],"i":{}})");
+  EXPECT_EQ(parse_json(plain_json(v)).value(), v);
+  for (double d : {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, 4503599627370497.5}) {
+    const json::value back = parse_json(plain_json(json::value(d))).value();
+    ASSERT_TRUE(back.is_double()) << plain_json(json::value(d));
+    EXPECT_EQ(back.get_double(), d);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -126,8 +126,6 @@ Pending& pending() {
   return *p;
 }
 
-std::atomic<LogLevel> lowest{LogLevel::info};
-
 // Appends to `line`, which holds `at` bytes, and ends it with a newline, cut to fit.
 void emit(char (&line)[kLine], size_t at, const char* format, va_list args) {
   int n = std::vsnprintf(line + at, kLine - at, format, args);
@@ -144,16 +142,13 @@ size_t stamp(char (&line)[kLine], LogLevel level) {
   localtime_r(&now.tv_sec, &local);
   int n = std::snprintf(line, kLine, "%02d:%02d:%02d.%03d %c ", local.tm_hour, local.tm_min,
                         local.tm_sec, static_cast<int>(now.tv_nsec / 1'000'000),
-                        "DIWE"[static_cast<int>(level)]);
+                        "IWE"[static_cast<int>(level)]);
   return static_cast<size_t>(n);
 }
 
 }  // namespace
 
-void set_log_level(LogLevel level) { lowest = level; }
-
 void log_message(LogLevel level, const char* format, ...) {
-  if (level < lowest.load(std::memory_order_relaxed)) return;
   char line[kLine];
   size_t at = stamp(line, level);
   va_list args;

@@ -9,9 +9,8 @@
 
 namespace sluice {
 
-enum class LogLevel { debug, info, warn, error };
+enum class LogLevel { info, warn, error };
 
-void set_log_level(LogLevel level);
 // "12:34:56.789 W message"
 [[gnu::format(printf, 2, 3)]] void log_message(LogLevel level, const char* format, ...);
 // The message alone: what a person at the terminal is told.

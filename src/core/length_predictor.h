@@ -1,5 +1,5 @@
-// Predicts how many tokens an output will have: what --order longest-output and shortest-output go
-// by, and --admission predicted-peak. Learns from outputs that have ended. Owned by the scheduler.
+// Predicts how many tokens an output will have, for --order longest-output and shortest-output and
+// for --admission predicted-peak. Learns from outputs that have ended. Owned by the scheduler.
 // Deterministic; allocates only when it is made.
 #pragma once
 

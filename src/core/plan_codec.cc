@@ -171,6 +171,7 @@ void spec(auto& io, auto& s) {
   io.number(s.min_tokens);
   io.number(s.num_logprobs);
   io.number(s.prompt_logprobs);
+  tokens(io, s.logprob_ids);
   io.list(s.logit_bias, [](auto& i, auto& b) {
     token(i, b.first);
     i.real(b.second);

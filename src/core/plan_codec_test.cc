@@ -1,7 +1,9 @@
 #include "core/plan_codec.h"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -17,6 +19,7 @@ StepPlan full_plan() {
   s.temperature = 0.5f, s.top_k = 40, s.top_p = 0.9f, s.min_p = 0.05f;
   s.repetition_penalty = 1.1f, s.frequency_penalty = -0.5f, s.presence_penalty = 2;
   s.seed = UINT64_MAX, s.min_tokens = 3, s.num_logprobs = 5, s.prompt_logprobs = 0;
+  s.logprob_ids = {11, 12};
   s.logit_bias = {{7, -100.0f}, {8, 0.25f}};
   s.banned_until_min = {2};
   s.allowed = {1, 2, 3};
@@ -70,9 +73,18 @@ TEST(PlanCodec, EveryFieldComesBack) {
   EXPECT_EQ(r.end, full_result().end);
 }
 
-// A change of the layout fails here: it raises kPlanVersion, and these bytes change with it.
+// A value that fuzz_plan starts from.
+Bytes fuzz_seed(const std::string& name) {
+  std::ifstream in(SLUICE_SOURCE_DIR "/fuzz/corpus/plan/" + name, std::ios::binary);
+  Bytes b;
+  for (char c; in.get(c);) b.push_back(static_cast<std::byte>(c));
+  return b;
+}
+
+// A change of the layout fails here: it raises kPlanVersion, and these bytes change with it, those
+// that the fuzzer starts from too.
 TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
-  static_assert(kPlanVersion == 1);
+  static_assert(kPlanVersion == 2);
   StepPlan p;
   p.step = 300;
   p.sampling = {SamplingSpec{}};
@@ -84,14 +96,16 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
   p.transfers = {{Transfer::copy, 5, 6, 1}};
   EXPECT_EQ(
       hex(bytes_of(p)),
-      "535001ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
-      "00000101000000000102002200010203000401000000010202e0c50801000a0c01");
+      "535002ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
+      "0000010100000000000102002200010203000401000000010202e0c50801000a0c01");
+  EXPECT_EQ(hex(fuzz_seed("plan")), hex(bytes_of(p)));
   StepResult r;
   r.step = 300;
   r.add_row(p.slices[0], 70000);
   r.transfers = {1};
   r.begin = Time(10), r.end = Time(20);
-  EXPECT_EQ(hex(bytes_of(r)), "535201ac02010203000100000101e0c50800000101142800");
+  EXPECT_EQ(hex(bytes_of(r)), "535202ac02010203000100000101e0c50800000101142800");
+  EXPECT_EQ(hex(fuzz_seed("result")), hex(bytes_of(r)));
 }
 
 TEST(PlanCodec, EqualityLeavesOutTheClockAndNothingElse) {
@@ -132,7 +146,7 @@ TEST(PlanCodec, OtherVersionsAndOtherThingsAreRefused) {
   Result<StepPlan> other = decode_plan(plan);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().message,
-            "the plan has version 2 and this build reads version 1: use the build that wrote it");
+            "the plan has version 3 and this build reads version 2: use the build that wrote it");
 }
 
 // Indices that point outside their list, counts that do not add up.

@@ -10,7 +10,8 @@ bool fits(const SamplingSpec& spec, const SamplingLimits& limits) {
   }
   return num_bad <= limits.bad_tokens && spec.logit_bias.size() <= limits.logit_bias &&
          spec.banned_until_min.size() <= limits.banned_until_min &&
-         spec.num_logprobs <= limits.num_logprobs && spec.prompt_logprobs <= limits.num_logprobs;
+         spec.num_logprobs <= limits.num_logprobs && spec.prompt_logprobs <= limits.num_logprobs &&
+         spec.logprob_ids.size() <= limits.logprob_ids;
 }
 
 }  // namespace sluice

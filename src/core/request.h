@@ -28,8 +28,9 @@ struct SamplingSpec {
   float presence_penalty = 0;    // over output
   uint64_t seed = 0;             // draws are keyed by (seed, choice, position)
   int min_tokens = 0;
-  int num_logprobs = -1;     // -1 none, 0 the chosen token, k also the k most likely
-  int prompt_logprobs = -1;  // the same for every prompt token
+  int num_logprobs = -1;           // -1 none, 0 the chosen token, k also the k most likely
+  int prompt_logprobs = -1;        // the same for every prompt token
+  std::vector<Token> logprob_ids;  // not empty: reported instead of the num_logprobs most likely
   std::vector<std::pair<Token, float>> logit_bias;
   std::vector<Token> banned_until_min;  // end and stop ids, forbidden before min_tokens
   std::vector<Token> allowed;           // empty: all
@@ -47,6 +48,7 @@ struct SamplingLimits {
   size_t bad_length = kAny;                            // tokens of one bad sequence
   size_t bad_tokens = kAny;                            // tokens of all bad sequences
   int num_logprobs = std::numeric_limits<int>::max();  // beside the token; of prompt tokens too
+  size_t logprob_ids = kAny;
   bool operator==(const SamplingLimits&) const = default;
 };
 // Whether an executor with these limits can sample by the spec. An empty bad sequence fits none.

@@ -93,6 +93,11 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
                       "or raise the context length",
                       static_cast<long long>(prompt), config.max_len)};
   }
+  if (request.sampling && request.sampling->logprob_ids.size() > config.sampling.logprob_ids) {
+    return Error{400,
+                 "logprob_token_ids: this device scores only the most likely tokens: leave it out "
+                 "and ask for more logprobs, or run with --device cpu"};
+  }
   if (request.sampling && !fits(*request.sampling, config.sampling)) {
     return Error{
         400,
@@ -273,20 +278,21 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   expire(now, events);
   if (now >= next_aging_) promote_aged(now);
   slide_windows(out);
-  make_room();
+  preempt_for_priority();
   fork_ready(now, out);
   int budget = config_.budget;
   if (running_.empty()) forming_ = true;
   // A running sequence that waits for a block comes before new ones.
-  bool may_admit = !hungry_ && !starved_ && (config_.batching == Batching::continuous || forming_);
+  bool may_admit = !decode_blocked_ && !prefill_blocked_ &&
+                   (config_.batching == Batching::continuous || forming_);
   if (config_.prefill_delay > 0 && !may_join()) may_admit = false;
   if (config_.fill_wait > Time{0} && wait_to_fill(now)) may_admit = false;
   prompts_left_ = config_.prefill_batch > 0 ? config_.prefill_batch : INT32_MAX;
-  starved_ = false;
+  prefill_blocked_ = false;
   size_t num_running = running_.size();
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
-    budget = prompt_room(static_cast<int>(draft_.size()), budget);
+    budget = prompt_budget(static_cast<int>(draft_.size()), budget);
     plan_prompts(now, may_admit, out, budget);
   } else if (config_.mix == Mix::decode_first) {
     plan_decodes(out, budget);
@@ -340,7 +346,7 @@ void Scheduler::fork_choices(Index parent, Time now, StepPlan& out) {
 }
 
 void Scheduler::plan_decodes(StepPlan& out, int& budget) {
-  hungry_ = false;
+  decode_blocked_ = false;
   for (size_t k = 0; k < running_.size() && budget > 0;) {
     Index i = running_[k];
     if (k + 8 < running_.size()) prefetch(running_[k + 8]);
@@ -360,7 +366,7 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
 
 // Prompt tokens beside so many decodes. mixed_budget bounds the rows of the step, hence the time
 // until everybody's next token; prompts keep a quarter of it, or many decodes would starve them.
-int Scheduler::prompt_room(int num_decodes, int budget) const {
+int Scheduler::prompt_budget(int num_decodes, int budget) const {
   if (num_decodes == 0 || config_.prefill != Prefill::chunked) return budget;
   if (config_.chunk > 0) budget = std::min(budget, config_.chunk);
   if (config_.mixed_budget > 0) {
@@ -376,7 +382,7 @@ void Scheduler::plan_prompts(Time now, bool may_admit, StepPlan& out, int& budge
   if (config_.short_share > 0 && config_.prefill == Prefill::chunked && (some || may_admit))
     plan_short_prompts(now, may_admit, out, budget);
   if (draft_.size() < running_.size()) plan_prefills(out, budget);
-  if (may_admit && !starved_) admit(now, out, budget);
+  if (may_admit && !prefill_blocked_) admit(now, out, budget);
 }
 
 void Scheduler::plan_prefills(StepPlan& out, int& budget) {

@@ -295,7 +295,7 @@ class Scheduler {
   void fork_ready(Time now, StepPlan& out);
   void fork_choices(Index parent, Time now, StepPlan& out);
   void plan_decodes(StepPlan& out, int& budget);
-  int prompt_room(int num_decodes, int budget) const;
+  int prompt_budget(int num_decodes, int budget) const;
   void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);
@@ -311,10 +311,10 @@ class Scheduler {
   bool can_start() const;
   bool may_join();
   bool wait_to_fill(Time now);
-  void make_room();
+  void preempt_for_priority();
 
   // admission
-  bool has_room(Index i) const;
+  bool has_blocks_for(Index i) const;
   int watermark_blocks() const;
   int kept_free(const Sequence& s) const;
   bool reservation_fits(int64_t blocks) const;
@@ -422,11 +422,11 @@ class Scheduler {
   Index blocked_ = kNone;  // the sequence that could not be admitted, and the blocks there were
   int blocked_available_ = 0;
   int reserved_ = 0;
-  bool hungry_ = false;   // a running sequence sat out the last step for want of a block
-  bool starved_ = false;  // the same for a prompt in progress
-  bool forming_ = true;   // batching=static: the batch still takes sequences in
-  bool joining_ = true;   // prefill_delay: enough slots were free, and sequences start
-  int prompts_left_ = 0;  // prefill_batch: prompts that the step may still hold
+  bool decode_blocked_ = false;   // a running sequence sat out the last step for want of a block
+  bool prefill_blocked_ = false;  // the same for a prompt in progress
+  bool forming_ = true;           // batching=static: the batch still takes sequences in
+  bool joining_ = true;           // prefill_delay: enough slots were free, and sequences start
+  int prompts_left_ = 0;          // prefill_batch: prompts that the step may still hold
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`

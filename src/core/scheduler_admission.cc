@@ -7,7 +7,7 @@
 namespace sluice {
 
 // Whether blocks for the next sequence are there, without looking for a common prefix.
-bool Scheduler::has_room(Index i) const {
+bool Scheduler::has_blocks_for(Index i) const {
   if (config_.contiguous()) return ranges_.largest() >= range_blocks(i);
   return blocks_.available() >= missing_blocks(seqs_[i]) + watermark_blocks();
 }
@@ -97,13 +97,13 @@ bool Scheduler::peak_fits(const Sequence& s, const Sequence* other) const {
   std::sort(growths_.begin(), growths_.end(),
             [](const Growth& a, const Growth& b) { return a.left > b.left; });
   int64_t full_groups = layout_.num_groups - layout_.num_windowed;
-  int64_t room = config_.num_blocks - watermark_blocks(), num = 0, held = 0, windows = 0;
+  int64_t usable = config_.num_blocks - watermark_blocks(), num = 0, held = 0, windows = 0;
   for (const Growth& g : growths_) {
     num += g.num;
     held += g.num * g.held;
     windows += g.num * g.windows;
     int64_t positions = held + num * (g.left - 1);
-    if (full_groups * positions / config_.block_size + windows > room) return false;
+    if (full_groups * positions / config_.block_size + windows > usable) return false;
   }
   return true;
 }

@@ -84,5 +84,30 @@ TEST(SchedulerAdmission, WhatEveryoneMayAskForAtMostLeavesMemoryIdle) {
   EXPECT_GT(constant.tokens_per_second, 0.9 * eager.tokens_per_second);
 }
 
+// What a device cannot sample by is refused with the field's name.
+TEST(SchedulerCheck, SamplingBeyondTheDeviceIsRefused) {
+  SchedulerConfig config;
+  config.num_blocks = 16;
+  config.max_len = 64;
+  auto checked = [&](const SamplingSpec& spec) {
+    Request r;
+    r.prompt = std::make_shared<const std::vector<Token>>(4, 1);
+    r.max_new = 4;
+    r.sampling = std::make_shared<const SamplingSpec>(spec);
+    const Result<void> ok = Scheduler::check(r, config);
+    return ok ? std::string("fits") : ok.error().message;
+  };
+  SamplingSpec spec;
+  spec.num_logprobs = 5;
+  spec.logprob_ids = {1, 2};
+  EXPECT_EQ(checked(spec), "fits");
+  config.sampling.logprob_ids = 0;
+  EXPECT_NE(checked(spec).find("logprob_token_ids"), std::string::npos) << checked(spec);
+  spec.logprob_ids.clear();
+  EXPECT_EQ(checked(spec), "fits");
+  config.sampling.num_logprobs = 4;
+  EXPECT_NE(checked(spec).find("fewer logprobs"), std::string::npos) << checked(spec);
+}
+
 }  // namespace
 }  // namespace sluice

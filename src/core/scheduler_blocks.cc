@@ -161,7 +161,7 @@ bool Scheduler::feed(Index i, StepPlan& out) {
   while (s.table.ready() * config_.block_size <= s.planned) {
     s.table.extend(layout_, blocks_, prompt_reach(s, s.table.num_rows(layout_)), edits_of(s, out));
     if (s.table.ready() * config_.block_size > s.planned) break;
-    starved_ = true;
+    prefill_blocked_ = true;
     if (!draft_.empty() || !flights_.empty()) return false;
     Index victim = last_unplanned();
     CHECK(victim != kNone);
@@ -180,7 +180,7 @@ bool Scheduler::grow(Index i, StepPlan& out) {
     if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
-      hungry_ = true;
+      decode_blocked_ = true;
       return false;
     }
     Index victim = last_unplanned();

@@ -278,7 +278,7 @@ void Scheduler::reset() noexcept {
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
   blocked_available_ = reserved_ = 0;
-  hungry_ = starved_ = false;
+  decode_blocked_ = prefill_blocked_ = false;
   forming_ = joining_ = true;
   prompts_left_ = 0;
   next_deadline_ = next_aging_ = fill_until_ = kNever;

@@ -91,12 +91,12 @@ void Scheduler::rank_running(Index i) {
 }
 
 // Under order=priority the next waiting sequence takes the place of running ones of lower priority.
-void Scheduler::make_room() {
+void Scheduler::preempt_for_priority() {
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
          pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = running_.back();
     if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    if (can_start() && has_room(next)) return;
+    if (can_start() && has_blocks_for(next)) return;
     preempt(last);
   }
 }

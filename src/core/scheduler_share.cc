@@ -20,7 +20,7 @@ void Scheduler::plan_short_prompts(Time now, bool may_admit, StepPlan& out, int&
       std::clamp(static_cast<int>(config_.short_share * static_cast<float>(budget)), 1, budget - 1);
   int left = share;
   while (left > 0 && prompts_left_ > 0) {
-    Index i = shortest_prompt(front, may_admit && !starved_);
+    Index i = shortest_prompt(front, may_admit && !prefill_blocked_);
     if (i == kNone) break;
     if (seqs_[i].phase == Phase::running) {
       run_prompt(i, out, left);

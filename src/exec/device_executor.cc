@@ -16,8 +16,9 @@ constexpr size_t kPacketBytes = 1 << 20;  // grows for the rare step that needs 
 int max_rows(const ExecutorConfig& c) {
   return std::max(c.max_step_tokens, DeviceExecutor::bucket_of(c.max_seqs));
 }
-int max_outputs(const ExecutorConfig& c) {
-  return std::max(c.max_outputs, DeviceExecutor::bucket_of(c.max_seqs));
+// Rows of logits held at once; more are done in turns. A captured step has all of its own at once.
+int held_logits(const ExecutorConfig& c) {
+  return std::max(c.logits_rows, DeviceExecutor::bucket_of(c.max_seqs));
 }
 
 size_t padded(size_t bytes) { return (bytes + 255) & ~size_t{255}; }
@@ -65,11 +66,11 @@ int DeviceExecutor::bucket_of(int n) {
 
 size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig& c) {
   StepArrays a;
-  auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(max_outputs(c));
+  auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(held_logits(c));
   auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
   size_t tables = groups * static_cast<size_t>(table_len(c));
   size_t lane = place_arrays(&a, nullptr, rows);
-  lane += model.scratch_bytes(max_rows(c), max_outputs(c));
+  lane += model.scratch_bytes(max_rows(c), held_logits(c));
   lane += outputs * output_row_bytes(model.shape());
   lane += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
   return tables_bytes(static_cast<size_t>(c.max_seqs), tables) +
@@ -98,13 +99,13 @@ DeviceExecutor::DeviceExecutor(
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       max_rows_(max_rows(config_)),
+      held_logits_(held_logits(config_)),
       lanes_(static_cast<size_t>(config_.pipeline.lanes)),
       last_touch_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());
-  config_.max_outputs = max_outputs(config_);
   attach();
   if (config_.num_places > 0) {
     size_t bytes = block_bytes(cache_.planes());
@@ -113,7 +114,7 @@ DeviceExecutor::DeviceExecutor(
   }
   const ModelShape& shape = model_.shape();
   device_.reserve_lanes(config_.pipeline.lanes, 2 * num_jobs());
-  model_.reserve(device_, max_rows_, config_.max_outputs, config_.pipeline.lanes);
+  model_.reserve(device_, max_rows_, held_logits_, config_.pipeline.lanes);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
   auto stride = static_cast<size_t>(reader_.table_stride());
   tables_ = device_.allocate(tables_bytes(slots, stride));
@@ -143,7 +144,7 @@ void DeviceExecutor::reserve_lane(Lane& lane) {
   lane.arrays.pad_slot = config_.max_seqs;
   lane.packet = device_.allocate(kPacketBytes);
   lane.logits =
-      device_.allocate(static_cast<size_t>(config_.max_outputs) * output_row_bytes(model_.shape()));
+      device_.allocate(static_cast<size_t>(held_logits_) * output_row_bytes(model_.shape()));
   lane.results = device_.allocate(rows * sizeof(SampleResult));
   lane.top = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
 }
@@ -336,7 +337,7 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
 // Hidden states of the pooled rows, in turns through the buffer of logits.
 void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
   auto hidden = static_cast<int64_t>(model_.shape().hidden);
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(held_logits_);
   for (size_t at = 0; at < job.work.pool.size(); at += turn) {
     size_t num = std::min(turn, job.work.pool.size() - at);
     Tensor out{lane_->logits.data(), DType::f32, static_cast<int64_t>(num), hidden, hidden};
@@ -462,7 +463,7 @@ void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
   BatchView batch = view(job.work.num_tokens, plan.num_decode);
   batch.slices = job.work.slices;
   model_.forward(device_, batch, cache_.layers());
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(held_logits_);
   size_t num = job.num_sampled();
   for (size_t at = 0; at < num; at += turn) run_outputs(at, std::min(turn, num - at), job.top);
 }

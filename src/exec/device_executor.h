@@ -114,6 +114,7 @@ class DeviceExecutor final : public Executor {
   KvCache cache_;
   HostTier tier_;  // pinned
   int max_rows_;
+  int held_logits_;
 
   std::vector<Lane> lanes_;
   Lane* lane_ = nullptr;  // of the step being launched

@@ -16,7 +16,7 @@ struct ExecutorConfig {
   int max_seqs = 0;         // slots
   int max_len = 0;          // positions of a sequence: sizes the block tables
   int max_step_tokens = 0;  // Scheduler::max_step_tokens()
-  int max_outputs = 64;     // rows of logits held at once; more are done in turns
+  int logits_rows = 64;     // rows of logits to hold at once, as far as the executor can follow
   Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
   int num_places = 0;  // KV blocks in host memory beside the pool

@@ -23,15 +23,15 @@ void set_failure(StepResult& r, const char* reason) noexcept {
   if (r.failure.empty()) r.failure = "failed";
 }
 
-// Rows of logits held at once: a step has no more than it has tokens.
-int max_outputs(const ExecutorConfig& c) {
-  return std::min(c.max_outputs, std::max(c.max_step_tokens, 1));
+// Rows of logits held at once; more are done in turns. A step has no more than it has tokens.
+int logits_per_turn(const ExecutorConfig& c) {
+  return std::min(c.logits_rows, std::max(c.max_step_tokens, 1));
 }
 
 }  // namespace
 
 size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& config) {
-  const int outputs = max_outputs(config);
+  const int outputs = logits_per_turn(config);
   return model.scratch_bytes(config.max_step_tokens, outputs) +
          static_cast<size_t>(outputs) * output_row_bytes(model.shape());
 }
@@ -48,6 +48,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
              model.shape(),
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
+      logits_per_turn_(logits_per_turn(config_)),
       rows_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_),
       pooler_(rows_.size()) {
@@ -56,10 +57,9 @@ ModelExecutor::ModelExecutor(Backend& backend,
     tier_ = HostTier(backend_.allocate(static_cast<size_t>(config_.num_places) * bytes),
                      config_.num_places, bytes);
   }
-  config_.max_outputs = max_outputs(config_);
-  auto outputs = static_cast<size_t>(config_.max_outputs);
+  auto outputs = static_cast<size_t>(logits_per_turn_);
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
-  model_.reserve(backend_, config_.max_step_tokens, config_.max_outputs);
+  model_.reserve(backend_, config_.max_step_tokens, logits_per_turn_);
   logits_ = backend_.allocate(outputs * output_row_bytes(model_.shape()));
   tables_.assign(rows_.size() * static_cast<size_t>(reader_.table_stride()), kNullBlock);
   for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
@@ -242,7 +242,7 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan) {
 
 void ModelExecutor::compute_outputs(StepResult& result) {
   const std::vector<OutputRow>& outputs = work_.outputs;
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(logits_per_turn_);
   sampled_.assign(outputs.size(), kNoToken);
   result.tokens.assign(work_.num_samples, kNoToken);
   for (size_t at = 0; at < outputs.size(); at += turn) {
@@ -299,7 +299,7 @@ void ModelExecutor::sample_turn(size_t at, size_t num) {
 
 void ModelExecutor::compute_pooled(StepResult& result) {
   auto hidden = static_cast<size_t>(model_.shape().hidden);
-  auto turn = static_cast<size_t>(config_.max_outputs);
+  auto turn = static_cast<size_t>(logits_per_turn_);
   for (size_t at = 0; at < work_.pool.size(); at += turn) {
     size_t num = std::min(turn, work_.pool.size() - at);
     out_rows_.clear();
@@ -315,12 +315,12 @@ void ModelExecutor::compute_pooled(StepResult& result) {
 // On any of the backend's threads: touches only what belongs to this output.
 void ModelExecutor::sample(size_t index, float* logits) {
   const OutputRow& o = work_.outputs[index];
-  size_t local = index % static_cast<size_t>(config_.max_outputs);
+  size_t local = index % static_cast<size_t>(logits_per_turn_);
   std::vector<TopLogprob>& top = tops_[local];
   top.clear();
   int vocab = model_.shape().vocab;
   if (o.actual != kNoToken) {
-    score_row(logits, vocab, o.actual, o.position, o.num_top, top, scratch_[local]);
+    score_row(logits, vocab, o.actual, o.position, {o.num_top}, top, scratch_[local]);
   } else {
     sampled_[index] =
         sample_row(logits, vocab, sampling(o), reader_.row(static_cast<Slot>(o.slot)).choice,

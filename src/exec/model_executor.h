@@ -66,8 +66,9 @@ class ModelExecutor final : public Executor {
   ExecutorConfig config_;
   const Clock& clock_;
   KvCache cache_;
+  int logits_per_turn_;
   HostTier tier_;
-  Buffer logits_;  // [max_outputs, vocab], or hidden states
+  Buffer logits_;  // [logits_per_turn_, vocab], or hidden states
 
   // Device thread only.
   std::vector<Row> rows_;  // by slot

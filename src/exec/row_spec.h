@@ -24,7 +24,8 @@ inline constexpr SamplingLimits kDeviceSampling = {.logit_bias = kMaxLogitBias,
                                                    .banned_until_min = kMaxBanned,
                                                    .bad_length = kMaxBadLength,
                                                    .bad_tokens = kMaxBadTokens,
-                                                   .num_logprobs = kMaxTopLogprobs};
+                                                   .num_logprobs = kMaxTopLogprobs,
+                                                   .logprob_ids = 0};
 inline bool fits_device(const SamplingSpec& spec) { return fits(spec, kDeviceSampling); }
 
 // Appends the row's lists to `words`, the words of the packet. The spec fits the device.

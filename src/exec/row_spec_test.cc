@@ -91,6 +91,8 @@ TEST(RowSpec, Limits) {
   s.banned_until_min.clear();
   s.num_logprobs = kMaxTopLogprobs + 1;
   EXPECT_FALSE(fits_device(s));
+  s.num_logprobs = 0, s.logprob_ids = {1};
+  EXPECT_FALSE(fits_device(s));
 }
 
 }  // namespace

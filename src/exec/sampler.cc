@@ -307,7 +307,7 @@ void score_row(const float* logits,
                int vocab,
                Token actual,
                int64_t position,
-               int num_top,
+               const ReportedTokens& report,
                std::vector<TopLogprob>& out,
                SampleScratch& scratch) {
   CHECK(vocab > 0 && actual >= 0 && actual < vocab);
@@ -322,8 +322,9 @@ void score_row(const float* logits,
     return TopLogprob{static_cast<int32_t>(position), token, logprob, rank};
   };
   out.push_back(entry(actual, rank_of(logits, vocab, actual)));
-  if (num_top <= 0) return;
-  gather_top(logits, vocab, static_cast<size_t>(std::min(num_top, vocab)), scratch);
+  for (Token id : report.ids) out.push_back(entry(id, rank_of(logits, vocab, id)));
+  if (report.num_top <= 0 || !report.ids.empty()) return;
+  gather_top(logits, vocab, static_cast<size_t>(std::min(report.num_top, vocab)), scratch);
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), more_likely);
   int32_t rank = 0;
   for (const Candidate& c : scratch.candidates) out.push_back(entry(c.id, ++rank));
@@ -364,7 +365,8 @@ Token sample_row(float* logits,
     token = better({}, logits, vocab).at;
   }
   if (token < 0) token = row.lowest_allowed(vocab);
-  if (report) score_row(raw, vocab, token, position, spec.num_logprobs, *top, scratch);
+  if (report)
+    score_row(raw, vocab, token, position, {spec.num_logprobs, spec.logprob_ids}, *top, scratch);
   return token;
 }
 

@@ -88,7 +88,7 @@ Token pick(const Best& best, const RowState& row, int vocab);
 
 // logits [vocab], overwritten. `position` is the position the new token will have.
 // With spec.num_logprobs >= 0 and `top` not null, appends the chosen token's TopLogprob and then
-// the num_logprobs most likely ones.
+// those of logprob_ids, or without any the num_logprobs most likely ones.
 Token sample_row(float* logits,
                  int vocab,
                  const RowState& row,
@@ -97,13 +97,20 @@ Token sample_row(float* logits,
                  std::vector<TopLogprob>* top,
                  SampleScratch& scratch);
 
+// Which tokens are reported beside the one that is scored: `ids`, each below vocab, or without any
+// the num_top most likely ones.
+struct ReportedTokens {
+  int num_top = 0;
+  std::span<const Token> ids = {};
+};
+
 // Scores the known token `actual` at `position` under the raw logits [vocab] of its predecessor:
-// appends its TopLogprob and then the num_top most likely ones.
+// appends its TopLogprob and then those of `report`.
 void score_row(const float* logits,
                int vocab,
                Token actual,
                int64_t position,
-               int num_top,
+               const ReportedTokens& report,
                std::vector<TopLogprob>& out,
                SampleScratch& scratch);
 

@@ -467,7 +467,7 @@ TEST(Sampler, ScoresEqualNaive) {
       for (int num_top : {0, 1, 20, 500}) {
         Token actual = static_cast<Token>(draw_u32({8, 0, n, 3}) % static_cast<uint32_t>(n));
         std::vector<TopLogprob> out;
-        score_row(logits.data(), n, actual, 42, num_top, out, scratch);
+        score_row(logits.data(), n, actual, 42, {num_top}, out, scratch);
         expect_scores(logits, actual, num_top, out);
       }
     }
@@ -492,6 +492,28 @@ TEST(Sampler, LogprobsAreOfTheRawLogits) {
   EXPECT_TRUE(top.empty());
 }
 
+TEST(Sampler, LogprobsOfGivenTokens) {
+  std::vector<float> logits = make_logits(kShapes[2], 500, 5), work = logits;
+  SamplingSpec s;
+  s.num_logprobs = 4, s.temperature = 0;
+  s.logprob_ids = {499, 7, 7};
+  SampleScratch scratch;
+  std::vector<TopLogprob> top, all;
+  Token t = sample_row(work.data(), 500, make_row(s, {1, 2}), 0, 42, &top, scratch);
+  ASSERT_EQ(top.size(), 4u);  // these instead of the most likely ones
+  score_row(logits.data(), 500, t, 42, {500}, all, scratch);
+  EXPECT_EQ(top[0].token, t);
+  for (size_t i = 0; i < 3; ++i) {
+    const TopLogprob& e = top[i + 1];
+    EXPECT_EQ(e.token, s.logprob_ids[i]);
+    auto at = std::find_if(all.begin() + 1, all.end(), [&](auto& x) { return x.token == e.token; });
+    ASSERT_NE(at, all.end());
+    EXPECT_EQ(e.logprob, at->logprob);
+    EXPECT_EQ(e.rank, at->rank);
+    EXPECT_EQ(e.pos, 42);
+  }
+}
+
 TEST(Sampler, LogprobsSurviveALargeNucleus) {
   std::vector<float> logits = make_logits(kShapes[0], 500, 6), work = logits;
   SamplingSpec s;
@@ -508,7 +530,7 @@ TEST(Sampler, ScoresOfNonFiniteRowsAreFinite) {
        {std::vector<float>{kNan, kNan}, {-kInf, -kInf}, {kInf, 1}, {1, kInf}, {kNan, 2}}) {
     for (Token t : {0, 1}) {
       std::vector<TopLogprob> out;
-      score_row(logits.data(), 2, t, 0, 2, out, scratch);
+      score_row(logits.data(), 2, t, 0, {2}, out, scratch);
       for (const TopLogprob& e : out) {
         EXPECT_TRUE(std::isfinite(e.logprob));
         EXPECT_LE(e.logprob, 0);
@@ -519,8 +541,8 @@ TEST(Sampler, ScoresOfNonFiniteRowsAreFinite) {
   }
   std::vector<TopLogprob> out;
   const float mixed[] = {kNan, 2, -kInf, 2};
-  score_row(mixed, 4, 2, 0, 0, out, scratch);
-  score_row(mixed, 4, 3, 0, 0, out, scratch);
+  score_row(mixed, 4, 2, 0, {}, out, scratch);
+  score_row(mixed, 4, 3, 0, {}, out, scratch);
   EXPECT_EQ(out[0].logprob, kMinLogprob);
   EXPECT_EQ(out[0].rank, 4);
   EXPECT_EQ(out[1].rank, 2);

@@ -1,5 +1,5 @@
-// 4-bit checkpoints of AWQ and GPTQ: what config.json says of them, and their codes repacked into
-// rows of Format::int4. No state.
+// Reads the 4-bit checkpoints of AWQ and GPTQ: their settings in config.json, and their codes,
+// which it repacks into rows of Format::int4. No state.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The decoder that all families but gpt2 share: pre-norm with RMSNorm, rotary grouped-query
-// attention, a gated MLP. A family's file says what else it has; the forward pass is here.
+// attention, a gated MLP. The forward pass is here; families differ in DecoderTraits alone.
 #pragma once
 
 #include <memory>

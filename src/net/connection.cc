@@ -20,7 +20,6 @@ using Task = Connection::Task<T>;
 
 namespace {
 
-constexpr size_t kPipelined = 64 << 10;    // bytes of next requests kept while one is answered
 constexpr size_t kLingerBytes = 16 << 20;  // read and dropped after a refusal, so that it arrives
 constexpr int kTurn = 8;  // reads, or requests from memory, until other connections have their turn
 constexpr milliseconds kLinger{2000};
@@ -343,7 +342,7 @@ void Connection::on_readable(error_code ec) {
   watching_ = false;
   if (!current_) return;  // between requests: whoever reads the next one sees it
   for (int reads = 0; !ec; ++reads) {
-    if (input_.size() - input_at_ >= kPipelined && !dropping_) {
+    if (input_.size() - input_at_ >= kPipelinedBytes && !dropping_) {
       if (last_out_) return;  // unwatched until the next request; the write has its deadline
       dropping_ = true;
       current_->close_after();

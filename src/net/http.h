@@ -28,6 +28,9 @@ struct HttpRequest {
   std::string_view header(std::string_view lower_case_name) const;
 };
 
+// Bytes of a connection's next requests that are kept while one is answered.
+inline constexpr size_t kPipelinedBytes = 64 << 10;
+
 struct HttpLimits {
   size_t body_bytes = size_t{8} << 20;
   size_t header_bytes = size_t{16} << 10;
@@ -40,6 +43,9 @@ struct HttpLimits {
   std::chrono::milliseconds header{10'000}, body{30'000}, idle{60'000}, send{30'000};
   // In all; from one address; from one address of this machine. 0: no limit of its own.
   size_t connections = 16'384, connections_per_ip = 256, connections_from_loopback = 0;
+
+  // The most that one connection holds of what its client sent.
+  size_t most_request_bytes() const { return header_bytes + body_bytes + kPipelinedBytes; }
 };
 
 class HttpServer {

@@ -1,6 +1,6 @@
-// Runs requests to their end and collects what they gave: the command line's, the benchmarks' and
-// the tests' way to use an engine. The engine thread only queues events; text is made by the
-// caller.
+// Runs requests to their end and collects their outputs. The command line, the benchmarks and the
+// tests use an engine through it. The engine thread only queues events; the caller's thread turns
+// them into text.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,7 @@
 #include "runtime/ledger.h"
 
+#include <link.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -57,10 +59,21 @@ int longest_that_fits(size_t blocks, int ctx, const SchedulerConfig& c) {
   return fits;
 }
 
-// The program, its threads, what a server records (6 MB) and tables of text. Measured, not derived:
-// scripts/measure_memory.py holds it to the truth.
+// Code and data of the program and its libraries, as the loader maps them.
+size_t mapped_bytes() {
+  size_t bytes = 0;
+  const auto add = [](dl_phdr_info* object, size_t, void* sum) {
+    for (int i = 0; i < object->dlpi_phnum; ++i)
+      if (object->dlpi_phdr[i].p_type == PT_LOAD)
+        *static_cast<size_t*>(sum) += object->dlpi_phdr[i].p_memsz;
+    return 0;
+  };
+  dl_iterate_phdr(add, &bytes);
+  return bytes;
+}
+
+// The program and tables of text; scripts/measure_memory.py compares it with what a server takes.
 size_t program_bytes(const Checkpoint& checkpoint) {
-  size_t bytes = 18'500'000;
   const Meta& meta = checkpoint.meta();
   size_t strings = 0, text = 0;
   for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
@@ -68,7 +81,7 @@ size_t program_bytes(const Checkpoint& checkpoint) {
     strings += list ? list->size() : 0;
   }
   if (const std::string* json = meta.string("tokenizer.huggingface.json")) text = json->size();
-  return bytes + strings * 180 + text * 6;
+  return mapped_bytes() + strings * 180 + text * 6;
 }
 
 }  // namespace
@@ -118,7 +131,7 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.max_seqs = c.max_seqs;
   e.max_len = c.max_len;
   e.max_step_tokens = scheduler.max_step_tokens();
-  e.max_outputs = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
+  e.logits_rows = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
   e.pipeline = c.pipeline;
   e.kv_type = kv;
   e.num_places = c.tiers.total();
@@ -163,11 +176,12 @@ void set_fixed(Ledger& ledger,
                const Checkpoint& checkpoint,
                const Model& model,
                const ExecutorConfig& e,
-               const DeviceMemory* device) {
+               const DeviceMemory* device,
+               size_t front_end) {
   if (!device) {
     ledger.weights = model.weight_bytes();
     ledger.workspace = ModelExecutor::workspace_bytes(model, e);
-    ledger.program = program_bytes(checkpoint);
+    ledger.program = program_bytes(checkpoint) + front_end;
     ledger.available = available_memory();
     return;
   }
@@ -299,7 +313,8 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   const Scheduler scheduler(smallest, nullptr);
   c.max_seqs = scheduler.config().max_seqs;
 
-  set_fixed(ledger, checkpoint, **model, executor_config(scheduler, shape, *kv), device);
+  set_fixed(ledger, checkpoint, **model, executor_config(scheduler, shape, *kv), device,
+            options.front_end_bytes);
   const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
   const auto pool = [&](size_t blocks) {
     return KvCache::bytes(shape, groups, {*kv, static_cast<int>(blocks), c.block_size});

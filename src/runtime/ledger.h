@@ -17,7 +17,7 @@ namespace sluice {
 struct Ledger {
   size_t weights = 0, kv = 0, workspace = 0, available = 0;  // kv: with the null block
   size_t tiers = 0;         // host memory for KV blocks beside the pool, in use as they go there
-  size_t program = 0;       // code, threads, tokeniser
+  size_t program = 0;       // code, tokeniser, EngineOptions::front_end_bytes; a GPU's: context
   size_t kv_per_token = 0;  // K and V of one position in all layers
   size_t kv_per_long_token = 0;  // what a position beyond the widest window adds to a sequence
   int window = 0;                // the widest, 0 = every layer sees everything

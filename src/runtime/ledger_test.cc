@@ -204,6 +204,17 @@ TEST_F(LedgerOf, AnIncompleteFileIsAnError) {
   EXPECT_EQ(ledger.error().message, "the model file has no tensor blk.1.ffn_down.weight");
 }
 
+// The program has its own size, and so has who runs the engine.
+TEST_F(LedgerOf, MemoryOfAServerCounts) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::f32);
+  const ModelShape shape = read_shape(*file).value();
+  EngineOptions alone, served;
+  served.front_end_bytes = 12'345'678;
+  const size_t program = plan_memory(*file, shape, alone).value().program;
+  EXPECT_GT(program, size_t{1} << 20);
+  EXPECT_EQ(plan_memory(*file, shape, served).value().program, program + 12'345'678);
+}
+
 // A GPU's weights are counted in its types, without the file's data or a device.
 TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
   std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::f32);

@@ -89,11 +89,12 @@ struct EngineOptions {
   SchedulerConfig scheduler;  // num_blocks, max_len, tiers, swap_cost and sampling are filled in
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
   GenerationConfig generation_config = GenerationConfig::model;
-  std::string config;         // file that options came from, empty: none
-  std::string trace;          // file for a Chrome trace, empty: none
-  bool quiet = false;         // no progress, no ledger
-  bool has_accounts = false;  // requests come with API keys
-  StepObserver observer;      // after each step, engine thread
+  std::string config;          // file that options came from, empty: none
+  std::string trace;           // file for a Chrome trace, empty: none
+  bool quiet = false;          // no progress, no ledger
+  bool has_accounts = false;   // requests come with API keys
+  size_t front_end_bytes = 0;  // memory of who runs the engine (a server) from the start
+  StepObserver observer;       // after each step, engine thread
 };
 
 inline constexpr const char* kRandomFormat = "q8_0";

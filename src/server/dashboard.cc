@@ -98,7 +98,7 @@ std::string hello_json(const Session& session,
   h["workspace_bytes"] = l.workspace;
   h["vocabulary"] = session.model().shape().vocab;
   h["chat"] = session.chat_template() != nullptr;
-  return json::serialize(h);
+  return plain_json(h);
 }
 
 void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool first) {

@@ -11,6 +11,9 @@
 
 namespace sluice {
 
+// Of all streams that may be resumed, and of the events of one.
+inline constexpr size_t kMaxKeptStreams = 256, kMaxStreamBytes = size_t{1} << 20;
+
 class EventLog {
  public:
   EventLog(std::string id, size_t max_bytes) : id_(std::move(id)), max_bytes_(max_bytes) {}

@@ -32,7 +32,7 @@ class GenerateAnswer final : public Answer {
     bool over = c.finish != Finish::none;
     o["generated_text"] = over ? json::value(whole(g, c, text_)) : json::value(nullptr);
     o["details"] = over ? json::value(details(g, c)) : json::value(nullptr);
-    out += "data: " + json::serialize(o) + "\n\n";
+    out += "data: " + plain_json(o) + "\n\n";
   }
 
   std::optional<PieceWriter> body(std::string& out,
@@ -54,7 +54,7 @@ class GenerateAnswer final : public Answer {
     co_await write_escaped(out, c.text);
     out += "\",\"token_ids\":";
     co_await write_ids(out, c.tokens);
-    if (details_) out += ",\"details\":" + json::serialize(details(g, c));
+    if (details_) out += ",\"details\":" + plain_json(details(g, c));
     out += '}';
   }
   std::string whole(const Generation& g, const Choice& c, const std::string& text) const {

@@ -12,7 +12,6 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kLogBytes = 1 << 20;  // of a resumable stream
 const ApiError kCancelled{503, "the request was cancelled: the server stops", "", "cancelled"};
 
 std::string fingerprint(const Service& service) { return "sluice-" + service.options().version; }
@@ -111,6 +110,7 @@ Refusal Generation::check(const std::vector<std::vector<Token>>& prompts) const 
   };
   if (!known(fields_.stop_token_ids)) return wrong("stop_token_ids");
   if (!known(fields_.sampling.allowed)) return wrong("allowed_token_ids");
+  if (!known(fields_.sampling.logprob_ids)) return wrong("logprob_token_ids");
   for (const auto& [id, bias] : fields_.sampling.logit_bias) {
     if (id >= vocab) return wrong("logit_bias");
   }
@@ -141,10 +141,11 @@ Request Generation::make_request(size_t prompt) const {
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
   r.sampling = std::move(spec);
   r.prompt = prompts_[prompt].tokens;
-  int room = service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
+  int max_output =
+      service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
   r.pooling = fields_.pooling;
   bool pooled = r.pooling != Pooling::none;
-  r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(room), 1, room);
+  r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(max_output), 1, max_output);
   r.n = fields_.n;
   r.priority = fields_.priority;
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
@@ -226,7 +227,7 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
   prefix_ += ",\"system_fingerprint\":";
   append_json(prefix_, fingerprint(service_));
   prefix_ += ",\"choices\":[";
-  if (fields_.stream && fields_.resumable) log_.emplace(id_, kLogBytes);
+  if (fields_.stream && fields_.resumable) log_.emplace(id_, kMaxStreamBytes);
   service_.live(shared_from_this());
   if (log_ && !service_.keep(id_, shared_from_this())) {
     service_.meters().refusals.add();
@@ -246,16 +247,17 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
   bool pooled = fields_.pooling != Pooling::none;
   int max_len = service_.session().engine().config().max_len;
   auto scored = [&](int top) { return top < 0 ? 0 : (1 + top) * kScoreBytes; };
+  auto num_ids = static_cast<int>(s.logprob_ids.size());
   int64_t per_token = kTextBytes + (fields_.return_token_ids ? kIdBytes : 0);
   Load all;
   for (const std::vector<Token>& p : prompts) {
     auto len = static_cast<int64_t>(p.size());
-    int64_t room = std::max<int64_t>(max_len - len, 1);
-    int64_t made = pooled ? 0 : std::min<int64_t>(fields_.max_tokens.value_or(kUsual), room);
+    int64_t max_output = std::max<int64_t>(max_len - len, 1);
+    int64_t made = pooled ? 0 : std::min<int64_t>(fields_.max_tokens.value_or(kUsual), max_output);
     int64_t prompt = len * (per_token + scored(s.prompt_logprobs));
     all.sequences += fields_.n;
     all.tokens += len;
-    all.bytes += fields_.n * made * (per_token + scored(s.num_logprobs));
+    all.bytes += fields_.n * made * (per_token + scored(std::max(s.num_logprobs, num_ids)));
     if (echo || s.prompt_logprobs >= 0 || fields_.return_token_ids) all.bytes += prompt;
     if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
   }

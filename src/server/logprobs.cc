@@ -65,7 +65,7 @@ PieceWriter chat_logprobs(std::string& out,
     for (const TopLogprob& t : scores[i].top) top.push_back(chat_entry(names, t));
     o["top_logprobs"] = std::move(top);
     if (i > 0) out += ',';
-    out += json::serialize(o);
+    out += plain_json(o);
     co_await pause_if_full(out);
   }
   out += "],\"refusal\":null}";
@@ -86,14 +86,14 @@ PieceWriter text_logprobs(std::string& out, TokenNames names, TextScores scores,
   if (first) out += "null";
   for (size_t i = 0; i < all.size(); ++i) {
     if (i > 0 || first) out += ',';
-    out += json::serialize(json::value(finite_logprob(all[i].token.logprob)));
+    out += plain_json(json::value(finite_logprob(all[i].token.logprob)));
     co_await pause_if_full(out);
   }
   out += "],\"top_logprobs\":[";
   if (first) out += "null";
   for (size_t i = 0; i < all.size(); ++i) {
     if (i > 0 || first) out += ',';
-    out += json::serialize(text_top(names, all[i]));
+    out += plain_json(text_top(names, all[i]));
     co_await pause_if_full(out);
   }
   out += "],\"text_offset\":[";
@@ -124,7 +124,7 @@ PieceWriter prompt_logprobs(std::string& out,
     add(o, s.token);
     for (const TopLogprob& t : s.top) add(o, t);
     out += ',';
-    out += json::serialize(o);
+    out += plain_json(o);
     co_await pause_if_full(out);
   }
   out += ']';

@@ -92,6 +92,13 @@ class Recorder {
   static constexpr size_t kSteps = 4096, kSlices = size_t{1} << 17, kRequests = 4096,
                           kSeconds = 256, kHits = 1024, kFinished = 64;
 
+  // What begin() allocates, but for two bytes per block of the KV pool.
+  static size_t bytes(size_t max_seqs) {
+    return kSteps * sizeof(StepRecord) + kSlices * sizeof(SliceRecord) +
+           kRequests * (sizeof(RequestRecord) + sizeof(RequestId)) + kSeconds * sizeof(Second) +
+           max_seqs * sizeof(SlotInfo) + kFinished * sizeof(RequestId) + kHits * sizeof(BlockId);
+  }
+
   // Records from now on.
   void begin(const SchedulerConfig& config);
 

@@ -179,6 +179,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   f.flag("return_token_ids", out.return_token_ids);
   f.flag("return_tokens_as_token_ids", out.tokens_as_ids);
   f.ids("allowed_token_ids", s.allowed, size_t{1} << 20);
+  f.ids("logprob_token_ids", s.logprob_ids, static_cast<size_t>(std::max(limits.logprobs, 0)));
   int best_of = 0;
   if (f.whole("best_of", best_of, 1, limits.n) && best_of != out.n)
     f.fail("best_of", "best_of other than n is not supported", "unsupported_parameter");
@@ -280,6 +281,8 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)
     f.fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
   if (out.logprobs) out.sampling.num_logprobs = top;
+  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
+    f.fail("logprob_token_ids", "logprob_token_ids needs \"logprobs\": true");
   if (out.max_tokens == 0) f.fail("max_tokens", "max_tokens must be at least 1");
 }
 
@@ -342,6 +345,8 @@ Refusal parse_completion(const json::value& body,
   f.flag("echo", out.echo);
   f.flag("add_special_tokens", out.add_special_tokens);
   f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs);
+  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
+    f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
   if (!out.max_tokens) out.max_tokens = 16;
   if (*out.max_tokens == 0 && !out.echo)
     f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");

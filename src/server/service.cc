@@ -113,11 +113,10 @@ void Service::cancel_all() {
 }
 
 bool Service::keep(const std::string& id, const std::shared_ptr<Generation>& generation) {
-  constexpr size_t kMost = 256;  // of EventLog::max_bytes each
-  const size_t most_of_key = keys_.needed() ? kMost / 4 : kMost;
+  const size_t most_of_key = keys_.needed() ? kMaxKeptStreams / 4 : kMaxKeptStreams;
   auto of_key = [&](const auto& k) { return k.second->key() == generation->key(); };
   auto full = [&] {
-    return kept_.size() >= kMost ||
+    return kept_.size() >= kMaxKeptStreams ||
            static_cast<size_t>(std::count_if(kept_.begin(), kept_.end(), of_key)) >= most_of_key;
   };
   std::lock_guard lock(mutex_);
@@ -215,7 +214,7 @@ void Service::reply(const Call& call, HttpResponse head, Responder::Producer bod
 
 void Service::reply_json(const Call& call, const json::value& body) {
   HttpResponse r;
-  r.body = json::serialize(body);
+  r.body = plain_json(body);
   reply(call, std::move(r));
 }
 

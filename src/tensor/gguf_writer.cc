@@ -136,12 +136,12 @@ uint64_t aligned(uint64_t at, uint64_t alignment) {
 }
 
 Error cannot_write(const std::string& path, int error) {
-  const bool room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const bool no_space = error == ENOSPC || error == EDQUOT || error == EFBIG;
   // A full disk is the environment's fault, a path that cannot be written is the user's.
-  const bool environment = room || error == EIO;
+  const bool environment = no_space || error == EIO;
   return Error{environment ? 500 : 400,
                strf("cannot write %s: %s%s", quote(path, 400).c_str(), std::strerror(error),
-                    room ? "; make room, or name another disk" : "")};
+                    no_space ? "; make room, or name another disk" : "")};
 }
 
 Result<void> check_target(const std::string& path, bool overwrite) {
@@ -158,14 +158,14 @@ Result<void> check_target(const std::string& path, bool overwrite) {
   return {};
 }
 
-Result<void> check_room(int fd, const std::string& path, uint64_t size) {
+Result<void> check_disk_space(int fd, const std::string& path, uint64_t size) {
   struct statvfs fs = {};
   if (fstatvfs(fd, &fs) != 0) return {};  // then writing will tell
-  const uint64_t room = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
-  if (room >= size) return {};
-  return Error{
-      500, strf("%s needs %s and its disk has %s free: make room, or name another disk",
-                quote(path, 400).c_str(), human_bytes(size).c_str(), human_bytes(room).c_str())};
+  const uint64_t free_bytes = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
+  if (free_bytes >= size) return {};
+  return Error{500, strf("%s needs %s and its disk has %s free: make room, or name another disk",
+                         quote(path, 400).c_str(), human_bytes(size).c_str(),
+                         human_bytes(free_bytes).c_str())};
 }
 
 }  // namespace
@@ -224,7 +224,7 @@ Result<GgufWriter> GgufWriter::create(const std::string& path,
   w.fd_ = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (w.fd_ < 0) return cannot_write(partial, errno);
   w.partial_ = partial;
-  if (auto ok = check_room(w.fd_, path, w.layout_.size); !ok) return ok.error();
+  if (auto ok = check_disk_space(w.fd_, path, w.layout_.size); !ok) return ok.error();
   if (auto ok = w.put(w.layout_.header.data(), w.layout_.header.size()); !ok) return ok.error();
   return Result<GgufWriter>(std::move(w));
 }

@@ -1,5 +1,5 @@
-// The model of a tokenizer: one piece of text to tokens. Made once, immutable after, so any thread
-// may use it with a scratch of its own.
+// The model of a tokenizer (BPE, unigram): turns one piece of text into tokens. Immutable once
+// made, so any thread may use it with a scratch of its own.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTokens = size_t{1} << 24;
 constexpr size_t kMaxVocabBytes = size_t{1} << 30;
-constexpr size_t kMaxAdded = 1024;  // bytes of an added token; finding them is linear in it
+constexpr size_t kMaxAddedBytes = 1024;  // bytes of an added token; finding them is linear in it
 
 constexpr std::string_view kEogSpellings[] = {
     "<|im_end|>",
@@ -267,9 +267,9 @@ Result<void> Tokenizer::collect_specials() {
   for (bool special : {true, false}) {  // of two that are spelled alike, the special one
     for (const AddedToken& a : spec_.added) {
       if (a.special != special || a.content.empty() || !valid_utf8(a.content)) continue;
-      if (a.content.size() > kMaxAdded) {
+      if (a.content.size() > kMaxAddedBytes) {
         return Error{400, strf("added token %d has %zu bytes; the limit is %zu", a.id,
-                               a.content.size(), kMaxAdded)};
+                               a.content.size(), kMaxAddedBytes)};
       }
       SpecialTokens::Flags flags{.anywhere = !a.special && all_white_space(a.content),
                                  .single_word = a.single_word,

@@ -6,7 +6,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kMaxAdded = 64;  // tokens around a text
+constexpr size_t kMaxEndTokens = 64;  // tokens around a text
 
 // ["</s>", 2]
 Result<Token> read_pair(const json::object& o, const char* name) {
@@ -46,7 +46,7 @@ Result<void> read_special(const json::object& o,
     if (!id) return id.error();
     out.push_back(*id);
   }
-  if (out.size() > kMaxAdded) return Error{400, "the template adds too many tokens"};
+  if (out.size() > kMaxEndTokens) return Error{400, "the template adds too many tokens"};
   return {};
 }
 
@@ -152,7 +152,7 @@ Result<void> read_post_processor(const json::value& value, TokenizerSpec& spec) 
   if (list == nullptr || !list->is_array()) return Error{400, "processors is no list"};
   for (const json::value& v : list->get_array()) {
     if (auto ok = read_post_processor(v, spec); !ok) return ok.error();
-    if (spec.prefix.size() + spec.suffix.size() > kMaxAdded) {
+    if (spec.prefix.size() + spec.suffix.size() > kMaxEndTokens) {
       return Error{400, "the post-processor adds too many tokens"};
     }
   }

@@ -478,7 +478,7 @@ int bench(const BenchOptions& o, int num, bool latency) {
   const BenchLimits limits = limits_for(s, o);
   if (o.json) {
     json::object result = result_json(s, o, best->run, limits, best->spread);
-    std::printf("%s\n", json::serialize(result).c_str());
+    std::printf("%s\n", plain_json(result).c_str());
   } else {
     std::vector<Row> rows = result_rows(s, o, *best, lengths->size(), latency);
     add_limit_rows(s, o, best->run, limits, latency, rows);

@@ -379,7 +379,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
     if (!mixed) return report(mixed.error());
     j["mixed"] = mixed_json(*mixed, !o.json);
   }
-  if (o.json) std::printf("%s\n", json::serialize(j).c_str());
+  if (o.json) std::printf("%s\n", plain_json(j).c_str());
   return kExitOk;
 }
 

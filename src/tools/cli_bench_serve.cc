@@ -17,7 +17,8 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   auto flag = [&](const char* name, bool& to, const char* help) {
     app->add_flag(name, to, help)->group(group);
   };
-  CLI::Range count(0, 1'000'000'000);
+  constexpr int kMostRequests = 1'000'000'000;
+  CLI::Range count(0, kMostRequests), at_least_one(1, kMostRequests);
   add("--url", o.url, "http[s]://HOST:PORT of any server with the OpenAI API")->required();
   add("--ca", o.ca_file, "certificates to trust instead of the system's (PEM)");
   flag("--insecure", o.insecure, "trust any certificate");
@@ -47,8 +48,8 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
       ->check(CLI::PositiveNumber);
   add("--requests", o.requests,
       "how many in all (default: 10 times the concurrency, or 100, or\nthe trace)")
-      ->check(count);
-  add("--duration", o.duration, "seconds to send for")->check(CLI::NonNegativeNumber);
+      ->check(at_least_one);
+  add("--duration", o.duration, "seconds to send for")->check(CLI::Range(1e-3, 1e9));
   with_default("--warmup", o.warmup, "requests before, not counted")->check(count);
 
   group = "Requests";
@@ -61,7 +62,8 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
       ->check(count);
   with_default("--prefix-groups", o.prefix_groups, "how many groups")
       ->check(CLI::Range(1, 1'000'000));
-  add("--distinct", o.distinct, "only so many different prompts, again and again")->check(count);
+  add("--distinct", o.distinct, "only so many different prompts, again and again")
+      ->check(at_least_one);
   flag("--token-ids", o.token_ids, "prompts as token ids (with --endpoint completions)");
   flag("--no-stream", o.no_stream, "whole answers: no time to first token");
   with_default("--temperature", o.temperature, "0 is greedy")->check(CLI::NonNegativeNumber);

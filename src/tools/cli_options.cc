@@ -140,9 +140,11 @@ void add_output_options(CLI::App* app, EngineOptions& o, const char* group) {
       ->group(group);
 }
 
-void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
-  const char* policy = "Scheduling";
-  SchedulerConfig& s = o.scheduler;
+constexpr const char* kScheduling = "Scheduling";
+
+// What a step may hold.
+void add_step_options(CLI::App* app, SchedulerConfig& s, PresetChoice& p) {
+  const char* policy = kScheduling;
   app->add_option("--preset", p.preset,
                   "the policies of these systems, or what has steps of its own\nfirst "
                   "(prefill-first is vllm)")
@@ -187,6 +189,12 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->check(whole_number(0, kMaxInt))
       ->capture_default_str()
       ->group(policy);
+}
+
+void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
+  const char* policy = kScheduling;
+  SchedulerConfig& s = o.scheduler;
+  add_step_options(app, s, p);
   add_named(app, "--batching", p.batching, kBatchings,
             "when requests may join (default: the preset's, as below)")
       ->group(policy);

@@ -100,9 +100,11 @@ struct BenchServeOptions {
   Arrivals arrivals = Arrivals::poisson;
   std::string input = "128", output = "64", prompts, extra;
   std::string slo, json, records, report;
-  double time_scale = 1, length_scale = 1, duration = 0, temperature = 0;
+  double time_scale = 1, length_scale = 1, temperature = 0;
+  std::optional<double> duration;                                  // seconds of sending
   double connect_timeout = 5, timeout = 600, stall_timeout = 120;  // seconds
-  int requests = 0, warmup = 2, prefix = 0, prefix_groups = 1, distinct = 0, max_connections = 0;
+  std::optional<int> requests, distinct, max_connections;
+  int warmup = 2, prefix = 0, prefix_groups = 1;
   uint64_t seed = 1;
   bool send_seed = false, token_ids = false, no_stream = false, no_ignore_eos = false;
   bool check_text = false, quiet = false;

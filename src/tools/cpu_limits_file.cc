@@ -142,13 +142,13 @@ std::string limits_to_json(const CpuLimits& m) {
   for (const PeakRate& p : m.peaks)
     peaks.push_back(json::object{
         {"name", p.name}, {"type", p.type}, {"one_ops_per_s", p.one}, {"all_ops_per_s", p.all}});
-  return json::serialize(json::object{{"kind", kKind},
-                                      {"cpu", m.id.cpu},
-                                      {"cores", m.id.cores},
-                                      {"isa", m.id.isa},
-                                      {"measured", m.measured},
-                                      {"reads", reads},
-                                      {"peaks", peaks}});
+  return plain_json(json::object{{"kind", kKind},
+                                 {"cpu", m.id.cpu},
+                                 {"cores", m.id.cores},
+                                 {"isa", m.id.isa},
+                                 {"measured", m.measured},
+                                 {"reads", reads},
+                                 {"peaks", peaks}});
 }
 
 Result<CpuLimits> parse_limits(std::string_view from) {

@@ -17,6 +17,7 @@
 #include "tensor/formats/all.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
+#include "tools/serve_limits.h"
 
 namespace sluice {
 
@@ -59,6 +60,7 @@ std::string meta_line(const MetaValue& v) {
 // What a model needs and has here.
 struct Needs {
   MemoryEstimate memory;
+  ServerMemory server;
   bool on_gpu = false;
   std::vector<FitAdvice> advice;  // where it does not fit
   FitAdvice least;                // the smallest, where no advice helps
@@ -77,6 +79,16 @@ json::object ledger_json(const MemoryEstimate& e) {
                       {"window", l.window},
                       {"ctx", l.ctx},
                       {"full_sequences", l.full_sequences}};
+}
+
+// What clients of a server can make it take beside the ledger; null: no limit.
+json::object server_json(const ServerMemory& m) {
+  const auto or_null = [](const std::optional<size_t>& v) {
+    return v ? json::value(*v) : json::value(nullptr);
+  };
+  return json::object{{"requests", m.requests},        {"unread", m.unread},
+                      {"streams", m.streams},          {"outbox", m.outbox},
+                      {"answers", or_null(m.answers)}, {"prompts", or_null(m.prompts)}};
 }
 
 // `m` and `needs` null: the model cannot run, and this is what is known.
@@ -108,6 +120,7 @@ void print_json(const InspectOptions& o,
   }
   if (needs) {
     j["ledger"] = ledger_json(needs->memory);
+    j["server_at_most"] = server_json(needs->server);
     j["fits"] = needs->memory.shortage.empty();
     if (!needs->memory.shortage.empty()) {
       json::array advice;
@@ -120,7 +133,7 @@ void print_json(const InspectOptions& o,
   j["sampling_defaults"] = sampling_json(sampling.spec);
   j["metadata"] = std::move(meta);
   j["tensors"] = std::move(tensors);
-  std::printf("%s\n", json::serialize(j).c_str());
+  std::printf("%s\n", plain_json(j).c_str());
 }
 
 void row(const char* name, const std::string& value) {
@@ -144,6 +157,11 @@ void print_needs(const Needs& needs) {
                      (needs.on_gpu ? " of context and graphs" : " with the vocabulary's tables"));
   row("in all",
       human_bytes(needs.memory.total()) + (fits ? " when the cache is full" : " at least"));
+  const ServerMemory& s = needs.server;
+  row("server at most",
+      strf("%s of whole answers, %s unread, %s of streams to resume, %s per connection",
+           s.answers ? human_bytes(*s.answers).c_str() : "any size", human_bytes(s.unread).c_str(),
+           human_bytes(s.streams).c_str(), human_bytes(HttpLimits().most_request_bytes()).c_str()));
   row("free memory", human_bytes(l.available) + (needs.on_gpu ? " of the GPU" : ""));
   if (fits) return;
   row("does not fit", needs.memory.shortage);
@@ -226,10 +244,14 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
     gpu = *found;
   }
   const DeviceMemory* device = gpu ? &*gpu : nullptr;
+  ServeOptions serving;
+  serving.engine = engine;
+  Needs needs;
+  needs.server = serving_memory(serving);
+  engine.front_end_bytes = needs.server.records;
   EngineOptions planned = engine;
   Result<MemoryEstimate> memory = estimate_memory(file, shape, planned, device);
   if (!memory) return memory.error();
-  Needs needs;
   needs.memory = *memory;
   needs.on_gpu = gpu.has_value();
   if (!memory->shortage.empty())

@@ -120,7 +120,7 @@ void print_json(const std::vector<Described>& all) {
     }
     out.push_back(std::move(o));
   }
-  std::printf("%s\n", json::serialize(out).c_str());
+  std::printf("%s\n", plain_json(out).c_str());
 }
 
 void print_table(const std::vector<Described>& all) {

@@ -71,16 +71,16 @@ int cmd_perplexity(const PerplexityOptions& o) {
   double mean = sum / n;
   double error = std::sqrt(std::max(squares / n - mean * mean, 0.0) / n);
   if (o.json) {
-    std::printf("%s\n", json::serialize(json::object{{"model", o.engine.model},
-                                                     {"file", o.file},
-                                                     {"ctx", window},
-                                                     {"windows", num},
-                                                     {"bos", bos},
-                                                     {"tokens", count},
-                                                     {"nll", mean},
-                                                     {"nll_error", error},
-                                                     {"perplexity", std::exp(mean)},
-                                                     {"perplexity_error", std::exp(mean) * error}})
+    std::printf("%s\n", plain_json(json::object{{"model", o.engine.model},
+                                                {"file", o.file},
+                                                {"ctx", window},
+                                                {"windows", num},
+                                                {"bos", bos},
+                                                {"tokens", count},
+                                                {"nll", mean},
+                                                {"nll_error", error},
+                                                {"perplexity", std::exp(mean)},
+                                                {"perplexity_error", std::exp(mean) * error}})
                             .c_str());
   } else {
     std::printf("perplexity %.4f +- %.4f (mean NLL %.5f, %llu tokens in %zu windows of %d, %s)\n",

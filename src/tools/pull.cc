@@ -19,7 +19,7 @@ void print_pulled(const PullCommandOptions& o, const StoredModel& m, bool was_th
   }
   json::object j{{"name", m.name}, {"path", m.path}, {"bytes", m.bytes}, {"fetched", !was_there}};
   if (!m.commit.empty()) j["revision"] = m.commit;
-  std::printf("%s\n", json::serialize(j).c_str());
+  std::printf("%s\n", plain_json(j).c_str());
 }
 
 }  // namespace

@@ -256,7 +256,7 @@ void print_json(const QuantizeOptions& o,
   }
   out["formats"] = std::move(formats);
   out["fallbacks"] = std::move(fell_back);
-  std::printf("%s\n", json::serialize(out).c_str());
+  std::printf("%s\n", plain_json(out).c_str());
 }
 
 // The output must not replace the model that is being read, or a part of it.

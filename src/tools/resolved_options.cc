@@ -32,7 +32,7 @@ void add_sampling(const EngineOptions& o, ResolvedValues& values) {
     std::string name = field.key();
     std::replace(name.begin(), name.end(), '_', '-');
     values[name] = o.generation_config == GenerationConfig::model ? "(the model's)"
-                                                                  : json::serialize(field.value());
+                                                                  : plain_json(field.value());
   }
 }
 
@@ -100,7 +100,7 @@ ResolvedValues resolved_values(const BenchServeOptions& o) {
       {"concurrency", open_loop ? "(no limit)" : "1"},
       {"max-connections", open_loop ? std::to_string(kOpenLoopConnections) : "(the concurrency)"},
       {"requests", !o.trace.empty()  ? "(the trace's)"
-                   : o.duration > 0  ? "(for --duration)"
+                   : o.duration      ? "(for --duration)"
                    : !o.rate.empty() ? std::to_string(kOpenLoopRequests)
                                      : strf("(%d x concurrency)", kRequestsPerConnection)},
       {"duration", "(no limit)"},

@@ -131,7 +131,7 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   const RequestOutput& out = collector.outputs()[0];
   if (out.refused) return report(*out.refused);
   if (o.json) {
-    std::printf("%s\n", json::serialize(output_json(out, prompt_tokens, tokenizer)).c_str());
+    std::printf("%s\n", plain_json(output_json(out, prompt_tokens, tokenizer)).c_str());
   } else if (stream) {
     view.finish();
     std::printf("\n");
@@ -229,9 +229,8 @@ int run_jsonl(Session& s, const RunOptions& o) {
   for (size_t i = 0; i < prepared.size(); ++i) {
     const RequestOutput& out = collector.outputs()[i];
     if (out.refused) code = kExitUsage;
-    std::printf(
-        "%s\n",
-        json::serialize(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
+    std::printf("%s\n",
+                plain_json(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
   }
   return code;
 }

@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/notify.h"
 #include "tools/resolved_options.h"
+#include "tools/serve_limits.h"
 #include "tools/serve_signals.h"
 #include "tools/serve_watch.h"
 #include "tools/terminal.h"
@@ -83,19 +84,7 @@ HttpServer::Options http_options(const ServeOptions& o,
   h.host = o.host;
   h.port = static_cast<uint16_t>(o.port);
   h.threads = static_cast<size_t>(o.io_threads);
-  h.limits.body_bytes = o.max_body;
-  h.limits.connections = static_cast<size_t>(o.max_connections);
-  if (o.max_connections_per_ip) {
-    h.limits.connections_per_ip = static_cast<size_t>(*o.max_connections_per_ip);
-    h.limits.connections_from_loopback = h.limits.connections_per_ip;
-  }
-  auto ms = [](double s) { return milliseconds(static_cast<int64_t>(s * 1e3)); };
-  h.limits.header = ms(o.header_timeout);
-  h.limits.body = ms(o.body_timeout);
-  h.limits.idle = ms(o.idle_timeout);
-  h.limits.send = ms(o.send_timeout);
-  h.limits.read_rate = o.min_read_rate;
-  h.limits.unread_bytes = o.max_unread;
+  h.limits = http_limits(o);
   h.on_request = [&service](HttpRequest request, std::shared_ptr<Responder> out) {
     service.handle(std::move(request), std::move(out));
   };
@@ -166,6 +155,7 @@ int cmd_serve(const ServeOptions& o) {
   raise_descriptor_limit();
   EngineOptions engine = o.engine;
   engine.has_accounts = keys.needed();
+  engine.front_end_bytes = serving_memory(o).records;
   ServiceOptions options = service_options(o);
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());

@@ -1,5 +1,5 @@
-// Turns signals, and faults of mapped model files, into messages for the thread that waits. A
-// thread of its own also ends the process when a stop takes too long, whatever hangs.
+// Receives signals, and faults of mapped model files, on a thread of its own and hands them to the
+// main thread as messages. That thread ends the process when a stop takes too long.
 #pragma once
 
 #include <chrono>

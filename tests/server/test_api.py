@@ -3,6 +3,7 @@
 import asyncio
 import math
 import unittest
+import urllib.request
 
 import openai
 
@@ -47,6 +48,10 @@ class Api(unittest.TestCase):
         self.assertEqual(self.client.models.retrieve("test").max_model_len, 2048)
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("other")
+        with urllib.request.urlopen(self.server.url + "/v1/models") as answer:
+            text = answer.read().decode()
+        self.assertNotRegex(text, r"\dE")  # 0.7, not 7E-1
+        self.assertRegex(text, r'"temperature":\d+\.\d')
 
     def test_chat(self):
         answer = self.chat()
@@ -187,6 +192,22 @@ class Api(unittest.TestCase):
             if chunk.choices and chunk.choices[0].logprobs:
                 streamed += chunk.choices[0].logprobs.content
         self.assertEqual([t.logprob for t in streamed], [t.logprob for t in content])
+
+    def test_logprobs_of_given_tokens(self):
+        """logprob_token_ids: these beside the chosen token, not the most likely ones."""
+        likely = self.complete(logprobs=5, max_tokens=1, extra_body={"return_tokens_as_token_ids": True}).choices[0]
+        top = likely.logprobs.top_logprobs[0]
+        ids = [int(name.split(":")[1]) for name in sorted(top, key=top.get)[:2]]
+        asked = {"logprob_token_ids": ids, "return_tokens_as_token_ids": True}
+        given = self.complete(logprobs=0, max_tokens=1, extra_body=asked).choices[0].logprobs
+        self.assertEqual(given.top_logprobs[0], {name: top[name] for name in [f"token_id:{i}" for i in ids] + given.tokens})
+        chat = self.chat(logprobs=True, max_tokens=2, extra_body=asked).choices[0].logprobs.content
+        self.assertEqual([[t.token for t in c.top_logprobs] for c in chat], 2 * [[f"token_id:{i}" for i in ids]])
+        for body, why in (({"logprob_token_ids": [1]}, "needs logprobs"),
+                          ({"logprob_token_ids": [10**6], "logprobs": 1}, "not below"),
+                          ({"logprob_token_ids": [1] * 21, "logprobs": 1}, "at most")):
+            with self.assertRaisesRegex(openai.BadRequestError, why):
+                self.complete(extra_body=body)
 
     def test_stop(self):
         text = self.complete(max_tokens=24).choices[0].text

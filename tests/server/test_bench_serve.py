@@ -279,6 +279,10 @@ class Options(unittest.TestCase):
         for args, word in (
             (["--url", "ftp://x"], "http://HOST:PORT"),
             (["--url", url, "--concurrency", "0"], "--concurrency"),
+            (["--url", url, "--requests", "0"], "--requests"),
+            (["--url", url, "--duration", "0"], "--duration"),
+            (["--url", url, "--distinct", "0"], "--distinct"),
+            (["--url", url, "--max-connections", "0"], "--max-connections"),
             (["--url", url, "--rate", "2", "--concurrency", "2"], "exclude"),
             (["--url", url, "--input", "9-3"], "--input"),
             (["--url", url, "--slo", "speed=1"], "--slo"),

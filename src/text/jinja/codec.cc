@@ -67,7 +67,7 @@ Value bytes_decode(Machine& m, const Value& self, CallArgs& args) {
   Bound a(m, "decode", args, {"encoding", "errors"});
   Codec codec = find_codec(m, a);
   m.meter.walk(8 * self.items().size());  // a value per byte
-  m.meter.room(2 * self.items().size());
+  m.meter.require(2 * self.items().size());
   std::string raw, text;
   for (const Value& b : self.items()) raw.push_back(static_cast<char>(b.as_int()));
   for (size_t i = 0; i < raw.size();) {

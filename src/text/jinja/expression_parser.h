@@ -1,5 +1,5 @@
-// The expression half of the parser, and the tokens and nodes that both halves work with.
-// Used by one parse, on its thread.
+// Parses the expressions of a Jinja template. Holds what the parser of statements (parser.cc)
+// shares with it: reading tokens and making nodes. Used by one parse, on its thread.
 #pragma once
 
 #include <algorithm>

@@ -228,7 +228,7 @@ Value f_striptags(Machine& m, const Value& v, CallArgs& args) {
 Text percent_encoded(Machine& m, const Value& v, bool query) {
   Text s = to_text(m.meter, v);
   m.meter.walk(s.size());
-  m.meter.room(s.size() * 3);
+  m.meter.require(s.size() * 3);
   std::string out;
   for (char c : s.str()) {
     bool keep = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

@@ -48,7 +48,7 @@ Text repr_string(Meter& m, const Text& t) {
   char quote = single ? '\'' : '"';
   std::string out(1, quote);
   for (size_t i = 0; i < t.size();) {
-    m.room(out.size());
+    m.require(out.size());
     char32_t c = next_code_point(t.view(), i);
     if (c == '\n') {
       out += "\\n";
@@ -295,7 +295,7 @@ class JsonWriter {
     m_.walk(2 * t.size());
     std::string s = "\"";
     for (size_t i = 0; i < t.size();) {
-      m_.room(s.size());
+      m_.require(s.size());
       escape(s, next_code_point(t.view(), i));
     }
     s.push_back('"');
@@ -353,7 +353,7 @@ Text escape_html(Meter& m, const Text& s) {
   for (const Text::Run& run : s.runs()) {
     std::string piece;
     for (; i < run.end; ++i) {
-      m.room(out.size() + piece.size());
+      m.require(out.size() + piece.size());
       switch (s.str()[i]) {
         case '&':
           piece += "&amp;";

@@ -87,8 +87,8 @@ Pieces wrapped(Meter& m, std::string_view s, ByteRange line, const Wrap& w) {
       ByteRange& c = chunks[last];
       std::string_view word = s.substr(c.begin, c.end - c.begin);
       if (w.break_words) {
-        size_t room = w.width > used ? w.width - used : w.width < 1 ? 1 : 0;
-        size_t cut = code_point_offset(word, room);
+        size_t fits = w.width > used ? w.width - used : w.width < 1 ? 1 : 0;
+        size_t cut = code_point_offset(word, fits);
         size_t hyphen = w.hyphens ? word.substr(0, cut).rfind('-') : word.npos;
         if (hyphen != word.npos && hyphen > 0 &&
             word.substr(0, hyphen).find_first_not_of('-') != word.npos)

@@ -40,12 +40,12 @@ class Meter {
 
   // Memory: charged before it is taken, with the steps of filling it.
   void take(size_t bytes) {
-    room(bytes);
+    require(bytes);
     bytes_ -= bytes;
     if (bytes >= 256) step(bytes / 256);
   }
   void give(size_t bytes) { bytes_ += bytes; }
-  void room(size_t bytes) const {  // fails when that much could not be taken
+  void require(size_t bytes) const {  // fails when that much could not be taken
     if (bytes > bytes_) out_of_memory();
   }
 
@@ -80,7 +80,7 @@ class Metered {
   Metered(const Metered<U>& other) : meter_(other.meter()) {}  // NOLINT: rebinding
 
   T* allocate(size_t n) {
-    if (n > SIZE_MAX / 2 / sizeof(T)) meter_->room(SIZE_MAX);
+    if (n > SIZE_MAX / 2 / sizeof(T)) meter_->require(SIZE_MAX);
     meter_->take(n * sizeof(T));
     return std::allocator<T>().allocate(n);
   }

@@ -107,7 +107,7 @@ Value repeat(Machine& m, const Value& v, int64_t times) {
   size_t one = v.is(Kind::string) ? v.text().size() : v.items().size() * sizeof(Value);
   if (one == 0) n = 0;
   if (one > 0 && n > SIZE_MAX / 4 / one) m.fail("out of memory: a value is too large");
-  m.meter.room(one * n);
+  m.meter.require(one * n);
   if (v.is(Kind::string)) {
     const Text& t = v.text();
     if (t.runs().size() == 1) {

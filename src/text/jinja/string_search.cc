@@ -90,7 +90,7 @@ Value split_either(Machine& m, const Value& self, CallArgs& args, bool reverse) 
   int64_t limit = a.integer(1, -1);
   std::string_view s = self.text().view();
   m.meter.walk(s.size());
-  m.meter.room(s.size() * sizeof(ByteRange));
+  m.meter.require(s.size() * sizeof(ByteRange));
   if (a.absent_or_none(0)) return slices(m, self, split_space(s, limit, reverse));
   Text sep = a.text(0, "");
   if (sep.empty()) m.fail("empty separator");
@@ -104,7 +104,7 @@ Value str_splitlines(Machine& m, const Value& self, CallArgs& args) {
   bool keep = a.flag(0, false);
   std::string_view s = self.text().view();
   m.meter.walk(s.size());
-  m.meter.room(s.size() * sizeof(ByteRange));
+  m.meter.require(s.size() * sizeof(ByteRange));
   Pieces out;
   size_t begin = 0;
   for (size_t i = 0; i < s.size();) {

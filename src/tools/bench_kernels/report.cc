@@ -123,11 +123,11 @@ const KernelTiming* KernelReport::find(const std::string& key) const {
 std::string report_to_json(const KernelReport& r) {
   json::object head{{"kind", kKind},   {"cpu", r.id.cpu},      {"cores", r.id.cores},
                     {"isa", r.id.isa}, {"threads", r.threads}, {"measured", r.measured}};
-  std::string text = json::serialize(head);
+  std::string text = plain_json(head);
   text.pop_back();
   text += ",\"rows\":[";
   for (size_t i = 0; i < r.rows.size(); ++i)
-    text += (i > 0 ? ",\n" : "\n") + json::serialize(timing_json(r.rows[i]));
+    text += (i > 0 ? ",\n" : "\n") + plain_json(timing_json(r.rows[i]));
   return text + "\n]}\n";
 }
 

@@ -49,8 +49,8 @@ TEST(KernelReport, BadFilesAreRefused) {
   for (const std::string& text :
        {std::string(), std::string("{}"), good.substr(0, good.size() - 4),
         with("sluice kernels 1", "sluice kernels 2"), with("\"m\":1", "\"m\":0"),
-        with("\"m\":1", "\"m\":1.5"), with("\"of_limit\":9E-1", "\"of_limit\":\"much\""),
-        with("\"noise\":0E0", "\"noise\":-1"), with("\"passes\":[[", "\"passes\":[[0,"),
+        with("\"m\":1", "\"m\":1.5"), with("\"of_limit\":0.9", "\"of_limit\":\"much\""),
+        with("\"noise\":0.0", "\"noise\":-1"), with("\"passes\":[[", "\"passes\":[[0,"),
         with("\"passes\":[[", "\"passes\":[3,["), with("\"passes\"", "\"passed\""),
         with("\"rows\":[", "\"rows\":[3,"), with("\"kernel\"", "\"colonel\""),
         with("\"threads\":2", "\"threads\":null")}) {

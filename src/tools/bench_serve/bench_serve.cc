@@ -75,8 +75,7 @@ Result<void> read_points(const BenchServeOptions& o, Plan& plan) {
   for (double n : *counts) plan.points.push_back({static_cast<int>(n), 0, false});
   for (double r : *rates) plan.points.push_back({0, r, o.arrivals == Arrivals::poisson});
   if (!o.trace.empty()) {
-    Result<std::vector<TraceEntry>> trace =
-        read_trace(o.trace, static_cast<size_t>(std::max(o.requests, 0)));
+    Result<std::vector<TraceEntry>> trace = read_trace(o.trace, o.requests);
     if (!trace) return trace.error();
     plan.trace = std::move(*trace);
     plan.points.push_back({0, 0, false});
@@ -150,7 +149,7 @@ class Bodies {
 
   // `salt` differs from run to run, so that one run's prompts are not the next one's cache hits.
   std::string make(uint64_t index, uint64_t salt, LoadRecord& r) const {
-    uint64_t number = o_.distinct > 0 ? index % static_cast<uint64_t>(o_.distinct) : index;
+    uint64_t number = o_.distinct ? index % static_cast<uint64_t>(*o_.distinct) : index;
     r.prompt = number;
     PromptText p;
     if (!plan_.prompts.empty()) {
@@ -256,23 +255,21 @@ RunResult Job::measure(size_t run) {
   const RunPoint& point = plan.points[run];
   RunSetup r = setup(point, salt(run));
   bool closed = point.concurrency > 0;
-  r.limits.requests = static_cast<uint64_t>(std::max(o.requests, 0));
+  if (o.requests) r.limits.requests = static_cast<uint64_t>(*o.requests);
   r.limits.duration = o.duration;
-  if (o.requests == 0 && o.duration == 0 && plan.trace.empty())
+  if (!o.requests && !o.duration && plan.trace.empty())
     r.limits.requests = closed ? static_cast<uint64_t>(point.concurrency) * kRequestsPerConnection
                                : kOpenLoopRequests;
   if (!plan.trace.empty()) r.trace = &plan.trace;
   r.time_scale = o.time_scale;
-  size_t room = o.max_connections > 0 ? static_cast<size_t>(o.max_connections)
-                : closed              ? static_cast<size_t>(point.concurrency)
-                                      : static_cast<size_t>(kOpenLoopConnections);
-  target.client.set_max_connections(room);
-  uint64_t total = r.limits.requests;
-  if (total == 0 && r.trace) total = r.trace->size();
+  const int connections =
+      o.max_connections.value_or(closed ? point.concurrency : kOpenLoopConnections);
+  target.client.set_max_connections(static_cast<size_t>(connections));
+  const uint64_t total = r.limits.requests.value_or(r.trace ? r.trace->size() : 0);
   r.progress = [&](const RunProgress& p) {
     double t = std::max(p.elapsed, 1e-3);
     double share = total > 0 ? static_cast<double>(p.done) / static_cast<double>(total) : 0;
-    if (o.duration > 0) share = std::max(share, std::min(p.elapsed / o.duration, 1.0));
+    if (o.duration) share = std::max(share, std::min(p.elapsed / *o.duration, 1.0));
     status.show(strf(
         "%s %s: %llu sent, %llu done, %zu in flight, %.0f tokens/s%s", progress_bar(share).c_str(),
         point.label().c_str(), static_cast<unsigned long long>(p.sent),
@@ -343,14 +340,14 @@ Result<void> write_results(const BenchServeOptions& o,
   json::array list;
   for (Summary& s : summaries) list.push_back(summary_json(s));
   j["runs"] = std::move(list);
-  if (o.json == "-") std::printf("%s\n", json::serialize(j).c_str());
+  if (o.json == "-") std::printf("%s\n", plain_json(j).c_str());
   if (!o.json.empty() && o.json != "-") {
-    if (auto ok = write_file(o.json, json::serialize(j) + "\n"); !ok) return ok;
+    if (auto ok = write_file(o.json, plain_json(j) + "\n"); !ok) return ok;
   }
   if (!o.records.empty()) {
     std::string text;
     for (size_t i = 0; i < runs.size(); ++i) {
-      for (const LoadRecord& r : runs[i].records) text += json::serialize(record_json(r, i)) + "\n";
+      for (const LoadRecord& r : runs[i].records) text += plain_json(record_json(r, i)) + "\n";
     }
     if (auto ok = write_file(o.records, text); !ok) return ok;
   }

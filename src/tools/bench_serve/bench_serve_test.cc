@@ -98,17 +98,17 @@ TEST(BenchServePlan, RealTraces) {
   std::string data = set ? set : SLUICE_SOURCE_DIR "/../shared/data";
   std::string azure = data + "/workloads/AzureLLMInferenceTrace_conv.csv";
   if (!std::filesystem::exists(azure)) GTEST_SKIP() << "no " << azure;
-  auto all = read_trace(azure, 0).value();
+  auto all = read_trace(azure).value();
   EXPECT_EQ(all.size(), 19'366u);
   EXPECT_EQ(all[0].at, 0);
   for (size_t i = 1; i < all.size(); ++i) ASSERT_GE(all[i].at, all[i - 1].at);
   EXPECT_EQ(read_trace(azure, 10).value().size(), 10u);
-  auto mooncake = read_trace(data + "/workloads/synthetic_trace.jsonl", 0).value();
+  auto mooncake = read_trace(data + "/workloads/synthetic_trace.jsonl").value();
   EXPECT_EQ(mooncake.size(), 3'993u);
   for (const TraceEntry& e : mooncake)
     ASSERT_EQ(e.blocks.size(),
               static_cast<size_t>((e.input + kTraceBlockTokens - 1) / kTraceBlockTokens));
-  EXPECT_FALSE(read_trace(data + "/workloads/none.csv", 0));
+  EXPECT_FALSE(read_trace(data + "/workloads/none.csv"));
 }
 
 TEST(BenchServeChunk, WhatServersSend) {

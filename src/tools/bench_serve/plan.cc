@@ -171,13 +171,13 @@ Result<TraceEntry> parse_trace_line(std::string_view line) {
   return e;
 }
 
-Result<std::vector<TraceEntry>> read_trace(const std::string& path, size_t limit) {
+Result<std::vector<TraceEntry>> read_trace(const std::string& path, std::optional<int> limit) {
   std::ifstream in(path);
   if (!in) return Error{404, strf("cannot read %s", quote(path, 400).c_str())};
-  if (limit == 0) limit = kMaxTrace;
+  const size_t most = limit ? static_cast<size_t>(std::max(*limit, 0)) : kMaxTrace;
   std::vector<TraceEntry> out;
   std::string line;
-  for (int number = 1; out.size() < limit && std::getline(in, line); ++number) {
+  for (int number = 1; out.size() < most && std::getline(in, line); ++number) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (line.empty() || (number == 1 && line.find("ContextTokens") != std::string::npos)) continue;
     Result<TraceEntry> e = parse_trace_line(line);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,8 +41,8 @@ struct TraceEntry {
 inline constexpr int kTraceBlockTokens = 512;
 
 // Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake's JSONL (timestamp in ms,
-// input_length, output_length, hash_ids), sorted by time. At most `limit` entries; 0: all.
-Result<std::vector<TraceEntry>> read_trace(const std::string& path, size_t limit);
+// input_length, output_length, hash_ids), sorted by time. At most `limit` entries.
+Result<std::vector<TraceEntry>> read_trace(const std::string& path, std::optional<int> limit = {});
 Result<TraceEntry> parse_trace_line(std::string_view line);  // `at` as written, not yet relative
 
 // One measured run: closed with `concurrency`, else open.

@@ -242,9 +242,9 @@ void Exchange::on_end(HttpFailure failure, const std::string& detail) {
 
 bool Run::more() const {
   const RunLimits& l = setup_.limits;
-  if (ending_ || (l.requests > 0 && sent_ >= l.requests)) return false;
+  if (ending_ || (l.requests && sent_ >= *l.requests)) return false;
   if (setup_.trace && sent_ >= setup_.trace->size()) return false;
-  return l.duration <= 0 || now() < l.duration;
+  return !l.duration || now() < *l.duration;
 }
 
 void Run::send_next(double due) {
@@ -263,7 +263,7 @@ void Run::send_next(double due) {
 void Run::schedule_next() {
   while (more()) {
     double due = setup_.trace ? (*setup_.trace)[sent_].at / setup_.time_scale : arrivals_.next();
-    if (setup_.limits.duration > 0 && due >= setup_.limits.duration) break;
+    if (setup_.limits.duration && due >= *setup_.limits.duration) break;
     if (due > now()) {
       at(due, [this, due] {
         if (ending_) return;

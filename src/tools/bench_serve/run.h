@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,8 @@ struct LoadRecord {
 };
 
 struct RunLimits {
-  uint64_t requests = 0;  // 0: no limit
-  double duration = 0;    // seconds of sending; 0: no limit
+  std::optional<uint64_t> requests;
+  std::optional<double> duration;  // seconds of sending
 };
 
 // The body of request `index`; fills input_asked, max_tokens and prompt of the record.

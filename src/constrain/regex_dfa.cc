@@ -18,8 +18,8 @@ RegexDfa::RegexDfa(const ConstraintLimits& limits, WorkBudget& compile_budget)
     : max_states_(limits.max_regex_states),
       pool_(compile_budget, limits.max_regex_nodes),
       chunks_(limits.max_regex_states / kChunk + 1) {
-  plain_char_ =
-      CodeSpeller(pool_).one_of({{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x10FFFF}}, Spelling::utf8);
+  plain_char_ = CodeSpeller(pool_).one_of(
+      {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x2027}, {0x202A, 0x10FFFF}}, Spelling::utf8);
   intern(RegexPool::kEmpty);
   for (auto& next : row(kDead).next) next.store(kDead + 1);
 }
@@ -161,6 +161,10 @@ RegexDfa::Slice RegexDfa::slice(RegexId r, int depth) {
       out.absorbs = loop.max == RegexPool::kInf;
       out.tight = closed && one_plain(loop.a);
     }
+  } else if (p.kind == Kind::concat) {
+    Slice first = slice(p.a, depth + 1);
+    out.quiet = !pool_.nullable(p.b) && !starts_plain(p.b);
+    if (first.absorbs) out.chars = RegexPool::kInf, out.absorbs = true;
   } else if (p.kind == Kind::repeat && covers_plain(p.a)) {
     out.chars = p.max;
     out.absorbs = p.max == RegexPool::kInf;

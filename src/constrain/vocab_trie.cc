@@ -12,7 +12,9 @@ bool is_plain(std::string_view s) {
   for (char c : s) {
     if (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') return false;
   }
-  return valid_utf8(s);
+  // A pattern's dot matches every plain character.
+  bool breaks_line = s.find("\xE2\x80\xA8") != s.npos || s.find("\xE2\x80\xA9") != s.npos;
+  return !breaks_line && valid_utf8(s);
 }
 
 uint32_t num_chars(std::string_view s) {

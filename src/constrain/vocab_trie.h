@@ -33,7 +33,7 @@ class VocabTrie {
         text_at_[static_cast<size_t>(t) + 1] - text_at_[static_cast<size_t>(t)]);
   }
   bool is_end(Token t) const;
-  // Plain tokens (whole characters without control characters, quote and backslash: what a JSON
+  // Plain tokens (whole characters without control, line break, quote and backslash: what a JSON
   // string holds as it is) come first: nodes [0, plain_end()), the others behind.
   const std::vector<Entry>& nodes() const { return nodes_; }
   uint32_t plain_end() const { return plain_end_; }

@@ -72,29 +72,37 @@ Result<std::optional<std::string>> random_text(const std::shared_ptr<const Const
   Matcher matcher(constraint);
   std::vector<uint32_t> mask(trie.mask_words());
   std::string text;
-  std::vector<Token> allowed, closing;
+  // From a random place, the next allowed token; of those that close something, if there is one.
+  std::vector<uint32_t> closing(mask.size());
+  for (Token t = 0; t < static_cast<Token>(trie.vocab_size()); ++t) {
+    std::string_view bytes = trie.bytes(t);
+    if (bytes.empty()) continue;
+    bool closes = bytes.back() == '"' || bytes.back() == '}' || bytes.back() == ']';
+    if (closes) closing[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+  }
+  auto pick = [&](bool only_closing) {
+    size_t from = random() % mask.size();
+    uint32_t here = ~0u << (random() % 32);
+    for (size_t i = 0; i <= mask.size(); ++i, here = ~0u) {
+      size_t w = (from + i) % mask.size();
+      uint32_t bits = mask[w] & here & (only_closing ? closing[w] : ~0u);
+      if (bits != 0) return static_cast<Token>(w * 32 + static_cast<size_t>(__builtin_ctz(bits)));
+    }
+    return kNoToken;
+  };
   for (int step = 0; step < max_tokens; ++step) {
     double start = thread_seconds();
     Result<void> filled = matcher.fill_mask(mask);
     if (times) times->us.push_back(1e6 * (thread_seconds() - start));
     if (!filled) return filled.error();
     if (matcher.can_end() && (matcher.is_done() || random() % 2 == 0)) return std::optional(text);
-    allowed.clear(), closing.clear();
-    for (size_t w = 0; w < mask.size(); ++w) {
-      for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
-        Token t = static_cast<Token>(w * 32 + static_cast<size_t>(__builtin_ctz(bits)));
-        if (trie.is_end(t)) continue;
-        allowed.push_back(t);
-        char last = trie.bytes(t).back();
-        if (last == '"' || last == '}' || last == ']') closing.push_back(t);
-      }
-    }
-    if (allowed.empty()) {
+    for (Token t : trie.ends()) mask[static_cast<size_t>(t) / 32] &= ~(1u << (t % 32));
+    Token t = kNoToken;
+    if (random() % 100 < (step < 30 ? 50u : 90u)) t = pick(true);
+    if (t == kNoToken) t = pick(false);
+    if (t == kNoToken) {
       return Error{400, strf("no token is allowed after %s", quote(text, 400).c_str())};
     }
-    bool close = !closing.empty() && random() % 100 < (step < 30 ? 50u : 90u);
-    const std::vector<Token>& from = close ? closing : allowed;
-    Token t = from[random() % from.size()];
     if (!matcher.accept(t)) {
       return Error{400, strf("the mask allowed token %d after %s, which is then refused", t,
                              quote(text, 400).c_str())};

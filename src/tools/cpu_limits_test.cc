@@ -46,8 +46,8 @@ TEST(CpuLimits, BadFilesAreRefused) {
                        with(good, "\"cores\":8", "\"cores\":\"8\""),
                        with(good, "\"threads\":2", "\"threads\":1"),
                        with(good, "\"threads\":8", "\"threads\":9"),
-                       with(good, "2E10", "-2E10"),
-                       with(good, "2E10", "0"),
+                       with(good, "2e+10", "-2e+10"),
+                       with(good, "2e+10", "0"),
                        with(good, "\"type\":\"int8\"", "\"type\":8"),
                        with(good, "\"reads\":[", "\"reads\":[7,"),
                        with(good, "\"peaks\":", "\"peeks\":")};

@@ -143,7 +143,7 @@ void add_constrain(CLI::App& app, CommandLine& c) {
   t->add_option("file", c.constrain.file, "the schema, regex, list or grammar (- is stdin)");
   add_named(t, "--kind", c.constrain.kind, constrain::kConstraintKinds, "what the file is");
   add_named(t, "--space", c.constrain.space, constrain::kJsonSpaces,
-            "white space in JSON: where a person would put it, or none");
+            "white space in JSON: as people write it, or none");
   t->add_option("--text", c.constrain.texts,
                 "a text to judge (a file, - is stdin); may be repeated. Exit code 2\nif one is "
                 "not accepted");

@@ -16,7 +16,7 @@ namespace {
 using constrain::Constraint;
 using constrain::ConstraintSource;
 
-struct Job {
+struct ConstraintJob {
   ConstraintSource source;
   std::vector<std::string> texts;
   int samples = 0;
@@ -25,7 +25,7 @@ struct Job {
 
 // {"supported", "error"?, "compile_ms", "texts": [bool], "samples": [text], "unfinished",
 // "failures"}
-json::object run_job(const Job& job, const ConstraintModel& model) {
+json::object run_job(const ConstraintJob& job, const ConstraintModel& model) {
   json::object out;
   double start = thread_seconds();
   auto constraint = Constraint::compile(job.source, model.trie);
@@ -58,12 +58,12 @@ json::object run_job(const Job& job, const ConstraintModel& model) {
   return out;
 }
 
-Result<Job> parse_job(const std::string& line, const ConstrainOptions& defaults) {
+Result<ConstraintJob> parse_job(const std::string& line, const ConstrainOptions& defaults) {
   Result<json::value> value = parse_json(line);
   if (!value) return value.error();
   if (!value->is_object()) return Error{400, "not an object"};
   const json::object& o = value->get_object();
-  Job job;
+  ConstraintJob job;
   job.source.kind = defaults.kind;
   job.source.space = defaults.space;
   job.seed = defaults.seed;
@@ -90,7 +90,7 @@ Result<Job> parse_job(const std::string& line, const ConstrainOptions& defaults)
   return job;
 }
 
-int run_jsonl(const ConstrainOptions& o, const ConstraintModel& model) {
+int constraint_lines(const ConstrainOptions& o, const ConstraintModel& model) {
   Result<std::string> text = read_text(o.jsonl);
   if (!text) return report(text.error());
   size_t number = 0;
@@ -100,7 +100,7 @@ int run_jsonl(const ConstrainOptions& o, const ConstraintModel& model) {
     at = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    Result<Job> job = parse_job(line, o);
+    Result<ConstraintJob> job = parse_job(line, o);
     if (!job) {
       return report({400, strf("line %zu: %s", number, job.error().message.c_str())});
     }
@@ -109,7 +109,7 @@ int run_jsonl(const ConstrainOptions& o, const ConstraintModel& model) {
   return kExitOk;
 }
 
-double percentile(std::vector<double>& v, double p) {
+double constraint_percentile(std::vector<double>& v, double p) {
   if (v.empty()) return 0;
   std::sort(v.begin(), v.end());
   return v[std::min(v.size() - 1, static_cast<size_t>(p * static_cast<double>(v.size())))];
@@ -125,8 +125,8 @@ int cmd_constrain(const ConstrainOptions& o) {
   if (!o.jsonl.empty() && !o.file.empty()) return report({400, "give a file or --jsonl, not both"});
   Result<ConstraintModel> model = load_constraint_model(o.model);
   if (!model) return report(model.error());
-  if (!o.jsonl.empty()) return run_jsonl(o, *model);
-  Job job{{o.kind, "", o.space}, {}, o.samples, o.seed};
+  if (!o.jsonl.empty()) return constraint_lines(o, *model);
+  ConstraintJob job{{o.kind, "", o.space}, {}, o.samples, o.seed};
   if (!o.file.empty()) {
     Result<std::string> text = read_text(o.file);
     if (!text) return report(text.error());
@@ -217,14 +217,14 @@ int cmd_bench_constraints(const BenchConstraintsOptions& o) {
       {"schemas", files.size()},
       {"supported", supported},
       {"samples_unfinished", unfinished},
-      {"compile_ms_p50", percentile(compile_ms, 0.5)},
-      {"compile_ms_p90", percentile(compile_ms, 0.9)},
-      {"compile_ms_max", percentile(compile_ms, 1)},
+      {"compile_ms_p50", constraint_percentile(compile_ms, 0.5)},
+      {"compile_ms_p90", constraint_percentile(compile_ms, 0.9)},
+      {"compile_ms_max", constraint_percentile(compile_ms, 1)},
       {"masks", masks.us.size()},
       {"mask_us_mean", masks.us.empty() ? 0 : total / static_cast<double>(masks.us.size())},
-      {"mask_us_p50", percentile(masks.us, 0.5)},
-      {"mask_us_p99", percentile(masks.us, 0.99)},
-      {"mask_us_max", percentile(masks.us, 1)},
+      {"mask_us_p50", constraint_percentile(masks.us, 0.5)},
+      {"mask_us_p99", constraint_percentile(masks.us, 0.99)},
+      {"mask_us_max", constraint_percentile(masks.us, 1)},
       {"vocabulary", model->trie->vocab_size()}};
   if (o.json) {
     std::printf("%s\n", json::serialize(out).c_str());
@@ -233,10 +233,12 @@ int cmd_bench_constraints(const BenchConstraintsOptions& o) {
   std::printf("%zu schemas, %zu supported; %zu samples unfinished\n", files.size(), supported,
               unfinished);
   std::printf("compile: p50 %.2f ms, p90 %.2f ms, worst %.1f ms (thread time)\n",
-              percentile(compile_ms, 0.5), percentile(compile_ms, 0.9), percentile(compile_ms, 1));
+              constraint_percentile(compile_ms, 0.5), constraint_percentile(compile_ms, 0.9),
+              constraint_percentile(compile_ms, 1));
   std::printf("mask: %zu of %zu tokens; mean %.1f us, p50 %.1f us, p99 %.0f us, worst %.0f us\n",
               masks.us.size(), model->trie->vocab_size(), out["mask_us_mean"].to_number<double>(),
-              percentile(masks.us, 0.5), percentile(masks.us, 0.99), percentile(masks.us, 1));
+              constraint_percentile(masks.us, 0.5), constraint_percentile(masks.us, 0.99),
+              constraint_percentile(masks.us, 1));
   return kExitOk;
 }
 

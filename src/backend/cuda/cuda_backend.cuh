@@ -1,4 +1,5 @@
-// The CUDA backend: a stream per lane, in the order of calls. Kernels are in the files beside this one.
+// The CUDA backend: a stream per lane, in the order of calls. Kernels are in the files beside this
+// one.
 // Belongs to one thread at a time, like every Device.
 #pragma once
 

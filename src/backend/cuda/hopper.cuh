@@ -104,9 +104,6 @@ __device__ inline void copy_box(
 #define SLUICE_ACC24(d)                                                                        \
   SLUICE_ACC16(d), SLUICE_ACC(d, 16), SLUICE_ACC(d, 17), SLUICE_ACC(d, 18), SLUICE_ACC(d, 19), \
       SLUICE_ACC(d, 20), SLUICE_ACC(d, 21), SLUICE_ACC(d, 22), SLUICE_ACC(d, 23)
-#define SLUICE_ACC32(d)                                                                        \
-  SLUICE_ACC24(d), SLUICE_ACC(d, 24), SLUICE_ACC(d, 25), SLUICE_ACC(d, 26), SLUICE_ACC(d, 27), \
-      SLUICE_ACC(d, 28), SLUICE_ACC(d, 29), SLUICE_ACC(d, 30), SLUICE_ACC(d, 31)
 #define SLUICE_LIST1 "{%0, %1, %2, %3}, %4, %5, p"
 #define SLUICE_LIST2 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p"
 #define SLUICE_LIST4 \
@@ -128,16 +125,6 @@ __device__ inline void copy_box(
   "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "  \
   "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "  \
   "%92, %93, %94, %95}, %96, %97, p"
-#define SLUICE_LIST32                                                              \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "   \
-  "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "    \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "    \
-  "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "    \
-  "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "    \
-  "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "    \
-  "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "   \
-  "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
-  "%119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p"
 
 // d [64 rows of w, 8 * tiles of x] += w · xᵀ over 32 bytes of columns, both operands in shared
 // memory; from nothing where `add` is 0. A thread of the warpgroup has d[t][j] of w's row
@@ -159,18 +146,15 @@ SLUICE_PRODUCTS(4, "32", "%18")
 SLUICE_PRODUCTS(8, "64", "%34")
 SLUICE_PRODUCTS(16, "128", "%66")
 SLUICE_PRODUCTS(24, "192", "%98")
-SLUICE_PRODUCTS(32, "256", "%130")
 
 #undef SLUICE_PRODUCTS
 #undef SLUICE_PRODUCT
-#undef SLUICE_LIST32
 #undef SLUICE_LIST24
 #undef SLUICE_LIST16
 #undef SLUICE_LIST8
 #undef SLUICE_LIST4
 #undef SLUICE_LIST2
 #undef SLUICE_LIST1
-#undef SLUICE_ACC32
 #undef SLUICE_ACC24
 #undef SLUICE_ACC16
 #undef SLUICE_ACC8

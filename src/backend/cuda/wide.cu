@@ -1,11 +1,9 @@
 // Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). A block
-// has 128 weight rows and up to 256 rows of x: one warp copies boxes of both by tensor map through
+// has 128 weight rows and up to 192 rows of x: one warp copies boxes of both by tensor map through
 // a ring in shared memory, two warpgroups multiply them, 64 weight rows each. A block adds up the
-// ranges of columns one after the other, or where there are few tiles the blocks of a cluster have
-// one range each.
+// ranges of columns one after the other; where there are few tiles, the product is spread: the
+// blocks of a cluster have one range each.
 #include <cooperative_groups.h>
-
-#include <algorithm>
 
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
@@ -31,22 +29,26 @@ struct WideRing {
 
 struct WideArgs {
   BoxedArgs a;
-  int splits;  // ranges of columns
-  int parts;   // blocks that share them: 1 or `splits`
+  int splits;  // ranges of columns; spread: blocks of a cluster
   int row_tiles, x_tiles;
   bool in_pairs;  // two neighbours of a row of out can be stored at once
 };
 
 // Which tile a block has: groups of kGroup tiles of weights, all of x for each.
+template <bool kSpread>
 struct Place {
-  int row, x, part;
+  int row, x, part = 0;
   __device__ explicit Place(const WideArgs& w) {
-    int index = static_cast<int>(blockIdx.x) / w.parts, group = index / (kGroup * w.x_tiles);
+    int index = static_cast<int>(blockIdx.x);
+    if constexpr (kSpread) {
+      part = index % w.splits;
+      index /= w.splits;
+    }
+    int group = index / (kGroup * w.x_tiles);
     int height = min(kGroup, w.row_tiles - group * kGroup);
     int inside = index - group * kGroup * w.x_tiles;
     row = (group * kGroup + inside % height) * kTileRows;
     x = inside / height;
-    part = static_cast<int>(blockIdx.x) % w.parts;
   }
 };
 
@@ -76,25 +78,28 @@ __device__ inline uint32_t packed(__nv_bfloat16 a, __nv_bfloat16 b) {
          static_cast<uint32_t>(__bfloat16_as_ushort(b)) << 16;
 }
 
-// Sums [row of x][weight row] from shared memory to out; with several parts, each adds up those of
-// all in ascending order for its share of x's rows.
-template <typename T, int kTiles>
-__device__ void store_tile(const WideArgs& w, float* sums, const Place& place) {
+// Sums [row of x][weight row] from shared memory to out; spread, each block adds up those of all in
+// ascending order for its share of x's rows.
+template <typename T, int kTiles, bool kSpread>
+__device__ void store_tile(const WideArgs& w, float* sums, const Place<kSpread>& place) {
   namespace cg = cooperative_groups;
   const BoxedArgs& a = w.a;
   const int thread = static_cast<int>(threadIdx.x), first_x = place.x * kTiles * 8;
-  const int num = min(kTiles * 8, a.n - first_x);
+  const int num = min(kTiles * 8, a.n - first_x), parts = kSpread ? w.splits : 1;
   const int column = thread % 64 * 2, row = place.row + column;
   if (row >= a.rows) return;
   const RowTerms left(a, row), right(a, row + 1);
-  for (int t = place.part + thread / 64 * w.parts; t < num; t += 4 * w.parts) {
+  for (int t = place.part + thread / 64 * parts; t < num; t += 4 * parts) {
     float2 total = {0, 0};
-    for (int k = 0; k < w.parts; ++k) {
-      const float* from =
-          w.parts > 1 ? cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k)) : sums;
-      const float2 part = *reinterpret_cast<const float2*>(from + t * kWidePitch + column);
-      total.x += part.x;
-      total.y += part.y;
+    if constexpr (kSpread) {
+      for (int k = 0; k < parts; ++k) {
+        const float* from = cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k));
+        const float2 part = *reinterpret_cast<const float2*>(from + t * kWidePitch + column);
+        total.x += part.x;
+        total.y += part.y;
+      }
+    } else {
+      total = *reinterpret_cast<const float2*>(sums + t * kWidePitch + column);
     }
     const float y0 = fmaf(total.x, left.scale, left.bias);
     const float y1 = fmaf(total.y, right.scale, right.bias);
@@ -109,15 +114,13 @@ __device__ void store_tile(const WideArgs& w, float* sums, const Place& place) {
   }
 }
 
-template <typename T, int kTiles>
+template <typename T, int kTiles, bool kSpread>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights,
                 const __grid_constant__ CUtensorMap x,
                 const __grid_constant__ WideArgs w) {
   using R = WideRing<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
-  // A tile of 256 rows leaves no registers for a second set of sums: it has one range.
-  constexpr bool kOneRange = kTiles > 24;
   extern __shared__ uint8_t unaligned[];
   __shared__ uint64_t barriers[2 * R::kStages];
   let_next_start();
@@ -135,11 +138,11 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   }
   __syncthreads();
 
-  const Place place(w);
+  const Place<kSpread> place(w);
   const int boxes = (w.a.cols + kBox - 1) / kBox;
-  const int first_split = w.parts > 1 ? place.part : 0;
-  const int last_split = w.parts > 1 ? place.part + 1 : w.splits;
-  const int first = boxes * first_split / w.splits, num = boxes * last_split / w.splits - first;
+  const int first_split = place.part, last_split = kSpread ? place.part + 1 : w.splits;
+  const int first = kSpread ? boxes * place.part / w.splits : 0;
+  const int num = kSpread ? boxes * last_split / w.splits - first : boxes;
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0) {
@@ -164,8 +167,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         copy_inputs(i);
       }
     }
-    __syncwarp();
-    if (w.parts > 1) {
+    if constexpr (kSpread) {
+      __syncwarp();
       sync_cluster();
       sync_cluster();
     }
@@ -173,7 +176,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     take_registers<240>();
     wait_for_inputs();
     const int half = warp / 4;  // of the weight rows
-    float sum[kTiles][4] = {}, total[kOneRange ? 1 : kTiles][4] = {};
+    float total[kTiles][4] = {}, sum[kTiles][4] = {};
     for (int split = first_split; split < last_split; ++split) {
       const int begin = boxes * split / w.splits - first;
       const int end = boxes * (split + 1) / w.splits - first;
@@ -195,7 +198,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       wgmma_wait<0>();
       pin(sum);
       if (lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
-      if constexpr (!kOneRange) add_to(total, sum);
+      add_to(total, sum);
     }
     sync_multiplying();  // all boxes have been read: the ring is free
     auto* sums = reinterpret_cast<float*>(unaligned + (ring - start));
@@ -204,70 +207,47 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
-            kOneRange ? sum[t][j] : total[kOneRange ? 0 : t][j];
+            total[t][j];
     }
-    if (w.parts > 1) {
+    if constexpr (kSpread) {
       sync_cluster();
-    } else {
-      sync_multiplying();
-    }
-    store_tile<T, kTiles>(w, sums, place);
-    if (w.parts > 1) {
+      store_tile<T, kTiles>(w, sums, place);
       __syncwarp();
       sync_cluster();  // nobody leaves while others read
+    } else {
+      sync_multiplying();
+      store_tile<T, kTiles>(w, sums, place);
     }
   }
 }
 
-template <typename T, int kTiles>
-void run_wide(WideArgs w, const Tensor& x, const Tensor& weight, cudaStream_t stream) {
+template <typename T, int kTiles, bool kSpread>
+void run_wide(
+    const BoxedArgs& a, const Tensor& x, const Tensor& weight, int splits, cudaStream_t stream) {
   using R = WideRing<kTiles>;
-  auto kernel = wide_kernel<T, kTiles>;
-  allow_shared<wide_kernel<T, kTiles>>(R::kBytes, "wide");
+  constexpr auto kKernel = wide_kernel<T, kTiles, kSpread>;
+  allow_shared<kKernel>(R::kBytes, "wide");
+  WideArgs w{a, splits, (a.rows + kTileRows - 1) / kTileRows,
+             (a.n + kTiles * 8 - 1) / (kTiles * 8)};
+  w.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
+               reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  const auto tiles = static_cast<unsigned>(w.row_tiles * w.x_tiles);
+  const auto blocks = static_cast<unsigned>(splits);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(w.parts), 1, 1};
+  attributes[1].val.clusterDim = {blocks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(w.row_tiles * w.x_tiles * w.parts);
+  config.gridDim = kSpread ? tiles * blocks : tiles;
   config.blockDim = kWideThreads;
   config.dynamicSmemBytes = R::kBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, tensor_map(weight, kTileRows),
+  config.numAttrs = kSpread ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kKernel, tensor_map(weight, kTileRows),
                            tensor_map(x, kTiles * 8), w),
         "wide");
-}
-
-// How a product is cut, and an estimate of its time: rounds of blocks over the multiprocessors
-// times what one block does, in boxes of 128 rows. Larger tiles compute faster; begin and end of a
-// block take as long as some boxes, and adding up over a cluster as some more.
-struct Cut {
-  int size;   // rows of x of a tile
-  int parts;  // of WideArgs
-  float time;
-};
-Cut best_cut(const BoxedArgs& a, int splits, int num_sms) {
-  constexpr struct {
-    int size;
-    float box;
-  } kSizes[] = {{128, 1.0f}, {192, 1.35f}, {256, 1.75f}};
-  const int row_tiles = (a.rows + kTileRows - 1) / kTileRows, boxes = (a.cols + 63) / 64;
-  Cut best{};
-  for (const auto& s : kSizes) {
-    if (s.size > 192 && splits > 1) continue;
-    for (int parts = 1; parts <= splits; parts += splits > 1 ? splits - 1 : 1) {
-      const int blocks = row_tiles * ((a.n + s.size - 1) / s.size) * parts;
-      const int at_once = std::max(1, num_sms / parts) * parts;
-      const float each =
-          static_cast<float>(boxes) / static_cast<float>(parts) + 5 + (parts > 1 ? 4.0f : 0.0f);
-      const float time = static_cast<float>((blocks + at_once - 1) / at_once) * each * s.box;
-      if (best.size == 0 || time < best.time) best = {s.size, parts, time};
-    }
-  }
-  return best;
 }
 
 template <typename T>
@@ -277,14 +257,14 @@ void run_cut(const BoxedArgs& a,
              int splits,
              int num_sms,
              cudaStream_t stream) {
-  const Cut cut = best_cut(a, splits, num_sms);
-  WideArgs w{a, splits, cut.parts, (a.rows + kTileRows - 1) / kTileRows,
-             (a.n + cut.size - 1) / cut.size};
-  w.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
-               reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
-  if (cut.size == 128) return run_wide<T, 16>(w, x, weight, stream);
-  if (cut.size == 192) return run_wide<T, 24>(w, x, weight, stream);
-  run_wide<T, 32>(w, x, weight, stream);
+  const int tiles = (a.rows + kTileRows - 1) / kTileRows * ((a.n + 127) / 128);
+  if (splits > 1 && tiles * 2 <= num_sms)
+    return run_wide<T, 16, true>(a, x, weight, splits, stream);
+  // The larger tile computes faster, where not too many of its rows are empty.
+  auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
+  if (padded(128) * 100 < padded(192) * 95)
+    return run_wide<T, 16, false>(a, x, weight, splits, stream);
+  run_wide<T, 24, false>(a, x, weight, splits, stream);
 }
 
 }  // namespace

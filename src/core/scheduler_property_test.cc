@@ -284,7 +284,8 @@ class Workload {
     StepResult result;
   };
 
-  // Steps in different lanes compute in any order, but for those that touch the same slot.
+  // Steps in different lanes compute in any order, but for those that touch the same slot, and for
+  // one that moves blocks between tiers: it has its turn between those before and behind it.
   void launch(StepPlan plan, ShadowCache& cache, std::deque<Flight>& flights) {
     Flight f;
     f.lane = num_launched_++ % config_.pipeline.lanes;
@@ -300,10 +301,17 @@ class Workload {
     for (Flight& other : flights) {
       EXPECT_TRUE(config_.pipeline.chained || !meet(f.sequences, other.sequences))
           << "a sequence is in two steps in flight";
-      if (other.lane == f.lane || meet(f.slots, other.slots)) compute(other, cache);
+      if (other.lane == f.lane || meet(f.slots, other.slots) || moves(f.plan) || moves(other.plan))
+        compute(other, cache);
     }
     flights.push_back(std::move(f));
-    if (config_.pipeline.lanes == 1 || chance(50)) compute(flights.back(), cache);
+    // Blocks that go out are free at once: only steps behind this one may use them.
+    if (config_.pipeline.lanes == 1 || moves(flights.back().plan) || chance(50))
+      compute(flights.back(), cache);
+  }
+  static bool moves(const StepPlan& plan) {
+    return std::ranges::any_of(plan.transfers,
+                               [](const Transfer& t) { return t.kind != Transfer::copy; });
   }
   static void compute(Flight& f, ShadowCache& cache) {
     if (!std::exchange(f.computed, true)) f.result = encoded(cache.run(f.plan));

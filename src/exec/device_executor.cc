@@ -215,6 +215,15 @@ void DeviceExecutor::use_lane(const StepPlan& plan) {
   }
   for (const TableEdit& e : plan.edits) touch(e.slot);
   for (const Slice& s : plan.slices) touch(s.slot);
+  // Blocks that go to another tier or come from it are reused at once: such a step has its turn
+  // between those before and those behind it.
+  const bool moves = std::ranges::any_of(
+      plan.transfers, [](const Transfer& t) { return t.kind != Transfer::copy; });
+  const uint64_t oldest = moves ? num_waited_ + 1 : std::max(num_waited_ + 1, last_move_);
+  const uint64_t end = moves ? num_launched_ : std::min(num_launched_, last_move_ + 1);
+  for (uint64_t step = oldest; step < end; ++step)
+    latest[step % lanes_.size()] = std::max(latest[step % lanes_.size()], step);
+  if (moves) last_move_ = num_launched_;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lane == mine || latest[lane] == 0) continue;
     auto index = static_cast<int>((latest[lane] - 1) % jobs_.size());

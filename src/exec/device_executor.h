@@ -122,6 +122,7 @@ class DeviceExecutor final : public Executor {
   // Of several lanes: by slot, the launch that used it last, counted from 1; and the last one of
   // each lane that the step being launched has to wait for, 0: none.
   std::vector<uint64_t> last_touch_, latest_in_lane_;
+  uint64_t last_move_ = 0;  // the last step that moved blocks between tiers
 
   PlanReader reader_;
   std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks

@@ -14,11 +14,11 @@
 namespace sluice {
 namespace {
 
-constexpr int kBlock = 4;
+constexpr int kTierBlock = 4;
 
 SchedulerConfig small_pool(int num_blocks) {
   SchedulerConfig c;
-  c.block_size = kBlock;
+  c.block_size = kTierBlock;
   c.num_blocks = num_blocks;
   c.max_len = 64;
   c.budget = 64;
@@ -234,7 +234,7 @@ TEST(SchedulerTiers, AnEvictedPrefixComesBackFromHostMemory) {
   EXPECT_EQ(b.cached_of(3), 16);
   EXPECT_EQ(b.num_tokens - before, 1) << "only the last token is computed";
   EXPECT_GT(b.tiers().prefix_hits, 0u);
-  EXPECT_EQ(b.tiers().prefix_hits, b.tiers().blocks_in * kBlock);
+  EXPECT_EQ(b.tiers().prefix_hits, b.tiers().blocks_in * kTierBlock);
 
   // What came in is in the pool again: the next one shares it.
   uint64_t blocks_in = b.tiers().blocks_in;

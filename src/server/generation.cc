@@ -247,7 +247,8 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
   bool pooled = fields_.pooling != Pooling::none;
   int max_len = service_.session().engine().config().max_len;
   auto scored = [&](int top) { return top < 0 ? 0 : (1 + top) * kScoreBytes; };
-  auto num_ids = static_cast<int>(s.logprob_ids.size());
+  const int num_ids = static_cast<int>(s.logprob_ids.size());
+  const int num_scored = num_ids > 0 ? std::max(s.num_logprobs, num_ids) : s.num_logprobs;
   int64_t per_token = kTextBytes + (fields_.return_token_ids ? kIdBytes : 0);
   Load all;
   for (const std::vector<Token>& p : prompts) {
@@ -257,7 +258,7 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
     int64_t prompt = len * (per_token + scored(s.prompt_logprobs));
     all.sequences += fields_.n;
     all.tokens += len;
-    all.bytes += fields_.n * made * (per_token + scored(std::max(s.num_logprobs, num_ids)));
+    all.bytes += fields_.n * made * (per_token + scored(num_scored));
     if (echo || s.prompt_logprobs >= 0 || fields_.return_token_ids) all.bytes += prompt;
     if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
   }

@@ -157,18 +157,22 @@ without() { if ((full)); then echo "${1:-^$}"; else echo "${1:+$1|}full"; fi; }
 
 tests_release() { run_ctest release "$JOBS" -LE "$(without)"; }
 # A quarter of the cases of tests that take long, another one after each commit (base/test_slice.h); all with --full.
-tests_asan() {
+slice_tests() {
   local slice=4 seed
   ((full)) && slice=1
   seed=$(git rev-list --count HEAD 2>/dev/null || echo 0)
   echo "SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed"
-  SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed \
-    ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+  export SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed
+}
+tests_asan() {
+  slice_tests
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
 tests_tsan() {
   local which='^(base|core|engine|net|server)$'
   ((full)) && which='^(base|core|engine|exec|models$|net|server)'  # models: the hub's threads download
+  slice_tests
   TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R "$which" -LE release
 }
 

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_slice.h"
 #include "core/fake_executor.h"
 #include "core/plan_codec.h"
 #include "core/policy.h"
@@ -414,18 +415,24 @@ class Workload {
 
 TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   Tally tally;
+  TestSlice slice;
+  uint64_t num = 0;  // of 5,000
   for (uint64_t seed = 1; seed <= 5000; ++seed) {
+    if (!slice.take()) continue;
+    ++num;
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload(seed).run(&tally);
     if (HasFailure()) return;
   }
-  EXPECT_GT(tally.preemptions, 3000u) << "the workloads prove too little";
-  EXPECT_GT(tally.requeued, 300u) << "outputs hardly outgrow their ranges";
-  EXPECT_GT(tally.hits, 10000u);
-  EXPECT_GT(tally.forks, 1000u);
-  EXPECT_GT(tally.tiers.num_swapped, 300u) << "few sequences are swapped";
-  EXPECT_GT(tally.tiers.num_restored, 200u);
-  EXPECT_GT(tally.tiers.prefix_hits, 1000u) << "few prefixes come from host memory";
+  // Few workloads differ more.
+  auto share = [&](uint64_t of_all) { return num == 5000 ? of_all : of_all * num / 10000; };
+  EXPECT_GT(tally.preemptions, share(3000)) << "the workloads prove too little";
+  EXPECT_GT(tally.requeued, share(300)) << "outputs hardly outgrow their ranges";
+  EXPECT_GT(tally.hits, share(10000));
+  EXPECT_GT(tally.forks, share(1000));
+  EXPECT_GT(tally.tiers.num_swapped, share(300)) << "few sequences are swapped";
+  EXPECT_GT(tally.tiers.num_restored, share(200));
+  EXPECT_GT(tally.tiers.prefix_hits, share(1000)) << "few prefixes come from host memory";
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ struct CudaTypes {
   bool fp8_weights = false;
 };
 
-// Of matmul outputs that no matmul reads. f16 is chosen for its exactness, so sums stay in f32 on
-// their way to the residual stream.
+// The type of matmul outputs that are not the input of another matmul. With f16 activations it is
+// f32: sums keep their precision on the way to the residual stream.
 inline DType cuda_output_type(const CudaTypes& types) {
   return types.activations == DType::f16 ? DType::f32 : types.activations;
 }

@@ -48,7 +48,7 @@ TEST(CudaWeights, SegmentsAddUp) {
   EXPECT_EQ(p.rows, 80);
   EXPECT_EQ(p.cols, 32);
   EXPECT_TRUE(p.layer);
-  // What plans memory gives the same figures.
+  // The memory plan computes the same figures.
   const Weight w = cuda_weight_sizes({DType::f16, true})->load(q.segments, {});
   EXPECT_EQ(w.rows, p.rows);
   EXPECT_EQ(w.cols, p.cols);

@@ -1,4 +1,4 @@
-// What the GPU does at best, measured.
+// Measures the limits of the GPU: bandwidth, and the rate of matrix products.
 #include <algorithm>
 
 #include "backend/cuda/check.cuh"

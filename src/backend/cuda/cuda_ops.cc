@@ -11,7 +11,7 @@ namespace {
 
 const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
 
-// Where the op that makes `out` leaves its codes, for the products that read them.
+// The memory into which an op writes `out` in f8 too, for the products that read it so.
 F8View codes_of(const Act& out) {
   if (!out.fills_f8()) return {};
   CHECK(out.f.stride == out.f.cols);

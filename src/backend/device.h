@@ -140,13 +140,13 @@ class Device : public Backend {
   // So many lanes, and marks [0, marks); before the first call one and two. After tune() and
   // before reserve_attention(), with lane 0 in use.
   virtual void reserve_lanes(int lanes, int marks) = 0;
-  // What each lane but the first takes, without attention.
+  // Bytes of scratch that each further lane takes, not counting attention's.
   virtual size_t lane_bytes() const = 0;
   virtual void use_lane(int lane) = 0;
   // A point in the lane's queue, and waiting until everything before it is done.
   virtual void mark(int index) = 0;
   virtual void wait(int index) = 0;
-  // What the lane in use gets from here on starts after that point of another lane.
+  // Later work of the lane in use starts only when the mark, of another lane, is reached.
   virtual void start_after(int mark) = 0;
   // Milliseconds between two marks that have been waited for.
   virtual float elapsed(int from, int to) = 0;

@@ -146,7 +146,8 @@ struct Tally {
   uint64_t preemptions = 0, restored = 0, tier_hits = 0;
 };
 
-// Passes plans and results through their encoding, and checks that nothing is lost.
+// Passes plans and results through their encoding, and checks that nothing is lost. Keeps what the
+// steps in flight read: a block may be free while one that was launched still has to move it.
 class EncodingExecutor final : public Executor {
  public:
   explicit EncodingExecutor(Executor& inner) : inner_(inner) {}
@@ -157,6 +158,7 @@ class EncodingExecutor final : public Executor {
     ASSERT_TRUE(back) << back.error().message;
     ASSERT_EQ(*back, plan);
     inner_.launch(*back);
+    for (const Transfer& t : plan.transfers) moving_[t.id] = t;
   }
   const StepResult& wait() override {
     const StepResult& result = inner_.wait();
@@ -168,23 +170,28 @@ class EncodingExecutor final : public Executor {
     result_ = std::move(*back);
     EXPECT_TRUE(result_ == result);
     EXPECT_EQ(result_.begin, result.begin);
+    for (TransferId id : result_.transfers) moving_.erase(id);
     return result_;
   }
+  const std::map<TransferId, Transfer>& moving() const { return moving_; }
 
  private:
   Executor& inner_;
+  std::map<TransferId, Transfer> moving_;
   StepResult result_;
   Bytes bytes_;
 };
 
 // Overwrites every free block with large numbers, not NaN: kernels may multiply what lies behind
-// the last position of a block by zero. Of free blocks the step in flight names those alone that go
-// out.
-void poison_free_blocks(const Scheduler& scheduler, const StepPlan& plan, const KvCache& cache) {
+// the last position of a block by zero. Of free blocks the steps in flight name those alone that
+// they copy or move out.
+void poison_free_blocks(const Scheduler& scheduler,
+                        const std::map<TransferId, Transfer>& moving,
+                        const KvCache& cache) {
   std::vector<BlockUse> uses(static_cast<size_t>(scheduler.config().num_blocks));
   scheduler.block_uses(uses);
-  for (const Transfer& t : plan.transfers) {
-    if (t.kind == Transfer::out) uses[static_cast<size_t>(t.from - 1)] = BlockUse::owned;
+  for (const auto& [id, t] : moving) {
+    if (t.kind != Transfer::in) uses[static_cast<size_t>(t.from - 1)] = BlockUse::owned;
   }
   for (size_t k = 0; k < uses.size(); ++k) {
     if (uses[k] != BlockUse::free) continue;
@@ -252,7 +259,7 @@ std::map<RequestId, Output> run(Subject& subject,
     loop.iterate(events);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
-    if (cache) poison_free_blocks(scheduler, loop.last_plan(), *cache);
+    if (cache) poison_free_blocks(scheduler, encoding.moving(), *cache);
     for (const Event& ev : events.list) {
       Output& o = out.at(ev.req);
       EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";

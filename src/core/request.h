@@ -14,6 +14,10 @@
 
 namespace sluice {
 
+namespace constrain {
+class Constraint;  // core passes it on and never looks inside
+}
+
 using RequestId = uint64_t;
 using TenantId = uint64_t;
 
@@ -49,6 +53,7 @@ struct SamplingLimits {
   size_t bad_tokens = kAny;                            // tokens of all bad sequences
   int num_logprobs = std::numeric_limits<int>::max();  // beside the token; of prompt tokens too
   size_t logprob_ids = kAny;
+  bool masks = false;  // whether a step's rows may have token masks (constraints)
   bool operator==(const SamplingLimits&) const = default;
 };
 // Whether an executor with these limits can sample by the spec. An empty bad sequence fits none.
@@ -78,7 +83,8 @@ struct Request {
   std::vector<BlockHash> block_hashes;  // of the prompt's full blocks (hash_blocks), may be empty
   std::shared_ptr<const SamplingSpec> sampling;
   Stop stop;
-  int max_new = 16;          // 0 with pooling
+  std::shared_ptr<const constrain::Constraint> constraint;  // what the output must be; null: any
+  int max_new = 16;                                         // 0 with pooling
   int predicted_output = 0;  // tokens that it is expected to sample; 0: nobody knows, max_new
   int n = 1;                 // choices; 1 with pooling
   Pooling pooling = Pooling::none;

@@ -25,6 +25,11 @@ endif()
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
+  # A null or stray pointer is ASan's to find when it is used. These checks stand at every access, and take a quarter of
+  # the time to compile.
+  if(SLUICE_SANITIZE MATCHES undefined AND NOT SLUICE_SANITIZE_ALL)
+    add_compile_options(-fno-sanitize=null,alignment,object-size,pointer-overflow,vptr)
+  endif()
 else()
   # Level 3 (GCC 12, clang 14 with a glibc that knows it) checks sizes known only at run time too.
   set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")

@@ -60,7 +60,7 @@ class Admission(unittest.TestCase):
         done = threading.Event()
 
         def batch():
-            self.server.request("/v1/completions", completion(prompt=["a"] * 120, max_tokens=40 if SANITIZED else 200,
+            self.server.request("/v1/completions", completion(prompt=["a"] * 120, max_tokens=40 if SANITIZED else 100,
                                                                 ignore_eos=True), timeout=120)
             done.set()
 
@@ -91,8 +91,8 @@ class Flood(unittest.TestCase):
 
     NUM = 150 if SANITIZED else 1500
 
-    def flood(self, server, path, body):
-        """The status of each of NUM requests, every one on a connection of its own, all at once."""
+    def flood(self, server, path, body, num=NUM):
+        """The status of each of `num` requests, every one on a connection of its own, all at once."""
         text = json.dumps(body).encode()
         head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
                 f"Content-Length: {len(text)}\r\n\r\n").encode()
@@ -100,7 +100,7 @@ class Flood(unittest.TestCase):
         async def one(opened):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             opened.append(writer)
-            if len(opened) == self.NUM:
+            if len(opened) == num:
                 for w in opened:
                     w.write(head + text)
             answer = await reader.read()
@@ -109,7 +109,7 @@ class Flood(unittest.TestCase):
 
         async def run():
             opened = []
-            return await asyncio.gather(*(one(opened) for _ in range(self.NUM)))
+            return await asyncio.gather(*(one(opened) for _ in range(num)))
 
         return asyncio.run(run())
 
@@ -125,9 +125,9 @@ class Flood(unittest.TestCase):
             self.assertEqual(set(self.flood(server, "/v1/completions", completion())), {200})
             chat = {"messages": [{"role": "user", "content": "Once"}], "chat_template": "{{ messages[0].content }}",
                     "max_tokens": 2, "temperature": 0}
-            self.assertEqual(set(self.flood(server, "/v1/chat/completions", chat)), {200})
+            self.assertEqual(set(self.flood(server, "/v1/chat/completions", chat, self.NUM // 5)), {200})
             generate = {"inputs": "Once", "parameters": {"max_new_tokens": 2, "do_sample": "False"}, "stream": "False"}
-            self.assertEqual(set(self.flood(server, "/models/test/generate", generate)), {200})
+            self.assertEqual(set(self.flood(server, "/models/test/generate", generate, self.NUM // 5)), {200})
             self.assertEqual(server.metric("sluice_refusals_total"), 0)
 
     def test_tokens_are_bounded(self):
@@ -148,7 +148,7 @@ class Keys(unittest.TestCase):
             with Server("--ctx", "512", "--max-seqs", "1", "--api-key-file", path, "--max-queue-tokens-per-key", "40", "--max-queue-per-key", "12",
                         key="key-of-one", path=stories()) as server:
                 def slow(n):
-                    server.request("/v1/completions", completion(max_tokens=100 if SANITIZED else 400, ignore_eos=True,
+                    server.request("/v1/completions", completion(max_tokens=100 if SANITIZED else 200, ignore_eos=True,
                                                                 prompt="b " * 30, n=n), timeout=60)
                 threads = [threading.Thread(target=slow, args=(n,)) for n in (10, 1)]
                 for t in threads:

@@ -35,12 +35,23 @@ uint64_t keyed_hash(const HashKey& key, std::string_view text) {
   return v0 ^ v1 ^ v2 ^ v3;
 }
 
+namespace {
+
+HashKey draw_key() {
+  std::random_device random;
+  auto draw = [&] { return uint64_t{random()} << 32 | random(); };
+  return {draw(), draw()};
+}
+
+}  // namespace
+
+Fingerprint fingerprint(std::string_view text) {
+  static const HashKey kKeys[] = {draw_key(), draw_key()};
+  return {keyed_hash(kKeys[0], text), keyed_hash(kKeys[1], text)};
+}
+
 size_t KeyedHash::operator()(std::string_view text) const {
-  static const HashKey kKey = [] {
-    std::random_device random;
-    auto draw = [&] { return uint64_t{random()} << 32 | random(); };
-    return HashKey{draw(), draw()};
-  }();
+  static const HashKey kKey = draw_key();
   return static_cast<size_t>(keyed_hash(kKey, text));
 }
 

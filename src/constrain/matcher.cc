@@ -99,6 +99,22 @@ Matcher::StateId Matcher::step(StateId s, uint8_t byte) {
   return next;
 }
 
+// False: no parse goes on with this byte. Most bytes that a walk through the vocabulary comes to
+// are such, and cost no state.
+bool Matcher::may_take(StateId s, uint8_t byte) const {
+  for (CellId top : states_[s].tops) {
+    const Cell& c = cells_[top];
+    if (c.kind != Kind::key) {
+      if (!constraint_->dfa().known_dead(c.x, byte)) return true;
+      continue;
+    }
+    for (auto [b, child] : constraint_->rules().objects[c.x].keys[c.a].children) {
+      if (b == byte) return true;
+    }
+  }
+  return false;
+}
+
 Matcher::StateId Matcher::after(CellId parent) {
   uint64_t key = uint64_t{parent} << 1 | uint64_t{walking_};
   if (auto found = afters_.find(key); found != afters_.end()) return found->second;
@@ -340,14 +356,14 @@ void Matcher::fill_top(CellId top, std::span<uint32_t> bits) {
   }
   if (c.kind == Kind::lex) {
     for (size_t i = 0; i < mask->bits.size(); ++i) bits[i] |= mask->bits[i];
-    if (c.parent != kEnd && !mask->tails.empty()) fill_tails(*mask, after(c.parent), bits);
+    if (c.parent != kEnd && mask->tails) fill_tails(*mask->tails, after(c.parent), bits);
     return;
   }
   std::vector<uint32_t> own = mask->bits;
-  if (!mask->tails.empty()) {
+  if (mask->tails) {
     begin_set();
     resume_extra(c, 0);
-    fill_tails(*mask, end_set(), own);
+    fill_tails(*mask->tails, end_set(), own);
   }
   if (c.d != 0) drop_duplicates(c, own);
   for (size_t i = 0; i < own.size(); ++i) bits[i] |= own[i];
@@ -378,16 +394,20 @@ void Matcher::drop_duplicates(const Cell& top, std::span<uint32_t> bits) const {
   }
 }
 
-void Matcher::fill_tails(const StateMask& mask, StateId from, std::span<uint32_t> bits) {
+void Matcher::fill_tails(const TailTrie& tails, StateId from, std::span<uint32_t> bits) {
   struct Level {
     uint32_t end;
     StateId state;
   };
-  uint32_t end = static_cast<uint32_t>(mask.tails.size());
+  uint32_t end = static_cast<uint32_t>(tails.nodes.size());
   std::vector<Level> levels{{end, from}};
   for (uint32_t i = 0; i < end && ok();) {
     while (levels.back().end <= i) levels.pop_back();
-    const StateMask::Tail& tail = mask.tails[i];
+    const TailTrie::Node& tail = tails.nodes[i];
+    if (!may_take(levels.back().state, tail.byte)) {
+      i = tail.end;
+      continue;
+    }
     StateId next = step(levels.back().state, tail.byte);
     const StateSet& set = states_[next];
     if (set.tops.empty() && !set.can_end) {
@@ -395,7 +415,7 @@ void Matcher::fill_tails(const StateMask& mask, StateId from, std::span<uint32_t
       continue;
     }
     for (uint32_t k = 0; k < tail.num_tokens; ++k) {
-      set_bit(bits, mask.tail_tokens[tail.first_token + k]);
+      set_bit(bits, tails.tokens[tail.first_token + k]);
     }
     if (set.tops.empty()) {
       i = tail.end;
@@ -418,6 +438,10 @@ void Matcher::walk(StateId from, std::span<uint32_t> bits) {
   for (uint32_t i = 0; i < end && ok();) {
     while (levels.back().end <= i) levels.pop_back();
     const VocabTrie::Entry& node = nodes[i];
+    if (!may_take(levels.back().state, node.byte)) {
+      i = node.end;
+      continue;
+    }
     StateId next = step(levels.back().state, node.byte);
     const StateSet& set = states_[next];
     if (set.tops.empty() && !set.can_end) {

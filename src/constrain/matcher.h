@@ -104,9 +104,10 @@ class Matcher {
   void begin_set();
   StateId end_set();
   StateId step(StateId s, uint8_t byte);
+  bool may_take(StateId s, uint8_t byte) const;
   StateId after(CellId parent);
   void fill_top(CellId top, std::span<uint32_t> bits);
-  void fill_tails(const StateMask& mask, StateId from, std::span<uint32_t> bits);
+  void fill_tails(const TailTrie& tails, StateId from, std::span<uint32_t> bits);
   void walk(StateId from, std::span<uint32_t> bits);
   int only_byte(StateId s);
   int only_byte_of(const Cell& c);

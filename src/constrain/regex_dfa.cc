@@ -1,18 +1,12 @@
 #include "constrain/regex_dfa.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <utility>
 
 #include "constrain/code_points.h"
 
 namespace sluice::constrain {
-
-namespace {
-
-constexpr size_t kMaxMaskBytes = size_t{256} << 20;
-
-}  // namespace
 
 RegexDfa::RegexDfa(const ConstraintLimits& limits, WorkBudget& compile_budget)
     : max_states_(limits.max_regex_states),
@@ -201,20 +195,22 @@ std::shared_ptr<const StateMask> RegexDfa::mask(DfaState s,
     std::lock_guard lock(masks_mutex_);
     if (r.mask) return r.mask;
   }
-  std::shared_ptr<const StateMask> made = make_mask(s, trie, budget);
-  if (!made) return nullptr;
-  std::string key(reinterpret_cast<const char*>(made->bits.data()), made->bits.size() * 4);
-  key.append(reinterpret_cast<const char*>(made->tail_tokens.data()), made->tail_tokens.size() * 4);
-  for (const StateMask::Tail& t : made->tails) {
-    uint32_t words[] = {t.end, t.first_token, t.byte};
-    key.append(reinterpret_cast<const char*>(words), sizeof words);
+  Fingerprint expression;
+  {
+    std::lock_guard lock(mutex_);
+    pool_.set_budget(budget);
+    expression = pool_.fingerprint(r.node, trie.longest());
+    if (pool_.failed()) return nullptr;
+  }
+  std::shared_ptr<const StateMask> found = trie.masks().find(expression);
+  if (!found) {
+    found = make_mask(s, trie, budget);
+    if (!found) return nullptr;
+    found = trie.masks().keep(expression, std::move(found));
   }
   std::lock_guard lock(masks_mutex_);
-  if (mask_bytes_ > kMaxMaskBytes) return made;  // used once, not kept
-  auto [at, is_new] = masks_.try_emplace(std::move(key), made);
-  if (is_new) mask_bytes_ += 2 * at->first.size();
-  r.mask = at->second;
-  return r.mask;
+  r.mask = found;
+  return found;
 }
 
 namespace {
@@ -222,28 +218,51 @@ namespace {
 // Joins the subtrees of many trie nodes into one trie with lists of tokens.
 struct TailJoiner {
   const VocabTrie& trie;
-  StateMask& out;
+  TailTrie out;
+  struct Child {
+    uint8_t byte;
+    uint32_t node;
+  };
 
-  void join(const std::vector<uint32_t>& parents) {
-    std::map<uint8_t, std::vector<uint32_t>> by_byte;
+  void add_tokens(uint32_t node) {
+    for (Token t = trie.nodes()[node].token; t != kNoToken; t = trie.same(t))
+      out.tokens.push_back(t);
+  }
+  // All below one node, as it is.
+  void copy(uint32_t parent) {
     const auto& nodes = trie.nodes();
-    for (uint32_t p : parents) {
-      for (uint32_t i = p + 1; i < nodes[p].end; i = nodes[i].end) {
-        by_byte[nodes[i].byte].push_back(i);
-      }
+    uint32_t at = static_cast<uint32_t>(out.nodes.size()), begin = parent + 1;
+    for (uint32_t i = begin; i < nodes[parent].end; ++i) {
+      auto first = static_cast<uint32_t>(out.tokens.size());
+      add_tokens(i);
+      auto num = static_cast<uint32_t>(out.tokens.size()) - first;
+      out.nodes.push_back({at + (nodes[i].end - begin), first, num, nodes[i].byte});
     }
-    for (const auto& [byte, group] : by_byte) {
-      size_t at = out.tails.size();
-      uint32_t first = static_cast<uint32_t>(out.tail_tokens.size());
-      for (uint32_t i : group) {
-        for (Token t = nodes[i].token; t != kNoToken; t = trie.same(t)) {
-          out.tail_tokens.push_back(t);
-        }
+  }
+  void join(std::span<const uint32_t> parents) {
+    if (parents.size() == 1) return copy(parents[0]);
+    const auto& nodes = trie.nodes();
+    std::vector<Child> children;
+    for (uint32_t p : parents) {
+      for (uint32_t i = p + 1; i < nodes[p].end; i = nodes[i].end)
+        children.push_back({nodes[i].byte, i});
+    }
+    std::stable_sort(children.begin(), children.end(),
+                     [](const Child& a, const Child& b) { return a.byte < b.byte; });
+    std::vector<uint32_t> group;
+    for (size_t k = 0; k < children.size();) {
+      uint8_t byte = children[k].byte;
+      size_t at = out.nodes.size();
+      auto first = static_cast<uint32_t>(out.tokens.size());
+      group.clear();
+      for (; k < children.size() && children[k].byte == byte; ++k) {
+        group.push_back(children[k].node);
+        add_tokens(children[k].node);
       }
-      uint32_t num = static_cast<uint32_t>(out.tail_tokens.size()) - first;
-      out.tails.push_back({0, first, num, byte});
+      uint32_t num = static_cast<uint32_t>(out.tokens.size()) - first;
+      out.nodes.push_back({0, first, num, byte});
       join(group);
-      out.tails[at].end = static_cast<uint32_t>(out.tails.size());
+      out.nodes[at].end = static_cast<uint32_t>(out.nodes.size());
     }
   }
 };
@@ -272,14 +291,16 @@ std::shared_ptr<const StateMask> RegexDfa::make_mask(DfaState s,
   struct Level {
     uint32_t end;
     DfaState state;
+    const Row* row;
   };
-  std::vector<Level> levels{{end, s}};
+  std::vector<Level> levels{{end, s, &row(s)}};
   std::vector<uint32_t> exits;
   size_t visited = 0;
   for (uint32_t i = begin; i < end;) {
     while (levels.back().end <= i) levels.pop_back();
     const VocabTrie::Entry& node = nodes[i];
-    DfaState next = step(levels.back().state, node.byte, budget);
+    uint32_t known = levels.back().row->next[node.byte].load(std::memory_order_acquire);
+    DfaState next = known != 0 ? known - 1 : make_step(levels.back().state, node.byte, budget);
     if (next == kFailed) return nullptr;
     ++visited;
     if (next == kDead) {
@@ -293,15 +314,22 @@ std::shared_ptr<const StateMask> RegexDfa::make_mask(DfaState s,
     bool inner = node.end > i + 1;
     if (r.nullable && inner) exits.push_back(i);
     if (inner && r.continues) {
-      levels.push_back({node.end, next});
+      levels.push_back({node.end, next, &r});
       ++i;
     } else {
       i = node.end;
     }
   }
   if (!budget.spend(visited / 16)) return nullptr;
-  TailJoiner{trie, *out}.join(exits);
-  if (!budget.spend(out->tails.size() / 4)) return nullptr;
+  if (exits.empty()) return out;
+  out->tails = trie.masks().find_tails(exits);
+  if (!out->tails) {
+    TailJoiner joiner{trie, {}};
+    joiner.join(exits);
+    out->tails = std::make_shared<const TailTrie>(std::move(joiner.out));
+    trie.masks().keep_tails(exits, out->tails);
+  }
+  if (!budget.spend(out->tails->nodes.size() / 4)) return nullptr;
   return out;
 }
 

@@ -8,30 +8,17 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <unordered_map>
 #include <vector>
 
+#include "constrain/mask_store.h"
 #include "constrain/regex_pool.h"
 #include "constrain/vocab_trie.h"
 
 namespace sluice::constrain {
 
 using DfaState = uint32_t;
-
-// For one state: tokens whose bytes all lie inside the expression, and what tokens have behind
-// their first bytes where the expression may end within them.
-struct StateMask {
-  struct Tail {
-    uint32_t end;  // behind this node's subtree
-    uint32_t first_token, num_tokens;
-    uint8_t byte;
-  };
-  std::vector<uint32_t> bits;
-  std::vector<Tail> tails;  // a trie in depth-first order
-  std::vector<Token> tail_tokens;
-};
 
 class RegexDfa {
  public:
@@ -49,6 +36,10 @@ class RegexDfa {
   DfaState step(DfaState s, uint8_t byte, WorkBudget& budget) {
     uint32_t next = row(s).next[byte].load(std::memory_order_acquire);
     return next != 0 ? next - 1 : make_step(s, byte, budget);
+  }
+  // Whether it is known that nothing follows this byte.
+  bool known_dead(DfaState s, uint8_t byte) const {
+    return row(s).next[byte].load(std::memory_order_acquire) == kDead + 1;
   }
   bool nullable(DfaState s) const { return row(s).nullable; }
   // False when nothing but the end can follow.
@@ -105,8 +96,6 @@ class RegexDfa {
   RegexId plain_char_;
   std::unordered_map<RegexId, bool> covers_, single_, finite_;
   std::mutex masks_mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const StateMask>> masks_;  // equal ones once
-  size_t mask_bytes_ = 0;
 };
 
 }  // namespace sluice::constrain

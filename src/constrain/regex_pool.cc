@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 namespace sluice::constrain {
 
@@ -385,6 +386,78 @@ uint32_t RegexPool::count(RegexId r, uint32_t cap) {
     }
   }
   return std::min(found, cap);
+}
+
+template <class Visit>
+void RegexPool::for_children(const Part& p, Visit&& visit) const {
+  switch (p.kind) {
+    case Kind::any_of:
+    case Kind::all_of:
+      for (uint32_t i = 0; i < p.b; ++i) visit(lists_[p.a + i]);
+      return;
+    case Kind::concat:
+      visit(p.a);
+      visit(p.b);
+      return;
+    case Kind::complement:
+    case Kind::repeat:
+      visit(p.a);
+      return;
+    case Kind::empty:
+    case Kind::eps:
+    case Kind::bytes:
+    case Kind::mod:
+      return;
+  }
+}
+
+Fingerprint RegexPool::fingerprint(RegexId root, uint32_t longest) {
+  // Whether anything is left of an intersection may depend on any count.
+  bool exact = parts_[root].boolean;
+  auto& known = fingerprints_[exact ? 0 : 1];
+  uint32_t most = exact ? kInf : longest + 1;
+  std::vector<RegexId> open{root};
+  std::vector<Fingerprint> below;
+  std::string text;
+  while (!open.empty()) {
+    RegexId r = open.back();
+    if (known.contains(r)) {
+      open.pop_back();
+      continue;
+    }
+    const Part& p = parts_[r];
+    size_t before = open.size();
+    below.clear();
+    for_children(p, [&](RegexId c) {
+      auto found = known.find(c);
+      if (found == known.end()) {
+        open.push_back(c);
+      } else {
+        below.push_back(found->second);
+      }
+    });
+    if (open.size() > before) continue;
+    // Alternatives are in the order of their ids, which is the pool's own.
+    if (p.kind == Kind::any_of || p.kind == Kind::all_of) {
+      std::sort(below.begin(), below.end(), [](const Fingerprint& x, const Fingerprint& y) {
+        return x.a != y.a ? x.a < y.a : x.b < y.b;
+      });
+    }
+    auto add = [&](const void* data, size_t size) {
+      text.append(static_cast<const char*>(data), size);
+    };
+    text.assign(1, static_cast<char>(p.kind));
+    bool counts = p.kind == Kind::repeat;
+    uint32_t numbers[] = {counts ? std::min(p.min, most) : p.min,
+                          counts ? std::min(p.max, most) : p.max};
+    add(numbers, sizeof numbers);
+    if (p.kind == Kind::bytes) add(sets_[p.a].words.data(), sizeof sets_[p.a].words);
+    add(below.data(), below.size() * sizeof below[0]);
+    budget_->spend(1 + below.size() / 4);
+    known.emplace(r, sluice::fingerprint(text));
+    open.pop_back();
+  }
+  return known.at(root);
 }
 
 }  // namespace sluice::constrain

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "constrain/limits.h"
 
 namespace sluice::constrain {
@@ -75,6 +76,9 @@ class RegexPool {
   bool is_empty(RegexId r);
   // How many strings match, at most `cap`.
   uint32_t count(RegexId r, uint32_t cap);
+  // Equal for expressions that are built alike, in this pool or another. Texts of at most
+  // `longest` bytes cannot tell counts above it apart, so that these are alike too.
+  Fingerprint fingerprint(RegexId r, uint32_t longest);
 
   // Out of budget or nodes: results since then mean nothing.
   bool failed() const { return full_ || budget_->spent(); }
@@ -89,6 +93,8 @@ class RegexPool {
   RegexId intern_list(Kind kind, const std::vector<RegexId>& parts);
   void boundaries(RegexId r, ByteSet& out, int depth);
   bool search(RegexId root);
+  template <class Visit>
+  void for_children(const Part& p, Visit&& visit) const;
 
   WorkBudget* budget_;
   uint32_t max_nodes_;
@@ -99,6 +105,7 @@ class RegexPool {
   std::unordered_multimap<uint64_t, RegexId> index_;
   std::unordered_map<uint64_t, RegexId> derived_;  // (node, byte) of boolean nodes and lists
   std::vector<int8_t> emptiness_;                  // per node: 0 unknown, 1 empty, -1 not empty
+  std::unordered_map<RegexId, Fingerprint> fingerprints_[2];  // exact, and with limited counts
 };
 
 }  // namespace sluice::constrain

@@ -34,7 +34,10 @@ VocabTrie::VocabTrie(std::span<const std::string_view> bytes, std::span<const To
   for (size_t t = 0; t < bytes.size(); ++t) {
     Token token = static_cast<Token>(t);
     bool counts = !bytes[t].empty() && !is_end(token);
-    if (counts) text_ += bytes[t];
+    if (counts) {
+      text_ += bytes[t];
+      longest_ = std::max(longest_, static_cast<uint32_t>(bytes[t].size()));
+    }
     text_at_.push_back(static_cast<uint32_t>(text_.size()));
     if (counts) (is_plain(bytes[t]) ? plain : other).push_back(token);
   }

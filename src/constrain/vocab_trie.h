@@ -1,4 +1,5 @@
-// The tokens of a vocabulary as a trie over their bytes, built once per model and immutable after.
+// The tokens of a vocabulary as a trie over their bytes, built once per model and immutable after,
+// and the store of masks over them.
 // Nodes lie in depth-first order, so a walk is one pass that skips dead subtrees.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/token.h"
+#include "constrain/mask_store.h"
 
 namespace sluice::constrain {
 
@@ -26,6 +28,7 @@ class VocabTrie {
 
   size_t vocab_size() const { return vocab_size_; }
   size_t mask_words() const { return (vocab_size_ + 31) / 32; }
+  uint32_t longest() const { return longest_; }  // bytes of a token
   std::span<const Token> ends() const { return ends_; }
   std::string_view bytes(Token t) const {
     return std::string_view(text_).substr(
@@ -42,6 +45,8 @@ class VocabTrie {
   // Bits of all plain tokens of at most so many characters.
   void add_plain(uint32_t max_chars, std::span<uint32_t> bits) const;
 
+  MaskStore& masks() const { return masks_; }
+
   static constexpr uint32_t kLongPlain = 16;  // longer ones are few and listed
 
  private:
@@ -53,6 +58,7 @@ class VocabTrie {
   std::vector<uint32_t> text_at_;
   std::vector<Entry> nodes_;
   uint32_t plain_end_ = 0;
+  uint32_t longest_ = 0;
   std::vector<Token> same_;
   std::vector<std::vector<uint32_t>> plain_;  // [chars]: bits of plain tokens up to that length
   struct LongToken {
@@ -60,6 +66,7 @@ class VocabTrie {
     uint32_t chars;
   };
   std::vector<LongToken> long_plain_;
+  mutable MaskStore masks_;  // locks by itself
 };
 
 }  // namespace sluice::constrain

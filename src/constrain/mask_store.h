@@ -1,0 +1,65 @@
+// Token masks by the expression that they belong to: one store for a vocabulary, shared by all its
+// constraints on any thread. Strings, numbers and white space are the same in most schemas, so that
+// their masks, a walk through the vocabulary each, are made once and not once per schema.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/keyed_hash.h"
+#include "base/token.h"
+
+namespace sluice::constrain {
+
+// What tokens have behind their first bytes: a trie in depth-first order.
+struct TailTrie {
+  struct Node {
+    uint32_t end;  // behind this node's subtree
+    uint32_t first_token, num_tokens;
+    uint8_t byte;
+  };
+  std::vector<Node> nodes;
+  std::vector<Token> tokens;
+};
+
+// For one state: tokens whose bytes all lie inside the expression, and the tails of tokens within
+// which the expression may end; null where there are none.
+struct StateMask {
+  std::vector<uint32_t> bits;
+  std::shared_ptr<const TailTrie> tails;
+};
+
+class MaskStore {
+ public:
+  using Mask = std::shared_ptr<const StateMask>;
+  using Tails = std::shared_ptr<const TailTrie>;
+
+  explicit MaskStore(size_t max_bytes = size_t{256} << 20) : max_bytes_(max_bytes) {}
+
+  // Null where it is not known.
+  Mask find(const Fingerprint& expression) const;
+  // What is kept: `mask`, or one of equal content. At the limit everything is forgotten; masks in
+  // use live on with their users.
+  Mask keep(const Fingerprint& expression, Mask mask);
+  // The tails behind these nodes of the vocabulary's trie; null where they are not known. Most
+  // masks of strings have the same ones.
+  Tails find_tails(std::span<const uint32_t> nodes) const;
+  void keep_tails(std::span<const uint32_t> nodes, Tails tails);
+  size_t memory_bytes() const;
+
+ private:
+  const size_t max_bytes_;
+  mutable std::mutex mutex_;
+  void make_room(size_t bytes);
+
+  std::unordered_map<Fingerprint, Mask, FingerprintHash> by_expression_, by_content_;
+  std::unordered_map<Fingerprint, Tails, FingerprintHash> tails_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace sluice::constrain

@@ -190,6 +190,10 @@ class Scheduler {
   // When plan() has to be called though nothing happens.
   Time next_wakeup() const { return std::min(next_deadline_, fill_until_); }
   const SchedulerConfig& config() const { return config_; }
+  // Live requests with a constraint.
+  int num_constrained() const { return num_constrained_; }
+  // A request that has not had its terminal event, else null. Valid until it has.
+  const Request* find(RequestId id) const;
   SchedulerStats stats() const;
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
   int num_held_places() const { return blocks_.tiers.num_held(); }
@@ -397,6 +401,7 @@ class Scheduler {
   std::vector<uint32_t> free_choices_;
   std::unordered_map<RequestId, uint32_t> choices_of_;  // looked up, never iterated
   int requests_live_ = 0;
+  int num_constrained_ = 0;     // of those, with a constraint
   std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
@@ -427,6 +432,7 @@ class Scheduler {
   bool forming_ = true;           // batching=static: the batch still takes sequences in
   bool joining_ = true;           // prefill_delay: enough slots were free, and sequences start
   int prompts_left_ = 0;          // prefill_batch: prompts that the step may still hold
+  int32_t num_masks_ = 0;         // of the plan being made
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`

@@ -1,5 +1,6 @@
 // One iteration of the engine: plan, launch, wait, complete. Shared by server, benchmarks,
-// simulator. No thread of its own; whoever calls iterate() owns it.
+// simulator. No thread of its own, but for the masks of constrained requests; whoever calls
+// iterate() owns it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "core/executor.h"
 #include "core/pipeline.h"
 #include "core/scheduler.h"
+#include "engine/masks.h"
 
 namespace sluice {
 
@@ -40,7 +42,8 @@ class Loop {
         executor_(executor),
         clock_(clock),
         max_in_flight_(pipeline.max_in_flight()),
-        planned_at_(static_cast<size_t>(max_in_flight_) + 1) {}
+        planned_at_(static_cast<size_t>(max_in_flight_) + 1),
+        masks_(executor) {}
 
   // Makes progress if there is any to make; events of what happened are appended to `events`.
   // Blocks only for a step in flight.
@@ -59,6 +62,7 @@ class Loop {
   int max_in_flight_;
   int in_flight_ = 0;
   std::vector<Time> planned_at_;  // by step, of those in flight
+  Masks masks_;                   // of constrained requests
   StepPlan plan_;
 };
 

@@ -142,11 +142,13 @@ struct Setup {
   SchedulerConfig scheduler;
   CacheGroups groups;
   int threads = 1;
+  bool forced = false;  // tokens that a constraint leaves no choice about are not sampled
 };
 
 struct Tally {
   uint64_t preemptions = 0, restored = 0, tier_hits = 0;
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
+  uint64_t forced = 0;
 };
 
 // Passes plans, masks and results through their encoding, and checks that nothing is lost. Keeps
@@ -249,7 +251,7 @@ std::map<RequestId, Output> run(Subject& subject,
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
-  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline);
+  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline, setup.forced);
 
   std::map<RequestId, Output> out;
   size_t added = 0;
@@ -268,7 +270,7 @@ std::map<RequestId, Output> run(Subject& subject,
     for (const auto& [id, at] : cancel_at) {
       if (at == iteration) scheduler.cancel(id, clock.now(), events);
     }
-    loop.iterate(events);
+    tally->forced += static_cast<uint64_t>(loop.iterate(events).num_forced);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
     if (cache) poison_free_blocks(scheduler, encoding.moving(), *cache);
@@ -350,6 +352,10 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks
     r.n = chance(20) ? pick(2, 4) : 1;
     if (chance(30) && masks) {
       r.constraint = tiny_constraint(pick(0, kNumTinyConstraints - 1), vocab);
+      if (chance(60)) {  // what tokens may be forced under
+        spec->repetition_penalty = 1, spec->frequency_penalty = 0;
+        spec->num_logprobs = -1, spec->min_tokens = 0;
+      }
       add_end_tokens(r);
     }
     if (chance(20)) {
@@ -409,6 +415,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
   c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
   w.setup.threads = pick(1, kMaxThreads);
+  w.setup.forced = chance(70);
   w.join_every = pick(0, 4);
   return w;
 }
@@ -523,6 +530,7 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
     if (!on_gpu()) {
       EXPECT_GT(tally.constrained, num / 2) << "few requests have a constraint";
       EXPECT_GT(tally.complete, tally.constrained / 8) << "few outputs come to their end";
+      EXPECT_GT(tally.forced, num) << "few tokens are forced";
     }
   }
 }

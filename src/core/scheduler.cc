@@ -365,8 +365,11 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
       continue;
     }
     if (grow(i, out)) {
-      emit_slice(i, 1, out);
-      --budget;
+      // Everybody behind it keeps a token of the budget.
+      int spare = budget - static_cast<int>(running_.size() - k) + 1;
+      int count = seqs_[i].forced ? decode_count(i, std::max(spare, 1), out) : 1;
+      emit_slice(i, count, out);
+      budget -= count;
     }
     // grow() may have preempted this one or later ones; earlier ones never move.
     if (k < running_.size() && running_[k] == i) ++k;

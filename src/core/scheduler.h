@@ -172,6 +172,11 @@ class Scheduler {
   // Legal with a step in flight; reuses out's memory. An empty plan must not be launched.
   void plan(Time now, StepPlan& out, Events& events);
   void complete(const StepResult& result, Time now, Events& out);
+  // Output tokens that are sure to follow the token of `event`, the last known one of its sequence:
+  // what steps in flight sample there is these very tokens. They become events of their own, as if
+  // they had been sampled, and the next step computes them as one chunk. Only where the executor
+  // needs no history to sample the tokens behind them.
+  void append(const Event& event, std::span<const Token> tokens, Time now, Events& out);
   // For when cancel(), plan() or complete() threw, which may leave half a change: forgets all
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
@@ -290,7 +295,11 @@ class Scheduler {
   // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
   bool must_wait(const Sequence& s) const { return !config_.pipeline.chained && s.in_flight > 0; }
   int remaining(const Sequence& s) const;
-  bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
+  bool decoding(const Sequence& s) const {
+    if (s.planned < prompt_len(s)) return false;
+    int rest = remaining(s);
+    return rest == 1 || (rest > 1 && s.forced);
+  }
   bool wants_scores(const Sequence& s) const;
   Want wanted(const Sequence& s, int count) const;
 
@@ -341,6 +350,7 @@ class Scheduler {
   void fill(Index i, int positions, StepPlan& out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
+  int decode_count(Index i, int most, StepPlan& out);
   void release_blocks(Index i);
   int restore(Index i);
   int match_prefix(const Sequence& s);

@@ -67,6 +67,8 @@ void Scheduler::take_result(const InFlight::Item& item,
   if (s.epoch != item.epoch || !result.failure.empty()) return;
   if (!sampled) return;
   CHECK(sampled->slot == s.slot && sampled->epoch == s.epoch);
+  // append() said what it would be.
+  if (item.want == Want::last && item.pos + item.count < known_len(s)) return;
 
   Event event;
   event.scheduled = flight.scheduled;
@@ -154,6 +156,23 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     out.list.push_back(event);
   } else {
     finish(i, why, now, event, out);
+  }
+}
+
+void Scheduler::append(const Event& after, std::span<const Token> tokens, Time now, Events& out) {
+  auto it = choices_of_.find(after.req);
+  if (it == choices_of_.end()) return;
+  Index i = choices_[it->second].seqs[after.choice];
+  const SeqId id{after.req, after.choice};
+  Event event;
+  event.scheduled = after.scheduled, event.begin = after.begin, event.end = after.end;
+  for (Token t : tokens) {
+    Sequence& s = seqs_[i];
+    if (s.id != id || s.phase != Phase::running) return;  // its end was among them
+    s.forced = true;
+    s.unknown = std::max(s.unknown, 1);  // in flight, or as if it were
+    Event next = event;
+    take_token(i, t, next, now, out);
   }
 }
 

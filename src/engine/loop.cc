@@ -40,7 +40,8 @@ StepReport Loop::iterate(Events& events) {
     r.complete_begin = clock_.now();
     const size_t first = events.list.size();
     scheduler_.complete(result, r.complete_begin, events);
-    if (constrained) masks_.completed(result.step, std::span(events.list).subspan(first));
+    if (constrained)
+      r.num_forced = masks_.completed(result.step, first, scheduler_, r.complete_begin, events);
     r.complete_end = clock_.now();
   }
   r.stats = scheduler_.stats();

@@ -16,6 +16,14 @@ namespace {
 // Filling takes a small part of a core beside a forward pass on all of them.
 int default_threads() { return std::clamp(static_cast<int>(usable_cores().size()) / 4, 1, 8); }
 
+constexpr size_t kMaxForced = 32;  // tokens appended at once
+
+// Executors see no forced tokens: whatever looks back on the output must not sample differently.
+bool can_force(const SamplingSpec& s) {
+  return s.repetition_penalty == 1 && s.frequency_penalty == 0 && s.presence_penalty == 0 &&
+         s.min_tokens == 0 && s.num_logprobs < 0 && s.allowed.empty() && s.bad_sequences.empty();
+}
+
 void add_missing(std::vector<Token>& to, std::span<const Token> tokens) {
   for (Token t : tokens) {
     if (std::ranges::find(to, t) == to.end()) to.push_back(t);
@@ -34,8 +42,8 @@ void add_end_tokens(Request& request) {
   request.sampling = std::move(spec);
 }
 
-Masks::Masks(Executor& executor, int num_threads)
-    : executor_(executor), num_threads_(num_threads) {}
+Masks::Masks(Executor& executor, bool forced, int num_threads)
+    : executor_(executor), forced_(forced), num_threads_(num_threads) {}
 
 Masks::~Masks() {
   abandon();
@@ -92,6 +100,7 @@ void Masks::open(const RowOp& op, const Scheduler& scheduler) {
   auto follower = std::make_shared<Follower>();
   follower->request = op.id.req;
   follower->constraint = request->constraint;
+  follower->forces = forced_ && can_force(*request->sampling);
   choice.follower = std::move(follower);
 }
 
@@ -101,7 +110,7 @@ void Masks::add_slice(const Slice& s, const FlightRef& flight) {
   CHECK(at != choices_.end());
   auto row = static_cast<size_t>(s.mask);
   StepMasks& masks = flight->masks;
-  if (masks.rows.size() <= row) masks.rows.resize(row + 1);
+  if (masks.rows.size() <= row) masks.rows.resize(row + 1), flight->forced.resize(row + 1);
   at->second.pending.push_back({flight, row, s.pos + s.count - at->second.num_prompt});
   flight->num_missing.fetch_add(1, std::memory_order_relaxed);
   planned_.push_back(at->first);
@@ -117,6 +126,7 @@ void Masks::post_ready(Choice& c) {
     Pending& p = c.pending.front();
     workers_[c.worker]->inbox.push({c.follower, c.tokens, p.flight, p.row});
     c.tokens.clear();
+    if (c.follower->forces) c.sent.push_back(p);
     c.pending.erase(c.pending.begin());
   }
 }
@@ -132,19 +142,39 @@ void Masks::drop(ChoicesById::iterator at) {
   choices_.erase(at);
 }
 
-void Masks::completed(uint64_t step, std::span<const Event> events) {
-  for (const Event& e : events) {
+// What follows the sample that the choice's slice of this step had, if that was forced too.
+std::vector<Token> Masks::take_forced(Choice& c, uint64_t step) {
+  std::vector<Token> tokens;
+  for (const Pending& p : c.sent) {
+    if (p.flight->step != step || p.flight->num_missing.load() > 0) continue;
+    tokens = std::move(p.flight->forced[p.row]);
+  }
+  std::erase_if(c.sent, [&](const Pending& p) { return p.flight->step <= step; });
+  return tokens;
+}
+
+int Masks::completed(uint64_t step, size_t first, Scheduler& scheduler, Time now, Events& events) {
+  int num_forced = 0;
+  for (size_t k = first; k < events.list.size(); ++k) {
+    const Event e = events.list[k];  // the list may grow
     auto at = choices_.find({e.req, e.choice});
     if (at == choices_.end()) continue;
     if (e.finish != Finish::none) {
       drop(at);
     } else if (e.token != kNoToken) {
-      ++at->second.num_known;
-      at->second.tokens.push_back(e.token);
-      post_ready(at->second);
+      Choice& c = at->second;
+      ++c.num_known;
+      c.tokens.push_back(e.token);
+      post_ready(c);
+      std::vector<Token> forced = take_forced(c, step);
+      if (forced.size() < 2 || forced[0] != e.token) continue;
+      size_t num = events.list.size();
+      scheduler.append(e, std::span(forced).subspan(1), now, events);
+      num_forced += static_cast<int>(events.list.size() - num);
     }
   }
   std::erase_if(flights_, [&](const FlightRef& f) { return f->step <= step; });
+  return num_forced;
 }
 
 void Masks::drop_finished(std::span<const Event> events) {
@@ -212,7 +242,11 @@ void Masks::fill(Job& job) {
   StepMasks::Row& row = job.flight->masks.rows[job.row];
   row.resize(f.constraint->trie().mask_words());
   Result<void> filled = m.fill_mask(row);
-  if (filled) return;
+  if (filled) {
+    if (f.forces) job.flight->forced[job.row] = m.forced(kMaxForced).tokens;
+    if (!m.failure().empty()) m.rollback(0);  // looking ahead took too much work: nothing is lost
+    return;
+  }
   f.failed = true;
   LOG(warn, "request %llu ends: %s", static_cast<unsigned long long>(f.request),
       filled.error().message.c_str());

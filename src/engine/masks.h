@@ -6,6 +6,9 @@
 // constrained request: one choice's always on the same thread, in order. So the engine thread never
 // waits for a mask, and the forward pass runs while masks are filled. A choice whose matcher fails
 // (a limit, no memory) gets an empty mask: then nothing can be sampled, and it ends there.
+//
+// Where a mask allows one token alone, its thread also looks which tokens must follow. When the
+// step completes they are appended to the output at once, and run as one chunk.
 #pragma once
 
 #include <atomic>
@@ -30,8 +33,9 @@ void add_end_tokens(Request& request);
 
 class Masks {
  public:
-  // The executor outlives this. num_threads 0: by the number of cores.
-  explicit Masks(Executor& executor, int num_threads = 0);
+  // The executor outlives this. num_threads 0: by the number of cores. `forced`: whether tokens
+  // that a constraint allows alone are appended without being sampled.
+  explicit Masks(Executor& executor, bool forced = true, int num_threads = 0);
   ~Masks();
   Masks(const Masks&) = delete;
   Masks& operator=(const Masks&) = delete;
@@ -42,8 +46,9 @@ class Masks {
   void plan(const StepPlan& plan, const Scheduler& scheduler);
   // The plan was launched.
   void launched();
-  // Events of a completed step, in order.
-  void completed(uint64_t step, std::span<const Event> events);
+  // Step `step` completed, with events.list[first, ...). Appends forced tokens, whose events
+  // follow; returns how many.
+  int completed(uint64_t step, size_t first, Scheduler& scheduler, Time now, Events& events);
   // Forgets the choices that any of the events finishes.
   void drop_finished(std::span<const Event> events);
   // Forgets everything. Steps that still wait for masks get none: they sample nothing.
@@ -55,6 +60,7 @@ class Masks {
     explicit Flight(uint64_t s) : step(s), masks{s, {}} {}
     const uint64_t step;
     StepMasks masks;
+    std::vector<std::vector<Token>> forced;  // by row: what follows, the row's sample first
     std::atomic<int> num_missing{0};
     std::atomic<bool> sent{false};
   };
@@ -64,6 +70,7 @@ class Masks {
     RequestId request = 0;
     std::shared_ptr<const constrain::Constraint> constraint;
     std::optional<constrain::Matcher> matcher;
+    bool forces = false;  // forced tokens are wanted
     bool failed = false;
   };
   struct Job {
@@ -90,6 +97,7 @@ class Masks {
     int num_known = 0;          // output tokens so far
     std::vector<Token> tokens;  // the last of those, not yet sent to the worker
     std::vector<Pending> pending;
+    std::vector<Pending> sent;  // to the worker, of steps in flight; where it forces tokens
   };
   using ChoicesById = std::map<SeqId, Choice>;
 
@@ -98,6 +106,7 @@ class Masks {
   void post_ready(Choice& choice);
   void void_pending(Choice& choice);
   void drop(ChoicesById::iterator at);
+  std::vector<Token> take_forced(Choice& choice, uint64_t step);
   void start_workers();
   void worker_main(Worker& worker);
   void run(Job& job) noexcept;
@@ -105,6 +114,7 @@ class Masks {
   void finish_row(Flight& flight) noexcept;
 
   Executor& executor_;
+  bool forced_;
   int num_threads_;
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t next_worker_ = 0;

@@ -141,7 +141,7 @@ class MasksOn : public testing::TestWithParam<Pipeline> {
   Scheduler scheduler{mask_config(GetParam()), nullptr};
   RealClock clock;
   Events events;
-  Loop loop{scheduler, executor, clock, GetParam()};
+  Loop loop{scheduler, executor, clock, GetParam(), /*forced=*/false};
 };
 
 TEST_P(MasksOn, EachIsThatOfTheTokensBefore) {
@@ -173,6 +173,40 @@ TEST_P(MasksOn, PreemptionChangesNone) {
   run(requests);
   EXPECT_GT(scheduler.stats().num_preemptions, 0u);
   EXPECT_EQ(check_masks({{1, a}, {2, a}, {3, a}}), 11u + 12 + 13 + 3);
+}
+
+// What must follow comes in one chunk, as the same tokens; in fewer steps.
+TEST_P(MasksOn, ForcedTokensAreNotSampled) {
+  ConstraintRef a = regex("[ab]zzzzzzzzzzzzzzzzzz[ab]!");
+  script.texts = {{1, "azzzzzzzzzzzzzzzzzzb!"}, {2, "bzzzzzzzzzzzzzzzzzza!"}};
+  std::map<SeqId, std::vector<Token>> outputs[2];
+  size_t steps[2], chunks[2];
+  for (bool forced : {false, true}) {
+    script.asked.clear(), script.rows.clear(), events.clear();
+    FakeExecutor device([this](const StepPlan& p, const Slice& s) { return script(p, s); },
+                        GetParam());
+    steps[forced] = chunks[forced] = 0;
+    device.on_launch = [&](const StepPlan& plan, StepResult&) {
+      script.open_rows(plan);
+      ++steps[forced];
+      for (const Slice& s : plan.slices) chunks[forced] += s.pos >= 3 && s.count > 1;
+    };
+    Scheduler own(mask_config(GetParam()), nullptr);
+    Loop both(own, device, clock, GetParam(), forced);
+    Request two = constrained(2, a, 3, 12);  // ends among the forced ones
+    for (const Request& r : {constrained(1, a, 3, 40), two}) own.add(r, clock.now()).value();
+    for (int i = 0; i < 300 && both.busy(); ++i) both.iterate(events);
+    EXPECT_TRUE(own.idle());
+    outputs[forced] = tokens();
+    EXPECT_EQ(finishes()[(SeqId{1, 0})], Finish::stop);
+    EXPECT_EQ(finishes()[(SeqId{2, 0})], Finish::length);
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+  EXPECT_EQ((outputs[1][{1, 0}].size()), 22u);
+  EXPECT_EQ((outputs[1][{2, 0}].size()), 12u);
+  EXPECT_EQ(chunks[0], 0u);
+  EXPECT_GT(chunks[1], 0u);
+  EXPECT_LT(steps[1], steps[0] - 8);
 }
 
 TEST_P(MasksOn, CancelledRequestsLeaveNoStepWaiting) {

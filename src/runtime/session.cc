@@ -146,6 +146,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
+  engine.forced = options_.forced_tokens;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
     observe(r, s);

@@ -1,5 +1,5 @@
-// Any bytes as a plan and as a result: an error of one line, or a value whose encoding is these
-// very bytes. Run with -malloc_limit_mb=64.
+// Any bytes as a plan, as masks and as a result: an error of one line, or a value whose encoding is
+// these very bytes. Run with -malloc_limit_mb=64.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +30,7 @@ void check(const Result<T>& value, std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   check(decode_plan(bytes), bytes);
+  check(decode_masks(bytes), bytes);
   check(decode_result(bytes), bytes);
   return 0;
 }

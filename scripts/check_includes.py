@@ -31,7 +31,7 @@ DEPS = {
     "text": ["base"],
     "constrain": ["base"],
     "load": ["model", "text"],
-    "engine": ["core"],
+    "engine": ["core", "constrain"],
     "runtime": ["load", "exec", "engine"],
     "net": ["base"],
     "hub": ["load", "net"],

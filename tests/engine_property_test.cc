@@ -2,7 +2,8 @@
 // groups, prefix cache, preemption, pipeline and number of threads, a request's tokens,
 // log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
 // conserved after every step; every request has exactly one terminal event. Blocks that become free
-// are overwritten, so that a read of one changes the output. SLUICE_TEST_FULL=1 runs ten times as
+// are overwritten, so that a read of one changes the output. Some requests have a constraint, and
+// every output obeys it. SLUICE_TEST_FULL=1 runs ten times as
 // many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "load/random_checkpoint.h"
 #include "model/model.h"
 #include "tensor/gguf.h"
+#include "tiny_constraints.h"
 
 namespace sluice {
 namespace {
@@ -140,14 +142,18 @@ struct Setup {
   SchedulerConfig scheduler;
   CacheGroups groups;
   int threads = 1;
+  bool forced = false;  // tokens that a constraint leaves no choice about are not sampled
 };
 
 struct Tally {
   uint64_t preemptions = 0, restored = 0, tier_hits = 0;
+  uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
+  uint64_t forced = 0;
 };
 
-// Passes plans and results through their encoding, and checks that nothing is lost. Keeps what the
-// steps in flight read: a block may be free while one that was launched still has to move it.
+// Passes plans, masks and results through their encoding, and checks that nothing is lost. Keeps
+// what the steps in flight read: a block may be free while one that was launched still has to move
+// it.
 class EncodingExecutor final : public Executor {
  public:
   explicit EncodingExecutor(Executor& inner) : inner_(inner) {}
@@ -159,6 +165,14 @@ class EncodingExecutor final : public Executor {
     ASSERT_EQ(*back, plan);
     inner_.launch(*back);
     for (const Transfer& t : plan.transfers) moving_[t.id] = t;
+  }
+  void masks(StepMasks masks) override {  // on a thread of the masks
+    Bytes bytes;
+    encode(masks, bytes);
+    Result<StepMasks> back = decode_masks(bytes);
+    EXPECT_TRUE(back) << back.error().message;
+    EXPECT_EQ(*back, masks);
+    inner_.masks(std::move(*back));
   }
   const StepResult& wait() override {
     const StepResult& result = inner_.wait();
@@ -237,7 +251,7 @@ std::map<RequestId, Output> run(Subject& subject,
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
-  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline);
+  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline, setup.forced);
 
   std::map<RequestId, Output> out;
   size_t added = 0;
@@ -256,7 +270,7 @@ std::map<RequestId, Output> run(Subject& subject,
     for (const auto& [id, at] : cancel_at) {
       if (at == iteration) scheduler.cancel(id, clock.now(), events);
     }
-    loop.iterate(events);
+    tally->forced += static_cast<uint64_t>(loop.iterate(events).num_forced);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
     if (cache) poison_free_blocks(scheduler, encoding.moving(), *cache);
@@ -303,7 +317,7 @@ CacheGroups pick_groups(std::mt19937_64& rng, const ModelShape& shape) {
   return split_layers(windows, planes);
 }
 
-Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
+Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks) {
   int vocab = shape.vocab;
   auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(rng() % static_cast<uint64_t>(hi - lo + 1));
@@ -336,7 +350,16 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     r.sampling = spec;
     r.max_new = pick(1, 24);
     r.n = chance(20) ? pick(2, 4) : 1;
+    if (chance(30) && masks) {
+      r.constraint = tiny_constraint(pick(0, kNumTinyConstraints - 1), vocab);
+      if (chance(60)) {  // what tokens may be forced under
+        spec->repetition_penalty = 1, spec->frequency_penalty = 0;
+        spec->num_logprobs = -1, spec->min_tokens = 0;
+      }
+      add_end_tokens(r);
+    }
     if (chance(20)) {
+      r.constraint = nullptr;
       r.pooling = chance(50) ? Pooling::mean : Pooling::last;
       r.max_new = 0;
       r.n = 1;
@@ -387,10 +410,12 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
     }
     if (c.allocator == KvAllocator::reserve) longest = c.max_len;
   }
+  c.sampling.masks = masks;
   c.pipeline = *value_named(kPipelines, any(names_in(kPipelines)));
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
   c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
   w.setup.threads = pick(1, kMaxThreads);
+  w.setup.forced = chance(70);
   w.join_every = pick(0, 4);
   return w;
 }
@@ -430,6 +455,7 @@ Setup alone(const Setup& other) {
   s.scheduler.num_blocks = 64;
   s.scheduler.prefix_cache = false;
   s.scheduler.pipeline = Pipeline::sync;
+  s.scheduler.sampling = other.scheduler.sampling;
   return s;
 }
 
@@ -438,7 +464,7 @@ void check_workload(Subject& subject,
                     Tally* tally,
                     void (*change)(std::mt19937_64&, Workload&) = nullptr) {
   std::mt19937_64 rng(seed);
-  Workload w = make_workload(rng, subject.models[0]->shape());
+  Workload w = make_workload(rng, subject.models[0]->shape(), !subject.cuda);
   if (change) change(rng, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, tally);
@@ -451,6 +477,14 @@ void check_workload(Subject& subject,
     ASSERT_EQ(a.num_terminal, 1);
     ASSERT_EQ(b.num_terminal, 1);
     for (size_t c = 0; c < a.tokens.size(); ++c) {
+      if (r.constraint) {
+        ASSERT_TRUE(obeys(r.constraint, a.tokens[c])) << "request " << r.id << " choice " << c;
+        bool dead_end = r.constraint == tiny_constraint(kDeadEnd, subject.models[0]->shape().vocab);
+        ASSERT_TRUE(dead_end ? a.tokens[c].size() <= 2 : a.finish[c] != Finish::constraint)
+            << "request " << r.id << " choice " << c;
+        ++tally->constrained;
+        tally->complete += a.finish[c] == Finish::stop;
+      }
       if (a.finish[c] == Finish::cancelled) {
         ASSERT_LE(a.tokens[c].size(), b.tokens[c].size());
         ASSERT_TRUE(std::equal(a.tokens[c].begin(), a.tokens[c].end(), b.tokens[c].begin()));
@@ -493,6 +527,11 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
   if (!from) {
     EXPECT_GT(tally.preemptions, num / 10) << "the workloads hardly preempt: they prove too little";
     EXPECT_GT(tally.restored, num / 40) << "few sequences come back from host memory";
+    if (!on_gpu()) {
+      EXPECT_GT(tally.constrained, num / 2) << "few requests have a constraint";
+      EXPECT_GT(tally.complete, tally.constrained / 8) << "few outputs come to their end";
+      EXPECT_GT(tally.forced, num) << "few tokens are forced";
+    }
   }
 }
 

@@ -1,7 +1,9 @@
-// A run of plans, recorded as bytes, gives the same results on a fresh executor, byte for byte:
-// what an executor does depends on its plans alone, not on when they come or how many are in
-// flight. And what no executor does yet is refused.
+// A run of plans and their masks, recorded as bytes, gives the same results on a fresh executor,
+// byte for byte: what an executor does depends on these alone, not on when they come or how many
+// steps are in flight. And what no executor does yet is refused.
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,12 +14,14 @@
 #include "exec/model_executor.h"
 #include "model/model.h"
 #include "tensor/gguf.h"
+#include "tiny_constraints.h"
 
 namespace sluice {
 namespace {
 
 struct Recording {
   std::vector<Bytes> plans, results;
+  std::map<uint64_t, Bytes> masks;  // by step
 };
 
 class RecordingExecutor final : public Executor {
@@ -26,6 +30,13 @@ class RecordingExecutor final : public Executor {
   void launch(const StepPlan& plan) override {
     encode(plan, to_.plans.emplace_back());
     inner_.launch(plan);
+  }
+  void masks(StepMasks masks) override {
+    {
+      std::lock_guard lock(mutex_);
+      encode(masks, to_.masks[masks.step]);
+    }
+    inner_.masks(std::move(masks));
   }
   const StepResult& wait() override {
     const StepResult& r = inner_.wait();
@@ -36,6 +47,7 @@ class RecordingExecutor final : public Executor {
  private:
   Executor& inner_;
   Recording& to_;
+  std::mutex mutex_;
 };
 
 // A model behind an executor; its clock stands still, so that results have no times.
@@ -50,6 +62,7 @@ class Rig {
     config.max_len = 96;
     config.block_size = 8;
     config.group_windows = cache_groups(model_->shape()).windows;
+    config.sampling.masks = true;
     config.num_blocks = 16 * static_cast<int>(config.group_windows.size());
   }
   std::unique_ptr<ModelExecutor> executor() {
@@ -76,7 +89,8 @@ class Rig {
   SimClock clock_;
 };
 
-// Seeded, penalised, scored, pooled and forked requests, more than fit at once: some are preempted.
+// Seeded, penalised, scored, pooled, forked and constrained requests, more than fit at once: some
+// are preempted.
 Request make_request(int i, int vocab) {
   Request r;
   r.id = static_cast<RequestId>(i + 1);
@@ -96,6 +110,9 @@ Request make_request(int i, int vocab) {
     r.pooling = i % 4 == 1 ? Pooling::mean : Pooling::last;
     r.max_new = 0, r.n = 1;
     r.sampling = std::make_shared<const SamplingSpec>();
+  } else if (i % 3 == 1) {
+    r.constraint = tiny_constraint(i % kNumTinyConstraints, vocab);
+    add_end_tokens(r);
   }
   return r;
 }
@@ -122,10 +139,14 @@ TEST(Replay, ARecordedRunGivesTheSameBytes) {
     Recording run;
     preemptions += record(rig, run);
     ASSERT_EQ(run.plans.size(), run.results.size());
+    EXPECT_GT(run.masks.size(), 10u);
     EXPECT_GT(run.plans.size(), 40u);
     std::unique_ptr<ModelExecutor> executor = other.executor();
     for (size_t k = 0; k < run.plans.size(); ++k) {
-      executor->launch(decode_plan(run.plans[k]).value());
+      StepPlan plan = decode_plan(run.plans[k]).value();
+      executor->launch(plan);
+      if (auto m = run.masks.find(plan.step); m != run.masks.end())
+        executor->masks(decode_masks(m->second).value());
       Bytes result;
       encode(executor->wait(), result);
       ASSERT_EQ(result, run.results[k]) << "step " << k;
@@ -168,6 +189,55 @@ TEST(Replay, DepthAndChainingChangeNoToken) {
   }
 }
 
+// A slice with a mask samples what it allows, or nothing; masks of a step that is done are dropped.
+TEST(Replay, MasksFollowTheirPlan) {
+  Rig rig("llama", 2);
+  std::unique_ptr<ModelExecutor> executor = rig.executor();
+  StepPlan plan;
+  plan.step = 1;
+  plan.sampling.emplace_back().temperature = 0;
+  for (Slot s = 0; s < 2; ++s) {
+    plan.rows.push_back({.id = {s + 1, 0}, .slot = s, .num_prompt = 2});
+    plan.edits.push_back({s, 0, static_cast<BlockId>(s + 1), 0});
+    plan.slices.push_back({.slot = s, .count = 2, .want = Want::last, .token_at = 2 * s});
+  }
+  plan.tokens = {1, 2, 3, 4};
+  plan.num_tokens = 4;
+  auto run = [&](const StepMasks& masks) {
+    executor->launch(plan);
+    executor->masks({plan.step - 1, {}});  // that of another step
+    executor->masks(masks);
+    executor->masks({plan.step, {}});  // the first one counts
+    const StepResult& r = executor->wait();
+    EXPECT_EQ(r.failure, "");
+    ++plan.step;
+    plan.rows.clear(), plan.edits.clear(), plan.sampling.clear();
+    return r.tokens;
+  };
+  std::vector<Token> free = run({});
+  plan.slices[1].mask = 0;
+  EXPECT_EQ(run({plan.step, {{0, 1u << 5}}}), (std::vector<Token>{free[0], 37}));
+  plan.slices[0].mask = 1;
+  EXPECT_EQ(run({plan.step, {{0, 1u << 5}, {1u << 9}}}), (std::vector<Token>{9, 37}));
+  EXPECT_EQ(run({plan.step, {{0, 1u << 5}}}), (std::vector<Token>{kNoToken, 37}));
+  plan.slices[0].mask = plan.slices[1].mask = kNoMask;
+  EXPECT_EQ(run({}), free);
+}
+
+// Destroying an executor whose step waits for masks that nobody sends must not hang.
+TEST(Replay, AnExecutorStopsWithoutItsMasks) {
+  Rig rig("llama", 1);
+  std::unique_ptr<ModelExecutor> executor = rig.executor();
+  StepPlan plan;
+  plan.sampling.emplace_back();
+  plan.rows.push_back({.id = {1, 0}, .num_prompt = 2});
+  plan.edits = {{0, 0, 1, 0}};
+  plan.slices = {{.count = 2, .want = Want::last, .mask = 0}};
+  plan.tokens = {1, 2};
+  plan.num_tokens = 2;
+  executor->launch(plan);
+}
+
 // The failure says what the executor cannot do; the step after it works.
 TEST(Replay, WhatNoExecutorDoesIsRefused) {
   Rig rig("llama", 1);
@@ -188,8 +258,6 @@ TEST(Replay, WhatNoExecutorDoesIsRefused) {
   };
   EXPECT_EQ(failure([](StepPlan& p) { p.slices[0].num_draft = 1; }),
             "this executor cannot check draft tokens");
-  EXPECT_EQ(failure([](StepPlan& p) { p.slices[0].mask = 0; }),
-            "this executor cannot sample under a mask");
   auto moves = [&](Transfer::Kind kind) {
     return failure([&](StepPlan& p) { p.transfers = {{kind, 1, 2, 1}}; });
   };

@@ -10,12 +10,13 @@
 namespace sluice {
 
 enum class Finish : uint8_t {
-  none,       // more to come
-  stop,       // an end token, a stop token or a stop string; or the vector of a pooled prompt
-  length,     // max_new
-  cancelled,  // by its client
-  deadline,   // its time was up
-  failed,     // the device failed
+  none,        // more to come
+  stop,        // an end token, a stop token or a stop string; or the vector of a pooled prompt
+  length,      // max_new
+  cancelled,   // by its client
+  deadline,    // its time was up
+  failed,      // the device failed
+  constraint,  // its constraint left no token to sample, or exceeded a limit
 };
 const char* finish_name(Finish finish);
 

@@ -1,6 +1,7 @@
 // An executor that computes nothing, for tests and benchmarks: every slice that samples gets a
 // token from a function. Steps complete in order; they may be held back, fail or throw. Allocates
-// nothing once its results have grown. Engine thread, but for set_open().
+// nothing once its results have grown, but for masks, which it keeps. Engine thread, but for
+// set_open() and masks().
 #pragma once
 
 #include <algorithm>
@@ -49,13 +50,33 @@ class FakeExecutor final : public Executor {
     if (on_launch) on_launch(plan, r);
     if (plan.step == throw_in_launch) throw std::runtime_error("no room for the step");
     ++launched_;
+    if (std::ranges::any_of(plan.slices, [](const Slice& s) { return s.mask != kNoMask; }))
+      masked_.push_back(plan.step);
     note('L', plan.step);
     most_in_flight = std::max(most_in_flight, launched_ - waited_);
+  }
+
+  // They change no sample; a step whose slices name some is not done before they are there.
+  void masks(StepMasks masks) override {
+    std::lock_guard lock(mutex_);
+    masks_.push_back(std::move(masks));
+    opened_.notify_all();
+  }
+  // Waits for the masks of a step.
+  StepMasks masks_of(uint64_t step) {
+    std::unique_lock lock(mutex_);
+    auto at = masks_.end();
+    opened_.wait(lock, [&] {
+      at = std::ranges::find(masks_, step, &StepMasks::step);
+      return at != masks_.end();
+    });
+    return *at;
   }
 
   const StepResult& wait() override {
     CHECK(waited_ < launched_);
     StepResult& r = ring_[waited_ % ring_.size()];
+    if (std::ranges::find(masked_, r.step) != masked_.end()) masks_of(r.step);
     std::unique_lock lock(mutex_);
     opened_.wait(lock, [&] { return open_ || r.step < hold_from_; });
     ++waited_;
@@ -90,6 +111,8 @@ class FakeExecutor final : public Executor {
   }
 
   Sample sample_;
+  std::vector<StepMasks> masks_;
+  std::vector<uint64_t> masked_;  // launched steps with masks
   std::vector<StepResult> ring_;  // those in flight, and the one that wait() handed out
   size_t launched_ = 0, waited_ = 0;
   std::mutex mutex_;

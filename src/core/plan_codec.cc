@@ -42,9 +42,9 @@ class Writer {
   void choice(E x, int) {
     byte(static_cast<uint8_t>(x));
   }
-  void real(float x) {
-    auto bits = std::bit_cast<uint32_t>(x);
-    for (int k = 0; k < 4; ++k) byte(static_cast<uint8_t>(bits >> 8 * k));
+  void real(float x) { word(std::bit_cast<uint32_t>(x)); }
+  void word(uint32_t x) {
+    for (int k = 0; k < 4; ++k) byte(static_cast<uint8_t>(x >> 8 * k));
   }
   void time(Time x) { number(int64_t{x.count()}); }
   void vector(const Vector& x) {
@@ -93,8 +93,12 @@ class Reader {
   }
   void real(float& x) {
     uint32_t bits = 0;
-    for (int k = 0; k < 4; ++k) bits |= uint32_t{byte()} << 8 * k;
+    word(bits);
     x = std::bit_cast<float>(bits);
+  }
+  void word(uint32_t& x) {
+    x = 0;
+    for (int k = 0; k < 4; ++k) x |= uint32_t{byte()} << 8 * k;
   }
   void time(Time& x) {
     int64_t n = 0;
@@ -262,6 +266,11 @@ void result_fields(auto& io, auto& r) {
   io.text(r.failure);
 }
 
+void mask_fields(auto& io, auto& m) {
+  io.number(m.step);
+  io.list(m.rows, [](auto& i, auto& row) { i.list(row, [](auto& j, auto& w) { j.word(w); }); });
+}
+
 // ---- what holds within one plan or result ----
 
 bool within(uint64_t at, uint64_t num, size_t size) { return at <= size && num <= size - at; }
@@ -316,6 +325,8 @@ const char* fault(const StepResult& r) {
   return nullptr;
 }
 
+const char* fault(const StepMasks&) { return nullptr; }
+
 void header(Writer& w, char kind) {
   w.byte('S');
   w.byte(static_cast<uint8_t>(kind));
@@ -356,6 +367,12 @@ void encode(const StepResult& result, Bytes& out) {
   result_fields(w, result);
 }
 
+void encode(const StepMasks& masks, Bytes& out) {
+  Writer w(out);
+  header(w, 'M');
+  mask_fields(w, masks);
+}
+
 Result<StepPlan> decode_plan(std::span<const std::byte> bytes) {
   return decode<StepPlan>(bytes, 'P', "plan", [](Reader& r, StepPlan& p) { plan_fields(r, p); });
 }
@@ -363,6 +380,11 @@ Result<StepPlan> decode_plan(std::span<const std::byte> bytes) {
 Result<StepResult> decode_result(std::span<const std::byte> bytes) {
   return decode<StepResult>(bytes, 'R', "result",
                             [](Reader& r, StepResult& p) { result_fields(r, p); });
+}
+
+Result<StepMasks> decode_masks(std::span<const std::byte> bytes) {
+  return decode<StepMasks>(bytes, 'M', "list of masks",
+                           [](Reader& r, StepMasks& m) { mask_fields(r, m); });
 }
 
 }  // namespace sluice

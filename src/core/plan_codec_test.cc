@@ -48,6 +48,8 @@ StepResult full_result() {
   return r;
 }
 
+StepMasks full_masks() { return {300, {{1, 0xFFFFFFFF, 0}, {}, {0x80000000}}}; }
+
 Bytes bytes_of(const auto& value) {
   Bytes b;
   encode(value, b);
@@ -67,6 +69,8 @@ std::string hex(const Bytes& bytes) {
 TEST(PlanCodec, EveryFieldComesBack) {
   EXPECT_EQ(decode_plan(bytes_of(full_plan())).value(), full_plan());
   EXPECT_EQ(decode_plan(bytes_of(StepPlan{})).value(), StepPlan{});
+  EXPECT_EQ(decode_masks(bytes_of(full_masks())).value(), full_masks());
+  EXPECT_EQ(decode_masks(bytes_of(StepMasks{})).value(), StepMasks{});
   StepResult r = decode_result(bytes_of(full_result())).value();
   EXPECT_TRUE(r == full_result());
   EXPECT_EQ(r.begin, full_result().begin);
@@ -99,6 +103,8 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
       "535002ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
       "0000010100000000000102002200010203000401000000010202e0c50801000a0c01");
   EXPECT_EQ(hex(fuzz_seed("plan")), hex(bytes_of(p)));
+  EXPECT_EQ(hex(bytes_of(full_masks())), "534d02ac02030301000000ffffffff00000000000100000080");
+  EXPECT_EQ(hex(fuzz_seed("masks")), hex(bytes_of(full_masks())));
   StepResult r;
   r.step = 300;
   r.add_row(p.slices[0], 70000);
@@ -106,6 +112,15 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
   r.begin = Time(10), r.end = Time(20);
   EXPECT_EQ(hex(bytes_of(r)), "535202ac02010203000100000101e0c50800000101142800");
   EXPECT_EQ(hex(fuzz_seed("result")), hex(bytes_of(r)));
+}
+
+TEST(StepMasks, WhatIsNotThereIsForbidden) {
+  StepMasks masks = full_masks();
+  EXPECT_EQ(masks.row(0).size(), 3u);
+  for (int32_t missing : {1, 3, 1000}) {
+    ASSERT_EQ(masks.row(missing).size(), 1u);
+    EXPECT_EQ(masks.row(missing)[0], 0u);
+  }
 }
 
 TEST(PlanCodec, EqualityLeavesOutTheClockAndNothingElse) {
@@ -133,6 +148,9 @@ TEST(PlanCodec, CutOffAnywhereIsAnError) {
   for (size_t n = 0; n < plan.size(); ++n) EXPECT_FALSE(decode_plan(std::span(plan).first(n))) << n;
   for (size_t n = 0; n < result.size(); ++n)
     EXPECT_FALSE(decode_result(std::span(result).first(n))) << n;
+  Bytes masks = bytes_of(full_masks());
+  for (size_t n = 0; n < masks.size(); ++n)
+    EXPECT_FALSE(decode_masks(std::span(masks).first(n))) << n;
   plan.push_back(std::byte{0});
   Result<StepPlan> longer = decode_plan(plan);
   ASSERT_FALSE(longer);
@@ -142,6 +160,7 @@ TEST(PlanCodec, CutOffAnywhereIsAnError) {
 TEST(PlanCodec, OtherVersionsAndOtherThingsAreRefused) {
   Bytes plan = bytes_of(full_plan());
   EXPECT_FALSE(decode_result(plan));
+  EXPECT_FALSE(decode_masks(plan));
   plan[2] = std::byte{kPlanVersion + 1};
   Result<StepPlan> other = decode_plan(plan);
   ASSERT_FALSE(other);
@@ -201,6 +220,15 @@ TEST(PlanCodec, AFlippedBitIsRefusedOrReadAsWritten) {
     if (!r) continue;
     ++read;
     EXPECT_EQ(bytes_of(*r), b) << "bit " << bit;
+  }
+  Bytes masks = bytes_of(full_masks());
+  for (size_t bit = 0; bit < 8 * masks.size(); ++bit) {
+    Bytes b = masks;
+    b[bit / 8] ^= std::byte{1} << bit % 8;
+    auto m = decode_masks(b);
+    if (!m) continue;
+    ++read;
+    EXPECT_EQ(bytes_of(*m), b) << "bit " << bit;
   }
   EXPECT_GT(read, 100) << "the flips prove too little";
 }

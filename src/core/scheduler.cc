@@ -25,6 +25,8 @@ const char* finish_name(Finish finish) {
       return "deadline";
     case Finish::failed:
       return "failed";
+    case Finish::constraint:
+      return "constraint";
   }
   return "?";
 }
@@ -155,6 +157,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   if (config_.order == Order::fair) choices.account = accounts_.join(r.account);
   entry->second = c;
   ++requests_live_;
+  num_constrained_ += r.constraint != nullptr;
   try {
     choices.seqs.reserve(static_cast<size_t>(r.n));
     for (int choice = 0; choice < r.n; ++choice) add_sequence(c, choice);
@@ -202,6 +205,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.num_prompt = static_cast<int>(r.prompt->size());
   s.max_new = r.max_new;
   s.pooling = r.pooling;
+  s.constrained = r.constraint != nullptr;
   s.min_tokens = r.sampling->min_tokens;
   s.predicted_output = predictor_.predict(r, 0);
   if (config_.contiguous()) {
@@ -234,6 +238,7 @@ void Scheduler::withdraw(uint32_t c) noexcept {
     free_seqs_.push_back(i);
   }
   choices_of_.erase(choices.request->id);
+  num_constrained_ -= choices.request->constraint != nullptr;
   choices.seqs.clear();
   choices.num_live = choices.num_records = 0;
   choices.request.reset();
@@ -278,6 +283,7 @@ bool Scheduler::wants_scores(const Sequence& s) const {
 void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   out.clear();
   draft_.clear();
+  num_masks_ = 0;
   expire(now, events);
   if (now >= next_aging_) promote_aged(now);
   slide_windows(out);
@@ -359,8 +365,11 @@ void Scheduler::plan_decodes(StepPlan& out, int& budget) {
       continue;
     }
     if (grow(i, out)) {
-      emit_slice(i, 1, out);
-      --budget;
+      // Everybody behind it keeps a token of the budget.
+      int spare = budget - static_cast<int>(running_.size() - k) + 1;
+      int count = seqs_[i].forced ? decode_count(i, std::max(spare, 1), out) : 1;
+      emit_slice(i, count, out);
+      budget -= count;
     }
     // grow() may have preempted this one or later ones; earlier ones never move.
     if (k < running_.size() && running_[k] == i) ++k;
@@ -503,6 +512,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
   slice.chained = s.unknown > 0;
   slice.token_at = static_cast<uint32_t>(out.tokens.size());
   slice.want = wanted(s, count);
+  if (s.constrained && samples(slice.want)) slice.mask = num_masks_++;
   if (!slice.chained) {
     int end = s.planned + count;
     if (scores(slice.want) && end < prompt_len(s)) ++end;  // the successor of the last position

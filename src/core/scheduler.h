@@ -172,6 +172,11 @@ class Scheduler {
   // Legal with a step in flight; reuses out's memory. An empty plan must not be launched.
   void plan(Time now, StepPlan& out, Events& events);
   void complete(const StepResult& result, Time now, Events& out);
+  // Output tokens that are sure to follow the token of `event`, the last known one of its sequence:
+  // what steps in flight sample there is these very tokens. They become events of their own, as if
+  // they had been sampled, and the next step computes them as one chunk. Only where the executor
+  // needs no history to sample the tokens behind them.
+  void append(const Event& event, std::span<const Token> tokens, Time now, Events& out);
   // For when cancel(), plan() or complete() threw, which may leave half a change: forgets all
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
@@ -190,6 +195,10 @@ class Scheduler {
   // When plan() has to be called though nothing happens.
   Time next_wakeup() const { return std::min(next_deadline_, fill_until_); }
   const SchedulerConfig& config() const { return config_; }
+  // Live requests with a constraint.
+  int num_constrained() const { return num_constrained_; }
+  // A request that has not had its terminal event, else null. Valid until it has.
+  const Request* find(RequestId id) const;
   SchedulerStats stats() const;
   BlockCounts count_blocks() const;  // walks everything: tests and /debug
   int num_held_places() const { return blocks_.tiers.num_held(); }
@@ -286,7 +295,11 @@ class Scheduler {
   // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
   bool must_wait(const Sequence& s) const { return !config_.pipeline.chained && s.in_flight > 0; }
   int remaining(const Sequence& s) const;
-  bool decoding(const Sequence& s) const { return s.planned >= prompt_len(s) && remaining(s) == 1; }
+  bool decoding(const Sequence& s) const {
+    if (s.planned < prompt_len(s)) return false;
+    int rest = remaining(s);
+    return rest == 1 || (rest > 1 && s.forced);
+  }
   bool wants_scores(const Sequence& s) const;
   Want wanted(const Sequence& s, int count) const;
 
@@ -337,6 +350,7 @@ class Scheduler {
   void fill(Index i, int positions, StepPlan& out);
   bool feed(Index i, StepPlan& out);
   bool grow(Index i, StepPlan& out);
+  int decode_count(Index i, int most, StepPlan& out);
   void release_blocks(Index i);
   int restore(Index i);
   int match_prefix(const Sequence& s);
@@ -397,6 +411,7 @@ class Scheduler {
   std::vector<uint32_t> free_choices_;
   std::unordered_map<RequestId, uint32_t> choices_of_;  // looked up, never iterated
   int requests_live_ = 0;
+  int num_constrained_ = 0;     // of those, with a constraint
   std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
@@ -427,6 +442,7 @@ class Scheduler {
   bool forming_ = true;           // batching=static: the batch still takes sequences in
   bool joining_ = true;           // prefill_delay: enough slots were free, and sequences start
   int prompts_left_ = 0;          // prefill_batch: prompts that the step may still hold
+  int32_t num_masks_ = 0;         // of the plan being made
   uint64_t next_step_ = 1;
   Time next_deadline_ = kNever;
   Time next_aging_ = kNever;  // when a waiting sequence has waited for `aging`

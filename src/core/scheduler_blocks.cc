@@ -191,6 +191,18 @@ bool Scheduler::grow(Index i, StepPlan& out) {
   return true;
 }
 
+// Positions that a decode with forced tokens takes, of at most `most`: as far as there are blocks
+// without preempting anybody. The first one has its blocks.
+int Scheduler::decode_count(Index i, int most, StepPlan& out) {
+  Sequence& s = seqs_[i];
+  int count = std::min(remaining(s), most);
+  auto ready = [&] { return s.table.ready() * config_.block_size; };
+  while (s.planned + count > ready() && !config_.contiguous() &&
+         s.table.grow(layout_, blocks_, ready(), edits_of(s, out))) {
+  }
+  return std::min(count, ready() - s.planned);
+}
+
 void Scheduler::release_blocks(Index i) {
   if (config_.contiguous()) return release_range(i);
   Sequence& s = seqs_[i];

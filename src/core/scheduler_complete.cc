@@ -67,6 +67,8 @@ void Scheduler::take_result(const InFlight::Item& item,
   if (s.epoch != item.epoch || !result.failure.empty()) return;
   if (!sampled) return;
   CHECK(sampled->slot == s.slot && sampled->epoch == s.epoch);
+  // append() said what it would be.
+  if (item.want == Want::last && item.pos + item.count < known_len(s)) return;
 
   Event event;
   event.scheduled = flight.scheduled;
@@ -97,7 +99,9 @@ void Scheduler::take_result(const InFlight::Item& item,
 
   if (sampled->num_tokens > 0) {
     CHECK(sampled->num_tokens == 1);  // plans have no draft tokens yet
-    take_token(item.seq, result.tokens[sampled->token_at], event, now, out);
+    Token token = result.tokens[sampled->token_at];
+    if (token == kNoToken) return finish(item.seq, Finish::constraint, now, event, out);
+    take_token(item.seq, token, event, now, out);
   } else if (event.num_prompt > 0) {
     event.req = s.id.req;
     event.choice = s.id.choice;
@@ -126,7 +130,9 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
   int outputs = static_cast<int>(s.output.size());
   bool may_stop = outputs >= s.min_tokens;
   Finish why = Finish::none;
-  if (may_stop && std::ranges::find(r.stop.tokens, token) != r.stop.tokens.end()) {
+  // A constraint lets an end token through before min_tokens only where nothing else may follow.
+  if ((may_stop || s.constrained) &&
+      std::ranges::find(r.stop.tokens, token) != r.stop.tokens.end()) {
     why = Finish::stop;
     event.is_end_token = true;
   } else if (!r.stop.strings.empty() && text_) {
@@ -150,6 +156,23 @@ void Scheduler::take_token(Index i, Token token, Event& event, Time now, Events&
     out.list.push_back(event);
   } else {
     finish(i, why, now, event, out);
+  }
+}
+
+void Scheduler::append(const Event& after, std::span<const Token> tokens, Time now, Events& out) {
+  auto it = choices_of_.find(after.req);
+  if (it == choices_of_.end()) return;
+  Index i = choices_[it->second].seqs[after.choice];
+  const SeqId id{after.req, after.choice};
+  Event event;
+  event.scheduled = after.scheduled, event.begin = after.begin, event.end = after.end;
+  for (Token t : tokens) {
+    Sequence& s = seqs_[i];
+    if (s.id != id || s.phase != Phase::running) return;  // its end was among them
+    s.forced = true;
+    s.unknown = std::max(s.unknown, 1);  // in flight, or as if it were
+    Event next = event;
+    take_token(i, t, next, now, out);
   }
 }
 
@@ -215,6 +238,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
     if (config_.order == Order::fair) accounts_.leave(c.account);
     choices_of_.erase(s.id.req);
     --requests_live_;
+    num_constrained_ -= s.constrained;
   }
   out.list.push_back(std::move(event));
   if (s.in_flight == 0) recycle(i);
@@ -234,6 +258,11 @@ void Scheduler::finish_choices(uint32_t c, Finish why, Time now, Events& out) {
 void Scheduler::cancel(RequestId id, Time now, Events& out) {
   auto it = choices_of_.find(id);
   if (it != choices_of_.end()) finish_choices(it->second, Finish::cancelled, now, out);
+}
+
+const Request* Scheduler::find(RequestId id) const {
+  auto it = choices_of_.find(id);
+  return it == choices_of_.end() ? nullptr : choices_[it->second].request.get();
 }
 
 void Scheduler::leave_slot(Index i) {
@@ -268,7 +297,7 @@ void Scheduler::reset() noexcept {
   ranges_.clear();
   seqs_.clear(), standings_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
-  requests_live_ = 0;
+  requests_live_ = num_constrained_ = 0;
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
@@ -280,7 +309,7 @@ void Scheduler::reset() noexcept {
   blocked_available_ = reserved_ = 0;
   decode_blocked_ = prefill_blocked_ = false;
   forming_ = joining_ = true;
-  prompts_left_ = 0;
+  prompts_left_ = num_masks_ = 0;
   next_deadline_ = next_aging_ = fill_until_ = kNever;
   accounts_.clear();
   predictor_.clear();

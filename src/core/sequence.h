@@ -28,6 +28,8 @@ struct alignas(64) Sequence {
   bool fetching : 1 = false;  // waits for blocks that come in
   bool fork_pending : 1 =
       false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
+  bool constrained : 1 = false;     // the request has a constraint: samples obey a mask
+  bool forced : 1 = false;          // decodes may be of several tokens: append() gave it some
   Pooling pooling = Pooling::none;  // of the request
   uint8_t in_flight = 0;            // launched steps that name it
   Slot slot = 0;
@@ -56,7 +58,7 @@ struct alignas(64) Sequence {
   // stay.
   void reset_progress() {
     planned = computed = unknown = num_registered = 0;
-    fetching = false;
+    fetching = forced = false;
   }
   bool operator==(const Sequence&) const = default;
 };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,23 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
+// The token masks of one step. They follow its plan in a second message, because a mask may depend
+// on a token that the step before has yet to sample. Slice::mask is an index into `rows`.
+struct StepMasks {
+  using Row = std::vector<uint32_t>;  // bit t % 32 of word t / 32 allows token t
+  uint64_t step = 0;
+  std::vector<Row> rows;
+
+  // What is not there is forbidden: tokens past the end of a row, and every token of a missing row.
+  std::span<const uint32_t> row(int32_t index) const {
+    static constexpr uint32_t kNothing = 0;
+    auto at = static_cast<size_t>(index);
+    if (at >= rows.size() || rows[at].empty()) return {&kNothing, 1};
+    return rows[at];
+  }
+  bool operator==(const StepMasks&) const = default;
+};
+
 // One scored token. For a scored position the first entry is the token that is there (prompt) or
 // was sampled; the most likely ones follow, most likely first.
 struct TopLogprob {
@@ -137,7 +155,7 @@ struct Sampled {
   Slot slot = 0;
   uint32_t epoch = 0;
   // In StepResult::tokens: none with Want::score, add and pool, else one; with drafts those that
-  // agreed and the one behind them.
+  // agreed and the one behind them. kNoToken where a slice with a mask had no token left to sample.
   uint32_t token_at = 0, num_tokens = 0;
   uint32_t top_at = 0, num_top = 0;  // in StepResult::top: prompt positions first, then the samples
   int32_t pooled = -1;               // Want::pool: in StepResult::pooled

@@ -19,7 +19,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
     : config_(scheduler.config()),
       scheduler_(std::move(scheduler)),
       clock_(clock),
-      loop_(scheduler_, executor, clock, options.pipeline),
+      loop_(scheduler_, executor, clock, options.pipeline, options.forced),
       options_(std::move(options)),
       thread_([this] { thread_main(); }) {}
 
@@ -33,6 +33,7 @@ RequestId Engine::submit(Request request, std::shared_ptr<Sink> sink) {
   RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   request.id = id;
   request.arrival = clock_.now();
+  add_end_tokens(request);
   auto client = std::make_unique<Client>();
   client->id = id;
   client->sink = std::move(sink);

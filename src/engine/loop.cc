@@ -10,9 +10,13 @@ StepReport Loop::iterate(Events& events) {
   r.plan_begin = clock_.now();
   scheduler_.plan(r.plan_begin, plan_, events);
   r.plan_end = clock_.now();
+  const bool constrained = scheduler_.num_constrained() > 0 || masks_.active();
+  if (constrained) masks_.drop_finished(events.list);
   if (!plan_.empty()) {
+    if (constrained) masks_.plan(plan_, scheduler_);
     executor_.launch(plan_);
     ++in_flight_;
+    if (constrained) masks_.launched();
     r.launched = true;
     r.launched_step = plan_.step;
     r.num_tokens = plan_.num_tokens;
@@ -34,7 +38,10 @@ StepReport Loop::iterate(Events& events) {
       LOG(error, "step %llu failed, and its requests with it: %s",
           static_cast<unsigned long long>(result.step), result.failure.c_str());
     r.complete_begin = clock_.now();
+    const size_t first = events.list.size();
     scheduler_.complete(result, r.complete_begin, events);
+    if (constrained)
+      r.num_forced = masks_.completed(result.step, first, scheduler_, r.complete_begin, events);
     r.complete_end = clock_.now();
   }
   r.stats = scheduler_.stats();
@@ -42,6 +49,7 @@ StepReport Loop::iterate(Events& events) {
 }
 
 void Loop::abandon() noexcept {
+  masks_.abandon();
   for (; in_flight_ > 0; --in_flight_) {
     try {
       executor_.wait();

@@ -1,5 +1,6 @@
 // One iteration of the engine: plan, launch, wait, complete. Shared by server, benchmarks,
-// simulator. No thread of its own; whoever calls iterate() owns it.
+// simulator. No thread of its own, but for the masks of constrained requests; whoever calls
+// iterate() owns it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "core/executor.h"
 #include "core/pipeline.h"
 #include "core/scheduler.h"
+#include "engine/masks.h"
 
 namespace sluice {
 
@@ -23,6 +25,7 @@ struct StepReport {
   Time begin{0}, end{0};            // of the completed step, on the executor
   Time complete_begin{0}, complete_end{0};
   int num_tokens = 0, num_decode = 0, num_slices = 0;  // of the launched step
+  int num_forced = 0;         // tokens of the completed step's events that were not sampled
   uint64_t num_restarts = 0;  // times that the engine lost its requests to an exception, so far
   SchedulerStats stats;
   KvUse kv;  // filled in by observers that want it: it takes a walk over the running sequences
@@ -35,12 +38,19 @@ using StepObserver =
 
 class Loop {
  public:
-  Loop(Scheduler& scheduler, Executor& executor, const Clock& clock, Pipeline pipeline)
+  // `forced`: whether tokens that constraints leave no choice about are appended without being
+  // sampled. It changes no output.
+  Loop(Scheduler& scheduler,
+       Executor& executor,
+       const Clock& clock,
+       Pipeline pipeline,
+       bool forced = true)
       : scheduler_(scheduler),
         executor_(executor),
         clock_(clock),
         max_in_flight_(pipeline.max_in_flight()),
-        planned_at_(static_cast<size_t>(max_in_flight_) + 1) {}
+        planned_at_(static_cast<size_t>(max_in_flight_) + 1),
+        masks_(executor, forced) {}
 
   // Makes progress if there is any to make; events of what happened are appended to `events`.
   // Blocks only for a step in flight.
@@ -59,6 +69,7 @@ class Loop {
   int max_in_flight_;
   int in_flight_ = 0;
   std::vector<Time> planned_at_;  // by step, of those in flight
+  Masks masks_;                   // of constrained requests
   StepPlan plan_;
 };
 

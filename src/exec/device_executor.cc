@@ -102,7 +102,7 @@ DeviceExecutor::DeviceExecutor(
       held_logits_(held_logits(config_)),
       lanes_(static_cast<size_t>(config_.pipeline.lanes)),
       last_touch_(static_cast<size_t>(config_.max_seqs)),
-      reader_(config_),
+      reader_(config_, /*masks=*/false),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #include "base/check.h"
 #include "base/failure.h"
@@ -50,7 +51,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       logits_per_turn_(logits_per_turn(config_)),
       rows_(static_cast<size_t>(config_.max_seqs)),
-      reader_(config_),
+      reader_(config_, /*masks=*/true),
       pooler_(rows_.size()) {
   if (config_.num_places > 0) {
     size_t bytes = block_bytes(cache_.planes());
@@ -72,6 +73,7 @@ ModelExecutor::ModelExecutor(Backend& backend,
   // Those in flight, and the one whose result the engine reads.
   auto jobs = static_cast<size_t>(config_.pipeline.max_in_flight()) + 1;
   for (auto* list : {&idle_, &queue_, &done_}) list->reserve(jobs);
+  arrived_.reserve(jobs);
   for (size_t i = 0; i < jobs; ++i) idle_.push_back(std::make_unique<Job>());
   thread_ = std::thread([this] { device_main(); });
 }
@@ -82,6 +84,7 @@ ModelExecutor::~ModelExecutor() {
     stop_ = true;
   }
   launched_.notify_one();
+  masks_came_.notify_one();
   thread_.join();
 }
 
@@ -106,6 +109,33 @@ void ModelExecutor::launch(const StepPlan& plan) {
     queue_.push_back(std::move(job));
   }
   launched_.notify_one();
+}
+
+void ModelExecutor::masks(StepMasks masks) {
+  {
+    std::lock_guard lock(mutex_);
+    if (masks.step < next_step_) return;
+    for (const StepMasks& m : arrived_) {
+      if (m.step == masks.step) return;
+    }
+    arrived_.push_back(std::move(masks));
+  }
+  masks_came_.notify_one();
+}
+
+// Waits for the masks of the step at hand, once per step.
+void ModelExecutor::take_masks(uint64_t step) {
+  if (has_masks_) return;
+  std::unique_lock lock(mutex_);
+  auto at = arrived_.end();
+  masks_came_.wait(lock, [&] {
+    at = std::ranges::find(arrived_, step, &StepMasks::step);
+    return at != arrived_.end() || stop_;
+  });
+  if (at == arrived_.end()) throw std::runtime_error("the executor stops");
+  masks_ = std::move(*at);
+  arrived_.erase(at);
+  has_masks_ = true;
 }
 
 const StepResult& ModelExecutor::wait() {
@@ -135,8 +165,11 @@ void ModelExecutor::device_main() {
       queue_.erase(queue_.begin());
     }
     run(*job);
+    has_masks_ = false;
     {
       std::lock_guard lock(mutex_);
+      next_step_ = job->plan.step + 1;
+      std::erase_if(arrived_, [&](const StepMasks& m) { return m.step < next_step_; });
       done_.push_back(std::move(job));
     }
     finished_.notify_one();
@@ -247,7 +280,7 @@ void ModelExecutor::compute_outputs(StepResult& result) {
   result.tokens.assign(work_.num_samples, kNoToken);
   for (size_t at = 0; at < outputs.size(); at += turn) {
     size_t num = std::min(turn, outputs.size() - at);
-    sample_turn(at, num);
+    sample_turn(result.step, at, num);
     for (size_t i = 0; i < num; ++i) {
       Sampled& s = result.rows[static_cast<size_t>(work_.result_of[at + i])];
       if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result.top.size());
@@ -255,6 +288,7 @@ void ModelExecutor::compute_outputs(StepResult& result) {
       s.num_top += static_cast<uint32_t>(tops_[i].size());
       if (outputs[at + i].actual != kNoToken) continue;
       Token token = result.tokens[s.token_at] = sampled_[at + i];
+      if (token == kNoToken) continue;  // nothing that its mask allows: the sequence ends here
       rows_[s.slot].last_token = token;
       rows_[s.slot].sampling.add(token);
     }
@@ -262,18 +296,21 @@ void ModelExecutor::compute_outputs(StepResult& result) {
 }
 
 // Fills sampled_ and tops_ of outputs [at, at + num). Where nobody wants more than the largest
-// logit, it is found while the logits are computed.
-void ModelExecutor::sample_turn(size_t at, size_t num) {
+// logit, it is found while the logits are computed. Masks are waited for when all else is done.
+void ModelExecutor::sample_turn(uint64_t step, size_t at, size_t num) {
   auto vocab = static_cast<int64_t>(model_.shape().vocab);
   std::span<const OutputRow> now(work_.outputs.data() + at, num);
-  bool plain = true;
+  bool plain = true, masked = false;
   out_rows_.clear();
   for (const OutputRow& o : now) {
     out_rows_.push_back(o.row);
     plain &= o.actual == kNoToken && is_plain_greedy(sampling(o));
   }
+  if (!work_.mask_of.empty()) {
+    for (size_t i = at; i < at + num; ++i) masked |= work_.mask_of[i] != kNoMask;
+  }
   Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
-  if (plain) {
+  if (plain && !masked) {
     model_.best(backend_, out_rows_, logits, {best_.data(), num});
     for (size_t i = 0; i < num; ++i) {
       tops_[i].clear();
@@ -282,19 +319,36 @@ void ModelExecutor::sample_turn(size_t at, size_t num) {
     return;
   }
   model_.logits(backend_, out_rows_, logits);
-  struct Turn {
-    ModelExecutor* self;
-    size_t first;
-  } ctx{this, at};
+  if (!masked) return sample_rows({this, at, num});
+  turn_.clear();
+  for (bool with_mask : {false, true}) {
+    size_t first = turn_.size();
+    for (size_t i = 0; i < num; ++i) {
+      if ((work_.mask_of[at + i] != kNoMask) == with_mask) turn_.push_back(i);
+    }
+    if (with_mask) set_masks(step, at, std::span(turn_).subspan(first));
+    sample_rows({this, at, turn_.size() - first, turn_.data() + first});
+    for (size_t k = first; with_mask && k < turn_.size(); ++k) row_of(at + turn_[k]).set_mask({});
+  }
+}
+
+// Waits for the step's masks and gives each output its own.
+void ModelExecutor::set_masks(uint64_t step, size_t first, std::span<const size_t> outputs) {
+  take_masks(step);
+  for (size_t i : outputs) row_of(first + i).set_mask(masks_.row(work_.mask_of[first + i]));
+}
+
+void ModelExecutor::sample_rows(SampledRows rows) {
   backend_.parallel(
-      static_cast<int>(num),
-      [](void* p, int i) {
-        auto* t = static_cast<Turn*>(p);
-        auto v = static_cast<size_t>(t->self->model_.shape().vocab);
-        auto* row = static_cast<float*>(t->self->logits_.data()) + static_cast<size_t>(i) * v;
-        t->self->sample(t->first + static_cast<size_t>(i), row);
+      static_cast<int>(rows.num),
+      [](void* p, int k) {
+        auto* r = static_cast<SampledRows*>(p);
+        size_t i = r->list ? r->list[k] : static_cast<size_t>(k);
+        auto v = static_cast<size_t>(r->self->model_.shape().vocab);
+        auto* row = static_cast<float*>(r->self->logits_.data()) + i * v;
+        r->self->sample(r->first + i, row);
       },
-      &ctx);
+      &rows);
 }
 
 void ModelExecutor::compute_pooled(StepResult& result) {

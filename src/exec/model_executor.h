@@ -1,6 +1,6 @@
 // Runs plans on a model: mirrors rows and block tables by slot, builds the ragged batch, runs the
-// forward pass, samples. The engine thread calls launch() and wait(); everything else happens on
-// the device thread, which owns backend, model and cache while it lives.
+// forward pass, samples. The engine thread calls launch() and wait(), any thread masks();
+// everything else happens on the device thread, which owns backend, model and cache while it lives.
 #pragma once
 
 #include <condition_variable>
@@ -29,6 +29,7 @@ class ModelExecutor final : public Executor {
   ~ModelExecutor() override;
 
   void launch(const StepPlan& plan) override;
+  void masks(StepMasks masks) override;
   const StepResult& wait() override;
 
   size_t kv_bytes() const { return cache_.bytes(); }
@@ -54,7 +55,19 @@ class ModelExecutor final : public Executor {
   void move_blocks(std::span<const Transfer> transfers);
   BatchView build_batch(const StepPlan& plan);
   void compute_outputs(StepResult& result);
-  void sample_turn(size_t at, size_t num);
+  void sample_turn(uint64_t step, size_t at, size_t num);
+  // Outputs first + list[k] for k < num; without a list, first + k.
+  struct SampledRows {
+    ModelExecutor* self;
+    size_t first, num;
+    const size_t* list = nullptr;
+  };
+  void sample_rows(SampledRows rows);
+  RowState& row_of(size_t output) {
+    return rows_[static_cast<size_t>(work_.outputs[output].slot)].sampling;
+  }
+  void take_masks(uint64_t step);
+  void set_masks(uint64_t step, size_t first, std::span<const size_t> outputs);
   void compute_pooled(StepResult& result);
   void sample(size_t index, float* logits);
   const RowState& sampling(const OutputRow& o) const {
@@ -81,11 +94,16 @@ class ModelExecutor final : public Executor {
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn
   std::vector<Best> best_;                     // the same, of rows that are plainly greedy
   std::vector<SampleScratch> scratch_;         // by output of the current turn
-  uint64_t num_failures_ = 0;                  // steps that failed by themselves
+  std::vector<size_t> turn_;                   // outputs of a turn with masks, those without first
+  StepMasks masks_;                            // of the step at hand, if has_masks_
+  bool has_masks_ = false;
+  uint64_t num_failures_ = 0;  // steps that failed by themselves
 
   // Hand-over between the two threads.
   std::mutex mutex_;
-  std::condition_variable launched_, finished_;
+  std::condition_variable launched_, finished_, masks_came_;
+  std::vector<StepMasks> arrived_;  // of steps that have not asked for them yet
+  uint64_t next_step_ = 0;          // the one behind the last that is done
   std::vector<std::unique_ptr<Job>> idle_, queue_, done_;  // queue_, done_: oldest first
   std::unique_ptr<Job> returned_;                          // the result that wait() handed out
   uint64_t failures_seen_ = 0;                             // engine thread

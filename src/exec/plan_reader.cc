@@ -20,7 +20,8 @@ void PlanReader::refuse_unsupported(const StepPlan& plan) const {
   }
   for (const Slice& s : plan.slices) {
     if (s.num_draft > 0) throw std::runtime_error("this executor cannot check draft tokens");
-    if (s.mask != kNoMask) throw std::runtime_error("this executor cannot sample under a mask");
+    if (s.mask != kNoMask && !masks_)
+      throw std::runtime_error("this executor cannot sample under a mask");
   }
 }
 
@@ -35,6 +36,7 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
   }
   work.num_tokens = 0, work.num_samples = 0;
   work.slices.clear(), work.outputs.clear(), work.result_of.clear(), work.pool.clear();
+  work.mask_of.clear();
   work.copies.clear(), work.completed.clear(), work.rows.clear();
   for (const Transfer& t : plan.transfers) work.completed.push_back(t.id);
   for (const Slice& s : plan.slices) {
@@ -43,6 +45,7 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
     if (s.want != Want::none) add_outputs(plan, s, work);
     work.num_tokens += s.count;
   }
+  if (!work.mask_of.empty()) work.mask_of.resize(work.outputs.size(), kNoMask);
 }
 
 void PlanReader::add_outputs(const StepPlan& plan, const Slice& s, StepWork& work) const {
@@ -64,6 +67,10 @@ void PlanReader::add_outputs(const StepPlan& plan, const Slice& s, StepWork& wor
   }
   if (samples(s.want)) {
     add(s.count - 1, kNoToken, row.num_logprobs);
+    if (s.mask != kNoMask) {
+      work.mask_of.resize(work.outputs.size(), kNoMask);
+      work.mask_of.back() = s.mask;
+    }
     sampled.num_tokens = 1;
     ++work.num_samples;
   }

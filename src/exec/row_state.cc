@@ -89,10 +89,11 @@ void RowState::adjust(std::span<float> logits) const {
 }
 
 void RowState::apply_masks(std::span<float> logits) const {
-  if (!mask_.empty()) {
-    for (size_t t = 0; t < logits.size(); ++t) {
-      if (!in_mask(mask_, t)) logits[t] = kMinusInf;
-    }
+  for (size_t at = 0; at < logits.size() && !mask_.empty(); at += 32) {
+    uint32_t word = at / 32 < mask_.size() ? mask_[at / 32] : 0;
+    if (word == ~uint32_t{0}) continue;
+    size_t num = std::min<size_t>(32, logits.size() - at);
+    for (size_t k = 0; k < num; ++k) logits[at + k] = word >> k & 1 ? logits[at + k] : kMinusInf;
   }
   if (!spec_.allowed.empty()) {
     auto rest = logits.begin();
@@ -104,7 +105,7 @@ void RowState::apply_masks(std::span<float> logits) const {
     }
     std::fill(rest, logits.end(), kMinusInf);
   }
-  if (num_generated_ < spec_.min_tokens) {
+  if (bans_ends(static_cast<int>(logits.size()))) {
     for (Token t : spec_.banned_until_min) {
       if (has(logits, t)) logits[static_cast<size_t>(t)] = kMinusInf;
     }
@@ -136,17 +137,32 @@ void RowState::apply_penalties(std::span<float> logits) const {
   }
 }
 
-Token RowState::lowest_allowed(int vocab) const {
+// A constraint wins over min_tokens: where nothing but banned ids is left of it, they may end the
+// output.
+bool RowState::bans_ends(int vocab) const {
+  if (num_generated_ >= spec_.min_tokens || spec_.banned_until_min.empty()) return false;
+  return mask_.empty() || first_allowed(vocab, true) != kNoToken;
+}
+
+Token RowState::first_allowed(int vocab, bool ban_ends) const {
+  const std::vector<Token>& ends = spec_.banned_until_min;
   for (Token t = 0; t < vocab; ++t) {
-    bool ok = mask_.empty() || in_mask(mask_, static_cast<size_t>(t));
-    ok = ok && (allowed_.empty() || std::binary_search(allowed_.begin(), allowed_.end(), t));
-    ok = ok && (num_generated_ >= spec_.min_tokens ||
-                std::find(spec_.banned_until_min.begin(), spec_.banned_until_min.end(), t) ==
-                    spec_.banned_until_min.end());
-    ok = ok && !is_bad(t);
-    if (ok) return t;
+    auto at = static_cast<size_t>(t);
+    if (!mask_.empty() && t % 32 == 0 && (at / 32 >= mask_.size() || mask_[at / 32] == 0)) {
+      t += 31;
+      continue;
+    }
+    if (!mask_.empty() && !in_mask(mask_, at)) continue;
+    if (!allowed_.empty() && !std::binary_search(allowed_.begin(), allowed_.end(), t)) continue;
+    if (ban_ends && std::find(ends.begin(), ends.end(), t) != ends.end()) continue;
+    if (!is_bad(t)) return t;
   }
-  return 0;
+  return kNoToken;
+}
+
+Token RowState::lowest_allowed(int vocab) const {
+  Token token = first_allowed(vocab, bans_ends(vocab));
+  return token == kNoToken && mask_.empty() ? 0 : token;
 }
 
 }  // namespace sluice

@@ -365,7 +365,7 @@ Token sample_row(float* logits,
     token = better({}, logits, vocab).at;
   }
   if (token < 0) token = row.lowest_allowed(vocab);
-  if (report)
+  if (report && token != kNoToken)
     score_row(raw, vocab, token, position, {spec.num_logprobs, spec.logprob_ids}, *top, scratch);
   return token;
 }

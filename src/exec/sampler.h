@@ -9,6 +9,9 @@
 // token), top_k, top_p (the smallest set of most likely tokens whose share of what is left reaches
 // p), and one draw by inverse distribution function in id order. Equal logits rank by lower id,
 // everywhere. NaN counts as -inf. A row without any finite logit gives the lowest allowed id.
+//
+// A grammar mask is never left: where it allows nothing but ids that are banned before min_tokens,
+// those are allowed, and where the masks together leave nothing, kNoToken is the result.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +47,8 @@ class RowState {
   // Everything that changes logits; false when nothing does and the raw row can be used.
   bool adjusts() const;
   void adjust(std::span<float> logits) const;
-  // Where to fall back when no logit is finite.
+  // Where to fall back when no logit is finite. Nothing is allowed: kNoToken with a grammar mask,
+  // else 0.
   Token lowest_allowed(int vocab) const;
 
  private:
@@ -55,6 +59,8 @@ class RowState {
   Seen& seen(Token token);
   void grow();
   void apply_masks(std::span<float> logits) const;
+  bool bans_ends(int vocab) const;
+  Token first_allowed(int vocab, bool ban_ends) const;
   bool is_bad(Token token) const;
   void apply_penalties(std::span<float> logits) const;
 

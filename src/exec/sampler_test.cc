@@ -401,6 +401,88 @@ TEST(Sampler, AllowedSetAndMask) {
   EXPECT_EQ(seen, (std::set<Token>{7, 9, 67}));
 }
 
+std::vector<uint32_t> random_mask(uint64_t seed, int num, float share) {
+  std::vector<uint32_t> mask(static_cast<size_t>(num + 31) / 32);
+  for (int i = 0; i < num; ++i) {
+    if (uniform(seed, i, 0, 1) < share) mask[static_cast<size_t>(i) / 32] |= 1u << (i % 32);
+  }
+  return mask;
+}
+
+// Under a mask, sampling is sampling from logits of which the others are -inf; log-probabilities
+// are those without it.
+TEST(Sampler, AMaskAgainstLogitsWithoutTheRest) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    int vocab = 3 + static_cast<int>(draw_u32({9, 0, static_cast<int64_t>(seed), 0}) % 700);
+    std::vector<float> logits = make_logits(kShapes[seed % 5], vocab, seed), rest = logits;
+    std::vector<uint32_t> mask = random_mask(seed, vocab, seed % 3 ? 0.3f : 0.01f);
+    if (seed % 7 == 0) mask.resize((mask.size() + 1) / 2);
+    auto allowed = [&](size_t t) {
+      return t / 32 < mask.size() && (mask[t / 32] >> (t % 32) & 1) != 0;
+    };
+    bool any = false;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      if (!allowed(i)) rest[i] = -kInf;
+      any |= rest[i] > -kInf;
+    }
+    if (!any) continue;
+    SamplingSpec s;
+    s.temperature = seed % 4 == 0 ? 0 : 0.8f;
+    s.top_k = seed % 5 == 0 ? 7 : 0;
+    s.top_p = seed % 2 ? 0.9f : 1;
+    s.repetition_penalty = seed % 6 == 0 ? 1.3f : 1;
+    s.num_logprobs = 2;
+    RowState row = make_row(s, {0, 1, 2}), plain = row;
+    row.set_mask(mask);
+    EXPECT_FALSE(is_plain_greedy(row));
+    SampleScratch scratch;
+    std::vector<TopLogprob> top, expected;
+    std::vector<float> x = logits, y = rest;
+    Token got = sample_row(x.data(), vocab, row, 0, 5, &top, scratch);
+    ASSERT_TRUE(got >= 0 && allowed(static_cast<size_t>(got))) << "seed " << seed;
+    ASSERT_EQ(got, sample_row(y.data(), vocab, plain, 0, 5, nullptr, scratch)) << "seed " << seed;
+    score_row(logits.data(), vocab, got, 5, {2}, expected, scratch);
+    ASSERT_EQ(top.size(), expected.size());
+    for (size_t k = 0; k < top.size(); ++k) EXPECT_EQ(top[k].logprob, expected[k].logprob);
+  }
+}
+
+// Whatever else is asked for, nothing outside the mask is sampled.
+TEST(Sampler, AMaskIsNeverLeft) {
+  std::vector<float> logits{5, 4, 3, 2, 1};
+  const uint32_t three[] = {0b01101}, end_alone[] = {0b01000}, none[] = {0};
+  auto token = [&](const SamplingSpec& s, std::span<const uint32_t> mask, int num_before = 0) {
+    RowState row = make_row(s);
+    for (int i = 0; i < num_before; ++i) row.add(4);
+    row.set_mask(mask);
+    SampleScratch scratch;
+    std::vector<float> x = logits;
+    std::vector<TopLogprob> top;
+    return sample_row(x.data(), 5, row, 0, 0, &top, scratch);
+  };
+  for (float temperature : {0.0f, 1.0f}) {
+    SamplingSpec s;
+    s.temperature = temperature;
+    s.num_logprobs = 1;
+    EXPECT_EQ(token(s, none), kNoToken);
+    EXPECT_EQ(token(s, end_alone), 3);
+    s.min_tokens = 2, s.banned_until_min = {0, 3};
+    EXPECT_EQ(token(s, three), 2) << "min_tokens leaves another token";
+    EXPECT_EQ(token(s, end_alone), 3) << "the constraint wins over min_tokens";
+    EXPECT_EQ(token(s, end_alone, 2), 3);
+    s.allowed = {1, 2};
+    EXPECT_EQ(token(s, three), 2);
+    EXPECT_EQ(token(s, end_alone), kNoToken);
+    s.allowed = {};
+    s.bad_sequences = {{3}};
+    EXPECT_EQ(token(s, end_alone), kNoToken);
+    s = {};
+    s.temperature = temperature;
+    s.logit_bias = {{3, -kInf}};
+    EXPECT_EQ(token(s, end_alone), 3) << "a bias makes a token unlikely, it forbids none";
+  }
+}
+
 TEST(Sampler, KeysAreIndependent) {
   std::vector<float> flat(1000, 0.0f);
   auto run = [&](uint64_t seed, int choice, int64_t from) {

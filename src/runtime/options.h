@@ -79,7 +79,8 @@ struct EngineOptions {
   std::optional<int> threads;    // absent: one per core
   bool pin = true;
   bool fuse = true;
-  std::optional<int> ctx;  // positions per sequence; absent: the model's, if they fit
+  bool forced_tokens = true;  // append what constraints leave no choice about, unsampled
+  std::optional<int> ctx;     // positions per sequence; absent: the model's, if they fit
   std::optional<uint64_t>
       kv_bytes;                  // KV pool; absent: what is useful, at most half of what is free
   std::optional<int> kv_blocks;  // the same in blocks

@@ -65,8 +65,10 @@ Result<void> Session::open_backend(const ModelShape& shape) {
     if (!quant) return quant.error();
     backend_ = make_cpu_backend(
         {.threads = options_.threads.value_or(0), .pin = options_.pin, .quant = std::move(*quant)});
+    options_.scheduler.sampling.masks = true;
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
+    options_.scheduler.sampling.masks = true;
   } else {
     Result<std::unique_ptr<Device>> device = open_cuda(cuda_options(options_, *checkpoint_));
     if (!device) return device.error();
@@ -144,6 +146,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
+  engine.forced = options_.forced_tokens;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
     observe(r, s);

@@ -124,6 +124,9 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_flag("!--no-graphs", o.capture, "on a GPU: queue decode steps op by op")->group(group);
   app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
       ->group(group);
+  app->add_flag("!--no-forced-tokens", o.forced_tokens,
+                "sample every token of a constrained output, also where only\none is allowed")
+      ->group(group);
   app->add_flag("!--no-pin", o.pin, "do not bind threads to cores")->group(group);
   app->add_option("--format", o.format, "weight format of random: models")
       ->default_str(kRandomFormat)

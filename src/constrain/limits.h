@@ -12,6 +12,7 @@ struct ConstraintLimits {
   uint64_t max_compile_work = 3'000'000;
   uint32_t max_regex_nodes = 400'000;    // 40 bytes each, shared by all matchers
   uint32_t max_regex_states = 32'768;    // 1 KiB each, shared by all matchers
+  size_t max_mask_bytes = 64u << 20;     // of kept masks, shared by all matchers
   uint32_t max_schemas = 60'000;         // subschemas after merging
   int max_depth = 200;                   // of groups in a pattern or a grammar
   uint64_t max_step_work = 2'000'000;    // of one fill_mask or accept

@@ -8,14 +8,9 @@
 
 namespace sluice::constrain {
 
-namespace {
-
-constexpr size_t kMaxMaskBytes = size_t{256} << 20;
-
-}  // namespace
-
 RegexDfa::RegexDfa(const ConstraintLimits& limits, WorkBudget& compile_budget)
     : max_states_(limits.max_regex_states),
+      max_mask_bytes_(limits.max_mask_bytes),
       pool_(compile_budget, limits.max_regex_nodes),
       chunks_(limits.max_regex_states / kChunk + 1) {
   plain_char_ = CodeSpeller(pool_).one_of(
@@ -71,6 +66,19 @@ DfaState RegexDfa::make_step(DfaState s, uint8_t byte, WorkBudget& budget) {
     from.next[static_cast<size_t>(b)].store(next + 1, std::memory_order_release);
   }
   return next;
+}
+
+size_t RegexDfa::memory_bytes() {
+  constexpr size_t kMapNode = 48;
+  size_t bytes = chunks_.size() * sizeof(chunks_[0]);
+  {
+    std::lock_guard lock(mutex_);
+    bytes += pool_.memory_bytes() + num_states_ * (sizeof(Row) + kMapNode) +
+             (num_states_ / kChunk + 1) * sizeof(Chunk) +
+             (covers_.size() + single_.size() + finite_.size()) * kMapNode;
+  }
+  std::lock_guard lock(masks_mutex_);
+  return bytes + mask_bytes_;
 }
 
 int RegexDfa::only_byte(DfaState s, WorkBudget& budget) {
@@ -210,7 +218,7 @@ std::shared_ptr<const StateMask> RegexDfa::mask(DfaState s,
     key.append(reinterpret_cast<const char*>(words), sizeof words);
   }
   std::lock_guard lock(masks_mutex_);
-  if (mask_bytes_ > kMaxMaskBytes) return made;  // used once, not kept
+  if (mask_bytes_ > max_mask_bytes_) return made;  // used once, not kept
   auto [at, is_new] = masks_.try_emplace(std::move(key), made);
   if (is_new) mask_bytes_ += 2 * at->first.size();
   r.mask = at->second;

@@ -59,6 +59,8 @@ class RegexDfa {
   bool more_than(DfaState s, uint32_t n, WorkBudget& budget);
   // Null when the budget runs out.
   std::shared_ptr<const StateMask> mask(DfaState s, const VocabTrie& trie, WorkBudget& budget);
+  // Grows as texts reach new states.
+  size_t memory_bytes();
 
  private:
   struct Row {
@@ -97,6 +99,7 @@ class RegexDfa {
   std::shared_ptr<const StateMask> make_mask(DfaState s, const VocabTrie&, WorkBudget&);
 
   uint32_t max_states_;
+  size_t max_mask_bytes_;
   std::mutex mutex_;  // pool_, states_, slices
   RegexPool pool_;
   std::unordered_map<RegexId, DfaState> states_;

@@ -42,6 +42,8 @@ class VocabTrie {
   // Bits of all plain tokens of at most so many characters.
   void add_plain(uint32_t max_chars, std::span<uint32_t> bits) const;
 
+  size_t memory_bytes() const;
+
   static constexpr uint32_t kLongPlain = 16;  // longer ones are few and listed
 
  private:

@@ -244,7 +244,8 @@ bool Generation::take_constraint(const ConstraintCache::Answer& answer) {
     const Error& e = answer.compiled->error();
     const std::string& name = fields_.constraint->name;
     bool theirs = e.code < 500;
-    service_.fail(call_, {e.code, theirs ? name + ": " + e.message : e.message, theirs ? name : "",
+    bool named = !theirs || e.message.starts_with(name);
+    service_.fail(call_, {e.code, named ? e.message : name + ": " + e.message, theirs ? name : "",
                           theirs ? "" : "out_of_memory"});
     return false;
   }

@@ -83,9 +83,10 @@ void add_constraint_options(CLI::App* app, ConstraintFlags& f) {
   app->add_option("--choice", f.choices, "this text, or another --choice (may be repeated)")
       ->allow_extra_args(false)
       ->group(group);
-  app->add_option("--grammar", f.grammar,
-                  "text of this grammar, GBNF or Lark: a file, or the grammar itself\n(--jsonl "
-                  "lines may have response_format, json_schema, ... as in the API)")
+  app->add_option(
+         "--grammar", f.grammar,
+         "text of this grammar, GBNF or Lark: a file, or the grammar itself\n(the lines of "
+         "--jsonl may have response_format and such instead)")
       ->group(group);
 }
 

@@ -80,7 +80,7 @@ class Constraints(unittest.TestCase):
                 ("guided_regex", "x{4}", "xxxx"), ("regex", "x{4}", "xxxx"), ("guided_choice", ["only"], "only"),
                 ("guided_grammar", LARK, "[ab][0-9]"), ("grammar", GBNF, "[ab][0-9]"), ("ebnf", GBNF, "[ab][0-9]"),
                 ("response_format", {"type": "grammar", "grammar": LARK}, "[ab][0-9]"),
-                ("json_schema", {"enum": ["a b"]}, '"a b"'), ("json_schema", '{"enum": [null]}', "null"),
+                ("json_schema", {"const": 12}, "12"), ("json_schema", '{"enum": [null]}', "null"),
                 ("response_format", {"type": "json_object", "schema": SCHEMA}, r"\{[^}]*\}")):
             with self.subTest(field=field, value=value):
                 text = self.text(**{field: value})
@@ -89,7 +89,7 @@ class Constraints(unittest.TestCase):
     def test_any_object(self):
         for body in ({"response_format": {"type": "json_object"}}, {"guided_json_object": True},
                      {"structured_outputs": {"json_object": True}}):
-            choice = self.post(TEXT, prompt="The empty object in JSON: ", max_tokens=200, temperature=0, **body)["choices"][0]
+            choice = self.post(TEXT, prompt="The empty object in JSON: ", max_tokens=24, temperature=0, **body)["choices"][0]
             self.assertTrue(choice["text"].startswith("{"), choice)
             if choice["finish_reason"] == "stop":
                 self.assertIsInstance(json.loads(choice["text"]), dict)
@@ -127,13 +127,11 @@ class Constraints(unittest.TestCase):
             self.refused(name, "does not go with regex", path=TEXT, regex="a", **{name: value})
 
     def test_bombs(self):
-        nested = {"type": "string"}
-        for i in range(150):
-            nested = {"anyOf": [{"properties": {f"a{i}": nested}, "required": [f"a{i}"]}, {"properties": {f"b{i}": nested}}]}
+        wide = [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(40)]
         for field, bomb in (("regex", "((((a?){99}){99}){99}){99}"), ("regex", "(" * 5000 + ")" * 5000),
                             ("regex", "(?=.*a.{200})(?=.*b.{201})(?=.*c.{202}).*"),
                             ("json_schema", {"allOf": [{"pattern": f"^.*{c}.{{90}}$"} for c in "abcdefghij"]}),
-                            ("json_schema", {"allOf": [nested, {"not": nested}]}),
+                            ("json_schema", {"allOf": wide}),
                             ("json_schema", {"enum": ["x" * 30 + str(i) for i in range(20000)]}),
                             ("grammar", "root ::= " + "(" * 4000 + '"x"' + ")" * 4000),
                             ("grammar", "root ::= root root | root")):

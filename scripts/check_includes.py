@@ -32,7 +32,7 @@ DEPS = {
     "constrain": ["base"],
     "load": ["model", "text"],
     "engine": ["core", "constrain"],
-    "runtime": ["load", "exec", "engine"],
+    "runtime": ["load", "exec", "engine", "constrain"],
     "net": ["base"],
     "hub": ["load", "net"],
     "server": ["runtime", "net"],

@@ -248,7 +248,7 @@ class Chat(Cli):
 
     def test_commands(self):
         t = self.start()
-        for name in ("system", "set", "stats", "retry", "undo", "clear", "save", "load", "json", "exit"):
+        for name in ("system", "set", "stats", "retry", "undo", "clear", "save", "load", "json", "json-schema", "exit"):
             self.assertIn("/" + name, t.enter("/help"))
         self.assertIn("/stats?", t.enter("/stast"))
         self.assertIn("no command", t.enter("/frobnicate"))
@@ -392,6 +392,22 @@ class Chat(Cli):
         self.assertFalse(state.exists())  # a pipe has no history
         self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"").returncode, 0)
         self.assertEqual(cli_test.run("run", self.model, "-i", "-t", 1, "-q", stdin=b"\xff\n").returncode, 2)
+
+    def test_json_schema(self):
+        path = WORK / "schema.json"
+        path.write_text(json.dumps({"enum": [True, False]}))
+        lines = f"/json-schema\n/json-schema {path}\nhello\n/json-schema\n/json-schema -\n/json-schema\n/json\n"
+        done = cli_test.run("run", self.model, "-i", "-t", 1, "-q", "-m", 8, stdin=lines.encode())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        talk = json.loads(done.stdout[done.stdout.rindex(b"[\n"):])
+        self.assertIn(talk[1]["content"], ("true", "false"))
+        said = [line for line in done.stderr.decode().splitlines() if line.startswith("answers are")]
+        self.assertEqual(said, ["answers are any text", "answers are constrained", "answers are any text"])
+        done = cli_test.run("run", self.model, "-i", "-t", 1, "-q", "-m", 8, "--json-schema", path, stdin=b"hello\n")
+        self.assertIn(done.stdout.strip(), (b"true", b"false"))
+        done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/json-schema no-such.json\n")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn(b"no-such.json", done.stderr)
 
     def test_bad_options(self):
         self.fails("run", self.model, "-i", "-p", "x", says="-i")

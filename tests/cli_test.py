@@ -263,6 +263,27 @@ class Usage(Cli):
                 spoken = {"m": "max-tokens", "stop": "stop string", "prompt-logprobs": "logprobs"}
                 self.assertIn(spoken.get(name, name), err)
 
+    def test_constraints_are_read_before_the_model(self):
+        schema = WORK / "broken.json"
+        schema.write_text('{"type": ')
+        none = WORK / "no-model.gguf"  # nothing is loaded before these are refused
+        for flags, says in ((["--json-schema", "{}", "--regex", "a"], "--json-schema and --regex both"),
+                            (["--choice", "a", "--grammar", "g"], "--choice and --grammar both"),
+                            (["--json-schema", WORK / "missing.json"], "missing.json"),
+                            (["--json-schema", "{"], "the JSON schema"), (["--json-schema", schema], "broken.json"),
+                            (["--json-schema", "-"], "stdin is for the prompt"), (["--grammar", "-"], "stdin"),
+                            (["--grammar", WORK / "missing.gbnf"], "missing.gbnf")):
+            with self.subTest(flags=flags):
+                self.fails("run", none, "-p", "hello", *flags, says=says)
+
+    def test_constraints_that_are_not_understood(self):
+        for flags, says in ((["--json-schema", '{"uniqueItems": true}'], "uniqueItems"), (["--regex", "("], "pattern"),
+                            (["--choice", ""], "empty"), (["--grammar", "root ::= a"], "'a', which is not defined"),
+                            (["--regex", "a", "--min-tokens", "2"], "--min-tokens"),
+                            (["--regex", "a", "--ignore-eos"], "--ignore-eos")):
+            with self.subTest(flags=flags):
+                self.fails("run", MODEL, "-p", "hello", "-t", 1, *flags, says=says)
+
     def test_flags_of_other_engines(self):
         def same(theirs, ours):
             want = self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", *ours)
@@ -392,6 +413,11 @@ class Prompts(Cli):
                     '{"messages": [{"role": "user", "content": "x"}]}', '{"prompt": "' + "x" * 600 + '"}',
                     '{"prompt": "x", "n": 0}', '{"prompt": "x", "temperature": -1}'):
             with self.subTest(bad=bad[:60]):
+                path.write_text(good + bad + "\n")
+                self.fails("run", MODEL, "--jsonl", path, "-t", 1, says="line 2: ")
+        for bad in ('{"prompt": "x", "regex": 5}', '{"prompt": "x", "regex": "a", "json_schema": {}}',
+                    '{"prompt": "x", "response_format": {"type": "xml"}}', '{"prompt": "x", "regex": "("}'):
+            with self.subTest(bad=bad):
                 path.write_text(good + bad + "\n")
                 self.fails("run", MODEL, "--jsonl", path, "-t", 1, says="line 2: ")
         path.write_text("\n \n")
@@ -533,6 +559,38 @@ class Output(Cli):
         self.assertEqual(out["usage"], {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9,
                                         "cached_tokens": 0})
         self.assertGreater(out["timing"]["total"], 0)
+
+    def test_constrained_answers(self):
+        def text(*flags):
+            out = self.works("run", MODEL, "-p", "hello", "-t", 1, "-q", "-m", 200, "--temperature", 1, *flags).decode()
+            return out[:-1]
+        schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+                  "required": ["a", "b"], "additionalProperties": False}
+        path = WORK / "schema.json"
+        path.write_text(json.dumps(schema))
+        for flags in (["--json-schema", path], ["--json-schema", json.dumps(schema)], ["-j", json.dumps(schema)],
+                      ["--json-schema-file", path]):
+            answer = json.loads(text(*flags))
+            self.assertEqual((answer["a"] in ("x", "yy"), type(answer["b"]), len(answer)), (True, bool, 2))
+        self.assertRegex(text("--regex", "[0-9]{3}-[a-f]{2}"), r"\A[0-9]{3}-[a-f]{2}\Z")
+        self.assertIn(text("--choice", "yes", "--choice", "no, never"), ("yes", "no, never"))
+        grammar = WORK / "sum.gbnf"
+        grammar.write_text('root ::= n " + " n\nn ::= [0-9]\n')
+        self.assertRegex(text("--grammar", grammar), r"\A[0-9] \+ [0-9]\Z")
+        self.assertIn(text("--grammar", 'root ::= "a" | "b"'), ("a", "b"))
+        grammar.write_text('start: "a" NUMBER\nNUMBER: /[0-9]{2}/\n')
+        self.assertRegex(text("--grammar-file", grammar), r"\Aa[0-9]{2}\Z")
+        both = json.loads(self.works("run", MODEL, "-p", "hello", "-t", 1, "-n", 2, "--regex", "[ab]{4}", "--json",
+                                     "--logprobs", 1))
+        for choice in both["choices"]:
+            self.assertRegex(choice["text"], r"\A[ab]{4}\Z")
+            self.assertEqual(choice["finish_reason"], "stop")
+        lines = WORK / "constrained.jsonl"
+        lines.write_text('{"prompt": "x", "regex": "[xy]{5}"}\n{"prompt": "y", "structured_outputs": {"choice": ["z"]}}\n'
+                         '{"prompt": "z"}\n')
+        out = [json.loads(x)["text"] for x in self.works("run", MODEL, "--jsonl", lines, "-t", 1, "--regex", "q").decode().splitlines()]
+        self.assertRegex(out[0], r"\A[xy]{5}\Z")
+        self.assertEqual(out[1:], ["z", "q"])
 
     def test_json_with_choices_and_logprobs(self):
         out = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 5, "-n", 2, "--temperature", 1, "--seed", 3,

@@ -1,5 +1,7 @@
 #include "constrain/constraint.h"
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "base/str.h"
 #include "constrain/pattern.h"
@@ -9,6 +11,40 @@ namespace sluice::constrain {
 
 std::string ConstraintSource::key() const {
   return strf("%d %d ", static_cast<int>(kind), static_cast<int>(space)) + text;
+}
+
+ConstraintKind grammar_kind(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  while (!text.empty()) {
+    size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+    auto is_name = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '-' || c == '_';
+    };
+    size_t name = 0;
+    while (name < line.size() && is_name(line[name])) ++name;
+    if (name == 0) continue;
+    line.remove_prefix(name);
+    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+    if (line.starts_with("::=")) return ConstraintKind::gbnf;
+  }
+  return ConstraintKind::lark;
+}
+
+size_t Constraint::memory_bytes() const {
+  size_t bytes = sizeof(Constraint) + dfa_->memory_bytes();
+  for (const ConstraintRule& r : rules_.rules)
+    bytes += sizeof(ConstraintRule) + r.parts.size() * sizeof(RuleId);
+  for (const ObjectRule& o : rules_.objects) {
+    bytes += sizeof(ObjectRule) + o.properties.size() * sizeof(ObjectRule::Property) +
+             o.extras.size() * sizeof(ObjectRule::Extra);
+    for (const ObjectRule::KeyNode& k : o.keys)
+      bytes += sizeof(k) + k.children.size() * sizeof(k.children[0]);
+  }
+  return bytes;
 }
 
 RuleBuilder::RuleBuilder(const ConstraintLimits& limits, JsonSpace space)

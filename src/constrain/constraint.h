@@ -52,6 +52,9 @@ struct ConstraintSource {
   std::string key() const;
 };
 
+// A grammar whose author does not say: GBNF where a rule is written NAME ::= ..., else Lark.
+ConstraintKind grammar_kind(std::string_view text);
+
 class Constraint {
  public:
   static Result<std::shared_ptr<const Constraint>> compile(const ConstraintSource& source,
@@ -63,6 +66,8 @@ class Constraint {
   const VocabTrie& trie() const { return *trie_; }
   const ConstraintLimits& limits() const { return limits_; }
   uint64_t compile_work() const { return compile_work_; }
+  // Without the trie, which is shared. Grows as texts reach new states; any thread.
+  size_t memory_bytes() const;
 
  private:
   friend class RuleBuilder;

@@ -39,7 +39,7 @@ class MaskStore {
   using Mask = std::shared_ptr<const StateMask>;
   using Tails = std::shared_ptr<const TailTrie>;
 
-  explicit MaskStore(size_t max_bytes = size_t{256} << 20) : max_bytes_(max_bytes) {}
+  explicit MaskStore(size_t max_bytes = size_t{64} << 20) : max_bytes_(max_bytes) {}
 
   // Null where it is not known.
   Mask find(const Fingerprint& expression) const;
@@ -51,6 +51,7 @@ class MaskStore {
   Tails find_tails(std::span<const uint32_t> nodes) const;
   void keep_tails(std::span<const uint32_t> nodes, Tails tails);
   size_t memory_bytes() const;
+  size_t max_bytes() const { return max_bytes_; }
 
  private:
   const size_t max_bytes_;

@@ -67,6 +67,18 @@ DfaState RegexDfa::make_step(DfaState s, uint8_t byte, WorkBudget& budget) {
   return next;
 }
 
+size_t RegexDfa::memory_bytes() {
+  constexpr size_t kMapNode = 48;
+  size_t bytes = chunks_.size() * sizeof(chunks_[0]);
+  {
+    std::lock_guard lock(mutex_);
+    bytes += pool_.memory_bytes() + num_states_ * (sizeof(Row) + kMapNode) +
+             (num_states_ / kChunk + 1) * sizeof(Chunk) +
+             (covers_.size() + single_.size() + finite_.size()) * kMapNode;
+  }
+  return bytes;
+}
+
 int RegexDfa::only_byte(DfaState s, WorkBudget& budget) {
   Row& r = row(s);
   int known = r.only.load(std::memory_order_relaxed);
@@ -193,7 +205,7 @@ std::shared_ptr<const StateMask> RegexDfa::mask(DfaState s,
   Row& r = row(s);
   {
     std::lock_guard lock(masks_mutex_);
-    if (r.mask) return r.mask;
+    if (auto known = r.mask.lock()) return known;
   }
   Fingerprint expression;
   {

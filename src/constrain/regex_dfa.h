@@ -50,6 +50,8 @@ class RegexDfa {
   bool more_than(DfaState s, uint32_t n, WorkBudget& budget);
   // Null when the budget runs out.
   std::shared_ptr<const StateMask> mask(DfaState s, const VocabTrie& trie, WorkBudget& budget);
+  // Grows as texts reach new states.
+  size_t memory_bytes();
 
  private:
   struct Row {
@@ -57,7 +59,7 @@ class RegexDfa {
     bool nullable, continues;
     std::atomic<int> only{-2};
     std::array<std::atomic<uint32_t>, 256> next{};  // state + 1; 0: not known
-    std::shared_ptr<const StateMask> mask;          // under masks_mutex_
+    std::weak_ptr<const StateMask> mask;            // under masks_mutex_; the store owns it
   };
   // Plain tokens (VocabTrie) seen from a state.
   struct Slice {

@@ -87,6 +87,11 @@ class RegexPool {
   const uint32_t* list(const Part& p) const { return lists_.data() + p.a; }
   const ByteSet& set(const Part& p) const { return sets_[p.a]; }
   size_t size() const { return parts_.size(); }
+  size_t memory_bytes() const {
+    constexpr size_t kMapNode = 48;
+    return parts_.size() * (sizeof(Part) + kMapNode + 1) + lists_.size() * sizeof(uint32_t) +
+           sets_.size() * sizeof(ByteSet) + derived_.size() * kMapNode;
+  }
 
  private:
   RegexId intern(const Part& part);

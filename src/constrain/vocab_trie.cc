@@ -98,4 +98,12 @@ void VocabTrie::add_plain(uint32_t max_chars, std::span<uint32_t> bits) const {
   }
 }
 
+size_t VocabTrie::memory_bytes() const {
+  size_t bytes = masks_.max_bytes() + text_.size() + text_at_.size() * sizeof(text_at_[0]) +
+                 nodes_.size() * sizeof(Entry) + same_.size() * sizeof(Token) +
+                 long_plain_.size() * sizeof(LongToken);
+  for (const std::vector<uint32_t>& bits : plain_) bytes += bits.size() * sizeof(bits[0]);
+  return bytes;
+}
+
 }  // namespace sluice::constrain

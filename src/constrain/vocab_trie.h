@@ -46,6 +46,7 @@ class VocabTrie {
   void add_plain(uint32_t max_chars, std::span<uint32_t> bits) const;
 
   MaskStore& masks() const { return masks_; }
+  size_t memory_bytes() const;  // with all that the store of masks may hold
 
   static constexpr uint32_t kLongPlain = 16;  // longer ones are few and listed
 

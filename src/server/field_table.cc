@@ -10,8 +10,6 @@ namespace {
 using enum FieldFate;
 constexpr uint8_t kBoth = kChat | kText, kAny = kBoth | kGenerate, kAll = kBoth | kEmbedding;
 
-constexpr std::string_view kNoGrammar =
-    "answers cannot be constrained here: ask for the form in the prompt and check the answer";
 constexpr std::string_view kNoTools = "tools are not supported: describe them in the messages";
 constexpr std::string_view kNoSampler = "use temperature, top_k, top_p and min_p";
 constexpr std::string_view kNoPenalty =
@@ -110,22 +108,26 @@ constexpr KnownField kFields[] = {
     {"custom_params", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids", kOff},
     {"vllm_xargs", kBoth, refused, "use logit_bias, bad_words or allowed_token_ids", kOff},
     // Constraints and tools.
-    {"response_format", kBoth, refused, kNoGrammar, "null|{\"type\":\"text\"}"},
-    {"structured_outputs", kBoth, refused, kNoGrammar, kOff},
-    {"structural_tag", kBoth, refused, kNoGrammar, kOff},
-    {"guided_json", kBoth, refused, kNoGrammar, kOff},
-    {"guided_regex", kBoth, refused, kNoGrammar, kOff},
-    {"guided_choice", kBoth, refused, kNoGrammar, kOff},
-    {"guided_grammar", kBoth, refused, kNoGrammar, kOff},
-    {"guided_json_object", kBoth, refused, kNoGrammar, kOff},
-    {"guided_decoding_backend", kBoth, harmless, "belongs to guided_*"},
-    {"guided_whitespace_pattern", kBoth, harmless, "belongs to guided_*"},
-    {"grammar", kAny, refused, kNoGrammar, kOff},
-    {"grammar_lazy", kBoth, harmless, "belongs to grammar"},
-    {"grammar_triggers", kBoth, harmless, "belongs to grammar"},
-    {"json_schema", kBoth, refused, kNoGrammar, kOff},
-    {"regex", kBoth, refused, kNoGrammar, kOff},
-    {"ebnf", kBoth, refused, kNoGrammar, kOff},
+    {"response_format", kBoth, honoured,
+     "text, json_object, json_schema, structural_tag or grammar: docs/constraints.md"},
+    {"structured_outputs", kBoth, honoured,
+     "json, regex, choice, grammar, json_object or structural_tag"},
+    {"structural_tag", kBoth, honoured, "structures and triggers"},
+    {"guided_json", kBoth, honoured, "a JSON schema or its text"},
+    {"guided_regex", kBoth, honoured, ""},
+    {"guided_choice", kBoth, honoured, "a list of strings"},
+    {"guided_grammar", kBoth, honoured, "GBNF or Lark"},
+    {"guided_json_object", kBoth, honoured, "true"},
+    {"guided_decoding_backend", kBoth, harmless, "there is one"},
+    {"guided_whitespace_pattern", kBoth, refused, "use structured_outputs.disable_any_whitespace",
+     kOff},
+    {"grammar", kBoth, honoured, "GBNF or Lark"},
+    {"grammar", kGenerate, honoured, "type (json, json_schema or regex) and value"},
+    {"grammar_lazy", kBoth, refused, "use structural_tag", kOff},
+    {"grammar_triggers", kBoth, refused, "use structural_tag", kOff},
+    {"json_schema", kBoth, honoured, "a JSON schema or its text"},
+    {"regex", kBoth, honoured, ""},
+    {"ebnf", kBoth, honoured, "GBNF"},
     {"tools", kAny, refused, kNoTools, kOff},
     {"tool_choice", kBoth, refused, kNoTools, "null|\"none\"|\"auto\""},
     {"tool_prompt", kBoth, refused, kNoTools, kOff},

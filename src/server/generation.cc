@@ -140,6 +140,7 @@ Request Generation::make_request(size_t prompt) const {
   r.stop.strings = fields_.stop;
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
   r.sampling = std::move(spec);
+  r.constraint = constraint_;
   r.prompt = prompts_[prompt].tokens;
   int max_output =
       service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
@@ -185,11 +186,72 @@ void Generation::start(std::vector<std::vector<Token>> prompts) {
     return;
   }
   try {
+    if (fields_.constraint) return compile(std::move(prompts));
     begin(std::move(prompts));
   } catch (...) {
     log_exception("request failed");
     lose();
   }
+}
+
+// The constraint first, which may take another thread some time.
+void Generation::compile(std::vector<std::vector<Token>> prompts) {
+  const std::string& name = fields_.constraint->name;
+  auto refuse = [&](int status, std::string message) {
+    if (status == 429) service_.meters().refusals.add();
+    service_.fail(call_, {status, std::move(message), status == 429 ? "" : name,
+                          status == 429 ? "queue_full" : ""});
+  };
+  if (!service_.session().tokenizer())
+    return refuse(400,
+                  name + ": the model has no vocabulary, so its answers cannot be constrained");
+  if (!service_.session().engine().config().sampling.masks)
+    return refuse(400, name + ": this device cannot constrain answers yet: use --device cpu");
+  size_t held = 0;
+  for (const std::vector<Token>& p : prompts) held += p.size() * sizeof(Token);
+  auto done = [self = shared_from_this(),
+               p = std::move(prompts)](const ConstraintCache::Answer& answer) mutable {
+    try {
+      self->service_.post(self->thread(), [self, answer, p = std::move(p)]() mutable {
+        self->go_on(answer, std::move(p));
+      });
+    } catch (...) {
+      log_exception("request failed");
+      self->lose();
+    }
+  };
+  if (!service_.constraints().get(fields_.constraint->source, held, std::move(done)))
+    refuse(429, "too many constraints wait to be compiled: try again later");
+}
+
+void Generation::go_on(const ConstraintCache::Answer& answer,
+                       std::vector<std::vector<Token>> prompts) {
+  try {
+    if (take_constraint(answer)) begin(std::move(prompts));
+  } catch (...) {
+    log_exception("request failed");
+    lose();
+  }
+}
+
+// False: it was refused, and the call is answered.
+bool Generation::take_constraint(const ConstraintCache::Answer& answer) {
+  Meters& m = service_.meters();
+  (answer.found ? m.constraint_hits : m.constraint_misses).add();
+  if (!answer.found) m.compile_seconds.observe(seconds(answer.took));
+  compile_ = answer.took;
+  if (!answer.compiled->has_value()) {
+    const Error& e = answer.compiled->error();
+    const std::string& name = fields_.constraint->name;
+    bool theirs = e.code < 500;
+    bool named = !theirs || e.message.starts_with(name);
+    service_.fail(call_, {e.code, named ? e.message : name + ": " + e.message, theirs ? name : "",
+                          theirs ? "" : "out_of_memory"});
+    return false;
+  }
+  constraint_ = **answer.compiled;
+  m.on_constrained(name_of(constrain::kConstraintKinds, fields_.constraint->source.kind));
+  return true;
 }
 
 void Generation::begin(std::vector<std::vector<Token>> prompts) {
@@ -292,7 +354,8 @@ void Generation::make_choices(std::vector<std::vector<Token>> prompts) {
     TextStream::Options text;
     text.skip_special = fields_.skip_special;
     text.include_stop = fields_.include_stop;
-    text.strip_leading_space = begins && tokenizer->adds_space();
+    // What a constraint allowed is shown byte for byte.
+    text.strip_leading_space = begins && tokenizer->adds_space() && !constraint_;
     if (echo && p < echo_texts.size() && echo_texts[p]) {
       state.text = std::move(*echo_texts[p]);
     } else if (echo && tokenizer) {
@@ -336,7 +399,10 @@ void Generation::submit(size_t prompt) {
                             fields_.stream,
                             now - (service_.clock().now() - call_.received),
                             now,
-                            answer_key(id_)};
+                            answer_key(id_),
+                            {},
+                            compile_};
+  if (fields_.constraint) told.constraint = fields_.constraint->source.kind;
   told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));
   service_.recorder().on_submit(told);
 }
@@ -405,6 +471,13 @@ void Generation::on_event(Delivery& d) {
   if (e.finish == Finish::deadline)
     return fail({504, "the request's time was up", "", "deadline_exceeded"});
   if (e.finish == Finish::cancelled) return fail(kCancelled);
+  if (fields_.constraint && e.finish != Finish::none && e.finish != Finish::stop &&
+      e.finish != Finish::length) {
+    return fail({400,
+                 fields_.constraint->name +
+                     ": no token of this model could follow, or finding one took too much work",
+                 fields_.constraint->name, "constraint_failed"});
+  }
   if (!score_only) {
     if (e.token != kNoToken) {
       if (fields_.return_token_ids) c.tokens.push_back(e.token);

@@ -110,6 +110,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<std::optional<std::string>> echo_texts;
 
  private:
+  void compile(std::vector<std::vector<Token>> prompts);
+  void go_on(const ConstraintCache::Answer& answer, std::vector<std::vector<Token>> prompts);
+  bool take_constraint(const ConstraintCache::Answer& answer);
   void begin(std::vector<std::vector<Token>> prompts);
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
@@ -139,6 +142,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<Answer> answer_;
   std::vector<PromptState> prompts_;
   std::vector<Choice> choices_;
+  std::shared_ptr<const constrain::Constraint> constraint_;
+  Time compile_{0};     // what the constraint took; 0: it was known
   std::string prefix_;  // of every chunk, up to the choices
   std::string id_;
   int64_t created_ = 0;

@@ -112,9 +112,17 @@ Meters::Meters(const std::string& model)
       connections(metrics_.gauge("sluice_connections", "Open connections.")),
       unread_bytes(
           metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
-      step_seconds(metrics_.histogram("sluice_step_seconds",
-                                      "Time of a step on the device.",
-                                      exponential_bounds(1e-4, 2, 16))) {}
+      step_seconds(metrics_.histogram(
+          "sluice_step_seconds", "Time of a step on the device.", exponential_bounds(1e-4, 2, 16))),
+      constraint_hits(metrics_.counter("sluice_constraint_cache_hits_total",
+                                       "Constraints that were compiled already.")),
+      constraint_misses(metrics_.counter("sluice_constraint_cache_misses_total",
+                                         "Constraints that had to be compiled.")),
+      compile_seconds(metrics_.histogram("sluice_constraint_compile_seconds",
+                                         "Time to compile a constraint, or to refuse it.",
+                                         exponential_bounds(1e-4, 2, 13))),
+      constraint_bytes(metrics_.gauge("sluice_constraint_cache_bytes",
+                                      "Memory of the compiled constraints that are kept.")) {}
 
 std::string Meters::expose() {
   std::lock_guard lock(expose_mutex_);  // counted once by two that ask at the same time
@@ -197,6 +205,13 @@ void Meters::on_response(int status) {
   metrics_
       .counter("sluice_http_responses_total", "HTTP responses by status.",
                {{"code", std::to_string(status)}})
+      .add();
+}
+
+void Meters::on_constrained(const char* kind) {
+  metrics_
+      .counter("sluice_constrained_requests_total",
+               "Requests whose output a constraint limits, by its kind.", {{"kind", kind}})
       .add();
 }
 

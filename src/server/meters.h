@@ -41,6 +41,7 @@ class Meters {
   // Io threads. `prompt_tokens` once per request.
   void on_finish(const Event& event, int num_prompt, int num_output, bool first_choice);
   void on_response(int status);
+  void on_constrained(const char* kind);
   // Any thread: how many requests the engine has been given and not yet answered.
   void on_submit(Time now);
   void on_terminal() { outstanding_.fetch_sub(1); }
@@ -73,6 +74,9 @@ class Meters {
   Counter &swapped, &kv_blocks_out, &kv_blocks_in, &kv_bytes_out, &kv_bytes_in, &tier_hits;
   Gauge &tier_usage, &connections, &unread_bytes;
   Histogram& step_seconds;
+  Counter &constraint_hits, &constraint_misses;
+  Histogram& compile_seconds;
+  Gauge& constraint_bytes;
 
  private:
   std::atomic<int> outstanding_{0}, num_waiting_{0}, failed_in_a_row_{0};

@@ -97,6 +97,8 @@ void Recorder::on_submit(const Submission& s) {
   r.stream = s.stream;
   r.received = s.received;
   r.answer = s.answer;
+  r.constraint = s.constraint;
+  r.compile = s.compile;
   if (r.arrival == Time{0}) r.arrival = s.arrival;
 }
 

@@ -7,11 +7,13 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "constrain/constraint.h"
 #include "core/events.h"
 #include "core/scheduler.h"
 #include "engine/loop.h"
@@ -60,6 +62,8 @@ struct RequestRecord {
   Time preempted{0}, preempt_begin{0}, last_step_end{0};
   Time device_before{0}, device_after{0};  // busy time of the device at its start and at its end
   uint64_t answer = 0;                     // answer_key() of the HTTP answer's id
+  std::optional<constrain::ConstraintKind> constraint;  // of its output
+  Time compile{0};                                      // to compile it; 0: it was known
   uint32_t live_at = 0;
   uint32_t done_choices = 0;             // bits
   std::array<Time, 16> last_token_of{};  // by choice
@@ -115,6 +119,8 @@ class Recorder {
     bool stream = false;
     Time received{0}, arrival{0};
     uint64_t answer = 0;
+    std::optional<constrain::ConstraintKind> constraint{};
+    Time compile{0};
   };
   void on_submit(const Submission& submission);
   void on_refused(RequestId id, Time now);

@@ -158,6 +158,13 @@ json::array sentences(const RequestRecord& r, const Parts& p) {
   }
   if (p.queued > Time(1'000'000))
     say(strf("It waited %s in the queue.", time_text(p.queued).c_str()));
+  if (r.constraint) {
+    say(strf("Its output had to match a constraint (%s), which %s.",
+             name_of(constrain::kConstraintKinds, *r.constraint),
+             r.compile == Time{0}
+                 ? "was compiled already"
+                 : strf("took %s to compile", time_text(r.compile).c_str()).c_str()));
+  }
   if (r.prefill.steps > 0) say(prompt_sentence(r));
   if (r.decode.steps + r.crowded.steps > 0) say(decode_sentence(r));
   if (r.num_preemptions > 0) {
@@ -265,6 +272,10 @@ std::optional<json::object> explain_request(const Recorder& recorder, RequestId 
   o["output_tokens"] = r.num_output;
   o["max_tokens"] = r.max_new;
   o["preemptions"] = r.num_preemptions;
+  if (r.constraint) {
+    o["constraint"] = name_of(constrain::kConstraintKinds, *r.constraint);
+    o["compile_seconds"] = seconds(r.compile);
+  }
   o["recomputed_tokens"] = r.num_recomputed;
   o["first_step"] = r.first_step;
   o["last_step"] = r.last_step;

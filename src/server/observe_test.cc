@@ -224,6 +224,23 @@ TEST(Recorder, StepsInFlightAreTold) {
   EXPECT_FALSE(s.steps.empty());
 }
 
+TEST(Recorder, TellsOfAConstraint) {
+  Rig e(small(64));
+  auto story = [&](RequestId id, Time compile) {
+    Recorder::Submission told{id, 0, 1, 10, 10, false, Time{1}, Time{1}};
+    told.constraint = constrain::ConstraintKind::regex;
+    told.compile = compile;
+    e.recorder.on_submit(told);
+    return *explain_request(e.recorder, id, Time{2});
+  };
+  json::object compiled = story(2, milliseconds(3)), known = story(3, Time{0});
+  EXPECT_EQ(compiled["constraint"].as_string(), "regex");
+  EXPECT_DOUBLE_EQ(compiled["compile_seconds"].as_double(), 0.003);
+  EXPECT_DOUBLE_EQ(known["compile_seconds"].as_double(), 0);
+  e.add(4, 10, 4);
+  EXPECT_FALSE(explain_request(e.recorder, 4, Time{2})->contains("constraint"));
+}
+
 TEST(Recorder, FindsTheRequestOfAnAnswer) {
   Rig e(small(64));
   Recorder::Submission two{2, 0, 1, 10, 10, false, Time{1}, Time{1}, answer_key("chatcmpl-a")};

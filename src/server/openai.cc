@@ -6,6 +6,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
+#include "server/constraint_fields.h"
 #include "server/fields.h"
 
 namespace sluice {
@@ -190,6 +191,8 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   read_bad_words(f, limits, out);
   read_bias(f, limits, s);
   read_stream(f, out);
+  read_constraint(f, out);
+  check_constrained(f, out);
 }
 
 // A list of text parts is their texts with a newline between, as vLLM and llama.cpp join them.
@@ -406,6 +409,8 @@ Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiField
   const json::value none = json::object();
   Fields p(parameters ? *parameters : none, kGenerate, Fields::lenient);
   read_sampling(p, limits, out);
+  read_tgi_constraint(p, out);
+  check_constrained(p, out);
   bool sample = false;
   p.flag("do_sample", sample);
   if (!sample) out.sampling.temperature = 0;

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/named.h"
 #include "base/token.h"
+#include "constrain/constraint.h"
 #include "core/request.h"
 
 namespace sluice {
@@ -30,6 +31,12 @@ struct RequestLimits {
   int n = 16, logprobs = 20, stops = 16, stop_bytes = 256, prompts = 256, inputs = 2048,
       biases = 1024, bad_words = 128;
   bool request_template = false;  // may a request bring its own chat template?
+};
+
+// What an answer must be, and the field that says so.
+struct ConstraintField {
+  std::string name;
+  constrain::ConstraintSource source;
 };
 
 // What chat and text completions share. Ids are checked against the vocabulary later.
@@ -52,6 +59,7 @@ struct GenerateFields {
   bool continuous_usage = false;  // only with include_usage
   bool resumable = false;         // the stream may be taken up again after a lost connection
   bool ignore_eos = false, include_stop = false, skip_special = true, return_token_ids = false;
+  std::optional<ConstraintField> constraint;
   bool tokens_as_ids = false;        // log-probabilities name tokens by their ids
   std::vector<std::string> unknown;  // names of fields that were ignored
 };

@@ -1,6 +1,7 @@
 #include "server/server_memory.h"
 
 #include "core/request.h"
+#include "server/constraint_cache.h"
 #include "server/event_log.h"
 #include "server/observe.h"
 #include "server/outbox.h"
@@ -20,6 +21,7 @@ ServerMemory server_memory(const HttpLimits& http,
   m.requests = http.connections * http.most_request_bytes();
   m.unread = 2 * http.unread_bytes;  // UnreadBytes::allows()
   m.streams = kMaxKeptStreams * kMaxStreamBytes;
+  m.constraints = kMaxConstraintBytes;
   m.outbox = sequences * sizeof(Delivery);
   m.answers = limited(admission.total.bytes, 1);
   m.prompts = limited(admission.total.tokens, sizeof(Token));

@@ -14,6 +14,7 @@ TEST(ServerMemory, FollowsTheLimits) {
   EXPECT_GE(usual.requests, http.connections * (http.body_bytes + http.header_bytes));
   EXPECT_EQ(usual.unread, 2 * http.unread_bytes);
   EXPECT_EQ(usual.streams, size_t{256} << 20);
+  EXPECT_EQ(usual.constraints, size_t{256} << 20);
   EXPECT_EQ(usual.answers, size_t{1} << 30);
   EXPECT_EQ(usual.prompts, size_t{262'144} * 4);
 

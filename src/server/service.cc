@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/str.h"
+#include "runtime/constraint_vocab.h"
 #include "server/generation.h"
 #include "server/routes.h"
 
@@ -21,7 +22,10 @@ Service::Service(ServiceOptions options, Keys keys)
       meters_(options_.model_names.at(0)),
       health_(options_.stall_seconds),
       started_at_(std::time(nullptr)),
-      admission_(options_.admission, keys_.num_indices()) {
+      admission_(options_.admission, keys_.num_indices()),
+      constraints_([this] {
+        return constraint_vocab(*session_->tokenizer(), session_->model().shape().vocab);
+      }) {
   std::random_device random;
   random_key_ = uint64_t{random()} << 32 | random();
 }
@@ -40,6 +44,7 @@ void Service::attach(Session& session) {
     health_.watch(strf("io-%zu", i), [this, i](auto answer) { post_(i, std::move(answer)); });
   health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });
   health_.watch("renderer", [this](auto answer) { renderer_.ask(std::move(answer)); });
+  health_.watch("compiler", [this](auto answer) { constraints_.ask(std::move(answer)); });
   auto ask_engine = [this](std::function<void()> answer) {
     {
       std::lock_guard lock(engine_mutex_);
@@ -69,6 +74,7 @@ std::string Service::expose_metrics() {
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
   }
+  meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
   return meters_.expose();
 }
 
@@ -151,6 +157,7 @@ void Service::tend_kept() {
 void Service::tick() {
   try {
     tend_kept();
+    constraints_.trim();
     if (options_.ping_seconds > 0) ping_silent();
   } catch (...) {
     log_exception("ping");  // there is another tick

@@ -18,6 +18,7 @@
 #include "server/access_log.h"
 #include "server/admission.h"
 #include "server/browser_guard.h"
+#include "server/constraint_cache.h"
 #include "server/dashboard.h"
 #include "server/health.h"
 #include "server/keys.h"
@@ -83,6 +84,7 @@ class Service {
   void finish_work() {
     worker_.stop();
     renderer_.stop();
+    constraints_.stop();
   }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
@@ -127,6 +129,7 @@ class Service {
   std::string expose_metrics();
   void note_unknown(const std::vector<std::string>& names);
   AdmissionControl& admission() { return admission_; }
+  ConstraintCache& constraints() { return constraints_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
@@ -184,6 +187,7 @@ class Service {
   // Long bodies, and chat templates: a slow one holds up no stream.
   Worker worker_{{64, size_t{512} << 20}};
   Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
+  ConstraintCache constraints_;
 };
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include "runtime/collect.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
+#include "tools/run_constraints.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -69,6 +70,24 @@ Result<std::vector<Lengths>> read_workload(const std::string& path, size_t limit
   return out;
 }
 
+using ConstraintPtr = std::shared_ptr<const constrain::Constraint>;
+
+// Of --json-schema; null without it.
+Result<ConstraintPtr> bench_constraint(Session& s, const BenchOptions& o) {
+  if (o.json_schema.empty()) return ConstraintPtr();
+  if (!o.kv_cache) return Error{400, "--json-schema does not go with --no-kv-cache"};
+  if (!s.tokenizer()) return Error{400, "--json-schema needs a model with a vocabulary"};
+  Result<constrain::ConstraintSource> source = read_json_schema(o.json_schema);
+  if (!source) return source.error();
+  return RunConstraints(s).compile(*source);
+}
+
+void constrain_request(const Session& s, const ConstraintPtr& constraint, Request& r) {
+  if (!constraint) return;
+  r.constraint = constraint;
+  r.stop.tokens.assign(s.tokenizer()->eog().begin(), s.tokenizer()->eog().end());
+}
+
 Request make_request(const Lengths& l, int vocab, uint64_t seed, uint64_t index) {
   auto prompt = std::make_shared<std::vector<Token>>();
   for (int p = 0; p < l.input; ++p) {
@@ -101,6 +120,7 @@ using Outputs = std::vector<ChoiceOutput>;
 // Runs all requests at once, to their ends.
 Result<Outputs> run_requests(Session& s, std::vector<Request> requests, StatusLine& status) {
   size_t num = requests.size();
+  const bool may_end = num > 0 && requests[0].constraint;
   Collector collector(s.engine(), nullptr);
   Time begin = s.clock().now();
   for (Request& r : requests) collector.submit(std::move(r));
@@ -114,7 +134,7 @@ Result<Outputs> run_requests(Session& s, std::vector<Request> requests, StatusLi
   for (const RequestOutput& out : collector.outputs()) {
     if (out.refused) return *out.refused;
     const ChoiceOutput& c = outputs.emplace_back(out.choices[0]);
-    if (c.finish != Finish::length)
+    if (c.finish != Finish::length && !(may_end && c.finish == Finish::stop))
       return Error{500, strf("a request ended with %s", finish_name(c.finish))};
   }
   return outputs;
@@ -155,12 +175,14 @@ Result<Outputs> run_uncached(Session& s, const std::vector<Request>& requests, S
 Result<Measurement> measure(Session& s,
                             const std::vector<Lengths>& lengths,
                             const BenchOptions& o,
+                            const ConstraintPtr& constraint,
                             uint64_t seed,
                             StatusLine& status) {
   Measurement m;
   std::vector<Request> requests;
   for (size_t i = 0; i < lengths.size(); ++i) {
     requests.push_back(make_request(lengths[i], s.model().shape().vocab, seed, i));
+    constrain_request(s, constraint, requests.back());
   }
   s.take_reports();
   Time begin = s.clock().now();
@@ -336,14 +358,19 @@ struct Best {
 };
 
 Result<Best> best_of(Session& s, const BenchOptions& o, const std::vector<Lengths>& lengths) {
+  Result<ConstraintPtr> constraint = bench_constraint(s, o);
+  if (!constraint) return constraint.error();
   StatusLine status(!o.engine.quiet);
   Best best;
   double slowest = 0;
+  auto run = [&](const std::vector<Lengths>& all, uint64_t seed) {
+    return measure(s, all, o, *constraint, seed, status);
+  };
   // One short request first, so that no run pays for cold code and untouched memory.
-  if (auto warm = measure(s, {{std::min(lengths[0].input, 16), 2}}, o, o.seed + 1, status); !warm)
+  if (auto warm = run({{std::min(lengths[0].input, 16), 2}}, o.seed + 1); !warm)
     return warm.error();
   for (int i = 0; i < o.repeat; ++i) {
-    Result<Measurement> m = measure(s, lengths, o, o.seed + 2 + static_cast<uint64_t>(i), status);
+    Result<Measurement> m = run(lengths, o.seed + 2 + static_cast<uint64_t>(i));
     if (!m) return m.error();
     slowest = std::max(slowest, m->elapsed);
     if (i == 0 || m->elapsed < best.run.elapsed) best.run = std::move(*m);

@@ -73,6 +73,8 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   flag("--no-ignore-eos", o.no_ignore_eos,
        "do not send ignore_eos, for servers that refuse it: answers may\nbe short");
   add("--extra", o.extra, "further fields of every request, as a JSON object");
+  add("--json-schema", o.json_schema,
+      "every answer follows this JSON schema (a file, or the schema\nitself); without ignore_eos");
   flag("--check-text", o.check_text,
        "compare every answer with the same prompt sent alone (greedy only)");
 

@@ -56,6 +56,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
     app->add_option("--workload", o.workload,
                     "lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL\n"
                     "(input_length, output_length)");
+    app->add_option("--json-schema", o.json_schema,
+                    "every output follows this JSON schema (a file, or the schema itself)\nand may "
+                    "end before --output");
   }
   app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
       ->check(whole_number(1, kMaxInt))
@@ -68,6 +71,23 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
             "what the CPU is held against: measured in this run (machines that\nare shared vary by "
             "the minute), or kept by `bench machine`");
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+}
+
+void add_constraint_options(CLI::App* app, ConstraintFlags& f) {
+  const char* group = "Constraints (the answer matches, whatever the model prefers)";
+  app->add_option("--json-schema", f.json_schema,
+                  "JSON that is valid by this schema: a file, or the schema itself")
+      ->group(group);
+  app->add_option("--regex", f.regex, "text that matches this pattern (ECMA-262) as a whole")
+      ->group(group);
+  app->add_option("--choice", f.choices, "this text, or another --choice (may be repeated)")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option(
+         "--grammar", f.grammar,
+         "text of this grammar, GBNF or Lark: a file, or the grammar itself\n(the lines of "
+         "--jsonl may have response_format and such instead)")
+      ->group(group);
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
@@ -91,6 +111,7 @@ void add_run(CLI::App& app, CommandLine& c) {
   r->add_flag("--json", c.run.json, "the result as one JSON object on stdout");
   r->add_flag("--special", c.run.special, "show special tokens in the text");
   add_sampling_options(r, c.run.sampling, c.run.engine);
+  add_constraint_options(r, c.run.constraint);
   add_engine_options(r, c.run.engine, c.policy);
   r->footer(kForeignFlags);
   r->callback([&c, prompt] {

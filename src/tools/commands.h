@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ enum class LimitsFrom : uint8_t { run, cache };  // measured in this run, or kep
 inline constexpr NamedValue<LimitsFrom> kLimitsFrom[] = {{"fresh", LimitsFrom::run},
                                                          {"cached", LimitsFrom::cache}};
 
+// What an answer must be; at most one of them.
+struct ConstraintFlags {
+  std::optional<std::string> json_schema, regex, grammar;  // json_schema, grammar: file or text
+  std::vector<std::string> choices;
+};
+
 struct SamplingOptions {
   SamplingSpec spec;      // what `choice` has is filled in when the model is known
   SamplingChoice choice;  // by flags
@@ -34,11 +41,13 @@ struct SamplingOptions {
   int n = 1;
   int priority = 0;  // under --order priority: lower runs first
   bool ignore_eos = false;
+  std::shared_ptr<const constrain::Constraint> constraint;  // null: any text
 };
 
 struct RunOptions {
   EngineOptions engine;
   SamplingOptions sampling;
+  ConstraintFlags constraint;
   std::string prompt, file, jsonl, system;
   std::vector<std::string> words;  // the prompt as arguments
   bool has_prompt = false, json = false, special = false;
@@ -73,6 +82,7 @@ struct BenchOptions {
   int num_requests = 16;
   std::string input = "128", output = "64";  // N or LO-HI
   std::string workload;                      // file with lengths: CSV or JSONL
+  std::string json_schema;                   // of every output: a file or the schema
   LimitsFrom limits = LimitsFrom::run;
   int repeat = 3;
   uint64_t seed = 1;
@@ -98,7 +108,7 @@ struct BenchServeOptions {
   std::vector<std::string> headers;
   std::string concurrency, rate, trace;  // lists: one run each
   Arrivals arrivals = Arrivals::poisson;
-  std::string input = "128", output = "64", prompts, extra;
+  std::string input = "128", output = "64", prompts, extra, json_schema;
   std::string slo, json, records, report;
   double time_scale = 1, length_scale = 1, temperature = 0;
   std::optional<double> duration;                                  // seconds of sending

@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 #include "load/open.h"
+#include "runtime/constraint_vocab.h"
 #include "tools/locate_model.h"
 
 namespace sluice {
@@ -29,11 +30,7 @@ Result<ConstraintModel> load_constraint_model(const std::string& name) {
   Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer(**checkpoint);
   if (!tokenizer) return tokenizer.error();
   const Tokenizer& t = **tokenizer;
-  std::vector<std::string_view> bytes(static_cast<size_t>(t.size()));
-  for (Token id = 0; id < t.size(); ++id) {
-    if (!t.is_control(id)) bytes[static_cast<size_t>(id)] = t.bytes(id);
-  }
-  auto trie = std::make_shared<const constrain::VocabTrie>(bytes, t.eog());
+  auto trie = constraint_vocab(t, t.size());
   return ConstraintModel{std::move(*tokenizer), std::move(trie)};
 }
 

@@ -117,6 +117,10 @@ constexpr Row kRows[] = {
     {"--enforce-eager", kEngine, Take::alias, "--no-graphs", 0},
     // Prompts and sampling.
     {"--temp", kRun, Take::alias, "--temperature"},
+    {"-j", kRun, Take::alias, "--json-schema"},
+    {"-jf", kRun, Take::alias, "--json-schema"},
+    {"--json-schema-file", kRun, Take::alias, "--json-schema"},
+    {"--grammar-file", kRun, Take::alias, "--grammar"},
     {"--repeat-penalty", kRun, Take::alias, "--repetition-penalty"},
     {"--repeat-last-n", kRun, Take::hint, "penalties look at the whole prompt and answer"},
     {"-s", kRun, Take::alias, "--seed"},

@@ -31,6 +31,7 @@ TEST(FlagAliases, SameMeaning) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"run", "x -c 4096 --temp 0", "x --ctx=4096 --temperature=0"},
       {"run", "x --ctx-size=4096", "x --ctx=4096"},
+      {"run", "x -j {} --grammar-file g", "x --json-schema={} --grammar=g"},
       {"run", "x -m 5 -t 2 -n 3 -q", "x -m 5 -t 2 -n 3 -q"},
       {"run", "-m x.gguf -p hi", "x.gguf -p hi"},
       {"run", "-p hi -m x.gguf -m 5", "x.gguf -p hi -m 5"},

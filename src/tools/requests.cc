@@ -57,6 +57,11 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
   if (o.n < 1 || o.n > 16)
     return Error{400, "-n, the choices per prompt, must be from 1 to 16 (tokens: --max-tokens)"};
   if (o.max_tokens < 1) return Error{400, "--max-tokens must be at least 1"};
+  if (o.constraint && (o.ignore_eos || o.spec.min_tokens > 0)) {
+    return Error{400, strf("%s does not go with a constraint: the answer ends where its form is "
+                           "complete",
+                           o.ignore_eos ? "--ignore-eos" : "--min-tokens")};
+  }
   if (o.stop.size() > 16) return Error{400, "at most 16 stop strings"};
   auto spec = std::make_shared<SamplingSpec>(o.spec);
   for (const std::string& b : o.logit_bias) {
@@ -86,6 +91,7 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
   }
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
   r.sampling = spec;
+  r.constraint = o.constraint;
   r.max_new = o.max_tokens;
   r.n = o.n;
   r.priority = o.priority;
@@ -120,7 +126,7 @@ Result<Prepared> prepare(const Session& s,
   // A prompt of control tokens only (BOS): the output begins the text.
   bool begins = std::all_of(p.prompt.begin(), p.prompt.end(),
                             [&](Token t) { return s.tokenizer()->is_control(t); });
-  p.text.strip_leading_space = begins && s.tokenizer()->adds_space();
+  p.text.strip_leading_space = begins && s.tokenizer()->adds_space() && !sampling.constraint;
   p.text.skip_special = !special;
   p.request.prompt = std::make_shared<const std::vector<Token>>(p.prompt);
   if (auto ok = Scheduler::check(p.request, s.options().scheduler); !ok) return ok.error();

@@ -6,10 +6,12 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "server/constraint_fields.h"
 #include "tools/chat/answer_view.h"
 #include "tools/chat/chat.h"
 #include "tools/commands.h"
 #include "tools/requests.h"
+#include "tools/run_constraints.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -140,13 +142,32 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
       std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
   }
   if (out.choices[0].finish == Finish::failed) return report({500, "the device failed"});
+  if (auto ok = check_finish(out.choices[0].finish); !ok) return report(ok.error());
   if (!o.json && !o.engine.quiet) show_statistics(s, out, prompt_tokens);
   return kExitOk;
 }
 
+// The line's own constraint, by the fields that a server takes.
+Result<void> constrain_line(const json::value& line,
+                            RunConstraints& constraints,
+                            SamplingOptions& sampling) {
+  Fields fields(line);
+  GenerateFields given;
+  read_constraint(fields, given);
+  if (fields.failed()) return Error{400, fields.error()->message};
+  if (!given.constraint) return {};
+  auto compiled = constraints.compile(given.constraint->source);
+  if (!compiled) return Error{400, given.constraint->name + ": " + compiled.error().message};
+  sampling.constraint = *compiled;
+  return {};
+}
+
 // One line of the file: {"prompt": "..."} or {"messages": [...]}, with max_tokens, temperature,
-// seed and stop of its own if it likes.
-Result<Prepared> prepare_line(const Session& s, const std::string& line, const RunOptions& o) {
+// seed, stop and constraint of its own if it likes.
+Result<Prepared> prepare_line(const Session& s,
+                              const std::string& line,
+                              const RunOptions& o,
+                              RunConstraints& constraints) {
   Result<json::value> parsed = parse_json(line);
   if (!parsed) return parsed.error();
   if (!parsed->is_object()) return Error{400, "not a JSON object"};
@@ -182,6 +203,7 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
       sampling.stop.emplace_back(x.as_string());
     }
   }
+  if (auto ok = constrain_line(*parsed, constraints, sampling); !ok) return ok.error();
   Result<std::vector<Token>> prompt =
       Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
   if (messages && messages->is_array()) {
@@ -195,7 +217,7 @@ Result<Prepared> prepare_line(const Session& s, const std::string& line, const R
   return prepare(s, std::move(*prompt), sampling, o.special);
 }
 
-int run_jsonl(Session& s, const RunOptions& o) {
+int run_jsonl(Session& s, const RunOptions& o, RunConstraints& constraints) {
   Result<std::string> text = read_text(o.jsonl);
   if (!text) return report(text.error());
   std::vector<Prepared> prepared;
@@ -203,7 +225,7 @@ int run_jsonl(Session& s, const RunOptions& o) {
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    Result<Prepared> p = prepare_line(s, line, o);
+    Result<Prepared> p = prepare_line(s, line, o, constraints);
     if (!p)
       return report({p.error().code,
                      strf("%s line %d: %s", o.jsonl.c_str(), number, p.error().message.c_str())});
@@ -274,6 +296,8 @@ int cmd_run(const RunOptions& given) {
       !given.has_prompt && given.words.empty() && given.file.empty() && given.jsonl.empty();
   const bool chat = given.interactive || (no_source && stdin_is_terminal());
   if (auto ok = check_run(given, chat); !ok) return report(ok.error());
+  auto source = read_constraint_flags(given.constraint);
+  if (!source) return report(source.error());
   std::string text;
   if (!chat) {
     Result<std::string> read = read_prompt(given);
@@ -288,7 +312,15 @@ int cmd_run(const RunOptions& given) {
     return report({400, "the model has no vocabulary, so it cannot read text: use sluice bench"});
   RunOptions o = given;
   if (!chat && o.jsonl.empty()) resolve_sampling(s, templated(s, o), o.sampling);
-  int code = chat ? Chat(s, o).run() : o.jsonl.empty() ? run_one(s, o, text) : run_jsonl(s, o);
+  RunConstraints constraints(s);
+  if (*source) {
+    auto compiled = constraints.compile(**source);
+    if (!compiled) return report(compiled.error());
+    o.sampling.constraint = *compiled;
+  }
+  int code = chat              ? Chat(s, o, constraints).run()
+             : o.jsonl.empty() ? run_one(s, o, text)
+                               : run_jsonl(s, o, constraints);
   if (auto ok = s.write_trace(); !ok) return report(ok.error());
   return code;
 }

@@ -318,7 +318,7 @@ class Api(unittest.TestCase):
             {"max_tokens": -1}, {"top_logprobs": 21, "logprobs": True}, {"top_logprobs": 2}, {"stop": [""]},
             {"stop": ["x"] * 17}, {"stop": "x" * 257}, {"stop": 5}, {"logit_bias": {"x": 1}}, {"seed": 1.5},
             {"logit_bias": {"1": 101}}, {"stream_options": {}}, {"stream": "yes"}, {"tools": [{}]},
-            {"response_format": {"type": "json_object"}}, {"chat_template": "x"}, {"continue_final_message": True},
+            {"response_format": {"type": "xml"}}, {"chat_template": "x"}, {"continue_final_message": True},
             {"messages": []}, {"messages": "hi"}, {"messages": [{"role": "", "content": "x"}]},
             {"messages": [{"role": "k" * 65, "content": "x"}]}, {"grammar": "root ::= x"}, {"mirostat": 2},
             {"messages": [{"role": "user"}]}, {"stop_token_ids": [10**7]}, {"allowed_token_ids": [-1]},

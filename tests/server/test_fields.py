@@ -87,7 +87,7 @@ class Fields(unittest.TestCase):
         self.assertNotEqual(self.complete()["choices"][0]["text"], plain)
         self.assertEqual(self.complete(max_tokens=None, n_predict=3)["usage"]["completion_tokens"], 3)
         self.complete(mirostat=0, typical_p=1.0, grammar="", cache_prompt=True, xtc_probability=0, tools=[])
-        for name, value in (("mirostat", 2), ("grammar", "root ::= \"x\""), ("typical_p", 0.9), ("dry_multiplier", 0.8),
+        for name, value in (("mirostat", 2), ("typical_p", 0.9), ("dry_multiplier", 0.8),
                             ("use_beam_search", True), ("prompt_logprobs", -1)):
             error = self.complete(expect=400, **{name: value})["error"]
             self.assertEqual(error["param"], name)

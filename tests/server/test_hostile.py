@@ -30,8 +30,15 @@ WRONG = {
              {str(i): 1 for i in range(5000)}],
     "seed": ["1", True, [], {}, 1.5, 1e300],
     "refused": [1, "x", True, [1], {"a": 1}],  # what is empty asks for nothing
-    "format": ["json_object", 1, [], {}, {"type": 1}, {"type": "json_object"},
-               {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}],
+    "format": ["json_object", 1, [], {}, {"type": 1}, {"type": "xml"}, {"type": "json_schema"},
+               {"type": "json_schema", "json_schema": {"name": "x", "schema": []}},
+               {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}},
+               {"type": "structural_tag", "structures": 1, "triggers": 1}],
+    "schema": [1, "x", [1], {"type": 1}, {"$ref": "#"}, {"not": {}}, {"pattern": "("}, {"enum": []}],
+    "regex": [1, True, [1], {"a": 1}, "(", "\\1", "[^\\s\\S]"],
+    "options": [1, "x", True, [], {}, [1], [""], ["a", None]],
+    "grammar": [1, True, [1], {"a": 1}, "x", "root ::= a", "root ::= root", "start: a"],
+    "structured": [1, "x", True, [1], {}, {"a": 1}, {"json": 1}, {"regex": "a", "choice": ["b"]}, {"json_object": False}],
 }
 
 SHARED = {
@@ -47,8 +54,12 @@ SHARED = {
     "bias": ["logit_bias"],
     "seed": ["seed"],
     "format": ["response_format"],
-    "refused": ["tools", "functions", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                "guided_grammar"],
+    "refused": ["tools", "functions", "guided_whitespace_pattern", "grammar_lazy"],
+    "schema": ["guided_json", "json_schema"],
+    "regex": ["guided_regex", "regex"],
+    "options": ["guided_choice"],
+    "grammar": ["guided_grammar", "grammar"],
+    "structured": ["structured_outputs"],
 }
 FIELDS = {
     COMPLETIONS: {**SHARED, "refused": SHARED["refused"] + ["suffix"], "flag": SHARED["flag"] + ["echo"], "whole": SHARED["whole"] + ["logprobs"]},

@@ -67,6 +67,23 @@ class Scripted(Chat):
         ask(self.page, question)
         self.page.until(BUSY)
 
+    def test_structured_output_is_indented(self):
+        self.page.js("localStorage.setItem('sluice.settings', JSON.stringify({schema: '{\"type\": \"object\"}'}))")
+        self.page.reload()
+        self.begin()
+        self.assertEqual(self.page.js("script.sent.at(-1).json_schema"), '{"type": "object"}')
+        self.page.js("out.chunk('{\"a\":[1,')")
+        self.page.until(TEXT + " === '{\"a\":[1,'")  # not whole yet: as it comes
+        self.page.js("out.chunk('2]}'), out.end()")
+        self.page.until(IDLE)
+        code = LAST + ".querySelector('pre code')?.textContent"
+        self.assertEqual(json.loads(self.page.js(code)), {"a": [1, 2]})
+        self.assertIn("\n", self.page.js(code).strip())
+        self.page.js(LAST + ".querySelector('.raw').click()")
+        self.page.until(TEXT + " === '{\"a\":[1,2]}'")
+        self.page.js(LAST + ".querySelector('.raw').click()")
+        self.page.until(code + " != null")
+
     def test_reasoning_folds_while_it_streams(self):
         page = self.page
         self.begin()

@@ -177,6 +177,7 @@ async function ask(question, message = null) {
   message ??= conversation.add(mine, question, { role: 'assistant', content: '', stats: {}, live: true });
   const [path, body] = requestOf(question);
   if (body.max_tokens) message.limit = body.max_tokens;
+  message.json = body.json_schema !== undefined;
   running = { abort: new AbortController(), message };
   pinned = true;
   save();

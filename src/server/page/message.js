@@ -27,7 +27,21 @@ function fold(m, i, text, open) {
   return e;
 }
 
+// Answers to requests with a JSON schema that are shown as they came.
+const raw = new WeakSet();
+
+// Such an answer with its lines broken and indented, once it is whole.
+function structured(m) {
+  if (!raw.has(m)) {
+    try {
+      return formatted('```json\n' + JSON.stringify(JSON.parse(m.content), null, 2) + '\n```');
+    } catch { /* still being written, or cut */ }
+  }
+  return [h('p', { class: 'plain structured' }, m.content)];
+}
+
 function answerNodes(m) {
+  if (m.json && m.content && !(m.tokens?.length && settings.probabilities)) return structured(m);
   if (m.tokens?.length && settings.probabilities) return [tokenSpans(m.tokens)];
   const parts = m.reasoning ? [{ think: true, text: m.reasoning, open: m.live && !m.content }] : [];
   if (m.content) parts.push(...splitThinking(m.content));
@@ -89,6 +103,12 @@ function tools(c, m, actions) {
   const buttons = [];
   const act = (name, label, f) => buttons.push(h('button', { class: 'quiet small ' + name, onclick: f }, label));
   if (m.content) act('copy', 'Copy', (e) => copy(e, m.content));
+  if (m.json && m.content) {
+    act('raw', raw.has(m) ? 'Formatted' : 'Raw', (e) => {
+      if (!raw.delete(m)) raw.add(m);
+      fillMessage(e.currentTarget.closest('.message'), c, m, actions);
+    });
+  }
   if (m.role === 'assistant') act('retry', 'Retry', () => actions.retry(m));
   if (m.role === 'user') act('edit', 'Edit', () => actions.edit(m));
   if (leftOut(m)) act('remove', 'Remove', () => actions.remove(m));

@@ -18,6 +18,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/bench_serve/report_html.h"
+#include "tools/run_constraints.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -126,6 +127,15 @@ Result<Plan> make_plan(const BenchServeOptions& o) {
     if (!extra || !extra->is_object())
       return Error{400, strf("--extra %s: write a JSON object", quote(o.extra).c_str())};
     plan.extra = extra->as_object();
+  }
+  if (!o.json_schema.empty()) {
+    if (plan.extra.contains("response_format"))
+      return Error{400, "--json-schema and the response_format of --extra: give one of them"};
+    Result<constrain::ConstraintSource> schema = read_json_schema(o.json_schema);
+    if (!schema) return schema.error();
+    json::object format{{"name", "answer"}, {"schema", *parse_json(schema->text)}};
+    plan.extra["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(format)}};
+    plan.ignore_eos = false;  // an answer ends where its form is complete
   }
   return plan;
 }

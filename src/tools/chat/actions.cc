@@ -25,6 +25,9 @@ const Chat::Row Chat::kCommands[] = {
     {"help", "", "this list", &Chat::help},
     {"system", "TEXT", "the system message; - removes it, nothing shows it", &Chat::system},
     {"set", "KEY VALUE", "a sampling setting; nothing lists them", &Chat::set},
+    {"json-schema", "FILE",
+     "answers follow the JSON schema; - lifts it, nothing shows if there is one",
+     &Chat::json_schema},
     {"stats", "", "tokens, speed, and how full the context is", &Chat::stats},
     {"retry", "", "another answer to the last message", &Chat::retry},
     {"undo", "", "take back the last message and its answer", &Chat::undo},
@@ -52,7 +55,7 @@ void Chat::command(const ChatCommand& c) {
 void Chat::help(Argument) {
   std::string text;
   for (const Row& row : kCommands)
-    text += strf("  /%-6s %-10s %s\n", row.name.data(), row.argument, row.help);
+    text += strf("  /%-11s %-10s %s\n", row.name.data(), row.argument, row.help);
   text +=
       "  A line that ends with \\ goes on in the next; \"\"\" begins and ends a block of lines.\n"
       "  Up and Down: earlier input; Ctrl-R searches it. Ctrl-C stops an answer or clears the "
@@ -76,6 +79,20 @@ void Chat::set(Argument c) {
   const size_t value = std::min(c.argument.find_first_not_of(" =\t", end), c.argument.size());
   if (auto ok = change_setting(sampling_, c.argument.substr(0, end), c.argument.substr(value)); !ok)
     fail(ok.error());
+}
+
+void Chat::json_schema(Argument c) {
+  if (c.argument.empty())
+    return say(sampling_.constraint ? "answers are constrained\n" : "answers are any text\n");
+  if (c.argument == "-") {
+    sampling_.constraint = nullptr;
+    return;
+  }
+  auto source = read_json_schema(c.argument.starts_with('{') ? c.argument : home_path(c.argument));
+  if (!source) return fail(source.error());
+  auto compiled = constraints_.compile(*source);
+  if (!compiled) return fail(compiled.error());
+  sampling_.constraint = *compiled;
 }
 
 void Chat::stats(Argument) {

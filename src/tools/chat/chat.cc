@@ -20,9 +20,10 @@ constexpr Time kTick = std::chrono::milliseconds(30), kLongWait = std::chrono::m
 
 }  // namespace
 
-Chat::Chat(Session& session, const RunOptions& options)
+Chat::Chat(Session& session, const RunOptions& options, RunConstraints& constraints)
     : session_(session),
       options_(options),
+      constraints_(constraints),
       sampling_(options.sampling),
       console_(InputHistory(stdin_is_terminal() ? InputHistory::default_path() : ""), interrupt_),
       terminal_(isatty(STDOUT_FILENO) == 1),
@@ -135,6 +136,7 @@ bool Chat::answer() {
   ++num_answers_;
   num_tokens_ += turn.output;
   show_turn(turn);
+  if (auto ok = check_finish(turn.finish); !ok) fail(ok.error());
   if (turn.finish == Finish::failed) {
     code_ = report({500, "the device failed"});
     leaving_ = true;

@@ -13,12 +13,13 @@
 #include "tools/chat/console.h"
 #include "tools/chat/conversation.h"
 #include "tools/requests.h"
+#include "tools/run_constraints.h"
 
 namespace sluice {
 
 class Chat {
  public:
-  Chat(Session& session, const RunOptions& options);
+  Chat(Session& session, const RunOptions& options, RunConstraints& constraints);
   // Until the user leaves; the exit code.
   int run();
 
@@ -49,6 +50,7 @@ class Chat {
   void help(Argument);
   void system(Argument);
   void set(Argument);
+  void json_schema(Argument);
   void stats(Argument);
   void retry(Argument);
   void undo(Argument);
@@ -65,6 +67,7 @@ class Chat {
 
   Session& session_;
   const RunOptions& options_;
+  RunConstraints& constraints_;
   SamplingOptions sampling_;
   CatchInterrupt interrupt_;
   Console console_;

@@ -1,5 +1,6 @@
 """langchain-openai's chat and text models."""
 
+import json
 import unittest
 
 import openai
@@ -81,12 +82,20 @@ class LangChain(unittest.TestCase):
 
     def test_what_is_not_supported_is_said(self):
         for runnable, param in ((self.chat.bind_tools([weather]), "tools"),
-                                (self.chat.with_structured_output(Person, method="json_schema"), "response_format"),
-                                (self.chat.with_structured_output(Person, method="json_mode"), "response_format"),
                                 (self.chat.with_structured_output(Person, method="function_calling"), "tools")):
             with self.assertRaises(openai.BadRequestError) as caught:
                 runnable.invoke("Who is Ann?")
             self.assertEqual((caught.exception.param, caught.exception.code), (param, "unsupported_parameter"))
+
+    def test_structured_output(self):
+        chat = ChatOpenAI(temperature=0, max_tokens=200, **self.options)
+        for method in ("json_schema", "json_mode"):
+            question = "Who is Ann? Answer with JSON: {\"name\": \"...\"}"
+            answer = chat.with_structured_output(Person, method=method, include_raw=True).invoke(question)
+            if answer["raw"].response_metadata["finish_reason"] == "stop":
+                self.assertIsInstance(json.loads(answer["raw"].content), dict)
+            if method == "json_schema":
+                self.assertIsInstance(answer["parsed"], Person)
 
     def test_text(self):
         text = OpenAI(temperature=0, max_tokens=8, **self.options)

@@ -72,7 +72,7 @@ class LiteLlm(unittest.TestCase):
                             (litellm.ContextWindowExceededError,
                              {"model": "hosted_vllm/test", "messages": [{"role": "user", "content": "word " * 2000}]}),
                             (litellm.BadRequestError,
-                             {"model": "hosted_vllm/test", "response_format": {"type": "json_object"}})):
+                             {"model": "hosted_vllm/test", "extra_body": {"guided_regex": "("}})):
             with self.subTest(args=str(args)[:80]), self.assertRaises(error):
                 litellm.completion(**{"messages": HELLO, **self.options, **args})
 

@@ -6,8 +6,6 @@ namespace sluice::dialect {
 
 namespace {
 
-using enum CallShape;
-
 constexpr std::string_view kBlockBegin = "<｜tool▁calls▁begin｜>";
 constexpr std::string_view kBlockEnd = "<｜tool▁calls▁end｜>";
 constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
@@ -17,7 +15,7 @@ constexpr std::string_view kSep = "<｜tool▁sep｜>";
 constexpr ToolFormat kToolFormats[] = {
     // gpt-oss
     {.name = "harmony",
-     .shape = harmony,
+     .shape = CallShape::harmony,
      .found_by = {{"<|channel|>", "<|message|>"}},
      .begin = "<|start|>",
      .end = "<|call|>",
@@ -25,7 +23,7 @@ constexpr ToolFormat kToolFormats[] = {
      .after_name = "<|message|>"},
     // DeepSeek V3, R1
     {.name = "deepseek",
-     .shape = named,
+     .shape = CallShape::named,
      .found_by = {{"<｜tool▁calls▁begin｜>", "```json"}},
      .begin = kBlockBegin,
      .end = kBlockEnd,
@@ -37,7 +35,7 @@ constexpr ToolFormat kToolFormats[] = {
      .between = "\n"},
     // DeepSeek V3.1
     {.name = "deepseek-v3.1",
-     .shape = named,
+     .shape = CallShape::named,
      .found_by = {{"<｜tool▁calls▁begin｜>"}},
      .begin = kBlockBegin,
      .end = kBlockEnd,
@@ -46,7 +44,7 @@ constexpr ToolFormat kToolFormats[] = {
      .after_name = kSep},
     // Mistral from its tokenizer 11 on
     {.name = "mistral-v11",
-     .shape = named,
+     .shape = CallShape::named,
      .found_by = {{"[TOOL_CALLS]", "[ARGS]"}},
      .begin = "[TOOL_CALLS]",
      .end = "",
@@ -56,7 +54,7 @@ constexpr ToolFormat kToolFormats[] = {
      .id_length = 9},
     // Mistral before
     {.name = "mistral",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"[TOOL_CALLS]"}},
      .begin = "[TOOL_CALLS]",
      .end = "",
@@ -64,7 +62,7 @@ constexpr ToolFormat kToolFormats[] = {
      .id_length = 9},
     // Qwen3-Coder
     {.name = "qwen3-coder",
-     .shape = xml,
+     .shape = CallShape::xml,
      .found_by = {{"<tool_call>", "<function=", "<parameter="}},
      .begin = "<tool_call>\n",
      .end = "\n</tool_call>",
@@ -76,7 +74,7 @@ constexpr ToolFormat kToolFormats[] = {
      .repeats = true},
     // Phi-4-mini: its card has the first, its outputs the second
     {.name = "phi-4-mini",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"<|tool_call|>", "<|/tool_call|>"}, {"functools["}},
      .begin = "functools",
      .end = "",
@@ -85,7 +83,7 @@ constexpr ToolFormat kToolFormats[] = {
      .list = true},
     // Granite 3
     {.name = "granite",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"<|tool_call|>"}},
      .begin = "<|tool_call|>",
      .end = "",
@@ -93,7 +91,7 @@ constexpr ToolFormat kToolFormats[] = {
      .list = true},
     // Granite 20B for function calls
     {.name = "granite-20b-fc",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"<function_call>"}},
      .begin = "<function_call>",
      .end = "",
@@ -101,7 +99,7 @@ constexpr ToolFormat kToolFormats[] = {
      .repeats = true},
     // FunctionGemma
     {.name = "function-gemma",
-     .shape = braces,
+     .shape = CallShape::braces,
      .found_by = {{"<start_function_call>", "<escape>"}},
      .begin = "<start_function_call>",
      .end = "<end_function_call>",
@@ -110,7 +108,7 @@ constexpr ToolFormat kToolFormats[] = {
      .repeats = true},
     // Gemma 4
     {.name = "gemma-4",
-     .shape = braces,
+     .shape = CallShape::braces,
      .found_by = {{"<|tool_call>", "<tool_call|>"}},
      .begin = "<|tool_call>",
      .end = "<tool_call|>",
@@ -119,7 +117,7 @@ constexpr ToolFormat kToolFormats[] = {
      .repeats = true},
     // Hermes, Qwen 2.5 and 3, Granite 4
     {.name = "hermes",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"<tool_call>"}},
      .not_by = "arg_key",
      .begin = "<tool_call>\n",
@@ -128,7 +126,7 @@ constexpr ToolFormat kToolFormats[] = {
      .repeats = true},
     // Llama 4, and small Llama 3.2 told to write Python; ToolACE, Gemma 3
     {.name = "pythonic",
-     .shape = pythonic,
+     .shape = CallShape::pythonic,
      .found_by = {{"<|python_start|>"}, {"func_name1(param"}},
      .begin = "<|python_start|>",
      .end = "<|python_end|>",
@@ -137,7 +135,7 @@ constexpr ToolFormat kToolFormats[] = {
      .bare = true},
     // Llama 3.1 to 3.3
     {.name = "llama3-json",
-     .shape = json,
+     .shape = CallShape::json,
      .found_by = {{"<|python_tag|>"}, {"\"parameters\": dictionary of argument name"}},
      .not_by = "<function=",
      .begin = "<|python_tag|>",

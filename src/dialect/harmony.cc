@@ -6,8 +6,6 @@ namespace sluice::dialect {
 
 namespace {
 
-using Kind = OutputEvent::Kind;
-
 constexpr std::string_view kMarks[] = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
                                        "<|end|>",   "<|call|>",    "<|return|>"};
 enum Mark : size_t { kStart, kChannel, kConstrain, kMessage, kEnd };  // the others end too
@@ -50,7 +48,7 @@ void Harmony::on_text(std::string_view text, EventWriter& out) {
         header_ += c;
         if (!std::string_view(" to=").starts_with(std::string_view(header_).substr(0, 4))) {
           state_ = State::content;
-          out.text(Kind::content, header_);
+          out.text(OutputEvent::Kind::content, header_);
         } else if (header_.size() == 4) {
           state_ = State::header;
         }
@@ -59,13 +57,13 @@ void Harmony::on_text(std::string_view text, EventWriter& out) {
         header_ += c;
         if (header_.size() <= kMaxHeader) break;
         state_ = State::content;
-        out.text(Kind::content, header_);
+        out.text(OutputEvent::Kind::content, header_);
         break;
       case State::content:
-        out.text(Kind::content, {&c, 1});
+        out.text(OutputEvent::Kind::content, {&c, 1});
         break;
       case State::reasoning:
-        out.text(Kind::reasoning, {&c, 1});
+        out.text(OutputEvent::Kind::reasoning, {&c, 1});
         break;
       case State::arguments:
         feed_arguments(c, out);
@@ -73,7 +71,7 @@ void Harmony::on_text(std::string_view text, EventWriter& out) {
       case State::after_arguments:
         if (kSpace.find(c) != std::string_view::npos) break;
         state_ = State::content;
-        out.text(Kind::content, {&c, 1});
+        out.text(OutputEvent::Kind::content, {&c, 1});
         break;
     }
   }
@@ -86,7 +84,7 @@ void Harmony::feed_arguments(char c, EventWriter& out) {
   if (step == Step::bad) {
     out.end_call(false);
     state_ = State::content;
-    return out.text(Kind::content, {&c, 1});
+    return out.text(OutputEvent::Kind::content, {&c, 1});
   }
   out.arguments(piece);
   if (step == Step::more) return;
@@ -135,7 +133,7 @@ void Harmony::finish(EventWriter& out) {
   on_text(scan_.take_held(), out);
   if (state_ == State::arguments) out.end_call(false);
   if (state_ == State::start || state_ == State::header) {
-    if (header_.find("<|") == std::string::npos) out.text(Kind::content, header_);
+    if (header_.find("<|") == std::string::npos) out.text(OutputEvent::Kind::content, header_);
   }
 }
 

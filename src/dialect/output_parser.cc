@@ -2,8 +2,6 @@
 
 namespace sluice::dialect {
 
-using Kind = OutputEvent::Kind;
-
 OutputParser::OutputParser(Options options) : options_(std::move(options)) {
   static const auto kNoTools = std::make_shared<const ToolSet>();
   if (!options_.tools) options_.tools = kNoTools;
@@ -67,10 +65,10 @@ void OutputParser::give_thinking(std::string_view text) {
       if (!drop_space_ && space_.size() < kMaxSpace) space_ += c;
       continue;
     }
-    writer_.text(Kind::reasoning, space_);
+    writer_.text(OutputEvent::Kind::reasoning, space_);
     space_.clear();
     drop_space_ = false;
-    writer_.text(Kind::reasoning, {&c, 1});
+    writer_.text(OutputEvent::Kind::reasoning, {&c, 1});
   }
 }
 
@@ -95,9 +93,9 @@ void OutputParser::give_content(std::string_view text) {
   }
   if (drop_space_ && at_start_) text.remove_prefix(first);
   at_start_ = drop_space_ = false;
-  writer_.text(Kind::content, space_);
+  writer_.text(OutputEvent::Kind::content, space_);
   space_.clear();
-  writer_.text(Kind::content, text);
+  writer_.text(OutputEvent::Kind::content, text);
 }
 
 void OutputParser::feed_content(char c) {
@@ -225,7 +223,7 @@ void OutputParser::finish(std::vector<OutputEvent>& out) {
     leave_block();
   }
   give_content(scan_.take_held());
-  if (num_calls() == 0) writer_.text(Kind::content, space_);
+  if (num_calls() == 0) writer_.text(OutputEvent::Kind::content, space_);
   space_.clear();
 }
 

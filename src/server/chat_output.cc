@@ -89,7 +89,8 @@ PieceWriter ChatOutput::write_message(std::string& out) const {
     out += "\",";
   }
   append_calls(out, true);
-  for (const char* name : {"reasoning", "reasoning_content"}) {
+  static constexpr const char* kNames[] = {"reasoning", "reasoning_content"};
+  for (const char* name : kNames) {
     out += ',';
     text(name);
     if (reasoning_.empty()) {

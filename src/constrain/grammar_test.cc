@@ -89,6 +89,31 @@ TEST(StructuralTags, FreeTextWithConstrainedParts) {
   EXPECT_NE(r.error().message.find("trigger"), std::string::npos);
 }
 
+TEST(StructuralTags, ATreeOfTextsAndSchemas) {
+  auto tags = [](const std::string& node) { return R"({"format": )" + node + "}"; };
+  auto c = compile_test(ConstraintKind::structural_tags, tags(R"({"type": "sequence", "elements": [
+      {"type": "any_text", "excludes": ["</t>"]}, {"type": "const_string", "value": "</t>"},
+      {"type": "repeat", "min": 1, "max": 2, "separator": "; ", "content": {"type": "or", "elements": [
+          {"type": "json_schema", "json_schema": {"type": "integer"}},
+          {"type": "const_string", "value": "none"}]}}]})"));
+  ASSERT_TRUE(c) << c.error().message;
+  EXPECT_TRUE(accepts(*c, "</t>1"));
+  EXPECT_TRUE(accepts(*c, "so </ </t>none; 12"));
+  EXPECT_FALSE(accepts(*c, "</t>"));
+  EXPECT_FALSE(accepts(*c, "</t>1; 2; 3"));
+  EXPECT_FALSE(accepts(*c, "so</t>1.5"));
+  EXPECT_FALSE(accepts(*c, "so 1"));
+  for (const char* bad :
+       {"3", "{}", R"({"type": "tag"})", R"({"type": "sequence", "elements": []})",
+        R"({"type": "const_string"})", R"({"type": "json_schema"})", R"({"type": "repeat"})",
+        R"({"type": "any_text", "excludes": [""]})",
+        R"({"type": "repeat", "max": 0, "content": {"type": "any_text"}})"}) {
+    auto r = compile_test(ConstraintKind::structural_tags, tags(bad));
+    ASSERT_FALSE(r) << bad;
+    EXPECT_TRUE(r.error().message.starts_with("structural tags: ")) << r.error().message;
+  }
+}
+
 TEST(Choice, OneOfTheTexts) {
   EXPECT_TRUE(accepts(ConstraintKind::choice, R"(["yes","no"])", "no"));
   EXPECT_FALSE(accepts(ConstraintKind::choice, R"(["yes","no"])", "n"));

@@ -11,14 +11,20 @@ TextStream::TextStream(const Tokenizer& tokenizer, Options options)
                    {.skip_special = options.skip_special,
                     .strip_leading_space = options.strip_leading_space}) {}
 
+bool TextStream::shows(Token control) const {
+  return !options_.skip_special ||
+         std::binary_search(options_.keep.begin(), options_.keep.end(), control);
+}
+
 std::string TextStream::take(const Event& event) {
   std::string out;
   if (event.token != kNoToken && !event.is_end_token) {
     if (!tokenizer_->is_control(event.token)) {
       held_ += tokenizer_->bytes(event.token);
-    } else if (!options_.skip_special) {
+    } else if (shows(event.token)) {
       // The stop matcher sees no bytes in a control token: what was held is in front of it.
-      out = detokenizer_.push_bytes(held_) + detokenizer_.push(event.token);
+      out =
+          detokenizer_.push_bytes(held_) + detokenizer_.push_bytes(tokenizer_->bytes(event.token));
       held_.clear();
     }
   }

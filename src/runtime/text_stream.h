@@ -2,6 +2,7 @@
 // a stop string. Used by one thread.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "core/events.h"
@@ -15,7 +16,8 @@ class TextStream {
   struct Options {
     bool skip_special = true;
     bool strip_leading_space = false;
-    bool include_stop = false;  // keep the stop string in the text
+    bool include_stop = false;      // keep the stop string in the text
+    std::span<const Token> keep{};  // control tokens that skip_special leaves, sorted
   };
   TextStream(const Tokenizer& tokenizer, Options options);
 
@@ -23,6 +25,8 @@ class TextStream {
   std::string take(const Event& event);
 
  private:
+  bool shows(Token control) const;
+
   const Tokenizer* tokenizer_;
   Options options_;
   Detokenizer detokenizer_;

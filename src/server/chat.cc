@@ -13,9 +13,23 @@ namespace {
 
 class ChatAnswer final : public Answer {
  public:
+  explicit ChatAnswer(ChatReading reading) : reading_(std::move(reading)) {}
   const char* id_prefix() const override { return "chatcmpl-"; }
   const char* object(bool chunk) const override {
     return chunk ? "chat.completion.chunk" : "chat.completion";
+  }
+
+  std::unique_ptr<ChatOutput> make_output(Service& s) const override {
+    if (!reading_.reads()) return nullptr;
+    const dialect::ToolFormat* format = reading_.parser.format.tools;
+    size_t length = format ? format->id_length : 0;
+    return std::make_unique<ChatOutput>(reading_, [&s, length] {
+      return length > 0 ? s.new_id("").substr(0, length) : s.new_id("call_");
+    });
+  }
+  std::span<const Token> kept_tokens() const override {
+    return reading_.reads() && reading_.keep ? std::span<const Token>(*reading_.keep)
+                                             : std::span<const Token>();
   }
 
   void append_first(std::string& out, const Generation&, Choice&) const override {
@@ -24,7 +38,9 @@ class ChatAnswer final : public Answer {
 
   void append_chunk(std::string& out, const Generation& g, Choice& c) const override {
     out += "\"delta\":{";
-    if (!c.text.empty()) {
+    if (c.output) {
+      c.output->append_delta(out);
+    } else if (!c.text.empty()) {
       out += "\"content\":";
       append_json(out, c.text);
     }
@@ -48,11 +64,15 @@ class ChatAnswer final : public Answer {
 
   // The nulls and empty lists are vLLM's, as far as OpenAI's description allows them.
   PieceWriter choice(std::string& out, const Generation& g, Choice& c) const override {
-    out += strf("\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":\"", c.index);
-    co_await write_escaped(out, c.text);
-    out +=
-        "\",\"refusal\":null,\"annotations\":[],\"audio\":null,\"tool_calls\":[],"
-        "\"reasoning\":null,\"reasoning_content\":null},\"logprobs\":";
+    out += strf("\"index\":%d,\"message\":{\"role\":\"assistant\",", c.index);
+    if (c.output) {
+      co_await c.output->write_message(out);
+    } else {
+      out += "\"content\":\"";
+      co_await write_escaped(out, c.text);
+      out += "\",\"tool_calls\":[],\"reasoning\":null,\"reasoning_content\":null";
+    }
+    out += ",\"refusal\":null,\"annotations\":[],\"audio\":null},\"logprobs\":";
     if (g.fields().sampling.num_logprobs >= 0) {
       co_await chat_logprobs(out, names(g), c.scores);
     } else {
@@ -87,6 +107,8 @@ class ChatAnswer final : public Answer {
   static TokenNames names(const Generation& g) {
     return {g.service().session().tokenizer(), g.fields().tokens_as_ids};
   }
+
+  ChatReading reading_;
 };
 
 }  // namespace
@@ -102,10 +124,11 @@ void serve_chat(Service& s, Call call) {
     refused = ApiError{400, "prompt_logprobs does not go with stream", "prompt_logprobs", ""};
   if (refused) return s.fail(call, *refused);
   std::vector<std::vector<Token>> prompts(1);
-  refused = s.encode_chat(fields, true, prompts[0]);
+  ChatReading reading;
+  refused = s.encode_chat(fields, true, prompts[0], &reading);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
-                                        std::make_unique<ChatAnswer>());
+                                        std::make_unique<ChatAnswer>(std::move(reading)));
   g->start(std::move(prompts));
 }
 

@@ -10,7 +10,8 @@ namespace {
 using enum FieldFate;
 constexpr uint8_t kBoth = kChat | kText, kAny = kBoth | kGenerate, kAll = kBoth | kEmbedding;
 
-constexpr std::string_view kNoTools = "tools are not supported: describe them in the messages";
+constexpr std::string_view kNoTools = "use /v1/chat/completions";
+constexpr std::string_view kPlainText = "the text is what the model wrote";
 constexpr std::string_view kNoSampler = "use temperature, top_k, top_p and min_p";
 constexpr std::string_view kNoPenalty =
     "use repetition_penalty, frequency_penalty and presence_penalty";
@@ -128,13 +129,18 @@ constexpr KnownField kFields[] = {
     {"json_schema", kBoth, honoured, "a JSON schema or its text"},
     {"regex", kBoth, honoured, ""},
     {"ebnf", kBoth, honoured, "GBNF"},
-    {"tools", kAny, refused, kNoTools, kOff},
-    {"tool_choice", kBoth, refused, kNoTools, "null|\"none\"|\"auto\""},
-    {"tool_prompt", kBoth, refused, kNoTools, kOff},
-    {"functions", kBoth, refused, kNoTools, kOff},
-    {"function_call", kBoth, refused, kNoTools, "null|\"none\"|\"auto\""},
-    {"parallel_tool_calls", kBoth, harmless, "there are no tool calls"},
-    {"parse_tool_calls", kBoth, harmless, "there are no tool calls"},
+    {"tools", kChat, honoured, "functions; needs a chat template that knows tools"},
+    {"tools", kText | kGenerate, refused, kNoTools, kOff},
+    {"tool_choice", kChat, honoured, "auto or none"},
+    {"tool_choice", kText, refused, kNoTools, "null|\"none\"|\"auto\""},
+    {"parallel_tool_calls", kChat, honoured, "false: the first call only"},
+    {"parallel_tool_calls", kText, harmless, "there are no tool calls"},
+    {"parse_tool_calls", kChat, refused, "use tool_choice", "null|true"},
+    {"parse_tool_calls", kText, harmless, "there are no tool calls"},
+    {"tool_prompt", kBoth, refused, "the chat template shows the tools", kOff},
+    {"functions", kBoth, refused, "use tools in /v1/chat/completions", kOff},
+    {"function_call", kBoth, refused, "use tool_choice in /v1/chat/completions",
+     "null|\"none\"|\"auto\""},
     {"web_search_options", kBoth, refused, "this server searches nothing", kOff},
     {"moderation", kBoth, refused, "this server moderates nothing", kOff},
     {"audio", kBoth, refused, kTextOnly, kOff},
@@ -179,10 +185,14 @@ constexpr KnownField kFields[] = {
     {"response_fields", kBoth, refused, "answers come whole", kOff},
     {"timings_per_token", kBoth, harmless, "see stream_options.continuous_usage_stats"},
     {"return_progress", kBoth, harmless, "see the dashboard"},
-    {"include_reasoning", kBoth, harmless, "reasoning is part of the content"},
-    {"separate_reasoning", kBoth, harmless, "reasoning is part of the content"},
-    {"stream_reasoning", kBoth, harmless, "reasoning is part of the content"},
-    {"reasoning_format", kBoth, harmless, "reasoning is part of the content"},
+    {"include_reasoning", kChat, honoured, "false leaves it out"},
+    {"separate_reasoning", kChat, honoured, "false keeps it in the content"},
+    {"reasoning_format", kChat, honoured, "auto, deepseek, or none: it stays in the content"},
+    {"include_reasoning", kText, harmless, kPlainText},
+    {"separate_reasoning", kText, harmless, kPlainText},
+    {"reasoning_format", kText, harmless, kPlainText},
+    {"stream_reasoning", kChat, harmless, "reasoning is streamed as it comes"},
+    {"stream_reasoning", kText, harmless, kPlainText},
     // Vectors.
     {"dimensions", kEmbedding, honoured, "the model's own number"},
     {"encoding_format", kEmbedding, honoured, "float or base64"},

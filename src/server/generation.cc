@@ -14,6 +14,11 @@ namespace {
 
 const ApiError kCancelled{503, "the request was cancelled: the server stops", "", "cancelled"};
 
+const char* finish_reason(const Choice& c) {
+  if (c.finish != Finish::stop) return "length";
+  return c.output && c.output->called() ? "tool_calls" : "stop";
+}
+
 std::string fingerprint(const Service& service) { return "sluice-" + service.options().version; }
 
 }  // namespace
@@ -354,6 +359,7 @@ void Generation::make_choices(std::vector<std::vector<Token>> prompts) {
     TextStream::Options text;
     text.skip_special = fields_.skip_special;
     text.include_stop = fields_.include_stop;
+    text.keep = answer_->kept_tokens();
     // What a constraint allowed is shown byte for byte.
     text.strip_leading_space = begins && tokenizer->adds_space() && !constraint_;
     if (echo && p < echo_texts.size() && echo_texts[p]) {
@@ -369,6 +375,7 @@ void Generation::make_choices(std::vector<std::vector<Token>> prompts) {
       c.index = static_cast<int>(choices_.size()) - 1;
       c.prompt = p;
       c.shows_prompt = fields_.stream && fields_.return_token_ids;
+      c.output = answer_->make_output(service_);
       if (tokenizer && fields_.pooling == Pooling::none) c.stream.emplace(*tokenizer, text);
     }
   }
@@ -486,7 +493,9 @@ void Generation::on_event(Delivery& d) {
                                       e.token) != fields_.stop_token_ids.end())
         c.stop_reason = e.token;
     }
-    if (c.stream) {
+    if (c.output && c.stream) {
+      c.output->push(c.stream->take(e), e.finish != Finish::none);
+    } else if (c.stream) {
       c.text += c.stream->take(e);
     } else if (e.token != kNoToken && !e.is_end_token) {  // no vocabulary: ids are all there is
       c.text += strf(" %d", e.token);
@@ -552,7 +561,7 @@ void Generation::write_chunk(Choice& c) {
       close(nullptr, 0);
     }
   }
-  bool some = !c.text.empty() || !c.tokens.empty();
+  bool some = !c.text.empty() || !c.tokens.empty() || (c.output && c.output->pending());
   if (some || (c.finish != Finish::none && !c.scores.empty())) {
     open();
     answer_->append_chunk(out, *this, c);
@@ -562,7 +571,7 @@ void Generation::write_chunk(Choice& c) {
   if (c.finish != Finish::none) {
     open();
     answer_->append_chunk(out, *this, c);
-    close(c.finish == Finish::stop ? "stop" : "length", c.num_output);
+    close(finish_reason(c), c.num_output);
   }
   write(out);
 }
@@ -630,8 +639,7 @@ PieceWriter Generation::write_answer(std::string& out) {
   for (Choice& c : choices_) {
     out += c.index > 0 ? ",{" : "{";
     co_await answer_->choice(out, *this, c);
-    out +=
-        c.finish == Finish::stop ? ",\"finish_reason\":\"stop\"" : ",\"finish_reason\":\"length\"";
+    out += strf(",\"finish_reason\":\"%s\"", finish_reason(c));
     out += ",\"stop_reason\":" + json::serialize(c.stop_reason) + '}';
     c.text = {}, c.tokens = {}, c.scores = {};
     co_await pause_if_full(out);

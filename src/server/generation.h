@@ -10,6 +10,7 @@
 
 #include "runtime/collect.h"
 #include "runtime/text_stream.h"
+#include "server/chat_output.h"
 #include "server/event_log.h"
 #include "server/openai.h"
 #include "server/piece_writer.h"
@@ -21,7 +22,8 @@ namespace sluice {
 struct Choice {
   int index = 0;
   size_t prompt = 0;
-  std::optional<TextStream> stream;  // none without a vocabulary
+  std::optional<TextStream> stream;    // none without a vocabulary
+  std::unique_ptr<ChatOutput> output;  // takes the text where calls or reasoning are looked for
   std::string text;
   std::vector<Token> tokens;
   std::vector<ScoredToken> scores;
@@ -49,6 +51,10 @@ class Answer {
   virtual ~Answer() = default;
   virtual const char* id_prefix() const = 0;
   virtual const char* object(bool chunk) const = 0;
+  // Reads a choice's text; null: it is content as it is.
+  virtual std::unique_ptr<ChatOutput> make_output(Service&) const { return nullptr; }
+  // Control tokens that are text to it, sorted.
+  virtual std::span<const Token> kept_tokens() const { return {}; }
   // Whether the token that ends an answer is scored, though it is not in the text.
   virtual bool scores_end() const { return false; }
   // "delta":{...} or "text":"...", with logprobs, of what the choice has pending.

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "server/constraint_fields.h"
 #include "server/fields.h"
+#include "server/tool_fields.h"
 
 namespace sluice {
 
@@ -240,7 +241,7 @@ void read_messages(Fields& f, ChatFields& out) {
       return f.fail(param + ".role", "a role must have 1 to 64 bytes");
     json::object message = *o;
     if (name == "developer") message["role"] = "system";  // as the templates know it
-    if (!flatten_content(f, message, i)) return;
+    if (!flatten_content(f, message, i) || !read_turn(f, message, i)) return;
     if (message["content"].is_null()) {
       if (name != "assistant") return f.fail(param + ".content", "content is missing");
       message["content"] = "";
@@ -270,6 +271,7 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
     f.fail("chat_template",
            "this server takes no template from a request (serve --allow-request-template)",
            "unsupported_parameter");
+  read_tools(f, out);
   if (const json::value* v = f.get("documents")) out.documents = *v;
   if (const json::value* v = f.get("chat_template_kwargs")) {
     if (!v->is_object()) return f.fail("chat_template_kwargs", "must be an object");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,6 +14,7 @@
 #include "base/token.h"
 #include "constrain/constraint.h"
 #include "core/request.h"
+#include "dialect/tool_set.h"
 
 namespace sluice {
 
@@ -64,6 +66,17 @@ struct GenerateFields {
   std::vector<std::string> unknown;  // names of fields that were ignored
 };
 
+struct ToolFields {
+  enum class Choice : uint8_t { automatic, none, required, named };
+  std::shared_ptr<const dialect::ToolSet> set;  // null: no tools
+  json::value list;                             // as they came, for the chat template
+  Choice choice = Choice::automatic;
+  std::string name;  // of the tool that must be called
+  bool parallel = true;
+  // May the answer call tools? If not, the template does not see them.
+  bool active() const { return set && choice != Choice::none; }
+};
+
 struct ChatFields : GenerateFields {
   json::array messages;  // content is a string or null
   json::object template_kwargs;
@@ -71,6 +84,9 @@ struct ChatFields : GenerateFields {
   std::string chat_template;  // empty: the model's
   bool add_generation_prompt = true, add_special_tokens = true, logprobs = false;
   bool continue_final = false;  // the last message is the beginning of the answer
+  ToolFields tools;
+  bool include_reasoning = true;   // false: it is left out of the answer
+  bool separate_reasoning = true;  // false: it stays in the content
 };
 
 using PromptField = std::variant<std::string, std::vector<Token>>;

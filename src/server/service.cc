@@ -40,6 +40,11 @@ void Service::connect(std::function<void(size_t, std::function<void()>)> post, s
 
 void Service::attach(Session& session) {
   session_ = &session;
+  if (const ChatTemplate* t = session.chat_template(); t && session.tokenizer()) {
+    format_ = choose_format(options_.formats, t->source());
+    format_tokens_ =
+        std::make_shared<const std::vector<Token>>(mark_tokens(format_, *session.tokenizer()));
+  }
   for (size_t i = 0; i < outboxes_.size(); ++i)
     health_.watch(strf("io-%zu", i), [this, i](auto answer) { post_(i, std::move(answer)); });
   health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });
@@ -352,14 +357,38 @@ Refusal Service::encode_prompts(std::vector<PromptField>& prompts,
   return {};
 }
 
-Refusal Service::encode_chat(const ChatFields& chat, bool bounded, std::vector<Token>& out) const {
+ChatReading Service::reading(const ChatFields& chat) const {
+  ChatReading r;
+  r.parser.format = format_;
+  r.keep = format_tokens_;
+  if (!chat.chat_template.empty()) {
+    r.parser.format = choose_format(options_.formats, chat.chat_template);
+    r.keep = std::make_shared<const std::vector<Token>>(
+        mark_tokens(r.parser.format, *session_->tokenizer()));
+  }
+  if (chat.tools.active()) r.parser.tools = chat.tools.set;
+  if (!chat.separate_reasoning) r.parser.format.think = nullptr;
+  r.parallel = chat.tools.parallel;
+  r.include_reasoning = chat.include_reasoning;
+  return r;
+}
+
+Refusal Service::encode_chat(const ChatFields& chat,
+                             bool bounded,
+                             std::vector<Token>& out,
+                             ChatReading* reading) const {
   auto wrong = [](const Error& e) { return ApiError{e.code, e.message, "messages", ""}; };
   const Tokenizer* tokenizer = session_->tokenizer();
   if (!tokenizer || (!session_->chat_template() && chat.chat_template.empty()))
     return wrong({400, "the model has no chat template: use /v1/completions"});
+  ChatReading read = this->reading(chat);
+  const std::string& source =
+      chat.chat_template.empty() ? session_->chat_template()->source() : chat.chat_template;
+  if (Refusal refused = check_tools(chat.tools, read.parser.format, source)) return refused;
   TemplateInputs in;
   in.messages = chat.messages;
   in.documents = chat.documents;
+  if (chat.tools.active()) in.tools = chat.tools.list;
   in.extra = chat.template_kwargs;
   in.add_generation_prompt = chat.add_generation_prompt;
   if (tokenizer->bos() != kNoToken) in.bos_token = tokenizer->spelling(tokenizer->bos());
@@ -379,6 +408,11 @@ Refusal Service::encode_chat(const ChatFields& chat, bool bounded, std::vector<T
   if (chat.continue_final) {
     if (!cut_after(*text, chat.messages.back().at("content").get_string()))
       return wrong({400, "the chat template changes the last message, so it cannot be continued"});
+  }
+  if (reading) {
+    if (read.parser.format.think && !text->empty())
+      read.parser.thinking = dialect::opens_thinking(*read.parser.format.think, text->back().text);
+    *reading = std::move(read);
   }
   if (bounded) {
     if (Refusal refused = check_length(*text, "prompt", chat)) return refused;

@@ -18,6 +18,7 @@
 #include "server/access_log.h"
 #include "server/admission.h"
 #include "server/browser_guard.h"
+#include "server/chat_reading.h"
 #include "server/constraint_cache.h"
 #include "server/dashboard.h"
 #include "server/health.h"
@@ -34,7 +35,8 @@ struct ServiceOptions {
   std::string version;
   RequestLimits limits;
   Pooling pooling = Pooling::last;  // of embeddings that do not say
-  bool tokenizer_info = false;      // /tokenizer_info shows special tokens and chat template
+  FormatFlags formats;
+  bool tokenizer_info = false;  // /tokenizer_info shows special tokens and chat template
   AdmissionLimits admission;
   double request_share = 0.75;  // of the engine's slots, for the sequences of one request
   double request_timeout = 0;   // seconds; 0: none
@@ -125,7 +127,11 @@ class Service {
   // Runs `f` on that io thread.
   void post(size_t thread, std::function<void()> f) { post_(thread, std::move(f)); }
   // The conversation as tokens; `bounded`: for the model, so not longer than its context.
-  Refusal encode_chat(const ChatFields& chat, bool bounded, std::vector<Token>& out) const;
+  // `reading`: how the answer is to be read.
+  Refusal encode_chat(const ChatFields& chat,
+                      bool bounded,
+                      std::vector<Token>& out,
+                      ChatReading* reading = nullptr) const;
   std::string expose_metrics();
   void note_unknown(const std::vector<std::string>& names);
   AdmissionControl& admission() { return admission_; }
@@ -158,6 +164,7 @@ class Service {
   std::vector<std::shared_ptr<Generation>> all_live();
   void ping_silent();
   void tend_kept();
+  ChatReading reading(const ChatFields& chat) const;
   void run_elsewhere(Worker& worker, const struct Route& route, Call call);
 
   ServiceOptions options_;
@@ -172,6 +179,8 @@ class Service {
   Dashboard dashboard_{recorder_};
   RealClock clock_;
   Session* session_ = nullptr;
+  dialect::OutputFormat format_;  // of the model's own template
+  std::shared_ptr<const std::vector<Token>> format_tokens_;
   std::atomic<bool> ready_{false}, draining_{false};
   int64_t started_at_;  // Unix time
   std::vector<std::shared_ptr<Outbox>> outboxes_;

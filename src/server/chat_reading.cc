@@ -1,0 +1,48 @@
+#include "server/chat_reading.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+dialect::OutputFormat choose_format(const FormatFlags& flags, std::string_view chat_template) {
+  return {flags.tools.empty() ? dialect::find_tool_format(chat_template)
+                              : dialect::tool_format_named(flags.tools),
+          flags.reasoning.empty() ? dialect::find_think_format(chat_template)
+                                  : dialect::think_format_named(flags.reasoning)};
+}
+
+std::vector<Token> mark_tokens(const dialect::OutputFormat& format, const Tokenizer& tokenizer) {
+  std::vector<Token> kept;
+  std::vector<std::string_view> marks = dialect::markers(format);
+  if (marks.empty()) return kept;
+  for (Token t = 0; t < tokenizer.size(); ++t) {
+    if (!tokenizer.is_control(t)) continue;
+    std::string_view text = tokenizer.bytes(t);
+    if (!text.empty() && std::any_of(marks.begin(), marks.end(), [&](std::string_view m) {
+          return m.find(text) != std::string_view::npos;
+        }))
+      kept.push_back(t);
+  }
+  return kept;
+}
+
+Refusal check_tools(const ToolFields& tools,
+                    const dialect::OutputFormat& format,
+                    std::string_view chat_template) {
+  if (!tools.active()) return {};
+  if (chat_template.find("tools") == std::string_view::npos)
+    return ApiError{400,
+                    "this model's chat template knows no tools: describe them in the messages, or "
+                    "use another model",
+                    "tools", "unsupported_parameter"};
+  if (!format.tools)
+    return ApiError{400,
+                    "how this model writes tool calls is not known: serve it with --tool-format",
+                    "tools", "unsupported_parameter"};
+  if (tools.choice != ToolFields::Choice::automatic)
+    return ApiError{400, "tool_choice can be auto or none: calls cannot be enforced yet",
+                    "tool_choice", "unsupported_parameter"};
+  return {};
+}
+
+}  // namespace sluice

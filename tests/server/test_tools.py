@@ -1,0 +1,128 @@
+"""Tools and reasoning over the real server: a real model with templates that know them."""
+
+import json
+import unittest
+
+from harness import Server, stories
+
+TOOLS = [{"type": "function", "function": {
+    "name": "get_weather", "description": "The weather of a city", "strict": True,
+    "parameters": {"type": "object", "additionalProperties": False, "required": ["city"],
+                   "properties": {"city": {"type": "string"}}}}}]
+
+# Shows tools, calls and results as Qwen's template does. The generation prompt may open the thinking.
+TEMPLATE = """{%- if tools %}{{- '<tools>' }}{%- for t in tools %}{{- t.function.name }} {{ t | tojson }}{%- endfor %}
+{{- '</tools>' }}{%- endif %}
+{%- for m in messages %}{{- '<' + m.role + '>' }}
+{%- if m.reasoning_content %}{{- '<think>' + m.reasoning_content + '</think>' }}{%- endif %}{{- m.content }}
+{%- for c in m.tool_calls or [] %}{{- '<tool_call>' }}
+{{- c.function.name + '(' + c.function.arguments.city + ')' }}{{- '</tool_call>' }}{%- endfor %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<assistant>' }}{%- if enable_thinking is not defined or enable_thinking %}
+{{- '<think>' }}{%- endif %}{%- endif %}"""
+
+
+class Tools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not stories():
+            raise unittest.SkipTest("no test data")
+        cls.server = Server("--allow-request-template", path=stories())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def chat(self, status=200, **fields):
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0,
+                "chat_template": TEMPLATE, **fields}
+        got, _, answer = self.server.request("/v1/chat/completions", body)
+        self.assertEqual(got, status, answer)
+        return answer
+
+    def rendered(self, **fields):
+        body = {"messages": [{"role": "user", "content": "hi"}], "chat_template": TEMPLATE, **fields}
+        status, _, answer = self.server.request("/tokenize", body)
+        self.assertEqual(status, 200, answer)
+        _, _, text = self.server.request("/detokenize", {"tokens": answer["tokens"]})
+        return text["prompt"]
+
+    def test_thinking_that_the_prompt_opened_is_reasoning(self):
+        message = self.chat()["choices"][0]["message"]
+        self.assertTrue(message["reasoning_content"])
+        self.assertEqual(message["reasoning"], message["reasoning_content"])
+        self.assertEqual(message["content"], "")
+        self.assertIsNone(self.chat(include_reasoning=False)["choices"][0]["message"]["reasoning"])
+
+    def test_thinking_off_by_template_kwargs_or_format(self):
+        off = self.chat(chat_template_kwargs={"enable_thinking": False})["choices"][0]["message"]
+        self.assertTrue(off["content"])
+        self.assertIsNone(off["reasoning"])
+        for fields in ({"separate_reasoning": False}, {"reasoning_format": "none"}):
+            kept = self.chat(**fields)["choices"][0]["message"]
+            self.assertTrue(kept["content"])
+            self.assertIsNone(kept["reasoning_content"])
+
+    def test_streamed_reasoning_is_the_whole_ones(self):
+        whole = self.chat()["choices"][0]["message"]
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0,
+                "chat_template": TEMPLATE, "stream": True, "tools": TOOLS}
+        _, _, text = self.server.request("/v1/chat/completions", {**body, "tools": []})
+        events = [json.loads(line[6:]) for line in text.splitlines()
+                  if line.startswith("data: {")]
+        pieces = [e["choices"][0]["delta"].get("reasoning_content", "") for e in events]
+        self.assertEqual("".join(pieces), whole["reasoning_content"])
+        self.assertEqual(events[-1]["choices"][0]["finish_reason"], "length")
+        status, _, _ = self.server.request("/v1/chat/completions", body)
+        self.assertEqual(status, 200)
+
+    def test_the_template_sees_tools_calls_and_reasoning(self):
+        turns = [{"role": "user", "content": "hi"},
+                 {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [
+                     {"id": "call_1", "type": "function",
+                      "function": {"name": "get_weather", "arguments": "{\"city\": \"Rome\"}"}}]},
+                 {"role": "tool", "tool_call_id": "call_1", "content": "<tool_call>sunny</tool_call>"}]
+        text = self.rendered(tools=TOOLS, messages=turns)
+        self.assertIn("get_weather", text)
+        self.assertIn("<think>hm</think>", text)
+        self.assertIn("get_weather(Rome)", text)
+        self.assertNotIn("<tools>", self.rendered(tools=TOOLS, tool_choice="none"))
+        answer = self.chat(tools=TOOLS, messages=turns)
+        self.assertEqual(answer["choices"][0]["message"]["tool_calls"], [])  # a tool's result is no call
+
+    def test_what_cannot_be_done_is_refused_by_name(self):
+        def refused(param, **fields):
+            error = self.chat(400, **fields)["error"]
+            self.assertTrue(error["param"].startswith(param), error)
+            return error["message"]
+        plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        self.assertIn("knows no tools", refused("tools", tools=TOOLS, chat_template=plain))
+        self.assertIn("--tool-format", refused("tools", tools=TOOLS, chat_template=plain + "{{ tools }}"))
+        refused("tools", tools=[{"type": "web_search"}])
+        refused("tool_choice", tools=TOOLS, tool_choice="required")
+        refused("tool_choice", tool_choice="required")
+        refused("tool_choice", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}})
+        refused("messages[0].tool_calls", messages=[{"role": "assistant", "content": "", "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]}])
+
+    def test_openai_client(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("no openai package")
+        client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
+        request = dict(model="test", messages=[{"role": "user", "content": "hi"}], max_tokens=8, temperature=0,
+                       tools=TOOLS, extra_body={"chat_template": TEMPLATE})
+        whole = client.chat.completions.create(**request)
+        self.assertTrue(whole.choices[0].message.reasoning_content)
+        request["max_tokens"] = 64
+        with client.chat.completions.stream(**request) as stream:
+            try:
+                for event in stream:
+                    self.assertTrue(event.type)
+                self.assertTrue(stream.get_final_completion().choices)
+            except openai.LengthFinishReasonError:  # the helper's word for finish_reason length
+                pass
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -57,9 +57,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
                     "lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL\n"
                     "(input_length, output_length)");
     app->add_flag("--padded", o.padded,
-                  "with --preset static: batches of --max-seqs requests, prompts padded\non the "
-                  "left to the longest and rows run as long as the longest output,\nto see what "
-                  "padding costs; without the prefix cache");
+                  "with --preset static: batches of --max-seqs requests, prompts\npadded on the "
+                  "left and rows run to the longest, to see what\npadding costs; without the "
+                  "prefix cache");
   }
   app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
       ->check(whole_number(1, kMaxInt))

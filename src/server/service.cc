@@ -36,6 +36,7 @@ void Service::connect(std::function<void(size_t, std::function<void()>)> post, s
 
 void Service::attach(Session& session) {
   session_ = &session;
+  if (session.tenant_key()) keys_.set_secret(*session.tenant_key());
   for (size_t i = 0; i < outboxes_.size(); ++i)
     health_.watch(strf("io-%zu", i), [this, i](auto answer) { post_(i, std::move(answer)); });
   health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });

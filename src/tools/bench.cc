@@ -360,7 +360,11 @@ json::object result_json(const Session& s,
                             {"blocks_in", m.tiers.blocks_in},
                             {"bytes_out", m.tiers.bytes_out()},
                             {"bytes_in", m.tiers.bytes_in()},
-                            {"prefix_hits", m.tiers.prefix_hits}};
+                            {"prefix_hits", m.tiers.prefix_hits},
+                            {"disk_writes", m.tiers.disk_writes},
+                            {"disk_reads", m.tiers.disk_reads},
+                            {"disk_lost", m.tiers.disk_lost},
+                            {"disk_hits", m.tiers.disk_hits}};
   j["pipeline"] = name_of(kPipelines, s.options().scheduler.pipeline);
   j["kv"] = json::object{{"allocator", name_of(kAllocators, s.options().scheduler.allocator)},
                          {"blocks", s.options().scheduler.num_blocks},

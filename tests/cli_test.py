@@ -696,11 +696,15 @@ class Output(Cli):
                          (sum(6 - i for i, _ in lengths), sum(100 - o for _, o in lengths)))
         self.assertEqual(out["computed_tokens"], useful + padding["prompt_tokens"] + padding["output_tokens"])
         self.assertEqual(out["output_tokens"], sum(o for _, o in lengths))
-        # A batch of 8 takes 100 steps, and one more for each request that comes after the first step began.
-        self.assertIn(out["steps"], range(400, 400 + 4 * 7 + 1))
+        self.assertEqual(out["steps"], 400)
+        # The last batch has two requests and six rows of padding.
+        fewer = [26 if flag == 32 else flag for flag in bench]
+        few = json.loads(self.works(*fewer, "--preset", "static", "--padded"))
+        self.assertEqual((few["steps"], few["computed_tokens"]), (400, 3 * 8 * (6 + 99) + 8 * (5 + 99)))
         plain = json.loads(self.works(*bench, "--preset", "static"))
         self.assertEqual((plain["padded"], plain["padding"]["share"], plain["computed_tokens"]), (False, 0, useful))
         self.fails(*bench, "--padded", says="--preset static")
+        self.fails(*bench, "--preset", "static", "--padded", "--ctx", 128, "--kv-blocks", 16, says="--max-seqs")
         self.fails(*bench, "--preset", "static", "--padded", "--no-kv-cache", says="--no-kv-cache")
 
     def test_bench_kernels(self):

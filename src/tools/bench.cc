@@ -1,5 +1,6 @@
 // sluice bench throughput | latency: the engine measured against the machine's read bandwidth.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -160,9 +161,9 @@ Result<Outputs> run_uncached(Session& s, const std::vector<Request>& requests, S
 
 // Batches of --max-seqs requests in their order, as tensors of one shape hold them: every prompt is
 // padded on the left to the longest of its batch, every row runs as long as the longest output, and
-// the next batch starts when all rows have ended. Padding is token 0 and is computed like any
-// token. There is no mask, so a padded prompt's output is not that of the prompt alone; what a
-// masked row costs is the same.
+// the next batch starts when all rows have ended. Rows without a request are padding too. Padding
+// is token 0 and is computed like any token. There is no mask, so a padded prompt's output is not
+// that of the prompt alone; what a masked row costs is the same.
 Result<Outputs> run_padded(Session& s,
                            const std::vector<Request>& requests,
                            StatusLine& status,
@@ -171,19 +172,24 @@ Result<Outputs> run_padded(Session& s,
   Time begin = s.clock().now();
   auto batch = static_cast<size_t>(s.options().scheduler.max_seqs);
   for (size_t first = 0; first < requests.size(); first += batch) {
-    size_t end = std::min(first + batch, requests.size()), prompt = 0;
+    size_t num = std::min(batch, requests.size() - first), prompt = 0;
     int output = 0;
-    for (size_t i = first; i < end; ++i) {
+    for (size_t i = first; i < first + num; ++i) {
       prompt = std::max(prompt, requests[i].prompt->size());
       output = std::max(output, requests[i].max_new);
     }
-    std::vector<Request> rows(requests.begin() + static_cast<ptrdiff_t>(first),
-                              requests.begin() + static_cast<ptrdiff_t>(end));
-    for (Request& r : rows) {
-      std::vector<Token> padded(prompt - r.prompt->size(), Token{0});
-      padding.prompt += padded.size();
-      padding.output += static_cast<uint64_t>(output - r.max_new);
-      padded.insert(padded.end(), r.prompt->begin(), r.prompt->end());
+    std::vector<Request> rows;
+    for (size_t i = first; i < first + batch; ++i) {
+      Request& r = rows.emplace_back(requests[std::min(i, requests.size() - 1)]);
+      std::vector<Token> padded(prompt, Token{0});
+      if (i < first + num) {
+        std::ranges::copy_backward(*r.prompt, padded.end());
+        padding.prompt += prompt - r.prompt->size();
+        padding.output += static_cast<uint64_t>(output - r.max_new);
+      } else {
+        padding.prompt += prompt;
+        padding.output += static_cast<uint64_t>(output - 1);
+      }
       r.prompt = std::make_shared<const std::vector<Token>>(std::move(padded));
       r.max_new = output;
     }
@@ -191,6 +197,7 @@ Result<Outputs> run_padded(Session& s,
     if (!done) return done.error();
     Time finish{0};  // all answers go out together
     for (const ChoiceOutput& c : *done) finish = std::max(finish, c.timing.finish);
+    done->resize(num);
     for (ChoiceOutput& c : *done) {
       auto wanted = static_cast<size_t>(requests[outputs.size()].max_new);
       c.tokens.resize(wanted);
@@ -401,15 +408,22 @@ Result<std::vector<Lengths>> make_lengths(const BenchOptions& o, int num) {
   return lengths;
 }
 
-// What request i of a padded batch is padded to.
-Lengths longest_in_batch(const std::vector<Lengths>& lengths, size_t i, int max_seqs) {
-  auto batch = static_cast<size_t>(max_seqs);
-  Lengths longest{1, 1};
-  for (size_t k = i / batch * batch; k < std::min((i / batch + 1) * batch, lengths.size()); ++k) {
-    longest.input = std::max(longest.input, lengths[k].input);
-    longest.output = std::max(longest.output, lengths[k].output);
+// Whether the KV cache holds every padded batch.
+Result<void> check_padded(const std::vector<Lengths>& lengths, const SchedulerConfig& c) {
+  auto batch = static_cast<size_t>(c.max_seqs);
+  for (size_t first = 0; first < lengths.size(); first += batch) {
+    int input = 0, output = 0;
+    for (size_t k = first; k < std::min(first + batch, lengths.size()); ++k) {
+      input = std::max(input, lengths[k].input);
+      output = std::max(output, lengths[k].output);
+    }
+    int64_t blocks = c.max_seqs * Scheduler::most_blocks(input + output, c);
+    if (input + output > c.max_len || blocks > c.num_blocks)
+      return Error{400, strf("--padded: %d rows of %d + %d tokens do not fit the context of %d and "
+                             "the %d KV blocks: lower --max-seqs, or give the KV cache more memory",
+                             c.max_seqs, input, output, c.max_len, c.num_blocks)};
   }
-  return longest;
+  return {};
 }
 
 struct Best {
@@ -557,14 +571,20 @@ int bench(const BenchOptions& o, int num, bool latency) {
     return report(Error{400, "--padded does not go with --no-kv-cache: leave one of them out"});
   // Padding is the same in front of every prompt: it would be computed once.
   if (!o.kv_cache || o.padded) engine.scheduler.prefix_cache = false;
+  if (o.padded) {  // a batch starts when all its rows are there
+    engine.scheduler.max_seqs =
+        std::min(engine.scheduler.max_seqs, static_cast<int>(lengths->size()));
+    engine.scheduler.fill_wait = std::chrono::seconds(10);
+  }
   Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) return report(session.error());
   Session& s = **session;
   for (size_t i = 0; i < lengths->size(); ++i) {
-    Lengths l = (*lengths)[i];
-    if (o.padded) l = longest_in_batch(*lengths, i, s.options().scheduler.max_seqs);
-    Request r = make_request(l, s.model().shape().vocab, o.seed, i);
+    Request r = make_request((*lengths)[i], s.model().shape().vocab, o.seed, i);
     if (auto ok = Scheduler::check(r, s.options().scheduler); !ok) return report(ok.error());
+  }
+  if (o.padded) {
+    if (auto ok = check_padded(*lengths, s.options().scheduler); !ok) return report(ok.error());
   }
   show_ledger(s);
   s.keep_reports();

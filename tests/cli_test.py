@@ -254,6 +254,7 @@ class Usage(Cli):
                       ["--preempt", "away"], ["--preempt", "swap", "--kv-allocator", "range", "--no-prefix-cache"],
                       ["--swap-memory", "1G"], ["--swap-memory", "9", "--preempt", "swap"], ["--swap-memory", "lots"],
                       ["--prefix-host", "1G", "--no-prefix-cache"], ["--prefix-host", "9"],
+                      ["--prefix-disk", "1G", "--no-prefix-cache"], ["--prefix-disk", "9"], ["--prefix-disk-dir", "x"],
                       ["--prefix-host", "900T"], ["--swap-memory", "900T", "--preempt", "swap"],
                       ["--trace", WORK / "no/such/folder/t.json"]):
             with self.subTest(flags=flags):
@@ -736,6 +737,33 @@ class Output(Cli):
         digests.add(out["output_digest"])
         self.assertEqual(len(digests), 1, digests)
         self.assertNotEqual(bench("--seed", 5)["output_digest"], digests.pop())
+
+    def test_bench_padded(self):
+        """32 requests in batches of 8, one in eight of 100 tokens and the others of 10: 400 steps, and the
+        padding is really computed."""
+        shape, trace = WORK / "tiny.json", WORK / "padded.jsonl"
+        shape.write_text(json.dumps(TINY))
+        lengths = [(4 + i % 3, 100 if i % 8 == 0 else 10) for i in range(32)]
+        trace.write_text("".join(json.dumps({"input_length": i, "output_length": o}) + "\n" for i, o in lengths))
+        bench = ["bench", "throughput", f"random:{shape}", "--workload", trace, "--requests", 32, "--max-seqs", 8,
+                 "--json", "--repeat", 1, "-t", 1, "--format", "q4_0", "--pipeline", "sync"]
+        out = json.loads(self.works(*bench, "--preset", "static", "--padded"))
+        useful = sum(i + o - 1 for i, o in lengths)
+        padding = out["padding"]
+        self.assertEqual((padding["prompt_tokens"], padding["output_tokens"]),
+                         (sum(6 - i for i, _ in lengths), sum(100 - o for _, o in lengths)))
+        self.assertEqual(out["computed_tokens"], useful + padding["prompt_tokens"] + padding["output_tokens"])
+        self.assertEqual(out["output_tokens"], sum(o for _, o in lengths))
+        self.assertEqual(out["steps"], 400)
+        # The last batch has two requests and six rows of padding.
+        fewer = [26 if flag == 32 else flag for flag in bench]
+        few = json.loads(self.works(*fewer, "--preset", "static", "--padded"))
+        self.assertEqual((few["steps"], few["computed_tokens"]), (400, 3 * 8 * (6 + 99) + 8 * (5 + 99)))
+        plain = json.loads(self.works(*bench, "--preset", "static"))
+        self.assertEqual((plain["padded"], plain["padding"]["share"], plain["computed_tokens"]), (False, 0, useful))
+        self.fails(*bench, "--padded", says="--preset static")
+        self.fails(*bench, "--preset", "static", "--padded", "--ctx", 128, "--kv-blocks", 16, says="--max-seqs")
+        self.fails(*bench, "--preset", "static", "--padded", "--no-kv-cache", says="--no-kv-cache")
 
     def test_bench_kernels(self):
         kernels = ["bench", "kernels", "--shape", "smollm2-135m", "--product", "o", "--rotate", "8", "-t", "1", "-q"]

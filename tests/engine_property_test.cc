@@ -7,6 +7,7 @@
 // many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -18,6 +19,7 @@
 #include "core/policy.h"
 #include "engine/loop.h"
 #include "exec/device_executor.h"
+#include "exec/disk_tier.h"
 #include "exec/model_executor.h"
 #include "load/random_checkpoint.h"
 #include "model/model.h"
@@ -143,10 +145,11 @@ struct Setup {
   CacheGroups groups;
   int threads = 1;
   bool forced = false;  // tokens that a constraint leaves no choice about are not sampled
+  const std::filesystem::path* disk_dir = nullptr;  // with tiers.disk
 };
 
 struct Tally {
-  uint64_t preemptions = 0, restored = 0, tier_hits = 0;
+  uint64_t preemptions = 0, restored = 0, tier_hits = 0, disk_hits = 0;
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
   uint64_t forced = 0;
 };
@@ -185,6 +188,7 @@ class EncodingExecutor final : public Executor {
     EXPECT_TRUE(result_ == result);
     EXPECT_EQ(result_.begin, result.begin);
     for (TransferId id : result_.transfers) moving_.erase(id);
+    for (TransferId id : result_.lost) moving_.erase(id);
     return result_;
   }
   const std::map<TransferId, Transfer>& moving() const { return moving_; }
@@ -236,17 +240,27 @@ std::map<RequestId, Output> run(Subject& subject,
   e.logits_rows = 5;  // several turns of logits per step
   e.kv_type = subject.kv;
   e.groups = setup.groups;
-  e.num_places = setup.scheduler.tiers.total();
+  e.num_places = setup.scheduler.tiers.memory();
+  e.num_disk = setup.scheduler.tiers.disk;
   e.pipeline = setup.scheduler.pipeline;
   RealClock clock;
+  std::unique_ptr<DiskTier> disk;
   std::unique_ptr<Executor> executor;
   const KvCache* cache = nullptr;  // in this process's memory
   Model& model = *subject.models[t];
+  if (e.num_disk > 0) {
+    size_t bytes = KvCache::bytes_per_block(model.shape(), e.groups, e.kv_type, e.block_size);
+    Result<BlockFile> file =
+        BlockFile::open({*setup.disk_dir, std::string(64, 'a'), e.num_disk, e.block_size, bytes});
+    EXPECT_TRUE(file) << file.error().message;
+    scheduler.recall(file->list());
+    disk = std::make_unique<DiskTier>(std::move(*file));
+  }
   if (subject.cuda) {
     auto& device = static_cast<Device&>(*subject.backends[t]);
     executor = std::make_unique<DeviceExecutor>(device, model, e, clock, setup.threads > 1);
   } else {
-    auto own = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock);
+    auto own = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock, disk.get());
     cache = &own->kv_cache();
     executor = std::move(own);
   }
@@ -297,9 +311,21 @@ std::map<RequestId, Output> run(Subject& subject,
   tally->preemptions += stats.num_preemptions;
   tally->restored += stats.tiers.num_restored;
   tally->tier_hits += stats.tiers.prefix_hits;
+  tally->disk_hits += stats.tiers.disk_hits;
   EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
   return out;
 }
+
+// Removed at its end.
+struct TempDir {
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice-kv-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    path = name;
+  }
+  ~TempDir() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
 
 struct Workload {
   std::vector<Request> requests;
@@ -417,6 +443,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks
   w.setup.threads = pick(1, kMaxThreads);
   w.setup.forced = chance(70);
   w.join_every = pick(0, 4);
+  if (c.prefix_cache && chance(25) && !on_gpu()) c.tiers.disk = pick(1, 60);
   return w;
 }
 
@@ -428,7 +455,7 @@ void move_much(std::mt19937_64& rng, Workload& w) {
   c.admission = Admission::watermark;
   c.preempt = Preempt::swap;
   c.swap_cost = {};
-  c.tiers = {40, 80};
+  c.tiers = {40, 80, 0, c.tiers.disk};
   std::vector<Request> all = std::move(w.requests);
   w.requests.clear();
   int longest = 0;
@@ -467,7 +494,12 @@ void check_workload(Subject& subject,
   Workload w = make_workload(rng, subject.models[0]->shape(), !subject.cuda);
   if (change) change(rng, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
+  const TempDir dir;
+  w.setup.disk_dir = &dir.path;
   auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, tally);
+  // Once more, with what is on disk from the first time.
+  if (w.setup.scheduler.tiers.disk > 0)
+    together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, tally);
   if (testing::Test::HasFailure()) return;
   for (const Request& r : w.requests) {
     Tally none;
@@ -531,6 +563,7 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
       EXPECT_GT(tally.constrained, num / 2) << "few requests have a constraint";
       EXPECT_GT(tally.complete, tally.constrained / 8) << "few outputs come to their end";
       EXPECT_GT(tally.forced, num) << "few tokens are forced";
+      EXPECT_GT(tally.disk_hits, num / 2) << "few prefixes come from disk";
     }
   }
 }

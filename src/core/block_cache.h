@@ -32,6 +32,12 @@ class BlockCache final : public BlockAllocator {
     return take();
   }
   int promised() const { return promised_; }
+  // Of a block in the index: its content goes to disk too, unless it is there.
+  void store(BlockId b) {
+    if (!tiers.has_disk()) return;
+    PlaceId place = tiers.store(index.key(b), index.tokens(b));
+    if (place != kNullBlock) moves.add(Transfer::out, b, place);
+  }
   void retain(BlockId b) override { pool.retain(b); }
   void release(BlockId b) override { pool.release(b); }
   void clear() noexcept {

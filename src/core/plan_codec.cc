@@ -223,6 +223,16 @@ void transfer(auto& io, auto& t) {
   io.number(t.from);
   io.number(t.to);
   io.number(t.id);
+  io.number(t.key);
+}
+
+void block_key(auto& io, auto& k) {
+  io.number(k.hash.a);
+  io.number(k.hash.b);
+  io.number(k.tenant);
+  io.number(k.group);
+  io.number(k.token_at);
+  io.number(k.num_tokens);
 }
 
 void plan_fields(auto& io, auto& p) {
@@ -235,6 +245,9 @@ void plan_fields(auto& io, auto& p) {
   io.list(p.slices, [](auto& i, auto& s) { slice(i, s); });
   tokens(io, p.tokens);
   io.list(p.transfers, [](auto& i, auto& t) { transfer(i, t); });
+  io.list(p.keys, [](auto& i, auto& k) { block_key(i, k); });
+  io.number(p.oldest);
+  io.flag(p.awaits);
 }
 
 void sampled(auto& io, auto& s) {
@@ -261,6 +274,7 @@ void result_fields(auto& io, auto& r) {
   io.list(r.top, [](auto& i, auto& t) { top_logprob(i, t); });
   io.list(r.pooled, [](auto& i, auto& v) { i.vector(v); });
   io.list(r.transfers, [](auto& i, auto& id) { i.number(id); });
+  io.list(r.lost, [](auto& i, auto& id) { i.number(id); });
   io.time(r.begin);
   io.time(r.end);
   io.text(r.failure);
@@ -300,6 +314,14 @@ const char* fault(const StepPlan& p) {
   }
   for (const TableEdit& e : p.edits) {
     if (e.group >= kMaxCacheGroups || e.block < 0) return "a table edit names no group or no block";
+  }
+  for (const Transfer& t : p.transfers) {
+    if (t.key < kNoKey || t.key >= static_cast<int64_t>(p.keys.size()))
+      return "a transfer names a key that is not there";
+  }
+  for (const BlockKey& k : p.keys) {
+    if (!within(k.token_at, k.num_tokens, p.tokens.size()))
+      return "a block's tokens are not in the plan";
   }
   int64_t num_tokens = 0;
   for (size_t k = 0; k < p.slices.size(); ++k) {

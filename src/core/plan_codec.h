@@ -25,7 +25,7 @@
 
 namespace sluice {
 
-inline constexpr uint8_t kPlanVersion = 2;
+inline constexpr uint8_t kPlanVersion = 3;
 
 using Bytes = std::vector<std::byte>;
 

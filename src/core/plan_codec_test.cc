@@ -31,6 +31,9 @@ StepPlan full_plan() {
   p.edits = {{2, 1, 1000, 3}, {2, 2, kNullBlock, 0}};
   p.slices = {{2, 9, 100, 1, Want::last, true, 0, 4, 6}, {3, 1, 0, 3, Want::all, false, 2, 0}};
   p.transfers = {{Transfer::copy, 5, 6, 1}, {Transfer::receive, 0, 7, 1ull << 33}};
+  p.transfers.push_back({Transfer::out, 8, 9, 4, 0});
+  p.keys = {{{1, UINT64_MAX}, 77, 3, 1, 2}};
+  p.oldest = 1ull << 33, p.awaits = true;
   for (const Slice& slice : p.slices) p.num_tokens += slice.count;
   return p;
 }
@@ -43,6 +46,7 @@ StepResult full_result() {
   r.pooled = {std::make_shared<const std::vector<float>>(std::vector<float>{0.5f, -0.0f, NAN})};
   r.rows = {{2, 9, 0, 3, 0, 2, -1}, {3, 1, 3, 0, 2, 0, 0}};
   r.transfers = {1, 1ull << 33};
+  r.lost = {4};
   r.begin = Time(123456789012), r.end = Time(-5);
   r.failure = "lost \xff";
   return r;
@@ -88,7 +92,7 @@ Bytes fuzz_seed(const std::string& name) {
 // A change of the layout fails here: it raises kPlanVersion, and these bytes change with it, those
 // that the fuzzer starts from too.
 TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
-  static_assert(kPlanVersion == 2);
+  static_assert(kPlanVersion == 3);
   StepPlan p;
   p.step = 300;
   p.sampling = {SamplingSpec{}};
@@ -100,8 +104,8 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
   p.transfers = {{Transfer::copy, 5, 6, 1}};
   EXPECT_EQ(
       hex(bytes_of(p)),
-      "535002ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
-      "0000010100000000000102002200010203000401000000010202e0c50801000a0c01");
+      "535003ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
+      "0000010100000000000102002200010203000401000000010202e0c50801000a0c0101000000");
   EXPECT_EQ(hex(fuzz_seed("plan")), hex(bytes_of(p)));
   EXPECT_EQ(hex(bytes_of(full_masks())), "534d02ac02030301000000ffffffff00000000000100000080");
   EXPECT_EQ(hex(fuzz_seed("masks")), hex(bytes_of(full_masks())));
@@ -110,7 +114,7 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
   r.add_row(p.slices[0], 70000);
   r.transfers = {1};
   r.begin = Time(10), r.end = Time(20);
-  EXPECT_EQ(hex(bytes_of(r)), "535202ac02010203000100000101e0c50800000101142800");
+  EXPECT_EQ(hex(bytes_of(r)), "535203ac02010203000100000101e0c5080000010100142800");
   EXPECT_EQ(hex(fuzz_seed("result")), hex(bytes_of(r)));
 }
 
@@ -140,6 +144,7 @@ TEST(PlanCodec, EqualityLeavesOutTheClockAndNothingElse) {
     r.pooled[0] = std::make_shared<const std::vector<float>>(std::vector<float>{0.5f, 0.0f, NAN});
   })) << "0 and -0 have different bits";
   EXPECT_TRUE(differs([](StepResult& r) { r.transfers.pop_back(); }));
+  EXPECT_TRUE(differs([](StepResult& r) { r.lost.clear(); }));
   EXPECT_TRUE(differs([](StepResult& r) { r.failure.clear(); }));
 }
 
@@ -165,7 +170,7 @@ TEST(PlanCodec, OtherVersionsAndOtherThingsAreRefused) {
   Result<StepPlan> other = decode_plan(plan);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().message,
-            "the plan has version 3 and this build reads version 2: use the build that wrote it");
+            "the plan has version 4 and this build reads version 3: use the build that wrote it");
 }
 
 // Indices that point outside their list, counts that do not add up.
@@ -188,6 +193,9 @@ TEST(PlanCodec, WhatDoesNotHoldTogetherIsRefused) {
   EXPECT_TRUE(refused([](StepPlan& p) { p.slices[1].num_draft = 3; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.slices[1].chained = true, p.slices[1].num_draft = 1; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.slices[0].mask = -2; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.transfers[2].key = 1; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.transfers[2].key = -2; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.keys[0].token_at = 4; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.num_decode = 2; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.num_tokens = 5; }));
   auto bad = [](auto&& change) {

@@ -534,7 +534,11 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
   out.transfers.swap(blocks_.moves.planned());
-  if (draft_.empty() && out.empty()) return;
+  if (config_.tiers.disk > 0) add_keys(out);
+  if (draft_.empty() && out.empty()) {
+    if (!flights_.empty() || blocks_.moves.moving().empty()) return;
+    out.awaits = true;
+  }
   charge_accounts();
   out.step = next_step_++;
   InFlight flight;

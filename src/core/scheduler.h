@@ -136,14 +136,19 @@ struct KvUse {
 
 // Blocks outside the pool. Counts are totals since the start, but for the places.
 struct TierStats {
-  int total_places = 0, used_places = 0;
-  uint64_t num_swapped = 0;   // preempted sequences whose blocks went out
-  uint64_t num_restored = 0;  // of those, sequences whose blocks came back
+  int total_places = 0, used_places = 0;  // in memory
+  uint64_t num_swapped = 0;               // preempted sequences whose blocks went out
+  uint64_t num_restored = 0;              // of those, sequences whose blocks came back
   uint64_t blocks_out = 0, blocks_in = 0;
   size_t block_bytes = 0;
   uint64_t bytes_out() const { return blocks_out * block_bytes; }
   uint64_t bytes_in() const { return blocks_in * block_bytes; }
   uint64_t prefix_hits = 0;  // prompt tokens of SchedulerStats::prefix_hits that came in
+  // The disk, whose blocks the counts above include.
+  int disk_places = 0, used_disk_places = 0;
+  uint64_t disk_writes = 0, disk_reads = 0;  // blocks
+  uint64_t disk_lost = 0;  // blocks that were not written, or not found whole where they should be
+  uint64_t disk_hits = 0;  // prompt tokens of prefix_hits that came from disk
   bool operator==(const TierStats&) const = default;
 };
 
@@ -169,6 +174,8 @@ class Scheduler {
   // nothing.
   Result<void> add(Request request, Time now);
   void cancel(RequestId id, Time now, Events& out);
+  // Before the first request: what the disk holds from an earlier run.
+  void recall(std::span<const StoredBlock> blocks) { blocks_.tiers.recall(blocks); }
   // Legal with a step in flight; reuses out's memory. An empty plan must not be launched.
   void plan(Time now, StepPlan& out, Events& events);
   void complete(const StepResult& result, Time now, Events& out);
@@ -189,7 +196,9 @@ class Scheduler {
            blocks_.moves.moving().empty();
   }
   // Is there anything plan() could schedule, now or after the steps in flight complete?
-  bool has_work() const { return requests_live_ > 0 || !closing_.empty(); }
+  bool has_work() const {
+    return requests_live_ > 0 || !closing_.empty() || !blocks_.moves.moving().empty();
+  }
   // Whether all there is to do waits for others to fill a step, as of the last plan().
   bool filling() const { return fill_until_ != kNever; }
   // When plan() has to be called though nothing happens.
@@ -242,6 +251,8 @@ class Scheduler {
     std::vector<PlaceId> places;  // [rows, groups] of its table when it was preempted; or empty
     int positions = 0;            // that they hold
     int num_coming = 0;           // in transfers that it waits for
+    bool lost = false;            // one of those has failed: it starts again
+    bool counted = false;         // its prompt is in prefix_queries_
     bool operator==(const Away&) const = default;
   };
   // Where a block's content is: a block of the pool, or a place outside it, negative; 0: nowhere.
@@ -366,7 +377,10 @@ class Scheduler {
   void drop_fetch();
   void drop_swap(Index i);
   void take_in(const Moving& m);
+  void lose_transfer(const Moving& m);
+  void end_fetch(const Moving& m);
   void fail_transfers();
+  void add_keys(StepPlan& out) const;
 
   // blocks, under allocator=reserve and range
   int range_blocks(Index i) const;

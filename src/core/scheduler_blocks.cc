@@ -1,5 +1,6 @@
 // Who holds which blocks: claims, windows, growth, sharing, the prefix cache.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "core/scheduler.h"
@@ -97,6 +98,7 @@ bool Scheduler::claim_blocks(Index i) {
   bool first = s.timing.num_steps == 0;
   if (first) {
     s.timing.num_cached = s.planned;
+    if (!away_.empty() && std::exchange(away_[i].counted, true)) return true;
     prefix_queries_ += static_cast<uint64_t>(prompt_len(s));
     prefix_hits_ += static_cast<uint64_t>(s.planned);
   }

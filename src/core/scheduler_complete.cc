@@ -11,9 +11,12 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
-  if (!result.failure.empty()) fail_transfers();
-  take_transfers(result);
-  if (result.failure.empty()) register_step(flight);
+  if (result.failure.empty()) {
+    take_transfers(result);
+    register_step(flight);
+  } else {
+    fail_transfers();
+  }
   size_t row = 0;
   for (size_t k = 0; k < flight.items.size(); ++k) {
     if (k + 8 < flight.items.size()) prefetch(flight.items[k + 8].seq);
@@ -209,6 +212,7 @@ void Scheduler::register_blocks(Sequence& s) {
       if (block == kNullBlock) continue;  // came back from host memory without it
       if (blocks_.index.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
         blocks_.pool.mark_cached(block);
+        blocks_.store(block);
       }
     }
   }
@@ -329,9 +333,11 @@ SchedulerStats Scheduler::stats() const {
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
   st.tiers = tier_totals_;
-  st.tiers.total_places = config_.tiers.total();
+  st.tiers.total_places = config_.tiers.memory();
   st.tiers.block_bytes = config_.tiers.block_bytes;
-  st.tiers.used_places = blocks_.tiers.num_used();
+  st.tiers.used_places = blocks_.tiers.num_used_memory();
+  st.tiers.disk_places = config_.tiers.disk;
+  st.tiers.used_disk_places = blocks_.tiers.num_used_disk();
   return st;
 }
 

@@ -42,7 +42,9 @@ class ShadowCache {
       if (op.kind == RowOp::open) ids_[op.slot] = op.id;
     }
     for (const TableEdit& e : plan.edits) table(e.slot, e.group)[e.index] = e.block;
-    for (const Transfer& t : plan.transfers) move(t);
+    for (const Transfer& t : plan.transfers) {
+      if (!from_disk(t)) move(t);
+    }
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
     }
@@ -54,6 +56,7 @@ class ShadowCache {
       return sample(ids_.at(s.slot), s.pos + s.count);
     };
     FakeExecutor::answer(plan, draw, result);
+    if (config_.tiers.disk > 0) use_disk(plan, result);
     return result;
   }
 
@@ -105,6 +108,38 @@ class ShadowCache {
     uint64_t* to = t.kind == Transfer::out ? place(t.to) : block(t.to);
     std::copy_n(from, config_.block_size, to);
   }
+  bool from_disk(const Transfer& t) const {
+    return t.kind == Transfer::in && t.from > config_.tiers.memory();
+  }
+  // Blocks come from disk some steps later; some are lost on their way there or back.
+  void use_disk(const StepPlan& plan, StepResult& result) {
+    std::erase_if(reads_, [&](const Transfer& t) { return t.id < plan.oldest; });
+    auto lost = [&](const Transfer& t) {
+      std::erase(result.transfers, t.id);
+      result.lost.push_back(t.id);
+    };
+    for (const Transfer& t : plan.transfers) {
+      bool disk = from_disk(t) || (t.kind == Transfer::out && t.to > config_.tiers.memory());
+      ASSERT_EQ(t.key != kNoKey, disk);
+      if (!disk) continue;
+      ASSERT_EQ(plan.keys[static_cast<size_t>(t.key)].num_tokens,
+                static_cast<uint32_t>(config_.block_size));
+      if (from_disk(t)) {
+        std::erase(result.transfers, t.id);
+        reads_.push_back(t);
+      } else if (luck_() % 8 == 0) {
+        std::fill_n(place(t.to), config_.block_size, kPoison);
+        lost(t);
+      }
+    }
+    std::erase_if(reads_, [&](const Transfer& t) {
+      if (luck_() % 3 != 0) return false;
+      if (luck_() % 8 == 0) return lost(t), true;
+      move(t);
+      result.transfers.push_back(t.id);
+      return true;
+    });
+  }
   uint64_t* place(PlaceId p) {
     EXPECT_LE(p, config_.tiers.total());
     return places_.data() + static_cast<ptrdiff_t>(p) * config_.block_size;
@@ -138,6 +173,8 @@ class ShadowCache {
   std::vector<uint64_t> content_, places_;
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
+  std::vector<Transfer> reads_;  // on their way from disk
+  std::mt19937 luck_{1};
 };
 
 struct Tally {
@@ -212,6 +249,7 @@ class Workload {
       config_.num_blocks = std::max(config_.num_blocks, static_cast<int>(need));
     }
     config_.num_blocks += chance(70) ? pick(0, 3 * groups) : 300;
+    if (config_.prefix_cache && seed % 4 == 0) config_.tiers.disk = pick(1, 80);
   }
 
   void run(Tally* tally) {
@@ -269,6 +307,8 @@ class Workload {
     tally->tiers.blocks_out += tiers.blocks_out;
     tally->tiers.blocks_in += tiers.blocks_in;
     tally->tiers.prefix_hits += tiers.prefix_hits;
+    tally->tiers.disk_hits += tiers.disk_hits;
+    tally->tiers.disk_lost += tiers.disk_lost;
     tally->preemptions += scheduler.stats().num_preemptions;
     if (config_.allocator == KvAllocator::range)
       tally->requeued += scheduler.stats().num_preemptions;
@@ -433,6 +473,8 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.tiers.num_swapped, share(300)) << "few sequences are swapped";
   EXPECT_GT(tally.tiers.num_restored, share(200));
   EXPECT_GT(tally.tiers.prefix_hits, share(1000)) << "few prefixes come from host memory";
+  EXPECT_GT(tally.tiers.disk_hits, share(1000)) << "few prefixes come from disk";
+  EXPECT_GT(tally.tiers.disk_lost, share(300)) << "few blocks are lost";
 }
 
 }  // namespace

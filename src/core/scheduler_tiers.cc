@@ -2,6 +2,7 @@
 // they come back. A sequence whose blocks come in has its slot, and runs when all of them are
 // there.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "core/scheduler.h"
@@ -63,6 +64,7 @@ int Scheduler::restore(Index i) {
       CHECK(from != kNullBlock);
       if (from > 0) {
         s.table.adopt(layout_, blocks_, index, g, from);
+        blocks_.store(from);  // used now
         continue;
       }
       fetch_.push_back({index, g, -from});
@@ -87,7 +89,8 @@ void Scheduler::fetch_blocks(Index i) {
   Sequence& s = seqs_[i];
   Away& away = away_[i];
   bool restored = false;
-  fetched_.assign(static_cast<size_t>(layout_.num_groups), 0);
+  auto groups = static_cast<ptrdiff_t>(layout_.num_groups);
+  fetched_.assign(static_cast<size_t>(2 * groups), 0);  // by group; then those from disk
   for (const Fetch& f : fetch_) {
     BlockId b = s.table.expect(layout_, blocks_, f.index, f.group);
     blocks_.retain(b);
@@ -97,15 +100,21 @@ void Scheduler::fetch_blocks(Index i) {
       restored = true;
     } else {
       ++fetched_[static_cast<size_t>(f.group)];
+      if (blocks_.tiers.is_disk(f.place)) ++fetched_[static_cast<size_t>(groups + f.group)];
     }
   }
   drop_swap(i);
   away.num_coming = static_cast<int>(fetch_.size());
+  away.lost = false;
   s.fetching = away.num_coming > 0;
   if (restored) ++tier_totals_.num_restored;
-  if (s.timing.num_steps == 0) {
-    int most = *std::ranges::max_element(fetched_);
-    tier_totals_.prefix_hits += static_cast<uint64_t>(most * config_.block_size);
+  if (s.timing.num_steps == 0 && !away.counted) {
+    auto tokens = [&](auto first, auto last) {
+      return static_cast<uint64_t>(*std::max_element(first, last) * config_.block_size);
+    };
+    auto middle = fetched_.begin() + groups;
+    tier_totals_.prefix_hits += tokens(fetched_.begin(), middle);
+    tier_totals_.disk_hits += tokens(middle, fetched_.end());
   }
 }
 
@@ -123,12 +132,15 @@ void Scheduler::take_transfers(const StepResult& result) {
   blocks_.moves.complete(result.transfers, [&](const Moving& m) {
     if (m.transfer.kind == Transfer::out) {
       ++tier_totals_.blocks_out;
+      tier_totals_.disk_writes += blocks_.tiers.is_disk(m.transfer.to);
       blocks_.tiers.release(m.transfer.to);
     } else if (m.transfer.kind == Transfer::in) {
       ++tier_totals_.blocks_in;
+      tier_totals_.disk_reads += blocks_.tiers.is_disk(m.transfer.from);
       take_in(m);
     }
   });
+  blocks_.moves.complete(result.lost, [&](const Moving& m) { lose_transfer(m); });
 }
 
 // A block came in. If it holds a prefix, others may share it from now on, whoever asked for it.
@@ -140,9 +152,54 @@ void Scheduler::take_in(const Moving& m) {
     blocks_.pool.mark_cached(block);
   blocks_.tiers.release(place);
   blocks_.pool.release(block);
+  end_fetch(m);
+}
+
+// A block that could not be written, or is not where it should be.
+void Scheduler::lose_transfer(const Moving& m) {
+  const Transfer& t = m.transfer;
+  CHECK(t.kind == Transfer::out || t.kind == Transfer::in);
+  PlaceId place = t.kind == Transfer::out ? t.to : t.from;
+  ++tier_totals_.disk_lost;
+  blocks_.tiers.forget(place);
+  blocks_.tiers.release(place);
+  if (t.kind == Transfer::out) return;
+  blocks_.pool.release(t.to);
   Sequence& s = seqs_[m.seq];
-  if (s.phase != Phase::running || s.epoch != m.epoch) return;
-  if (--away_[m.seq].num_coming == 0) s.fetching = false;
+  if (s.phase == Phase::running && s.epoch == m.epoch) away_[m.seq].lost = true;
+  end_fetch(m);
+}
+
+// A sequence waits for one block less. With all there, it goes on; if one was lost it goes back to
+// the queue, and finds those that came in the prefix cache.
+void Scheduler::end_fetch(const Moving& m) {
+  Sequence& s = seqs_[m.seq];
+  Away& away = away_[m.seq];
+  if (s.phase != Phase::running || s.epoch != m.epoch || --away.num_coming > 0) return;
+  if (std::exchange(away.lost, false)) {
+    leave_slot(m.seq);
+    release_blocks(m.seq);
+    s.reset_progress();
+    enqueue(m.seq);
+  } else {
+    s.fetching = false;
+  }
+}
+
+// What transfers to and from the disk move, and from which id on transfers are somebody's.
+void Scheduler::add_keys(StepPlan& out) const {
+  out.oldest = blocks_.moves.oldest();
+  for (Transfer& t : out.transfers) {
+    PlaceId place = t.kind == Transfer::out ? t.to : t.kind == Transfer::in ? t.from : kNullBlock;
+    if (!blocks_.tiers.is_disk(place)) continue;
+    const PrefixKey& key = blocks_.tiers.key(place);
+    std::span<const Token> tokens = blocks_.tiers.tokens(place);
+    t.key = static_cast<int32_t>(out.keys.size());
+    out.keys.push_back({key.hash, key.tenant, static_cast<uint32_t>(key.group),
+                        static_cast<uint32_t>(out.tokens.size()),
+                        static_cast<uint32_t>(tokens.size())});
+    out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
+  }
 }
 
 // A step failed, and with it all that were planned: what was on its way is lost.

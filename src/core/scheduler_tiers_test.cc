@@ -290,7 +290,7 @@ TEST(TierCache, TheOldestPrefixMakesRoom) {
   EXPECT_EQ(tiers.find(key(2), text), kNullBlock);
   tiers.forget(a);
   EXPECT_EQ(tiers.find(key(1), text), kNullBlock);
-  EXPECT_EQ(tiers.num_used(), 1);
+  EXPECT_EQ(tiers.num_used_memory(), 1);
 
   EXPECT_EQ(tiers.num_swap_free(), 2);
   PlaceId mine = tiers.take_swap();

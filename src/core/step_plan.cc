@@ -40,7 +40,7 @@ bool operator==(const StepResult& a, const StepResult& b) {
   return a.step == b.step && a.rows == b.rows && a.tokens == b.tokens &&
          std::ranges::equal(a.top, b.top, same) &&
          std::ranges::equal(a.pooled, b.pooled, same_vector) && a.transfers == b.transfers &&
-         a.failure == b.failure;
+         a.lost == b.lost && a.failure == b.failure;
 }
 
 }  // namespace sluice

@@ -87,6 +87,7 @@ struct Slice {
 // its block, which may be another's in the same step; the block of an in is used by nobody until a
 // result names it.
 using TransferId = uint64_t;
+inline constexpr int32_t kNoKey = -1;
 struct Transfer {
   enum Kind : uint8_t {
     copy,     // block `from` to block `to`
@@ -97,10 +98,21 @@ struct Transfer {
   } kind = copy;
   BlockId from = kNullBlock, to = kNullBlock;
   TransferId id = 0;
+  int32_t key = kNoKey;  // of a place on disk: in StepPlan::keys
   bool operator==(const Transfer&) const = default;
 };
 inline constexpr int kNumTransferKinds = Transfer::receive + 1;
 const char* transfer_name(Transfer::Kind kind);
+
+// What a block on disk is filed under. Executors write it beside the block, and compare it before
+// they give the block back: a place without this content is a failed transfer.
+struct BlockKey {
+  BlockHash hash;
+  TenantId tenant = 0;
+  uint32_t group = 0;
+  uint32_t token_at = 0, num_tokens = 0;  // of the block's positions, in StepPlan::tokens
+  bool operator==(const BlockKey&) const = default;
+};
 
 struct StepPlan {
   uint64_t step = 0;
@@ -112,14 +124,20 @@ struct StepPlan {
   std::vector<Slice> slices;
   std::vector<Token> tokens;
   std::vector<Transfer> transfers;
+  std::vector<BlockKey> keys;
+  // With places on disk: transfers below this id are nobody's any more, and are dropped.
+  TransferId oldest = 0;
+  // There is nothing to do but to wait for a transfer of an earlier step, a few milliseconds.
+  bool awaits = false;
 
   bool empty() const {
-    return slices.empty() && rows.empty() && edits.empty() && transfers.empty();
+    return slices.empty() && rows.empty() && edits.empty() && transfers.empty() && !awaits;
   }
   void clear() {
     num_tokens = num_decode = 0;
     rows.clear(), sampling.clear(), edits.clear(), slices.clear(), tokens.clear();
-    transfers.clear();
+    transfers.clear(), keys.clear();
+    oldest = 0, awaits = false;
   }
   bool operator==(const StepPlan&) const = default;
 };
@@ -171,12 +189,14 @@ struct StepResult {
   std::vector<TopLogprob> top;
   std::vector<Vector> pooled;
   std::vector<TransferId> transfers;  // those that are complete, of this step and earlier ones
+  std::vector<TransferId> lost;       // those that have failed: the content was not to be had
   Time begin{0}, end{0};              // on the executor
   std::string failure;                // not empty: the device failed and no row is valid
 
   // Keeps the memory.
   void clear() {
-    rows.clear(), tokens.clear(), top.clear(), pooled.clear(), transfers.clear(), failure.clear();
+    rows.clear(), tokens.clear(), top.clear(), pooled.clear(), transfers.clear(), lost.clear();
+    failure.clear();
     begin = end = Time{0};
   }
   // A row without a token yet.

@@ -29,6 +29,8 @@ class TransferLog {
   }
   // Those of the plan being made.
   std::vector<Transfer>& planned() { return planned_; }
+  // The oldest one that no result has named, or else the next one's.
+  TransferId oldest() const { return moving_.empty() ? next_ : moving_.front().transfer.id; }
   // Those that no result has named, oldest first.
   std::span<const Moving> moving() const { return moving_; }
   // Hands each of those that a result names to `take`, and forgets it.

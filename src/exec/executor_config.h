@@ -20,6 +20,7 @@ struct ExecutorConfig {
   Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
   int num_places = 0;  // KV blocks in host memory beside the pool
+  int num_disk = 0;    // places on disk, behind those
   CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
 };
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -24,6 +25,9 @@ void set_failure(StepResult& r, const char* reason) noexcept {
   if (r.failure.empty()) r.failure = "failed";
 }
 
+// How long a step with nothing else to do waits for the disk.
+constexpr std::chrono::milliseconds kDiskWait{10};
+
 // Rows of logits held at once; more are done in turns. A step has no more than it has tokens.
 int logits_per_turn(const ExecutorConfig& c) {
   return std::min(c.logits_rows, std::max(c.max_step_tokens, 1));
@@ -37,10 +41,8 @@ size_t ModelExecutor::workspace_bytes(const Model& model, const ExecutorConfig& 
          static_cast<size_t>(outputs) * output_row_bytes(model.shape());
 }
 
-ModelExecutor::ModelExecutor(Backend& backend,
-                             Model& model,
-                             ExecutorConfig config,
-                             const Clock& clock)
+ModelExecutor::ModelExecutor(
+    Backend& backend, Model& model, ExecutorConfig config, const Clock& clock, DiskTier* disk)
     : backend_(backend),
       model_(model),
       config_(with_groups(std::move(config), model.shape())),
@@ -50,9 +52,11 @@ ModelExecutor::ModelExecutor(Backend& backend,
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
       logits_per_turn_(logits_per_turn(config_)),
+      disk_(disk),
       rows_(static_cast<size_t>(config_.max_seqs)),
       reader_(config_, /*masks=*/true),
       pooler_(rows_.size()) {
+  CHECK(config_.num_disk == (disk_ ? disk_->num_places() : 0));
   if (config_.num_places > 0) {
     size_t bytes = block_bytes(cache_.planes());
     tier_ = HostTier(backend_.allocate(static_cast<size_t>(config_.num_places) * bytes),
@@ -189,6 +193,8 @@ void ModelExecutor::run(Job& job) {
     apply_deltas(job.plan);
     r.rows = work_.rows;
     r.transfers = work_.completed;
+    r.lost = work_.lost;
+    if (disk_) collect_disk(job.plan, r);
     if (!job.plan.slices.empty()) {
       BatchView batch = build_batch(job.plan);
       model_.forward(backend_, batch, cache_.layers());
@@ -217,12 +223,12 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
   for (const TableEdit& e : plan.edits) {
     tables_[static_cast<size_t>(reader_.table_at(e))] = e.block;
   }
-  if (!plan.transfers.empty()) move_blocks(plan.transfers);
+  if (!plan.transfers.empty()) move_blocks(plan);
 }
 
 // Runs of transfers one after the other, the blocks of a run on all threads.
-void ModelExecutor::move_blocks(std::span<const Transfer> transfers) {
-  for_runs(transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
+void ModelExecutor::move_blocks(const StepPlan& plan) {
+  for_runs(plan.transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
     if (kind == Transfer::copy) {
       work_.copies.clear();
       for (const Transfer& t : run) work_.copies.push_back({t.from, t.to});
@@ -237,6 +243,7 @@ void ModelExecutor::move_blocks(std::span<const Transfer> transfers) {
         [](void* p, int index) {
           auto& [self, list] = *static_cast<Run*>(p);
           const Transfer& t = list[static_cast<size_t>(index)];
+          if (t.key != kNoKey) return;
           if (t.kind == Transfer::out) {
             for_pieces(
                 self->cache_.planes(), t.from, self->tier_.at(t.to),
@@ -248,6 +255,35 @@ void ModelExecutor::move_blocks(std::span<const Transfer> transfers) {
           }
         },
         &ctx);
+    for (const Transfer& t : run) {
+      if (t.key != kNoKey) move_disk(plan, t);
+    }
+  });
+}
+
+// Hands a block to the disk's thread, or asks for one.
+void ModelExecutor::move_disk(const StepPlan& plan, const Transfer& t) {
+  const BlockKey& key = plan.keys[static_cast<size_t>(t.key)];
+  BlockLabel label{{key.hash, static_cast<int>(key.group), key.tenant},
+                   std::span(plan.tokens).subspan(key.token_at, key.num_tokens)};
+  if (t.kind == Transfer::in) return disk_->read(t.from - config_.num_places, label, t.id, t.to);
+  bool kept = disk_->write(t.to - config_.num_places, label, [&](std::byte* memory) {
+    for_pieces(cache_.planes(), t.from, memory,
+               [](std::byte* block, std::byte* to, size_t n) { std::memcpy(to, block, n); });
+  });
+  if (kept) return;
+  std::erase(work_.completed, t.id);
+  work_.lost.push_back(t.id);
+}
+
+// Blocks that the disk's thread has read since the last step.
+void ModelExecutor::collect_disk(const StepPlan& plan, StepResult& result) {
+  if (plan.awaits) disk_->wait(kDiskWait);
+  disk_->collect(plan.oldest, [&](TransferId id, BlockId block, std::byte* memory) {
+    (memory ? result.transfers : result.lost).push_back(id);
+    if (!memory) return;
+    for_pieces(cache_.planes(), block, memory,
+               [](std::byte* to, std::byte* from, size_t n) { std::memcpy(to, from, n); });
   });
 }
 

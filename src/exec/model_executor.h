@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "core/executor.h"
+#include "exec/disk_tier.h"
 #include "exec/executor_config.h"
 #include "exec/host_tier.h"
 #include "exec/kv_cache.h"
@@ -25,7 +26,12 @@ namespace sluice {
 class ModelExecutor final : public Executor {
  public:
   // `clock` stamps begin and end of steps. Backend, model and clock outlive the executor.
-  ModelExecutor(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock);
+  // `disk` holds config.num_disk places and outlives it too; null: none.
+  ModelExecutor(Backend& backend,
+                Model& model,
+                ExecutorConfig config,
+                const Clock& clock,
+                DiskTier* disk = nullptr);
   ~ModelExecutor() override;
 
   void launch(const StepPlan& plan) override;
@@ -52,7 +58,9 @@ class ModelExecutor final : public Executor {
   void device_main();
   void run(Job& job);
   void apply_deltas(const StepPlan& plan);
-  void move_blocks(std::span<const Transfer> transfers);
+  void move_blocks(const StepPlan& plan);
+  void move_disk(const StepPlan& plan, const Transfer& transfer);
+  void collect_disk(const StepPlan& plan, StepResult& result);
   BatchView build_batch(const StepPlan& plan);
   void compute_outputs(StepResult& result);
   void sample_turn(uint64_t step, size_t at, size_t num);
@@ -81,6 +89,7 @@ class ModelExecutor final : public Executor {
   KvCache cache_;
   int logits_per_turn_;
   HostTier tier_;
+  DiskTier* disk_;
   Buffer logits_;  // [logits_per_turn_, vocab], or hidden states
 
   // Device thread only.

@@ -14,6 +14,11 @@ void PlanReader::refuse_unsupported(const StepPlan& plan) const {
       throw std::runtime_error(
           strf("this executor cannot do transfers of kind \"%s\"", transfer_name(t.kind)));
     BlockId place = t.kind == Transfer::out ? t.to : t.from;
+    if (place > num_places_ && place - num_places_ <= num_disk_) {
+      if (t.key < 0 || static_cast<size_t>(t.key) >= plan.keys.size())
+        throw std::runtime_error(strf("the plan does not say what place %d on disk holds", place));
+      continue;
+    }
     if (place < 1 || place > num_places_)
       throw std::runtime_error(
           strf("this executor has no place %d in host memory, only %d", place, num_places_));
@@ -37,8 +42,11 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
   work.num_tokens = 0, work.num_samples = 0;
   work.slices.clear(), work.outputs.clear(), work.result_of.clear(), work.pool.clear();
   work.mask_of.clear();
-  work.copies.clear(), work.completed.clear(), work.rows.clear();
-  for (const Transfer& t : plan.transfers) work.completed.push_back(t.id);
+  work.copies.clear(), work.completed.clear(), work.lost.clear(), work.rows.clear();
+  for (const Transfer& t : plan.transfers) {
+    // What comes from disk comes with a later step.
+    if (t.kind != Transfer::in || t.from <= num_places_) work.completed.push_back(t.id);
+  }
   for (const Slice& s : plan.slices) {
     CHECK(rows_[s.slot].epoch == s.epoch);
     work.slices.push_back({work.num_tokens, s.count, s.pos, static_cast<int32_t>(s.slot)});

@@ -25,6 +25,7 @@ struct StepWork {
   std::vector<PoolRow> pool;          // rows of hidden states to compute
   std::vector<BlockCopy> copies;      // of the run of transfers at hand
   std::vector<TransferId> completed;  // transfers that are done with the step
+  std::vector<TransferId> lost;       // those that have failed
   std::vector<Sampled> rows;          // the result's, with their places for tokens
   uint32_t num_samples = 0;           // the result's tokens
 };
@@ -46,6 +47,7 @@ class PlanReader {
         table_len_(table_len(config)),
         table_stride_(config.groups.num_groups() * table_len_),
         num_places_(config.num_places),
+        num_disk_(config.num_disk),
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
@@ -66,7 +68,7 @@ class PlanReader {
 
   bool masks_;
   int64_t table_len_, table_stride_;
-  int num_places_;
+  int num_places_, num_disk_;
   std::vector<Row> rows_;  // by slot
 };
 

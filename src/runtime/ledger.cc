@@ -10,6 +10,8 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
 #include "base/str.h"
+#include "exec/block_file.h"
+#include "exec/disk_tier.h"
 #include "exec/cache_groups.h"
 #include "exec/device_executor.h"
 #include "exec/kv_cache.h"
@@ -134,7 +136,8 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.logits_rows = std::clamp(e.max_seqs, 16, 64);  // a step's sequences, and some to score prompts
   e.pipeline = c.pipeline;
   e.kv_type = kv;
-  e.num_places = c.tiers.total();
+  e.num_places = c.tiers.memory();
+  e.num_disk = c.tiers.disk;
   e.groups = cache_groups(shape);
   return e;
 }
@@ -254,6 +257,11 @@ void plan_pool(
       static_cast<int>(1 + (blocks - prompt_blocks(ledger.ctx, c)) / later_blocks(ledger.ctx, c));
 }
 
+// Memory that the scheduler keeps for each place on disk: its tokens, key and lists.
+size_t disk_index_bytes(int block_size) {
+  return 72 + static_cast<size_t>(block_size) * sizeof(Token);
+}
+
 // Places for blocks in host memory, by what the options give them.
 Result<void> plan_tiers(EngineOptions& options,
                         size_t block,
@@ -281,11 +289,25 @@ Result<void> plan_tiers(EngineOptions& options,
     if (auto ok = places(bytes, "--swap-memory", tiers.swap); !ok) return ok;
   }
   if (auto ok = places(options.prefix_host_bytes, "--prefix-host", tiers.host); !ok) return ok;
+  if (options.prefix_disk_bytes > 0) {
+    const size_t place = BlockFile::place_bytes(options.scheduler.block_size, block);
+    if (on_gpu)
+      return Error{400, "--prefix-disk goes with --device cpu alone: leave one of them out"};
+    if (options.prefix_disk_bytes < place)
+      return Error{400, strf("--prefix-disk: a KV block takes %s on disk, give room for many",
+                             human_bytes(place).c_str())};
+    tiers.disk =
+        static_cast<int>(std::min<uint64_t>(options.prefix_disk_bytes / place, INT32_MAX / 4));
+    ledger.tiers +=
+        DiskTier::staging_bytes(block) +
+        static_cast<size_t>(tiers.disk) * disk_index_bytes(options.scheduler.block_size);
+  }
   if (ledger.tiers > 0 && ledger.tiers + taken > host && estimate.shortage.empty())
     estimate.shortage = strf(
         "not enough memory: %s of host memory for KV blocks beside %s, and %s "
-        "is free; lower --swap-memory or --prefix-host",
-        human_bytes(ledger.tiers).c_str(), human_bytes(taken).c_str(), human_bytes(host).c_str());
+        "is free; lower --swap-memory or --prefix-host%s",
+        human_bytes(ledger.tiers).c_str(), human_bytes(taken).c_str(), human_bytes(host).c_str(),
+        tiers.disk > 0 ? " or --prefix-disk" : "");
   return {};
 }
 
@@ -310,6 +332,7 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   SchedulerConfig smallest = c;
   smallest.max_len = ledger.ctx;
   smallest.num_blocks = static_cast<int>(2 * groups.windows.size());
+  smallest.tiers = {};  // of an earlier estimate
   const Scheduler scheduler(smallest, nullptr);
   c.max_seqs = scheduler.config().max_seqs;
 

@@ -8,6 +8,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/str.h"
+#include "exec/block_file.h"
+#include "exec/disk_tier.h"
 #include "exec/kv_cache.h"
 #include "exec/model_executor.h"
 #include "load/random_checkpoint.h"
@@ -178,6 +180,20 @@ TEST_F(LedgerOf, TiersHoldWhatTheOptionsGiveThem) {
   Result<Ledger> large = plan_memory(*file, shape, options);
   ASSERT_FALSE(large);
   EXPECT_NE(large.error().message.find("lower --swap-memory or --prefix-host"), std::string::npos);
+  options.prefix_host_bytes = 0;
+  options.prefix_disk_bytes = uint64_t{3} * BlockFile::place_bytes(16, block) + 1;
+  sizes = tiers(options, &ledger);
+  EXPECT_EQ(sizes.disk, 3);
+  EXPECT_EQ(sizes.memory(), 7);
+  EXPECT_GE(ledger.tiers, 7 * block + DiskTier::staging_bytes(block));
+  options.prefix_disk_bytes = uint64_t{1} << 60;
+  Result<Ledger> index = plan_memory(*file, shape, options);
+  ASSERT_FALSE(index) << "what is where takes memory too";
+  EXPECT_NE(index.error().message.find("--prefix-disk"), std::string::npos);
+  options.prefix_disk_bytes = 1;
+  small = plan_memory(*file, shape, options);
+  ASSERT_FALSE(small);
+  EXPECT_NE(small.error().message.find("--prefix-disk"), std::string::npos);
 }
 
 // The rule for preempted sequences: long ones are moved, the shortest are computed again.

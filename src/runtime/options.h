@@ -86,6 +86,8 @@ struct EngineOptions {
   std::optional<int> kv_blocks;  // the same in blocks
   std::optional<uint64_t> swap_bytes;  // host memory of --preempt swap; absent: half of the pool
   uint64_t prefix_host_bytes = 0;      // host memory for prefixes that the pool has no room for
+  uint64_t prefix_disk_bytes = 0;      // a file of prefixes that outlives the process
+  std::string prefix_disk_dir;         // where it lies; empty: in the user's cache
   std::optional<KvType> kv_type;
   SchedulerConfig scheduler;  // num_blocks, max_len, tiers, swap_cost and sampling are filled in
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already

@@ -8,10 +8,12 @@
 #include "backend/cuda_plugin.h"
 #include "backend/ref/ref_backend.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "core/policy.h"
 #include "exec/device_executor.h"
 #include "exec/row_spec.h"
+#include "runtime/disk_content.h"
 #include "runtime/placement.h"
 
 namespace sluice {
@@ -109,6 +111,27 @@ ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
       scheduler, shape, kv_type_of(options_, shape.head_dim, device_ ? &memory : nullptr).value());
 }
 
+// What an earlier run left on disk. A disk that cannot be used is done without.
+std::vector<StoredBlock> Session::open_disk() {
+  SchedulerConfig& c = options_.scheduler;
+  if (c.tiers.disk == 0) return {};
+  const KvType kv = kv_type_of(options_, model_->shape().head_dim, nullptr).value();
+  Result<BlockFile> file = BlockFile::open({.dir = disk_dir(options_),
+                                            .content = disk_content(options_, kv),
+                                            .num_places = c.tiers.disk,
+                                            .block_size = c.block_size,
+                                            .block_bytes = c.tiers.block_bytes});
+  if (!file) {
+    LOG(warn, "the disk tier is off, serving goes on without it: %s", file.error().message.c_str());
+    c.tiers.disk = 0;
+    return {};
+  }
+  std::vector<StoredBlock> stored = file->list();
+  tenant_key_ = file->tenant_key();
+  disk_ = std::make_unique<DiskTier>(std::move(*file));
+  return stored;
+}
+
 Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
@@ -135,13 +158,15 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   if (device_) {
     if (auto ok = size_pool(); !ok) return ok.error();
   }
+  const std::vector<StoredBlock> stored = open_disk();
   Scheduler scheduler(options_.scheduler, *text);
+  scheduler.recall(stored);
   ExecutorConfig e = executor_config(scheduler);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
   if (device_) {
     executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture);
   } else {
-    executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_);
+    executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_, disk_.get());
     ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   }
   Engine::Options engine;

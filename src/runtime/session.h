@@ -13,10 +13,12 @@
 #include "backend/backend.h"
 #include "backend/device.h"
 #include "base/clock.h"
+#include "base/keyed_hash.h"
 #include "base/result.h"
 #include "base/trace.h"
 #include "engine/engine.h"
 #include "exec/device_executor.h"
+#include "exec/disk_tier.h"
 #include "exec/model_executor.h"
 #include "load/open.h"
 #include "model/model.h"
@@ -50,6 +52,8 @@ class Session {
   const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }
   // For requests that do not say how to sample.
   const SamplingDefaults& sampling_defaults() const { return sampling_; }
+  // With --prefix-disk: what makes tenants' ids last across restarts.
+  const std::optional<HashKey>& tenant_key() const { return tenant_key_; }
   // Why --device auto did not take a GPU; empty: it did, or nothing suggests that one is here.
   const std::string& why_no_gpu() const { return why_no_gpu_; }
   // Seconds from open() to ready, and how many bytes of weights were loaded.
@@ -68,6 +72,7 @@ class Session {
   DeviceMemory device_memory() const;
   Result<void> size_pool();
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
+  std::vector<StoredBlock> open_disk();
   Result<void> start(std::function<void(size_t, size_t)> progress);
   void observe(const StepReport& report, const Scheduler& scheduler);
 
@@ -86,6 +91,8 @@ class Session {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   Device* device_ = nullptr;  // backend_, where it is one
+  std::unique_ptr<DiskTier> disk_;
+  std::optional<HashKey> tenant_key_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   double load_seconds_ = 0;

@@ -95,6 +95,7 @@ std::string hello_json(const Session& session,
   h["weights_bytes"] = l.weights;
   h["kv_bytes"] = l.kv;
   h["tier_bytes"] = l.tiers;
+  h["disk_blocks"] = c.tiers.disk;
   h["workspace_bytes"] = l.workspace;
   h["vocabulary"] = session.model().shape().vocab;
   h["chat"] = session.chat_template() != nullptr;
@@ -162,14 +163,14 @@ void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool 
   out += ",\"totals\":";
   // steps, output tokens, prompt tokens, finished, preemptions, prefix queries, prefix hits,
   // running, waiting, available blocks; blocks that went out and came in, tokens of prefix hits
-  // that came in
+  // that came in, and of those, that came from disk
   append_row(
       out, {static_cast<int64_t>(s.totals.steps), static_cast<int64_t>(s.totals.output_tokens),
             static_cast<int64_t>(s.totals.prefill_tokens), static_cast<int64_t>(s.totals.finished),
             static_cast<int64_t>(t.num_preemptions), static_cast<int64_t>(t.prefix_queries),
             static_cast<int64_t>(t.prefix_hits), t.num_running, t.num_waiting, t.available_blocks,
             static_cast<int64_t>(t.tiers.blocks_out), static_cast<int64_t>(t.tiers.blocks_in),
-            static_cast<int64_t>(t.tiers.prefix_hits)});
+            static_cast<int64_t>(t.tiers.prefix_hits), static_cast<int64_t>(t.tiers.disk_hits)});
   out += '}';
 }
 

@@ -150,7 +150,7 @@ constexpr KnownField kFields[] = {
     {"media_io_kwargs", kBoth, refused, kTextOnly, kOff},
     // How many, and in what order.
     {"n", kBoth, honoured, ""},
-    {"best_of", kBoth, honoured, "must be n"},
+    {"best_of", kBoth, honoured, "the n likeliest of so many; above n not with stream"},
     {"best_of", kGenerate, refused, "use n in /v1/completions", "null|1"},
     {"use_beam_search", kBoth, refused, kNoSampler, kOff},
     {"length_penalty", kBoth, harmless, "belongs to use_beam_search"},

@@ -144,6 +144,7 @@ Request Generation::make_request(size_t prompt) const {
                        fields_.stop_token_ids.end());
   r.stop.strings = fields_.stop;
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
+  if (fields_.num_kept > 0) spec->num_logprobs = std::max(spec->num_logprobs, 0);
   r.sampling = std::move(spec);
   r.constraint = constraint_;
   r.prompt = prompts_[prompt].tokens;
@@ -488,7 +489,9 @@ void Generation::on_event(Delivery& d) {
   if (!score_only) {
     if (e.token != kNoToken) {
       if (fields_.return_token_ids) c.tokens.push_back(e.token);
-      if (!e.is_end_token || answer_->scores_end()) append_scores(d.top, c.scores);
+      if (fields_.num_kept > 0 && !d.top.empty()) c.logprob += double{d.top[0].logprob};
+      if (fields_.sampling.num_logprobs >= 0 && (!e.is_end_token || answer_->scores_end()))
+        append_scores(d.top, c.scores);
       if (e.is_end_token && std::find(fields_.stop_token_ids.begin(), fields_.stop_token_ids.end(),
                                       e.token) != fields_.stop_token_ids.end())
         c.stop_reason = e.token;
@@ -590,6 +593,7 @@ void Generation::append_usage(std::string& out) const {
     cached += static_cast<size_t>(p.num_cached);
   }
   for (const Choice& c : choices_) made += static_cast<size_t>(score_only ? 0 : c.num_output);
+  made += num_dropped_;
   out += strf(
       ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
       "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
@@ -601,12 +605,34 @@ void Generation::count_usage() {
   CallUsage u;
   for (const PromptState& p : prompts_) u.prompt += p.tokens ? p.tokens->size() : 0;  // half begun
   for (const Choice& c : choices_) u.output += static_cast<size_t>(score_only ? 0 : c.num_output);
+  u.output += num_dropped_;
   if (!score_only) u.first = first_token_;
   call_.usage = u;
 }
 
+// best_of: of every prompt's choices the likeliest stay, the likeliest first. Usage counts them
+// all.
+void Generation::keep_best() {
+  auto all = static_cast<ptrdiff_t>(fields_.n), kept = static_cast<ptrdiff_t>(fields_.num_kept);
+  std::vector<Choice> best;
+  for (auto first = choices_.begin(); first != choices_.end(); first += all) {
+    std::stable_sort(first, first + all,
+                     [](const Choice& a, const Choice& b) { return a.logprob > b.logprob; });
+    for (auto c = first; c != first + all; ++c) {
+      if (c - first >= kept) {
+        num_dropped_ += static_cast<size_t>(score_only ? 0 : c->num_output);
+        continue;
+      }
+      c->index = static_cast<int>(best.size());
+      best.push_back(std::move(*c));
+    }
+  }
+  choices_ = std::move(best);
+}
+
 void Generation::finish() {
   over_ = true;
+  if (fields_.num_kept > 0) keep_best();
   count_usage();
   if (fields_.stream) {
     begin_stream();

@@ -31,6 +31,7 @@ struct Choice {
   Vector pooled;            // of an embedding
   json::value stop_reason;  // the stop string or stop_token_id that ended it, or null
   int num_output = 0;
+  double logprob = 0;      // best_of: sum over its tokens
   size_t text_offset = 0;  // of the next scored token, in the whole text
   Time last_token{0};
   bool begun = false;
@@ -137,6 +138,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void write_chunk(Choice& c);
   void append_usage(std::string& out) const;
   void append_usage_so_far(std::string& out, const Choice& c, int made) const;
+  void keep_best();
   void finish();
   PieceWriter write_answer(std::string& out);
   void fail(const ApiError& error);
@@ -160,6 +162,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::atomic<bool> settled_{false};  // it has ended, and all of it was written
   std::optional<Time> alone_since_;   // without a client
   size_t num_done_ = 0, num_submitted_ = 0;  // prompts
+  size_t num_dropped_ = 0;                   // output tokens of choices that best_of left out
   size_t window_ = 1;                        // prompts that the engine may have at once
   Time started_{0};                          // by the engine's clock
   std::optional<Ticket> ticket_;             // prompts not submitted yet, bytes of the answer

@@ -114,6 +114,8 @@ int Keys::find(std::string_view authorization, std::string_view api_key) const {
   return found;
 }
 
+void Keys::set_secret(const std::array<uint64_t, 2>& secret) { state_->secret = secret; }
+
 uint64_t Keys::tenant(int key, std::string_view salt) const {
   std::string text;
   if (key >= 0) {

@@ -1,6 +1,7 @@
 // API keys: who may ask, and whose prefix cache a request may share. Any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,6 +36,8 @@ class Keys {
   int find(std::string_view authorization, std::string_view api_key = {}) const;
   // Prefixes are shared only within a tenant: a key and a salt of the request's.
   uint64_t tenant(int key, std::string_view salt) const;
+  // Makes tenants last across restarts: before any of them is asked for.
+  void set_secret(const std::array<uint64_t, 2>& secret);
   // Indices are below this, now and after any reload.
   size_t num_indices() const;
 

@@ -107,8 +107,19 @@ Meters::Meters(const std::string& model)
           metrics_.counter("sluice_kv_bytes_in_total", "Bytes of the KV blocks that came in.")),
       tier_hits(metrics_.counter("sluice_tier_prefix_hits_total",
                                  "Prompt tokens whose KV came in from a slower tier.")),
+      disk_writes(metrics_.counter("sluice_disk_blocks_written_total",
+                                   "KV blocks that went to the disk tier.")),
+      disk_reads(
+          metrics_.counter("sluice_disk_blocks_read_total", "KV blocks that came from disk.")),
+      disk_lost(metrics_.counter("sluice_disk_blocks_lost_total",
+                                 "KV blocks that were not written to disk because it was behind or "
+                                 "off, or not found whole there.")),
+      disk_hits(metrics_.counter("sluice_disk_prefix_hits_total",
+                                 "Prompt tokens whose KV came from disk.")),
       tier_usage(metrics_.gauge("sluice_tier_usage_ratio",
-                                "Share of the slower tiers' places that hold a KV block.")),
+                                "Share of the places in host memory that hold a KV block.")),
+      disk_usage(metrics_.gauge("sluice_disk_usage_ratio",
+                                "Share of the places on disk that hold a KV block.")),
       connections(metrics_.gauge("sluice_connections", "Open connections.")),
       unread_bytes(
           metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
@@ -151,6 +162,12 @@ void Meters::on_step(const StepReport& r, Time now) {
   tier_hits.add(static_cast<double>(t.prefix_hits - before.prefix_hits));
   if (t.total_places > 0)
     tier_usage.set(static_cast<double>(t.used_places) / static_cast<double>(t.total_places));
+  disk_writes.add(static_cast<double>(t.disk_writes - before.disk_writes));
+  disk_reads.add(static_cast<double>(t.disk_reads - before.disk_reads));
+  disk_lost.add(static_cast<double>(t.disk_lost - before.disk_lost));
+  disk_hits.add(static_cast<double>(t.disk_hits - before.disk_hits));
+  if (t.disk_places > 0)
+    disk_usage.set(static_cast<double>(t.used_disk_places) / static_cast<double>(t.disk_places));
   last_ = s;
   restarts.add(static_cast<double>(r.num_restarts - last_restarts_));
   last_restarts_ = r.num_restarts;

@@ -72,7 +72,8 @@ class Meters {
   Counter &steps, &failed_steps, &restarts, &step_tokens, &disconnects, &refusals, &slow_readers,
       &log_lines_dropped;
   Counter &swapped, &kv_blocks_out, &kv_blocks_in, &kv_bytes_out, &kv_bytes_in, &tier_hits;
-  Gauge &tier_usage, &connections, &unread_bytes;
+  Counter &disk_writes, &disk_reads, &disk_lost, &disk_hits;
+  Gauge &tier_usage, &disk_usage, &connections, &unread_bytes;
   Histogram& step_seconds;
   Counter &constraint_hits, &constraint_misses;
   Histogram& compile_seconds;

@@ -146,6 +146,15 @@ void read_prompt_logprobs(Fields& f, const RequestLimits& limits, SamplingSpec& 
                 limits.logprobs));
 }
 
+void read_best_of(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  int best_of = 0;
+  if (!f.whole("best_of", best_of, 1, limits.n) || best_of == out.n) return;
+  if (best_of < out.n) return f.fail("best_of", "best_of must be at least n");
+  // Which choices are the best is known when all have ended.
+  if (out.stream) return f.fail("best_of", "best_of above n does not go with stream");
+  out.num_kept = std::exchange(out.n, best_of);
+}
+
 // How tokens are drawn and when they end: what every generating endpoint has.
 void read_sampling(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   SamplingSpec& s = out.sampling;
@@ -182,9 +191,6 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   f.flag("return_tokens_as_token_ids", out.tokens_as_ids);
   f.ids("allowed_token_ids", s.allowed, size_t{1} << 20);
   f.ids("logprob_token_ids", s.logprob_ids, static_cast<size_t>(std::max(limits.logprobs, 0)));
-  int best_of = 0;
-  if (f.whole("best_of", best_of, 1, limits.n) && best_of != out.n)
-    f.fail("best_of", "best_of other than n is not supported", "unsupported_parameter");
   int max_tokens = 0;
   if (f.whole("max_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
   if (f.whole("max_completion_tokens", max_tokens, 0, INT32_MAX)) out.max_tokens = max_tokens;
@@ -194,6 +200,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   read_stream(f, out);
   read_constraint(f, out);
   check_constrained(f, out);
+  read_best_of(f, limits, out);
 }
 
 // A list of text parts is their texts with a newline between, as vLLM and llama.cpp join them.

@@ -99,7 +99,9 @@ TEST(Chat, SaysWhichFieldIsWrong) {
       {R"("response_format": 1,)", "response_format"},
       {R"("chat_template": "{{ x }}",)", "chat_template"},
       {R"("stop_token_ids": [-1],)", "stop_token_ids"},
-      {R"("best_of": 2,)", "best_of"},
+      {R"("n": 3, "best_of": 2,)", "best_of"},
+      {R"("best_of": 2, "stream": true,)", "best_of"},
+      {R"("best_of": 17,)", "best_of"},
       {R"("modalities": ["audio"],)", "modalities"},
   };
   for (const auto& [fields, param] : kBad) {
@@ -109,6 +111,16 @@ TEST(Chat, SaysWhichFieldIsWrong) {
     EXPECT_EQ(r->status, 400);
     EXPECT_EQ(r->param, param) << fields << r->message;
   }
+}
+
+TEST(Chat, BestOf) {
+  ChatFields f, same;
+  ASSERT_FALSE(chat(R"("n": 2, "best_of": 5,)", f));
+  EXPECT_EQ(f.n, 5);
+  EXPECT_EQ(f.num_kept, 2);
+  ASSERT_FALSE(chat(R"("n": 2, "best_of": 2, "stream": true,)", same));
+  EXPECT_EQ(same.n, 2);
+  EXPECT_EQ(same.num_kept, 0);
 }
 
 TEST(Chat, HarmlessFormsOfWhatIsNotSupported) {

@@ -1,5 +1,6 @@
 // sluice bench throughput | latency: the engine measured against the machine's read bandwidth.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -103,6 +104,12 @@ Request make_request(const Lengths& l, int vocab, uint64_t seed, uint64_t index)
   return r;
 }
 
+// Tokens that a padded batch computes for nobody.
+struct Padding {
+  uint64_t prompt = 0;  // on the left of shorter prompts
+  uint64_t output = 0;  // behind the end of shorter outputs
+};
+
 struct Measurement {
   double elapsed = 0;
   uint64_t tokens_in = 0, tokens_out = 0, kv_positions_read = 0;
@@ -110,6 +117,7 @@ struct Measurement {
   Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
   TierStats tiers;
+  Padding padding;
   int most_running = 0;                     // sequences at once
   uint64_t digest = 14695981039346656037u;  // FNV-1a of all output tokens
   Percentiles internal, external, waste;    // of KvUse, after each step with somebody running
@@ -171,6 +179,57 @@ Result<Outputs> run_uncached(Session& s, const std::vector<Request>& requests, S
   }
 }
 
+// Batches of --max-seqs requests in their order, as tensors of one shape hold them: every prompt is
+// padded on the left to the longest of its batch, every row runs as long as the longest output, and
+// the next batch starts when all rows have ended. Rows without a request are padding too. Padding
+// is token 0 and is computed like any token. There is no mask, so a padded prompt's output is not
+// that of the prompt alone; what a masked row costs is the same.
+Result<Outputs> run_padded(Session& s,
+                           const std::vector<Request>& requests,
+                           StatusLine& status,
+                           Padding& padding) {
+  Outputs outputs;
+  Time begin = s.clock().now();
+  auto batch = static_cast<size_t>(s.options().scheduler.max_seqs);
+  for (size_t first = 0; first < requests.size(); first += batch) {
+    size_t num = std::min(batch, requests.size() - first), prompt = 0;
+    int output = 0;
+    for (size_t i = first; i < first + num; ++i) {
+      prompt = std::max(prompt, requests[i].prompt->size());
+      output = std::max(output, requests[i].max_new);
+    }
+    std::vector<Request> rows;
+    for (size_t i = first; i < first + batch; ++i) {
+      Request& r = rows.emplace_back(requests[std::min(i, requests.size() - 1)]);
+      std::vector<Token> padded(prompt, Token{0});
+      if (i < first + num) {
+        std::ranges::copy_backward(*r.prompt, padded.end());
+        padding.prompt += prompt - r.prompt->size();
+        padding.output += static_cast<uint64_t>(output - r.max_new);
+      } else {
+        padding.prompt += prompt;
+        padding.output += static_cast<uint64_t>(output - 1);
+      }
+      r.prompt = std::make_shared<const std::vector<Token>>(std::move(padded));
+      r.max_new = output;
+    }
+    Result<Outputs> done = run_requests(s, std::move(rows), status);
+    if (!done) return done.error();
+    Time finish{0};  // all answers go out together
+    for (const ChoiceOutput& c : *done) finish = std::max(finish, c.timing.finish);
+    done->resize(num);
+    for (ChoiceOutput& c : *done) {
+      auto wanted = static_cast<size_t>(requests[outputs.size()].max_new);
+      c.tokens.resize(wanted);
+      c.token_times.resize(wanted);
+      c.timing.arrival = begin;
+      c.timing.finish = finish;
+      outputs.push_back(std::move(c));
+    }
+  }
+  return outputs;
+}
+
 // Runs the requests and reduces what came back.
 Result<Measurement> measure(Session& s,
                             const std::vector<Lengths>& lengths,
@@ -186,8 +245,9 @@ Result<Measurement> measure(Session& s,
   }
   s.take_reports();
   Time begin = s.clock().now();
-  Result<Outputs> outputs =
-      o.kv_cache ? run_requests(s, std::move(requests), status) : run_uncached(s, requests, status);
+  Result<Outputs> outputs = o.padded     ? run_padded(s, requests, status, m.padding)
+                            : o.kv_cache ? run_requests(s, std::move(requests), status)
+                                         : run_uncached(s, requests, status);
   if (!outputs) return outputs.error();
   Time end{0};
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -207,6 +267,7 @@ Result<Measurement> measure(Session& s,
   m.elapsed = seconds(end - begin);
   uint64_t all_decode = UINT64_MAX;  // the last launched step that was nothing else
   uint64_t before = UINT64_MAX;      // and the one before: at most two are in flight
+  std::vector<uint64_t> only_close;  // steps that compute nothing: they close rows, move blocks
   for (const StepReport& r : s.take_reports()) {
     if (r.launched) {
       auto all = static_cast<int>(lengths.size());
@@ -222,7 +283,9 @@ Result<Measurement> measure(Session& s,
       m.external.add(r.kv.external_fragmentation());
       m.waste.add(r.kv.waste());
     }
-    if (!r.completed) continue;
+    if (r.launched && r.num_slices == 0) only_close.push_back(r.launched_step);
+    if (!r.completed || std::ranges::find(only_close, r.completed_step) != only_close.end())
+      continue;
     ++m.num_steps;
     m.step.add(seconds(r.end - r.begin));
     if (r.completed_step == all_decode || r.completed_step == before)
@@ -281,6 +344,13 @@ std::string of_peaks(double rate, const BenchLimits& limits) {
   return text;
 }
 
+// Share of the computed tokens.
+double padding_share(const Measurement& m) {
+  if (m.batched_tokens == 0) return 0;
+  return static_cast<double>(m.padding.prompt + m.padding.output) /
+         static_cast<double>(m.batched_tokens);
+}
+
 json::object result_json(const Session& s,
                          const BenchOptions& o,
                          Measurement& m,
@@ -302,6 +372,10 @@ json::object result_json(const Session& s,
   j["e2e_s"] = percentiles_json(m.e2e);
   j["output_digest"] = strf("%016llx", static_cast<unsigned long long>(m.digest));
   j["kv_cache"] = o.kv_cache;
+  j["padded"] = o.padded;
+  j["padding"] = json::object{{"prompt_tokens", m.padding.prompt},
+                              {"output_tokens", m.padding.output},
+                              {"share", padding_share(m)}};
   j["computed_tokens"] = m.batched_tokens;
   j["steps"] = m.num_steps;
   j["step_s"] = percentiles_json(m.step);
@@ -315,7 +389,11 @@ json::object result_json(const Session& s,
                             {"blocks_in", m.tiers.blocks_in},
                             {"bytes_out", m.tiers.bytes_out()},
                             {"bytes_in", m.tiers.bytes_in()},
-                            {"prefix_hits", m.tiers.prefix_hits}};
+                            {"prefix_hits", m.tiers.prefix_hits},
+                            {"disk_writes", m.tiers.disk_writes},
+                            {"disk_reads", m.tiers.disk_reads},
+                            {"disk_lost", m.tiers.disk_lost},
+                            {"disk_hits", m.tiers.disk_hits}};
   j["pipeline"] = name_of(kPipelines, s.options().scheduler.pipeline);
   j["kv"] = json::object{{"allocator", name_of(kAllocators, s.options().scheduler.allocator)},
                          {"blocks", s.options().scheduler.num_blocks},
@@ -350,6 +428,24 @@ Result<std::vector<Lengths>> make_lengths(const BenchOptions& o, int num) {
     lengths.push_back({pick(*in, 2), pick(*out, 3)});
   }
   return lengths;
+}
+
+// Whether the KV cache holds every padded batch.
+Result<void> check_padded(const std::vector<Lengths>& lengths, const SchedulerConfig& c) {
+  auto batch = static_cast<size_t>(c.max_seqs);
+  for (size_t first = 0; first < lengths.size(); first += batch) {
+    int input = 0, output = 0;
+    for (size_t k = first; k < std::min(first + batch, lengths.size()); ++k) {
+      input = std::max(input, lengths[k].input);
+      output = std::max(output, lengths[k].output);
+    }
+    int64_t blocks = c.max_seqs * Scheduler::most_blocks(input + output, c);
+    if (input + output > c.max_len || blocks > c.num_blocks)
+      return Error{400, strf("--padded: %d rows of %d + %d tokens do not fit the context of %d and "
+                             "the %d KV blocks: lower --max-seqs, or give the KV cache more memory",
+                             c.max_seqs, input, output, c.max_len, c.num_blocks)};
+  }
+  return {};
 }
 
 struct Best {
@@ -418,6 +514,12 @@ void add_step_rows(Measurement& m, size_t num, KvAllocator allocator, std::vecto
     rows.push_back(
         {"KV cache", strf("%s, at most %d sequences, %.1f %% wasted (mean)",
                           name_of(kAllocators, allocator), m.most_running, m.waste.mean() * 100)});
+  if (m.padding.prompt + m.padding.output > 0)
+    rows.push_back({"padding", strf("%llu tokens before prompts, %llu behind outputs: %.1f %% of "
+                                    "those computed",
+                                    static_cast<unsigned long long>(m.padding.prompt),
+                                    static_cast<unsigned long long>(m.padding.output),
+                                    padding_share(m) * 100)});
   if (m.preemptions > 0)
     rows.push_back({"preemptions", strf("%llu", static_cast<unsigned long long>(m.preemptions))});
   if (m.tiers.blocks_out + m.tiers.blocks_in > 0)
@@ -490,13 +592,26 @@ int bench(const BenchOptions& o, int num, bool latency) {
   Result<std::vector<Lengths>> lengths = make_lengths(o, num);
   if (!lengths) return report(lengths.error());
   EngineOptions engine = o.engine;
-  if (!o.kv_cache) engine.scheduler.prefix_cache = false;
+  if (o.padded && engine.scheduler.batching != Batching::static_)
+    return report(Error{400, "--padded pads a static batch: add --preset static"});
+  if (o.padded && !o.kv_cache)
+    return report(Error{400, "--padded does not go with --no-kv-cache: leave one of them out"});
+  // Padding is the same in front of every prompt: it would be computed once.
+  if (!o.kv_cache || o.padded) engine.scheduler.prefix_cache = false;
+  if (o.padded) {  // a batch starts when all its rows are there
+    engine.scheduler.max_seqs =
+        std::min(engine.scheduler.max_seqs, static_cast<int>(lengths->size()));
+    engine.scheduler.fill_wait = std::chrono::seconds(10);
+  }
   Result<std::unique_ptr<Session>> session = open_session(engine);
   if (!session) return report(session.error());
   Session& s = **session;
   for (size_t i = 0; i < lengths->size(); ++i) {
     Request r = make_request((*lengths)[i], s.model().shape().vocab, o.seed, i);
     if (auto ok = Scheduler::check(r, s.options().scheduler); !ok) return report(ok.error());
+  }
+  if (o.padded) {
+    if (auto ok = check_padded(*lengths, s.options().scheduler); !ok) return report(ok.error());
   }
   show_ledger(s);
   s.keep_reports();

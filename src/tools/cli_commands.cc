@@ -59,6 +59,10 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
     app->add_option("--json-schema", o.json_schema,
                     "every output follows this JSON schema (a file, or the schema itself)\nand may "
                     "end before --output");
+    app->add_flag("--padded", o.padded,
+                  "with --preset static: batches of --max-seqs requests, prompts\npadded on the "
+                  "left and rows run to the longest, to see what\npadding costs; without the "
+                  "prefix cache");
   }
   app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
       ->check(whole_number(1, kMaxInt))

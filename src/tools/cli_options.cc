@@ -259,6 +259,15 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
                   "host memory for prefixes that the KV cache has no room for\n(default: none)")
       ->transform(byte_size())
       ->group(policy);
+  app->add_option("--prefix-disk", o.prefix_disk_bytes,
+                  "a file of so many bytes for prefixes, like 20G: they are there\nagain after a "
+                  "restart (default: none; on the CPU)")
+      ->transform(byte_size())
+      ->group(policy);
+  app->add_option("--prefix-disk-dir", o.prefix_disk_dir,
+                  "the file's folder, private to its owner, one process at a time\n(default: "
+                  "~/.cache/sluice/prefixes)")
+      ->group(policy);
   add_named(app, "--pipeline", s.pipeline, kPipelines,
             "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
             "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
@@ -301,6 +310,12 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (o.prefix_host_bytes > 0 && !s.prefix_cache)
     throw CLI::ValidationError(
         "--prefix-host keeps prefixes, and --no-prefix-cache says not to: leave one of them out");
+  if (o.prefix_disk_bytes > 0 && !s.prefix_cache)
+    throw CLI::ValidationError(
+        "--prefix-disk keeps prefixes, and --no-prefix-cache says not to: leave one of them out");
+  if (!o.prefix_disk_dir.empty() && o.prefix_disk_bytes == 0)
+    throw CLI::ValidationError(
+        "--prefix-disk-dir is for --prefix-disk: add that, or leave --prefix-disk-dir out");
   if (s.contiguous() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
     throw CLI::ValidationError(
         strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "

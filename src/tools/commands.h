@@ -87,6 +87,7 @@ struct BenchOptions {
   int repeat = 3;
   uint64_t seed = 1;
   bool kv_cache = true;
+  bool padded = false;  // static batches with padding
   bool json = false;
 };
 

@@ -57,6 +57,8 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"kv-blocks", "(by --kv-memory)"},
       {"swap-memory", s.preempt == Preempt::swap ? "(half of the KV cache's)" : "(none)"},
       {"prefix-host", "0"},
+      {"prefix-disk", "0"},
+      {"prefix-disk-dir", "(the user's cache)"},
       {"kv", gpu ? "(that of activations)" : name_of(kKvTypes, kv)},
       {"dtype", "(the file's)"},
       {"budget", std::to_string(s.budget)},

@@ -178,6 +178,22 @@ class Api(unittest.TestCase):
         texts = {self.chat(temperature=1).choices[0].message.content for _ in range(4)}
         self.assertGreater(len(texts), 1)
 
+    def test_best_of(self):
+        """The likeliest of the choices that the same seed gives, the likeliest first; all are counted."""
+        drawn = {"prompt": ["The capital of France is", "One, two,"], "temperature": 1, "top_p": 1, "seed": 5}
+        every = self.complete(n=4, logprobs=0, **drawn)
+        expected = []
+        for first in (0, 4):
+            of_prompt = sorted(every.choices[first:first + 4], key=lambda c: -sum(c.logprobs.token_logprobs))
+            expected += [c.text for c in of_prompt[:2]]
+        best = self.complete(n=2, extra_body={"best_of": 4}, **drawn)
+        self.assertEqual([c.text for c in best.choices], expected)
+        self.assertEqual([c.index for c in best.choices], [0, 1, 2, 3])
+        self.assertTrue(all(c.logprobs is None for c in best.choices))
+        self.assertEqual(best.usage.completion_tokens, every.usage.completion_tokens)
+        self.refused(400, "/v1/completions", "best_of", prompt="x", n=3, best_of=2)
+        self.refused(400, "/v1/completions", "best_of", prompt="x", best_of=2, stream=True)
+
     def test_chat_logprobs(self):
         answer = self.chat(logprobs=True, top_logprobs=3)
         content = answer.choices[0].logprobs.content

@@ -169,6 +169,50 @@ class Tiers(unittest.TestCase):
             self.assertEqual(status, 200, body)
             self.assertEqual(server.metric("sluice_tier_prefix_hits_total"), hits)
 
+    def test_prefix_disk(self):
+        """A restarted server's first request hits; damage, other owners and a disk that fails change no answer."""
+        prompt, small = "a" * 90, ("-t", "1", "--ctx", "128", "--block-size", "16")
+        with tempfile.TemporaryDirectory() as folder:
+            kv = pathlib.Path(folder) / "kv"
+            disk = (*small, "--prefix-disk", "8M", "--prefix-disk-dir", str(kv))
+
+            def cached(server, **fields):
+                status, _, body = ask(server, prompt=prompt, **fields)
+                self.assertEqual(status, 200, body)
+                return body["usage"]["prompt_tokens_details"]["cached_tokens"], body["choices"][0]["text"]
+
+            with Server(*disk, path=str(MODEL)) as server:
+                tokens, want = cached(server)
+                self.assertEqual(tokens, 0)
+                self.assertGreater(server.metric("sluice_disk_blocks_written_total"), 0)
+                # One process at a time: another one serves without it.
+                with Server(*disk, path=str(MODEL)) as other:
+                    self.assertIn("the disk tier is off", "".join(other.lines))
+                    self.assertEqual(cached(other), (0, want))
+            self.assertEqual(kv.stat().st_mode & 0o777, 0o700)
+            for file in kv.iterdir():
+                self.assertEqual(file.stat().st_mode & 0o777, 0o600, file)
+                self.assertLess(file.stat().st_size, 9 << 20)
+            with Server(*disk, path=str(MODEL)) as server:
+                tokens, text = cached(server)
+                self.assertEqual(text, want)
+                self.assertGreaterEqual(tokens, 80)
+                self.assertGreaterEqual(server.metric("sluice_disk_prefix_hits_total"), tokens)
+                self.assertGreater(server.metric("sluice_disk_usage_ratio"), 0)
+                self.assertEqual(cached(server, cache_salt="mine")[0], 0)
+            for file in kv.glob("blocks-*"):  # every page of it
+                with file.open("r+b") as out:
+                    for at in range(4096 + 200, file.stat().st_size, 4096):
+                        out.seek(at)
+                        out.write(b"damaged")
+            with Server(*disk, path=str(MODEL)) as server:
+                self.assertEqual(cached(server), (0, want))
+                self.assertGreater(server.metric("sluice_disk_blocks_lost_total"), 0)
+            kv.chmod(0o755)
+            with Server(*disk, path=str(MODEL)) as server:
+                self.assertIn("chmod 700", "".join(server.lines))
+                self.assertEqual(cached(server), (0, want))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -151,7 +151,7 @@ const kTiles = [
   ['kv', 'KV in use', 'blocks held by sequences'],
   ['hits', 'Prefix hits', 'share of prompt tokens found in the prefix cache'],
   ['preemptions', 'Preemptions', 'sequences put back for want of blocks, since the start'],
-  ['tiers', 'Blocks out, in', 'KV blocks moved to slower memory and back, since the start'],
+  ['tiers', 'Blocks out, in', 'KV blocks moved to slower memory or disk and back, since the start'],
 ];
 
 function makeTiles() {
@@ -166,7 +166,7 @@ function setTile(name, value, unit = '', second = '') {
 }
 
 function showTiles() {
-  const [, , , finished, preemptions, queries, hits, running, waiting, available, out = 0, back = 0, fetched = 0] = frame.totals;
+  const [, , , finished, preemptions, queries, hits, running, waiting, available, out = 0, back = 0, fetched = 0, disk = 0] = frame.totals;
   const last = Math.floor(frame.now / 1e6) - 1;
   let output = 0, prefill = 0;
   for (let t = last - 4; t <= last; ++t) {
@@ -183,7 +183,7 @@ function showTiles() {
   setTile('kv', percent(1 - available / total), '', `${count(total - available)} of ${count(total)}`);
   setTile('hits', queries ? percent(hits / queries) : '–', '', queries ? `of ${count(queries)}` : '');
   setTile('preemptions', count(preemptions), '', `${plural(finished, 'request')} done`);
-  setTile('tiers', out + back > 0 ? `${count(out)}, ${count(back)}` : '–', '', fetched ? `${count(fetched)} tokens of prefixes` : '');
+  setTile('tiers', out + back > 0 ? `${count(out)}, ${count(back)}` : '–', '', fetched ? `${count(fetched)} tokens of prefixes${disk ? `, ${count(disk)} from disk` : ''}` : '');
 }
 
 export function startEngine() {

@@ -1,0 +1,91 @@
+// The disk as a tier for KV blocks: a thread of its own reads and writes a BlockFile, so that no
+// step waits for it. Called by one thread, an executor's; blocks are copied to and from staging
+// memory there. Writes and reads happen in the order in which they were asked for. When the disk
+// fails or is full, a line in the log says so, and from then on nothing is kept or found.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/step_plan.h"
+#include "exec/block_file.h"
+
+namespace sluice {
+
+class DiskTier {
+ public:
+  explicit DiskTier(BlockFile file);
+  ~DiskTier();  // writes what was asked for
+
+  // Memory that it takes for blocks on their way.
+  static size_t staging_bytes(size_t block_bytes);
+  int num_places() const { return file_.config().num_places; }
+  // Writes a block that `fill(memory)` copies, unless the disk is behind or off. False: it is not
+  // written.
+  bool write(int place, const BlockLabel& label, auto&& fill) {
+    std::byte* memory = take_staging();
+    if (!memory) return false;
+    fill(memory);
+    push({Job::write, place, 0, kNullBlock, stored(place, label), memory});
+    return true;
+  }
+  // A read for collect().
+  void read(int place, const BlockLabel& label, TransferId id, BlockId block) {
+    push({Job::read, place, id, block, stored(place, label), nullptr});
+  }
+  // Calls `take(id, block, memory)` for every read that is done; null: its content is not there.
+  // Reads with ids below `oldest` are dropped.
+  void collect(TransferId oldest, auto&& take) {
+    take_done();
+    for (Job& job : taken_) {
+      if (job.id >= oldest) take(job.id, job.block, job.memory);
+    }
+    give_back();
+  }
+  // Until a read is done, or there is none, at most so long.
+  void wait(std::chrono::milliseconds most);
+  // Until all that was asked for is done.
+  void flush();
+
+ private:
+  struct Job {
+    enum Kind : uint8_t { write, read } kind = write;
+    int place = 0;
+    TransferId id = 0;
+    BlockId block = kNullBlock;
+    StoredBlock label;
+    std::byte* memory = nullptr;  // of a read: when it has been read
+  };
+
+  static StoredBlock stored(int place, const BlockLabel& label) {
+    return {place, label.key, {label.tokens.begin(), label.tokens.end()}};
+  }
+  std::byte* take_staging();
+  void push(Job job);
+  void take_done();
+  void give_back();
+  void run();
+  void perform(Job& job);
+  void turn_off(const Error& error);
+
+  BlockFile file_;
+  std::vector<std::byte> memory_;
+  bool failed_ = false;     // disk thread
+  std::vector<Job> taken_;  // caller's thread
+
+  std::mutex mutex_;
+  std::condition_variable wanted_, done_;
+  std::deque<Job> jobs_;
+  std::vector<Job> read_;                           // done
+  std::vector<std::byte*> for_writes_, for_reads_;  // free staging memory
+  size_t num_reads_ = 0;                            // asked for and not collected
+  bool busy_ = false, off_ = false, stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice

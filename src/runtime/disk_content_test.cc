@@ -1,0 +1,32 @@
+#include "runtime/disk_content.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+// Blocks on disk are those of one model, one format and one program.
+TEST(DiskContent, DependsOnWhatTheBitsDependOn) {
+  EngineOptions options;
+  options.model = "random:smollm2-135m";
+  std::string content = disk_content(options, KvType(DType::f16));
+  EXPECT_EQ(content.size(), 64u);
+  EXPECT_EQ(disk_content(options, KvType(DType::f16)), content);
+  EXPECT_NE(disk_content(options, KvType(DType::i8, 32)), content);
+  EngineOptions other = options;
+  other.random_seed = 2;
+  EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
+  other = options, other.quantize = Quantize::w4;
+  EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
+  other = options, other.scheduler.block_size = 32;
+  EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
+  other = options, other.threads = 7, other.scheduler.budget = 1;
+  EXPECT_EQ(disk_content(other, KvType(DType::f16)), content);
+  other = options, other.model = SLUICE_SOURCE_DIR "/shapes";
+  std::string folder = disk_content(other, KvType(DType::f16));
+  other.model = SLUICE_SOURCE_DIR "/docs";
+  EXPECT_NE(disk_content(other, KvType(DType::f16)), folder);
+}
+
+}  // namespace
+}  // namespace sluice

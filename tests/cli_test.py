@@ -659,6 +659,28 @@ class Output(Cli):
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
 
+    def test_bench_metrics(self):
+        """The forms of other systems add up; without metrics the same tokens come, and nothing is timed."""
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        args = ["bench", "throughput", f"random:{shape}", "--requests", 4, "--input", 8, "--output", 5, "--repeat", 1,
+                "-t", 1, "--format", "q4_0"]
+        out = json.loads(self.works(*args, "--json"))
+        self.assertRegex(out["wde"], r"^Batchsize 512, Throughput \d+\.\d{4} requests/s, .*Avg Latency .* ms, n_step \d+$")
+        self.assertIn(int(out["wde"].rsplit(" ", 1)[1]), range(5, out["steps"] + 1))
+        sla = out["sla"]
+        self.assertGreaterEqual(sla["tbt_worst_decile_s"], out["itl_s"]["p50"])
+        self.assertEqual(set(sla["fastgen_share_by_tokens_per_s"]), {"2", "4", "6"})
+        self.assertGreaterEqual(out["waiting_s"]["max"], 0)
+        self.assertGreater(out["mfu"], 0)
+        self.assertGreater(out["sol_fraction"], 0)
+        bare = json.loads(self.works(*args, "--json", "--no-record-metrics"))
+        self.assertEqual(bare["output_digest"], out["output_digest"])
+        self.assertFalse(set(bare) & {"ttft_s", "itl_s", "step_s", "wde", "sla"})
+        self.assertGreater(bare["output_tokens_per_s"], 0)
+        self.assertIn("not timed", self.works(*args, "--no-record-metrics").decode())
+        self.fails(*args, "--no-record-metrics", "--trace", WORK / "no.json", says="--no-record-metrics")
+
     def test_bench_pipelines_and_no_cache(self):
         """Neither changes a token; without a cache the whole context is computed for every token."""
         shape = WORK / "tiny.json"

@@ -19,7 +19,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
     : config_(scheduler.config()),
       scheduler_(std::move(scheduler)),
       clock_(clock),
-      loop_(scheduler_, executor, clock, options.pipeline),
+      loop_(scheduler_, executor, clock, options.pipeline, options.timed),
       options_(std::move(options)),
       thread_([this] { thread_main(); }) {}
 

@@ -7,9 +7,10 @@ namespace sluice {
 
 StepReport Loop::iterate(Events& events) {
   StepReport r;
+  r.timed = timed_;
   r.plan_begin = clock_.now();
   scheduler_.plan(r.plan_begin, plan_, events);
-  r.plan_end = clock_.now();
+  if (timed_) r.plan_end = clock_.now();
   if (!plan_.empty()) {
     executor_.launch(plan_);
     ++in_flight_;
@@ -33,9 +34,9 @@ StepReport Loop::iterate(Events& events) {
     if (r.failed)
       LOG(error, "step %llu failed, and its requests with it: %s",
           static_cast<unsigned long long>(result.step), result.failure.c_str());
-    r.complete_begin = clock_.now();
+    r.complete_begin = timed_ ? clock_.now() : r.plan_begin;
     scheduler_.complete(result, r.complete_begin, events);
-    r.complete_end = clock_.now();
+    if (timed_) r.complete_end = clock_.now();
   }
   r.stats = scheduler_.stats();
   return r;

@@ -10,6 +10,7 @@
 #include "core/executor.h"
 #include "core/pipeline.h"
 #include "core/scheduler.h"
+#include "core/step_load.h"
 
 namespace sluice {
 
@@ -17,6 +18,7 @@ namespace sluice {
 struct StepReport {
   bool launched = false, completed = false;
   bool failed = false;  // the completed step, on the executor
+  bool timed = true;    // else only plan_begin is known
   uint64_t launched_step = 0, completed_step = 0;
   Time plan_begin{0}, plan_end{0};  // of the launched step
   Time scheduled{0};                // of the completed step
@@ -25,7 +27,9 @@ struct StepReport {
   int num_tokens = 0, num_decode = 0, num_slices = 0;  // of the launched step
   uint64_t num_restarts = 0;  // times that the engine lost its requests to an exception, so far
   SchedulerStats stats;
-  KvUse kv;  // filled in by observers that want it: it takes a walk over the running sequences
+  // Filled in by observers that want them: they take a walk over sequences and slices.
+  KvUse kv;
+  StepLoad work;  // of the launched step
   Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
 };
 
@@ -35,10 +39,17 @@ using StepObserver =
 
 class Loop {
  public:
-  Loop(Scheduler& scheduler, Executor& executor, const Clock& clock, Pipeline pipeline)
+  // timed: reports say when things happened. Else the clock is read once per iteration, for
+  // deadlines and aging.
+  Loop(Scheduler& scheduler,
+       Executor& executor,
+       const Clock& clock,
+       Pipeline pipeline,
+       bool timed = true)
       : scheduler_(scheduler),
         executor_(executor),
         clock_(clock),
+        timed_(timed),
         max_in_flight_(pipeline.max_in_flight()),
         planned_at_(static_cast<size_t>(max_in_flight_) + 1) {}
 
@@ -56,6 +67,7 @@ class Loop {
   Scheduler& scheduler_;
   Executor& executor_;
   const Clock& clock_;
+  bool timed_;
   int max_in_flight_;
   int in_flight_ = 0;
   std::vector<Time> planned_at_;  // by step, of those in flight

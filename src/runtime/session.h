@@ -69,7 +69,7 @@ class Session {
   Result<void> size_pool();
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
   Result<void> start(std::function<void(size_t, size_t)> progress);
-  void observe(const StepReport& report, const Scheduler& scheduler);
+  void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);
 
   EngineOptions options_;
   RealClock clock_;

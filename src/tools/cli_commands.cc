@@ -64,10 +64,20 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
   app->add_flag("!--no-kv-cache", o.kv_cache,
                 "compute the whole context again for every token, to see what the\nKV cache saves; "
                 "without the prefix cache");
+  app->add_flag("!--no-record-metrics", o.engine.record_metrics,
+                "do not time steps and tokens, to see what that costs: only the\nthroughput is "
+                "reported");
   add_named(app, "--limits", o.limits, kLimitsFrom,
             "what the CPU is held against: measured in this run (machines that\nare shared vary by "
             "the minute), or kept by `bench machine`");
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+}
+
+void check_recorded(const EngineOptions& o) {
+  if (!o.record_metrics && !o.trace.empty())
+    throw CLI::ValidationError(
+        "--trace records when things happen, and --no-record-metrics says not to: leave one of "
+        "them out");
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
@@ -215,6 +225,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bt, c.throughput.engine, c.policy);
   bt->callback([&c] {
     apply_policy(c.policy, c.throughput.engine);
+    check_recorded(c.throughput.engine);
     c.resolved = [&c] { return resolved_values(c.throughput.engine); };
     c.action = [&c] { return cmd_bench_throughput(c.throughput); };
   });
@@ -224,6 +235,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bl, c.latency.engine, c.policy);
   bl->callback([&c] {
     apply_policy(c.policy, c.latency.engine);
+    check_recorded(c.latency.engine);
     c.resolved = [&c] { return resolved_values(c.latency.engine); };
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });

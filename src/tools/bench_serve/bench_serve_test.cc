@@ -10,7 +10,7 @@
 #include "tools/bench_serve/plan.h"
 #include "tools/bench_serve/result.h"
 #include "tools/bench_serve/report_html.h"
-#include "tools/bench_serve/report_html_plot.h"
+#include "tools/plot.h"
 
 namespace sluice {
 namespace {

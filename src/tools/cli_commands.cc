@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tools/cli_bench_kernels.h"
+#include "tools/cli_bench_lab.h"
 #include "tools/cli_bench_serve.h"
 #include "tools/cli_completion.h"
 #include "tools/cli_models.h"
@@ -297,6 +298,15 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.load); };
     c.action = [&c] { return cmd_bench_serve(c.load); };
   });
+  CLI::App* ba = b->add_subcommand("ablate", "each technique on and off, where it should matter");
+  add_bench_ablate_options(ba, c.ablate);
+  ba->callback([&c] { c.action = [&c] { return cmd_bench_ablate(c.ablate); }; });
+  CLI::App* bv = b->add_subcommand("curve", "throughput against latency, by tokens per step");
+  add_bench_curve_options(bv, c.curve);
+  bv->callback([&c] { c.action = [&c] { return cmd_bench_curve(c.curve); }; });
+  CLI::App* bd = b->add_subcommand("ladder", "GPT-2 from the naive loop to a quantised server");
+  add_bench_ladder_options(bd, c.ladder);
+  bd->callback([&c] { c.action = [&c] { return cmd_bench_ladder(c.ladder); }; });
 }
 
 void add_completion(CLI::App& app, CommandLine& c) {

@@ -175,8 +175,8 @@ std::string svg_file(const std::string& svg) {
 }
 
 std::string svg_bars(const BarChart& chart) {
-  constexpr double kNames = 230, kRow = 30, kValues = 150;
-  const double width = 760, height = kTop + 14 + kRow * static_cast<double>(chart.bars.size()) + 26;
+  constexpr double kNames = 230, kRow = 30, kValues = 200;
+  const double width = 800, height = kTop + 14 + kRow * static_cast<double>(chart.bars.size()) + 26;
   Axis x;
   x.log = chart.log_x;
   x.from = kNames;

@@ -119,6 +119,7 @@ std::string ablation_markdown(const BenchAblateOptions& o,
   std::string command = "sluice bench ablate --out docs";
   if (o.pairs != BenchAblateOptions().pairs) command += strf(" --pairs %d", o.pairs);
   if (o.full) command += " --full";
+  for (size_t i = 0; i < o.only.size(); ++i) command += (i > 0 ? "," : " --only ") + o.only[i];
   std::string out = strf(
       "# What each technique does here\n\nMade by `%s` in %.0f s; do not edit. Machine: %s. Model: "
       "`%s`, %s. Every row is the median of %d pairs of runs, off and on taking turns to go first, "
@@ -227,13 +228,17 @@ int cmd_bench_ablate(const BenchAblateOptions& o) {
   };
   const std::string machine = machine_line(o.lab.threads);
   StatusLine status(!o.lab.quiet);
+  int exit_code = kExitOk;
   std::vector<AblationResult> results;
   for (const Experiment& e : experiments()) {
     if (!wanted(e.name, e.full)) continue;
     status.show(strf("%s: %s", e.name, e.technique), true);
     Result<AblationResult> r = run_pairs(e, o);
-    if (!r) return report(Error{r.error().code, strf("%s: %s", e.name, r.error().message.c_str())});
     status.clear();
+    if (!r) {  // the others are worth having all the same
+      exit_code = report(Error{r.error().code, strf("%s: %s", e.name, r.error().message.c_str())});
+      continue;
+    }
     if (!o.lab.quiet)
       std::fprintf(stderr, "%4.0f s  %-16s %s: %s, %s\n", so_far(), e.name,
                    arrow(r->off, r->on, e.figure).c_str(), gain_text(r->gain).c_str(), r->judged());
@@ -250,12 +255,12 @@ int cmd_bench_ablate(const BenchAblateOptions& o) {
   const std::string markdown = ablation_markdown(o, results, rungs, machine, elapsed);
   const std::string json = plain_json(ablation_json(o, results, rungs, machine, elapsed)) + "\n";
   std::fputs((o.lab.json ? json : markdown).c_str(), stdout);
-  if (o.lab.out.empty()) return kExitOk;
+  if (o.lab.out.empty()) return exit_code;
   auto written = write_result(o.lab.out, "ablation.md", markdown);
   if (written) written = write_result(o.lab.out, "ablation.json", json);
   if (written && !rungs.empty())
     written = write_result(o.lab.out, "images/ablation.svg", svg_file(ablation_svg(rungs)));
-  return written ? kExitOk : report(written.error());
+  return written ? exit_code : report(written.error());
 }
 
 }  // namespace sluice

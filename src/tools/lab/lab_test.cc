@@ -59,6 +59,7 @@ TEST(LabExperiments, NamesAreUniqueAndRowsComplete) {
     const bool differ = off.kv_cache != on.kv_cache || off.engine.fuse != on.engine.fuse ||
                         off.engine.quantize != on.engine.quantize ||
                         off.engine.kv_type != on.engine.kv_type ||
+                        off.engine.record_metrics != on.engine.record_metrics ||
                         off.engine.scheduler != on.engine.scheduler;
     EXPECT_TRUE(differ) << e.name;
   }

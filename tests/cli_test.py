@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 from sliced import SlicedLoader
 
@@ -196,7 +197,7 @@ class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
                         ["bench", "throughput"], ["bench", "latency"], ["bench", "machine"], ["bench", "kernels"],
-                        ["quantize"], ["serve"]):
+                        ["bench", "ablate"], ["bench", "curve"], ["bench", "ladder"], ["quantize"], ["serve"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():
@@ -718,6 +719,28 @@ class Output(Cli):
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
 
+    def test_bench_metrics(self):
+        """The forms of other systems add up; without metrics the same tokens come, and nothing is timed."""
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        args = ["bench", "throughput", f"random:{shape}", "--requests", 4, "--input", 8, "--output", 5, "--repeat", 1,
+                "-t", 1, "--format", "q4_0"]
+        out = json.loads(self.works(*args, "--json"))
+        self.assertRegex(out["wde"], r"^Batchsize 512, Throughput \d+\.\d{4} requests/s, .*Avg Latency .* ms, n_step \d+$")
+        self.assertIn(int(out["wde"].rsplit(" ", 1)[1]), range(5, out["steps"] + 1))
+        sla = out["sla"]
+        self.assertGreaterEqual(sla["tbt_worst_decile_s"], out["itl_s"]["p50"])
+        self.assertEqual(set(sla["fastgen_share_by_tokens_per_s"]), {"2", "4", "6"})
+        self.assertGreaterEqual(out["waiting_s"]["max"], 0)
+        self.assertGreater(out["mfu"], 0)
+        self.assertGreater(out["sol_fraction"], 0)
+        bare = json.loads(self.works(*args, "--json", "--no-record-metrics"))
+        self.assertEqual(bare["output_digest"], out["output_digest"])
+        self.assertFalse(set(bare) & {"ttft_s", "itl_s", "step_s", "wde", "sla"})
+        self.assertGreater(bare["output_tokens_per_s"], 0)
+        self.assertIn("not timed", self.works(*args, "--no-record-metrics").decode())
+        self.fails(*args, "--no-record-metrics", "--trace", WORK / "no.json", says="--no-record-metrics")
+
     def test_bench_pipelines_and_no_cache(self):
         """Neither changes a token; without a cache the whole context is computed for every token."""
         shape = WORK / "tiny.json"
@@ -764,6 +787,38 @@ class Output(Cli):
         self.fails(*bench, "--padded", says="--preset static")
         self.fails(*bench, "--preset", "static", "--padded", "--ctx", 128, "--kv-blocks", 16, says="--max-seqs")
         self.fails(*bench, "--preset", "static", "--padded", "--no-kv-cache", says="--no-kv-cache")
+
+    def test_laboratory(self):
+        """Experiments, curve and ladder on a tiny shape: tables, files, and errors that name what is wrong."""
+        shape = WORK / "tiny.json"
+        shape.write_text(json.dumps(TINY))
+        small = ["--model", f"random:{shape}", "--format", "q8_0", "-t", 1, "-q"]
+        names = [line.split()[0] for line in self.works("bench", "ablate", "--list").decode().splitlines()]
+        self.assertGreaterEqual(set(names), {"continuous", "chunked-prefill", "paged", "waterfall"})
+        self.fails("bench", "ablate", "--only", "magic", says="--list")
+        out = WORK / "lab"
+        done = json.loads(self.works("bench", "ablate", "--only", "continuous,multi-prefill,waterfall", "--pairs", 1, "--json",
+                                     "--out", out, *small))
+        rows = {e["name"]: e for e in done["experiments"]}
+        self.assertEqual(set(rows), {"continuous", "multi-prefill"})
+        self.assertTrue(all(e["same_output"] for e in rows.values()), rows)
+        steps = rows["continuous"]
+        self.assertGreater(steps["beside_off"]["median"], 2 * steps["beside_on"]["median"])
+        self.assertEqual(done["waterfall"][0]["row"], "A1")
+        text = (out / "ablation.md").read_text()
+        self.assertIn("| continuous batching (B2) |", text)
+        self.assertTrue(xml.etree.ElementTree.parse(out / "images/ablation.svg").getroot().tag.endswith("svg"))
+        curve = self.works("bench", "curve", "--budgets", "32,64", "--lines", "sync,vllm", "--requests", 4, "--input", 8,
+                           "--output", 3, "--repeat", 1, "--out", out, *small).decode()
+        self.assertEqual(len([line for line in curve.splitlines() if line.startswith(("sync,", "vllm,"))]), 4)
+        self.assertEqual(curve.count("step time ="), 2)
+        self.assertTrue(curve.startswith((out / "curve.csv").read_text()))
+        xml.etree.ElementTree.parse(out / "curve.svg")
+        self.assertNotIn("http", (out / "curve.html").read_text().replace("http://www.w3.org", ""))
+        self.fails("bench", "curve", "--lines", "magic", says="--preset")
+        ladder = self.works("bench", "ladder", "--long-output", 6, "--short-output", 2, *small).decode()
+        self.assertEqual([line.split("  ")[0] for line in ladder.splitlines()[1:]],
+                         ["no cache", "KV cache", "static batch", "continuous", "quantised"])
 
     def test_bench_kernels(self):
         kernels = ["bench", "kernels", "--shape", "smollm2-135m", "--product", "o", "--rotate", "8", "-t", "1", "-q"]

@@ -265,7 +265,7 @@ std::map<RequestId, Output> run(Subject& subject,
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
-  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline, setup.forced);
+  Loop loop(scheduler, encoding, clock, setup.scheduler.pipeline, {.forced = setup.forced});
 
   std::map<RequestId, Output> out;
   size_t added = 0;

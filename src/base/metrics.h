@@ -102,6 +102,7 @@ class Percentiles {
     sorted_ = false;
   }
   size_t count() const { return values_.size(); }
+  const std::vector<double>& values() const { return values_; }  // in any order
   double mean() const;
   // q in [0, 1], linear between neighbours; 0 when there are no values.
   double at(double q);

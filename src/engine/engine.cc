@@ -19,7 +19,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
     : config_(scheduler.config()),
       scheduler_(std::move(scheduler)),
       clock_(clock),
-      loop_(scheduler_, executor, clock, options.pipeline, options.forced),
+      loop_(scheduler_, executor, clock, options.pipeline, options.loop),
       options_(std::move(options)),
       thread_([this] { thread_main(); }) {}
 

@@ -106,6 +106,27 @@ TEST(Loop, OverlapKeepsOneStepAheadAndDrains) {
   EXPECT_EQ(events.list.back().finish, Finish::length);
 }
 
+TEST(Loop, UntimedReadsTheClockOncePerIteration) {
+  struct CountingClock final : Clock {
+    Time now() const override { return Time(++reads); }
+    mutable int reads = 0;
+  };
+  for (bool timed : {false, true}) {
+    Scheduler scheduler(config(), nullptr);
+    CountingClock clock;
+    FakeExecutor executor{step_number};
+    Loop loop(scheduler, executor, clock, Pipeline::sync, {.timed = timed});
+    Request r = request(3, 3);
+    r.id = 1;
+    scheduler.add(r, Time(0)).value();
+    Events events;
+    int iterations = 0;
+    for (; loop.busy(); ++iterations) EXPECT_EQ(loop.iterate(events).timed, timed);
+    EXPECT_EQ(clock.reads, timed ? 4 * iterations : iterations);
+    EXPECT_EQ(events.list.size(), 3u);
+  }
+}
+
 TEST(Loop, ReportsNameTheStepsTheyAreAbout) {
   Scheduler scheduler(config(), nullptr);
   RealClock clock;

@@ -7,9 +7,10 @@ namespace sluice {
 
 StepReport Loop::iterate(Events& events) {
   StepReport r;
+  r.timed = timed_;
   r.plan_begin = clock_.now();
   scheduler_.plan(r.plan_begin, plan_, events);
-  r.plan_end = clock_.now();
+  if (timed_) r.plan_end = clock_.now();
   const bool constrained = scheduler_.num_constrained() > 0 || masks_.active();
   if (constrained) masks_.drop_finished(events.list);
   if (!plan_.empty()) {
@@ -37,12 +38,12 @@ StepReport Loop::iterate(Events& events) {
     if (r.failed)
       LOG(error, "step %llu failed, and its requests with it: %s",
           static_cast<unsigned long long>(result.step), result.failure.c_str());
-    r.complete_begin = clock_.now();
+    r.complete_begin = timed_ ? clock_.now() : r.plan_begin;
     const size_t first = events.list.size();
     scheduler_.complete(result, r.complete_begin, events);
     if (constrained)
       r.num_forced = masks_.completed(result.step, first, scheduler_, r.complete_begin, events);
-    r.complete_end = clock_.now();
+    if (timed_) r.complete_end = clock_.now();
   }
   r.stats = scheduler_.stats();
   return r;

@@ -11,6 +11,7 @@
 #include "core/executor.h"
 #include "core/pipeline.h"
 #include "core/scheduler.h"
+#include "core/step_load.h"
 #include "engine/masks.h"
 
 namespace sluice {
@@ -19,6 +20,7 @@ namespace sluice {
 struct StepReport {
   bool launched = false, completed = false;
   bool failed = false;  // the completed step, on the executor
+  bool timed = true;    // else only plan_begin is known
   uint64_t launched_step = 0, completed_step = 0;
   Time plan_begin{0}, plan_end{0};  // of the launched step
   Time scheduled{0};                // of the completed step
@@ -28,7 +30,9 @@ struct StepReport {
   int num_forced = 0;         // tokens of the completed step's events that were not sampled
   uint64_t num_restarts = 0;  // times that the engine lost its requests to an exception, so far
   SchedulerStats stats;
-  KvUse kv;  // filled in by observers that want it: it takes a walk over the running sequences
+  // Filled in by observers that want them: they take a walk over sequences and slices.
+  KvUse kv;
+  StepLoad work;  // of the launched step
   Time host_time() const { return (plan_end - plan_begin) + (complete_end - complete_begin); }
 };
 
@@ -36,21 +40,27 @@ struct StepReport {
 using StepObserver =
     std::function<void(const StepReport&, const StepPlan&, const Events&, const Scheduler&)>;
 
+// Neither changes an output.
+struct LoopOptions {
+  bool forced = true;  // append what constraints leave no choice about, unsampled
+  bool timed = true;   // reports say when things happened; else the clock is read once per
+                       // iteration, for deadlines and aging
+};
+
 class Loop {
  public:
-  // `forced`: whether tokens that constraints leave no choice about are appended without being
-  // sampled. It changes no output.
   Loop(Scheduler& scheduler,
        Executor& executor,
        const Clock& clock,
        Pipeline pipeline,
-       bool forced = true)
+       LoopOptions options = {})
       : scheduler_(scheduler),
         executor_(executor),
         clock_(clock),
+        timed_(options.timed),
         max_in_flight_(pipeline.max_in_flight()),
         planned_at_(static_cast<size_t>(max_in_flight_) + 1),
-        masks_(executor, forced) {}
+        masks_(executor, options.forced) {}
 
   // Makes progress if there is any to make; events of what happened are appended to `events`.
   // Blocks only for a step in flight.
@@ -66,6 +76,7 @@ class Loop {
   Scheduler& scheduler_;
   Executor& executor_;
   const Clock& clock_;
+  bool timed_;
   int max_in_flight_;
   int in_flight_ = 0;
   std::vector<Time> planned_at_;  // by step, of those in flight

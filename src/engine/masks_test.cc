@@ -141,7 +141,7 @@ class MasksOn : public testing::TestWithParam<Pipeline> {
   Scheduler scheduler{mask_config(GetParam()), nullptr};
   RealClock clock;
   Events events;
-  Loop loop{scheduler, executor, clock, GetParam(), /*forced=*/false};
+  Loop loop{scheduler, executor, clock, GetParam(), {.forced = false}};
 };
 
 TEST_P(MasksOn, EachIsThatOfTheTokensBefore) {
@@ -192,7 +192,7 @@ TEST_P(MasksOn, ForcedTokensAreNotSampled) {
       for (const Slice& s : plan.slices) chunks[forced] += s.pos >= 3 && s.count > 1;
     };
     Scheduler own(mask_config(GetParam()), nullptr);
-    Loop both(own, device, clock, GetParam(), forced);
+    Loop both(own, device, clock, GetParam(), {.forced = forced});
     Request two = constrained(2, a, 3, 12);  // ends among the forced ones
     for (const Request& r : {constrained(1, a, 3, 40), two}) own.add(r, clock.now()).value();
     for (int i = 0; i < 300 && both.busy(); ++i) both.iterate(events);

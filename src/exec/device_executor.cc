@@ -172,7 +172,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   Job& job = jobs_[static_cast<size_t>(index)];
   job.step = plan.step;
   job.failure.clear();
-  job.launched = clock_.now();
+  if (config_.timed) job.launched = clock_.now();
   // What a failed launch should have put on the device is missing from the steps behind it.
   bool after_failure = lost_ && num_launched_ - num_waited_ == 1;
   if (after_failure) lost_ = false;
@@ -501,15 +501,17 @@ const StepResult& DeviceExecutor::wait() {
   if (job.failure.empty()) {
     try {
       device_.wait(2 * index + 1);
-      result_.begin = device_time(index);
-      result_.end = last_end_;
+      if (config_.timed) {
+        result_.begin = device_time(index);
+        result_.end = last_end_;
+      }
     } catch (const std::exception& e) {
       result_.failure = e.what();
     }
   }
   if (!result_.failure.empty()) {
     last_end_ = Time(0);
-    result_.begin = result_.end = clock_.now();
+    if (config_.timed) result_.begin = result_.end = clock_.now();
     return result_;
   }
   result_.rows = job.work.rows;

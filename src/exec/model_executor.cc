@@ -184,7 +184,7 @@ void ModelExecutor::run(Job& job) {
   StepResult& r = job.result;
   r.clear();
   r.step = job.plan.step;
-  r.begin = r.end = clock_.now();
+  if (config_.timed) r.begin = r.end = clock_.now();
   // Rows that a failed step should have opened are missing from those planned before it was known.
   job.num_failures = num_failures_;
   if (num_failures_ > job.failures_seen) return set_failure(r, "a step before it failed");
@@ -210,7 +210,7 @@ void ModelExecutor::run(Job& job) {
   }
   if (!r.failure.empty()) ++num_failures_;
   job.num_failures = num_failures_;
-  r.end = clock_.now();
+  if (config_.timed) r.end = clock_.now();
 }
 
 void ModelExecutor::apply_deltas(const StepPlan& plan) {

@@ -37,7 +37,8 @@ TEST(RandomCheckpoint, ShippedShapesHaveTheModelsParameterCounts) {
       {"qwen2.5-1.5b", "qwen2", 1543714304}, {"qwen2.5-7b", "qwen2", 7615616512},
       {"qwen3-0.6b", "qwen3", 596049920},    {"qwen3-8b", "qwen3", 8190735360},
       {"qwen3-14b", "qwen3", 14768307200},   {"llama-2-7b", "llama", 6738415616},
-      {"llama-3.1-8b", "llama", 8030261248},
+      {"llama-3.1-8b", "llama", 8030261248}, {"gpt2", "gpt2", 124439808},
+      {"lab-16m", "llama", 15735168},
   };
   size_t num_files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/shapes")) {

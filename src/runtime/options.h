@@ -95,6 +95,7 @@ struct EngineOptions {
   std::string config;          // file that options came from, empty: none
   std::string trace;           // file for a Chrome trace, empty: none
   bool quiet = false;          // no progress, no ledger
+  bool record_metrics = true;  // else steps and tokens are not timed
   bool has_accounts = false;   // requests come with API keys
   size_t front_end_bytes = 0;  // memory of who runs the engine (a server) from the start
   StepObserver observer;       // after each step, engine thread

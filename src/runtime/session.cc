@@ -162,6 +162,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   Scheduler scheduler(options_.scheduler, *text);
   scheduler.recall(stored);
   ExecutorConfig e = executor_config(scheduler);
+  e.timed = options_.record_metrics;
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
   if (device_) {
     executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture);
@@ -171,10 +172,11 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
-  engine.forced = options_.forced_tokens;
+  engine.loop.forced = options_.forced_tokens;
+  engine.loop.timed = options_.record_metrics;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
                            const Scheduler& s) {
-    observe(r, s);
+    observe(r, p, s);
     if (options_.observer) options_.observer(r, p, ev, s);
   };
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
@@ -198,7 +200,7 @@ Result<std::shared_ptr<const TokenText>> Session::load_text() {
   return std::shared_ptr<const TokenText>(std::move(text));
 }
 
-void Session::observe(const StepReport& r, const Scheduler& scheduler) {
+void Session::observe(const StepReport& r, const StepPlan& plan, const Scheduler& scheduler) {
   if (r.launched) {
     record_span(engine_track_, "plan", r.plan_begin, r.plan_end,
                 {{"step", static_cast<double>(r.launched_step)},
@@ -221,6 +223,7 @@ void Session::observe(const StepReport& r, const Scheduler& scheduler) {
     std::lock_guard lock(reports_mutex_);
     reports_.push_back(r);
     reports_.back().kv = scheduler.kv_use();
+    if (r.launched) reports_.back().work = step_load(plan);
   }
 }
 

@@ -74,7 +74,7 @@ class Session {
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
   std::vector<StoredBlock> open_disk();
   Result<void> start(std::function<void(size_t, size_t)> progress);
-  void observe(const StepReport& report, const Scheduler& scheduler);
+  void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);
 
   EngineOptions options_;
   RealClock clock_;

@@ -15,6 +15,7 @@
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/run_constraints.h"
+#include "tools/run_report.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -113,7 +114,9 @@ struct Padding {
 struct Measurement {
   double elapsed = 0;
   uint64_t tokens_in = 0, tokens_out = 0, kv_positions_read = 0;
-  Percentiles ttft, itl, e2e, host, step, plan_to_begin;
+  Percentiles ttft, itl, e2e, host, step, plan_to_begin, waiting;
+  std::vector<TokenTimes> times;
+  std::vector<StepSample> samples;
   Percentiles decode;  // steps in which every request decodes
   uint64_t num_steps = 0, preemptions = 0, batched_tokens = 0, batched_slices = 0;
   TierStats tiers;
@@ -249,26 +252,35 @@ Result<Measurement> measure(Session& s,
                             : o.kv_cache ? run_requests(s, std::move(requests), status)
                                          : run_uncached(s, requests, status);
   if (!outputs) return outputs.error();
+  const Time drained = s.clock().now();
   Time end{0};
   for (size_t i = 0; i < lengths.size(); ++i) {
     const ChoiceOutput& c = (*outputs)[i];
     end = std::max(end, c.timing.finish);
     m.tokens_in += static_cast<uint64_t>(lengths[i].input);
     m.tokens_out += c.tokens.size();
+    for (Token t : c.tokens) m.digest = (m.digest ^ static_cast<uint32_t>(t)) * 1099511628211u;
     m.preemptions += static_cast<uint64_t>(c.timing.num_preemptions);
+    if (!o.engine.record_metrics) continue;
+    m.waiting.add(seconds(c.timing.first_scheduled - c.timing.arrival));
+    TokenTimes& times = m.times.emplace_back();
+    times.arrival = seconds(c.timing.arrival);
+    times.prompt = lengths[i].input;
+    for (Time t : c.token_times) times.tokens.push_back(seconds(t));
     m.ttft.add(seconds(c.timing.first_token - c.timing.arrival));
     m.e2e.add(seconds(c.timing.finish - c.timing.arrival));
     for (size_t k = 1; k < c.token_times.size(); ++k) {
       m.itl.add(seconds(c.token_times[k] - c.token_times[k - 1]));
       if (o.kv_cache) m.kv_positions_read += static_cast<uint64_t>(lengths[i].input) + k;
     }
-    for (Token t : c.tokens) m.digest = (m.digest ^ static_cast<uint32_t>(t)) * 1099511628211u;
   }
-  m.elapsed = seconds(end - begin);
+  m.elapsed = seconds((o.engine.record_metrics ? end : drained) - begin);
   uint64_t all_decode = UINT64_MAX;  // the last launched step that was nothing else
   uint64_t before = UINT64_MAX;      // and the one before: at most two are in flight
   std::vector<uint64_t> only_close;  // steps that compute nothing: they close rows, move blocks
-  for (const StepReport& r : s.take_reports()) {
+  const std::vector<StepReport> reports = s.take_reports();
+  m.samples = step_samples(reports);
+  for (const StepReport& r : reports) {
     if (r.launched) {
       auto all = static_cast<int>(lengths.size());
       before = std::exchange(
@@ -332,6 +344,11 @@ double prefill_rate(const Session& s, const Measurement& m) {
   return prefill_ops(s.model().shape(), static_cast<int>(m.tokens_in)) / m.ttft.mean();
 }
 
+LimitShares shares_of(const Session& s, const Measurement& m, const BenchLimits& limits) {
+  return limit_shares(m.samples, s.model().shape(), s.model().step_bytes(), s.ledger().kv_per_token,
+                      m.elapsed, limits);
+}
+
 // Which share of each type's peak a rate is: "12.5 % of int8 (amx tdpbssd, 3,200 Gop/s), ...".
 std::string of_peaks(double rate, const BenchLimits& limits) {
   std::string text;
@@ -354,6 +371,7 @@ double padding_share(const Measurement& m) {
 json::object result_json(const Session& s,
                          const BenchOptions& o,
                          Measurement& m,
+                         size_t num,
                          const BenchLimits& limits,
                          double spread) {
   json::object j;
@@ -366,7 +384,11 @@ json::object result_json(const Session& s,
   j["output_tokens"] = m.tokens_out;
   j["output_tokens_per_s"] = static_cast<double>(m.tokens_out) / m.elapsed;
   j["total_tokens_per_s"] = static_cast<double>(m.tokens_in + m.tokens_out) / m.elapsed;
-  j["requests_per_s"] = static_cast<double>(m.e2e.count()) / m.elapsed;
+  j["requests_per_s"] = static_cast<double>(num) / m.elapsed;
+  j["output_digest"] = strf("%016llx", static_cast<unsigned long long>(m.digest));
+  j["kv_cache"] = o.kv_cache;
+  j["record_metrics"] = o.engine.record_metrics;
+  if (!o.engine.record_metrics) return j;
   j["ttft_s"] = percentiles_json(m.ttft);
   j["itl_s"] = percentiles_json(m.itl);
   j["e2e_s"] = percentiles_json(m.e2e);
@@ -376,6 +398,9 @@ json::object result_json(const Session& s,
   j["padding"] = json::object{{"prompt_tokens", m.padding.prompt},
                               {"output_tokens", m.padding.output},
                               {"share", padding_share(m)}};
+  j["waiting_s"] = percentiles_json(m.waiting);
+  j["sla"] = sla_json(sla_summary(m.times));
+  j["wde"] = wde_line(s.options().scheduler.budget, num, m.elapsed, step_means(m.samples));
   j["computed_tokens"] = m.batched_tokens;
   j["steps"] = m.num_steps;
   j["step_s"] = percentiles_json(m.step);
@@ -409,6 +434,10 @@ json::object result_json(const Session& s,
     for (const BenchLimits::Peak& p : limits.peaks) peaks[p.name] = p.ops_per_s;
     j["peak_ops_per_s"] = peaks;
     if (m.ttft.count() == 1) j["prefill_ops_per_s"] = prefill_rate(s, m);
+    const LimitShares shares = shares_of(s, m, limits);
+    j["mfu"] = shares.mfu;
+    j["sol_fraction"] = shares.sol;
+    j["mfu_peak"] = shares.peak;
   }
   j["load_s"] = s.load_seconds();
   return j;
@@ -494,6 +523,14 @@ void add_throughput_rows(Measurement& m, std::vector<Row>& rows) {
   rows.push_back({"time to first token", p50_p99(m.ttft)});
   rows.push_back({"inter-token latency", p50_p99(m.itl)});
   rows.push_back({"request latency", p50_p99(m.e2e)});
+  rows.push_back({"waiting time", p50_p99(m.waiting)});
+  const SlaSummary sla = sla_summary(m.times);
+  rows.push_back(
+      {"normalised latency", strf("%s per output token (mean)", ms(sla.normalised_mean).c_str())});
+  rows.push_back({"worst tenth of gaps", strf("%s (mean)", ms(sla.tbt_worst_decile).c_str())});
+  rows.push_back({"FastGen's objective",
+                  strf("met by %.0f / %.0f / %.0f %% at 2 / 4 / 6 tokens/s", sla.fastgen[0] * 100,
+                       sla.fastgen[1] * 100, sla.fastgen[2] * 100)});
 }
 
 void add_step_rows(Measurement& m, size_t num, KvAllocator allocator, std::vector<Row>& rows) {
@@ -556,6 +593,11 @@ void add_limit_rows(const Session& s,
     rows.push_back({"prefill, Gop/s", strf("%.0f: %s", prefill_rate(s, m) / 1e9,
                                            of_peaks(prefill_rate(s, m), limits).c_str())});
   }
+  if (bandwidth > 0) {
+    const LimitShares shares = shares_of(s, m, limits);
+    rows.push_back({"MFU, of the speed of light", strf("%.1f %% (%s), %.1f %%", shares.mfu * 100,
+                                                       shares.peak.c_str(), shares.sol * 100)});
+  }
   if (bandwidth > 0)
     rows.push_back({"limits", o.limits == LimitsFrom::cache ? "kept by bench machine"
                                                             : "measured in this run"});
@@ -573,12 +615,19 @@ std::vector<Row> result_rows(
             static_cast<unsigned long long>(m.tokens_out))},
       {"time",
        strf("%.3f s (best of %d, spread %.1f %%)", m.elapsed, o.repeat, best.spread * 100)}};
+  if (!o.engine.record_metrics) {
+    rows.push_back({"throughput", strf("%.1f output tokens/s (steps and tokens were not timed)",
+                                       static_cast<double>(m.tokens_out) / m.elapsed)});
+    return rows;
+  }
   if (latency) {
     add_latency_rows(m, num, rows);
   } else {
     add_throughput_rows(m, rows);
   }
   add_step_rows(m, num, s.options().scheduler.allocator, rows);
+  rows.push_back({"wde's line",
+                  wde_line(s.options().scheduler.budget, num, m.elapsed, step_means(m.samples))});
   return rows;
 }
 
@@ -614,12 +663,12 @@ int bench(const BenchOptions& o, int num, bool latency) {
     if (auto ok = check_padded(*lengths, s.options().scheduler); !ok) return report(ok.error());
   }
   show_ledger(s);
-  s.keep_reports();
+  if (o.engine.record_metrics) s.keep_reports();
   Result<Best> best = best_of(s, o, *lengths);
   if (!best) return report(best.error());
-  const BenchLimits limits = limits_for(s, o);
+  const BenchLimits limits = o.engine.record_metrics ? limits_for(s, o) : BenchLimits();
   if (o.json) {
-    json::object result = result_json(s, o, best->run, limits, best->spread);
+    json::object result = result_json(s, o, best->run, lengths->size(), limits, best->spread);
     std::printf("%s\n", plain_json(result).c_str());
   } else {
     std::vector<Row> rows = result_rows(s, o, *best, lengths->size(), latency);

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tools/cli_bench_kernels.h"
+#include "tools/cli_bench_lab.h"
 #include "tools/cli_bench_serve.h"
 #include "tools/cli_completion.h"
 #include "tools/cli_models.h"
@@ -71,6 +72,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
   app->add_flag("!--no-kv-cache", o.kv_cache,
                 "compute the whole context again for every token, to see what the\nKV cache saves; "
                 "without the prefix cache");
+  app->add_flag("!--no-record-metrics", o.engine.record_metrics,
+                "do not time steps and tokens, to see what that costs: only the\nthroughput is "
+                "reported");
   add_named(app, "--limits", o.limits, kLimitsFrom,
             "what the CPU is held against: measured in this run (machines that\nare shared vary by "
             "the minute), or kept by `bench machine`");
@@ -92,6 +96,13 @@ void add_constraint_options(CLI::App* app, ConstraintFlags& f) {
          "text of this grammar, GBNF or Lark: a file, or the grammar itself\n(the lines of "
          "--jsonl may have response_format and such instead)")
       ->group(group);
+}
+
+void check_recorded(const EngineOptions& o) {
+  if (!o.record_metrics && !o.trace.empty())
+    throw CLI::ValidationError(
+        "--trace records when things happen, and --no-record-metrics says not to: leave one of "
+        "them out");
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
@@ -240,6 +251,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bt, c.throughput.engine, c.policy);
   bt->callback([&c] {
     apply_policy(c.policy, c.throughput.engine);
+    check_recorded(c.throughput.engine);
     c.resolved = [&c] { return resolved_values(c.throughput.engine); };
     c.action = [&c] { return cmd_bench_throughput(c.throughput); };
   });
@@ -249,6 +261,7 @@ void add_bench(CLI::App& app, CommandLine& c) {
   add_engine_options(bl, c.latency.engine, c.policy);
   bl->callback([&c] {
     apply_policy(c.policy, c.latency.engine);
+    check_recorded(c.latency.engine);
     c.resolved = [&c] { return resolved_values(c.latency.engine); };
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
@@ -310,6 +323,15 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.load); };
     c.action = [&c] { return cmd_bench_serve(c.load); };
   });
+  CLI::App* ba = b->add_subcommand("ablate", "each technique on and off, where it should matter");
+  add_bench_ablate_options(ba, c.ablate);
+  ba->callback([&c] { c.action = [&c] { return cmd_bench_ablate(c.ablate); }; });
+  CLI::App* bv = b->add_subcommand("curve", "throughput against latency, by tokens per step");
+  add_bench_curve_options(bv, c.curve);
+  bv->callback([&c] { c.action = [&c] { return cmd_bench_curve(c.curve); }; });
+  CLI::App* bd = b->add_subcommand("ladder", "GPT-2 from the naive loop to a quantised server");
+  add_bench_ladder_options(bd, c.ladder);
+  bd->callback([&c] { c.action = [&c] { return cmd_bench_ladder(c.ladder); }; });
 }
 
 void add_completion(CLI::App& app, CommandLine& c) {

@@ -9,6 +9,7 @@
 #include "tools/cli_completion.h"
 #include "tools/cli_options.h"
 #include "tools/commands.h"
+#include "tools/lab/lab.h"
 #include "tools/models.h"
 #include "tools/resolved_options.h"
 
@@ -33,6 +34,9 @@ struct CommandLine {
   BenchKernelsOptions kernels;
   BenchGpuOptions gpu;
   BenchServeOptions load;
+  BenchAblateOptions ablate;
+  BenchCurveOptions curve;
+  BenchLadderOptions ladder;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

@@ -10,7 +10,7 @@
 #include "tools/bench_serve/plan.h"
 #include "tools/bench_serve/result.h"
 #include "tools/bench_serve/report_html.h"
-#include "tools/bench_serve/report_html_plot.h"
+#include "tools/plot.h"
 
 namespace sluice {
 namespace {
@@ -211,6 +211,10 @@ TEST(BenchServeResult, Arithmetic) {
   EXPECT_EQ(s.with_retry_after, 1u);
   EXPECT_EQ(s.output_tokens, 99u * 11);
   EXPECT_EQ(s.good, 50u);
+  EXPECT_NEAR(s.share(s.good), 0.5, 1e-9);
+  EXPECT_EQ(s.fastgen[0], 19u);  // first tokens of 10-token prompts within 19.5 ms
+  EXPECT_NEAR(s.worst_decile, 0.01, 1e-9);
+  EXPECT_NEAR(s.normalised.at(0), 0.101 / 11, 1e-9);
   EXPECT_NEAR(s.send_rate(), 10, 1e-9);
   EXPECT_NEAR(s.ttft.at(0.5), 0.050, 1e-9);
   EXPECT_NEAR(s.ttft.at(1), 0.099, 1e-9);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/str.h"
-#include "tools/bench_serve/report_html_plot.h"
+#include "tools/plot.h"
 
 namespace sluice {
 
@@ -11,26 +11,6 @@ namespace {
 
 constexpr size_t kMaxPoints = 240;  // of a line
 constexpr size_t kMaxDots = 2000;   // of a scatter plot
-
-constexpr const char* kStyle = R"(
-:root{color-scheme:light dark;--bg:#fff;--fg:#1c2128;--dim:#667;--grid:#e4e7ec;--card:#f7f8fa;
---c0:#2563eb;--c1:#d97706;--c2:#059669;--c3:#db2777;--c4:#7c3aed;--c5:#0891b2;--c6:#65a30d;--c7:#dc2626}
-@media(prefers-color-scheme:dark){:root{--bg:#14171c;--fg:#e3e6eb;--dim:#98a1b0;--grid:#2c323c;--card:#1c2027;
---c0:#6ea0ff;--c1:#f5a742;--c2:#34d399;--c3:#f472b6;--c4:#a78bfa;--c5:#22d3ee;--c6:#a3e635;--c7:#f87171}}
-body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1240px;padding:0 1rem}
-h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}p{color:var(--dim);margin:.2rem 0}
-table{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
-th:first-child,td:first-child{text-align:left}.w{color:var(--c1)}.e{color:var(--c7)}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(380px,1fr));gap:1rem}
-svg{background:var(--card);border-radius:8px;width:100%;height:auto}
-.g{stroke:var(--grid)}.t{fill:var(--dim);font:11px system-ui,sans-serif}.h{fill:var(--fg);font:600 13px system-ui,sans-serif}
-.l{fill:none;stroke-width:2}
-.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}
-.s4{stroke:var(--c4)}.s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
-.t.f0,.f0{fill:var(--c0)}.t.f1,.f1{fill:var(--c1)}.t.f2,.f2{fill:var(--c2)}.t.f3,.f3{fill:var(--c3)}
-.t.f4,.f4{fill:var(--c4)}.t.f5,.f5{fill:var(--c5)}.t.f6,.f6{fill:var(--c6)}.t.f7,.f7{fill:var(--c7)}
-)";
 
 PlotSeries cdf(Percentiles& values, const std::string& name, size_t colour) {
   PlotSeries s{name, {}, false, static_cast<int>(colour)};
@@ -159,7 +139,7 @@ std::string html_report(const ReportInfo& info,
   std::string out =
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
       "content='width=device-width'><title>Load test of " +
-      escape_html(info.model) + "</title><style>" + kStyle + "</style>";
+      escape_html(info.model) + "</title><style>" + page_style() + "</style>";
   out += "<h1>Load test of " + escape_html(info.model) + "</h1>";
   out += strf("<p>%s, endpoint %s; prompts %s%s%s</p>", escape_html(info.url).c_str(),
               escape_html(info.endpoint).c_str(), escape_html(info.prompts).c_str(),

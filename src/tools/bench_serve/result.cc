@@ -75,6 +75,7 @@ std::vector<Latency> latencies(Summary& s) {
     out.push_back({"time per output token", "tpot_s", &s.tpot});
   }
   out.push_back({"request latency", "e2e_s", &s.e2e});
+  out.push_back({"normalised latency", "normalised_latency_s", &s.normalised});
   if (s.refusal.count() > 0) out.push_back({"time to a refusal", "refusal_s", &s.refusal});
   return out;
 }
@@ -121,9 +122,18 @@ std::string detail(Summary& s) {
   row("tokens", strf("%llu input (%llu cached), %llu output in %llu chunks", ull(s.input_tokens),
                      ull(s.cached_tokens), ull(s.output_tokens), ull(s.chunks)));
   if (s.has_slo)
-    row("goodput",
-        strf("%.2f requests/s within the objectives (%.1f %% of all sent)", s.per_second(s.good),
-             s.sent ? 100.0 * static_cast<double>(s.good) / static_cast<double>(s.sent) : 0.0));
+    row("goodput", strf("%.2f requests/s within the objectives (%.1f %% of all sent)",
+                        s.per_second(s.good), 100 * s.share(s.good)));
+  if (s.has_slo)
+    row("attainment",
+        strf("%.1f %% of requests (DistServe asks for 90 %%: %s)", 100 * s.share(s.good),
+             s.share(s.good) >= kAttainmentGoal ? "met" : "missed"));
+  if (s.streamed && s.itl.count() > 0)
+    row("FastGen's objective",
+        strf("met by %.1f / %.1f / %.1f %% at 2 / 4 / 6 tokens/s", 100 * s.share(s.fastgen[0]),
+             100 * s.share(s.fastgen[1]), 100 * s.share(s.fastgen[2])));
+  if (s.streamed && s.itl.count() > 0)
+    row("worst tenth of gaps", strf("%s ms (mean)", ms(s.worst_decile).c_str()));
   out += strf("\n%-24s %9s %9s %9s %9s %9s %9s\n", "ms", "mean", "p50", "p90", "p95", "p99", "max");
   for (const Latency& l : latencies(s)) {
     if (l.values->count() == 0) continue;
@@ -153,6 +163,7 @@ Summary summarise(const RunResult& run, const Slo& slo, bool streamed) {
   Summary s;
   s.point = run.point;
   s.itl = run.gaps;
+  s.worst_decile = worst_decile_gap(run.gaps.values());
   s.lateness = run.lateness;
   s.lag = run.lag;
   s.elapsed = run.elapsed;
@@ -188,8 +199,14 @@ Summary summarise(const RunResult& run, const Slo& slo, bool streamed) {
     if (r.has_usage && r.input_asked > 0 && r.input_tokens != r.input_asked) ++s.input_differs;
     if (r.good(slo)) ++s.good;
     s.e2e.add(r.e2e());
+    if (r.output_tokens > 0) s.normalised.add(r.e2e() / static_cast<double>(r.output_tokens));
     if (!streamed || r.first < 0) continue;
     s.ttft.add(r.ttft());
+    for (size_t i = 0; i < std::size(kFastGenRates); ++i)
+      s.fastgen[i] += meets_fastgen(r.ttft(), static_cast<int>(r.input_tokens), r.gaps.worst(),
+                                    kFastGenRates[i])
+                          ? 1
+                          : 0;
     if (r.output_tokens > 1) s.tpot.add(r.tpot());
   }
   warn_about(run, s);
@@ -243,6 +260,14 @@ json::object summary_json(Summary& s) {
   if (s.has_slo) {
     j["good"] = s.good;
     j["goodput_requests_per_s"] = s.per_second(s.good);
+    j["attainment"] = s.share(s.good);
+  }
+  if (s.streamed) {
+    json::object fastgen;
+    for (size_t i = 0; i < std::size(kFastGenRates); ++i)
+      fastgen[strf("%g", kFastGenRates[i])] = s.share(s.fastgen[i]);
+    j["fastgen_share_by_tokens_per_s"] = std::move(fastgen);
+    j["tbt_worst_decile_s"] = s.worst_decile;
   }
   for (const Latency& l : latencies(s)) j[l.json] = percentiles_json(*l.values);
   j["lateness_s"] = percentiles_json(s.lateness);

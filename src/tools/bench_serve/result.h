@@ -23,12 +23,18 @@ struct Summary {
   uint64_t input_differs = 0;  // the server counted another prompt length than was asked for
   uint64_t odd_counts = 0;     // more chunks with text than tokens in the usage
   Percentiles ttft, tpot, itl, e2e, refusal, lateness, lag;
+  Percentiles normalised;                           // request latency per output token
+  uint64_t fastgen[std::size(kFastGenRates)] = {};  // requests that meet each rate
+  double worst_decile = 0;                          // of all gaps
   double elapsed = 0, send_window = 0, client_cpu = 0;
   uint64_t connections = 0, stale = 0;
   bool streamed = true, interrupted = false, has_slo = false;
   std::vector<std::string> warnings;
 
   double per_second(uint64_t n) const { return static_cast<double>(n) / elapsed; }
+  double share(uint64_t n) const {
+    return sent > 0 ? static_cast<double>(n) / static_cast<double>(sent) : 0;
+  }
   // Requests per second that were sent; of an open loop, over the time of sending.
   double send_rate() const;
 };

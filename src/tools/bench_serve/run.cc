@@ -171,6 +171,7 @@ void Exchange::take(const ChunkInfo& c) {
     } else {
       double gap = now_ - record.last;
       record.max_gap = std::max(record.max_gap, gap);
+      record.gaps.add(gap);
       run_.result.gaps.add(gap);
     }
     record.last = now_;

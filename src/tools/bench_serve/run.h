@@ -12,6 +12,7 @@
 #include "base/metrics.h"
 #include "tools/bench_serve/plan.h"
 #include "tools/bench_serve/prompts.h"
+#include "tools/sla.h"
 
 namespace sluice {
 
@@ -45,6 +46,7 @@ struct LoadRecord {
   int64_t input_tokens = 0, output_tokens = 0, cached_tokens = 0;
   int chunks = 0;      // with text
   double max_gap = 0;  // between two of them
+  GapAverage gaps;
   std::string finish, message, text;
   uint64_t prompt = 0;  // requests with equal numbers have equal bodies
 

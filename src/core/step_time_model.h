@@ -1,0 +1,46 @@
+// Predicts how long a step takes, from steps that ran: time = a + b tokens + c context + d attended
+// (step_load.h), by weighted least squares, fitted as measurements come. Owned by one thread.
+// Deterministic: same measurements, same predictions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/step_load.h"
+
+namespace sluice {
+
+class StepTimeModel {
+ public:
+  static constexpr int kTerms = 4;  // constant, tokens, context, attended
+  using Terms = std::array<double, kTerms>;
+
+  // keep: weight of a measurement relative to the next one; 1 keeps all alike.
+  explicit StepTimeModel(double keep = 1) : keep_(keep) {}
+
+  void add(const StepLoad& load, double seconds);
+  uint64_t count() const { return count_; }
+  // Before a measurement: 0. Never negative.
+  double predict(const StepLoad& load) const;
+  // Seconds per unit of each term. A term that never varied apart from the others is 0.
+  const Terms& coefficients() const { return fit_; }
+  // Share of the variance that the fit explains, of what was added; 0 without variance.
+  double r_squared() const;
+
+  // The most prompt tokens, from position `pos` of a prompt on, that a step with `base` in it may
+  // take to end within `target` seconds; at most `most`, 0 if not even one fits.
+  int prompt_tokens_within(const StepLoad& base, int64_t pos, double target, int most) const;
+
+ private:
+  static Terms terms(const StepLoad& load);
+  void solve();
+
+  double keep_;
+  uint64_t count_ = 0;
+  std::array<Terms, kTerms> xx_{};  // sums of products of terms, by weight
+  Terms xy_{};
+  double yy_ = 0, y_ = 0, weight_ = 0;
+  Terms fit_{};
+};
+
+}  // namespace sluice

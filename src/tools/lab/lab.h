@@ -1,0 +1,53 @@
+// Commands that turn claims into measurements: ablate, curve, ladder. For cli_bench_lab.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/named.h"
+
+namespace sluice {
+
+struct LabOptions {
+  std::string model = "random:lab-16m", format = "q8_0";
+  std::string out;  // folder for files; empty: none
+  int threads = 0;  // 0: one per core
+  uint64_t seed = 1;
+  bool quiet = false, json = false;
+};
+
+struct BenchAblateOptions {
+  LabOptions lab;
+  std::vector<std::string> only;
+  int pairs = 3;
+  bool full = false, list = false;
+};
+
+// Which latency a curve shows, by wde's definitions (step_means.h), or users' own.
+enum class CurveLatency : uint8_t { latency, inference, itl };
+inline constexpr NamedValue<CurveLatency> kCurveLatencies[] = {
+    {"latency", CurveLatency::latency},
+    {"inference-time", CurveLatency::inference},
+    {"itl", CurveLatency::itl}};
+
+struct BenchCurveOptions {
+  LabOptions lab;
+  std::vector<int> budgets = {32, 64, 128, 256, 384, 512, 768, 1024, 1536};
+  std::vector<std::string> lines = {"sync", "interleave", "overlap"};  // pipelines or presets
+  int requests = 64, input = 128, output = 16, repeat = 2;
+  CurveLatency latency = CurveLatency::latency;
+};
+
+struct BenchLadderOptions {
+  LabOptions lab;
+  int long_output = 40, short_output = 8, repeat = 1;
+  bool full = false;
+  BenchLadderOptions() { lab.model = "random:gpt2", lab.format = "bf16"; }
+};
+
+int cmd_bench_ablate(const BenchAblateOptions& options);
+int cmd_bench_curve(const BenchCurveOptions& options);
+int cmd_bench_ladder(const BenchLadderOptions& options);
+
+}  // namespace sluice

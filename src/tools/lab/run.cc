@@ -1,0 +1,243 @@
+#include "tools/lab/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "base/mailbox.h"
+#include "base/metrics.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "runtime/session.h"
+
+namespace sluice {
+
+namespace {
+
+// What came back for one request. Written by the engine thread until its last event.
+struct LabAnswer {
+  std::vector<Time> times;
+  std::vector<Token> tokens;
+  SeqTiming timing;
+  std::optional<Error> refused;
+  Finish finish = Finish::none;
+};
+
+class LabSink final : public Sink {
+ public:
+  // The mailbox may outlive the wait for it: its last push is still under way then.
+  LabSink(LabAnswer& answer, std::shared_ptr<Mailbox<int>> done)
+      : answer_(answer), done_(std::move(done)) {}
+  void on_event(const Event& e, std::span<const TopLogprob>) override {
+    if (e.token != kNoToken) {
+      answer_.times.push_back(e.timing.last_token);
+      answer_.tokens.push_back(e.token);
+    }
+    if (e.finish == Finish::none) return;
+    answer_.timing = e.timing;
+    answer_.finish = e.finish;
+    done_->push(0);
+  }
+  void on_refused(const Error& error) override {
+    answer_.refused = error;
+    done_->push(0);
+  }
+
+ private:
+  LabAnswer& answer_;
+  std::shared_ptr<Mailbox<int>> done_;
+};
+
+Request lab_request(const LabRequest& r, int vocab, uint64_t seed, size_t index) {
+  auto prompt = std::make_shared<std::vector<Token>>();
+  for (int p = 0; p < r.input; ++p) {
+    const bool shared = p < r.prefix;
+    const auto whose = static_cast<uint32_t>(shared ? r.group : static_cast<int>(index));
+    prompt->push_back(static_cast<Token>(draw_u32({seed, whose, p, shared ? 4u : 3u}) %
+                                         static_cast<uint32_t>(vocab)));
+  }
+  auto sampling = std::make_shared<SamplingSpec>();
+  sampling->temperature = 0;
+  Request out;
+  out.prompt = std::move(prompt);
+  out.sampling = std::move(sampling);
+  out.max_new = r.output;
+  return out;
+}
+
+// Submits each at its time and waits for all.
+Result<std::vector<LabAnswer>> answer_all(Session& s,
+                                          std::vector<Request> requests,
+                                          const LabWorkload* arrivals) {
+  std::vector<LabAnswer> answers(requests.size());
+  auto done = std::make_shared<Mailbox<int>>();
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (arrivals && (*arrivals)[i].at > 0)
+      std::this_thread::sleep_until(begin + std::chrono::duration<double>((*arrivals)[i].at));
+    s.engine().submit(std::move(requests[i]), std::make_shared<LabSink>(answers[i], done));
+  }
+  std::vector<int> some;
+  for (size_t ended = 0; ended < answers.size(); ended += some.size())
+    done->wait_drain(some, kNever);
+  for (const LabAnswer& a : answers) {
+    if (a.refused) return *a.refused;
+    if (a.finish != Finish::length)
+      return Error{500, strf("a request ended with %s", finish_name(a.finish))};
+  }
+  return answers;
+}
+
+// Each token is a request for the one behind the whole context.
+Result<std::vector<LabAnswer>> answer_uncached(Session& s, const std::vector<Request>& requests) {
+  std::vector<LabAnswer> all(requests.size());
+  std::vector<std::vector<Token>> contexts;
+  for (const Request& r : requests) contexts.push_back(*r.prompt);
+  for (;;) {
+    std::vector<Request> next;
+    std::vector<size_t> whose;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (all[i].tokens.size() == static_cast<size_t>(requests[i].max_new)) continue;
+      Request& r = next.emplace_back(requests[i]);
+      r.prompt = std::make_shared<const std::vector<Token>>(contexts[i]);
+      r.max_new = 1;
+      whose.push_back(i);
+    }
+    if (next.empty()) return all;
+    Result<std::vector<LabAnswer>> one = answer_all(s, std::move(next), nullptr);
+    if (!one) return one.error();
+    for (size_t k = 0; k < whose.size(); ++k) {
+      LabAnswer &a = all[whose[k]], &o = (*one)[k];
+      if (a.tokens.empty()) a.timing = o.timing;
+      a.timing.finish = o.timing.finish;
+      a.tokens.push_back(o.tokens[0]);
+      a.times.push_back(o.times[0]);
+      contexts[whose[k]].push_back(o.tokens[0]);
+    }
+  }
+}
+
+LabRun reduce_lab(Session& s, const LabWorkload& w, const std::vector<LabAnswer>& answers) {
+  LabRun run;
+  run.num_requests = w.size();
+  run.digest = 14695981039346656037u;
+  Time begin = kNever, end{0};
+  for (size_t i = 0; i < w.size(); ++i) {
+    const LabAnswer& a = answers[i];
+    begin = std::min(begin, a.timing.arrival);
+    end = std::max(end, a.timing.finish);
+    run.tokens_in += static_cast<uint64_t>(w[i].input);
+    run.tokens_out += a.tokens.size();
+    run.preemptions += static_cast<uint64_t>(a.timing.num_preemptions);
+    TokenTimes& t = run.times.emplace_back();
+    t.arrival = seconds(a.timing.arrival);
+    t.prompt = w[i].input;
+    for (Time at : a.times) t.tokens.push_back(seconds(at));
+    for (Token id : a.tokens)
+      run.digest = (run.digest ^ static_cast<uint32_t>(id)) * 1099511628211u;
+  }
+  run.elapsed = seconds(end - begin);
+  const std::vector<StepReport> reports = s.take_reports();
+  run.steps = step_samples(reports);
+  for (const StepReport& r : reports) {
+    run.most_running = std::max(run.most_running, r.stats.num_running);
+    if (r.launched) run.computed += static_cast<uint64_t>(r.num_tokens);
+  }
+  run.shape = s.model().shape();
+  run.step_bytes = s.model().step_bytes();
+  run.kv_per_token = s.ledger().kv_per_token;
+  return run;
+}
+
+constexpr FigureInfo kFigures[] = {
+    {"requests/s", "", true},       {"output tokens/s", "", true}, {"makespan", "s", false},
+    {"TTFT p50", "ms", false},      {"TTFT mean", "ms", false},    {"ITL p50", "ms", false},
+    {"ITL p99", "ms", false},       {"mean latency", "ms", false}, {"steps", "", false},
+    {"computed tokens", "", false}, {"preemptions", "", false},    {"most at once", "", true},
+};
+
+}  // namespace
+
+LabSetup lab_setup(const std::string& model, const std::string& format, int threads) {
+  LabSetup s;
+  s.engine.model = model;
+  if (model.starts_with("random:")) s.engine.format = format;
+  s.engine.device.kind = DeviceChoice::Kind::cpu;
+  if (threads > 0) s.engine.threads = threads;
+  s.engine.quiet = true;
+  return s;
+}
+
+Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint64_t seed) {
+  EngineOptions engine = setup.engine;
+  if (!setup.kv_cache) engine.scheduler.prefix_cache = false;
+  Result<std::unique_ptr<Session>> opened = Session::open(engine);
+  if (!opened) return opened.error();
+  Session& s = **opened;
+  const int vocab = s.model().shape().vocab;
+  std::vector<Request> requests;
+  for (size_t i = 0; i < workload.size(); ++i) {
+    requests.push_back(lab_request(workload[i], vocab, seed, i));
+    if (auto ok = Scheduler::check(requests.back(), s.options().scheduler); !ok) return ok.error();
+  }
+  // One request first: no run pays for cold code and untouched memory.
+  std::vector<Request> warm;
+  warm.push_back(lab_request({.input = 32, .output = 4}, vocab, seed + 1'000'003, 0));
+  if (auto ok = answer_all(s, std::move(warm), nullptr); !ok) return ok.error();
+  s.keep_reports();
+  s.take_reports();
+  Result<std::vector<LabAnswer>> answers =
+      setup.kv_cache ? answer_all(s, std::move(requests), &workload) : answer_uncached(s, requests);
+  if (!answers) return answers.error();
+  return reduce_lab(s, workload, *answers);
+}
+
+const FigureInfo& figure_info(Figure figure) { return kFigures[static_cast<size_t>(figure)]; }
+
+double figure_of(const LabRun& run, Figure figure) {
+  Percentiles ttft, itl, latency;
+  for (const TokenTimes& t : run.times) {
+    ttft.add(t.ttft());
+    latency.add(t.tokens.back() - t.arrival);
+    for (size_t i = 1; i < t.tokens.size(); ++i) itl.add(t.tokens[i] - t.tokens[i - 1]);
+  }
+  switch (figure) {
+    case Figure::requests_per_s:
+      return static_cast<double>(run.num_requests) / run.elapsed;
+    case Figure::tokens_per_s:
+      return static_cast<double>(run.tokens_out) / run.elapsed;
+    case Figure::makespan:
+      return run.elapsed;
+    case Figure::ttft_p50:
+      return ttft.at(0.5) * 1e3;
+    case Figure::ttft_mean:
+      return ttft.mean() * 1e3;
+    case Figure::itl_p50:
+      return itl.at(0.5) * 1e3;
+    case Figure::itl_p99:
+      return itl.at(0.99) * 1e3;
+    case Figure::latency_mean:
+      return latency.mean() * 1e3;
+    case Figure::steps:
+      return static_cast<double>(run.steps.size());
+    case Figure::computed:
+      return static_cast<double>(run.computed);
+    case Figure::preemptions:
+      return static_cast<double>(run.preemptions);
+    case Figure::concurrency:
+      return run.most_running;
+  }
+  return 0;
+}
+
+std::string figure_text(double v, Figure figure) {
+  const char* unit = figure_info(figure).unit;
+  const char* space = *unit ? " " : "";
+  const char* format = v == std::floor(v) || std::fabs(v) >= 1000 ? "%.0f%s%s"
+                       : std::fabs(v) >= 100                      ? "%.0f%s%s"
+                       : std::fabs(v) >= 10                       ? "%.1f%s%s"
+                                                                  : "%.2f%s%s";
+  return strf(format, v, space, unit);
+}
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// A workload run on an engine of its own, in this process, at its true times. For tools/lab.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "runtime/options.h"
+#include "tools/lab/workload.h"
+#include "tools/run_report.h"
+
+namespace sluice {
+
+struct LabRun {
+  double elapsed = 0;  // first request to last token
+  uint64_t num_requests = 0, tokens_in = 0, tokens_out = 0, computed = 0, preemptions = 0;
+  int most_running = 0;
+  std::vector<TokenTimes> times;  // by request
+  std::vector<StepSample> steps;
+  uint64_t digest = 0;  // of all output tokens
+  ModelShape shape;
+  size_t step_bytes = 0, kv_per_token = 0;
+};
+
+struct LabSetup {
+  EngineOptions engine;
+  bool kv_cache = true;  // else every token computes its whole context again
+};
+
+// On the CPU, quiet, with the default policies and steps of 512 tokens.
+LabSetup lab_setup(const std::string& model, const std::string& format, int threads);
+
+Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint64_t seed);
+
+// One figure of a run, in the unit of its name.
+enum class Figure : uint8_t {
+  requests_per_s,
+  tokens_per_s,  // output
+  makespan,
+  ttft_p50,
+  ttft_mean,
+  itl_p50,
+  itl_p99,
+  latency_mean,  // of requests
+  steps,
+  computed,  // tokens
+  preemptions,
+  concurrency,
+};
+struct FigureInfo {
+  const char *name, *unit;
+  bool more_is_better;
+};
+const FigureInfo& figure_info(Figure figure);
+double figure_of(const LabRun& run, Figure figure);
+std::string figure_text(double value, Figure figure);  // "12.3 ms"
+
+}  // namespace sluice

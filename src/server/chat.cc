@@ -126,6 +126,7 @@ void serve_chat(Service& s, Call call) {
   std::vector<std::vector<Token>> prompts(1);
   ChatReading reading;
   refused = s.encode_chat(fields, true, prompts[0], &reading);
+  if (!refused) refused = enforce_calls(reading, fields);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         std::make_unique<ChatAnswer>(std::move(reading)));

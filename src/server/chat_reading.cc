@@ -1,6 +1,9 @@
 #include "server/chat_reading.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "dialect/call_grammar.h"
 
 namespace sluice {
 
@@ -39,9 +42,33 @@ Refusal check_tools(const ToolFields& tools,
     return ApiError{400,
                     "how this model writes tool calls is not known: serve it with --tool-format",
                     "tools", "unsupported_parameter"};
-  if (tools.choice != ToolFields::Choice::automatic)
-    return ApiError{400, "tool_choice can be auto or none: calls cannot be enforced yet",
-                    "tool_choice", "unsupported_parameter"};
+  return {};
+}
+
+Refusal enforce_calls(const ChatReading& reading, ChatFields& fields) {
+  const ToolFields& tools = fields.tools;
+  const bool thinking = reading.parser.thinking;
+  const bool strict =
+      tools.active() && std::ranges::any_of(tools.set->all(), &dialect::Tool::strict);
+  if (!tools.must_call() && !strict) {
+    if (!fields.constraint || !thinking) return {};
+    return ApiError{400,
+                    fields.constraint->name +
+                        " does not go with thinking, which this model begins with: turn it off, "
+                        "as by \"chat_template_kwargs\": {\"enable_thinking\": false}",
+                    fields.constraint->name, "unsupported_parameter"};
+  }
+  const char* by = tools.must_call() ? "tool_choice" : "tools";
+  if (fields.constraint)
+    return ApiError{400,
+                    fields.constraint->name + " and " +
+                        (strict && !tools.must_call() ? "strict tools" : "tool_choice") +
+                        " both constrain the answer: send one of them",
+                    by, "unsupported_parameter"};
+  Result<constrain::ConstraintSource> calls = dialect::call_constraint(
+      reading.parser.format, *tools.set, {tools.must_call(), tools.name, tools.parallel, thinking});
+  if (!calls) return ApiError{400, calls.error().message, by, "unsupported_parameter"};
+  fields.constraint = ConstraintField{by, std::move(*calls)};
   return {};
 }
 

@@ -19,5 +19,8 @@ std::vector<Token> mark_tokens(const dialect::OutputFormat& format, const Tokeni
 Refusal check_tools(const ToolFields& tools,
                     const dialect::OutputFormat& format,
                     std::string_view chat_template);
+// The constraint of tool_choice `required`, of a named tool and of strict tools: the grammar of the
+// model's own format. Refuses a second constraint, and one that would not let the model think.
+Refusal enforce_calls(const ChatReading& reading, ChatFields& fields);
 
 }  // namespace sluice

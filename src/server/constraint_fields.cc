@@ -262,9 +262,7 @@ void read_tgi_constraint(Fields& parameters, GenerateFields& out) {
   ConstraintReader(parameters, out).read_tgi();
 }
 
-void check_constrained(Fields& fields, const GenerateFields& given) {
-  if (!given.constraint) return;
-  const std::string& by = given.constraint->name;
+void check_constrained(Fields& fields, const GenerateFields& given, const std::string& by) {
   auto refuse = [&](const char* name, const char* why) {
     fields.fail(name, strf("%s does not go with %s: %s", name, by.c_str(), why),
                 "unsupported_parameter");

@@ -12,8 +12,8 @@ namespace sluice {
 void read_constraint(Fields& fields, GenerateFields& out);
 // Of the `parameters` of /models/NAME/generate.
 void read_tgi_constraint(Fields& parameters, GenerateFields& out);
-// Refuses fields that would leave a constrained answer without a token to go on with. After both
-// have been read.
-void check_constrained(Fields& fields, const GenerateFields& given);
+// Refuses fields that would leave an answer constrained by the field `by` without a token to go on
+// with. After they have been read.
+void check_constrained(Fields& fields, const GenerateFields& given, const std::string& by);
 
 }  // namespace sluice

@@ -131,7 +131,7 @@ constexpr KnownField kFields[] = {
     {"ebnf", kBoth, honoured, "GBNF"},
     {"tools", kChat, honoured, "functions; needs a chat template that knows tools"},
     {"tools", kText | kGenerate, refused, kNoTools, kOff},
-    {"tool_choice", kChat, honoured, "auto or none"},
+    {"tool_choice", kChat, honoured, "auto, none, required or a tool"},
     {"tool_choice", kText, refused, kNoTools, "null|\"none\"|\"auto\""},
     {"parallel_tool_calls", kChat, honoured, "false: the first call only"},
     {"parallel_tool_calls", kText, harmless, "there are no tool calls"},

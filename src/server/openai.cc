@@ -199,7 +199,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   read_bias(f, limits, s);
   read_stream(f, out);
   read_constraint(f, out);
-  check_constrained(f, out);
+  if (out.constraint) check_constrained(f, out, out.constraint->name);
   read_best_of(f, limits, out);
 }
 
@@ -419,7 +419,7 @@ Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiField
   Fields p(parameters ? *parameters : none, kGenerate, Fields::lenient);
   read_sampling(p, limits, out);
   read_tgi_constraint(p, out);
-  check_constrained(p, out);
+  if (out.constraint) check_constrained(p, out, out.constraint->name);
   bool sample = false;
   p.flag("do_sample", sample);
   if (!sample) out.sampling.temperature = 0;

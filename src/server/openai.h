@@ -76,6 +76,7 @@ struct ToolFields {
   bool parallel = true;
   // May the answer call tools? If not, the template does not see them.
   bool active() const { return set && choice != Choice::none; }
+  bool must_call() const { return choice == Choice::required || choice == Choice::named; }
 };
 
 struct ChatFields : GenerateFields {

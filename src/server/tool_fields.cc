@@ -1,6 +1,7 @@
 #include "server/tool_fields.h"
 
 #include "base/str.h"
+#include "server/constraint_fields.h"
 
 namespace sluice {
 
@@ -74,6 +75,7 @@ void read_tools(Fields& f, ChatFields& out) {
   }
   f.flag("parallel_tool_calls", t.parallel);
   read_choice(f, t);
+  if (t.must_call()) check_constrained(f, out, "tool_choice");
   read_reasoning(f, out);
 }
 

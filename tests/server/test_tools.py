@@ -98,11 +98,33 @@ class Tools(unittest.TestCase):
         self.assertIn("knows no tools", refused("tools", tools=TOOLS, chat_template=plain))
         self.assertIn("--tool-format", refused("tools", tools=TOOLS, chat_template=plain + "{{ tools }}"))
         refused("tools", tools=[{"type": "web_search"}])
-        refused("tool_choice", tools=TOOLS, tool_choice="required")
+        refused("min_tokens", tools=TOOLS, tool_choice="required", min_tokens=4)
+        refused("tool_choice", tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
+        refused("response_format", response_format={"type": "json_object"})  # the template opens the thinking
         refused("tool_choice", tool_choice="required")
         refused("tool_choice", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}})
         refused("messages[0].tool_calls", messages=[{"role": "assistant", "content": "", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]}])
+
+    def test_calls_that_must_be_made(self):
+        """A model that knows nothing of tools calls them, with arguments that the schema allows."""
+        def pick(name, values):
+            return {"type": "function", "function": {"name": name, "parameters": {
+                "type": "object", "additionalProperties": False, "required": ["city"],
+                "properties": {"city": {"enum": values}}}}}
+        tools = [pick("weather", ["Paris", "Rome"]), pick("time", ["Oslo", "Bern"])]
+        off = {"chat_template_kwargs": {"enable_thinking": False}, "max_tokens": 120, "parallel_tool_calls": False}
+        for choice, names in (("required", {"weather", "time"}),
+                              ({"type": "function", "function": {"name": "time"}}, {"time"})):
+            for seed in range(3):
+                answer = self.chat(tools=tools, tool_choice=choice, temperature=1, seed=seed, **off)["choices"][0]
+                self.assertEqual(answer["finish_reason"], "tool_calls", answer)
+                (call,) = answer["message"]["tool_calls"]
+                self.assertIn(call["function"]["name"], names)
+                arguments = json.loads(call["function"]["arguments"])
+                cities = {"weather": ["Paris", "Rome"], "time": ["Oslo", "Bern"]}[call["function"]["name"]]
+                self.assertEqual(list(arguments), ["city"])
+                self.assertIn(arguments["city"], cities)
 
     def test_openai_client(self):
         try:

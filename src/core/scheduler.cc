@@ -107,7 +107,9 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
         "under min_tokens, or ask for fewer logprobs"};
   }
   if (request.constraint && !config.sampling.masks) {
-    return Error{400, "this device cannot constrain outputs yet: leave response_format out"};
+    return Error{400,
+                 "this device cannot constrain outputs yet: leave response_format out, or run with "
+                 "--device cpu"};
   }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
   if (config.allocator == KvAllocator::reserve) positions = config.max_len;

@@ -71,7 +71,8 @@ void Scheduler::take_result(const InFlight::Item& item,
   if (!sampled) return;
   CHECK(sampled->slot == s.slot && sampled->epoch == s.epoch);
   // append() said what it would be.
-  if (item.want == Want::last && item.pos + item.count < known_len(s)) return;
+  if (s.forced && item.want == Want::last && item.pos + item.count < known_len(s)) [[unlikely]]
+    return;
 
   Event event;
   event.scheduled = flight.scheduled;
@@ -103,7 +104,8 @@ void Scheduler::take_result(const InFlight::Item& item,
   if (sampled->num_tokens > 0) {
     CHECK(sampled->num_tokens == 1);  // plans have no draft tokens yet
     Token token = result.tokens[sampled->token_at];
-    if (token == kNoToken) return finish(item.seq, Finish::constraint, now, event, out);
+    if (token == kNoToken) [[unlikely]]
+      return finish(item.seq, Finish::constraint, now, event, out);
     take_token(item.seq, token, event, now, out);
   } else if (event.num_prompt > 0) {
     event.req = s.id.req;

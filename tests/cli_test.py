@@ -741,6 +741,16 @@ class Output(Cli):
         self.assertIn("not timed", self.works(*args, "--no-record-metrics").decode())
         self.fails(*args, "--no-record-metrics", "--trace", WORK / "no.json", says="--no-record-metrics")
 
+    def test_bench_constrained(self):
+        args = ["bench", "throughput", MODEL, "--requests", 2, "--input", 4, "--output", 12, "--repeat", 1, "--limits", "cached",
+                "-t", 1, "-q"]
+        short = json.loads(self.works(*args, "--json", "--json-schema", '{"const": 1}'))
+        self.assertLess(short["output_tokens"], 24)  # each ends where its form is complete
+        long = json.loads(self.works(*args, "--json", "--json-schema", '{"type": "array", "items": {"type": "null"}, "minItems": 99}'))
+        self.assertEqual(long["output_tokens"], 24)
+        self.fails(*args, "--json-schema", "{", says="the JSON schema")
+        self.fails(*args, "--json-schema", "{}", "--no-kv-cache", says="--no-kv-cache")
+
     def test_bench_pipelines_and_no_cache(self):
         """Neither changes a token; without a cache the whole context is computed for every token."""
         shape = WORK / "tiny.json"

@@ -58,7 +58,7 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
                     "lengths from a trace: CSV (ContextTokens,GeneratedTokens) or JSONL\n"
                     "(input_length, output_length)");
     app->add_option("--json-schema", o.json_schema,
-                    "every output follows this JSON schema (a file, or the schema itself)\nand may "
+                    "every output follows this JSON schema (a file, or the schema\nitself) and may "
                     "end before --output");
     app->add_flag("--padded", o.padded,
                   "with --preset static: batches of --max-seqs requests, prompts\npadded on the "

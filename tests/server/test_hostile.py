@@ -35,7 +35,7 @@ WRONG = {
                {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}},
                {"type": "structural_tag", "structures": 1, "triggers": 1}],
     "schema": [1, "x", [1], {"type": 1}, {"$ref": "#"}, {"not": {}}, {"pattern": "("}, {"enum": []}],
-    "regex": [1, True, [1], {"a": 1}, "(", "\\1", "[^\\s\\S]"],
+    "regex": [1, True, [1], {"a": 1}, "(", "\\1", "a^b"],
     "options": [1, "x", True, [], {}, [1], [""], ["a", None]],
     "grammar": [1, True, [1], {"a": 1}, "x", "root ::= a", "root ::= root", "start: a"],
     "structured": [1, "x", True, [1], {}, {"a": 1}, {"json": 1}, {"regex": "a", "choice": ["b"]}, {"json_object": False}],

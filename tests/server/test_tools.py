@@ -1,9 +1,10 @@
 """Tools and reasoning over the real server: a real model with templates that know them."""
 
 import json
+import subprocess
 import unittest
 
-from harness import Server, stories
+from harness import SLUICE, Server, stories
 
 TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city", "strict": True,
@@ -103,6 +104,19 @@ class Tools(unittest.TestCase):
         refused("tool_choice", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}})
         refused("messages[0].tool_calls", messages=[{"role": "assistant", "content": "", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]}])
+
+    def test_formats_by_flag(self):
+        plain = "{{ tools | length if tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        with Server("--allow-request-template", "--tool-format", "hermes", "--reasoning-format", "none",
+                    path=stories()) as server:
+            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "tools": TOOLS}
+            for template in (plain, TEMPLATE):
+                status, _, answer = server.request("/v1/chat/completions", {**body, "chat_template": template})
+                self.assertEqual(status, 200, answer)
+                self.assertIsNone(answer["choices"][0]["message"]["reasoning"])
+        bad = subprocess.run([SLUICE, "serve", "x", "--tool-format", "nobody"], capture_output=True, text=True)
+        self.assertEqual(bad.returncode, 2)
+        self.assertIn("--tool-format", bad.stderr)
 
     def test_openai_client(self):
         try:

@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "core/policy.h"
+#include "dialect/format.h"
 #include "server/openai.h"
 
 namespace sluice {
@@ -409,6 +410,25 @@ void add_access_options(CLI::App* app, ServeOptions& o, const char* server) {
       ->group(server);
 }
 
+// One of the formats' names, or none; the help lists them in short lines.
+CLI::Option* add_format(
+    CLI::App* app, const char* option, std::string& to, const auto& formats, std::string help) {
+  std::vector<std::string> names{"none"};
+  size_t width = 100;
+  for (const auto& f : formats) names.emplace_back(f.name);
+  for (const std::string& name : names) {
+    width += name.size() + 2;
+    if (width > 52) {
+      help += "\n";
+      width = name.size();
+    } else {
+      help += " ";
+    }
+    help += name + (name == names.back() ? "" : ",");
+  }
+  return app->add_option(option, to, help)->check(CLI::IsMember(names));
+}
+
 void add_answer_options(CLI::App* app, ServeOptions& o, const char* server) {
   const Group add{app, server};
   add_generation_config(app, o.engine, server);
@@ -417,6 +437,12 @@ void add_answer_options(CLI::App* app, ServeOptions& o, const char* server) {
       ->group(server);
   add_named(app, "--pooling", o.pooling, kPoolings,
             "hidden states of which positions /v1/embeddings gives")
+      ->group(server);
+  add_format(app, "--tool-format", o.formats.tools, dialect::tool_formats(),
+             "how the model writes tool calls (default: by its chat\ntemplate):")
+      ->group(server);
+  add_format(app, "--reasoning-format", o.formats.reasoning, dialect::think_formats(),
+             "how it writes its thinking (default: by its chat template):")
       ->group(server);
   add("--ping", o.ping, "seconds of silence until a stream gets a comment; 0 is never")
       ->check(CLI::NonNegativeNumber);

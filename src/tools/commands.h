@@ -14,6 +14,7 @@
 #include "runtime/options.h"
 #include "runtime/sampling_defaults.h"
 #include "server/admission_limits.h"
+#include "server/format_flags.h"
 
 namespace sluice {
 
@@ -179,6 +180,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1", api_key_file, tls_cert, tls_key;
   std::vector<std::string> served_names, allowed_hosts, cors;
   Pooling pooling = Pooling::last;
+  FormatFlags formats;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true;

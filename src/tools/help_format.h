@@ -22,6 +22,7 @@ class HelpFormat final : public CLI::Formatter {
     std::string type = option->get_type_name();
     if (size_t open = type.find('{'); open != std::string::npos) {
       type = type.substr(open + 1, type.find('}') - open - 1);
+      if (type.size() > 70) return " NAME";  // the description lists them
       std::replace(type.begin(), type.end(), ',', '|');
       return " " + type;
     }

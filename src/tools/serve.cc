@@ -53,6 +53,7 @@ ServiceOptions service_options(const ServeOptions& o) {
   s.version = SLUICE_VERSION;
   s.tokenizer_info = o.allow_tokenizer_info;
   s.pooling = o.pooling;
+  s.formats = o.formats;
   s.admission = o.admission;
   s.admission.total.sequences = queue_limit(o);
   s.request_share = o.request_share;

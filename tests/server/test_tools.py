@@ -1,9 +1,10 @@
 """Tools and reasoning over the real server: a real model with templates that know them."""
 
 import json
+import subprocess
 import unittest
 
-from harness import Server, stories
+from harness import SLUICE, Server, stories
 
 TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city", "strict": True,
@@ -125,6 +126,19 @@ class Tools(unittest.TestCase):
                 cities = {"weather": ["Paris", "Rome"], "time": ["Oslo", "Bern"]}[call["function"]["name"]]
                 self.assertEqual(list(arguments), ["city"])
                 self.assertIn(arguments["city"], cities)
+
+    def test_formats_by_flag(self):
+        plain = "{{ tools | length if tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        with Server("--allow-request-template", "--tool-format", "hermes", "--reasoning-format", "none",
+                    path=stories()) as server:
+            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "tools": TOOLS}
+            for template in (plain, TEMPLATE):
+                status, _, answer = server.request("/v1/chat/completions", {**body, "chat_template": template})
+                self.assertEqual(status, 200, answer)
+                self.assertIsNone(answer["choices"][0]["message"]["reasoning"])
+        bad = subprocess.run([SLUICE, "serve", "x", "--tool-format", "nobody"], capture_output=True, text=True)
+        self.assertEqual(bad.returncode, 2)
+        self.assertIn("--tool-format", bad.stderr)
 
     def test_openai_client(self):
         try:

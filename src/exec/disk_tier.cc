@@ -37,7 +37,7 @@ DiskTier::~DiskTier() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    std::erase_if(jobs_, [](const Job& job) { return job.kind == Job::read; });
+    std::erase_if(jobs_, [](const Job& job) { return job.kind == Job::from_disk; });
   }
   wanted_.notify_one();
   thread_.join();
@@ -54,7 +54,7 @@ std::byte* DiskTier::take_staging() {
 void DiskTier::push(Job job) {
   {
     std::lock_guard lock(mutex_);
-    num_reads_ += job.kind == Job::read;
+    num_reads_ += job.kind == Job::from_disk;
     jobs_.push_back(std::move(job));
   }
   wanted_.notify_one();
@@ -94,13 +94,13 @@ void DiskTier::run() {
   for (;;) {
     wanted_.wait(lock, [&] {
       if (jobs_.empty()) return stop_;
-      return stop_ || jobs_.front().kind == Job::write || !for_reads_.empty();
+      return stop_ || jobs_.front().kind == Job::to_disk || !for_reads_.empty();
     });
     if (jobs_.empty()) return;  // stopped
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
-    if (job.kind == Job::read && stop_) continue;
-    if (job.kind == Job::read) {
+    if (job.kind == Job::from_disk && stop_) continue;
+    if (job.kind == Job::from_disk) {
       job.memory = for_reads_.back();
       for_reads_.pop_back();
     }
@@ -116,7 +116,7 @@ void DiskTier::run() {
     lock.lock();
     busy_ = false;
     off_ = failed_;
-    if (job.kind == Job::write) {
+    if (job.kind == Job::to_disk) {
       for_writes_.push_back(memory);
     } else {
       if (!job.memory) for_reads_.push_back(memory);
@@ -130,7 +130,7 @@ void DiskTier::run() {
 void DiskTier::perform(Job& job) {
   std::span<std::byte> block(job.memory, file_.config().block_bytes);
   BlockLabel label{job.label.key, job.label.tokens};
-  if (job.kind == Job::write) {
+  if (job.kind == Job::to_disk) {
     if (failed_) return;
     if (auto ok = file_.write(job.place, label, block); !ok) turn_off(ok.error());
     return;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -31,12 +32,12 @@ class DiskTier {
     std::byte* memory = take_staging();
     if (!memory) return false;
     fill(memory);
-    push({Job::write, place, 0, kNullBlock, stored(place, label), memory});
+    push({Job::to_disk, place, 0, kNullBlock, stored(place, label), memory});
     return true;
   }
   // A read for collect().
   void read(int place, const BlockLabel& label, TransferId id, BlockId block) {
-    push({Job::read, place, id, block, stored(place, label), nullptr});
+    push({Job::from_disk, place, id, block, stored(place, label), nullptr});
   }
   // Calls `take(id, block, memory)` for every read that is done; null: its content is not there.
   // Reads with ids below `oldest` are dropped.
@@ -54,7 +55,7 @@ class DiskTier {
 
  private:
   struct Job {
-    enum Kind : uint8_t { write, read } kind = write;
+    enum Kind : uint8_t { to_disk, from_disk } kind = to_disk;
     int place = 0;
     TransferId id = 0;
     BlockId block = kNullBlock;

@@ -107,7 +107,7 @@ TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
       "535003ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
       "0000010100000000000102002200010203000401000000010202e0c50801000a0c0101000000");
   EXPECT_EQ(hex(fuzz_seed("plan")), hex(bytes_of(p)));
-  EXPECT_EQ(hex(bytes_of(full_masks())), "534d02ac02030301000000ffffffff00000000000100000080");
+  EXPECT_EQ(hex(bytes_of(full_masks())), "534d03ac02030301000000ffffffff00000000000100000080");
   EXPECT_EQ(hex(fuzz_seed("masks")), hex(bytes_of(full_masks())));
   StepResult r;
   r.step = 300;

@@ -114,7 +114,8 @@ class Tools(unittest.TestCase):
                 "type": "object", "additionalProperties": False, "required": ["city"],
                 "properties": {"city": {"enum": values}}}}}
         tools = [pick("weather", ["Paris", "Rome"]), pick("time", ["Oslo", "Bern"])]
-        off = {"chat_template_kwargs": {"enable_thinking": False}, "max_tokens": 120, "parallel_tool_calls": False}
+        off = {"chat_template_kwargs": {"enable_thinking": False}, "separate_reasoning": False, "max_tokens": 120,
+               "parallel_tool_calls": False}
         for choice, names in (("required", {"weather", "time"}),
                               ({"type": "function", "function": {"name": "time"}}, {"time"})):
             for seed in range(3):

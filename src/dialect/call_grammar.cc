@@ -1,5 +1,9 @@
 #include "dialect/call_grammar.h"
 
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
 #include "base/str.h"
 #include "dialect/marker_scan.h"
 
@@ -18,8 +22,12 @@ json::object text_node(std::initializer_list<std::string_view> parts) {
   return text_node(text);
 }
 
-json::object free_node(std::string_view without) {
-  return {{"type", "any_text"}, {"excludes", json::array{without}}};
+json::object free_node(std::initializer_list<std::string_view> without) {
+  json::array excludes;
+  for (std::string_view text : without) {
+    if (!text.empty()) excludes.emplace_back(text);
+  }
+  return {{"type", "any_text"}, {"excludes", std::move(excludes)}};
 }
 
 json::object list_node(const char* type, json::array elements) {
@@ -77,7 +85,7 @@ Result<json::object> bare_text(const Tool& tool,
       return Error{400, strf("tool %s: %s of %s cannot be kept in this model's format",
                              quote(tool.name).c_str(), name, quote(key).c_str())};
   }
-  return free_node(end);
+  return free_node({end});
 }
 
 // A parameter with its key and value, as the format writes it.
@@ -108,8 +116,31 @@ Result<json::object> parameter(const ToolFormat& f,
   }
 }
 
+// What grammars of calls may take together, in bytes of their text.
+class GrammarBudget {
+ public:
+  bool spend(size_t bytes) {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+
+ private:
+  size_t left_ = constrain::ConstraintLimits().max_source_bytes;
+};
+
+std::unordered_set<std::string_view> required_of(const Tool& tool) {
+  std::unordered_set<std::string_view> names;
+  const json::value* required = tool.parameters.if_contains("required");
+  if (!required || !required->is_array()) return names;
+  for (const json::value& name : required->get_array()) {
+    if (name.is_string()) names.insert(name.get_string());
+  }
+  return names;
+}
+
 // Required parameters in their order, then others, each or not.
-Result<json::object> parameters(const ToolFormat& f, const Tool& tool) {
+Result<json::object> parameters(const ToolFormat& f, const Tool& tool, GrammarBudget& budget) {
   std::string_view comma = f.shape == CallShape::xml        ? ""
                            : f.shape == CallShape::pythonic ? ", "
                                                             : ",";
@@ -121,15 +152,21 @@ Result<json::object> parameters(const ToolFormat& f, const Tool& tool) {
   }
   if (!properties || !properties->is_object() || properties->get_object().empty())
     return text_node("");
-  const json::value* required = tool.parameters.if_contains("required");
+  const std::unordered_set<std::string_view> required = required_of(tool);
+  // Without a required one, each optional one is written behind all that may come before it.
+  const bool repeated =
+      !comma.empty() && std::ranges::none_of(properties->get_object(), [&](const auto& p) {
+        return required.contains(p.key());
+      });
   json::array must, may;
   for (const auto& p : properties->get_object()) {
     Result<json::object> node = parameter(f, tool, p.key(), p.value());
     if (!node) return node;
-    bool needed = false;
-    for (const json::value& name :
-         required && required->is_array() ? required->get_array() : json::array())
-      needed = needed || name == p.key();
+    const bool needed = required.contains(p.key());
+    if (!budget.spend(json::serialize(*node).size() * (repeated ? may.size() + 1 : 1)))
+      return Error{400, strf("tool %s: its parameters are too many or too large for a grammar of "
+                             "this model's format",
+                             quote(tool.name).c_str())};
     (needed ? must : may).push_back(std::move(*node));
   }
   auto more = [&](const json::value& node) {
@@ -155,7 +192,7 @@ Result<json::object> parameters(const ToolFormat& f, const Tool& tool) {
 
 std::string json_text(std::string_view text) { return json::serialize(json::string(text)); }
 
-Result<json::object> call_node(const ToolFormat& f, const Tool& tool) {
+Result<json::object> call_node(const ToolFormat& f, const Tool& tool, GrammarBudget& budget) {
   switch (f.shape) {
     case CallShape::json:
       return sequence({text_node({"{", json_text(f.name_key), ": ", json_text(tool.name), ", ",
@@ -171,7 +208,7 @@ Result<json::object> call_node(const ToolFormat& f, const Tool& tool) {
     default:
       break;
   }
-  Result<json::object> inside = parameters(f, tool);
+  Result<json::object> inside = parameters(f, tool, budget);
   if (!inside) return inside;
   switch (f.shape) {
     case CallShape::xml:
@@ -183,6 +220,10 @@ Result<json::object> call_node(const ToolFormat& f, const Tool& tool) {
       return sequence(
           {text_node({f.before_name, tool.name, "{"}), std::move(*inside), text_node("}")});
   }
+}
+
+bool has_json_arguments(const ToolFormat& f) {
+  return f.shape == CallShape::json || f.shape == CallShape::named || f.shape == CallShape::harmony;
 }
 
 // All calls of an answer.
@@ -202,11 +243,12 @@ json::object calls_node(const ToolFormat& f, json::object call, bool several) {
 // Thinking comes first where the model thinks.
 json::object thinking_node(const OutputFormat& format, bool opened) {
   if (format.is_harmony())
-    return optional_node(sequence({text_node("<|channel|>analysis<|message|>"),
-                                   free_node("<|end|>"), text_node("<|end|><|start|>assistant")}));
+    return optional_node(
+        sequence({text_node("<|channel|>analysis<|message|>"), free_node({"<|end|>"}),
+                  text_node("<|end|><|start|>assistant")}));
   if (!format.think) return text_node("");
   const ThinkFormat& t = *format.think;
-  json::object rest = sequence({free_node(t.end), text_node(t.end),
+  json::object rest = sequence({free_node({t.end}), text_node(t.end),
                                 any_of({text_node("\n\n"), text_node("\n"), text_node("")})});
   if (opened) return rest;
   return optional_node(sequence({text_node(t.begin), std::move(rest)}));
@@ -220,15 +262,15 @@ Result<constrain::ConstraintSource> call_constraint(const OutputFormat& format,
   if (!format.tools) return Error{400, "how this model writes tool calls is not known"};
   const ToolFormat& f = *format.tools;
   json::array calls;
+  GrammarBudget budget;
   for (const Tool& tool : tools.all()) {
     if (!rules.name.empty() && tool.name != rules.name) continue;
     Result<json::object> call = Error{};
     if (!rules.required && !tool.strict) {  // any arguments
       Tool loose{tool.name, {}, false};
-      call =
-          call_node(f, f.shape <= CallShape::named || f.shape == CallShape::harmony ? loose : tool);
+      call = call_node(f, has_json_arguments(f) ? loose : tool, budget);
     } else {
-      call = call_node(f, tool);
+      call = call_node(f, tool, budget);
     }
     if (!call) return call.error();
     calls.push_back(std::move(*call));
@@ -241,7 +283,7 @@ Result<constrain::ConstraintSource> call_constraint(const OutputFormat& format,
       return Error{400,
                    "strict tools need tool_choice required with this model: its calls have no "
                    "mark that tells them from text"};
-    json::object text = free_node(trimmed(f.begin));
+    json::object text = free_node({trimmed(f.begin), trimmed(f.begin2)});
     node = any_of({text, sequence({text, std::move(node)})});
   }
   json::object root = sequence({std::move(thinking), std::move(node)});

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/str.h"
 #include "constrain/test_vocab.h"
 #include "dialect/output_parser.h"
 
@@ -132,6 +133,39 @@ TEST(CallGrammar, WhatAFormatCannotSayIsNamed) {
 }
 
 // A random walk through the masks gives texts that the parser reads as complete calls.
+// A tool whose grammar would be much larger than itself.
+TEST(CallGrammar, ToolsThatAreTooLargeAreRefused) {
+  auto refusal = [](const char* format, int num, std::string defs, std::string value) {
+    json::object properties;
+    for (int i = 0; i < num; ++i) properties[strf("p%d", i)] = *parse_json(value);
+    json::object parameters{{"type", "object"}, {"properties", std::move(properties)}};
+    if (!defs.empty()) parameters["$defs"] = json::object{{"d", {{"description", defs}}}};
+    json::array list{{{"type", "function"},
+                      {"function", {{"name", "big"}, {"parameters", std::move(parameters)}}}}};
+    Result<constrain::ConstraintSource> source =
+        call_constraint(named(format), *ToolSet::read(list), {});
+    return source ? std::string() : source.error().message;
+  };
+  const char* number = R"({"type": "integer"})";
+  for (const char* format : {"pythonic", "function-gemma"}) {
+    EXPECT_EQ(refusal(format, 40, "", number), "") << format;
+    EXPECT_NE(refusal(format, 5000, "", number).find("\"big\""), std::string::npos) << format;
+  }
+  for (const char* format : {"qwen3-coder", "pythonic", "function-gemma"}) {
+    EXPECT_NE(refusal(format, 100, std::string(100'000, 'x'), number).find("\"big\""),
+              std::string::npos)
+        << format;
+  }
+}
+
+// The other beginning of a call, which the parser reads too, is no way around the schema.
+TEST(CallGrammar, StrictToolsHaveNoSecondWayIn) {
+  std::shared_ptr<const Constraint> c = compiled(named("qwen3-coder"), {.required = false});
+  ASSERT_TRUE(c);
+  EXPECT_TRUE(accepts(c, "a < b"));
+  EXPECT_FALSE(accepts(c, "so <function=weather>\n</function>"));
+}
+
 TEST(CallGrammar, WhatTheGrammarAllowsTheParserReads) {
   std::mt19937_64 random(3);
   std::shared_ptr<const VocabTrie> trie = constrain::test_trie();

@@ -34,7 +34,7 @@ class Engine {
   struct Options {
     Pipeline pipeline = Pipeline::overlap;
     StepObserver observer;
-    LoopOptions loop;
+    LoopOptions loop = {};
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);

@@ -165,10 +165,11 @@ TEST(ChatReading, ToolsNeedATemplateThatKnowsThem) {
   ChatFields f;
   ASSERT_FALSE(with_tool("", f));
   dialect::OutputFormat hermes = choose_format({}, "{{ tools }} <tool_call>");
-  EXPECT_FALSE(check_tools(f.tools, hermes, "{{ tools }} <tool_call>"));
-  EXPECT_TRUE(check_tools(f.tools, hermes, "{{ messages }}"));
-  EXPECT_TRUE(check_tools(f.tools, {}, "{{ tools }}"));
-  EXPECT_FALSE(check_tools({}, {}, ""));
+  EXPECT_FALSE(check_tools(f.tools, {}, hermes, "{{ tools }} <tool_call>"));
+  EXPECT_TRUE(check_tools(f.tools, {}, hermes, "{{ messages }}"));
+  EXPECT_TRUE(check_tools(f.tools, {}, {}, "{{ tools }}"));
+  EXPECT_FALSE(check_tools({}, {}, {}, ""));
+  EXPECT_FALSE(check_tools(f.tools, {"none", ""}, {}, "{{ tools }}"));
   EXPECT_EQ(choose_format({"none", "none"}, "<tool_call> </think>").tools, nullptr);
   EXPECT_EQ(choose_format({"granite", ""}, "").tools->name, "granite");
 }

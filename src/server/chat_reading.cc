@@ -30,6 +30,7 @@ std::vector<Token> mark_tokens(const dialect::OutputFormat& format, const Tokeni
 }
 
 Refusal check_tools(const ToolFields& tools,
+                    const FormatFlags& flags,
                     const dialect::OutputFormat& format,
                     std::string_view chat_template) {
   if (!tools.active()) return {};
@@ -38,7 +39,7 @@ Refusal check_tools(const ToolFields& tools,
                     "this model's chat template knows no tools: describe them in the messages, or "
                     "use another model",
                     "tools", "unsupported_parameter"};
-  if (!format.tools)
+  if (!format.tools && flags.tools != "none")
     return ApiError{400,
                     "how this model writes tool calls is not known: serve it with --tool-format",
                     "tools", "unsupported_parameter"};
@@ -47,27 +48,27 @@ Refusal check_tools(const ToolFields& tools,
 
 Refusal enforce_calls(const ChatReading& reading, ChatFields& fields) {
   const ToolFields& tools = fields.tools;
-  const bool thinking = reading.parser.thinking;
-  const bool strict =
-      tools.active() && std::ranges::any_of(tools.set->all(), &dialect::Tool::strict);
-  if (!tools.must_call() && !strict) {
-    if (!fields.constraint || !thinking) return {};
-    return ApiError{400,
-                    fields.constraint->name +
-                        " does not go with thinking, which this model begins with: turn it off, "
-                        "as by \"chat_template_kwargs\": {\"enable_thinking\": false}",
-                    fields.constraint->name, "unsupported_parameter"};
+  const bool calls_follow = tools.must_call() || tools.strict();
+  const std::string by = calls_follow ? tools.constrained_by() : "";
+  auto refuse = [](const std::string& param, std::string message) {
+    return ApiError{400, std::move(message), param, "unsupported_parameter"};
+  };
+  if (fields.constraint && calls_follow)
+    return refuse(by, fields.constraint->name + " and " + by +
+                          " both constrain the answer: send one of them");
+  if (!fields.constraint && !calls_follow) return {};
+  // The text behind an open thinking is no answer yet.
+  if (reading.thinking_open && (!calls_follow || !reading.parser.thinking)) {
+    const std::string& name = calls_follow ? by : fields.constraint->name;
+    return refuse(name, name +
+                            " does not go with thinking, which the chat template opens: turn it "
+                            "off, as by \"chat_template_kwargs\": {\"enable_thinking\": false}");
   }
-  const char* by = tools.must_call() ? "tool_choice" : "tools";
-  if (fields.constraint)
-    return ApiError{400,
-                    fields.constraint->name + " and " +
-                        (strict && !tools.must_call() ? "strict tools" : "tool_choice") +
-                        " both constrain the answer: send one of them",
-                    by, "unsupported_parameter"};
+  if (!calls_follow) return {};
   Result<constrain::ConstraintSource> calls = dialect::call_constraint(
-      reading.parser.format, *tools.set, {tools.must_call(), tools.name, tools.parallel, thinking});
-  if (!calls) return ApiError{400, calls.error().message, by, "unsupported_parameter"};
+      reading.parser.format, *tools.set,
+      {tools.must_call(), tools.name, tools.parallel, reading.parser.thinking});
+  if (!calls) return refuse(by, calls.error().message);
   fields.constraint = ConstraintField{by, std::move(*calls)};
   return {};
 }

@@ -17,6 +17,7 @@ std::vector<Token> mark_tokens(const dialect::OutputFormat& format, const Tokeni
 // What a request with tools is refused with: the template knows none, or writes calls in a way that
 // we do not know.
 Refusal check_tools(const ToolFields& tools,
+                    const FormatFlags& flags,
                     const dialect::OutputFormat& format,
                     std::string_view chat_template);
 // The constraint of tool_choice `required`, of a named tool and of strict tools: the grammar of the

@@ -1,5 +1,5 @@
-// Compiled constraints of one model, kept by their source. They are compiled on a thread of its
-// own, one after the other; requests with the same source wait for one compilation. Refusals are
+// Compiled constraints of one model, kept by their source. They are compiled on one thread,
+// in order of arrival; requests with the same source wait for one compilation. Refusals are
 // kept too, so that a bad schema costs its work once. Past the limit of bytes the least recently
 // used goes first; a request that runs keeps its own. Any thread may call.
 #pragma once

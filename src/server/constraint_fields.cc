@@ -82,9 +82,9 @@ class ConstraintReader {
       only(kName, *o, {"type", "json_schema"});
       read_schema_format(kName, member(*o, "json_schema"));
     } else if (what == "structural_tag") {
-      only(kName, *o, {"type", "structures", "triggers"});
+      only(kName, *o, {"type", "structures", "triggers", "format"});
       json::object tags_of;
-      for (const char* part : {"structures", "triggers"}) {
+      for (const char* part : {"structures", "triggers", "format"}) {
         if (const json::value* p = member(*o, part)) tags_of[part] = *p;
       }
       set(kName, ConstraintKind::structural_tags, json::serialize(tags_of));
@@ -160,7 +160,8 @@ class ConstraintReader {
             const json::object& o,
             std::initializer_list<std::string_view> names) {
     for (const auto& pair : o) {
-      if (pair.value().is_null()) continue;
+      const json::value& v = pair.value();
+      if (v.is_null() || (v.is_bool() && !v.get_bool())) continue;  // asks for nothing
       std::string_view name = pair.key();
       if (std::find(names.begin(), names.end(), name) != names.end()) continue;
       wrong(field, strf("%s.%s is not supported", std::string(field).c_str(), shown(name).c_str()),

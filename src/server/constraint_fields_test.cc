@@ -162,8 +162,6 @@ TEST(ConstraintFields, WhatIsNotUnderstoodIsRefusedByName) {
        "response_format", "json_schema.lax is not supported"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"schema": [1]}})",
        "response_format", "json_schema.schema must be a JSON schema"},
-      {R"("response_format": {"type": "structural_tag", "format": {}})", "response_format",
-       "response_format.format"},
       {R"("response_format": {"type": "grammar"})", "response_format", "grammar is missing"},
       {R"("structured_outputs": {})", "structured_outputs", "needs one of"},
       {R"("structured_outputs": [])", "structured_outputs", "must be an object"},

@@ -113,7 +113,7 @@ constexpr KnownField kFields[] = {
      "text, json_object, json_schema, structural_tag or grammar: docs/constraints.md"},
     {"structured_outputs", kBoth, honoured,
      "json, regex, choice, grammar, json_object or structural_tag"},
-    {"structural_tag", kBoth, honoured, "structures and triggers"},
+    {"structural_tag", kBoth, honoured, "structures and triggers, or format"},
     {"guided_json", kBoth, honoured, "a JSON schema or its text"},
     {"guided_regex", kBoth, honoured, ""},
     {"guided_choice", kBoth, honoured, "a list of strings"},

@@ -257,6 +257,7 @@ bool Generation::take_constraint(const ConstraintCache::Answer& answer) {
   }
   constraint_ = **answer.compiled;
   m.on_constrained(name_of(constrain::kConstraintKinds, fields_.constraint->source.kind));
+  fields_.constraint->source.text = {};  // up to 1 MiB that nobody reads any more
   return true;
 }
 
@@ -479,8 +480,7 @@ void Generation::on_event(Delivery& d) {
   if (e.finish == Finish::deadline)
     return fail({504, "the request's time was up", "", "deadline_exceeded"});
   if (e.finish == Finish::cancelled) return fail(kCancelled);
-  if (fields_.constraint && e.finish != Finish::none && e.finish != Finish::stop &&
-      e.finish != Finish::length) {
+  if (e.finish == Finish::constraint) {
     return fail({400,
                  fields_.constraint->name +
                      ": no token of this model could follow, or finding one took too much work",

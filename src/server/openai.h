@@ -2,6 +2,7 @@
 // to answer with out. Pure functions, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -77,6 +78,12 @@ struct ToolFields {
   // May the answer call tools? If not, the template does not see them.
   bool active() const { return set && choice != Choice::none; }
   bool must_call() const { return choice == Choice::required || choice == Choice::named; }
+  // Calls follow the tools' schemas.
+  bool strict() const {
+    return active() && std::ranges::any_of(set->all(), &dialect::Tool::strict);
+  }
+  // The field that constrains the answer, of those two.
+  const char* constrained_by() const { return must_call() ? "tool_choice" : "tools"; }
 };
 
 struct ChatFields : GenerateFields {

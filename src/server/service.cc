@@ -385,7 +385,8 @@ Refusal Service::encode_chat(const ChatFields& chat,
   ChatReading read = this->reading(chat);
   const std::string& source =
       chat.chat_template.empty() ? session_->chat_template()->source() : chat.chat_template;
-  if (Refusal refused = check_tools(chat.tools, read.parser.format, source)) return refused;
+  if (Refusal refused = check_tools(chat.tools, options_.formats, read.parser.format, source))
+    return refused;
   TemplateInputs in;
   in.messages = chat.messages;
   in.documents = chat.documents;
@@ -411,8 +412,11 @@ Refusal Service::encode_chat(const ChatFields& chat,
       return wrong({400, "the chat template changes the last message, so it cannot be continued"});
   }
   if (reading) {
-    if (read.parser.format.think && !text->empty())
-      read.parser.thinking = dialect::opens_thinking(*read.parser.format.think, text->back().text);
+    const dialect::ThinkFormat* think = read.parser.format.think;
+    if (!think) think = dialect::find_think_format(source);
+    if (think && !text->empty())
+      read.thinking_open = dialect::opens_thinking(*think, text->back().text);
+    read.parser.thinking = read.thinking_open && read.parser.format.think;
     *reading = std::move(read);
   }
   if (bounded) {

@@ -75,7 +75,7 @@ void read_tools(Fields& f, ChatFields& out) {
   }
   f.flag("parallel_tool_calls", t.parallel);
   read_choice(f, t);
-  if (t.must_call()) check_constrained(f, out, "tool_choice");
+  if (t.must_call() || t.strict()) check_constrained(f, out, t.constrained_by());
   read_reasoning(f, out);
 }
 

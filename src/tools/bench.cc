@@ -387,17 +387,15 @@ json::object result_json(const Session& s,
   j["requests_per_s"] = static_cast<double>(num) / m.elapsed;
   j["output_digest"] = strf("%016llx", static_cast<unsigned long long>(m.digest));
   j["kv_cache"] = o.kv_cache;
+  j["padded"] = o.padded;
+  j["padding"] = json::object{{"prompt_tokens", m.padding.prompt},
+                              {"output_tokens", m.padding.output},
+                              {"share", padding_share(m)}};
   j["record_metrics"] = o.engine.record_metrics;
   if (!o.engine.record_metrics) return j;
   j["ttft_s"] = percentiles_json(m.ttft);
   j["itl_s"] = percentiles_json(m.itl);
   j["e2e_s"] = percentiles_json(m.e2e);
-  j["output_digest"] = strf("%016llx", static_cast<unsigned long long>(m.digest));
-  j["kv_cache"] = o.kv_cache;
-  j["padded"] = o.padded;
-  j["padding"] = json::object{{"prompt_tokens", m.padding.prompt},
-                              {"output_tokens", m.padding.output},
-                              {"share", padding_share(m)}};
   j["waiting_s"] = percentiles_json(m.waiting);
   j["sla"] = sla_json(sla_summary(m.times));
   j["wde"] = wde_line(s.options().scheduler.budget, num, m.elapsed, step_means(m.samples));

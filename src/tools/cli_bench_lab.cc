@@ -60,7 +60,7 @@ void add_bench_curve_options(CLI::App* app, BenchCurveOptions& o) {
   add_lab_options(app, o.lab, "folder for curve.csv, curve.svg and curve.html");
   app->footer(
       "CSV on stdout, then a regression of step time on tokens, context and pairs of queries and\n"
-      "keys. A line per point on stderr, as wde prints it.");
+      "keys. A line per point on stderr.");
 }
 
 void add_bench_ladder_options(CLI::App* app, BenchLadderOptions& o) {
@@ -73,7 +73,7 @@ void add_bench_ladder_options(CLI::App* app, BenchLadderOptions& o) {
   app->add_option("--repeat", o.repeat, "runs of each rung; the median counts")
       ->check(whole_number(1, 1000))
       ->capture_default_str();
-  app->add_flag("--full", o.full, "outputs of 100 and 10 tokens, as in the course");
+  app->add_flag("--full", o.full, "outputs of 100 and 10 tokens");
   app->add_flag("--json", o.lab.json, "the result as one JSON object on stdout");
   add_lab_options(app, o.lab, "folder for ladder.svg and ladder.html, with two more plots");
 }

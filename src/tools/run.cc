@@ -142,7 +142,9 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
       std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
   }
   if (out.choices[0].finish == Finish::failed) return report({500, "the device failed"});
-  if (auto ok = check_finish(out.choices[0].finish); !ok) return report(ok.error());
+  for (const ChoiceOutput& c : out.choices) {
+    if (auto ok = check_finish(c.finish); !ok) return report(ok.error());
+  }
   if (!o.json && !o.engine.quiet) show_statistics(s, out, prompt_tokens);
   return kExitOk;
 }

@@ -101,7 +101,9 @@ class Tools(unittest.TestCase):
         refused("tools", tools=[{"type": "web_search"}])
         refused("min_tokens", tools=TOOLS, tool_choice="required", min_tokens=4)
         refused("tool_choice", tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
-        refused("response_format", response_format={"type": "json_object"})  # the template opens the thinking
+        for fields in ({}, {"separate_reasoning": False}):  # the template opens the thinking
+            refused("response_format", response_format={"type": "json_object"}, **fields)
+        refused("ignore_eos", tools=TOOLS, ignore_eos=True)  # they are strict
         refused("tool_choice", tool_choice="required")
         refused("tool_choice", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}})
         refused("messages[0].tool_calls", messages=[{"role": "assistant", "content": "", "tool_calls": [
@@ -137,6 +139,10 @@ class Tools(unittest.TestCase):
                 status, _, answer = server.request("/v1/chat/completions", {**body, "chat_template": template})
                 self.assertEqual(status, 200, answer)
                 self.assertIsNone(answer["choices"][0]["message"]["reasoning"])
+        with Server("--allow-request-template", "--tool-format", "none", path=stories()) as server:
+            status, _, answer = server.request("/v1/chat/completions", {
+                **body, "tools": [{"type": "function", "function": {"name": "f"}}], "chat_template": plain})
+            self.assertEqual((status, answer["choices"][0]["message"]["tool_calls"]), (200, []), answer)
         bad = subprocess.run([SLUICE, "serve", "x", "--tool-format", "nobody"], capture_output=True, text=True)
         self.assertEqual(bad.returncode, 2)
         self.assertIn("--tool-format", bad.stderr)
@@ -157,7 +163,7 @@ class Tools(unittest.TestCase):
                 for event in stream:
                     self.assertTrue(event.type)
                 self.assertTrue(stream.get_final_completion().choices)
-            except openai.LengthFinishReasonError:  # the helper's word for finish_reason length
+            except openai.LengthFinishReasonError:  # the client raises this for finish_reason length
                 pass
 
 

@@ -119,12 +119,15 @@ std::string ablation_markdown(const BenchAblateOptions& o,
   std::string command = "sluice bench ablate --out docs";
   if (o.pairs != BenchAblateOptions().pairs) command += strf(" --pairs %d", o.pairs);
   if (o.full) command += " --full";
+  const LabOptions defaults;
+  if (o.lab.model != defaults.model) command += " --model " + o.lab.model;
+  if (o.lab.format != defaults.format) command += " --format " + o.lab.format;
   for (size_t i = 0; i < o.only.size(); ++i) command += (i > 0 ? "," : " --only ") + o.only[i];
   std::string out = strf(
       "# What each technique does here\n\nMade by `%s` in %.0f s; do not edit. Machine: %s. Model: "
       "`%s`, %s. Every row is the median of %d pairs of runs, off and on taking turns to go first, "
-      "with the least and the most; above 1 is better. Where a technique changes no arithmetic, "
-      "both sides gave the same tokens. The ids are rows of [techniques.md](techniques.md).\n\n",
+      "with the least and the most; above 1 is better. The ids are rows of "
+      "[techniques.md](techniques.md).\n\n",
       command.c_str(), elapsed, machine.c_str(), o.lab.model.c_str(), o.lab.format.c_str(),
       o.pairs);
   out +=
@@ -135,7 +138,8 @@ std::string ablation_markdown(const BenchAblateOptions& o,
     out += strf("| %s (%s) | %s | %s | `%s` → `%s` | %s: **%s** | %s | %s | %s |\n", e.technique,
                 e.row, e.claim, e.conditions, e.off, e.on, arrow(r.off, r.on, e.figure).c_str(),
                 gain_text(r.gain).c_str(), arrow(r.beside_off, r.beside_on, e.beside).c_str(),
-                e.expectation, r.judged());
+                e.expectation,
+                r.same_output ? r.judged() : strf("%s; tokens differ", r.judged()).c_str());
   }
   if (rungs.empty()) return out;
   out +=
@@ -247,9 +251,12 @@ int cmd_bench_ablate(const BenchAblateOptions& o) {
   std::vector<RungResult> rungs;
   if (wanted(kWaterfall, false)) {
     Result<std::vector<RungResult>> r = run_waterfall(o, status);
-    if (!r) return report(r.error());
-    rungs = *r;
     status.clear();
+    if (r) {
+      rungs = *r;
+    } else {
+      exit_code = report(r.error());
+    }
   }
   const double elapsed = so_far();
   const std::string markdown = ablation_markdown(o, results, rungs, machine, elapsed);

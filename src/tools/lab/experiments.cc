@@ -138,7 +138,7 @@ const Experiment kExperiments[] = {
      [](LabSetup& s) { policy(s).budget = 64; },
      [](LabSetup& s) { policy(s).pipeline = Pipeline::sync; },
      [](LabSetup& s) { policy(s).pipeline = Pipeline::interleave; }},
-    {"overlap", "C8", "next step of the same requests planned ahead", "(not in the seeds)",
+    {"overlap", "C8", "next step of the same requests planned ahead", "(none)",
      "the same 96 requests", "--pipeline sync --budget 64", "--pipeline overlap --budget 64",
      "hides the host's time without a second batch: latency stays", kThroughput, Figure::itl_p50,
      0.95, 1.2, [] { return equal_requests(96, 64, 16); },

@@ -14,7 +14,7 @@ struct Experiment {
   const char* name;
   const char* row;         // of docs/techniques.md
   const char* technique;   // what is switched on
-  const char* claim;       // the seed documents'
+  const char* claim;       // as published; S0 to S3 are named in docs/techniques.md
   const char* conditions;  // workload and bottleneck
   const char* off;         // flags of both sides
   const char* on;
@@ -37,8 +37,8 @@ struct Rung {
 std::span<const Rung> waterfall_rungs();
 LabWorkload waterfall_workload();
 
-// What to make of a gain: "as expected", "more than expected", "less than expected", "no effect",
-// "contrary".
+// What to make of a gain: "more than expected", "as expected", "less than expected", "worse than
+// expected", "no effect" or "contrary".
 const char* verdict(double gain, double least, double most);
 
 }  // namespace sluice

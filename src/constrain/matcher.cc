@@ -295,11 +295,21 @@ Forced Matcher::forced(size_t max_tokens) {
     out.bytes += static_cast<char>(byte);
     s = step(s, static_cast<uint8_t>(byte));
   }
-  s = history_.back();
-  while (out.tokens.size() < max_tokens && ok()) {
+  walking_ = false;
+  out.tokens = forced_tokens(max_tokens);
+  return out;
+}
+
+std::vector<Token> Matcher::forced_tokens(size_t max_tokens) {
+  std::vector<Token> out;
+  if (ended_ || !ok()) return out;
+  budget_.refill(constraint_->limits().max_step_work);
+  walking_ = true;
+  StateId s = history_.back();
+  while (out.size() < max_tokens && ok()) {
     Token t = longest_forced(s);
     if (t == kNoToken) break;
-    out.tokens.push_back(t);
+    out.push_back(t);
     for (char c : constraint_->trie().bytes(t)) s = step(s, static_cast<uint8_t>(c));
   }
   walking_ = false;

@@ -41,6 +41,7 @@ class Matcher {
   void rollback(size_t n);
   size_t num_accepted() const { return history_.size() - 1; }
   Forced forced(size_t max_tokens = 64);
+  std::vector<Token> forced_tokens(size_t max_tokens);  // the tokens alone
   bool can_end() const { return ended_ || states_[history_.back()].can_end; }
   // Nothing but an end token can follow, or one was accepted.
   bool is_done() const { return ended_ || states_[history_.back()].tops.empty(); }

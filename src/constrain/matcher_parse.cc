@@ -143,8 +143,10 @@ bool Matcher::has_open_key(const ObjectRule& rule,
 
 bool Matcher::extra_possible(const ObjectRule::Extra& extra, const Seen& s) {
   if (!extra.finite) return true;
-  return constraint_->dfa().more_than(
+  bool more = constraint_->dfa().more_than(
       extra.key, static_cast<uint32_t>(s.extras.size()) + (s.unknown ? 1 : 0), budget_);
+  if (budget_.spent()) fail("work");
+  return more;
 }
 
 void Matcher::resume_object(const Cell& c, int depth) {

@@ -90,7 +90,8 @@ class RegexPool {
   size_t memory_bytes() const {
     constexpr size_t kMapNode = 48;
     return parts_.size() * (sizeof(Part) + kMapNode + 1) + lists_.size() * sizeof(uint32_t) +
-           sets_.size() * sizeof(ByteSet) + derived_.size() * kMapNode;
+           sets_.size() * sizeof(ByteSet) +
+           (derived_.size() + fingerprints_[0].size() + fingerprints_[1].size()) * kMapNode;
   }
 
  private:

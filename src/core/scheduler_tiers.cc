@@ -64,12 +64,16 @@ int Scheduler::restore(Index i) {
       CHECK(from != kNullBlock);
       if (from > 0) {
         s.table.adopt(layout_, blocks_, index, g, from);
-        blocks_.store(from);  // used now
         continue;
       }
       fetch_.push_back({index, g, -from});
       if (!blocks_.tiers.is_swap(-from)) blocks_.tiers.retain(-from);
     }
+  }
+  // Used now, so they belong on disk too. The places to fetch from are retained: none of them makes
+  // room.
+  for (BlockId b : s.table.blocks()) {
+    if (b != kNullBlock) blocks_.store(b);
   }
   return rows;
 }

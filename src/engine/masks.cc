@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "base/failure.h"
@@ -17,6 +18,12 @@ namespace {
 int default_threads() { return std::clamp(static_cast<int>(usable_cores().size()) / 4, 1, 8); }
 
 constexpr size_t kMaxForced = 32;  // tokens appended at once
+
+bool one_bit(std::span<const uint32_t> mask) {
+  int num = 0;
+  for (size_t i = 0; i < mask.size() && num < 2; ++i) num += std::popcount(mask[i]);
+  return num == 1;
+}
 
 // Executors see no forced tokens: whatever looks back on the output must not sample differently.
 bool can_force(const SamplingSpec& s) {
@@ -156,9 +163,9 @@ std::vector<Token> Masks::take_forced(Choice& c, uint64_t step) {
 int Masks::completed(uint64_t step, size_t first, Scheduler& scheduler, Time now, Events& events) {
   int num_forced = 0;
   for (size_t k = first; k < events.list.size(); ++k) {
-    const Event e = events.list[k];  // the list may grow
-    auto at = choices_.find({e.req, e.choice});
+    auto at = choices_.find({events.list[k].req, events.list[k].choice});
     if (at == choices_.end()) continue;
+    const Event e = events.list[k];  // the list may grow
     if (e.finish != Finish::none) {
       drop(at);
     } else if (e.token != kNoToken) {
@@ -243,7 +250,7 @@ void Masks::fill(Job& job) {
   row.resize(f.constraint->trie().mask_words());
   Result<void> filled = m.fill_mask(row);
   if (filled) {
-    if (f.forces) job.flight->forced[job.row] = m.forced(kMaxForced).tokens;
+    if (f.forces && one_bit(row)) job.flight->forced[job.row] = m.forced_tokens(kMaxForced);
     if (!m.failure().empty()) m.rollback(0);  // looking ahead took too much work: nothing is lost
     return;
   }

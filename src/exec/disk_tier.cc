@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kStagingBytes = size_t{16} << 20;
 
 size_t num_staged(size_t block_bytes) {
-  return std::clamp<size_t>(kStagingBytes / std::max<size_t>(block_bytes, 1), 4, 256);
+  return std::clamp<size_t>(kStagingBytes / std::max<size_t>(block_bytes, 1), 32, 256);
 }
 
 }  // namespace
@@ -54,14 +54,24 @@ std::byte* DiskTier::take_staging() {
 void DiskTier::push(Job job) {
   {
     std::lock_guard lock(mutex_);
-    num_reads_ += job.kind == Job::from_disk;
-    jobs_.push_back(std::move(job));
+    const bool reads = job.kind == Job::from_disk;
+    std::byte* memory = job.memory;
+    try {
+      if (reads) read_.reserve(num_reads_ + 1);  // the disk thread allocates nothing for it
+      jobs_.push_back(std::move(job));
+    } catch (...) {
+      if (memory) for_writes_.push_back(memory);
+      throw;
+    }
+    num_reads_ += reads;
   }
   wanted_.notify_one();
 }
 
 void DiskTier::take_done() {
   std::lock_guard lock(mutex_);
+  if (read_.empty()) return;
+  taken_.reserve(num_reads_);  // it takes the place of read_
   taken_.swap(read_);
   num_reads_ -= taken_.size();
 }

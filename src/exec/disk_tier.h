@@ -29,10 +29,10 @@ class DiskTier {
   // Writes a block that `fill(memory)` copies, unless the disk is behind or off. False: it is not
   // written.
   bool write(int place, const BlockLabel& label, auto&& fill) {
-    std::byte* memory = take_staging();
-    if (!memory) return false;
-    fill(memory);
-    push({Job::to_disk, place, 0, kNullBlock, stored(place, label), memory});
+    Job job{Job::to_disk, place, 0, kNullBlock, stored(place, label), take_staging()};
+    if (!job.memory) return false;
+    fill(job.memory);
+    push(std::move(job));
     return true;
   }
   // A read for collect().

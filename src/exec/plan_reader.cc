@@ -17,6 +17,8 @@ void PlanReader::refuse_unsupported(const StepPlan& plan) const {
     if (place > num_places_ && place - num_places_ <= num_disk_) {
       if (t.key < 0 || static_cast<size_t>(t.key) >= plan.keys.size())
         throw std::runtime_error(strf("the plan does not say what place %d on disk holds", place));
+      if (plan.keys[static_cast<size_t>(t.key)].num_tokens != static_cast<uint32_t>(block_size_))
+        throw std::runtime_error(strf("place %d on disk holds a block of another size", place));
       continue;
     }
     if (place < 1 || place > num_places_)

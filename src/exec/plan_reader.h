@@ -48,6 +48,7 @@ class PlanReader {
         table_stride_(config.groups.num_groups() * table_len_),
         num_places_(config.num_places),
         num_disk_(config.num_disk),
+        block_size_(config.block_size),
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
@@ -68,7 +69,7 @@ class PlanReader {
 
   bool masks_;
   int64_t table_len_, table_stride_;
-  int num_places_, num_disk_;
+  int num_places_, num_disk_, block_size_;
   std::vector<Row> rows_;  // by slot
 };
 

@@ -1,5 +1,11 @@
 #include "runtime/disk_content.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace sluice {
@@ -20,12 +26,30 @@ TEST(DiskContent, DependsOnWhatTheBitsDependOn) {
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
   other = options, other.scheduler.block_size = 32;
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
+  other = options, other.scheduler.max_len = 4096;
+  EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
   other = options, other.threads = 7, other.scheduler.budget = 1;
   EXPECT_EQ(disk_content(other, KvType(DType::f16)), content);
   other = options, other.model = SLUICE_SOURCE_DIR "/shapes";
   std::string folder = disk_content(other, KvType(DType::f16));
   other.model = SLUICE_SOURCE_DIR "/docs";
   EXPECT_NE(disk_content(other, KvType(DType::f16)), folder);
+}
+
+TEST(DiskContent, DependsOnAllPartsOfASplitFile) {
+  std::filesystem::path folder = testing::TempDir() + "split-" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  auto write = [&](const char* name, const char* text) { std::ofstream(folder / name) << text; };
+  write("m-00001-of-00002.gguf", "a");
+  write("m-00002-of-00002.gguf", "b");
+  EngineOptions options;
+  options.model = folder / "m-00001-of-00002.gguf";
+  std::string content = disk_content(options, KvType(DType::f16));
+  write("n-00002-of-00002.gguf", "another model");
+  EXPECT_EQ(disk_content(options, KvType(DType::f16)), content);
+  write("m-00002-of-00002.gguf", "other weights");
+  EXPECT_NE(disk_content(options, KvType(DType::f16)), content);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

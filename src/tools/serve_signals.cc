@@ -117,7 +117,8 @@ Signals::Signals(double grace_seconds) : state_(std::make_shared<State>()) {
   s.grace = milliseconds(static_cast<int64_t>(std::min(grace_seconds, 1e6) * 1e3));
   s.on_terminal = isatty(STDERR_FILENO) == 1;
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGHUP, SIG_DFL);  // nohup ignores it; here it reloads
+  signal(SIGXFSZ, SIG_IGN);  // a file at its size limit: the write fails
+  signal(SIGHUP, SIG_DFL);   // nohup ignores it; here it reloads
   sigset_t set;
   sigemptyset(&set);
   for (int n : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, n);

@@ -339,6 +339,8 @@ class Usage(Cli):
         # A value is missing only where an option names a file, a text or a list that was not given.
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
+                                   "tool-format", "reasoning-format",  # by the chat template
+                                  
                                    "trace", "config"})
 
     def test_too_much(self):

@@ -62,9 +62,13 @@ class DiskRun {
       StoredBlock block{t.kind == Transfer::out ? t.to : t.from,
                         {key.hash, static_cast<int>(key.group), key.tenant},
                         {first, first + key.num_tokens}};
-      if (t.kind == Transfer::out) {
+      if (t.kind == Transfer::out && loses_writes) {
+        std::erase(r.transfers, t.id);
+        r.lost.push_back(t.id);
+      } else if (t.kind == Transfer::out) {
         disk.push_back(block);
       } else {
+        fetched.push_back(block);
         std::erase(r.transfers, t.id);
         reads.push_back(t.id);
       }
@@ -93,7 +97,8 @@ class DiskRun {
   Events events;
   StepPlan plan;
   std::vector<TransferId> reads;
-  bool answers = true, loses = false;
+  std::vector<StoredBlock> fetched;  // by the keys of their transfers
+  bool answers = true, loses = false, loses_writes = false;
   int num_tokens = 0, num_waits = 0;
 
  private:
@@ -120,6 +125,27 @@ TEST(SchedulerDisk, AFirstRequestAfterARestartHits) {
   DiskRun other(with_disk(8), before.disk);
   other.run(prompt_on_disk(1, 13, 5));
   EXPECT_EQ(other.num_tokens, 13) << "another tenant";
+}
+
+// A head that is in the pool goes to disk when it is used. On a full disk that takes the place of
+// another block: not of the tail that is about to be read.
+TEST(SchedulerDisk, WhatIsFetchedKeepsItsPlace) {
+  DiskRun before(with_disk(8));
+  before.run(prompt_on_disk(1, 9));
+  ASSERT_EQ(before.disk.size(), 2u);
+  StoredBlock tail = before.disk[1];
+  tail.place = 1;
+  DiskRun run(with_disk(2), {tail});
+  run.loses_writes = true;
+  run.run(prompt_on_disk(1, 5));  // the head, in the pool alone
+  run.loses_writes = false;
+  run.run(prompt_on_disk(2, 5, 9));  // fills the disk
+  ASSERT_EQ(run.scheduler.stats().tiers.used_disk_places, 2);
+  run.run(prompt_on_disk(3, 9));
+  ASSERT_EQ(run.fetched.size(), 1u);
+  EXPECT_EQ(run.fetched[0].place, 1);
+  EXPECT_EQ(run.fetched[0].key, tail.key);
+  EXPECT_EQ(run.fetched[0].tokens, tail.tokens);
 }
 
 // While a sequence waits for the disk others run; alone, it waits in steps of its own.

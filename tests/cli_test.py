@@ -340,7 +340,6 @@ class Usage(Cli):
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
                                    "tool-format", "reasoning-format",  # by the chat template
-                                  
                                    "trace", "config"})
 
     def test_too_much(self):

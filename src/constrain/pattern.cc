@@ -12,7 +12,8 @@ namespace {
 
 CodeSet digit_set() { return {{'0', '9'}}; }
 CodeSet word_set() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
-// White space by both ECMA-262 and the languages that other validators are written in.
+// White space by both ECMA-262 and the languages that other validators are written in: what only
+// one of them takes for it is in neither \s nor \S.
 CodeSet space_set() {
   return {{9, 13},          {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
           {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
@@ -84,7 +85,7 @@ class PatternReader {
       ++at_;
       term.chars = dot_set();
     } else if (c == '\\') {
-      Result<CodeSet> set = read_escape(text_, at_, false);
+      Result<CodeSet> set = read_escape(text_, at_, Place::outside);
       if (!set) return wrong(set.error().message);
       term.chars = *set;
     } else if (c == '*' || c == '+' || c == '?') {
@@ -198,9 +199,11 @@ class PatternReader {
   }
 
   // At a backslash.
-  static Result<CodeSet> read_escape(std::string_view text, size_t& at, bool in_class) {
+  enum class Place : uint8_t { outside, in_class, in_inverse_class };
+  static Result<CodeSet> read_escape(std::string_view text, size_t& at, Place place) {
     if (at + 1 >= text.size()) return Error{400, "\\ at the end"};
     char c = text[at + 1];
+    const bool inverse = place == Place::in_inverse_class;  // its complement takes no more
     auto one = [&](uint32_t code) { return CodeSet{{code, code}}; };
     at += 2;
     switch (c) {
@@ -213,9 +216,9 @@ class PatternReader {
       case 'W':
         return word_set().inverse();
       case 's':
-        return space_set();
+        return inverse ? not_space_set().inverse() : space_set();
       case 'S':
-        return not_space_set();
+        return inverse ? space_set().inverse() : not_space_set();
       case 't':
         return one('\t');
       case 'n':
@@ -227,7 +230,7 @@ class PatternReader {
       case 'v':
         return one('\v');
       case 'b':
-        if (in_class) return one('\b');
+        if (place != Place::outside) return one('\b');
         return Error{400, "\\b is not supported"};
       case 'B':
         return Error{400, "\\B is not supported"};
@@ -430,7 +433,10 @@ Result<CodeSet> read_class(std::string_view text, size_t& at) {
   if (inverted) ++at;
   CodeSet set;
   auto item = [&]() -> Result<CodeSet> {
-    if (text[at] == '\\') return PatternReader::read_escape(text, at, true);
+    using Place = PatternReader::Place;
+    if (text[at] == '\\')
+      return PatternReader::read_escape(text, at,
+                                        inverted ? Place::in_inverse_class : Place::in_class);
     uint32_t code = PatternReader::next_code(text, at);
     return CodeSet{{code, code}};
   };

@@ -41,6 +41,8 @@ TEST(Pattern, MatchesWholeTexts) {
       {"^(a$|b)", "a", "ab"},
       {"\\{\\}\\[\\]", "{}[]", "{}"},
       {"[\\]\\-a]+", "]-a", "b"},
+      {"[^\\S]", " ", "\xC2\x85"},  // white space to some
+      {"[^\\s]", "a", "\xC2\x85"},
   };
   for (const auto& c : cases) {
     EXPECT_TRUE(regex_accepts(c.pattern, c.yes)) << c.pattern;
@@ -56,7 +58,7 @@ TEST(Pattern, RefusesByName) {
       {"(?i)a", "flags"},          {"\\p{L}", "\\p"},      {"a{2,1}", "m > n"},
       {"(a", "( without )"},       {"a)", "unbalanced )"}, {"[a", "[ without ]"},
       {"*a", "nothing to repeat"}, {"[z-a]", "order"},     {"a++", "possessive"},
-      {"[^\\d\\D]", "no text"},    {"a^b", "^"},
+      {"[^\\d\\D]", "no text"},    {"a^b", "^"},           {"[^\\s\\S]", "no text"},
   };
   for (const auto& c : cases) {
     auto r = compile_test(ConstraintKind::regex, c.pattern);

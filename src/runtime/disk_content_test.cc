@@ -26,7 +26,7 @@ TEST(DiskContent, DependsOnWhatTheBitsDependOn) {
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
   other = options, other.scheduler.block_size = 32;
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
-  other = options, other.scheduler.max_len = 4096;
+  other = options, ++other.scheduler.max_len;
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);
   other = options, other.threads = 7, other.scheduler.budget = 1;
   EXPECT_EQ(disk_content(other, KvType(DType::f16)), content);

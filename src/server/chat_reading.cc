@@ -57,8 +57,9 @@ Refusal enforce_calls(const ChatReading& reading, ChatFields& fields) {
     return refuse(by, fields.constraint->name + " and " + by +
                           " both constrain the answer: send one of them");
   if (!fields.constraint && !calls_follow) return {};
-  // The text behind an open thinking is no answer yet.
-  if (reading.thinking_open && (!calls_follow || !reading.parser.thinking)) {
+  // The text behind an open thinking is no answer yet. (Strict calls may follow any text.)
+  const bool think_first = tools.must_call() ? !reading.parser.thinking : !tools.strict();
+  if (reading.thinking_open && think_first) {
     const std::string& name = calls_follow ? by : fields.constraint->name;
     return refuse(name, name +
                             " does not go with thinking, which the chat template opens: turn it "

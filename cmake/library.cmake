@@ -57,7 +57,7 @@ function(sluice_batches target)
 endfunction()
 
 # Those of these programs' tests that run under a sanitizer are a slice (SLUICE_TEST_SLICE).
-set(SLUICE_LONG_TESTS alloc_test backend core exec greedy_golden_test net text)
+set(SLUICE_LONG_TESTS alloc_test backend core dialect exec greedy_golden_test net text)
 
 # sluice_test(PROGRAM [TEST name] SOURCES file... LIBS lib...)
 # A GoogleTest program, and a ctest with the program's name unless TEST gives another.

@@ -2,23 +2,6 @@
 
 namespace sluice::dialect {
 
-void append_json_char(std::string& out, char c) {
-  auto u = static_cast<unsigned char>(c);
-  if (c == '"' || c == '\\') {
-    out += '\\';
-    out += c;
-  } else if (u >= 0x20) {
-    out += c;
-  } else if (c == '\n') {
-    out += "\\n";
-  } else {
-    constexpr char kHex[] = "0123456789abcdef";
-    out += "\\u00";
-    out += kHex[u >> 4];
-    out += kHex[u & 15];
-  }
-}
-
 bool JsonScanner::may_end() const {
   return depth_ == 0 && (state_ == State::zero || state_ == State::whole ||
                          state_ == State::fraction || state_ == State::exponent_digits);

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_escape.h"
+
 namespace sluice::dialect {
 
 enum class Step : uint8_t {
@@ -64,7 +66,5 @@ class JsonScanner {
 };
 
 inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-// Appends the character as it stands in a JSON string.
-void append_json_char(std::string& out, char c);
 
 }  // namespace sluice::dialect

@@ -17,6 +17,7 @@
 #include "tools/run_constraints.h"
 #include "tools/run_report.h"
 #include "tools/terminal.h"
+#include "tools/uncached.h"
 
 namespace sluice {
 
@@ -151,35 +152,26 @@ Result<Outputs> run_requests(Session& s, std::vector<Request> requests, StatusLi
   return outputs;
 }
 
-// As if there was no KV cache: every token is a request of its own for the one behind the whole
-// context, whose K and V are computed anew and dropped. All requests go on together.
 Result<Outputs> run_uncached(Session& s, const std::vector<Request>& requests, StatusLine& status) {
   Outputs outputs(requests.size());
-  std::vector<std::vector<Token>> contexts;
-  for (const Request& r : requests) contexts.push_back(*r.prompt);
-  for (;;) {
-    std::vector<Request> next;
-    std::vector<size_t> whose;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (outputs[i].tokens.size() == static_cast<size_t>(requests[i].max_new)) continue;
-      Request& r = next.emplace_back(requests[i]);
-      r.prompt = std::make_shared<const std::vector<Token>>(contexts[i]);
-      r.max_new = 1;
-      whose.push_back(i);
-    }
-    if (next.empty()) return outputs;
-    Result<Outputs> tokens = run_requests(s, std::move(next), status);
-    if (!tokens) return tokens.error();
+  auto ask = [&](std::vector<Request> round,
+                 const std::vector<size_t>& whose) -> Result<std::vector<Token>> {
+    Result<Outputs> answers = run_requests(s, std::move(round), status);
+    if (!answers) return answers.error();
+    std::vector<Token> tokens;
     for (size_t k = 0; k < whose.size(); ++k) {
-      ChoiceOutput &all = outputs[whose[k]], &one = (*tokens)[k];
+      ChoiceOutput &all = outputs[whose[k]], &one = (*answers)[k];
       if (all.tokens.empty()) all.timing = one.timing;
       all.timing.finish = one.timing.finish;
       all.timing.num_preemptions += one.timing.num_preemptions;
       all.tokens.push_back(one.tokens[0]);
       all.token_times.push_back(one.token_times[0]);
-      contexts[whose[k]].push_back(one.tokens[0]);
+      tokens.push_back(one.tokens[0]);
     }
-  }
+    return tokens;
+  };
+  if (auto ok = run_without_cache(requests, ask); !ok) return ok.error();
+  return outputs;
 }
 
 // Batches of --max-seqs requests in their order, as tensors of one shape hold them: every prompt is

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/session.h"
+#include "tools/uncached.h"
 
 namespace sluice {
 
@@ -88,33 +89,25 @@ Result<std::vector<LabAnswer>> answer_all(Session& s,
   return answers;
 }
 
-// Each token is a request for the one behind the whole context.
 Result<std::vector<LabAnswer>> answer_uncached(Session& s, const std::vector<Request>& requests) {
   std::vector<LabAnswer> all(requests.size());
-  std::vector<std::vector<Token>> contexts;
-  for (const Request& r : requests) contexts.push_back(*r.prompt);
-  for (;;) {
-    std::vector<Request> next;
-    std::vector<size_t> whose;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (all[i].tokens.size() == static_cast<size_t>(requests[i].max_new)) continue;
-      Request& r = next.emplace_back(requests[i]);
-      r.prompt = std::make_shared<const std::vector<Token>>(contexts[i]);
-      r.max_new = 1;
-      whose.push_back(i);
-    }
-    if (next.empty()) return all;
-    Result<std::vector<LabAnswer>> one = answer_all(s, std::move(next), nullptr);
-    if (!one) return one.error();
+  auto ask = [&](std::vector<Request> round,
+                 const std::vector<size_t>& whose) -> Result<std::vector<Token>> {
+    Result<std::vector<LabAnswer>> answers = answer_all(s, std::move(round), nullptr);
+    if (!answers) return answers.error();
+    std::vector<Token> tokens;
     for (size_t k = 0; k < whose.size(); ++k) {
-      LabAnswer &a = all[whose[k]], &o = (*one)[k];
-      if (a.tokens.empty()) a.timing = o.timing;
-      a.timing.finish = o.timing.finish;
-      a.tokens.push_back(o.tokens[0]);
-      a.times.push_back(o.times[0]);
-      contexts[whose[k]].push_back(o.tokens[0]);
+      LabAnswer &a = all[whose[k]], &one = (*answers)[k];
+      if (a.tokens.empty()) a.timing = one.timing;
+      a.timing.finish = one.timing.finish;
+      a.tokens.push_back(one.tokens[0]);
+      a.times.push_back(one.times[0]);
+      tokens.push_back(one.tokens[0]);
     }
-  }
+    return tokens;
+  };
+  if (auto ok = run_without_cache(requests, ask); !ok) return ok.error();
+  return all;
 }
 
 LabRun reduce_lab(Session& s, const LabWorkload& w, const std::vector<LabAnswer>& answers) {

@@ -16,7 +16,7 @@
 
 namespace sluice::constrain {
 
-// What tokens have behind their first bytes: a trie in depth-first order.
+// The ends of tokens, behind the bytes that an expression takes, as a trie in depth-first order.
 struct TailTrie {
   struct Node {
     uint32_t end;  // behind this node's subtree
@@ -43,8 +43,8 @@ class MaskStore {
 
   // Null where it is not known.
   Mask find(const Fingerprint& expression) const;
-  // What is kept: `mask`, or one of equal content. At the limit everything is forgotten; masks in
-  // use live on with their users.
+  // Keeps a mask and returns it, or one of equal content that is kept already. A store that is full
+  // is emptied first; masks in use live on with their users.
   Mask keep(const Fingerprint& expression, Mask mask);
   // The tails behind these nodes of the vocabulary's trie; null where they are not known. Most
   // masks of strings have the same ones.

@@ -31,7 +31,7 @@ TEST(RegexFingerprint, CountsThatNoTokenTellsApart) {
   auto print = [&](RegexId r) { return pool.fingerprint(r, 10); };
   EXPECT_EQ(print(up_to(11)), print(up_to(300)));
   EXPECT_NE(print(up_to(10)), print(up_to(300)));
-  // What is left of an intersection may depend on them.
+  // An intersection may be empty for one count and not for another.
   auto without = [&](uint32_t n) { return pool.minus(up_to(n), pool.literal("no")); };
   EXPECT_NE(print(without(11)), print(without(300)));
 }

@@ -32,7 +32,7 @@ class BlockCache final : public BlockAllocator {
     return take();
   }
   int promised() const { return promised_; }
-  // Of a block in the index: its content goes to disk too, unless it is there.
+  // Writes a block of the index to disk, unless it is there.
   void store(BlockId b) {
     if (!tiers.has_disk()) return;
     PlaceId place = tiers.store(index.key(b), index.tokens(b));

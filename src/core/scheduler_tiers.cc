@@ -190,7 +190,8 @@ void Scheduler::end_fetch(const Moving& m) {
   }
 }
 
-// What transfers to and from the disk move, and from which id on transfers are somebody's.
+// Adds the keys of blocks that go to disk or come from it, and the id of the oldest transfer that
+// somebody still waits for.
 void Scheduler::add_keys(StepPlan& out) const {
   out.oldest = blocks_.moves.oldest();
   for (Transfer& t : out.transfers) {

@@ -104,8 +104,8 @@ struct Transfer {
 inline constexpr int kNumTransferKinds = Transfer::receive + 1;
 const char* transfer_name(Transfer::Kind kind);
 
-// What a block on disk is filed under. Executors write it beside the block, and compare it before
-// they give the block back: a place without this content is a failed transfer.
+// The key of a block on disk. Executors write it beside the block, and compare it before they give
+// the block back: a place with another key is a failed transfer.
 struct BlockKey {
   BlockHash hash;
   TenantId tenant = 0;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -167,7 +168,9 @@ class SamplingPair {
     Array<OutputRow> outputs(n);
     Array<SampleResult> results(n);
     Array<TopEntry> top(n * kMaxTopLogprobs);
-    SampleStep step{logits.data(), rows, vocab_, outputs.data(), results.data(), top.data()};
+    Array<uint32_t> masks(n * words());
+    SampleStep step{logits.data(),  rows,       vocab_,      outputs.data(),
+                    results.data(), top.data(), masks.data()};
     std::vector<float> host(n * v);
     for (int at = 0; at < steps; ++at) {
       open_some(at == 0 ? 100 : 15);
@@ -178,11 +181,14 @@ class SamplingPair {
         fill_logits(random_, kinds_[i], host.data() + i * v, vocab_);
       }
       logits.put(host.data(), host.size());
+      make_masks(out);
+      masks.put(masks_.data(), masks_.size());
       outputs.put(out.data(), out.size());
       results.poison();
       top.poison();
       launch(step, captured);
       compare(at, out, host, results.get(), top.get());
+      for (State& s : states_) s.row.set_mask({});
     }
   }
 
@@ -252,6 +258,36 @@ class SamplingPair {
     return out;
   }
 
+  size_t words() const { return static_cast<size_t>(mask_words(vocab_)); }
+
+  // A mask for some outputs that sample, on both sides: of everything, much, a few tokens, the ids
+  // that are banned before min_tokens, or nothing.
+  void make_masks(std::vector<OutputRow>& out) {
+    masks_.assign(out.size() * words(), 0);
+    int num = 0;
+    for (OutputRow& o : out) {
+      if (o.slot < 0 || o.actual >= 0 || !random_.chance(40)) continue;
+      std::span<uint32_t> mask(masks_.data() + static_cast<size_t>(num) * words(), words());
+      State& state = states_[static_cast<size_t>(o.slot)];
+      auto set = [&](Token t) {
+        if (t >= 0 && t < vocab_) mask[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+      };
+      int kind = random_.below(5);
+      if (kind == 0) std::fill(mask.begin(), mask.end(), ~0u);
+      if (kind == 1) {
+        for (uint32_t& w : mask) w = static_cast<uint32_t>(random_.bits());
+      }
+      if (kind == 2 || kind == 3) {
+        for (int k = 1 + random_.below(4); k > 0; --k) set(any_token(random_, vocab_));
+      }
+      if (kind == 3) {
+        for (Token t : state.row.spec().banned_until_min) set(t);
+      }
+      state.row.set_mask(mask);
+      o.mask = num++;
+    }
+  }
+
   void compare(int step,
                const std::vector<OutputRow>& out,
                const std::vector<float>& logits,
@@ -303,6 +339,7 @@ class SamplingPair {
       compare_row(expected[i].token, expected[i].top, results[i], top.data() + i * kMaxTopLogprobs);
       ++compared_;
       if (o.actual >= 0) continue;
+      if (expected[i].token == kNoToken) continue;
       s.row.add(expected[i].token);
       if (last[static_cast<size_t>(o.slot)] != expected[i].token) fail("last token");
     }
@@ -337,10 +374,11 @@ class SamplingPair {
     char text[300];
     std::snprintf(text, sizeof(text),
                   " actual %d t %g k %d p %g m %g rep %g freq %g pres %g bias %zu banned %zu "
-                  "allowed %zu bad %zu top %d",
+                  "allowed %zu bad %zu top %d mask %d",
                   o.actual, s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty,
                   s.frequency_penalty, s.presence_penalty, s.logit_bias.size(),
-                  s.banned_until_min.size(), s.allowed.size(), s.bad_sequences.size(), o.num_top);
+                  s.banned_until_min.size(), s.allowed.size(), s.bad_sequences.size(), o.num_top,
+                  o.mask);
     return text;
   }
 
@@ -356,6 +394,7 @@ class SamplingPair {
   Random random_;
   std::vector<State> states_;
   std::vector<int> kinds_;
+  std::vector<uint32_t> masks_;
   cuda::Sampler sampler_;
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
@@ -391,7 +430,8 @@ void test_prepare(uint64_t seed) {
       row_slot.push_back(i);
     }
     b.slices.push_back(s);
-    if (r.chance(80)) b.outputs.push_back({s.row + count - 1, i, s.pos + count, -1, -1});
+    if (r.chance(80))
+      b.outputs.push_back({s.row + count - 1, i, s.pos + count, -1, -1, r.below(9) - 1});
   }
   auto num = static_cast<int>(tokens.size());
   int padded = num + (r.chance(60) ? r.below(20) : 0);

@@ -343,7 +343,7 @@ CacheGroups pick_groups(std::mt19937_64& rng, const ModelShape& shape) {
   return split_layers(windows, planes);
 }
 
-Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks) {
+Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   int vocab = shape.vocab;
   auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(rng() % static_cast<uint64_t>(hi - lo + 1));
@@ -376,7 +376,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks
     r.sampling = spec;
     r.max_new = pick(1, 24);
     r.n = chance(20) ? pick(2, 4) : 1;
-    if (chance(30) && masks) {
+    if (chance(30)) {
       r.constraint = tiny_constraint(pick(0, kNumTinyConstraints - 1), vocab);
       if (chance(60)) {  // what tokens may be forced under
         spec->repetition_penalty = 1, spec->frequency_penalty = 0;
@@ -436,7 +436,6 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape, bool masks
     }
     if (c.allocator == KvAllocator::reserve) longest = c.max_len;
   }
-  c.sampling.masks = masks;
   c.pipeline = *value_named(kPipelines, any(names_in(kPipelines)));
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
   c.num_blocks = least + (chance(60) ? pick(0, 4 * w.setup.groups.num_groups()) : 200);
@@ -491,7 +490,7 @@ void check_workload(Subject& subject,
                     Tally* tally,
                     void (*change)(std::mt19937_64&, Workload&) = nullptr) {
   std::mt19937_64 rng(seed);
-  Workload w = make_workload(rng, subject.models[0]->shape(), !subject.cuda);
+  Workload w = make_workload(rng, subject.models[0]->shape());
   if (change) change(rng, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   const TempDir dir;

@@ -62,7 +62,6 @@ class Rig {
     config.max_len = 96;
     config.block_size = 8;
     config.group_windows = cache_groups(model_->shape()).windows;
-    config.sampling.masks = true;
     config.num_blocks = 16 * static_cast<int>(config.group_windows.size());
   }
   std::unique_ptr<ModelExecutor> executor() {

@@ -53,15 +53,16 @@ struct RowSpec {
 
 // One row of logits: sample after it, or score the token that is known to follow.
 struct OutputRow {
-  int32_t row;       // of the batch
-  int32_t slot;      // negative: padding, nothing is read or written for it
-  int32_t position;  // of the token that follows
-  int32_t actual;    // negative: sample; else score this token
-  int32_t num_top;   // -1: no log-probabilities, 0: of the token, k: of the k most likely too
+  int32_t row;        // of the batch
+  int32_t slot;       // negative: padding, nothing is read or written for it
+  int32_t position;   // of the token that follows
+  int32_t actual;     // negative: sample; else score this token
+  int32_t num_top;    // -1: no log-probabilities, 0: of the token, k: of the k most likely too
+  int32_t mask = -1;  // row of SampleStep::masks that a sampled token must be in; -1: none
 };
 
 struct SampleResult {
-  int32_t token;  // sampled, or `actual`
+  int32_t token;  // sampled, or `actual`; -1: its mask allows nothing
   int32_t rank;   // 1 = most likely; with num_top >= 0
   float logprob;
   int32_t num_top;  // entries in the top list
@@ -112,7 +113,12 @@ struct SampleStep {
   const OutputRow* outputs = nullptr;  // [num]
   SampleResult* results = nullptr;     // [num]
   TopEntry* top = nullptr;             // [num, kMaxTopLogprobs]; null: no row has num_top > 0
+  // [rows, mask_words(vocab)] bit t % 32 of word t / 32 allows token t; null: no output has a mask
+  const uint32_t* masks = nullptr;
 };
+
+// Words of a token mask.
+constexpr int64_t mask_words(int vocab) { return (int64_t{vocab} + 31) / 32; }
 
 struct DeviceLimits {
   double copy = 0;     // bytes read and written per second, by a copy
@@ -148,6 +154,9 @@ class Device : public Backend {
   virtual void wait(int index) = 0;
   // Later work of the lane in use starts only when the mark, of another lane, is reached.
   virtual void start_after(int mark) = 0;
+  // Later work of the lane in use starts only when *flag, in pinned memory, is at least `value`;
+  // what the host wrote before it is there then.
+  virtual void start_after(const uint64_t* flag, uint64_t value) = 0;
   // Milliseconds between two marks that have been waited for.
   virtual float elapsed(int from, int to) = 0;
 

@@ -1,7 +1,6 @@
 // Runs plans. The engine thread calls it; work happens elsewhere. Steps complete in launch order.
 #pragma once
 
-#include "base/check.h"
 #include "core/step_plan.h"
 
 namespace sluice {
@@ -13,11 +12,8 @@ struct Executor {
   virtual void launch(const StepPlan& plan) = 0;
   // The masks of a launched step whose plan names some: the step waits for them before it samples
   // those slices. From any thread, without waiting. Of several for one step the first counts; those
-  // of a step that is done are dropped. Only called where SamplingLimits::masks says so.
-  virtual void masks(StepMasks masks) {
-    static_cast<void>(masks);
-    CHECK(false);
-  }
+  // of a step that is done are dropped.
+  virtual void masks(StepMasks masks) = 0;
   // Waits for the oldest launched step. The result is valid until the next wait(). The step is used
   // up even if the call throws; failures of the step itself are in StepResult::failure.
   virtual const StepResult& wait() = 0;

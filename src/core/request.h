@@ -53,7 +53,6 @@ struct SamplingLimits {
   size_t bad_tokens = kAny;                            // tokens of all bad sequences
   int num_logprobs = std::numeric_limits<int>::max();  // beside the token; of prompt tokens too
   size_t logprob_ids = kAny;
-  bool masks = false;  // whether a step's rows may have token masks (constraints)
   bool operator==(const SamplingLimits&) const = default;
 };
 // Whether an executor with these limits can sample by the spec. An empty bad sequence fits none.

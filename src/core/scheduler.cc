@@ -106,11 +106,6 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
         "too much for this device to sample by: shorten logit_bias, bad_words, the stop ids "
         "under min_tokens, or ask for fewer logprobs"};
   }
-  if (request.constraint && !config.sampling.masks) {
-    return Error{400,
-                 "this device cannot constrain outputs yet: leave response_format out, or run with "
-                 "--device cpu"};
-  }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
   if (config.allocator == KvAllocator::reserve) positions = config.max_len;
   int64_t need = most_blocks(positions, config);

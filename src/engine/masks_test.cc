@@ -36,7 +36,6 @@ SchedulerConfig mask_config(Pipeline pipeline) {
   c.max_seqs = 4;
   c.max_len = 64;
   c.pipeline = pipeline;
-  c.sampling.masks = true;
   return c;
 }
 

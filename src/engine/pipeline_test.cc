@@ -43,6 +43,7 @@ class VirtualDevice final : public Executor {
     jobs_.push_back(std::move(job));
     most_in_flight = std::max(most_in_flight, jobs_.size());
   }
+  void masks(StepMasks) override {}
   const StepResult& wait() override {
     while (jobs_.front().left > 0) run_until(INFINITY);
     clock_.advance_to(time(jobs_.front().end));

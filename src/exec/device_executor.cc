@@ -73,6 +73,7 @@ size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig&
   lane += model.scratch_bytes(max_rows(c), held_logits(c));
   lane += outputs * output_row_bytes(model.shape());
   lane += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
+  lane += MaskInbox::bytes(c.max_seqs, model.shape().vocab);
   return tables_bytes(static_cast<size_t>(c.max_seqs), tables) +
          static_cast<size_t>(c.pipeline.lanes) * lane;
 }
@@ -102,7 +103,9 @@ DeviceExecutor::DeviceExecutor(
       held_logits_(held_logits(config_)),
       lanes_(static_cast<size_t>(config_.pipeline.lanes)),
       last_touch_(static_cast<size_t>(config_.max_seqs)),
-      reader_(config_, /*masks=*/false),
+      mask_inbox_(
+          device, config_.pipeline.max_in_flight() + 2, config_.max_seqs, model.shape().vocab),
+      reader_(config_),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());
@@ -147,10 +150,12 @@ void DeviceExecutor::reserve_lane(Lane& lane) {
       device_.allocate(static_cast<size_t>(held_logits_) * output_row_bytes(model_.shape()));
   lane.results = device_.allocate(rows * sizeof(SampleResult));
   lane.top = device_.allocate(rows * kMaxTopLogprobs * sizeof(TopEntry));
+  lane.masks = device_.allocate(MaskInbox::bytes(config_.max_seqs, model_.shape().vocab));
 }
 
 DeviceExecutor::~DeviceExecutor() {
   try {
+    mask_inbox_.release();
     drain();
   } catch (const std::exception&) {
     // The device is lost: its memory goes with it.
@@ -241,6 +246,7 @@ void DeviceExecutor::attach() {
 void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   StepWork& work = job.work;
   reader_.read(plan, work);
+  if (work.num_masks > 0) mask_inbox_.expect(place_of(job), plan.step, work.num_masks);
   specs_.clear(), edits_.clear(), slices_.clear();
   words_.assign(plan.tokens.begin(), plan.tokens.end());
   for (const RowOp& op : plan.rows) {
@@ -372,19 +378,29 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
 
 void DeviceExecutor::queue_decodes(const Job& job) {
   int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
+  const bool masked = job.work.num_masks > 0;
   auto run = [&] {
     model_.forward(device_, view(bucket, bucket), cache_.layers());
-    run_outputs(0, static_cast<size_t>(bucket), job.top);
+    run_logits(0, static_cast<size_t>(bucket));
+    if (!masked) run_sampling(job, 0, static_cast<size_t>(bucket));
   };
-  if (profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
+  if (!masked && profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
     profile_rows_.store(0);
     StepProfile profile = profile_step(run);
     std::lock_guard lock(profile_mutex_);
     profile_ = std::move(profile);
     return;
   }
+  Captured what = masked ? Captured::up_to_logits : job.top ? Captured::with_top : Captured::all;
+  run_captured({bucket, what}, run);
+  if (!masked) return;
+  queue_masks(job);
+  run_sampling(job, 0, static_cast<size_t>(bucket));
+}
+
+void DeviceExecutor::run_captured(std::pair<int, Captured> key, const std::function<void()>& run) {
   if (!capture_) return run();
-  auto it = lane_->sequences.find({bucket, job.top});
+  auto it = lane_->sequences.find(key);
   if (it == lane_->sequences.end()) {
     int sequence = -1;
     try {
@@ -400,9 +416,14 @@ void DeviceExecutor::queue_decodes(const Job& job) {
       device_.abort_capture();
       throw;
     }
-    it = lane_->sequences.emplace(std::pair{bucket, job.top}, sequence).first;
+    it = lane_->sequences.emplace(key, sequence).first;
   }
   device_.launch(it->second);
+}
+
+// From here on the step has its masks.
+void DeviceExecutor::queue_masks(const Job& job) {
+  mask_inbox_.queue(place_of(job), lane_->masks.data());
 }
 
 // The step's ops run many times over the same rows: all but the sampler's state are the same after
@@ -474,20 +495,30 @@ void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
   model_.forward(device_, batch, cache_.layers());
   auto turn = static_cast<size_t>(held_logits_);
   size_t num = job.num_sampled();
-  for (size_t at = 0; at < num; at += turn) run_outputs(at, std::min(turn, num - at), job.top);
+  for (size_t at = 0; at < num; at += turn) {
+    size_t now = std::min(turn, num - at);
+    run_logits(at, now);
+    if (at == 0 && job.work.num_masks > 0) queue_masks(job);
+    run_sampling(job, at, now);
+  }
 }
 
-void DeviceExecutor::run_outputs(size_t at, size_t num, bool top) {
+void DeviceExecutor::run_logits(size_t at, size_t num) {
   auto vocab = static_cast<int64_t>(model_.shape().vocab);
   Tensor logits{lane_->logits.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
   model_.logits(device_, {lane_->arrays.out_rows + at, num}, logits);
+}
+
+// Outputs [at, at + num), whose logits are computed.
+void DeviceExecutor::run_sampling(const Job& job, size_t at, size_t num) {
   SampleStep s;
-  s.logits = logits.f32();
+  s.logits = static_cast<float*>(lane_->logits.data());
   s.num = static_cast<int>(num);
-  s.vocab = static_cast<int>(vocab);
+  s.vocab = model_.shape().vocab;
   s.outputs = lane_->arrays.outputs + at;
   s.results = static_cast<SampleResult*>(lane_->results.data()) + at;
-  if (top) s.top = static_cast<TopEntry*>(lane_->top.data()) + at * kMaxTopLogprobs;
+  if (job.top) s.top = static_cast<TopEntry*>(lane_->top.data()) + at * kMaxTopLogprobs;
+  if (job.work.num_masks > 0) s.masks = static_cast<const uint32_t*>(lane_->masks.data());
   device_.sample(s);
 }
 
@@ -531,7 +562,7 @@ void DeviceExecutor::read_outputs(const Job& job) {
     const SampleResult& r = results[i];
     Sampled& s = result_.rows[static_cast<size_t>(job.work.result_of[i])];
     if (o.actual == kNoToken) result_.tokens[s.token_at] = r.token;
-    if (o.num_top < 0) continue;
+    if (o.num_top < 0 || r.token == kNoToken) continue;
     if (s.num_top == 0) s.top_at = static_cast<uint32_t>(result_.top.size());
     result_.top.push_back({o.position, r.token, r.logprob, r.rank});
     for (int k = 0; k < r.num_top; ++k) {

@@ -1,8 +1,9 @@
 // Runs plans on a device with a queue of its own. launch() writes the step into one packet, queues
 // everything the step does, and returns; wait() waits for the end of the oldest step and reads what
-// it sampled. Nothing else waits. Steps of decodes alone replay a captured sequence of their batch
-// size; others are queued op by op. With several lanes steps take turns on them; what a step
-// computes in, and its captured sequences, are its lane's. Engine thread.
+// it sampled. Nothing else waits. A step under masks is queued too, and samples when they are
+// there. Steps of decodes alone replay a captured sequence of their batch size; others are queued
+// op by op. With several lanes steps take turns on them; what a step computes in, and its captured
+// sequences, are its lane's. Engine thread; masks() any.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@
 #include "exec/executor_config.h"
 #include "exec/host_tier.h"
 #include "exec/kv_cache.h"
+#include "exec/mask_inbox.h"
 #include "exec/plan_reader.h"
 #include "exec/pooler.h"
 #include "model/model.h"
@@ -51,6 +53,7 @@ class DeviceExecutor final : public Executor {
   ~DeviceExecutor() override;
 
   void launch(const StepPlan& plan) override;
+  void masks(StepMasks masks) override { mask_inbox_.put(masks); }
   const StepResult& wait() override;
 
   size_t kv_bytes() const { return cache_.bytes(); }
@@ -68,11 +71,14 @@ class DeviceExecutor final : public Executor {
   static int bucket_of(int n);
 
  private:
+  // How much of a step of decodes a captured sequence does. Under masks sampling is not in it: it
+  // starts later.
+  enum class Captured : uint8_t { all, with_top, up_to_logits };
   // What a step computes in, on the device.
   struct Lane {
-    Buffer packet, arrays_memory, logits, results, top;
-    StepArrays arrays;                              // their tables are the same for all lanes
-    std::map<std::pair<int, bool>, int> sequences;  // (bucket, with top lists) to captured sequence
+    Buffer packet, arrays_memory, logits, results, top, masks;
+    StepArrays arrays;                                  // their tables are the same for all lanes
+    std::map<std::pair<int, Captured>, int> sequences;  // (bucket, what it does) to sequence
   };
   // A step on its way: what the host needs to make a result of what comes back.
   struct Job {
@@ -87,6 +93,7 @@ class DeviceExecutor final : public Executor {
   };
 
   void attach();
+  size_t place_of(const Job& job) const { return static_cast<size_t>(&job - jobs_.data()); }
   void reserve_lane(Lane& lane);
   void use_lane(const StepPlan& plan);
   void drain();
@@ -94,11 +101,14 @@ class DeviceExecutor final : public Executor {
   void queue_step(Job& job, const StepPlan& plan);
   void queue_transfers(Job& job, const StepPlan& plan);
   void queue_decodes(const Job& job);
+  void run_captured(std::pair<int, Captured> key, const std::function<void()>& run);
   StepProfile profile_step(const std::function<void()>& run);
   void time_in_step(const std::function<void()>& run, StepProfile& profile);
   void queue_ragged(const Job& job, const StepPlan& plan);
   BatchView view(int num_tokens, int num_decode) const;
-  void run_outputs(size_t at, size_t num, bool top);
+  void run_logits(size_t at, size_t num);
+  void run_sampling(const Job& job, size_t at, size_t num);
+  void queue_masks(const Job& job);
   void run_hidden(const Job& job, std::byte* to);
   void read_outputs(const Job& job);
   void read_pooled(const Job& job);
@@ -124,6 +134,7 @@ class DeviceExecutor final : public Executor {
   std::vector<uint64_t> last_touch_, latest_in_lane_;
   uint64_t last_move_ = 0;  // the last step that moved blocks between tiers
 
+  MaskInbox mask_inbox_;
   PlanReader reader_;
   std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks
   uint64_t num_launched_ = 0, num_waited_ = 0;

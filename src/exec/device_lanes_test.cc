@@ -1,5 +1,5 @@
-// Which lane of a device a step runs in, and which steps of other lanes it starts after. The device
-// computes nothing and notes what it is told.
+// Which lane of a device a step runs in, which steps of other lanes it starts after, and how it
+// waits for masks. The device computes nothing and notes what it is told.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -41,7 +41,10 @@ class NotingDevice final : public Device {
   void parallel(int, void (*)(void*, int), void*) override {}
 
   Buffer pinned(size_t bytes) override { return allocate(bytes); }
-  void upload(void* to, const void*, size_t) override { packets.push_back(to); }
+  void upload(void* to, const void* from, size_t bytes) override {
+    packets.push_back(to);
+    last_upload = {static_cast<const uint32_t*>(from), bytes / sizeof(uint32_t)};
+  }
   void download(void*, const void*, size_t) override {}
   void reserve_lanes(int lanes, int marks) override { num_lanes = lanes, num_marks = marks; }
   size_t lane_bytes() const override { return 0; }
@@ -49,6 +52,9 @@ class NotingDevice final : public Device {
   void mark(int index) override { EXPECT_LT(index, num_marks); }
   void wait(int index) override { EXPECT_LT(index, num_marks); }
   void start_after(int mark) override { notes += strf("after%d ", mark); }
+  void start_after(const uint64_t* flag, uint64_t value) override {
+    flags.push_back({flag, value});
+  }
   float elapsed(int, int) override { return 0; }
   void begin_capture() override {}
   int end_capture() override { return ++num_captured; }
@@ -59,7 +65,7 @@ class NotingDevice final : public Device {
   void prepare(const Packet&, const StepArrays& arrays, int, int) override {
     tables.push_back(arrays.tables);
   }
-  void sample(const SampleStep&) override {}
+  void sample(const SampleStep&) override { ++num_sampled; }
   void reserve_attention(const AttentionSpec&, int, int) override {}
   size_t attention_bytes(const AttentionSpec&, int, int) const override { return 0; }
   void tune(int, int) override {}
@@ -73,8 +79,10 @@ class NotingDevice final : public Device {
     return 0;
   }
 
-  int num_captured = 0;
+  int num_captured = 0, num_sampled = 0;
   std::vector<const void*> packets, tables;  // of the steps
+  std::span<const uint32_t> last_upload;
+  std::vector<std::pair<const uint64_t*, uint64_t>> flags;  // that a lane waits for
 };
 
 class NotingModel final : public Model {
@@ -82,7 +90,7 @@ class NotingModel final : public Model {
   NotingModel() {
     shape_.num_layers = shape_.num_heads = shape_.num_kv_heads = 1;
     shape_.hidden = shape_.head_dim = 8;
-    shape_.vocab = 16;
+    shape_.vocab = 70;
     shape_.max_len = 64;
     shape_.windows = {0};
   }
@@ -120,7 +128,9 @@ class DeviceLanes : public testing::Test {
     device.notes.clear();
   }
   // A step that decodes the slots; those in `opened` are opened first.
-  std::string launch(const std::vector<Slot>& slots, const std::vector<Slot>& opened = {}) {
+  std::string launch(const std::vector<Slot>& slots,
+                     const std::vector<Slot>& opened = {},
+                     int num_masks = 0) {
     StepPlan plan;
     plan.step = ++step_;
     for (Slot slot : opened) {
@@ -139,6 +149,8 @@ class DeviceLanes : public testing::Test {
       s.want = Want::last;
       s.token_at = static_cast<uint32_t>(plan.tokens.size());
       plan.tokens.push_back(1);
+      if (static_cast<int>(plan.slices.size()) < num_masks)
+        s.mask = static_cast<int32_t>(plan.slices.size());
       plan.slices.push_back(s);
     }
     plan.num_tokens = plan.num_decode = static_cast<int32_t>(slots.size());
@@ -198,6 +210,48 @@ TEST_F(DeviceLanes, AStepStartsAfterThoseThatStillUseItsSlots) {
   wait();
   EXPECT_EQ(launch({2, 3}, {2}), "lane1 after7 ");
   wait(), wait();
+}
+
+TEST_F(DeviceLanes, AStepUnderMasksWaitsForThem) {
+  start(Pipeline::overlap);
+  launch({0}, {0});
+  EXPECT_TRUE(device.flags.empty());
+  launch({0, 1, 2}, {1, 2}, 2);
+  ASSERT_EQ(device.flags.size(), 1u);
+  auto [flag, value] = device.flags[0];
+  std::span<const uint32_t> masks = device.last_upload;
+  ASSERT_EQ(masks.size(), 2u * 3);
+  EXPECT_LT(*flag, value);
+  executor_->masks({1, {{7}}});  // of the step before, which has none
+  executor_->masks({3, {{7}}});  // of a step that is not launched
+  EXPECT_LT(*flag, value);
+  executor_->masks({2, {{5, 6}}});  // what is not there is forbidden
+  EXPECT_EQ(*flag, value);
+  EXPECT_EQ(std::vector(masks.begin(), masks.end()), (std::vector<uint32_t>{5, 6, 0, 0, 0, 0}));
+  executor_->masks({2, {{1, 1, 1}, {1, 1, 1}}});  // the first counts
+  EXPECT_EQ(masks[0], 5u);
+  wait(), wait();
+  // The place is used again, for another step.
+  for (int i = 0; i < 6; ++i) launch({0}, {}, 1), wait();
+  ASSERT_EQ(device.flags.size(), 7u);
+  EXPECT_LT(*device.flags[6].first, device.flags[6].second);
+  auto [last, wanted] = device.flags[6];
+  executor_->masks({8, {{9, 9, 9}}});
+  EXPECT_EQ(*last, wanted);
+}
+
+// A step captured for one kind of sampling does not serve another.
+TEST_F(DeviceLanes, AStepUnderMasksIsCapturedUpToItsLogits) {
+  start(Pipeline::overlap);
+  launch({0}, {0}), wait();
+  EXPECT_EQ(device.num_sampled, 1);  // within the capture
+  launch({0}, {}, 1), wait();
+  launch({0}, {}, 1), wait();
+  EXPECT_EQ(device.num_captured, 2);
+  EXPECT_EQ(device.num_sampled, 3);  // outside of it, each time
+  launch({0}), wait();
+  EXPECT_EQ(device.num_sampled, 3);
+  EXPECT_EQ(device.num_captured, 2);
 }
 
 TEST_F(DeviceLanes, WorkspaceCountsEveryLane) {

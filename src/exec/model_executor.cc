@@ -54,7 +54,7 @@ ModelExecutor::ModelExecutor(
       logits_per_turn_(logits_per_turn(config_)),
       disk_(disk),
       rows_(static_cast<size_t>(config_.max_seqs)),
-      reader_(config_, /*masks=*/true),
+      reader_(config_),
       pooler_(rows_.size()) {
   CHECK(config_.num_disk == (disk_ ? disk_->num_places() : 0));
   if (config_.num_places > 0) {
@@ -341,9 +341,7 @@ void ModelExecutor::sample_turn(uint64_t step, size_t at, size_t num) {
   for (const OutputRow& o : now) {
     out_rows_.push_back(o.row);
     plain &= o.actual == kNoToken && is_plain_greedy(sampling(o));
-  }
-  if (!work_.mask_of.empty()) {
-    for (size_t i = at; i < at + num; ++i) masked |= work_.mask_of[i] != kNoMask;
+    masked |= o.mask != kNoMask;
   }
   Tensor logits{logits_.data(), DType::f32, static_cast<int64_t>(num), vocab, vocab};
   if (plain && !masked) {
@@ -360,7 +358,7 @@ void ModelExecutor::sample_turn(uint64_t step, size_t at, size_t num) {
   for (bool with_mask : {false, true}) {
     size_t first = turn_.size();
     for (size_t i = 0; i < num; ++i) {
-      if ((work_.mask_of[at + i] != kNoMask) == with_mask) turn_.push_back(i);
+      if ((now[i].mask != kNoMask) == with_mask) turn_.push_back(i);
     }
     if (with_mask) set_masks(step, at, std::span(turn_).subspan(first));
     sample_rows({this, at, turn_.size() - first, turn_.data() + first});
@@ -371,7 +369,7 @@ void ModelExecutor::sample_turn(uint64_t step, size_t at, size_t num) {
 // Waits for the step's masks and gives each output its own.
 void ModelExecutor::set_masks(uint64_t step, size_t first, std::span<const size_t> outputs) {
   take_masks(step);
-  for (size_t i : outputs) row_of(first + i).set_mask(masks_.row(work_.mask_of[first + i]));
+  for (size_t i : outputs) row_of(first + i).set_mask(masks_.row(work_.outputs[first + i].mask));
 }
 
 void ModelExecutor::sample_rows(SampledRows rows) {

@@ -1,5 +1,6 @@
 #include "exec/plan_reader.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "base/check.h"
@@ -27,8 +28,6 @@ void PlanReader::refuse_unsupported(const StepPlan& plan) const {
   }
   for (const Slice& s : plan.slices) {
     if (s.num_draft > 0) throw std::runtime_error("this executor cannot check draft tokens");
-    if (s.mask != kNoMask && !masks_)
-      throw std::runtime_error("this executor cannot sample under a mask");
   }
 }
 
@@ -41,9 +40,8 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
                       op.pooling,        static_cast<int32_t>(op.num_prompt),
                       spec.num_logprobs, spec.prompt_logprobs};
   }
-  work.num_tokens = 0, work.num_samples = 0;
+  work.num_tokens = 0, work.num_samples = 0, work.num_masks = 0;
   work.slices.clear(), work.outputs.clear(), work.result_of.clear(), work.pool.clear();
-  work.mask_of.clear();
   work.copies.clear(), work.completed.clear(), work.lost.clear(), work.rows.clear();
   for (const Transfer& t : plan.transfers) {
     // What comes from disk comes with a later step.
@@ -55,7 +53,6 @@ void PlanReader::read(const StepPlan& plan, StepWork& work) {
     if (s.want != Want::none) add_outputs(plan, s, work);
     work.num_tokens += s.count;
   }
-  if (!work.mask_of.empty()) work.mask_of.resize(work.outputs.size(), kNoMask);
 }
 
 void PlanReader::add_outputs(const StepPlan& plan, const Slice& s, StepWork& work) const {
@@ -65,22 +62,19 @@ void PlanReader::add_outputs(const StepPlan& plan, const Slice& s, StepWork& wor
   Sampled sampled;
   sampled.slot = s.slot, sampled.epoch = s.epoch;
   sampled.token_at = work.num_samples;
-  auto add = [&](int32_t k, Token actual, int num_top) {
+  auto add = [&](int32_t k, Token actual, int num_top, int32_t mask) {
     work.outputs.push_back(
-        {first + k, static_cast<int32_t>(s.slot), s.pos + k + 1, actual, num_top});
+        {first + k, static_cast<int32_t>(s.slot), s.pos + k + 1, actual, num_top, mask});
     work.result_of.push_back(result);
   };
   if (scores(s.want)) {
     for (int32_t k = 0; k < s.count && s.pos + k + 1 < row.num_prompt; ++k) {
-      add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs);
+      add(k, plan.tokens[s.token_at + static_cast<uint32_t>(k) + 1], row.prompt_logprobs, kNoMask);
     }
   }
   if (samples(s.want)) {
-    add(s.count - 1, kNoToken, row.num_logprobs);
-    if (s.mask != kNoMask) {
-      work.mask_of.resize(work.outputs.size(), kNoMask);
-      work.mask_of.back() = s.mask;
-    }
+    add(s.count - 1, kNoToken, row.num_logprobs, s.mask);
+    work.num_masks = std::max(work.num_masks, s.mask + 1);
     sampled.num_tokens = 1;
     ++work.num_samples;
   }

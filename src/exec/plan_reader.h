@@ -21,13 +21,13 @@ struct StepWork {
   std::vector<SliceView> slices;      // where each slice of the plan is in the batch
   std::vector<OutputRow> outputs;     // rows of logits to compute
   std::vector<int32_t> result_of;     // by output: in `rows`
-  std::vector<int32_t> mask_of;       // by output: in StepMasks::rows, or kNoMask; empty: no masks
   std::vector<PoolRow> pool;          // rows of hidden states to compute
   std::vector<BlockCopy> copies;      // of the run of transfers at hand
   std::vector<TransferId> completed;  // transfers that are done with the step
   std::vector<TransferId> lost;       // those that have failed
   std::vector<Sampled> rows;          // the result's, with their places for tokens
   uint32_t num_samples = 0;           // the result's tokens
+  int num_masks = 0;                  // rows of the step's masks
 };
 
 class PlanReader {
@@ -41,10 +41,8 @@ class PlanReader {
     int num_logprobs = -1, prompt_logprobs = -1;
   };
 
-  // `masks`: whether the executor takes masks.
-  PlanReader(const ExecutorConfig& config, bool masks)
-      : masks_(masks),
-        table_len_(table_len(config)),
+  explicit PlanReader(const ExecutorConfig& config)
+      : table_len_(table_len(config)),
         table_stride_(config.groups.num_groups() * table_len_),
         num_places_(config.num_places),
         num_disk_(config.num_disk),
@@ -52,8 +50,7 @@ class PlanReader {
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
-  // changes, when the plan asks for draft tokens, or for masks or a transfer that the executor
-  // cannot do.
+  // changes, when the plan asks for draft tokens, or for a transfer that the executor cannot do.
   void read(const StepPlan& plan, StepWork& work);
 
   const Row& row(Slot slot) const { return rows_[slot]; }
@@ -67,7 +64,6 @@ class PlanReader {
 
   void refuse_unsupported(const StepPlan& plan) const;
 
-  bool masks_;
   int64_t table_len_, table_stride_;
   int num_places_, num_disk_, block_size_;
   std::vector<Row> rows_;  // by slot

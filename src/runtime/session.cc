@@ -67,10 +67,8 @@ Result<void> Session::open_backend(const ModelShape& shape) {
     if (!quant) return quant.error();
     backend_ = make_cpu_backend(
         {.threads = options_.threads.value_or(0), .pin = options_.pin, .quant = std::move(*quant)});
-    options_.scheduler.sampling.masks = true;
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
-    options_.scheduler.sampling.masks = true;
   } else {
     Result<std::unique_ptr<Device>> device = open_cuda(cuda_options(options_, *checkpoint_));
     if (!device) return device.error();

@@ -211,8 +211,6 @@ void Generation::compile(std::vector<std::vector<Token>> prompts) {
   if (!service_.session().tokenizer())
     return refuse(400,
                   name + ": the model has no vocabulary, so its answers cannot be constrained");
-  if (!service_.session().engine().config().sampling.masks)
-    return refuse(400, name + ": this device cannot constrain answers yet: use --device cpu");
   size_t held = 0;
   for (const std::vector<Token>& p : prompts) held += p.size() * sizeof(Token);
   auto done = [self = shared_from_this(),

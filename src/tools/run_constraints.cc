@@ -77,9 +77,6 @@ Result<void> check_finish(Finish finish) {
 }
 
 Result<std::shared_ptr<const Constraint>> RunConstraints::compile(const ConstraintSource& source) {
-  if (!session_.engine().config().sampling.masks) {
-    return Error{400, "this device cannot constrain answers yet: use --device cpu"};
-  }
   std::string key = source.key();
   if (auto it = compiled_.find(key); it != compiled_.end()) return it->second;
   if (!vocab_) vocab_ = constraint_vocab(*session_.tokenizer(), session_.model().shape().vocab);

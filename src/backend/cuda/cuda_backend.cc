@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/prepare.cuh"
 #include "backend/cuda/target.cuh"
 #include "base/check.h"
 
@@ -125,6 +126,9 @@ void CudaBackend::mark(int index) { check(cudaEventRecord(mark_at(index), stream
 void CudaBackend::wait(int index) { check(cudaEventSynchronize(mark_at(index)), "step"); }
 void CudaBackend::start_after(int index) {
   check(cudaStreamWaitEvent(stream_, mark_at(index), 0), "lane");
+}
+void CudaBackend::start_after(const uint64_t* flag, uint64_t value) {
+  wait_for(flag, value, stream_);
 }
 float CudaBackend::elapsed(int from, int to) {
   float ms = 0;

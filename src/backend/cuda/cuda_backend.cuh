@@ -52,6 +52,7 @@ class CudaBackend final : public Device {
   void mark(int index) override;
   void wait(int index) override;
   void start_after(int index) override;
+  void start_after(const uint64_t* flag, uint64_t value) override;
   float elapsed(int from, int to) override;
   void begin_capture() override;
   int end_capture() override;

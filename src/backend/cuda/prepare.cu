@@ -89,12 +89,25 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const Packet packet,
     arrays.outputs[i] = o;
     arrays.out_rows[i] = o.row;
   } else if (i < padded) {
-    arrays.outputs[i] = {i, -1, 0, -1, -1};
+    arrays.outputs[i] = {i, -1, 0, -1, -1, -1};
     arrays.out_rows[i] = i;
   }
 }
 
+// One thread that looks until the value is there: works on every device and under any driver.
+__global__ void wait_kernel(const uint64_t* flag, uint64_t value) {
+  uint64_t now = 0;
+  do {
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(now) : "l"(flag) : "memory");
+  } while (now < value);
+}
+
 }  // namespace
+
+void wait_for(const uint64_t* flag, uint64_t value, cudaStream_t stream) {
+  wait_kernel<<<1, 1, 0, stream>>>(flag, value);
+  check_launch("wait");
+}
 
 void prepare(const Packet& packet,
              const StepArrays& arrays,

@@ -1,4 +1,5 @@
-// From a packet to the arrays of a step. Queues one kernel on a stream.
+// From a packet to the arrays of a step, and a wait for what the host sends later. Each queues one
+// kernel on a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,5 +18,8 @@ void prepare(const Packet& packet,
              int padded,
              const int32_t* last_tokens,
              cudaStream_t stream);
+
+// Holds the stream until *flag, in pinned memory, is at least `value`.
+void wait_for(const uint64_t* flag, uint64_t value, cudaStream_t stream);
 
 }  // namespace sluice::cuda

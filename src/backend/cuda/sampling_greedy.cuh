@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kGreedyThreads, kGreedyBlocks)
     greedy_kernel(const __grid_constant__ SampleArgs args) {
   OutputRow out = args.step.outputs[blockIdx.y];
   if (out.slot < 0 || !only_greedy(args, out)) return;
-  RowAdjust adjust(args.rows, out.slot);
+  RowAdjust adjust(args.rows, out.slot, mask_of(args, out));
+  adjust.settle(args.step.vocab);
   int parts = static_cast<int>(gridDim.x), part = static_cast<int>(blockIdx.x);
   int chunk = ((args.step.vocab + parts - 1) / parts + 3) / 4 * 4;
   RowLoad load(args, static_cast<int>(blockIdx.y), part * chunk, chunk);

@@ -13,6 +13,12 @@ struct SampleArgs {
   bool vectored;  // rows of logits are aligned to 16 bytes
 };
 
+// The mask of an output; null: none.
+__device__ inline const uint32_t* mask_of(const SampleArgs& args, const OutputRow& out) {
+  if (out.mask < 0 || out.actual >= 0) return nullptr;
+  return args.step.masks + out.mask * mask_words(args.step.vocab);
+}
+
 // The row is done with its most likely token and nobody asks for scores.
 __device__ inline bool only_greedy(const SampleArgs& args, const OutputRow& out) {
   return out.actual < 0 && out.num_top < 0 && args.rows.rows[out.slot].spec.inv_temperature < 0;

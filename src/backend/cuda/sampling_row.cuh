@@ -30,10 +30,11 @@ struct RowLists {
   const SamplingRow* row;
   const int32_t* lists;
   int num_generated;
+  bool bans;  // the ids that are banned before min_tokens
 
   __device__ bool is_banned(int32_t id) const {
     const RowSpec& s = row->spec;
-    if (num_generated >= s.min_tokens) return false;
+    if (!bans) return false;
     const int32_t* banned = lists + SamplingRows::kBanned;
     int at = lower_bound(banned, s.num_banned, id);
     return at < s.num_banned && banned[at] == id;
@@ -82,15 +83,17 @@ struct RowAdjust {
   RowLists lists;
   const uint32_t* listed;   // null: no list names a token
   const uint32_t* allowed;  // null: all
+  const uint32_t* mask;     // of the step; null: none
   const uint16_t* counts;   // null: no penalties
   float repetition, frequency, presence;
 
-  __device__ RowAdjust(const SamplingRows& all, int slot) {
+  __device__ RowAdjust(const SamplingRows& all, int slot, const uint32_t* step_mask)
+      : mask(step_mask) {
     const SamplingRow* row = all.rows + slot;
     const RowSpec& s = row->spec;
-    lists = {row, all.lists + static_cast<int64_t>(slot) * SamplingRows::kRowWords,
-             s.num_generated};
     bool banned = s.num_banned > 0 && s.num_generated < s.min_tokens;
+    lists = {row, all.lists + static_cast<int64_t>(slot) * SamplingRows::kRowWords, s.num_generated,
+             banned};
     listed =
         s.num_bias > 0 || s.num_bad > 0 || banned ? all.listed + slot * all.mask_stride : nullptr;
     allowed = s.num_allowed > 0 ? all.allowed + slot * all.mask_stride : nullptr;
@@ -102,7 +105,13 @@ struct RowAdjust {
   }
 
   __device__ bool any() const {
-    return listed != nullptr || allowed != nullptr || counts != nullptr;
+    return listed != nullptr || allowed != nullptr || counts != nullptr || mask != nullptr;
+  }
+
+  // By a whole block. A mask is never left: where nothing but banned ids is left of it, they are
+  // allowed.
+  __device__ void settle(int vocab) {
+    if (mask != nullptr && lists.bans) lists.bans = first_allowed(vocab) >= 0;
   }
 
   __device__ float penalise(float x, unsigned count) const {
@@ -119,8 +128,8 @@ struct RowAdjust {
   // Logits of tokens id to id + 3; id is a multiple of four. Past the vocabulary: anything.
   __device__ float4 operator()(float4 v, int id) const {
     float x[4] = {v.x, v.y, v.z, v.w};
-    if (allowed != nullptr) {
-      uint32_t bits = allowed[id / 32] >> (id % 32);
+    if (allowed != nullptr || mask != nullptr) {
+      uint32_t bits = allowed_word(id / 32) >> (id % 32);
 #pragma unroll
       for (int k = 0; k < 4; ++k) x[k] = (bits >> k & 1) != 0 ? x[k] : kMinusInf;
     }
@@ -143,26 +152,40 @@ struct RowAdjust {
     return {x[0], x[1], x[2], x[3]};
   }
 
-  // By a whole block: the lowest token that no mask forbids, or 0.
-  __device__ int lowest_allowed(int vocab) const {
+  __device__ uint32_t allowed_word(int at) const {
+    uint32_t bits = ~uint32_t{0};
+    if (allowed != nullptr) bits &= allowed[at];
+    if (mask != nullptr) bits &= mask[at];
+    return bits;
+  }
+
+  // By a whole block: the lowest token that nothing forbids, or -1.
+  __device__ int first_allowed(int vocab) const {
     __shared__ int found;
     auto t = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    __syncthreads();
     if (t == 0) found = vocab;
     __syncthreads();
     for (int from = 0; from < vocab; from += threads) {
       int id = from + t;
-      bool may = id < vocab && (allowed == nullptr || (allowed[id / 32] >> (id % 32) & 1) != 0) &&
+      bool may = id < vocab && (allowed_word(id / 32) >> (id % 32) & 1) != 0 &&
                  !lists.is_banned(id) && !lists.is_bad(id);
       if (may) atomicMin(&found, id);
       if (__syncthreads_or(may) != 0) return found;
     }
-    return 0;
+    return -1;
+  }
+  // The same where no logit is a number: without a mask there is always a token.
+  __device__ int lowest_allowed(int vocab) const {
+    int id = first_allowed(vocab);
+    return id < 0 && mask == nullptr ? 0 : id;
   }
 };
 
-// What follows a row's sampling: the token feeds the next step and the row's memory of itself. By
-// one thread, after all of the row's readers.
+// What follows a row's sampling: the token, if there is one, feeds the next step and the row's
+// memory of itself. By one thread, after all of the row's readers.
 __device__ inline void remember(const SamplingRows& all, int slot, int32_t token) {
+  if (token < 0) return;
   SamplingRow& row = all.rows[slot];
   RowSpec& s = row.spec;
   all.last_token[slot] = token;

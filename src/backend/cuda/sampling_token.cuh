@@ -42,13 +42,18 @@ __device__ inline void fetch(const SampleArgs& args, int row, RowSlice s) {
 
 // Out of line, with registers of their own, and arguments by value: what is passed by reference
 // lives in local memory, and shared memory leaves that little cache.
-__device__ __noinline__ inline void adjust_slice(const SampleArgs& args, int slot, RowSlice s) {
-  RowAdjust adjust(args.rows, slot);
+__device__ __noinline__ inline void adjust_slice(const SampleArgs& args,
+                                                 OutputRow out,
+                                                 RowSlice s) {
+  RowAdjust adjust(args.rows, out.slot, mask_of(args, out));
+  adjust.settle(args.step.vocab);
   for_each_four(s, [&](int id, float4* four) { *four = adjust(*four, id); });
 }
 
-__device__ __noinline__ inline int lowest_allowed(const SampleArgs& args, int slot) {
-  return RowAdjust(args.rows, slot).lowest_allowed(args.step.vocab);
+__device__ __noinline__ inline int lowest_allowed(const SampleArgs& args, OutputRow out) {
+  RowAdjust adjust(args.rows, out.slot, mask_of(args, out));
+  adjust.settle(args.step.vocab);
+  return adjust.lowest_allowed(args.step.vocab);
 }
 
 // The row is in the hands of a cluster: each block keeps its slice of the logits, as adjusted, in
@@ -80,7 +85,7 @@ struct RowSampling {
 
   __device__ void scan(bool adjusts) {
     fetch(args, row, slice);
-    if (adjusts) adjust_slice(args, out.slot, slice);
+    if (adjusts) adjust_slice(args, out, slice);
     e = {};
     for_each_four(slice, [&](int id, const float4* four) {
       float4 v = *four;
@@ -343,7 +348,7 @@ struct RowSampling {
   __device__ void run() {
     bool sampled = out.actual < 0, reported = !sampled || out.num_top >= 0;
     const RowSpec& spec = args.rows.rows[out.slot].spec;
-    bool adjusts = sampled && RowAdjust(args.rows, out.slot).any();
+    bool adjusts = sampled && RowAdjust(args.rows, out.slot, mask_of(args, out)).any();
     bool draws = sampled && spec.inv_temperature >= 0;
     SampleResult result{out.actual, 0, 0, 0};
     Scores scores{};
@@ -358,11 +363,13 @@ struct RowSampling {
       (scoring ? result.num_top : result.token) = n;
     }
     if (sampled && best == 0 && b.rank == 0) {
-      result.token = lowest_allowed(args, out.slot);
+      result.token = lowest_allowed(args, out);
     }
     if (reported) {
       // The first block knows the token.
       result.token = static_cast<int>(b.exchange(static_cast<uint64_t>(result.token))(0, 0));
+    }
+    if (reported && result.token >= 0) {
       if (adjusts) fetch(args, row, slice);
       uint64_t before = b.fold_block<Fold::sum>(count_before(result.token));
       result.rank = static_cast<int>(b.exchange(before).all<Fold::sum>(0)) + 1;

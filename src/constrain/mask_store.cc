@@ -18,7 +18,7 @@ std::string_view text_of(const auto& list) {
 
 Fingerprint content(const StateMask& mask) {
   std::string text(text_of(mask.bits));
-  const TailTrie* tails = mask.tails.get();  // equal ones are shared, and as old as their users
+  const Tails* tails = mask.tails.get();  // equal ones are shared, and as old as their users
   text.append(reinterpret_cast<const char*>(&tails), sizeof tails);
   return fingerprint(text);
 }
@@ -53,17 +53,17 @@ MaskStore::Mask MaskStore::keep(const Fingerprint& expression, Mask mask) {
   return by_expression_.try_emplace(expression, std::move(mask)).first->second;
 }
 
-MaskStore::Tails MaskStore::find_tails(std::span<const uint32_t> nodes) const {
+MaskStore::TailsRef MaskStore::find_tails(std::span<const uint32_t> nodes) const {
   Fingerprint key = fingerprint(text_of(nodes));
   std::lock_guard lock(mutex_);
   auto found = tails_.find(key);
   return found == tails_.end() ? nullptr : found->second;
 }
 
-void MaskStore::keep_tails(std::span<const uint32_t> nodes, Tails tails) {
+void MaskStore::keep_tails(std::span<const uint32_t> nodes, TailsRef tails) {
   Fingerprint key = fingerprint(text_of(nodes));
   std::lock_guard lock(mutex_);
-  make_room(kEntryBytes + bytes_of(tails->nodes) + bytes_of(tails->tokens));
+  make_room(kEntryBytes + bytes_of(tails->firsts));
   tails_.try_emplace(key, std::move(tails));
 }
 

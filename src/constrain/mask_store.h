@@ -16,28 +16,27 @@
 
 namespace sluice::constrain {
 
-// The ends of tokens, behind the bytes that an expression takes, as a trie in depth-first order.
-struct TailTrie {
-  struct Node {
-    uint32_t end;  // behind this node's subtree
-    uint32_t first_token, num_tokens;
+// The ends of tokens behind the bytes that an expression takes: by their first byte, ascending, the
+// nodes of the vocabulary's trie where they go on.
+struct Tails {
+  struct First {
     uint8_t byte;
+    uint32_t node;
   };
-  std::vector<Node> nodes;
-  std::vector<Token> tokens;
+  std::vector<First> firsts;
 };
 
 // For one state: tokens whose bytes all lie inside the expression, and the tails of tokens within
 // which the expression may end; null where there are none.
 struct StateMask {
   std::vector<uint32_t> bits;
-  std::shared_ptr<const TailTrie> tails;
+  std::shared_ptr<const Tails> tails;
 };
 
 class MaskStore {
  public:
   using Mask = std::shared_ptr<const StateMask>;
-  using Tails = std::shared_ptr<const TailTrie>;
+  using TailsRef = std::shared_ptr<const Tails>;
 
   explicit MaskStore(size_t max_bytes = size_t{64} << 20) : max_bytes_(max_bytes) {}
 
@@ -48,8 +47,8 @@ class MaskStore {
   Mask keep(const Fingerprint& expression, Mask mask);
   // The tails behind these nodes of the vocabulary's trie; null where they are not known. Most
   // masks of strings have the same ones.
-  Tails find_tails(std::span<const uint32_t> nodes) const;
-  void keep_tails(std::span<const uint32_t> nodes, Tails tails);
+  TailsRef find_tails(std::span<const uint32_t> nodes) const;
+  void keep_tails(std::span<const uint32_t> nodes, TailsRef tails);
   size_t memory_bytes() const;
   size_t max_bytes() const { return max_bytes_; }
 
@@ -59,7 +58,7 @@ class MaskStore {
   void make_room(size_t bytes);
 
   std::unordered_map<Fingerprint, Mask, FingerprintHash> by_expression_, by_content_;
-  std::unordered_map<Fingerprint, Tails, FingerprintHash> tails_;
+  std::unordered_map<Fingerprint, TailsRef, FingerprintHash> tails_;
   size_t bytes_ = 0;
 };
 

@@ -358,7 +358,10 @@ void Matcher::fill_top(CellId top, std::span<uint32_t> bits) {
     const Cell& object = cells_[c.parent];
     limited = constraint_->rules().objects[object.x].extras[c.a].finite;
   }
-  if (c.kind == Kind::key || limited) return walk(state({{top}, false}), bits);
+  if (c.kind == Kind::key || limited) {
+    const size_t end = constraint_->trie().nodes().size();
+    return walk(state({{top}, false}), 0, static_cast<uint32_t>(end), bits);
+  }
   auto mask = constraint_->dfa().mask(c.x, constraint_->trie(), budget_);
   if (!mask) {
     fail("work");
@@ -404,48 +407,39 @@ void Matcher::drop_duplicates(const Cell& top, std::span<uint32_t> bits) const {
   }
 }
 
-void Matcher::fill_tails(const TailTrie& tails, StateId from, std::span<uint32_t> bits) {
-  struct Level {
-    uint32_t end;
-    StateId state;
-  };
-  uint32_t end = static_cast<uint32_t>(tails.nodes.size());
-  std::vector<Level> levels{{end, from}};
-  for (uint32_t i = 0; i < end && ok();) {
-    while (levels.back().end <= i) levels.pop_back();
-    const TailTrie::Node& tail = tails.nodes[i];
-    if (!may_take(levels.back().state, tail.byte)) {
-      i = tail.end;
-      continue;
+void Matcher::fill_tails(const Tails& tails, StateId from, std::span<uint32_t> bits) {
+  const auto& nodes = constraint_->trie().nodes();
+  StateId next = 0;
+  int byte = -1;  // of `next`
+  bool goes_on = false;
+  for (const Tails::First& first : tails.firsts) {
+    if (!ok()) return;
+    if (first.byte != byte) {
+      byte = first.byte;
+      goes_on = may_take(from, first.byte);
+      if (goes_on) next = step(from, first.byte);
+      goes_on = goes_on && (!states_[next].tops.empty() || states_[next].can_end);
     }
-    StateId next = step(levels.back().state, tail.byte);
-    const StateSet& set = states_[next];
-    if (set.tops.empty() && !set.can_end) {
-      i = tail.end;
-      continue;
-    }
-    for (uint32_t k = 0; k < tail.num_tokens; ++k) {
-      set_bit(bits, tails.tokens[tail.first_token + k]);
-    }
-    if (set.tops.empty()) {
-      i = tail.end;
-    } else {
-      levels.push_back({tail.end, next});
-      ++i;
-    }
+    if (!goes_on) continue;
+    add_tokens(first.node, bits);
+    if (!states_[next].tops.empty()) walk(next, first.node + 1, nodes[first.node].end, bits);
   }
 }
 
-void Matcher::walk(StateId from, std::span<uint32_t> bits) {
+void Matcher::add_tokens(uint32_t node, std::span<uint32_t> bits) const {
   const VocabTrie& trie = constraint_->trie();
-  const auto& nodes = trie.nodes();
+  for (Token t = trie.nodes()[node].token; t != kNoToken; t = trie.same(t)) set_bit(bits, t);
+}
+
+void Matcher::walk(StateId from, uint32_t begin, uint32_t end, std::span<uint32_t> bits) {
+  const auto& nodes = constraint_->trie().nodes();
   struct Level {
     uint32_t end;
     StateId state;
   };
-  uint32_t end = static_cast<uint32_t>(nodes.size());
+  if (begin == end) return;
   std::vector<Level> levels{{end, from}};
-  for (uint32_t i = 0; i < end && ok();) {
+  for (uint32_t i = begin; i < end && ok();) {
     while (levels.back().end <= i) levels.pop_back();
     const VocabTrie::Entry& node = nodes[i];
     if (!may_take(levels.back().state, node.byte)) {
@@ -458,7 +452,7 @@ void Matcher::walk(StateId from, std::span<uint32_t> bits) {
       i = node.end;
       continue;
     }
-    for (Token t = node.token; t != kNoToken; t = trie.same(t)) set_bit(bits, t);
+    add_tokens(i, bits);
     if (set.tops.empty()) {
       i = node.end;
     } else {

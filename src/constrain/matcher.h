@@ -108,8 +108,10 @@ class Matcher {
   bool may_take(StateId s, uint8_t byte) const;
   StateId after(CellId parent);
   void fill_top(CellId top, std::span<uint32_t> bits);
-  void fill_tails(const TailTrie& tails, StateId from, std::span<uint32_t> bits);
-  void walk(StateId from, std::span<uint32_t> bits);
+  void add_tokens(uint32_t node, std::span<uint32_t> bits) const;
+  void fill_tails(const Tails& tails, StateId from, std::span<uint32_t> bits);
+  // Over the nodes [begin, end) of the trie, which are all below one.
+  void walk(StateId from, uint32_t begin, uint32_t end, std::span<uint32_t> bits);
   int only_byte(StateId s);
   int only_byte_of(const Cell& c);
   Token longest_forced(StateId s);

@@ -227,57 +227,17 @@ std::shared_ptr<const StateMask> RegexDfa::mask(DfaState s,
 
 namespace {
 
-// Joins the subtrees of many trie nodes into one trie with lists of tokens.
-struct TailJoiner {
-  const VocabTrie& trie;
-  TailTrie out;
-  struct Child {
-    uint8_t byte;
-    uint32_t node;
-  };
-
-  void add_tokens(uint32_t node) {
-    for (Token t = trie.nodes()[node].token; t != kNoToken; t = trie.same(t))
-      out.tokens.push_back(t);
+// What goes on behind these nodes, by its first byte.
+Tails tails_behind(const VocabTrie& trie, std::span<const uint32_t> exits) {
+  const auto& nodes = trie.nodes();
+  Tails out;
+  for (uint32_t exit : exits) {
+    for (uint32_t i = exit + 1; i < nodes[exit].end; i = nodes[i].end)
+      out.firsts.push_back({nodes[i].byte, i});
   }
-  // All below one node, as it is.
-  void copy(uint32_t parent) {
-    const auto& nodes = trie.nodes();
-    uint32_t at = static_cast<uint32_t>(out.nodes.size()), begin = parent + 1;
-    for (uint32_t i = begin; i < nodes[parent].end; ++i) {
-      auto first = static_cast<uint32_t>(out.tokens.size());
-      add_tokens(i);
-      auto num = static_cast<uint32_t>(out.tokens.size()) - first;
-      out.nodes.push_back({at + (nodes[i].end - begin), first, num, nodes[i].byte});
-    }
-  }
-  void join(std::span<const uint32_t> parents) {
-    if (parents.size() == 1) return copy(parents[0]);
-    const auto& nodes = trie.nodes();
-    std::vector<Child> children;
-    for (uint32_t p : parents) {
-      for (uint32_t i = p + 1; i < nodes[p].end; i = nodes[i].end)
-        children.push_back({nodes[i].byte, i});
-    }
-    std::stable_sort(children.begin(), children.end(),
-                     [](const Child& a, const Child& b) { return a.byte < b.byte; });
-    std::vector<uint32_t> group;
-    for (size_t k = 0; k < children.size();) {
-      uint8_t byte = children[k].byte;
-      size_t at = out.nodes.size();
-      auto first = static_cast<uint32_t>(out.tokens.size());
-      group.clear();
-      for (; k < children.size() && children[k].byte == byte; ++k) {
-        group.push_back(children[k].node);
-        add_tokens(children[k].node);
-      }
-      uint32_t num = static_cast<uint32_t>(out.tokens.size()) - first;
-      out.nodes.push_back({0, first, num, byte});
-      join(group);
-      out.nodes[at].end = static_cast<uint32_t>(out.nodes.size());
-    }
-  }
-};
+  std::ranges::stable_sort(out.firsts, {}, &Tails::First::byte);
+  return out;
+}
 
 }  // namespace
 
@@ -336,12 +296,10 @@ std::shared_ptr<const StateMask> RegexDfa::make_mask(DfaState s,
   if (exits.empty()) return out;
   out->tails = trie.masks().find_tails(exits);
   if (!out->tails) {
-    TailJoiner joiner{trie, {}};
-    joiner.join(exits);
-    out->tails = std::make_shared<const TailTrie>(std::move(joiner.out));
+    out->tails = std::make_shared<const Tails>(tails_behind(trie, exits));
     trie.masks().keep_tails(exits, out->tails);
   }
-  if (!budget.spend(out->tails->nodes.size() / 4)) return nullptr;
+  if (!budget.spend(out->tails->firsts.size() / 4)) return nullptr;
   return out;
 }
 

@@ -173,6 +173,7 @@ void DeviceExecutor::drain() {
 
 void DeviceExecutor::launch(const StepPlan& plan) {
   CHECK(num_launched_ - num_waited_ < jobs_.size());
+  queue_unfinished();
   auto index = static_cast<int>(num_launched_++ % jobs_.size());
   Job& job = jobs_[static_cast<size_t>(index)];
   job.step = plan.step;
@@ -192,7 +193,11 @@ void DeviceExecutor::launch(const StepPlan& plan) {
     write_packet(job, plan);
     device_.mark(2 * index);
     queue_step(job, plan);
-    device_.mark(2 * index + 1);
+    if (job.work.num_masks > 0) {
+      unfinished_ = &job;
+    } else {
+      queue_rest(job);
+    }
   } catch (const std::exception& e) {
     job.failure = e.what();
     lost_ = true;
@@ -205,9 +210,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
 void DeviceExecutor::use_lane(const StepPlan& plan) {
   if (lanes_.size() == 1) return;
   size_t mine = num_launched_ % lanes_.size();
-  lane_ = &lanes_[mine];
-  device_.use_lane(static_cast<int>(mine));
-  model_.use_lane(static_cast<int>(mine));
+  set_lane(mine);
   std::vector<uint64_t>& latest = latest_in_lane_;
   latest.assign(lanes_.size(), 0);
   auto touch = [&](Slot slot) {
@@ -234,6 +237,13 @@ void DeviceExecutor::use_lane(const StepPlan& plan) {
     auto index = static_cast<int>((latest[lane] - 1) % jobs_.size());
     device_.start_after(2 * index + 1);
   }
+}
+
+void DeviceExecutor::set_lane(size_t lane) {
+  if (lanes_.size() == 1) return;
+  lane_ = &lanes_[lane];
+  device_.use_lane(static_cast<int>(lane));
+  model_.use_lane(static_cast<int>(lane));
 }
 
 // The device is chosen per thread, and launches come from another one than construction.
@@ -300,30 +310,55 @@ void DeviceExecutor::grow_packet(Job& job, size_t bytes) {
   if (bytes > job.packet.bytes()) job.packet = device_.pinned(lane_->packet.bytes());
 }
 
+// Up to the logits, or with sampling where it is captured with them.
 void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   auto num_slices = static_cast<int>(plan.slices.size());
-  bool decodes = num_slices > 0 && plan.num_decode == num_slices &&
-                 job.work.outputs.size() == plan.slices.size() && job.work.pool.empty();
+  job.lane = static_cast<size_t>(lane_ - lanes_.data());
+  job.sampled = false;
+  job.decodes = num_slices > 0 && plan.num_decode == num_slices &&
+                job.work.outputs.size() == plan.slices.size() && job.work.pool.empty();
   int num_tokens = job.work.num_tokens;
-  int rows = decodes ? bucket_of(num_slices) : num_tokens;
+  int rows = job.decodes ? bucket_of(num_slices) : num_tokens;
   device_.prepare(header_, lane_->arrays, num_tokens, rows);
   queue_transfers(job, plan);
   if (num_slices == 0) return;
-  if (decodes) {
+  if (job.decodes) {
     queue_decodes(job);
   } else {
     queue_ragged(job, plan);
   }
+}
+
+// Sampling, and what comes back to the host.
+void DeviceExecutor::queue_rest(Job& job) {
+  auto place = static_cast<int>(place_of(job));
   size_t num = job.num_sampled();
   size_t results = num * sizeof(SampleResult);
   size_t top = job.top ? num * kMaxTopLogprobs * sizeof(TopEntry) : 0;
   size_t all = results + top +
                job.work.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
   if (all > job.results.bytes()) job.results = device_.pinned(2 * all);
+  if (job.work.num_masks > 0) mask_inbox_.queue(place_of(job), lane_->masks.data());
+  if (!job.sampled) sample_outputs(job);
   auto* to = static_cast<std::byte*>(job.results.data());
   if (num > 0) device_.download(to, lane_->results.data(), results);
   if (top > 0) device_.download(to + results, lane_->top.data(), top);
   run_hidden(job, to + results + top);
+  device_.mark(2 * place + 1);
+}
+
+// The rest of a step under masks, in its own lane.
+void DeviceExecutor::queue_unfinished() {
+  if (!unfinished_) return;
+  Job& job = *std::exchange(unfinished_, nullptr);
+  try {
+    attach();
+    set_lane(job.lane);
+    queue_rest(job);
+  } catch (const std::exception& e) {
+    job.failure = e.what();
+    lost_ = true;
+  }
 }
 
 // In the order of the queue: a block that goes out is read behind the steps that wrote it, and
@@ -376,7 +411,7 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
   return b;
 }
 
-void DeviceExecutor::queue_decodes(const Job& job) {
+void DeviceExecutor::queue_decodes(Job& job) {
   int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
   const bool masked = job.work.num_masks > 0;
   auto run = [&] {
@@ -387,15 +422,14 @@ void DeviceExecutor::queue_decodes(const Job& job) {
   if (!masked && profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
     profile_rows_.store(0);
     StepProfile profile = profile_step(run);
+    job.sampled = true;
     std::lock_guard lock(profile_mutex_);
     profile_ = std::move(profile);
     return;
   }
   Captured what = masked ? Captured::up_to_logits : job.top ? Captured::with_top : Captured::all;
   run_captured({bucket, what}, run);
-  if (!masked) return;
-  queue_masks(job);
-  run_sampling(job, 0, static_cast<size_t>(bucket));
+  job.sampled = !masked;
 }
 
 void DeviceExecutor::run_captured(std::pair<int, Captured> key, const std::function<void()>& run) {
@@ -419,11 +453,6 @@ void DeviceExecutor::run_captured(std::pair<int, Captured> key, const std::funct
     it = lane_->sequences.emplace(key, sequence).first;
   }
   device_.launch(it->second);
-}
-
-// From here on the step has its masks.
-void DeviceExecutor::queue_masks(const Job& job) {
-  mask_inbox_.queue(place_of(job), lane_->masks.data());
 }
 
 // The step's ops run many times over the same rows: all but the sampler's state are the same after
@@ -493,12 +522,18 @@ void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
   BatchView batch = view(job.work.num_tokens, plan.num_decode);
   batch.slices = job.work.slices;
   model_.forward(device_, batch, cache_.layers());
+  size_t num = std::min(static_cast<size_t>(held_logits_), job.num_sampled());
+  if (num > 0) run_logits(0, num);
+}
+
+// In turns of as many logits as are held; those of the first turn are computed.
+void DeviceExecutor::sample_outputs(const Job& job) {
   auto turn = static_cast<size_t>(held_logits_);
   size_t num = job.num_sampled();
+  if (job.decodes) num = static_cast<size_t>(bucket_of(static_cast<int>(num)));
   for (size_t at = 0; at < num; at += turn) {
     size_t now = std::min(turn, num - at);
-    run_logits(at, now);
-    if (at == 0 && job.work.num_masks > 0) queue_masks(job);
+    if (at > 0) run_logits(at, now);
     run_sampling(job, at, now);
   }
 }
@@ -526,6 +561,7 @@ const StepResult& DeviceExecutor::wait() {
   CHECK(num_waited_ < num_launched_);
   auto index = static_cast<int>(num_waited_++ % jobs_.size());
   Job& job = jobs_[static_cast<size_t>(index)];
+  if (unfinished_ == &job) queue_unfinished();
   result_.clear();
   result_.step = job.step;
   result_.failure = job.failure;

@@ -1,9 +1,12 @@
 // Runs plans on a device with a queue of its own. launch() writes the step into one packet, queues
 // everything the step does, and returns; wait() waits for the end of the oldest step and reads what
-// it sampled. Nothing else waits. A step under masks is queued too, and samples when they are
-// there. Steps of decodes alone replay a captured sequence of their batch size; others are queued
-// op by op. With several lanes steps take turns on them; what a step computes in, and its captured
-// sequences, are its lane's. Engine thread; masks() any.
+// it sampled. Nothing else waits. Steps of decodes alone replay a captured sequence of their batch
+// size; others are queued op by op. With several lanes steps take turns on them; what a step
+// computes in, and its captured sequences, are its lane's. A step that samples under masks is
+// queued up to its logits; the rest, with a wait of the queue for the masks, follows when the next
+// step is launched or this one is waited for. By then the masks depend on nothing that this thread
+// has still to do, so that it may be held up by the device without holding up the masks. Engine
+// thread, but for masks().
 #pragma once
 
 #include <atomic>
@@ -86,6 +89,9 @@ class DeviceExecutor final : public Executor {
     StepWork work;  // with an output for every pooled row, behind the sampled ones
     size_t num_sampled() const { return work.outputs.size() - work.pool.size(); }
     bool top = false;
+    bool decodes = false;  // the step decodes alone, padded to its bucket
+    bool sampled = false;  // sampling is queued
+    size_t lane = 0;
     std::string failure;
     Time launched{0};
     Buffer packet;   // pinned
@@ -96,11 +102,14 @@ class DeviceExecutor final : public Executor {
   size_t place_of(const Job& job) const { return static_cast<size_t>(&job - jobs_.data()); }
   void reserve_lane(Lane& lane);
   void use_lane(const StepPlan& plan);
+  void set_lane(size_t lane);
   void drain();
   void write_packet(Job& job, const StepPlan& plan);
   void queue_step(Job& job, const StepPlan& plan);
+  void queue_rest(Job& job);
+  void queue_unfinished();
   void queue_transfers(Job& job, const StepPlan& plan);
-  void queue_decodes(const Job& job);
+  void queue_decodes(Job& job);
   void run_captured(std::pair<int, Captured> key, const std::function<void()>& run);
   StepProfile profile_step(const std::function<void()>& run);
   void time_in_step(const std::function<void()>& run, StepProfile& profile);
@@ -108,7 +117,7 @@ class DeviceExecutor final : public Executor {
   BatchView view(int num_tokens, int num_decode) const;
   void run_logits(size_t at, size_t num);
   void run_sampling(const Job& job, size_t at, size_t num);
-  void queue_masks(const Job& job);
+  void sample_outputs(const Job& job);
   void run_hidden(const Job& job, std::byte* to);
   void read_outputs(const Job& job);
   void read_pooled(const Job& job);
@@ -138,7 +147,8 @@ class DeviceExecutor final : public Executor {
   PlanReader reader_;
   std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks
   uint64_t num_launched_ = 0, num_waited_ = 0;
-  bool lost_ = false;  // a launch failed, and steps behind it are not done
+  Job* unfinished_ = nullptr;  // the last step launched, where it samples under masks
+  bool lost_ = false;          // a launch failed, and steps behind it are not done
   std::thread::id attached_;
 
   // The packet being written.

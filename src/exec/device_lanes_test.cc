@@ -43,7 +43,8 @@ class NotingDevice final : public Device {
   Buffer pinned(size_t bytes) override { return allocate(bytes); }
   void upload(void* to, const void* from, size_t bytes) override {
     packets.push_back(to);
-    last_upload = {static_cast<const uint32_t*>(from), bytes / sizeof(uint32_t)};
+    if (note_uploads)
+      uploads.push_back({static_cast<const uint32_t*>(from), bytes / sizeof(uint32_t)});
   }
   void download(void*, const void*, size_t) override {}
   void reserve_lanes(int lanes, int marks) override { num_lanes = lanes, num_marks = marks; }
@@ -81,7 +82,8 @@ class NotingDevice final : public Device {
 
   int num_captured = 0, num_sampled = 0;
   std::vector<const void*> packets, tables;  // of the steps
-  std::span<const uint32_t> last_upload;
+  std::vector<std::span<const uint32_t>> uploads;
+  bool note_uploads = false;
   std::vector<std::pair<const uint64_t*, uint64_t>> flags;  // that a lane waits for
 };
 
@@ -217,13 +219,19 @@ TEST_F(DeviceLanes, AStepUnderMasksWaitsForThem) {
   launch({0}, {0});
   EXPECT_TRUE(device.flags.empty());
   launch({0, 1, 2}, {1, 2}, 2);
+  // Its masks wait for the step before, and this thread for nothing.
+  EXPECT_TRUE(device.flags.empty());
+  wait();
+  EXPECT_TRUE(device.flags.empty());
+  device.note_uploads = true;
+  launch({3}, {3});
   ASSERT_EQ(device.flags.size(), 1u);
   auto [flag, value] = device.flags[0];
-  std::span<const uint32_t> masks = device.last_upload;
+  std::span<const uint32_t> masks = device.uploads.at(0);  // the packet is the next
   ASSERT_EQ(masks.size(), 2u * 3);
   EXPECT_LT(*flag, value);
   executor_->masks({1, {{7}}});  // of the step before, which has none
-  executor_->masks({3, {{7}}});  // of a step that is not launched
+  executor_->masks({4, {{7}}});  // of a step that is not launched
   EXPECT_LT(*flag, value);
   executor_->masks({2, {{5, 6}}});  // what is not there is forbidden
   EXPECT_EQ(*flag, value);
@@ -236,7 +244,7 @@ TEST_F(DeviceLanes, AStepUnderMasksWaitsForThem) {
   ASSERT_EQ(device.flags.size(), 7u);
   EXPECT_LT(*device.flags[6].first, device.flags[6].second);
   auto [last, wanted] = device.flags[6];
-  executor_->masks({8, {{9, 9, 9}}});
+  executor_->masks({9, {{9, 9, 9}}});
   EXPECT_EQ(*last, wanted);
 }
 

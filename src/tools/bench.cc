@@ -14,6 +14,7 @@
 #include "runtime/collect.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
+#include "tools/constrain_run.h"
 #include "tools/run_constraints.h"
 #include "tools/run_report.h"
 #include "tools/terminal.h"
@@ -77,18 +78,29 @@ using ConstraintPtr = std::shared_ptr<const constrain::Constraint>;
 
 // Of --json-schema; null without it.
 Result<ConstraintPtr> bench_constraint(Session& s, const BenchOptions& o) {
-  if (o.json_schema.empty()) return ConstraintPtr();
+  if (o.json_schema.empty()) {
+    if (!o.vocab.empty()) return Error{400, "--vocab goes with --json-schema"};
+    return ConstraintPtr();
+  }
   if (!o.kv_cache) return Error{400, "--json-schema does not go with --no-kv-cache"};
-  if (!s.tokenizer()) return Error{400, "--json-schema needs a model with a vocabulary"};
   Result<constrain::ConstraintSource> source = read_json_schema(o.json_schema);
   if (!source) return source.error();
+  if (!o.vocab.empty()) {
+    Result<ConstraintModel> model = load_constraint_model(o.vocab);
+    if (!model) return model.error();
+    if (model->trie->vocab_size() > static_cast<size_t>(s.model().shape().vocab))
+      return Error{400, "--vocab: the vocabulary has more tokens than the model"};
+    return constrain::Constraint::compile(*source, model->trie);
+  }
+  if (!s.tokenizer())
+    return Error{400, "--json-schema needs a vocabulary: name a model that has one with --vocab"};
   return RunConstraints(s).compile(*source);
 }
 
-void constrain_request(const Session& s, const ConstraintPtr& constraint, Request& r) {
+void constrain_request(const ConstraintPtr& constraint, Request& r) {
   if (!constraint) return;
   r.constraint = constraint;
-  r.stop.tokens.assign(s.tokenizer()->eog().begin(), s.tokenizer()->eog().end());
+  r.stop.tokens.assign(constraint->trie().ends().begin(), constraint->trie().ends().end());
 }
 
 Request make_request(const Lengths& l, int vocab, uint64_t seed, uint64_t index) {
@@ -236,7 +248,7 @@ Result<Measurement> measure(Session& s,
   std::vector<Request> requests;
   for (size_t i = 0; i < lengths.size(); ++i) {
     requests.push_back(make_request(lengths[i], s.model().shape().vocab, seed, i));
-    constrain_request(s, constraint, requests.back());
+    constrain_request(constraint, requests.back());
   }
   s.take_reports();
   Time begin = s.clock().now();

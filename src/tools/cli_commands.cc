@@ -60,6 +60,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
     app->add_option("--json-schema", o.json_schema,
                     "every output follows this JSON schema (a file, or the schema\nitself) and may "
                     "end before --output");
+    app->add_option("--vocab", o.vocab,
+                    "with --json-schema: the vocabulary of this model, for a random: one\nthat has "
+                    "none");
     app->add_flag("--padded", o.padded,
                   "with --preset static: batches of --max-seqs requests, prompts\npadded on the "
                   "left and rows run to the longest, to see what\npadding costs; without the "

@@ -84,6 +84,7 @@ struct BenchOptions {
   std::string input = "128", output = "64";  // N or LO-HI
   std::string workload;                      // file with lengths: CSV or JSONL
   std::string json_schema;                   // of every output: a file or the schema
+  std::string vocab;                         // the model whose vocabulary it is for
   LimitsFrom limits = LimitsFrom::run;
   int repeat = 3;
   uint64_t seed = 1;

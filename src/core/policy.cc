@@ -99,6 +99,10 @@ Result<void> check_allocator(const SchedulerConfig& c) {
                       "a sequence in one range: use --preempt recompute, or --kv-allocator "
                       "paged",
                       name_of(kAllocators, c.allocator))};
+  if (c.allocator == KvAllocator::virtual_ && c.admission == Admission::predicted_peak)
+    return Error{400,
+                 "--admission predicted-peak counts blocks, and --kv-allocator virtual maps pages: "
+                 "use --admission watermark or reserve-max, or --kv-allocator paged"};
   if (!c.prefix_cache) return {};
   return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
                          "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",

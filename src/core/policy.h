@@ -28,7 +28,8 @@ inline constexpr NamedValue<Admission> kAdmissions[] = {
     {"predicted-peak", Admission::predicted_peak}};
 inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocator::reserve},
                                                           {"range", KvAllocator::range},
-                                                          {"paged", KvAllocator::paged}};
+                                                          {"paged", KvAllocator::paged},
+                                                          {"virtual", KvAllocator::virtual_}};
 inline constexpr NamedValue<Preempt> kPreempts[] = {{"recompute", Preempt::recompute},
                                                     {"swap", Preempt::swap}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},

@@ -8,7 +8,8 @@ namespace sluice {
 
 // Whether blocks for the next sequence are there, without looking for a common prefix.
 bool Scheduler::has_blocks_for(Index i) const {
-  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i);
+  if (config_.ranged()) return ranges_.largest() >= range_blocks(i);
+  if (config_.mapped()) return has_pages_for(seqs_[i]);
   return blocks_.available() >= missing_blocks(seqs_[i]) + watermark_blocks();
 }
 

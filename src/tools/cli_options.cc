@@ -242,8 +242,8 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       app, "--kv-allocator", s.allocator, kAllocators,
       "where a sequence's KV blocks come from. reserve: a run of\nblocks for --ctx positions, "
       "at admission; range: a run for the\nprompt and the predicted output; paged: any blocks, "
-      "as the\nsequence grows. The first two share nothing: they need\n--no-prefix-cache, and "
-      "n is 1")
+      "as the\nsequence grows; virtual: addresses for --ctx positions, memory\nbehind them page "
+      "by page. All but paged share nothing: they need\n--no-prefix-cache, and n is 1")
       ->group(policy);
   add_named(
       app, "--preempt", s.preempt, kPreempts,
@@ -317,7 +317,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!o.prefix_disk_dir.empty() && o.prefix_disk_bytes == 0)
     throw CLI::ValidationError(
         "--prefix-disk-dir is for --prefix-disk: add that, or leave --prefix-disk-dir out");
-  if (s.contiguous() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
+  if (s.ranged() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
     throw CLI::ValidationError(
         strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "
              "--admission and --watermark, or use --kv-allocator paged",

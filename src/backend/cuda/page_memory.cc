@@ -98,10 +98,12 @@ class DevicePages final : public PageMemory {
     return reinterpret_cast<void*>(spaces_.back().at);
   }
   void map(void* at, size_t num) override {
-    if (num > free_.size()) throw std::bad_alloc();
     auto [space, first] = find(at);
-    for (size_t k = 0; k < num; ++k) {
-      put(*space, first + k, free_.back());
+    // A call that failed half-way is repeated: what it has mapped stays.
+    for (size_t k = first; k < first + num; ++k) {
+      if (space->pages[k] != 0) continue;
+      if (free_.empty()) throw std::bad_alloc();
+      put(*space, k, free_.back());
       free_.pop_back();
     }
     allow(*space, first, num);
@@ -110,6 +112,7 @@ class DevicePages final : public PageMemory {
   void unmap(void* at, size_t num) override {
     auto [space, first] = find(at);
     for (size_t k = first; k < first + num; ++k) {
+      if (space->pages[k] == 0) continue;
       check_driver(driver_.unmap(space->at + k * kDevicePage, kDevicePage), "unmapping");
       free_.push_back(std::exchange(space->pages[k], 0));
     }

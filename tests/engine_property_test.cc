@@ -409,7 +409,7 @@ Workload make_workload(std::mt19937_64& rng, const Subject& subject) {
   apply_preset(any(preset_names()), c).value();
   c.order = *value_named(kOrders, any(names_in(kOrders)));
   if (chance(40)) c.admission = *value_named(kAdmissions, any(names_in(kAdmissions)));
-  c.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 24), 0.5f};
+  c.predictor = {static_cast<Predict>(pick(0, 4)), pick(1, 24), 0.5f};
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);

@@ -40,7 +40,7 @@ inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
 
 std::vector<std::string> preset_names();  // for apply_preset()
 
-// "oracle", "constant:TOKENS", "histogram", "histogram:Q", "quantile", "quantile:Q".
+// "oracle", "constant:TOKENS", "survival", "histogram", "histogram:Q", "quantile", "quantile:Q".
 Result<PredictorConfig> parse_predictor(std::string_view text);
 std::string predictor_name(const PredictorConfig& predictor);
 

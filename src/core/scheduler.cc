@@ -66,7 +66,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
     config_.pages.slot_blocks = config_.pages.whole_pages(blocks_for(config_.max_len));
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
-  if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
+  if (config_.admission == Admission::predicted_peak)
+    growths_.reserve(slots + 2), forecast_.reserve(slots + 2);
   CHECK(config_.pipeline.valid());
   CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());

@@ -20,6 +20,7 @@
 #include "core/events.h"
 #include "core/fair_share.h"
 #include "core/length_predictor.h"
+#include "core/peak_forecast.h"
 #include "core/pipeline.h"
 #include "core/range_allocator.h"
 #include "core/sequence.h"
@@ -364,6 +365,7 @@ class Scheduler {
   bool reservation_fits(int64_t blocks) const;
   bool peak_fits(const Sequence& s, const Sequence* other = nullptr) const;
   void add_peak(const Sequence& s) const;
+  bool forecast_fits(const Sequence& s, const Sequence* other) const;
 
   int64_t growth_blocks(const Sequence& s, int tokens) const;
   void start(Index i, Time now, StepPlan& out);
@@ -508,6 +510,7 @@ class Scheduler {
     bool operator==(const Growth&) const = default;
   };
   mutable std::vector<Growth> growths_;  // peak_fits: its own
+  mutable PeakForecast forecast_;        // the same
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
   TierStats tier_totals_;
 };

@@ -324,6 +324,7 @@ void Scheduler::reset() noexcept {
   accounts_.clear();
   predictor_.clear();
   growths_.clear();
+  forecast_.clear();
   // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
   // tier_totals_.
 }

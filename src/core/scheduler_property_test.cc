@@ -263,7 +263,7 @@ class Workload {
     if (chance(60))
       config_.order = kOrders[pick(0, static_cast<int>(std::size(kOrders)) - 1)].value;
     if (chance(30)) config_.admission = kAdmissions[pick(0, 2)].value;
-    config_.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 30), 0.5f};
+    config_.predictor = {static_cast<Predict>(pick(0, 4)), pick(1, 30), 0.5f};
     if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);

@@ -697,14 +697,14 @@ class Output(Cli):
                                     *small))
         self.assertGreaterEqual(set(out), keys)
         self.assertEqual(out["output_tokens"], 4)
-        for allocator, most in (("reserve", 2), ("range", 10), ("paged", 10)):
+        for allocator, most in (("reserve", 2), ("range", 10), ("paged", 10), ("virtual", 10)):
             kv = json.loads(self.works("bench", "throughput", f"random:{shape}", "--requests", 10, "--input", 8,
                                        "--output", 9, "--json", "--kv-allocator", allocator, "--no-prefix-cache",
                                        "--ctx", 128, "--kv-blocks", 16, "--block-size", 16, *small))["kv"]
             self.assertEqual((kv["allocator"], kv["blocks"]), (allocator, 16))
             self.assertIn(kv["most_sequences"], range(1, most + 1))
             self.assertEqual(kv["internal_fragmentation"]["mean"] > 0.8, allocator == "reserve", kv)
-            if allocator == "paged":
+            if allocator in ("paged", "virtual"):
                 self.assertEqual(kv["external_fragmentation"]["max"], 0, kv)
             self.assertLessEqual(kv["waste"]["max"], 1)
         for preempt, host in (("recompute", []), ("swap", []), ("swap", ["--swap-memory", "1M"])):

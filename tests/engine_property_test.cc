@@ -243,6 +243,8 @@ std::map<RequestId, Output> run(Subject& subject,
   e.num_places = setup.scheduler.tiers.memory();
   e.num_disk = setup.scheduler.tiers.disk;
   e.pipeline = setup.scheduler.pipeline;
+  if (const SchedulerConfig& c = scheduler.config(); c.mapped())
+    e.num_pages = c.num_pages(), e.slot_blocks = c.pages.slot_blocks;
   RealClock clock;
   std::unique_ptr<DiskTier> disk;
   std::unique_ptr<Executor> executor;
@@ -287,7 +289,7 @@ std::map<RequestId, Output> run(Subject& subject,
     tally->forced += static_cast<uint64_t>(loop.iterate(events).num_forced);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
-    if (cache) poison_free_blocks(scheduler, encoding.moving(), *cache);
+    if (cache && !cache->mapped()) poison_free_blocks(scheduler, encoding.moving(), *cache);
     for (const Event& ev : events.list) {
       Output& o = out.at(ev.req);
       EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";
@@ -343,7 +345,8 @@ CacheGroups pick_groups(std::mt19937_64& rng, const ModelShape& shape) {
   return split_layers(windows, planes);
 }
 
-Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
+Workload make_workload(std::mt19937_64& rng, const Subject& subject) {
+  const ModelShape& shape = subject.models[0]->shape();
   int vocab = shape.vocab;
   auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(rng() % static_cast<uint64_t>(hi - lo + 1));
@@ -405,7 +408,7 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   apply_preset(any(preset_names()), c).value();
   c.order = *value_named(kOrders, any(names_in(kOrders)));
   if (chance(40)) c.admission = *value_named(kAdmissions, any(names_in(kAdmissions)));
-  c.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 24), 0.5f};
+  c.predictor = {static_cast<Predict>(pick(0, 4)), pick(1, 24), 0.5f};
   c.block_size = 8 << pick(0, 2);
   c.max_len = 128;
   c.budget = pick(1, 4) == 1 ? pick(4, 12) : pick(16, 100);
@@ -425,8 +428,10 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
   }
   w.setup.groups = pick_groups(rng, shape);
   c.group_windows = w.setup.groups.windows;
-  if (int draw = pick(0, 4); draw < 2) {
-    c.allocator = draw == 0 ? KvAllocator::reserve : KvAllocator::range;
+  if (int draw = pick(0, 5); draw < 3) {
+    c.allocator = draw == 0   ? KvAllocator::reserve
+                  : draw == 1 ? KvAllocator::range
+                              : KvAllocator::virtual_;
     c.prefix_cache = false;
     c.preempt = Preempt::recompute;
     c.tiers = {};
@@ -435,6 +440,10 @@ Workload make_workload(std::mt19937_64& rng, const ModelShape& shape) {
       r.predicted_output = chance(30) ? 0 : pick(1, 24);
     }
     if (c.allocator == KvAllocator::reserve) longest = c.max_len;
+    if (c.mapped() && c.admission == Admission::predicted_peak) c.admission = Admission::watermark;
+    c.pages.block_bytes = static_cast<int64_t>(shape.num_kv_heads) *
+                          static_cast<int64_t>(subject.kv.head_bytes(shape.head_dim, c.block_size));
+    c.pages.page_bytes = static_cast<int64_t>(subject.backends[0]->page_bytes());
   }
   c.pipeline = *value_named(kPipelines, any(names_in(kPipelines)));
   auto least = static_cast<int>(Scheduler::most_blocks(longest, c));
@@ -490,7 +499,7 @@ void check_workload(Subject& subject,
                     Tally* tally,
                     void (*change)(std::mt19937_64&, Workload&) = nullptr) {
   std::mt19937_64 rng(seed);
-  Workload w = make_workload(rng, subject.models[0]->shape());
+  Workload w = make_workload(rng, subject);
   if (change) change(rng, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   const TempDir dir;

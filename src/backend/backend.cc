@@ -19,4 +19,6 @@ void Backend::matmul_best(Tensor out, const Act& x, const Weight& w, std::span<B
     best[i] = better({}, out.row(static_cast<int64_t>(i)), out.cols);
 }
 
+std::unique_ptr<PageMemory> Backend::page_memory(size_t) { return host_page_memory(); }
+
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/best.h"
+#include "backend/page_memory.h"
 #include "base/result.h"
 #include "tensor/checkpoint.h"
 #include "tensor/tensor.h"
@@ -121,7 +122,7 @@ struct KvLayer {
   DType type = DType::f16;  // f16, i8, or f32 in tests
   int block_size = 16;      // power of two, 8 to 128
   int num_kv_heads = 0, head_dim = 0;
-  int64_t table_at = 0;  // its block tables begin at BatchView::tables + table_at
+  int64_t table_at = 0;  // its block tables begin at BatchView::tables + table_at (see there)
   int group = 0;         // KvType::group
 
   size_t head_bytes() const { return KvType(type, group).head_bytes(head_dim, block_size); }
@@ -141,9 +142,25 @@ struct BatchView {
   const int32_t* positions = nullptr;  // [num_tokens]
   const int32_t* row_slot = nullptr;   // [num_tokens] slot of each row
   std::span<const SliceView> slices;   // the host may read them
-  const int32_t* tables = nullptr;     // [slots, table_stride] block ids
+  // [slots, table_stride] block ids; null: a slot's blocks for a layer are consecutive, from
+  // first_block + table_at + slot * table_stride on.
+  const int32_t* tables = nullptr;
   int64_t table_stride = 0;
+  int64_t first_block = 0;
   const SliceView* device_slices = nullptr;  // slices again, where the device's kernels read them
+};
+
+// The blocks of one slot for a layer.
+struct SlotTable {
+  const int32_t* table = nullptr;  // null: they are consecutive
+  int64_t first = 0;
+  SlotTable() = default;
+  SlotTable(const BatchView& batch, const KvLayer& kv, int64_t slot) {
+    const int64_t at = kv.table_at + slot * batch.table_stride;
+    table = batch.tables ? batch.tables + at : nullptr;
+    first = batch.first_block + at;
+  }
+  int64_t operator[](int64_t index) const { return table ? table[index] : first + index; }
 };
 
 struct AttentionSpec {
@@ -235,6 +252,11 @@ class Backend : public WeightStore {
   virtual void attach() = 0;
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
+  // Of page_memory().
+  virtual size_t page_bytes() const { return host_page_bytes(); }
+  // `num_pages`: the most that will be mapped at once. Throws std::bad_alloc when the device has no
+  // room for them.
+  virtual std::unique_ptr<PageMemory> page_memory(size_t num_pages);
   // A count that rises while ops run, any thread; 0 for ever: only whole steps tell of progress.
   virtual uint64_t progress() const { return 0; }
 

@@ -40,9 +40,35 @@ int LengthHistogram::quantile(float q, int above) const {
   return last_of(kBuckets - 1);
 }
 
+// At every length, of those that got there the share that goes on.
+void SurvivalCurve::fit(const LengthHistogram& ended) {
+  std::array<int, kBuckets> reached;
+  int num = 0;
+  for (int b = kBuckets - 1; b >= 0; --b) {
+    auto i = static_cast<size_t>(b);
+    reached[i] = num += ended.counts_[i] + running_[i];
+  }
+  float share = 1;
+  for (size_t i = 0; i < kBuckets; ++i) {
+    share_[i] = share;
+    if (reached[i] > 0)
+      share *= 1 - static_cast<float>(ended.counts_[i]) / static_cast<float>(reached[i]);
+  }
+  share_[kBuckets] = share;
+}
+
+double SurvivalCurve::longer_than(int length) const {
+  if (length < 0) return 1;
+  int b = LengthHistogram::bucket_of(length);
+  auto i = static_cast<size_t>(b);
+  int before = b > 0 ? LengthHistogram::last_of(b - 1) : -1, last = LengthHistogram::last_of(b);
+  double part = std::min(1.0, static_cast<double>(length - before) / (last - before));
+  return share_[i] * (1 - part) + share_[i + 1] * part;
+}
+
 LengthPredictor::LengthPredictor(PredictorConfig config) : config_(config) {
   if (config_.kind == Predict::histogram) known_.resize(kPromptSizes);
-  if (config_.kind == Predict::quantile) known_.resize(kAccounts);
+  if (by_account()) known_.resize(kAccounts);
 }
 
 size_t LengthPredictor::place_of(const Request& r) const {
@@ -69,10 +95,17 @@ int LengthPredictor::predict(const Request& r, int num_output) const {
   return std::min(guess, r.max_new);
 }
 
+const LengthHistogram* LengthPredictor::history(const Request& r) const {
+  if (config_.kind != Predict::survival || r.predicted_output > 0 || all_.total() < kEnough)
+    return nullptr;
+  const Known& known = known_[place_of(r)];
+  return known.account == r.account && known.lengths.total() > 0 ? &known.lengths : &all_;
+}
+
 void LengthPredictor::learn(const Request& r, int num_output) {
   if (known_.empty()) return;
   Known& known = known_[place_of(r)];
-  if (config_.kind == Predict::quantile && known.account != r.account) known = {r.account, {}};
+  if (by_account() && known.account != r.account) known = {r.account, {}};
   known.lengths.add(num_output);
   all_.add(num_output);
 }

@@ -16,6 +16,7 @@ enum class Predict : uint8_t {
   constant,   // `tokens`
   histogram,  // a quantile of the outputs to prompts of about this length
   quantile,   // a quantile of the outputs of this account
+  survival,   // the same; peaks are forecast from all of the account's outputs (peak_forecast.h)
 };
 
 struct PredictorConfig {
@@ -37,6 +38,7 @@ class LengthHistogram {
   bool operator==(const LengthHistogram&) const = default;
 
  private:
+  friend class SurvivalCurve;
   static constexpr int kExact = 16, kPerOctave = 8, kBuckets = kExact + 16 * kPerOctave;
   static constexpr int kFull = 2048;
   static int bucket_of(int length);
@@ -44,6 +46,23 @@ class LengthHistogram {
 
   std::array<uint16_t, kBuckets> counts_{};
   int total_ = 0;
+};
+
+// The share of outputs that get longer than a length. Those that still run count as far as they
+// got: after a start the short ones end first, and alone they would promise too much.
+class SurvivalCurve {
+ public:
+  void add_running(int length, int num) {
+    running_[static_cast<size_t>(LengthHistogram::bucket_of(length))] += num;
+  }
+  void fit(const LengthHistogram& ended);
+  double longer_than(int length) const;
+  bool operator==(const SurvivalCurve&) const = default;
+
+ private:
+  static constexpr int kBuckets = LengthHistogram::kBuckets;
+  std::array<int, kBuckets> running_{};
+  std::array<float, kBuckets + 1> share_{};  // that reaches a bucket
 };
 
 class LengthPredictor {
@@ -54,6 +73,9 @@ class LengthPredictor {
   // at most max_new. What the request says itself comes first; until enough outputs have ended it
   // is max_new.
   int predict(const Request& request, int num_output) const;
+  // Under survival: outputs like this request's, once any have ended; else null. Valid until the
+  // next call that changes this.
+  const LengthHistogram* history(const Request& request) const;
   // An output has ended by itself.
   void learn(const Request& request, int num_output);
 
@@ -70,6 +92,9 @@ class LengthPredictor {
     bool operator==(const Known&) const = default;
   };
   size_t place_of(const Request& request) const;
+  bool by_account() const {
+    return config_.kind == Predict::quantile || config_.kind == Predict::survival;
+  }
 
   PredictorConfig config_;
   LengthHistogram all_;

@@ -206,6 +206,11 @@ void edit(auto& io, auto& e) {
   io.number(e.group);
 }
 
+void page_op(auto& io, auto& o) {
+  io.number(o.slot);
+  io.number(o.num_pages);
+}
+
 void slice(auto& io, auto& s) {
   io.number(s.slot);
   io.number(s.epoch);
@@ -242,6 +247,7 @@ void plan_fields(auto& io, auto& p) {
   io.list(p.rows, [](auto& i, auto& r) { row_op(i, r); });
   io.list(p.sampling, [](auto& i, auto& s) { spec(i, s); });
   io.list(p.edits, [](auto& i, auto& e) { edit(i, e); });
+  io.list(p.pages, [](auto& i, auto& o) { page_op(i, o); });
   io.list(p.slices, [](auto& i, auto& s) { slice(i, s); });
   tokens(io, p.tokens);
   io.list(p.transfers, [](auto& i, auto& t) { transfer(i, t); });

@@ -25,7 +25,7 @@
 
 namespace sluice {
 
-inline constexpr uint8_t kPlanVersion = 3;
+inline constexpr uint8_t kPlanVersion = 4;
 
 using Bytes = std::vector<std::byte>;
 

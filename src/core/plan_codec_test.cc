@@ -29,6 +29,7 @@ StepPlan full_plan() {
   p.rows.push_back({RowOp::open, Pooling::mean, {1ull << 40, 3}, 2, 9, 4, 1, 3, 2, 1});
   p.rows.push_back({RowOp::close, Pooling::none, {7, 0}, 5, 8});
   p.edits = {{2, 1, 1000, 3}, {2, 2, kNullBlock, 0}};
+  p.pages = {{2, 70000}, {3, 0}};
   p.slices = {{2, 9, 100, 1, Want::last, true, 0, 4, 6}, {3, 1, 0, 3, Want::all, false, 2, 0}};
   p.transfers = {{Transfer::copy, 5, 6, 1}, {Transfer::receive, 0, 7, 1ull << 33}};
   p.transfers.push_back({Transfer::out, 8, 9, 4, 0});
@@ -92,29 +93,30 @@ Bytes fuzz_seed(const std::string& name) {
 // A change of the layout fails here: it raises kPlanVersion, and these bytes change with it, those
 // that the fuzzer starts from too.
 TEST(PlanCodec, TheBytesOfThisVersionArePinned) {
-  static_assert(kPlanVersion == 3);
+  static_assert(kPlanVersion == 4);
   StepPlan p;
   p.step = 300;
   p.sampling = {SamplingSpec{}};
   p.tokens = {1, 70000};
   p.rows.push_back({RowOp::open, Pooling::none, {9, 1}, 2, 3, 2, 0, 0, 0, 0});
   p.edits = {{2, 0, 17, 0}};
+  p.pages = {{2, 5}};
   p.slices = {{2, 3, 0, 2, Want::last, false, 0, 0}};
   p.num_tokens = 2;
   p.transfers = {{Transfer::copy, 5, 6, 1}};
   EXPECT_EQ(
       hex(bytes_of(p)),
-      "535003ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
-      "0000010100000000000102002200010203000401000000010202e0c50801000a0c0101000000");
+      "535004ac020400010000090102030200000000010000803f000000803f000000000000803f0000000000000000"
+      "0000010100000000000102002200010205010203000401000000010202e0c50801000a0c0101000000");
   EXPECT_EQ(hex(fuzz_seed("plan")), hex(bytes_of(p)));
-  EXPECT_EQ(hex(bytes_of(full_masks())), "534d03ac02030301000000ffffffff00000000000100000080");
+  EXPECT_EQ(hex(bytes_of(full_masks())), "534d04ac02030301000000ffffffff00000000000100000080");
   EXPECT_EQ(hex(fuzz_seed("masks")), hex(bytes_of(full_masks())));
   StepResult r;
   r.step = 300;
   r.add_row(p.slices[0], 70000);
   r.transfers = {1};
   r.begin = Time(10), r.end = Time(20);
-  EXPECT_EQ(hex(bytes_of(r)), "535203ac02010203000100000101e0c5080000010100142800");
+  EXPECT_EQ(hex(bytes_of(r)), "535204ac02010203000100000101e0c5080000010100142800");
   EXPECT_EQ(hex(fuzz_seed("result")), hex(bytes_of(r)));
 }
 
@@ -170,7 +172,7 @@ TEST(PlanCodec, OtherVersionsAndOtherThingsAreRefused) {
   Result<StepPlan> other = decode_plan(plan);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().message,
-            "the plan has version 4 and this build reads version 3: use the build that wrote it");
+            "the plan has version 5 and this build reads version 4: use the build that wrote it");
 }
 
 // Indices that point outside their list, counts that do not add up.

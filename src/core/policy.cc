@@ -59,6 +59,9 @@ Result<PredictorConfig> parse_predictor(std::string_view text) {
   bool good = false;
   if (name == "oracle") {
     good = colon == std::string_view::npos;
+  } else if (name == "survival") {
+    p.kind = Predict::survival;
+    good = colon == std::string_view::npos;
   } else if (name == "constant") {
     p.kind = Predict::constant;
     long tokens = std::strtol(value.c_str(), &end, 10);
@@ -73,8 +76,8 @@ Result<PredictorConfig> parse_predictor(std::string_view text) {
     }
   }
   if (good && *end == 0) return p;
-  return Error{400, strf("%s predicts no output: use oracle, constant:TOKENS, histogram[:Q] or "
-                         "quantile[:Q] with Q between 0 and 1",
+  return Error{400, strf("%s predicts no output: use oracle, constant:TOKENS, survival, "
+                         "histogram[:Q] or quantile[:Q] with Q between 0 and 1",
                          quote(text).c_str())};
 }
 
@@ -86,6 +89,8 @@ std::string predictor_name(const PredictorConfig& p) {
       return strf("histogram:%g", static_cast<double>(p.quantile));
     case Predict::quantile:
       return strf("quantile:%g", static_cast<double>(p.quantile));
+    case Predict::survival:
+      return "survival";
     default:
       return "oracle";
   }
@@ -99,6 +104,10 @@ Result<void> check_allocator(const SchedulerConfig& c) {
                       "a sequence in one range: use --preempt recompute, or --kv-allocator "
                       "paged",
                       name_of(kAllocators, c.allocator))};
+  if (c.allocator == KvAllocator::virtual_ && c.admission == Admission::predicted_peak)
+    return Error{400,
+                 "--admission predicted-peak counts blocks, and --kv-allocator virtual maps pages: "
+                 "use --admission watermark or reserve-max, or --kv-allocator paged"};
   if (!c.prefix_cache) return {};
   return Error{400, strf("--kv-allocator %s gives each sequence blocks of its own and has no "
                          "prefix cache: add --no-prefix-cache, or use --kv-allocator paged",

@@ -28,7 +28,8 @@ inline constexpr NamedValue<Admission> kAdmissions[] = {
     {"predicted-peak", Admission::predicted_peak}};
 inline constexpr NamedValue<KvAllocator> kAllocators[] = {{"reserve", KvAllocator::reserve},
                                                           {"range", KvAllocator::range},
-                                                          {"paged", KvAllocator::paged}};
+                                                          {"paged", KvAllocator::paged},
+                                                          {"virtual", KvAllocator::virtual_}};
 inline constexpr NamedValue<Preempt> kPreempts[] = {{"recompute", Preempt::recompute},
                                                     {"swap", Preempt::swap}};
 inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
@@ -39,7 +40,7 @@ inline constexpr NamedValue<Pipeline> kPipelines[] = {{"sync", Pipeline::sync},
 
 std::vector<std::string> preset_names();  // for apply_preset()
 
-// "oracle", "constant:TOKENS", "histogram", "histogram:Q", "quantile", "quantile:Q".
+// "oracle", "constant:TOKENS", "survival", "histogram", "histogram:Q", "quantile", "quantile:Q".
 Result<PredictorConfig> parse_predictor(std::string_view text);
 std::string predictor_name(const PredictorConfig& predictor);
 

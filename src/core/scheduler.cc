@@ -45,7 +45,9 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
       text_(std::move(text)),
       layout_(config_.block_size, kept_windows(config_)),
       blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size, config_.tiers),
-      ranges_(config_.contiguous() ? config_.num_blocks : 0),
+      ranges_(config_.ranged() ? config_.num_blocks : 0),
+      pages_(config_.mapped() ? std::min(config_.max_seqs, config_.budget) : 0,
+             config_.mapped() ? config_.num_pages() : 0),
       predictor_(config_.predictor) {
   CHECK(check_allocator(config_).has_value());
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
@@ -58,10 +60,14 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
   draft_.reserve(slots);
   closing_.reserve(slots);
   pending_.reserve(static_cast<size_t>(blocks_.pool.total()));
-  pending_ranges_.reserve(config_.contiguous() ? slots : 0);
+  pending_ranges_.reserve(config_.ranged() ? slots : 0);
+  pending_slots_.reserve(config_.mapped() ? slots : 0);
+  if (config_.mapped() && config_.pages.slot_blocks == 0)
+    config_.pages.slot_blocks = config_.pages.whole_pages(blocks_for(config_.max_len));
   straddle_.resize(static_cast<size_t>(config_.block_size));
   full_.reserve(slots);
-  if (config_.admission == Admission::predicted_peak) growths_.reserve(slots + 2);
+  if (config_.admission == Admission::predicted_peak)
+    growths_.reserve(slots + 2), forecast_.reserve(slots + 2);
   CHECK(config_.pipeline.valid());
   CHECK(config_.pipeline.max_in_flight() <= UINT8_MAX);  // Sequence::in_flight
   auto flights = static_cast<size_t>(config_.pipeline.max_in_flight());
@@ -176,7 +182,7 @@ void Scheduler::reserve_records(size_t num_sequences) {
   grow(seqs_, num_sequences);
   standings_.reserve(seqs_.capacity());
   free_seqs_.reserve(seqs_.capacity());
-  if (config_.contiguous()) claims_.reserve(seqs_.capacity());
+  if (config_.ranged()) claims_.reserve(seqs_.capacity());
   if (config_.tiers.total() > 0) away_.reserve(seqs_.capacity());
   waiting_.reserve(seqs_.capacity());
 }
@@ -205,7 +211,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.constrained = r.constraint != nullptr;
   s.min_tokens = r.sampling->min_tokens;
   s.predicted_output = predictor_.predict(r, 0);
-  if (config_.contiguous()) {
+  if (config_.ranged()) {
     claims_.resize(seqs_.size());
     claims_[i] = {{}, s.predicted_output};
   }
@@ -481,7 +487,8 @@ void Scheduler::start(Index i, Time now, StepPlan& out) {
   op.num_history_prompt = static_cast<uint32_t>(prompt_len(s) - from);
   append_tokens(s, from, known_len(s), out.tokens);
   out.rows.push_back(std::move(op));
-  for (int index = 0; index < s.table.ready(); ++index) {
+  // (Where memory is mapped, executors know a slot's blocks without a table.)
+  for (int index = 0; index < s.table.ready() && !config_.mapped(); ++index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
       out.edits.push_back({s.slot, static_cast<uint32_t>(index), s.table.at(layout_, index, g),
                            static_cast<uint8_t>(g)});
@@ -536,6 +543,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
     if (!flights_.empty() || blocks_.moves.moving().empty()) return;
     out.awaits = true;
   }
+  pages_.take_ops(out.pages);
   charge_accounts();
   out.step = next_step_++;
   InFlight flight;

@@ -20,9 +20,11 @@
 #include "core/events.h"
 #include "core/fair_share.h"
 #include "core/length_predictor.h"
+#include "core/peak_forecast.h"
 #include "core/pipeline.h"
 #include "core/range_allocator.h"
 #include "core/sequence.h"
+#include "core/slot_pages.h"
 #include "core/step_plan.h"
 #include "core/swap_cost.h"
 
@@ -50,9 +52,10 @@ enum class Admission : uint8_t {
 };
 // Where a sequence's blocks come from.
 enum class KvAllocator : uint8_t {
-  reserve,  // one run of consecutive blocks for max_len positions, claimed at admission
-  range,    // one run for the prompt and the predicted output, best fit
-  paged,    // any blocks, taken as the sequence grows; the only one that shares blocks
+  reserve,   // one run of consecutive blocks for max_len positions, claimed at admission
+  range,     // one run for the prompt and the predicted output, best fit
+  paged,     // any blocks, taken as the sequence grows; the only one that shares blocks
+  virtual_,  // addresses for max_len positions in every slot, memory behind them page by page
 };
 
 // What becomes of the K and V of a preempted sequence.
@@ -85,6 +88,7 @@ struct SchedulerConfig {
   int max_len = 4096;  // positions of a sequence: prompt and output
   int num_blocks = 0;
   int block_size = 16;
+  KvPages pages;  // under allocator=virtual: the memory of num_blocks is given out in these
   // One per cache group: how far back its layers see, 0 = everything. What lies outside the window
   // is given back, so that such a group holds few blocks however long a sequence gets.
   std::vector<int> group_windows = {0};
@@ -96,8 +100,18 @@ struct SchedulerConfig {
   int max_queued = 1 << 20;
   Pipeline pipeline;        // the most that runs ahead: margins are sized for it
   SamplingLimits sampling;  // of the executor; requests beyond them are refused
-  // Every sequence has one range of blocks: nothing is shared, and window groups keep everything.
+  // A sequence's blocks are consecutive: nothing is shared, and window groups keep everything.
   bool contiguous() const { return allocator != KvAllocator::paged; }
+  // Every sequence claims its one range of blocks at admission.
+  bool ranged() const {
+    return allocator == KvAllocator::reserve || allocator == KvAllocator::range;
+  }
+  bool mapped() const { return allocator == KvAllocator::virtual_; }
+  // Pages under allocator=virtual, each in every cache group.
+  int num_pages() const {
+    return static_cast<int>(num_blocks * pages.block_bytes / pages.page_bytes /
+                            static_cast<int64_t>(group_windows.size()));
+  }
   bool operator==(const SchedulerConfig&) const = default;
 };
 
@@ -111,7 +125,7 @@ struct BlockCounts {
 };
 
 // What a block is to somebody who looks on; shared: held by several sequences.
-// reserved: in a sequence's range, not used yet.
+// reserved: in a sequence's range or pages, or kept mapped for the next sequence, not used yet.
 enum class BlockUse : uint8_t { free, cached, owned, shared, pending, reserved };
 inline constexpr size_t kNumBlockUses = 6;
 
@@ -267,6 +281,11 @@ class Scheduler {
     BlockRange range;
     bool operator==(const PendingRange&) const = default;
   };
+  struct PendingSlot {
+    uint64_t step;
+    Slot slot;
+    bool operator==(const PendingSlot&) const = default;
+  };
 
   static const Request& request_of(const Sequence& s) { return *s.request; }
   static int prompt_len(const Sequence& s) { return s.num_prompt; }
@@ -300,7 +319,9 @@ class Scheduler {
 
   int blocks_for(int positions) const { return layout_.blocks_for(positions); }
   int available_blocks() const {
-    return config_.contiguous() ? ranges_.num_free() : blocks_.available();
+    return config_.mapped()   ? blocks_in_pages(pages_.available())
+           : config_.ranged() ? ranges_.num_free()
+                              : blocks_.available();
   }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
@@ -344,6 +365,7 @@ class Scheduler {
   bool reservation_fits(int64_t blocks) const;
   bool peak_fits(const Sequence& s, const Sequence* other = nullptr) const;
   void add_peak(const Sequence& s) const;
+  bool forecast_fits(const Sequence& s, const Sequence* other) const;
 
   int64_t growth_blocks(const Sequence& s, int tokens) const;
   void start(Index i, Time now, StepPlan& out);
@@ -391,6 +413,21 @@ class Scheduler {
   void range_uses(std::span<BlockUse> out) const;
   BlockCounts count_ranges() const;
 
+  // pages, under allocator=virtual
+  SlotBlocks slot_blocks(Slot slot, int taken_rows) const;
+  int blocks_in_pages(int pages) const {
+    return static_cast<int>(config_.pages.blocks_in(pages) * layout_.num_groups);
+  }
+  int pages_of(const Sequence& s, int64_t positions) const;
+  int kept_pages(const Sequence& s) const;
+  bool has_pages_for(const Sequence& s) const;
+  bool claim_pages(Index i);
+  bool grow_pages(Index i);
+  void release_pages(Index i);
+  void release_slots(uint64_t step);
+  void page_uses(std::span<BlockUse> out) const;
+  BlockCounts count_pages() const;
+
   // complete
   void take_result(const InFlight::Item& item,
                    const Sampled* sampled,
@@ -417,7 +454,8 @@ class Scheduler {
   std::shared_ptr<const TokenText> text_;
   CacheLayout layout_;
   BlockCache blocks_;      // allocator=paged
-  RangeAllocator ranges_;  // the others
+  RangeAllocator ranges_;  // allocator=reserve and range
+  SlotPages pages_;        // allocator=virtual
   std::vector<Sequence> seqs_;
   std::vector<Standing> standings_;  // of seqs_
   std::vector<Index> free_seqs_;
@@ -436,7 +474,8 @@ class Scheduler {
   std::vector<Away> away_;     // by sequence, where there are tiers
   std::vector<Claim> claims_;  // by sequence, under allocator=reserve and range
   std::vector<PendingRange> pending_ranges_;
-  std::vector<Index> full_;  // register_step: sequences with a block to register
+  std::vector<PendingSlot> pending_slots_;  // under allocator=virtual
+  std::vector<Index> full_;                 // register_step: sequences with a block to register
   struct Draft {
     Slice slice;
     Index seq;
@@ -471,6 +510,7 @@ class Scheduler {
     bool operator==(const Growth&) const = default;
   };
   mutable std::vector<Growth> growths_;  // peak_fits: its own
+  mutable PeakForecast forecast_;        // the same
   uint64_t num_preemptions_ = 0, prefix_queries_ = 0, prefix_hits_ = 0;
   TierStats tier_totals_;
 };

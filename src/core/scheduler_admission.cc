@@ -8,7 +8,8 @@ namespace sluice {
 
 // Whether blocks for the next sequence are there, without looking for a common prefix.
 bool Scheduler::has_blocks_for(Index i) const {
-  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i);
+  if (config_.ranged()) return ranges_.largest() >= range_blocks(i);
+  if (config_.mapped()) return has_pages_for(seqs_[i]);
   return blocks_.available() >= missing_blocks(seqs_[i]) + watermark_blocks();
 }
 
@@ -85,11 +86,39 @@ void Scheduler::add_peak(const Sequence& s) const {
   growths_.push_back(g);
 }
 
+// The same from how long outputs got, and how likely each is to go on.
+bool Scheduler::forecast_fits(const Sequence& s, const Sequence* other) const {
+  forecast_.clear();
+  auto add = [&](const Sequence& q) {
+    PeakForecast::Growth g;
+    g.ended = predictor_.history(request_of(q));
+    g.num_output = static_cast<int>(q.output.size()) + q.unknown;
+    g.predicted = q.predicted_output;
+    g.max_new = q.max_new;
+    g.positions = prompt_len(q) + g.num_output;
+    g.num = q.fork_pending ? request_of(q).n : 1;
+    if (layout_.num_windowed > 0) {
+      int end = prompt_len(q) + std::max(q.predicted_output, g.num_output + 1);
+      int64_t full = int64_t{layout_.num_groups - layout_.num_windowed} * blocks_for(end);
+      g.windows = most_blocks(end, config_) - full;
+    }
+    forecast_.add(g);
+  };
+  for (Index i : running_) add(seqs_[i]);
+  add(s);
+  if (other) add(*other);
+  bool fits = forecast_.fits(config_.num_blocks - watermark_blocks(),
+                             layout_.num_groups - layout_.num_windowed, config_.block_size);
+  forecast_.clear();  // it points into this scheduler
+  return fits;
+}
+
 // admission=predicted-peak: whether the blocks of all that run, of `s` and of `other` fit the pool
 // from now on. All grow by a position a step and give their blocks back at their predicted end, so
 // the sum is largest just before one of them ends. Blocks that sequences share count for each.
 bool Scheduler::peak_fits(const Sequence& s, const Sequence* other) const {
   if (config_.admission != Admission::predicted_peak || running_.empty()) return true;
+  if (config_.predictor.kind == Predict::survival) return forecast_fits(s, other);
   growths_.clear();
   for (Index i : running_) add_peak(seqs_[i]);
   add_peak(s);

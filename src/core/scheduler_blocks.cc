@@ -18,7 +18,12 @@ int64_t chunk_reach(const SchedulerConfig& c) {
 // Window groups hold what the first position not yet computed sees, and `reach` positions from it
 // on. Neither end need be a block's.
 int64_t blocks_held(int64_t positions, int64_t reach, const SchedulerConfig& c) {
-  auto blocks = [&](int64_t n) { return (n + c.block_size - 1) / c.block_size; };
+  auto blocks = [&](int64_t n) {
+    int64_t all = (n + c.block_size - 1) / c.block_size;
+    if (!c.mapped()) return all;
+    int64_t bytes = c.pages.pages_for(all) * c.pages.page_bytes;  // a page is nobody else's
+    return (bytes + c.pages.block_bytes - 1) / c.pages.block_bytes;
+  };
   int64_t sum = 0;
   for (int window : c.group_windows) {
     int64_t all = blocks(positions);
@@ -71,7 +76,8 @@ bool Scheduler::claim_blocks(Index i) {
   // time.
   // (After a preemption, and with predicted peaks, more than blocks decides.)
   Sequence& s = seqs_[i];
-  if (config_.contiguous()) return claim_range(i);
+  if (config_.ranged()) return claim_range(i);
+  if (config_.mapped()) return claim_pages(i);
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
       config_.admission != Admission::predicted_peak && blocks_.available() <= blocked_available_)
     return false;
@@ -146,9 +152,12 @@ void Scheduler::fill(Index i, int positions, StepPlan& out) {
   Sequence& s = seqs_[i];
   int rows = blocks_for(positions);
   if (layout_.num_windowed > 0 || s.table.ready() >= rows) return;
-  if (config_.contiguous()) {
+  if (config_.ranged()) {
     RangeRest rest = range_rest(i);
     s.table.fill(layout_, rest, rows, edits_of(s, out));
+  } else if (config_.mapped()) {
+    SlotBlocks blocks = slot_blocks(s.slot, s.table.ready());
+    s.table.fill(layout_, blocks, rows, {});
   } else {
     s.table.fill(layout_, blocks_, rows, edits_of(s, out));
   }
@@ -178,7 +187,8 @@ bool Scheduler::feed(Index i, StepPlan& out) {
 bool Scheduler::grow(Index i, StepPlan& out) {
   Sequence& s = seqs_[i];
   while (!s.table.covers(layout_, s.planned)) {
-    if (config_.contiguous()) return grow_range(i, out);
+    if (config_.ranged()) return grow_range(i, out);
+    if (config_.mapped()) return grow_pages(i);
     if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
@@ -206,7 +216,8 @@ int Scheduler::decode_count(Index i, int most, StepPlan& out) {
 }
 
 void Scheduler::release_blocks(Index i) {
-  if (config_.contiguous()) return release_range(i);
+  if (config_.ranged()) return release_range(i);
+  if (config_.mapped()) return release_pages(i);
   Sequence& s = seqs_[i];
   auto give = [&](BlockId b) {
     if (s.in_flight > 0) {

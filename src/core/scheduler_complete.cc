@@ -16,6 +16,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     register_step(flight);
   } else {
     fail_transfers();
+    if (config_.mapped()) pages_.restate();  // what it should have mapped may not be
   }
   size_t row = 0;
   for (size_t k = 0; k < flight.items.size(); ++k) {
@@ -35,6 +36,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     }
   }
   release_pending(result.step);
+  release_slots(result.step);
   std::erase_if(pending_ranges_, [&](const PendingRange& p) {
     if (p.step > result.step) return false;
     ranges_.release(p.range);
@@ -279,7 +281,7 @@ void Scheduler::leave_slot(Index i) {
   op.slot = s.slot;
   op.epoch = s.epoch;
   closing_.push_back(std::move(op));
-  free_slots_.push_back(s.slot);
+  if (!config_.mapped()) free_slots_.push_back(s.slot);  // else with its pages
   running_.erase(std::lower_bound(running_.begin(), running_.end(), i,
                                   [&](Index a, Index b) { return before(a, b); }));
   ++s.epoch;
@@ -301,6 +303,7 @@ void Scheduler::recycle(Index i) {
 void Scheduler::reset() noexcept {
   blocks_.clear();
   ranges_.clear();
+  pages_.clear();
   seqs_.clear(), standings_.clear(), free_seqs_.clear();
   choices_.clear(), free_choices_.clear(), choices_of_.clear();
   requests_live_ = num_constrained_ = 0;
@@ -309,6 +312,7 @@ void Scheduler::reset() noexcept {
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
   closing_.clear(), flights_.clear(), spare_.clear();
   pending_.clear(), away_.clear(), claims_.clear(), pending_ranges_.clear();
+  pending_slots_.clear();
   full_.clear(), draft_.clear(), chain_.clear(), found_.clear(), fetch_.clear(), fetched_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
@@ -320,6 +324,7 @@ void Scheduler::reset() noexcept {
   accounts_.clear();
   predictor_.clear();
   growths_.clear();
+  forecast_.clear();
   // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
   // tier_totals_.
 }
@@ -348,19 +353,22 @@ KvUse Scheduler::kv_use() const {
   int64_t size = config_.block_size, groups = layout_.num_groups;
   use.total = config_.num_blocks * size;
   use.free = available_blocks() * size;
-  use.largest = config_.contiguous() ? ranges_.largest() * size : use.free;
+  if (config_.mapped()) use.total = int64_t{blocks_in_pages(pages_.total())} * size;
+  use.largest = config_.ranged() ? ranges_.largest() * size : use.free;
   use.held = use.total - use.free;
   for (Index i : running_) {
     const Sequence& s = seqs_[i];
-    int64_t blocks =
-        config_.contiguous() ? claims_[i].range.size : s.table.num_rows(layout_) * groups;
+    int64_t blocks = config_.ranged()   ? claims_[i].range.size
+                     : config_.mapped() ? blocks_in_pages(pages_.used(s.slot))
+                                        : s.table.num_rows(layout_) * groups;
     use.unfilled += std::max<int64_t>(blocks * size - known_len(s) * groups, 0);
   }
   return use;
 }
 
 void Scheduler::block_uses(std::span<BlockUse> out) const {
-  if (config_.contiguous()) return range_uses(out);
+  if (config_.ranged()) return range_uses(out);
+  if (config_.mapped()) return page_uses(out);
   auto num = std::min(out.size(), static_cast<size_t>(blocks_.pool.total()));
   for (size_t k = 0; k < num; ++k) {
     auto b = static_cast<BlockId>(k + 1);
@@ -382,7 +390,8 @@ void Scheduler::block_uses(std::span<BlockUse> out) const {
 }
 
 BlockCounts Scheduler::count_blocks() const {
-  if (config_.contiguous()) return count_ranges();
+  if (config_.ranged()) return count_ranges();
+  if (config_.mapped()) return count_pages();
   BlockCounts c;
   c.total = blocks_.pool.total();
   // Promised blocks are free ones, and beyond those cached ones.

@@ -34,8 +34,27 @@ class ShadowCache {
         groups_(c.group_windows.size()),
         rows_(static_cast<size_t>(c.max_len / c.block_size + 1)),
         tables_(static_cast<size_t>(c.max_seqs) * groups_ * rows_, kNullBlock),
-        content_(static_cast<size_t>((c.num_blocks + 1) * c.block_size)),
+        mapped_(static_cast<size_t>(c.max_seqs)),
+        content_(num_ids(c) * static_cast<size_t>(c.block_size)),
         places_(static_cast<size_t>((c.tiers.total() + 1) * c.block_size), kPoison) {}
+
+  // Memory is mapped when a step is launched. What was not mapped before holds anything.
+  void map(const StepPlan& plan) {
+    for (const PageOp& op : plan.pages) {
+      int before = mapped_[op.slot], now = static_cast<int>(op.num_pages);
+      mapped_[op.slot] = now;
+      for (size_t g = 0; g < groups_ && config_.mapped(); ++g) {
+        for (int64_t k = 0; k < config_.pages.slot_blocks; ++k) {
+          int page = config_.pages.pages_for(k + 1);
+          if (page > std::min(before, now))
+            std::fill_n(slot_block(op.slot, g, k), config_.block_size, kPoison);
+        }
+      }
+    }
+    int sum = 0;
+    for (int m : mapped_) sum += m;
+    EXPECT_LE(sum, config_.mapped() ? config_.num_pages() : 0) << "more pages than there are";
+  }
 
   StepResult run(const StepPlan& plan) {
     for (const RowOp& op : plan.rows) {
@@ -68,6 +87,7 @@ class ShadowCache {
 
   // Overwrites what free blocks hold: a query that still sees one finds no value it expects.
   void poison(const Scheduler& scheduler) {
+    if (config_.mapped()) return;  // map() does
     uses_.resize(static_cast<size_t>(config_.num_blocks));
     scheduler.block_uses(uses_);
     for (size_t k = 0; k < uses_.size(); ++k) {
@@ -90,6 +110,22 @@ class ShadowCache {
   }
   BlockId* table(Slot slot, size_t group) {
     return tables_.data() + (slot * groups_ + group) * rows_;
+  }
+  static size_t num_ids(const SchedulerConfig& c) {
+    if (!c.mapped()) return static_cast<size_t>(c.num_blocks) + 1;
+    return (static_cast<size_t>(c.max_seqs) * c.group_windows.size() + 1) *
+           static_cast<size_t>(c.pages.slot_blocks);
+  }
+  uint64_t* slot_block(Slot slot, size_t group, int64_t index) {
+    auto first = static_cast<int64_t>(slot * groups_ + group + 1) * config_.pages.slot_blocks;
+    return block(static_cast<BlockId>(first + index));
+  }
+  // The block of a position: from the slot's table, or where its addresses are.
+  uint64_t* at(Slot slot, size_t group, int pos) {
+    int index = pos / config_.block_size;
+    if (!config_.mapped()) return block(table(slot, group)[index]);
+    EXPECT_LE(config_.pages.pages_for(index + 1), mapped_[slot]) << "position " << pos;
+    return slot_block(slot, group, index);
   }
   uint64_t* block(BlockId b) {
     return content_.data() + static_cast<ptrdiff_t>(b) * config_.block_size;
@@ -146,17 +182,18 @@ class ShadowCache {
   }
   void write(const Slice& s, int pos) {
     for (size_t g = 0; g < groups_; ++g) {
-      BlockId b = table(s.slot, g)[pos / config_.block_size];
-      ASSERT_NE(b, kNullBlock) << "position " << pos << " has no block in group " << g;
-      block(b)[pos % config_.block_size] = expected(ids_.at(s.slot), pos, g);
+      if (!config_.mapped()) {
+        ASSERT_NE(table(s.slot, g)[pos / config_.block_size], kNullBlock)
+            << "position " << pos << " has no block in group " << g;
+      }
+      at(s.slot, g, pos)[pos % config_.block_size] = expected(ids_.at(s.slot), pos, g);
     }
   }
   void read(const Slice& s, int pos) {
     for (size_t g = 0; g < groups_; ++g) {
       int window = config_.group_windows[g];
       for (int p = window == 0 ? 0 : std::max(0, pos - window + 1); p <= pos; ++p) {
-        BlockId b = table(s.slot, g)[p / config_.block_size];
-        ASSERT_EQ(block(b)[p % config_.block_size], expected(ids_.at(s.slot), p, g))
+        ASSERT_EQ(at(s.slot, g, p)[p % config_.block_size], expected(ids_.at(s.slot), p, g))
             << "a query at " << pos << " of request " << ids_.at(s.slot).req << " sees " << p
             << " in group " << g;
       }
@@ -170,6 +207,7 @@ class ShadowCache {
   size_t groups_, rows_;
   std::vector<BlockUse> uses_;
   std::vector<BlockId> tables_;  // [slots, groups, rows_]
+  std::vector<int> mapped_;      // pages, by slot
   std::vector<uint64_t> content_, places_;
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
@@ -178,7 +216,7 @@ class ShadowCache {
 };
 
 struct Tally {
-  uint64_t preemptions = 0, requeued = 0, hits = 0, forks = 0;
+  uint64_t preemptions = 0, requeued = 0, unmapped = 0, hits = 0, forks = 0;
   TierStats tiers;
 };
 
@@ -225,7 +263,7 @@ class Workload {
     if (chance(60))
       config_.order = kOrders[pick(0, static_cast<int>(std::size(kOrders)) - 1)].value;
     if (chance(30)) config_.admission = kAdmissions[pick(0, 2)].value;
-    config_.predictor = {static_cast<Predict>(pick(0, 3)), pick(1, 30), 0.5f};
+    config_.predictor = {static_cast<Predict>(pick(0, 4)), pick(1, 30), 0.5f};
     if (chance(30)) config_.aging = Time{pick(1, 40)};
     if (chance(20)) config_.mix = chance(50) ? Mix::separate : Mix::decode_first;
     depth_ = pick(0, 2);
@@ -242,6 +280,7 @@ class Workload {
     }
     make_requests();
     if (seed % 5 < 2) make_contiguous(seed % 5 == 0 ? KvAllocator::reserve : KvAllocator::range);
+    if (seed % 10 == 3) make_virtual();
     for (const auto& [id, r] : requests_) {
       auto positions = static_cast<int64_t>(r.prompt->size()) + r.max_new;
       if (config_.allocator == KvAllocator::reserve) positions = config_.max_len;
@@ -255,6 +294,7 @@ class Workload {
   void run(Tally* tally) {
     Scheduler scheduler(config_, nullptr);
     config_.max_seqs = scheduler.config().max_seqs;
+    config_.pages = scheduler.config().pages;
     ShadowCache cache(config_, requests_);
     Events events;
     StepPlan plan;
@@ -273,6 +313,9 @@ class Workload {
       tally->forks += static_cast<uint64_t>(std::ranges::count_if(
           plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
       check_chunk(plan);
+      for (const PageOp& op : plan.pages) {
+        tally->unmapped += std::exchange(mapped_[op.slot], op.num_pages) > op.num_pages;
+      }
       bool launched = !plan.empty();
       // A step fails, and those that are planned before it is known.
       bool failed = !flights.empty() && !flights.front().result.failure.empty();
@@ -330,6 +373,7 @@ class Workload {
   void launch(StepPlan plan, ShadowCache& cache, std::deque<Flight>& flights) {
     Flight f;
     f.lane = num_launched_++ % config_.pipeline.lanes;
+    cache.map(plan);
     for (const RowOp& op : plan.rows) {
       if (op.kind == RowOp::open) ids_[op.slot] = op.id, f.slots.insert(op.slot);
     }
@@ -432,6 +476,14 @@ class Workload {
     }
   }
 
+  // Pages that are no multiple of blocks, and blocks that are none of pages.
+  void make_virtual() {
+    make_contiguous(KvAllocator::virtual_);
+    if (config_.admission == Admission::predicted_peak) config_.admission = Admission::watermark;
+    config_.pages.block_bytes = pick(1, 12);
+    config_.pages.page_bytes = pick(1, 40);
+  }
+
   void check(Events& events) {
     for (const Event& e : events.list) {
       EXPECT_FALSE(ended_[e.req]) << "an event after the terminal one";
@@ -449,6 +501,7 @@ class Workload {
   bool fails_ = false;
   int num_launched_ = 0;
   std::map<Slot, SeqId> ids_;
+  std::map<Slot, uint32_t> mapped_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, bool> ended_;
 };
@@ -468,6 +521,7 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   auto share = [&](uint64_t of_all) { return num == 5000 ? of_all : of_all * num / 10000; };
   EXPECT_GT(tally.preemptions, share(3000)) << "the workloads prove too little";
   EXPECT_GT(tally.requeued, share(300)) << "outputs hardly outgrow their ranges";
+  EXPECT_GT(tally.unmapped, share(300)) << "slots hardly take pages from each other";
   EXPECT_GT(tally.hits, share(10000));
   EXPECT_GT(tally.forks, share(1000));
   EXPECT_GT(tally.tiers.num_swapped, share(300)) << "few sequences are swapped";

@@ -31,7 +31,8 @@ struct Held {
 
 class Pool {
  public:
-  explicit Pool(KvAllocator allocator) {
+  explicit Pool(KvAllocator allocator, int page_blocks = 1) {
+    config_.pages.page_bytes = page_blocks;
     config_.allocator = allocator;
     config_.budget = 4096;
     config_.max_seqs = 256;
@@ -138,15 +139,25 @@ TEST(KvAllocators, RangeKeepsItsHolesSmall) {
   for (int i = 0; i < 400; ++i)
     list.push_back({16 + static_cast<int>(rng() % 100), 8 + static_cast<int>(rng() % 100)});
   // The table in docs/performance.md: --gtest_output=xml.
-  for (KvAllocator a : {KvAllocator::reserve, KvAllocator::range, KvAllocator::paged}) {
-    Held held = Pool(a).run(list);
-    std::string name = name_of(kAllocators, a);
+  struct Kind {
+    KvAllocator allocator;
+    int page = 1;  // in blocks
+  };
+  for (auto [a, page] :
+       {Kind{KvAllocator::reserve}, Kind{KvAllocator::range}, Kind{KvAllocator::paged},
+        Kind{KvAllocator::virtual_}, Kind{KvAllocator::virtual_, 8}}) {
+    Held held = Pool(a, page).run(list);
+    std::string name = name_of(kAllocators, a) + std::string(page > 1 ? "_8" : "");
     RecordProperty(name + "_most", held.most);
     RecordProperty(name + "_mean_tenths", std::lround(held.mean * 10));
     RecordProperty(name + "_internal_permille", std::lround(held.internal * 1000));
     RecordProperty(name + "_external_permille", std::lround(held.external * 1000));
     RecordProperty(name + "_idle_permille", std::lround(held.idle * 1000));
     RecordProperty(name + "_preemptions", static_cast<int>(held.preemptions));
+    if (a == KvAllocator::virtual_) {
+      EXPECT_EQ(held.external, 0);
+      EXPECT_GE(held.most, page == 1 ? 50 : 20);
+    }
     if (a != KvAllocator::range) continue;
     EXPECT_LT(held.idle, 0.15);
     EXPECT_EQ(held.preemptions, 0u);
@@ -194,7 +205,7 @@ TEST(KvAllocators, OutputsLongerThanPredictedGrowOrComeBack) {
 }
 
 TEST(KvAllocators, RefuseThePrefixCache) {
-  for (KvAllocator a : {KvAllocator::reserve, KvAllocator::range}) {
+  for (KvAllocator a : {KvAllocator::reserve, KvAllocator::range, KvAllocator::virtual_}) {
     SchedulerConfig c;
     c.allocator = a;
     auto ok = check_allocator(c);

@@ -62,6 +62,16 @@ struct TableEdit {
   bool operator==(const TableEdit&) const = default;
 };
 
+// With memory mapped by pages (slot_pages.h): from this step on the slot's first `num_pages` pages
+// of addresses are mapped, in every cache group, and none behind them. A plan names a slot once;
+// pages that are taken from one slot may go to another in the same plan, and no step in flight uses
+// them.
+struct PageOp {
+  Slot slot = 0;
+  uint32_t num_pages = 0;
+  bool operator==(const PageOp&) const = default;
+};
+
 inline constexpr int32_t kNoMask = -1;
 
 struct Slice {
@@ -121,6 +131,7 @@ struct StepPlan {
   std::vector<RowOp> rows;
   std::vector<SamplingSpec> sampling;  // of the rows that open
   std::vector<TableEdit> edits;
+  std::vector<PageOp> pages;  // never alone: they can wait for the next step
   std::vector<Slice> slices;
   std::vector<Token> tokens;
   std::vector<Transfer> transfers;
@@ -135,7 +146,7 @@ struct StepPlan {
   }
   void clear() {
     num_tokens = num_decode = 0;
-    rows.clear(), sampling.clear(), edits.clear(), slices.clear(), tokens.clear();
+    rows.clear(), sampling.clear(), edits.clear(), pages.clear(), slices.clear(), tokens.clear();
     transfers.clear(), keys.clear();
     oldest = 0, awaits = false;
   }

@@ -56,6 +56,12 @@ AttentionSpec attention_spec(const ModelShape& shape) {
   return {shape.num_heads, shape.num_kv_heads, shape.head_dim};
 }
 int max_positions(const ExecutorConfig& c) { return static_cast<int>(table_len(c)) * c.block_size; }
+// Block ids of a slot; none where its blocks are consecutive.
+size_t table_cells(const ExecutorConfig& c) {
+  if (c.num_pages > 0) return 0;
+  return static_cast<size_t>(std::max(1, c.groups.num_groups())) *
+         static_cast<size_t>(table_len(c));
+}
 
 }  // namespace
 
@@ -67,14 +73,12 @@ int DeviceExecutor::bucket_of(int n) {
 size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig& c) {
   StepArrays a;
   auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(held_logits(c));
-  auto groups = static_cast<size_t>(std::max(1, c.groups.num_groups()));
-  size_t tables = groups * static_cast<size_t>(table_len(c));
   size_t lane = place_arrays(&a, nullptr, rows);
   lane += model.scratch_bytes(max_rows(c), held_logits(c));
   lane += outputs * output_row_bytes(model.shape());
   lane += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
   lane += MaskInbox::bytes(c.max_seqs, model.shape().vocab);
-  return tables_bytes(static_cast<size_t>(c.max_seqs), tables) +
+  return tables_bytes(static_cast<size_t>(c.max_seqs), table_cells(c)) +
          static_cast<size_t>(c.pipeline.lanes) * lane;
 }
 
@@ -98,7 +102,8 @@ DeviceExecutor::DeviceExecutor(
       cache_(device,
              model.shape(),
              config_.groups,
-             {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
+             {config_.kv_type, config_.num_blocks, config_.block_size, group_stride(config_),
+              config_.num_pages, config_.max_seqs}),
       max_rows_(max_rows(config_)),
       held_logits_(held_logits(config_)),
       lanes_(static_cast<size_t>(config_.pipeline.lanes)),
@@ -119,8 +124,8 @@ DeviceExecutor::DeviceExecutor(
   device_.reserve_lanes(config_.pipeline.lanes, 2 * num_jobs());
   model_.reserve(device_, max_rows_, held_logits_, config_.pipeline.lanes);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
-  auto stride = static_cast<size_t>(reader_.table_stride());
-  tables_ = device_.allocate(tables_bytes(slots, stride));
+  tables_ = device_.allocate(tables_bytes(slots, table_cells(config_)));
+  if (cache_.mapped()) cache_.map_padding();
   for (Lane& lane : lanes_) reserve_lane(lane);
   lane_ = &lanes_[0];
   device_.reserve_sampling(config_.max_seqs, shape.vocab);
@@ -191,6 +196,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
     if (after_failure && lanes_.size() > 1) drain();  // what it did queue
     use_lane(plan);
     write_packet(job, plan);
+    if (!plan.pages.empty()) cache_.set_pages(plan.pages);
     device_.mark(2 * index);
     queue_step(job, plan);
     if (job.work.num_masks > 0) {
@@ -406,7 +412,8 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
   b.positions = lane_->arrays.positions;
   b.row_slot = lane_->arrays.row_slot;
   b.device_slices = lane_->arrays.slices;
-  b.tables = lane_->arrays.tables;
+  b.tables = cache_.mapped() ? nullptr : lane_->arrays.tables;
+  b.first_block = cache_.first_block();
   b.table_stride = reader_.table_stride();
   return b;
 }

@@ -19,15 +19,21 @@ struct ExecutorConfig {
   int logits_rows = 64;     // rows of logits to hold at once, as far as the executor can follow
   Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
-  bool timed = true;   // results say when their step ran
-  int num_places = 0;  // KV blocks in host memory beside the pool
-  int num_disk = 0;    // places on disk, behind those
-  CacheGroups groups;  // those of the scheduler's plans; none: one group that keeps everything
+  bool timed = true;        // results say when their step ran
+  int num_places = 0;       // KV blocks in host memory beside the pool
+  int num_disk = 0;         // places on disk, behind those
+  int num_pages = 0;        // > 0: the pool's memory is mapped in pages, each in every cache group
+  int64_t slot_blocks = 0;  // then: addresses of a slot, per cache group
+  CacheGroups groups;       // those of the scheduler's plans; none: one group that keeps everything
 };
 
 // Blocks of a sequence in one cache group.
 inline int64_t table_len(const ExecutorConfig& c) {
   return (c.max_len + c.block_size - 1) / c.block_size;
+}
+// Blocks from one cache group's of a slot to the next one's.
+inline int64_t group_stride(const ExecutorConfig& c) {
+  return c.num_pages > 0 ? c.slot_blocks : table_len(c);
 }
 
 // Fills in the default cache group.

@@ -50,7 +50,8 @@ ModelExecutor::ModelExecutor(
       cache_(backend,
              model.shape(),
              config_.groups,
-             {config_.kv_type, config_.num_blocks, config_.block_size, table_len(config_)}),
+             {config_.kv_type, config_.num_blocks, config_.block_size, group_stride(config_),
+              config_.num_pages, config_.max_seqs}),
       logits_per_turn_(logits_per_turn(config_)),
       disk_(disk),
       rows_(static_cast<size_t>(config_.max_seqs)),
@@ -66,7 +67,8 @@ ModelExecutor::ModelExecutor(
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, logits_per_turn_);
   logits_ = backend_.allocate(outputs * output_row_bytes(model_.shape()));
-  tables_.assign(rows_.size() * static_cast<size_t>(reader_.table_stride()), kNullBlock);
+  if (!cache_.mapped())
+    tables_.assign(rows_.size() * static_cast<size_t>(reader_.table_stride()), kNullBlock);
   for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
   work_.slices.reserve(rows_.size());
   work_.outputs.reserve(tokens);
@@ -223,6 +225,7 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
   for (const TableEdit& e : plan.edits) {
     tables_[static_cast<size_t>(reader_.table_at(e))] = e.block;
   }
+  if (!plan.pages.empty()) cache_.set_pages(plan.pages);
   if (!plan.transfers.empty()) move_blocks(plan);
 }
 
@@ -304,7 +307,8 @@ BatchView ModelExecutor::build_batch(const StepPlan& plan) {
   b.positions = positions_.data();
   b.row_slot = row_slot_.data();
   b.slices = work_.slices;
-  b.tables = tables_.data();
+  b.tables = cache_.mapped() ? nullptr : tables_.data();
+  b.first_block = cache_.first_block();
   b.table_stride = reader_.table_stride();
   return b;
 }

@@ -9,6 +9,10 @@
 namespace sluice {
 
 void PlanReader::refuse_unsupported(const StepPlan& plan) const {
+  if (!plan.pages.empty() && !mapped_)
+    throw std::runtime_error("this executor's KV cache is not mapped in pages");
+  if (mapped_ && !(plan.edits.empty() && plan.transfers.empty()))
+    throw std::runtime_error("this executor's KV cache has neither tables nor blocks to move");
   for (const Transfer& t : plan.transfers) {
     if (t.kind == Transfer::copy) continue;
     if (t.kind != Transfer::out && t.kind != Transfer::in)

@@ -42,7 +42,8 @@ class PlanReader {
   };
 
   explicit PlanReader(const ExecutorConfig& config)
-      : table_len_(table_len(config)),
+      : table_len_(group_stride(config)),
+        mapped_(config.num_pages > 0),
         table_stride_(config.groups.num_groups() * table_len_),
         num_places_(config.num_places),
         num_disk_(config.num_disk),
@@ -50,7 +51,8 @@ class PlanReader {
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
-  // changes, when the plan asks for draft tokens, or for a transfer that the executor cannot do.
+  // changes, when the plan asks for draft tokens, or for pages or a transfer that the executor
+  // cannot do.
   void read(const StepPlan& plan, StepWork& work);
 
   const Row& row(Slot slot) const { return rows_[slot]; }
@@ -64,7 +66,9 @@ class PlanReader {
 
   void refuse_unsupported(const StepPlan& plan) const;
 
-  int64_t table_len_, table_stride_;
+  int64_t table_len_;
+  bool mapped_;
+  int64_t table_stride_;
   int num_places_, num_disk_, block_size_;
   std::vector<Row> rows_;  // by slot
 };

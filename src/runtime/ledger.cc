@@ -138,6 +138,7 @@ ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& sha
   e.kv_type = kv;
   e.num_places = c.tiers.memory();
   e.num_disk = c.tiers.disk;
+  if (c.mapped()) e.num_pages = c.num_pages(), e.slot_blocks = c.pages.slot_blocks;
   e.groups = cache_groups(shape);
   return e;
 }
@@ -329,6 +330,12 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   Ledger& ledger = estimate.ledger;
   ledger.ctx = options.ctx.value_or(shape.max_len);
   c.group_windows = groups.windows;
+  if (c.mapped()) {
+    c.pages = {};
+    c.pages.block_bytes = static_cast<int64_t>(shape.num_kv_heads) *
+                          static_cast<int64_t>(kv->head_bytes(shape.head_dim, c.block_size));
+    c.pages.page_bytes = static_cast<int64_t>(device ? kDevicePage : host_page_bytes());
+  }
   SchedulerConfig smallest = c;
   smallest.max_len = ledger.ctx;
   smallest.num_blocks = static_cast<int>(2 * groups.windows.size());

@@ -109,6 +109,15 @@ ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
       scheduler, shape, kv_type_of(options_, shape.head_dim, device_ ? &memory : nullptr).value());
 }
 
+// Whether a preempted sequence is moved or computed again depends on how fast blocks move here.
+void Session::measure_swap() {
+  SwapRates rates = device_ ? kGpuSwapRates : cpu_swap_rates(num_threads(options_));
+  rates.copy = device_ ? measure_copies(*device_) : measure_copies(*backend_, clock_);
+  SchedulerConfig& c = options_.scheduler;
+  c.swap_cost = swap_cost(model_->shape(), c.tiers.block_bytes, model_->step_bytes(), rates);
+  copy_rates_ = rates.copy;
+}
+
 // What an earlier run left on disk. A disk that cannot be used is done without.
 std::vector<StoredBlock> Session::open_disk() {
   SchedulerConfig& c = options_.scheduler;
@@ -156,6 +165,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   if (device_) {
     if (auto ok = size_pool(); !ok) return ok.error();
   }
+  if (options_.scheduler.preempt == Preempt::swap) measure_swap();
   const std::vector<StoredBlock> stored = open_disk();
   Scheduler scheduler(options_.scheduler, *text);
   scheduler.recall(stored);

@@ -20,6 +20,7 @@
 #include "exec/device_executor.h"
 #include "exec/disk_tier.h"
 #include "exec/model_executor.h"
+#include "exec/swap_rates.h"
 #include "load/open.h"
 #include "model/model.h"
 #include "runtime/ledger.h"
@@ -59,6 +60,9 @@ class Session {
   // Seconds from open() to ready, and how many bytes of weights were loaded.
   double load_seconds() const { return load_seconds_; }
 
+  // With --preempt swap: how fast blocks move, measured at the start.
+  const std::optional<CopyRates>& copy_rates() const { return copy_rates_; }
+
   // Writes the trace file, once; the destructor does it where nobody has.
   Result<void> write_trace();
   // Step reports since the last call, for benchmarks. Kept only after keep_reports().
@@ -72,6 +76,7 @@ class Session {
   DeviceMemory device_memory() const;
   Result<void> size_pool();
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
+  void measure_swap();
   std::vector<StoredBlock> open_disk();
   Result<void> start(std::function<void(size_t, size_t)> progress);
   void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);
@@ -95,6 +100,7 @@ class Session {
   std::optional<HashKey> tenant_key_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
+  std::optional<CopyRates> copy_rates_;
   double load_seconds_ = 0;
   std::atomic<bool> keep_reports_{false};
   std::mutex reports_mutex_;

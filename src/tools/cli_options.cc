@@ -225,8 +225,8 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
          "--predict-output",
          [&p](const std::string& text) { p.predict = parse_predictor(text).value(); },
          "how long outputs get: oracle (max_tokens), constant:TOKENS, or\nlearnt from those "
-         "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key (default: "
-         "oracle; with predicted-peak\nquantile:0.75)")
+         "that ended: histogram[:Q] by prompt length,\nquantile[:Q] by API key, survival (default: "
+         "oracle; with\npredicted-peak survival)")
       ->check(CLI::Validator(
           [](const std::string& text) {
             auto ok = parse_predictor(text);
@@ -242,8 +242,8 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       app, "--kv-allocator", s.allocator, kAllocators,
       "where a sequence's KV blocks come from. reserve: a run of\nblocks for --ctx positions, "
       "at admission; range: a run for the\nprompt and the predicted output; paged: any blocks, "
-      "as the\nsequence grows. The first two share nothing: they need\n--no-prefix-cache, and "
-      "n is 1")
+      "as the\nsequence grows; virtual: addresses for --ctx positions, memory\nbehind them page "
+      "by page. All but paged share nothing: they need\n--no-prefix-cache, and n is 1")
       ->group(policy);
   add_named(
       app, "--preempt", s.preempt, kPreempts,
@@ -302,7 +302,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   s.aging = Time(static_cast<int64_t>(p.aging * 1e9));
   s.fill_wait = Time(static_cast<int64_t>(p.fill_wait * 1e9));
   s.admission = p.admission.value_or(s.admission);
-  const char* predict = s.admission == Admission::predicted_peak ? "quantile" : "oracle";
+  const char* predict = s.admission == Admission::predicted_peak ? "survival" : "oracle";
   s.predictor = p.predict ? *p.predict : parse_predictor(predict).value();
   if (auto ok = check_allocator(s); !ok) throw CLI::ValidationError(ok.error().message);
   if (o.swap_bytes && s.preempt != Preempt::swap)
@@ -317,7 +317,7 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   if (!o.prefix_disk_dir.empty() && o.prefix_disk_bytes == 0)
     throw CLI::ValidationError(
         "--prefix-disk-dir is for --prefix-disk: add that, or leave --prefix-disk-dir out");
-  if (s.contiguous() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
+  if (s.ranged() && (p.admission || s.watermark != SchedulerConfig().watermark)) {
     throw CLI::ValidationError(
         strf("--kv-allocator %s claims all blocks of a sequence when it starts: leave out "
              "--admission and --watermark, or use --kv-allocator paged",

@@ -44,7 +44,7 @@ struct PresetChoice {
   std::optional<Order> order;
   double aging = 0, fill_wait = 0;  // seconds
   std::optional<Admission> admission;
-  std::optional<PredictorConfig> predict;  // absent: learnt quantiles where the admission predicts
+  std::optional<PredictorConfig> predict;  // absent: learnt where the admission predicts
   std::optional<float> short_share;        // absent: kServeShortShare in a server, else 0
   StepSizes sizes;
 };

@@ -144,6 +144,8 @@ void show_ledger(const Session& s) {
   tell(text);
   text = "device: " + s.backend().describe();
   if (!s.why_no_gpu().empty()) text += "; no GPU: " + s.why_no_gpu();
+  if (const auto& rates = s.copy_rates())
+    text += strf("; KV moves at %.1f GB/s out, %.1f GB/s in", rates->out / 1e9, rates->in / 1e9);
   tell(text);
 }
 

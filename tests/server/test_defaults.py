@@ -125,7 +125,7 @@ class KvAllocators(unittest.TestCase):
 
     def test_same_answers(self):
         want = None
-        for allocator in ("paged", "range", "reserve"):
+        for allocator in ("paged", "range", "reserve", "virtual"):
             with Server("-t", "1", "--kv-allocator", allocator, "--no-prefix-cache") as server:
                 status, _, body = ask(server)
                 self.assertEqual(status, 200, body)

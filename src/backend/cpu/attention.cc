@@ -234,7 +234,7 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
   job.head_bytes = static_cast<int64_t>(step.kv.head_bytes());
   job.kv_head = task.kv_head;
   job.num_kv_heads = task.num_kv_heads;
-  job.table = step.batch.tables + step.kv.table_at + slice.slot * step.batch.table_stride;
+  job.table = SlotTable(step.batch, step.kv, slice.slot);
   job.begin = task.begin;
   job.end = task.end;
   float* out = step.rows.row(row) + column;

@@ -40,7 +40,7 @@ struct AttendJob {
   KvLayer kv;
   int64_t head_bytes = 0;             // kv.head_bytes(), which kernels of one ISA must not call
   int kv_head = 0, num_kv_heads = 1;  // several: of codes, with one query
-  const int32_t* table = nullptr;
+  SlotTable table;
   int64_t begin = 0,
           end = 0;  // positions to visit: begin starts a span (or tile), end is past the last seen
   // Either the finished rows, laid out like q, or (out null) the state of the one span visited, or

@@ -31,7 +31,7 @@ struct Tiles {
   // Where a job's positions lie. Blocks are powers of two: no divisions on the way to a tile.
   struct Place {
     const std::byte *k, *v;  // of the kv head in block 0
-    const int32_t* table;
+    SlotTable table;
     int64_t block_bytes, scales_at;
     int64_t end;
     int shift, mask, dim;

@@ -211,9 +211,9 @@ void CpuElementwise::finish_row(
   }
   const float* k = row + a.num_heads * dim;
   const float* v = k + a.num_kv_heads * dim;
-  const int32_t* table = batch.tables + kv.table_at + batch.row_slot[r] * batch.table_stride;
+  const SlotTable table(batch, kv, batch.row_slot[r]);
   int64_t pos = batch.positions[r], offset = pos % kv.block_size;
-  int64_t first = int64_t{table[pos / kv.block_size]} * kv.num_kv_heads;
+  int64_t first = table[pos / kv.block_size] * kv.num_kv_heads;
   size_t head_bytes = kv.head_bytes();
   for (int h = 0; h < a.num_kv_heads; ++h, k += dim, v += dim) {
     auto plane = static_cast<size_t>(first + h) * head_bytes;

@@ -20,9 +20,10 @@ struct AttentionArgs {
   DType kv_type;  // `type`, or f8 (e4m3, scale 1)
   int block_size;
   AttentionSpec spec;
-  const int32_t*
-      tables;  // of the layer's cache group; block b of a slot is tables[slot * stride + b]
-  int64_t table_stride;
+  // Of the layer's cache group; block b of a slot is tables[slot * stride + b], or without tables
+  // first_block + slot * stride + b.
+  const int32_t* tables;
+  int64_t table_stride, first_block;
   const int32_t* positions;  // [rows], device
   const int32_t* row_slot;   // [rows], device
   bool deterministic;        // bits of a row do not depend on the batch, chunking or decoding

@@ -63,7 +63,7 @@ struct ChunkLoader {
   static constexpr int kOctets = Shape::kChunk / 8;  // a block has at least eight positions
 
   const AttentionParams& p;
-  const int32_t* table;
+  BlockIds table;
   int kv_head, lo, hi, first, lane;
 
   __device__ int at(int j) const { return first + j * (kWarps * Shape::kChunk); }
@@ -72,7 +72,7 @@ struct ChunkLoader {
   __device__ int fetch(int j) const {
     int position = at(j) + lane * 8;
     bool seen = lane < kOctets && position + 8 > lo && position < hi;
-    return seen ? __ldg(table + (position >> p.block_shift)) : 0;
+    return seen ? table[position >> p.block_shift] : 0;
   }
 
   __device__ void copy(uint32_t stage, int j, int id) const {
@@ -400,10 +400,9 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   if (share.idle()) return;
 
   int row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  ChunkLoader<KV, D> loader{p.a,           p.a.tables + p.a.row_slot[row] * p.a.table_stride,
-                            share.kv_head, max(share.lo, share.begin),
-                            share.end,     share.begin + warp * kChunk,
-                            lane};
+  ChunkLoader<KV, D> loader{
+      p.a,       BlockIds(p.a, p.a.row_slot[row]), share.kv_head, max(share.lo, share.begin),
+      share.end, share.begin + warp * kChunk,      lane};
   int num = max(0, (share.end - loader.first + kWarps * kChunk - 1) / (kWarps * kChunk));
   uint32_t stages = smem_address(smem) + warp * Shape::kWarpBytes;
   int id[kStages];

@@ -41,7 +41,7 @@ __global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int 
 
   int hi = max(p.positions[row], 0) + 1;
   int lo = p.window > 0 ? max(0, hi - p.window) : 0;
-  const int32_t* table = p.tables + p.row_slot[row] * p.table_stride;
+  const BlockIds table(p, p.row_slot[row]);
   auto at = [&](const uint8_t* base, int position) {
     int64_t block = table[position >> p.block_shift];
     int64_t offset = (block * p.kv_heads + head / p.group) * p.block_bytes +

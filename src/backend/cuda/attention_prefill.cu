@@ -105,6 +105,7 @@ AttentionParams make_params(const AttentionArgs& args) {
   p.q_stride = args.q_stride;
   p.out_stride = args.out_stride;
   p.table_stride = args.table_stride;
+  p.first_block = args.first_block;
   p.kv_heads = spec.num_kv_heads;
   p.group = spec.num_heads / spec.num_kv_heads;
   p.group_inverse =

@@ -130,7 +130,7 @@ struct TileLoader {
   static constexpr int kIds = kStep < 8 ? kKvTile / 8 : kPasses;
   static_assert(kStep <= kKvTile);
 
-  const int32_t* table;
+  BlockIds table;
   const uint8_t* k;  // this thread's chunk of the head in block 0
   int64_t v_from_k;
   int block_stride, row_bytes, block_shift;
@@ -139,7 +139,7 @@ struct TileLoader {
   int ids[kIds];
 
   __device__ TileLoader(const AttentionParams& p, const Tile& tile, int from, int to)
-      : table(p.tables + tile.slice.slot * p.table_stride),
+      : table(p, tile.slice.slot),
         k(p.k + tile.kv_head * p.block_bytes + chunk() * 16),
         v_from_k(p.v - p.k),
         block_stride(static_cast<int>(p.kv_heads * p.block_bytes)),
@@ -156,7 +156,7 @@ struct TileLoader {
     for (int i = 0; i < kIds; ++i) {
       int position = at + row() + i * (kStep < 8 ? 8 : kStep);
       bool seen = (position | 7) >= lo && (position & ~7) < hi;
-      ids[i] = seen ? __ldg(table + (position >> block_shift)) : 0;
+      ids[i] = seen ? table[position >> block_shift] : 0;
     }
   }
   // K to `to`, V behind it.

@@ -96,14 +96,14 @@ struct Loader {
   using Rows = typename SpanShape<KV, D>::Rows;
   static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
 
-  const int32_t* table;
+  BlockIds table;
   const uint8_t* k;  // this thread's chunk of the head in block 0
   int64_t v_from_k, block_stride;
   int row_bytes, block_shift, lo, hi;
   bool inside;  // the chunk is not padding
 
   __device__ Loader(const AttentionParams& p, const Share& share)
-      : table(p.tables + p.row_slot[blockIdx.z] * p.table_stride),
+      : table(p, p.row_slot[blockIdx.z]),
         k(p.k + share.kv_head * p.block_bytes + chunk() * 16),
         v_from_k(p.v - p.k),
         block_stride(p.kv_heads * p.block_bytes),
@@ -117,7 +117,7 @@ struct Loader {
   __device__ int fetch(int at) const {
     int lane = threadIdx.x % 32, position = at + lane * 8;
     bool seen = lane < kKvTile / 8 && position + 8 > lo && position < hi;
-    return seen ? __ldg(table + (position >> block_shift)) : 0;
+    return seen ? table[position >> block_shift] : 0;
   }
   // K to `to`, V behind it.
   __device__ void copy(uint32_t to, int at, int id) const {

@@ -86,12 +86,13 @@ struct Setup {
   int window = 0;
   float softcap = 0, q_scale = 1;
   bool deterministic = false;
+  bool consecutive = false;  // no tables: the blocks of a slot lie behind each other
 
   std::string describe() const {
     char text[200];
-    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g%s",
+    std::snprintf(text, sizeof(text), "%s/%s heads %d/%d dim %d block %d window %d cap %g%s%s",
                   name(type), name(kv_type), heads, kv_heads, head_dim, block_size, window, softcap,
-                  deterministic ? " deterministic" : "");
+                  deterministic ? " deterministic" : "", consecutive ? " consecutive" : "");
     return text;
   }
 };
@@ -132,7 +133,8 @@ class Step {
     a.block_size = s_.block_size;
     float scale = 1 / std::sqrt(static_cast<float>(s_.head_dim));
     a.spec = {s_.heads, s_.kv_heads, s_.head_dim, scale, s_.window, s_.softcap};
-    a.tables = d_tables_->as<int32_t>();
+    if (!s_.consecutive) a.tables = d_tables_->as<int32_t>();
+    a.first_block = 1;
     a.table_stride = blocks_per_slot_;
     a.positions = d_positions_->as<int32_t>();
     a.row_slot = d_row_slot_->as<int32_t>();
@@ -219,6 +221,7 @@ class Step {
     tables_.assign(static_cast<size_t>(slots) * blocks_per_slot_, 0);
     int needed = 0;
     for (const Part& p : parts_) needed += (p.pos + p.count + s_.block_size - 1) / s_.block_size;
+    if (s_.consecutive) needed = slots * blocks_per_slot_;
     ids.resize(needed);
     std::iota(ids.begin(), ids.end(), 1);
     std::shuffle(ids.begin(), ids.end(), rng_);
@@ -231,7 +234,8 @@ class Step {
       const Part& p = parts_[i];
       int end = p.pos + p.count;
       for (int b = first_seen(p, poison_future) / s_.block_size; b * s_.block_size < end; ++b) {
-        tables_[static_cast<size_t>(i) * blocks_per_slot_ + b] = ids.back();
+        const int32_t cell = i * blocks_per_slot_ + b;
+        tables_[static_cast<size_t>(cell)] = s_.consecutive ? 1 + cell : ids.back();
         ids.pop_back();
       }
     }
@@ -520,7 +524,23 @@ Setup make(
 const std::vector<Part> kMixed = {{0, 1},   {0, 77},  {130, 5}, {63, 1},
                                   {64, 64}, {7, 300}, {511, 40}};
 
+// Without tables, every kernel: decode in one part and in several, prefill, span by span.
+void check_consecutive() {
+  for (Types t : kTypes) {
+    for (int dim : {20, 64, 128, 256}) {
+      for (bool deterministic : {false, true}) {
+        Setup s = make(t, 2, 4, dim);
+        s.deterministic = deterministic;
+        s.consecutive = true;
+        check_decode(s, {1500, 1, 64, 65, 130});
+        check_prefill(s, {{0, 200}, {100, 9}, {63, 1}});
+      }
+    }
+  }
+}
+
 void check_small() {
+  check_consecutive();
   for (Types t : kTypes) {
     for (int dim : {64, 80, 256}) {
       check_decode(make(t, 2, 7, dim), {200, 1, 64, 65, 130});
@@ -590,6 +610,7 @@ void check_sizes(bool deterministic) {
 }
 
 void check_all() {
+  check_consecutive();
   for (bool deterministic : {false, true}) check_shapes(deterministic);
   std::printf("shapes: %d checks, %d failures\n", g_checks, g_failures);
   std::fflush(stdout);

@@ -23,7 +23,7 @@ struct AttentionParams {
   const int32_t* tables;
   const int32_t* positions;
   const int32_t* row_slot;
-  int64_t q_stride, out_stride, table_stride;
+  int64_t q_stride, out_stride, table_stride, first_block;
   int64_t block_bytes;  // of one kv head in one block
   int kv_heads, group, head_dim, row_bytes;
   int block_shift, window;
@@ -35,6 +35,22 @@ struct AttentionParams {
   // n / group, exact for n * group < 2^32
   __device__ int query_of(int n) const {
     return group_inverse ? static_cast<int>(__umulhi(static_cast<uint32_t>(n), group_inverse)) : n;
+  }
+};
+
+// Block ids of one slot: from its table, or consecutive where there is none. Which of them is the
+// same for all threads of a launch.
+struct BlockIds {
+  int64_t from;  // the table's address, or the first id
+  bool paged;
+
+  __device__ BlockIds(const AttentionParams& p, int slot) : paged(p.tables != nullptr) {
+    int64_t at = slot * p.table_stride;
+    from = paged ? reinterpret_cast<int64_t>(p.tables + at) : p.first_block + at;
+  }
+  __device__ int operator[](int index) const {
+    return paged ? __ldg(reinterpret_cast<const int32_t*>(from) + index)
+                 : static_cast<int>(from) + index;
   }
 };
 

@@ -43,6 +43,8 @@ class CudaBackend final : public Device {
   void attach() override;
   Buffer allocate(size_t bytes) override;
   Buffer pinned(size_t bytes) override;
+  size_t page_bytes() const override { return kDevicePage; }
+  std::unique_ptr<PageMemory> page_memory(size_t num_pages) override;
   size_t free_memory() const override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;

@@ -91,7 +91,7 @@ struct QkvArgs {
   const int32_t* positions;
   const int32_t* row_slot;
   const int32_t* tables;
-  int64_t table_stride;
+  int64_t table_stride, first_block;  // without tables a slot's blocks are consecutive
   void* k;
   void* v;
   int block_size;
@@ -139,7 +139,8 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   C* to = nullptr;
   if (!is_q) {
     int pos = args.positions[r];
-    int64_t block = args.tables[args.row_slot[r] * args.table_stride + pos / args.block_size];
+    int64_t cell = args.row_slot[r] * args.table_stride + pos / args.block_size;
+    int64_t block = args.tables ? args.tables[cell] : args.first_block + cell;
     int kv_head = head - args.heads - (is_v ? args.kv_heads : 0);
     to = static_cast<C*>(is_v ? args.v : args.k) +
          ((block * args.kv_heads + kv_head) * args.block_size + pos % args.block_size) * hd;
@@ -289,8 +290,9 @@ void finish_qkv(Tensor qkv,
             spec.eps,
             batch.positions,
             batch.row_slot,
-            batch.tables + kv.table_at,
+            batch.tables ? batch.tables + kv.table_at : nullptr,
             batch.table_stride,
+            batch.first_block + kv.table_at,
             kv.k,
             kv.v,
             kv.block_size};

@@ -136,8 +136,7 @@ struct KvAddress {
 };
 
 KvAddress kv_address(const KvLayer& kv, const BatchView& batch, int64_t slot, int64_t pos) {
-  const int32_t* table = batch.tables + kv.table_at + slot * batch.table_stride;
-  return {kv, table[pos / kv.block_size], pos % kv.block_size};
+  return {kv, SlotTable(batch, kv, slot)[pos / kv.block_size], pos % kv.block_size};
 }
 
 float decode_half(const uint16_t* h) {

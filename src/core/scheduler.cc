@@ -46,7 +46,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
       layout_(config_.block_size, kept_windows(config_)),
       blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size, config_.tiers),
       ranges_(config_.contiguous() ? config_.num_blocks : 0),
-      predictor_(config_.predictor) {
+      predictor_(config_.predictor),
+      slo_(config_.slo) {
   CHECK(check_allocator(config_).has_value());
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
@@ -304,6 +305,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
     budget = prompt_budget(static_cast<int>(draft_.size()), budget);
+    if (config_.slo.any()) budget = slo_tokens(now, budget);
     plan_prompts(now, may_admit, out, budget);
   } else if (config_.mix == Mix::decode_first) {
     plan_decodes(out, budget);
@@ -560,6 +562,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
     }
     if (decode) out.num_decode = static_cast<int32_t>(out.slices.size());
   }
+  if (config_.slo.any()) flight.slo = slo_.plan(step_load(out), out.num_decode);
   flights_.push_back(std::move(flight));
 }
 

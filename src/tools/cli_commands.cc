@@ -103,6 +103,10 @@ void check_recorded(const EngineOptions& o) {
     throw CLI::ValidationError(
         "--trace records when things happen, and --no-record-metrics says not to: leave one of "
         "them out");
+  if (!o.record_metrics && o.scheduler.slo.any())
+    throw CLI::ValidationError(
+        "--slo learns from the times of steps, and --no-record-metrics takes none: leave one of "
+        "them out");
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
@@ -322,6 +326,14 @@ void add_bench(CLI::App& app, CommandLine& c) {
   bs->callback([&c] {
     c.resolved = [&c] { return resolved_values(c.load); };
     c.action = [&c] { return cmd_bench_serve(c.load); };
+  });
+  CLI::App* bo = b->add_subcommand("slo", "long prompts into decodes: --slo against fixed budgets");
+  add_bench_slo_options(bo, c.slo);
+  add_engine_options(bo, c.slo.engine, c.policy);
+  bo->callback([&c] {
+    apply_policy(c.policy, c.slo.engine, true);
+    c.resolved = [&c] { return resolved_values(c.slo.engine); };
+    c.action = [&c] { return cmd_bench_slo(c.slo); };
   });
   CLI::App* ba = b->add_subcommand("ablate", "each technique on and off, where it should matter");
   add_bench_ablate_options(ba, c.ablate);

@@ -37,6 +37,7 @@ struct CommandLine {
   BenchAblateOptions ablate;
   BenchCurveOptions curve;
   BenchLadderOptions ladder;
+  BenchSloOptions slo;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

@@ -346,6 +346,38 @@ void add_bench(CLI::App& app, CommandLine& c) {
   bd->callback([&c] { c.action = [&c] { return cmd_bench_ladder(c.ladder); }; });
 }
 
+void add_sol(CLI::App& app, CommandLine& c) {
+  CLI::App* s =
+      app.add_subcommand("sol", "the speed of light: limits of hardware one does not have");
+  SolOptions& o = c.sol;
+  s->add_option("model", o.model, kModelOrShapeHelp)->required();
+  s->add_flag("--device-table", o.table, "the known devices, also beside one of your own");
+  s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
+  s->add_option("--bits", o.bits, "bits per weight (default: as in the file)")
+      ->check(CLI::Range(1.0, 64.0));
+  auto number = [&](const char* name, int& to, const char* help) {
+    s->add_option(name, to, help)->check(whole_number(1, 1 << 24))->capture_default_str();
+  };
+  number("--context", o.context, "positions of a sequence that decodes");
+  number("--batch", o.batch, "sequences that decode at once, if they fit");
+  number("--prompt", o.prompt, "tokens of a prompt");
+  auto limit = [&](const char* name, double& to, const char* help) {
+    return s->add_option(name, to, help)->check(CLI::Range(1e-3, 1e9));
+  };
+  CLI::Option* memory = limit("--memory", o.memory, "of a device of your own: GB");
+  CLI::Option* bandwidth = limit("--bandwidth", o.bandwidth, "its GB/s");
+  CLI::Option* peak = limit("--peak", o.peak, "its TFLOP/s");
+  for (CLI::Option* option : {memory, bandwidth, peak})
+    option->needs(memory)->needs(bandwidth)->needs(peak);
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  s->footer(
+      "A step takes at least the larger of weights / bandwidth and operations / peak, and the "
+      "same\n"
+      "for K and V. Devices are by their data sheets: dense bf16 or f16 with sums in f32. `bench\n"
+      "machine` and `bench gpu` measure the limits of what is here.");
+  s->callback([&c] { c.action = [&c] { return cmd_sol(c.sol); }; });
+}
+
 void add_completion(CLI::App& app, CommandLine& c) {
   CLI::App* cp = app.add_subcommand("completion", "a script that completes commands and options");
   add_named(cp, "shell", c.shell, kShells, "bash, zsh or fish")->required()->default_str("");
@@ -381,6 +413,7 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_quantize(app, c);
   add_perplexity(app, c);
   add_bench(app, c);
+  add_sol(app, c);
   add_config(app);
   add_completion(app, c);
 }

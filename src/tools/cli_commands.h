@@ -12,6 +12,7 @@
 #include "tools/lab/lab.h"
 #include "tools/models.h"
 #include "tools/resolved_options.h"
+#include "tools/sol.h"
 
 namespace sluice {
 
@@ -38,6 +39,7 @@ struct CommandLine {
   BenchCurveOptions curve;
   BenchLadderOptions ladder;
   BenchSloOptions slo;
+  SolOptions sol;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

@@ -16,7 +16,7 @@ constexpr int kMostPlain = 64;
 constexpr uint64_t kFirstFit = 8;  // measurements without which errors mean nothing
 constexpr double kLeastMargin = 0.5, kMostMargin = 2;
 constexpr double kKeepLate = 0.998;  // weight of a step's decodes relative to the next one's
-constexpr int kGrowth = 2;           // times the prompt tokens that were ever timed
+constexpr int kMostStride = 2;       // times the prompt tokens that were ever timed
 
 Result<Time> parse_target_time(std::string_view text) {
   double unit = 0, value = 0;
@@ -92,7 +92,7 @@ std::string slo_target_name(const SloTarget& t) {
 
 int SloBudget::choose(const Offer& offer) {
   const int least = std::min(kMinTokens, offer.most);
-  const int most = std::min(offer.most, std::max(least, kGrowth * most_seen_));
+  const int most = std::min(offer.most, std::max(least, kMostStride * most_seen_));
   const double target = seconds(target_.itl);
   auto within = [&](double factor) {
     if (model_.count() < kFirstFit) return least;

@@ -51,7 +51,7 @@ Time device_time(const StepPlan& plan) {
 
 constexpr Time kItl = milliseconds(50), kTtft = milliseconds(2600);
 
-struct Served {
+struct SloServed {
   double itl_p99 = 0, ttft_p95 = 0;  // ms
   double goodput = 0;                // tokens in time, of prompts and outputs, per second
   int longest_step = 0, shortest_step = 1 << 20;  // prompt tokens of steps with decodes and prompts
@@ -63,7 +63,7 @@ double percentile(std::vector<double> v, double q) {
 }
 
 // 32 users decode all the time, and every five seconds a prompt of 2,000 tokens comes.
-Served serve_prompts(int mixed_budget, SloTarget slo) {
+SloServed serve_prompts(int mixed_budget, SloTarget slo) {
   SchedulerConfig c;
   c.max_seqs = 64;
   c.num_blocks = 1 << 14;
@@ -77,7 +77,7 @@ Served serve_prompts(int mixed_budget, SloTarget slo) {
   for (int i = 0; i < 40; ++i) run.step();  // all decode
   const Time start = run.now(), kRun = std::chrono::seconds(60);
   std::map<RequestId, Time> last, arrived;
-  Served r;
+  SloServed r;
   std::vector<double> itl, ttft;
   int64_t in_time = 0;
   for (Time next = start; run.now() < start + kRun;) {
@@ -113,7 +113,7 @@ Served serve_prompts(int mixed_budget, SloTarget slo) {
 
 TEST(SloBudget, KeepsTheTargetWithMoreGoodputThanAnyFixedBudget) {
   const double target = seconds(kItl) * 1e3;
-  const Served slo = serve_prompts(0, parse_slo_target("itl_p99=50ms,ttft_p95=2.6s").value());
+  const SloServed slo = serve_prompts(0, parse_slo_target("itl_p99=50ms,ttft_p95=2.6s").value());
   RecordProperty("slo", std::to_string(slo.itl_p99) + " ms, " + std::to_string(slo.goodput));
   EXPECT_LE(slo.itl_p99, target);
   EXPECT_LE(slo.ttft_p95, seconds(kTtft) * 1e3);
@@ -121,7 +121,7 @@ TEST(SloBudget, KeepsTheTargetWithMoreGoodputThanAnyFixedBudget) {
   double best = 0;
   int kept = 0, broken = 0;
   for (int budget : {40, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256, 512}) {
-    const Served fixed = serve_prompts(budget, {});
+    const SloServed fixed = serve_prompts(budget, {});
     RecordProperty("fixed_" + std::to_string(budget),
                    std::to_string(fixed.itl_p99) + " ms, ttft " + std::to_string(fixed.ttft_p95) +
                        " ms, goodput " + std::to_string(fixed.goodput));

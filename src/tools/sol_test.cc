@@ -16,7 +16,7 @@ SolModel llama_7b() {
   return m;
 }
 
-const SolDevice& device(const std::string& name) {
+const SolDevice& known_device(const std::string& name) {
   for (const SolDevice& d : sol_devices())
     if (d.name == name) return d;
   ADD_FAILURE() << name;
@@ -25,14 +25,14 @@ const SolDevice& device(const std::string& name) {
 
 TEST(Sol, OneUserIsBoundByBandwidth) {
   // 1,008 GB/s over 13.2 GB are 76 tokens/s, of which 69 are 91 %.
-  const double rate = 1 / sol_step(llama_7b(), sol_decode(1, 1), device("RTX 4090"));
+  const double rate = 1 / sol_step(llama_7b(), sol_decode(1, 1), known_device("RTX 4090"));
   EXPECT_NEAR(rate, 76.3, 0.5);
   EXPECT_NEAR(69 / rate, 0.91, 0.01);
 }
 
 TEST(Sol, PromptsAreBoundByArithmetic) {
   const SolModel m = llama_7b();
-  const SolDevice& d = device("H200");
+  const SolDevice& d = known_device("H200");
   // 2 operations per weight and token, and attention.
   EXPECT_NEAR(sol_step(m, sol_prompt(4096), d), 2 * 6.48e9 * 4096 / d.peak, 6e-3);
   EXPECT_GT(sol_step(m, sol_prompt(4096), d), 2 * 6.47e9 * 4096 / d.peak);
@@ -40,8 +40,8 @@ TEST(Sol, PromptsAreBoundByArithmetic) {
 
 TEST(Sol, MemoryDecidesWhatFits) {
   const SolModel m = llama_7b();
-  EXPECT_EQ(sol_fits(m, 1024, device("RTX 4090")), 19);  // 10.5 GB by 537 MB
-  SolDevice small = device("T4");
+  EXPECT_EQ(sol_fits(m, 1024, known_device("RTX 4090")), 19);  // 10.5 GB by 537 MB
+  SolDevice small = known_device("T4");
   small.memory = 13e9;
   EXPECT_EQ(sol_fits(m, 1024, small), 0);
   EXPECT_GT(m.memory(19, 1024), 23e9);
@@ -49,7 +49,7 @@ TEST(Sol, MemoryDecidesWhatFits) {
 
 TEST(Sol, MoreUsersShareTheWeights) {
   const SolModel m = llama_7b();
-  const SolDevice& d = device("H200");
+  const SolDevice& d = known_device("H200");
   const double one = 1 / sol_step(m, sol_decode(1, 256), d);
   const double many = 32 / sol_step(m, sol_decode(32, 256), d);
   EXPECT_GT(many, 20 * one);

@@ -3,6 +3,8 @@
 // CPU clock, so other work on the machine does not count.
 //   host_bench [--steady] [ROWS ...]      default 256 2048
 //   host_bench --long                     what it costs to admit and to end one long sequence
+//   host_bench --observe [ROWS ...]       what a server's metrics and dashboard cost of a step;
+//                                         default 1 16 256
 #include <ctime>
 
 #include <algorithm>
@@ -15,6 +17,8 @@
 #include "base/check.h"
 #include "core/fake_executor.h"
 #include "engine/loop.h"
+#include "server/meters.h"
+#include "server/observe.h"
 
 namespace sluice {
 namespace {
@@ -57,10 +61,36 @@ class Bench {
     events_.list.reserve(static_cast<size_t>(c.rows) * 2);
   }
 
+  // Of steps that decode: the scheduler beside what serve does after each of them.
+  void observe() {
+    start();
+    Meters meters("model");
+    auto recorder = std::make_unique<Recorder>();
+    recorder->begin(scheduler_.config());
+    std::vector<double> host, metrics, dashboard;
+    for (int i = 0; i < kMeasured; ++i) {
+      const StepReport r = iterate();
+      const Time begin = clock_.now();
+      meters.on_step(r, begin);
+      if (meters.wants_kv_use(r, begin)) meters.on_kv_use(scheduler_.kv_use());
+      const Time between = clock_.now();
+      recorder->observe(r, loop_.last_plan(), events_, scheduler_);
+      const Time end = clock_.now();
+      host.push_back(seconds(r.host_time()) * 1e6);
+      metrics.push_back(seconds(between - begin) * 1e6);
+      dashboard.push_back(seconds(end - between) * 1e6);
+    }
+    auto median = [](std::vector<double>& v) {
+      std::sort(v.begin(), v.end());
+      return v[v.size() / 2];
+    };
+    std::printf("%6d %10.2f %10.2f %10.2f\n", case_.rows, median(host), median(metrics),
+                median(dashboard));
+    std::fflush(stdout);
+  }
+
   void run() {
-    for (int i = 0; i < case_.rows; ++i) add(i);
-    while (scheduler_.stats().num_waiting > 0) iterate();
-    for (int i = 0; i < kWarmUp; ++i) iterate();
+    start();
     std::vector<StepReport> reports;
     reports.reserve(kMeasured);
     for (int i = 0; i < kMeasured; ++i) reports.push_back(iterate());
@@ -68,6 +98,13 @@ class Bench {
   }
 
  private:
+  // Until all rows decode.
+  void start() {
+    for (int i = 0; i < case_.rows; ++i) add(i);
+    while (scheduler_.stats().num_waiting > 0) iterate();
+    for (int i = 0; i < kWarmUp; ++i) iterate();
+  }
+
   static SchedulerConfig config(const Case& c) {
     SchedulerConfig s;
     s.block_size = kBlockSize;
@@ -249,6 +286,14 @@ int main(int argc, char** argv) {
       LongBench(true, true, p).run();
       LongBench(false, false, p).run();
     }
+    return 0;
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "--observe") {
+    for (int i = 2; i < argc; ++i) rows.push_back(std::max(1, std::atoi(argv[i])));
+    if (rows.empty()) rows = {1, 16, 256};
+    std::printf("us of CPU time per step of decodes, median\n%6s %10s %10s %10s\n", "rows",
+                "scheduler", "metrics", "dashboard");
+    for (int n : rows) Bench({n, true, Pipeline::overlap, false}).observe();
     return 0;
   }
   bool steady_only = argc > 1 && std::string_view(argv[1]) == "--steady";

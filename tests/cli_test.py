@@ -336,6 +336,9 @@ class Usage(Cli):
         run = shown("run", MODEL, "--device", "cpu", "-t", 3, "--chunk", 7)
         self.assertEqual([run[k] for k in ("chunk", "short-share", "ctx")], ["7", "0", "(the model's, if it fits)"])
         self.assertEqual(shown("perplexity", MODEL, "x.txt")["ctx"], "512")
+        slo = shown("serve", MODEL, "--device", "cpu", "-t", 3, "--slo", "itl_p99=50ms,ttft_p95=1s")
+        self.assertEqual([slo[k] for k in ("slo", "chunk", "mixed-budget")], ["itl_p99=50ms,ttft_p95=1s", "0", "0"])
+        self.assertEqual(served["slo"], "none")
         # A value is missing only where an option names a file, a text or a list that was not given.
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
@@ -719,6 +722,25 @@ class Output(Cli):
             self.assertEqual(tiers["bytes_out"] > 0, preempt == "swap", tiers)
         table = self.works("bench", "latency", f"random:{shape}", "--input", 8, "--output", 4, *small).decode()
         self.assertIn("time to first token", table)
+
+    def test_bench_slo(self):
+        load = ("--device", "cpu", "--users", 2, "--input", 4, "--output", 20, "--prompt", 60, "--every", 0.3, "--duration", 0.6,
+                "--warmup", 0.3, "--budgets", "16", "--kv-memory", "16M", "--quiet")
+        out = json.loads(self.works("bench", "slo", MODEL, "--slo", "itl_p99=30ms,ttft_p95=1s", "--json", *load))
+        self.assertEqual(([r["setting"] for r in out["runs"]], out["target"]), (["16", "slo"], "itl_p99=30ms,ttft_p95=1s"))
+        self.fails("bench", "slo", MODEL, *load, says="add one like --slo itl_p99=50ms")
+        for flags, says in ((("--slo", "itl=5ms"), "itl_p99=TIME"), (("--slo", "ttft_p95=1s"), "no target between tokens"),
+                            (("--slo", "itl_p99=5"), "like 50ms"),
+                            (("--slo", "itl_p99=5ms", "--chunk", 32), "leave those out"),
+                            (("--slo", "itl_p99=5ms", "--preset", "vllm"), "--prefill chunked"),
+                            (("--slo", "itl_p99=5ms", "--pipeline", "interleave"), "overlap or sync"),
+                            (("--slo", "itl_p99=5ms", "--no-record-metrics"), "leave one of them out")):
+            self.fails("bench", "throughput", MODEL, *flags, says=says)
+        # Budgets change schedules, never outputs.
+        digests = {json.loads(self.works("bench", "throughput", MODEL, "--device", "cpu", "--requests", 4, "--input", "20-60",
+                                         "--output", 12, "--repeat", 1, "-t", 1, "--limits", "cached", "--json", *flags))["output_digest"]
+                   for flags in ((), ("--slo", "itl_p99=1ms"), ("--slo", "itl_p99=1s"))}
+        self.assertEqual(len(digests), 1)
 
     def test_bench_metrics(self):
         """The forms of other systems add up; without metrics the same tokens come, and nothing is timed."""

@@ -452,6 +452,9 @@ Workload make_workload(std::mt19937_64& rng, const Subject& subject) {
   w.setup.forced = chance(70);
   w.join_every = pick(0, 4);
   if (c.prefix_cache && chance(25) && !on_gpu()) c.tiers.disk = pick(1, 60);
+  // By the time that steps really take.
+  if (chance(40) && (c.pipeline.depth == 0 || c.pipeline.chained))
+    c.slo.itl = std::chrono::microseconds(pick(1, 2000));
   return w;
 }
 

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
 import test_report  # noqa: E402
+import trace_report  # noqa: E402
 
 NVCC = 'echo "Cuda compilation tools, release {0}, V{0}.88"'
 # What `python3 -m venv DIR` and `DIR/bin/pip install` leave: packages with an nvcc.
@@ -145,6 +146,26 @@ class Progress(Machine):
         code, _, err = self.bash('mkdir -p "$LOGS"; watched_ninja "$LOGS/x.log"')
         self.assertEqual(code, 3)
         self.assertIn("a.cc:1: error: no", err)
+
+
+class TraceReport(unittest.TestCase):
+    @staticmethod
+    def span(name, step, begin, end):
+        return {"ph": "X", "name": name, "ts": begin, "dur": end - begin, "args": {"step": step}}
+
+    def test_overlap_is_the_share_of_host_time_that_a_step_hides(self):
+        events = [{"ph": "C", "name": "running", "ts": 0, "args": {"value": 1}}]
+        for i in range(1, 6):  # a step of 80 us every 100; half of the next plan while it runs, completion after it
+            at = 100 * i
+            events += [self.span("step", i, at, at + 80), self.span("plan", i, at - 30, at - 10),
+                       self.span("complete", i, at + 90, at + 100)]
+        r = trace_report.report(events, skip=1, steps=3)
+        self.assertEqual(r["steps"], 3)
+        self.assertAlmostEqual(r["seconds"]["step"], 240e-6)
+        # Of plan and complete (3 x 30 us), the 10 us of plans 3 and 4 that begin before the step before them ends.
+        self.assertAlmostEqual(r["overlap"], 20 / 90)
+        self.assertAlmostEqual(r["busy"], 240 / 280)
+        self.assertEqual(trace_report.report(events, skip=9)["steps"], 0)
 
 
 class Report(unittest.TestCase):

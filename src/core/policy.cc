@@ -129,6 +129,14 @@ Result<void> check_policies(const SchedulerConfig& c, bool has_accounts) {
                            c.prefill_delay, c.max_seqs)};
   if (c.prefill_delay > 0 && c.batching == Batching::static_)
     return Error{400, "--prefill-delay is for --batching continuous: static waits for all slots"};
+  if (c.slo.any() && (c.prefill != Prefill::chunked || c.mix != Mix::mixed))
+    return Error{400,
+                 "--slo chooses how much of a prompt runs beside decodes: it needs --prefill "
+                 "chunked and --mix mixed, as --preset sarathi has them"};
+  if (c.slo.any() && c.pipeline.depth > 0 && !c.pipeline.chained)
+    return Error{400, strf("--slo bounds the time of a step, and with --pipeline %s a request is "
+                           "not in every step: use overlap or sync",
+                           name_of(kPipelines, c.pipeline))};
   if (c.order == Order::fair && !has_accounts)
     return Error{400,
                  "--order fair shares the engine between API keys, and there are none: use `serve` "

@@ -48,7 +48,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
       ranges_(config_.ranged() ? config_.num_blocks : 0),
       pages_(config_.mapped() ? std::min(config_.max_seqs, config_.budget) : 0,
              config_.mapped() ? config_.num_pages() : 0),
-      predictor_(config_.predictor) {
+      predictor_(config_.predictor),
+      slo_(config_.slo) {
   CHECK(check_allocator(config_).has_value());
   CHECK(config_.budget > 0 && config_.max_seqs > 0 && config_.block_size > 0);
   CHECK(layout_.num_groups > 0 && layout_.num_groups <= kMaxCacheGroups);
@@ -305,6 +306,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   if (config_.mix == Mix::mixed) {
     plan_decodes(out, budget);
     budget = prompt_budget(static_cast<int>(draft_.size()), budget);
+    if (config_.slo.any()) budget = slo_tokens(now, budget);
     plan_prompts(now, may_admit, out, budget);
   } else if (config_.mix == Mix::decode_first) {
     plan_decodes(out, budget);
@@ -563,6 +565,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
     }
     if (decode) out.num_decode = static_cast<int32_t>(out.slices.size());
   }
+  if (config_.slo.any()) flight.slo = slo_.plan(step_load(out), out.num_decode);
   flights_.push_back(std::move(flight));
 }
 

@@ -24,6 +24,7 @@
 #include "core/pipeline.h"
 #include "core/range_allocator.h"
 #include "core/sequence.h"
+#include "core/slo_budget.h"
 #include "core/slot_pages.h"
 #include "core/step_plan.h"
 #include "core/swap_cost.h"
@@ -76,6 +77,8 @@ struct SchedulerConfig {
   int budget = 512;      // tokens per step
   int chunk = 0;         // max prompt tokens in a step that also decodes; 0: all that is left
   int mixed_budget = 0;  // tokens per step that runs prompts and decodes; 0: budget
+  // Prompt tokens beside decodes are chosen by the time that the step will take; none: the above.
+  SloTarget slo;
   // Share of a step's prompt tokens that goes to prompts shorter than the one in front, which does
   // not fit the step. 0: strictly in order of service.
   float short_share = 0;
@@ -171,6 +174,7 @@ struct SchedulerStats {
   int available_blocks = 0, total_blocks = 0;
   uint64_t num_preemptions = 0, prefix_queries = 0, prefix_hits = 0;  // prefix_*: prompt tokens
   TierStats tiers;
+  SloStats slo;
 };
 
 class Scheduler {
@@ -239,6 +243,7 @@ class Scheduler {
   struct InFlight {
     uint64_t step = 0;
     Time scheduled{0};
+    SloBudget::Planned slo;  // where there is a target
     struct Item {
       Index seq;
       uint32_t epoch;
@@ -341,6 +346,7 @@ class Scheduler {
   void fork_choices(Index parent, Time now, StepPlan& out);
   void plan_decodes(StepPlan& out, int& budget);
   int prompt_budget(int num_decodes, int budget) const;
+  int slo_tokens(Time now, int budget);
   void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);
@@ -502,6 +508,7 @@ class Scheduler {
   Time fill_until_ = kNever;  // fill_wait: when those that wait start, whoever is there
   FairShare accounts_;        // under order=fair
   LengthPredictor predictor_;
+  SloBudget slo_;
   struct Growth {
     int left;         // output tokens until its end
     int64_t held;     // positions it holds now, rounded up to blocks

@@ -14,6 +14,7 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   if (result.failure.empty()) {
     take_transfers(result);
     register_step(flight);
+    if (config_.slo.any()) slo_.complete(flight.slo, flight.scheduled, result.end);
   } else {
     fail_transfers();
     if (config_.mapped()) pages_.restate();  // what it should have mapped may not be
@@ -326,7 +327,7 @@ void Scheduler::reset() noexcept {
   growths_.clear();
   forecast_.clear();
   // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
-  // tier_totals_.
+  // tier_totals_, and what slo_ has learnt of the device.
 }
 
 SchedulerStats Scheduler::stats() const {
@@ -340,6 +341,7 @@ SchedulerStats Scheduler::stats() const {
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;
   st.tiers = tier_totals_;
+  st.slo = slo_.stats();
   st.tiers.total_places = config_.tiers.memory();
   st.tiers.block_bytes = config_.tiers.block_bytes;
   st.tiers.used_places = blocks_.tiers.num_used_memory();

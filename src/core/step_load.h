@@ -22,15 +22,17 @@ struct StepLoad {
   }
 };
 
+inline StepLoad slice_load(const Slice& s) {
+  const int64_t pos = s.pos, count = s.count;
+  return {.tokens = s.count,
+          .sampled = samples(s.want) ? 1 : 0,
+          .context = pos + count,
+          .attended = count * pos + count * (count + 1) / 2};
+}
+
 inline StepLoad step_load(const StepPlan& plan) {
   StepLoad w;
-  for (const Slice& s : plan.slices) {
-    const int64_t pos = s.pos, count = s.count;
-    w.tokens += s.count;
-    w.sampled += samples(s.want) ? 1 : 0;
-    w.context += pos + count;
-    w.attended += count * pos + count * (count + 1) / 2;
-  }
+  for (const Slice& s : plan.slices) w += slice_load(s);
   return w;
 }
 

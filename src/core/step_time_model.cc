@@ -11,29 +11,49 @@ StepTimeModel::Terms StepTimeModel::terms(const StepLoad& load) {
           static_cast<double>(load.attended) * 1e-6};
 }
 
-void StepTimeModel::add(const StepLoad& load, double seconds) {
+void StepTimeModel::add(const StepLoad& load, double seconds, double weight) {
   const Terms x = terms(load);
   for (int i = 0; i < kTerms; ++i) {
-    for (int j = 0; j < kTerms; ++j) xx_[i][j] = xx_[i][j] * keep_ + x[i] * x[j];
-    xy_[i] = xy_[i] * keep_ + x[i] * seconds;
+    for (int j = 0; j < kTerms; ++j) xx_[i][j] = xx_[i][j] * keep_ + weight * x[i] * x[j];
+    xy_[i] = xy_[i] * keep_ + weight * x[i] * seconds;
   }
-  yy_ = yy_ * keep_ + seconds * seconds;
-  y_ = y_ * keep_ + seconds;
-  weight_ = weight_ * keep_ + 1;
+  yy_ = yy_ * keep_ + weight * seconds * seconds;
+  y_ = y_ * keep_ + weight * seconds;
+  weight_ = weight_ * keep_ + weight;
   ++count_;
   solve();
 }
 
+// A term that would be negative (noise, or terms that nearly follow from each other) is left out
+// and the others are fitted again, the most negative first. The constant may be anything.
+void StepTimeModel::solve() {
+  std::array<bool, kTerms> left_out{};
+  for (;;) {
+    const Terms f = solve(left_out);
+    int worst = 0;
+    for (int i = 1; i < kTerms; ++i) {
+      if (f[i] < 0 && (worst == 0 || f[i] < f[worst])) worst = i;
+    }
+    if (worst == 0) {
+      const Terms unit = terms({.tokens = 1, .sampled = 0, .context = 1, .attended = 1});
+      for (int i = 0; i < kTerms; ++i) fit_[i] = f[i] * unit[i];
+      return;
+    }
+    left_out[worst] = true;
+  }
+}
+
 // Gaussian elimination over the terms that vary, with pivots by size. A term without a pivot of
 // its own follows from the others: it gets 0.
-void StepTimeModel::solve() {
+StepTimeModel::Terms StepTimeModel::solve(const std::array<bool, kTerms>& left_out) const {
   constexpr double kSame = 1e-9;  // of its diagonal, below which a term adds nothing
   std::array<Terms, kTerms> a = xx_;
   Terms b = xy_;
   std::array<int, kTerms> row_of;  // which row solved a column; -1: none
   row_of.fill(-1);
-  std::array<bool, kTerms> used{};
+  std::array<bool, kTerms> used = left_out;
   for (int column = 0; column < kTerms; ++column) {
+    if (left_out[column]) continue;
     int best = -1;
     for (int r = 0; r < kTerms; ++r) {
       if (!used[r] && (best < 0 || std::fabs(a[r][column]) > std::fabs(a[best][column]))) best = r;
@@ -42,16 +62,17 @@ void StepTimeModel::solve() {
     used[best] = true;
     row_of[column] = best;
     for (int r = 0; r < kTerms; ++r) {
-      if (r == best) continue;
+      if (r == best || left_out[r]) continue;
       const double factor = a[r][column] / a[best][column];
       if (factor == 0) continue;
       for (int c = 0; c < kTerms; ++c) a[r][c] -= factor * a[best][c];
       b[r] -= factor * b[best];
     }
   }
-  const Terms unit = terms({.tokens = 1, .sampled = 0, .context = 1, .attended = 1});
+  Terms f{};
   for (int i = 0; i < kTerms; ++i)
-    fit_[i] = row_of[i] < 0 ? 0 : b[row_of[i]] / a[row_of[i]][i] * unit[i];
+    if (row_of[i] >= 0) f[i] = b[row_of[i]] / a[row_of[i]][i];
+  return f;
 }
 
 double StepTimeModel::predict(const StepLoad& load) const {

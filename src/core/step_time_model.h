@@ -1,6 +1,6 @@
 // Predicts how long a step takes, from steps that ran: time = a + b tokens + c context + d attended
-// (step_load.h), by weighted least squares, fitted as measurements come. Owned by one thread.
-// Deterministic: same measurements, same predictions.
+// (step_load.h), by weighted least squares, fitted as measurements come. No unit of work takes
+// less than no time. Owned by one thread. Deterministic: same measurements, same predictions.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ class StepTimeModel {
   // keep: weight of a measurement relative to the next one; 1 keeps all alike.
   explicit StepTimeModel(double keep = 1) : keep_(keep) {}
 
-  void add(const StepLoad& load, double seconds);
+  // weight: 1 / seconds^2 makes errors relative, so that short steps count as much as long ones.
+  void add(const StepLoad& load, double seconds, double weight = 1);
   uint64_t count() const { return count_; }
   // Before a measurement: 0. Never negative.
   double predict(const StepLoad& load) const;
@@ -30,10 +31,12 @@ class StepTimeModel {
   // The most prompt tokens, from position `pos` of a prompt on, that a step with `base` in it may
   // take to end within `target` seconds; at most `most`, 0 if not even one fits.
   int prompt_tokens_within(const StepLoad& base, int64_t pos, double target, int most) const;
+  bool operator==(const StepTimeModel&) const = default;
 
  private:
   static Terms terms(const StepLoad& load);
   void solve();
+  Terms solve(const std::array<bool, kTerms>& left_out) const;
 
   double keep_;
   uint64_t count_ = 0;

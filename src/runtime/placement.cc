@@ -99,7 +99,7 @@ void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
   if (!o.step_sizes) return;
   const StepSizes& asked = *o.step_sizes;
   SchedulerConfig& s = o.scheduler;
-  const bool gpu = o.device.is_gpu(), tuned = asked.serves && !asked.chunk;
+  const bool gpu = o.device.is_gpu(), tuned = asked.serves && !asked.chunk && !s.slo.any();
   s.budget = asked.budget.value_or(gpu ? kGpuBudget : SchedulerConfig().budget);
   s.chunk = asked.chunk.value_or(tuned && !gpu ? cpu_chunk(o) : 0);
   s.mixed_budget =

@@ -87,6 +87,7 @@ std::string hello_json(const Session& session,
   h["chunk"] = chunked ? c.chunk : 0;
   h["mixed_budget"] = chunked ? c.mixed_budget : 0;
   h["short_share"] = chunked ? c.short_share : 0;
+  h["slo"] = c.slo.any() ? slo_target_name(c.slo) : "";
   h["max_seqs"] = std::min(c.max_seqs, c.budget);
   h["max_len"] = c.max_len;
   h["num_blocks"] = c.num_blocks;
@@ -171,6 +172,14 @@ void append_frame(std::string& out, const Recorder::Snapshot& s, Time now, bool 
             static_cast<int64_t>(t.prefix_hits), t.num_running, t.num_waiting, t.available_blocks,
             static_cast<int64_t>(t.tiers.blocks_out), static_cast<int64_t>(t.tiers.blocks_in),
             static_cast<int64_t>(t.tiers.prefix_hits), static_cast<int64_t>(t.tiers.disk_hits)});
+  if (t.slo.num_learnt > 0) {
+    // prompt tokens that the last choice allows; what the last step was to take and took, in us;
+    // tokens beyond the target, of a million
+    auto millionths = [](double v) { return static_cast<int64_t>(v * 1e6); };
+    out += ",\"slo\":";
+    append_row(out, {t.slo.prompt_tokens, millionths(t.slo.last_predicted),
+                     millionths(t.slo.last_seconds), millionths(t.slo.late)});
+  }
   out += '}';
 }
 

@@ -1,6 +1,7 @@
 #include "server/meters.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
 
@@ -125,6 +126,17 @@ Meters::Meters(const std::string& model)
           metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
       step_seconds(metrics_.histogram(
           "sluice_step_seconds", "Time of a step on the device.", exponential_bounds(1e-4, 2, 16))),
+      slo_tokens(
+          metrics_.gauge("sluice_slo_prompt_tokens",
+                         "Prompt tokens that --slo allows beside decodes; the last choice.")),
+      slo_late(metrics_.gauge("sluice_slo_late_ratio",
+                              "Share of tokens later than --slo says, of the last 500 steps.")),
+      step_predicted(metrics_.gauge("sluice_step_predicted_seconds",
+                                    "How long the step planned last will take, with --slo.")),
+      prediction_error(
+          metrics_.histogram("sluice_step_prediction_error_ratio",
+                             "How far the predicted time of a step was off, of the time it took.",
+                             exponential_bounds(1.0 / 256, 2, 10))),
       constraint_hits(metrics_.counter("sluice_constraint_cache_hits_total",
                                        "Constraints that were compiled already.")),
       constraint_misses(metrics_.counter("sluice_constraint_cache_misses_total",
@@ -168,6 +180,15 @@ void Meters::on_step(const StepReport& r, Time now) {
   disk_hits.add(static_cast<double>(t.disk_hits - before.disk_hits));
   if (t.disk_places > 0)
     disk_usage.set(static_cast<double>(t.used_disk_places) / static_cast<double>(t.disk_places));
+  if (s.slo.num_learnt != last_learnt_) {
+    last_learnt_ = s.slo.num_learnt;
+    slo_tokens.set(s.slo.prompt_tokens);
+    slo_late.set(s.slo.late);
+    step_predicted.set(s.slo.predicted);
+    if (s.slo.last_predicted > 0)
+      prediction_error.observe(std::fabs(s.slo.last_predicted - s.slo.last_seconds) /
+                               s.slo.last_seconds);
+  }
   last_ = s;
   restarts.add(static_cast<double>(r.num_restarts - last_restarts_));
   last_restarts_ = r.num_restarts;

@@ -75,6 +75,9 @@ class Meters {
   Counter &disk_writes, &disk_reads, &disk_lost, &disk_hits;
   Gauge &tier_usage, &disk_usage, &connections, &unread_bytes;
   Histogram& step_seconds;
+  // With --slo.
+  Gauge &slo_tokens, &slo_late, &step_predicted;
+  Histogram& prediction_error;
   Counter &constraint_hits, &constraint_misses;
   Histogram& compile_seconds;
   Gauge& constraint_bytes;
@@ -85,6 +88,7 @@ class Meters {
   std::atomic<double> queue_estimate_{0};
   SchedulerStats last_;         // engine thread
   uint64_t last_restarts_ = 0;  // engine thread
+  uint64_t last_learnt_ = 0;    // engine thread
   int most_running_ = 0;        // engine thread
   Time kv_use_at_{0};           // engine thread
   std::mutex expose_mutex_;

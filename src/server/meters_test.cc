@@ -46,6 +46,27 @@ TEST(Meters, FragmentationIsReadTenTimesASecond) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
 }
 
+TEST(Meters, PredictionsAndChoicesOfTheTarget) {
+  Meters m("model");
+  StepReport r = completed(false);
+  m.on_step(r, Time(1));
+  EXPECT_NE(m.expose().find("sluice_step_prediction_error_ratio_count 0"), std::string::npos);
+  r.stats.slo = {.prompt_tokens = 96,
+                 .predicted = 0.25,
+                 .step_target = 0.04,
+                 .num_learnt = 1,
+                 .last_predicted = 0.03,
+                 .last_seconds = 0.04,
+                 .late = 0.125};
+  m.on_step(r, Time(2));
+  m.on_step(r, Time(3));  // nothing new
+  std::string text = m.expose();
+  for (const char* line :
+       {"sluice_slo_prompt_tokens 96", "sluice_slo_late_ratio 0.125",
+        "sluice_step_predicted_seconds 0.25", "sluice_step_prediction_error_ratio_count 1"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
+}
+
 TEST(Meters, StallsOnlyWithWorkToDo) {
   Meters m("model");
   EXPECT_EQ(m.stalled(Time(5'000'000'000)), 0);

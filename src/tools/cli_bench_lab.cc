@@ -78,4 +78,34 @@ void add_bench_ladder_options(CLI::App* app, BenchLadderOptions& o) {
   add_lab_options(app, o.lab, "folder for ladder.svg and ladder.html, with two more plots");
 }
 
+void add_bench_slo_options(CLI::App* app, BenchSloOptions& o) {
+  app->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
+  auto number = [&](const char* name, int& to, int least, const char* help) {
+    app->add_option(name, to, help)->check(whole_number(least, kMaxInt))->capture_default_str();
+  };
+  auto time = [&](const char* name, double& to, const char* help) {
+    app->add_option(name, to, help)->check(CLI::Range(0.1, 1e5))->capture_default_str();
+  };
+  app->add_option("--budgets", o.budgets,
+                  "tokens per step that runs prompts and decodes, a run each\n(default: "
+                  "64,128,256,512,1024,2048)")
+      ->delimiter(',')
+      ->check(whole_number(1, 1 << 20));
+  number("--users", o.users, 1, "who decode all the time, one request after the other");
+  number("--input", o.input, 1, "prompt tokens of a user's request");
+  number("--output", o.output, 2, "generated tokens of a user's request");
+  number("--prompt", o.prompt, 1, "tokens of a long prompt");
+  number("--prompt-output", o.prompt_output, 2, "generated tokens behind a long prompt");
+  time("--every", o.every, "seconds between long prompts, whatever the engine does");
+  time("--duration", o.duration, "seconds measured in each run");
+  time("--warmup", o.warmup, "seconds before that, with one long prompt");
+  app->add_option("--seed", o.seed, "of prompts")->capture_default_str();
+  app->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  app->footer(
+      "A run for each fixed budget (--mixed-budget), then one with --slo, each on an engine of "
+      "its\n"
+      "own. Goodput: tokens in time per second; an output token is in time if it comes within the\n"
+      "target of the one before it, a long prompt's tokens are if its first token is.");
+}
+
 }  // namespace sluice

@@ -53,8 +53,8 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   with_default("--warmup", o.warmup, "requests before, not counted")->check(count);
 
   group = "Requests";
-  with_default("--input", o.input, "prompt tokens: N or LO-HI");
-  with_default("--output", o.output, "tokens to generate: N or LO-HI");
+  with_default("--input", o.input, "prompt tokens: N, LO-HI or lognormal:MEDIAN:MOST");
+  with_default("--output", o.output, "tokens to generate: the same");
   add("--prompts", o.prompts,
       "from a JSONL file instead: {\"messages\": [...]}, {\"prompt\": ...} or\n{\"turns\": [...]}, "
       "with max_tokens or without");

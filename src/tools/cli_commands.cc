@@ -106,6 +106,10 @@ void check_recorded(const EngineOptions& o) {
     throw CLI::ValidationError(
         "--trace records when things happen, and --no-record-metrics says not to: leave one of "
         "them out");
+  if (!o.record_metrics && o.scheduler.slo.any())
+    throw CLI::ValidationError(
+        "--slo learns from the times of steps, and --no-record-metrics takes none: leave one of "
+        "them out");
 }
 
 void add_run(CLI::App& app, CommandLine& c) {
@@ -326,6 +330,14 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.load); };
     c.action = [&c] { return cmd_bench_serve(c.load); };
   });
+  CLI::App* bo = b->add_subcommand("slo", "long prompts into decodes: --slo against fixed budgets");
+  add_bench_slo_options(bo, c.slo);
+  add_engine_options(bo, c.slo.engine, c.policy);
+  bo->callback([&c] {
+    apply_policy(c.policy, c.slo.engine, true);
+    c.resolved = [&c] { return resolved_values(c.slo.engine); };
+    c.action = [&c] { return cmd_bench_slo(c.slo); };
+  });
   CLI::App* ba = b->add_subcommand("ablate", "each technique on and off, where it should matter");
   add_bench_ablate_options(ba, c.ablate);
   ba->callback([&c] { c.action = [&c] { return cmd_bench_ablate(c.ablate); }; });
@@ -335,6 +347,38 @@ void add_bench(CLI::App& app, CommandLine& c) {
   CLI::App* bd = b->add_subcommand("ladder", "GPT-2 from the naive loop to a quantised server");
   add_bench_ladder_options(bd, c.ladder);
   bd->callback([&c] { c.action = [&c] { return cmd_bench_ladder(c.ladder); }; });
+}
+
+void add_sol(CLI::App& app, CommandLine& c) {
+  CLI::App* s =
+      app.add_subcommand("sol", "the speed of light: limits of hardware one does not have");
+  SolOptions& o = c.sol;
+  s->add_option("model", o.model, kModelOrShapeHelp)->required();
+  s->add_flag("--device-table", o.table, "the known devices, also beside one of your own");
+  s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
+  s->add_option("--bits", o.bits, "bits per weight (default: as in the file)")
+      ->check(CLI::Range(1.0, 64.0));
+  auto number = [&](const char* name, int& to, const char* help) {
+    s->add_option(name, to, help)->check(whole_number(1, 1 << 24))->capture_default_str();
+  };
+  number("--context", o.context, "positions of a sequence that decodes");
+  number("--batch", o.batch, "sequences that decode at once, if they fit");
+  number("--prompt", o.prompt, "tokens of a prompt");
+  auto limit = [&](const char* name, double& to, const char* help) {
+    return s->add_option(name, to, help)->check(CLI::Range(1e-3, 1e9));
+  };
+  CLI::Option* memory = limit("--memory", o.memory, "of a device of your own: GB");
+  CLI::Option* bandwidth = limit("--bandwidth", o.bandwidth, "its GB/s");
+  CLI::Option* peak = limit("--peak", o.peak, "its TFLOP/s");
+  for (CLI::Option* option : {memory, bandwidth, peak})
+    option->needs(memory)->needs(bandwidth)->needs(peak);
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  s->footer(
+      "A step takes at least the larger of weights / bandwidth and operations / peak, and the "
+      "same\n"
+      "for K and V. Devices are by their data sheets: dense bf16 or f16 with sums in f32. `bench\n"
+      "machine` and `bench gpu` measure the limits of what is here.");
+  s->callback([&c] { c.action = [&c] { return cmd_sol(c.sol); }; });
 }
 
 void add_completion(CLI::App& app, CommandLine& c) {
@@ -372,6 +416,7 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_quantize(app, c);
   add_perplexity(app, c);
   add_bench(app, c);
+  add_sol(app, c);
   add_config(app);
   add_completion(app, c);
 }

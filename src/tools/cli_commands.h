@@ -12,6 +12,7 @@
 #include "tools/lab/lab.h"
 #include "tools/models.h"
 #include "tools/resolved_options.h"
+#include "tools/sol.h"
 
 namespace sluice {
 
@@ -37,6 +38,8 @@ struct CommandLine {
   BenchAblateOptions ablate;
   BenchCurveOptions curve;
   BenchLadderOptions ladder;
+  BenchSloOptions slo;
+  SolOptions sol;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

@@ -173,6 +173,17 @@ void add_step_options(CLI::App* app, SchedulerConfig& s, PresetChoice& p) {
                   "quarter; 0: --budget\n(default: 0; serve on a GPU: by the model's size)")
       ->check(whole_number(0, kMaxInt))
       ->group(policy);
+  app->add_option_function<std::string>(
+         "--slo", [&p](const std::string& text) { p.slo = parse_slo_target(text).value(); },
+         "latencies to keep, like itl_p99=50ms,ttft_p95=1s: prompt tokens\nbeside decodes are "
+         "chosen each step by the time that it will\ntake (default: none)")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            auto ok = parse_slo_target(text);
+            return ok ? std::string() : ok.error().message;
+          },
+          ""))
+      ->group(policy);
   app->add_option("--max-seqs", s.max_seqs, "sequences that run at once")
       ->check(whole_number(1, kMaxInt))
       ->capture_default_str()
@@ -294,6 +305,10 @@ void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves) {
   o.step_sizes = p.sizes;
   o.step_sizes->serves = serves;
   s.short_share = p.short_share.value_or(serves ? kServeShortShare : 0.0f);
+  s.slo = p.slo;
+  if (s.slo.any() && (p.sizes.chunk.value_or(0) > 0 || p.sizes.mixed_budget.value_or(0) > 0))
+    throw CLI::ValidationError(
+        "--slo chooses what --chunk and --mixed-budget fix: leave those out, or --slo");
   apply_preset(p.preset, s).value();  // the parser admits only known names
   s.batching = p.batching.value_or(s.batching);
   s.prefill = p.prefill.value_or(s.prefill);

@@ -47,6 +47,7 @@ struct PresetChoice {
   std::optional<PredictorConfig> predict;  // absent: learnt where the admission predicts
   std::optional<float> short_share;        // absent: kServeShortShare in a server, else 0
   StepSizes sizes;
+  SloTarget slo;  // none: the sizes bound what runs beside decodes
 };
 
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);

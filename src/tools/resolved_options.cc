@@ -44,7 +44,8 @@ ResolvedValues resolved_values(const EngineOptions& given) {
   resolve_step_sizes(o, nullptr);
   const SchedulerConfig& s = o.scheduler;
   const bool gpu = o.device.is_gpu();
-  const bool by_model = gpu && o.step_sizes && o.step_sizes->serves && !o.step_sizes->chunk;
+  const bool by_model =
+      gpu && o.step_sizes && o.step_sizes->serves && !o.step_sizes->chunk && !s.slo.any();
   // On the CPU no head size refuses the default.
   const std::optional<KvType> kv = kv_type_of(EngineOptions(), 0, nullptr).value();
   ResolvedValues values = {
@@ -64,6 +65,7 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"budget", std::to_string(s.budget)},
       {"chunk", std::to_string(s.chunk)},
       {"mixed-budget", by_model ? "(by the model's size)" : std::to_string(s.mixed_budget)},
+      {"slo", slo_target_name(s.slo)},
       {"short-share", strf("%g", static_cast<double>(s.short_share))},
       {"batching", name_of(kBatchings, s.batching)},
       {"prefill", name_of(kPrefills, s.prefill)},

@@ -24,10 +24,10 @@ def model():
     return str(path) if path.exists() else None
 
 
-def stories():
+def stories(name="stories260K-f32"):
     """A tiny model from the test data."""
     data = pathlib.Path(os.environ.get("SLUICE_TEST_DATA") or ROOT.parent / "shared/data")
-    path = data / "models/stories260K-f32.gguf"
+    path = data / f"models/{name}.gguf"
     return str(path) if path.exists() else None
 
 

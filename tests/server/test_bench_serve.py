@@ -26,6 +26,20 @@ def bench(url, *args, code=0, env=None):
     return json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
+@unittest.skipUnless(stories("stories15M-f16"), "no stories15M in the test data")
+class ContestLoad(unittest.TestCase):
+    """150 requests a second for 10 s, with the lengths of instructions and answers, on default settings: none is lost.
+    Thirty of them unless SLUICE_TEST_FULL is set; how long it takes does not matter."""
+
+    def test_none_is_lost(self):
+        num = 1500 if os.environ.get("SLUICE_TEST_FULL") else 30
+        with Server(path=stories("stories15M-f16")) as server:
+            result, _ = bench(server.url, "--rate", "150", "--arrivals", "fixed", "--requests", str(num), "--warmup", "0",
+                              "--input", "lognormal:20:96", "--output", "lognormal:55:150", "--seed", "1")
+            run = result["runs"][0]
+            self.assertEqual((run["answered"], run["failed"]), (num, 0), run)
+
+
 class WithoutVocabulary(unittest.TestCase):
     def test_ids_in_and_ids_as_text_out(self):
         with Server("--kv-memory", "64M", "--ctx", "512", path="random:smollm2-135m") as server:

@@ -77,6 +77,17 @@ class Scripted(unittest.TestCase):
         facts = self.page.js("[...document.getElementById('facts').children].map((e) => e.textContent)")
         self.assertLessEqual({"mixed budget off", "chunk 64", "short share off"}, set(facts))
 
+    def test_slo_is_shown(self):
+        tile = "[...document.querySelectorAll('.tile')].find((t) => t.textContent.startsWith('Prompt tokens beside'))"
+        self.begin()
+        self.frame()
+        self.assertEqual(self.page.js(f"getComputedStyle({tile}).display"), "none")
+        self.begin(slo="itl_p99=50ms")
+        self.assertIn("slo itl_p99=50ms", self.page.js("[...document.getElementById('facts').children].map((e) => e.textContent)"))
+        self.frame(slo=[96, 40_000, 50_000, 2_500])
+        self.page.until(f"/96 .*late, step 50.* ms, 20 % off/.test({tile}.textContent)")
+        shot(self.page, "engine-slo")
+
     def test_idle_is_said(self):
         self.begin()
         self.frame()

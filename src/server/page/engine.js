@@ -64,6 +64,7 @@ function greet(value) {
   gauges = new Map();
   timeline.reset();
   timeline.budget = value.budget;
+  tiles.slo.parentElement.style.display = value.slo ? '' : 'none';
   onLink('live', 'live');
   $('model').textContent = value.model;
   const facts = [value.device, `${value.preset} · ${value.pipeline} · ${value.order}`, `budget ${count(value.budget)} tokens a step`,
@@ -73,7 +74,8 @@ function greet(value) {
 }
 
 // The limits of steps that run prompts beside decodes.
-function beside({ mixed_budget: mixed, chunk, short_share: share }) {
+function beside({ mixed_budget: mixed, chunk, short_share: share, slo }) {
+  if (slo) return [`slo ${slo}`, `short share ${share ? percent(share) : 'off'}`];
   return [`mixed budget ${mixed ? count(mixed) : 'off'}`, `chunk ${chunk ? count(chunk) : 'off'}`, `short share ${share ? percent(share) : 'off'}`];
 }
 
@@ -151,6 +153,7 @@ const kTiles = [
   ['kv', 'KV in use', 'blocks held by sequences'],
   ['hits', 'Prefix hits', 'share of prompt tokens found in the prefix cache'],
   ['preemptions', 'Preemptions', 'sequences put back for want of blocks, since the start'],
+  ['slo', 'Prompt tokens beside decodes', 'chosen each step by --slo; how far the last step was from its predicted time; tokens beyond the target'],
   ['tiers', 'Blocks out, in', 'KV blocks moved to slower memory or disk and back, since the start'],
 ];
 
@@ -183,6 +186,11 @@ function showTiles() {
   setTile('kv', percent(1 - available / total), '', `${count(total - available)} of ${count(total)}`);
   setTile('hits', queries ? percent(hits / queries) : '–', '', queries ? `of ${count(queries)}` : '');
   setTile('preemptions', count(preemptions), '', `${plural(finished, 'request')} done`);
+  if (frame.slo) {
+    const [tokens, predicted, took, late] = frame.slo;
+    const off = predicted ? `, step ${time(took)}, ${percent(Math.abs(predicted - took) / took)} off` : '';
+    setTile('slo', count(tokens), '', `${percent(late / 1e6)} late${off}`);
+  }
   setTile('tiers', out + back > 0 ? `${count(out)}, ${count(back)}` : '–', '', fetched ? `${count(fetched)} tokens of prefixes${disk ? `, ${count(disk)} from disk` : ''}` : '');
 }
 

@@ -27,6 +27,20 @@ TEST(BenchServePlan, LengthRanges) {
     EXPECT_FALSE(parse_length_range(bad, "--input")) << bad;
 }
 
+TEST(BenchServePlan, LengthsAsInChats) {
+  auto r = parse_length_range("lognormal:55:150", "--output").value();
+  std::vector<int> all;
+  for (uint64_t i = 0; i < 1001; ++i) all.push_back(r.pick(1, i, 0));
+  std::ranges::sort(all);
+  EXPECT_GE(all.front(), 1);
+  EXPECT_EQ(all.back(), 150);
+  EXPECT_NEAR(all[500], 55, 6);
+  EXPECT_LT(all[100], 25);
+  for (const char* bad : {"lognormal:", "lognormal:5", "lognormal:0:5", "lognormal:9:5",
+                          "lognormal:5:", "lognormal:5:x", "lognormal:5:99999999999"})
+    EXPECT_FALSE(parse_length_range(bad, "--input")) << bad;
+}
+
 TEST(BenchServePlan, ObjectivesAndLists) {
   Slo s = parse_slo("ttft=200ms,itl=1.5s,e2e=2m").value();
   EXPECT_DOUBLE_EQ(s.ttft, 0.2);

@@ -89,19 +89,35 @@ Result<TraceEntry> parse_json_line(std::string_view line) {
 }  // namespace
 
 int LengthRange::pick(uint64_t seed, uint64_t index, uint32_t draw) const {
+  if (median > 0) {
+    const auto at = static_cast<int64_t>(index);
+    const double u = 1 - draw_double({seed, 12, at, draw}), v = draw_double({seed, 13, at, draw});
+    const double normal = std::sqrt(-2 * std::log(u)) * std::cos(2 * M_PI * v);
+    return static_cast<int>(std::clamp<double>(std::round(median * std::exp(normal)), lo, hi));
+  }
   auto span = static_cast<uint32_t>(hi - lo) + 1;
   return lo + static_cast<int>(draw_u32({seed, 11, static_cast<int64_t>(index), draw}) % span);
 }
 
 Result<LengthRange> parse_length_range(const std::string& text, const char* what) {
   std::string_view rest = text;
-  std::string_view first = next_field(rest, '-');
   LengthRange r;
-  bool fine = parse_number(first, r.lo);
-  r.hi = r.lo;
-  if (first.size() < text.size()) fine = fine && parse_number(rest, r.hi);
+  bool fine = false;
+  if (constexpr std::string_view kLognormal = "lognormal:"; rest.starts_with(kLognormal)) {
+    rest.remove_prefix(kLognormal.size());
+    const std::string_view median = next_field(rest, ':');
+    fine = parse_number(median, r.median) && parse_number(rest, r.hi) && r.median >= 1 &&
+           r.median <= r.hi;
+    r.lo = 1;
+  } else {
+    const std::string_view first = next_field(rest, '-');
+    fine = parse_number(first, r.lo);
+    r.hi = r.lo;
+    if (first.size() < text.size()) fine = fine && parse_number(rest, r.hi);
+  }
   if (!fine || r.lo < 1 || r.hi < r.lo || r.hi > kMaxTokens)
-    return Error{400, strf("%s %s: write N or LO-HI", what, quote(text).c_str())};
+    return Error{400,
+                 strf("%s %s: write N, LO-HI or lognormal:MEDIAN:MOST", what, quote(text).c_str())};
   return r;
 }
 

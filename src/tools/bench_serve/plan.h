@@ -15,9 +15,10 @@ namespace sluice {
 
 struct LengthRange {
   int lo = 0, hi = 0;
+  double median = 0;  // > 0: log-normal with sigma 1 and at most hi, else uniform
   int pick(uint64_t seed, uint64_t index, uint32_t draw) const;
 };
-// "N" or "LO-HI"; `what` names the option in the error.
+// "N", "LO-HI" or "lognormal:MEDIAN:MOST"; `what` names the option in the error.
 Result<LengthRange> parse_length_range(const std::string& text, const char* what);
 
 // "200ms", "1.5s", "2m"; a bare number is seconds.

@@ -1,4 +1,4 @@
-// Commands that turn claims into measurements: ablate, curve, ladder. For cli_bench_lab.cc.
+// Commands that turn claims into measurements: ablate, curve, ladder, slo. For cli_bench_lab.cc.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/named.h"
+#include "runtime/options.h"
 
 namespace sluice {
 
@@ -46,8 +47,19 @@ struct BenchLadderOptions {
   BenchLadderOptions() { lab.model = "random:gpt2", lab.format = "bf16"; }
 };
 
+// `users` decode all the time, and a long prompt comes every so many seconds.
+struct BenchSloOptions {
+  EngineOptions engine;  // with its target
+  std::vector<int> budgets = {64, 128, 256, 512, 1024, 2048};
+  int users = 32, input = 64, output = 512, prompt = 2000, prompt_output = 16;
+  double every = 5, duration = 30, warmup = 6;  // seconds
+  uint64_t seed = 1;
+  bool json = false;
+};
+
 int cmd_bench_ablate(const BenchAblateOptions& options);
 int cmd_bench_curve(const BenchCurveOptions& options);
 int cmd_bench_ladder(const BenchLadderOptions& options);
+int cmd_bench_slo(const BenchSloOptions& options);
 
 }  // namespace sluice

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Where the time of a trace went (sluice ... --trace FILE), and how much of the host's work a running step hid.
+
+    scripts/trace_report.py FILE [--skip STEPS] [--steps STEPS]
+
+Overlap: the share of the host's time (plan and complete) in which a step ran on the device; 0 with --pipeline sync. By
+default the first 20 steps, which warm up, are left out.
+"""
+import argparse
+import json
+import sys
+
+HOST = ("plan", "complete")
+
+
+def union(spans):
+    """Disjoint and sorted."""
+    merged = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    return merged
+
+
+def length(spans):
+    return sum(end - begin for begin, end in spans)
+
+
+def common(a, b):
+    """Time in both of two disjoint, sorted lists."""
+    total, i, j = 0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def report(events, skip=20, steps=None):
+    """Seconds by name of span, the number of steps, overlap, and the device's busy share."""
+    spans = [e for e in events if e.get("ph") == "X" and "step" in e.get("args", {})]
+    numbers = sorted({e["args"]["step"] for e in spans if e["name"] == "step"})[skip:]
+    if steps is not None:
+        numbers = numbers[:steps]
+    chosen = set(numbers)
+    by_name = {}
+    for e in spans:
+        if e["args"]["step"] in chosen:
+            by_name.setdefault(e["name"], []).append((e["ts"], e["ts"] + e["dur"]))
+    device, host = union(by_name.get("step", [])), union(sum((by_name.get(n, []) for n in HOST), []))
+    whole = device[-1][1] - device[0][0] if device else 0
+    return {"steps": len(chosen), "seconds": {name: length(s) / 1e6 for name, s in sorted(by_name.items())},
+            "overlap": common(device, host) / length(host) if length(host) else 0,
+            "busy": length(device) / whole if whole else 0}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--skip", type=int, default=20, help="steps left out at the beginning")
+    parser.add_argument("--steps", type=int, help="how many count (default: all that follow)")
+    args = parser.parse_args()
+    try:
+        with open(args.file, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    except (OSError, ValueError, KeyError) as e:
+        sys.exit(f"trace_report.py: {args.file} is no trace: {e}")
+    r = report(events, args.skip, args.steps)
+    if not r["steps"]:
+        sys.exit(f"trace_report.py: {args.file} has no step behind the first {args.skip}: lower --skip")
+    for name, total in r["seconds"].items():
+        print(f"{name:10} {total * 1e3 / r['steps']:10.4f} ms a step {total:10.3f} s")
+    print(f"{r['steps']} steps; device busy {100 * r['busy']:.1f} %; overlap {100 * r['overlap']:.1f} % of the host's time")
+
+
+if __name__ == "__main__":
+    main()

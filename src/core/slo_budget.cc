@@ -1,0 +1,156 @@
+#include "core/slo_budget.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/str.h"
+
+namespace sluice {
+
+namespace {
+
+// Decode steps tell nothing about prompts: more of them in a row would make the model forget.
+constexpr int kMostPlain = 64;
+constexpr uint64_t kFirstFit = 8;  // measurements without which errors mean nothing
+constexpr double kLeastMargin = 0.5, kMostMargin = 2;
+constexpr double kKeepLate = 0.998;  // weight of a step's decodes relative to the next one's
+constexpr int kMostStride = 2;       // times the prompt tokens that were ever timed
+
+Result<Time> parse_target_time(std::string_view text) {
+  double unit = 0, value = 0;
+  std::string_view number = text;
+  for (auto [suffix, seconds] :
+       {std::pair<std::string_view, double>{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}) {
+    if (!number.ends_with(suffix)) continue;
+    number.remove_suffix(suffix.size());
+    unit = seconds;
+    break;
+  }
+  auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  const bool whole = error == std::errc() && end == number.data() + number.size();
+  const double seconds = value * unit;
+  if (!whole || unit == 0 || !(seconds >= 1e-6 && seconds <= 3600))
+    return Error{400, strf("%s is no time from 1us to 3600s: write it like 50ms or 1.5s",
+                           quote(text).c_str())};
+  return Time(static_cast<int64_t>(std::llround(seconds * 1e9)));
+}
+
+std::string time_name(Time t) {
+  const double s = seconds(t);
+  return s >= 1 ? strf("%gs", s) : s >= 1e-3 ? strf("%gms", s * 1e3) : strf("%gus", s * 1e6);
+}
+
+// "p99" of "itl_p99": 0.99.
+bool parse_quantile(std::string_view text, float& quantile) {
+  float percent = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  quantile = percent / 100;
+  return quantile >= 0.5f && quantile < 1;
+}
+
+}  // namespace
+
+Result<SloTarget> parse_slo_target(std::string_view text) {
+  SloTarget target;
+  const bool none = text.empty() || text == "none";
+  for (std::string_view rest = none ? std::string_view() : text; !rest.empty();) {
+    const size_t comma = rest.find(',');
+    std::string_view item = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    const size_t equals = item.find('='), under = item.find("_p");
+    std::string_view name = item.substr(0, std::min(under, item.size()));
+    const bool itl = name == "itl";
+    float* quantile = itl ? &target.itl_quantile : name == "ttft" ? &target.ttft_quantile : nullptr;
+    if (!quantile || equals == std::string_view::npos || under + 2 > equals ||
+        !parse_quantile(item.substr(under + 2, equals - under - 2), *quantile))
+      return Error{400, strf("%s is no target: write itl_p99=TIME and, if wanted, "
+                             "ttft_p95=TIME, with percentiles from 50 to 99.9",
+                             quote(item).c_str())};
+    Time& to = itl ? target.itl : target.ttft;
+    if (to != Time{0}) return Error{400, strf("%s is there twice", quote(name).c_str())};
+    Result<Time> time = parse_target_time(item.substr(equals + 1));
+    if (!time) return time.error();
+    to = *time;
+  }
+  if (!none && target.itl == Time{0})
+    return Error{400,
+                 "no target between tokens, which is what a step's budget is chosen by: "
+                 "add one like itl_p99=50ms"};
+  return target;
+}
+
+std::string slo_target_name(const SloTarget& t) {
+  if (!t.any()) return "none";
+  auto percent = [](float q) { return strf("%g", std::round(static_cast<double>(q) * 1e4) / 100); };
+  std::string out = "itl_p" + percent(t.itl_quantile) + "=" + time_name(t.itl);
+  if (t.ttft > Time{0}) out += ",ttft_p" + percent(t.ttft_quantile) + "=" + time_name(t.ttft);
+  return out;
+}
+
+int SloBudget::choose(const Offer& offer) {
+  const int least = std::min(kMinTokens, offer.most);
+  const int most = std::min(offer.most, std::max(least, kMostStride * most_seen_));
+  const double target = seconds(target_.itl);
+  auto within = [&](double factor) {
+    if (model_.count() < kFirstFit) return least;
+    const int n = model_.prompt_tokens_within(offer.decodes, offer.pos, target / factor, most);
+    return std::max(n, least);
+  };
+  int tokens = within(margin_);
+  stats_.step_target = target / margin_;
+  if (in_danger(offer, tokens)) {
+    tokens = within(std::min(median_, margin_));
+    stats_.step_target = target / std::min(median_, margin_);
+  }
+  return stats_.prompt_tokens = tokens;
+}
+
+// Whether a prompt would miss its target with so many tokens a step, while tokens beyond theirs are
+// so few that some more do no harm.
+bool SloBudget::in_danger(const Offer& offer, int safe) const {
+  if (target_.ttft == Time{0}) return false;
+  if (stats_.late > (1 - static_cast<double>(target_.itl_quantile)) / 2) return false;
+  const int64_t steps = (offer.rest + safe - 1) / std::max(safe, 1);
+  return offer.waited + steps * target_.itl > target_.ttft;
+}
+
+SloBudget::Planned SloBudget::plan(const StepLoad& load, int num_decode) {
+  stats_.predicted = model_.count() < kFirstFit ? 0 : model_.predict(load);
+  return {load, num_decode, stats_.predicted};
+}
+
+void SloBudget::complete(const Planned& step, Time scheduled, Time end) {
+  const Time began = std::max(scheduled, last_end_);
+  last_end_ = std::max(last_end_, end);
+  if (step.load.tokens == 0 || end <= began) return;
+  const double took = seconds(end - began);
+  ++stats_.num_learnt;
+  stats_.last_predicted = step.predicted;
+  stats_.last_seconds = took;
+  if (step.num_decode > 0) {
+    late_rows_ = late_rows_ * kKeepLate + (end - began > target_.itl ? step.num_decode : 0);
+    rows_ = rows_ * kKeepLate + step.num_decode;
+    stats_.late = late_rows_ / rows_;
+  }
+  const int prompt = step.load.tokens - step.num_decode;
+  num_plain_ = prompt > 0 ? 0 : num_plain_ + 1;
+  if (num_plain_ > kMostPlain) return;
+  most_seen_ = std::max(most_seen_, prompt);
+  model_.add(step.load, took, 1 / (took * took));
+  if (step.predicted <= 0) return;
+  errors_[num_errors_++ % kWindow] = static_cast<float>(took / step.predicted);
+  const size_t num = std::min<uint64_t>(num_errors_, kWindow);
+  std::array<float, kWindow> sorted = errors_;
+  auto at = [&](double q) {
+    const auto k = static_cast<size_t>(std::ceil(q * static_cast<double>(num))) - 1;
+    std::nth_element(sorted.begin(), sorted.begin() + k, sorted.begin() + num);
+    return std::clamp(static_cast<double>(sorted[k]), kLeastMargin, kMostMargin);
+  };
+  margin_ = at(static_cast<double>(target_.itl_quantile));
+  median_ = at(0.5);
+}
+
+}  // namespace sluice

@@ -1,6 +1,6 @@
-// The request fields of OpenAI, vLLM, llama.cpp, SGLang and TGI that this server knows, and what
-// becomes of each. A field that would change the answer is honoured or refused, never ignored.
-// docs/api.md shows the same table; a test compares them. Any thread.
+// The request fields of OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI that this server knows,
+// and what becomes of each. A field that would change the answer is honoured or refused, never
+// ignored. docs/api.md shows the same table; a test compares them. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ enum FieldPlace : uint8_t {
   kText = 2,       // /v1/completions
   kEmbedding = 4,  // /v1/embeddings
   kGenerate = 8,   // the `parameters` of /models/NAME/generate
+  kMessages = 16,  // /v1/messages; what is in no row is taken as by kChat
 };
 
 struct KnownField {
@@ -31,6 +32,8 @@ struct KnownField {
   std::string_view note;      // by fate, see above; honoured: what else to know, or empty
   std::string_view off = "";  // values, as JSON with bars between, that ask for nothing
 };
+
+inline constexpr size_t kNumFieldPlaces = 5;
 
 std::span<const KnownField> known_fields();
 // Null: nobody's that we know.

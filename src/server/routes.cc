@@ -11,6 +11,10 @@ namespace sluice {
 std::span<const Route> routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/v1/chat/completions", false, serve_chat, Route::generates, true},
+      {"POST", "/v1/messages", false, serve_messages, Route::generates, true,
+       ErrorStyle::anthropic},
+      {"POST", "/v1/messages/count_tokens", false, serve_count_tokens, Route::reads, true,
+       ErrorStyle::anthropic},
       {"POST", "/v1/completions", false, serve_completion, Route::generates},
       {"POST", "/v1/embeddings", false, serve_embeddings, Route::generates},
       {"POST", "/models/", false, serve_generate, Route::generates},

@@ -16,10 +16,13 @@ struct Route {
   void (*run)(Service&, Call);
   enum Kind : uint8_t { reads, generates } kind = reads;
   bool renders = false;  // a chat template, so not on an io thread
+  ErrorStyle errors = ErrorStyle::openai;
 };
 std::span<const Route> routes();
 
 void serve_chat(Service& service, Call call);
+void serve_messages(Service& service, Call call);
+void serve_count_tokens(Service& service, Call call);
 void serve_completion(Service& service, Call call);
 void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);

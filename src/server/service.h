@@ -57,6 +57,7 @@ struct Call {
   int key = -1;
   Time received{0};                  // by the service's clock
   bool heavy = false;                // not on its io thread
+  ErrorStyle errors{};               // of its route
   std::optional<CallUsage> usage{};  // of one that generates
 };
 
@@ -90,7 +91,9 @@ class Service {
   }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
-  HttpResponse refusal(const ApiError& error) const;
+  HttpResponse refusal(const ApiError& error,
+                       ErrorStyle style = ErrorStyle::openai,
+                       std::string_view request_id = {}) const;
   // For bytes that are no request, so that they have neither path nor id.
   HttpResponse refuse_unread(int status, std::string_view reason) const;
 

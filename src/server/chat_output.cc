@@ -15,6 +15,7 @@ ChatOutput::ChatOutput(const ChatReading& reading, std::function<std::string()> 
 
 void ChatOutput::push(std::string_view text, bool finished) {
   events_.clear();
+  if (parser_.thinking()) ++num_reasoning_;
   parser_.push(text, events_);
   if (finished) parser_.finish(events_);
   for (dialect::OutputEvent& e : events_) {

@@ -49,6 +49,7 @@ class ChatOutput {
 
   void push(std::string_view text, bool finished);
   bool called() const { return parser_.num_calls() > 0; }
+  int num_reasoning() const { return num_reasoning_; }  // pushes that began within thinking
   // Has anything come since the last delta?
   bool pending() const { return !parts_.empty(); }
   // What has come since the last delta, or since the last of these. Neighbours differ in kind or
@@ -72,6 +73,7 @@ class ChatOutput {
   bool parallel_, include_reasoning_;
   std::vector<dialect::OutputEvent> events_;  // of one push
   std::vector<OutputPart> parts_;
+  int num_reasoning_ = 0;
 };
 
 }  // namespace sluice

@@ -64,7 +64,7 @@ class EmbeddingAnswer final : public Answer {
 
   std::optional<PieceWriter> body(std::string& out,
                                   const Generation& g,
-                                  std::span<Choice> choices) const override {
+                                  std::span<Choice> choices) override {
     return write_body(out, g, choices);
   }
 

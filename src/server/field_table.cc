@@ -21,7 +21,7 @@ constexpr std::string_view kTextOnly = "only text is supported";
 constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
 constexpr std::string_view kOneAnswer = "use /v1/chat/completions: here is one answer";
 constexpr std::string_view kNoScores = "use /v1/chat/completions: there is no place for it here";
-constexpr uint8_t kForeign = kMessages;
+constexpr uint8_t kForeign = kMessages | kResponses;
 constexpr std::string_view kOff = "null|false|[]|{}|\"\"";
 
 constexpr KnownField kFields[] = {
@@ -249,13 +249,39 @@ constexpr KnownField kFields[] = {
     {"inference_geo", kMessages, harmless, "there is one place"},
     {"speed", kMessages, harmless, "there is one"},
     {"metadata", kMessages, harmless, "nothing is stored"},
+    // Of OpenAI's responses.
+    {"input", kResponses, honoured, "text or items"},
+    {"messages", kResponses, refused, "use input", kOff},
+    {"instructions", kResponses, honoured, "the system message of this answer alone"},
+    {"previous_response_id", kResponses, honoured, "of a stored response"},
+    {"store", kResponses, honoured, "true unless it says false"},
+    {"max_output_tokens", kResponses, honoured, ""},
+    {"max_tokens", kResponses, refused, "use max_output_tokens", kOff},
+    {"max_completion_tokens", kResponses, refused, "use max_output_tokens", kOff},
+    {"text", kResponses, honoured, "format and verbosity"},
+    {"response_format", kResponses, refused, "use text.format", kOff},
+    {"tools", kResponses, honoured, "of type function"},
+    {"tool_choice", kResponses, honoured, "auto, none, required or a function"},
+    {"reasoning", kResponses, honoured, "effort is given to the chat template"},
+    {"reasoning_effort", kResponses, refused, "use reasoning.effort", kOff},
+    {"truncation", kResponses, honoured, "disabled, or auto: the end of what does not fit"},
+    {"metadata", kResponses, honoured, "repeated in the answer"},
+    {"include", kResponses, honoured, "log-probabilities are refused"},
+    {"stream_options", kResponses, honoured, "include_obfuscation changes nothing"},
+    {"background", kResponses, refused, "stream the answer, or wait for it", kOff},
+    {"conversation", kResponses, refused, "use previous_response_id", kOff},
+    {"prompt", kResponses, refused, "use instructions and input", kOff},
+    {"context_management", kResponses, refused, "send the conversation as it is to be read", kOff},
+    {"moderation", kResponses, refused, "nothing is moderated here", kOff},
+    {"max_tool_calls", kResponses, harmless, "it limits tools that a server runs"},
+    // What both leave to /v1/chat/completions.
     {"n", kForeign, refused, kOneAnswer, "null|1"},
     {"best_of", kForeign, refused, kOneAnswer, "null|1"},
     {"logprobs", kForeign, refused, kNoScores, "null|false|0"},
     {"top_logprobs", kForeign, refused, kNoScores, "null|0"},
     {"prompt_logprobs", kForeign, refused, kNoScores, kOff},
     {"return_token_ids", kForeign, refused, kNoScores, kOff},
-    {"stream_options", kForeign, refused, "usage is always sent", kOff},
+    {"stream_options", kMessages, refused, "usage is always sent", kOff},
     {"continue_final_message", kForeign, refused, "end with the message to be continued", kOff},
     {"add_generation_prompt", kForeign, refused, "use /v1/chat/completions", "null|true"},
 };

@@ -19,10 +19,11 @@ enum class FieldFate : uint8_t {
 // Endpoints, as bits.
 enum FieldPlace : uint8_t {
   kChat = 1,
-  kText = 2,       // /v1/completions
-  kEmbedding = 4,  // /v1/embeddings
-  kGenerate = 8,   // the `parameters` of /models/NAME/generate
-  kMessages = 16,  // /v1/messages; what is in no row is taken as by kChat
+  kText = 2,        // /v1/completions
+  kEmbedding = 4,   // /v1/embeddings
+  kGenerate = 8,    // the `parameters` of /models/NAME/generate
+  kMessages = 16,   // /v1/messages; what is in no row is taken as by kChat
+  kResponses = 32,  // /v1/responses; likewise
 };
 
 struct KnownField {
@@ -33,7 +34,7 @@ struct KnownField {
   std::string_view off = "";  // values, as JSON with bars between, that ask for nothing
 };
 
-inline constexpr size_t kNumFieldPlaces = 5;
+inline constexpr size_t kNumFieldPlaces = 6;
 
 std::span<const KnownField> known_fields();
 // Null: nobody's that we know.

@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "server/messages_fields.h"
 #include "server/openai.h"
+#include "server/responses_fields.h"
 
 namespace sluice {
 namespace {
@@ -52,11 +53,21 @@ Outcome send(FieldPlace place, const std::string& name, const std::string& value
             return parse_messages(v, limits, true, out);
           },
           ChatFields());
+    case kResponses:
+      return parsed(
+          body(R"("input": "x")"),
+          [](const json::value& v, const RequestLimits& limits, ChatFields& out) {
+            ResponsesFields fields;
+            Refusal refused = parse_responses(v, limits, {}, fields);
+            out = std::move(fields.chat);
+            return refused;
+          },
+          ChatFields());
   }
   return {};
 }
 
-constexpr FieldPlace kPlaces[] = {kChat, kText, kEmbedding, kGenerate, kMessages};
+constexpr FieldPlace kPlaces[] = {kChat, kText, kEmbedding, kGenerate, kMessages, kResponses};
 static_assert(std::size(kPlaces) == kNumFieldPlaces);
 
 // A value that no field takes: each that is read says so.
@@ -157,11 +168,9 @@ TEST(FieldTable, IsInTheDocs) {
   for (std::string line; std::getline(in, line);) lines.insert(line);
   for (const KnownField& f : known_fields()) {
     std::string where;
-    const std::pair<FieldPlace, const char*> kNames[] = {{kChat, "chat"},
-                                                         {kText, "text"},
-                                                         {kEmbedding, "embeddings"},
-                                                         {kGenerate, "generate"},
-                                                         {kMessages, "messages"}};
+    const std::pair<FieldPlace, const char*> kNames[] = {
+        {kChat, "chat"},         {kText, "text"},         {kEmbedding, "embeddings"},
+        {kGenerate, "generate"}, {kMessages, "messages"}, {kResponses, "responses"}};
     for (const auto& [place, name] : kNames) {
       if (f.places & place) where += (where.empty() ? "" : ", ") + std::string(name);
     }

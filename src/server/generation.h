@@ -69,9 +69,7 @@ class Answer {
   // Keeps a silent stream alive; empty: the format has nothing that clients pass over.
   virtual std::string_view ping() const { return ": ping\n\n"; }
   // Writes the whole body instead of OpenAI's; nothing: OpenAI's.
-  virtual std::optional<PieceWriter> body(std::string&,
-                                          const Generation&,
-                                          std::span<Choice>) const {
+  virtual std::optional<PieceWriter> body(std::string&, const Generation&, std::span<Choice>) {
     return {};
   }
 

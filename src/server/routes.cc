@@ -11,6 +11,9 @@ namespace sluice {
 std::span<const Route> routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/v1/chat/completions", false, serve_chat, Route::generates, true},
+      {"POST", "/v1/responses", false, serve_responses, Route::generates, true},
+      {"GET", "/v1/responses/", false, serve_response},
+      {"DELETE", "/v1/responses/", false, serve_response_end},
       {"POST", "/v1/messages", false, serve_messages, Route::generates, true,
        ErrorStyle::anthropic},
       {"POST", "/v1/messages/count_tokens", false, serve_count_tokens, Route::reads, true,

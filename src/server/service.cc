@@ -25,7 +25,8 @@ Service::Service(ServiceOptions options, Keys keys)
       admission_(options_.admission, keys_.num_indices()),
       constraints_([this] {
         return constraint_vocab(*session_->tokenizer(), session_->model().shape().vocab);
-      }) {
+      }),
+      responses_(keys_.needed() ? kMaxResponseBytes / 4 : kMaxResponseBytes) {
   std::random_device random;
   random_key_ = uint64_t{random()} << 32 | random();
 }
@@ -81,6 +82,7 @@ std::string Service::expose_metrics() {
     }
   }
   meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
+  meters_.response_bytes.set(static_cast<double>(responses_.bytes()));
   return meters_.expose();
 }
 

@@ -26,6 +26,7 @@
 #include "server/meters.h"
 #include "server/openai.h"
 #include "server/outbox.h"
+#include "server/response_store.h"
 #include "server/worker.h"
 
 namespace sluice {
@@ -139,6 +140,7 @@ class Service {
   void note_unknown(const std::vector<std::string>& names);
   AdmissionControl& admission() { return admission_; }
   ConstraintCache& constraints() { return constraints_; }
+  ResponseStore& responses() { return responses_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
@@ -200,6 +202,7 @@ class Service {
   Worker worker_{{64, size_t{512} << 20}};
   Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
   ConstraintCache constraints_;
+  ResponseStore responses_;
 };
 
 }  // namespace sluice

@@ -21,7 +21,7 @@ constexpr std::string_view kTextOnly = "only text is supported";
 constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
 constexpr std::string_view kOneAnswer = "use /v1/chat/completions: here is one answer";
 constexpr std::string_view kNoScores = "use /v1/chat/completions: there is no place for it here";
-constexpr uint8_t kForeign = kMessages | kResponses;
+constexpr uint8_t kForeign = kMessages | kResponses | kOllama;
 constexpr std::string_view kOff = "null|false|[]|{}|\"\"";
 
 constexpr KnownField kFields[] = {
@@ -274,14 +274,25 @@ constexpr KnownField kFields[] = {
     {"context_management", kResponses, refused, "send the conversation as it is to be read", kOff},
     {"moderation", kResponses, refused, "nothing is moderated here", kOff},
     {"max_tool_calls", kResponses, harmless, "it limits tools that a server runs"},
-    // What both leave to /v1/chat/completions.
+    // Ollama's.
+    {"messages", kOllama, honoured, "with thinking and tool_name; none: is the model there?"},
+    {"stream", kOllama, honoured, "true unless it says false"},
+    {"options", kOllama, honoured, "what each does is said above"},
+    {"format", kOllama, honoured, "json or a JSON schema"},
+    {"think", kOllama, honoured, "given to the chat template"},
+    {"keep_alive", kOllama, harmless, "the model stays"},
+    {"truncate", kOllama, refused, "shorten the conversation", "null|false"},
+    {"shift", kOllama, refused, "the context is never shifted", "null|false"},
+    {"response_format", kOllama, refused, "use format", kOff},
+    {"reasoning_effort", kOllama, refused, "use think", kOff},
+    // What these leave to /v1/chat/completions.
     {"n", kForeign, refused, kOneAnswer, "null|1"},
     {"best_of", kForeign, refused, kOneAnswer, "null|1"},
     {"logprobs", kForeign, refused, kNoScores, "null|false|0"},
     {"top_logprobs", kForeign, refused, kNoScores, "null|0"},
     {"prompt_logprobs", kForeign, refused, kNoScores, kOff},
     {"return_token_ids", kForeign, refused, kNoScores, kOff},
-    {"stream_options", kMessages, refused, "usage is always sent", kOff},
+    {"stream_options", kMessages | kOllama, refused, "usage is always sent", kOff},
     {"continue_final_message", kForeign, refused, "end with the message to be continued", kOff},
     {"add_generation_prompt", kForeign, refused, "use /v1/chat/completions", "null|true"},
 };

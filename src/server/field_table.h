@@ -24,6 +24,7 @@ enum FieldPlace : uint8_t {
   kGenerate = 8,    // the `parameters` of /models/NAME/generate
   kMessages = 16,   // /v1/messages; what is in no row is taken as by kChat
   kResponses = 32,  // /v1/responses; likewise
+  kOllama = 64,     // /api/chat and /api/generate; likewise
 };
 
 struct KnownField {
@@ -34,7 +35,7 @@ struct KnownField {
   std::string_view off = "";  // values, as JSON with bars between, that ask for nothing
 };
 
-inline constexpr size_t kNumFieldPlaces = 6;
+inline constexpr size_t kNumFieldPlaces = 7;
 
 std::span<const KnownField> known_fields();
 // Null: nobody's that we know.

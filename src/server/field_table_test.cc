@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "server/messages_fields.h"
+#include "server/ollama_fields.h"
 #include "server/openai.h"
 #include "server/responses_fields.h"
 
@@ -63,11 +64,15 @@ Outcome send(FieldPlace place, const std::string& name, const std::string& value
             return refused;
           },
           ChatFields());
+    case kOllama:
+      return parsed(body(R"("messages": [{"role": "user", "content": "x"}])"), parse_ollama_chat,
+                    ChatFields());
   }
   return {};
 }
 
-constexpr FieldPlace kPlaces[] = {kChat, kText, kEmbedding, kGenerate, kMessages, kResponses};
+constexpr FieldPlace kPlaces[] = {kChat,     kText,      kEmbedding, kGenerate,
+                                  kMessages, kResponses, kOllama};
 static_assert(std::size(kPlaces) == kNumFieldPlaces);
 
 // A value that no field takes: each that is read says so.
@@ -170,7 +175,8 @@ TEST(FieldTable, IsInTheDocs) {
     std::string where;
     const std::pair<FieldPlace, const char*> kNames[] = {
         {kChat, "chat"},         {kText, "text"},         {kEmbedding, "embeddings"},
-        {kGenerate, "generate"}, {kMessages, "messages"}, {kResponses, "responses"}};
+        {kGenerate, "generate"}, {kMessages, "messages"}, {kResponses, "responses"},
+        {kOllama, "ollama"}};
     for (const auto& [place, name] : kNames) {
       if (f.places & place) where += (where.empty() ? "" : ", ") + std::string(name);
     }

@@ -505,6 +505,7 @@ void Generation::on_event(Delivery& d) {
     }
   }
   c.finish = e.finish;
+  c.timing = e.timing;
   c.pooled = e.pooled;
   if (e.stop_string >= 0) c.stop_reason = fields_.stop[static_cast<size_t>(e.stop_string)];
   if (fields_.stream && (e.token != kNoToken || e.finish != Finish::none)) write_chunk(c);

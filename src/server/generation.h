@@ -34,6 +34,7 @@ struct Choice {
   double logprob = 0;      // best_of: sum over its tokens
   size_t text_offset = 0;  // of the next scored token, in the whole text
   Time last_token{0};
+  SeqTiming timing;  // as of its last event
   bool begun = false;
   bool shows_prompt = false;  // its next chunk carries the prompt's token ids
 };

@@ -19,6 +19,7 @@ class Harmony {
 
   void feed(char c, EventWriter& out);
   void finish(EventWriter& out);
+  bool thinking() const { return state_ == State::reasoning; }
 
  private:
   enum class State : uint8_t { start, header, content, reasoning, arguments, after_arguments };

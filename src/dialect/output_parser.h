@@ -31,6 +31,8 @@ class OutputParser {
   // The output has ended.
   void finish(std::vector<OutputEvent>& out);
   int num_calls() const { return writer_.num_calls(); }
+  // Is what comes next a part of the thinking?
+  bool thinking() const { return harmony_ ? harmony_->thinking() : mode_ == Mode::thinking; }
 
  private:
   enum class Mode : uint8_t { thinking, content, block };

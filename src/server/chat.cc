@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "base/str.h"
-#include "server/generation.h"
+#include "server/chat_start.h"
 #include "server/logprobs.h"
 #include "server/routes.h"
 #include "server/write_json.h"
@@ -20,17 +20,9 @@ class ChatAnswer final : public Answer {
   }
 
   std::unique_ptr<ChatOutput> make_output(Service& s) const override {
-    if (!reading_.reads()) return nullptr;
-    const dialect::ToolFormat* format = reading_.parser.format.tools;
-    size_t length = format ? format->id_length : 0;
-    return std::make_unique<ChatOutput>(reading_, [&s, length] {
-      return length > 0 ? s.new_id("").substr(0, length) : s.new_id("call_");
-    });
+    return read_output(s, reading_, "call_");
   }
-  std::span<const Token> kept_tokens() const override {
-    return reading_.reads() && reading_.keep ? std::span<const Token>(*reading_.keep)
-                                             : std::span<const Token>();
-  }
+  std::span<const Token> kept_tokens() const override { return reading_.kept_tokens(); }
 
   void append_first(std::string& out, const Generation&, Choice&) const override {
     out += "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null";
@@ -113,6 +105,38 @@ class ChatAnswer final : public Answer {
 
 }  // namespace
 
+std::unique_ptr<ChatOutput> read_output(Service& s, const ChatReading& reading, const char* id) {
+  if (!reading.reads()) return nullptr;
+  const dialect::ToolFormat* format = reading.parser.format.tools;
+  size_t length = format ? format->id_length : 0;
+  return std::make_unique<ChatOutput>(reading, [&s, length, id] {
+    return length > 0 ? s.new_id("").substr(0, length) : s.new_id(id);
+  });
+}
+
+std::vector<OutputPart> take_parts(Choice& c) {
+  if (c.output) return c.output->take_parts();
+  std::vector<OutputPart> parts;
+  if (!c.text.empty())
+    parts.push_back({OutputPart::Kind::content, -1, {}, {}, std::exchange(c.text, {})});
+  return parts;
+}
+
+void start_chat(Service& s,
+                Call call,
+                ChatFields fields,
+                const std::function<std::unique_ptr<Answer>(ChatReading)>& answer) {
+  Refusal refused = s.check_model(fields.model);
+  std::vector<std::vector<Token>> prompts(1);
+  ChatReading reading;
+  if (!refused) refused = s.encode_chat(fields, true, prompts[0], &reading);
+  if (!refused) refused = enforce_calls(reading, fields);
+  if (refused) return s.fail(call, *refused);
+  auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
+                                        answer(std::move(reading)));
+  g->start(std::move(prompts));
+}
+
 void serve_chat(Service& s, Call call) {
   std::optional<json::value> body = s.body(call);
   if (!body) return;
@@ -123,14 +147,8 @@ void serve_chat(Service& s, Call call) {
   if (!refused && fields.stream && fields.sampling.prompt_logprobs >= 0)
     refused = ApiError{400, "prompt_logprobs does not go with stream", "prompt_logprobs", ""};
   if (refused) return s.fail(call, *refused);
-  std::vector<std::vector<Token>> prompts(1);
-  ChatReading reading;
-  refused = s.encode_chat(fields, true, prompts[0], &reading);
-  if (!refused) refused = enforce_calls(reading, fields);
-  if (refused) return s.fail(call, *refused);
-  auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
-                                        std::make_unique<ChatAnswer>(std::move(reading)));
-  g->start(std::move(prompts));
+  start_chat(s, std::move(call), std::move(fields),
+             [](ChatReading reading) { return std::make_unique<ChatAnswer>(std::move(reading)); });
 }
 
 }  // namespace sluice

@@ -1,5 +1,7 @@
 #include "server/chat_output.h"
 
+#include <algorithm>
+
 #include "base/str.h"
 #include "server/write_json.h"
 
@@ -13,6 +15,7 @@ ChatOutput::ChatOutput(const ChatReading& reading, std::function<std::string()> 
 
 void ChatOutput::push(std::string_view text, bool finished) {
   events_.clear();
+  if (parser_.thinking()) ++num_reasoning_;
   parser_.push(text, events_);
   if (finished) parser_.finish(events_);
   for (dialect::OutputEvent& e : events_) {
@@ -20,17 +23,18 @@ void ChatOutput::push(std::string_view text, bool finished) {
     if (e.call > 0 && !parallel_) continue;
     switch (e.kind) {
       case Kind::content:
-        content_ += e.text;
+        add(OutputPart::Kind::content, e.text);
         break;
       case Kind::reasoning:
-        if (include_reasoning_) reasoning_ += e.text;
+        if (include_reasoning_) add(OutputPart::Kind::reasoning, e.text);
         break;
       case Kind::call_begin:
-        calls_.push_back({e.call, new_id_(), std::move(e.text), {}});
+        parts_.push_back({OutputPart::Kind::call, e.call, new_id_(), std::move(e.text), {}});
         break;
       case Kind::arguments:
-        if (calls_.empty() || calls_.back().index != e.call) calls_.push_back({e.call, {}, {}, {}});
-        calls_.back().arguments += e.text;
+        if (parts_.empty() || parts_.back().call != e.call)
+          parts_.push_back({OutputPart::Kind::call, e.call, {}, {}, {}});
+        parts_.back().text += e.text;
         break;
       case Kind::call_end:
         break;
@@ -38,12 +42,24 @@ void ChatOutput::push(std::string_view text, bool finished) {
   }
 }
 
+void ChatOutput::add(OutputPart::Kind kind, std::string_view text) {
+  if (text.empty()) return;
+  if (parts_.empty() || parts_.back().kind != kind) parts_.push_back({kind, -1, {}, {}, {}});
+  parts_.back().text += text;
+}
+
+bool ChatOutput::has(OutputPart::Kind kind) const {
+  return std::ranges::any_of(parts_, [&](const OutputPart& p) { return p.kind == kind; });
+}
+
 // In a stream the id and the name come first, the arguments in pieces.
 void ChatOutput::append_calls(std::string& out, bool whole) const {
   out += "\"tool_calls\":[";
-  for (const CallPiece& c : calls_) {
-    out += &c == calls_.data() ? "{" : ",{";
-    if (!whole) out += strf("\"index\":%d,", c.index);
+  const char* between = "{";
+  for (const OutputPart& c : parts_) {
+    if (c.kind != OutputPart::Kind::call) continue;
+    out += std::exchange(between, ",{");
+    if (!whole) out += strf("\"index\":%d,", c.call);
     if (!c.id.empty()) {
       out += "\"id\":";
       append_json(out, c.id);
@@ -54,51 +70,64 @@ void ChatOutput::append_calls(std::string& out, bool whole) const {
       out += "\"function\":{";
     }
     out += "\"arguments\":";
-    append_json(out, c.arguments);
+    append_json(out, c.text);
     out += "}}";
   }
   out += ']';
 }
 
+void ChatOutput::append_text(std::string& out, const char* name, OutputPart::Kind kind) const {
+  out += strf("\"%s\":\"", name);
+  for (const OutputPart& p : parts_) {
+    if (p.kind != kind) continue;
+    for (char c : p.text) append_json_char(out, c);
+  }
+  out += '"';
+}
+
 void ChatOutput::append_delta(std::string& out) {
+  using Kind = OutputPart::Kind;
   const char* between = "";
-  auto text = [&](const char* name, const std::string& value) {
-    if (value.empty()) return;
+  auto text = [&](const char* name, Kind kind) {
+    if (!has(kind)) return;
     out += std::exchange(between, ",");
-    out += strf("\"%s\":", name);
-    append_json(out, value);
+    append_text(out, name, kind);
   };
-  text("reasoning", reasoning_);
-  text("reasoning_content", reasoning_);
-  text("content", content_);
-  if (!calls_.empty()) {
+  text("reasoning", Kind::reasoning);
+  text("reasoning_content", Kind::reasoning);
+  text("content", Kind::content);
+  if (has(Kind::call)) {
     out += between;
     append_calls(out, false);
   }
-  content_.clear(), reasoning_.clear(), calls_.clear();
+  parts_.clear();
+}
+
+PieceWriter ChatOutput::write_text(std::string& out, OutputPart::Kind kind) const {
+  out += '"';
+  for (const OutputPart& p : parts_) {
+    if (p.kind == kind) co_await write_escaped(out, p.text);
+  }
+  out += '"';
 }
 
 PieceWriter ChatOutput::write_message(std::string& out) const {
-  auto text = [&](const char* name) { out += strf("\"%s\":", name); };
-  text("content");
-  if (content_.empty() && !calls_.empty()) {
-    out += "null,";
+  using Kind = OutputPart::Kind;
+  out += "\"content\":";
+  if (!has(Kind::content) && has(Kind::call)) {
+    out += "null";
   } else {
-    out += '"';
-    co_await write_escaped(out, content_);
-    out += "\",";
+    co_await write_text(out, Kind::content);
   }
+  out += ',';
   append_calls(out, true);
   static constexpr const char* kNames[] = {"reasoning", "reasoning_content"};
   for (const char* name : kNames) {
-    out += ',';
-    text(name);
-    if (reasoning_.empty()) {
-      out += "null";
+    out += strf(",\"%s\":", name);
+    if (has(Kind::reasoning)) {
+      co_await write_text(out, Kind::reasoning);
     } else {
-      out += '"';
-      co_await write_escaped(out, reasoning_);
-      out += '"';
+      out += "null";
     }
   }
 }

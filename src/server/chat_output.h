@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/token.h"
@@ -26,6 +28,19 @@ struct ChatReading {
     return parser.format.think || parser.format.is_harmony() ||
            (parser.format.tools && parser.tools);
   }
+  // Control tokens that are text to the parser.
+  std::span<const Token> kept_tokens() const {
+    return reads() && keep ? std::span<const Token>(*keep) : std::span<const Token>();
+  }
+};
+
+// A piece of an output. Pieces keep the order in which the model wrote them.
+struct OutputPart {
+  enum class Kind : uint8_t { content, reasoning, call };
+  Kind kind = Kind::content;
+  int call = -1;         // number of the call
+  std::string id, name;  // of a call; both empty: it began in a part taken earlier
+  std::string text;      // of a call: its arguments
 };
 
 class ChatOutput {
@@ -34,27 +49,31 @@ class ChatOutput {
 
   void push(std::string_view text, bool finished);
   bool called() const { return parser_.num_calls() > 0; }
+  int num_reasoning() const { return num_reasoning_; }  // pushes that began within thinking
   // Has anything come since the last delta?
-  bool pending() const { return !content_.empty() || !reasoning_.empty() || !calls_.empty(); }
+  bool pending() const { return !parts_.empty(); }
+  // What has come since the last delta, or since the last of these. Neighbours differ in kind or
+  // call.
+  std::vector<OutputPart> take_parts() { return std::exchange(parts_, {}); }
+  const std::vector<OutputPart>& parts() const { return parts_; }
   // The fields of a delta, without braces: what has come since the last one.
   void append_delta(std::string& out);
   // "content":...,"tool_calls":[...],"reasoning":...,"reasoning_content":... of a whole message.
   PieceWriter write_message(std::string& out) const;
 
  private:
-  struct CallPiece {
-    int index;
-    std::string id, name;  // both empty: it began earlier
-    std::string arguments;
-  };
+  void add(OutputPart::Kind kind, std::string_view text);
+  void append_text(std::string& out, const char* name, OutputPart::Kind kind) const;
   void append_calls(std::string& out, bool whole) const;
+  bool has(OutputPart::Kind kind) const;
+  PieceWriter write_text(std::string& out, OutputPart::Kind kind) const;
 
   dialect::OutputParser parser_;
   std::function<std::string()> new_id_;
   bool parallel_, include_reasoning_;
   std::vector<dialect::OutputEvent> events_;  // of one push
-  std::string content_, reasoning_;
-  std::vector<CallPiece> calls_;
+  std::vector<OutputPart> parts_;
+  int num_reasoning_ = 0;
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// POST /v1/embeddings: the final hidden states of each input, pooled to one vector.
+// POST /v1/embeddings and /api/embed: the final hidden states of each input, pooled to one vector.
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "server/generation.h"
+#include "server/ollama_fields.h"
 #include "server/routes.h"
 #include "server/write_json.h"
 
@@ -60,19 +61,12 @@ class EmbeddingAnswer final : public Answer {
   EmbeddingAnswer(bool base64, bool normalize) : base64_(base64), normalize_(normalize) {}
 
   const char* id_prefix() const override { return "embd-"; }
-  const char* object(bool) const override { return "list"; }
 
   std::optional<PieceWriter> body(std::string& out,
                                   const Generation& g,
-                                  std::span<Choice> choices) const override {
+                                  std::span<Choice> choices) override {
     return write_body(out, g, choices);
   }
-
-  // Not reached: there is nothing to stream, and body() stands for the rest.
-  void append_chunk(std::string&, const Generation&, Choice&) const override {}
-  void append_first(std::string&, const Generation&, Choice&) const override {}
-  PieceWriter choice(std::string&, const Generation&, Choice&) const override { co_return; }
-  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
 
  private:
   PieceWriter write_body(std::string& out, const Generation& g, std::span<Choice> choices) const {
@@ -95,15 +89,40 @@ class EmbeddingAnswer final : public Answer {
   bool base64_, normalize_;
 };
 
-}  // namespace
+// As Ollama has it.
+class OllamaEmbeddingAnswer final : public Answer {
+ public:
+  const char* id_prefix() const override { return "embd-"; }
+  std::optional<PieceWriter> body(std::string& out,
+                                  const Generation& g,
+                                  std::span<Choice> choices) override {
+    return write_body(out, g, choices);
+  }
 
-void serve_embeddings(Service& s, Call call) {
-  std::optional<json::value> body = s.body(call);
-  if (!body) return;
-  EmbeddingFields fields;
-  fields.pooling = s.options().pooling;
-  Refusal refused = parse_embedding(*body, s.options().limits, fields);
-  if (!refused) refused = s.check_model(fields.model);
+ private:
+  static PieceWriter write_body(std::string& out, const Generation& g, std::span<Choice> choices) {
+    out += "{\"model\":";
+    append_json(out, g.service().options().model_names[0]);
+    out += ",\"embeddings\":[";
+    size_t tokens = 0;
+    Time total{0};
+    for (const Choice& c : choices) {
+      if (c.index > 0) out += ',';
+      append_floats(out, normalized(*c.pooled));
+      tokens += g.prompt(c).tokens->size();
+      total = std::max(total, c.timing.finish - c.timing.arrival);
+      co_await pause_if_full(out);
+    }
+    out += strf("],\"total_duration\":%lld,\"load_duration\":0,\"prompt_eval_count\":%zu}",
+                static_cast<long long>(total.count()), tokens);
+  }
+};
+
+void start_embedding(Service& s,
+                     Call call,
+                     EmbeddingFields fields,
+                     std::unique_ptr<Answer> answer) {
+  Refusal refused = s.check_model(fields.model);
   int hidden = s.session().model().shape().hidden;
   if (!refused && fields.dimensions && *fields.dimensions != hidden) {
     refused = ApiError{400, strf("the vectors of this model have %d dimensions", hidden),
@@ -113,9 +132,31 @@ void serve_embeddings(Service& s, Call call) {
   std::vector<std::vector<Token>> inputs;
   refused = s.encode_prompts(fields.inputs, "input", fields.add_special_tokens, fields, inputs);
   if (refused) return s.fail(call, *refused);
-  auto answer = std::make_unique<EmbeddingAnswer>(fields.base64, fields.normalize);
   std::make_shared<Generation>(s, std::move(call), std::move(fields), std::move(answer))
       ->start(std::move(inputs));
+}
+
+}  // namespace
+
+void serve_ollama_embed(Service& s, Call call) {
+  std::optional<json::value> body = s.body(call);
+  if (!body) return;
+  EmbeddingFields fields;
+  fields.pooling = s.options().pooling;
+  if (Refusal refused = parse_ollama_embed(*body, s.options().limits, fields))
+    return s.fail(call, *refused);
+  start_embedding(s, std::move(call), std::move(fields), std::make_unique<OllamaEmbeddingAnswer>());
+}
+
+void serve_embeddings(Service& s, Call call) {
+  std::optional<json::value> body = s.body(call);
+  if (!body) return;
+  EmbeddingFields fields;
+  fields.pooling = s.options().pooling;
+  if (Refusal refused = parse_embedding(*body, s.options().limits, fields))
+    return s.fail(call, *refused);
+  auto answer = std::make_unique<EmbeddingAnswer>(fields.base64, fields.normalize);
+  start_embedding(s, std::move(call), std::move(fields), std::move(answer));
 }
 
 }  // namespace sluice

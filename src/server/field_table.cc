@@ -1,6 +1,7 @@
 #include "server/field_table.h"
 
 #include <array>
+#include <bit>
 #include <unordered_map>
 
 namespace sluice {
@@ -18,6 +19,9 @@ constexpr std::string_view kNoPenalty =
 constexpr std::string_view kNoAdapter = "this server has one model and no adapters";
 constexpr std::string_view kTextOnly = "only text is supported";
 constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
+constexpr std::string_view kOneAnswer = "use /v1/chat/completions: here is one answer";
+constexpr std::string_view kNoScores = "use /v1/chat/completions: there is no place for it here";
+constexpr uint8_t kForeign = kMessages | kResponses | kOllama;
 constexpr std::string_view kOff = "null|false|[]|{}|\"\"";
 
 constexpr KnownField kFields[] = {
@@ -225,12 +229,80 @@ constexpr KnownField kFields[] = {
     {"bootstrap_host", kBoth, refused, kNoDisagg, kOff},
     {"bootstrap_port", kBoth, refused, kNoDisagg, kOff},
     {"bootstrap_room", kBoth, refused, kNoDisagg, kOff},
+    // Anthropic's own.
+    {"messages", kMessages, honoured, "of user and assistant; content is text or blocks"},
+    {"system", kMessages, honoured, "text or text blocks"},
+    {"max_tokens", kMessages, honoured, "needed, but to count tokens"},
+    {"stop_sequences", kMessages, honoured, "a list of strings"},
+    {"stop", kMessages, refused, "use stop_sequences", kOff},
+    {"tools", kMessages, honoured, "those with an input_schema"},
+    {"tool_choice", kMessages, honoured, "auto, any, tool or none; disable_parallel_tool_use"},
+    {"parallel_tool_calls", kMessages, refused, "use tool_choice.disable_parallel_tool_use",
+     "null|true"},
+    {"thinking", kMessages, honoured, "given to the chat template"},
+    {"output_config", kMessages, honoured, "format and effort"},
+    {"output_format", kMessages, honoured, "the older name of output_config.format"},
+    {"container", kMessages, refused, "there are no containers here", kOff},
+    {"mcp_servers", kMessages, refused, "call the tools yourself", kOff},
+    {"context_management", kMessages, refused, "send the conversation as it is to be read", kOff},
+    {"cache_control", kMessages, harmless, "prefixes are found by content"},
+    {"inference_geo", kMessages, harmless, "there is one place"},
+    {"speed", kMessages, harmless, "there is one"},
+    {"metadata", kMessages, harmless, "nothing is stored"},
+    // Of OpenAI's responses.
+    {"input", kResponses, honoured, "text or items"},
+    {"messages", kResponses, refused, "use input", kOff},
+    {"instructions", kResponses, honoured, "the system message of this answer alone"},
+    {"previous_response_id", kResponses, honoured, "of a stored response"},
+    {"store", kResponses, honoured, "true unless it says false"},
+    {"max_output_tokens", kResponses, honoured, ""},
+    {"max_tokens", kResponses, refused, "use max_output_tokens", kOff},
+    {"max_completion_tokens", kResponses, refused, "use max_output_tokens", kOff},
+    {"text", kResponses, honoured, "format and verbosity"},
+    {"response_format", kResponses, refused, "use text.format", kOff},
+    {"tools", kResponses, honoured, "of type function"},
+    {"tool_choice", kResponses, honoured, "auto, none, required or a function"},
+    {"reasoning", kResponses, honoured, "effort is given to the chat template"},
+    {"reasoning_effort", kResponses, refused, "use reasoning.effort", kOff},
+    {"truncation", kResponses, honoured, "disabled, or auto: the end of what does not fit"},
+    {"metadata", kResponses, honoured, "repeated in the answer"},
+    {"include", kResponses, honoured, "log-probabilities are refused"},
+    {"stream_options", kResponses, honoured, "include_obfuscation changes nothing"},
+    {"background", kResponses, refused, "stream the answer, or wait for it", kOff},
+    {"conversation", kResponses, refused, "use previous_response_id", kOff},
+    {"prompt", kResponses, refused, "use instructions and input", kOff},
+    {"context_management", kResponses, refused, "send the conversation as it is to be read", kOff},
+    {"moderation", kResponses, refused, "nothing is moderated here", kOff},
+    {"max_tool_calls", kResponses, harmless, "it limits tools that a server runs"},
+    // Ollama's.
+    {"messages", kOllama, honoured, "with thinking and tool_name; none: is the model there?"},
+    {"stream", kOllama, honoured, "true unless it says false"},
+    {"options", kOllama, honoured, "what each does is said above"},
+    {"format", kOllama, honoured, "json or a JSON schema"},
+    {"think", kOllama, honoured, "given to the chat template"},
+    {"keep_alive", kOllama, harmless, "the model stays"},
+    {"truncate", kOllama, refused, "shorten the conversation", "null|false"},
+    {"shift", kOllama, refused, "the context is never shifted", "null|false"},
+    {"response_format", kOllama, refused, "use format", kOff},
+    {"reasoning_effort", kOllama, refused, "use think", kOff},
+    // What these leave to /v1/chat/completions.
+    {"n", kForeign, refused, kOneAnswer, "null|1"},
+    {"best_of", kForeign, refused, kOneAnswer, "null|1"},
+    {"logprobs", kForeign, refused, kNoScores, "null|false|0"},
+    {"top_logprobs", kForeign, refused, kNoScores, "null|0"},
+    {"prompt_logprobs", kForeign, refused, kNoScores, kOff},
+    {"return_token_ids", kForeign, refused, kNoScores, kOff},
+    {"stream_options", kMessages | kOllama, refused, "usage is always sent", kOff},
+    {"continue_final_message", kForeign, refused, "end with the message to be continued", kOff},
+    {"add_generation_prompt", kForeign, refused, "use /v1/chat/completions", "null|true"},
 };
 
 using Index = std::unordered_map<std::string_view, const KnownField*>;
 
-std::array<Index, 4> make_index() {
-  std::array<Index, 4> by_place;
+using Indices = std::array<Index, kNumFieldPlaces>;
+
+Indices make_index() {
+  Indices by_place;
   for (const KnownField& f : kFields) {
     for (size_t p = 0; p < by_place.size(); ++p) {
       if (f.places >> p & 1) by_place[p].emplace(f.name, &f);
@@ -244,8 +316,8 @@ std::array<Index, 4> make_index() {
 std::span<const KnownField> known_fields() { return kFields; }
 
 const KnownField* find_field(std::string_view name, FieldPlace place) {
-  static const std::array<Index, 4> index = make_index();
-  size_t p = place == kChat ? 0 : place == kText ? 1 : place == kEmbedding ? 2 : 3;
+  static const Indices index = make_index();
+  const auto p = static_cast<size_t>(std::countr_zero(static_cast<uint8_t>(place)));
   auto it = index[p].find(name);
   return it == index[p].end() ? nullptr : it->second;
 }

@@ -9,7 +9,10 @@
 
 #include "base/json.h"
 #include "base/str.h"
+#include "server/messages_fields.h"
+#include "server/ollama_fields.h"
 #include "server/openai.h"
+#include "server/responses_fields.h"
 
 namespace sluice {
 namespace {
@@ -22,7 +25,7 @@ struct Outcome {
 // What the endpoint makes of a request that is good but for this field.
 Outcome send(FieldPlace place, const std::string& name, const std::string& value) {
   std::string field = "\"" + name + "\": " + value;
-  auto parsed = [](const std::string& text, auto parse, auto fields) {
+  auto parsed = [](const std::string& text, const auto& parse, auto fields) {
     Result<json::value> body = parse_json(text);
     EXPECT_TRUE(body) << text;
     Outcome out;
@@ -44,16 +47,40 @@ Outcome send(FieldPlace place, const std::string& name, const std::string& value
       return parsed(body(R"("input": "x")"), parse_embedding, EmbeddingFields());
     case kGenerate:
       return parsed(R"({"inputs": "x", "parameters": {)" + field + "}}", parse_tgi, TgiFields());
+    case kMessages:
+      return parsed(
+          body(R"("messages": [{"role": "user", "content": "x"}])"),
+          [](const json::value& v, const RequestLimits& limits, ChatFields& out) {
+            return parse_messages(v, limits, true, out);
+          },
+          ChatFields());
+    case kResponses:
+      return parsed(
+          body(R"("input": "x")"),
+          [](const json::value& v, const RequestLimits& limits, ChatFields& out) {
+            ResponsesFields fields;
+            Refusal refused = parse_responses(v, limits, {}, fields);
+            out = std::move(fields.chat);
+            return refused;
+          },
+          ChatFields());
+    case kOllama:
+      return parsed(body(R"("messages": [{"role": "user", "content": "x"}])"), parse_ollama_chat,
+                    ChatFields());
   }
   return {};
 }
+
+constexpr FieldPlace kPlaces[] = {kChat,     kText,      kEmbedding, kGenerate,
+                                  kMessages, kResponses, kOllama};
+static_assert(std::size(kPlaces) == kNumFieldPlaces);
 
 // A value that no field takes: each that is read says so.
 constexpr const char* kNoValue = R"([[{"no": 1e300}]])";
 
 TEST(FieldTable, EveryFieldMeetsItsFate) {
   for (const KnownField& f : known_fields()) {
-    for (FieldPlace place : {kChat, kText, kEmbedding, kGenerate}) {
+    for (FieldPlace place : kPlaces) {
       if (!(f.places & place)) continue;
       std::string name(f.name), note(f.note);
       SCOPED_TRACE(name + " at " + std::to_string(place));
@@ -98,7 +125,7 @@ TEST(FieldTable, ValuesThatAskForNothingAreTaken) {
     if (f.fate != FieldFate::refused) continue;
     std::istringstream values{std::string(f.off)};
     for (std::string value; std::getline(values, value, '|');) {
-      for (FieldPlace place : {kChat, kText, kEmbedding, kGenerate}) {
+      for (FieldPlace place : kPlaces) {
         if (!(f.places & place)) continue;
         Outcome o = send(place, std::string(f.name), value);
         EXPECT_FALSE(o.refusal) << f.name << ": " << value << ": " << o.refusal->message;
@@ -147,7 +174,9 @@ TEST(FieldTable, IsInTheDocs) {
   for (const KnownField& f : known_fields()) {
     std::string where;
     const std::pair<FieldPlace, const char*> kNames[] = {
-        {kChat, "chat"}, {kText, "text"}, {kEmbedding, "embeddings"}, {kGenerate, "generate"}};
+        {kChat, "chat"},         {kText, "text"},         {kEmbedding, "embeddings"},
+        {kGenerate, "generate"}, {kMessages, "messages"}, {kResponses, "responses"},
+        {kOllama, "ollama"}};
     for (const auto& [place, name] : kNames) {
       if (f.places & place) where += (where.empty() ? "" : ", ") + std::string(name);
     }

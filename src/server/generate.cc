@@ -16,7 +16,6 @@ class GenerateAnswer final : public Answer {
   GenerateAnswer(bool full_text, bool details) : full_text_(full_text), details_(details) {}
 
   const char* id_prefix() const override { return "gen-"; }
-  const char* object(bool) const override { return "generate"; }
   bool own_events() const override { return true; }
 
   // One event per step: {"token": {"id", "text", "special"}, "generated_text", "details"}.
@@ -37,15 +36,9 @@ class GenerateAnswer final : public Answer {
 
   std::optional<PieceWriter> body(std::string& out,
                                   const Generation& g,
-                                  std::span<Choice> choices) const override {
+                                  std::span<Choice> choices) override {
     return write_body(out, g, choices[0]);
   }
-
-  // Not reached: own_events() and body() stand for them.
-  void append_chunk(std::string&, const Generation&, Choice&) const override {}
-  void append_first(std::string&, const Generation&, Choice&) const override {}
-  PieceWriter choice(std::string&, const Generation&, Choice&) const override { co_return; }
-  PieceWriter extra(std::string&, const Generation&) const override { co_return; }
 
  private:
   PieceWriter write_body(std::string& out, const Generation& g, const Choice& c) const {

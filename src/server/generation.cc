@@ -468,8 +468,8 @@ void Generation::on_event(Delivery& d) {
     }
     c.last_token = e.timing.last_token;
   }
+  p.num_cached = std::max(p.num_cached, e.timing.num_cached);
   if (e.finish != Finish::none) {
-    p.num_cached = std::max(p.num_cached, e.timing.num_cached);
     m.on_finish(e, static_cast<int>(p.tokens->size()), c.num_output, e.choice == 0);
   }
   if (e.last) ++num_done_;
@@ -503,6 +503,7 @@ void Generation::on_event(Delivery& d) {
     }
   }
   c.finish = e.finish;
+  c.timing = e.timing;
   c.pooled = e.pooled;
   if (e.stop_string >= 0) c.stop_reason = fields_.stop[static_cast<size_t>(e.stop_string)];
   if (fields_.stream && (e.token != kNoToken || e.finish != Finish::none)) write_chunk(c);
@@ -512,7 +513,7 @@ void Generation::on_event(Delivery& d) {
 void Generation::begin_stream() {
   if (streaming_) return;
   HttpResponse head;
-  head.content_type = "text/event-stream; charset=utf-8";
+  head.content_type = answer_->stream_type();
   head.headers = {{"Cache-Control", "no-cache"}, {"x-request-id", call_.id}};
   service_.meters().on_response(200);
   call_.out->start(std::move(head));
@@ -527,10 +528,10 @@ void Generation::write(std::string_view bytes) {
 }
 
 void Generation::ping(Time before) {
-  if (over_ || !fields_.stream || last_write_ > before) return;
+  if (over_ || !fields_.stream || last_write_ > before || answer_->ping().empty()) return;
   begin_stream();
   last_write_ = service_.clock().now();
-  call_.out->write(": ping\n\n");
+  call_.out->write(answer_->ping());
 }
 
 void Generation::write_chunk(Choice& c) {
@@ -686,7 +687,9 @@ void Generation::fail(const ApiError& error) {
     return service_.fail(call_, error);
   }
   service_.log(call_, 200, error.code.empty() ? "failed" : error.code.c_str());
-  write("data: " + error_json(error) + "\n\n");
+  std::string out;
+  answer_->append_error(out, *this, error);
+  write(out);
   end_stream();
 }
 

@@ -34,6 +34,7 @@ struct Choice {
   double logprob = 0;      // best_of: sum over its tokens
   size_t text_offset = 0;  // of the next scored token, in the whole text
   Time last_token{0};
+  SeqTiming timing;  // as of its last event
   bool begun = false;
   bool shows_prompt = false;  // its next chunk carries the prompt's token ids
 };
@@ -46,38 +47,45 @@ struct PromptState {
   std::string text;  // for echo
 };
 
-// How a generation is written: chat or text completion.
+// How a generation is written: one class per API.
 class Answer {
  public:
   virtual ~Answer() = default;
   virtual const char* id_prefix() const = 0;
-  virtual const char* object(bool chunk) const = 0;
   // Reads a choice's text; null: it is content as it is.
   virtual std::unique_ptr<ChatOutput> make_output(Service&) const { return nullptr; }
   // Control tokens that are text to it, sorted.
   virtual std::span<const Token> kept_tokens() const { return {}; }
   // Whether the token that ends an answer is scored, though it is not in the text.
   virtual bool scores_end() const { return false; }
-  // "delta":{...} or "text":"...", with logprobs, of what the choice has pending.
-  virtual void append_chunk(std::string& out, const Generation& g, Choice& c) const = 0;
   // With own_events(), append_event writes the whole of what a choice has pending, and neither
   // OpenAI's frame nor [DONE] is written.
   virtual bool own_events() const { return false; }
   virtual void append_event(std::string&, const Generation&, Choice&) {}
+  // Ends a stream that has begun.
+  virtual void append_error(std::string& out, const Generation&, const ApiError& error) {
+    out += "data: " + error_json(error) + "\n\n";
+  }
+  virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
+  // Keeps a silent stream alive; empty: the format has nothing that clients pass over.
+  virtual std::string_view ping() const { return ": ping\n\n"; }
   // Writes the whole body instead of OpenAI's; nothing: OpenAI's.
-  virtual std::optional<PieceWriter> body(std::string&,
-                                          const Generation&,
-                                          std::span<Choice>) const {
+  virtual std::optional<PieceWriter> body(std::string&, const Generation&, std::span<Choice>) {
     return {};
   }
+
+  // OpenAI's frame. Answers with own_events() and body() need none of these.
+  virtual const char* object(bool /*chunk*/) const { return ""; }
+  // "delta":{...} or "text":"...", with logprobs, of what the choice has pending.
+  virtual void append_chunk(std::string&, const Generation&, Choice&) const {}
   // What precedes the first chunk of a choice, in the same form; empty: nothing.
-  virtual void append_first(std::string& out, const Generation& g, Choice& c) const = 0;
+  virtual void append_first(std::string&, const Generation&, Choice&) const {}
   // Further fields of a chunk, beside its choices, each with its comma in front.
   virtual void append_beside(std::string&, const Generation&, Choice&) const {}
   // A choice's fields, up to finish_reason.
-  virtual PieceWriter choice(std::string& out, const Generation& g, Choice& c) const = 0;
+  virtual PieceWriter choice(std::string&, const Generation&, Choice&) const { co_return; }
   // Further fields of a whole answer, each with its comma in front.
-  virtual PieceWriter extra(std::string& out, const Generation& g) const = 0;
+  virtual PieceWriter extra(std::string&, const Generation&) const { co_return; }
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -111,7 +119,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::vector<PromptState>& prompts() const { return prompts_; }
   size_t thread() const { return thread_; }
   int key() const { return call_.key; }
-  bool echo = false, score_only = false;  // completions
+  const std::string& id() const { return id_; }  // of the answer
+  int64_t created() const { return created_; }   // Unix time
+  bool echo = false, score_only = false;         // completions
   // What is echoed of each prompt that came as text; ids are echoed as the text they stand for,
   // special tokens included.
   std::vector<std::optional<std::string>> echo_texts;

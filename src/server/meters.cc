@@ -145,7 +145,9 @@ Meters::Meters(const std::string& model)
                                          "Time to compile a constraint, or to refuse it.",
                                          exponential_bounds(1e-4, 2, 13))),
       constraint_bytes(metrics_.gauge("sluice_constraint_cache_bytes",
-                                      "Memory of the compiled constraints that are kept.")) {}
+                                      "Memory of the compiled constraints that are kept.")),
+      response_bytes(metrics_.gauge("sluice_stored_response_bytes",
+                                    "Memory of the answers of /v1/responses that are kept.")) {}
 
 std::string Meters::expose() {
   std::lock_guard lock(expose_mutex_);  // counted once by two that ask at the same time

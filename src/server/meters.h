@@ -81,6 +81,7 @@ class Meters {
   Counter &constraint_hits, &constraint_misses;
   Histogram& compile_seconds;
   Gauge& constraint_bytes;
+  Gauge& response_bytes;
 
  private:
   std::atomic<int> outstanding_{0}, num_waiting_{0}, failed_in_a_row_{0};

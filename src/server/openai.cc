@@ -12,7 +12,42 @@
 
 namespace sluice {
 
-std::string error_json(const ApiError& e) {
+namespace {
+
+const char* anthropic_error(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& e, ErrorStyle style, std::string_view request_id) {
+  if (style == ErrorStyle::ollama) return json::serialize(json::object{{"error", e.message}});
+  if (style == ErrorStyle::anthropic) {
+    // The object has no place for the field's name.
+    bool named = e.param.empty() || e.message.find(e.param) != std::string::npos;
+    std::string message = named ? e.message : e.param + ": " + e.message;
+    return json::serialize(json::object{
+        {"type", "error"},
+        {"error", json::object{{"type", anthropic_error(e.status)}, {"message", message}}},
+        {"request_id", request_id.empty() ? json::value(nullptr) : json::value(request_id)}});
+  }
   const char* type = "invalid_request_error";
   if (e.status == 401) type = "authentication_error";
   if (e.status == 404) type = "not_found_error";

@@ -25,8 +25,15 @@ struct ApiError {
   std::string param;  // the field at fault, empty: none
   std::string code;   // machine-readable, empty: null
 };
-// {"error": {message, type, param, code}}
-std::string error_json(const ApiError& error);
+// Whose error object a route answers with.
+enum class ErrorStyle : uint8_t {
+  openai,     // {"error": {message, type, param, code}}
+  anthropic,  // {"type": "error", "error": {type, message}, "request_id"}
+  ollama,     // {"error": message}
+};
+std::string error_json(const ApiError& error,
+                       ErrorStyle style = ErrorStyle::openai,
+                       std::string_view request_id = {});
 // Inside a catch block: what a request that the exception ended is answered with.
 ApiError current_api_error();
 

@@ -237,6 +237,17 @@ TEST(Completion, ZeroTokensOnlyWithEcho) {
   EXPECT_EQ(h.max_tokens, 16);
 }
 
+TEST(ApiError, HasTheObjectOfItsApi) {
+  const ApiError e{404, "there is none", "model", "model_not_found"};
+  EXPECT_EQ(error_json(e, ErrorStyle::ollama), R"({"error":"there is none"})");
+  EXPECT_EQ(error_json(e, ErrorStyle::anthropic, "req-1"),
+            R"({"type":"error","error":{"type":"not_found_error",)"
+            R"("message":"model: there is none"},"request_id":"req-1"})");
+  EXPECT_EQ(error_json({504, "too late", "", ""}, ErrorStyle::anthropic),
+            R"({"type":"error","error":{"type":"timeout_error","message":"too late"},)"
+            R"("request_id":null})");
+}
+
 TEST(Error, IsOpenAIsObject) {
   Result<json::value> v = parse_json(error_json({429, "a \"b\"\n", "", "queue_full"}));
   ASSERT_TRUE(v);

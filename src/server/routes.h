@@ -16,10 +16,21 @@ struct Route {
   void (*run)(Service&, Call);
   enum Kind : uint8_t { reads, generates } kind = reads;
   bool renders = false;  // a chat template, so not on an io thread
+  ErrorStyle errors = ErrorStyle::openai;
 };
 std::span<const Route> routes();
 
 void serve_chat(Service& service, Call call);
+void serve_messages(Service& service, Call call);
+void serve_count_tokens(Service& service, Call call);
+void serve_responses(Service& service, Call call);
+void serve_response(Service& service, Call call);
+void serve_response_end(Service& service, Call call);
+void serve_ollama_chat(Service& service, Call call);
+void serve_ollama_generate(Service& service, Call call);
+void serve_ollama_embed(Service& service, Call call);
+void serve_ollama_tags(Service& service, Call call);
+void serve_ollama_show(Service& service, Call call);
 void serve_completion(Service& service, Call call);
 void serve_embeddings(Service& service, Call call);
 void serve_generate(Service& service, Call call);

@@ -5,6 +5,7 @@
 #include "server/event_log.h"
 #include "server/observe.h"
 #include "server/outbox.h"
+#include "server/response_store.h"
 
 namespace sluice {
 
@@ -22,6 +23,7 @@ ServerMemory server_memory(const HttpLimits& http,
   m.unread = 2 * http.unread_bytes;  // UnreadBytes::allows()
   m.streams = kMaxKeptStreams * kMaxStreamBytes;
   m.constraints = kMaxConstraintBytes;
+  m.responses = kMaxResponseBytes;
   m.outbox = sequences * sizeof(Delivery);
   m.answers = limited(admission.total.bytes, 1);
   m.prompts = limited(admission.total.tokens, sizeof(Token));

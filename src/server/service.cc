@@ -25,7 +25,8 @@ Service::Service(ServiceOptions options, Keys keys)
       admission_(options_.admission, keys_.num_indices()),
       constraints_([this] {
         return constraint_vocab(*session_->tokenizer(), session_->model().shape().vocab);
-      }) {
+      }),
+      responses_(keys_.needed() ? kMaxResponseBytes / 4 : kMaxResponseBytes) {
   std::random_device random;
   random_key_ = uint64_t{random()} << 32 | random();
 }
@@ -81,6 +82,7 @@ std::string Service::expose_metrics() {
     }
   }
   meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
+  meters_.response_bytes.set(static_cast<double>(responses_.bytes()));
   return meters_.expose();
 }
 
@@ -191,10 +193,12 @@ int Service::retry_after_ms() const {
   return static_cast<int>(std::clamp(meters_.queue_seconds() * 1e3, 100.0, 30'000.0));
 }
 
-HttpResponse Service::refusal(const ApiError& error) const {
+HttpResponse Service::refusal(const ApiError& error,
+                              ErrorStyle style,
+                              std::string_view request_id) const {
   HttpResponse r;
   r.status = error.status;
-  r.body = error_json(error);
+  r.body = error_json(error, style, request_id);
   if (error.status == 429 || error.status == 503) {
     int ms = error.status == 429 ? retry_after_ms() : 1000;
     r.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
@@ -231,7 +235,9 @@ void Service::reply_json(const Call& call, const json::value& body) {
   reply(call, std::move(r));
 }
 
-void Service::fail(const Call& call, const ApiError& error) { reply(call, refusal(error)); }
+void Service::fail(const Call& call, const ApiError& error) {
+  reply(call, refusal(error, call.errors, call.id));
+}
 
 void Service::fail_by_exception(const Call& call) noexcept {
   log_exception("request failed");
@@ -455,6 +461,7 @@ std::string checked_id(std::string_view given) {
 void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   call.heavy = true;
   Call kept{{}, call.out, call.id, call.key, call.received};
+  kept.errors = call.errors;
   kept.http.method = call.http.method;
   kept.http.path = call.http.path;
   size_t bytes = call.http.body.size();
@@ -478,9 +485,6 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (draining()) call.out->close_after();
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");
-  if (Refusal refused = guard_.check(call.http, *call.out)) return fail(call, *refused);
-  if (BrowserGuard::is_preflight(call.http))
-    return reply(call, BrowserGuard::answer_preflight(call.http));
   const std::string& path = call.http.path;
   const Route* found = nullptr;
   std::string allowed;
@@ -489,8 +493,12 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     bool prefix = p.size() > 1 && p.back() == '/';
     if (prefix ? !path.starts_with(p) : path != p) continue;
     if (call.http.method == r.method) found = &r;
+    call.errors = r.errors;
     allowed += (allowed.empty() ? "" : ", ") + std::string(r.method);
   }
+  if (Refusal refused = guard_.check(call.http, *call.out)) return fail(call, *refused);
+  if (BrowserGuard::is_preflight(call.http))
+    return reply(call, BrowserGuard::answer_preflight(call.http));
   if (!(found && found->open) && keys_.needed()) {
     call.key = keys_.find(call.http.header("authorization"), call.http.header("x-api-key"));
     if (call.key < 0)
@@ -510,8 +518,8 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (found) return found->run(*this, std::move(call));
   if (allowed.empty())
     return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});
-  HttpResponse r =
-      refusal({405, strf("%s takes %s", quote(path).c_str(), allowed.c_str()), "", ""});
+  HttpResponse r = refusal({405, strf("%s takes %s", quote(path).c_str(), allowed.c_str()), "", ""},
+                           call.errors, call.id);
   r.headers.emplace_back("Allow", allowed);
   reply(call, std::move(r));
 }

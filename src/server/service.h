@@ -26,6 +26,7 @@
 #include "server/meters.h"
 #include "server/openai.h"
 #include "server/outbox.h"
+#include "server/response_store.h"
 #include "server/worker.h"
 
 namespace sluice {
@@ -57,6 +58,7 @@ struct Call {
   int key = -1;
   Time received{0};                  // by the service's clock
   bool heavy = false;                // not on its io thread
+  ErrorStyle errors{};               // of its route
   std::optional<CallUsage> usage{};  // of one that generates
 };
 
@@ -90,7 +92,9 @@ class Service {
   }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
-  HttpResponse refusal(const ApiError& error) const;
+  HttpResponse refusal(const ApiError& error,
+                       ErrorStyle style = ErrorStyle::openai,
+                       std::string_view request_id = {}) const;
   // For bytes that are no request, so that they have neither path nor id.
   HttpResponse refuse_unread(int status, std::string_view reason) const;
 
@@ -136,6 +140,7 @@ class Service {
   void note_unknown(const std::vector<std::string>& names);
   AdmissionControl& admission() { return admission_; }
   ConstraintCache& constraints() { return constraints_; }
+  ResponseStore& responses() { return responses_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
@@ -197,6 +202,7 @@ class Service {
   Worker worker_{{64, size_t{512} << 20}};
   Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
   ConstraintCache constraints_;
+  ResponseStore responses_;
 };
 
 }  // namespace sluice

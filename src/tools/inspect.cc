@@ -86,10 +86,10 @@ json::object server_json(const ServerMemory& m) {
   const auto or_null = [](const std::optional<size_t>& v) {
     return v ? json::value(*v) : json::value(nullptr);
   };
-  return json::object{{"requests", m.requests},       {"unread", m.unread},
-                      {"streams", m.streams},         {"outbox", m.outbox},
-                      {"constraints", m.constraints}, {"answers", or_null(m.answers)},
-                      {"prompts", or_null(m.prompts)}};
+  return json::object{{"requests", m.requests},        {"unread", m.unread},
+                      {"streams", m.streams},          {"outbox", m.outbox},
+                      {"constraints", m.constraints},  {"responses", m.responses},
+                      {"answers", or_null(m.answers)}, {"prompts", or_null(m.prompts)}};
 }
 
 // `m` and `needs` null: the model cannot run, and this is what is known.
@@ -161,9 +161,10 @@ void print_needs(const Needs& needs) {
   const ServerMemory& s = needs.server;
   row("server at most",
       strf("%s of whole answers, %s unread, %s of streams to resume, %s of constraints, "
-           "%s per connection",
+           "%s of stored responses, %s per connection",
            s.answers ? human_bytes(*s.answers).c_str() : "any size", human_bytes(s.unread).c_str(),
            human_bytes(s.streams).c_str(), human_bytes(s.constraints).c_str(),
+           human_bytes(s.responses).c_str(),
            human_bytes(HttpLimits().most_request_bytes()).c_str()));
   row("free memory", human_bytes(l.available) + (needs.on_gpu ? " of the GPU" : ""));
   if (fits) return;

@@ -43,7 +43,8 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cc PROPE
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
-list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc)
+list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
+     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
 
 # The project's flags are g++'s: each CUDA target states its own.

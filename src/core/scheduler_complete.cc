@@ -336,7 +336,7 @@ SchedulerStats Scheduler::stats() const {
   st.num_running = static_cast<int>(running_.size());
   st.num_in_flight = static_cast<int>(flights_.size());
   st.available_blocks = available_blocks();
-  st.total_blocks = config_.num_blocks;
+  st.total_blocks = config_.mapped() ? blocks_in_pages(pages_.total()) : config_.num_blocks;
   st.num_preemptions = num_preemptions_;
   st.prefix_queries = prefix_queries_;
   st.prefix_hits = prefix_hits_;

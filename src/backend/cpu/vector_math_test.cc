@@ -176,7 +176,7 @@ TEST(VectorMath, VectorIsasAgreeOnAttentionAndCodes) {
         job.scale = 0.05F;
         job.kv = kv;
         job.head_bytes = static_cast<int64_t>(kv.head_bytes());
-        job.table = table.data();
+        job.table.table = table.data();
         job.end = kContext;
         job.out = out.data();
         float* m = memory.data();

@@ -342,6 +342,7 @@ class Usage(Cli):
         slo = shown("serve", MODEL, "--device", "cpu", "-t", 3, "--slo", "itl_p99=50ms,ttft_p95=1s")
         self.assertEqual([slo[k] for k in ("slo", "chunk", "mixed-budget")], ["itl_p99=50ms,ttft_p95=1s", "0", "0"])
         self.assertEqual(served["slo"], "none")
+        self.assertEqual(served["no-warm-up"], "false")
         # A value is missing only where an option names a file, a text or a list that was not given.
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
@@ -690,6 +691,23 @@ class Output(Cli):
         self.assertGreaterEqual(tracks, {"engine", "device"})
         self.assertGreaterEqual(len([e for e in events if e["name"] == "step"]), 5)
         self.assertTrue(all(e["dur"] >= 0 for e in events if e["ph"] == "X"))
+        # The parts of a step lie within it, one after the other.
+        parts = {}
+        for e in events:
+            if e["ph"] == "X" and "step" in e["args"]:
+                parts.setdefault(e["args"]["step"], {})[e["name"]] = e
+        step = parts[2]
+        self.assertGreaterEqual(set(step), {"plan", "complete", "step", "build", "forward", "sample"})
+        at = [step["step"]["ts"], step["build"]["ts"], step["forward"]["ts"], step["sample"]["ts"],
+              step["step"]["ts"] + step["step"]["dur"]]
+        self.assertEqual(at, sorted(at))
+
+    def test_profile_and_full_sort(self):
+        ask = ("run", MODEL, "-p", "hello", "-m", 12, "--temperature", 1, "--top-p", 0.8, "--seed", 5, "--ignore-eos", "--device", "cpu")
+        done = run(*ask, "--profile-steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"steps 1 to 4: \d+ of \d+ running, .*host [0-9.]+ % of both")
+        self.assertEqual(self.works(*ask, "--full-sort"), done.stdout)
 
     def test_bench(self):
         shape = WORK / "tiny.json"
@@ -747,7 +765,7 @@ class Output(Cli):
             self.fails("bench", "throughput", MODEL, *flags, says=says)
         # Budgets change schedules, never outputs.
         digests = {json.loads(self.works("bench", "throughput", MODEL, "--device", "cpu", "--requests", 4, "--input", "20-60",
-                                         "--output", 12, "--repeat", 1, "-t", 1, "--limits", "cached", "--json", *flags))["output_digest"]
+                                         "--output", 12, "--repeat", 1, "-t", 1, "--json", *flags))["output_digest"]
                    for flags in ((), ("--slo", "itl_p99=1ms"), ("--slo", "itl_p99=1s"))}
         self.assertEqual(len(digests), 1)
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/trace.h"
 #include "core/pipeline.h"
 #include "exec/cache_groups.h"
 #include "model/model.h"
@@ -19,9 +20,11 @@ struct ExecutorConfig {
   int logits_rows = 64;     // rows of logits to hold at once, as far as the executor can follow
   Pipeline pipeline;        // steps that may be in flight
   KvType kv_type;
-  bool timed = true;        // results say when their step ran
-  int num_places = 0;       // KV blocks in host memory beside the pool
-  int num_disk = 0;         // places on disk, behind those
+  bool timed = true;            // results say when their step ran
+  bool full_sort = false;       // SampleScratch::full_sort
+  TraceTrack* trace = nullptr;  // of the device thread: a step's parts; null: none
+  int num_places = 0;           // KV blocks in host memory beside the pool
+  int num_disk = 0;             // places on disk, behind those
   int num_pages = 0;        // > 0: the pool's memory is mapped in pages, each in every cache group
   int64_t slot_blocks = 0;  // then: addresses of a slot, per cache group
   CacheGroups groups;       // those of the scheduler's plans; none: one group that keeps everything

@@ -76,6 +76,7 @@ ModelExecutor::ModelExecutor(
   tops_.resize(outputs);
   best_.resize(outputs);
   scratch_.resize(outputs);
+  for (SampleScratch& s : scratch_) s.full_sort = config_.full_sort;
   // Those in flight, and the one whose result the engine reads.
   auto jobs = static_cast<size_t>(config_.pipeline.max_in_flight()) + 1;
   for (auto* list : {&idle_, &queue_, &done_}) list->reserve(jobs);
@@ -187,6 +188,13 @@ void ModelExecutor::run(Job& job) {
   r.clear();
   r.step = job.plan.step;
   if (config_.timed) r.begin = r.end = clock_.now();
+  Time from = r.begin;
+  auto trace = [&](const char* part) {
+    if (!config_.trace) return;
+    const Time now = clock_.now();
+    config_.trace->span(part, from, now, {{"step", static_cast<double>(r.step)}});
+    from = now;
+  };
   // Rows that a failed step should have opened are missing from those planned before it was known.
   job.num_failures = num_failures_;
   if (num_failures_ > job.failures_seen) return set_failure(r, "a step before it failed");
@@ -197,11 +205,15 @@ void ModelExecutor::run(Job& job) {
     r.transfers = work_.completed;
     r.lost = work_.lost;
     if (disk_) collect_disk(job.plan, r);
+    if (!job.plan.transfers.empty()) trace("copies");
     if (!job.plan.slices.empty()) {
       BatchView batch = build_batch(job.plan);
+      trace("build");
       model_.forward(backend_, batch, cache_.layers());
+      trace("forward");
       compute_outputs(r);
       compute_pooled(r);
+      trace("sample");
     }
   } catch (const std::bad_alloc&) {
     set_failure(r, "out of memory");

@@ -266,6 +266,31 @@ Token draw_from_nucleus(float* logits,
   return draw_any(logits, vocab, weigher, total, key, scratch);
 }
 
+// What draw_token does, in the plain way: all tokens in order, then the sums.
+Token draw_sorted(const float* logits,
+                  int vocab,
+                  const SamplingSpec& spec,
+                  const Weigher& weigher,
+                  const DrawKey& key,
+                  SampleScratch& scratch) {
+  scratch.candidates.clear();
+  for (int i = 0; i < vocab; ++i) {
+    if (!std::isnan(logits[i])) scratch.candidates.push_back({logits[i], i, 0});
+  }
+  std::span<Candidate> kept = scratch.candidates;
+  std::sort(kept.begin(), kept.end(), more_likely);
+  if (spec.top_k > 0) kept = kept.first(std::min<size_t>(kept.size(), spec.top_k));
+  const double total = weigh_candidates(weigher, kept);
+  if (spec.top_p < 1) {
+    const double target = std::max(1.0, spec.top_p * total);
+    double sum = 0;
+    size_t num = 0;
+    while (num < kept.size() && sum < target) sum += kept[num++].weight;
+    kept = kept.first(num);
+  }
+  return draw_candidate(kept, key);
+}
+
 Token draw_token(float* logits,
                  int vocab,
                  const SamplingSpec& spec,
@@ -274,6 +299,7 @@ Token draw_token(float* logits,
   float max = block_maxima(logits, vocab, scratch);
   if (max == kMinusInf) return kNoToken;
   Weigher weigher(max, vocab, spec.temperature, spec.min_p);
+  if (scratch.full_sort) return draw_sorted(logits, vocab, spec, weigher, key, scratch);
   bool use_top_p = spec.top_p < 1;
   auto target = [&](double total) { return std::max(1.0, spec.top_p * total); };
   if (spec.top_k > 0 && spec.top_k < vocab) {

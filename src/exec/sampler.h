@@ -86,6 +86,7 @@ struct SampleScratch {
   std::vector<float> block_max, order;
   std::vector<double> block_sum, histogram;
   std::vector<float> weight, raw;
+  bool full_sort = false;  // put all tokens in order for top_k and top_p: slower, the same result
 };
 
 // Whether the largest logit is all that sample_row would look at: then pick() does.

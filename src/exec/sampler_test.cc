@@ -43,6 +43,34 @@ Token sample(std::vector<float> logits, const RowState& row, int64_t position = 
                     scratch);
 }
 
+// --full-sort: the same tokens, flat rows and peaked ones, with ties, infinities and NaN.
+TEST(Sampler, AFullSortDrawsTheSame) {
+  for (int i = 0; i < 400; ++i) {
+    auto draw = [&](uint32_t what) { return draw_double({21, 0, i, what}); };
+    std::vector<float> logits(1 + static_cast<size_t>(draw(1) * 3000));
+    const double spread = draw(2) < 0.5 ? 0.5 : 12;
+    for (size_t t = 0; t < logits.size(); ++t) {
+      const double x = draw_double({22, static_cast<uint32_t>(i), static_cast<int64_t>(t), 0});
+      logits[t] = static_cast<float>(std::round(x * spread * 16) / 16);
+      if (x < 0.01) logits[t] = x < 0.005 ? -kInf : NAN;
+    }
+    SamplingSpec spec;
+    spec.temperature = static_cast<float>(0.3 + draw(3));
+    spec.top_p = draw(4) < 0.3 ? 1 : static_cast<float>(draw(5) * 0.98 + 0.01);
+    spec.top_k = draw(6) < 0.5 ? 0 : 1 + static_cast<int>(draw(7) * 100);
+    spec.min_p = draw(8) < 0.7 ? 0 : static_cast<float>(draw(9) * 0.3);
+    RowState row;
+    row.open(spec, {}, 0);
+    SampleScratch fast, slow;
+    slow.full_sort = true;
+    std::vector<float> copy = logits;
+    const int vocab = static_cast<int>(logits.size());
+    const Token a = sample_row(copy.data(), vocab, row, 0, i, nullptr, fast);
+    const Token b = sample_row(logits.data(), vocab, row, 0, i, nullptr, slow);
+    ASSERT_EQ(a, b) << "row " << i;
+  }
+}
+
 SamplingSpec greedy() {
   SamplingSpec s;
   s.temperature = 0;

@@ -94,6 +94,8 @@ struct EngineOptions {
   GenerationConfig generation_config = GenerationConfig::model;
   std::string config;          // file that options came from, empty: none
   std::string trace;           // file for a Chrome trace, empty: none
+  int profile_steps = 0;       // a line on stderr every so many steps; 0: none
+  bool full_sort = false;      // sampling puts all tokens in order (CPU)
   bool quiet = false;          // no progress, no ledger
   bool record_metrics = true;  // else steps and tokens are not timed
   bool has_accounts = false;   // requests come with API keys

@@ -111,6 +111,9 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   if (shape.head_dim > kMostHeadDim)
     return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
                            shape.head_dim, kMostHeadDim)};
+  if (o.full_sort)
+    return Error{400,
+                 "--full-sort is for the CPU (--device cpu): a GPU samples by its own kernels"};
   resolve_step_sizes(o, &shape);
   return check_quantize(o);
 }

@@ -171,6 +171,10 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   scheduler.recall(stored);
   ExecutorConfig e = executor_config(scheduler);
   e.timed = options_.record_metrics;
+  e.full_sort = options_.full_sort;
+  if (trace_ && !device_) e.trace = trace_->track("parts of a step");
+  if (options_.profile_steps > 0)
+    step_log_.emplace(options_.profile_steps, options_.scheduler.max_seqs);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
   if (device_) {
     executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture);
@@ -226,6 +230,9 @@ void Session::observe(const StepReport& r, const StepPlan& plan, const Scheduler
       engine_track_->counter("waiting", r.complete_end, r.stats.num_waiting);
       engine_track_->counter("free blocks", r.complete_end, r.stats.available_blocks);
     }
+  }
+  if (step_log_) {
+    if (auto line = step_log_->add(r)) LOG(info, "%s", line->c_str());
   }
   if (keep_reports_ && (r.launched || r.completed)) {
     std::lock_guard lock(reports_mutex_);

@@ -26,6 +26,7 @@
 #include "runtime/ledger.h"
 #include "runtime/options.h"
 #include "runtime/sampling_defaults.h"
+#include "runtime/step_log.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -87,6 +88,7 @@ class Session {
   bool trace_written_ = false;
   TraceTrack* engine_track_ = nullptr;
   TraceTrack* device_track_ = nullptr;
+  std::optional<StepLog> step_log_;  // engine thread
   Ledger ledger_;
   SamplingDefaults sampling_;
   std::string why_no_gpu_;

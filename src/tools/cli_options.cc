@@ -125,6 +125,10 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_flag("!--no-graphs", o.capture, "on a GPU: queue decode steps op by op")->group(group);
   app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
       ->group(group);
+  app->add_flag("--full-sort", o.full_sort,
+                "on the CPU: top-k and top-p put the whole vocabulary in order;\nthe same tokens, "
+                "to compare with")
+      ->group(group);
   app->add_flag("!--no-forced-tokens", o.forced_tokens,
                 "sample every token of a constrained output, also where only\none is allowed")
       ->group(group);
@@ -136,6 +140,12 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
 
 void add_output_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option("--trace", o.trace, "write a trace for Perfetto or chrome://tracing to this file")
+      ->group(group);
+  app->add_option("--profile-steps", o.profile_steps,
+                  "every so many steps a line in the log: what runs and waits, and\nwhere the time "
+                  "goes; 0: never")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str()
       ->group(group);
   app->add_flag("-q,--quiet", o.quiet, "no progress and no statistics on stderr")->group(group);
   app->add_option("--config", o.config,
@@ -464,6 +474,10 @@ void add_answer_options(CLI::App* app, ServeOptions& o, const char* server) {
   add("--resume-seconds", o.resume,
       "how long a resumable stream waits for its client to\ncome back; 0 is never")
       ->check(CLI::NonNegativeNumber);
+  app->add_flag("!--no-warm-up", o.warm_up,
+                "listen before a first prompt has run: the first request pays\nfor cold code and "
+                "memory")
+      ->group(server);
   add("--io-threads", o.io_threads, "threads for connections and text")->check(whole_number(1, 64));
   add("--grace", o.grace, "seconds that running requests have after SIGTERM")
       ->check(CLI::NonNegativeNumber);

@@ -184,7 +184,7 @@ struct ServeOptions {
   FormatFlags formats;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
-  bool log_requests = true;
+  bool log_requests = true, warm_up = true;
   double ping = 15, resume = 30;  // seconds
   AdmissionLimits admission;
   double request_share = 0.75;

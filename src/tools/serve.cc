@@ -181,7 +181,7 @@ int cmd_serve(const ServeOptions& o) {
   }
   show_ledger(**session);
   if (!o.engine.quiet) show_sampling(**session);
-  warm_up(**session);
+  if (o.warm_up) warm_up(**session);
   signals.loaded();
   service.attach(**session);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);

@@ -56,11 +56,12 @@ TEST(LabExperiments, NamesAreUniqueAndRowsComplete) {
     LabSetup off = lab_setup("random:lab-16m", "q8_0", 1), on = off;
     e.turn_off(off);
     e.turn_on(on);
-    const bool differ = off.kv_cache != on.kv_cache || off.engine.fuse != on.engine.fuse ||
-                        off.engine.quantize != on.engine.quantize ||
-                        off.engine.kv_type != on.engine.kv_type ||
-                        off.engine.record_metrics != on.engine.record_metrics ||
-                        off.engine.scheduler != on.engine.scheduler;
+    const bool differ =
+        off.kv_cache != on.kv_cache || off.warm != on.warm || off.engine.fuse != on.engine.fuse ||
+        off.engine.full_sort != on.engine.full_sort || off.engine.quantize != on.engine.quantize ||
+        off.engine.kv_type != on.engine.kv_type ||
+        off.engine.record_metrics != on.engine.record_metrics ||
+        off.engine.scheduler != on.engine.scheduler;
     EXPECT_TRUE(differ) << e.name;
   }
 }

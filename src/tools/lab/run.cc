@@ -49,7 +49,8 @@ class LabSink final : public Sink {
   std::shared_ptr<Mailbox<int>> done_;
 };
 
-Request lab_request(const LabRequest& r, int vocab, uint64_t seed, size_t index) {
+Request lab_request(
+    const LabSetup& setup, const LabRequest& r, int vocab, uint64_t seed, size_t index) {
   auto prompt = std::make_shared<std::vector<Token>>();
   for (int p = 0; p < r.input; ++p) {
     const bool shared = p < r.prefix;
@@ -58,7 +59,9 @@ Request lab_request(const LabRequest& r, int vocab, uint64_t seed, size_t index)
                                          static_cast<uint32_t>(vocab)));
   }
   auto sampling = std::make_shared<SamplingSpec>();
-  sampling->temperature = 0;
+  sampling->temperature = setup.temperature;
+  sampling->top_p = setup.top_p;
+  sampling->seed = seed + index;
   Request out;
   out.prompt = std::move(prompt);
   out.sampling = std::move(sampling);
@@ -170,13 +173,15 @@ Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint6
   const int vocab = s.model().shape().vocab;
   std::vector<Request> requests;
   for (size_t i = 0; i < workload.size(); ++i) {
-    requests.push_back(lab_request(workload[i], vocab, seed, i));
+    requests.push_back(lab_request(setup, workload[i], vocab, seed, i));
     if (auto ok = Scheduler::check(requests.back(), s.options().scheduler); !ok) return ok.error();
   }
   // One request first: no run pays for cold code and untouched memory.
-  std::vector<Request> warm;
-  warm.push_back(lab_request({.input = 32, .output = 4}, vocab, seed + 1'000'003, 0));
-  if (auto ok = answer_all(s, std::move(warm), nullptr); !ok) return ok.error();
+  if (setup.warm) {
+    std::vector<Request> warm;
+    warm.push_back(lab_request(setup, {.input = 32, .output = 4}, vocab, seed + 1'000'003, 0));
+    if (auto ok = answer_all(s, std::move(warm), nullptr); !ok) return ok.error();
+  }
   s.keep_reports();
   s.take_reports();
   Result<std::vector<LabAnswer>> answers =

@@ -26,6 +26,8 @@ struct LabRun {
 struct LabSetup {
   EngineOptions engine;
   bool kv_cache = true;  // else every token computes its whole context again
+  bool warm = true;      // a request runs before the first is measured
+  float temperature = 0, top_p = 1;
 };
 
 // On the CPU, quiet, with the default policies and steps of 512 tokens.

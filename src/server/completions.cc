@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "server/generation.h"
+#include "server/infill.h"
 #include "server/logprobs.h"
 #include "server/routes.h"
 #include "server/write_json.h"
@@ -130,7 +131,10 @@ void serve_completion(Service& s, Call call) {
 
   std::vector<std::vector<Token>> prompts;
   std::vector<std::optional<std::string>> texts = texts_to_echo(fields);
-  refused = s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, fields, prompts);
+  const std::optional<std::string> suffix = gap_suffix(*body);
+  refused = suffix ? encode_gaps(s, fields, *suffix, prompts)
+                   : s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, fields,
+                                      prompts);
   if (refused) return s.fail(call, *refused);
   bool echo = fields.echo, score_only = fields.max_tokens == 0;
   if (score_only) fields.max_tokens = 1;

@@ -32,7 +32,7 @@ constexpr KnownField kFields[] = {
     {"prompt", kText, honoured, "text, token ids, or a list of either"},
     {"input", kEmbedding, honoured, "text, token ids, or a list of either"},
     {"input_ids", kBoth, refused, "use prompt with token ids, in /v1/completions", kOff},
-    {"suffix", kText, refused, "text is not filled in here: use prompt alone", kOff},
+    {"suffix", kText, honoured, "of models with tokens for it (fill in the middle)"},
     {"echo", kText, honoured, ""},
     {"echo", kChat, refused, "use return_token_ids, or echo in /v1/completions", kOff},
     {"prompt_embeds", kBoth, refused, "use prompt", kOff},

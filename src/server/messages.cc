@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-constexpr std::string_view kVersion = "2023-06-01";
+constexpr std::string_view kAnthropicVersion = "2023-06-01";
 
 void append_usage(std::string& out, const Generation& g, const Choice& c) {
   const auto prompt = g.prompt(c).tokens->size(),
@@ -208,8 +208,8 @@ std::optional<ChatFields> read_body(Service& s, const Call& call, bool counting)
   fields.sampling = s.sampling_defaults();
   Refusal refused;
   std::string_view version = call.http.header("anthropic-version");
-  if (!version.empty() && version != kVersion)
-    refused = ApiError{400, "anthropic-version must be " + std::string(kVersion), "", ""};
+  if (!version.empty() && version != kAnthropicVersion)
+    refused = ApiError{400, "anthropic-version must be " + std::string(kAnthropicVersion), "", ""};
   if (!refused) refused = parse_messages(*body, s.options().limits, counting, fields);
   if (!refused) refused = s.check_model(fields.model);
   if (!refused) return fields;

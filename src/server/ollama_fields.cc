@@ -11,46 +11,45 @@ namespace sluice {
 namespace {
 
 enum class OptionUse : uint8_t {
-  chat,      // a field of /v1/chat/completions, which honours or refuses it
-  predict,   // num_predict
-  harmless,  // about how a model is loaded, which has been done
+  chat,     // a field of /v1/chat/completions, which honours or refuses it
+  predict,  // num_predict
+  loading,  // about how a model is loaded, which has been done
 };
 struct OllamaOption {
   std::string_view name;
   OptionUse use;
 };
 
-using enum OptionUse;
-constexpr OllamaOption kOptions[] = {
-    {"temperature", chat},
-    {"top_k", chat},
-    {"top_p", chat},
-    {"min_p", chat},
-    {"seed", chat},
-    {"stop", chat},
-    {"repeat_penalty", chat},
-    {"presence_penalty", chat},
-    {"frequency_penalty", chat},
-    {"repeat_last_n", chat},
-    {"typical_p", chat},
-    {"tfs_z", chat},
-    {"mirostat", chat},
-    {"mirostat_tau", chat},
-    {"mirostat_eta", chat},
-    {"num_predict", predict},
-    {"num_ctx", harmless},
-    {"num_keep", harmless},
-    {"num_batch", harmless},
-    {"num_gpu", harmless},
-    {"main_gpu", harmless},
-    {"low_vram", harmless},
-    {"f16_kv", harmless},
-    {"vocab_only", harmless},
-    {"use_mmap", harmless},
-    {"use_mlock", harmless},
-    {"num_thread", harmless},
-    {"numa", harmless},
-    {"penalize_newline", harmless},
+constexpr OllamaOption kOllamaOptions[] = {
+    {"temperature", OptionUse::chat},
+    {"top_k", OptionUse::chat},
+    {"top_p", OptionUse::chat},
+    {"min_p", OptionUse::chat},
+    {"seed", OptionUse::chat},
+    {"stop", OptionUse::chat},
+    {"repeat_penalty", OptionUse::chat},
+    {"presence_penalty", OptionUse::chat},
+    {"frequency_penalty", OptionUse::chat},
+    {"repeat_last_n", OptionUse::chat},
+    {"typical_p", OptionUse::chat},
+    {"tfs_z", OptionUse::chat},
+    {"mirostat", OptionUse::chat},
+    {"mirostat_tau", OptionUse::chat},
+    {"mirostat_eta", OptionUse::chat},
+    {"num_predict", OptionUse::predict},
+    {"num_ctx", OptionUse::loading},
+    {"num_keep", OptionUse::loading},
+    {"num_batch", OptionUse::loading},
+    {"num_gpu", OptionUse::loading},
+    {"main_gpu", OptionUse::loading},
+    {"low_vram", OptionUse::loading},
+    {"f16_kv", OptionUse::loading},
+    {"vocab_only", OptionUse::loading},
+    {"use_mmap", OptionUse::loading},
+    {"use_mlock", OptionUse::loading},
+    {"num_thread", OptionUse::loading},
+    {"numa", OptionUse::loading},
+    {"penalize_newline", OptionUse::loading},
 };
 
 void read_options(Fields& f, json::object& chat) {
@@ -59,12 +58,12 @@ void read_options(Fields& f, json::object& chat) {
   if (!v->is_object()) return f.fail("options", "options must be an object");
   for (const auto& [key, value] : v->get_object()) {
     const std::string name(key);
-    auto row = std::find_if(std::begin(kOptions), std::end(kOptions),
+    auto row = std::find_if(std::begin(kOllamaOptions), std::end(kOllamaOptions),
                             [&](const OllamaOption& o) { return o.name == name; });
-    if (row == std::end(kOptions))
+    if (row == std::end(kOllamaOptions))
       return f.fail("options", "options." + name + " is not known here: leave it out",
                     "unsupported_parameter");
-    if (row->use == harmless || value.is_null()) continue;
+    if (row->use == OptionUse::loading || value.is_null()) continue;
     if (row->use == OptionUse::chat) {
       chat[name] = value;
       continue;

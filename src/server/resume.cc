@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kAhead = 96 << 10;  // bytes written before the client has taken them
-constexpr std::string_view kPath = "/v1/streams/";
+constexpr std::string_view kStreamsPath = "/v1/streams/";
 
 const ApiError kNoStream{404,
                          "there is no such stream: it is over, or it was not asked for with "
@@ -101,13 +101,13 @@ void Generation::tend() {
 void serve_stream(Service& s, Call call) {
   std::optional<EventId> last;
   std::string_view given = call.http.header("last-event-id");
-  bool by_path = call.http.path.starts_with(kPath);
+  bool by_path = call.http.path.starts_with(kStreamsPath);
   if (!given.empty()) last = parse_event_id(given);
   if (!given.empty() && !last) {
     return s.fail(call, {400, "Last-Event-ID must be the id of an event of this server", "",
                          "invalid_event_id"});
   }
-  std::string id = by_path ? call.http.path.substr(kPath.size()) : last->id;
+  std::string id = by_path ? call.http.path.substr(kStreamsPath.size()) : last->id;
   std::shared_ptr<Generation> g = s.kept(id);
   if (!g || g->key() != call.key || (last && last->id != id)) return s.fail(call, kNoStream);
   uint64_t number = last ? last->number : 0;
@@ -124,7 +124,7 @@ void serve_stream(Service& s, Call call) {
 
 // A client that closes a resumable stream's connection may come back; one that deletes it does not.
 void serve_stream_end(Service& s, Call call) {
-  std::string id = call.http.path.substr(kPath.size());
+  std::string id = call.http.path.substr(kStreamsPath.size());
   std::shared_ptr<Generation> g = s.kept(id);
   if (!g || g->key() != call.key) return s.fail(call, kNoStream);
   s.post(g->thread(), [g] { g->discard(); });

@@ -462,6 +462,7 @@ Workload make_workload(std::mt19937_64& rng, const Subject& subject) {
 void move_much(std::mt19937_64& rng, Workload& w) {
   SchedulerConfig& c = w.setup.scheduler;
   c.allocator = KvAllocator::paged;
+  c.slo = {};  // what is counted below must not depend on the machine
   c.prefix_cache = true;
   c.admission = Admission::watermark;
   c.preempt = Preempt::swap;

@@ -160,7 +160,10 @@ struct SlotTable {
     table = batch.tables ? batch.tables + at : nullptr;
     first = batch.first_block + at;
   }
-  int64_t operator[](int64_t index) const { return table ? table[index] : first + index; }
+  // Kernels of every ISA call it: a copy that is not inlined would be one ISA's for all.
+  [[gnu::always_inline]] int64_t operator[](int64_t index) const {
+    return table ? table[index] : first + index;
+  }
 };
 
 struct AttentionSpec {

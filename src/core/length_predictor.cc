@@ -99,7 +99,7 @@ const LengthHistogram* LengthPredictor::history(const Request& r) const {
   if (config_.kind != Predict::survival || r.predicted_output > 0 || all_.total() < kEnough)
     return nullptr;
   const Known& known = known_[place_of(r)];
-  return known.account == r.account && known.lengths.total() > 0 ? &known.lengths : &all_;
+  return known.account == r.account && known.lengths.total() >= kEnough ? &known.lengths : &all_;
 }
 
 void LengthPredictor::learn(const Request& r, int num_output) {

@@ -73,7 +73,7 @@ class LengthPredictor {
   // at most max_new. What the request says itself comes first; until enough outputs have ended it
   // is max_new.
   int predict(const Request& request, int num_output) const;
-  // Under survival: outputs like this request's, once any have ended; else null. Valid until the
+  // Under survival: outputs like this request's, once some have ended; else null. Valid until the
   // next call that changes this.
   const LengthHistogram* history(const Request& request) const;
   // An output has ended by itself.

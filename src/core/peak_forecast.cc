@@ -1,15 +1,19 @@
 #include "core/peak_forecast.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <iterator>
 
 namespace sluice {
 
 namespace {
 
-// Steps from now; what is held between two of them differs little from either.
-constexpr int kHorizons[] = {1,   8,   16,  32,  48,   64,   96,   128,  192,
-                             256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
+// Steps from now. Between two of them what is held grows by a quarter at most.
+constexpr int kHorizons[] = {1,    3,    7,    11,   15,   19,   23,   27,   31,   39,   47,
+                             55,   63,   79,   95,   111,  127,  159,  191,  223,  255,  319,
+                             383,  447,  511,  639,  767,  895,  1023, 1279, 1535, 1791, 2047,
+                             2559, 3071, 3583, 4095, 5119, 6143, 7167, 8191};
 // Standard deviations: a normal value is below in 99 of 100.
 constexpr double kMargin = 2.33;
 
@@ -22,6 +26,12 @@ void PeakForecast::add(const Growth& growth) {
   if (known == curves_.end()) known = curves_.insert(known, {g.ended, {}});
   known->curve.add_running(g.num_output, g.num);
   g.curve = static_cast<int>(known - curves_.begin());
+}
+
+// Steps that it runs at most.
+int PeakForecast::left(const Growth& g) {
+  const int end = g.curve < 0 ? std::max(g.predicted, g.num_output + 1) : g.max_new;
+  return std::max(1, std::min(end, g.max_new) - g.num_output);
 }
 
 // That it runs for so many steps more.
@@ -37,15 +47,19 @@ double PeakForecast::chance(const Growth& g, int steps) const {
 bool PeakForecast::fits(int64_t usable, int64_t groups, int block_size) {
   for (Known& k : curves_) k.curve.fit(*k.ended);
   const double half = (block_size - 1) / 2.0;  // of the last block
-  for (int steps : kHorizons) {
+  for (size_t i = 0; i < std::size(kHorizons); ++i) {
+    const int steps = kHorizons[i];
+    const int next = i + 1 < std::size(kHorizons) ? kHorizons[i + 1] : INT_MAX;
     double blocks = 0, variance = 0;
     bool any = false;
     for (const Growth& g : growths_) {
       const double p = chance(g, steps);
       if (p <= 0) continue;
       any = true;
+      // Who is sure to end before the next horizon holds the most at its end.
+      const int grown = left(g) < next ? left(g) : steps;
       const double size = static_cast<double>(groups) *
-                              (static_cast<double>(g.positions + steps) + half) / block_size +
+                              (static_cast<double>(g.positions + grown) + half) / block_size +
                           static_cast<double>(g.windows);
       blocks += p * size * g.num;
       variance += p * (1 - p) * size * size * g.num;

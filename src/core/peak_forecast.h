@@ -39,6 +39,7 @@ class PeakForecast {
     bool operator==(const Known&) const = default;
   };
   double chance(const Growth& g, int steps) const;
+  static int left(const Growth& g);
 
   std::vector<Growth> growths_;
   std::vector<Known> curves_;

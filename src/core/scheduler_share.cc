@@ -80,7 +80,14 @@ bool Scheduler::may_overtake(Index i, Index front, Index next) const {
   if (i == next) return true;
   if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
   // With both in the largest run, the first one fits whatever run the second one is given.
-  if (config_.contiguous()) return ranges_.largest() >= range_blocks(i) + range_blocks(next);
+  if (config_.ranged()) return ranges_.largest() >= range_blocks(i) + range_blocks(next);
+  if (config_.mapped()) {
+    auto most = [&](const Sequence& q) { return pages_of(q, prompt_len(q) + q.max_new); };
+    if (config_.admission == Admission::reserve_max)
+      return reserved_ + most(s) + most(head) <= pages_.total();
+    return pages_.available() - pages_of(s, known_len(s)) - pages_of(head, known_len(head)) >=
+           std::max(kept_pages(s), kept_pages(head));
+  }
   if (config_.admission == Admission::reserve_max) {
     int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
                    most_blocks(prompt_len(head) + head.max_new, config_);

@@ -193,7 +193,8 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   }
   try {
     attach();
-    if (after_failure && lanes_.size() > 1) drain();  // what it did queue
+    // What it did queue: other lanes have no order with it, and unmapping has none with the queue.
+    if (after_failure && (lanes_.size() > 1 || config_.num_pages > 0)) drain();
     use_lane(plan);
     write_packet(job, plan);
     if (!plan.pages.empty()) cache_.set_pages(plan.pages);
@@ -228,6 +229,7 @@ void DeviceExecutor::use_lane(const StepPlan& plan) {
     if (op.kind == RowOp::open) touch(op.slot);
   }
   for (const TableEdit& e : plan.edits) touch(e.slot);
+  for (const PageOp& op : plan.pages) touch(op.slot);  // new pages are cleared in this lane
   for (const Slice& s : plan.slices) touch(s.slot);
   // Blocks that go to another tier or come from it are reused at once: such a step has its turn
   // between those before and those behind it.
@@ -418,28 +420,8 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
   return b;
 }
 
-void DeviceExecutor::queue_decodes(Job& job) {
-  int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
-  const bool masked = job.work.num_masks > 0;
-  auto run = [&] {
-    model_.forward(device_, view(bucket, bucket), cache_.layers());
-    run_logits(0, static_cast<size_t>(bucket));
-    if (!masked) run_sampling(job, 0, static_cast<size_t>(bucket));
-  };
-  if (!masked && profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
-    profile_rows_.store(0);
-    StepProfile profile = profile_step(run);
-    job.sampled = true;
-    std::lock_guard lock(profile_mutex_);
-    profile_ = std::move(profile);
-    return;
-  }
-  Captured what = masked ? Captured::up_to_logits : job.top ? Captured::with_top : Captured::all;
-  run_captured({bucket, what}, run);
-  job.sampled = !masked;
-}
-
-void DeviceExecutor::run_captured(std::pair<int, Captured> key, const std::function<void()>& run) {
+template <typename Run>
+void DeviceExecutor::run_captured(std::pair<int, Captured> key, const Run& run) {
   if (!capture_) return run();
   auto it = lane_->sequences.find(key);
   if (it == lane_->sequences.end()) {
@@ -460,6 +442,27 @@ void DeviceExecutor::run_captured(std::pair<int, Captured> key, const std::funct
     it = lane_->sequences.emplace(key, sequence).first;
   }
   device_.launch(it->second);
+}
+
+void DeviceExecutor::queue_decodes(Job& job) {
+  int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
+  const bool masked = job.work.num_masks > 0;
+  auto run = [&] {
+    model_.forward(device_, view(bucket, bucket), cache_.layers());
+    run_logits(0, static_cast<size_t>(bucket));
+    if (!masked) run_sampling(job, 0, static_cast<size_t>(bucket));
+  };
+  if (!masked && profile_rows_.load() == static_cast<int>(job.work.outputs.size())) {
+    profile_rows_.store(0);
+    StepProfile profile = profile_step(run);
+    job.sampled = true;
+    std::lock_guard lock(profile_mutex_);
+    profile_ = std::move(profile);
+    return;
+  }
+  Captured what = masked ? Captured::up_to_logits : job.top ? Captured::with_top : Captured::all;
+  run_captured({bucket, what}, run);
+  job.sampled = !masked;
 }
 
 // The step's ops run many times over the same rows: all but the sampler's state are the same after

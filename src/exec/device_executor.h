@@ -110,7 +110,8 @@ class DeviceExecutor final : public Executor {
   void queue_unfinished();
   void queue_transfers(Job& job, const StepPlan& plan);
   void queue_decodes(Job& job);
-  void run_captured(std::pair<int, Captured> key, const std::function<void()>& run);
+  template <typename Run>
+  void run_captured(std::pair<int, Captured> key, const Run& run);
   StepProfile profile_step(const std::function<void()>& run);
   void time_in_step(const std::function<void()>& run, StepProfile& profile);
   void queue_ragged(const Job& job, const StepPlan& plan);

@@ -14,8 +14,7 @@ MaskInbox::MaskInbox(Device& device, int steps, int rows, int vocab)
       words_(static_cast<size_t>(mask_words(vocab))),
       step_words_(words_ * static_cast<size_t>(rows)),
       places_(static_cast<size_t>(steps)) {
-  size_t flags = places_.size() * kFlagWords * sizeof(uint64_t);
-  memory_ = device.pinned(flags + places_.size() * bytes(rows, vocab));
+  bytes_ = places_.size() * (kFlagWords * sizeof(uint64_t) + bytes(rows, vocab));
 }
 
 size_t MaskInbox::bytes(int rows, int vocab) {
@@ -32,8 +31,10 @@ uint32_t* MaskInbox::masks(size_t place) const {
 
 void MaskInbox::expect(size_t place, uint64_t step, int num) {
   CHECK(num > 0 && static_cast<size_t>(num) * words_ <= step_words_);
-  std::lock_guard lock(mutex_);
-  places_[place] = {step, ++num_tickets_, num, true};
+  if (!memory_.data()) memory_ = device_.pinned(bytes_);
+  Place& p = places_[place];
+  std::lock_guard lock(p.mutex);
+  p.step = step, p.ticket = ++num_tickets_, p.num = num, p.waits = true;
 }
 
 void MaskInbox::queue(size_t place, void* to) {
@@ -43,25 +44,19 @@ void MaskInbox::queue(size_t place, void* to) {
 }
 
 void MaskInbox::put(const StepMasks& masks) {
-  size_t place = 0;
-  {
-    std::lock_guard lock(mutex_);
-    auto at = std::ranges::find_if(places_,
-                                   [&](const Place& p) { return p.waits && p.step == masks.step; });
-    if (at == places_.end()) return;
-    at->waits = false;
-    place = static_cast<size_t>(at - places_.begin());
+  for (size_t place = 0; place < places_.size(); ++place) {
+    Place& p = places_[place];
+    std::lock_guard lock(p.mutex);
+    if (!p.waits || p.step != masks.step) continue;
+    p.waits = false;
+    return fill(place, masks);
   }
-  fill(place, masks);  // the device reads the place when its flag says so, and not before
 }
 
 void MaskInbox::release() {
   for (size_t place = 0; place < places_.size(); ++place) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!std::exchange(places_[place].waits, false)) continue;
-    }
-    fill(place, {});
+    std::lock_guard lock(places_[place].mutex);
+    if (std::exchange(places_[place].waits, false)) fill(place, {});
   }
 }
 

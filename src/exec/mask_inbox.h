@@ -33,6 +33,7 @@ class MaskInbox {
 
  private:
   struct Place {
+    std::mutex mutex;  // held while masks are copied: a step that failed may leave its place early
     uint64_t step = 0;
     uint64_t ticket = 0;  // the flag's value once the masks are there
     int num = 0;
@@ -45,8 +46,8 @@ class MaskInbox {
 
   Device& device_;
   size_t words_, step_words_;  // of a mask; of a step's masks
+  size_t bytes_;               // of memory_, which the first expect() takes
   Buffer memory_;              // pinned: flags, then masks by place
-  std::mutex mutex_;           // of places_
   std::vector<Place> places_;
   uint64_t num_tickets_ = 0;
 };

@@ -110,6 +110,10 @@ void check_recorded(const EngineOptions& o) {
     throw CLI::ValidationError(
         "--slo learns from the times of steps, and --no-record-metrics takes none: leave one of "
         "them out");
+  if (!o.record_metrics && o.profile_steps > 0)
+    throw CLI::ValidationError(
+        "--profile-steps says where time goes, and --no-record-metrics takes none: leave one of "
+        "them out");
 }
 
 void add_run(CLI::App& app, CommandLine& c) {

@@ -32,6 +32,7 @@ struct EchoExecutor final : Executor {
     fake.launch(*copy);
   }
   const StepResult& wait() override { return fake.wait(); }
+  void masks(StepMasks masks) override { fake.masks(std::move(masks)); }
   FakeExecutor fake;
 };
 

@@ -186,6 +186,8 @@ Result<SloRun> run_setting(const BenchSloOptions& o, int budget, StatusLine& sta
   EngineOptions engine = o.engine;
   engine.quiet = true;
   engine.scheduler.prefix_cache = false;
+  // In every run the same, and no less than the largest budget that is tried.
+  if (!engine.step_sizes->budget) engine.step_sizes->budget = *std::ranges::max_element(o.budgets);
   if (budget > 0) {
     engine.scheduler.slo = {};
     engine.step_sizes->chunk = 0;
@@ -246,6 +248,12 @@ void print_slo_row(SloRun& r) {
 int cmd_bench_slo(const BenchSloOptions& o) {
   if (!o.engine.scheduler.slo.any())
     return report(Error{400, "bench slo compares with a target: add one like --slo itl_p99=50ms"});
+  const std::optional<int>& most = o.engine.step_sizes->budget;
+  for (int budget : o.budgets) {
+    if (most && budget > *most)
+      return report(Error{
+          400, strf("--budgets %d is more than --budget %d allows in a step", budget, *most)});
+  }
   StatusLine status(!o.engine.quiet);
   std::vector<int> settings = o.budgets;
   settings.push_back(0);

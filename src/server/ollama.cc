@@ -76,7 +76,7 @@ class OllamaAnswer final : public Answer {
     append_json(out, call.id);
     out += strf(",\"function\":{\"index\":%d,\"name\":", call.call);
     append_json(out, call.name);
-    out += ",\"arguments\":" + call.text + "}}";
+    out += ",\"arguments\":" + plain_json(*arguments) + "}}";  // on one line
     return true;
   }
 

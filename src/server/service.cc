@@ -253,7 +253,11 @@ std::optional<json::value> Service::body(const Call& call) {
   type = type.substr(0, type.find(';'));
   while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
   Refusal refused = check_ready();
-  if (!refused && !type.empty() && type != "application/json")
+  // Ollama takes any type, and its users leave curl's own. What a browser sends must be JSON by
+  // type, so that it needs a preflight.
+  const bool any_type = call.errors == ErrorStyle::ollama && call.http.header("origin").empty() &&
+                        call.http.header("sec-fetch-site").empty();
+  if (!refused && !any_type && !type.empty() && type != "application/json")
     refused = ApiError{415, "the body must be application/json", "", ""};
   if (!refused) {
     Result<json::value> v = parse_json(call.http.body, kRequestJson);

@@ -72,6 +72,37 @@ class Ollama(unittest.TestCase):
                 for name in ("total_duration", "prompt_eval_duration", "eval_duration", "prompt_eval_count"):
                     self.assertGreater(whole[name], 0, name)
 
+    def test_a_call_stays_on_one_line(self):
+        text = "<tool_call>\n" + json.dumps({"name": "weather", "arguments": {"city": "Rome"}}, indent=1) + "\n</tool_call>"
+        for fields in ({"stream": False}, {}):
+            answer = self.chat(**script(text), tools=TOOLS, **fields)
+            messages = [answer["message"]] if fields else [line["message"] for line in answer]
+            self.assertEqual(told(messages), ("", "", [("weather", {"city": "Rome"})]))
+
+    def test_a_call_that_was_cut_off(self):
+        def chat(most, **fields):
+            return self.chat(**{**script(call("weather", city="Rome")), "options": {"num_predict": most}}, tools=TOOLS, **fields)
+        # Where /v1/chat/completions shows a broken call.
+        for most in range(8, 100):
+            body = {**says(call("weather", city="Rome")), "messages": HELLO, "tools": TOOLS, "max_tokens": most}
+            choice = self.server.request("/v1/chat/completions", body)[2]["choices"][0]
+            self.assertEqual(choice["finish_reason"], "length", "no call was cut off")
+            if choice["message"]["tool_calls"]:
+                break
+        whole, lines = chat(most, stream=False), chat(most)
+        lines = lines if isinstance(lines, list) else [lines]  # one line is JSON as a whole
+        self.assertEqual({whole["done_reason"], lines[-1]["done_reason"]}, {"length"})
+        self.assertEqual(told([whole["message"]])[2], [])
+        self.assertEqual(told([line["message"] for line in lines])[2], [])
+
+    def test_any_content_type_but_of_browsers(self):
+        body = json.dumps({"model": "test", "messages": []}).encode()
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl -d
+        self.assertEqual(self.server.request("/api/chat", body, form)[0], 200)
+        for sign in ({"Origin": self.server.url}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}):
+            self.assertEqual(self.server.request("/api/chat", body, {**form, **sign})[0], 415)
+        self.assertEqual(self.server.request("/v1/chat/completions", body, form)[0], 415)
+
     def test_options(self):
         answer = self.chat(stream=False, options={"num_predict": 6, "temperature": 0, "num_ctx": 64, "num_thread": 1})
         self.assertEqual((answer["eval_count"], answer["done_reason"]), (6, "length"))

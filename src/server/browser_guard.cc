@@ -127,7 +127,9 @@ HttpResponse BrowserGuard::answer_preflight(const HttpRequest& request) {
   r.content_type = "";
   r.headers = {
       {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-      {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id, last-event-id"},
+      {"Access-Control-Allow-Headers",
+       "authorization, content-type, x-request-id, last-event-id, x-api-key, anthropic-version, "
+       "anthropic-beta, anthropic-dangerous-direct-browser-access"},
       {"Access-Control-Max-Age", "600"}};
   if (request.header("access-control-request-private-network") == "true")
     r.headers.emplace_back("Access-Control-Allow-Private-Network", "true");

@@ -293,7 +293,8 @@ constexpr KnownField kFields[] = {
     {"prompt_logprobs", kForeign, refused, kNoScores, kOff},
     {"return_token_ids", kForeign, refused, kNoScores, kOff},
     {"stream_options", kMessages | kOllama, refused, "usage is always sent", kOff},
-    {"continue_final_message", kForeign, refused, "end with the message to be continued", kOff},
+    {"continue_final_message", kMessages, refused, "end with the message to be continued", kOff},
+    {"continue_final_message", kResponses, refused, "use /v1/chat/completions", kOff},
     {"add_generation_prompt", kForeign, refused, "use /v1/chat/completions", "null|true"},
 };
 

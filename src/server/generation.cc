@@ -330,6 +330,7 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
     if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
   }
   if (fields_.stream) all.bytes = 0;
+  all.bytes += static_cast<int64_t>(answer_->held_bytes());
   return all;
 }
 

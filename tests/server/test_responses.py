@@ -191,6 +191,37 @@ class Responses(unittest.TestCase):
         self.assertEqual(self.ask(400, input=long)["error"]["code"], "context_length_exceeded")
         answer = self.ask(input=long, truncation="auto")
         self.assertEqual(answer["usage"]["input_tokens"] + 8, 512)
+        # More than the context can hold takes a quarter of it from long conversations, nothing from short ones.
+        most = {**script("Yes."), "max_output_tokens": 4096, "truncation": "auto"}
+        self.assertEqual(self.ask(input=long, **most)["usage"]["input_tokens"], 512 - 128)
+        self.assertEqual(self.ask(**most)["usage"]["input_tokens"], self.ask(**script("Yes."))["usage"]["input_tokens"])
+
+    def test_a_call_that_was_cut_off(self):
+        for most in range(8, 100):
+            answer = self.ask(**{**script(call("weather", city="Rome")), "tools": TOOLS, "max_output_tokens": most})
+            self.assertEqual(answer["status"], "incomplete", "no call was cut off")
+            uses = [item for item in answer["output"] if item["type"] == "function_call"]
+            if uses:
+                break
+        self.assertEqual([(item["name"], item["status"]) for item in uses], [("weather", "incomplete")])
+        self.ask(input="And now?", previous_response_id=answer["id"])  # which leaves it out
+
+    def test_arguments_as_deep_as_a_request_may_be(self):
+        deep = "{\"a\":" * 61 + "1" + "}" * 61
+        use = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
+        first = self.ask(input=[{"role": "user", "content": "hi"}, use,
+                                {"type": "function_call_output", "call_id": "c", "output": "x"}], truncation="auto")
+        self.ask(input="And now?", previous_response_id=first["id"], truncation="auto")
+
+    def test_a_conversation_that_is_too_long_to_store(self):
+        turn = "one two three " * 9000  # about half of what may be stored
+        first = self.ask(input=turn, truncation="auto")
+        second = self.ask(input=turn, truncation="auto", previous_response_id=first["id"])
+        third = self.ask(input=turn, truncation="auto", previous_response_id=second["id"])
+        self.assertEqual(self.server.request("/v1/responses/" + third["id"])[2], third)
+        refused = self.ask(400, previous_response_id=third["id"])["error"]
+        self.assertEqual((refused["param"], refused["code"]), ("previous_response_id", "conversation_too_long"))
+        events(self.ask(input="go on", truncation="auto", previous_response_id=second["id"], stream=True))
 
     def test_bad_input_is_refused_by_name(self):
         def item(**fields):
@@ -223,6 +254,7 @@ class Responses(unittest.TestCase):
             ({"include": ["message.output_text.logprobs"]}, "include"), ({"include": "x"}, "include"),
             ({"top_logprobs": 3}, "top_logprobs"), ({"n": 2}, "n is not"), ({"stream_options": {"include_usage": True}}, "include_usage"),
             ({"previous_response_id": 1}, "previous_response_id"), ({"mirostat": 1}, "mirostat"),
+            ({"continue_final_message": True}, "use /v1/chat/completions"),
         ]
         for fields, name in cases:
             with self.subTest(**fields):

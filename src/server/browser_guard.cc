@@ -98,7 +98,8 @@ Refusal BrowserGuard::check(const HttpRequest& request, Responder& out) const {
       out.add_header("Access-Control-Allow-Origin",
                      any ? "*" : std::string(request.header("origin")));
       if (!any) out.add_header("Vary", "Origin");
-      out.add_header("Access-Control-Expose-Headers", "x-request-id, retry-after, retry-after-ms");
+      out.add_header("Access-Control-Expose-Headers",
+                     "x-request-id, request-id, retry-after, retry-after-ms");
     } else if (!own &&
                !(origin == "null" && reads_only(request.method) && !is_preflight(request))) {
       // Plain reads of nameless origins pass: without the fields above no page sees the answer.

@@ -215,17 +215,22 @@ HttpResponse Service::refuse_unread(int status, std::string_view reason) const {
   return refusal({status, std::string(reason), "", ""});
 }
 
+void Service::add_request_id(const Call& call, HttpResponse& response) {
+  response.headers.emplace_back("x-request-id", call.id);
+  if (call.errors == ErrorStyle::anthropic) response.headers.emplace_back("request-id", call.id);
+}
+
 void Service::reply(const Call& call, HttpResponse response) {
   meters_.on_response(response.status);
   log(call, response.status);
-  response.headers.emplace_back("x-request-id", call.id);
+  add_request_id(call, response);
   call.out->send(std::move(response));
 }
 
 void Service::reply(const Call& call, HttpResponse head, Responder::Producer body) {
   meters_.on_response(head.status);
   log(call, head.status);
-  head.headers.emplace_back("x-request-id", call.id);
+  add_request_id(call, head);
   call.out->send(std::move(head), std::move(body));
 }
 
@@ -490,6 +495,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");
   const std::string& path = call.http.path;
+  if (path.starts_with("/api/")) call.errors = ErrorStyle::ollama;  // also where there is no route
   const Route* found = nullptr;
   std::string allowed;
   for (const Route& r : routes()) {

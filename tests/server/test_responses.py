@@ -132,6 +132,14 @@ class Responses(unittest.TestCase):
         self.assertGreater(third["usage"]["input_tokens"], stored["usage"]["input_tokens"])
         self.assertEqual(third["previous_response_id"], stored["id"])
 
+    def test_neighbouring_reasoning_is_one(self):
+        def tokens(*texts):
+            items = [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": t}]} for t in texts]
+            turns = [{"role": "user", "content": "hi"}, *items, {"role": "assistant", "content": "Yes."},
+                     {"role": "user", "content": "why?"}]
+            return self.ask(input=turns)["usage"]["input_tokens"]
+        self.assertEqual(tokens("One two.", " Three."), tokens("One two. Three."))
+
     def test_the_store(self):
         kept, dropped = self.ask(), self.ask(store=False)
         self.assertEqual(self.server.request("/v1/responses/" + kept["id"])[2], kept)
@@ -212,6 +220,14 @@ class Responses(unittest.TestCase):
         first = self.ask(input=[{"role": "user", "content": "hi"}, use,
                                 {"type": "function_call_output", "call_id": "c", "output": "x"}], truncation="auto")
         self.ask(input="And now?", previous_response_id=first["id"], truncation="auto")
+
+    def test_what_a_running_request_keeps_is_counted(self):
+        body = {"input": "hi", "truncation": "auto", "chat_template": TEMPLATE, "temperature": 0, "stream": True}
+        with Server("--allow-request-template", "--max-answer", "64K", path=stories()) as server:
+            self.assertEqual(server.request("/v1/responses", {**body, "max_output_tokens": 2})[0], 200)
+            for fields in ({"instructions": "x" * 70_000, "store": False}, {"input": "x" * 70_000}):
+                status, _, answer = server.request("/v1/responses", {**body, **fields})
+                self.assertEqual((status, answer["error"]["code"]), (400, "answer_too_large"))
 
     def test_a_conversation_that_is_too_long_to_store(self):
         turn = "one two three " * 9000  # about half of what may be stored

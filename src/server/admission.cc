@@ -40,8 +40,8 @@ Refusal AdmissionControl::check(const Load& load) const {
   if (most.bytes > 0 && load.bytes > most.bytes) {
     return ApiError{
         400,
-        strf("the answer may grow to %lld MB and %lld are allowed: lower max_tokens, n "
-             "or logprobs, or stream it",
+        strf("the answer may grow to %lld MB and %lld are allowed: lower max_tokens, n, "
+             "logprobs or what it repeats of the request, or stream it",
              static_cast<long long>(load.bytes >> 20), static_cast<long long>(most.bytes >> 20)),
         "max_tokens", "answer_too_large"};
   }

@@ -9,7 +9,7 @@ namespace sluice {
 struct Load {
   int64_t sequences = 0;  // prompts x choices
   int64_t tokens = 0;     // of its prompts
-  int64_t bytes = 0;      // of its answer, at most; 0 when streamed
+  int64_t bytes = 0;      // of its answer, at most, unless streamed; and of what that repeats
 };
 
 struct AdmissionLimits {

@@ -98,7 +98,8 @@ Refusal BrowserGuard::check(const HttpRequest& request, Responder& out) const {
       out.add_header("Access-Control-Allow-Origin",
                      any ? "*" : std::string(request.header("origin")));
       if (!any) out.add_header("Vary", "Origin");
-      out.add_header("Access-Control-Expose-Headers", "x-request-id, retry-after, retry-after-ms");
+      out.add_header("Access-Control-Expose-Headers",
+                     "x-request-id, request-id, retry-after, retry-after-ms");
     } else if (!own &&
                !(origin == "null" && reads_only(request.method) && !is_preflight(request))) {
       // Plain reads of nameless origins pass: without the fields above no page sees the answer.
@@ -127,7 +128,9 @@ HttpResponse BrowserGuard::answer_preflight(const HttpRequest& request) {
   r.content_type = "";
   r.headers = {
       {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-      {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id, last-event-id"},
+      {"Access-Control-Allow-Headers",
+       "authorization, content-type, x-request-id, last-event-id, x-api-key, anthropic-version, "
+       "anthropic-beta, anthropic-dangerous-direct-browser-access"},
       {"Access-Control-Max-Age", "600"}};
   if (request.header("access-control-request-private-network") == "true")
     r.headers.emplace_back("Access-Control-Allow-Private-Network", "true");

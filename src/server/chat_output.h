@@ -52,8 +52,7 @@ class ChatOutput {
   int num_reasoning() const { return num_reasoning_; }  // pushes that began within thinking
   // Has anything come since the last delta?
   bool pending() const { return !parts_.empty(); }
-  // What has come since the last delta, or since the last of these. Neighbours differ in kind or
-  // call.
+  // What has come since the last append_delta() or take_parts(). Neighbours differ in kind or call.
   std::vector<OutputPart> take_parts() { return std::exchange(parts_, {}); }
   const std::vector<OutputPart>& parts() const { return parts_; }
   // The fields of a delta, without braces: what has come since the last one.

@@ -21,7 +21,7 @@ void start_chat(Service& service,
 std::unique_ptr<ChatOutput> read_output(Service& service,
                                         const ChatReading& reading,
                                         const char* id);
-// What a choice's output has come to since the last of these.
+// Parts produced since the previous call.
 std::vector<OutputPart> take_parts(Choice& choice);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ constexpr std::string_view kNoPenalty =
 constexpr std::string_view kNoAdapter = "this server has one model and no adapters";
 constexpr std::string_view kTextOnly = "only text is supported";
 constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
-constexpr std::string_view kOneAnswer = "use /v1/chat/completions: here is one answer";
+constexpr std::string_view kOneAnswer = "use /v1/chat/completions: this endpoint gives one answer";
 constexpr std::string_view kNoScores = "use /v1/chat/completions: there is no place for it here";
 constexpr uint8_t kForeign = kMessages | kResponses | kOllama;
 constexpr std::string_view kOff = "null|false|[]|{}|\"\"";
@@ -232,7 +232,8 @@ constexpr KnownField kFields[] = {
     // Anthropic's own.
     {"messages", kMessages, honoured, "of user and assistant; content is text or blocks"},
     {"system", kMessages, honoured, "text or text blocks"},
-    {"max_tokens", kMessages, honoured, "needed, but to count tokens"},
+    {"max_tokens", kMessages, honoured, "required, except by count_tokens"},
+    {"max_completion_tokens", kMessages, refused, "use max_tokens", kOff},
     {"stop_sequences", kMessages, honoured, "a list of strings"},
     {"stop", kMessages, refused, "use stop_sequences", kOff},
     {"tools", kMessages, honoured, "those with an input_schema"},
@@ -275,7 +276,8 @@ constexpr KnownField kFields[] = {
     {"moderation", kResponses, refused, "nothing is moderated here", kOff},
     {"max_tool_calls", kResponses, harmless, "it limits tools that a server runs"},
     // Ollama's.
-    {"messages", kOllama, honoured, "with thinking and tool_name; none: is the model there?"},
+    {"messages", kOllama, honoured,
+     "with thinking and tool_name; an empty list checks that the model is loaded"},
     {"stream", kOllama, honoured, "true unless it says false"},
     {"options", kOllama, honoured, "what each does is said above"},
     {"format", kOllama, honoured, "json or a JSON schema"},
@@ -285,6 +287,7 @@ constexpr KnownField kFields[] = {
     {"shift", kOllama, refused, "the context is never shifted", "null|false"},
     {"response_format", kOllama, refused, "use format", kOff},
     {"reasoning_effort", kOllama, refused, "use think", kOff},
+    {"max_completion_tokens", kOllama, refused, "use options.num_predict", kOff},
     // What these leave to /v1/chat/completions.
     {"n", kForeign, refused, kOneAnswer, "null|1"},
     {"best_of", kForeign, refused, kOneAnswer, "null|1"},
@@ -292,8 +295,10 @@ constexpr KnownField kFields[] = {
     {"top_logprobs", kForeign, refused, kNoScores, "null|0"},
     {"prompt_logprobs", kForeign, refused, kNoScores, kOff},
     {"return_token_ids", kForeign, refused, kNoScores, kOff},
+    {"return_tokens", kForeign, refused, kNoScores, kOff},
     {"stream_options", kMessages | kOllama, refused, "usage is always sent", kOff},
-    {"continue_final_message", kForeign, refused, "end with the message to be continued", kOff},
+    {"continue_final_message", kMessages, refused, "end with the message to be continued", kOff},
+    {"continue_final_message", kResponses, refused, "use /v1/chat/completions", kOff},
     {"add_generation_prompt", kForeign, refused, "use /v1/chat/completions", "null|true"},
 };
 

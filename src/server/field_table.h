@@ -1,6 +1,6 @@
-// The request fields of OpenAI, Anthropic, vLLM, llama.cpp, SGLang and TGI that this server knows,
-// and what becomes of each. A field that would change the answer is honoured or refused, never
-// ignored. docs/api.md shows the same table; a test compares them. Any thread.
+// The request fields of OpenAI, Anthropic, Ollama, vLLM, llama.cpp, SGLang and TGI that this server
+// knows, and what becomes of each. A field that would change the answer is honoured or refused,
+// never ignored. docs/api.md shows the same table; a test compares them. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -330,6 +330,7 @@ Load Generation::load(const std::vector<std::vector<Token>>& prompts) const {
     if (pooled) all.bytes += int64_t{service_.session().model().shape().hidden} * 12;
   }
   if (fields_.stream) all.bytes = 0;
+  all.bytes += static_cast<int64_t>(answer_->held_bytes());
   return all;
 }
 
@@ -514,7 +515,8 @@ void Generation::begin_stream() {
   if (streaming_) return;
   HttpResponse head;
   head.content_type = answer_->stream_type();
-  head.headers = {{"Cache-Control", "no-cache"}, {"x-request-id", call_.id}};
+  head.headers = {{"Cache-Control", "no-cache"}};
+  Service::add_request_id(call_, head);
   service_.meters().on_response(200);
   call_.out->start(std::move(head));
   streaming_ = true;

@@ -56,6 +56,8 @@ class Answer {
   virtual std::unique_ptr<ChatOutput> make_output(Service&) const { return nullptr; }
   // Control tokens that are text to it, sorted.
   virtual std::span<const Token> kept_tokens() const { return {}; }
+  // What it keeps of the request while that runs.
+  virtual size_t held_bytes() const { return 0; }
   // Whether the token that ends an answer is scored, though it is not in the text.
   virtual bool scores_end() const { return false; }
   // With own_events(), append_event writes the whole of what a choice has pending, and neither

@@ -16,7 +16,6 @@ constexpr std::string_view kGapSpellings[][3] = {
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},        // StarCoder, Granite
     {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},        // SantaCoder
     {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},  // DeepSeek
-    {"▁<PRE>", "▁<SUF>", "▁<MID>"},                          // Code Llama
 };
 
 // Ordinary text of a vocabulary may spell a mark by chance: that is none.

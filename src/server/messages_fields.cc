@@ -121,7 +121,6 @@ class MessagesReader {
     std::string text;
     if (content.is_string()) {
       messages_.push_back(json::object{{"role", "user"}, {"content", content}});
-      calls_.clear();
       return;
     }
     for (size_t i = 0; i < content.get_array().size() && !f_.failed(); ++i) {
@@ -141,14 +140,13 @@ class MessagesReader {
       text += std::string_view(*piece);
     }
     add_user(text);
-    calls_.clear();
   }
 
   void read_result(const json::object& block, const std::string& at) {
     const json::string* id = text_field(block, "tool_use_id");
     if (!id) return refuse(at + ".tool_use_id", "must be a string");
     if (std::find(calls_.begin(), calls_.end(), std::string_view(*id)) == calls_.end())
-      return refuse(at + ".tool_use_id", "names no tool_use of the message before");
+      return refuse(at + ".tool_use_id", "names no tool_use of the last assistant message");
     std::string text;
     const json::value* content = block.if_contains("content");
     if (content && !content->is_null() && !read_text(*content, at + ".content", text)) return;
@@ -285,9 +283,9 @@ class MessagesReader {
       chat_["tool_choice"] = any ? std::string_view("required") : type;
     }
     const json::value* one = o->if_contains("disable_parallel_tool_use");
-    if (one && !one->is_bool())
+    if (one && !one->is_null() && !one->is_bool())
       return f_.fail("tool_choice", "tool_choice.disable_parallel_tool_use must be true or false");
-    if (one && one->get_bool()) chat_["parallel_tool_calls"] = false;
+    if (one && one->is_bool() && one->get_bool()) chat_["parallel_tool_calls"] = false;
   }
 
   // Templates know the switch by one of two names.
@@ -338,6 +336,8 @@ class MessagesReader {
         f_.fail(param, param + " is not supported: leave it out", "unsupported_parameter");
       } else if (!value.is_string()) {
         refuse(param, "must be a string");
+      } else if (chat_.contains("reasoning_effort")) {
+        refuse(param, "stands for reasoning_effort, which is given too");
       } else {
         chat_["reasoning_effort"] = value;
       }
@@ -348,7 +348,7 @@ class MessagesReader {
   json::object& chat_;
   json::array messages_;
   json::object kwargs_;
-  std::vector<std::string> calls_;  // ids of the last message's
+  std::vector<std::string> calls_;  // ids of tool_use blocks in the last assistant message
 };
 
 }  // namespace

@@ -76,7 +76,7 @@ class OllamaAnswer final : public Answer {
     append_json(out, call.id);
     out += strf(",\"function\":{\"index\":%d,\"name\":", call.call);
     append_json(out, call.name);
-    out += ",\"arguments\":" + call.text + "}}";
+    out += ",\"arguments\":" + plain_json(*arguments) + "}}";  // on one line
     return true;
   }
 
@@ -221,8 +221,8 @@ void serve_ollama_generate(Service& s, Call call) {
   if (fields.prompt.empty()) return answer_load(s, call, false);
   // A model without a template continues the text, if that is all that is asked.
   const ChatFields& chat = fields.chat;
-  const bool plain = chat.messages.size() == 1 && !chat.tools.set && chat.template_kwargs.empty() &&
-                     chat.chat_template.empty();
+  const bool plain =
+      chat.messages.size() == 1 && chat.template_kwargs.empty() && chat.chat_template.empty();
   const bool raw = fields.raw || (!s.session().chat_template() && plain);
   if (!raw) {
     return start_chat(s, std::move(call), std::move(fields.chat), [](ChatReading reading) {
@@ -231,7 +231,7 @@ void serve_ollama_generate(Service& s, Call call) {
   }
   std::vector<PromptField> texts{std::move(fields.prompt)};
   std::vector<std::vector<Token>> prompts;
-  refused = s.encode_prompts(texts, "prompt", true, fields.chat, prompts);
+  refused = s.encode_prompts(texts, "prompt", fields.chat.add_special_tokens, fields.chat, prompts);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields.chat),
                                         std::make_unique<OllamaAnswer>(ChatReading{}, false));
@@ -262,7 +262,7 @@ void serve_ollama_show(Service& s, Call call) {
   if (!name || !name->is_string())
     return s.fail(call, {400, "model must be a string", "model", ""});
   std::string model(name->get_string());
-  if (model.ends_with(":latest")) model.resize(model.size() - std::string_view(":latest").size());
+  strip_tag(model);
   if (Refusal refused = s.check_model(model)) return s.fail(call, *refused);
   const ModelShape& shape = s.session().model().shape();
   json::object about{{"modified_at", when_started(s)},

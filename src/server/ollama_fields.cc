@@ -13,6 +13,7 @@ namespace {
 enum class OptionUse : uint8_t {
   chat,     // a field of /v1/chat/completions, which honours or refuses it
   predict,  // num_predict
+  newline,  // penalize_newline
   loading,  // about how a model is loaded, which has been done
 };
 struct OllamaOption {
@@ -37,6 +38,7 @@ constexpr OllamaOption kOllamaOptions[] = {
     {"mirostat_tau", OptionUse::chat},
     {"mirostat_eta", OptionUse::chat},
     {"num_predict", OptionUse::predict},
+    {"penalize_newline", OptionUse::newline},
     {"num_ctx", OptionUse::loading},
     {"num_keep", OptionUse::loading},
     {"num_batch", OptionUse::loading},
@@ -49,7 +51,6 @@ constexpr OllamaOption kOllamaOptions[] = {
     {"use_mlock", OptionUse::loading},
     {"num_thread", OptionUse::loading},
     {"numa", OptionUse::loading},
-    {"penalize_newline", OptionUse::loading},
 };
 
 void read_options(Fields& f, json::object& chat) {
@@ -68,9 +69,19 @@ void read_options(Fields& f, json::object& chat) {
       chat[name] = value;
       continue;
     }
+    if (row->use == OptionUse::newline) {  // penalties are over all tokens
+      if (!value.is_bool())
+        return f.fail("options", "options.penalize_newline must be true or false");
+      if (!value.get_bool())
+        return f.fail("options", "options.penalize_newline false is not supported: use logit_bias",
+                      "unsupported_parameter");
+      continue;
+    }
     // -1 and -2: until the model or the context ends.
-    if (!value.is_int64() || value.get_int64() < -2 || value.get_int64() == 0)
-      return f.fail("options", "options.num_predict must be a whole number above 0, -1 or -2");
+    if (!value.is_int64() || value.get_int64() < -2 || value.get_int64() == 0 ||
+        value.get_int64() > INT32_MAX)
+      return f.fail("options",
+                    "options.num_predict must be a whole number from 1 to 2147483647, -1 or -2");
     if (value.get_int64() > 0) chat["max_tokens"] = value;
   }
 }
@@ -140,12 +151,6 @@ void read_common(Fields& f, std::initializer_list<std::string_view> own, json::o
   read_think(f, chat);
 }
 
-// A model is also known by NAME:latest.
-void strip_tag(std::string& name) {
-  constexpr std::string_view kTag = ":latest";
-  if (name.size() > kTag.size() && name.ends_with(kTag)) name.resize(name.size() - kTag.size());
-}
-
 Refusal finish_chat(json::object chat, const RequestLimits& limits, ChatFields& out) {
   Refusal refused = parse_chat(json::value(std::move(chat)), limits, out);
   if (out.constraint && out.constraint->name == "response_format") out.constraint->name = "format";
@@ -154,6 +159,11 @@ Refusal finish_chat(json::object chat, const RequestLimits& limits, ChatFields& 
 }
 
 }  // namespace
+
+void strip_tag(std::string& name) {
+  constexpr std::string_view kTag = ":latest";
+  if (name.size() > kTag.size() && name.ends_with(kTag)) name.resize(name.size() - kTag.size());
+}
 
 Refusal parse_ollama_chat(const json::value& body, const RequestLimits& limits, ChatFields& out) {
   Fields f(body, kOllama);
@@ -176,7 +186,8 @@ Refusal parse_ollama_generate(const json::value& body,
   Fields f(body, kOllama);
   if (f.failed()) return f.error();
   json::object chat;
-  read_common(f, {"prompt", "system", "raw", "suffix", "template", "context", "images"}, chat);
+  read_common(f, {"prompt", "system", "raw", "suffix", "template", "context", "images", "tools"},
+              chat);
   read_images(f, f.object(), "images");
   std::string system;
   f.text("prompt", out.prompt, SIZE_MAX);
@@ -184,12 +195,13 @@ Refusal parse_ollama_generate(const json::value& body,
   f.flag("raw", out.raw);
   for (const auto& [name, instead] :
        {std::pair("template", "use /api/chat"), std::pair("suffix", "use /v1/completions"),
-        std::pair("context", "send the conversation to /api/chat")}) {
+        std::pair("context", "send the conversation to /api/chat"),
+        std::pair("tools", "use /api/chat")}) {
     const json::value* v = f.get(name);
     if (v && *v != "" && !(v->is_array() && v->get_array().empty()))
       f.fail(name, std::string(name) + " is not supported: " + instead, "unsupported_parameter");
   }
-  for (const char* name : {"system", "think", "tools"}) {
+  for (const char* name : {"system", "think"}) {
     const json::value* v = f.object().if_contains(name);
     if (out.raw && v && !v->is_null() && *v != "")
       f.fail(name, std::string(name) + " does not go with raw: it is the chat template's");
@@ -224,6 +236,13 @@ Refusal parse_ollama_embed(const json::value& body,
   if (truncate) embedding["truncate_prompt_tokens"] = -1;
   if (truncate) embedding["truncation_side"] = "right";
   Refusal refused = parse_embedding(json::value(std::move(embedding)), limits, out);
+  const char* changed = !out.normalize ? "normalize" : out.base64 ? "encoding_format" : nullptr;
+  if (!refused && changed)
+    refused = ApiError{400,
+                       strf("%s is not supported: use /v1/embeddings, this endpoint gives lists of "
+                            "numbers, of length 1",
+                            changed),
+                       changed, "unsupported_parameter"};
   strip_tag(out.model);
   return refused;
 }

@@ -5,6 +5,9 @@
 
 namespace sluice {
 
+// A model is also known by NAME:latest. `name` becomes NAME.
+void strip_tag(std::string& name);
+
 // Both stream unless they say otherwise. Fields that are not Ollama's are those of
 // /v1/chat/completions. Absent messages (`out.messages` empty) only ask whether the model is there.
 Refusal parse_ollama_chat(const json::value& body, const RequestLimits& limits, ChatFields& out);

@@ -17,9 +17,10 @@ namespace sluice {
 inline constexpr size_t kMaxResponseBytes = size_t{64} << 20;
 
 struct StoredResponse {
-  int key = -1;              // whose it is
-  std::string answer;        // the response object
-  std::string conversation;  // a JSON list of chat messages, the answer's last; no instructions
+  int key = -1;        // whose it is
+  std::string answer;  // the response object
+  // A JSON list of chat messages, the answer's last; no instructions. Empty: too long to be kept.
+  std::string conversation;
 };
 
 class ResponseStore {

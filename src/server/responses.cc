@@ -81,12 +81,13 @@ json::object as_message(const std::vector<OutputItem>& items) {
     if (item.kind == Kind::content) content += item.text;
     if (item.kind == Kind::reasoning) reasoning += item.text;
     if (item.kind != Kind::call) continue;
-    Result<json::value> arguments = parse_json(item.text, kRequestJson);
+    const Result<json::value> arguments = parse_json(item.text, kRequestJson);
     if (!arguments || !arguments->is_object()) continue;  // cut off
-    calls.push_back(json::object{
-        {"id", item.call_id},
-        {"type", "function"},
-        {"function", json::object{{"name", item.name}, {"arguments", std::move(*arguments)}}}});
+    // As text: however deep they are, the conversation is not.
+    calls.push_back(
+        json::object{{"id", item.call_id},
+                     {"type", "function"},
+                     {"function", json::object{{"name", item.name}, {"arguments", item.text}}}});
   }
   json::object message{{"role", "assistant"}, {"content", content}};
   if (!reasoning.empty()) message["reasoning_content"] = reasoning;
@@ -96,16 +97,19 @@ json::object as_message(const std::vector<OutputItem>& items) {
 
 class ResponsesAnswer final : public Answer {
  public:
-  ResponsesAnswer(ChatReading reading, json::object echo, std::optional<json::array> conversation)
-      : reading_(std::move(reading)), conversation_(std::move(conversation)) {
-    echo_ = plain_json(echo);
-  }
+  ResponsesAnswer(ChatReading reading, std::string echo, std::optional<std::string> conversation)
+      : reading_(std::move(reading)),
+        echo_(std::move(echo)),
+        conversation_(std::move(conversation)) {}
   const char* id_prefix() const override { return "resp_"; }
   bool own_events() const override { return true; }
   std::unique_ptr<ChatOutput> make_output(Service& s) const override {
     return read_output(s, reading_, "call_");
   }
   std::span<const Token> kept_tokens() const override { return reading_.kept_tokens(); }
+  size_t held_bytes() const override {
+    return echo_.size() + (conversation_ ? conversation_->size() : 0);
+  }
 
   void append_event(std::string& out, const Generation& g, Choice& c) override {
     if (!c.begun) {
@@ -281,15 +285,19 @@ class ResponsesAnswer final : public Answer {
 
   void keep(const Generation& g, const std::string& answer) {
     if (!conversation_) return;
-    conversation_->push_back(as_message(items_));
-    g.service().responses().add(g.id(), {g.key(), answer, json::serialize(*conversation_)});
+    if (!conversation_->empty()) {
+      conversation_->back() = ',';
+      *conversation_ += plain_json(as_message(items_)) + ']';
+    }
+    if (conversation_->size() > g.service().options().heavy_bytes) conversation_->clear();
+    g.service().responses().add(g.id(), {g.key(), answer, std::move(*conversation_)});
     conversation_.reset();
   }
 
   static constexpr size_t kPieceBytes = 16 << 10;
   ChatReading reading_;
   std::string echo_;                         // {"instructions":...}
-  std::optional<json::array> conversation_;  // to be stored with the answer
+  std::optional<std::string> conversation_;  // as StoredResponse has it; absent: nothing is stored
   std::vector<OutputItem> items_;
   bool open_ = false;  // the last item, in a stream
   int next_ = 0;       // sequence_number
@@ -303,6 +311,11 @@ Refusal read_history(Service& s, const Call& call, const json::value& body, json
   std::string name(id->get_string());
   std::shared_ptr<const StoredResponse> stored = s.responses().find(name, call.key);
   if (!stored) return no_response(name, "previous_response_id");
+  if (stored->conversation.empty())
+    return ApiError{400,
+                    strf("the conversation of %s is too long to be stored: send it as input",
+                         quote(name).c_str()),
+                    "previous_response_id", "conversation_too_long"};
   Result<json::value> said = parse_json(stored->conversation);
   if (!said) return ApiError{500, said.error().message, "previous_response_id", ""};
   out = std::move(said->get_array());
@@ -324,12 +337,17 @@ void serve_responses(Service& s, Call call) {
   if (refused) return s.fail(call, *refused);
   if (fields.truncate) {  // with room for the answer
     const int most = s.session().engine().config().max_len;
-    fields.chat.truncate_prompt = std::max(most - fields.chat.max_tokens.value_or(most / 4), 1);
+    const int room = std::min(fields.chat.max_tokens.value_or(most / 4), most / 4);
+    fields.chat.truncate_prompt = std::max(most - std::max(room, 1), 1);
   }
-  std::optional<json::array> conversation;
-  if (fields.store) conversation = std::move(fields.conversation);
+  std::string echo = plain_json(fields.echo);
+  std::optional<std::string> conversation;
+  if (fields.store) {
+    conversation = plain_json(json::value(std::move(fields.conversation)));
+    if (conversation->size() > s.options().heavy_bytes) conversation->clear();
+  }
   start_chat(s, std::move(call), std::move(fields.chat), [&](ChatReading reading) {
-    return std::make_unique<ResponsesAnswer>(std::move(reading), std::move(fields.echo),
+    return std::make_unique<ResponsesAnswer>(std::move(reading), std::move(echo),
                                              std::move(conversation));
   });
 }

@@ -146,7 +146,8 @@ class ItemReader {
     calls.get_array().push_back(json::object{
         {"id", *id},
         {"type", "function"},
-        {"function", json::object{{"name", *name}, {"arguments", std::move(*object)}}}});
+        {"function",
+         json::object{{"name", *name}, {"arguments", arguments->empty() ? "{}" : *arguments}}}});
   }
 
   void read_result(const json::object& item, const std::string& at) {
@@ -178,7 +179,10 @@ class ItemReader {
       text += std::string_view(*piece);
     }
     if (open_ && (turn_.contains("content") || turn_.contains("tool_calls"))) flush();
-    if (!text.empty()) turn()["reasoning_content"] = text;
+    if (text.empty()) return;
+    json::value& all = turn()["reasoning_content"];
+    if (all.is_string()) text = std::string(all.get_string()) + text;
+    all = text;
   }
 
   Fields& f_;

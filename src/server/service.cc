@@ -215,17 +215,22 @@ HttpResponse Service::refuse_unread(int status, std::string_view reason) const {
   return refusal({status, std::string(reason), "", ""});
 }
 
+void Service::add_request_id(const Call& call, HttpResponse& response) {
+  response.headers.emplace_back("x-request-id", call.id);
+  if (call.errors == ErrorStyle::anthropic) response.headers.emplace_back("request-id", call.id);
+}
+
 void Service::reply(const Call& call, HttpResponse response) {
   meters_.on_response(response.status);
   log(call, response.status);
-  response.headers.emplace_back("x-request-id", call.id);
+  add_request_id(call, response);
   call.out->send(std::move(response));
 }
 
 void Service::reply(const Call& call, HttpResponse head, Responder::Producer body) {
   meters_.on_response(head.status);
   log(call, head.status);
-  head.headers.emplace_back("x-request-id", call.id);
+  add_request_id(call, head);
   call.out->send(std::move(head), std::move(body));
 }
 
@@ -253,7 +258,11 @@ std::optional<json::value> Service::body(const Call& call) {
   type = type.substr(0, type.find(';'));
   while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
   Refusal refused = check_ready();
-  if (!refused && !type.empty() && type != "application/json")
+  // Ollama takes any type, and its users leave curl's own. What a browser sends must be JSON by
+  // type, so that it needs a preflight.
+  const bool any_type = call.errors == ErrorStyle::ollama && call.http.header("origin").empty() &&
+                        call.http.header("sec-fetch-site").empty();
+  if (!refused && !any_type && !type.empty() && type != "application/json")
     refused = ApiError{415, "the body must be application/json", "", ""};
   if (!refused) {
     Result<json::value> v = parse_json(call.http.body, kRequestJson);
@@ -486,6 +495,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");
   const std::string& path = call.http.path;
+  if (path.starts_with("/api/")) call.errors = ErrorStyle::ollama;  // also where there is no route
   const Route* found = nullptr;
   std::string allowed;
   for (const Route& r : routes()) {

@@ -99,6 +99,8 @@ class Service {
   HttpResponse refuse_unread(int status, std::string_view reason) const;
 
   // For the routes.
+  // As each API names it.
+  static void add_request_id(const Call& call, HttpResponse& response);
   void reply(const Call& call, HttpResponse response);
   // With a body that is made as the client reads it.
   void reply(const Call& call, HttpResponse head, Responder::Producer body);

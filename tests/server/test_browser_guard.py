@@ -86,7 +86,8 @@ class Guard(unittest.TestCase):
         self.assertEqual((status, text), (204, b""))
         self.assertEqual(head["access-control-allow-origin"], APP)
         self.assertEqual(head["vary"], "Origin")
-        for name in ("authorization", "content-type", "x-request-id", "last-event-id"):
+        for name in ("authorization", "content-type", "x-request-id", "last-event-id", "x-api-key", "anthropic-version",
+                     "anthropic-beta", "anthropic-dangerous-direct-browser-access"):
             self.assertIn(name, head["access-control-allow-headers"])
         self.assertIn("POST", head["access-control-allow-methods"])
         for server, origin in ((self.cors, "https://evil.example"), (self.plain, APP), (self.cors, "null")):

@@ -125,9 +125,15 @@ class Messages(unittest.TestCase):
         cut = self.ask(**says("One two three."), stop_sequences=["three"])
         self.assertEqual((cut["stop_reason"], cut["stop_sequence"]), ("stop_sequence", "three"))
         self.assertEqual(told(cut["content"]), [("text", "One two ")])
-        broken = self.ask(**{**says(call("weather", city="Rome")), "tools": TOOLS, "max_tokens": 24})
-        self.assertEqual(broken["stop_reason"], "max_tokens")  # in the middle of a call
-        self.assertTrue(all(isinstance(b["input"], dict) for b in broken["content"] if b["type"] == "tool_use"))
+
+    def test_a_call_that_was_cut_off(self):
+        for most in range(8, 100):
+            answer = self.ask(**{**says(call("weather", city="Rome")), "tools": TOOLS, "max_tokens": most})
+            self.assertEqual(answer["stop_reason"], "max_tokens", "no call was cut off")
+            uses = [b for b in answer["content"] if b["type"] == "tool_use"]
+            if uses:
+                break
+        self.assertEqual([(b["name"], b["input"]) for b in uses], [("weather", {})])
 
     def test_tool_choice(self):
         one = {"tools": TOOLS, "max_tokens": 120, "temperature": 1, "separate_reasoning": False}
@@ -170,6 +176,12 @@ class Messages(unittest.TestCase):
             messages=HELLO, chat_template_kwargs={"enable_thinking": True}))
         self.assertEqual(self.prompt(thinking={"type": "disabled"}), self.rendered(messages=HELLO))
         self.assertGreater(self.prompt(tools=TOOLS), self.prompt())
+        # Results may come in more than one message.
+        uses = [{"type": "tool_use", "id": id, "name": "weather", "input": {}} for id in ("a", "b")]
+        results = [{"type": "tool_result", "tool_use_id": id, "content": "sun"} for id in ("a", "b")]
+        begun = HELLO + [{"role": "assistant", "content": uses}]
+        self.assertEqual(self.prompt(messages=begun + [{"role": "user", "content": [r]} for r in results]),
+                         self.prompt(messages=begun + [{"role": "user", "content": results}]))
 
     def test_thinking_that_the_prompt_opened(self):
         answer = self.ask(thinking={"type": "adaptive"})
@@ -228,7 +240,12 @@ class Messages(unittest.TestCase):
             ({"tools": TOOLS, "tool_choice": "auto"}, "tool_choice"), ({"tools": TOOLS, "tool_choice": {"type": "x"}}, "tool_choice"),
             ({"tool_choice": {"type": "any"}}, "tool_choice"), ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, "'x'"),
             ({"tools": TOOLS, "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}}, "disable_parallel_tool_use"),
-            ({"thinking": {"type": "on"}}, "thinking.type"), ({"output_config": {"format": {"type": "text"}}}, "output_config.format"),
+            ({"thinking": {"type": "on"}}, "thinking.type"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+            ({"continue_final_message": True}, "end with the message"),
+            ({"max_completion_tokens": 4}, "use max_tokens"), ({"return_tokens": True}, "return_tokens"),
+            ({"output_config": {"effort": "low"}, "reasoning_effort": "high"}, "output_config.effort"),
+            ({"output_config": {"format": {"type": "text"}}}, "output_config.format"),
             ({"output_config": {"task_budget": {}}}, "task_budget"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
             ({"container": "x"}, "container"), ({"context_management": {"edits": [1]}}, "context_management"),
             ({"n": 2}, "n is not supported"), ({"logprobs": True}, "logprobs"), ({"mirostat": 1}, "mirostat"),
@@ -239,15 +256,19 @@ class Messages(unittest.TestCase):
                 self.assertEqual((answer["type"], answer["error"]["type"]), ("error", "invalid_request_error"))
                 self.assertIn(name, answer["error"]["message"])
         self.ask(400, headers={"anthropic-version": "2023-01-01"})
+        self.ask(tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": None})
         self.ask(n=1, metadata={"user_id": "x"}, service_tier="auto", container=None, mcp_servers=[])
 
     def test_errors_are_anthropics(self):
         def error(path, body, headers=None, method=None):
             status, head, answer = self.server.request(path, body, headers, method)
             self.assertEqual(answer["type"], "error", answer)
-            self.assertEqual(answer["request_id"], head["x-request-id"])
+            self.assertEqual({answer["request_id"], head["request-id"]}, {head["x-request-id"]})
             return status, answer["error"]["type"]
         body = {"messages": HELLO, "max_tokens": 4, "chat_template": TEMPLATE}
+        for fields in ({}, {"stream": True}):
+            head = self.server.request("/v1/messages", {**body, **fields})[1]
+            self.assertEqual(head["request-id"], head["x-request-id"])
         self.assertEqual(error("/v1/messages", {**body, "model": "x"}), (404, "not_found_error"))
         self.assertEqual(error("/v1/messages", b"{"), (400, "invalid_request_error"))
         self.assertEqual(error("/v1/messages", None), (405, "invalid_request_error"))

@@ -72,8 +72,40 @@ class Ollama(unittest.TestCase):
                 for name in ("total_duration", "prompt_eval_duration", "eval_duration", "prompt_eval_count"):
                     self.assertGreater(whole[name], 0, name)
 
+    def test_a_call_stays_on_one_line(self):
+        text = "<tool_call>\n" + json.dumps({"name": "weather", "arguments": {"city": "Rome"}}, indent=1) + "\n</tool_call>"
+        for fields in ({"stream": False}, {}):
+            answer = self.chat(**script(text), tools=TOOLS, **fields)
+            messages = [answer["message"]] if fields else [line["message"] for line in answer]
+            self.assertEqual(told(messages), ("", "", [("weather", {"city": "Rome"})]))
+
+    def test_a_call_that_was_cut_off(self):
+        def chat(most, **fields):
+            return self.chat(**{**script(call("weather", city="Rome")), "options": {"num_predict": most}}, tools=TOOLS, **fields)
+        # Where /v1/chat/completions shows a broken call.
+        for most in range(8, 100):
+            body = {**says(call("weather", city="Rome")), "messages": HELLO, "tools": TOOLS, "max_tokens": most}
+            choice = self.server.request("/v1/chat/completions", body)[2]["choices"][0]
+            self.assertEqual(choice["finish_reason"], "length", "no call was cut off")
+            if choice["message"]["tool_calls"]:
+                break
+        whole, lines = chat(most, stream=False), chat(most)
+        lines = lines if isinstance(lines, list) else [lines]  # one line is JSON as a whole
+        self.assertEqual({whole["done_reason"], lines[-1]["done_reason"]}, {"length"})
+        self.assertEqual(told([whole["message"]])[2], [])
+        self.assertEqual(told([line["message"] for line in lines])[2], [])
+
+    def test_any_content_type_but_of_browsers(self):
+        body = json.dumps({"model": "test", "messages": []}).encode()
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl -d
+        self.assertEqual(self.server.request("/api/chat", body, form)[0], 200)
+        for sign in ({"Origin": self.server.url}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}):
+            self.assertEqual(self.server.request("/api/chat", body, {**form, **sign})[0], 415)
+        self.assertEqual(self.server.request("/v1/chat/completions", body, form)[0], 415)
+
     def test_options(self):
-        answer = self.chat(stream=False, options={"num_predict": 6, "temperature": 0, "num_ctx": 64, "num_thread": 1})
+        answer = self.chat(stream=False, options={
+            "num_predict": 6, "temperature": 0, "num_ctx": 64, "num_thread": 1, "penalize_newline": True})
         self.assertEqual((answer["eval_count"], answer["done_reason"]), (6, "length"))
         again = self.chat(stream=False, options={"num_predict": 6, "temperature": 0}, keep_alive="5m")
         self.assertEqual(answer["message"], again["message"])
@@ -110,6 +142,8 @@ class Ollama(unittest.TestCase):
         plain = self.ask("/api/generate", **body, raw=True, stream=False)
         text = self.server.request("/v1/completions", {"prompt": "Once upon", "max_tokens": 6, "temperature": 0})[2]
         self.assertEqual(plain["response"], text["choices"][0]["text"])
+        bare = self.ask("/api/generate", **body, raw=True, stream=False, add_special_tokens=False)
+        self.assertEqual(bare["prompt_eval_count"] + 1, plain["prompt_eval_count"])
         lines = self.ask("/api/generate", **body)  # this model has no template
         self.assertEqual("".join(line["response"] for line in lines), plain["response"])
         self.assertEqual((lines[-1]["done"], lines[-1]["done_reason"], lines[-1]["eval_count"]), (True, "length", 6))
@@ -156,7 +190,13 @@ class Ollama(unittest.TestCase):
             ("/api/generate", {"prompt": "x", "context": [1]}, "context"),
             ("/api/generate", {"prompt": "x", "raw": True, "system": "x"}, "system"),
             ("/api/embed", {}, "input"), ("/api/embed", {"input": "x", "dimensions": 7}, "dimensions"),
-            ("/api/show", {}, "model"),
+            ("/api/embed", {"input": "x", "normalize": False}, "normalize"),
+            ("/api/embed", {"input": "x", "encoding_format": "base64"}, "encoding_format"),
+            ("/api/generate", {"prompt": "x", "tools": TOOLS}, "use /api/chat"),
+            ("/api/chat", {"options": {"penalize_newline": False}}, "penalize_newline"),
+            ("/api/chat", {"options": {"num_predict": 1 << 31}}, "options.num_predict"),
+            ("/api/chat", {"max_completion_tokens": 4}, "use options.num_predict"),
+            ("/api/chat", {"return_tokens": True}, "return_tokens"), ("/api/show", {}, "model"),
         ]
         for path, fields, name in cases:
             with self.subTest(path=path, **fields):
@@ -169,6 +209,9 @@ class Ollama(unittest.TestCase):
                 self.assertIn(name, answer["error"])
         self.assertIn("other", self.ask("/api/chat", 404, model="other", messages=HELLO)["error"])
         self.assertEqual(list(self.server.request("/api/chat")[2]), ["error"])  # 405
+        self.ask("/api/show", 404, model=":latest")
+        status, _, answer = self.server.request("/api/pull", {"model": "test"})
+        self.assertEqual((status, list(answer)), (404, ["error"]))
 
     def test_ollamas_client(self):
         try:

@@ -132,6 +132,14 @@ class Responses(unittest.TestCase):
         self.assertGreater(third["usage"]["input_tokens"], stored["usage"]["input_tokens"])
         self.assertEqual(third["previous_response_id"], stored["id"])
 
+    def test_neighbouring_reasoning_is_one(self):
+        def tokens(*texts):
+            items = [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": t}]} for t in texts]
+            turns = [{"role": "user", "content": "hi"}, *items, {"role": "assistant", "content": "Yes."},
+                     {"role": "user", "content": "why?"}]
+            return self.ask(input=turns)["usage"]["input_tokens"]
+        self.assertEqual(tokens("One two.", " Three."), tokens("One two. Three."))
+
     def test_the_store(self):
         kept, dropped = self.ask(), self.ask(store=False)
         self.assertEqual(self.server.request("/v1/responses/" + kept["id"])[2], kept)
@@ -191,6 +199,45 @@ class Responses(unittest.TestCase):
         self.assertEqual(self.ask(400, input=long)["error"]["code"], "context_length_exceeded")
         answer = self.ask(input=long, truncation="auto")
         self.assertEqual(answer["usage"]["input_tokens"] + 8, 512)
+        # More than the context can hold takes a quarter of it from long conversations, nothing from short ones.
+        most = {**script("Yes."), "max_output_tokens": 4096, "truncation": "auto"}
+        self.assertEqual(self.ask(input=long, **most)["usage"]["input_tokens"], 512 - 128)
+        self.assertEqual(self.ask(**most)["usage"]["input_tokens"], self.ask(**script("Yes."))["usage"]["input_tokens"])
+
+    def test_a_call_that_was_cut_off(self):
+        for most in range(8, 100):
+            answer = self.ask(**{**script(call("weather", city="Rome")), "tools": TOOLS, "max_output_tokens": most})
+            self.assertEqual(answer["status"], "incomplete", "no call was cut off")
+            uses = [item for item in answer["output"] if item["type"] == "function_call"]
+            if uses:
+                break
+        self.assertEqual([(item["name"], item["status"]) for item in uses], [("weather", "incomplete")])
+        self.ask(input="And now?", previous_response_id=answer["id"])  # which leaves it out
+
+    def test_arguments_as_deep_as_a_request_may_be(self):
+        deep = "{\"a\":" * 61 + "1" + "}" * 61
+        use = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
+        first = self.ask(input=[{"role": "user", "content": "hi"}, use,
+                                {"type": "function_call_output", "call_id": "c", "output": "x"}], truncation="auto")
+        self.ask(input="And now?", previous_response_id=first["id"], truncation="auto")
+
+    def test_what_a_running_request_keeps_is_counted(self):
+        body = {"input": "hi", "truncation": "auto", "chat_template": TEMPLATE, "temperature": 0, "stream": True}
+        with Server("--allow-request-template", "--max-answer", "64K", path=stories()) as server:
+            self.assertEqual(server.request("/v1/responses", {**body, "max_output_tokens": 2})[0], 200)
+            for fields in ({"instructions": "x" * 70_000, "store": False}, {"input": "x" * 70_000}):
+                status, _, answer = server.request("/v1/responses", {**body, **fields})
+                self.assertEqual((status, answer["error"]["code"]), (400, "answer_too_large"))
+
+    def test_a_conversation_that_is_too_long_to_store(self):
+        turn = "one two three " * 9000  # about half of what may be stored
+        first = self.ask(input=turn, truncation="auto")
+        second = self.ask(input=turn, truncation="auto", previous_response_id=first["id"])
+        third = self.ask(input=turn, truncation="auto", previous_response_id=second["id"])
+        self.assertEqual(self.server.request("/v1/responses/" + third["id"])[2], third)
+        refused = self.ask(400, previous_response_id=third["id"])["error"]
+        self.assertEqual((refused["param"], refused["code"]), ("previous_response_id", "conversation_too_long"))
+        events(self.ask(input="go on", truncation="auto", previous_response_id=second["id"], stream=True))
 
     def test_bad_input_is_refused_by_name(self):
         def item(**fields):
@@ -223,6 +270,7 @@ class Responses(unittest.TestCase):
             ({"include": ["message.output_text.logprobs"]}, "include"), ({"include": "x"}, "include"),
             ({"top_logprobs": 3}, "top_logprobs"), ({"n": 2}, "n is not"), ({"stream_options": {"include_usage": True}}, "include_usage"),
             ({"previous_response_id": 1}, "previous_response_id"), ({"mirostat": 1}, "mirostat"),
+            ({"continue_final_message": True}, "use /v1/chat/completions"),
         ]
         for fields, name in cases:
             with self.subTest(**fields):

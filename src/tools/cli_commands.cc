@@ -61,7 +61,7 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
                     "every output follows this JSON schema (a file, or the schema\nitself) and may "
                     "end before --output");
     app->add_option("--vocab", o.vocab,
-                    "with --json-schema: the vocabulary of this model, for a random: one\nthat has "
+                    "with --json-schema: the vocabulary of this model, for a random:\none that has "
                     "none");
     app->add_flag("--padded", o.padded,
                   "with --preset static: batches of --max-seqs requests, prompts\npadded on the "

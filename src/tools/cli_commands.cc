@@ -380,7 +380,7 @@ void add_sol(CLI::App& app, CommandLine& c) {
   s->footer(
       "A step takes at least the larger of weights / bandwidth and operations / peak, and the "
       "same\n"
-      "for K and V. Devices are by their data sheets: dense bf16 or f16 with sums in f32. `bench\n"
+      "for K and V. Devices are by nominal figures: dense bf16 or f16 with sums in f32. `bench\n"
       "machine` and `bench gpu` measure the limits of what is here.");
   s->callback([&c] { c.action = [&c] { return cmd_sol(c.sol); }; });
 }

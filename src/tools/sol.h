@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// By the vendors' data sheets: dense, bf16 or f16 with sums in f32.
+// Nominal figures, not checked against data sheets: dense, bf16 or f16 with sums in f32.
 struct SolDevice {
   const char* name;
   double memory;     // bytes

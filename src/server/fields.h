@@ -60,4 +60,15 @@ class Fields {
 // A token id, if that is what it is.
 std::optional<Token> token_id(const json::value& v);
 
+// The string `type` of a content block or an item; empty where it has none.
+inline std::string_view type_of(const json::object& block) {
+  const json::value* type = block.if_contains("type");
+  return type && type->is_string() ? std::string_view(type->get_string()) : "";
+}
+// The string `name` of `o`, or null.
+inline const json::string* text_field(const json::object& o, std::string_view name) {
+  const json::value* v = o.if_contains(name);
+  return v ? v->if_string() : nullptr;
+}
+
 }  // namespace sluice

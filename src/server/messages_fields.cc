@@ -10,17 +10,6 @@ namespace sluice {
 
 namespace {
 
-std::string_view type_of(const json::object& block) {
-  const json::value* type = block.if_contains("type");
-  return type && type->is_string() ? std::string_view(type->get_string()) : "";
-}
-
-// The string `name` of `o`, or null.
-const json::string* text_field(const json::object& o, std::string_view name) {
-  const json::value* v = o.if_contains(name);
-  return v ? v->if_string() : nullptr;
-}
-
 class MessagesReader {
  public:
   MessagesReader(Fields& f, json::object& chat) : f_(f), chat_(chat) {}

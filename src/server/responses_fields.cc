@@ -10,16 +10,6 @@ namespace sluice {
 
 namespace {
 
-std::string_view item_type(const json::object& item) {
-  const json::value* type = item.if_contains("type");
-  return type && type->is_string() ? std::string_view(type->get_string()) : "";
-}
-
-const json::string* item_text(const json::object& item, std::string_view name) {
-  const json::value* v = item.if_contains(name);
-  return v ? v->if_string() : nullptr;
-}
-
 bool is_given(const json::object& o, std::string_view name) {
   const json::value* v = o.if_contains(name);
   return v && !v->is_null();
@@ -76,7 +66,7 @@ class ItemReader {
   void read_item(const json::value& v, const std::string& at) {
     const json::object* item = v.if_object();
     if (!item) return refuse(at, "must be an object");
-    std::string_view type = item_type(*item);
+    std::string_view type = type_of(*item);
     if (type == "message" || (type.empty() && item->contains("role")))
       return read_message(*item, at);
     if (type == "function_call") return read_call(*item, at);
@@ -100,11 +90,11 @@ class ItemReader {
     for (size_t i = 0; i < parts.size(); ++i) {
       std::string param = strf("%s[%zu]", at.c_str(), i);
       const json::object* part = parts[i].if_object();
-      std::string_view type = part ? item_type(*part) : "";
+      std::string_view type = part ? type_of(*part) : "";
       if (type.empty()) return refuse(param, "must be an object with a type"), false;
       if (type != "input_text" && type != "output_text" && type != "text")
         return refuse_type(param, type, "only text is read here"), false;
-      const json::string* text = item_text(*part, "text");
+      const json::string* text = text_field(*part, "text");
       if (!text) return refuse(param + ".text", "must be a string"), false;
       if (i > 0) out += between;
       out += std::string_view(*text);
@@ -113,7 +103,7 @@ class ItemReader {
   }
 
   void read_message(const json::object& item, const std::string& at) {
-    const json::string* role = item_text(item, "role");
+    const json::string* role = text_field(item, "role");
     if (!role ||
         (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer"))
       return refuse(at + ".role", "must be user, assistant, system or developer");
@@ -132,9 +122,9 @@ class ItemReader {
   }
 
   void read_call(const json::object& item, const std::string& at) {
-    const json::string* id = item_text(item, "call_id");
-    const json::string* name = item_text(item, "name");
-    const json::string* arguments = item_text(item, "arguments");
+    const json::string* id = text_field(item, "call_id");
+    const json::string* name = text_field(item, "name");
+    const json::string* arguments = text_field(item, "arguments");
     if (!id) return refuse(at + ".call_id", "must be a string");
     if (!name) return refuse(at + ".name", "must be a string");
     Result<json::value> object = Error{};
@@ -152,7 +142,7 @@ class ItemReader {
 
   void read_result(const json::object& item, const std::string& at) {
     flush();
-    const json::string* id = item_text(item, "call_id");
+    const json::string* id = text_field(item, "call_id");
     if (!id) return refuse(at + ".call_id", "must be a string");
     if (std::find(calls_.begin(), calls_.end(), std::string_view(*id)) == calls_.end())
       return refuse(at + ".call_id", "names no function_call before it");
@@ -173,8 +163,8 @@ class ItemReader {
     if (!content->is_array()) return refuse(at + ".content", "must be a list of reasoning_text");
     for (const json::value& v : content->get_array()) {
       const json::object* part = v.if_object();
-      const json::string* piece = part ? item_text(*part, "text") : nullptr;
-      if (!piece || item_type(*part) != "reasoning_text")
+      const json::string* piece = part ? text_field(*part, "text") : nullptr;
+      if (!piece || type_of(*part) != "reasoning_text")
         return refuse(at + ".content", "must be a list of reasoning_text");
       text += std::string_view(*piece);
     }
@@ -238,7 +228,7 @@ class ResponsesReader {
     for (size_t i = 0; i < v->get_array().size(); ++i) {
       std::string at = strf("tools[%zu]", i);
       const json::object* tool = v->get_array()[i].if_object();
-      std::string_view type = tool ? item_type(*tool) : "";
+      std::string_view type = tool ? type_of(*tool) : "";
       if (type.empty()) return f_.fail(at, at + " must be an object with a type");
       if (type != "function")
         return f_.fail(at,
@@ -249,7 +239,7 @@ class ResponsesReader {
       for (std::string_view name : {"name", "description", "parameters", "strict"}) {
         if (is_given(*tool, name)) function[name] = tool->at(name);
       }
-      if (!item_text(function, "name")) return f_.fail(at, at + ".name must be a string");
+      if (!text_field(function, "name")) return f_.fail(at, at + ".name must be a string");
       if (function.contains("parameters") && !function["parameters"].is_object())
         return f_.fail(at, at + ".parameters must be a JSON schema");
       tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
@@ -265,8 +255,8 @@ class ResponsesReader {
       return;
     }
     const json::object* o = v->if_object();
-    std::string_view type = o ? item_type(*o) : "";
-    const json::string* name = o ? item_text(*o, "name") : nullptr;
+    std::string_view type = o ? type_of(*o) : "";
+    const json::string* name = o ? text_field(*o, "name") : nullptr;
     if (!type.empty() && type != "function")
       return refuse_value("tool_choice", "it must be auto, none, required or a function");
     if (type.empty() || !name)
@@ -298,11 +288,11 @@ class ResponsesReader {
 
   void read_format(const json::value& v) {
     const json::object* o = v.if_object();
-    std::string_view type = o ? item_type(*o) : "";
+    std::string_view type = o ? type_of(*o) : "";
     if (type == "text") return;
     if (type == "json_object") {
       chat_["response_format"] = json::object{{"type", "json_object"}};
-    } else if (type == "json_schema" && item_text(*o, "name") && is_given(*o, "schema") &&
+    } else if (type == "json_schema" && text_field(*o, "name") && is_given(*o, "schema") &&
                o->at("schema").is_object()) {
       chat_["response_format"] = json::object{
           {"type", "json_schema"},

@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import time
+import unittest
 import urllib.error
 import urllib.request
 
@@ -98,3 +99,17 @@ class Server:
                 return True
             time.sleep(0.02)
         return False
+
+
+class ScriptedServer(unittest.TestCase):
+    """Tests of one server with a tiny model, whose requests may bring their own chat template."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not stories():
+            raise unittest.SkipTest("no test data")
+        cls.server = Server("--allow-request-template", path=stories())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()

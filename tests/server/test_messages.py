@@ -4,7 +4,7 @@ import json
 import tempfile
 import unittest
 
-from harness import Server, stories
+from harness import ScriptedServer, Server, stories
 from scripted import TEMPLATE, call, events, says
 
 TOOLS = [{"name": name, "description": "A tool", "input_schema": {
@@ -78,17 +78,7 @@ def assembled(stream):
     return message
 
 
-class Messages(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if not stories():
-            raise unittest.SkipTest("no test data")
-        cls.server = Server("--allow-request-template", path=stories())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.__exit__()
-
+class Messages(ScriptedServer):
     def ask(self, status=200, path="/v1/messages", headers=None, **fields):
         body = {"messages": HELLO, "max_tokens": 8, "temperature": 0, "chat_template": TEMPLATE, **fields}
         got, _, answer = self.server.request(path, {k: v for k, v in body.items() if v is not None}, headers)

@@ -4,7 +4,7 @@ import json
 import math
 import unittest
 
-from harness import Server, model, stories
+from harness import ScriptedServer, Server, model, stories
 from scripted import TEMPLATE, call, says
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {
@@ -35,17 +35,7 @@ def told(messages):
             [(c["name"], c["arguments"]) for c in calls])
 
 
-class Ollama(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if not stories():
-            raise unittest.SkipTest("no test data")
-        cls.server = Server("--allow-request-template", path=stories())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.__exit__()
-
+class Ollama(ScriptedServer):
     def ask(self, path, status=200, **body):
         got, head, answer = self.server.request(path, body)
         self.assertEqual(got, status, answer)

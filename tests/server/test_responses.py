@@ -4,7 +4,7 @@ import json
 import tempfile
 import unittest
 
-from harness import Server, stories
+from harness import ScriptedServer, Server, stories
 from scripted import TEMPLATE, call, events, says
 
 TOOLS = [{"type": "function", "name": name, "description": "A tool", "parameters": {
@@ -74,17 +74,7 @@ def assembled(stream):
     return stream[-1][1]["response"], output
 
 
-class Responses(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if not stories():
-            raise unittest.SkipTest("no test data")
-        cls.server = Server("--allow-request-template", path=stories())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.__exit__()
-
+class Responses(ScriptedServer):
     def ask(self, status=200, **fields):
         body = {"input": "hi", "max_output_tokens": 8, "temperature": 0, "chat_template": TEMPLATE, **fields}
         got, _, answer = self.server.request("/v1/responses", {k: v for k, v in body.items() if v is not None})

@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from harness import SLUICE, Server, stories
+from harness import SLUICE, ScriptedServer, Server, stories
 
 TOOLS = [{"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city", "strict": True,
@@ -22,17 +22,7 @@ TEMPLATE = """{%- if tools %}{{- '<tools>' }}{%- for t in tools %}{{- t.function
 {{- '<think>' }}{%- endif %}{%- endif %}"""
 
 
-class Tools(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if not stories():
-            raise unittest.SkipTest("no test data")
-        cls.server = Server("--allow-request-template", path=stories())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.__exit__()
-
+class Tools(ScriptedServer):
     def chat(self, status=200, **fields):
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0,
                 "chat_template": TEMPLATE, **fields}

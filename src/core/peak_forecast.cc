@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-// Steps from now. Between two of them what is held grows by a quarter at most.
+// Steps from now, each about a quarter further than the last.
 constexpr int kHorizons[] = {1,    3,    7,    11,   15,   19,   23,   27,   31,   39,   47,
                              55,   63,   79,   95,   111,  127,  159,  191,  223,  255,  319,
                              383,  447,  511,  639,  767,  895,  1023, 1279, 1535, 1791, 2047,
@@ -40,12 +40,15 @@ double PeakForecast::chance(const Growth& g, int steps) const {
   if (g.num_output + steps > g.max_new) return 0;
   if (g.curve < 0) return g.num_output + steps <= std::max(g.predicted, g.num_output + 1) ? 1 : 0;
   const SurvivalCurve& curve = curves_[static_cast<size_t>(g.curve)].curve;
-  double now = curve.longer_than(g.num_output - 1);
-  return now > 1e-9 ? curve.longer_than(g.num_output + steps - 1) / now : 1;
+  return g.reached > 1e-9 ? curve.longer_than(g.num_output + steps - 1) / g.reached : 1;
 }
 
 bool PeakForecast::fits(int64_t usable, int64_t groups, int block_size) {
   for (Known& k : curves_) k.curve.fit(*k.ended);
+  for (Growth& g : growths_) {
+    if (g.curve >= 0)
+      g.reached = curves_[static_cast<size_t>(g.curve)].curve.longer_than(g.num_output - 1);
+  }
   const double half = (block_size - 1) / 2.0;  // of the last block
   for (size_t i = 0; i < std::size(kHorizons); ++i) {
     const int steps = kHorizons[i];
@@ -56,7 +59,7 @@ bool PeakForecast::fits(int64_t usable, int64_t groups, int block_size) {
       const double p = chance(g, steps);
       if (p <= 0) continue;
       any = true;
-      // Who is sure to end before the next horizon holds the most at its end.
+      // A sequence that must end before the next horizon is counted at its largest, when it ends.
       const int grown = left(g) < next ? left(g) : steps;
       const double size = static_cast<double>(groups) *
                               (static_cast<double>(g.positions + grown) + half) / block_size +

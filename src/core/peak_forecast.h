@@ -20,7 +20,8 @@ class PeakForecast {
     int64_t positions = 0;  // prompt and output so far
     int64_t windows = 0;    // blocks in window groups
     int num = 1;            // sequences that grow like this
-    int curve = -1;         // filled in
+    int curve = -1;         // filled in, as is
+    double reached = 1;     // the share of such outputs that get as far as it has
     bool operator==(const Growth&) const = default;
   };
 

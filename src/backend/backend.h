@@ -255,7 +255,7 @@ class Backend : public WeightStore {
   virtual void attach() = 0;
   // Throws std::bad_alloc when the device has no more.
   virtual Buffer allocate(size_t bytes) = 0;
-  // Of page_memory().
+  // Size of one page of page_memory().
   virtual size_t page_bytes() const { return host_page_bytes(); }
   // `num_pages`: the most that will be mapped at once. Throws std::bad_alloc when the device has no
   // room for them.

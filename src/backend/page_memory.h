@@ -25,7 +25,7 @@ class PageMemory {
 size_t host_page_bytes();
 std::unique_ptr<PageMemory> host_page_memory();
 
-// What devices map.
+// Size of a page on a GPU.
 inline constexpr size_t kDevicePage = size_t{2} << 20;
 
 }  // namespace sluice

@@ -227,7 +227,7 @@ std::shared_ptr<const StateMask> RegexDfa::mask(DfaState s,
 
 namespace {
 
-// What goes on behind these nodes, by its first byte.
+// The children of these nodes, sorted by their byte.
 Tails tails_behind(const VocabTrie& trie, std::span<const uint32_t> exits) {
   const auto& nodes = trie.nodes();
   Tails out;

@@ -20,8 +20,8 @@ struct AttentionArgs {
   DType kv_type;  // `type`, or f8 (e4m3, scale 1)
   int block_size;
   AttentionSpec spec;
-  // Of the layer's cache group; block b of a slot is tables[slot * stride + b], or without tables
-  // first_block + slot * stride + b.
+  // Block tables of the layer's cache group. Block b of a slot is tables[slot * stride + b]; where
+  // tables is null it is first_block + slot * stride + b.
   const int32_t* tables;
   int64_t table_stride, first_block;
   const int32_t* positions;  // [rows], device

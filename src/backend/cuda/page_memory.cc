@@ -1,6 +1,6 @@
 // Addresses with pages mapped on demand, by the driver's own functions: the program does not link
 // the driver. All pages are created at the start, so that the pool is this process's from then on;
-// mapping one is a few microseconds of the host and waits for nothing.
+// mapping one waits for nothing.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 

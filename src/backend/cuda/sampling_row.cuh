@@ -182,8 +182,8 @@ struct RowAdjust {
   }
 };
 
-// What follows a row's sampling: the token, if there is one, feeds the next step and the row's
-// memory of itself. By one thread, after all of the row's readers.
+// Stores the sampled token, if there is one, for the next step and in the row's history. One thread
+// calls it, after all reads of the row.
 __device__ inline void remember(const SamplingRows& all, int slot, int32_t token) {
   if (token < 0) return;
   SamplingRow& row = all.rows[slot];

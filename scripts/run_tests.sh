@@ -158,9 +158,9 @@ one_ctest() {  # one_ctest DIR JUNIT_FILE ARGS...
 without() { if ((full)); then echo "${1:-^$}"; else echo "${1:+$1|}full"; fi; }
 
 tests_release() { run_ctest release "$JOBS" -LE "$(without)"; }
-# A quarter of the cases of tests that take long, another one after each commit (base/test_slice.h); all with --full.
+# An eighth of the cases of tests that take long, another one after each commit (base/test_slice.h); all with --full.
 slice_tests() {
-  local slice=4 seed
+  local slice=8 seed
   ((full)) && slice=1
   seed=$(git rev-list --count HEAD 2>/dev/null || echo 0)
   echo "SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed"
@@ -180,10 +180,10 @@ tests_tsan() {
 
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 
-# Ten seconds each (ten minutes with --full), two at a time. What a run finds stays in build/corpus for
+# Five seconds each (ten minutes with --full), two at a time. What a run finds stays in build/corpus for
 # the next. Seeds: fuzz/corpus/NAME.
 run_fuzz() {
-  local names name each=10 status=0
+  local names name each=5 status=0
   ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
@@ -208,7 +208,9 @@ fuzz_one() {  # fuzz_one fuzz_NAME
 }
 
 includes() { python3 scripts/check_includes.py --self-test && python3 scripts/check_includes.py; }
-headers() { python3 scripts/check_headers.py --self-test && python3 scripts/check_headers.py --jobs "$JOBS"; }
+headers() {
+  python3 scripts/check_headers.py --self-test && (slice_tests && python3 scripts/check_headers.py --jobs "$JOBS")
+}
 
 format() {
   local tool=clang-format-14

@@ -105,8 +105,10 @@ TEST_P(MatmulW8a8Kernel, LongestRowsDoNotOverflow) {
   std::memcpy(w.bytes.data(), w.decoded.data(), w.bytes.size());
   const WeightSegment segment = w.segment();
   const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+  TestSlice slice;
   for (int64_t m : {3, 5, 20}) {
     for (float sign : {1.0f, -1.0f}) {
+      if (!slice.take()) continue;
       Input in = make_input(m, kMaxW8Cols, 1);
       std::fill(in.row_q.begin(), in.row_q.end(), static_cast<int8_t>(127 * sign));
       for (float& x : in.row_scale) x = 1.0f / 127;

@@ -485,6 +485,29 @@ void move_much(std::mt19937_64& rng, Workload& w) {
   w.cancel_at = {{static_cast<RequestId>(1 + rng() % 9), static_cast<int>(rng() % 30)}};
 }
 
+// Half of the requests search with beams, in a pool that holds little more than the largest of
+// them.
+void search_with_beams(std::mt19937_64& rng, Workload& w) {
+  SchedulerConfig& c = w.setup.scheduler;
+  c.allocator = KvAllocator::paged;
+  c.max_seqs = std::max(c.max_seqs, 4);
+  c.budget = std::max(c.budget, 4);
+  c.num_blocks = 0;
+  for (Request& r : w.requests) {
+    if (rng() % 2 && r.pooling == Pooling::none) {
+      r.n = 1 + static_cast<int>(rng() % 4);
+      r.constraint = nullptr;
+      r.sampling = std::make_shared<const SamplingSpec>();
+      r.beams = BeamSpec{static_cast<float>(rng() % 3), static_cast<BeamEnd>(rng() % 3)};
+    }
+    auto positions = static_cast<int>(r.prompt->size()) + r.max_new;
+    int rows = (positions + c.block_size - 1) / c.block_size;
+    c.num_blocks = std::max({c.num_blocks, r.n * rows * w.setup.groups.num_groups(),
+                             static_cast<int>(Scheduler::most_blocks(positions, c))});
+  }
+  c.num_blocks += static_cast<int>(rng() % 20);
+}
+
 Setup alone(const Setup& other) {
   Setup s;
   apply_preset("sarathi", s.scheduler).value();
@@ -577,6 +600,16 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
       EXPECT_GT(tally.forced, num) << "few tokens are forced";
       EXPECT_GT(tally.disk_hits, num / 2) << "few prefixes come from disk";
     }
+  }
+}
+
+TEST(EngineProperty, ASearchDependsOnTheRequestAlone) {
+  const char* full = std::getenv("SLUICE_TEST_FULL");
+  uint64_t num = full && *full == '1' ? 200 : 10;
+  Tally tally;
+  for (uint64_t seed = 1; seed <= num; ++seed) {
+    check_workload(subjects()[seed % subjects().size()], seed, &tally, search_with_beams);
+    if (HasFailure()) return;
   }
 }
 

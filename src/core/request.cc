@@ -14,4 +14,17 @@ bool fits(const SamplingSpec& spec, const SamplingLimits& limits) {
          spec.logprob_ids.size() <= limits.logprob_ids;
 }
 
+const char* not_with_beams(const SamplingSpec& s) {
+  if (s.repetition_penalty != 1) return "repetition_penalty";
+  if (s.frequency_penalty != 0) return "frequency_penalty";
+  if (s.presence_penalty != 0) return "presence_penalty";
+  if (s.min_tokens != 0) return "min_tokens";
+  if (s.num_logprobs >= 0) return "logprobs";
+  if (s.prompt_logprobs >= 0) return "prompt_logprobs";
+  if (!s.logit_bias.empty()) return "logit_bias";
+  if (!s.allowed.empty()) return "allowed_token_ids";
+  if (!s.bad_sequences.empty()) return "bad_words";
+  return nullptr;
+}
+
 }  // namespace sluice

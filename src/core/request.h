@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,23 @@ enum class Pooling : uint8_t {
   mean,  // over all positions
 };
 
+// When a beam search with as many answers as beams ends; Hugging Face's early_stopping.
+enum class BeamEnd : uint8_t {
+  usual,  // false: no beam would be better than the worst answer if it ended now
+  first,  // true: at once
+  never,  // "never": no beam can get better than the worst answer, at any length
+};
+
+// The request's n outputs are the likeliest that a search with n beams finds, best first, instead
+// of samples. Nothing is drawn: temperature, top_k, top_p, min_p and the seed have no effect.
+struct BeamSpec {
+  float length_penalty = 1;  // answers compare by log-probability / length^length_penalty
+  BeamEnd end = BeamEnd::usual;
+  bool operator==(const BeamSpec&) const = default;
+};
+// What of a spec beam search has no rule for, by its name in requests; null: nothing.
+const char* not_with_beams(const SamplingSpec& spec);
+
 // 128 bits: a collision is not a concern; tokens are compared on a hit all the same.
 struct BlockHash {
   uint64_t a = 0, b = 0;
@@ -84,8 +102,9 @@ struct Request {
   Stop stop;
   std::shared_ptr<const constrain::Constraint> constraint;  // what the output must be; null: any
   int max_new = 16;                                         // 0 with pooling
-  int predicted_output = 0;  // tokens that it is expected to sample; 0: nobody knows, max_new
-  int n = 1;                 // choices; 1 with pooling
+  int predicted_output = 0;       // tokens that it is expected to sample; 0: nobody knows, max_new
+  int n = 1;                      // choices; 1 with pooling
+  std::optional<BeamSpec> beams;  // n of them; none: choices are sampled
   Pooling pooling = Pooling::none;
   int priority = 0;      // lower runs first under order=priority
   TenantId tenant = 0;   // prefixes are shared within one

@@ -44,6 +44,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> te
     : config_(std::move(config)),
       text_(std::move(text)),
       layout_(config_.block_size, kept_windows(config_)),
+      whole_(config_.block_size, std::vector<int>(config_.group_windows.size(), 0)),
       blocks_(config_.contiguous() ? 0 : config_.num_blocks, config_.block_size, config_.tiers),
       ranges_(config_.ranged() ? config_.num_blocks : 0),
       pages_(config_.mapped() ? std::min(config_.max_seqs, config_.budget) : 0,
@@ -91,6 +92,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
     return Error{400, "max_tokens must be at least 1"};
   }
   if (request.n <= 0) return Error{400, "n must be at least 1"};
+  if (auto ok = check_beams(request, config); !ok) return ok;
   if (request.n > 1 && config.contiguous()) {
     return Error{400, strf("n must be 1: with --kv-allocator %s choices cannot share their "
                            "prompt's blocks; send as many requests, or use --kv-allocator paged",
@@ -115,7 +117,7 @@ Result<void> Scheduler::check(const Request& request, const SchedulerConfig& con
   }
   int64_t positions = std::min<int64_t>(prompt + request.max_new, config.max_len);
   if (config.allocator == KvAllocator::reserve) positions = config.max_len;
-  int64_t need = most_blocks(positions, config);
+  int64_t need = request.beams ? beam_blocks(request, config) : most_blocks(positions, config);
   if (need > config.num_blocks) {
     return Error{400,
                  strf("the request may need %lld KV blocks and the pool has %d: lower max_tokens "
@@ -135,6 +137,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   }
   if (choices_of_.contains(request.id)) return Error{400, "a request with this id is already here"};
 
+  if (request.beams) request.sampling = beam_sampling(request);
   if (config_.prefix_cache && request.block_hashes.empty()) {
     request.block_hashes = hash_blocks(*request.prompt, config_.block_size, request.tenant);
   }
@@ -164,6 +167,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   num_constrained_ += r.constraint != nullptr;
   try {
     choices.seqs.reserve(static_cast<size_t>(r.n));
+    if (r.beams) beams_[c].search = BeamSearch(r.n, *r.beams, r.max_new, r.stop.tokens);
     for (int choice = 0; choice < r.n; ++choice) add_sequence(c, choice);
   } catch (...) {
     withdraw(c);
@@ -226,7 +230,9 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.table.reserve(layout_, blocks_for(s.num_prompt + r.max_new));
   s.stop = StopMatcher(r.stop.strings);
   s.timing.arrival = r.arrival;
-  s.fork_pending = choice == 0 && r.n > 1;
+  s.beam = r.beams.has_value();
+  if (s.beam) s.predicted_output = s.max_new;  // what is set aside for it
+  s.fork_pending = choice == 0 && r.n > 1 && !s.beam;
   s.phase = Phase::forking;
   if (choice == 0) enqueue(i);
 }
@@ -241,6 +247,7 @@ void Scheduler::withdraw(uint32_t c) noexcept {
     seqs_[i].request = nullptr;
     free_seqs_.push_back(i);
   }
+  beams_.erase(c);
   choices_of_.erase(choices.request->id);
   num_constrained_ -= choices.request->constraint != nullptr;
   choices.seqs.clear();
@@ -269,7 +276,7 @@ void Scheduler::append_tokens(const Sequence& s,
 }
 
 int Scheduler::remaining(const Sequence& s) const {
-  if (s.fetching || must_wait(s)) return 0;
+  if (s.fetching || s.parked || must_wait(s)) return 0;
   if (s.fork_pending) return prompt_len(s) - 1 - s.planned;
   if (s.pooling != Pooling::none) return prompt_len(s) - s.planned;
   int outputs = static_cast<int>(s.output.size()) + s.unknown;
@@ -293,6 +300,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   slide_windows(out);
   preempt_for_priority();
   fork_ready(now, out);
+  if (!beams_.empty()) fork_beams(now, out);
   int budget = config_.budget;
   if (running_.empty()) forming_ = true;
   // A running sequence that waits for a block comes before new ones.
@@ -415,7 +423,7 @@ void Scheduler::plan_prefills(StepPlan& out, int& budget) {
 void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   Sequence& s = seqs_[i];
   int rest = remaining(s);
-  if (layout_.num_windowed > 0) {
+  if (slides(s)) {
     if (!feed(i, out)) return;
     rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
@@ -426,8 +434,9 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
   --prompts_left_;
 }
 
-bool Scheduler::can_start() const {
-  return static_cast<int>(running_.size()) < config_.max_seqs && !free_slots_.empty();
+bool Scheduler::can_start(int num) const {
+  return static_cast<int>(running_.size()) + held_slots_ + num <= config_.max_seqs &&
+         !free_slots_.empty();
 }
 
 void Scheduler::admit(Time now, StepPlan& out, int& budget) {
@@ -446,7 +455,7 @@ void Scheduler::admit(Time now, StepPlan& out, int& budget) {
 // Starts a waiting sequence with up to `budget` tokens; one whose choices fork at once, or whose
 // blocks come in, gets none yet. False: it has to wait.
 bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
-  if (!can_start() || must_wait(seqs_[i]) || !claim_blocks(i)) return false;
+  if (!can_start(num_slots(seqs_[i])) || must_wait(seqs_[i]) || !claim_blocks(i)) return false;
   dequeue(i);
   start(i, now, out);
   if (seqs_[i].fetching) return true;
@@ -571,7 +580,15 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
 
 Scheduler::Index Scheduler::last_unplanned() const {
   for (size_t k = running_.size(); k > 0; --k) {
-    if (seqs_[running_[k - 1]].planned_step != next_step_) return running_[k - 1];
+    const Sequence& s = seqs_[running_[k - 1]];
+    if (s.planned_step != next_step_ && !s.beam) return running_[k - 1];
+  }
+  return kNone;
+}
+
+Scheduler::Index Scheduler::last_preemptible() const {
+  for (size_t k = running_.size(); k > 0; --k) {
+    if (!seqs_[running_[k - 1]].beam) return running_[k - 1];
   }
   return kNone;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "core/beam_search.h"
 #include "core/block_cache.h"
 #include "core/block_table.h"
 #include "core/events.h"
@@ -120,6 +122,11 @@ struct SchedulerConfig {
 
 // One of preset_names(), policy.h: sets the policy knobs, leaves sizes alone.
 Result<void> apply_preset(std::string_view name, SchedulerConfig& config);
+
+// Whether the request's beam search, if it is one, can be done with this configuration.
+Result<void> check_beams(const Request& request, const SchedulerConfig& config);
+// How its sequences sample: the likeliest tokens are all that counts.
+std::shared_ptr<const SamplingSpec> beam_sampling(const Request& request);
 
 // Blocks that a sequence was promised and has not taken count as its own.
 struct BlockCounts {
@@ -274,6 +281,18 @@ class Scheduler {
     bool counted = false;         // its prompt is in prefix_queries_
     bool operator==(const Away&) const = default;
   };
+  // A request that searches. Its sequences are its beams: they share blocks, none is preempted, and
+  // the blocks and slots that all of them may need at most are set aside when the first one starts.
+  struct Beams {
+    BeamSearch search;
+    std::vector<Index> seqs;  // of search.beams(); before the first step: one
+    std::vector<std::vector<BeamSearch::Option>> options;  // of these: what may follow
+    int num_parked = 0;                                    // of these: those whose result is there
+    int promised = 0;     // blocks set aside for sequences that hold none
+    int held_slots = 0;   // slots for sequences that have not started
+    bool chosen = false;  // the next beams are known, and plan() makes them
+    bool operator==(const Beams&) const = default;
+  };
   // Where a block's content is: a block of the pool, or a place outside it, negative; 0: nowhere.
   using Source = int32_t;
   struct Fetch {
@@ -330,7 +349,10 @@ class Scheduler {
   }
   EditLog edits_of(const Sequence& s, StepPlan& out) const { return {&out, s.slot}; }
   // Unchained, a sequence waits for the step that it is in, also when it was preempted meanwhile.
-  bool must_wait(const Sequence& s) const { return !config_.pipeline.chained && s.in_flight > 0; }
+  // So does a beam: what follows depends on the others.
+  bool must_wait(const Sequence& s) const {
+    return (s.beam || !config_.pipeline.chained) && s.in_flight > 0;
+  }
   int remaining(const Sequence& s) const;
   bool decoding(const Sequence& s) const {
     if (s.planned < prompt_len(s)) return false;
@@ -359,7 +381,8 @@ class Scheduler {
   bool may_overtake(Index i, Index front, Index next) const;
   void admit(Time now, StepPlan& out, int& budget);
   bool admit_one(Index i, Time now, StepPlan& out, int& budget);
-  bool can_start() const;
+  bool can_start() const { return can_start(1); }
+  bool can_start(int num) const;
   bool may_join();
   bool wait_to_fill(Time now);
   void preempt_for_priority();
@@ -379,6 +402,7 @@ class Scheduler {
   void finish_plan(Time now, StepPlan& out);
   void preempt(Index i);
   Index last_unplanned() const;
+  Index last_preemptible() const;
 
   // blocks
   bool claim_blocks(Index i);
@@ -398,6 +422,28 @@ class Scheduler {
   Source find_block(const Sequence& s, int index, int group, BlockHash hash) const;
   BlockHash block_hash(const Sequence& s, int block, BlockHash parent) const;
   std::span<const Token> block_tokens(const Sequence& s, int block) const;
+
+  // beams
+  static int64_t beam_blocks(const Request& r, const SchedulerConfig& config);
+  int64_t reserve_blocks(const Sequence& s) const;
+  // Beams keep all positions, in window groups too: what they may need is then known.
+  const CacheLayout& layout_of(const Sequence& s) const { return s.beam ? whole_ : layout_; }
+  bool slides(const Sequence& s) const { return layout_of(s).num_windowed > 0; }
+  int num_slots(const Sequence& s) const { return s.beam ? request_of(s).n : 1; }
+  // Sequences that this one will become.
+  int num_forks(const Sequence& s) const {
+    return s.fork_pending || (s.beam && s.output.empty()) ? request_of(s).n : 1;
+  }
+  int beam_rows(const Sequence& s) const { return blocks_for(prompt_len(s) + s.max_new); }
+  int rows_of(const Sequence& s) const { return s.beam ? beam_rows(s) : blocks_for(known_len(s)); }
+  int spare_blocks(const Sequence& s, int positions) const;
+  void claim_beams(Index i);
+  void unclaim_beams(uint32_t c);
+  void take_beam(Index i, std::span<const TopLogprob> top, Event& event, Time now, Events& out);
+  void end_beams(uint32_t c, const Event& event, Time now, Events& out);
+  void fork_beams(Time now, StepPlan& out);
+  void fork_group(uint32_t c, Beams& group, Time now, StepPlan& out);
+  void fork_beam(Index i, Index parent, std::span<const BlockId> held, Time now, StepPlan& out);
 
   // blocks outside the pool
   bool swap_out(Index i);
@@ -459,6 +505,7 @@ class Scheduler {
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
   CacheLayout layout_;
+  CacheLayout whole_;      // the same without windows
   BlockCache blocks_;      // allocator=paged
   RangeAllocator ranges_;  // allocator=reserve and range
   SlotPages pages_;        // allocator=virtual
@@ -473,8 +520,10 @@ class Scheduler {
   std::vector<Index> waiting_;  // in order of service, next one last; fair: by account
   std::vector<Index> running_;  // in order of service
   std::vector<Slot> free_slots_;
-  std::vector<RowOp> closing_;     // rows to close with the next plan
-  std::vector<InFlight> flights_;  // launched, oldest first
+  std::map<uint32_t, Beams> beams_;  // by place in choices_
+  int held_slots_ = 0;               // of free_slots_, those that beams will take
+  std::vector<RowOp> closing_;       // rows to close with the next plan
+  std::vector<InFlight> flights_;    // launched, oldest first
   std::vector<InFlight> spare_;
   std::vector<PendingBlock> pending_;
   std::vector<Away> away_;     // by sequence, where there are tiers

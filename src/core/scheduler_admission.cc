@@ -76,7 +76,7 @@ void Scheduler::add_peak(const Sequence& s) const {
   Growth g;
   g.left = std::max(s.predicted_output - num_output, 1);
   g.held = prompt_len(s) + num_output + config_.block_size - 1;
-  g.num = s.fork_pending ? request_of(s).n : 1;
+  g.num = num_forks(s);
   g.windows = 0;
   if (layout_.num_windowed > 0) {
     int end = prompt_len(s) + std::max(s.predicted_output, num_output + 1);
@@ -96,7 +96,7 @@ bool Scheduler::forecast_fits(const Sequence& s, const Sequence* other) const {
     g.predicted = q.predicted_output;
     g.max_new = q.max_new;
     g.positions = prompt_len(q) + g.num_output;
-    g.num = q.fork_pending ? request_of(q).n : 1;
+    g.num = num_forks(q);
     if (layout_.num_windowed > 0) {
       int end = prompt_len(q) + std::max(q.predicted_output, g.num_output + 1);
       int64_t full = int64_t{layout_.num_groups - layout_.num_windowed} * blocks_for(end);

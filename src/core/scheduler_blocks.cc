@@ -52,6 +52,7 @@ int Scheduler::prompt_reach(const Sequence& s, int rows) const {
 
 // What a waiting sequence takes from the pool to start, behind the `kept` rows that it has.
 int Scheduler::missing_blocks(const Sequence& s, int kept) const {
+  if (s.beam) return layout_.num_groups * (beam_rows(s) - kept) + spare_blocks(s, prompt_len(s));
   int rows = blocks_for(known_len(s));
   return (layout_.num_groups - layout_.num_windowed) * (rows - kept) +
          layout_.num_windowed * (blocks_for(prompt_reach(s, rows)) - kept);
@@ -60,6 +61,7 @@ int Scheduler::missing_blocks(const Sequence& s, int kept) const {
 // Blocks that a sequence still takes from the pool for its next `tokens` positions, or all that it
 // has left. Window groups release as they go: two for a boundary that the window straddles.
 int64_t Scheduler::growth_blocks(const Sequence& s, int tokens) const {
+  if (s.beam) return 0;  // set aside already
   int64_t len = known_len(s), full = prompt_len(s) + s.max_new;
   int64_t end = std::min(len + tokens, full);
   int64_t rows = std::max<int64_t>(s.table.num_rows(layout_), blocks_for(static_cast<int>(len)));
@@ -81,9 +83,9 @@ bool Scheduler::claim_blocks(Index i) {
   if (blocked_ == i && !running_.empty() && s.timing.num_preemptions == 0 &&
       config_.admission != Admission::predicted_peak && blocks_.available() <= blocked_available_)
     return false;
-  auto reserve = static_cast<int>(most_blocks(prompt_len(s) + s.max_new, config_));
+  auto reserve = static_cast<int>(reserve_blocks(s));
   // Outputs that ended while it waited have taught the predictor.
-  if (config_.admission == Admission::predicted_peak)
+  if (config_.admission == Admission::predicted_peak && !s.beam)
     s.predicted_output = predictor_.predict(request_of(s), static_cast<int>(s.output.size()));
   if (!reservation_fits(reserve) || !peak_fits(s)) return false;
   int kept = restore(i);
@@ -98,8 +100,9 @@ bool Scheduler::claim_blocks(Index i) {
   }
   blocked_ = kNone;
   fetch_blocks(i);
-  int rows = blocks_for(known_len(s));
-  s.table.claim(layout_, blocks_, rows, kept, prompt_reach(s, rows));
+  int rows = rows_of(s);
+  s.table.claim(layout_of(s), blocks_, rows, kept, prompt_reach(s, rows));
+  if (s.beam) claim_beams(i);
   if (config_.admission == Admission::reserve_max) reserved_ += s.reserved = reserve;
   bool first = s.timing.num_steps == 0;
   if (first) {
@@ -140,7 +143,7 @@ void Scheduler::slide_windows(StepPlan& out) {
   for (size_t k = 0; k < running_.size(); ++k) {
     if (k + 8 < running_.size()) prefetch(running_[k + 8]);
     Sequence& s = seqs_[running_[k]];
-    if (s.table.slid() == s.computed) continue;
+    if (s.table.slid() == s.computed || s.beam) continue;
     EditLog log = edits_of(s, out);
     s.table.slide(layout_, blocks_, s.computed, log);
     s.table.extend(layout_, blocks_, prompt_reach(s, s.table.num_rows(layout_)), log);
@@ -151,7 +154,7 @@ void Scheduler::slide_windows(StepPlan& out) {
 void Scheduler::fill(Index i, int positions, StepPlan& out) {
   Sequence& s = seqs_[i];
   int rows = blocks_for(positions);
-  if (layout_.num_windowed > 0 || s.table.ready() >= rows) return;
+  if (slides(s) || s.table.ready() >= rows) return;
   if (config_.ranged()) {
     RangeRest rest = range_rest(i);
     s.table.fill(layout_, rest, rows, edits_of(s, out));
@@ -159,7 +162,7 @@ void Scheduler::fill(Index i, int positions, StepPlan& out) {
     SlotBlocks blocks = slot_blocks(s.slot, s.table.ready());
     s.table.fill(layout_, blocks, rows, {});
   } else {
-    s.table.fill(layout_, blocks_, rows, edits_of(s, out));
+    s.table.fill(layout_of(s), blocks_, rows, edits_of(s, out));
   }
 }
 
@@ -189,7 +192,7 @@ bool Scheduler::grow(Index i, StepPlan& out) {
   while (!s.table.covers(layout_, s.planned)) {
     if (config_.ranged()) return grow_range(i, out);
     if (config_.mapped()) return grow_pages(i);
-    if (s.table.grow(layout_, blocks_, s.planned, edits_of(s, out))) return true;
+    if (s.table.grow(layout_of(s), blocks_, s.planned, edits_of(s, out))) return true;
     // Blocks that a launched step still names are on their way: sit this step out.
     if (!pending_.empty()) {
       decode_blocked_ = true;
@@ -226,7 +229,7 @@ void Scheduler::release_blocks(Index i) {
       blocks_.pool.release(b);
     }
   };
-  blocks_.unpromise(s.table.promised(layout_));
+  blocks_.unpromise(s.table.promised(layout_of(s)));
   s.table.release(give, [&](BlockId b) { blocks_.pool.prefetch(b); });
   reserved_ -= s.reserved;
   s.reserved = 0;

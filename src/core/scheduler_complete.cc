@@ -86,6 +86,10 @@ void Scheduler::take_result(const InFlight::Item& item,
     const Vector& vector = result.pooled[static_cast<size_t>(sampled->pooled)];
     return take_vector(item.seq, vector, event, now, out);
   }
+  if (s.beam) [[unlikely]] {
+    std::span top = std::span(result.top).subspan(sampled->top_at, sampled->num_top);
+    return take_beam(item.seq, top, event, now, out);
+  }
   int prompt = prompt_len(s);
   event.prompt_at = static_cast<uint32_t>(out.top.size());
   int scored = s.num_scored;
@@ -245,6 +249,10 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   event.last = --c.num_live == 0;
   if (event.last) {
     if (config_.order == Order::fair) accounts_.leave(c.account);
+    if (s.beam) {
+      unclaim_beams(s.choices);
+      beams_.erase(s.choices);
+    }
     choices_of_.erase(s.id.req);
     --requests_live_;
     num_constrained_ -= s.constrained;
@@ -311,6 +319,8 @@ void Scheduler::reset() noexcept {
   waiting_.clear(), running_.clear();
   free_slots_.clear();
   for (int s = config_.max_seqs; s > 0; --s) free_slots_.push_back(static_cast<Slot>(s - 1));
+  beams_.clear();
+  held_slots_ = 0;
   closing_.clear(), flights_.clear(), spare_.clear();
   pending_.clear(), away_.clear(), claims_.clear(), pending_ranges_.clear();
   pending_slots_.clear();
@@ -405,13 +415,14 @@ BlockCounts Scheduler::count_blocks() const {
   std::vector<int> refs(static_cast<size_t>(c.total) + 1);
   std::vector<bool> owned(refs.size());
   for (const Sequence& s : seqs_) {
-    promised -= s.table.promised(layout_);
+    promised -= s.table.promised(layout_of(s));
     for (BlockId b : s.table.blocks()) {
       if (b == kNullBlock) continue;
       ++refs[static_cast<size_t>(b)];
       owned[static_cast<size_t>(b)] = true;
     }
   }
+  for (const auto& entry : beams_) promised -= entry.second.promised;
   CHECK(promised == 0);
   for (const PendingBlock& p : pending_) ++refs[static_cast<size_t>(p.block)];
   for (const Moving& m : blocks_.moves.moving()) {

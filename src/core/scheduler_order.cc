@@ -94,9 +94,10 @@ void Scheduler::rank_running(Index i) {
 void Scheduler::preempt_for_priority() {
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
          pending_.empty() && pending_ranges_.empty()) {
-    Index next = waiting_.back(), last = running_.back();
-    if (request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority) return;
-    if (can_start() && has_blocks_for(next)) return;
+    Index next = waiting_.back(), last = last_preemptible();
+    if (last == kNone || request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority)
+      return;
+    if (can_start(num_slots(seqs_[next])) && has_blocks_for(next)) return;
     preempt(last);
   }
 }

@@ -50,7 +50,7 @@ Scheduler::Index Scheduler::shortest_prompt(Index front, bool may_admit) const {
   for (Index i : running_) {
     const Sequence& s = seqs_[i];
     if (i == front || !prefilling(s) || remaining(s) >= least) continue;
-    if (layout_.num_windowed > 0 && s.table.ready() * config_.block_size <= s.planned) continue;
+    if (slides(s) && s.table.ready() * config_.block_size <= s.planned) continue;
     best = i;
     least = remaining(s);
   }
@@ -78,7 +78,7 @@ bool Scheduler::may_overtake(Index i, Index front, Index next) const {
   if ((config_.order == Order::priority || aged(front)) && at.rank > first.rank) return false;
   if (config_.order == Order::fair && at.account != first.account) return false;
   if (i == next) return true;
-  if (static_cast<int>(running_.size()) + 2 > config_.max_seqs) return false;
+  if (!can_start(num_slots(s) + num_slots(head))) return false;
   // With both in the largest run, the first one fits whatever run the second one is given.
   if (config_.ranged()) return ranges_.largest() >= range_blocks(i) + range_blocks(next);
   if (config_.mapped()) {
@@ -89,9 +89,7 @@ bool Scheduler::may_overtake(Index i, Index front, Index next) const {
            std::max(kept_pages(s), kept_pages(head));
   }
   if (config_.admission == Admission::reserve_max) {
-    int64_t both = most_blocks(prompt_len(s) + s.max_new, config_) +
-                   most_blocks(prompt_len(head) + head.max_new, config_);
-    return reserved_ + both <= config_.num_blocks;
+    return reserved_ + reserve_blocks(s) + reserve_blocks(head) <= config_.num_blocks;
   }
   if (!peak_fits(s, &head)) return false;
   return blocks_.available() - missing_blocks(s) - kept_free(s) >=

@@ -183,6 +183,7 @@ void Scheduler::end_fetch(const Moving& m) {
   if (std::exchange(away.lost, false)) {
     leave_slot(m.seq);
     release_blocks(m.seq);
+    if (s.beam) unclaim_beams(s.choices);
     s.reset_progress();
     enqueue(m.seq);
   } else {

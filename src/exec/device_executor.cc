@@ -92,8 +92,12 @@ size_t DeviceExecutor::workspace_bytes(const Device& device,
          device.sampling_bytes(c.max_seqs, model.shape().vocab);
 }
 
-DeviceExecutor::DeviceExecutor(
-    Device& device, Model& model, ExecutorConfig config, const Clock& clock, bool capture)
+DeviceExecutor::DeviceExecutor(Device& device,
+                               Model& model,
+                               ExecutorConfig config,
+                               const Clock& clock,
+                               bool capture,
+                               DiskTier* disk)
     : device_(device),
       model_(model),
       config_(with_groups(std::move(config), model.shape())),
@@ -104,6 +108,7 @@ DeviceExecutor::DeviceExecutor(
              config_.groups,
              {config_.kv_type, config_.num_blocks, config_.block_size, group_stride(config_),
               config_.num_pages, config_.max_seqs}),
+      disk_(disk),
       max_rows_(max_rows(config_)),
       held_logits_(held_logits(config_)),
       lanes_(static_cast<size_t>(config_.pipeline.lanes)),
@@ -114,6 +119,7 @@ DeviceExecutor::DeviceExecutor(
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());
+  CHECK(config_.num_disk == (disk_ ? disk_->num_places() : 0));
   attach();
   if (config_.num_places > 0) {
     size_t bytes = block_bytes(cache_.planes());
@@ -194,8 +200,10 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   try {
     attach();
     // What it did queue: other lanes have no order with it, and unmapping has none with the queue.
-    if (after_failure && (lanes_.size() > 1 || config_.num_pages > 0)) drain();
-    use_lane(plan);
+    // Staging memory of the disk is in use again too.
+    if (after_failure && (lanes_.size() > 1 || config_.num_pages > 0 || disk_)) drain();
+    if (disk_) collect_disk(job, plan);
+    use_lane(job, plan);
     write_packet(job, plan);
     if (!plan.pages.empty()) cache_.set_pages(plan.pages);
     device_.mark(2 * index);
@@ -214,7 +222,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
 // Steps take turns on the lanes. A sequence is in one step at a time, and what it reads of others
 // is computed; but a slot may be opened again, or its table edited, while a step of a sequence that
 // was cancelled or preempted still uses it in another lane. Then this step starts after that one.
-void DeviceExecutor::use_lane(const StepPlan& plan) {
+void DeviceExecutor::use_lane(const Job& job, const StepPlan& plan) {
   if (lanes_.size() == 1) return;
   size_t mine = num_launched_ % lanes_.size();
   set_lane(mine);
@@ -233,8 +241,10 @@ void DeviceExecutor::use_lane(const StepPlan& plan) {
   for (const Slice& s : plan.slices) touch(s.slot);
   // Blocks that go to another tier or come from it are reused at once: such a step has its turn
   // between those before and those behind it.
-  const bool moves = std::ranges::any_of(
-      plan.transfers, [](const Transfer& t) { return t.kind != Transfer::copy; });
+  const bool moves =
+      !job.reads.empty() || std::ranges::any_of(plan.transfers, [](const Transfer& t) {
+        return t.kind != Transfer::copy;
+      });
   const uint64_t oldest = moves ? num_waited_ + 1 : std::max(num_waited_ + 1, last_move_);
   const uint64_t end = moves ? num_launched_ : std::min(num_launched_, last_move_ + 1);
   for (uint64_t step = oldest; step < end; ++step)
@@ -372,6 +382,11 @@ void DeviceExecutor::queue_unfinished() {
 // In the order of the queue: a block that goes out is read behind the steps that wrote it, and
 // before this step writes to it; a place is read behind the transfer that filled it.
 void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
+  for (const Job::Read& r : job.reads) {
+    for_pieces(
+        cache_.planes(), r.block, r.memory,
+        [&](std::byte* block, std::byte* from, size_t n) { device_.upload(block, from, n); });
+  }
   for_runs(plan.transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
     if (kind == Transfer::copy) {
       job.work.copies.clear();
@@ -379,7 +394,9 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
       return device_.copy_blocks(cache_.planes(), job.work.copies);
     }
     for (const Transfer& t : run) {
-      if (kind == Transfer::out) {
+      if (t.key != kNoKey) {
+        queue_write(job, plan, t);
+      } else if (kind == Transfer::out) {
         for_pieces(
             cache_.planes(), t.from, tier_.at(t.to),
             [&](std::byte* block, std::byte* to, size_t n) { device_.download(to, block, n); });
@@ -390,6 +407,53 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
       }
     }
   });
+}
+
+// A block on its way to the disk's thread, or a question to it.
+void DeviceExecutor::queue_write(Job& job, const StepPlan& plan, const Transfer& t) {
+  const BlockKey& key = plan.keys[static_cast<size_t>(t.key)];
+  BlockLabel label{{key.hash, static_cast<int>(key.group), key.tenant},
+                   std::span(plan.tokens).subspan(key.token_at, key.num_tokens)};
+  if (t.kind == Transfer::in) return disk_->read(t.from - config_.num_places, label, t.id, t.to);
+  std::optional<DiskTier::Write> write = disk_->begin_write(t.to - config_.num_places, label);
+  if (!write) {  // the disk is behind
+    std::erase(job.work.completed, t.id);
+    job.work.lost.push_back(t.id);
+    return;
+  }
+  for_pieces(cache_.planes(), t.from, write->memory,
+             [&](std::byte* block, std::byte* to, size_t n) { device_.download(to, block, n); });
+  job.writes.push_back(std::move(*write));
+}
+
+// Blocks that the disk's thread has read since the last step: this one copies them in.
+void DeviceExecutor::collect_disk(Job& job, const StepPlan& plan) {
+  if (plan.awaits) disk_->wait(DiskTier::kWait);
+  disk_->collect_held(plan.oldest, [&](TransferId id, BlockId block, std::byte* memory) {
+    if (memory) {
+      job.reads.push_back({id, block, memory});
+    } else {
+      job.lost.push_back(id);
+    }
+  });
+}
+
+// The step is over. If it failed, nothing that it should have copied counts.
+void DeviceExecutor::end_disk(Job& job) {
+  const bool good = result_.failure.empty();
+  for (DiskTier::Write& w : job.writes) {
+    if (good) {
+      disk_->end_write(std::move(w));
+    } else {
+      disk_->drop_write(w.memory);
+    }
+  }
+  for (const Job::Read& r : job.reads) {
+    disk_->return_read(r.memory);
+    if (good) result_.transfers.push_back(r.id);
+  }
+  if (good) result_.lost.insert(result_.lost.end(), job.lost.begin(), job.lost.end());
+  job.writes.clear(), job.reads.clear(), job.lost.clear();
 }
 
 // Hidden states of the pooled rows, in turns through the buffer of logits.
@@ -589,11 +653,14 @@ const StepResult& DeviceExecutor::wait() {
   if (!result_.failure.empty()) {
     last_end_ = Time(0);
     if (config_.timed) result_.begin = result_.end = clock_.now();
+    if (disk_) end_disk(job);
     return result_;
   }
   result_.rows = job.work.rows;
   result_.tokens.assign(job.work.num_samples, kNoToken);
   result_.transfers = job.work.completed;
+  result_.lost = job.work.lost;
+  if (disk_) end_disk(job);
   read_outputs(job);
   read_pooled(job);
   return result_;

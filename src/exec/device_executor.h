@@ -22,6 +22,7 @@
 #include "backend/device.h"
 #include "base/clock.h"
 #include "core/executor.h"
+#include "exec/disk_tier.h"
 #include "exec/executor_config.h"
 #include "exec/host_tier.h"
 #include "exec/kv_cache.h"
@@ -51,8 +52,14 @@ struct StepProfile {
 class DeviceExecutor final : public Executor {
  public:
   // Device, model and clock outlive the executor. With `capture` off every step is queued op by op.
-  DeviceExecutor(
-      Device& device, Model& model, ExecutorConfig config, const Clock& clock, bool capture);
+  // `disk` holds config.num_disk places in memory that the device can copy to, and outlives it too;
+  // null: none.
+  DeviceExecutor(Device& device,
+                 Model& model,
+                 ExecutorConfig config,
+                 const Clock& clock,
+                 bool capture,
+                 DiskTier* disk = nullptr);
   ~DeviceExecutor() override;
 
   void launch(const StepPlan& plan) override;
@@ -93,6 +100,17 @@ class DeviceExecutor final : public Executor {
     bool sampled = false;  // sampling is queued
     size_t lane = 0;
     std::string failure;
+    // Blocks to and from the disk: what the step copies to staging memory goes there when the step
+    // is done; what was read is copied to its block by the step that finds it, and the memory is
+    // given back when that is done.
+    std::vector<DiskTier::Write> writes;
+    struct Read {
+      TransferId id;
+      BlockId block;
+      std::byte* memory;
+    };
+    std::vector<Read> reads;
+    std::vector<TransferId> lost;  // reads that found nothing
     Time launched{0};
     Buffer packet;   // pinned
     Buffer results;  // pinned: SampleResult by output, then TopEntry, then hidden states
@@ -101,7 +119,7 @@ class DeviceExecutor final : public Executor {
   void attach();
   size_t place_of(const Job& job) const { return static_cast<size_t>(&job - jobs_.data()); }
   void reserve_lane(Lane& lane);
-  void use_lane(const StepPlan& plan);
+  void use_lane(const Job& job, const StepPlan& plan);
   void set_lane(size_t lane);
   void drain();
   void write_packet(Job& job, const StepPlan& plan);
@@ -109,6 +127,9 @@ class DeviceExecutor final : public Executor {
   void queue_rest(Job& job);
   void queue_unfinished();
   void queue_transfers(Job& job, const StepPlan& plan);
+  void queue_write(Job& job, const StepPlan& plan, const Transfer& t);
+  void collect_disk(Job& job, const StepPlan& plan);
+  void end_disk(Job& job);
   void queue_decodes(Job& job);
   template <typename Run>
   void run_captured(std::pair<int, Captured> key, const Run& run);
@@ -133,6 +154,7 @@ class DeviceExecutor final : public Executor {
   bool capture_;
   KvCache cache_;
   HostTier tier_;  // pinned
+  DiskTier* disk_;
   int max_rows_;
   int held_logits_;
 

@@ -25,11 +25,16 @@ size_t DiskTier::staging_bytes(size_t block_bytes) {
   return 2 * num_staged(block_bytes) * block_bytes;
 }
 
-DiskTier::DiskTier(BlockFile file) : file_(std::move(file)) {
+DiskTier::DiskTier(BlockFile file, Buffer staging)
+    : file_(std::move(file)), staging_(std::move(staging)) {
   size_t bytes = file_.config().block_bytes, num = num_staged(bytes);
-  memory_.resize(staging_bytes(bytes));
+  auto* memory = static_cast<std::byte*>(staging_.data());
+  if (!memory) {
+    memory_.resize(staging_bytes(bytes));
+    memory = memory_.data();
+  }
   for (size_t k = 0; k < 2 * num; ++k)
-    (k < num ? for_writes_ : for_reads_).push_back(memory_.data() + k * bytes);
+    (k < num ? for_writes_ : for_reads_).push_back(memory + k * bytes);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -49,6 +54,19 @@ std::byte* DiskTier::take_staging() {
   std::byte* memory = for_writes_.back();
   for_writes_.pop_back();
   return memory;
+}
+
+void DiskTier::drop_write(std::byte* memory) {
+  std::lock_guard lock(mutex_);
+  for_writes_.push_back(memory);
+}
+
+void DiskTier::return_read(std::byte* memory) {
+  {
+    std::lock_guard lock(mutex_);
+    for_reads_.push_back(memory);
+  }
+  wanted_.notify_one();
 }
 
 void DiskTier::push(Job job) {

@@ -1,6 +1,7 @@
 // The disk as a tier for KV blocks: a thread of its own reads and writes a BlockFile, so that no
 // step waits for it. Called by one thread, an executor's; blocks are copied to and from staging
-// memory there. Writes and reads happen in the order in which they were asked for. When the disk
+// memory there; a device copies on its own time, so there both ends of a transfer have two calls.
+// Writes and reads happen in the order in which they were asked for. When the disk
 // fails or is full, a line in the log says so, and from then on nothing is kept or found.
 #pragma once
 
@@ -10,9 +11,11 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "backend/backend.h"
 #include "core/step_plan.h"
 #include "exec/block_file.h"
 
@@ -20,7 +23,11 @@ namespace sluice {
 
 class DiskTier {
  public:
-  explicit DiskTier(BlockFile file);
+  // How long a step with nothing else to do waits for it.
+  static constexpr std::chrono::milliseconds kWait{10};
+
+  // `staging`: staging_bytes() that a device can copy to and from; none: memory of its own.
+  explicit DiskTier(BlockFile file, Buffer staging = {});
   ~DiskTier();  // writes what was asked for
 
   // Memory that it takes for blocks on their way.
@@ -35,7 +42,22 @@ class DiskTier {
     push(std::move(job));
     return true;
   }
-  // A read for collect().
+  // A write whose memory is filled between the two calls; nothing: it is not written.
+  struct Write {
+    StoredBlock block;
+    std::byte* memory;
+  };
+  std::optional<Write> begin_write(int place, const BlockLabel& label) {
+    std::byte* memory = take_staging();
+    if (!memory) return {};
+    return Write{stored(place, label), memory};
+  }
+  void end_write(Write write) {
+    int place = write.block.place;
+    push({Job::to_disk, place, 0, kNullBlock, std::move(write.block), write.memory});
+  }
+  void drop_write(std::byte* memory);
+  // A read for collect() or collect_held().
   void read(int place, const BlockLabel& label, TransferId id, BlockId block) {
     push({Job::from_disk, place, id, block, stored(place, label), nullptr});
   }
@@ -48,6 +70,17 @@ class DiskTier {
     }
     give_back();
   }
+  // The same, but the memory of a read is the caller's until return_read().
+  void collect_held(TransferId oldest, auto&& take) {
+    take_done();
+    for (Job& job : taken_) {
+      if (job.id < oldest) continue;
+      take(job.id, job.block, job.memory);
+      job.memory = nullptr;
+    }
+    give_back();
+  }
+  void return_read(std::byte* memory);
   // Until a read is done, or there is none, at most so long.
   void wait(std::chrono::milliseconds most);
   // Until all that was asked for is done.
@@ -76,6 +109,7 @@ class DiskTier {
 
   BlockFile file_;
   std::vector<std::byte> memory_;
+  Buffer staging_;
   bool failed_ = false;     // disk thread
   std::vector<Job> taken_;  // caller's thread
 

@@ -25,9 +25,6 @@ void set_failure(StepResult& r, const char* reason) noexcept {
   if (r.failure.empty()) r.failure = "failed";
 }
 
-// How long a step with nothing else to do waits for the disk.
-constexpr std::chrono::milliseconds kDiskWait{10};
-
 // Rows of logits held at once; more are done in turns. A step has no more than it has tokens.
 int logits_per_turn(const ExecutorConfig& c) {
   return std::min(c.logits_rows, std::max(c.max_step_tokens, 1));
@@ -293,7 +290,7 @@ void ModelExecutor::move_disk(const StepPlan& plan, const Transfer& t) {
 
 // Blocks that the disk's thread has read since the last step.
 void ModelExecutor::collect_disk(const StepPlan& plan, StepResult& result) {
-  if (plan.awaits) disk_->wait(kDiskWait);
+  if (plan.awaits) disk_->wait(DiskTier::kWait);
   disk_->collect(plan.oldest, [&](TransferId id, BlockId block, std::byte* memory) {
     (memory ? result.transfers : result.lost).push_back(id);
     if (!memory) return;

@@ -57,7 +57,7 @@ std::string model_stamp(const std::string& model) {
 
 }  // namespace
 
-std::string disk_content(const EngineOptions& o, KvType kv) {
+std::string disk_content(const EngineOptions& o, KvType kv, const std::string& gpu) {
   Sha256 sha;
   sha.update("sluice KV 1\n" + file_stamp("/proc/self/exe"));
   sha.update(o.model + "\n" + model_stamp(o.model));
@@ -65,6 +65,7 @@ std::string disk_content(const EngineOptions& o, KvType kv) {
       strf("%s %llu\n", random_format(o).c_str(), static_cast<unsigned long long>(o.random_seed)));
   sha.update(strf("%s %s %d %s\n", o.device.name().c_str(), name_of(kQuantizes, o.quantize),
                   o.fuse ? 1 : 0, o.quantize_exclude.c_str()));
+  if (!gpu.empty()) sha.update(strf("%s %d\n", gpu.c_str(), o.deterministic ? 1 : 0));
   // The context length: it chooses the rotation of LongRoPE.
   sha.update(strf("%d %d %d %d %llx\n", static_cast<int>(kv.type), kv.group, o.scheduler.block_size,
                   o.scheduler.max_len, static_cast<unsigned long long>(cpu_features().bits)));

@@ -10,8 +10,9 @@
 namespace sluice {
 
 // 64 hex digits, by all that the bits of K and V depend on: the model's files by their sizes and
-// times, how weights and KV are held, this program and the CPU's instruction set.
-std::string disk_content(const EngineOptions& options, KvType kv);
+// times, how weights and KV are held, this program and the CPU's instruction set. `gpu` is what a
+// GPU says of itself; empty: none.
+std::string disk_content(const EngineOptions& options, KvType kv, const std::string& gpu = {});
 
 // --prefix-disk-dir, or else a folder of the user's cache.
 std::filesystem::path disk_dir(const EngineOptions& options);

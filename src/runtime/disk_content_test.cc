@@ -19,6 +19,7 @@ TEST(DiskContent, DependsOnWhatTheBitsDependOn) {
   EXPECT_EQ(content.size(), 64u);
   EXPECT_EQ(disk_content(options, KvType(DType::f16)), content);
   EXPECT_NE(disk_content(options, KvType(DType::i8, 32)), content);
+  EXPECT_NE(disk_content(options, KvType(DType::f16), "a GPU"), content);
   EngineOptions other = options;
   other.random_seed = 2;
   EXPECT_NE(disk_content(other, KvType(DType::f16)), content);

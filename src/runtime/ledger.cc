@@ -292,8 +292,6 @@ Result<void> plan_tiers(EngineOptions& options,
   if (auto ok = places(options.prefix_host_bytes, "--prefix-host", tiers.host); !ok) return ok;
   if (options.prefix_disk_bytes > 0) {
     const size_t place = BlockFile::place_bytes(options.scheduler.block_size, block);
-    if (on_gpu)
-      return Error{400, "--prefix-disk goes with --device cpu alone: leave one of them out"};
     if (options.prefix_disk_bytes < place)
       return Error{400, strf("--prefix-disk: a KV block takes %s on disk, give room for many",
                              human_bytes(place).c_str())};

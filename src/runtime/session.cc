@@ -122,9 +122,12 @@ void Session::measure_swap() {
 std::vector<StoredBlock> Session::open_disk() {
   SchedulerConfig& c = options_.scheduler;
   if (c.tiers.disk == 0) return {};
-  const KvType kv = kv_type_of(options_, model_->shape().head_dim, nullptr).value();
+  const DeviceMemory memory{0, backend_->activation_type()};
+  const KvType kv =
+      kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value();
+  const std::string gpu = device_ ? device_->describe() : "";
   Result<BlockFile> file = BlockFile::open({.dir = disk_dir(options_),
-                                            .content = disk_content(options_, kv),
+                                            .content = disk_content(options_, kv, gpu),
                                             .num_places = c.tiers.disk,
                                             .block_size = c.block_size,
                                             .block_bytes = c.tiers.block_bytes});
@@ -135,7 +138,9 @@ std::vector<StoredBlock> Session::open_disk() {
   }
   std::vector<StoredBlock> stored = file->list();
   tenant_key_ = file->tenant_key();
-  disk_ = std::make_unique<DiskTier>(std::move(*file));
+  Buffer staging;
+  if (device_) staging = device_->pinned(DiskTier::staging_bytes(c.tiers.block_bytes));
+  disk_ = std::make_unique<DiskTier>(std::move(*file), std::move(staging));
   return stored;
 }
 
@@ -177,7 +182,8 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
     step_log_.emplace(options_.profile_steps, options_.scheduler.max_seqs);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
   if (device_) {
-    executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture);
+    executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture,
+                                                 disk_.get());
   } else {
     executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_, disk_.get());
     ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);

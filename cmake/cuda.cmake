@@ -76,8 +76,9 @@ if(SLUICE_TESTS)
   endfunction()
   sluice_cuda_program(cuda_attention_test src/backend/cuda/attention_test.cu src/backend/cuda/attention_bench.cu)
   sluice_cuda_program(cuda_product_test tests/cuda_product_test.cu)
+  sluice_cuda_program(cuda_packed_test tests/cuda_packed_test.cu)
   sluice_cuda_program(cuda_sampling_test tests/cuda_sampling_test.cu)
   sluice_cuda_program(cuda_sampling_bench tests/cuda_sampling_bench.cu)
-  add_custom_target(cuda_tests DEPENDS sluice sluice_cuda cuda_attention_test cuda_product_test cuda_sampling_test
-                    cuda_sampling_bench)
+  add_custom_target(cuda_tests DEPENDS sluice sluice_cuda cuda_attention_test cuda_product_test cuda_packed_test
+                    cuda_sampling_test cuda_sampling_bench)
 endif()

@@ -30,6 +30,7 @@ check build 400 cmake --build "$dir" --target cuda_tests cuda_ops_test cuda_mode
 check ops 120 "$dir/tests/cuda_ops_test" --gtest_brief=1
 check attention 120 "$dir/cuda_attention_test"
 check products 120 "$dir/cuda_product_test"
+check packed 120 "$dir/cuda_packed_test"
 check sampling 120 "$dir/cuda_sampling_test"
 check models 120 "$dir/tests/cuda_model_test" --gtest_brief=1
 check property 180 env SLUICE_TEST_DEVICE=cuda "$dir/tests/engine_property_test" --gtest_brief=1
@@ -40,6 +41,7 @@ if command -v compute-sanitizer >/dev/null; then
     sanitize $tool attention "$dir/cuda_attention_test" --small
     sanitize $tool sampling "$dir/cuda_sampling_test" --quick
     sanitize $tool products "$dir/cuda_product_test" --small
+    sanitize $tool packed "$dir/cuda_packed_test" --small
     sanitize $tool ops "$dir/tests/cuda_ops_test" --gtest_filter='*/bf16'
   done
 fi

@@ -16,10 +16,13 @@
 namespace sluice {
 
 // Null, with the reason printed, where there is no GPU.
-inline std::unique_ptr<Device> test_device(DType type, bool deterministic = false) {
+inline std::unique_ptr<Device> test_device(DType type,
+                                           bool deterministic = false,
+                                           bool stored_weights = false) {
   CudaOptions options;
   options.activations = type;
   options.deterministic = deterministic;
+  options.stored_weights = stored_weights;
   options.tune = false;
   Result<std::unique_ptr<Device>> device = open_cuda(options);
   if (!device) {

@@ -179,6 +179,69 @@ TEST_P(OpsTest, MatmulOfEveryFormat) {
   }
 }
 
+// Three tensors of two formats, as in a file with more bits for some: few rows and many, a piece of
+// the output each, and in deterministic mode the same bits for any number of rows.
+TEST_P(OpsTest, MatmulOfStoredWeights) {
+  if (type() == DType::f32) GTEST_SKIP() << "stored weights go with half types";
+  constexpr int64_t kRows[] = {48, 37, 70}, kCols = 768, kAll = 48 + 37 + 70;
+  const Format formats[] = {Format::q4_k, Format::q4_k, Format::q6_k};
+  TensorInfo info[3];
+  std::vector<std::byte> data[3];
+  std::vector<WeightSegment> segments;
+  Matrix decoded(kAll, kCols);
+  int64_t first = 0;
+  for (int i = 0; i < 3; ++i) {
+    const FormatInfo& f = format_info(formats[i]);
+    const size_t row = row_bytes(formats[i], kCols);
+    info[i] = {"blk.0.w", formats[i], kRows[i], kCols, row * static_cast<size_t>(kRows[i])};
+    data[i].resize(info[i].bytes);
+    Matrix m = Matrix::random(kRows[i], kCols, static_cast<uint32_t>(50 + i), 0.3f);
+    for (int64_t r = 0; r < kRows[i]; ++r) {
+      std::byte* at = data[i].data() + row * static_cast<size_t>(r);
+      f.encode(m.row(r), at, kCols);
+      f.decode(at, decoded.row(first + r), kCols);
+    }
+    first += kRows[i];
+    segments.push_back({&info[i], data[i]});
+  }
+  std::vector<float> bias(kAll);
+  std::iota(bias.begin(), bias.end(), -30.0f);
+  for (float& b : bias) b = rounded(b * 0.125f, type());
+  Matrix x = random_matrix(200, kCols, 53, type()), want(200, kAll);
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    for (int64_t c = 0; c < kAll; ++c) {
+      double sum = bias[static_cast<size_t>(c)];
+      for (int64_t k = 0; k < kCols; ++k)
+        sum += static_cast<double>(x.row(r)[k]) * decoded.row(c)[k];
+      want.row(r)[c] = static_cast<float>(sum);
+    }
+  }
+  for (bool deterministic : {false, true}) {
+    auto stored = test_device(type(), deterministic, true);
+    Weight w = stored->load(segments, bias);
+    EXPECT_EQ(stored->scratch_bytes(), deterministic ? 0 : static_cast<size_t>(kAll * kCols) * 2);
+    OnDevice dx(*stored, x, type());
+    Matrix all(0, 0);
+    for (int64_t n : {200, 1, 8, 16, 33, 64, 65, 130}) {
+      SCOPED_TRACE(testing::Message() << "n " << n << " deterministic " << deterministic);
+      OnDevice out(*stored, n, kAll, DType::f32, 5);
+      Act some = dx.act();
+      some.f.rows = n;
+      stored->matmul(out, some, w);
+      Matrix got = out.get(), right(n, kAll);
+      for (int64_t r = 0; r < n; ++r) std::copy_n(want.row(r), kAll, right.row(r));
+      // Weights decoded for many rows are rounded.
+      EXPECT_LT(relative_norm(got, right), n > 64 && !deterministic ? tolerance(type()) : 2e-5);
+      if (n == 200) {
+        all = std::move(got);
+      } else if (deterministic) {
+        for (int64_t r = 0; r < n; ++r)
+          EXPECT_EQ(std::memcmp(got.row(r), all.row(r), kAll * sizeof(float)), 0) << "row " << r;
+      }
+    }
+  }
+}
+
 TEST_P(OpsTest, MatmulOfOddWidths) {
   for (int64_t cols : {8, 24, 40, 72, 200, 1000, 4864, 33}) {
     Matrix w = random_matrix(19, cols, 31, type());

@@ -238,6 +238,8 @@ class WeightStore {
   // and returns a weight without any.
   virtual Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) = 0;
   virtual bool keeps_source(const Weight& weight, size_t segment) const = 0;
+  // Memory beside them that products with the weights loaded so far need.
+  virtual size_t scratch_bytes() const { return 0; }
   // Whether load() makes this format's random weights without their data.
   virtual bool makes_random(Format) const { return false; }
   // A norm's weights, where the ops read them.

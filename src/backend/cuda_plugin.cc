@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -72,14 +73,17 @@ class CudaWeightSizes final : public WeightStore {
     w.cols = plan.cols;
     w.act = plan.act;
     w.bytes = plan.bytes;
+    scratch_ = std::max(scratch_, decoded_bytes(plan));
     return w;
   }
+  size_t scratch_bytes() const override { return scratch_; }
   bool keeps_source(const Weight&, size_t) const override { return false; }
   DType activation_type() const override { return types_.activations; }
   DType output_type() const override { return cuda_output_type(types_); }
 
  private:
   CudaTypes types_;
+  size_t scratch_ = 0;
 };
 
 }  // namespace

@@ -17,8 +17,9 @@ struct CudaOptions {
   bool deterministic = false;       // bits of a row do not depend on the batch
   bool tune = true;                 // time matrix products for sizes not seen before
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
+  bool stored_weights = false;      // quantised formats stay as they are
 
-  CudaTypes types() const { return {activations, fp8_weights}; }
+  CudaTypes types() const { return {activations, fp8_weights, stored_weights}; }
 };
 
 // Sizes of weights on a GPU, known without one.
@@ -50,6 +51,6 @@ struct CudaExports {
 };
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    7 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    8 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

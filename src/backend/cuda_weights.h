@@ -2,11 +2,14 @@
 // cuda_weight_sizes() plans memory by. Plain functions; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda_packed.h"
 
 namespace sluice {
 
@@ -14,6 +17,7 @@ namespace sluice {
 struct CudaTypes {
   DType activations = DType::bf16;  // and of weights that are not in fp8
   bool fp8_weights = false;
+  bool stored_weights = false;  // quantised formats stay as they are (cuda_packed.h)
 };
 
 // The type of matmul outputs that are not the input of another matmul. With f16 activations it is
@@ -22,13 +26,51 @@ inline DType cuda_output_type(const CudaTypes& types) {
   return types.activations == DType::f16 ? DType::f32 : types.activations;
 }
 
+// Neighbouring rows of a weight that one product computes.
+struct CudaWeightPart {
+  Format format = Format::q8_0;
+  int64_t rows = 0;
+};
+
 struct CudaWeightPlan {
   int64_t rows = 0, cols = 0;
   bool layer = false;  // belongs to a layer; the embedding and the output matrix do not
   DType type = DType::bf16;
-  uint8_t act = kActF32;  // ActNeeds
-  size_t bytes = 0;       // elements, and in fp8 one f32 scale per row
+  uint8_t act = kActF32;              // ActNeeds
+  size_t bytes = 0;                   // elements, and in fp8 one f32 scale per row
+  std::vector<CudaWeightPart> parts;  // as the file stores them; empty: elements of `type`
+  std::vector<size_t> part_of;        // each segment's
 };
+
+// Stored weights of many rows of x are decoded to 16 bits, so many bytes at a time at most.
+inline constexpr size_t kMostDecoded = size_t{256} << 20;
+// Rows of a weight that are decoded together.
+inline int64_t decoded_rows(int64_t rows, int64_t cols) {
+  constexpr int64_t kStep = 256;
+  const auto most = static_cast<int64_t>(kMostDecoded / sizeof(uint16_t)) / cols / kStep * kStep;
+  if (rows <= most) return rows;
+  const int64_t pieces = (rows + most - 1) / std::max(most, kStep);
+  return (rows + pieces * kStep - 1) / (pieces * kStep) * kStep;
+}
+// Scratch that products with this weight need.
+inline size_t decoded_bytes(const CudaWeightPlan& p) {
+  if (p.parts.empty()) return 0;
+  return static_cast<size_t>(decoded_rows(p.rows, p.cols) * p.cols) * sizeof(uint16_t);
+}
+
+// Segments of one format are one part where whole tiles allow it.
+inline void plan_parts(std::span<const WeightSegment> segments, CudaWeightPlan& p) {
+  for (const WeightSegment& s : segments) {
+    const bool joins = !p.parts.empty() && p.parts.back().format == s.tensor->format &&
+                       p.parts.back().rows % kPackedRows == 0;
+    if (!joins) p.parts.push_back({s.tensor->format, 0});
+    p.parts.back().rows += s.tensor->rows;
+    p.part_of.push_back(p.parts.size() - 1);
+  }
+  p.bytes = 0;
+  for (const CudaWeightPart& part : p.parts)
+    p.bytes += PackedShape(part.format, part.rows, p.cols).bytes();
+}
 
 // fp8 is for layers' matrices alone: the embedding and the output matrix are few and matter most.
 inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
@@ -42,6 +84,11 @@ inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
   p.act = f8 ? kActF32 | kActF8 : kActF32;
   const auto rows = static_cast<size_t>(p.rows), cols = static_cast<size_t>(p.cols);
   p.bytes = rows * cols * dtype_bytes(p.type) + (f8 ? rows * sizeof(float) : 0);
+  const bool stored = types.stored_weights && !f8 && types.activations != DType::f32 &&
+                      std::all_of(segments.begin(), segments.end(), [](const WeightSegment& s) {
+                        return is_packed(s.tensor->format);
+                      });
+  if (stored) plan_parts(segments, p);
   return p;
 }
 

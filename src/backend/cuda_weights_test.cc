@@ -56,6 +56,41 @@ TEST(CudaWeights, SegmentsAddUp) {
   EXPECT_EQ(w.bytes, p.bytes);
 }
 
+// Segments of one format go together where tiles of 16 rows allow it.
+TEST(CudaWeights, StoredWeightsHaveAPartPerFormat) {
+  const CudaTypes stored{DType::bf16, false, true};
+  const auto parts_of = [&](std::initializer_list<std::pair<Format, int64_t>> list,
+                            const CudaTypes& types) {
+    std::vector<TensorInfo> tensors;
+    for (auto [format, rows] : list) tensors.push_back({"blk.0.w", format, rows, 256, 0});
+    std::vector<WeightSegment> segments;
+    for (const TensorInfo& t : tensors) segments.push_back({&t, {}});
+    return plan_cuda_weight(segments, types);
+  };
+  using enum Format;
+  const CudaWeightPlan mixed = parts_of({{q4_k, 64}, {q4_k, 16}, {q6_k, 16}}, stored);
+  ASSERT_EQ(mixed.parts.size(), 2u);
+  EXPECT_EQ(mixed.parts[0].rows, 80);
+  EXPECT_EQ(mixed.part_of, (std::vector<size_t>{0, 0, 1}));
+  EXPECT_EQ(mixed.bytes, PackedShape(q4_k, 80, 256).bytes() + PackedShape(q6_k, 16, 256).bytes());
+  EXPECT_EQ(decoded_bytes(mixed), 96u * 256 * 2);
+  EXPECT_EQ(parts_of({{q8_0, 20}, {q8_0, 16}}, stored).parts.size(), 2u);
+  EXPECT_TRUE(parts_of({{q8_0, 16}, {bf16, 16}}, stored).parts.empty());  // no layout for all
+  EXPECT_TRUE(parts_of({{q8_0, 16}}, {DType::bf16, false, false}).parts.empty());
+  EXPECT_TRUE(parts_of({{q8_0, 16}}, {DType::f32, false, true}).parts.empty());
+}
+
+TEST(CudaWeights, DecodedPiecesFit) {
+  EXPECT_EQ(decoded_rows(4608, 3584), 4608);
+  for (auto [rows, cols] :
+       {std::pair<int64_t, int64_t>{37888, 3584}, {152064, 3584}, {262144, 5376}}) {
+    const int64_t step = decoded_rows(rows, cols);
+    EXPECT_EQ(step % 256, 0);
+    EXPECT_LE(static_cast<size_t>(step * cols) * 2, kMostDecoded);
+    EXPECT_GT(static_cast<size_t>(step * cols) * 2, kMostDecoded / 2);
+  }
+}
+
 TEST(CudaWeights, OnlyHalvesKeepSumsInF32) {
   EXPECT_EQ(cuda_output_type({DType::f16, false}), DType::f32);
   EXPECT_EQ(cuda_output_type({DType::bf16, false}), DType::bf16);

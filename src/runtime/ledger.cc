@@ -159,29 +159,38 @@ Result<void> check_sizes(const EngineOptions& options, const ModelShape& shape) 
 }
 
 // The model by its headers: it knows what it will allocate on this device.
-Result<std::unique_ptr<Model>> measure_model(const Checkpoint& checkpoint,
-                                             const EngineOptions& options,
-                                             const DeviceMemory* device) {
+struct MeasuredModel {
+  std::unique_ptr<Model> model;
+  size_t scratch = 0;  // of its products
+};
+Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
+                                    const EngineOptions& options,
+                                    const DeviceMemory* device) {
   LoadOptions load;
   load.fuse = options.fuse;
   std::unique_ptr<WeightStore> sizes;
   if (device) {
-    sizes = cuda_weight_sizes({device->activations, options.quantize == Quantize::fp8});
+    sizes = cuda_weight_sizes({device->activations, options.quantize == Quantize::fp8,
+                               options.gpu_weights == GpuWeights::stored});
   } else {
     Result<LoadQuant> quant = cpu_weight_quant(options, checkpoint);
     if (!quant) return quant.error();
     sizes = cpu_weight_sizes(std::move(*quant));
   }
-  return load_model(ModelSource::headers_of(checkpoint), *sizes, load);
+  Result<std::unique_ptr<Model>> model =
+      load_model(ModelSource::headers_of(checkpoint), *sizes, load);
+  if (!model) return model.error();
+  return MeasuredModel{std::move(*model), options.deterministic ? 0 : sizes->scratch_bytes()};
 }
 
 // Memory that does not depend on the pool's size: weights, workspace, program.
 void set_fixed(Ledger& ledger,
                const Checkpoint& checkpoint,
-               const Model& model,
+               const MeasuredModel& measured,
                const ExecutorConfig& e,
                const DeviceMemory* device,
                size_t front_end) {
+  const Model& model = *measured.model;
   if (!device) {
     ledger.weights = model.weight_bytes();
     ledger.workspace = ModelExecutor::workspace_bytes(model, e);
@@ -191,7 +200,8 @@ void set_fixed(Ledger& ledger,
   }
   // Attention's memory and sampling's counts, where no device is open to ask.
   const auto counts = static_cast<size_t>(e.max_seqs) * static_cast<size_t>(model.shape().vocab);
-  const size_t own = counts * sizeof(uint16_t) + (size_t{64} << 20);
+  const size_t own = counts * sizeof(uint16_t) + (size_t{64} << 20) +
+                     static_cast<size_t>(e.pipeline.lanes) * measured.scratch;
   ledger.weights = device->weights > 0 ? device->weights : model.weight_bytes();
   ledger.workspace =
       device->workspace > 0 ? device->workspace : DeviceExecutor::workspace_bytes(model, e) + own;
@@ -319,8 +329,8 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   if (auto ok = check_sizes(options, shape); !ok) return ok.error();
   Result<KvType> kv = kv_type_of(options, shape.head_dim, device);
   if (!kv) return kv.error();
-  Result<std::unique_ptr<Model>> model = measure_model(checkpoint, options, device);
-  if (!model) return model.error();
+  Result<MeasuredModel> measured = measure_model(checkpoint, options, device);
+  if (!measured) return measured.error();
 
   SchedulerConfig& c = options.scheduler;
   const CacheGroups groups = cache_groups(shape);
@@ -341,7 +351,7 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   const Scheduler scheduler(smallest, nullptr);
   c.max_seqs = scheduler.config().max_seqs;
 
-  set_fixed(ledger, checkpoint, **model, executor_config(scheduler, shape, *kv), device,
+  set_fixed(ledger, checkpoint, *measured, executor_config(scheduler, shape, *kv), device,
             options.front_end_bytes);
   const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
   const auto pool = [&](size_t blocks) {
@@ -354,7 +364,7 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   plan_pool(options, block, pool, device != nullptr, estimate);
   if (auto ok = plan_tiers(options, block, device != nullptr, estimate); !ok) return ok.error();
   const SwapRates rates = device ? kGpuSwapRates : cpu_swap_rates(num_threads(options));
-  c.swap_cost = swap_cost(shape, block, (*model)->step_bytes(), rates);
+  c.swap_cost = swap_cost(shape, block, measured->model->step_bytes(), rates);
   return estimate;
 }
 

@@ -253,5 +253,25 @@ TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
   EXPECT_GE(fp8.workspace - bf16.workspace, rows * (256 + 256 + 512 + 3 * sizeof(float)));
 }
 
+TEST_F(LedgerOf, AGpuKeepsStoredWeights) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  const ModelShape shape = read_shape(*file).value();
+  const auto plan = [&](std::optional<GpuWeights> weights, bool deterministic) {
+    DeviceMemory gpu{size_t{8} << 30, DType::f16};
+    EngineOptions options;
+    options.gpu_weights = weights;
+    options.deterministic = deterministic;
+    return plan_memory(*file, shape, options, &gpu).value();
+  };
+  const size_t layer = 256 * (256 + 64 + 64 + 256) + 3 * 256 * 512, norms = 7 * 256 * 4;
+  const size_t ends = 2 * 304 * 256;  // rows in whole tiles of 16
+  const Ledger decoded = plan(std::nullopt, false), stored = plan(GpuWeights::stored, false);
+  EXPECT_EQ(stored.weights, (3 * layer + ends) / 32 * 34 + norms);
+  EXPECT_LT(stored.weights, decoded.weights);
+  // Many rows need the largest weight, gate and up, in 16 bits.
+  EXPECT_EQ(stored.workspace - decoded.workspace, 2 * 2 * 512 * 256);
+  EXPECT_EQ(plan(GpuWeights::stored, true).workspace, decoded.workspace);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -36,6 +36,11 @@ inline constexpr NamedValue<Quantize> kQuantizes[] = {{"none", Quantize::none},
                                                       {"u8", Quantize::u8},
                                                       {"fp8", Quantize::fp8}};
 
+// --gpu-weights: quantised weights of a file on a GPU; absent ("auto"): in 16 bits
+enum class GpuWeights : uint8_t { decoded, stored };
+inline constexpr NamedValue<std::optional<GpuWeights>> kGpuWeights[] = {
+    {"auto", std::nullopt}, {"16bit", GpuWeights::decoded}, {"stored", GpuWeights::stored}};
+
 // --generation-config: who says how to sample by default
 enum class GenerationConfig : uint8_t { model, none };  // none: as in the OpenAI API
 inline constexpr NamedValue<GenerationConfig> kGenerationConfigs[] = {
@@ -72,6 +77,7 @@ struct EngineOptions {
   uint64_t random_seed = 1;
   DeviceChoice device;
   std::optional<DType> dtype;  // of weights and activations on a GPU
+  std::optional<GpuWeights> gpu_weights;
   Quantize quantize = Quantize::none;
   std::string quantize_exclude;  // names of weights that keep their format, with commas (CPU)
   bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)

@@ -115,6 +115,8 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
     return Error{400,
                  "--full-sort is for the CPU (--device cpu): a GPU samples by its own kernels"};
   resolve_step_sizes(o, &shape);
+  if (o.gpu_weights == GpuWeights::stored && o.dtype == DType::f32)
+    return Error{400, "--gpu-weights stored goes with --dtype f16 or bf16, not f32"};
   return check_quantize(o);
 }
 
@@ -125,6 +127,9 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
   if (o.dtype)
     return Error{400, strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
                            name_of(kDtypes, o.dtype))};
+  if (o.gpu_weights)
+    return Error{400, strf("--gpu-weights %s is for a GPU: the CPU keeps the file's formats",
+                           name_of(kGpuWeights, o.gpu_weights))};
   return check_quantize(o);
 }
 
@@ -133,6 +138,7 @@ CudaOptions cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
   c.index = o.device.index;
   c.deterministic = o.deterministic;
   c.fp8_weights = o.quantize == Quantize::fp8;
+  c.stored_weights = o.gpu_weights == GpuWeights::stored;
   c.activations = o.dtype.value_or(natural_type(checkpoint));
   return c;
 }

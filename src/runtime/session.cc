@@ -92,8 +92,10 @@ Result<void> Session::size_pool() {
   device_->tune(std::max(scheduler.max_step_tokens(), rows), rows);
   DeviceMemory memory = device_memory();
   memory.weights = model_->weight_bytes();
-  memory.available += memory.weights;
-  memory.workspace = DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler));
+  memory.available += memory.weights + device_->scratch_bytes();  // tune() made the scratch
+  memory.workspace =
+      DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler)) +
+      device_->scratch_bytes();
   int ctx = c.max_len;  // what the model was loaded for
   Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
   if (!ledger) return ledger.error();

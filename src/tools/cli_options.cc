@@ -109,6 +109,10 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   add_named(app, "--dtype", o.dtype, kDtypes,
             "on a GPU: type of weights and activations; auto: the file's")
       ->group(group);
+  add_named(app, "--gpu-weights", o.gpu_weights, kGpuWeights,
+            "on a GPU: a file's quantised weights decoded to 16 bits (auto),\nor kept as they are "
+            "stored")
+      ->group(group);
   add_named(app, "--quantize", o.quantize, kQuantizes,
             "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
             "bits in groups of 32, u8 is uint8 with a\nzero point per row, computed in f32; "

@@ -62,6 +62,7 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"prefix-disk-dir", "(the user's cache)"},
       {"kv", gpu ? "(that of activations)" : name_of(kKvTypes, kv)},
       {"dtype", "(the file's)"},
+      {"gpu-weights", gpu ? "16bit" : "(on a GPU)"},
       {"budget", std::to_string(s.budget)},
       {"chunk", std::to_string(s.chunk)},
       {"mixed-budget", by_model ? "(by the model's size)" : std::to_string(s.mixed_budget)},

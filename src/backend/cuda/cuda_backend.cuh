@@ -12,6 +12,7 @@
 
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/gemm.cuh"
+#include "backend/cuda/packed.cuh"
 #include "backend/cuda/sampling.cuh"
 #include "backend/cuda/weights.cuh"
 #include "backend/cuda_plugin.h"
@@ -24,12 +25,14 @@ std::string why_not(const cudaDeviceProp& properties);
 
 struct CudaWeight final : WeightData {
   Buffer data, bias, bias_f32, scale;
-  GemmWeight gemm;
+  GemmWeight gemm;                // of stored weights without data
+  std::vector<PackedPart> parts;  // stored weights, in the order of rows
 };
 
 struct LoadedWeight {
   GemmWeight gemm;
-  bool layer;  // CudaWeightPlan::layer
+  bool layer;   // CudaWeightPlan::layer
+  bool stored;  // decoded for products of many rows
 };
 
 class CudaBackend final : public Device {
@@ -49,7 +52,7 @@ class CudaBackend final : public Device {
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
   void reserve_lanes(int lanes, int marks) override;
-  size_t lane_bytes() const override { return Gemm::kWorkspace; }
+  size_t lane_bytes() const override { return Gemm::kWorkspace + scratch_bytes(); }
   void use_lane(int index) override;
   void mark(int index) override;
   void wait(int index) override;
@@ -66,6 +69,7 @@ class CudaBackend final : public Device {
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override;
   Buffer vector(std::span<const float> values) override;
   bool keeps_source(const Weight&, size_t) const override { return false; }
+  size_t scratch_bytes() const override { return options_.deterministic ? 0 : decoded_bytes_; }
   bool makes_random(Format f) const override { return cuda::makes_random(f); }
   DType activation_type() const override { return options_.activations; }
   DType output_type() const override { return cuda_output_type(options_.types()); }
@@ -155,6 +159,7 @@ class CudaBackend final : public Device {
     cudaStream_t stream = nullptr;
     Buffer attention;
     Buffer products;  // of lanes but the first, which uses Gemm's own
+    Buffer decoded;   // stored weights in 16 bits
   };
   void add_lane();
   void add_marks(int num);
@@ -162,6 +167,12 @@ class CudaBackend final : public Device {
 
   void run_norm(const NormArgs& args);
   void quantize(CudaWeight& w);
+  void pack_segments(std::span<const WeightSegment> segments,
+                     const CudaWeightPlan& plan,
+                     CudaWeight& w);
+  void multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w);
+  // The lane's, made where tune() was not called.
+  void* decoded_memory();
   // Memory for x in f8: x's own, or scratch where it has none.
   F8View f8_of(const Act& x);
 
@@ -177,6 +188,7 @@ class CudaBackend final : public Device {
   std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()
+  size_t decoded_bytes_ = 0;          // of Lane::decoded
   Buffer f8_scratch_;                 // f8_of()
   bool profiling_ = false;
   std::vector<OpTime> ops_;

@@ -23,14 +23,18 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
   const CudaWeightPlan plan = plan_cuda_weight(segments, options_.types());
   const DType type = options_.activations;
   auto data = std::make_unique<CudaWeight>();
-  const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
-  data->data = allocate(static_cast<size_t>(plan.rows) * row);
-  auto* to = static_cast<std::byte*>(data->data.data());
-  for (const WeightSegment& s : segments) {
-    uploader_->convert(to, type, s);
-    to += static_cast<size_t>(s.tensor->rows) * row;
+  if (plan.parts.empty()) {
+    const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
+    data->data = allocate(static_cast<size_t>(plan.rows) * row);
+    auto* to = static_cast<std::byte*>(data->data.data());
+    for (const WeightSegment& s : segments) {
+      uploader_->convert(to, type, s);
+      to += static_cast<size_t>(s.tensor->rows) * row;
+    }
+  } else {
+    pack_segments(segments, plan, *data);
   }
-  data->gemm = {data->data.data(), type, plan.rows, plan.cols};
+  data->gemm = {plan.parts.empty() ? data->data.data() : nullptr, type, plan.rows, plan.cols};
   if (!bias.empty()) {
     data->bias_f32 = vector(bias);
     TensorInfo info{"bias", Format::f32, 1, plan.rows, bias.size() * 4};
@@ -42,7 +46,7 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
     data->gemm.bias_f32 = static_cast<const float*>(data->bias_f32.data());
   }
   if (plan.type == DType::f8) quantize(*data);
-  loaded_.push_back({data->gemm, plan.layer});
+  loaded_.push_back({data->gemm, plan.layer, !plan.parts.empty()});
   Weight w;
   w.rows = plan.rows;
   w.cols = plan.cols;
@@ -51,6 +55,24 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
   CHECK(w.bytes == plan.bytes);
   w.data = std::move(data);
   return w;
+}
+
+void CudaBackend::pack_segments(std::span<const WeightSegment> segments,
+                                const CudaWeightPlan& plan,
+                                CudaWeight& w) {
+  w.data = allocate(plan.bytes);
+  auto* to = static_cast<uint8_t*>(w.data.data());
+  for (const CudaWeightPart& p : plan.parts) {
+    w.parts.push_back({p.format, to, p.rows, plan.cols});
+    to += PackedShape(p.format, p.rows, plan.cols).bytes();
+  }
+  std::vector<int64_t> filled(plan.parts.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const size_t part = plan.part_of[i];
+    uploader_->pack(w.parts[part], filled[part], segments[i]);
+    filled[part] += segments[i].tensor->rows;
+  }
+  decoded_bytes_ = std::max(decoded_bytes_, decoded_bytes(plan));
 }
 
 void CudaBackend::quantize(CudaWeight& w) {
@@ -72,7 +94,7 @@ namespace {
 struct TunedShape {
   std::vector<GemmWeight> weights;  // several, so that they do not stay in the cache
   bool f32_out = false;
-  int most = 0;  // rows of x
+  int least = 1, most = 0;  // rows of x
 };
 
 // Groups the weights by shape. Products of the output matrix have few rows and put out f32, layers'
@@ -81,14 +103,17 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
                                      bool both_types,
                                      int max_tokens,
                                      int max_outputs) {
-  std::map<std::tuple<int64_t, int64_t, bool, bool>, TunedShape> shapes;
-  for (const auto& [w, layer] : loaded) {
+  std::map<std::tuple<int64_t, int64_t, bool, bool, bool>, TunedShape> shapes;
+  for (const auto& [w, layer, stored] : loaded) {
     for (bool f32_out : {false, true}) {
       if (layer ? f32_out && !both_types : !f32_out) continue;
-      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out}];
+      const int most = layer ? max_tokens : max_outputs;
+      if (stored && most <= kMaxStreamed) continue;
+      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out, stored}];
       s.weights.push_back(w);
       s.f32_out = f32_out;
-      s.most = layer ? max_tokens : max_outputs;
+      s.least = stored ? kMaxStreamed + 1 : 1;
+      s.most = most;
     }
   }
   std::vector<TunedShape> list;
@@ -99,9 +124,18 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
 }  // namespace
 
 // Outputs go to scratch memory that is freed again; where that is scarce, large batches stay
-// untimed.
+// untimed. Stored weights are timed decoded, as many rows as are decoded together.
 void CudaBackend::tune(int max_tokens, int max_outputs) {
   if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
+  if (scratch_bytes() > 0) {
+    for (LoadedWeight& l : loaded_) {
+      if (!l.stored) continue;
+      l.gemm.data = decoded_memory();
+      l.gemm.rows = decoded_rows(l.gemm.rows, l.gemm.cols);
+    }
+  } else {
+    std::erase_if(loaded_, [](const LoadedWeight& l) { return l.stored; });
+  }
   if (!options_.tune || options_.activations == DType::f32) return;
   constexpr int kMostTimed = 8192;
   int most = std::min(max_tokens, kMostTimed);
@@ -130,7 +164,7 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});
   Tensor input{x.data(), options_.activations, 1, most_in, most_in};
   for (const TunedShape& s : shapes)
-    gemm_.tune(s.weights, s.f32_out, s.most, input, out.data(), f8, stream_);
+    gemm_.tune(s.weights, s.f32_out, s.least, s.most, input, out.data(), f8, stream_);
   check(cudaStreamSynchronize(stream_), "tune");
   gemm_.save_choices();
 }

@@ -1,4 +1,6 @@
 // The CUDA backend's ops: each queues its kernels.
+#include <algorithm>
+
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/cuda_backend.cuh"
@@ -23,8 +25,10 @@ F8View codes_of(const Act& out) {
 void CudaBackend::embed(Tensor out, const Weight& table, std::span<const int32_t> tokens) {
   Timed t(*this, "embed");
   if (t.replaced()) return;
-  const GemmWeight& g = cuda_weight(table).gemm;
-  cuda::embed(out, g.data, g.type, tokens.data(), stream_);
+  const CudaWeight& w = cuda_weight(table);
+  CHECK(w.parts.size() <= 1);  // a table is one tensor
+  if (!w.parts.empty()) return embed_packed(out, w.parts[0], tokens.data(), stream_);
+  cuda::embed(out, w.gemm.data, w.gemm.type, tokens.data(), stream_);
 }
 
 void CudaBackend::rope_table(float* cos_sin,
@@ -91,10 +95,66 @@ F8View CudaBackend::f8_of(const Act& x) {
   return {memory + at, reinterpret_cast<float*>(memory)};
 }
 
+namespace {
+
+// Columns [first, first + num) of a product's output.
+Tensor columns(const Tensor& out, int64_t first, int64_t num) {
+  auto* data = static_cast<std::byte*>(out.data);
+  return {data + static_cast<size_t>(first) * dtype_bytes(out.type), out.type, out.rows, num,
+          out.stride};
+}
+
+}  // namespace
+
+void* CudaBackend::decoded_memory() {
+  Buffer& b = lanes_[lane_].decoded;
+  if (b.bytes() < decoded_bytes_) {
+    check(cudaStreamSynchronize(stream_), "memory");
+    b = allocate(decoded_bytes_);
+  }
+  return b.data();
+}
+
+// In deterministic mode one kernel serves every number of rows.
+void CudaBackend::multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w) {
+  if (options_.deterministic || x.rows <= kMaxStreamed) {
+    int64_t first = 0;
+    for (const PackedPart& p : w.parts) {
+      const float* bias = w.gemm.bias_f32 ? w.gemm.bias_f32 + first : nullptr;
+      streamed(columns(out, first, p.rows), x, p, bias, stream_);
+      first += p.rows;
+    }
+    return;
+  }
+  GemmWeight g = w.gemm;
+  auto* memory = static_cast<std::byte*>(decoded_memory());
+  const int64_t step = decoded_rows(g.rows, g.cols);
+  for (int64_t at = 0; at < w.gemm.rows; at += step) {
+    const int64_t end = std::min(at + step, w.gemm.rows);
+    int64_t first = 0;  // row of the weight where a part begins
+    for (const PackedPart& p : w.parts) {
+      const int64_t from = std::max(at, first), to = std::min(end, first + p.rows);
+      if (from < to)
+        decode_packed(memory + static_cast<size_t>((from - at) * g.cols) * sizeof(uint16_t), g.type,
+                      p, from - first, to - from, stream_);
+      first += p.rows;
+    }
+    g.data = memory;
+    g.rows = end - at;
+    if (w.gemm.bias) {
+      g.bias = static_cast<const std::byte*>(w.gemm.bias) + static_cast<size_t>(at) * 2;
+      g.bias_f32 = w.gemm.bias_f32 + at;
+    }
+    gemm_.run(Product(columns(out, at, g.rows), x, g, {}), false, stream_);
+  }
+}
+
 void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
-  const GemmWeight& g = cuda_weight(w).gemm;
+  const CudaWeight& weight = cuda_weight(w);
+  const GemmWeight& g = weight.gemm;
   Timed t(*this, "matmul", g.rows, g.cols);
   if (t.replaced()) return;
+  if (!weight.parts.empty()) return multiply_stored(out, x.f, weight);
   gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x) : F8View{}), x.fills_f8(), stream_);
 }
 

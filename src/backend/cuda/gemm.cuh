@@ -49,10 +49,11 @@ class Gemm {
   // x of w.type (any half type where that is f8); out of x's type or f32. Weights in f8 need memory
   // for x in f8 (unless our own kernel reads x as it is); `f8_ready`: x is there already.
   void run(const Product& product, bool f8_ready, cudaStream_t stream);
-  // Times the candidates for all buckets up to max_n. `weights` are those of one shape: several, so
-  // that they do not stay in the cache.
+  // Times the candidates for all buckets from min_n to max_n. `weights` are those of one shape:
+  // several, so that they do not stay in the cache.
   void tune(const std::vector<GemmWeight>& weights,
             bool f32_out,
+            int min_n,
             int max_n,
             Tensor x,
             void* out,

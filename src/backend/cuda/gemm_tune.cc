@@ -157,6 +157,7 @@ void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
 
 void Gemm::tune(const std::vector<GemmWeight>& weights,
                 bool f32_out,
+                int min_n,
                 int max_n,
                 Tensor x,
                 void* out,
@@ -164,7 +165,7 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
                 cudaStream_t stream) {
   const GemmWeight& w = weights[0];
   DType out_type = f32_out ? DType::f32 : x.type;
-  for (int n = 1; n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
+  for (int n = gemm_bucket(min_n); n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
     int rows = std::min(n, max_n);
     if (deterministic_) rows = 64;
     Tensor to{out, out_type, rows, w.rows, w.rows};

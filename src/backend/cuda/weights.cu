@@ -202,4 +202,16 @@ void Uploader::convert(void* to, DType type, const WeightSegment& s) {
   }
 }
 
+void Uploader::pack(const PackedPart& to, int64_t first, const WeightSegment& s) {
+  const size_t row = row_bytes(to.format, to.cols);
+  const auto rows = static_cast<size_t>(s.tensor->rows);
+  const size_t step = kStageBytes / row / kPackedRows * kPackedRows;
+  if (step == 0) throw std::runtime_error("CUDA: " + s.tensor->name + " has rows too long");
+  for (size_t at = 0; at < rows; at += step) {
+    const size_t some = std::min(step, rows - at);
+    copy(raw_, s.data.data() + at * row, some * row);
+    cuda::pack(to, first + static_cast<int64_t>(at), static_cast<int64_t>(some), raw_, stream_);
+  }
+}
+
 }  // namespace sluice::cuda

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "backend/cuda/packed.cuh"
 
 namespace sluice::cuda {
 
@@ -21,6 +22,8 @@ class Uploader {
   void copy(void* to, const void* from, size_t bytes);
   // to [rows, cols] in `type` from a tensor in its file's format.
   void convert(void* to, DType type, const WeightSegment& segment);
+  // Rows [first, ...) of `to` from a tensor in its format; `first` a multiple of 16.
+  void pack(const PackedPart& to, int64_t first, const WeightSegment& segment);
 
  private:
   static constexpr int kNumStages = 4;

@@ -1,0 +1,311 @@
+// Weights that a GPU keeps as their file stores them: packing and decoding to the bit, the product
+// for few rows against sums in double, and the bits of a row among 1 to 40 others. Odd sizes,
+// outputs that start as NaN, memory behind them that must stay as it is.
+//   cuda_packed_test [--small | --time]     --time: microseconds of the shapes of Qwen2.5-7B
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/packed.cuh"
+#include "base/random.h"
+#include "cuda_fixture.cuh"
+#include "tensor/formats/all.h"
+
+namespace sluice::cuda {
+namespace {
+
+int checks = 0, failures = 0;
+
+constexpr Format kPackedFormats[] = {Format::q8_0, Format::q4_0, Format::q4_k,  Format::q6_k,
+                                     Format::q4_1, Format::q5_k, Format::iq4_nl};
+
+template <typename... Args>
+void expect(bool right, const char* format, Args... args) {
+  ++checks;
+  if (right) return;
+  if (++failures > 20) return;
+  std::printf("FAIL ");
+  std::printf(format, args...);
+  std::printf("\n");
+}
+
+template <typename T>
+float rounded(float v) {
+  return static_cast<float>(T(v));
+}
+
+std::vector<float> random_floats(int64_t num, unsigned seed, float size) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, size);
+  std::vector<float> v(static_cast<size_t>(num));
+  for (float& f : v) f = normal(rng);
+  return v;
+}
+
+// A weight in its file's bytes, decoded, and packed on the GPU.
+struct Packed {
+  Packed(Format f, int64_t num_rows, int64_t num_cols)
+      : format(f), rows(num_rows), cols(num_cols), shape(f, rows, cols), memory(shape.bytes()) {
+    const FormatInfo& info = format_info(f);
+    raw.resize(row_bytes(f, cols) * static_cast<size_t>(rows));
+    values = random_floats(rows * cols, 3, 0.7f);
+    info.encode(values.data(), raw.data(), rows * cols);
+    info.decode(raw.data(), values.data(), rows * cols);
+    Array<std::byte> device_raw(raw.size());
+    device_raw.put(raw.data(), raw.size());
+    part = {f, memory.data(), rows, cols};
+    // In two steps, as a large weight arrives.
+    const int64_t first = rows > 32 ? 32 : rows;
+    pack(part, 0, first, device_raw.data(), nullptr);
+    if (first < rows)
+      pack(part, first, rows - first,
+           device_raw.data() + row_bytes(f, cols) * static_cast<size_t>(first), nullptr);
+    check(cudaDeviceSynchronize(), "pack");
+  }
+  const char* name() const { return format_info(format).name; }
+
+  Format format;
+  int64_t rows, cols;
+  PackedShape shape;
+  std::vector<std::byte> raw;
+  std::vector<float> values;
+  Array<uint8_t> memory;
+  PackedPart part;
+};
+
+void check_packing(const Packed& w) {
+  std::vector<uint8_t> want(w.shape.bytes());
+  with_packed_block(w.format, [&](auto block) {
+    using Block = decltype(block);
+    const PackedSource<Block> from{reinterpret_cast<const Block*>(w.raw.data()), w.rows, w.cols};
+    for (int64_t r = 0; r < w.shape.row_tiles; ++r)
+      for (int64_t t = 0; t < w.shape.tiles; ++t)
+        for (int lane = 0; lane < kPackedLanes; ++lane)
+          pack_tile(want.data(), w.shape, from, r, r, t, lane);
+  });
+  expect(want == w.memory.get(), "%s %ld x %ld: packed otherwise than on the host", w.name(),
+         static_cast<long>(w.rows), static_cast<long>(w.cols));
+}
+
+template <typename T>
+void check_decoding(const Packed& w, DType type) {
+  for (int64_t first : {int64_t{0}, w.rows / 3}) {
+    const int64_t num = w.rows - first - (first > 0 ? 1 : 0);
+    if (num <= 0) continue;
+    Array<T> out(static_cast<size_t>((num + 1) * w.cols));
+    decode_packed(out.data(), type, w.part, first, num, nullptr);
+    check(cudaDeviceSynchronize(), "decode");
+    const std::vector<T> got = out.get();
+    int wrong = 0;
+    for (int64_t i = 0; i < num * w.cols; ++i) {
+      const float want = rounded<T>(w.values[static_cast<size_t>(first * w.cols + i)]);
+      wrong += static_cast<float>(got[static_cast<size_t>(i)]) != want;
+    }
+    const auto* behind = reinterpret_cast<const uint8_t*>(got.data() + num * w.cols);
+    bool kept = true;
+    for (size_t i = 0; i < static_cast<size_t>(w.cols) * 2; ++i) kept = kept && behind[i] == 0xee;
+    expect(wrong == 0 && kept, "%s %ld x %ld: %d decoded wrong from row %ld, behind kept %d",
+           w.name(), static_cast<long>(w.rows), static_cast<long>(w.cols), wrong,
+           static_cast<long>(first), kept);
+  }
+}
+
+void check_lookup(const Packed& w) {
+  std::vector<int32_t> tokens{static_cast<int32_t>(w.rows - 1), 0,
+                              static_cast<int32_t>(w.rows / 2)};
+  Array<int32_t> device_tokens(tokens.size());
+  device_tokens.put(tokens.data(), tokens.size());
+  Array<float> out(tokens.size() * static_cast<size_t>(w.cols));
+  embed_packed({out.data(), DType::f32, 3, w.cols, w.cols}, w.part, device_tokens.data(), nullptr);
+  check(cudaDeviceSynchronize(), "embed");
+  const std::vector<float> got = out.get();
+  int wrong = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const int64_t row = tokens[static_cast<size_t>(at / w.cols)];
+    wrong += got[i] != w.values[static_cast<size_t>(row * w.cols + at % w.cols)];
+  }
+  expect(wrong == 0, "%s: %d wrong in embedding", w.name(), wrong);
+}
+
+template <typename T>
+class Products {
+ public:
+  Products(const Packed& w, DType type, int most)
+      : w_(w),
+        type_(type),
+        most_(most),
+        stride_(w.cols + 8),
+        x_(random_floats(most * stride_, 4, 1)),
+        bias_(random_floats(w.rows, 5, 1)),
+        x_device_(x_.size()) {
+    std::vector<T> x;
+    for (float& v : x_) x.push_back(T(v)), v = rounded<T>(v);
+    x_device_.put(x.data(), x.size());
+  }
+
+  // Rows [first, first + n) of x. The output's rows are three longer than the weight has.
+  std::vector<float> run(int first, int n, bool f32_out, bool bias) {
+    const int64_t out_stride = w_.rows + 3;
+    Array<float> out(static_cast<size_t>(n * out_stride));
+    check(cudaMemset(out.data(), 0xff, static_cast<size_t>(n * out_stride) * sizeof(float)), "nan");
+    Array<float> device_bias(bias_.size());
+    device_bias.put(bias_.data(), bias_.size());
+    const Tensor to{out.data(), f32_out ? DType::f32 : type_, n, w_.rows, out_stride};
+    const Tensor from{x_device_.data() + first * stride_, type_, n, w_.cols, stride_};
+    streamed(to, from, w_.part, bias ? device_bias.data() : nullptr, nullptr);
+    check(cudaDeviceSynchronize(), "product");
+    const std::vector<float> got = out.get();
+    std::vector<float> values;
+    for (int64_t t = 0; t < n; ++t) {
+      for (int64_t r = 0; r < out_stride; ++r) {
+        const auto at = static_cast<size_t>(t * out_stride + r);
+        const float v =
+            f32_out ? got[at] : static_cast<float>(reinterpret_cast<const T*>(got.data())[at]);
+        if (r < w_.rows) {
+          values.push_back(v);
+        } else if (!std::isnan(v)) {
+          expect(false, "%s: wrote past a row", w_.name());
+        }
+      }
+    }
+    return values;
+  }
+
+  void check_values(int n, bool f32_out, bool bias) {
+    const std::vector<float> got = run(0, n, f32_out, bias);
+    double difference = 0, size = 0;
+    for (int t = 0; t < n; ++t) {
+      for (int64_t r = 0; r < w_.rows; ++r) {
+        double want = bias ? bias_[static_cast<size_t>(r)] : 0;
+        for (int64_t c = 0; c < w_.cols; ++c)
+          want += static_cast<double>(x_[static_cast<size_t>(t * stride_ + c)]) *
+                  w_.values[static_cast<size_t>(r * w_.cols + c)];
+        const double d = got[static_cast<size_t>(t * w_.rows + r)] - want;
+        difference += d * d, size += want * want;
+      }
+    }
+    const double off = std::sqrt(difference / size);
+    const double most = f32_out ? 2e-5 : type_ == DType::f16 ? 1e-3 : 6e-3;
+    expect(off < most, "%s n %d, %ld x %ld, f16 %d, f32 out %d, bias %d: off by %g", w_.name(), n,
+           static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16, f32_out,
+           bias, off);
+  }
+
+  // Each number of rows against all of them at once.
+  void check_bits() {
+    const std::vector<float> all = run(0, most_, true, true);
+    for (int n = 1; n <= most_; ++n) {
+      for (int first : {0, most_ - n}) {
+        const std::vector<float> some = run(first, n, true, true);
+        expect(std::memcmp(some.data(), all.data() + first * w_.rows, some.size() * 4) == 0,
+               "%s bits: %d rows from %d of %ld x %ld, f16 %d", w_.name(), n, first,
+               static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16);
+      }
+    }
+  }
+
+ private:
+  const Packed& w_;
+  DType type_;
+  int most_;
+  int64_t stride_;
+  std::vector<float> x_, bias_;
+  Array<T> x_device_;
+};
+
+template <typename T>
+void check_products(const Packed& w, DType type, bool small) {
+  Products<T> p(w, type, 40);
+  for (int n : {1, 3, 8, 9, 16, 17, 32, 40}) p.check_values(n, n % 2 == 1, n % 3 == 0);
+  p.check_values(8, true, true);
+  p.check_values(40, true, false);
+  if (!small) p.check_bits();
+}
+
+void run_cases(bool small) {
+  for (Format f : kPackedFormats) {
+    const int64_t block = format_info(f).block_elems;
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{100, block == 256 ? 512 : 96},
+                              {1, block},
+                              {257, block == 256 ? 1792 : 1120}}) {
+      const Packed w(f, rows, cols);
+      check_packing(w);
+      check_decoding<__half>(w, DType::f16);
+      check_decoding<__nv_bfloat16>(w, DType::bf16);
+      check_lookup(w);
+      check_products<__nv_bfloat16>(w, DType::bf16, small);
+      check_products<__half>(w, DType::f16, small);
+    }
+  }
+}
+
+// Bits that are halves below one in every pair of bytes.
+__global__ void fill_kernel(uint32_t* to, size_t words) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
+       i += size_t{gridDim.x} * blockDim.x)
+    to[i] = static_cast<uint32_t>(mix_bits(i)) & 0x3bff3bffu;
+}
+
+void time_shapes() {
+  struct Shape {
+    const char* name;
+    int64_t rows, cols;
+  };
+  cudaStream_t stream;
+  check(cudaStreamCreate(&stream), "stream");
+  constexpr int64_t kMostX = int64_t{256} * 18944;
+  Array<__nv_bfloat16> x(kMostX), out(int64_t{256} * 37888);
+  fill_kernel<<<1024, 256>>>(reinterpret_cast<uint32_t*>(x.data()), kMostX / 2);
+  std::printf("microseconds (TB/s of packed weights) by rows of x; decoding alone\n");
+  for (Format f : {Format::q4_k, Format::q8_0, Format::q6_k, Format::q4_0}) {
+    for (const Shape& s : {Shape{"qkv", 4608, 3584}, Shape{"o", 3584, 3584},
+                           Shape{"gate_up", 37888, 3584}, Shape{"down", 3584, 18944}}) {
+      const size_t bytes = PackedShape(f, s.rows, s.cols).bytes();
+      const int num = std::max(2, static_cast<int>(200e6 / static_cast<double>(bytes)));
+      Array<uint8_t> memory(bytes * static_cast<size_t>(num));
+      fill_kernel<<<1024, 256>>>(reinterpret_cast<uint32_t*>(memory.data()),
+                                 bytes * static_cast<size_t>(num) / 4);
+      check(cudaDeviceSynchronize(), "fill");
+      std::printf("%-6s %-8s", format_info(f).name, s.name);
+      for (int n : {1, 8, 16, 32, 64, 128}) {
+        const float us = time_graph(stream, num, [&](int i) {
+          const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
+          streamed({out.data(), DType::bf16, n, s.rows, s.rows},
+                   {x.data(), DType::bf16, n, s.cols, s.cols}, p, nullptr, stream);
+        });
+        std::printf(" %4d: %6.1f (%.2f)", n, us, static_cast<double>(bytes) / us / 1e6);
+      }
+      Array<__nv_bfloat16> decoded(static_cast<size_t>(s.rows * s.cols));
+      const float us = time_graph(stream, num, [&](int i) {
+        const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
+        decode_packed(decoded.data(), DType::bf16, p, 0, s.rows, stream);
+      });
+      std::printf("  decode: %.1f\n", us);
+    }
+  }
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+int main(int argc, char** argv) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+    std::printf("no GPU\n");
+    return 0;
+  }
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "--time") {
+    sluice::cuda::time_shapes();
+    return 0;
+  }
+  sluice::cuda::run_cases(mode == "--small");
+  std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
+  return sluice::cuda::failures ? 1 : 0;
+}

@@ -9,7 +9,7 @@ namespace {
 
 TEST(TestSlice, SlicesAreDisjointAndTogetherEverything) {
   std::vector<int> taken(14, 0);
-  for (uint64_t seed = 100; seed < 116; seed += 4) {  // the seeds for which one_slice.sh runs a test
+  for (uint64_t seed = 100; seed < 116; seed += 4) {  // seeds of one shard
     TestSlice slice(4, seed);
     for (int& n : taken) n += slice.take();
   }

@@ -3,6 +3,8 @@
 // CPU clock, so other work on the machine does not count.
 //   host_bench [--steady] [ROWS ...]      default 256 2048
 //   host_bench --long                     what it costs to admit and to end one long sequence
+//   host_bench --admission                what it costs to ask whether the next sequence may start,
+//                                         with some 256 that run and 256 that wait
 //   host_bench --observe [ROWS ...]       what a server's metrics and dashboard cost of a step;
 //                                         default 1 16 256
 #include <ctime>
@@ -269,6 +271,91 @@ class LongBench {
   RequestId next_id_ = 1;
 };
 
+// About 256 sequences run and 256 wait, of lengths that are learnt; nearly every step asks whether
+// the next one fits and is told no.
+class AdmissionBench {
+ public:
+  AdmissionBench(Admission admission, Predict predict, float short_share)
+      : scheduler_(config(admission, predict, short_share), nullptr),
+        executor_([](const StepPlan& plan, const Slice& s) {
+          uint64_t x = (plan.step * 0x9E3779B97F4A7C15u + s.slot) * 0xD1B54A32D192ED03u;
+          return static_cast<Token>((x >> 33) % 200);  // 0 ends: 200 tokens on average
+        }),
+        loop_(scheduler_, executor_, clock_, Pipeline::sync) {}
+
+  // CPU time of plan() over steps that start nobody, in us.
+  double median(int* num_running) {
+    std::vector<double> plan;
+    int64_t running = 0;
+    for (int step = 0; step < 4000; ++step) {
+      while (scheduler_.stats().num_waiting < kWaiting) add();
+      int before = scheduler_.stats().num_running;
+      events_.clear();
+      StepReport r = loop_.iterate(events_);
+      int ended = static_cast<int>(std::count_if(events_.list.begin(), events_.list.end(),
+                                                 [](const Event& e) { return e.last; }));
+      if (step < 2000 || r.stats.num_running + ended > before) continue;
+      plan.push_back(seconds(r.plan_end - r.plan_begin) * 1e6);
+      running += r.stats.num_running;
+    }
+    CHECK(!plan.empty());
+    *num_running = static_cast<int>(running / static_cast<int64_t>(plan.size()));
+    std::nth_element(plan.begin(), plan.begin() + static_cast<ptrdiff_t>(plan.size() / 2),
+                     plan.end());
+    return plan[plan.size() / 2];
+  }
+
+ private:
+  static constexpr int kWaiting = 256;
+  static SchedulerConfig config(Admission admission, Predict predict, float short_share) {
+    SchedulerConfig s;
+    s.admission = admission;
+    s.predictor.kind = predict;
+    s.short_share = short_share;
+    s.prefix_cache = false;
+    s.max_seqs = 1024;
+    s.budget = 1024 + 64;
+    s.max_len = 4096;
+    s.num_blocks = 256 * 47;
+    s.pipeline = Pipeline::sync;
+    return s;
+  }
+  void add() {
+    Request r;
+    r.id = next_id_++;
+    auto length = static_cast<size_t>(r.id % 4 == 0 ? 1500 : 64 + r.id % 64);
+    r.prompt = std::make_shared<const std::vector<Token>>(length, Token{7});
+    r.sampling = sampling_;
+    r.stop.tokens = {0};
+    r.max_new = 1024;
+    CHECK(scheduler_.add(std::move(r), clock_.now()).has_value());
+  }
+
+  ThreadClock clock_;
+  Scheduler scheduler_;
+  FakeExecutor executor_;
+  Loop loop_;
+  Events events_;
+  std::shared_ptr<const SamplingSpec> sampling_ = std::make_shared<SamplingSpec>();
+  RequestId next_id_ = 1;
+};
+
+void admission_bench() {
+  std::printf("plan() of a step that starts nobody, us of CPU time, median; 256 wait\n");
+  std::printf("%-15s %-9s %11s %8s %8s\n", "admission", "predict", "short-share", "running",
+              "plan");
+  for (float share : {0.0f, 0.25f}) {
+    auto row = [&](Admission admission, const char* name, Predict predict, const char* by) {
+      int running = 0;
+      double us = AdmissionBench(admission, predict, share).median(&running);
+      std::printf("%-15s %-9s %11.2f %8d %8.1f\n", name, by, share, running, us);
+    };
+    row(Admission::watermark, "watermark", Predict::oracle, "");
+    row(Admission::predicted_peak, "predicted-peak", Predict::quantile, "quantile");
+    row(Admission::predicted_peak, "predicted-peak", Predict::survival, "survival");
+  }
+}
+
 }  // namespace
 }  // namespace sluice
 
@@ -286,6 +373,10 @@ int main(int argc, char** argv) {
       LongBench(true, true, p).run();
       LongBench(false, false, p).run();
     }
+    return 0;
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "--admission") {
+    admission_bench();
     return 0;
   }
   if (argc > 1 && std::string_view(argv[1]) == "--observe") {

@@ -612,6 +612,23 @@ class Output(Cli):
         self.assertEqual(len(out["prompt_logprobs"]), 3)
         self.assertEqual(out["usage"]["completion_tokens"], 10)
 
+    def test_beams(self):
+        def answers(*flags):
+            out = json.loads(self.works("run", MODEL, "-p", "hello", "-m", 6, "-t", 1, "--json", "-q", *flags))
+            return [c["tokens"] for c in out.get("choices", [out])]
+        greedy = answers("--temperature", 0)
+        self.assertEqual(answers("--beams", 1), greedy)
+        four = answers("--beams", 4, "-n", 4)
+        self.assertEqual(len(set(map(tuple, four))), 4)
+        self.assertEqual(answers("--beams", 4, "-n", 2, "--temperature", 1), four[:2])
+        self.assertEqual(answers("--beams", 4), four[:1])
+        for flags, says in ((["--beams", 2, "-n", 3], "--beams"), (["--length-penalty", 2], "--beams"),
+                            (["--beams", 2, "--min-tokens", 2], "min_tokens"), (["--beams", 2, "--stop", "x"], "stop"),
+                            (["--beams", 2, "--kv-allocator", "range", "--no-prefix-cache"], "paged"),
+                            (["--beams", 65], "--beams")):
+            self.fails("run", MODEL, "-p", "hello", "-m", 4, *flags, says=says)
+        self.fails("run", MODEL, "-i", "--beams", 2, says="--beams")
+
     def test_sampling_by_default(self):
         def text(path, *args):
             return self.works("run", path, "-p", "hello", "-m", 12, "-t", 1, "-q", "--seed", 9, "--ignore-eos", *args)

@@ -14,6 +14,7 @@ constexpr uint8_t kBoth = kChat | kText, kAny = kBoth | kGenerate, kAll = kBoth 
 constexpr std::string_view kNoTools = "use /v1/chat/completions";
 constexpr std::string_view kPlainText = "the text is what the model wrote";
 constexpr std::string_view kNoSampler = "use temperature, top_k, top_p and min_p";
+constexpr std::string_view kBeams = "use use_beam_search and n in OpenAI's completions";
 constexpr std::string_view kNoPenalty =
     "use repetition_penalty, frequency_penalty and presence_penalty";
 constexpr std::string_view kNoAdapter = "this server has one model and no adapters";
@@ -156,11 +157,11 @@ constexpr KnownField kFields[] = {
     {"n", kBoth, honoured, ""},
     {"best_of", kBoth, honoured, "the n likeliest of so many; above n not with stream"},
     {"best_of", kGenerate, refused, "use n in /v1/completions", "null|1"},
-    {"use_beam_search", kBoth, refused, kNoSampler, kOff},
-    {"length_penalty", kBoth, harmless, "belongs to use_beam_search"},
-    {"early_stopping", kBoth, harmless, "belongs to use_beam_search"},
-    {"num_beams", kAny, refused, kNoSampler, "null|1"},
-    {"beam_width", kBoth, refused, kNoSampler, "null|1"},
+    {"use_beam_search", kBoth, honoured, "n beams (best_of of them, if given); not with stream"},
+    {"length_penalty", kBoth, honoured, "with use_beam_search"},
+    {"early_stopping", kBoth, honoured, "with use_beam_search: true, false or \"never\""},
+    {"num_beams", kAny, refused, kBeams, "null|1"},
+    {"beam_width", kBoth, refused, kBeams, "null|1"},
     {"priority", kAll, honoured, "lower runs first under --order priority"},
     // What the answer shows.
     {"stream", kBoth, honoured, ""},

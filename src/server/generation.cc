@@ -144,7 +144,7 @@ Request Generation::make_request(size_t prompt) const {
                        fields_.stop_token_ids.end());
   r.stop.strings = fields_.stop;
   if (spec->min_tokens > 0) spec->banned_until_min = r.stop.tokens;
-  if (fields_.num_kept > 0) spec->num_logprobs = std::max(spec->num_logprobs, 0);
+  if (fields_.num_kept > 0 && !fields_.beams) spec->num_logprobs = std::max(spec->num_logprobs, 0);
   r.sampling = std::move(spec);
   r.constraint = constraint_;
   r.prompt = prompts_[prompt].tokens;
@@ -154,6 +154,7 @@ Request Generation::make_request(size_t prompt) const {
   bool pooled = r.pooling != Pooling::none;
   r.max_new = pooled ? 0 : std::clamp(fields_.max_tokens.value_or(max_output), 1, max_output);
   r.n = fields_.n;
+  r.beams = fields_.beams;
   r.priority = fields_.priority;
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
   r.account = call_.key < 0 ? 0 : static_cast<TenantId>(call_.key) + 1;
@@ -612,7 +613,7 @@ void Generation::count_usage() {
 }
 
 // best_of: of every prompt's choices the likeliest stay, the likeliest first. Usage counts them
-// all.
+// all. Answers of a beam search are in order: their sums are all 0 here.
 void Generation::keep_best() {
   auto all = static_cast<ptrdiff_t>(fields_.n), kept = static_cast<ptrdiff_t>(fields_.num_kept);
   std::vector<Choice> best;

@@ -190,6 +190,42 @@ void read_best_of(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   out.num_kept = std::exchange(out.n, best_of);
 }
 
+// vLLM's fields: the answers are the best of a search with n beams (best_of, where it is given).
+void read_beams(Fields& f, GenerateFields& out) {
+  bool search = false;
+  f.flag("use_beam_search", search);
+  BeamSpec spec;
+  bool penalised = f.number("length_penalty", spec.length_penalty, -100, 100);
+  const json::value* early = f.get("early_stopping");
+  if (early) {
+    bool never = early->is_string() && early->get_string() == "never";
+    if (!early->is_bool() && !never)
+      return f.fail("early_stopping", "early_stopping must be true, false or \"never\"");
+    spec.end = never ? BeamEnd::never : early->get_bool() ? BeamEnd::first : BeamEnd::usual;
+  }
+  if (!search) {
+    if (penalised && spec.length_penalty != 1)
+      f.fail("length_penalty", "length_penalty needs \"use_beam_search\": true");
+    return;
+  }
+  out.beams = spec;
+  // The model's own penalties belong to sampling.
+  if (!f.get("repetition_penalty")) out.sampling.repetition_penalty = 1;
+  if (!f.get("frequency_penalty")) out.sampling.frequency_penalty = 0;
+  if (!f.get("presence_penalty")) out.sampling.presence_penalty = 0;
+  auto refuse = [&](const char* name) {
+    f.fail(name, strf("%s does not go with use_beam_search", name));
+  };
+  if (out.stream)
+    return f.fail("stream",
+                  "stream does not go with use_beam_search: answers are known at its end");
+  if (out.constraint) return refuse(out.constraint->name.c_str());
+  if (!out.stop.empty())
+    return f.fail("stop", "stop does not go with use_beam_search: use stop_token_ids");
+  if (!out.bad_words.empty()) return refuse("bad_words");
+  if (const char* name = not_with_beams(out.sampling)) refuse(name);
+}
+
 // How tokens are drawn and when they end: what every generating endpoint has.
 void read_sampling(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   SamplingSpec& s = out.sampling;
@@ -236,6 +272,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   read_constraint(f, out);
   if (out.constraint) check_constrained(f, out, out.constraint->name);
   read_best_of(f, limits, out);
+  read_beams(f, out);
 }
 
 // A list of text parts is their texts with a newline between, as vLLM and llama.cpp join them.
@@ -327,6 +364,7 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   f.flag("logprobs", out.logprobs);
   if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)
     f.fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
+  if (out.logprobs && out.beams) f.fail("logprobs", "logprobs does not go with use_beam_search");
   if (out.logprobs) out.sampling.num_logprobs = top;
   if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
     f.fail("logprob_token_ids", "logprob_token_ids needs \"logprobs\": true");
@@ -393,7 +431,8 @@ Refusal parse_completion(const json::value& body,
   std::string suffix;
   f.text("suffix", suffix, SIZE_MAX);  // read by infill
   f.flag("add_special_tokens", out.add_special_tokens);
-  f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs);
+  if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
+    f.fail("logprobs", "logprobs does not go with use_beam_search");
   if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
     f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
   if (!out.max_tokens) out.max_tokens = 16;

@@ -61,7 +61,8 @@ struct GenerateFields {
   std::optional<int> truncate_prompt;  // keep so many of the prompt's tokens; -1: what fits
   bool truncate_left = true;           // keep its end, not its beginning
   int n = 1;                           // choices that are computed
-  int num_kept = 0;  // best_of: of those, the so many likeliest are answered; 0: all
+  int num_kept = 0;               // best_of: of those, the so many likeliest are answered; 0: all
+  std::optional<BeamSpec> beams;  // use_beam_search: n of them
   int priority = 0;
   Pooling pooling = Pooling::none;
   std::string cache_salt, request_id;

@@ -103,6 +103,15 @@ TEST(Chat, SaysWhichFieldIsWrong) {
       {R"("best_of": 2, "stream": true,)", "best_of"},
       {R"("best_of": 17,)", "best_of"},
       {R"("modalities": ["audio"],)", "modalities"},
+      {R"("use_beam_search": true, "stream": true,)", "stream"},
+      {R"("use_beam_search": true, "stop": "x",)", "stop"},
+      {R"("use_beam_search": true, "logprobs": true,)", "logprobs"},
+      {R"("use_beam_search": true, "prompt_logprobs": 1,)", "prompt_logprobs"},
+      {R"("use_beam_search": true, "frequency_penalty": 1,)", "frequency_penalty"},
+      {R"("use_beam_search": true, "logit_bias": {"1": 1},)", "logit_bias"},
+      {R"("use_beam_search": true, "regex": "a*",)", "regex"},
+      {R"("use_beam_search": true, "early_stopping": "now",)", "early_stopping"},
+      {R"("length_penalty": 2,)", "length_penalty"},
   };
   for (const auto& [fields, param] : kBad) {
     ChatFields f;
@@ -111,6 +120,23 @@ TEST(Chat, SaysWhichFieldIsWrong) {
     EXPECT_EQ(r->status, 400);
     EXPECT_EQ(r->param, param) << fields << r->message;
   }
+}
+
+TEST(Chat, BeamSearch) {
+  ChatFields f, none;
+  f.sampling.repetition_penalty = 1.1f;  // the model's, which belongs to sampling
+  ASSERT_FALSE(chat(R"("n": 2, "best_of": 4, "use_beam_search": true, "length_penalty": 0.5,
+                       "early_stopping": "never", "temperature": 0.7,)",
+                    f));
+  EXPECT_EQ(f.n, 4);
+  EXPECT_EQ(f.num_kept, 2);
+  ASSERT_TRUE(f.beams);
+  EXPECT_EQ(f.beams->length_penalty, 0.5f);
+  EXPECT_EQ(f.beams->end, BeamEnd::never);
+  EXPECT_EQ(f.sampling.repetition_penalty, 1);
+  ASSERT_FALSE(
+      chat(R"("use_beam_search": false, "length_penalty": 1, "early_stopping": true,)", none));
+  EXPECT_FALSE(none.beams);
 }
 
 TEST(Chat, BestOf) {

@@ -287,7 +287,7 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
       ->group(policy);
   app->add_option("--prefix-disk", o.prefix_disk_bytes,
                   "a file of so many bytes for prefixes, like 20G: they are there\nagain after a "
-                  "restart (default: none; on the CPU)")
+                  "restart (default: none)")
       ->transform(byte_size())
       ->group(policy);
   app->add_option("--prefix-disk-dir", o.prefix_disk_dir,
@@ -381,6 +381,13 @@ void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engi
   add_generation_config(app, engine, group);
   add("--seed", s.seed, "same seed, same text")->capture_default_str();
   add("-n", o.n, "choices per prompt")->capture_default_str();
+  add("--beams", o.beams,
+      "search with N beams instead of sampling, and show the -n\nbest answers (not with penalties, "
+      "--stop, --logprobs or\na constraint)")
+      ->check(whole_number(1, 64));
+  add("--length-penalty", o.length_penalty,
+      "beams compare by log-probability / length^X: above 0\nlonger answers gain")
+      ->capture_default_str();
   add("--stop", o.stop, "stop before this text (may be repeated)")->allow_extra_args(false);
   add("--stop-id", o.stop_ids, "stop at this token id (may be repeated)")->allow_extra_args(false);
   add("--min-tokens", s.min_tokens, "no end before so many tokens")->capture_default_str();

@@ -40,6 +40,8 @@ struct SamplingOptions {
   std::vector<std::string> logit_bias;  // ID=BIAS
   int max_tokens = 0;                   // 0: by default
   int n = 1;
+  int beams = 0;  // 0: tokens are sampled; else n of so many are shown
+  float length_penalty = 1;
   int priority = 0;  // under --order priority: lower runs first
   bool ignore_eos = false;
   std::shared_ptr<const constrain::Constraint> constraint;  // null: any text

@@ -30,6 +30,11 @@ void resolve_sampling(const Session& s, bool templated, SamplingOptions& o) {
   constexpr int kAnswer = 1024, kText = 256;  // a text that is only continued seldom ends
   apply_sampling(s.sampling_defaults(), o.choice, o.spec);
   if (o.max_tokens == 0) o.max_tokens = templated ? kAnswer : kText;
+  if (o.beams == 0) return;
+  // The model's own penalties belong to sampling.
+  o.spec.repetition_penalty = o.choice.repetition_penalty.value_or(1);
+  o.spec.frequency_penalty = o.choice.frequency_penalty.value_or(0);
+  o.spec.presence_penalty = o.choice.presence_penalty.value_or(0);
 }
 
 size_t context_of(Session& session) {
@@ -57,6 +62,11 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
   if (o.n < 1 || o.n > 16)
     return Error{400, "-n, the choices per prompt, must be from 1 to 16 (tokens: --max-tokens)"};
   if (o.max_tokens < 1) return Error{400, "--max-tokens must be at least 1"};
+  if (o.beams > 0 && o.n > o.beams)
+    return Error{400, strf("-n %d: --beams %d find no more answers than that", o.n, o.beams)};
+  if (!(std::abs(o.length_penalty) <= 100))
+    return Error{400, "--length-penalty must be from -100 to 100"};
+  if (o.beams == 0 && o.length_penalty != 1) return Error{400, "--length-penalty needs --beams"};
   if (o.constraint && (o.ignore_eos || o.spec.min_tokens > 0)) {
     return Error{400, strf("%s does not go with a constraint: the answer ends where its form is "
                            "complete",
@@ -93,7 +103,8 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
   r.sampling = spec;
   r.constraint = o.constraint;
   r.max_new = o.max_tokens;
-  r.n = o.n;
+  r.n = o.beams > 0 ? o.beams : o.n;
+  if (o.beams > 0) r.beams = BeamSpec{o.length_penalty, BeamEnd::usual};
   r.priority = o.priority;
   return r;
 }

@@ -68,6 +68,12 @@ json::object timing_json(const RequestOutput& out) {
   return o;
 }
 
+// Of a beam search, the answers that were asked for.
+RequestOutput shown(RequestOutput out, const SamplingOptions& o) {
+  if (o.beams > 0 && !out.refused) out.choices.resize(static_cast<size_t>(o.n));
+  return out;
+}
+
 json::object output_json(const RequestOutput& out, size_t prompt_tokens, const Tokenizer& t) {
   if (out.refused)
     return {
@@ -125,18 +131,20 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   size_t prompt_tokens = p->prompt.size();
   Collector collector(s.engine(), &tokenizer);
   collector.submit(std::move(p->request), p->text);
-  bool stream = !o.json && o.sampling.n == 1;
+  bool stream = !o.json && o.sampling.n == 1 && o.sampling.beams == 0;
   AnswerView view;
   collector.wait([&](size_t, int, const std::string& piece) {
     if (stream) view.show(piece);
   });
-  const RequestOutput& out = collector.outputs()[0];
+  const RequestOutput out = shown(collector.outputs()[0], o.sampling);
   if (out.refused) return report(*out.refused);
   if (o.json) {
     std::printf("%s\n", plain_json(output_json(out, prompt_tokens, tokenizer)).c_str());
   } else if (stream) {
     view.finish();
     std::printf("\n");
+  } else if (out.choices.size() == 1) {
+    std::printf("%s\n", out.choices[0].text.c_str());
   } else {
     for (size_t c = 0; c < out.choices.size(); ++c)
       std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
@@ -251,7 +259,7 @@ int run_jsonl(Session& s, const RunOptions& o, RunConstraints& constraints) {
   status.clear();
   int code = kExitOk;
   for (size_t i = 0; i < prepared.size(); ++i) {
-    const RequestOutput& out = collector.outputs()[i];
+    const RequestOutput out = shown(collector.outputs()[i], o.sampling);
     if (out.refused) code = kExitUsage;
     std::printf("%s\n",
                 plain_json(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
@@ -285,8 +293,8 @@ Result<void> check_run(const RunOptions& o, bool chat) {
     return Error{400, "-i is a conversation: leave out the prompt, -p, -f and --jsonl"};
   if (sources > 1)
     return Error{400, "give one of a prompt behind the model, -p TEXT, -f FILE and --jsonl FILE"};
-  if (chat && (o.json || o.sampling.n != 1))
-    return Error{400, "a conversation has no --json and no -n: give a prompt with -p TEXT"};
+  if (chat && (o.json || o.sampling.n != 1 || o.sampling.beams > 0))
+    return Error{400, "a conversation has no --json, -n or --beams: give a prompt with -p TEXT"};
   if (o.raw && o.chat) return Error{400, "--raw leaves out the template that --chat asks for"};
   return {};
 }

@@ -194,6 +194,27 @@ class Api(unittest.TestCase):
         self.refused(400, "/v1/completions", "best_of", prompt="x", n=3, best_of=2)
         self.refused(400, "/v1/completions", "best_of", prompt="x", best_of=2, stream=True)
 
+    def test_beam_search(self):
+        """n answers, the likeliest first; one beam is greedy; what has no rule is refused by name."""
+        search = {"use_beam_search": True}
+        greedy = self.complete()
+        self.assertEqual(self.complete(extra_body=search).choices[0].text, greedy.choices[0].text)
+        beams = self.complete(n=4, extra_body=search)
+        self.assertEqual([c.index for c in beams.choices], [0, 1, 2, 3])
+        self.assertEqual(len({c.text for c in beams.choices}), 4)
+        self.assertEqual(beams.usage.completion_tokens, 4 * 8)
+        again = self.complete(n=2, temperature=1, seed=3, extra_body={**search, "best_of": 4})
+        self.assertEqual([c.text for c in again.choices], [c.text for c in beams.choices[:2]])
+        self.assertEqual(len(self.chat(n=2, extra_body=search).choices), 2)
+        self.refused(400, "/v1/completions", "stream", prompt="x", stream=True, **search)
+        self.refused(400, "/v1/completions", "stop", prompt="x", stop="y", **search)
+        self.refused(400, "/v1/completions", "logprobs", prompt="x", logprobs=1, **search)
+        self.refused(400, "/v1/completions", "min_tokens", prompt="x", min_tokens=1, **search)
+        self.refused(400, "/v1/completions", "presence_penalty", prompt="x", presence_penalty=1, **search)
+        self.refused(400, "/v1/completions", "regex", prompt="x", regex="a*", **search)
+        self.refused(400, "/v1/completions", "early_stopping", prompt="x", early_stopping="now", **search)
+        self.refused(400, "/v1/completions", "length_penalty", prompt="x", length_penalty=2)
+
     def test_chat_logprobs(self):
         answer = self.chat(logprobs=True, top_logprobs=3)
         content = answer.choices[0].logprobs.content

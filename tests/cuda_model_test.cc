@@ -224,7 +224,7 @@ TEST(CudaModel, LogitsOfStoredWeights) {
           Matrix logits = run_model(*device, **model, tokens, chunk);
           const Agreement a = compare(logits, golden);
           EXPECT_LE(a.worst, 2e-3);
-          EXPECT_GE(a.same_top, 0.99);
+          EXPECT_GE(a.same_top, 0.97);  // one of forty
           tops += a.same_top, ++num;
           if (chunk == static_cast<int>(tokens.size())) {
             whole = std::move(logits);
@@ -234,6 +234,7 @@ TEST(CudaModel, LogitsOfStoredWeights) {
         }
       }
     }
+    EXPECT_GE(tops / num, 0.99);
     std::printf("%s as stored: same top-1 at %.2f %% of positions\n", format_info(format).name,
                 100 * tops / num);
   }

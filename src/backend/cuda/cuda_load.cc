@@ -165,6 +165,13 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   Tensor input{x.data(), options_.activations, 1, most_in, most_in};
   for (const TunedShape& s : shapes)
     gemm_.tune(s.weights, s.f32_out, s.least, s.most, input, out.data(), f8, stream_);
+  // The first use of cuBLAS takes some 70 ms, and steps of few rows do without it.
+  for (const TunedShape& s : shapes) {
+    if (s.least == 1) continue;
+    const GemmWeight& w = s.weights[0];
+    const Tensor to{out.data(), s.f32_out ? DType::f32 : input.type, s.most, w.rows, w.rows};
+    gemm_.run(Product(to, {x.data(), input.type, s.most, w.cols, w.cols}, w, {}), false, stream_);
+  }
   check(cudaStreamSynchronize(stream_), "tune");
   gemm_.save_choices();
 }

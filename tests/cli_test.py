@@ -224,6 +224,7 @@ class Plan(Cli):
         figures = {f["figure"]: f for f in out["figures"]}
         self.assertGreater(figures["TTFT p50"]["measured"], 0)
         self.assertGreater(figures["TTFT p50"]["simulated"], 0)
+        self.assertGreater(figures["steps"]["replayed"], 0)
         out = json.loads(self.works("plan", model, "--cost", cost, "--no-search", "--json", *load, *few))
         self.assertTrue(out["step_cost_measured"])
         self.assertIn("measured", self.works("plan", "table", model, "--cost", cost, "--devices", "l4").decode())

@@ -77,7 +77,7 @@ std::string plan_html(const PlanPage& page, std::span<const Trial> trials, size_
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
       "content='width=device-width'><title>Plan for " +
       escape_html(page.model) + "</title><style>" + page_style() +
-      "pre{white-space:pre-wrap}</style>";
+      "pre{white-space:pre-wrap}table{font-size:.82em}td,th{padding:3px 7px}</style>";
   out += strf("<h1>Plan for %s on %s</h1>", escape_html(page.model).c_str(),
               escape_html(page.device).c_str());
   out += strf("<p>Workload: %s%s%s. Step costs %s. Simulated with the engine's scheduler.</p>",
@@ -139,7 +139,8 @@ std::string plan_html(const PlanPage& page, std::span<const Trial> trials, size_
     scatter("Time per output token, p99", [](const Trial& t) { return t.figures.tpot.p99; });
     out += "</div><h2>The front: no other setting is better in everything</h2>" + head;
     for (const Trial& t : trials)
-      if (t.on_front) append_trial_row(out, t, &t == &trials[best] ? "<b>best</b> " : "");
+      if (t.on_front || &t == &trials[best])
+        append_trial_row(out, t, &t == &trials[best] ? "<b>best</b> " : "");
     out += "</table></div>";
   }
   return out + "</html>\n";

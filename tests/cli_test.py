@@ -193,11 +193,81 @@ class Inspect(Cli):
         self.assertIn(b"mamba", done.stderr)
 
 
+class Plan(Cli):
+    def test_simulates_a_device_that_is_not_here(self):
+        page = WORK / "plan.html"
+        out = json.loads(self.works("plan", "random:qwen2.5-7b", "--format", "bf16", "--device", "H200", "--rate", 4,
+                                    "--requests", 40, "--input", "64-512", "--output", 32, "--slo",
+                                    "ttft=500ms,tpot=30ms", "--html", page, "--json", "-q"))
+        first = out["trials"][0]["figures"]
+        self.assertEqual((first["requests"], first["refused"]), (40, 0))
+        self.assertGreater(first["good"], 36)
+        self.assertLess(first["tpot_s"]["p50"], 0.02)
+        self.assertGreater(len(out["trials"]), 10)
+        self.assertTrue(out["command"].startswith("sluice serve random:qwen2.5-7b --format bf16"))
+        self.assertFalse(out["step_cost_measured"])
+        text = page.read_text()
+        self.assertIn("<svg", text)
+        self.assertNotIn("http://", text.replace("http://www.w3.org", ""))
+        text = self.works("plan", "random:qwen2.5-7b", "--format", "bf16", "--device", "h200", "--requests", 5,
+                          "--no-search", "-q").decode()
+        self.assertIn("times real time", text)
+
+    def test_calibrates_compares_and_plans_with_the_cost(self):
+        shape, cost = WORK / "tiny.json", WORK / "cost.json"
+        shape.write_text(json.dumps(TINY))
+        model, few = f"random:{shape}", ["--ctx", 256, "-t", 1, "--max-seqs", 8, "-q"]
+        self.works("plan", "calibrate", model, "--limit", 1, "--out", cost, *few)
+        self.assertGreater(json.loads(cost.read_text())["steps"], 10)
+        load = ["--rate", 100, "--requests", 10, "--input", 20, "--output", 8]
+        out = json.loads(self.works("plan", "compare", model, "--cost", cost, "--json", *load, *few))
+        figures = {f["figure"]: f for f in out["figures"]}
+        self.assertGreater(figures["TTFT p50"]["measured"], 0)
+        self.assertGreater(figures["TTFT p50"]["simulated"], 0)
+        self.assertGreater(figures["steps"]["replayed"], 0)
+        out = json.loads(self.works("plan", model, "--cost", cost, "--no-search", "--json", *load, *few))
+        self.assertTrue(out["step_cost_measured"])
+        self.assertIn("measured", self.works("plan", "table", model, "--cost", cost, "--devices", "l4").decode())
+        self.fails("plan", "random:qwen2.5-0.5b", "--cost", cost, says="plan calibrate")
+
+    def test_a_trace_with_shared_prefixes(self):
+        trace = WORK / "plan.jsonl"
+        lines = [{"timestamp": 1000 * i, "input_length": 1100, "output_length": 4, "hash_ids": [1, 2, 10 + i]}
+                 for i in range(5)]
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        out = json.loads(self.works("plan", "random:qwen2.5-0.5b", "--device", "l4", "--workload", trace, "--json",
+                                    "--no-search", "-q"))
+        self.assertAlmostEqual(out["trials"][0]["figures"]["prefix_hit_rate"], 4 * 1024 / 5500, places=3)
+
+    def test_table_of_devices(self):
+        out = json.loads(self.works("plan", "table", "random:llama-3.1-8b", "--json"))
+        cells = {(c["device"], c["format"], c["batch"]): c for c in out["cells"]}
+        self.assertFalse(cells["T4", "bf16", 1]["fits"])
+        self.assertTrue(cells["T4", "4-bit", 1]["fits"])
+        h200, l4 = cells["H200", "bf16", 32], cells["L4", "bf16", 1]
+        self.assertGreater(h200["output_tokens_per_s"], 50 * l4["output_tokens_per_s"])
+        self.assertGreater(h200["dollars_per_million_output_tokens"], 0)
+
+    def test_bad_input(self):
+        model = "random:qwen2.5-0.5b"
+        self.fails("plan", says="which model")
+        self.fails("plan", model, "--device", "h300", says="it may be cpu, T4")
+        self.fails("plan", model, "--device", "l4", "--slo", "speed=1", says="ttft=200ms")
+        self.fails("plan", model, "--device", "l4", "--workload", "/nowhere.csv", says="nowhere")
+        self.fails("plan", model, "--device", "l4", "--input", "x", says="--input")
+        self.fails("plan", model, "--cost", "/nowhere.json", says="nowhere")
+        self.fails("plan", model, "--device", "l4", "--ctx", 256, "--input", 4000, says="raise --ctx")
+        self.fails("plan", "random:qwen3-14b", "--format", "bf16", "--device", "l4", says="memory")
+        self.fails("plan", "table", model, "--devices", "l4,x9", says="no device")
+        self.fails("plan", "calibrate", model, "--out", "/nowhere/x.json", says="cannot write")
+
+
 class Usage(Cli):
     def test_help_of_every_command(self):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
                         ["bench", "throughput"], ["bench", "latency"], ["bench", "machine"], ["bench", "kernels"],
-                        ["bench", "ablate"], ["bench", "curve"], ["bench", "ladder"], ["quantize"], ["serve"]):
+                        ["bench", "ablate"], ["bench", "curve"], ["bench", "ladder"], ["quantize"], ["serve"], ["plan"],
+                        ["plan", "calibrate"], ["plan", "table"], ["plan", "compare"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():

@@ -7,6 +7,7 @@
 #include "tools/cli_bench_serve.h"
 #include "tools/cli_completion.h"
 #include "tools/cli_models.h"
+#include "tools/cli_plan.h"
 
 namespace sluice {
 
@@ -421,6 +422,7 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_perplexity(app, c);
   add_bench(app, c);
   add_sol(app, c);
+  add_plan(app, c);
   add_config(app);
   add_completion(app, c);
 }

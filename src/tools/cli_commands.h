@@ -11,6 +11,7 @@
 #include "tools/commands.h"
 #include "tools/lab/lab.h"
 #include "tools/models.h"
+#include "tools/plan/plan.h"
 #include "tools/resolved_options.h"
 #include "tools/sol.h"
 
@@ -40,6 +41,10 @@ struct CommandLine {
   BenchLadderOptions ladder;
   BenchSloOptions slo;
   SolOptions sol;
+  PlanOptions plan;
+  CalibrateOptions calibrate;
+  PlanTableOptions table;
+  PlanCompareOptions compare;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

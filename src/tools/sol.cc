@@ -18,12 +18,17 @@ namespace sluice {
 namespace {
 
 constexpr SolDevice kSolDevices[] = {
-    {"T4", 16e9, 320e9, 65e12},          {"L4", 24e9, 300e9, 121e12},
-    {"RTX 3090", 24e9, 936e9, 71e12},    {"RTX 4090", 24e9, 1008e9, 165e12},
-    {"L40S", 48e9, 864e9, 362e12},       {"V100 32GB", 32e9, 900e9, 125e12},
-    {"A100 80GB", 80e9, 2039e9, 312e12}, {"H100 SXM", 80e9, 3350e9, 989e12},
-    {"H200", 141e9, 4800e9, 989e12},     {"B200", 180e9, 8000e9, 2250e12},
-    {"MI300X", 192e9, 5300e9, 1307e12},
+    {"T4", 16e9, 320e9, 65e12, 130e12, 16e9, 0.35},
+    {"L4", 24e9, 300e9, 121e12, 242e12, 32e9, 0.70},
+    {"RTX 3090", 24e9, 936e9, 71e12, 142e12, 32e9, 0.25},
+    {"RTX 4090", 24e9, 1008e9, 165e12, 330e12, 32e9, 0.40},
+    {"L40S", 48e9, 864e9, 362e12, 733e12, 32e9, 0.90},
+    {"V100 32GB", 32e9, 900e9, 125e12, 0, 150e9, 0.60},
+    {"A100 80GB", 80e9, 2039e9, 312e12, 624e12, 300e9, 1.60},
+    {"H100 SXM", 80e9, 3350e9, 989e12, 1979e12, 450e9, 2.50},
+    {"H200", 141e9, 4800e9, 989e12, 1979e12, 450e9, 3.20},
+    {"B200", 180e9, 8000e9, 2250e12, 4500e12, 900e9, 5.00},
+    {"MI300X", 192e9, 5300e9, 1307e12, 2614e12, 448e9, 2.50},
 };
 
 struct SolRow {
@@ -42,22 +47,34 @@ SolRow sol_row(const SolModel& m, const SolOptions& o, const SolDevice& d) {
   return r;
 }
 
-Result<SolModel> sol_model(const SolOptions& o) {
-  Result<std::string> path = locate_model(o.model, true);
-  if (!path) return path.error();
-  Result<std::unique_ptr<Checkpoint>> file = open_model(*path, o.format, 1);
-  if (!file) return file.error();
-  Result<ModelShape> shape = read_shape(**file);
-  if (!shape) return shape.error();
+}  // namespace
+
+std::span<const SolDevice> sol_devices() { return kSolDevices; }
+
+const SolDevice* find_sol_device(std::string_view name) {
+  const auto plain = [](std::string_view text) {
+    std::string out;
+    for (char c : text) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+      if (c != ' ' && c != '-' && c != '_') out += c;
+    }
+    return out;
+  };
+  for (const SolDevice& d : kSolDevices)
+    if (plain(d.name) == plain(name)) return &d;
+  return nullptr;
+}
+
+SolModel sol_model(const Checkpoint& file, const ModelShape& shape, double bits) {
   SolModel m;
-  m.shape = *shape;
-  m.kv_token = static_cast<double>(shape->kv_bytes_per_token(KvType(DType::f16)));
+  m.shape = shape;
+  m.kv_token = static_cast<double>(shape.kv_bytes_per_token(KvType(DType::f16)));
   double embedding = 0;
   bool untied = false;
-  for (const TensorInfo& t : (*file)->tensors()) {
-    const double bytes =
-        o.bits > 0 ? static_cast<double>(t.rows) * static_cast<double>(t.cols) * o.bits / 8
-                   : static_cast<double>(t.bytes);
+  for (const TensorInfo& t : file.tensors()) {
+    const double bytes = bits > 0
+                             ? static_cast<double>(t.rows) * static_cast<double>(t.cols) * bits / 8
+                             : static_cast<double>(t.bytes);
     m.weights += bytes;
     if (t.name == "token_embd.weight") embedding = bytes;
     untied |= t.name == "output.weight";
@@ -65,10 +82,6 @@ Result<SolModel> sol_model(const SolOptions& o) {
   m.step = m.weights - (untied ? embedding : 0);
   return m;
 }
-
-}  // namespace
-
-std::span<const SolDevice> sol_devices() { return kSolDevices; }
 
 StepLoad sol_decode(int sequences, int context) {
   const int64_t all = static_cast<int64_t>(sequences) * context;
@@ -96,8 +109,13 @@ int sol_fits(const SolModel& m, int context, const SolDevice& d) {
 }
 
 int cmd_sol(const SolOptions& o) {
-  Result<SolModel> model = sol_model(o);
-  if (!model) return report(model.error());
+  Result<std::string> path = locate_model(o.model, true);
+  if (!path) return report(path.error());
+  Result<std::unique_ptr<Checkpoint>> file = open_model(*path, o.format, 1);
+  if (!file) return report(file.error());
+  Result<ModelShape> shape = read_shape(**file);
+  if (!shape) return report(shape.error());
+  const SolModel model = sol_model(**file, *shape, o.bits);
   std::vector<SolDevice> devices;
   if (o.bandwidth > 0)
     devices.push_back({"yours", o.memory * 1e9, o.bandwidth * 1e9, o.peak * 1e12});
@@ -108,12 +126,12 @@ int cmd_sol(const SolOptions& o) {
     std::printf(
         "%s: %s of weights, %s of KV per token (f16); context %d\n\n%-10s %7s %7s %8s %7s %9s "
         "%12s %12s %14s\n",
-        o.model.c_str(), human_bytes(static_cast<size_t>(model->weights)).c_str(),
-        human_bytes(static_cast<size_t>(model->kv_token)).c_str(), o.context, "device", "GB",
-        "GB/s", "TFLOP/s", "op/byte", "sequences", "1 user tok/s",
-        strf("%d users", o.batch).c_str(), strf("prefill of %d", o.prompt).c_str());
+        o.model.c_str(), human_bytes(static_cast<size_t>(model.weights)).c_str(),
+        human_bytes(static_cast<size_t>(model.kv_token)).c_str(), o.context, "device", "GB", "GB/s",
+        "TFLOP/s", "op/byte", "sequences", "1 user tok/s", strf("%d users", o.batch).c_str(),
+        strf("prefill of %d", o.prompt).c_str());
   for (const SolDevice& d : devices) {
-    const SolRow r = sol_row(*model, o, d);
+    const SolRow r = sol_row(model, o, d);
     if (o.json) {
       rows.push_back(json::object{{"device", d.name},
                                   {"memory", d.memory},
@@ -134,10 +152,10 @@ int cmd_sol(const SolOptions& o) {
     }
   }
   if (o.json) {
-    json::object j{{"model", o.model},          {"weight_bytes", model->weights},
-                   {"step_bytes", model->step}, {"kv_bytes_per_token", model->kv_token},
-                   {"context", o.context},      {"batch", o.batch},
-                   {"prompt", o.prompt},        {"devices", std::move(rows)}};
+    json::object j{{"model", o.model},         {"weight_bytes", model.weights},
+                   {"step_bytes", model.step}, {"kv_bytes_per_token", model.kv_token},
+                   {"context", o.context},     {"batch", o.batch},
+                   {"prompt", o.prompt},       {"devices", std::move(rows)}};
     std::printf("%s\n", plain_json(j).c_str());
   }
   return kExitOk;

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/step_load.h"
 #include "model/model.h"
+#include "tensor/checkpoint.h"
 
 namespace sluice {
 
@@ -17,8 +19,14 @@ struct SolDevice {
   double memory;     // bytes
   double bandwidth;  // bytes per second
   double peak;       // operations per second
+  double peak8 = 0;  // of 8-bit factors, fp8 or int8; 0: no faster
+  double link = 0;   // bytes per second to another device, one way
+  double price = 0;  // US dollars per hour: an assumption, prices vary by a factor of three
 };
 std::span<const SolDevice> sol_devices();
+
+// By its name, whatever the case, spaces and dashes; or null.
+const SolDevice* find_sol_device(std::string_view name);
 
 // What a step of a model reads.
 struct SolModel {
@@ -38,6 +46,9 @@ StepLoad sol_decode(int sequences, int context);
 StepLoad sol_prompt(int tokens);
 // The most sequences with so many positions that fit; 0: not one.
 int sol_fits(const SolModel& model, int context, const SolDevice& device);
+
+// Of a file's headers. bits: per weight; 0: as in the file.
+SolModel sol_model(const Checkpoint& file, const ModelShape& shape, double bits);
 
 struct SolOptions {
   std::string model, format = "bf16";

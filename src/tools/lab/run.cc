@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/session.h"
+#include "tools/bench_serve/plan.h"
 #include "tools/uncached.h"
 
 namespace sluice {
@@ -53,6 +54,12 @@ Request lab_request(
     const LabSetup& setup, const LabRequest& r, int vocab, uint64_t seed, size_t index) {
   auto prompt = std::make_shared<std::vector<Token>>();
   for (int p = 0; p < r.input; ++p) {
+    const auto block = static_cast<size_t>(p / kTraceBlockTokens);
+    if (block < r.blocks.size()) {
+      prompt->push_back(static_cast<Token>(
+          draw_u32({r.blocks[block], 0, p % kTraceBlockTokens, 5}) % static_cast<uint32_t>(vocab)));
+      continue;
+    }
     const bool shared = p < r.prefix;
     const auto whose = static_cast<uint32_t>(shared ? r.group : static_cast<int>(index));
     prompt->push_back(static_cast<Token>(draw_u32({seed, whose, p, shared ? 4u : 3u}) %
@@ -133,9 +140,9 @@ LabRun reduce_lab(Session& s, const LabWorkload& w, const std::vector<LabAnswer>
       run.digest = (run.digest ^ static_cast<uint32_t>(id)) * 1099511628211u;
   }
   run.elapsed = seconds(end - begin);
-  const std::vector<StepReport> reports = s.take_reports();
-  run.steps = step_samples(reports);
-  for (const StepReport& r : reports) {
+  run.reports = s.take_reports();
+  run.steps = step_samples(run.reports);
+  for (const StepReport& r : run.reports) {
     run.most_running = std::max(run.most_running, r.stats.num_running);
     if (r.launched) run.computed += static_cast<uint64_t>(r.num_tokens);
   }
@@ -169,7 +176,13 @@ Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint6
   if (!setup.kv_cache) engine.scheduler.prefix_cache = false;
   Result<std::unique_ptr<Session>> opened = Session::open(engine);
   if (!opened) return opened.error();
-  Session& s = **opened;
+  return run_lab_on(**opened, setup, workload, seed);
+}
+
+Result<LabRun> run_lab_on(Session& s,
+                          const LabSetup& setup,
+                          const LabWorkload& workload,
+                          uint64_t seed) {
   const int vocab = s.model().shape().vocab;
   std::vector<Request> requests;
   for (size_t i = 0; i < workload.size(); ++i) {

@@ -12,13 +12,16 @@
 
 namespace sluice {
 
+class Session;
+
 struct LabRun {
   double elapsed = 0;  // first request to last token
   uint64_t num_requests = 0, tokens_in = 0, tokens_out = 0, computed = 0, preemptions = 0;
   int most_running = 0;
   std::vector<TokenTimes> times;  // by request
   std::vector<StepSample> steps;
-  uint64_t digest = 0;  // of all output tokens
+  std::vector<StepReport> reports;  // of every iteration
+  uint64_t digest = 0;              // of all output tokens
   ModelShape shape;
   size_t step_bytes = 0, kv_per_token = 0;
 };
@@ -34,6 +37,11 @@ struct LabSetup {
 LabSetup lab_setup(const std::string& model, const std::string& format, int threads);
 
 Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint64_t seed);
+// The same on an engine that is there, whatever setup.engine says.
+Result<LabRun> run_lab_on(Session& session,
+                          const LabSetup& setup,
+                          const LabWorkload& workload,
+                          uint64_t seed);
 
 // One figure of a run, in the unit of its name.
 enum class Figure : uint8_t {

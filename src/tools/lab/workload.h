@@ -11,6 +11,7 @@ struct LabRequest {
   double at = 0;  // seconds after the start
   int input = 0, output = 0;
   int prefix = 0, group = 0;  // its first `prefix` tokens are those of all requests of its group
+  std::vector<uint64_t> blocks = {};  // of a trace (TraceEntry): equal ids, equal tokens
 };
 using LabWorkload = std::vector<LabRequest>;
 

@@ -1,0 +1,167 @@
+#include "tools/cli_plan.h"
+
+#include "tools/cli_options.h"
+
+namespace sluice {
+
+namespace {
+
+void add_workload_options(CLI::App* app, WorkloadOptions& o) {
+  const char* group = "Workload";
+  app->add_option("--workload", o.trace,
+                  "a trace: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens)\nor Mooncake's "
+                  "JSONL (timestamp, input_length, output_length,\nhash_ids); else --rate and "
+                  "lengths")
+      ->group(group);
+  app->add_option("--rate", o.rate, "requests per second")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str()
+      ->group(group);
+  add_named(app, "--arrivals", o.arrivals, kArrivals, "of --rate: at random or evenly")
+      ->group(group);
+  app->add_option("--input", o.input, "prompt tokens: N, LO-HI or lognormal:MEDIAN:MOST")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--output", o.output, "generated tokens, likewise")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--requests", o.requests, "how many (default: 500, of a trace all)")
+      ->check(whole_number(1, 10'000'000))
+      ->group(group);
+  app->add_option("--time-scale", o.time_scale, "of a trace: gaps times this")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--length-scale", o.length_scale, "of a trace: lengths times this")
+      ->check(CLI::Range(1e-4, 1e4))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--seed", o.seed, "of arrivals and lengths")->capture_default_str()->group(group);
+}
+
+// The engine's own options, but for its --slo, which would be mistaken for objectives; where
+// nothing runs, also but for those that only matter then.
+void add_planned_engine(CLI::App* app, EngineOptions& o, PresetChoice& p, bool runs) {
+  add_engine_options(app, o, p);
+  app->remove_option(app->get_option("--slo"));
+  if (runs) return;
+  for (const char* name : {"--device", "--trace", "--profile-steps", "--full-sort", "--no-pin",
+                           "--no-graphs", "--no-forced-tokens", "--deterministic"})
+    app->remove_option(app->get_option(name));
+}
+
+void add_objectives(CLI::App* app, std::string& slo) {
+  app->add_option("--slo", slo,
+                  "objectives of a request, like ttft=500ms,tpot=50ms; also itl (its\nlongest gap) "
+                  "and e2e");
+}
+
+void add_price(CLI::App* app, double& price) {
+  app->add_option("--price", price, "US dollars per hour and device (default: an assumption)")
+      ->check(CLI::Range(1e-3, 1e6));
+}
+
+void add_calibrate(CLI::App* plan, CommandLine& c) {
+  CalibrateOptions& o = c.calibrate;
+  CLI::App* s = plan->add_subcommand("calibrate", "measure what steps cost here, into a file");
+  s->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
+  s->add_option("--out", o.out, "the file (default: stdout)");
+  s->add_option("--limit", o.limit, "seconds of measuring, about")
+      ->check(CLI::Range(1.0, 600.0))
+      ->capture_default_str();
+  add_planned_engine(s, o.engine, c.policy, true);
+  s->footer(
+      "Runs real steps through the engine: decodes by their number, prompts by their length, long\n"
+      "contexts, prompts beside decodes. Give it the options that the server will have.");
+  s->callback([&c] {
+    apply_policy(c.policy, c.calibrate.engine, true);
+    c.resolved = [&c] { return resolved_values(c.calibrate.engine); };
+    c.action = [&c] { return cmd_plan_calibrate(c.calibrate); };
+  });
+}
+
+void add_table(CLI::App* plan, CommandLine& c) {
+  PlanTableOptions& o = c.table;
+  CLI::App* s = plan->add_subcommand("table", "devices by weight format and batch, at a glance");
+  s->add_option("model", o.model, kModelOrShapeHelp)->required();
+  s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
+  s->add_option("--devices", o.devices, "only these, like h200,l4")->delimiter(',');
+  s->add_option("--batches", o.batches, "sequences that decode at once")
+      ->delimiter(',')
+      ->check(whole_number(1, 1 << 20))
+      ->capture_default_str();
+  s->add_option("--context", o.context, "positions of a sequence that decodes")
+      ->check(whole_number(1, 1 << 24))
+      ->capture_default_str();
+  s->add_option("--prompt", o.prompt, "tokens of a prompt")
+      ->check(whole_number(1, 1 << 24))
+      ->capture_default_str();
+  s->add_option("--cost", o.cost, "a row for costs measured by `plan calibrate`, too");
+  add_price(s, o.price);
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  s->callback([&c] { c.action = [&c] { return cmd_plan_table(c.table); }; });
+}
+
+void add_compare(CLI::App* plan, CommandLine& c) {
+  PlanCompareOptions& o = c.compare;
+  CLI::App* s = plan->add_subcommand("compare", "simulate requests, run them, and say how far off");
+  s->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
+  add_planned_engine(s, o.engine, c.policy, true);
+  s->add_option("--cost", o.cost, "costs of `plan calibrate` (default: measured first)");
+  s->add_option("--limit", o.limit, "seconds of measuring without --cost, about")
+      ->check(CLI::Range(1.0, 600.0))
+      ->capture_default_str();
+  s->add_option("--repeat", o.repeat, "real runs; the median counts")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
+  add_objectives(s, o.slo);
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  add_workload_options(s, o.workload);
+  s->callback([&c] {
+    apply_policy(c.policy, c.compare.engine, true);
+    c.resolved = [&c] { return resolved_values(c.compare.engine); };
+    c.action = [&c] { return cmd_plan_compare(c.compare); };
+  });
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, CommandLine& c) {
+  PlanOptions& o = c.plan;
+  CLI::App* s = app.add_subcommand("plan", "which settings, how many users, which machine");
+  s->require_subcommand(0, 1);
+  s->add_option("model", o.engine.model, kModelOrShapeHelp);
+  add_planned_engine(s, o.engine, c.policy, false);
+  s->add_option(
+      "--device", o.on.device,
+      "cpu, or a device by name: h200, l4, \"rtx 4090\", ... (default:\nthe one of --cost, "
+      "else cpu)");
+  s->add_option("--cost", o.on.cost,
+                "costs measured by `plan calibrate` (default: derived from the\ndevice's limits)");
+  add_price(s, o.on.price);
+  add_objectives(s, o.slo);
+  s->add_option("--replicas", o.replicas, "engines that share the requests")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
+  s->add_flag("!--no-search", o.search, "only the settings given, no others tried");
+  s->add_option("--html", o.html, "write a page with plots to this file");
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  add_workload_options(s, o.workload);
+  s->footer(
+      "Simulates the workload with the engine's own scheduler in virtual time, then tries other\n"
+      "settings and names the best for the objectives, with the command that runs it.");
+  add_calibrate(s, c);
+  add_table(s, c);
+  add_compare(s, c);
+  s->callback([&c, s] {
+    if (!s->get_subcommands().empty()) return;
+    if (c.plan.engine.model.empty())
+      throw CLI::ValidationError(
+          "plan for which model? Name one, like smollm2 or random:qwen2.5-7b");
+    apply_policy(c.policy, c.plan.engine, true);
+    c.resolved = [&c] { return resolved_values(c.plan.engine); };
+    c.action = [&c] { return cmd_plan(c.plan); };
+  });
+}
+
+}  // namespace sluice

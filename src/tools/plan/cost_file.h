@@ -1,0 +1,41 @@
+// A cost of steps as a file: whose it is, how it was found, how far it is off. JSON with a version.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "core/step_cost.h"
+#include "model/model.h"
+
+namespace sluice {
+
+inline constexpr int kCostVersion = 1;
+
+struct CostFile {
+  std::string model, format;  // as the command line had them
+  std::string arch;           // the model's shape: a cost is of no use for another
+  int layers = 0, hidden = 0, vocab = 0;
+  std::string device;  // "cpu" or a GPU's --device name
+  std::string machine, measured;
+  int threads = 0;
+  double kv_token = 0;  // bytes of K and V of a position
+  double memory = 0;    // bytes that were free for the engine before it loaded
+  int num_steps = 0;
+  double error_p50 = 0, error_p90 = 0;  // of the fit, relative
+  StepCost cost;
+
+  bool is_gpu() const { return device != "cpu"; }
+  bool fits(const ModelShape& shape) const {
+    return arch == shape.arch && layers == shape.num_layers && hidden == shape.hidden &&
+           vocab == shape.vocab;
+  }
+  bool operator==(const CostFile&) const = default;
+};
+
+std::string cost_to_json(const CostFile& file);
+// Whatever is not as cost_to_json writes it is an error.
+Result<CostFile> parse_cost(std::string_view text);
+Result<CostFile> load_cost(const std::string& path);
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+#include "tools/plan/derive.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/run_report.h"
+
+namespace sluice {
+
+namespace {
+
+// Near where memory and arithmetic take equal time, a step takes longer than either.
+double soft_max(double a, double b) { return std::cbrt(a * a * a + b * b * b); }
+
+constexpr double kSumLatency = 8e-6;  // seconds of a sum over devices, however small
+constexpr int kMostRows = 16384;
+
+}  // namespace
+
+StepCost derive_cost(const SolModel& m, const SolDevice& d, const Reached& r, bool bits8) {
+  const double peak = (bits8 && d.peak8 > 0 ? d.peak8 : d.peak) * r.products;
+  const double fixed = m.shape.num_layers * r.per_layer + r.per_step;
+  StepCost c;
+  for (int n = 1; n <= kMostRows; n *= 2) {
+    const StepLoad rows{.tokens = n, .sampled = 0, .context = 0, .attended = 0};
+    const double memory = m.step / (d.bandwidth * r.weights) + fixed;
+    c.rows.push_back({static_cast<double>(n), soft_max(memory, step_ops(m.shape, rows) / peak)});
+  }
+  const StepLoad one{.tokens = 0, .sampled = 1, .context = 0, .attended = 0};
+  const StepLoad pair{.tokens = 0, .sampled = 0, .context = 0, .attended = 1};
+  c.sampled = step_ops(m.shape, one) / peak;
+  c.context = m.kv_token / (d.bandwidth * r.kv);
+  c.attended = step_ops(m.shape, pair) / (d.peak * r.attention);
+  c.host_step = r.host_step, c.host_slice = r.host_slice;
+  return c;
+}
+
+StepCost parallel_cost(const StepCost& one, const ModelShape& shape, int ways, double link) {
+  if (ways <= 1) return one;
+  StepCost c = one;
+  const double sums = 2.0 * shape.num_layers;
+  // A ring: every device sends and gets its share of the activations twice.
+  const double bytes = 2.0 * shape.hidden * 2 * (ways - 1) / ways;
+  for (StepCost::Knot& k : c.rows)
+    k.seconds = k.seconds / ways + sums * (kSumLatency + k.tokens * bytes / link);
+  for (double* v : {&c.sampled, &c.context, &c.attended}) *v /= ways;
+  return c;
+}
+
+double split_rate(double prefill, double decode, int p, int d) {
+  return std::min(prefill * p, decode * d) / (p + d);
+}
+
+double shared_rate(double prefill, double decode) { return 1 / (1 / prefill + 1 / decode); }
+
+Split best_split(double prefill, double decode, int devices) {
+  Split best;
+  for (int p = 1; p < devices; ++p) {
+    const double rate = split_rate(prefill, decode, p, devices - p);
+    if (rate > best.rate) best = {p, devices - p, rate};
+  }
+  return best;
+}
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// Step costs of hardware that is not at hand, from its limits and a model's headers; and estimates
+// for arrangements that the engine has no mode for: tensor parallelism, prompts and decodes on
+// different devices. Pure functions.
+#pragma once
+
+#include "core/step_cost.h"
+#include "tools/sol.h"
+
+namespace sluice {
+
+// Shares of a device's limits that steps reach. Those of GPUs are from our own steps on an H200
+// (docs/plan.md), against the nominal figures of the table.
+struct Reached {
+  double weights = 0.77;     // of the bandwidth, reading weights
+  double kv = 0.62;          // of the bandwidth, reading K and V
+  double products = 0.775;   // of the peak
+  double attention = 0.5;    // of the peak, in prompts
+  double per_layer = 10e-6;  // seconds: launches, small kernels
+  double per_step = 50e-6;   // sampling, inputs, outputs
+  double host_step = 30e-6, host_slice = 0.2e-6;
+};
+inline constexpr Reached kGpuReached{};
+// Against limits that were measured (`bench machine`).
+inline constexpr Reached kCpuReached{.weights = 0.8,
+                                     .kv = 0.5,
+                                     .products = 0.5,
+                                     .attention = 0.15,
+                                     .per_layer = 10e-6,
+                                     .per_step = 100e-6,
+                                     .host_step = 20e-6,
+                                     .host_slice = 0.3e-6};
+
+// Where weights have 8 bits and the device is faster with those, `bits8` takes its peak8.
+StepCost derive_cost(const SolModel& model,
+                     const SolDevice& device,
+                     const Reached& reached,
+                     bool bits8);
+
+// The cost on `ways` devices that share every product, with two sums over all of them per layer:
+// an estimate.
+StepCost parallel_cost(const StepCost& one, const ModelShape& shape, int ways, double link);
+
+// Requests per second and device.
+// p devices compute prompts, each so many requests per second, d devices decode.
+double split_rate(double prefill, double decode, int p, int d);
+// The same devices do both, without a latency to keep.
+double shared_rate(double prefill, double decode);
+// Replicas that share the load evenly.
+inline double replica_rate(double one, int replicas) { return one * replicas; }
+struct Split {
+  int prefill = 1, decode = 1;
+  double rate = 0;  // per device
+};
+// The best of all splits of so many devices, at least two.
+Split best_split(double prefill, double decode, int devices);
+
+}  // namespace sluice

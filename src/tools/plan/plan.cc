@@ -1,0 +1,248 @@
+// sluice plan, and sluice plan calibrate.
+#include "tools/plan/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+
+#include "base/json.h"
+#include "base/str.h"
+#include "runtime/session.h"
+#include "tools/commands.h"
+#include "tools/plan/calibrate.h"
+#include "tools/plan/page.h"
+#include "tools/plan/search.h"
+#include "tools/terminal.h"
+
+namespace sluice {
+
+namespace {
+
+Result<void> write_plan_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return Error{500, strf("cannot write %s", quote(path, 400).c_str())};
+  return {};
+}
+
+// Of this thread: others who use the machine do not count.
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+// What the means of a workload come to with prompts and decodes on devices of their own.
+struct SplitEstimate {
+  double prefill = 0, decode = 0;  // requests per second and device
+  double shared = 0;
+  Split best;
+};
+
+SplitEstimate estimate_split(const SimSetup& setup,
+                             std::span<const SimRequest> workload,
+                             const Slo& slo) {
+  double input = 0, output = 0;
+  for (const SimRequest& r : workload) input += r.input, output += r.output;
+  input /= static_cast<double>(workload.size()), output /= static_cast<double>(workload.size());
+  const StepCost& cost = setup.cost;
+  const double budget = setup.scheduler.budget;
+  // Prompts shorter than the budget share a step.
+  const double together = std::max(1.0, budget / input);
+  double prompt = 0;
+  for (double pos = 0; pos < input; pos += budget) {
+    const double n = std::min(budget, input - pos);
+    prompt += cost.seconds({.tokens = static_cast<int>(n * together),
+                            .sampled = static_cast<int>(together),
+                            .context = static_cast<int64_t>((pos + n) * together),
+                            .attended = static_cast<int64_t>((n * pos + n * n / 2) * together)});
+  }
+  SplitEstimate e;
+  e.prefill = together / prompt;
+  const double context = input + output / 2;
+  const int64_t room =
+      static_cast<int64_t>(setup.scheduler.num_blocks) * setup.scheduler.block_size;
+  for (int n = 1; n <= setup.scheduler.max_seqs && n * context <= static_cast<double>(room); ++n) {
+    const auto read = static_cast<int64_t>(n * context);
+    const double step =
+        cost.seconds({.tokens = n, .sampled = n, .context = read, .attended = read});
+    if (n > 1 && slo.tpot > 0 && step > slo.tpot) break;
+    e.decode = n / (step * output);
+  }
+  e.shared = shared_rate(e.prefill, e.decode);
+  for (int devices = 2; devices <= 8; ++devices) {
+    const Split s = best_split(e.prefill, e.decode, devices);
+    if (s.rate > e.best.rate * 1.02) e.best = s;
+  }
+  return e;
+}
+
+std::string split_line(const SplitEstimate& e) {
+  return strf(
+      "Estimate, not simulated: a device that only computes prompts takes %.2f requests/s, one "
+      "that "
+      "only decodes %.2f. %d + %d such devices come to %.2f requests/s per device, devices that do "
+      "both to at most %.2f; the engine has no such mode yet.",
+      e.prefill, e.decode, e.best.prefill, e.best.decode, e.best.rate, e.shared);
+}
+
+std::string serve_command(const PlanTarget& target, const EngineOptions& o, const Trial& t) {
+  std::string out = "sluice serve " + target.model();
+  if (o.format) out += " --format " + *o.format;
+  if (o.quantize != Quantize::none) out += strf(" --quantize %s", name_of(kQuantizes, o.quantize));
+  if (!t.flags.empty()) out += " " + t.flags;
+  if (t.settings.replicas > 1) out += strf("   (%d of them)", t.settings.replicas);
+  return out;
+}
+
+void print_trials(std::span<const Trial> trials, size_t best, bool price) {
+  std::printf("%9s %9s %8s %8s %8s %9s %8s %6s %5s %8s%s  %s\n", "TTFT p50", "p99", "TPOT p50",
+              "p99", "E2E p99", "tokens/s", "goodput", "good", "KV", "memory",
+              price ? "    $/M" : "", "settings");
+  for (size_t i = 0; i < trials.size(); ++i) {
+    const Trial& t = trials[i];
+    if (i != 0 && i != best && !t.on_front) continue;
+    const PlanFigures& f = t.figures;
+    std::string what = t.flags.empty() ? "(as given)" : t.flags;
+    if (t.settings.replicas > 1) what += strf(" x %d replicas", t.settings.replicas);
+    if (t.estimate) what += strf(" tensor parallel %d, an estimate", t.settings.ways);
+    if (i == best && trials.size() > 1) what += "  <- best";
+    std::printf("%9.1f %9.1f %8.2f %8.2f %8.2f %9.0f %8.2f %5.0f%% %4.0f%% %8s", f.ttft.p50 * 1e3,
+                f.ttft.p99 * 1e3, f.tpot.p50 * 1e3, f.tpot.p99 * 1e3, f.e2e.p99, f.output_per_s,
+                f.goodput, f.share_good() * 100, f.most_kv * 100,
+                human_bytes(static_cast<uint64_t>(t.memory)).c_str());
+    if (price) std::printf(" %6.2f", t.per_million);
+    std::printf("  %s\n", what.c_str());
+  }
+}
+
+json::object trial_json(const Trial& t) {
+  json::object j{{"flags", t.flags},
+                 {"replicas", t.settings.replicas},
+                 {"tensor_parallel", t.settings.ways},
+                 {"estimate", t.estimate},
+                 {"on_front", t.on_front},
+                 {"memory_bytes", t.memory}};
+  if (t.per_million > 0) j["dollars_per_million_output_tokens"] = t.per_million;
+  j["figures"] = figures_json(t.figures);
+  return j;
+}
+
+}  // namespace
+
+int cmd_plan(const PlanOptions& o) {
+  Result<Slo> slo = parse_slo(o.slo);
+  if (!slo) return report(slo.error());
+  Result<std::vector<SimRequest>> workload = plan_workload(o.workload);
+  if (!workload) return report(workload.error());
+  Result<PlanTarget> target = PlanTarget::open(o.engine, o.on);
+  if (!target) return report(target.error());
+  const TrialGoal goal{*slo, target->price()};
+  PlanSettings given;
+  given.replicas = o.replicas;
+  const double begin = cpu_seconds();
+  Result<Trial> first = run_trial(*target, given, *workload, goal);
+  if (!first) return report(first.error());
+  const double took = cpu_seconds() - begin;
+  if (first->figures.refused == first->figures.requests)
+    return report(Error{400,
+                        "no request of the workload fits the context: raise --ctx, or lower "
+                        "the lengths (--length-scale)"});
+  const double simulated = first->figures.elapsed * o.replicas;
+  const uint64_t steps = first->figures.steps;
+  std::vector<Trial> trials;
+  size_t best = 0;
+  if (o.search) {
+    StatusLine status(!o.engine.quiet);
+    trials = search_settings(
+        *target, std::move(*first), *workload, goal,
+        [&](size_t n) { status.show(strf("settings tried: %zu", n)); }, best);
+  } else {
+    trials.push_back(std::move(*first));
+  }
+  Result<PlanSetup> setup = target->setup(trials[best].settings);
+  if (!setup) return report(setup.error());
+  PlanPage page;
+  page.model = o.engine.model, page.device = target->device(), page.cost = target->source();
+  page.workload = workload_name(o.workload), page.slo = o.slo;
+  page.command = serve_command(*target, o.engine, trials[best]);
+  const SplitEstimate split = estimate_split(setup->sim, *workload, *slo);
+  const std::string speed = strf(
+      "Simulated %.0f s, %llu steps, in %.2f s of one core: %.0f times real time, %.1f us a "
+      "step.",
+      simulated, static_cast<unsigned long long>(steps), took, took > 0 ? simulated / took : 0,
+      took * 1e6 / static_cast<double>(std::max<uint64_t>(steps, 1)));
+  if (trials[0].figures.refused > 0)
+    page.notes.push_back(strf("%llu of %llu requests are longer than the context and are refused.",
+                              static_cast<unsigned long long>(trials[0].figures.refused),
+                              static_cast<unsigned long long>(trials[0].figures.requests)));
+  if (best == 0 && trials.size() > 1)
+    page.notes.push_back("The settings as given are the best of those tried.");
+  if (trials[best].settings.kv)
+    page.notes.push_back(strf("--kv %s keeps K and V in 8 bits: measure what that does to answers.",
+                              name_of(kKvTypes, trials[best].settings.kv)));
+  page.notes.push_back(split_line(split));
+  if (goal.price > 0)
+    page.notes.push_back(strf("Prices assume $%.2f per hour and device.", goal.price));
+  if (!o.html.empty()) {
+    if (auto ok = write_plan_file(o.html, plan_html(page, trials, best)); !ok)
+      return report(ok.error());
+  }
+  if (o.json) {
+    json::array tried;
+    for (const Trial& t : trials) tried.push_back(trial_json(t));
+    json::object j{{"model", page.model},
+                   {"device", page.device},
+                   {"step_cost", page.cost},
+                   {"step_cost_measured", target->measured()},
+                   {"workload", page.workload},
+                   {"slo", page.slo},
+                   {"simulated_s", simulated},
+                   {"cpu_s", took},
+                   {"steps", steps},
+                   {"best", best},
+                   {"command", page.command},
+                   {"prefill_requests_per_s", split.prefill},
+                   {"decode_requests_per_s", split.decode},
+                   {"trials", std::move(tried)}};
+    std::printf("%s\n", plain_json(j).c_str());
+    return kExitOk;
+  }
+  std::printf("%s on %s; %s%s%s\nStep costs %s.\n%s\n\n", page.model.c_str(), page.device.c_str(),
+              page.workload.c_str(), page.slo.empty() ? "" : "; objectives ", page.slo.c_str(),
+              page.cost.c_str(), speed.c_str());
+  print_trials(trials, best, goal.price > 0);
+  std::printf("TTFT and TPOT in ms, E2E in s; goodput: requests/s that keep the objectives.\n\n");
+  for (const std::string& note : page.notes) std::printf("%s\n", note.c_str());
+  std::printf("\n%s\n", page.command.c_str());
+  return kExitOk;
+}
+
+int cmd_plan_calibrate(const CalibrateOptions& o) {
+  if (!o.out.empty()) {
+    // Before a minute of work: can it be written?
+    std::ofstream out(o.out, std::ios::app);
+    if (!out) return report(Error{400, strf("cannot write %s", quote(o.out, 400).c_str())});
+  }
+  Result<std::unique_ptr<Session>> session = open_session(calibration_options(o.engine));
+  if (!session) return report(session.error());
+  StatusLine status(!o.engine.quiet);
+  Result<CostFile> file = calibrate(**session, o.limit, [&](const std::string& what, double share) {
+    status.show(strf("measuring steps: %s %s", progress_bar(share).c_str(), what.c_str()));
+  });
+  status.clear();
+  if (!file) return report(file.error());
+  if (o.out.empty()) {
+    std::printf("%s", cost_to_json(*file).c_str());
+  } else if (auto ok = write_plan_file(o.out, cost_to_json(*file)); !ok) {
+    return report(ok.error());
+  }
+  if (!o.engine.quiet)
+    tell(strf("%d steps; the fit is within %.1f %% for half of them, %.1f %% for nine in ten",
+              file->num_steps, file->error_p50 * 100, file->error_p90 * 100));
+  return kExitOk;
+}
+
+}  // namespace sluice

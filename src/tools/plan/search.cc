@@ -1,0 +1,156 @@
+#include "tools/plan/search.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/policy.h"
+#include "tools/sla.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr double kNoDifference = 0.01;
+constexpr double kShorter = 0.03;  // mean request latency: less is not worth another flag
+constexpr int kRoundsOfKnobs = 2, kMostReplicas = 64, kMostWays = 8;
+
+// A knob's values, each written into settings.
+struct PlanKnob {
+  std::vector<std::function<void(PlanSettings&)>> values;
+};
+
+std::vector<PlanKnob> knobs_for(const PlanTarget& t) {
+  std::vector<PlanKnob> out(5);
+  for (int n : {8, 16, 32, 64, 128, 256, 512})
+    out[0].values.push_back([n](PlanSettings& s) { s.max_seqs = n; });
+  const std::vector<int> budgets = t.is_gpu() ? std::vector<int>{1024, 2048, 4096, 8192, 16384}
+                                              : std::vector<int>{128, 256, 512, 1024, 2048};
+  for (int n : budgets) out[1].values.push_back([n](PlanSettings& s) { s.budget = n; });
+  const std::vector<int> beside = t.is_gpu() ? std::vector<int>{256, 512, 1024, 2048, 4096}
+                                             : std::vector<int>{16, 32, 64, 128, 256};
+  for (int n : beside) out[2].values.push_back([n](PlanSettings& s) { s.beside = n; });
+  for (const char* p : {"sarathi", "vllm"})
+    out[3].values.push_back([p](PlanSettings& s) { s.preset = p; });
+  const KvType kv = t.is_gpu() ? KvType(DType::f8) : KvType(DType::i8, 32);
+  out[4].values.push_back([kv](PlanSettings& s) { s.kv = kv; });
+  return out;
+}
+
+bool fewer_by(double a, double b) { return a < b * (1 - kNoDifference); }
+
+}  // namespace
+
+bool better(const PlanFigures& a, const PlanFigures& b, const Slo& slo) {
+  if (slo.any()) {
+    if (fewer_by(b.share_good(), a.share_good())) return true;
+    if (fewer_by(a.share_good(), b.share_good())) return false;
+  }
+  if (fewer_by(b.output_per_s, a.output_per_s)) return true;
+  if (fewer_by(a.output_per_s, b.output_per_s)) return false;
+  return a.e2e.mean < b.e2e.mean * (1 - kShorter);
+}
+
+bool dominates(std::span<const double> a, std::span<const double> b) {
+  bool any = false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] > b[i]) return false;
+    any |= a[i] < b[i];
+  }
+  return any;
+}
+
+void mark_front(std::span<Trial> trials) {
+  const auto goals = [](const Trial& t) {
+    return std::array<double, 5>{t.figures.ttft.p99, t.figures.tpot.p99, -t.figures.output_per_s,
+                                 t.memory, t.per_million};
+  };
+  for (Trial& t : trials) {
+    t.on_front = std::ranges::none_of(trials, [&](const Trial& other) {
+      return dominates(goals(other), goals(t)) || (&other < &t && goals(other) == goals(t));
+    });
+  }
+}
+
+Result<Trial> run_trial(const PlanTarget& target,
+                        const PlanSettings& settings,
+                        std::span<const SimRequest> workload,
+                        const TrialGoal& goal) {
+  Result<PlanSetup> setup = target.setup(settings);
+  if (!setup) return setup.error();
+  Trial t;
+  t.settings = settings;
+  t.flags = target.flags(settings);
+  for (int r = 0; r < settings.replicas; ++r)
+    t.runs.push_back(simulate(setup->sim, settings.replicas == 1
+                                              ? std::vector(workload.begin(), workload.end())
+                                              : share_of(workload, r, settings.replicas)));
+  t.figures = figures_of(t.runs, goal.slo);
+  const Ledger& l = setup->ledger;
+  const int devices = settings.replicas * settings.ways;
+  t.memory = static_cast<double>(l.weights + l.kv + l.workspace + l.program) * settings.replicas;
+  t.estimate = settings.ways > 1;
+  if (goal.price > 0 && t.figures.output_per_s > 0)
+    t.per_million = goal.price * devices / 3600 / t.figures.output_per_s * 1e6;
+  return t;
+}
+
+std::vector<Trial> search_settings(const PlanTarget& target,
+                                   Trial start,
+                                   std::span<const SimRequest> workload,
+                                   const TrialGoal& goal,
+                                   const std::function<void(size_t)>& progress,
+                                   size_t& best) {
+  std::vector<Trial> trials;
+  best = 0;
+  PlanSettings at = start.settings;
+  trials.push_back(std::move(start));
+  // False: tried before, or such an engine would not start.
+  const auto attempt = [&](const PlanSettings& s) {
+    if (std::ranges::any_of(trials, [&](const Trial& t) { return t.settings == s; })) return false;
+    progress(trials.size());
+    Result<Trial> t = run_trial(target, s, workload, goal);
+    if (!t) return false;
+    trials.push_back(std::move(*t));
+    return true;
+  };
+  const auto keep_if_better = [&] {
+    Trial& last = trials.back();
+    const bool is = !last.estimate && better(last.figures, trials[best].figures, goal.slo);
+    Trial& loser = is ? trials[best] : last;
+    if (&loser != &trials[0]) loser.runs.clear();
+    if (!is) return;
+    best = trials.size() - 1;
+    at = last.settings;
+  };
+  for (int round = 0; round < kRoundsOfKnobs; ++round) {
+    const size_t before = best;
+    for (const PlanKnob& knob : knobs_for(target)) {
+      const PlanSettings from = at;
+      for (const auto& set : knob.values) {
+        PlanSettings s = from;
+        set(s);
+        if (attempt(s)) keep_if_better();
+      }
+    }
+    if (best == before) break;
+  }
+  while (goal.slo.any() && trials[best].figures.share_good() < kAttainmentGoal &&
+         at.replicas < kMostReplicas) {
+    PlanSettings s = at;
+    s.replicas *= 2;
+    const size_t before = best;
+    if (attempt(s)) keep_if_better();
+    if (best == before) break;
+  }
+  if (target.is_gpu() && target.link() > 0) {
+    for (int ways = 2; ways <= kMostWays && target.shape().num_kv_heads % ways == 0; ways *= 2) {
+      PlanSettings s = at;
+      s.ways = ways;
+      if (attempt(s)) trials.back().runs.clear();
+    }
+  }
+  mark_front(trials);
+  return trials;
+}
+
+}  // namespace sluice

@@ -1,0 +1,146 @@
+#include "tools/plan/target.h"
+
+#include "base/str.h"
+#include "load/open.h"
+#include "runtime/placement.h"
+#include "tools/bench_limits.h"
+#include "tools/locate_model.h"
+#include "tools/plan/cost_file.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr double kUsableMemory = 0.95;  // of a device's nominal memory
+
+std::string device_names() {
+  std::string out = "cpu";
+  for (const SolDevice& d : sol_devices()) out += strf(", %s", d.name);
+  return out;
+}
+
+// The CPU that this runs on, as a row of the device table.
+SolDevice this_cpu(int threads, bool quiet) {
+  const CpuLimits limits = kept_limits(quiet);
+  SolDevice d{"cpu", static_cast<double>(available_memory()), limits.read_rate(threads), 0};
+  for (const PeakRate& p : limits.peaks) d.peak = std::max(d.peak, limits.peak_rate(p, threads));
+  return d;
+}
+
+}  // namespace
+
+Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDeviceOptions& on) {
+  PlanTarget t;
+  t.engine_ = engine;
+  t.engine_.quiet = true;
+  Result<std::string> path = locate_model(engine.model, engine.quiet);
+  if (!path) return path.error();
+  Result<std::unique_ptr<Checkpoint>> file =
+      open_model(*path, random_format(engine), engine.random_seed);
+  if (!file) return file.error();
+  t.file_ = std::move(*file);
+  Result<ModelShape> shape = read_shape(*t.file_);
+  if (!shape) return shape.error();
+  t.shape_ = *shape;
+  t.device_ = on.device.empty() ? "cpu" : on.device;
+  const SolDevice* row = find_sol_device(t.device_);
+  if (!row && t.device_ != "cpu")
+    return Error{
+        400, strf("no device %s: it may be %s", quote(t.device_).c_str(), device_names().c_str())};
+  t.gpu_ = row != nullptr;
+  if (row) {
+    t.device_ = row->name;
+    t.memory_ = row->memory * kUsableMemory;
+    t.price_ = row->price, t.link_ = row->link;
+  }
+  if (!on.cost.empty()) {
+    if (auto ok = t.use_cost_file(on.cost); !ok) return ok.error();
+  }
+  if (on.price > 0) t.price_ = on.price;
+  t.engine_.device.kind = t.gpu_ ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu;
+  if (on.cost.empty()) {
+    if (auto ok = t.use_limits(); !ok) return ok.error();
+  }
+  return t;
+}
+
+Result<void> PlanTarget::use_cost_file(const std::string& path) {
+  Result<CostFile> f = load_cost(path);
+  if (!f) return f.error();
+  if (!f->fits(shape_))
+    return Error{400, strf("%s has the costs of %s (%d layers, hidden %d), and %s has %d layers, "
+                           "hidden %d: run `sluice plan calibrate` for it",
+                           quote(path, 400).c_str(), quote(f->model).c_str(), f->layers, f->hidden,
+                           quote(engine_.model).c_str(), shape_.num_layers, shape_.hidden)};
+  cost_ = f->cost;
+  kv_token_ = f->kv_token;
+  measured_ = true;
+  source_ =
+      strf("measured: %d steps on %s; half of them within %.1f %%, nine in ten within %.1f %%",
+           f->num_steps, f->machine.c_str(), f->error_p50 * 100, f->error_p90 * 100);
+  if (device_ == "cpu" && f->is_gpu()) {
+    device_ = f->device;
+    gpu_ = true;
+    memory_ = f->memory;
+  }
+  return {};
+}
+
+Result<void> PlanTarget::use_limits() {
+  Result<PlanSetup> as_is = setup({});
+  if (!as_is) return as_is.error();
+  const bool bits8 = engine_.quantize != Quantize::none && engine_.quantize != Quantize::w4;
+  // A GPU computes in 16 bits whatever the file has, unless asked for fp8.
+  const double bits = gpu_ ? (bits8 ? 8 : 16) : 0;
+  SolModel m = sol_model(*file_, shape_, bits);
+  if (!gpu_) {
+    m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
+    m.weights = static_cast<double>(as_is->ledger.weights);
+  }
+  kv_token_ = m.kv_token = static_cast<double>(as_is->ledger.kv_per_token);
+  const SolDevice d =
+      gpu_ ? *find_sol_device(device_) : this_cpu(num_threads(engine_), engine_.quiet);
+  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached, bits8);
+  source_ =
+      strf("derived from limits, %.0f GB/s and %.1f TFLOP/s: `sluice plan calibrate` measures",
+           d.bandwidth / 1e9, d.peak / 1e12);
+  return {};
+}
+
+Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
+  EngineOptions e = engine_;
+  if (s.preset) {
+    if (auto ok = apply_preset(*s.preset, e.scheduler); !ok) return ok.error();
+  }
+  if (!e.step_sizes) e.step_sizes.emplace();
+  if (s.budget) e.step_sizes->budget = s.budget;
+  if (s.beside) (gpu_ ? e.step_sizes->mixed_budget : e.step_sizes->chunk) = s.beside;
+  if (s.max_seqs) e.scheduler.max_seqs = *s.max_seqs;
+  if (s.kv) e.kv_type = s.kv;
+  if (auto ok = gpu_ ? choose_gpu(e, shape_) : choose_device(e, shape_); !ok) return ok.error();
+  std::optional<DeviceMemory> gpu;
+  if (gpu_)
+    gpu = DeviceMemory{static_cast<size_t>(memory_) * static_cast<size_t>(s.ways),
+                       cuda_options(e, *file_).activations};
+  Result<Ledger> ledger = plan_memory(*file_, shape_, e, gpu ? &*gpu : nullptr);
+  if (!ledger) return ledger.error();
+  PlanSetup out{{e.scheduler, cost_}, *ledger};
+  if (kv_token_ > 0) out.sim.cost.context *= static_cast<double>(ledger->kv_per_token) / kv_token_;
+  if (s.ways > 1) out.sim.cost = parallel_cost(out.sim.cost, shape_, s.ways, link_);
+  return out;
+}
+
+std::string PlanTarget::flags(const PlanSettings& s) const {
+  std::string out;
+  const auto add = [&](const char* flag, const std::string& value) {
+    out += strf("%s%s %s", out.empty() ? "" : " ", flag, value.c_str());
+  };
+  if (s.preset) add("--preset", *s.preset);
+  if (s.budget) add("--budget", std::to_string(*s.budget));
+  if (s.beside) add(gpu_ ? "--mixed-budget" : "--chunk", std::to_string(*s.beside));
+  if (s.max_seqs) add("--max-seqs", std::to_string(*s.max_seqs));
+  if (s.kv) add("--kv", name_of(kKvTypes, s.kv));
+  return out;
+}
+
+}  // namespace sluice

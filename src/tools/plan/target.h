@@ -1,0 +1,64 @@
+// The model and device of a plan, and the scheduler that would run there with given settings. One
+// thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/simulation.h"
+#include "runtime/ledger.h"
+#include "tools/plan/derive.h"
+#include "tools/plan/plan.h"
+
+namespace sluice {
+
+// Settings that a search varies; absent: as the options have them.
+struct PlanSettings {
+  std::optional<std::string> preset;
+  std::optional<int> budget, max_seqs;
+  std::optional<int> beside;  // prompt tokens beside decodes: --chunk, on a GPU --mixed-budget
+  std::optional<KvType> kv;
+  int replicas = 1;
+  int ways = 1;  // devices that share every product: an estimate
+  bool operator==(const PlanSettings&) const = default;
+};
+
+struct PlanSetup {
+  SimSetup sim;
+  Ledger ledger;
+};
+
+class PlanTarget {
+ public:
+  static Result<PlanTarget> open(const EngineOptions& engine, const PlanDeviceOptions& on);
+
+  // The error says why such an engine would not start.
+  Result<PlanSetup> setup(const PlanSettings& settings) const;
+  // Flags of `sluice serve` for the settings: "--budget 512 --max-seqs 64".
+  std::string flags(const PlanSettings& settings) const;
+
+  const std::string& device() const { return device_; }
+  const std::string& source() const { return source_; }  // of the cost, for people
+  bool is_gpu() const { return gpu_; }
+  bool measured() const { return measured_; }
+  double price() const { return price_; }  // dollars per hour; 0: nobody knows
+  double link() const { return link_; }
+  const ModelShape& shape() const { return shape_; }
+  const std::string& model() const { return engine_.model; }
+
+ private:
+  Result<void> use_cost_file(const std::string& path);
+  Result<void> use_limits();
+
+  EngineOptions engine_;
+  std::shared_ptr<const Checkpoint> file_;
+  ModelShape shape_;
+  std::string device_, source_;
+  bool gpu_ = false, measured_ = false;
+  double memory_ = 0, price_ = 0, link_ = 0;
+  StepCost cost_;
+  double kv_token_ = 0;  // that the cost was found with
+};
+
+}  // namespace sluice

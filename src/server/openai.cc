@@ -390,8 +390,7 @@ Refusal parse_completion(const json::value& body,
   read_prompts(f, "prompt", limits.prompts, out.prompts);
   read_shared(f, limits, out);
   f.flag("echo", out.echo);
-  std::string suffix;
-  f.text("suffix", suffix, SIZE_MAX);  // read by infill
+  f.text("suffix", out.suffix, SIZE_MAX);
   f.flag("add_special_tokens", out.add_special_tokens);
   f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs);
   if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)

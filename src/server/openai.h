@@ -109,6 +109,7 @@ using PromptField = std::variant<std::string, std::vector<Token>>;
 
 struct CompletionFields : GenerateFields {
   std::vector<PromptField> prompts;
+  std::string suffix;  // what follows the gap to fill; empty: none, as in other servers
   bool echo = false, add_special_tokens = true;
 };
 

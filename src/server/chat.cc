@@ -131,6 +131,7 @@ void start_chat(Service& s,
   ChatReading reading;
   if (!refused) refused = s.encode_chat(fields, true, prompts[0], &reading);
   if (!refused) refused = enforce_calls(reading, fields);
+  if (!refused) refused = s.plan_thinking(reading, fields);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         answer(std::move(reading)));

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "server/constraint_fields.h"
 #include "server/fields.h"
+#include "server/thinking_fields.h"
 #include "server/tool_fields.h"
 
 namespace sluice {
@@ -323,6 +324,7 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
     std::string value;
     if (f.text(name, value)) out.template_kwargs[name] = value;
   }
+  read_thinking(f, out);
   int top = 0;
   f.flag("logprobs", out.logprobs);
   if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)

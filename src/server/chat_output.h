@@ -77,4 +77,7 @@ class ChatOutput {
   int num_reasoning_ = 0;
 };
 
+// A call's arguments, once they are a whole JSON object; nothing where the call was cut off.
+std::optional<json::value> whole_arguments(std::string_view text);
+
 }  // namespace sluice

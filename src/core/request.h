@@ -16,8 +16,9 @@
 namespace sluice {
 
 namespace constrain {
-class Constraint;  // core passes it on and never looks inside
-}
+class Constraint;  // core passes both on and never looks inside
+struct Thinking;
+}  // namespace constrain
 
 using RequestId = uint64_t;
 using TenantId = uint64_t;
@@ -101,6 +102,7 @@ struct Request {
   std::shared_ptr<const SamplingSpec> sampling;
   Stop stop;
   std::shared_ptr<const constrain::Constraint> constraint;  // what the output must be; null: any
+  std::shared_ptr<const constrain::Thinking> thinking;      // of the output; null: as it likes
   int max_new = 16;                                         // 0 with pooling
   int predicted_output = 0;       // tokens that it is expected to sample; 0: nobody knows, max_new
   int n = 1;                      // choices; 1 with pooling
@@ -111,6 +113,9 @@ struct Request {
   TenantId account = 0;  // whose share it counts towards under order=fair
   Time arrival{0};
   Time deadline = kNever;
+
+  // Samples obey masks.
+  bool masked() const { return constraint || thinking; }
 };
 
 }  // namespace sluice

@@ -164,7 +164,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   if (config_.order == Order::fair) choices.account = accounts_.join(r.account);
   entry->second = c;
   ++requests_live_;
-  num_constrained_ += r.constraint != nullptr;
+  num_constrained_ += r.masked();
   try {
     choices.seqs.reserve(static_cast<size_t>(r.n));
     if (r.beams) beams_[c].search = BeamSearch(r.n, *r.beams, r.max_new, r.stop.tokens);
@@ -213,7 +213,7 @@ void Scheduler::add_sequence(uint32_t c, int choice) {
   s.num_prompt = static_cast<int>(r.prompt->size());
   s.max_new = r.max_new;
   s.pooling = r.pooling;
-  s.constrained = r.constraint != nullptr;
+  s.constrained = r.masked();
   s.min_tokens = r.sampling->min_tokens;
   s.predicted_output = predictor_.predict(r, 0);
   if (config_.ranged()) {
@@ -249,7 +249,7 @@ void Scheduler::withdraw(uint32_t c) noexcept {
   }
   beams_.erase(c);
   choices_of_.erase(choices.request->id);
-  num_constrained_ -= choices.request->constraint != nullptr;
+  num_constrained_ -= choices.request->masked();
   choices.seqs.clear();
   choices.num_live = choices.num_records = 0;
   choices.request.reset();

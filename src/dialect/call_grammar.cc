@@ -241,17 +241,15 @@ json::object calls_node(const ToolFormat& f, json::object call, bool several) {
 }
 
 // Thinking comes first where the model thinks.
-json::object thinking_node(const OutputFormat& format, bool opened) {
+json::object thinking_node(const OutputFormat& format) {
   if (format.is_harmony())
     return optional_node(
         sequence({text_node("<|channel|>analysis<|message|>"), free_node({"<|end|>"}),
                   text_node("<|end|><|start|>assistant")}));
   if (!format.think) return text_node("");
   const ThinkFormat& t = *format.think;
-  json::object rest = sequence({free_node({t.end}), text_node(t.end),
-                                any_of({text_node("\n\n"), text_node("\n"), text_node("")})});
-  if (opened) return rest;
-  return optional_node(sequence({text_node(t.begin), std::move(rest)}));
+  return optional_node(sequence({text_node(t.begin), free_node({t.end}), text_node(t.end),
+                                 any_of({text_node("\n\n"), text_node("\n"), text_node("")})}));
 }
 
 }  // namespace
@@ -277,7 +275,7 @@ Result<constrain::ConstraintSource> call_constraint(const OutputFormat& format,
   }
   if (calls.empty()) return Error{400, "there is no tool to call"};
   json::object node = calls_node(f, any_of(std::move(calls)), rules.parallel);
-  json::object thinking = thinking_node(format, rules.thinking);
+  json::object thinking = thinking_node(format);
   if (!rules.required) {
     if (f.bare || f.shape == CallShape::harmony)
       return Error{400,

@@ -12,10 +12,9 @@
 namespace sluice::dialect {
 
 struct CallRules {
-  bool required = true;   // false: text, in which calls follow the grammar
-  std::string name{};     // the one tool to call; empty: any
-  bool parallel = true;   // several calls
-  bool thinking = false;  // the prompt's end opened the thinking
+  bool required = true;  // false: text, in which calls follow the grammar
+  std::string name{};    // the one tool to call; empty: any
+  bool parallel = true;  // several calls
 };
 
 // An error names the tool whose schema cannot be written in this format, or why calls cannot be

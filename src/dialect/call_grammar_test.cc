@@ -107,9 +107,6 @@ TEST(CallGrammar, ThinkingComesFirst) {
   auto c = compiled(named("hermes", "think"), {});
   EXPECT_TRUE(accepts(c, call));
   EXPECT_TRUE(accepts(c, "<think>\nHm.\n</think>\n\n" + call));
-  auto opened = compiled(named("hermes", "think"), {.thinking = true});
-  EXPECT_TRUE(accepts(opened, "Hm.\n</think>\n\n" + call));
-  EXPECT_FALSE(accepts(opened, call));
   EXPECT_TRUE(accepts(
       compiled(named("harmony"), {}),
       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + std::string(kCalls[13].text)));

@@ -96,7 +96,7 @@ void Masks::plan(const StepPlan& plan, const Scheduler& scheduler) {
 
 void Masks::open(const RowOp& op, const Scheduler& scheduler) {
   const Request* request = scheduler.find(op.id.req);
-  if (!request || !request->constraint) return;
+  if (!request || !request->masked()) return;
   start_workers();
   if (slots_.size() <= op.slot) slots_.resize(op.slot + 1);
   slots_[op.slot] = op.id;
@@ -107,6 +107,7 @@ void Masks::open(const RowOp& op, const Scheduler& scheduler) {
   auto follower = std::make_shared<Follower>();
   follower->request = op.id.req;
   follower->constraint = request->constraint;
+  follower->thinking = request->thinking;
   follower->forces = forced_ && can_force(*request->sampling);
   choice.follower = std::move(follower);
 }
@@ -237,8 +238,8 @@ void Masks::run(Job& job) noexcept {
 
 void Masks::fill(Job& job) {
   Follower& f = *job.follower;
-  if (!f.matcher) f.matcher.emplace(f.constraint);
-  constrain::Matcher& m = *f.matcher;
+  if (!f.matcher) f.matcher.emplace(f.constraint, f.thinking);
+  constrain::OutputMatcher& m = *f.matcher;
   for (Token t : job.tokens) {
     if (m.accept(t)) continue;
     f.failed = true;
@@ -247,11 +248,12 @@ void Masks::fill(Job& job) {
     return;
   }
   StepMasks::Row& row = job.flight->masks.rows[job.row];
-  row.resize(f.constraint->trie().mask_words());
+  row.resize(m.mask_words());
   Result<void> filled = m.fill_mask(row);
   if (filled) {
     if (f.forces && one_bit(row)) job.flight->forced[job.row] = m.forced_tokens(kMaxForced);
-    if (!m.failure().empty()) m.rollback(0);  // looking ahead took too much work: nothing is lost
+    if (!m.failure().empty())
+      m.forget_failure();  // looking ahead took too much work: nothing is lost
     return;
   }
   f.failed = true;

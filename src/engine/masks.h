@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/mailbox.h"
-#include "constrain/matcher.h"
+#include "constrain/output_matcher.h"
 #include "core/events.h"
 #include "core/executor.h"
 #include "core/scheduler.h"
@@ -65,11 +65,12 @@ class Masks {
     std::atomic<bool> sent{false};
   };
   using FlightRef = std::shared_ptr<Flight>;
-  // Used by its thread alone, but for the constraint.
+  // Used by its thread alone, but for what the output must be.
   struct Follower {
     RequestId request = 0;
     std::shared_ptr<const constrain::Constraint> constraint;
-    std::optional<constrain::Matcher> matcher;
+    std::shared_ptr<const constrain::Thinking> thinking;
+    std::optional<constrain::OutputMatcher> matcher;
     bool forces = false;  // forced tokens are wanted
     bool failed = false;
   };

@@ -3,6 +3,7 @@
 // gets them, also when requests end, are cancelled, preempted, or the engine starts again.
 #include "engine/masks.h"
 
+#include <bit>
 #include <future>
 #include <map>
 #include <set>
@@ -206,6 +207,54 @@ TEST_P(MasksOn, ForcedTokensAreNotSampled) {
   EXPECT_EQ(chunks[0], 0u);
   EXPECT_GT(chunks[1], 0u);
   EXPECT_LT(steps[1], steps[0] - 8);
+}
+
+// Two choices use up their budget: the end mark is appended, or sampled where nothing else is
+// allowed, then the output is free, or an answer under its constraint.
+TEST_P(MasksOn, AThinkingBudgetClosesTheThinking) {
+  std::vector<std::string> texts{"", ""};
+  for (int b = 0; b < 256; ++b) texts.emplace_back(1, static_cast<char>(b));
+  texts.resize(constrain::test_trie()->vocab_size());
+  std::vector<std::string_view> views(texts.begin(), texts.end());
+  const Token ends[] = {kTestEnd};
+  auto marks = std::make_shared<const constrain::ThinkMarks>("<t>", "</t>", views, ends);
+  script.texts = {{1, "abc</t>yes!"}, {2, "abcde</t>yes!"}};
+  std::map<SeqId, std::vector<Token>> outputs[2];
+  for (bool forced : {false, true}) {
+    script.asked.clear(), script.rows.clear(), events.clear();
+    FakeExecutor device([this](const StepPlan& p, const Slice& s) { return script(p, s); },
+                        GetParam());
+    device.on_launch = [&](const StepPlan& plan, StepResult&) { script.open_rows(plan); };
+    Scheduler own(mask_config(GetParam()), nullptr);
+    Loop both(own, device, clock, GetParam(), {.forced = forced});
+    Request free = constrained(1, nullptr, 3, 40), held = constrained(2, regex("(yes|no)!"));
+    free.stop.tokens = {kTestEnd};
+    free.n = 2;
+    free.thinking =
+        std::make_shared<const constrain::Thinking>(constrain::Thinking{marks, true, 3});
+    held.thinking =
+        std::make_shared<const constrain::Thinking>(constrain::Thinking{marks, true, 5});
+    for (const Request& r : {free, held}) own.add(r, clock.now()).value();
+    for (int i = 0; i < 300 && both.busy(); ++i) both.iterate(events);
+    EXPECT_TRUE(own.idle());
+    EXPECT_EQ(own.num_constrained(), 0);
+    outputs[forced] = tokens();
+    for (SeqId id : {SeqId{1, 0}, SeqId{1, 1}, SeqId{2, 0}}) {
+      EXPECT_EQ(finishes()[id], Finish::stop);
+      EXPECT_EQ(outputs[forced][id].size(), script.texts[id.req].size() + 1);
+    }
+    for (const Script::Asked& a : script.asked) {
+      StepMasks masks = device.masks_of(a.step);
+      const bool closing = a.id.req == 1 ? a.num_before >= 3 && a.num_before < 7
+                                         : a.num_before >= 5 && a.num_before < 9;
+      int num = 0;
+      for (uint32_t w : masks.row(a.mask)) num += std::popcount(w);
+      if (num == 0) continue;  // nobody takes the sample
+      EXPECT_EQ(num == 1, closing || a.num_before == 12 || (a.id.req == 2 && a.num_before > 9))
+          << a.id.req << " at " << a.num_before << ": " << num;
+    }
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
 }
 
 TEST_P(MasksOn, CancelledRequestsLeaveNoStepWaiting) {

@@ -116,6 +116,22 @@ void read_eog(const Meta& meta, TokenizerSpec& spec) {
   }
 }
 
+// Marks to fill in the middle, by their names today and before. Some without the others are none.
+Result<void> read_gap(const Meta& meta, TokenizerSpec& spec) {
+  GapTokens gap;
+  const std::pair<const char*, Token*> ids[] = {
+      {"fim_pre_token_id", &gap.prefix}, {"prefix_token_id", &gap.prefix},
+      {"fim_suf_token_id", &gap.suffix}, {"suffix_token_id", &gap.suffix},
+      {"fim_mid_token_id", &gap.middle}, {"middle_token_id", &gap.middle}};
+  for (const auto& [name, id] : ids) {
+    Result<Token> t = token_id(meta, name, spec.tokens.size());
+    if (!t) return t.error();
+    if (*id == kNoToken) *id = *t;
+  }
+  if (gap.known()) spec.gap = gap;
+  return {};
+}
+
 // The kind and its defaults for what the file may leave out.
 Result<void> read_kind(const Meta& meta, VocabSpec& spec) {
   const std::string* model = meta.string(key("model"));
@@ -187,6 +203,7 @@ Result<std::unique_ptr<Tokenizer>> tokenizer_from_meta(const Meta& meta) {
   if (!spec) return spec.error();
   if (const auto* name = meta.string("tokenizer.huggingface.class")) spec->class_name = *name;
   read_eog(meta, *spec);
+  if (auto ok = read_gap(meta, *spec); !ok) return ok.error();
   return Tokenizer::make(std::move(*spec));
 }
 

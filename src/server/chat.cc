@@ -131,6 +131,7 @@ void start_chat(Service& s,
   ChatReading reading;
   if (!refused) refused = s.encode_chat(fields, true, prompts[0], &reading);
   if (!refused) refused = enforce_calls(reading, fields);
+  if (!refused) refused = s.plan_thinking(reading, fields);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         answer(std::move(reading)));
@@ -143,7 +144,6 @@ void serve_chat(Service& s, Call call) {
   ChatFields fields;
   fields.sampling = s.sampling_defaults();
   Refusal refused = parse_chat(*body, s.options().limits, fields);
-  if (!refused) refused = s.check_model(fields.model);
   if (!refused && fields.stream && fields.sampling.prompt_logprobs >= 0)
     refused = ApiError{400, "prompt_logprobs does not go with stream", "prompt_logprobs", ""};
   if (refused) return s.fail(call, *refused);

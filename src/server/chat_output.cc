@@ -132,4 +132,10 @@ PieceWriter ChatOutput::write_message(std::string& out) const {
   }
 }
 
+std::optional<json::value> whole_arguments(std::string_view text) {
+  Result<json::value> v = parse_json(text, kRequestJson);
+  if (!v || !v->is_object()) return {};
+  return std::move(*v);
+}
+
 }  // namespace sluice

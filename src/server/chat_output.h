@@ -21,7 +21,9 @@ struct ChatReading {
   std::shared_ptr<const std::vector<Token>> keep;  // control tokens that spell the format's marks
   bool parallel = true;                            // false: the first call only
   bool include_reasoning = true;
-  bool thinking_open = false;  // the prompt leaves the model thinking, whether that is read or not
+  // Of the template, whether it is read or not; null: it writes none.
+  const dialect::ThinkFormat* think = nullptr;
+  bool thinking_open = false;  // the prompt leaves the model thinking
 
   // Is there anything to look for?
   bool reads() const {
@@ -74,5 +76,8 @@ class ChatOutput {
   std::vector<OutputPart> parts_;
   int num_reasoning_ = 0;
 };
+
+// A call's arguments, once they are a whole JSON object; nothing where the call was cut off.
+std::optional<json::value> whole_arguments(std::string_view text);
 
 }  // namespace sluice

@@ -56,22 +56,21 @@ Refusal enforce_calls(const ChatReading& reading, ChatFields& fields) {
   if (fields.constraint && calls_follow)
     return refuse(by, fields.constraint->name + " and " + by +
                           " both constrain the answer: send one of them");
-  if (!fields.constraint && !calls_follow) return {};
-  // The text behind an open thinking is no answer yet. (Strict calls may follow any text.)
-  const bool think_first = tools.must_call() ? !reading.parser.thinking : !tools.strict();
-  if (reading.thinking_open && think_first) {
-    const std::string& name = calls_follow ? by : fields.constraint->name;
-    return refuse(name, name +
-                            " does not go with thinking, which the chat template opens: turn it "
-                            "off, as by \"chat_template_kwargs\": {\"enable_thinking\": false}");
-  }
   if (!calls_follow) return {};
-  Result<constrain::ConstraintSource> calls = dialect::call_constraint(
-      reading.parser.format, *tools.set,
-      {tools.must_call(), tools.name, tools.parallel, reading.parser.thinking});
+  dialect::OutputFormat format = reading.parser.format;
+  // Then the constraint begins behind the thinking.
+  if (reading.thinking_open || fields.thinking_budget) format.think = nullptr;
+  Result<constrain::ConstraintSource> calls =
+      dialect::call_constraint(format, *tools.set, {tools.must_call(), tools.name, tools.parallel});
   if (!calls) return refuse(by, calls.error().message);
   fields.constraint = ConstraintField{by, std::move(*calls)};
   return {};
+}
+
+bool plans_thinking(const ChatReading& reading, const ChatFields& fields) {
+  const bool bounded =
+      fields.thinking_budget && (reading.think || reading.parser.format.is_harmony());
+  return bounded || (fields.constraint && reading.thinking_open);
 }
 
 }  // namespace sluice

@@ -21,7 +21,10 @@ Refusal check_tools(const ToolFields& tools,
                     const dialect::OutputFormat& format,
                     std::string_view chat_template);
 // The constraint of tool_choice `required`, of a named tool and of strict tools: the grammar of the
-// model's own format. Refuses a second constraint, and one that would not let the model think.
+// model's own format. Refuses a second constraint.
 Refusal enforce_calls(const ChatReading& reading, ChatFields& fields);
+// Whether the request asks something of the thinking before its answer: that it ends within a
+// budget, or that a constraint begins behind it.
+bool plans_thinking(const ChatReading& reading, const ChatFields& fields);
 
 }  // namespace sluice

@@ -131,10 +131,9 @@ void serve_completion(Service& s, Call call) {
 
   std::vector<std::vector<Token>> prompts;
   std::vector<std::optional<std::string>> texts = texts_to_echo(fields);
-  const std::optional<std::string> suffix = gap_suffix(*body);
-  refused = suffix ? encode_gaps(s, fields, *suffix, prompts)
-                   : s.encode_prompts(fields.prompts, "prompt", fields.add_special_tokens, fields,
-                                      prompts);
+  refused = fields.suffix.empty() ? s.encode_prompts(fields.prompts, "prompt",
+                                                     fields.add_special_tokens, fields, prompts)
+                                  : encode_gaps(s, fields, prompts);
   if (refused) return s.fail(call, *refused);
   bool echo = fields.echo, score_only = fields.max_tokens == 0;
   if (score_only) fields.max_tokens = 1;

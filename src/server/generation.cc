@@ -147,6 +147,7 @@ Request Generation::make_request(size_t prompt) const {
   if (fields_.num_kept > 0 && !fields_.beams) spec->num_logprobs = std::max(spec->num_logprobs, 0);
   r.sampling = std::move(spec);
   r.constraint = constraint_;
+  r.thinking = fields_.thinking;
   r.prompt = prompts_[prompt].tokens;
   int max_output =
       service_.session().engine().config().max_len - static_cast<int>(r.prompt->size());
@@ -481,10 +482,11 @@ void Generation::on_event(Delivery& d) {
     return fail({504, "the request's time was up", "", "deadline_exceeded"});
   if (e.finish == Finish::cancelled) return fail(kCancelled);
   if (e.finish == Finish::constraint) {
+    const std::string& name =
+        fields_.constraint ? fields_.constraint->name : fields_.thinking_budget->name;
     return fail({400,
-                 fields_.constraint->name +
-                     ": no token of this model could follow, or finding one took too much work",
-                 fields_.constraint->name, "constraint_failed"});
+                 name + ": no token of this model could follow, or finding one took too much work",
+                 name, "constraint_failed"});
   }
   if (!score_only) {
     if (e.token != kNoToken) {

@@ -6,11 +6,6 @@ namespace sluice {
 
 namespace {
 
-// prefix BEFORE suffix AFTER middle, then the model's text.
-struct GapMarks {
-  Token prefix, suffix, middle;
-};
-
 constexpr std::string_view kGapSpellings[][3] = {
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},  // Qwen, CodeGemma
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},        // StarCoder, Granite
@@ -18,8 +13,10 @@ constexpr std::string_view kGapSpellings[][3] = {
     {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},  // DeepSeek
 };
 
-// Ordinary text of a vocabulary may spell a mark by chance: that is none.
-std::optional<GapMarks> find_marks(const Tokenizer& tokenizer) {
+// As the file names them, or by spelling. Ordinary text of a vocabulary may spell a mark by chance:
+// that is none.
+std::optional<GapTokens> find_marks(const Tokenizer& tokenizer) {
+  if (tokenizer.gap().known()) return tokenizer.gap();
   for (const auto& row : kGapSpellings) {
     std::optional<Token> ids[3];
     bool all = true;
@@ -28,28 +25,21 @@ std::optional<GapMarks> find_marks(const Tokenizer& tokenizer) {
       all = all && ids[i] &&
             (tokenizer.is_control(*ids[i]) || tokenizer.type(*ids[i]) == TokenType::user_defined);
     }
-    if (all) return GapMarks{*ids[0], *ids[1], *ids[2]};
+    if (all) return GapTokens{*ids[0], *ids[1], *ids[2]};
   }
   return {};
 }
 
 }  // namespace
 
-std::optional<std::string> gap_suffix(const json::value& body) {
-  const json::value* v = body.get_object().if_contains("suffix");
-  if (!v || !v->is_string() || v->get_string().empty()) return {};
-  return std::string(v->get_string());
-}
-
 Refusal encode_gaps(const Service& service,
                     const CompletionFields& fields,
-                    const std::string& suffix,
                     std::vector<std::vector<Token>>& out) {
   auto refuse = [](const char* message, const char* code = "") {
     return ApiError{400, message, "suffix", code};
   };
   const Tokenizer* tokenizer = service.session().tokenizer();
-  std::optional<GapMarks> marks;
+  std::optional<GapTokens> marks;
   if (tokenizer) marks = find_marks(*tokenizer);
   if (!marks)
     return refuse("suffix is not supported by this model: it has no tokens to fill in the middle",
@@ -74,7 +64,7 @@ Refusal encode_gaps(const Service& service,
     ids.push_back(marks->prefix);
     Refusal refused = append(std::get<std::string>(prompt), "prompt", ids);
     ids.push_back(marks->suffix);
-    if (!refused) refused = append(suffix, "suffix", ids);
+    if (!refused) refused = append(fields.suffix, "suffix", ids);
     if (refused) return refused;
     ids.push_back(marks->middle);
   }

@@ -33,12 +33,6 @@ void append_stop(std::string& out, const Choice& c) {
   out += sequence ? json::serialize(c.stop_reason) : "null";
 }
 
-// The arguments of a call that was cut off are no object.
-bool is_object(std::string_view text) {
-  Result<json::value> v = parse_json(text, kRequestJson);
-  return v && v->is_object();
-}
-
 class MessagesAnswer final : public Answer {
  public:
   explicit MessagesAnswer(ChatReading reading) : reading_(std::move(reading)) {}
@@ -126,7 +120,7 @@ class MessagesAnswer final : public Answer {
           break;
         case OutputPart::Kind::call:
           append_call(out, part);
-          out += is_object(part.text) ? part.text : "{}";
+          out += whole_arguments(part.text) ? part.text : "{}";
           out += '}';
           break;
       }
@@ -211,7 +205,6 @@ std::optional<ChatFields> read_body(Service& s, const Call& call, bool counting)
   if (!version.empty() && version != kAnthropicVersion)
     refused = ApiError{400, "anthropic-version must be " + std::string(kAnthropicVersion), "", ""};
   if (!refused) refused = parse_messages(*body, s.options().limits, counting, fields);
-  if (!refused) refused = s.check_model(fields.model);
   if (!refused) return fields;
   s.fail(call, *refused);
   return {};
@@ -231,7 +224,9 @@ void serve_count_tokens(Service& s, Call call) {
   std::optional<ChatFields> fields = read_body(s, call, true);
   if (!fields) return;
   std::vector<Token> ids;
-  if (Refusal refused = s.encode_chat(*fields, false, ids)) return s.fail(call, *refused);
+  Refusal refused = s.check_model(fields->model);
+  if (!refused) refused = s.encode_chat(*fields, false, ids);
+  if (refused) return s.fail(call, *refused);
   s.note_unknown(fields->unknown);
   s.reply_json(call, json::object{{"input_tokens", ids.size()}});
 }

@@ -22,10 +22,9 @@ class MessagesReader {
     read_stops();
     read_tools();
     read_choice();
-    read_thinking();
+    if (const json::value* v = f_.get("thinking")) chat_["thinking"] = *v;
     read_output_config();
     chat_["messages"] = std::move(messages_);
-    if (!kwargs_.empty()) chat_["chat_template_kwargs"] = std::move(kwargs_);
   }
 
  private:
@@ -41,8 +40,6 @@ class MessagesReader {
     for (const auto& pair : f_.object()) {
       if (!find_field(pair.key(), kMessages)) chat_[pair.key()] = pair.value();
     }
-    if (const json::value* v = chat_.if_contains("chat_template_kwargs"); v && v->is_object())
-      kwargs_ = v->get_object();
   }
 
   // Text, or text blocks with a newline between.
@@ -277,28 +274,6 @@ class MessagesReader {
     if (one && one->is_bool() && one->get_bool()) chat_["parallel_tool_calls"] = false;
   }
 
-  // Templates know the switch by one of two names.
-  void read_thinking() {
-    const json::value* v = f_.get("thinking");
-    if (!v) return;
-    const json::object* o = v->if_object();
-    std::string_view type = o ? type_of(*o) : "";
-    if (type != "enabled" && type != "disabled" && type != "adaptive")
-      return f_.fail("thinking", "thinking.type must be enabled, disabled or adaptive");
-    for (const char* name : {"enable_thinking", "thinking"}) {
-      if (!kwargs_.contains(name)) kwargs_[name] = type != "disabled";
-    }
-    if (const json::value* budget = o->if_contains("budget_tokens"); budget && !budget->is_null())
-      return f_.fail("thinking.budget_tokens",
-                     "thinking.budget_tokens is not supported: use thinking.type adaptive",
-                     "unsupported_parameter");
-    if (const json::value* display = o->if_contains("display"); display && !display->is_null()) {
-      if (*display != "summarized" && *display != "omitted")
-        return f_.fail("thinking.display", "thinking.display must be summarized or omitted");
-      if (*display == "omitted") chat_["include_reasoning"] = false;
-    }
-  }
-
   void read_format(const json::value& v, const std::string& param) {
     const json::object* o = v.if_object();
     const json::value* schema = o ? o->if_contains("schema") : nullptr;
@@ -336,7 +311,6 @@ class MessagesReader {
   Fields& f_;
   json::object& chat_;
   json::array messages_;
-  json::object kwargs_;
   std::vector<std::string> calls_;  // ids of tool_use blocks in the last assistant message
 };
 

@@ -14,16 +14,19 @@ namespace sluice {
 
 namespace {
 
-// "model":...,"created_at":...
-void append_ollama_head(std::string& out, const Service& s, int64_t at) {
+std::string utc_text(int64_t at) {
   const std::time_t when = at;
   std::tm utc{};
   gmtime_r(&when, &utc);
   char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+// "model":...,"created_at":...
+void append_ollama_head(std::string& out, const Service& s, int64_t at) {
   out += "\"model\":";
   append_json(out, s.options().model_names[0]);
-  out += strf(",\"created_at\":\"%s\"", text);
+  out += ",\"created_at\":\"" + utc_text(at) + '"';
 }
 
 class OllamaAnswer final : public Answer {
@@ -70,8 +73,8 @@ class OllamaAnswer final : public Answer {
  private:
   // {"function":{...}}; false: the call was cut off, and nothing is written.
   static bool append_call(std::string& out, const OutputPart& call) {
-    Result<json::value> arguments = parse_json(call.text, kRequestJson);
-    if (!arguments || !arguments->is_object()) return false;
+    const std::optional<json::value> arguments = whole_arguments(call.text);
+    if (!arguments) return false;
     out += "{\"id\":";
     append_json(out, call.id);
     out += strf(",\"function\":{\"index\":%d,\"name\":", call.call);
@@ -163,7 +166,8 @@ class OllamaAnswer final : public Answer {
 };
 
 // A request without a question asks whether the model is there.
-void answer_load(Service& s, const Call& call, bool chat) {
+void answer_load(Service& s, const Call& call, const std::string& model, bool chat) {
+  if (Refusal refused = s.check_model(model)) return s.fail(call, *refused);
   HttpResponse r;
   r.body = "{";
   append_ollama_head(r.body, s, std::time(nullptr));
@@ -175,13 +179,6 @@ void answer_load(Service& s, const Call& call, bool chat) {
 json::object model_details(const Service& s) {
   const std::string& arch = s.session().model().shape().arch;
   return {{"family", arch}, {"families", json::array{arch}}};
-}
-
-std::string when_started(const Service& s) {
-  std::string head;
-  append_ollama_head(head, s, s.started_at());
-  const size_t at = head.rfind(":\"") + 2;
-  return head.substr(at, head.size() - at - 1);
 }
 
 json::array capabilities(Service& s) {
@@ -202,9 +199,8 @@ void serve_ollama_chat(Service& s, Call call) {
   ChatFields fields;
   fields.sampling = s.sampling_defaults();
   Refusal refused = parse_ollama_chat(*body, s.options().limits, fields);
-  if (!refused) refused = s.check_model(fields.model);
   if (refused) return s.fail(call, *refused);
-  if (fields.messages.empty()) return answer_load(s, call, true);
+  if (fields.messages.empty()) return answer_load(s, call, fields.model, true);
   start_chat(s, std::move(call), std::move(fields), [](ChatReading reading) {
     return std::make_unique<OllamaAnswer>(std::move(reading), true);
   });
@@ -216,9 +212,8 @@ void serve_ollama_generate(Service& s, Call call) {
   OllamaGenerateFields fields;
   fields.chat.sampling = s.sampling_defaults();
   Refusal refused = parse_ollama_generate(*body, s.options().limits, fields);
-  if (!refused) refused = s.check_model(fields.chat.model);
   if (refused) return s.fail(call, *refused);
-  if (fields.prompt.empty()) return answer_load(s, call, false);
+  if (fields.prompt.empty()) return answer_load(s, call, fields.chat.model, false);
   // A model without a template continues the text, if that is all that is asked.
   const ChatFields& chat = fields.chat;
   const bool plain =
@@ -231,7 +226,10 @@ void serve_ollama_generate(Service& s, Call call) {
   }
   std::vector<PromptField> texts{std::move(fields.prompt)};
   std::vector<std::vector<Token>> prompts;
-  refused = s.encode_prompts(texts, "prompt", fields.chat.add_special_tokens, fields.chat, prompts);
+  refused = s.check_model(fields.chat.model);
+  if (!refused)
+    refused =
+        s.encode_prompts(texts, "prompt", fields.chat.add_special_tokens, fields.chat, prompts);
   if (refused) return s.fail(call, *refused);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields.chat),
                                         std::make_unique<OllamaAnswer>(ChatReading{}, false));
@@ -244,7 +242,7 @@ void serve_ollama_tags(Service& s, Call call) {
   for (const std::string& name : s.options().model_names) {
     models.push_back(json::object{{"name", name},
                                   {"model", name},
-                                  {"modified_at", when_started(s)},
+                                  {"modified_at", utc_text(s.started_at())},
                                   {"size", s.session().model().weight_bytes()},
                                   {"digest", ""},
                                   {"details", model_details(s)}});
@@ -265,7 +263,7 @@ void serve_ollama_show(Service& s, Call call) {
   strip_tag(model);
   if (Refusal refused = s.check_model(model)) return s.fail(call, *refused);
   const ModelShape& shape = s.session().model().shape();
-  json::object about{{"modified_at", when_started(s)},
+  json::object about{{"modified_at", utc_text(s.started_at())},
                      {"details", model_details(s)},
                      {"capabilities", capabilities(s)},
                      {"model_info", json::object{{"general.architecture", shape.arch},

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/str.h"
-#include "server/fields.h"
+#include "server/thinking_fields.h"
 
 namespace sluice {
 
@@ -107,8 +107,7 @@ void read_think(Fields& f, json::object& chat) {
     return f.fail("think", "think must be true, false, low, medium or high");
   json::value& kwargs = chat["chat_template_kwargs"];
   if (!kwargs.is_object()) kwargs = json::object();
-  for (const char* name : {"enable_thinking", "thinking"})
-    kwargs.get_object()[name] = v->is_string() || v->get_bool();
+  set_thinking(kwargs.get_object(), v->is_string() || v->get_bool());
   if (v->is_string()) chat["reasoning_effort"] = *v;
 }
 

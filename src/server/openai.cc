@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "server/constraint_fields.h"
 #include "server/fields.h"
+#include "server/thinking_fields.h"
 #include "server/tool_fields.h"
 
 namespace sluice {
@@ -360,6 +361,7 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
     std::string value;
     if (f.text(name, value)) out.template_kwargs[name] = value;
   }
+  read_thinking(f, out);
   int top = 0;
   f.flag("logprobs", out.logprobs);
   if (f.whole("top_logprobs", top, 0, limits.logprobs) && !out.logprobs && top > 0)
@@ -428,8 +430,7 @@ Refusal parse_completion(const json::value& body,
   read_prompts(f, "prompt", limits.prompts, out.prompts);
   read_shared(f, limits, out);
   f.flag("echo", out.echo);
-  std::string suffix;
-  f.text("suffix", suffix, SIZE_MAX);  // read by infill
+  f.text("suffix", out.suffix, SIZE_MAX);
   f.flag("add_special_tokens", out.add_special_tokens);
   if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
     f.fail("logprobs", "logprobs does not go with use_beam_search");

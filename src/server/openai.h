@@ -14,6 +14,7 @@
 #include "base/named.h"
 #include "base/token.h"
 #include "constrain/constraint.h"
+#include "constrain/think_marks.h"
 #include "core/request.h"
 #include "dialect/tool_set.h"
 
@@ -49,6 +50,12 @@ struct ConstraintField {
   constrain::ConstraintSource source;
 };
 
+// The most tokens of thinking, and the field that says so.
+struct ThinkingBudget {
+  std::string name;
+  int tokens = 0;
+};
+
 // What chat and text completions share. Ids are checked against the vocabulary later.
 struct GenerateFields {
   std::string model;  // empty: not given
@@ -72,6 +79,9 @@ struct GenerateFields {
   bool resumable = false;         // the stream may be taken up again after a lost connection
   bool ignore_eos = false, include_stop = false, skip_special = true, return_token_ids = false;
   std::optional<ConstraintField> constraint;
+  std::optional<ThinkingBudget> thinking_budget;
+  // What is asked of the thinking before the answer, once the prompt is known; null: nothing.
+  std::shared_ptr<const constrain::Thinking> thinking;
   bool tokens_as_ids = false;        // log-probabilities name tokens by their ids
   std::vector<std::string> unknown;  // names of fields that were ignored
 };
@@ -110,6 +120,7 @@ using PromptField = std::variant<std::string, std::vector<Token>>;
 
 struct CompletionFields : GenerateFields {
   std::vector<PromptField> prompts;
+  std::string suffix;  // what follows the gap to fill; empty: none, as in other servers
   bool echo = false, add_special_tokens = true;
 };
 

@@ -81,8 +81,7 @@ json::object as_message(const std::vector<OutputItem>& items) {
     if (item.kind == Kind::content) content += item.text;
     if (item.kind == Kind::reasoning) reasoning += item.text;
     if (item.kind != Kind::call) continue;
-    const Result<json::value> arguments = parse_json(item.text, kRequestJson);
-    if (!arguments || !arguments->is_object()) continue;  // cut off
+    if (!whole_arguments(item.text)) continue;
     // As text: however deep they are, the conversation is not.
     calls.push_back(
         json::object{{"id", item.call_id},

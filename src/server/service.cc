@@ -432,6 +432,7 @@ Refusal Service::encode_chat(const ChatFields& chat,
     if (think && !text->empty())
       read.thinking_open = dialect::opens_thinking(*think, text->back().text);
     read.parser.thinking = read.thinking_open && read.parser.format.think;
+    read.think = think;
     *reading = std::move(read);
   }
   if (bounded) {
@@ -441,6 +442,32 @@ Refusal Service::encode_chat(const ChatFields& chat,
       tokenizer->encode(*text, {.add_special = chat.add_special_tokens});
   if (!ids) return wrong(ids.error());
   out = std::move(*ids);
+  return {};
+}
+
+Refusal Service::plan_thinking(const ChatReading& reading, ChatFields& fields) {
+  if (!plans_thinking(reading, fields)) return {};
+  const std::string& name =
+      fields.thinking_budget ? fields.thinking_budget->name : fields.constraint->name;
+  auto refuse = [&](const char* why) {
+    return ApiError{400, name + ": " + why, name, "unsupported_parameter"};
+  };
+  if (!reading.think)
+    return refuse("this model thinks in a channel, which cannot be ended for it: leave it out");
+  std::shared_ptr<const constrain::ThinkMarks> marks;
+  {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<const constrain::ThinkMarks>& kept = think_marks_[reading.think];
+    if (!kept)
+      kept = think_marks(*session_->tokenizer(), session_->model().shape().vocab,
+                         reading.think->begin, reading.think->end);
+    marks = kept;
+  }
+  if (marks->closing(0).empty())
+    return refuse("this model's vocabulary cannot spell the end of its thinking");
+  constrain::Thinking thinking{std::move(marks), reading.thinking_open};
+  if (fields.thinking_budget) thinking.budget = fields.thinking_budget->tokens;
+  fields.thinking = std::make_shared<const constrain::Thinking>(std::move(thinking));
   return {};
 }
 

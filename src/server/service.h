@@ -138,6 +138,8 @@ class Service {
                       bool bounded,
                       std::vector<Token>& out,
                       ChatReading* reading = nullptr) const;
+  // Fills in what the request asks of the thinking before its answer.
+  Refusal plan_thinking(const ChatReading& reading, ChatFields& fields);
   std::string expose_metrics();
   void note_unknown(const std::vector<std::string>& names);
   AdmissionControl& admission() { return admission_; }
@@ -195,7 +197,8 @@ class Service {
   AdmissionControl admission_;
   std::atomic<uint64_t> next_random_{0};
   uint64_t random_key_;
-  std::mutex mutex_;  // of the four below
+  std::mutex mutex_;  // of the five below
+  std::map<const dialect::ThinkFormat*, std::shared_ptr<const constrain::ThinkMarks>> think_marks_;
   std::function<HttpServer::Stats()> stats_;
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;

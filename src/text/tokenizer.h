@@ -60,6 +60,7 @@ class Tokenizer {
   Token bos() const { return spec_.bos; }
   Token eos() const { return spec_.eos; }
   Token pad() const { return spec_.pad; }
+  const GapTokens& gap() const { return spec_.gap; }
   TokenType type(Token t) const { return spec_.types[static_cast<size_t>(t)]; }
   // How few tokens may stand for a text of so many counted bytes: counted_bytes(text) is at most
   // most_bytes() for each of its tokens. 0: no such bound is known (steps that drop text, or

@@ -49,6 +49,12 @@ struct DecoderStep {
   size_t start = 0, stop = 0;
 };
 
+// Marks around a gap that the model fills: prefix BEFORE suffix AFTER middle, then its text.
+struct GapTokens {
+  Token prefix = kNoToken, suffix = kNoToken, middle = kNoToken;
+  bool known() const { return prefix != kNoToken && suffix != kNoToken && middle != kNoToken; }
+};
+
 struct TokenizerSpec {
   std::vector<std::string> tokens;
   std::vector<TokenType> types;  // one per token
@@ -63,6 +69,7 @@ struct TokenizerSpec {
   Token bos = kNoToken, eos = kNoToken, eot = kNoToken, pad = kNoToken;
   std::string class_name;       // what transformers calls it; empty: its usual class for this model
   std::vector<Token> more_eog;  // tokens that end a generation, beside EOS, EOT and known spellings
+  GapTokens gap;                // as the file names them
 };
 
 // GGUF's kinds and names as a pipeline.

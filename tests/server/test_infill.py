@@ -1,60 +1,11 @@
 """/v1/completions with a suffix: a model that has tokens for it, and one that has none."""
 
 import pathlib
-import struct
 import tempfile
 import unittest
 
+from gguf_copy import copy_with
 from harness import Server, stories
-
-
-def with_marks(source, path, marks):
-    """A copy of a GGUF file whose tokens with these ids are spelled so, as control tokens."""
-    data = pathlib.Path(source).read_bytes()
-    magic, version, tensors, pairs = struct.unpack_from("<4sIQQ", data)
-    assert magic == b"GGUF"
-    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-    at, out = 24, bytearray(data[:24])
-
-    def text():
-        nonlocal at
-        (size,) = struct.unpack_from("<Q", data, at)
-        at += 8 + size
-        return data[at - size:at]
-
-    def value(kind):
-        nonlocal at
-        if kind == 8:
-            return text()
-        at += sizes[kind]
-        return data[at - sizes[kind]:at]
-
-    for _ in range(pairs):
-        begin, name = at, text()
-        (kind,) = struct.unpack_from("<I", data, at)
-        at += 4
-        if kind != 9:
-            value(kind)
-            out += data[begin:at]
-            continue
-        inner, count = struct.unpack_from("<IQ", data, at)
-        at += 12
-        out += data[begin:at]
-        for i in range(count):
-            item = value(inner)
-            if i in marks and name == b"tokenizer.ggml.tokens":
-                item = marks[i].encode()
-            if i in marks and name == b"tokenizer.ggml.token_type":
-                item = struct.pack("<i", 3)
-            out += (struct.pack("<Q", len(item)) if inner == 8 else b"") + item
-    begin = at
-    for _ in range(tensors):
-        text()
-        (dims,) = struct.unpack_from("<I", data, at)
-        at += 4 + 8 * dims + 4 + 8
-    out += data[begin:at]
-    align = 32
-    path.write_bytes(out + b"\0" * (-len(out) % align) + data[(at + align - 1) // align * align:])
 
 
 @unittest.skipUnless(stories(), "no test data")
@@ -71,7 +22,7 @@ class Infill(unittest.TestCase):
         marks = {500: "<|fim_prefix|>", 501: "<|fim_suffix|>", 502: "<|fim_middle|>"}
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "fim.gguf"
-            with_marks(stories(), path, marks)
+            copy_with(stories(), path, marks)
             with Server(path=str(path)) as server:
                 body = {"prompt": "Once upon", "max_tokens": 8, "temperature": 0, "return_token_ids": True}
                 filled = self.post(server, 200, **body, suffix=" the end.")
@@ -88,6 +39,18 @@ class Infill(unittest.TestCase):
                     refused = self.post(server, 400, **{**body, **bad}, suffix="x")
                     self.assertEqual(refused["error"]["param"], "suffix")
                 self.post(server, 400, **body, suffix="x " * 5000)
+
+    def test_a_file_that_names_its_tokens(self):
+        names = {"fim": ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id"),
+                 "old": ("prefix_token_id", "suffix_token_id", "middle_token_id")}
+        for kind, (before, after, middle) in names.items():
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "fim.gguf"
+                copy_with(stories(), path, numbers={before: 500, after: 501, middle: 502})
+                with self.subTest(kind), Server(path=str(path)) as server:
+                    filled = self.post(server, 200, prompt="A", suffix="B", max_tokens=1, return_token_ids=True)
+                    self.assertEqual(filled["choices"][0]["prompt_token_ids"],
+                                     [1, 500, *self.ids(server, "A"), 501, *self.ids(server, "B"), 502])
 
     def test_a_model_without(self):
         with Server(path=stories()) as server:

@@ -173,6 +173,10 @@ class Messages(ScriptedServer):
         self.assertEqual(self.prompt(messages=begun + [{"role": "user", "content": [r]} for r in results]),
                          self.prompt(messages=begun + [{"role": "user", "content": results}]))
 
+    def test_a_budget_ends_the_thinking(self):
+        answer = self.ask(thinking={"type": "enabled", "budget_tokens": 4}, max_tokens=12)
+        self.assertEqual([b["type"] for b in answer["content"]], ["thinking", "text"])
+
     def test_thinking_that_the_prompt_opened(self):
         answer = self.ask(thinking={"type": "adaptive"})
         self.assertEqual([b["type"] for b in answer["content"]], ["thinking"])
@@ -231,7 +235,8 @@ class Messages(ScriptedServer):
             ({"tool_choice": {"type": "any"}}, "tool_choice"), ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, "'x'"),
             ({"tools": TOOLS, "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}}, "disable_parallel_tool_use"),
             ({"thinking": {"type": "on"}}, "thinking.type"),
-            ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+            ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+            ({"thinking": {"type": "adaptive", "budget_tokens": 8}}, "thinking.budget_tokens"),
             ({"continue_final_message": True}, "end with the message"),
             ({"max_completion_tokens": 4}, "use max_tokens"), ({"return_tokens": True}, "return_tokens"),
             ({"output_config": {"effort": "low"}, "reasoning_effort": "high"}, "output_config.effort"),

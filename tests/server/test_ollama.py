@@ -113,7 +113,10 @@ class Ollama(ScriptedServer):
         self.assertTrue(self.chat(think=True, **few)["message"]["thinking"])
         self.assertTrue(self.chat(think="high", **few)["message"]["thinking"])
         self.assertNotIn("thinking", self.chat(think=False, **few)["message"])
-        self.chat(400, think=True, format="json", **few)  # thinking is no JSON
+        both = self.chat(think=True, format=schema, thinking_token_budget=4, stream=False,
+                         options={"num_predict": 100, "temperature": 0})["message"]
+        self.assertTrue(both["thinking"])
+        self.assertIn(json.loads(both["content"])["n"], (1, 2))
 
     def test_the_conversation_that_the_template_sees(self):
         turns = HELLO + [{"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [

@@ -1,0 +1,170 @@
+#include "constrain/output_matcher.h"
+
+#include <bit>
+
+#include <gtest/gtest.h>
+
+#include "constrain/test_vocab.h"
+
+namespace sluice::constrain {
+namespace {
+
+constexpr Token kClose = 258, kCloseBreaks = 259, kBrk = 260, kBrks = 261, kMore = 262,
+                kVocab = 263;
+
+// All bytes, an end token, a control token, and tokens of marks.
+std::vector<std::string> think_tokens() {
+  std::vector<std::string> tokens{"", ""};
+  for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
+  for (const char* t : {"</t>", "/t>\n\n", "\n", "\n\n", "t>{"}) tokens.emplace_back(t);
+  return tokens;
+}
+
+std::shared_ptr<const VocabTrie> think_trie() {
+  static const std::vector<std::string> kTokens = think_tokens();
+  std::vector<std::string_view> views(kTokens.begin(), kTokens.end());
+  Token ends[] = {kTestEnd};
+  return std::make_shared<const VocabTrie>(views, ends);
+}
+
+std::shared_ptr<const ThinkMarks> think_test_marks() {
+  static const std::vector<std::string> kTokens = think_tokens();
+  std::vector<std::string_view> views(kTokens.begin(), kTokens.end());
+  Token ends[] = {kTestEnd};
+  return std::make_shared<const ThinkMarks>("<t>", "</t>", views, ends);
+}
+
+std::shared_ptr<const Thinking> thinking(bool open, std::optional<int> budget) {
+  return std::make_shared<const Thinking>(Thinking{think_test_marks(), open, budget});
+}
+
+std::shared_ptr<const Constraint> answer(const char* regex) {
+  return Constraint::compile({ConstraintKind::regex, regex}, think_trie()).value();
+}
+
+constexpr Token byte(char c) { return 2 + static_cast<unsigned char>(c); }
+
+std::vector<uint32_t> mask(OutputMatcher& m) {
+  std::vector<uint32_t> bits(m.mask_words());
+  EXPECT_TRUE(m.fill_mask(bits));
+  return bits;
+}
+
+bool allows(OutputMatcher& m, Token t) {
+  return mask(m)[static_cast<size_t>(t) / 32] >> (static_cast<size_t>(t) % 32) & 1;
+}
+
+int num_allowed(OutputMatcher& m) {
+  int num = 0;
+  for (uint32_t w : mask(m)) num += std::popcount(w);
+  return num;
+}
+
+// Each token as masks allow it.
+void feed(OutputMatcher& m, std::string_view text) {
+  for (char c : text) {
+    EXPECT_TRUE(allows(m, byte(c))) << text << " at " << c;
+    EXPECT_TRUE(m.accept(byte(c))) << text << " at " << c;
+  }
+}
+
+TEST(OutputMatcher, ABudgetClosesTheThinking) {
+  OutputMatcher m(nullptr, thinking(true, 3));
+  EXPECT_EQ(num_allowed(m), kVocab);
+  feed(m, "abc");
+  EXPECT_EQ(num_allowed(m), 1);
+  EXPECT_EQ(m.forced_tokens(8), std::vector<Token>{kClose});
+  EXPECT_FALSE(m.accept(byte('d')));
+  EXPECT_TRUE(m.accept(kClose));
+  EXPECT_EQ(num_allowed(m), kVocab) << "the answer is free";
+  feed(m, "what comes <t> after");
+  EXPECT_EQ(num_allowed(m), kVocab) << "it thinks once";
+}
+
+TEST(OutputMatcher, AMarkThatHasBegunIsCompleted) {
+  OutputMatcher m(nullptr, thinking(true, 3));
+  feed(m, "a</");
+  EXPECT_EQ(m.forced_tokens(8), (std::vector<Token>{byte('t'), byte('>')}));
+  feed(m, "t>");
+  EXPECT_EQ(num_allowed(m), kVocab);
+}
+
+TEST(OutputMatcher, ThinkingThatEndsInTimeIsNotTouched) {
+  OutputMatcher m(nullptr, thinking(true, 5));
+  feed(m, "a");
+  EXPECT_TRUE(m.accept(kClose));
+  for (int i = 0; i < 20; ++i) feed(m, "x");
+  EXPECT_EQ(num_allowed(m), kVocab);
+}
+
+TEST(OutputMatcher, ABudgetOfNothing) {
+  OutputMatcher open(nullptr, thinking(true, 0));
+  EXPECT_EQ(open.forced_tokens(8), std::vector<Token>{kClose});
+  OutputMatcher own(nullptr, thinking(false, 0));
+  feed(own, "\n<t>");
+  EXPECT_EQ(own.forced_tokens(8), std::vector<Token>{kClose});
+}
+
+TEST(OutputMatcher, OutputThatDoesNotThinkHasNoBudget) {
+  OutputMatcher m(nullptr, thinking(false, 2));
+  feed(m, " <tall order, a long answer");
+  EXPECT_EQ(num_allowed(m), kVocab);
+}
+
+TEST(OutputMatcher, AConstraintBeginsBehindTheThinking) {
+  OutputMatcher m(answer("\\{[0-9]\\}"), thinking(true, {}));
+  feed(m, "any text {}");
+  EXPECT_FALSE(allows(m, kTestEnd)) << "an answer must follow";
+  EXPECT_TRUE(allows(m, kTestControl));
+  feed(m, "</");
+  EXPECT_FALSE(allows(m, kMore)) << "the mark with a part of the answer";
+  feed(m, "t>");
+  EXPECT_EQ(num_allowed(m), 4) << "{, or line breaks (the byte, and two tokens)";
+  EXPECT_TRUE(m.accept(kBrks));
+  EXPECT_EQ(m.forced_tokens(4), std::vector<Token>{byte('{')});
+  feed(m, "{7}");
+  EXPECT_TRUE(allows(m, kTestEnd));
+  EXPECT_EQ(num_allowed(m), 1);
+}
+
+TEST(OutputMatcher, LineBreaksMayBePartOfTheMarksToken) {
+  OutputMatcher m(answer("[0-9]"), thinking(true, {}));
+  feed(m, "a<");
+  EXPECT_TRUE(allows(m, kCloseBreaks));
+  EXPECT_TRUE(m.accept(kCloseBreaks));
+  EXPECT_FALSE(allows(m, kBrk));
+  feed(m, "7");
+}
+
+TEST(OutputMatcher, AnAnswerThatBeginsWithALineBreakKeepsIt) {
+  OutputMatcher m(answer("\n7"), thinking(true, 0));
+  EXPECT_TRUE(m.accept(kClose));
+  EXPECT_TRUE(m.accept(kBrk));
+  EXPECT_EQ(num_allowed(m), 1);
+  feed(m, "7");
+}
+
+TEST(OutputMatcher, ThinkingOrTheAnswerAtOnce) {
+  auto both = [] { return OutputMatcher(answer("<tag>[0-9]"), thinking(false, 2)); };
+  OutputMatcher at_once = both();
+  feed(at_once, "<tag>7");
+  EXPECT_EQ(num_allowed(at_once), 1);
+  OutputMatcher thinks = both();
+  feed(thinks, "<t>ab");
+  EXPECT_EQ(thinks.forced_tokens(8), std::vector<Token>{kClose});
+  EXPECT_TRUE(thinks.accept(kClose));
+  feed(thinks, "<tag>7");
+  OutputMatcher neither = both();
+  EXPECT_FALSE(allows(neither, byte('x')));
+  EXPECT_FALSE(neither.accept(byte('x')));
+}
+
+TEST(OutputMatcher, WithoutThinkingItIsAMatcher) {
+  OutputMatcher m(answer("[ab]!"), nullptr);
+  EXPECT_EQ(num_allowed(m), 2);
+  feed(m, "a");
+  EXPECT_EQ(m.forced_tokens(4).front(), byte('!'));
+}
+
+}  // namespace
+}  // namespace sluice::constrain

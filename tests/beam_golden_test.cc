@@ -55,6 +55,7 @@ Request sampled(const Request& like) {
 std::unique_ptr<Session> open(const std::string& name, int threads) {
   EngineOptions o;
   o.model = SLUICE_SOURCE_DIR "/tests/golden/models/" + name + ".gguf";
+  o.device = parse_device("cpu").value();
   o.kv_type = value_named(kKvTypes, "f32").value();
   o.threads = threads;
   o.pin = false;

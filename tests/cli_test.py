@@ -694,7 +694,6 @@ class Output(Cli):
         self.assertEqual(answers("--beams", 4), four[:1])
         for flags, says in ((["--beams", 2, "-n", 3], "--beams"), (["--length-penalty", 2], "--beams"),
                             (["--beams", 2, "--min-tokens", 2], "min_tokens"), (["--beams", 2, "--stop", "x"], "stop"),
-                            (["--beams", 2, "--kv-allocator", "range", "--no-prefix-cache"], "paged"),
                             (["--beams", 65], "--beams")):
             self.fails("run", MODEL, "-p", "hello", "-m", 4, *flags, says=says)
         self.fails("run", MODEL, "-i", "--beams", 2, says="--beams")

@@ -16,6 +16,7 @@ BeamSearch::BeamSearch(int width,
       spec_(spec),
       end_tokens_(end_tokens.begin(), end_tokens.end()) {
   CHECK(width > 0 && max_new > 0);
+  if (width == 1) spec_.end = BeamEnd::first;  // then it is greedy search
 }
 
 double BeamSearch::score(double logprob, int length) const {

@@ -327,7 +327,11 @@ TEST(SchedulerBeams, OneBeamIsGreedy) {
   for (Token first = 1; first < kVocab; ++first) {
     Request greedy = some_request(1, {first, 3, 5}, 12, 1), beam = greedy;
     beam.beams = BeamSpec{};
-    EXPECT_EQ(alone(beam), alone(greedy)) << first;
+    for (Token second = 1; second < kVocab; ++second) {
+      greedy.prompt = beam.prompt =
+          std::make_shared<const std::vector<Token>>(std::vector<Token>{first, second});
+      EXPECT_EQ(alone(beam), alone(greedy)) << first << " " << second;
+    }
   }
 }
 

@@ -175,6 +175,12 @@ class Inspect(Cli):
         self.assertEqual(json.loads(self.works(*model, "4G", "--json"))["would_fit"], [])
         self.assertRegex(self.works(*model, "4G").decode(), r"would fit +nowhere with less than 1\d\.\d GB")
         self.assertTrue(json.loads(self.works(*model, "80G", "--json"))["fits"])
+        # A quantised file fits where its weights stay as they are, and then takes about its own size.
+        quantised = ("inspect", "random:llama-3.1-8b", "--format", "q4_k", "--gpu-memory", "12G")
+        self.assertRegex(self.works(*quantised).decode(), r"would fit +--gpu-weights stored")
+        out = json.loads(self.works(*quantised, "--gpu-weights", "stored", "--json"))
+        self.assertTrue(out["fits"])
+        self.assertAlmostEqual(out["ledger"]["weights"] / 8.03e9 * 8, 4.625, delta=0.02)
 
     def test_what_does_not_fit_on_the_cpu(self):
         tiny = WORK / "huge.json"
@@ -313,6 +319,7 @@ class Usage(Cli):
                       ["--quantize-exclude", "lm_head", "--quantize", "w8a8"],
                       ["--quantize-exclude", "blk.99.*", "--quantize", "w4"],
                       ["--quantize-exclude", "attn_q,,attn_k", "--quantize", "u8"], ["--dtype", "f16", "--device", "cpu"],
+                      ["--gpu-weights", "stored", "--device", "cpu"], ["--gpu-weights", "4bit"],
                       ["--device", "tpu"], ["--threads", "-1"], ["--threads", "1000000"], ["--ctx", "0"],
                       ["--ctx", "-5"], ["--block-size", "7"], ["--kv-memory", "lots"], ["--budget", "0"],
                       ["--max-seqs", "0"], ["--preset", "best"], ["--order", "best"],

@@ -157,7 +157,7 @@ class Products {
     device_bias.put(bias_.data(), bias_.size());
     const Tensor to{out.data(), f32_out ? DType::f32 : type_, n, w_.rows, out_stride};
     const Tensor from{x_device_.data() + first * stride_, type_, n, w_.cols, stride_};
-    streamed(to, from, w_.part, bias ? device_bias.data() : nullptr, n % 2 ? 132 : 3, nullptr);
+    streamed(to, from, w_.part, bias ? device_bias.data() : nullptr, nullptr);
     check(cudaDeviceSynchronize(), "product");
     const std::vector<float> got = out.get();
     std::vector<float> values;
@@ -276,7 +276,7 @@ void time_shapes() {
         const float us = time_graph(stream, num, [&](int i) {
           const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
           streamed({out.data(), DType::bf16, n, s.rows, s.rows},
-                   {x.data(), DType::bf16, n, s.cols, s.cols}, p, nullptr, 132, stream);
+                   {x.data(), DType::bf16, n, s.cols, s.cols}, p, nullptr, stream);
         });
         std::printf(" %4d: %6.1f (%.2f)", n, us, static_cast<double>(bytes) / us / 1e6);
       }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "backend/cuda_packed.h"
 #include "base/str.h"
 
 namespace sluice {
@@ -16,14 +17,22 @@ constexpr int kUsefulContext = 512;  // less is no advice
 struct Change {
   std::optional<Quantize> quantize;
   std::optional<KvType> kv;
+  bool stored = false;  // a file's quantised weights as they are
 };
 
-// By what is lost: nothing much with the cache in 8 bits, then weights in 8, then in 4.
+// By what is lost: nothing with weights as stored, not much with the cache in 8 bits, then weights
+// in 8, then in 4.
 const KvType kInt8{DType::i8, 32}, kF8{DType::f8};
 const Change kOnCpu[] = {
     {{}, {}},           {{}, kInt8},          {Quantize::w8a8, {}}, {Quantize::w8a8, kInt8},
     {Quantize::w4, {}}, {Quantize::w4, kInt8}};
-const Change kOnGpu[] = {{{}, {}}, {{}, kF8}, {Quantize::fp8, {}}, {Quantize::fp8, kF8}};
+const Change kOnGpu[] = {{{}, {}},        {{}, {}, true},      {{}, kF8},
+                         {{}, kF8, true}, {Quantize::fp8, {}}, {Quantize::fp8, kF8}};
+
+bool has_packed(const Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.tensors(),
+                             [](const TensorInfo& t) { return is_packed(t.format); });
+}
 
 // The longest context that fits, at most what was asked for; 0: none worth having.
 int longest_context(const Checkpoint& checkpoint,
@@ -59,11 +68,18 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
   for (const Change& c : changes) {
     // What the user has chosen is not chosen again, but for the context and the pool's size.
     if (c.quantize && options.quantize != Quantize::none) continue;
+    if (c.stored && (options.gpu_weights || options.quantize != Quantize::none ||
+                     options.dtype == DType::f32 || !has_packed(checkpoint)))
+      continue;
     if (c.kv && options.kv_type && options.kv_type->type != DType::f16) continue;
     EngineOptions o = options;
     o.kv_bytes.reset();
     o.kv_blocks.reset();
     std::string text;
+    if (c.stored) {
+      o.gpu_weights = GpuWeights::stored;
+      text += " --gpu-weights stored";
+    }
     if (c.quantize) {
       o.quantize = *c.quantize;
       text += strf(" --quantize %s", name_of(kQuantizes, *c.quantize));

@@ -143,6 +143,7 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   int64_t most_in = 0, most_out = 0;
   for (;; most /= 2) {
     shapes = tuned_shapes(loaded_, output_type() != activation_type(), most, max_outputs);
+    if (shapes.empty()) return;  // deterministic, and all weights as stored
     most_in = most_out = 0;
     for (const TunedShape& s : shapes) {
       most_in = std::max(most_in, s.most * s.weights[0].cols);

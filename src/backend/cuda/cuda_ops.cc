@@ -121,7 +121,7 @@ void CudaBackend::multiply_stored(Tensor out, const Tensor& x, const CudaWeight&
     int64_t first = 0;
     for (const PackedPart& p : w.parts) {
       const float* bias = w.gemm.bias_f32 ? w.gemm.bias_f32 + first : nullptr;
-      streamed(columns(out, first, p.rows), x, p, bias, device_.num_sms, stream_);
+      streamed(columns(out, first, p.rows), x, p, bias, stream_);
       first += p.rows;
     }
     return;

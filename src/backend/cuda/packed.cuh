@@ -28,9 +28,8 @@ inline constexpr int kMaxStreamed = 64;
 void pack(const PackedPart& to, int64_t first, int64_t rows, const void* raw, cudaStream_t stream);
 
 // out [n, rows] = x [n, cols] · wᵀ + bias. x of a half type, rows of 8 bytes' alignment; out of
-// x's type or f32; bias [rows] or null. How many multiprocessors there are does not change bits.
-void streamed(
-    Tensor out, Tensor x, const PackedPart& w, const float* bias, int num_sms, cudaStream_t stream);
+// x's type or f32; bias [rows] or null.
+void streamed(Tensor out, Tensor x, const PackedPart& w, const float* bias, cudaStream_t stream);
 
 // out [num, cols] of a half type: rows [first, first + num) of w.
 void decode_packed(

@@ -33,7 +33,7 @@ __global__ void decode_packed_kernel(T* out, const __grid_constant__ Planes w, R
   const int row_tile = rows.first / kPackedRows + static_cast<int>(blockIdx.y);
   if (tile >= w.tiles) return;
   LaneTile<F> t;
-  t.load(w, row_tile, tile, lane);
+  t.load(w.row<F>(row_tile), tile, lane);
   wait_for_inputs();  // earlier readers of `out`
 #pragma unroll
   for (int j = 0; j < 4; ++j) {

@@ -8,6 +8,11 @@
 
 namespace sluice::cuda {
 
+// The planes of one row of tiles.
+struct PlaneRow {
+  const uint8_t *codes = nullptr, *high = nullptr, *scales = nullptr, *supers = nullptr;
+};
+
 struct Planes {
   const uint8_t *codes, *high, *scales, *supers;
   int rows, cols, row_tiles, tiles;
@@ -20,6 +25,13 @@ struct Planes {
     supers = w.data + s.supers_at();
     rows = static_cast<int>(w.rows), cols = static_cast<int>(w.cols);
     row_tiles = static_cast<int>(s.row_tiles), tiles = static_cast<int>(s.tiles);
+  }
+  template <Format F>
+  __device__ PlaneRow row(int row_tile) const {
+    constexpr PackedFormat f = packed_format(F);
+    const int64_t at = int64_t{row_tile} * tiles;
+    return {codes + at * f.codes, high + at * f.high, scales + at * f.scales,
+            supers + int64_t{row_tile} * ((tiles + 3) / 4) * f.supers};
   }
 };
 
@@ -107,17 +119,16 @@ struct LaneTile {
     for (uint32_t& s : scales) s = 0;
     for (uint32_t& s : supers) s = 0;
   }
-  __device__ void load(const Planes& from, int row_tile, int tile, int lane) {
-    const int64_t at = int64_t{row_tile} * from.tiles + tile;
+  __device__ void load(const PlaneRow& from, int tile, int lane) {
 #pragma unroll
     for (int i = 0; i < f.codes / 512; ++i)
-      codes[i] = stream_load(from.codes + at * f.codes + i * 512 + lane * 16);
+      codes[i] = stream_load(from.codes + int64_t{tile} * f.codes + i * 512 + lane * 16);
     if constexpr (kHigh > 0)
-      load_words<kHigh>(high, from.high + at * f.high + lane * (f.high / 32));
-    load_words<kScales>(scales, from.scales + at * f.scales + lane / 4 * (f.scales / 8));
-    if constexpr (kSupers > 0) {  // whole blocks of four tiles
-      load_words<kSupers>(supers, from.supers + at / 4 * f.supers + lane / 4 * (f.supers / 8));
-    }
+      load_words<kHigh>(high, from.high + int64_t{tile} * f.high + lane * (f.high / 32));
+    load_words<kScales>(scales, from.scales + int64_t{tile} * f.scales + lane / 4 * (f.scales / 8));
+    if constexpr (kSupers > 0)
+      load_words<kSupers>(supers,
+                          from.supers + int64_t{tile / 4} * f.supers + lane / 4 * (f.supers / 8));
   }
   __device__ uint32_t code_word(int j) const {
     const uint4& c = codes[j / 4];

@@ -6,15 +6,15 @@ namespace sluice::constrain {
 
 namespace {
 
-void set_bit(std::span<uint32_t> bits, Token t) {
+void allow_token(std::span<uint32_t> bits, Token t) {
   bits[static_cast<size_t>(t) / 32] |= 1u << (static_cast<uint32_t>(t) % 32);
 }
 
-void clear_bit(std::span<uint32_t> bits, Token t) {
+void forbid_token(std::span<uint32_t> bits, Token t) {
   bits[static_cast<size_t>(t) / 32] &= ~(1u << (static_cast<uint32_t>(t) % 32));
 }
 
-void fill_all(std::span<uint32_t> bits, size_t vocab) {
+void allow_all(std::span<uint32_t> bits, size_t vocab) {
   std::ranges::fill(bits, UINT32_MAX);
   if (vocab % 32 != 0) bits[vocab / 32] = (1u << (vocab % 32)) - 1;
 }
@@ -79,17 +79,17 @@ Result<void> OutputMatcher::fill_mask(std::span<uint32_t> bits) {
   const ThinkMarks& marks = *thinking_->marks;
   if (phase_ == Phase::closing) {
     std::ranges::fill(bits, 0u);
-    if (!closing_.empty()) set_bit(bits, closing_.front());
+    if (!closing_.empty()) allow_token(bits, closing_.front());
     return {};
   }
   if (!constraint_) {
-    fill_all(bits, marks.vocab_size());
+    allow_all(bits, marks.vocab_size());
     return {};
   }
   if (phase_ == Phase::thinking) {
-    fill_all(bits, marks.vocab_size());
-    for (Token t : marks.ends()) clear_bit(bits, t);
-    for (Token t : marks.overshoot(marks.matched(tail_))) clear_bit(bits, t);
+    allow_all(bits, marks.vocab_size());
+    for (Token t : marks.ends()) forbid_token(bits, t);
+    for (Token t : marks.overshoot(marks.matched(tail_))) forbid_token(bits, t);
     return {};
   }
   std::ranges::fill(bits, 0u);
@@ -97,7 +97,7 @@ Result<void> OutputMatcher::fill_mask(std::span<uint32_t> bits) {
     if (Result<void> filled = matcher_->fill_mask(bits); !filled) return filled;
   }
   for (Token t : phase_ == Phase::gap ? marks.line_breaks() : marks.opening(opened_))
-    set_bit(bits, t);
+    allow_token(bits, t);
   return {};
 }
 

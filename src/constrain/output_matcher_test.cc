@@ -34,136 +34,136 @@ std::shared_ptr<const ThinkMarks> think_test_marks() {
   return std::make_shared<const ThinkMarks>("<t>", "</t>", views, ends);
 }
 
-std::shared_ptr<const Thinking> thinking(bool open, std::optional<int> budget) {
+std::shared_ptr<const Thinking> thinking_test(bool open, std::optional<int> budget) {
   return std::make_shared<const Thinking>(Thinking{think_test_marks(), open, budget});
 }
 
-std::shared_ptr<const Constraint> answer(const char* regex) {
+std::shared_ptr<const Constraint> regex_answer(const char* regex) {
   return Constraint::compile({ConstraintKind::regex, regex}, think_trie()).value();
 }
 
-constexpr Token byte(char c) { return 2 + static_cast<unsigned char>(c); }
+constexpr Token byte_of(char c) { return 2 + static_cast<unsigned char>(c); }
 
-std::vector<uint32_t> mask(OutputMatcher& m) {
+std::vector<uint32_t> mask_of(OutputMatcher& m) {
   std::vector<uint32_t> bits(m.mask_words());
   EXPECT_TRUE(m.fill_mask(bits));
   return bits;
 }
 
-bool allows(OutputMatcher& m, Token t) {
-  return mask(m)[static_cast<size_t>(t) / 32] >> (static_cast<size_t>(t) % 32) & 1;
+bool allows_token(OutputMatcher& m, Token t) {
+  return mask_of(m)[static_cast<size_t>(t) / 32] >> (static_cast<size_t>(t) % 32) & 1;
 }
 
 int num_allowed(OutputMatcher& m) {
   int num = 0;
-  for (uint32_t w : mask(m)) num += std::popcount(w);
+  for (uint32_t w : mask_of(m)) num += std::popcount(w);
   return num;
 }
 
 // Each token as masks allow it.
-void feed(OutputMatcher& m, std::string_view text) {
+void feed_text(OutputMatcher& m, std::string_view text) {
   for (char c : text) {
-    EXPECT_TRUE(allows(m, byte(c))) << text << " at " << c;
-    EXPECT_TRUE(m.accept(byte(c))) << text << " at " << c;
+    EXPECT_TRUE(allows_token(m, byte_of(c))) << text << " at " << c;
+    EXPECT_TRUE(m.accept(byte_of(c))) << text << " at " << c;
   }
 }
 
 TEST(OutputMatcher, ABudgetClosesTheThinking) {
-  OutputMatcher m(nullptr, thinking(true, 3));
+  OutputMatcher m(nullptr, thinking_test(true, 3));
   EXPECT_EQ(num_allowed(m), kVocab);
-  feed(m, "abc");
+  feed_text(m, "abc");
   EXPECT_EQ(num_allowed(m), 1);
   EXPECT_EQ(m.forced_tokens(8), std::vector<Token>{kClose});
-  EXPECT_FALSE(m.accept(byte('d')));
+  EXPECT_FALSE(m.accept(byte_of('d')));
   EXPECT_TRUE(m.accept(kClose));
   EXPECT_EQ(num_allowed(m), kVocab) << "the answer is free";
-  feed(m, "what comes <t> after");
+  feed_text(m, "what comes <t> after");
   EXPECT_EQ(num_allowed(m), kVocab) << "it thinks once";
 }
 
 TEST(OutputMatcher, AMarkThatHasBegunIsCompleted) {
-  OutputMatcher m(nullptr, thinking(true, 3));
-  feed(m, "a</");
-  EXPECT_EQ(m.forced_tokens(8), (std::vector<Token>{byte('t'), byte('>')}));
-  feed(m, "t>");
+  OutputMatcher m(nullptr, thinking_test(true, 3));
+  feed_text(m, "a</");
+  EXPECT_EQ(m.forced_tokens(8), (std::vector<Token>{byte_of('t'), byte_of('>')}));
+  feed_text(m, "t>");
   EXPECT_EQ(num_allowed(m), kVocab);
 }
 
 TEST(OutputMatcher, ThinkingThatEndsInTimeIsNotTouched) {
-  OutputMatcher m(nullptr, thinking(true, 5));
-  feed(m, "a");
+  OutputMatcher m(nullptr, thinking_test(true, 5));
+  feed_text(m, "a");
   EXPECT_TRUE(m.accept(kClose));
-  for (int i = 0; i < 20; ++i) feed(m, "x");
+  for (int i = 0; i < 20; ++i) feed_text(m, "x");
   EXPECT_EQ(num_allowed(m), kVocab);
 }
 
 TEST(OutputMatcher, ABudgetOfNothing) {
-  OutputMatcher open(nullptr, thinking(true, 0));
+  OutputMatcher open(nullptr, thinking_test(true, 0));
   EXPECT_EQ(open.forced_tokens(8), std::vector<Token>{kClose});
-  OutputMatcher own(nullptr, thinking(false, 0));
-  feed(own, "\n<t>");
+  OutputMatcher own(nullptr, thinking_test(false, 0));
+  feed_text(own, "\n<t>");
   EXPECT_EQ(own.forced_tokens(8), std::vector<Token>{kClose});
 }
 
 TEST(OutputMatcher, OutputThatDoesNotThinkHasNoBudget) {
-  OutputMatcher m(nullptr, thinking(false, 2));
-  feed(m, " <tall order, a long answer");
+  OutputMatcher m(nullptr, thinking_test(false, 2));
+  feed_text(m, " <tall order, a long answer");
   EXPECT_EQ(num_allowed(m), kVocab);
 }
 
 TEST(OutputMatcher, AConstraintBeginsBehindTheThinking) {
-  OutputMatcher m(answer("\\{[0-9]\\}"), thinking(true, {}));
-  feed(m, "any text {}");
-  EXPECT_FALSE(allows(m, kTestEnd)) << "an answer must follow";
-  EXPECT_TRUE(allows(m, kTestControl));
-  feed(m, "</");
-  EXPECT_FALSE(allows(m, kMore)) << "the mark with a part of the answer";
-  feed(m, "t>");
+  OutputMatcher m(regex_answer("\\{[0-9]\\}"), thinking_test(true, {}));
+  feed_text(m, "any text {}");
+  EXPECT_FALSE(allows_token(m, kTestEnd)) << "an answer must follow";
+  EXPECT_TRUE(allows_token(m, kTestControl));
+  feed_text(m, "</");
+  EXPECT_FALSE(allows_token(m, kMore)) << "the mark with a part of the answer";
+  feed_text(m, "t>");
   EXPECT_EQ(num_allowed(m), 4) << "{, or line breaks (the byte, and two tokens)";
   EXPECT_TRUE(m.accept(kBrks));
-  EXPECT_EQ(m.forced_tokens(4), std::vector<Token>{byte('{')});
-  feed(m, "{7}");
-  EXPECT_TRUE(allows(m, kTestEnd));
+  EXPECT_EQ(m.forced_tokens(4), std::vector<Token>{byte_of('{')});
+  feed_text(m, "{7}");
+  EXPECT_TRUE(allows_token(m, kTestEnd));
   EXPECT_EQ(num_allowed(m), 1);
 }
 
 TEST(OutputMatcher, LineBreaksMayBePartOfTheMarksToken) {
-  OutputMatcher m(answer("[0-9]"), thinking(true, {}));
-  feed(m, "a<");
-  EXPECT_TRUE(allows(m, kCloseBreaks));
+  OutputMatcher m(regex_answer("[0-9]"), thinking_test(true, {}));
+  feed_text(m, "a<");
+  EXPECT_TRUE(allows_token(m, kCloseBreaks));
   EXPECT_TRUE(m.accept(kCloseBreaks));
-  EXPECT_FALSE(allows(m, kBrk));
-  feed(m, "7");
+  EXPECT_FALSE(allows_token(m, kBrk));
+  feed_text(m, "7");
 }
 
 TEST(OutputMatcher, AnAnswerThatBeginsWithALineBreakKeepsIt) {
-  OutputMatcher m(answer("\n7"), thinking(true, 0));
+  OutputMatcher m(regex_answer("\n7"), thinking_test(true, 0));
   EXPECT_TRUE(m.accept(kClose));
   EXPECT_TRUE(m.accept(kBrk));
   EXPECT_EQ(num_allowed(m), 1);
-  feed(m, "7");
+  feed_text(m, "7");
 }
 
 TEST(OutputMatcher, ThinkingOrTheAnswerAtOnce) {
-  auto both = [] { return OutputMatcher(answer("<tag>[0-9]"), thinking(false, 2)); };
+  auto both = [] { return OutputMatcher(regex_answer("<tag>[0-9]"), thinking_test(false, 2)); };
   OutputMatcher at_once = both();
-  feed(at_once, "<tag>7");
+  feed_text(at_once, "<tag>7");
   EXPECT_EQ(num_allowed(at_once), 1);
   OutputMatcher thinks = both();
-  feed(thinks, "<t>ab");
+  feed_text(thinks, "<t>ab");
   EXPECT_EQ(thinks.forced_tokens(8), std::vector<Token>{kClose});
   EXPECT_TRUE(thinks.accept(kClose));
-  feed(thinks, "<tag>7");
+  feed_text(thinks, "<tag>7");
   OutputMatcher neither = both();
-  EXPECT_FALSE(allows(neither, byte('x')));
-  EXPECT_FALSE(neither.accept(byte('x')));
+  EXPECT_FALSE(allows_token(neither, byte_of('x')));
+  EXPECT_FALSE(neither.accept(byte_of('x')));
 }
 
 TEST(OutputMatcher, WithoutThinkingItIsAMatcher) {
-  OutputMatcher m(answer("[ab]!"), nullptr);
+  OutputMatcher m(regex_answer("[ab]!"), nullptr);
   EXPECT_EQ(num_allowed(m), 2);
-  feed(m, "a");
-  EXPECT_EQ(m.forced_tokens(4).front(), byte('!'));
+  feed_text(m, "a");
+  EXPECT_EQ(m.forced_tokens(4).front(), byte_of('!'));
 }
 
 }  // namespace

@@ -456,7 +456,7 @@ Refusal Service::plan_thinking(const ChatReading& reading, ChatFields& fields) {
     return refuse("this model thinks in a channel, which cannot be ended for it: leave it out");
   std::shared_ptr<const constrain::ThinkMarks> marks;
   {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(marks_mutex_);
     std::shared_ptr<const constrain::ThinkMarks>& kept = think_marks_[reading.think];
     if (!kept)
       kept = think_marks(*session_->tokenizer(), session_->model().shape().vocab,

@@ -197,8 +197,9 @@ class Service {
   AdmissionControl admission_;
   std::atomic<uint64_t> next_random_{0};
   uint64_t random_key_;
-  std::mutex mutex_;  // of the five below
+  std::mutex marks_mutex_;  // held while marks are made, some milliseconds once per format
   std::map<const dialect::ThinkFormat*, std::shared_ptr<const constrain::ThinkMarks>> think_marks_;
+  std::mutex mutex_;  // of the four below
   std::function<HttpServer::Stats()> stats_;
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;

@@ -235,6 +235,7 @@ class Plan(Cli):
         self.assertTrue(out["step_cost_measured"])
         self.assertIn("measured", self.works("plan", "table", model, "--cost", cost, "--devices", "l4").decode())
         self.fails("plan", "random:qwen2.5-0.5b", "--cost", cost, says="plan calibrate")
+        self.fails("plan", model, "--cost", cost, "--device", "h200", says="measured on a CPU")
 
     def test_a_trace_with_shared_prefixes(self):
         trace = WORK / "plan.jsonl"

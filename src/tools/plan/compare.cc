@@ -52,6 +52,57 @@ PlanFigures replay(const LabRun& run,
   return figures_of(std::vector{simulate(setup, workload)}, slo);
 }
 
+struct BothRuns {
+  PlanFigures simulated, replayed;  // replayed: the first of those measured
+  std::vector<PlanFigures> measured;
+};
+
+void print_comparison(const PlanCompareOptions& o,
+                      const BothRuns& b,
+                      size_t num_requests,
+                      const std::string& machine) {
+  json::array rows;
+  if (!o.json)
+    std::printf("%s, %s: %zu requests; %s\n\n%-16s %10s %10s %10s %8s %10s  %s\n",
+                o.engine.model.c_str(), workload_name(o.workload).c_str(), num_requests,
+                machine.c_str(), "", "simulated", "measured", "spread", "ratio", "replayed",
+                "within");
+  for (const ComparedFigure& c : kCompared) {
+    std::vector<double> values;
+    for (const PlanFigures& f : b.measured) values.push_back(c.of(f));
+    const Spread is = spread_of(values);
+    const double of = c.of(b.simulated), ratio = is.median > 0 ? of / is.median : 0;
+    const bool near = std::abs(of - is.median) <= c.allowed * is.median;
+    const bool inside = o.repeat > 1 && of >= is.least && of <= is.most;
+    if (o.json) {
+      rows.push_back(json::object{{"figure", c.name},
+                                  {"simulated", of * c.scale},
+                                  {"measured", is.median * c.scale},
+                                  {"least", is.least * c.scale},
+                                  {"most", is.most * c.scale},
+                                  {"ratio", ratio},
+                                  {"first_run", values[0] * c.scale},
+                                  {"replayed", c.of(b.replayed) * c.scale}});
+      continue;
+    }
+    const std::string spread = strf("%.1f", (is.most - is.least) * c.scale);
+    std::printf("%-16s %10.1f %10.1f %10s %8.3f %10.1f  %s\n",
+                strf("%s %s", c.name, c.unit).c_str(), of * c.scale, is.median * c.scale,
+                o.repeat > 1 ? spread.c_str() : "-", ratio, c.of(b.replayed) * c.scale,
+                c.allowed == 0   ? ""
+                : near || inside ? "yes"
+                                 : strf("no, %.0f %% allowed", c.allowed * 100).c_str());
+  }
+  if (!o.json)
+    std::printf("Replayed: the first run in the simulator with its own arrivals and step times.\n");
+  if (o.json) {
+    json::object j{{"model", o.engine.model},  {"workload", workload_name(o.workload)},
+                   {"requests", num_requests}, {"machine", machine},
+                   {"runs", o.repeat},         {"figures", std::move(rows)}};
+    std::printf("%s\n", plain_json(j).c_str());
+  }
+}
+
 }  // namespace
 
 int cmd_plan_compare(const PlanCompareOptions& o) {
@@ -107,49 +158,7 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
     if (i == 0) replayed = replay(*run, setup, *workload, *slo);
   }
   status.clear();
-  json::array rows;
-  if (!o.json)
-    std::printf("%s, %s: %zu requests; %s\n\n%-16s %10s %10s %10s %8s %10s  %s\n",
-                o.engine.model.c_str(), workload_name(o.workload).c_str(), workload->size(),
-                cost->machine.c_str(), "", "simulated", "measured", "spread", "ratio", "replayed",
-                "within");
-  for (const ComparedFigure& c : kCompared) {
-    std::vector<double> values;
-    for (const PlanFigures& f : measured) values.push_back(c.of(f));
-    const Spread is = spread_of(values);
-    const double of = c.of(simulated), ratio = is.median > 0 ? of / is.median : 0;
-    const bool near = std::abs(of - is.median) <= c.allowed * is.median;
-    const bool inside = o.repeat > 1 && of >= is.least && of <= is.most;
-    if (o.json) {
-      rows.push_back(json::object{{"figure", c.name},
-                                  {"simulated", of * c.scale},
-                                  {"measured", is.median * c.scale},
-                                  {"least", is.least * c.scale},
-                                  {"most", is.most * c.scale},
-                                  {"ratio", ratio},
-                                  {"first_run", values[0] * c.scale},
-                                  {"replayed", c.of(replayed) * c.scale}});
-      continue;
-    }
-    const std::string spread = strf("%.1f", (is.most - is.least) * c.scale);
-    std::printf("%-16s %10.1f %10.1f %10s %8.3f %10.1f  %s\n",
-                strf("%s %s", c.name, c.unit).c_str(), of * c.scale, is.median * c.scale,
-                o.repeat > 1 ? spread.c_str() : "-", ratio, c.of(replayed) * c.scale,
-                c.allowed == 0   ? ""
-                : near || inside ? "yes"
-                                 : strf("no, %.0f %% allowed", c.allowed * 100).c_str());
-  }
-  if (!o.json)
-    std::printf("Replayed: the first run in the simulator with its own arrivals and step times.\n");
-  if (o.json) {
-    json::object j{{"model", o.engine.model},
-                   {"workload", workload_name(o.workload)},
-                   {"requests", workload->size()},
-                   {"machine", cost->machine},
-                   {"runs", o.repeat},
-                   {"figures", std::move(rows)}};
-    std::printf("%s\n", plain_json(j).c_str());
-  }
+  print_comparison(o, {simulated, replayed, measured}, workload->size(), cost->machine);
   return kExitOk;
 }
 

@@ -54,7 +54,7 @@ Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDevic
     t.price_ = row->price, t.link_ = row->link;
   }
   if (!on.cost.empty()) {
-    if (auto ok = t.use_cost_file(on.cost); !ok) return ok.error();
+    if (auto ok = t.use_cost_file(on.cost, !on.device.empty()); !ok) return ok.error();
   }
   if (on.price > 0) t.price_ = on.price;
   t.engine_.device.kind = t.gpu_ ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu;
@@ -64,7 +64,7 @@ Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDevic
   return t;
 }
 
-Result<void> PlanTarget::use_cost_file(const std::string& path) {
+Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
   Result<CostFile> f = load_cost(path);
   if (!f) return f.error();
   if (!f->fits(shape_))
@@ -72,6 +72,10 @@ Result<void> PlanTarget::use_cost_file(const std::string& path) {
                            "hidden %d: run `sluice plan calibrate` for it",
                            quote(path, 400).c_str(), quote(f->model).c_str(), f->layers, f->hidden,
                            quote(engine_.model).c_str(), shape_.num_layers, shape_.hidden)};
+  if (asked && gpu_ != f->is_gpu())
+    return Error{400, strf("%s was measured on %s: leave --device out, or calibrate on %s",
+                           quote(path, 400).c_str(), f->is_gpu() ? "a GPU" : "a CPU",
+                           quote(device_).c_str())};
   cost_ = f->cost;
   kv_token_ = f->kv_token;
   measured_ = true;

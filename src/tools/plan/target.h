@@ -48,7 +48,8 @@ class PlanTarget {
   const std::string& model() const { return engine_.model; }
 
  private:
-  Result<void> use_cost_file(const std::string& path);
+  // asked: for this device, so that costs of another kind are an error.
+  Result<void> use_cost_file(const std::string& path, bool asked);
   Result<void> use_limits();
 
   EngineOptions engine_;

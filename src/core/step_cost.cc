@@ -1,17 +1,34 @@
 #include "core/step_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <map>
 
 namespace sluice {
 
 namespace {
 
-constexpr int kRounds = 4;            // of weights by how far a step was off
-constexpr double kFarOff = 3;         // times the median error, from where a step counts less
-constexpr double kLeastError = 0.02;  // errors below it are noise whatever the median
-constexpr double kRidge = 1e-9;       // of the diagonal: columns that follow from each other share
+constexpr double kRidge = 1e-9;  // of the diagonal: columns that follow from each other share
+
+// Samples of about the same load are one kind. Each kind counts alike, however many there are: a
+// few steps with long contexts say as much as hundreds with short ones.
+std::vector<double> kind_weights(std::span<const TimedStep> samples) {
+  using Kind = std::array<int, 4>;
+  const auto kind = [](const StepLoad& l) {
+    const auto at = [](double v, double per_octave) {
+      return static_cast<int>(std::floor(per_octave * std::log2(1 + v)));
+    };
+    return Kind{at(l.tokens, 4), at(l.sampled, 2), at(static_cast<double>(l.context), 2),
+                at(static_cast<double>(l.attended), 2)};
+  };
+  std::map<Kind, int> count;
+  for (const TimedStep& s : samples) ++count[kind(s.load)];
+  std::vector<double> out;
+  for (const TimedStep& s : samples) out.push_back(1.0 / count[kind(s.load)]);
+  return out;
+}
 
 // Knots where samples are: the mean of the token counts in each bucket, two buckets an octave.
 std::vector<double> knots_of(std::span<const TimedStep> samples) {
@@ -170,34 +187,29 @@ CostFit fit_step_cost(std::span<const TimedStep> all) {
   if (samples.empty()) return fit;
   const std::vector<double> knots = knots_of(samples);
   const size_t n = knots.size() + 3;
-  std::vector<double> weights(samples.size(), 1), term(n), errors(samples.size());
-  for (int round = 0; round < kRounds; ++round) {
-    std::vector<double> ata(n * n), aty(n), norm(n);
-    for (size_t k = 0; k < samples.size(); ++k) {
-      cost_terms(samples[k].load, knots, term);
-      const double w = weights[k] / samples[k].seconds / samples[k].seconds;
-      for (size_t i = 0; i < n; ++i) {
-        for (size_t j = 0; j < n; ++j) ata[i * n + j] += w * term[i] * term[j];
-        aty[i] += w * term[i] * samples[k].seconds;
-      }
-    }
-    // Columns of one size, so that the sums solve well.
-    for (size_t i = 0; i < n; ++i) norm[i] = std::sqrt(ata[i * n + i]);
+  const std::vector<double> weights = kind_weights(samples);
+  std::vector<double> term(n), errors(samples.size()), ata(n * n), aty(n), norm(n);
+  for (size_t k = 0; k < samples.size(); ++k) {
+    cost_terms(samples[k].load, knots, term);
+    const double w = weights[k] / samples[k].seconds / samples[k].seconds;
     for (size_t i = 0; i < n; ++i) {
-      for (size_t j = 0; j < n; ++j)
-        if (norm[i] > 0 && norm[j] > 0) ata[i * n + j] /= norm[i] * norm[j];
-      if (norm[i] > 0) aty[i] /= norm[i], ata[i * n + i] += kRidge;
+      for (size_t j = 0; j < n; ++j) ata[i * n + j] += w * term[i] * term[j];
+      aty[i] += w * term[i] * samples[k].seconds;
     }
-    std::vector<double> x = nonneg_least_squares(ata, aty);
-    for (size_t i = 0; i < n; ++i) x[i] = norm[i] > 0 ? x[i] / norm[i] : 0;
-    fit.cost = cost_of(x, knots);
-    for (size_t k = 0; k < samples.size(); ++k)
-      errors[k] =
-          std::fabs(fit.cost.seconds(samples[k].load) - samples[k].seconds) / samples[k].seconds;
-    std::vector<double> sorted = errors;
-    const double far = kFarOff * std::max(quantile_of(sorted, 0.5), kLeastError);
-    for (size_t k = 0; k < samples.size(); ++k) weights[k] = std::min(1.0, far / errors[k]);
   }
+  // Columns of one size, so that the sums solve well.
+  for (size_t i = 0; i < n; ++i) norm[i] = std::sqrt(ata[i * n + i]);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j)
+      if (norm[i] > 0 && norm[j] > 0) ata[i * n + j] /= norm[i] * norm[j];
+    if (norm[i] > 0) aty[i] /= norm[i], ata[i * n + i] += kRidge;
+  }
+  std::vector<double> x = nonneg_least_squares(ata, aty);
+  for (size_t i = 0; i < n; ++i) x[i] = norm[i] > 0 ? x[i] / norm[i] : 0;
+  fit.cost = cost_of(x, knots);
+  for (size_t k = 0; k < samples.size(); ++k)
+    errors[k] =
+        std::fabs(fit.cost.seconds(samples[k].load) - samples[k].seconds) / samples[k].seconds;
   std::vector<double> sorted = errors;
   fit.error_p50 = quantile_of(sorted, 0.5);
   fit.error_p90 = quantile_of(sorted, 0.9);

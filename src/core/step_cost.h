@@ -43,7 +43,8 @@ struct CostFit {
   StepCost cost;
   double error_p50 = 0, error_p90 = 0;  // |predicted - measured| / measured
 };
-// Non-negative least squares of relative errors; a step far off the others' line counts less.
+// Non-negative least squares of relative errors, in which a step that took far too long counts for
+// little, and every kind of step counts alike, however many there are of it.
 // `samples` without a step of at least one token and some time: a cost of nothing.
 CostFit fit_step_cost(std::span<const TimedStep> samples);
 

@@ -91,6 +91,24 @@ TEST(StepCost, NoiseAndStepsFarOffHardlyMoveTheFit) {
   }
 }
 
+// Steps of short contexts by the hundred, with a cost per slice that no term stands for, and a few
+// of long ones: those alone say what K and V cost.
+TEST(StepCost, FewLongContextsCountAsMuchAsManyShortOnes) {
+  std::vector<TimedStep> samples;
+  const auto add = [&](int rows, int64_t each) {
+    const StepLoad l{
+        .tokens = rows, .sampled = rows, .context = rows * each, .attended = rows * each};
+    samples.push_back({l, 4e-3 + 5e-6 * rows + 15e-9 * static_cast<double>(l.context) +
+                              2e-6 * static_cast<double>(each < 64 ? each % 7 : 0)});
+  };
+  for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 256})
+    for (int i = 0; i < 100; ++i) add(rows, 8 + i % 12);
+  for (int rows : {1, 8, 64, 256})
+    for (int64_t each : {512, 2048}) add(rows, each);
+  const StepCost c = fit_step_cost(samples).cost;
+  EXPECT_NEAR(c.context + c.attended, 15e-9, 1e-9);
+}
+
 TEST(StepCost, NothingIsNegativeAndMoreCostsNoLess) {
   // Times that fall with the tokens: noise alone.
   std::vector<TimedStep> samples;

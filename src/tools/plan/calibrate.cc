@@ -29,7 +29,7 @@ Probe batch_probe(int num, int input, int output) {
 }
 
 // What a calibration runs, the quickest first: decodes by their number, prompts by their length,
-// long contexts, then prompts that come while others decode.
+// prompts that come while others decode, then long contexts.
 std::vector<Probe> probes_for(const SchedulerConfig& c) {
   const int most = std::min(c.max_seqs, 512), len = c.max_len;
   const int longest = std::max(8, std::min(len / 2, 4 * c.budget));
@@ -38,39 +38,45 @@ std::vector<Probe> probes_for(const SchedulerConfig& c) {
   for (int n : {3,   6,   12,  20,  24,   28,   40,   48,   56,   96,   128, 192,
                 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192})
     if (n <= c.budget && n < len - 4) out.push_back(batch_probe(1, n, 2));
-  for (int length = 128; length <= longest; length *= 2) {
-    out.push_back(batch_probe(1, length, 8));
-    for (int n : {2, 4, 8, 16, 32, 64, 128})
-      if (n <= most && static_cast<int64_t>(n) * (length + 16) <=
-                           static_cast<int64_t>(c.num_blocks) * c.block_size)
-        out.push_back(batch_probe(n, length, 8));
-  }
   for (int users : {1, 4, 8, 16, 32, 64}) {
     if (users > most / 2) break;
     LabWorkload w = equal_requests(users, 16, 40);
     for (int i = 0; i < 3; ++i)
-      w.push_back({.at = 0.02 * (i + 1), .input = std::min(longest, 200), .output = 4});
+      w.push_back({.at = 0.03 * (i + 1), .input = std::min(longest, 100 << (2 * i)), .output = 4});
     out.push_back({strf("prompts beside %d decodes", users), std::move(w)});
   }
+  // Rows and contexts apart from each other: what K and V cost shows only in the product of both.
+  std::vector<std::pair<int, int>> grid;
+  for (int length : {64, 128, 256, 512, 1024, 2048, 4096, 8192})
+    for (int n : {1, 4, 16, 64, 256})
+      if (length <= longest && n <= most &&
+          static_cast<int64_t>(n) * (length + 32) <=
+              static_cast<int64_t>(c.num_blocks) * c.block_size)
+        grid.emplace_back(n, length);
+  std::ranges::stable_sort(grid, {}, [](const auto& g) { return g.first * g.second; });
+  // Outputs long enough that all of them decode together in the end.
+  for (auto [n, length] : grid)
+    out.push_back(batch_probe(n, length, 16 + 3 * (n * length / c.budget) / 2));
   return out;
 }
 
 // Seconds that a probe will take, by a cost.
 double probe_seconds(const LabWorkload& w, const StepCost& cost, int budget) {
-  double t = 0;
   StepLoad decode;
   int outputs = 0;
+  double tokens = 0, pairs = 0;
   for (const LabRequest& r : w) {
     const int64_t n = r.input;
-    t += cost.seconds({.tokens = std::min(r.input, budget),
-                       .sampled = 1,
-                       .context = n,
-                       .attended = n * (n + 1) / 2}) *
-         std::max(1, r.input / budget);
+    tokens += r.input, pairs += 0.5 * r.input * r.input;
     decode += {.tokens = 1, .sampled = 1, .context = n, .attended = n};
     outputs = std::max(outputs, r.output);
   }
-  return t + outputs * cost.seconds(decode);
+  const double steps = std::max(1.0, tokens / budget);
+  const StepLoad prompts{.tokens = static_cast<int>(tokens / steps),
+                         .sampled = 1,
+                         .context = static_cast<int64_t>(tokens / steps),
+                         .attended = static_cast<int64_t>(pairs / steps)};
+  return steps * cost.seconds(prompts) + outputs * cost.seconds(decode);
 }
 
 }  // namespace
@@ -115,6 +121,8 @@ HostCost fit_host_cost(std::span<const StepReport> reports) {
 EngineOptions calibration_options(EngineOptions o) {
   o.scheduler.prefix_cache = false;
   o.scheduler.slo = {};
+  // Prompts fill steps also beside decodes, so that all sizes of steps are seen.
+  if (o.step_sizes) o.step_sizes->chunk = o.step_sizes->mixed_budget = 0;
   o.record_metrics = true;
   return o;
 }

@@ -31,7 +31,8 @@ Result<CostFile> calibrate(Session& session,
                            double limit,
                            const std::function<void(const std::string&, double)>& progress);
 
-// Options as calibration wants them: no prefix cache, which would leave out prompts.
+// Options as calibration wants them: no prefix cache, which would leave out prompts, and nothing
+// that bounds prompts beside decodes.
 EngineOptions calibration_options(EngineOptions options);
 
 }  // namespace sluice

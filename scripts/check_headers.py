@@ -6,7 +6,8 @@ A header for one instruction set, named *_<isa>.h or marked by a line `// check-
 compiled with that set's flags (SLUICE_ISA_FLAGS_<isa> in cmake/flags.cmake) where the machine has that
 architecture and skipped elsewhere.
 
-With SLUICE_TEST_SLICE=N one header in N is compiled, another one for each SLUICE_TEST_SEED.
+With SLUICE_TEST_SLICE=N one header in N is compiled, another one for each SLUICE_TEST_SEED, and those that the last
+twenty commits changed.
 
     scripts/check_headers.py [--jobs N] [--compiler clang++] [HEADER...]
     scripts/check_headers.py --self-test
@@ -67,10 +68,15 @@ def comes_first(root, header):
     return bool(first) and first[1] == header.relative_to(root / "src").as_posix()
 
 
-def sliced(headers):
-    """Those that SLUICE_TEST_SLICE leaves."""
+def sliced(root, headers):
+    """Those that SLUICE_TEST_SLICE leaves, and new ones."""
     num_slices = max(1, int(os.environ.get("SLUICE_TEST_SLICE") or 1))
-    return headers[int(os.environ.get("SLUICE_TEST_SEED") or 0) % num_slices::num_slices]
+    if num_slices == 1:
+        return headers
+    chosen = set(headers[int(os.environ.get("SLUICE_TEST_SEED") or 0) % num_slices::num_slices])
+    diff = subprocess.run(["git", "-C", str(root), "diff", "--name-only", "HEAD~20"], capture_output=True, text=True)
+    chosen.update(root / name for name in diff.stdout.split())
+    return [h for h in headers if h in chosen]
 
 
 def check(root, headers, compiler, jobs):
@@ -129,7 +135,7 @@ def main():
     if args.self_test:
         sys.exit(0 if self_test(args.compiler) else 1)
     every = sorted((root / "src").rglob("*.h"))
-    headers = [h.resolve() for h in args.headers] or sliced([h for h in every if not comes_first(root, h)])
+    headers = [h.resolve() for h in args.headers] or sliced(root, [h for h in every if not comes_first(root, h)])
     failures, skipped = check(root, headers, args.compiler, args.jobs)
     for header, text in failures:
         print(f"{header.relative_to(root)} does not compile alone:\n{text}")

@@ -1,8 +1,7 @@
 // For tests with many cases that take long: which of them run. SLUICE_TEST_SLICE=N leaves one case
-// in N; unset, all run. scripts/one_slice.sh runs one test in N, by SLUICE_TEST_SEED modulo N: the
-// case is chosen by SLUICE_TEST_SEED / N, so that a test runs another case each time it runs. One
-// object per test; tests that share a body (one per parameter) give each a `first_case` of its own,
-// so that each runs other cases.
+// in N, another one for each SLUICE_TEST_SEED; unset, all run. One object per test; tests that
+// share a body (one per parameter) give each a `first_case` of its own, so that each runs other
+// cases.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +12,9 @@ namespace sluice {
 class TestSlice {
  public:
   explicit TestSlice(uint64_t first_case = 0)
-      : TestSlice(number("SLUICE_TEST_SLICE"), number("SLUICE_TEST_SEED"), first_case) {}
-  TestSlice(uint64_t num_slices, uint64_t seed, uint64_t first_case = 0)
-      : num_slices_(num_slices == 0 ? 1 : num_slices),
-        next_((seed / num_slices_ + first_case) % num_slices_) {}
+      : TestSlice(number("SLUICE_TEST_SLICE"), number("SLUICE_TEST_SEED") + first_case) {}
+  TestSlice(uint64_t num_slices, uint64_t seed)
+      : num_slices_(num_slices == 0 ? 1 : num_slices), next_(seed % num_slices_) {}
 
   // Call it once per case: whether this one runs.
   bool take() { return next_++ % num_slices_ == 0; }

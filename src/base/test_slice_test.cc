@@ -9,7 +9,7 @@ namespace {
 
 TEST(TestSlice, SlicesAreDisjointAndTogetherEverything) {
   std::vector<int> taken(14, 0);
-  for (uint64_t seed = 100; seed < 116; seed += 4) {  // seeds of one shard
+  for (uint64_t seed = 100; seed < 104; ++seed) {
     TestSlice slice(4, seed);
     for (int& n : taken) n += slice.take();
   }

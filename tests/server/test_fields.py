@@ -88,7 +88,7 @@ class Fields(unittest.TestCase):
         self.assertEqual(self.complete(max_tokens=None, n_predict=3)["usage"]["completion_tokens"], 3)
         self.complete(mirostat=0, typical_p=1.0, grammar="", cache_prompt=True, xtc_probability=0, tools=[])
         for name, value in (("mirostat", 2), ("typical_p", 0.9), ("dry_multiplier", 0.8),
-                            ("use_beam_search", True), ("prompt_logprobs", -1)):
+                            ("prompt_logprobs", -1)):
             error = self.complete(expect=400, **{name: value})["error"]
             self.assertEqual(error["param"], name)
             self.assertIn(":", error["message"])

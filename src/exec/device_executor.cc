@@ -239,12 +239,10 @@ void DeviceExecutor::use_lane(const Job& job, const StepPlan& plan) {
   for (const TableEdit& e : plan.edits) touch(e.slot);
   for (const PageOp& op : plan.pages) touch(op.slot);  // new pages are cleared in this lane
   for (const Slice& s : plan.slices) touch(s.slot);
-  // Blocks that go to another tier or come from it are reused at once: such a step has its turn
-  // between those before and those behind it.
-  const bool moves =
-      !job.reads.empty() || std::ranges::any_of(plan.transfers, [](const Transfer& t) {
-        return t.kind != Transfer::copy;
-      });
+  // Blocks that are copied, go to another tier or come from it may be reused at once, by sequences
+  // that were in no step with them: such a step has its turn between those before and those behind
+  // it.
+  const bool moves = !job.reads.empty() || !plan.transfers.empty();
   const uint64_t oldest = moves ? num_waited_ + 1 : std::max(num_waited_ + 1, last_move_);
   const uint64_t end = moves ? num_launched_ : std::min(num_launched_, last_move_ + 1);
   for (uint64_t step = oldest; step < end; ++step)

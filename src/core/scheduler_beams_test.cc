@@ -323,6 +323,34 @@ TEST(SchedulerBeams, ForksShareFullBlocksAndCopyThePartialOne) {
   EXPECT_EQ(scheduler.count_blocks().owned, 0);
 }
 
+// A search holds three of four slots; the last one is of no use to a request for two.
+TEST(SchedulerBeams, NobodyIsPreemptedForARequestThatWouldNotFit) {
+  SchedulerConfig c = small_pool();
+  c.order = Order::priority;
+  c.max_seqs = 4;
+  Scheduler scheduler(c, nullptr);
+  HashCache cache(scheduler.config());
+  StepPlan plan;
+  Events events;
+  Request search = some_request(1, {1, 2, 3}, 12, 3), plain = some_request(2, {1, 2}, 12, 1);
+  Request two = some_request(3, {4}, 4, 2), one = some_request(4, {5}, 4, 1);
+  search.beams = two.beams = BeamSpec{1, BeamEnd::never};
+  search.priority = plain.priority = 5;
+  ASSERT_TRUE(scheduler.add(search, Time{0}));
+  ASSERT_TRUE(scheduler.add(plain, Time{0}));
+  scheduler.plan(Time{0}, plan, events);
+  ASSERT_EQ(plan.slices.size(), 2u);
+  scheduler.complete(cache.run(plan), Time{0}, events);
+  ASSERT_TRUE(scheduler.add(two, Time{1}));
+  scheduler.plan(Time{1}, plan, events);
+  EXPECT_EQ(scheduler.stats().num_preemptions, 0u);
+  scheduler.complete(cache.run(plan), Time{1}, events);
+  scheduler.cancel(3, Time{2}, events);
+  ASSERT_TRUE(scheduler.add(one, Time{2}));
+  scheduler.plan(Time{2}, plan, events);
+  EXPECT_EQ(scheduler.stats().num_preemptions, 1u);
+}
+
 TEST(SchedulerBeams, OneBeamIsGreedy) {
   for (Token first = 1; first < kVocab; ++first) {
     Request greedy = some_request(1, {first, 3, 5}, 12, 1), beam = greedy;

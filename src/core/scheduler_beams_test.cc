@@ -392,6 +392,12 @@ TEST(SchedulerBeams, WhatDoesNotGoTogetherIsRefusedByName) {
       },
       "logit_bias");
   names([](Request& r, SamplingSpec&, SchedulerConfig&) { r.stop.strings = {"x"}; }, "stop");
+  names(
+      [](Request& r, SamplingSpec&, SchedulerConfig&) {
+        // Any at all: core/ does not look inside.
+        r.thinking = {std::shared_ptr<void>(), reinterpret_cast<const constrain::Thinking*>(&r)};
+      },
+      "thinking");
   names([](Request& r, SamplingSpec&, SchedulerConfig&) { r.n = 9; }, "--max-seqs");
   names([](Request&, SamplingSpec&, SchedulerConfig& c) { c.allocator = KvAllocator::range; },
         "range");

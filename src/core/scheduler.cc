@@ -323,7 +323,8 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
     plan_prompts(now, may_admit, out, budget);
     if (draft_.empty()) plan_decodes(out, budget);
   }
-  if (waiting_.empty() || static_cast<int>(running_.size()) == config_.max_seqs) joining_ = false;
+  if (waiting_.empty() || static_cast<int>(running_.size()) + held_slots_ == config_.max_seqs)
+    joining_ = false;
   // A static batch is complete when a step admits nobody.
   if (running_.size() <= num_running) forming_ = false;
   finish_plan(now, out);

@@ -37,7 +37,7 @@ int Scheduler::kept_free(const Sequence& s) const {
 // prefill_delay: whether sequences may start. With enough free slots they do, until plan() leaves
 // no slot free or nobody waiting.
 bool Scheduler::may_join() {
-  int num_free = config_.max_seqs - static_cast<int>(running_.size());
+  int num_free = config_.max_seqs - static_cast<int>(running_.size()) - held_slots_;
   if (num_free >= std::min(config_.prefill_delay, config_.max_seqs)) joining_ = true;
   return joining_;
 }
@@ -81,7 +81,8 @@ void Scheduler::add_peak(const Sequence& s) const {
   if (layout_.num_windowed > 0) {
     int end = prompt_len(s) + std::max(s.predicted_output, num_output + 1);
     int64_t full = int64_t{layout_.num_groups - layout_.num_windowed} * blocks_for(end);
-    g.windows = most_blocks(end, config_) - full;
+    g.windows =
+        (s.beam ? int64_t{layout_.num_groups} * blocks_for(end) : most_blocks(end, config_)) - full;
   }
   growths_.push_back(g);
 }
@@ -100,7 +101,9 @@ bool Scheduler::forecast_fits(const Sequence& s, const Sequence* other) const {
     if (layout_.num_windowed > 0) {
       int end = prompt_len(q) + std::max(q.predicted_output, g.num_output + 1);
       int64_t full = int64_t{layout_.num_groups - layout_.num_windowed} * blocks_for(end);
-      g.windows = most_blocks(end, config_) - full;
+      g.windows =
+          (q.beam ? int64_t{layout_.num_groups} * blocks_for(end) : most_blocks(end, config_)) -
+          full;
     }
     forecast_.add(g);
   };

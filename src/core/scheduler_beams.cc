@@ -23,6 +23,7 @@ Result<void> check_beams(const Request& r, const SchedulerConfig& c) {
                        name_of(kAllocators, c.allocator)));
   if (r.pooling != Pooling::none) return refuse("embeddings have no tokens to search for");
   if (r.constraint) return refuse("it does not go with a constraint on the output");
+  if (r.masked()) return refuse("it does not go with a budget of thinking");
   if (!r.stop.strings.empty())
     return refuse("it does not go with stop strings: use stop_token_ids");
   if (const char* name = r.sampling ? not_with_beams(*r.sampling) : nullptr)

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -180,12 +181,15 @@ Request some_request(RequestId id, std::vector<Token> prompt, int max_new, int n
 
 struct Counts {
   int forks = 0, answers = 0, preemptions = 0;
+  int cancelled = 0, late = 0, failed = 0;  // choices of searches
 };
 
-// Runs all requests; adds what each came to.
+// Runs all requests; adds what each came to, of those that came to their end. With `trouble` some
+// are cancelled and some steps fail.
 void run_all(const SchedulerConfig& given,
              const std::vector<Request>& requests,
              std::mt19937& rng,
+             bool trouble,
              std::map<RequestId, Outputs>& out,
              Counts& counts) {
   Scheduler scheduler(given, nullptr);
@@ -201,10 +205,20 @@ void run_all(const SchedulerConfig& given,
       auto ok = scheduler.add(requests[next++], Time{k});
       ASSERT_TRUE(ok) << ok.error().message;
     }
+    if (trouble && rng() % 16 == 0)
+      scheduler.cancel(1 + rng() % requests.size(), Time{k}, events);  // or it is not there
     scheduler.plan(Time{k}, plan, events);
     for (const Transfer& t : plan.transfers) counts.forks += t.kind == Transfer::copy;
     bool launched = !plan.empty();
     if (launched) flights.push_back(cache.run(plan));
+    // Steps behind one that failed fail too.
+    bool behind = flights.size() > 1 && !flights[flights.size() - 2].failure.empty();
+    if (launched && trouble && (behind || rng() % 64 == 0)) {
+      uint64_t step = flights.back().step;
+      flights.back() = {};
+      flights.back().step = step;
+      flights.back().failure = "the device failed";
+    }
     auto most = static_cast<size_t>(config.pipeline.max_in_flight());
     if (!flights.empty() && (!launched || flights.size() >= most)) {
       scheduler.complete(flights.front(), Time{k}, events);
@@ -213,7 +227,19 @@ void run_all(const SchedulerConfig& given,
     ASSERT_TRUE(scheduler.count_blocks().conserved());
     ASSERT_LE(static_cast<int>(plan.slices.size()), config.max_seqs);
   }
+  std::set<RequestId> stopped;
   for (const Event& e : events.list) {
+    if (e.finish == Finish::none || e.finish == Finish::stop || e.finish == Finish::length)
+      continue;
+    EXPECT_EQ(e.token, kNoToken);
+    stopped.insert(e.req);
+    if (!requests[e.req - 1].beams) continue;
+    counts.cancelled += e.finish == Finish::cancelled;
+    counts.late += e.finish == Finish::deadline;
+    counts.failed += e.finish == Finish::failed;
+  }
+  for (const Event& e : events.list) {
+    if (stopped.contains(e.req)) continue;
     Outputs& o = out[e.req];
     o.resize(std::max(o.size(), size_t{e.choice} + 1));
     if (e.token != kNoToken) o[e.choice].push_back(e.token);
@@ -276,11 +302,21 @@ TEST(SchedulerBeams, OutputsAreThoseOfEachRequestAlone) {
       c.num_blocks = std::max(c.num_blocks, most);
     }
     c.num_blocks += pick(0, 20);
+    const bool trouble = pick(0, 1) == 0;
+    for (Request& r : requests) {
+      if (trouble && pick(0, 3) == 0) r.deadline = Time{pick(1, 60)};
+    }
     std::map<RequestId, Outputs> got;
-    ASSERT_NO_FATAL_FAILURE(run_all(c, requests, rng, got, counts));
-    for (const Request& r : requests) EXPECT_EQ(got[r.id], alone(r)) << "request " << r.id;
+    ASSERT_NO_FATAL_FAILURE(run_all(c, requests, rng, trouble, got, counts));
+    for (const Request& r : requests) {
+      if (trouble && !got.contains(r.id)) continue;  // did not come to its end
+      EXPECT_EQ(got[r.id], alone(r)) << "request " << r.id;
+    }
     if (HasFailure()) return;
   }
+  EXPECT_GT(counts.cancelled, 0);
+  EXPECT_GT(counts.late, 0);
+  EXPECT_GT(counts.failed, 0);
   EXPECT_GT(counts.forks, 0);
   EXPECT_GT(counts.answers, 0);
   EXPECT_GT(counts.preemptions, 0);
@@ -321,6 +357,34 @@ TEST(SchedulerBeams, ForksShareFullBlocksAndCopyThePartialOne) {
   scheduler.cancel(1, Time{2}, events);
   EXPECT_EQ(events.list.size(), 3u);
   EXPECT_EQ(scheduler.count_blocks().owned, 0);
+}
+
+// A search holds three of four slots; the last one is of no use to a request for two.
+TEST(SchedulerBeams, NobodyIsPreemptedForARequestThatWouldNotFit) {
+  SchedulerConfig c = small_pool();
+  c.order = Order::priority;
+  c.max_seqs = 4;
+  Scheduler scheduler(c, nullptr);
+  HashCache cache(scheduler.config());
+  StepPlan plan;
+  Events events;
+  Request search = some_request(1, {1, 2, 3}, 12, 3), plain = some_request(2, {1, 2}, 12, 1);
+  Request two = some_request(3, {4}, 4, 2), one = some_request(4, {5}, 4, 1);
+  search.beams = two.beams = BeamSpec{1, BeamEnd::never};
+  search.priority = plain.priority = 5;
+  ASSERT_TRUE(scheduler.add(search, Time{0}));
+  ASSERT_TRUE(scheduler.add(plain, Time{0}));
+  scheduler.plan(Time{0}, plan, events);
+  ASSERT_EQ(plan.slices.size(), 2u);
+  scheduler.complete(cache.run(plan), Time{0}, events);
+  ASSERT_TRUE(scheduler.add(two, Time{1}));
+  scheduler.plan(Time{1}, plan, events);
+  EXPECT_EQ(scheduler.stats().num_preemptions, 0u);
+  scheduler.complete(cache.run(plan), Time{1}, events);
+  scheduler.cancel(3, Time{2}, events);
+  ASSERT_TRUE(scheduler.add(one, Time{2}));
+  scheduler.plan(Time{2}, plan, events);
+  EXPECT_EQ(scheduler.stats().num_preemptions, 1u);
 }
 
 TEST(SchedulerBeams, OneBeamIsGreedy) {
@@ -364,6 +428,12 @@ TEST(SchedulerBeams, WhatDoesNotGoTogetherIsRefusedByName) {
       },
       "logit_bias");
   names([](Request& r, SamplingSpec&, SchedulerConfig&) { r.stop.strings = {"x"}; }, "stop");
+  names(
+      [](Request& r, SamplingSpec&, SchedulerConfig&) {
+        // Any at all: core/ does not look inside.
+        r.thinking = {std::shared_ptr<void>(), reinterpret_cast<const constrain::Thinking*>(&r)};
+      },
+      "thinking");
   names([](Request& r, SamplingSpec&, SchedulerConfig&) { r.n = 9; }, "--max-seqs");
   names([](Request&, SamplingSpec&, SchedulerConfig& c) { c.allocator = KvAllocator::range; },
         "range");

@@ -238,7 +238,7 @@ void Scheduler::finish(Index i, Finish why, Time now, Event event, Events& out) 
   }
   drop_swap(i);
   if (blocked_ == i) blocked_ = kNone;
-  if (s.pooling == Pooling::none && (why == Finish::stop || why == Finish::length))
+  if (s.pooling == Pooling::none && !s.beam && (why == Finish::stop || why == Finish::length))
     predictor_.learn(request_of(s), static_cast<int>(s.output.size()));
   s.phase = Phase::done;
   s.timing.finish = now;

@@ -90,14 +90,28 @@ void Scheduler::rank_running(Index i) {
   if (config_.order == Order::fair && !aged(i)) at.rank = accounts_.charged(at.account);
 }
 
-// Under order=priority the next waiting sequence takes the place of running ones of lower priority.
+// Under order=priority the next waiting sequence takes the place of running ones of lower priority,
+// unless it would not fit without all of them: beams stay.
 void Scheduler::preempt_for_priority() {
+  bool fits = config_.contiguous();  // there are no beams
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
          pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = last_preemptible();
     if (last == kNone || request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority)
       return;
     if (can_start(num_slots(seqs_[next])) && has_blocks_for(next)) return;
+    int num_left = static_cast<int>(running_.size()), blocks = blocks_.available();
+    for (size_t k = running_.size(); k > 0 && !fits; --k) {
+      const Sequence& s = seqs_[running_[k - 1]];
+      if (s.beam) continue;
+      if (request_of(s).priority <= request_of(seqs_[next]).priority) break;
+      --num_left;
+      blocks += s.table.num_rows(layout_) * layout_.num_groups;
+    }
+    int watermark = num_left > 0 ? watermark_blocks() : 0;
+    fits = fits || (num_left + held_slots_ + num_slots(seqs_[next]) <= config_.max_seqs &&
+                    blocks >= missing_blocks(seqs_[next]) + watermark);
+    if (!fits) return;
     preempt(last);
   }
 }

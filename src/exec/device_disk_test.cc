@@ -147,28 +147,64 @@ TEST_F(DeviceDisk, ALateReadIsDropped) {
   EXPECT_EQ(block(6)[0], 11);
 }
 
-// More writes than there is staging memory: some are lost, none waits; and all of the memory comes
-// back, also from steps that failed.
-TEST_F(DeviceDisk, StagingMemoryComesBack) {
+// Steps that fail before the copies to staging memory, among them and behind them: all of the
+// memory comes back.
+TEST_F(DeviceDisk, StagingMemoryComesBackFromWrites) {
+  using Fail = NotingDevice::Fail;
+  constexpr Fail kFails[] = {Fail::prepare, Fail::download, Fail::end, Fail::nowhere};
   fill(1, 11);
-  size_t kept = 0, lost = 0;
-  for (int round = 0; round < 40; ++round) {
-    if (round % 3 == 0) device.fail_next = NotingDevice::Fail::prepare;
+  for (size_t round = 0; round < 40; ++round) {
+    Fail where = device.fail_next = kFails[round % 4];
     StepPlan plan = next_plan();
     for (int k = 0; k < 50; ++k) add(plan, Transfer::out, 1 + k % kPlaces, 1);
     StepResult r = run(plan);
-    EXPECT_EQ(r.failure.empty(), round % 3 != 0);
-    kept += r.transfers.size(), lost += r.lost.size();
+    EXPECT_EQ(r.failure.empty(), where == Fail::nowhere);
+    EXPECT_EQ(r.transfers.size(), where == Fail::nowhere ? 50u : 0u);
+    EXPECT_TRUE(r.lost.empty()) << "with the disk idle there is room for all of a step";
     disk_->flush();
   }
-  EXPECT_EQ(kept + lost, 26u * 50);
-  EXPECT_EQ(lost, 0u);  // with the disk idle there is room for all of a step
-  for (int round = 0; round < 40; ++round) {
-    StepPlan plan = next_plan();
+}
+
+// The same for memory that blocks were read to: of steps that fail before their copies and behind
+// them.
+TEST_F(DeviceDisk, StagingMemoryComesBackFromReads) {
+  using Fail = NotingDevice::Fail;
+  constexpr Fail kFails[] = {Fail::prepare, Fail::end, Fail::nowhere};
+  fill(1, 11);
+  StepPlan plan = next_plan();
+  for (int k = 0; k < kPlaces; ++k) add(plan, Transfer::out, 1 + k, 1);
+  run(plan);
+  for (size_t round = 0; round < 24; ++round) {
+    plan = next_plan();
     for (int k = 0; k < 50; ++k) add(plan, Transfer::in, 1 + k % kPlaces, 2);
-    run(plan);
-    EXPECT_EQ(await(50).transfers.size(), 50u);
+    EXPECT_EQ(run(plan).failure, "");
+    if (kFails[round % 3] == Fail::nowhere) {
+      EXPECT_EQ(await(50).transfers.size(), 50u);
+      continue;
+    }
+    disk_->flush();
+    device.fail_next = kFails[round % 3];
+    StepResult r = run(next_plan());
+    EXPECT_NE(r.failure, "");
+    EXPECT_TRUE(r.transfers.empty());
+    oldest = id_ + 1;
   }
+}
+
+TEST_F(DeviceDisk, WritesBeyondStagingMemoryAreLost) {
+  constexpr TransferId kNum = 300;  // there is memory for 256
+  fill(1, 11);
+  StepPlan plan = next_plan();
+  for (TransferId k = 0; k < kNum; ++k)
+    add(plan, Transfer::out, 1 + static_cast<int>(k % kPlaces), 1);
+  StepResult r = run(plan);
+  EXPECT_GT(r.transfers.size(), 0u);
+  EXPECT_GT(r.lost.size(), 0u);
+  std::vector<TransferId> all = r.transfers, expected;
+  all.insert(all.end(), r.lost.begin(), r.lost.end());
+  std::ranges::sort(all);
+  for (TransferId id = 1; id <= kNum; ++id) expected.push_back(id);
+  EXPECT_EQ(all, expected) << "each is named once";
 }
 
 }  // namespace

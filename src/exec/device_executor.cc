@@ -239,12 +239,10 @@ void DeviceExecutor::use_lane(const Job& job, const StepPlan& plan) {
   for (const TableEdit& e : plan.edits) touch(e.slot);
   for (const PageOp& op : plan.pages) touch(op.slot);  // new pages are cleared in this lane
   for (const Slice& s : plan.slices) touch(s.slot);
-  // Blocks that go to another tier or come from it are reused at once: such a step has its turn
-  // between those before and those behind it.
-  const bool moves =
-      !job.reads.empty() || std::ranges::any_of(plan.transfers, [](const Transfer& t) {
-        return t.kind != Transfer::copy;
-      });
+  // Blocks that are copied, go to another tier or come from it may be reused at once, by sequences
+  // that were in no step with them: such a step has its turn between those before and those behind
+  // it.
+  const bool moves = !job.reads.empty() || !plan.transfers.empty();
   const uint64_t oldest = moves ? num_waited_ + 1 : std::max(num_waited_ + 1, last_move_);
   const uint64_t end = moves ? num_launched_ : std::min(num_launched_, last_move_ + 1);
   for (uint64_t step = oldest; step < end; ++step)
@@ -395,7 +393,7 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
     }
     for (const Transfer& t : run) {
       if (t.key != kNoKey) {
-        queue_write(job, plan, t);
+        queue_disk(job, plan, t);
       } else if (kind == Transfer::out) {
         for_pieces(
             cache_.planes(), t.from, tier_.at(t.to),
@@ -410,20 +408,21 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
 }
 
 // A block on its way to the disk's thread, or a question to it.
-void DeviceExecutor::queue_write(Job& job, const StepPlan& plan, const Transfer& t) {
+void DeviceExecutor::queue_disk(Job& job, const StepPlan& plan, const Transfer& t) {
   const BlockKey& key = plan.keys[static_cast<size_t>(t.key)];
   BlockLabel label{{key.hash, static_cast<int>(key.group), key.tenant},
                    std::span(plan.tokens).subspan(key.token_at, key.num_tokens)};
   if (t.kind == Transfer::in) return disk_->read(t.from - config_.num_places, label, t.id, t.to);
-  std::optional<DiskTier::Write> write = disk_->begin_write(t.to - config_.num_places, label);
-  if (!write) {  // the disk is behind
+  DiskTier::Write& write = job.writes.emplace_back();  // the job has it before it has memory
+  disk_->begin_write(t.to - config_.num_places, label, write);
+  if (!write.memory) {  // the disk is behind
+    job.writes.pop_back();
     std::erase(job.work.completed, t.id);
     job.work.lost.push_back(t.id);
     return;
   }
-  for_pieces(cache_.planes(), t.from, write->memory,
+  for_pieces(cache_.planes(), t.from, write.memory,
              [&](std::byte* block, std::byte* to, size_t n) { device_.download(to, block, n); });
-  job.writes.push_back(std::move(*write));
 }
 
 // Blocks that the disk's thread has read since the last step: this one copies them in.
@@ -438,21 +437,20 @@ void DeviceExecutor::collect_disk(Job& job, const StepPlan& plan) {
   });
 }
 
-// The step is over. If it failed, nothing that it should have copied counts.
+// The step is over and did not fail: what it copied counts.
 void DeviceExecutor::end_disk(Job& job) {
-  const bool good = result_.failure.empty();
-  for (DiskTier::Write& w : job.writes) {
-    if (good) {
-      disk_->end_write(std::move(w));
-    } else {
-      disk_->drop_write(w.memory);
-    }
+  for (DiskTier::Write& w : job.writes) disk_->end_write(w);
+  for (const Job::Read& r : job.reads) result_.transfers.push_back(r.id);
+  result_.lost.insert(result_.lost.end(), job.lost.begin(), job.lost.end());
+}
+
+// Gives back the staging memory that the step still holds. Every step ends so, whatever it threw:
+// memory that came back late or twice would hold a wrong block under a valid label.
+void DeviceExecutor::release_disk(Job& job) noexcept {
+  for (const DiskTier::Write& w : job.writes) {
+    if (w.memory) disk_->drop_write(w.memory);
   }
-  for (const Job::Read& r : job.reads) {
-    disk_->return_read(r.memory);
-    if (good) result_.transfers.push_back(r.id);
-  }
-  if (good) result_.lost.insert(result_.lost.end(), job.lost.begin(), job.lost.end());
+  for (const Job::Read& r : job.reads) disk_->return_read(r.memory);
   job.writes.clear(), job.reads.clear(), job.lost.clear();
 }
 
@@ -635,6 +633,13 @@ const StepResult& DeviceExecutor::wait() {
   CHECK(num_waited_ < num_launched_);
   auto index = static_cast<int>(num_waited_++ % jobs_.size());
   Job& job = jobs_[static_cast<size_t>(index)];
+  struct AtEnd {
+    DeviceExecutor& executor;
+    Job& job;
+    ~AtEnd() {
+      if (executor.disk_) executor.release_disk(job);
+    }
+  } at_end{*this, job};
   if (unfinished_ == &job) queue_unfinished();
   result_.clear();
   result_.step = job.step;
@@ -653,7 +658,6 @@ const StepResult& DeviceExecutor::wait() {
   if (!result_.failure.empty()) {
     last_end_ = Time(0);
     if (config_.timed) result_.begin = result_.end = clock_.now();
-    if (disk_) end_disk(job);
     return result_;
   }
   result_.rows = job.work.rows;

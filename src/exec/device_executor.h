@@ -1,6 +1,7 @@
 // Runs plans on a device with a queue of its own. launch() writes the step into one packet, queues
 // everything the step does, and returns; wait() waits for the end of the oldest step and reads what
-// it sampled. Nothing else waits. Steps of decodes alone replay a captured sequence of their batch
+// it sampled. Nothing else waits, but for a launch() with nothing to compute that needs blocks from
+// the disk: up to DiskTier::kWait. Steps of decodes alone replay a captured sequence of their batch
 // size; others are queued op by op. With several lanes steps take turns on them; what a step
 // computes in, and its captured sequences, are its lane's. A step that samples under masks is
 // queued up to its logits; the rest, with a wait of the queue for the masks, follows when the next
@@ -127,9 +128,10 @@ class DeviceExecutor final : public Executor {
   void queue_rest(Job& job);
   void queue_unfinished();
   void queue_transfers(Job& job, const StepPlan& plan);
-  void queue_write(Job& job, const StepPlan& plan, const Transfer& t);
+  void queue_disk(Job& job, const StepPlan& plan, const Transfer& t);
   void collect_disk(Job& job, const StepPlan& plan);
   void end_disk(Job& job);
+  void release_disk(Job& job) noexcept;
   void queue_decodes(Job& job);
   template <typename Run>
   void run_captured(std::pair<int, Captured> key, const Run& run);

@@ -56,11 +56,17 @@ class NotingDevice final : public Device {
     if (note_uploads)
       uploads.push_back({static_cast<const uint32_t*>(from), bytes / sizeof(uint32_t)});
   }
-  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override {
+    if (fail_next == Fail::download) fail();
+    std::memcpy(to, from, bytes);
+  }
   void reserve_lanes(int lanes, int marks) override { num_lanes = lanes, num_marks = marks; }
   size_t lane_bytes() const override { return 0; }
   void use_lane(int lane) override { notes += strf("lane%d ", lane); }
-  void mark(int index) override { EXPECT_LT(index, num_marks); }
+  void mark(int index) override {
+    EXPECT_LT(index, num_marks);
+    if (fail_next == Fail::end && index % 2 == 1) fail();
+  }
   void wait(int index) override { EXPECT_LT(index, num_marks); }
   void start_after(int mark) override { notes += strf("after%d ", mark); }
   void start_after(const uint64_t* flag, uint64_t value) override {
@@ -104,8 +110,9 @@ class NotingDevice final : public Device {
   std::vector<const void*> packets, tables;  // of the steps
   std::vector<std::span<const uint32_t>> uploads;
   bool note_uploads = false;
-  // Where the launch of the next step throws, once.
-  enum class Fail : uint8_t { nowhere, upload, prepare, sample } fail_next = Fail::nowhere;
+  // Where the launch of the next step throws, once; end: when all of it is queued.
+  enum class Fail : uint8_t { nowhere, upload, prepare, download, sample, end };
+  Fail fail_next = Fail::nowhere;
   std::vector<std::pair<const uint64_t*, uint64_t>> flags;  // that a lane waits for
 };
 

@@ -2,6 +2,8 @@
 // waits for masks. The device computes nothing and notes what it is told.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "exec/device_executor.h"
 #include "exec/device_fake.h"
 
@@ -24,9 +26,11 @@ class DeviceLanes : public testing::Test {
   // A step that decodes the slots; those in `opened` are opened first.
   std::string launch(const std::vector<Slot>& slots,
                      const std::vector<Slot>& opened = {},
-                     int num_masks = 0) {
+                     int num_masks = 0,
+                     std::optional<Transfer> transfer = {}) {
     StepPlan plan;
     plan.step = ++step_;
+    if (transfer) plan.transfers.push_back(*transfer);
     for (Slot slot : opened) {
       RowOp op;
       op.slot = slot;
@@ -103,6 +107,22 @@ TEST_F(DeviceLanes, AStepStartsAfterThoseThatStillUseItsSlots) {
   EXPECT_EQ(launch({2}), "lane0 ");
   wait();
   EXPECT_EQ(launch({2, 3}, {2}), "lane1 after7 ");
+  wait(), wait();
+}
+
+// A fork's copy, whose blocks another sequence may have been given by the next step: nothing else
+// says that they have to do with each other.
+TEST_F(DeviceLanes, AStepWithCopiesIsInOrderWithAllOthers) {
+  start(Pipeline::interleave);
+  Transfer copy;
+  copy.kind = Transfer::copy;
+  copy.from = 1, copy.to = 2;
+  EXPECT_EQ(launch({0}, {0}), "lane1 ");
+  EXPECT_EQ(launch({1}, {1}, 0, copy), "lane0 after1 ");
+  wait();
+  EXPECT_EQ(launch({2}, {2}), "lane1 after3 ");
+  wait();
+  EXPECT_EQ(launch({3}, {3}), "lane0 ");
   wait(), wait();
 }
 

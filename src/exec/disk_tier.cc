@@ -56,12 +56,13 @@ std::byte* DiskTier::take_staging() {
   return memory;
 }
 
-void DiskTier::drop_write(std::byte* memory) {
+// Lists of free memory never grow beyond their first size, so returning to them cannot fail.
+void DiskTier::drop_write(std::byte* memory) noexcept {
   std::lock_guard lock(mutex_);
   for_writes_.push_back(memory);
 }
 
-void DiskTier::return_read(std::byte* memory) {
+void DiskTier::return_read(std::byte* memory) noexcept {
   {
     std::lock_guard lock(mutex_);
     for_reads_.push_back(memory);
@@ -94,7 +95,7 @@ void DiskTier::take_done() {
   num_reads_ -= taken_.size();
 }
 
-void DiskTier::give_back() {
+void DiskTier::give_back() noexcept {
   if (taken_.empty()) return;
   {
     std::lock_guard lock(mutex_);

@@ -1,8 +1,8 @@
 // The disk as a tier for KV blocks: a thread of its own reads and writes a BlockFile, so that no
-// step waits for it. Called by one thread, an executor's; blocks are copied to and from staging
-// memory there; a device copies on its own time, so there both ends of a transfer have two calls.
-// Writes and reads happen in the order in which they were asked for. When the disk
-// fails or is full, a line in the log says so, and from then on nothing is kept or found.
+// step waits for it. Called by one thread, an executor's, which copies blocks to and from staging
+// memory. A device copies asynchronously, so writes are begun and ended, and reads held and
+// returned. Writes and reads happen in the order in which they were asked for. When the disk fails
+// or is full, a line in the log says so, and from then on nothing is kept or found.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -42,21 +42,23 @@ class DiskTier {
     push(std::move(job));
     return true;
   }
-  // A write whose memory is filled between the two calls; nothing: it is not written.
+  // A write whose memory is filled between begin_write() and end_write() or drop_write(); null: the
+  // disk is behind or off, and it is not written.
   struct Write {
     StoredBlock block;
-    std::byte* memory;
+    std::byte* memory = nullptr;
   };
-  std::optional<Write> begin_write(int place, const BlockLabel& label) {
-    std::byte* memory = take_staging();
-    if (!memory) return {};
-    return Write{stored(place, label), memory};
+  void begin_write(int place, const BlockLabel& label, Write& write) {
+    write.block = stored(place, label);
+    write.memory = take_staging();
   }
-  void end_write(Write write) {
+  // Takes the memory, also when it throws.
+  void end_write(Write& write) {
     int place = write.block.place;
-    push({Job::to_disk, place, 0, kNullBlock, std::move(write.block), write.memory});
+    push({Job::to_disk, place, 0, kNullBlock, std::move(write.block),
+          std::exchange(write.memory, nullptr)});
   }
-  void drop_write(std::byte* memory);
+  void drop_write(std::byte* memory) noexcept;
   // A read for collect() or collect_held().
   void read(int place, const BlockLabel& label, TransferId id, BlockId block) {
     push({Job::from_disk, place, id, block, stored(place, label), nullptr});
@@ -64,23 +66,21 @@ class DiskTier {
   // Calls `take(id, block, memory)` for every read that is done; null: its content is not there.
   // Reads with ids below `oldest` are dropped.
   void collect(TransferId oldest, auto&& take) {
-    take_done();
+    Taken rest(*this);
     for (Job& job : taken_) {
       if (job.id >= oldest) take(job.id, job.block, job.memory);
     }
-    give_back();
   }
-  // The same, but the memory of a read is the caller's until return_read().
+  // The same, but the memory of a read is the caller's until return_read(), unless `take` throws.
   void collect_held(TransferId oldest, auto&& take) {
-    take_done();
+    Taken rest(*this);
     for (Job& job : taken_) {
       if (job.id < oldest) continue;
       take(job.id, job.block, job.memory);
       job.memory = nullptr;
     }
-    give_back();
   }
-  void return_read(std::byte* memory);
+  void return_read(std::byte* memory) noexcept;
   // Until a read is done, or there is none, at most so long.
   void wait(std::chrono::milliseconds most);
   // Until all that was asked for is done.
@@ -96,13 +96,20 @@ class DiskTier {
     std::byte* memory = nullptr;  // of a read: when it has been read
   };
 
+  // Reads that are done, in taken_; what is left of their memory goes back at the end.
+  struct Taken {
+    explicit Taken(DiskTier& disk) : disk_(disk) { disk.take_done(); }
+    ~Taken() { disk_.give_back(); }
+    DiskTier& disk_;
+  };
+
   static StoredBlock stored(int place, const BlockLabel& label) {
     return {place, label.key, {label.tokens.begin(), label.tokens.end()}};
   }
   std::byte* take_staging();
   void push(Job job);
   void take_done();
-  void give_back();
+  void give_back() noexcept;
   void run();
   void perform(Job& job);
   void turn_off(const Error& error);

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -65,6 +66,28 @@ TEST_F(DiskTierTest, BlocksComeBack) {
   disk.wait(std::chrono::minutes(1));
   EXPECT_EQ(collect(disk), (std::map<TransferId, int>{{7, 22}}));
   disk.wait(std::chrono::minutes(1));  // nothing is asked for: at once
+}
+
+TEST_F(DiskTierTest, MemoryComesBackFromACallerThatThrows) {
+  DiskTier disk(open());
+  EXPECT_TRUE(write(disk, 1, label(1), 11));
+  // More in all than there is memory for at once.
+  TransferId id = 0;
+  for (int round = 0; round < 30; ++round) {
+    for (int k = 0; k < 50; ++k, ++id) disk.read(1, label(1), id, static_cast<BlockId>(id + 100));
+    disk.flush();
+    std::byte* held = nullptr;
+    auto take = [&](TransferId, BlockId, std::byte* memory) {
+      if (held) throw std::runtime_error("the second one");
+      held = memory;
+    };
+    EXPECT_THROW(disk.collect_held(0, take), std::runtime_error);
+    ASSERT_NE(held, nullptr);
+    EXPECT_EQ(*held, std::byte{11});
+    disk.return_read(held);
+  }
+  disk.wait(std::chrono::minutes(1));  // nothing is asked for any more: at once
+  EXPECT_TRUE(collect(disk).empty());
 }
 
 TEST_F(DiskTierTest, ReadsThatNobodyWantsAnyMoreAreDropped) {

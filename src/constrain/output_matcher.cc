@@ -69,8 +69,12 @@ void OutputMatcher::end_thinking(std::string_view rest) {
 void OutputMatcher::check_budget() {
   if (phase_ != Phase::thinking || !thinking_->budget || num_thought_ < *thinking_->budget) return;
   const ThinkMarks& marks = *thinking_->marks;
-  closing_ = marks.closing(marks.matched(tail_));
-  if (closing_.empty()) closing_ = marks.closing(0);
+  closing_ = marks.closing(0);
+  // One token that spells the mark is what the model was trained on, whatever came before it.
+  if (closing_.size() != 1) {
+    const std::vector<Token>& rest = marks.closing(marks.matched(tail_));
+    if (!rest.empty()) closing_ = rest;
+  }
   phase_ = Phase::closing;
 }
 
@@ -130,7 +134,8 @@ bool OutputMatcher::accept_before(Token token) {
   const ThinkMarks& marks = *thinking_->marks;
   if (constraint_) answer_lives_ = answer_lives_ && matcher_->accept(token);
   std::string_view text = marks.bytes(token);
-  if (opened_ == 0 && !constraint_) {  // models may write white space first
+  // Models may write white space first.
+  if (opened_ == 0 && (!constraint_ || (answer_lives_ && !text.empty()))) {
     size_t first = text.find_first_not_of(" \n\r\t");
     if (first == text.npos) return true;
     text.remove_prefix(first);

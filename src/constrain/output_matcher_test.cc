@@ -27,9 +27,11 @@ std::shared_ptr<const VocabTrie> think_trie() {
   return std::make_shared<const VocabTrie>(views, ends);
 }
 
-std::shared_ptr<const ThinkMarks> think_test_marks() {
+// `one_token`: a token spells the whole end mark.
+std::shared_ptr<const ThinkMarks> think_test_marks(bool one_token = true) {
   static const std::vector<std::string> kTokens = think_tokens();
   std::vector<std::string_view> views(kTokens.begin(), kTokens.end());
+  if (!one_token) views[kClose] = {};
   Token ends[] = {kTestEnd};
   return std::make_shared<const ThinkMarks>("<t>", "</t>", views, ends);
 }
@@ -81,8 +83,20 @@ TEST(OutputMatcher, ABudgetClosesTheThinking) {
   EXPECT_EQ(num_allowed(m), kVocab) << "it thinks once";
 }
 
-TEST(OutputMatcher, AMarkThatHasBegunIsCompleted) {
-  OutputMatcher m(nullptr, thinking_test(true, 3));
+TEST(OutputMatcher, AMarkOfOneTokenIsWrittenWhole) {
+  for (const char* thought : {"a<", "</"}) {
+    OutputMatcher m(nullptr, thinking_test(true, 2));
+    feed_text(m, thought);
+    EXPECT_EQ(m.forced_tokens(8), std::vector<Token>{kClose}) << thought;
+    EXPECT_EQ(num_allowed(m), 1) << thought;
+    EXPECT_TRUE(m.accept(kClose)) << thought;
+    EXPECT_EQ(num_allowed(m), kVocab) << thought;
+  }
+}
+
+TEST(OutputMatcher, AMarkOfSeveralTokensThatHasBegunIsCompleted) {
+  OutputMatcher m(nullptr,
+                  std::make_shared<const Thinking>(Thinking{think_test_marks(false), true, 3}));
   feed_text(m, "a</");
   EXPECT_EQ(m.forced_tokens(8), (std::vector<Token>{byte_of('t'), byte_of('>')}));
   feed_text(m, "t>");
@@ -157,6 +171,22 @@ TEST(OutputMatcher, ThinkingOrTheAnswerAtOnce) {
   OutputMatcher neither = both();
   EXPECT_FALSE(allows_token(neither, byte_of('x')));
   EXPECT_FALSE(neither.accept(byte_of('x')));
+}
+
+TEST(OutputMatcher, WhiteSpaceBeforeTheThinkingKeepsTheBudget) {
+  auto both = [] { return OutputMatcher(regex_answer("\\s*[a-z<>]*"), thinking_test(false, 2)); };
+  OutputMatcher thinks = both();
+  feed_text(thinks, "\n <t>ab");
+  EXPECT_EQ(thinks.forced_tokens(8), std::vector<Token>{kClose});
+  EXPECT_TRUE(thinks.accept(kClose));
+  feed_text(thinks, "answer");
+  OutputMatcher at_once = both();
+  feed_text(at_once, "\n <ten>");
+  EXPECT_FALSE(allows_token(at_once, byte_of('7'))) << "the constraint holds";
+  OutputMatcher nothing = both();
+  feed_text(nothing, "\n");
+  EXPECT_TRUE(allows_token(nothing, kTestEnd));
+  EXPECT_TRUE(nothing.accept(kTestEnd));
 }
 
 TEST(OutputMatcher, WithoutThinkingItIsAMatcher) {

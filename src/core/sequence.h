@@ -30,7 +30,7 @@ struct alignas(64) Sequence {
       false;  // choice 0 of n > 1: stops one short of the prompt's end, then forks
   bool constrained : 1 = false;     // the request has a constraint: samples obey a mask
   bool beam : 1 = false;            // one of a search: waits for the others after each token
-  bool parked : 1 = false;          // of a search: has its token's rivals, or holds nothing
+  bool parked : 1 = false;          // waits for its search to choose the next beams, or is no beam
   bool forced : 1 = false;          // decodes may be of several tokens: append() gave it some
   Pooling pooling = Pooling::none;  // of the request
   uint8_t in_flight = 0;            // launched steps that name it

@@ -196,7 +196,7 @@ void read_beams(Fields& f, GenerateFields& out) {
   bool search = false;
   f.flag("use_beam_search", search);
   BeamSpec spec;
-  bool penalised = f.number("length_penalty", spec.length_penalty, -100, 100);
+  f.number("length_penalty", spec.length_penalty, -100, 100);
   const json::value* early = f.get("early_stopping");
   if (early) {
     bool never = early->is_string() && early->get_string() == "never";
@@ -205,8 +205,10 @@ void read_beams(Fields& f, GenerateFields& out) {
     spec.end = never ? BeamEnd::never : early->get_bool() ? BeamEnd::first : BeamEnd::usual;
   }
   if (!search) {
-    if (penalised && spec.length_penalty != 1)
+    if (spec.length_penalty != BeamSpec{}.length_penalty)
       f.fail("length_penalty", "length_penalty needs \"use_beam_search\": true");
+    if (spec.end != BeamSpec{}.end)
+      f.fail("early_stopping", "early_stopping needs \"use_beam_search\": true");
     return;
   }
   out.beams = spec;

@@ -111,7 +111,12 @@ TEST(Chat, SaysWhichFieldIsWrong) {
       {R"("use_beam_search": true, "logit_bias": {"1": 1},)", "logit_bias"},
       {R"("use_beam_search": true, "regex": "a*",)", "regex"},
       {R"("use_beam_search": true, "early_stopping": "now",)", "early_stopping"},
+      {R"("use_beam_search": true, "thinking_token_budget": 8,)", "thinking_token_budget"},
+      {R"("use_beam_search": true, "thinking": {"type": "enabled", "budget_tokens": 8},)",
+       "thinking.budget_tokens"},
       {R"("length_penalty": 2,)", "length_penalty"},
+      {R"("early_stopping": true,)", "early_stopping"},
+      {R"("early_stopping": "never",)", "early_stopping"},
   };
   for (const auto& [fields, param] : kBad) {
     ChatFields f;
@@ -135,7 +140,7 @@ TEST(Chat, BeamSearch) {
   EXPECT_EQ(f.beams->end, BeamEnd::never);
   EXPECT_EQ(f.sampling.repetition_penalty, 1);
   ASSERT_FALSE(
-      chat(R"("use_beam_search": false, "length_penalty": 1, "early_stopping": true,)", none));
+      chat(R"("use_beam_search": false, "length_penalty": 1, "early_stopping": false,)", none));
   EXPECT_FALSE(none.beams);
 }
 

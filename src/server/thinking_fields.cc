@@ -65,10 +65,12 @@ class ThinkingReader {
     }
   }
 
-  // Forbidden words and tokens could leave a used budget without a way to close the thinking.
+  // Forbidden words and tokens could leave a used budget without a way to close the thinking; beams
+  // take no masks.
   void check() {
     if (!out_.thinking_budget) return;
     const std::string& by = out_.thinking_budget->name;
+    if (out_.beams) f_.fail(by, by + " does not go with use_beam_search", "unsupported_parameter");
     for (const auto& [name, is_given] :
          {std::pair("bad_words", !out_.bad_words.empty()),
           std::pair("allowed_token_ids", !out_.sampling.allowed.empty())}) {

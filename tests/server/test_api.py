@@ -213,6 +213,7 @@ class Api(unittest.TestCase):
         self.refused(400, "/v1/completions", "regex", prompt="x", regex="a*", **search)
         self.refused(400, "/v1/completions", "early_stopping", prompt="x", early_stopping="now", **search)
         self.refused(400, "/v1/completions", "length_penalty", prompt="x", length_penalty=2)
+        self.refused(400, "/v1/completions", "early_stopping", prompt="x", early_stopping=True)
 
     def test_chat_logprobs(self):
         answer = self.chat(logprobs=True, top_logprobs=3)

@@ -210,7 +210,7 @@ class Plan(Cli):
         self.assertGreater(first["good"], 36)
         self.assertLess(first["tpot_s"]["p50"], 0.02)
         self.assertGreater(len(out["trials"]), 10)
-        self.assertTrue(out["command"].startswith("sluice serve random:qwen2.5-7b --format bf16"))
+        self.assertTrue(out["command"].startswith("sluice serve random:qwen2.5-7b --format bf16 --device cuda"))
         self.assertFalse(out["step_cost_measured"])
         text = page.read_text()
         self.assertIn("<svg", text)
@@ -234,8 +234,20 @@ class Plan(Cli):
         out = json.loads(self.works("plan", model, "--cost", cost, "--no-search", "--json", *load, *few))
         self.assertTrue(out["step_cost_measured"])
         self.assertIn("measured", self.works("plan", "table", model, "--cost", cost, "--devices", "l4").decode())
+        self.assertEqual(out["command"], f"sluice serve {model} --threads 1 --ctx 256 --max-seqs 8 --device cpu")
+        self.fails("plan", model, "--cost", cost, "-t", 2, says="add -t 1")
+        self.fails("plan", model, "--cost", cost, "-t", 1, "--format", "bf16", says="in 'q8_0'")
         self.fails("plan", "random:qwen2.5-0.5b", "--cost", cost, says="plan calibrate")
         self.fails("plan", model, "--cost", cost, "--device", "h200", says="measured on a CPU")
+
+    def test_stored_weights_are_read_as_stored(self):
+        tpot = {}
+        for weights in ("16bit", "stored"):
+            out = json.loads(self.works("plan", "random:qwen2.5-7b", "--format", "q4_0", "--device", "l4", "--requests",
+                                        2, "--gpu-weights", weights, "--no-search", "--json", "-q"))
+            tpot[weights] = out["trials"][0]["figures"]["tpot_s"]["p50"]
+            self.assertIn(f"--gpu-weights {weights}", out["command"])
+        self.assertLess(tpot["stored"], 0.6 * tpot["16bit"])
 
     def test_a_trace_with_shared_prefixes(self):
         trace = WORK / "plan.jsonl"
@@ -265,6 +277,11 @@ class Plan(Cli):
         self.fails("plan", model, "--cost", "/nowhere.json", says="nowhere")
         self.fails("plan", model, "--device", "l4", "--ctx", 256, "--input", 4000, says="raise --ctx")
         self.fails("plan", "random:qwen3-14b", "--format", "bf16", "--device", "l4", says="memory")
+        for option in ("--rate", "--length-scale", "--time-scale", "--price"):
+            self.fails("plan", model, "--device", "l4", option, "nan", says="is not a number from")
+        self.fails("plan", model, "--device", "l4", "--rate", 2, "--workload", "x.csv", says="--workload")
+        self.fails("plan", model, "--device", "l4", "--length-scale", 2, says="--workload")
+        self.fails("plan", model, "--device", "l4", "--rate", 1e-6, says="raise --rate")
         self.fails("plan", "table", model, "--devices", "l4,x9", says="no device")
         self.fails("plan", "calibrate", model, "--out", "/nowhere/x.json", says="cannot write")
 

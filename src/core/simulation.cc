@@ -13,7 +13,13 @@ namespace sluice {
 
 namespace {
 
-Time sim_time(double s) { return Time(static_cast<int64_t>(s * 1e9)); }
+// Virtual time ends there, so that no cost makes it overflow: later steps take none.
+constexpr Time kEndOfTime{int64_t{4'000'000'000'000'000'000}};
+
+Time later(Time from, double s) {
+  const double room = seconds(kEndOfTime - from);
+  return s < room ? from + Time(static_cast<int64_t>(s * 1e9)) : std::max(from, kEndOfTime);
+}
 
 // A run in progress.
 class Simulation {
@@ -54,16 +60,24 @@ class Simulation {
       SimAnswer& a = run_.answers[next_];
       a.arrival = w.at;
       a.input = w.input;
+      // As the scheduler would, without the memory of the prompt.
+      if (w.input >= setup_.scheduler.max_len) {
+        refuse(a);
+        continue;
+      }
       Request r;
       r.id = next_ + 1;
       r.prompt = std::make_shared<const std::vector<Token>>(sim_prompt(w, next_));
       r.sampling = sampling_;
       r.max_new = w.output;
       r.arrival = w.at;
-      if (scheduler_.add(std::move(r), now_)) continue;
-      a.refused = true;
-      ++run_.num_refused;
+      if (!scheduler_.add(std::move(r), now_)) refuse(a);
     }
+  }
+
+  void refuse(SimAnswer& a) {
+    a.refused = true;
+    ++run_.num_refused;
   }
 
   // As Loop::iterate() does.
@@ -89,7 +103,7 @@ class Simulation {
   }
 
   void launch() {
-    now_ += sim_time(setup_.cost.host_seconds(static_cast<int>(plan_.slices.size())));
+    now_ = later(now_, setup_.cost.host_seconds(static_cast<int>(plan_.slices.size())));
     const double s = setup_.step_seconds    ? setup_.step_seconds(plan_)
                      : plan_.slices.empty() ? 0.0  // rows close, blocks move
                                             : setup_.cost.seconds(step_load(plan_));
@@ -102,7 +116,7 @@ class Simulation {
     }
     static const FakeExecutor::Sample kAny = [](const StepPlan&, const Slice&) { return Token{7}; };
     FakeExecutor::answer(plan_, kAny, f.result);
-    f.end = device_free_ = start + sim_time(s);
+    f.end = device_free_ = later(start, s);
     f.result.begin = start;
     f.result.end = f.end;
     run_.busy += seconds(f.end - start);

@@ -112,6 +112,18 @@ TEST(Simulation, RecordedTimesReplaceTheCost) {
   EXPECT_NEAR(run.answers[0].e2e(), 9e-3, 1e-6);
 }
 
+TEST(Simulation, LongPromptsAndEndlessStepsDoNoHarm) {
+  // The prompt of the first is never made.
+  const std::vector<SimRequest> two = {{Time{0}, INT32_MAX, INT32_MAX, {}}, {Time{0}, 8, 50, {}}};
+  SimSetup setup{sim_config(), flat_cost()};
+  setup.step_seconds = [](const StepPlan&) { return 1e300; };
+  const SimRun run = simulate(setup, two);
+  EXPECT_TRUE(run.answers[0].refused);
+  EXPECT_EQ(run.num_refused, 1);
+  EXPECT_EQ(run.answers[1].num_tokens, 50);
+  EXPECT_GE(run.answers[1].tpot(), 0);
+}
+
 TEST(Simulation, MomentsStayFew) {
   const std::vector<SimRequest> one = {{Time{0}, 8, 490, {}}, {Time{0}, 9, 480, {}}};
   const SimRun run = simulate({sim_config(), flat_cost()}, one);

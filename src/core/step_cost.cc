@@ -140,6 +140,7 @@ bool StepCost::valid() const {
   for (size_t i = 0; i < rows.size(); ++i) {
     const Knot& k = rows[i];
     if (!(k.tokens > 0) || !(k.seconds >= 0) || !std::isfinite(k.tokens + k.seconds)) return false;
+    if (k.seconds > 1e6) return false;  // nobody waits for such a step
     if (i > 0 && (k.tokens <= rows[i - 1].tokens || k.seconds < rows[i - 1].seconds)) return false;
   }
   return true;

@@ -58,6 +58,17 @@ CLI::Validator device_name() {
 
 CLI::Validator byte_size() { return {parse_bytes, "SIZE"}; }
 
+CLI::Validator number_in(double lo, double hi) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        char* end = nullptr;
+        const double v = std::strtod(text.c_str(), &end);
+        if (end != text.c_str() && *end == 0 && v >= lo && v <= hi) return {};
+        return strf("%s is not a number from %g to %g", quote(text).c_str(), lo, hi);
+      },
+      "");
+}
+
 CLI::Validator whole_number(long long lo, long long hi) {
   return CLI::Validator(
       [=](std::string& text) -> std::string {

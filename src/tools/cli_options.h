@@ -21,6 +21,8 @@ inline constexpr const char* kModelOrShapeHelp =
 
 // A whole number in a range; the message names the value.
 CLI::Validator whole_number(long long lo, long long hi);
+// A number in a range, which NaN is not.
+CLI::Validator number_in(double lo, double hi);
 // Bytes, like 512M or 1.5G.
 CLI::Validator byte_size();
 

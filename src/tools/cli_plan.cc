@@ -1,5 +1,7 @@
 #include "tools/cli_plan.h"
 
+#include <span>
+
 #include "tools/cli_options.h"
 
 namespace sluice {
@@ -13,30 +15,31 @@ void add_workload_options(CLI::App* app, WorkloadOptions& o) {
                   "JSONL (timestamp, input_length, output_length,\nhash_ids); else --rate and "
                   "lengths")
       ->group(group);
-  app->add_option("--rate", o.rate, "requests per second")
-      ->check(CLI::Range(1e-6, 1e6))
-      ->capture_default_str()
-      ->group(group);
-  add_named(app, "--arrivals", o.arrivals, kArrivals, "of --rate: at random or evenly")
-      ->group(group);
-  app->add_option("--input", o.input, "prompt tokens: N, LO-HI or lognormal:MEDIAN:MOST")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--output", o.output, "generated tokens, likewise")
-      ->capture_default_str()
-      ->group(group);
+  const auto without_trace = [group](CLI::Option* option) {
+    option->excludes("--workload")->group(group);
+  };
+  const auto of_trace = [group](CLI::Option* option) {
+    option->capture_default_str()->needs("--workload")->group(group);
+  };
+  without_trace(app->add_option("--rate", o.rate, "requests per second")
+                    ->check(number_in(1e-6, 1e6))
+                    ->capture_default_str());
+  without_trace(
+      add_named(app, "--arrivals", o.arrivals, kArrivals, "of --rate: at random or evenly"));
+  without_trace(
+      app->add_option("--input", o.input, "prompt tokens: N, LO-HI or lognormal:MEDIAN:MOST")
+          ->capture_default_str());
+  without_trace(
+      app->add_option("--output", o.output, "generated tokens, likewise")->capture_default_str());
+  without_trace(
+      app->add_option("--seed", o.seed, "of arrivals and lengths")->capture_default_str());
   app->add_option("--requests", o.requests, "how many (default: 500, of a trace all)")
       ->check(whole_number(1, 10'000'000))
       ->group(group);
-  app->add_option("--time-scale", o.time_scale, "of a trace: gaps times this")
-      ->check(CLI::Range(1e-6, 1e6))
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--length-scale", o.length_scale, "of a trace: lengths times this")
-      ->check(CLI::Range(1e-4, 1e4))
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--seed", o.seed, "of arrivals and lengths")->capture_default_str()->group(group);
+  of_trace(app->add_option("--time-scale", o.time_scale, "of a trace: gaps times this")
+               ->check(number_in(1e-6, 1e6)));
+  of_trace(app->add_option("--length-scale", o.length_scale, "of a trace: lengths times this")
+               ->check(number_in(1e-4, 1e4)));
 }
 
 // The engine's own options, but for its --slo, which would be mistaken for objectives; where
@@ -50,6 +53,28 @@ void add_planned_engine(CLI::App* app, EngineOptions& o, PresetChoice& p, bool r
     app->remove_option(app->get_option(name));
 }
 
+std::vector<const CLI::Option*> named_options(const CLI::App& app) {
+  std::vector<const CLI::Option*> out;
+  for (const CLI::Option* o : app.get_options())
+    if (!o->get_lnames().empty() && o != app.get_help_ptr()) out.push_back(o);
+  return out;
+}
+
+// Those that the command line, a variable or a file named, but for what concerns this command only:
+// the file's options are here one by one.
+std::vector<GivenOption> given_of(std::span<const CLI::Option* const> options) {
+  std::vector<GivenOption> out;
+  for (const CLI::Option* o : options) {
+    const std::string name = o->get_lnames()[0];
+    if (o->count() == 0 || name == "config" || name == "quiet") continue;
+    const bool flag = o->get_expected_max() == 0;
+    // --no-fuse has the value false.
+    if (flag && (o->results().back() == "true") == name.starts_with("no-")) continue;
+    out.push_back({"--" + name, flag ? std::vector<std::string>() : o->results()});
+  }
+  return out;
+}
+
 void add_objectives(CLI::App* app, std::string& slo) {
   app->add_option("--slo", slo,
                   "objectives of a request, like ttft=500ms,tpot=50ms; also itl (its\nlongest gap) "
@@ -58,7 +83,7 @@ void add_objectives(CLI::App* app, std::string& slo) {
 
 void add_price(CLI::App* app, double& price) {
   app->add_option("--price", price, "US dollars per hour and device (default: an assumption)")
-      ->check(CLI::Range(1e-3, 1e6));
+      ->check(number_in(1e-3, 1e6));
 }
 
 void add_calibrate(CLI::App* plan, CommandLine& c) {
@@ -67,7 +92,7 @@ void add_calibrate(CLI::App* plan, CommandLine& c) {
   s->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
   s->add_option("--out", o.out, "the file (default: stdout)");
   s->add_option("--limit", o.limit, "seconds of measuring, about")
-      ->check(CLI::Range(1.0, 600.0))
+      ->check(number_in(1.0, 600.0))
       ->capture_default_str();
   add_planned_engine(s, o.engine, c.policy, true);
   s->footer(
@@ -109,7 +134,7 @@ void add_compare(CLI::App* plan, CommandLine& c) {
   add_planned_engine(s, o.engine, c.policy, true);
   s->add_option("--cost", o.cost, "costs of `plan calibrate` (default: measured first)");
   s->add_option("--limit", o.limit, "seconds of measuring without --cost, about")
-      ->check(CLI::Range(1.0, 600.0))
+      ->check(number_in(1.0, 600.0))
       ->capture_default_str();
   s->add_option("--repeat", o.repeat, "real runs; the median counts")
       ->check(whole_number(1, 1000))
@@ -132,6 +157,7 @@ void add_plan(CLI::App& app, CommandLine& c) {
   s->require_subcommand(0, 1);
   s->add_option("model", o.engine.model, kModelOrShapeHelp);
   add_planned_engine(s, o.engine, c.policy, false);
+  const std::vector<const CLI::Option*> engine = named_options(*s);
   s->add_option(
       "--device", o.on.device,
       "cpu, or a device by name: h200, l4, \"rtx 4090\", ... (default:\nthe one of --cost, "
@@ -153,12 +179,13 @@ void add_plan(CLI::App& app, CommandLine& c) {
   add_calibrate(s, c);
   add_table(s, c);
   add_compare(s, c);
-  s->callback([&c, s] {
+  s->callback([&c, s, engine] {
     if (!s->get_subcommands().empty()) return;
     if (c.plan.engine.model.empty())
       throw CLI::ValidationError(
           "plan for which model? Name one, like smollm2 or random:qwen2.5-7b");
     apply_policy(c.policy, c.plan.engine, true);
+    c.plan.given = given_of(engine);
     c.resolved = [&c] { return resolved_values(c.plan.engine); };
     c.action = [&c] { return cmd_plan(c.plan); };
   });

@@ -51,6 +51,12 @@ SolRow sol_row(const SolModel& m, const SolOptions& o, const SolDevice& d) {
 
 std::span<const SolDevice> sol_devices() { return kSolDevices; }
 
+std::string sol_device_names() {
+  std::string out;
+  for (const SolDevice& d : kSolDevices) out += strf("%s%s", out.empty() ? "" : ", ", d.name);
+  return out;
+}
+
 const SolDevice* find_sol_device(std::string_view name) {
   const auto plain = [](std::string_view text) {
     std::string out;

@@ -25,6 +25,8 @@ struct SolDevice {
 };
 std::span<const SolDevice> sol_devices();
 
+std::string sol_device_names();  // "T4, L4, ..."
+
 // By its name, whatever the case, spaces and dashes; or null.
 const SolDevice* find_sol_device(std::string_view name);
 

@@ -4,8 +4,8 @@
     oracles_test.py BINARY [-v]
 
 Texts are the instances of the shared schemas and seeded changes of them. jsonschema says what is right: nothing that it
-rejects may be accepted, and where all three others accept a text of a schema that sluice supports, so does sluice, but
-for a few (counted). Skipped where the shared data is absent; without SLUICE_TEST_FULL=1 a slice runs.
+rejects may be accepted. Where it accepts a text, and so do all others that know the schema (at least one), sluice does
+too if it supports the schema, but for a few (counted). Skipped where the shared data is absent; without SLUICE_TEST_FULL=1 a slice runs.
 """
 
 import collections

@@ -9,7 +9,6 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/session.h"
-#include "tools/bench_serve/plan.h"
 #include "tools/uncached.h"
 
 namespace sluice {
@@ -52,19 +51,7 @@ class LabSink final : public Sink {
 
 Request lab_request(
     const LabSetup& setup, const LabRequest& r, int vocab, uint64_t seed, size_t index) {
-  auto prompt = std::make_shared<std::vector<Token>>();
-  for (int p = 0; p < r.input; ++p) {
-    const auto block = static_cast<size_t>(p / kTraceBlockTokens);
-    if (block < r.blocks.size()) {
-      prompt->push_back(static_cast<Token>(
-          draw_u32({r.blocks[block], 0, p % kTraceBlockTokens, 5}) % static_cast<uint32_t>(vocab)));
-      continue;
-    }
-    const bool shared = p < r.prefix;
-    const auto whose = static_cast<uint32_t>(shared ? r.group : static_cast<int>(index));
-    prompt->push_back(static_cast<Token>(draw_u32({seed, whose, p, shared ? 4u : 3u}) %
-                                         static_cast<uint32_t>(vocab)));
-  }
+  auto prompt = std::make_shared<std::vector<Token>>(lab_prompt(r, vocab, seed, index));
   auto sampling = std::make_shared<SamplingSpec>();
   sampling->temperature = setup.temperature;
   sampling->top_p = setup.top_p;
@@ -160,6 +147,24 @@ constexpr FigureInfo kFigures[] = {
 };
 
 }  // namespace
+
+std::vector<Token> lab_prompt(const LabRequest& r, int vocab, uint64_t seed, size_t index) {
+  const auto below = [vocab](const DrawKey& key) {
+    return static_cast<Token>(draw_u32(key) % static_cast<uint32_t>(vocab));
+  };
+  std::vector<Token> out;
+  for (int p = 0; p < r.input; ++p) {
+    const auto block = static_cast<size_t>(p / r.block_tokens);
+    if (block < r.blocks.size()) {
+      out.push_back(below({seed ^ mix_bits(r.blocks[block]), 0, p % r.block_tokens, 5}));
+      continue;
+    }
+    const bool shared = p < r.prefix;
+    const auto whose = static_cast<uint32_t>(shared ? r.group : static_cast<int>(index));
+    out.push_back(below({seed, whose, p, shared ? 4u : 3u}));
+  }
+  return out;
+}
 
 LabSetup lab_setup(const std::string& model, const std::string& format, int threads) {
   LabSetup s;

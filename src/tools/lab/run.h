@@ -36,6 +36,10 @@ struct LabSetup {
 // On the CPU, quiet, with the default policies and steps of 512 tokens.
 LabSetup lab_setup(const std::string& model, const std::string& format, int threads);
 
+// The prompt of request `index`: requests with the same block ids or the same group share tokens
+// within a run, and nothing is shared between seeds.
+std::vector<Token> lab_prompt(const LabRequest& request, int vocab, uint64_t seed, size_t index);
+
 Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint64_t seed);
 // The same on an engine that is there, whatever setup.engine says.
 Result<LabRun> run_lab_on(Session& session,

@@ -12,6 +12,7 @@ struct LabRequest {
   int input = 0, output = 0;
   int prefix = 0, group = 0;  // its first `prefix` tokens are those of all requests of its group
   std::vector<uint64_t> blocks = {};  // of a trace (TraceEntry): equal ids, equal tokens
+  int block_tokens = 512;             // of each of them
 };
 using LabWorkload = std::vector<LabRequest>;
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/str.h"
+#include "runtime/placement.h"
 #include "runtime/session.h"
 #include "tools/commands.h"
 #include "tools/lab/files.h"
@@ -130,14 +131,19 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
   Result<std::unique_ptr<Session>> session = open_session(o.engine);
   if (!session) return report(session.error());
   Session& s = **session;
-  if (!cost->fits(s.model().shape()))
-    return report(Error{400, strf("%s has the costs of %s: run `sluice plan calibrate` for this "
-                                  "model",
-                                  quote(o.cost, 400).c_str(), quote(cost->model).c_str())});
-  SimSetup setup{s.options().scheduler, cost->cost};
+  const EngineOptions& e = s.options();
+  if (auto ok = check_cost_shape(*cost, o.cost, e.model, s.model().shape()); !ok)
+    return report(ok.error());
+  const CostUse use{.model = e.model,
+                    .format = cost_format(e.model, random_format(e)),
+                    .gpu = e.device.is_gpu(),
+                    .gpu_name = "",
+                    .threads = num_threads(e)};
+  if (auto ok = check_cost_use(*cost, o.cost, use); !ok) return report(ok.error());
+  SimSetup setup{e.scheduler, cost->cost};
   // Both get the requests that fit.
   const int len = setup.scheduler.max_len;
-  std::erase_if(*workload, [&](const SimRequest& r) { return r.input + r.output > len; });
+  std::erase_if(*workload, [&](const SimRequest& r) { return r.output > len - r.input; });
   if (workload->empty())
     return report(Error{400,
                         "no request of the workload fits the context: raise --ctx, or lower "

@@ -33,6 +33,22 @@ struct CostFile {
   bool operator==(const CostFile&) const = default;
 };
 
+// What a cost is to be used for.
+struct CostUse {
+  std::string model, format;  // format: as calibrate() names it
+  bool gpu = false;
+  std::string gpu_name;  // of the device table; empty: any
+  int threads = 0;       // on the CPU
+};
+// The format of an engine's weights as cost files name it.
+std::string cost_format(const std::string& model, const std::string& random_format);
+// An error names the file and says what is different: the shape, or the weights or the machine.
+Result<void> check_cost_shape(const CostFile& file,
+                              const std::string& path,
+                              const std::string& model,
+                              const ModelShape& shape);
+Result<void> check_cost_use(const CostFile& file, const std::string& path, const CostUse& use);
+
 std::string cost_to_json(const CostFile& file);
 // Whatever is not as cost_to_json writes it is an error.
 Result<CostFile> parse_cost(std::string_view text);

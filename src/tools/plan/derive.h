@@ -30,6 +30,8 @@ inline constexpr Reached kCpuReached{.weights = 0.8,
                                      .host_step = 20e-6,
                                      .host_slice = 0.3e-6};
 
+inline constexpr double kUsableMemory = 0.95;  // of a device's nominal memory
+
 // Where weights have 8 bits and the device is faster with those, `bits8` takes its peak8.
 StepCost derive_cost(const SolModel& model,
                      const SolDevice& device,
@@ -40,13 +42,12 @@ StepCost derive_cost(const SolModel& model,
 // an estimate.
 StepCost parallel_cost(const StepCost& one, const ModelShape& shape, int ways, double link);
 
-// Requests per second and device.
-// p devices compute prompts, each so many requests per second, d devices decode.
+// Rates are requests per second and device: what a device that only computes prompts takes
+// (prefill), one that only decodes (decode), and a device on average (the result).
+// p devices compute prompts, d devices decode.
 double split_rate(double prefill, double decode, int p, int d);
 // The same devices do both, without a latency to keep.
 double shared_rate(double prefill, double decode);
-// Replicas that share the load evenly.
-inline double replica_rate(double one, int replicas) { return one * replicas; }
 struct Split {
   int prefill = 1, decode = 1;
   double rate = 0;  // per device

@@ -10,6 +10,9 @@ namespace sluice {
 
 namespace {
 
+constexpr double kLastArrival = 1e8;  // seconds: three years
+constexpr double kLongest = 1e7;      // tokens, as traces may have them
+
 Quantiles quantiles(Percentiles& p) { return {p.at(0.5), p.at(0.9), p.at(0.99), p.mean()}; }
 
 // Requests as they end, simulated or not.
@@ -137,7 +140,14 @@ std::string workload_name(const WorkloadOptions& o) {
 }
 
 Result<std::vector<SimRequest>> plan_workload(const WorkloadOptions& o) {
-  const auto at = [](double s) { return Time(static_cast<int64_t>(s * 1e9)); };
+  bool late = false;
+  const auto at = [&](double s) {
+    late = late || !(s <= kLastArrival);
+    return Time(late ? 0 : static_cast<int64_t>(s * 1e9));
+  };
+  const auto too_late = [](const char* what) {
+    return Error{400, strf("requests come more than %g s after the first: %s", kLastArrival, what)};
+  };
   std::vector<SimRequest> out;
   if (!o.trace.empty()) {
     Result<std::vector<TraceEntry>> trace =
@@ -146,13 +156,14 @@ Result<std::vector<SimRequest>> plan_workload(const WorkloadOptions& o) {
     for (TraceEntry& e : *trace) {
       SimRequest& r = out.emplace_back();
       const auto scaled = [&](int n) {
-        return std::max(1, static_cast<int>(std::lround(n * o.length_scale)));
+        return static_cast<int>(std::clamp(std::round(n * o.length_scale), 1.0, kLongest));
       };
       r.at = at(e.at * o.time_scale);
       r.input = scaled(e.input), r.output = scaled(e.output);
       r.blocks = std::move(e.blocks);
-      r.block_tokens = kTraceBlockTokens;
+      r.block_tokens = scaled(kTraceBlockTokens);
     }
+    if (late) return too_late("lower --time-scale");
     return out;
   }
   Result<LengthRange> input = parse_length_range(o.input, "--input");
@@ -170,13 +181,18 @@ Result<std::vector<SimRequest>> plan_workload(const WorkloadOptions& o) {
     r.input = input->pick(o.seed, static_cast<uint64_t>(i), 1);
     r.output = std::max(1, output->pick(o.seed, static_cast<uint64_t>(i), 2));
   }
+  if (late) return too_late("raise --rate, or lower --requests");
   return out;
 }
 
 LabWorkload lab_workload(std::span<const SimRequest> workload) {
   LabWorkload out;
   for (const SimRequest& r : workload)
-    out.push_back({.at = seconds(r.at), .input = r.input, .output = r.output, .blocks = r.blocks});
+    out.push_back({.at = seconds(r.at),
+                   .input = r.input,
+                   .output = r.output,
+                   .blocks = r.blocks,
+                   .block_tokens = r.block_tokens});
   return out;
 }
 

@@ -29,15 +29,17 @@ std::vector<std::pair<const Trial*, std::string>> shown(std::span<const Trial> t
   return out;
 }
 
+// Of answers with at least so many tokens.
 template <typename Of>
-Plot latency_plot(const char* title, std::span<const Trial> trials, size_t best, const Of& of) {
+Plot latency_plot(
+    const char* title, std::span<const Trial> trials, size_t best, int tokens, const Of& of) {
   Plot p{title, "ms", "share of requests", true, false, {}};
   int colour = 0;
   for (const auto& [trial, name] : shown(trials, best)) {
     Percentiles values;
     for (const SimRun& run : trial->runs)
       for (const SimAnswer& a : run.answers)
-        if (!a.refused) values.add(of(a));
+        if (!a.refused && a.num_tokens >= tokens) values.add(of(a));
     p.series.push_back(cdf_of(values, name, colour++));
   }
   return p;
@@ -95,12 +97,12 @@ std::string plan_html(const PlanPage& page, std::span<const Trial> trials, size_
   for (const std::string& note : page.notes) out += "<p>" + escape_html(note) + "</p>";
 
   out += "<h2>Latency, share of requests up to a time</h2><div class=plots>";
-  out += svg_plot(latency_plot("Time to first token", trials, best,
+  out += svg_plot(latency_plot("Time to first token", trials, best, 1,
                                [](const SimAnswer& a) { return a.ttft(); }));
-  out += svg_plot(latency_plot("Time per output token", trials, best,
+  out += svg_plot(latency_plot("Time per output token", trials, best, 2,
                                [](const SimAnswer& a) { return a.tpot(); }));
   out += svg_plot(
-      latency_plot("Request latency", trials, best, [](const SimAnswer& a) { return a.e2e(); }));
+      latency_plot("Request latency", trials, best, 1, [](const SimAnswer& a) { return a.e2e(); }));
   out += "</div><h2>Over time</h2><div class=plots>";
   for (const auto& [trial, name] : shown(trials, best)) {
     out += svg_plot(

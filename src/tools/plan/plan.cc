@@ -88,15 +88,6 @@ std::string split_line(const SplitEstimate& e) {
       e.prefill, e.decode, e.best.prefill, e.best.decode, e.best.rate, e.shared);
 }
 
-std::string serve_command(const PlanTarget& target, const EngineOptions& o, const Trial& t) {
-  std::string out = "sluice serve " + target.model();
-  if (o.format) out += " --format " + *o.format;
-  if (o.quantize != Quantize::none) out += strf(" --quantize %s", name_of(kQuantizes, o.quantize));
-  if (!t.flags.empty()) out += " " + t.flags;
-  if (t.settings.replicas > 1) out += strf("   (%d of them)", t.settings.replicas);
-  return out;
-}
-
 void print_trials(std::span<const Trial> trials, size_t best, bool price) {
   std::printf("%9s %9s %8s %8s %8s %9s %8s %6s %5s %8s%s  %s\n", "TTFT p50", "p99", "TPOT p50",
               "p99", "E2E p99", "tokens/s", "goodput", "good", "KV", "memory",
@@ -167,7 +158,9 @@ int cmd_plan(const PlanOptions& o) {
   PlanPage page;
   page.model = o.engine.model, page.device = target->device(), page.cost = target->source();
   page.workload = workload_name(o.workload), page.slo = o.slo;
-  page.command = serve_command(*target, o.engine, trials[best]);
+  std::vector<GivenOption> engine = o.given;
+  engine.push_back({"--device", {target->is_gpu() ? "cuda" : "cpu"}});
+  page.command = serve_command(target->model(), engine, target->options(trials[best].settings));
   const SplitEstimate split = estimate_split(setup->sim, *workload, *slo);
   const std::string speed = strf(
       "Simulated %.0f s, %llu steps, in %.2f s of one core: %.0f times real time, %.1f us a "
@@ -180,6 +173,9 @@ int cmd_plan(const PlanOptions& o) {
                               static_cast<unsigned long long>(trials[0].figures.requests)));
   if (best == 0 && trials.size() > 1)
     page.notes.push_back("The settings as given are the best of those tried.");
+  if (trials[best].settings.replicas > 1)
+    page.notes.push_back(strf("Run %d of this server and share the requests out in turn.",
+                              trials[best].settings.replicas));
   if (trials[best].settings.kv)
     page.notes.push_back(strf("--kv %s keeps K and V in 8 bits: measure what that does to answers.",
                               name_of(kKvTypes, trials[best].settings.kv)));

@@ -7,6 +7,7 @@
 
 #include "runtime/options.h"
 #include "tools/plan/figures.h"
+#include "tools/plan/serve_command.h"
 
 namespace sluice {
 
@@ -19,6 +20,7 @@ struct PlanDeviceOptions {
 
 struct PlanOptions {
   EngineOptions engine;
+  std::vector<GivenOption> given;  // those of the engine that the user named
   PlanDeviceOptions on;
   WorkloadOptions workload;
   std::string slo;  // as bench serve takes it

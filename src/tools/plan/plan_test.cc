@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "tools/plan/calibrate.h"
 #include "tools/plan/cost_file.h"
 #include "tools/plan/derive.h"
 #include "tools/plan/figures.h"
+#include "tools/plan/page.h"
 #include "tools/plan/search.h"
 #include "tools/plan/table.h"
 #include "tools/sla.h"
@@ -81,9 +83,6 @@ TEST(PlanArithmetic, PromptsAndDecodesApart) {
   EXPECT_NEAR(s.rate / 1.6, 2.1, 0.05);
 }
 
-// FastGen: sixteen replicas had 23.7 requests per second, one 1.46.
-TEST(PlanArithmetic, ReplicasAddUp) { EXPECT_NEAR(replica_rate(1.46, 16), 23.7, 0.02 * 23.7); }
-
 // A 13B model on an A100, 512 tokens in and 64 out; first tokens within 0.4 s, the others within 40
 // ms each. DistServe measured 1.6 requests per second where prompts stop decodes, and 3.3 per
 // device apart. Here the first is lower, since the cost of a decode alone is a guess; that it is
@@ -155,9 +154,65 @@ TEST(CostFile, RefusesWhatIsNotOne) {
       with("\"sluice_step_cost\":1", "\"sluice_step_cost\":2").error().message.find("version"),
       std::string::npos);
   EXPECT_NE(with("\"sampled\"", "\"sample\"").error().message.find("sampled"), std::string::npos);
+  const auto names = [&](const std::string& from, const std::string& to, const char* what) {
+    Result<CostFile> f = with(from, to);
+    ASSERT_FALSE(f) << to;
+    EXPECT_NE(f.error().message.find(what), std::string::npos) << f.error().message;
+  };
+  names("\"sluice_step_cost\":1", "\"sluice_step_cost\":1.9", "sluice_step_cost");
+  names("\"layers\":4", "\"layers\":4.5", "layers");
+  names("\"layers\":4", "\"lairs\":7,\"layers\":4", "lairs");
+  names("\"memory\":", "\"memory\":-", "memory");
+  names("\"context\":", "\"context\":-", "context");
+  CostFile nothing = some_cost();
+  nothing.cost.rows = {{1, 0}, {512, 0}};
+  EXPECT_FALSE(parse_cost(cost_to_json(nothing)));
+  CostFile endless = some_cost();
+  endless.cost.rows[1].seconds = 1e30;
+  EXPECT_FALSE(parse_cost(cost_to_json(endless)));
   EXPECT_FALSE(with("\"rows\":[[", "\"rows\":[[-"));
   EXPECT_FALSE(with("\"rows\":", "\"lines\":"));
   EXPECT_FALSE(load_cost("/nowhere/cost.json"));
+}
+
+TEST(CostFile, IsForItsWeightsAndMachine) {
+  CostFile f = some_cost();
+  const CostUse use{.model = f.model, .format = "q8_0", .gpu = false, .gpu_name = "", .threads = 2};
+  const auto refusal = [&](const CostUse& u) {
+    Result<void> ok = check_cost_use(f, "cost.json", u);
+    return ok ? std::string() : ok.error().message;
+  };
+  const auto has = [](const std::string& text, const char* what) {
+    return text.find(what) != text.npos;
+  };
+  EXPECT_EQ(refusal(use), "");
+  CostUse other = use;
+  other.format = "bf16";
+  EXPECT_TRUE(has(refusal(other), "bf16"));
+  other = use, other.threads = 8;
+  EXPECT_TRUE(has(refusal(other), "-t 2"));
+  other = use, other.gpu = true;
+  EXPECT_TRUE(has(refusal(other), "measured on a CPU"));
+  f.device = "cuda", f.machine = "cuda:0, NVIDIA H200, bf16; some CPU";
+  EXPECT_TRUE(has(refusal(use), "measured on a GPU"));
+  EXPECT_EQ(refusal(other), "");  // whatever GPU that was
+  other.gpu_name = "H200", other.threads = 8;
+  EXPECT_EQ(refusal(other), "");
+  other.gpu_name = "L4";
+  EXPECT_TRUE(has(refusal(other), "NVIDIA H200"));
+  EXPECT_EQ(cost_format("random:tiny", "q4_0"), "q4_0");
+  EXPECT_EQ(cost_format("model.gguf", "q4_0"), "file");
+}
+
+TEST(ServeCommand, HasWhatWasSimulated) {
+  const std::vector<GivenOption> given = {
+      {"--ctx", {"4096"}}, {"--budget", {"64"}}, {"--no-fuse", {}}, {"--quantize-exclude", {"a*"}}};
+  const std::vector<GivenOption> chosen = {{"--budget", {"512"}}};
+  EXPECT_EQ(serve_command("it's a.gguf", given, chosen),
+            "sluice serve 'it'\\''s a.gguf' --ctx 4096 --no-fuse --quantize-exclude 'a*' "
+            "--budget 512");
+  EXPECT_EQ(serve_command("random:tiny", {}, {}), "sluice serve random:tiny");
+  EXPECT_EQ(shell_word(""), "''");
 }
 
 TEST(Calibrate, StepsKeepTheDeviceFromTheEndBeforeThem) {
@@ -201,11 +256,48 @@ TEST(PlanWorkload, RatesAndTraces) {
   EXPECT_EQ(t[0].input, 60);
   EXPECT_EQ(t[1].output, 1);
   EXPECT_EQ(t[0].blocks, (std::vector<uint64_t>{3, 4}));
+  EXPECT_EQ(t[0].block_tokens, 51);
   EXPECT_EQ(lab_workload(t)[0].blocks, t[0].blocks);
+  EXPECT_EQ(lab_workload(t)[0].block_tokens, 51);
   o.trace = "/nowhere";
   EXPECT_FALSE(plan_workload(o));
   o.trace.clear(), o.input = "many";
   EXPECT_FALSE(plan_workload(o));
+}
+
+// Simulated and for real alike; nothing is shared with a run of another seed.
+TEST(PlanWorkload, EqualBlocksOfAScaledTraceShareTheirTokens) {
+  const std::string path = testing::TempDir() + "plan_blocks.jsonl";
+  std::ofstream(path) << "{\"timestamp\": 0, \"input_length\": 1500, \"output_length\": 10, "
+                         "\"hash_ids\": [1, 2, 3]}\n"
+                         "{\"timestamp\": 1, \"input_length\": 1500, \"output_length\": 10, "
+                         "\"hash_ids\": [1, 2, 4]}\n";
+  WorkloadOptions o;
+  o.trace = path, o.length_scale = 0.25;
+  const std::vector<SimRequest> sim = plan_workload(o).value();
+  const LabWorkload lab = lab_workload(sim);
+  const auto shared = [](const std::vector<Token>& a, const std::vector<Token>& b) {
+    return std::ranges::mismatch(a, b).in1 - a.begin();
+  };
+  EXPECT_EQ(shared(sim_prompt(sim[0], 0), sim_prompt(sim[1], 1)), 2 * 128);
+  EXPECT_EQ(shared(lab_prompt(lab[0], 1 << 30, 77, 0), lab_prompt(lab[1], 1 << 30, 77, 1)),
+            2 * 128);
+  EXPECT_EQ(shared(lab_prompt(lab[0], 1 << 30, 77, 0), lab_prompt(lab[0], 1 << 30, 78, 0)), 0);
+}
+
+TEST(PlanWorkload, BoundsTimesAndLengths) {
+  const std::string path = testing::TempDir() + "plan_bounds.csv";
+  std::ofstream(path) << "0,9000000,5\n5000,10,5\n";
+  WorkloadOptions o;
+  o.trace = path, o.length_scale = 1e4;
+  const std::vector<SimRequest> w = plan_workload(o).value();
+  EXPECT_EQ(w[0].input, 10'000'000);
+  EXPECT_EQ(w[1].output, 50'000);
+  o.time_scale = 1e6;
+  EXPECT_NE(plan_workload(o).error().message.find("--time-scale"), std::string::npos);
+  WorkloadOptions slow;
+  slow.rate = 1e-6;
+  EXPECT_NE(plan_workload(slow).error().message.find("--rate"), std::string::npos);
 }
 
 TEST(PlanFigures, GoodRequestsKeepEverything) {
@@ -250,6 +342,17 @@ TEST(PlanSearch, TheFrontIsWhatNothingBeats) {
   EXPECT_FALSE(t[4].on_front);  // as good as the first
 }
 
+TEST(PlanSearch, RefusingRequestsIsNoGain) {
+  std::vector<Trial> t(2);
+  for (Trial& one : t) one.figures.requests = 100, one.figures.output_per_s = 10;
+  t[1].figures.output_per_s = 20, t[1].figures.refused = 3;
+  EXPECT_FALSE(better(t[1].figures, t[0].figures, {}));
+  EXPECT_TRUE(better(t[0].figures, t[1].figures, {}));
+  mark_front(t);
+  EXPECT_TRUE(t[0].on_front);
+  EXPECT_FALSE(t[1].on_front);
+}
+
 TEST(PlanSearch, ObjectivesComeFirst) {
   PlanFigures keeps, fast;
   keeps.requests = fast.requests = 100;
@@ -260,6 +363,18 @@ TEST(PlanSearch, ObjectivesComeFirst) {
   slo.ttft = 1;
   EXPECT_TRUE(better(keeps, fast, slo));
   EXPECT_FALSE(better(keeps, keeps, slo));
+}
+
+TEST(PlanPage, AnswersOfOneTokenHaveNoTimePerToken) {
+  SimAnswer a;
+  a.first_token = milliseconds(100), a.finish = milliseconds(190), a.num_tokens = 10;
+  std::vector<Trial> t(1);
+  t[0].runs.resize(1);
+  t[0].runs[0].answers = {a, a};
+  const std::string page = plan_html({}, t, 0);
+  a.num_tokens = 1;
+  t[0].runs[0].answers.push_back(a);
+  EXPECT_EQ(plan_html({}, t, 0), page);
 }
 
 TEST(PlanTable, CellsFitOrDoNot) {

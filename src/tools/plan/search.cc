@@ -41,6 +41,7 @@ bool fewer_by(double a, double b) { return a < b * (1 - kNoDifference); }
 }  // namespace
 
 bool better(const PlanFigures& a, const PlanFigures& b, const Slo& slo) {
+  if (a.refused != b.refused) return a.refused < b.refused;
   if (slo.any()) {
     if (fewer_by(b.share_good(), a.share_good())) return true;
     if (fewer_by(a.share_good(), b.share_good())) return false;
@@ -64,10 +65,15 @@ void mark_front(std::span<Trial> trials) {
     return std::array<double, 5>{t.figures.ttft.p99, t.figures.tpot.p99, -t.figures.output_per_s,
                                  t.memory, t.per_million};
   };
+  // Refusing requests makes the rest look good.
+  const auto counts = [&](const Trial& t) {
+    return t.figures.refused <= trials[0].figures.refused;
+  };
   for (Trial& t : trials) {
-    t.on_front = std::ranges::none_of(trials, [&](const Trial& other) {
-      return dominates(goals(other), goals(t)) || (&other < &t && goals(other) == goals(t));
-    });
+    t.on_front = counts(t) && std::ranges::none_of(trials, [&](const Trial& other) {
+                   return counts(other) && (dominates(goals(other), goals(t)) ||
+                                            (&other < &t && goals(other) == goals(t)));
+                 });
   }
 }
 
@@ -79,7 +85,7 @@ Result<Trial> run_trial(const PlanTarget& target,
   if (!setup) return setup.error();
   Trial t;
   t.settings = settings;
-  t.flags = target.flags(settings);
+  t.flags = option_words(target.options(settings));
   for (int r = 0; r < settings.replicas; ++r)
     t.runs.push_back(simulate(setup->sim, settings.replicas == 1
                                               ? std::vector(workload.begin(), workload.end())

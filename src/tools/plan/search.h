@@ -26,8 +26,8 @@ struct TrialGoal {
   double price = 0;  // dollars per hour and device
 };
 
-// Which is better: the larger share of requests that keep the SLO, then more output tokens per
-// second, then shorter requests. Small differences do not count.
+// Which is better: fewer requests refused, then the larger share of requests that keep the SLO,
+// then more output tokens per second, then shorter requests. Small differences do not count.
 bool better(const PlanFigures& a, const PlanFigures& b, const Slo& slo);
 
 Result<Trial> run_trial(const PlanTarget& target,
@@ -46,7 +46,8 @@ std::vector<Trial> search_settings(const PlanTarget& target,
                                    size_t& best);
 
 // Marks the trials that no other beats in time to the first token, time per token (both 99th
-// percentiles), output tokens per second, memory and price at once; of equal ones the first.
+// percentiles), output tokens per second, memory and price at once; of equal ones the first. Those
+// that refuse more requests than the first do not count.
 void mark_front(std::span<Trial> trials);
 
 // Whether `a` is nowhere worse than `b` and somewhere better; lower is better.

@@ -21,7 +21,6 @@ constexpr TableFormat kTableFormats[] = {
     {"fp8", 8, true},       // or int8, where the device has that
     {"4-bit", 4.5, false},  // with the scales of blocks of 32
 };
-constexpr double kUsable = 0.95;  // of a device's nominal memory
 
 // A device, or the machine that a cost was measured on.
 struct TableRow {
@@ -79,10 +78,7 @@ int cmd_plan_table(const PlanTableOptions& o) {
   if (!o.cost.empty()) {
     Result<CostFile> cost = load_cost(o.cost);
     if (!cost) return report(cost.error());
-    if (!cost->fits(*shape))
-      return report(Error{400, strf("%s has the costs of %s: run `sluice plan calibrate` for this "
-                                    "model",
-                                    quote(o.cost, 400).c_str(), quote(cost->model).c_str())});
+    if (auto ok = check_cost_shape(*cost, o.cost, o.model, *shape); !ok) return report(ok.error());
     TableRow& r = rows.emplace_back();
     r.device = "measured", r.format = cost->format;
     r.memory = cost->memory, r.price = o.price;
@@ -93,13 +89,9 @@ int cmd_plan_table(const PlanTableOptions& o) {
   std::vector<const SolDevice*> devices;
   for (const std::string& name : o.devices) {
     devices.push_back(find_sol_device(name));
-    if (!devices.back()) {
-      std::string known;
-      for (const SolDevice& d : sol_devices())
-        known += strf("%s%s", known.empty() ? "" : ", ", d.name);
-      return report(
-          Error{400, strf("no device %s: it may be %s", quote(name).c_str(), known.c_str())});
-    }
+    if (!devices.back())
+      return report(Error{400, strf("no device %s: it may be %s", quote(name).c_str(),
+                                    sol_device_names().c_str())});
   }
   if (o.devices.empty())
     for (const SolDevice& d : sol_devices()) devices.push_back(&d);
@@ -107,7 +99,7 @@ int cmd_plan_table(const PlanTableOptions& o) {
     for (const TableFormat& f : kTableFormats) {
       TableRow& r = rows.emplace_back();
       r.device = d->name, r.format = f.name;
-      r.memory = d->memory * kUsable;
+      r.memory = d->memory * kUsableMemory;
       r.price = o.price > 0 ? o.price : d->price;
       r.model = sol_model(**file, *shape, f.bits);
       r.cost = derive_cost(r.model, *d, kGpuReached, f.bits8);

@@ -11,14 +11,6 @@ namespace sluice {
 
 namespace {
 
-constexpr double kUsableMemory = 0.95;  // of a device's nominal memory
-
-std::string device_names() {
-  std::string out = "cpu";
-  for (const SolDevice& d : sol_devices()) out += strf(", %s", d.name);
-  return out;
-}
-
 // The CPU that this runs on, as a row of the device table.
 SolDevice this_cpu(int threads, bool quiet) {
   const CpuLimits limits = kept_limits(quiet);
@@ -45,8 +37,8 @@ Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDevic
   t.device_ = on.device.empty() ? "cpu" : on.device;
   const SolDevice* row = find_sol_device(t.device_);
   if (!row && t.device_ != "cpu")
-    return Error{
-        400, strf("no device %s: it may be %s", quote(t.device_).c_str(), device_names().c_str())};
+    return Error{400, strf("no device %s: it may be cpu, %s", quote(t.device_).c_str(),
+                           sol_device_names().c_str())};
   t.gpu_ = row != nullptr;
   if (row) {
     t.device_ = row->name;
@@ -67,15 +59,13 @@ Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDevic
 Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
   Result<CostFile> f = load_cost(path);
   if (!f) return f.error();
-  if (!f->fits(shape_))
-    return Error{400, strf("%s has the costs of %s (%d layers, hidden %d), and %s has %d layers, "
-                           "hidden %d: run `sluice plan calibrate` for it",
-                           quote(path, 400).c_str(), quote(f->model).c_str(), f->layers, f->hidden,
-                           quote(engine_.model).c_str(), shape_.num_layers, shape_.hidden)};
-  if (asked && gpu_ != f->is_gpu())
-    return Error{400, strf("%s was measured on %s: leave --device out, or calibrate on %s",
-                           quote(path, 400).c_str(), f->is_gpu() ? "a GPU" : "a CPU",
-                           quote(device_).c_str())};
+  if (auto ok = check_cost_shape(*f, path, engine_.model, shape_); !ok) return ok.error();
+  const CostUse use{.model = engine_.model,
+                    .format = cost_format(engine_.model, random_format(engine_)),
+                    .gpu = asked ? gpu_ : f->is_gpu(),
+                    .gpu_name = gpu_ ? device_ : "",
+                    .threads = num_threads(engine_)};
+  if (auto ok = check_cost_use(*f, path, use); !ok) return ok.error();
   cost_ = f->cost;
   kv_token_ = f->kv_token;
   measured_ = true;
@@ -97,10 +87,8 @@ Result<void> PlanTarget::use_limits() {
   // A GPU computes in 16 bits whatever the file has, unless asked for fp8.
   const double bits = gpu_ ? (bits8 ? 8 : 16) : 0;
   SolModel m = sol_model(*file_, shape_, bits);
-  if (!gpu_) {
-    m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
-    m.weights = static_cast<double>(as_is->ledger.weights);
-  }
+  m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
+  m.weights = static_cast<double>(as_is->ledger.weights);
   kv_token_ = m.kv_token = static_cast<double>(as_is->ledger.kv_per_token);
   const SolDevice d =
       gpu_ ? *find_sol_device(device_) : this_cpu(num_threads(engine_), engine_.quiet);
@@ -134,16 +122,13 @@ Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
   return out;
 }
 
-std::string PlanTarget::flags(const PlanSettings& s) const {
-  std::string out;
-  const auto add = [&](const char* flag, const std::string& value) {
-    out += strf("%s%s %s", out.empty() ? "" : " ", flag, value.c_str());
-  };
-  if (s.preset) add("--preset", *s.preset);
-  if (s.budget) add("--budget", std::to_string(*s.budget));
-  if (s.beside) add(gpu_ ? "--mixed-budget" : "--chunk", std::to_string(*s.beside));
-  if (s.max_seqs) add("--max-seqs", std::to_string(*s.max_seqs));
-  if (s.kv) add("--kv", name_of(kKvTypes, s.kv));
+std::vector<GivenOption> PlanTarget::options(const PlanSettings& s) const {
+  std::vector<GivenOption> out;
+  if (s.preset) out.push_back({"--preset", {*s.preset}});
+  if (s.budget) out.push_back({"--budget", {std::to_string(*s.budget)}});
+  if (s.beside) out.push_back({gpu_ ? "--mixed-budget" : "--chunk", {std::to_string(*s.beside)}});
+  if (s.max_seqs) out.push_back({"--max-seqs", {std::to_string(*s.max_seqs)}});
+  if (s.kv) out.push_back({"--kv", {name_of(kKvTypes, s.kv)}});
   return out;
 }
 

@@ -35,8 +35,8 @@ class PlanTarget {
 
   // The error says why such an engine would not start.
   Result<PlanSetup> setup(const PlanSettings& settings) const;
-  // Flags of `sluice serve` for the settings: "--budget 512 --max-seqs 64".
-  std::string flags(const PlanSettings& settings) const;
+  // Options of `sluice serve` for the settings.
+  std::vector<GivenOption> options(const PlanSettings& settings) const;
 
   const std::string& device() const { return device_; }
   const std::string& source() const { return source_; }  // of the cost, for people

@@ -1,0 +1,28 @@
+// The command that runs what a plan simulated. Pure functions.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+// An option of the command line and its values; without any: a flag.
+struct GivenOption {
+  std::string name;  // "--ctx"
+  std::vector<std::string> values;
+};
+
+// A word that a shell takes as it is.
+std::string shell_word(std::string_view text);
+
+// "--ctx 4096 --no-fuse", each word for a shell.
+std::string option_words(std::span<const GivenOption> options);
+
+// `sluice serve` with the options given, but for those that `chosen` has too, and those.
+std::string serve_command(const std::string& model,
+                          std::span<const GivenOption> given,
+                          std::span<const GivenOption> chosen);
+
+}  // namespace sluice

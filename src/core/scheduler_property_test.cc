@@ -517,18 +517,17 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
     Workload(seed).run(&tally);
     if (HasFailure()) return;
   }
-  // Few workloads differ more.
-  auto share = [&](uint64_t of_all) { return num == 5000 ? of_all : of_all * num / 10000; };
-  EXPECT_GT(tally.preemptions, share(3000)) << "the workloads prove too little";
-  EXPECT_GT(tally.requeued, share(300)) << "outputs hardly outgrow their ranges";
-  EXPECT_GT(tally.unmapped, share(300)) << "slots hardly take pages from each other";
-  EXPECT_GT(tally.hits, share(10000));
-  EXPECT_GT(tally.forks, share(1000));
-  EXPECT_GT(tally.tiers.num_swapped, share(300)) << "few sequences are swapped";
-  EXPECT_GT(tally.tiers.num_restored, share(200));
-  EXPECT_GT(tally.tiers.prefix_hits, share(1000)) << "few prefixes come from host memory";
-  EXPECT_GT(tally.tiers.disk_hits, share(1000)) << "few prefixes come from disk";
-  EXPECT_GT(tally.tiers.disk_lost, share(300)) << "few blocks are lost";
+  if (num < 5000) return;  // a slice may leave out whole kinds of workloads
+  EXPECT_GT(tally.preemptions, uint64_t{3000}) << "the workloads prove too little";
+  EXPECT_GT(tally.requeued, uint64_t{300}) << "outputs hardly outgrow their ranges";
+  EXPECT_GT(tally.unmapped, uint64_t{300}) << "slots hardly take pages from each other";
+  EXPECT_GT(tally.hits, uint64_t{10000});
+  EXPECT_GT(tally.forks, uint64_t{1000});
+  EXPECT_GT(tally.tiers.num_swapped, uint64_t{300}) << "few sequences are swapped";
+  EXPECT_GT(tally.tiers.num_restored, uint64_t{200});
+  EXPECT_GT(tally.tiers.prefix_hits, uint64_t{1000}) << "few prefixes come from host memory";
+  EXPECT_GT(tally.tiers.disk_hits, uint64_t{1000}) << "few prefixes come from disk";
+  EXPECT_GT(tally.tiers.disk_lost, uint64_t{300}) << "few blocks are lost";
 }
 
 }  // namespace

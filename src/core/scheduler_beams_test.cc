@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-constexpr Token kEnd = 0;
+constexpr Token kEndToken = 0;
 constexpr int kVocab = 12;
 
 uint64_t stirred(uint64_t a, uint64_t b) {
@@ -29,7 +29,7 @@ std::vector<TopLogprob> continuations(uint64_t hash, int num) {
   std::vector<TopLogprob> all;
   for (Token t = 0; t < kVocab; ++t) {
     auto points = static_cast<float>(stirred(hash, static_cast<uint64_t>(t)) % 4096);
-    all.push_back({0, t, -points / 512 - (t == kEnd ? 2.0f : 0.0f), 0});
+    all.push_back({0, t, -points / 512 - (t == kEndToken ? 2.0f : 0.0f), 0});
   }
   std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.logprob > b.logprob; });
   all.resize(static_cast<size_t>(std::min(num, kVocab)));
@@ -56,7 +56,7 @@ Outputs alone(const Request& r) {
     std::vector<Token> output;
     do {
       output.push_back(continuations(text(output), 1)[0].token);
-    } while (output.back() != kEnd && static_cast<int>(output.size()) < r.max_new);
+    } while (output.back() != kEndToken && static_cast<int>(output.size()) < r.max_new);
     return Outputs(static_cast<size_t>(r.n), output);
   }
   BeamSearch search(r.n, *r.beams, r.max_new, r.stop.tokens);
@@ -173,7 +173,7 @@ Request some_request(RequestId id, std::vector<Token> prompt, int max_new, int n
   SamplingSpec greedy;
   greedy.temperature = 0;
   r.sampling = std::make_shared<const SamplingSpec>(greedy);
-  r.stop.tokens = {kEnd};
+  r.stop.tokens = {kEndToken};
   r.max_new = max_new;
   r.n = n;
   return r;
@@ -244,7 +244,7 @@ void run_all(const SchedulerConfig& given,
     o.resize(std::max(o.size(), size_t{e.choice} + 1));
     if (e.token != kNoToken) o[e.choice].push_back(e.token);
     if (e.finish == Finish::none) continue;
-    EXPECT_EQ(e.finish, o[e.choice].back() == kEnd ? Finish::stop : Finish::length);
+    EXPECT_EQ(e.finish, o[e.choice].back() == kEndToken ? Finish::stop : Finish::length);
     EXPECT_EQ(e.is_end_token, e.finish == Finish::stop);
     ++counts.answers;
   }

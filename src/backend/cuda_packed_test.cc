@@ -17,8 +17,9 @@ constexpr Format kPackedFormats[] = {Format::q8_0, Format::q4_0, Format::q4_1, F
 // lies beyond the last row and column is zero.
 TEST(CudaPacked, HoldsWhatTheFileHolds) {
   for (Format format : kPackedFormats) {
-    for (auto [rows, blocks] : {std::pair{16, 2}, {1, 1}, {37, 3}}) {
+    for (auto [num_rows, blocks] : {std::pair{16, 2}, {1, 1}, {37, 3}}) {
       const FormatInfo& info = format_info(format);
+      const int64_t rows = num_rows;
       const int64_t cols = int64_t{blocks} * info.block_elems;
       SCOPED_TRACE(testing::Message() << info.name << " " << rows << "x" << cols);
       std::mt19937 rng(7);

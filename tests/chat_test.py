@@ -43,7 +43,10 @@ class Terminal:
         if self.pid == 0:
             os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": str(WORK / "state"), **(env or {})})
             os.environ.pop("NO_COLOR", None) if "NO_COLOR" not in (env or {}) else None
-            os.execv(cli_test.BINARY, [str(cli_test.BINARY)] + [str(a) for a in args])
+            try:
+                os.execv(cli_test.BINARY, [str(cli_test.BINARY)] + [str(a) for a in args])
+            finally:
+                os._exit(127)  # no program: the child must not go on as a second test
         self.resize(*size)
 
     def resize(self, rows, columns):

@@ -41,6 +41,9 @@ list(JOIN SLUICE_CUDA_ARCHS " " cuda_arch_names)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cc PROPERTIES
   COMPILE_DEFINITIONS "SLUICE_CUDA_ARCHS=\"${cuda_arch_names}\"")
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
+if(SLUICE_CUDA_QUICK)
+  list(APPEND cuda_flags -Xcicc=-O1 -Xptxas=-O1)
+endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
 list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc

@@ -562,6 +562,7 @@ void Scheduler::finish_plan(Time now, StepPlan& out) {
   if (!spare_.empty()) {
     flight = std::move(spare_.back());
     spare_.pop_back();
+    flight.lost = false;
   }
   flight.step = out.step;
   flight.scheduled = now;

@@ -259,6 +259,7 @@ class Scheduler {
       bool operator==(const Item&) const = default;
     };
     std::vector<Item> items;
+    bool lost = false;  // a step before it has failed: whatever its result is, nobody waits for it
     bool operator==(const InFlight&) const = default;
   };
   struct PendingBlock {

@@ -11,13 +11,17 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
-  if (result.failure.empty()) {
+  const bool failed = !flight.lost && !result.failure.empty();
+  if (failed) {
+    fail_transfers();
+    if (config_.mapped()) pages_.restate();  // what it should have mapped may not be
+    // Those behind it were planned before this was known. Executors may run them or not; what is
+    // planned from now on does not depend on it.
+    for (InFlight& f : flights_) f.lost = true;
+  } else if (!flight.lost) {
     take_transfers(result);
     register_step(flight);
     if (config_.slo.any()) slo_.complete(flight.slo, flight.scheduled, result.end);
-  } else {
-    fail_transfers();
-    if (config_.mapped()) pages_.restate();  // what it should have mapped may not be
   }
   size_t row = 0;
   for (size_t k = 0; k < flight.items.size(); ++k) {
@@ -25,10 +29,10 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     if (k + 4 < flight.items.size()) prefetch_output(flight.items[k + 4].seq);
     const InFlight::Item& item = flight.items[k];
     const Sampled* sampled = nullptr;
-    if (result.failure.empty() && item.want != Want::none) sampled = &result.rows[row++];
+    if (!flight.lost && !failed && item.want != Want::none) sampled = &result.rows[row++];
     take_result(item, sampled, result, flight, now, out);
   }
-  if (!result.failure.empty()) {
+  if (failed) {
     // The device failed: nothing that runs or waits can be trusted to continue.
     for (size_t i = 0; i < seqs_.size(); ++i) {
       Phase p = seqs_[i].phase;

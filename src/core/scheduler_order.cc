@@ -97,14 +97,18 @@ void Scheduler::preempt_for_priority() {
   while (config_.order == Order::priority && !waiting_.empty() && !running_.empty() &&
          pending_.empty() && pending_ranges_.empty()) {
     Index next = waiting_.back(), last = last_preemptible();
-    if (last == kNone || request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority)
+    // One that has aged would be the next to start again, and so on for ever.
+    if (last == kNone || before(last, next) ||
+        request_of(seqs_[last]).priority <= request_of(seqs_[next]).priority)
       return;
     if (can_start(num_slots(seqs_[next])) && has_blocks_for(next)) return;
     int num_left = static_cast<int>(running_.size()), blocks = blocks_.available();
     for (size_t k = running_.size(); k > 0 && !fits; --k) {
       const Sequence& s = seqs_[running_[k - 1]];
       if (s.beam) continue;
-      if (request_of(s).priority <= request_of(seqs_[next]).priority) break;
+      if (before(running_[k - 1], next) ||
+          request_of(s).priority <= request_of(seqs_[next]).priority)
+        break;
       --num_left;
       blocks += s.table.num_rows(layout_) * layout_.num_groups;
     }

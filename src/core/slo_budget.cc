@@ -136,13 +136,16 @@ double SloBudget::time_for_all(const Offer& offer, int tokens) const {
 
 // The size of step, up to `limit` prompt tokens, whose prompt tokens take the least time beyond
 // what the decodes take without them; the largest such. All prompts that wait must be done within
-// half of the target for first tokens; without one, in at most twice the time that the limit takes.
-// A size that was not timed enough goes before all others: between sizes that were, the model knows
-// nothing better than a straight line.
+// half of the target for first tokens; without one, in at most twice the time that the one in front
+// takes at the limit, so that nothing is saved while prompts queue up. A size that was not timed
+// enough goes before all others: between sizes that were, the model knows nothing better than a
+// straight line.
 int SloBudget::cheapest(const Offer& offer, int limit) const {
   const double alone = model_.predict(offer.decodes);
+  Offer front = offer;
+  front.behind = 0;
   const double patience = target_.ttft > Time{0} ? seconds(target_.ttft / 2 - offer.waited)
-                                                 : 2 * time_for_all(offer, limit);
+                                                 : 2 * time_for_all(front, limit);
   auto price = [&](int n) { return ((1 + kDoubt) * time_with(offer, n) - alone) / n; };
   int best = limit;
   double least = price(limit);

@@ -1,6 +1,7 @@
 #include "core/slo_budget.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -227,6 +228,29 @@ TEST(SloBudget, TakesTheCheapestStepsWherePromptsHaveTime) {
     EXPECT_LE(slo.itl_p99, 20) << target;
     EXPECT_LE(slo.ttft_p95, 1000) << target;
     EXPECT_GE(slo.goodput, 0.995 * best) << target;
+  }
+}
+
+// Small steps are the cheaper ones, but no prompt may wait for that.
+TEST(SloBudget, PromptsThatQueueUpGetTheLargestSteps) {
+  for (const char* target : {"itl_p99=20ms,ttft_p95=1s", "itl_p99=20ms"}) {
+    SloBudget slo(parse_slo_target(target).value());
+    StepLoad decodes{.tokens = 64, .sampled = 64, .context = 6400, .attended = 6400};
+    Time at{0};
+    for (int i = 0; i < 400; ++i) {  // 5 ms to 128 tokens, then 20 us for each
+      const int tokens = std::array{16, 32, 64, 128, 192, 256, 448, 512}[i % 8];
+      StepLoad load = decodes;
+      load += chunk_load(0, tokens);
+      const Time took = std::chrono::microseconds(5000 + 20 * std::max(0, load.tokens - 128));
+      slo.complete(slo.plan(load, 64), at, at + took);
+      at += took;
+    }
+    SloBudget::Offer offer{.decodes = decodes, .pos = 0, .rest = 1000, .waited = {}, .most = 2000};
+    const int alone = slo.choose(offer);
+    offer.behind = 20'000;
+    const int crowded = slo.choose(offer);
+    EXPECT_LE(alone, 192) << target;
+    EXPECT_GT(crowded, 600) << target;
   }
 }
 

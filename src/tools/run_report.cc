@@ -50,6 +50,16 @@ double step_ops(const ModelShape& m, const StepLoad& w) {
   return ops + 4.0 * static_cast<double>(w.attended) * m.num_heads * m.head_dim * m.num_layers;
 }
 
+std::string limit_shares_text(const LimitShares& s) {
+  if (s.peak.empty()) return "not known: no limits of this device were measured";
+  return strf("%.1f %% (%s), %.1f %%", s.mfu * 100, s.peak.c_str(), s.sol * 100);
+}
+
+json::object limit_shares_json(const LimitShares& s) {
+  if (s.peak.empty()) return {{"mfu", nullptr}, {"sol_fraction", nullptr}};
+  return {{"mfu", s.mfu}, {"sol_fraction", s.sol}, {"mfu_peak", s.peak}};
+}
+
 LimitShares limit_shares(std::span<const StepSample> steps,
                          const ModelShape& shape,
                          size_t step_bytes,

@@ -24,6 +24,7 @@ struct CurvePoint {
   double rate = 0;                             // requests/s
   double latency = 0, inference = 0, itl = 0;  // seconds; means over steps, ITL p50
   double itl_p99 = 0, ttft_p50 = 0;
+  LimitShares shares;
   std::string wde;
 };
 
@@ -71,8 +72,12 @@ const char* latency_words(CurveLatency which) {
   return "latency (finish - scheduled of a step), mean";
 }
 
-CurvePoint reduce_point(const LabRun& run, const std::string& line, int budget) {
+CurvePoint reduce_point(const LabRun& run,
+                        const std::string& line,
+                        int budget,
+                        const BenchLimits& limits) {
   CurvePoint p;
+  p.shares = shares_of(run, limits);
   p.line = line;
   p.budget = budget;
   p.rate = figure_of(run, Figure::requests_per_s);
@@ -88,10 +93,12 @@ CurvePoint reduce_point(const LabRun& run, const std::string& line, int budget) 
 
 std::string curve_csv(const std::vector<CurvePoint>& points) {
   std::string out =
-      "line,budget,requests_per_s,latency_ms,inference_ms,itl_p50_ms,itl_p99_ms,ttft_p50_ms\n";
+      "line,budget,requests_per_s,latency_ms,inference_ms,itl_p50_ms,itl_p99_ms,ttft_p50_ms,"
+      "mfu_percent,sol_percent\n";
   for (const CurvePoint& p : points)
-    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f\n", p.line.c_str(), p.budget, p.rate,
-                p.latency * 1e3, p.inference * 1e3, p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3);
+    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.2f,%.2f\n", p.line.c_str(), p.budget, p.rate,
+                p.latency * 1e3, p.inference * 1e3, p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3,
+                p.shares.mfu * 100, p.shares.sol * 100);
   return out;
 }
 
@@ -157,12 +164,17 @@ std::string curve_html(const BenchCurveOptions& o,
   out += svg_plot(tail) + svg_plot(steps_plot(steps)) + "</div>";
   out +=
       "<table><tr><th>line<th>budget<th>requests/s<th>latency, ms<th>inference, ms<th>ITL p50, "
-      "ms<th>p99<th>TTFT p50, ms</tr>";
+      "ms<th>p99<th>TTFT p50, ms<th>MFU, %<th>of the speed of light, %</tr>";
   for (const CurvePoint& p : points)
-    out += strf("<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f</tr>",
-                escape_html(p.line).c_str(), p.budget, p.rate, p.latency * 1e3, p.inference * 1e3,
-                p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3);
-  out += "</table><h2>Step time</h2>";
+    out += strf(
+        "<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f<td>%.1f<td>%.1f</tr>",
+        escape_html(p.line).c_str(), p.budget, p.rate, p.latency * 1e3, p.inference * 1e3,
+        p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3, p.shares.mfu * 100, p.shares.sol * 100);
+  if (!points.empty())
+    out += "</table><p>MFU: operations, of the peak (" + escape_html(points[0].shares.peak) +
+           "). Speed of light: each step at least reads the weights and its K and V, and computes "
+           "its operations.</p>";
+  out += "<h2>Step time</h2>";
   for (const StepFit& f : fits) out += "<p>" + escape_html(fit_text(f)) + "</p>";
   return out + "</html>\n";
 }
@@ -175,6 +187,7 @@ int cmd_bench_curve(const BenchCurveOptions& o) {
   }
   const std::string machine = machine_line(o.lab.threads);
   const LabWorkload workload = equal_requests(o.requests, o.input, o.output);
+  const BenchLimits limits = run_limits(o.lab.threads, false, o.lab.quiet);
   StatusLine status(!o.lab.quiet);
   std::vector<CurvePoint> points;
   std::vector<StepFit> fits;
@@ -188,7 +201,7 @@ int cmd_bench_curve(const BenchCurveOptions& o) {
         Result<LabRun> run =
             run_lab(curve_setup(o, o.lines[i], budget).value(), workload, o.lab.seed);
         if (!run) return report(run.error());
-        CurvePoint p = reduce_point(*run, o.lines[i], budget);
+        CurvePoint p = reduce_point(*run, o.lines[i], budget, limits);
         if (p.rate > best[i].rate) best[i] = std::move(p);
         for (const StepSample& s : run->steps) {
           fits[i].by_all.add(s.work, s.inference);

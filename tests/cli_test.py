@@ -888,7 +888,7 @@ class Output(Cli):
                 "--warmup", 0.3, "--budgets", "16", "--kv-memory", "16M", "--quiet")
         out = json.loads(self.works("bench", "slo", MODEL, "--slo", "itl_p99=30ms,ttft_p95=1s", "--json", *load))
         self.assertEqual(([r["setting"] for r in out["runs"]], out["target"]), (["16", "slo"], "itl_p99=30ms,ttft_p95=1s"))
-        self.assertTrue(all("sol_fraction" in r and r["mfu_peak"].endswith("Gop/s") for r in out["runs"]), out)
+        self.assertTrue(all("mfu" in r and "sol_fraction" in r for r in out["runs"]), out)
         self.fails("bench", "slo", MODEL, *load, says="add one like --slo itl_p99=50ms")
         for flags, says in ((("--slo", "itl=5ms"), "itl_p99=TIME"), (("--slo", "ttft_p95=1s"), "no target between tokens"),
                             (("--slo", "itl_p99=5"), "like 50ms"),
@@ -916,8 +916,8 @@ class Output(Cli):
         self.assertGreaterEqual(sla["tbt_worst_decile_s"], out["itl_s"]["p50"])
         self.assertEqual(set(sla["fastgen_share_by_tokens_per_s"]), {"2", "4", "6"})
         self.assertGreaterEqual(out["waiting_s"]["max"], 0)
-        self.assertGreater(out["mfu"], 0)
-        self.assertGreater(out["sol_fraction"], 0)
+        self.assertTrue(out["mfu"] is None or out["mfu"] > 0)  # None: the machine was busy when its limits were measured
+        self.assertEqual(out["sol_fraction"] is None, out["mfu"] is None)
         bare = json.loads(self.works(*args, "--json", "--no-record-metrics"))
         self.assertEqual(bare["output_digest"], out["output_digest"])
         self.assertFalse(set(bare) & {"ttft_s", "itl_s", "step_s", "wde", "sla"})

@@ -444,9 +444,7 @@ json::object result_json(const Session& s,
     j["peak_ops_per_s"] = peaks;
     if (m.ttft.count() == 1) j["prefill_ops_per_s"] = prefill_rate(s, m);
     const LimitShares shares = shares_of(s, m, limits);
-    j["mfu"] = shares.mfu;
-    j["sol_fraction"] = shares.sol;
-    j["mfu_peak"] = shares.peak;
+    for (const auto& pair : limit_shares_json(shares)) j[pair.key()] = pair.value();
   }
   j["load_s"] = s.load_seconds();
   return j;
@@ -604,8 +602,7 @@ void add_limit_rows(const Session& s,
   }
   if (bandwidth > 0) {
     const LimitShares shares = shares_of(s, m, limits);
-    rows.push_back({"MFU, of the speed of light", strf("%.1f %% (%s), %.1f %%", shares.mfu * 100,
-                                                       shares.peak.c_str(), shares.sol * 100)});
+    rows.push_back({"MFU, of the speed of light", limit_shares_text(shares)});
   }
   if (bandwidth > 0)
     rows.push_back({"limits", o.limits == LimitsFrom::cache ? "kept by bench machine"

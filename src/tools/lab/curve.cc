@@ -72,6 +72,18 @@ const char* latency_words(CurveLatency which) {
   return "latency (finish - scheduled of a step), mean";
 }
 
+const char* latency_title(CurveLatency which) {
+  switch (which) {
+    case CurveLatency::inference:
+      return "Inference time of a step";
+    case CurveLatency::itl:
+      return "Time between tokens";
+    case CurveLatency::latency:
+      break;
+  }
+  return "Latency of a step";
+}
+
 CurvePoint reduce_point(const LabRun& run,
                         const std::string& line,
                         int budget,
@@ -96,9 +108,9 @@ std::string curve_csv(const std::vector<CurvePoint>& points) {
       "line,budget,requests_per_s,latency_ms,inference_ms,itl_p50_ms,itl_p99_ms,ttft_p50_ms,"
       "mfu_percent,sol_percent\n";
   for (const CurvePoint& p : points)
-    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%.2f,%.2f\n", p.line.c_str(), p.budget, p.rate,
+    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%s,%s\n", p.line.c_str(), p.budget, p.rate,
                 p.latency * 1e3, p.inference * 1e3, p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3,
-                p.shares.mfu * 100, p.shares.sol * 100);
+                p.shares.percent(p.shares.mfu).c_str(), p.shares.percent(p.shares.sol).c_str());
   return out;
 }
 
@@ -114,8 +126,7 @@ std::string fit_text(const StepFit& f) {
 
 Plot curve_plot(const BenchCurveOptions& o, const std::vector<CurvePoint>& points) {
   Plot plot{"", "requests/s", "ms", false, true, {}};
-  plot.title = strf("%s by throughput; lower right is better", latency_words(o.latency));
-  plot.title[0] = static_cast<char>(plot.title[0] - 'a' + 'A');
+  plot.title = strf("%s by throughput; lower right is better", latency_title(o.latency));
   for (size_t i = 0; i < o.lines.size(); ++i) {
     PlotSeries s{o.lines[i], {}, false, static_cast<int>(i), {}};
     for (const CurvePoint& p : points) {
@@ -164,16 +175,19 @@ std::string curve_html(const BenchCurveOptions& o,
   out += svg_plot(tail) + svg_plot(steps_plot(steps)) + "</div>";
   out +=
       "<table><tr><th>line<th>budget<th>requests/s<th>latency, ms<th>inference, ms<th>ITL p50, "
-      "ms<th>p99<th>TTFT p50, ms<th>MFU, %<th>of the speed of light, %</tr>";
+      "ms<th>p99<th>TTFT p50, ms<th>MFU, %<th>SOL, %</tr>";
   for (const CurvePoint& p : points)
-    out += strf(
-        "<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f<td>%.1f<td>%.1f</tr>",
-        escape_html(p.line).c_str(), p.budget, p.rate, p.latency * 1e3, p.inference * 1e3,
-        p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3, p.shares.mfu * 100, p.shares.sol * 100);
-  if (!points.empty())
-    out += "</table><p>MFU: operations, of the peak (" + escape_html(points[0].shares.peak) +
-           "). Speed of light: each step at least reads the weights and its K and V, and computes "
-           "its operations.</p>";
+    out += strf("<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f<td>%s<td>%s</tr>",
+                escape_html(p.line).c_str(), p.budget, p.rate, p.latency * 1e3, p.inference * 1e3,
+                p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3,
+                p.shares.percent(p.shares.mfu).c_str(), p.shares.percent(p.shares.sol).c_str());
+  out += "</table>";
+  const std::string peak = points.empty() ? "" : points[0].shares.peak;
+  out += strf(
+      "<p>MFU: operations, of the peak (%s). SOL, the speed of light: each step at least reads the "
+      "weights and its K and V, and computes its operations.</p>",
+      peak.empty() ? "not known: others used the machine while it was measured"
+                   : escape_html(peak).c_str());
   out += "<h2>Step time</h2>";
   for (const StepFit& f : fits) out += "<p>" + escape_html(fit_text(f)) + "</p>";
   return out + "</html>\n";

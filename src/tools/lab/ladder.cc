@@ -117,13 +117,15 @@ std::string ladder_table(const std::vector<LadderResult>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
     const LadderResult& r = results[i];
     const double before = results[i > 0 ? i - 1 : 0].tokens_per_s.median;
-    out += strf("%-14s %12.1f %7.2fx %7.0f ms %8.0f %5.1f %% %5.1f %%  %s\n", r.step->name,
+    out += strf("%-14s %12.1f %7.2fx %7.0f ms %8.0f %7s %7s  %s\n", r.step->name,
                 r.tokens_per_s.median, r.tokens_per_s.median / before, r.latency.median,
-                r.num_steps, r.shares.mfu * 100, r.shares.sol * 100, r.step->what);
+                r.num_steps, r.shares.percent(r.shares.mfu).c_str(),
+                r.shares.percent(r.shares.sol).c_str(), r.step->what);
   }
   if (!results.empty())
     out += strf("MFU: of %s. SOL, the speed of light: weights, K and V read once per step.\n",
-                results[0].shares.peak.c_str());
+                results[0].shares.peak.empty() ? "a peak that was not measured"
+                                               : results[0].shares.peak.c_str());
   return out;
 }
 
@@ -141,14 +143,15 @@ std::string ladder_html(const BenchLadderOptions& o,
       "of %d. %s.</p>",
       escape_html(o.lab.model).c_str(), escape_html(o.lab.format).c_str(), kLadderRequests,
       kLadderSlots, o.long_output, o.short_output, escape_html(machine).c_str());
-  out += svg_bars(ladder_chart(o, results)) + "<h2></h2><div class=plots>" +
+  out += svg_bars(ladder_chart(o, results)) + "<h2>Beside it</h2><div class=plots>" +
          svg_plot(plots.growth) + svg_plot(plots.batch) +
          "</div><table><tr><th>rung<th>tokens/s"
-         "<th>mean latency, ms<th>steps<th>MFU, %<th>of the speed of light, %<th>what</tr>";
+         "<th>mean latency, ms<th>steps<th>MFU, %<th>SOL, %<th>what</tr>";
   for (const LadderResult& r : results)
-    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%s</tr>", r.step->name,
-                r.tokens_per_s.median, r.latency.median, r.num_steps, r.shares.mfu * 100,
-                r.shares.sol * 100, r.step->what);
+    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%s<td>%s<td>%s</tr>", r.step->name,
+                r.tokens_per_s.median, r.latency.median, r.num_steps,
+                r.shares.percent(r.shares.mfu).c_str(), r.shares.percent(r.shares.sol).c_str(),
+                r.step->what);
   return out + "</table></html>\n";
 }
 

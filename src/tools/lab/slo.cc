@@ -255,13 +255,11 @@ struct SloTotal {
 };
 
 void print_slo_row(SloRun& r) {
-  const bool known = !r.shares.peak.empty();
-  auto percent = [&](double share) { return known ? strf("%.1f", share * 100) : std::string("-"); };
   std::printf("%-8s %8.2f %8.2f %8.2f %9.0f %9.0f %5d of %-3d %9.0f %9.0f %7.0f %6s %6s  %s\n",
               setting_name(r).c_str(), r.itl.at(0.5) * 1e3, r.itl.at(0.99) * 1e3, r.itl.at(1) * 1e3,
               r.ttft.at(0.5) * 1e3, r.ttft.at(0.95) * 1e3, r.prompts_in_time, r.num_prompts,
-              r.output_rate, r.goodput, r.chosen.at(0.5), percent(r.shares.mfu).c_str(),
-              percent(r.shares.sol).c_str(), r.kept ? "yes" : "no");
+              r.output_rate, r.goodput, r.chosen.at(0.5), r.shares.percent(r.shares.mfu).c_str(),
+              r.shares.percent(r.shares.sol).c_str(), r.kept ? "yes" : "no");
   std::fflush(stdout);
 }
 

@@ -3,14 +3,16 @@
 
     scripts/trace_report.py FILE [--skip STEPS] [--steps STEPS]
 
-Overlap: the share of the host's time (plan and complete) in which a step ran on the device; 0 with --pipeline sync. By
-default the first 20 steps, which warm up, are left out.
+Overlap: the share of the host's time (plan and complete) in which a step ran on the device; 0 with --pipeline sync. The same
+of what the threads behind the engine do (detokenise, send). Ops are those of the forward passes of these steps. By default
+the first 20 steps, which warm up, are left out.
 """
 import argparse
 import json
 import sys
 
 HOST = ("plan", "complete")
+TEXT = ("detokenise", "send")
 
 
 def union(spans):
@@ -41,7 +43,7 @@ def common(a, b):
 
 
 def report(events, skip=20, steps=None):
-    """Seconds by name of span, the number of steps, overlap, and the device's busy share."""
+    """Seconds by name of span and of op, the number of steps, overlaps, and the device's busy share."""
     spans = [e for e in events if e.get("ph") == "X" and "step" in e.get("args", {})]
     numbers = sorted({e["args"]["step"] for e in spans if e["name"] == "step"})[skip:]
     if steps is not None:
@@ -53,7 +55,21 @@ def report(events, skip=20, steps=None):
             by_name.setdefault(e["name"], []).append((e["ts"], e["ts"] + e["dur"]))
     device, host = union(by_name.get("step", [])), union(sum((by_name.get(n, []) for n in HOST), []))
     whole = device[-1][1] - device[0][0] if device else 0
-    return {"steps": len(chosen), "seconds": {name: length(s) / 1e6 for name, s in sorted(by_name.items())},
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    ops, text = {}, []
+    for e in events:
+        if e.get("ph") != "X" or "step" in e.get("args", {}) or not device:
+            continue
+        if not device[0][0] <= e["ts"] < device[-1][1]:
+            continue
+        if tracks.get(e.get("tid")) == "ops":
+            ops[e["name"]] = ops.get(e["name"], 0) + e["dur"] / 1e6
+        elif e["name"] in TEXT:
+            by_name.setdefault(e["name"], []).append((e["ts"], e["ts"] + e["dur"]))
+            text.append((e["ts"], e["ts"] + e["dur"]))
+    text = union(text)
+    return {"steps": len(chosen), "ops": dict(sorted(ops.items(), key=lambda op: -op[1])),
+            "text_overlap": common(device, text) / length(text) if length(text) else 0, "seconds": {name: length(s) / 1e6 for name, s in sorted(by_name.items())},
             "overlap": common(device, host) / length(host) if length(host) else 0,
             "busy": length(device) / whole if whole else 0}
 
@@ -74,6 +90,10 @@ def main():
         sys.exit(f"trace_report.py: {args.file} has no step behind the first {args.skip}: lower --skip")
     for name, total in r["seconds"].items():
         print(f"{name:10} {total * 1e3 / r['steps']:10.4f} ms a step {total:10.3f} s")
+    for name, total in r["ops"].items():
+        print(f"  op {name:15} {total * 1e3 / r['steps']:7.4f} ms a step {100 * total / sum(r['ops'].values()):9.1f} % of ops")
+    if any(name in r["seconds"] for name in TEXT):
+        print(f"overlap {100 * r['text_overlap']:.1f} % of detokenising and sending (send holds detokenise in a server)")
     print(f"{r['steps']} steps; device busy {100 * r['busy']:.1f} %; overlap {100 * r['overlap']:.1f} % of the host's time")
 
 

@@ -167,6 +167,21 @@ class TraceReport(unittest.TestCase):
         self.assertAlmostEqual(r["busy"], 240 / 280)
         self.assertEqual(trace_report.report(events, skip=9)["steps"], 0)
 
+    def test_ops_and_text(self):
+        events = [{"ph": "M", "tid": tid, "name": "thread_name", "args": {"name": name}} for tid, name in ((1, "ops"), (2, "io-0"))]
+        for i in range(1, 5):
+            at = 100 * i
+            events += [self.span("step", i, at, at + 80),
+                       {"ph": "X", "tid": 1, "name": "matmul", "ts": at + 10, "dur": 40, "args": {"rows": 3}},
+                       {"ph": "X", "tid": 1, "name": "attention", "ts": at + 50, "dur": 20},
+                       {"ph": "X", "tid": 2, "name": "send", "ts": at + 75, "dur": 10},  # half of it beside the step
+                       {"ph": "X", "tid": 2, "name": "detokenise", "ts": at + 75, "dur": 2}]
+        r = trace_report.report(events, skip=1)
+        self.assertEqual(list(r["ops"]), ["matmul", "attention"])
+        self.assertAlmostEqual(r["ops"]["matmul"], 3 * 40e-6)
+        self.assertAlmostEqual(r["text_overlap"], 0.5)
+        self.assertAlmostEqual(r["seconds"]["detokenise"], 6e-6)
+
 
 class Report(unittest.TestCase):
     def report(self, *cases):

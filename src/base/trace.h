@@ -80,6 +80,23 @@ inline void record_span(TraceTrack* track,
                         std::initializer_list<TraceArg> args = {}) {
   if (track) track->span(name, begin, end, args);
 }
+// A span from its construction to its end. Without a track no clock is read.
+class TraceSpan {
+ public:
+  TraceSpan(TraceTrack* track, const Clock* clock, const char* name)
+      : track_(track), clock_(clock), name_(name), begin_(track ? clock->now() : Time{0}) {}
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+  ~TraceSpan() {
+    if (track_) track_->span(name_, begin_, clock_->now());
+  }
+
+ private:
+  TraceTrack* track_;
+  const Clock* clock_;
+  const char* name_;
+  Time begin_;
+};
 inline void record_counter(TraceTrack* track, const char* name, Time at, double value) {
   if (track) track->counter(name, at, value);
 }

@@ -370,6 +370,7 @@ class Scheduler {
   void plan_decodes(StepPlan& out, int& budget);
   int prompt_budget(int num_decodes, int budget) const;
   int slo_tokens(Time now, int budget);
+  int64_t tokens_behind(Index front) const;
   void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);

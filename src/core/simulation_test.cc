@@ -81,6 +81,37 @@ TEST(Simulation, EveryPipelineAndPresetEnds) {
   }
 }
 
+// `bench ablate --only continuous,continuous-ragged` in virtual time: 32 requests, one in eight of
+// 200 tokens, the others of 8, in 8 slots. Seconds that batches by request take over those of
+// batches by step; `padded`: all rows of a batch are computed until its longest ends.
+double static_over_continuous(const StepCost& cost, bool padded) {
+  std::vector<SimRequest> asked(32, {Time{0}, 16, 8, {}}), run;
+  for (size_t i = 0; i < asked.size(); i += 8) asked[i].output = 200;
+  run = asked;
+  for (SimRequest& r : run) r.output = padded ? 200 : r.output;
+  auto seconds_of = [&](const char* preset, const std::vector<SimRequest>& w) {
+    SimSetup setup{sim_config(), cost};
+    setup.scheduler.prefix_cache = false;
+    EXPECT_TRUE(apply_preset(preset, setup.scheduler));
+    setup.scheduler.budget = 512;
+    return simulate(setup, w).elapsed;
+  };
+  return seconds_of("static", run) / seconds_of("orca", asked);
+}
+
+TEST(Simulation, HowMuchContinuousBatchingGainsIsUpToTheCostOfSteps) {
+  StepCost per_token;  // arithmetic is the limit
+  per_token.rows = {{1, 0.34e-3}, {1024, 0.34}};
+  StepCost lab;  // random:lab-16m on two cores: 0.85 ms for one row, 3.2 ms for eight
+  lab.rows = {{1, 0.84e-3}, {1024, 0.5e-3 + 0.34}};
+  EXPECT_NEAR(static_over_continuous(flat_cost(), false), 3.5, 0.1);  // memory is: the steps count
+  EXPECT_NEAR(static_over_continuous(flat_cost(), true), 3.5, 0.1);
+  EXPECT_NEAR(static_over_continuous(per_token, false), 1, 0.01);  // the tokens count
+  EXPECT_NEAR(static_over_continuous(per_token, true), 4.57, 0.1);
+  EXPECT_NEAR(static_over_continuous(lab, false), 1.5, 0.15);
+  EXPECT_NEAR(static_over_continuous(lab, true), 4.4, 0.3);
+}
+
 TEST(Simulation, EqualBlocksHitThePrefixCache) {
   SimRequest a{Time{0}, 100, 2, {5, 6}, 32}, b{milliseconds(500), 100, 2, {5, 6}, 32},
       c{milliseconds(900), 100, 2, {5, 9}, 32};

@@ -17,6 +17,11 @@ constexpr uint64_t kFirstFit = 8;  // measurements without which errors mean not
 constexpr double kLeastMargin = 0.5, kMostMargin = 2;
 constexpr double kKeepLate = 0.998;  // weight of a step's decodes relative to the next one's
 constexpr int kMostStride = 2;       // times the prompt tokens that were ever timed
+constexpr uint64_t kTries = 3, kRetry = 512;  // of a size: at first, then in so many prompt steps
+// A step's time counts for so much more when sizes are compared, as predictions are off by as much:
+// the fewer tokens, the more that matters.
+constexpr double kDoubt = 0.02;
+constexpr double kAlike = 1.06;  // prices within it: the larger step
 
 Result<Time> parse_target_time(std::string_view text) {
   double unit = 0, value = 0;
@@ -99,13 +104,14 @@ int SloBudget::choose(const Offer& offer) {
     const int n = model_.prompt_tokens_within(offer.decodes, offer.pos, target / factor, most);
     return std::max(n, least);
   };
-  int tokens = within(margin_);
+  const int limit = within(margin_);
   stats_.step_target = target / margin_;
-  if (in_danger(offer, tokens)) {
-    tokens = within(std::min(median_, margin_));
+  if (in_danger(offer, limit)) {
     stats_.step_target = target / std::min(median_, margin_);
+    return stats_.prompt_tokens = within(std::min(median_, margin_));
   }
-  return stats_.prompt_tokens = tokens;
+  const bool untried = limit == most && most < offer.most;
+  return stats_.prompt_tokens = untried ? limit : cheapest(offer, limit);
 }
 
 // Whether a prompt would miss its target with so many tokens a step, while tokens beyond theirs are
@@ -115,6 +121,41 @@ bool SloBudget::in_danger(const Offer& offer, int safe) const {
   if (stats_.late > (1 - static_cast<double>(target_.itl_quantile)) / 2) return false;
   const int64_t steps = (offer.rest + safe - 1) / std::max(safe, 1);
   return offer.waited + steps * target_.itl > target_.ttft;
+}
+
+double SloBudget::time_with(const Offer& offer, int tokens) const {
+  StepLoad load = offer.decodes;
+  load += chunk_load(offer.pos, tokens);
+  return model_.predict(load);
+}
+
+double SloBudget::time_for_all(const Offer& offer, int tokens) const {
+  const int64_t steps = (offer.rest + offer.behind + tokens - 1) / tokens;
+  return static_cast<double>(steps) * time_with(offer, tokens);
+}
+
+// The size of step, up to `limit` prompt tokens, whose prompt tokens take the least time beyond
+// what the decodes take without them; the largest such. All prompts that wait must be done within
+// half of the target for first tokens; without one, in at most twice the time that the one in front
+// takes at the limit, so that nothing is saved while prompts queue up. A size that was not timed
+// enough goes before all others: between sizes that were, the model knows nothing better than a
+// straight line.
+int SloBudget::cheapest(const Offer& offer, int limit) const {
+  const double alone = model_.predict(offer.decodes);
+  Offer front = offer;
+  front.behind = 0;
+  const double patience = target_.ttft > Time{0} ? seconds(target_.ttft / 2 - offer.waited)
+                                                 : 2 * time_for_all(front, limit);
+  auto price = [&](int n) { return ((1 + kDoubt) * time_with(offer, n) - alone) / n; };
+  int best = limit;
+  double least = price(limit);
+  for (size_t k = kKnees.size(); k-- > 0;) {  // the larger sizes first
+    const int n = kKnees[k] - offer.decodes.tokens;
+    if (n < kMinTokens || n >= limit || time_for_all(offer, n) > patience) continue;
+    if (num_timed_[k] < kTries + num_prompt_steps_ / kRetry) return n;
+    if (const double p = price(n); p * kAlike < least) best = n, least = p;
+  }
+  return best;
 }
 
 SloBudget::Planned SloBudget::plan(const StepLoad& load, int num_decode) {
@@ -139,6 +180,12 @@ void SloBudget::complete(const Planned& step, Time scheduled, Time end) {
   num_plain_ = prompt > 0 ? 0 : num_plain_ + 1;
   if (num_plain_ > kMostPlain) return;
   most_seen_ = std::max(most_seen_, prompt);
+  if (prompt > 0 && step.num_decode > 0) {
+    ++num_prompt_steps_;
+    const auto knee = std::ranges::lower_bound(kKnees, step.load.tokens);
+    if (knee != kKnees.end() && step.load.tokens > *knee - *knee / 16)
+      ++num_timed_[static_cast<size_t>(knee - kKnees.begin())];
+  }
   model_.add(step.load, took, 1 / (took * took));
   if (step.predicted <= 0) return;
   errors_[num_errors_++ % kWindow] = static_cast<float>(took / step.predicted);

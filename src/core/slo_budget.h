@@ -1,5 +1,7 @@
 // How many prompt tokens a step may take beside decodes so that those keep their latency target:
-// the most whose predicted time ends within it, with a margin by how far predictions were off.
+// at most as many as are predicted to end within it, with a margin by how far predictions were off.
+// Where prompts have time, fewer, if they are cheaper: a step that waits for memory anyway computes
+// some prompt tokens for next to nothing.
 // Learns from steps that ran. Owned by the scheduler. Pure: same calls, same choices.
 #pragma once
 
@@ -52,8 +54,9 @@ class SloBudget {
     StepLoad decodes;
     int64_t pos = 0;  // where the prompt in front goes on
     int64_t rest = 0;
-    Time waited{0};  // since it arrived
-    int most = 0;    // prompt tokens that the step has room for
+    int64_t behind = 0;  // tokens of other prompts that could run
+    Time waited{0};      // since the one in front arrived
+    int most = 0;        // prompt tokens that the step has room for
   };
   // From 1 to offer.most.
   int choose(const Offer& offer);
@@ -75,16 +78,23 @@ class SloBudget {
 
  private:
   static constexpr size_t kWindow = 128;  // steps whose errors count
+  // Tokens of a step where the cost of one more may change: those of tiles and of rooflines.
+  static constexpr std::array<int, StepTimeModel::kMaxKnees> kKnees = {32, 64, 128, 256, 512};
   bool in_danger(const Offer& offer, int safe) const;
+  int cheapest(const Offer& offer, int limit) const;
+  double time_with(const Offer& offer, int tokens) const;
+  double time_for_all(const Offer& offer, int tokens) const;
 
   SloTarget target_;
-  StepTimeModel model_{0.998};
+  StepTimeModel model_{0.998, kKnees};
   std::array<float, kWindow> errors_{};  // measured / predicted, a ring
   uint64_t num_errors_ = 0;
   double margin_ = 1.25, median_ = 1;  // of the errors: the target's quantile, the middle
   double late_rows_ = 0, rows_ = 0;    // decodes, of late
   int most_seen_ = 0;                  // prompt tokens of a step that was timed
-  int num_plain_ = 0;                  // steps without a prompt since the last one with
+  uint64_t num_prompt_steps_ = 0;      // timed, with prompts and decodes
+  std::array<uint64_t, kKnees.size()> num_timed_{};  // of those, steps of about kKnees tokens
+  int num_plain_ = 0;  // steps without a prompt since the last one with
   Time last_end_{0};
   SloStats stats_;
 };

@@ -22,12 +22,17 @@ struct StepLoad {
   }
 };
 
+// `tokens` of a prompt from position `pos` on.
+inline StepLoad chunk_load(int64_t pos, int tokens) {
+  const int64_t n = tokens;
+  return {
+      .tokens = tokens, .sampled = 1, .context = pos + n, .attended = n * pos + n * (n + 1) / 2};
+}
+
 inline StepLoad slice_load(const Slice& s) {
-  const int64_t pos = s.pos, count = s.count;
-  return {.tokens = s.count,
-          .sampled = samples(s.want) ? 1 : 0,
-          .context = pos + count,
-          .attended = count * pos + count * (count + 1) / 2};
+  StepLoad load = chunk_load(s.pos, s.count);
+  load.sampled = samples(s.want) ? 1 : 0;
+  return load;
 }
 
 inline StepLoad step_load(const StepPlan& plan) {

@@ -3,18 +3,36 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace sluice {
 
-StepTimeModel::Terms StepTimeModel::terms(const StepLoad& load) {
-  // Of one magnitude, so that the sums solve well.
-  return {1, load.tokens * 1e-2, static_cast<double>(load.context) * 1e-4,
-          static_cast<double>(load.attended) * 1e-6};
+namespace {
+
+// Terms in these units are of one magnitude, so that the sums solve well.
+constexpr double kTokens = 1e-2, kContext = 1e-4, kAttended = 1e-6;
+constexpr double unit_of(int term) {
+  return term == 0 ? 1 : term == 2 ? kContext : term == 3 ? kAttended : kTokens;
+}
+
+}  // namespace
+
+StepTimeModel::StepTimeModel(double keep, std::span<const int> knees) : keep_(keep) {
+  DCHECK(knees.size() <= kMaxKnees);
+  for (int knee : knees) knees_[num_terms_++ - 4] = knee;
+}
+
+StepTimeModel::Terms StepTimeModel::terms(const StepLoad& load) const {
+  Terms x{1, load.tokens * kTokens, static_cast<double>(load.context) * kContext,
+          static_cast<double>(load.attended) * kAttended};
+  for (int i = 4; i < num_terms_; ++i) x[i] = std::max(0, load.tokens - knees_[i - 4]) * kTokens;
+  return x;
 }
 
 void StepTimeModel::add(const StepLoad& load, double seconds, double weight) {
   const Terms x = terms(load);
-  for (int i = 0; i < kTerms; ++i) {
-    for (int j = 0; j < kTerms; ++j) xx_[i][j] = xx_[i][j] * keep_ + weight * x[i] * x[j];
+  for (int i = 0; i < num_terms_; ++i) {
+    for (int j = 0; j < num_terms_; ++j) xx_[i][j] = xx_[i][j] * keep_ + weight * x[i] * x[j];
     xy_[i] = xy_[i] * keep_ + weight * x[i] * seconds;
   }
   yy_ = yy_ * keep_ + weight * seconds * seconds;
@@ -31,12 +49,11 @@ void StepTimeModel::solve() {
   for (;;) {
     const Terms f = solve(left_out);
     int worst = 0;
-    for (int i = 1; i < kTerms; ++i) {
+    for (int i = 1; i < num_terms_; ++i) {
       if (f[i] < 0 && (worst == 0 || f[i] < f[worst])) worst = i;
     }
     if (worst == 0) {
-      const Terms unit = terms({.tokens = 1, .sampled = 0, .context = 1, .attended = 1});
-      for (int i = 0; i < kTerms; ++i) fit_[i] = f[i] * unit[i];
+      for (int i = 0; i < num_terms_; ++i) fit_[i] = f[i] * unit_of(i);
       return;
     }
     left_out[worst] = true;
@@ -52,46 +69,46 @@ StepTimeModel::Terms StepTimeModel::solve(const std::array<bool, kTerms>& left_o
   std::array<int, kTerms> row_of;  // which row solved a column; -1: none
   row_of.fill(-1);
   std::array<bool, kTerms> used = left_out;
-  for (int column = 0; column < kTerms; ++column) {
+  for (int column = 0; column < num_terms_; ++column) {
     if (left_out[column]) continue;
     int best = -1;
-    for (int r = 0; r < kTerms; ++r) {
+    for (int r = 0; r < num_terms_; ++r) {
       if (!used[r] && (best < 0 || std::fabs(a[r][column]) > std::fabs(a[best][column]))) best = r;
     }
     if (best < 0 || std::fabs(a[best][column]) <= kSame * xx_[column][column]) continue;
     used[best] = true;
     row_of[column] = best;
-    for (int r = 0; r < kTerms; ++r) {
+    for (int r = 0; r < num_terms_; ++r) {
       if (r == best || left_out[r]) continue;
       const double factor = a[r][column] / a[best][column];
       if (factor == 0) continue;
-      for (int c = 0; c < kTerms; ++c) a[r][c] -= factor * a[best][c];
+      for (int c = 0; c < num_terms_; ++c) a[r][c] -= factor * a[best][c];
       b[r] -= factor * b[best];
     }
   }
   Terms f{};
-  for (int i = 0; i < kTerms; ++i)
+  for (int i = 0; i < num_terms_; ++i)
     if (row_of[i] >= 0) f[i] = b[row_of[i]] / a[row_of[i]][i];
   return f;
 }
 
 double StepTimeModel::predict(const StepLoad& load) const {
-  return std::max(0.0, fit_[0] + fit_[1] * load.tokens +
-                           fit_[2] * static_cast<double>(load.context) +
-                           fit_[3] * static_cast<double>(load.attended));
+  double sum = fit_[0] + fit_[1] * load.tokens + fit_[2] * static_cast<double>(load.context) +
+               fit_[3] * static_cast<double>(load.attended);
+  for (int i = 4; i < num_terms_; ++i) sum += fit_[i] * std::max(0, load.tokens - knees_[i - 4]);
+  return std::max(0.0, sum);
 }
 
 double StepTimeModel::r_squared() const {
   const double all = weight_ > 0 ? yy_ - y_ * y_ / weight_ : 0;
   if (all <= 0) return 0;
   // Sum of squared errors: y'y - 2 f'x'y + f'x'x f.
-  const Terms unit = terms({.tokens = 1, .sampled = 0, .context = 1, .attended = 1});
   Terms f;
-  for (int i = 0; i < kTerms; ++i) f[i] = fit_[i] / unit[i];
+  for (int i = 0; i < num_terms_; ++i) f[i] = fit_[i] / unit_of(i);
   double left = yy_;
-  for (int i = 0; i < kTerms; ++i) {
+  for (int i = 0; i < num_terms_; ++i) {
     left -= 2 * f[i] * xy_[i];
-    for (int j = 0; j < kTerms; ++j) left += f[i] * xx_[i][j] * f[j];
+    for (int j = 0; j < num_terms_; ++j) left += f[i] * xx_[i][j] * f[j];
   }
   return std::clamp(1 - left / all, 0.0, 1.0);
 }
@@ -102,10 +119,7 @@ int StepTimeModel::prompt_tokens_within(const StepLoad& base,
                                         int most) const {
   auto fits = [&](int n) {
     StepLoad load = base;
-    load += {.tokens = n,
-             .sampled = 1,
-             .context = pos + n,
-             .attended = n * pos + static_cast<int64_t>(n) * (n + 1) / 2};
+    load += chunk_load(pos, n);
     return predict(load) <= target;
   };
   int lo = 0, hi = most;  // lo fits, or is 0

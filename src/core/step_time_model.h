@@ -1,10 +1,13 @@
 // Predicts how long a step takes, from steps that ran: time = a + b tokens + c context + d attended
-// (step_load.h), by weighted least squares, fitted as measurements come. No unit of work takes
-// less than no time. Owned by one thread. Deterministic: same measurements, same predictions.
+// (step_load.h), by weighted least squares, fitted as measurements come. With knees the line over
+// tokens may get steeper at each: small steps wait for memory, large ones for arithmetic. No unit
+// of work takes less than no time. Owned by one thread. Deterministic: same measurements, same
+// predictions.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "core/step_load.h"
 
@@ -12,11 +15,14 @@ namespace sluice {
 
 class StepTimeModel {
  public:
-  static constexpr int kTerms = 4;  // constant, tokens, context, attended
+  static constexpr int kMaxKnees = 5;
+  // Constant, tokens, context, attended, then for each knee the tokens beyond it.
+  static constexpr int kTerms = 4 + kMaxKnees;
   using Terms = std::array<double, kTerms>;
 
   // keep: weight of a measurement relative to the next one; 1 keeps all alike.
-  explicit StepTimeModel(double keep = 1) : keep_(keep) {}
+  // knees: tokens of a step, ascending; at most kMaxKnees.
+  explicit StepTimeModel(double keep = 1, std::span<const int> knees = {});
 
   // weight: 1 / seconds^2 makes errors relative, so that short steps count as much as long ones.
   void add(const StepLoad& load, double seconds, double weight = 1);
@@ -34,11 +40,13 @@ class StepTimeModel {
   bool operator==(const StepTimeModel&) const = default;
 
  private:
-  static Terms terms(const StepLoad& load);
+  Terms terms(const StepLoad& load) const;
   void solve();
   Terms solve(const std::array<bool, kTerms>& left_out) const;
 
   double keep_;
+  int num_terms_ = 4;
+  std::array<int, kMaxKnees> knees_{};
   uint64_t count_ = 0;
   std::array<Terms, kTerms> xx_{};  // sums of products of terms, by weight
   Terms xy_{};

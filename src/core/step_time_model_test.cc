@@ -1,5 +1,8 @@
 #include "core/step_time_model.h"
 
+#include <algorithm>
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "base/random.h"
@@ -68,6 +71,28 @@ TEST(StepTimeModel, ForgetsWhatWasLongAgo) {
   for (int i = 0; i < 100; ++i) m.add(l, 1);
   for (int i = 0; i < 100; ++i) m.add(l, 3);
   EXPECT_NEAR(m.predict(l), 3, 0.01);
+}
+
+// Flat to 128 tokens, then 20 us each: a knee bends the line there, and only there.
+TEST(StepTimeModel, KneesBendTheLine) {
+  constexpr std::array kAt = {32, 128, 512};
+  StepTimeModel bent(1, kAt), straight;
+  auto time_of = [](int tokens) { return 4e-3 + 20e-6 * std::max(0, tokens - 128); };
+  auto load_of = [](int tokens) {
+    return StepLoad{.tokens = tokens, .sampled = 1, .context = 5000, .attended = 5000};
+  };
+  for (int tokens = 8; tokens <= 1024; tokens += 24) {
+    bent.add(load_of(tokens), time_of(tokens));
+    straight.add(load_of(tokens), time_of(tokens));
+  }
+  for (int tokens : {1, 64, 128, 300, 1000, 2000})
+    EXPECT_NEAR(bent.predict(load_of(tokens)), time_of(tokens), 1e-6) << tokens;
+  EXPECT_GT(bent.r_squared(), 0.999999);
+  EXPECT_LT(straight.r_squared(), 0.999);
+  // Where all steps lie beyond a knee, it says nothing.
+  StepTimeModel beyond(1, kAt);
+  for (int tokens = 600; tokens < 700; tokens += 10) beyond.add(load_of(tokens), 1e-5 * tokens);
+  EXPECT_NEAR(beyond.predict(load_of(1000)), 1e-2, 1e-6);
 }
 
 TEST(StepTimeModel, ChoosesTheMostThatEndsInTime) {

@@ -127,7 +127,8 @@ DeviceExecutor::DeviceExecutor(Device& device,
                      config_.num_places, bytes);
   }
   const ModelShape& shape = model_.shape();
-  device_.reserve_lanes(config_.pipeline.lanes, 2 * num_jobs());
+  const int marks = config_.trace ? 2 + kPartMarks : 2;
+  device_.reserve_lanes(config_.pipeline.lanes, marks * num_jobs());
   model_.reserve(device_, max_rows_, held_logits_, config_.pipeline.lanes);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
   tables_ = device_.allocate(tables_bytes(slots, table_cells(config_)));
@@ -188,6 +189,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   auto index = static_cast<int>(num_launched_++ % jobs_.size());
   Job& job = jobs_[static_cast<size_t>(index)];
   job.step = plan.step;
+  job.parts = 0;
   job.failure.clear();
   if (config_.timed) job.launched = clock_.now();
   // What a failed launch should have put on the device is missing from the steps behind it.
@@ -336,13 +338,16 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   int num_tokens = job.work.num_tokens;
   int rows = job.decodes ? bucket_of(num_slices) : num_tokens;
   device_.prepare(header_, lane_->arrays, num_tokens, rows);
+  mark_part(job, kPrepare);
   queue_transfers(job, plan);
+  if (!plan.transfers.empty() || !job.reads.empty()) mark_part(job, kCopies);
   if (num_slices == 0) return;
   if (job.decodes) {
     queue_decodes(job);
   } else {
     queue_ragged(job, plan);
   }
+  mark_part(job, kForward);
 }
 
 // Sampling, and what comes back to the host.
@@ -355,7 +360,10 @@ void DeviceExecutor::queue_rest(Job& job) {
                job.work.pool.size() * static_cast<size_t>(model_.shape().hidden) * sizeof(float);
   if (all > job.results.bytes()) job.results = device_.pinned(2 * all);
   if (job.work.num_masks > 0) mask_inbox_.queue(place_of(job), lane_->masks.data());
-  if (!job.sampled) sample_outputs(job);
+  if (!job.sampled) {
+    sample_outputs(job);
+    mark_part(job, kSample);
+  }
   auto* to = static_cast<std::byte*>(job.results.data());
   if (num > 0) device_.download(to, lane_->results.data(), results);
   if (top > 0) device_.download(to + results, lane_->top.data(), top);
@@ -650,6 +658,7 @@ const StepResult& DeviceExecutor::wait() {
       if (config_.timed) {
         result_.begin = device_time(index);
         result_.end = last_end_;
+        if (config_.trace) trace_parts(job, result_.begin, result_.end);
       }
     } catch (const std::exception& e) {
       result_.failure = e.what();
@@ -701,6 +710,29 @@ void DeviceExecutor::read_pooled(const Job& job) {
     pooler_.add(p, {state, hidden}, result_);
     state += hidden;
   }
+}
+
+void DeviceExecutor::mark_part(Job& job, Part part) {
+  if (!config_.trace) return;
+  device_.mark(part_mark(static_cast<int>(place_of(job)), part));
+  job.parts |= static_cast<uint8_t>(1 << part);
+}
+
+// The step is over, and its marks with it: nothing waits here. A captured step of decodes samples
+// within `forward`.
+void DeviceExecutor::trace_parts(const Job& job, Time begin, Time end) {
+  static constexpr const char* kNames[] = {"prepare", "copies", "forward", "sample", "results"};
+  const auto index = static_cast<int>(place_of(job));
+  const TraceArg step{"step", static_cast<double>(job.step)};
+  Time from = begin;
+  for (int part = 0; part < kPartMarks; ++part) {
+    if (!(job.parts >> part & 1)) continue;
+    const float ms = device_.elapsed(2 * index, part_mark(index, static_cast<Part>(part)));
+    const Time to = begin + Time(static_cast<int64_t>(static_cast<double>(ms) * 1e6));
+    config_.trace->span(kNames[part], from, to, {step});
+    from = to;
+  }
+  config_.trace->span(kNames[kResults], from, end, {step});
 }
 
 // When the step began on the device; sets last_end_. Device time is chained from step to step, so

@@ -91,6 +91,10 @@ class DeviceExecutor final : public Executor {
     StepArrays arrays;                                  // their tables are the same for all lanes
     std::map<std::pair<int, Captured>, int> sequences;  // (bucket, what it does) to sequence
   };
+  // Parts of a step in the order of its queue, each up to its mark: with a trace only. The last one
+  // ends with the step.
+  enum Part : uint8_t { kPrepare, kCopies, kForward, kSample, kResults };
+  static constexpr int kPartMarks = kResults;
   // A step on its way: what the host needs to make a result of what comes back.
   struct Job {
     uint64_t step = 0;
@@ -112,6 +116,7 @@ class DeviceExecutor final : public Executor {
     };
     std::vector<Read> reads;
     std::vector<TransferId> lost;  // reads that found nothing
+    uint8_t parts = 0;             // bits of Part: marks that the step has
     Time launched{0};
     Buffer packet;   // pinned
     Buffer results;  // pinned: SampleResult by output, then TopEntry, then hidden states
@@ -148,6 +153,9 @@ class DeviceExecutor final : public Executor {
   void grow_packet(Job& job, size_t bytes);
   int num_jobs() const { return static_cast<int>(jobs_.size()); }
   Time device_time(int index);
+  int part_mark(int index, Part part) const { return 2 * num_jobs() + kPartMarks * index + part; }
+  void mark_part(Job& job, Part part);
+  void trace_parts(const Job& job, Time begin, Time end);
 
   Device& device_;
   Model& model_;

@@ -20,6 +20,7 @@ class DeviceLanes : public testing::Test {
     c.max_step_tokens = 8;
     c.kv_type = DType::f32;
     c.pipeline = pipeline;
+    c.trace = track;
     executor_ = std::make_unique<DeviceExecutor>(device, model, c, clock_, true);
     device.notes.clear();
   }
@@ -59,6 +60,8 @@ class DeviceLanes : public testing::Test {
 
   NotingDevice device;
   NotingModel model;
+  Trace trace;
+  TraceTrack* track = nullptr;
   std::unique_ptr<DeviceExecutor> executor_;
 
  private:
@@ -74,6 +77,30 @@ TEST_F(DeviceLanes, OneLaneIsNeverChanged) {
   wait();
   EXPECT_EQ(launch({1}, {1}), "");
   wait(), wait();
+}
+
+// --trace: a step's parts as the device's own marks have them, read when the step is over.
+TEST_F(DeviceLanes, PartsOfAStepAreTraced) {
+  track = trace.track("parts of a step");
+  device.ms_per_mark = 1;
+  start(Pipeline::overlap);
+  EXPECT_EQ(device.num_marks, 4 * (2 + 4));
+  launch({0}, {0});
+  launch({0, 1}, {1}, 0, Transfer{.kind = Transfer::copy, .from = 1, .to = 3, .id = 1});
+  wait(), wait();
+  const std::string json = trace.to_json();
+  auto count = [&](const std::string& text) {
+    size_t num = 0;
+    for (size_t at = json.find(text); at != std::string::npos; at = json.find(text, at + 1)) ++num;
+    return num;
+  };
+  // Captured steps sample within the forward pass; only the second one copies.
+  for (const char* part : {"prepare", "forward", "results"})
+    EXPECT_EQ(count(strf("\"name\":\"%s\"", part)), 2u) << part;
+  EXPECT_EQ(count("\"name\":\"copies\""), 1u);
+  EXPECT_EQ(count("\"name\":\"sample\""), 0u);
+  EXPECT_EQ(count("\"dur\":1000.000"), 7u);  // a millisecond from mark to mark
+  EXPECT_EQ(count("\"args\":{\"step\":2}"), 4u);
 }
 
 TEST_F(DeviceLanes, StepsTakeTurnsWithMemoryOfTheirOwn) {

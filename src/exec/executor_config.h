@@ -22,7 +22,7 @@ struct ExecutorConfig {
   KvType kv_type;
   bool timed = true;            // results say when their step ran
   bool full_sort = false;       // SampleScratch::full_sort
-  TraceTrack* trace = nullptr;  // of the device thread: a step's parts; null: none
+  TraceTrack* trace = nullptr;  // a step's parts, by who runs it; null: none
   int num_places = 0;           // KV blocks in host memory beside the pool
   int num_disk = 0;             // places on disk, behind those
   int num_pages = 0;        // > 0: the pool's memory is mapped in pages, each in every cache group

@@ -4,11 +4,13 @@ namespace sluice {
 
 class Collector::ToBox final : public Sink {
  public:
-  ToBox(size_t index, std::shared_ptr<Mailbox<Delivery>> box)
-      : index_(index), box_(std::move(box)) {}
+  // streams: by choice, to detokenise here; empty: the caller does.
+  ToBox(size_t index, std::shared_ptr<Mailbox<Delivery>> box, std::vector<TextStream> streams)
+      : index_(index), box_(std::move(box)), streams_(std::move(streams)) {}
 
   void on_event(const Event& event, std::span<const TopLogprob> top) override {
     Delivery d{index_, {}, event, {}, {}};
+    if (!streams_.empty()) d.text = streams_[event.choice].take(event);
     auto piece = [&](uint32_t at, uint32_t num) {
       auto first = top.begin() + at;
       return std::vector<TopLogprob>(first, first + num);
@@ -22,6 +24,7 @@ class Collector::ToBox final : public Sink {
  private:
   size_t index_;
   std::shared_ptr<Mailbox<Delivery>> box_;
+  std::vector<TextStream> streams_;
 };
 
 void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredToken>& out) {
@@ -36,16 +39,22 @@ void append_scores(const std::vector<TopLogprob>& entries, std::vector<ScoredTok
   }
 }
 
-Collector::Collector(Engine& engine, const Tokenizer* tokenizer)
-    : engine_(engine), tokenizer_(tokenizer), box_(std::make_shared<Mailbox<Delivery>>()) {}
+Collector::Collector(Engine& engine, const Tokenizer* tokenizer, On detokenise)
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      detokenise_(detokenise),
+      box_(std::make_shared<Mailbox<Delivery>>()) {}
 
 size_t Collector::submit(Request request, TextStream::Options text) {
   size_t index = outputs_.size();
   auto n = static_cast<size_t>(std::max(request.n, 1));
   outputs_.emplace_back().choices.resize(n);
-  streams_.emplace_back();
-  for (size_t c = 0; c < n && tokenizer_; ++c) streams_.back().emplace_back(*tokenizer_, text);
-  ids_.push_back(engine_.submit(std::move(request), std::make_shared<ToBox>(index, box_)));
+  std::vector<TextStream> here, there;
+  for (size_t c = 0; c < n && tokenizer_; ++c)
+    (detokenise_ == On::engine ? there : here).emplace_back(*tokenizer_, text);
+  streams_.push_back(std::move(here));
+  ids_.push_back(
+      engine_.submit(std::move(request), std::make_shared<ToBox>(index, box_, std::move(there))));
   return index;
 }
 
@@ -74,9 +83,16 @@ void Collector::take(Delivery& d, const OnText& on_text) {
     ++num_tokens_;
   }
   if (tokenizer_) {
-    std::string text = streams_[d.index][d.event.choice].take(d.event);
+    std::string text = std::move(d.text);
+    if (detokenise_ == On::caller) {
+      const TraceSpan span(track_, clock_, "detokenise");
+      text = streams_[d.index][d.event.choice].take(d.event);
+    }
     choice.text += text;
-    if (on_text && !text.empty()) on_text(d.index, d.event.choice, text);
+    if (on_text && !text.empty()) {
+      const TraceSpan span(track_, clock_, "send");
+      on_text(d.index, d.event.choice, text);
+    }
   }
   if (d.event.finish != Finish::none) {
     choice.finish = d.event.finish;

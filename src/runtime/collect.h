@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/result.h"
+#include "base/trace.h"
 #include "engine/engine.h"
 #include "runtime/text_stream.h"
 
@@ -45,12 +47,17 @@ struct RequestOutput {
 class Collector {
  public:
   // `tokenizer` may be null: tokens only. on_text(request, choice, text) sees text as it comes.
-  Collector(Engine& engine, const Tokenizer* tokenizer);
+  // detokenise: who does it. `engine` makes steps wait for it, to be compared with.
+  enum class On : uint8_t { caller, engine };
+  Collector(Engine& engine, const Tokenizer* tokenizer, On detokenise = On::caller);
 
   using OnText = std::function<void(size_t request, int choice, const std::string& text)>;
   // Called after each batch of events with the number of requests done.
   using OnProgress = std::function<void(size_t num_done, uint64_t num_tokens)>;
 
+  // From here on: detokenising and on_text become spans of the track, unless it is null. The clock
+  // is that of the trace's other tracks.
+  void trace(TraceTrack* track, const Clock& clock) { track_ = track, clock_ = &clock; }
   // Adds a request; returns its index. May be called while others run.
   size_t submit(Request request, TextStream::Options text = {});
   // Until all submitted requests have ended. on_progress is called at least every `tick`.
@@ -64,18 +71,22 @@ class Collector {
     std::optional<Error> refused;
     Event event;
     std::vector<TopLogprob> top, prompt;
+    std::string text = {};  // of On::engine
   };
   class ToBox;
   void take(Delivery& delivery, const OnText& on_text);
 
   Engine& engine_;
   const Tokenizer* tokenizer_;
+  const On detokenise_;
   std::shared_ptr<Mailbox<Delivery>> box_;
   std::vector<RequestOutput> outputs_;
   std::vector<RequestId> ids_;
-  std::vector<std::vector<TextStream>> streams_;
+  std::vector<std::vector<TextStream>> streams_;  // of On::caller
   size_t num_done_ = 0;
   uint64_t num_tokens_ = 0;
+  TraceTrack* track_ = nullptr;
+  const Clock* clock_ = nullptr;
 };
 
 }  // namespace sluice

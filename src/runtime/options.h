@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_backend.h"
 #include "base/named.h"
 #include "base/result.h"
 #include "core/scheduler.h"
@@ -35,6 +36,11 @@ inline constexpr NamedValue<Quantize> kQuantizes[] = {{"none", Quantize::none},
                                                       {"w4", Quantize::w4},
                                                       {"u8", Quantize::u8},
                                                       {"fp8", Quantize::fp8}};
+
+// --attention, on the CPU
+inline constexpr NamedValue<AttentionVia> kAttentions[] = {{"tiled", AttentionVia::tiled},
+                                                           {"by-head", AttentionVia::by_head},
+                                                           {"naive", AttentionVia::naive}};
 
 // --gpu-weights: quantised weights of a file on a GPU; absent ("auto"): in 16 bits
 enum class GpuWeights : uint8_t { decoded, stored };
@@ -98,13 +104,14 @@ struct EngineOptions {
   SchedulerConfig scheduler;  // num_blocks, max_len, tiers, swap_cost and sampling are filled in
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
   GenerationConfig generation_config = GenerationConfig::model;
-  std::string config;          // file that options came from, empty: none
-  std::string trace;           // file for a Chrome trace, empty: none
-  int profile_steps = 0;       // a line on stderr every so many steps; 0: none
-  bool full_sort = false;      // sampling puts all tokens in order (CPU)
-  bool quiet = false;          // no progress, no ledger
-  bool record_metrics = true;  // else steps and tokens are not timed
-  bool has_accounts = false;   // requests come with API keys
+  std::string config;                            // file that options came from, empty: none
+  std::string trace;                             // file for a Chrome trace, empty: none
+  int profile_steps = 0;                         // a line on stderr every so many steps; 0: none
+  bool full_sort = false;                        // sampling puts all tokens in order (CPU)
+  AttentionVia attention = AttentionVia::tiled;  // on the CPU
+  bool quiet = false;                            // no progress, no ledger
+  bool record_metrics = true;                    // else steps and tokens are not timed
+  bool has_accounts = false;                     // requests come with API keys
   size_t front_end_bytes = 0;  // memory of who runs the engine (a server) from the start
   StepObserver observer;       // after each step, engine thread
 };

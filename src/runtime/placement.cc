@@ -68,6 +68,12 @@ Result<void> check_quantize(const EngineOptions& o) {
   return {};
 }
 
+Result<void> check_attention(const EngineOptions& o) {
+  if (o.attention == AttentionVia::tiled || o.device.is_cpu()) return {};
+  return Error{400, strf("--attention %s is for the CPU (--device cpu): others have one way",
+                         name_of(kAttentions, o.attention))};
+}
+
 }  // namespace
 
 std::string why_no_gpu(const GpuFacts& f) {
@@ -114,6 +120,7 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   if (o.full_sort)
     return Error{400,
                  "--full-sort is for the CPU (--device cpu): a GPU samples by its own kernels"};
+  if (auto ok = check_attention(o); !ok) return ok.error();
   resolve_step_sizes(o, &shape);
   if (o.gpu_weights == GpuWeights::stored && o.dtype == DType::f32)
     return Error{400, "--gpu-weights stored goes with --dtype f16 or bf16, not f32"};
@@ -130,6 +137,7 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
   if (o.gpu_weights)
     return Error{400, strf("--gpu-weights %s is for a GPU: the CPU keeps the file's formats",
                            name_of(kGpuWeights, o.gpu_weights))};
+  if (auto ok = check_attention(o); !ok) return ok.error();
   return check_quantize(o);
 }
 

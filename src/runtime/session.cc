@@ -65,8 +65,10 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   if (options_.device.is_cpu()) {
     Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);
     if (!quant) return quant.error();
-    backend_ = make_cpu_backend(
-        {.threads = options_.threads.value_or(0), .pin = options_.pin, .quant = std::move(*quant)});
+    backend_ = make_cpu_backend({.threads = options_.threads.value_or(0),
+                                 .pin = options_.pin,
+                                 .quant = std::move(*quant),
+                                 .attention = options_.attention});
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
   } else {
@@ -179,7 +181,9 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   ExecutorConfig e = executor_config(scheduler);
   e.timed = options_.record_metrics;
   e.full_sort = options_.full_sort;
-  if (trace_ && !device_) e.trace = trace_->track("parts of a step");
+  if (trace_) e.trace = trace_->track("parts of a step");
+  if (trace_ && !device_)
+    traced_ = std::make_unique<TracedBackend>(*backend_, clock_, *trace_->track("ops"));
   if (options_.profile_steps > 0)
     step_log_.emplace(options_.profile_steps, options_.scheduler.max_seqs);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
@@ -187,7 +191,8 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
     executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture,
                                                  disk_.get());
   } else {
-    executor_ = std::make_unique<ModelExecutor>(*backend_, *model_, e, clock_, disk_.get());
+    Backend& backend = traced_ ? *traced_ : *backend_;
+    executor_ = std::make_unique<ModelExecutor>(backend, *model_, e, clock_, disk_.get());
     ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
   }
   Engine::Options engine;

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "backend/device.h"
+#include "backend/traced_backend.h"
 #include "base/clock.h"
 #include "base/keyed_hash.h"
 #include "base/result.h"
@@ -64,6 +65,10 @@ class Session {
   // With --preempt swap: how fast blocks move, measured at the start.
   const std::optional<CopyRates>& copy_rates() const { return copy_rates_; }
 
+  // A track of the trace for a thread of the front end; null: nobody traces.
+  TraceTrack* trace_track(std::string name) {
+    return trace_ ? trace_->track(std::move(name)) : nullptr;
+  }
   // Writes the trace file, once; the destructor does it where nobody has.
   Result<void> write_trace();
   // Step reports since the last call, for benchmarks. Kept only after keep_reports().
@@ -84,7 +89,8 @@ class Session {
 
   EngineOptions options_;
   RealClock clock_;
-  std::unique_ptr<Trace> trace_;  // stays while the engine thread may write to its tracks
+  std::unique_ptr<TracedBackend> traced_;  // backend_ with a span per op, for --trace on the CPU
+  std::unique_ptr<Trace> trace_;           // stays while the engine thread may write to its tracks
   bool trace_written_ = false;
   TraceTrack* engine_track_ = nullptr;
   TraceTrack* device_track_ = nullptr;

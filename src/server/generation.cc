@@ -42,6 +42,7 @@ void Outbox::drain() {
   }
   for (Delivery& d : batch_) {
     try {
+      const TraceSpan span(track_, &d.to->service().session().clock(), "send");
       d.to->take(d);
     } catch (...) {
       log_exception("request failed");
@@ -498,10 +499,15 @@ void Generation::on_event(Delivery& d) {
                                       e.token) != fields_.stop_token_ids.end())
         c.stop_reason = e.token;
     }
+    auto detokenise = [&] {
+      const TraceSpan span(service_.outbox(thread_)->track(), &service_.session().clock(),
+                           "detokenise");
+      return c.stream->take(e);
+    };
     if (c.output && c.stream) {
-      c.output->push(c.stream->take(e), e.finish != Finish::none);
+      c.output->push(detokenise(), e.finish != Finish::none);
     } else if (c.stream) {
-      c.text += c.stream->take(e);
+      c.text += detokenise();
     } else if (e.token != kNoToken && !e.is_end_token) {  // no vocabulary: ids are all there is
       c.text += strf(" %d", e.token);
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/trace.h"
 #include "core/events.h"
 
 namespace sluice {
@@ -27,6 +28,10 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
  public:
   explicit Outbox(std::function<void(std::function<void()>)> post) : post_(std::move(post)) {}
 
+  // Before the first delivery: what the io thread does with them becomes spans of its track.
+  void trace(TraceTrack* track) { track_ = track; }
+  TraceTrack* track() const { return track_; }
+
   // Engine thread. The first after a drain posts the next drain. A call that throws delivers
   // nothing.
   void push(Delivery delivery);
@@ -38,6 +43,7 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
   std::mutex mutex_;
   std::vector<Delivery> items_;
   std::vector<Delivery> batch_;  // io thread
+  TraceTrack* track_ = nullptr;
 };
 
 }  // namespace sluice

@@ -47,8 +47,11 @@ void Service::attach(Session& session) {
     format_tokens_ =
         std::make_shared<const std::vector<Token>>(mark_tokens(format_, *session.tokenizer()));
   }
-  for (size_t i = 0; i < outboxes_.size(); ++i)
-    health_.watch(strf("io-%zu", i), [this, i](auto answer) { post_(i, std::move(answer)); });
+  for (size_t i = 0; i < outboxes_.size(); ++i) {
+    const std::string name = strf("io-%zu", i);
+    outboxes_[i]->trace(session.trace_track(name));
+    health_.watch(name, [this, i](auto answer) { post_(i, std::move(answer)); });
+  }
   health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });
   health_.watch("renderer", [this](auto answer) { renderer_.ask(std::move(answer)); });
   health_.watch("compiler", [this](auto answer) { constraints_.ask(std::move(answer)); });

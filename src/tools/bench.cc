@@ -142,10 +142,17 @@ struct Measurement {
 using Outputs = std::vector<ChoiceOutput>;
 
 // Runs all requests at once, to their ends.
-Result<Outputs> run_requests(Session& s, std::vector<Request> requests, StatusLine& status) {
+Result<Outputs> run_requests(Session& s,
+                             std::vector<Request> requests,
+                             StatusLine& status,
+                             TextWork text = TextWork::none) {
   size_t num = requests.size();
   const bool may_end = num > 0 && requests[0].constraint;
-  Collector collector(s.engine(), nullptr);
+  std::unique_ptr<Tokenizer> words;
+  if (text != TextWork::none && !s.tokenizer()) words = numbered_words(s.model().shape().vocab);
+  const Tokenizer* tokenizer = words ? words.get() : s.tokenizer();
+  Collector collector(s.engine(), text == TextWork::none ? nullptr : tokenizer,
+                      detokenise_on(text));
   Time begin = s.clock().now();
   for (Request& r : requests) collector.submit(std::move(r));
   collector.wait({}, [&](size_t done, uint64_t tokens) {
@@ -253,7 +260,7 @@ Result<Measurement> measure(Session& s,
   s.take_reports();
   Time begin = s.clock().now();
   Result<Outputs> outputs = o.padded     ? run_padded(s, requests, status, m.padding)
-                            : o.kv_cache ? run_requests(s, std::move(requests), status)
+                            : o.kv_cache ? run_requests(s, std::move(requests), status, o.text)
                                          : run_uncached(s, requests, status);
   if (!outputs) return outputs.error();
   const Time drained = s.clock().now();
@@ -437,9 +444,7 @@ json::object result_json(const Session& s,
     j["peak_ops_per_s"] = peaks;
     if (m.ttft.count() == 1) j["prefill_ops_per_s"] = prefill_rate(s, m);
     const LimitShares shares = shares_of(s, m, limits);
-    j["mfu"] = shares.mfu;
-    j["sol_fraction"] = shares.sol;
-    j["mfu_peak"] = shares.peak;
+    for (const auto& pair : limit_shares_json(shares)) j[pair.key()] = pair.value();
   }
   j["load_s"] = s.load_seconds();
   return j;
@@ -597,8 +602,7 @@ void add_limit_rows(const Session& s,
   }
   if (bandwidth > 0) {
     const LimitShares shares = shares_of(s, m, limits);
-    rows.push_back({"MFU, of the speed of light", strf("%.1f %% (%s), %.1f %%", shares.mfu * 100,
-                                                       shares.peak.c_str(), shares.sol * 100)});
+    rows.push_back({"MFU, of the speed of light", limit_shares_text(shares)});
   }
   if (bandwidth > 0)
     rows.push_back({"limits", o.limits == LimitsFrom::cache ? "kept by bench machine"
@@ -645,6 +649,10 @@ int bench(const BenchOptions& o, int num, bool latency) {
   EngineOptions engine = o.engine;
   if (o.padded && engine.scheduler.batching != Batching::static_)
     return report(Error{400, "--padded pads a static batch: add --preset static"});
+  if (o.text != TextWork::none && (o.padded || !o.kv_cache))
+    return report(
+        Error{400, strf("--text %s does not go with %s: leave one of them out",
+                        name_of(kTextWorks, o.text), o.padded ? "--padded" : "--no-kv-cache")});
   if (o.padded && !o.kv_cache)
     return report(Error{400, "--padded does not go with --no-kv-cache: leave one of them out"});
   // Padding is the same in front of every prompt: it would be computed once.

@@ -270,17 +270,6 @@ Result<json::array> measure_rows(Session& s, const GpuFloor& floor, const BenchG
   return list;
 }
 
-// Before the session takes the memory. The type is that of most models: both have the same limits.
-Result<DeviceLimits> measure_limits(const EngineOptions& o) {
-  CudaOptions options;
-  options.index = o.device.index;
-  if (o.dtype == DType::f16) options.activations = DType::f16;
-  auto device = open_cuda(options);
-  if (!device) return device.error();
-  (*device)->attach();
-  return (*device)->measure_limits();
-}
-
 // Sizes the context and the batch for all that will be measured.
 void resolve_sizes(BenchGpuOptions& o) {
   int batch = *std::ranges::max_element(o.batches), context = *std::ranges::max_element(o.contexts);
@@ -347,7 +336,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   if (!o.engine.format) o.engine.format = "bf16";
   resolve_sizes(o);
 
-  Result<DeviceLimits> limits = measure_limits(o.engine);
+  Result<DeviceLimits> limits = gpu_limits(o.engine);  // before the session takes the memory
   if (!limits) return report(limits.error());
   Result<std::unique_ptr<Session>> session = open_session(o.engine);
   if (!session) return report(session.error());

@@ -5,7 +5,9 @@
 #include <string_view>
 
 #include "backend/cpu/features.h"
+#include "backend/cuda_plugin.h"
 #include "base/str.h"
+#include "runtime/placement.h"
 #include "tools/bandwidth.h"
 #include "tools/terminal.h"
 
@@ -55,6 +57,33 @@ BenchLimits run_limits(int threads, bool cached, bool quiet) {
       }
     }
   });
+  return limits;
+}
+
+// The type is that of most models: both have the same limits.
+Result<DeviceLimits> gpu_limits(const EngineOptions& o) {
+  CudaOptions options;
+  options.index = o.device.index;
+  if (o.dtype == DType::f16) options.activations = DType::f16;
+  auto device = open_cuda(options);
+  if (!device) return device.error();
+  (*device)->attach();
+  return (*device)->measure_limits();
+}
+
+BenchLimits engine_limits(const EngineOptions& o) {
+  const DeviceChoice device = resolve_device(o.device);
+  if (device.is_cpu()) return run_limits(o.threads.value_or(0), false, o.quiet);
+  BenchLimits limits;
+  if (!device.is_gpu()) return limits;
+  EngineOptions there = o;
+  there.device = device;
+  const Result<DeviceLimits> gpu = gpu_limits(there);
+  if (!gpu) return limits;
+  const bool f8 = o.quantize == Quantize::fp8 && gpu->gemm_f8 > 0;
+  limits.read = gpu->read;
+  limits.peaks.push_back({f8 ? "matrix product in e4m3" : "matrix product", PeakType::bf16,
+                          f8 ? gpu->gemm_f8 : gpu->gemm});
   return limits;
 }
 

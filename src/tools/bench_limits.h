@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/device.h"
 #include "model/model.h"
+#include "runtime/options.h"
 #include "tools/cpu_limits.h"
 
 namespace sluice {
@@ -27,6 +29,12 @@ struct BenchLimits {
 };
 // threads 0: one per core. Measured now, or `cached`.
 BenchLimits run_limits(int threads, bool cached, bool quiet);
+
+// Those of the engine's GPU, measured while nobody else uses its memory.
+Result<DeviceLimits> gpu_limits(const EngineOptions& options);
+// The limits of the device that an engine with these options runs on, measured now: of the CPU with
+// its threads, of the GPU in the activations' type. Empty where none are known.
+BenchLimits engine_limits(const EngineOptions& options);
 
 // One kind of matmul of a forward pass.
 struct Product {

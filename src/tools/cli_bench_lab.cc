@@ -99,6 +99,9 @@ void add_bench_slo_options(CLI::App* app, BenchSloOptions& o) {
   time("--every", o.every, "seconds between long prompts, whatever the engine does");
   time("--duration", o.duration, "seconds measured in each run");
   time("--warmup", o.warmup, "seconds before that, with one long prompt");
+  number("--repeat", o.repeat, 1,
+         "rounds of all runs, every other one backwards, so that a machine\nthat gets slower "
+         "treats all alike");
   app->add_option("--seed", o.seed, "of prompts")->capture_default_str();
   app->add_flag("--json", o.json, "the result as one JSON object on stdout");
   app->footer(

@@ -68,6 +68,9 @@ void add_bench_options(CLI::App* app, BenchOptions& o, bool throughput) {
                   "with --preset static: batches of --max-seqs requests, prompts\npadded on the "
                   "left and rows run to the longest, to see what\npadding costs; without the "
                   "prefix cache");
+    add_named(app, "--text", o.text, kTextWorks,
+              "also detokenise outputs: pipelined beside the steps that follow,\nor inline on the "
+              "engine's thread, to see what that costs");
   }
   app->add_option("--repeat", o.repeat, "runs; the best is reported, with the spread")
       ->check(whole_number(1, kMaxInt))

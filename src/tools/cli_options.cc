@@ -144,6 +144,10 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
                 "on the CPU: top-k and top-p put the whole vocabulary in order;\nthe same tokens, "
                 "to compare with")
       ->group(group);
+  add_named(app, "--attention", o.attention, kAttentions,
+            "on the CPU: by-head reads K and V once per query head, naive\nholds all scores in "
+            "memory; slower, to compare with")
+      ->group(group);
   app->add_flag("!--no-forced-tokens", o.forced_tokens,
                 "sample every token of a constrained output, also where only\none is allowed")
       ->group(group);

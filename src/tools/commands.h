@@ -15,6 +15,7 @@
 #include "runtime/sampling_defaults.h"
 #include "server/admission_limits.h"
 #include "server/format_flags.h"
+#include "tools/text_work.h"
 
 namespace sluice {
 
@@ -92,6 +93,7 @@ struct BenchOptions {
   uint64_t seed = 1;
   bool kv_cache = true;
   bool padded = false;  // static batches with padding
+  TextWork text = TextWork::none;
   bool json = false;
 };
 

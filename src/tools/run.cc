@@ -130,6 +130,7 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   show_ledger(s);
   size_t prompt_tokens = p->prompt.size();
   Collector collector(s.engine(), &tokenizer);
+  collector.trace(s.trace_track("output"), s.clock());
   collector.submit(std::move(p->request), p->text);
   bool stream = !o.json && o.sampling.n == 1 && o.sampling.beams == 0;
   AnswerView view;
@@ -245,6 +246,7 @@ int run_jsonl(Session& s, const RunOptions& o, RunConstraints& constraints) {
   show_ledger(s);
 
   Collector collector(s.engine(), s.tokenizer());
+  collector.trace(s.trace_track("output"), s.clock());
   for (Prepared& p : prepared) collector.submit(std::move(p.request), p.text);
   StatusLine status(!o.engine.quiet);
   Time begin = s.clock().now();

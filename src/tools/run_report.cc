@@ -50,6 +50,20 @@ double step_ops(const ModelShape& m, const StepLoad& w) {
   return ops + 4.0 * static_cast<double>(w.attended) * m.num_heads * m.head_dim * m.num_layers;
 }
 
+std::string LimitShares::percent(double share) const {
+  return peak.empty() ? "" : strf("%.1f", share * 100);
+}
+
+std::string limit_shares_text(const LimitShares& s) {
+  if (s.peak.empty()) return "not known: no limits were measured, or others used the machine then";
+  return strf("%.1f %% (%s), %.1f %%", s.mfu * 100, s.peak.c_str(), s.sol * 100);
+}
+
+json::object limit_shares_json(const LimitShares& s) {
+  if (s.peak.empty()) return {{"mfu", nullptr}, {"sol_fraction", nullptr}};
+  return {{"mfu", s.mfu}, {"sol_fraction", s.sol}, {"mfu_peak", s.peak}};
+}
+
 LimitShares limit_shares(std::span<const StepSample> steps,
                          const ModelShape& shape,
                          size_t step_bytes,
@@ -72,7 +86,9 @@ LimitShares limit_shares(std::span<const StepSample> steps,
   }
   out.mfu = ops / elapsed / peak->ops_per_s;
   out.sol = least / elapsed;
-  return out;
+  // No run computes more than the peak: others used the machine while that was measured.
+  constexpr double kPossible = 1.1;
+  return out.mfu <= kPossible ? out : LimitShares();
 }
 
 }  // namespace sluice

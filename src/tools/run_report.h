@@ -30,8 +30,13 @@ double step_ops(const ModelShape& shape, const StepLoad& work);
 struct LimitShares {
   double mfu = 0;    // operations / time / peak
   double sol = 0;    // sum over steps of max(bytes / bandwidth, operations / peak), of the time
-  std::string peak;  // whose: the fastest type that the CPU has
+  std::string peak;  // whose: the fastest type that the device has; empty: no limits are known
+  // "12.3", empty where no limits are known.
+  std::string percent(double share) const;
 };
+// "12.3 % (bfmmla, 200 Gop/s), 45.6 %", or why there are none.
+std::string limit_shares_text(const LimitShares& shares);
+json::object limit_shares_json(const LimitShares& shares);
 LimitShares limit_shares(std::span<const StepSample> steps,
                          const ModelShape& shape,
                          size_t step_bytes,

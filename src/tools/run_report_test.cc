@@ -38,7 +38,11 @@ TEST(RunReport, SharesOfTheLimits) {
   EXPECT_DOUBLE_EQ(shares.sol, 0.5);
   EXPECT_DOUBLE_EQ(shares.mfu, 2 * step_ops(m, s.work) / 4 / 1e12);
   EXPECT_EQ(shares.peak, "fast, 1000 Gop/s");
+  EXPECT_EQ(shares.percent(shares.sol), "50.0");
   EXPECT_EQ(limit_shares(steps, m, 800, 2, 4, {}).sol, 0);
+  limits.peaks = {{"measured on a busy machine", PeakType::f32, 1}};  // below what the run did
+  EXPECT_TRUE(limit_shares(steps, m, 800, 2, 4, limits).peak.empty());
+  EXPECT_TRUE(limit_shares_json(limit_shares(steps, m, 800, 2, 4, limits)).at("mfu").is_null());
 }
 
 TEST(RunReport, SlaFormsOfARun) {

@@ -120,6 +120,24 @@ class AccessLog(unittest.TestCase):
             self.assertNotRegex(stop(server), LINE)
 
 
+class Traces(unittest.TestCase):
+    def test_what_io_threads_do_is_in_the_trace(self):
+        path = cli_test.WORK / "server-trace.json"
+        with Server("-t", "1", "--trace", str(path), path=str(MODEL)) as server:
+            ask(server)
+            ask(server, stream=True)
+            stop(server)
+        events = json.loads(path.read_text())["traceEvents"]
+        io = {e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"].startswith("io-")}
+        spans = [e for e in events if e["ph"] == "X" and e["tid"] in io]
+        text = [e for e in spans if e["name"] == "detokenise"]
+        self.assertEqual(len(text), 12)  # a token each
+        sends = [e for e in spans if e["name"] == "send"]
+        for e in text:  # within the span that hands the token on
+            self.assertTrue(any(s["tid"] == e["tid"] and s["ts"] <= e["ts"] and
+                                e["ts"] + e["dur"] <= s["ts"] + s["dur"] + 0.001 for s in sends), (e, sends))
+
+
 class KvAllocators(unittest.TestCase):
     """Answers do not depend on where KV blocks come from; what an allocator cannot share is refused."""
 

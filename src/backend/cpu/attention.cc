@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "backend/cpu/attention_naive.h"
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/quantize.h"
@@ -42,8 +43,8 @@ struct CpuAttention::Step {
   bool quantize_heads;  // a task's columns are whole quantisation blocks
 };
 
-CpuAttention::CpuAttention(ThreadPool& pool, const VectorKernels& kernels)
-    : pool_(pool), kernels_(kernels) {
+CpuAttention::CpuAttention(ThreadPool& pool, const VectorKernels& kernels, AttentionVia via)
+    : pool_(pool), kernels_(kernels), via_(via) {
   auto bytes = static_cast<size_t>(kScratchFloats) * sizeof(float);
   scratch_ = allocate_pages(static_cast<size_t>(pool.size()) * bytes);
 }
@@ -66,7 +67,8 @@ int CpuAttention::heads_together(const AttentionSpec& spec,
                                  const BatchView& batch,
                                  const KvLayer& kv) const {
   const int group = spec.num_heads / spec.num_kv_heads, most = kMaxAttendRows / group;
-  if (most < 2 || kv.block_size < 16 || kv.type != DType::i8) return 1;
+  if (most < 2 || kv.block_size < 16 || kv.type != DType::i8 || via_ != AttentionVia::tiled)
+    return 1;
   int64_t spans = 0;
   for (const SliceView& s : batch.slices) {
     if (s.count == 1) spans += s.pos / kSpan - first_visible(s.pos, spec.window) / kSpan + 1;
@@ -79,7 +81,8 @@ int CpuAttention::heads_together(const AttentionSpec& spec,
 // Longest first within a slice, so that the last tasks to be claimed are short.
 void CpuAttention::add_tasks(const AttentionSpec& spec, const SliceView& slice, int32_t index) {
   int group = spec.num_heads / spec.num_kv_heads;
-  int chunks = (group + kMaxAttendRows - 1) / kMaxAttendRows;
+  const bool by_head = via_ == AttentionVia::by_head && slice.count == 1;
+  int chunks = by_head ? group : (group + kMaxAttendRows - 1) / kMaxAttendRows;
   const int together = slice.count == 1 ? heads_together_ : 1;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     int first_head = group * chunk / chunks, heads = group * (chunk + 1) / chunks - first_head;
@@ -144,8 +147,8 @@ void CpuAttention::split_long_tasks(const AttentionSpec& spec) {
       parts = std::max(parts, static_cast<int64_t>(std::ceil(t.cost / piece)));
     }
     const bool streams = t.num_queries == 1;
-    if (pool_.size() == 1 || parts == 1 || (t.cost <= share && !streams) ||
-        total_cost_ < kInlineCost) {
+    if (pool_.size() == 1 || parts == 1 || (streams && via_ == AttentionVia::by_head) ||
+        (t.cost <= share && !streams) || total_cost_ < kInlineCost) {
       tasks_.insert(tasks_.end(), planned_.begin() + static_cast<ptrdiff_t>(i),
                     planned_.begin() + static_cast<ptrdiff_t>(i + heads));
       continue;
@@ -278,19 +281,25 @@ void CpuAttention::run(
   int64_t cols = int64_t{spec.num_heads} * spec.head_dim;
   int group = spec.num_heads / spec.num_kv_heads;
   Step step{out, out.f, q, spec, batch, kv, true};
-  step.quantize_heads = group <= kMaxAttendRows && group * spec.head_dim % kActBlock == 0;
+  const int together = via_ == AttentionVia::tiled ? group : 1;  // heads of a task, at least
+  step.quantize_heads = via_ != AttentionVia::naive && group <= kMaxAttendRows &&
+                        together * spec.head_dim % kActBlock == 0;
   if (!out.f.data) {
     auto floats = static_cast<size_t>(batch.num_tokens * cols);
     if (rows_.size() < floats) rows_.resize(floats);
     step.rows = {rows_.data(), DType::f32, batch.num_tokens, cols, cols};
   }
-  plan(spec, batch, kv);
-  pool_.for_each(static_cast<int64_t>(claims_.size()) - 1, [&](int64_t i, int worker) {
-    for (int32_t t = claims_[static_cast<size_t>(i)]; t < claims_[static_cast<size_t>(i) + 1];
-         ++t) {
-      run_task(step, tasks_[static_cast<size_t>(t)], worker);
-    }
-  });
+  if (via_ == AttentionVia::naive) {
+    attend_naive(pool_, step.rows, q, spec, batch, kv);
+  } else {
+    plan(spec, batch, kv);
+    pool_.for_each(static_cast<int64_t>(claims_.size()) - 1, [&](int64_t i, int worker) {
+      for (int32_t t = claims_[static_cast<size_t>(i)]; t < claims_[static_cast<size_t>(i) + 1];
+           ++t) {
+        run_task(step, tasks_[static_cast<size_t>(t)], worker);
+      }
+    });
+  }
   const bool blocks = out.q.q && !step.quantize_heads;
   if (!blocks && !out.r.q) return;
   // Whole rows exist when all heads do.

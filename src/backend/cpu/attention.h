@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_backend.h"
 #include "base/thread_pool.h"
 
 namespace sluice {
@@ -79,7 +80,7 @@ struct VectorKernels;
 
 class CpuAttention {
  public:
-  CpuAttention(ThreadPool& pool, const VectorKernels& kernels);
+  CpuAttention(ThreadPool& pool, const VectorKernels& kernels, AttentionVia via);
   void run(const Act& out, Tensor q, const AttentionSpec& spec, const BatchView& batch, KvLayer kv);
 
  private:
@@ -117,6 +118,7 @@ class CpuAttention {
 
   ThreadPool& pool_;
   const VectorKernels& kernels_;
+  const AttentionVia via_;
   std::vector<Task> tasks_, planned_;
   std::vector<Split> splits_;
   std::vector<int32_t> claims_;  // first task of each claim, then the end

@@ -22,9 +22,9 @@ using Part = PagedBatch::Part;
 // position p is row s * max_positions + p.
 class Replay {
  public:
-  Replay(const CacheShape& shape, int threads)
+  Replay(const CacheShape& shape, int threads, AttentionVia via = AttentionVia::tiled)
       : shape_(shape),
-        backend_(make_cpu_backend({threads, false})),
+        backend_(make_cpu_backend({.threads = threads, .pin = false, .attention = via})),
         cache_(shape),
         qkv_(Matrix::random(shape.num_slots * shape.max_positions, shape.qkv_cols(), 1)),
         out_(shape.num_slots * shape.max_positions, shape.out_cols()) {}
@@ -86,8 +86,11 @@ class Replay {
 };
 
 // One sequence through steps whose sizes repeat `chunks` until the end.
-std::vector<float> run_chunks(const CacheShape& shape, int threads, std::vector<int> chunks) {
-  Replay run(shape, threads);
+std::vector<float> run_chunks(const CacheShape& shape,
+                              int threads,
+                              std::vector<int> chunks,
+                              AttentionVia via = AttentionVia::tiled) {
+  Replay run(shape, threads, via);
   size_t next = 0;
   for (int pos = 0; pos < shape.max_positions;) {
     int count = std::min(chunks[next++ % chunks.size()], shape.max_positions - pos);
@@ -299,11 +302,43 @@ TEST(CpuAttention, BitsDoNotDependOnHeadsTakenTogether) {
   }
 }
 
+// --attention by-head: the same bits, also of long contexts that are else split between threads.
+TEST(CpuAttention, ByHeadGivesTheSameBits) {
+  for (KvType type : {KvType(DType::f16), KvType(DType::i8, 8)}) {
+    for (auto [heads, kv_heads, window] : {std::tuple{6, 2, 0}, {4, 1, 700}}) {
+      CacheShape shape = with_type({heads, kv_heads, 16, window, DType::f16, 16, 1, 1200}, type);
+      const std::vector<int> chunks = {1150, 1, 1, 1, 1, 3};
+      expect_same_bits(run_chunks(shape, 2, chunks),
+                       run_chunks(shape, 2, chunks, AttentionVia::by_head), "by head");
+    }
+  }
+}
+
+// --attention naive: the same but for rounding, with windows, caps and every type of cache.
+TEST(CpuAttention, NaiveIsWhatTheOracleSays) {
+  for (KvType type : kTypes) {
+    for (auto [window, softcap] : {std::pair{0, 0.0F}, {60, 1.5F}}) {
+      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type.type) << ":" << type.group
+                                      << " window " << window);
+      CacheShape shape = with_type({6, 2, 64, window, DType::f16, 16, 1, 150}, type);
+      shape.softcap = softcap;
+      Replay run(shape, 2, AttentionVia::naive);
+      for (Part p : {Part{0, 0, 1}, {0, 1, 30}, {0, 31, 1}, {0, 32, 117}, {0, 149, 1}})
+        run.step({p});
+      for (int pos : {0, 28, 60, 124, 144}) run.expect_like_ref(0, pos, 6);
+    }
+  }
+}
+
 TEST(CpuAttention, FillsTheQuantisedForm) {
-  for (int dim : {64, 72}) {  // 72 * 3: a head group is not whole blocks of 32
+  for (auto [dim, via] : {std::pair{64, AttentionVia::tiled},
+                          {72, AttentionVia::tiled},  // 72 * 3: a head group is no whole blocks
+                          {64, AttentionVia::by_head},
+                          {72, AttentionVia::by_head},
+                          {64, AttentionVia::naive}}) {
     CacheShape shape{12, 4, dim, 0, DType::f16, 16, 2, 40};
     PagedCache cache(shape);
-    auto cpu = make_cpu_backend({2, false});
+    auto cpu = make_cpu_backend({.threads = 2, .pin = false, .attention = via});
     PagedBatch batch(cache, {{0, 0, 40}, {1, 0, 33}});
     Matrix qkv = Matrix::random(73, shape.qkv_cols(), 5), f(73, shape.out_cols());
     QkvSpec spec;

@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
         quant_(std::move(options.quant)),
         kernels_(vector_kernels(cpu_features())),
         rows_(pool_, kernels_),
-        attention_(pool_, kernels_) {}
+        attention_(pool_, kernels_, options.attention) {}
 
   std::string describe() const override {
     return "cpu, " + std::to_string(pool_.size()) +

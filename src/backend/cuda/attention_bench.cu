@@ -162,6 +162,22 @@ void bench_decode(const Model& m, int num, int context, bool deterministic, int 
   std::fflush(stdout);
 }
 
+// Rows of one query by the prompts' kernel, to compare with those of their own.
+void bench_decode_as_prefill(const Model& m, int num, int context, int sms) {
+  Bench b(m, num, context, num, sms);
+  std::vector<SliceView> slices;
+  for (int i = 0; i < num; ++i) slices.push_back({i, 1, context - 1, i});
+  Memory d_slices = upload(slices);
+  const int launches = std::max(20, b.layers);
+  const double us = time_launches(launches, [&](cudaStream_t stream) {
+    for (int i = 0; i < launches; ++i)
+      attend_prefill(b.of_layer(i), slices, static_cast<SliceView*>(d_slices.get()), stream);
+  });
+  std::printf("decode by the prompts' kernel %2d/%-2d x %3d  B %3d  context %6d  %8.1f us\n",
+              m.heads, m.kv_heads, m.head_dim, num, context, us);
+  std::fflush(stdout);
+}
+
 void bench_prefill(const Model& m, int num, int length, bool deterministic, int sms) {
   Bench b(m, num, length, num * length, sms);
   std::vector<SliceView> slices;
@@ -199,6 +215,12 @@ int bench_attention(int num_sms) {
     for (int num : {1, 32, 256}) bench_decode(small, num, 256, det, num_sms);
     for (int num : {1, 32, 256}) bench_decode(one, num, 1024, det, num_sms);
   }
+  for (const Model& m : {qwen, one}) {
+    for (int num : {1, 8, 64, 256}) {
+      for (int context : {1024, 8192}) bench_decode_as_prefill(m, num, context, num_sms);
+    }
+  }
+  for (int num : {8, 64, 256}) bench_decode(one, num, 8192, false, num_sms);
   for (bool det : {false, true}) {
     for (const Model& m : {qwen, llama, one, small, f8}) {
       bench_prefill(m, 8, 1024, det, num_sms);

@@ -134,6 +134,7 @@ std::string detail(Summary& s) {
              100 * s.share(s.fastgen[1]), 100 * s.share(s.fastgen[2])));
   if (s.streamed && s.itl.count() > 0)
     row("worst tenth of gaps", strf("%s ms (mean)", ms(s.worst_decile).c_str()));
+  row("MFU, speed of light", "not known to a client: `bench throughput` and `bench slo` have them");
   out += strf("\n%-24s %9s %9s %9s %9s %9s %9s\n", "ms", "mean", "p50", "p90", "p95", "p99", "max");
   for (const Latency& l : latencies(s)) {
     if (l.values->count() == 0) continue;
@@ -236,6 +237,7 @@ json::object summary_json(Summary& s) {
     j["rate"] = s.point.rate;
     j["arrivals"] = s.point.poisson ? "poisson" : "fixed";
   }
+  j["mfu"] = j["sol_fraction"] = nullptr;  // a client knows neither the model nor the machine
   j["sent"] = s.sent;
   j["answered"] = s.ok;
   j["failed"] = s.failed;

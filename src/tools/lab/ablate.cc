@@ -210,8 +210,8 @@ Result<void> check_only(const std::vector<std::string>& only) {
 
 void list_experiments() {
   for (const Experiment& e : experiments())
-    std::printf("%-16s %-4s %s%s\n", e.name, e.row, e.technique, e.full ? " (--full)" : "");
-  std::printf("%-16s %-4s from naive to everything on\n", kWaterfall, "");
+    std::printf("%-18s %-4s %s%s\n", e.name, e.row, e.technique, e.full ? " (--full)" : "");
+  std::printf("%-18s %-4s from naive to everything on\n", kWaterfall, "");
 }
 
 }  // namespace
@@ -244,7 +244,7 @@ int cmd_bench_ablate(const BenchAblateOptions& o) {
       continue;
     }
     if (!o.lab.quiet)
-      std::fprintf(stderr, "%4.0f s  %-16s %s: %s, %s\n", so_far(), e.name,
+      std::fprintf(stderr, "%4.0f s  %-18s %s: %s, %s\n", so_far(), e.name,
                    arrow(r->off, r->on, e.figure).c_str(), gain_text(r->gain).c_str(), r->judged());
     results.push_back(*r);
   }

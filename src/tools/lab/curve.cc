@@ -24,6 +24,7 @@ struct CurvePoint {
   double rate = 0;                             // requests/s
   double latency = 0, inference = 0, itl = 0;  // seconds; means over steps, ITL p50
   double itl_p99 = 0, ttft_p50 = 0;
+  LimitShares shares;
   std::string wde;
 };
 
@@ -71,8 +72,24 @@ const char* latency_words(CurveLatency which) {
   return "latency (finish - scheduled of a step), mean";
 }
 
-CurvePoint reduce_point(const LabRun& run, const std::string& line, int budget) {
+const char* latency_title(CurveLatency which) {
+  switch (which) {
+    case CurveLatency::inference:
+      return "Inference time of a step";
+    case CurveLatency::itl:
+      return "Time between tokens";
+    case CurveLatency::latency:
+      break;
+  }
+  return "Latency of a step";
+}
+
+CurvePoint reduce_point(const LabRun& run,
+                        const std::string& line,
+                        int budget,
+                        const BenchLimits& limits) {
   CurvePoint p;
+  p.shares = shares_of(run, limits);
   p.line = line;
   p.budget = budget;
   p.rate = figure_of(run, Figure::requests_per_s);
@@ -88,10 +105,12 @@ CurvePoint reduce_point(const LabRun& run, const std::string& line, int budget) 
 
 std::string curve_csv(const std::vector<CurvePoint>& points) {
   std::string out =
-      "line,budget,requests_per_s,latency_ms,inference_ms,itl_p50_ms,itl_p99_ms,ttft_p50_ms\n";
+      "line,budget,requests_per_s,latency_ms,inference_ms,itl_p50_ms,itl_p99_ms,ttft_p50_ms,"
+      "mfu_percent,sol_percent\n";
   for (const CurvePoint& p : points)
-    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f\n", p.line.c_str(), p.budget, p.rate,
-                p.latency * 1e3, p.inference * 1e3, p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3);
+    out += strf("%s,%d,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,%s,%s\n", p.line.c_str(), p.budget, p.rate,
+                p.latency * 1e3, p.inference * 1e3, p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3,
+                p.shares.percent(p.shares.mfu).c_str(), p.shares.percent(p.shares.sol).c_str());
   return out;
 }
 
@@ -107,8 +126,7 @@ std::string fit_text(const StepFit& f) {
 
 Plot curve_plot(const BenchCurveOptions& o, const std::vector<CurvePoint>& points) {
   Plot plot{"", "requests/s", "ms", false, true, {}};
-  plot.title = strf("%s by throughput; lower right is better", latency_words(o.latency));
-  plot.title[0] = static_cast<char>(plot.title[0] - 'a' + 'A');
+  plot.title = strf("%s by throughput; lower right is better", latency_title(o.latency));
   for (size_t i = 0; i < o.lines.size(); ++i) {
     PlotSeries s{o.lines[i], {}, false, static_cast<int>(i), {}};
     for (const CurvePoint& p : points) {
@@ -157,12 +175,20 @@ std::string curve_html(const BenchCurveOptions& o,
   out += svg_plot(tail) + svg_plot(steps_plot(steps)) + "</div>";
   out +=
       "<table><tr><th>line<th>budget<th>requests/s<th>latency, ms<th>inference, ms<th>ITL p50, "
-      "ms<th>p99<th>TTFT p50, ms</tr>";
+      "ms<th>p99<th>TTFT p50, ms<th>MFU, %<th>SOL, %</tr>";
   for (const CurvePoint& p : points)
-    out += strf("<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f</tr>",
+    out += strf("<tr><td>%s<td>%d<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.2f<td>%.1f<td>%s<td>%s</tr>",
                 escape_html(p.line).c_str(), p.budget, p.rate, p.latency * 1e3, p.inference * 1e3,
-                p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3);
-  out += "</table><h2>Step time</h2>";
+                p.itl * 1e3, p.itl_p99 * 1e3, p.ttft_p50 * 1e3,
+                p.shares.percent(p.shares.mfu).c_str(), p.shares.percent(p.shares.sol).c_str());
+  out += "</table>";
+  const std::string peak = points.empty() ? "" : points[0].shares.peak;
+  out += strf(
+      "<p>MFU: operations, of the peak (%s). SOL, the speed of light: each step at least reads the "
+      "weights and its K and V, and computes its operations.</p>",
+      peak.empty() ? "not known: others used the machine while it was measured"
+                   : escape_html(peak).c_str());
+  out += "<h2>Step time</h2>";
   for (const StepFit& f : fits) out += "<p>" + escape_html(fit_text(f)) + "</p>";
   return out + "</html>\n";
 }
@@ -175,6 +201,7 @@ int cmd_bench_curve(const BenchCurveOptions& o) {
   }
   const std::string machine = machine_line(o.lab.threads);
   const LabWorkload workload = equal_requests(o.requests, o.input, o.output);
+  const BenchLimits limits = run_limits(o.lab.threads, false, o.lab.quiet);
   StatusLine status(!o.lab.quiet);
   std::vector<CurvePoint> points;
   std::vector<StepFit> fits;
@@ -188,7 +215,7 @@ int cmd_bench_curve(const BenchCurveOptions& o) {
         Result<LabRun> run =
             run_lab(curve_setup(o, o.lines[i], budget).value(), workload, o.lab.seed);
         if (!run) return report(run.error());
-        CurvePoint p = reduce_point(*run, o.lines[i], budget);
+        CurvePoint p = reduce_point(*run, o.lines[i], budget, limits);
         if (p.rate > best[i].rate) best[i] = std::move(p);
         for (const StepSample& s : run->steps) {
           fits[i].by_all.add(s.work, s.inference);

@@ -53,6 +53,7 @@ struct BenchSloOptions {
   std::vector<int> budgets = {64, 128, 256, 512, 1024, 2048};
   int users = 32, input = 64, output = 512, prompt = 2000, prompt_output = 16;
   double every = 5, duration = 30, warmup = 6;  // seconds
+  int repeat = 1;                               // rounds; every other one backwards
   uint64_t seed = 1;
   bool json = false;
 };

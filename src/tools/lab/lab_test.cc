@@ -57,9 +57,10 @@ TEST(LabExperiments, NamesAreUniqueAndRowsComplete) {
     e.turn_off(off);
     e.turn_on(on);
     const bool differ =
-        off.kv_cache != on.kv_cache || off.warm != on.warm || off.engine.fuse != on.engine.fuse ||
-        off.engine.full_sort != on.engine.full_sort || off.engine.quantize != on.engine.quantize ||
-        off.engine.kv_type != on.engine.kv_type ||
+        off.kv_cache != on.kv_cache || off.warm != on.warm || off.text != on.text ||
+        off.padded != on.padded || off.engine.attention != on.engine.attention ||
+        off.engine.fuse != on.engine.fuse || off.engine.full_sort != on.engine.full_sort ||
+        off.engine.quantize != on.engine.quantize || off.engine.kv_type != on.engine.kv_type ||
         off.engine.record_metrics != on.engine.record_metrics ||
         off.engine.scheduler != on.engine.scheduler;
     EXPECT_TRUE(differ) << e.name;

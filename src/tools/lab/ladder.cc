@@ -46,6 +46,7 @@ struct LadderResult {
   const LadderStep* step = nullptr;
   Spread tokens_per_s, latency;  // ms
   double num_steps = 0;
+  LimitShares shares;
 };
 
 // Milliseconds of each token after the first, of one request.
@@ -111,14 +112,20 @@ BarChart ladder_chart(const BenchLadderOptions& o, const std::vector<LadderResul
 }
 
 std::string ladder_table(const std::vector<LadderResult>& results) {
-  std::string out =
-      strf("%-14s %12s %8s %10s %8s  %s\n", "rung", "tokens/s", "gain", "latency", "steps", "");
+  std::string out = strf("%-14s %12s %8s %10s %8s %7s %7s  %s\n", "rung", "tokens/s", "gain",
+                         "latency", "steps", "MFU", "of SOL", "");
   for (size_t i = 0; i < results.size(); ++i) {
     const LadderResult& r = results[i];
     const double before = results[i > 0 ? i - 1 : 0].tokens_per_s.median;
-    out += strf("%-14s %12.1f %7.2fx %7.0f ms %8.0f  %s\n", r.step->name, r.tokens_per_s.median,
-                r.tokens_per_s.median / before, r.latency.median, r.num_steps, r.step->what);
+    out += strf("%-14s %12.1f %7.2fx %7.0f ms %8.0f %7s %7s  %s\n", r.step->name,
+                r.tokens_per_s.median, r.tokens_per_s.median / before, r.latency.median,
+                r.num_steps, r.shares.percent(r.shares.mfu).c_str(),
+                r.shares.percent(r.shares.sol).c_str(), r.step->what);
   }
+  if (!results.empty())
+    out += strf("MFU: of %s. SOL, the speed of light: weights, K and V read once per step.\n",
+                results[0].shares.peak.empty() ? "a peak that was not measured"
+                                               : results[0].shares.peak.c_str());
   return out;
 }
 
@@ -136,23 +143,28 @@ std::string ladder_html(const BenchLadderOptions& o,
       "of %d. %s.</p>",
       escape_html(o.lab.model).c_str(), escape_html(o.lab.format).c_str(), kLadderRequests,
       kLadderSlots, o.long_output, o.short_output, escape_html(machine).c_str());
-  out += svg_bars(ladder_chart(o, results)) + "<h2></h2><div class=plots>" +
+  out += svg_bars(ladder_chart(o, results)) + "<h2>Beside it</h2><div class=plots>" +
          svg_plot(plots.growth) + svg_plot(plots.batch) +
          "</div><table><tr><th>rung<th>tokens/s"
-         "<th>mean latency, ms<th>steps<th>what</tr>";
+         "<th>mean latency, ms<th>steps<th>MFU, %<th>SOL, %<th>what</tr>";
   for (const LadderResult& r : results)
-    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%s</tr>", r.step->name,
-                r.tokens_per_s.median, r.latency.median, r.num_steps, r.step->what);
+    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%s<td>%s<td>%s</tr>", r.step->name,
+                r.tokens_per_s.median, r.latency.median, r.num_steps,
+                r.shares.percent(r.shares.mfu).c_str(), r.shares.percent(r.shares.sol).c_str(),
+                r.step->what);
   return out + "</table></html>\n";
 }
 
 json::object ladder_json(const std::vector<LadderResult>& results, const std::string& machine) {
   json::array rungs;
-  for (const LadderResult& r : results)
-    rungs.push_back(json::object{{"name", r.step->name},
-                                 {"output_tokens_per_s", r.tokens_per_s.median},
-                                 {"latency_mean_ms", r.latency.median},
-                                 {"steps", r.num_steps}});
+  for (const LadderResult& r : results) {
+    json::object rung{{"name", r.step->name},
+                      {"output_tokens_per_s", r.tokens_per_s.median},
+                      {"latency_mean_ms", r.latency.median},
+                      {"steps", r.num_steps}};
+    for (const auto& pair : limit_shares_json(r.shares)) rung[pair.key()] = pair.value();
+    rungs.push_back(std::move(rung));
+  }
   return {{"machine", machine}, {"rungs", std::move(rungs)}};
 }
 
@@ -164,6 +176,7 @@ int cmd_bench_ladder(const BenchLadderOptions& given) {
   const std::string machine = machine_line(o.lab.threads);
   const LabWorkload workload =
       few_long_outputs(kLadderRequests, kLadderPrompt, kLadderSlots, o.long_output, o.short_output);
+  const BenchLimits limits = run_limits(o.lab.threads, false, o.lab.quiet);
   StatusLine status(!o.lab.quiet);
   std::vector<LadderResult> results;
   LabSetup setup = lab_setup(o.lab.model, o.lab.format, o.lab.threads);
@@ -179,6 +192,7 @@ int cmd_bench_ladder(const BenchLadderOptions& given) {
       rates.push_back(figure_of(*run, Figure::tokens_per_s));
       latencies.push_back(figure_of(*run, Figure::latency_mean));
       r.num_steps = figure_of(*run, Figure::steps);
+      r.shares = shares_of(*run, limits);
     }
     r.tokens_per_s = spread_of(rates);
     r.latency = spread_of(latencies);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 #include <thread>
 
 #include "base/mailbox.h"
@@ -23,6 +25,8 @@ struct LabAnswer {
   std::optional<Error> refused;
   Finish finish = Finish::none;
 };
+
+uint64_t add_to_digest(uint64_t digest, uint32_t x) { return (digest ^ x) * 1099511628211u; }
 
 class LabSink final : public Sink {
  public:
@@ -86,6 +90,63 @@ Result<std::vector<LabAnswer>> answer_all(Session& s,
   return answers;
 }
 
+// Batches of max_seqs requests, one after another: prompts padded on the left with token 0, every
+// row computed until the longest output ends, and all answered then.
+Result<std::vector<LabAnswer>> answer_padded(Session& s, std::vector<Request> requests) {
+  std::vector<LabAnswer> all;
+  const auto size = static_cast<size_t>(s.options().scheduler.max_seqs);
+  for (size_t first = 0; first < requests.size(); first += size) {
+    const size_t num = std::min(size, requests.size() - first);
+    const std::span<Request> batch = std::span(requests).subspan(first, num);
+    size_t prompt = 0;
+    int output = 0;
+    std::vector<size_t> asked;
+    for (const Request& r : batch) {
+      prompt = std::max(prompt, r.prompt->size());
+      output = std::max(output, r.max_new);
+      asked.push_back(static_cast<size_t>(r.max_new));
+    }
+    for (Request& r : batch) {
+      auto padded = std::make_shared<std::vector<Token>>(prompt - r.prompt->size(), Token{0});
+      padded->insert(padded->end(), r.prompt->begin(), r.prompt->end());
+      r.prompt = std::move(padded);
+      r.max_new = output;
+    }
+    Result<std::vector<LabAnswer>> answers = answer_all(
+        s, {std::make_move_iterator(batch.begin()), std::make_move_iterator(batch.end())}, nullptr);
+    if (!answers) return answers.error();
+    for (size_t i = 0; i < num; ++i) {
+      LabAnswer& a = (*answers)[i];
+      a.tokens.resize(asked[i]);
+      a.times.assign(asked[i], a.times.back());
+      all.push_back(std::move(a));
+      all.back().timing.arrival = all.front().timing.arrival;
+    }
+  }
+  return all;
+}
+
+// The same for requests that are all there from the start, with their text.
+Result<std::vector<LabAnswer>> answer_as_text(Session& s,
+                                              std::vector<Request> requests,
+                                              TextWork work,
+                                              uint64_t& digest) {
+  const std::unique_ptr<Tokenizer> words = numbered_words(s.model().shape().vocab);
+  Collector collector(s.engine(), words.get(), detokenise_on(work));
+  for (Request& r : requests) collector.submit(std::move(r));
+  collector.wait();
+  std::vector<LabAnswer> answers;
+  for (const RequestOutput& out : collector.outputs()) {
+    if (out.refused) return *out.refused;
+    const ChoiceOutput& c = out.choices[0];
+    if (c.finish != Finish::length)
+      return Error{500, strf("a request ended with %s", finish_name(c.finish))};
+    answers.push_back({c.token_times, c.tokens, c.timing, {}, c.finish});
+    for (char byte : c.text) digest = add_to_digest(digest, static_cast<uint8_t>(byte));
+  }
+  return answers;
+}
+
 Result<std::vector<LabAnswer>> answer_uncached(Session& s, const std::vector<Request>& requests) {
   std::vector<LabAnswer> all(requests.size());
   auto ask = [&](std::vector<Request> round,
@@ -107,10 +168,13 @@ Result<std::vector<LabAnswer>> answer_uncached(Session& s, const std::vector<Req
   return all;
 }
 
-LabRun reduce_lab(Session& s, const LabWorkload& w, const std::vector<LabAnswer>& answers) {
+LabRun reduce_lab(Session& s,
+                  const LabWorkload& w,
+                  const std::vector<LabAnswer>& answers,
+                  uint64_t digest) {
   LabRun run;
   run.num_requests = w.size();
-  run.digest = 14695981039346656037u;
+  run.digest = digest;
   Time begin = kNever, end{0};
   for (size_t i = 0; i < w.size(); ++i) {
     const LabAnswer& a = answers[i];
@@ -123,8 +187,7 @@ LabRun reduce_lab(Session& s, const LabWorkload& w, const std::vector<LabAnswer>
     t.arrival = seconds(a.timing.arrival);
     t.prompt = w[i].input;
     for (Time at : a.times) t.tokens.push_back(seconds(at));
-    for (Token id : a.tokens)
-      run.digest = (run.digest ^ static_cast<uint32_t>(id)) * 1099511628211u;
+    for (Token id : a.tokens) run.digest = add_to_digest(run.digest, static_cast<uint32_t>(id));
   }
   run.elapsed = seconds(end - begin);
   run.reports = s.take_reports();
@@ -202,10 +265,18 @@ Result<LabRun> run_lab_on(Session& s,
   }
   s.keep_reports();
   s.take_reports();
+  uint64_t digest = 14695981039346656037u;
   Result<std::vector<LabAnswer>> answers =
-      setup.kv_cache ? answer_all(s, std::move(requests), &workload) : answer_uncached(s, requests);
+      setup.text != TextWork::none ? answer_as_text(s, std::move(requests), setup.text, digest)
+      : setup.padded               ? answer_padded(s, std::move(requests))
+      : setup.kv_cache             ? answer_all(s, std::move(requests), &workload)
+                                   : answer_uncached(s, requests);
   if (!answers) return answers.error();
-  return reduce_lab(s, workload, *answers);
+  return reduce_lab(s, workload, *answers, digest);
+}
+
+LimitShares shares_of(const LabRun& r, const BenchLimits& limits) {
+  return limit_shares(r.steps, r.shape, r.step_bytes, r.kv_per_token, r.elapsed, limits);
 }
 
 const FigureInfo& figure_info(Figure figure) { return kFigures[static_cast<size_t>(figure)]; }

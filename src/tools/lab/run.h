@@ -9,6 +9,7 @@
 #include "runtime/options.h"
 #include "tools/lab/workload.h"
 #include "tools/run_report.h"
+#include "tools/text_work.h"
 
 namespace sluice {
 
@@ -30,7 +31,9 @@ struct LabSetup {
   EngineOptions engine;
   bool kv_cache = true;  // else every token computes its whole context again
   bool warm = true;      // a request runs before the first is measured
+  bool padded = false;   // under --preset static: rows run to their batch's longest
   float temperature = 0, top_p = 1;
+  TextWork text = TextWork::none;
 };
 
 // On the CPU, quiet, with the default policies and steps of 512 tokens.
@@ -39,6 +42,8 @@ LabSetup lab_setup(const std::string& model, const std::string& format, int thre
 // The prompt of request `index`: requests with the same block ids or the same group share tokens
 // within a run, and nothing is shared between seeds.
 std::vector<Token> lab_prompt(const LabRequest& request, int vocab, uint64_t seed, size_t index);
+
+LimitShares shares_of(const LabRun& run, const BenchLimits& limits);
 
 Result<LabRun> run_lab(const LabSetup& setup, const LabWorkload& workload, uint64_t seed);
 // The same on an engine that is there, whatever setup.engine says.

@@ -13,6 +13,7 @@
 #include "runtime/session.h"
 #include "tools/commands.h"
 #include "tools/lab/lab.h"
+#include "tools/run_report.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -62,6 +63,7 @@ struct SloRun {
   Percentiles itl, ttft, chosen, error;         // s, s, tokens, share of the time taken
   double goodput = 0, output_rate = 0;          // tokens/s
   bool kept = false;                            // all targets
+  LimitShares shares;
 };
 
 // Drives an engine: users in a closed loop, long prompts by the clock.
@@ -170,10 +172,13 @@ class SloLoad {
   Time measured_{0}, end_{0};
 };
 
-// The choices and predictions of the measured steps.
-void add_choices(Session& s, Time from, SloRun& run) {
-  for (const StepReport& r : s.take_reports()) {
-    if (r.plan_begin < from) continue;
+// The choices and predictions of the measured steps, and how near they came to the device's limits.
+void add_choices(Session& s, Time from, double duration, const BenchLimits& limits, SloRun& run) {
+  std::vector<StepReport> reports = s.take_reports();
+  std::erase_if(reports, [&](const StepReport& r) { return r.plan_begin < from; });
+  run.shares = limit_shares(step_samples(reports), s.model().shape(), s.model().step_bytes(),
+                            s.ledger().kv_per_token, duration, limits);
+  for (const StepReport& r : reports) {
     const SloStats& slo = r.stats.slo;
     if (r.launched && r.num_tokens > r.num_decode && r.num_decode > 0)
       run.chosen.add(r.num_tokens - r.num_decode);
@@ -182,7 +187,10 @@ void add_choices(Session& s, Time from, SloRun& run) {
   }
 }
 
-Result<SloRun> run_setting(const BenchSloOptions& o, int budget, StatusLine& status) {
+Result<SloRun> run_setting(const BenchSloOptions& o,
+                           int budget,
+                           const BenchLimits& limits,
+                           StatusLine& status) {
   EngineOptions engine = o.engine;
   engine.quiet = true;
   engine.scheduler.prefix_cache = false;
@@ -202,7 +210,7 @@ Result<SloRun> run_setting(const BenchSloOptions& o, int budget, StatusLine& sta
   SloLoad load(s, o);
   if (auto ok = load.run(status, what); !ok) return ok.error();
   SloRun run = load.reduce(budget);
-  add_choices(s, load.measured(), run);
+  add_choices(s, load.measured(), o.duration, limits, run);
   return run;
 }
 
@@ -225,6 +233,7 @@ json::object slo_json(SloRun& r) {
   j["output_tokens_per_s"] = r.output_rate;
   j["goodput"] = r.goodput;
   j["kept"] = r.kept;
+  for (const auto& pair : limit_shares_json(r.shares)) j[pair.key()] = pair.value();
   j["prompt_tokens_p10"] = r.chosen.at(0.1);
   j["prompt_tokens_p50"] = r.chosen.at(0.5);
   j["prompt_tokens_p90"] = r.chosen.at(0.9);
@@ -235,11 +244,22 @@ json::object slo_json(SloRun& r) {
   return j;
 }
 
+// All runs of one setting.
+struct SloTotal {
+  double goodput = 0;
+  bool kept = true;  // in every run
+  void add(const SloRun& r) {
+    goodput += r.goodput;
+    kept = kept && r.kept;
+  }
+};
+
 void print_slo_row(SloRun& r) {
-  std::printf("%-8s %8.2f %8.2f %8.2f %9.0f %9.0f %5d of %-3d %9.0f %9.0f %7.0f  %s\n",
+  std::printf("%-8s %8.2f %8.2f %8.2f %9.0f %9.0f %5d of %-3d %9.0f %9.0f %7.0f %6s %6s  %s\n",
               setting_name(r).c_str(), r.itl.at(0.5) * 1e3, r.itl.at(0.99) * 1e3, r.itl.at(1) * 1e3,
               r.ttft.at(0.5) * 1e3, r.ttft.at(0.95) * 1e3, r.prompts_in_time, r.num_prompts,
-              r.output_rate, r.goodput, r.chosen.at(0.5), r.kept ? "yes" : "no");
+              r.output_rate, r.goodput, r.chosen.at(0.5), r.shares.percent(r.shares.mfu).c_str(),
+              r.shares.percent(r.shares.sol).c_str(), r.kept ? "yes" : "no");
   std::fflush(stdout);
 }
 
@@ -254,23 +274,33 @@ int cmd_bench_slo(const BenchSloOptions& o) {
       return report(Error{
           400, strf("--budgets %d is more than --budget %d allows in a step", budget, *most)});
   }
+  const BenchLimits limits = engine_limits(o.engine);
   StatusLine status(!o.engine.quiet);
   std::vector<int> settings = o.budgets;
   settings.push_back(0);
   json::array runs;
-  double best = -1, chosen = 0;
-  int best_budget = 0;
+  std::map<int, SloTotal> totals;
   if (!o.json)
-    std::printf("%-8s %8s %8s %8s %9s %9s %12s %9s %9s %7s  %s\n", "budget", "ITL p50", "p99",
-                "most", "TTFT p50", "p95", "in time", "tokens/s", "goodput", "prompt", "kept");
-  for (int budget : settings) {
-    Result<SloRun> run = run_setting(o, budget, status);
-    status.clear();
-    if (!run) return report(run.error());
-    if (budget == 0) chosen = run->goodput;
-    if (budget > 0 && run->kept && run->goodput > best) best = run->goodput, best_budget = budget;
-    o.json ? runs.push_back(slo_json(*run)) : print_slo_row(*run);
+    std::printf("%-8s %8s %8s %8s %9s %9s %12s %9s %9s %7s %6s %6s  %s\n", "budget", "ITL p50",
+                "p99", "most", "TTFT p50", "p95", "in time", "tokens/s", "goodput", "prompt",
+                "MFU %", "SOL %", "kept");
+  for (int round = 0; round < o.repeat; ++round) {
+    for (int budget : settings) {
+      Result<SloRun> run = run_setting(o, budget, limits, status);
+      status.clear();
+      if (!run) return report(run.error());
+      totals[budget].add(*run);
+      o.json ? runs.push_back(slo_json(*run)) : print_slo_row(*run);
+    }
+    std::ranges::reverse(settings);
   }
+  int best_budget = 0;
+  double best = 0;
+  for (const auto& [budget, total] : totals) {
+    if (budget > 0 && total.kept && total.goodput > best)
+      best = total.goodput, best_budget = budget;
+  }
+  const double chosen = totals[0].goodput;
   if (o.json) {
     json::object j;
     j["model"] = o.engine.model;
@@ -282,6 +312,7 @@ int cmd_bench_slo(const BenchSloOptions& o) {
     j["duration"] = o.duration;
     j["runs"] = std::move(runs);
     j["best_budget"] = best_budget;
+    if (best_budget > 0) j["slo_of_best"] = chosen / best;
     std::printf("%s\n", plain_json(j).c_str());
   } else if (best_budget > 0) {
     std::printf(

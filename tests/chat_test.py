@@ -251,7 +251,7 @@ class Chat(Cli):
 
     def test_commands(self):
         t = self.start()
-        for name in ("system", "set", "stats", "retry", "undo", "clear", "save", "load", "json", "json-schema", "exit"):
+        for name in ("system", "set", "stats", "retry", "undo", "clear", "save", "load", "json", "json-schema", "tools", "exit"):
             self.assertIn("/" + name, t.enter("/help"))
         self.assertIn("/stats?", t.enter("/stast"))
         self.assertIn("no command", t.enter("/frobnicate"))
@@ -411,6 +411,46 @@ class Chat(Cli):
         done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/json-schema no-such.json\n")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn(b"no-such.json", done.stderr)
+
+    def test_tools(self):
+        template = ("{% if tools %}<tools>{% for t in tools %}{{ t.function.name }} {% endfor %}</tools>"
+                    "<tool_call></tool_call>{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+                    "{% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}\n{% endfor %}[assistant]")
+        model = Gguf().set_string("tokenizer.chat_template", template).write("tools.gguf")
+        tools = [{"type": "function", "function": {"name": name, "description": "A tool", "parameters": {
+            "type": "object", "additionalProperties": False, "required": ["city"], "properties": {"city": {"enum": ["Rome", "Oslo"]}}}}}
+            for name in ("weather", "time")]
+        path, talk = WORK / "tools.json", WORK / "called.json"
+        path.write_text(json.dumps(tools))
+        lines = f"/tools\n/tools {path}\n/tools\n/tools! {path}\n/tools\n/json-schema {{}}\nhello\n/json\n"
+        done = cli_test.run("run", model, "-i", "-t", 1, "-q", "-m", 300, "--temperature", 0, stdin=lines.encode())
+        self.assertEqual(done.returncode, 2, done.stderr)  # of /json-schema alone
+        said = done.stderr.decode().splitlines()
+        self.assertEqual(said[:3], ["no tools", "weather, time", "weather, time (every answer calls)"])
+        self.assertIn("/tools - removes them", said[3])
+        out, kept = done.stdout.decode().split("[\n", 1)
+        call = json.loads(next(line for line in out.splitlines() if line.endswith("}}")))  # the last one may be cut off
+        self.assertIn(call["name"], ("weather", "time"))
+        self.assertIn(call["arguments"]["city"], ("Rome", "Oslo"))
+        answer = json.loads("[" + kept)[1]
+        self.assertEqual(answer["tool_calls"][0]["function"], call)
+        # The lines that follow are the results, in order; then the model answers.
+        talk.write_text(json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [
+            {"id": f"c{i}", "type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}} for i in (1, 2)]}]))
+        lines = f"/tools {path}\n/load {talk}\nsunny\nrain\n/tools -\nthanks\n/json\n"
+        done = cli_test.run("run", model, "-i", "-t", 1, "-m", 5, "--temperature", 0, "--ignore-eos", stdin=lines.encode())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        kept = json.loads(done.stdout[done.stdout.rindex(b"[\n"):])
+        self.assertEqual([m["role"] for m in kept], ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"])
+        self.assertEqual([(m["tool_call_id"], m["content"]) for m in kept[2:4]], [("c1", "sunny"), ("c2", "rain")])
+        self.assertIn(b"the next message is the result of weather", done.stderr)
+        for line, says in ((f"/tools {talk}", b"tools[0]"), ("/tools [1", b"the tools"), ("/tools no-such.json", b"no-such.json")):
+            done = cli_test.run("run", model, "-i", "-t", 1, "-q", stdin=line.encode() + b"\n")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr)
+        done = cli_test.run("run", self.model, "-i", "-t", 1, "-q", stdin=f"/tools {path}\n".encode())
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"knows no tools", done.stderr)
 
     def test_bad_options(self):
         self.fails("run", self.model, "-i", "-p", "x", says="-i")

@@ -2,8 +2,8 @@
 // groups, prefix cache, preemption, pipeline and number of threads, a request's tokens,
 // log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
 // conserved after every step; every request has exactly one terminal event. Blocks that become free
-// are overwritten, so that a read of one changes the output. Some requests have a constraint, and
-// every output obeys it. SLUICE_TEST_FULL=1 runs ten times as
+// are overwritten, so that a read of one changes the output. Some requests have a constraint or a
+// budget of thinking, and every output obeys it. SLUICE_TEST_FULL=1 runs ten times as
 // many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
@@ -152,6 +152,7 @@ struct Tally {
   uint64_t preemptions = 0, restored = 0, tier_hits = 0, disk_hits = 0;
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
   uint64_t forced = 0;
+  uint64_t thinking = 0, closed = 0;  // outputs with a budget of thinking; that have its end mark
 };
 
 // Passes plans, masks and results through their encoding, and checks that nothing is lost. Keeps
@@ -512,6 +513,21 @@ void search_with_beams(std::mt19937_64& rng, Workload& w) {
   c.num_blocks += static_cast<int>(rng() % 20);
 }
 
+// Some requests get a budget of thinking, by draws of their own.
+void bound_thinking(uint64_t seed, int vocab, Workload& w) {
+  std::mt19937_64 rng(seed ^ 0x7468696e6b);
+  for (Request& r : w.requests) {
+    const uint64_t draw = rng();
+    if (draw % 4 != 0 || r.beams || r.pooling != Pooling::none) continue;
+    r.thinking = tiny_thinking(vocab, draw / 4 % 4 != 0, static_cast<int>(draw / 16 % 8));
+    auto spec = std::make_shared<SamplingSpec>(*r.sampling);
+    spec->min_tokens = 0;  // it could forbid the end mark
+    spec->banned_until_min.clear();
+    r.sampling = std::move(spec);
+    add_end_tokens(r);
+  }
+}
+
 Setup alone(const Setup& other) {
   Setup s;
   apply_preset("sarathi", s.scheduler).value();
@@ -532,6 +548,8 @@ void check_workload(Subject& subject,
   std::mt19937_64 rng(seed);
   Workload w = make_workload(rng, subject);
   if (change) change(rng, w);
+  const int vocab = subject.models[0]->shape().vocab;
+  bound_thinking(seed, vocab, w);
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   const TempDir dir;
   w.setup.disk_dir = &dir.path;
@@ -548,9 +566,16 @@ void check_workload(Subject& subject,
     ASSERT_EQ(a.num_terminal, 1);
     ASSERT_EQ(b.num_terminal, 1);
     for (size_t c = 0; c < a.tokens.size(); ++c) {
-      if (r.constraint) {
+      if (r.thinking) {
+        ASSERT_TRUE(keeps_budget(r.constraint, r.thinking, a.tokens[c]))
+            << "request " << r.id << " choice " << c;
+        std::string text;
+        for (Token t : a.tokens[c]) text += r.thinking->marks->bytes(t);
+        ++tally->thinking;
+        tally->closed += text.find(kTinyThinkEnd) != text.npos;
+      } else if (r.constraint) {
         ASSERT_TRUE(obeys(r.constraint, a.tokens[c])) << "request " << r.id << " choice " << c;
-        bool dead_end = r.constraint == tiny_constraint(kDeadEnd, subject.models[0]->shape().vocab);
+        bool dead_end = r.constraint == tiny_constraint(kDeadEnd, vocab);
         ASSERT_TRUE(dead_end ? a.tokens[c].size() <= 2 : a.finish[c] != Finish::constraint)
             << "request " << r.id << " choice " << c;
         ++tally->constrained;
@@ -602,6 +627,8 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
       EXPECT_GT(tally.constrained, num / 2) << "few requests have a constraint";
       EXPECT_GT(tally.complete, tally.constrained / 8) << "few outputs come to their end";
       EXPECT_GT(tally.forced, num) << "few tokens are forced";
+      EXPECT_GT(tally.thinking, num / 2) << "few requests have a budget of thinking";
+      EXPECT_GT(tally.closed, tally.thinking / 4) << "few budgets are used up";
     }
     EXPECT_GT(tally.disk_hits, num / 2) << "few prefixes come from disk";
   }

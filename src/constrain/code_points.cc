@@ -174,12 +174,18 @@ RegexId CodeSpeller::json(const CodeSet& set) {
   return at->second = pool_.any_of(std::move(options));
 }
 
-RegexId CodeSpeller::literal(std::string_view text, Spelling spelling) {
-  if (spelling == Spelling::utf8) return pool_.literal(text);
+RegexId CodeSpeller::json_char(uint32_t code) {
+  if (code >= json_ascii_.size()) return json({{code, code}});
+  if (json_ascii_[code] == RegexPool::kEmpty) json_ascii_[code] = json({{code, code}});
+  return json_ascii_[code];
+}
+
+RegexId CodeSpeller::literal(std::string_view text, Spelling spelling, RegexId tail) {
+  if (spelling == Spelling::utf8) return pool_.literal(text, tail);
   std::vector<uint32_t> codes = code_points_of(text);
-  RegexId r = RegexPool::kEps;
-  for (size_t i = codes.size(); i-- > 0;) r = pool_.concat(json({{codes[i], codes[i]}}), r);
-  return r;
+  for (size_t i = codes.size(); i-- > 0 && tail != RegexPool::kEmpty;)
+    tail = pool_.concat(json_char(codes[i]), tail);
+  return tail;
 }
 
 std::vector<uint32_t> code_points_of(std::string_view text) {

@@ -2,6 +2,7 @@
 // write a character inside a string (raw, "\n", "\u000a", surrogate pairs).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -44,17 +45,19 @@ class CodeSpeller {
   explicit CodeSpeller(RegexPool& pool) : pool_(pool) {}
   RegexId one_of(const CodeSet& set, Spelling spelling);
   RegexId any(Spelling spelling) { return one_of(CodeSet::all(), spelling); }
-  // Text must be valid UTF-8.
-  RegexId literal(std::string_view text, Spelling spelling);
+  // The text, which must be valid UTF-8, then `tail`.
+  RegexId literal(std::string_view text, Spelling spelling, RegexId tail = RegexPool::kEps);
 
  private:
   RegexId utf8(const CodeSet& set);
   RegexId json(const CodeSet& set);
+  RegexId json_char(uint32_t code);
   RegexId hex(uint32_t lo, uint32_t hi, int digits);
   RegexId hex_digits(int lo, int hi);
   void utf8_range(uint32_t lo, uint32_t hi, std::vector<RegexId>& out);
 
   RegexPool& pool_;
+  std::array<RegexId, 128> json_ascii_{};  // characters in JSON; kEmpty: not made yet
   std::map<std::vector<CodeRange>, RegexId> utf8_known_, json_known_;
 };
 

@@ -125,6 +125,7 @@ Result<RuleId> build_choice(RuleBuilder& builder, std::string_view text) {
   for (const json::value& v : list->get_array()) {
     if (!v.is_string()) return Error{400, "choice must be a list of strings"};
     if (v.get_string().empty()) return Error{400, "choice: an empty string cannot be chosen"};
+    if (builder.pool().failed()) break;
     options.push_back(builder.pool().literal(v.get_string()));
   }
   return builder.lex(builder.pool().any_of(std::move(options)));

@@ -29,8 +29,9 @@ struct Term;
 using Terms = std::vector<Term>;
 
 struct Term {
-  enum class Kind : uint8_t { chars, group, begin, end, look } kind;
+  enum class Kind : uint8_t { chars, text, group, begin, end, look } kind;
   CodeSet chars;
+  std::string_view text{};     // characters one after the other
   std::vector<Terms> options;  // of a group or lookahead
   bool negative = false;
   uint32_t min = 1, max = 1;
@@ -90,12 +91,33 @@ class PatternReader {
       term.chars = *set;
     } else if (c == '*' || c == '+' || c == '?') {
       return wrong(strf("nothing to repeat before %c", c));
-    } else {
-      uint32_t code = next_code(text_, at_);
-      term.chars.add(code, code);
+    } else if (read_text(term)) {
+      return term;
     }
     if (auto error = read_quantifier(term)) return *error;
     return term;
+  }
+
+  // Characters up to the next one that means something; false: a single one that is repeated.
+  bool read_text(Term& term) {
+    constexpr std::string_view kMeaning = "\\^$.[()*+?{|", kRepeats = "*+?{";
+    const size_t begin = at_;
+    size_t last = at_;
+    uint32_t code = 0;
+    do {
+      last = at_;
+      code = next_code(text_, at_);
+    } while (at_ < text_.size() && kMeaning.find(text_[at_]) == kMeaning.npos);
+    if (at_ < text_.size() && kRepeats.find(text_[at_]) != kRepeats.npos) {
+      if (last == begin) {
+        term.chars.add(code, code);
+        return false;
+      }
+      at_ = last;
+    }
+    term.kind = Term::Kind::text;
+    term.text = text_.substr(begin, at_ - begin);
+    return true;
   }
 
   std::optional<Error> read_group(Term& term, int depth) {
@@ -174,11 +196,12 @@ class PatternReader {
 
  public:
   static uint32_t next_code(std::string_view text, size_t& at) {
-    size_t length = 1;
-    uint8_t b = static_cast<uint8_t>(text[at]);
-    if (b >= 0xC0) length = b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
-    uint32_t code = code_points_of(text.substr(at, length))[0];
-    at = std::min(at + length, text.size());
+    const uint8_t b = static_cast<uint8_t>(text[at++]);
+    if (b < 0xC0) return b;
+    const int more = b < 0xE0 ? 1 : b < 0xF0 ? 2 : 3;
+    uint32_t code = b & (0x3Fu >> more);
+    for (int i = 0; i < more && at < text.size(); ++i)
+      code = code << 6 | (static_cast<uint8_t>(text[at++]) & 0x3F);
     return code;
   }
 
@@ -295,7 +318,7 @@ class PatternBuilder {
   Result<RegexId> build(std::vector<Terms> options) {
     std::vector<RegexId> out;
     size_t expanded = 0;
-    for (size_t i = 0; i < options.size(); ++i) {
+    for (size_t i = 0; i < options.size() && !pool_.failed(); ++i) {
       if (expand(options, i)) {
         if (++expanded > 2'000) return Error{400, "too many anchored alternatives"};
         --i;
@@ -367,9 +390,9 @@ class PatternBuilder {
         continue;
       }
       if (t.kind == Term::Kind::end) return Error{400, "$ in the middle is not supported"};
-      Result<RegexId> one = build_term(t);
-      if (!one) return one;
-      r = pool_.concat(*one, r);
+      Result<RegexId> joined = build_before(t, r);
+      if (!joined) return joined;
+      r = *joined;
     }
     return open_left ? pool_.concat(any_, r) : r;
   }
@@ -382,9 +405,9 @@ class PatternBuilder {
       while (last > 0 && terms[last - 1].kind == Term::Kind::end) closed = true, --last;
       RegexId r = closed ? RegexPool::kEps : any_;
       for (size_t i = last; i-- > 0;) {
-        Result<RegexId> one = build_term(terms[i]);
-        if (!one) return one.error();
-        r = pool_.concat(*one, r);
+        Result<RegexId> joined = build_before(terms[i], r);
+        if (!joined) return joined.error();
+        r = *joined;
       }
       options.push_back(r);
     }
@@ -393,10 +416,20 @@ class PatternBuilder {
     return std::nullopt;
   }
 
+  // The term, then `rest`.
+  Result<RegexId> build_before(const Term& t, RegexId rest) {
+    if (t.kind == Term::Kind::text) return speller_.literal(t.text, options_.spelling, rest);
+    Result<RegexId> one = build_term(t);
+    if (!one) return one;
+    return pool_.concat(*one, rest);
+  }
+
   Result<RegexId> build_term(const Term& t) {
     switch (t.kind) {
       case Term::Kind::chars:
         return pool_.repeat(speller_.one_of(t.chars, options_.spelling), t.min, t.max);
+      case Term::Kind::text:
+        return speller_.literal(t.text, options_.spelling);
       case Term::Kind::begin:
         return Error{400, "^ in a group is not supported"};
       case Term::Kind::end:
@@ -408,11 +441,12 @@ class PatternBuilder {
     }
     std::vector<RegexId> options;
     for (const Terms& terms : t.options) {
+      if (pool_.failed()) return RegexPool::kEmpty;
       RegexId r = RegexPool::kEps;
       for (size_t i = terms.size(); i-- > 0;) {
-        Result<RegexId> one = build_term(terms[i]);
-        if (!one) return one;
-        r = pool_.concat(*one, r);
+        Result<RegexId> joined = build_before(terms[i], r);
+        if (!joined) return joined;
+        r = *joined;
       }
       options.push_back(r);
     }

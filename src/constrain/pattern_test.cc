@@ -41,6 +41,15 @@ TEST(Pattern, MatchesWholeTexts) {
       {"^(a$|b)", "a", "ab"},
       {"\\{\\}\\[\\]", "{}[]", "{}"},
       {"[\\]\\-a]+", "]-a", "b"},
+      {"abc*d", "abd", "d"},
+      {"abcd?", "abc", "ab"},
+      {"a\xC3\xA9{2}b",
+       "a\xC3\xA9\xC3\xA9"
+       "b",
+       "a\xC3\xA9"
+       "b"},
+      {"a]b}c", "a]b}c", "abc"},
+      {"xy(ab|abc)z$", "xyabcz", "xyab"},
       {"[^\\S]", " ", "\xC2\x85"},  // white space to some
       {"[^\\s]", "a", "\xC2\x85"},
   };
@@ -81,6 +90,13 @@ TEST(Pattern, BombsAreRefused) {
     while (accepted < 64 && m.accept_bytes("a")) ++accepted;
     EXPECT_TRUE(accepted == 64 || !m.failure().empty()) << bomb << " after " << accepted;
   }
+  std::string words;  // a megabyte of them, which share no ends
+  for (int i = 1; words.size() < 1'000'000; ++i)
+    words += std::string(static_cast<size_t>(i), 'x') + std::to_string(i) + "|";
+  words.back() = 'y';
+  auto many = compile_test(ConstraintKind::regex, words);
+  ASSERT_FALSE(many);
+  EXPECT_NE(many.error().message.find("too large"), std::string::npos) << many.error().message;
   EXPECT_FALSE(compile_test(ConstraintKind::regex, std::string(5000, '(')));
   EXPECT_FALSE(compile_test(ConstraintKind::regex, std::string(2 << 20, 'a')));
 }

@@ -70,13 +70,13 @@ RegexId RegexPool::bytes(const ByteSet& set) {
   return id;
 }
 
-RegexId RegexPool::literal(std::string_view text) {
-  RegexId r = kEps;
-  for (size_t i = text.size(); i-- > 0;) {
-    uint8_t b = static_cast<uint8_t>(text[i]);
-    r = concat(range(b, b), r);
+RegexId RegexPool::literal(std::string_view text, RegexId tail) {
+  for (size_t i = text.size(); i-- > 0 && tail != kEmpty;) {
+    const uint8_t b = static_cast<uint8_t>(text[i]);
+    if (bytes_[b] == kEmpty) bytes_[b] = range(b, b);
+    tail = concat(bytes_[b], tail);
   }
-  return r;
+  return tail;
 }
 
 RegexId RegexPool::concat(RegexId a, RegexId b) {

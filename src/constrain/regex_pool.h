@@ -52,7 +52,8 @@ class RegexPool {
 
   RegexId bytes(const ByteSet& set);
   RegexId range(int lo, int hi) { return bytes(ByteSet::range(lo, hi)); }
-  RegexId literal(std::string_view text);
+  // The text, then `tail`.
+  RegexId literal(std::string_view text, RegexId tail = kEps);
   RegexId concat(RegexId a, RegexId b);
   RegexId concat(std::initializer_list<RegexId> parts);
   RegexId any_of(std::vector<RegexId> parts);
@@ -105,6 +106,7 @@ class RegexPool {
   WorkBudget* budget_;
   uint32_t max_nodes_;
   bool full_ = false;
+  std::array<RegexId, 256> bytes_{};  // sets of one byte; kEmpty: not made yet
   std::vector<Part> parts_;
   std::vector<uint32_t> lists_;
   std::vector<ByteSet> sets_;

@@ -256,6 +256,7 @@ Result<SchemaSet> SchemaCompiler::read_own(const json::object& o) {
     for (const json::value& one : v->get_array()) {
       Result<SchemaSet> add = literal(one);
       if (!add) return add;
+      if (pool_.failed()) break;
       strings.push_back(add->strings);
       add->strings = RegexPool::kEmpty;
       values = unite(std::move(values), *add);

@@ -80,7 +80,7 @@ class ChatAnswer final : public Answer {
 
   PieceWriter extra(std::string& out, const Generation& g) const override {
     const PromptState& p = g.prompts()[0];
-    out += ",\"service_tier\":null,\"prompt_logprobs\":";
+    out += ",\"service_tier\":\"default\",\"prompt_logprobs\":";
     if (g.fields().sampling.prompt_logprobs >= 0) {
       co_await prompt_logprobs(out, g.service().session().tokenizer(), p.scores);
     } else {
@@ -133,8 +133,10 @@ void start_chat(Service& s,
   if (!refused) refused = enforce_calls(reading, fields);
   if (!refused) refused = s.plan_thinking(reading, fields);
   if (refused) return s.fail(call, *refused);
+  std::vector<Fingerprint> turns = fingerprint_turns(fields.messages);
   auto g = std::make_shared<Generation>(s, std::move(call), std::move(fields),
                                         answer(std::move(reading)));
+  g->turns = std::move(turns);
   g->start(std::move(prompts));
 }
 

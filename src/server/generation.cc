@@ -414,6 +414,7 @@ void Generation::submit(size_t prompt) {
                             {},
                             compile_};
   if (fields_.constraint) told.constraint = fields_.constraint->source.kind;
+  if (!turns.empty()) told.turn = service_.turns().compare(request.tenant, turns, *p.tokens);
   told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));
   service_.recorder().on_submit(told);
 }
@@ -471,6 +472,7 @@ void Generation::on_event(Delivery& d) {
       m.itl.observe(seconds(e.timing.last_token - c.last_token));
     }
     c.last_token = e.timing.last_token;
+    if (!turns.empty() && c.index == 0) turn_output_.push_back(e.token);
   }
   p.num_cached = std::max(p.num_cached, e.timing.num_cached);
   if (e.finish != Finish::none) {
@@ -640,8 +642,18 @@ void Generation::keep_best() {
   choices_ = std::move(best);
 }
 
+// For the story of the next turn.
+void Generation::keep_turn() {
+  if (turns.empty()) return;
+  const ChatOutput* output = choices_[0].output.get();
+  service_.turns().add({service_.keys().tenant(call_.key, fields_.cache_salt), prompts_[0].id,
+                        turns.size(), turns.back(), prompts_[0].tokens, std::move(turn_output_),
+                        output ? output->num_reasoning() : 0});
+}
+
 void Generation::finish() {
   over_ = true;
+  keep_turn();
   if (fields_.num_kept > 0) keep_best();
   count_usage();
   if (fields_.stream) {

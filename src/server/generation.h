@@ -127,6 +127,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // What is echoed of each prompt that came as text; ids are echoed as the text they stand for,
   // special tokens included.
   std::vector<std::optional<std::string>> echo_texts;
+  std::vector<Fingerprint> turns;  // of a chat's messages (TurnLog); empty: no chat
 
  private:
   void compile(std::vector<std::vector<Token>> prompts);
@@ -151,6 +152,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void append_usage(std::string& out) const;
   void append_usage_so_far(std::string& out, const Choice& c, int made) const;
   void keep_best();
+  void keep_turn();
   void finish();
   PieceWriter write_answer(std::string& out);
   void fail(const ApiError& error);
@@ -162,6 +164,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<Answer> answer_;
   std::vector<PromptState> prompts_;
   std::vector<Choice> choices_;
+  std::vector<Token> turn_output_;  // of a chat's first choice
   std::shared_ptr<const constrain::Constraint> constraint_;
   Time compile_{0};     // what the constraint took; 0: it was known
   std::string prefix_;  // of every chunk, up to the choices

@@ -12,17 +12,20 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kAnthropicVersion = "2023-06-01";
+// Of refusals and of code that runs at Anthropic: their clients look for the keys.
+constexpr std::string_view kNoStopDetails = ",\"stop_details\":null,\"container\":null";
 
 void append_usage(std::string& out, const Generation& g, const Choice& c) {
   const auto prompt = g.prompt(c).tokens->size(),
              cached = static_cast<size_t>(g.prompt(c).num_cached);
   out += strf(
       "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
-      "\"cache_read_input_tokens\":%zu,\"output_tokens\":%d}",
+      "\"cache_read_input_tokens\":%zu,\"cache_creation\":null,\"output_tokens\":%d,"
+      "\"server_tool_use\":null,\"service_tier\":\"standard\",\"inference_geo\":null}",
       prompt - std::min(prompt, cached), cached, c.num_output);
 }
 
-// "stop_reason":...,"stop_sequence":...
+// "stop_reason":...,"stop_sequence":...,"stop_details":null,"container":null
 void append_stop(std::string& out, const Choice& c) {
   const bool sequence = c.finish == Finish::stop && c.stop_reason.is_string();
   const char* reason = c.finish != Finish::stop         ? "max_tokens"
@@ -31,6 +34,7 @@ void append_stop(std::string& out, const Choice& c) {
                                                         : "end_turn";
   out += strf("\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
   out += sequence ? json::serialize(c.stop_reason) : "null";
+  out += kNoStopDetails;
 }
 
 class MessagesAnswer final : public Answer {
@@ -53,7 +57,9 @@ class MessagesAnswer final : public Answer {
       begin(out, "message_start");
       out += ",\"message\":";
       append_head(out, g);
-      out += "],\"stop_reason\":null,\"stop_sequence\":null,";
+      out += "],\"stop_reason\":null,\"stop_sequence\":null";
+      out += kNoStopDetails;
+      out += ',';
       Choice none;
       none.prompt = c.prompt;
       append_usage(out, g, none);

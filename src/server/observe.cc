@@ -99,6 +99,7 @@ void Recorder::on_submit(const Submission& s) {
   r.answer = s.answer;
   r.constraint = s.constraint;
   r.compile = s.compile;
+  r.turn = s.turn;
   if (r.arrival == Time{0}) r.arrival = s.arrival;
 }
 

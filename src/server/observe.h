@@ -17,6 +17,7 @@
 #include "core/events.h"
 #include "core/scheduler.h"
 #include "engine/loop.h"
+#include "server/turn_log.h"
 
 namespace sluice {
 
@@ -64,6 +65,7 @@ struct RequestRecord {
   uint64_t answer = 0;                     // answer_key() of the HTTP answer's id
   std::optional<constrain::ConstraintKind> constraint;  // of its output
   Time compile{0};                                      // to compile it; 0: it was known
+  TurnDifference turn;                                  // of a chat: from the turn before
   uint32_t live_at = 0;
   uint32_t done_choices = 0;             // bits
   std::array<Time, 16> last_token_of{};  // by choice
@@ -121,6 +123,7 @@ class Recorder {
     uint64_t answer = 0;
     std::optional<constrain::ConstraintKind> constraint{};
     Time compile{0};
+    TurnDifference turn{};
   };
   void on_submit(const Submission& submission);
   void on_refused(RequestId id, Time now);

@@ -121,6 +121,38 @@ std::string prompt_sentence(const RequestRecord& r) {
   return text + ".";
 }
 
+const char* part_text(TurnPart part) {
+  switch (part) {
+    case TurnPart::none:
+      return "";
+    case TurnPart::conversation:
+      return "before that answer: the template wrote the conversation differently (system text, "
+             "tools, a date)";
+    case TurnPart::opening:
+      return "in the words with which the template opened that answer";
+    case TurnPart::thinking:
+      return "in the thinking, which the template leaves out of earlier turns";
+    case TurnPart::answer:
+      return "in that answer, which came back or was written differently";
+  }
+  return "";
+}
+
+std::string turn_sentence(const RequestRecord& r) {
+  const TurnDifference& t = r.turn;
+  std::string text =
+      strf("It goes on from request %llu, whose prompt and answer had %s: the first %s the same",
+           static_cast<unsigned long long>(t.after), tokens_text(t.num_tokens).c_str(),
+           count_text(t.num_same, "is", "are").c_str());
+  text += t.part == TurnPart::none
+              ? ", and nothing of that turn was written differently."
+              : strf("; position %d is the first that differs, %s.", t.num_same, part_text(t.part));
+  if (r.first_step == 0) return text;
+  return text + strf(" Of its prompt, %s reused and %d computed.",
+                     count_text(r.num_cached, "token was", "tokens were").c_str(),
+                     r.num_prompt - r.num_cached);
+}
+
 std::string decode_sentence(const RequestRecord& r) {
   const StepShare &a = r.decode, &b = r.crowded;
   std::string text = strf("%s came out of %s", tokens_text(r.num_output).c_str(),
@@ -165,6 +197,7 @@ json::array sentences(const RequestRecord& r, const Parts& p) {
                  ? "was compiled already"
                  : strf("took %s to compile", time_text(r.compile).c_str()).c_str()));
   }
+  if (r.turn.after != 0) say(turn_sentence(r));
   if (r.prefill.steps > 0) say(prompt_sentence(r));
   if (r.decode.steps + r.crowded.steps > 0) say(decode_sentence(r));
   if (r.num_preemptions > 0) {
@@ -181,6 +214,17 @@ json::array sentences(const RequestRecord& r, const Parts& p) {
   if (r.delivered != Time{0} && p.delivery > Time(1'000'000))
     say(strf("Its end was written %s after the engine had it.", time_text(p.delivery).c_str()));
   return out;
+}
+
+json::object turn_json(const RequestRecord& r) {
+  const bool alike = r.turn.part == TurnPart::none;
+  return {
+      {"after_request", r.turn.after},
+      {"its_tokens", r.turn.num_tokens},
+      {"same_tokens", r.turn.num_same},
+      {"differs_in", alike ? json::value(nullptr) : json::value(name_of(kTurnParts, r.turn.part))},
+      {"reused_tokens", r.num_cached},
+      {"computed_tokens", r.num_prompt - r.num_cached}};
 }
 
 struct Segment {
@@ -277,6 +321,7 @@ std::optional<json::object> explain_request(const Recorder& recorder, RequestId 
     o["compile_seconds"] = seconds(r.compile);
   }
   o["recomputed_tokens"] = r.num_recomputed;
+  if (r.turn.after != 0) o["turn"] = turn_json(r);
   o["first_step"] = r.first_step;
   o["last_step"] = r.last_step;
   o["seconds"] = seconds(p.total);

@@ -241,6 +241,40 @@ TEST(Recorder, TellsOfAConstraint) {
   EXPECT_FALSE(explain_request(e.recorder, 4, Time{2})->contains("constraint"));
 }
 
+TEST(Recorder, TellsWhereATurnPartsFromTheOneBefore) {
+  Rig e(small(64));
+  e.add(1, 10, 4);
+  e.run();
+  auto story = [&](RequestId id, TurnDifference turn) {
+    Recorder::Submission told{id, 0, 1, 10, 10, false, Time{1}, Time{1}};
+    told.turn = turn;
+    e.add(id, 10, 4);
+    e.recorder.on_submit(told);
+    e.run();
+    return *explain_request(e.recorder, id, e.clock.now());
+  };
+  json::object parted = story(2, {1, 40, 7, TurnPart::thinking});
+  const json::object& turn = parted["turn"].as_object();
+  EXPECT_EQ(turn.at("after_request").to_number<int>(), 1);
+  EXPECT_EQ(turn.at("its_tokens").to_number<int>(), 40);
+  EXPECT_EQ(turn.at("same_tokens").to_number<int>(), 7);
+  EXPECT_EQ(turn.at("differs_in"), "thinking");
+  EXPECT_EQ(turn.at("reused_tokens"), parted["cached_tokens"]);
+  EXPECT_EQ(turn.at("computed_tokens").to_number<int>(), 10);
+  auto tells = [](const json::object& o, const char* words) {
+    return std::ranges::any_of(o.at("sentences").as_array(), [&](const json::value& s) {
+      return std::string_view(s.as_string()).find(words) != std::string_view::npos;
+    });
+  };
+  EXPECT_TRUE(tells(parted, "goes on from request 1, whose prompt and answer had 40 tokens"));
+  EXPECT_TRUE(tells(parted, "the first 7 are the same; position 7 is the first that differs"));
+  EXPECT_TRUE(tells(parted, "0 tokens were reused and 10 computed"));
+  json::object alike = story(3, {2, 9, 9, TurnPart::none});
+  EXPECT_TRUE(alike["turn"].as_object().at("differs_in").is_null());
+  EXPECT_TRUE(tells(alike, "nothing of that turn was written differently"));
+  EXPECT_FALSE(story(4, {}).contains("turn"));
+}
+
 TEST(Recorder, FindsTheRequestOfAnAnswer) {
   Rig e(small(64));
   Recorder::Submission two{2, 0, 1, 10, 10, false, Time{1}, Time{1}, answer_key("chatcmpl-a")};

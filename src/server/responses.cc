@@ -1,5 +1,6 @@
 // POST /v1/responses, GET and DELETE /v1/responses/ID, as OpenAI has them.
 #include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "base/str.h"
@@ -158,6 +159,8 @@ class ResponsesAnswer final : public Answer {
     out += strf(",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":",
                 static_cast<long long>(g.created()), status);
     append_json(out, g.service().options().model_names[0]);
+    out += ",\"completed_at\":";
+    out += whole ? std::to_string(std::time(nullptr)) : "null";
     out += ",\"output\":[";
     for (const OutputItem& item : items_) {
       const bool cut = !whole && &item == &items_.back();

@@ -379,13 +379,29 @@ class ResponsesReader {
     sent("safety_identifier", nullptr);
     sent("text", json::object{{"format", json::object{{"type", "text"}}}});
     sent("tool_choice", "auto");
-    sent("tools", json::array());
+    out_.echo["tools"] = whole_tools();
     sent("truncation", "disabled");
     sent("user", nullptr);
     out_.echo["store"] = out_.store;
     out_.echo["background"] = false;
     out_.echo["top_logprobs"] = 0;
     out_.echo["service_tier"] = "default";
+  }
+
+  // As OpenAI's schema has them: no key is absent.
+  json::array whole_tools() const {
+    json::array tools;
+    const json::value* sent = f_.object().if_contains("tools");
+    if (!sent || !sent->is_array()) return tools;
+    for (const json::value& v : sent->get_array()) {
+      if (!v.is_object()) continue;  // refused
+      json::object tool = v.get_object();
+      for (std::string_view name : {"description", "parameters", "strict"}) {
+        if (!tool.contains(name)) tool[name] = nullptr;
+      }
+      tools.push_back(std::move(tool));
+    }
+    return tools;
   }
 
   Fields& f_;
@@ -409,6 +425,8 @@ Refusal parse_responses(const json::value& body,
   // As OpenAI's schema has them: always numbers.
   out.echo["temperature"] = out.chat.sampling.temperature;
   out.echo["top_p"] = out.chat.sampling.top_p;
+  out.echo["presence_penalty"] = out.chat.sampling.presence_penalty;
+  out.echo["frequency_penalty"] = out.chat.sampling.frequency_penalty;
   return refused;
 }
 

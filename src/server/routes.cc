@@ -51,6 +51,10 @@ std::span<const Route> routes() {
   return kRoutes;
 }
 
+bool is_unserved(std::string_view path) {
+  return path == "/v1/responses/compact" || path == "/v1/responses/input_tokens";
+}
+
 namespace {
 
 json::object model_json(Service& s, const std::string& name) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "server/service.h"
 
@@ -19,6 +20,8 @@ struct Route {
   ErrorStyle errors = ErrorStyle::openai;
 };
 std::span<const Route> routes();
+// Where others' APIs have a route and ours only ids: 404, not "takes GET".
+bool is_unserved(std::string_view path);
 
 void serve_chat(Service& service, Call call);
 void serve_messages(Service& service, Call call);

@@ -6,6 +6,7 @@
 #include "server/observe.h"
 #include "server/outbox.h"
 #include "server/response_store.h"
+#include "server/turn_log.h"
 
 namespace sluice {
 
@@ -24,6 +25,7 @@ ServerMemory server_memory(const HttpLimits& http,
   m.streams = kMaxKeptStreams * kMaxStreamBytes;
   m.constraints = kMaxConstraintBytes;
   m.responses = kMaxResponseBytes;
+  m.turns = kMaxTurnBytes;
   m.outbox = sequences * sizeof(Delivery);
   m.answers = limited(admission.total.bytes, 1);
   m.prompts = limited(admission.total.tokens, sizeof(Token));

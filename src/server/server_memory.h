@@ -19,6 +19,7 @@ struct ServerMemory {
   size_t streams = 0;             // events of streams that may be resumed
   size_t constraints = 0;         // compiled ones that are kept
   size_t responses = 0;           // stored answers of /v1/responses
+  size_t turns = 0;               // tokens of the last turns of conversations
   size_t outbox = 0;              // a step's events on their way to the io threads
   std::optional<size_t> answers;  // kept until they are whole; absent: no limit
   std::optional<size_t> prompts;  // ids of waiting prompts; absent: no limit

@@ -16,6 +16,7 @@ TEST(ServerMemory, FollowsTheLimits) {
   EXPECT_EQ(usual.streams, size_t{256} << 20);
   EXPECT_EQ(usual.constraints, size_t{256} << 20);
   EXPECT_EQ(usual.responses, size_t{64} << 20);
+  EXPECT_EQ(usual.turns, size_t{8} << 20);
   EXPECT_EQ(usual.answers, size_t{1} << 30);
   EXPECT_EQ(usual.prompts, size_t{262'144} * 4);
 

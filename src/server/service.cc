@@ -556,7 +556,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     return run_elsewhere(worker_, *found, std::move(call));
   if (found && found->renders) return run_elsewhere(renderer_, *found, std::move(call));
   if (found) return found->run(*this, std::move(call));
-  if (allowed.empty())
+  if (allowed.empty() || is_unserved(path))
     return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});
   HttpResponse r = refusal({405, strf("%s takes %s", quote(path).c_str(), allowed.c_str()), "", ""},
                            call.errors, call.id);

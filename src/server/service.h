@@ -27,6 +27,7 @@
 #include "server/openai.h"
 #include "server/outbox.h"
 #include "server/response_store.h"
+#include "server/turn_log.h"
 #include "server/worker.h"
 
 namespace sluice {
@@ -145,6 +146,7 @@ class Service {
   AdmissionControl& admission() { return admission_; }
   ConstraintCache& constraints() { return constraints_; }
   ResponseStore& responses() { return responses_; }
+  TurnLog& turns() { return turns_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
   void live(const std::shared_ptr<Generation>& generation);
@@ -209,6 +211,7 @@ class Service {
   Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
   ConstraintCache constraints_;
   ResponseStore responses_;
+  TurnLog turns_;
 };
 
 }  // namespace sluice

@@ -86,10 +86,15 @@ json::object server_json(const ServerMemory& m) {
   const auto or_null = [](const std::optional<size_t>& v) {
     return v ? json::value(*v) : json::value(nullptr);
   };
-  return json::object{{"requests", m.requests},        {"unread", m.unread},
-                      {"streams", m.streams},          {"outbox", m.outbox},
-                      {"constraints", m.constraints},  {"responses", m.responses},
-                      {"answers", or_null(m.answers)}, {"prompts", or_null(m.prompts)}};
+  return json::object{{"requests", m.requests},
+                      {"unread", m.unread},
+                      {"streams", m.streams},
+                      {"outbox", m.outbox},
+                      {"constraints", m.constraints},
+                      {"responses", m.responses},
+                      {"turns", m.turns},
+                      {"answers", or_null(m.answers)},
+                      {"prompts", or_null(m.prompts)}};
 }
 
 // `m` and `needs` null: the model cannot run, and this is what is known.

@@ -111,19 +111,26 @@ Result<Request> request_from(const SamplingOptions& o, const Tokenizer* tokenize
 
 }  // namespace
 
-Result<std::vector<Token>> encode_chat(const Session& s, json::array messages) {
+Result<std::vector<TextSegment>> render_chat(const Session& s,
+                                             json::array messages,
+                                             json::value tools) {
   const Tokenizer& tokenizer = *s.tokenizer();
   if (!s.chat_template())
     return Error{400, "the model has no chat template: leave out --chat and messages"};
   TemplateInputs in;
   in.messages = std::move(messages);
+  in.tools = std::move(tools);
   if (tokenizer.bos() != kNoToken) in.bos_token = tokenizer.spelling(tokenizer.bos());
   if (tokenizer.eos() != kNoToken) in.eos_token = tokenizer.spelling(tokenizer.eos());
   std::time_t now = std::time(nullptr);
   localtime_r(&now, &in.now);
-  Result<std::vector<TextSegment>> text = s.chat_template()->render(in);
+  return s.chat_template()->render(in);
+}
+
+Result<std::vector<Token>> encode_chat(const Session& s, json::array messages) {
+  Result<std::vector<TextSegment>> text = render_chat(s, std::move(messages));
   if (!text) return text.error();
-  return tokenizer.encode(*text, {.add_special = true});
+  return s.tokenizer()->encode(*text, {.add_special = true});
 }
 
 Result<Prepared> prepare(const Session& s,

@@ -16,7 +16,11 @@ namespace sluice {
 // The message names the option: "--temperature must be ...".
 Result<void> check_sampling(const SamplingSpec& spec);
 
-// A conversation through the model's template, with the words that begin the answer.
+// A conversation through the model's template, with the words that begin the answer. `tools`: null,
+// or a list as the API has it.
+Result<std::vector<TextSegment>> render_chat(const Session& session,
+                                             json::array messages,
+                                             json::value tools = nullptr);
 Result<std::vector<Token>> encode_chat(const Session& session, json::array messages);
 
 // Fills in what no flag chose: the model's sampling, and a limit of tokens.

@@ -133,8 +133,9 @@ class Api(unittest.TestCase):
 
     def test_nulls_that_clients_look_for(self):
         answer = self.server.request("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2})[2]
-        for name in ("service_tier", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"):
+        for name in ("prompt_logprobs", "prompt_token_ids", "kv_transfer_params"):
             self.assertIsNone(answer[name])
+        self.assertEqual(answer["service_tier"], "default")
         self.assertRegex(answer["system_fingerprint"], "^sluice-")
         choice = answer["choices"][0]
         self.assertTrue({"logprobs", "token_ids", "stop_reason"} <= set(choice))

@@ -92,6 +92,10 @@ class Messages(ScriptedServer):
         self.assertEqual((answer["stop_reason"], answer["stop_sequence"]), ("max_tokens", None))
         self.assertEqual([b["type"] for b in answer["content"]], ["text"])
         self.assertEqual(answer["usage"]["output_tokens"], 8)
+        for keys, nulls in ((answer, ("stop_details", "container")), (answer["usage"], ("cache_creation", "server_tool_use"))):
+            for name in nulls:
+                self.assertIsNone(keys[name])
+        self.assertEqual(answer["usage"]["service_tier"], "standard")
         again = self.ask(system="Be kind.")["usage"]  # the same prompt: most of it is cached
         self.assertGreater(again["cache_read_input_tokens"], 0)
         self.assertEqual(again["input_tokens"] + again["cache_read_input_tokens"],
@@ -110,6 +114,7 @@ class Messages(ScriptedServer):
                 self.assertEqual(whole["usage"]["output_tokens"], stream["usage"]["output_tokens"])
                 for name in whole["usage"]:
                     self.assertIn(name, stream["usage"])
+                self.assertEqual(set(whole), set(stream))
 
     def test_stop_reasons(self):
         cut = self.ask(**says("One two three."), stop_sequences=["three"])

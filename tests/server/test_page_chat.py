@@ -118,6 +118,51 @@ class Scripted(Chat):
         self.page.until(IDLE)
         self.assertEqual(self.page.js(LAST + ".querySelector(':scope > .body > p').textContent"), "Said.")
 
+    def call(self, **fields):
+        piece = {"delta": {"tool_calls": [fields]}}
+        self.page.js("out.chunk('', %s)" % json.dumps(piece))
+
+    def test_tool_calls_are_boxes_and_take_results(self):
+        page = self.page
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+        page.js("localStorage.setItem('sluice.settings', %s)" % json.dumps(json.dumps({"tools": json.dumps(tools)})))
+        page.reload()
+        self.begin("Rome and Oslo?")
+        self.assertEqual(page.js("script.sent.at(-1).tools"), tools)
+        page.js("out.chunk('', {delta: {reasoning_content: 'two cities'}})")
+        self.call(index=0, id="call_1", type="function", function={"name": "weather", "arguments": ""})
+        self.call(index=0, function={"arguments": '{"city": "Ro'})
+        page.until(LAST + ".querySelector('.call .plain')?.textContent === '{\"city\": \"Ro'")  # as it comes
+        self.call(index=0, function={"arguments": 'me", "days": [1, 2]}'})
+        self.call(index=1, id="call_2", type="function", function={"name": "time", "arguments": '{"city": "<b>Oslo</b>"}'})
+        page.js("out.end('tool_calls')")
+        page.until(IDLE)
+        boxes = "[...%s.querySelectorAll('.call')]" % LAST
+        self.assertEqual(page.js(boxes + ".map((b) => b.querySelector('b').textContent)"), ["weather", "time"])
+        code = page.js(boxes + ".map((b) => b.querySelector('pre code').textContent)")
+        self.assertEqual([json.loads(c) for c in code], [{"city": "Rome", "days": [1, 2]}, {"city": "<b>Oslo</b>"}])
+        self.assertEqual(code[0].strip().splitlines()[1], '  "city": "Rome",')  # a line each
+        self.assertFalse(page.js(LAST + ".querySelector('.think').open"))
+        self.assertEqual(page.js(LAST + ".querySelector('.think summary').textContent"), "Thoughts, 2 words")
+        # Its results: a field per call, and they go back with the calls.
+        page.js("window.out = script.stream()")
+        page.js("document.querySelectorAll('.results textarea').forEach((e, i) => { e.value = ['sunny', '14:05'][i]; })")
+        page.click(".results button")
+        page.until(BUSY)
+        sent = page.js("script.sent.at(-1).messages")
+        self.assertEqual([m["role"] for m in sent], ["user", "assistant", "tool", "tool"])
+        self.assertEqual(sent[1]["tool_calls"][0], {"id": "call_1", "type": "function", "function": {
+            "name": "weather", "arguments": '{"city": "Rome", "days": [1, 2]}'}})
+        self.assertEqual(sent[2:], [{"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+                                    {"role": "tool", "tool_call_id": "call_2", "content": "14:05"}])
+        page.js("out.chunk('Sunny, and five past two.'), out.end()")
+        page.until(IDLE)
+        self.assertEqual(page.js("[...document.querySelectorAll('.call.result .plain')].map((e) => e.textContent)"), ["sunny", "14:05"])
+        self.assertEqual(page.js("document.querySelectorAll('.results').length"), 0)
+        page.reload()  # and all of it is kept
+        self.assertEqual(page.js("document.querySelectorAll('.call').length"), 4)
+        self.assertEqual(page.problems, [])
+
     def test_attacks_while_streaming(self):
         self.begin("<img src=x onerror=\"document.title='owned'\">")
         for piece in ("<im", "g src=x onerror=\"document.title=", "'owned'\"> </scr", "ipt><script>document.title='owned'", "</script>",

@@ -89,6 +89,7 @@ class Responses(ScriptedServer):
         self.assertEqual((answer["instructions"], answer["metadata"], answer["top_p"], answer["store"], answer["error"]),
                          ("Be kind.", {"a": "b"}, 0.5, True, None))
         self.assertEqual([item["status"] for item in answer["output"]], ["incomplete"])
+        self.assertEqual((answer["completed_at"], answer["presence_penalty"], answer["frequency_penalty"]), (None, 0, 0))
         usage = self.ask(instructions="Be kind.")["usage"]
         self.assertEqual(usage["output_tokens"], 8)
         self.assertEqual(usage["total_tokens"], usage["input_tokens"] + 8)
@@ -99,6 +100,8 @@ class Responses(ScriptedServer):
             with self.subTest(text=text):
                 whole = self.ask(**script(text), tools=TOOLS)
                 self.assertEqual((told(whole["output"]), whole["status"]), (items, "completed"))
+                self.assertGreaterEqual(whole["completed_at"], whole["created_at"])
+                self.assertEqual(whole["tools"], [{**t, "strict": None} for t in TOOLS])
                 last, output = assembled(events(self.ask(**script(text), tools=TOOLS, stream=True)))
                 self.assertEqual((told(output), last["output"]), (items, output))
                 self.assertEqual(last["usage"]["output_tokens"], whole["usage"]["output_tokens"])
@@ -137,6 +140,9 @@ class Responses(ScriptedServer):
         for gone in (dropped["id"], "resp_x"):
             self.assertEqual(self.server.request("/v1/responses/" + gone)[0], 404)
             self.assertEqual(self.ask(404, previous_response_id=gone)["error"]["param"], "previous_response_id")
+        for path, want in (("compact", 404), ("input_tokens", 404), (kept["id"], 405)):
+            status, _, answer = self.server.request("/v1/responses/" + path, {"input": "hi"})
+            self.assertEqual(status, want, answer)
         status, _, answer = self.server.request("/v1/responses/" + kept["id"], method="DELETE")
         self.assertEqual((status, answer), (200, {"id": kept["id"], "object": "response", "deleted": True}))
         self.assertEqual(self.server.request("/v1/responses/" + kept["id"], method="DELETE")[0], 404)

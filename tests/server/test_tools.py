@@ -56,6 +56,37 @@ class Tools(ScriptedServer):
             self.assertTrue(kept["content"])
             self.assertIsNone(kept["reasoning_content"])
 
+    def test_the_story_tells_what_the_next_turn_reuses(self):
+        def story(answer):
+            path = "/dashboard/request/" + answer["id"]
+            self.assertTrue(self.server.until(lambda: self.server.request(path)[2].get("state") in ("stop", "length")))
+            return self.server.request(path)[2]
+
+        system = {"role": "system", "content": "A system message that fills some blocks. " * 8}
+        talk = [system, {"role": "user", "content": "hi"}]
+        answer = self.chat(messages=talk, max_tokens=40)
+        first = story(answer)
+        self.assertNotIn("turn", first)
+        # The template leaves the thinking out of earlier turns, the mark that opened it too.
+        talk += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "go on"}]
+        answer = self.chat(messages=talk)
+        second = story(answer)
+        turn, cached = second["turn"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        self.assertEqual((turn["after_request"], turn["differs_in"]), (first["request"], "thinking"))
+        self.assertEqual(turn["its_tokens"], first["prompt_tokens"] + first["output_tokens"])
+        self.assertGreater(turn["same_tokens"], first["prompt_tokens"] - 16)
+        self.assertEqual((turn["reused_tokens"], turn["computed_tokens"]), (cached, second["prompt_tokens"] - cached))
+        self.assertTrue(0 < cached <= turn["same_tokens"], turn)
+        (told,) = [s for s in second["sentences"] if s.startswith("It goes on from")]
+        self.assertIn(f"position {turn['same_tokens']} is the first that differs, in the thinking", told)
+        self.assertIn(f"{cached} tokens were reused and {turn['computed_tokens']} computed", told)
+        # Another system message, another conversation.
+        other = self.chat(messages=[{"role": "system", "content": "Other."}, *talk[1:]])
+        self.assertNotIn("turn", story(other))
+        # The same conversation, written differently from its first word on.
+        changed = self.chat(messages=talk, chat_template="changed " + TEMPLATE)
+        self.assertEqual(story(changed)["turn"]["differs_in"], "conversation")
+
     def test_streamed_reasoning_is_the_whole_ones(self):
         whole = self.chat()["choices"][0]["message"]
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0,

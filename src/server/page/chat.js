@@ -85,6 +85,11 @@ const actions = {
     if (conversation.leftOut(m)) conversation.remove(current, m);
     ask(question);
   },
+  // Results of the calls in `m`: [{id, name, content}].
+  results(m, results) {
+    const content = results.map((r) => r.content).join('\n');
+    ask(conversation.add(current, m, { role: 'tool', content, results }));
+  },
   edit(m) {
     editing = m;
     showMessages();
@@ -135,12 +140,21 @@ function requestOf(question) {
     body.prompt = (settings.system ? settings.system + '\n' : '') + past.map((m) => m.content).join('');
     if (settings.probabilities) body.logprobs = 5;
     body.max_tokens ??= 256;
+    delete body.tools;
     return ['/v1/completions', body];
   }
   body.messages = past;
   if (settings.system) body.messages.unshift({ role: 'system', content: settings.system });
   if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: 5 });
   return ['/v1/chat/completions', body];
+}
+
+// A call's first piece has its id and name, those that follow its arguments.
+function takeCall(m, piece) {
+  const call = (m.calls ??= [])[piece.index] ??= { id: '', name: '', arguments: '' };
+  call.id = piece.id ?? call.id;
+  call.name += piece.function?.name ?? '';
+  call.arguments += piece.function?.arguments ?? '';
 }
 
 function take(m, data, clock) {
@@ -155,7 +169,9 @@ function take(m, data, clock) {
   const thought = choice.delta?.reasoning_content || choice.delta?.reasoning || '';
   if (thought) m.reasoning = (m.reasoning ?? '') + thought;
   m.content += text;
-  if (text || thought) {
+  const calls = choice.delta?.tool_calls ?? [];
+  calls.forEach((c) => takeCall(m, c));
+  if (text || thought || calls.length) {
     clock.last = performance.now();
     clock.first ??= clock.last;
     m.stats.ttft = clock.first - clock.begin;
@@ -167,7 +183,7 @@ function take(m, data, clock) {
 // What has come of it so far is dropped.
 function beginAgain(m, clock) {
   Object.assign(m, { content: '', stats: {}, restarted: true });
-  for (const name of ['reasoning', 'tokens', 'finish', 'answer', 'last']) delete m[name];
+  for (const name of ['reasoning', 'calls', 'tokens', 'finish', 'answer', 'last']) delete m[name];
   Object.assign(clock, { begin: performance.now(), first: null, last: null });
 }
 

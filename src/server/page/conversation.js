@@ -53,11 +53,22 @@ export function pick(c, m) {
   touch(c);
 }
 
+// Does anything follow the message?
+export const answered = (c, m) => c.messages.some((x) => x.parent === m.id);
+
 const said = (m) => (m.role === 'assistant' ? withoutThinking(m.content) : m.content);
 
-// An answer that failed or has no text is no part of the conversation. Its question goes with it:
+// An answer that failed, or has neither text nor calls, is no part of the conversation. Its question goes with it:
 // templates want turns to alternate.
-export const leftOut = (m) => m.role === 'assistant' && !m.live && (m.error != null || said(m).trim() === '');
+export const leftOut = (m) => m.role === 'assistant' && !m.live && (m.error != null || (said(m).trim() === '' && !m.calls?.length));
+
+// A message as the server takes it: several where one has the results of several calls.
+function sent(m) {
+  if (m.role === 'tool') return m.results.map((r) => ({ role: 'tool', tool_call_id: r.id, content: r.content }));
+  const out = { role: m.role, content: said(m) };
+  if (m.calls?.length) out.tool_calls = m.calls.map((c) => ({ id: c.id, type: 'function', function: { name: c.name, arguments: c.arguments } }));
+  return [out];
+}
 
 // What the server is told to answer the last message of `list`, without reasoning.
 export function history(list) {
@@ -65,7 +76,7 @@ export function history(list) {
   list.forEach((m, i) => {
     const next = list[i + 1];
     if (leftOut(m) || (m.role === 'user' && next && leftOut(next))) return;
-    out.push({ role: m.role, content: said(m) });
+    out.push(...sent(m));
   });
   return out;
 }
@@ -131,7 +142,8 @@ export function asMarkdown(c, model, system) {
   const parts = [`# ${title(c)}`, `*${model}*`];
   if (system) parts.push('## System', system);
   for (const m of path(c)) {
-    parts.push(m.role === 'user' ? '## Question' : '## Answer', m.content);
+    parts.push({ user: '## Question', tool: '## Results' }[m.role] ?? '## Answer', m.content);
+    for (const call of m.calls ?? []) parts.push(`Tool call \`${call.name}\`:`, '```json\n' + call.arguments + '\n```');
     if (m.error) parts.push(`*Failed: ${m.error}*`);
     else if (m.finish === 'length') parts.push('*Cut at the limit.*');
   }
@@ -139,7 +151,7 @@ export function asMarkdown(c, model, system) {
 }
 
 export function asJson(c, model, settings) {
-  const messages = c.messages.map(({ id, parent, role, content, reasoning, finish, error, stats, answer, tokens }) =>
-    ({ id, parent, role, content, reasoning, finish, error, stats, answer, tokens }));
+  const messages = c.messages.map(({ id, parent, role, content, reasoning, calls, results, finish, error, stats, answer, tokens }) =>
+    ({ id, parent, role, content, reasoning, calls, results, finish, error, stats, answer, tokens }));
   return JSON.stringify({ format: 'sluice-conversation', version: 1, title: title(c), model, settings, shown: path(c).map((m) => m.id), messages }, null, 2) + '\n';
 }

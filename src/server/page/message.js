@@ -1,6 +1,7 @@
 // One message as elements: its text, what went wrong with it, what can be done with it.
 import { count, h, number, patch, plural, time } from './dom.js';
-import { branches, leftOut } from './conversation.js';
+import { callBoxes, resultBoxes, resultForm } from './calls.js';
+import { answered, branches, leftOut } from './conversation.js';
 import { markdown } from './markdown.js';
 import { settings } from './settings.js';
 import { splitThinking } from './thinking.js';
@@ -41,11 +42,18 @@ function structured(m) {
 }
 
 function answerNodes(m) {
-  if (m.json && m.content && !(m.tokens?.length && settings.probabilities)) return structured(m);
   if (m.tokens?.length && settings.probabilities) return [tokenSpans(m.tokens)];
-  const parts = m.reasoning ? [{ think: true, text: m.reasoning, open: m.live && !m.content }] : [];
-  if (m.content) parts.push(...splitThinking(m.content));
-  return parts.flatMap((p, i) => (p.think ? (p.text.trim() || p.open ? [fold(m, i, p.text, p.open)] : []) : formatted(p.text)));
+  const parts = m.reasoning ? [{ think: true, text: m.reasoning, open: m.live && !m.content && !m.calls }] : [];
+  if (m.content && !m.json) parts.push(...splitThinking(m.content));
+  const nodes = parts.flatMap((p, i) => (p.think ? (p.text.trim() || p.open ? [fold(m, i, p.text, p.open)] : []) : formatted(p.text)));
+  if (m.content && m.json) nodes.push(...structured(m));
+  return [...nodes, ...callBoxes(m.calls ?? [])];
+}
+
+// Of an answer that called tools and has no results yet.
+function resultNodes(c, m, actions) {
+  if (!actions || !m.calls?.length || m.error || answered(c, m)) return [];
+  return [resultForm(m.calls, (results) => actions.results(m, results))];
 }
 
 const note = (kind, text, ...more) => h('p', { class: 'note ' + kind, role: kind === 'error' ? 'alert' : 'status' }, text, ...more);
@@ -60,7 +68,7 @@ function cutBy(m) {
 function notes(m) {
   const out = [];
   if (m.live && m.lost) out.push(note('lost', 'The server cannot be reached. Trying again.'));
-  else if (m.live && !m.content && !m.reasoning) out.push(h('p', { class: 'muted waiting' }, 'Waiting for the first token'));
+  else if (m.live && !m.content && !m.reasoning && !m.calls) out.push(h('p', { class: 'muted waiting' }, 'Waiting for the first token'));
   if (m.restarted) out.push(note('lost', 'The server was lost and the question asked again.'));
   if (m.finish === 'length') out.push(note('cut', cutBy(m)));
   if (m.error) out.push(note('error', m.error));
@@ -117,7 +125,9 @@ function tools(c, m, actions) {
 }
 
 export function fillMessage(element, c, m, actions) {
-  const made = m.role === 'user' ? [h('p', { class: 'plain' }, m.content)] : [...answerNodes(m), ...notes(m)];
+  const made = m.role === 'user' ? [h('p', { class: 'plain' }, m.content)]
+    : m.role === 'tool' ? resultBoxes(m.results)
+      : [...answerNodes(m), ...notes(m), ...resultNodes(c, m, actions)];
   if (m.live) made.push(h('i', { class: 'caret', 'aria-hidden': 'true' }));
   patch(element.querySelector('.body'), made);
   element.classList.toggle('left-out', leftOut(m));
@@ -126,7 +136,7 @@ export function fillMessage(element, c, m, actions) {
 }
 
 export function messageElement(c, m, actions) {
-  const e = h('article', { class: 'message ' + m.role, 'aria-label': m.role === 'user' ? 'You' : 'Answer' },
+  const e = h('article', { class: 'message ' + m.role, 'aria-label': { user: 'You', tool: 'Results' }[m.role] ?? 'Answer' },
     h('div', { class: 'body' }), h('div', { class: 'foot' }));
   fillMessage(e, c, m, actions);
   return e;

@@ -1,4 +1,4 @@
-// What is asked for beside the messages: system prompt, form of the answer, sampling, stop strings.
+// What is asked for beside the messages: system prompt, tools, form of the answer, sampling, stop strings.
 import { $, h, memory } from './dom.js';
 
 // name, label, what it means, kind, and what the server does when it is empty
@@ -14,7 +14,11 @@ const kParameters = [
   ['presence_penalty', 'Presence penalty', 'for having occurred', { min: -2, max: 2, step: 0.1, hint: '0' }],
 ];
 
-export const settings = { system: '', schema: '', values: {}, stop: '', probabilities: false, ...memory.get('settings', {}) };
+export const settings = { system: '', schema: '', tools: '', values: {}, stop: '', probabilities: false, ...memory.get('settings', {}) };
+
+function parsed(text) {
+  try { return JSON.parse(text); } catch { return text; }
+}
 
 // The fields of a request that they become.
 export function sampling() {
@@ -25,7 +29,9 @@ export function sampling() {
   }
   const stops = settings.stop.split('\n').map((s) => s.replace(/\\n/g, '\n')).filter(Boolean);
   if (stops.length) body.stop = stops;
-  if (settings.schema.trim()) body.json_schema = settings.schema;  // as text: the server says what is wrong with it
+  // As text where it is no JSON: the server says what is wrong with it.
+  if (settings.schema.trim()) body.json_schema = settings.schema;
+  if (settings.tools.trim()) body.tools = parsed(settings.tools);
   return body;
 }
 
@@ -74,6 +80,8 @@ export function showSettings(changed) {
     h('p', { class: 'muted small' }, 'Tokens are tinted by how unlikely they were; hover for the alternatives.'),
     h('label', { class: 'tall' }, h('span', {}, 'JSON schema'), area('schema', '3', 'Any text')),
     h('p', { class: 'muted small' }, 'Answers are JSON that is valid by it. Say in the question what it should hold.'),
+    h('label', { class: 'tall' }, h('span', {}, 'Tools'), area('tools', '3', 'None')),
+    h('p', { class: 'muted small' }, 'A JSON list as in the API. Calls are shown; you give their results.'),
     h('h3', {}, 'Sampling'), ...fields,
     h('label', { class: 'tall' }, h('span', {}, 'Stop strings'), area('stop', '2', 'One per line; \\n is a line break')),
     h('p', { class: 'muted small' }, 'An empty field leaves the choice to the server.'), reset);

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/markdown.h"
+#include "tools/terminal.h"
 
 namespace sluice {
 
@@ -28,6 +29,8 @@ const Chat::Row Chat::kCommands[] = {
     {"json-schema", "FILE",
      "answers follow the JSON schema; - lifts it, nothing shows if there is one",
      &Chat::json_schema},
+    {"tools", "FILE", "tools it may call; /tools! must call; - removes them, nothing lists them",
+     &Chat::tools},
     {"stats", "", "tokens, speed, and how full the context is", &Chat::stats},
     {"retry", "", "another answer to the last message", &Chat::retry},
     {"undo", "", "take back the last message and its answer", &Chat::undo},
@@ -88,11 +91,31 @@ void Chat::json_schema(Argument c) {
     sampling_.constraint = nullptr;
     return;
   }
+  if (tools_ && tools_->constrains())
+    return fail({400, "the tools constrain answers already: /tools - removes them"});
   auto source = read_json_schema(c.argument.starts_with('{') ? c.argument : home_path(c.argument));
   if (!source) return fail(source.error());
   auto compiled = constraints_.compile(*source);
   if (!compiled) return fail(compiled.error());
   sampling_.constraint = *compiled;
+}
+
+void Chat::tools(Argument c) {
+  if (c.argument.empty()) {
+    if (!tools_) return say("no tools\n");
+    return say(strf("%s%s\n", tools_->names().c_str(),
+                    tools_->must_call() ? " (every answer calls)" : ""));
+  }
+  if (c.argument == "-") return tools_.reset();
+  if (!templated_) return fail({400, "there is no chat template, so tools have no place"});
+  Result<std::string> text = c.argument.starts_with('[') ? Result<std::string>(c.argument)
+                                                         : read_text(home_path(c.argument));
+  if (!text) return fail(text.error());
+  Result<ChatTools> read = ChatTools::read(session_, *text, c.forced, constraints_);
+  if (!read) return fail(read.error());
+  if (read->constrains() && sampling_.constraint)
+    return fail({400, "answers are constrained already: /json-schema - lifts that"});
+  tools_ = std::move(*read);
 }
 
 void Chat::stats(Argument) {

@@ -94,14 +94,25 @@ void Chat::fail(const Error& error) {
   say(without_controls(error.message) + "\n");
 }
 
+// Also the result of a call, where the last answer has calls without one.
 void Chat::message(const std::string& text) {
-  talk_.add("user", text);
+  const Conversation before = talk_;
   retries_ = 0;
-  if (!answer()) talk_.drop_exchange();
+  if (talk_.open_calls().empty()) {
+    talk_.add("user", text);
+  } else {
+    talk_.add_result(text);
+    if (const auto open = talk_.open_calls(); !open.empty())
+      return note(strf("the next message is the result of %s", open[0].c_str()));
+  }
+  if (!answer()) talk_ = before;
 }
 
-Result<Prepared> Chat::prepare_answer() const {
-  Result<std::vector<Token>> prompt = talk_.encode(session_, templated_);
+Result<Chat::Question> Chat::prepare_answer() {
+  Result<std::vector<TextSegment>> text =
+      talk_.prompt(session_, templated_, tools_ ? tools_->list() : json::value());
+  if (!text) return text.error();
+  Result<std::vector<Token>> prompt = session_.tokenizer()->encode(*text, {.add_special = true});
   if (!prompt) return prompt.error();
   const size_t context = context_of(session_);
   if (prompt->size() >= context) {
@@ -114,28 +125,50 @@ Result<Prepared> Chat::prepare_answer() const {
   sampling.max_tokens = std::min(sampling.max_tokens, static_cast<int>(context - prompt->size()));
   sampling.spec.min_tokens = std::min(sampling.spec.min_tokens, sampling.max_tokens);
   sampling.spec.seed += retries_;
-  return prepare(session_, std::move(*prompt), sampling, options_.special);
+  Question question;
+  std::shared_ptr<const constrain::Thinking> thinking;
+  if (tools_) {
+    auto plan = tools_->plan(session_, text->empty() ? "" : text->back().text, constraints_);
+    if (!plan) return plan.error();
+    if (plan->constraint) sampling.constraint = plan->constraint;
+    thinking = plan->thinking;
+    question.reading = std::move(plan->reading);
+    question.output =
+        std::make_unique<ChatOutput>(question.reading, [this] { return tools_->new_id(); });
+  }
+  Result<Prepared> prepared = prepare(session_, std::move(*prompt), sampling, options_.special);
+  if (!prepared) return prepared.error();
+  question.prepared = std::move(*prepared);
+  question.prepared.request.thinking = std::move(thinking);
+  if (question.output) question.prepared.text.keep = question.reading.kept_tokens();
+  return question;
 }
 
 // The last message is the user's. False: it could not be answered, and why was said.
 bool Chat::answer() {
-  Result<Prepared> prepared = prepare_answer();
-  if (!prepared) {
-    fail(prepared.error());
+  Result<Question> question = prepare_answer();
+  if (!question) {
+    fail(question.error());
     return false;
   }
-  std::string text;
-  const Turn turn = generate(std::move(*prepared), text);
+  ChatReply reply;
+  const Turn turn = generate(std::move(*question), reply);
   if (turn.finish == Finish::none) return false;
   if (turn.finish == Finish::cancelled && turn.output == 0) {
     note("stopped before the first word: the message is taken back");
     return false;
   }
-  talk_.add("assistant", text);
+  for (json::value& call : reply.calls) {  // templates take arguments as objects
+    json::value& arguments = call.as_object()["function"].as_object()["arguments"];
+    if (auto whole = whole_arguments(arguments.as_string())) arguments = std::move(*whole);
+  }
+  talk_.add_answer(reply.content, reply.reasoning, std::move(reply.calls));
   last_ = turn;
   ++num_answers_;
   num_tokens_ += turn.output;
   show_turn(turn);
+  if (const auto open = talk_.open_calls(); !open.empty())
+    note(strf("the next message is the result of %s", open[0].c_str()));
   if (auto ok = check_finish(turn.finish); !ok) fail(ok.error());
   if (turn.finish == Finish::failed) {
     code_ = report({500, "the device failed"});
@@ -144,8 +177,10 @@ bool Chat::answer() {
   return true;
 }
 
-Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
+Chat::Turn Chat::generate(Question question, ChatReply& reply) {
   Turn turn;
+  Prepared& prepared = question.prepared;
+  ChatOutput* output = question.output.get();
   turn.prompt = prepared.prompt.size();
   AnswerView view;
   interrupt_.clear();
@@ -154,9 +189,18 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   bool cancelled = false;
   StatusLine reading(!options_.engine.quiet && terminal_);
   const Time begin = session_.clock().now();
+  auto show = [&](std::string_view piece, bool finished) {
+    if (!output) return view.show(piece);
+    output->push(piece, finished);
+    const size_t said = reply.content.size(), thought = reply.reasoning.size();
+    take_reply(*output, reply);
+    show_thoughts(std::string_view(reply.reasoning).substr(thought));
+    if (said == 0 && !reply.content.empty() && !reply.reasoning.empty()) show_thoughts("\n\n");
+    view.show(std::string_view(reply.content).substr(said));
+  };
   auto on_text = [&](size_t, int, const std::string& piece) {
     reading.clear();
-    view.show(piece);
+    show(piece, false);
   };
   auto on_progress = [&](size_t, uint64_t num_tokens) {
     if (num_tokens == 0 && session_.clock().now() - begin > kLongWait)
@@ -173,9 +217,14 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
     return turn;
   }
   const ChoiceOutput& choice = out.choices[0];
-  text = choice.text;
+  if (output) {
+    show("", true);
+  } else {
+    reply.content = choice.text;
+  }
   view.finish();
-  if (!text.empty() && !text.ends_with('\n')) std::fputs("\n", stdout);
+  if (!reply.content.empty() && !reply.content.ends_with('\n')) std::fputs("\n", stdout);
+  show_calls(reply.calls);
   if (terminal_) std::fputs("\n", stdout);  // the answer apart from what is said about it
   std::fflush(stdout);
   turn.cached = static_cast<size_t>(choice.timing.num_cached);
@@ -185,6 +234,30 @@ Chat::Turn Chat::generate(Prepared prepared, std::string& text) {
   const double decode = seconds(choice.timing.last_token - choice.timing.first_token);
   if (turn.output > 1 && decode > 0) turn.rate = static_cast<double>(turn.output - 1) / decode;
   return turn;
+}
+
+// To a person only: it is no part of the answer.
+void Chat::show_thoughts(std::string_view piece) const {
+  if (!terminal_ || piece.empty()) return;
+  const bool colour = stdout_has_colour();
+  std::fprintf(stdout, "%s%s%s", colour ? "\x1b[2m" : "", without_controls(piece).c_str(),
+               colour ? "\x1b[0m" : "");
+}
+
+// A line each: for a person, or as JSON.
+void Chat::show_calls(const json::array& calls) const {
+  for (const json::value& call : calls) {
+    const json::object& function = call.as_object().at("function").as_object();
+    const json::string& text = function.at("arguments").as_string();
+    const auto whole = whole_arguments(text);  // absent: it was cut off
+    const std::string arguments = json::serialize(whole ? *whole : json::value(text));
+    const std::string name(function.at("name").as_string());
+    const std::string line =
+        terminal_ ? "call " + name + " " + without_controls(arguments)
+                  : strf("{\"name\": %s, \"arguments\": %s}",
+                         json::serialize(json::string(name)).c_str(), arguments.c_str());
+    std::fprintf(stdout, "%s\n", line.c_str());
+  }
 }
 
 void Chat::show_turn(const Turn& t) const {

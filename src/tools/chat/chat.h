@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/events.h"
 #include "runtime/session.h"
+#include "tools/chat/chat_tools.h"
 #include "tools/chat/command.h"
 #include "tools/commands.h"
 #include "tools/chat/console.h"
@@ -43,14 +46,23 @@ class Chat {
   void message(const std::string& text);
   void command(const ChatCommand& command);
   bool answer();
-  Result<Prepared> prepare_answer() const;
-  Turn generate(Prepared prepared, std::string& text);
+  // A request, and what takes its text apart; null: the text is the answer as it is.
+  struct Question {
+    Prepared prepared;
+    std::unique_ptr<ChatOutput> output;
+    ChatReading reading;  // its tokens are named in `prepared`
+  };
+  Result<Question> prepare_answer();
+  Turn generate(Question question, ChatReply& reply);
+  void show_thoughts(std::string_view piece) const;
+  void show_calls(const json::array& calls) const;
   void show_turn(const Turn& turn) const;
 
   void help(Argument);
   void system(Argument);
   void set(Argument);
   void json_schema(Argument);
+  void tools(Argument);
   void stats(Argument);
   void retry(Argument);
   void undo(Argument);
@@ -74,6 +86,7 @@ class Chat {
   bool terminal_;   // stdout is one
   bool templated_;  // messages go through the model's chat template
   Conversation talk_;
+  std::optional<ChatTools> tools_;
   std::string file_;  // last saved or loaded
   Turn last_;
   size_t num_answers_ = 0, num_tokens_ = 0;

@@ -33,6 +33,47 @@ void Conversation::add(const char* role, const std::string& content) {
   messages_.push_back(json::object{{"role", role}, {"content", content}});
 }
 
+void Conversation::add_answer(const std::string& content,
+                              const std::string& reasoning,
+                              json::array calls) {
+  json::object message{{"role", "assistant"}, {"content", content}};
+  if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  messages_.push_back(std::move(message));
+}
+
+const json::array* Conversation::last_calls(size_t& num_results) const {
+  num_results = 0;
+  for (size_t i = messages_.size(); i-- > 0; ++num_results) {
+    if (field(messages_[i], "role") == "tool") continue;
+    const json::object* o = messages_[i].if_object();
+    const json::value* calls = o ? o->if_contains("tool_calls") : nullptr;
+    const bool open = calls && calls->is_array() && calls->get_array().size() > num_results;
+    return open ? &calls->get_array() : nullptr;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Conversation::open_calls() const {
+  size_t at = 0;
+  const json::array* calls = last_calls(at);
+  std::vector<std::string> names;
+  for (; calls && at < calls->size(); ++at) {
+    const json::object* o = (*calls)[at].if_object();
+    const json::value* function = o ? o->if_contains("function") : nullptr;
+    names.push_back(function ? field(*function, "name") : "");
+  }
+  return names;
+}
+
+void Conversation::add_result(const std::string& content) {
+  size_t at = 0;
+  const json::array* calls = last_calls(at);
+  json::object message{{"role", "tool"}, {"content", content}};
+  if (calls) message["tool_call_id"] = field((*calls)[at], "id");
+  messages_.push_back(std::move(message));
+}
+
 std::string Conversation::last_role() const {
   return empty() ? "" : field(messages_.back(), "role");
 }
@@ -57,15 +98,17 @@ void Conversation::clear() {
   set_system(kept);
 }
 
-Result<std::vector<Token>> Conversation::encode(const Session& session, bool templated) const {
-  if (templated) return encode_chat(session, messages_);
+Result<std::vector<TextSegment>> Conversation::prompt(const Session& session,
+                                                      bool templated,
+                                                      const json::value& tools) const {
+  if (templated) return render_chat(session, messages_, tools);
   std::string text;
   for (const json::value& m : messages_) {
     // An answer goes on where its message ended; the next message is a new line.
     if (field(m, "role") != "assistant" && !text.empty() && !text.ends_with('\n')) text += '\n';
     text += field(m, "content");
   }
-  return session.tokenizer()->encode(text, {.add_special = true});
+  return std::vector<TextSegment>{{std::move(text), false}};
 }
 
 std::string Conversation::to_json() const {

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "runtime/session.h"
+#include "text/segment.h"
 
 namespace sluice {
 
@@ -20,6 +21,11 @@ class Conversation {
   std::string system() const;                // empty: none
   void set_system(const std::string& text);  // empty: none
   void add(const char* role, const std::string& content);
+  // An answer with its reasoning and calls, each absent where it is empty.
+  void add_answer(const std::string& content, const std::string& reasoning, json::array calls);
+  // Calls of the last answer that have no result yet, in their order, and the first one's result.
+  std::vector<std::string> open_calls() const;  // names
+  void add_result(const std::string& content);
   // The last message's role; empty when there is none.
   std::string last_role() const;
   // Takes back the last answer: true when a message of the user is last now.
@@ -29,9 +35,11 @@ class Conversation {
   // Everything but the system message.
   void clear();
 
-  // The tokens that ask for the next answer: through the chat template, or, without `templated`,
+  // The prompt that asks for the next answer: through the chat template, or, without `templated`,
   // all that was said so far as one text.
-  Result<std::vector<Token>> encode(const Session& session, bool templated) const;
+  Result<std::vector<TextSegment>> prompt(const Session& session,
+                                          bool templated,
+                                          const json::value& tools = nullptr) const;
 
   // A JSON list of messages, as `sluice template` reads it.
   std::string to_json() const;
@@ -40,6 +48,9 @@ class Conversation {
   static Result<Conversation> load(const std::string& path);
 
  private:
+  // The last answer's calls that have no result yet; null: none.
+  const json::array* last_calls(size_t& num_results) const;
+
   json::array messages_;
 };
 

@@ -1,0 +1,28 @@
+// Tool calls of an answer as boxes, and the results that a person gives for them.
+import { h } from './dom.js';
+import { markdown } from './markdown.js';
+
+// Arguments come in pieces: as they came until they are whole, then with their lines broken.
+function argumentNodes(text) {
+  try {
+    return markdown('```json\n' + JSON.stringify(JSON.parse(text), null, 2) + '\n```');
+  } catch {
+    return [h('p', { class: 'plain mono' }, text)];
+  }
+}
+
+const box = (kind, what, name, nodes) => h('section', { class: 'call ' + kind, 'aria-label': `${what} ${name}` },
+  h('p', { class: 'call-head' }, h('span', { class: 'muted small' }, what), ' ', h('b', {}, name)), ...nodes);
+
+export const callBoxes = (calls) => calls.map((c) => box('asked', 'Tool call', c.name, c.arguments ? argumentNodes(c.arguments) : []));
+
+export const resultBoxes = (results) => results.map((r) => box('result', 'Result of', r.name, [h('p', { class: 'plain mono' }, r.content)]));
+
+// One field per call; `send` gets [{id, name, content}].
+export function resultForm(calls, send) {
+  const areas = calls.map((c) => h('textarea', { rows: '2', placeholder: `Result of ${c.name}`, 'aria-label': `Result of ${c.name}` }));
+  return h('form', { class: 'results', onsubmit: (e) => {
+    e.preventDefault();
+    send(calls.map(({ id, name }, i) => ({ id, name, content: areas[i].value })));
+  } }, ...areas, h('p', { class: 'right' }, h('button', { class: 'main' }, calls.length > 1 ? 'Send results' : 'Send result')));
+}

@@ -68,7 +68,10 @@ def report(events, skip=20, steps=None):
             by_name.setdefault(e["name"], []).append((e["ts"], e["ts"] + e["dur"]))
             text.append((e["ts"], e["ts"] + e["dur"]))
     text = union(text)
-    return {"steps": len(chosen), "ops": dict(sorted(ops.items(), key=lambda op: -op[1])),
+    # A track that is full ends early: ops are divided by the steps that it has.
+    last_op = max((e["ts"] for e in events if e.get("ph") == "X" and tracks.get(e.get("tid")) == "ops"), default=0)
+    with_ops = sum(begin <= last_op for begin, _ in by_name.get("step", []))
+    return {"steps": len(chosen), "steps_with_ops": with_ops, "ops": dict(sorted(ops.items(), key=lambda op: -op[1])),
             "text_overlap": common(device, text) / length(text) if length(text) else 0, "seconds": {name: length(s) / 1e6 for name, s in sorted(by_name.items())},
             "overlap": common(device, host) / length(host) if length(host) else 0,
             "busy": length(device) / whole if whole else 0}
@@ -91,7 +94,9 @@ def main():
     for name, total in r["seconds"].items():
         print(f"{name:10} {total * 1e3 / r['steps']:10.4f} ms a step {total:10.3f} s")
     for name, total in r["ops"].items():
-        print(f"  op {name:15} {total * 1e3 / r['steps']:7.4f} ms a step {100 * total / sum(r['ops'].values()):9.1f} % of ops")
+        print(f"  op {name:15} {total * 1e3 / max(r['steps_with_ops'], 1):7.4f} ms a step {100 * total / sum(r['ops'].values()):9.1f} % of ops")
+    if r["ops"] and r["steps_with_ops"] < r["steps"]:
+        print(f"  ops: the track was full after {r['steps_with_ops']} of {r['steps']} steps")
     if any(name in r["seconds"] for name in TEXT):
         print(f"overlap {100 * r['text_overlap']:.1f} % of detokenising and sending (send holds detokenise in a server)")
     print(f"{r['steps']} steps; device busy {100 * r['busy']:.1f} %; overlap {100 * r['overlap']:.1f} % of the host's time")

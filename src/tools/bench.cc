@@ -145,12 +145,10 @@ using Outputs = std::vector<ChoiceOutput>;
 Result<Outputs> run_requests(Session& s,
                              std::vector<Request> requests,
                              StatusLine& status,
-                             TextWork text = TextWork::none) {
+                             TextWork text = TextWork::none,
+                             const Tokenizer* tokenizer = nullptr) {
   size_t num = requests.size();
   const bool may_end = num > 0 && requests[0].constraint;
-  std::unique_ptr<Tokenizer> words;
-  if (text != TextWork::none && !s.tokenizer()) words = numbered_words(s.model().shape().vocab);
-  const Tokenizer* tokenizer = words ? words.get() : s.tokenizer();
   Collector collector(s.engine(), text == TextWork::none ? nullptr : tokenizer,
                       detokenise_on(text));
   Time begin = s.clock().now();
@@ -257,11 +255,15 @@ Result<Measurement> measure(Session& s,
     requests.push_back(make_request(lengths[i], s.model().shape().vocab, seed, i));
     constrain_request(constraint, requests.back());
   }
+  std::unique_ptr<Tokenizer> words;
+  if (o.text != TextWork::none && !s.tokenizer()) words = numbered_words(s.model().shape().vocab);
+  const Tokenizer* tokenizer = words ? words.get() : s.tokenizer();
   s.take_reports();
   Time begin = s.clock().now();
-  Result<Outputs> outputs = o.padded     ? run_padded(s, requests, status, m.padding)
-                            : o.kv_cache ? run_requests(s, std::move(requests), status, o.text)
-                                         : run_uncached(s, requests, status);
+  Result<Outputs> outputs = o.padded ? run_padded(s, requests, status, m.padding)
+                            : o.kv_cache
+                                ? run_requests(s, std::move(requests), status, o.text, tokenizer)
+                                : run_uncached(s, requests, status);
   if (!outputs) return outputs.error();
   const Time drained = s.clock().now();
   Time end{0};

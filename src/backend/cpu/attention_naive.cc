@@ -76,25 +76,32 @@ void attend_head(Tensor out,
                  const HeadKv& kv,
                  int head) {
   const int64_t num = kv.num(), dim = spec.head_dim;
-  std::vector<float> scores(static_cast<size_t>(slice.count * num));  // the whole matrix
-  for (int i = 0; i < slice.count; ++i) {
-    const float* query = q.row(slice.row + i) + head * dim;
-    float* row = scores.data() + i * num;
-    for (int64_t d = 0; d < dim; ++d) {
-      const float* key = kv.keys.data() + d * num;
-      const float x = query[d];
-      for (int64_t p = 0; p < num; ++p) row[p] += x * key[p];
+  // Scores of all positions at once, for so many queries that memory stays bounded.
+  constexpr int kQueries = 64;
+  std::vector<float> scores(static_cast<size_t>(std::min(slice.count, kQueries) * num));
+  for (int first = 0; first < slice.count; first += kQueries) {
+    const int count = std::min(kQueries, slice.count - first);
+    std::fill(scores.begin(), scores.end(), 0.0F);
+    for (int i = 0; i < count; ++i) {
+      const float* query = q.row(slice.row + first + i) + head * dim;
+      float* row = scores.data() + i * num;
+      for (int64_t d = 0; d < dim; ++d) {
+        const float* key = kv.keys.data() + d * num;
+        const float x = query[d];
+        for (int64_t p = 0; p < num; ++p) row[p] += x * key[p];
+      }
     }
-  }
-  for (int i = 0; i < slice.count; ++i) softmax(scores.data() + i * num, kv, slice.pos + i, spec);
-  for (int i = 0; i < slice.count; ++i) {
-    float* y = out.row(slice.row + i) + head * dim;
-    std::fill_n(y, dim, 0.0F);
-    for (int64_t p = 0; p < num; ++p) {
-      const float w = scores[static_cast<size_t>(i * num + p)];
-      if (w == 0) continue;  // what it does not see may be anything
-      const float* value = kv.values.data() + p * dim;
-      for (int64_t d = 0; d < dim; ++d) y[d] += w * value[d];
+    for (int i = 0; i < count; ++i)
+      softmax(scores.data() + i * num, kv, slice.pos + first + i, spec);
+    for (int i = 0; i < count; ++i) {
+      float* y = out.row(slice.row + first + i) + head * dim;
+      std::fill_n(y, dim, 0.0F);
+      for (int64_t p = 0; p < num; ++p) {
+        const float w = scores[static_cast<size_t>(i * num + p)];
+        if (w == 0) continue;  // what it does not see may be anything
+        const float* value = kv.values.data() + p * dim;
+        for (int64_t d = 0; d < dim; ++d) y[d] += w * value[d];
+      }
     }
   }
 }

@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
 #include "core/fake_executor.h"
 #include "core/scheduler.h"
 
@@ -162,19 +162,20 @@ class ShadowCache {
       if (from_disk(t)) {
         std::erase(result.transfers, t.id);
         reads_.push_back(t);
-      } else if (luck_() % 8 == 0) {
+      } else if (luck() % 8 == 0) {
         std::fill_n(place(t.to), config_.block_size, kPoison);
         lost(t);
       }
     }
     std::erase_if(reads_, [&](const Transfer& t) {
-      if (luck_() % 3 != 0) return false;
-      if (luck_() % 8 == 0) return lost(t), true;
+      if (luck() % 3 != 0) return false;
+      if (luck() % 8 == 0) return lost(t), true;
       move(t);
       result.transfers.push_back(t.id);
       return true;
     });
   }
+  uint64_t luck() { return mix_bits(++num_drawn_); }
   uint64_t* place(PlaceId p) {
     EXPECT_LE(p, config_.tiers.total());
     return places_.data() + static_cast<ptrdiff_t>(p) * config_.block_size;
@@ -211,7 +212,7 @@ class ShadowCache {
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
   std::vector<Transfer> reads_;  // on their way from disk
-  std::mt19937 luck_{1};
+  uint64_t num_drawn_ = 0;
 };
 
 }  // namespace sluice

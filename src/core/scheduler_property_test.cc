@@ -323,7 +323,7 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
     if (HasFailure()) return;
   }
   if (num < 5000) return;  // a slice may leave out whole kinds of workloads
-  EXPECT_GT(tally.preemptions, uint64_t{3000}) << "the workloads prove too little";
+  EXPECT_GT(tally.preemptions, uint64_t{2500}) << "the workloads prove too little";
   EXPECT_GT(tally.requeued, uint64_t{300}) << "outputs hardly outgrow their ranges";
   EXPECT_GT(tally.unmapped, uint64_t{300}) << "slots hardly take pages from each other";
   EXPECT_GT(tally.hits, uint64_t{10000});
@@ -331,7 +331,7 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.tiers.num_swapped, uint64_t{300}) << "few sequences are swapped";
   EXPECT_GT(tally.tiers.num_restored, uint64_t{200});
   EXPECT_GT(tally.tiers.prefix_hits, uint64_t{1000}) << "few prefixes come from host memory";
-  EXPECT_GT(tally.tiers.disk_hits, uint64_t{1000}) << "few prefixes come from disk";
+  EXPECT_GT(tally.tiers.disk_hits, uint64_t{800}) << "few prefixes come from disk";
   EXPECT_GT(tally.tiers.disk_lost, uint64_t{300}) << "few blocks are lost";
 }
 

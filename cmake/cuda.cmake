@@ -41,14 +41,17 @@ list(JOIN SLUICE_CUDA_ARCHS " " cuda_arch_names)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cc PROPERTIES
   COMPILE_DEFINITIONS "SLUICE_CUDA_ARCHS=\"${cuda_arch_names}\"")
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
-if(SLUICE_CUDA_QUICK)
-  list(APPEND cuda_flags -Xcicc=-O1 -Xptxas=-O1)
-endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
 list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
      ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
+if(SLUICE_CUDA_QUICK)
+  set(quick_sources ${cuda_sources})
+  list(FILTER quick_sources INCLUDE REGEX "\\.cu$")
+  list(FILTER quick_sources EXCLUDE REGEX "/wide\\.cu$")  # unoptimised, it has too few registers
+  set_source_files_properties(${quick_sources} PROPERTIES COMPILE_OPTIONS "-Xcicc=-O1;-Xptxas=-O1")
+endif()
 
 # The project's flags are g++'s: each CUDA target states its own.
 function(sluice_cuda_target name)

@@ -45,23 +45,23 @@ void TurnLog::add(FinishedTurn turn) {
   auto kept = std::make_shared<const FinishedTurn>(std::move(turn));
   std::lock_guard lock(mutex_);
   while (bytes_ + bytes > limit_) {
-    bytes_ -= bytes_of(*turns_.front());
+    const Kept& oldest = turns_.front();
+    const auto at = latest_.find({oldest->tenant, oldest->messages});
+    if (at != latest_.end() && at->second == oldest) latest_.erase(at);
+    bytes_ -= bytes_of(*oldest);
     turns_.pop_front();
   }
+  latest_[{kept->tenant, kept->messages}] = kept;
   turns_.push_back(std::move(kept));
   bytes_ += bytes;
 }
 
 TurnLog::Kept TurnLog::find(TenantId tenant, std::span<const Fingerprint> messages) const {
   std::lock_guard lock(mutex_);
-  Kept best;
-  for (auto at = turns_.rbegin(); at != turns_.rend(); ++at) {
-    const FinishedTurn& t = **at;
-    if (t.tenant != tenant || t.num_messages == 0 || t.num_messages > messages.size()) continue;
-    if (best && best->num_messages >= t.num_messages) continue;
-    if (messages[t.num_messages - 1] == t.messages) best = *at;
-  }
-  return best;
+  for (size_t num = messages.size(); num > 0; --num)
+    if (const auto at = latest_.find({tenant, messages[num - 1]}); at != latest_.end())
+      return at->second;
+  return nullptr;
 }
 
 TurnDifference TurnLog::compare(TenantId tenant,

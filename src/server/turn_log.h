@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
@@ -67,12 +68,21 @@ class TurnLog {
 
  private:
   using Kept = std::shared_ptr<const FinishedTurn>;
+  struct Key {
+    TenantId tenant = 0;
+    Fingerprint messages;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& k) const { return FingerprintHash()(k.messages); }
+  };
   static size_t bytes_of(const FinishedTurn& turn);
   Kept find(TenantId tenant, std::span<const Fingerprint> messages) const;
 
   const size_t limit_;
   mutable std::mutex mutex_;  // of all below
   std::deque<Kept> turns_;    // the latest last
+  std::unordered_map<Key, Kept, KeyHash> latest_;
   size_t bytes_ = 0;
 };
 

@@ -163,6 +163,23 @@ class Scripted(Chat):
         self.assertEqual(page.js("document.querySelectorAll('.call').length"), 4)
         self.assertEqual(page.problems, [])
 
+    def test_a_call_that_was_cut_is_left_out(self):
+        self.begin("Rome?")
+        self.call(index=0, id="call_1", type="function", function={"name": "weather", "arguments": '{"city": "Ro'})
+        self.page.js("out.end('length')")
+        self.page.until(IDLE)
+        self.assertEqual(self.page.js("document.querySelectorAll('.results').length"), 0)  # nothing to give a result for
+        self.begin("And Oslo?")
+        self.assertEqual(self.page.js("script.sent.at(-1).messages"), [{"role": "user", "content": "And Oslo?"}])
+        self.call(index=0, id="call_2", type="function", function={"name": "weather", "arguments": '{"id": 12345678901234567890}'})
+        self.page.js("out.end('tool_calls')")
+        self.page.until(IDLE)
+        self.assertIn("12345678901234567890", self.page.js(LAST + ".querySelector('.call').textContent"))
+        self.begin("Never mind.")  # calls without results are not repeated
+        self.assertEqual([m["content"] for m in self.page.js("script.sent.at(-1).messages")], ["Never mind."])
+        self.page.js("out.end()")
+        self.assertEqual(self.page.problems, [])
+
     def test_attacks_while_streaming(self):
         self.begin("<img src=x onerror=\"document.title='owned'\">")
         for piece in ("<im", "g src=x onerror=\"document.title=", "'owned'\"> </scr", "ipt><script>document.title='owned'", "</script>",

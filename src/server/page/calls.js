@@ -2,13 +2,15 @@
 import { h } from './dom.js';
 import { markdown } from './markdown.js';
 
-// Arguments come in pieces: as they came until they are whole, then with their lines broken.
+// Arguments come in pieces: as they came until they are whole, then with their lines broken. Also as they came where
+// reading and writing them would change them, as it does large numbers.
 function argumentNodes(text) {
+  const tight = (s) => s.replace(/\s+/g, '');
   try {
-    return markdown('```json\n' + JSON.stringify(JSON.parse(text), null, 2) + '\n```');
-  } catch {
-    return [h('p', { class: 'plain mono' }, text)];
-  }
+    const lines = JSON.stringify(JSON.parse(text), null, 2);
+    if (tight(lines) === tight(text)) return markdown('```json\n' + lines + '\n```');
+  } catch { /* not whole */ }
+  return [h('p', { class: 'plain mono' }, text)];
 }
 
 const box = (kind, what, name, nodes) => h('section', { class: 'call ' + kind, 'aria-label': `${what} ${name}` },

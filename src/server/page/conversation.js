@@ -58,27 +58,43 @@ export const answered = (c, m) => c.messages.some((x) => x.parent === m.id);
 
 const said = (m) => (m.role === 'assistant' ? withoutThinking(m.content) : m.content);
 
-// An answer that failed, or has neither text nor calls, is no part of the conversation. Its question goes with it:
-// templates want turns to alternate.
-export const leftOut = (m) => m.role === 'assistant' && !m.live && (m.error != null || (said(m).trim() === '' && !m.calls?.length));
+// A call that was stopped or cut in its arguments is none: no server takes half an object.
+function isWhole(call) {
+  try {
+    const value = JSON.parse(call.arguments || '{}');
+    return value !== null && typeof value === 'object' && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
+export const wholeCalls = (m) => (m.calls ?? []).filter(isWhole);
+
+// An answer that failed, or has neither text nor calls, is no part of the conversation. What it answers goes with it,
+// back to the question: templates want turns to alternate.
+export const leftOut = (m) => m.role === 'assistant' && !m.live && (m.error != null || (said(m).trim() === '' && !wholeCalls(m).length));
 
 // A message as the server takes it: several where one has the results of several calls.
-function sent(m) {
+function sent(m, next) {
   if (m.role === 'tool') return m.results.map((r) => ({ role: 'tool', tool_call_id: r.id, content: r.content }));
   const out = { role: m.role, content: said(m) };
-  if (m.calls?.length) out.tool_calls = m.calls.map((c) => ({ id: c.id, type: 'function', function: { name: c.name, arguments: c.arguments } }));
+  const calls = next?.role === 'tool' ? wholeCalls(m) : [];  // those that nobody answered are not repeated
+  if (calls.length) out.tool_calls = calls.map((c) => ({ id: c.id, type: 'function', function: { name: c.name, arguments: c.arguments } }));
   return [out];
 }
 
 // What the server is told to answer the last message of `list`, without reasoning.
 export function history(list) {
-  const out = [];
+  const kept = list.map(() => true);
   list.forEach((m, i) => {
     const next = list[i + 1];
-    if (leftOut(m) || (m.role === 'user' && next && leftOut(next))) return;
-    out.push(...sent(m));
+    const silent = m.role === 'assistant' && !said(m).trim() && next && next.role !== 'tool';  // calls without results
+    if (!leftOut(m) && !silent) return;
+    for (let at = i; at >= 0; --at) {
+      kept[at] = false;
+      if (list[at].role === 'user') break;
+    }
   });
-  return out;
+  return list.flatMap((m, i) => (kept[i] ? sent(m, list[i + 1]) : []));
 }
 
 export function title(c) {

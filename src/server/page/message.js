@@ -1,7 +1,7 @@
 // One message as elements: its text, what went wrong with it, what can be done with it.
 import { count, h, number, patch, plural, time } from './dom.js';
 import { callBoxes, resultBoxes, resultForm } from './calls.js';
-import { answered, branches, leftOut } from './conversation.js';
+import { answered, branches, leftOut, wholeCalls } from './conversation.js';
 import { markdown } from './markdown.js';
 import { settings } from './settings.js';
 import { splitThinking } from './thinking.js';
@@ -52,8 +52,9 @@ function answerNodes(m) {
 
 // Of an answer that called tools and has no results yet.
 function resultNodes(c, m, actions) {
-  if (!actions || !m.calls?.length || m.error || answered(c, m)) return [];
-  return [resultForm(m.calls, (results) => actions.results(m, results))];
+  const calls = wholeCalls(m);
+  if (!actions || m.live || !calls.length || m.error || answered(c, m)) return [];
+  return [resultForm(calls, (results) => actions.results(m, results))];
 }
 
 const note = (kind, text, ...more) => h('p', { class: 'note ' + kind, role: kind === 'error' ? 'alert' : 'status' }, text, ...more);

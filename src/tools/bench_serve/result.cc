@@ -237,7 +237,8 @@ json::object summary_json(Summary& s) {
     j["rate"] = s.point.rate;
     j["arrivals"] = s.point.poisson ? "poisson" : "fixed";
   }
-  j["mfu"] = j["sol_fraction"] = nullptr;  // a client knows neither the model nor the machine
+  j["mfu"] = nullptr;  // a client knows neither the model nor the machine
+  j["sol_fraction"] = nullptr;
   j["sent"] = s.sent;
   j["answered"] = s.ok;
   j["failed"] = s.failed;

@@ -128,13 +128,14 @@ Result<Chat::Question> Chat::prepare_answer() {
   Question question;
   std::shared_ptr<const constrain::Thinking> thinking;
   if (tools_) {
-    auto plan = tools_->plan(session_, text->empty() ? "" : text->back().text, constraints_);
+    auto plan = tools_->plan(session_, text->empty() ? "" : text->back().text, constraints_,
+                             sampling.constraint != nullptr);
     if (!plan) return plan.error();
     if (plan->constraint) sampling.constraint = plan->constraint;
     thinking = plan->thinking;
     question.reading = std::move(plan->reading);
     question.output =
-        std::make_unique<ChatOutput>(question.reading, [this] { return tools_->new_id(); });
+        std::make_unique<ChatOutput>(question.reading, [this] { return tools_->new_id(talk_); });
   }
   Result<Prepared> prepared = prepare(session_, std::move(*prompt), sampling, options_.special);
   if (!prepared) return prepared.error();
@@ -158,11 +159,15 @@ bool Chat::answer() {
     note("stopped before the first word: the message is taken back");
     return false;
   }
+  json::array calls;
   for (json::value& call : reply.calls) {  // templates take arguments as objects
     json::value& arguments = call.as_object()["function"].as_object()["arguments"];
-    if (auto whole = whole_arguments(arguments.as_string())) arguments = std::move(*whole);
+    auto whole = whole_arguments(arguments.as_string());
+    if (!whole) continue;  // cut off: nobody could give its result
+    arguments = std::move(*whole);
+    calls.push_back(std::move(call));
   }
-  talk_.add_answer(reply.content, reply.reasoning, std::move(reply.calls));
+  talk_.add_answer(reply.content, reply.reasoning, std::move(calls));
   last_ = turn;
   ++num_answers_;
   num_tokens_ += turn.output;

@@ -27,7 +27,7 @@ Result<ChatTools> ChatTools::read(const Session& session,
     return Error{refused->status, refused->message};
   out.marks_ =
       std::make_shared<const std::vector<Token>>(mark_tokens(out.format_, *session.tokenizer()));
-  Result<Plan> tried = out.plan(session, "", constraints);
+  Result<Plan> tried = out.plan(session, "", constraints, false);
   if (!tried) return tried.error();
   return out;
 }
@@ -40,7 +40,8 @@ std::string ChatTools::names() const {
 
 Result<ChatTools::Plan> ChatTools::plan(const Session& session,
                                         std::string_view prompt_end,
-                                        RunConstraints& constraints) const {
+                                        RunConstraints& constraints,
+                                        bool constrained) const {
   Plan out;
   ChatReading& r = out.reading;
   r.parser.format = format_;
@@ -51,11 +52,12 @@ Result<ChatTools::Plan> ChatTools::plan(const Session& session,
   r.parser.thinking = r.thinking_open;
   ChatFields fields = fields_;
   if (Refusal refused = enforce_calls(r, fields)) return Error{refused->status, refused->message};
-  if (!fields.constraint) return out;
-  auto compiled = constraints.compile(fields.constraint->source);
-  if (!compiled) return Error{400, "the tools: " + compiled.error().message};
-  out.constraint = *compiled;
-  if (!r.thinking_open) return out;
+  if (fields.constraint) {
+    auto compiled = constraints.compile(fields.constraint->source);
+    if (!compiled) return Error{400, "the tools: " + compiled.error().message};
+    out.constraint = *compiled;
+  }
+  if (!r.thinking_open || (!out.constraint && !constrained)) return out;
   auto marks = think_marks(*session.tokenizer(), session.model().shape().vocab, r.think->begin,
                            r.think->end);
   if (marks->closing(0).empty())
@@ -65,11 +67,15 @@ Result<ChatTools::Plan> ChatTools::plan(const Session& session,
   return out;
 }
 
-std::string ChatTools::new_id() {
+std::string ChatTools::new_id(const Conversation& talk) {
   const size_t length = format_.tools ? format_.tools->id_length : 0;
-  ++num_calls_;
-  return length > 0 ? strf("%0*d", static_cast<int>(length), num_calls_)
+  std::string id;
+  do {
+    ++num_calls_;
+    id = length > 0 ? strf("%0*d", static_cast<int>(length), num_calls_)
                     : strf("call_%d", num_calls_);
+  } while (talk.has_call(id));
+  return id;
 }
 
 void take_reply(ChatOutput& output, ChatReply& reply) {

@@ -10,6 +10,7 @@
 #include "runtime/session.h"
 #include "server/chat_output.h"
 #include "server/openai.h"
+#include "tools/chat/conversation.h"
 #include "tools/run_constraints.h"
 
 namespace sluice {
@@ -34,12 +35,14 @@ class ChatTools {
   std::string names() const;
   bool must_call() const { return fields_.tools.must_call(); }
   bool constrains() const { return fields_.tools.must_call() || fields_.tools.strict(); }
-  // For a prompt that ends with `prompt_end`.
+  // For a prompt that ends with `prompt_end`. `constrained`: another constraint holds the answer,
+  // which begins behind the thinking too.
   Result<Plan> plan(const Session& session,
                     std::string_view prompt_end,
-                    RunConstraints& constraints) const;
+                    RunConstraints& constraints,
+                    bool constrained) const;
   // An id for the conversation's next call, as the template takes them.
-  std::string new_id();
+  std::string new_id(const Conversation& talk);
 
  private:
   ChatFields fields_;

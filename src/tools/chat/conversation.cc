@@ -66,6 +66,17 @@ std::vector<std::string> Conversation::open_calls() const {
   return names;
 }
 
+bool Conversation::has_call(std::string_view id) const {
+  for (const json::value& m : messages_) {
+    const json::object* o = m.if_object();
+    const json::value* calls = o ? o->if_contains("tool_calls") : nullptr;
+    if (!calls || !calls->is_array()) continue;
+    for (const json::value& call : calls->get_array())
+      if (field(call, "id") == id) return true;
+  }
+  return false;
+}
+
 void Conversation::add_result(const std::string& content) {
   size_t at = 0;
   const json::array* calls = last_calls(at);

@@ -26,6 +26,8 @@ class Conversation {
   // Calls of the last answer that have no result yet, in their order, and the first one's result.
   std::vector<std::string> open_calls() const;  // names
   void add_result(const std::string& content);
+  // Whether an answer has a call of that id.
+  bool has_call(std::string_view id) const;
   // The last message's role; empty when there is none.
   std::string last_role() const;
   // Takes back the last answer: true when a message of the user is last now.

@@ -46,7 +46,7 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.
 list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
      ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
-if(SLUICE_CUDA_QUICK)
+if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not run
   set(quick_sources ${cuda_sources})
   list(FILTER quick_sources INCLUDE REGEX "\\.cu$")
   list(FILTER quick_sources EXCLUDE REGEX "/wide\\.cu$")  # unoptimised, it has too few registers

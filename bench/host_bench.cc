@@ -7,17 +7,21 @@
 //                                         with some 256 that run and 256 that wait
 //   host_bench --observe [ROWS ...]       what a server's metrics and dashboard cost of a step;
 //                                         default 1 16 256
+//   host_bench --record [ROWS ...]        what serve --record costs of a step; default 1 16 256
 #include <ctime>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "core/fake_executor.h"
+#include "engine/flight_recorder.h"
 #include "engine/loop.h"
 #include "server/meters.h"
 #include "server/observe.h"
@@ -88,6 +92,32 @@ class Bench {
     };
     std::printf("%6d %10.2f %10.2f %10.2f\n", case_.rows, median(host), median(metrics),
                 median(dashboard));
+    std::fflush(stdout);
+  }
+
+  // Of steps that decode: the scheduler without a recorder, and with one.
+  void record(const std::string& dir) {
+    start();
+    auto measure = [&] {
+      std::vector<double> us;
+      for (int i = 0; i < kMeasured; ++i) us.push_back(seconds(iterate().host_time()) * 1e6);
+      std::sort(us.begin(), us.end());
+      return us[us.size() / 2];
+    };
+    FlightOptions o;
+    o.dir = dir;
+    o.header.vocab = 32000;
+    auto recorder = FlightRecorder::open(std::move(o)).value();
+    const double without = measure();
+    const Time begin = clock_.now();
+    SchedulerListener* listener = recorder->start(scheduler_);
+    const double state_ms = seconds(clock_.now() - begin) * 1e3;
+    scheduler_.listen(listener);
+    const double with = measure();
+    scheduler_.listen(nullptr);
+    FlightRecorder::Stats stats = recorder->stats();
+    std::printf("%6d %10.2f %10.2f %10.2f %12.1f %9llu\n", case_.rows, without, with,
+                with - without, state_ms, static_cast<unsigned long long>(stats.dropped));
     std::fflush(stdout);
   }
 
@@ -385,6 +415,19 @@ int main(int argc, char** argv) {
     std::printf("us of CPU time per step of decodes, median\n%6s %10s %10s %10s\n", "rows",
                 "scheduler", "metrics", "dashboard");
     for (int n : rows) Bench({n, true, Pipeline::overlap, false}).observe();
+    return 0;
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "--record") {
+    for (int i = 2; i < argc; ++i) rows.push_back(std::max(1, std::atoi(argv[i])));
+    if (rows.empty()) rows = {1, 16, 256};
+    std::printf(
+        "us of CPU time per step of decodes, median; state: ms for the pseudonyms and the first\n"
+        "state\n%6s %10s %10s %10s %12s %9s\n",
+        "rows", "without", "recorded", "more", "state", "dropped");
+    std::string dir = (std::filesystem::temp_directory_path() / "sluice_bench_XXXXXX").string();
+    CHECK(mkdtemp(dir.data()) != nullptr);
+    for (int n : rows) Bench({n, true, Pipeline::overlap, false}).record(dir);
+    std::filesystem::remove_all(dir);
     return 0;
   }
   bool steady_only = argc > 1 && std::string_view(argv[1]) == "--steady";

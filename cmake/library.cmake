@@ -32,7 +32,8 @@ endfunction()
 
 # sluice_batches(TARGET [SIZE]): with SLUICE_BATCH, as ./sluice.sh sets it, the files of a target are compiled in batches
 # of that size, which saves a third of the time. Files whose private names clash with another file's are compiled alone.
-set(SLUICE_COMPILED_ALONE bench.cc char_width.cc chat.cc cpu_limits_file.cc flag_aliases.cc gguf_header.cc
+set(SLUICE_COMPILED_ALONE bench.cc char_width.cc chat.cc cpu_limits_file.cc flag_aliases.cc
+    flight_recorder_test.cc gguf_header.cc
     gguf_writer.cc hf_shards.cc http_client.cc input_history.cc jinja_golden_test.cc model_executor.cc normalize.cc
     pretokenize.cc prompts.cc random_checkpoint_test.cc resume.cc safetensors_test.cc sampler.cc
     scheduler_order_test.cc sentencepiece.cc serve.cc string_search.cc template_bomb_test.cc tokenizer_gguf.cc

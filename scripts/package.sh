@@ -105,9 +105,12 @@ make_deb() {
   [[ $(dpkg-deb -f "$package" Maintainer) == [!\ ]*" <"*@*">" ]] || fail 1 "deb: no maintainer with an address"
   [[ $depends == *"libc6 (>= "* ]] || fail 1 "deb: does not depend on libc6: '$depends'"
   for name in $(needed "$root/usr/bin/sluice"); do  # each library comes from a package that is asked for
-    local owner
-    owner=$(dpkg-query -S "*/$name" 2>/dev/null | cut -d: -f1 | sort -u | head -1)
-    [[ -z $owner || $depends == *"$owner"* ]] || fail 1 "deb: needs $name but does not depend on $owner"
+    local owner owners  # several where other architectures' libraries are installed too
+    owners=$(dpkg-query -S "*/$name" 2>/dev/null | cut -d: -f1 | sort -u || true)
+    for owner in $owners; do
+      if [[ $depends == *"$owner"* ]]; then owners=''; fi
+    done
+    [[ -z $owners ]] || fail 1 "deb: needs $name but does not depend on ${owners//$'\n'/ or }"
   done
   [[ -s $root/usr/share/doc/sluice/copyright ]] || fail 1 "deb: no copyright file"
   [[ -s $root/usr/lib/systemd/system/sluice.service ]] || fail 1 "deb: no systemd unit"

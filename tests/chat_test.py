@@ -23,6 +23,8 @@ import time
 import unittest
 
 import cli_test
+sys.path.append(str(pathlib.Path(__file__).resolve().parent / "server"))
+import gguf_copy
 from cli_test import Cli, Gguf, MODEL
 
 WORK = None
@@ -411,6 +413,30 @@ class Chat(Cli):
         done = cli_test.run("run", self.model, "-i", "-t", 1, stdin=b"/json-schema no-such.json\n")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn(b"no-such.json", done.stderr)
+
+    def test_a_schema_holds_for_what_follows_the_thinking(self):
+        """Where the template opens it. Token 255 is made its end, which a bias asks for at once or never."""
+        template = ("{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{# </think> #}"
+                    "{% if add_generation_prompt %}[assistant]<think>\n{% endif %}")
+        model = WORK / "thinks.gguf"
+        gguf_copy.copy_with(MODEL, model, {255: "</think>"}, template=template)
+        schema = json.dumps({"enum": [True, False]})
+        args = ("run", model, "-t", 1, "-q", "-m", 8, "--temperature", 0, "--logit-bias")
+        for bias, answers in (("255=100", ("true", "false")), ("255=-100", ("",))):
+            for flags, lines in ((["-i"], f"/json-schema {schema}\nhello\n/json\n"), (["-i", "--json-schema", schema], "hello\n/json\n")):
+                done = cli_test.run(*args, bias, *flags, stdin=lines.encode())
+                self.assertEqual(done.returncode, 0, done.stderr)
+                out = done.stdout.decode()
+                answer = json.loads(out[out.rindex("[\n"):])[1]
+                self.assertIn(answer["content"], answers)
+                self.assertEqual(out[:out.rindex("[\n")].strip(), answer["content"])  # thinking is not for pipes
+                self.assertEqual(bool(answer.get("reasoning_content")), answers == ("",))
+            done = cli_test.run(*args, bias, "--json-schema", schema, "-p", "hello")
+            self.assertIn(done.stdout.decode().strip(), answers)
+            done = cli_test.run(*args, bias, "--json-schema", schema, "-p", "hello", "--json", "-n", 2)
+            for choice in json.loads(done.stdout)["choices"]:
+                self.assertIn(choice["text"], answers)
+                self.assertEqual(bool(choice["reasoning"]), answers == ("",))
 
     def test_tools(self):
         template = ("{% if tools %}<tools>{% for t in tools %}{{ t.function.name }} {% endfor %}</tools>"

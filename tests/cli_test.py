@@ -237,6 +237,7 @@ class Plan(Cli):
         self.assertEqual(out["command"], f"sluice serve {model} --threads 1 --ctx 256 --max-seqs 8 --device cpu")
         self.fails("plan", model, "--cost", cost, "-t", 2, says="add -t 1")
         self.fails("plan", model, "--cost", cost, "-t", 1, "--format", "bf16", says="in 'q8_0'")
+        self.fails("plan", model, "--cost", cost, "-t", 1, "--quantize", "w4", says="with '--quantize none'")
         self.fails("plan", "random:qwen2.5-0.5b", "--cost", cost, says="plan calibrate")
         self.fails("plan", model, "--cost", cost, "--device", "h200", says="measured on a CPU")
 
@@ -442,7 +443,7 @@ class Usage(Cli):
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
                                    "tool-format", "reasoning-format",  # by the chat template
-                                   "trace", "config"})
+                                   "trace", "record", "config"})
 
     def test_too_much(self):
         err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")

@@ -2,6 +2,7 @@
 """scripts/: which parts set-up builds on which machine, a build's progress, and the report of a test run.
 Machines are made of a PATH with small programs in it."""
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
+import plan_verify  # noqa: E402
 import test_report  # noqa: E402
 import trace_report  # noqa: E402
 
@@ -61,6 +63,20 @@ class Machine(unittest.TestCase):
         code, out, err = self.bash('plan_cuda; echo "$CUDA_PART"; echo "${CUDA_ARGS[*]}"', **env)
         self.assertEqual(code, 0, err)
         return out.splitlines()
+
+
+class PlanVerify(unittest.TestCase):
+    def test_better_means_in_every_round(self):
+        self.assertIn("recommended settings are better: 1.50", plan_verify.verdict([2, 1.9], [2.9, 2.95]))
+        self.assertIn("defaults are better", plan_verify.verdict([2, 1.9], [1, 1.1]))
+        self.assertIn("keep the defaults", plan_verify.verdict([2, 1], [2.9, 1.5]))
+        self.assertIn("keep the defaults", plan_verify.verdict([0, 0], [0, 0]))
+
+    def test_a_traces_clock_is_the_reciprocal_of_its_gaps(self):
+        o = argparse.Namespace(workload="t.csv", time_scale=4.0, length_scale=0.5, requests=7)
+        self.assertEqual(plan_verify.workload_of(o, True), ["--workload", "t.csv", "--time-scale", 4.0,
+                                                            "--length-scale", 0.5, "--requests", 7])
+        self.assertEqual(plan_verify.workload_of(o, False)[:4], ["--trace", "t.csv", "--time-scale", 0.25])
 
 
 class CudaPart(Machine):

@@ -37,6 +37,15 @@ struct RowQuantView {
   int64_t rows = 0, cols = 0;
 };
 
+// The same in blocks of 256, as K-quants read them: a scale for each, integer sums of every 16.
+struct SuperQuantView {
+  int8_t* q = nullptr;     // [rows, cols]
+  float* scale = nullptr;  // [rows, cols / 256]
+  int16_t* sum = nullptr;  // [rows, cols / 16]
+  int64_t rows = 0, cols = 0;
+};
+inline constexpr int kActSuper = 256, kActSum = 16;
+
 // Rows in e4m3 with one scale each: value = scale * code, and a row's absmax becomes 448. On GPUs.
 struct F8View {
   void* data = nullptr;    // [rows, cols]
@@ -47,17 +56,18 @@ inline constexpr int kMaxRowsWithoutF8 = 8;
 
 // Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
 // segments of several kinds.
-enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4, kActF8 = 8 };
+enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4, kActF8 = 8, kActSuper8 = 16 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
 // An op that outputs an Act fills the forms whose pointers are set (f8: if fills_f8()).
 struct Act {
-  Tensor f;             // in the backend's activation type; data may be null
-  QuantView q;          // q.q may be null
-  RowQuantView r = {};  // r.q may be null
-  F8View f8 = {};       // of f's rows and columns; f8.data may be null
+  Tensor f;               // in the backend's activation type; data may be null
+  QuantView q;            // q.q may be null
+  RowQuantView r = {};    // r.q may be null
+  F8View f8 = {};         // of f's rows and columns; f8.data may be null
+  SuperQuantView s = {};  // s.q may be null
 
-  int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.rows; }
+  int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.q ? r.rows : s.rows; }
   bool fills_f8() const { return f8.data && f.rows > kMaxRowsWithoutF8; }
 };
 

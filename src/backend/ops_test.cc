@@ -56,6 +56,31 @@ void expect_quantized(const Quantized& q, Matrix& f) {
   }
 }
 
+struct SuperQuantized {
+  SuperQuantized(int64_t rows, int64_t cols)
+      : codes(static_cast<size_t>(rows * cols), 99),
+        scale(codes.size() / kActSuper, NAN),
+        sum(codes.size() / kActSum, -1),
+        view{codes.data(), scale.data(), sum.data(), rows, cols} {}
+  std::vector<int8_t> codes;
+  std::vector<float> scale;
+  std::vector<int16_t> sum;
+  SuperQuantView view;
+};
+
+void expect_quantized(const SuperQuantized& q, Matrix& f) {
+  for (size_t i = 0; i < q.codes.size(); ++i) {
+    int64_t r = static_cast<int64_t>(i) / q.view.cols, c = static_cast<int64_t>(i) % q.view.cols;
+    float scale = q.scale[i / kActSuper];
+    ASSERT_NEAR(f.row(r)[c], scale * static_cast<float>(q.codes[i]), scale * 0.501F + 1e-30F);
+  }
+  for (size_t b = 0; b < q.sum.size(); ++b) {
+    int32_t sum = 0;
+    for (size_t i = 0; i < kActSum; ++i) sum += q.codes[b * kActSum + i];
+    ASSERT_EQ(q.sum[b], sum);
+  }
+}
+
 struct RowQuantized {
   RowQuantized(int64_t rows, int64_t cols)
       : codes(static_cast<size_t>(rows * cols), 99),
@@ -247,6 +272,12 @@ TEST_P(CpuOps, Activations) {
         expect_quantized(row, want);
         cpu_->activate({{}, q_plain.view}, plain, a);
         expect_quantized(q_plain, want_plain);
+        if (f % kActSuper != 0) continue;
+        SuperQuantized super(rows, f), super_ref(rows, f);
+        cpu_->activate_gated({{}, {}, {}, {}, super.view}, x, a);
+        expect_quantized(super, want);
+        ref_->activate_gated({{}, {}, {}, {}, super_ref.view}, x, a);
+        expect_quantized(super_ref, want);
       }
     }
   }

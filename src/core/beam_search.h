@@ -58,6 +58,7 @@ class BeamSearch {
   bool operator==(const BeamSearch&) const = default;
 
  private:
+  friend struct SchedulerState;
   struct Candidate {
     Beam beam;
     bool ends, last;  // by an end token; by that or by max_new

@@ -55,6 +55,7 @@ class BlockCache final : public BlockAllocator {
   TransferLog moves;
 
  private:
+  friend struct SchedulerState;
   void save(BlockId b) {
     PlaceId place = tiers.insert(index.key(b), index.tokens(b));
     if (place != kNullBlock) moves.add(Transfer::out, b, place);

@@ -40,6 +40,7 @@ class BlockPool {
   bool operator==(const BlockPool&) const = default;
 
  private:
+  friend struct SchedulerState;
   struct Node {
     int32_t refs = 0;
     bool cached = false;

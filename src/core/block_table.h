@@ -108,6 +108,7 @@ class BlockTable {
   bool operator==(const BlockTable&) const = default;
 
  private:
+  friend struct SchedulerState;
   static size_t cells(const CacheLayout& l, int rows) {
     return static_cast<size_t>(rows) * static_cast<size_t>(l.num_groups);
   }

@@ -42,6 +42,7 @@ class FairShare {
   bool operator==(const FairShare&) const = default;
 
  private:
+  friend struct SchedulerState;
   struct Entry {
     TenantId id = 0;
     int64_t charged = 0;

@@ -39,6 +39,7 @@ class LengthHistogram {
 
  private:
   friend class SurvivalCurve;
+  friend struct SchedulerState;
   static constexpr int kExact = 16, kPerOctave = 8, kBuckets = kExact + 16 * kPerOctave;
   static constexpr int kFull = 2048;
   static int bucket_of(int length);
@@ -83,6 +84,7 @@ class LengthPredictor {
   bool operator==(const LengthPredictor&) const = default;
 
  private:
+  friend struct SchedulerState;
   static constexpr int kEnough = 16;          // outputs, before a histogram is used
   static constexpr size_t kAccounts = 512;    // two accounts of one place replace each other
   static constexpr size_t kPromptSizes = 24;  // by powers of two

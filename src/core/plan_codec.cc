@@ -1,12 +1,6 @@
 #include "core/plan_codec.h"
 
-#include <bit>
-#include <concepts>
 #include <limits>
-#include <memory>
-#include <string>
-#include <type_traits>
-#include <utility>
 
 #include "base/str.h"
 
@@ -15,189 +9,8 @@ namespace sluice {
 namespace {
 
 constexpr int kNumWants = static_cast<int>(Want::pool) + 1;
-constexpr int kNumPoolings = static_cast<int>(Pooling::mean) + 1;
-
-constexpr uint64_t zigzag(int64_t x) {
-  return static_cast<uint64_t>(x) << 1 ^ static_cast<uint64_t>(x >> 63);
-}
-constexpr int64_t unzigzag(uint64_t x) { return static_cast<int64_t>(x >> 1 ^ (~(x & 1) + 1)); }
-
-// Writer and Reader have the same calls, so that one list of fields serves both directions.
-class Writer {
- public:
-  explicit Writer(Bytes& out) : out_(out) {}
-
-  void number(std::integral auto x) {
-    uint64_t v = 0;
-    if constexpr (std::is_signed_v<decltype(x)>) {
-      v = zigzag(x);
-    } else {
-      v = x;
-    }
-    for (; v >= 128; v >>= 7) byte(static_cast<uint8_t>(v | 128));
-    byte(static_cast<uint8_t>(v));
-  }
-  void flag(bool x) { byte(x ? 1 : 0); }
-  template <typename E>
-  void choice(E x, int) {
-    byte(static_cast<uint8_t>(x));
-  }
-  void real(float x) { word(std::bit_cast<uint32_t>(x)); }
-  void word(uint32_t x) {
-    for (int k = 0; k < 4; ++k) byte(static_cast<uint8_t>(x >> 8 * k));
-  }
-  void time(Time x) { number(int64_t{x.count()}); }
-  void vector(const Vector& x) {
-    list(*x, [](Writer& w, float v) { w.real(v); });
-  }
-  void text(const std::string& x) {
-    number(uint64_t{x.size()});
-    for (char c : x) byte(static_cast<uint8_t>(c));
-  }
-  void list(const auto& elements, auto&& element) {
-    number(uint64_t{elements.size()});
-    for (const auto& e : elements) element(*this, e);
-  }
-  void byte(uint8_t x) { out_.push_back(static_cast<std::byte>(x)); }
-
- private:
-  Bytes& out_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <std::integral T>
-  void number(T& x) {
-    uint64_t v = varint();
-    if constexpr (std::is_signed_v<T>) {
-      int64_t s = unzigzag(v);
-      if (!std::in_range<T>(s)) return fail("a number is out of range");
-      x = static_cast<T>(s);
-    } else {
-      if (!std::in_range<T>(v)) return fail("a number is out of range");
-      x = static_cast<T>(v);
-    }
-  }
-  void flag(bool& x) {
-    uint8_t v = byte();
-    if (v > 1) return fail("a flag is neither 0 nor 1");
-    x = v == 1;
-  }
-  template <typename E>
-  void choice(E& x, int num) {
-    uint8_t v = byte();
-    if (v >= num) return fail("a kind is unknown");
-    x = static_cast<E>(v);
-  }
-  void real(float& x) {
-    uint32_t bits = 0;
-    word(bits);
-    x = std::bit_cast<float>(bits);
-  }
-  void word(uint32_t& x) {
-    x = 0;
-    for (int k = 0; k < 4; ++k) x |= uint32_t{byte()} << 8 * k;
-  }
-  void time(Time& x) {
-    int64_t n = 0;
-    number(n);
-    x = Time(n);
-  }
-  void vector(Vector& x) {
-    std::vector<float> v;
-    list(v, [](Reader& r, float& f) { r.real(f); });
-    x = std::make_shared<const std::vector<float>>(std::move(v));
-  }
-  void text(std::string& x) {
-    list(x, [](Reader& r, char& c) { c = static_cast<char>(r.byte()); });
-  }
-  // Grows as elements are read: a count that lies allocates nothing.
-  template <typename C>
-  void list(C& elements, auto&& element) {
-    uint64_t num = varint();
-    if (num > bytes_.size() - at_) return fail("a list is longer than the rest");
-    for (; num > 0 && ok(); --num) {
-      typename C::value_type e{};
-      element(*this, e);
-      elements.push_back(std::move(e));
-    }
-  }
-  uint8_t byte() {
-    if (at_ == bytes_.size()) return fail("it is cut off"), uint8_t{0};
-    return static_cast<uint8_t>(bytes_[at_++]);
-  }
-  void fail(const char* why) {
-    if (!why_) why_ = why;
-  }
-  bool ok() const { return why_ == nullptr; }
-  bool at_end() const { return at_ == bytes_.size(); }
-  Error error(const char* what) const {
-    return {400, strf("%s, byte %zu of %zu: %s", what, at_, bytes_.size(), why_)};
-  }
-
- private:
-  uint64_t varint() {
-    uint64_t v = 0;
-    for (int shift = 0; ok(); shift += 7) {
-      uint8_t b = byte();
-      if (shift == 63 && b > 1) return fail("a number has more than 64 bits"), uint64_t{0};
-      v |= uint64_t{b & 127u} << shift;
-      if (b >= 128) continue;
-      if (b == 0 && shift > 0) fail("a number is longer than it needs to be");
-      break;
-    }
-    return ok() ? v : 0;
-  }
-
-  std::span<const std::byte> bytes_;
-  size_t at_ = 0;
-  const char* why_ = nullptr;
-};
 
 // ---- the fields; Io is Writer or Reader, and values are const for a Writer ----
-
-void token(auto& io, auto& t) { io.number(t); }
-void tokens(auto& io, auto& list) {
-  io.list(list, [](auto& i, auto& t) { token(i, t); });
-}
-
-void spec(auto& io, auto& s) {
-  io.real(s.temperature);
-  io.number(s.top_k);
-  io.real(s.top_p);
-  io.real(s.min_p);
-  io.real(s.repetition_penalty);
-  io.real(s.frequency_penalty);
-  io.real(s.presence_penalty);
-  io.number(s.seed);
-  io.number(s.min_tokens);
-  io.number(s.num_logprobs);
-  io.number(s.prompt_logprobs);
-  tokens(io, s.logprob_ids);
-  io.list(s.logit_bias, [](auto& i, auto& b) {
-    token(i, b.first);
-    i.real(b.second);
-  });
-  tokens(io, s.banned_until_min);
-  tokens(io, s.allowed);
-  io.list(s.bad_sequences, [](auto& i, auto& bad) { tokens(i, bad); });
-}
-
-void row_op(auto& io, auto& r) {
-  io.choice(r.kind, RowOp::close + 1);
-  io.choice(r.pooling, kNumPoolings);
-  io.number(r.id.req);
-  io.number(r.id.choice);
-  io.number(r.slot);
-  io.number(r.epoch);
-  io.number(r.num_prompt);
-  io.number(r.history_at);
-  io.number(r.num_history);
-  io.number(r.num_history_prompt);
-  io.number(r.sampling);
-}
 
 void edit(auto& io, auto& e) {
   io.number(e.slot);
@@ -223,14 +36,6 @@ void slice(auto& io, auto& s) {
   io.number(s.mask);
 }
 
-void transfer(auto& io, auto& t) {
-  io.choice(t.kind, kNumTransferKinds);
-  io.number(t.from);
-  io.number(t.to);
-  io.number(t.id);
-  io.number(t.key);
-}
-
 void block_key(auto& io, auto& k) {
   io.number(k.hash.a);
   io.number(k.hash.b);
@@ -244,13 +49,13 @@ void plan_fields(auto& io, auto& p) {
   io.number(p.step);
   io.number(p.num_tokens);
   io.number(p.num_decode);
-  io.list(p.rows, [](auto& i, auto& r) { row_op(i, r); });
-  io.list(p.sampling, [](auto& i, auto& s) { spec(i, s); });
+  io.list(p.rows, [](auto& i, auto& r) { row_op_fields(i, r); });
+  io.list(p.sampling, [](auto& i, auto& s) { sampling_fields(i, s); });
   io.list(p.edits, [](auto& i, auto& e) { edit(i, e); });
   io.list(p.pages, [](auto& i, auto& o) { page_op(i, o); });
   io.list(p.slices, [](auto& i, auto& s) { slice(i, s); });
-  tokens(io, p.tokens);
-  io.list(p.transfers, [](auto& i, auto& t) { transfer(i, t); });
+  token_list(io, p.tokens);
+  io.list(p.transfers, [](auto& i, auto& t) { transfer_fields(i, t); });
   io.list(p.keys, [](auto& i, auto& k) { block_key(i, k); });
   io.number(p.oldest);
   io.flag(p.awaits);
@@ -268,7 +73,7 @@ void sampled(auto& io, auto& s) {
 
 void top_logprob(auto& io, auto& t) {
   io.number(t.pos);
-  token(io, t.token);
+  io.token(t.token);
   io.real(t.logprob);
   io.number(t.rank);
 }
@@ -276,7 +81,7 @@ void top_logprob(auto& io, auto& t) {
 void result_fields(auto& io, auto& r) {
   io.number(r.step);
   io.list(r.rows, [](auto& i, auto& s) { sampled(i, s); });
-  tokens(io, r.tokens);
+  token_list(io, r.tokens);
   io.list(r.top, [](auto& i, auto& t) { top_logprob(i, t); });
   io.list(r.pooled, [](auto& i, auto& v) { i.vector(v); });
   io.list(r.transfers, [](auto& i, auto& id) { i.number(id); });
@@ -383,14 +188,14 @@ Result<T> decode(std::span<const std::byte> bytes, char kind, const char* what, 
 
 }  // namespace
 
-void encode(const StepPlan& plan, Bytes& out) {
-  Writer w(out);
+void encode(const StepPlan& plan, Bytes& out, const TokenMap* map) {
+  Writer w(out, map);
   header(w, 'P');
   plan_fields(w, plan);
 }
 
-void encode(const StepResult& result, Bytes& out) {
-  Writer w(out);
+void encode(const StepResult& result, Bytes& out, const TokenMap* map) {
+  Writer w(out, map);
   header(w, 'R');
   result_fields(w, result);
 }

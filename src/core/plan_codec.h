@@ -18,21 +18,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/result.h"
+#include "core/byte_io.h"
 #include "core/step_plan.h"
 
 namespace sluice {
 
 inline constexpr uint8_t kPlanVersion = 4;
 
-using Bytes = std::vector<std::byte>;
-
-// Append to `out`.
-void encode(const StepPlan& plan, Bytes& out);
+// Append to `out`. Tokens are written as `map` names them, where it is not null.
+void encode(const StepPlan& plan, Bytes& out, const TokenMap* map = nullptr);
 void encode(const StepMasks& masks, Bytes& out);
-void encode(const StepResult& result, Bytes& out);
+void encode(const StepResult& result, Bytes& out, const TokenMap* map = nullptr);
 
 Result<StepPlan> decode_plan(std::span<const std::byte> bytes);
 Result<StepMasks> decode_masks(std::span<const std::byte> bytes);

@@ -1,6 +1,7 @@
 #include "core/prefix_index.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -19,11 +20,29 @@ uint64_t mix(uint64_t x, uint64_t y) {
 
 }  // namespace
 
+namespace {
+
+BlockHash chain_mapped(BlockHash parent, std::span<const Token> tokens, const TokenMap& map) {
+  constexpr size_t kPart = 64;
+  std::array<Token, kPart> part;
+  if (tokens.size() > kPart) {
+    std::vector<Token> all(tokens.begin(), tokens.end());
+    for (Token& t : all) t = mapped_token(&map, t);
+    return chain_hash(parent, all);
+  }
+  for (size_t k = 0; k < tokens.size(); ++k) part[k] = mapped_token(&map, tokens[k]);
+  return chain_hash(parent, std::span(part).first(tokens.size()));
+}
+
+}  // namespace
+
 BlockHash root_hash(TenantId tenant) {
   return {mix(tenant, 0x243F6A8885A308D3u), mix(tenant, 0x13198A2E03707344u)};
 }
 
-BlockHash chain_hash(BlockHash parent, std::span<const Token> tokens) {
+BlockHash chain_hash(BlockHash parent, std::span<const Token> tokens, const TokenMap* map) {
+  if (map) [[unlikely]]
+    return chain_mapped(parent, tokens, *map);
   BlockHash h = parent;
   for (size_t i = 0; i < tokens.size(); i += 2) {
     uint64_t pair = static_cast<uint32_t>(tokens[i]);
@@ -35,13 +54,16 @@ BlockHash chain_hash(BlockHash parent, std::span<const Token> tokens) {
   return {mix(h.a, h.b), mix(h.b, h.a + tokens.size())};
 }
 
-std::vector<BlockHash> hash_blocks(std::span<const Token> prompt, int block_size, TenantId tenant) {
+std::vector<BlockHash> hash_blocks(std::span<const Token> prompt,
+                                   int block_size,
+                                   TenantId tenant,
+                                   const TokenMap* map) {
   auto size = static_cast<size_t>(block_size);
   std::vector<BlockHash> hashes;
   hashes.reserve(prompt.size() / size);
   BlockHash h = root_hash(tenant);
   for (size_t at = 0; at + size <= prompt.size(); at += size) {
-    hashes.push_back(h = chain_hash(h, prompt.subspan(at, size)));
+    hashes.push_back(h = chain_hash(h, prompt.subspan(at, size), map));
   }
   return hashes;
 }

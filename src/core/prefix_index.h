@@ -12,11 +12,23 @@
 
 namespace sluice {
 
+// Other ids for the tokens of a vocabulary, one for one; ids beyond it stay.
+using TokenMap = std::vector<Token>;
+inline Token mapped_token(const TokenMap* map, Token t) {
+  return map && t >= 0 && static_cast<size_t>(t) < map->size() ? (*map)[static_cast<size_t>(t)] : t;
+}
+
 // Hash of a block given its predecessor's; the first block's predecessor is root_hash(tenant).
 BlockHash root_hash(TenantId tenant);
-BlockHash chain_hash(BlockHash parent, std::span<const Token> tokens);
+BlockHash chain_hash(BlockHash parent,
+                     std::span<const Token> tokens,
+                     const TokenMap* map = nullptr);
 // Hashes of all full blocks of a prompt: front ends call this on their own threads.
-std::vector<BlockHash> hash_blocks(std::span<const Token> prompt, int block_size, TenantId tenant);
+// Hashes the tokens as `map` names them; null: as they are.
+std::vector<BlockHash> hash_blocks(std::span<const Token> prompt,
+                                   int block_size,
+                                   TenantId tenant,
+                                   const TokenMap* map = nullptr);
 
 // What a block is filed under.
 struct PrefixKey {

@@ -39,6 +39,7 @@ class RangeAllocator {
   bool operator==(const RangeAllocator&) const = default;
 
  private:
+  friend struct SchedulerState;
   void cut(size_t at, int size);
 
   int total_, num_free_ = 0;

@@ -137,9 +137,11 @@ Result<void> Scheduler::add(Request request, Time now) {
   }
   if (choices_of_.contains(request.id)) return Error{400, "a request with this id is already here"};
 
+  std::shared_ptr<const SamplingSpec> asked = request.sampling;
   if (request.beams) request.sampling = beam_sampling(request);
-  if (config_.prefix_cache && request.block_hashes.empty()) {
-    request.block_hashes = hash_blocks(*request.prompt, config_.block_size, request.tenant);
+  if (config_.prefix_cache && (request.block_hashes.empty() || hash_map_)) {
+    request.block_hashes =
+        hash_blocks(*request.prompt, config_.block_size, request.tenant, hash_map_.get());
   }
   request.arrival = std::min(request.arrival, now);
   reserve_records(static_cast<size_t>(request.n));
@@ -173,6 +175,7 @@ Result<void> Scheduler::add(Request request, Time now) {
     withdraw(c);
     throw;
   }
+  if (listener_.to) listener_.to->added(*this, r, *asked, now);
   return {};
 }
 
@@ -328,6 +331,7 @@ void Scheduler::plan(Time now, StepPlan& out, Events& events) {
   // A static batch is complete when a step admits nobody.
   if (running_.size() <= num_running) forming_ = false;
   finish_plan(now, out);
+  if (listener_.to) listener_.to->planned(*this, out, now);
 }
 
 void Scheduler::expire(Time now, Events& events) {

@@ -128,6 +128,8 @@ Result<void> check_beams(const Request& request, const SchedulerConfig& config);
 // How its sequences sample: the likeliest tokens are all that counts.
 std::shared_ptr<const SamplingSpec> beam_sampling(const Request& request);
 
+class Scheduler;
+
 // Blocks that a sequence was promised and has not taken count as its own.
 struct BlockCounts {
   int free = 0, cached = 0, owned = 0, pending = 0, total = 0;
@@ -184,6 +186,32 @@ struct SchedulerStats {
   SloStats slo;
 };
 
+// Is told of everything that a scheduler is told, in its order and when it is done: calls and their
+// arguments are all that plans depend on. Called on the scheduler's thread.
+class SchedulerListener {
+ public:
+  virtual ~SchedulerListener() = default;
+  // `asked`: the request's sampling as it was given.
+  virtual void added(const Scheduler& by,
+                     const Request& request,
+                     const SamplingSpec& asked,
+                     Time now) noexcept = 0;
+  virtual void cancelled(const Scheduler& by, RequestId id, Time now) noexcept = 0;
+  virtual void planned(const Scheduler& by, const StepPlan& plan, Time now) noexcept = 0;
+  // `events`: those that came of it.
+  virtual void completed(const Scheduler& by,
+                         const StepResult& result,
+                         Time now,
+                         std::span<const Event> events) noexcept = 0;
+  virtual void appended(const Scheduler& by,
+                        SeqId id,
+                        std::span<const Token> tokens,
+                        Time now,
+                        std::span<const Event> events) noexcept = 0;
+  // What was told so far explains nothing any more.
+  virtual void reset(const Scheduler& by) noexcept = 0;
+};
+
 class Scheduler {
  public:
   Scheduler(SchedulerConfig config, std::shared_ptr<const TokenText> text);
@@ -213,6 +241,22 @@ class Scheduler {
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
   void reset() noexcept;
+  // Not copied with the scheduler; outlives it, or is taken back with null.
+  void listen(SchedulerListener* listener) { listener_.to = listener; }
+  // Hashes of blocks are of these ids: who sees hashes and mapped tokens learns nothing of the
+  // tokens. Before the first request; null: of the tokens.
+  void hash_as(std::shared_ptr<const TokenMap> map) { hash_map_ = std::move(map); }
+  // Whether complete() can take the result (400): for those that come from a file.
+  Result<void> check(const StepResult& result) const;
+  // The row of the oldest step's result that is this sequence's, or -1.
+  int row_of(SeqId id) const;
+  // Slots and epochs of the sequences that are beams of a search.
+  void beam_rows(std::vector<std::pair<Slot, uint32_t>>& out) const {
+    out.clear();
+    if (beams_.empty()) return;
+    for (Index i : running_)
+      if (seqs_[i].beam) out.emplace_back(seqs_[i].slot, seqs_[i].epoch);
+  }
   // Copies are equal until they are told different things.
   bool operator==(const Scheduler&) const = default;
 
@@ -244,6 +288,7 @@ class Scheduler {
   int max_step_tokens() const;
 
  private:
+  friend struct SchedulerState;
   using Index = uint32_t;
   static constexpr Index kNone = UINT32_MAX;
   static constexpr int kMaxPreemptions = 3;
@@ -443,6 +488,7 @@ class Scheduler {
   void unclaim_beams(uint32_t c);
   void take_beam(Index i, std::span<const TopLogprob> top, Event& event, Time now, Events& out);
   void end_beams(uint32_t c, const Event& event, Time now, Events& out);
+  bool awaited(Index i) const;
   void fork_beams(Time now, StepPlan& out);
   void fork_group(uint32_t c, Beams& group, Time now, StepPlan& out);
   void fork_beam(Index i, Index parent, std::span<const BlockId> held, Time now, StepPlan& out);
@@ -504,8 +550,18 @@ class Scheduler {
   void add_sequence(uint32_t c, int choice);
   void withdraw(uint32_t c) noexcept;
 
+  struct Listener {
+    Listener() = default;
+    Listener(const Listener&) noexcept {}
+    Listener& operator=(const Listener&) noexcept { return *this; }
+    bool operator==(const Listener&) const { return true; }
+    SchedulerListener* to = nullptr;
+  };
+
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
+  std::shared_ptr<const TokenMap> hash_map_;
+  Listener listener_;
   CacheLayout layout_;
   CacheLayout whole_;      // the same without windows
   BlockCache blocks_;      // allocator=paged

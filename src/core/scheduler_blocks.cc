@@ -254,7 +254,7 @@ BlockHash Scheduler::block_hash(const Sequence& s, int block, BlockHash parent) 
   const auto& hashes = request_of(s).block_hashes;
   if (static_cast<size_t>(block) < hashes.size()) return hashes[static_cast<size_t>(block)];
   if (block == 0) parent = root_hash(request_of(s).tenant);
-  return chain_hash(parent, block_tokens(s, block));
+  return chain_hash(parent, block_tokens(s, block), hash_map_.get());
 }
 
 Scheduler::Source Scheduler::find_block(const Sequence& s,

@@ -8,6 +8,7 @@ namespace sluice {
 
 void Scheduler::complete(const StepResult& result, Time now, Events& out) {
   CHECK(!flights_.empty() && flights_.front().step == result.step);
+  const size_t first_event = out.list.size();
   InFlight flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
 
@@ -48,6 +49,8 @@ void Scheduler::complete(const StepResult& result, Time now, Events& out) {
     return true;
   });
   spare_.push_back(std::move(flight));
+  if (listener_.to)
+    listener_.to->completed(*this, result, now, std::span(out.list).subspan(first_event));
 }
 
 // Blocks of sequences that ended, which no step in flight names any more: up to `step` they come
@@ -182,14 +185,17 @@ void Scheduler::append(const Event& after, std::span<const Token> tokens, Time n
   const SeqId id{after.req, after.choice};
   Event event;
   event.scheduled = after.scheduled, event.begin = after.begin, event.end = after.end;
+  const size_t first_event = out.list.size();
   for (Token t : tokens) {
     Sequence& s = seqs_[i];
-    if (s.id != id || s.phase != Phase::running) return;  // its end was among them
+    if (s.id != id || s.phase != Phase::running) break;  // its end was among them
     s.forced = true;
     s.unknown = std::max(s.unknown, 1);  // in flight, or as if it were
     Event next = event;
     take_token(i, t, next, now, out);
   }
+  if (listener_.to)
+    listener_.to->appended(*this, id, tokens, now, std::span(out.list).subspan(first_event));
 }
 
 // What the step computed, and the blocks it filled for the prefix index. The index is much larger
@@ -278,7 +284,9 @@ void Scheduler::finish_choices(uint32_t c, Finish why, Time now, Events& out) {
 
 void Scheduler::cancel(RequestId id, Time now, Events& out) {
   auto it = choices_of_.find(id);
-  if (it != choices_of_.end()) finish_choices(it->second, Finish::cancelled, now, out);
+  if (it == choices_of_.end()) return;
+  finish_choices(it->second, Finish::cancelled, now, out);
+  if (listener_.to) listener_.to->cancelled(*this, id, now);
 }
 
 const Request* Scheduler::find(RequestId id) const {
@@ -342,6 +350,7 @@ void Scheduler::reset() noexcept {
   forecast_.clear();
   // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
   // tier_totals_, and what slo_ has learnt of the device.
+  if (listener_.to) listener_.to->reset(*this);
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -14,6 +14,8 @@
 #include "core/fake_executor.h"
 #include "core/plan_codec.h"
 #include "core/policy.h"
+#include "core/recording_fake.h"
+#include "core/replay.h"
 #include "core/scheduler.h"
 #include "core/shadow_cache.h"
 
@@ -22,6 +24,7 @@ namespace {
 
 struct Tally {
   uint64_t preemptions = 0, requeued = 0, unmapped = 0, hits = 0, forks = 0;
+  uint64_t replayed = 0, segments = 0;  // plans of recordings; segments behind the first
   TierStats tiers;
 };
 
@@ -45,7 +48,7 @@ StepResult encoded(const StepResult& result) {
 
 class Workload {
  public:
-  explicit Workload(uint64_t seed) : rng_(seed) {
+  explicit Workload(uint64_t seed) : rng_(seed), seed_(seed) {
     static const std::vector<std::string> kPresets = preset_names();
     auto preset = static_cast<size_t>(pick(0, num_of(kPresets) - 1));
     apply_preset(chance(60) ? "sarathi" : kPresets[preset], config_).value();
@@ -98,6 +101,9 @@ class Workload {
 
   void run(Tally* tally) {
     Scheduler scheduler(config_, nullptr);
+    SegmentEncoder encoder = record(scheduler);
+    encoder.start(scheduler);
+    scheduler.listen(&encoder);
     config_.max_seqs = scheduler.config().max_seqs;
     config_.pages = scheduler.config().pages;
     ShadowCache cache(config_, requests_);
@@ -161,9 +167,32 @@ class Workload {
     if (config_.allocator == KvAllocator::range)
       tally->requeued += scheduler.stats().num_preemptions;
     tally->hits += scheduler.stats().prefix_hits;
+    replay(tally);
   }
 
  private:
+  // Every third recording has pseudonyms for tokens, some lose segments.
+  SegmentEncoder record(Scheduler& scheduler) {
+    std::shared_ptr<const TokenMap> map = seed_ % 3 == 1 ? shuffled_tokens(2, seed_) : nullptr;
+    if (map) scheduler.hash_as(map);
+    RecordingHeader header;
+    header.vocab = 2;
+    return {header, 500 + seed_ % 11 * 500, std::move(map), sink_};
+  }
+  // Each segment alone gives the plans that it holds.
+  void replay(Tally* tally) const {
+    for (const Bytes& segment : sink_.segments) {
+      if (segment.empty()) continue;  // there was no room for its beginning
+      Result<ScheduleReport> report = replay_schedule(segment);
+      ASSERT_TRUE(report) << report.error().message;
+      EXPECT_EQ(report->difference, "") << "segment " << report->header.segment;
+      EXPECT_EQ(report->tail, RecordReader::Tail::whole);
+      tally->replayed += report->num_plans;
+      tally->segments += report->header.segment > 0;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+
   struct Flight {
     StepPlan plan;
     int lane = 0;
@@ -301,6 +330,9 @@ class Workload {
   }
 
   std::mt19937_64 rng_;
+  uint64_t seed_;
+  MemorySink sink_{[this] { return seed_ % 5 == 1 && ++num_writes_ % 17 == 0; }};
+  int num_writes_ = 0;
   SchedulerConfig config_;
   int depth_ = 0;
   bool fails_ = false;
@@ -328,6 +360,8 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.unmapped, uint64_t{300}) << "slots hardly take pages from each other";
   EXPECT_GT(tally.hits, uint64_t{10000});
   EXPECT_GT(tally.forks, uint64_t{1000});
+  EXPECT_GT(tally.replayed, uint64_t{20000});
+  EXPECT_GT(tally.segments, uint64_t{5000}) << "few recordings begin in the middle";
   EXPECT_GT(tally.tiers.num_swapped, uint64_t{300}) << "few sequences are swapped";
   EXPECT_GT(tally.tiers.num_restored, uint64_t{200});
   EXPECT_GT(tally.tiers.prefix_hits, uint64_t{1000}) << "few prefixes come from host memory";

@@ -91,6 +91,11 @@ class Bench {
     return -1;
   }
   TierStats tiers() const { return scheduler.stats().tiers; }
+  size_t num_moving_in_flight() const {
+    size_t num = 0;
+    for (const StepResult& r : flights_) num += r.transfers.size();
+    return num;
+  }
 
   Scheduler scheduler;
   Events events;
@@ -214,6 +219,35 @@ TEST(SchedulerTiers, AFailedStepLosesWhatWasOnItsWay) {
     EXPECT_EQ(b.scheduler.num_held_places(), 0) << at;
     b.add(prompt_of(3, 8, 16, 90));
     b.finish();
+  }
+}
+
+// Steps behind the failed one may succeed all the same, and then name transfers that are forgotten.
+TEST(SchedulerTiers, StepsBehindAFailedOneAreLostThoughTheySucceed) {
+  for (Pipeline pipeline : {Pipeline::overlap, Pipeline::double_buffer}) {
+    SchedulerConfig c = small_pool(8);
+    c.prefix_cache = true;
+    c.preempt = Preempt::swap;
+    c.tiers = {8, 8};
+    c.pipeline = pipeline;
+    int num_moving = 0;  // failures with transfers in the steps behind
+    for (int at = 1; at < 40; ++at) {
+      Bench b(c);
+      b.add(prompt_of(1, 8, 16)), b.add(prompt_of(2, 8, 16, 50));
+      for (int k = 0; k < at; ++k) b.step();
+      b.step(/*fail=*/true);
+      num_moving += b.num_moving_in_flight() > 0;
+      b.add(prompt_of(3, 8, 16, 90));
+      b.finish();
+      int tokens = 0, failed = 0;
+      for (const Event& e : b.events.list) {
+        tokens += e.req == 3 && e.token != kNoToken;
+        failed += e.finish == Finish::failed && e.last;
+      }
+      EXPECT_EQ(tokens, 16) << at;
+      EXPECT_LE(failed, 2) << at;
+    }
+    EXPECT_GT(num_moving, 0) << "nothing was on its way";
   }
 }
 

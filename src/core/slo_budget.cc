@@ -16,7 +16,10 @@ constexpr int kMostPlain = 64;
 constexpr uint64_t kFirstFit = 8;  // measurements without which errors mean nothing
 constexpr double kLeastMargin = 0.5, kMostMargin = 2;
 constexpr double kKeepLate = 0.998;  // weight of a step's decodes relative to the next one's
-constexpr int kMostStride = 2;       // times the prompt tokens that were ever timed
+// Once half of the tokens that may be late are, the margin grows by this for each such share of
+// them: its own quantile leaves as many late as are allowed, and sizes that are tried come on top.
+constexpr double kCaution = 0.4;
+constexpr int kMostStride = 2;                // times the prompt tokens that were ever timed
 constexpr uint64_t kTries = 3, kRetry = 512;  // of a size: at first, then in so many prompt steps
 // A step's time counts for so much more when sizes are compared, as predictions are off by as much:
 // the fewer tokens, the more that matters.
@@ -104,8 +107,9 @@ int SloBudget::choose(const Offer& offer) {
     const int n = model_.prompt_tokens_within(offer.decodes, offer.pos, target / factor, most);
     return std::max(n, least);
   };
-  const int limit = within(margin_);
-  stats_.step_target = target / margin_;
+  const double margin = margin_ * (1 + kCaution * std::clamp(lateness() - 0.5, 0.0, 2.0));
+  const int limit = within(margin);
+  stats_.step_target = target / margin;
   if (in_danger(offer, limit)) {
     stats_.step_target = target / std::min(median_, margin_);
     return stats_.prompt_tokens = within(std::min(median_, margin_));
@@ -114,11 +118,15 @@ int SloBudget::choose(const Offer& offer) {
   return stats_.prompt_tokens = untried ? limit : cheapest(offer, limit);
 }
 
+double SloBudget::lateness() const {
+  return stats_.late / (1 - static_cast<double>(target_.itl_quantile));
+}
+
 // Whether a prompt would miss its target with so many tokens a step, while tokens beyond theirs are
 // so few that some more do no harm.
 bool SloBudget::in_danger(const Offer& offer, int safe) const {
   if (target_.ttft == Time{0}) return false;
-  if (stats_.late > (1 - static_cast<double>(target_.itl_quantile)) / 2) return false;
+  if (lateness() > 0.5) return false;
   const int64_t steps = (offer.rest + safe - 1) / std::max(safe, 1);
   return offer.waited + steps * target_.itl > target_.ttft;
 }

@@ -77,9 +77,11 @@ class SloBudget {
   bool operator==(const SloBudget&) const = default;
 
  private:
+  friend struct SchedulerState;
   static constexpr size_t kWindow = 128;  // steps whose errors count
   // Tokens of a step where the cost of one more may change: those of tiles and of rooflines.
   static constexpr std::array<int, StepTimeModel::kMaxKnees> kKnees = {32, 64, 128, 256, 512};
+  double lateness() const;  // of the tokens that may be late, the share that were
   bool in_danger(const Offer& offer, int safe) const;
   int cheapest(const Offer& offer, int limit) const;
   double time_with(const Offer& offer, int tokens) const;

@@ -65,7 +65,11 @@ double percentile(std::vector<double> v, double q) {
 }
 
 // 32 users decode all the time, and every five seconds a prompt of 2,000 tokens comes.
-SloServed serve_prompts(int mixed_budget, SloTarget slo) {
+SloServed serve_prompts(int mixed_budget,
+                        SloTarget slo,
+                        Time (*of)(const StepPlan&) = device_time,
+                        int users = 32,
+                        int duration = 60) {
   SchedulerConfig c;
   c.max_seqs = 64;
   c.num_blocks = 1 << 14;
@@ -74,10 +78,10 @@ SloServed serve_prompts(int mixed_budget, SloTarget slo) {
   c.prefix_cache = false;
   c.mixed_budget = mixed_budget;
   c.slo = slo;
-  VirtualRun run(c, {.of = device_time});
-  for (int user = 0; user < 32; ++user) run.add({.prompt = 64, .output = 60'000});
+  VirtualRun run(c, {.of = of});
+  for (int user = 0; user < users; ++user) run.add({.prompt = 64, .output = 60'000});
   for (int i = 0; i < 40; ++i) run.step();  // all decode
-  const Time start = run.now(), kRun = std::chrono::seconds(60);
+  const Time start = run.now(), kRun = std::chrono::seconds(duration);
   std::map<RequestId, Time> last, arrived;
   SloServed r;
   std::vector<double> itl, ttft;
@@ -134,6 +138,32 @@ TEST(SloBudget, KeepsTheTargetWithMoreGoodputThanAnyFixedBudget) {
   EXPECT_GT(kept, 0);  // the sweep has budgets on both sides
   EXPECT_GT(broken, 0);
   EXPECT_GE(slo.goodput, best);
+}
+
+// ---- two cores that others use too ----
+
+// As measured on two cores of a Xeon 6 with SmolLM2's shape: 24 tokens take 20 to 38 ms. For 40
+// steps at a time others slow it down by up to a third.
+Time shared_cores_time(const StepPlan& plan) {
+  const StepLoad w = step_load(plan);
+  const auto step = static_cast<int64_t>(plan.step);
+  double s = 5e-3 + 750e-6 * w.tokens + 100e-9 * static_cast<double>(w.context) +
+             100e-9 * static_cast<double>(w.attended);
+  s *= 0.95 + 0.1 * draw_double({7, 0, step, 0});
+  s *= 0.7 + 0.6 * draw_double({7, 0, step / 40, 1});
+  return Time(static_cast<int64_t>(s * 1e9));
+}
+
+// When the machine turns slow, steps come too late before the model knows: that must not use up all
+// that may be late, as the margin's own quantile does.
+TEST(SloBudget, KeepsItsDistanceWhereTheMachineTurnsSlow) {
+  for (const char* target : {"itl_p99=40ms,ttft_p95=5s", "itl_p99=40ms"}) {
+    const SloTarget slo = parse_slo_target(target).value();
+    const SloServed served = serve_prompts(0, slo, shared_cores_time, 8, 20);
+    RecordProperty("p99", std::to_string(served.itl_p99) + " ms");
+    EXPECT_LE(served.itl_p99, 0.95 * seconds(slo.itl) * 1e3) << target;
+    EXPECT_LE(served.ttft_p95, 5000) << target;
+  }
 }
 
 // ---- an H200 ----

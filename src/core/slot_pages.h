@@ -58,6 +58,7 @@ class SlotPages {
   bool operator==(const SlotPages&) const = default;
 
  private:
+  friend struct SchedulerState;
   struct Pages {
     int used = 0, mapped = 0;
     bool changed = false;

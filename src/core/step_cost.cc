@@ -12,16 +12,21 @@ namespace {
 
 constexpr double kRidge = 1e-9;  // of the diagonal: columns that follow from each other share
 
+constexpr size_t kPlainTerms = 4;  // behind the lines
+
+// Only of a decode every token is sampled from.
+bool has_prompts(const StepLoad& l) { return l.tokens > l.sampled; }
+
 // Samples of about the same load are one kind. Each kind counts alike, however many there are: a
 // few steps with long contexts say as much as hundreds with short ones.
 std::vector<double> kind_weights(std::span<const TimedStep> samples) {
-  using Kind = std::array<int, 4>;
+  using Kind = std::array<int, 5>;
   const auto kind = [](const StepLoad& l) {
     const auto at = [](double v, double per_octave) {
       return static_cast<int>(std::floor(per_octave * std::log2(1 + v)));
     };
     return Kind{at(l.tokens, 4), at(l.sampled, 2), at(static_cast<double>(l.context), 2),
-                at(static_cast<double>(l.attended), 2)};
+                at(static_cast<double>(l.attended), 2), has_prompts(l)};
   };
   std::map<Kind, int> count;
   for (const TimedStep& s : samples) ++count[kind(s.load)];
@@ -95,6 +100,7 @@ void cost_terms(const StepLoad& load, const std::vector<double>& knots, std::spa
   out[lines + 1] = load.sampled;
   out[lines + 2] = static_cast<double>(load.context);
   out[lines + 3] = static_cast<double>(load.attended);
+  out[lines + 4] = has_prompts(load);
 }
 
 StepCost cost_of(const std::vector<double>& x, const std::vector<double>& knots) {
@@ -109,6 +115,7 @@ StepCost cost_of(const std::vector<double>& x, const std::vector<double>& knots)
   c.sampled = x[lines + 1];
   c.context = x[lines + 2];
   c.attended = x[lines + 3];
+  c.prompts = x[lines + 4];
   return c;
 }
 
@@ -123,7 +130,7 @@ double quantile_of(std::vector<double>& v, double q) {
 
 double StepCost::seconds(const StepLoad& load) const {
   double t = sampled * load.sampled + context * static_cast<double>(load.context) +
-             attended * static_cast<double>(load.attended);
+             attended * static_cast<double>(load.attended) + (has_prompts(load) ? prompts : 0);
   if (rows.empty()) return t;
   const double n = load.tokens;
   if (n <= rows.front().tokens) return t + rows.front().seconds;
@@ -135,7 +142,7 @@ double StepCost::seconds(const StepLoad& load) const {
 }
 
 bool StepCost::valid() const {
-  for (double v : {sampled, context, attended, host_step, host_slice})
+  for (double v : {sampled, context, attended, prompts, host_step, host_slice})
     if (!(v >= 0) || !std::isfinite(v)) return false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Knot& k = rows[i];
@@ -187,7 +194,7 @@ CostFit fit_step_cost(std::span<const TimedStep> all) {
   CostFit fit;
   if (samples.empty()) return fit;
   const std::vector<double> knots = knots_of(samples);
-  const size_t n = knots.size() + 3;
+  const size_t n = knots.size() + kPlainTerms;
   const std::vector<double> weights = kind_weights(samples);
   std::vector<double> term(n), errors(samples.size()), ata(n * n), aty(n), norm(n);
   for (size_t k = 0; k < samples.size(); ++k) {

@@ -23,6 +23,8 @@ struct StepCost {
   // before the first knot a step costs as much as there, behind the last the last line goes on.
   std::vector<Knot> rows;
   double sampled = 0, context = 0, attended = 0;  // seconds per unit of StepLoad
+  // A step that computes prompts, alone or beside decodes: a GPU does not replay it as a graph.
+  double prompts = 0;
   // Of the engine thread, per step and per slice: planning, completing, handing out tokens.
   double host_step = 0, host_slice = 0;
 

@@ -81,6 +81,24 @@ TEST(StepCost, FitFindsTheCoefficients) {
   }
 }
 
+// As on a GPU, where decodes are replayed as a graph and prompts are not.
+TEST(StepCost, FitTellsPromptsFromDecodesOfAsManyTokens) {
+  std::vector<TimedStep> samples;
+  const auto add = [&](const StepLoad& l, double extra) {
+    samples.push_back({l, known_cost().seconds(l) + extra});
+  };
+  for (int n : {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512}) {
+    const int64_t k = n;
+    add({.tokens = n, .sampled = n, .context = 40 * k, .attended = 40 * k}, 0);
+    if (n > 1) add({.tokens = n, .sampled = 1, .context = k, .attended = k * (k + 1) / 2}, 1.5e-3);
+  }
+  const CostFit fit = fit_step_cost(samples);
+  EXPECT_NEAR(fit.cost.prompts, 1.5e-3, 0.1e-3);
+  // A prompt of 100 tokens beside 40 decodes, which the fit has not seen.
+  const StepLoad mixed{.tokens = 140, .sampled = 41, .context = 1700, .attended = 6650};
+  EXPECT_NEAR(fit.cost.seconds(mixed), known_cost().seconds(mixed) + 1.5e-3, 0.3e-3);
+}
+
 TEST(StepCost, NoiseAndStepsFarOffHardlyMoveTheFit) {
   std::vector<TimedStep> samples = cost_samples(400, 0.2);
   for (size_t i = 0; i < samples.size(); i += 20) samples[i].seconds *= 10;

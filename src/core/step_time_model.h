@@ -40,6 +40,7 @@ class StepTimeModel {
   bool operator==(const StepTimeModel&) const = default;
 
  private:
+  friend struct SchedulerState;
   Terms terms(const StepLoad& load) const;
   void solve();
   Terms solve(const std::array<bool, kTerms>& left_out) const;

@@ -87,6 +87,7 @@ class PrefixPlaces {
   bool operator==(const PrefixPlaces&) const = default;
 
  private:
+  friend struct SchedulerState;
   BlockPool places_;
   PrefixIndex index_;
 };
@@ -156,6 +157,7 @@ class TierCache {
   bool operator==(const TierCache&) const = default;
 
  private:
+  friend struct SchedulerState;
   const PrefixPlaces& prefixes(PlaceId place) const { return is_disk(place) ? disk_ : host_; }
   PrefixPlaces& prefixes(PlaceId place) { return is_disk(place) ? disk_ : host_; }
   BlockId within(PlaceId place) const {

@@ -52,6 +52,7 @@ class TransferLog {
   bool operator==(const TransferLog&) const = default;
 
  private:
+  friend struct SchedulerState;
   std::vector<Transfer> planned_;
   std::vector<Moving> moving_;
   TransferId next_ = 1;

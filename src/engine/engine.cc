@@ -21,7 +21,10 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
       clock_(clock),
       loop_(scheduler_, executor, clock, options.pipeline, options.loop),
       options_(std::move(options)),
-      thread_([this] { thread_main(); }) {}
+      thread_([this] {
+        scheduler_.listen(options_.listener);
+        thread_main();
+      }) {}
 
 Engine::~Engine() {
   stop_.store(true);

@@ -35,6 +35,7 @@ class Engine {
     Pipeline pipeline = Pipeline::overlap;
     StepObserver observer;
     LoopOptions loop = {};
+    SchedulerListener* listener = nullptr;  // outlives the engine
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);

@@ -230,6 +230,38 @@ TEST_P(EngineOn, AFailedDeviceEndsEveryRequestOnce) {
   }
 }
 
+// One step fails, those that were launched behind it succeed: their tokens are nobody's, and the
+// engine goes on with whoever comes next.
+TEST_P(EngineOn, StepsBehindAFailedOneAreLostThoughTheySucceed) {
+  constexpr uint64_t kFailed = 6;
+  executor.on_launch = [](const StepPlan& plan, StepResult& r) {
+    if (plan.step != kFailed) return;
+    r.clear();
+    r.step = plan.step;
+    r.failure = "the fan fell off";
+  };
+  executor.set_open(false, 1);
+  auto engine = start();
+  std::vector<std::shared_ptr<Record>> records;
+  for (int i = 0; i < 6; ++i) {  // four run, the others wait
+    records.push_back(std::make_shared<Record>());
+    engine->submit(request(10, 40), records.back());
+  }
+  executor.set_open(true);  // all are there now: the engine takes them with its next step
+  for (auto& r : records) {
+    ASSERT_TRUE(r->ended());
+    EXPECT_EQ(r->num_last_, 1);
+    EXPECT_EQ(r->finishes_, std::vector<Finish>{Finish::failed});
+    for (Token t : r->tokens_) EXPECT_LT(t, static_cast<Token>(kFailed)) << "of a lost step";
+  }
+  auto next = std::make_shared<Record>();
+  engine->submit(request(10, 8), next);
+  ASSERT_TRUE(next->ended());
+  EXPECT_EQ(next->finishes_, std::vector<Finish>{Finish::length});
+  EXPECT_EQ(next->tokens_.size(), 8u);
+  EXPECT_GT(next->tokens_.front(), static_cast<Token>(kFailed));
+}
+
 TEST_P(EngineOn, DeadlinesWakeAnEngineThatWaits) {
   auto engine = start();
   auto record = std::make_shared<Record>();

@@ -24,8 +24,8 @@ class Carver {
   Act act(int64_t rows, int64_t cols, uint8_t needs) {
     Act a;
     a.f = {nullptr, type_, rows, cols, cols};
-    a.q.rows = a.r.rows = rows;
-    a.q.cols = a.r.cols = cols;
+    a.q.rows = a.r.rows = a.s.rows = rows;
+    a.q.cols = a.r.cols = a.s.cols = cols;
     if (needs & kActF32) a.f = tensor(rows, cols);
     if (needs & kActQ8) {
       auto blocks = static_cast<size_t>(rows * (cols / kActBlock));
@@ -37,6 +37,11 @@ class Carver {
       a.r.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
       a.r.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
       a.r.sum = static_cast<int32_t*>(take(static_cast<size_t>(rows) * 4));
+    }
+    if (needs & kActSuper8) {
+      a.s.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
+      a.s.scale = static_cast<float*>(take(static_cast<size_t>(rows * (cols / kActSuper)) * 4));
+      a.s.sum = static_cast<int16_t*>(take(static_cast<size_t>(rows * (cols / kActSum)) * 2));
     }
     if (needs & kActF8) {
       a.f8.data = take(static_cast<size_t>(rows * cols));
@@ -57,7 +62,7 @@ class Carver {
 };
 
 inline Act first_rows_of(Act a, int64_t n) {
-  a.f.rows = a.q.rows = a.r.rows = n;
+  a.f.rows = a.q.rows = a.r.rows = a.s.rows = n;
   return a;
 }
 

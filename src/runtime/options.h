@@ -106,6 +106,10 @@ struct EngineOptions {
   GenerationConfig generation_config = GenerationConfig::model;
   std::string config;                            // file that options came from, empty: none
   std::string trace;                             // file for a Chrome trace, empty: none
+  std::string record_dir;                        // folder for recordings, empty: none
+  uint64_t record_bytes = uint64_t{256} << 20;   // of the ring
+  bool record_text = false;                      // tokens as they are, else pseudonyms
+  std::string record_build;                      // version of the program that records
   int profile_steps = 0;                         // a line on stderr every so many steps; 0: none
   bool full_sort = false;                        // sampling puts all tokens in order (CPU)
   AttentionVia attention = AttentionVia::tiled;  // on the CPU

@@ -148,6 +148,32 @@ std::vector<StoredBlock> Session::open_disk() {
   return stored;
 }
 
+Result<void> Session::open_recorder() {
+  if (options_.record_dir.empty()) return {};
+  if (!options_.record_text && options_.scheduler.tiers.disk > 0)
+    return Error{400,
+                 "--record with --prefix-disk needs --record-text: blocks on disk are filed by "
+                 "hashes of the text"};
+  FlightOptions flight;
+  flight.dir = options_.record_dir;
+  flight.bytes = options_.record_bytes;
+  flight.text = options_.record_text;
+  flight.header.vocab = model_->shape().vocab;
+  flight.header.model = options_.model;
+  const DeviceMemory memory{0, backend_->activation_type()};
+  flight.header.model_hash = disk_content(
+      options_, kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value(),
+      device_ ? device_->describe() : "");
+  flight.header.build = options_.record_build;
+  flight.header.began = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                            std::chrono::system_clock::now().time_since_epoch() - clock_.now())
+                            .count();
+  Result<std::unique_ptr<FlightRecorder>> recorder = FlightRecorder::open(std::move(flight));
+  if (!recorder) return recorder.error();
+  recorder_ = std::move(*recorder);
+  return {};
+}
+
 Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
@@ -176,6 +202,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   if (options_.scheduler.preempt == Preempt::swap) measure_swap();
   const std::vector<StoredBlock> stored = open_disk();
+  if (auto ok = open_recorder(); !ok) return ok.error();
   Scheduler scheduler(options_.scheduler, *text);
   scheduler.recall(stored);
   ExecutorConfig e = executor_config(scheduler);
@@ -204,7 +231,13 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
     observe(r, p, s);
     if (options_.observer) options_.observer(r, p, ev, s);
   };
-  engine_ = std::make_unique<Engine>(std::move(scheduler), *executor_, clock_, std::move(engine));
+  Executor* executor = executor_.get();
+  if (recorder_) engine.listener = recorder_->start(scheduler);
+  if (recorder_ && options_.record_text) {
+    mask_recorder_ = std::make_unique<MaskRecorder>(*executor_, *recorder_);
+    executor = mask_recorder_.get();
+  }
+  engine_ = std::make_unique<Engine>(std::move(scheduler), *executor, clock_, std::move(engine));
   return {};
 }
 

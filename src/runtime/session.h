@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/trace.h"
 #include "engine/engine.h"
+#include "engine/flight_recorder.h"
 #include "exec/device_executor.h"
 #include "exec/disk_tier.h"
 #include "exec/model_executor.h"
@@ -65,6 +66,9 @@ class Session {
   // With --preempt swap: how fast blocks move, measured at the start.
   const std::optional<CopyRates>& copy_rates() const { return copy_rates_; }
 
+  // With --record, else null.
+  FlightRecorder* flight_recorder() { return recorder_.get(); }
+
   // A track of the trace for a thread of the front end; null: nobody traces.
   TraceTrack* trace_track(std::string name) {
     return trace_ ? trace_->track(std::move(name)) : nullptr;
@@ -84,6 +88,7 @@ class Session {
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
   void measure_swap();
   std::vector<StoredBlock> open_disk();
+  Result<void> open_recorder();
   Result<void> start(std::function<void(size_t, size_t)> progress);
   void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);
 
@@ -107,6 +112,8 @@ class Session {
   std::unique_ptr<DiskTier> disk_;
   std::optional<HashKey> tenant_key_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<MaskRecorder> mask_recorder_;
   std::unique_ptr<Engine> engine_;
   std::optional<CopyRates> copy_rates_;
   double load_seconds_ = 0;

@@ -327,17 +327,6 @@ uint64_t last_number(const std::string& path) {
 
 }  // namespace
 
-void serve_request_story(Service& s, Call call) {
-  if (Refusal r = s.check_ready()) return s.fail(call, *r);
-  // By the engine's number, or by the id of an answer ("chatcmpl-…"): its first prompt's request.
-  std::string_view name = std::string_view(call.http.path).substr(call.http.path.rfind('/') + 1);
-  uint64_t id = last_number(call.http.path);
-  if (id == 0) id = s.recorder().find_answer(answer_key(name));
-  auto story = explain_request(s.recorder(), id, s.session().clock().now());
-  if (story) return s.reply_json(call, *story);
-  s.fail(call, {404, "there is no such request, or it was too long ago", "", "not_found"});
-}
-
 void serve_step_story(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
   auto story = explain_step(s.recorder(), last_number(call.http.path));

@@ -72,7 +72,8 @@ constexpr KnownField kFields[] = {
     {"reasoning_budget", kChat, alias, "thinking_token_budget"},
     {"reasoning_budget_tokens", kChat, alias, "thinking_token_budget"},
     {"thinking", kChat, honoured, "type, budget_tokens and display, as in /v1/messages"},
-    {"reasoning", kChat, honoured, "effort, max_tokens, enabled and exclude"},
+    {"reasoning", kChat, honoured,
+     "effort, max_tokens, enabled and exclude; summary changes nothing"},
     {"thinking_token_budget", kText, refused, "use /v1/chat/completions", kOff},
     {"repetition_detection", kBoth, refused, "use stop or repetition_penalty", kOff},
     // How tokens are drawn.

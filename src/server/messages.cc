@@ -21,8 +21,10 @@ void append_usage(std::string& out, const Generation& g, const Choice& c) {
   out += strf(
       "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
       "\"cache_read_input_tokens\":%zu,\"cache_creation\":null,\"output_tokens\":%d,"
-      "\"server_tool_use\":null,\"service_tier\":\"standard\",\"inference_geo\":null}",
-      prompt - std::min(prompt, cached), cached, c.num_output);
+      "\"output_tokens_details\":{\"thinking_tokens\":%d},\"server_tool_use\":null,"
+      "\"service_tier\":\"standard\",\"inference_geo\":null}",
+      prompt - std::min(prompt, cached), cached, c.num_output,
+      c.output ? std::min(c.output->num_reasoning(), c.num_output) : 0);
 }
 
 // "stop_reason":...,"stop_sequence":...,"stop_details":null,"container":null
@@ -99,9 +101,9 @@ class MessagesAnswer final : public Answer {
     out += ",\"content\":[";
   }
 
-  // {"type":"tool_use","id":...,"name":...,"input":
+  // {"type":"tool_use","caller":...,"id":...,"name":...,"input":
   static void append_call(std::string& out, const OutputPart& part) {
-    out += "{\"type\":\"tool_use\",\"id\":";
+    out += "{\"type\":\"tool_use\",\"caller\":{\"type\":\"direct\"},\"id\":";
     append_json(out, part.id);
     out += ",\"name\":";
     append_json(out, part.name);
@@ -115,7 +117,7 @@ class MessagesAnswer final : public Answer {
       if (&part != parts.data()) out += ',';
       switch (part.kind) {
         case OutputPart::Kind::content:
-          out += "{\"type\":\"text\",\"text\":\"";
+          out += "{\"type\":\"text\",\"citations\":null,\"text\":\"";
           co_await write_escaped(out, part.text);
           out += "\"}";
           break;
@@ -168,7 +170,7 @@ class MessagesAnswer final : public Answer {
     out += strf(",\"index\":%d,\"content_block\":", index_);
     switch (part.kind) {
       case OutputPart::Kind::content:
-        out += "{\"type\":\"text\",\"text\":\"\"}";
+        out += "{\"type\":\"text\",\"citations\":null,\"text\":\"\"}";
         break;
       case OutputPart::Kind::reasoning:
         out += "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}";

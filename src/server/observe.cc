@@ -217,7 +217,8 @@ void Recorder::launch(const StepReport& report, const StepPlan& plan) {
   for (const Slice& slice : plan.slices) {
     SlotInfo& slot = slots_[slice.slot];
     bool prefill = slice.count > 1 || slice.pos < slot.num_prompt;
-    slices_[num_slices_++ % kSlices] = {slot.req, slice.pos, slice.count, slot.choice, prefill};
+    slices_[num_slices_++ % kSlices] = {slot.req,    slice.pos, slice.count,
+                                        slot.choice, prefill,   slice.mask != kNoMask};
     (prefill ? st.num_prefill : st.num_decode) += slice.count;
     ++st.num_slices;
     RequestRecord* r = find(slot.req);
@@ -271,6 +272,7 @@ void Recorder::charge(const StepRecord& st, const SliceRecord& slice) {
   Time time = st.end - st.begin;
   int64_t tokens = int64_t{st.num_prefill} + st.num_decode;
   share.own += slice.count;
+  r->num_masked += slice.masked ? 1 : 0;
   share.own_time += time * slice.count / std::max<int64_t>(tokens, 1);
   if (r->num_preemptions > 0 && slice.prefill) r->num_recomputed += slice.count;
   if (r->last_step == st.step) return;
@@ -388,6 +390,19 @@ bool Recorder::request(RequestId id, RequestRecord& out) const {
   if (requests_.empty() || id == 0 || requests_[id % kRequests].id != id) return false;
   out = requests_[id % kRequests];
   return true;
+}
+
+std::vector<Recorder::Brief> Recorder::made_by(int key, Time now) const {
+  std::vector<Brief> out;
+  out.reserve(kRequests);
+  std::lock_guard lock(mutex_);
+  for (const RequestRecord& r : requests_) {
+    if (r.id == 0 || r.key != key) continue;
+    Time begin = r.received != Time{0} ? r.received : r.arrival;
+    Time end = r.delivered != Time{0} ? r.delivered : r.finish != Time{0} ? r.finish : now;
+    out.push_back({r.id, begin, end - begin});
+  }
+  return out;
 }
 
 RequestId Recorder::find_answer(uint64_t answer) const {

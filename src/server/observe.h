@@ -35,6 +35,7 @@ struct SliceRecord {
   int32_t pos = 0, count = 0;
   uint16_t choice = 0;
   bool prefill = false;  // of known tokens: a prompt, or a recomputation
+  bool masked = false;   // samples under a mask
 };
 
 // A request's steps of one kind. Tokens of others are those of the same steps.
@@ -65,6 +66,7 @@ struct RequestRecord {
   uint64_t answer = 0;                     // answer_key() of the HTTP answer's id
   std::optional<constrain::ConstraintKind> constraint;  // of its output
   Time compile{0};                                      // to compile it; 0: it was known
+  int32_t num_masked = 0;                               // tokens that were sampled under a mask
   TurnDifference turn;                                  // of a chat: from the turn before
   uint32_t live_at = 0;
   uint32_t done_choices = 0;             // bits
@@ -160,6 +162,12 @@ class Recorder {
   void read(Cursor& cursor, const Limits& limits, Time now, Snapshot& out) const;
   // False: not known, or no longer.
   bool request(RequestId id, RequestRecord& out) const;
+  // Known requests that `key` made, with when they began and how long they took until `now`.
+  struct Brief {
+    RequestId id = 0;
+    Time begin{0}, time{0};
+  };
+  std::vector<Brief> made_by(int key, Time now) const;
   // The request with the lowest id of an answer's; 0: not known, or no longer.
   RequestId find_answer(uint64_t answer) const;
   bool step(uint64_t step, StepRecord& out, std::vector<SliceRecord>& slices) const;

@@ -144,6 +144,61 @@ TEST(Recorder, ExplainsWhatARequestsTimeWentTo) {
   EXPECT_EQ(second->at("decode_tokens"), 1);
 }
 
+TEST(Recorder, TellsOfEveryStepOfAPromptAndWhatOthersCost) {
+  Rig e(small(200));
+  e.clock.advance_to(std::chrono::seconds(3));
+  // Steps with prompts take 30 ms, others 10.
+  e.device.on_launch = [&e](const StepPlan& plan, StepResult& r) {
+    bool prompt = std::ranges::any_of(plan.slices, [](const Slice& s) { return s.count > 1; });
+    r.begin = e.clock.now();
+    e.clock.advance_to(e.clock.now() + milliseconds(prompt ? 30 : 10));
+    r.end = e.clock.now();
+  };
+  e.add(1, 8, 6);
+  e.step();
+  e.add(2, 40, 2);
+  e.run();
+  auto two = explain_request(e.recorder, 2, e.clock.now());
+  ASSERT_TRUE(two);
+  const json::array& steps = two->at("prompt_steps").as_array();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].at("tokens"), 31);
+  EXPECT_EQ(steps[0].at("other_decode_tokens"), 1);
+  EXPECT_EQ(steps[0].at("other_prefill_tokens"), 0);
+  EXPECT_EQ(steps[1].at("tokens"), 9);
+  double in_prompt = 0;
+  for (const json::value& s : steps) in_prompt += s.at("seconds").to_number<double>();
+  EXPECT_NEAR(in_prompt, part(*two, "prefill"), 1e-9);
+  auto one = explain_request(e.recorder, 1, e.clock.now());
+  EXPECT_NEAR(one->at("waited_for_prompts").to_number<double>(), 0.040, 1e-9);
+  EXPECT_NEAR(two->at("waited_for_prompts").to_number<double>(), 0, 1e-9);
+}
+
+TEST(Recorder, AKeyReadsItsOwnRequestsAlone) {
+  Rig e(small(200));
+  e.clock.advance_to(std::chrono::seconds(3));
+  e.add(1, 8, 6);  // key 0
+  e.recorder.on_submit({2, 1, 1, 8, 6, false, e.clock.now(), e.clock.now()});
+  e.add(2, 8, 6);
+  e.recorder.on_submit({2, 1, 1, 8, 6, false, e.clock.now(), e.clock.now()});
+  e.run();
+  Time now = e.clock.now();
+  EXPECT_FALSE(explain_request(e.recorder, 1, now, 1));
+  EXPECT_FALSE(explain_request(e.recorder, 1, now, -1));
+  auto own = explain_request(e.recorder, 1, now, 0);
+  ASSERT_TRUE(own);
+  ASSERT_EQ(own->at("with").as_array().size(), 1u);
+  EXPECT_TRUE(own->at("with").at(0).at("request").is_null()) << "another key's";
+  auto any = explain_request(e.recorder, 1, now);
+  EXPECT_EQ(any->at("with").at(0).at("request"), 2);
+  std::vector<Recorder::Brief> mine = e.recorder.made_by(1, now);
+  ASSERT_EQ(mine.size(), 1u);
+  EXPECT_EQ(mine[0].id, 2u);
+  EXPECT_NEAR(seconds(mine[0].time),
+              explain_request(e.recorder, 2, now)->at("seconds").to_number<double>(), 1e-9);
+  EXPECT_TRUE(e.recorder.made_by(2, now).empty());
+}
+
 TEST(Recorder, SeesPreemptionAndRecomputation) {
   Rig e(small(12));
   e.clock.advance_to(std::chrono::seconds(1));  // 0 means: never
@@ -237,6 +292,14 @@ TEST(Recorder, TellsOfAConstraint) {
   EXPECT_EQ(compiled["constraint"].as_string(), "regex");
   EXPECT_DOUBLE_EQ(compiled["compile_seconds"].as_double(), 0.003);
   EXPECT_DOUBLE_EQ(known["compile_seconds"].as_double(), 0);
+  Recorder::Submission late{5, 0, 1, 10, 10, false, milliseconds(10), milliseconds(15)};
+  late.constraint = constrain::ConstraintKind::regex;
+  late.compile = milliseconds(3);
+  e.recorder.on_submit(late);
+  json::object parts = *explain_request(e.recorder, 5, milliseconds(20));
+  EXPECT_NEAR(part(parts, "compile"), 0.003, 1e-9);
+  EXPECT_NEAR(part(parts, "prepare"), 0.002, 1e-9);
+  EXPECT_NEAR(sum(parts), 0.010, 1e-9);
   e.add(4, 10, 4);
   EXPECT_FALSE(explain_request(e.recorder, 4, Time{2})->contains("constraint"));
 }

@@ -31,6 +31,8 @@ std::span<const Route> routes() {
       {"POST", "/models/", false, serve_generate, Route::generates},
       {"GET", "/v1/streams/", false, serve_stream},
       {"DELETE", "/v1/streams/", false, serve_stream_end},
+      {"GET", "/v1/requests", false, serve_requests},
+      {"GET", "/v1/requests/", false, serve_own_story},
       {"GET", "/v1/models", false, serve_models},
       {"GET", "/v1/models/", false, serve_model},
       {"POST", "/tokenize", false, serve_tokenize, Route::reads, true},
@@ -45,6 +47,7 @@ std::span<const Route> routes() {
       {"GET", "/dashboard/events", false, serve_watch},
       {"GET", "/dashboard/request/", false, serve_request_story},
       {"GET", "/dashboard/step/", false, serve_step_story},
+      {"POST", "/v1/recording/keep", false, serve_keep_recording},
       {"GET", "/page/", true, serve_page_file},
       {"GET", "/", true, serve_root},
   };
@@ -219,6 +222,17 @@ void serve_version(Service& s, Call call) {
 // As vLLM's: how many requests are being answered.
 void serve_load(Service& s, Call call) {
   s.reply_json(call, json::object{{"server_load", s.meters().outstanding()}});
+}
+
+// What the ring holds is kept in a folder, soon.
+void serve_keep_recording(Service& s, Call call) {
+  if (Refusal r = s.check_ready()) return s.fail(call, *r);
+  FlightRecorder* recorder = s.session().flight_recorder();
+  if (!recorder)
+    return s.fail(call, {404, "this server records nothing (serve --record)", "", "not_enabled"});
+  Result<std::string> folder = recorder->keep("request");
+  if (!folder) return s.fail(call, {folder.error().code, folder.error().message, "", ""});
+  s.reply_json(call, json::object{{"object", "recording"}, {"folder", *folder}});
 }
 
 void serve_openapi(Service& s, Call call) {

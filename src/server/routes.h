@@ -52,7 +52,10 @@ void serve_load(Service& service, Call call);
 void serve_openapi(Service& service, Call call);
 void serve_watch(Service& service, Call call);
 void serve_request_story(Service& service, Call call);
+void serve_own_story(Service& service, Call call);
+void serve_requests(Service& service, Call call);
 void serve_step_story(Service& service, Call call);
+void serve_keep_recording(Service& service, Call call);
 void serve_page_file(Service& service, Call call);
 void serve_root(Service& service, Call call);
 

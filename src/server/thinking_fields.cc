@@ -45,7 +45,7 @@ class ThinkingReader {
     const json::object* o = v->if_object();
     if (!o) return f_.fail("reasoning", "reasoning must be an object");
     for (const auto& [key, value] : *o) {
-      if (value.is_null()) continue;
+      if (value.is_null() || key == "summary") continue;  // the thinking comes whole
       std::string param = "reasoning." + std::string(key);
       const bool flag = key == "enabled" || key == "exclude";
       if (flag && !value.is_bool()) return f_.fail(param, param + " must be true or false");

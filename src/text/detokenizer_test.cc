@@ -71,10 +71,16 @@ TEST(Detokenizer, ByteTokensThatAreNoText) {
   EXPECT_EQ(whole({0xC3, 0x28, 0xC3, 0xA9}, {}), r + r + r + r);
   // A stream gives out a character as soon as it is whole.
   Detokenizer d(*t);
-  EXPECT_EQ(d.push(byte_token(0xC3)) + d.push(byte_token(0xA9)), "\xC3\xA9");
-  EXPECT_EQ(d.push(byte_token(0xE2)) + d.push(byte_token(0x82)), "");
+  auto push = [&](std::initializer_list<int> bytes) {
+    std::string text;
+    for (int b : bytes) text += d.push(byte_token(static_cast<uint8_t>(b)));
+    return text;
+  };
+  EXPECT_EQ(push({0xC3, 0xA9}), "\xC3\xA9");
+  EXPECT_EQ(push({0xE2, 0x82}), "");
   EXPECT_EQ(d.push(5), r + r + " hi");
-  EXPECT_EQ(d.push(byte_token(0xE2)) + d.push(byte_token(0x82)) + d.flush(), r + r);
+  std::string cut = push({0xE2, 0x82});
+  EXPECT_EQ(cut += d.flush(), r + r);
 }
 
 TEST(Detokenizer, ReplacesMaximalSubparts) {

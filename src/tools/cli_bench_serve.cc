@@ -6,6 +6,23 @@
 
 namespace sluice {
 
+namespace {
+
+void add_result_options(CLI::App* app, BenchServeOptions& o) {
+  const char* group = "Results";
+  auto add = [&](const char* name, auto& to, const char* help) {
+    app->add_option(name, to, help)->group(group);
+  };
+  add("--slo", o.slo, "objectives for goodput, like ttft=200ms,tpot=30ms,itl=50ms,e2e=10s");
+  add("--json", o.json,
+      "the results as one JSON object in a file; - is stdout, without\nthe table");
+  add("--records", o.records, "every request as a line of JSON in this file");
+  add("--report", o.report, "a page with plots in this .html file");
+  app->add_flag("-q,--quiet", o.quiet, "nothing on stderr but errors")->group(group);
+}
+
+}  // namespace
+
 void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   const char* group = "Server";
   auto add = [&](const char* name, auto& to, const char* help) {
@@ -78,13 +95,7 @@ void add_bench_serve_options(CLI::App* app, BenchServeOptions& o) {
   flag("--check-text", o.check_text,
        "compare every answer with the same prompt sent alone (greedy only)");
 
-  group = "Results";
-  add("--slo", o.slo, "objectives for goodput, like ttft=200ms,tpot=30ms,itl=50ms,e2e=10s");
-  add("--json", o.json,
-      "the results as one JSON object in a file; - is stdout, without\nthe table");
-  add("--records", o.records, "every request as a line of JSON in this file");
-  add("--report", o.report, "a page with plots in this .html file");
-  flag("-q,--quiet", o.quiet, "nothing on stderr but errors");
+  add_result_options(app, o);
   app->parse_complete_callback([&o, seed] { o.send_seed = seed->count() > 0; });
 }
 

@@ -8,6 +8,7 @@
 #include "tools/cli_completion.h"
 #include "tools/cli_models.h"
 #include "tools/cli_plan.h"
+#include "tools/cli_replay.h"
 
 namespace sluice {
 
@@ -164,6 +165,27 @@ void add_serve(CLI::App& app, CommandLine& c) {
   });
 }
 
+void add_explain(CLI::App& app, CommandLine& c) {
+  CLI::App* e = app.add_subcommand("explain", "where the time of a server's requests went");
+  ExplainOptions& o = c.explain;
+  e->add_option(
+      "id", o.id,
+      "of an answer (chatcmpl-...), or a request's number (default: list\nthe slowest and "
+      "the latest requests)");
+  e->add_option("--url", o.url, "http[s]://HOST:PORT of a running `sluice serve`")
+      ->capture_default_str();
+  e->add_option("--api-key-env", o.api_key_env,
+                "environment variable that holds the key; only requests that this\nkey made are "
+                "shown");
+  e->add_option("--ca", o.ca_file, "of https: a file of certificates to trust");
+  e->add_flag("--insecure", o.insecure, "of https: take any certificate");
+  e->add_option("--num", o.num, "without an id: so many of each")
+      ->check(whole_number(1, 100))
+      ->capture_default_str();
+  e->add_flag("--json", o.json, "the server's answer as one JSON object on stdout");
+  e->callback([&c] { c.action = [&c] { return cmd_explain(c.explain); }; });
+}
+
 void add_tokenize(CLI::App& app, CommandLine& c) {
   CLI::App* t = app.add_subcommand("tokenize", "text to token ids, or back");
   t->add_option("model", c.tokenize.model,
@@ -258,9 +280,7 @@ void add_perplexity(CLI::App& app, CommandLine& c) {
   });
 }
 
-void add_bench(CLI::App& app, CommandLine& c) {
-  CLI::App* b = app.add_subcommand("bench", "measure the engine, its kernels, the machine");
-  b->require_subcommand(1);
+void add_bench_engine(CLI::App* b, CommandLine& c) {
   CLI::App* bt = b->add_subcommand("throughput", "many requests at once: tokens per second");
   add_bench_options(bt, c.throughput, true);
   add_engine_options(bt, c.throughput.engine, c.policy);
@@ -280,6 +300,9 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.latency.engine); };
     c.action = [&c] { return cmd_bench_latency(c.latency); };
   });
+}
+
+void add_bench_constraints(CLI::App* b, CommandLine& c) {
   CLI::App* bc =
       b->add_subcommand("constraints", "structured output: time to compile, time per token mask");
   bc->add_option("model", c.constraints.model, "whose vocabulary; as for tokenize")->required();
@@ -292,6 +315,9 @@ void add_bench(CLI::App& app, CommandLine& c) {
   bc->add_option("--seed", c.constraints.seed, "of --samples")->capture_default_str();
   bc->add_flag("--json", c.constraints.json, "the result as one JSON object on stdout");
   bc->callback([&c] { c.action = [&c] { return cmd_bench_constraints(c.constraints); }; });
+}
+
+void add_bench_machine(CLI::App* b, CommandLine& c) {
   CLI::App* bm =
       b->add_subcommand("machine", "this CPU's limits: memory by threads, peak arithmetic");
   bm->add_flag("--json", c.machine.json, "results as one JSON object on stdout");
@@ -306,6 +332,9 @@ void add_bench(CLI::App& app, CommandLine& c) {
       b->add_subcommand("kernels", "the CPU's kernels one by one: time, GB/s, Gop/s, of the limit");
   add_bench_kernels_options(bk, c.kernels);
   bk->callback([&c] { c.action = [&c] { return cmd_bench_kernels(c.kernels); }; });
+}
+
+void add_bench_gpu(CLI::App* b, CommandLine& c) {
   CLI::App* bg = b->add_subcommand("gpu", "a GPU: its limits, and how near to them steps come");
   bg->add_option("model", c.gpu.engine.model, "as for run; random:SHAPE for speed alone")
       ->required();
@@ -332,12 +361,18 @@ void add_bench(CLI::App& app, CommandLine& c) {
     c.resolved = [&c] { return resolved_values(c.gpu.engine); };
     c.action = [&c] { return cmd_bench_gpu(c.gpu); };
   });
+}
+
+void add_bench_load(CLI::App* b, CommandLine& c) {
   CLI::App* bs = b->add_subcommand("serve", "a server with the OpenAI API, under load");
   add_bench_serve_options(bs, c.load);
   bs->callback([&c] {
     c.resolved = [&c] { return resolved_values(c.load); };
     c.action = [&c] { return cmd_bench_serve(c.load); };
   });
+}
+
+void add_bench_lab(CLI::App* b, CommandLine& c) {
   CLI::App* bo = b->add_subcommand("slo", "long prompts into decodes: --slo against fixed budgets");
   add_bench_slo_options(bo, c.slo);
   add_engine_options(bo, c.slo.engine, c.policy);
@@ -355,6 +390,56 @@ void add_bench(CLI::App& app, CommandLine& c) {
   CLI::App* bd = b->add_subcommand("ladder", "GPT-2 from the naive loop to a quantised server");
   add_bench_ladder_options(bd, c.ladder);
   bd->callback([&c] { c.action = [&c] { return cmd_bench_ladder(c.ladder); }; });
+}
+
+void add_bench(CLI::App& app, CommandLine& c) {
+  CLI::App* b = app.add_subcommand("bench", "measure the engine, its kernels, the machine");
+  b->require_subcommand(1);
+  add_bench_engine(b, c);
+  add_bench_constraints(b, c);
+  add_bench_machine(b, c);
+  add_bench_gpu(b, c);
+  add_bench_load(b, c);
+  add_bench_lab(b, c);
+}
+
+void add_batch(CLI::App& app, CommandLine& c) {
+  CLI::App* b = app.add_subcommand("batch", "a file of requests through one or more servers");
+  BatchOptions& o = c.batch;
+  b->add_option("file", o.file,
+                "requests in OpenAI's batch format: a line each, with custom_id,\nurl and body")
+      ->required();
+  b->add_option("--url", o.urls,
+                "http[s]://HOST:PORT of a server with the OpenAI API; may be\nrepeated: they share "
+                "the requests")
+      ->required()
+      ->allow_extra_args(false);
+  b->add_option("-o,--out", o.out, "file of results (default: FILE.results.jsonl beside it)");
+  b->add_option("--model", o.model, "instead of the requests' own model");
+  b->add_option("--concurrency", o.concurrency, "requests at once, of each server")
+      ->check(whole_number(1, 16'384))
+      ->capture_default_str();
+  b->add_option("--tries", o.tries,
+                "of a request whose connection broke, or that got a status of\n500 or above")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
+  b->add_option("--timeout", o.timeout, "seconds for an answer")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->capture_default_str();
+  b->add_option("--patience", o.patience, "seconds without any server after which it stops")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  b->add_option("--api-key-env", o.api_key_env, "environment variable that holds the key");
+  b->add_option("--header", o.headers, "NAME:VALUE of every request (may be repeated)")
+      ->allow_extra_args(false);
+  b->add_option("--ca", o.ca_file, "certificates to trust instead of the system's (PEM)");
+  b->add_flag("--json", o.json, "the counts as one JSON object on stdout");
+  b->add_flag("-q,--quiet", o.quiet, "no progress on stderr");
+  b->footer(
+      "A result per request is appended to --out as it comes. Stopped in whatever way, the same\n"
+      "command goes on where it stopped: no request has two results. A server that is full (429,\n"
+      "503) is asked again when it says so; what a lost server left goes to the others.");
+  b->callback([&c] { c.action = [&c] { return cmd_batch(c.batch); }; });
 }
 
 void add_sol(CLI::App& app, CommandLine& c) {
@@ -414,6 +499,7 @@ void add_config(CLI::App& app) {
 void add_commands(CLI::App& app, CommandLine& c) {
   add_run(app, c);
   add_serve(app, c);
+  add_explain(app, c);
   add_tokenize(app, c);
   add_constrain(app, c);
   add_inspect(app, c);
@@ -423,9 +509,11 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_template(app, c);
   add_quantize(app, c);
   add_perplexity(app, c);
+  add_batch(app, c);
   add_bench(app, c);
   add_sol(app, c);
   add_plan(app, c);
+  add_replay(app, c);
   add_config(app);
   add_completion(app, c);
 }

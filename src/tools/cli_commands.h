@@ -9,9 +9,11 @@
 #include "tools/cli_completion.h"
 #include "tools/cli_options.h"
 #include "tools/commands.h"
+#include "tools/explain.h"
 #include "tools/lab/lab.h"
 #include "tools/models.h"
 #include "tools/plan/plan.h"
+#include "tools/replay/replay.h"
 #include "tools/resolved_options.h"
 #include "tools/sol.h"
 
@@ -36,15 +38,18 @@ struct CommandLine {
   BenchKernelsOptions kernels;
   BenchGpuOptions gpu;
   BenchServeOptions load;
+  BatchOptions batch;
   BenchAblateOptions ablate;
   BenchCurveOptions curve;
   BenchLadderOptions ladder;
   BenchSloOptions slo;
+  ExplainOptions explain;
   SolOptions sol;
   PlanOptions plan;
   CalibrateOptions calibrate;
   PlanTableOptions table;
   PlanCompareOptions compare;
+  ReplayOptions replay;
   Shell shell = Shell::bash;
   PresetChoice policy;
   std::function<ResolvedValues()> resolved = [] { return resolved_values(); };

@@ -235,6 +235,47 @@ void add_step_options(CLI::App* app, SchedulerConfig& s, PresetChoice& p) {
       ->group(policy);
 }
 
+// Where KV blocks come from, and where they go.
+void add_kv_policy_options(CLI::App* app, EngineOptions& o) {
+  const char* policy = kScheduling;
+  SchedulerConfig& s = o.scheduler;
+  app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(policy);
+  add_named(
+      app, "--kv-allocator", s.allocator, kAllocators,
+      "where a sequence's KV blocks come from. reserve: a run of\nblocks for --ctx positions, "
+      "at admission; range: a run for the\nprompt and the predicted output; paged: any blocks, "
+      "as the\nsequence grows; virtual: addresses for --ctx positions, memory\nbehind them page "
+      "by page. All but paged share nothing: they need\n--no-prefix-cache, and n is 1")
+      ->group(policy);
+  add_named(
+      app, "--preempt", s.preempt, kPreempts,
+      "what becomes of the KV of a preempted request. recompute: it\nis computed again; swap: "
+      "it goes to host memory and comes back,\nwhere that is faster")
+      ->group(policy);
+  app->add_option(
+         "--swap-memory", o.swap_bytes,
+         "host memory of --preempt swap, like 2G (default: half of the\nKV cache's); when it "
+         "is full, KV is computed again")
+      ->transform(byte_size())
+      ->group(policy);
+  app->add_option("--prefix-host", o.prefix_host_bytes,
+                  "host memory for prefixes that the KV cache has no room for\n(default: none)")
+      ->transform(byte_size())
+      ->group(policy);
+  app->add_option("--prefix-disk", o.prefix_disk_bytes,
+                  "a file of so many bytes for prefixes, like 20G: they are there\nagain after a "
+                  "restart (default: none)")
+      ->transform(byte_size())
+      ->group(policy);
+  app->add_option("--prefix-disk-dir", o.prefix_disk_dir,
+                  "the file's folder, private to its owner, one process at a time\n(default: "
+                  "~/.cache/sluice/prefixes)")
+      ->group(policy);
+}
+
 void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
   const char* policy = kScheduling;
   SchedulerConfig& s = o.scheduler;
@@ -274,41 +315,7 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
           },
           ""))
       ->group(policy);
-  app->add_option("--watermark", s.watermark, "share of the KV blocks that admission leaves free")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str()
-      ->group(policy);
-  add_named(
-      app, "--kv-allocator", s.allocator, kAllocators,
-      "where a sequence's KV blocks come from. reserve: a run of\nblocks for --ctx positions, "
-      "at admission; range: a run for the\nprompt and the predicted output; paged: any blocks, "
-      "as the\nsequence grows; virtual: addresses for --ctx positions, memory\nbehind them page "
-      "by page. All but paged share nothing: they need\n--no-prefix-cache, and n is 1")
-      ->group(policy);
-  add_named(
-      app, "--preempt", s.preempt, kPreempts,
-      "what becomes of the KV of a preempted request. recompute: it\nis computed again; swap: "
-      "it goes to host memory and comes back,\nwhere that is faster")
-      ->group(policy);
-  app->add_option(
-         "--swap-memory", o.swap_bytes,
-         "host memory of --preempt swap, like 2G (default: half of the\nKV cache's); when it "
-         "is full, KV is computed again")
-      ->transform(byte_size())
-      ->group(policy);
-  app->add_option("--prefix-host", o.prefix_host_bytes,
-                  "host memory for prefixes that the KV cache has no room for\n(default: none)")
-      ->transform(byte_size())
-      ->group(policy);
-  app->add_option("--prefix-disk", o.prefix_disk_bytes,
-                  "a file of so many bytes for prefixes, like 20G: they are there\nagain after a "
-                  "restart (default: none)")
-      ->transform(byte_size())
-      ->group(policy);
-  app->add_option("--prefix-disk-dir", o.prefix_disk_dir,
-                  "the file's folder, private to its owner, one process at a time\n(default: "
-                  "~/.cache/sluice/prefixes)")
-      ->group(policy);
+  add_kv_policy_options(app, o);
   add_named(app, "--pipeline", s.pipeline, kPipelines,
             "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
             "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
@@ -565,6 +572,28 @@ void add_connection_options(CLI::App* app, ServeOptions& o, const char* limits) 
 
 }  // namespace
 
+namespace {
+
+void add_record_options(CLI::App* app, EngineOptions& o, const char* group) {
+  CLI::Option* record =
+      app->add_option("--record", o.record_dir,
+                      "record what the scheduler is told and plans, as a ring of files in\nthis "
+                      "folder (see `sluice replay`); SIGUSR1 keeps what is there")
+          ->group(group);
+  app->add_option("--record-size", o.record_bytes, "bytes of that ring, like 1G")
+      ->transform(byte_size())
+      ->default_str("256M")
+      ->needs(record)
+      ->group(group);
+  app->add_flag("--record-text", o.record_text,
+                "record tokens as they are: all that users send and get is in the\nfiles (default: "
+                "pseudonyms, which suffice to replay the schedule)")
+      ->needs(record)
+      ->group(group);
+}
+
+}  // namespace
+
 void add_serve_options(CLI::App* app, ServeOptions& o) {
   app->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
   const char* server = "Server";
@@ -572,6 +601,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add_answer_options(app, o, server);
   add_admission_options(app, o, server);
   add_connection_options(app, o, "Limits of connections");
+  add_record_options(app, o.engine, "Recording");
 }
 
 }  // namespace sluice

@@ -101,6 +101,14 @@ struct BenchMachineOptions {
   bool json = false, quiet = false;
 };
 
+struct BatchOptions {
+  std::string file, out, model, api_key_env, ca_file;
+  std::vector<std::string> urls, headers;
+  int concurrency = 32, tries = 3;
+  double timeout = 3600, patience = 60;  // seconds
+  bool json = false, quiet = false;
+};
+
 enum class Endpoint : uint8_t { chat, completions };
 inline constexpr NamedValue<Endpoint> kEndpoints[] = {{"chat", Endpoint::chat},
                                                       {"completions", Endpoint::completions}};
@@ -215,6 +223,7 @@ int cmd_bench_latency(const BenchOptions& options);
 int cmd_bench_machine(const BenchMachineOptions& options);
 int cmd_bench_kernels(const BenchKernelsOptions& options);
 int cmd_bench_gpu(const BenchGpuOptions& options);
+int cmd_batch(const BatchOptions& options);
 int cmd_bench_serve(const BenchServeOptions& options);
 
 // Prints "sluice: message" to stderr; the exit code for such an error.

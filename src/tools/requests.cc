@@ -6,6 +6,8 @@
 #include <ctime>
 
 #include "base/str.h"
+#include "runtime/constraint_vocab.h"
+#include "server/chat_reading.h"
 
 namespace sluice {
 
@@ -127,26 +129,60 @@ Result<std::vector<TextSegment>> render_chat(const Session& s,
   return s.chat_template()->render(in);
 }
 
-Result<std::vector<Token>> encode_chat(const Session& s, json::array messages) {
+Result<EncodedPrompt> encode_chat(const Session& s, json::array messages) {
   Result<std::vector<TextSegment>> text = render_chat(s, std::move(messages));
   if (!text) return text.error();
-  return s.tokenizer()->encode(*text, {.add_special = true});
+  Result<std::vector<Token>> tokens = s.tokenizer()->encode(*text, {.add_special = true});
+  if (!tokens) return tokens.error();
+  return EncodedPrompt{std::move(*tokens), text->empty() ? "" : std::string(text->back().text)};
 }
 
+Result<std::shared_ptr<const constrain::Thinking>> free_thinking(
+    const Session& s, const dialect::ThinkFormat& format) {
+  auto marks = think_marks(*s.tokenizer(), s.model().shape().vocab, format.begin, format.end);
+  if (marks->closing(0).empty())
+    return Error{400, "this model's vocabulary cannot spell the end of its thinking"};
+  return std::make_shared<const constrain::Thinking>(constrain::Thinking{std::move(marks), true});
+}
+
+namespace {
+
+// The constraint begins behind the thinking that the prompt's end opened, if it did.
+Result<void> think_first(const Session& s, std::string_view prompt_end, Prepared& p) {
+  if (!s.chat_template() || prompt_end.empty()) return {};
+  const dialect::ThinkFormat* think = choose_format({}, s.chat_template()->source()).think;
+  if (!think || !dialect::opens_thinking(*think, prompt_end)) return {};
+  auto thinking = free_thinking(s, *think);
+  if (!thinking) return thinking.error();
+  p.request.thinking = std::move(*thinking);
+  ChatReading& r = p.reading.emplace();
+  r.parser.format = {nullptr, think};
+  r.keep = std::make_shared<const std::vector<Token>>(mark_tokens(r.parser.format, *s.tokenizer()));
+  r.think = think;
+  r.thinking_open = r.parser.thinking = true;
+  p.text.keep = r.kept_tokens();
+  return {};
+}
+
+}  // namespace
+
 Result<Prepared> prepare(const Session& s,
-                         std::vector<Token> prompt,
+                         EncodedPrompt prompt,
                          const SamplingOptions& sampling,
                          bool special) {
-  if (prompt.empty()) return Error{400, "the prompt is empty"};
+  if (prompt.tokens.empty()) return Error{400, "the prompt is empty"};
   Result<Request> r = request_from(sampling, s.tokenizer(), s.model().shape().vocab);
   if (!r) return r.error();
-  Prepared p{std::move(prompt), std::move(*r), {}};
+  Prepared p{std::move(prompt.tokens), std::move(*r), {}, {}};
   // A prompt of control tokens only (BOS): the output begins the text.
   bool begins = std::all_of(p.prompt.begin(), p.prompt.end(),
                             [&](Token t) { return s.tokenizer()->is_control(t); });
   p.text.strip_leading_space = begins && s.tokenizer()->adds_space() && !sampling.constraint;
   p.text.skip_special = !special;
   p.request.prompt = std::make_shared<const std::vector<Token>>(p.prompt);
+  if (sampling.constraint) {
+    if (auto ok = think_first(s, prompt.end, p); !ok) return ok.error();
+  }
   if (auto ok = Scheduler::check(p.request, s.options().scheduler); !ok) return ok.error();
   return p;
 }

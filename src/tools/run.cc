@@ -7,8 +7,8 @@
 #include "base/str.h"
 #include "runtime/collect.h"
 #include "server/constraint_fields.h"
-#include "tools/chat/answer_view.h"
 #include "tools/chat/chat.h"
+#include "tools/chat/reply_view.h"
 #include "tools/commands.h"
 #include "tools/requests.h"
 #include "tools/run_constraints.h"
@@ -43,9 +43,18 @@ json::value logprobs_json(const std::vector<ScoredToken>& scores, const Tokenize
   return out;
 }
 
-json::object choice_json(const ChoiceOutput& c, const Tokenizer& t) {
+// `reading`: takes thinking and answer apart; absent: the text is the answer.
+json::object choice_json(const ChoiceOutput& c,
+                         const Tokenizer& t,
+                         const std::optional<ChatReading>& reading) {
   json::object o;
-  o["text"] = c.text;
+  if (reading) {
+    ChatReply reply = split_reply(*reading, c.text);
+    o["text"] = std::move(reply.content);
+    o["reasoning"] = std::move(reply.reasoning);
+  } else {
+    o["text"] = c.text;
+  }
   o["tokens"] = json::array(c.tokens.begin(), c.tokens.end());
   o["finish_reason"] = finish_name(c.finish);
   if (!c.logprobs.empty()) o["logprobs"] = logprobs_json(c.logprobs, t);
@@ -74,19 +83,20 @@ RequestOutput shown(RequestOutput out, const SamplingOptions& o) {
   return out;
 }
 
-json::object output_json(const RequestOutput& out, size_t prompt_tokens, const Tokenizer& t) {
+json::object output_json(const RequestOutput& out, const Prepared& asked, const Tokenizer& t) {
   if (out.refused)
     return {
         {"error", json::object{{"code", out.refused->code}, {"message", out.refused->message}}}};
-  json::object o = choice_json(out.choices[0], t);
+  json::object o = choice_json(out.choices[0], t, asked.reading);
   size_t completion = 0;
   json::array choices;
   for (const ChoiceOutput& c : out.choices) {
     completion += c.tokens.size();
-    choices.push_back(choice_json(c, t));
+    choices.push_back(choice_json(c, t, asked.reading));
   }
   if (out.choices.size() > 1) o["choices"] = std::move(choices);
   if (!out.prompt_logprobs.empty()) o["prompt_logprobs"] = logprobs_json(out.prompt_logprobs, t);
+  const size_t prompt_tokens = asked.prompt.size();
   o["usage"] = json::object{{"prompt_tokens", prompt_tokens},
                             {"completion_tokens", completion},
                             {"total_tokens", prompt_tokens + completion},
@@ -99,11 +109,17 @@ bool templated(const Session& s, const RunOptions& o) {
   return o.chat || (s.chat_template() && !o.raw);
 }
 
-Result<std::vector<Token>> encode(const Session& s, const RunOptions& o, const std::string& text) {
+Result<EncodedPrompt> encode_text(const Session& s, const std::string& text) {
+  Result<std::vector<Token>> tokens = s.tokenizer()->encode(text, {.add_special = true});
+  if (!tokens) return tokens.error();
+  return EncodedPrompt{std::move(*tokens), ""};
+}
+
+Result<EncodedPrompt> encode(const Session& s, const RunOptions& o, const std::string& text) {
   if (templated(s, o)) return encode_chat(s, conversation(o.system, text));
   if (!o.system.empty())
     return Error{400, "--system needs a chat template: the prompt is completed as it is"};
-  return s.tokenizer()->encode(text, {.add_special = true});
+  return encode_text(s, text);
 }
 
 void show_statistics(Session& s, const RequestOutput& out, size_t prompt_tokens) {
@@ -120,10 +136,15 @@ void show_statistics(Session& s, const RequestOutput& out, size_t prompt_tokens)
   }
 }
 
+// Without the thinking before it.
+std::string answer_text(const ChoiceOutput& c, const Prepared& asked) {
+  return asked.reading ? split_reply(*asked.reading, c.text).content : c.text;
+}
+
 int run_one(Session& s, const RunOptions& o, const std::string& text) {
   const Tokenizer& tokenizer = *s.tokenizer();
   if (text.empty()) return report({400, "the prompt is empty"});
-  Result<std::vector<Token>> prompt = encode(s, o, text);
+  Result<EncodedPrompt> prompt = encode(s, o, text);
   if (!prompt) return report(prompt.error());
   Result<Prepared> p = prepare(s, std::move(*prompt), o.sampling, o.special);
   if (!p) return report(p.error());
@@ -133,22 +154,25 @@ int run_one(Session& s, const RunOptions& o, const std::string& text) {
   collector.trace(s.trace_track("output"), s.clock());
   collector.submit(std::move(p->request), p->text);
   bool stream = !o.json && o.sampling.n == 1 && o.sampling.beams == 0;
-  AnswerView view;
+  std::unique_ptr<ChatOutput> output;
+  if (p->reading) output = std::make_unique<ChatOutput>(*p->reading, [] { return std::string(); });
+  ChatReply reply;
+  ReplyView view(output.get(), reply);
   collector.wait([&](size_t, int, const std::string& piece) {
     if (stream) view.show(piece);
   });
   const RequestOutput out = shown(collector.outputs()[0], o.sampling);
   if (out.refused) return report(*out.refused);
   if (o.json) {
-    std::printf("%s\n", plain_json(output_json(out, prompt_tokens, tokenizer)).c_str());
+    std::printf("%s\n", plain_json(output_json(out, *p, tokenizer)).c_str());
   } else if (stream) {
     view.finish();
     std::printf("\n");
   } else if (out.choices.size() == 1) {
-    std::printf("%s\n", out.choices[0].text.c_str());
+    std::printf("%s\n", answer_text(out.choices[0], *p).c_str());
   } else {
     for (size_t c = 0; c < out.choices.size(); ++c)
-      std::printf("--- %zu\n%s\n", c, out.choices[c].text.c_str());
+      std::printf("--- %zu\n%s\n", c, answer_text(out.choices[c], *p).c_str());
   }
   if (out.choices[0].finish == Finish::failed) return report({500, "the device failed"});
   for (const ChoiceOutput& c : out.choices) {
@@ -215,14 +239,12 @@ Result<Prepared> prepare_line(const Session& s,
     }
   }
   if (auto ok = constrain_line(*parsed, constraints, sampling); !ok) return ok.error();
-  Result<std::vector<Token>> prompt =
-      Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
+  Result<EncodedPrompt> prompt = Error{400, "needs \"prompt\" (a string) or \"messages\" (a list)"};
   if (messages && messages->is_array()) {
     prompt = encode_chat(s, messages->as_array());
   } else if (const json::value* text = v.if_contains("prompt"); text && text->is_string()) {
     std::string str(text->as_string());
-    prompt = o.chat ? encode_chat(s, conversation(o.system, str))
-                    : s.tokenizer()->encode(str, {.add_special = true});
+    prompt = o.chat ? encode_chat(s, conversation(o.system, str)) : encode_text(s, str);
   }
   if (!prompt) return prompt.error();
   return prepare(s, std::move(*prompt), sampling, o.special);
@@ -263,8 +285,7 @@ int run_jsonl(Session& s, const RunOptions& o, RunConstraints& constraints) {
   for (size_t i = 0; i < prepared.size(); ++i) {
     const RequestOutput out = shown(collector.outputs()[i], o.sampling);
     if (out.refused) code = kExitUsage;
-    std::printf("%s\n",
-                plain_json(output_json(out, prepared[i].prompt.size(), *s.tokenizer())).c_str());
+    std::printf("%s\n", plain_json(output_json(out, prepared[i], *s.tokenizer())).c_str());
   }
   return code;
 }

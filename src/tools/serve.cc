@@ -156,7 +156,10 @@ int cmd_serve(const ServeOptions& o) {
   raise_descriptor_limit();
   EngineOptions engine = o.engine;
   engine.has_accounts = keys.needed();
+  engine.record_build = SLUICE_VERSION;
   engine.front_end_bytes = serving_memory(o).records;
+  if (!engine.record_dir.empty())
+    engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
   ServiceOptions options = service_options(o);
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());

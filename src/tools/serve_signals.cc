@@ -91,6 +91,7 @@ void Signals::State::run() {
 void Signals::State::on_signal() {
   signalfd_siginfo info{};
   if (read(signals, &info, sizeof info) != sizeof info) return;
+  if (info.ssi_signo == SIGUSR1) return box.push(Wake::keep);
   if (info.ssi_signo == SIGHUP && !terminal_is_gone(on_terminal)) return box.push(Wake::reload);
   if (loading.load()) {
     log_plain("\nsluice: stopped while loading");
@@ -121,7 +122,7 @@ Signals::Signals(double grace_seconds) : state_(std::make_shared<State>()) {
   signal(SIGHUP, SIG_DFL);   // nohup ignores it; here it reloads
   sigset_t set;
   sigemptyset(&set);
-  for (int n : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, n);
+  for (int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, n);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   s.signals = signalfd(-1, &set, SFD_CLOEXEC);
   s.events = eventfd(0, EFD_CLOEXEC);

@@ -11,12 +11,13 @@
 
 namespace sluice {
 
-enum class Wake { none, stop, reload, fault };
+enum class Wake { none, stop, reload, fault, keep };
 
 class Signals {
  public:
   // Before any other thread exists: they inherit the mask. SIGINT and SIGTERM stop, SIGHUP reloads,
-  // SIGPIPE is ignored. While the model loads, a stop or a fault ends the process.
+  // SIGUSR1 keeps the recording, SIGPIPE is ignored. While the model loads, a stop or a fault ends
+  // the process.
   explicit Signals(double grace_seconds);
   ~Signals();
   Signals(const Signals&) = delete;

@@ -101,6 +101,18 @@ class HealthCheck {
   bool stalled_ = false, problem_ = false;
 };
 
+// SIGUSR1. Without --record it says so.
+void keep_recording(Serving& s) {
+  FlightRecorder* recorder = s.service.session().flight_recorder();
+  if (!recorder) return LOG(warn, "SIGUSR1 keeps a recording, and there is none: see --record");
+  try {
+    Result<std::string> folder = recorder->keep("signal");
+    if (!folder) LOG(warn, "%s", folder.error().message.c_str());
+  } catch (...) {
+    log_exception("recording");
+  }
+}
+
 }  // namespace
 
 void watch(Serving& s) {
@@ -115,6 +127,7 @@ void watch(Serving& s) {
     Wake wake = s.signals.wait(std::max(next - clock.now(), Time{0}));
     if (wake == Wake::stop) return;
     if (wake == Wake::fault) lose_model(s);
+    if (wake == Wake::keep) keep_recording(s);
     if (wake == Wake::reload) {
       try {
         reload(s);
@@ -146,6 +159,7 @@ void drain(Serving& s) {
   auto wait = [&](int64_t ms) {
     Wake wake = s.signals.wait(milliseconds(ms));
     if (wake == Wake::fault) lose_model(s);
+    if (wake == Wake::keep) keep_recording(s);
     now |= wake == Wake::stop;
   };
   Time end = clock.now() + Time(static_cast<int64_t>(s.options.grace * 1e9));

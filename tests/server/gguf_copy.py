@@ -7,9 +7,10 @@ import struct
 def copy_with(source, path, marks=None, numbers=None, template=None):
     """Writes a copy whose tokens with the ids of `marks` are spelled so, as control tokens; with more metadata of the
     tokeniser: `numbers`, and a chat template."""
-    marks, more = marks or {}, bytearray()
+    marks, more, replaced = marks or {}, bytearray(), set()
 
     def key(name):
+        replaced.add(name.encode())
         return struct.pack("<Q", len(name)) + name.encode()
 
     for name, number in (numbers or {}).items():
@@ -20,7 +21,7 @@ def copy_with(source, path, marks=None, numbers=None, template=None):
     magic, version, tensors, pairs = struct.unpack_from("<4sIQQ", data)
     assert magic == b"GGUF"
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-    at, out = 24, bytearray(data[:24])
+    at, out, kept = 24, bytearray(data[:24]), 0
 
     def text():
         nonlocal at
@@ -41,8 +42,11 @@ def copy_with(source, path, marks=None, numbers=None, template=None):
         at += 4
         if kind != 9:
             value(kind)
-            out += data[begin:at]
+            if name not in replaced:
+                out += data[begin:at]
+                kept += 1
             continue
+        kept += 1
         inner, count = struct.unpack_from("<IQ", data, at)
         at += 12
         out += data[begin:at]
@@ -54,7 +58,7 @@ def copy_with(source, path, marks=None, numbers=None, template=None):
                 item = struct.pack("<i", 3)
             out += (struct.pack("<Q", len(item)) if inner == 8 else b"") + item
     out += more
-    out[16:24] = struct.pack("<Q", pairs + len(numbers or {}) + bool(template))
+    out[16:24] = struct.pack("<Q", kept + len(replaced))
     begin = at
     for _ in range(tensors):
         text()

@@ -19,10 +19,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SLUICE = os.environ.get("SLUICE", str(ROOT / "build/release/sluice"))
 
 
-def model():
+def cached_model(name):
     cache = os.environ.get("SLUICE_CACHE") or os.path.expanduser("~/.cache/sluice")
-    path = pathlib.Path(cache) / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = pathlib.Path(cache) / "models" / name
     return str(path) if path.exists() else None
+
+
+def model():
+    return cached_model("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def coder_model():
+    """Qwen2.5-Coder-1.5B, which can call tools; scripts/get_coder_model.py gets it."""
+    return cached_model("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf")
 
 
 def stories(name="stories260K-f32"):

@@ -1,4 +1,4 @@
-// Loaded into a server under test (LD_PRELOAD). A thread that gets SIGUSR1 hangs for good. The wall
+// Loaded into a server under test (LD_PRELOAD). A thread that gets SIGUSR2 hangs for good. The wall
 // clock runs ahead by the nanoseconds in the file that SLUICE_TEST_CLOCK names.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ std::atomic<int64_t>* offset = nullptr;
   struct sigaction action = {};
   action.sa_handler = hang;
   sigfillset(&action.sa_mask);
-  sigaction(SIGUSR1, &action, nullptr);
+  sigaction(SIGUSR2, &action, nullptr);
   const char* path = getenv("SLUICE_TEST_CLOCK");
   if (!path) return;
   int fd = open(path, O_RDONLY);

@@ -102,7 +102,7 @@ class Outside(Server):
         tgkill = {"x86_64": 234, "aarch64": 131}[os.uname().machine]
         assert found, name
         for thread in found:
-            ctypes.CDLL(None).syscall(tgkill, self.process.pid, int(thread), signal.SIGUSR1)
+            ctypes.CDLL(None).syscall(tgkill, self.process.pid, int(thread), signal.SIGUSR2)
 
     def post(self, body, seconds=60):
         """An answer in the making: join() it and look at `answer`."""

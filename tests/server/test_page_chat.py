@@ -144,9 +144,14 @@ class Scripted(Chat):
         self.assertEqual(code[0].strip().splitlines()[1], '  "city": "Rome",')  # a line each
         self.assertFalse(page.js(LAST + ".querySelector('.think').open"))
         self.assertEqual(page.js(LAST + ".querySelector('.think summary').textContent"), "Thoughts, 2 words")
-        # Its results: a field per call, and they go back with the calls.
+        # Its results: a field per call, and they go back with the calls. What was typed outlives drawing the page anew.
         page.js("window.out = script.stream()")
-        page.js("document.querySelectorAll('.results textarea').forEach((e, i) => { e.value = ['sunny', '14:05'][i]; })")
+        page.js("document.querySelectorAll('.results textarea').forEach((e, i) => { e.value = ['sunny', '14:05'][i]; "
+                "e.dispatchEvent(new Event('input')); window.form = e.form; })")
+        page.click(".edit")
+        page.click(".editing button.quiet")
+        self.assertFalse(page.js("window.form.isConnected"))
+        self.assertEqual(page.js("[...document.querySelectorAll('.results textarea')].map((e) => e.value)"), ["sunny", "14:05"])
         page.click(".results button")
         page.until(BUSY)
         sent = page.js("script.sent.at(-1).messages")

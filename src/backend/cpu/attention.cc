@@ -40,7 +40,8 @@ struct CpuAttention::Step {
   const AttentionSpec& spec;
   const BatchView& batch;
   KvLayer kv;
-  bool quantize_heads;  // a task's columns are whole quantisation blocks
+  bool quantize_heads;   // a task's columns are whole quantisation blocks of 32
+  bool quantize_supers;  // likewise of 256
 };
 
 CpuAttention::CpuAttention(ThreadPool& pool, const VectorKernels& kernels, AttentionVia via)
@@ -262,15 +263,24 @@ void CpuAttention::run_task(const Step& step, const Task& task, int worker) {
 
 void CpuAttention::finish_rows(const Step& step, const Task& task) {
   const QuantView& q = step.out.q;
-  if (!q.q || !step.quantize_heads) return;
+  const SuperQuantView& s = step.out.s;
+  const bool blocks = q.q && step.quantize_heads, supers = s.q && step.quantize_supers;
+  if (!blocks && !supers) return;
   const SliceView& slice = step.batch.slices[static_cast<size_t>(task.slice)];
   int group = step.spec.num_heads / step.spec.num_kv_heads;
   int64_t column = int64_t{task.kv_head * group + task.first_head} * step.spec.head_dim;
   for (int i = 0; i < task.num_queries; ++i) {
     int64_t row = slice.row + task.first_query + i;
-    int64_t block = (row * q.cols + column) / kActBlock;
-    quantize_row(step.rows.row(row) + column, int64_t{task.num_heads} * step.spec.head_dim,
-                 q.q + row * q.cols + column, q.scale + block, q.sum + block);
+    const float* from = step.rows.row(row) + column;
+    const int64_t cols = int64_t{task.num_heads} * step.spec.head_dim;
+    if (blocks) {
+      int64_t at = row * q.cols + column, block = at / kActBlock;
+      quantize_row(from, cols, q.q + at, q.scale + block, q.sum + block);
+    }
+    if (supers) {
+      int64_t at = row * s.cols + column;
+      quantize_supers(from, cols, s.q + at, s.scale + at / kActSuper, s.sum + at / kActSum);
+    }
   }
 }
 
@@ -280,10 +290,11 @@ void CpuAttention::run(
   CHECK(spec.num_heads % spec.num_kv_heads == 0 && kv.head_dim == spec.head_dim);
   int64_t cols = int64_t{spec.num_heads} * spec.head_dim;
   int group = spec.num_heads / spec.num_kv_heads;
-  Step step{out, out.f, q, spec, batch, kv, true};
+  Step step{out, out.f, q, spec, batch, kv, true, true};
   const int together = via_ == AttentionVia::tiled ? group : 1;  // heads of a task, at least
-  step.quantize_heads = via_ != AttentionVia::naive && group <= kMaxAttendRows &&
-                        together * spec.head_dim % kActBlock == 0;
+  const bool finishes = via_ != AttentionVia::naive && group <= kMaxAttendRows;
+  step.quantize_heads = finishes && together * spec.head_dim % kActBlock == 0;
+  step.quantize_supers = finishes && together * spec.head_dim % kActSuper == 0;
   if (!out.f.data) {
     auto floats = static_cast<size_t>(batch.num_tokens * cols);
     if (rows_.size() < floats) rows_.resize(floats);
@@ -301,13 +312,19 @@ void CpuAttention::run(
     });
   }
   const bool blocks = out.q.q && !step.quantize_heads;
-  if (!blocks && !out.r.q) return;
+  const bool supers = out.s.q && !step.quantize_supers;
+  if (!blocks && !supers && !out.r.q) return;
   // Whole rows exist when all heads do.
   const double ns = 0.15 * static_cast<double>(cols);
   for_ranges(pool_, batch.num_tokens, ns, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       const float* y = step.rows.row(r);
       if (out.r.q) quantize_whole_row(y, cols, out.r.q + r * cols, out.r.scale + r, out.r.sum + r);
+      if (supers) {
+        const int64_t at = r * cols;
+        quantize_supers(y, cols, out.s.q + at, out.s.scale + at / kActSuper,
+                        out.s.sum + at / kActSum);
+      }
       if (!blocks) continue;
       int64_t block = r * cols / kActBlock;
       quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);

@@ -91,6 +91,7 @@ template <typename Fill>
 void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fill) {
   CHECK(!out.q.q || (out.q.cols == cols && cols % kActBlock == 0));
   CHECK(!out.r.q || (out.r.cols == cols && cols % kActBlock == 0));
+  CHECK(!out.s.q || (out.s.cols == cols && cols % kActSuper == 0));
   for_ranges(pool_, out.rows(), ns, [&](int64_t begin, int64_t end, int worker) {
     float* own = nullptr;
     if (!out.f.data) {
@@ -102,6 +103,10 @@ void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fil
       float* y = own ? own : out.f.row(r);
       fill(r, y);
       if (out.r.q) quantize_whole_row(y, cols, out.r.q + r * cols, out.r.scale + r, out.r.sum + r);
+      if (out.s.q) {
+        quantize_supers(y, cols, out.s.q + r * cols, out.s.scale + r * (cols / kActSuper),
+                        out.s.sum + r * (cols / kActSum));
+      }
       if (!out.q.q) continue;
       int64_t block = r * (cols / kActBlock);
       quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);

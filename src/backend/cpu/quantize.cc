@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "backend/cpu/features.h"
 
@@ -33,27 +34,41 @@ void quantize_row_scalar(const float* x, int64_t cols, int8_t* q, float* scale, 
   }
 }
 
+void quantize_supers_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum) {
+  for (int64_t b = 0; b < cols / 256; ++b, q += 256) {
+    int32_t whole;
+    quantize_whole_row_scalar(x + 256 * b, 256, q, scale + b, &whole);
+    for (int i = 0; i < 16; ++i) {
+      *sum++ = static_cast<int16_t>(std::accumulate(q + 16 * i, q + 16 * i + 16, 0));
+    }
+  }
+}
+
 }  // namespace cpu
 
 namespace {
 
 using Fn = void (*)(const float*, int64_t, int8_t*, float*, int32_t*);
+using SupersFn = void (*)(const float*, int64_t, int8_t*, float*, int16_t*);
 
 struct Fns {
   Fn blocks, whole;
+  SupersFn supers;
 };
 
 const Fns& fns() {
   static const Fns chosen = []() -> Fns {
 #if defined(__x86_64__)
     if (cpu_features().has(kCpuAvx512))
-      return {cpu::quantize_row_avx512, cpu::quantize_whole_row_avx512};
-    if (cpu_features().has(kCpuAvx2)) return {cpu::quantize_row_avx2, cpu::quantize_whole_row_avx2};
+      return {cpu::quantize_row_avx512, cpu::quantize_whole_row_avx512,
+              cpu::quantize_supers_avx512};
+    if (cpu_features().has(kCpuAvx2))
+      return {cpu::quantize_row_avx2, cpu::quantize_whole_row_avx2, cpu::quantize_supers_avx2};
 #elif defined(__aarch64__)
     if (cpu_features().has(kCpuNeonDot))
-      return {cpu::quantize_row_neon, cpu::quantize_whole_row_neon};
+      return {cpu::quantize_row_neon, cpu::quantize_whole_row_neon, cpu::quantize_supers_neon};
 #endif
-    return {cpu::quantize_row_scalar, cpu::quantize_whole_row_scalar};
+    return {cpu::quantize_row_scalar, cpu::quantize_whole_row_scalar, cpu::quantize_supers_scalar};
   }();
   return chosen;
 }
@@ -66,6 +81,10 @@ void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t
 
 void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum) {
   fns().whole(x, cols, q, scale, sum);
+}
+
+void quantize_supers(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum) {
+  fns().supers(x, cols, q, scale, sum);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Activations to int8, in blocks of 32 or by whole rows, as QuantView and RowQuantView (backend.h)
-// define them. Any thread.
+// Activations to int8, in blocks of 32 or 256 or by whole rows, as QuantView, SuperQuantView and
+// RowQuantView (backend.h) define them. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,9 @@ void quantize_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t
 
 // The same with the whole row as one block: one scale, one sum.
 void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+
+// The same in blocks of 256, with a sum of every 16. cols a multiple of 256.
+void quantize_supers(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
 
 namespace cpu {
 // What the largest magnitude of a block makes of it. It is given as bits: compared as integers,
@@ -39,6 +42,10 @@ void quantize_whole_row_scalar(const float* x, int64_t cols, int8_t* q, float* s
 void quantize_whole_row_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_whole_row_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
 void quantize_whole_row_neon(const float* x, int64_t cols, int8_t* q, float* scale, int32_t* sum);
+void quantize_supers_scalar(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
+void quantize_supers_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
+void quantize_supers_avx512(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
+void quantize_supers_neon(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
 }  // namespace cpu
 
 }  // namespace sluice

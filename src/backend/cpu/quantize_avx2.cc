@@ -79,4 +79,19 @@ void quantize_whole_row_avx2(const float* x, int64_t cols, int8_t* q, float* sca
   *sum = low_lane(across(total, add));
 }
 
+void quantize_supers_avx2(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum) {
+  for (int64_t b = 0; b < cols / 256; ++b, x += 256, q += 256, sum += 16) {
+    int32_t whole;
+    quantize_whole_row_avx2(x, 256, q, scale + b, &whole);
+    for (int i = 0; i < 16; ++i) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + 16 * i));
+      // Sums of eight of the bytes plus 128.
+      const __m128i eights = _mm_sad_epu8(
+          _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))), _mm_setzero_si128());
+      sum[i] =
+          static_cast<int16_t>(_mm_cvtsi128_si32(eights) + _mm_extract_epi16(eights, 4) - 16 * 128);
+    }
+  }
+}
+
 }  // namespace sluice::cpu

@@ -62,4 +62,12 @@ void quantize_whole_row_neon(const float* x, int64_t cols, int8_t* q, float* sca
   *sum = vaddvq_s32(vaddq_s32(vaddq_s32(total[0], total[1]), vaddq_s32(total[2], total[3])));
 }
 
+void quantize_supers_neon(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum) {
+  for (int64_t b = 0; b < cols / 256; ++b, x += 256, q += 256, sum += 16) {
+    int32_t whole;
+    quantize_whole_row_neon(x, 256, q, scale + b, &whole);
+    for (int i = 0; i < 16; ++i) sum[i] = vaddlvq_s8(vld1q_s8(q + 16 * i));
+  }
+}
+
 }  // namespace sluice::cpu

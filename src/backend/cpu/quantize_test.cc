@@ -103,6 +103,50 @@ TEST(Quantize, AllVersionsGiveTheSameBits) {
   }
 }
 
+using SupersFn = void (*)(const float*, int64_t, int8_t*, float*, int16_t*);
+
+std::vector<SupersFn> supers_versions() {
+  std::vector<SupersFn> all{quantize_supers};
+#if defined(__x86_64__)
+  if (cpu_features().has(kCpuAvx2)) all.push_back(cpu::quantize_supers_avx2);
+  if (cpu_features().has(kCpuAvx512)) all.push_back(cpu::quantize_supers_avx512);
+#elif defined(__aarch64__)
+  if (cpu_features().has(kCpuNeonDot)) all.push_back(cpu::quantize_supers_neon);
+#endif
+  return all;
+}
+
+// Blocks of 256 are rows of that length, with the sums of every 16.
+TEST(Quantize, SupersHaveAScaleEach) {
+  std::vector<float> x(256 * 40);
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = normal(rng) * std::pow(10.0f, static_cast<float>(i / 256) - 20);
+  }
+  x[300] = std::numeric_limits<float>::infinity();
+  for (size_t i = 512; i < 768; ++i) x[i] = 1e-39f;
+  for (size_t i = 768; i < 1024; ++i) x[i] = 3e38f;
+  for (SupersFn fn : supers_versions()) {
+    std::vector<int8_t> q(x.size(), 99);
+    std::vector<float> scale(x.size() / 256, -1);
+    std::vector<int16_t> sum(x.size() / 16, -1);
+    fn(x.data(), static_cast<int64_t>(x.size()), q.data(), scale.data(), sum.data());
+    for (size_t b = 0; b < scale.size(); ++b) {
+      const Quantized want = quantize(
+          cpu::quantize_whole_row_scalar,
+          {x.begin() + static_cast<long>(256 * b), x.begin() + static_cast<long>(256 * b + 256)});
+      ASSERT_EQ(std::memcmp(&scale[b], want.scale.data(), 4), 0) << b;
+      ASSERT_EQ(std::memcmp(&q[256 * b], want.q.data(), 256), 0) << b;
+    }
+    for (size_t i = 0; i < sum.size(); ++i) {
+      int32_t of = 0;
+      for (size_t k = 0; k < 16; ++k) of += q[16 * i + k];
+      ASSERT_EQ(sum[i], of) << i;
+    }
+  }
+}
+
 std::vector<Fn> whole_row_versions() {
   std::vector<Fn> all{quantize_whole_row};
 #if defined(__x86_64__)

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <numbers>
+#include <numeric>
 
 #include "base/check.h"
 #include "tensor/formats/all.h"
@@ -73,6 +74,19 @@ void store(const Act& out, int64_t row, const std::vector<float>& values) {
       int64_t at = row * blocks + b;
       quantize(x + b * kActBlock, kActBlock, out.q.q + at * kActBlock, out.q.scale + at,
                out.q.sum + at);
+    }
+  }
+  if (out.s.q) {
+    int64_t blocks = out.s.cols / kActSuper, sums = kActSuper / kActSum;
+    for (int64_t b = 0; b < blocks; ++b) {
+      int64_t at = row * blocks + b;
+      int8_t* q = out.s.q + at * kActSuper;
+      int32_t whole;
+      quantize(x + b * kActSuper, kActSuper, q, out.s.scale + at, &whole);
+      for (int64_t i = 0; i < sums; ++i) {
+        int32_t sum = std::accumulate(q + i * kActSum, q + (i + 1) * kActSum, 0);
+        out.s.sum[at * sums + i] = static_cast<int16_t>(sum);
+      }
     }
   }
   if (out.r.q)

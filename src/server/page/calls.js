@@ -20,11 +20,21 @@ export const callBoxes = (calls) => calls.map((c) => box('asked', 'Tool call', c
 
 export const resultBoxes = (results) => results.map((r) => box('result', 'Result of', r.name, [h('p', { class: 'plain mono' }, r.content)]));
 
-// One field per call; `send` gets [{id, name, content}].
-export function resultForm(calls, send) {
-  const areas = calls.map((c) => h('textarea', { rows: '2', placeholder: `Result of ${c.name}`, 'aria-label': `Result of ${c.name}` }));
+// What was typed as results, by message id: the form is made again whenever the messages are.
+const drafts = new Map();
+
+// One field per call of the message `id`; `send` gets [{id, name, content}].
+export function resultForm(id, calls, send) {
+  const draft = drafts.get(id) ?? [];
+  const areas = calls.map((c, i) => {
+    const area = h('textarea', { rows: '2', placeholder: `Result of ${c.name}`, 'aria-label': `Result of ${c.name}` });
+    area.value = draft[i] ?? '';
+    area.addEventListener('input', () => drafts.set(id, areas.map((a) => a.value)));
+    return area;
+  });
   return h('form', { class: 'results', onsubmit: (e) => {
     e.preventDefault();
+    drafts.delete(id);
     send(calls.map(({ id, name }, i) => ({ id, name, content: areas[i].value })));
   } }, ...areas, h('p', { class: 'right' }, h('button', { class: 'main' }, calls.length > 1 ? 'Send results' : 'Send result')));
 }

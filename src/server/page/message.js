@@ -54,7 +54,7 @@ function answerNodes(m) {
 function resultNodes(c, m, actions) {
   const calls = wholeCalls(m);
   if (!actions || m.live || !calls.length || m.error || answered(c, m)) return [];
-  return [resultForm(calls, (results) => actions.results(m, results))];
+  return [resultForm(m.id, calls, (results) => actions.results(m, results))];
 }
 
 const note = (kind, text, ...more) => h('p', { class: 'note ' + kind, role: kind === 'error' ? 'alert' : 'status' }, text, ...more);

@@ -52,6 +52,12 @@ class Activations {
     row_sum_.resize(static_cast<size_t>(m));
     if (cols % kActBlock != 0) return;  // the rows that read the quantised forms want whole blocks
     quantize_row(x_.data(), m * cols, q_.data(), scale_.data(), sum_.data());
+    if (cols % kActSuper == 0) {
+      s_.resize(n);
+      super_scale_.resize(n / kActSuper);
+      sum16_.resize(n / kActSum);
+      quantize_supers(x_.data(), m * cols, s_.data(), super_scale_.data(), sum16_.data());
+    }
     for (int64_t i = 0; i < m; ++i)
       quantize_whole_row(&x_[static_cast<size_t>(i * cols)], cols,
                          &r_[static_cast<size_t>(i * cols)], &row_scale_[static_cast<size_t>(i)],
@@ -62,14 +68,16 @@ class Activations {
     a.f = {x_.data(), DType::f32, m, cols_, cols_};
     a.q = {q_.data(), scale_.data(), sum_.data(), m, cols_};
     a.r = {r_.data(), row_scale_.data(), row_sum_.data(), m, cols_};
+    if (!s_.empty()) a.s = {s_.data(), super_scale_.data(), sum16_.data(), m, cols_};
     return a;
   }
 
  private:
   int64_t cols_;
-  std::vector<float> x_, scale_, row_scale_;
-  std::vector<int8_t> q_, r_;
+  std::vector<float> x_, scale_, row_scale_, super_scale_;
+  std::vector<int8_t> q_, r_, s_;
   std::vector<int32_t> sum_, row_sum_;
+  std::vector<int16_t> sum16_;
 };
 
 class MatmulCase final : public KernelCase {
@@ -285,6 +293,7 @@ std::unique_ptr<KernelCase> make_attention_case(Backend& backend,
 PeakType row_type(const MatmulRow& row) {
   switch (row.arith) {
     case Arith::int_block32:
+    case Arith::int_super:
     case Arith::int_row:
       break;
     case Arith::f32_lanes16:

@@ -1,6 +1,4 @@
 // sluice bench serve: a load generator for any server that speaks the OpenAI API.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,6 +16,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/bench_serve/report_html.h"
+#include "tools/request_headers.h"
 #include "tools/run_constraints.h"
 #include "tools/terminal.h"
 
@@ -37,32 +36,6 @@ struct Plan {
   json::object extra;
   bool chat = true, ignore_eos = true;
 };
-
-Result<void> read_headers(const BenchServeOptions& o, Plan& plan) {
-  plan.headers = {{"Content-Type", "application/json"}};
-  for (const std::string& h : o.headers) {
-    size_t colon = h.find(':');
-    bool clean = std::all_of(h.begin(), h.end(), [](char c) {
-      return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
-    });
-    if (colon == std::string::npos || colon == 0 || !clean)
-      return Error{400, strf("--header %s: write NAME:VALUE", quote(h).c_str())};
-    size_t value = h.find_first_not_of(' ', colon + 1);
-    plan.headers.emplace_back(h.substr(0, colon),
-                              value == std::string::npos ? "" : h.substr(value));
-  }
-  if (o.api_key_env.empty()) return {};
-  const char* key = std::getenv(o.api_key_env.c_str());
-  if (!key || !*key)
-    return Error{400,
-                 strf("the environment has no %s (--api-key-env)", quote(o.api_key_env).c_str())};
-  for (const char* c = key; *c; ++c) {
-    if (*c <= 0x20 || *c == 0x7f)
-      return Error{400, strf("the key in %s has a blank in it", quote(o.api_key_env).c_str())};
-  }
-  plan.headers.emplace_back("Authorization", std::string("Bearer ") + key);
-  return {};
-}
 
 Result<void> read_points(const BenchServeOptions& o, Plan& plan) {
   int kinds = !o.concurrency.empty() + !o.rate.empty() + !o.trace.empty();
@@ -100,7 +73,9 @@ Result<Plan> make_plan(const BenchServeOptions& o) {
     return Error{400, "--insecure and --ca are of https:// URLs"};
   if (plan.url.path.ends_with("/v1")) plan.url.path.resize(plan.url.path.size() - 3);
   plan.chat = o.endpoint == Endpoint::chat;
-  if (auto ok = read_headers(o, plan); !ok) return ok.error();
+  Result<HttpHeaders> headers = request_headers(o.headers, o.api_key_env);
+  if (!headers) return headers.error();
+  plan.headers = std::move(*headers);
   if (auto ok = read_points(o, plan); !ok) return ok.error();
   Result<LengthRange> input = parse_length_range(o.input, "--input"),
                       output = parse_length_range(o.output, "--output");
@@ -383,13 +358,6 @@ Result<std::string> prompts_in_words(const BenchServeOptions& o,
     return std::string("made up, of ids that every model has: the server has no /tokenize");
   }
   return "made up, lengths " + (o.token_ids ? std::string("exact (token ids)") : words.how());
-}
-
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int run_bench(const BenchServeOptions& o, const Plan& plan) {

@@ -32,6 +32,13 @@ void AnswerView::show(std::string_view piece) {
   std::fflush(stdout);
 }
 
+void AnswerView::show_thoughts(std::string_view piece) const {
+  if (!terminal_ || piece.empty()) return;
+  std::fprintf(stdout, "%s%s%s", colour_ ? "\x1b[2m" : "", without_controls(piece).c_str(),
+               colour_ ? "\x1b[0m" : "");
+  std::fflush(stdout);
+}
+
 void AnswerView::finish() {
   const std::string out = markdown_.finish();
   std::fwrite(out.data(), 1, out.size(), stdout);

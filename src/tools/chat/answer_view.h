@@ -13,6 +13,8 @@ class AnswerView {
  public:
   AnswerView();
   void show(std::string_view piece);
+  // Dim, and to a person only: it is no part of the answer.
+  void show_thoughts(std::string_view piece) const;
   // What was held back.
   void finish();
 

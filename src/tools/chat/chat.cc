@@ -8,7 +8,6 @@
 
 #include "base/str.h"
 #include "runtime/collect.h"
-#include "tools/chat/answer_view.h"
 #include "tools/chat/markdown.h"
 #include "tools/terminal.h"
 
@@ -127,8 +126,9 @@ Result<Chat::Question> Chat::prepare_answer() {
   sampling.spec.seed += retries_;
   Question question;
   std::shared_ptr<const constrain::Thinking> thinking;
+  std::string end = templated_ && !text->empty() ? std::string(text->back().text) : "";
   if (tools_) {
-    auto plan = tools_->plan(session_, text->empty() ? "" : text->back().text, constraints_,
+    auto plan = tools_->plan(session_, std::exchange(end, ""), constraints_,
                              sampling.constraint != nullptr);
     if (!plan) return plan.error();
     if (plan->constraint) sampling.constraint = plan->constraint;
@@ -137,11 +137,17 @@ Result<Chat::Question> Chat::prepare_answer() {
     question.output =
         std::make_unique<ChatOutput>(question.reading, [this] { return tools_->new_id(talk_); });
   }
-  Result<Prepared> prepared = prepare(session_, std::move(*prompt), sampling, options_.special);
+  Result<Prepared> prepared =
+      prepare(session_, {std::move(*prompt), std::move(end)}, sampling, options_.special);
   if (!prepared) return prepared.error();
   question.prepared = std::move(*prepared);
-  question.prepared.request.thinking = std::move(thinking);
-  if (question.output) question.prepared.text.keep = question.reading.kept_tokens();
+  if (question.prepared.reading) {
+    question.output =
+        std::make_unique<ChatOutput>(*question.prepared.reading, [] { return std::string(); });
+  } else if (question.output) {
+    question.prepared.request.thinking = std::move(thinking);
+    question.prepared.text.keep = question.reading.kept_tokens();
+  }
   return question;
 }
 
@@ -187,25 +193,16 @@ Chat::Turn Chat::generate(Question question, ChatReply& reply) {
   Prepared& prepared = question.prepared;
   ChatOutput* output = question.output.get();
   turn.prompt = prepared.prompt.size();
-  AnswerView view;
+  ReplyView view(output, reply);
   interrupt_.clear();
   Collector collector(session_.engine(), session_.tokenizer());
   collector.submit(std::move(prepared.request), prepared.text);
   bool cancelled = false;
   StatusLine reading(!options_.engine.quiet && terminal_);
   const Time begin = session_.clock().now();
-  auto show = [&](std::string_view piece, bool finished) {
-    if (!output) return view.show(piece);
-    output->push(piece, finished);
-    const size_t said = reply.content.size(), thought = reply.reasoning.size();
-    take_reply(*output, reply);
-    show_thoughts(std::string_view(reply.reasoning).substr(thought));
-    if (said == 0 && !reply.content.empty() && !reply.reasoning.empty()) show_thoughts("\n\n");
-    view.show(std::string_view(reply.content).substr(said));
-  };
   auto on_text = [&](size_t, int, const std::string& piece) {
     reading.clear();
-    show(piece, false);
+    view.show(piece);
   };
   auto on_progress = [&](size_t, uint64_t num_tokens) {
     if (num_tokens == 0 && session_.clock().now() - begin > kLongWait)
@@ -222,12 +219,8 @@ Chat::Turn Chat::generate(Question question, ChatReply& reply) {
     return turn;
   }
   const ChoiceOutput& choice = out.choices[0];
-  if (output) {
-    show("", true);
-  } else {
-    reply.content = choice.text;
-  }
   view.finish();
+  if (!output) reply.content = choice.text;
   if (!reply.content.empty() && !reply.content.ends_with('\n')) std::fputs("\n", stdout);
   show_calls(reply.calls);
   if (terminal_) std::fputs("\n", stdout);  // the answer apart from what is said about it
@@ -239,14 +232,6 @@ Chat::Turn Chat::generate(Question question, ChatReply& reply) {
   const double decode = seconds(choice.timing.last_token - choice.timing.first_token);
   if (turn.output > 1 && decode > 0) turn.rate = static_cast<double>(turn.output - 1) / decode;
   return turn;
-}
-
-// To a person only: it is no part of the answer.
-void Chat::show_thoughts(std::string_view piece) const {
-  if (!terminal_ || piece.empty()) return;
-  const bool colour = stdout_has_colour();
-  std::fprintf(stdout, "%s%s%s", colour ? "\x1b[2m" : "", without_controls(piece).c_str(),
-               colour ? "\x1b[0m" : "");
 }
 
 // A line each: for a person, or as JSON.

@@ -15,6 +15,7 @@
 #include "tools/commands.h"
 #include "tools/chat/console.h"
 #include "tools/chat/conversation.h"
+#include "tools/chat/reply_view.h"
 #include "tools/requests.h"
 #include "tools/run_constraints.h"
 
@@ -54,7 +55,6 @@ class Chat {
   };
   Result<Question> prepare_answer();
   Turn generate(Question question, ChatReply& reply);
-  void show_thoughts(std::string_view piece) const;
   void show_calls(const json::array& calls) const;
   void show_turn(const Turn& turn) const;
 

@@ -1,8 +1,8 @@
 #include "tools/chat/chat_tools.h"
 
 #include "base/str.h"
-#include "runtime/constraint_vocab.h"
 #include "server/chat_reading.h"
+#include "tools/requests.h"
 
 namespace sluice {
 
@@ -58,12 +58,9 @@ Result<ChatTools::Plan> ChatTools::plan(const Session& session,
     out.constraint = *compiled;
   }
   if (!r.thinking_open || (!out.constraint && !constrained)) return out;
-  auto marks = think_marks(*session.tokenizer(), session.model().shape().vocab, r.think->begin,
-                           r.think->end);
-  if (marks->closing(0).empty())
-    return Error{400, "this model's vocabulary cannot spell the end of its thinking"};
-  out.thinking =
-      std::make_shared<const constrain::Thinking>(constrain::Thinking{std::move(marks), true});
+  auto thinking = free_thinking(session, *r.think);
+  if (!thinking) return thinking.error();
+  out.thinking = std::move(*thinking);
   return out;
 }
 
@@ -76,30 +73,6 @@ std::string ChatTools::new_id(const Conversation& talk) {
                     : strf("call_%d", num_calls_);
   } while (talk.has_call(id));
   return id;
-}
-
-void take_reply(ChatOutput& output, ChatReply& reply) {
-  for (OutputPart& part : output.take_parts()) {
-    switch (part.kind) {
-      case OutputPart::Kind::content:
-        reply.content += part.text;
-        break;
-      case OutputPart::Kind::reasoning:
-        reply.reasoning += part.text;
-        break;
-      case OutputPart::Kind::call: {
-        if (!part.id.empty()) {
-          reply.calls.push_back(
-              json::object{{"id", part.id},
-                           {"type", "function"},
-                           {"function", json::object{{"name", part.name}, {"arguments", ""}}}});
-        }
-        json::object& function = reply.calls.back().as_object()["function"].as_object();
-        function["arguments"].as_string() += part.text;
-        break;
-      }
-    }
-  }
 }
 
 }  // namespace sluice

@@ -51,12 +51,4 @@ class ChatTools {
   int num_calls_ = 0;
 };
 
-// An answer taken apart: what the conversation keeps of it.
-struct ChatReply {
-  std::string content, reasoning;
-  json::array calls;  // as chat templates take them: arguments as an object
-};
-// Appends what came since the last time.
-void take_reply(ChatOutput& output, ChatReply& reply);
-
 }  // namespace sluice

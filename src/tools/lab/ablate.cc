@@ -38,7 +38,13 @@ Result<AblationResult> run_pairs(const Experiment& e, const BenchAblateOptions& 
   sides[1] = sides[0];
   e.turn_off(sides[0]);
   e.turn_on(sides[1]);
-  const LabWorkload workload = e.workload();
+  LabWorkload workload = e.workload();
+  if (e.unit_prompt > 0) {
+    Result<LabRun> alone = run_lab(sides[0], equal_requests(1, e.unit_prompt, 2), o.lab.seed);
+    if (!alone) return alone.error();
+    const double unit = alone->times.at(0).ttft();
+    for (LabRequest& r : workload) r.at *= unit;
+  }
   const bool more = figure_info(e.figure).more_is_better;
   std::vector<double> figures[2], beside[2], gains;
   AblationResult r;

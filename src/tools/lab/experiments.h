@@ -26,6 +26,9 @@ struct Experiment {
   void (*turn_off)(LabSetup&);
   void (*turn_on)(LabSetup&);
   bool full = false;  // only with --full
+  // Not 0: arrivals are not in seconds but in times that a prompt of so many tokens takes alone, so
+  // that as many prompts come between as many decodes on any machine.
+  int unit_prompt = 0;
 };
 std::span<const Experiment> experiments();
 

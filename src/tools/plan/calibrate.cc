@@ -28,6 +28,12 @@ Probe batch_probe(int num, int input, int output) {
   return {strf("%d x %d tokens", num, input), equal_requests(num, input, output)};
 }
 
+// Prompts' lengths are of no special kind: kernels compute rows in tiles, so that a multiple of 128
+// is cheaper than its neighbours, and hardly any request has one. Some are, as budgets are.
+constexpr int kPromptLengths[] = {3,    6,    11,   13,   19,   23,   29,   37,   47,  59,
+                                  83,   101,  149,  197,  256,  331,  421,  512,  683, 857,
+                                  1024, 1361, 1733, 2048, 2731, 3407, 4096, 5463, 8192};
+
 // What a calibration runs, the quickest first: decodes by their number, prompts by their length,
 // prompts that come while others decode, then long contexts.
 std::vector<Probe> probes_for(const SchedulerConfig& c) {
@@ -35,14 +41,14 @@ std::vector<Probe> probes_for(const SchedulerConfig& c) {
   const int longest = std::max(8, std::min(len / 2, 4 * c.budget));
   std::vector<Probe> out;
   for (int n = 1; n <= most; n = n < 16 ? n * 2 : n * 3 / 2) out.push_back(batch_probe(n, 8, 12));
-  for (int n : {3,   6,   12,  20,  24,   28,   40,   48,   56,   96,   128, 192,
-                256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192})
+  for (int n : kPromptLengths)
     if (n <= c.budget && n < len - 4) out.push_back(batch_probe(1, n, 2));
   for (int users : {1, 4, 8, 16, 32, 64}) {
     if (users > most / 2) break;
     LabWorkload w = equal_requests(users, 16, 40);
-    for (int i = 0; i < 3; ++i)
-      w.push_back({.at = 0.03 * (i + 1), .input = std::min(longest, 100 << (2 * i)), .output = 4});
+    int i = 0;
+    for (int input : {101, 397, 1601})
+      w.push_back({.at = 0.03 * ++i, .input = std::min(longest, input), .output = 4});
     out.push_back({strf("prompts beside %d decodes", users), std::move(w)});
   }
   // Rows and contexts apart from each other: what K and V cost shows only in the product of both.
@@ -99,6 +105,19 @@ std::vector<TimedStep> timed_steps(std::span<const StepReport> reports) {
     }
     last_end = std::max(last_end, r.end);
     if (it != launched.end()) launched.erase(it);
+  }
+  return out;
+}
+
+StepKinds step_kinds(std::span<const TimedStep> steps, const StepCost& cost) {
+  StepKinds out = {{{.name = "decodes"}, {.name = "prompts"}, {.name = "both"}}};
+  for (const TimedStep& s : steps) {
+    // Of a prompt at most one token is sampled; several prompts count as both.
+    const bool decodes = s.load.tokens == s.load.sampled;
+    StepKind& k = out[decodes ? 0 : s.load.sampled <= 1 ? 1 : 2];
+    ++k.num;
+    k.predicted += cost.seconds(s.load);
+    k.measured += s.seconds;
   }
   return out;
 }
@@ -164,7 +183,8 @@ Result<CostFile> calibrate(Session& s,
   const ModelShape& shape = s.model().shape();
   CostFile f;
   f.model = s.options().model;
-  f.format = f.model.starts_with("random:") ? random_format(s.options()) : "file";
+  f.format = cost_format(f.model, random_format(s.options()));
+  f.types = weight_types(s.options());
   f.arch = shape.arch;
   f.layers = shape.num_layers, f.hidden = shape.hidden, f.vocab = shape.vocab;
   f.device = s.options().device.is_gpu() ? s.options().device.name() : "cpu";

@@ -1,6 +1,7 @@
 // Step costs measured on this machine: a spread of real steps through the engine, then a fit.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <string>
@@ -18,6 +19,15 @@ class Session;
 // How long each completed step kept the device: from the end of the step before it, or from its
 // launch where that was later, to its own end.
 std::vector<TimedStep> timed_steps(std::span<const StepReport> reports);
+
+// What a cost says of steps that ran, by their kind: where a prediction is off.
+struct StepKind {
+  const char* name = "";
+  int num = 0;
+  double predicted = 0, measured = 0;  // seconds, of all
+};
+using StepKinds = std::array<StepKind, 3>;
+StepKinds step_kinds(std::span<const TimedStep> steps, const StepCost& cost);
 
 // Seconds of the engine thread per step and per slice, where a step followed the one before it.
 struct HostCost {

@@ -56,7 +56,29 @@ PlanFigures replay(const LabRun& run,
 struct BothRuns {
   PlanFigures simulated, replayed;  // replayed: the first of those measured
   std::vector<PlanFigures> measured;
+  StepKinds kinds;  // of the first
 };
+
+void print_kinds(const StepKinds& kinds) {
+  std::printf("\n%-16s %10s %10s %10s %8s\n", "steps of", "number", "predicted", "measured",
+              "ratio");
+  for (const StepKind& k : kinds) {
+    if (k.num == 0) continue;
+    std::printf("%-16s %10d %7.2f ms %7.2f ms %8.3f\n", k.name, k.num, k.predicted / k.num * 1e3,
+                k.measured / k.num * 1e3, k.predicted / k.measured);
+  }
+}
+
+json::array kinds_json(const StepKinds& kinds) {
+  json::array out;
+  for (const StepKind& k : kinds) {
+    out.push_back(json::object{{"kind", k.name},
+                               {"steps", k.num},
+                               {"predicted_s", k.predicted},
+                               {"measured_s", k.measured}});
+  }
+  return out;
+}
 
 void print_comparison(const PlanCompareOptions& o,
                       const BothRuns& b,
@@ -94,12 +116,18 @@ void print_comparison(const PlanCompareOptions& o,
                 : near || inside ? "yes"
                                  : strf("no, %.0f %% allowed", c.allowed * 100).c_str());
   }
-  if (!o.json)
+  if (!o.json) {
     std::printf("Replayed: the first run in the simulator with its own arrivals and step times.\n");
+    print_kinds(b.kinds);
+  }
   if (o.json) {
-    json::object j{{"model", o.engine.model},  {"workload", workload_name(o.workload)},
-                   {"requests", num_requests}, {"machine", machine},
-                   {"runs", o.repeat},         {"figures", std::move(rows)}};
+    json::object j{{"model", o.engine.model},
+                   {"workload", workload_name(o.workload)},
+                   {"requests", num_requests},
+                   {"machine", machine},
+                   {"runs", o.repeat},
+                   {"figures", std::move(rows)},
+                   {"step_kinds", kinds_json(b.kinds)}};
     std::printf("%s\n", plain_json(j).c_str());
   }
 }
@@ -138,7 +166,8 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
                     .format = cost_format(e.model, random_format(e)),
                     .gpu = e.device.is_gpu(),
                     .gpu_name = "",
-                    .threads = num_threads(e)};
+                    .threads = num_threads(e),
+                    .types = weight_types(e)};
   if (auto ok = check_cost_use(*cost, o.cost, use); !ok) return report(ok.error());
   SimSetup setup{e.scheduler, cost->cost};
   // Both get the requests that fit.
@@ -152,6 +181,7 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
   const PlanFigures simulated = figures_of(sim, *slo);
   std::vector<PlanFigures> measured;
   PlanFigures replayed;  // the first
+  StepKinds kinds;
   for (int i = 0; i < o.repeat; ++i) {
     status.show(strf("run %d of %d: %zu requests, about %.0f s", i + 1, o.repeat, workload->size(),
                      simulated.elapsed),
@@ -161,10 +191,12 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
         run_lab_on(s, {}, lab_workload(*workload), static_cast<uint64_t>(77 + 1'000'000 * i));
     if (!run) return report(run.error());
     measured.push_back(figures_of(*run, *slo));
-    if (i == 0) replayed = replay(*run, setup, *workload, *slo);
+    if (i > 0) continue;
+    replayed = replay(*run, setup, *workload, *slo);
+    kinds = step_kinds(timed_steps(run->reports), setup.cost);
   }
   status.clear();
-  print_comparison(o, {simulated, replayed, measured}, workload->size(), cost->machine);
+  print_comparison(o, {simulated, replayed, measured, kinds}, workload->size(), cost->machine);
   return kExitOk;
 }
 

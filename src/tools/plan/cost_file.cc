@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -91,7 +92,33 @@ bool names_device(std::string_view machine, std::string_view device) {
   return true;
 }
 
+// "--quantize w4", or how one says that there is none: the first option that differs, of both.
+struct TypeDifference {
+  std::string file, use;
+};
+std::optional<TypeDifference> differ(const WeightTypes& a, const WeightTypes& b, bool gpu) {
+  const auto option = [](const char* name, const std::string& value) {
+    return value.empty() ? strf("no %s", name) : strf("%s %s", name, value.c_str());
+  };
+  if (a.quantize != b.quantize)
+    return TypeDifference{option("--quantize", a.quantize), option("--quantize", b.quantize)};
+  if (!gpu && a.quantize != "none" && a.quantize_exclude != b.quantize_exclude)
+    return TypeDifference{option("--quantize-exclude", a.quantize_exclude),
+                          option("--quantize-exclude", b.quantize_exclude)};
+  if (gpu && a.gpu_weights != b.gpu_weights)
+    return TypeDifference{option("--gpu-weights", a.gpu_weights),
+                          option("--gpu-weights", b.gpu_weights)};
+  if (gpu && a.dtype != b.dtype)
+    return TypeDifference{option("--dtype", a.dtype), option("--dtype", b.dtype)};
+  return {};
+}
+
 }  // namespace
+
+WeightTypes weight_types(const EngineOptions& o) {
+  return {name_of(kQuantizes, o.quantize), o.quantize_exclude, name_of(kGpuWeights, o.gpu_weights),
+          name_of(kDtypes, o.dtype)};
+}
 
 std::string cost_format(const std::string& model, const std::string& random_format) {
   return model.starts_with("random:") ? random_format : "file";
@@ -127,6 +154,12 @@ Result<void> check_cost_use(const CostFile& f, const std::string& path, const Co
     return Error{400,
                  strf("%s was measured on %s: leave --device out, or calibrate on %s", file.c_str(),
                       quote(f.machine, 200).c_str(), quote(use.gpu_name).c_str())};
+  if (const auto d = differ(f.types, use.types, use.gpu)) {
+    return Error{400,
+                 strf("%s was measured with %s, and this would run with %s: change the options, or "
+                      "run `sluice plan calibrate` with them",
+                      file.c_str(), quote(d->file, 200).c_str(), quote(d->use, 200).c_str())};
+  }
   return {};
 }
 
@@ -136,6 +169,10 @@ std::string cost_to_json(const CostFile& f) {
   const json::object j{{"sluice_step_cost", kCostVersion},
                        {"model", f.model},
                        {"format", f.format},
+                       {"quantize", f.types.quantize},
+                       {"quantize_exclude", f.types.quantize_exclude},
+                       {"gpu_weights", f.types.gpu_weights},
+                       {"dtype", f.types.dtype},
                        {"arch", f.arch},
                        {"layers", f.layers},
                        {"hidden", f.hidden},
@@ -153,6 +190,7 @@ std::string cost_to_json(const CostFile& f) {
                        {"sampled", f.cost.sampled},
                        {"context", f.cost.context},
                        {"attended", f.cost.attended},
+                       {"prompts", f.cost.prompts},
                        {"host_step", f.cost.host_step},
                        {"host_slice", f.cost.host_slice}};
   return plain_json(j) + "\n";
@@ -174,6 +212,10 @@ Result<CostFile> parse_cost(std::string_view text) {
   CostFile f;
   r.text("model", f.model);
   r.text("format", f.format);
+  r.text("quantize", f.types.quantize);
+  r.text("quantize_exclude", f.types.quantize_exclude);
+  r.text("gpu_weights", f.types.gpu_weights);
+  r.text("dtype", f.types.dtype);
   r.text("arch", f.arch);
   r.whole("layers", f.layers);
   r.whole("hidden", f.hidden);
@@ -190,6 +232,7 @@ Result<CostFile> parse_cost(std::string_view text) {
   r.number("sampled", f.cost.sampled);
   r.number("context", f.cost.context);
   r.number("attended", f.cost.attended);
+  r.number("prompts", f.cost.prompts);
   r.number("host_step", f.cost.host_step);
   r.number("host_slice", f.cost.host_slice);
   const json::array* rows = r.list("rows");

@@ -7,14 +7,25 @@
 #include "base/result.h"
 #include "core/step_cost.h"
 #include "model/model.h"
+#include "runtime/options.h"
 
 namespace sluice {
 
-inline constexpr int kCostVersion = 1;
+inline constexpr int kCostVersion = 2;
+
+// Options that change what weights are at run time, by their names on the command line. On the CPU
+// dtype and gpu_weights change nothing, on a GPU quantize_exclude.
+struct WeightTypes {
+  std::string quantize = "none", quantize_exclude;
+  std::string gpu_weights = "auto", dtype = "auto";
+  bool operator==(const WeightTypes&) const = default;
+};
+WeightTypes weight_types(const EngineOptions& options);
 
 struct CostFile {
   std::string model, format;  // as the command line had them
-  std::string arch;           // the model's shape: a cost is of no use for another
+  WeightTypes types;
+  std::string arch;  // the model's shape: a cost is of no use for another
   int layers = 0, hidden = 0, vocab = 0;
   std::string device;  // "cpu" or a GPU's --device name
   std::string machine, measured;
@@ -39,6 +50,7 @@ struct CostUse {
   bool gpu = false;
   std::string gpu_name;  // of the device table; empty: any
   int threads = 0;       // on the CPU
+  WeightTypes types = {};
 };
 // The format of an engine's weights as cost files name it.
 std::string cost_format(const std::string& model, const std::string& random_format);

@@ -121,6 +121,29 @@ json::object trial_json(const Trial& t) {
   return j;
 }
 
+// What the page and the terminal say below the table.
+std::vector<std::string> plan_notes(const std::vector<Trial>& trials,
+                                    size_t best,
+                                    const SplitEstimate& split,
+                                    double price) {
+  std::vector<std::string> notes;
+  if (trials[0].figures.refused > 0)
+    notes.push_back(strf("%llu of %llu requests are longer than the context and are refused.",
+                         static_cast<unsigned long long>(trials[0].figures.refused),
+                         static_cast<unsigned long long>(trials[0].figures.requests)));
+  if (best == 0 && trials.size() > 1)
+    notes.push_back("The settings as given are the best of those tried.");
+  if (trials[best].settings.replicas > 1)
+    notes.push_back(strf("Run %d of this server and share the requests out in turn.",
+                         trials[best].settings.replicas));
+  if (trials[best].settings.kv)
+    notes.push_back(strf("--kv %s keeps K and V in 8 bits: measure what that does to answers.",
+                         name_of(kKvTypes, trials[best].settings.kv)));
+  notes.push_back(split_line(split));
+  if (price > 0) notes.push_back(strf("Prices assume $%.2f per hour and device.", price));
+  return notes;
+}
+
 }  // namespace
 
 int cmd_plan(const PlanOptions& o) {
@@ -167,21 +190,7 @@ int cmd_plan(const PlanOptions& o) {
       "step.",
       simulated, static_cast<unsigned long long>(steps), took, took > 0 ? simulated / took : 0,
       took * 1e6 / static_cast<double>(std::max<uint64_t>(steps, 1)));
-  if (trials[0].figures.refused > 0)
-    page.notes.push_back(strf("%llu of %llu requests are longer than the context and are refused.",
-                              static_cast<unsigned long long>(trials[0].figures.refused),
-                              static_cast<unsigned long long>(trials[0].figures.requests)));
-  if (best == 0 && trials.size() > 1)
-    page.notes.push_back("The settings as given are the best of those tried.");
-  if (trials[best].settings.replicas > 1)
-    page.notes.push_back(strf("Run %d of this server and share the requests out in turn.",
-                              trials[best].settings.replicas));
-  if (trials[best].settings.kv)
-    page.notes.push_back(strf("--kv %s keeps K and V in 8 bits: measure what that does to answers.",
-                              name_of(kKvTypes, trials[best].settings.kv)));
-  page.notes.push_back(split_line(split));
-  if (goal.price > 0)
-    page.notes.push_back(strf("Prices assume $%.2f per hour and device.", goal.price));
+  page.notes = plan_notes(trials, best, split, goal.price);
   if (!o.html.empty()) {
     if (auto ok = write_plan_file(o.html, plan_html(page, trials, best)); !ok)
       return report(ok.error());

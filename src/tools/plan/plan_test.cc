@@ -39,12 +39,14 @@ StepCost distserve_cost() {
 CostFile some_cost() {
   CostFile f;
   f.model = "random:lab-16m", f.format = "q8_0", f.arch = "llama";
+  f.types.quantize = "w8a8", f.types.quantize_exclude = "output*";
   f.layers = 4, f.hidden = 256, f.vocab = 1000;
   f.device = "cpu", f.machine = "a machine", f.measured = "2026-01-31T12:00:00Z";
   f.threads = 2, f.kv_token = 4096, f.memory = 1e9, f.num_steps = 77;
   f.error_p50 = 0.01, f.error_p90 = 0.05;
   f.cost.rows = {{1, 1e-3}, {512, 9e-3}};
   f.cost.sampled = 1e-6, f.cost.context = 1e-9, f.cost.attended = 1e-10;
+  f.cost.prompts = 2e-4;
   f.cost.host_step = 1e-5, f.cost.host_slice = 1e-7;
   return f;
 }
@@ -151,7 +153,7 @@ TEST(CostFile, RefusesWhatIsNotOne) {
   EXPECT_FALSE(parse_cost("{}"));
   EXPECT_FALSE(parse_cost("[1"));
   EXPECT_NE(
-      with("\"sluice_step_cost\":1", "\"sluice_step_cost\":2").error().message.find("version"),
+      with("\"sluice_step_cost\":2", "\"sluice_step_cost\":1").error().message.find("version"),
       std::string::npos);
   EXPECT_NE(with("\"sampled\"", "\"sample\"").error().message.find("sampled"), std::string::npos);
   const auto names = [&](const std::string& from, const std::string& to, const char* what) {
@@ -159,7 +161,7 @@ TEST(CostFile, RefusesWhatIsNotOne) {
     ASSERT_FALSE(f) << to;
     EXPECT_NE(f.error().message.find(what), std::string::npos) << f.error().message;
   };
-  names("\"sluice_step_cost\":1", "\"sluice_step_cost\":1.9", "sluice_step_cost");
+  names("\"sluice_step_cost\":2", "\"sluice_step_cost\":1.9", "sluice_step_cost");
   names("\"layers\":4", "\"layers\":4.5", "layers");
   names("\"layers\":4", "\"lairs\":7,\"layers\":4", "lairs");
   names("\"memory\":", "\"memory\":-", "memory");
@@ -177,7 +179,12 @@ TEST(CostFile, RefusesWhatIsNotOne) {
 
 TEST(CostFile, IsForItsWeightsAndMachine) {
   CostFile f = some_cost();
-  const CostUse use{.model = f.model, .format = "q8_0", .gpu = false, .gpu_name = "", .threads = 2};
+  const CostUse use{.model = f.model,
+                    .format = "q8_0",
+                    .gpu = false,
+                    .gpu_name = "",
+                    .threads = 2,
+                    .types = f.types};
   const auto refusal = [&](const CostUse& u) {
     Result<void> ok = check_cost_use(f, "cost.json", u);
     return ok ? std::string() : ok.error().message;
@@ -201,8 +208,41 @@ TEST(CostFile, IsForItsWeightsAndMachine) {
   other.gpu_name = "L4";
   EXPECT_TRUE(has(refusal(other), "NVIDIA H200"));
   EXPECT_EQ(cost_format("random:tiny", "q4_0"), "q4_0");
-  EXPECT_EQ(cost_format("model.gguf", "q4_0"), "file");
 }
+
+TEST(CostFile, IsForItsTypesOfWeights) {
+  CostFile f = some_cost();
+  CostUse use{.model = f.model,
+              .format = "q8_0",
+              .gpu = false,
+              .gpu_name = "",
+              .threads = 2,
+              .types = weight_types({})};
+  const auto refusal = [&] {
+    Result<void> ok = check_cost_use(f, "cost.json", use);
+    return ok ? std::string() : ok.error().message;
+  };
+  EXPECT_NE(refusal().find("'--quantize w8a8', and this would run with '--quantize none'"),
+            std::string::npos)
+      << refusal();
+  EngineOptions options;
+  options.quantize = Quantize::w8a8;
+  use.types = weight_types(options);
+  EXPECT_NE(refusal().find("'no --quantize-exclude'"), std::string::npos) << refusal();
+  options.quantize_exclude = "output*";
+  options.dtype = DType::f16;  // of a GPU: nothing here
+  options.gpu_weights = GpuWeights::stored;
+  use.types = weight_types(options);
+  EXPECT_EQ(refusal(), "");
+  f.device = "cuda", use.gpu = true;
+  EXPECT_NE(refusal().find("'--gpu-weights auto'"), std::string::npos) << refusal();
+  f.types.gpu_weights = "stored";
+  EXPECT_NE(refusal().find("run with '--dtype f16'"), std::string::npos) << refusal();
+  f.types.dtype = "f16";
+  EXPECT_EQ(refusal(), "");
+}
+
+TEST(CostFile, NamesFormats) { EXPECT_EQ(cost_format("model.gguf", "q4_0"), "file"); }
 
 TEST(ServeCommand, HasWhatWasSimulated) {
   const std::vector<GivenOption> given = {
@@ -213,6 +253,23 @@ TEST(ServeCommand, HasWhatWasSimulated) {
             "--budget 512");
   EXPECT_EQ(serve_command("random:tiny", {}, {}), "sluice serve random:tiny");
   EXPECT_EQ(shell_word(""), "''");
+}
+
+TEST(Calibrate, StepsByKind) {
+  StepCost cost;
+  cost.rows = {{1, 1e-3}, {100, 1e-3}};
+  const std::vector<TimedStep> steps = {
+      {{.tokens = 4, .sampled = 4, .context = 9, .attended = 9}, 2e-3},
+      {{.tokens = 2, .sampled = 2, .context = 9, .attended = 9}, 1e-3},
+      {{.tokens = 50, .sampled = 0, .context = 9, .attended = 9}, 4e-3},
+      {{.tokens = 50, .sampled = 1, .context = 9, .attended = 9}, 4e-3},
+      {{.tokens = 50, .sampled = 7, .context = 9, .attended = 9}, 8e-3}};
+  const StepKinds k = step_kinds(steps, cost);
+  EXPECT_EQ(k[0].num, 2);
+  EXPECT_EQ(k[1].num, 2);
+  EXPECT_EQ(k[2].num, 1);
+  EXPECT_NEAR(k[0].predicted / k[0].measured, 2.0 / 3, 1e-9);
+  EXPECT_NEAR(k[2].measured, 8e-3, 1e-9);
 }
 
 TEST(Calibrate, StepsKeepTheDeviceFromTheEndBeforeThem) {

@@ -30,6 +30,10 @@ struct TableRow {
   StepCost cost;
 };
 
+std::string weights_of(const CostFile& f) {
+  return f.types.quantize == "none" ? f.format : f.types.quantize;
+}
+
 void print_cell(const TableRow& row, const TableCell& c) {
   std::printf("%-10s %-6s %5d ", row.device.c_str(), row.format.c_str(), c.batch);
   if (!c.fits) {
@@ -80,7 +84,7 @@ int cmd_plan_table(const PlanTableOptions& o) {
     if (!cost) return report(cost.error());
     if (auto ok = check_cost_shape(*cost, o.cost, o.model, *shape); !ok) return report(ok.error());
     TableRow& r = rows.emplace_back();
-    r.device = "measured", r.format = cost->format;
+    r.device = "measured", r.format = weights_of(*cost);
     r.memory = cost->memory, r.price = o.price;
     r.model = sol_model(**file, *shape, 0);
     r.model.kv_token = cost->kv_token;

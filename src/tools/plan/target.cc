@@ -64,7 +64,8 @@ Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
                     .format = cost_format(engine_.model, random_format(engine_)),
                     .gpu = asked ? gpu_ : f->is_gpu(),
                     .gpu_name = gpu_ ? device_ : "",
-                    .threads = num_threads(engine_)};
+                    .threads = num_threads(engine_),
+                    .types = weight_types(engine_)};
   if (auto ok = check_cost_use(*f, path, use); !ok) return ok.error();
   cost_ = f->cost;
   kv_token_ = f->kv_token;

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import Server, model
+from harness import PATIENCE, Server, model
 
 CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
           "response_headers_conformance,unsupported_method")
@@ -27,9 +27,12 @@ class Schemathesis(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             command = ["schemathesis", "run", location, "--url", self.server.url, "--checks", CHECKS, "--max-examples",
                        os.environ.get("SLUICE_TEST_EXAMPLES", "20"), "--phases", "examples,coverage,fuzzing", "--seed", "1",
-                       "--request-timeout", "60", "--continue-on-failure", "--generation-database", "none", "--no-color",
+                       "--request-timeout", str(30 * PATIENCE), "--continue-on-failure", "--generation-database", "none", "--no-color",
                        "--suppress-health-check", "all", "--exclude-path", "/dashboard/events", *options]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400)
+            try:
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200 * PATIENCE)
+            except subprocess.TimeoutExpired as late:
+                self.fail(f"not done after {late.timeout} s: {(late.stdout or b'').decode(errors='replace')[-4000:]}")
         self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-8000:])
         self.assertRegex(done.stdout, r"\d+ generated, \d+ passed")
         self.assertEqual(self.server.request("/health")[0], 200)

@@ -165,6 +165,8 @@ bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
       return 2 * kernel.group_rows * cols <= kFirst;
     case XTiles::bf16:
       return 2 * kTiledRows * cols <= kSecond;
+    case XTiles::super:  // taken in ranges of columns that fit
+      return true;
   }
   return false;
 }
@@ -199,6 +201,7 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads, bo
 
 // Bytes of one 16-row tile of x.
 int64_t tile_bytes(XTiles kind, int64_t cols) {
+  if (kind == XTiles::super) return cols / kActSuper * kXSuperBytes;
   return x_tile_bytes(kind == XTiles::bf16 ? 2 * cols : cols);
 }
 
@@ -210,6 +213,7 @@ class Pieces {
     if (w.act & kActF32)
       CHECK(x.f.data && x.f.type == DType::f32 && x.f.cols == w.cols && x.f.rows >= m);
     if (w.act & kActQ8) CHECK(x.q.q && x.q.cols == w.cols && x.q.rows >= m);
+    if (w.act & kActSuper8) CHECK(x.s.q && x.s.cols == w.cols && x.s.rows >= m);
     if (w.act & kActRow8) CHECK(x.r.q && x.r.cols == w.cols && x.r.rows >= m);
     for (size_t i = 0; i < w.segments.size(); ++i) {
       cuts_[i] = cut_segment(w.segments[i], w.cols, m, threads, tiled);
@@ -271,6 +275,11 @@ class Pieces {
       a.scale = x_.q.scale + p.m0 * num32;
       a.sum = x_.q.sum + p.m0 * num32;
     }
+    if (p.segment->kernel->act_needs & kActSuper8) {
+      a.q = x_.s.q + p.m0 * w_.cols;
+      a.scale = x_.s.scale + p.m0 * (w_.cols / kActSuper);
+      a.sum16 = x_.s.sum + p.m0 * (w_.cols / kActSum);
+    }
     if (p.segment->kernel->act_needs & kActRow8) {
       a.q = x_.r.q + p.m0 * w_.cols;
       a.scale = x_.r.scale + p.m0;
@@ -315,9 +324,15 @@ const int8_t* lay_out_tiles(
   pool.for_each(tiles, [&](int64_t i, int) {
     const int64_t first = i * kXTileRows;
 #if defined(__x86_64__)
+    const int64_t rows = std::min(kXTileRows, m - first);
     if (kind == XTiles::bf16) {
-      cpu::lay_out_tile_amx_bf16(x.f.row(first), x.f.stride, std::min(kXTileRows, m - first), cols,
-                                 to + i * bytes);
+      cpu::lay_out_tile_amx_bf16(x.f.row(first), x.f.stride, rows, cols, to + i * bytes);
+      return;
+    }
+    if (kind == XTiles::super) {
+      const int64_t at = first * cols;
+      cpu::lay_out_tile_amx_super(x.s.q + at, x.s.scale + at / kActSuper, x.s.sum + at / kActSum,
+                                  cols, rows, to + i * bytes);
       return;
     }
 #endif

@@ -19,14 +19,6 @@ template <Format F>
     const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
     SLUICE_UNROLL
     for (int u = 0; u < 8; ++u) put64(w.q[u], _mm512_xor_si512(load64(low + u * 64), flip));
-  } else if constexpr (F == Format::q6_k) {
-    const uint8_t* high = panel + plan.high + b * 8 * R;
-    const __m512i offset = _mm512_set1_epi8(kCodeOffset<F>);
-    __m512i half[2][4];
-    q6_units<0>(low, high, half[0]);
-    q6_units<1>(low, high, half[1]);
-    SLUICE_UNROLL
-    for (int u = 0; u < 8; ++u) put64(w.q[u], _mm512_sub_epi8(half[u / 4][u % 4], offset));
   } else {
     constexpr char kOffset =
         F == Format::iq4_nl ? static_cast<char>(0x80) : static_cast<char>(kCodeOffset<F>);
@@ -51,17 +43,10 @@ struct Panels {
 
   static void lay_out(const uint8_t* panel, const PanelPlan& p, int64_t b, WBlock<F>& w) {
     lay_out_codes<F>(panel, p, b, w);
-    if constexpr (F == Format::q6_k) {
-      const uint8_t* scales = panel + p.scale + b * 2 * R;
-      _mm512_store_ps(w.side[0], load_f16(panel + p.extra + b / 8 * 2 * R));
-      _mm512_store_ps(w.side[1], load_i8(scales));
-      _mm512_store_ps(w.side[2], load_i8(scales + R));
-    } else {
-      __m512 dw, mw;
-      load_scales<F>(panel, p, b, dw, mw);
-      _mm512_store_ps(w.side[0], dw);
-      if constexpr (kHasMin<F>) _mm512_store_ps(w.side[1], mw);
-    }
+    __m512 dw, mw;
+    load_scales<F>(panel, p, b, dw, mw);
+    _mm512_store_ps(w.side[0], dw);
+    if constexpr (kHasMin<F>) _mm512_store_ps(w.side[1], mw);
   }
 };
 
@@ -76,20 +61,11 @@ void matmul_amx_q4_0(const MatmulArgs& a) {
 void matmul_amx_q4_1(const MatmulArgs& a) {
   run_strips<Panels<Format::q4_1>>(a, matmul_avx512_q4_1);
 }
-void matmul_amx_q6_k(const MatmulArgs& a) {
-  run_strips<Panels<Format::q6_k>>(a, matmul_avx512_q6_k);
-}
 void matmul_amx_q5_0(const MatmulArgs& a) {
   run_strips<Panels<Format::q5_0>>(a, matmul_avx512_q5_0);
 }
 void matmul_amx_q5_1(const MatmulArgs& a) {
   run_strips<Panels<Format::q5_1>>(a, matmul_avx512_q5_1);
-}
-void matmul_amx_q4_k(const MatmulArgs& a) {
-  run_strips<Panels<Format::q4_k>>(a, matmul_avx512_q4_k);
-}
-void matmul_amx_q5_k(const MatmulArgs& a) {
-  run_strips<Panels<Format::q5_k>>(a, matmul_avx512_q5_k);
 }
 void matmul_amx_iq4_nl(const MatmulArgs& a) {
   run_strips<Panels<Format::iq4_nl>>(a, matmul_avx512_iq4_nl);

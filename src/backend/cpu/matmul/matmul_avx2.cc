@@ -5,20 +5,14 @@
 //   4-bit q <= 15: a whole block sums to 8 * 2 * 15 * 127 < 2^15; -8 comes off through x's sum
 //   5-bit q <= 31: half a block sums to 4 * 2 * 31 * 127 < 2^15; -16 comes off likewise
 //   iq4_nl levels as q8_0
-//   q6_k  |q - 32| <= 32 and x with its sign: sixteen columns sum to 4 * 2 * 32 * 127 < 2^15
 #include <immintrin.h>
 
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/matmul_tile_avx2.h"
-#include "backend/cpu/matmul/six_bits_avx2.h"
 #include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
-
-[[gnu::always_inline]] inline __m256 load_i8(const uint8_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p)));
-}
 
 template <int G, int MT>
 [[gnu::always_inline]] inline void dot_bytes(
@@ -141,28 +135,15 @@ template <int G, int MT>
   }
 }
 
-[[gnu::always_inline]] inline __m256 widen_u8(__m128i v) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v));
-}
-
-// Scale and minimum of block b in one panel. The minimum of q4_k and q5_k is to be subtracted.
+// Scale and minimum of block b in one panel.
 template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m256& dw, __m256& mw) {
-  if constexpr (kSuperScales<F>) {
-    const SixBitPair s =
-        six_bits(load8(panel + plan.scale + b * R), load8(panel + plan.tops + b / 2 * R), b);
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    dw = _mm256_mul_ps(load_f16(super), widen_u8(s.first));
-    mw = _mm256_mul_ps(load_f16(super + 2 * R), widen_u8(s.second));
-  } else {
-    dw = load_f16(panel + plan.scale + b * 2 * R);
-    if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
-    if constexpr (kScaledMin<F>) mw = _mm256_mul_ps(dw, mw);
-  }
+  dw = load_f16(panel + plan.scale + b * 2 * R);
+  if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
+  if constexpr (kScaledMin<F>) mw = _mm256_mul_ps(dw, mw);
 }
 
-// All but q6_k.
 template <Format F, int G, int MT>
 void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
@@ -198,8 +179,7 @@ void block_tile(const Tile& t) {
         acc[g][m] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(idot[g][m]), acc[g][m]);
         if constexpr (kHasMin<F>) {
           const __m256 sum = _mm256_set1_ps(t.scale[at] * static_cast<float>(t.sum[at]));
-          acc[g][m] = kSuperScales<F> ? _mm256_fnmadd_ps(mw, sum, acc[g][m])
-                                      : _mm256_fmadd_ps(mw, sum, acc[g][m]);
+          acc[g][m] = _mm256_fmadd_ps(mw, sum, acc[g][m]);
         }
       }
     }
@@ -207,83 +187,10 @@ void block_tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-// The kHalf-th sixteen columns of a block, for one group.
-template <int kHalf, int MT>
-[[gnu::always_inline]] inline void dot_q6_half(
-    const uint8_t* low, const uint8_t* high, const int8_t* x, int64_t cols, __m256i (&idot)[MT]) {
-  const __m256i h = load32(high + kHalf * 32);
-  SLUICE_UNROLL
-  for (int m = 0; m < MT; ++m) idot[m] = _mm256_setzero_si256();
-  SLUICE_UNROLL
-  for (int u = 0; u < 4; ++u) {
-    __m256i v = load32(low + u * 32);
-    if constexpr (kHalf == 1) v = _mm256_srli_epi16(v, 4);
-    const __m256i top = u == 0   ? _mm256_slli_epi16(h, 4)
-                        : u == 1 ? _mm256_slli_epi16(h, 2)
-                        : u == 2 ? h
-                                 : _mm256_srli_epi16(h, 2);
-    const __m256i q = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi8(15)),
-                                      _mm256_and_si256(top, _mm256_set1_epi8(48)));
-    const __m256i w = _mm256_sub_epi8(q, _mm256_set1_epi8(32));
-    const __m256i magnitude = _mm256_abs_epi8(w);
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) {
-      const __m256i xv = _mm256_sign_epi8(broadcast4(x + m * cols + kHalf * 16 + u * 4), w);
-      idot[m] = _mm256_add_epi16(idot[m], _mm256_maddubs_epi16(magnitude, xv));
-    }
-  }
-  SLUICE_UNROLL
-  for (int m = 0; m < MT; ++m) idot[m] = widen_add(idot[m]);
-}
-
-// The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
-template <int G, int MT>
-void q6_tile(const Tile& t) {
-  const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
-  __m256 acc[G][MT];
-  clear(acc);
-  for (int64_t b = 0; b < plan.num_blocks; ++b) {
-    prefetch(t, b);
-    SLUICE_UNROLL
-    for (int g = 0; g < G; ++g) {
-      const uint8_t* panel = t.w + g * plan.bytes;
-      const uint8_t* low = panel + b * 16 * R;
-      const uint8_t* high = panel + plan.high + b * 8 * R;
-      const uint8_t* scales = panel + plan.scale + b * 2 * R;
-      __m256i idot[MT];
-      __m256 first[MT];
-      dot_q6_half<0, MT>(low, high, t.q + b * 32, t.cols, idot);
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) {
-        first[m] = _mm256_mul_ps(load_i8(scales), _mm256_cvtepi32_ps(idot[m]));
-      }
-      dot_q6_half<1, MT>(low, high, t.q + b * 32, t.cols, idot);
-      const __m256 s1 = load_i8(scales + R);
-      const __m256 dw = load_f16(panel + plan.extra + b / 8 * 2 * R);
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) {
-        const __m256 dot = _mm256_fmadd_ps(s1, _mm256_cvtepi32_ps(idot[m]), first[m]);
-        const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(t.scale[m * plan.num_blocks + b]));
-        acc[g][m] = _mm256_fmadd_ps(scale, dot, acc[g][m]);
-      }
-    }
-  }
-  store<G, MT>(t, acc);
-}
-
-template <Format F, int G, int MT>
-constexpr TileFn tile_fn() {
-  if constexpr (F == Format::q6_k) {
-    return q6_tile<G, MT>;
-  } else {
-    return block_tile<F, G, MT>;
-  }
-}
-
 template <Format F>
 struct Kernel : Avx2Blocks {
   template <int G, int MT>
-  static constexpr TileFn tile = tile_fn<F, G, MT>();
+  static constexpr TileFn tile = block_tile<F, G, MT>;
 };
 
 template <Format F>
@@ -296,11 +203,8 @@ void run(const MatmulArgs& a) {
 void matmul_avx2_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
 void matmul_avx2_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
 void matmul_avx2_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
-void matmul_avx2_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
 void matmul_avx2_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx2_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
-void matmul_avx2_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
-void matmul_avx2_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
 void matmul_avx2_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx2_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 

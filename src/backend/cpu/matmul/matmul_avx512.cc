@@ -1,7 +1,7 @@
 // int_block32 kernels for AVX-512 VNNI. Lanes are the 16 rows of a group; a tile is G groups (read
 // streams) by MT rows of x, its integer and float accumulators in registers. VPDPBUSD multiplies
 // unsigned weights with signed activations; the weights' offset (128 for q8_0 and iq4_nl, 8 for
-// q4_0, 16 for q5_0, 32 for q6_k) is taken off through the integer sum of the activations.
+// q4_0, 16 for q5_0) is taken off through the integer sum of the activations.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul/matmul_kernels.h"
@@ -27,33 +27,6 @@ template <int G, int MT>
       const __m512i xv = broadcast4(x + m * cols + u * 4);
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], wv[g], xv);
-    }
-  }
-}
-
-// idot += one 32-column block of 4-bit or 5-bit codes. tops: its high plane.
-template <Format F, int G, int MT>
-[[gnu::always_inline]] inline void dot_codes(const uint8_t* w,
-                                             const uint8_t* tops,
-                                             size_t panel,
-                                             const int8_t* x,
-                                             int64_t cols,
-                                             __m512i (&idot)[G][MT]) {
-  SLUICE_UNROLL
-  for (int u = 0; u < 4; ++u) {
-    __m512i low[G], high[G];
-    SLUICE_UNROLL
-    for (int g = 0; g < G; ++g) {
-      load_units<F>(w + g * panel, tops + g * panel, u, low[g], high[g]);
-    }
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) {
-      const __m512i x0 = broadcast4(x + m * cols + u * 4);
-      const __m512i x1 = broadcast4(x + m * cols + 16 + u * 4);
-      SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], low[g], x0);
-      SLUICE_UNROLL
-      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], high[g], x1);
     }
   }
 }
@@ -87,7 +60,6 @@ template <Format F, int32_t kOffset, int MT>
   }
 }
 
-// All but q6_k.
 template <Format F, int G, int MT>
 void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
@@ -128,8 +100,7 @@ void block_tile(const Tile& t) {
         SLUICE_UNROLL
         for (int m = 0; m < MT; ++m) {
           const __m512 sum = _mm512_set1_ps(side.min[m][b % 16]);
-          acc[g][m] = kSuperScales<F> ? _mm512_fnmadd_ps(mw, sum, acc[g][m])
-                                      : _mm512_fmadd_ps(mw, sum, acc[g][m]);
+          acc[g][m] = _mm512_fmadd_ps(mw, sum, acc[g][m]);
         }
       }
     }
@@ -137,99 +108,13 @@ void block_tile(const Tile& t) {
   store<G, MT>(t, acc);
 }
 
-template <int kHalf, int G, int MT>
-[[gnu::always_inline]] inline void dot_q6_half(const uint8_t* low,
-                                               const uint8_t* high,
-                                               size_t panel,
-                                               const int8_t* x,
-                                               int64_t cols,
-                                               __m512i (&idot)[G][MT]) {
-  SLUICE_UNROLL
-  for (int g = 0; g < G; ++g) {
-    __m512i w[4];
-    q6_units<kHalf>(low + g * panel, high + g * panel, w);
-    SLUICE_UNROLL
-    for (int m = 0; m < MT; ++m) {
-      SLUICE_UNROLL
-      for (int u = 0; u < 4; ++u) {
-        idot[g][m] =
-            _mm512_dpbusd_epi32(idot[g][m], w[u], broadcast4(x + m * cols + kHalf * 16 + u * 4));
-      }
-    }
-  }
-}
-
-// The two scaled sixteens add up in f32 exactly: every value is an integer of at most 2^24.
-template <int G, int MT>
-void q6_tile(const Tile& t) {
-  const PanelPlan plan = panel_plan<Format::q6_k, R>(t.cols);
-  __m512 acc[G][MT];
-  clear(acc);
-  alignas(64) int32_t sums[MT][16];
-  for (int64_t b = 0; b < plan.num_blocks; ++b) {
-    if (b % 8 == 0) {
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) {
-        const __m512i offsets = sum_sixteens<32>(t.q + m * t.cols + b * 32);
-        _mm512_store_si512(sums[m], _mm512_sub_epi32(_mm512_setzero_si512(), offsets));
-      }
-    }
-    prefetch(t, b);
-    const int64_t sum_at = b % 2 * 8 + b % 8 / 2;  // of the first sixteen; the second: 4 further
-    const uint8_t* low = t.w + b * 16 * R;
-    const uint8_t* high = t.w + plan.high + b * 8 * R;
-    const uint8_t* scales = t.w + plan.scale + b * 2 * R;
-    const int8_t* x = t.q + b * 32;
-    __m512i idot[G][MT];
-    __m512 first[G][MT];
-    SLUICE_UNROLL
-    for (int g = 0; g < G; ++g) {
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) idot[g][m] = _mm512_set1_epi32(sums[m][sum_at]);
-    }
-    dot_q6_half<0, G, MT>(low, high, plan.bytes, x, t.cols, idot);
-    SLUICE_UNROLL
-    for (int g = 0; g < G; ++g) {
-      const __m512 s0 = load_i8(scales + g * plan.bytes);
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) {
-        first[g][m] = _mm512_mul_ps(s0, _mm512_cvtepi32_ps(idot[g][m]));
-        idot[g][m] = _mm512_set1_epi32(sums[m][sum_at + 4]);
-      }
-    }
-    dot_q6_half<1, G, MT>(low, high, plan.bytes, x, t.cols, idot);
-    SLUICE_UNROLL
-    for (int g = 0; g < G; ++g) {
-      const __m512 s1 = load_i8(scales + g * plan.bytes + R);
-      const __m512 dw = load_f16(t.w + g * plan.bytes + plan.extra + b / 8 * 2 * R);
-      SLUICE_UNROLL
-      for (int m = 0; m < MT; ++m) {
-        const __m512 dot = _mm512_fmadd_ps(s1, _mm512_cvtepi32_ps(idot[g][m]), first[g][m]);
-        const __m512 dx = _mm512_set1_ps(t.scale[m * plan.num_blocks + b]);
-        acc[g][m] = _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), dot, acc[g][m]);
-      }
-    }
-  }
-  store<G, MT>(t, acc);
-}
-
-template <Format F, int G, int MT>
-constexpr TileFn tile_fn() {
-  if constexpr (F == Format::q6_k) {
-    return q6_tile<G, MT>;
-  } else {
-    return block_tile<F, G, MT>;
-  }
-}
-
-// q6_k's codes cost the most to put together: high tiles pay for that.
 template <Format F>
 struct Kernel {
   static constexpr int kRows = R, kStep = 1;
-  static constexpr Heights kMost = F == Format::q6_k ? Heights{8, 4, 2} : Heights{6, 6, 2};
+  static constexpr Heights kMost{6, 6, 2};
 
   template <int G, int MT>
-  static constexpr TileFn tile = tile_fn<F, G, MT>();
+  static constexpr TileFn tile = block_tile<F, G, MT>;
 };
 
 template <Format F>
@@ -242,11 +127,8 @@ void run(const MatmulArgs& a) {
 void matmul_avx512_q8_0(const MatmulArgs& a) { run<Format::q8_0>(a); }
 void matmul_avx512_q4_0(const MatmulArgs& a) { run<Format::q4_0>(a); }
 void matmul_avx512_q4_1(const MatmulArgs& a) { run<Format::q4_1>(a); }
-void matmul_avx512_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
 void matmul_avx512_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx512_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
-void matmul_avx512_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
-void matmul_avx512_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
 void matmul_avx512_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx512_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
 

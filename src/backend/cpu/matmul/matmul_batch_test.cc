@@ -80,10 +80,11 @@ TEST_P(MatmulBatchKernel, TakesAnyNumberOfRows) {
   a.group_end = num_groups(*row, kN);
   a.m = a.all_rows = kM;
   a.x = x.f.f32(), a.x_stride = x.f.stride;
-  const bool by_row = row->arith == Arith::int_row;
-  a.q = by_row ? x.r.q : x.q.q;
-  a.scale = by_row ? x.r.scale : x.q.scale;
-  a.sum = by_row ? x.r.sum : x.q.sum;
+  const bool by_row = row->arith == Arith::int_row, by_super = row->arith == Arith::int_super;
+  a.q = by_row ? x.r.q : by_super ? x.s.q : x.q.q;
+  a.scale = by_row ? x.r.scale : by_super ? x.s.scale : x.q.scale;
+  a.sum = by_row ? x.r.sum : by_super ? nullptr : x.q.sum;
+  a.sum16 = x.s.sum;
   a.out = out.data(), a.out_stride = kN;
   row->run(a);
   for (int64_t m : {0, 1, 75, 76, 127, 128, 149}) {

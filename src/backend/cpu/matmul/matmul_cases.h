@@ -236,6 +236,9 @@ struct Input {
   std::vector<int8_t> row_q;
   std::vector<float> row_scale;
   std::vector<int32_t> row_sum;
+  std::vector<int8_t> super_q;  // none where cols is no multiple of 256
+  std::vector<float> super_scale;
+  std::vector<int16_t> sum16;
 
   Act act(int64_t first = 0, int64_t rows = -1) {
     if (rows < 0) rows = m;
@@ -246,6 +249,10 @@ struct Input {
            rows, cols};
     a.r = {row_q.data() + first * cols, row_scale.data() + first, row_sum.data() + first, rows,
            cols};
+    if (!super_q.empty()) {
+      a.s = {super_q.data() + first * cols, super_scale.data() + first * (cols / kActSuper),
+             sum16.data() + first * (cols / kActSum), rows, cols};
+    }
     return a;
   }
   double value(Arith arith, int64_t row, int64_t k) const {
@@ -253,6 +260,9 @@ struct Input {
     if (takes_bf16(arith)) {
       return bf16_to_f32(f32_to_bf16(x[static_cast<size_t>(row * stride + k)]));
     }
+    if (arith == Arith::int_super)
+      return double{super_scale[static_cast<size_t>((row * cols + k) / kActSuper)]} *
+             super_q[static_cast<size_t>(row * cols + k)];
     if (arith == Arith::int_row)
       return double{row_scale[static_cast<size_t>(row)]} *
              row_q[static_cast<size_t>(row * cols + k)];
@@ -262,7 +272,7 @@ struct Input {
 };
 
 inline Input make_input(int64_t m, int64_t cols, uint32_t seed, bool extreme = false) {
-  Input in{m, cols, cols + 5, {}, {}, {}, {}, {}, {}, {}};
+  Input in{m, cols, cols + 5, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal(0.2f, 1.0f);
   in.x.resize(static_cast<size_t>(m * in.stride));
@@ -275,7 +285,17 @@ inline Input make_input(int64_t m, int64_t cols, uint32_t seed, bool extreme = f
   in.row_q.resize(in.q.size());
   in.row_scale.resize(static_cast<size_t>(m));
   in.row_sum.resize(static_cast<size_t>(m));
+  if (cols % kActSuper == 0) {
+    in.super_q.resize(in.q.size());
+    in.super_scale.resize(in.q.size() / kActSuper);
+    in.sum16.resize(in.q.size() / kActSum);
+  }
   for (int64_t r = 0; r < m; ++r) {
+    if (cols % kActSuper == 0) {
+      quantize_supers(in.x.data() + r * in.stride, cols, in.super_q.data() + r * cols,
+                      in.super_scale.data() + r * (cols / kActSuper),
+                      in.sum16.data() + r * (cols / kActSum));
+    }
     if (cols % 32 == 0) {
       quantize_whole_row(in.x.data() + r * in.stride, cols, in.row_q.data() + r * cols,
                          in.row_scale.data() + r, in.row_sum.data() + r);

@@ -83,6 +83,7 @@ void load(const BlockIQ4NL& b, int, IntBlock& out) {
   }
   out.d = f16_to_f32(b.d);
 }
+#if defined(__aarch64__)
 // `part` is which 32 of the 256.
 template <typename Block>
 void load_scaled_group(const Block& b, int part, IntBlock& out) {
@@ -95,6 +96,15 @@ void load_scaled_group(const Block& b, int part, IntBlock& out) {
 }
 void load(const BlockQ4K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
 void load(const BlockQ5K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
+void load(const BlockQ6K& b, int part, IntBlock& out) {
+  int8_t q[256];
+  unpack(b, q);
+  std::copy(q + 32 * part, q + 32 * part + 32, out.q);
+  out.scale[0] = b.scales[2 * part];
+  out.scale[1] = b.scales[2 * part + 1];
+  out.d = f16_to_f32(b.d);
+}
+#endif
 void load(const BlockQ2K& b, int part, IntBlock& out) {
   uint8_t q[32];
   unpack_part(b, part, q);
@@ -109,14 +119,6 @@ void load(const BlockQ2K& b, int part, IntBlock& out) {
 void load(const BlockQ3K& b, int part, IntBlock& out) {
   unpack_part(b, part, out.q);
   for (int i = 0; i < 2; ++i) out.scale[i] = group_scale(b, 2 * part + i);
-  out.d = f16_to_f32(b.d);
-}
-void load(const BlockQ6K& b, int part, IntBlock& out) {
-  int8_t q[256];
-  unpack(b, q);
-  std::copy(q + 32 * part, q + 32 * part + 32, out.q);
-  out.scale[0] = b.scales[2 * part];
-  out.scale[1] = b.scales[2 * part + 1];
   out.d = f16_to_f32(b.d);
 }
 
@@ -170,6 +172,67 @@ void int_rows(const MatmulArgs& a) {
             const auto sum = static_cast<float>(a.sum[(m0 + t) * num32 + b]);
             acc[t] = std::fma(w.m, dx * sum, acc[t]);
           }
+        }
+      }
+      for (int t = 0; t < tile; ++t) a.out[(m0 + t) * a.out_stride + r] = acc[t] + bias;
+    }
+  }
+}
+
+// A super-block of 256 columns: value = d * (scale[k / 16] * q[k]) - dmin * min[k / 16].
+struct SuperBlock {
+  int8_t q[256];
+  int32_t scale[16], min[16];
+  float d, dmin;
+};
+
+template <typename Block>
+void load_super(const Block& b, SuperBlock& out) {
+  out.d = f16_to_f32(b.d);
+  if constexpr (std::is_same_v<Block, BlockQ6K>) {
+    unpack(b, out.q);
+    std::copy(b.scales, b.scales + 16, out.scale);
+  } else {
+    out.dmin = f16_to_f32(b.dmin);
+    for (int part = 0; part < 8; ++part) {
+      uint8_t q[32];
+      unpack_group(b, part, q);
+      std::copy(q, q + 32, out.q + 32 * part);
+      const ScaleMin s = get_scale_min(b.scales, part);
+      for (int i = 2 * part; i < 2 * part + 2; ++i) {
+        out.scale[i] = s.scale;
+        out.min[i] = s.min;
+      }
+    }
+  }
+}
+
+template <typename Block>
+void super_rows(const MatmulArgs& a) {
+  const int64_t supers = a.cols / 256;
+  const int64_t end = std::min(a.rows, a.group_end * kGroup);
+  for (int64_t r = a.group_begin * kGroup; r < end; ++r) {
+    const auto* row = static_cast<const std::byte*>(a.w) + r * supers * int64_t{sizeof(Block)};
+    const float bias = a.bias ? a.bias[r] : 0;
+    for (int64_t m0 = 0; m0 < a.m; m0 += kTile) {
+      const int tile = static_cast<int>(std::min<int64_t>(kTile, a.m - m0));
+      float acc[kTile] = {};
+      for (int64_t s = 0; s < supers; ++s) {
+        Block block;
+        std::memcpy(&block, row + s * int64_t{sizeof(Block)}, sizeof(Block));
+        SuperBlock w{};
+        load_super(block, w);
+        for (int t = 0; t < tile; ++t) {
+          const int8_t* x = a.q + (m0 + t) * a.cols + s * 256;
+          const int16_t* sum = a.sum16 + ((m0 + t) * supers + s) * 16;
+          int32_t dot = 0, mins = 0;
+          for (int i = 0; i < 16; ++i) {
+            dot += w.scale[i] * dot16(w.q + 16 * i, x + 16 * i);
+            mins += w.min[i] * sum[i];
+          }
+          float v = w.d * static_cast<float>(dot);
+          if constexpr (kAddsMin<Block>) v = std::fma(-w.dmin, static_cast<float>(mins), v);
+          acc[t] = std::fma(a.scale[(m0 + t) * supers + s], v, acc[t]);
         }
       }
       for (int t = 0; t < tile; ++t) a.out[(m0 + t) * a.out_stride + r] = acc[t] + bias;
@@ -247,13 +310,19 @@ void matmul_generic_w8a8(const MatmulArgs& a) { int_whole_rows(a); }
 void matmul_generic_q8_0(const MatmulArgs& a) { int_rows<BlockQ8_0>(a); }
 void matmul_generic_q4_0(const MatmulArgs& a) { int_rows<BlockQ4_0>(a); }
 void matmul_generic_q4_1(const MatmulArgs& a) { int_rows<BlockQ4_1>(a); }
-void matmul_generic_q6_k(const MatmulArgs& a) { int_rows<BlockQ6K>(a); }
 void matmul_generic_q5_0(const MatmulArgs& a) { int_rows<BlockQ5_0>(a); }
 void matmul_generic_q5_1(const MatmulArgs& a) { int_rows<BlockQ5_1>(a); }
 void matmul_generic_q2_k(const MatmulArgs& a) { int_rows<BlockQ2K>(a); }
 void matmul_generic_q3_k(const MatmulArgs& a) { int_rows<BlockQ3K>(a); }
+#if defined(__aarch64__)  // its kernels take activations by 32
 void matmul_generic_q4_k(const MatmulArgs& a) { int_rows<BlockQ4K>(a); }
 void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
+void matmul_generic_q6_k(const MatmulArgs& a) { int_rows<BlockQ6K>(a); }
+#else
+void matmul_generic_q4_k(const MatmulArgs& a) { super_rows<BlockQ4K>(a); }
+void matmul_generic_q5_k(const MatmulArgs& a) { super_rows<BlockQ5K>(a); }
+void matmul_generic_q6_k(const MatmulArgs& a) { super_rows<BlockQ6K>(a); }
+#endif
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
 void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
 void matmul_generic_u8(const MatmulArgs& a) { u8_rows(a); }

@@ -23,8 +23,8 @@ namespace sluice::cpu {
 // spills the accumulators to make room.
 [[gnu::always_inline]] inline void hold_loads() { __asm__ volatile("" ::: "memory"); }
 
-// Rows of x from which int_block32 kernels use AMX: fewer are faster through VNNI, which has no
-// tiles to fill up, the longer the less a format has to unpack.
+// Rows of x from which int_block32 and int_super kernels use AMX: fewer are faster through VNNI,
+// which has no tiles to fill up, the longer the less a format has to unpack.
 [[gnu::always_inline]] constexpr int64_t amx_rows_from(Format format) {
   switch (format) {
     case Format::q8_0:
@@ -121,6 +121,13 @@ void matmul_amx_q5_k(const MatmulArgs& a);
 void matmul_amx_iq4_nl(const MatmulArgs& a);
 void matmul_amx_int4(const MatmulArgs& a);
 void matmul_amx_bf16(const MatmulArgs& a);
+// Up to 16 rows of SuperQuantView as a tile of MatmulArgs::tiles.
+void lay_out_tile_amx_super(const int8_t* q,
+                            const float* scale,
+                            const int16_t* sum16,
+                            int64_t cols,
+                            int64_t rows,
+                            void* tile);
 // x [rows, cols] f32 as a tile of MatmulArgs::tiles.
 void lay_out_tile_amx_bf16(const float* x, int64_t stride, int64_t rows, int64_t cols, void* tile);
 

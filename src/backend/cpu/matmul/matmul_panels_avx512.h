@@ -59,21 +59,13 @@ template <Format F>
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v));
 }
 
-// Scale and minimum of block b in one panel. The minimum of q4_k and q5_k is to be subtracted.
+// Scale and minimum of block b in one panel.
 template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m512& dw, __m512& mw) {
-  if constexpr (kSuperScales<F>) {
-    const SixBitPair s = six_bits(load16(panel + plan.scale + b * kPanelRows),
-                                  load16(panel + plan.tops + b / 2 * kPanelRows), b);
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * kPanelRows;
-    dw = _mm512_mul_ps(load_f16(super), widen_u8(s.first));
-    mw = _mm512_mul_ps(load_f16(super + 2 * kPanelRows), widen_u8(s.second));
-  } else {
-    dw = load_f16(panel + plan.scale + b * 2 * kPanelRows);
-    if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * kPanelRows);
-    if constexpr (kScaledMin<F>) mw = _mm512_mul_ps(dw, mw);
-  }
+  dw = load_f16(panel + plan.scale + b * 2 * kPanelRows);
+  if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * kPanelRows);
+  if constexpr (kScaledMin<F>) mw = _mm512_mul_ps(dw, mw);
 }
 
 // Four vectors of 6-bit weights (16 columns): nibbles of the low plane (shifted down by 4 for the
@@ -95,10 +87,6 @@ template <int kHalf>
                                  : _mm512_srli_epi16(h, 2);
     w[u] = _mm512_and_si512(_mm512_ternarylogic_epi32(low4, v, top, 0xca), six);
   }
-}
-
-[[gnu::always_inline]] inline __m512 load_i8(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p)));
 }
 
 }  // namespace sluice::cpu

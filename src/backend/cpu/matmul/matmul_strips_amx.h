@@ -23,11 +23,6 @@ constexpr int64_t kMaxTiles = 8;    // of x at once: 128 rows
 constexpr int64_t kMaxBlocks = 32;  // of K at once
 constexpr int64_t kStep = 4;        // products of one turn of the loop
 
-// Tile products per block: q6_k has a scale for each half. (Codes of q2_k and q3_k fit a byte
-// multiplied by theirs.)
-template <Format F>
-constexpr int kParts = F == Format::q6_k ? 2 : 1;
-
 // Block b of 16 rows of x. side: d_x; d_x * sum, or q2_k's sums of either half.
 template <Format F>
 struct alignas(64) XBlock {
@@ -35,18 +30,18 @@ struct alignas(64) XBlock {
   float side[F == Format::q2_k ? 3 : kHasMin<F> ? 2 : 1][kTileRows];
 };
 
-// Block b of a group. side: d_w; m_w, and q2_k's two minimums in its units, or q6_k's two scales.
+// Block b of a group. side: d_w; m_w, and q2_k's two minimums in its units.
 template <Format F>
 struct alignas(64) WBlock {
   int8_t q[8][R * 4];  // [unit][row][column of the unit]
-  float side[F == Format::q2_k ? 4 : F == Format::q6_k ? 3 : kHasMin<F> ? 2 : 1][R];
+  float side[F == Format::q2_k ? 4 : kHasMin<F> ? 2 : 1][R];
 };
 
 template <Format F>
 struct Scratch {
   XBlock<F> x[kMaxTiles * kMaxBlocks + kStep];  // [tile][block]; products run a little ahead
   WBlock<F> w[kMaxBlocks];
-  alignas(64) int32_t dot[2][kTileRows][R];
+  alignas(64) int32_t dot[kTileRows][R];
 };
 
 // Tiles of x against one group over a range of K.
@@ -54,7 +49,7 @@ template <Format F>
 struct Strip {
   const XBlock<F>* x;
   const WBlock<F>* w;
-  int32_t (*dot)[kTileRows][R];
+  int32_t (*dot)[R];
   int64_t blocks;  // a multiple of kStep
   int64_t rows, tile_rows;
   float* out;
@@ -161,12 +156,12 @@ void lay_out_x(const MatmulArgs& a,
 template <Format F, int H>
 [[gnu::always_inline]] inline void add_block(const XBlock<F>& x,
                                              const WBlock<F>& w,
-                                             const int32_t (*dot)[kTileRows][R],
+                                             const int32_t (*dot)[R],
                                              __m512 (&acc)[H]) {
   const __m512 dw = _mm512_load_ps(w.side[0]);
   SLUICE_UNROLL
   for (int m = 0; m < H; ++m) {
-    __m512 sum = as_float(dot[0][m]);
+    __m512 sum = as_float(dot[m]);
     const __m512 dx = _mm512_set1_ps(x.side[0][m]);
     if constexpr (F == Format::q2_k) {  // the minimums' sum is exact: below 2^24
       const __m512 first = _mm512_mul_ps(_mm512_load_ps(w.side[2]), _mm512_set1_ps(x.side[1][m]));
@@ -175,10 +170,6 @@ template <Format F, int H>
       sum = _mm512_fnmadd_ps(_mm512_load_ps(w.side[1]), mins, _mm512_mul_ps(dw, sum));
       acc[m] = _mm512_fmadd_ps(dx, sum, acc[m]);
     } else {
-      if constexpr (F == Format::q6_k) {
-        const __m512 first = _mm512_mul_ps(_mm512_load_ps(w.side[1]), sum);
-        sum = _mm512_fmadd_ps(_mm512_load_ps(w.side[2]), as_float(dot[1][m]), first);
-      }
       acc[m] = _mm512_fmadd_ps(_mm512_mul_ps(dw, dx), sum, acc[m]);
     }
   }
@@ -187,8 +178,7 @@ template <Format F, int H>
     SLUICE_UNROLL
     for (int m = 0; m < H; ++m) {
       const __m512 sum = _mm512_set1_ps(x.side[1][m]);
-      acc[m] =
-          kSuperScales<F> ? _mm512_fnmadd_ps(mw, sum, acc[m]) : _mm512_fmadd_ps(mw, sum, acc[m]);
+      acc[m] = _mm512_fmadd_ps(mw, sum, acc[m]);
     }
   }
 }
@@ -202,19 +192,17 @@ template <int H>
   }
 }
 
-// Starts product `part` of a tile into register C. Registers must be literals.
-#define SLUICE_START(C, A, B, x_part, w_part)                                               \
-  _tile_loadd(A, x[(x_part) / kParts<F>].q[0] + (x_part) % kParts<F> * 16, sizeof x->q[0]); \
-  _tile_loadd(B, s.w[(w_part) / kParts<F>].q[(w_part) % kParts<F> * 4], sizeof s.w->q[0]);  \
-  _tile_zero(C);                                                                            \
+// Starts the product of a block into register C. Registers must be literals.
+#define SLUICE_START(C, A, B, x_block, w_block)        \
+  _tile_loadd(A, x[x_block].q[0], sizeof x->q[0]);     \
+  _tile_loadd(B, s.w[w_block].q[0], sizeof s.w->q[0]); \
+  _tile_zero(C);                                       \
   _tile_dpbssd(C, A, B)
 
-// Takes product `part` from register C, and adds its block when that is complete.
-#define SLUICE_FINISH(C, part)                                                               \
-  _tile_stored(C, s.dot[(part) % kParts<F>], sizeof s.dot[0][0]);                            \
-  if constexpr ((part) % kParts<F> == kParts<F> - 1) {                                       \
-    add_block<F, H>(x[(p + (part)) / kParts<F>], s.w[(p + (part)) / kParts<F>], s.dot, acc); \
-  }
+// Takes block b's product from register C and adds it.
+#define SLUICE_FINISH(C, b)                \
+  _tile_stored(C, s.dot, sizeof s.dot[0]); \
+  add_block<F, H>(x[b], s.w[b], s.dot, acc)
 
 // H rows of x to a tile. Products start two ahead of where they are taken: their latency, and that
 // of the store after them, would show.
@@ -222,7 +210,6 @@ template <Format F, int H>
 void strip(const Strip<F>& s) {
   const XBlock<F>* x = s.x;
   const uint8_t* next = s.next;
-  const int64_t parts = s.blocks * kParts<F>;
   SLUICE_START(0, 4, 6, 0, 0);
   SLUICE_START(1, 5, 7, 1, 1);
   for (int64_t m0 = 0; m0 < s.rows; m0 += s.tile_rows) {
@@ -238,17 +225,18 @@ void strip(const Strip<F>& s) {
         if (m < rows) acc[m] = _mm512_maskz_loadu_ps(s.mask, out + m * s.out_stride);
       }
     }
-    for (int64_t p = 0; p < parts; p += kStep) {
+    for (int64_t b = 0; b < s.blocks; b += kStep) {
       for (int64_t i = 0; i < s.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
-      const int64_t after = p + kStep < parts ? p + kStep : 0;  // of W; x goes on to its next tile
-      SLUICE_START(2, 4, 6, p + 2, p + 2);
-      SLUICE_FINISH(0, 0);
-      SLUICE_START(3, 5, 7, p + 3, p + 3);
-      SLUICE_FINISH(1, 1);
-      SLUICE_START(0, 4, 6, p + 4, after);
-      SLUICE_FINISH(2, 2);
-      SLUICE_START(1, 5, 7, p + 5, after + 1);
-      SLUICE_FINISH(3, 3);
+      const int64_t after =
+          b + kStep < s.blocks ? b + kStep : 0;  // of W; x goes on to its next tile
+      SLUICE_START(2, 4, 6, b + 2, b + 2);
+      SLUICE_FINISH(0, b);
+      SLUICE_START(3, 5, 7, b + 3, b + 3);
+      SLUICE_FINISH(1, b + 1);
+      SLUICE_START(0, 4, 6, b + 4, after);
+      SLUICE_FINISH(2, b + 2);
+      SLUICE_START(1, 5, 7, b + 5, after + 1);
+      SLUICE_FINISH(3, b + 3);
     }
     x += s.blocks;
     if (s.last) {
@@ -305,7 +293,7 @@ void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch<Source::kFo
     s.out_stride = a.out_stride;
     s.first = b0 == 0;
     s.last = b0 + blocks == plan.num_blocks;
-    const int64_t turns = tiles * padded * kParts<F> / kStep;
+    const int64_t turns = tiles * padded / kStep;
     const int64_t lines = blocks * Source::kCodeBytes / 64;
     for (int64_t g = a.group_begin; g < a.group_end; ++g) {
       const uint8_t* panel = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * plan.bytes;
@@ -332,8 +320,7 @@ template <typename Source>
 void run_strips(const MatmulArgs& a, void (*few_rows)(const MatmulArgs&)) {
   constexpr Format F = Source::kFormat;
   if (a.m < amx_rows_from(F)) return few_rows(a);
-  constexpr int kColumns = 32 / kParts<F>;
-  configure_tiles(kTileRows, kColumns, kColumns / 4);
+  configure_tiles(kTileRows, 32, 8);
   Scratch<F> scratch;
   const int64_t chunks = (a.m + kMaxTiles * kTileRows - 1) / (kMaxTiles * kTileRows);
   for (int64_t i = 0; i < chunks; ++i) {

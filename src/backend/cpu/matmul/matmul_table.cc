@@ -55,25 +55,50 @@ Pace int_row_pace(int64_t m, bool tiled) {
 
 Pace float_pace(int64_t m, bool) { return {120, kAnyRows, m >= 32 ? 4 : few_groups(m)}; }
 
+// Formats whose products are int_super.
+constexpr bool by_supers([[maybe_unused]] Format f) {
+#if defined(__aarch64__)
+  return false;  // its kernels take activations by 32
+#else
+  return f == Format::q4_k || f == Format::q5_k || f == Format::q6_k;
+#endif
+}
+
+template <Format F, uint64_t kNeed>
+Pace super_pace(int64_t m, bool tiled) {
+  if constexpr ((kNeed & kCpuAmxInt8) != 0) {
+    if (tiled) return {1200, kTiledRows, 8, 2 * kXTileRows};
+    if (m >= amx_rows_from(F)) return {1000, 128, 8, 1, 32};
+  }
+  return {400, kAnyRows, few_groups(m)};
+}
+
 // A row that reads panels of R rows by I columns.
 template <typename Block, int R, int I, uint64_t kNeed, bool kOffset = false>
 constexpr MatmulRow panels(const char* name, Run run) {
   constexpr Format F = Block::kFormat;
   constexpr bool kLowBits = F == Format::q2_k || F == Format::q3_k;
   using P = std::conditional_t<kLowBits, LowBitPacking<Block, R, I>, Packing<Block, R, I, kOffset>>;
-  return {.name = name,
-          .fmt = F,
-          .arith = Arith::int_block32,
-          .need = kNeed,
-          .group_rows = R,
-          .cols_multiple = P::Block::kElems,
-          .in_place = false,
-          .act_needs = kActQ8,
-          .packed_bytes = P::packed_bytes,
-          .pack = P::pack,
-          .run = run,
-          .decode_row = P::decode_row,
-          .pace = int_block_pace<F, kNeed>};
+  MatmulRow row{.name = name,
+                .fmt = F,
+                .arith = Arith::int_block32,
+                .need = kNeed,
+                .group_rows = R,
+                .cols_multiple = P::Block::kElems,
+                .in_place = false,
+                .act_needs = kActQ8,
+                .packed_bytes = P::packed_bytes,
+                .pack = P::pack,
+                .run = run,
+                .decode_row = P::decode_row,
+                .pace = int_block_pace<F, kNeed>};
+  if constexpr (by_supers(F)) {
+    row.arith = Arith::int_super;
+    row.act_needs = kActSuper8;
+    row.pace = super_pace<F, kNeed>;
+    if ((kNeed & kCpuAmxInt8) != 0) row.x_tiles = XTiles::super;
+  }
+  return row;
 }
 
 // A row that reads the tensor's own bytes.
@@ -82,12 +107,16 @@ constexpr MatmulRow source(const char* name, uint64_t need, Run run) {
   constexpr bool kFloat = F == Format::f32 || F == Format::f16 || F == Format::bf16;
   return {.name = name,
           .fmt = F,
-          .arith = kFloat ? Arith::f32_lanes16 : Arith::int_block32,
+          .arith = kFloat         ? Arith::f32_lanes16
+                   : by_supers(F) ? Arith::int_super
+                                  : Arith::int_block32,
           .need = need,
           .group_rows = 16,
           .cols_multiple = 1,
           .in_place = true,
-          .act_needs = kFloat ? kActF32 : kActQ8,
+          .act_needs = kFloat         ? kActF32
+                       : by_supers(F) ? kActSuper8
+                                      : kActQ8,
           .packed_bytes = nullptr,
           .pack = nullptr,
           .run = run,
@@ -137,6 +166,7 @@ constexpr MatmulRow float_row(const char* name, Format format, uint64_t need, in
 #if defined(__x86_64__)
 constexpr uint64_t kVnniNeeds = kCpuAvx512 | kCpuAvx512Vnni;
 constexpr uint64_t kAmxNeeds = kVnniNeeds | kCpuAvx512Bf16 | kCpuAmxInt8;
+constexpr uint64_t kAmxSuperNeeds = kAmxNeeds | kCpuAmxBf16;
 
 // A row that reads 16-bit floats in lines.
 template <Format F>
@@ -196,13 +226,13 @@ constexpr MatmulRow kRows[] = {
     panels<BlockQ8_0, 16, 4, kAmxNeeds, true>("amx-q8_0", matmul_amx_q8_0),
     panels<BlockQ4_0, 16, 4, kAmxNeeds>("amx-q4_0", matmul_amx_q4_0),
     panels<BlockQ4_1, 16, 4, kAmxNeeds>("amx-q4_1", matmul_amx_q4_1),
-    panels<BlockQ6K, 16, 4, kAmxNeeds>("amx-q6_k", matmul_amx_q6_k),
+    panels<BlockQ6K, 16, 4, kAmxSuperNeeds>("amx-q6_k", matmul_amx_q6_k),
     panels<BlockQ5_0, 16, 4, kAmxNeeds>("amx-q5_0", matmul_amx_q5_0),
     panels<BlockQ5_1, 16, 4, kAmxNeeds>("amx-q5_1", matmul_amx_q5_1),
     panels<BlockQ2K, 16, 4, kAmxNeeds>("amx-q2_k", matmul_amx_q2_k),
     panels<BlockQ3K, 16, 4, kAmxNeeds>("amx-q3_k", matmul_amx_q3_k),
-    panels<BlockQ4K, 16, 4, kAmxNeeds>("amx-q4_k", matmul_amx_q4_k),
-    panels<BlockQ5K, 16, 4, kAmxNeeds>("amx-q5_k", matmul_amx_q5_k),
+    panels<BlockQ4K, 16, 4, kAmxSuperNeeds>("amx-q4_k", matmul_amx_q4_k),
+    panels<BlockQ5K, 16, 4, kAmxSuperNeeds>("amx-q5_k", matmul_amx_q5_k),
     panels<BlockIQ4NL, 16, 4, kAmxNeeds>("amx-iq4_nl", matmul_amx_iq4_nl),
     panels<BlockInt4, 16, 4, kAmxNeeds>("amx-int4", matmul_amx_int4),
     bf16_pairs("amx-bf16", kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16, matmul_amx_bf16),

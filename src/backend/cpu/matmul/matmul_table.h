@@ -8,10 +8,17 @@
 //                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl: of the levels.
 //                q4_1, q5_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
 //                int4: likewise with m_w = d_w * m, an exact product.
-//                q4_k, q5_k: likewise with d_w = d * scale, m_w = -(dmin * min), exact products.
-//                q6_k, q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
+//                q4_k, q5_k on ARM: likewise with d_w = d * scale, m_w = -(dmin * min), exact.
+//                q3_k, on ARM q6_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below
+//                2^24).
 //                q2_k: such a dot, and such a sum of minimums times sums of sixteen activations:
 //                acc = fma(d_x, fma(-dmin, float(sum), d * float(dot)), acc).
+//   int_super    activations int8 per 256 (SuperQuantView). One f32 chain per output over ascending
+//                super-blocks: acc = fma(d_x, d * float(dot), acc) with an exact int32 dot of
+//                scale * q over 256 columns, scales integers of 32 or 16 of them.
+//                q4_k, q5_k: acc = fma(d_x, fma(-dmin, float(mins), d * float(dot)), acc) with an
+//                exact int32 sum of the integer minimums times the sums of their activations.
+//                q6_k: dot of scale * (q - 32).
 //   int_row      activations int8 per row (RowQuantView), weights int8 per row. An exact int32 dot
 //                over the whole of K, then acc = float(dot) * (d_x * d_w), both products rounded.
 //   f32_lanes16  activations f32. Sixteen f32 chains, lane i over k = i, i + 16, ...; then lanes
@@ -37,7 +44,7 @@ namespace sluice {
 
 struct TensorInfo;
 
-enum class Arith : uint8_t { int_block32, int_row, f32_lanes16, bf16_tiles, bf16_quads };
+enum class Arith : uint8_t { int_block32, int_super, int_row, f32_lanes16, bf16_tiles, bf16_quads };
 
 // One call computes groups [group_begin, group_end) of `w` for all `m` rows of x.
 // Activations' int8 must lie in [-127, 127], as quantize_row leaves them.
@@ -48,13 +55,14 @@ struct MatmulArgs {
   int64_t m = 0;
   const float* x = nullptr;  // [m, cols], rows x_stride apart; the float ariths
   int64_t x_stride = 0;
-  const int8_t* q = nullptr;      // [m, cols]; the integer ariths
-  const float* scale = nullptr;   // [m, cols / 32], [m] for int_row
-  const int32_t* sum = nullptr;   // like scale
-  const int8_t* tiles = nullptr;  // q, or x as bf16, once more in tiles (x_tile_bytes), or null:
-                                  // int_row on AMX, bf16_tiles
-  int64_t all_rows = 0;           // of x in all calls of the product
-  float* out = nullptr;           // [m, rows], rows out_stride apart
+  const int8_t* q = nullptr;       // [m, cols]; the integer ariths
+  const float* scale = nullptr;    // [m, cols / 32], [m, cols / 256] for int_super, [m] for int_row
+  const int32_t* sum = nullptr;    // like scale; not for int_super
+  const int16_t* sum16 = nullptr;  // [m, cols / 16]; int_super
+  const int8_t* tiles = nullptr;   // q, or x as bf16, once more in tiles (XTiles), or null: int_row
+                                   // and int_super on AMX, bf16_tiles
+  int64_t all_rows = 0;            // of x in all calls of the product
+  float* out = nullptr;            // [m, rows], rows out_stride apart
   int64_t out_stride = 0;
   const float* bias = nullptr;  // [rows] or null
 };
@@ -66,6 +74,10 @@ inline constexpr int64_t kXTileRows = 16, kXTileCols = 64;
 [[gnu::always_inline]] constexpr int64_t x_tile_bytes(int64_t row_bytes) {  // of 16 rows
   return (row_bytes + kXTileCols - 1) / kXTileCols * kXTileCols * kXTileRows;
 }
+
+// int_super: [row / 16][column / 256] of 16 rows by 256 columns with their sums and scales, as
+// lay_out_tile_amx_super has them.
+inline constexpr int64_t kXSuperBytes = 16 * (256 + 16 * 4 + 4);
 
 // One call packs groups [group_begin, group_end). Disjoint ranges may run in parallel.
 struct PackArgs {
@@ -86,7 +98,7 @@ struct Pace {
 inline constexpr int64_t kAnyRows = int64_t{1} << 40;
 
 // In which tiles a kernel takes many rows of x (MatmulArgs::tiles), if in any.
-enum class XTiles : uint8_t { none, int8, bf16 };
+enum class XTiles : uint8_t { none, int8, bf16, super };
 inline constexpr int64_t kTiledRows = 512;  // of x in one call, where they are in tiles
 
 struct MatmulRow {

@@ -37,6 +37,33 @@ template <int kFactor>
   return _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
 }
 
+// idot += one 32-column block of 4-bit or 5-bit codes. tops: its high plane.
+template <Format F, int G, int MT>
+[[gnu::always_inline]] inline void dot_codes(const uint8_t* w,
+                                             const uint8_t* tops,
+                                             size_t panel,
+                                             const int8_t* x,
+                                             int64_t cols,
+                                             __m512i (&idot)[G][MT]) {
+  SLUICE_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    __m512i low[G], high[G];
+    SLUICE_UNROLL
+    for (int g = 0; g < G; ++g) {
+      load_units<F>(w + g * panel, tops + g * panel, u, low[g], high[g]);
+    }
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      const __m512i x0 = broadcast4(x + m * cols + u * 4);
+      const __m512i x1 = broadcast4(x + m * cols + 16 + u * 4);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], low[g], x0);
+      SLUICE_UNROLL
+      for (int g = 0; g < G; ++g) idot[g][m] = _mm512_dpbusd_epi32(idot[g][m], high[g], x1);
+    }
+  }
+}
+
 template <int G, int MT>
 [[gnu::always_inline]] inline void clear(__m512 (&acc)[G][MT]) {
   SLUICE_UNROLL

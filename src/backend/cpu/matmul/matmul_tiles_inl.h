@@ -17,8 +17,9 @@ struct Tile {
   const int8_t* q;     // first row's activations
   const float* scale;  // first row's
   const int32_t* sum;  // likewise
-  float* out;          // first row, first group's first column
-  const float* bias;   // first group's, or null
+  const int16_t* sum16;
+  float* out;         // first row, first group's first column
+  const float* bias;  // first group's, or null
   int64_t cols;
   int64_t out_stride;
   int64_t rows_left;    // rows of W from the first group's on
@@ -87,7 +88,8 @@ template <typename Kernel>
       const Tile t{w,
                    a.q + m0 * a.cols,
                    a.scale + m0 * scales,
-                   a.sum + m0 * scales,
+                   a.sum ? a.sum + m0 * scales : nullptr,
+                   a.sum16 ? a.sum16 + m0 * (a.cols / 16) : nullptr,
                    a.out + m0 * a.out_stride + g * R,
                    a.bias ? a.bias + g * R : nullptr,
                    a.cols,

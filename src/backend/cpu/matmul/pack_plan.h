@@ -1,4 +1,4 @@
-// The packed weight layout of int_block32 kernels, shared by packing and kernels.
+// The packed weight layout of int_block32 and int_super kernels, shared by packing and kernels.
 //
 // R rows form a group; a group is one contiguous panel, so that several groups are several read
 // streams. Within a panel, planes follow each other, each over all blocks b of 32 columns. A unit

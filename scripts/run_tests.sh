@@ -96,7 +96,7 @@ report() {  # report NAME STATUS SECONDS CPU_SECONDS
   ((status == 0)) || result=FAILED colour=$RED
   printf '%s%s%s %d s%s\n' "$colour" "$result" "$PLAIN" "$3" "${note:+  ($note)}" >&2
   if ((status != 0)); then
-    { grep -nE -A6 'error:|ERROR: |runtime error|\[  FAILED  \]|: Failure|^FAILED:' "$LOGS/$name.log" ||
+    { grep -nE -A6 'error:|ERROR: |^finding: |runtime error|\[  FAILED  \]|: Failure|^FAILED:' "$LOGS/$name.log" ||
       tail -n 25 "$LOGS/$name.log"; } | head -n 40 >&2 || true
     printf '  -- all of it: build/log/%s.log\n' "$name" >&2
   fi
@@ -183,15 +183,17 @@ tests_tsan() {
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 
 # Five seconds each (ten minutes with --full), two at a time. What a run finds stays in build/corpus for
-# the next. Seeds: fuzz/corpus/NAME.
+# the next. Seeds: fuzz/corpus/NAME. Random numbers: those of the commit; new ones in every run with --full.
 run_fuzz() {
-  local names name each=5 status=0
+  local names name each=5 seed status=0
   ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }
   mkdir -p "$BUILD/asan/fuzz/findings"
   export -f fuzz_one
-  export BUILD each
+  seed=0
+  ((full)) || seed=$(git rev-list --count HEAD 2>/dev/null || echo 1)
+  export BUILD each seed
   printf '%s\n' "${names[@]}" | xargs -P 2 -I{} bash -c 'fuzz_one {}' || status=1
   for name in "${names[@]}"; do cat "$BUILD/asan/fuzz/$name.log"; done
   return "$status"
@@ -201,7 +203,7 @@ fuzz_one() {  # fuzz_one fuzz_NAME
   local short=${1#fuzz_} binary=$BUILD/asan/fuzz/$1 log=$BUILD/asan/fuzz/$1.log
   [[ -x $binary ]] || { echo "error: $1 is not built" >"$log"; return 1; }
   mkdir -p "$BUILD/corpus/$short"
-  local args=(-max_total_time="$each" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
+  local args=(-max_total_time="$each" -seed="$seed" -timeout=10 -malloc_limit_mb=64 -rss_limit_mb=2048
     -print_final_stats=1 -artifact_prefix="$BUILD/asan/fuzz/findings/$short-" "$BUILD/corpus/$short")
   [[ ! -d fuzz/corpus/$short ]] || args+=("fuzz/corpus/$short")
   [[ ! -f fuzz/$short.dict ]] || args+=("-dict=fuzz/$short.dict")

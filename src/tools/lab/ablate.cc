@@ -32,6 +32,21 @@ struct RungResult {
   Spread rate;  // requests/s
 };
 
+// How long a prompt takes alone: the least of five, one after another, since the first of an engine
+// waits for its memory.
+Result<double> seconds_of_prompt(LabSetup setup, int tokens, uint64_t seed) {
+  setup.engine.scheduler.max_seqs = 1;
+  Result<LabRun> run = run_lab(setup, equal_requests(5, tokens, 1), seed);
+  if (!run) return run.error();
+  double before = 0, least = 0;  // all come at 0
+  for (const TokenTimes& t : run->times) {
+    const double took = t.ttft() - before;
+    least = least == 0 ? took : std::min(least, took);
+    before = t.ttft();
+  }
+  return least;
+}
+
 Result<AblationResult> run_pairs(const Experiment& e, const BenchAblateOptions& o) {
   LabSetup sides[2] = {lab_setup(o.lab.model, o.lab.format, o.lab.threads), {}};
   if (e.both) e.both(sides[0]);
@@ -40,10 +55,9 @@ Result<AblationResult> run_pairs(const Experiment& e, const BenchAblateOptions& 
   e.turn_on(sides[1]);
   LabWorkload workload = e.workload();
   if (e.unit_prompt > 0) {
-    Result<LabRun> alone = run_lab(sides[0], equal_requests(1, e.unit_prompt, 2), o.lab.seed);
-    if (!alone) return alone.error();
-    const double unit = alone->times.at(0).ttft();
-    for (LabRequest& r : workload) r.at *= unit;
+    Result<double> unit = seconds_of_prompt(sides[0], e.unit_prompt, o.lab.seed);
+    if (!unit) return unit.error();
+    for (LabRequest& r : workload) r.at *= *unit;
   }
   const bool more = figure_info(e.figure).more_is_better;
   std::vector<double> figures[2], beside[2], gains;

@@ -41,7 +41,7 @@ LabWorkload prompts_into_decodes(
     int users, int input, int output, int prompts, int prompt_input, double gap) {
   LabWorkload w = equal_requests(users, input, output);
   for (int i = 0; i < prompts; ++i)
-    w.push_back({.at = gap * (i + 1), .input = prompt_input, .output = 2});
+    w.push_back({.at = gap * (i + 1), .input = prompt_input, .output = 1});
   return w;
 }
 

@@ -3,12 +3,14 @@
 // log-probabilities and pooled vectors are bit for bit those of the request alone; blocks are
 // conserved after every step; every request has exactly one terminal event. Blocks that become free
 // are overwritten, so that a read of one changes the output. Some requests have a constraint or a
-// budget of thinking, and every output obeys it. SLUICE_TEST_FULL=1 runs ten times as
+// budget of thinking, and every output obeys it. The plans of a workload give the same results on
+// another executor. SLUICE_TEST_FULL=1 runs ten times as
 // many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -144,7 +146,8 @@ struct Setup {
   SchedulerConfig scheduler;
   CacheGroups groups;
   int threads = 1;
-  bool forced = false;  // tokens that a constraint leaves no choice about are not sampled
+  bool forced = false;    // tokens that a constraint leaves no choice about are not sampled
+  bool replayed = false;  // its plans give the same results once more
   const std::filesystem::path* disk_dir = nullptr;  // with tiers.disk
 };
 
@@ -152,7 +155,15 @@ struct Tally {
   uint64_t preemptions = 0, restored = 0, tier_hits = 0, disk_hits = 0;
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
   uint64_t forced = 0;
+  uint64_t replayed = 0;
   uint64_t thinking = 0, closed = 0;  // outputs with a budget of thinking; that have its end mark
+};
+
+// All that went into an executor and came out of it, in order.
+struct Recorded {
+  std::vector<Bytes> calls;         // plans and results
+  std::vector<bool> launches;       // which of them are plans
+  std::map<uint64_t, Bytes> masks;  // by step
 };
 
 // Passes plans, masks and results through their encoding, and checks that nothing is lost. Keeps
@@ -167,6 +178,8 @@ class EncodingExecutor final : public Executor {
     Result<StepPlan> back = decode_plan(bytes_);
     ASSERT_TRUE(back) << back.error().message;
     ASSERT_EQ(*back, plan);
+    recorded_.calls.push_back(bytes_);
+    recorded_.launches.push_back(true);
     inner_.launch(*back);
     for (const Transfer& t : plan.transfers) moving_[t.id] = t;
   }
@@ -176,6 +189,10 @@ class EncodingExecutor final : public Executor {
     Result<StepMasks> back = decode_masks(bytes);
     EXPECT_TRUE(back) << back.error().message;
     EXPECT_EQ(*back, masks);
+    {
+      std::lock_guard lock(mutex_);
+      recorded_.masks[masks.step] = std::move(bytes);
+    }
     inner_.masks(std::move(*back));
   }
   const StepResult& wait() override {
@@ -188,14 +205,20 @@ class EncodingExecutor final : public Executor {
     result_ = std::move(*back);
     EXPECT_TRUE(result_ == result);
     EXPECT_EQ(result_.begin, result.begin);
+    recorded_.calls.push_back(bytes_);
+    recorded_.launches.push_back(false);
     for (TransferId id : result_.transfers) moving_.erase(id);
     for (TransferId id : result_.lost) moving_.erase(id);
     return result_;
   }
   const std::map<TransferId, Transfer>& moving() const { return moving_; }
+  // When all steps have come back.
+  const Recorded& recorded() const { return recorded_; }
 
  private:
   Executor& inner_;
+  Recorded recorded_;
+  std::mutex mutex_;  // of its masks
   std::map<TransferId, Transfer> moving_;
   StepResult result_;
   Bytes bytes_;
@@ -219,6 +242,21 @@ void poison_free_blocks(const Scheduler& scheduler,
       std::memset(static_cast<std::byte*>(plane.k) + (k + 1) * bytes, 0x7B, bytes);
       std::memset(static_cast<std::byte*>(plane.v) + (k + 1) * bytes, 0x7B, bytes);
     }
+  }
+}
+
+// The same calls give the same results on another executor, byte for byte.
+void replay(const Recorded& run, Executor& fresh) {
+  for (size_t k = 0; k < run.calls.size(); ++k) {
+    if (run.launches[k]) {
+      const StepPlan plan = decode_plan(run.calls[k]).value();
+      fresh.launch(plan);
+      if (auto m = run.masks.find(plan.step); m != run.masks.end())
+        fresh.masks(decode_masks(m->second).value());
+      continue;
+    }
+    const StepResult was = decode_result(run.calls[k]).value();
+    ASSERT_TRUE(fresh.wait() == was) << "step " << was.step << " differs when it is replayed";
   }
 }
 
@@ -320,6 +358,12 @@ std::map<RequestId, Output> run(Subject& subject,
   tally->tier_hits += stats.tiers.prefix_hits;
   tally->disk_hits += stats.tiers.disk_hits;
   EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
+  if (setup.replayed && !subject.cuda && !disk && !testing::Test::HasFailure()) {
+    const size_t other = (t + 1) % subject.models.size();  // with another number of threads
+    ModelExecutor fresh(*subject.backends[other], *subject.models[other], e, clock);
+    replay(encoding.recorded(), fresh);
+    ++tally->replayed;
+  }
   return out;
 }
 
@@ -553,6 +597,7 @@ void check_workload(Subject& subject,
   SCOPED_TRACE(subject.name + ", seed " + std::to_string(seed));
   const TempDir dir;
   w.setup.disk_dir = &dir.path;
+  w.setup.replayed = true;
   auto together = run(subject, w.setup, w.requests, w.cancel_at, w.join_every, tally);
   // Once more, with what is on disk from the first time.
   if (w.setup.scheduler.tiers.disk > 0)
@@ -627,6 +672,7 @@ TEST(EngineProperty, OutputDependsOnTheRequestAlone) {
       EXPECT_GT(tally.constrained, num / 2) << "few requests have a constraint";
       EXPECT_GT(tally.complete, tally.constrained / 8) << "few outputs come to their end";
       EXPECT_GT(tally.forced, num) << "few tokens are forced";
+      EXPECT_GT(tally.replayed, num / 2) << "few workloads are replayed";
       EXPECT_GT(tally.thinking, num / 2) << "few requests have a budget of thinking";
       EXPECT_GT(tally.closed, tally.thinking / 4) << "few budgets are used up";
     }

@@ -71,6 +71,9 @@ class Simulation {
       r.sampling = sampling_;
       r.max_new = w.output;
       r.arrival = w.at;
+      r.priority = w.priority;
+      r.account = w.account;
+      r.deadline = w.deadline;
       if (!scheduler_.add(std::move(r), now_)) refuse(a);
     }
   }
@@ -156,6 +159,8 @@ class Simulation {
       last = now_of(e);
     }
     if (e.finish == Finish::none) return;
+    a.expired = e.finish == Finish::deadline;
+    run_.num_expired += a.expired;
     a.finish = e.timing.finish;
     a.first_scheduled = e.timing.first_scheduled;
     a.num_cached = e.timing.num_cached;

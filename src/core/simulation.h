@@ -21,6 +21,9 @@ struct SimRequest {
   int input = 1, output = 1;
   std::vector<uint64_t> blocks;  // ids of its prompt's blocks: equal ids, equal tokens
   int block_tokens = 512;
+  int priority = 0;
+  TenantId account = 0;
+  Time deadline = kNever;
 };
 
 struct SimSetup {
@@ -33,6 +36,7 @@ struct SimSetup {
 // What became of a request. Zero where it did not happen.
 struct SimAnswer {
   bool refused = false;  // it can never run with this configuration
+  bool expired = false;  // its deadline ended it
   Time arrival{0}, first_scheduled{0}, first_token{0}, finish{0};
   Time longest_gap{0};  // between two of its tokens
   int input = 0, num_tokens = 0, num_cached = 0, num_preemptions = 0;
@@ -61,7 +65,7 @@ struct SimRun {
   double busy = 0;                               // of it, seconds in which a step ran
   double most_kv = 0, mean_kv = 0;               // shares of the pool
   int most_running = 0;
-  int num_refused = 0;
+  int num_refused = 0, num_expired = 0;
 };
 inline constexpr size_t kSimMoments = 200;
 

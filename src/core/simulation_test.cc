@@ -42,6 +42,28 @@ TEST(Simulation, OneRequestTakesItsSteps) {
   EXPECT_EQ(run.gaps.size(), 4u);
 }
 
+TEST(Simulation, PrioritiesAndDeadlinesAreTheRequestsOwn) {
+  std::vector<SimRequest> three(3, {Time{0}, 8, 10, {}});
+  three[1].priority = 2;
+  three[2].priority = 1;
+  SimSetup setup{sim_config(), flat_cost()};
+  setup.scheduler.max_seqs = 1;
+  setup.scheduler.order = Order::priority;
+  SimRun run = simulate(setup, three);
+  EXPECT_NEAR(run.answers[2].ttft(), 110e-3, 1e-6);
+  EXPECT_NEAR(run.answers[1].ttft(), 210e-3, 1e-6);
+  EXPECT_EQ(run.num_expired, 0);
+  three[1].deadline = milliseconds(155);  // while the third runs
+  three[2].deadline = milliseconds(155);
+  run = simulate(setup, three);
+  EXPECT_EQ(run.num_expired, 2);
+  EXPECT_TRUE(run.answers[1].expired && run.answers[2].expired);
+  EXPECT_EQ(run.answers[1].num_tokens, 0);
+  EXPECT_GT(run.answers[2].num_tokens, 0);
+  EXPECT_LT(run.answers[2].num_tokens, 10);
+  EXPECT_EQ(run.answers[0].num_tokens, 10);
+}
+
 TEST(Simulation, HostTimeShowsUnlessStepsHideIt) {
   const std::vector<SimRequest> one = {{Time{0}, 8, 21, {}}};
   SimSetup setup{sim_config(), flat_cost()};

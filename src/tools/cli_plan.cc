@@ -11,9 +11,9 @@ namespace {
 void add_workload_options(CLI::App* app, WorkloadOptions& o) {
   const char* group = "Workload";
   app->add_option("--workload", o.trace,
-                  "a trace: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens)\nor Mooncake's "
-                  "JSONL (timestamp, input_length, output_length,\nhash_ids); else --rate and "
-                  "lengths")
+                  "a trace: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens),\nMooncake's "
+                  "JSONL (timestamp, input_length, output_length,\nhash_ids), or what `serve "
+                  "--record` wrote (a folder or *.slrec);\nelse --rate and lengths")
       ->group(group);
   const auto without_trace = [group](CLI::Option* option) {
     option->excludes("--workload")->group(group);

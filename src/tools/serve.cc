@@ -11,6 +11,7 @@
 #include "server/service.h"
 #include "tools/commands.h"
 #include "tools/notify.h"
+#include "tools/replay/replay.h"
 #include "tools/resolved_options.h"
 #include "tools/serve_limits.h"
 #include "tools/serve_signals.h"
@@ -156,7 +157,7 @@ int cmd_serve(const ServeOptions& o) {
   raise_descriptor_limit();
   EngineOptions engine = o.engine;
   engine.has_accounts = keys.needed();
-  engine.record_build = SLUICE_VERSION;
+  engine.record_build = this_build();
   engine.front_end_bytes = serving_memory(o).records;
   if (!engine.record_dir.empty())
     engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);

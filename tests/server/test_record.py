@@ -97,6 +97,11 @@ class Recording(unittest.TestCase):
             self.assertRegex(text, r"as recorded +[\d.]+")
             self.assertRegex(text, r"what if +[\d.]+")
             self.assertIn("tall", text)
+            plan = subprocess.run([harness.SLUICE, "plan", MODEL, "--workload", str(self.dir), "--device", "l4",
+                                   "--no-search", "--json"], capture_output=True, text=True, timeout=60 * PATIENCE)
+            self.assertEqual(plan.returncode, 0, plan.stderr)
+            arrivals = sum(s["arrivals"] for s in whole["segments"])
+            self.assertEqual(json.loads(plan.stdout)["trials"][0]["figures"]["requests"], arrivals)
             if "--record-text" in args:
                 text = replay(self.dir, "--model", MODEL, "-t", "2", "-q")
                 self.assertIn("equal, byte for byte", text)

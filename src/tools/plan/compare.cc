@@ -139,6 +139,8 @@ int cmd_plan_compare(const PlanCompareOptions& o) {
   if (!slo) return report(slo.error());
   Result<std::vector<SimRequest>> workload = plan_workload(o.workload);
   if (!workload) return report(workload.error());
+  // The real runs have none either.
+  for (SimRequest& r : *workload) r.priority = 0, r.account = 0, r.deadline = kNever;
   std::optional<CostFile> cost;
   if (!o.cost.empty()) {
     Result<CostFile> file = load_cost(o.cost);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/metrics.h"
 #include "base/str.h"
+#include "tools/replay/recorded_workload.h"
 
 namespace sluice {
 
@@ -27,15 +29,16 @@ struct Gathered {
            double gap,
            int input,
            int tokens,
-           const Slo& slo) {
+           const Slo& slo,
+           bool expired = false) {
     ttft.add(ttft_s);
     if (tokens > 1) tpot.add(tpot_s);
     e2e.add(e2e_s);
     in += static_cast<uint64_t>(input);
     out += static_cast<uint64_t>(tokens);
     const auto keeps = [](double limit, double is) { return limit <= 0 || is <= limit; };
-    f.good += keeps(slo.ttft, ttft_s) && keeps(slo.tpot, tpot_s) && keeps(slo.itl, gap) &&
-              keeps(slo.e2e, e2e_s);
+    f.good += !expired && keeps(slo.ttft, ttft_s) && keeps(slo.tpot, tpot_s) &&
+              keeps(slo.itl, gap) && keeps(slo.e2e, e2e_s);
   }
   PlanFigures finish() {
     f.ttft = quantiles(ttft), f.tpot = quantiles(tpot);
@@ -54,6 +57,11 @@ json::object quantiles_json(const Quantiles& q) {
   return json::object{{"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}, {"mean", q.mean}};
 }
 
+bool is_recording(const std::string& path) {
+  std::error_code error;
+  return path.ends_with(".slrec") || (!path.empty() && std::filesystem::is_directory(path, error));
+}
+
 }  // namespace
 
 PlanFigures figures_of(std::span<const SimRun> runs, const Slo& slo) {
@@ -66,10 +74,13 @@ PlanFigures figures_of(std::span<const SimRun> runs, const Slo& slo) {
       begin = std::min(begin, a.arrival);
       if (a.refused) continue;
       end = std::max(end, a.finish);
-      g.add(a.ttft(), a.tpot(), a.e2e(), seconds(a.longest_gap), a.input, a.num_tokens, slo);
+      if (a.num_tokens == 0) continue;  // its deadline came first
+      g.add(a.ttft(), a.tpot(), a.e2e(), seconds(a.longest_gap), a.input, a.num_tokens, slo,
+            a.expired);
     }
     for (float gap : run.gaps) g.itl.add(static_cast<double>(gap));
     g.f.refused += static_cast<uint64_t>(run.num_refused);
+    g.f.expired += static_cast<uint64_t>(run.num_expired);
     g.f.steps += run.num_steps;
     g.f.preemptions += run.num_preemptions;
     g.f.most_running = std::max(g.f.most_running, run.most_running);
@@ -110,6 +121,7 @@ PlanFigures figures_of(const LabRun& run, const Slo& slo) {
 json::object figures_json(const PlanFigures& f) {
   return json::object{{"requests", f.requests},
                       {"refused", f.refused},
+                      {"expired", f.expired},
                       {"good", f.good},
                       {"ttft_s", quantiles_json(f.ttft)},
                       {"tpot_s", quantiles_json(f.tpot)},
@@ -148,16 +160,32 @@ Result<std::vector<SimRequest>> plan_workload(const WorkloadOptions& o) {
   const auto too_late = [](const char* what) {
     return Error{400, strf("requests come more than %g s after the first: %s", kLastArrival, what)};
   };
+  const auto scaled = [&](int n) {
+    return static_cast<int>(std::clamp(std::round(n * o.length_scale), 1.0, kLongest));
+  };
   std::vector<SimRequest> out;
+  if (is_recording(o.trace)) {
+    Result<std::vector<SimRequest>> recorded = recorded_arrivals(o.trace);
+    if (!recorded) return recorded.error();
+    out = std::move(*recorded);
+    if (o.requests > 0 && out.size() > static_cast<size_t>(o.requests))
+      out.resize(static_cast<size_t>(o.requests));
+    for (SimRequest& r : out) {
+      const Time allowed = r.deadline == kNever ? kNever : r.deadline - r.at;
+      r.at = at(seconds(r.at) * o.time_scale);
+      if (allowed != kNever) r.deadline = r.at + allowed;
+      r.input = scaled(r.input), r.output = scaled(r.output);
+      r.block_tokens = scaled(r.block_tokens);
+    }
+    if (late) return too_late("lower --time-scale");
+    return out;
+  }
   if (!o.trace.empty()) {
     Result<std::vector<TraceEntry>> trace =
         read_trace(o.trace, o.requests > 0 ? std::optional<int>(o.requests) : std::nullopt);
     if (!trace) return trace.error();
     for (TraceEntry& e : *trace) {
       SimRequest& r = out.emplace_back();
-      const auto scaled = [&](int n) {
-        return static_cast<int>(std::clamp(std::round(n * o.length_scale), 1.0, kLongest));
-      };
       r.at = at(e.at * o.time_scale);
       r.input = scaled(e.input), r.output = scaled(e.output);
       r.blocks = std::move(e.blocks);

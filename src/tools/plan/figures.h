@@ -19,8 +19,9 @@ struct Quantiles {
 };
 
 struct PlanFigures {
-  uint64_t requests = 0, refused = 0, good = 0;  // good: keeps all of the SLO
-  Quantiles ttft, tpot, itl, e2e;                // seconds
+  // good: keeps all of the SLO; expired: a deadline ended it
+  uint64_t requests = 0, refused = 0, expired = 0, good = 0;
+  Quantiles ttft, tpot, itl, e2e;  // seconds
   double elapsed = 0;
   double requests_per_s = 0, output_per_s = 0, total_per_s = 0, goodput = 0;  // goodput: requests/s
   double busy = 0, most_kv = 0, mean_kv = 0, hit_rate = 0;                    // shares
@@ -38,7 +39,7 @@ json::object figures_json(const PlanFigures& figures);
 
 // Where the requests of a plan come from.
 struct WorkloadOptions {
-  std::string trace;                          // file; empty: rate and lengths
+  std::string trace;                          // file, or a recording; empty: rate and lengths
   double rate = 1;                            // requests per second
   Arrivals arrivals = Arrivals::poisson;      // of a rate
   std::string input = "512", output = "128";  // lengths, as bench serve takes them

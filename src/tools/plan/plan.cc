@@ -131,6 +131,10 @@ std::vector<std::string> plan_notes(const std::vector<Trial>& trials,
     notes.push_back(strf("%llu of %llu requests are longer than the context and are refused.",
                          static_cast<unsigned long long>(trials[0].figures.refused),
                          static_cast<unsigned long long>(trials[0].figures.requests)));
+  if (trials[best].figures.expired > 0)
+    notes.push_back(strf("%llu of %llu requests are ended by their deadlines.",
+                         static_cast<unsigned long long>(trials[best].figures.expired),
+                         static_cast<unsigned long long>(trials[best].figures.requests)));
   if (best == 0 && trials.size() > 1)
     notes.push_back("The settings as given are the best of those tried.");
   if (trials[best].settings.replicas > 1)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/json_escape.h"
+#include "base/build_id.h"
 #include "base/str.h"
 #include "core/replay.h"
 #include "tools/commands.h"
@@ -63,6 +64,11 @@ std::string segment_json(const SegmentFile& file, const ScheduleReport& r) {
 
 }  // namespace
 
+std::string this_build() {
+  const std::string id = build_id();
+  return id.empty() ? SLUICE_VERSION : strf("%s, build %s", SLUICE_VERSION, id.c_str());
+}
+
 int replay_schedules(const RecordingFiles& files, bool json) {
   bool same = true;
   uint64_t plans = 0, segments = 0;
@@ -74,6 +80,9 @@ int replay_schedules(const RecordingFiles& files, bool json) {
       std::printf("run %016llx of %s (%s): %zu segments, %s\n", static_cast<Number>(h.run),
                   h.model.c_str(), h.build.c_str(), run.segments.size(),
                   h.text ? "with text" : "tokens are pseudonyms");
+    if (!json && h.build != this_build())
+      std::printf("  another build wrote it; this is %s: where plans differ, that may be why\n",
+                  this_build().c_str());
     for (const SegmentFile& file : run.segments) {
       Result<Bytes> bytes = read_bytes(file.path);
       if (!bytes) {  // a server that runs took it out of its ring

@@ -26,4 +26,7 @@ int replay_model(const RecordingFiles& files, const ReplayOptions& options);
 int replay_what_if(const RecordingFiles& files, const ReplayOptions& options);
 int replay_schedules(const RecordingFiles& files, bool json);
 
+// Version and build id, as recordings name the program that wrote them.
+std::string this_build();
+
 }  // namespace sluice

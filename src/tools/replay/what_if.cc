@@ -2,113 +2,20 @@
 // the longest step that held up others, in words.
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <vector>
 
 #include "base/str.h"
 #include "core/policy.h"
-#include "core/replay.h"
 #include "core/scheduler_state.h"
 #include "core/simulation.h"
 #include "core/step_cost.h"
 #include "tools/commands.h"
+#include "tools/replay/recorded_workload.h"
 #include "tools/replay/replay.h"
 
 namespace sluice {
 
 namespace {
-
-// A step that ran, and the prompt that had most of it.
-struct RecordedStep {
-  uint64_t step = 0;
-  StepLoad load;
-  int num_decode = 0, prompt_tokens = 0;
-  RequestId prompt = 0;  // 0: none
-  int prompt_pos = 0, prompt_count = 0;
-  double seconds = 0;  // 0: no result
-};
-
-// What a run's segments say of its requests and steps.
-class Workload {
- public:
-  Result<void> read(const RecordedRun& run) {
-    ReplayHooks hooks;
-    hooks.arrival = [&](const RecordedArrival& a) { arrive(a); };
-    hooks.plan = [&](const RecordedPlan& p) { plan(p.plan); };
-    hooks.result = [&](const RecordedResult& r, const Events& events) {
-      for (auto s = steps.rbegin(); s != steps.rend() && s->step >= r.result.step; ++s) {
-        if (s->step != r.result.step) continue;
-        if (r.result.failure.empty()) s->seconds = sluice::seconds(r.result.end - r.result.begin);
-        break;
-      }
-      count(events);
-    };
-    hooks.events = [&](const Events& events, Time) { count(events); };
-    block_size_ = run.header().config.block_size;
-    for (const SegmentFile& file : run.segments) {
-      Result<Bytes> bytes = read_bytes(file.path);
-      if (!bytes) return bytes.error();
-      if (file.header.follows == false) rows_.clear();
-      Result<ScheduleReport> r = replay_schedule(*bytes, hooks);
-      if (!r) break;  // cut off at its beginning
-      if (!r->difference.empty())
-        return Error{400, file.path + ": its plans are not those of this program: see --schedule"};
-      done_.insert(done_.end(), steps.begin(), steps.end());
-      steps.clear();
-    }
-    steps = std::move(done_);
-    for (SimRequest& r : requests) r.output = std::max(r.output, 1);
-    return {};
-  }
-
-  std::vector<SimRequest> requests;
-  std::vector<RecordedStep> steps;
-
- private:
-  void arrive(const RecordedArrival& a) {
-    SimRequest r;
-    r.at = a.now;
-    r.input = static_cast<int>(a.request.prompt->size());
-    r.output = 0;
-    r.block_tokens = block_size_;
-    for (BlockHash h : hash_blocks(*a.request.prompt, block_size_, a.request.tenant))
-      r.blocks.push_back(h.a);
-    at_[a.request.id] = requests.size();
-    requests.push_back(std::move(r));
-  }
-
-  void plan(const StepPlan& p) {
-    RecordedStep s;
-    s.step = p.step;
-    s.load = step_load(p);
-    s.num_decode = p.num_decode;
-    for (const RowOp& op : p.rows) {
-      if (op.kind == RowOp::open) rows_[op.slot] = op.id.req;
-    }
-    for (const Slice& slice : p.slices) {
-      if (slice.count == 1) continue;
-      s.prompt_tokens += slice.count;
-      if (slice.count <= s.prompt_count) continue;
-      s.prompt_count = slice.count, s.prompt_pos = slice.pos;
-      auto row = rows_.find(slice.slot);
-      s.prompt = row == rows_.end() ? 0 : row->second;
-    }
-    steps.push_back(s);
-  }
-
-  // Of several choices the first one counts.
-  void count(const Events& events) {
-    for (const Event& e : events.list) {
-      auto it = at_.find(e.req);
-      if (it != at_.end() && e.choice == 0 && e.token != kNoToken) ++requests[it->second].output;
-    }
-  }
-
-  int block_size_ = 16;
-  std::map<RequestId, size_t> at_;
-  std::map<Slot, RequestId> rows_;
-  std::vector<RecordedStep> done_;
-};
 
 Result<void> set_one(std::string_view key, std::string_view value, SchedulerConfig& c) {
   auto bad = [&](const char* what) {
@@ -179,15 +86,15 @@ void print_run(const char* name, const SimRun& r) {
     if (a.num_tokens > 1) tpot.push_back(a.tpot() * 1e3);
     tokens += a.num_tokens;
   }
-  std::printf("  %-14s %9.1f %9.1f %9.2f %9.1f %9.1f %7llu %7llu %7d\n", name, share(ttft, 0.5),
+  std::printf("  %-14s %9.1f %9.1f %9.2f %9.1f %9.1f %7llu %7llu %7d %7d\n", name, share(ttft, 0.5),
               share(ttft, 0.99), share(tpot, 0.5), longest_gap(r) * 1e3,
               r.elapsed > 0 ? static_cast<double>(tokens) / r.elapsed : 0,
               static_cast<unsigned long long>(r.num_steps),
-              static_cast<unsigned long long>(r.num_preemptions), r.num_refused);
+              static_cast<unsigned long long>(r.num_preemptions), r.num_refused, r.num_expired);
 }
 
 // The step that held up decodes longest, and a setting that would have made it shorter.
-void tell_stall(const Workload& w, const SimSetup& setup) {
+void tell_stall(const RecordedWorkload& w, const SimSetup& setup) {
   std::vector<double> plain;
   const RecordedStep* worst = nullptr;
   for (const RecordedStep& s : w.steps) {
@@ -234,8 +141,9 @@ int replay_what_if(const RecordingFiles& files, const ReplayOptions& o) {
     const RecordingHeader& h = run.header();
     Result<SchedulerConfig> config = changed(h.config, o.what_if);
     if (!config) return report(config.error());
-    Workload w;
-    if (auto ok = w.read(run); !ok) return report(ok.error());
+    Result<RecordedWorkload> read = read_workload(run);
+    if (!read) return report(read.error());
+    const RecordedWorkload& w = *read;
     std::vector<TimedStep> samples;
     for (const RecordedStep& s : w.steps) {
       if (s.seconds > 0 && s.load.tokens > 0) samples.push_back({s.load, s.seconds});
@@ -252,8 +160,8 @@ int replay_what_if(const RecordingFiles& files, const ReplayOptions& o) {
         "  costs fitted to these steps: half of them within %.0f %%, nine in ten within "
         "%.0f %%\n",
         fit.error_p50 * 100, fit.error_p90 * 100);
-    std::printf("  %-14s %9s %9s %9s %9s %9s %7s %7s %7s\n", "simulated", "TTFT p50", "p99 ms",
-                "TPOT p50", "gap max", "tokens/s", "steps", "preempt", "refused");
+    std::printf("  %-14s %9s %9s %9s %9s %9s %7s %7s %7s %7s\n", "simulated", "TTFT p50", "p99 ms",
+                "TPOT p50", "gap max", "tokens/s", "steps", "preempt", "refused", "expired");
     SimSetup setup{.scheduler = h.config, .cost = fit.cost};
     print_run("as recorded", simulate(setup, w.requests));
     if (!o.what_if.empty()) {

@@ -1,0 +1,155 @@
+#include "core/executor_content.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/scheduler_state_fields.h"
+
+namespace sluice {
+
+namespace {
+
+// Cached blocks that continue each other, found by hashing: an index knows a block's hash and
+// tokens, not its predecessor.
+class CachedChains {
+ public:
+  CachedChains(const BlockPool& pool, const PrefixIndex& index) {
+    for (BlockId b = 1; b <= pool.total(); ++b) {
+      if (!pool.cached(b)) continue;
+      const PrefixKey& key = index.key(b);
+      auto [at, fresh] = nodes_.try_emplace({key.hash.a, key.hash.b, key.tenant});
+      at->second.tokens = index.tokens(b);
+      at->second.tenant = key.tenant;
+      at->second.hash = key.hash;
+      at->second.blocks.push_back({0, key.group, b});
+    }
+    link();
+  }
+
+  // A list for every end of a chain that has a needed block.
+  void add(const std::vector<bool>& needed, ExecutorContent& to) const {
+    for (const auto& [key, node] : nodes_) {
+      const bool wanted = std::ranges::any_of(node.blocks, [&](const HeldBlock& b) {
+        return static_cast<size_t>(b.block) < needed.size() && needed[static_cast<size_t>(b.block)];
+      });
+      if (!wanted) continue;
+      if (node.depth == 0) {
+        ++to.num_unknown;
+        continue;
+      }
+      HeldTokens held;
+      for (const Node* n = &node; n; n = n->parent) {
+        held.tokens.insert(held.tokens.begin(), n->tokens.begin(), n->tokens.end());
+        for (HeldBlock b : n->blocks) held.blocks.push_back({n->depth - 1, b.group, b.block});
+      }
+      to.held.push_back(std::move(held));
+    }
+  }
+
+ private:
+  struct Node {
+    std::span<const Token> tokens;
+    BlockHash hash;
+    TenantId tenant = 0;
+    std::vector<HeldBlock> blocks;
+    const Node* parent = nullptr;
+    int depth = 0;  // from 1; 0: its beginning is not cached
+  };
+
+  void link() {
+    std::vector<Node*> open;
+    for (auto& [key, node] : nodes_) open.push_back(&node);
+    std::vector<Node*> level;
+    const auto take_children = [&](BlockHash of, TenantId tenant, const Node* parent) {
+      std::erase_if(open, [&](Node* n) {
+        if (n->tenant != tenant || !(chain_hash(of, n->tokens) == n->hash)) return false;
+        n->parent = parent;
+        n->depth = parent ? parent->depth + 1 : 1;
+        level.push_back(n);
+        return true;
+      });
+    };
+    std::vector<TenantId> tenants;
+    for (const Node* n : open) tenants.push_back(n->tenant);
+    std::ranges::sort(tenants);
+    tenants.erase(std::unique(tenants.begin(), tenants.end()), tenants.end());
+    for (TenantId t : tenants) take_children(root_hash(t), t, nullptr);
+    for (size_t k = 0; k < level.size() && !open.empty(); ++k)
+      take_children(level[k]->hash, level[k]->tenant, level[k]);
+  }
+
+  std::map<std::tuple<uint64_t, uint64_t, TenantId>, Node> nodes_;
+};
+
+}  // namespace
+
+Result<ExecutorContent> SchedulerState::content(const Scheduler& s,
+                                                const std::vector<bool>& needed) {
+  if (s.config_.mapped()) return Error{422, "its blocks are pages behind slots"};
+  if (s.config_.tiers.total() > 0)
+    return Error{422, "it may hold blocks outside the pool (swapped, or cached in host memory)"};
+  ExecutorContent out;
+  for (Index i : s.running_) {
+    const Sequence& x = s.seqs_[i];
+    if (x.pooling == Pooling::mean && x.computed > 0)
+      return Error{422, "a prompt that is pooled is half done in it"};
+    open_row(s, x, out.rows);
+    HeldTokens held;
+    s.append_tokens(x, 0, x.computed, held.tokens);
+    const int rows = std::min(s.layout_.blocks_for(x.computed), x.table.num_rows(s.layout_));
+    for (int k = 0; k < rows; ++k) {
+      for (int g = 0; g < s.layout_.num_groups; ++g) {
+        const BlockId b = x.table.at(s.layout_, k, g);
+        if (b != kNullBlock) held.blocks.push_back({k, g, b});
+      }
+    }
+    if (!held.tokens.empty()) out.held.push_back(std::move(held));
+  }
+  if (s.config_.prefix_cache) CachedChains(s.blocks_.pool, s.blocks_.index).add(needed, out);
+  std::ranges::sort(out.held, {}, &HeldTokens::tokens);
+  return out;
+}
+
+// As Scheduler::start does.
+void SchedulerState::open_row(const Scheduler& s, const Sequence& x, StepPlan& out) {
+  RowOp op;
+  op.id = x.id;
+  op.slot = x.slot;
+  op.epoch = x.epoch;
+  op.num_prompt = static_cast<uint32_t>(x.num_prompt);
+  op.pooling = x.pooling;
+  op.sampling = static_cast<uint32_t>(out.sampling.size());
+  const SamplingSpec& spec = *s.choices_[x.choices].request->sampling;
+  out.sampling.push_back(spec);
+  op.history_at = static_cast<uint32_t>(out.tokens.size());
+  const int from = spec.repetition_penalty != 1 ? 0 : x.num_prompt;
+  op.num_history = static_cast<uint32_t>(s.known_len(x) - from);
+  op.num_history_prompt = static_cast<uint32_t>(x.num_prompt - from);
+  s.append_tokens(x, from, s.known_len(x), out.tokens);
+  out.rows.push_back(op);
+  for (int k = 0; k < x.table.ready(); ++k) {
+    for (int g = 0; g < s.layout_.num_groups; ++g)
+      out.edits.push_back(
+          {x.slot, static_cast<uint32_t>(k), x.table.at(s.layout_, k, g), static_cast<uint8_t>(g)});
+  }
+}
+
+Token SchedulerState::known(const Scheduler& s, Slot slot, uint32_t epoch, int pos) {
+  for (Index i : s.running_) {
+    const Sequence& x = s.seqs_[i];
+    if (x.slot != slot || x.epoch != epoch) continue;
+    return pos >= 0 && pos < s.known_len(x) ? s.token_at(x, pos) : kNoToken;
+  }
+  return kNoToken;
+}
+
+Result<ExecutorContent> content_of(const Scheduler& scheduler, const std::vector<bool>& needed) {
+  return SchedulerState::content(scheduler, needed);
+}
+
+Token known_token(const Scheduler& scheduler, Slot slot, uint32_t epoch, int pos) {
+  return SchedulerState::known(scheduler, slot, epoch, pos);
+}
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// What an executor holds for a scheduler, as tokens: rows, and which positions are in which blocks.
+// K and V depend on nothing else, so a fresh executor can be given the same. Pure; any thread. For
+// replays that begin in the middle of a run.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "core/scheduler.h"
+#include "core/step_plan.h"
+
+namespace sluice {
+
+// Block `index` of a sequence in one cache group.
+struct HeldBlock {
+  int index = 0, group = 0;
+  BlockId block = kNullBlock;
+  bool operator==(const HeldBlock&) const = default;
+};
+
+// The positions of a sequence from its first on, and the blocks that hold some of them.
+struct HeldTokens {
+  std::vector<Token> tokens;
+  std::vector<HeldBlock> blocks;
+};
+
+struct ExecutorContent {
+  StepPlan rows;                 // opens the rows of all running sequences, with their tables
+  std::vector<HeldTokens> held;  // by their tokens: neighbours have the same beginning
+  int num_unknown = 0;  // cached blocks that are needed, whose beginning is no longer cached
+};
+
+// `needed`: by block id, the cached blocks that will be read; those of running sequences always
+// are. 422: it holds what tokens do not say (blocks outside the pool, mapped pages, sums of
+// prompts that are pooled).
+Result<ExecutorContent> content_of(const Scheduler& scheduler, const std::vector<bool>& needed);
+
+// Of a row that was open when `scheduler` was in this state: the token at a position, where it is
+// known.
+Token known_token(const Scheduler& scheduler, Slot slot, uint32_t epoch, int pos);
+
+}  // namespace sluice

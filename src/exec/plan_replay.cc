@@ -1,0 +1,342 @@
+#include "exec/plan_replay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "base/str.h"
+#include "core/plan_codec.h"
+#include "core/scheduler_state.h"
+
+namespace sluice {
+
+namespace {
+
+using Number = unsigned long long;
+
+// Adds the blocks that a segment's plans put into tables.
+void add_blocks_read(std::span<const std::byte> segment, std::vector<bool>& out) {
+  const auto num_blocks = static_cast<BlockId>(out.size()) - 1;
+  RecordReader reader(segment);
+  if (!reader.header()) return;
+  while (std::optional<Record> r = reader.next()) {
+    if (r->kind != RecordKind::plan) continue;
+    Result<RecordedPlan> p = read_plan(r->payload);
+    if (!p) break;
+    for (const TableEdit& e : p->plan.edits) {
+      if (e.block > 0 && e.block <= num_blocks) out[static_cast<size_t>(e.block)] = true;
+    }
+    for (const Transfer& t : p->plan.transfers) {
+      if (t.from > 0 && t.from <= num_blocks) out[static_cast<size_t>(t.from)] = true;
+    }
+  }
+}
+
+// Whether an executor of that size can take it: files are not trusted.
+bool fits(const StepPlan& p, const ExecutorConfig& c, int vocab) {
+  const auto slot = [&](Slot s) { return s < static_cast<Slot>(c.max_seqs); };
+  const auto block = [&](BlockId b) { return b >= 0 && b <= c.num_blocks; };
+  return p.num_tokens <= c.max_step_tokens && p.pages.empty() &&
+         std::ranges::all_of(p.rows, [&](const RowOp& r) { return slot(r.slot); }) &&
+         std::ranges::all_of(p.edits,
+                             [&](const TableEdit& e) {
+                               return slot(e.slot) && e.index < table_len(c) &&
+                                      e.group < c.groups.num_groups() && block(e.block);
+                             }) &&
+         std::ranges::all_of(
+             p.slices,
+             [&](const Slice& s) { return slot(s.slot) && s.pos + s.count <= c.max_len; }) &&
+         std::ranges::all_of(p.tokens, [&](Token t) { return t >= 0 && t < vocab; }) &&
+         std::ranges::all_of(p.transfers, [&](const Transfer& t) {
+           return t.kind == Transfer::copy && block(t.from) && block(t.to);
+         });
+}
+
+bool same_top(const StepResult& a, const StepResult& b) {
+  return a.top.empty() ||
+         std::memcmp(a.top.data(), b.top.data(), a.top.size() * sizeof a.top[0]) == 0;
+}
+
+const Sampled* row_in(const StepResult& r, Slot slot, uint32_t epoch) {
+  auto at = std::ranges::find_if(
+      r.rows, [&](const Sampled& s) { return s.slot == slot && s.epoch == epoch; });
+  return at == r.rows.end() ? nullptr : &*at;
+}
+
+// Only this token, or nothing that a mask says where there is none.
+StepMasks::Row only(Token token) {
+  if (token < 0) return {0};
+  StepMasks::Row row(static_cast<size_t>(token) / 32 + 1);
+  row.back() = 1u << (token % 32);
+  return row;
+}
+
+// One sequence of any length, each block in its place. (Steps are as large as the other's: both
+// executors share the memory that the model computes in, and never compute at once.)
+ExecutorConfig scratch_config(ExecutorConfig c) {
+  c.max_seqs = 1;
+  c.num_blocks = static_cast<int>(table_len(c)) * c.groups.num_groups();
+  c.pipeline = Pipeline::sync;
+  return c;
+}
+BlockId scratch_block(const ExecutorConfig& c, int index, int group) {
+  return index * c.groups.num_groups() + group + 1;
+}
+
+}  // namespace
+
+PlanReplay::PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock)
+    : backend_(backend),
+      model_(model),
+      config_(with_groups(std::move(config), model.shape())),
+      clock_(clock),
+      executor_(backend, model, config_, clock) {}
+
+PlanReplay::~PlanReplay() {
+  for (const Launched& s : steps_) {
+    if (s.masked) executor_.masks({s.step, {}});  // that a cut recording lacks
+  }
+  for (size_t k = steps_.size(); k > 0; --k) executor_.wait();
+}
+
+void PlanReplay::expect(std::span<const std::byte> segment) {
+  needed_.resize(static_cast<size_t>(config_.num_blocks) + 1);
+  add_blocks_read(segment, needed_);
+}
+
+Result<void> PlanReplay::run(std::span<const std::byte> segment) {
+  if (!begun_) {
+    if (auto ok = begin(segment); !ok) return ok;
+    begun_ = true;
+  }
+  RecordReader reader(segment);
+  if (Result<RecordingHeader> h = reader.header(); !h) return h.error();
+  while (std::optional<Record> r = reader.next()) {
+    if (auto ok = take(*r); !ok) return ok;
+    if (!difference.empty()) break;
+  }
+  return {};
+}
+
+Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
+  RecordReader reader(segment);
+  Result<RecordingHeader> header = reader.header();
+  if (!header) return header.error();
+  std::optional<Record> state = reader.next();
+  if (!state || state->kind != RecordKind::state) return Error{422, "it has no state"};
+  Result<Scheduler> scheduler =
+      decode_state(state->payload, header->config, replay_text(header->vocab));
+  if (!scheduler) return scheduler.error();
+  const BlockCounts counts = scheduler->count_blocks();
+  if (counts.free == counts.total && scheduler->idle()) return {};
+  expect(segment);
+  Result<ExecutorContent> content = content_of(*scheduler, needed_);
+  if (!content) return content.error();
+  if (auto ok = restore(*content); !ok) return ok;
+  while (std::optional<Record> r = reader.next()) {
+    if (r->kind != RecordKind::in_flight) break;
+    Result<StepPlan> p = decode_plan(r->payload);
+    if (!p) return p.error();
+    make_early(*scheduler, *p);
+    early_.emplace_back(p->step, *p);
+    if (auto ok = launch(*p, true); !ok) return ok;
+  }
+  return {};
+}
+
+// A plan from before the first state. What its slices take from the device is known by now, unless
+// a step before it samples that; and rows whose sequence has ended are not there.
+void PlanReplay::make_early(const Scheduler& scheduler, StepPlan& p) {
+  for (const RowOp& op : p.rows) {
+    if (op.kind == RowOp::open) opened_.insert({op.slot, op.epoch});
+  }
+  std::erase_if(p.slices, [&](const Slice& s) { return !opened_.contains({s.slot, s.epoch}); });
+  p.num_tokens = p.num_decode = 0;
+  for (Slice& s : p.slices) {
+    p.num_tokens += s.count;
+    p.num_decode += p.num_tokens == p.num_decode + 1 && s.count == 1;
+    const bool again = std::ranges::any_of(early_, [&](const auto& e) {
+      return std::ranges::any_of(e.second.slices, [&](const Slice& x) { return x.slot == s.slot; });
+    });
+    if (!s.chained || again || s.count != 1) continue;
+    s.chained = false;
+    s.token_at = static_cast<uint32_t>(p.tokens.size());
+    p.tokens.push_back(std::max(0, known_token(scheduler, s.slot, s.epoch, s.pos)));
+  }
+}
+
+Result<void> PlanReplay::restore(const ExecutorContent& content) {
+  num_unknown += content.num_unknown;
+  size_t all = 0, before = 0;
+  std::vector<Token> there;
+  for (const HeldTokens& h : content.held) all += h.tokens.size();
+  const int vocab = model_.shape().vocab;
+  const ExecutorConfig config = scratch_config(config_);
+  ModelExecutor scratch(backend_, model_, config, clock_);
+  for (const HeldTokens& h : content.held) {
+    if (progress) progress(before, all);
+    before += h.tokens.size();
+    if (static_cast<int>(h.tokens.size()) > config.max_len)
+      return Error{400, "a sequence is longer than the context"};
+    if (!std::ranges::all_of(h.tokens, [&](Token t) { return t >= 0 && t < vocab; }))
+      return Error{400, "a sequence has tokens that the model has not"};
+    compute(h, scratch, there);
+    const std::span<const KvLayer> from = scratch.kv_cache().planes();
+    const std::span<const KvLayer> to = executor_.kv_cache().planes();
+    for (const HeldBlock& b : h.blocks) {
+      const auto source = static_cast<size_t>(scratch_block(config, b.index, b.group));
+      for (size_t p = 0; p < to.size(); ++p) {
+        const size_t bytes = to[p].block_bytes(), target = static_cast<size_t>(b.block);
+        for (auto [dst, src] : {std::pair{to[p].k, from[p].k}, std::pair{to[p].v, from[p].v}})
+          std::memcpy(static_cast<std::byte*>(dst) + target * bytes,
+                      static_cast<const std::byte*>(src) + source * bytes, bytes);
+      }
+    }
+  }
+  if (content.rows.empty()) return {};
+  const StepPlan& rows = content.rows;
+  if (!fits(rows, config_, vocab)) return Error{400, "its rows are not for this model"};
+  executor_.launch(rows);
+  const StepResult& r = executor_.wait();
+  if (!r.failure.empty()) return Error{500, "rows cannot be opened: " + r.failure};
+  for (const RowOp& op : rows.rows) known_.insert({op.slot, op.epoch});
+  opened_ = known_;
+  return {};
+}
+
+// K and V of these positions, but for the beginning that is there.
+void PlanReplay::compute(const HeldTokens& held,
+                         ModelExecutor& scratch,
+                         std::vector<Token>& there) {
+  const std::vector<Token>& tokens = held.tokens;
+  const auto [a, b] = std::ranges::mismatch(tokens, there);
+  auto pos = static_cast<size_t>(a - tokens.begin());
+  if (pos == tokens.size()) return;
+  const ExecutorConfig config = scratch_config(config_);
+  StepPlan plan;
+  if (there.empty()) {
+    plan.rows.push_back({});
+    plan.rows[0].num_prompt = static_cast<uint32_t>(config.max_len);
+    plan.sampling.emplace_back();
+    for (int k = 0; k < table_len(config); ++k) {
+      for (int g = 0; g < config.groups.num_groups(); ++g)
+        plan.edits.push_back(
+            {0, static_cast<uint32_t>(k), scratch_block(config, k, g), static_cast<uint8_t>(g)});
+    }
+  }
+  while (pos < tokens.size()) {
+    const size_t count = std::min(tokens.size() - pos, static_cast<size_t>(config.max_step_tokens));
+    plan.num_tokens = static_cast<int32_t>(count);
+    plan.num_decode = count == 1;
+    plan.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(pos),
+                       tokens.begin() + static_cast<ptrdiff_t>(pos + count));
+    Slice slice;
+    slice.pos = static_cast<int32_t>(pos);
+    slice.count = static_cast<int32_t>(count);
+    plan.slices = {slice};
+    scratch.launch(plan);
+    const StepResult& r = scratch.wait();
+    if (!r.failure.empty()) throw std::runtime_error("K and V cannot be computed: " + r.failure);
+    plan.clear();
+    pos += count, num_restored += count;
+  }
+  there = tokens;
+}
+
+Result<void> PlanReplay::launch(const StepPlan& plan, bool partly) {
+  if (!fits(plan, config_, model_.shape().vocab))
+    return Error{
+        400, strf("the plan of step %llu is not for this model", static_cast<Number>(plan.step))};
+  if (steps_.size() >= static_cast<size_t>(config_.pipeline.max_in_flight()))
+    return Error{400, "too many steps are in flight"};
+  const bool masked =
+      std::ranges::any_of(plan.slices, [](const Slice& s) { return s.mask != kNoMask; });
+  executor_.launch(plan);
+  steps_.push_back({plan.step, masked, partly});
+  return {};
+}
+
+Result<void> PlanReplay::take(const Record& r) {
+  if (r.kind == RecordKind::plan) {
+    Result<RecordedPlan> p = read_plan(r.payload);
+    if (!p) return p.error();
+    if (!p->plan.empty()) return launch(p->plan, false);
+  } else if (r.kind == RecordKind::masks) {
+    Result<StepMasks> m = decode_masks(r.payload);
+    if (!m) return m.error();
+    for (Launched& s : steps_) s.masked = s.masked && s.step != m->step;
+    executor_.masks(std::move(*m));
+  } else if (r.kind == RecordKind::result) {
+    Result<RecordedResult> recorded = read_result(r.payload);
+    if (!recorded) return recorded.error();
+    return take_result(*recorded);
+  }
+  return {};
+}
+
+Result<void> PlanReplay::take_result(const RecordedResult& recorded) {
+  if (steps_.empty()) return Error{400, "a result belongs to no step in flight"};
+  const Launched step = steps_.front();
+  steps_.erase(steps_.begin());
+  const StepResult& was = recorded.result;
+  if (step.masked) {
+    // Its masks came before the first segment: they allowed what was sampled.
+    StepMasks masks{step.step, {}};
+    auto early = std::ranges::find(early_, step.step, &std::pair<uint64_t, StepPlan>::first);
+    for (size_t k = 0; early != early_.end() && k < early->second.slices.size(); ++k) {
+      const Slice& s = early->second.slices[k];
+      const Sampled* sampled = row_in(was, s.slot, s.epoch);
+      if (s.mask == kNoMask || !sampled || sampled->num_tokens == 0) continue;
+      const auto at = static_cast<size_t>(s.mask);
+      if (masks.rows.size() <= at) masks.rows.resize(at + 1);
+      masks.rows[at] = only(was.tokens[sampled->token_at]);
+    }
+    executor_.masks(std::move(masks));
+  }
+  const StepResult& is = executor_.wait();
+  ++num_results;
+  num_tokens += was.tokens.size();
+  step.partly ? compare_known(was, is) : compare(was, is);
+  return {};
+}
+
+void PlanReplay::compare(const StepResult& was, const StepResult& is) {
+  const auto step = static_cast<Number>(was.step);
+  if (was == is) return;
+  if (was.failure != is.failure) {
+    difference = strf("step %llu: recorded failure \"%s\", now \"%s\"", step, was.failure.c_str(),
+                      is.failure.c_str());
+    return;
+  }
+  for (size_t k = 0; k < std::min(was.tokens.size(), is.tokens.size()); ++k) {
+    if (was.tokens[k] == is.tokens[k]) continue;
+    difference = strf("step %llu: token %zu is %d and was recorded as %d", step, k, is.tokens[k],
+                      was.tokens[k]);
+    return;
+  }
+  const char* what = was.rows != is.rows                                     ? "rows"
+                     : was.transfers != is.transfers || was.lost != is.lost  ? "transfers"
+                     : was.top.size() != is.top.size() || !same_top(was, is) ? "log-probabilities"
+                                                                             : "vectors";
+  difference = strf("step %llu: its tokens are equal, its %s are not", step, what);
+}
+
+// Rows of sequences that had ended are nobody's.
+void PlanReplay::compare_known(const StepResult& was, const StepResult& is) {
+  const auto step = static_cast<Number>(was.step);
+  if (was.failure != is.failure) {
+    difference = strf("step %llu: recorded failure \"%s\", now \"%s\"", step, was.failure.c_str(),
+                      is.failure.c_str());
+    return;
+  }
+  for (const Sampled& a : was.rows) {
+    if (!known_.contains({a.slot, a.epoch}) || a.num_tokens == 0) continue;
+    const Sampled* b = row_in(is, a.slot, a.epoch);
+    if (b && b->num_tokens == a.num_tokens && was.tokens[a.token_at] == is.tokens[b->token_at])
+      continue;
+    difference = strf("step %llu: slot %u has another token than was recorded", step, a.slot);
+    return;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+// Recorded plans through a fresh executor on the CPU: its results must be those recorded, byte for
+// byte. A segment in the middle of a run begins with rows and blocks that are not in it as K and V,
+// only as tokens: they are computed again first. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/executor_content.h"
+#include "core/recording.h"
+#include "exec/model_executor.h"
+
+namespace sluice {
+
+class PlanReplay {
+ public:
+  // `config` as the recorded executor had it, without places outside the pool.
+  PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock);
+  ~PlanReplay();
+  PlanReplay(const PlanReplay&) = delete;
+  PlanReplay& operator=(const PlanReplay&) = delete;
+
+  // Of every segment that will follow the first one, before that is run: what they read is kept.
+  void expect(std::span<const std::byte> segment);
+  // A segment with text whose plans replay_schedule() found equal. The first one may begin
+  // anywhere; every other one must follow the one before. 422: see content_of().
+  Result<void> run(std::span<const std::byte> segment);
+
+  // Told while K and V are computed again: positions so far, and in all.
+  std::function<void(size_t, size_t)> progress;
+
+  uint64_t num_results = 0, num_tokens = 0;
+  uint64_t num_restored = 0;  // positions whose K and V were computed again
+  int num_unknown = 0;        // cached blocks that could not be
+  std::string difference;     // the first, in words; empty: none
+
+ private:
+  struct Launched {
+    uint64_t step = 0;
+    bool masked = false;  // and its masks have not come
+    bool partly = false;  // launched before the first segment: not all of its rows are known
+  };
+  Result<void> begin(std::span<const std::byte> segment);
+  void make_early(const Scheduler& scheduler, StepPlan& plan);
+  Result<void> restore(const ExecutorContent& content);
+  void compute(const HeldTokens& held, ModelExecutor& scratch, std::vector<Token>& there);
+  Result<void> launch(const StepPlan& plan, bool partly);
+  Result<void> take(const Record& record);
+  Result<void> take_result(const RecordedResult& recorded);
+  void compare(const StepResult& was, const StepResult& is);
+  void compare_known(const StepResult& was, const StepResult& is);
+
+  Backend& backend_;
+  Model& model_;
+  ExecutorConfig config_;
+  const Clock& clock_;
+  ModelExecutor executor_;
+  bool begun_ = false;
+  std::vector<bool> needed_;                          // blocks that segments read
+  std::vector<Launched> steps_;                       // in flight
+  std::vector<std::pair<uint64_t, StepPlan>> early_;  // plans of those that are `partly`
+  std::set<std::pair<Slot, uint32_t>> known_;         // rows of the first state, with their epoch
+  std::set<std::pair<Slot, uint32_t>> opened_;        // and those that plans in flight opened
+};
+
+}  // namespace sluice

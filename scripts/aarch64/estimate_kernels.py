@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {"matmul_w8a8_i8mm": "i8mm", "matmul_i8mm": "i8mm", "matmul_low_bits_i8mm": "i8mm", "matmul_bf16_bfmmla": "bf16"}
+FILES = {"matmul_w8a8_i8mm": "i8mm", "matmul_i8mm": "i8mm", "matmul_super_i8mm": "i8mm",
+         "matmul_low_bits_i8mm": "i8mm", "matmul_bf16_bfmmla": "bf16"}
 FORMATS = re.findall(r"\w+", re.search(r"enum class Format : uint8_t \{(.*?)\}", (ROOT / "src/tensor/tensor.h").read_text(), re.S)[1])
 MATRIX = re.compile(r"\s+(smmla|bfmmla)\b")
 CONDITION = "eq|ne|gt|lt|ge|le|hi|ls|cc|cs|hs|lo|mi|pl"

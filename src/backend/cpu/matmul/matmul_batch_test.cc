@@ -66,7 +66,7 @@ TEST_P(MatmulBatchKernel, LongRowsOfABatchDoNotDependOnTheBatch) {
 TEST_P(MatmulBatchKernel, TakesAnyNumberOfRows) {
   const MatmulRow* row = GetParam();
   ThreadPool pool(1, false);
-  constexpr int64_t kM = 150, kN = 25;
+  constexpr int64_t kM = 411, kN = 25;
   const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
   const Source w = random_source(*row, kN, cols, 9);
   const WeightSegment segment = w.segment();
@@ -87,7 +87,7 @@ TEST_P(MatmulBatchKernel, TakesAnyNumberOfRows) {
   a.sum16 = x.s.sum;
   a.out = out.data(), a.out_stride = kN;
   row->run(a);
-  for (int64_t m : {0, 1, 75, 76, 127, 128, 149}) {
+  for (int64_t m : {0, 1, 75, 76, 127, 128, 149, 205, 206, 410}) {
     const auto alone = multiply(pool, packed, in.act(m, 1));
     EXPECT_TRUE(same_bits({out.data() + m * kN, out.data() + (m + 1) * kN},
                           {alone.begin(), alone.begin() + kN}))

@@ -83,28 +83,7 @@ void load(const BlockIQ4NL& b, int, IntBlock& out) {
   }
   out.d = f16_to_f32(b.d);
 }
-#if defined(__aarch64__)
 // `part` is which 32 of the 256.
-template <typename Block>
-void load_scaled_group(const Block& b, int part, IntBlock& out) {
-  uint8_t q[32];
-  unpack_group(b, part, q);
-  std::copy(q, q + 32, out.q);
-  const ScaleMin s = get_scale_min(b.scales, part);
-  out.d = f16_to_f32(b.d) * static_cast<float>(s.scale);
-  out.m = -(f16_to_f32(b.dmin) * static_cast<float>(s.min));
-}
-void load(const BlockQ4K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
-void load(const BlockQ5K& b, int part, IntBlock& out) { load_scaled_group(b, part, out); }
-void load(const BlockQ6K& b, int part, IntBlock& out) {
-  int8_t q[256];
-  unpack(b, q);
-  std::copy(q + 32 * part, q + 32 * part + 32, out.q);
-  out.scale[0] = b.scales[2 * part];
-  out.scale[1] = b.scales[2 * part + 1];
-  out.d = f16_to_f32(b.d);
-}
-#endif
 void load(const BlockQ2K& b, int part, IntBlock& out) {
   uint8_t q[32];
   unpack_part(b, part, q);
@@ -314,15 +293,9 @@ void matmul_generic_q5_0(const MatmulArgs& a) { int_rows<BlockQ5_0>(a); }
 void matmul_generic_q5_1(const MatmulArgs& a) { int_rows<BlockQ5_1>(a); }
 void matmul_generic_q2_k(const MatmulArgs& a) { int_rows<BlockQ2K>(a); }
 void matmul_generic_q3_k(const MatmulArgs& a) { int_rows<BlockQ3K>(a); }
-#if defined(__aarch64__)  // its kernels take activations by 32
-void matmul_generic_q4_k(const MatmulArgs& a) { int_rows<BlockQ4K>(a); }
-void matmul_generic_q5_k(const MatmulArgs& a) { int_rows<BlockQ5K>(a); }
-void matmul_generic_q6_k(const MatmulArgs& a) { int_rows<BlockQ6K>(a); }
-#else
 void matmul_generic_q4_k(const MatmulArgs& a) { super_rows<BlockQ4K>(a); }
 void matmul_generic_q5_k(const MatmulArgs& a) { super_rows<BlockQ5K>(a); }
 void matmul_generic_q6_k(const MatmulArgs& a) { super_rows<BlockQ6K>(a); }
-#endif
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
 void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
 void matmul_generic_u8(const MatmulArgs& a) { u8_rows(a); }

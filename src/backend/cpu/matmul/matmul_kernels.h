@@ -45,10 +45,9 @@ namespace sluice::cpu {
   }
 }
 
-// Whether int_block32 kernels for SMMLA lay m rows of x out, and unpack weights, once for all.
-[[gnu::always_inline]] constexpr bool smmla_unpacks_once(Format format, int64_t m) {
-  return m > 8 && format != Format::q2_k && format != Format::q3_k;
-}
+// Whether int_block32 and int_super kernels for SMMLA lay m rows of x out, and unpack weights, once
+// for all.
+[[gnu::always_inline]] constexpr bool smmla_unpacks_once(int64_t m) { return m > 8; }
 
 // Weights of any format, decoded to f32 as they are read.
 void matmul_decoding(const MatmulArgs& a, Format format);

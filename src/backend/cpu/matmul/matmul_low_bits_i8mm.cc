@@ -1,10 +1,12 @@
 // int_block32 kernels of q2_k and q3_k for SMMLA (i8mm), over panels like those of matmul_i8mm.cc:
 // a vector is 2 rows by 8 columns, and all four units of a block are in one vector of bytes for
 // each pair of rows. Each sixteen columns have their own scale, which their dot is multiplied by in
-// integers. One row of x alone uses SDOT on the same panels.
+// integers. One row of x alone uses SDOT on the same panels. For many rows the scale is multiplied
+// into the codes as they are unpacked, which bytes still hold.
 #include <arm_neon.h>
 
 #include "backend/cpu/matmul/matmul_kernels.h"
+#include "backend/cpu/matmul/matmul_many_i8mm.h"
 #include "backend/cpu/matmul/matmul_panels_neon.h"
 #include "backend/cpu/matmul/matmul_tile_i8mm.h"
 
@@ -172,9 +174,56 @@ struct Tiles {
   static constexpr TileFn pairs = pair_tile<F, PT>;
 };
 
+// ---- many rows of x ----
+
+// Bytes of rows 2 p and 2 p + 1, eight times each.
+[[gnu::always_inline]] inline int8x16_t pair_bytes(uint8x8_t rows, int p) {
+  const uint8x8_t first = vdup_n_u8(static_cast<uint8_t>(2 * p));
+  const uint8x16_t index = vcombine_u8(first, vadd_u8(first, vdup_n_u8(1)));
+  return vreinterpretq_s8_u8(vqtbl1q_u8(vcombine_u8(rows, rows), index));
+}
+
+// Codes times scale: at most 45 of q2_k. Those of q3_k, (q - 4) (s - 32), are -124 to 128, so their
+// negatives fit, and the scale of the super-block is negated too.
+template <Format F>
+[[gnu::noinline]] void unpack_block(const uint8_t* panel,
+                                    const LowBitPlan& plan,
+                                    int64_t b,
+                                    GroupBlock& to) {
+  const Codes codes = codes_of(panel, plan, b);
+  const LowBitBytes bytes = load_scale_bytes<F>(panel, plan, b);
+  const uint8_t* super = panel + plan.extra + b / 8 * (kThreeBits<F> ? 2 : 4) * R;
+  float32x4_t d[kPairs], dmin[kPairs];
+  spread_f16(super, d);
+  if constexpr (!kThreeBits<F>) spread_f16(super + 2 * R, dmin);
+  SLUICE_UNROLL
+  for (int p = 0; p < kPairs; ++p) {
+    SLUICE_UNROLL
+    for (int u = 0; u < 4; ++u) {
+      int8x16_t scale = pair_bytes(bytes.scale[u / 2], p);
+      if constexpr (kThreeBits<F>) scale = vnegq_s8(scale);
+      vst1q_s8(to.q[u][p], vmulq_s8(load_unit<F>(codes, u, p), scale));
+    }
+    vst1q_f32(to.scale[p], kThreeBits<F> ? vnegq_f32(d[p]) : d[p]);
+    if constexpr (!kThreeBits<F>) {
+      vst1q_f32(to.min[p], dmin[p]);
+      // The factors of put_sums16, which are zero in the last two columns.
+      constexpr uint8_t kShifts[16] = {0, 0, 3, 3, 3, 3, 0, 0, 0, 0, 3, 3, 3, 3, 0, 0};
+      constexpr uint8_t kFirst[16] = {255, 0, 255, 255, 0, 0, 0, 0, 255, 0, 255, 255, 0, 0, 0, 0};
+      const int8x16_t mins =
+          vbslq_s8(vld1q_u8(kFirst), pair_bytes(bytes.min[0], p), pair_bytes(bytes.min[1], p));
+      vst1q_s8(to.mins16[p], vshlq_s8(mins, vreinterpretq_s8_u8(vld1q_u8(kShifts))));
+    }
+  }
+}
+
 template <Format F>
 void run(const MatmulArgs& a) {
-  run_blocks<Tiles<F>>(a, low_bit_plan<F, R>(a.cols).bytes);
+  const LowBitPlan plan = low_bit_plan<F, R>(a.cols);
+  if (!smmla_unpacks_once(a.m)) return run_blocks<Tiles<F>>(a, plan.bytes);
+  run_many<kMinimums<F>>(a, plan.bytes, [&](const uint8_t* panel, int64_t b, GroupBlock& to) {
+    unpack_block<F>(panel, plan, b, to);
+  });
 }
 
 }  // namespace

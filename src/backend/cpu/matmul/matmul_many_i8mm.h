@@ -27,33 +27,51 @@ constexpr int64_t kRangeBlocks = 32;
 struct alignas(16) PairBlock {
   int8_t q[4][16];  // units of 8 columns
   float scale[4];
-  float sum[4];  // of the codes, times scale
+  union {
+    float sum[4];       // of the codes, times scale
+    int8_t sums16[16];  // Minimums::of_sixteen: of either sixteen codes, as put_sums16 has them
+  };
 };
 
 // 32 columns of a group; lanes are (w0, w0, w1, w1) of a pair of rows.
 struct alignas(16) GroupBlock {
   int8_t q[4][kPairs][16];  // [unit][pair]: the quants that codes mean
   float scale[kPairs][4];
-  float extra[2][kPairs][4];  // the minimum; or scales of either half, where a half has its own
+  float min[kPairs][4];
+  int8_t mins16[kPairs][16];  // Minimums::of_sixteen
 };
 
-// How a block's sum of products becomes part of an output.
-struct BlockKind {
-  bool halves, min, subtract_min;
+// How a block's minimums become part of an output.
+enum class Minimums : uint8_t {
+  none,
+  added,       // q4_1: acc = fma(min, d_x * sum, acc)
+  of_sixteen,  // q2_k: integers of sixteen columns each, in units of `min`
 };
 
 template <Format F>
-inline constexpr BlockKind kKind{F == Format::q6_k, kHasMin<F>, kSuperScales<F>};
+inline constexpr Minimums kMinimums = F == Format::q2_k ? Minimums::of_sixteen
+                                      : kHasMin<F>      ? Minimums::added
+                                                        : Minimums::none;
 
-// idot += units [u0, u0 + num).
+// SMMLA multiplies bytes, and sums of sixteen codes have 12 bits: s = low + 128 high, and
+// min * s = min * low + 2 (8 min) (8 high) with high in [-16, 15] and min < 16.
+[[gnu::always_inline]] inline void put_sums16(const int8_t* q, int8_t* to) {
+  SLUICE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int sum = vaddlvq_s8(vld1q_s8(q + half * 16));
+    to[half] = static_cast<int8_t>(sum & 127);
+    to[2 + half * 2] = to[3 + half * 2] = static_cast<int8_t>((sum >> 7) * 8);
+    to[6 + half] = 0;
+  }
+}
+
+// idot += a block.
 template <int PT>
 [[gnu::always_inline]] inline void dot_units(const GroupBlock& w,
                                              const PairBlock* const (&x)[PT],
-                                             int u0,
-                                             int num,
                                              int32x4_t (&idot)[kPairs][PT]) {
   SLUICE_UNROLL
-  for (int u = u0; u < u0 + num; ++u) {
+  for (int u = 0; u < 4; ++u) {
     int8x16_t xv[PT];
     SLUICE_UNROLL
     for (int i = 0; i < PT; ++i) xv[i] = vld1q_s8(x[i]->q[u]);
@@ -78,7 +96,7 @@ template <int PT>
 
 // One group by PT pairs of rows of x, over a range. x: the first pair's blocks, pairs `pitch`
 // apart.
-template <BlockKind kKindOf, int PT>
+template <Minimums kMin, int PT>
 [[gnu::noinline]] void many_tile(
     const GroupBlock* w, int64_t blocks, const PairBlock* x0, int64_t pitch, const Sums& to) {
   float32x4_t acc[kPairs][PT];
@@ -97,38 +115,26 @@ template <BlockKind kKindOf, int PT>
   for (int i = 0; i < PT; ++i) x[i] = x0 + i * pitch;
   for (const GroupBlock* const end = w + blocks; w != end; ++w) {
     int32x4_t idot[kPairs][PT];
-    float32x4_t dot[kPairs][PT];
     clear<PT>(idot);
-    dot_units<PT>(*w, x, 0, kKindOf.halves ? 2 : 4, idot);
-    SLUICE_UNROLL
-    for (int p = 0; p < kPairs; ++p) {
-      SLUICE_UNROLL
-      for (int i = 0; i < PT; ++i) {
-        dot[p][i] = vcvtq_f32_s32(idot[p][i]);
-        if (kKindOf.halves) dot[p][i] = vmulq_f32(vld1q_f32(w->extra[0][p]), dot[p][i]);
-      }
-    }
-    if constexpr (kKindOf.halves) {
-      clear<PT>(idot);
-      dot_units<PT>(*w, x, 2, 2, idot);
-      SLUICE_UNROLL
-      for (int p = 0; p < kPairs; ++p) {
-        SLUICE_UNROLL
-        for (int i = 0; i < PT; ++i)
-          dot[p][i] = vfmaq_f32(dot[p][i], vld1q_f32(w->extra[1][p]), vcvtq_f32_s32(idot[p][i]));
-      }
-    }
+    dot_units<PT>(*w, x, idot);
     SLUICE_UNROLL
     for (int p = 0; p < kPairs; ++p) {
       const float32x4_t dw = vld1q_f32(w->scale[p]);
-      const float32x4_t mw = kKindOf.min ? vld1q_f32(w->extra[0][p]) : dw;
+      const float32x4_t mw = kMin == Minimums::none ? dw : vld1q_f32(w->min[p]);
       SLUICE_UNROLL
       for (int i = 0; i < PT; ++i) {
-        acc[p][i] = vfmaq_f32(acc[p][i], vmulq_f32(dw, vld1q_f32(x[i]->scale)), dot[p][i]);
-        if (!kKindOf.min) continue;
-        const float32x4_t s = vld1q_f32(x[i]->sum);
-        acc[p][i] =
-            kKindOf.subtract_min ? vfmsq_f32(acc[p][i], mw, s) : vfmaq_f32(acc[p][i], mw, s);
+        const float32x4_t dot = vcvtq_f32_s32(idot[p][i]), dx = vld1q_f32(x[i]->scale);
+        if constexpr (kMin == Minimums::of_sixteen) {
+          const int32x4_t sum =
+              vmmlaq_s32(vdupq_n_s32(0), vld1q_s8(w->mins16[p]), vld1q_s8(x[i]->sums16));
+          const float32x4_t value = vfmsq_f32(vmulq_f32(dw, dot), mw, vcvtq_f32_s32(sum));
+          acc[p][i] = vfmaq_f32(acc[p][i], dx, value);
+        } else {
+          acc[p][i] = vfmaq_f32(acc[p][i], vmulq_f32(dw, dx), dot);
+        }
+        if constexpr (kMin == Minimums::added) {
+          acc[p][i] = vfmaq_f32(acc[p][i], mw, vld1q_f32(x[i]->sum));
+        }
       }
     }
     SLUICE_UNROLL
@@ -143,8 +149,8 @@ template <BlockKind kKindOf, int PT>
 }
 
 // Blocks [b0, b0 + blocks) of rows row and row + 1 of x; the last row is paired with itself.
-inline void lay_out_pair(
-    const MatmulArgs& a, int64_t row, int64_t b0, int64_t blocks, PairBlock* to) {
+template <Minimums kMin>
+void lay_out_pair(const MatmulArgs& a, int64_t row, int64_t b0, int64_t blocks, PairBlock* to) {
   const int64_t num = a.cols / 32, other = row + 1 < a.m ? row + 1 : row;
   const int8_t *q0 = a.q + row * a.cols, *q1 = a.q + other * a.cols;
   const float *d0 = a.scale + row * num, *d1 = a.scale + other * num;
@@ -156,12 +162,18 @@ inline void lay_out_pair(
       vst1q_s8(to->q[u], vcombine_s8(vld1_s8(q0 + k), vld1_s8(q1 + k)));
     }
     vst1q_f32(to->scale, both(d0[b], d1[b]));
-    vst1q_f32(to->sum, both(d0[b] * static_cast<float>(s0[b]), d1[b] * static_cast<float>(s1[b])));
+    if constexpr (kMin == Minimums::of_sixteen) {
+      put_sums16(q0 + b * 32, to->sums16);
+      put_sums16(q1 + b * 32, to->sums16 + 8);
+    } else {
+      vst1q_f32(to->sum,
+                both(d0[b] * static_cast<float>(s0[b]), d1[b] * static_cast<float>(s1[b])));
+    }
   }
 }
 
 // Rows [m0, m0 + rows) of x. unpack(panel, b, to): block b of a group.
-template <BlockKind kKindOf, typename Unpack>
+template <Minimums kMin, typename Unpack>
 [[gnu::always_inline]] inline void run_many_rows(const MatmulArgs& a,
                                                  size_t panel,
                                                  int64_t m0,
@@ -172,7 +184,8 @@ template <BlockKind kKindOf, typename Unpack>
   const int64_t all = a.cols / 32, pairs = (rows + 1) / 2;
   for (int64_t b0 = 0; b0 < all; b0 += kRangeBlocks) {
     const int64_t blocks = all - b0 < kRangeBlocks ? all - b0 : kRangeBlocks;
-    for (int64_t i = 0; i < pairs; ++i) lay_out_pair(a, m0 + 2 * i, b0, blocks, x + i * blocks);
+    for (int64_t i = 0; i < pairs; ++i)
+      lay_out_pair<kMin>(a, m0 + 2 * i, b0, blocks, x + i * blocks);
     for (int64_t g = a.group_begin; g < a.group_end; ++g) {
       const uint8_t* from = static_cast<const uint8_t*>(a.w) + static_cast<size_t>(g) * panel;
       for (int64_t b = 0; b < blocks; ++b) unpack(from, b0 + b, w[b]);
@@ -185,14 +198,14 @@ template <BlockKind kKindOf, typename Unpack>
                       m,
                       b0 == 0,
                       b0 + blocks == all};
-        m <= 2 ? many_tile<kKindOf, 1>(w, blocks, x + i * blocks, blocks, to)
-               : many_tile<kKindOf, 2>(w, blocks, x + i * blocks, blocks, to);
+        m <= 2 ? many_tile<kMin, 1>(w, blocks, x + i * blocks, blocks, to)
+               : many_tile<kMin, 2>(w, blocks, x + i * blocks, blocks, to);
       }
     }
   }
 }
 
-template <BlockKind kKindOf, typename Unpack>
+template <Minimums kMin, typename Unpack>
 [[gnu::always_inline]] inline void run_many(const MatmulArgs& a,
                                             size_t panel,
                                             const Unpack& unpack) {
@@ -201,7 +214,7 @@ template <BlockKind kKindOf, typename Unpack>
   const int64_t chunks = (pairs + kManyRows / 2 - 1) / (kManyRows / 2);
   for (int64_t i = 0; i < chunks; ++i) {
     const int64_t begin = 2 * (pairs * i / chunks), end = 2 * (pairs * (i + 1) / chunks);
-    run_many_rows<kKindOf>(a, panel, begin, (end < a.m ? end : a.m) - begin, x, unpack);
+    run_many_rows<kMin>(a, panel, begin, (end < a.m ? end : a.m) - begin, x, unpack);
   }
 }
 

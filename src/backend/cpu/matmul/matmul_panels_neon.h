@@ -25,15 +25,6 @@ constexpr int R = 8;
   return {vmovl_s16(vget_low_s16(wide)), vmovl_s16(vget_high_s16(wide))};
 }
 
-[[gnu::always_inline]] inline float32x4x2_t widen_to_f32(uint8x8_t signed_bytes) {
-  const int32x4x2_t wide = widen(signed_bytes);
-  return {vcvtq_f32_s32(wide.val[0]), vcvtq_f32_s32(wide.val[1])};
-}
-
-[[gnu::always_inline]] inline float32x4x2_t load_i8(const uint8_t* p) {
-  return widen_to_f32(vld1_u8(p));
-}
-
 // Two numbers of six bits for each row: low nibbles at `low`, top bits of an even and an odd block
 // together at `tops`.
 struct SixBits {
@@ -50,33 +41,47 @@ struct SixBits {
           vorr_u8(vshr_n_u8(v, 4), vshl_n_u8(vand_u8(t, vdup_n_u8(12)), 2))};
 }
 
-// Scales and minimums of block b in one panel. The minimum of q4_k and q5_k is to be subtracted.
+// Scales and minimums of block b in one panel.
 template <Format F>
 [[gnu::always_inline]] inline void load_scales(const uint8_t* panel,
                                                const PanelPlan& plan,
                                                int64_t b,
                                                float32x4_t (&dw)[2],
                                                float32x4_t (&mw)[2]) {
-  if constexpr (kSuperScales<F>) {
-    const SixBits six = load_six_bits(panel + plan.scale, panel + plan.tops, b);
-    const float32x4x2_t s = widen_to_f32(six.first), m = widen_to_f32(six.second);
-    const uint8_t* super = panel + plan.extra + b / 8 * 4 * R;
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = vmulq_f32(load_f16(super + h * 8), s.val[h]);
-      mw[h] = vmulq_f32(load_f16(super + 2 * R + h * 8), m.val[h]);
-    }
-  } else {
-    SLUICE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
-      if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
-      if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
-    }
+  SLUICE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+    if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
+    if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
   }
 }
 
-// Of both sixteens of a block of q2_k or q3_k.
+// Of both sixteens of a block of q2_k or q3_k, for rows 0..7.
+struct LowBitBytes {
+  uint8x8_t scale[2];  // signed
+  uint8x8_t min[2];    // q2_k
+};
+
+template <Format F>
+[[gnu::always_inline]] inline LowBitBytes load_scale_bytes(const uint8_t* panel,
+                                                           const LowBitPlan& plan,
+                                                           int64_t b) {
+  LowBitBytes s{};
+  if constexpr (kThreeBits<F>) {
+    const SixBits six = load_six_bits(panel + plan.scale, panel + plan.tops, b);
+    s.scale[0] = vsub_u8(six.first, vdup_n_u8(32));
+    s.scale[1] = vsub_u8(six.second, vdup_n_u8(32));
+  } else {
+    const uint8x8x2_t v = vld2_u8(panel + plan.scale + b * 2 * R);
+    SLUICE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      s.scale[half] = vand_u8(v.val[half], vdup_n_u8(15));
+      s.min[half] = vshr_n_u8(v.val[half], 4);
+    }
+  }
+  return s;
+}
+
 struct NeonLowBitScales {
   int32x4x2_t scale[2];
   int32x4x2_t min[2];  // q2_k
@@ -86,18 +91,12 @@ template <Format F>
 [[gnu::always_inline]] inline NeonLowBitScales load_scales(const uint8_t* panel,
                                                            const LowBitPlan& plan,
                                                            int64_t b) {
+  const LowBitBytes bytes = load_scale_bytes<F>(panel, plan, b);
   NeonLowBitScales s{};
-  if constexpr (kThreeBits<F>) {
-    const SixBits six = load_six_bits(panel + plan.scale, panel + plan.tops, b);
-    s.scale[0] = widen(vsub_u8(six.first, vdup_n_u8(32)));
-    s.scale[1] = widen(vsub_u8(six.second, vdup_n_u8(32)));
-  } else {
-    const uint8x8x2_t v = vld2_u8(panel + plan.scale + b * 2 * R);
-    SLUICE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      s.scale[half] = widen(vand_u8(v.val[half], vdup_n_u8(15)));
-      s.min[half] = widen(vshr_n_u8(v.val[half], 4));
-    }
+  SLUICE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    s.scale[half] = widen(bytes.scale[half]);
+    if constexpr (!kThreeBits<F>) s.min[half] = widen(bytes.min[half]);
   }
   return s;
 }

@@ -154,15 +154,10 @@ struct Kernel : Avx2Blocks {
   static constexpr TileFn tile = super_tile<F, G, MT>;
 };
 
-template <Format F>
-void run(const MatmulArgs& a) {
-  run_tiles<Kernel<F>>(a, panel_plan<F, R>(a.cols).bytes, a.cols / 256);
-}
-
 }  // namespace
 
-void matmul_avx2_q4_k(const MatmulArgs& a) { run<Format::q4_k>(a); }
-void matmul_avx2_q5_k(const MatmulArgs& a) { run<Format::q5_k>(a); }
-void matmul_avx2_q6_k(const MatmulArgs& a) { run<Format::q6_k>(a); }
+void matmul_avx2_q4_k(const MatmulArgs& a) { run_supers<Kernel, Format::q4_k>(a); }
+void matmul_avx2_q5_k(const MatmulArgs& a) { run_supers<Kernel, Format::q5_k>(a); }
+void matmul_avx2_q6_k(const MatmulArgs& a) { run_supers<Kernel, Format::q6_k>(a); }
 
 }  // namespace sluice::cpu

@@ -35,7 +35,7 @@ constexpr int64_t few_groups(int64_t m) { return m <= 2 ? 4 : 2; }
 template <Format F, uint64_t kNeed>
 Pace int_block_pace(int64_t m, bool) {
   if constexpr ((kNeed & kCpuI8mm) != 0) {
-    if (smmla_unpacks_once(F, m)) return {250, 128, 32};
+    if (smmla_unpacks_once(m)) return {250, 128, 32};
   }
   if constexpr ((kNeed & kCpuAmxInt8) != 0) {
     constexpr int64_t kFrom = amx_rows_from(F);
@@ -56,16 +56,15 @@ Pace int_row_pace(int64_t m, bool tiled) {
 Pace float_pace(int64_t m, bool) { return {120, kAnyRows, m >= 32 ? 4 : few_groups(m)}; }
 
 // Formats whose products are int_super.
-constexpr bool by_supers([[maybe_unused]] Format f) {
-#if defined(__aarch64__)
-  return false;  // its kernels take activations by 32
-#else
+constexpr bool by_supers(Format f) {
   return f == Format::q4_k || f == Format::q5_k || f == Format::q6_k;
-#endif
 }
 
 template <Format F, uint64_t kNeed>
 Pace super_pace(int64_t m, bool tiled) {
+  if constexpr ((kNeed & kCpuI8mm) != 0) {
+    if (smmla_unpacks_once(m)) return {400, 192, 32, 6};
+  }
   if constexpr ((kNeed & kCpuAmxInt8) != 0) {
     if (tiled) return {1200, kTiledRows, 8, 2 * kXTileRows};
     if (m >= amx_rows_from(F)) return {1000, 128, 8, 1, 32};

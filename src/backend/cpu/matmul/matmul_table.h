@@ -8,9 +8,7 @@
 //                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl: of the levels.
 //                q4_1, q5_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
 //                int4: likewise with m_w = d_w * m, an exact product.
-//                q4_k, q5_k on ARM: likewise with d_w = d * scale, m_w = -(dmin * min), exact.
-//                q3_k, on ARM q6_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below
-//                2^24).
+//                q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).
 //                q2_k: such a dot, and such a sum of minimums times sums of sixteen activations:
 //                acc = fma(d_x, fma(-dmin, float(sum), d * float(dot)), acc).
 //   int_super    activations int8 per 256 (SuperQuantView). One f32 chain per output over ascending

@@ -106,5 +106,12 @@ template <typename Kernel>
   }
 }
 
+// The same for an int_super format: KernelOf<F> over its panels.
+template <template <Format> typename KernelOf, Format F>
+void run_supers(const MatmulArgs& a) {
+  using Kernel = KernelOf<F>;
+  run_tiles<Kernel>(a, panel_plan<F, Kernel::kRows>(a.cols).bytes, a.cols / 256);
+}
+
 }  // namespace
 }  // namespace sluice::cpu

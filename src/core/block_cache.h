@@ -38,6 +38,17 @@ class BlockCache final : public BlockAllocator {
     PlaceId place = tiers.store(index.key(b), index.tokens(b));
     if (place != kNullBlock) moves.add(Transfer::out, b, place);
   }
+  // Forgets all prefixes that nobody holds, in every tier. Returns the blocks of the pool that are
+  // free now and were cached.
+  int flush() {
+    int num = pool.num_cached();
+    while (BlockId b = pool.oldest_cached()) {
+      index.erase(b);
+      pool.forget(b);
+    }
+    tiers.flush();
+    return num;
+  }
   void retain(BlockId b) override { pool.retain(b); }
   void release(BlockId b) override { pool.release(b); }
   void clear() noexcept {

@@ -35,6 +35,8 @@ class BlockPool {
   void mark_cached(BlockId b) { nodes_[static_cast<size_t>(b)].cached = true; }
   // The block's content is in the prefix index no longer.
   void forget(BlockId b);
+  // The idle cached block that alloc() would evict first, or kNullBlock.
+  BlockId oldest_cached() const { return nodes_[0].next; }
   // All blocks are free again.
   void clear() noexcept;
   bool operator==(const BlockPool&) const = default;

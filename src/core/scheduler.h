@@ -208,6 +208,8 @@ class SchedulerListener {
                         std::span<const Token> tokens,
                         Time now,
                         std::span<const Event> events) noexcept = 0;
+  // Cached prefixes are gone; requests and steps in flight go on.
+  virtual void flushed(const Scheduler& by) noexcept = 0;
   // What was told so far explains nothing any more.
   virtual void reset(const Scheduler& by) noexcept = 0;
 };
@@ -241,6 +243,9 @@ class Scheduler {
   // requests, steps in flight and cached prefixes. Allocates nothing. Step numbers and totals go
   // on.
   void reset() noexcept;
+  // Forgets the cached prefixes that no sequence holds; legal with steps in flight. Returns how
+  // many blocks became free.
+  int flush_prefixes();
   // Not copied with the scheduler; outlives it, or is taken back with null.
   void listen(SchedulerListener* listener) { listener_.to = listener; }
   // Hashes of blocks are of these ids: who sees hashes and mapped tokens learns nothing of the

@@ -353,6 +353,12 @@ void Scheduler::reset() noexcept {
   if (listener_.to) listener_.to->reset(*this);
 }
 
+int Scheduler::flush_prefixes() {
+  int num = blocks_.flush();
+  if (listener_.to) listener_.to->flushed(*this);
+  return num;
+}
+
 SchedulerStats Scheduler::stats() const {
   SchedulerStats st;
   st.num_waiting = static_cast<int>(waiting_.size());

@@ -25,6 +25,7 @@ namespace {
 struct Tally {
   uint64_t preemptions = 0, requeued = 0, unmapped = 0, hits = 0, forks = 0;
   uint64_t replayed = 0, segments = 0;  // plans of recordings; segments behind the first
+  int64_t flushed = 0;                  // blocks
   TierStats tiers;
 };
 
@@ -97,6 +98,7 @@ class Workload {
     }
     config_.num_blocks += chance(70) ? pick(0, 3 * groups) : 300;
     if (config_.prefix_cache && seed % 4 == 0) config_.tiers.disk = pick(1, 80);
+    flushes_ = seed % 7 == 2;
   }
 
   void run(Tally* tally) {
@@ -120,6 +122,7 @@ class Workload {
         ASSERT_TRUE(ok) << ok.error().message;
       }
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
+      if (flushes_ && iteration % 32 == 31) tally->flushed += scheduler.flush_prefixes();
       scheduler.plan(now, plan, events);
       tally->forks += static_cast<uint64_t>(std::ranges::count_if(
           plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
@@ -335,7 +338,7 @@ class Workload {
   int num_writes_ = 0;
   SchedulerConfig config_;
   int depth_ = 0;
-  bool fails_ = false;
+  bool fails_ = false, flushes_ = false;
   int num_launched_ = 0;
   std::map<Slot, SeqId> ids_;
   std::map<Slot, uint32_t> mapped_;
@@ -360,6 +363,7 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.unmapped, uint64_t{300}) << "slots hardly take pages from each other";
   EXPECT_GT(tally.hits, uint64_t{10000});
   EXPECT_GT(tally.forks, uint64_t{1000});
+  EXPECT_GT(tally.flushed, 1000) << "few prefixes are there to be flushed";
   EXPECT_GT(tally.replayed, uint64_t{20000});
   EXPECT_GT(tally.segments, uint64_t{5000}) << "few recordings begin in the middle";
   EXPECT_GT(tally.tiers.num_swapped, uint64_t{300}) << "few sequences are swapped";

@@ -15,6 +15,7 @@
 //   done -> a:length                   complete the oldest step; expected finishes
 //   emit a 7                           what the next sample of a gives
 //   cancel a -> a:cancelled
+//   flush 3                            forget cached prefixes; how many blocks became free
 //   at 20                              milliseconds from now on
 //   fail -> a:failed                   the oldest step comes back as a device failure
 //   expect free=3 cached=2 pending=0 waiting=1 running=2 preemptions=0 copies=1 hits=8
@@ -145,6 +146,8 @@ class Scenario {
       emits_[name] = only<Token>(in);
     } else if (verb == "at") {
       now_ = std::chrono::milliseconds(only<int64_t>(in));
+    } else if (verb == "flush") {
+      EXPECT_EQ(scheduler_->flush_prefixes(), only<int>(in));
     } else if (verb == "cancel") {
       scheduler_->cancel(ids_.at(only<std::string>(in)), now_, events_);
       note_finishes();

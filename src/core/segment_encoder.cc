@@ -154,6 +154,13 @@ void SegmentEncoder::appended(const Scheduler& by,
   record(by, [&](Bytes& out) { record_append(id, tokens, stopped, now, out, map_.get()); });
 }
 
+// No record says so: a segment with the state of now follows, which has the steps in flight.
+void SegmentEncoder::flushed(const Scheduler& by) noexcept {
+  end();
+  sink_.end();
+  record(by, [](Bytes&) {});
+}
+
 // What the scheduler was told may have been half done: a segment with its state of now follows.
 void SegmentEncoder::reset(const Scheduler& by) noexcept {
   end();

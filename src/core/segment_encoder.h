@@ -61,6 +61,7 @@ class SegmentEncoder final : public SchedulerListener {
                 std::span<const Token> tokens,
                 Time now,
                 std::span<const Event> events) noexcept override;
+  void flushed(const Scheduler& by) noexcept override;
   void reset(const Scheduler& by) noexcept override;
 
   uint32_t num_segments() const { return header_.segment; }  // begun

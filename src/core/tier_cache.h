@@ -76,6 +76,10 @@ class PrefixPlaces {
     index_.erase(at);
     places_.forget(at);
   }
+  // Forgets what no transfer and no sequence needs.
+  void flush() {
+    while (BlockId at = places_.oldest_cached()) forget(at);
+  }
   const PrefixKey& key(BlockId at) const { return index_.key(at); }
   std::span<const Token> tokens(BlockId at) const { return index_.tokens(at); }
   bool cached(BlockId at) const { return places_.cached(at); }
@@ -130,6 +134,7 @@ class TierCache {
   void forget(PlaceId place) {
     if (!is_swap(place)) prefixes(place).forget(within(place));
   }
+  void flush() { host_.flush(), disk_.flush(); }
   bool is_swap(PlaceId place) const { return place <= sizes_.swap; }
   bool is_disk(PlaceId place) const { return place > sizes_.memory(); }
   // What a place of the prefix cache holds.

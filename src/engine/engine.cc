@@ -46,6 +46,10 @@ RequestId Engine::submit(Request request, std::shared_ptr<Sink> sink) {
 
 void Engine::cancel(RequestId id) { inbox_.push({nullptr, {}, id}); }
 
+void Engine::flush_prefixes(std::function<void(int)> done) {
+  inbox_.push({nullptr, {}, 0, std::move(done)});
+}
+
 void Engine::thread_main() {
   pthread_setname_np(pthread_self(), "engine");
   while (!stopped_) {
@@ -93,6 +97,7 @@ void Engine::receive() {
 }
 
 void Engine::take(Message& message) {
+  if (message.flushed) return std::exchange(message.flushed, nullptr)(scheduler_.flush_prefixes());
   if (!message.client) return scheduler_.cancel(message.cancelled, clock_.now(), events_);
   try {
     add(message);

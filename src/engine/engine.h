@@ -46,6 +46,9 @@ class Engine {
   // cancelled then.
   RequestId submit(Request request, std::shared_ptr<Sink> sink);
   void cancel(RequestId id);
+  // Forgets the cached prefixes that no sequence holds. `done` is called with how many blocks
+  // became free, on the engine thread; it must not block or throw. Throws as the two above do.
+  void flush_prefixes(std::function<void(int)> done);
   // Has the observer called soon, even when nothing runs.
   void poke() { inbox_.wake(); }
   const SchedulerConfig& config() const { return config_; }
@@ -62,9 +65,10 @@ class Engine {
   };
   using Clients = std::unordered_map<RequestId, std::unique_ptr<Client>>;
   struct Message {
-    std::unique_ptr<Client> client;  // null: a cancellation
+    std::unique_ptr<Client> client;  // null: a cancellation, or a flush
     Request request;
     RequestId cancelled = 0;
+    std::function<void(int)> flushed{};
   };
 
   void thread_main();

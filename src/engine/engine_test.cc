@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -388,6 +389,21 @@ TEST_P(EngineOn, AnObserverThatThrowsHarmsNobody) {
   engine.submit(request(3, 5), record);
   ASSERT_TRUE(record->ended());
   EXPECT_EQ(record->tokens_.size(), 5u);
+}
+
+TEST_P(EngineOn, AFlushFreesWhatNobodyHolds) {
+  auto engine = start();
+  auto flush = [&] {
+    std::promise<int> num;
+    engine->flush_prefixes([&](int n) { num.set_value(n); });
+    return num.get_future().get();
+  };
+  EXPECT_EQ(flush(), 0);
+  auto record = std::make_shared<Record>();
+  engine->submit(request(9, 1), record);
+  ASSERT_TRUE(record->ended());
+  EXPECT_EQ(flush(), 2) << "two full blocks of four";
+  EXPECT_EQ(flush(), 0);
 }
 
 // Requests that wait for others to fill a step are run in the end; until then the engine sleeps.

@@ -27,7 +27,7 @@ bool is_probe(const HttpRequest& r) {
 
 void log_access(const Call& call, int status, Time now, const char* code) noexcept {
   if (status == 200 && is_probe(call.http)) return;
-  char path[kPath + 1], tokens[96] = "", ends[96] = "";
+  char path[kPath + 1], tokens[96] = "", ends[96] = "", trace[48] = "";
   copy_path(call.http.path, path);
   if (const auto& u = call.usage) {
     int n = std::snprintf(tokens, sizeof tokens, " in=%zu out=%zu", u->prompt, u->output);
@@ -37,8 +37,12 @@ void log_access(const Call& call, int status, Time now, const char* code) noexce
   }
   std::snprintf(ends, sizeof ends, "%s%s%s", code ? " error=" : "", code ? code : "",
                 call.out->closed() ? " client=gone" : "");
-  LOG(info, "%s %s %d%s total=%.3fs%s id=%s", call.http.method.c_str(), path, status, tokens,
-      seconds(now - call.received), ends, call.id.c_str());
+  if (call.trace)
+    std::snprintf(trace, sizeof trace, " trace=%016llx%016llx",
+                  static_cast<unsigned long long>(call.trace.trace[0]),
+                  static_cast<unsigned long long>(call.trace.trace[1]));
+  LOG(info, "%s %s %d%s total=%.3fs%s id=%s%s", call.http.method.c_str(), path, status, tokens,
+      seconds(now - call.received), ends, call.id.c_str(), trace);
 }
 
 }  // namespace sluice

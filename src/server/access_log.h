@@ -1,4 +1,4 @@
-// One line in the log for each request: method, path, status, tokens, times, id. Never its text,
+// One line in the log for each request: method, path, status, tokens, times, ids. Never its text,
 // its query or its key. Any thread; neither waits nor allocates.
 #pragma once
 

@@ -27,6 +27,8 @@ class AdmissionControl {
   void release(int key, const Load& part);
   // As many wait as may: whatever a request holds, it would be refused.
   bool full() const;
+  // Prompt tokens that wait for their first token.
+  int64_t waiting_tokens() const { return all_.tokens.load(std::memory_order_relaxed); }
   const AdmissionLimits& limits() const { return limits_; }
 
  private:

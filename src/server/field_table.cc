@@ -20,6 +20,7 @@ constexpr std::string_view kNoPenalty =
 constexpr std::string_view kNoAdapter = "this server has one model and no adapters";
 constexpr std::string_view kTextOnly = "only text is supported";
 constexpr std::string_view kNoDisagg = "prompts are not handed from server to server";
+constexpr std::string_view kOneRank = "this server is one rank: 0";
 constexpr std::string_view kOneAnswer = "use /v1/chat/completions: this endpoint gives one answer";
 constexpr std::string_view kNoScores = "use /v1/chat/completions: there is no place for it here";
 constexpr uint8_t kForeign = kMessages | kResponses | kOllama;
@@ -84,6 +85,7 @@ constexpr KnownField kFields[] = {
     {"topk_k", kGenerate, alias, "top_k"},
     {"min_p", kAny, honoured, ""},
     {"seed", kAny, honoured, "-1 is none"},
+    {"sampling_seed", kBoth, alias, "seed"},
     {"frequency_penalty", kAny, honoured, ""},
     {"presence_penalty", kAny, honoured, ""},
     {"repetition_penalty", kAny, honoured, ""},
@@ -194,6 +196,7 @@ constexpr KnownField kFields[] = {
     {"decoder_input_details", kGenerate, refused, "use prompt_logprobs in /v1/completions", kOff},
     {"top_n_tokens", kGenerate, refused, "use logprobs in /v1/completions", "null|0"},
     {"return_hidden_states", kBoth, refused, "use /v1/embeddings", kOff},
+    {"return_cached_tokens_details", kBoth, harmless, "usage always says how many"},
     {"return_routed_experts", kBoth, refused, "it is not recorded", kOff},
     {"response_fields", kBoth, refused, "answers come whole", kOff},
     {"timings_per_token", kBoth, harmless, "see stream_options.continuous_usage_stats"},
@@ -233,6 +236,8 @@ constexpr KnownField kFields[] = {
     {"lora_path", kBoth, refused, kNoAdapter, kOff},
     {"adapter_id", kGenerate, refused, kNoAdapter, kOff},
     {"session_params", kBoth, refused, "send the whole conversation", kOff},
+    {"data_parallel_rank", kBoth, refused, kOneRank, "null|0|-1"},
+    {"routed_dp_rank", kBoth, refused, kOneRank, "null|0|-1"},
     {"kv_transfer_params", kBoth, refused, kNoDisagg, kOff},
     {"ec_transfer_params", kBoth, refused, kNoDisagg, kOff},
     {"bootstrap_host", kBoth, refused, kNoDisagg, kOff},

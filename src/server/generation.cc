@@ -413,6 +413,7 @@ void Generation::submit(size_t prompt) {
                             answer_key(id_),
                             {},
                             compile_};
+  told.trace = call_.trace.trace;
   if (fields_.constraint) told.constraint = fields_.constraint->source.kind;
   if (!turns.empty()) told.turn = service_.turns().compare(request.tenant, turns, *p.tokens);
   told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));

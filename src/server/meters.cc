@@ -124,6 +124,16 @@ Meters::Meters(const std::string& model)
       connections(metrics_.gauge("sluice_connections", "Open connections.")),
       unread_bytes(
           metrics_.gauge("sluice_unread_bytes", "Bytes of answers that wait for clients to read.")),
+      waiting_tokens(metrics_.gauge("sluice_waiting_prompt_tokens",
+                                    "Prompt tokens of requests without a first token.")),
+      expected_wait(metrics_.gauge("sluice_expected_queue_seconds",
+                                   "How long a request that comes now may wait, from those before "
+                                   "it.")),
+      ready(metrics_.gauge("sluice_ready",
+                           "1 while requests are taken; 0 while loading, draining "
+                           "or failed.")),
+      max_sequences(metrics_.gauge("sluice_max_sequences", "Sequences that can run at once.")),
+      kv_blocks(metrics_.gauge("sluice_kv_blocks", "KV blocks of the pool.")),
       step_seconds(metrics_.histogram(
           "sluice_step_seconds", "Time of a step on the device.", exponential_bounds(1e-4, 2, 16))),
       slo_tokens(
@@ -155,6 +165,16 @@ std::string Meters::expose() {
   return metrics_.expose();
 }
 
+void Meters::on_ready(const SchedulerConfig& c) {
+  max_sequences.set(c.max_seqs);
+  kv_blocks.set(c.num_blocks);
+  MetricLabels labels = labels_;
+  labels.emplace_back("block_size", std::to_string(c.block_size));
+  labels.emplace_back("num_gpu_blocks", std::to_string(c.num_blocks));
+  labels.emplace_back("enable_prefix_caching", c.prefix_cache ? "True" : "False");
+  metrics_.gauge("vllm:cache_config_info", "Sizes of the KV cache, as labels.", labels).set(1);
+}
+
 void Meters::on_step(const StepReport& r, Time now) {
   const SchedulerStats& s = r.stats;
   running.set(s.num_running);
@@ -162,6 +182,8 @@ void Meters::on_step(const StepReport& r, Time now) {
   most_running_ = std::max(most_running_, s.num_running);
   running_peak.set(most_running_);
   num_waiting_.store(s.num_waiting, std::memory_order_relaxed);
+  num_running_.store(s.num_running, std::memory_order_relaxed);
+  used_blocks_.store(s.total_blocks - s.available_blocks, std::memory_order_relaxed);
   if (s.total_blocks > 0)
     kv_usage.set(1.0 - static_cast<double>(s.available_blocks) / s.total_blocks);
   preemptions.add(static_cast<double>(s.num_preemptions - last_.num_preemptions));

@@ -33,6 +33,8 @@ class Meters {
 
   // The step in hand goes on: it is long, not stuck.
   void on_progress(Time now) { last_progress_.store(now.count(), std::memory_order_relaxed); }
+  // Sizes of the engine, before its first step.
+  void on_ready(const SchedulerConfig& config);
   // Engine thread.
   void on_step(const StepReport& report, Time now);
   // Engine thread, behind on_step(): whether kv_use() of the scheduler is wanted now.
@@ -53,6 +55,9 @@ class Meters {
   // How long a request that comes now may wait, from those before it.
   double queue_seconds() const { return queue_estimate_.load(std::memory_order_relaxed); }
   int num_waiting() const { return num_waiting_.load(std::memory_order_relaxed); }
+  int num_running() const { return num_running_.load(std::memory_order_relaxed); }
+  // KV blocks that sequences hold.
+  int used_blocks() const { return used_blocks_.load(std::memory_order_relaxed); }
 
   std::string expose();
 
@@ -74,6 +79,7 @@ class Meters {
   Counter &swapped, &kv_blocks_out, &kv_blocks_in, &kv_bytes_out, &kv_bytes_in, &tier_hits;
   Counter &disk_writes, &disk_reads, &disk_lost, &disk_hits;
   Gauge &tier_usage, &disk_usage, &connections, &unread_bytes;
+  Gauge &waiting_tokens, &expected_wait, &ready, &max_sequences, &kv_blocks;
   Histogram& step_seconds;
   // With --slo.
   Gauge &slo_tokens, &slo_late, &step_predicted;
@@ -84,7 +90,8 @@ class Meters {
   Gauge& response_bytes;
 
  private:
-  std::atomic<int> outstanding_{0}, num_waiting_{0}, failed_in_a_row_{0};
+  std::atomic<int> outstanding_{0}, num_waiting_{0}, num_running_{0}, used_blocks_{0},
+      failed_in_a_row_{0};
   std::atomic<int64_t> last_progress_{0};
   std::atomic<double> queue_estimate_{0};
   SchedulerStats last_;         // engine thread

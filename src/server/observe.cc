@@ -100,6 +100,7 @@ void Recorder::on_submit(const Submission& s) {
   r.constraint = s.constraint;
   r.compile = s.compile;
   r.turn = s.turn;
+  r.trace = s.trace;
   if (r.arrival == Time{0}) r.arrival = s.arrival;
 }
 

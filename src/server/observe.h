@@ -68,6 +68,7 @@ struct RequestRecord {
   Time compile{0};                                      // to compile it; 0: it was known
   int32_t num_masked = 0;                               // tokens that were sampled under a mask
   TurnDifference turn;                                  // of a chat: from the turn before
+  std::array<uint64_t, 2> trace{};                      // that the caller named; zero: none
   uint32_t live_at = 0;
   uint32_t done_choices = 0;             // bits
   std::array<Time, 16> last_token_of{};  // by choice
@@ -126,6 +127,7 @@ class Recorder {
     std::optional<constrain::ConstraintKind> constraint{};
     Time compile{0};
     TurnDifference turn{};
+    std::array<uint64_t, 2> trace{};
   };
   void on_submit(const Submission& submission);
   void on_refused(RequestId id, Time now);

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "server/observe_words.h"
+#include "server/trace_context.h"
 
 namespace sluice {
 
@@ -177,6 +178,7 @@ json::object summarize_request(const RequestRecord& r, Time now) {
   json::object o;
   o["request"] = r.id;
   o["state"] = state_name(r);
+  if (r.trace[0] != 0 || r.trace[1] != 0) o["trace_id"] = trace_id(r.trace);
   o["choices"] = r.n;
   o["prompt_tokens"] = r.num_prompt;
   o["cached_tokens"] = r.num_cached;
@@ -213,6 +215,7 @@ std::optional<json::object> explain_request(const Recorder& recorder,
   json::object o;
   o["request"] = r.id;
   o["state"] = state_name(r);
+  if (r.trace[0] != 0 || r.trace[1] != 0) o["trace_id"] = trace_id(r.trace);
   o["key"] = r.key < 0 ? json::value(nullptr) : json::value(r.key);
   o["choices"] = r.n;
   o["prompt_tokens"] = r.num_prompt;

@@ -64,6 +64,7 @@ void Service::attach(Session& session) {
     session_->engine().poke();
   };
   health_.watch("engine", ask_engine, [&session] { return session.backend().progress(); });
+  meters_.on_ready(session.engine().config());
   recorder_.begin(session.engine().config());
   dashboard_.attach(session);
   ready_.store(true, std::memory_order_release);
@@ -84,6 +85,10 @@ std::string Service::expose_metrics() {
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
   }
+  meters_.waiting_tokens.set(static_cast<double>(admission_.waiting_tokens()));
+  // With an empty queue nobody waits, whatever it was like before.
+  meters_.expected_wait.set(meters_.num_waiting() > 0 ? meters_.queue_seconds() : 0);
+  meters_.ready.set(check_ready() ? 0 : 1);
   meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
   meters_.response_bytes.set(static_cast<double>(responses_.bytes()));
   return meters_.expose();
@@ -485,6 +490,16 @@ void Service::note_unknown(const std::vector<std::string>& names) {
 
 namespace {
 
+// Two headers contradict each other: as if there was none.
+std::string_view only_header(const HttpRequest& request, std::string_view name) {
+  std::string_view value;
+  int num = 0;
+  for (const auto& [n, v] : request.headers) {
+    if (n == name) value = v, ++num;
+  }
+  return num == 1 ? value : std::string_view{};
+}
+
 // A client's id is echoed when it is harmless in a header and a log.
 std::string checked_id(std::string_view given) {
   bool fine =
@@ -501,6 +516,7 @@ void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   call.heavy = true;
   Call kept{{}, call.out, call.id, call.key, call.received};
   kept.errors = call.errors;
+  kept.trace = call.trace;
   kept.http.method = call.http.method;
   kept.http.path = call.http.path;
   size_t bytes = call.http.body.size();
@@ -524,6 +540,11 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (draining()) call.out->close_after();
   call.id = checked_id(call.http.header("x-request-id"));
   if (call.id.empty()) call.id = new_id("req-");
+  call.trace = parse_traceparent(only_header(call.http, "traceparent"));
+  if (call.trace) {
+    call.trace.span = new_seed() | 1;  // 0 would be none
+    call.out->add_header("traceparent", format_traceparent(call.trace));
+  }
   const std::string& path = call.http.path;
   if (path.starts_with("/api/")) call.errors = ErrorStyle::ollama;  // also where there is no route
   const Route* found = nullptr;

@@ -27,6 +27,7 @@
 #include "server/openai.h"
 #include "server/outbox.h"
 #include "server/response_store.h"
+#include "server/trace_context.h"
 #include "server/turn_log.h"
 #include "server/worker.h"
 
@@ -61,6 +62,7 @@ struct Call {
   bool heavy = false;                // not on its io thread
   ErrorStyle errors{};               // of its route
   std::optional<CallUsage> usage{};  // of one that generates
+  TraceContext trace{};
 };
 
 class Generation;

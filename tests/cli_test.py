@@ -219,6 +219,27 @@ class Plan(Cli):
                           "--no-search", "-q").decode()
         self.assertIn("times real time", text)
 
+    def test_simulates_workers_behind_a_router(self):
+        trace = WORK / "cluster.jsonl"
+        lines = [{"timestamp": 20 * i, "input_length": 3000 + 40 * (i % 5), "output_length": 5,
+                  "hash_ids": [100 * (i * i % 7) + b for b in range(5)]} for i in range(80)]
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        args = ["plan", "cluster", "random:qwen2.5-7b", "--format", "bf16", "--device", "h200", "--workers", 3,
+                "--workload", trace, "--slo", "ttft=300ms,tpot=30ms", "-q"]
+        out = json.loads(self.works(*args, "--json"))
+        self.assertEqual(out, json.loads(self.works(*args, "--json")))
+        rows = {(p["policy"], p["early_rejection"]): p for p in out["policies"]}
+        self.assertEqual(len(rows), 5)
+        for row in rows.values():
+            self.assertEqual(row["figures"]["requests"], 80)
+            self.assertEqual(row["figures"]["refused"], 0)
+        self.assertGreater(rows["cache-aware", False]["figures"]["prefix_hit_rate"],
+                           rows["round-robin", False]["figures"]["prefix_hit_rate"])
+        self.assertIn("least-loaded", self.works(*args).decode())
+        self.assertNotIn("least-loaded", self.works(*args, "--policy", "random,cache-aware").decode())
+        self.fails(*args, "--policy", "best", says="--policy")
+        self.fails(*args, "--workers", 0, says="--workers")
+
     def test_calibrates_compares_and_plans_with_the_cost(self):
         shape, cost = WORK / "tiny.json", WORK / "cost.json"
         shape.write_text(json.dumps(TINY))

@@ -49,6 +49,7 @@ struct CommandLine {
   CalibrateOptions calibrate;
   PlanTableOptions table;
   PlanCompareOptions compare;
+  PlanClusterOptions cluster;
   ReplayOptions replay;
   Shell shell = Shell::bash;
   PresetChoice policy;

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "core/routing_policy.h"
 #include "tools/cli_options.h"
 
 namespace sluice {
@@ -127,6 +128,43 @@ void add_table(CLI::App* plan, CommandLine& c) {
   s->callback([&c] { c.action = [&c] { return cmd_plan_table(c.table); }; });
 }
 
+void add_device(CLI::App* app, PlanDeviceOptions& on) {
+  app->add_option(
+      "--device", on.device,
+      "cpu, or a device by name: h200, l4, \"rtx 4090\", ... (default:\nthe one of --cost, "
+      "else cpu)");
+  app->add_option(
+      "--cost", on.cost,
+      "costs measured by `plan calibrate` (default: derived from the\ndevice's limits)");
+}
+
+void add_cluster(CLI::App* plan, CommandLine& c) {
+  PlanClusterOptions& o = c.cluster;
+  CLI::App* s = plan->add_subcommand("cluster", "several workers behind `sluice route`, simulated");
+  s->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
+  add_planned_engine(s, o.engine, c.policy, false);
+  add_device(s, o.on);
+  s->add_option("--workers", o.workers, "engines behind the router")
+      ->check(whole_number(1, 1024))
+      ->capture_default_str();
+  s->add_option("--policy", o.routes,
+                "only these: random, round-robin, least-loaded, cache-aware\n(default: all, and "
+                "with --slo cache-aware with early rejection)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names_in(kRoutings)));
+  add_objectives(s, o.slo);
+  s->add_flag("--json", o.json, "the result as one JSON object on stdout");
+  add_workload_options(s, o.workload);
+  s->footer(
+      "Simulates the workload on several engines in virtual time with the router's own policies,\n"
+      "and shows them side by side. The engine's options are those of every worker.");
+  s->callback([&c] {
+    apply_policy(c.policy, c.cluster.engine, true);
+    c.resolved = [&c] { return resolved_values(c.cluster.engine); };
+    c.action = [&c] { return cmd_plan_cluster(c.cluster); };
+  });
+}
+
 void add_compare(CLI::App* plan, CommandLine& c) {
   PlanCompareOptions& o = c.compare;
   CLI::App* s = plan->add_subcommand("compare", "simulate requests, run them, and say how far off");
@@ -158,12 +196,7 @@ void add_plan(CLI::App& app, CommandLine& c) {
   s->add_option("model", o.engine.model, kModelOrShapeHelp);
   add_planned_engine(s, o.engine, c.policy, false);
   const std::vector<const CLI::Option*> engine = named_options(*s);
-  s->add_option(
-      "--device", o.on.device,
-      "cpu, or a device by name: h200, l4, \"rtx 4090\", ... (default:\nthe one of --cost, "
-      "else cpu)");
-  s->add_option("--cost", o.on.cost,
-                "costs measured by `plan calibrate` (default: derived from the\ndevice's limits)");
+  add_device(s, o.on);
   add_price(s, o.on.price);
   add_objectives(s, o.slo);
   s->add_option("--replicas", o.replicas, "engines that share the requests")
@@ -179,6 +212,7 @@ void add_plan(CLI::App& app, CommandLine& c) {
   add_calibrate(s, c);
   add_table(s, c);
   add_compare(s, c);
+  add_cluster(s, c);
   s->callback([&c, s, engine] {
     if (!s->get_subcommands().empty()) return;
     if (c.plan.engine.model.empty())

@@ -55,7 +55,18 @@ struct PlanCompareOptions {
   bool json = false;
 };
 
+struct PlanClusterOptions {
+  EngineOptions engine;
+  PlanDeviceOptions on;
+  WorkloadOptions workload;
+  std::string slo;
+  int workers = 16;
+  std::vector<std::string> routes;  // policies; empty: all, side by side
+  bool json = false;
+};
+
 int cmd_plan(const PlanOptions& options);
+int cmd_plan_cluster(const PlanClusterOptions& options);
 int cmd_plan_calibrate(const CalibrateOptions& options);
 int cmd_plan_table(const PlanTableOptions& options);
 int cmd_plan_compare(const PlanCompareOptions& options);

@@ -1,0 +1,35 @@
+// Several engines in virtual time behind a conductor: every worker is a scheduler with a cost of
+// steps, and the conductor knows of them only what it sent and what came back by then. Pure: the
+// same arguments give the same run. One thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/routing_policy.h"
+#include "core/simulation.h"
+
+namespace sluice {
+
+struct ClusterSetup {
+  SimSetup worker;  // all are alike
+  int num_workers = 1;
+  RoutingConfig routing;
+  uint64_t seed = 1;  // of Routing::random
+};
+
+struct ClusterRun {
+  std::vector<SimRun> workers;
+  std::vector<int> placed;  // by request: its worker; -1: rejected
+  uint64_t num_rejected = 0;
+  std::vector<double> retry_after;  // of the rejected ones, seconds
+};
+
+// Requests with a longer prompt than the context go to a worker, which refuses them.
+ClusterRun simulate_cluster(const ClusterSetup& setup, std::span<const SimRequest> workload);
+
+// Hash of each block of a request's prompt and all before it.
+std::vector<uint64_t> sim_block_hashes(const SimRequest& request);
+
+}  // namespace sluice

@@ -1,0 +1,150 @@
+#include "core/cluster_simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace sluice {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+ClusterSetup cluster_of(int workers, Routing policy) {
+  ClusterSetup c;
+  SchedulerConfig& s = c.worker.scheduler;
+  s.budget = 256;
+  s.max_seqs = 16;
+  s.max_len = 4096;
+  s.num_blocks = 1024;
+  c.worker.cost.rows = {{1, 2e-3}, {256, 10e-3}};
+  c.num_workers = workers;
+  c.routing.policy = policy;
+  return c;
+}
+
+// Requests in bursts; every tenth has one of three prefixes of two blocks.
+std::vector<SimRequest> cluster_load(int num, int gap_ms) {
+  std::vector<SimRequest> out;
+  for (int i = 0; i < num; ++i) {
+    SimRequest& r = out.emplace_back();
+    r.at = milliseconds(gap_ms * (i / 3));
+    r.input = 100 + 37 * i % 900;
+    r.output = 1 + 13 * i % 60;
+    r.block_tokens = 128;
+    if (i % 10 < 7) {
+      const auto p = static_cast<uint64_t>(i % 3);
+      r.blocks = {p * 10 + 1, p * 10 + 2};
+      r.input += 256;
+    }
+  }
+  return out;
+}
+
+double cluster_hits(const ClusterRun& run) {
+  double hits = 0, asked = 0;
+  for (const SimRun& w : run.workers)
+    hits += static_cast<double>(w.prefix_hits), asked += static_cast<double>(w.prefix_queries);
+  return hits / asked;
+}
+
+}  // namespace
+
+TEST(ClusterSimulation, OneWorkerIsTheSimulation) {
+  const auto load = cluster_load(120, 9);
+  const ClusterSetup setup = cluster_of(1, Routing::cache_aware);
+  const SimRun one = simulate(setup.worker, load);
+  const ClusterRun run = simulate_cluster(setup, load);
+  ASSERT_EQ(run.workers.size(), 1u);
+  EXPECT_EQ(run.workers[0].num_steps, one.num_steps);
+  EXPECT_EQ(run.workers[0].prefix_hits, one.prefix_hits);
+  for (size_t i = 0; i < load.size(); ++i) {
+    EXPECT_EQ(run.workers[0].answers[i].first_token, one.answers[i].first_token) << i;
+    EXPECT_EQ(run.workers[0].answers[i].finish, one.answers[i].finish) << i;
+  }
+}
+
+TEST(ClusterSimulation, EveryRequestEndsOnceAndRunsAreAlike) {
+  auto load = cluster_load(300, 3);
+  load[17].input = 5000;  // longer than the context
+  for (const auto& row : kRoutings) {
+    for (bool reject : {false, true}) {
+      ClusterSetup setup = cluster_of(4, row.value);
+      setup.routing.reject = reject;
+      setup.routing.ttft = 0.08;
+      setup.routing.tpot = 0.02;
+      const ClusterRun run = simulate_cluster(setup, load), again = simulate_cluster(setup, load);
+      EXPECT_EQ(run.placed, again.placed) << row.name;
+      EXPECT_EQ(run.retry_after, again.retry_after) << row.name;
+      ASSERT_EQ(run.placed.size(), load.size());
+      // The requests of a worker, in their order, are its answers.
+      std::vector<size_t> next(4);
+      uint64_t rejected = 0, refused = 0;
+      for (size_t i = 0; i < load.size(); ++i) {
+        if (run.placed[i] < 0) {
+          ++rejected;
+          continue;
+        }
+        const auto w = static_cast<size_t>(run.placed[i]);
+        ASSERT_LT(next[w], run.workers[w].answers.size());
+        const SimAnswer& a = run.workers[w].answers[next[w]++];
+        EXPECT_EQ(a.input, load[i].input);
+        refused += a.refused;
+        if (!a.refused) {
+          EXPECT_EQ(a.num_tokens, load[i].output);
+          EXPECT_GE(a.finish, a.first_token);
+          EXPECT_GT(a.first_token, load[i].at);
+        }
+      }
+      for (size_t w = 0; w < 4; ++w) EXPECT_EQ(next[w], run.workers[w].answers.size());
+      EXPECT_EQ(rejected, run.num_rejected);
+      EXPECT_EQ(rejected, run.retry_after.size());
+      if (!reject) {
+        EXPECT_EQ(rejected, 0u);
+        EXPECT_EQ(refused, 1u);
+      } else {
+        EXPECT_GT(rejected, 0u) << row.name;
+        EXPECT_LT(rejected, load.size() * 9 / 10) << row.name;
+      }
+    }
+  }
+}
+
+TEST(ClusterSimulation, ByCacheMoreIsHit) {
+  // Twelve prefixes of 1,024 tokens; a worker has room for six.
+  std::vector<SimRequest> load = cluster_load(300, 60);
+  for (size_t i = 0; i < load.size(); ++i) {
+    SimRequest& r = load[i];
+    const uint64_t prefix = mix_bits(i + 1) % 12;
+    r.blocks.clear();
+    for (uint64_t b = 0; b < 8; ++b) r.blocks.push_back(prefix * 100 + b);
+    r.input = 1024 + 50 + static_cast<int>(i % 7) * 10;
+    r.output = 10;
+  }
+  ClusterSetup setup = cluster_of(4, Routing::cache_aware);
+  setup.worker.scheduler.num_blocks = 400;
+  const double by_cache = cluster_hits(simulate_cluster(setup, load));
+  setup.routing.policy = Routing::round_robin;
+  const double in_turn = cluster_hits(simulate_cluster(setup, load));
+  EXPECT_GT(by_cache, in_turn + 0.2);
+}
+
+TEST(ClusterSimulation, RejectionKeepsTheObjectiveOfThoseTaken) {
+  const auto load = cluster_load(600, 2);
+  ClusterSetup setup = cluster_of(4, Routing::cache_aware);
+  setup.routing.ttft = 0.2;
+  const auto late = [&](const ClusterRun& run) {
+    int n = 0;
+    for (const SimRun& w : run.workers)
+      for (const SimAnswer& a : w.answers) n += a.ttft() > 2 * setup.routing.ttft;
+    return n;
+  };
+  const int before = late(simulate_cluster(setup, load));
+  setup.routing.reject = true;
+  const ClusterRun run = simulate_cluster(setup, load);
+  EXPECT_GT(before, 100);
+  EXPECT_LT(late(run), 10);
+  for (double s : run.retry_after) EXPECT_GT(s, 0);
+}
+
+}  // namespace sluice

@@ -1,0 +1,197 @@
+#include "core/conductor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+namespace {
+
+// Paces are sums of measured over sums of predicted seconds, so that long prompts count for more
+// than the noise of short ones. What is older counts for less; and a worker that nobody asks
+// drifts to the pace of all, or it would never be asked again.
+constexpr double kPaceForget = 0.05, kPacePrior = 2;  // prior: requests at the pace of all
+constexpr double kDecodeLearn = 0.02, kOutputLearn = 1.0 / 64;
+constexpr double kPaceLeast = 0.02, kPaceMost = 50;
+constexpr double kShortest = 1e-4;  // seconds: a prediction below says nothing of the pace
+constexpr int kTimedOutput = 8;     // tokens of an output that says something of decode steps
+
+StepLoad less(const StepLoad& a, const StepLoad& b) {
+  return {a.tokens - b.tokens, a.sampled - b.sampled, a.context - b.context,
+          a.attended - b.attended};
+}
+
+// One decode step of a sequence with so many positions.
+StepLoad decode_of(int64_t positions) { return {1, 1, positions, positions}; }
+
+}  // namespace
+
+Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers) : config_(config) {
+  for (ConductorWorker& w : workers) workers_.emplace_back(std::move(w));
+  views_.resize(workers_.size());
+}
+
+int64_t Conductor::cached_tokens(const Worker& w, const Ask& ask) const {
+  size_t n = 0;
+  while (n < ask.blocks.size() && w.prefixes.find(ask.blocks[n])) ++n;
+  return std::min(static_cast<int64_t>(n) * ask.block_tokens, ask.tokens);
+}
+
+WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
+  const Worker& w = at(worker);
+  WorkerView v;
+  v.alive = w.alive;
+  v.draining = w.draining;
+  v.role = w.config.role;
+  v.queued = w.queued;
+  v.decode = w.decode;
+  if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
+  if (w.config.kv_tokens > 0)
+    v.free_tokens = w.config.kv_tokens - w.decode.context - w.queued.context;
+  v.cached = cached_tokens(w, ask);
+  v.pace = w.pace;
+  v.decode_pace = decode_pace_;
+  v.cost = &w.config.cost;
+  v.budget = w.config.budget;
+  // A prompt in front that takes longer than it should is not more than done.
+  if (v.progress > 0) {
+    const Sent& front = sent_[w.prompts.front()];
+    WorkerView alone = v;
+    alone.queued = {};
+    alone.cached = front.tokens - front.prompt.tokens;
+    const RoutingEstimate e =
+        estimate_request({}, {.tokens = front.tokens}, std::span(&alone, 1), 0, -1);
+    v.progress = std::min(v.progress, e.own);
+  }
+  return v;
+}
+
+RoutingChoice Conductor::choose(const Ask& ask, Time now) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    views_[i] = view(static_cast<int>(i), ask, now);
+    if (i < 64 && (ask.avoid >> i & 1) != 0) views_[i].alive = false;
+  }
+  RoutedRequest r;
+  r.tokens = std::max<int64_t>(1, ask.tokens);
+  r.output = output_;
+  r.attempts = ask.attempts;
+  r.draw = ask.draw;
+  if (ask.session != 0) {
+    if (const int* home = sessions_.find(ask.session)) r.home = *home;
+  }
+  return choose_worker(config_, r, views_, state_);
+}
+
+Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
+  Worker& w = at(worker);
+  Sent s;
+  s.worker = worker;
+  s.tokens = std::max<int64_t>(1, ask.tokens);
+  WorkerView v = view(worker, ask, now);
+  v.pace = v.decode_pace = 1;
+  const int64_t from = std::clamp<int64_t>(v.cached, 0, s.tokens - 1);
+  s.prompt = chunk_load(from, static_cast<int>(s.tokens - from));
+  const RoutingEstimate e =
+      estimate_request({}, {.tokens = s.tokens, .output = output_}, std::span(&v, 1), 0, -1);
+  s.ttft = e.ttft();
+  s.tpot = e.tpot;
+  s.at = now;
+  w.queued += s.prompt;
+  ++w.num_requests;
+  // The first block of the prompt is the last to be dropped.
+  for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], 0);
+  if (ask.session != 0) sessions_.put(ask.session, worker);
+  Ticket ticket = 0;
+  if (free_.empty()) {
+    ticket = static_cast<Ticket>(sent_.size());
+    sent_.push_back(s);
+  } else {
+    ticket = free_.back();
+    free_.pop_back();
+    sent_[ticket] = s;
+  }
+  if (w.prompts.empty()) w.front_since = now;
+  w.prompts.push_back(ticket);
+  return ticket;
+}
+
+void Conductor::leave_queue(Worker& w, Ticket ticket, Time now) {
+  auto it = std::find(w.prompts.begin(), w.prompts.end(), ticket);
+  CHECK(it != w.prompts.end());
+  if (it == w.prompts.begin()) w.front_since = now;
+  w.prompts.erase(it);
+  w.queued = less(w.queued, sent_[ticket].prompt);
+}
+
+void Conductor::first_token(Ticket ticket, Time now) {
+  Sent& s = sent_[ticket];
+  Worker& w = at(s.worker);
+  leave_queue(w, ticket, now);
+  s.decodes = true;
+  w.decode += decode_of(s.tokens);
+  s.first = now;
+  if (s.ttft >= kShortest) learn_pace(w, seconds(now - s.at), s.ttft);
+}
+
+void Conductor::learn_pace(Worker& w, double measured, double predicted) {
+  measured = std::clamp(measured, predicted * kPaceLeast, predicted * kPaceMost);
+  w.measured += measured;
+  w.predicted += predicted;
+  const double keep = 1 - kPaceForget / static_cast<double>(workers_.size());
+  double all_measured = 0, all_predicted = 0;
+  num_timed_ = num_timed_ * keep + 1;
+  for (Worker& o : workers_) {
+    o.measured *= keep;
+    o.predicted *= keep;
+    all_measured += o.measured;
+    all_predicted += o.predicted;
+  }
+  const double prior = kPacePrior * all_predicted / num_timed_;
+  const double pace = all_measured / all_predicted;
+  for (Worker& o : workers_) o.pace = (o.measured + prior * pace) / (o.predicted + prior);
+}
+
+void Conductor::tokens(Ticket ticket, int num, Time now) {
+  Sent& s = sent_[ticket];
+  CHECK(s.worker >= 0);
+  if (!s.decodes) first_token(ticket, now);
+  s.output += num;
+  Worker& w = at(s.worker);
+  w.decode.context += num;
+  w.decode.attended += num;
+}
+
+void Conductor::ended(Ticket ticket, bool whole, Time now) {
+  Sent& s = sent_[ticket];
+  CHECK(s.worker >= 0);
+  Worker& w = at(s.worker);
+  if (s.decodes) {
+    w.decode = less(w.decode, decode_of(s.tokens + s.output));
+  } else {
+    leave_queue(w, ticket, now);
+  }
+  if (whole && s.output >= kTimedOutput && s.tpot >= kShortest) {
+    const double tpot = seconds(now - s.first) / (s.output - 1);
+    const double ratio = std::clamp(tpot / s.tpot, kPaceLeast, kPaceMost);
+    decode_pace_ += (ratio - decode_pace_) * kDecodeLearn;
+  }
+  if (whole && s.output > 0) output_ += (s.output - output_) * kOutputLearn;
+  --w.num_requests;
+  s.worker = -1;
+  free_.push_back(ticket);
+}
+
+void Conductor::set_alive(int worker, bool alive) {
+  Worker& w = at(worker);
+  if (w.alive && !alive) {
+    w.prefixes.clear();
+    w.measured = w.predicted = 0;
+  }
+  w.alive = alive;
+}
+
+void Conductor::set_draining(int worker, bool draining) { at(worker).draining = draining; }
+
+}  // namespace sluice

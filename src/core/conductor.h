@@ -1,0 +1,107 @@
+// What the front of several workers knows, from what it sent them and what came back: loads,
+// cached prefixes, sessions, how far predictions are off; and the choice by it (routing_policy.h).
+// The router and the cluster simulation run this. Pure: same calls, same choices. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/lru_map.h"
+#include "core/routing_policy.h"
+
+namespace sluice {
+
+struct ConductorWorker {
+  StepCost cost;
+  WorkerRole role = WorkerRole::both;
+  int budget = 2048;
+  int64_t kv_tokens = 0;         // positions of its pool; 0: unknown
+  size_t prefix_blocks = 65536;  // hashes remembered of what it caches
+};
+
+class Conductor {
+ public:
+  static constexpr size_t kSessions = 65536;
+
+  Conductor(RoutingConfig config, std::vector<ConductorWorker> workers);
+
+  struct Ask {
+    int64_t tokens = 1;                // of the prompt
+    std::span<const uint64_t> blocks;  // hash of each full block of it and all before it
+    int block_tokens = 512;
+    uint64_t session = 0;  // hash; 0: none
+    int attempts = 0;
+    uint64_t draw = 0;
+    uint64_t avoid = 0;  // workers that have failed this request, a bit each
+  };
+  // Decides; nothing is counted until sent().
+  RoutingChoice choose(const Ask& ask, Time now);
+
+  using Ticket = uint32_t;
+  // The request goes to this worker. It stays counted until ended().
+  Ticket sent(int worker, const Ask& ask, Time now);
+  // So many more tokens came; the first one teaches the worker's pace.
+  void tokens(Ticket ticket, int num, Time now);
+  // `whole`: it ended as it should, so its length says something of others'.
+  void ended(Ticket ticket, bool whole, Time now);
+
+  // A worker that is not alive gets nothing, and has lost its cache.
+  void set_alive(int worker, bool alive);
+  void set_draining(int worker, bool draining);
+
+  WorkerView view(int worker, const Ask& ask, Time now) const;
+  size_t num_workers() const { return workers_.size(); }
+  int num_requests(int worker) const { return at(worker).num_requests; }
+  bool alive(int worker) const { return at(worker).alive; }
+  bool draining(int worker) const { return at(worker).draining; }
+  double pace(int worker) const { return at(worker).pace; }
+  double expected_output() const { return output_; }
+  bool rejecting() const { return state_.rejecting; }
+
+ private:
+  struct Worker {
+    explicit Worker(ConductorWorker c) : config(std::move(c)), prefixes(config.prefix_blocks) {}
+    ConductorWorker config;
+    LruMap<char> prefixes;
+    bool alive = true, draining = false;
+    int num_requests = 0;
+    StepLoad queued, decode;
+    std::deque<Ticket> prompts;  // without a first token, in their order
+    Time front_since{0};
+    double pace = 1;
+    double measured = 0, predicted = 0;  // seconds to first tokens, of late
+  };
+  struct Sent {
+    int worker = -1;  // -1: free
+    StepLoad prompt;
+    int64_t tokens = 0;  // of the prompt
+    int output = 0;
+    bool decodes = false;
+    double ttft = 0, tpot = 0;  // predicted, at pace 1
+    Time at{0}, first{0};
+  };
+  Worker& at(int worker) { return workers_[static_cast<size_t>(worker)]; }
+  const Worker& at(int worker) const { return workers_[static_cast<size_t>(worker)]; }
+  int64_t cached_tokens(const Worker& w, const Ask& ask) const;
+  void leave_queue(Worker& w, Ticket ticket, Time now);
+  void first_token(Ticket ticket, Time now);
+  void learn_pace(Worker& w, double measured, double predicted);
+
+  RoutingConfig config_;
+  RoutingState state_;
+  std::vector<Worker> workers_;
+  LruMap<int> sessions_{kSessions};
+  std::vector<Sent> sent_;    // by ticket
+  std::vector<Ticket> free_;  // tickets
+  double output_ = 128;       // expected tokens of an output
+  // Of decode steps, measured over predicted: of all workers, since one step hardly differs from
+  // another, and noise would outweigh what does differ.
+  double decode_pace_ = 1;
+  double num_timed_ = 0;  // first tokens, of late
+  std::vector<WorkerView> views_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,135 @@
+#include "core/conductor.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<ConductorWorker> conducted(size_t num) {
+  ConductorWorker w;
+  w.cost.rows = {{0, 1e-3}, {100'000, 1.001}};  // 1 ms a step, 10 us a token
+  w.budget = 100'000;
+  return std::vector<ConductorWorker>(num, w);
+}
+
+const std::vector<uint64_t> kBlocks = {11, 22, 33};
+Conductor::Ask with_prefix() { return {.tokens = 2'000, .blocks = kBlocks, .block_tokens = 512}; }
+
+}  // namespace
+
+TEST(Conductor, WhatWasSentCountsUntilItEnds) {
+  Conductor c({}, conducted(1));
+  const Conductor::Ask ask{.tokens = 100, .blocks = {}};
+  const auto a = c.sent(0, ask, Time{0});
+  const auto b = c.sent(0, ask, Time{0});
+  EXPECT_EQ(c.view(0, ask, Time{0}).queued.tokens, 200);
+  EXPECT_EQ(c.view(0, ask, Time{0}).queued.sampled, 2);
+  c.tokens(a, 1, milliseconds(2));
+  c.tokens(a, 4, milliseconds(3));
+  WorkerView v = c.view(0, ask, milliseconds(2));
+  EXPECT_EQ(v.queued.tokens, 100);
+  EXPECT_EQ(v.decode, (StepLoad{1, 1, 105, 105}));
+  c.ended(a, true, milliseconds(9));
+  c.ended(b, false, milliseconds(9));
+  v = c.view(0, ask, milliseconds(9));
+  EXPECT_EQ(v.queued, StepLoad{});
+  EXPECT_EQ(v.decode, StepLoad{});
+  EXPECT_EQ(c.num_requests(0), 0);
+}
+
+TEST(Conductor, PrefixesAreKnownWhereTheyWereSent) {
+  Conductor c({}, conducted(3));
+  c.ended(c.sent(1, with_prefix(), Time{0}), true, Time{0});
+  EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 3 * 512);
+  EXPECT_EQ(c.view(0, with_prefix(), Time{0}).cached, 0);
+  EXPECT_EQ(c.choose(with_prefix(), Time{0}).worker, 1);
+  // Another prompt with the same first block.
+  const std::vector<uint64_t> other = {11, 23};
+  EXPECT_EQ(c.view(1, {.tokens = 1'500, .blocks = other}, Time{0}).cached, 512);
+  // Death takes the cache.
+  c.set_alive(1, false);
+  EXPECT_NE(c.choose(with_prefix(), Time{0}).worker, 1);
+  c.set_alive(1, true);
+  EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 0);
+}
+
+TEST(Conductor, TheTailOfAPrefixIsForgottenFirst) {
+  auto workers = conducted(1);
+  workers[0].prefix_blocks = 3;
+  Conductor c({}, workers);
+  c.sent(0, with_prefix(), Time{0});
+  const std::vector<uint64_t> other = {99};
+  c.sent(0, {.tokens = 600, .blocks = other}, Time{0});
+  EXPECT_EQ(c.view(0, with_prefix(), Time{0}).cached, 2 * 512);
+}
+
+TEST(Conductor, SessionsStayAndMoveOn) {
+  Conductor c({}, conducted(4));
+  const Conductor::Ask ask{.tokens = 10, .blocks = {}, .session = 5};
+  c.ended(c.sent(2, ask, Time{0}), true, Time{0});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(c.choose(ask, Time{0}).worker, 2);
+  c.set_draining(2, true);
+  const int next = c.choose(ask, Time{0}).worker;
+  EXPECT_NE(next, 2);
+  c.ended(c.sent(next, ask, Time{0}), true, Time{0});
+  c.set_draining(2, false);
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, next);
+}
+
+TEST(Conductor, AWorkerThatFailedTheRequestIsAvoided) {
+  Conductor c({}, conducted(2));
+  Conductor::Ask ask = with_prefix();
+  c.ended(c.sent(0, ask, Time{0}), true, Time{0});
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 0);
+  ask.avoid = 1;
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 1);
+  ask.avoid = 3;
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, -1);
+}
+
+TEST(Conductor, LearnsHowSlowAWorkerIs) {
+  Conductor c({}, conducted(2));
+  const Conductor::Ask ask{.tokens = 1'000, .blocks = {}};  // 11 ms
+  Time now{0};
+  for (int i = 0; i < 60; ++i) {
+    const auto slow = c.sent(0, ask, now), fast = c.sent(1, ask, now);
+    c.tokens(fast, 1, now + milliseconds(11));
+    c.tokens(slow, 1, now + milliseconds(44));
+    c.ended(fast, true, now + milliseconds(50));
+    c.ended(slow, true, now + milliseconds(50));
+    now += milliseconds(100);
+  }
+  EXPECT_NEAR(c.pace(0), 4, 0.3);
+  EXPECT_NEAR(c.pace(1), 1, 0.3);
+  EXPECT_EQ(c.choose(ask, now).worker, 1);
+  // It gets another chance: without news it drifts to the pace of all.
+  for (int i = 0; i < 200; ++i) {
+    const auto fast = c.sent(1, ask, now);
+    c.tokens(fast, 1, now + milliseconds(11));
+    c.ended(fast, true, now + milliseconds(11));
+    now += milliseconds(100);
+  }
+  EXPECT_NEAR(c.pace(0), 1, 0.2);
+  EXPECT_LT(c.expected_output(), 128);  // each had one token
+}
+
+TEST(Conductor, AnOverloadedWorkersPrefixMovesToAnother) {
+  Conductor c({}, conducted(2));
+  c.ended(c.sent(0, with_prefix(), Time{0}), true, Time{0});
+  // Nothing ends: the prefix's worker fills up until computing it again is cheaper.
+  std::vector<int> used(2);
+  for (int i = 0; i < 40; ++i) {
+    const int w = c.choose(with_prefix(), Time{0}).worker;
+    ASSERT_GE(w, 0);
+    EXPECT_TRUE(i > 0 || w == 0) << w;
+    c.sent(w, with_prefix(), Time{0});
+    ++used[static_cast<size_t>(w)];
+  }
+  EXPECT_GE(used[1], 10);
+  EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 3 * 512);
+}
+
+}  // namespace sluice

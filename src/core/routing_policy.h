@@ -1,0 +1,100 @@
+// Which of several workers computes a request, or when to come back: the policy of `sluice route`
+// and of the cluster simulation. A pure function of what is known of the workers: no clock, no
+// random number of its own. One thread.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "base/named.h"
+#include "core/step_cost.h"
+
+namespace sluice {
+
+enum class Routing { random, round_robin, least_loaded, cache_aware };
+inline constexpr NamedValue<Routing> kRoutings[] = {{"random", Routing::random},
+                                                    {"round-robin", Routing::round_robin},
+                                                    {"least-loaded", Routing::least_loaded},
+                                                    {"cache-aware", Routing::cache_aware}};
+
+// What a worker computes: prompts, outputs or both.
+enum class WorkerRole { both, prefill, decode };
+inline constexpr NamedValue<WorkerRole> kWorkerRoles[] = {
+    {"both", WorkerRole::both}, {"prefill", WorkerRole::prefill}, {"decode", WorkerRole::decode}};
+
+// A worker at the time of a decision. Plain data.
+struct WorkerView {
+  static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+  bool alive = true, draining = false;
+  WorkerRole role = WorkerRole::both;
+  // Prompts that have no first token yet; `sampled`: how many, `context`: their positions.
+  StepLoad queued;
+  StepLoad decode;                   // one step of all sequences that decode
+  double progress = 0;               // seconds for which the prompt in front has run
+  int64_t free_tokens = kUnknown;    // KV positions that nobody holds
+  int64_t cached = 0;                // leading tokens of this request's prompt that it holds
+  double pace = 1, decode_pace = 1;  // measured / predicted seconds of prompts and of decodes
+  const StepCost* cost = nullptr;    // never null when asked
+  int budget = 2048;                 // tokens of a step
+};
+
+struct RoutedRequest {
+  int64_t tokens = 1;   // of the prompt
+  double output = 128;  // tokens, expected
+  int home = -1;        // worker of its session's last request; -1: none
+  int attempts = 0;     // how often it was rejected before
+  uint64_t draw = 0;    // random bits, for Routing::random
+};
+
+struct RoutingConfig {
+  Routing policy = Routing::cache_aware;
+  // Objectives in seconds; 0: none. With `reject`, requests that would miss them are rejected.
+  double ttft = 0, tpot = 0;
+  bool reject = false;
+  // Seconds to fetch the KV of one token from another worker; 0: workers cannot.
+  double transfer = 0;
+  // Once it rejects, it goes on until waits are below this share of the limit.
+  double resume = 0.8;
+  // A session stays where it is while that costs at most this much more than the best worker.
+  double stay_share = 0.1, stay_seconds = 5e-3;
+  bool operator==(const RoutingConfig&) const = default;
+};
+
+// What one decision tells the next.
+struct RoutingState {
+  uint64_t turn = 0;
+  bool rejecting = false;
+  bool operator==(const RoutingState&) const = default;
+};
+
+// Predicted for a request at a worker, in seconds.
+struct RoutingEstimate {
+  double wait = 0;           // until its prompt starts: queue, and memory that others hold
+  double own = 0;            // transfer and prefill
+  double tpot = 0;           // between its tokens
+  int fetch_from = -1;       // worker whose prefix is fetched; -1: none
+  int64_t fetch_tokens = 0;  // how much of it
+  double ttft() const { return wait + own; }
+};
+// `best`: the worker with the longest cached prefix, whose KV may be fetched; -1: none.
+RoutingEstimate estimate_request(const RoutingConfig& config,
+                                 const RoutedRequest& request,
+                                 std::span<const WorkerView> workers,
+                                 size_t worker,
+                                 int best);
+
+struct RoutingChoice {
+  int worker = -1;         // -1: rejected, or nobody takes requests
+  int decoder = -1;        // another worker that decodes, where `worker` only computes prompts
+  bool rejected = false;   // for load
+  double retry_after = 0;  // seconds until it would be taken; where rejected
+  RoutingEstimate estimate;
+};
+
+RoutingChoice choose_worker(const RoutingConfig& config,
+                            const RoutedRequest& request,
+                            std::span<const WorkerView> workers,
+                            RoutingState& state);
+
+}  // namespace sluice

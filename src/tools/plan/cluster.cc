@@ -1,0 +1,135 @@
+// sluice plan cluster: a workload on several simulated workers, by routing policy.
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "base/json.h"
+#include "base/str.h"
+#include "core/cluster_simulation.h"
+#include "tools/commands.h"
+#include "tools/plan/plan.h"
+#include "tools/plan/target.h"
+
+namespace sluice {
+
+namespace {
+
+// A policy, and with or without early rejection.
+struct RoutingTrial {
+  std::string name;
+  RoutingConfig config;
+  PlanFigures figures;
+  uint64_t rejected = 0;
+  double retry_after = 0;  // mean seconds of the rejected ones
+  double busiest = 0;      // requests of the worker with the most, over the mean
+};
+
+std::vector<RoutingTrial> trials_for(const PlanClusterOptions& o, const Slo& slo) {
+  std::vector<std::string> names = o.routes.empty() ? names_in(kRoutings) : o.routes;
+  std::vector<RoutingTrial> out;
+  for (const std::string& name : names) {
+    RoutingTrial t;
+    t.name = name;
+    t.config.policy = *value_named(kRoutings, name);
+    t.config.ttft = slo.ttft;
+    t.config.tpot = slo.tpot;
+    out.push_back(t);
+    if (t.config.policy != Routing::cache_aware || (slo.ttft <= 0 && slo.tpot <= 0)) continue;
+    t.name += ", early rejection";
+    t.config.reject = true;
+    out.push_back(t);
+  }
+  return out;
+}
+
+void run_routing(RoutingTrial& t,
+                 const SimSetup& worker,
+                 const PlanClusterOptions& o,
+                 std::span<const SimRequest> workload,
+                 const Slo& slo) {
+  const ClusterSetup setup{worker, o.workers, t.config, o.workload.seed};
+  const ClusterRun run = simulate_cluster(setup, workload);
+  t.figures = figures_of(run.workers, slo);
+  t.figures.requests += run.num_rejected;
+  t.rejected = run.num_rejected;
+  if (t.rejected > 0)
+    t.retry_after = std::accumulate(run.retry_after.begin(), run.retry_after.end(), 0.0) /
+                    static_cast<double>(t.rejected);
+  size_t most = 0, all = 0;
+  for (const SimRun& w : run.workers)
+    most = std::max(most, w.answers.size()), all += w.answers.size();
+  if (all > 0)
+    t.busiest =
+        static_cast<double>(most) * static_cast<double>(o.workers) / static_cast<double>(all);
+}
+
+void print_routings(std::span<const RoutingTrial> trials) {
+  std::printf("%-29s %9s %9s %9s %8s %8s %6s %9s %8s %6s %8s %8s\n", "policy", "TTFT p50", "p90",
+              "p99", "TPOT p50", "p99", "hits", "tokens/s", "goodput", "good", "rejected",
+              "busiest");
+  for (const RoutingTrial& t : trials) {
+    const PlanFigures& f = t.figures;
+    std::printf("%-29s %9.1f %9.1f %9.1f %8.2f %8.2f %5.1f%% %9.0f %8.2f %5.1f%% %8llu %8.2f\n",
+                t.name.c_str(), f.ttft.p50 * 1e3, f.ttft.p90 * 1e3, f.ttft.p99 * 1e3,
+                f.tpot.p50 * 1e3, f.tpot.p99 * 1e3, f.hit_rate * 100, f.output_per_s, f.goodput,
+                f.share_good() * 100, static_cast<unsigned long long>(t.rejected), t.busiest);
+  }
+  std::printf(
+      "TTFT and TPOT in ms, of the requests that were taken; hits: prompt tokens found cached;\n"
+      "goodput: requests/s that keep the objectives; good: their share of all requests; busiest:\n"
+      "requests of the worker with the most, over the mean.\n");
+}
+
+json::object routing_json(const RoutingTrial& t) {
+  json::object j{{"policy", name_of(kRoutings, t.config.policy)},
+                 {"early_rejection", t.config.reject},
+                 {"rejected", t.rejected},
+                 {"mean_retry_after_s", t.retry_after},
+                 {"busiest_over_mean", t.busiest}};
+  j["figures"] = figures_json(t.figures);
+  return j;
+}
+
+}  // namespace
+
+int cmd_plan_cluster(const PlanClusterOptions& o) {
+  Result<Slo> slo = parse_slo(o.slo);
+  if (!slo) return report(slo.error());
+  Result<std::vector<SimRequest>> workload = plan_workload(o.workload);
+  if (!workload) return report(workload.error());
+  Result<PlanTarget> target = PlanTarget::open(o.engine, o.on);
+  if (!target) return report(target.error());
+  Result<PlanSetup> setup = target->setup({});
+  if (!setup) return report(setup.error());
+  std::vector<RoutingTrial> trials = trials_for(o, *slo);
+  for (RoutingTrial& t : trials) run_routing(t, setup->sim, o, *workload, *slo);
+  if (trials[0].figures.refused == workload->size())
+    return report(Error{400,
+                        "no request of the workload fits the context: raise --ctx, or lower "
+                        "the lengths (--length-scale)"});
+  if (o.json) {
+    json::array rows;
+    for (const RoutingTrial& t : trials) rows.push_back(routing_json(t));
+    std::printf("%s\n", plain_json(json::object{{"model", o.engine.model},
+                                                {"device", target->device()},
+                                                {"step_cost", target->source()},
+                                                {"workload", workload_name(o.workload)},
+                                                {"slo", o.slo},
+                                                {"workers", o.workers},
+                                                {"requests", workload->size()},
+                                                {"policies", std::move(rows)}})
+                            .c_str());
+    return kExitOk;
+  }
+  std::printf("%s on %d x %s; %s, %zu requests%s%s\nStep costs %s.\n\n", o.engine.model.c_str(),
+              o.workers, target->device().c_str(), workload_name(o.workload).c_str(),
+              workload->size(), o.slo.empty() ? "" : "; objectives ", o.slo.c_str(),
+              target->source().c_str());
+  print_routings(trials);
+  if (const uint64_t refused = trials[0].figures.refused; refused > 0)
+    std::printf("%llu requests are longer than the context and are refused.\n",
+                static_cast<unsigned long long>(refused));
+  return kExitOk;
+}
+
+}  // namespace sluice

@@ -5,7 +5,8 @@
 
 Texts are the instances of the shared schemas and seeded changes of them. jsonschema says what is right: nothing that it
 rejects may be accepted. Where it accepts a text, and so do all others that know the schema (at least one), sluice does
-too if it supports the schema, but for a few (counted). Skipped where the shared data is absent; without SLUICE_TEST_FULL=1 a slice runs.
+too if it supports the schema, but for a few (counted). Skipped where the shared data is absent; without SLUICE_TEST_FULL=1 a slice runs
+(SLUICE_TEST_PART, too: constrain_test.py).
 """
 
 import collections
@@ -24,7 +25,7 @@ import llguidance
 import tvm_ffi  # noqa: F401  before torch is stood in for
 
 import constrain_test
-from constrain_test import DATA, FULL, SEED, Constrained, no_twice, run_jobs, spelled
+from constrain_test import FULL, SEED, Constrained, no_twice, run_jobs, shared_schemas, spelled
 
 
 def import_xgrammar():
@@ -123,11 +124,7 @@ class Xgrammar:
 
 class Oracles(Constrained):
     def setUp(self):
-        self.files = sorted((DATA / "schemas").glob("*.json"))
-        if not self.files:
-            self.skipTest(f"no schemas in {DATA / 'schemas'}: set SLUICE_TEST_DATA")
-        if not FULL:
-            self.files = random.Random(SEED).sample(self.files, 24)
+        self.files = shared_schemas(24)
 
     def texts_of(self, case, rng):
         values = [t["data"] for t in case["tests"]]

@@ -105,6 +105,28 @@ class Manifests(unittest.TestCase):
             there = {p.name for p in (KUBERNETES / folder).glob("*.yaml")} - {"kustomization.yaml"}
             self.assertEqual(named, there, folder)
 
+    def test_the_pool_is_of_the_replicas(self):
+        pool, route = documents(KUBERNETES / "gateway/inference_pool.yaml")
+        self.assertEqual((pool["apiVersion"], pool["kind"]), ("inference.networking.k8s.io/v1", "InferencePool"))
+        self.assertEqual(set(pool["spec"]), {"selector", "targetPorts", "endpointPickerRef"})
+        for variant in variants().values():
+            labels = variant["Deployment", "sluice"]["spec"]["template"]["metadata"]["labels"]
+            self.assertEqual(pool["spec"]["selector"]["matchLabels"], labels)
+            self.assertEqual([p["number"] for p in pool["spec"]["targetPorts"]],
+                             [p["containerPort"] for p in container(variant)["ports"]])
+        self.assertIn(pool["spec"]["endpointPickerRef"]["failureMode"], ("FailOpen", "FailClose"))
+        (rule,) = route["spec"]["rules"]
+        self.assertEqual([(b["group"], b["kind"], b["name"]) for b in rule["backendRefs"]],
+                         [("inference.networking.k8s.io", pool["kind"], pool["metadata"]["name"])])
+
+    def test_a_pod_has_time_to_drain(self):
+        for variant in variants().values():
+            grace = options(variant["ConfigMap", "sluice"]["data"]["serve.yaml"])["grace"]
+            stop = container(variant)["lifecycle"]["preStop"]["sleep"]["seconds"]
+            pod = variant["Deployment", "sluice"]["spec"]["template"]["spec"]
+            self.assertLessEqual(stop + grace + 2, pod["terminationGracePeriodSeconds"])
+            self.assertGreater(stop, 0, "until no node sends new connections")
+
     def test_images_have_the_version(self):
         tags = {name: container(v)["image"] for name, v in variants().items()}
         self.assertEqual(tags, {"base": f"sluice:{VERSION}", "gpu": f"sluice:{VERSION}-cuda"})
@@ -215,6 +237,12 @@ class Running(unittest.TestCase):
         rules = documents(KUBERNETES / "metrics/adapter.yaml")[0]["rules"]["custom"]
         offered = {re.match(r"\w+", r["seriesQuery"])[0] for r in rules}
         self.assertEqual(offered, asked)
+
+    def test_the_endpoint_pickers_metrics_exist(self):
+        asked = {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:cache_config_info"}
+        said = metric_names((ROOT / "docs/deployment.md").read_text().replace("`", " "))
+        self.assertLessEqual(asked, said)
+        self.assertLessEqual(asked, self.exposed)
 
     def test_the_dashboards_metrics_exist(self):
         def expressions(node):

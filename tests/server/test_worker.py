@@ -1,10 +1,14 @@
 """What routers, endpoint pickers and tracers ask of a server that is one of several."""
 
+import collections
+import http.client
+import json
 import re
+import signal
 import threading
 import unittest
 
-from harness import Server, stories
+from harness import PATIENCE, Server, stories
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -122,6 +126,91 @@ class Worker(unittest.TestCase):
                 if "id=mine" in line:
                     break
             self.assertRegex(lines[-1], rf"GET /version 200 .* id=mine trace={TRACE}$")
+
+
+class Clients:
+    """Threads that ask the servers of a list in turn, each by a connection of its own."""
+
+    def __init__(self, servers, num):
+        self.servers, self.lock, self.done = list(servers), threading.Lock(), threading.Event()
+        self.unanswered, self.answers = collections.Counter(), collections.Counter()
+        self.threads = [threading.Thread(target=self.run, args=(n,)) for n in range(num)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, number):
+        turn = number
+        while not self.done.is_set():
+            turn += 1
+            outcome = self.ask(turn)
+            with self.lock:
+                self.answers[outcome] += 1
+
+    def ask(self, turn):
+        body = {"prompt": f"Turn {turn}", "max_tokens": 450, "ignore_eos": True, "stream": turn % 2 == 0}
+        with self.lock:  # whoever changes the list knows that what was sent before is on its way
+            server = self.servers[turn % len(self.servers)]
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30 * PATIENCE)
+            self.unanswered[server.port] += 1
+            try:
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            except OSError as error:
+                return repr(error), False
+        try:
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            return answer.status, text.rstrip().endswith("data: [DONE]") if turn % 2 == 0 else '"usage"' in text
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error), False
+        finally:
+            connection.close()
+            with self.lock:
+                self.unanswered[server.port] -= 1
+
+    def replace(self, old, new):
+        with self.lock:
+            self.servers[self.servers.index(old)] = new
+
+    def waiting_for(self, server):
+        with self.lock:
+            return self.unanswered[server.port]
+
+    def stop(self):
+        self.done.set()
+        for thread in self.threads:
+            thread.join(30 * PATIENCE)
+
+
+@unittest.skipUnless(stories(), "no test data")
+class Rollout(unittest.TestCase):
+    """A Deployment is upgraded under load: a new server is ready, the old one leaves the list, then it drains."""
+
+    def serve(self):
+        server = Server("--ctx", "512", "--no-log-requests", "--grace", "100", path=stories())
+        self.addCleanup(server.__exit__)
+        return server
+
+    def test_nothing_is_lost(self):
+        servers = [self.serve() for _ in range(2)]
+        clients = Clients(servers, 8)
+        self.addCleanup(clients.stop)
+        running = 0
+        for old in servers:
+            self.assertTrue(old.until(lambda old=old: clients.waiting_for(old) > 0))
+            clients.replace(old, self.serve())
+
+            # What preStop's sleep is for: the old one has all that was sent to it.
+            def arrived(old=old):
+                before = clients.waiting_for(old)
+                load = old.request("/load")[2]["server_load"]
+                return before == load == clients.waiting_for(old)
+            self.assertTrue(old.until(arrived))
+            running += clients.waiting_for(old)
+            old.process.send_signal(signal.SIGTERM)
+            self.assertEqual(old.process.wait(100 + PATIENCE), 0)
+        clients.stop()
+        self.assertEqual(set(clients.answers), {(200, True)}, clients.answers)
+        self.assertGreater(running, 0, "no server was asked to end while it worked")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // What the front of several workers knows, from what it sent them and what came back: loads,
 // cached prefixes, sessions, how far predictions are off; and the choice by it (routing_policy.h).
-// The router and the cluster simulation run this. Pure: same calls, same choices. One thread.
+// The cluster simulation runs this. Pure: same calls, same choices. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Which of several workers computes a request, or when to come back: the policy of `sluice route`
-// and of the cluster simulation. A pure function of what is known of the workers: no clock, no
-// random number of its own. One thread.
+// Which of several workers computes a request, or when to come back: the policy of a
+// conductor (conductor.h) and of the cluster simulation. A pure function of what is known of the
+// workers: no clock, no random number of its own. One thread.
 #pragma once
 
 #include <cstdint>

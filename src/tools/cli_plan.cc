@@ -140,11 +140,11 @@ void add_device(CLI::App* app, PlanDeviceOptions& on) {
 
 void add_cluster(CLI::App* plan, CommandLine& c) {
   PlanClusterOptions& o = c.cluster;
-  CLI::App* s = plan->add_subcommand("cluster", "several workers behind `sluice route`, simulated");
+  CLI::App* s = plan->add_subcommand("cluster", "several workers behind a router, simulated");
   s->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
   add_planned_engine(s, o.engine, c.policy, false);
   add_device(s, o.on);
-  s->add_option("--workers", o.workers, "engines behind the router")
+  s->add_option("--workers", o.workers, "engines behind a router")
       ->check(whole_number(1, 1024))
       ->capture_default_str();
   s->add_option("--policy", o.routes,
@@ -156,7 +156,7 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
   s->add_flag("--json", o.json, "the result as one JSON object on stdout");
   add_workload_options(s, o.workload);
   s->footer(
-      "Simulates the workload on several engines in virtual time with the router's own policies,\n"
+      "Simulates the workload on several engines in virtual time by routing policy,\n"
       "and shows them side by side. The engine's options are those of every worker.");
   s->callback([&c] {
     apply_policy(c.policy, c.cluster.engine, true);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/sha.h"
 #include "base/str.h"
 
 namespace sluice {
@@ -16,6 +17,13 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMaxIndices = 16'384;
+
+std::string owner_of(const std::string& key) {
+  Sha256 hash;
+  hash.update("sluice owner\n");
+  hash.update(key);
+  return hash.hex().substr(0, 32);
+}
 
 Result<std::vector<std::string>> read_lines(const std::string& path) {
   std::ifstream in(path);
@@ -42,6 +50,7 @@ struct Keys::State {
   struct Key {
     std::string text;
     bool valid = false;
+    std::string owner;
   };
   std::string path;
   std::array<uint64_t, 2> secret{};
@@ -75,7 +84,7 @@ Result<Keys::Reload> Keys::reload() {
   }
   for (const std::string& line : *lines) {
     auto [it, added] = indices.try_emplace(line, next.size());
-    if (added) next.push_back({line, false});
+    if (added) next.push_back({line, false, owner_of(line)});
     next[it->second].valid = true;
   }
   if (next.size() > kMaxIndices)
@@ -105,13 +114,27 @@ int Keys::find(std::string_view authorization, std::string_view api_key) const {
   int found = -1;
   std::lock_guard lock(state_->mutex);
   for (size_t i = 0; i < state_->keys.size(); ++i) {
-    const auto& [key, valid] = state_->keys[i];
+    const auto& [key, valid, name] = state_->keys[i];
     size_t differ = key.size() ^ given.size();
     for (size_t at = 0; at < given.size(); ++at)
       differ |= static_cast<unsigned char>(given[at] ^ key[at % key.size()]);
     if (differ == 0 && valid) found = static_cast<int>(i);
   }
   return found;
+}
+
+std::string Keys::owner(int key) const {
+  if (key < 0) return "";
+  std::lock_guard lock(state_->mutex);
+  return state_->keys[static_cast<size_t>(key)].owner;
+}
+
+std::optional<int> Keys::find_owner(std::string_view owner) const {
+  if (owner.empty() && !needed()) return -1;
+  std::lock_guard lock(state_->mutex);
+  for (size_t i = 0; i < state_->keys.size(); ++i)
+    if (state_->keys[i].valid && state_->keys[i].owner == owner) return static_cast<int>(i);
+  return std::nullopt;
 }
 
 void Keys::set_secret(const std::array<uint64_t, 2>& secret) { state_->secret = secret; }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,11 @@ class Keys {
   int find(std::string_view authorization, std::string_view api_key = {}) const;
   // Prefixes are shared only within a tenant: a key and a salt of the request's.
   uint64_t tenant(int key, std::string_view salt) const;
+  // A name for the key that lasts across restarts and gives nothing of it away; empty: no key.
+  std::string owner(int key) const;
+  // Back: the index of a valid key, -1 for the empty name where no key is needed; nothing: there is
+  // no such key any more.
+  std::optional<int> find_owner(std::string_view owner) const;
   // Makes tenants last across restarts: before any of them is asked for.
   void set_secret(const std::array<uint64_t, 2>& secret);
   // Indices are below this, now and after any reload.

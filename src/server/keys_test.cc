@@ -34,6 +34,10 @@ TEST_F(KeysTest, ReloadKeepsWhatAKeyIsKnownBy) {
   EXPECT_EQ(keys->find("Bearer key-number-none", "key-number-two"), -1);
   EXPECT_EQ(keys->find("Basic eDp5", "key-number-two"), -1);
   uint64_t tenant = keys->tenant(two, "salt");
+  const std::string owner = keys->owner(two);
+  EXPECT_EQ(keys->find_owner(owner), two);
+  EXPECT_EQ(keys->find_owner(""), std::nullopt);
+  EXPECT_EQ(Keys().find_owner(""), -1);
 
   write("key-number-three\nkey-number-two\nkey-number-two\n");
   auto r = keys->reload();
@@ -44,6 +48,8 @@ TEST_F(KeysTest, ReloadKeepsWhatAKeyIsKnownBy) {
   EXPECT_EQ(keys->find("Bearer key-number-one"), -1);
   EXPECT_EQ(keys->find("Bearer key-number-two"), two);
   EXPECT_EQ(keys->tenant(two, "salt"), tenant);
+  EXPECT_EQ(keys->owner(two), owner);
+  EXPECT_EQ(keys->find_owner(keys->owner(0)), std::nullopt);  // it was removed
   int three = keys->find("Bearer key-number-three");
   ASSERT_GE(three, 0);
   EXPECT_LT(static_cast<size_t>(three), keys->num_indices());

@@ -63,7 +63,11 @@ void serve_root(Service& s, Call call) {
   r.content_type = "text/plain; charset=utf-8";
   r.headers.emplace_back("Vary", "Accept");
   r.body = strf("sluice %s\n\n", s.options().version.c_str());
-  for (const Route& route : routes()) r.body += strf("%-6s %s\n", route.method, route.path);
+  for (const Route& route : routes()) {
+    std::string path = route.path;
+    if (const size_t star = path.find('*'); star != path.npos) path.replace(star, 1, "{id}");
+    r.body += strf("%-6s %s\n", route.method, path.c_str());
+  }
   s.reply(call, std::move(r));
 }
 

@@ -12,11 +12,12 @@ namespace sluice {
 
 struct Route {
   const char* method;
-  const char* path;   // ends with / where more follows
+  const char* path;   // ends with / where more follows; * is one part of it
   bool open = false;  // needs no key
   void (*run)(Service&, Call);
   enum Kind : uint8_t { reads, generates } kind = reads;
-  bool renders = false;  // a chat template, so not on an io thread
+  // What would hold up an io thread: a chat template, or the disk.
+  enum Where : uint8_t { io, renderer, disk } where = io;
   ErrorStyle errors = ErrorStyle::openai;
 };
 std::span<const Route> routes();
@@ -29,6 +30,15 @@ void serve_count_tokens(Service& service, Call call);
 void serve_responses(Service& service, Call call);
 void serve_response(Service& service, Call call);
 void serve_response_end(Service& service, Call call);
+void serve_file_upload(Service& service, Call call);
+void serve_files(Service& service, Call call);
+void serve_file(Service& service, Call call);
+void serve_file_content(Service& service, Call call);
+void serve_file_end(Service& service, Call call);
+void serve_batch_create(Service& service, Call call);
+void serve_batches(Service& service, Call call);
+void serve_batch(Service& service, Call call);
+void serve_batch_cancel(Service& service, Call call);
 void serve_ollama_chat(Service& service, Call call);
 void serve_ollama_generate(Service& service, Call call);
 void serve_ollama_embed(Service& service, Call call);

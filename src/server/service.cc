@@ -54,6 +54,7 @@ void Service::attach(Session& session) {
   }
   health_.watch("worker", [this](auto answer) { worker_.ask(std::move(answer)); });
   health_.watch("renderer", [this](auto answer) { renderer_.ask(std::move(answer)); });
+  health_.watch("disk", [this](auto answer) { disk_.ask(std::move(answer)); });
   health_.watch("compiler", [this](auto answer) { constraints_.ask(std::move(answer)); });
   auto ask_engine = [this](std::function<void()> answer) {
     {
@@ -67,6 +68,10 @@ void Service::attach(Session& session) {
   recorder_.begin(session.engine().config());
   dashboard_.attach(session);
   ready_.store(true, std::memory_order_release);
+  if (options_.batches) {
+    runner_ = std::make_unique<BatchRunner>(*this, *options_.batches);
+    runner_->start();
+  }
 }
 
 void Service::count_connections(std::function<HttpServer::Stats()> stats) {
@@ -518,6 +523,50 @@ void Service::run_elsewhere(Worker& worker, const Route& route, Call call) {
   fail(kept, {429, "too many requests are waiting: try again later", "", "queue_full"});
 }
 
+namespace {
+
+bool is_route(std::string_view route, std::string_view path) {
+  const size_t star = route.find('*');
+  if (star == route.npos) {
+    const bool prefix = route.size() > 1 && route.back() == '/';
+    return prefix ? path.starts_with(route) : path == route;
+  }
+  const std::string_view before = route.substr(0, star), behind = route.substr(star + 1);
+  if (path.size() < route.size() || !path.starts_with(before) || !path.ends_with(behind))
+    return false;
+  path.remove_prefix(before.size());
+  path.remove_suffix(behind.size());
+  return path.find('/') == path.npos;
+}
+
+}  // namespace
+
+void Service::run(const Route& route, Call call) {
+  if (route.kind == Route::generates && admission_.full()) {  // before any work on it
+    meters_.refusals.add();
+    return fail(call, {429, "too many requests are waiting: try again later", "", "queue_full"});
+  }
+  if (route.where == Route::disk) return run_elsewhere(disk_, route, std::move(call));
+  if (call.http.body.size() > options_.heavy_bytes)
+    return run_elsewhere(worker_, route, std::move(call));
+  if (route.where == Route::renderer) return run_elsewhere(renderer_, route, std::move(call));
+  route.run(*this, std::move(call));
+}
+
+void Service::handle_own(HttpRequest request, std::shared_ptr<Responder> out, int key) {
+  Call call{std::move(request), std::move(out), new_id("req-"), key};
+  call.received = clock_.now();
+  Call kept{{}, call.out, call.id, call.key, call.received};
+  try {
+    for (const Route& r : routes())
+      if (r.kind == Route::generates && call.http.path == r.path && call.http.method == r.method)
+        return run(r, std::move(call));
+    fail(call, {404, "there is no such route", "", "not_found"});
+  } catch (...) {
+    fail_by_exception(kept);
+  }
+}
+
 void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   Call call{std::move(request), std::move(out), "", -1};
   call.received = clock_.now();
@@ -528,10 +577,13 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (path.starts_with("/api/")) call.errors = ErrorStyle::ollama;  // also where there is no route
   const Route* found = nullptr;
   std::string allowed;
+  bool starred = false;  // a route with * goes before one that only names the beginning
   for (const Route& r : routes()) {
-    std::string_view p = r.path;
-    bool prefix = p.size() > 1 && p.back() == '/';
-    if (prefix ? !path.starts_with(p) : path != p) continue;
+    if (!is_route(r.path, path)) continue;
+    const bool star = std::string_view(r.path).find('*') != std::string_view::npos;
+    if (starred && !star) continue;
+    if (star && !starred) allowed.clear(), found = nullptr;
+    starred = star;
     if (call.http.method == r.method) found = &r;
     call.errors = r.errors;
     allowed += (allowed.empty() ? "" : ", ") + std::string(r.method);
@@ -548,14 +600,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   // A client that repeats its POST after a lost connection wants the rest, not another answer.
   if (found && found->kind == Route::generates && !call.http.header("last-event-id").empty())
     return serve_stream(*this, std::move(call));
-  if (found && found->kind == Route::generates && admission_.full()) {  // before any work on it
-    meters_.refusals.add();
-    return fail(call, {429, "too many requests are waiting: try again later", "", "queue_full"});
-  }
-  if (found && call.http.body.size() > options_.heavy_bytes)
-    return run_elsewhere(worker_, *found, std::move(call));
-  if (found && found->renders) return run_elsewhere(renderer_, *found, std::move(call));
-  if (found) return found->run(*this, std::move(call));
+  if (found) return run(*found, std::move(call));
   if (allowed.empty() || is_unserved(path))
     return fail(call, {404, strf("there is no %s here", quote(path).c_str()), "", "not_found"});
   HttpResponse r = refusal({405, strf("%s takes %s", quote(path).c_str(), allowed.c_str()), "", ""},

@@ -17,6 +17,7 @@
 #include "runtime/session.h"
 #include "server/access_log.h"
 #include "server/admission.h"
+#include "server/batch_runner.h"
 #include "server/browser_guard.h"
 #include "server/chat_reading.h"
 #include "server/constraint_cache.h"
@@ -48,7 +49,8 @@ struct ServiceOptions {
   double ping_seconds = 15;     // a stream that is silent for so long gets a comment; 0: never
   bool log_requests = true;     // a line in the log for each
   BrowserGuard::Options browsers;
-  size_t heavy_bytes = 256 << 10;  // a larger body is parsed and tokenised off the io threads
+  std::shared_ptr<BatchStore> batches;  // null: no /v1/files and /v1/batches
+  size_t heavy_bytes = 256 << 10;       // a larger body is parsed and tokenised off the io threads
 };
 
 // A request on its way through the routes.
@@ -79,6 +81,7 @@ class Service {
   void drain() {
     draining_.store(true);
     dashboard_.drain();
+    if (runner_) runner_->stop();
   }
   void cancel_all();
   // Every request that runs ends with that error.
@@ -89,10 +92,15 @@ class Service {
   void finish_work() {
     worker_.stop();
     renderer_.stop();
+    disk_.stop();
     constraints_.stop();
   }
 
   void handle(HttpRequest request, std::shared_ptr<Responder> out);
+  // A request of our own for a route that generates, as if `key` had sent it. On the io thread of
+  // `out`.
+  void handle_own(HttpRequest request, std::shared_ptr<Responder> out, int key);
+  size_t num_io_threads() const { return outboxes_.size(); }
   HttpResponse refusal(const ApiError& error,
                        ErrorStyle style = ErrorStyle::openai,
                        std::string_view request_id = {}) const;
@@ -146,6 +154,7 @@ class Service {
   AdmissionControl& admission() { return admission_; }
   ConstraintCache& constraints() { return constraints_; }
   ResponseStore& responses() { return responses_; }
+  BatchRunner& batches() { return *runner_; }  // where options().batches is
   TurnLog& turns() { return turns_; }
   std::string new_id(const char* prefix);
   uint64_t new_seed();
@@ -177,6 +186,7 @@ class Service {
   void tend_kept();
   ChatReading reading(const ChatFields& chat) const;
   void run_elsewhere(Worker& worker, const struct Route& route, Call call);
+  void run(const struct Route& route, Call call);
 
   ServiceOptions options_;
   Keys keys_;
@@ -206,12 +216,14 @@ class Service {
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
   std::map<std::string, std::shared_ptr<Generation>> kept_;
-  // Long bodies, and chat templates: a slow one holds up no stream.
+  // Long bodies, chat templates, and what waits for the disk: a slow one holds up no stream.
   Worker worker_{{64, size_t{512} << 20}};
   Worker renderer_{{16'384, size_t{256} << 20}, "renderer"};
+  Worker disk_{{256, size_t{256} << 20}, "disk"};
   ConstraintCache constraints_;
   ResponseStore responses_;
   TurnLog turns_;
+  std::unique_ptr<BatchRunner> runner_;  // of options_.batches
 };
 
 }  // namespace sluice

@@ -507,6 +507,10 @@ void add_answer_options(CLI::App* app, ServeOptions& o, const char* server) {
   add("--resume-seconds", o.resume,
       "how long a resumable stream waits for its client to\ncome back; 0 is never")
       ->check(CLI::NonNegativeNumber);
+  add("--batch-dir", o.batch_dir,
+      "folder for files and batches, which go on there after\na restart: turns /v1/files and "
+      "/v1/batches on");
+  add("--batch-bytes", o.batch_bytes, "size of all files there, at most")->transform(byte_size());
   app->add_flag("!--no-warm-up", o.warm_up,
                 "listen before a first prompt has run: the first request pays\nfor cold code and "
                 "memory")

@@ -198,6 +198,8 @@ struct ServeOptions {
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;
   double ping = 15, resume = 30;  // seconds
+  std::string batch_dir;          // empty: no /v1/files and /v1/batches
+  int64_t batch_bytes = int64_t{1} << 30;
   AdmissionLimits admission;
   double request_share = 0.75;
   uint64_t max_body = uint64_t{8} << 20;

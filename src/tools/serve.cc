@@ -163,6 +163,14 @@ int cmd_serve(const ServeOptions& o) {
   ServiceOptions options = service_options(o);
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());
+  if (!o.batch_dir.empty()) {
+    BatchLimits limits;
+    limits.bytes = static_cast<uint64_t>(o.batch_bytes);
+    limits.shared = keys.needed();
+    Result<std::unique_ptr<BatchStore>> store = BatchStore::open(o.batch_dir, limits);
+    if (!store) return report(store.error());
+    options.batches = std::move(*store);
+  }
   Service service(std::move(options), std::move(keys));
   Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, *tls, service));
   if (!http) return report(http.error());

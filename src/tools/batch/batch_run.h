@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "net/http_client.h"
-#include "tools/batch/batch_file.h"
+#include "server/batch_file.h"
 
 namespace sluice {
 

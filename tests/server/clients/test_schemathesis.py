@@ -17,7 +17,9 @@ CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,r
 class Schemathesis(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--ctx", "64")
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.server = Server("--ctx", "64", "--batch-dir", folder.name)
 
     @classmethod
     def tearDownClass(cls):

@@ -1,4 +1,4 @@
-#include "tools/batch/batch_file.h"
+#include "server/batch_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "tools/batch/batch_file.h"
+#include "server/batch_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -63,6 +63,14 @@ std::string text_of(const json::object& object, std::string_view name) {
   return v && v->is_string() ? std::string(v->get_string()) : std::string();
 }
 
+// Of a result; 0: there was no answer.
+int64_t status_of(const json::object& result) {
+  const json::value* response = result.if_contains("response");
+  if (!response || !response->is_object()) return 0;
+  const json::value* status = response->get_object().if_contains("status_code");
+  return status && status->is_int64() ? status->get_int64() : 0;
+}
+
 Error at_line(const std::string& path, size_t line, const std::string& message) {
   return {400, strf("%s, line %zu: %s", quote(path, 400).c_str(), line, message.c_str())};
 }
@@ -84,6 +92,8 @@ void close_file(int& fd) {
 
 }  // namespace
 
+bool is_batch_url(std::string_view url) { return std::ranges::find(kUrls, url) != kUrls.end(); }
+
 Result<BatchLine> parse_batch_line(std::string_view text) {
   Result<json::value> value = parse_json(text, kRequestJson);
   if (!value) return value.error();
@@ -93,7 +103,7 @@ Result<BatchLine> parse_batch_line(std::string_view text) {
   if (line.custom_id.empty()) return Error{400, "no custom_id, which names a request's result"};
   if (const json::value* m = object.if_contains("method"); m && text_of(object, "method") != "POST")
     return Error{400, "method is not POST"};
-  if (std::ranges::find(kUrls, line.url) == kUrls.end())
+  if (!is_batch_url(line.url))
     return Error{400, strf("url is %s: it must be /v1/chat/completions, /v1/completions, "
                            "/v1/embeddings or /v1/responses",
                            quote(line.url).c_str())};
@@ -109,13 +119,13 @@ Result<BatchLine> parse_batch_line(std::string_view text) {
 // ---- requests ----
 
 BatchInput::BatchInput(BatchInput&& other) noexcept
-    : path_(std::move(other.path_)),
+    : name_(std::move(other.name_)),
       fd_(std::exchange(other.fd_, -1)),
       places_(std::move(other.places_)),
       by_id_(std::move(other.by_id_)) {}
 
 BatchInput& BatchInput::operator=(BatchInput&& other) noexcept {
-  std::swap(path_, other.path_);
+  std::swap(name_, other.name_);
   std::swap(fd_, other.fd_);
   places_.swap(other.places_);
   by_id_.swap(other.by_id_);
@@ -124,34 +134,43 @@ BatchInput& BatchInput::operator=(BatchInput&& other) noexcept {
 
 BatchInput::~BatchInput() { close_file(fd_); }
 
-Result<BatchInput> BatchInput::open(const std::string& path) {
+Result<BatchInput> BatchInput::open(const std::string& path, const Rules& rules) {
   BatchInput input;
-  input.path_ = path;
+  const std::string& name = input.name_ = rules.name.empty() ? path : rules.name;
   input.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (input.fd_ < 0)
-    return Error{400, strf("cannot open %s: %s", quote(path, 400).c_str(), std::strerror(errno))};
+    return Error{400, strf("cannot open %s: %s", quote(name, 400).c_str(), std::strerror(errno))};
   struct stat info = {};
   if (::fstat(input.fd_, &info) != 0 || !S_ISREG(info.st_mode))
     return Error{
-        400, strf("%s is not a file: a batch is read more than once", quote(path, 400).c_str())};
-  if (auto ok = input.scan(); !ok) return ok.error();
+        400, strf("%s is not a file: a batch is read more than once", quote(name, 400).c_str())};
+  if (auto ok = input.scan(rules); !ok) return ok.error();
   if (input.places_.empty())
-    return Error{400, strf("%s has no request in it", quote(path, 400).c_str())};
+    return Error{400, strf("%s has no request in it", quote(name, 400).c_str())};
   return input;
 }
 
-Result<void> BatchInput::scan() {
-  return each_line(fd_, path_, [&](std::string_view text, uint64_t offset, size_t line, bool) {
-    return blank(text) ? Result<void>() : add(text, offset, line);
+Result<void> BatchInput::scan(const Rules& rules) {
+  return each_line(fd_, name_, [&](std::string_view text, uint64_t offset, size_t line, bool) {
+    return blank(text) ? Result<void>() : add(text, offset, line, rules);
   });
 }
 
-Result<void> BatchInput::add(std::string_view text, uint64_t offset, size_t line) {
+Result<void> BatchInput::add(std::string_view text,
+                             uint64_t offset,
+                             size_t line,
+                             const Rules& rules) {
   Result<BatchLine> parsed = parse_batch_line(text);
-  if (!parsed) return at_line(path_, line, parsed.error().message);
+  if (!parsed) return at_line(name_, line, parsed.error().message);
+  if (!rules.url.empty() && parsed->url != rules.url)
+    return at_line(
+        name_, line,
+        strf("url is %s, and the batch's is %s", parsed->url.c_str(), rules.url.c_str()));
+  if (places_.size() >= rules.max_requests)
+    return at_line(name_, line, strf("a batch has at most %zu requests", rules.max_requests));
   const auto [at, is_new] = by_id_.try_emplace(parsed->custom_id, places_.size());
   if (!is_new)
-    return at_line(path_, line,
+    return at_line(name_, line,
                    strf("custom_id %s is that of line %zu too", quote(parsed->custom_id).c_str(),
                         places_[at->second].line));
   places_.push_back({offset, text.size(), line});
@@ -165,18 +184,18 @@ Result<BatchLine> BatchInput::read(size_t index) {
     const ssize_t got = ::pread(fd_, text.data() + have, text.size() - have,
                                 static_cast<off_t>(place.offset + have));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error("read", path_);
-    if (got == 0) return at_line(path_, place.line, "the file became shorter while it was read");
+    if (got < 0) return system_error("read", name_);
+    if (got == 0) return at_line(name_, place.line, "the file became shorter while it was read");
     have += static_cast<size_t>(got);
   }
   Result<BatchLine> line = parse_batch_line(text);
   const auto at = line ? by_id_.find(line->custom_id) : by_id_.end();
   if (at == by_id_.end() || at->second != index)
-    return at_line(path_, place.line, "the file was changed while it was read");
+    return at_line(name_, place.line, "the file was changed while it was read");
   return line;
 }
 
-std::optional<size_t> BatchInput::find(const std::string& custom_id) const {
+std::optional<size_t> BatchInput::find(std::string_view custom_id) const {
   const auto at = by_id_.find(custom_id);
   if (at == by_id_.end()) return std::nullopt;
   return at->second;
@@ -189,7 +208,7 @@ std::string batch_result_line(const BatchResult& r) {
                     {"custom_id", r.custom_id}};
   if (r.status == 0) {
     line["response"] = nullptr;
-    line["error"] = json::object{{"code", "no_answer"}, {"message", r.error}};
+    line["error"] = json::object{{"code", r.code}, {"message", r.error}};
   } else {
     Result<json::value> body = parse_json(r.body);
     if (!body)
@@ -206,12 +225,28 @@ std::string batch_result_line(const BatchResult& r) {
   return text + "\n";
 }
 
+Result<void> each_batch_result(const std::string& path,
+                               const std::function<Result<void>(std::string_view, bool)>& f) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return system_error("read", path);
+  std::string line;
+  Result<void> done = each_line(fd, path, [&](std::string_view text, uint64_t, size_t, bool) {
+    Result<json::value> value = parse_json(text);
+    const int64_t status = value && value->is_object() ? status_of(value->get_object()) : 0;
+    line.assign(text).push_back('\n');
+    return f(line, status == 200);
+  });
+  close_file(fd);
+  return done;
+}
+
 BatchOutput::BatchOutput(BatchOutput&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       done_(std::move(other.done_)),
       num_done_(other.num_done_),
-      num_refused_(other.num_refused_) {}
+      num_refused_(other.num_refused_),
+      bytes_(other.bytes_) {}
 
 BatchOutput& BatchOutput::operator=(BatchOutput&& other) noexcept {
   std::swap(path_, other.path_);
@@ -219,6 +254,7 @@ BatchOutput& BatchOutput::operator=(BatchOutput&& other) noexcept {
   done_.swap(other.done_);
   num_done_ = other.num_done_;
   num_refused_ = other.num_refused_;
+  bytes_ = other.bytes_;
   return *this;
 }
 
@@ -260,11 +296,8 @@ Result<void> BatchOutput::take_over(const BatchInput& input) {
                               !object  ? "not a result of a batch"
                               : !index ? "a result of a request that the batch does not have"
                                        : "a second result of a request"));
-        const json::value* response = value->get_object().if_contains("response");
-        if (!response || !response->is_object()) return dropped = true, Result<void>();
-        const json::value* status = response->get_object().if_contains("status_code");
-        const int64_t code = status && status->is_int64() ? status->get_int64() : 500;
-        if (code >= 500) return dropped = true, Result<void>();
+        const int64_t code = status_of(value->get_object());
+        if (code == 0 || code >= 500) return dropped = true, Result<void>();
         num_refused_ += code >= 400;
         done_[*index] = true;
         ++num_done_;
@@ -275,6 +308,7 @@ Result<void> BatchOutput::take_over(const BatchInput& input) {
         return {};
       });
   if (!ok) return ok;
+  bytes_ = end + kept.size();
   if (!kept.empty()) return replace(end, kept);
   if (dropped && ::ftruncate(fd_, static_cast<off_t>(end)) != 0) return system_error("cut", path_);
   if (::lseek(fd_, 0, SEEK_END) < 0) return system_error("read", path_);
@@ -310,12 +344,14 @@ Result<void> BatchOutput::replace(uint64_t size, std::string_view rest) {
 
 Result<void> BatchOutput::add(size_t index, const BatchResult& result) {
   const off_t end = ::lseek(fd_, 0, SEEK_CUR);
-  if (auto ok = write_all(fd_, batch_result_line(result), path_); !ok) {
+  const std::string line = batch_result_line(result);
+  if (auto ok = write_all(fd_, line, path_); !ok) {
     if (::ftruncate(fd_, end) == 0) ::lseek(fd_, end, SEEK_SET);  // no half line before others
     return ok;
   }
   done_[index] = true;
   ++num_done_;
+  bytes_ += line.size();
   num_refused_ += result.status == 0 || result.status >= 400;
   return {};
 }

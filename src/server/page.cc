@@ -65,7 +65,7 @@ void serve_root(Service& s, Call call) {
   r.body = strf("sluice %s\n\n", s.options().version.c_str());
   for (const Route& route : routes()) {
     std::string path = route.path;
-    if (const size_t star = path.find('*'); star != path.npos) path.replace(star, 1, "ID");
+    if (const size_t star = path.find('*'); star != path.npos) path.replace(star, 1, "{id}");
     r.body += strf("%-6s %s\n", route.method, path.c_str());
   }
   s.reply(call, std::move(r));

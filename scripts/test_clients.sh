@@ -6,8 +6,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 binary=$(realpath "$1") venv=$(realpath -m "$2")
 shift 2
-want=('openai>=2,<4' 'anthropic>=0.70,<1' 'langchain-openai>=1,<2' 'litellm>=1.80,<2' 'lm_eval[api]>=0.4.11,<0.5'
-  'schemathesis>=4,<5' 'llm-comply==0.5.0' 'transformers>=4.50,<6')  # only its tokenizers; no torch
+want=('openai>=2,<4' 'anthropic>=0.70,<1' 'langchain-openai>=1,<2' 'litellm[mcp]>=1.80,<2' 'lm_eval[api]>=0.4.11,<0.5'
+  'schemathesis>=4,<5' 'llm-comply==0.5.0' 'jsonschema>=4.18,<5' 'transformers>=4.50,<6')  # only its tokenizers; no torch
 
 if [[ $(cat "$venv/.installed" 2>/dev/null) != "${want[*]}" ]]; then
   rm -rf "$venv"
@@ -21,7 +21,7 @@ fi
 "$venv/bin/pip" list --disable-pip-version-check --format freeze |
   grep -E '^(openai|anthropic|langchain-openai|litellm|lm_eval|schemathesis|llm-comply|transformers)=='
 [[ $# -gt 0 ]] || set -- test_openai test_langchain test_litellm test_lm_eval test_schemathesis test_tools \
-  test_comply
+  test_comply test_agent
 cd "$root/tests/server/clients"
 # No client may look for a hub, a cost map or a place to report to.
 export PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary PYTHONPATH=$root/tests/server PATH="$venv/bin:$PATH"

@@ -73,6 +73,7 @@ ParsedAnswer parse_answer(std::string&& bytes) {
   return a;
 }
 
+// Allocates nothing: the runner makes room for all that are in flight.
 void deliver(BatchInbox& inbox, std::shared_ptr<BatchFlight> flight) {
   std::lock_guard lock(inbox.mutex);
   inbox.answered.push_back(std::move(flight));
@@ -82,7 +83,7 @@ void deliver(BatchInbox& inbox, std::shared_ptr<BatchFlight> flight) {
 // Takes what the responder has, a piece at a time so that others of the io thread go on between.
 void collect(Service& service,
              const std::shared_ptr<BatchInbox>& inbox,
-             const std::shared_ptr<BatchFlight>& flight) {
+             const std::shared_ptr<BatchFlight>& flight) try {
   Responder& out = *flight->out;
   if (out.closed()) return;
   std::string piece;
@@ -96,6 +97,11 @@ void collect(Service& service,
   }
   if (!piece.empty() || p.made)
     service.post(flight->io_thread, [&service, inbox, flight] { collect(service, inbox, flight); });
+} catch (...) {
+  log_exception("batch");
+  flight->broken = true;
+  flight->out->close(false);
+  deliver(*inbox, flight);
 }
 
 // One end's file of results on its way to be a file of its own.
@@ -162,9 +168,10 @@ void BatchRunner::loop() {
       if (in.stopping) break;
       if (std::exchange(in.poked, false)) adopt_at_ = look_at_ = {};
       answered.swap(in.answered);
+      in.answered.reserve(flights_.size());
     }
     try {
-      for (auto& flight : answered) take(flight);
+      for (const auto& flight : answered) take_or_repeat(flight);
       turn();
     } catch (...) {
       log_exception("batch");
@@ -315,14 +322,35 @@ bool BatchRunner::send(Run& run) {
   request.path = line->url;
   request.headers = {{"content-type", "application/json"}};
   request.body = plain_json(line->body);
+  {
+    std::lock_guard lock(inbox_->mutex);
+    inbox_->answered.reserve(flights_.size() + 1);
+  }
   flights_.emplace(flight->number, flight);
   ++run.in_flight;
   run.waiting.pop_front();
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   service_.post(flight->io_thread, [&s = service_, shared, out = flight->out, key = *run.key] {
-    s.handle_own(std::move(*shared), out, key);
+    try {
+      s.handle_own(std::move(*shared), out, key);
+    } catch (...) {
+      log_exception("batch");
+      out->abort();
+    }
   });
   return true;
+}
+
+void BatchRunner::take_or_repeat(const std::shared_ptr<BatchFlight>& flight) {
+  try {
+    take(flight);
+  } catch (...) {
+    log_exception("batch");
+    const auto run = runs_.find(flight->batch);
+    if (run == runs_.end() || run->second->output.done()[flight->index]) return;
+    pause_until_ = Steady::now() + kRetry;
+    run->second->waiting.push_back(flight->index);
+  }
 }
 
 void BatchRunner::take(const std::shared_ptr<BatchFlight>& flight) {

@@ -55,6 +55,7 @@ class BatchRunner {
   Run* next_run();
   bool send(Run& run);
   void take(const std::shared_ptr<BatchFlight>& flight);
+  void take_or_repeat(const std::shared_ptr<BatchFlight>& flight);
   void keep(Run& run, size_t index, BatchResult result);
   void drop_flights(const Run& run);
   void end_early(Run& run, BatchStatus end, const char* code, const char* message);

@@ -17,6 +17,10 @@
 #include "net/responder.h"
 #include "net/tls.h"
 
+namespace boost::asio {
+class io_context;
+}
+
 namespace sluice {
 
 struct HttpRequest {
@@ -77,6 +81,8 @@ class HttpServer {
 
   uint16_t port() const;
   size_t num_threads() const;
+  // What that io thread runs: for clients that are to share it (http_client.h).
+  boost::asio::io_context& context(size_t thread);
   // Runs `f` on that io thread, soon. Dropped once stopped.
   void post(size_t thread, std::function<void()> f);
   Stats stats() const;

@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/str.h"
@@ -84,22 +87,29 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 }  // namespace
 
 struct HttpClient::State {
-  explicit State(Options o) : options(std::move(o)), tick(context) {}
+  explicit State(Options o)
+      : options(std::move(o)),
+        own(options.context ? nullptr : std::make_unique<asio::io_context>(1)),
+        context(options.context ? *options.context : *own),
+        tick(context) {}
 
   Options options;
-  asio::io_context context{1};
+  std::unique_ptr<asio::io_context> own;
+  asio::io_context& context;
   asio::steady_timer tick;
   tcp::endpoint endpoint;
   std::deque<Job> queue;             // requests without a connection
   std::vector<ConnectionPtr> all;    // every open one, at its `place`
   std::vector<ConnectionPtr> spare;  // the idle ones, the latest used at the end
   std::vector<char> buffer = std::vector<char>(kReadBytes);
+  std::unordered_map<HttpListener*, Connection*> serving;  // by listener
   uint64_t made = 0, stale = 0;
   size_t in_flight = 0;
 
   void begin(Job job);
   void make_connection(Job job);
   void dispatch();  // queued requests to connections that may be had
+  void cancel(HttpListener* listener);
   void drop(Connection& c);
   void on_tick();
 };
@@ -115,6 +125,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void check_time(HttpClient::TimePoint now);
   void end(HttpFailure failure, const std::string& detail, bool keep);
   void close();
+  void pause() { paused_ = true; }
+  void resume();
   bool busy() const { return job_.listener != nullptr; }
   size_t place = 0;  // in State::all
 
@@ -142,6 +154,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string proxy_request_, proxy_answer_;
   HttpClient::TimePoint begun_, active_;
   bool connecting_ = false, used_ = false, heard_ = false, waiting_ = false;
+  bool paused_ = false;
 };
 
 void Connection::connect(Job job) {
@@ -230,7 +243,8 @@ void Connection::start(Job job) {
 void Connection::begin() {
   begun_ = active_ = steady_clock::now();
   sent_ = 0;
-  heard_ = false;
+  heard_ = paused_ = false;
+  client_.serving[job_.listener] = this;
   parser_.emplace(*job_.listener);
   ++client_.in_flight;
   if (!job_.again) job_.listener->on_begin();
@@ -250,8 +264,19 @@ void Connection::write() {
   job_.listener->on_sent();
 }
 
+void Connection::resume() {
+  if (!std::exchange(paused_, false)) return;
+  active_ = steady_clock::now();
+  // What TLS has read already makes no socket readable; not from inside the listener.
+  asio::post(client_.context, [self = shared_from_this()] {
+    if (!self->busy() || self->paused_ || self->connecting_) return;
+    if (self->wire_.buffered()) return self->on_readable({});
+    self->wait_readable();
+  });
+}
+
 void Connection::wait_readable() {
-  if (waiting_) return;
+  if (waiting_ || paused_) return;
   waiting_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code ec) {
     self->waiting_ = false;
@@ -269,7 +294,7 @@ void Connection::on_readable(error_code ec) {
   if (ec) return end(heard_ ? HttpFailure::broken : HttpFailure::closed, ec.message(), false);
   active_ = steady_clock::now();
   ConnectionPtr self = shared_from_this();
-  while (busy() && read_once()) {
+  while (busy() && !paused_ && read_once()) {
   }
   if (socket_.is_open()) wait_readable();
 }
@@ -335,7 +360,8 @@ void Connection::end(HttpFailure failure, const std::string& detail, bool keep) 
   job_ = {};
   parser_.reset();
   tail_.clear();
-  connecting_ = false;
+  connecting_ = paused_ = false;
+  client_.serving.erase(job.listener);
   --client_.in_flight;
   if (keep) {
     used_ = true;
@@ -360,6 +386,7 @@ void Connection::check_time(HttpClient::TimePoint now) {
   if (connecting_ && now - begun_ > o.connect)
     return end(HttpFailure::connect, "no connection in time", false);
   if (now - begun_ > o.request) return end(HttpFailure::timeout, "no whole answer in time", false);
+  if (paused_) active_ = now;
   if (now - active_ > o.stall) return end(HttpFailure::stalled, "nothing came for too long", false);
 }
 
@@ -501,6 +528,30 @@ Result<std::unique_ptr<HttpClient>> HttpClient::open(Options options) {
 void HttpClient::send(std::string request, HttpListener& listener) {
   state_->queue.push_back({std::move(request), &listener, false});
   state_->dispatch();
+}
+
+void HttpClient::State::cancel(HttpListener* listener) {
+  if (auto it = serving.find(listener); it != serving.end())
+    return it->second->end(HttpFailure::cancelled, "", false);
+  auto waiting = std::find_if(queue.begin(), queue.end(),
+                              [&](const Job& job) { return job.listener == listener; });
+  if (waiting == queue.end()) return;
+  queue.erase(waiting);
+  listener->on_end(HttpFailure::cancelled, "");
+}
+
+void HttpClient::cancel(HttpListener& listener) {
+  asio::post(state_->context, [s = state_.get(), l = &listener] { s->cancel(l); });
+}
+
+void HttpClient::pause(HttpListener& listener) {
+  auto it = state_->serving.find(&listener);
+  if (it != state_->serving.end()) it->second->pause();
+}
+
+void HttpClient::resume(HttpListener& listener) {
+  auto it = state_->serving.find(&listener);
+  if (it != state_->serving.end()) it->second->resume();
 }
 
 void HttpClient::at(TimePoint time, std::function<void()> f) {

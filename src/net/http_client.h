@@ -1,6 +1,6 @@
 // An HTTP/1.1 client for thousands of requests at once, to one server, over connections that are
 // kept alive. Belongs to one thread: everything is called on it, the listeners too, from inside
-// run_until() or fetch().
+// run_until() or fetch(); with a context of somebody else's, from inside that.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,10 @@
 #include "base/result.h"
 #include "net/http_url.h"
 #include "net/tls.h"
+
+namespace boost::asio {
+class io_context;
+}
 
 namespace sluice {
 
@@ -56,6 +60,9 @@ class HttpClient {
     HttpUrl url;
     std::shared_ptr<TlsContext> tls;  // of https URLs; null: verified by the system's certificates
     std::optional<HttpProxy> proxy;
+    // Who runs it; null: run_until() and fetch(). It outlives the client, and does not run any
+    // more when the client ends.
+    boost::asio::io_context* context = nullptr;
     size_t max_connections = 1024;
     std::chrono::milliseconds connect{5'000}, request{600'000}, stall{120'000};  // no byte for it
   };
@@ -72,6 +79,13 @@ class HttpClient {
 
   // `request` as made by http_request_bytes(). Waits for a connection when all are taken.
   void send(std::string request, HttpListener& listener);
+  // Ends the listener's request, if it has one, with HttpFailure::cancelled: soon, never from
+  // inside this call. The listener lives until then.
+  void cancel(HttpListener& listener);
+  // Reads no more of the answer after what was read already; resume() goes on. Time in which
+  // nothing is read is no stall.
+  void pause(HttpListener& listener);
+  void resume(HttpListener& listener);
   // Calls `f` then, from inside run_until().
   void at(TimePoint time, std::function<void()> f);
   // Serves until `done()`, asked after every piece of work and at least every 20 ms.

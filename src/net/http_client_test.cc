@@ -279,5 +279,59 @@ TEST(HttpClient, CancelAll) {
   EXPECT_EQ(second.begins, 0);
 }
 
+TEST(HttpClient, CancelOne) {
+  RawPeer peer({}, false);
+  HttpClient::Options o;
+  o.url = peer.url();
+  o.max_connections = 1;
+  auto client = HttpClient::open(o).value();
+  Collect first, second, third;
+  for (Collect* c : {&first, &second, &third})
+    client->send(http_request_bytes(o.url, "GET", "/", {}, ""), *c);
+  client->cancel(second);  // it has no connection yet
+  EXPECT_EQ(second.ends, 0);
+  client->run_until([&] { return second.ends > 0; });
+  client->cancel(first);
+  client->cancel(first);  // once is enough
+  client->run_until([&] { return third.begins > 0; });
+  EXPECT_EQ(first.failure, HttpFailure::cancelled);
+  EXPECT_EQ(first.ends, 1);
+  EXPECT_EQ(second.failure, HttpFailure::cancelled);
+  EXPECT_EQ(third.ends, 0);
+  client->cancel(third);
+  client->run_until([&] { return third.ends > 0; });
+}
+
+TEST(HttpClient, APausedAnswerWaits) {
+  // More than a pause may leave in the client: what was read before it.
+  const size_t size = size_t{8} << 20;
+  RawPeer peer(
+      {strf("HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", size), std::string(size, 'x')});
+  struct Pausing final : HttpListener {
+    HttpClient* client = nullptr;
+    size_t got = 0;
+    int ends = 0;
+    HttpFailure failure = HttpFailure::none;
+    void on_head(int, const HttpHeaders&) override { client->pause(*this); }
+    void on_body(std::string_view bytes) override { got += bytes.size(); }
+    void on_end(HttpFailure f, const std::string&) override { failure = f, ++ends; }
+  } listener;
+  HttpClient::Options o;
+  o.url = peer.url();
+  o.stall = milliseconds(100);
+  auto client = HttpClient::open(o).value();
+  listener.client = client.get();
+  client->send(http_request_bytes(o.url, "GET", "/", {}, ""), listener);
+  bool later = false;
+  client->at(std::chrono::steady_clock::now() + milliseconds(300), [&] { later = true; });
+  client->run_until([&] { return later; });
+  EXPECT_EQ(listener.ends, 0);  // a pause is no stall
+  EXPECT_LE(listener.got, size_t{64} << 10);
+  client->resume(listener);
+  client->run_until([&] { return listener.ends > 0; });
+  EXPECT_EQ(listener.failure, HttpFailure::none);
+  EXPECT_EQ(listener.got, size);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -225,6 +225,8 @@ HttpServer::~HttpServer() { stop(); }
 uint16_t HttpServer::port() const { return state_->port; }
 size_t HttpServer::num_threads() const { return state_->ios.size(); }
 
+asio::io_context& HttpServer::context(size_t thread) { return state_->ios[thread]->context; }
+
 void HttpServer::post(size_t thread, std::function<void()> f) {
   asio::post(state_->ios[thread]->context, std::move(f));
 }

@@ -9,6 +9,7 @@
 #include "tools/cli_models.h"
 #include "tools/cli_plan.h"
 #include "tools/cli_replay.h"
+#include "tools/cli_route.h"
 
 namespace sluice {
 
@@ -510,6 +511,7 @@ void add_commands(CLI::App& app, CommandLine& c) {
   add_quantize(app, c);
   add_perplexity(app, c);
   add_batch(app, c);
+  add_route(app, c);
   add_bench(app, c);
   add_sol(app, c);
   add_plan(app, c);

@@ -15,6 +15,7 @@
 #include "tools/plan/plan.h"
 #include "tools/replay/replay.h"
 #include "tools/resolved_options.h"
+#include "tools/route/route.h"
 #include "tools/sol.h"
 
 namespace sluice {
@@ -39,6 +40,7 @@ struct CommandLine {
   BenchGpuOptions gpu;
   BenchServeOptions load;
   BatchOptions batch;
+  RouteOptions route;
   BenchAblateOptions ablate;
   BenchCurveOptions curve;
   BenchLadderOptions ladder;

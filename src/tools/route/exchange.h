@@ -1,0 +1,72 @@
+// One request on its way through the router: to a worker, to another where the first fails before
+// anything was passed on, and the answer back. On the router's io thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tools/route/router.h"
+
+namespace sluice {
+
+class RoutedExchange final : public HttpListener,
+                             public std::enable_shared_from_this<RoutedExchange> {
+ public:
+  // `generates`: its tokens count, and it may be rejected for load.
+  RoutedExchange(Router& router,
+                 HttpRequest request,
+                 std::shared_ptr<Responder> out,
+                 bool generates);
+  ~RoutedExchange() override;
+
+  Conductor::Ask ask() const;
+  bool generates() const { return generates_; }
+  int worker() const { return worker_; }
+  // What the chosen worker is sent.
+  std::string bytes_for(const HttpUrl& url) const;
+  void sent_to(int worker, Conductor::Ticket ticket);
+  // Answers by itself: no worker is to be had.
+  void refuse(int status, const std::string& why, const char* code, double retry_after);
+  // The worker is dead or does not answer.
+  void worker_lost();
+
+  void on_head(int status, const HttpHeaders& headers) override;
+  void on_body(std::string_view bytes) override;
+  void on_end(HttpFailure failure, const std::string& detail) override;
+
+ private:
+  void start_answer();
+  void count_tokens(std::string_view bytes);
+  void flow();
+  void client_gone();
+  void fail(const std::string& why);
+  bool may_retry() const;
+  void done(int status, const char* code);
+
+  Router& router_;
+  HttpRequest request_;
+  std::shared_ptr<Responder> out_;
+  const bool generates_;
+  const Time received_;
+  RequestShape shape_;
+  std::vector<uint64_t> blocks_;
+  uint64_t session_ = 0;
+  int attempts_ = 0;  // as the client says
+  uint64_t draw_ = 0;
+  uint64_t avoid_ = 0;  // workers that failed it
+  int tries_ = 0;
+
+  int worker_ = -1;
+  std::optional<Conductor::Ticket> ticket_;
+  HttpResponse head_;
+  bool whole_ = false;    // the answer is kept until its end
+  bool again_ = false;    // the answer is dropped, and another worker asked
+  bool started_ = false;  // something was passed on
+  bool paused_ = false, lost_ = false, answered_ = false, is_events_ = false;
+  Time first_{0};
+};
+
+}  // namespace sluice

@@ -1,0 +1,115 @@
+#include "tools/route/request_shape.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+// Walks over JSON without checking it. Every call moves forward or says that it cannot.
+class ShapeScanner {
+ public:
+  explicit ShapeScanner(std::string_view text) : text_(text) {}
+
+  bool take(char c) {
+    skip_space();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  // The bytes between the quotes, escapes as they are. False: no string.
+  bool string(std::string_view& out) {
+    if (!take('"')) return false;
+    const size_t from = at_;
+    for (;;) {
+      at_ = text_.find_first_of("\"\\", at_);
+      if (at_ == std::string_view::npos) return at_ = text_.size(), false;
+      if (text_[at_] == '"') break;
+      at_ = std::min(at_ + 2, text_.size());
+    }
+    out = text_.substr(from, at_++ - from);
+    return true;
+  }
+  // Any value, as it is written.
+  bool value(std::string_view& out) {
+    skip_space();
+    const size_t from = at_;
+    int depth = 0;
+    std::string_view ignored;
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"') {
+        if (!string(ignored)) return false;
+      } else if (c == '{' || c == '[') {
+        ++depth, ++at_;
+      } else if (c == '}' || c == ']') {
+        if (depth == 0) break;
+        --depth, ++at_;
+      } else if (c == ',' && depth == 0) {
+        break;
+      } else {
+        ++at_;
+      }
+      if (depth == 0 && (c == '"' || c == '}' || c == ']')) break;
+    }
+    out = text_.substr(from, at_ - from);
+    return at_ > from && depth == 0;
+  }
+
+ private:
+  void skip_space() {
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+RequestShape read_shape(std::string_view body) {
+  RequestShape shape;
+  ShapeScanner in(body);
+  if (!in.take('{')) return shape;
+  std::string_view key, value;
+  do {
+    if (!in.string(key) || !in.take(':') || !in.value(value)) return shape;
+    if (key == "messages" || key == "prompt" || key == "input") shape.prompt = value;
+    if (key == "tools") shape.tools = value;
+    if (key == "system") shape.system = value;
+    if (key == "stream") shape.stream = value.substr(0, 4) == "true";
+    if (key == "user" || key == "prompt_cache_key") shape.session = value;
+  } while (in.take(','));
+  return shape;
+}
+
+int64_t shape_tokens(const RequestShape& s) {
+  return std::max<int64_t>(
+      1, static_cast<int64_t>((s.tools.size() + s.system.size() + s.prompt.size()) /
+                              (kShapeBlockBytes / kShapeBlockTokens)));
+}
+
+std::vector<uint64_t> shape_blocks(const RequestShape& s, const HashKey& key) {
+  std::vector<uint64_t> out;
+  HashKey chained = key;
+  const auto add = [&](std::string_view block) {
+    chained[0] = key[0] ^ keyed_hash(chained, block);
+    out.push_back(chained[0]);
+  };
+  // The rest of a part that is no block goes into the hash of the next one.
+  for (std::string_view part : {s.tools, s.system}) {
+    for (; part.size() > kShapeBlockBytes && out.size() < kMostShapeBlocks;
+         part.remove_prefix(kShapeBlockBytes))
+      add(part.substr(0, kShapeBlockBytes));
+    if (!part.empty()) chained[0] = key[0] ^ keyed_hash(chained, part);
+  }
+  for (std::string_view rest = s.prompt;
+       rest.size() >= kShapeBlockBytes && out.size() < kMostShapeBlocks;
+       rest.remove_prefix(kShapeBlockBytes))
+    add(rest.substr(0, kShapeBlockBytes));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+// What a router wants to know of a request's JSON body without parsing it: where the prompt is,
+// whose session it is, whether the answer is a stream. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/keyed_hash.h"
+
+namespace sluice {
+
+// Views of the body, raw JSON; empty where the field is not. Of equal keys the last one counts.
+struct RequestShape {
+  std::string_view tools, system, prompt;  // prompt: messages, prompt or input
+  std::string_view session;                // `user` or `prompt_cache_key`
+  bool stream = false;
+};
+// Looks at the fields of the outermost object only. What is no JSON gives an empty shape or a part
+// of one: the worker says what is wrong with it.
+RequestShape read_shape(std::string_view body);
+
+inline constexpr size_t kShapeBlockBytes = 512;
+inline constexpr int kShapeBlockTokens = 128;  // about, at four bytes a token
+inline constexpr size_t kMostShapeBlocks = 4096;
+
+// Tokens of a prompt, about.
+int64_t shape_tokens(const RequestShape& shape);
+// A hash of each full block of tools, system and prompt and of all before it. At most
+// kMostShapeBlocks.
+std::vector<uint64_t> shape_blocks(const RequestShape& shape, const HashKey& key);
+
+}  // namespace sluice

@@ -1,0 +1,151 @@
+#include "tools/route/route.h"
+
+#include "base/log.h"
+#include "base/str.h"
+#include "tools/bench_serve/plan.h"
+#include "tools/commands.h"
+#include "tools/notify.h"
+#include "tools/plan/cost_file.h"
+#include "tools/request_headers.h"
+#include "tools/route/router.h"
+#include "tools/serve_signals.h"
+
+namespace sluice {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
+
+// Where nobody measured: 5 ms a step and 50 us a token, as a small model on a CPU might take. The
+// conductor learns how far off it is from the first tokens that it sees.
+StepCost assumed_cost() {
+  StepCost c;
+  c.rows = {{0, 5e-3}, {4096, 5e-3 + 4096 * 50e-6}};
+  return c;
+}
+
+Result<std::vector<HttpClient::Options>> worker_options(const RouteOptions& o) {
+  if (o.workers.size() > kMostWorkers)
+    return Error{400,
+                 strf("%zu workers are too many: at most %zu", o.workers.size(), kMostWorkers)};
+  std::vector<HttpClient::Options> out;
+  for (const std::string& text : o.workers) {
+    Result<HttpUrl> url = parse_http_url(text);
+    if (!url) return url.error();
+    if (url->path.ends_with("/v1")) url->path.resize(url->path.size() - 3);
+    for (const HttpClient::Options& other : out)
+      if (other.url.host == url->host && other.url.port == url->port)
+        return Error{400, strf("--worker %s is there twice", quote(text, 400).c_str())};
+    HttpClient::Options to;
+    to.url = *url;
+    if (url->tls) {
+      Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({o.ca_file, false});
+      if (!tls) return tls.error();
+      to.tls = std::move(*tls);
+    }
+    out.push_back(std::move(to));
+  }
+  return out;
+}
+
+Result<RouterOptions> router_options(const RouteOptions& o) {
+  RouterOptions r;
+  Result<std::vector<HttpClient::Options>> workers = worker_options(o);
+  if (!workers) return workers.error();
+  r.workers = std::move(*workers);
+  Result<Slo> slo = parse_slo(o.slo);
+  if (!slo) return slo.error();
+  if (slo->itl > 0 || slo->e2e > 0)
+    return Error{400, "--slo of a router takes ttft and tpot: the rest cannot be predicted"};
+  r.routing.policy = o.policy;
+  r.routing.ttft = slo->ttft;
+  r.routing.tpot = slo->tpot;
+  r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
+  r.worker.cost = assumed_cost();
+  r.worker.budget = o.budget;
+  if (!o.cost.empty()) {
+    Result<CostFile> file = load_cost(o.cost);
+    if (!file) return file.error();
+    r.worker.cost = file->cost;
+  }
+  r.limits.requests = static_cast<size_t>(o.max_requests);
+  r.limits.request_bytes = o.max_held;
+  r.limits.silence = milliseconds(static_cast<int64_t>(o.silence * 1e3));
+  r.tries = o.tries;
+  r.session_header = o.session_header;
+  for (char& c : r.session_header) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return r;
+}
+
+Result<HttpServer::Options> route_http(const RouteOptions& o, Router& router) {
+  HttpServer::Options h;
+  h.host = o.host;
+  h.port = static_cast<uint16_t>(o.port);
+  h.limits.body_bytes = o.max_body;
+  h.limits.connections = static_cast<size_t>(o.max_connections);
+  if (o.tls_cert.empty() != o.tls_key.empty())
+    return Error{400, "--tls-cert and --tls-key go together: give both or neither"};
+  if (!o.tls_cert.empty()) {
+    Result<std::shared_ptr<TlsContext>> tls = TlsContext::server(o.tls_cert, o.tls_key);
+    if (!tls) return tls.error();
+    h.tls = std::move(*tls);
+  }
+  h.on_request = [&router](HttpRequest request, std::shared_ptr<Responder> out) {
+    router.handle(std::move(request), std::move(out));
+  };
+  h.refuse = Router::refuse;
+  return h;
+}
+
+void finish_requests(HttpServer& server, Signals& signals, double grace) {
+  log_plain("sluice: stopping; %zu requests may take %.0f s to finish", server.stats().busy, grace);
+  RealClock clock;
+  const Time end(static_cast<int64_t>(grace * 1e9));
+  server.drain();
+  while (server.stats().busy > 0 && clock.now() < end)
+    if (signals.wait(milliseconds(20)) == Wake::stop) break;
+  if (const size_t cut = server.stats().busy; cut > 0) LOG(warn, "cut off %zu requests", cut);
+}
+
+}  // namespace
+
+int cmd_route(const RouteOptions& o) {
+  if (!o.allow_others && !is_loopback(o.host))
+    return report({400, strf("%s can be reached by others, and the router checks no keys (the "
+                             "workers do, where they have some): say --allow-no-key",
+                             quote(o.host).c_str())});
+  Result<RouterOptions> options = router_options(o);
+  if (!options) return report(options.error());
+  log_in_background();
+  Signals signals(o.grace);
+  raise_descriptor_limit();
+  Router router(std::move(*options));
+  Result<HttpServer::Options> http = route_http(o, router);
+  if (!http) return report(http.error());
+  Result<std::unique_ptr<HttpServer>> server = HttpServer::start(std::move(*http));
+  if (!server) return report(server.error());
+  const Result<void> started = router.start(**server);
+  if (!started) {
+    (*server)->stop();
+    return report(started.error());
+  }
+  signals.loaded();
+  const bool six = o.host.find(':') != std::string::npos;
+  log_plain(six ? "sluice: routing on %s://[%s]:%d to %zu workers, %s"
+                : "sluice: routing on %s://%s:%d to %zu workers, %s",
+            o.tls_cert.empty() ? "http" : "https", o.host.c_str(), (*server)->port(),
+            o.workers.size(), name_of(kRoutings, o.policy));
+  notify_manager("READY=1");
+  while (signals.wait(milliseconds(1000)) != Wake::stop) notify_manager("WATCHDOG=1");
+  notify_manager("STOPPING=1");
+  router.drain();
+  finish_requests(**server, signals, o.grace);
+  (*server)->stop();
+  router.close();
+  flush_log(milliseconds(500));
+  return kExitOk;
+}
+
+}  // namespace sluice

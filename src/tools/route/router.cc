@@ -1,0 +1,223 @@
+#include "tools/route/router.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/log.h"
+#include "base/str.h"
+#include "server/openai.h"
+#include "tools/route/exchange.h"
+#include "tools/route/worker_probe.h"
+
+namespace sluice {
+
+namespace {
+
+// What is passed on. Answers that a worker keeps for later (responses, streams to resume) are not:
+// nobody but that worker has them.
+struct RoutedPath {
+  std::string_view method, path;
+  bool generates = false;
+  bool prefix = false;  // and all below it
+};
+constexpr RoutedPath kRoutedPaths[] = {
+    {"POST", "/v1/chat/completions", true},
+    {"POST", "/v1/completions", true},
+    {"POST", "/v1/embeddings", true},
+    {"POST", "/v1/messages", true},
+    {"POST", "/v1/messages/count_tokens"},
+    {"POST", "/api/chat", true},
+    {"POST", "/api/generate", true},
+    {"POST", "/api/embed", true},
+    {"POST", "/tokenize"},
+    {"POST", "/detokenize"},
+    {"GET", "/v1/models"},
+    {"GET", "/v1/models/", false, true},
+    {"GET", "/api/tags"},
+    {"GET", "/version"},
+};
+
+HashKey draw_key() {
+  std::random_device device;
+  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
+  return {word(), word()};
+}
+
+HttpResponse routed_error(int status, const std::string& why, const char* code) {
+  HttpResponse r;
+  r.status = status;
+  r.body = error_json({status, why, "", code});
+  return r;
+}
+
+}  // namespace
+
+Router::Router(RouterOptions options)
+    : options_(std::move(options)),
+      key_(draw_key()),
+      conductor_(options_.routing,
+                 std::vector<ConductorWorker>(options_.workers.size(), options_.worker)) {
+  rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
+  refused_ = &metrics_.counter("sluice_route_refused_total",
+                               "Requests refused: too many at once, or no worker (503)");
+  retried_ =
+      &metrics_.counter("sluice_route_retries_total", "Requests that were sent to another worker");
+  prompt_tokens_ = &metrics_.counter("sluice_route_prompt_tokens_total",
+                                     "Prompt tokens sent to workers, estimated");
+  cached_tokens_ = &metrics_.counter("sluice_route_cached_tokens_total",
+                                     "Of those, expected to be cached by the worker");
+  held_requests_ = &metrics_.gauge("sluice_route_requests", "Requests being answered");
+  held_bytes_ = &metrics_.gauge("sluice_route_request_bytes", "Bytes of their bodies");
+  first_byte_ = &metrics_.histogram("sluice_route_first_byte_seconds",
+                                    "From a request to the first byte of its answer",
+                                    exponential_bounds(0.001, 2, 18));
+}
+
+Router::~Router() = default;
+
+Result<void> Router::start(HttpServer& server) {
+  workers_.resize(options_.workers.size());
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    HttpClient::Options o = options_.workers[i];
+    o.context = &server.context(0);
+    o.max_connections = options_.limits.requests;
+    o.connect = std::chrono::milliseconds(2000);
+    o.request = std::chrono::hours(24);
+    o.stall = options_.limits.silence;
+    w.url = o.url;
+    w.name = http_authority(o.url);
+    const MetricLabels labels = {{"worker", w.name}};
+    w.requests = &metrics_.counter("sluice_route_worker_requests_total",
+                                   "Requests sent to the worker", labels);
+    w.failures = &metrics_.counter("sluice_route_worker_failures_total",
+                                   "Requests that the worker did not answer to their end", labels);
+    w.up = &metrics_.gauge("sluice_route_worker_up", "1: it takes requests", labels);
+    w.in_flight = &metrics_.gauge("sluice_route_worker_requests",
+                                  "Requests that the worker is answering", labels);
+    w.pace = &metrics_.gauge("sluice_route_worker_pace",
+                             "Measured over predicted time to the first token", labels);
+    conductor_.set_alive(static_cast<int>(i), false);  // until it answers
+    Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
+    if (!client) return client.error();
+    w.client = std::move(*client);
+    w.probe = std::make_unique<WorkerProbe>(*this, i);
+    if (auto ok = w.probe->open(o); !ok) return ok.error();
+  }
+  server.post(0, [this] {
+    for (Worker& w : workers_) w.probe->run();
+  });
+  return {};
+}
+
+void Router::close() {
+  for (Worker& w : workers_) {
+    w.probe.reset();
+    w.client.reset();
+    w.exchanges.clear();
+  }
+}
+
+HttpResponse Router::refuse(int status, std::string_view reason) {
+  return routed_error(status, std::string(reason), "");
+}
+
+void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+  if (request.method == "GET" && (request.path == "/health" || request.path == "/ready"))
+    return serve_health(*out);
+  if (request.method == "GET" && request.path == "/metrics") return serve_metrics(*out);
+  const RoutedPath* found = nullptr;
+  bool known = false;
+  for (const RoutedPath& p : kRoutedPaths) {
+    if (p.prefix ? !request.path.starts_with(p.path) : request.path != p.path) continue;
+    known = true;
+    if (request.method == p.method) found = &p;
+  }
+  if (!found) {
+    const int status = known ? 405 : 404;
+    return out->send(routed_error(
+        status,
+        strf("%s %s is not routed", quote(request.method).c_str(), quote(request.path).c_str()),
+        known ? "method_not_allowed" : "not_found"));
+  }
+  if (num_requests_ >= options_.limits.requests ||
+      num_bytes_ + request.body.size() > options_.limits.request_bytes) {
+    refused_->add();
+    HttpResponse r =
+        routed_error(503, "the router holds too many requests: try again later", "router_full");
+    r.headers.emplace_back("Retry-After", "1");
+    return out->send(std::move(r));
+  }
+  place(std::make_shared<RoutedExchange>(*this, std::move(request), std::move(out),
+                                         found->generates));
+}
+
+void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
+  const Conductor::Ask ask = exchange->ask();
+  const RoutingChoice choice = conductor_.choose(ask, now());
+  if (choice.rejected) {
+    rejected_->add();
+    return exchange->refuse(429, "the workers are busy: try again later", "overloaded",
+                            std::max(1.0, choice.retry_after));
+  }
+  if (choice.worker < 0) {
+    refused_->add();
+    return exchange->refuse(503, "no worker takes requests now: try again later", "no_worker", 1);
+  }
+  Worker& w = workers_[static_cast<size_t>(choice.worker)];
+  if (exchange->generates()) {
+    prompt_tokens_->add(static_cast<double>(ask.tokens));
+    cached_tokens_->add(static_cast<double>(conductor_.view(choice.worker, ask, now()).cached));
+  }
+  exchange->sent_to(choice.worker, conductor_.sent(choice.worker, ask, now()));
+  w.requests->add();
+  w.exchanges.emplace(exchange.get(), exchange);
+  w.client->send(exchange->bytes_for(w.url), *exchange);
+}
+
+void Router::left(RoutedExchange& exchange) {
+  workers_[static_cast<size_t>(exchange.worker())].exchanges.erase(&exchange);
+}
+
+void Router::gone(size_t bytes) {
+  --num_requests_;
+  num_bytes_ -= bytes;
+}
+
+void Router::set_state(size_t worker, bool alive, bool draining, const char* why) {
+  const int i = static_cast<int>(worker);
+  Worker& w = workers_[worker];
+  const bool was_up = conductor_.alive(i) && !conductor_.draining(i), is_up = alive && !draining;
+  const bool died = conductor_.alive(i) && !alive;
+  if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
+  conductor_.set_alive(i, alive);
+  conductor_.set_draining(i, draining);
+  if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
+  if (!died) return;
+  for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
+}
+
+void Router::serve_health(Responder& out) {
+  if (draining_) return out.send(routed_error(503, "the router is about to stop", "draining"));
+  if (num_up_ == 0) return out.send(routed_error(503, "no worker takes requests", "no_worker"));
+  HttpResponse r;
+  r.body = strf("{\"status\":\"ok\",\"workers\":%zu,\"up\":%zu}", workers_.size(), num_up_.load());
+  out.send(std::move(r));
+}
+
+void Router::serve_metrics(Responder& out) {
+  held_requests_->set(static_cast<double>(num_requests_));
+  held_bytes_->set(static_cast<double>(num_bytes_));
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const int n = static_cast<int>(i);
+    workers_[i].up->set(conductor_.alive(n) && !conductor_.draining(n));
+    workers_[i].in_flight->set(conductor_.num_requests(n));
+    workers_[i].pace->set(conductor_.pace(n));
+  }
+  HttpResponse r;
+  r.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  r.body = metrics_.expose();
+  out.send(std::move(r));
+}
+
+}  // namespace sluice

@@ -1,0 +1,94 @@
+// A proxy in front of several workers: places requests by core/conductor.h, passes answers on as
+// they come, watches the workers. Everything runs on one io thread of the HTTP server but start(),
+// stop() and what says otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/keyed_hash.h"
+#include "base/metrics.h"
+#include "core/conductor.h"
+#include "net/http.h"
+#include "net/http_client.h"
+#include "tools/route/request_shape.h"
+
+namespace sluice {
+
+struct RouterLimits {
+  size_t requests = 8192;                      // being answered at once
+  size_t request_bytes = size_t{512} << 20;    // of their bodies, kept until they are answered
+  std::chrono::milliseconds silence{600'000};  // of a worker, within an answer
+};
+
+struct RouterOptions {
+  std::vector<HttpClient::Options> workers;  // at most 64
+  ConductorWorker worker;                    // what is assumed of each
+  RoutingConfig routing;
+  RouterLimits limits;
+  int tries = 3;  // workers that a request is sent to
+  std::string session_header = "x-session-id";
+};
+
+class RoutedExchange;
+class WorkerProbe;
+
+class Router {
+ public:
+  explicit Router(RouterOptions options);
+  ~Router();
+
+  // The HTTP server's callbacks.
+  void handle(HttpRequest request, std::shared_ptr<Responder> out);
+  static HttpResponse refuse(int status, std::string_view reason);
+
+  // Connects to the workers' io thread and starts to watch them. Before any request.
+  Result<void> start(HttpServer& server);
+  // From now on /health says 503. Any thread.
+  void drain() { draining_ = true; }
+  // Drops what is left. After the server was stopped, and before it ends.
+  void close();
+
+ private:
+  friend class RoutedExchange;
+  friend class WorkerProbe;
+  struct Worker {
+    std::string name;  // for people: the address
+    HttpUrl url;
+    std::unique_ptr<HttpClient> client;
+    std::unique_ptr<WorkerProbe> probe;
+    Counter *requests = nullptr, *failures = nullptr;
+    Gauge *up = nullptr, *in_flight = nullptr, *pace = nullptr;
+    std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
+  };
+
+  void serve_health(Responder& out);
+  void serve_metrics(Responder& out);
+  // Sends it to a worker, or answers why not.
+  void place(const std::shared_ptr<RoutedExchange>& exchange);
+  void left(RoutedExchange& exchange);  // the worker has no more to do with it
+  void gone(size_t bytes);              // a request was answered
+  void set_state(size_t worker, bool alive, bool draining, const char* why);
+  Time now() const { return clock_.now(); }
+
+  RouterOptions options_;
+  RealClock clock_;
+  HashKey key_;
+  uint64_t num_drawn_ = 0;
+  std::vector<Worker> workers_;
+  Conductor conductor_;
+  Metrics metrics_;
+  Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
+  Gauge *held_requests_, *held_bytes_;
+  Histogram* first_byte_;
+  size_t num_requests_ = 0, num_bytes_ = 0;
+  std::atomic<bool> draining_{false};
+  std::atomic<size_t> num_up_{0};
+};
+
+}  // namespace sluice

@@ -1,0 +1,38 @@
+// Asks one worker again and again whether it is there: /ready, or /health where it has none. On
+// the router's io thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "net/http_client.h"
+#include "tools/route/router.h"
+
+namespace sluice {
+
+class WorkerProbe final : public HttpListener {
+ public:
+  // A worker that hangs is given up after two probes: 1 s + 2 * 1.5 s after its last sign of life.
+  static constexpr std::chrono::milliseconds kPause{1000}, kPatience{1500};
+  static constexpr int kMostMissed = 2;
+
+  WorkerProbe(Router& router, size_t worker) : router_(router), worker_(worker) {}
+
+  Result<void> open(HttpClient::Options options);
+  void run();  // sends the first; the rest follow by themselves
+
+  void on_head(int status, const HttpHeaders&) override { status_ = status; }
+  void on_body(std::string_view) override {}
+  void on_end(HttpFailure failure, const std::string& detail) override;
+
+ private:
+  Router& router_;
+  const size_t worker_;
+  HttpUrl url_;
+  std::unique_ptr<HttpClient> client_;
+  bool has_ready_ = true;
+  int status_ = 0, num_missed_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,406 @@
+"""sluice route in front of real servers that die, hang and drain, and of fake ones that fail in known ways.
+
+    SLUICE=build/release/sluice python3 tests/server/test_route.py
+"""
+
+import http.client
+import http.server
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+
+from harness import PATIENCE, ROOT, SLUICE, Server
+
+MODEL = str(ROOT / "tests/golden/models/llama.gguf")
+
+
+class Router:
+    def __init__(self, *workers, args=()):
+        command = [SLUICE, "route", "--port", "0", *args]
+        for url in workers:
+            command += ["--worker", url]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            match = re.search(r"routing on http://127.0.0.1:(\d+)", line)
+            if match:
+                self.port = int(match[1])
+                break
+        else:
+            raise RuntimeError("the router did not start: " + "".join(self.lines))
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.reader.join(10)
+        self.process.stderr.close()
+        if self.process.returncode != 0:
+            raise RuntimeError(f"the router ended with {self.process.returncode}: {''.join(self.lines)[-8000:]}")
+
+    def call(self, path, body=None, headers=None, method=None, timeout=20 * PATIENCE):
+        """Status, headers and body of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, data,
+                               {"Content-Type": "application/json", **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def metric(self, name, labels=""):
+        for line in self.call("/metrics")[2].decode().splitlines():
+            if line.startswith(name + labels) and not line.startswith("#"):
+                return float(line.rsplit(" ", 1)[1])
+        raise AssertionError(f"no metric {name}{labels}")
+
+    def wait_up(self, num, tries=200 * PATIENCE):
+        for _ in range(tries):
+            status, _, body = self.call("/health")
+            up = json.loads(body)["up"] if status == 200 else 0
+            if up == num:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{num} workers are not up: {''.join(self.lines)}")
+
+
+def wait_for(condition, tries=200 * PATIENCE):
+    for _ in range(tries):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+class Fake(http.server.ThreadingHTTPServer):
+    """A worker that does as it is told: `act(handler, body)` answers POSTs."""
+
+    daemon_threads = True
+
+    def __init__(self, act):
+        self.act, self.seen, self.ready, self.lock = act, [], 200, threading.Lock()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.whole(self.server.ready, b"{}")
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                with self.server.lock:
+                    self.server.seen.append((self.path, dict(self.headers), body))
+                self.server.act(self, body)
+
+            def whole(self, status, text, **headers):
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.end_headers()
+                self.wfile.write(text)
+
+            def begin_events(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+
+            def event(self, text):
+                data = f"data: {text}\n\n".encode()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.flush()
+
+            def log_message(self, *args):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+def echo(handler, body):
+    handler.whole(200, b'{"echo": %s}' % body, Content_Type="application/json", X_Request_Id="id-1")
+
+
+def cut(handler, _):
+    handler.close_connection = True
+
+
+class FakeWorkers(unittest.TestCase):
+    def test_passes_requests_and_answers_on(self):
+        with Fake(echo) as a, Router(a.url) as router:
+            router.wait_up(1)
+            status, headers, body = router.call("/v1/completions?x=1", {"prompt": "hi"},
+                                                {"Authorization": "Bearer k", "Connection": "x-secret", "X-Own": "y"})
+            self.assertEqual((status, json.loads(body)), (200, {"echo": {"prompt": "hi"}}))
+            self.assertEqual(headers["x-request-id"], "id-1")
+            path, sent, _ = a.seen[0]
+            self.assertEqual(path, "/v1/completions?x=1")
+            self.assertEqual((sent["authorization"], sent["x-own"]), ("Bearer k", "y"))
+            self.assertEqual(sent["x-forwarded-for"], "127.0.0.1")
+            self.assertEqual(router.call("/v1/responses", {"input": "x"})[0], 404)
+            self.assertEqual(router.call("/v1/completions")[0], 405)
+            error = json.loads(router.call("/nothing")[2])["error"]
+            self.assertEqual(error["code"], "not_found")
+
+    def test_a_failure_before_the_first_byte_goes_to_another(self):
+        for act in (cut, lambda h, b: h.whole(503, b"{}"), lambda h, b: h.whole(429, b"{}")):
+            with Fake(act) as bad, Fake(echo) as good, \
+                    Router(bad.url, good.url, args=["--policy", "round-robin"]) as router:
+                router.wait_up(2)
+                for i in range(4):
+                    self.assertEqual(router.call("/v1/completions", {"prompt": str(i)})[0], 200)
+                self.assertEqual(len(good.seen), 4)
+                self.assertGreaterEqual(len(bad.seen), 1)
+                self.assertEqual(router.metric("sluice_route_retries_total"), len(bad.seen))
+
+    def test_a_failure_after_the_first_byte_is_told(self):
+        def half(handler, _):
+            handler.begin_events()
+            handler.event('{"n": 1}')
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            handler.close_connection = True
+        with Fake(half) as bad, Router(bad.url) as router:
+            router.wait_up(1)
+            status, _, body = router.call("/v1/completions", {"prompt": "x", "stream": True})
+            events = [e for e in body.decode().split("\n\n") if e]
+            self.assertEqual((status, events[0]), (200, 'data: {"n": 1}'))
+            self.assertEqual(json.loads(events[1][6:])["error"]["code"], "worker_failed")
+            self.assertEqual(len(bad.seen), 1)
+
+    def test_no_answer_anywhere_is_an_error(self):
+        with Fake(cut) as a, Fake(cut) as b, Router(a.url, b.url) as router:
+            router.wait_up(2)
+            status, _, body = router.call("/v1/completions", {"prompt": "x"})
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (502, "worker_failed"))
+            self.assertEqual(len(a.seen) + len(b.seen), 2)
+
+    def test_draining_workers_get_nothing_and_come_back(self):
+        with Fake(echo) as a, Fake(echo) as b, Router(a.url, b.url, args=["--policy", "round-robin"]) as router:
+            router.wait_up(2)
+            a.ready = 503
+            router.wait_up(1)
+            for i in range(4):
+                self.assertEqual(router.call("/v1/completions", {"prompt": str(i)})[0], 200)
+            self.assertEqual((len(a.seen), len(b.seen)), (0, 4))
+            a.ready = 200
+            router.wait_up(2)
+            for i in range(4):
+                router.call("/v1/completions", {"prompt": str(i)})
+            self.assertEqual((len(a.seen), len(b.seen)), (2, 6))
+            a.ready = b.ready = 503
+            self.assertTrue(wait_for(lambda: router.call("/health")[0] == 503))
+            status, headers, _ = router.call("/v1/completions", {"prompt": "x"})
+            self.assertEqual((status, headers["retry-after"]), (503, "1"))
+
+    def test_prefixes_and_sessions_stay(self):
+        with Fake(echo) as a, Fake(echo) as b, Router(a.url, b.url) as router:
+            router.wait_up(2)
+            for turn in range(3):
+                for k in range(6):
+                    text = f"{k} " * 2000 + "more " * turn
+                    router.call("/v1/completions", {"prompt": text})
+            seen = [{json.loads(body)["prompt"][0] for _, _, body in w.seen} for w in (a, b)]
+            self.assertFalse(seen[0] & seen[1])
+            self.assertEqual(seen[0] | seen[1], set("012345"))
+            self.assertGreater(router.metric("sluice_route_cached_tokens_total"),
+                               router.metric("sluice_route_prompt_tokens_total") / 2)
+            before = len(a.seen), len(b.seen)
+            for _ in range(5):
+                router.call("/v1/completions", {"prompt": "x", "user": "u"})
+            grown = len(a.seen) - before[0], len(b.seen) - before[1]
+            self.assertIn(0, grown)
+
+    def test_a_slow_reader_slows_its_worker_and_no_one_else(self):
+        sent = [0]
+
+        def many(handler, _):
+            handler.begin_events()
+            try:
+                for _ in range(4000):
+                    handler.event("x" * 4000)
+                    sent[0] += 4000
+            except OSError:
+                pass
+        with Fake(many) as a, Router(a.url) as router:
+            router.wait_up(1)
+            with socket.create_connection(("127.0.0.1", router.port)) as s:
+                body = b'{"prompt": "x", "stream": true}'
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                self.assertTrue(s.recv(100).startswith(b"HTTP/1.1 200"))
+                last = -1
+                for _ in range(100):
+                    if sent[0] == last:
+                        break
+                    last = sent[0]
+                    time.sleep(0.2)
+                self.assertLess(sent[0], 16_000_000 * 3 // 4)
+                self.assertEqual(router.call("/health")[0], 200)
+            # The client is gone, and so is its request.
+            self.assertTrue(wait_for(lambda: router.metric("sluice_route_requests") == 0))
+
+    def test_rejects_early_and_says_when_to_come_back(self):
+        hold = threading.Event()
+
+        def slow(handler, body):
+            hold.wait(30 * PATIENCE)
+            echo(handler, body)
+        with Fake(slow) as a, Router(a.url, args=["--slo", "ttft=100ms"]) as router:
+            router.wait_up(1)
+            text = "word " * 4000  # 5,000 tokens: 265 ms, as assumed
+            first = threading.Thread(target=router.call, args=("/v1/completions", {"prompt": text}))
+            first.start()
+            self.assertTrue(wait_for(lambda: len(a.seen) == 1))
+            answers = []
+            others = [threading.Thread(target=lambda: answers.append(router.call("/v1/completions", {"prompt": text})))
+                      for _ in range(4)]
+            for t in others:
+                t.start()
+            self.assertTrue(wait_for(lambda: len(answers) >= 2))
+            status, headers, body = answers[0]
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (429, "overloaded"))
+            self.assertGreaterEqual(int(headers["retry-after"]), 1)
+            hold.set()
+            for t in [first, *others]:
+                t.join(30 * PATIENCE)
+            # Nothing waits any more: it is taken.
+            self.assertEqual(router.call("/v1/completions", {"prompt": text})[0], 200)
+            self.assertGreaterEqual(router.metric("sluice_route_rejected_total"), 2)
+
+
+class Hostile(unittest.TestCase):
+    def test_what_no_client_should_send(self):
+        with Fake(echo) as a, Router(a.url, args=["--max-body", "64k"]) as router:
+            router.wait_up(1)
+            self.assertEqual(router.call("/v1/completions", b"x" * 70_000)[0], 413)
+            for body in (b"", b"{", b'{"prompt":"\\', b"\xff\xfe", b"[" * 60_000, b'{"a":' * 10_000):
+                self.assertEqual(router.call("/v1/completions", body)[0], 200)  # the fake takes anything
+            for raw in (b"GET / HTTP/9\r\n\r\n", b"\0\0\0\0\r\n\r\n",
+                        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+                        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+                        b"Content-Length: 5\r\n\r\n0\r\n\r\n"):
+                with socket.create_connection(("127.0.0.1", router.port), timeout=10 * PATIENCE) as s:
+                    s.sendall(raw)
+                    self.assertRegex(s.recv(1000), rb"^HTTP/1.1 [45]\d\d ")
+            self.assertEqual(router.call("/health")[0], 200)
+            self.assertEqual(router.metric("sluice_route_requests"), 0)
+
+    def test_bad_options_are_one_line(self):
+        for args, says in ((["--worker", "nonsense"], "nonsense"), (["--worker", "http://x:1", "--slo", "e2e=1s"], "--slo"),
+                           (["--worker", "http://127.0.0.1:1", "--worker", "http://127.0.0.1:1"], "twice"),
+                           (["--worker", "http://127.0.0.1:1", "--host", "0.0.0.0"], "--allow-no-key"), ([], "--worker")):
+            done = subprocess.run([SLUICE, "route", "--port", "0", *args], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1)
+
+
+class RealWorkers(unittest.TestCase):
+    def setUp(self):
+        self.servers = [Server("-t", "1", path=MODEL) for _ in range(2)]
+        self.router = Router(*(s.url for s in self.servers), args=["--policy", "round-robin"])
+        self.router.wait_up(2)
+
+    def tearDown(self):
+        self.router.__exit__()
+        for server in self.servers:
+            server.process.send_signal(signal.SIGCONT)
+            server.__exit__()
+
+    def stream(self, ends, silent, num_tokens=60):
+        """One streamed completion; appends how it ended, and its longest silence."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.router.port, timeout=30 * PATIENCE)
+        body = json.dumps({"model": "test", "prompt": "Once", "max_tokens": num_tokens, "stream": True, "ignore_eos": True})
+        last, longest, text = time.monotonic(), 0.0, b""
+        try:
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            while True:
+                piece = answer.read1(65536)
+                longest = max(longest, time.monotonic() - last)
+                last = time.monotonic()
+                if not piece:
+                    break
+                text += piece
+            done, error = text.count(b"data: [DONE]"), text.count(b'"error"')
+            ends.append(("whole" if done else "error", done + error))
+        except (OSError, http.client.HTTPException) as e:
+            ends.append((repr(e), 1))
+        finally:
+            connection.close()
+        silent.append(longest)
+
+    def load(self, num, act):
+        ends, silent = [], []
+        threads = [threading.Thread(target=self.stream, args=(ends, silent)) for _ in range(num)]
+        for t in threads:
+            t.start()
+        act()
+        for t in threads:
+            t.join(60 * PATIENCE)
+        self.assertEqual(len(ends), num)
+        self.assertTrue(all(times == 1 and how in ("whole", "error") for how, times in ends), ends)
+        return [how for how, _ in ends], max(silent)
+
+    def test_chat_stream_and_models(self):
+        status, _, body = self.router.call("/v1/completions", {"model": "test", "prompt": "Once", "max_tokens": 4})
+        self.assertEqual((status, json.loads(body)["usage"]["completion_tokens"]), (200, 4))
+        self.assertEqual(json.loads(self.router.call("/v1/models")[2])["data"][0]["id"], "test")
+        ends, _ = self.load(8, lambda: None)
+        self.assertEqual(ends, ["whole"] * 8)
+        self.assertEqual(self.router.call("/v1/completions", b"{")[0], 400)
+        self.assertIn("worker=", "".join(self.router.lines))
+
+    def test_a_killed_worker_leaves_no_request_behind(self):
+        ends, _ = self.load(24, lambda: (time.sleep(0.05), self.servers[0].process.kill()))
+        self.assertIn("whole", ends)
+        self.router.wait_up(1)
+        self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
+        self.assertTrue(wait_for(lambda: self.router.metric("sluice_route_requests") == 0))
+
+    def test_a_stopped_worker_is_given_up_and_comes_back(self):
+        ends, silent = self.load(12, lambda: self.servers[0].process.send_signal(signal.SIGSTOP))
+        self.assertIn("whole", ends)
+        self.assertLess(silent, 5 * PATIENCE)
+        self.router.wait_up(1)
+        self.servers[0].process.send_signal(signal.SIGCONT)
+        self.router.wait_up(2)
+        self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
+
+    def test_a_draining_worker_finishes_and_gets_no_more(self):
+        ends, _ = self.load(12, lambda: (time.sleep(0.05), self.servers[0].process.send_signal(signal.SIGTERM)))
+        self.assertEqual(ends, ["whole"] * 12)
+        self.router.wait_up(1)
+        self.assertEqual(self.load(4, lambda: None)[0], ["whole"] * 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -35,7 +35,7 @@ class BlockCache final : public BlockAllocator {
   // Writes a block of the index to disk, unless it is there.
   void store(BlockId b) {
     if (!tiers.has_disk()) return;
-    PlaceId place = tiers.store(index.key(b), index.tokens(b));
+    PlaceId place = tiers.store(index.key(b), index.tokens(b), index.parent(b));
     if (place != kNullBlock) moves.add(Transfer::out, b, place);
   }
   // Forgets all prefixes that nobody holds, in every tier. Returns the blocks of the pool that are
@@ -68,7 +68,7 @@ class BlockCache final : public BlockAllocator {
  private:
   friend struct SchedulerState;
   void save(BlockId b) {
-    PlaceId place = tiers.insert(index.key(b), index.tokens(b));
+    PlaceId place = tiers.insert(index.key(b), index.tokens(b), index.parent(b));
     if (place != kNullBlock) moves.add(Transfer::out, b, place);
   }
 

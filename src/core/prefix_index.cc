@@ -90,7 +90,29 @@ BlockId PrefixIndex::find(const PrefixKey& key, std::span<const Token> tokens) c
   }
 }
 
-bool PrefixIndex::insert(const PrefixKey& key, std::span<const Token> tokens, BlockId block) {
+void PrefixIndex::listen(KvListener* to, KvTier tier) {
+  told_.to = to;
+  told_.tier = tier;
+  told_.parents.assign(to ? entries_.size() : 0, {});
+}
+
+void PrefixIndex::set_parent(BlockId b, BlockHash parent) {
+  if (!told_.to || this->parent(b) != BlockHash{} || parent == BlockHash{}) return;
+  told_.parents[static_cast<size_t>(b)] = parent;
+  told_.to->stored(told_.tier, key(b), parent, stored(b));
+}
+
+void PrefixIndex::list(KvListener& to) const {
+  for (BlockId b : table_) {
+    if (b != kNullBlock && parent(b) != BlockHash{})
+      to.stored(told_.tier, key(b), parent(b), stored(b));
+  }
+}
+
+bool PrefixIndex::insert(const PrefixKey& key,
+                         std::span<const Token> tokens,
+                         BlockId block,
+                         BlockHash parent) {
   CHECK(tokens.size() == block_size_);
   if (find(key, tokens) != kNullBlock) return false;
   size_t i = home(key);
@@ -100,10 +122,16 @@ bool PrefixIndex::insert(const PrefixKey& key, std::span<const Token> tokens, Bl
   std::ranges::copy(
       tokens, tokens_.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(block) * block_size_));
   ++size_;
+  if (told_.to) [[unlikely]] {
+    told_.parents[static_cast<size_t>(block)] = {};
+    set_parent(block, parent);
+  }
   return true;
 }
 
 void PrefixIndex::erase(BlockId block) {
+  if (told_.to && parent(block) != BlockHash{}) [[unlikely]]
+    told_.to->removed(told_.tier, key(block));
   size_t i = home(entries_[static_cast<size_t>(block)]);
   while (table_[i] != block) {
     CHECK(table_[i] != kNullBlock);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/kv_listener.h"
 #include "core/request.h"
 #include "core/step_plan.h"
 
@@ -44,8 +45,12 @@ class PrefixIndex {
 
   // The block holding this content, or kNullBlock.
   BlockId find(const PrefixKey& key, std::span<const Token> tokens) const;
-  // False when the content is already there under another block.
-  bool insert(const PrefixKey& key, std::span<const Token> tokens, BlockId block);
+  // False when the content is already there under another block. `parent`: the hash of the block
+  // before it, for those who listen.
+  bool insert(const PrefixKey& key,
+              std::span<const Token> tokens,
+              BlockId block,
+              BlockHash parent = {});
   void erase(BlockId block);
   void clear() noexcept;
   // insert() of this block comes soon.
@@ -64,6 +69,18 @@ class PrefixIndex {
     __builtin_prefetch(tokens_.data() + static_cast<size_t>(b) * block_size_);
     return b;
   }
+  // Tells `to` of what is inserted and erased from now on, and keeps parents. Not copied with the
+  // index; null: nobody.
+  void listen(KvListener* to, KvTier tier);
+  bool listening() const { return told_.to != nullptr; }
+  // Zero where it is not known: the block was there before anybody listened. Such blocks are not
+  // told of until set_parent().
+  BlockHash parent(BlockId b) const {
+    return listening() ? told_.parents[static_cast<size_t>(b)] : BlockHash{};
+  }
+  void set_parent(BlockId b, BlockHash parent);
+  // Tells `to` of all blocks whose parents are known, in any order.
+  void list(KvListener& to) const;
   int size() const { return size_; }
   // Of a block in the index.
   const PrefixKey& key(BlockId b) const { return entries_[static_cast<size_t>(b)]; }
@@ -71,6 +88,15 @@ class PrefixIndex {
   bool operator==(const PrefixIndex&) const = default;
 
  private:
+  struct Told {
+    Told() = default;
+    Told(const Told&) noexcept {}
+    Told& operator=(const Told&) noexcept { return *this; }
+    bool operator==(const Told&) const { return true; }
+    KvListener* to = nullptr;
+    KvTier tier = KvTier::device;
+    std::vector<BlockHash> parents;  // by block
+  };
   size_t home(BlockHash hash, int group) const {
     // Groups of one hash lie far apart: next to each other they would be one long probe.
     return static_cast<size_t>(hash.a + static_cast<uint64_t>(group) * 0x9E3779B97F4A7C15u) & mask_;
@@ -85,6 +111,7 @@ class PrefixIndex {
   std::vector<BlockId> table_;      // open addressing, linear probing; kNullBlock = empty
   std::vector<PrefixKey> entries_;  // by block
   std::vector<Token> tokens_;       // [blocks, block_size]
+  Told told_;
 };
 
 }  // namespace sluice

@@ -248,6 +248,9 @@ class Scheduler {
   int flush_prefixes();
   // Not copied with the scheduler; outlives it, or is taken back with null.
   void listen(SchedulerListener* listener) { listener_.to = listener; }
+  // Is told which prefixes are cached; likewise. list_prefixes() tells of all that are.
+  void listen_kv(KvListener* listener);
+  void list_prefixes(KvListener& to) const;
   // Hashes of blocks are of these ids: who sees hashes and mapped tokens learns nothing of the
   // tokens. Before the first request; null: of the tokens.
   void hash_as(std::shared_ptr<const TokenMap> map) { hash_map_ = std::move(map); }
@@ -555,18 +558,20 @@ class Scheduler {
   void add_sequence(uint32_t c, int choice);
   void withdraw(uint32_t c) noexcept;
 
+  template <typename To>
   struct Listener {
     Listener() = default;
     Listener(const Listener&) noexcept {}
     Listener& operator=(const Listener&) noexcept { return *this; }
     bool operator==(const Listener&) const { return true; }
-    SchedulerListener* to = nullptr;
+    To* to = nullptr;
   };
 
   SchedulerConfig config_;
   std::shared_ptr<const TokenText> text_;
   std::shared_ptr<const TokenMap> hash_map_;
-  Listener listener_;
+  Listener<SchedulerListener> listener_;
+  Listener<KvListener> kv_listener_;
   CacheLayout layout_;
   CacheLayout whole_;      // the same without windows
   BlockCache blocks_;      // allocator=paged

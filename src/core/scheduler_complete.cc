@@ -224,12 +224,13 @@ void Scheduler::register_step(const InFlight& flight) {
 void Scheduler::register_blocks(Sequence& s) {
   while ((s.num_registered + 1) * config_.block_size <= s.computed) {
     int b = s.num_registered++;
-    s.last_hash = block_hash(s, b, s.last_hash);
+    const BlockHash parent = b == 0 ? root_hash(request_of(s).tenant) : s.last_hash;
+    s.last_hash = block_hash(s, b, parent);
     std::span<const Token> tokens = block_tokens(s, b);
     for (int g = 0; g < layout_.num_groups; ++g) {
       BlockId block = s.table.at(layout_, b, g);
       if (block == kNullBlock) continue;  // came back from host memory without it
-      if (blocks_.index.insert({s.last_hash, g, request_of(s).tenant}, tokens, block)) {
+      if (blocks_.index.insert({s.last_hash, g, request_of(s).tenant}, tokens, block, parent)) {
         blocks_.pool.mark_cached(block);
         blocks_.store(block);
       }
@@ -351,12 +352,24 @@ void Scheduler::reset() noexcept {
   // These go on: next_step_, numbers of transfers, num_preemptions_, prefix_queries_, prefix_hits_,
   // tier_totals_, and what slo_ has learnt of the device.
   if (listener_.to) listener_.to->reset(*this);
+  if (kv_listener_.to) kv_listener_.to->cleared();
 }
 
 int Scheduler::flush_prefixes() {
   int num = blocks_.flush();
   if (listener_.to) listener_.to->flushed(*this);
   return num;
+}
+
+void Scheduler::listen_kv(KvListener* listener) {
+  kv_listener_.to = listener;
+  blocks_.index.listen(listener, KvTier::device);
+  blocks_.tiers.listen(listener);
+}
+
+void Scheduler::list_prefixes(KvListener& to) const {
+  blocks_.index.list(to);
+  blocks_.tiers.list(to);
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -67,7 +67,9 @@ int Scheduler::restore(Index i) {
         continue;
       }
       fetch_.push_back({index, g, -from});
-      if (!blocks_.tiers.is_swap(-from)) blocks_.tiers.retain(-from);
+      if (blocks_.tiers.is_swap(-from)) continue;
+      blocks_.tiers.retain(-from);
+      blocks_.tiers.set_parent(-from, k == 0 ? root_hash(request_of(s).tenant) : chain_[k - 1]);
     }
   }
   // Used now, so they belong on disk too. The places to fetch from are retained: none of them makes
@@ -152,7 +154,8 @@ void Scheduler::take_in(const Moving& m) {
   PlaceId place = m.transfer.from;
   BlockId block = m.transfer.to;
   const TierCache& tiers = blocks_.tiers;
-  if (tiers.cached(place) && blocks_.index.insert(tiers.key(place), tiers.tokens(place), block))
+  if (tiers.cached(place) &&
+      blocks_.index.insert(tiers.key(place), tiers.tokens(place), block, tiers.parent(place)))
     blocks_.pool.mark_cached(block);
   blocks_.tiers.release(place);
   blocks_.pool.release(block);

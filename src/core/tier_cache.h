@@ -45,9 +45,10 @@ class PrefixPlaces {
   }
   // A place for content that is not here yet, with one reference; kNullBlock: it is here, or all
   // places are in use.
-  BlockId insert(const PrefixKey& key, std::span<const Token> tokens) {
+  BlockId insert(const PrefixKey& key, std::span<const Token> tokens, BlockHash parent) {
     if (places_.total() == 0) return kNullBlock;
     if (BlockId at = index_.find(key, tokens); at != kNullBlock) {
+      index_.set_parent(at, parent);
       places_.retain(at), places_.release(at);  // used now
       return kNullBlock;
     }
@@ -55,7 +56,7 @@ class PrefixPlaces {
     BlockId at = places_.alloc(evicted);
     if (evicted != kNullBlock) index_.erase(evicted);
     if (at == kNullBlock) return kNullBlock;
-    index_.insert(key, tokens, at);
+    index_.insert(key, tokens, at, parent);
     places_.mark_cached(at);
     return at;
   }
@@ -80,6 +81,10 @@ class PrefixPlaces {
   void flush() {
     while (BlockId at = places_.oldest_cached()) forget(at);
   }
+  void listen(KvListener* to, KvTier tier) { index_.listen(to, tier); }
+  void list(KvListener& to) const { index_.list(to); }
+  void set_parent(BlockId at, BlockHash parent) { index_.set_parent(at, parent); }
+  BlockHash parent(BlockId at) const { return index_.parent(at); }
   const PrefixKey& key(BlockId at) const { return index_.key(at); }
   std::span<const Token> tokens(BlockId at) const { return index_.tokens(at); }
   bool cached(BlockId at) const { return places_.cached(at); }
@@ -121,12 +126,12 @@ class TierCache {
     return at == kNullBlock ? kNullBlock : sizes_.memory() + at;
   }
   // PrefixPlaces::insert, in memory and on disk.
-  PlaceId insert(const PrefixKey& key, std::span<const Token> tokens) {
-    BlockId at = host_.insert(key, tokens);
+  PlaceId insert(const PrefixKey& key, std::span<const Token> tokens, BlockHash parent = {}) {
+    BlockId at = host_.insert(key, tokens, parent);
     return at == kNullBlock ? kNullBlock : sizes_.swap + at;
   }
-  PlaceId store(const PrefixKey& key, std::span<const Token> tokens) {
-    BlockId at = disk_.insert(key, tokens);
+  PlaceId store(const PrefixKey& key, std::span<const Token> tokens, BlockHash parent = {}) {
+    BlockId at = disk_.insert(key, tokens, parent);
     return at == kNullBlock ? kNullBlock : sizes_.memory() + at;
   }
   void recall(std::span<const StoredBlock> blocks) { disk_.recall(blocks); }
@@ -135,6 +140,13 @@ class TierCache {
     if (!is_swap(place)) prefixes(place).forget(within(place));
   }
   void flush() { host_.flush(), disk_.flush(); }
+  void listen(KvListener* to) { host_.listen(to, KvTier::host), disk_.listen(to, KvTier::disk); }
+  void list(KvListener& to) const { host_.list(to), disk_.list(to); }
+  // Of a place of the prefix cache.
+  void set_parent(PlaceId place, BlockHash parent) {
+    prefixes(place).set_parent(within(place), parent);
+  }
+  BlockHash parent(PlaceId place) const { return prefixes(place).parent(within(place)); }
   bool is_swap(PlaceId place) const { return place <= sizes_.swap; }
   bool is_disk(PlaceId place) const { return place > sizes_.memory(); }
   // What a place of the prefix cache holds.

@@ -23,6 +23,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
       options_(std::move(options)),
       thread_([this] {
         scheduler_.listen(options_.listener);
+        if (options_.kv_listener) scheduler_.listen_kv(options_.kv_listener);
         thread_main();
       }) {}
 

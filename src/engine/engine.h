@@ -36,6 +36,7 @@ class Engine {
     StepObserver observer;
     LoopOptions loop = {};
     SchedulerListener* listener = nullptr;  // outlives the engine
+    KvListener* kv_listener = nullptr;      // likewise
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);

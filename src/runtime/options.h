@@ -116,8 +116,9 @@ struct EngineOptions {
   bool quiet = false;                            // no progress, no ledger
   bool record_metrics = true;                    // else steps and tokens are not timed
   bool has_accounts = false;                     // requests come with API keys
-  size_t front_end_bytes = 0;  // memory of who runs the engine (a server) from the start
-  StepObserver observer;       // after each step, engine thread
+  size_t front_end_bytes = 0;         // memory of who runs the engine (a server) from the start
+  StepObserver observer;              // after each step, engine thread
+  KvListener* kv_listener = nullptr;  // of what is cached; outlives the engine
 };
 
 inline constexpr const char* kRandomFormat = "q8_0";

@@ -224,6 +224,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   }
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
+  engine.kv_listener = options_.kv_listener;
   engine.loop.forced = options_.forced_tokens;
   engine.loop.timed = options_.record_metrics;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,

@@ -175,6 +175,19 @@ void Meters::on_ready(const SchedulerConfig& c) {
   metrics_.gauge("vllm:cache_config_info", "Sizes of the KV cache, as labels.", labels).set(1);
 }
 
+void Meters::on_kv_events(const KvPublisher::Stats& totals) {
+  auto count = [&](const char* name, const char* help, uint64_t total) {
+    Counter& c = metrics_.counter(name, help);
+    c.add(static_cast<double>(total) - c.value());
+  };
+  count("sluice_kv_events_total", "Blocks told of in KV events.", totals.events);
+  count("sluice_kv_events_dropped_total",
+        "Changes of the prefix caches that were not published: a snapshot followed.",
+        totals.dropped);
+  count("sluice_kv_event_snapshots_total", "Times that all that is cached was published.",
+        totals.snapshots);
+}
+
 void Meters::on_step(const StepReport& r, Time now) {
   const SchedulerStats& s = r.stats;
   running.set(s.num_running);

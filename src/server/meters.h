@@ -10,6 +10,7 @@
 #include "base/metrics.h"
 #include "core/events.h"
 #include "engine/loop.h"
+#include "server/kv_events.h"
 
 namespace sluice {
 
@@ -35,6 +36,8 @@ class Meters {
   void on_progress(Time now) { last_progress_.store(now.count(), std::memory_order_relaxed); }
   // Sizes of the engine, before its first step.
   void on_ready(const SchedulerConfig& config);
+  // Totals of KV events; one thread at a time.
+  void on_kv_events(const KvPublisher::Stats& totals);
   // Engine thread.
   void on_step(const StepReport& report, Time now);
   // Engine thread, behind on_step(): whether kv_use() of the scheduler is wanted now.

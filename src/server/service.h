@@ -24,6 +24,7 @@
 #include "server/dashboard.h"
 #include "server/health.h"
 #include "server/keys.h"
+#include "server/kv_events.h"
 #include "server/meters.h"
 #include "server/openai.h"
 #include "server/outbox.h"
@@ -80,6 +81,8 @@ class Service {
   void on_iteration(const StepReport& report, const Scheduler& scheduler);
   // Where /metrics learns of the server's connections; any thread may call `stats`.
   void count_connections(std::function<HttpServer::Stats()> stats);
+  // Where /metrics learns of KV events.
+  void count_kv_events(std::function<KvPublisher::Stats()> stats);
   void drain() {
     draining_.store(true);
     dashboard_.drain();
@@ -213,8 +216,9 @@ class Service {
   uint64_t random_key_;
   std::mutex marks_mutex_;  // held while marks are made, some milliseconds once per format
   std::map<const dialect::ThinkFormat*, std::shared_ptr<const constrain::ThinkMarks>> think_marks_;
-  std::mutex mutex_;  // of the four below
+  std::mutex mutex_;  // of the five below
   std::function<HttpServer::Stats()> stats_;
+  std::function<KvPublisher::Stats()> kv_stats_;
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
   std::map<std::string, std::shared_ptr<Generation>> kept_;

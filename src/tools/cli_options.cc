@@ -598,6 +598,35 @@ void add_record_options(CLI::App* app, EngineOptions& o, const char* group) {
 
 }  // namespace
 
+namespace {
+
+void add_kv_event_options(CLI::App* app, ServeOptions& o, const char* group) {
+  auto add = [&](const char* name, std::string& to, const char* help) {
+    return app->add_option(name, to, help)->group(group);
+  };
+  CLI::Option* events =
+      add("--kv-events", o.kv_events.sockets.publish,
+          "publish which prefixes are cached, for routers, on a ZeroMQ\nsocket like "
+          "tcp://127.0.0.1:5557; they carry prompts");
+  add("--kv-events-replay", o.kv_events.sockets.replay,
+      "answer those who missed events, on a socket like\ntcp://127.0.0.1:5558")
+      ->needs(events);
+  app->add_option("--kv-events-buffer", o.kv_events.kept, "messages kept for that")
+      ->check(whole_number(1, 1 << 20))
+      ->capture_default_str()
+      ->needs(events)
+      ->group(group);
+  add("--kv-events-topic", o.kv_events.sockets.topic,
+      "topic of the events (default: the empty one)")
+      ->needs(events);
+  add("--kv-events-key", o.kv_events.sockets.key_file,
+      "CURVE keys: a line \"secret KEY\" and a line \"client KEY\" for\neach subscriber's public "
+      "key; needed beyond this machine")
+      ->needs(events);
+}
+
+}  // namespace
+
 void add_serve_options(CLI::App* app, ServeOptions& o) {
   app->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
   const char* server = "Server";
@@ -606,6 +635,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add_admission_options(app, o, server);
   add_connection_options(app, o, "Limits of connections");
   add_record_options(app, o.engine, "Recording");
+  add_kv_event_options(app, o, "KV events");
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include "runtime/sampling_defaults.h"
 #include "server/admission_limits.h"
 #include "server/format_flags.h"
+#include "server/kv_events.h"
 #include "tools/text_work.h"
 
 namespace sluice {
@@ -194,6 +195,7 @@ struct ServeOptions {
   std::vector<std::string> served_names, allowed_hosts, cors;
   Pooling pooling = Pooling::last;
   FormatFlags formats;
+  KvPublisher::Options kv_events;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;

@@ -78,6 +78,22 @@ Result<std::shared_ptr<TlsContext>> read_tls(const ServeOptions& o) {
   return TlsContext::server(o.tls_cert, o.tls_key);
 }
 
+Result<std::unique_ptr<KvPublisher>> open_kv_events(const ServeOptions& o) {
+  if (!o.engine.scheduler.prefix_cache || o.engine.scheduler.contiguous())
+    return Error{400, "--kv-events needs the prefix cache: there is none with these options"};
+  return KvPublisher::open(o.kv_events);
+}
+
+void start_kv_events(KvPublisher& events, Session& session, Service& service) {
+  Engine* engine = &session.engine();
+  events.start(static_cast<int>(engine->config().group_windows.size()),
+               [engine] { engine->poke(); });
+  service.count_kv_events([&events] { return events.stats(); });
+  const std::string& replay = events.replay_address();
+  log_plain("KV events on %s%s%s", events.publish_address().c_str(),
+            replay.empty() ? "" : ", replay on ", replay.c_str());
+}
+
 HttpServer::Options http_options(const ServeOptions& o,
                                  std::shared_ptr<TlsContext> tls,
                                  Service& service) {
@@ -151,6 +167,13 @@ int cmd_serve(const ServeOptions& o) {
   if (auto ok = check_policies(o.engine.scheduler, keys.needed()); !ok) return report(ok.error());
   Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
   if (!tls) return report(tls.error());
+  // Bound before the model is loaded: an address that will not do costs no waiting.
+  std::unique_ptr<KvPublisher> kv_events;
+  if (!o.kv_events.sockets.publish.empty()) {
+    Result<std::unique_ptr<KvPublisher>> opened = open_kv_events(o);
+    if (!opened) return report(opened.error());
+    kv_events = std::move(*opened);
+  }
   log_in_background();
   FlushLog flush_at_end;
   Signals signals(o.grace);
@@ -180,8 +203,11 @@ int cmd_serve(const ServeOptions& o) {
                   server->num_threads());
   service.count_connections([server] { return server->stats(); });
 
-  engine.observer = [&service](const StepReport& r, const StepPlan& p, const Events& e,
-                               const Scheduler& s) {
+  KvEventLog* kv_log = kv_events ? &kv_events->log() : nullptr;
+  engine.kv_listener = kv_log;
+  engine.observer = [&service, kv_log](const StepReport& r, const StepPlan& p, const Events& e,
+                                       const Scheduler& s) {
+    if (kv_log) kv_log->hand_over(s);
     service.on_iteration(r, s);
     service.recorder().observe(r, p, e, s);
   };
@@ -196,6 +222,7 @@ int cmd_serve(const ServeOptions& o) {
   if (o.warm_up) warm_up(**session);
   signals.loaded();
   service.attach(**session);
+  if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
   Serving serving{o, service, *server, tls->get(), signals};
@@ -204,6 +231,7 @@ int cmd_serve(const ServeOptions& o) {
   drain(serving);
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();
+  if (kv_events) kv_events->stop();
   session->reset();
   if (!written) log_plain("sluice: %s", written.error().message.c_str());
   return written ? kExitOk : kExitFailure;

@@ -1,7 +1,7 @@
 // Any bytes as a chat template: parsing and rendering end, within limits, with text or an error.
 // A finding is also what takes very long for its steps (a step is about 60 ns; 100 times that with
-// the sanitizers), or a rendering with more output than its limit. The time is the thread's own, and
-// its limit generous: a busy or slow machine is no finding. Run with -malloc_limit_mb=64.
+// the sanitizers), or a rendering with more output than its limit. The time is the thread's own,
+// and its limit generous: a busy or slow machine is no finding. Run with -malloc_limit_mb=64.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Who wants to know which prefixes are cached, tier by tier. Called on the scheduler's thread, while
-// it changes: an implementation must not call back.
+// Who wants to know which prefixes are cached, tier by tier. Called on the scheduler's thread,
+// while it changes: an implementation must not call back.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/scheduler_state_fields.h"
@@ -29,6 +31,8 @@ class CachedChains {
 
   // A list for every end of a chain that has a needed block.
   void add(const std::vector<bool>& needed, ExecutorContent& to) const {
+    std::set<const Node*> inner;  // of a longer list
+    std::vector<const Node*> ends;
     for (const auto& [key, node] : nodes_) {
       const bool wanted = std::ranges::any_of(node.blocks, [&](const HeldBlock& b) {
         return static_cast<size_t>(b.block) < needed.size() && needed[static_cast<size_t>(b.block)];
@@ -38,9 +42,17 @@ class CachedChains {
         ++to.num_unknown;
         continue;
       }
+      ends.push_back(&node);
+      for (const Node* n = node.parent; n && inner.insert(n).second;) n = n->parent;
+    }
+    for (const Node* end : ends) {
+      if (inner.contains(end)) continue;
       HeldTokens held;
-      for (const Node* n = &node; n; n = n->parent) {
-        held.tokens.insert(held.tokens.begin(), n->tokens.begin(), n->tokens.end());
+      held.tokens.resize(static_cast<size_t>(end->depth) * end->tokens.size());
+      for (const Node* n = end; n; n = n->parent) {
+        std::ranges::copy(n->tokens,
+                          held.tokens.begin() +
+                              static_cast<std::ptrdiff_t>(n->depth - 1) * std::ssize(n->tokens));
         for (HeldBlock b : n->blocks) held.blocks.push_back({n->depth - 1, b.group, b.block});
       }
       to.held.push_back(std::move(held));

@@ -57,7 +57,7 @@ void KvEventLog::hand_over(const Scheduler& scheduler) noexcept {
   if (own_.list.empty() && !lost_ && !asked_.load(std::memory_order_relaxed)) return;
   try {
     std::unique_lock lock(mutex_);
-    const size_t before = waiting_.list.size();
+    size_t before = waiting_.list.size();
     const bool full = before > 0 && before + own_.list.size() > most_;
     if (full) num_dropped_.fetch_add(before + own_.list.size(), std::memory_order_relaxed);
     if (asked_.exchange(false, std::memory_order_relaxed) || full || lost_) {
@@ -66,6 +66,7 @@ void KvEventLog::hand_over(const Scheduler& scheduler) noexcept {
       if (lost_) return;  // no memory: again after the next iteration
       num_snapshots_.fetch_add(1, std::memory_order_relaxed);
       lock.lock();
+      before = waiting_.list.size();  // some of it may have been taken meanwhile
       std::swap(waiting_, own_);
     } else if (before == 0) {
       std::swap(waiting_, own_);

@@ -14,10 +14,10 @@ namespace sluice {
 
 namespace {
 
-constexpr int kPublishedQueue = 100'000;  // messages per subscriber, above which it loses some
-constexpr int kAnsweredQueue = 20'000;    // messages of an answer that its client has not read
-constexpr int kMostRequest = 64;          // bytes of a frame that we look at
-constexpr int64_t kMostSent = 2048;       // bytes of a frame that a client may send, handshakes too
+constexpr int kPublishedQueue = 4096;   // messages per subscriber, above which it loses some
+constexpr int kAnsweredQueue = 20'000;  // messages of an answer that its client has not read
+constexpr int kMostRequest = 64;        // bytes of a frame that we look at
+constexpr int64_t kMostSent = 2048;     // bytes of a frame that a client may send, handshakes too
 constexpr const char* kZapAddress = "inproc://zeromq.zap.01";
 
 struct CloseSocket {

@@ -78,7 +78,8 @@ class ResponseParser final : public http::basic_parser<false> {
 struct Job {
   std::string bytes;
   HttpListener* listener = nullptr;
-  bool again = false;  // sent once before, on a connection that turned out closed
+  uint64_t number = 0;  // tells requests of one listener apart
+  bool again = false;   // sent once before, on a connection that turned out closed
 };
 
 class Connection;
@@ -103,13 +104,14 @@ struct HttpClient::State {
   std::vector<ConnectionPtr> spare;  // the idle ones, the latest used at the end
   std::vector<char> buffer = std::vector<char>(kReadBytes);
   std::unordered_map<HttpListener*, Connection*> serving;  // by listener
-  uint64_t made = 0, stale = 0;
+  uint64_t made = 0, stale = 0, num_sent = 0;
   size_t in_flight = 0;
 
   void begin(Job job);
   void make_connection(Job job);
   void dispatch();  // queued requests to connections that may be had
-  void cancel(HttpListener* listener);
+  uint64_t number_of(HttpListener* listener) const;  // 0: it has no request
+  void cancel(HttpListener* listener, uint64_t number);
   void drop(Connection& c);
   void on_tick();
 };
@@ -128,6 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void pause() { paused_ = true; }
   void resume();
   bool busy() const { return job_.listener != nullptr; }
+  uint64_t number() const { return job_.number; }
   size_t place = 0;  // in State::all
 
  private:
@@ -436,15 +439,15 @@ void HttpClient::State::drop(Connection& c) {
 }
 
 void HttpClient::State::on_tick() {
+  tick.expires_after(kTick);  // first: a listener may throw
+  tick.async_wait([this](error_code ec) {
+    if (!ec) on_tick();
+  });
   auto now = steady_clock::now();
   // From the end: one that ends swaps the last into its place.
   for (size_t i = all.size(); i-- > 0;) {
     if (i < all.size()) ConnectionPtr(all[i])->check_time(now);
   }
-  tick.expires_after(kTick);
-  tick.async_wait([this](error_code ec) {
-    if (!ec) on_tick();
-  });
 }
 
 const char* http_failure_name(HttpFailure failure) {
@@ -526,11 +529,19 @@ Result<std::unique_ptr<HttpClient>> HttpClient::open(Options options) {
 }
 
 void HttpClient::send(std::string request, HttpListener& listener) {
-  state_->queue.push_back({std::move(request), &listener, false});
+  state_->queue.push_back({std::move(request), &listener, ++state_->num_sent});
   state_->dispatch();
 }
 
-void HttpClient::State::cancel(HttpListener* listener) {
+uint64_t HttpClient::State::number_of(HttpListener* listener) const {
+  if (auto it = serving.find(listener); it != serving.end()) return it->second->number();
+  auto waiting = std::find_if(queue.begin(), queue.end(),
+                              [&](const Job& job) { return job.listener == listener; });
+  return waiting == queue.end() ? 0 : waiting->number;
+}
+
+void HttpClient::State::cancel(HttpListener* listener, uint64_t number) {
+  if (number == 0 || number_of(listener) != number) return;  // it ended meanwhile
   if (auto it = serving.find(listener); it != serving.end())
     return it->second->end(HttpFailure::cancelled, "", false);
   auto waiting = std::find_if(queue.begin(), queue.end(),
@@ -541,7 +552,8 @@ void HttpClient::State::cancel(HttpListener* listener) {
 }
 
 void HttpClient::cancel(HttpListener& listener) {
-  asio::post(state_->context, [s = state_.get(), l = &listener] { s->cancel(l); });
+  asio::post(state_->context, [s = state_.get(), l = &listener,
+                               number = state_->number_of(&listener)] { s->cancel(l, number); });
 }
 
 void HttpClient::pause(HttpListener& listener) {

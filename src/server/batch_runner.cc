@@ -21,8 +21,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr size_t kMaxRuns = 4, kMaxAnswer = size_t{64} << 20;
-constexpr uint8_t kTries = 3;         // of a request that fails by our fault
+constexpr size_t kMaxRuns = 4;
+constexpr size_t kMaxAnswer = size_t{60} << 20;  // with its envelope less than a line may have
+constexpr uint8_t kTries = 3;                    // of a request that fails by our fault
 constexpr size_t kMaxBurst = 8;       // requests sent before the engine is looked at again
 constexpr uint64_t kLineBytes = 512;  // of a result, beside the answer
 constexpr milliseconds kTurn{20};
@@ -159,6 +160,7 @@ void BatchRunner::poke() {
 
 void BatchRunner::loop() {
   std::vector<std::shared_ptr<BatchFlight>> answered;
+  size_t taken = 0;  // of them
   for (;;) {
     {
       std::unique_lock lock(inbox_->mutex);
@@ -167,19 +169,27 @@ void BatchRunner::loop() {
                           [&] { return in.poked || in.stopping || !in.answered.empty(); });
       if (in.stopping) break;
       if (std::exchange(in.poked, false)) adopt_at_ = look_at_ = {};
-      answered.swap(in.answered);
-      in.answered.reserve(flights_.size());
     }
     try {
-      for (const auto& flight : answered) take_or_repeat(flight);
+      if (taken == answered.size()) {
+        answered.clear();
+        answered.reserve(flights_.size());
+        taken = 0;
+        std::lock_guard lock(inbox_->mutex);
+        answered.swap(inbox_->answered);
+      }
+      while (taken < answered.size()) take_or_repeat(std::move(answered[taken++]));
       turn();
     } catch (...) {
       log_exception("batch");
       pause_until_ = Steady::now() + kRetry;
     }
-    answered.clear();
   }
-  for (const auto& [id, run] : runs_) drop_flights(*run);
+  try {
+    for (const auto& [id, run] : runs_) drop_flights(*run);
+  } catch (...) {
+    log_exception("batch");
+  }
 }
 
 BatchRunner::Steady::duration BatchRunner::patience() const {
@@ -211,7 +221,9 @@ void BatchRunner::turn() {
 
 void BatchRunner::adopt() {
   for (BatchRecord& b : store_.unfinished()) {
-    if (runs_.size() >= kMaxRuns) return;
+    if (std::ranges::count_if(runs_, [](const auto& r) { return r.second->key.has_value(); }) >=
+        static_cast<std::ptrdiff_t>(kMaxRuns))
+      return;  // those whose key was taken away only wait for their end
     if (runs_.contains(b.id) || !service_.keys().find_owner(b.owner)) continue;
     if (b.status == BatchStatus::finalizing)
       finalize(std::move(b), 0);
@@ -326,18 +338,23 @@ bool BatchRunner::send(Run& run) {
     std::lock_guard lock(inbox_->mutex);
     inbox_->answered.reserve(flights_.size() + 1);
   }
+  auto shared = std::make_shared<HttpRequest>(std::move(request));
   flights_.emplace(flight->number, flight);
+  try {
+    service_.post(flight->io_thread, [&s = service_, shared, out = flight->out, key = *run.key] {
+      try {
+        s.handle_own(std::move(*shared), out, key);
+      } catch (...) {
+        log_exception("batch");
+        out->abort();
+      }
+    });
+  } catch (...) {
+    flights_.erase(flight->number);
+    throw;
+  }
   ++run.in_flight;
   run.waiting.pop_front();
-  auto shared = std::make_shared<HttpRequest>(std::move(request));
-  service_.post(flight->io_thread, [&s = service_, shared, out = flight->out, key = *run.key] {
-    try {
-      s.handle_own(std::move(*shared), out, key);
-    } catch (...) {
-      log_exception("batch");
-      out->abort();
-    }
-  });
   return true;
 }
 
@@ -370,7 +387,7 @@ void BatchRunner::take(const std::shared_ptr<BatchFlight>& flight) {
   result.request_id = std::move(answer.request_id);
   result.status = answer.status;
   result.body = std::move(answer.body);
-  if (result.status == 0) result.error = "there was no answer, or one of more than 64 MiB";
+  if (result.status == 0) result.error = "there was no answer, or one of more than 60 MiB";
   keep(run, flight->index, std::move(result));
 }
 
@@ -383,6 +400,8 @@ void BatchRunner::keep(Run& run, size_t index, BatchResult result) {
   run.reserved += bytes;
   if (auto ok = run.output.add(index, result); !ok) {
     LOG(error, "batch %s: %s", run.record.id.c_str(), ok.error().message.c_str());
+    store_.unreserve(bytes);
+    run.reserved -= bytes;
     pause_until_ = Steady::now() + kRetry;
     return run.waiting.push_front(index);
   }
@@ -463,10 +482,13 @@ void BatchRunner::finish_done() {
     if (ok) ok = store_.update(record);
     const uint64_t reserved = run->reserved;
     run.reset();  // closes the results
-    if (ok)
+    if (ok) {
       finalize(std::move(record), reserved);
-    else
-      LOG(error, "batch %s: %s", record.id.c_str(), ok.error().message.c_str());
+      continue;
+    }
+    LOG(error, "batch %s: %s", record.id.c_str(), ok.error().message.c_str());
+    store_.unreserve(reserved);  // begin() reserves again
+    adopt_at_ = Steady::now() + kRetry;
   }
 }
 

@@ -124,6 +124,13 @@ Result<void> BatchStore::load() {
   return load_records(folder_ + "/batches", true);
 }
 
+// "temp-7" of an upload, "temp-file-…" or "temp-batch_…" of what is written anew.
+bool BatchStore::is_temp(std::string_view name) {
+  name.remove_prefix(std::string_view("temp-").size());
+  return name.starts_with("file-") || name.starts_with("batch_") ||
+         name.find_first_not_of("0123456789") == name.npos;
+}
+
 // What an interrupted write, deletion or end of a batch has left behind goes. A record that cannot
 // be read is left alone and named in the log.
 Result<void> BatchStore::load_records(const std::string& folder, bool batches) {
@@ -138,7 +145,9 @@ Result<void> BatchStore::load_records(const std::string& folder, bool batches) {
     const std::string path = folder + "/" + name;
     const bool record = name.ends_with(kRecordEnd);
     const std::string id = name.substr(0, name.find('.'));
-    if (name.starts_with("temp-") || (!record && !names.contains(id + std::string(kRecordEnd)))) {
+    const bool ours = is_id(id) && id.starts_with(batches ? "batch_" : "file-");
+    const bool lone = !record && !names.contains(id + std::string(kRecordEnd));
+    if ((name.starts_with("temp-") && is_temp(name)) || (lone && ours)) {
       ::unlink(path.c_str());
     } else if (record && !(batches ? load_batch(path, id) : load_file(path, id))) {
       LOG(warn, "--batch-dir: %s cannot be read and is left alone", quote(path, 400).c_str());

@@ -66,6 +66,7 @@ class BatchStore {
  private:
   BatchStore(std::string folder, const BatchLimits& limits);
   Result<void> load();
+  static bool is_temp(std::string_view name);
   Result<void> load_records(const std::string& folder, bool batches);
   bool load_file(const std::string& path, const std::string& id);
   bool load_batch(const std::string& path, const std::string& id);

@@ -51,6 +51,8 @@ TEST_F(BatchStoreTest, OutlivesTheProcess) {
   }
   std::ofstream(dir / "files" / "temp-1") << "half";
   std::ofstream(dir / "files" / "file-9") << "no record";
+  std::ofstream(dir / "files" / "thesis.txt") << "somebody's own";
+  std::ofstream(dir / "batches" / "temp-notes") << "likewise";
   fs::copy_file(dir / "files" / "file-1.json", dir / "files" / "file-8.json");  // no content, id
   auto store = open();
   const auto f = store->file("file-1", "a");
@@ -60,6 +62,8 @@ TEST_F(BatchStoreTest, OutlivesTheProcess) {
   EXPECT_EQ(store->files("a").size(), 1u);
   EXPECT_FALSE(fs::exists(dir / "files" / "temp-1"));
   EXPECT_FALSE(fs::exists(dir / "files" / "file-9"));
+  EXPECT_TRUE(fs::exists(dir / "files" / "thesis.txt"));
+  EXPECT_TRUE(fs::exists(dir / "batches" / "temp-notes"));
   const auto again = store->batch("batch_1", "a");
   ASSERT_TRUE(again);
   EXPECT_EQ(stored_text(*again), stored_text(b));

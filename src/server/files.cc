@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <ctime>
+#include <system_error>
 
 #include "base/log.h"
 #include "base/str.h"
@@ -103,6 +104,7 @@ class FileReader {
     do got = ::read(fd_, out.data() + before, kReadBytes);
     while (got < 0 && errno == EINTR);
     out.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0) throw std::system_error(errno, std::generic_category(), "reading a stored file");
     return got > 0;
   }
 

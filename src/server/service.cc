@@ -68,11 +68,9 @@ void Service::attach(Session& session) {
   meters_.on_ready(session.engine().config());
   recorder_.begin(session.engine().config());
   dashboard_.attach(session);
+  if (options_.batches) runner_ = std::make_unique<BatchRunner>(*this, *options_.batches);
   ready_.store(true, std::memory_order_release);
-  if (options_.batches) {
-    runner_ = std::make_unique<BatchRunner>(*this, *options_.batches);
-    runner_->start();
-  }
+  if (runner_) runner_->start();
 }
 
 void Service::count_connections(std::function<HttpServer::Stats()> stats) {

@@ -138,7 +138,8 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
     again_ = true;
     return;
   }
-  whole_ = length <= kMostWhole;
+  const bool bare = status == 204 || status == 304;  // no body, whatever its head says
+  whole_ = bare || length <= kMostWhole;
   if (!whole_) start_answer();
 }
 

@@ -129,6 +129,7 @@ int cmd_route(const RouteOptions& o) {
   const Result<void> started = router.start(**server);
   if (!started) {
     (*server)->stop();
+    router.close();  // its connections are on the server's thread
     return report(started.error());
   }
   signals.loaded();

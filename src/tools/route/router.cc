@@ -105,6 +105,7 @@ Result<void> Router::start(HttpServer& server) {
     if (auto ok = w.probe->open(o); !ok) return ok.error();
   }
   server.post(0, [this] {
+    started_ = true;
     for (Worker& w : workers_) w.probe->run();
   });
   return {};
@@ -123,6 +124,7 @@ HttpResponse Router::refuse(int status, std::string_view reason) {
 }
 
 void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+  if (!started_) return out->send(routed_error(503, "the router starts: try again", "no_worker"));
   if (request.method == "GET" && (request.path == "/health" || request.path == "/ready"))
     return serve_health(*out);
   if (request.method == "GET" && request.path == "/metrics") return serve_metrics(*out);
@@ -184,7 +186,7 @@ void Router::gone(size_t bytes) {
   num_bytes_ -= bytes;
 }
 
-void Router::set_state(size_t worker, bool alive, bool draining, const char* why) {
+void Router::set_state(size_t worker, bool alive, bool draining, bool silent, const char* why) {
   const int i = static_cast<int>(worker);
   Worker& w = workers_[worker];
   const bool was_up = conductor_.alive(i) && !conductor_.draining(i), is_up = alive && !draining;
@@ -193,7 +195,7 @@ void Router::set_state(size_t worker, bool alive, bool draining, const char* why
   conductor_.set_alive(i, alive);
   conductor_.set_draining(i, draining);
   if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
-  if (!died) return;
+  if (!silent) return;
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
 }
 

@@ -73,7 +73,9 @@ class Router {
   void place(const std::shared_ptr<RoutedExchange>& exchange);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   void gone(size_t bytes);              // a request was answered
-  void set_state(size_t worker, bool alive, bool draining, const char* why);
+  // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
+  // connections may still finish, and where it does not, their own connections say so.
+  void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
   Time now() const { return clock_.now(); }
 
   RouterOptions options_;
@@ -86,6 +88,7 @@ class Router {
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
   Gauge *held_requests_, *held_bytes_;
   Histogram* first_byte_;
+  bool started_ = false;
   size_t num_requests_ = 0, num_bytes_ = 0;
   std::atomic<bool> draining_{false};
   std::atomic<size_t> num_up_{0};

@@ -14,6 +14,7 @@ Result<void> WorkerProbe::open(HttpClient::Options o) {
 
 void WorkerProbe::run() {
   status_ = 0;
+  asked_ = std::chrono::steady_clock::now();
   client_->send(http_request_bytes(url_, "GET", has_ready_ ? "/ready" : "/health", {}, ""), *this);
 }
 
@@ -25,10 +26,13 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
       has_ready_ = false;
       pause = std::chrono::milliseconds(0);
     } else {
-      router_.set_state(worker_, true, status_ != 200, "takes no new requests");
+      router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
     }
-  } else if (failure == HttpFailure::connect || ++num_missed_ >= kMostMissed) {
-    router_.set_state(worker_, false, false, "does not answer");
+  } else if (failure == HttpFailure::connect &&
+             std::chrono::steady_clock::now() - asked_ < kPatience) {
+    router_.set_state(worker_, false, false, false, "refuses connections");
+  } else if (++num_missed_ >= kMostMissed) {
+    router_.set_state(worker_, false, false, true, "does not answer");
   } else {
     pause = std::chrono::milliseconds(0);
   }

@@ -33,6 +33,7 @@ class WorkerProbe final : public HttpListener {
   std::unique_ptr<HttpClient> client_;
   bool has_ready_ = true;
   int status_ = 0, num_missed_ = 0;
+  std::chrono::steady_clock::time_point asked_;
 };
 
 }  // namespace sluice

@@ -345,13 +345,13 @@ class Restarts(Folder):
         path = self.dir / "batches" / (batch["id"] + ".json")
         path.write_text(json.dumps({**json.loads(path.read_text()), "status": "finalizing", "has_output": False}))
         (self.dir / "batches" / (batch["id"] + ".results.jsonl")).write_text(content)
-        (self.dir / "files" / "temp-x").write_text("x")
+        (self.dir / "files" / "temp-7").write_text("x")
         (self.dir / "batches" / "batch_odd.json").write_text("{")
         server = self.server()
         again = self.ended(server, batch["id"])
         self.assertEqual(again["output_file_id"], batch["output_file_id"])
         self.assertEqual(server.request(f"/v1/files/{batch['output_file_id']}/content")[2], content)
-        self.assertFalse((self.dir / "files" / "temp-x").exists())
+        self.assertFalse((self.dir / "files" / "temp-7").exists())
         self.assertEqual([b["id"] for b in server.request("/v1/batches")[2]["data"]], [batch["id"]])
 
 

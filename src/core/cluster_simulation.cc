@@ -57,7 +57,7 @@ class ClusterRunner {
     return std::vector<ConductorWorker>(static_cast<size_t>(setup.num_workers), w);
   }
 
-  // What the worker did up to now; a step that ends later is not known yet.
+  // Tells the conductor which tokens the worker made by now. A step that still runs tells nothing.
   void tell(Node& n, Time now) {
     std::vector<SimulatedWorker::Notice>& fresh = n.worker.notices();
     n.untold.insert(n.untold.end(), fresh.begin(), fresh.end());

@@ -1,6 +1,6 @@
-// What the front of several workers knows, from what it sent them and what came back: loads,
-// cached prefixes, sessions, how far predictions are off; and the choice by it (routing_policy.h).
-// The cluster simulation runs this. Pure: same calls, same choices. One thread.
+// Chooses a worker for each request (routing_policy.h). It learns loads, cached prefixes, sessions
+// and how far predictions are off from what it sent to the workers and what came back. For the
+// cluster simulation and `sluice route`. Pure: same calls, same choices. One thread.
 #pragma once
 
 #include <cstdint>

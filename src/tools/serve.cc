@@ -150,6 +150,15 @@ void show_address(const ServeOptions& o,
             url.c_str(), chat ? "chat/completions" : "completions", key.c_str(), body);
 }
 
+// Null without --batch-dir.
+Result<std::unique_ptr<BatchStore>> open_batches(const ServeOptions& o, bool has_keys) {
+  if (o.batch_dir.empty()) return std::unique_ptr<BatchStore>();
+  BatchLimits limits;
+  limits.bytes = static_cast<uint64_t>(o.batch_bytes);
+  limits.shared = has_keys;
+  return BatchStore::open(o.batch_dir, limits);
+}
+
 }  // namespace
 
 int cmd_serve(const ServeOptions& o) {
@@ -187,14 +196,9 @@ int cmd_serve(const ServeOptions& o) {
   ServiceOptions options = service_options(o);
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());
-  if (!o.batch_dir.empty()) {
-    BatchLimits limits;
-    limits.bytes = static_cast<uint64_t>(o.batch_bytes);
-    limits.shared = keys.needed();
-    Result<std::unique_ptr<BatchStore>> store = BatchStore::open(o.batch_dir, limits);
-    if (!store) return report(store.error());
-    options.batches = std::move(*store);
-  }
+  Result<std::unique_ptr<BatchStore>> batches = open_batches(o, keys.needed());
+  if (!batches) return report(batches.error());
+  options.batches = std::move(*batches);
   Service service(std::move(options), std::move(keys));
   Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, *tls, service));
   if (!http) return report(http.error());

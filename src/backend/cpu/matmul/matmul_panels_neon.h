@@ -56,7 +56,7 @@ template <Format F>
   }
 }
 
-// Of both sixteens of a block of q2_k or q3_k, for rows 0..7.
+// A block of 32 columns of q2_k or q3_k has two scales, one per 16 columns. Those of rows 0..7.
 struct LowBitBytes {
   uint8x8_t scale[2];  // signed
   uint8x8_t min[2];    // q2_k

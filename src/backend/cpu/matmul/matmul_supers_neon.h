@@ -1,6 +1,6 @@
-// What the int_super kernels for SDOT and SMMLA share: integer scales and minimums of a super-block
-// of 8 rows, and sums of x as bytes to multiply them with. A part is the columns that share a
-// scale: 32 of q4_k and q5_k, 16 of q6_k. Each file that includes this has its own copy.
+// Shared by the int_super kernels for SDOT and SMMLA: the integer scales and minimums of a
+// super-block of 8 rows, and sums of x as bytes to multiply them with. A part is the columns that
+// share a scale: 32 of q4_k and q5_k, 16 of q6_k. Each file that includes this has its own copy.
 #pragma once
 
 #include <arm_neon.h>
@@ -43,8 +43,8 @@ template <Format F>
   return vreinterpretq_s8_u8(vandq_u8(vsriq_n_u8(top, v, 4), vdupq_n_u8(63)));
 }
 
-// What sums of x are multiplied with: minimums; of q6_k scales, for its codes stand 32 above what
-// they mean. Four parts of rows 0..3 and of rows 4..7: [quad of parts][half of the rows].
+// The factors of the sums of x: minimums, or for q6_k scales, because its codes are stored with 32
+// added. Four parts of rows 0..3 and of rows 4..7: [quad of parts][half of the rows].
 template <Format F>
 struct Offsets {
   int8x16_t of[kQuads<F>][2];
@@ -141,7 +141,7 @@ template <Format F>
   return vfmaq_f32(acc, dx, v);
 }
 
-// Where the scales of super-block s are: d [R] f16, of q4_k and q5_k dmin [R] f16 after them.
+// The scales of super-block s: d [R] f16, followed by dmin [R] f16 for q4_k and q5_k.
 template <Format F>
 [[gnu::always_inline]] inline const uint8_t* super_scales(const uint8_t* panel,
                                                           const PanelPlan& plan,

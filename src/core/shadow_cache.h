@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -164,12 +165,16 @@ class ShadowCache {
         reads_.push_back(t);
       } else if (luck() % 8 == 0) {
         std::fill_n(place(t.to), config_.block_size, kPoison);
+        unwritten_.insert(t.to);
         lost(t);
+      } else {
+        unwritten_.erase(t.to);
       }
     }
     std::erase_if(reads_, [&](const Transfer& t) {
       if (luck() % 3 != 0) return false;
-      if (luck() % 8 == 0) return lost(t), true;
+      // A read that was planned before its place's write was known to be lost finds another key.
+      if (luck() % 8 == 0 || unwritten_.contains(t.from)) return lost(t), true;
       move(t);
       result.transfers.push_back(t.id);
       return true;
@@ -212,6 +217,7 @@ class ShadowCache {
   std::map<Slot, SeqId> ids_;
   std::map<SeqId, std::vector<uint64_t>> prefix_;
   std::vector<Transfer> reads_;  // on their way from disk
+  std::set<PlaceId> unwritten_;  // on disk: the last write was lost
   uint64_t num_drawn_ = 0;
 };
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <ctime>
+#include <random>
 #include <string>
 
 #include "base/keyed_hash.h"
@@ -103,6 +105,18 @@ TEST(Json, NumbersAreWrittenAsPeopleDo) {
     ASSERT_TRUE(back.is_double()) << plain_json(json::value(d));
     EXPECT_EQ(back.get_double(), d);
   }
+}
+
+TEST(Json, EveryNumberIsReadAsTheNearestOne) {
+  std::mt19937_64 rng(7);
+  for (int k = 0; k < 20'000; ++k) {
+    const double d =
+        std::ldexp(static_cast<double>(rng() >> 11), static_cast<int>(rng() % 80) - 90);
+    ASSERT_EQ(parse_json(plain_json(json::value(d))).value().get_double(), d);
+  }
+  EXPECT_EQ(parse_json("[1e999]").value().at(0).get_double(), HUGE_VAL);
+  EXPECT_EQ(parse_json("[1e-999]").value().at(0).get_double(), 0);
+  EXPECT_EQ(parse_json("-0.0").value().get_double(), 0);
 }
 
 }  // namespace

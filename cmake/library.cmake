@@ -119,7 +119,7 @@ function(sluice_library name)
   endif()
   add_library(sluice_${name} STATIC ${sources})
   # Of these, ThreadSanitizer's tests run little.
-  if(A_LIGHT OR (SLUICE_SANITIZE STREQUAL thread AND name MATCHES "^(tensor|backend|model|text|constrain|load|dialect)$"))
+  if(A_LIGHT OR (SLUICE_SANITIZE STREQUAL thread AND name MATCHES "^(core|tensor|backend|model|text|constrain|load|dialect)$"))
     sluice_light(sluice_${name})
   else()
     sluice_precompile(sluice_${name} code)

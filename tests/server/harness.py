@@ -15,6 +15,7 @@ import urllib.request
 # How many times longer a wait may take than on an idle machine with a release build. A wait ends when its condition
 # holds: the limit only ends a test that hangs, and speed is for benchmarks.
 PATIENCE = 8
+SANITIZED = os.environ.get("SLUICE_SANITIZED", "")  # which sanitizers the build has
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SLUICE = os.environ.get("SLUICE", str(ROOT / "build/release/sluice"))
 

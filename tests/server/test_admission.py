@@ -8,9 +8,8 @@ import threading
 import time
 import unittest
 
-from harness import Server, model, stories
+from harness import SANITIZED, Server, model, stories
 
-SANITIZED = os.environ.get("SLUICE_SANITIZED", "")  # which sanitizers the build has
 
 
 def completion(**fields):

@@ -19,11 +19,10 @@ import threading
 import time
 import unittest
 
-from harness import PATIENCE, SLUICE, Server, stories
+from harness import PATIENCE, SANITIZED, SLUICE, Server, stories
 from test_tls import make_certificate
 
 OUTSIDE = os.environ.get("SLUICE_OUTSIDE")
-SANITIZED = os.environ.get("SLUICE_SANITIZED", "")  # which sanitizers the build has
 SLOW = 5 if SANITIZED else 1
 SHORT = {"prompt": "Once upon a time", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 LONG = {**SHORT, "max_tokens": 480, "n": 16}

@@ -32,7 +32,7 @@ body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;mar
 h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}p{color:var(--dim);margin:.2rem 0}
 table{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}th{color:var(--dim);font-weight:600}
-th:first-child,td:first-child{text-align:left}.w{color:var(--c1)}.e{color:var(--c7)}
+th:first-child,td:first-child,.x{text-align:left}.w{color:var(--c1)}.e{color:var(--c7)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(380px,1fr));gap:1rem}
 svg{background:var(--card);border-radius:8px;width:100%;height:auto}
 )";

@@ -146,9 +146,9 @@ std::string ladder_html(const BenchLadderOptions& o,
   out += svg_bars(ladder_chart(o, results)) + "<h2>Beside it</h2><div class=plots>" +
          svg_plot(plots.growth) + svg_plot(plots.batch) +
          "</div><table><tr><th>rung<th>tokens/s"
-         "<th>mean latency, ms<th>steps<th>MFU, %<th>SOL, %<th>what</tr>";
+         "<th>mean latency, ms<th>steps<th>MFU, %<th>SOL, %<th class='x'>what</tr>";
   for (const LadderResult& r : results)
-    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%s<td>%s<td>%s</tr>", r.step->name,
+    out += strf("<tr><td>%s<td>%.1f<td>%.0f<td>%.0f<td>%s<td>%s<td class='x'>%s</tr>", r.step->name,
                 r.tokens_per_s.median, r.latency.median, r.num_steps,
                 r.shares.percent(r.shares.mfu).c_str(), r.shares.percent(r.shares.sol).c_str(),
                 r.step->what);

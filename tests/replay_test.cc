@@ -1,6 +1,7 @@
 // A run of plans and their masks, recorded as bytes, gives the same results on a fresh executor,
 // byte for byte: what an executor does depends on these alone, not on when they come or how many
 // steps are in flight. And what no executor does yet is refused.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,6 +88,7 @@ class Rig {
     e.logits_rows = 5;
     e.kv_type = DType::f16;
     e.pipeline = config.pipeline;
+    e.num_places = config.tiers.memory();
     e.groups = cache_groups(model_->shape());
     return e;
   }
@@ -203,6 +205,33 @@ std::vector<Bytes> record_segments(Rig& rig) {
   return sink.segments;
 }
 
+struct Replayed {
+  size_t segments = 0, restored = 0;  // that were replayed; of those, that began with K and V
+};
+
+// Each segment alone, as a beginning, and the one that follows it.
+Replayed replay_each(const std::vector<Bytes>& segments, Rig& rig) {
+  Replayed out;
+  for (size_t k = 0; k < segments.size() && !testing::Test::HasFailure(); ++k) {
+    SCOPED_TRACE("segment " + std::to_string(k));
+    Result<ScheduleReport> plans = replay_schedule(segments[k]);
+    if (!plans) return ADD_FAILURE() << plans.error().message, out;
+    EXPECT_EQ(plans->difference, "");
+    PlanReplay replay = rig.replay();
+    if (k + 1 < segments.size()) replay.expect(segments[k + 1]);
+    auto ok = replay.run(segments[k]);
+    if (!ok) {
+      EXPECT_EQ(ok.error().code, 422) << ok.error().message;  // a prompt that is pooled
+      continue;
+    }
+    if (k + 1 < segments.size()) replay.run(segments[k + 1]).value();
+    EXPECT_EQ(replay.difference, "") << replay.num_unknown << " unknown";
+    ++out.segments;
+    out.restored += replay.num_restored > 0;
+  }
+  return out;
+}
+
 // K and V are not in a recording: those that a segment begins with are computed again.
 TEST(Replay, ASegmentFromTheMiddleGivesTheSameBytes) {
   for (const char* name : {"llama", "gemma2"}) {
@@ -213,26 +242,45 @@ TEST(Replay, ASegmentFromTheMiddleGivesTheSameBytes) {
       rig.config.num_blocks *= 2, other.config.num_blocks *= 2;
       const std::vector<Bytes> segments = record_segments(rig);
       ASSERT_GT(segments.size(), 6u);
-      size_t replayed = 0, restored = 0;
-      for (size_t k = 0; k < segments.size(); ++k) {
-        SCOPED_TRACE("segment " + std::to_string(k));
-        Result<ScheduleReport> plans = replay_schedule(segments[k]);
-        ASSERT_TRUE(plans) << plans.error().message;
-        ASSERT_EQ(plans->difference, "");
-        PlanReplay replay = other.replay();
-        if (k + 1 < segments.size()) replay.expect(segments[k + 1]);
-        auto ok = replay.run(segments[k]);
-        if (!ok) {
-          ASSERT_EQ(ok.error().code, 422) << ok.error().message;
-          continue;  // a prompt that is pooled
-        }
-        if (k + 1 < segments.size()) replay.run(segments[k + 1]).value();
-        ASSERT_EQ(replay.difference, "");
-        ++replayed;
-        restored += replay.num_restored > 0;
+      const Replayed replayed = replay_each(segments, other);
+      EXPECT_GT(replayed.segments, segments.size() / 2);
+      EXPECT_GT(replayed.restored, segments.size() / 3);
+    }
+  }
+}
+
+size_t num_transfers(const std::vector<Bytes>& segments, Transfer::Kind kind) {
+  size_t num = 0;
+  for (const Bytes& segment : segments) {
+    RecordReader reader(segment);
+    reader.header().value();
+    while (std::optional<Record> r = reader.next()) {
+      if (r->kind != RecordKind::plan) continue;
+      const StepPlan plan = read_plan(r->payload).value().plan;
+      num += static_cast<size_t>(std::ranges::count(plan.transfers, kind, &Transfer::kind));
+    }
+  }
+  return num;
+}
+
+// So are those in host memory: of sequences that were preempted, and of evicted prefixes.
+TEST(Replay, ASegmentWithBlocksInHostMemoryToo) {
+  for (const char* name : {"llama", "gemma2"}) {
+    for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap}) {
+      SCOPED_TRACE(name + std::string(pipeline.chained ? ", overlap" : ", sync"));
+      Rig rig(name, 2), other(name, 1);
+      for (SchedulerConfig* c : {&rig.config, &other.config}) {
+        c->pipeline = pipeline;
+        c->preempt = Preempt::swap;
+        c->tiers.swap = 40, c->tiers.host = 30;
       }
-      EXPECT_GT(replayed, segments.size() / 2);
-      EXPECT_GT(restored, segments.size() / 3);
+      const std::vector<Bytes> segments = record_segments(rig);
+      ASSERT_GT(segments.size(), 6u);
+      EXPECT_GT(num_transfers(segments, Transfer::out), 50u);
+      EXPECT_GT(num_transfers(segments, Transfer::in), 10u);
+      const Replayed replayed = replay_each(segments, other);
+      EXPECT_GT(replayed.segments, segments.size() / 2);
+      EXPECT_GT(replayed.restored, segments.size() / 3);
     }
   }
 }

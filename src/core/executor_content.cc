@@ -12,30 +12,30 @@ namespace sluice {
 
 namespace {
 
+bool listed(const std::vector<bool>& list, BlockId at) {
+  return static_cast<size_t>(at) < list.size() && list[static_cast<size_t>(at)];
+}
+
 // Cached blocks that continue each other, found by hashing: an index knows a block's hash and
 // tokens, not its predecessor.
 class CachedChains {
  public:
-  CachedChains(const BlockPool& pool, const PrefixIndex& index) {
-    for (BlockId b = 1; b <= pool.total(); ++b) {
-      if (!pool.cached(b)) continue;
-      const PrefixKey& key = index.key(b);
-      auto [at, fresh] = nodes_.try_emplace({key.hash.a, key.hash.b, key.tenant});
-      at->second.tokens = index.tokens(b);
-      at->second.tenant = key.tenant;
-      at->second.hash = key.hash;
-      at->second.blocks.push_back({0, key.group, b});
-    }
-    link();
+  void add_block(const PrefixKey& key, std::span<const Token> tokens, BlockId block) {
+    auto [at, fresh] = nodes_.try_emplace({key.hash.a, key.hash.b, key.tenant});
+    at->second.tokens = tokens;
+    at->second.tenant = key.tenant;
+    at->second.hash = key.hash;
+    at->second.blocks.push_back({0, key.group, block});
   }
 
   // A list for every end of a chain that has a needed block.
-  void add(const std::vector<bool>& needed, ExecutorContent& to) const {
+  void list(const NeededBlocks& needed, ExecutorContent& to) {
+    link();
     std::set<const Node*> inner;  // of a longer list
     std::vector<const Node*> ends;
     for (const auto& [key, node] : nodes_) {
       const bool wanted = std::ranges::any_of(node.blocks, [&](const HeldBlock& b) {
-        return static_cast<size_t>(b.block) < needed.size() && needed[static_cast<size_t>(b.block)];
+        return b.block < 0 ? listed(needed.places, -b.block) : listed(needed.blocks, b.block);
       });
       if (!wanted) continue;
       if (node.depth == 0) {
@@ -96,11 +96,9 @@ class CachedChains {
 
 }  // namespace
 
-Result<ExecutorContent> SchedulerState::content(const Scheduler& s,
-                                                const std::vector<bool>& needed) {
+Result<ExecutorContent> SchedulerState::content(const Scheduler& s, const NeededBlocks& needed) {
   if (s.config_.mapped()) return Error{422, "its blocks are pages behind slots"};
-  if (s.config_.tiers.total() > 0)
-    return Error{422, "it may hold blocks outside the pool (swapped, or cached in host memory)"};
+  if (s.config_.tiers.disk > 0) return Error{422, "it may hold blocks on disk"};
   ExecutorContent out;
   for (Index i : s.running_) {
     const Sequence& x = s.seqs_[i];
@@ -118,9 +116,50 @@ Result<ExecutorContent> SchedulerState::content(const Scheduler& s,
     }
     if (!held.tokens.empty()) out.held.push_back(std::move(held));
   }
-  if (s.config_.prefix_cache) CachedChains(s.blocks_.pool, s.blocks_.index).add(needed, out);
+  for (Index i = 0; i < s.away_.size(); ++i) add_swapped(s, i, out);
+  if (s.config_.prefix_cache) {
+    CachedChains chains;
+    const TierCache& tiers = s.blocks_.tiers;
+    for (BlockId b = 1; b <= s.blocks_.pool.total(); ++b) {
+      if (s.blocks_.pool.cached(b))
+        chains.add_block(s.blocks_.index.key(b), s.blocks_.index.tokens(b), b);
+    }
+    for (PlaceId p = s.config_.tiers.swap + 1; p <= s.config_.tiers.memory(); ++p) {
+      if (tiers.cached(p)) chains.add_block(tiers.key(p), tiers.tokens(p), -p);
+    }
+    chains.list(needed, out);
+  }
   std::ranges::sort(out.held, {}, &HeldTokens::tokens);
   return out;
+}
+
+// A preempted sequence's blocks in host memory.
+void SchedulerState::add_swapped(const Scheduler& s, Index i, ExecutorContent& out) {
+  const auto& away = s.away_[i];
+  if (away.positions == 0) return;
+  HeldTokens held;
+  s.append_tokens(s.seqs_[i], 0, away.positions, held.tokens);
+  for (size_t k = 0; k < away.places.size(); ++k) {
+    const auto at = static_cast<int>(k);
+    if (away.places[k] != kNullBlock)
+      held.blocks.push_back(
+          {at / s.layout_.num_groups, at % s.layout_.num_groups, -away.places[k]});
+  }
+  out.held.push_back(std::move(held));
+}
+
+// What goes out has been evicted or belongs to a swapped sequence: its place has the content. So
+// have blocks of sequences that wait for them; others may still become part of the prefix cache.
+void SchedulerState::keep_needed(const Scheduler& s, StepPlan& plan) {
+  std::set<BlockId> held;
+  for (Index i : s.running_) {
+    const std::span<const BlockId> blocks = s.seqs_[i].table.blocks();
+    held.insert(blocks.begin(), blocks.end());
+  }
+  std::erase_if(plan.transfers, [&](const Transfer& t) {
+    if (t.kind == Transfer::out) return true;
+    return t.kind == Transfer::in && (s.blocks_.tiers.is_swap(t.from) || held.contains(t.to));
+  });
 }
 
 // As Scheduler::start does.
@@ -156,8 +195,12 @@ Token SchedulerState::known(const Scheduler& s, Slot slot, uint32_t epoch, int p
   return kNoToken;
 }
 
-Result<ExecutorContent> content_of(const Scheduler& scheduler, const std::vector<bool>& needed) {
+Result<ExecutorContent> content_of(const Scheduler& scheduler, const NeededBlocks& needed) {
   return SchedulerState::content(scheduler, needed);
+}
+
+void keep_needed_transfers(const Scheduler& scheduler, StepPlan& plan) {
+  SchedulerState::keep_needed(scheduler, plan);
 }
 
 Token known_token(const Scheduler& scheduler, Slot slot, uint32_t epoch, int pos) {

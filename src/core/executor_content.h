@@ -11,10 +11,10 @@
 
 namespace sluice {
 
-// Block `index` of a sequence in one cache group.
+// Block `index` of a sequence in one cache group, in the pool or at a place in host memory.
 struct HeldBlock {
   int index = 0, group = 0;
-  BlockId block = kNullBlock;
+  BlockId block = kNullBlock;  // < 0: the place -block
   bool operator==(const HeldBlock&) const = default;
 };
 
@@ -30,10 +30,19 @@ struct ExecutorContent {
   int num_unknown = 0;  // cached blocks that are needed, whose beginning is no longer cached
 };
 
-// `needed`: by block id, the cached blocks that will be read; those of running sequences always
-// are. 422: it holds what tokens do not say (blocks outside the pool, mapped pages, sums of
-// prompts that are pooled).
-Result<ExecutorContent> content_of(const Scheduler& scheduler, const std::vector<bool>& needed);
+// Cached blocks that will be read, by their ids.
+struct NeededBlocks {
+  std::vector<bool> blocks, places;
+};
+
+// Of cached blocks those that are needed; those of running and of swapped sequences always are.
+// 422: it holds what tokens do not say (blocks on disk, mapped pages, sums of prompts that are
+// pooled).
+Result<ExecutorContent> content_of(const Scheduler& scheduler, const NeededBlocks& needed);
+
+// Of the transfers of a plan that is in flight in this state: those that an executor with
+// content_of() must still do. The others' targets have their content.
+void keep_needed_transfers(const Scheduler& scheduler, StepPlan& plan);
 
 // Of a row that was open when `scheduler` was in this state: the token at a position, where it is
 // known.

@@ -40,6 +40,7 @@ class ModelExecutor final : public Executor {
 
   size_t kv_bytes() const { return cache_.bytes(); }
   const KvCache& kv_cache() const { return cache_; }
+  const HostTier& host_tier() const { return tier_; }
   // Bytes this executor allocates besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
 

@@ -14,21 +14,20 @@ namespace {
 
 using Number = unsigned long long;
 
-// Adds the blocks that a segment's plans put into tables.
-void add_blocks_read(std::span<const std::byte> segment, std::vector<bool>& out) {
-  const auto num_blocks = static_cast<BlockId>(out.size()) - 1;
+// Adds the blocks that a segment's plans put into tables or move, and the places that they read.
+void add_blocks_read(std::span<const std::byte> segment, NeededBlocks& out) {
+  const auto add = [](std::vector<bool>& to, BlockId at) {
+    if (at > 0 && static_cast<size_t>(at) < to.size()) to[static_cast<size_t>(at)] = true;
+  };
   RecordReader reader(segment);
   if (!reader.header()) return;
   while (std::optional<Record> r = reader.next()) {
     if (r->kind != RecordKind::plan) continue;
     Result<RecordedPlan> p = read_plan(r->payload);
     if (!p) break;
-    for (const TableEdit& e : p->plan.edits) {
-      if (e.block > 0 && e.block <= num_blocks) out[static_cast<size_t>(e.block)] = true;
-    }
-    for (const Transfer& t : p->plan.transfers) {
-      if (t.from > 0 && t.from <= num_blocks) out[static_cast<size_t>(t.from)] = true;
-    }
+    for (const TableEdit& e : p->plan.edits) add(out.blocks, e.block);
+    for (const Transfer& t : p->plan.transfers)
+      add(t.kind == Transfer::in ? out.places : out.blocks, t.from);
   }
 }
 
@@ -36,6 +35,7 @@ void add_blocks_read(std::span<const std::byte> segment, std::vector<bool>& out)
 bool fits(const StepPlan& p, const ExecutorConfig& c, int vocab) {
   const auto slot = [&](Slot s) { return s < static_cast<Slot>(c.max_seqs); };
   const auto block = [&](BlockId b) { return b >= 0 && b <= c.num_blocks; };
+  const auto place = [&](BlockId b) { return b > 0 && b <= c.num_places; };
   return p.num_tokens <= c.max_step_tokens && p.pages.empty() &&
          std::ranges::all_of(p.rows, [&](const RowOp& r) { return slot(r.slot); }) &&
          std::ranges::all_of(p.edits,
@@ -48,6 +48,9 @@ bool fits(const StepPlan& p, const ExecutorConfig& c, int vocab) {
              [&](const Slice& s) { return slot(s.slot) && s.pos + s.count <= c.max_len; }) &&
          std::ranges::all_of(p.tokens, [&](Token t) { return t >= 0 && t < vocab; }) &&
          std::ranges::all_of(p.transfers, [&](const Transfer& t) {
+           if (t.key != kNoKey) return false;
+           if (t.kind == Transfer::out) return block(t.from) && place(t.to);
+           if (t.kind == Transfer::in) return place(t.from) && block(t.to);
            return t.kind == Transfer::copy && block(t.from) && block(t.to);
          });
 }
@@ -76,6 +79,7 @@ StepMasks::Row only(Token token) {
 ExecutorConfig scratch_config(ExecutorConfig c) {
   c.max_seqs = 1;
   c.num_blocks = static_cast<int>(table_len(c)) * c.groups.num_groups();
+  c.num_places = 0;
   c.pipeline = Pipeline::sync;
   return c;
 }
@@ -100,7 +104,8 @@ PlanReplay::~PlanReplay() {
 }
 
 void PlanReplay::expect(std::span<const std::byte> segment) {
-  needed_.resize(static_cast<size_t>(config_.num_blocks) + 1);
+  needed_.blocks.resize(static_cast<size_t>(config_.num_blocks) + 1);
+  needed_.places.resize(static_cast<size_t>(config_.num_places) + 1);
   add_blocks_read(segment, needed_);
 }
 
@@ -147,6 +152,7 @@ Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
 // A plan from before the first state. What its slices take from the device is known by now, unless
 // a step before it samples that; and rows whose sequence has ended are not there.
 void PlanReplay::make_early(const Scheduler& scheduler, StepPlan& p) {
+  keep_needed_transfers(scheduler, p);
   for (const RowOp& op : p.rows) {
     if (op.kind == RowOp::open) opened_.insert({op.slot, op.epoch});
   }
@@ -181,17 +187,8 @@ Result<void> PlanReplay::restore(const ExecutorContent& content) {
     if (!std::ranges::all_of(h.tokens, [&](Token t) { return t >= 0 && t < vocab; }))
       return Error{400, "a sequence has tokens that the model has not"};
     compute(h, scratch, there);
-    const std::span<const KvLayer> from = scratch.kv_cache().planes();
-    const std::span<const KvLayer> to = executor_.kv_cache().planes();
-    for (const HeldBlock& b : h.blocks) {
-      const auto source = static_cast<size_t>(scratch_block(config, b.index, b.group));
-      for (size_t p = 0; p < to.size(); ++p) {
-        const size_t bytes = to[p].block_bytes(), target = static_cast<size_t>(b.block);
-        for (auto [dst, src] : {std::pair{to[p].k, from[p].k}, std::pair{to[p].v, from[p].v}})
-          std::memcpy(static_cast<std::byte*>(dst) + target * bytes,
-                      static_cast<const std::byte*>(src) + source * bytes, bytes);
-      }
-    }
+    for (const HeldBlock& b : h.blocks)
+      place_block(scratch, scratch_block(config, b.index, b.group), b.block);
   }
   if (content.rows.empty()) return {};
   const StepPlan& rows = content.rows;
@@ -202,6 +199,17 @@ Result<void> PlanReplay::restore(const ExecutorContent& content) {
   for (const RowOp& op : rows.rows) known_.insert({op.slot, op.epoch});
   opened_ = known_;
   return {};
+}
+
+// Copies a block that was computed to where the executor had it: a block of its pool, or a place.
+void PlanReplay::place_block(const ModelExecutor& scratch, BlockId from, BlockId to) {
+  std::vector<std::byte> content(block_bytes(executor_.kv_cache().planes()));
+  std::byte* memory = to < 0 ? executor_.host_tier().at(-to) : content.data();
+  for_pieces(scratch.kv_cache().planes(), from, memory,
+             [](std::byte* block, std::byte* at, size_t n) { std::memcpy(at, block, n); });
+  if (to < 0) return;
+  for_pieces(executor_.kv_cache().planes(), to, memory,
+             [](std::byte* block, std::byte* at, size_t n) { std::memcpy(block, at, n); });
 }
 
 // K and V of these positions, but for the beginning that is there.

@@ -21,7 +21,7 @@ namespace sluice {
 
 class PlanReplay {
  public:
-  // `config` as the recorded executor had it, without places outside the pool.
+  // `config` as the recorded executor had it, without a disk.
   PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock);
   ~PlanReplay();
   PlanReplay(const PlanReplay&) = delete;
@@ -50,6 +50,7 @@ class PlanReplay {
   Result<void> begin(std::span<const std::byte> segment);
   void make_early(const Scheduler& scheduler, StepPlan& plan);
   Result<void> restore(const ExecutorContent& content);
+  void place_block(const ModelExecutor& scratch, BlockId from, BlockId to);
   void compute(const HeldTokens& held, ModelExecutor& scratch, std::vector<Token>& there);
   Result<void> launch(const StepPlan& plan, bool partly);
   Result<void> take(const Record& record);
@@ -63,7 +64,7 @@ class PlanReplay {
   const Clock& clock_;
   ModelExecutor executor_;
   bool begun_ = false;
-  std::vector<bool> needed_;                          // blocks that segments read
+  NeededBlocks needed_;                               // that segments read
   std::vector<Launched> steps_;                       // in flight
   std::vector<std::pair<uint64_t, StepPlan>> early_;  // plans of those that are `partly`
   std::set<std::pair<Slot, uint32_t>> known_;         // rows of the first state, with their epoch

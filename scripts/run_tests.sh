@@ -182,10 +182,10 @@ tests_tsan() {
 
 harnesses() { find fuzz -name 'fuzz_*.cc' -printf '%f\n' 2>/dev/null | sed 's/\.cc$//' | sort; }
 
-# Five seconds each (ten minutes with --full), two at a time. What a run finds stays in build/corpus for
+# Three seconds each (ten minutes with --full), two at a time. What a run finds stays in build/corpus for
 # the next. Seeds: fuzz/corpus/NAME. Random numbers: those of the commit; new ones in every run with --full.
 run_fuzz() {
-  local names name each=5 seed status=0
+  local names name each=3 seed status=0
   ((full)) && each=600
   mapfile -t names < <(harnesses)
   ((${#names[@]})) || { skip "no harness in fuzz/"; return 0; }

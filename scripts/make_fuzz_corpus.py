@@ -74,7 +74,7 @@ def make_safetensors():
     out = OUT.parent / "safetensors"
     out.mkdir(parents=True, exist_ok=True)
     types = [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8), ("I32", 4), ("I16", 2), ("I8", 1),
-             ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("BOOL", 1)]
+             ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("BOOL", 1), ("F8_E4M3", 1), ("F8_E5M2", 1)]
     seeds = {
         "empty": safetensors([]),
         "metadata": safetensors([("a", "F32", 4, [2])], {"format": "pt"}),

@@ -79,6 +79,7 @@ CASES = [
          becomes="BF16"),
     Case("ct-fp8-tensor", 11, "qwen2", "float-quantized", -1, symmetric=True, bits=8, strategy="tensor",
          becomes="BF16", matrices=False),
+    Case("ct-mxfp4", 13, "llama", "mxfp4-pack-quantized", 32, symmetric=True, becomes="MXFP4"),
     Case("fp8-block", 12, "qwen2", "fp8", -1, bits=8, becomes="BF16", matrices=False),
 ]
 
@@ -144,12 +145,12 @@ def pack(case, codes, zeros, scales, groups):
 def scheme_of(case):
     """Settings of compressed-tensors."""
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-    kind = "float" if case.method == "float-quantized" else "int"
+    kind = "float" if case.method in ("float-quantized", "mxfp4-pack-quantized") else "int"
     dynamic = QuantizationArgs(num_bits=8, type=kind, strategy="token", dynamic=True)
     weights = QuantizationArgs(num_bits=case.bits, type=kind, symmetric=case.symmetric, strategy=case.strategy,
                                group_size=case.group if case.strategy == "group" else None)
     return QuantizationScheme(targets=["Linear"], weights=weights,
-                              input_activations=None if case.method == "pack-quantized" else dynamic)
+                              input_activations=None if "pack" in case.method else dynamic)
 
 
 def compress(weight, case):
@@ -164,10 +165,12 @@ def compress(weight, case):
     if case.strategy == "tensor":
         low, high = low.flatten(), high.flatten()
     scale, zero = calculate_qparams(low, high, scheme.weights)
-    scale = scale.to(torch.bfloat16)  # as files of bf16 models have them
+    if case.becomes != "MXFP4":
+        scale = scale.to(torch.bfloat16)  # as files of bf16 models have them
     compressor = BaseCompressor.get_value_from_registry(case.method)
     stored = compressor.compress({"weight": w, "weight_scale": scale, "weight_zero_point": zero}, scheme)
-    full = compressor.decompress(stored | {"weight_scale": stored["weight_scale"].float()}, scheme)
+    wide = {"weight_scale": stored["weight_scale"].float()} if case.becomes != "MXFP4" else {}
+    full = compressor.decompress(stored | wide, scheme)
     return stored, full["weight"].float().numpy()
 
 

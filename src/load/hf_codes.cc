@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "tensor/formats/f16.h"
 #include "tensor/formats/int4.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q8_0.h"
 
 namespace sluice {
@@ -87,6 +88,14 @@ void read_codes(const CodeSource& s, int64_t row, int64_t col, int num, uint8_t 
       for (int i = 0; i < num; ++i) {
         const uint32_t w = code_word(s.codes, (col + i) * (s.rows / 8) + row / 8);
         for (int r = 0; r < 8; ++r) q[r][i] = static_cast<uint8_t>(code_of(w, kAwqPlace[r], 4));
+      }
+      return;
+    case CodeLayout::mxfp4:
+      for (int r = 0; r < 8; ++r) {
+        const std::byte* bytes = s.codes.data() + ((row + r) * s.cols + col) / 2;
+        for (int i = 0; i < num; ++i) {
+          q[r][i] = std::to_integer<uint8_t>(bytes[i / 2] >> 4 * (i % 2)) & 15;
+        }
       }
       return;
     case CodeLayout::bytes:
@@ -185,6 +194,27 @@ void repack_q8_0(const CodeSource& s,
   });
 }
 
+void repack_mxfp4(const CodeSource& s,
+                  int64_t begin,
+                  int64_t end,
+                  std::span<const int64_t> place,
+                  BlockMXFP4* out) {
+  const int64_t blocks = s.cols / 32;
+  for (int64_t row = begin; row < end; row += 8) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      uint8_t q[8][32];
+      read_codes(s, row, b * 32, 32, q);
+      for (int r = 0; r < 8; ++r) {
+        BlockMXFP4& block = out[place[static_cast<size_t>(row + r)] * blocks + b];
+        block.e = std::to_integer<uint8_t>(s.scales[static_cast<size_t>((row + r) * blocks + b)]);
+        for (int i = 0; i < 16; ++i) {
+          block.qs[i] = static_cast<uint8_t>(q[r][i] | q[r][i + 16] << 4);
+        }
+      }
+    }
+  }
+}
+
 template <uint16_t (*round)(float)>
 void decode_codes(const CodeSource& s,
                   int64_t begin,
@@ -225,6 +255,7 @@ void decode_codes(const CodeSource& s,
 }  // namespace
 
 CodeFormat choose_code_format(const CodeSource& s) {
+  if (s.layout == CodeLayout::mxfp4) return {Format::mxfp4, nullptr};
   if (s.layout == CodeLayout::e4m3) return {Format::bf16, "they are 8-bit floats"};
   auto decoded = [&](const char* why) {
     return CodeFormat{scales_fit_halves(s) ? Format::f16 : Format::bf16, why};
@@ -252,6 +283,8 @@ void convert_codes(const CodeSource& s,
       return repack_int4(s, begin, end, place, reinterpret_cast<BlockInt4*>(out));
     case Format::q8_0:
       return repack_q8_0(s, begin, end, place, reinterpret_cast<BlockQ8_0*>(out));
+    case Format::mxfp4:
+      return repack_mxfp4(s, begin, end, place, reinterpret_cast<BlockMXFP4*>(out));
     case Format::f16:
       return decode_codes<f32_to_f16>(s, begin, end, place, reinterpret_cast<uint16_t*>(out));
     case Format::bf16:

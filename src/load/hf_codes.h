@@ -19,6 +19,7 @@ enum class CodeLayout : uint8_t {
   packed,  // words [rows, cols / n], of n columns
   bytes,   // [rows, cols], signed
   e4m3,    // [rows, cols]
+  mxfp4,   // bytes [rows, cols / 2], of two columns, the lower nibble first
 };
 enum class ZeroLayout : uint8_t {
   middle,  // not stored: 8 or 128
@@ -29,8 +30,9 @@ enum class ZeroLayout : uint8_t {
 };
 
 // A matrix [rows, cols]; rows and cols are multiples of 8.
-// value = scale * (code - zero), e4m3: scale * code. Signed codes and zero points count from the
-// middle, 8 or 128, so that all are from 0 to 15 or 255.
+// value = scale * (code - zero), e4m3: scale * code. mxfp4: groups of 32, scales are exponents,
+// bytes. Signed codes and zero points count from the middle, 8 or 128, so that all are from 0 to 15
+// or 255.
 struct CodeSource {
   CodeLayout layout = CodeLayout::gptq;
   ZeroLayout zero_layout = ZeroLayout::middle;
@@ -43,12 +45,12 @@ struct CodeSource {
   int64_t group_step = 0;      // from the scale of one group of columns to the next
   std::vector<int32_t> order;  // group of each column, where it is not its index / group
   std::span<const std::byte> codes, zeros, scales;
-  SafetensorsType scale_type = SafetensorsType::f16;  // f16, bf16 or f32
+  SafetensorsType scale_type = SafetensorsType::f16;  // f16, bf16 or f32; mxfp4: u8
 
   int64_t num_groups() const { return (cols + group - 1) / group; }
 };
 
-// What a matrix becomes: int4 or q8_0, which hold it exactly (but scales of bf16 and f32 are
+// What a matrix becomes: int4, q8_0 or mxfp4, which hold it exactly (but scales of bf16 and f32 are
 // rounded to halves), or 16-bit floats, and then why.
 struct CodeFormat {
   Format format = Format::f16;

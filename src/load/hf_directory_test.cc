@@ -207,6 +207,9 @@ TEST_F(HfFiles, QuantizationConfigsThatAreNotSupported) {
               "type 'int' with 2 bits (num_bits)");
   EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"type": "float", "num_bits": 4}}})"),
               "type 'float' with 4 bits (num_bits)");
+  EXPECT_SAYS(with(compressed + R"({"a": {"format": "mxfp4-pack-quantized",
+    "weights": {"type": "float", "num_bits": 4, "group_size": 16}}})"),
+              "type 'float' with 4 bits (num_bits)");
   EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"strategy": "tensor_group"}}})"),
               "strategy 'tensor_group'");
   EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"group_size": 12}}})"), "group_size of 12");
@@ -275,6 +278,27 @@ TEST_F(HfCodes, CompressedTensorsAreChecked) {
               "weight_packed' is not stored as quant_method of config.json says");
   EXPECT_SAYS(open_with(quant, {codes, scales, {"extra", "F16", {1}, "ab"}}), "is not part of");
   EXPECT_EQ(open_with(quant, {codes, scales, {"input_scale", "F16", {1}, "ab"}}), "");
+}
+
+TEST_F(HfCodes, Mxfp4IsChecked) {
+  const std::string quant = R"({"quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
+    "type": "float", "strategy": "group", "group_size": 32}}}})";
+  const Part codes{"weight_packed", "U8", {32, 16}, text(512, '\x21')};
+  EXPECT_SAYS(open_with(quant, {codes}), "weight_packed' has no weight_scale beside it");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "U8", {32, 2}, text(64, '\x7f')}}),
+              "weight_scale' is [32, 2], but config.json makes it [32, 1]");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "F16", {32, 1}, text(64, '\x7f')}}),
+              "weight_scale' must be U8");
+  EXPECT_EQ(open_with(quant, {codes, {"weight_scale", "U8", {32, 1}, text(32, '\x7f')}}), "");
+  auto file = open();
+  const TensorInfo* t = file->find("blk.0.ffn_up.weight");
+  ASSERT_TRUE(t && t->format == Format::mxfp4);
+  std::vector<float> values(1024);
+  format_info(t->format).decode(file->data(*t).data(), values.data(), 1024);
+  EXPECT_EQ(values[0], 0.5f);  // the lower nibble is the even column
+  EXPECT_EQ(values[1], 1.0f);
+  EXPECT_EQ(values[31], 1.0f);
 }
 
 TEST_F(HfCodes, ModulesMayDifferWhereTheConfigSaysSo) {

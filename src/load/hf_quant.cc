@@ -75,24 +75,28 @@ void read_gptq(HfFields& f, HfQuant& q) {
   q.zero_offset = format == "gptq" ? 1 : 0;
 }
 
-constexpr const char* kCompressed[] = {"pack-quantized", "int-quantized", "float-quantized",
-                                       "naive-quantized", "dense"};
+constexpr const char* kMxfp4Packed = "mxfp4-pack-quantized";
+constexpr const char* kCompressed[] = {"pack-quantized",  "int-quantized", "float-quantized",
+                                       "naive-quantized", kMxfp4Packed,    "dense"};
 
 void check_compressed_format(HfFields& f, const std::string& format) {
   for (const char* known : kCompressed) {
     if (format == known) return;
   }
-  f.fail(
-      strf("compressed-tensors format %s is not supported: pack-quantized, int-quantized, "
-           "float-quantized and naive-quantized are; or fetch the model in bf16",
-           quote(format).c_str()));
+  f.fail(strf(
+      "compressed-tensors format %s is not supported: pack-quantized, int-quantized, "
+      "float-quantized, naive-quantized and mxfp4-pack-quantized are; or fetch the model in bf16",
+      quote(format).c_str()));
 }
 
 // The object `weights` of a config group.
-void read_compressed_weights(HfFields f, HfQuant& q) {
+void read_compressed_weights(HfFields f, bool mxfp4, HfQuant& q) {
   const std::string type = lower(f.string("type", "int"));
   const int bits = f.integer("num_bits", 1, 64, 8);
-  if (!(type == "int" && (bits == 4 || bits == 8)) && !(type == "float" && bits == 8)) {
+  if (mxfp4 && type == "float" && bits == 4 && f.integer("group_size", -1, 1 << 20, 32) == 32) {
+    return;
+  }
+  if (mxfp4 || (!(type == "int" && (bits == 4 || bits == 8)) && !(type == "float" && bits == 8))) {
     f.fail(
         strf("weights of type %s with %d bits (num_bits) are not supported: int with 4 and 8 "
              "bits and float with 8 are",
@@ -128,9 +132,10 @@ void read_compressed(HfFields& f, HfQuant& q, std::string& error) {
     const json::object* o = member.value().if_object();
     if (!o) return f.fail("config_groups must hold objects");
     HfFields group(*o, error);
-    check_compressed_format(f, group.string("format", format));
+    const std::string own = group.string("format", format);
+    check_compressed_format(f, own);
     if (const json::object* w = group.object("weights")) {
-      read_compressed_weights(HfFields(*w, error), q);
+      read_compressed_weights(HfFields(*w, error), own == kMxfp4Packed, q);
     }
   }
 }

@@ -58,6 +58,7 @@ class Finder {
       return tensor_error(shards_, e, "is not stored as quant_method of config.json says");
     }
     if (words) return read_groups_of_words(e);
+    if (e.tensor.type == SafetensorsType::u8) return read_mxfp4(e);
     if (auto ok = read_compressed_codes(e); !ok) return ok;
     if (auto ok = read_compressed_scales(); !ok) return ok;
     if (auto ok = read_compressed_zeros(); !ok) return ok;
@@ -159,6 +160,23 @@ class Finder {
       in_order = in_order && g == i / s.group;
     }
     if (!in_order) s.order = std::move(order);
+    return {};
+  }
+
+  Result<void> read_mxfp4(const HfEntry& codes) {
+    CodeSource& s = out_.source;
+    out_.entries.push_back(&codes);
+    auto scales = need("weight_scale");
+    if (!scales) return scales.error();
+    if (s.cols % 32 != 0) return tensor_error(shards_, codes, "has rows of no multiple of 32");
+    if (auto ok = shape_is(codes, {s.rows, s.cols / 2}); !ok) return ok;
+    if (auto ok = shape_is(**scales, {s.rows, s.cols / 32}); !ok) return ok;
+    if (auto ok = type_is(**scales, SafetensorsType::u8); !ok) return ok;
+    s.layout = CodeLayout::mxfp4;
+    s.scale_type = SafetensorsType::u8;
+    s.group = 32;
+    s.codes = shards_.bytes(codes);
+    s.scales = shards_.bytes(**scales);
     return {};
   }
 

@@ -237,22 +237,24 @@ def logits_of(case, full, tokens):
         return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
 
 
+def quantization_config(case):
+    if case.method == "fp8":
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                "weight_block_size": list(BLOCK), "modules_to_not_convert": ["lm_head"]}
+    if case.method.endswith("-quantized"):
+        from compressed_tensors.quantization import QuantizationConfig
+        return QuantizationConfig(config_groups={"group_0": scheme_of(case)}, format=case.method,
+                                  ignore=["lm_head", "re:.*embed.*"], quantization_status="compressed").to_dict()
+    quant = {"quant_method": case.method, "bits": case.bits, "group_size": case.group}
+    if case.method == "awq":
+        return quant | {"version": "gemm", "zero_point": True, "modules_to_not_convert": None}
+    return quant | {"desc_act": case.act_order, "sym": case.symmetric, "checkpoint_format": case.version}
+
+
 def config_json(case):
     config = json.loads(hf_config(case).to_json_string())
-    quant = {"quant_method": case.method, "bits": case.bits, "group_size": case.group}
-    if case.method == "fp8":
-        quant = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-                 "weight_block_size": list(BLOCK), "modules_to_not_convert": ["lm_head"]}
-    elif case.method.endswith("-quantized"):
-        from compressed_tensors.quantization import QuantizationConfig
-        quant = QuantizationConfig(config_groups={"group_0": scheme_of(case)}, format=case.method,
-                                   ignore=["lm_head", "re:.*embed.*"], quantization_status="compressed").to_dict()
-    elif case.method == "awq":
-        quant |= {"version": "gemm", "zero_point": True, "modules_to_not_convert": None}
-    else:
-        quant |= {"desc_act": case.act_order, "sym": case.symmetric, "checkpoint_format": case.version}
     config["architectures"] = [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[case.family]]
-    config["quantization_config"] = quant
+    config["quantization_config"] = quantization_config(case)
     return json.dumps(config, indent=1, default=str) + "\n"
 
 

@@ -153,7 +153,6 @@ Result<void> HfCheckpoint::add_tensors(const HfConfig& config,
   }
   auto rest = check_rest(config, quant.has_value());
   used_.clear();
-  if (rest) log_decoded();
   return rest;
 }
 

@@ -28,6 +28,9 @@ class HfCheckpoint final : public Checkpoint {
   // file, or nothing where all of them are meant.
   Result<void> add_tensors(const HfConfig& config, std::optional<HfQuant> quant, HfShards shards);
 
+  // A line for each reason why quantised matrices became 16-bit floats.
+  void log_decoded() const;
+
   std::span<const std::byte> data(const TensorInfo& tensor) override;
   void release(const TensorInfo& tensor) override;
 
@@ -44,7 +47,6 @@ class HfCheckpoint final : public Checkpoint {
   size_t index_of(const TensorInfo& tensor) const;
   Result<void> add_float(const HfTensor& tensor, const HfEntry& e);
   Result<void> add_codes(const HfTensor& tensor, const HfQuant& quant);
-  void log_decoded() const;
   Result<void> check_rest(const HfConfig& config, bool quantised) const;
   bool is_zero_bias(const HfEntry& e) const;
   void add(Source source, Format format);

@@ -76,6 +76,7 @@ Result<std::unique_ptr<Checkpoint>> open_hf_directory(const std::string& directo
     const bool named = ok.error().message.starts_with('\'');
     return named ? ok.error() : at_path(directory, ok.error());
   }
+  checkpoint->log_decoded();
   Meta& meta = checkpoint->mutable_meta();
   write_meta(*config, meta);
   if (const std::string name = name_of(directory); !name.empty()) meta.set("general.name", name);

@@ -188,6 +188,9 @@ TEST_F(HfFiles, QuantizationConfigsThatAreNotSupported) {
   EXPECT_SAYS(with(R"("quant_method": "gptq", "group_size": 0)"), "a group_size of 0");
   EXPECT_SAYS(with(R"("quant_method": "gptq", "group_size": -2)"), "group_size is -2, outside");
   EXPECT_SAYS(with(R"("quant_method": "gptq", "checkpoint_format": "marlin")"), "'marlin'");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "format": "gptq_p")"), "'gptq_p'");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "format": "gptq", "checkpoint_format": "gptq_v2")"),
+              "checkpoint_format and format name different layouts");
   EXPECT_SAYS(with(R"("quant_method": "awq", "version": "gemv")"), "'gemv'");
   EXPECT_SAYS(with(R"("quant_method": "awq", "bits": 8)"), "awq with 8 bits");
   EXPECT_SAYS(with(R"("quant_method": "awq", "group_size": 20)"), "group_size of 20");
@@ -299,6 +302,23 @@ TEST_F(HfCodes, Mxfp4IsChecked) {
   EXPECT_EQ(values[0], 0.5f);  // the lower nibble is the even column
   EXPECT_EQ(values[1], 1.0f);
   EXPECT_EQ(values[31], 1.0f);
+}
+
+TEST_F(HfCodes, GptqV2StoresItsZeroPointsAsTheyAre) {
+  const std::vector<Part> parts = {{"qweight", "I32", {4, 32}, text(512, '\x31')},
+                                   {"qzeros", "I32", {1, 4}, text(16, '\x77')},
+                                   {"scales", "F16", {1, 32}, text(64, '\x20')}};
+  const std::string quant = R"({"quant_method": "gptq", "group_size": 32, )";
+  const std::pair<const char*, float> cases[] = {{R"("checkpoint_format": "gptq"})", -8},
+                                                 {R"("checkpoint_format": "gptq_v2"})", -7},
+                                                 {R"("format": "gptq_v2"})", -7}};
+  for (const auto& [more, minus_zero] : cases) {
+    EXPECT_EQ(open_with(quant + more, parts), "");
+    auto file = open();
+    BlockInt4 block;
+    std::memcpy(&block, file->data(*file->find("blk.0.ffn_up.weight")).data(), sizeof(block));
+    EXPECT_EQ(f16_to_f32(block.m), minus_zero) << more;
+  }
 }
 
 TEST_F(HfCodes, ModulesMayDifferWhereTheConfigSaysSo) {

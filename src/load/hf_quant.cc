@@ -1,6 +1,7 @@
 #include "load/hf_quant.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "base/str.h"
@@ -43,8 +44,23 @@ void read_block(HfFields& f, const char* key, HfQuant& q) {
   q.block_cols = sizes[1];
 }
 
+// The layout's name, which writers give different keys. Two that differ are an error.
+std::string read_layout(HfFields& f,
+                        std::initializer_list<const char*> keys,
+                        const char* fallback) {
+  std::string found;
+  const char* first = nullptr;
+  for (const char* key : keys) {
+    const std::string name = lower(f.string(key));
+    if (name.empty()) continue;
+    if (first && name != found) f.fail(strf("%s and %s name different layouts", first, key));
+    if (!first) found = name, first = key;
+  }
+  return first ? found : fallback;
+}
+
 void read_awq(HfFields& f, HfQuant& q) {
-  const std::string version = lower(f.string("version", f.string("checkpoint_format", "gemm")));
+  const std::string version = read_layout(f, {"version", "checkpoint_format", "format"}, "gemm");
   if (version != "gemm") {
     f.fail(strf("AWQ version %s is not supported: gemm is", quote(version).c_str()));
   }
@@ -56,7 +72,7 @@ void read_awq(HfFields& f, HfQuant& q) {
 }
 
 void read_gptq(HfFields& f, HfQuant& q) {
-  const std::string format = lower(f.string("checkpoint_format", "gptq"));
+  const std::string format = read_layout(f, {"checkpoint_format", "format"}, "gptq");
   if (format != "gptq" && format != "gptq_v2") {
     f.fail(strf("GPTQ checkpoint_format %s is not supported: gptq and gptq_v2 are",
                 quote(format).c_str()));

@@ -10,10 +10,10 @@ import numpy as np
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "formats.json"
 NAMES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q6_K", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-         "IQ4_NL"]
+         "IQ4_NL", "MXFP4"]
 # Where a block holds its halves.
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q6_K": [208], "Q5_0": [0], "Q5_1": [0, 2],
-          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "IQ4_NL": [0]}
+          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "IQ4_NL": [0], "MXFP4": []}
 
 
 def random_blocks(rng, name, num):
@@ -47,7 +47,7 @@ def main():
     encode = []
     values = rng.standard_normal(128).astype(np.float32)
     values[96:] = 0
-    for name in ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]:
+    for name in ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]:
         blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
         encode.append({"format": name, "f32": bits_of(values), "blocks": blocks.tobytes().hex()})
     OUT.parent.mkdir(parents=True, exist_ok=True)

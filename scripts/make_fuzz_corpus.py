@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzzers of model files, valid files of a few hundred bytes: fuzz/corpus/gguf
-(between them every value type, every tensor format and both versions) and fuzz/corpus/safetensors."""
+(between them every value type, every tensor format and both versions), fuzz/corpus/safetensors, and
+fuzz/corpus/hf_checkpoint (a config.json, a zero byte, a safetensors file)."""
 
 import json
 import pathlib
@@ -12,7 +13,8 @@ SCALARS = {"u8": (0, "B"), "i8": (1, "b"), "u16": (2, "H"), "i16": (3, "h"), "u3
            "f64": (12, "d")}
 STRING, ARRAY = 8, 9
 FORMATS = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20),
-           "Q8_0": (8, 32, 34), "Q6_K": (14, 256, 210), "BF16": (30, 1, 2)}
+           "Q8_0": (8, 32, 34), "Q6_K": (14, 256, 210), "BF16": (30, 1, 2),
+           "MXFP4": (39, 32, 17)}
 
 
 def string(text):
@@ -74,7 +76,7 @@ def make_safetensors():
     out = OUT.parent / "safetensors"
     out.mkdir(parents=True, exist_ok=True)
     types = [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8), ("I32", 4), ("I16", 2), ("I8", 1),
-             ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("BOOL", 1)]
+             ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("BOOL", 1), ("F8_E4M3", 1), ("F8_E5M2", 1)]
     seeds = {
         "empty": safetensors([]),
         "metadata": safetensors([("a", "F32", 4, [2])], {"format": "pt"}),
@@ -88,8 +90,58 @@ def make_safetensors():
         (out / (name + ".safetensors")).write_bytes(data)
 
 
+def hf_checkpoint(quant, parts):
+    """A llama of one layer whose up_proj [8, 32] is made of `parts`, as safetensors() takes them."""
+    config = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8,
+              "intermediate_size": 8, "vocab_size": 2, "max_position_embeddings": 8, "tie_word_embeddings": True}
+    if quant:
+        config["quantization_config"] = quant
+    layer = "model.layers.0."
+    shapes = {"self_attn.q_proj": [8, 32], "self_attn.k_proj": [8, 32], "self_attn.v_proj": [8, 32],
+              "self_attn.o_proj": [32, 8], "mlp.gate_proj": [8, 32], "mlp.down_proj": [32, 8],
+              "input_layernorm": [32], "post_attention_layernorm": [32]}
+    tensors = [(layer + n + ".weight", "F16", 2, shape) for n, shape in shapes.items()]
+    tensors += [("model.embed_tokens.weight", "F16", 2, [2, 32]), ("model.norm.weight", "F16", 2, [32])]
+    tensors += [(layer + "mlp.up_proj." + name, *rest) for name, *rest in parts]
+    return json.dumps(config, separators=(",", ":")).encode() + b"\0" + safetensors(tensors)
+
+
+def make_hf_checkpoints():
+    out = OUT.parent / "hf_checkpoint"
+    out.mkdir(parents=True, exist_ok=True)
+
+    def packed(kind, bits, strategy, group=None, name="pack-quantized"):
+        weights = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": group}
+        return {"quant_method": "compressed-tensors", "format": name, "config_groups": {"g": {"weights": weights}}}
+
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 16, "dynamic": {"+:x": {"bits": 8}}}
+    seeds = {
+        "plain": hf_checkpoint(None, [("weight", "BF16", 2, [8, 32])]),
+        "gptq": hf_checkpoint(gptq, [("qweight", "I32", 4, [4, 8]), ("qzeros", "I32", 4, [2, 1]),
+                                     ("scales", "F16", 2, [2, 8])]),
+        "gptq-8": hf_checkpoint(gptq, [("qweight", "I32", 4, [8, 8]), ("qzeros", "I32", 4, [1, 2]),
+                                       ("scales", "F32", 4, [1, 8])]),
+        "awq": hf_checkpoint({"quant_method": "awq", "group_size": 32, "version": "gemm"},
+                             [("qweight", "I32", 4, [32, 1]), ("qzeros", "I32", 4, [1, 1]),
+                              ("scales", "F16", 2, [1, 8])]),
+        "w4": hf_checkpoint(packed("int", 4, "group", 16),
+                            [("weight_packed", "I32", 4, [8, 4]), ("weight_scale", "BF16", 2, [8, 2]),
+                             ("weight_zero_point", "I32", 4, [1, 2])]),
+        "w8": hf_checkpoint(packed("int", 8, "channel", name="int-quantized"),
+                            [("weight", "I8", 1, [8, 32]), ("weight_scale", "F32", 4, [8, 1]),
+                             ("weight_zero_point", "I8", 1, [8, 1]), ("input_scale", "F32", 4, [1])]),
+        "mxfp4": hf_checkpoint(packed("float", 4, "group", 32, "mxfp4-pack-quantized"),
+                               [("weight_packed", "U8", 1, [8, 16]), ("weight_scale", "U8", 1, [8, 1])]),
+        "fp8": hf_checkpoint({"quant_method": "fp8", "weight_block_size": [3, 20]},
+                             [("weight", "F8_E4M3", 1, [8, 32]), ("weight_scale_inv", "F32", 4, [3, 2])]),
+    }
+    for name, data in seeds.items():
+        (out / name).write_bytes(data)
+
+
 def main():
     make_safetensors()
+    make_hf_checkpoints()
     OUT.mkdir(parents=True, exist_ok=True)
     arch = text("general.architecture", "llama")
     seeds = {

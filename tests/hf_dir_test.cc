@@ -1,5 +1,5 @@
 // Models from Hugging Face directories: every tensor equals the one of the same model's GGUF file,
-// logits equal transformers' fp32 (tests/golden), whole, sharded, in halves, and from 4-bit
+// logits equal transformers' fp32 (tests/golden), whole, sharded, in halves, and from quantised
 // checkpoints.
 #include <unistd.h>
 
@@ -250,9 +250,14 @@ INSTANTIATE_TEST_SUITE_P(All, HfDirectory, testing::ValuesIn(names()), [](const 
   return s;
 });
 
-class Int4 : public testing::TestWithParam<std::string> {
+class Quantised : public testing::TestWithParam<std::string> {
  protected:
   std::string stem() const { return golden_dir() + "quant/" + GetParam(); }
+  // What the matrices become.
+  Format format() const {
+    const json::value v = parse_json(read_all(stem() + ".json")).value();
+    return find_format(std::string_view(v.at("format").as_string()))->format;
+  }
 };
 
 // The row of the file that GGUF row r of llama's q and k comes from.
@@ -261,27 +266,41 @@ int64_t rotary_row(int64_t r, int64_t head) {
   return r - i + (i % 2 ? head / 2 : 0) + i / 2;
 }
 
-TEST_P(Int4, WeightsEqualTheReferenceExactly) {
+const std::map<std::string, std::string> kProjections = {
+    {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"}, {"self_attn.o_proj", "attn_output"},
+    {"mlp.gate_proj", "ffn_gate"},  {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"}};
+
+std::vector<float> floats_of(const std::pair<SafetensorsEntry, std::string>& tensor) {
+  const auto& [entry, bytes] = tensor;
+  const Format format = entry.type == SafetensorsType::f16    ? Format::f16
+                        : entry.type == SafetensorsType::bf16 ? Format::bf16
+                                                              : Format::f32;
+  std::vector<float> out(bytes.size() / type_bytes(entry.type));
+  format_info(format).decode(bytes.data(), out.data(), static_cast<int64_t>(out.size()));
+  return out;
+}
+
+TEST_P(Quantised, WeightsEqualTheReferenceExactly) {
   auto file = open_hf_directory(stem());
   ASSERT_TRUE(file) << file.error().message;
+  for (const auto& [hf, gguf] : kProjections) {
+    EXPECT_EQ((*file)->find("blk.0." + gguf + ".weight")->format, format()) << gguf;
+  }
+  if (!fs::exists(stem() + ".weights.safetensors")) return;  // of these the logits alone
   const bool llama = *(*file)->meta().string("general.architecture") == "llama";
-  const std::map<std::string, std::string> names = {
-      {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"},
-      {"self_attn.v_proj", "attn_v"}, {"self_attn.o_proj", "attn_output"},
-      {"mlp.gate_proj", "ffn_gate"},  {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"}};
+  const int64_t head =
+      *(*file)->meta().integer(llama ? "llama.attention.key_length" : "qwen2.attention.key_length");
   const auto reference = tensors_of(stem() + ".weights.safetensors");
-  for (const auto& [hf, gguf] : names) {
+  for (const auto& [hf, gguf] : kProjections) {
     const TensorInfo* t = (*file)->find("blk.0." + gguf + ".weight");
-    ASSERT_TRUE(t) << gguf;
-    EXPECT_EQ(t->format, GetParam() == "gptq-act-order" ? Format::f16 : Format::int4);
-    const std::string& bytes = reference.at("model.layers.0." + hf + ".weight").second;
-    std::vector<float> want(bytes.size() / 4), got = decoded(**file, *t);
+    const std::vector<float> want = floats_of(reference.at("model.layers.0." + hf + ".weight"));
+    const std::vector<float> got = decoded(**file, *t);
     ASSERT_EQ(want.size(), got.size());
-    std::memcpy(want.data(), bytes.data(), bytes.size());
     const bool moved = llama && (gguf == "attn_q" || gguf == "attn_k");
     for (int64_t r = 0; r < t->rows; ++r) {
-      const int64_t from = moved ? rotary_row(r, 16) : r;
+      const int64_t from = moved ? rotary_row(r, head) : r;
       for (int64_t c = 0; c < t->cols; ++c) {
         ASSERT_EQ(got[static_cast<size_t>(r * t->cols + c)],
                   want[static_cast<size_t>(from * t->cols + c)])
@@ -291,16 +310,25 @@ TEST_P(Int4, WeightsEqualTheReferenceExactly) {
   }
 }
 
-TEST_P(Int4, LogitsEqualTransformersOnTheDequantisedWeights) {
+TEST_P(Quantised, LogitsEqualTransformersOnTheDequantisedWeights) {
   const Golden g = read_golden(stem());
   EXPECT_LT(logit_error(*make_ref_backend(), stem(), g), 1e-4);
   // The kernels quantise activations to int8.
   EXPECT_LT(logit_error(*make_cpu_backend({.threads = 2}), stem(), g), 0.05);
 }
 
+std::vector<std::string> quantised_names() {
+  std::vector<std::string> found;
+  for (const auto& e : fs::directory_iterator(golden_dir() + "quant")) {
+    if (e.is_directory()) found.push_back(e.path().filename());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
-                         Int4,
-                         testing::Values("awq", "gptq", "gptq-v2", "gptq-act-order"),
+                         Quantised,
+                         testing::ValuesIn(quantised_names()),
                          [](const auto& test) {
                            std::string s = test.param;
                            std::replace(s.begin(), s.end(), '-', '_');

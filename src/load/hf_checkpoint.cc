@@ -5,17 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "tensor/formats/all.h"
 
 namespace sluice {
 namespace {
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string s;
-  for (int64_t d : shape) s += strf("%s%lld", s.empty() ? "" : ", ", static_cast<long long>(d));
-  return "[" + s + "]";
-}
 
 // The row of the GGUF tensor that each of its rows here becomes.
 std::vector<int64_t> row_places(const HfTensor& t) {
@@ -52,11 +47,6 @@ size_t HfCheckpoint::index_of(const TensorInfo& tensor) const {
   return it->second;
 }
 
-Error HfCheckpoint::error_of(const HfEntry& e, const std::string& what) const {
-  return Error{400, strf("%s: tensor %s %s", quote(shards_->path(e), 400).c_str(),
-                         quote(e.tensor.name).c_str(), what.c_str())};
-}
-
 const HfEntry* HfCheckpoint::use(const std::string& name) {
   const HfEntry* e = shards_->find(name);
   if (e) used_.insert(e);
@@ -71,21 +61,16 @@ void HfCheckpoint::add(Source source, Format format) {
   sources_.push_back(std::move(source));
 }
 
-Result<void> HfCheckpoint::check_shape(const HfEntry& e, const std::vector<int64_t>& shape) const {
-  if (e.tensor.shape == shape) return {};
-  return error_of(e, strf("is %s, but config.json makes it %s; they are of different models",
-                          shape_text(e.tensor.shape).c_str(), shape_text(shape).c_str()));
-}
-
 Result<void> HfCheckpoint::add_float(const HfTensor& t, const HfEntry& e) {
   const bool turned = t.change == HfChange::transpose;
   std::vector<int64_t> shape = {turned ? t.cols : t.rows, turned ? t.rows : t.cols};
   if (t.vector) shape = {t.cols};
-  if (auto ok = check_shape(e, shape); !ok) return ok.error();
+  if (auto ok = check_tensor_shape(*shards_, e, shape); !ok) return ok.error();
   std::optional<Format> format = float_format(e.tensor.type);
   if (!format) {
-    return error_of(
-        e, strf("is of type %s; weights must be F32, F16, BF16 or F64", type_name(e.tensor.type)));
+    return tensor_error(
+        *shards_, e,
+        strf("is of type %s; weights must be F32, F16, BF16 or F64", type_name(e.tensor.type)));
   }
   if (t.change == HfChange::plus_one) format = Format::f32;
   Source s;
@@ -98,66 +83,23 @@ Result<void> HfCheckpoint::add_float(const HfTensor& t, const HfEntry& e) {
   return {};
 }
 
-// The group of each column, if they are not in order.
-Result<void> HfCheckpoint::read_groups(const HfEntry& e, Int4Source& s) const {
-  if (e.tensor.type != SafetensorsType::i32) return error_of(e, "must be I32");
-  if (auto ok = check_shape(e, {s.cols}); !ok) return ok.error();
-  std::vector<int32_t> groups(static_cast<size_t>(s.cols));
-  std::memcpy(groups.data(), shards_->bytes(e).data(), groups.size() * 4);
-  bool in_order = true;
-  for (int64_t i = 0; i < s.cols; ++i) {
-    const int32_t g = groups[static_cast<size_t>(i)];
-    if (g < 0 || g >= s.num_groups()) {
-      return error_of(e, strf("names group %d of %lld", g, static_cast<long long>(s.num_groups())));
-    }
-    in_order = in_order && g == i / s.group_size();
-  }
-  if (!in_order) s.groups = std::move(groups);
+Result<void> HfCheckpoint::add_codes(const HfTensor& t, const HfQuant& quant) {
+  auto found = find_quantised(*shards_, t, quant);
+  if (!found) return found.error();
+  used_.insert(found->entries.begin(), found->entries.end());
+  const CodeFormat becomes = choose_code_format(found->source);
+  if (becomes.decoded) ++decoded_[becomes.decoded];
+  Source source;
+  source.tensor = t;
+  source.codes = std::move(*found);
+  add(std::move(source), becomes.format);
   return {};
 }
 
-Result<void> HfCheckpoint::add_int4(const HfTensor& t, const HfQuant& quant) {
-  const std::string stem = t.name.substr(0, t.name.size() - std::string_view(".weight").size());
-  const HfEntry* codes = use(stem + ".qweight");
-  const HfEntry* zeros = use(stem + ".qzeros");
-  const HfEntry* scales = use(stem + ".scales");
-  if (!zeros || !scales) {
-    return error_of(*codes, strf("has no %s beside it", zeros ? "scales" : "qzeros"));
+void HfCheckpoint::log_decoded() const {
+  for (const auto& [why, num] : decoded_) {
+    LOG(info, "%d quantised matrices are decoded to 16 bits: %s", num, why.c_str());
   }
-  if (t.rows % 8 != 0 || t.cols % 8 != 0 || t.change == HfChange::transpose) {
-    return error_of(*codes, "cannot be 4-bit: its sizes are no multiples of 8");
-  }
-  Int4Source s;
-  s.quant = quant;
-  s.rows = t.rows;
-  s.cols = t.cols;
-  const bool awq = quant.method == HfQuant::Method::awq;
-  const std::vector<int64_t> code_shape = {awq ? t.cols : t.cols / 8, awq ? t.rows / 8 : t.rows};
-  const int64_t groups = s.num_groups();
-  if (auto ok = check_shape(*codes, code_shape); !ok) return ok.error();
-  if (auto ok = check_shape(*zeros, {groups, t.rows / 8}); !ok) return ok.error();
-  if (auto ok = check_shape(*scales, {groups, t.rows}); !ok) return ok.error();
-  for (const HfEntry* e : {codes, zeros}) {
-    if (e->tensor.type != SafetensorsType::i32) return error_of(*e, "must be I32");
-  }
-  s.scale_type = scales->tensor.type;
-  if (s.scale_type != SafetensorsType::f16 && s.scale_type != SafetensorsType::bf16 &&
-      s.scale_type != SafetensorsType::f32) {
-    return error_of(*scales, "must be F16, BF16 or F32");
-  }
-  s.codes = shards_->bytes(*codes);
-  s.zeros = shards_->bytes(*zeros);
-  s.scales = shards_->bytes(*scales);
-  if (const HfEntry* order = use(stem + ".g_idx")) {
-    if (auto ok = read_groups(*order, s); !ok) return ok.error();
-  }
-  const Format format = s.fits_blocks() ? Format::int4 : Format::f16;
-  Source source;
-  source.tensor = t;
-  source.entry = codes;
-  source.int4 = std::move(s);
-  add(std::move(source), format);
-  return {};
 }
 
 // Quantisers give every module a bias, of zeros where the model has none.
@@ -167,14 +109,15 @@ bool HfCheckpoint::is_zero_bias(const HfEntry& e) const {
 }
 
 // Weights that would not be used are wrong answers.
-Result<void> HfCheckpoint::check_rest(const HfConfig& config) const {
+Result<void> HfCheckpoint::check_rest(const HfConfig& config, bool quantised) const {
   for (const auto& [name, e] : shards_->tensors()) {
     if (used_.contains(&e) || is_harmless(e.tensor.name)) continue;
     if (config.tied && name == "lm_head.weight") continue;
-    if (is_zero_bias(e)) continue;
-    return error_of(e, strf("is not part of a %s model as config.json describes it; it would be "
-                            "left out",
-                            config.arch.c_str()));
+    if (is_zero_bias(e) || (quantised && is_activation_scale(name))) continue;
+    return tensor_error(*shards_, e,
+                        strf("is not part of a %s model as config.json describes it; it would be "
+                             "left out",
+                             config.arch.c_str()));
   }
   return {};
 }
@@ -184,23 +127,21 @@ Result<void> HfCheckpoint::add_tensors(const HfConfig& config,
                                        HfShards shards) {
   shards_ = std::move(shards);
   for (const HfTensor& t : hf_tensors(config)) {
-    const HfEntry* e = use(t.name);
-    if (e) {
-      if (auto ok = add_float(t, *e); !ok) return ok.error();
-      continue;
-    }
-    const bool weight = !t.vector && t.name.ends_with(".weight");
-    if (weight && shards_->find(t.name.substr(0, t.name.size() - 6) + "qweight")) {
+    if (has_codes(*shards_, t)) {
       if (!quant) {
         return Error{400, strf("the weights are quantised (%s), but config.json has no "
                                "quantization_config",
                                t.name.c_str())};
       }
-      if (auto ok = add_int4(t, *quant); !ok) return ok.error();
+      if (auto ok = add_codes(t, *quant); !ok) return ok.error();
       continue;
     }
-    return Error{
-        400, strf("the safetensors have no tensor %s, which config.json asks for", t.name.c_str())};
+    const HfEntry* e = use(t.name);
+    if (!e) {
+      return Error{400, strf("the safetensors have no tensor %s, which config.json asks for",
+                             t.name.c_str())};
+    }
+    if (auto ok = add_float(t, *e); !ok) return ok.error();
   }
   for (auto& [name, values] : hf_rope_tensors(config)) {
     Source s;
@@ -210,19 +151,15 @@ Result<void> HfCheckpoint::add_tensors(const HfConfig& config,
     s.values = std::move(values);
     add(std::move(s), Format::f32);
   }
-  auto rest = check_rest(config);
+  auto rest = check_rest(config, quant.has_value());
   used_.clear();
   return rest;
 }
 
 std::vector<const HfEntry*> HfCheckpoint::entries_of(const Source& s) const {
-  if (!s.entry) return {};
-  std::vector<const HfEntry*> all = {s.entry};
-  if (s.int4) {
-    const std::string stem = s.tensor.name.substr(0, s.tensor.name.size() - 6);
-    for (const char* tail : {"qzeros", "scales"}) all.push_back(shards_->find(stem + tail));
-  }
-  return all;
+  if (s.codes) return s.codes->entries;
+  if (s.entry) return {s.entry};
+  return {};
 }
 
 std::span<const std::byte> HfCheckpoint::data(const TensorInfo& tensor) {
@@ -249,19 +186,15 @@ void HfCheckpoint::release(const TensorInfo& tensor) {
 }
 
 void HfCheckpoint::make(const Source& s, const TensorInfo& info, std::byte* out) const {
-  if (s.int4) return make_int4(s, info, out);
+  if (s.codes) return make_codes(s, info, out);
   if (s.entry) return make_float(s, info, out);
   std::memcpy(out, s.values.data(), info.bytes);
 }
 
-void HfCheckpoint::make_int4(const Source& s, const TensorInfo& info, std::byte* out) const {
+void HfCheckpoint::make_codes(const Source& s, const TensorInfo& info, std::byte* out) const {
   const std::vector<int64_t> place = row_places(s.tensor);
   threads_.split(info.rows / 8, info.bytes, [&](int64_t begin, int64_t end) {
-    if (info.format == Format::int4) {
-      repack_int4(*s.int4, begin * 8, end * 8, place, reinterpret_cast<BlockInt4*>(out));
-    } else {
-      decode_int4(*s.int4, begin * 8, end * 8, place, reinterpret_cast<uint16_t*>(out));
-    }
+    convert_codes(s.codes->source, info.format, begin * 8, end * 8, place, out);
   });
 }
 

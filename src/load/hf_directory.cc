@@ -19,10 +19,12 @@ Error at_path(const std::string& path, const Error& e) {
   return Error{e.code, quote(path, 400) + ": " + e.message};
 }
 
-// quantization_config of config.json, or the quantize_config.json that older GPTQ files have.
+// quantization_config of config.json (compression_config in older compressed-tensors), or the
+// quantize_config.json that older GPTQ files have.
 Result<std::optional<HfQuant>> read_quant(const std::string& directory,
                                           const json::object& config) {
   const json::value* v = config.if_contains("quantization_config");
+  if (!v) v = config.if_contains("compression_config");
   if (v && v->is_object()) {
     auto quant = parse_hf_quant(v->get_object());
     if (!quant) return at_path(directory + "/config.json", quant.error());
@@ -74,6 +76,7 @@ Result<std::unique_ptr<Checkpoint>> open_hf_directory(const std::string& directo
     const bool named = ok.error().message.starts_with('\'');
     return named ? ok.error() : at_path(directory, ok.error());
   }
+  checkpoint->log_decoded();
   Meta& meta = checkpoint->mutable_meta();
   write_meta(*config, meta);
   if (const std::string name = name_of(directory); !name.empty()) meta.set("general.name", name);

@@ -11,9 +11,11 @@
 
 #include "base/str.h"
 #include "load/hf_config.h"
-#include "load/hf_int4.h"
 #include "load/hf_tensors.h"
 #include "load/open.h"
+#include "tensor/formats/all.h"
+#include "tensor/formats/int4.h"
+#include "tensor/formats/q8_0.h"
 #include "tensor/safetensors_builder.h"
 
 namespace sluice {
@@ -171,15 +173,218 @@ TEST_F(HfFiles, ConfigsThatAreNotSupported) {
   };
   EXPECT_SAYS(with(R"("model_type": "mamba")"), "config.json': model_type 'mamba'");
   EXPECT_SAYS(with(R"("hidden_act": "relu")"), "hidden_act 'relu'");
-  EXPECT_SAYS(with(R"("quantization_config": {"quant_method": "fp8"})"), "quant_method 'fp8'");
-  EXPECT_SAYS(with(R"("quantization_config": {"quant_method": "gptq", "bits": 8})"), "8 bits");
-  EXPECT_SAYS(with(R"("quantization_config": {"quant_method": "gptq", "bits": 4,
-    "checkpoint_format": "marlin"})"),
-              "'marlin'");
-  EXPECT_SAYS(with(R"("quantization_config": {"quant_method": "awq", "version": "gemv"})"),
-              "'gemv'");
-  EXPECT_SAYS(with(R"("quantization_config": {"quant_method": "awq", "group_size": 20})"),
-              "group_size of 20");
+}
+
+TEST_F(HfFiles, QuantizationConfigsThatAreNotSupported) {
+  write("model.safetensors", weights());
+  auto with = [&](const std::string& quant) {
+    write("config.json", std::string(kConfig) + R"(, "quantization_config": {)" + quant + "}}");
+    return error();
+  };
+  EXPECT_SAYS(with(R"("quant_method": "mxfp4")"),
+              "config.json': quantization_config: quant_method 'mxfp4'");
+  EXPECT_SAYS(with(R"("quant_method": 4)"), "quant_method must be a string");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "bits": 3)"), "gptq with 3 bits");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "group_size": 0)"), "a group_size of 0");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "group_size": -2)"), "group_size is -2, outside");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "checkpoint_format": "marlin")"), "'marlin'");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "format": "gptq_p")"), "'gptq_p'");
+  EXPECT_SAYS(with(R"("quant_method": "gptq", "format": "gptq", "checkpoint_format": "gptq_v2")"),
+              "checkpoint_format and format name different layouts");
+  EXPECT_SAYS(with(R"("quant_method": "awq", "version": "gemv")"), "'gemv'");
+  EXPECT_SAYS(with(R"("quant_method": "awq", "bits": 8)"), "awq with 8 bits");
+  EXPECT_SAYS(with(R"("quant_method": "awq", "group_size": 20)"), "group_size of 20");
+  EXPECT_SAYS(with(R"("quant_method": "awq", "q_group_size": 20)"), "q_group_size of 20");
+  EXPECT_SAYS(with(R"("quant_method": "fp8", "fmt": "e5m2")"), "fmt 'e5m2'");
+  EXPECT_SAYS(with(R"("quant_method": "fp8", "weight_block_size": [128])"),
+              "weight_block_size must be a list of two sizes");
+  EXPECT_SAYS(with(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
+              "weight_block_size must be a list of two sizes");
+  const std::string compressed = R"("quant_method": "compressed-tensors", "config_groups": )";
+  EXPECT_SAYS(with(R"("quant_method": "compressed-tensors")"), "has no config_groups");
+  EXPECT_SAYS(with(compressed + R"({"a": 1})"), "config_groups must hold objects");
+  EXPECT_SAYS(with(compressed + R"({"a": {}}, "format": "nvfp4-pack-quantized")"),
+              "compressed-tensors format 'nvfp4-pack-quantized'");
+  EXPECT_SAYS(with(compressed + R"({"a": {"format": "marlin-24"}})"), "format 'marlin-24'");
+  EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"type": "int", "num_bits": 2}}})"),
+              "type 'int' with 2 bits (num_bits)");
+  EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"type": "float", "num_bits": 4}}})"),
+              "type 'float' with 4 bits (num_bits)");
+  EXPECT_SAYS(with(compressed + R"({"a": {"format": "mxfp4-pack-quantized",
+    "weights": {"type": "float", "num_bits": 4, "group_size": 16}}})"),
+              "type 'float' with 4 bits (num_bits)");
+  EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"strategy": "tensor_group"}}})"),
+              "strategy 'tensor_group'");
+  EXPECT_SAYS(with(compressed + R"({"a": {"weights": {"group_size": 12}}})"), "group_size of 12");
+  EXPECT_SAYS(with(compressed + R"({"a": {}}, "sparsity_config": {"format": "sparse-bitmask"})"),
+              "sparsity_config");
+  EXPECT_SAYS(with(compressed + R"({"a": {}}, "transform_config": {"config_groups": {"u": {}}})"),
+              "transform_config");
+  EXPECT_EQ(with(compressed + R"({"a": {}}, "transform_config": {}, "sparsity_config": null)"), "");
+}
+
+// A model whose up_proj is quantised as given, by a method without settings of its own.
+class HfCodes : public HfFiles {
+ protected:
+  struct Part {
+    std::string name, type;
+    std::vector<int64_t> shape;
+    std::string bytes;
+  };
+  std::string open_with(const std::string& quant, const std::vector<Part>& parts) {
+    const std::string stem = "layers.0.mlp.up_proj.";
+    write("config.json", std::string(kConfig) + R"(, "quantization_config": )" + quant + "}");
+    SafetensorsBuilder b;
+    for (const auto& [name, shape] : shapes_) {
+      if (name == stem + "weight") continue;
+      size_t size = 2;
+      for (int64_t d : shape) size *= static_cast<size_t>(d);
+      b.tensor(name, "F16", shape, std::string(size, '\0'));
+    }
+    for (const Part& p : parts) b.tensor(stem + p.name, p.type, p.shape, p.bytes);
+    write("model.safetensors", b.build());
+    return error();
+  }
+  static std::string text(size_t num, char c) { return std::string(num, c); }
+};
+
+TEST_F(HfCodes, CompressedTensorsAreChecked) {
+  const std::string quant = R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group",
+    "group_size": 16}}}})";
+  const Part codes{"weight_packed", "I32", {32, 4}, text(512, '\x31')};
+  const Part scales{"weight_scale", "F16", {32, 2}, text(128, '\x20')};
+  EXPECT_EQ(open_with(quant, {codes, scales}), "");
+  EXPECT_EQ(open()->find("blk.0.ffn_up.weight")->format, Format::f16);  // groups of 16
+  EXPECT_SAYS(open_with(quant, {codes}), "weight_packed' has no weight_scale beside it");
+  EXPECT_SAYS(open_with(quant, {{"weight_packed", "I32", {32, 5}, text(640, '1')}, scales}),
+              "weight_packed' is [32, 5], but config.json makes it [32, 4]");
+  EXPECT_SAYS(open_with(quant, {{"weight_packed", "F32", {32, 4}, text(512, '1')}, scales}),
+              "weight_packed' must be I32");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "F16", {32, 4}, text(256, ' ')}}),
+              "weight_scale' is [32, 4], which fits no group_size or block of config.json");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "F16", {16, 1}, text(32, ' ')}}),
+              "weight_scale' is [16, 1], but config.json makes it [32, 1]");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "I32", {32, 2}, text(256, ' ')}}),
+              "weight_scale' must be F16, BF16 or F32");
+  EXPECT_SAYS(open_with(quant, {codes, scales, {"weight_shape", "I32", {2}, text(8, '\x02')}}),
+              "weight_shape' says [33686018, 33686018], but config.json makes it [32, 32]");
+  EXPECT_SAYS(open_with(quant, {codes, scales, {"weight_zero_point", "I32", {4, 1}, text(16, 0)}}),
+              "weight_zero_point' is [4, 1], but config.json makes it [4, 2]");
+  EXPECT_SAYS(open_with(quant, {codes, scales, {"weight_zero_point", "I8", {32}, text(32, 0)}}),
+              "weight_zero_point' has 32 elements beside 64 scales");
+  EXPECT_SAYS(open_with(quant, {codes, scales, {"weight_g_idx", "I32", {32}, text(128, 9)}}),
+              "weight_g_idx' names group");
+  EXPECT_EQ(open_with(quant, {codes, scales, {"weight_g_idx", "I32", {32}, text(128, '\xff')}}),
+            "");
+  EXPECT_SAYS(open_with(R"({"quant_method": "gptq"})", {codes, scales}),
+              "weight_packed' is not stored as quant_method of config.json says");
+  EXPECT_SAYS(open_with(quant, {codes, scales, {"extra", "F16", {1}, "ab"}}), "is not part of");
+  EXPECT_EQ(open_with(quant, {codes, scales, {"input_scale", "F16", {1}, "ab"}}), "");
+}
+
+TEST_F(HfCodes, Mxfp4IsChecked) {
+  const std::string quant = R"({"quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
+    "type": "float", "strategy": "group", "group_size": 32}}}})";
+  const Part codes{"weight_packed", "U8", {32, 16}, text(512, '\x21')};
+  EXPECT_SAYS(open_with(quant, {codes}), "weight_packed' has no weight_scale beside it");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "U8", {32, 2}, text(64, '\x7f')}}),
+              "weight_scale' is [32, 2], but config.json makes it [32, 1]");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale", "F16", {32, 1}, text(64, '\x7f')}}),
+              "weight_scale' must be U8");
+  EXPECT_EQ(open_with(quant, {codes, {"weight_scale", "U8", {32, 1}, text(32, '\x7f')}}), "");
+  auto file = open();
+  const TensorInfo* t = file->find("blk.0.ffn_up.weight");
+  ASSERT_TRUE(t && t->format == Format::mxfp4);
+  std::vector<float> values(1024);
+  format_info(t->format).decode(file->data(*t).data(), values.data(), 1024);
+  EXPECT_EQ(values[0], 0.5f);  // the lower nibble is the even column
+  EXPECT_EQ(values[1], 1.0f);
+  EXPECT_EQ(values[31], 1.0f);
+}
+
+TEST_F(HfCodes, GptqV2StoresItsZeroPointsAsTheyAre) {
+  const std::vector<Part> parts = {{"qweight", "I32", {4, 32}, text(512, '\x31')},
+                                   {"qzeros", "I32", {1, 4}, text(16, '\x77')},
+                                   {"scales", "F16", {1, 32}, text(64, '\x20')}};
+  const std::string quant = R"({"quant_method": "gptq", "group_size": 32, )";
+  const std::pair<const char*, float> cases[] = {{R"("checkpoint_format": "gptq"})", -8},
+                                                 {R"("checkpoint_format": "gptq_v2"})", -7},
+                                                 {R"("format": "gptq_v2"})", -7}};
+  for (const auto& [more, minus_zero] : cases) {
+    EXPECT_EQ(open_with(quant + more, parts), "");
+    auto file = open();
+    BlockInt4 block;
+    std::memcpy(&block, file->data(*file->find("blk.0.ffn_up.weight")).data(), sizeof(block));
+    EXPECT_EQ(f16_to_f32(block.m), minus_zero) << more;
+  }
+}
+
+TEST_F(HfCodes, ModulesMayDifferWhereTheConfigSaysSo) {
+  const std::vector<Part> parts = {{"qweight", "I32", {8, 32}, text(1024, '\x31')},
+                                   {"qzeros", "I32", {1, 8}, text(32, '\x7f')},
+                                   {"scales", "F16", {1, 32}, text(64, '\x20')}};
+  const std::string quant = R"({"quant_method": "gptq", "bits": 4, "group_size": 16)";
+  EXPECT_SAYS(open_with(quant + "}", parts),
+              "qweight' is [8, 32], but config.json makes it [4, 32]");
+  EXPECT_EQ(open_with(quant + R"(, "dynamic": {"+:.*up_proj": {"bits": 8}}})", parts), "");
+  auto file = open();
+  const TensorInfo* t = file->find("blk.0.ffn_up.weight");
+  ASSERT_TRUE(t && t->format == Format::q8_0);
+  BlockQ8_0 block;
+  std::memcpy(&block, file->data(*t).data(), sizeof(block));
+  EXPECT_EQ(block.d, 0x2020);
+  EXPECT_EQ(block.qs[31], 0x31 - 128);
+}
+
+TEST_F(HfCodes, ScalesOutsideAHalfsRangeAreNotRounded) {
+  const std::string quant = R"({"quant_method": "compressed-tensors", "format": "int-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "strategy": "tensor"}}}})";
+  for (const auto& [value, format] : {std::pair{0.01f, Format::q8_0},
+                                      {1e-9f, Format::bf16},
+                                      {1e6f, Format::bf16},
+                                      {0.0f, Format::q8_0}}) {
+    const std::string scale(reinterpret_cast<const char*>(&value), 4);
+    EXPECT_EQ(open_with(quant, {{"weight", "I8", {32, 32}, text(1024, '\x7f')},
+                                {"weight_scale", "F32", {1}, scale}}),
+              "");
+    auto file = open();
+    const TensorInfo* t = file->find("blk.0.ffn_up.weight");
+    ASSERT_EQ(t->format, format) << value;
+    std::vector<float> values(1024);
+    format_info(format).decode(file->data(*t).data(), values.data(), 1024);
+    EXPECT_NEAR(values[1023], 127 * value, 0.004f * 127 * value);
+  }
+}
+
+TEST_F(HfCodes, EightBitFloatsAreChecked) {
+  const std::string quant = R"({"quant_method": "fp8", "weight_block_size": [16, 24]})";
+  const Part codes{"weight", "F8_E4M3", {32, 32}, text(1024, '\x38')};
+  EXPECT_SAYS(open_with(quant, {codes}), "weight' has no weight_scale beside it");
+  EXPECT_SAYS(open_with(quant, {codes, {"weight_scale_inv", "F32", {2, 1}, text(8, '@')}}),
+              "weight_scale_inv' is [2, 1], but config.json makes it [32, 1]");
+  EXPECT_SAYS(open_with(quant, {{"weight", "F8_E4M3", {32, 16}, text(512, 0)},
+                                {"weight_scale", "F32", {}, text(4, '@')}}),
+              "weight' is [32, 16], but config.json makes it [32, 32]");
+  EXPECT_SAYS(open_with(quant, {{"weight", "I8", {32, 32}, text(1024, 0)},
+                                {"weight_scale", "F32", {}, text(4, '@')}}),
+              "weight' is not stored as quant_method of config.json says");
+  EXPECT_SAYS(open_with(quant, {{"weight", "F8_E5M2", {32, 32}, text(1024, 0)}}),
+              "is of type F8_E5M2");
+  // 1.0 in e4m3, and the scales 1, 2, 3, 4 of blocks of 16 x 24
+  std::string scales;
+  for (float v : {1.0f, 2.0f, 3.0f, 4.0f}) scales.append(reinterpret_cast<const char*>(&v), 4);
+  EXPECT_EQ(open_with(quant, {codes, {"weight_scale_inv", "F32", {2, 2}, scales}}), "");
+  auto file = open();
+  const TensorInfo* t = file->find("blk.0.ffn_up.weight");
+  ASSERT_TRUE(t && t->format == Format::bf16);
+  const auto* values = reinterpret_cast<const uint16_t*>(file->data(*t).data());
+  EXPECT_EQ(bf16_to_f32(values[0]), 1);
+  EXPECT_EQ(bf16_to_f32(values[23]), 1);
+  EXPECT_EQ(bf16_to_f32(values[24]), 2);
+  EXPECT_EQ(bf16_to_f32(values[16 * 32 + 23]), 3);
+  EXPECT_EQ(bf16_to_f32(values[32 * 32 - 1]), 4);
 }
 
 TEST_F(HfFiles, QuantisedWeightsAreChecked) {

@@ -17,9 +17,9 @@ struct TypeRow {
   const char* name;
   size_t bytes;
 };
-constexpr TypeRow kTypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
-                              {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U64", 8},  {"U32", 4},
-                              {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
+constexpr TypeRow kTypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2},  {"BF16", 2},    {"I64", 8},
+                              {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},     {"U32", 4},
+                              {"U16", 2}, {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
 
 Error corrupt(std::string what) { return Error{400, std::move(what)}; }
 
@@ -73,8 +73,10 @@ Result<SafetensorsEntry> read_entry(std::string_view name,
   const std::string_view type(dtype->get_string());
   const auto* row = std::ranges::find_if(kTypes, [&](const TypeRow& t) { return type == t.name; });
   if (row == std::end(kTypes)) {
-    return corrupt(strf("%s is of type %s, which is not supported: F32, F16 and BF16 are",
-                        who.c_str(), quote(type).c_str()));
+    return corrupt(
+        strf("%s is of type %s, which is not supported: F32, F16, BF16, I8 "
+             "and F8_E4M3 are",
+             who.c_str(), quote(type).c_str()));
   }
   e.type = static_cast<SafetensorsType>(row - kTypes);
   size_t bytes = row->bytes;

@@ -27,7 +27,9 @@ enum class SafetensorsType : uint8_t {
   u32,
   u16,
   u8,
-  boolean
+  boolean,
+  f8_e4m3,
+  f8_e5m2
 };
 
 // "F32", as files write it.

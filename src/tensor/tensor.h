@@ -25,9 +25,10 @@ enum class Format : uint8_t {
   q4_k,
   q5_k,
   iq4_nl,
-  int4
+  int4,
+  mxfp4
 };
-inline constexpr int kNumFormats = 15;
+inline constexpr int kNumFormats = 16;
 
 // f8: e4m3. i8: codes of the KV cache (KvType).
 enum class DType : uint8_t { f32, f16, bf16, f8, i8 };

@@ -11,6 +11,7 @@
 #include "tensor/formats/all.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
@@ -107,6 +108,8 @@ void decode_as(void* out, Format format, const void* raw, int64_t elems, cudaStr
       return decode_blocks<O, BlockIQ4NL>(out, raw, elems, stream);
     case Format::int4:
       return decode_blocks<O, BlockInt4>(out, raw, elems, stream);
+    case Format::mxfp4:
+      return decode_blocks<O, BlockMXFP4>(out, raw, elems, stream);
   }
 }
 

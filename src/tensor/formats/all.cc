@@ -7,6 +7,7 @@
 #include "tensor/formats/f16.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
@@ -80,6 +81,7 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     quantised<BlockQ5K>(),
     quantised<BlockIQ4NL>(),
     quantised<BlockInt4>(),
+    quantised<BlockMXFP4>(),
 }};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }

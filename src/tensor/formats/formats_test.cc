@@ -64,7 +64,7 @@ std::vector<Row> rows_of(const char* section) {
 
 TEST(Formats, DecodeIsBitEqualToAnIndependentDecoder) {
   auto rows = rows_of("decode");
-  ASSERT_EQ(rows.size(), 13u);
+  ASSERT_EQ(rows.size(), 14u);
   for (const Row& r : rows) {
     ASSERT_NE(r.format, nullptr);
     ASSERT_EQ(row_bytes(r.format->format, r.num_elems), r.num_bytes) << r.format->name;
@@ -78,7 +78,7 @@ TEST(Formats, DecodeIsBitEqualToAnIndependentDecoder) {
 
 TEST(Formats, EncodeAgreesWithAnIndependentEncoder) {
   auto rows = rows_of("encode");
-  ASSERT_EQ(rows.size(), 7u);
+  ASSERT_EQ(rows.size(), 8u);
   for (const Row& r : rows) {
     ASSERT_NE(r.format, nullptr);
     std::vector<float> in(static_cast<size_t>(r.num_elems));
@@ -124,6 +124,8 @@ double error_bound(Format f) {
       return 28.0 / 127;
     case Format::int4:
       return 1.1 / 15;  // half a step of what may span twice the largest, and the half's rounding
+    case Format::mxfp4:
+      return 1.0 / 4;  // up to 8 is clamped to 6
     default:
       return 0.5;  // a new format, until its bound is known
   }
@@ -265,6 +267,7 @@ TEST(Formats, FoundByNameAndNumber) {
   EXPECT_EQ(find_format("q4"), nullptr);
   EXPECT_EQ(find_gguf_type(14)->format, Format::q6_k);
   EXPECT_EQ(find_gguf_type(12)->format, Format::q4_k);
+  EXPECT_EQ(find_gguf_type(39)->format, Format::mxfp4);
   EXPECT_EQ(find_gguf_type(16), nullptr);
   EXPECT_EQ(find_gguf_type(kNotInGguf), nullptr);
   for (int f = 0; f < kNumFormats; ++f) {

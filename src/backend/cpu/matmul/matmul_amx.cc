@@ -21,7 +21,7 @@ template <Format F>
     for (int u = 0; u < 8; ++u) put64(w.q[u], _mm512_xor_si512(load64(low + u * 64), flip));
   } else {
     constexpr char kOffset =
-        F == Format::iq4_nl ? static_cast<char>(0x80) : static_cast<char>(kCodeOffset<F>);
+        kHasLevels<F> ? static_cast<char>(0x80) : static_cast<char>(kCodeOffset<F>);
     const uint8_t* tops = panel + plan.high + b * 4 * R;
     const __m512i offset = _mm512_set1_epi8(kOffset);
     SLUICE_UNROLL
@@ -69,6 +69,9 @@ void matmul_amx_q5_1(const MatmulArgs& a) {
 }
 void matmul_amx_iq4_nl(const MatmulArgs& a) {
   run_strips<Panels<Format::iq4_nl>>(a, matmul_avx512_iq4_nl);
+}
+void matmul_amx_mxfp4(const MatmulArgs& a) {
+  run_strips<Panels<Format::mxfp4>>(a, matmul_avx512_mxfp4);
 }
 void matmul_amx_int4(const MatmulArgs& a) {
   run_strips<Panels<Format::int4>>(a, matmul_avx512_int4);

@@ -4,7 +4,7 @@
 //   q8_0  |w| <= 128 and x with w's sign: 2 * 128 * 127 < 2^15, then widened at once
 //   4-bit q <= 15: a whole block sums to 8 * 2 * 15 * 127 < 2^15; -8 comes off through x's sum
 //   5-bit q <= 31: half a block sums to 4 * 2 * 31 * 127 < 2^15; -16 comes off likewise
-//   iq4_nl levels as q8_0
+//   iq4_nl, mxfp4: levels as q8_0
 #include <immintrin.h>
 
 #include "backend/cpu/matmul/matmul_kernels.h"
@@ -108,12 +108,12 @@ template <int G, int MT>
   }
 }
 
-template <int G, int MT>
+template <Format F, int G, int MT>
 [[gnu::always_inline]] inline void dot_levels(
     const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, __m256i (&idot)[G][MT]) {
   const __m256i low4 = _mm256_set1_epi8(15);
-  const __m256i levels =
-      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Levels)));
+  const __m256i levels = _mm256_broadcastsi128_si256(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels_of<F>())));
   SLUICE_UNROLL
   for (int g = 0; g < G; ++g) {
     SLUICE_UNROLL
@@ -139,7 +139,8 @@ template <int G, int MT>
 template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m256& dw, __m256& mw) {
-  dw = load_f16(panel + plan.scale + b * 2 * R);
+  const uint8_t* scale = panel + plan.scale + b * 2 * R;
+  dw = F == Format::mxfp4 ? load_bf16(scale) : load_f16(scale);
   if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * R);
   if constexpr (kScaledMin<F>) mw = _mm256_mul_ps(dw, mw);
 }
@@ -156,8 +157,8 @@ void block_tile(const Tile& t) {
     const uint8_t* w = t.w + b * kBytes;
     if constexpr (F == Format::q8_0) {
       dot_bytes<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
-    } else if constexpr (F == Format::iq4_nl) {
-      dot_levels<G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+    } else if constexpr (kHasLevels<F>) {
+      dot_levels<F, G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
     } else if constexpr (kHighBits<F> == 1) {
       const uint8_t* tops = t.w + plan.high + b * 4 * R;
       dot_fives<G, MT>(w, tops, plan.bytes, t.q + b * 32, t.cols, idot);
@@ -207,5 +208,6 @@ void matmul_avx2_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx2_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_avx2_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx2_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
+void matmul_avx2_mxfp4(const MatmulArgs& a) { run<Format::mxfp4>(a); }
 
 }  // namespace sluice::cpu

@@ -1,7 +1,7 @@
 // int_block32 kernels for AVX-512 VNNI. Lanes are the 16 rows of a group; a tile is G groups (read
 // streams) by MT rows of x, its integer and float accumulators in registers. VPDPBUSD multiplies
-// unsigned weights with signed activations; the weights' offset (128 for q8_0 and iq4_nl, 8 for
-// q4_0, 16 for q5_0) is taken off through the integer sum of the activations.
+// unsigned weights with signed activations; the weights' offset (128 for q8_0, iq4_nl and mxfp4, 8
+// for q4_0, 16 for q5_0) is taken off through the integer sum of the activations.
 #include <immintrin.h>
 
 #include "backend/cpu/matmul/matmul_kernels.h"
@@ -63,7 +63,7 @@ template <Format F, int32_t kOffset, int MT>
 template <Format F, int G, int MT>
 void block_tile(const Tile& t) {
   constexpr int kBytes = kLowBytes<F> * R;
-  constexpr int32_t kOffset = F == Format::q8_0 || F == Format::iq4_nl ? 128 : kCodeOffset<F>;
+  constexpr int32_t kOffset = F == Format::q8_0 || kHasLevels<F> ? 128 : kCodeOffset<F>;
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   __m512 acc[G][MT];
   clear(acc);
@@ -131,5 +131,6 @@ void matmul_avx512_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_avx512_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_avx512_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_avx512_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
+void matmul_avx512_mxfp4(const MatmulArgs& a) { run<Format::mxfp4>(a); }
 
 }  // namespace sluice::cpu

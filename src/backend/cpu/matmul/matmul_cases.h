@@ -18,6 +18,7 @@
 #include "tensor/formats/all.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
@@ -185,6 +186,11 @@ inline Source extreme_source(Format format, int64_t rows, int64_t cols) {
       return extreme_source<BlockIQ4NL>(format, rows, cols, [&](BlockIQ4NL& b, size_t i) {
         b.d = one;
         std::memset(b.qs, i % 3 == 0 ? 0x00 : i % 3 == 1 ? 0xff : 0xf0, sizeof b.qs);
+      });
+    case Format::mxfp4:
+      return extreme_source<BlockMXFP4>(format, rows, cols, [&](BlockMXFP4& b, size_t i) {
+        b.e = 128;
+        std::memset(b.qs, i % 3 == 0 ? 0x77 : i % 3 == 1 ? 0xff : 0xf7, sizeof b.qs);
       });
     default:  // floats, and formats that have no kernel of their own yet
       break;

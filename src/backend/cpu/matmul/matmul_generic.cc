@@ -9,6 +9,7 @@
 #include "tensor/formats/all.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q2_k.h"
 #include "tensor/formats/q3_k.h"
 #include "tensor/formats/q4_0.h"
@@ -82,6 +83,13 @@ void load(const BlockIQ4NL& b, int, IntBlock& out) {
     out.q[i + 16] = kIq4Levels[b.qs[i] >> 4];
   }
   out.d = f16_to_f32(b.d);
+}
+void load(const BlockMXFP4& b, int, IntBlock& out) {
+  for (int i = 0; i < 16; ++i) {
+    out.q[i] = kMxfp4Levels[b.qs[i] & 15];
+    out.q[i + 16] = kMxfp4Levels[b.qs[i] >> 4];
+  }
+  out.d = bf16_to_f32(mxfp4_scale_bits(b.e));
 }
 // `part` is which 32 of the 256.
 void load(const BlockQ2K& b, int part, IntBlock& out) {
@@ -297,6 +305,7 @@ void matmul_generic_q4_k(const MatmulArgs& a) { super_rows<BlockQ4K>(a); }
 void matmul_generic_q5_k(const MatmulArgs& a) { super_rows<BlockQ5K>(a); }
 void matmul_generic_q6_k(const MatmulArgs& a) { super_rows<BlockQ6K>(a); }
 void matmul_generic_iq4_nl(const MatmulArgs& a) { int_rows<BlockIQ4NL>(a); }
+void matmul_generic_mxfp4(const MatmulArgs& a) { int_rows<BlockMXFP4>(a); }
 void matmul_generic_int4(const MatmulArgs& a) { int_rows<BlockInt4>(a); }
 void matmul_generic_u8(const MatmulArgs& a) { u8_rows(a); }
 void matmul_generic_f32(const MatmulArgs& a) { matmul_decoding(a, Format::f32); }

@@ -167,5 +167,6 @@ void matmul_i8mm_q5_0(const MatmulArgs& a) { run<Format::q5_0>(a); }
 void matmul_i8mm_q5_1(const MatmulArgs& a) { run<Format::q5_1>(a); }
 void matmul_i8mm_int4(const MatmulArgs& a) { run<Format::int4>(a); }
 void matmul_i8mm_iq4_nl(const MatmulArgs& a) { run<Format::iq4_nl>(a); }
+void matmul_i8mm_mxfp4(const MatmulArgs& a) { run<Format::mxfp4>(a); }
 
 }  // namespace sluice::cpu

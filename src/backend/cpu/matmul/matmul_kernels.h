@@ -38,6 +38,7 @@ namespace sluice::cpu {
     case Format::q6_k:
     case Format::q5_k:
     case Format::iq4_nl:
+    case Format::mxfp4:
     case Format::int4:
       return 20;
     default:
@@ -64,6 +65,7 @@ void matmul_generic_q3_k(const MatmulArgs& a);
 void matmul_generic_q4_k(const MatmulArgs& a);
 void matmul_generic_q5_k(const MatmulArgs& a);
 void matmul_generic_iq4_nl(const MatmulArgs& a);
+void matmul_generic_mxfp4(const MatmulArgs& a);
 void matmul_generic_int4(const MatmulArgs& a);
 void matmul_generic_u8(const MatmulArgs& a);
 void matmul_generic_f32(const MatmulArgs& a);
@@ -82,6 +84,7 @@ void matmul_avx2_q3_k(const MatmulArgs& a);
 void matmul_avx2_q4_k(const MatmulArgs& a);
 void matmul_avx2_q5_k(const MatmulArgs& a);
 void matmul_avx2_iq4_nl(const MatmulArgs& a);
+void matmul_avx2_mxfp4(const MatmulArgs& a);
 void matmul_avx2_int4(const MatmulArgs& a);
 void matmul_avx2_u8(const MatmulArgs& a);
 void matmul_avx2_f32(const MatmulArgs& a);
@@ -100,6 +103,7 @@ void matmul_avx512_q3_k(const MatmulArgs& a);
 void matmul_avx512_q4_k(const MatmulArgs& a);
 void matmul_avx512_q5_k(const MatmulArgs& a);
 void matmul_avx512_iq4_nl(const MatmulArgs& a);
+void matmul_avx512_mxfp4(const MatmulArgs& a);
 void matmul_avx512_int4(const MatmulArgs& a);
 void matmul_avx512_u8(const MatmulArgs& a);
 void matmul_avx512_f32(const MatmulArgs& a);
@@ -118,6 +122,7 @@ void matmul_amx_q3_k(const MatmulArgs& a);
 void matmul_amx_q4_k(const MatmulArgs& a);
 void matmul_amx_q5_k(const MatmulArgs& a);
 void matmul_amx_iq4_nl(const MatmulArgs& a);
+void matmul_amx_mxfp4(const MatmulArgs& a);
 void matmul_amx_int4(const MatmulArgs& a);
 void matmul_amx_bf16(const MatmulArgs& a);
 // Up to 16 rows of SuperQuantView as a tile of MatmulArgs::tiles.
@@ -142,6 +147,7 @@ void matmul_neon_q3_k(const MatmulArgs& a);
 void matmul_neon_q4_k(const MatmulArgs& a);
 void matmul_neon_q5_k(const MatmulArgs& a);
 void matmul_neon_iq4_nl(const MatmulArgs& a);
+void matmul_neon_mxfp4(const MatmulArgs& a);
 void matmul_neon_int4(const MatmulArgs& a);
 void matmul_neon_u8(const MatmulArgs& a);
 void matmul_neon_f32(const MatmulArgs& a);
@@ -160,6 +166,7 @@ void matmul_i8mm_q3_k(const MatmulArgs& a);
 void matmul_i8mm_q4_k(const MatmulArgs& a);
 void matmul_i8mm_q5_k(const MatmulArgs& a);
 void matmul_i8mm_iq4_nl(const MatmulArgs& a);
+void matmul_i8mm_mxfp4(const MatmulArgs& a);
 void matmul_i8mm_int4(const MatmulArgs& a);
 
 void matmul_bfmmla_bf16(const MatmulArgs& a);

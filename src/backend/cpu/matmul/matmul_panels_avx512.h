@@ -9,7 +9,6 @@
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/pack_plan.h"
 #include "backend/cpu/matmul/six_bits_avx2.h"
-#include "tensor/formats/iq4_levels.h"
 #include "tensor/tensor.h"
 
 namespace sluice::cpu {
@@ -18,6 +17,11 @@ inline constexpr int kPanelRows = 16;
 
 [[gnu::always_inline]] inline __m512 load_f16(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+[[gnu::always_inline]] inline __m512 load_bf16(const uint8_t* p) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
 [[gnu::always_inline]] inline __m128i load16(const uint8_t* p) {
@@ -46,9 +50,9 @@ template <Format F>
     low = _mm512_and_si512(v, low4);
     high = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
   }
-  if constexpr (F == Format::iq4_nl) {
+  if constexpr (kHasLevels<F>) {
     const __m512i levels = _mm512_broadcast_i32x4(
-        _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Levels)),
+        _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels_of<F>())),
                       _mm_set1_epi8(static_cast<char>(0x80))));
     low = _mm512_shuffle_epi8(levels, low);
     high = _mm512_shuffle_epi8(levels, high);
@@ -63,7 +67,8 @@ template <Format F>
 template <Format F>
 [[gnu::always_inline]] inline void load_scales(
     const uint8_t* panel, const PanelPlan& plan, int64_t b, __m512& dw, __m512& mw) {
-  dw = load_f16(panel + plan.scale + b * 2 * kPanelRows);
+  const uint8_t* scale = panel + plan.scale + b * 2 * kPanelRows;
+  dw = F == Format::mxfp4 ? load_bf16(scale) : load_f16(scale);
   if constexpr (kHasMin<F>) mw = load_f16(panel + plan.extra + b * 2 * kPanelRows);
   if constexpr (kScaledMin<F>) mw = _mm512_mul_ps(dw, mw);
 }

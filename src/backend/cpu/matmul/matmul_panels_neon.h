@@ -20,6 +20,10 @@ constexpr int R = 8;
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
+[[gnu::always_inline]] inline float32x4_t load_bf16(const uint8_t* p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
+
 [[gnu::always_inline]] inline int32x4x2_t widen(uint8x8_t signed_bytes) {
   const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(signed_bytes));
   return {vmovl_s16(vget_low_s16(wide)), vmovl_s16(vget_high_s16(wide))};
@@ -50,7 +54,8 @@ template <Format F>
                                                float32x4_t (&mw)[2]) {
   SLUICE_UNROLL
   for (int h = 0; h < 2; ++h) {
-    dw[h] = load_f16(panel + plan.scale + b * 2 * R + h * 8);
+    const uint8_t* scale = panel + plan.scale + b * 2 * R + h * 8;
+    dw[h] = F == Format::mxfp4 ? load_bf16(scale) : load_f16(scale);
     if constexpr (kHasMin<F>) mw[h] = load_f16(panel + plan.extra + b * 2 * R + h * 8);
     if constexpr (kScaledMin<F>) mw[h] = vmulq_f32(dw[h], mw[h]);
   }

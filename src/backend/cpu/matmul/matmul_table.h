@@ -5,7 +5,7 @@
 // shape and thread split, so rows may be swapped freely:
 //   int_block32  activations int8 per 32 (QuantView). One f32 chain per output over ascending
 //                blocks of 32: acc = fma(d_w * d_x, float(dot), acc) with an exact int32 dot.
-//                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl: of the levels.
+//                q4_0: dot of (q - 8). q5_0: of (q - 16). iq4_nl, mxfp4: of levels.
 //                q4_1, q5_1: dot of q, then acc = fma(m_w, d_x * float(sum), acc).
 //                int4: likewise with m_w = d_w * m, an exact product.
 //                q3_k: dot = scale[0] * dot16[0] + scale[1] * dot16[1], exact (below 2^24).

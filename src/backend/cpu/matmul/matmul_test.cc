@@ -264,6 +264,41 @@ TEST(Matmul, PackedMemoryIsNoLargerThanTheFormat) {
   EXPECT_LE(bits(Format::q5_k), 5.5);
   EXPECT_LE(bits(Format::iq4_nl), 4.5);
   EXPECT_LE(bits(Format::int4), 5.0);
+  EXPECT_LE(bits(Format::mxfp4), 4.5);  // 4.25 in a file: panels have 16 bits for a scale
+}
+
+class MatmulMxfp4Kernel : public MatmulRowTest {};
+INSTANTIATE_TEST_SUITE_P(Rows,
+                         MatmulMxfp4Kernel,
+                         testing::ValuesIn(usable_rows([](const MatmulRow& row) {
+                           return row.fmt == Format::mxfp4;
+                         })),
+                         row_test_name);
+
+// All 256 powers of two: rows come back as they were, products have the scalar row's bits.
+TEST_P(MatmulMxfp4Kernel, EveryScaleIsKept) {
+  const MatmulRow* row = GetParam();
+  ThreadPool pool(2, false);
+  Source w = random_source(Format::mxfp4, 64, 128, 8);
+  for (size_t i = 0; i < 256; ++i) w.bytes[i * sizeof(BlockMXFP4)] = static_cast<std::byte>(i);
+  w.decode_all();
+  const WeightSegment segment = w.segment();
+  const PackedWeight packed = pack_weight(pool, {&segment, 1}, {}, only(row));
+  for (int64_t r = 0; r < 64; ++r) {
+    std::vector<float> out(128);
+    embed_row(packed, r, out.data());
+    ASSERT_EQ(std::memcmp(out.data(), w.decoded.data() + r * 128, 512), 0) << row->name << " " << r;
+  }
+  const MatmulRow* scalar = nullptr;
+  for (const MatmulRow* r : usable_rows()) {
+    if (r->fmt == Format::mxfp4 && r->need == 0) scalar = r;
+  }
+  ASSERT_NE(scalar, nullptr);
+  const PackedWeight plain = pack_weight(pool, {&segment, 1}, {}, only(scalar));
+  for (int64_t m : {1, 7, 40}) {
+    Input in = make_input(m, 128, 3);
+    EXPECT_TRUE(same_bits(multiply(pool, packed, in.act()), multiply(pool, plain, in.act())));
+  }
 }
 
 // The fallback for a format without a kernel computes the same product in f32: tried on every

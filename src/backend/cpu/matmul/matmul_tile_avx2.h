@@ -33,6 +33,11 @@ constexpr int R = 8;  // rows of a group
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+[[gnu::always_inline]] inline __m256 load_bf16(const uint8_t* p) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
 [[gnu::always_inline]] inline __m256i widen_add(__m256i pairs) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }

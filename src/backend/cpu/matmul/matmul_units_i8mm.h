@@ -8,7 +8,6 @@
 
 #include "backend/cpu/matmul/matmul_panels_neon.h"
 #include "backend/cpu/matmul/pack_plan.h"
-#include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
@@ -36,7 +35,7 @@ template <Format F>
   return vandq_u8(q, vdupq_n_u8(static_cast<uint8_t>(mask)));
 }
 
-// Unit u of pair p of a block: codes, or the levels of iq4_nl.
+// Unit u of pair p of a block: codes, or the levels that they choose.
 template <Format F>
 [[gnu::always_inline]] inline int8x16_t load_unit(const Planes& planes, int u, int p) {
   const uint8_t* low = planes.low;
@@ -56,7 +55,7 @@ template <Format F>
       return vreinterpretq_s8_u8(join(vshlq_u8(vld1q_u8(planes.high + p * 16), shift), v, u, 31));
     } else {
       const uint8x16_t q = u < 2 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
-      if constexpr (F == Format::iq4_nl) return vqtbl1q_s8(vld1q_s8(kIq4Levels), q);
+      if constexpr (kHasLevels<F>) return vqtbl1q_s8(vld1q_s8(levels_of<F>()), q);
       return vreinterpretq_s8_u8(q);
     }
   }

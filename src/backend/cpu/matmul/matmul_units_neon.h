@@ -9,7 +9,6 @@
 #include "backend/cpu/matmul/matmul_panels_neon.h"
 #include "backend/cpu/matmul/matmul_tile_neon.h"
 #include "backend/cpu/matmul/pack_plan.h"
-#include "tensor/formats/iq4_levels.h"
 
 namespace sluice::cpu {
 namespace {
@@ -23,7 +22,7 @@ template <Format F>
     const int8x16_t shift = vdupq_n_s8(static_cast<int8_t>(4 - u - half * 4));
     q = vorrq_u8(q, vandq_u8(vshlq_u8(top, shift), vdupq_n_u8(16)));
   }
-  if constexpr (F == Format::iq4_nl) return vqtbl1q_s8(vld1q_s8(kIq4Levels), q);
+  if constexpr (kHasLevels<F>) return vqtbl1q_s8(vld1q_s8(levels_of<F>()), q);
   return vreinterpretq_s8_u8(q);
 }
 

@@ -11,6 +11,7 @@
 #include "tensor/formats/f16.h"
 #include "tensor/formats/int4.h"
 #include "tensor/formats/iq4_nl.h"
+#include "tensor/formats/mxfp4.h"
 #include "tensor/formats/q4_0.h"
 #include "tensor/formats/q4_1.h"
 #include "tensor/formats/q4_k.h"
@@ -207,6 +208,9 @@ struct Packing {
         std::memcpy(p + plan.scale + (b * 16 + s) * R + r, &src.scales[s], 1);
       }
       std::memcpy(p + plan.extra + half(b, r), &src.d, 2);
+    } else if constexpr (F == Format::mxfp4) {
+      const uint16_t scale = mxfp4_scale_bits(src.e);
+      std::memcpy(p + plan.scale + half(b, r), &scale, 2);
     } else {
       std::memcpy(p + plan.scale + half(b, r), &src.d, 2);
       if constexpr (kHasMin<F>) std::memcpy(p + plan.extra + half(b, r), &src.m, 2);
@@ -229,6 +233,10 @@ struct Packing {
         std::memcpy(&dst.scales[s], p + plan.scale + (b * 16 + s) * R + r, 1);
       }
       std::memcpy(&dst.d, p + plan.extra + half(b, r), 2);
+    } else if constexpr (F == Format::mxfp4) {
+      uint16_t scale = 0;
+      std::memcpy(&scale, p + plan.scale + half(b, r), 2);
+      dst.e = mxfp4_exponent(scale);
     } else {
       std::memcpy(&dst.d, p + plan.scale + half(b, r), 2);
       if constexpr (kHasMin<F>) std::memcpy(&dst.m, p + plan.extra + half(b, r), 2);

@@ -7,7 +7,8 @@
 //         u < U / 2; the low nibble is column u I + i and the high nibble column 16 + u I + i.
 //   high  the top H bits of codes of 4 + H bits (q5_*: 1, q6_k: 2): [unit H / 8][R][I] bytes, bits
 //         unit H % 8 and up, where unit = b U + u
-//   scale [b][R] f16. q6_k: [b][2][R] int8, of 16 columns each. q4_k, q5_k: [b][R] bytes, low
+//   scale [b][R] f16, mxfp4: bf16. q6_k: [b][2][R] int8, of 16 columns each. q4_k, q5_k: [b][R]
+//   bytes, low
 //         nibbles of scale (low) and minimum (high)
 //   tops  q4_k, q5_k: [b / 2][R] bytes, four bits for each b % 2: two of the scale (low), two of
 //   the
@@ -33,6 +34,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/formats/iq4_levels.h"
+#include "tensor/formats/mxfp4_levels.h"
 #include "tensor/tensor.h"
 
 namespace sluice::cpu {
@@ -57,6 +60,14 @@ inline constexpr int32_t kCodeOffset = F == Format::q4_0   ? 8
                                        : F == Format::q5_0 ? 16
                                        : F == Format::q6_k ? 32
                                                            : 0;
+// Codes are indices of levels.
+template <Format F>
+inline constexpr bool kHasLevels = F == Format::iq4_nl || F == Format::mxfp4;
+template <Format F>
+[[gnu::always_inline]] constexpr const int8_t* levels_of() {
+  static_assert(kHasLevels<F>);
+  return F == Format::mxfp4 ? kMxfp4Levels : kIq4Levels;
+}
 // Bytes of a row's block in plane q.
 template <Format F>
 inline constexpr int kLowBytes = F == Format::q8_0 ? 32 : 16;

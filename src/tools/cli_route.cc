@@ -43,7 +43,8 @@ void add_route(CLI::App& app, CommandLine& c) {
       ->check(whole_number(1, 1'000'000))
       ->capture_default_str()
       ->group(group);
-  s->add_option("--max-held", o.max_held, "bytes of their bodies (default: 512M)")
+  s->add_option("--max-held", o.max_held,
+                "bytes of their bodies, with the copies on their way to workers\n(default: 512M)")
       ->transform(byte_size())
       ->group(group);
   s->add_option("--max-body", o.max_body, "bytes of one body (default: 8M)")

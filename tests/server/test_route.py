@@ -296,6 +296,37 @@ class FakeWorkers(unittest.TestCase):
             self.assertGreaterEqual(router.metric("sluice_route_rejected_total"), 2)
 
 
+    def test_bodies_and_their_copies_are_counted(self):
+        hold, go_on, size = threading.Event(), threading.Event(), 1_000_000
+
+        def slow(handler, body):
+            hold.wait(30 * PATIENCE)
+            if b'"stream"' not in body:
+                return echo(handler, body[:2])
+            handler.begin_events()
+            handler.event("first")
+            go_on.wait(30 * PATIENCE)
+            handler.wfile.write(b"0\r\n\r\n")
+        with Fake(slow) as a, Router(a.url, args=["--max-body", "1500k", "--max-held", "3m"]) as router:
+            router.wait_up(1)
+            text = "x" * size
+            first = threading.Thread(target=router.call, args=("/v1/completions", {"prompt": text, "stream": True}))
+            first.start()
+            self.assertTrue(wait_for(lambda: len(a.seen) == 1))
+            held = router.metric("sluice_route_request_bytes")
+            self.assertTrue(2 * size <= held < 2 * size + 1000, held)
+            status, headers, body = router.call("/v1/completions", {"prompt": text})
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "router_full"))
+            self.assertEqual(headers["retry-after"], "1")
+            hold.set()  # the stream begins: nobody needs its body any more
+            self.assertTrue(wait_for(lambda: router.metric("sluice_route_request_bytes") == 0))
+            self.assertEqual(router.metric("sluice_route_requests"), 1)
+            self.assertEqual(router.call("/v1/completions", {"prompt": text})[0], 200)
+            go_on.set()
+            first.join(30 * PATIENCE)
+            self.assertEqual(router.metric("sluice_route_request_bytes"), 0)
+
+
 class Hostile(unittest.TestCase):
     def test_what_no_client_should_send(self):
         with Fake(echo) as a, Router(a.url, args=["--max-body", "64k"]) as router:
@@ -316,6 +347,7 @@ class Hostile(unittest.TestCase):
     def test_bad_options_are_one_line(self):
         for args, says in ((["--worker", "nonsense"], "nonsense"), (["--worker", "http://x:1", "--slo", "e2e=1s"], "--slo"),
                            (["--worker", "http://127.0.0.1:1", "--worker", "http://127.0.0.1:1"], "twice"),
+                           (["--worker", "http://127.0.0.1:1", "--max-held", "8m"], "--max-body"),
                            (["--worker", "http://127.0.0.1:1", "--host", "0.0.0.0"], "--allow-no-key"), ([], "--worker")):
             done = subprocess.run([SLUICE, "route", "--port", "0", *args], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, args)

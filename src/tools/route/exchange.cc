@@ -54,7 +54,7 @@ RoutedExchange::RoutedExchange(Router& router,
       received_(router.now()),
       draw_(keyed_hash(router.key_, std::to_string(router.num_drawn_++))) {
   ++router_.num_requests_;
-  router_.num_bytes_ += request_.body.size();
+  hold(request_.body.size());
   if (!generates_) return;
   shape_ = read_shape(request_.body);
   blocks_ = shape_blocks(shape_, router_.key_);
@@ -65,7 +65,15 @@ RoutedExchange::RoutedExchange(Router& router,
   attempts_ = std::atoi(std::string(request_.header("x-stainless-retry-count")).c_str());
 }
 
-RoutedExchange::~RoutedExchange() { router_.gone(request_.body.size()); }
+RoutedExchange::~RoutedExchange() {
+  hold(0);
+  --router_.num_requests_;
+}
+
+void RoutedExchange::hold(size_t bytes) {
+  router_.num_bytes_ += bytes - held_;  // wraps downwards
+  held_ = bytes;
+}
 
 Conductor::Ask RoutedExchange::ask() const {
   Conductor::Ask a;
@@ -94,6 +102,7 @@ void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket) {
   worker_ = worker;
   ticket_ = ticket;
   ++tries_;
+  hold(2 * request_.body.size());  // the client has a copy until an answer begins
   head_ = {};
   whole_ = again_ = paused_ = lost_ = is_events_ = false;
   if (tries_ > 1) return;
@@ -122,6 +131,7 @@ void RoutedExchange::refuse(int status,
 }
 
 void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
+  hold(request_.body.size());
   head_.status = status;
   head_.content_type.clear();
   size_t length = kMostWhole + 1;
@@ -145,6 +155,9 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
 
 void RoutedExchange::start_answer() {
   started_ = true;
+  shape_ = {};
+  request_.body = {};  // no other worker will get it
+  hold(0);
   first_ = router_.now();
   router_.first_byte_->observe(seconds(first_ - received_));
   HttpResponse rest;

@@ -39,6 +39,7 @@ class RoutedExchange final : public HttpListener,
 
  private:
   void start_answer();
+  void hold(size_t bytes);
   void count_tokens(std::string_view bytes);
   void flow();
   void client_gone();
@@ -51,6 +52,7 @@ class RoutedExchange final : public HttpListener,
   std::shared_ptr<Responder> out_;
   const bool generates_;
   const Time received_;
+  size_t held_ = 0;  // bytes of the request, as counted by the router
   RequestShape shape_;
   std::vector<uint64_t> blocks_;
   uint64_t session_ = 0;

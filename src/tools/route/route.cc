@@ -70,6 +70,8 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
     if (!file) return file.error();
     r.worker.cost = file->cost;
   }
+  if (o.max_held / 2 < o.max_body)
+    return Error{400, "--max-held must be at least twice --max-body: a body and its copy are held"};
   r.limits.requests = static_cast<size_t>(o.max_requests);
   r.limits.request_bytes = o.max_held;
   r.limits.silence = milliseconds(static_cast<int64_t>(o.silence * 1e3));

@@ -143,7 +143,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
         known ? "method_not_allowed" : "not_found"));
   }
   if (num_requests_ >= options_.limits.requests ||
-      num_bytes_ + request.body.size() > options_.limits.request_bytes) {
+      num_bytes_ + 2 * request.body.size() > options_.limits.request_bytes) {
     refused_->add();
     HttpResponse r =
         routed_error(503, "the router holds too many requests: try again later", "router_full");
@@ -179,11 +179,6 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
 
 void Router::left(RoutedExchange& exchange) {
   workers_[static_cast<size_t>(exchange.worker())].exchanges.erase(&exchange);
-}
-
-void Router::gone(size_t bytes) {
-  --num_requests_;
-  num_bytes_ -= bytes;
 }
 
 void Router::set_state(size_t worker, bool alive, bool draining, bool silent, const char* why) {

@@ -22,7 +22,7 @@ namespace sluice {
 
 struct RouterLimits {
   size_t requests = 8192;                      // being answered at once
-  size_t request_bytes = size_t{512} << 20;    // of their bodies, kept until they are answered
+  size_t request_bytes = size_t{512} << 20;    // of their bodies, with copies on their way
   std::chrono::milliseconds silence{600'000};  // of a worker, within an answer
 };
 
@@ -72,7 +72,6 @@ class Router {
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
-  void gone(size_t bytes);              // a request was answered
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);

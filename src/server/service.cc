@@ -78,11 +78,6 @@ void Service::count_connections(std::function<HttpServer::Stats()> stats) {
   stats_ = std::move(stats);
 }
 
-void Service::count_kv_events(std::function<KvPublisher::Stats()> stats) {
-  std::lock_guard lock(mutex_);
-  kv_stats_ = std::move(stats);
-}
-
 std::string Service::expose_metrics() {
   {
     std::lock_guard lock(mutex_);
@@ -92,7 +87,7 @@ std::string Service::expose_metrics() {
       meters_.unread_bytes.set(static_cast<double>(s.unread));
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
-    if (kv_stats_) meters_.on_kv_events(kv_stats_());
+    if (const KvPublisher* events = kv_events()) meters_.on_kv_events(events->stats());
   }
   meters_.waiting_tokens.set(static_cast<double>(admission_.waiting_tokens()));
   // With an empty queue nobody waits, whatever it was like before.

@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 
-from harness import PATIENCE, ROOT, SLUICE, Server
+from harness import PATIENCE, ROOT, SLUICE, Server, stories
 
 MODEL = str(ROOT / "tests/golden/models/llama.gguf")
 
@@ -367,9 +367,9 @@ class RealWorkers(unittest.TestCase):
             server.process.send_signal(signal.SIGCONT)
             server.__exit__()
 
-    def stream(self, ends, silent, num_tokens=60):
+    def stream(self, ends, silent, num_tokens=60, port=None):
         """One streamed completion; appends how it ended, and its longest silence."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.router.port, timeout=30 * PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.router.port, timeout=30 * PATIENCE)
         body = json.dumps({"model": "test", "prompt": "Once", "max_tokens": num_tokens, "stream": True, "ignore_eos": True})
         last, longest, text = time.monotonic(), 0.0, b""
         try:
@@ -427,11 +427,128 @@ class RealWorkers(unittest.TestCase):
         self.router.wait_up(2)
         self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
 
+    def test_two_routers_side_by_side_and_one_is_killed(self):
+        other = Router(*(s.url for s in self.servers))
+        try:
+            other.wait_up(2)
+            ends, cut, silent = [], [], []
+            threads = [threading.Thread(target=self.stream, args=(list_, silent, 120, port)) for _ in range(12)
+                       for list_, port in ((ends, self.router.port), (cut, other.port))]
+            for t in threads:
+                t.start()
+            self.assertTrue(wait_for(lambda: other.metric("sluice_route_requests") > 0))
+            other.process.kill()
+            for t in threads:
+                t.join(60 * PATIENCE)
+            # What went through the other one is untouched; the killed one's connections closed.
+            self.assertEqual([how for how, _ in ends], ["whole"] * 12)
+            self.assertEqual(len(cut), 12)
+        finally:
+            other.process.kill()
+            other.process.wait()
+            other.reader.join(10)
+            other.process.stderr.close()
+        # Workers noticed that nobody reads those answers any more.
+        for server in self.servers:
+            self.assertTrue(server.until(lambda s=server: s.metric("vllm:num_requests_running") == 0))
+        self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
+
     def test_a_draining_worker_finishes_and_gets_no_more(self):
         ends, _ = self.load(12, lambda: (time.sleep(0.05), self.servers[0].process.send_signal(signal.SIGTERM)))
         self.assertEqual(ends, ["whole"] * 12)
         self.router.wait_up(1)
         self.assertEqual(self.load(4, lambda: None)[0], ["whole"] * 4)
+
+
+@unittest.skipUnless(stories(), "no test data")
+class KvEvents(unittest.TestCase):
+    """What workers have cached is what they say, not what they were sent."""
+
+    ARGS = ("-t", "1", "--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay", "tcp://127.0.0.1:*")
+    # Two blocks of 512 bytes of text, some 450 tokens of 512 that fit.
+    PROMPT = ("Once upon a time there was a little girl named Lily. She loved to play in the park with her mom. " * 12)[:1040]
+
+    def serve(self, *args):
+        try:
+            server = Server(*self.ARGS, *args, path=stories())
+        except RuntimeError as error:
+            if "no ZeroMQ" in str(error):
+                self.skipTest("this build has no ZeroMQ")
+            raise
+        self.addCleanup(server.__exit__)
+        self.assertEqual(server.request("/flush_cache", b"", method="POST")[0], 200)  # what warming up left
+        return server
+
+    def route(self, *servers):
+        router = Router(*(s.url for s in servers), args=["--kv-events"])
+        self.addCleanup(router.__exit__)
+        router.wait_up(len(servers))
+        for s in servers:
+            self.assertTrue(wait_for(lambda s=s: self.of(router, s, "kv_known") == 1), "".join(router.lines))
+        return router
+
+    def of(self, router, server, name):
+        return router.metric("sluice_route_worker_" + name, f'{{worker="127.0.0.1:{server.port}"}}')
+
+    def ask(self, router, prompt=None):
+        """Sends a prompt; how many of its tokens the router expected to be cached."""
+        before = router.metric("sluice_route_cached_tokens_total")
+        status, headers, body = router.call("/v1/completions", {"prompt": prompt or self.PROMPT, "max_tokens": 2})
+        self.assertEqual(status, 200, body)
+        self.assertNotIn("x-kv-block", headers)
+        return router.metric("sluice_route_cached_tokens_total") - before
+
+    def test_an_eviction_is_known_at_once(self):
+        a, b = self.serve(), self.serve()
+        router = self.route(a, b)
+        self.assertEqual(self.ask(router), 0)
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) > 10))
+        self.assertEqual(self.ask(router), 256)
+        home, other = (a, b) if self.of(router, a, "kv_blocks") > 0 else (b, a)
+        self.assertEqual(home.request("/flush_cache", b"", method="POST")[0], 200)
+        self.assertTrue(wait_for(lambda: self.of(router, home, "kv_blocks") == 0))
+        self.assertEqual(self.ask(router), 0)
+        # Another client's prompts count, at a worker that this router never sent them to.
+        for s in (a, b):
+            s.request("/flush_cache", b"", method="POST")
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) == 0))
+        self.assertEqual(other.request("/v1/completions", {"prompt": self.PROMPT, "max_tokens": 2})[0], 200)
+        self.assertTrue(wait_for(lambda: self.of(router, other, "kv_blocks") > 10))
+        sent = self.of(router, other, "requests_total")
+        self.assertEqual(self.ask(router), 256)
+        self.assertEqual(self.of(router, other, "requests_total"), sent + 1)
+
+    def test_a_router_that_comes_late_knows_too(self):
+        a = self.serve()
+        self.assertEqual(a.request("/v1/completions", {"prompt": self.PROMPT, "max_tokens": 2})[0], 200)
+        router = self.route(a)
+        self.assertTrue(wait_for(lambda: self.of(router, a, "kv_blocks") > 10))
+        self.assertEqual(self.ask(router), 0)  # it cannot tell which tokens the text is
+        self.assertEqual(self.ask(router), 256)
+
+    def test_a_restarted_worker_has_nothing(self):
+        a, b = self.serve(), self.serve()
+        router = self.route(a, b)
+        self.ask(router)
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) > 10))
+        home = a if self.of(router, a, "kv_blocks") > 0 else b
+        home.process.kill()
+        home.process.wait()
+        self.assertTrue(wait_for(lambda: self.of(router, home, "kv_blocks") == 0))
+        again = Server(*self.ARGS, path=stories(), port=home.port)
+        self.addCleanup(again.__exit__)
+        router.wait_up(2)
+        self.assertTrue(wait_for(lambda: self.of(router, again, "kv_known") == 1))
+        self.assertEqual(self.ask(router), 0)
+
+    def test_without_events_it_is_assumed(self):
+        with Server("-t", "1", path=stories()) as a, Router(a.url, args=["--kv-events"]) as router:
+            router.wait_up(1)
+            self.ask(router)
+            self.assertEqual(self.of(router, a, "kv_known"), 0)
+            self.assertEqual(self.ask(router), 256)
+            a.request("/flush_cache", b"", method="POST")
+            self.assertEqual(self.ask(router), 256)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include "base/json_escape.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "server/kv_events.h"
 #include "server/openai.h"
 
 namespace sluice {
@@ -57,7 +58,13 @@ RoutedExchange::RoutedExchange(Router& router,
   hold(request_.body.size());
   if (!generates_) return;
   shape_ = read_shape(request_.body);
-  blocks_ = shape_blocks(shape_, router_.key_);
+  // Requests of different keys share no cached prefix.
+  HashKey key = router_.key_;
+  for (const char* name : {"authorization", "x-api-key"})
+    if (const std::string_view v = request_.header(name); !v.empty()) key[1] ^= keyed_hash(key, v);
+  if (!shape_.salt.empty()) key[1] ^= keyed_hash(key, shape_.salt);
+  blocks_ = shape_blocks(shape_, key);
+  tokens_ = shape_tokens(shape_);
   const std::string_view named = request_.header(router_.options_.session_header);
   const std::string_view session = named.empty() ? shape_.session : named;
   if (!session.empty()) session_ = keyed_hash(router_.key_, session) | 1;
@@ -77,7 +84,7 @@ void RoutedExchange::hold(size_t bytes) {
 
 Conductor::Ask RoutedExchange::ask() const {
   Conductor::Ask a;
-  a.tokens = generates_ ? shape_tokens(shape_) : 1;
+  a.tokens = tokens_;
   a.blocks = blocks_;
   a.block_tokens = kShapeBlockTokens;
   a.session = session_;
@@ -138,7 +145,7 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
   for (const auto& [name, value] : headers) {
     if (name == "content-length") length = std::strtoull(value.c_str(), nullptr, 10);
     if (name == "content-type") head_.content_type = value;
-    if (name != "content-type" && name != "date" && !is_hop_header(name))
+    if (name != "content-type" && name != "date" && name != kKvBlockHeader && !is_hop_header(name))
       head_.headers.emplace_back(name, value);
   }
   is_events_ = head_.content_type.starts_with("text/event-stream") ||
@@ -148,9 +155,20 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
     again_ = true;
     return;
   }
+  learn_block(headers);
   const bool bare = status == 204 || status == 304;  // no body, whatever its head says
   whole_ = bare || length <= kMostWhole;
   if (!whole_) start_answer();
+}
+
+// Which of the worker's blocks ends the prompt.
+void RoutedExchange::learn_block(const HttpHeaders& headers) {
+  if (!router_.follower_ || blocks_.empty()) return;
+  for (const auto& [name, value] : headers) {
+    if (name != kKvBlockHeader) continue;
+    if (const uint64_t block = std::strtoull(value.c_str(), nullptr, 10); block != 0)
+      router_.conductor_.prompt_ends(worker_, ask(), block);
+  }
 }
 
 void RoutedExchange::start_answer() {

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/constraint_vocab.h"
+#include "server/batch_metrics.h"
 #include "server/generation.h"
 #include "server/routes.h"
 
@@ -95,7 +96,9 @@ std::string Service::expose_metrics() {
   meters_.ready.set(check_ready() ? 0 : 1);
   meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
   meters_.response_bytes.set(static_cast<double>(responses_.bytes()));
-  return meters_.expose();
+  std::string out = meters_.expose();
+  if (options_.batches) out += expose_batches(options_.batches->counts());
+  return out;
 }
 
 void Service::live(const std::shared_ptr<Generation>& generation) {

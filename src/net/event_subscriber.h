@@ -16,8 +16,10 @@ namespace sluice {
 
 class EventSubscriber {
  public:
-  // Connects to nobody yet. 400: this build cannot.
-  static Result<std::unique_ptr<EventSubscriber>> open(size_t num_sources);
+  // Connects to nobody yet. `key_file`: CURVE keys of all sources (read_curve_client_keys); empty:
+  // none. 400: this build cannot, or the keys will not do.
+  static Result<std::unique_ptr<EventSubscriber>> open(size_t num_sources,
+                                                       const std::string& key_file);
   ~EventSubscriber();
 
   // Ends wait(), now or the next time. Any thread; needs no memory.

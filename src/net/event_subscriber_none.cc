@@ -7,7 +7,7 @@ struct EventSubscriber::State {};
 
 EventSubscriber::EventSubscriber(std::unique_ptr<State> state) : state_(std::move(state)) {}
 EventSubscriber::~EventSubscriber() = default;
-Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t) {
+Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t, const std::string&) {
   return Error{400,
                "this build has no ZeroMQ, so no KV events; install libzmq3-dev and build again"};
 }

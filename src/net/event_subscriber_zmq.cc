@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/str.h"
+#include "net/event_socket.h"
 
 namespace sluice {
 
@@ -63,6 +64,15 @@ struct EventSubscriber::State {
     if (wake_fd >= 0) ::close(wake_fd);
   }
 
+  bool set_keys(void* socket) const {
+    const auto set = [&](int option, const std::string& key) {
+      return zmq_setsockopt(socket, option, key.c_str(), key.size() + 1) == 0;
+    };
+    return keys.secret.empty() ||
+           (set(ZMQ_CURVE_SERVERKEY, keys.server) && set(ZMQ_CURVE_PUBLICKEY, public_key) &&
+            set(ZMQ_CURVE_SECRETKEY, keys.secret));
+  }
+
   Result<SubscriberPtr> connect(int kind, const std::string& address) {
     SubscriberPtr socket(zmq_socket(context.get(), kind));
     if (!socket) return subscriber_error("no socket for events");
@@ -72,7 +82,7 @@ struct EventSubscriber::State {
         set_int(socket.get(), ZMQ_RECONNECT_IVL_MAX, kMostRetryMs) &&
         set_int(socket.get(), ZMQ_IPV6, address.find('[') != address.npos ? 1 : 0) &&
         zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &kMostReceived, sizeof kMostReceived) == 0;
-    if (!ok || zmq_connect(socket.get(), address.c_str()) != 0)
+    if (!ok || !set_keys(socket.get()) || zmq_connect(socket.get(), address.c_str()) != 0)
       return subscriber_error("cannot follow " + quote(address));
     return socket;
   }
@@ -92,6 +102,8 @@ struct EventSubscriber::State {
 
   // Sockets end before their context, which waits for them.
   std::unique_ptr<void, EndSubscriberContext> context{zmq_ctx_new()};
+  CurveClientKeys keys;
+  std::string public_key;
   std::vector<Sockets> sources;
   std::vector<zmq_pollitem_t> items;
   int wake_fd = -1;
@@ -100,10 +112,21 @@ struct EventSubscriber::State {
 EventSubscriber::EventSubscriber(std::unique_ptr<State> state) : state_(std::move(state)) {}
 EventSubscriber::~EventSubscriber() = default;
 
-Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t num_sources) {
+Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t num_sources,
+                                                               const std::string& key_file) {
   auto state = std::make_unique<State>();
   if (!state->context) return subscriber_error("no context for events");
   state->sources.resize(num_sources);
+  if (!key_file.empty()) {
+    Result<CurveClientKeys> keys = read_curve_client_keys(key_file);
+    if (!keys) return keys.error();
+    if (zmq_has("curve") == 0) return Error{400, "this build's ZeroMQ has no CURVE"};
+    std::array<char, 41> own{};
+    if (zmq_curve_public(own.data(), keys->secret.c_str()) != 0)
+      return Error{400, strf("%s: no secret key", quote(key_file).c_str())};
+    state->keys = std::move(*keys);
+    state->public_key = own.data();
+  }
   state->wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (state->wake_fd < 0) return Error{500, strf("no eventfd: %s", std::strerror(errno))};
   return std::unique_ptr<EventSubscriber>(new EventSubscriber(std::move(state)));

@@ -13,9 +13,14 @@ void add_route(CLI::App& app, CommandLine& c) {
   add_named(s, "--policy", o.policy, kRoutings,
             "which worker gets a request. cache-aware: the one that is predicted\nto answer "
             "first, by its queue and the prefixes that it was sent");
-  s->add_flag("--kv-events", o.kv_events,
-              "follow the KV events of workers that publish them with\n--kv-events and "
-              "--kv-events-replay: what they have cached is then\nknown, not assumed");
+  CLI::Option* events =
+      s->add_flag("--kv-events", o.kv_events,
+                  "follow the KV events of workers that publish them with\n--kv-events and "
+                  "--kv-events-replay: what they have cached is then\nknown, not assumed");
+  s->add_option("--kv-events-key", o.kv_event_key,
+                "CURVE keys for that: a line \"secret KEY\", the router's, and a\nline \"server "
+                "KEY\", the workers' public one")
+      ->needs(events);
   s->add_option("--slo", o.slo,
                 "objectives, like ttft=2s,tpot=50ms: requests that are predicted to\nmiss them get "
                 "429 and Retry-After");

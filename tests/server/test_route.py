@@ -6,10 +6,12 @@
 import http.client
 import http.server
 import json
+import pathlib
 import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -540,6 +542,28 @@ class KvEvents(unittest.TestCase):
         router.wait_up(2)
         self.assertTrue(wait_for(lambda: self.of(router, again, "kv_known") == 1))
         self.assertEqual(self.ask(router), 0)
+
+    def test_keys(self):
+        # Of no use elsewhere: pairs of zmq_curve_keypair().
+        server_public, server_secret = "vHxQUFXt]^F8!wyt.mwo!j8Ke?yp>v+lsl9q)JYP", "kcp$6Kq*2&O(gj8?x9*)efGP)F1u75u*m!(4R=dN"
+        own_public, own_secret = "=)z=Ednglts?s@1^U<+URxQCi+>vf)<*:j&]m{/{", "1OuPoFWt4ztcr@+vl3ITyVfBj&RU>z^ER?#?pkY5"
+        with tempfile.TemporaryDirectory() as folder:
+            theirs, ours, wrong = (pathlib.Path(folder) / name for name in ("theirs", "ours", "wrong"))
+            theirs.write_text(f"secret {server_secret}\nclient {own_public}\n")
+            ours.write_text(f"# of the router\nsecret {own_secret}\nserver {server_public}\n")
+            wrong.write_text(f"secret {own_secret}\n")
+            a = self.serve("--kv-events-key", str(theirs))
+            with Router(a.url, args=["--kv-events"]) as without, \
+                    Router(a.url, args=["--kv-events", "--kv-events-key", str(ours)]) as router:
+                router.wait_up(1)
+                self.assertTrue(wait_for(lambda: self.of(router, a, "kv_known") == 1))
+                self.ask(router)
+                self.assertTrue(wait_for(lambda: self.of(router, a, "kv_blocks") > 10))
+                self.assertEqual(self.of(without, a, "kv_known"), 0)
+            done = subprocess.run([SLUICE, "route", "--port", "0", "--worker", a.url, "--kv-events", "--kv-events-key", wrong],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("server KEY", done.stderr)
 
     def test_without_events_it_is_assumed(self):
         with Server("-t", "1", path=stories()) as a, Router(a.url, args=["--kv-events"]) as router:

@@ -22,8 +22,10 @@ KvFollower::KvFollower(std::unique_ptr<EventSubscriber> subscriber,
     : subscriber_(std::move(subscriber)), tell_(std::move(tell)), followed_(num_workers) {}
 
 Result<std::unique_ptr<KvFollower>> KvFollower::open(size_t num_workers,
+                                                     const std::string& key_file,
                                                      std::function<void(News)> tell) {
-  Result<std::unique_ptr<EventSubscriber>> subscriber = EventSubscriber::open(num_workers);
+  Result<std::unique_ptr<EventSubscriber>> subscriber =
+      EventSubscriber::open(num_workers, key_file);
   if (!subscriber) return subscriber.error();
   std::unique_ptr<KvFollower> f(
       new KvFollower(std::move(*subscriber), num_workers, std::move(tell)));

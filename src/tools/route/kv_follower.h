@@ -29,6 +29,7 @@ class KvFollower {
   };
   // `tell` is called on the thread here, and must not block.
   static Result<std::unique_ptr<KvFollower>> open(size_t num_workers,
+                                                  const std::string& key_file,
                                                   std::function<void(News)> tell);
   ~KvFollower();
 

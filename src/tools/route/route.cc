@@ -77,6 +77,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.limits.silence = milliseconds(static_cast<int64_t>(o.silence * 1e3));
   r.tries = o.tries;
   r.kv_events = o.kv_events;
+  r.kv_event_key = o.kv_event_key;
   r.session_header = o.session_header;
   for (char& c : r.session_header) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   return r;

@@ -110,10 +110,11 @@ Result<void> Router::start(HttpServer& server) {
     if (auto ok = w.probe->open(o); !ok) return ok.error();
   }
   if (options_.kv_events) {
-    auto follower = KvFollower::open(workers_.size(), [this, &server](KvFollower::News news) {
-      server.post(
-          0, [this, n = std::make_shared<KvFollower::News>(std::move(news))] { on_kv_news(*n); });
-    });
+    auto tell = [this, &server](KvFollower::News news) {
+      auto kept = std::make_shared<KvFollower::News>(std::move(news));
+      server.post(0, [this, kept] { on_kv_news(*kept); });
+    };
+    auto follower = KvFollower::open(workers_.size(), options_.kv_event_key, tell);
     if (!follower) return follower.error();
     follower_ = std::move(*follower);
   }

@@ -35,7 +35,8 @@ struct RouterOptions {
   RouterLimits limits;
   int tries = 3;  // workers that a request is sent to
   std::string session_header = "x-session-id";
-  bool kv_events = false;  // workers that publish what they have cached are followed
+  bool kv_events = false;    // workers that publish what they have cached are followed
+  std::string kv_event_key;  // file of CURVE keys; empty: none
 };
 
 class RoutedExchange;

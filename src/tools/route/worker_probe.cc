@@ -15,16 +15,26 @@ std::string text_at(const json::object& o, std::string_view key) {
   return v && v->is_string() ? std::string(v->as_string()) : "";
 }
 
+// One that listens on every address is where the worker is.
+std::string event_address(std::string address, const HttpUrl& worker) {
+  const bool six = worker.host.find(':') != std::string::npos;
+  const std::string host = six ? "[" + worker.host + "]" : worker.host;
+  for (std::string_view any : {"tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:"})
+    if (address.starts_with(any)) return "tcp://" + host + ":" + address.substr(any.size());
+  return address;
+}
+
 // The sockets that /server_info names. Without a replay socket nobody could tell what was cached
 // before.
-std::optional<KvFollower::Source> events_in(std::string_view text) {
+std::optional<KvFollower::Source> events_in(std::string_view text, const HttpUrl& worker) {
   const Result<json::value> info = parse_json(text, kRequestJson);
   if (!info || !info->is_object()) return {};
   const json::value* events = info->as_object().if_contains("kv_events");
   if (!events || !events->is_object()) return {};
   const json::object& e = events->as_object();
   KvFollower::Source s;
-  s.sockets = {text_at(e, "publish"), text_at(e, "replay"), text_at(e, "topic")};
+  s.sockets = {event_address(text_at(e, "publish"), worker),
+               event_address(text_at(e, "replay"), worker), text_at(e, "topic")};
   const std::string epoch = text_at(e, "epoch");
   s.epoch = std::strtoull(epoch.c_str(), nullptr, 10);
   if (s.sockets.publish.empty() || s.sockets.replay.empty() || epoch.empty()) return {};
@@ -60,7 +70,7 @@ void WorkerProbe::on_body(std::string_view bytes) {
 
 // A worker without it is none whose events are followed; whether it is there says /ready.
 void WorkerProbe::on_info(bool ok) {
-  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(info_) : std::nullopt);
+  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(info_, url_) : std::nullopt);
   client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
 }
 

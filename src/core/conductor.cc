@@ -28,14 +28,31 @@ StepLoad decode_of(int64_t positions) { return {1, 1, positions, positions}; }
 
 }  // namespace
 
-Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers) : config_(config) {
+Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers, const HashKey& key)
+    : config_(config), kv_(workers.size(), key) {
   for (ConductorWorker& w : workers) workers_.emplace_back(std::move(w));
   views_.resize(workers_.size());
 }
 
-int64_t Conductor::cached_tokens(const Worker& w, const Ask& ask) const {
+bool Conductor::has_block(int worker, uint64_t block) const {
+  const Cause* cause = at(worker).prefixes.find(block);
+  const auto i = static_cast<size_t>(worker);
+  if (!kv_.known(i) || !kv_.placed(block)) return cause != nullptr;
+  if (kv_.cached(i, block)) return true;
+  if (!cause || cause->ticket >= sent_.size()) return false;
+  const Sent& s = sent_[cause->ticket];  // is it being computed?
+  return s.worker == worker && s.at == cause->at && !s.decodes;
+}
+
+void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
+  const double share =
+      static_cast<double>(ask.block_tokens) / static_cast<double>(std::max<int64_t>(1, ask.tokens));
+  kv_.place(static_cast<size_t>(worker), {{ask.blocks.begin(), ask.blocks.end()}, share, kv_block});
+}
+
+int64_t Conductor::cached_tokens(int worker, const Ask& ask) const {
   size_t n = 0;
-  while (n < ask.blocks.size() && w.prefixes.find(ask.blocks[n])) ++n;
+  while (n < ask.blocks.size() && has_block(worker, ask.blocks[n])) ++n;
   return std::min(static_cast<int64_t>(n) * ask.block_tokens, ask.tokens);
 }
 
@@ -50,7 +67,7 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
   if (w.config.kv_tokens > 0)
     v.free_tokens = w.config.kv_tokens - w.decode.context - w.queued.context;
-  v.cached = cached_tokens(w, ask);
+  v.cached = cached_tokens(worker, ask);
   v.pace = w.pace;
   v.decode_pace = decode_pace_;
   v.cost = &w.config.cost;
@@ -100,8 +117,6 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.at = now;
   w.queued += s.prompt;
   ++w.num_requests;
-  // The first block of the prompt is the last to be dropped.
-  for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], 0);
   if (ask.session != 0) sessions_.put(ask.session, worker);
   Ticket ticket = 0;
   if (free_.empty()) {
@@ -112,6 +127,8 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     free_.pop_back();
     sent_[ticket] = s;
   }
+  // The first block of the prompt is the last to be dropped.
+  for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], {ticket, now});
   if (w.prompts.empty()) w.front_since = now;
   w.prompts.push_back(ticket);
   return ticket;
@@ -187,6 +204,7 @@ void Conductor::set_alive(int worker, bool alive) {
   Worker& w = at(worker);
   if (w.alive && !alive) {
     w.prefixes.clear();
+    kv_.set_known(static_cast<size_t>(worker), false);
     w.measured = w.predicted = 0;
   }
   w.alive = alive;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/kv_picture.h"
 #include "core/lru_map.h"
 #include "core/routing_policy.h"
 
@@ -26,7 +27,7 @@ class Conductor {
  public:
   static constexpr size_t kSessions = 65536;
 
-  Conductor(RoutingConfig config, std::vector<ConductorWorker> workers);
+  Conductor(RoutingConfig config, std::vector<ConductorWorker> workers, const HashKey& key = {});
 
   struct Ask {
     int64_t tokens = 1;                // of the prompt
@@ -48,6 +49,12 @@ class Conductor {
   // `whole`: it ended as it should, so its length says something of others'.
   void ended(Ticket ticket, bool whole, Time now);
 
+  // What workers tell of their caches by themselves. Where nothing is known, or not yet which
+  // tokens a text is, it has what it was sent.
+  KvPicture& kv() { return kv_; }
+  // The worker says which of its blocks ends the prompt of a request.
+  void prompt_ends(int worker, const Ask& ask, uint64_t kv_block);
+
   // A worker that is not alive gets nothing, and has lost its cache.
   void set_alive(int worker, bool alive);
   void set_draining(int worker, bool draining);
@@ -62,10 +69,15 @@ class Conductor {
   bool rejecting() const { return state_.rejecting; }
 
  private:
+  // The request by which a block came to a worker.
+  struct Cause {
+    Ticket ticket = 0;
+    Time at{0};
+  };
   struct Worker {
     explicit Worker(ConductorWorker c) : config(std::move(c)), prefixes(config.prefix_blocks) {}
     ConductorWorker config;
-    LruMap<char> prefixes;
+    LruMap<Cause> prefixes;
     bool alive = true, draining = false;
     int num_requests = 0;
     StepLoad queued, decode;
@@ -85,7 +97,8 @@ class Conductor {
   };
   Worker& at(int worker) { return workers_[static_cast<size_t>(worker)]; }
   const Worker& at(int worker) const { return workers_[static_cast<size_t>(worker)]; }
-  int64_t cached_tokens(const Worker& w, const Ask& ask) const;
+  int64_t cached_tokens(int worker, const Ask& ask) const;
+  bool has_block(int worker, uint64_t block) const;
   void leave_queue(Worker& w, Ticket ticket, Time now);
   void first_token(Ticket ticket, Time now);
   void learn_pace(Worker& w, double measured, double predicted);
@@ -93,6 +106,7 @@ class Conductor {
   RoutingConfig config_;
   RoutingState state_;
   std::vector<Worker> workers_;
+  KvPicture kv_;
   LruMap<int> sessions_{kSessions};
   std::vector<Sent> sent_;    // by ticket
   std::vector<Ticket> free_;  // tickets

@@ -56,6 +56,30 @@ TEST(Conductor, PrefixesAreKnownWhereTheyWereSent) {
   EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 0);
 }
 
+TEST(Conductor, WorkersSayWhatTheyHave) {
+  Conductor c({}, conducted(2));
+  const KvUpdate stored{KvUpdate::stored, 1, {901, 902, 903, 904}, 0, {1, 2, 3, 4}};
+  c.kv().set_known(0, true);
+  const auto ticket = c.sent(0, with_prefix(), Time{0});
+  EXPECT_EQ(c.view(0, with_prefix(), Time{0}).cached, 3 * 512);  // assumed: it computes them
+  c.kv().apply(0, stored);
+  c.prompt_ends(0, with_prefix(), 904);
+  c.tokens(ticket, 1, milliseconds(20));
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(20)).cached, 3 * 512);
+  // What it evicts is not there, whatever it was sent.
+  c.kv().apply(0, {KvUpdate::removed, 1, {903, 904}, 0, {}});
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(20)).cached, 2 * 512);
+  // What another request is about to compute is there again, until that has ended.
+  const auto again = c.sent(0, with_prefix(), milliseconds(30));
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(30)).cached, 3 * 512);
+  c.ended(again, false, milliseconds(40));
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(40)).cached, 2 * 512);
+  // The other worker says nothing of itself: assumed.
+  c.ended(c.sent(1, with_prefix(), milliseconds(50)), true, milliseconds(60));
+  EXPECT_EQ(c.view(1, with_prefix(), milliseconds(60)).cached, 3 * 512);
+  c.ended(ticket, true, milliseconds(70));
+}
+
 TEST(Conductor, TheTailOfAPrefixIsForgottenFirst) {
   auto workers = conducted(1);
   workers[0].prefix_blocks = 3;

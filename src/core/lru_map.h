@@ -32,6 +32,12 @@ class LruMap {
     at_.erase(used_.back().first);
     used_.pop_back();
   }
+  void erase(uint64_t key) {
+    auto it = at_.find(key);
+    if (it == at_.end()) return;
+    used_.erase(it->second);
+    at_.erase(it);
+  }
   void clear() {
     at_.clear();
     used_.clear();

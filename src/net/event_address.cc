@@ -48,10 +48,16 @@ Result<void> check_event_address(const std::string& address, bool keyed) {
                          quote(address).c_str())};
 }
 
-Result<CurveKeys> read_curve_keys(const std::string& path) {
+namespace {
+
+// Lines "secret KEY" and "`other` KEY"; # begins a comment.
+struct KeyLines {
+  std::vector<std::string> secrets, others;
+};
+Result<KeyLines> read_key_lines(const std::string& path, const std::string& other) {
   std::ifstream in(path);
   if (!in) return Error{400, strf("cannot read the keys in %s", quote(path).c_str())};
-  CurveKeys keys;
+  KeyLines keys;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
@@ -59,24 +65,37 @@ Result<CurveKeys> read_curve_keys(const std::string& path) {
     const size_t space = line.find(' ');
     const std::string kind = line.substr(0, space);
     const std::string key = space == line.npos ? "" : line.substr(space + 1);
-    if ((kind != "secret" && kind != "client") || !is_curve_key(key)) {
-      return Error{400,
-                   strf("%s:%d: not \"secret KEY\" or \"client KEY\" with 40 characters of Z85",
-                        path.c_str(), number)};
+    if ((kind != "secret" && kind != other) || !is_curve_key(key)) {
+      return Error{400, strf("%s:%d: not \"secret KEY\" or \"%s KEY\" with 40 characters of Z85",
+                             path.c_str(), number, other.c_str())};
     }
-    if (kind == "client") {
-      keys.clients.push_back(key);
-    } else if (keys.secret.empty()) {
-      keys.secret = key;
-    } else {
+    (kind == "secret" ? keys.secrets : keys.others).push_back(key);
+    if (keys.secrets.size() > 1)
       return Error{400, strf("%s:%d: a second secret key", path.c_str(), number)};
-    }
   }
-  if (keys.secret.empty() || keys.clients.empty()) {
+  return keys;
+}
+
+}  // namespace
+
+Result<CurveKeys> read_curve_keys(const std::string& path) {
+  Result<KeyLines> lines = read_key_lines(path, "client");
+  if (!lines) return lines.error();
+  if (lines->secrets.empty() || lines->others.empty()) {
     return Error{400, strf("%s needs a line \"secret KEY\" and at least one \"client KEY\"",
                            quote(path).c_str())};
   }
-  return keys;
+  return CurveKeys{lines->secrets[0], std::move(lines->others)};
+}
+
+Result<CurveClientKeys> read_curve_client_keys(const std::string& path) {
+  Result<KeyLines> lines = read_key_lines(path, "server");
+  if (!lines) return lines.error();
+  if (lines->secrets.size() != 1 || lines->others.size() != 1) {
+    return Error{
+        400, strf("%s needs one line \"secret KEY\" and one \"server KEY\"", quote(path).c_str())};
+  }
+  return CurveClientKeys{lines->secrets[0], lines->others[0]};
 }
 
 }  // namespace sluice

@@ -65,6 +65,12 @@ struct CurveKeys {
   std::string secret;                // Z85, 40 characters
   std::vector<std::string> clients;  // likewise
 };
+// Of a subscriber: lines "secret KEY", its own, and "server KEY", the publishers' public one.
+struct CurveClientKeys {
+  std::string secret, server;
+};
+Result<CurveClientKeys> read_curve_client_keys(const std::string& path);
+
 // Lines "secret KEY" (one) and "client KEY" (at least one); # begins a comment.
 Result<CurveKeys> read_curve_keys(const std::string& path);
 

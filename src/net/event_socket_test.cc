@@ -25,6 +25,24 @@ TEST(EventAddress, OthersNeedKeys) {
   }
 }
 
+TEST(CurveKeys, OfASubscriberAreReadAndChecked) {
+  const std::string key(40, 'a'), other(40, '0');
+  std::string path = testing::TempDir() + "curve_client_keys";
+  const auto read = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return read_curve_client_keys(path);
+  };
+  const Result<CurveClientKeys> keys = read("secret " + key + "\nserver " + other + "\n");
+  ASSERT_TRUE(keys);
+  EXPECT_EQ(keys->secret, key);
+  EXPECT_EQ(keys->server, other);
+  for (const std::string& bad :
+       {"secret " + key, "server " + other, "secret " + key + "\nclient " + other,
+        "secret " + key + "\nserver " + other + "\nserver " + key, std::string("secret x")})
+    EXPECT_FALSE(read(bad)) << bad;
+  std::remove(path.c_str());
+}
+
 TEST(CurveKeys, AreReadAndChecked) {
   const std::string key(40, 'a'), other(40, '0');
   std::string path = testing::TempDir() + "curve_keys";

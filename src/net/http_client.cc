@@ -314,7 +314,10 @@ bool Connection::read_once() {
     end(heard_ ? HttpFailure::broken : HttpFailure::closed, wire_.reason(), false);
     return false;
   }
-  heard_ = true;
+  if (!std::exchange(heard_, true) && sent_ == job_.bytes.size()) {
+    job_.bytes = {};  // it will not be sent again
+    sent_ = 0;
+  }
   feed({buffer.data(), r.count});
   return (r.count == buffer.size() || wire_.buffered()) && busy() && socket_.is_open();
 }

@@ -398,6 +398,7 @@ void BatchRunner::keep(Run& run, size_t index, BatchResult result) {
         run, BatchStatus::failed, "storage_full",
         "there is no room for more results: delete files that are not needed any more");
   run.reserved += bytes;
+  const uint64_t refused = run.output.num_refused();
   if (auto ok = run.output.add(index, result); !ok) {
     LOG(error, "batch %s: %s", run.record.id.c_str(), ok.error().message.c_str());
     store_.unreserve(bytes);
@@ -405,6 +406,7 @@ void BatchRunner::keep(Run& run, size_t index, BatchResult result) {
     pause_until_ = Steady::now() + kRetry;
     return run.waiting.push_front(index);
   }
+  store_.count_line(run.output.num_refused() > refused);
   store_.count(run.record.id, run.output.num_done() - run.output.num_refused(),
                run.output.num_refused());
 }

@@ -379,6 +379,24 @@ void BatchStore::count(const std::string& id, uint64_t completed, uint64_t faile
   at->second.failed = failed;
 }
 
+void BatchStore::count_line(bool failed) {
+  std::lock_guard lock(mutex_);
+  ++(failed ? num_failed_ : num_completed_);
+}
+
+BatchStore::Counts BatchStore::counts() const {
+  Counts c;
+  std::lock_guard lock(mutex_);
+  c.completed = num_completed_;
+  c.failed = num_failed_;
+  for (const auto& [id, b] : batches_) {
+    ++c.batches[static_cast<size_t>(b.status)];
+    if (const uint64_t done = b.completed + b.failed; !is_over(b.status) && b.total > done)
+      c.waiting += b.total - done;
+  }
+  return c;
+}
+
 bool BatchStore::reserve(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (bytes_ + bytes > limits_.bytes) return false;

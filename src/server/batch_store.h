@@ -9,6 +9,7 @@
 // Bounded by bytes and number, in all and by owner. Any thread may call; calls wait for the disk.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -55,6 +56,13 @@ class BatchStore {
   // A new state of a batch that runs, by whoever runs it. It does not undo cancel().
   Result<void> update(const BatchRecord& batch);
   void count(const std::string& id, uint64_t completed, uint64_t failed);  // in memory only
+  void count_line(bool failed);  // one more result of any batch
+  struct Counts {
+    std::array<uint64_t, kNumBatchStatuses> batches{};  // that are kept, by status
+    uint64_t waiting = 0;                               // requests without a result, of all
+    uint64_t completed = 0, failed = 0;                 // results since the start
+  };
+  Counts counts() const;
   std::string results_path(const std::string& id) const;
   // Bytes of results that are not files yet; false: there is no room.
   bool reserve(uint64_t bytes);
@@ -85,6 +93,7 @@ class BatchStore {
   std::map<std::string, FileRecord> files_;
   std::map<std::string, BatchRecord> batches_;
   uint64_t bytes_ = 0;  // of files and results
+  uint64_t num_completed_ = 0, num_failed_ = 0;
   uint64_t next_temp_ = 0;
 };
 

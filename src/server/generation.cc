@@ -5,6 +5,7 @@
 
 #include "base/failure.h"
 #include "base/str.h"
+#include "core/prefix_index.h"
 #include "exec/sampler.h"
 #include "server/write_json.h"
 
@@ -395,12 +396,21 @@ void Generation::submit_more() {
     submit(num_submitted_++);
 }
 
+// Tells who routes requests by KV events which block ends the prompt.
+void Generation::name_block(Request& request) {
+  request.block_hashes =
+      hash_blocks(*request.prompt, service_.session().engine().config().block_size, request.tenant);
+  if (prompts_.size() == 1 && !request.block_hashes.empty())
+    call_.out->add_header(kKvBlockHeader, std::to_string(request.block_hashes.back().a));
+}
+
 void Generation::submit(size_t prompt) {
   PromptState& p = prompts_[prompt];
   auto tokens = static_cast<int64_t>(p.tokens->size());
   auto sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,
                                                ticket_->split({fields_.n, tokens, 0}));
   Request request = make_request(prompt);
+  if (service_.kv_events()) name_block(request);
   Time now = service_.session().clock().now();
   Recorder::Submission told{0,
                             call_.key,

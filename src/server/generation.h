@@ -142,6 +142,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Request make_request(size_t prompt) const;
   void submit_more();
   void submit(size_t prompt);
+  void name_block(Request& request);
   void write(std::string_view bytes);
   void pump();
   void end_stream();

@@ -156,8 +156,11 @@ void encode_kv_events(const KvChanges& changes,
   w.natural(0);  // the rank: there is one
 }
 
-KvPublisher::KvPublisher(std::unique_ptr<EventSocket> socket, size_t most_kept)
-    : socket_(std::move(socket)), most_kept_(most_kept), log_([s = socket_.get()] { s->wake(); }) {
+KvPublisher::KvPublisher(std::unique_ptr<EventSocket> socket, const Options& options)
+    : socket_(std::move(socket)),
+      topic_(options.sockets.topic),
+      most_kept_(static_cast<size_t>(options.kept)),
+      log_([s = socket_.get()] { s->wake(); }) {
   std::random_device random;
   encoding_.epoch = uint64_t{random()} << 32 | random();
 }
@@ -165,8 +168,7 @@ KvPublisher::KvPublisher(std::unique_ptr<EventSocket> socket, size_t most_kept)
 Result<std::unique_ptr<KvPublisher>> KvPublisher::open(const Options& options) {
   Result<std::unique_ptr<EventSocket>> socket = EventSocket::open(options.sockets);
   if (!socket) return socket.error();
-  return std::unique_ptr<KvPublisher>(
-      new KvPublisher(std::move(*socket), static_cast<size_t>(options.kept)));
+  return std::unique_ptr<KvPublisher>(new KvPublisher(std::move(*socket), options));
 }
 
 KvPublisher::~KvPublisher() { stop(); }

@@ -17,6 +17,10 @@
 
 namespace sluice {
 
+// Header of answers where events are published: the hash of the last full block of the prompt, a
+// number as in the events.
+inline constexpr const char* kKvBlockHeader = "x-kv-block";
+
 // The events of one message.
 struct KvEncoding {
   uint64_t epoch = 0;  // of this run of the server
@@ -56,19 +60,21 @@ class KvPublisher {
   uint64_t epoch() const { return encoding_.epoch; }
   const std::string& publish_address() const { return socket_->publish_address(); }
   const std::string& replay_address() const { return socket_->replay_address(); }
+  const std::string& topic() const { return topic_; }
 
  private:
   struct Kept {
     uint64_t number;
     std::string message;
   };
-  KvPublisher(std::unique_ptr<EventSocket> socket, size_t most_kept);
+  KvPublisher(std::unique_ptr<EventSocket> socket, const Options& options);
   void thread_main();
   void send(KvChanges& changes);
   void send_part(const KvChanges& changes, std::span<const KvChange> part);
   void answer(const EventSocket::Replay& asked);
 
   std::unique_ptr<EventSocket> socket_;
+  std::string topic_;
   size_t most_kept_;
   KvEventLog log_;
   KvEncoding encoding_;

@@ -23,6 +23,13 @@ void serve_server_info(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
   const SchedulerConfig& c = s.session().engine().config();
   const std::string& name = s.options().model_names[0];
+  json::value events;  // null: none are published
+  if (const KvPublisher* p = s.kv_events()) {
+    events = json::object{{"publish", p->publish_address()},
+                          {"replay", p->replay_address()},
+                          {"topic", p->topic()},
+                          {"epoch", std::to_string(p->epoch())}};
+  }
   s.reply_json(call, json::object{{"model_path", name},
                                   {"served_model_name", name},
                                   {"version", s.options().version},
@@ -35,7 +42,8 @@ void serve_server_info(Service& s, Call call) {
                                   {"max_total_num_tokens", int64_t{c.num_blocks} * c.block_size},
                                   {"max_prefill_tokens", c.budget},
                                   {"max_running_requests", c.max_seqs},
-                                  {"disable_radix_cache", !c.prefix_cache}});
+                                  {"disable_radix_cache", !c.prefix_cache},
+                                  {"kv_events", std::move(events)}});
 }
 
 void serve_model_info(Service& s, Call call) {

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/constraint_vocab.h"
+#include "server/batch_metrics.h"
 #include "server/generation.h"
 #include "server/routes.h"
 
@@ -78,11 +79,6 @@ void Service::count_connections(std::function<HttpServer::Stats()> stats) {
   stats_ = std::move(stats);
 }
 
-void Service::count_kv_events(std::function<KvPublisher::Stats()> stats) {
-  std::lock_guard lock(mutex_);
-  kv_stats_ = std::move(stats);
-}
-
 std::string Service::expose_metrics() {
   {
     std::lock_guard lock(mutex_);
@@ -92,7 +88,7 @@ std::string Service::expose_metrics() {
       meters_.unread_bytes.set(static_cast<double>(s.unread));
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
-    if (kv_stats_) meters_.on_kv_events(kv_stats_());
+    if (const KvPublisher* events = kv_events()) meters_.on_kv_events(events->stats());
   }
   meters_.waiting_tokens.set(static_cast<double>(admission_.waiting_tokens()));
   // With an empty queue nobody waits, whatever it was like before.
@@ -100,7 +96,9 @@ std::string Service::expose_metrics() {
   meters_.ready.set(check_ready() ? 0 : 1);
   meters_.constraint_bytes.set(static_cast<double>(constraints_.bytes()));
   meters_.response_bytes.set(static_cast<double>(responses_.bytes()));
-  return meters_.expose();
+  std::string out = meters_.expose();
+  if (options_.batches) out += expose_batches(options_.batches->counts());
+  return out;
 }
 
 void Service::live(const std::shared_ptr<Generation>& generation) {

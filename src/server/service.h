@@ -81,8 +81,9 @@ class Service {
   void on_iteration(const StepReport& report, const Scheduler& scheduler);
   // Where /metrics learns of the server's connections; any thread may call `stats`.
   void count_connections(std::function<HttpServer::Stats()> stats);
-  // Where /metrics learns of KV events.
-  void count_kv_events(std::function<KvPublisher::Stats()> stats);
+  // Who publishes KV events, from now on; lives longer than this.
+  void set_kv_events(const KvPublisher& events) { kv_events_.store(&events); }
+  const KvPublisher* kv_events() const { return kv_events_.load(); }  // null: nobody
   void drain() {
     draining_.store(true);
     dashboard_.drain();
@@ -216,9 +217,9 @@ class Service {
   uint64_t random_key_;
   std::mutex marks_mutex_;  // held while marks are made, some milliseconds once per format
   std::map<const dialect::ThinkFormat*, std::shared_ptr<const constrain::ThinkMarks>> think_marks_;
-  std::mutex mutex_;  // of the five below
+  std::atomic<const KvPublisher*> kv_events_{nullptr};
+  std::mutex mutex_;  // of the four below
   std::function<HttpServer::Stats()> stats_;
-  std::function<KvPublisher::Stats()> kv_stats_;
   std::set<std::string> unknown_;
   std::vector<std::weak_ptr<Generation>> live_;
   std::map<std::string, std::shared_ptr<Generation>> kept_;

@@ -13,6 +13,14 @@ void add_route(CLI::App& app, CommandLine& c) {
   add_named(s, "--policy", o.policy, kRoutings,
             "which worker gets a request. cache-aware: the one that is predicted\nto answer "
             "first, by its queue and the prefixes that it was sent");
+  CLI::Option* events =
+      s->add_flag("--kv-events", o.kv_events,
+                  "follow the KV events of workers that publish them with\n--kv-events and "
+                  "--kv-events-replay: what they have cached is then\nknown, not assumed");
+  s->add_option("--kv-events-key", o.kv_event_key,
+                "CURVE keys for that: a line \"secret KEY\", the router's, and a\nline \"server "
+                "KEY\", the workers' public one")
+      ->needs(events);
   s->add_option("--slo", o.slo,
                 "objectives, like ttft=2s,tpot=50ms: requests that are predicted to\nmiss them get "
                 "429 and Retry-After");
@@ -43,7 +51,8 @@ void add_route(CLI::App& app, CommandLine& c) {
       ->check(whole_number(1, 1'000'000))
       ->capture_default_str()
       ->group(group);
-  s->add_option("--max-held", o.max_held, "bytes of their bodies (default: 512M)")
+  s->add_option("--max-held", o.max_held,
+                "bytes of their bodies, with the copies on their way to workers\n(default: 512M)")
       ->transform(byte_size())
       ->group(group);
   s->add_option("--max-body", o.max_body, "bytes of one body (default: 8M)")

@@ -88,7 +88,7 @@ void start_kv_events(KvPublisher& events, Session& session, Service& service) {
   Engine* engine = &session.engine();
   events.start(static_cast<int>(engine->config().group_windows.size()),
                [engine] { engine->poke(); });
-  service.count_kv_events([&events] { return events.stats(); });
+  service.set_kv_events(events);
   const std::string& replay = events.replay_address();
   log_plain("KV events on %s%s%s", events.publish_address().c_str(),
             replay.empty() ? "" : ", replay on ", replay.c_str());

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -149,6 +150,11 @@ class Files(Folder):
 
 
 class Batches(Folder):
+    def counted(self, server, name):
+        """A metric by the value of its label."""
+        text = server.request("/metrics")[2]
+        return {m[1]: float(m[2]) for m in re.finditer(rf'^{name}{{\w+="(\w+)"}} (\S+)$', text, re.M)}
+
     def test_results(self):
         server = self.server()
         text = "".join(line(i) for i in range(30)) + line(30, prompt="x", top_p=7) + line(31, prompt="x", model="other")
@@ -165,6 +171,9 @@ class Batches(Folder):
         self.assertEqual(list((self.dir / "batches").iterdir()), [self.dir / "batches" / (batch["id"] + ".json")])
         for state in ("created_at", "in_progress_at", "finalizing_at", "completed_at", "expires_at"):
             self.assertGreater(batch[state], 0)
+        self.assertEqual(self.counted(server, "sluice_batch_lines_total"), {"completed": 30, "failed": 2})
+        self.assertEqual({k: v for k, v in self.counted(server, "sluice_batches").items() if v}, {"completed": 1})
+        self.assertEqual(server.metric("sluice_batch_lines_waiting"), 0)
 
     def test_other_endpoints_and_long_answers(self):
         server = self.server()
@@ -209,6 +218,9 @@ class Batches(Folder):
         file = self.upload(server, "".join(line(i, prompt="Once", max_tokens=200, ignore_eos=True) for i in range(2000)))
         batch = self.create(server, file["id"])[2]["id"]
         self.until(server, batch, lambda b: b["request_counts"]["completed"] > 3)
+        self.assertEqual(self.counted(server, "sluice_batches")["in_progress"], 1)
+        done = server.metric("sluice_batch_lines_total")
+        self.assertTrue(2000 - done - 50 < server.metric("sluice_batch_lines_waiting") <= 2000 - done)
         self.assertEqual(server.request("/v1/files/" + file["id"], method="DELETE")[0], 409)
         status, _, answer = server.request(f"/v1/batches/{batch}/cancel", b"", method="POST")
         self.assertEqual((status, answer["status"]), (200, "cancelling"))

@@ -6,15 +6,17 @@
 import http.client
 import http.server
 import json
+import pathlib
 import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
 
-from harness import PATIENCE, ROOT, SLUICE, Server
+from harness import PATIENCE, ROOT, SLUICE, Server, stories
 
 MODEL = str(ROOT / "tests/golden/models/llama.gguf")
 
@@ -296,6 +298,37 @@ class FakeWorkers(unittest.TestCase):
             self.assertGreaterEqual(router.metric("sluice_route_rejected_total"), 2)
 
 
+    def test_bodies_and_their_copies_are_counted(self):
+        hold, go_on, size = threading.Event(), threading.Event(), 1_000_000
+
+        def slow(handler, body):
+            hold.wait(30 * PATIENCE)
+            if b'"stream"' not in body:
+                return echo(handler, body[:2])
+            handler.begin_events()
+            handler.event("first")
+            go_on.wait(30 * PATIENCE)
+            handler.wfile.write(b"0\r\n\r\n")
+        with Fake(slow) as a, Router(a.url, args=["--max-body", "1500k", "--max-held", "3m"]) as router:
+            router.wait_up(1)
+            text = "x" * size
+            first = threading.Thread(target=router.call, args=("/v1/completions", {"prompt": text, "stream": True}))
+            first.start()
+            self.assertTrue(wait_for(lambda: len(a.seen) == 1))
+            held = router.metric("sluice_route_request_bytes")
+            self.assertTrue(2 * size <= held < 2 * size + 1000, held)
+            status, headers, body = router.call("/v1/completions", {"prompt": text})
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "router_full"))
+            self.assertEqual(headers["retry-after"], "1")
+            hold.set()  # the stream begins: nobody needs its body any more
+            self.assertTrue(wait_for(lambda: router.metric("sluice_route_request_bytes") == 0))
+            self.assertEqual(router.metric("sluice_route_requests"), 1)
+            self.assertEqual(router.call("/v1/completions", {"prompt": text})[0], 200)
+            go_on.set()
+            first.join(30 * PATIENCE)
+            self.assertEqual(router.metric("sluice_route_request_bytes"), 0)
+
+
 class Hostile(unittest.TestCase):
     def test_what_no_client_should_send(self):
         with Fake(echo) as a, Router(a.url, args=["--max-body", "64k"]) as router:
@@ -316,6 +349,7 @@ class Hostile(unittest.TestCase):
     def test_bad_options_are_one_line(self):
         for args, says in ((["--worker", "nonsense"], "nonsense"), (["--worker", "http://x:1", "--slo", "e2e=1s"], "--slo"),
                            (["--worker", "http://127.0.0.1:1", "--worker", "http://127.0.0.1:1"], "twice"),
+                           (["--worker", "http://127.0.0.1:1", "--max-held", "8m"], "--max-body"),
                            (["--worker", "http://127.0.0.1:1", "--host", "0.0.0.0"], "--allow-no-key"), ([], "--worker")):
             done = subprocess.run([SLUICE, "route", "--port", "0", *args], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, args)
@@ -335,9 +369,9 @@ class RealWorkers(unittest.TestCase):
             server.process.send_signal(signal.SIGCONT)
             server.__exit__()
 
-    def stream(self, ends, silent, num_tokens=60):
+    def stream(self, ends, silent, num_tokens=60, port=None):
         """One streamed completion; appends how it ended, and its longest silence."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.router.port, timeout=30 * PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.router.port, timeout=30 * PATIENCE)
         body = json.dumps({"model": "test", "prompt": "Once", "max_tokens": num_tokens, "stream": True, "ignore_eos": True})
         last, longest, text = time.monotonic(), 0.0, b""
         try:
@@ -395,11 +429,150 @@ class RealWorkers(unittest.TestCase):
         self.router.wait_up(2)
         self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
 
+    def test_two_routers_side_by_side_and_one_is_killed(self):
+        other = Router(*(s.url for s in self.servers))
+        try:
+            other.wait_up(2)
+            ends, cut, silent = [], [], []
+            threads = [threading.Thread(target=self.stream, args=(list_, silent, 120, port)) for _ in range(12)
+                       for list_, port in ((ends, self.router.port), (cut, other.port))]
+            for t in threads:
+                t.start()
+            self.assertTrue(wait_for(lambda: other.metric("sluice_route_requests") > 0))
+            other.process.kill()
+            for t in threads:
+                t.join(60 * PATIENCE)
+            # What went through the other one is untouched; the killed one's connections closed.
+            self.assertEqual([how for how, _ in ends], ["whole"] * 12)
+            self.assertEqual(len(cut), 12)
+        finally:
+            other.process.kill()
+            other.process.wait()
+            other.reader.join(10)
+            other.process.stderr.close()
+        # Workers noticed that nobody reads those answers any more.
+        for server in self.servers:
+            self.assertTrue(server.until(lambda s=server: s.metric("vllm:num_requests_running") == 0))
+        self.assertEqual(self.load(6, lambda: None)[0], ["whole"] * 6)
+
     def test_a_draining_worker_finishes_and_gets_no_more(self):
         ends, _ = self.load(12, lambda: (time.sleep(0.05), self.servers[0].process.send_signal(signal.SIGTERM)))
         self.assertEqual(ends, ["whole"] * 12)
         self.router.wait_up(1)
         self.assertEqual(self.load(4, lambda: None)[0], ["whole"] * 4)
+
+
+@unittest.skipUnless(stories(), "no test data")
+class KvEvents(unittest.TestCase):
+    """What workers have cached is what they say, not what they were sent."""
+
+    ARGS = ("-t", "1", "--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay", "tcp://127.0.0.1:*")
+    # Two blocks of 512 bytes of text, some 450 tokens of 512 that fit.
+    PROMPT = ("Once upon a time there was a little girl named Lily. She loved to play in the park with her mom. " * 12)[:1040]
+
+    def serve(self, *args):
+        try:
+            server = Server(*self.ARGS, *args, path=stories())
+        except RuntimeError as error:
+            if "no ZeroMQ" in str(error):
+                self.skipTest("this build has no ZeroMQ")
+            raise
+        self.addCleanup(server.__exit__)
+        self.assertEqual(server.request("/flush_cache", b"", method="POST")[0], 200)  # what warming up left
+        return server
+
+    def route(self, *servers):
+        router = Router(*(s.url for s in servers), args=["--kv-events"])
+        self.addCleanup(router.__exit__)
+        router.wait_up(len(servers))
+        for s in servers:
+            self.assertTrue(wait_for(lambda s=s: self.of(router, s, "kv_known") == 1), "".join(router.lines))
+        return router
+
+    def of(self, router, server, name):
+        return router.metric("sluice_route_worker_" + name, f'{{worker="127.0.0.1:{server.port}"}}')
+
+    def ask(self, router, prompt=None):
+        """Sends a prompt; how many of its tokens the router expected to be cached."""
+        before = router.metric("sluice_route_cached_tokens_total")
+        status, headers, body = router.call("/v1/completions", {"prompt": prompt or self.PROMPT, "max_tokens": 2})
+        self.assertEqual(status, 200, body)
+        self.assertNotIn("x-kv-block", headers)
+        return router.metric("sluice_route_cached_tokens_total") - before
+
+    def test_an_eviction_is_known_at_once(self):
+        a, b = self.serve(), self.serve()
+        router = self.route(a, b)
+        self.assertEqual(self.ask(router), 0)
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) > 10))
+        self.assertEqual(self.ask(router), 256)
+        home, other = (a, b) if self.of(router, a, "kv_blocks") > 0 else (b, a)
+        self.assertEqual(home.request("/flush_cache", b"", method="POST")[0], 200)
+        self.assertTrue(wait_for(lambda: self.of(router, home, "kv_blocks") == 0))
+        self.assertEqual(self.ask(router), 0)
+        # Another client's prompts count, at a worker that this router never sent them to.
+        for s in (a, b):
+            s.request("/flush_cache", b"", method="POST")
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) == 0))
+        self.assertEqual(other.request("/v1/completions", {"prompt": self.PROMPT, "max_tokens": 2})[0], 200)
+        self.assertTrue(wait_for(lambda: self.of(router, other, "kv_blocks") > 10))
+        sent = self.of(router, other, "requests_total")
+        self.assertEqual(self.ask(router), 256)
+        self.assertEqual(self.of(router, other, "requests_total"), sent + 1)
+
+    def test_a_router_that_comes_late_knows_too(self):
+        a = self.serve()
+        self.assertEqual(a.request("/v1/completions", {"prompt": self.PROMPT, "max_tokens": 2})[0], 200)
+        router = self.route(a)
+        self.assertTrue(wait_for(lambda: self.of(router, a, "kv_blocks") > 10))
+        self.assertEqual(self.ask(router), 0)  # it cannot tell which tokens the text is
+        self.assertEqual(self.ask(router), 256)
+
+    def test_a_restarted_worker_has_nothing(self):
+        a, b = self.serve(), self.serve()
+        router = self.route(a, b)
+        self.ask(router)
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) > 10))
+        home = a if self.of(router, a, "kv_blocks") > 0 else b
+        home.process.kill()
+        home.process.wait()
+        self.assertTrue(wait_for(lambda: self.of(router, home, "kv_blocks") == 0))
+        again = Server(*self.ARGS, path=stories(), port=home.port)
+        self.addCleanup(again.__exit__)
+        router.wait_up(2)
+        self.assertTrue(wait_for(lambda: self.of(router, again, "kv_known") == 1))
+        self.assertEqual(self.ask(router), 0)
+
+    def test_keys(self):
+        # Of no use elsewhere: pairs of zmq_curve_keypair().
+        server_public, server_secret = "vHxQUFXt]^F8!wyt.mwo!j8Ke?yp>v+lsl9q)JYP", "kcp$6Kq*2&O(gj8?x9*)efGP)F1u75u*m!(4R=dN"
+        own_public, own_secret = "=)z=Ednglts?s@1^U<+URxQCi+>vf)<*:j&]m{/{", "1OuPoFWt4ztcr@+vl3ITyVfBj&RU>z^ER?#?pkY5"
+        with tempfile.TemporaryDirectory() as folder:
+            theirs, ours, wrong = (pathlib.Path(folder) / name for name in ("theirs", "ours", "wrong"))
+            theirs.write_text(f"secret {server_secret}\nclient {own_public}\n")
+            ours.write_text(f"# of the router\nsecret {own_secret}\nserver {server_public}\n")
+            wrong.write_text(f"secret {own_secret}\n")
+            a = self.serve("--kv-events-key", str(theirs))
+            with Router(a.url, args=["--kv-events"]) as without, \
+                    Router(a.url, args=["--kv-events", "--kv-events-key", str(ours)]) as router:
+                router.wait_up(1)
+                self.assertTrue(wait_for(lambda: self.of(router, a, "kv_known") == 1))
+                self.ask(router)
+                self.assertTrue(wait_for(lambda: self.of(router, a, "kv_blocks") > 10))
+                self.assertEqual(self.of(without, a, "kv_known"), 0)
+            done = subprocess.run([SLUICE, "route", "--port", "0", "--worker", a.url, "--kv-events", "--kv-events-key", wrong],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("server KEY", done.stderr)
+
+    def test_without_events_it_is_assumed(self):
+        with Server("-t", "1", path=stories()) as a, Router(a.url, args=["--kv-events"]) as router:
+            router.wait_up(1)
+            self.ask(router)
+            self.assertEqual(self.of(router, a, "kv_known"), 0)
+            self.assertEqual(self.ask(router), 256)
+            a.request("/flush_cache", b"", method="POST")
+            self.assertEqual(self.ask(router), 256)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include "base/json_escape.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "server/kv_events.h"
 #include "server/openai.h"
 
 namespace sluice {
@@ -54,10 +55,16 @@ RoutedExchange::RoutedExchange(Router& router,
       received_(router.now()),
       draw_(keyed_hash(router.key_, std::to_string(router.num_drawn_++))) {
   ++router_.num_requests_;
-  router_.num_bytes_ += request_.body.size();
+  hold(request_.body.size());
   if (!generates_) return;
   shape_ = read_shape(request_.body);
-  blocks_ = shape_blocks(shape_, router_.key_);
+  // Requests of different keys share no cached prefix.
+  HashKey key = router_.key_;
+  for (const char* name : {"authorization", "x-api-key"})
+    if (const std::string_view v = request_.header(name); !v.empty()) key[1] ^= keyed_hash(key, v);
+  if (!shape_.salt.empty()) key[1] ^= keyed_hash(key, shape_.salt);
+  blocks_ = shape_blocks(shape_, key);
+  tokens_ = shape_tokens(shape_);
   const std::string_view named = request_.header(router_.options_.session_header);
   const std::string_view session = named.empty() ? shape_.session : named;
   if (!session.empty()) session_ = keyed_hash(router_.key_, session) | 1;
@@ -65,11 +72,19 @@ RoutedExchange::RoutedExchange(Router& router,
   attempts_ = std::atoi(std::string(request_.header("x-stainless-retry-count")).c_str());
 }
 
-RoutedExchange::~RoutedExchange() { router_.gone(request_.body.size()); }
+RoutedExchange::~RoutedExchange() {
+  hold(0);
+  --router_.num_requests_;
+}
+
+void RoutedExchange::hold(size_t bytes) {
+  router_.num_bytes_ += bytes - held_;  // wraps downwards
+  held_ = bytes;
+}
 
 Conductor::Ask RoutedExchange::ask() const {
   Conductor::Ask a;
-  a.tokens = generates_ ? shape_tokens(shape_) : 1;
+  a.tokens = tokens_;
   a.blocks = blocks_;
   a.block_tokens = kShapeBlockTokens;
   a.session = session_;
@@ -94,6 +109,7 @@ void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket) {
   worker_ = worker;
   ticket_ = ticket;
   ++tries_;
+  hold(2 * request_.body.size());  // the client has a copy until an answer begins
   head_ = {};
   whole_ = again_ = paused_ = lost_ = is_events_ = false;
   if (tries_ > 1) return;
@@ -122,13 +138,14 @@ void RoutedExchange::refuse(int status,
 }
 
 void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
+  hold(request_.body.size());
   head_.status = status;
   head_.content_type.clear();
   size_t length = kMostWhole + 1;
   for (const auto& [name, value] : headers) {
     if (name == "content-length") length = std::strtoull(value.c_str(), nullptr, 10);
     if (name == "content-type") head_.content_type = value;
-    if (name != "content-type" && name != "date" && !is_hop_header(name))
+    if (name != "content-type" && name != "date" && name != kKvBlockHeader && !is_hop_header(name))
       head_.headers.emplace_back(name, value);
   }
   is_events_ = head_.content_type.starts_with("text/event-stream") ||
@@ -138,13 +155,27 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
     again_ = true;
     return;
   }
+  learn_block(headers);
   const bool bare = status == 204 || status == 304;  // no body, whatever its head says
   whole_ = bare || length <= kMostWhole;
   if (!whole_) start_answer();
 }
 
+// Which of the worker's blocks ends the prompt.
+void RoutedExchange::learn_block(const HttpHeaders& headers) {
+  if (!router_.follower_ || blocks_.empty()) return;
+  for (const auto& [name, value] : headers) {
+    if (name != kKvBlockHeader) continue;
+    if (const uint64_t block = std::strtoull(value.c_str(), nullptr, 10); block != 0)
+      router_.conductor_.prompt_ends(worker_, ask(), block);
+  }
+}
+
 void RoutedExchange::start_answer() {
   started_ = true;
+  shape_ = {};
+  request_.body = {};  // no other worker will get it
+  hold(0);
   first_ = router_.now();
   router_.first_byte_->observe(seconds(first_ - received_));
   HttpResponse rest;

@@ -39,6 +39,8 @@ class RoutedExchange final : public HttpListener,
 
  private:
   void start_answer();
+  void learn_block(const HttpHeaders& headers);
+  void hold(size_t bytes);
   void count_tokens(std::string_view bytes);
   void flow();
   void client_gone();
@@ -51,8 +53,10 @@ class RoutedExchange final : public HttpListener,
   std::shared_ptr<Responder> out_;
   const bool generates_;
   const Time received_;
+  size_t held_ = 0;  // bytes of the request, as counted by the router
   RequestShape shape_;
   std::vector<uint64_t> blocks_;
+  int64_t tokens_ = 1;  // of the prompt, about
   uint64_t session_ = 0;
   int attempts_ = 0;  // as the client says
   uint64_t draw_ = 0;

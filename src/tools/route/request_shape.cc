@@ -79,6 +79,7 @@ RequestShape read_shape(std::string_view body) {
     if (key == "messages" || key == "prompt" || key == "input") shape.prompt = value;
     if (key == "tools") shape.tools = value;
     if (key == "system") shape.system = value;
+    if (key == "cache_salt") shape.salt = value;
     if (key == "stream") shape.stream = value.substr(0, 4) == "true";
     if (key == "user" || key == "prompt_cache_key") shape.session = value;
   } while (in.take(','));

@@ -15,6 +15,7 @@ namespace sluice {
 struct RequestShape {
   std::string_view tools, system, prompt;  // prompt: messages, prompt or input
   std::string_view session;                // `user` or `prompt_cache_key`
+  std::string_view salt;                   // `cache_salt`
   bool stream = false;
 };
 // Looks at the fields of the outermost object only. What is no JSON gives an empty shape or a part

@@ -70,10 +70,14 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
     if (!file) return file.error();
     r.worker.cost = file->cost;
   }
+  if (o.max_held / 2 < o.max_body)
+    return Error{400, "--max-held must be at least twice --max-body: a body and its copy are held"};
   r.limits.requests = static_cast<size_t>(o.max_requests);
   r.limits.request_bytes = o.max_held;
   r.limits.silence = milliseconds(static_cast<int64_t>(o.silence * 1e3));
   r.tries = o.tries;
+  r.kv_events = o.kv_events;
+  r.kv_event_key = o.kv_event_key;
   r.session_header = o.session_header;
   for (char& c : r.session_header) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   return r;

@@ -19,6 +19,8 @@ struct RouteOptions {
   std::string cost;  // file of `plan calibrate`; empty: an assumption, corrected by what is seen
   int budget = 2048;
   std::string session_header = "x-session-id";
+  bool kv_events = false;
+  std::string kv_event_key;
   int tries = 3, max_requests = 8192, max_connections = 16'384;
   uint64_t max_body = uint64_t{8} << 20, max_held = uint64_t{512} << 20;
   double silence = 600, grace = 30;  // seconds

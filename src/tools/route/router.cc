@@ -56,7 +56,8 @@ Router::Router(RouterOptions options)
     : options_(std::move(options)),
       key_(draw_key()),
       conductor_(options_.routing,
-                 std::vector<ConductorWorker>(options_.workers.size(), options_.worker)) {
+                 std::vector<ConductorWorker>(options_.workers.size(), options_.worker),
+                 key_) {
   rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
   refused_ = &metrics_.counter("sluice_route_refused_total",
                                "Requests refused: too many at once, or no worker (503)");
@@ -97,12 +98,25 @@ Result<void> Router::start(HttpServer& server) {
                                   "Requests that the worker is answering", labels);
     w.pace = &metrics_.gauge("sluice_route_worker_pace",
                              "Measured over predicted time to the first token", labels);
+    w.kv_known = &metrics_.gauge("sluice_route_worker_kv_known",
+                                 "1: its KV events say what it has cached", labels);
+    w.kv_blocks = &metrics_.gauge("sluice_route_worker_kv_blocks",
+                                  "Blocks that it has cached, by its KV events", labels);
     conductor_.set_alive(static_cast<int>(i), false);  // until it answers
     Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
     if (!client) return client.error();
     w.client = std::move(*client);
     w.probe = std::make_unique<WorkerProbe>(*this, i);
     if (auto ok = w.probe->open(o); !ok) return ok.error();
+  }
+  if (options_.kv_events) {
+    auto tell = [this, &server](KvFollower::News news) {
+      auto kept = std::make_shared<KvFollower::News>(std::move(news));
+      server.post(0, [this, kept] { on_kv_news(*kept); });
+    };
+    auto follower = KvFollower::open(workers_.size(), options_.kv_event_key, tell);
+    if (!follower) return follower.error();
+    follower_ = std::move(*follower);
   }
   server.post(0, [this] {
     started_ = true;
@@ -112,6 +126,7 @@ Result<void> Router::start(HttpServer& server) {
 }
 
 void Router::close() {
+  follower_.reset();
   for (Worker& w : workers_) {
     w.probe.reset();
     w.client.reset();
@@ -143,7 +158,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
         known ? "method_not_allowed" : "not_found"));
   }
   if (num_requests_ >= options_.limits.requests ||
-      num_bytes_ + request.body.size() > options_.limits.request_bytes) {
+      num_bytes_ + 2 * request.body.size() > options_.limits.request_bytes) {
     refused_->add();
     HttpResponse r =
         routed_error(503, "the router holds too many requests: try again later", "router_full");
@@ -181,11 +196,6 @@ void Router::left(RoutedExchange& exchange) {
   workers_[static_cast<size_t>(exchange.worker())].exchanges.erase(&exchange);
 }
 
-void Router::gone(size_t bytes) {
-  --num_requests_;
-  num_bytes_ -= bytes;
-}
-
 void Router::set_state(size_t worker, bool alive, bool draining, bool silent, const char* why) {
   const int i = static_cast<int>(worker);
   Worker& w = workers_[worker];
@@ -194,9 +204,25 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
   conductor_.set_alive(i, alive);
   conductor_.set_draining(i, draining);
+  if (!alive) set_events(worker, {});
   if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
   if (!silent) return;
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
+}
+
+void Router::set_events(size_t worker, std::optional<KvFollower::Source> source) {
+  Worker& w = workers_[worker];
+  if (!follower_ || w.events == source) return;
+  if (source) LOG(info, "%s: KV events from %s", w.name.c_str(), source->sockets.publish.c_str());
+  conductor_.kv().set_known(worker, false);
+  w.events = source;
+  follower_->follow(worker, ++w.events_turn, std::move(source));
+}
+
+void Router::on_kv_news(const KvFollower::News& news) {
+  if (news.turn != workers_[news.worker].events_turn) return;
+  conductor_.kv().set_known(news.worker, true);
+  for (const KvUpdate& u : news.updates) conductor_.kv().apply(news.worker, u);
 }
 
 void Router::serve_health(Responder& out) {
@@ -215,6 +241,8 @@ void Router::serve_metrics(Responder& out) {
     workers_[i].up->set(conductor_.alive(n) && !conductor_.draining(n));
     workers_[i].in_flight->set(conductor_.num_requests(n));
     workers_[i].pace->set(conductor_.pace(n));
+    workers_[i].kv_known->set(conductor_.kv().known(i));
+    workers_[i].kv_blocks->set(static_cast<double>(conductor_.kv().num_blocks(i)));
   }
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,13 +17,14 @@
 #include "core/conductor.h"
 #include "net/http.h"
 #include "net/http_client.h"
+#include "tools/route/kv_follower.h"
 #include "tools/route/request_shape.h"
 
 namespace sluice {
 
 struct RouterLimits {
   size_t requests = 8192;                      // being answered at once
-  size_t request_bytes = size_t{512} << 20;    // of their bodies, kept until they are answered
+  size_t request_bytes = size_t{512} << 20;    // of their bodies, with copies on their way
   std::chrono::milliseconds silence{600'000};  // of a worker, within an answer
 };
 
@@ -33,6 +35,8 @@ struct RouterOptions {
   RouterLimits limits;
   int tries = 3;  // workers that a request is sent to
   std::string session_header = "x-session-id";
+  bool kv_events = false;    // workers that publish what they have cached are followed
+  std::string kv_event_key;  // file of CURVE keys; empty: none
 };
 
 class RoutedExchange;
@@ -64,6 +68,9 @@ class Router {
     std::unique_ptr<WorkerProbe> probe;
     Counter *requests = nullptr, *failures = nullptr;
     Gauge *up = nullptr, *in_flight = nullptr, *pace = nullptr;
+    Gauge *kv_known = nullptr, *kv_blocks = nullptr;
+    std::optional<KvFollower::Source> events;
+    uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
   };
 
@@ -72,10 +79,12 @@ class Router {
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
-  void gone(size_t bytes);              // a request was answered
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
+  // What the worker says of its KV events; nothing: it has none, or is gone.
+  void set_events(size_t worker, std::optional<KvFollower::Source> source);
+  void on_kv_news(const KvFollower::News& news);
   Time now() const { return clock_.now(); }
 
   RouterOptions options_;
@@ -83,6 +92,7 @@ class Router {
   HashKey key_;
   uint64_t num_drawn_ = 0;
   std::vector<Worker> workers_;
+  std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;

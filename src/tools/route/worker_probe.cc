@@ -1,6 +1,47 @@
 #include "tools/route/worker_probe.h"
 
+#include <optional>
+
+#include "base/json.h"
+
 namespace sluice {
+
+namespace {
+
+constexpr size_t kMostInfo = 64 << 10;  // bytes of /server_info
+
+std::string text_at(const json::object& o, std::string_view key) {
+  const json::value* v = o.if_contains(key);
+  return v && v->is_string() ? std::string(v->as_string()) : "";
+}
+
+// One that listens on every address is where the worker is.
+std::string event_address(std::string address, const HttpUrl& worker) {
+  const bool six = worker.host.find(':') != std::string::npos;
+  const std::string host = six ? "[" + worker.host + "]" : worker.host;
+  for (std::string_view any : {"tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:"})
+    if (address.starts_with(any)) return "tcp://" + host + ":" + address.substr(any.size());
+  return address;
+}
+
+// The sockets that /server_info names. Without a replay socket nobody could tell what was cached
+// before.
+std::optional<KvFollower::Source> events_in(std::string_view text, const HttpUrl& worker) {
+  const Result<json::value> info = parse_json(text, kRequestJson);
+  if (!info || !info->is_object()) return {};
+  const json::value* events = info->as_object().if_contains("kv_events");
+  if (!events || !events->is_object()) return {};
+  const json::object& e = events->as_object();
+  KvFollower::Source s;
+  s.sockets = {event_address(text_at(e, "publish"), worker),
+               event_address(text_at(e, "replay"), worker), text_at(e, "topic")};
+  const std::string epoch = text_at(e, "epoch");
+  s.epoch = std::strtoull(epoch.c_str(), nullptr, 10);
+  if (s.sockets.publish.empty() || s.sockets.replay.empty() || epoch.empty()) return {};
+  return s;
+}
+
+}  // namespace
 
 Result<void> WorkerProbe::open(HttpClient::Options o) {
   o.max_connections = 1;
@@ -13,12 +54,28 @@ Result<void> WorkerProbe::open(HttpClient::Options o) {
 }
 
 void WorkerProbe::run() {
+  asking_info_ = false;
+  ask(has_ready_ ? "/ready" : "/health");
+}
+
+void WorkerProbe::ask(const char* path) {
   status_ = 0;
   asked_ = std::chrono::steady_clock::now();
-  client_->send(http_request_bytes(url_, "GET", has_ready_ ? "/ready" : "/health", {}, ""), *this);
+  client_->send(http_request_bytes(url_, "GET", path, {}, ""), *this);
+}
+
+void WorkerProbe::on_body(std::string_view bytes) {
+  if (asking_info_ && info_.size() + bytes.size() <= kMostInfo) info_.append(bytes);
+}
+
+// A worker without it is none whose events are followed; whether it is there says /ready.
+void WorkerProbe::on_info(bool ok) {
+  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(info_, url_) : std::nullopt);
+  client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
 }
 
 void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
+  if (asking_info_) return on_info(failure == HttpFailure::none);
   auto pause = kPause;
   if (failure == HttpFailure::none) {
     num_missed_ = 0;
@@ -27,6 +84,11 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
       pause = std::chrono::milliseconds(0);
     } else {
       router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
+      if (router_.follower_) {
+        asking_info_ = true;
+        info_.clear();
+        return ask("/server_info");
+      }
     }
   } else if (failure == HttpFailure::connect &&
              std::chrono::steady_clock::now() - asked_ < kPatience) {

@@ -1,5 +1,5 @@
-// Asks one worker again and again whether it is there: /ready, or /health where it has none. On
-// the router's io thread.
+// Asks one worker again and again whether it is there: /ready, or /health where it has none; and
+// where its KV events are followed, what it publishes (/server_info). On the router's io thread.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class WorkerProbe final : public HttpListener {
   void run();  // sends the first; the rest follow by themselves
 
   void on_head(int status, const HttpHeaders&) override { status_ = status; }
-  void on_body(std::string_view) override {}
+  void on_body(std::string_view bytes) override;
   void on_end(HttpFailure failure, const std::string& detail) override;
 
  private:
@@ -31,7 +31,11 @@ class WorkerProbe final : public HttpListener {
   const size_t worker_;
   HttpUrl url_;
   std::unique_ptr<HttpClient> client_;
-  bool has_ready_ = true;
+  void ask(const char* path);
+  void on_info(bool ok);
+
+  bool has_ready_ = true, asking_info_ = false;
+  std::string info_;
   int status_ = 0, num_missed_ = 0;
   std::chrono::steady_clock::time_point asked_;
 };

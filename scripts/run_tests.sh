@@ -126,7 +126,7 @@ build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
 build_asan() { build_sanitized asan address,undefined all; }  # with the fuzz harnesses
 # The parts that have threads; all of the program with --full.
 build_tsan() {
-  local targets=(base_test core_test engine_test net_test server_test)
+  local targets=(base_test core_test dist_test engine_test net_test server_test)
   ((full)) && targets=(all)
   build_sanitized tsan thread "${targets[@]}"
 }

@@ -93,6 +93,7 @@ std::string Service::expose_metrics() {
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
     if (kv_stats_) meters_.on_kv_events(kv_stats_());
+    if (options_.transfer) meters_.on_kv_transfer(options_.transfer->stats());
   }
   meters_.waiting_tokens.set(static_cast<double>(admission_.waiting_tokens()));
   // With an empty queue nobody waits, whatever it was like before.

@@ -36,7 +36,7 @@ DEPS = {
     "runtime": ["load", "exec", "engine", "constrain"],
     "net": ["base"],
     "hub": ["load", "net"],
-    "server": ["runtime", "net", "dialect"],
+    "server": ["runtime", "net", "dialect", "dist"],
     "sim": ["core", "engine"],
     "dist": ["engine", "exec", "net"],
     "tools": ANY,

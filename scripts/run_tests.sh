@@ -126,7 +126,7 @@ build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
 build_asan() { build_sanitized asan address,undefined all; }  # with the fuzz harnesses
 # The tests that have threads (core/ has none); all of the program with --full.
 build_tsan() {
-  local targets=(base_test engine_test net_test server_test)
+  local targets=(base_test dist_test engine_test net_test server_test)
   ((full)) && targets=(all)
   build_sanitized tsan thread "${targets[@]}"
 }
@@ -174,8 +174,8 @@ tests_asan() {
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
 tests_tsan() {
-  local which='^(base|engine|net|server)$'
-  ((full)) && which='^(base|core|engine|exec|models$|net|server)'  # models: the hub's threads download
+  local which='^(base|dist|engine|net|server)$'
+  ((full)) && which='^(base|core|dist|engine|exec|models$|net|server)'  # models: the hub's threads download
   slice_tests
   TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R "$which" -LE release
 }

@@ -22,6 +22,7 @@ struct Thinking;
 
 using RequestId = uint64_t;
 using TenantId = uint64_t;
+using LeaseId = uint64_t;
 
 // How tokens are drawn. Reported log-probabilities are of the raw logits.
 struct SamplingSpec {
@@ -113,6 +114,7 @@ struct Request {
   TenantId account = 0;  // whose share it counts towards under order=fair
   Time arrival{0};
   Time deadline = kNever;
+  LeaseId lease = 0;  // not 0: the prompt's blocks are exported under it (kv_exporter.h)
 
   // Samples obey masks.
   bool masked() const { return constraint || thinking; }

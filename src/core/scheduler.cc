@@ -162,6 +162,7 @@ Result<void> Scheduler::add(Request request, Time now) {
   Choices& choices = choices_[c];
   choices.request = std::move(shared);
   choices.num_live = choices.num_records = r.n;
+  choices.num_exported = 0;
   choices.seqs.clear();
   if (config_.order == Order::fair) choices.account = accounts_.join(r.account);
   entry->second = c;

@@ -21,6 +21,7 @@
 #include "core/block_table.h"
 #include "core/events.h"
 #include "core/fair_share.h"
+#include "core/kv_exporter.h"
 #include "core/length_predictor.h"
 #include "core/peak_forecast.h"
 #include "core/pipeline.h"
@@ -251,6 +252,15 @@ class Scheduler {
   // Is told which prefixes are cached; likewise. list_prefixes() tells of all that are.
   void listen_kv(KvListener* listener);
   void list_prefixes(KvListener& to) const;
+  // Takes blocks of requests with a lease; likewise. Needs places in host memory.
+  void export_to(KvExporter* exporter) { exporter_.to = exporter; }
+  // Places for those blocks of a prompt that are cached nowhere, as far as there are any, appended
+  // to `out`: the caller fills them, from any thread, and hands them to import_blocks(), or back.
+  void reserve_blocks(const PromptBlocks& prompt, std::vector<PlacedBlock>& out);
+  // These places have been filled, and hold prefixes from now on.
+  void import_blocks(const PromptBlocks& prompt, std::span<const PlacedBlock> blocks);
+  // An exporter's, or of reserve_blocks().
+  void release_places(std::span<const PlacedBlock> blocks);
   // Hashes of blocks are of these ids: who sees hashes and mapped tokens learns nothing of the
   // tokens. Before the first request; null: of the tokens.
   void hash_as(std::shared_ptr<const TokenMap> map) { hash_map_ = std::move(map); }
@@ -353,6 +363,12 @@ class Scheduler {
     int index, group;
     PlaceId place;
     bool operator==(const Fetch&) const = default;
+  };
+  // A block whose way to host memory is not over.
+  struct Export {
+    LeaseId lease;
+    PlacedBlock block;
+    bool operator==(const Export&) const = default;
   };
   struct PendingRange {
     uint64_t step;
@@ -512,6 +528,14 @@ class Scheduler {
   void fail_transfers();
   void add_keys(StepPlan& out) const;
 
+  // blocks for other processes
+  int num_transferable(const PromptBlocks& prompt) const;
+  void note_lease(Index i);
+  void export_leased();
+  void export_blocks(const Sequence& s);
+  void export_block(const Sequence& s, int index, int group);
+  void end_exports(PlaceId place, bool arrived);
+
   // blocks, under allocator=reserve and range
   int range_blocks(Index i) const;
   RangeRest range_rest(Index i) const;
@@ -572,6 +596,7 @@ class Scheduler {
   std::shared_ptr<const TokenMap> hash_map_;
   Listener<SchedulerListener> listener_;
   Listener<KvListener> kv_listener_;
+  Listener<KvExporter> exporter_;
   CacheLayout layout_;
   CacheLayout whole_;      // the same without windows
   BlockCache blocks_;      // allocator=paged
@@ -599,6 +624,8 @@ class Scheduler {
   std::vector<PendingRange> pending_ranges_;
   std::vector<PendingSlot> pending_slots_;  // under allocator=virtual
   std::vector<Index> full_;                 // register_step: sequences with a block to register
+  std::vector<Index> leased_;               // the same: sequences with a lease
+  std::vector<Export> exports_;
   struct Draft {
     Slice slice;
     Index seq;

@@ -209,6 +209,7 @@ void Scheduler::register_step(const InFlight& flight) {
     if (s.phase != Phase::running || s.epoch != item.epoch) continue;
     s.computed = std::max(s.computed, item.pos + item.count);
     if (!config_.prefix_cache) continue;
+    if (exporter_.to) note_lease(item.seq);
     if ((s.num_registered + 1) * config_.block_size > s.computed) continue;
     BlockHash hash = block_hash(s, s.num_registered, s.last_hash);
     for (int g = 0; g < layout_.num_groups; ++g) {
@@ -219,6 +220,7 @@ void Scheduler::register_step(const InFlight& flight) {
     full_.push_back(item.seq);
   }
   for (Index i : full_) register_blocks(seqs_[i]);
+  if (exporter_.to) export_leased();
 }
 
 void Scheduler::register_blocks(Sequence& s) {
@@ -337,6 +339,7 @@ void Scheduler::reset() noexcept {
   closing_.clear(), flights_.clear(), spare_.clear();
   pending_.clear(), away_.clear(), claims_.clear(), pending_ranges_.clear();
   pending_slots_.clear();
+  leased_.clear(), exports_.clear();
   full_.clear(), draft_.clear(), chain_.clear(), found_.clear(), fetch_.clear(), fetched_.clear();
   std::ranges::fill(straddle_, Token{0});
   blocked_ = kNone;
@@ -353,6 +356,7 @@ void Scheduler::reset() noexcept {
   // tier_totals_, and what slo_ has learnt of the device.
   if (listener_.to) listener_.to->reset(*this);
   if (kv_listener_.to) kv_listener_.to->cleared();
+  if (exporter_.to) exporter_.to->cleared();
 }
 
 int Scheduler::flush_prefixes() {

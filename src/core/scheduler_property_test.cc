@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ namespace {
 struct Tally {
   uint64_t preemptions = 0, requeued = 0, unmapped = 0, hits = 0, forks = 0;
   uint64_t replayed = 0, segments = 0;  // plans of recordings; segments behind the first
-  int64_t flushed = 0;                  // blocks
+  uint64_t exported = 0, imported = 0, unexported = 0;  // blocks
+  int64_t flushed = 0;                                  // blocks
   TierStats tiers;
 };
 
@@ -46,6 +48,46 @@ StepResult encoded(const StepResult& result) {
   EXPECT_TRUE(*back == result);
   return std::move(*back);
 }
+
+// Keeps what it is given for a while. Requests are their own leases.
+class PickyExporter final : public KvExporter {
+ public:
+  PickyExporter(ShadowCache& cache, Tally& tally) : cache_(cache), tally_(tally) {}
+  void offered(LeaseId lease) noexcept override { ++pending_[lease]; }
+  bool exported(LeaseId lease, const PlacedBlock& block) noexcept override {
+    EXPECT_GT(pending_[lease]--, 0);
+    EXPECT_TRUE(seen_.insert({lease, block.index, block.group}).second) << "offered twice";
+    cache_.check_place(lease, block);
+    ++tally_.exported;
+    if (tally_.exported % 5 == 0) return false;
+    held_.emplace_back(lease, block);
+    return true;
+  }
+  void lost(LeaseId lease) noexcept override {
+    EXPECT_GT(pending_[lease]--, 0);
+    ++tally_.unexported;
+  }
+  void cleared() noexcept override { held_.clear(), pending_.clear(); }
+  // Gives back what it has had longest, or all.
+  void release(Scheduler& scheduler, size_t kept) {
+    for (; held_.size() > kept; held_.pop_front()) {
+      cache_.check_place(held_.front().first, held_.front().second);
+      scheduler.release_places({&held_.front().second, 1});
+    }
+  }
+  int num_pending() const {
+    int sum = 0;
+    for (const auto& [lease, num] : pending_) sum += num;
+    return sum;
+  }
+
+ private:
+  ShadowCache& cache_;
+  Tally& tally_;
+  std::map<LeaseId, int> pending_;
+  std::set<std::tuple<LeaseId, int, int>> seen_;
+  std::deque<std::pair<LeaseId, PlacedBlock>> held_;
+};
 
 class Workload {
  public:
@@ -99,16 +141,24 @@ class Workload {
     config_.num_blocks += chance(70) ? pick(0, 3 * groups) : 300;
     if (config_.prefix_cache && seed % 4 == 0) config_.tiers.disk = pick(1, 80);
     flushes_ = seed % 7 == 2;
+    exports_ = config_.prefix_cache && config_.tiers.host > 0 && seed % 3 == 2;
+    for (auto& [id, r] : requests_) {
+      if (!exports_) break;
+      r.block_hashes = hash_blocks(*r.prompt, config_.block_size, r.tenant);
+      if (chance(60)) r.lease = id;
+    }
   }
 
   void run(Tally* tally) {
     Scheduler scheduler(config_, nullptr);
     SegmentEncoder encoder = record(scheduler);
     encoder.start(scheduler);
-    scheduler.listen(&encoder);
+    if (!exports_) scheduler.listen(&encoder);
     config_.max_seqs = scheduler.config().max_seqs;
     config_.pages = scheduler.config().pages;
     ShadowCache cache(config_, requests_);
+    PickyExporter exporter(cache, *tally);
+    if (exports_) scheduler.export_to(&exporter);
     Events events;
     StepPlan plan;
     std::deque<Flight> flights;
@@ -123,6 +173,8 @@ class Workload {
       }
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
       if (flushes_ && iteration % 32 == 31) tally->flushed += scheduler.flush_prefixes();
+      if (exports_) import(scheduler, cache, tally);
+      if (exports_) exporter.release(scheduler, static_cast<size_t>(pick(0, 40)));
       scheduler.plan(now, plan, events);
       tally->forks += static_cast<uint64_t>(std::ranges::count_if(
           plan.transfers, [](const Transfer& t) { return t.kind == Transfer::copy; }));
@@ -153,6 +205,9 @@ class Workload {
       cache.poison(scheduler);
       check(events);
     }
+    exporter.release(scheduler, 0);
+    EXPECT_EQ(exporter.num_pending(), 0);
+    import_rest(scheduler, cache, tally);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_EQ(blocks.free + blocks.cached, blocks.total) << "blocks left behind";
     for (const auto& [id, r] : requests_) EXPECT_TRUE(ended_[id]) << id;
@@ -170,10 +225,34 @@ class Workload {
     if (config_.allocator == KvAllocator::range)
       tally->requeued += scheduler.stats().num_preemptions;
     tally->hits += scheduler.stats().prefix_hits;
-    replay(tally);
+    if (!exports_) replay(tally);
   }
 
  private:
+  // Blocks of prompts that come from elsewhere, some steps after places were set aside for them;
+  // some never come.
+  void import(Scheduler& scheduler, ShadowCache& cache, Tally* tally) {
+    if (chance(80)) return;
+    if (!coming_.empty() && chance(50)) return import_rest(scheduler, cache, tally);
+    const Request& r = requests_.at(static_cast<RequestId>(pick(1, num_requests())));
+    if (!coming_.empty()) return;
+    coming_from_ = r.id;
+    scheduler.reserve_blocks({r.prompt, r.block_hashes, r.tenant}, coming_);
+    for (const PlacedBlock& b : coming_) cache.poison_place(b.place);
+  }
+  void import_rest(Scheduler& scheduler, ShadowCache& cache, Tally* tally) {
+    if (coming_.empty()) return;
+    const Request& r = requests_.at(coming_from_);
+    auto end = coming_.begin() + pick(0, static_cast<int>(coming_.size()));
+    std::vector<PlacedBlock> came(coming_.begin(), end), lost(end, coming_.end());
+    for (const PlacedBlock& b : came) cache.fill_place(r.id, b);
+    scheduler.import_blocks({r.prompt, r.block_hashes, r.tenant}, came);
+    scheduler.release_places(lost);
+    tally->imported += came.size();
+    coming_.clear();
+  }
+  int num_requests() const { return static_cast<int>(requests_.size()); }
+
   // Every third recording has pseudonyms for tokens, some lose segments.
   SegmentEncoder record(Scheduler& scheduler) {
     std::shared_ptr<const TokenMap> map = seed_ % 3 == 1 ? shuffled_tokens(2, seed_) : nullptr;
@@ -338,7 +417,9 @@ class Workload {
   int num_writes_ = 0;
   SchedulerConfig config_;
   int depth_ = 0;
-  bool fails_ = false, flushes_ = false;
+  bool fails_ = false, flushes_ = false, exports_ = false;
+  std::vector<PlacedBlock> coming_;
+  RequestId coming_from_ = 1;
   int num_launched_ = 0;
   std::map<Slot, SeqId> ids_;
   std::map<Slot, uint32_t> mapped_;
@@ -371,6 +452,9 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.tiers.prefix_hits, uint64_t{1000}) << "few prefixes come from host memory";
   EXPECT_GT(tally.tiers.disk_hits, uint64_t{800}) << "few prefixes come from disk";
   EXPECT_GT(tally.tiers.disk_lost, uint64_t{300}) << "few blocks are lost";
+  EXPECT_GT(tally.exported, uint64_t{5000});
+  EXPECT_GT(tally.unexported, uint64_t{5}) << "few exports are lost";
+  EXPECT_GT(tally.imported, uint64_t{3000});
 }
 
 }  // namespace

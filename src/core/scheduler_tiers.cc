@@ -139,6 +139,7 @@ void Scheduler::take_transfers(const StepResult& result) {
     if (m.transfer.kind == Transfer::out) {
       ++tier_totals_.blocks_out;
       tier_totals_.disk_writes += blocks_.tiers.is_disk(m.transfer.to);
+      end_exports(m.transfer.to, true);
       blocks_.tiers.release(m.transfer.to);
     } else if (m.transfer.kind == Transfer::in) {
       ++tier_totals_.blocks_in;
@@ -168,6 +169,7 @@ void Scheduler::lose_transfer(const Moving& m) {
   CHECK(t.kind == Transfer::out || t.kind == Transfer::in);
   PlaceId place = t.kind == Transfer::out ? t.to : t.from;
   ++tier_totals_.disk_lost;
+  if (t.kind == Transfer::out) end_exports(place, false);
   blocks_.tiers.forget(place);
   blocks_.tiers.release(place);
   if (t.kind == Transfer::out) return;
@@ -215,6 +217,7 @@ void Scheduler::add_keys(StepPlan& out) const {
 void Scheduler::fail_transfers() {
   for (const Moving& m : blocks_.moves.moving()) {
     if (m.transfer.kind == Transfer::out) {
+      end_exports(m.transfer.to, false);
       blocks_.tiers.forget(m.transfer.to);
       blocks_.tiers.release(m.transfer.to);
     } else if (m.transfer.kind == Transfer::in) {

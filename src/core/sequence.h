@@ -82,6 +82,7 @@ struct Choices {
   int num_live = 0;            // choices that have not finished
   int num_records = 0;         // sequences not yet recycled
   uint32_t account = 0;        // in FairShare, under order=fair
+  int num_exported = 0;        // leading blocks offered to the exporter, with a lease
   bool operator==(const Choices&) const = default;
 };
 

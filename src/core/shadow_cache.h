@@ -95,6 +95,18 @@ class ShadowCache {
     }
   }
 
+  // A block of a request's prompt comes from elsewhere, or should be in its place.
+  void fill_place(RequestId id, const PlacedBlock& b) {
+    for_positions(id, b, [](uint64_t& at, uint64_t value) { at = value; });
+  }
+  void check_place(RequestId id, const PlacedBlock& b) {
+    for_positions(id, b, [&](uint64_t& at, uint64_t value) {
+      EXPECT_EQ(at, value) << "block " << b.index << " of request " << id << " in group "
+                           << b.group;
+    });
+  }
+  void poison_place(PlaceId p) { std::fill_n(place(p), config_.block_size, kPoison); }
+
   // The token at a position of a sequence: of the prompt, or what was drawn there.
   Token token(SeqId id, int pos) const {
     const Request& r = requests_.at(id.req);
@@ -179,6 +191,11 @@ class ShadowCache {
       result.transfers.push_back(t.id);
       return true;
     });
+  }
+  void for_positions(RequestId id, const PlacedBlock& b, auto&& use) {
+    for (int k = 0; k < config_.block_size; ++k)
+      use(place(b.place)[k],
+          expected({id, 0}, b.index * config_.block_size + k, static_cast<size_t>(b.group)));
   }
   uint64_t luck() { return mix_bits(++num_drawn_); }
   uint64_t* place(PlaceId p) {

@@ -60,6 +60,20 @@ class PrefixPlaces {
     places_.mark_cached(at);
     return at;
   }
+  // A place for content that comes from elsewhere, with one reference, under no key yet;
+  // kNullBlock: all places are in use.
+  BlockId reserve() {
+    BlockId evicted;
+    BlockId at = places_.alloc(evicted);
+    if (evicted != kNullBlock) index_.erase(evicted);
+    return at;
+  }
+  // The content has come: it is found from now on, unless the same is here already. Gives the
+  // reference back.
+  void adopt(BlockId at, const PrefixKey& key, std::span<const Token> tokens, BlockHash parent) {
+    if (index_.insert(key, tokens, at, parent)) places_.mark_cached(at);
+    places_.release(at);
+  }
   // Content that is there from an earlier run, while nothing else is.
   void recall(std::span<const StoredBlock> blocks) {
     BlockId none;
@@ -133,6 +147,19 @@ class TierCache {
   PlaceId store(const PrefixKey& key, std::span<const Token> tokens, BlockHash parent = {}) {
     BlockId at = disk_.insert(key, tokens, parent);
     return at == kNullBlock ? kNullBlock : sizes_.memory() + at;
+  }
+  // The same in memory alone.
+  PlaceId find_host(const PrefixKey& key, std::span<const Token> tokens) const {
+    BlockId at = host_.find(key, tokens);
+    return at == kNullBlock ? kNullBlock : sizes_.swap + at;
+  }
+  // PrefixPlaces::reserve and adopt, in memory.
+  PlaceId reserve() {
+    BlockId at = sizes_.host > 0 ? host_.reserve() : kNullBlock;
+    return at == kNullBlock ? kNullBlock : sizes_.swap + at;
+  }
+  void adopt(PlaceId place, const PrefixKey& key, std::span<const Token> tokens, BlockHash parent) {
+    host_.adopt(within(place), key, tokens, parent);
   }
   void recall(std::span<const StoredBlock> blocks) { disk_.recall(blocks); }
   // Content of a prefix that cannot be read, or was never written.

@@ -24,6 +24,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
       thread_([this] {
         scheduler_.listen(options_.listener);
         if (options_.kv_listener) scheduler_.listen_kv(options_.kv_listener);
+        scheduler_.export_to(options_.exporter);
         thread_main();
       }) {}
 
@@ -48,7 +49,11 @@ RequestId Engine::submit(Request request, std::shared_ptr<Sink> sink) {
 void Engine::cancel(RequestId id) { inbox_.push({nullptr, {}, id}); }
 
 void Engine::flush_prefixes(std::function<void(int)> done) {
-  inbox_.push({nullptr, {}, 0, std::move(done)});
+  call([done = std::move(done)](Scheduler& s) { done(s.flush_prefixes()); });
+}
+
+void Engine::call(std::function<void(Scheduler&)> f) {
+  inbox_.push({nullptr, {}, 0, std::move(f)});
 }
 
 void Engine::thread_main() {
@@ -98,7 +103,7 @@ void Engine::receive() {
 }
 
 void Engine::take(Message& message) {
-  if (message.flushed) return std::exchange(message.flushed, nullptr)(scheduler_.flush_prefixes());
+  if (message.call) return std::exchange(message.call, nullptr)(scheduler_);
   if (!message.client) return scheduler_.cancel(message.cancelled, clock_.now(), events_);
   try {
     add(message);

@@ -37,6 +37,7 @@ class Engine {
     LoopOptions loop = {};
     SchedulerListener* listener = nullptr;  // outlives the engine
     KvListener* kv_listener = nullptr;      // likewise
+    KvExporter* exporter = nullptr;         // likewise
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);
@@ -50,6 +51,9 @@ class Engine {
   // Forgets the cached prefixes that no sequence holds. `done` is called with how many blocks
   // became free, on the engine thread; it must not block or throw. Throws as the two above do.
   void flush_prefixes(std::function<void(int)> done);
+  // Runs `f` on the engine thread, between what was submitted before and after; it must not block
+  // or throw. An engine that stops may drop it. Throws as those above do.
+  void call(std::function<void(Scheduler&)> f);
   // Has the observer called soon, even when nothing runs.
   void poke() { inbox_.wake(); }
   const SchedulerConfig& config() const { return config_; }
@@ -66,10 +70,10 @@ class Engine {
   };
   using Clients = std::unordered_map<RequestId, std::unique_ptr<Client>>;
   struct Message {
-    std::unique_ptr<Client> client;  // null: a cancellation, or a flush
+    std::unique_ptr<Client> client;  // null: a cancellation, or a call
     Request request;
     RequestId cancelled = 0;
-    std::function<void(int)> flushed{};
+    std::function<void(Scheduler&)> call{};
   };
 
   void thread_main();

@@ -68,6 +68,8 @@ class DeviceExecutor final : public Executor {
   const StepResult& wait() override;
 
   size_t kv_bytes() const { return cache_.bytes(); }
+  // Places that no transfer names may be read and written by any thread.
+  const HostTier& host_tier() const { return tier_; }
   // Times every op of the next step that decodes exactly `rows` sequences; any thread.
   void profile_decode(int rows) { profile_rows_.store(rows); }
   // Timings of that step; empty until it has run.

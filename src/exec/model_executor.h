@@ -39,6 +39,8 @@ class ModelExecutor final : public Executor {
   const StepResult& wait() override;
 
   size_t kv_bytes() const { return cache_.bytes(); }
+  // Places that no transfer names may be read and written by any thread.
+  const HostTier& host_tier() const { return tier_; }
   const KvCache& kv_cache() const { return cache_; }
   const HostTier& host_tier() const { return tier_; }
   // Bytes this executor allocates besides weights and the KV pool.

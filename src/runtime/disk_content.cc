@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 #include <system_error>
 #include <vector>
 
 #include "backend/cpu/features.h"
+#include "base/build_id.h"
 #include "base/cache_dir.h"
 #include "base/sha.h"
 #include "base/str.h"
@@ -40,9 +42,13 @@ std::vector<std::filesystem::path> parts_of(const std::filesystem::path& path) {
   return parts;
 }
 
+std::filesystem::path model_file(const std::string& model) {
+  if (model.starts_with("random:")) return model.substr(7);
+  return model == "smollm2" ? default_model_path() : model;
+}
+
 std::string model_stamp(const std::string& model) {
-  std::filesystem::path path = model == "smollm2" ? default_model_path() : model;
-  if (model.starts_with("random:")) path = model.substr(7);
+  std::filesystem::path path = model_file(model);
   std::error_code failed;
   std::vector<std::filesystem::path> files = parts_of(path);
   for (const auto& entry : std::filesystem::directory_iterator(path, failed))
@@ -55,12 +61,24 @@ std::string model_stamp(const std::string& model) {
   return stamp;
 }
 
-}  // namespace
+// 256 bytes of every MiB, so that every large tensor is seen; the first MiB whole.
+void add_samples(const std::filesystem::path& path, Sha256& sha) {
+  constexpr size_t kSample = 256, kStride = size_t{1} << 20;
+  std::ifstream in(path, std::ios::binary);
+  std::string buffer(kStride, '\0');
+  std::error_code failed;
+  const uintmax_t size = std::filesystem::file_size(path, failed);
+  if (failed || !in) return sha.update("none\n");
+  sha.update(strf("%llu\n", static_cast<unsigned long long>(size)));
+  for (uintmax_t at = 0; at < size; at += kStride) {
+    in.seekg(static_cast<std::streamoff>(at));
+    in.read(buffer.data(), static_cast<std::streamsize>(at == 0 ? kStride : kSample));
+    sha.update(std::string_view(buffer).substr(0, static_cast<size_t>(in.gcount())));
+    in.clear();
+  }
+}
 
-std::string disk_content(const EngineOptions& o, KvType kv, const std::string& gpu) {
-  Sha256 sha;
-  sha.update("sluice KV 1\n" + file_stamp("/proc/self/exe"));
-  sha.update(o.model + "\n" + model_stamp(o.model));
+void add_formats(const EngineOptions& o, KvType kv, const std::string& gpu, Sha256& sha) {
   sha.update(
       strf("%s %llu\n", random_format(o).c_str(), static_cast<unsigned long long>(o.random_seed)));
   sha.update(strf("%s %s %d %s\n", o.device.name().c_str(), name_of(kQuantizes, o.quantize),
@@ -69,6 +87,34 @@ std::string disk_content(const EngineOptions& o, KvType kv, const std::string& g
   // The context length: it chooses the rotation of LongRoPE.
   sha.update(strf("%d %d %d %d %llx\n", static_cast<int>(kv.type), kv.group, o.scheduler.block_size,
                   o.scheduler.max_len, static_cast<unsigned long long>(cpu_features().bits)));
+}
+
+}  // namespace
+
+std::string disk_content(const EngineOptions& o, KvType kv, const std::string& gpu) {
+  Sha256 sha;
+  sha.update("sluice KV 1\n" + file_stamp("/proc/self/exe"));
+  sha.update(o.model + "\n" + model_stamp(o.model));
+  add_formats(o, kv, gpu, sha);
+  return sha.hex();
+}
+
+std::string shared_content(const EngineOptions& o, KvType kv, const std::string& gpu) {
+  Sha256 sha;
+  sha.update("sluice shared KV 1\n" + build_id() + "\n");
+  if (o.model.starts_with("random:")) sha.update(o.model + "\n");
+  const std::filesystem::path path = model_file(o.model);
+  std::error_code failed;
+  std::vector<std::filesystem::path> files = parts_of(path);
+  for (const auto& entry : std::filesystem::directory_iterator(path, failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "config.json" || name.ends_with(".safetensors")) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) files.push_back(path);
+  for (const std::filesystem::path& file : files) add_samples(file, sha);
+  add_formats(o, kv, gpu, sha);
+  for (int window : o.scheduler.group_windows) sha.update(strf("%d ", window));
   return sha.hex();
 }
 

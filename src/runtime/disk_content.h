@@ -14,6 +14,10 @@ namespace sluice {
 // GPU says of itself; empty: none.
 std::string disk_content(const EngineOptions& options, KvType kv, const std::string& gpu = {});
 
+// The same for blocks that other machines made: the model's files by their sizes and samples of
+// their content instead of times, this program by its build id.
+std::string shared_content(const EngineOptions& options, KvType kv, const std::string& gpu = {});
+
 // --prefix-disk-dir, or else a folder of the user's cache.
 std::filesystem::path disk_dir(const EngineOptions& options);
 

@@ -37,6 +37,30 @@ TEST(DiskContent, DependsOnWhatTheBitsDependOn) {
   EXPECT_NE(disk_content(other, KvType(DType::f16)), folder);
 }
 
+// What another machine's blocks are compared by: neither path nor time of the file.
+TEST(DiskContent, SharedContentIsTheFilesOwn) {
+  std::filesystem::path folder = testing::TempDir() + "shared-" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  std::string weights(size_t{3} << 20, 'w');
+  auto content = [&](const char* name) {
+    std::ofstream(folder / name) << weights;
+    EngineOptions options;
+    options.model = folder / name;
+    return shared_content(options, KvType(DType::f16));
+  };
+  const std::string first = content("a.gguf");
+  EXPECT_EQ(first.size(), 64u);
+  EXPECT_EQ(content("b.gguf"), first);
+  weights[size_t{2} << 20] = 'x';
+  EXPECT_NE(content("b.gguf"), first);
+  EngineOptions options;
+  options.model = folder / "a.gguf";
+  EXPECT_NE(shared_content(options, KvType(DType::i8, 32)), first);
+  options.scheduler.group_windows = {0, 64};
+  EXPECT_NE(shared_content(options, KvType(DType::f16)), first);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(DiskContent, DependsOnAllPartsOfASplitFile) {
   std::filesystem::path folder = testing::TempDir() + "split-" + std::to_string(getpid());
   std::filesystem::create_directory(folder);

@@ -119,6 +119,7 @@ struct EngineOptions {
   size_t front_end_bytes = 0;         // memory of who runs the engine (a server) from the start
   StepObserver observer;              // after each step, engine thread
   KvListener* kv_listener = nullptr;  // of what is cached; outlives the engine
+  KvExporter* exporter = nullptr;     // of blocks for other processes; likewise
 };
 
 inline constexpr const char* kRandomFormat = "q8_0";

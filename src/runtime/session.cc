@@ -150,6 +150,8 @@ std::vector<StoredBlock> Session::open_disk() {
 
 Result<void> Session::open_recorder() {
   if (options_.record_dir.empty()) return {};
+  if (options_.exporter)
+    return Error{400, "--record does not go with --role: blocks from elsewhere are not recorded"};
   if (!options_.record_text && options_.scheduler.tiers.disk > 0)
     return Error{400,
                  "--record with --prefix-disk needs --record-text: blocks on disk are filed by "
@@ -225,6 +227,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
   engine.kv_listener = options_.kv_listener;
+  engine.exporter = options_.exporter;
   engine.loop.forced = options_.forced_tokens;
   engine.loop.timed = options_.record_metrics;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,
@@ -287,6 +290,18 @@ void Session::observe(const StepReport& r, const StepPlan& plan, const Scheduler
     reports_.back().kv = scheduler.kv_use();
     if (r.launched) reports_.back().work = step_load(plan);
   }
+}
+
+const HostTier& Session::host_tier() const {
+  return device_ ? static_cast<const DeviceExecutor&>(*executor_).host_tier()
+                 : static_cast<const ModelExecutor&>(*executor_).host_tier();
+}
+
+std::string Session::shared_content() const {
+  const DeviceMemory memory{0, backend_->activation_type()};
+  return sluice::shared_content(
+      options_, kv_type_of(options_, model_->shape().head_dim, device_ ? &memory : nullptr).value(),
+      device_ ? device_->describe() : "");
 }
 
 std::vector<StepReport> Session::take_reports() {

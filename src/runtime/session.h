@@ -58,6 +58,10 @@ class Session {
   const SamplingDefaults& sampling_defaults() const { return sampling_; }
   // With --prefix-disk: what makes tenants' ids last across restarts.
   const std::optional<HashKey>& tenant_key() const { return tenant_key_; }
+  // Host memory beside the pool, by place.
+  const HostTier& host_tier() const;
+  // What another process must agree on for its KV blocks to be ours: 64 hex digits.
+  std::string shared_content() const;
   // Why --device auto did not take a GPU; empty: it did, or nothing suggests that one is here.
   const std::string& why_no_gpu() const { return why_no_gpu_; }
   // Seconds from open() to ready, and how many bytes of weights were loaded.

@@ -92,7 +92,7 @@ class ChatAnswer final : public Answer {
     } else {
       out += "null";
     }
-    out += ",\"kv_transfer_params\":null";
+    out += ",\"kv_transfer_params\":" + g.transfer_params();
   }
 
  private:

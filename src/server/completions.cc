@@ -76,8 +76,8 @@ class TextAnswer final : public Answer {
     }
   }
 
-  PieceWriter extra(std::string& out, const Generation&) const override {
-    out += ",\"service_tier\":null,\"kv_transfer_params\":null";
+  PieceWriter extra(std::string& out, const Generation& g) const override {
+    out += ",\"service_tier\":null,\"kv_transfer_params\":" + g.transfer_params();
     co_return;
   }
 

@@ -238,7 +238,7 @@ constexpr KnownField kFields[] = {
     {"session_params", kBoth, refused, "send the whole conversation", kOff},
     {"data_parallel_rank", kBoth, refused, kOneRank, "null|0|-1"},
     {"routed_dp_rank", kBoth, refused, kOneRank, "null|0|-1"},
-    {"kv_transfer_params", kBoth, refused, kNoDisagg, kOff},
+    {"kv_transfer_params", kBoth, honoured, "with serve --role"},
     {"ec_transfer_params", kBoth, refused, kNoDisagg, kOff},
     {"bootstrap_host", kBoth, refused, kNoDisagg, kOff},
     {"bootstrap_port", kBoth, refused, kNoDisagg, kOff},

@@ -55,12 +55,14 @@ void Outbox::drain() {
 
 GenerationSink::GenerationSink(std::shared_ptr<Generation> to,
                                size_t prompt,
-                               std::unique_ptr<Ticket> ticket)
+                               std::unique_ptr<Ticket> ticket,
+                               LeaseId lease)
     : to_(std::move(to)),
       outbox_(to_->service().outbox(to_->thread())),
       meters_(to_->service().meters()),
       prompt_(prompt),
       ticket_(std::move(ticket)),
+      lease_(lease),
       begun_(static_cast<size_t>(to_->fields().n)) {
   meters_.on_submit(to_->service().clock().now());
 }
@@ -69,6 +71,8 @@ GenerationSink::~GenerationSink() { end(); }
 
 void GenerationSink::end() noexcept {
   ticket_.reset();
+  if (LeaseId lease = std::exchange(lease_, 0); lease != 0)
+    to_->service().options().transfer->drop(lease);
   if (!std::exchange(ended_, true)) meters_.on_terminal();
 }
 
@@ -78,6 +82,8 @@ void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
     ticket_->release_tokens();
     ticket_->release_sequence();
   }
+  if (e.last && lease_ != 0 && (e.finish == Finish::stop || e.finish == Finish::length))
+    to_->service().options().transfer->seal(std::exchange(lease_, 0));
   if (e.last) end();
   Delivery d{to_, prompt_, {}, e, {}, {}};
   if (e.num_top > 0) d.top.assign(top.begin() + e.top_at, top.begin() + e.top_at + e.num_top);
@@ -278,6 +284,7 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
   }
   Refusal refused = resolve_bad_words();
   if (!refused) refused = check(prompts);
+  if (!refused && fields_.transfer.any()) refused = check_transfer(prompts.size());
   if (fields_.resumable && service_.options().resume_seconds <= 0)
     refused = ApiError{400, "streams cannot be resumed here (serve --resume-seconds)",
                        "stream_options", "not_enabled"};
@@ -307,6 +314,7 @@ void Generation::begin(std::vector<std::vector<Token>> prompts) {
         call_, {429, "too many resumable streams are kept: try again later", "", "queue_full"});
   }
   watch_connection();
+  if (fields_.transfer.from) return fetch_prompt();
   submit_more();
 }
 
@@ -407,10 +415,15 @@ void Generation::name_block(Request& request) {
 void Generation::submit(size_t prompt) {
   PromptState& p = prompts_[prompt];
   auto tokens = static_cast<int64_t>(p.tokens->size());
-  auto sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,
-                                               ticket_->split({fields_.n, tokens, 0}));
+  if (fields_.transfer.send) lease_ = service_.options().transfer->lease(*p.tokens);
+  auto sink = std::make_shared<GenerationSink>(
+      shared_from_this(), prompt, ticket_->split({fields_.n, tokens, 0}), lease_ ? lease_->id : 0);
   Request request = make_request(prompt);
   if (service_.kv_events()) name_block(request);
+  if (lease_) {
+    request.lease = lease_->id;
+    request.block_hashes = prompt_blocks().hashes;
+  }
   Time now = service_.session().clock().now();
   Recorder::Submission told{0,
                             call_.key,
@@ -424,6 +437,7 @@ void Generation::submit(size_t prompt) {
                             {},
                             compile_};
   told.trace = call_.trace.trace;
+  told.fetched = fetched_;
   if (fields_.constraint) told.constraint = fields_.constraint->source.kind;
   if (!turns.empty()) told.turn = service_.turns().compare(request.tenant, turns, *p.tokens);
   told.id = p.id = service_.session().engine().submit(std::move(request), std::move(sink));

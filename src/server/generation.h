@@ -128,6 +128,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // special tokens included.
   std::vector<std::optional<std::string>> echo_texts;
   std::vector<Fingerprint> turns;  // of a chat's messages (TurnLog); empty: no chat
+  // kv_transfer_params of the answer, as JSON.
+  std::string transfer_params() const;
 
  private:
   void compile(std::vector<std::vector<Token>> prompts);
@@ -136,6 +138,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin(std::vector<std::vector<Token>> prompts);
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
+  Refusal check_transfer(size_t num_prompts) const;
+  PromptBlocks prompt_blocks() const;
+  void fetch_prompt();
+  void take_fetched(const KvFetcher::Outcome& outcome);
   Refusal admit(Load all);
   Load load(const std::vector<std::vector<Token>>& prompts) const;
   void make_choices(std::vector<std::vector<Token>> prompts);
@@ -167,8 +173,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;
   std::vector<Token> turn_output_;  // of a chat's first choice
   std::shared_ptr<const constrain::Constraint> constraint_;
-  Time compile_{0};     // what the constraint took; 0: it was known
-  std::string prefix_;  // of every chunk, up to the choices
+  Time compile_{0};                          // what the constraint took; 0: it was known
+  std::optional<LeaseStore::Opened> lease_;  // of the prompt, for another server
+  std::optional<FetchedPrompt> fetched_;     // of the prompt, from another server
+  std::string prefix_;                       // of every chunk, up to the choices
   std::string id_;
   int64_t created_ = 0;
   size_t thread_;                     // io thread that it lives on; call_.out may be another's
@@ -191,8 +199,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
 // The engine's way to a generation.
 class GenerationSink final : public Sink {
  public:
-  // `ticket` holds the prompt's tokens and a sequence for each choice.
-  GenerationSink(std::shared_ptr<Generation> to, size_t prompt, std::unique_ptr<Ticket> ticket);
+  // `ticket` holds the prompt's tokens and a sequence for each choice. `lease`: of the prompt, 0:
+  // none; ends with the request, or is sealed.
+  GenerationSink(std::shared_ptr<Generation> to,
+                 size_t prompt,
+                 std::unique_ptr<Ticket> ticket,
+                 LeaseId lease);
   ~GenerationSink() override;
   void on_event(const Event& event, std::span<const TopLogprob> top) override;
   void on_refused(const Error& error) override;
@@ -205,6 +217,7 @@ class GenerationSink final : public Sink {
   Meters& meters_;
   size_t prompt_;
   std::unique_ptr<Ticket> ticket_;
+  LeaseId lease_;
   bool ended_ = false;
   std::vector<bool> begun_;  // choices that have a token
 };

@@ -188,6 +188,38 @@ void Meters::on_kv_events(const KvPublisher::Stats& totals) {
         totals.snapshots);
 }
 
+void Meters::on_kv_transfer(const KvTransfer::Stats& t) {
+  auto count = [&](const char* name, const char* help, double total,
+                   const MetricLabels& labels = {}) {
+    Counter& c = metrics_.counter(name, help, labels);
+    c.add(total - c.value());
+  };
+  auto gauge = [&](const char* name, const char* help, double value) {
+    metrics_.gauge(name, help).set(value);
+  };
+  gauge("sluice_kv_transfer_leases", "Prompts whose KV blocks other servers may fetch.",
+        static_cast<double>(t.leases.leases));
+  gauge("sluice_kv_transfer_places",
+        "Places in host memory that leases hold, or that wait for blocks of others.",
+        static_cast<double>(t.leases.places) + static_cast<double>(t.fetched.places));
+  count("sluice_kv_transfer_leases_total", "Leases that were given.",
+        static_cast<double>(t.leases.opened));
+  count("sluice_kv_transfer_expired_total", "Leases that nobody gave back in time.",
+        static_cast<double>(t.leases.expired));
+  count("sluice_kv_transfer_sent_bytes_total", "Bytes of KV blocks that were sent.",
+        static_cast<double>(t.sent.bytes));
+  count("sluice_kv_transfer_refused_total", "Connections for KV blocks that were ended.",
+        static_cast<double>(t.sent.refused));
+  constexpr const char* kFetches = "sluice_kv_transfer_fetches_total";
+  constexpr const char* kHelp = "Prompts whose KV blocks were fetched: whole, in part, or not.";
+  count(kFetches, kHelp, static_cast<double>(t.fetched.whole), {{"result", "whole"}});
+  count(kFetches, kHelp, static_cast<double>(t.fetched.part), {{"result", "part"}});
+  count(kFetches, kHelp, static_cast<double>(t.fetched.failed), {{"result", "failed"}});
+  count("sluice_kv_transfer_received_bytes_total", "Bytes of KV blocks that were fetched.",
+        static_cast<double>(t.fetched.bytes));
+  count("sluice_kv_transfer_seconds_total", "Time of all fetches.", t.fetched.seconds);
+}
+
 void Meters::on_step(const StepReport& r, Time now) {
   const SchedulerStats& s = r.stats;
   running.set(s.num_running);

@@ -11,6 +11,7 @@
 #include "core/events.h"
 #include "engine/loop.h"
 #include "server/kv_events.h"
+#include "server/kv_transfer.h"
 
 namespace sluice {
 
@@ -38,6 +39,8 @@ class Meters {
   void on_ready(const SchedulerConfig& config);
   // Totals of KV events; one thread at a time.
   void on_kv_events(const KvPublisher::Stats& totals);
+  // Likewise of blocks that move between servers.
+  void on_kv_transfer(const KvTransfer::Stats& totals);
   // Engine thread.
   void on_step(const StepReport& report, Time now);
   // Engine thread, behind on_step(): whether kv_use() of the scheduler is wanted now.

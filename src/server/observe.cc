@@ -101,6 +101,7 @@ void Recorder::on_submit(const Submission& s) {
   r.compile = s.compile;
   r.turn = s.turn;
   r.trace = s.trace;
+  r.fetched = s.fetched;
   if (r.arrival == Time{0}) r.arrival = s.arrival;
 }
 

@@ -48,6 +48,13 @@ struct StepShare {
 
 enum class RequestState : uint8_t { waiting, prefill, decode, preempted, done, refused };
 
+// What became of a prompt whose KV blocks another server has.
+struct FetchedPrompt {
+  Time took{0};
+  int32_t num_tokens = 0;  // that came
+  bool whole = false;      // else the rest was computed here
+};
+
 struct RequestRecord {
   RequestId id = 0;  // 0: unused
   RequestState state = RequestState::waiting;
@@ -67,6 +74,7 @@ struct RequestRecord {
   std::optional<constrain::ConstraintKind> constraint;  // of its output
   Time compile{0};                                      // to compile it; 0: it was known
   int32_t num_masked = 0;                               // tokens that were sampled under a mask
+  std::optional<FetchedPrompt> fetched;                 // of its prompt, from another server
   TurnDifference turn;                                  // of a chat: from the turn before
   std::array<uint64_t, 2> trace{};                      // that the caller named; zero: none
   uint32_t live_at = 0;
@@ -128,6 +136,7 @@ class Recorder {
     Time compile{0};
     TurnDifference turn{};
     std::array<uint64_t, 2> trace{};
+    std::optional<FetchedPrompt> fetched{};
   };
   void on_submit(const Submission& submission);
   void on_refused(RequestId id, Time now);

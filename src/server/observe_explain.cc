@@ -39,6 +39,7 @@ json::array parts_json(const RequestParts& p) {
   const Row rows[] = {
       {"prepare", "parsed, templated, tokenised", p.prepare},
       {"compile", "its constraint compiled", p.compile},
+      {"fetch", "its prompt fetched from another server", p.fetch},
       {"queued", "in the queue", p.queued},
       {"prefill", "steps with its prompt", p.prefill},
       {"decode", "decode steps", p.decode},
@@ -227,6 +228,10 @@ std::optional<json::object> explain_request(const Recorder& recorder,
     o["constraint"] = name_of(constrain::kConstraintKinds, *r.constraint);
     o["compile_seconds"] = seconds(r.compile);
     o["masked_tokens"] = r.num_masked;
+  }
+  if (r.fetched) {
+    o["fetched_tokens"] = r.fetched->num_tokens;
+    o["fetch_seconds"] = seconds(r.fetched->took);
   }
   o["recomputed_tokens"] = r.num_recomputed;
   if (r.turn.after != 0) o["turn"] = turn_json(r);

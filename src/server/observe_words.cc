@@ -21,7 +21,10 @@ RequestParts divide(const RequestRecord& r, Time now, Time device_busy) {
   Time end = r.delivered != Time{0} ? r.delivered : finish;
   p.total = end - begin;
   p.compile = std::clamp(r.compile, Time{0}, std::max(r.arrival - begin, Time{0}));
-  p.prepare = r.arrival - begin - p.compile;
+  if (r.fetched)
+    p.fetch =
+        std::clamp(r.fetched->took, Time{0}, std::max(r.arrival - begin - p.compile, Time{0}));
+  p.prepare = r.arrival - begin - p.compile - p.fetch;
   p.delivery = end - finish;
   if (r.first_scheduled == Time{0}) {
     p.queued = finish - r.arrival;
@@ -154,6 +157,11 @@ json::array story_sentences(const RequestRecord& r, const RequestParts& p) {
                  ? "was compiled already"
                  : strf("took %s to compile", time_text(r.compile).c_str()).c_str(),
              count_text(r.num_masked, "token was", "tokens were").c_str()));
+  }
+  if (r.fetched) {
+    say(strf("Another server computed its prompt: K and V of %s came from there in %s%s.",
+             tokens_text(r.fetched->num_tokens).c_str(), time_text(p.fetch).c_str(),
+             r.fetched->whole ? "" : ", and the rest was computed here"));
   }
   if (r.turn.after != 0) say(turn_sentence(r));
   if (r.prefill.steps > 0) say(prompt_sentence(r));

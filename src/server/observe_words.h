@@ -7,8 +7,8 @@
 namespace sluice {
 
 struct RequestParts {
-  Time total{0}, prepare{0}, compile{0}, queued{0}, prefill{0}, decode{0}, crowded{0}, preempted{0},
-      others{0}, gaps{0}, delivery{0};
+  Time total{0}, prepare{0}, compile{0}, fetch{0}, queued{0}, prefill{0}, decode{0}, crowded{0},
+      preempted{0}, others{0}, gaps{0}, delivery{0};
 };
 
 // When its time begins.

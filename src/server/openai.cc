@@ -247,6 +247,33 @@ void read_sampling(Fields& f, const RequestLimits& limits, GenerateFields& out) 
   read_stops(f, limits, out);
 }
 
+// What a prefill's answer hands on through the router. A lease that is not named is no lease: the
+// prompt is computed here.
+void read_transfer(Fields& f, GenerateFields& out) {
+  constexpr std::string_view kName = "kv_transfer_params";
+  const json::value* v = f.get(kName);
+  if (!v) return;
+  if (!v->is_object()) return f.fail(kName, "kv_transfer_params must be an object");
+  Fields t(*v);
+  TransferFields::From from;
+  std::string lease;
+  bool receive = false;
+  int port = 0;
+  t.flag("do_remote_decode", out.transfer.send);
+  t.flag("do_remote_prefill", receive);
+  const bool named = t.text("remote_host", from.host) && t.whole("remote_port", port, 1, 65535) &&
+                     t.text("remote_request_id", lease);
+  if (t.failed()) return f.fail(kName, "kv_transfer_params: " + t.error()->message);
+  if (receive && out.transfer.send)
+    return f.fail(kName, "do_remote_decode and do_remote_prefill do not go together");
+  if (!receive || !named) return;
+  Result<LeaseName> name = parse_lease(lease);
+  if (!name) return f.fail(kName, "remote_request_id: " + name.error().message);
+  from.port = static_cast<uint16_t>(port);
+  from.lease = *name;
+  out.transfer.from = std::move(from);
+}
+
 void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   SamplingSpec& s = out.sampling;
   read_sampling(f, limits, out);
@@ -259,6 +286,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   read_prompt_logprobs(f, limits, s);
   f.text("cache_salt", out.cache_salt);
   f.text("request_id", out.request_id, 128);
+  read_transfer(f, out);
   f.flag("include_stop_str_in_output", out.include_stop);
   f.flag("skip_special_tokens", out.skip_special);
   f.flag("return_token_ids", out.return_token_ids);

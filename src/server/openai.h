@@ -16,6 +16,7 @@
 #include "constrain/constraint.h"
 #include "constrain/think_marks.h"
 #include "core/request.h"
+#include "dist/kv_frame.h"
 #include "dialect/tool_set.h"
 
 namespace sluice {
@@ -56,6 +57,18 @@ struct ThinkingBudget {
   int tokens = 0;
 };
 
+// kv_transfer_params: prefill and decode on different servers, in vLLM's protocol.
+struct TransferFields {
+  bool send = false;  // do_remote_decode: another server goes on with this prompt
+  struct From {
+    std::string host;
+    uint16_t port = 0;
+    LeaseName lease{};
+  };
+  std::optional<From> from;  // do_remote_prefill: another server has computed it
+  bool any() const { return send || from; }
+};
+
 // What chat and text completions share. Ids are checked against the vocabulary later.
 struct GenerateFields {
   std::string model;  // empty: not given
@@ -82,7 +95,8 @@ struct GenerateFields {
   std::optional<ThinkingBudget> thinking_budget;
   // What is asked of the thinking before the answer, once the prompt is known; null: nothing.
   std::shared_ptr<const constrain::Thinking> thinking;
-  bool tokens_as_ids = false;        // log-probabilities name tokens by their ids
+  bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
+  TransferFields transfer;
   std::vector<std::string> unknown;  // names of fields that were ignored
 };
 

@@ -89,6 +89,7 @@ std::string Service::expose_metrics() {
       meters_.slow_readers.add(static_cast<double>(s.slow_readers) - meters_.slow_readers.value());
     }
     if (const KvPublisher* events = kv_events()) meters_.on_kv_events(events->stats());
+    if (options_.transfer) meters_.on_kv_transfer(options_.transfer->stats());
   }
   meters_.waiting_tokens.set(static_cast<double>(admission_.waiting_tokens()));
   // With an empty queue nobody waits, whatever it was like before.

@@ -25,6 +25,7 @@
 #include "server/health.h"
 #include "server/keys.h"
 #include "server/kv_events.h"
+#include "server/kv_transfer.h"
 #include "server/meters.h"
 #include "server/openai.h"
 #include "server/outbox.h"
@@ -52,6 +53,7 @@ struct ServiceOptions {
   bool log_requests = true;     // a line in the log for each
   BrowserGuard::Options browsers;
   std::shared_ptr<BatchStore> batches;  // null: no /v1/files and /v1/batches
+  KvTransfer* transfer = nullptr;       // outlives it; null: prompts stay here
   size_t heavy_bytes = 256 << 10;       // a larger body is parsed and tokenised off the io threads
 };
 

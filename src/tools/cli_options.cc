@@ -625,6 +625,23 @@ void add_kv_event_options(CLI::App* app, ServeOptions& o, const char* group) {
       ->needs(events);
 }
 
+void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* group) {
+  CLI::Option* role = add_named(app, "--role", o.role, kKvRoles,
+                                "prefill: computes prompts for other servers, which fetch their "
+                                "K\nand V; decode: fetches them; "
+                                "both. In vLLM's protocol\n(kv_transfer_params)")
+                          ->group(group);
+  auto add = [&](const char* name, auto& to, const char* help) {
+    return app->add_option(name, to, help)->capture_default_str()->needs(role)->group(group);
+  };
+  add("--kv-host", o.host, "address of this server that the others connect to");
+  add("--kv-port", o.port, "port for them; 0 is any free one")->check(whole_number(0, 65535));
+  add("--kv-key", o.key_file,
+      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine");
+  add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
+      ->check(CLI::Range(0.1, 3600.0));
+}
+
 }  // namespace
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
@@ -636,6 +653,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add_connection_options(app, o, "Limits of connections");
   add_record_options(app, o.engine, "Recording");
   add_kv_event_options(app, o, "KV events");
+  add_transfer_options(app, o.transfer, "Prefill and decode apart");
 }
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 #include "server/admission_limits.h"
 #include "server/format_flags.h"
 #include "server/kv_events.h"
+#include "server/kv_transfer.h"
 #include "tools/text_work.h"
 
 namespace sluice {
@@ -196,6 +197,7 @@ struct ServeOptions {
   Pooling pooling = Pooling::last;
   FormatFlags formats;
   KvPublisher::Options kv_events;
+  KvTransfer::Options transfer;
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;

@@ -84,6 +84,7 @@ ResolvedValues resolved_values(const ServeOptions& o) {
   ResolvedValues values = resolved_values(o.engine);
   const int64_t queue = queue_limit(o);
   values["served-model-name"] = served_names(o).front();
+  if (o.transfer.role != KvRole::none) values["prefix-host"] = "1G";
   values["log-requests"] = o.log_requests ? "true" : "false";
   values["max-queue"] = queue > 0 ? std::to_string(queue) : "(no limit on loopback)";
   values["max-connections-per-ip"] =

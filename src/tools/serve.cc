@@ -71,6 +71,16 @@ ServiceOptions service_options(const ServeOptions& o) {
   return s;
 }
 
+Result<Keys> read_keys(const ServeOptions& o) {
+  Result<Keys> keys = o.api_key_file.empty() ? Result<Keys>(Keys()) : Keys::read(o.api_key_file);
+  if (keys && !keys->needed() && !o.allow_no_key && !is_loopback(o.host)) {
+    return Error{400, strf("%s can be reached by others: give --api-key-file, or say "
+                           "--allow-no-key",
+                           quote(o.host).c_str())};
+  }
+  return keys;
+}
+
 Result<std::shared_ptr<TlsContext>> read_tls(const ServeOptions& o) {
   if (o.tls_cert.empty() && o.tls_key.empty()) return std::shared_ptr<TlsContext>();
   if (o.tls_cert.empty() || o.tls_key.empty())
@@ -82,6 +92,24 @@ Result<std::unique_ptr<KvPublisher>> open_kv_events(const ServeOptions& o) {
   if (!o.engine.scheduler.prefix_cache || o.engine.scheduler.contiguous())
     return Error{400, "--kv-events needs the prefix cache: there is none with these options"};
   return KvPublisher::open(o.kv_events);
+}
+
+// Null without --role.
+Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineOptions& engine) {
+  if (o.transfer.role == KvRole::none) return std::unique_ptr<KvTransfer>();
+  if (!engine.scheduler.prefix_cache || engine.scheduler.contiguous())
+    return Error{400, "--role needs the prefix cache: there is none with these options"};
+  if (!engine.record_dir.empty())
+    return Error{400, "--record does not go with --role: blocks from elsewhere are not recorded"};
+  if (engine.prefix_host_bytes == 0) engine.prefix_host_bytes = KvTransfer::kHostBytes;
+  Result<std::unique_ptr<KvTransfer>> transfer = KvTransfer::open(o.transfer);
+  if (transfer) engine.exporter = (*transfer)->exporter();
+  return transfer;
+}
+
+void start_transfer(KvTransfer& transfer, Session& session) {
+  transfer.attach(session);
+  if (!transfer.where().empty()) log_plain("KV blocks for others on %s", transfer.where().c_str());
 }
 
 void start_kv_events(KvPublisher& events, Session& session, Service& service) {
@@ -162,17 +190,9 @@ Result<std::unique_ptr<BatchStore>> open_batches(const ServeOptions& o, bool has
 }  // namespace
 
 int cmd_serve(const ServeOptions& o) {
-  Keys keys;
-  if (!o.api_key_file.empty()) {
-    Result<Keys> read = Keys::read(o.api_key_file);
-    if (!read) return report(read.error());
-    keys = std::move(*read);
-  }
-  if (!keys.needed() && !o.allow_no_key && !is_loopback(o.host)) {
-    return report({400, strf("%s can be reached by others: give --api-key-file, or say "
-                             "--allow-no-key",
-                             quote(o.host).c_str())});
-  }
+  Result<Keys> read = read_keys(o);
+  if (!read) return report(read.error());
+  Keys keys = std::move(*read);
   if (auto ok = check_policies(o.engine.scheduler, keys.needed()); !ok) return report(ok.error());
   Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
   if (!tls) return report(tls.error());
@@ -193,7 +213,10 @@ int cmd_serve(const ServeOptions& o) {
   engine.front_end_bytes = serving_memory(o).records;
   if (!engine.record_dir.empty())
     engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
+  Result<std::unique_ptr<KvTransfer>> transfer = open_transfer(o, engine);
+  if (!transfer) return report(transfer.error());
   ServiceOptions options = service_options(o);
+  options.transfer = transfer->get();
   options.browsers.needs_key = keys.needed();
   if (Result<void> good = BrowserGuard::check(options.browsers); !good) return report(good.error());
   Result<std::unique_ptr<BatchStore>> batches = open_batches(o, keys.needed());
@@ -225,6 +248,7 @@ int cmd_serve(const ServeOptions& o) {
   if (!o.engine.quiet) show_sampling(**session);
   if (o.warm_up) warm_up(**session);
   signals.loaded();
+  if (*transfer) start_transfer(**transfer, **session);
   service.attach(**session);
   if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
@@ -236,6 +260,7 @@ int cmd_serve(const ServeOptions& o) {
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();
   if (kv_events) kv_events->stop();
+  if (*transfer) (*transfer)->stop();
   session->reset();
   if (!written) log_plain("sluice: %s", written.error().message.c_str());
   return written ? kExitOk : kExitFailure;

@@ -3,7 +3,7 @@ import { $, count, h, number, percent, plural, time } from './dom.js';
 import { call } from './api.js';
 
 const kLive = new Set(['waiting', 'prefill', 'decode', 'preempted']);
-const kParts = { prepare: 'parse', compile: 'parse', queued: 'queue', prefill: 'prefill', decode: 'decode', crowded: 'crowded', preempted: 'preempted', others: 'others', gaps: 'gaps', delivery: 'delivery' };
+const kParts = { prepare: 'parse', compile: 'parse', fetch: 'queue', queued: 'queue', prefill: 'prefill', decode: 'decode', crowded: 'crowded', preempted: 'preempted', others: 'others', gaps: 'gaps', delivery: 'delivery' };
 
 let told = null;          // what was asked for: a request's number, or the id of an answer
 let toldRequest = 0;      // its number, once known

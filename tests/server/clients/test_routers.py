@@ -219,6 +219,52 @@ class VllmRouter(CacheAware, unittest.TestCase):
                        "--worker-urls", *(s.url for s in cls.servers)], port, cls.folder.name)
 
 
+class VllmPrefillDecode(unittest.TestCase):
+    """vllm-router in front of a server that computes prompts and one that goes on with them."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not stories():
+            raise unittest.SkipTest("no test data")
+        if importlib.util.find_spec("vllm_router") is None:
+            raise unittest.SkipTest("vllm_router is not installed: no wheel for this machine, or no network")
+        cls.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(cls.folder.name) / "model.gguf"
+        copy_with(stories(), model, template=TEMPLATE)
+        cls.prefill, cls.decode = (Server("--role", role, "--prefix-host", "16M", "--no-log-requests", path=str(model))
+                                   for role in ("prefill", "decode"))
+        port = free_port()
+        cls.router = Router([sys.executable, "-m", "vllm_router.launch_router", "--host", "127.0.0.1", "--port", str(port),
+                             "--prometheus-port", str(free_port()), "--policy", "round_robin", "--disable-retries",
+                             "--vllm-pd-disaggregation", "--prefill", cls.prefill.url, "--decode", cls.decode.url],
+                            port, cls.folder.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.router.stop()
+        cls.prefill.__exit__()
+        cls.decode.__exit__()
+        cls.folder.cleanup()
+
+    def test_prompts_are_handed_over(self):
+        bytes_before = self.decode.metric("sluice_kv_transfer_received_bytes_total")
+        for seed, stream in ((1, False), (2, True), (3, False)):
+            body = {"model": "test", "prompt": random_words(random.Random(seed), 60), "max_tokens": 12, "temperature": 0}
+            status, text = self.router.post("/v1/completions", {**body, "stream": stream})
+            self.assertEqual(status, 200, text)
+            if stream:
+                data = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+                text = "".join(c["choices"][0]["text"] for c in data if c["choices"])
+            else:
+                text = json.loads(text)["choices"][0]["text"]
+            alone = self.prefill.request("/v1/completions", body)[2]["choices"][0]["text"]
+            self.assertEqual(text, alone)
+        self.assertGreater(self.decode.metric("sluice_kv_transfer_received_bytes_total"), bytes_before)
+        status, text = self.router.post("/v1/chat/completions", {"model": "test", "messages": HELLO, "max_tokens": 8})
+        self.assertEqual(status, 200, text)
+        self.assertTrue(self.prefill.until(lambda: self.prefill.metric("sluice_kv_transfer_leases") == 0))
+
+
 @unittest.skipUnless(FULL, "SLUICE_TEST_FULL=1 runs it")
 class LiteLlmProxy(Routed, unittest.TestCase):
     package = "litellm"

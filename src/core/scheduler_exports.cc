@@ -1,0 +1,109 @@
+// Blocks on their way to other processes and from them, by way of the host tier's places.
+#include <algorithm>
+
+#include "core/scheduler.h"
+
+namespace sluice {
+
+// Full blocks of a prompt that another scheduler can use: one position is left to compute.
+int Scheduler::num_transferable(const PromptBlocks& p) const {
+  auto full = static_cast<int>((p.prompt->size() - 1) / static_cast<size_t>(config_.block_size));
+  return std::min(full, static_cast<int>(p.hashes.size()));
+}
+
+void Scheduler::note_lease(Index i) {
+  if (request_of(seqs_[i]).lease != 0) leased_.push_back(i);
+}
+
+void Scheduler::export_leased() {
+  for (Index i : leased_) export_blocks(seqs_[i]);
+  leased_.clear();
+}
+
+// Offers what is full by now, once each. In window groups only what the prompt's end sees.
+void Scheduler::export_blocks(const Sequence& s) {
+  const Request& r = request_of(s);
+  Choices& c = choices_[s.choices];
+  int most =
+      std::min((prompt_len(s) - 1) / config_.block_size, static_cast<int>(r.block_hashes.size()));
+  for (; c.num_exported < std::min(s.num_registered, most); ++c.num_exported) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g) && c.num_exported < layout_.first_seen(g, most * config_.block_size))
+        continue;
+      export_block(s, c.num_exported, g);
+    }
+  }
+}
+
+// A block that host memory has, or has room for.
+void Scheduler::export_block(const Sequence& s, int index, int group) {
+  const Request& r = request_of(s);
+  auto at = static_cast<size_t>(index);
+  PrefixKey key{r.block_hashes[at], group, r.tenant};
+  std::span<const Token> tokens = block_tokens(s, index);
+  PlaceId place = blocks_.tiers.find_host(key, tokens);
+  bool moving = true;
+  if (place != kNullBlock) {
+    moving = std::ranges::any_of(blocks_.moves.moving(), [&](const Moving& m) {
+      return m.transfer.kind == Transfer::out && m.transfer.to == place;
+    });
+  } else {
+    BlockId block = s.table.at(layout_, index, group);
+    if (block == kNullBlock) return;
+    place = blocks_.tiers.insert(key, tokens,
+                                 index == 0 ? root_hash(r.tenant) : r.block_hashes[at - 1]);
+    if (place == kNullBlock) return;
+    blocks_.moves.add(Transfer::out, block, place);
+  }
+  blocks_.tiers.retain(place);  // the exporter's
+  exporter_.to->offered(r.lease);
+  exports_.push_back({r.lease, {index, group, place}});
+  if (!moving) end_exports(place, true);
+}
+
+// What was to be at this place has come, or is lost.
+void Scheduler::end_exports(PlaceId place, bool arrived) {
+  if (exports_.empty()) return;
+  std::erase_if(exports_, [&](const Export& e) {
+    if (e.block.place != place) return false;
+    bool taken = arrived && exporter_.to && exporter_.to->exported(e.lease, e.block);
+    if (!arrived && exporter_.to) exporter_.to->lost(e.lease);
+    if (!taken) blocks_.tiers.release(place);
+    return true;
+  });
+}
+
+void Scheduler::reserve_blocks(const PromptBlocks& p, std::vector<PlacedBlock>& out) {
+  const int most = num_transferable(p);
+  auto size = static_cast<size_t>(config_.block_size);
+  for (int index = 0; index < most; ++index) {
+    auto at = static_cast<size_t>(index);
+    std::span<const Token> tokens = std::span(*p.prompt).subspan(at * size, size);
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g) && index < layout_.first_seen(g, most * config_.block_size)) continue;
+      PrefixKey key{p.hashes[at], g, p.tenant};
+      if (blocks_.index.find(key, tokens) != kNullBlock ||
+          blocks_.tiers.find(key, tokens) != kNullBlock)
+        continue;
+      PlaceId place = blocks_.tiers.reserve();
+      if (place == kNullBlock) return;
+      out.push_back({index, g, place});
+    }
+  }
+}
+
+void Scheduler::import_blocks(const PromptBlocks& p, std::span<const PlacedBlock> blocks) {
+  auto size = static_cast<size_t>(config_.block_size);
+  for (const PlacedBlock& b : blocks) {
+    auto at = static_cast<size_t>(b.index);
+    blocks_.tiers.adopt(b.place, {p.hashes[at], b.group, p.tenant},
+                        std::span(*p.prompt).subspan(at * size, size),
+                        b.index == 0 ? root_hash(p.tenant) : p.hashes[at - 1]);
+  }
+}
+
+void Scheduler::release_places(std::span<const PlacedBlock> blocks) {
+  for (const PlacedBlock& b : blocks) blocks_.tiers.release(b.place);
+}
+
+}  // namespace sluice

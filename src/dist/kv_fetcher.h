@@ -1,0 +1,93 @@
+// Fetches the blocks of leases from other servers into places of the host tier, where requests find
+// them as any prefix. Threads of its own, which wait for peers and never for long: what has not
+// come when the time is up is computed here. Any thread may call.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist/kv_link.h"
+#include "dist/kv_places.h"
+#include "engine/engine.h"
+
+namespace sluice {
+
+struct KvPeer {
+  std::string address;
+  uint16_t port = 0;
+  auto operator<=>(const KvPeer&) const = default;
+};
+
+class KvFetcher {
+ public:
+  struct Options {
+    int threads = 4;
+    size_t most_waiting = 1024;
+    std::chrono::milliseconds time{4000};  // for one lease, its wait for a thread included
+    std::chrono::milliseconds rest{1000};  // no attempt after one that came to nothing
+  };
+  struct Outcome {
+    int num_wanted = 0, num_came = 0;  // blocks
+    std::string error;                 // empty: all is well
+    std::chrono::nanoseconds took{0};
+  };
+  struct Job {
+    KvPeer peer;
+    LeaseName lease{};
+    PromptBlocks prompt;
+    std::function<void(const Outcome&)> done;  // on a thread of the fetcher; must not throw
+    WaitUntil until{};                         // filled in
+  };
+
+  // All outlive this.
+  KvFetcher(Options options, Engine& engine, KvPlaces& places, const KvIdentity& identity);
+  ~KvFetcher();
+  // False: too many wait; `done` is not called.
+  bool push(Job job);
+  void stop();
+
+  struct Stats {
+    uint64_t whole = 0, part = 0, failed = 0, blocks = 0, bytes = 0;
+    double seconds = 0;
+    int64_t places = 0;  // set aside at the moment
+  };
+  Stats stats() const;
+
+ private:
+  struct Places {
+    uint64_t generation = 0;
+    std::vector<PlacedBlock> list;
+    std::vector<bool> came;
+  };
+  void thread_main();
+  void run(Job& job);
+  Result<Places> reserve(const Job& job);
+  Result<void> fetch(const Job& job, Places& places);
+  Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
+  void import(const Job& job, Places places);
+  bool rests(const KvPeer& peer);
+
+  Options options_;
+  Engine& engine_;
+  KvPlaces& places_;
+  const KvIdentity& identity_;
+  std::atomic<uint64_t> whole_{0}, part_{0}, failed_{0}, blocks_{0}, nanoseconds_{0};
+  std::shared_ptr<std::atomic<int64_t>> held_ = std::make_shared<std::atomic<int64_t>>(0);
+  std::mutex mutex_;  // of all below
+  std::condition_variable wanted_;
+  std::deque<Job> jobs_;
+  std::map<KvPeer, WaitUntil> resting_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sluice

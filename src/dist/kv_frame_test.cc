@@ -1,0 +1,99 @@
+#include "dist/kv_frame.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+constexpr size_t kTestBlock = 24;
+
+LeaseName some_lease() { return parse_lease("000102030405060708090a0b0c0d0e0f").value(); }
+
+TEST(KvFrame, AHelloComesBack) {
+  KvHello hello{true, sha256("a"), sha256("b")};
+  FrameBytes bytes;
+  encode_hello(hello, bytes);
+  ASSERT_EQ(bytes.size(), kHelloBytes);
+  EXPECT_EQ(decode_hello(bytes).value(), hello);
+  for (size_t at : {0u, 4u, 6u, 7u}) {  // magic, version, flags
+    FrameBytes changed = bytes;
+    changed[at] = std::byte{0x77};
+    EXPECT_FALSE(decode_hello(changed)) << at;
+  }
+  bytes.pop_back();
+  EXPECT_FALSE(decode_hello(bytes));
+}
+
+TEST(KvFrame, EveryFrameComesBack) {
+  const FrameBytes content(kTestBlock, std::byte{9});
+  const KvFrame frames[] = {KvGet{some_lease(), 7}, KvBlock{3, 1, sha256("k"), content}, KvDone{12},
+                            KvGone{}, KvRelease{some_lease()}};
+  for (const KvFrame& frame : frames) {
+    FrameBytes bytes;
+    encode_frame(frame, kTestBlock, bytes);
+    if (std::holds_alternative<KvBlock>(frame))
+      bytes.insert(bytes.end(), content.begin(), content.end());
+    const std::span<const std::byte> all(bytes);
+    const auto head = all.first(kFrameHeadBytes), payload = all.subspan(kFrameHeadBytes);
+    EXPECT_EQ(payload_size(head, kTestBlock).value(), payload.size());
+    Result<KvFrame> back = decode_frame(head, payload);
+    ASSERT_TRUE(back);
+    ASSERT_EQ(back->index(), frame.index());
+    FrameBytes again;
+    encode_frame(*back, kTestBlock, again);
+    if (const auto* block = std::get_if<KvBlock>(&*back)) {
+      EXPECT_EQ(block->index, 3u);
+      EXPECT_EQ(block->group, 1u);
+      again.insert(again.end(), block->bytes.begin(), block->bytes.end());
+    }
+    EXPECT_EQ(again, bytes);
+    // A size that is not the frame's own.
+    EXPECT_FALSE(decode_frame(head, {payload.data(), payload.size() + 1}));
+    FrameBytes longer(head.begin(), head.end());
+    longer[4] ^= std::byte{1};
+    EXPECT_FALSE(payload_size(longer, kTestBlock));
+  }
+}
+
+TEST(KvFrame, UnknownKindsAreRefused) {
+  for (int kind : {0, 6, 255}) {
+    FrameBytes head(kFrameHeadBytes);
+    head[0] = static_cast<std::byte>(kind);
+    EXPECT_FALSE(payload_size(head, kTestBlock)) << kind;
+    EXPECT_FALSE(decode_frame(head, {})) << kind;
+  }
+  EXPECT_FALSE(payload_size({}, kTestBlock));
+}
+
+TEST(KvFrame, LeasesAreHexDigits) {
+  EXPECT_EQ(lease_text(some_lease()), "000102030405060708090a0b0c0d0e0f");
+  EXPECT_FALSE(parse_lease(""));
+  EXPECT_FALSE(parse_lease("000102030405060708090a0b0c0d0e0"));
+  EXPECT_FALSE(parse_lease("000102030405060708090a0b0c0d0e0g"));
+}
+
+// MACs differ by key, nonces, direction and number.
+TEST(KvFrame, SealsDependOnEverything) {
+  const KvHello client{true, sha256("c"), sha256("1")}, server{true, sha256("c"), sha256("2")};
+  const KvHello other{true, sha256("c"), sha256("3")};
+  const std::string_view text[] = {"he", "llo"}, whole[] = {"hello"};
+  KvSeal seal("key", client, server, "client"), same("key", client, server, "client");
+  const Digest256 first = seal.next(text);
+  EXPECT_EQ(same.next(whole), first);
+  EXPECT_NE(seal.next(text), first);
+  EXPECT_NE(KvSeal("key", client, server, "server").next(text), first);
+  EXPECT_NE(KvSeal("kez", client, server, "client").next(text), first);
+  EXPECT_NE(KvSeal("key", other, server, "client").next(text), first);
+  EXPECT_NE(KvSeal("key", client, other, "client").next(text), first);
+}
+
+TEST(KvFrame, KeysNameAllTokensBefore) {
+  const std::vector<Token> a = {1, 2, 3, 4, 5}, b = {9, 2, 3, 4, 5};
+  const auto keys = prompt_keys(a, 2), others = prompt_keys(b, 2);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_NE(keys[1], others[1]);
+  EXPECT_EQ(prompt_keys(std::span(a).first(4), 2), keys);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,91 @@
+#include "dist/kv_link.h"
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/str.h"
+
+namespace sluice {
+
+Result<std::string> read_kv_key(const std::string& path) {
+  constexpr size_t kLeast = 16;
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in) return Error{400, strf("cannot read the key in %s", quote(path).c_str())};
+  std::string key = text.str();
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.size() < kLeast)
+    return Error{400, strf("the key in %s has %zu bytes: give at least %zu", quote(path).c_str(),
+                           key.size(), kLeast)};
+  return key;
+}
+
+Digest256 content_digest(const std::string& hex) { return sha256(hex); }
+
+Result<void> KvLink::greet(bool is_client, WaitUntil until) {
+  KvHello own{!identity_.key.empty(), identity_.content, {}};
+  std::random_device random;
+  for (std::byte& b : own.nonce) b = static_cast<std::byte>(random() & 255);
+  sent_.clear();
+  encode_hello(own, sent_);
+  if (is_client) {
+    if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
+  }
+  received_.resize(kHelloBytes);
+  if (auto ok = socket_.receive(received_, kIdle, until); !ok) return ok;
+  Result<KvHello> other = decode_hello(received_);
+  if (!other) return other.error();
+  if (!is_client) {
+    if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
+  }
+  if (other->keyed != own.keyed)
+    return Error{403, strf("the peer has %s key (--kv-key)", other->keyed ? "a" : "no")};
+  if (other->content != own.content)
+    return Error{409, "the peer's KV blocks are of another model, format or build"};
+  if (!own.keyed) return {};
+  const KvHello& client = is_client ? own : *other;
+  const KvHello& server = is_client ? *other : own;
+  out_.emplace(identity_.key, client, server, is_client ? "client" : "server");
+  in_.emplace(identity_.key, client, server, is_client ? "server" : "client");
+  return {};
+}
+
+Result<void> KvLink::send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until) {
+  sent_.clear();
+  encode_frame(frame, identity_.block_bytes, sent_);
+  if (!out_) {
+    if (auto ok = socket_.send(sent_, kIdle, until); !ok || block.empty()) return ok;
+    return socket_.send(block, kIdle, until);
+  }
+  const std::string_view parts[] = {as_text(sent_), as_text(block)};
+  const Digest256 mac = out_->next(parts);
+  if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
+  if (auto ok = socket_.send(block, kIdle, until); !ok) return ok;
+  return socket_.send(mac, kIdle, until);
+}
+
+Result<KvFrame> KvLink::receive(WaitUntil until, std::chrono::milliseconds idle) {
+  received_.resize(kFrameHeadBytes);
+  if (auto ok = socket_.receive(received_, idle, until); !ok) return ok.error();
+  Result<size_t> size = payload_size(received_, identity_.block_bytes);
+  if (!size) return size.error();
+  const size_t mac_bytes = in_ ? kMacBytes : 0;
+  received_.resize(kFrameHeadBytes + *size + mac_bytes);
+  if (auto ok = socket_.receive(std::span(received_).subspan(kFrameHeadBytes), kIdle, until); !ok)
+    return ok.error();
+  const std::span<const std::byte> all(received_);
+  const auto frame = all.first(kFrameHeadBytes + *size);
+  if (in_) {
+    const std::string_view parts[] = {as_text(frame)};
+    Digest256 mac;
+    std::ranges::copy(all.last(kMacBytes), mac.begin());
+    if (!same_digest(in_->next(parts), mac))
+      return Error{403, "the peer's key is another one (--kv-key)"};
+  }
+  return decode_frame(frame.first(kFrameHeadBytes), frame.subspan(kFrameHeadBytes));
+}
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+// One connection between two servers that move KV blocks: hello, then frames with their MACs. The
+// side that connects is the client. One thread, which may wait.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "dist/kv_frame.h"
+#include "net/stream_socket.h"
+
+namespace sluice {
+
+// What both sides must agree on.
+struct KvIdentity {
+  std::string key;      // shared; empty: none, and no MACs
+  Digest256 content{};  // Session::shared_content()
+  size_t block_bytes = 0;
+};
+// At least 16 bytes in a file, less the end of the line.
+Result<std::string> read_kv_key(const std::string& path);
+Digest256 content_digest(const std::string& hex);
+
+class KvLink {
+ public:
+  static constexpr std::chrono::milliseconds kIdle{1000};  // without a byte
+
+  KvLink(StreamSocket socket, const KvIdentity& identity)
+      : socket_(std::move(socket)), identity_(identity) {}
+  // An error says why the two do not go together.
+  Result<void> greet(bool is_client, WaitUntil until);
+  // `block` follows the head of a KvBlock.
+  Result<void> send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until);
+  // Its bytes are valid until the next call.
+  Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
+  void shut() noexcept { socket_.shut(); }
+
+ private:
+  StreamSocket socket_;
+  const KvIdentity& identity_;
+  std::optional<KvSeal> out_, in_;
+  FrameBytes sent_, received_;
+};
+
+}  // namespace sluice

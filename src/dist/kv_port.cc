@@ -1,0 +1,150 @@
+#include "dist/kv_port.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/failure.h"
+#include "base/log.h"
+
+namespace sluice {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kAcceptWait{100};
+constexpr seconds kGreetTime{2};
+constexpr seconds kLeaseWait{5};   // for the next block of a lease
+constexpr seconds kLinkTime{600};  // a connection's most
+constexpr seconds kNextRequest{5};
+
+WaitUntil in_time(seconds s) { return std::chrono::steady_clock::now() + s; }
+
+}  // namespace
+
+Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address, uint16_t port) {
+  Result<ListenSocket> listen = ListenSocket::open(address, port);
+  if (!listen) return listen.error();
+  return std::unique_ptr<KvPort>(new KvPort(address, std::move(*listen)));
+}
+
+KvPort::~KvPort() { stop(); }
+
+void KvPort::start(LeaseStore& leases, const KvIdentity& identity) {
+  leases_ = &leases;
+  identity_ = &identity;
+  thread_ = std::thread([this] { accept_main(); });
+}
+
+void KvPort::stop() {
+  if (!thread_.joinable()) return;
+  quit_.store(true);
+  thread_.join();
+}
+
+void KvPort::accept_main() {
+  pthread_setname_np(pthread_self(), "kv-port");
+  while (!quit_.load()) {
+    try {
+      const int fd = listen_.accept(kAcceptWait);
+      reap(false);
+      if (fd >= 0) begin(fd);
+      leases_->tend();
+    } catch (...) {
+      log_exception("the port of KV blocks");
+      std::this_thread::sleep_for(kAcceptWait);
+    }
+  }
+  for (Client& c : clients_) c.link->shut();
+  reap(true);
+}
+
+void KvPort::begin(int fd) {
+  StreamSocket socket(fd);
+  if (clients_.size() >= kMaxLinks) return;
+  Client& c = clients_.emplace_back();
+  try {
+    c.link = std::make_unique<KvLink>(std::move(socket), *identity_);
+    c.thread = std::thread([this, &c] { serve(c); });
+  } catch (...) {
+    clients_.pop_back();
+    throw;
+  }
+}
+
+void KvPort::reap(bool all) {
+  for (auto c = clients_.begin(); c != clients_.end();) {
+    if (!all && !c->over.load()) {
+      ++c;
+      continue;
+    }
+    c->thread.join();
+    c = clients_.erase(c);
+  }
+}
+
+void KvPort::serve(Client& client) {
+  pthread_setname_np(pthread_self(), "kv-link");
+  try {
+    if (auto ok = talk(*client.link); !ok && ok.error().code != 503) {
+      // Of a flood one line in a hundred.
+      if (num_refused_.fetch_add(1) % 100 == 0)
+        LOG(warn, "a connection for KV blocks ends: %s", ok.error().message.c_str());
+    }
+  } catch (...) {
+    log_exception("a connection for KV blocks");
+  }
+  client.link->shut();
+  client.over.store(true);
+}
+
+Result<void> KvPort::talk(KvLink& link) {
+  if (auto ok = link.greet(false, in_time(kGreetTime)); !ok) return ok;
+  while (!quit_.load()) {
+    Result<KvFrame> frame = link.receive(in_time(kNextRequest), kNextRequest);
+    if (!frame) return frame.error();
+    if (const auto* get = std::get_if<KvGet>(&*frame)) {
+      if (auto ok = send_lease(link, *get); !ok) return ok;
+    } else if (const auto* release = std::get_if<KvRelease>(&*frame)) {
+      leases_->release(release->lease);
+    } else {
+      return Error{400, "a client sent what only servers send"};
+    }
+  }
+  return {};
+}
+
+// Blocks as they come, until there are no more.
+Result<void> KvPort::send_lease(KvLink& link, const KvGet& get) {
+  const WaitUntil until = in_time(kLinkTime);
+  WaitUntil next_until = in_time(kLeaseWait);
+  FrameBytes bytes(identity_->block_bytes);
+  uint32_t num_sent = 0;
+  for (size_t cursor = 0; !quit_.load();) {
+    LeaseStore::Taken taken;
+    switch (leases_->read(get.lease, cursor, kAcceptWait, taken, bytes)) {
+      case LeaseStore::Next::gone:
+        return link.send(KvGone{}, {}, until);
+      case LeaseStore::Next::done:
+        return link.send(KvDone{num_sent}, {}, until);
+      case LeaseStore::Next::wait:
+        if (std::chrono::steady_clock::now() >= next_until) return link.send(KvGone{}, {}, until);
+        continue;
+      case LeaseStore::Next::block:
+        break;
+    }
+    ++cursor;
+    next_until = in_time(kLeaseWait);
+    if (static_cast<uint32_t>(taken.block.index) < get.first) continue;
+    const KvBlock block{static_cast<uint32_t>(taken.block.index),
+                        static_cast<uint32_t>(taken.block.group), taken.key, bytes};
+    if (auto ok = link.send(block, bytes, until); !ok) return ok;
+    ++num_sent;
+    num_blocks_.fetch_add(1, std::memory_order_relaxed);
+    num_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  }
+  return {};
+}
+
+}  // namespace sluice

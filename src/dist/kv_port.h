@@ -1,0 +1,62 @@
+// Where other servers fetch the blocks of leases: a thread that accepts, and one for each
+// connection. Owned by the server.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "dist/kv_link.h"
+#include "dist/lease_store.h"
+#include "net/stream_socket.h"
+
+namespace sluice {
+
+class KvPort {
+ public:
+  static constexpr size_t kMaxLinks = 64;  // connections at a time
+
+  static Result<std::unique_ptr<KvPort>> open(const std::string& address, uint16_t port);
+  ~KvPort();
+
+  const std::string& address() const { return address_; }
+  uint16_t port() const { return listen_.port(); }
+  // Both outlive this. Begins to accept.
+  void start(LeaseStore& leases, const KvIdentity& identity);
+  void stop();
+
+  struct Stats {
+    uint64_t blocks = 0, bytes = 0, refused = 0;
+  };
+  Stats stats() const { return {num_blocks_.load(), num_bytes_.load(), num_refused_.load()}; }
+
+ private:
+  struct Client {
+    std::unique_ptr<KvLink> link;
+    std::thread thread;
+    std::atomic<bool> over{false};
+  };
+  KvPort(std::string address, ListenSocket listen)
+      : address_(std::move(address)), listen_(std::move(listen)) {}
+  void accept_main();
+  void begin(int fd);
+  void reap(bool all);
+  void serve(Client& client);
+  Result<void> talk(KvLink& link);
+  Result<void> send_lease(KvLink& link, const KvGet& get);
+
+  std::string address_;
+  ListenSocket listen_;
+  LeaseStore* leases_ = nullptr;
+  const KvIdentity* identity_ = nullptr;
+  std::atomic<bool> quit_{false};
+  std::atomic<uint64_t> num_blocks_{0}, num_bytes_{0}, num_refused_{0};
+  std::list<Client> clients_;  // the accepting thread's
+  std::thread thread_;
+};
+
+}  // namespace sluice

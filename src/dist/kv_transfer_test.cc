@@ -1,0 +1,322 @@
+// Two engines that compute nothing, with host memory of their own: blocks of a prompt that one has
+// computed are fetched by the other, and what goes wrong on the way costs no more than a
+// computation.
+#include <condition_variable>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "core/fake_executor.h"
+#include "dist/kv_fetcher.h"
+#include "dist/kv_port.h"
+#include "engine/engine.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kSize = 4, kNumPlaces = 32;
+constexpr size_t kBytes = 4096;
+
+class Ended final : public Sink {
+ public:
+  void on_event(const Event& e, std::span<const TopLogprob>) override {
+    if (e.last) ended.set_value(e.timing.num_cached);
+  }
+  void on_refused(const Error&) override { ended.set_value(-1); }
+  std::promise<int> ended;
+};
+
+HostTier tier_memory() {
+  const size_t bytes = kNumPlaces * kBytes;
+  return {Buffer(std::calloc(1, bytes), bytes, [](void* p, size_t) { std::free(p); }), kNumPlaces,
+          kBytes};
+}
+
+SchedulerConfig dist_config() {
+  SchedulerConfig c;
+  c.block_size = kSize;
+  c.num_blocks = 64;
+  c.max_len = 128;
+  c.budget = 16;
+  c.tiers.host = kNumPlaces;
+  return c;
+}
+
+// An engine whose blocks go to host memory with their number in every byte.
+struct Side {
+  explicit Side(const std::string& key = "", const std::string& model = "m")
+      : identity{key, content_digest(model), kBytes} {
+    executor.on_launch = [this](const StepPlan& plan, StepResult&) {
+      for (const Transfer& t : plan.transfers) {
+        if (t.kind == Transfer::out) std::memset(tier.at(t.to), t.from, kBytes);
+        if (t.kind == Transfer::in) taken_in.insert(static_cast<int>(tier.at(t.from)[kBytes - 1]));
+      }
+    };
+    places.attach(tier, kBytes);
+    Engine::Options options;
+    options.exporter = &leases;
+    engine = std::make_unique<Engine>(Scheduler(dist_config(), nullptr), executor, clock,
+                                      std::move(options));
+    leases.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
+      engine->call([this, list = std::move(list), generation](Scheduler& s) {
+        if (places.generation() == generation) s.release_places(list);
+      });
+    });
+  }
+  int run(const PromptBlocks& prompt, LeaseId lease = 0) {
+    Request r;
+    r.prompt = prompt.prompt;
+    r.block_hashes = prompt.hashes;
+    r.tenant = prompt.tenant;
+    r.sampling = std::make_shared<const SamplingSpec>();
+    r.max_new = 1;
+    r.lease = lease;
+    auto sink = std::make_shared<Ended>();
+    std::future<int> cached = sink->ended.get_future();
+    engine->submit(std::move(r), sink);
+    return cached.get();
+  }
+  int num_held() {
+    std::promise<int> num;
+    engine->call([&](Scheduler& s) { num.set_value(s.num_held_places()); });
+    return num.get_future().get();
+  }
+
+  KvIdentity identity;
+  HostTier tier = tier_memory();
+  KvPlaces places;
+  RealClock clock;
+  FakeExecutor executor;
+  std::set<int> taken_in;  // engine thread; read when it is idle
+  LeaseStore leases{places, std::chrono::milliseconds(60'000)};
+  std::unique_ptr<Engine> engine;
+};
+
+// Prompts of another tenant have other hashes; what is fetched is compared by its tokens.
+PromptBlocks some_prompt(int len, TenantId tenant, Token first = 1) {
+  PromptBlocks p;
+  auto tokens = std::make_shared<std::vector<Token>>();
+  for (int k = 0; k < len; ++k) tokens->push_back(first + k);
+  p.prompt = tokens;
+  p.hashes = hash_blocks(*tokens, kSize, tenant);
+  p.tenant = tenant;
+  return p;
+}
+
+LeaseStore::Opened prefill(Side& side, const PromptBlocks& prompt) {
+  LeaseStore::Opened lease = side.leases.open(prompt_keys(*prompt.prompt, kSize), 1);
+  EXPECT_EQ(side.run(prompt, lease.id), 0);
+  side.leases.seal(lease.id);
+  return lease;
+}
+
+KvFetcher::Outcome fetch(KvFetcher& fetcher,
+                         uint16_t port,
+                         const LeaseName& lease,
+                         PromptBlocks prompt) {
+  std::promise<KvFetcher::Outcome> outcome;
+  KvFetcher::Job job;
+  job.peer = {"127.0.0.1", port};
+  job.lease = lease;
+  job.prompt = std::move(prompt);
+  job.done = [&](const KvFetcher::Outcome& o) { outcome.set_value(o); };
+  EXPECT_TRUE(fetcher.push(std::move(job)));
+  return outcome.get_future().get();
+}
+
+struct Pair {
+  Pair(const std::string& key, const std::string& other_key, const std::string& other_model = "m")
+      : from(key), to(other_key, other_model) {
+    Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0);
+    port = std::move(*opened);
+    port->start(from.leases, from.identity);
+    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.rest = std::chrono::milliseconds(0)},
+                                          *to.engine, to.places, to.identity);
+  }
+  KvFetcher::Outcome move(const PromptBlocks& prompt, const LeaseName& lease) {
+    return fetch(*fetcher, port->port(), lease, prompt);
+  }
+  // Engines end before what they hold places for.
+  ~Pair() {
+    fetcher.reset();
+    port->stop();
+    from.engine.reset(), to.engine.reset();
+  }
+  Side from, to;
+  std::unique_ptr<KvPort> port;
+  std::unique_ptr<KvFetcher> fetcher;
+};
+
+void expect_moved(Pair& pair) {
+  const PromptBlocks here = some_prompt(41, 7), there = some_prompt(41, 0);
+  const LeaseStore::Opened lease = prefill(pair.from, here);
+  const KvFetcher::Outcome o = pair.move(there, lease.name);
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(o.num_came, 10);
+  EXPECT_EQ(pair.to.run(there), 40);
+  EXPECT_EQ(pair.to.num_held(), 0);
+  EXPECT_EQ(pair.to.taken_in.size(), 10u);  // ten different blocks, each whole
+  EXPECT_FALSE(pair.to.taken_in.contains(0));
+  // The lease was given back.
+  for (int k = 0; pair.from.leases.stats().leases > 0 && k < 1000; ++k)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(pair.from.leases.stats().places, 0u);
+  EXPECT_EQ(pair.from.num_held(), 0);
+  EXPECT_EQ(pair.port->stats().blocks, 10u);
+}
+
+TEST(KvTransfer, BlocksMove) {
+  Pair pair("", "");
+  expect_moved(pair);
+}
+
+TEST(KvTransfer, BlocksMoveUnderAKey) {
+  Pair pair("a key of 16 bytes", "a key of 16 bytes");
+  expect_moved(pair);
+}
+
+TEST(KvTransfer, WhatIsHereIsNotFetched) {
+  Pair pair("", "");
+  const PromptBlocks whole = some_prompt(41, 0), half = some_prompt(21, 0);
+  EXPECT_EQ(pair.to.run(half), 0);
+  const KvFetcher::Outcome o = pair.move(whole, prefill(pair.from, whole).name);
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(o.num_came, 5);
+  EXPECT_EQ(pair.to.run(whole), 40);
+}
+
+// Nothing comes, nothing is held, and the request computes.
+void expect_nothing(Pair& pair,
+                    const PromptBlocks& prompt,
+                    const LeaseName& lease,
+                    const char* why) {
+  const KvFetcher::Outcome o = pair.move(prompt, lease);
+  EXPECT_EQ(o.num_came, 0);
+  EXPECT_NE(o.error.find(why), std::string::npos) << o.error;
+  EXPECT_EQ(pair.to.num_held(), 0);
+  EXPECT_EQ(pair.fetcher->stats().places, 0);
+  EXPECT_EQ(pair.to.run(prompt), 0);
+}
+
+TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
+  const PromptBlocks prompt = some_prompt(41, 0);
+  {
+    Pair pair("a key of 16 bytes", "a key of 16 bytez");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "closed");
+  }
+  {
+    Pair pair("a key of 16 bytes", "");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "a key");
+  }
+  {
+    Pair pair("", "a key of 16 bytes");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "no key");
+  }
+  {
+    Pair pair("", "", "n");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "another model");
+  }
+  {
+    Pair pair("", "");
+    const PromptBlocks other = some_prompt(41, 0, 500);
+    expect_nothing(pair, prompt, prefill(pair.from, other).name, "another prompt");
+  }
+  {
+    Pair pair("", "");
+    expect_nothing(pair, prompt, {}, "gone");
+  }
+}
+
+// Somebody who accepts and says nothing, and nobody at all.
+TEST(KvTransfer, ASilentPeerCostsASecond) {
+  Side to;
+  KvFetcher fetcher({}, *to.engine, to.places, to.identity);
+  Result<ListenSocket> silent = ListenSocket::open("127.0.0.1", 0);
+  ASSERT_TRUE(silent);
+  const PromptBlocks prompt = some_prompt(41, 0);
+  KvFetcher::Outcome o = fetch(fetcher, silent->port(), {}, prompt);
+  EXPECT_EQ(o.num_came, 0);
+  EXPECT_NE(o.error.find("in time"), std::string::npos) << o.error;
+  // The next one does not wait.
+  EXPECT_NE(fetch(fetcher, silent->port(), {}, prompt).error.find("a moment ago"),
+            std::string::npos);
+  uint16_t free_port = 0;
+  {
+    Result<ListenSocket> closed = ListenSocket::open("127.0.0.1", 0);
+    free_port = closed->port();
+  }
+  EXPECT_NE(fetch(fetcher, free_port, {}, prompt).error, "");
+  EXPECT_EQ(to.num_held(), 0);
+  fetcher.stop();
+  to.engine.reset();
+}
+
+TEST(KvTransfer, GarbageEndsAConnection) {
+  Pair pair("", "");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (size_t size : {1u, 72u, 500u}) {
+    Result<StreamSocket> socket = StreamSocket::connect("127.0.0.1", pair.port->port(), until);
+    ASSERT_TRUE(socket);
+    const FrameBytes garbage(size, std::byte{0xA5});
+    static_cast<void>(socket->send(garbage, std::chrono::seconds(1), until));
+    FrameBytes answer(kHelloBytes + 1);
+    EXPECT_FALSE(socket->receive(answer, std::chrono::seconds(30), until));
+  }
+  expect_moved(pair);
+}
+
+TEST(KvTransfer, LeasesExpire) {
+  Side side;
+  LeaseStore brief(side.places, std::chrono::milliseconds(0));
+  std::vector<PlacedBlock> freed;
+  brief.attach([&](std::vector<PlacedBlock> list, uint64_t) { freed = std::move(list); });
+  const LeaseStore::Opened lease = brief.open({sha256("a"), sha256("b")}, 1);
+  brief.offered(lease.id), brief.offered(lease.id);
+  EXPECT_TRUE(brief.exported(lease.id, {0, 0, 3}));
+  LeaseStore::Taken taken;
+  FrameBytes bytes(kBytes);
+  const std::chrono::milliseconds now{0};
+  EXPECT_EQ(brief.read(lease.name, 0, now, taken, bytes), LeaseStore::Next::block);
+  EXPECT_EQ(taken.key, sha256("a"));
+  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::wait);
+  brief.tend();  // its prompt is not done
+  EXPECT_EQ(brief.stats().leases, 1u);
+  brief.seal(lease.id);
+  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::wait);
+  brief.lost(lease.id);
+  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::done);
+  brief.tend();
+  EXPECT_EQ(brief.stats().leases, 0u);
+  EXPECT_EQ(brief.stats().places, 0u);
+  EXPECT_EQ(brief.stats().expired, 1u);
+  EXPECT_EQ(freed.size(), 1u);
+  EXPECT_EQ(brief.read(lease.name, 0, now, taken, bytes), LeaseStore::Next::gone);
+  EXPECT_FALSE(brief.exported(lease.id, {1, 0, 4}));
+  side.engine.reset();
+}
+
+// The engine lost its state: places mean nothing any more.
+TEST(KvTransfer, ARestartVoidsAllPlaces) {
+  Side side;
+  std::vector<PlacedBlock> freed;
+  const LeaseStore::Opened lease = side.leases.open({sha256("a")}, 1);
+  side.leases.offered(lease.id);
+  EXPECT_TRUE(side.leases.exported(lease.id, {0, 0, 3}));
+  const uint64_t generation = side.places.generation();
+  side.leases.cleared();
+  FrameBytes bytes(kBytes);
+  EXPECT_FALSE(side.places.read(generation, 3, bytes));
+  EXPECT_FALSE(side.places.write(generation, 3, bytes));
+  EXPECT_TRUE(side.places.write(side.places.generation(), 3, bytes));
+  EXPECT_EQ(side.leases.stats().leases, 0u);
+  EXPECT_EQ(side.leases.stats().places, 0u);
+  side.engine.reset();
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// Leases: prompts whose blocks another server may fetch. A lease holds a reference to each of its
+// blocks' places in host memory, from the time when they are there until the other server is done,
+// or the time is up. Any thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/kv_exporter.h"
+#include "dist/kv_frame.h"
+#include "dist/kv_places.h"
+
+namespace sluice {
+
+class LeaseStore final : public KvExporter {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // Hands places back to the engine; may throw, and is then called again with all of them.
+  using GiveBack = std::function<void(std::vector<PlacedBlock>, uint64_t generation)>;
+
+  LeaseStore(KvPlaces& places, std::chrono::milliseconds time) : places_(places), time_(time) {}
+  // Before the first lease.
+  void attach(GiveBack give_back) { give_back_ = std::move(give_back); }
+
+  struct Opened {
+    LeaseId id = 0;
+    LeaseName name{};
+  };
+  // `keys`: prompt_keys() of its prompt.
+  Opened open(std::vector<Digest256> keys, int num_groups);
+  // Its prompt is done: no more blocks than those on their way, and its time begins.
+  void seal(LeaseId id);
+  void drop(LeaseId id);
+  void release(const LeaseName& name);
+  // Now and then: ends leases whose time is up, and gives back what could not be before.
+  void tend();
+
+  enum class Next { block, wait, done, gone };
+  struct Taken {
+    PlacedBlock block;
+    Digest256 key{};
+  };
+  // Copies block number `cursor` of those that are there, waiting for it at most so long.
+  Next read(const LeaseName& name,
+            size_t cursor,
+            std::chrono::milliseconds most,
+            Taken& out,
+            std::span<std::byte> to);
+
+  struct Stats {
+    size_t leases = 0, places = 0;
+    uint64_t opened = 0, expired = 0;
+  };
+  Stats stats() const;
+
+  void offered(LeaseId lease) noexcept override;
+  bool exported(LeaseId lease, const PlacedBlock& block) noexcept override;
+  void lost(LeaseId lease) noexcept override;
+  void cleared() noexcept override;
+
+ private:
+  struct Lease {
+    LeaseName name{};
+    std::vector<Digest256> keys;
+    std::vector<PlacedBlock> blocks;
+    uint64_t generation = 0;  // of those
+    int num_offered = 0;      // on their way
+    int num_readers = 0;      // copy a block just now
+    bool sealed = false, ended = false;
+    Clock::time_point until = Clock::time_point::max();
+  };
+  using Leases = std::unordered_map<LeaseId, Lease>;
+  void end(Leases::iterator lease);
+  void settle(std::unique_lock<std::mutex>& lock);
+
+  KvPlaces& places_;
+  std::chrono::milliseconds time_;
+  GiveBack give_back_;
+  mutable std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  Leases leases_;
+  std::map<LeaseName, LeaseId> names_;
+  std::vector<PlacedBlock> freed_;  // to be given back
+  uint64_t freed_generation_ = 0;
+  LeaseId next_ = 1;
+  size_t num_places_ = 0;
+  uint64_t num_opened_ = 0, num_expired_ = 0;
+};
+
+}  // namespace sluice

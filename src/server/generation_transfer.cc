@@ -1,0 +1,67 @@
+// A generation whose prompt is computed here for another server, or there for this one.
+#include "base/failure.h"
+#include "base/str.h"
+#include "server/generation.h"
+
+namespace sluice {
+
+Refusal Generation::check_transfer(size_t num_prompts) const {
+  auto wrong = [](std::string message) {
+    return ApiError{400, std::move(message), "kv_transfer_params", ""};
+  };
+  const KvTransfer* transfer = service_.options().transfer;
+  const bool send = fields_.transfer.send;
+  if (!transfer) return wrong("prompts are not handed from server to server here (serve --role)");
+  if (send ? !transfer->sends() : !transfer->fetches()) {
+    return wrong(strf("this server's role is %s: it does not take %s",
+                      name_of(kKvRoles, transfer->role()),
+                      send ? "do_remote_decode" : "do_remote_prefill"));
+  }
+  if (num_prompts != 1) return wrong("kv_transfer_params goes with one prompt");
+  if (send && fields_.stream) return wrong("do_remote_decode does not go with stream");
+  if (fields_.pooling != Pooling::none) return wrong("kv_transfer_params goes with text");
+  return {};
+}
+
+PromptBlocks Generation::prompt_blocks() const {
+  PromptBlocks out;
+  out.prompt = prompts_[0].tokens;
+  out.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
+  out.hashes =
+      hash_blocks(*out.prompt, service_.session().engine().config().block_size, out.tenant);
+  return out;
+}
+
+// Goes on with what has come, in a few seconds at most.
+void Generation::fetch_prompt() {
+  const TransferFields::From& from = *fields_.transfer.from;
+  auto done = [self = shared_from_this()](const KvFetcher::Outcome& outcome) {
+    try {
+      self->service_.post(self->thread(), [self, outcome] { self->take_fetched(outcome); });
+    } catch (...) {
+      log_exception("request failed");
+      self->lose();
+    }
+  };
+  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, prompt_blocks(),
+                                          std::move(done)))
+    take_fetched({0, 0, "not fetched", {}});
+}
+
+void Generation::take_fetched(const KvFetcher::Outcome& o) {
+  try {
+    fetched_ = FetchedPrompt{o.took, o.num_came * service_.session().engine().config().block_size,
+                             o.error.empty()};
+    submit_more();
+  } catch (...) {
+    log_exception("request failed");
+    lose();
+  }
+}
+
+std::string Generation::transfer_params() const {
+  if (!lease_) return "null";
+  return service_.options().transfer->params(lease_->name, prompts_[0].tokens->size());
+}
+
+}  // namespace sluice

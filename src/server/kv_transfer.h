@@ -1,0 +1,88 @@
+// Prefill and decode on different servers (docs/cluster.md): this server's part in it. Leases for
+// prompts that were computed here, blocks of those that were computed elsewhere. Any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/named.h"
+#include "dist/kv_fetcher.h"
+#include "dist/kv_port.h"
+#include "dist/lease_store.h"
+#include "runtime/session.h"
+
+namespace sluice {
+
+enum class KvRole : uint8_t { none, prefill, decode, both };
+inline constexpr NamedValue<KvRole> kKvRoles[] = {{"none", KvRole::none},
+                                                  {"prefill", KvRole::prefill},
+                                                  {"decode", KvRole::decode},
+                                                  {"both", KvRole::both}};
+
+// Where a prompt was computed, as a request says.
+struct RemotePrefill {
+  KvPeer peer;
+  LeaseName lease{};
+};
+
+class KvTransfer {
+ public:
+  static constexpr uint64_t kHostBytes = uint64_t{1} << 30;  // --prefix-host unless given
+
+  struct Options {
+    KvRole role = KvRole::none;
+    std::string host = "127.0.0.1";  // that others connect to
+    int port = 0;                    // 0: any free one
+    std::string key_file;
+    double lease_seconds = 30;
+  };
+
+  // Listens from now on, so that an address that will not do is known before the model is loaded.
+  static Result<std::unique_ptr<KvTransfer>> open(const Options& options);
+  ~KvTransfer();
+  KvExporter* exporter() { return &leases_; }
+  void attach(Session& session);
+  // While the engine still exists.
+  void stop();
+
+  KvRole role() const { return options_.role; }
+  bool sends() const { return options_.role == KvRole::prefill || options_.role == KvRole::both; }
+  bool fetches() const { return options_.role == KvRole::decode || options_.role == KvRole::both; }
+  // Where others fetch; empty: nowhere.
+  std::string where() const;
+
+  LeaseStore::Opened lease(std::span<const Token> prompt);
+  void seal(LeaseId id) { leases_.seal(id); }
+  void drop(LeaseId id) { leases_.drop(id); }
+  // The kv_transfer_params of an answer, as JSON.
+  std::string params(const LeaseName& lease, size_t num_tokens) const;
+
+  // Calls `done` soon, on another thread; it must not throw. False: it is not called.
+  bool fetch(const RemotePrefill& from,
+             PromptBlocks prompt,
+             std::function<void(const KvFetcher::Outcome&)> done);
+
+  struct Stats {
+    LeaseStore::Stats leases;
+    KvPort::Stats sent;
+    KvFetcher::Stats fetched;
+  };
+  Stats stats() const;
+
+ private:
+  KvTransfer(Options options, std::string key, std::unique_ptr<KvPort> port);
+
+  Options options_;
+  KvIdentity identity_;
+  std::string engine_id_;
+  KvPlaces places_;
+  LeaseStore leases_;
+  Engine* engine_ = nullptr;
+  std::unique_ptr<KvPort> port_;        // null: it sends nothing
+  std::unique_ptr<KvFetcher> fetcher_;  // null: it fetches nothing
+};
+
+}  // namespace sluice

@@ -23,8 +23,8 @@ namespace {
 class Directory {
  public:
   Directory() {
-    char name[] = "/tmp/fuzz-hf-XXXXXX";
-    CHECK(mkdtemp(name));
+    std::string name = std::filesystem::temp_directory_path() / "fuzz-hf-XXXXXX";
+    CHECK(mkdtemp(name.data()));
     path_ = name;
   }
   ~Directory() {

@@ -42,7 +42,6 @@ class ModelExecutor final : public Executor {
   // Places that no transfer names may be read and written by any thread.
   const HostTier& host_tier() const { return tier_; }
   const KvCache& kv_cache() const { return cache_; }
-  const HostTier& host_tier() const { return tier_; }
   // Bytes this executor allocates besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
 

@@ -165,7 +165,9 @@ def compress(weight, case):
     if case.strategy == "tensor":
         low, high = low.flatten(), high.flatten()
     scale, zero = calculate_qparams(low, high, scheme.weights)
-    if case.becomes != "MXFP4":
+    if case.becomes == "MXFP4":  # a power of two that takes the largest to between 4 and 8
+        scale = torch.exp2(torch.floor(torch.log2(parts.abs().amax(-1))) - 2)
+    else:
         scale = scale.to(torch.bfloat16)  # as files of bf16 models have them
     compressor = BaseCompressor.get_value_from_registry(case.method)
     stored = compressor.compress({"weight": w, "weight_scale": scale, "weight_zero_point": zero}, scheme)

@@ -16,6 +16,7 @@
 #include "tools/serve_limits.h"
 #include "tools/serve_signals.h"
 #include "tools/serve_watch.h"
+#include "tools/simulated_cost.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -82,6 +83,15 @@ Result<std::unique_ptr<KvPublisher>> open_kv_events(const ServeOptions& o) {
   if (!o.engine.scheduler.prefix_cache || o.engine.scheduler.contiguous())
     return Error{400, "--kv-events needs the prefix cache: there is none with these options"};
   return KvPublisher::open(o.kv_events);
+}
+
+Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {
+  if (o.simulate.empty()) return open_session(engine);
+  Result<StepCost> cost = simulated_cost(engine, o.simulate);
+  if (!cost) return cost.error();
+  log_plain("SIMULATED: steps take as long as %s says, nothing is computed, outputs are arbitrary",
+            quote(o.simulate).c_str());
+  return open_simulated(engine, *cost);
 }
 
 void start_kv_events(KvPublisher& events, Session& session, Service& service) {
@@ -215,7 +225,7 @@ int cmd_serve(const ServeOptions& o) {
     service.on_iteration(r, s);
     service.recorder().observe(r, p, e, s);
   };
-  Result<std::unique_ptr<Session>> session = open_session(engine);
+  Result<std::unique_ptr<Session>> session = open_serving(o, engine);
   if (!session) {
     service.finish_work();
     server->stop();

@@ -13,6 +13,7 @@
 #include "core/policy.h"
 #include "exec/device_executor.h"
 #include "exec/row_spec.h"
+#include "exec/simulated_model.h"
 #include "runtime/disk_content.h"
 #include "runtime/placement.h"
 
@@ -20,6 +21,25 @@ namespace sluice {
 
 Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
                                                std::function<void(size_t, size_t)> progress) {
+  return open_as(options, std::move(progress), nullptr);
+}
+
+Result<std::unique_ptr<Session>> Session::simulate(const EngineOptions& options,
+                                                   const StepCost& cost) {
+  EngineOptions o = options;
+  if (o.device.is_gpu() || o.device.kind == DeviceChoice::Kind::ref)
+    return Error{400, "--simulate computes nothing, so --device has no meaning: leave it out"};
+  o.device.kind = DeviceChoice::Kind::cpu;
+  return open_as(o, {}, &cost);
+}
+
+bool Session::is_simulated() const {
+  return dynamic_cast<const SimulatedModel*>(model_.get()) != nullptr;
+}
+
+Result<std::unique_ptr<Session>> Session::open_as(const EngineOptions& options,
+                                                  std::function<void(size_t, size_t)> progress,
+                                                  const StepCost* simulated) {
   if (auto ok = check_allocator(options.scheduler); !ok) return ok.error();
   std::unique_ptr<Session> s(new Session());
   s->options_ = options;
@@ -42,7 +62,7 @@ Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
         plan_memory(*s->checkpoint_, *shape, s->options_, s->device_ ? &memory : nullptr);
     if (!ledger) return ledger.error();
     s->ledger_ = *ledger;
-    if (auto ok = s->start(std::move(progress)); !ok) return ok.error();
+    if (auto ok = s->start(std::move(progress), simulated); !ok) return ok.error();
   } catch (const std::bad_alloc&) {
     return Error{500, "out of memory while loading: lower --ctx, --kv-memory or --budget"};
   } catch (const std::exception& e) {  // a device's: it lacks something, or is lost
@@ -176,16 +196,42 @@ Result<void> Session::open_recorder() {
   return {};
 }
 
-Result<void> Session::start(std::function<void(size_t, size_t)> progress) {
+Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
   load.max_len = options_.scheduler.max_len;
   load.progress = std::move(progress);
+  return load_model(*checkpoint_, *backend_, load);
+}
+
+// Of the vocabulary, which is loaded, outputs get plain words.
+Result<std::unique_ptr<Model>> Session::load_simulated(const StepCost& cost) {
+  const std::unique_ptr<WeightStore> sizes = cpu_weight_sizes({});
+  Result<std::unique_ptr<Model>> model =
+      load_model(ModelSource::headers_of(*checkpoint_), *sizes, {});
+  if (!model) return model.error();
+  constexpr size_t kMostWords = 97;  // of no use as a divisor: outputs do not repeat soon
+  std::vector<int32_t> words;
+  for (Token t = 0; tokenizer_ && t < tokenizer_->size() && words.size() < kMostWords; ++t) {
+    const std::string_view text = tokenizer_->bytes(t);
+    if (!tokenizer_->is_control(t) && text.size() >= 3 && text[0] == ' ' &&
+        std::ranges::all_of(text.substr(1), [](char c) { return c >= 'a' && c <= 'z'; }))
+      words.push_back(t);
+  }
+  if (words.empty()) words.push_back((*model)->shape().vocab / 2);
+  return std::unique_ptr<Model>(
+      std::make_unique<SimulatedModel>(std::move(*model), cost, std::move(words)));
+}
+
+Result<void> Session::start(std::function<void(size_t, size_t)> progress,
+                            const StepCost* simulated) {
   // Text needs only the metadata, which loading weights leaves alone: both at once.
   auto text_ready = std::async(std::launch::async, [this] { return load_text(); });
-  Result<std::unique_ptr<Model>> model = load_model(*checkpoint_, *backend_, load);
+  Result<std::unique_ptr<Model>> model = std::unique_ptr<Model>();
+  if (!simulated) model = load_weights(std::move(progress));
   Result<std::shared_ptr<const TokenText>> text = text_ready.get();
   if (!text) return text.error();
+  if (simulated) model = load_simulated(*simulated);
   if (!model) return model.error();
   model_ = std::move(*model);
   if (tokenizer_ && tokenizer_->size() > model_->shape().vocab) {

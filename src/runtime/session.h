@@ -17,6 +17,7 @@
 #include "base/keyed_hash.h"
 #include "base/result.h"
 #include "base/trace.h"
+#include "core/step_cost.h"
 #include "engine/engine.h"
 #include "engine/flight_recorder.h"
 #include "exec/device_executor.h"
@@ -39,11 +40,16 @@ class Session {
   // `progress` is called while weights load.
   static Result<std::unique_ptr<Session>> open(const EngineOptions& options,
                                                std::function<void(size_t, size_t)> progress = {});
+  // One whose steps compute nothing and take the time that `cost` says (simulated_model.h), on the
+  // CPU. No weights are loaded.
+  static Result<std::unique_ptr<Session>> simulate(const EngineOptions& options,
+                                                   const StepCost& cost);
   ~Session();
 
   Engine& engine() { return *engine_; }
   const Clock& clock() const { return clock_; }
   const Model& model() const { return *model_; }
+  bool is_simulated() const;
   const Backend& backend() const { return *backend_; }
   // Null on the CPU.
   DeviceExecutor* device_executor() {
@@ -93,7 +99,12 @@ class Session {
   void measure_swap();
   std::vector<StoredBlock> open_disk();
   Result<void> open_recorder();
-  Result<void> start(std::function<void(size_t, size_t)> progress);
+  static Result<std::unique_ptr<Session>> open_as(const EngineOptions& options,
+                                                  std::function<void(size_t, size_t)> progress,
+                                                  const StepCost* simulated);
+  Result<std::unique_ptr<Model>> load_weights(std::function<void(size_t, size_t)> progress);
+  Result<std::unique_ptr<Model>> load_simulated(const StepCost& cost);
+  Result<void> start(std::function<void(size_t, size_t)> progress, const StepCost* simulated);
   void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);
 
   EngineOptions options_;

@@ -43,6 +43,7 @@ void serve_server_info(Service& s, Call call) {
                                   {"max_prefill_tokens", c.budget},
                                   {"max_running_requests", c.max_seqs},
                                   {"disable_radix_cache", !c.prefix_cache},
+                                  {"simulated", s.session().is_simulated()},
                                   {"kv_events", std::move(events)}});
 }
 

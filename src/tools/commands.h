@@ -198,6 +198,7 @@ struct ServeOptions {
   FormatFlags formats;
   KvPublisher::Options kv_events;
   KvTransfer::Options transfer;
+  std::string simulate;  // device or file of costs; empty: steps are computed
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;

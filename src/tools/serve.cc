@@ -16,6 +16,7 @@
 #include "tools/serve_limits.h"
 #include "tools/serve_signals.h"
 #include "tools/serve_watch.h"
+#include "tools/simulated_cost.h"
 #include "tools/terminal.h"
 
 namespace sluice {
@@ -101,6 +102,8 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
     return Error{400, "--role needs the prefix cache: there is none with these options"};
   if (!engine.record_dir.empty())
     return Error{400, "--record does not go with --role: blocks from elsewhere are not recorded"};
+  if (!o.simulate.empty())
+    return Error{400, "--simulate does not go with --role: it computes no KV blocks"};
   if (engine.prefix_host_bytes == 0) engine.prefix_host_bytes = KvTransfer::kHostBytes;
   Result<std::unique_ptr<KvTransfer>> transfer = KvTransfer::open(o.transfer);
   if (transfer) engine.exporter = (*transfer)->exporter();
@@ -110,6 +113,15 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
   if (!transfer.where().empty()) log_plain("KV blocks for others on %s", transfer.where().c_str());
+}
+
+Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {
+  if (o.simulate.empty()) return open_session(engine);
+  Result<StepCost> cost = simulated_cost(engine, o.simulate);
+  if (!cost) return cost.error();
+  log_plain("SIMULATED: steps take as long as %s says, nothing is computed, outputs are arbitrary",
+            quote(o.simulate).c_str());
+  return open_simulated(engine, *cost);
 }
 
 void start_kv_events(KvPublisher& events, Session& session, Service& service) {
@@ -238,7 +250,7 @@ int cmd_serve(const ServeOptions& o) {
     service.on_iteration(r, s);
     service.recorder().observe(r, p, e, s);
   };
-  Result<std::unique_ptr<Session>> session = open_session(engine);
+  Result<std::unique_ptr<Session>> session = open_serving(o, engine);
   if (!session) {
     service.finish_work();
     server->stop();

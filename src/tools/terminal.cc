@@ -111,12 +111,29 @@ int report(const Error& error) {
   return error.code == 500 ? kExitFailure : kExitUsage;
 }
 
-Result<std::unique_ptr<Session>> open_session(const EngineOptions& given) {
+namespace {
+
+Result<EngineOptions> located_options(const EngineOptions& given) {
   EngineOptions options = given;
   if (auto ok = check_policies(options.scheduler, options.has_accounts); !ok) return ok.error();
   Result<std::string> path = locate_model(options.model, options.quiet);
   if (!path) return path.error();
   options.model = *path;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> open_simulated(const EngineOptions& given, const StepCost& cost) {
+  Result<EngineOptions> options = located_options(given);
+  if (!options) return options.error();
+  return Session::simulate(*options, cost);
+}
+
+Result<std::unique_ptr<Session>> open_session(const EngineOptions& given) {
+  Result<EngineOptions> located = located_options(given);
+  if (!located) return located.error();
+  const EngineOptions& options = *located;
   StatusLine line(!options.quiet);
   auto begin = std::chrono::steady_clock::now();
   auto session = Session::open(options, [&](size_t done, size_t total) {

@@ -43,6 +43,8 @@ std::string progress_bar(double fraction, int width = 24);
 
 // Opens a session with a loading bar.
 Result<std::unique_ptr<Session>> open_session(const EngineOptions& options);
+// One that computes nothing (Session::simulate).
+Result<std::unique_ptr<Session>> open_simulated(const EngineOptions& options, const StepCost& cost);
 // The memory in use and reserved, and the device with the reason why it is not a GPU: two lines on
 // stderr unless quiet; after all input is known to be good.
 void show_ledger(const Session& session);

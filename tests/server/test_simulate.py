@@ -1,0 +1,62 @@
+"""serve --simulate: a server that answers as others do, in the time of another device, and says so.
+
+    SLUICE=build/release/sluice python3 tests/server/test_simulate.py
+"""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import ROOT, SLUICE, Server
+
+MODEL = str(ROOT / "tests/golden/models/llama.gguf")
+
+
+class Simulate(unittest.TestCase):
+    def complete(self, server, **body):
+        status, _, answer = server.request("/v1/completions", {"prompt": "Once", "max_tokens": 6, "ignore_eos": True, **body})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def test_answers_and_says_so(self):
+        with Server("-t", "1", "--simulate", "l4", path=MODEL) as server:
+            self.assertIn("SIMULATED", "".join(server.lines))
+            self.assertTrue(server.request("/server_info")[2]["simulated"])
+            one, two = (self.complete(server, temperature=0) for _ in range(2))
+            self.assertEqual(one["usage"]["completion_tokens"], 6)
+            self.assertEqual(one["choices"][0]["text"], two["choices"][0]["text"])
+            logprobs = self.complete(server, logprobs=2, n=2)["choices"][1]["logprobs"]
+            self.assertEqual(len(logprobs["token_logprobs"]), 6)
+            text = self.complete(server, guided_regex="[xyz]{4}", max_tokens=20, ignore_eos=False)["choices"][0]["text"]
+            self.assertRegex(text, "^[xyz]{4}$")
+            vector = server.request("/v1/embeddings", {"input": "Once"})[2]["data"][0]["embedding"]
+            self.assertEqual(sum(x * x for x in vector), 1)
+        with Server("-t", "1", path=MODEL) as server:
+            self.assertFalse(server.request("/server_info")[2]["simulated"])
+
+    def test_steps_take_the_time_of_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "costs.json"
+            subprocess.run([SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
+                           timeout=120)
+            costs = json.loads(path.read_text())
+            costs.update(rows=[[1, 0.05], [1000, 0.06]], sampled=0, context=0, attended=0, prompts=0)
+            path.write_text(json.dumps(costs))
+            with Server("-t", "1", "--simulate", str(path), path=MODEL) as server:
+                begin = time.monotonic()
+                self.complete(server, max_tokens=10)
+                self.assertGreaterEqual(time.monotonic() - begin, 0.5)
+
+    def test_what_will_not_do(self):
+        for args, says in ((["--simulate", "abacus"], "abacus"), (["--simulate", "/nowhere.json"], "/nowhere.json"),
+                           (["--simulate", "l4", "--device", "ref"], "--device")):
+            done = subprocess.run([SLUICE, "serve", MODEL, "--port", "0", *args], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(says, done.stderr.strip().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()

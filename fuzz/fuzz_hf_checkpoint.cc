@@ -23,9 +23,8 @@ namespace {
 class Directory {
  public:
   Directory() {
-    std::string name = std::filesystem::temp_directory_path() / "fuzz-hf-XXXXXX";
-    CHECK(mkdtemp(name.data()));
-    path_ = name;
+    path_ = std::filesystem::temp_directory_path() / "fuzz-hf-XXXXXX";
+    CHECK(mkdtemp(path_.data()));
   }
   ~Directory() {
     std::error_code ec;

@@ -74,6 +74,8 @@ void Scheduler::end_exports(PlaceId place, bool arrived) {
 }
 
 void Scheduler::reserve_blocks(const PromptBlocks& p, std::vector<PlacedBlock>& out) {
+  // A step behind a failed one may still run, and fill places that were given up.
+  if (std::ranges::any_of(flights_, &InFlight::lost)) return;
   const int most = num_transferable(p);
   auto size = static_cast<size_t>(config_.block_size);
   for (int index = 0; index < most; ++index) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/failure.h"
 
@@ -104,6 +105,7 @@ void KvFetcher::run(Job& job) {
       outcome.error = places.error().message;
     } else {
       outcome.num_wanted = static_cast<int>(places->list.size());
+      if (places->list.empty()) finish(job, outcome, begin);  // what follows ends the lease
       Result<void> fetched;
       try {
         fetched = fetch(job, *places);
@@ -113,8 +115,9 @@ void KvFetcher::run(Job& job) {
       }
       if (!fetched) outcome.error = fetched.error().message;
       outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
+      const bool peer_failed = places->peer_failed;
       import(job, std::move(*places));
-      if (!fetched && fetched.error().code != 404) {
+      if (peer_failed) {
         std::lock_guard lock(mutex_);
         resting_[job.peer] = steady_clock::now() + options_.rest;
       }
@@ -123,11 +126,17 @@ void KvFetcher::run(Job& job) {
     log_exception("KV blocks are not fetched");
     outcome.error = "internal error";
   }
+  finish(job, outcome, begin);
+}
+
+// Once for each job.
+void KvFetcher::finish(Job& job, Outcome& outcome, WaitUntil begin) {
+  if (!job.done) return;
   outcome.took = steady_clock::now() - begin;
   (outcome.error.empty() ? whole_ : outcome.num_came > 0 ? part_ : failed_).fetch_add(1);
   blocks_.fetch_add(static_cast<uint64_t>(outcome.num_came));
   nanoseconds_.fetch_add(static_cast<uint64_t>(outcome.took.count()));
-  job.done(outcome);
+  std::exchange(job.done, nullptr)(outcome);
 }
 
 // Places for what is not here yet.
@@ -160,15 +169,22 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places) {
   const std::vector<Digest256> keys = prompt_keys(*job.prompt.prompt, engine_.config().block_size);
   Result<StreamSocket> socket = StreamSocket::connect(
       job.peer.address, job.peer.port, std::min(job.until, steady_clock::now() + KvLink::kIdle));
+  places.peer_failed = steady_clock::now() < job.until;  // else it had no time
   if (!socket) return socket.error();
   KvLink link(std::move(*socket), identity_);
   if (auto ok = link.greet(true, job.until); !ok) return ok;
+  places.peer_failed = false;
   if (!places.list.empty()) {
     const auto first = static_cast<uint32_t>(places.list.front().index);
     if (auto ok = link.send(KvGet{job.lease, first}, {}, job.until); !ok) return ok;
     for (;;) {
+      if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
       Result<KvFrame> frame = link.receive(job.until);
-      if (!frame) return frame.error();
+      if (!frame) {
+        const int code = frame.error().code;
+        places.peer_failed = (code == 503 || code == 504) && steady_clock::now() < job.until;
+        return frame.error();
+      }
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;
       const auto* block = std::get_if<KvBlock>(&*frame);
@@ -193,6 +209,8 @@ Result<void> KvFetcher::take(const KvBlock& block,
     return std::pair(a.index, a.group) < std::pair(b.index, b.group);
   });
   if (at == places.list.end() || at->index != wanted.index || at->group != wanted.group) return {};
+  if (places.came[static_cast<size_t>(at - places.list.begin())])
+    return Error{400, "a block came twice"};
   if (!places_.write(places.generation, at->place, block.bytes))
     return Error{503, "the engine lost its state"};
   places.came[static_cast<size_t>(at - places.list.begin())] = true;

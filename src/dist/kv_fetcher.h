@@ -67,9 +67,11 @@ class KvFetcher {
     uint64_t generation = 0;
     std::vector<PlacedBlock> list;
     std::vector<bool> came;
+    bool peer_failed = false;  // it cannot be reached, or is silent
   };
   void thread_main();
   void run(Job& job);
+  void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<Places> reserve(const Job& job);
   Result<void> fetch(const Job& job, Places& places);
   Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;

@@ -1,6 +1,7 @@
 #include "dist/lease_store.h"
 
 #include <algorithm>
+#include <new>
 #include <random>
 
 #include "base/failure.h"
@@ -17,7 +18,8 @@ LeaseStore::Opened LeaseStore::open(std::vector<Digest256> keys, int num_groups)
   lease.keys = std::move(keys);
   std::lock_guard lock(mutex_);
   // What ends a lease must not need memory.
-  freed_.reserve(freed_.size() + num_places_ + lease.blocks.capacity());
+  freed_.reserve(freed_.size() + most_places_ + lease.blocks.capacity());
+  const size_t most = lease.blocks.capacity();
   out.id = next_++;
   leases_.emplace(out.id, std::move(lease));
   try {
@@ -27,6 +29,7 @@ LeaseStore::Opened LeaseStore::open(std::vector<Digest256> keys, int num_groups)
     throw;
   }
   ++num_opened_;
+  most_places_ += most;
   return out;
 }
 
@@ -59,6 +62,7 @@ void LeaseStore::end(Leases::iterator it) {
   changed_.notify_all();
   if (lease.num_readers > 0) return;
   num_places_ -= lease.blocks.size();
+  most_places_ -= lease.blocks.capacity();
   if (!lease.blocks.empty()) {
     freed_.insert(freed_.end(), lease.blocks.begin(), lease.blocks.end());
     freed_generation_ = lease.generation;
@@ -70,7 +74,12 @@ void LeaseStore::end(Leases::iterator it) {
 void LeaseStore::settle(std::unique_lock<std::mutex>& lock) {
   if (freed_.empty() || !give_back_) return;
   const uint64_t generation = freed_generation_;
-  std::vector<PlacedBlock> list = freed_;  // which keeps its memory
+  std::vector<PlacedBlock> list;
+  try {
+    list = freed_;  // which keeps its memory
+  } catch (const std::bad_alloc&) {
+    return;  // later
+  }
   freed_.clear();
   lock.unlock();
   try {

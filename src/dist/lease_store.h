@@ -91,6 +91,7 @@ class LeaseStore final : public KvExporter {
   uint64_t freed_generation_ = 0;
   LeaseId next_ = 1;
   size_t num_places_ = 0;
+  size_t most_places_ = 0;  // that all leases may come to hold
   uint64_t num_opened_ = 0, num_expired_ = 0;
 };
 

@@ -33,8 +33,9 @@ class EventSubscriber {
   // In place of whom it was before. One that does not answer is no error.
   Result<void> follow(size_t source, const Source& to);
   void forget(size_t source);
-  // The messages from this one on come as `replayed`, then one that is their end.
-  void ask(size_t source, uint64_t first);
+  // The messages from this one on come as `replayed`, then one that is their end. False: there is
+  // no connection.
+  bool ask(size_t source, uint64_t first);
 
   struct Message {
     size_t source = 0;

@@ -14,7 +14,7 @@ Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t, const std
 void EventSubscriber::wake() noexcept {}
 Result<void> EventSubscriber::follow(size_t, const Source&) { return {}; }
 void EventSubscriber::forget(size_t) {}
-void EventSubscriber::ask(size_t, uint64_t) {}
+bool EventSubscriber::ask(size_t, uint64_t) { return false; }
 std::vector<EventSubscriber::Message> EventSubscriber::wait(std::chrono::milliseconds) {
   return {};
 }

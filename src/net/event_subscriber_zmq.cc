@@ -78,6 +78,7 @@ struct EventSubscriber::State {
     if (!socket) return subscriber_error("no socket for events");
     const bool ok =
         set_int(socket.get(), ZMQ_LINGER, 0) && set_int(socket.get(), ZMQ_RCVHWM, kReceivedQueue) &&
+        (kind == ZMQ_SUB || set_int(socket.get(), ZMQ_IMMEDIATE, 1)) &&  // no queue of questions
         set_int(socket.get(), ZMQ_RECONNECT_IVL, kRetryMs) &&
         set_int(socket.get(), ZMQ_RECONNECT_IVL_MAX, kMostRetryMs) &&
         set_int(socket.get(), ZMQ_IPV6, address.find('[') != address.npos ? 1 : 0) &&
@@ -153,13 +154,13 @@ Result<void> EventSubscriber::follow(size_t source, const Source& to) {
 
 void EventSubscriber::forget(size_t source) { state_->sources[source] = {}; }
 
-void EventSubscriber::ask(size_t source, uint64_t first) {
+bool EventSubscriber::ask(size_t source, uint64_t first) {
   void* to = state_->sources[source].dealer.get();
-  if (!to) return;
+  if (!to) return false;
   std::array<char, 8> number;
   for (size_t k = 0; k < number.size(); ++k) number[k] = static_cast<char>(first >> (56 - 8 * k));
-  if (zmq_send(to, "", 0, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
-    zmq_send(to, number.data(), number.size(), ZMQ_DONTWAIT);
+  return zmq_send(to, "", 0, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+         zmq_send(to, number.data(), number.size(), ZMQ_DONTWAIT) >= 0;
 }
 
 std::vector<EventSubscriber::Message> EventSubscriber::wait(std::chrono::milliseconds timeout) {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "base/str.h"
 
@@ -163,7 +164,11 @@ Result<ListenSocket> ListenSocket::open(const std::string& address, uint16_t por
 int ListenSocket::accept(milliseconds most) {
   pollfd p{fd_, POLLIN, 0};
   if (poll(&p, 1, static_cast<int>(most.count())) <= 0) return -1;
-  return accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  // No descriptors: it would fail again at once.
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+    std::this_thread::sleep_for(most);
+  return fd;
 }
 
 }  // namespace sluice

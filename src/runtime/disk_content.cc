@@ -61,9 +61,9 @@ std::string model_stamp(const std::string& model) {
   return stamp;
 }
 
-// 256 bytes of every MiB, so that every large tensor is seen; the first MiB whole.
+// 4 KiB of every 256 KiB, so that every tensor but the smallest is seen; the first 256 KiB whole.
 void add_samples(const std::filesystem::path& path, Sha256& sha) {
-  constexpr size_t kSample = 256, kStride = size_t{1} << 20;
+  constexpr size_t kSample = 4096, kStride = size_t{1} << 18;
   std::ifstream in(path, std::ios::binary);
   std::string buffer(kStride, '\0');
   std::error_code failed;
@@ -113,7 +113,11 @@ std::string shared_content(const EngineOptions& o, KvType kv, const std::string&
   std::sort(files.begin(), files.end());
   if (files.empty()) files.push_back(path);
   for (const std::filesystem::path& file : files) add_samples(file, sha);
-  add_formats(o, kv, gpu, sha);
+  // Of a GPU its kind: which one of a machine it is changes no bit.
+  EngineOptions any = o;
+  any.device.index = 0;
+  const size_t number = gpu.find(", ");
+  add_formats(any, kv, number == gpu.npos ? gpu : gpu.substr(number), sha);
   for (int window : o.scheduler.group_windows) sha.update(strf("%d ", window));
   return sha.hex();
 }

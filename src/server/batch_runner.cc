@@ -406,9 +406,9 @@ void BatchRunner::keep(Run& run, size_t index, BatchResult result) {
     pause_until_ = Steady::now() + kRetry;
     return run.waiting.push_front(index);
   }
-  store_.count_line(run.output.num_refused() > refused);
   store_.count(run.record.id, run.output.num_done() - run.output.num_refused(),
                run.output.num_refused());
+  store_.count_line(run.output.num_refused() > refused);
 }
 
 // ---- its end ----
@@ -459,6 +459,8 @@ void BatchRunner::end_early(Run& run, BatchStatus end, const char* code, const c
         LOG(error, "batch %s: %s", run.record.id.c_str(), ok.error().message.c_str());
       pause_until_ = Steady::now() + kRetry;
       run.waiting.push_back(i);
+    } else {
+      store_.count_line(true);
     }
   }
 }

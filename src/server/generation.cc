@@ -416,8 +416,15 @@ void Generation::submit(size_t prompt) {
   PromptState& p = prompts_[prompt];
   auto tokens = static_cast<int64_t>(p.tokens->size());
   if (fields_.transfer.send) lease_ = service_.options().transfer->lease(*p.tokens);
-  auto sink = std::make_shared<GenerationSink>(
-      shared_from_this(), prompt, ticket_->split({fields_.n, tokens, 0}), lease_ ? lease_->id : 0);
+  std::shared_ptr<GenerationSink> sink;  // ends the lease
+  try {
+    sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,
+                                            ticket_->split({fields_.n, tokens, 0}),
+                                            lease_ ? lease_->id : 0);
+  } catch (...) {
+    if (lease_) service_.options().transfer->drop(lease_->id);
+    throw;
+  }
   Request request = make_request(prompt);
   if (service_.kv_events()) name_block(request);
   if (lease_) {

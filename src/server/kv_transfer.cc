@@ -59,6 +59,7 @@ void KvTransfer::attach(Session& session) {
   if (fetches()) {
     fetcher_ = std::make_unique<KvFetcher>(KvFetcher::Options{}, *engine_, places_, identity_);
   }
+  attached_.store(true);
 }
 
 void KvTransfer::stop() {
@@ -90,6 +91,8 @@ std::string KvTransfer::params(const LeaseName& lease, size_t num_tokens) const 
 bool KvTransfer::fetch(const RemotePrefill& from,
                        PromptBlocks prompt,
                        std::function<void(const KvFetcher::Outcome&)> done) {
+  // A number: looking up a name could take seconds, and whoever asks would choose the name.
+  if (!is_host_address(from.peer.address)) return false;
   // Without a key nobody proves that they are not somebody else.
   if (identity_.key.empty() && !is_loopback(from.peer.address)) return false;
   KvFetcher::Job job;
@@ -102,7 +105,7 @@ bool KvTransfer::fetch(const RemotePrefill& from,
 
 KvTransfer::Stats KvTransfer::stats() const {
   return {leases_.stats(), port_ ? port_->stats() : KvPort::Stats{},
-          fetcher_ ? fetcher_->stats() : KvFetcher::Stats{}};
+          attached_.load() && fetcher_ ? fetcher_->stats() : KvFetcher::Stats{}};
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 // prompts that were computed here, blocks of those that were computed elsewhere. Any thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -83,6 +84,7 @@ class KvTransfer {
   Engine* engine_ = nullptr;
   std::unique_ptr<KvPort> port_;        // null: it sends nothing
   std::unique_ptr<KvFetcher> fetcher_;  // null: it fetches nothing
+  std::atomic<bool> attached_{false};   // /metrics is asked before
 };
 
 }  // namespace sluice

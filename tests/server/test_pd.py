@@ -88,7 +88,7 @@ class PrefillDecode(unittest.TestCase):
         cls.key.flush()
         keyed = ("--kv-key", cls.key.name)
         cls.one = Server("--allow-request-template", path=stories())
-        cls.prefill = start("prefill", "--kv-lease", "5", *keyed)
+        cls.prefill = start("prefill", "--kv-lease", "15", *keyed)
         cls.decode = start("decode", *keyed)
 
     @classmethod
@@ -239,7 +239,7 @@ class Failures(unittest.TestCase):
     """The prefill dies, or stops, in the middle of many requests."""
 
     def run_with(self, fault):
-        with Server(path=stories()) as one, start("prefill", "--kv-lease", "2") as first, start("decode") as second:
+        with Server(path=stories()) as one, start("prefill", "--kv-lease", "10") as first, start("decode") as second:
             bodies = [{"prompt": prompt(900 + k, 80), "max_tokens": 8, "temperature": 0} for k in range(24)]
             params = [prefill(first, "/v1/completions", b) for b in bodies]
             self.assertNotIn(None, params)

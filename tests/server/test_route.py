@@ -445,6 +445,7 @@ class RealWorkers(unittest.TestCase):
             # What went through the other one is untouched; the killed one's connections closed.
             self.assertEqual([how for how, _ in ends], ["whole"] * 12)
             self.assertEqual(len(cut), 12)
+            self.assertNotEqual([how for how, _ in cut], ["whole"] * 12)
         finally:
             other.process.kill()
             other.process.wait()
@@ -510,6 +511,7 @@ class KvEvents(unittest.TestCase):
         self.assertEqual(home.request("/flush_cache", b"", method="POST")[0], 200)
         self.assertTrue(wait_for(lambda: self.of(router, home, "kv_blocks") == 0))
         self.assertEqual(self.ask(router), 0)
+        self.assertTrue(wait_for(lambda: sum(self.of(router, s, "kv_blocks") for s in (a, b)) > 10))
         # Another client's prompts count, at a worker that this router never sent them to.
         for s in (a, b):
             s.request("/flush_cache", b"", method="POST")

@@ -54,6 +54,7 @@ std::optional<KvMessage> decode_kv_message(std::string_view bytes) {
     KvEvent e;
     const uint32_t fields = in.map();
     for (uint32_t f = 0; f < fields && in.ok(); ++f) read_field(in, in.text(), e);
+    out.epoch = e.epoch;
     if (e.type == "BlockStored") {
       e.update.kind = KvUpdate::stored;
       if (e.update.hashes.empty() || e.update.tokens.size() % e.update.hashes.size() != 0)
@@ -61,9 +62,8 @@ std::optional<KvMessage> decode_kv_message(std::string_view bytes) {
     } else if (e.type == "BlockRemoved") {
       e.update.kind = KvUpdate::removed;
     } else if (e.type != "AllBlocksCleared") {
-      return {};
+      continue;  // of a newer worker
     }
-    out.epoch = e.epoch;
     if (e.group == 0) out.updates.push_back(std::move(e.update));
   }
   if (!in.ok()) return {};
@@ -74,6 +74,7 @@ std::vector<KvUpdate> KvFeed::take(uint64_t number, std::string_view bytes) {
   std::optional<KvMessage> m = decode_kv_message(bytes);
   if (!m || m->epoch != epoch_ || number == UINT64_MAX) return {};
   seen_ = std::max(seen_, number + 1);
+  if (synced_ && number < next_) return {};  // told before
   const bool all = !m->updates.empty() && m->updates[0].kind == KvUpdate::cleared;
   if (!all && (!synced_ || number != next_)) return {};
   synced_ = true;

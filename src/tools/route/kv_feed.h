@@ -29,6 +29,10 @@ class KvFeed {
   bool synced() const { return synced_; }
   // The first message that should be asked for, where some are missing.
   std::optional<uint64_t> missing() const;
+  // The one after those that were taken.
+  uint64_t next() const { return next_; }
+  // What was taken did not arrive.
+  void restart() { *this = KvFeed(epoch_); }
 
  private:
   uint64_t epoch_;

@@ -64,8 +64,22 @@ TEST(KvFeed, GapsAreAskedForAndFilled) {
   EXPECT_EQ(f.missing(), 8u);
   EXPECT_FALSE(f.take(8, message(false, 8)).empty());
   EXPECT_FALSE(f.missing());
+  EXPECT_TRUE(f.take(5, message(true, 5)).empty());  // told before, snapshot or not
+  EXPECT_FALSE(f.missing());
   EXPECT_TRUE(f.take(20, message(false, 20)).empty());
   EXPECT_FALSE(f.take(21, message(true, 21)).empty());  // a snapshot ends any gap
+  EXPECT_FALSE(f.missing());
+}
+
+// A worker that is newer than the router.
+TEST(KvFeed, UnknownEventsAreLeftOut) {
+  std::string bytes = message(false, 8);
+  const size_t at = bytes.find("BlockRemoved");
+  ASSERT_NE(at, bytes.npos);
+  bytes.replace(at, 12, "BlockRenamed");
+  KvFeed f(kEpoch);
+  EXPECT_FALSE(f.take(0, message(true, 1)).empty());
+  EXPECT_EQ(f.take(1, bytes).size(), 1u);
   EXPECT_FALSE(f.missing());
 }
 

@@ -12,7 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kAskEvery{250};  // for messages that are missing
+constexpr milliseconds kAskEvery{250};   // for messages that are missing
+constexpr milliseconds kAskQuiet{2000};  // whether any are
+constexpr milliseconds kAnswerTime{5000};
 
 }  // namespace
 
@@ -56,16 +58,17 @@ void KvFollower::obey(const Order& order) {
 }
 
 // A subscriber joins late, and what is published meanwhile passes it by: so it asks until it has
-// everything.
+// everything. What was lost at the end shows only when somebody asks. One answer at a time.
 void KvFollower::ask_for_missing() {
   const auto now = steady_clock::now();
   for (size_t i = 0; i < followed_.size(); ++i) {
     Followed& f = followed_[i];
-    if (!f.feed || now - f.asked < kAskEvery) continue;
+    if (!f.feed) continue;
     const std::optional<uint64_t> first = f.feed->missing();
-    if (!first) continue;
+    const milliseconds wait = f.waiting ? kAnswerTime : first ? kAskEvery : kAskQuiet;
+    if (now - f.asked < wait) continue;
     f.asked = now;
-    subscriber_->ask(i, *first);
+    f.waiting = subscriber_->ask(i, first.value_or(f.feed->next()));
   }
 }
 
@@ -76,6 +79,7 @@ void KvFollower::thread_main() {
     try {
       for (const EventSubscriber::Message& m : subscriber_->wait(kAskEvery)) {
         Followed& f = followed_[m.source];
+        if (m.end) f.waiting = false;
         if (!f.feed || m.end) continue;
         std::vector<KvUpdate> updates = f.feed->take(m.number, m.bytes);
         if (!updates.empty()) tell_({m.source, f.turn, std::move(updates)});
@@ -85,6 +89,9 @@ void KvFollower::thread_main() {
       ask_for_missing();
     } catch (...) {
       log_exception("KV events were lost");
+      for (Followed& f : followed_) {
+        if (f.feed) f.feed->restart();
+      }
     }
   }
 }

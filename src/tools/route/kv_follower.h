@@ -46,6 +46,7 @@ class KvFollower {
     uint64_t turn = 0;
     std::optional<KvFeed> feed;
     std::chrono::steady_clock::time_point asked{};
+    bool waiting = false;  // for the end of an answer
   };
   KvFollower(std::unique_ptr<EventSubscriber> subscriber,
              size_t num_workers,

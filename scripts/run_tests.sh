@@ -174,8 +174,8 @@ tests_asan() {
     run_ctest asan "$JOBS" -LE "$(without release)"
 }
 tests_tsan() {
-  local which='^(base|core|engine|net|server)$'
-  ((full)) && which='^(base|core|engine|exec|models$|net|server)'  # models: the hub's threads download
+  local which='^(base|core|dist|engine|net|server)$'
+  ((full)) && which='^(base|core|dist|engine|exec|models$|net|server)'  # models: the hub's threads download
   slice_tests
   TSAN_OPTIONS=halt_on_error=1 SLUICE_IO_THREADS=3 run_ctest tsan "$JOBS" -R "$which" -LE release
 }

@@ -11,15 +11,14 @@ namespace sluice {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr milliseconds kAcceptWait{100};
-constexpr seconds kGreetTime{2};
-constexpr seconds kLeaseWait{5};   // for the next block of a lease
-constexpr seconds kLinkTime{600};  // a connection's most
-constexpr seconds kNextRequest{5};
+constexpr std::chrono::seconds kGreetTime{2};
+constexpr std::chrono::seconds kLeaseWait{5};   // for the next block of a lease
+constexpr std::chrono::seconds kLinkTime{600};  // a connection's most
+constexpr std::chrono::seconds kNextRequest{5};
 
-WaitUntil in_time(seconds s) { return std::chrono::steady_clock::now() + s; }
+WaitUntil in_time(std::chrono::seconds s) { return std::chrono::steady_clock::now() + s; }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // computed are fetched by the other, and what goes wrong on the way costs no more than a
 // computation.
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>

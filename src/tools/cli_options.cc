@@ -646,10 +646,11 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
 
 void add_serve_options(CLI::App* app, ServeOptions& o) {
   app->add_option("model", o.engine.model, kModelOrShapeHelp)->required();
-  app->add_option("--simulate", o.simulate,
-                  "compute nothing: steps take as long as on this device (h200, l4, ...)\nor as a "
-                  "file of `plan calibrate` (*.json) says, and outputs are\narbitrary words; for "
-                  "trying routers and capacity");
+  app->add_option(
+      "--simulate", o.simulate,
+      "compute nothing: steps take as long as on this device (h200,\nl4, ...), or as a "
+      "file of `plan calibrate` (*.json) says;\noutputs are arbitrary words. For trying "
+      "routers and capacity");
   const char* server = "Server";
   add_access_options(app, o, server);
   add_answer_options(app, o, server);

@@ -286,7 +286,7 @@ class Batches(Folder):
 
 
 class Restarts(Folder):
-    NUM = 120 if SANITIZED else 600
+    NUM, STEP = (90, 8) if SANITIZED else (400, 20)  # requests, those between two faults
 
     def long_batch(self, server):
         lines = (line(i, prompt=f"Once {i}", max_tokens=60, temperature=0, ignore_eos=True) for i in range(self.NUM))
@@ -298,7 +298,7 @@ class Restarts(Folder):
         batch, done = self.long_batch(server), set()
         for _ in range(3):
             state = self.until(server, batch,
-                               lambda b: b["request_counts"]["completed"] > len(done) + 20 or b["status"] in END)
+                               lambda b: b["request_counts"]["completed"] > len(done) + self.STEP or b["status"] in END)
             self.assertEqual(state["status"], "in_progress", "too fast to be killed in the middle")
             server.process.send_signal(signal.SIGKILL)
             server.process.wait()

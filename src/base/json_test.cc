@@ -78,7 +78,7 @@ TEST(JsonLimits, HugeTexts) {
   EXPECT_EQ(outcome(std::string(kBody, ' ') + "1"), "");
   EXPECT_EQ(outcome(std::string(kBody, '7')), "");  // a double, inf or not
   EXPECT_EQ(outcome("0." + std::string(kBody, '1')), "");
-  EXPECT_NE(outcome("1e" + std::string(kBody, '9')), "");
+  outcome("1e" + std::string(kBody, '9'));  // refused, or infinite from Boost 1.83 on
 }
 
 TEST(KeyedHash, IsSipHash) {  // of the paper's appendix: key 00..0f, message 00..0e

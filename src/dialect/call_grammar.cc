@@ -226,13 +226,16 @@ bool has_json_arguments(const ToolFormat& f) {
   return f.shape == CallShape::json || f.shape == CallShape::named || f.shape == CallShape::harmony;
 }
 
-// All calls of an answer.
+// All calls of an answer. A line break behind a call may be the last: models that end with one
+// would otherwise have to call again.
 json::object calls_node(const ToolFormat& f, json::object call, bool several) {
   if (f.shape == CallShape::harmony) return call;
   std::string_view begin = f.bare ? "" : f.begin, end = f.bare ? "" : f.end;
   if (f.repeats) {
     json::object block = sequence({text_node(begin), std::move(call), text_node(end)});
-    return repeat_node(std::move(block), several, f.between);
+    json::object all = repeat_node(std::move(block), several, f.between);
+    if (!several || f.between != "\n") return all;
+    return sequence({std::move(all), optional_node(text_node("\n"))});
   }
   std::string_view between = f.list && f.shape == CallShape::json ? ", " : f.between;
   return sequence({text_node({begin, f.list ? "[" : ""}),
@@ -274,7 +277,8 @@ Result<constrain::ConstraintSource> call_constraint(const OutputFormat& format,
     calls.push_back(std::move(*call));
   }
   if (calls.empty()) return Error{400, "there is no tool to call"};
-  json::object node = calls_node(f, any_of(std::move(calls)), rules.parallel);
+  // A tool that is named is called once.
+  json::object node = calls_node(f, any_of(std::move(calls)), rules.parallel && rules.name.empty());
   json::object thinking = thinking_node(format);
   if (!rules.required) {
     if (f.bare || f.shape == CallShape::harmony)

@@ -14,7 +14,7 @@ namespace sluice::dialect {
 struct CallRules {
   bool required = true;  // false: text, in which calls follow the grammar
   std::string name{};    // the one tool to call; empty: any
-  bool parallel = true;  // several calls
+  bool parallel = true;  // several calls, unless one tool is named
 };
 
 // An error names the tool whose schema cannot be written in this format, or why calls cannot be

@@ -97,6 +97,9 @@ TEST(CallGrammar, SeveralCallsIfParallel) {
   std::string one = kCalls[0].text, two = one + "\n" + one;
   EXPECT_TRUE(accepts(compiled(named("hermes"), {}), two));
   EXPECT_FALSE(accepts(compiled(named("hermes"), {.parallel = false}), two));
+  EXPECT_TRUE(accepts(compiled(named("hermes"), {}), one + "\n"));  // need not be another call
+  EXPECT_FALSE(accepts(compiled(named("hermes"), {}), one + "\nAnd"));
+  EXPECT_FALSE(accepts(compiled(named("hermes"), {.name = "weather"}), two));
   std::string list = "[weather(city=\"a\"), now()]";
   EXPECT_TRUE(accepts(compiled(named("pythonic"), {}), list));
   EXPECT_FALSE(accepts(compiled(named("pythonic"), {.parallel = false}), list));

@@ -9,8 +9,16 @@
 
 #include "base/str.h"
 #include "net/event_socket.h"
+#include "net/zmq_handles.h"
 
 namespace sluice {
+
+void CloseSocket::operator()(void* socket) const { zmq_close(socket); }
+void EndContext::operator()(void* context) const { zmq_ctx_term(context); }
+
+Error zmq_error(const std::string& what) {
+  return {500, strf("%s: %s", what.c_str(), zmq_strerror(zmq_errno()))};
+}
 
 namespace {
 
@@ -19,24 +27,6 @@ constexpr int kAnsweredQueue = 20'000;  // messages of an answer that its client
 constexpr int kMostRequest = 64;        // bytes of a frame that we look at
 constexpr int64_t kMostSent = 2048;     // bytes of a frame that a client may send, handshakes too
 constexpr const char* kZapAddress = "inproc://zeromq.zap.01";
-
-struct CloseSocket {
-  void operator()(void* socket) const { zmq_close(socket); }
-};
-struct EndContext {
-  void operator()(void* context) const { zmq_ctx_term(context); }
-};
-using SocketPtr = std::unique_ptr<void, CloseSocket>;
-
-Error zmq_error(const std::string& what) {
-  return {500, strf("%s: %s", what.c_str(), zmq_strerror(zmq_errno()))};
-}
-
-std::array<char, 8> number_frame(uint64_t v) {
-  std::array<char, 8> out;
-  for (size_t k = 0; k < out.size(); ++k) out[k] = static_cast<char>(v >> (56 - 8 * k));
-  return out;
-}
 
 bool set_number(void* socket, int option, int value) {
   return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
@@ -124,7 +114,7 @@ struct EventSocket::State {
   }
 
   // Sockets end before their context, which waits for them.
-  std::unique_ptr<void, EndContext> context{zmq_ctx_new()};
+  ContextPtr context{zmq_ctx_new()};
   CurveKeys keys;
   std::string topic, publish_address, replay_address;
   SocketPtr pub, router, zap;

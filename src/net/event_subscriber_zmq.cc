@@ -10,6 +10,7 @@
 
 #include "base/str.h"
 #include "net/event_socket.h"
+#include "net/zmq_handles.h"
 
 namespace sluice {
 
@@ -19,18 +20,6 @@ constexpr int kReceivedQueue = 20'000;                // messages that wait to b
 constexpr int64_t kMostReceived = int64_t{64} << 20;  // bytes of one
 constexpr int kRetryMs = 100, kMostRetryMs = 2000;    // between attempts to connect
 constexpr size_t kMostTaken = 256;                    // messages of one wait(), per socket
-
-struct CloseSubscriber {
-  void operator()(void* socket) const { zmq_close(socket); }
-};
-struct EndSubscriberContext {
-  void operator()(void* context) const { zmq_ctx_term(context); }
-};
-using SubscriberPtr = std::unique_ptr<void, CloseSubscriber>;
-
-Error subscriber_error(const std::string& what) {
-  return {500, strf("%s: %s", what.c_str(), zmq_strerror(zmq_errno()))};
-}
 
 bool set_int(void* socket, int option, int value) {
   return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
@@ -58,7 +47,7 @@ std::vector<std::string> take_frames(void* socket) {
 
 struct EventSubscriber::State {
   struct Sockets {
-    SubscriberPtr sub, dealer;
+    SocketPtr sub, dealer;
   };
   ~State() {
     if (wake_fd >= 0) ::close(wake_fd);
@@ -73,9 +62,9 @@ struct EventSubscriber::State {
             set(ZMQ_CURVE_SECRETKEY, keys.secret));
   }
 
-  Result<SubscriberPtr> connect(int kind, const std::string& address) {
-    SubscriberPtr socket(zmq_socket(context.get(), kind));
-    if (!socket) return subscriber_error("no socket for events");
+  Result<SocketPtr> connect(int kind, const std::string& address) {
+    SocketPtr socket(zmq_socket(context.get(), kind));
+    if (!socket) return zmq_error("no socket for events");
     const bool ok =
         set_int(socket.get(), ZMQ_LINGER, 0) && set_int(socket.get(), ZMQ_RCVHWM, kReceivedQueue) &&
         (kind == ZMQ_SUB || set_int(socket.get(), ZMQ_IMMEDIATE, 1)) &&  // no queue of questions
@@ -84,7 +73,7 @@ struct EventSubscriber::State {
         set_int(socket.get(), ZMQ_IPV6, address.find('[') != address.npos ? 1 : 0) &&
         zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &kMostReceived, sizeof kMostReceived) == 0;
     if (!ok || !set_keys(socket.get()) || zmq_connect(socket.get(), address.c_str()) != 0)
-      return subscriber_error("cannot follow " + quote(address));
+      return zmq_error("cannot follow " + quote(address));
     return socket;
   }
 
@@ -102,7 +91,7 @@ struct EventSubscriber::State {
   }
 
   // Sockets end before their context, which waits for them.
-  std::unique_ptr<void, EndSubscriberContext> context{zmq_ctx_new()};
+  ContextPtr context{zmq_ctx_new()};
   CurveClientKeys keys;
   std::string public_key;
   std::vector<Sockets> sources;
@@ -116,7 +105,7 @@ EventSubscriber::~EventSubscriber() = default;
 Result<std::unique_ptr<EventSubscriber>> EventSubscriber::open(size_t num_sources,
                                                                const std::string& key_file) {
   auto state = std::make_unique<State>();
-  if (!state->context) return subscriber_error("no context for events");
+  if (!state->context) return zmq_error("no context for events");
   state->sources.resize(num_sources);
   if (!key_file.empty()) {
     Result<CurveClientKeys> keys = read_curve_client_keys(key_file);
@@ -142,11 +131,11 @@ void EventSubscriber::wake() noexcept {
 Result<void> EventSubscriber::follow(size_t source, const Source& to) {
   State::Sockets& s = state_->sources[source];
   s = {};
-  Result<SubscriberPtr> sub = state_->connect(ZMQ_SUB, to.publish);
+  Result<SocketPtr> sub = state_->connect(ZMQ_SUB, to.publish);
   if (!sub) return sub.error();
   if (zmq_setsockopt(sub->get(), ZMQ_SUBSCRIBE, to.topic.data(), to.topic.size()) != 0)
-    return subscriber_error("cannot subscribe");
-  Result<SubscriberPtr> dealer = state_->connect(ZMQ_DEALER, to.replay);
+    return zmq_error("cannot subscribe");
+  Result<SocketPtr> dealer = state_->connect(ZMQ_DEALER, to.replay);
   if (!dealer) return dealer.error();
   s = {std::move(*sub), std::move(*dealer)};
   return {};
@@ -157,8 +146,7 @@ void EventSubscriber::forget(size_t source) { state_->sources[source] = {}; }
 bool EventSubscriber::ask(size_t source, uint64_t first) {
   void* to = state_->sources[source].dealer.get();
   if (!to) return false;
-  std::array<char, 8> number;
-  for (size_t k = 0; k < number.size(); ++k) number[k] = static_cast<char>(first >> (56 - 8 * k));
+  const std::array<char, 8> number = number_frame(first);
   return zmq_send(to, "", 0, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
          zmq_send(to, number.data(), number.size(), ZMQ_DONTWAIT) >= 0;
 }

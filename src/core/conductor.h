@@ -49,8 +49,8 @@ class Conductor {
   // `whole`: it ended as it should, so its length says something of others'.
   void ended(Ticket ticket, bool whole, Time now);
 
-  // What workers tell of their caches by themselves. Where nothing is known, or not yet which
-  // tokens a text is, it has what it was sent.
+  // The workers' caches, by their KV events. A worker whose events are not known, or a text whose
+  // tokens are not known yet, counts as before: the worker has what it was sent.
   KvPicture& kv() { return kv_; }
   // The worker says which of its blocks ends the prompt of a request.
   void prompt_ends(int worker, const Ask& ask, uint64_t kv_block);

@@ -66,10 +66,10 @@ TEST(Conductor, WorkersSayWhatTheyHave) {
   c.prompt_ends(0, with_prefix(), 904);
   c.tokens(ticket, 1, milliseconds(20));
   EXPECT_EQ(c.view(0, with_prefix(), milliseconds(20)).cached, 3 * 512);
-  // What it evicts is not there, whatever it was sent.
+  // Evicted blocks do not count, although the worker was sent them.
   c.kv().apply(0, {KvUpdate::removed, 1, {903, 904}, 0, {}});
   EXPECT_EQ(c.view(0, with_prefix(), milliseconds(20)).cached, 2 * 512);
-  // What another request is about to compute is there again, until that has ended.
+  // A request that will compute them makes them count again, until it ends.
   const auto again = c.sent(0, with_prefix(), milliseconds(30));
   EXPECT_EQ(c.view(0, with_prefix(), milliseconds(30)).cached, 3 * 512);
   c.ended(again, false, milliseconds(40));

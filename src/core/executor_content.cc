@@ -148,8 +148,8 @@ void SchedulerState::add_swapped(const Scheduler& s, Index i, ExecutorContent& o
   out.held.push_back(std::move(held));
 }
 
-// What goes out has been evicted or belongs to a swapped sequence: its place has the content. So
-// have blocks of sequences that wait for them; others may still become part of the prefix cache.
+// Drops transfers whose target has its content from content(): all that go out, and those that
+// come in for a running sequence. Any other that comes in may still become a cached prefix.
 void SchedulerState::keep_needed(const Scheduler& s, StepPlan& plan) {
   std::set<BlockId> held;
   for (Index i : s.running_) {

@@ -35,13 +35,13 @@ struct NeededBlocks {
   std::vector<bool> blocks, places;
 };
 
-// Of cached blocks those that are needed; those of running and of swapped sequences always are.
-// 422: it holds what tokens do not say (blocks on disk, mapped pages, sums of prompts that are
-// pooled).
+// Always lists the blocks of running and swapped sequences, and of cached blocks those that are
+// needed. 422: the executor holds what tokens do not say (blocks on disk, mapped pages, sums of
+// prompts that are pooled).
 Result<ExecutorContent> content_of(const Scheduler& scheduler, const NeededBlocks& needed);
 
-// Of the transfers of a plan that is in flight in this state: those that an executor with
-// content_of() must still do. The others' targets have their content.
+// For a plan that is in flight in this state, and an executor that was given content_of() it:
+// drops the transfers whose targets have their content already.
 void keep_needed_transfers(const Scheduler& scheduler, StepPlan& plan);
 
 // Of a row that was open when `scheduler` was in this state: the token at a position, where it is

@@ -115,6 +115,7 @@ void KvFetcher::run(Job& job) {
       }
       if (!fetched) outcome.error = fetched.error().message;
       outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
+      outcome.num_positions = num_positions(*places);
       const bool peer_failed = places->peer_failed;
       import(job, std::move(*places));
       if (peer_failed) {
@@ -127,6 +128,17 @@ void KvFetcher::run(Job& job) {
     outcome.error = "internal error";
   }
   finish(job, outcome, begin);
+}
+
+// They are sorted by their number in the prompt.
+int KvFetcher::num_positions(const Places& places) {
+  int num = 0, last = -1;
+  for (size_t k = 0; k < places.list.size(); ++k) {
+    if (!places.came[k] || places.list[k].index == last) continue;
+    last = places.list[k].index;
+    ++num;
+  }
+  return num;
 }
 
 // Once for each job.

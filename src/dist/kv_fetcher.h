@@ -39,6 +39,7 @@ class KvFetcher {
     int num_wanted = 0, num_came = 0;  // blocks
     std::string error;                 // empty: all is well
     std::chrono::nanoseconds took{0};
+    int num_positions = 0;  // blocks of the prompt of which some came, in any group
   };
   struct Job {
     KvPeer peer;
@@ -71,6 +72,7 @@ class KvFetcher {
   };
   void thread_main();
   void run(Job& job);
+  static int num_positions(const Places& places);
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<Places> reserve(const Job& job);
   Result<void> fetch(const Job& job, Places& places);

@@ -23,8 +23,6 @@ Result<std::string> read_kv_key(const std::string& path) {
   return key;
 }
 
-Digest256 content_digest(const std::string& hex) { return sha256(hex); }
-
 Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   KvHello own{!identity_.key.empty(), identity_.content, {}};
   std::random_device random;

@@ -14,12 +14,11 @@ namespace sluice {
 // What both sides must agree on.
 struct KvIdentity {
   std::string key;      // shared; empty: none, and no MACs
-  Digest256 content{};  // Session::shared_content()
+  Digest256 content{};  // sha256() of Session::shared_content()
   size_t block_bytes = 0;
 };
 // At least 16 bytes in a file, less the end of the line.
 Result<std::string> read_kv_key(const std::string& path);
-Digest256 content_digest(const std::string& hex);
 
 class KvLink {
  public:

@@ -51,7 +51,7 @@ SchedulerConfig dist_config() {
 // An engine whose blocks go to host memory with their number in every byte.
 struct Side {
   explicit Side(const std::string& key = "", const std::string& model = "m")
-      : identity{key, content_digest(model), kBytes} {
+      : identity{key, sha256(model), kBytes} {
     executor.on_launch = [this](const StepPlan& plan, StepResult&) {
       for (const Transfer& t : plan.transfers) {
         if (t.kind == Transfer::out) std::memset(tier.at(t.to), t.from, kBytes);
@@ -159,6 +159,7 @@ void expect_moved(Pair& pair) {
   const KvFetcher::Outcome o = pair.move(there, lease.name);
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.num_came, 10);
+  EXPECT_EQ(o.num_positions, 10);
   EXPECT_EQ(pair.to.run(there), 40);
   EXPECT_EQ(pair.to.num_held(), 0);
   EXPECT_EQ(pair.to.taken_in.size(), 10u);  // ten different blocks, each whole

@@ -55,6 +55,7 @@ class FlightRecorder final : public SegmentSink {
   // On the thread that owns the scheduler, before its first request. The scheduler must listen() to
   // what this returns, though it may be moved first.
   SchedulerListener* start(Scheduler& scheduler);
+  bool has_text() const { return options_.text; }
   // Masks of a step, with text only. Any thread.
   void masks(const StepMasks& masks) noexcept;
 

@@ -404,11 +404,11 @@ void Generation::submit_more() {
     submit(num_submitted_++);
 }
 
-// Tells who routes requests by KV events which block ends the prompt.
-void Generation::name_block(Request& request) {
-  request.block_hashes =
-      hash_blocks(*request.prompt, service_.session().engine().config().block_size, request.tenant);
-  if (prompts_.size() == 1 && !request.block_hashes.empty())
+// Tells who routes requests by KV events which block ends the prompt. A recording without text
+// files blocks under hashes of pseudonyms, which are not known here.
+void Generation::name_block(const Request& request) {
+  const FlightRecorder* recorder = service_.session().flight_recorder();
+  if (prompts_.size() == 1 && !request.block_hashes.empty() && (!recorder || recorder->has_text()))
     call_.out->add_header(kKvBlockHeader, std::to_string(request.block_hashes.back().a));
 }
 
@@ -426,11 +426,10 @@ void Generation::submit(size_t prompt) {
     throw;
   }
   Request request = make_request(prompt);
-  if (service_.kv_events()) name_block(request);
-  if (lease_) {
-    request.lease = lease_->id;
-    request.block_hashes = prompt_blocks().hashes;
-  }
+  const bool events = service_.kv_events() != nullptr;
+  if (events || lease_) request.block_hashes = prompt_blocks(prompt).hashes;
+  if (events) name_block(request);
+  if (lease_) request.lease = lease_->id;
   Time now = service_.session().clock().now();
   Recorder::Submission told{0,
                             call_.key,

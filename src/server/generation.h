@@ -139,7 +139,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
   Refusal check_transfer(size_t num_prompts) const;
-  PromptBlocks prompt_blocks() const;
+  PromptBlocks prompt_blocks(size_t prompt) const;
   void fetch_prompt();
   void take_fetched(const KvFetcher::Outcome& outcome);
   Refusal admit(Load all);
@@ -148,7 +148,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Request make_request(size_t prompt) const;
   void submit_more();
   void submit(size_t prompt);
-  void name_block(Request& request);
+  void name_block(const Request& request);
   void write(std::string_view bytes);
   void pump();
   void end_stream();

@@ -23,9 +23,9 @@ Refusal Generation::check_transfer(size_t num_prompts) const {
   return {};
 }
 
-PromptBlocks Generation::prompt_blocks() const {
+PromptBlocks Generation::prompt_blocks(size_t prompt) const {
   PromptBlocks out;
-  out.prompt = prompts_[0].tokens;
+  out.prompt = prompts_[prompt].tokens;
   out.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
   out.hashes =
       hash_blocks(*out.prompt, service_.session().engine().config().block_size, out.tenant);
@@ -43,15 +43,15 @@ void Generation::fetch_prompt() {
       self->lose();
     }
   };
-  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, prompt_blocks(),
+  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, prompt_blocks(0),
                                           std::move(done)))
     take_fetched({0, 0, "not fetched", {}});
 }
 
 void Generation::take_fetched(const KvFetcher::Outcome& o) {
   try {
-    fetched_ = FetchedPrompt{o.took, o.num_came * service_.session().engine().config().block_size,
-                             o.error.empty()};
+    fetched_ = FetchedPrompt{
+        o.took, o.num_positions * service_.session().engine().config().block_size, o.error.empty()};
     submit_more();
   } catch (...) {
     log_exception("request failed");

@@ -48,7 +48,7 @@ KvTransfer::~KvTransfer() { stop(); }
 void KvTransfer::attach(Session& session) {
   engine_ = &session.engine();
   identity_.block_bytes = engine_->config().tiers.block_bytes;
-  identity_.content = content_digest(session.shared_content());
+  identity_.content = sha256(session.shared_content());
   places_.attach(session.host_tier(), identity_.block_bytes);
   leases_.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
     engine_->call([this, list = std::move(list), generation](Scheduler& s) {

@@ -162,6 +162,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void keep_turn();
   void finish();
   PieceWriter write_answer(std::string& out);
+  std::string fingerprint() const;
   void fail(const ApiError& error);
   void count_usage();
 

@@ -219,7 +219,9 @@ TEST_P(OpsTest, MatmulOfStoredWeights) {
   for (bool deterministic : {false, true}) {
     auto stored = test_device(type(), deterministic, true);
     Weight w = stored->load(segments, bias);
-    EXPECT_EQ(stored->scratch_bytes(), deterministic ? 0 : static_cast<size_t>(kAll * kCols) * 2);
+    const auto few = static_cast<size_t>(split_bytes(kMaxStreamed, kCols));
+    EXPECT_EQ(stored->scratch_bytes(),
+              deterministic ? few : std::max(few, static_cast<size_t>(kAll * kCols) * 2));
     OnDevice dx(*stored, x, type());
     Matrix all(0, 0);
     for (int64_t n : {200, 1, 8, 16, 33, 64, 65, 130}) {
@@ -231,7 +233,7 @@ TEST_P(OpsTest, MatmulOfStoredWeights) {
       Matrix got = out.get(), right(n, kAll);
       for (int64_t r = 0; r < n; ++r) std::copy_n(want.row(r), kAll, right.row(r));
       // Weights decoded for many rows are rounded.
-      EXPECT_LT(relative_norm(got, right), n > 64 && !deterministic ? tolerance(type()) : 2e-5);
+      EXPECT_LT(relative_norm(got, right), n > 64 && !deterministic ? tolerance(type()) : 2e-4);
       if (n == 200) {
         all = std::move(got);
       } else if (deterministic) {

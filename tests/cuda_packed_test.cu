@@ -132,12 +132,26 @@ void check_lookup(const Packed& w) {
   expect(wrong == 0, "%s: %d wrong in embedding", w.name(), wrong);
 }
 
+void multiply(FewRows kind,
+              const Tensor& to,
+              const Tensor& from,
+              const PackedPart& w,
+              const float* bias,
+              void* memory,
+              cudaStream_t stream) {
+  if (kind == FewRows::streamed) return streamed(to, from, w, bias, stream);
+  if (kind == FewRows::halves)
+    return half_product(to, halve_rows(memory, from, stream), w, bias, stream);
+  integer_product(to, split_rows(memory, from, stream), w, bias, stream);
+}
+
 template <typename T>
 class Products {
  public:
-  Products(const Packed& w, DType type, int most)
+  Products(const Packed& w, DType type, int most, FewRows kind)
       : w_(w),
         type_(type),
+        kind_(kind),
         most_(most),
         stride_(w.cols + 8),
         x_(random_floats(most * stride_, 4, 1)),
@@ -157,7 +171,9 @@ class Products {
     device_bias.put(bias_.data(), bias_.size());
     const Tensor to{out.data(), f32_out ? DType::f32 : type_, n, w_.rows, out_stride};
     const Tensor from{x_device_.data() + first * stride_, type_, n, w_.cols, stride_};
-    streamed(to, from, w_.part, bias ? device_bias.data() : nullptr, nullptr);
+    const float* bias_data = bias ? device_bias.data() : nullptr;
+    Array<uint8_t> memory(static_cast<size_t>(split_bytes(n, w_.cols)));
+    multiply(kind_, to, from, w_.part, bias_data, memory.data(), nullptr);
     check(cudaDeviceSynchronize(), "product");
     const std::vector<float> got = out.get();
     std::vector<float> values;
@@ -182,18 +198,20 @@ class Products {
     for (int t = 0; t < n; ++t) {
       for (int64_t r = 0; r < w_.rows; ++r) {
         double want = bias ? bias_[static_cast<size_t>(r)] : 0;
-        for (int64_t c = 0; c < w_.cols; ++c)
-          want += static_cast<double>(x_[static_cast<size_t>(t * stride_ + c)]) *
-                  w_.values[static_cast<size_t>(r * w_.cols + c)];
+        for (int64_t c = 0; c < w_.cols; ++c) {
+          const double part = static_cast<double>(x_[static_cast<size_t>(t * stride_ + c)]) *
+                              w_.values[static_cast<size_t>(r * w_.cols + c)];
+          want += part, size += part * part;  // a sum may be next to nothing by chance
+        }
         const double d = got[static_cast<size_t>(t * w_.rows + r)] - want;
         difference += d * d, size += want * want;
       }
     }
     const double off = std::sqrt(difference / size);
-    const double most = f32_out ? 1e-4 : type_ == DType::f16 ? 1e-3 : 6e-3;
-    expect(off < most, "%s n %d, %ld x %ld, f16 %d, f32 out %d, bias %d: off by %g", w_.name(), n,
-           static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16, f32_out,
-           bias, off);
+    const double most = f32_out ? 2e-4 : type_ == DType::f16 ? 1e-3 : 6e-3;
+    expect(off < most, "%s n %d, %ld x %ld, kind %d, f16 %d, f32 out %d, bias %d: off by %g",
+           w_.name(), n, static_cast<long>(w_.rows), static_cast<long>(w_.cols),
+           static_cast<int>(kind_), type_ == DType::f16, f32_out, bias, off);
   }
 
   // Each number of rows against all of them at once.
@@ -203,8 +221,9 @@ class Products {
       for (int first : {0, most_ - n}) {
         const std::vector<float> some = run(first, n, true, true);
         expect(std::memcmp(some.data(), all.data() + first * w_.rows, some.size() * 4) == 0,
-               "%s bits: %d rows from %d of %ld x %ld, f16 %d", w_.name(), n, first,
-               static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16);
+               "%s bits: %d rows from %d of %ld x %ld, kind %d, f16 %d", w_.name(), n, first,
+               static_cast<long>(w_.rows), static_cast<long>(w_.cols), static_cast<int>(kind_),
+               type_ == DType::f16);
       }
     }
   }
@@ -212,6 +231,7 @@ class Products {
  private:
   const Packed& w_;
   DType type_;
+  FewRows kind_;
   int most_;
   int64_t stride_;
   std::vector<float> x_, bias_;
@@ -220,11 +240,15 @@ class Products {
 
 template <typename T>
 void check_products(const Packed& w, DType type, bool small) {
-  Products<T> p(w, type, 40);
-  for (int n : {1, 3, 8, 9, 16, 17, 32, 40}) p.check_values(n, n % 2 == 1, n % 3 == 0);
-  p.check_values(8, true, true);
-  p.check_values(40, true, false);
-  if (!small) p.check_bits();
+  for (FewRows kind : {FewRows::streamed, FewRows::halves, FewRows::integers}) {
+    if (kind == FewRows::halves && !has_half_product(w.format)) continue;
+    if (kind == FewRows::integers && !has_integer_product(w.format)) continue;
+    Products<T> p(w, type, 40, kind);
+    for (int n : {1, 3, 8, 9, 16, 17, 32, 40}) p.check_values(n, n % 2 == 1, n % 3 == 0);
+    p.check_values(8, true, true);
+    p.check_values(40, true, false);
+    if (!small) p.check_bits();
+  }
 }
 
 void run_cases(bool small) {
@@ -261,6 +285,7 @@ void time_shapes() {
   constexpr int64_t kMostX = int64_t{256} * 18944;
   Array<__nv_bfloat16> x(kMostX), out(int64_t{256} * 37888);
   fill_kernel<<<1024, 256>>>(reinterpret_cast<uint32_t*>(x.data()), kMostX / 2);
+  Array<uint8_t> split(static_cast<size_t>(split_bytes(256, 18944)));
   std::printf("microseconds (TB/s of packed weights) by rows of x; decoding alone\n");
   for (Format f : {Format::q4_k, Format::q8_0, Format::q6_k, Format::q4_0}) {
     for (const Shape& s : {Shape{"qkv", 4608, 3584}, Shape{"o", 3584, 3584},
@@ -272,14 +297,21 @@ void time_shapes() {
                                  bytes * static_cast<size_t>(num) / 4);
       check(cudaDeviceSynchronize(), "fill");
       std::printf("%-6s %-8s", format_info(f).name, s.name);
-      for (int n : {1, 8, 16, 32, 64, 128}) {
+      const auto time_with = [&](FewRows kind, int n) {
         const float us = time_graph(stream, num, [&](int i) {
           const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
-          streamed({out.data(), DType::bf16, n, s.rows, s.rows},
-                   {x.data(), DType::bf16, n, s.cols, s.cols}, p, nullptr, stream);
+          const Tensor to{out.data(), DType::bf16, n, s.rows, s.rows};
+          const Tensor from{x.data(), DType::bf16, n, s.cols, s.cols};
+          multiply(kind, to, from, p, nullptr, split.data(), stream);
         });
         std::printf(" %4d: %6.1f (%.2f)", n, us, static_cast<double>(bytes) / us / 1e6);
-      }
+      };
+      for (int n : {1, 4, 16, 64}) time_with(FewRows::streamed, n);
+      std::printf("  integers:");
+      for (int n : {1, 4, 8, 16}) time_with(FewRows::integers, n);
+      std::printf("  halves:");
+      for (int n : {1, 4, 8, 16, 32, 64})
+        if (has_half_product(f)) time_with(FewRows::halves, n);
       Array<__nv_bfloat16> decoded(static_cast<size_t>(s.rows * s.cols));
       const float us = time_graph(stream, num, [&](int i) {
         const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};

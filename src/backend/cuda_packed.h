@@ -70,6 +70,19 @@ constexpr PackedFormat packed_format(Format f) {
 // Whether a GPU can keep the format as it is stored.
 constexpr bool is_packed(Format f) { return packed_format(f).codes > 0; }
 
+// Up to so many rows of x a product reads weights as they are; of more rows it decodes them first,
+// which is faster. More than any kernel takes that reads weights before it waits for the kernel
+// before it: that one decodes them.
+inline constexpr int kMaxStreamed = 64;
+
+// Memory of rows of x in two bytes an element (cuda/packed.cuh): for 256 columns 512 bytes of
+// codes, 32 of sums and a scale.
+inline constexpr int kSplitCols = 256, kSplitCodes = 2 * kSplitCols, kSplitSums = 32;
+constexpr int64_t split_bytes(int64_t rows, int64_t cols) {
+  const int64_t blocks = rows * ((cols + kSplitCols - 1) / kSplitCols);
+  return blocks * (kSplitCodes + kSplitSums + static_cast<int64_t>(sizeof(float)));
+}
+
 struct PackedShape {
   constexpr PackedShape(Format f, int64_t num_rows, int64_t num_cols)
       : format(packed_format(f)),

@@ -73,7 +73,7 @@ class CudaWeightSizes final : public WeightStore {
     w.cols = plan.cols;
     w.act = plan.act;
     w.bytes = plan.bytes;
-    scratch_ = std::max(scratch_, decoded_bytes(plan));
+    scratch_ = std::max(scratch_, stored_scratch(plan, types_));
     return w;
   }
   size_t scratch_bytes() const override { return scratch_; }

@@ -19,7 +19,7 @@ struct CudaOptions {
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
   bool stored_weights = false;      // quantised formats stay as they are
 
-  CudaTypes types() const { return {activations, fp8_weights, stored_weights}; }
+  CudaTypes types() const { return {activations, fp8_weights, stored_weights, deterministic}; }
 };
 
 // Sizes of weights on a GPU, known without one.

@@ -18,6 +18,7 @@ struct CudaTypes {
   DType activations = DType::bf16;  // and of weights that are not in fp8
   bool fp8_weights = false;
   bool stored_weights = false;  // quantised formats stay as they are (cuda_packed.h)
+  bool deterministic = false;
 };
 
 // The type of matmul outputs that are not the input of another matmul. With f16 activations it is
@@ -52,10 +53,14 @@ inline int64_t decoded_rows(int64_t rows, int64_t cols) {
   const int64_t pieces = (rows + most - 1) / std::max(most, kStep);
   return (rows + pieces * kStep - 1) / (pieces * kStep) * kStep;
 }
-// Scratch that products with this weight need.
-inline size_t decoded_bytes(const CudaWeightPlan& p) {
+// Scratch that products with this weight need: for few rows of x, which is always where results do
+// not depend on their number, and for many.
+inline size_t stored_scratch(const CudaWeightPlan& p, const CudaTypes& types) {
   if (p.parts.empty()) return 0;
-  return static_cast<size_t>(decoded_rows(p.rows, p.cols) * p.cols) * sizeof(uint16_t);
+  const auto few = static_cast<size_t>(split_bytes(kMaxStreamed, p.cols));
+  if (types.deterministic) return few;
+  return std::max(few,
+                  static_cast<size_t>(decoded_rows(p.rows, p.cols) * p.cols) * sizeof(uint16_t));
 }
 
 // Segments of one format are one part where whole tiles allow it.

@@ -73,7 +73,8 @@ TEST(CudaWeights, StoredWeightsHaveAPartPerFormat) {
   EXPECT_EQ(mixed.parts[0].rows, 80);
   EXPECT_EQ(mixed.part_of, (std::vector<size_t>{0, 0, 1}));
   EXPECT_EQ(mixed.bytes, PackedShape(q4_k, 80, 256).bytes() + PackedShape(q6_k, 16, 256).bytes());
-  EXPECT_EQ(decoded_bytes(mixed), 96u * 256 * 2);
+  EXPECT_EQ(stored_scratch(mixed, stored), 96u * 256 * 2);
+  EXPECT_EQ(stored_scratch(mixed, {DType::bf16, false, true, true}), 64u * (512 + 32 + 4));
   EXPECT_EQ(parts_of({{q8_0, 20}, {q8_0, 16}}, stored).parts.size(), 2u);
   EXPECT_TRUE(parts_of({{q8_0, 16}, {bf16, 16}}, stored).parts.empty());  // no layout for all
   EXPECT_TRUE(parts_of({{q8_0, 16}}, {DType::bf16, false, false}).parts.empty());

@@ -171,7 +171,7 @@ Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
   std::unique_ptr<WeightStore> sizes;
   if (device) {
     sizes = cuda_weight_sizes({device->activations, options.quantize == Quantize::fp8,
-                               options.gpu_weights == GpuWeights::stored});
+                               options.gpu_weights == GpuWeights::stored, options.deterministic});
   } else {
     Result<LoadQuant> quant = cpu_weight_quant(options, checkpoint);
     if (!quant) return quant.error();
@@ -180,7 +180,7 @@ Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
   Result<std::unique_ptr<Model>> model =
       load_model(ModelSource::headers_of(checkpoint), *sizes, load);
   if (!model) return model.error();
-  return MeasuredModel{std::move(*model), options.deterministic ? 0 : sizes->scratch_bytes()};
+  return MeasuredModel{std::move(*model), sizes->scratch_bytes()};
 }
 
 // Memory that does not depend on the pool's size: weights, workspace, program.

@@ -62,7 +62,7 @@ std::string CudaBackend::describe() const {
                                                           : "f32";
   return std::string("cuda:") + std::to_string(options_.index) + ", " + device_.name + ", " + type +
          (options_.fp8_weights ? ", fp8 weights" : "") +
-         (decoded_bytes_ > 0 ? ", weights as stored" : "") +
+         (scratch_bytes_ > 0 ? ", weights as stored" : "") +
          (options_.deterministic ? ", deterministic" : "");
 }
 
@@ -113,7 +113,7 @@ void CudaBackend::reserve_lanes(int lanes, int marks) {
   while (static_cast<int>(lanes_.size()) < lanes) add_lane();
   for (size_t i = 1; i < lanes_.size(); ++i) {
     if (!lanes_[i].products.data()) lanes_[i].products = allocate(Gemm::kWorkspace);
-    if (!lanes_[i].decoded.data()) lanes_[i].decoded = allocate(scratch_bytes());
+    if (!lanes_[i].scratch.data()) lanes_[i].scratch = allocate(scratch_bytes());
   }
   add_marks(marks);
 }

@@ -69,7 +69,7 @@ class CudaBackend final : public Device {
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override;
   Buffer vector(std::span<const float> values) override;
   bool keeps_source(const Weight&, size_t) const override { return false; }
-  size_t scratch_bytes() const override { return options_.deterministic ? 0 : decoded_bytes_; }
+  size_t scratch_bytes() const override { return scratch_bytes_; }
   bool makes_random(Format f) const override { return cuda::makes_random(f); }
   DType activation_type() const override { return options_.activations; }
   DType output_type() const override { return cuda_output_type(options_.types()); }
@@ -159,7 +159,7 @@ class CudaBackend final : public Device {
     cudaStream_t stream = nullptr;
     Buffer attention;
     Buffer products;  // of lanes but the first, which uses Gemm's own
-    Buffer decoded;   // stored weights in 16 bits
+    Buffer scratch;   // stored weights in 16 bits, or rows of x for products with them
   };
   void add_lane();
   void add_marks(int num);
@@ -170,9 +170,10 @@ class CudaBackend final : public Device {
   void pack_segments(std::span<const WeightSegment> segments,
                      const CudaWeightPlan& plan,
                      CudaWeight& w);
+  void multiply_streamed(Tensor out, const Tensor& x, const CudaWeight& w);
   void multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w);
   // The lane's, made where tune() was not called.
-  void* decoded_memory();
+  void* scratch_memory();
   // Memory for x in f8: x's own, or scratch where it has none.
   F8View f8_of(const Act& x);
 
@@ -188,7 +189,7 @@ class CudaBackend final : public Device {
   std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()
-  size_t decoded_bytes_ = 0;          // of Lane::decoded
+  size_t scratch_bytes_ = 0;          // of Lane::scratch
   Buffer f8_scratch_;                 // f8_of()
   bool profiling_ = false;
   std::vector<OpTime> ops_;

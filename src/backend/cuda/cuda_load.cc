@@ -72,7 +72,7 @@ void CudaBackend::pack_segments(std::span<const WeightSegment> segments,
     uploader_->pack(w.parts[part], filled[part], segments[i]);
     filled[part] += segments[i].tensor->rows;
   }
-  decoded_bytes_ = std::max(decoded_bytes_, decoded_bytes(plan));
+  scratch_bytes_ = std::max(scratch_bytes_, stored_scratch(plan, options_.types()));
 }
 
 void CudaBackend::quantize(CudaWeight& w) {
@@ -126,11 +126,12 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
 // Outputs go to scratch memory that is freed again; where that is scarce, large batches stay
 // untimed. Stored weights are timed decoded, as many rows as are decoded together.
 void CudaBackend::tune(int max_tokens, int max_outputs) {
-  if (uploader_) uploader_.reset();  // staging memory is free again: loading is over
-  if (scratch_bytes() > 0) {
+  if (uploader_) uploader_.reset();          // staging memory is free again: loading is over
+  if (scratch_bytes_ > 0) scratch_memory();  // before graphs are captured
+  if (!options_.deterministic) {
     for (LoadedWeight& l : loaded_) {
       if (!l.stored) continue;
-      l.gemm.data = decoded_memory();
+      l.gemm.data = scratch_memory();
       l.gemm.rows = decoded_rows(l.gemm.rows, l.gemm.cols);
     }
   } else {

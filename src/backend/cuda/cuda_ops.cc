@@ -104,30 +104,57 @@ Tensor columns(const Tensor& out, int64_t first, int64_t num) {
           out.stride};
 }
 
+// Rows [first, first + num).
+Tensor rows_of(const Tensor& t, int64_t first, int64_t num) {
+  auto* data = static_cast<std::byte*>(t.data);
+  return {data + static_cast<size_t>(first * t.stride) * dtype_bytes(t.type), t.type, num, t.cols,
+          t.stride};
+}
+
 }  // namespace
 
-void* CudaBackend::decoded_memory() {
-  Buffer& b = lanes_[lane_].decoded;
-  if (b.bytes() < decoded_bytes_) {
+void* CudaBackend::scratch_memory() {
+  Buffer& b = lanes_[lane_].scratch;
+  if (b.bytes() < scratch_bytes()) {
     check(cudaStreamSynchronize(stream_), "memory");
-    b = allocate(decoded_bytes_);
+    b = allocate(scratch_bytes());
   }
   return b.data();
 }
 
-// In deterministic mode one kernel serves every number of rows.
-void CudaBackend::multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w) {
-  if (options_.deterministic || x.rows <= kMaxStreamed) {
+// At most kMaxStreamed rows of x at a time.
+void CudaBackend::multiply_streamed(Tensor out, const Tensor& x, const CudaWeight& w) {
+  for (int64_t at = 0; at < x.rows; at += kMaxStreamed) {
+    const int64_t num = std::min<int64_t>(kMaxStreamed, x.rows - at);
+    const Tensor from = rows_of(x, at, num);
+    SplitRows split;
+    FewRows made = FewRows::streamed;  // how `split` is
     int64_t first = 0;
     for (const PackedPart& p : w.parts) {
       const float* bias = w.gemm.bias_f32 ? w.gemm.bias_f32 + first : nullptr;
-      streamed(columns(out, first, p.rows), x, p, bias, stream_);
+      const Tensor to = rows_of(columns(out, first, p.rows), at, num);
+      const FewRows kind = few_rows(p.format, num, options_.deterministic);
+      const bool make = kind != made;
+      if (kind == FewRows::halves) {
+        if (make) split = halve_rows(scratch_memory(), from, stream_);
+        half_product(to, split, p, bias, stream_);
+      } else if (kind == FewRows::integers) {
+        if (make) split = split_rows(scratch_memory(), from, stream_);
+        integer_product(to, split, p, bias, stream_);
+      } else {
+        streamed(to, from, p, bias, stream_);
+      }
+      if (kind != FewRows::streamed) made = kind;
       first += p.rows;
     }
-    return;
   }
+}
+
+// In deterministic mode one kernel serves every number of rows.
+void CudaBackend::multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w) {
+  if (options_.deterministic || x.rows <= kMaxStreamed) return multiply_streamed(out, x, w);
   GemmWeight g = w.gemm;
-  auto* memory = static_cast<std::byte*>(decoded_memory());
+  auto* memory = static_cast<std::byte*>(scratch_memory());
   const int64_t step = decoded_rows(g.rows, g.cols);
   for (int64_t at = 0; at < w.gemm.rows; at += step) {
     const int64_t end = std::min(at + step, w.gemm.rows);

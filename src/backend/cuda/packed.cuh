@@ -20,16 +20,53 @@ struct PackedPart {
   int64_t rows = 0, cols = 0;
 };
 
-// Up to so many rows of x streamed() is faster than decoding first. More than any kernel takes that
-// reads weights before it waits for the kernel before it: that one decodes them.
-inline constexpr int kMaxStreamed = 64;
-
 // Rows [first, first + rows) of the part from blocks in the file's order; `first` a multiple of 16.
 void pack(const PackedPart& to, int64_t first, int64_t rows, const void* raw, cudaStream_t stream);
 
 // out [n, rows] = x [n, cols] · wᵀ + bias. x of a half type, rows of 8 bytes' alignment; out of
 // x's type or f32; bias [rows] or null.
 void streamed(Tensor out, Tensor x, const PackedPart& w, const float* bias, cudaStream_t stream);
+
+// Rows of x for the two products below, 256 columns under one scale.
+struct SplitRows {
+  SplitRows() = default;
+  SplitRows(void* memory, int64_t rows, int64_t cols)  // split_bytes()
+      : codes(static_cast<uint8_t*>(memory)) {
+    const int64_t blocks = rows * ((cols + kSplitCols - 1) / kSplitCols);
+    sums = codes + blocks * kSplitCodes;
+    scales = reinterpret_cast<float*>(sums + blocks * kSplitSums);
+  }
+  uint8_t* codes = nullptr;  // two bytes an element
+  uint8_t* sums = nullptr;   // of 32 columns each
+  float* scales = nullptr;
+};
+
+// K formats, whose scales are integers.
+constexpr bool has_half_product(Format f) {
+  return f == Format::q4_k || f == Format::q5_k || f == Format::q6_k;
+}
+// x as streamed() takes it, its rows aligned to 16 bytes.
+SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream);
+// The same as streamed() with half of its instructions or less. A row of x has the same bits
+// whatever the number of rows.
+void half_product(
+    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
+
+// All but Q4_1. Sums over 32 columns are exact integers.
+constexpr bool has_integer_product(Format f) { return is_packed(f) && f != Format::q4_1; }
+// x = scale * (128 * high + low) within 2^-15 of the largest of them.
+SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream);
+void integer_product(
+    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
+
+enum class FewRows { streamed, halves, integers };
+// Which of the three is the fastest, by measurement (docs/performance.md); if `deterministic`,
+// whatever n is.
+constexpr FewRows few_rows(Format f, int64_t n, bool deterministic) {
+  if (f == Format::q4_1) return FewRows::streamed;
+  if (has_half_product(f)) return deterministic || n > 8 ? FewRows::halves : FewRows::integers;
+  return deterministic || n <= 16 ? FewRows::integers : FewRows::streamed;
+}
 
 // out [num, cols] of a half type: rows [first, first + num) of w.
 void decode_packed(

@@ -48,6 +48,20 @@ __device__ inline void load_words(uint32_t* to, const uint8_t* from) {
   }
 }
 
+// The same from any memory.
+template <int kWords>
+__device__ inline void read_words(uint32_t* to, const uint8_t* from) {
+  if constexpr (kWords == 1) {
+    to[0] = *reinterpret_cast<const uint32_t*>(from);
+  } else if constexpr (kWords == 2) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (kWords == 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+}
+
 // Integers in pairs of T, exactly.
 template <typename T>
 struct Pairs;
@@ -98,6 +112,11 @@ __device__ inline float half_of(uint32_t word, int k) {
   return __half2float(__ushort_as_half(bits));
 }
 
+// Bytes from 0 to 127 less `by`, as signed bytes.
+__device__ inline uint32_t less_each(uint32_t four, uint32_t by) {
+  return ((four | 0x80808080u) - by * 0x01010101u) ^ 0x80808080u;
+}
+
 struct ScaleAndMin {
   float scale, min;
 };
@@ -130,6 +149,17 @@ struct LaneTile {
       load_words<kSupers>(supers,
                           from.supers + int64_t{tile / 4} * f.supers + lane / 4 * (f.supers / 8));
   }
+  // From planes of the tile in shared memory; without supers.
+  __device__ void read(const uint8_t* tile_codes,
+                       const uint8_t* tile_high,
+                       const uint8_t* tile_scales,
+                       int lane) {
+#pragma unroll
+    for (int i = 0; i < f.codes / 512; ++i)
+      codes[i] = *reinterpret_cast<const uint4*>(tile_codes + i * 512 + lane * 16);
+    if constexpr (kHigh > 0) read_words<kHigh>(high, tile_high + lane * (f.high / 32));
+    read_words<kScales>(scales, tile_scales + lane / 4 * (f.scales / 8));
+  }
   __device__ uint32_t code_word(int j) const {
     const uint4& c = codes[j / 4];
     return j % 4 == 0 ? c.x : j % 4 == 1 ? c.y : j % 4 == 2 ? c.z : c.w;
@@ -161,6 +191,34 @@ struct LaneTile {
         if constexpr (f.high == 128) t |= shifted_right(high[0], 4 * j + i - 4) & 0x00100010u;
         a[i] = P::subtract(t, kSubtract);
       }
+    }
+  }
+
+  // Codes less their zero of columns 16 j to 16 j + 15, a signed byte each: of row lane / 4 and of
+  // the one eight further, the lane's columns 0, 2, 1 and 3.
+  __device__ void bytes(int j, uint32_t& low, uint32_t& up) const {
+    if constexpr (F == Format::q8_0) {
+      const uint32_t first = code_word(2 * j), second = code_word(2 * j + 1);
+      low = __byte_perm(first, second, 0x5140) ^ 0x80808080u;
+      up = __byte_perm(first, second, 0x7362) ^ 0x80808080u;
+    } else if constexpr (F == Format::iq4_nl) {
+      const uint32_t first = levels(code_word(j)), second = levels(code_word(j) >> 16);
+      low = __byte_perm(first, second, 0x6420) ^ 0x80808080u;
+      up = __byte_perm(first, second, 0x7531) ^ 0x80808080u;
+    } else {
+      const uint32_t word = code_word(j);
+      low = word & 0x0f0f0f0fu, up = word >> 4 & 0x0f0f0f0fu;
+      if constexpr (f.high == 256) {
+        const uint32_t h = high[j / 2] >> j % 2 * 8;
+        low |= (h << 4 & 0x00300030u) | (h << 8 & 0x30003000u);
+        up |= (h << 2 & 0x00300030u) | (h << 6 & 0x30003000u);
+      }
+      if constexpr (f.high == 128) {
+        const uint32_t h = high[0] >> 4 * j;
+        low |= (h << 4 & 0x00100010u) | (h << 10 & 0x10001000u);
+        up |= (h << 3 & 0x00100010u) | (h << 9 & 0x10001000u);
+      }
+      if constexpr (f.zero > 0) low = less_each(low, f.zero), up = less_each(up, f.zero);
     }
   }
 

@@ -1,0 +1,326 @@
+// The product of few rows with packed weights by integers (packed.cuh).
+//
+// Of 32 columns, one matrix instruction gives 16 rows of codes times eight bytes of x: the high and
+// the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
+// exact sum; the others' are floats, one for each 32 columns. Minimums times sums of x are a matrix
+// instruction for 256 columns. Rows of tiles go around the blocks; the warps of a block share a row
+// of tiles, every so many blocks of 256 columns each.
+#include <algorithm>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/packed_ring.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int kTokens = 4;    // rows of x in one matrix instruction
+constexpr float kBase = 128;  // x = scale * (128 * high + low)
+constexpr float kMostX = 127 * kBase;
+
+// c [16, 8] = a [16, 32] · b [32, 8], and the same of 16 columns.
+__device__ inline void multiply_32(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+__device__ inline void multiply_16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%7,%7,%7,%7};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b), "r"(0));
+}
+
+__device__ inline int byte_of(uint32_t word, int k) {
+  return static_cast<int>(__byte_perm(word, 0, 0x4440u | static_cast<uint32_t>(k)));
+}
+// (__byte_perm() does not take the selectors that repeat a sign.)
+__device__ inline int signed_byte_of(uint32_t word, int k) {
+  const auto sign = static_cast<uint32_t>(8 | k);
+  int v;
+  asm("prmt.b32 %0, %1, 0, %2;"
+      : "=r"(v)
+      : "r"(word), "r"(static_cast<uint32_t>(k) | sign << 4 | sign << 8 | sign << 12));
+  return v;
+}
+// What one lane adds up over 256 columns: of rows lane / 4 and eight further, row lane % 4 of four
+// rows of x.
+template <Format F, int kGroups>
+struct SuperSums {
+  static constexpr PackedFormat f = packed_format(F);
+  static constexpr bool kIntegers = f.supers > 0;  // scales
+  int of[kIntegers ? kGroups : 1][4] = {};         // [row of x][upper][high or low byte]
+  float scaled[kIntegers ? 1 : kGroups][2] = {};
+
+  __device__ void add(const LaneTile<F>& w, int unit, const uint2 (&x)[kGroups]) {
+    uint32_t a[4];
+    w.bytes(2 * unit, a[0], a[1]);
+    w.bytes(2 * unit + 1, a[2], a[3]);
+    if constexpr (F == Format::q6_k) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int low = signed_byte_of(w.scales[0], 2 * unit + k);
+        const int up = signed_byte_of(w.scales[1], 2 * unit + k);
+#pragma unroll
+        for (int t = 0; t < kGroups; ++t) {
+          int c[4];
+          multiply_16(c, a[2 * k], a[2 * k + 1], k ? x[t].y : x[t].x);
+          of[t][0] += low * c[0], of[t][1] += low * c[1];
+          of[t][2] += up * c[2], of[t][3] += up * c[3];
+        }
+      }
+    } else if constexpr (kIntegers) {
+      const int low = byte_of(w.scales[0], 2 * unit), up = byte_of(w.scales[1], 2 * unit);
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) {
+        int c[4];
+        multiply_32(c, a, x[t].x, x[t].y);
+        of[t][0] += low * c[0], of[t][1] += low * c[1];
+        of[t][2] += up * c[2], of[t][3] += up * c[3];
+      }
+    } else {
+      const float low = half_of(w.scales[0], unit), up = half_of(w.scales[1], unit);
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) {
+        int c[4];
+        multiply_32(c, a, x[t].x, x[t].y);
+        scaled[t][0] = fmaf(low, static_cast<float>(128 * c[0] + c[1]), scaled[t][0]);
+        scaled[t][1] = fmaf(up, static_cast<float>(128 * c[2] + c[3]), scaled[t][1]);
+      }
+    }
+  }
+
+  // d, or d and dmin, of a row; minimums times sums of x, where there are any.
+  __device__ float total(int t, int upper, uint32_t supers, const int (&mins)[4]) const {
+    if constexpr (!kIntegers) {
+      return scaled[t][upper];
+    } else {
+      const float sum = fmaf(kBase, static_cast<float>(of[t][2 * upper]),
+                             static_cast<float>(of[t][2 * upper + 1]));
+      if constexpr (!f.has_min) {
+        return half_of(supers, upper) * sum;
+      } else {
+        const auto min = static_cast<float>(128 * mins[2 * upper] + mins[2 * upper + 1]);
+        return fmaf(half_of(supers, 0), sum, -half_of(supers, 1) * min);
+      }
+    }
+  }
+};
+
+// Blocks per multiprocessor: as registers allow.
+constexpr int integer_blocks(int groups) { return groups == 1 ? 3 : 2; }
+
+template <Format F, int kGroups>
+__global__ void __launch_bounds__(kRingWarps * 32, integer_blocks(kGroups))
+    integer_kernel(const __grid_constant__ FewRowsArgs a) {
+  using S = Stage<F>;
+  constexpr PackedFormat f = packed_format(F);
+  constexpr int kN = kGroups * kTokens;
+  extern __shared__ __align__(16) uint8_t stages[];  // [warp][kDepth]
+  __shared__ float partial[2][kRingWarps][kN][kPackedRows + 1];
+  let_next_start();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
+  const int first_token = static_cast<int>(blockIdx.y) * kN;
+  Ring256<F> ring(stages + warp * Ring256<F>::kBytes, a.w, a.supers);
+  wait_for_inputs();
+
+  const uint8_t* codes[kGroups];
+#pragma unroll
+  for (int t = 0; t < kGroups; ++t) {
+    const int column = lane / 4;  // of the matrix instruction: a row of x and a byte of it
+    const int row = min(first_token + t * kTokens + column / 2, a.n - 1);
+    codes[t] = a.x.codes + int64_t{row} * a.supers * kSplitCodes + column % 2 * 32 + quad * 8;
+  }
+
+  int side = 0;
+  for (int tile = static_cast<int>(blockIdx.x); tile < a.w.row_tiles;
+       tile += static_cast<int>(gridDim.x), side ^= 1) {
+    float sums[kGroups][2] = {};
+    for (int at = warp; at < a.supers; at += warps) {
+      const uint8_t* stage = ring.next();
+      SuperSums<F, kGroups> s;
+      uint32_t mins[2][2];
+#pragma unroll
+      for (int i = 0; i < kSuperTiles; ++i) {
+        const LaneTile<F> w = S::tile(stage, i, lane);
+#pragma unroll
+        for (int unit = 0; unit < 2; ++unit) {
+          uint2 x[kGroups];
+#pragma unroll
+          for (int t = 0; t < kGroups; ++t)
+            x[t] = *reinterpret_cast<const uint2*>(codes[t] + int64_t{at} * kSplitCodes +
+                                                   (2 * i + unit) * 64);
+          s.add(w, unit, x);
+        }
+        if constexpr (f.has_min) {
+#pragma unroll
+          for (int upper = 0; upper < 2; ++upper) {
+            uint32_t& m = mins[i / 2][upper];
+            m = i % 2 == 0 ? w.scales[upper] : __byte_perm(m, w.scales[upper], 0x7531);
+          }
+        }
+      }
+      uint32_t supers[2] = {};
+      if constexpr (f.supers > 0)
+        read_words<f.supers / 32>(supers, stage + S::kSupersAt + lane / 4 * (f.supers / 8));
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) {
+        int by_min[4] = {};
+        if constexpr (f.has_min) {
+          const int column = lane / 4, row = min(first_token + t * kTokens + column / 2, a.n - 1);
+          const uint8_t* x_sums = a.x.sums + (int64_t{row} * a.supers + at) * kSplitSums;
+          uint2 x{};
+          if (quad < 2)
+            x = *reinterpret_cast<const uint2*>(x_sums + column % 2 * 16 + quad % 2 * 8);
+          int high[4], low[4];
+          const uint32_t a0 = quad == 0 ? mins[0][0] : mins[1][0];
+          const uint32_t a1 = quad == 0 ? mins[0][1] : mins[1][1];
+          multiply_16(low, a0, a1, x.x);
+          multiply_16(high, a0, a1, x.y);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) by_min[i] = 128 * high[i] + low[i];
+        }
+        const int own = min(first_token + t * kTokens + quad, a.n - 1);
+        const float scale = a.x.scales[int64_t{own} * a.supers + at];
+#pragma unroll
+        for (int upper = 0; upper < 2; ++upper)
+          sums[t][upper] =
+              fmaf(scale, s.total(t, upper, supers[f.has_min ? upper : 0], by_min), sums[t][upper]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t)
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper)
+        partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[t][upper];
+    __syncthreads();
+    for (int k = static_cast<int>(threadIdx.x); k < kN * kPackedRows;
+         k += static_cast<int>(blockDim.x)) {
+      const int token = k / kPackedRows, row = tile * kPackedRows + k % kPackedRows;
+      if (first_token + token >= a.n || row >= a.w.rows) continue;
+      float sum = 0;
+      for (int i = 0; i < warps; ++i) sum += partial[side][i][token][k % kPackedRows];
+      if (a.bias) sum += a.bias[row];
+      put_sum(a, first_token + token, row, sum);
+    }
+  }
+}
+
+template <Format F, int kGroups>
+void run_integer(const FewRowsArgs& a, cudaStream_t stream) {
+  int device = 0, sms = 0;
+  check(cudaGetDevice(&device), "device");
+  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "device");
+  const int warps = ring_warps(a.supers);
+  const int blocks = std::min(a.w.row_tiles, sms * integer_blocks(kGroups));
+  const dim3 grid(static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(ceil_div(a.n, kGroups * kTokens)));
+  constexpr int kMostShared = kRingWarps * Ring256<F>::kBytes;
+  static_assert(kMostShared + 2 * kRingWarps * 4 * kTokens * (kPackedRows + 1) * 4 <= 99 * 1024);
+  allow_shared<integer_kernel<F, kGroups>>(kMostShared, "integer");
+  launch("integer", integer_kernel<F, kGroups>, grid, static_cast<unsigned>(warps * 32),
+         static_cast<size_t>(warps) * Ring256<F>::kBytes, stream, a);
+}
+
+// A warp per 256 columns of a row.
+template <typename T>
+__global__ void split_kernel(
+    const __grid_constant__ SplitRows to, const T* x, int64_t stride, int cols, int supers) {
+  let_next_start();
+  wait_for_inputs();
+  const int super = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
+  const int lane = static_cast<int>(threadIdx.x);
+  const auto row = static_cast<int64_t>(blockIdx.y);
+  if (super >= supers) return;
+  const int col = super * kSplitCols + lane * 8;
+  float v[8] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (col + 4 * half >= cols) continue;
+    const auto four = *reinterpret_cast<const Pack<T, 4>*>(x + row * stride + col + 4 * half);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[4 * half + i] = to_float(four.v[i]);
+  }
+  float most = 0;
+  for (float e : v) most = fmaxf(most, fabsf(e));
+  for (int step = 16; step > 0; step /= 2)
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+  const float inverse = most > 1e-30f ? kMostX / most : 0;
+  int high[8], low[8], sum_high = 0, sum_low = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int q = __float2int_rn(v[i] * inverse);
+    high[i] = (q + 64) >> 7;
+    low[i] = q - high[i] * 128;
+    sum_high += high[i], sum_low += low[i];
+  }
+  for (int step = 1; step < 4; step *= 2) {  // 32 columns are four lanes'
+    sum_high += __shfl_xor_sync(0xffffffffu, sum_high, step);
+    sum_low += __shfl_xor_sync(0xffffffffu, sum_low, step);
+  }
+  const int64_t at = row * supers + super;
+  const int unit = lane / 4;
+  uint8_t* codes = to.codes + at * kSplitCodes + unit * 64 + lane % 4 / 2 * 4;
+  // Columns 0, 2, 1, 3 of each four, as packed codes have them.
+  const auto word = [](const int* q) {
+    return static_cast<uint32_t>(q[0] & 255) | static_cast<uint32_t>(q[2] & 255) << 8 |
+           static_cast<uint32_t>(q[1] & 255) << 16 | static_cast<uint32_t>(q[3] & 255) << 24;
+  };
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    auto* words = reinterpret_cast<uint32_t*>(codes + (lane % 2 * 2 + k) * 8);
+    words[0] = word(high + 4 * k);
+    words[8] = word(low + 4 * k);
+  }
+  if (lane % 4 == 0) {
+    uint8_t* sums = to.sums + at * kSplitSums + unit / 4 * 8 + unit % 4;
+    const auto put = [](uint8_t* digits, int sum) {
+      const int upper = (sum + 64) >> 7;
+      digits[0] = static_cast<uint8_t>(sum - upper * 128);
+      digits[4] = static_cast<uint8_t>(upper);
+    };
+    put(sums, sum_high);
+    put(sums + 16, sum_low);
+  }
+  if (lane == 0) to.scales[at] = most / kMostX;
+}
+
+}  // namespace
+
+SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream) {
+  const int supers = ceil_div(x.cols, kSplitCols);
+  const SplitRows to(memory, x.rows, x.cols);
+  const dim3 grid(static_cast<unsigned>(ceil_div(supers, 4)), static_cast<unsigned>(x.rows));
+  if (x.type == DType::f16) {
+    launch("split", split_kernel<__half>, grid, dim3(32, 4), 0, stream, to,
+           static_cast<const __half*>(x.data), x.stride, static_cast<int>(x.cols), supers);
+  } else {
+    launch("split", split_kernel<__nv_bfloat16>, grid, dim3(32, 4), 0, stream, to,
+           static_cast<const __nv_bfloat16*>(x.data), x.stride, static_cast<int>(x.cols), supers);
+  }
+  return to;
+}
+
+void integer_product(
+    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
+  const FewRowsArgs a{out.data,
+                      out.stride,
+                      out.type,
+                      bias,
+                      static_cast<int>(out.rows),
+                      x,
+                      Planes(w),
+                      ceil_div(w.cols, kSplitCols)};
+  with_packed_block(w.format, [&](auto block) {
+    constexpr Format kFormat = decltype(block)::kFormat;
+    if constexpr (has_integer_product(kFormat)) {
+      if (a.n <= kTokens) return run_integer<kFormat, 1>(a, stream);
+      if (a.n <= 2 * kTokens) return run_integer<kFormat, 2>(a, stream);
+      run_integer<kFormat, 4>(a, stream);
+    }
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,156 @@
+// Packed weights on their way through shared memory: the copies of a warp, some blocks of 256
+// columns ahead of its sums. For the products of few rows (packed_integer.cu, packed_half.cu).
+#pragma once
+
+#include "backend/cuda/packed.cuh"
+#include "backend/cuda/packed_tile.cuh"
+
+namespace sluice::cuda {
+
+constexpr int kSuperTiles = kSplitCols / kPackedCols;
+constexpr int kRingWarps = 8;  // of a block, at most
+
+// What such a product works on.
+struct FewRowsArgs {
+  void* out;
+  int64_t out_stride;
+  DType type;
+  const float* bias;
+  int n;
+  SplitRows x;
+  Planes w;
+  int supers;  // blocks of 256 columns
+};
+
+__device__ inline void put_sum(const FewRowsArgs& a, int token, int row, float v) {
+  const int64_t at = token * a.out_stride + row;
+  if (a.type == DType::f32) {
+    static_cast<float*>(a.out)[at] = v;
+  } else if (a.type == DType::f16) {
+    static_cast<__half*>(a.out)[at] = from_float<__half>(v);
+  } else {
+    static_cast<__nv_bfloat16*>(a.out)[at] = from_float<__nv_bfloat16>(v);
+  }
+}
+
+__device__ inline void copy_ahead(uint32_t to, const uint8_t* from, bool there) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// 16 rows by 256 columns in shared memory: the planes of their four tiles, one after another.
+template <Format F>
+struct Stage {
+  static constexpr PackedFormat f = packed_format(F);
+  static constexpr int kHighAt = kSuperTiles * f.codes;
+  static constexpr int kScalesAt = kHighAt + kSuperTiles * f.high;
+  static constexpr int kSupersAt = kScalesAt + kSuperTiles * f.scales;
+  static constexpr int kBytes = kSupersAt + f.supers;
+  // Stages of a warp: as many as leave room for three blocks on a multiprocessor.
+  static constexpr int kDepth = 3 * kRingWarps * kBytes <= 60 * 1024 ? 3 : 2;
+
+  // A warp's share of the copies; tiles beyond the last are zero.
+  static __device__ void fill(uint32_t to, const PlaneRow& from, int tile, int tiles, int lane) {
+    const int num = f.supers > 0 ? kSuperTiles : min(kSuperTiles, tiles - tile);
+    copy<kSuperTiles * f.codes>(to, from.codes + int64_t{tile} * f.codes, num * f.codes, lane);
+    if constexpr (f.high > 0)
+      copy<kSuperTiles * f.high>(to + kHighAt, from.high + int64_t{tile} * f.high, num * f.high,
+                                 lane);
+    copy<kSuperTiles * f.scales>(to + kScalesAt, from.scales + int64_t{tile} * f.scales,
+                                 num * f.scales, lane);
+    if constexpr (f.supers > 0)
+      copy<f.supers>(to + kSupersAt, from.supers + int64_t{tile / kSuperTiles} * f.supers, f.supers,
+                     lane);
+  }
+  static __device__ LaneTile<F> tile(const uint8_t* stage, int i, int lane) {
+    LaneTile<F> t;
+    t.read(stage + i * f.codes, stage + kHighAt + i * f.high, stage + kScalesAt + i * f.scales,
+           lane);
+    return t;
+  }
+
+ private:
+  template <int kNum>
+  static __device__ void copy(uint32_t to, const uint8_t* from, int there, int lane) {
+#pragma unroll
+    for (int at = 0; at < kNum; at += 512) {
+      const int own = at + lane * 16;
+      if (kNum - at >= 512 || own < kNum) copy_ahead(to + own, from + own, own < there);
+    }
+  }
+};
+
+// A warp's ring of stages. The blocks of columns are the warp's share of each row of tiles that is
+// its block's, in order.
+template <Format F>
+class Ring256 {
+ public:
+  using S = Stage<F>;
+  static constexpr int kBytes = S::kDepth * S::kBytes;
+
+  __device__ Ring256(const uint8_t* memory, const Planes& w, int supers)
+      : w_(w),
+        memory_(memory),
+        address_(static_cast<uint32_t>(__cvta_generic_to_shared(memory))),
+        supers_(supers),
+        first_(static_cast<int>(threadIdx.x) / 32),
+        row_tile_(static_cast<int>(blockIdx.x)),
+        super_(first_),
+        planes_(w.template row<F>(row_tile_)) {
+#pragma unroll
+    for (int d = 0; d < S::kDepth - 1; ++d) fill();
+  }
+  // The next block of columns; the one before may be overwritten from here on.
+  __device__ const uint8_t* next() {
+    __syncwarp();
+    fill();
+    wait_for_copies<S::kDepth - 1>();
+    __syncwarp();
+    const uint8_t* stage = memory_ + used_;
+    used_ = following(used_);
+    return stage;
+  }
+
+ private:
+  static __device__ int following(int at) { return at + S::kBytes < kBytes ? at + S::kBytes : 0; }
+  __device__ void fill() {
+    if (row_tile_ < w_.row_tiles) {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      S::fill(address_ + static_cast<uint32_t>(filled_), planes_, super_ * kSuperTiles, w_.tiles,
+              lane);
+      super_ += static_cast<int>(blockDim.x) / 32;
+      if (super_ >= supers_) {
+        super_ = first_;
+        row_tile_ += static_cast<int>(gridDim.x);
+        planes_ = w_.template row<F>(row_tile_);
+      }
+    }
+    end_copies();
+    filled_ = following(filled_);
+  }
+
+  const Planes& w_;
+  const uint8_t* memory_;
+  uint32_t address_;
+  int supers_, first_, row_tile_, super_;
+  PlaneRow planes_;
+  int filled_ = 0, used_ = 0;
+};
+
+// The number of warps that leaves the fewest of them idle; it depends on the weight alone.
+inline int ring_warps(int supers) {
+  int best = 1, least = 1 << 30;
+  for (int warps = kRingWarps; warps >= 4; --warps) {
+    const int cost = ceil_div(supers, warps) * warps * 1000 / supers + (kRingWarps - warps) * 40;
+    if (cost < least) best = warps, least = cost;
+  }
+  return supers < 4 ? supers : best;
+}
+
+}  // namespace sluice::cuda

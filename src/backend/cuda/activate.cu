@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
 
 // The same for few rows: a cluster of blocks per row, so that more of the device reads.
 template <typename O, typename T, bool kGated, int N>
-__global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
+__global__ void SLUICE_CLUSTER_DIMS(kRowParts) __launch_bounds__(1024)
     activate_parts_kernel(O* out,
                           int64_t out_stride,
                           const T* x,
@@ -75,6 +75,7 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
                           int cols,
                           Activation activation,
                           F8View codes) {
+#if SLUICE_HAS_CLUSTERS
   __shared__ float shared[kClusterMaxFloats];
   wait_for_inputs();
   let_next_start();
@@ -95,6 +96,9 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
                                                row * cols + c) = q;
   }
   leave_cluster_max();
+#else
+  __trap();
+#endif
 }
 
 template <bool kGated, typename O, typename T>
@@ -105,7 +109,8 @@ void launch_activate_as(
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
                  reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
-  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide) {
+  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide &&
+      target().clusters) {
     auto threads = static_cast<unsigned>(ceil_div(cols, kRowParts * kWide * 32) * 32);
     launch("activate", activate_parts_kernel<O, T, kGated, kWide>,
            dim3(kRowParts, static_cast<unsigned>(out.rows)), threads, 0, stream,

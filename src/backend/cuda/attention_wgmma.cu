@@ -20,7 +20,7 @@ constexpr int kThreads = 256;
 template <typename T, int kTransposed>
 __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<T, __half>) {
-    SLUICE_WGMMA(
+    asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %37, 0; "
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -29,7 +29,7 @@ __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int 
         : SLUICE_ACC8(d, 0), SLUICE_ACC8(d, 2), SLUICE_ACC8(d, 4), SLUICE_ACC8(d, 6)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed));
   } else {
-    SLUICE_WGMMA(
+    asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %37, 0; "
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -44,7 +44,7 @@ __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int 
 template <typename T, int kTransposed>
 __device__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<T, __half>) {
-    SLUICE_WGMMA(
+    asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %69, 0; "
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -56,7 +56,7 @@ __device__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int
           SLUICE_ACC8(d, 8), SLUICE_ACC8(d, 10), SLUICE_ACC8(d, 12), SLUICE_ACC8(d, 14)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed));
   } else {
-    SLUICE_WGMMA(
+    asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %69, 0; "
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -199,6 +199,7 @@ struct Ring {
 
 template <typename T, int D, bool kSpans>
 __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
+#if SLUICE_HAS_WGMMA
   constexpr int kStages = Layout<D, kSpans>::kStages, kAhead = Layout<D, kSpans>::kAhead;
   extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
@@ -284,6 +285,9 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   pin(o);
   before.template finish<kSpans>(o, state);
   store_output<T, T, D, kRows>(o, before.total, plan, tile, view);
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int D, bool kSpans>

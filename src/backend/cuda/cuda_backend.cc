@@ -1,13 +1,18 @@
 // The CUDA backend's memory, queue and captured graphs, and what the shared object exports.
 #include "backend/cuda/cuda_backend.cuh"
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/prepare.cuh"
 #include "backend/cuda/target.cuh"
+#include "backend/cuda_archs.h"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -20,12 +25,13 @@ void free_pinned(void* p, size_t) { cudaFreeHost(p); }
 }  // namespace
 
 std::string why_not(const cudaDeviceProp& p) {
-  constexpr size_t kLeastShared = 224 << 10;  // per block, as Hopper and server Blackwell have
-  if (p.major < 9) return "has no clusters of blocks: use a Hopper GPU or later";
+  if (p.major < 8)
+    return "has compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor) +
+           "; 8.0 is needed (an A100, or a GeForce RTX 30 or later)";
   if (p.sharedMemPerBlockOptin < kLeastShared) return "has too little shared memory per block";
   if (has_code_for(p.major, p.minor)) return {};
-  std::string arch = std::to_string(p.major * 10 + p.minor) + (p.major == 9 ? "a" : "");
-  return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch + "; this one is for " + archs();
+  return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch_of(p.major, p.minor) +
+         "; this one is for " + archs();
 }
 
 CudaBackend::Gpu::Gpu(const CudaOptions& o) {

@@ -1,4 +1,5 @@
 // Hopper's warpgroup matrix instructions, barriers in shared memory, and copies by tensor map.
+// Used where SLUICE_HAS_WGMMA.
 #pragma once
 
 #include <cuda.h>
@@ -9,22 +10,21 @@
 
 #include <cstdint>
 
-namespace sluice::cuda {
+#include "backend/cuda/arch.cuh"
 
-// wgmma is in code for sm_90a alone; kernels with it are not started elsewhere (has_wgmma()).
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define SLUICE_WGMMA(...) __trap()
-#else
-#define SLUICE_WGMMA(...) asm volatile(__VA_ARGS__)
+#if !SLUICE_HAS_WGMMA
+#pragma nv_diag_suppress 177  // functions that nobody calls where kernels are empty
 #endif
 
-__device__ inline void wgmma_fence() { SLUICE_WGMMA("wgmma.fence.sync.aligned;" ::: "memory"); }
+namespace sluice::cuda {
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
-  SLUICE_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kPending>
 __device__ inline void wgmma_wait() {
-  SLUICE_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from touching d before (or after) here.
 template <int N>
@@ -38,11 +38,11 @@ __device__ void pin(float (&d)[N][4]) {
 // Registers of each thread of the warpgroup from here on: freed by one, taken by another.
 template <int kRegisters>
 __device__ inline void give_registers() {
-  SLUICE_WGMMA("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
 __device__ inline void take_registers() {
-  SLUICE_WGMMA("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Barriers in shared memory that count threads, in phases.
@@ -131,7 +131,7 @@ __device__ inline void copy_box(
 // warp * 16 + lane / 4 + j / 2 * 8 and x's row t * 8 + lane % 4 * 2 + j % 2.
 #define SLUICE_PRODUCT(type, tiles, shape, names, tail, flag)                                     \
   __device__ inline void product(float(&d)[tiles][4], uint64_t w, uint64_t x, int add, type) {    \
-    SLUICE_WGMMA("{.reg .pred p; setp.ne.b32 p, " flag                                            \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " flag                                            \
                  ", 0; wgmma.mma_async.sync.aligned." shape names " " SLUICE_LIST##tiles tail "}" \
                  : SLUICE_ACC##tiles(d)                                                           \
                  : "l"(w), "l"(x), "r"(add));                                                     \

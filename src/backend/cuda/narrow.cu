@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
                                                              const __grid_constant__ BoxedArgs a,
                                                              int splits,
                                                              bool in_order) {
+#if SLUICE_HAS_WGMMA
   using R = Ring<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
@@ -137,6 +138,9 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
     }
   }
   if (splits > 1) cluster.sync();  // nobody leaves while others read
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles>

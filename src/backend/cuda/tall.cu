@@ -27,6 +27,7 @@ template <typename T, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant__ CUtensorMap w,
                                                            const __grid_constant__ CUtensorMap x,
                                                            const __grid_constant__ TallArgs t) {
+#if SLUICE_HAS_WGMMA
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   constexpr int kInputBytes = kTiles * 8 * kRowBytes;
   extern __shared__ uint8_t unaligned[];
@@ -107,6 +108,9 @@ __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant
       }
     }
   }
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles>

@@ -92,12 +92,14 @@ __device__ void store_tile(const WideArgs& w, float* sums, const Place<kSpread>&
   for (int t = place.part + thread / 64 * parts; t < num; t += 4 * parts) {
     float2 total = {0, 0};
     if constexpr (kSpread) {
+#if SLUICE_HAS_CLUSTERS
       for (int k = 0; k < parts; ++k) {
         const float* from = cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k));
         const float2 part = *reinterpret_cast<const float2*>(from + t * kWidePitch + column);
         total.x += part.x;
         total.y += part.y;
       }
+#endif
     } else {
       total = *reinterpret_cast<const float2*>(sums + t * kWidePitch + column);
     }
@@ -119,6 +121,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights,
                 const __grid_constant__ CUtensorMap x,
                 const __grid_constant__ WideArgs w) {
+#if SLUICE_HAS_WGMMA
   using R = WideRing<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
@@ -219,6 +222,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       store_tile<T, kTiles>(w, sums, place);
     }
   }
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles, bool kSpread>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/cuda_weights.h"
@@ -36,21 +37,28 @@ struct GpuFacts {
   bool has_plugin = false;     // the shared object is there
   std::string plugin_error;    // why it does not load
   int num = 0;                 // GPUs that CUDA shows; below 0: its error, negated
-  bool usable = false;         // open_cuda() would open the first
+  bool usable = false;         // open_cuda() would open one
+  std::string why_not;         // why it would not open the first
 };
 // Loads the shared object only where a driver is.
 GpuFacts find_gpu();
 
+// Of several GPUs that open_cuda() would open, the one with the most free memory. None: there are
+// not several.
+std::optional<int> freest_gpu();
+
 // What the shared object exports as sluice_cuda(): checked by its version before use.
 struct CudaExports {
   int version;
-  int (*num_gpus)();          // below 0: CUDA's error, negated
-  bool (*usable)(int index);  // whether open() has kernels for it
+  int (*num_gpus)();  // below 0: CUDA's error, negated
+  // Whether open() has kernels for it; false with the reason in `why`.
+  bool (*usable)(int index, char* why, size_t why_bytes);
+  size_t (*free_memory)(int index);  // 0: it cannot be asked
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
 };
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    8 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    9 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

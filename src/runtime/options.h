@@ -21,7 +21,7 @@ namespace sluice {
 struct DeviceChoice {
   enum class Kind : uint8_t { any, cpu, cuda, ref };  // any: a GPU if there is one, else the CPU
   Kind kind = Kind::any;
-  int index = 0;  // which GPU
+  std::optional<int> index;  // which GPU; none: the one with the most free memory
 
   bool is_gpu() const { return kind == Kind::cuda; }
   bool is_cpu() const { return kind == Kind::cpu; }

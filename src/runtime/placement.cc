@@ -89,7 +89,7 @@ std::string why_no_gpu(const GpuFacts& f) {
   }
   if (f.num < 0) return strf("the NVIDIA driver does not start (CUDA error %d)", -f.num);
   if (f.num == 0) return "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES?)";
-  return "this build has no kernels for this GPU";
+  return f.why_not;
 }
 
 int num_threads(const EngineOptions& o) {
@@ -97,8 +97,11 @@ int num_threads(const EngineOptions& o) {
 }
 
 DeviceChoice resolve_device(const DeviceChoice& asked) {
-  if (asked.kind != DeviceChoice::Kind::any) return asked;
-  return {find_gpu().usable ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu, 0};
+  DeviceChoice d = asked;
+  if (d.kind == DeviceChoice::Kind::any)
+    d.kind = find_gpu().usable ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu;
+  if (d.is_gpu() && !d.index) d.index = freest_gpu();
+  return d;
 }
 
 void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
@@ -143,7 +146,7 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
 
 CudaOptions cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
   CudaOptions c;
-  c.index = o.device.index;
+  c.index = o.device.index.value_or(0);
   c.deterministic = o.deterministic;
   c.fp8_weights = o.quantize == Quantize::fp8;
   c.stored_weights = o.gpu_weights == GpuWeights::stored;

@@ -13,7 +13,7 @@ namespace sluice {
 
 int num_threads(const EngineOptions& options);
 
-// A device that is there, where none was asked for.
+// A device that is there, where none was asked for, and which of several GPUs.
 DeviceChoice resolve_device(const DeviceChoice& asked);
 
 // Writes options.step_sizes, with the defaults of options.device for what is absent, into

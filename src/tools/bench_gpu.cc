@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "runtime/placement.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/gpu_floor.h"
@@ -333,6 +334,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
+  device = resolve_device(device);
   if (!o.engine.format) o.engine.format = "bf16";
   resolve_sizes(o);
 

@@ -63,7 +63,7 @@ BenchLimits run_limits(int threads, bool cached, bool quiet) {
 // The type is that of most models: both have the same limits.
 Result<DeviceLimits> gpu_limits(const EngineOptions& o) {
   CudaOptions options;
-  options.index = o.device.index;
+  options.index = o.device.index.value_or(0);
   if (o.dtype == DType::f16) options.activations = DType::f16;
   auto device = open_cuda(options);
   if (!device) return device.error();

@@ -193,9 +193,47 @@ int num_gpus() {
   return -static_cast<int>(failed);
 }
 
-bool usable(int index) {
+bool usable(int index, char* why, size_t why_bytes) {
   cudaDeviceProp p{};
-  return cudaGetDeviceProperties(&p, index) == cudaSuccess && why_not(p).empty();
+  if (const cudaError_t e = cudaGetDeviceProperties(&p, index); e != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    std::snprintf(why, why_bytes, "GPU %d: %s", index, cudaGetErrorString(e));
+    return false;
+  }
+  const std::string reason = why_not(p);
+  if (reason.empty()) return true;
+  std::snprintf(why, why_bytes, "%s %s", p.name, reason.c_str());
+  return false;
+}
+
+// Whether this process uses the GPU already; true where the driver does not say.
+bool in_use(int index) {
+  void* f = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &f, 7000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  unsigned flags = 0;
+  int active = 1;
+  auto state = reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(f);
+  return state(index, &flags, &active) != CUDA_SUCCESS || active != 0;
+}
+
+// A GPU must be opened to be asked, and holds some hundred megabytes while it is open.
+size_t memory_left(int index) {
+  int before = 0;
+  size_t free = 0, total = 0;
+  const bool used = in_use(index);
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(index) != cudaSuccess ||
+      cudaMemGetInfo(&free, &total) != cudaSuccess)
+    free = 0;
+  if (!used) cudaDeviceReset();
+  cudaSetDevice(before);
+  static_cast<void>(cudaGetLastError());
+  return free;
 }
 
 }  // namespace
@@ -204,6 +242,7 @@ bool usable(int index) {
 
 extern "C" __attribute__((visibility("default"))) const sluice::CudaExports* sluice_cuda() {
   static const sluice::CudaExports exports{sluice::kCudaPluginVersion, sluice::cuda::num_gpus,
-                                           sluice::cuda::usable, sluice::cuda::open};
+                                           sluice::cuda::usable, sluice::cuda::memory_left,
+                                           sluice::cuda::open};
   return &exports;
 }

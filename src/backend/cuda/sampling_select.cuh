@@ -15,6 +15,23 @@ struct RowSlice {
   int first, num;
 };
 
+// f(logit, its place in the slice) for all of it, by whole warps; NaN past the end. A block alone
+// reads from global memory, with several loads under way.
+template <int kBlocks, typename F>
+__device__ inline void for_each_logit(const Block<kBlocks>& b, const RowSlice& row, F f) {
+  constexpr int kAhead = kBlocks == 1 ? 8 : 1;
+  for (int at = 0; at < row.num; at += kAhead * kSampleThreads) {
+    float x[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      int i = at + k * kSampleThreads + b.thread;
+      x[k] = i < row.num ? row.logits[i] : __int_as_float(0x7fffffff);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) f(x[k], at + k * kSampleThreads + b.thread);
+  }
+}
+
 // What to select: the most likely tokens, from those at or above `floor`, whose measure reaches
 // `target`. The measure of a token is its weight, or 1 where they are counted.
 struct Wanted {
@@ -75,23 +92,22 @@ __device__ inline void fill_histogram(Block<kBlocks>& b,
   for (int i = b.thread; i < kBuckets; i += kSampleThreads) b.s.low[i] = b.s.high[i] = 0;
   __syncthreads();
   int end = division.level == 0 ? kBuckets - 1 : kBuckets;
-  for (int i = b.thread; i < row.num; i += kSampleThreads) {
-    float x = row.logits[i];
+  for_each_logit(b, row, [&](float x, int i) {
     uint64_t place = place_of(x, row.first + i);
-    if (place < w.floor) continue;
+    if (place < w.floor) return;  // NaN too
     int k = division.bucket(x, place);
-    if (k < 0 || k >= end) continue;
+    if (k < 0 || k >= end) return;
     if (w.counted) {
       atomicAdd(&b.s.low[k], 1u);
-      continue;
+      return;
     }
     uint64_t m = w.measure(x);
-    if (m == 0) continue;
+    if (m == 0) return;
     auto low = static_cast<uint32_t>(m);
     uint32_t was = atomicAdd(&b.s.low[k], low);
     uint32_t high = static_cast<uint32_t>(m >> 32) + (was + low < was ? 1 : 0);
     if (high != 0) atomicAdd(&b.s.high[k], high);
-  }
+  });
 }
 
 // In the first block: the bucket where the sum of all blocks' histograms reaches the target, and
@@ -145,9 +161,7 @@ __device__ inline InBucket list_candidates(
   if (b.thread == 0) b.s.num_list = 0;
   __syncthreads();
   InBucket in;
-  for (int at = 0; at < row.num; at += kSampleThreads) {
-    int i = at + b.thread;
-    float x = i < row.num ? row.logits[i] : __int_as_float(0x7fffffff);
+  for_each_logit(b, row, [&](float x, int i) {
     uint64_t place = place_of(x, row.first + i);
     bool listed = place >= w.floor;
     int k = listed ? division.bucket(x, place) : kBuckets;
@@ -158,7 +172,7 @@ __device__ inline InBucket list_candidates(
       in.most = fold<Fold::max>(in.most, place);
     }
     add_to_list(b, listed, place);
-  }
+  });
   in.num = b.template fold_block<Fold::sum>(in.num);  // its barrier also completes the list
   in.least = b.template fold_block<Fold::min>(in.least);
   in.most = b.template fold_block<Fold::max>(in.most);

@@ -102,20 +102,20 @@ struct RowSampling {
   }
 
   __device__ void fetch_slice() {
-    if constexpr (!kAlone) {
-      fetch(args, row, slice);
-      return;
-    }
-    const float* logits = args.step.logits + static_cast<int64_t>(row) * args.step.vocab;
-    slice.logits = args.vectored ? const_cast<float*>(logits) : own;  // which nobody writes
-    if (args.vectored) return;
-    for_each_four(slice, [&](int id, float4* four) {
-      float x[4];
+    if constexpr (kAlone) {
+      const float* logits = args.step.logits + static_cast<int64_t>(row) * args.step.vocab;
+      slice.logits = args.vectored ? const_cast<float*>(logits) : own;  // nobody writes there
+      if (args.vectored) return;
+      for_each_four(slice, [&](int id, float4* four) {
+        float x[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        x[k] = id + k < args.step.vocab ? logits[id + k] : __int_as_float(0x7fffffff);
-      *four = {x[0], x[1], x[2], x[3]};
-    });
+        for (int k = 0; k < 4; ++k)
+          x[k] = id + k < args.step.vocab ? logits[id + k] : __int_as_float(0x7fffffff);
+        *four = {x[0], x[1], x[2], x[3]};
+      });
+    } else {
+      fetch(args, row, slice);
+    }
   }
 
   __device__ void scan(bool adjusts) {
@@ -179,9 +179,7 @@ struct RowSampling {
     if (b.thread == 0) b.s.num_list = 0;
     __syncthreads();
     Sums sums;
-    for (int at = 0; at < slice.num; at += kSampleThreads) {
-      int i = at + b.thread;
-      float x = i < slice.num ? slice.logits[i] : __int_as_float(0x7fffffff);
+    for_each_logit(b, slice, [&](float x, int i) {
       uint64_t place = place_of(x, slice.first + i);
       bool listed = place >= from;
       if (weighed) {
@@ -190,7 +188,7 @@ struct RowSampling {
         sums.listed += listed ? w : 0;
       }
       add_to_list(b, listed, place);
-    }
+    });
     sums.listed = b.template fold_block<Fold::sum>(sums.listed);
     sums.all = b.template fold_block<Fold::sum>(sums.all);
     return sums;
@@ -199,10 +197,9 @@ struct RowSampling {
   // Sum of the weights at or above the cut over all blocks.
   __device__ uint64_t total_weight(const Weigher& weigher, uint64_t cut) {
     uint64_t sum = 0;
-    for (int i = b.thread; i < slice.num; i += kSampleThreads) {
-      float x = slice.logits[i];
+    for_each_logit(b, slice, [&](float x, int i) {
       if (place_of(x, slice.first + i) >= cut) sum += weigher(x);
-    }
+    });
     sum = b.template fold_block<Fold::sum>(sum);
     return b.exchange(sum).template all<Fold::sum>(0);
   }

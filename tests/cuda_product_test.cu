@@ -288,6 +288,9 @@ int main(int argc, char** argv) {
     std::printf("no GPU\n");
     return 0;
   }
+  const sluice::cuda::Target& target = sluice::cuda::target();
+  std::printf("code for %d, %zu KB of shared memory, clusters %d, wgmma %d\n", target.code,
+              target.shared / 1024, target.clusters, target.wgmma);
   sluice::cuda::run_cases(argc > 1 && std::string(argv[1]) == "--small");
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
   return sluice::cuda::failures ? 1 : 0;

@@ -60,37 +60,38 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
   float o[D / 8][4] = {};
   SoftmaxState state;
   SpanOutput<D, kThreads> before(smem + Shape::kTotalAt);
-  auto copy_next = [&](int i) {
-    if (i + 1 < num) {
-      loader.copy(stages + (i + 1) % kStages * kStage, begin + (i + 1) * kKvTile);
-      loader.fetch(begin + (i + 2) * kKvTile);
-    }
-    copy_commit();
-  };
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     copy_wait<0>();
     __syncthreads();
-    if constexpr (kStages > 1) copy_next(i);
-    if (works) {
-      uint32_t k = stages + i % kStages * kStage;
-      float s[kKvTile / 8][4], alpha[2];
-      scores<T, KV, D, kKvTile>(s, queries, k, lane);
-      apply_softcap(s, p);
-      if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
-      online_softmax(s, p.factor, state, alpha);
-      rescale(o, alpha);
-      accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
-      if (kSpans && i + 1 < num && at + kKvTile == span_end(at)) {
-        float keep[2], take[2];
-        before.total.add(state, keep, take);
-        before.add(o, keep, take);
-        state = {};
+    auto copy_next = [&] {
+      if (i + 1 < num) {
+        loader.copy(stages + ((i + 1) & (kStages - 1)) * kStage, at + kKvTile);
+        loader.fetch(at + 2 * kKvTile);
       }
+      copy_commit();
+    };
+    if constexpr (kStages == 2) {
+      copy_next();
+      if (!works) continue;
+    }
+    uint32_t k = stages + (i & (kStages - 1)) * kStage;
+    float s[kKvTile / 8][4], alpha[2];
+    scores<T, KV, D, kKvTile>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
+    online_softmax(s, p.factor, state, alpha);
+    rescale(o, alpha);
+    accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
+    if (kSpans && i + 1 < num && at + kKvTile == span_end(at)) {
+      float keep[2], take[2];
+      before.total.add(state, keep, take);
+      before.add(o, keep, take);
+      state = {};
     }
     if constexpr (kStages == 1) {
-      __syncthreads();
-      copy_next(i);
+      __syncthreads();  // all warps have read the tile
+      copy_next();
     }
   }
   before.template finish<kSpans>(o, state);

@@ -132,15 +132,18 @@ GpuFacts find_gpu() {
 
 std::optional<int> freest_gpu() {
   const Result<const CudaExports*>& p = plugin();
-  if (!p) return {};
-  const int num = (*p)->num_gpus();
+  return p ? freest_gpu(**p) : std::nullopt;
+}
+
+std::optional<int> freest_gpu(const CudaExports& plugin) {
+  const int num = plugin.num_gpus();
   if (num <= 1) return {};
   std::optional<int> best;
   size_t most = 0;
   for (int i = 0; i < num; ++i) {
     char why[256] = "";
-    if (!(*p)->usable(i, why, sizeof(why))) continue;
-    const size_t free = (*p)->free_memory(i);
+    if (!plugin.usable(i, why, sizeof(why))) continue;
+    const size_t free = plugin.free_memory(i);
     if (best && free <= most) continue;
     best = i;
     most = free;

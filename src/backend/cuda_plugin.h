@@ -57,6 +57,7 @@ struct CudaExports {
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
 };
+std::optional<int> freest_gpu(const CudaExports& plugin);
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
     9 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));

@@ -231,7 +231,7 @@ size_t memory_left(int index) {
       cudaMemGetInfo(&free, &total) != cudaSuccess)
     free = 0;
   if (!used) cudaDeviceReset();
-  cudaSetDevice(before);
+  if (in_use(before)) cudaSetDevice(before);  // which would open another
   static_cast<void>(cudaGetLastError());
   return free;
 }

@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-// Null, with the reason printed, where there is no GPU.
+// Null, with the reason printed, where there is no GPU. One that is there and does not open is a
+// failure.
 inline std::unique_ptr<Device> test_device(DType type,
                                            bool deterministic = false,
                                            bool stored_weights = false) {
@@ -26,6 +27,7 @@ inline std::unique_ptr<Device> test_device(DType type,
   options.tune = false;
   Result<std::unique_ptr<Device>> device = open_cuda(options);
   if (!device) {
+    if (find_gpu().usable) ADD_FAILURE() << device.error().message;
     std::printf("no GPU: %s\n", device.error().message.c_str());
     return nullptr;
   }

@@ -47,8 +47,8 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cu PROPE
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
-list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/cuda_archs.cc
-     ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
+list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
+     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
 if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not run
   set(quick_sources ${cuda_sources})
@@ -56,6 +56,8 @@ if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not r
   list(FILTER quick_sources EXCLUDE REGEX "/wide\\.cu$")  # unoptimised, it has too few registers
   set_source_files_properties(${quick_sources} PROPERTIES COMPILE_OPTIONS "-Xcicc=-O1;-Xptxas=-O1")
 endif()
+
+list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/cuda_archs.cc)
 
 # The project's flags are g++'s: each CUDA target states its own.
 function(sluice_cuda_target name)

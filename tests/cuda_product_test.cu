@@ -254,6 +254,8 @@ class Product {
 };
 
 void run_cases(bool small) {
+  std::printf("code for %d, %zu KB of shared memory, clusters %d, wgmma %d\n", target().code,
+              target().shared / 1024, target().clusters, target().wgmma);
   std::vector<Case> cases{
       {1, 16, 64, false, true}, {5, 100, 192, true, false}, {9, 300, 16, true, true}};
   for (int64_t n : {8, 11, 16, 24, 32, 33, 64}) {
@@ -288,9 +290,6 @@ int main(int argc, char** argv) {
     std::printf("no GPU\n");
     return 0;
   }
-  const sluice::cuda::Target& target = sluice::cuda::target();
-  std::printf("code for %d, %zu KB of shared memory, clusters %d, wgmma %d\n", target.code,
-              target.shared / 1024, target.clusters, target.wgmma);
   sluice::cuda::run_cases(argc > 1 && std::string(argv[1]) == "--small");
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
   return sluice::cuda::failures ? 1 : 0;

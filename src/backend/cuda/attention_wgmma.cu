@@ -20,7 +20,7 @@ constexpr int kThreads = 256;
 template <typename T, int kTransposed>
 __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
+    SLUICE_WGMMA(
         "{.reg .pred p; setp.ne.b32 p, %37, 0; "
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -29,7 +29,7 @@ __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int 
         : SLUICE_ACC8(d, 0), SLUICE_ACC8(d, 2), SLUICE_ACC8(d, 4), SLUICE_ACC8(d, 6)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed));
   } else {
-    asm volatile(
+    SLUICE_WGMMA(
         "{.reg .pred p; setp.ne.b32 p, %37, 0; "
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -44,7 +44,7 @@ __device__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int 
 template <typename T, int kTransposed>
 __device__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
+    SLUICE_WGMMA(
         "{.reg .pred p; setp.ne.b32 p, %69, 0; "
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
@@ -56,7 +56,7 @@ __device__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int
           SLUICE_ACC8(d, 8), SLUICE_ACC8(d, 10), SLUICE_ACC8(d, 12), SLUICE_ACC8(d, 14)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed));
   } else {
-    asm volatile(
+    SLUICE_WGMMA(
         "{.reg .pred p; setp.ne.b32 p, %69, 0; "
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "

@@ -1,5 +1,4 @@
 // Hopper's warpgroup matrix instructions, barriers in shared memory, and copies by tensor map.
-// Used where SLUICE_HAS_WGMMA.
 #pragma once
 
 #include <cuda.h>
@@ -18,13 +17,20 @@
 
 namespace sluice::cuda {
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Kernels with wgmma are empty where code has none, and not started (has_wgmma()).
+#if !SLUICE_HAS_WGMMA
+#define SLUICE_WGMMA(...) __trap()
+#else
+#define SLUICE_WGMMA(...) asm volatile(__VA_ARGS__)
+#endif
+
+__device__ inline void wgmma_fence() { SLUICE_WGMMA("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  SLUICE_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kPending>
 __device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  SLUICE_WGMMA("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps the compiler from touching d before (or after) here.
 template <int N>
@@ -38,11 +44,11 @@ __device__ void pin(float (&d)[N][4]) {
 // Registers of each thread of the warpgroup from here on: freed by one, taken by another.
 template <int kRegisters>
 __device__ inline void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  SLUICE_WGMMA("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
 __device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  SLUICE_WGMMA("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Barriers in shared memory that count threads, in phases.
@@ -131,7 +137,7 @@ __device__ inline void copy_box(
 // warp * 16 + lane / 4 + j / 2 * 8 and x's row t * 8 + lane % 4 * 2 + j % 2.
 #define SLUICE_PRODUCT(type, tiles, shape, names, tail, flag)                                     \
   __device__ inline void product(float(&d)[tiles][4], uint64_t w, uint64_t x, int add, type) {    \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, " flag                                            \
+    SLUICE_WGMMA("{.reg .pred p; setp.ne.b32 p, " flag                                            \
                  ", 0; wgmma.mma_async.sync.aligned." shape names " " SLUICE_LIST##tiles tail "}" \
                  : SLUICE_ACC##tiles(d)                                                           \
                  : "l"(w), "l"(x), "r"(add));                                                     \

@@ -44,7 +44,8 @@ set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
 list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
-     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
+     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc
+     ${CMAKE_SOURCE_DIR}/src/backend/cpu/matmul/load_quant.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
 if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not run
   set(quick_sources ${cuda_sources})

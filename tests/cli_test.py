@@ -152,10 +152,19 @@ class Inspect(Cli):
         fp8 = self.ledger("--gpu-memory", "80G", "--quantize", "fp8", "--kv", "f8")
         self.assertEqual(fp8["kv_per_token"] * 2, bf16["kv_per_token"])
         self.assertGreater(fp8["full_sequences"], 2 * bf16["full_sequences"])
+        int8 = self.ledger("--gpu-memory", "80G", "--quantize", "w8a8", "--kv", "f8")
+        self.assertEqual(int8["weights"], fp8["weights"])
+        some = self.ledger("--gpu-memory", "80G", "--quantize", "w8a8", "--quantize-exclude", "ffn_down")
+        self.assertGreater(some["weights"], int8["weights"] + 28 * 3584 * 18944 * 0.99)
+        self.assertLess(some["weights"], bf16["weights"])
 
     def test_refuses_what_no_gpu_does(self):
         model = ("inspect", "random:qwen2.5-7b")
-        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", says="on a GPU use fp8")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w4", says="on a GPU use fp8 or w8a8")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "fp8", "--quantize-exclude", "attn_q",
+                   says="--quantize-exclude goes with --quantize w8a8 on a GPU")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", "--quantize-exclude", "lm_head",
+                   says="the model has no matrix of that name")
         self.fails(*model, "--gpu-memory", "80G", "--kv", "int8", says="--kv int8")
         self.fails(*model, "--gpu-memory", "8X", says="write a size like")
 

@@ -18,8 +18,9 @@ struct CudaOptions {
   bool tune = true;                 // time matrix products for sizes not seen before
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
   bool stored_weights = false;      // quantised formats stay as they are
+  LoadQuant int8 = {};              // w8a8: the layers' matrices in int8 with a scale per row
 
-  CudaTypes types() const { return {activations, fp8_weights, stored_weights}; }
+  CudaTypes types() const { return {activations, fp8_weights, stored_weights, int8}; }
 };
 
 // Sizes of weights on a GPU, known without one.
@@ -51,6 +52,6 @@ struct CudaExports {
 };
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    8 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    9 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

@@ -43,7 +43,8 @@ class Carver {
       a.s.scale = static_cast<float*>(take(static_cast<size_t>(rows * (cols / kActSuper)) * 4));
       a.s.sum = static_cast<int16_t*>(take(static_cast<size_t>(rows * (cols / kActSum)) * 2));
     }
-    if (needs & kActF8) {
+    if (needs & (kActF8 | kActI8)) {
+      a.f8.type = needs & kActI8 ? DType::i8 : DType::f8;
       a.f8.data = take(static_cast<size_t>(rows * cols));
       a.f8.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
     }

@@ -81,9 +81,15 @@ BenchLimits engine_limits(const EngineOptions& o) {
   const Result<DeviceLimits> gpu = gpu_limits(there);
   if (!gpu) return limits;
   const bool f8 = o.quantize == Quantize::fp8 && gpu->gemm_f8 > 0;
+  const bool i8 = o.quantize == Quantize::w8a8 && gpu->gemm_i8 > 0;
   limits.read = gpu->read;
-  limits.peaks.push_back({f8 ? "matrix product in e4m3" : "matrix product", PeakType::bf16,
-                          f8 ? gpu->gemm_f8 : gpu->gemm});
+  limits.peaks.push_back({f8   ? "matrix product in e4m3"
+                          : i8 ? "matrix product in int8"
+                               : "matrix product",
+                          PeakType::bf16,
+                          f8   ? gpu->gemm_f8
+                          : i8 ? gpu->gemm_i8
+                               : gpu->gemm});
   return limits;
 }
 

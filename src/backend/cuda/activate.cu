@@ -42,7 +42,7 @@ __global__ void activate_kernel(
                                     cols, activation, v);
 }
 
-// The same, a block per row, which is put out in e4m3 as well.
+// The same, a block per row, which is put out in codes as well.
 template <typename O, typename T, bool kGated, int N>
 __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
                                                             int64_t out_stride,
@@ -84,15 +84,14 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
   if (c < cols) {
     activate_columns<O, T, kGated, N>(out + row * out_stride + c, x + row * stride + c, cols,
                                       activation, v);
-    for (int i = 0; i < N; ++i) most = fmaxf(most, fabsf(v[i]));
+    for (int i = 0; i < N; ++i) most = larger(most, v[i]);
   }
-  Unit unit(cluster_max(most, shared));
+  const Unit unit(cluster_max(most, shared), codes.type);
   if (blockIdx.x == 0 && threadIdx.x == 0) codes.scale[row] = unit.value;
   if (c < cols) {
-    Pack<__nv_fp8_e4m3, N> q;
-    for (int i = 0; i < N; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(v[i] * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, N>*>(static_cast<__nv_fp8_e4m3*>(codes.data) +
-                                               row * cols + c) = q;
+    Pack<uint8_t, N> q;
+    for (int i = 0; i < N; ++i) q.v[i] = unit.code(v[i]);
+    *reinterpret_cast<Pack<uint8_t, N>*>(static_cast<uint8_t*>(codes.data) + row * cols + c) = q;
   }
   leave_cluster_max();
 }
@@ -146,8 +145,7 @@ void launch_activate(
 
 // A block per row; the row is read twice, the second time from the cache.
 template <typename T>
-__global__ void quantize_kernel(
-    __nv_fp8_e4m3* out, float* scale, const T* x, int64_t stride, int cols) {
+__global__ void quantize_kernel(F8View out, const T* x, int64_t stride, int cols) {
   __shared__ float shared[32];
   wait_for_inputs();
   let_next_start();
@@ -156,30 +154,29 @@ __global__ void quantize_kernel(
   float most = 0;
   for (int c = first; c < cols; c += step) {
     auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(to_float(p.v[i])));
+    for (int i = 0; i < 8; ++i) most = larger(most, to_float(p.v[i]));
   }
-  Unit unit(block_max(most, shared));
-  if (threadIdx.x == 0) scale[blockIdx.x] = unit.value;
+  const Unit unit(block_max(most, shared), out.type);
+  if (threadIdx.x == 0) out.scale[blockIdx.x] = unit.value;
+  auto* to = static_cast<uint8_t*>(out.data) + static_cast<int64_t>(blockIdx.x) * cols;
   for (int c = first; c < cols; c += step) {
     auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    Pack<__nv_fp8_e4m3, 8> q;
-    for (int i = 0; i < 8; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(to_float(p.v[i]) * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, 8>*>(out + static_cast<int64_t>(blockIdx.x) * cols + c) =
-        q;
+    Pack<uint8_t, 8> q;
+    for (int i = 0; i < 8; ++i) q.v[i] = unit.code(to_float(p.v[i]));
+    *reinterpret_cast<Pack<uint8_t, 8>*>(to + c) = q;
   }
-}
-
-void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
-  with_type(x.type, [&](auto t) {
-    using T = decltype(t);
-    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
-    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream,
-           static_cast<__nv_fp8_e4m3*>(out), scale, static_cast<const T*>(x.data), x.stride,
-           static_cast<int>(x.cols));
-  });
 }
 
 }  // namespace
+
+void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
+  with_type(x.type, [&](auto t) {
+    using T = decltype(t);
+    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
+    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream, out,
+           static_cast<const T*>(x.data), x.stride, static_cast<int>(x.cols));
+  });
+}
 
 void activate(
     Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
@@ -188,10 +185,6 @@ void activate(
 void activate_gated(
     Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream) {
   launch_activate<true>(out, gate_up, activation, codes, stream);
-}
-
-void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
-  quantize(out.data, out.scale, x, stream);
 }
 
 }  // namespace sluice::cuda

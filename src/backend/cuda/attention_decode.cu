@@ -251,7 +251,7 @@ __device__ void merge_warps(
   }
 }
 
-// The warps' results merged, to out and to the row's codes in e4m3. The blocks of the cluster hold
+// The warps' results merged, to out and to the row's codes. The blocks of the cluster hold
 // the whole row, and exchange their largest elements.
 template <typename T, int D, int kStride>
 __device__ void merge_to_codes(
@@ -268,23 +268,19 @@ __device__ void merge_to_codes(
     MergedWarps merged(results, h, d);
     y[turn] = rounded4<T>(merged.normalised());
     store4(out + h * p.a.head_dim + d, y[turn]);
-    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[turn].x), fabsf(y[turn].y)),
-                             fmaxf(fabsf(y[turn].z), fabsf(y[turn].w))));
+    most = larger(larger(larger(larger(most, y[turn].x), y[turn].y), y[turn].z), y[turn].w);
   }
-  Unit unit(cluster_max(most, shared));
+  const Unit unit(cluster_max(most, shared), p.codes.type);
   int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
   if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
-  auto* codes = static_cast<__nv_fp8_e4m3*>(p.codes.data) + blockIdx.z * cols + offset;
+  auto* codes = static_cast<uint8_t*>(p.codes.data) + blockIdx.z * cols + offset;
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
     if (h >= heads || d >= p.a.head_dim) continue;
-    Pack<__nv_fp8_e4m3, 4> q;
-    q.v[0] = from_float<__nv_fp8_e4m3>(y[turn].x * unit.inverse);
-    q.v[1] = from_float<__nv_fp8_e4m3>(y[turn].y * unit.inverse);
-    q.v[2] = from_float<__nv_fp8_e4m3>(y[turn].z * unit.inverse);
-    q.v[3] = from_float<__nv_fp8_e4m3>(y[turn].w * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, 4>*>(codes + h * p.a.head_dim + d) = q;
+    const Pack<uint8_t, 4> q{
+        {unit.code(y[turn].x), unit.code(y[turn].y), unit.code(y[turn].z), unit.code(y[turn].w)}};
+    *reinterpret_cast<Pack<uint8_t, 4>*>(codes + h * p.a.head_dim + d) = q;
   }
   leave_cluster_max();
 }

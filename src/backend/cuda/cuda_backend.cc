@@ -62,6 +62,7 @@ std::string CudaBackend::describe() const {
                                                           : "f32";
   return std::string("cuda:") + std::to_string(options_.index) + ", " + device_.name + ", " + type +
          (options_.fp8_weights ? ", fp8 weights" : "") +
+         (options_.int8.kind == WeightQuant::w8a8 ? ", int8 weights" : "") +
          (decoded_bytes_ > 0 ? ", weights as stored" : "") +
          (options_.deterministic ? ", deterministic" : "");
 }

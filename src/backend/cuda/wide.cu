@@ -1,14 +1,15 @@
 // Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). A block
-// has 128 weight rows and up to 256 rows of x: one warp copies boxes of both by tensor map through
+// has 128 weight rows and up to 192 rows of x: one warp copies boxes of both by tensor map through
 // a ring in shared memory, two warpgroups multiply them, 64 weight rows each. A block adds up the
 // ranges of columns one after the other; where there are few tiles, the product is spread: the
-// blocks of a cluster have one range each. Sums of int8 are exact, and have no ranges but then.
+// blocks of a cluster have one range each. In int8 this is for the latter alone (wide_int8.cuh).
 #include <cooperative_groups.h>
 
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
+#include "backend/cuda/wide_int8.cuh"
 
 namespace sluice::cuda {
 
@@ -286,20 +287,6 @@ void run_wide(
         "wide");
 }
 
-// The width of a tile of x in int8: the fewest waves of blocks, each as long as its width and what
-// a block takes beside that.
-int exact_width(const BoxedArgs& a, int num_sms) {
-  constexpr int kBeside = 48;
-  const int row_tiles = (a.rows + kTileRows - 1) / kTileRows;
-  int best = 128, least = INT32_MAX;
-  for (int width : {256, 192, 128}) {
-    const int tiles = row_tiles * ((a.n + width - 1) / width);
-    const int cost = (tiles + num_sms - 1) / num_sms * (width + kBeside);
-    if (cost < least) best = width, least = cost;
-  }
-  return best;
-}
-
 template <typename T>
 void run_cut(const BoxedArgs& a,
              const Tensor& x,
@@ -310,16 +297,14 @@ void run_cut(const BoxedArgs& a,
   if (splits > 1 && wide_spreads(a.rows, a.n, num_sms))
     return run_wide<T, 16, true>(a, x, weight, splits, stream);
   if constexpr (kExact<T>) {
-    const int width = exact_width(a, num_sms);
-    if (width == 128) return run_wide<T, 16, false>(a, x, weight, 1, stream);
-    if (width == 192) return run_wide<T, 24, false>(a, x, weight, 1, stream);
-    return run_wide<T, 32, false>(a, x, weight, 1, stream);
+    wide_int8(a, x, weight, num_sms, stream);
+  } else {
+    // The larger tile computes faster, where not too many of its rows are empty.
+    auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
+    if (padded(128) * 100 < padded(192) * 95)
+      return run_wide<T, 16, false>(a, x, weight, splits, stream);
+    run_wide<T, 24, false>(a, x, weight, splits, stream);
   }
-  // The larger tile computes faster, where not too many of its rows are empty.
-  auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
-  if (padded(128) * 100 < padded(192) * 95)
-    return run_wide<T, 16, false>(a, x, weight, splits, stream);
-  run_wide<T, 24, false>(a, x, weight, splits, stream);
 }
 
 }  // namespace

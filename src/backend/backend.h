@@ -52,6 +52,7 @@ struct F8View {
   void* data = nullptr;    // [rows, cols]
   float* scale = nullptr;  // [rows]
   DType type = DType::f8;  // or i8
+  bool alone = false;      // nobody reads the activations themselves: they need not be written
 };
 // Products in e4m3 of up to so many rows read the activations themselves, so nobody fills their
 // F8View.
@@ -65,7 +66,7 @@ enum ActNeeds : uint8_t {
   kActRow8 = 4,
   kActF8 = 8,
   kActSuper8 = 16,
-  kActI8 = 32  // F8View in i8; never beside kActF8
+  kActI8 = 32  // F8View in i8, and memory for the activations; never beside kActF8
 };
 
 // Activations in the forms their readers need, written once by the op that produces them.

@@ -92,7 +92,7 @@ inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
   const bool f8 = types.fp8_weights && p.layer && p.rows % 16 == 0 && p.cols % 16 == 0;
   const bool i8 = p.layer && becomes_int8(segments, types.int8);
   p.type = f8 ? DType::f8 : i8 ? DType::i8 : types.activations;
-  p.act = static_cast<uint8_t>(kActF32 | (f8 ? kActF8 : i8 ? kActI8 : 0));
+  p.act = f8 ? kActF32 | kActF8 : i8 ? kActI8 : kActF32;
   const auto rows = static_cast<size_t>(p.rows), cols = static_cast<size_t>(p.cols);
   p.bytes = rows * cols * dtype_bytes(p.type) + (f8 || i8 ? rows * sizeof(float) : 0);
   const bool stored = types.stored_weights && !f8 && !i8 && types.activations != DType::f32 &&

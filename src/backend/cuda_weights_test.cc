@@ -50,7 +50,7 @@ TEST(CudaWeights, Int8IsForLayersWhoseTensorsAllMayBe) {
   q.segments.push_back(k.segments[0]);
   const CudaWeightPlan p = plan(q);
   EXPECT_EQ(p.type, DType::i8);
-  EXPECT_EQ(p.act, kActF32 | kActI8);
+  EXPECT_EQ(p.act, kActI8);
   EXPECT_EQ(p.bytes, 76u * 64 + 76 * 4);
   EXPECT_EQ(plan(q, {"attn_k"}).type, DType::bf16);
   EXPECT_EQ(plan(q, {"attn_k"}).act, kActF32);

@@ -14,10 +14,11 @@ __device__ inline float activated(float x, Activation activation) {
   return 0.5f * x * (1 + tanhf(inner));
 }
 
-// N columns from `x` to `out`, and as `out` holds them. kGated: up is `cols` behind its gate.
+// N columns from `x` to `out` (where that is wanted), and as `out` holds them. kGated: up is `cols`
+// behind its gate.
 template <typename O, typename T, bool kGated, int N>
 __device__ inline void activate_columns(
-    O* out, const T* x, int cols, Activation activation, float (&v)[N]) {
+    O* out, const T* x, int cols, Activation activation, bool stores, float (&v)[N]) {
   auto gate = *reinterpret_cast<const Pack<T, N>*>(x);
   Pack<T, N> up;
   Pack<O, N> result;
@@ -27,7 +28,7 @@ __device__ inline void activate_columns(
     result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
     v[i] = to_float(result.v[i]);
   }
-  *reinterpret_cast<Pack<O, N>*>(out) = result;
+  if (stores) *reinterpret_cast<Pack<O, N>*>(out) = result;
 }
 
 template <typename O, typename T, bool kGated, int N>
@@ -39,7 +40,7 @@ __global__ void activate_kernel(
   if (c >= cols) return;
   float v[N];
   activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c, x + blockIdx.x * stride + c,
-                                    cols, activation, v);
+                                    cols, activation, true, v);
 }
 
 // The same, a block per row, which is put out in codes as well.
@@ -60,7 +61,8 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
     int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
     if (c >= cols) continue;
     activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c,
-                                      x + blockIdx.x * stride + c, cols, activation, v[k]);
+                                      x + blockIdx.x * stride + c, cols, activation, !codes.alone,
+                                      v[k]);
   }
   store_codes<kActivateVecs, N>(codes, v, cols, shared);
 }
@@ -83,7 +85,7 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
   float v[N], most = 0;
   if (c < cols) {
     activate_columns<O, T, kGated, N>(out + row * out_stride + c, x + row * stride + c, cols,
-                                      activation, v);
+                                      activation, !codes.alone, v);
     for (int i = 0; i < N; ++i) most = larger(most, v[i]);
   }
   const Unit unit(cluster_max(most, shared), codes.type);

@@ -99,14 +99,15 @@ class Fake(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, act):
+    def __init__(self, act, role=None):
         self.act, self.seen, self.ready, self.lock = act, [], 200, threading.Lock()
+        self.hello = json.dumps({"kv_role": role} if role else {}).encode()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.whole(self.server.ready, b"{}")
+                self.whole(self.server.ready, self.server.hello)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

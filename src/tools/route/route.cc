@@ -20,6 +20,9 @@ constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for eac
 
 // Where nobody measured: 5 ms a step and 50 us a token, as a small model on a CPU might take. The
 // conductor learns how far off it is from the first tokens that it sees.
+// Likewise the KV of a token on its way to another worker: 40 KB at 2 GB/s.
+constexpr double kAssumedTransfer = 20e-6;
+
 StepCost assumed_cost() {
   StepCost c;
   c.rows = {{0, 5e-3}, {4096, 5e-3 + 4096 * 50e-6}};
@@ -63,6 +66,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.routing.ttft = slo->ttft;
   r.routing.tpot = slo->tpot;
   r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
+  r.routing.transfer = kAssumedTransfer;
   r.worker.cost = assumed_cost();
   r.worker.budget = o.budget;
   if (!o.cost.empty()) {

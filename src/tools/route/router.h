@@ -39,8 +39,17 @@ struct RouterOptions {
   std::string kv_event_key;  // file of CURVE keys; empty: none
 };
 
+// What is passed on.
+struct RoutedPath {
+  std::string_view method, path;
+  bool generates = false;  // its tokens count, and it may be rejected for load
+  bool splits = false;     // its prompt may be computed by another worker
+  bool prefix = false;     // and all below it
+};
+
 class RoutedExchange;
 class WorkerProbe;
+enum class Leg : uint8_t;
 
 class Router {
  public:
@@ -66,7 +75,7 @@ class Router {
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
-    Counter *requests = nullptr, *failures = nullptr;
+    Counter *requests = nullptr, *failures = nullptr, *prefills = nullptr;
     Gauge *up = nullptr, *in_flight = nullptr, *pace = nullptr;
     Gauge *kv_known = nullptr, *kv_blocks = nullptr;
     std::optional<KvFollower::Source> events;
@@ -78,10 +87,13 @@ class Router {
   void serve_metrics(Responder& out);
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
+  void send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
+  // What the worker says of its part; nothing: it does whole requests.
+  void set_role(size_t worker, std::string_view role);
   // What the worker says of its KV events; nothing: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
@@ -96,7 +108,9 @@ class Router {
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
-  Gauge *held_requests_, *held_bytes_;
+  Counter *prefills_, *fallbacks_;
+  Gauge *held_requests_, *held_bytes_, *transfer_;
+  Gauge* up_by_role_[3];  // by WorkerRole
   Histogram* first_byte_;
   bool started_ = false;
   size_t num_requests_ = 0, num_bytes_ = 0;

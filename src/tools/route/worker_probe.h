@@ -1,5 +1,6 @@
-// Asks one worker again and again whether it is there: /ready, or /health where it has none; and
-// where its KV events are followed, what it publishes (/server_info). On the router's io thread.
+// Asks one worker again and again whether it is there and what its role is: /ready, or /health
+// where it has none; and where its KV events are followed, what it publishes (/server_info). On the
+// router's io thread.
 #pragma once
 
 #include <memory>
@@ -35,7 +36,7 @@ class WorkerProbe final : public HttpListener {
   void on_info(bool ok);
 
   bool has_ready_ = true, asking_info_ = false;
-  std::string info_;
+  std::string body_;  // of the answer
   int status_ = 0, num_missed_ = 0;
   std::chrono::steady_clock::time_point asked_;
 };

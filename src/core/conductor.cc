@@ -92,6 +92,8 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
 
 RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   for (size_t i = 0; i < workers_.size(); ++i) {
+    views_[i].alive = false;
+    if (!workers_[i].alive) continue;
     views_[i] = view(static_cast<int>(i), ask, now);
     if (i < 64 && (ask.avoid >> i & 1) != 0) views_[i].alive = false;
   }

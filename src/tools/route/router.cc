@@ -50,9 +50,11 @@ HttpResponse routed_error(int status, const std::string& why, const char* code) 
 Router::Router(RouterOptions options)
     : options_(std::move(options)),
       key_(draw_key()),
-      conductor_(options_.routing,
-                 std::vector<ConductorWorker>(options_.workers.size(), options_.worker),
-                 key_) {
+      conductor_(
+          options_.routing,
+          std::vector<ConductorWorker>(
+              options_.dns_name.empty() ? options_.workers.size() : kMostWorkers, options_.worker),
+          key_) {
   rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
   refused_ = &metrics_.counter("sluice_route_refused_total",
                                "Requests refused: too many at once, or no worker (503)");
@@ -82,39 +84,19 @@ Router::Router(RouterOptions options)
 Router::~Router() = default;
 
 Result<void> Router::start(HttpServer& server) {
-  workers_.resize(options_.workers.size());
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& w = workers_[i];
-    HttpClient::Options o = options_.workers[i];
-    o.context = &server.context(0);
-    o.max_connections = options_.limits.requests;
-    o.connect = std::chrono::milliseconds(2000);
-    o.request = std::chrono::hours(24);
-    o.stall = options_.limits.silence;
-    w.url = o.url;
-    w.name = http_authority(o.url);
-    const MetricLabels labels = {{"worker", w.name}};
-    w.requests = &metrics_.counter("sluice_route_worker_requests_total",
-                                   "Requests sent to the worker", labels);
-    w.failures = &metrics_.counter("sluice_route_worker_failures_total",
-                                   "Requests that the worker did not answer to their end", labels);
-    w.prefills = &metrics_.counter("sluice_route_worker_prefills_total",
-                                   "Of those, prompts for other workers", labels);
-    w.up = &metrics_.gauge("sluice_route_worker_up", "1: it takes requests", labels);
-    w.in_flight = &metrics_.gauge("sluice_route_worker_requests",
-                                  "Requests that the worker is answering", labels);
-    w.pace = &metrics_.gauge("sluice_route_worker_pace",
-                             "Measured over predicted time to the first token", labels);
-    w.kv_known = &metrics_.gauge("sluice_route_worker_kv_known",
-                                 "1: its KV events say what it has cached", labels);
-    w.kv_blocks = &metrics_.gauge("sluice_route_worker_kv_blocks",
-                                  "Blocks that it has cached, by its KV events", labels);
+  to_.context = &server.context(0);
+  to_.max_connections = options_.limits.requests;
+  to_.connect = std::chrono::milliseconds(2000);
+  to_.request = std::chrono::hours(24);
+  to_.stall = options_.limits.silence;
+  workers_.resize(conductor_.num_workers());
+  for (size_t i = 0; i < workers_.size(); ++i)
     conductor_.set_alive(static_cast<int>(i), false);  // until it answers
-    Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
-    if (!client) return client.error();
-    w.client = std::move(*client);
-    w.probe = std::make_unique<WorkerProbe>(*this, i);
-    if (auto ok = w.probe->open(o); !ok) return ok.error();
+  for (size_t i = 0; i < options_.workers.size(); ++i) {
+    HttpClient::Options o = to_;
+    o.url = options_.workers[i].url;
+    o.tls = options_.workers[i].tls;
+    if (auto ok = open_worker(i, std::move(o)); !ok) return ok.error();
   }
   if (options_.kv_events) {
     auto tell = [this, &server](KvFollower::News news) {
@@ -127,12 +109,21 @@ Result<void> Router::start(HttpServer& server) {
   }
   server.post(0, [this] {
     started_ = true;
-    for (Worker& w : workers_) w.probe->run();
+    for (Worker& w : workers_)
+      if (w.probe) w.probe->run();
   });
+  if (!options_.dns_name.empty()) {
+    auto tell = [this, &server](std::vector<std::string> addresses) {
+      server.post(0, [this, list = std::move(addresses)] { set_addresses(list); });
+    };
+    dns_ = std::make_unique<DnsWatch>(options_.dns_name, options_.dns_every, options_.resolve,
+                                      std::move(tell));
+  }
   return {};
 }
 
 void Router::close() {
+  dns_.reset();
   follower_.reset();
   for (Worker& w : workers_) {
     w.probe.reset();
@@ -215,6 +206,7 @@ void Router::left(RoutedExchange& exchange) {
 void Router::set_state(size_t worker, bool alive, bool draining, bool silent, const char* why) {
   const int i = static_cast<int>(worker);
   Worker& w = workers_[worker];
+  draining = draining || w.leaving;
   const bool was_up = conductor_.alive(i) && !conductor_.draining(i), is_up = alive && !draining;
   const bool died = conductor_.alive(i) && !alive;
   if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
@@ -255,7 +247,9 @@ void Router::serve_health(Responder& out) {
   if (draining_) return out.send(routed_error(503, "the router is about to stop", "draining"));
   if (num_up_ == 0) return out.send(routed_error(503, "no worker takes requests", "no_worker"));
   HttpResponse r;
-  r.body = strf("{\"status\":\"ok\",\"workers\":%zu,\"up\":%zu}", workers_.size(), num_up_.load());
+  size_t num = 0;
+  for (const Worker& w : workers_) num += !w.name.empty() && !w.leaving;
+  r.body = strf("{\"status\":\"ok\",\"workers\":%zu,\"up\":%zu}", num, num_up_.load());
   out.send(std::move(r));
 }
 
@@ -265,6 +259,7 @@ void Router::serve_metrics(Responder& out) {
   transfer_->set(conductor_.transfer());
   double up_by_role[std::size(kWorkerRoles)] = {};
   for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].name.empty()) continue;
     const int n = static_cast<int>(i);
     const bool up = conductor_.alive(n) && !conductor_.draining(n);
     workers_[i].up->set(up);

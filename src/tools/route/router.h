@@ -17,6 +17,7 @@
 #include "core/conductor.h"
 #include "net/http.h"
 #include "net/http_client.h"
+#include "tools/route/dns_watch.h"
 #include "tools/route/kv_follower.h"
 #include "tools/route/request_shape.h"
 
@@ -29,7 +30,7 @@ struct RouterLimits {
 };
 
 struct RouterOptions {
-  std::vector<HttpClient::Options> workers;  // at most 64
+  std::vector<HttpClient::Options> workers;  // at most kMostWorkers
   ConductorWorker worker;                    // what is assumed of each
   RoutingConfig routing;
   RouterLimits limits;
@@ -37,7 +38,13 @@ struct RouterOptions {
   std::string session_header = "x-session-id";
   bool kv_events = false;    // workers that publish what they have cached are followed
   std::string kv_event_key;  // file of CURVE keys; empty: none
+  // A name whose addresses are workers too, at this port; empty: none.
+  std::string dns_name;
+  uint16_t dns_port = 0;
+  std::chrono::milliseconds dns_every{2000};
+  ResolveName resolve = resolve_by_system;
 };
+inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
 
 // What is passed on.
 struct RoutedPath {
@@ -71,7 +78,9 @@ class Router {
   friend class RoutedExchange;
   friend class WorkerProbe;
   struct Worker {
-    std::string name;  // for people: the address
+    std::string name;      // for people: the address; empty: a place for one more
+    bool by_name = false;  // its address is one of a name's
+    bool leaving = false;  // and is not any more: it gets no new requests
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
@@ -82,6 +91,15 @@ class Router {
     uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
   };
+
+  // Members (members.cc).
+  Result<void> open_worker(size_t worker, HttpClient::Options options);
+  void count_worker(Worker& w);
+  void set_addresses(const std::vector<std::string>& addresses);
+  void join(const HttpUrl& url);
+  Result<void> take_place(size_t worker, const HttpUrl& url);
+  // It left, and has no requests any more.
+  bool is_gone(size_t worker) const;
 
   void serve_health(Responder& out);
   void serve_metrics(Responder& out);
@@ -105,6 +123,9 @@ class Router {
   uint64_t num_drawn_ = 0;
   std::vector<Worker> workers_;
   std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
+  std::unique_ptr<DnsWatch> dns_;         // null: the workers are those given
+  bool said_full_ = false;                // that a name has more addresses than there are places
+  HttpClient::Options to_;                // of clients that are made later
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;

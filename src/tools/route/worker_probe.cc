@@ -59,13 +59,26 @@ Result<void> WorkerProbe::open(HttpClient::Options o) {
   return {};
 }
 
+void WorkerProbe::move_to(const HttpUrl& url) {
+  url_ = url;
+  has_ready_ = true;
+  num_missed_ = 0;
+  client_->move_to(url);
+}
+
 void WorkerProbe::run() {
+  if (router_.is_gone(worker_)) {
+    router_.set_state(worker_, false, false, false, "is gone");
+    client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
+    return;
+  }
   asking_info_ = false;
   ask(has_ready_ ? "/ready" : "/health");
 }
 
 void WorkerProbe::ask(const char* path) {
   status_ = 0;
+  asking_ = true;
   body_.clear();
   asked_ = std::chrono::steady_clock::now();
   client_->send(http_request_bytes(url_, "GET", path, {}, ""), *this);
@@ -82,6 +95,7 @@ void WorkerProbe::on_info(bool ok) {
 }
 
 void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
+  asking_ = false;
   if (asking_info_) return on_info(failure == HttpFailure::none);
   auto pause = kPause;
   if (failure == HttpFailure::none) {

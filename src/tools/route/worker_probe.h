@@ -22,6 +22,9 @@ class WorkerProbe final : public HttpListener {
 
   Result<void> open(HttpClient::Options options);
   void run();  // sends the first; the rest follow by themselves
+  bool idle() const { return !asking_; }
+  // Asks another worker from the next time on; while idle.
+  void move_to(const HttpUrl& url);
 
   void on_head(int status, const HttpHeaders&) override { status_ = status; }
   void on_body(std::string_view bytes) override;
@@ -35,7 +38,7 @@ class WorkerProbe final : public HttpListener {
   void ask(const char* path);
   void on_info(bool ok);
 
-  bool has_ready_ = true, asking_info_ = false;
+  bool has_ready_ = true, asking_ = false, asking_info_ = false;
   std::string body_;  // of the answer
   int status_ = 0, num_missed_ = 0;
   std::chrono::steady_clock::time_point asked_;

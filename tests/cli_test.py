@@ -239,6 +239,17 @@ class Plan(Cli):
         self.assertNotIn("least-loaded", self.works(*args, "--policy", "random,cache-aware").decode())
         self.fails(*args, "--policy", "best", says="--policy")
         self.fails(*args, "--workers", 0, says="--workers")
+        apart = [a for a in args if a not in ("--workers", 3)] + ["--prefill-workers", 1, "--decode-workers", 2]
+        rows = json.loads(self.works(*apart, "--json"))["policies"]
+        self.assertEqual([(r["prefill"], r["decode"]) for r in rows], [(0, 0)] * 5 + [(1, 2)] * 5)
+        for row in rows:
+            self.assertEqual(row["figures"]["requests"], 80)
+        self.assertEqual([r["handed_over"] for r in rows if r["policy"] == "round-robin"], [0, 80])
+        slow = json.loads(self.works(*apart, "--link", 1, "--policy", "round-robin", "--json"))["policies"]
+        self.assertEqual(slow[0]["figures"], rows[1]["figures"])
+        self.assertGreater(slow[1]["figures"]["ttft_s"]["p50"], rows[6]["figures"]["ttft_s"]["p50"])
+        self.fails(*args, "--prefill-workers", 1, "--decode-workers", 2, says="--workers")
+        self.fails(*apart[:-2], says="--decode-workers")
 
     def test_calibrates_compares_and_plans_with_the_cost(self):
         shape, cost = WORK / "tiny.json", WORK / "cost.json"

@@ -21,6 +21,8 @@ from test_route import Fake, Router, cut, echo, wait_for
 FULL = os.environ.get("SLUICE_TEST_FULL") == "1"
 PARAMS = {"do_remote_prefill": True, "do_remote_decode": False, "remote_host": "192.0.2.7", "remote_port": 7,
           "remote_request_id": "00" * 16}
+HELD = ("sluice_kv_transfer_leases", "sluice_kv_transfer_places", "vllm:num_requests_running",
+        "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")  # 0 once nobody asks anything
 BY_TURNS = ["--policy", "round-robin"]  # every prompt that can be is computed apart
 
 
@@ -173,7 +175,7 @@ class Apart(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.one = Server("--allow-request-template", path=stories())
-        cls.workers = [start(role, "-t", "1", "--kv-lease", "10") for role in ("prefill", "prefill", "decode", "decode")]
+        cls.workers = [start(role, "-t", "1", "--kv-lease", "4") for role in ("prefill", "prefill", "decode", "decode")]
         cls.router = Router(*(w.url for w in cls.workers), args=BY_TURNS)
         cls.router.wait_up(4)
 
@@ -211,6 +213,22 @@ class Apart(unittest.TestCase):
         for w in self.workers[:2]:
             self.assertGreater(w.metric("sluice_kv_transfer_sent_bytes_total"), 0)
         self.assertGreater(sum(w.metric("sluice_kv_transfer_received_bytes_total") for w in self.workers[2:]), fetched)
+
+    def test_clients_that_close_leave_nothing_behind(self):
+        draw = random.Random(5)
+        for k in range(30):
+            body = json.dumps({"prompt": prompt(300 + k, 90), "max_tokens": 300, "ignore_eos": True, "stream": k % 3 > 0})
+            with socket.create_connection(("127.0.0.1", self.router.port), timeout=30 * PATIENCE) as s:
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+                          % (len(body), body.encode()))
+                if k % 3 == 2:  # in the middle of the answer
+                    self.assertTrue(s.recv(100).startswith(b"HTTP/1.1 200"))
+                else:
+                    time.sleep(draw.random() * 0.03)
+        self.assertTrue(wait_for(lambda: self.router.metric("sluice_route_requests") == 0))
+        for w in self.workers:
+            for name in HELD:
+                self.assertTrue(w.until(lambda: w.metric(name) == 0), f"{name} {w.metric(name)} {w.url}")
 
     def test_errors_are_those_of_one_server(self):
         for body in ({"prompt": "a", "max_tokens": -1}, {"prompt": "a", "top_p": 7}, {"prompt": "a " * 5000}):
@@ -291,8 +309,7 @@ class Faults(unittest.TestCase):
     def freed(self):
         self.assertTrue(wait_for(lambda: self.router.metric("sluice_route_requests") == 0))
         for w in self.workers:
-            for name in ("sluice_kv_transfer_leases", "sluice_kv_transfer_places", "vllm:num_requests_running",
-                         "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+            for name in HELD:
                 self.assertTrue(w.until(lambda: w.metric(name) == 0), f"{name} {w.metric(name)} {w.url}")
 
     def run_faults(self, faults, num_clients):

@@ -91,7 +91,9 @@ void WorkerProbe::on_body(std::string_view bytes) {
 // A worker without it is none whose events are followed; whether it is there says /ready.
 void WorkerProbe::on_info(bool ok) {
   if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
-  client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
+  if (!ok) ++num_missed_;  // it may hang from now on, so it is asked at once
+  const auto pause = ok ? kPause : std::chrono::milliseconds(0);
+  client_->at(std::chrono::steady_clock::now() + pause, [this] { run(); });
 }
 
 void WorkerProbe::on_end(HttpFailure failure, const std::string&) {

@@ -339,6 +339,8 @@ class Faults(unittest.TestCase):
             self.assertFalse(t.is_alive())
         counts = {how: self.ends.count(how) for how in set(self.ends)}
         print(f"\n{len(faults)} faults, {num_clients} clients: {counts}, silent for {self.silent:.1f} s at most")
+        slow = [line for line in self.router.lines if float((re.findall(r"total=([0-9.]+)s", line) or [0])[0]) > 5]
+        print("".join(slow[:20]), end="")
         self.assertLessEqual(set(counts), {"whole", "error"})
         self.assertGreater(counts["whole"], num_clients)
         self.assertLess(self.silent, 5 * PATIENCE)

@@ -32,19 +32,23 @@ set(SLUICE_HAS_CUDA ON)
 
 set(cuda_archs "")
 foreach(arch ${SLUICE_CUDA_ARCHS})
-  if(NOT arch MATCHES "^(9[0-9]|1[0-9][0-9])a?$")
-    message(FATAL_ERROR "SLUICE_CUDA_ARCHS=${arch}: the kernels use clusters of blocks, which 90a (Hopper) and later have")
+  if(NOT arch MATCHES "^([89][0-9]|1[0-9][0-9])(a|-virtual)?$")
+    message(FATAL_ERROR "SLUICE_CUDA_ARCHS=${arch}: use 80, 86, 89, 90a, 100, 120, or 80-virtual for PTX that the driver compiles")
   endif()
-  list(APPEND cuda_archs -gencode=arch=compute_${arch},code=sm_${arch})
+  if(arch MATCHES "^([0-9]+)-virtual$")
+    list(APPEND cuda_archs -gencode=arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
+  else()
+    list(APPEND cuda_archs -gencode=arch=compute_${arch},code=sm_${arch})
+  endif()
 endforeach()
 list(JOIN SLUICE_CUDA_ARCHS " " cuda_arch_names)
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cc PROPERTIES
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/target.cu PROPERTIES
   COMPILE_DEFINITIONS "SLUICE_CUDA_ARCHS=\"${cuda_arch_names}\"")
 set(cuda_flags --expt-relaxed-constexpr -lineinfo ${cuda_archs})
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
 list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/backend.cc ${CMAKE_SOURCE_DIR}/src/backend/gemm_choices.cc
-     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc)
+     ${CMAKE_SOURCE_DIR}/src/backend/page_memory.cc ${CMAKE_SOURCE_DIR}/src/backend/cpu/matmul/load_quant.cc)
 list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
 if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not run
   set(quick_sources ${cuda_sources})
@@ -52,6 +56,8 @@ if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not r
   list(FILTER quick_sources EXCLUDE REGEX "/wide\\.cu$")  # unoptimised, it has too few registers
   set_source_files_properties(${quick_sources} PROPERTIES COMPILE_OPTIONS "-Xcicc=-O1;-Xptxas=-O1")
 endif()
+
+list(APPEND cuda_sources ${CMAKE_SOURCE_DIR}/src/backend/cuda_archs.cc)
 
 # The project's flags are g++'s: each CUDA target states its own.
 function(sluice_cuda_target name)

@@ -11,6 +11,7 @@ bench() { echo "== $*"; "$dir/sluice" bench gpu "$@" -q; echo; }
 bench random:qwen2.5-0.5b --contexts 192
 bench random:qwen2.5-7b --contexts 1024 --no-workload
 bench random:qwen2.5-7b --contexts 1024 --no-workload --quantize fp8 --kv f8
+bench random:qwen2.5-7b --contexts 1024 --no-workload --quantize w8a8
 bench random:qwen2.5-7b --contexts 1024 --no-workload --deterministic
 for mode in "" --deterministic; do bench random:qwen2.5-7b --contexts 8192 --batches 1,8,32 --no-workload $mode; done
 bench random:qwen2.5-7b --contexts 1024 --no-workload --no-graphs --batches 1,32

@@ -3,11 +3,12 @@
 #   SLUICE_CUDA=auto   (default) where there is an nvcc, or an NVIDIA driver: then nvcc comes from PyPI
 #   SLUICE_CUDA=on     always; from PyPI where there is no nvcc
 #   SLUICE_CUDA=off    never
+# SLUICE_CUDA_ARCHS says which GPUs it is for ('86;90a'); by default those that are here, or Hopper.
 # For tests: SLUICE_DRIVER replaces the driver's version (empty: no driver), CUDA_HOME the default toolkit.
 
 CUDA_MIN_NVCC=12.9     # C++20, and scales per row and column in cuBLASLt
 CUDA_MIN_DRIVER=580    # the first driver that runs what CUDA 13 compiles
-CUDA_MIN_GPU=9.0       # Hopper: clusters of blocks
+CUDA_MIN_GPU=8.0       # Ampere: bf16 in the tensor cores, asynchronous copies
 # The newest 12.x packages have no nvcc, only ptxas. 13.0 asks for the oldest driver of the rest.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85
   nvidia-cuda-runtime==13.0.96 nvidia-cublas==13.0.2.14)
@@ -44,17 +45,28 @@ driver_version() {
   echo "$version"
 }
 
-# Prints the highest compute capability of the GPUs here, or nothing where nvidia-smi does not tell.
-gpu_capability() {
+# Prints the compute capabilities of the GPUs here, the lowest first, or nothing where nvidia-smi does not tell.
+gpu_capabilities() {
   have nvidia-smi || return 0
   { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true; } |
-    grep -E '^[0-9]+\.[0-9]+$' | sort -V | tail -1 || true
+    grep -E '^[0-9]+\.[0-9]+$' | sort -uV || true
+}
+
+# gpu_archs CAPABILITY...: SLUICE_CUDA_ARCHS for those that kernels run on.
+gpu_archs() {
+  local capability archs=()
+  for capability; do
+    at_least "$capability" "$CUDA_MIN_GPU" || continue
+    [[ $capability != 9.0 ]] || capability+=a
+    archs+=("${capability/./}")
+  done
+  (IFS=';' && echo "${archs[*]}")
 }
 
 # plan_cuda: sets CUDA_PART (one phrase for the user), CUDA_NVCC (empty: no GPU part; `wheels`: to be installed)
 # and CUDA_ARGS (for cmake). Looks only; installs nothing.
 plan_cuda() {
-  local mode=${SLUICE_CUDA:-auto} nvcc version='' driver capability=''
+  local mode=${SLUICE_CUDA:-auto} nvcc version='' driver capabilities='' best archs
   CUDA_NVCC='' CUDA_ARGS=(-DSLUICE_CUDA=OFF)
   case ${mode,,} in
     off) CUDA_PART="CPU part only (SLUICE_CUDA=off)" && return ;;
@@ -64,9 +76,10 @@ plan_cuda() {
   nvcc=$(system_nvcc)
   [[ -z $nvcc ]] || version=$(nvcc_version "$nvcc")
   driver=$(driver_version)
-  [[ -z $driver ]] || capability=$(gpu_capability)
-  if [[ $mode == auto && -n $capability ]] && ! at_least "$capability" "$CUDA_MIN_GPU"; then
-    CUDA_PART="CPU part only (the GPU has compute capability $capability; the GPU part needs $CUDA_MIN_GPU, Hopper)"
+  [[ -z $driver ]] || capabilities=$(gpu_capabilities)
+  best=${capabilities##*$'\n'}
+  if [[ $mode == auto && -n $best ]] && ! at_least "$best" "$CUDA_MIN_GPU"; then
+    CUDA_PART="CPU part only (the GPU has compute capability $best; the GPU part needs $CUDA_MIN_GPU)"
   elif [[ -n $version ]] && at_least "$version" "$CUDA_MIN_NVCC"; then
     CUDA_PART="CPU and GPU parts (nvcc $version)" CUDA_NVCC=$nvcc
   elif [[ $mode == on ]]; then
@@ -81,9 +94,9 @@ plan_cuda() {
   [[ -n $CUDA_NVCC ]] || return 0
   [[ $CUDA_NVCC != wheels ]] || nvcc=$CUDA_KIT/bin/nvcc
   CUDA_ARGS=(-DSLUICE_CUDA=ON "-DSLUICE_NVCC=$nvcc")
-  if [[ -n $capability ]] && at_least "$capability" 10.0; then
-    CUDA_ARGS+=("-DSLUICE_CUDA_ARCHS=${capability/./}")
-  fi
+  # shellcheck disable=SC2086
+  archs=${SLUICE_CUDA_ARCHS:-$(gpu_archs $capabilities)}
+  [[ -z $archs ]] || CUDA_ARGS+=("-DSLUICE_CUDA_ARCHS=$archs")
 }
 
 # Compiler, headers and cuBLAS from PyPI into build/cuda, laid out as CMake expects a toolkit.

@@ -152,10 +152,19 @@ class Inspect(Cli):
         fp8 = self.ledger("--gpu-memory", "80G", "--quantize", "fp8", "--kv", "f8")
         self.assertEqual(fp8["kv_per_token"] * 2, bf16["kv_per_token"])
         self.assertGreater(fp8["full_sequences"], 2 * bf16["full_sequences"])
+        int8 = self.ledger("--gpu-memory", "80G", "--quantize", "w8a8", "--kv", "f8")
+        self.assertEqual(int8["weights"], fp8["weights"])
+        some = self.ledger("--gpu-memory", "80G", "--quantize", "w8a8", "--quantize-exclude", "ffn_down")
+        self.assertGreater(some["weights"], int8["weights"] + 28 * 3584 * 18944 * 0.99)
+        self.assertLess(some["weights"], bf16["weights"])
 
     def test_refuses_what_no_gpu_does(self):
         model = ("inspect", "random:qwen2.5-7b")
-        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", says="on a GPU use fp8")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w4", says="on a GPU use fp8 or w8a8")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "fp8", "--quantize-exclude", "attn_q",
+                   says="--quantize-exclude goes with --quantize w8a8 on a GPU")
+        self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", "--quantize-exclude", "lm_head",
+                   says="the model has no matrix of that name")
         self.fails(*model, "--gpu-memory", "80G", "--kv", "int8", says="--kv int8")
         self.fails(*model, "--gpu-memory", "8X", says="write a size like")
 
@@ -239,6 +248,17 @@ class Plan(Cli):
         self.assertNotIn("least-loaded", self.works(*args, "--policy", "random,cache-aware").decode())
         self.fails(*args, "--policy", "best", says="--policy")
         self.fails(*args, "--workers", 0, says="--workers")
+        apart = [a for a in args if a not in ("--workers", 3)] + ["--prefill-workers", 1, "--decode-workers", 2]
+        rows = json.loads(self.works(*apart, "--json"))["policies"]
+        self.assertEqual([(r["prefill"], r["decode"]) for r in rows], [(0, 0)] * 5 + [(1, 2)] * 5)
+        for row in rows:
+            self.assertEqual(row["figures"]["requests"], 80)
+        self.assertEqual([r["handed_over"] for r in rows if r["policy"] == "round-robin"], [0, 80])
+        slow = json.loads(self.works(*apart, "--link", 1, "--policy", "round-robin", "--json"))["policies"]
+        self.assertEqual(slow[0]["figures"], rows[1]["figures"])
+        self.assertGreater(slow[1]["figures"]["ttft_s"]["p50"], rows[6]["figures"]["ttft_s"]["p50"])
+        self.fails(*args, "--prefill-workers", 1, "--decode-workers", 2, says="--workers")
+        self.fails(*apart[:-2], says="--decode-workers")
 
     def test_calibrates_compares_and_plans_with_the_cost(self):
         shape, cost = WORK / "tiny.json", WORK / "cost.json"

@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-// Null, with the reason printed, where there is no GPU.
+// Null, with the reason printed, where there is no GPU. One that is there and does not open is a
+// failure.
 inline std::unique_ptr<Device> test_device(DType type,
                                            bool deterministic = false,
                                            bool stored_weights = false) {
@@ -26,6 +27,7 @@ inline std::unique_ptr<Device> test_device(DType type,
   options.tune = false;
   Result<std::unique_ptr<Device>> device = open_cuda(options);
   if (!device) {
+    if (find_gpu().usable) ADD_FAILURE() << device.error().message;
     std::printf("no GPU: %s\n", device.error().message.c_str());
     return nullptr;
   }
@@ -78,14 +80,14 @@ class OnDevice {
     a.f = tensor_;
     return a;
   }
-  // The same with memory for its codes in f8, which the op that makes it fills.
-  Act act_with_f8() {
+  // The same with memory for its codes in f8 or i8, which the op that makes it fills.
+  Act act_with_f8(DType type = DType::f8) {
     CHECK(tensor_.stride == tensor_.cols && tensor_.cols % 16 == 0);
     auto rows = static_cast<size_t>(tensor_.rows), cols = static_cast<size_t>(tensor_.cols);
     if (!f8_.data()) f8_ = device_.allocate(rows * (cols + sizeof(float)));
     Act a = act();
     auto* codes = static_cast<std::byte*>(f8_.data());
-    a.f8 = {codes, reinterpret_cast<float*>(codes + rows * cols)};
+    a.f8 = {codes, reinterpret_cast<float*>(codes + rows * cols), type};
     return a;
   }
   Matrix get() {

@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
 #include "base/json.h"
 #include "cuda_device.h"
@@ -105,9 +106,10 @@ class Converted final : public Checkpoint {
   std::map<std::string, std::vector<std::byte>> live_;
 };
 
-// The reference's logits of every position, K and V in f32.
-std::vector<float> reference(Checkpoint& file, const std::vector<int32_t>& tokens) {
-  auto be = make_ref_backend();
+// A host's logits of every position, K and V in f32: the reference's unless said otherwise.
+std::vector<float> reference(Checkpoint& file,
+                             const std::vector<int32_t>& tokens,
+                             std::unique_ptr<Backend> be = make_ref_backend()) {
   auto m = load_model(file, *be, {}).value();
   int n = static_cast<int>(tokens.size());
   KvCache cache(*be, m->shape(), DType::f32, n / 16 + 2, 16);
@@ -237,6 +239,58 @@ TEST(CudaModel, LogitsOfStoredWeights) {
     EXPECT_GE(tops / num, 0.99);
     std::printf("%s as stored: same top-1 at %.2f %% of positions\n", format_info(format).name,
                 100 * tops / num);
+  }
+}
+
+// int8 weights and activations, beside the CPU's with the same weights in it.
+TEST(CudaModel, LogitsOfInt8WeightsAndActivations) {
+  if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";
+  struct Bound {
+    DType type;
+    const char* name;
+    double worst, same_top;
+  };
+  // On the CPU the embedding and the output matrix would be quantised too.
+  const LoadQuant quant{WeightQuant::w8a8, {"token_embd", "output*"}};
+  for (const Bound& bound :
+       {Bound{DType::f32, "f32", 2e-2, 0.95}, Bound{DType::f16, "f16", 3e-2, 0.95},
+        Bound{DType::bf16, "bf16", 5e-2, 0.9}}) {
+    for (const char* name : {"llama", "gpt2", "qwen3", "gemma3", "phi3"}) {
+      auto file = open_gguf(golden_dir() + name + ".gguf");
+      ASSERT_TRUE(file) << file.error().message;
+      const json::value v = read_json(golden_dir() + name + ".json");
+      const std::vector<int32_t> tokens = ids(v.at("tokens"));
+      const std::vector<float> golden =
+          reference(**file, tokens, make_cpu_backend({.threads = 1, .pin = false, .quant = quant}));
+      for (bool deterministic : {false, true}) {
+        CudaOptions options;
+        options.activations = bound.type;
+        options.deterministic = deterministic;
+        options.int8 = quant;
+        options.tune = false;
+        auto device = std::move(open_cuda(options).value());
+        device->attach();
+        auto model = load_model(**file, *device, {});
+        ASSERT_TRUE(model) << model.error().message;
+        Matrix whole(0, 0);
+        for (int chunk : {static_cast<int>(tokens.size()), 7, 1}) {
+          SCOPED_TRACE(testing::Message() << name << " " << bound.name << " chunk " << chunk
+                                          << " deterministic " << deterministic);
+          Matrix logits = run_model(*device, **model, tokens, chunk);
+          const Agreement a = compare(logits, golden);
+          EXPECT_LE(a.worst, bound.worst);
+          EXPECT_GE(a.same_top, bound.same_top);
+          if (chunk == static_cast<int>(tokens.size())) {
+            std::printf(
+                "%-8s int8 %-4s largest difference %.4f %% of the range, same top-1 %.1f %%\n",
+                name, bound.name, a.worst * 100, a.same_top * 100);
+            whole = std::move(logits);
+          } else if (deterministic && bound.type != DType::f32) {
+            EXPECT_EQ(logits.data(), whole.data());
+          }
+        }
+      }
+    }
   }
 }
 

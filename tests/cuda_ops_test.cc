@@ -2,10 +2,12 @@
 // NaN, odd sizes, all types. Skipped without a GPU.
 #include <numeric>
 
+#include "backend/cpu/quantize.h"
 #include "backend/ref/ref_backend.h"
 #include "load/random_checkpoint.h"
 #include "load/random_fill.h"
 #include "tensor/formats/all.h"
+#include "tensor/formats/q8_0.h"
 #include "cuda_device.h"
 
 namespace sluice {
@@ -282,10 +284,27 @@ void round_rows(Matrix& m) {
   }
 }
 
+// Null where the GPU does not take them.
 std::unique_ptr<Device> fp8_device(DType type) {
   CudaOptions options;
   options.activations = type;
   options.fp8_weights = true;
+  options.tune = false;
+  auto device = open_cuda(options);
+  if (!device) {
+    EXPECT_NE(device.error().message.find("fp8 need a Hopper GPU"), std::string::npos)
+        << device.error().message;
+    return nullptr;
+  }
+  (*device)->attach();
+  return std::move(*device);
+}
+
+std::unique_ptr<Device> int8_device(DType type, bool deterministic = false) {
+  CudaOptions options;
+  options.activations = type;
+  options.int8.kind = WeightQuant::w8a8;
+  options.deterministic = deterministic;
   options.tune = false;
   auto device = std::move(open_cuda(options).value());
   device->attach();
@@ -304,6 +323,7 @@ Weight load_matrix(Device& device, Matrix& w, std::vector<float> bias = {}) {
 TEST_P(OpsTest, Fp8Weights) {
   if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
   auto fp8 = fp8_device(type());
+  if (!fp8) GTEST_SKIP() << "weights in fp8 need another GPU";
   constexpr int64_t kRows = 208, kCols = 1552;
   Matrix w = random_matrix(kRows, kCols, 60, type(), 0.2f);
   std::vector<float> bias(kRows);
@@ -334,6 +354,7 @@ TEST_P(OpsTest, Fp8Weights) {
 TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
   if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
   auto fp8 = fp8_device(type());
+  if (!fp8) GTEST_SKIP() << "weights in fp8 need another GPU";
   for (int64_t cols : {64, 3584, 8192, 18944}) {
     Matrix w = random_matrix(32, cols, 62, type(), 0.2f);
     Weight on_device = load_matrix(*fp8, w);
@@ -362,10 +383,8 @@ TEST_P(OpsTest, Fp8InputsFromTheOpsThatMakeThem) {
   }
 }
 
-// The same of attention over decodes, whose output must be what a backend without f8 gives.
-TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
-  if (type() == DType::f32) GTEST_SKIP() << "f8 goes with half types";
-  auto fp8 = fp8_device(type());
+// The same of attention over decodes, whose output must be what a backend without codes gives.
+void compare_decode_codes(Device& device, Device& coded, DType codes, DType type) {
   struct Heads {
     int q, kv, dim;
   };
@@ -376,32 +395,33 @@ TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
     shape.num_slots = 70, shape.max_positions = 700, shape.type = DType::f32;
     PagedCache cache(shape);
     std::vector<int32_t> tables(cache.tables(), cache.tables() + 70 * cache.table_stride());
-    ArrayOnDevice<int32_t> dt(*fp8, tables);
+    ArrayOnDevice<int32_t> dt(coded, tables);
     std::vector<uint16_t> values(cache.k().size() / 4);
     std::mt19937 rng(71);
     for (uint16_t& v : values) {
       float x = std::normal_distribution<float>()(rng);
-      v = type() == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
+      v = type == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
     }
-    ArrayOnDevice<uint16_t> dk(*fp8, values), dv(*fp8, values);
+    ArrayOnDevice<uint16_t> dk(coded, values), dv(coded, values);
     KvLayer kv = cache.layer();
-    kv.k = dk.data(), kv.v = dv.data(), kv.type = type();
+    kv.k = dk.data(), kv.v = dv.data(), kv.type = type;
     AttentionSpec attention = shape.attention();
     int64_t cols = shape.out_cols();
-    Matrix w = random_matrix(32, cols, 72, type(), 0.2f);
-    Weight weight = load_matrix(*fp8, w);
-    for (int n : {9, 17, 40, 70}) {
+    Matrix w = random_matrix(32, cols, 72, type, 0.2f);
+    Weight weight = load_matrix(coded, w);
+    for (int n : {3, 9, 17, 40, 70}) {
+      if (codes == DType::f8 && n <= kMaxRowsWithoutF8) continue;
       SCOPED_TRACE(testing::Message()
                    << heads << "/" << kv_heads << " heads of " << dim << ", n " << n);
       std::vector<PagedBatch::Part> parts;
       for (int i = 0; i < n; ++i) parts.push_back({i, i * 997 % 700, 1});
       PagedBatch batch(cache, parts);
-      Matrix q = random_matrix(n, cols, 73, type());
-      OnDevice act(*fp8, n, cols, type(), 0), copy(*fp8, n, cols, type(), 0);
-      OnDevice fused(*fp8, n, 32, type()), apart(*fp8, n, 32, type());
-      OnDevice plain(*device, n, cols, type(), 0);
+      Matrix q = random_matrix(n, cols, 73, type);
+      OnDevice act(coded, n, cols, type, 0), copy(coded, n, cols, type, 0);
+      OnDevice fused(coded, n, 32, type), apart(coded, n, 32, type);
+      OnDevice plain(device, n, cols, type, 0);
       auto attend = [&](Device& on, OnDevice& out, const Act& to) {
-        OnDevice dq(on, q, type());
+        OnDevice dq(on, q, type);
         ArrayOnDevice<int32_t> dpos(on, batch.positions), dslot(on, batch.row_slot);
         BatchView view = batch.view;
         view.positions = dpos.data(), view.row_slot = dslot.data(), view.tables = dt.data();
@@ -409,14 +429,170 @@ TEST_P(OpsTest, Fp8InputsFromDecodeAttention) {
         on.attention(to, dq, attention, view, kv);
         out.get();  // before what it reads is gone
       };
-      attend(*device, plain, plain.act());
-      attend(*fp8, copy, copy.act());
-      attend(*fp8, act, act.act_with_f8());
+      attend(device, plain, plain.act());
+      attend(coded, copy, copy.act());
+      attend(coded, act, act.act_with_f8(codes));
       EXPECT_EQ(act.get().data(), plain.get().data());
       act.poison();  // its codes alone are read
-      fp8->matmul(fused, act.act_with_f8(), weight);
-      fp8->matmul(apart, copy.act(), weight);
+      coded.matmul(fused, act.act_with_f8(codes), weight);
+      coded.matmul(apart, copy.act(), weight);
       EXPECT_EQ(fused.get().data(), apart.get().data());
+    }
+  }
+}
+
+TEST_P(OpsTest, InputsIn8BitsFromDecodeAttention) {
+  if (type() == DType::f32) GTEST_SKIP() << "attention of half types makes them";
+  if (auto fp8 = fp8_device(type())) compare_decode_codes(*device, *fp8, DType::f8, type());
+  compare_decode_codes(*device, *int8_device(type()), DType::i8, type());
+}
+
+// Rows as the CPU's quantize_whole_row() makes them.
+struct Int8Rows {
+  explicit Int8Rows(Matrix& m) : codes(static_cast<size_t>(m.rows() * m.cols())) {
+    for (int64_t r = 0; r < m.rows(); ++r) {
+      float scale = 0;
+      int32_t sum = 0;
+      quantize_whole_row(m.row(r), m.cols(), codes.data() + r * m.cols(), &scale, &sum);
+      scales.push_back(scale);
+    }
+  }
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+};
+
+// y as the GPU's kernels have it: exact sums, then one expression.
+Matrix int8_product(Int8Rows& x, Int8Rows& w, const std::vector<float>& bias, int64_t cols) {
+  Matrix out(static_cast<int64_t>(x.scales.size()), static_cast<int64_t>(w.scales.size()));
+  for (int64_t t = 0; t < out.rows(); ++t) {
+    for (int64_t r = 0; r < out.cols(); ++r) {
+      int32_t sum = 0;
+      for (int64_t k = 0; k < cols; ++k)
+        sum +=
+            x.codes[static_cast<size_t>(t * cols + k)] * w.codes[static_cast<size_t>(r * cols + k)];
+      const auto row = static_cast<size_t>(r);
+      out.row(t)[r] = std::fma(static_cast<float>(sum) * x.scales[static_cast<size_t>(t)],
+                               w.scales[row], bias.empty() ? 0 : bias[row]);
+    }
+  }
+  return out;
+}
+
+// To the bit: rows of zeros and rows with one huge element among them, every number of rows.
+TEST_P(OpsTest, Int8WeightsAndActivationsAreExact) {
+  constexpr int64_t kRows = 205, kCols = 1568;
+  Matrix w = random_matrix(kRows, kCols, 80, type(), 0.2f);
+  std::fill_n(w.row(3), kCols, 0.0f);
+  w.row(7)[100] = rounded(900, type());
+  std::vector<float> bias(kRows);
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = rounded(static_cast<float>(i) * 0.01f, type());
+  Int8Rows w8(w);
+  for (bool deterministic : {false, true}) {
+    auto int8 = int8_device(type(), deterministic);
+    Weight on_device = load_matrix(*int8, w, bias);
+    EXPECT_EQ(on_device.bytes, static_cast<size_t>(kRows * (kCols + 4)));
+    for (int64_t n : {1, 2, 5, 8, 9, 16, 17, 31, 32, 33, 40, 64, 65, 129, 200}) {
+      SCOPED_TRACE(testing::Message() << "n " << n << " deterministic " << deterministic);
+      Matrix x = random_matrix(n, kCols, 81, type());
+      std::fill_n(x.row(n - 1), kCols, 0.0f);
+      x.row(n / 2)[5] = rounded(-30000, type());
+      Int8Rows x8(x);
+      Matrix want = int8_product(x8, w8, bias, kCols);
+      OnDevice dx(*int8, x, type()), out(*int8, n, kRows, type());
+      int8->matmul(out, dx.act(), on_device);
+      Matrix got = out.get();
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t r = 0; r < kRows; ++r)
+          ASSERT_EQ(got.row(t)[r], rounded(want.row(t)[r], type())) << "row " << t << ", " << r;
+      }
+    }
+  }
+}
+
+// A file's rows of one scale keep it and their codes, -128 among them.
+TEST_P(OpsTest, Int8RowsOfAFileStayAsTheyAre) {
+  constexpr int64_t kRows = 40, kCols = 96, kBlocks = kCols / 32;
+  std::mt19937 rng(82);
+  std::vector<BlockQ8_0> blocks(kRows * kBlocks);
+  Matrix values(kRows, kCols);
+  for (int64_t i = 0; i < kRows * kBlocks; ++i) {
+    BlockQ8_0& b = blocks[static_cast<size_t>(i)];
+    const int64_t row = i / kBlocks;
+    b.d = f32_to_f16(0.001f * static_cast<float>(row + 1 + (row % 2 == 0 ? 0 : i % kBlocks)));
+    for (int8_t& q : b.qs) q = static_cast<int8_t>(static_cast<int>(rng() >> 24) - 128);
+    b.qs[0] = -128;
+    decode(b, values.row(row) + i % kBlocks * 32);
+  }
+  Int8Rows w8(values);
+  for (int64_t row = 0; row < kRows; row += 2) {  // those of one scale
+    w8.scales[static_cast<size_t>(row)] = f16_to_f32(blocks[static_cast<size_t>(row * kBlocks)].d);
+    for (int64_t c = 0; c < kCols; ++c)
+      w8.codes[static_cast<size_t>(row * kCols + c)] =
+          blocks[static_cast<size_t>(row * kBlocks + c / 32)].qs[c % 32];
+  }
+  auto int8 = int8_device(type());
+  TensorInfo info{"blk.0.w", Format::q8_0, kRows, kCols, blocks.size() * sizeof(BlockQ8_0)};
+  std::vector<WeightSegment> segments{{&info, std::as_bytes(std::span<const BlockQ8_0>(blocks))}};
+  Weight weight = int8->load(segments, {});
+  Matrix x = random_matrix(9, kCols, 83, type());
+  Int8Rows x8(x);
+  Matrix want = int8_product(x8, w8, {}, kCols);
+  OnDevice dx(*int8, x, type()), out(*int8, 9, kRows, DType::f32);
+  int8->matmul(out, dx.act(), weight);
+  EXPECT_EQ(out.get().data(), want.data());
+}
+
+// An infinity or a NaN in a row shows in all of it, and in no other.
+TEST_P(OpsTest, Int8ShowsWhatIsNotFinite) {
+  auto int8 = int8_device(type());
+  Matrix w = random_matrix(48, 64, 84, type(), 0.2f), x = random_matrix(12, 64, 85, type());
+  Weight weight = load_matrix(*int8, w);
+  x.row(2)[9] = NAN;
+  x.row(5)[63] = INFINITY;
+  OnDevice dx(*int8, x, type()), out(*int8, 12, 48, DType::f32);
+  int8->matmul(out, dx.act(), weight);
+  Matrix got = out.get();
+  for (int64_t t = 0; t < 12; ++t) {
+    for (int64_t r = 0; r < 48; ++r)
+      EXPECT_EQ(std::isnan(got.row(t)[r]), t == 2 || t == 5) << "row " << t << ", " << r;
+  }
+}
+
+// The codes that norms and activations leave in int8 are those that a product makes of an input
+// without any.
+TEST_P(OpsTest, Int8InputsFromTheOpsThatMakeThem) {
+  auto int8 = int8_device(type());
+  for (int64_t cols : {64, 3584, 8192, 18944}) {
+    Matrix w = random_matrix(32, cols, 86, type(), 0.2f);
+    Weight on_device = load_matrix(*int8, w);
+    Matrix norm = random_matrix(1, cols, 87, DType::f32);
+    ArrayOnDevice<float> dn(*int8, row_of(norm));
+    for (int64_t n : {1, 9, 70}) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, n " << n);
+      Matrix x = random_matrix(n, cols, 88, DType::f32, 3),
+             gates = random_matrix(n, 2 * cols, 89, type(), 2);
+      OnDevice dx(*int8, x, DType::f32), dg(*int8, gates, type());
+      OnDevice act(*int8, n, cols, type(), 0), copy(*int8, n, cols, type(), 0);
+      OnDevice fused(*int8, n, 32, type()), apart(*int8, n, 32, type());
+      for (bool gated : {false, true}) {
+        auto make = [&](const Act& out) {
+          gated ? int8->activate_gated(out, dg, Activation::silu)
+                : int8->rms_norm(out, dx, dn.data(), 1e-5f);
+        };
+        make(copy.act());
+        Act coded = act.act_with_f8(DType::i8);
+        act.poison();
+        coded.f8.alone = n != 9;
+        make(coded);
+        // Longer rows are made in two kernels, with the activations between them.
+        if (cols <= 8192) {
+          EXPECT_EQ(std::isnan(act.get().row(0)[0]), coded.f8.alone);
+        }
+        act.poison();  // its codes alone are read
+        int8->matmul(fused, coded, on_device);
+        int8->matmul(apart, copy.act(), on_device);
+        EXPECT_EQ(fused.get().data(), apart.get().data());
+      }
     }
   }
 }

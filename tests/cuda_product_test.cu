@@ -1,6 +1,6 @@
 // Our own kernels for products, each way of cutting the work, against sums in double: odd sizes,
 // outputs that start as NaN, memory behind them that must stay as it is. And that a row has the
-// same bits whatever the number of rows, where the kernels promise it.
+// same bits whatever the number of rows, where the kernels promise it. Of int8 all bits are known.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -141,7 +141,7 @@ class Product {
         std::string name =
             "wide, splits " + std::to_string(splits) + ", multiprocessors " + std::to_string(sms);
         compare<W>(name.c_str(), weight_.type, false, [&](Tensor out, Tensor x, const float*) {
-          if (can_wide(x, weight_)) return wide(out, x, weight_, splits, sms, nullptr);
+          if (can_wide(x, weight_)) return wide(out, x, nullptr, weight_, splits, sms, nullptr);
           ++failures;
           std::printf("FAIL wide refuses\n");
         });
@@ -162,7 +162,7 @@ class Product {
         if (num <= kMaxNarrow) {
           narrow(to, from, nullptr, weight_, splits, true, nullptr);
         } else {
-          wide(to, from, weight_, splits, sms, nullptr);
+          wide(to, from, nullptr, weight_, splits, sms, nullptr);
         }
         check(cudaDeviceSynchronize(), "product");
         return out.get();
@@ -253,7 +253,146 @@ class Product {
   std::map<DType, std::vector<double>> want_;  // by the type of x
 };
 
+// Weights and x in int8: the sums are exact, and what becomes of them is one expression, so that
+// every kernel gives the bits that the host finds.
+template <typename X>
+class Int8Product {
+ public:
+  // huge: all codes as large as they get.
+  Int8Product(const Case& c, DType type, bool huge)
+      : c_(c),
+        type_(type),
+        w_(codes(c.rows * c.cols, 11, huge ? -128 : 0)),
+        x_(codes(c.n * c.cols, 12, huge ? 127 : 0)),
+        bias_(random_values<X>(c.rows, 13, 1)),
+        scale_(random_values<float>(c.rows, 14, 1e-3f)),
+        x_scale_(random_values<float>(c.n, 15, 1e-2f)),
+        dw_(w_),
+        dx_(x_),
+        dbias_(bias_),
+        dscale_(scale_),
+        dx_scale_(x_scale_) {
+    weight_ = {dw_.data(), DType::i8, c.rows,        c.cols, c.bias ? dbias_.data() : nullptr,
+               type,       nullptr,   dscale_.data()};
+    find_expected();
+  }
+
+  void run_all() {
+    compare("skinny_int8", can_skinny_int8(typed(), weight_), [&](const Tensor& out) {
+      skinny_int8(out, typed(), dx_scale_.data(), weight_, nullptr);
+    });
+    if (!has_wgmma()) return;
+    for (int splits : kNarrowSplits) {
+      for (bool in_order : {false, true}) {
+        if (c_.n > kMaxNarrow) continue;
+        compare("narrow, splits " + std::to_string(splits), can_narrow(typed(), weight_),
+                [&](const Tensor& out) {
+                  narrow(out, typed(), dx_scale_.data(), weight_, splits, in_order, nullptr);
+                });
+      }
+      for (int sms : {1, 16, 132, 1000}) {
+        compare(
+            "wide, splits " + std::to_string(splits) + ", multiprocessors " + std::to_string(sms),
+            can_wide(typed(), weight_), [&](const Tensor& out) {
+              wide(out, typed(), dx_scale_.data(), weight_, splits, sms, nullptr);
+            });
+      }
+    }
+    if (c_.n > kMaxTall || c_.cols > 2080) return;
+    for (int sms : {1, 3, 132}) {
+      compare(
+          "tall, multiprocessors " + std::to_string(sms), can_tall(typed(), weight_),
+          [&](const Tensor& out) { tall(out, typed(), dx_scale_.data(), weight_, sms, nullptr); });
+    }
+  }
+
+ private:
+  // From -128 (or -127 for x) to 127; all `fixed` where that is not 0.
+  static std::vector<int8_t> codes(int64_t num, unsigned seed, int fixed) {
+    std::mt19937 rng(seed);
+    std::vector<int8_t> v;
+    const int least = seed == 12 ? -127 : -128;
+    for (int64_t i = 0; i < num; ++i) {
+      const int code = std::max(least, static_cast<int>(rng() >> 24) - 128);
+      v.push_back(static_cast<int8_t>(fixed != 0 ? fixed : code));
+    }
+    return v;
+  }
+  Tensor typed() { return {dx_.data(), DType::i8, c_.n, c_.cols, c_.cols}; }
+
+  void find_expected() {
+    for (int64_t t = 0; t < c_.n; ++t) {
+      for (int64_t r = 0; r < c_.rows; ++r) {
+        int32_t sum = 0;
+        const int8_t *x = x_.data() + t * c_.cols, *w = w_.data() + r * c_.cols;
+        for (int64_t k = 0; k < c_.cols; ++k) sum += x[k] * w[k];
+        const float bias = c_.bias ? value(bias_[static_cast<size_t>(r)]) : 0;
+        expected_.push_back(std::fma(static_cast<float>(sum) * x_scale_[static_cast<size_t>(t)],
+                                     scale_[static_cast<size_t>(r)], bias));
+      }
+    }
+  }
+
+  template <typename Run>
+  void compare(const std::string& what, bool takes, Run&& run) {
+    ++checks;
+    const int64_t stride = c_.rows + 3;
+    std::vector<float> poison(static_cast<size_t>(c_.n * stride));
+    std::memset(poison.data(), 0xff, poison.size() * sizeof(float));  // NaN of every type
+    OnDevice<float> out(poison);
+    if (takes) run(Tensor{out.data(), c_.f32_out ? DType::f32 : type_, c_.n, c_.rows, stride});
+    check(cudaDeviceSynchronize(), what.c_str());
+    const std::vector<float> got = out.get();
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < c_.n; ++t) {
+      for (int64_t r = 0; r < stride; ++r) {
+        const auto at = static_cast<size_t>(t * stride + r);
+        const float y = c_.f32_out ? got[at] : value(reinterpret_cast<const X*>(got.data())[at]);
+        if (r >= c_.rows) {
+          wrong += !std::isnan(y);
+          continue;
+        }
+        const float right = expected_[static_cast<size_t>(t * c_.rows + r)];
+        wrong += y != (c_.f32_out ? right : value(rounded<X>(right)));
+      }
+    }
+    if (takes && wrong == 0) return;
+    ++failures;
+    std::printf("FAIL int8 %s: n %ld, %ld x %ld, bias %d, f32 out %d: %s%ld wrong\n", what.c_str(),
+                static_cast<long>(c_.n), static_cast<long>(c_.rows), static_cast<long>(c_.cols),
+                c_.bias, c_.f32_out, takes ? "" : "refused, ", static_cast<long>(wrong));
+  }
+
+  Case c_;
+  DType type_;
+  std::vector<int8_t> w_, x_;
+  std::vector<X> bias_;
+  std::vector<float> scale_, x_scale_;
+  OnDevice<int8_t> dw_, dx_;
+  OnDevice<X> dbias_;
+  OnDevice<float> dscale_, dx_scale_;
+  GemmWeight weight_;
+  std::vector<float> expected_;  // [n, rows]
+};
+
+void run_int8_cases(bool small) {
+  std::vector<Case> cases{{3, 19, 32, true, true}, {65, 300, 96, false, false}};
+  for (int64_t n = 1; n <= 40; ++n) cases.push_back({n, 257, 1056, n % 2 == 0, n % 3 == 0});
+  for (int64_t n : {64, 128, 130, 192, 200, 256, 257, 513})
+    cases.push_back({n, 257, 1056, n % 2 == 0, n % 3 == 0});
+  if (!small) {
+    for (int64_t n : {8, 64, 300}) cases.push_back({n, 1290, 3584, true, false});
+  }
+  for (const Case& c : cases) {
+    Int8Product<__half>(c, DType::f16, false).run_all();
+    Int8Product<__nv_bfloat16>(c, DType::bf16, false).run_all();
+  }
+  Int8Product<__nv_bfloat16>({33, 130, 16384, true, true}, DType::bf16, true).run_all();
+}
+
 void run_cases(bool small) {
+  std::printf("code for %d, %zu KB of shared memory, clusters %d, wgmma %d\n", target().code,
+              target().shared / 1024, target().clusters, target().wgmma);
   std::vector<Case> cases{
       {1, 16, 64, false, true}, {5, 100, 192, true, false}, {9, 300, 16, true, true}};
   for (int64_t n : {8, 11, 16, 24, 32, 33, 64}) {
@@ -288,7 +427,9 @@ int main(int argc, char** argv) {
     std::printf("no GPU\n");
     return 0;
   }
-  sluice::cuda::run_cases(argc > 1 && std::string(argv[1]) == "--small");
+  const bool small = argc > 1 && std::string(argv[1]) == "--small";
+  sluice::cuda::run_int8_cases(small);
+  sluice::cuda::run_cases(small);
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
   return sluice::cuda::failures ? 1 : 0;
 }

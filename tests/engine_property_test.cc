@@ -59,11 +59,12 @@ bool on_gpu() {
   return device && std::string_view(device) == "cuda";
 }
 
-std::unique_ptr<Backend> make_gpu(DType type) {
+std::unique_ptr<Backend> make_gpu(DType type, const LoadQuant& quant) {
   CudaOptions options;
   options.activations = type;
   options.deterministic = true;
   options.tune = false;
+  options.int8 = quant;  // other kinds are the CPU's
   auto device = open_cuda(options);
   EXPECT_TRUE(device) << device.error().message;
   return std::move(*device);
@@ -80,7 +81,7 @@ Subject make_subject(std::string name, const OpenFile& open, KvType kv, LoadQuan
     EXPECT_TRUE(file) << file.error().message;
     s.files.push_back(std::move(*file));
     s.cuda = on_gpu();
-    s.backends.push_back(s.cuda ? make_gpu(kv.type)
+    s.backends.push_back(s.cuda ? make_gpu(kv.type, quant)
                                 : make_cpu_backend({.threads = t, .pin = false, .quant = quant}));
     auto model = load_model(*s.files.back(), *s.backends.back(), {});
     EXPECT_TRUE(model) << model.error().message;

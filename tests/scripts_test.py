@@ -107,12 +107,16 @@ class CudaPart(Machine):
         self.assertIn("driver 570.124.06 is older than 580", said)
 
     def test_gpus(self):
-        for capability, word, arch in (("8.9", "CPU part only", None), ("9.0", "CPU and GPU", None),
-                                       ("10.0", "CPU and GPU", "-DSLUICE_CUDA_ARCHS=100")):
-            self.program("nvidia-smi", f"echo {capability}")
+        for capabilities, word, archs in (("7.5", "CPU part only (the GPU has compute capability 7.5;", None),
+                                          ("8.6", "CPU and GPU", "86"), ("9.0", "CPU and GPU", "90a"),
+                                          ("12.0", "CPU and GPU", "120"), ("", "CPU and GPU", None),
+                                          ("12.0\\n8.9\\n7.5\\n8.9", "CPU and GPU", "89;120")):
+            self.program("nvidia-smi", f'printf "{capabilities}\\n"')
             said, args = self.plan(SLUICE_DRIVER="580.65.06")
             self.assertIn(word, said)
-            self.assertEqual(args.split()[2:], [arch] if arch else [])
+            self.assertEqual(args.split()[2:], [f"-DSLUICE_CUDA_ARCHS={archs}"] if archs else [])
+        _, args = self.plan(SLUICE_DRIVER="580.65.06", SLUICE_CUDA_ARCHS="80-virtual")
+        self.assertEqual(args.split()[2:], ["-DSLUICE_CUDA_ARCHS=80-virtual"])
 
     def test_told(self):
         self.program("nvcc", NVCC.format("13.0"))

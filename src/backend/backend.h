@@ -46,17 +46,28 @@ struct SuperQuantView {
 };
 inline constexpr int kActSuper = 256, kActSum = 16;
 
-// Rows in e4m3 with one scale each: value = scale * code, and a row's absmax becomes 448. On GPUs.
+// Rows of 8 bits with one scale each, on GPUs: value = scale * code. In e4m3 a row's absmax becomes
+// 448; in i8 it is as in RowQuantView.
 struct F8View {
   void* data = nullptr;    // [rows, cols]
   float* scale = nullptr;  // [rows]
+  DType type = DType::f8;  // or i8
+  bool alone = false;      // nobody reads the activations themselves: they need not be written
 };
-// Products of up to so many rows read the activations themselves, so nobody fills their F8View.
+// Products in e4m3 of up to so many rows read the activations themselves, so nobody fills their
+// F8View.
 inline constexpr int kMaxRowsWithoutF8 = 8;
 
 // Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
 // segments of several kinds.
-enum ActNeeds : uint8_t { kActF32 = 1, kActQ8 = 2, kActRow8 = 4, kActF8 = 8, kActSuper8 = 16 };
+enum ActNeeds : uint8_t {
+  kActF32 = 1,
+  kActQ8 = 2,
+  kActRow8 = 4,
+  kActF8 = 8,
+  kActSuper8 = 16,
+  kActI8 = 32  // F8View in i8, and memory for the activations; never beside kActF8
+};
 
 // Activations in the forms their readers need, written once by the op that produces them.
 // An op that outputs an Act fills the forms whose pointers are set (f8: if fills_f8()).
@@ -68,7 +79,7 @@ struct Act {
   SuperQuantView s = {};  // s.q may be null
 
   int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.q ? r.rows : s.rows; }
-  bool fills_f8() const { return f8.data && f.rows > kMaxRowsWithoutF8; }
+  bool fills_f8() const { return f8.data && (f.rows > kMaxRowsWithoutF8 || f8.type == DType::i8); }
 };
 
 // One weight matrix out of one or several tensors stacked by rows (fused QKV, gate-up).

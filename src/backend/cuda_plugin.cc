@@ -122,8 +122,33 @@ GpuFacts find_gpu() {
     return f;
   }
   f.num = (*p)->num_gpus();
-  f.usable = f.num > 0 && (*p)->usable(0);
+  for (int i = f.num - 1; i >= 0; --i) {
+    char why[256] = "";
+    f.usable = (*p)->usable(i, why, sizeof(why)) || f.usable;
+    f.why_not = why;
+  }
   return f;
+}
+
+std::optional<int> freest_gpu() {
+  const Result<const CudaExports*>& p = plugin();
+  return p ? freest_gpu(**p) : std::nullopt;
+}
+
+std::optional<int> freest_gpu(const CudaExports& plugin) {
+  const int num = plugin.num_gpus();
+  if (num <= 1) return {};
+  std::optional<int> best;
+  size_t most = 0;
+  for (int i = 0; i < num; ++i) {
+    char why[256] = "";
+    if (!plugin.usable(i, why, sizeof(why))) continue;
+    const size_t free = plugin.free_memory(i);
+    if (best && free <= most) continue;
+    best = i;
+    most = free;
+  }
+  return best;
 }
 
 }  // namespace sluice

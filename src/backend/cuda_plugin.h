@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/cuda_weights.h"
@@ -18,8 +19,11 @@ struct CudaOptions {
   bool tune = true;                 // time matrix products for sizes not seen before
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
   bool stored_weights = false;      // quantised formats stay as they are
+  LoadQuant int8 = {};              // w8a8: the layers' matrices in int8 with a scale per row
 
-  CudaTypes types() const { return {activations, fp8_weights, stored_weights, deterministic}; }
+  CudaTypes types() const {
+    return {activations, fp8_weights, stored_weights, deterministic, int8};
+  }
 };
 
 // Sizes of weights on a GPU, known without one.
@@ -36,21 +40,29 @@ struct GpuFacts {
   bool has_plugin = false;     // the shared object is there
   std::string plugin_error;    // why it does not load
   int num = 0;                 // GPUs that CUDA shows; below 0: its error, negated
-  bool usable = false;         // open_cuda() would open the first
+  bool usable = false;         // open_cuda() would open one
+  std::string why_not;         // why it would not open the first
 };
 // Loads the shared object only where a driver is.
 GpuFacts find_gpu();
 
+// Of several GPUs that open_cuda() would open, the one with the most free memory. None: there are
+// not several.
+std::optional<int> freest_gpu();
+
 // What the shared object exports as sluice_cuda(): checked by its version before use.
 struct CudaExports {
   int version;
-  int (*num_gpus)();          // below 0: CUDA's error, negated
-  bool (*usable)(int index);  // whether open() has kernels for it
+  int (*num_gpus)();  // below 0: CUDA's error, negated
+  // Whether open() has kernels for it; false with the reason in `why`.
+  bool (*usable)(int index, char* why, size_t why_bytes);
+  size_t (*free_memory)(int index);  // 0: it cannot be asked
   // Null with a message in `error`.
   Device* (*open)(const CudaOptions& options, char* error, size_t error_bytes);
 };
+std::optional<int> freest_gpu(const CudaExports& plugin);
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    8 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    9 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/matmul/load_quant.h"
 #include "backend/cuda_packed.h"
 
 namespace sluice {
 
 // Types of a GPU's weights, as CudaOptions has them.
 struct CudaTypes {
-  DType activations = DType::bf16;  // and of weights that are not in fp8
+  DType activations = DType::bf16;  // and of weights that are not in 8 bits
   bool fp8_weights = false;
   bool stored_weights = false;  // quantised formats stay as they are (cuda_packed.h)
   bool deterministic = false;
+  LoadQuant int8 = {};  // w8a8 or none
 };
 
 // The type of matmul outputs that are not the input of another matmul. With f16 activations it is
@@ -38,7 +40,7 @@ struct CudaWeightPlan {
   bool layer = false;  // belongs to a layer; the embedding and the output matrix do not
   DType type = DType::bf16;
   uint8_t act = kActF32;              // ActNeeds
-  size_t bytes = 0;                   // elements, and in fp8 one f32 scale per row
+  size_t bytes = 0;                   // elements, and in 8 bits one f32 scale per row
   std::vector<CudaWeightPart> parts;  // as the file stores them; empty: elements of `type`
   std::vector<size_t> part_of;        // each segment's
 };
@@ -77,7 +79,15 @@ inline void plan_parts(std::span<const WeightSegment> segments, CudaWeightPlan& 
     p.bytes += PackedShape(part.format, part.rows, p.cols).bytes();
 }
 
-// fp8 is for layers' matrices alone: the embedding and the output matrix are few and matter most.
+// A weight of several tensors is one product: where one of them stays, all do.
+inline bool becomes_int8(std::span<const WeightSegment> segments, const LoadQuant& quant) {
+  return std::all_of(segments.begin(), segments.end(), [&](const WeightSegment& s) {
+    return quant.of(*s.tensor) == WeightQuant::w8a8;
+  });
+}
+
+// 8 bits are for layers' matrices alone: the embedding and the output matrix are few and matter
+// most.
 inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
                                        const CudaTypes& types) {
   CudaWeightPlan p;
@@ -85,11 +95,12 @@ inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
   p.cols = segments[0].tensor->cols;
   p.layer = segments[0].tensor->name.starts_with("blk.");
   const bool f8 = types.fp8_weights && p.layer && p.rows % 16 == 0 && p.cols % 16 == 0;
-  p.type = f8 ? DType::f8 : types.activations;
-  p.act = f8 ? kActF32 | kActF8 : kActF32;
+  const bool i8 = p.layer && becomes_int8(segments, types.int8);
+  p.type = f8 ? DType::f8 : i8 ? DType::i8 : types.activations;
+  p.act = f8 ? kActF32 | kActF8 : i8 ? kActI8 : kActF32;
   const auto rows = static_cast<size_t>(p.rows), cols = static_cast<size_t>(p.cols);
-  p.bytes = rows * cols * dtype_bytes(p.type) + (f8 ? rows * sizeof(float) : 0);
-  const bool stored = types.stored_weights && !f8 && types.activations != DType::f32 &&
+  p.bytes = rows * cols * dtype_bytes(p.type) + (f8 || i8 ? rows * sizeof(float) : 0);
+  const bool stored = types.stored_weights && !f8 && !i8 && types.activations != DType::f32 &&
                       std::all_of(segments.begin(), segments.end(), [](const WeightSegment& s) {
                         return is_packed(s.tensor->format);
                       });

@@ -41,6 +41,26 @@ TEST(CudaWeights, Fp8IsForLayersOfWholeSixteens) {
   }
 }
 
+TEST(CudaWeights, Int8IsForLayersWhoseTensorsAllMayBe) {
+  const auto plan = [](const Tensors& t, std::vector<std::string> exclude = {}) {
+    return plan_cuda_weight(t.segments,
+                            {DType::bf16, false, true, {WeightQuant::w8a8, std::move(exclude)}});
+  };
+  Tensors q("blk.0.attn_q.weight", 70, 64), k("blk.0.attn_k.weight", 6, 64);
+  q.segments.push_back(k.segments[0]);
+  const CudaWeightPlan p = plan(q);
+  EXPECT_EQ(p.type, DType::i8);
+  EXPECT_EQ(p.act, kActI8);
+  EXPECT_EQ(p.bytes, 76u * 64 + 76 * 4);
+  EXPECT_EQ(plan(q, {"attn_k"}).type, DType::bf16);
+  EXPECT_EQ(plan(q, {"attn_k"}).act, kActF32);
+  EXPECT_EQ(plan(q, {"attn_k"}).bytes, 76u * 64 * 2);
+  EXPECT_EQ(plan(q, {"blk.1.*"}).type, DType::i8);
+  EXPECT_EQ(plan(Tensors("blk.0.ffn_up.weight", 64, 48)).type, DType::bf16);
+  EXPECT_EQ(plan(Tensors("output.weight", 64, 64)).type, DType::bf16);
+  EXPECT_EQ(plan(Tensors("token_embd.weight", 64, 64)).type, DType::bf16);
+}
+
 TEST(CudaWeights, SegmentsAddUp) {
   Tensors q("blk.0.attn_q.weight", 64, 32), k("blk.0.attn_k.weight", 16, 32);
   q.segments.push_back(k.segments[0]);
@@ -106,6 +126,8 @@ TEST(Act, FewRowsHaveNoF8) {
   EXPECT_TRUE(a.fills_f8());
   a.f.rows = kMaxRowsWithoutF8;
   EXPECT_FALSE(a.fills_f8());
+  a.f8.type = DType::i8;  // products in int8 read nothing else
+  EXPECT_TRUE(a.fills_f8());
 }
 
 }  // namespace

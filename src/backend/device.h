@@ -125,6 +125,7 @@ struct DeviceLimits {
   double read = 0;     // bytes read per second
   double gemm = 0;     // multiply-add operations per second, times two, in the activations' type
   double gemm_f8 = 0;  // the same in e4m3; 0: not measured, or none
+  double gemm_i8 = 0;  // likewise in int8
 };
 
 struct OpTime {

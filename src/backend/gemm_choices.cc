@@ -15,8 +15,11 @@ namespace {
 
 constexpr const char* kFirstWord = "sluice-gemm";
 
-constexpr NamedValue<DType> kGemmTypes[] = {
-    {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f8", DType::f8}};
+constexpr NamedValue<DType> kGemmTypes[] = {{"f32", DType::f32},
+                                            {"f16", DType::f16},
+                                            {"bf16", DType::bf16},
+                                            {"f8", DType::f8},
+                                            {"i8", DType::i8}};
 
 constexpr NamedValue<GemmKernel> kGemmKernels[] = {{"cublas", GemmKernel::cublas},
                                                    {"skinny", GemmKernel::skinny},

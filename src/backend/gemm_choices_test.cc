@@ -42,6 +42,17 @@ TEST(GemmChoices, ATextGivesTheSameChoices) {
   EXPECT_EQ(read.text(), written.text());
 }
 
+TEST(GemmChoices, TypesAreToldApart) {
+  GemmChoices written, read;
+  GemmKey int8 = key_of(1024, 256);
+  int8.type = DType::i8, int8.out = DType::bf16;
+  written.set(int8, {GemmKernel::wide, 2, {}, 7});
+  read.add(written.text());
+  EXPECT_EQ(read.find(key_of(1024, 256)), nullptr);
+  ASSERT_NE(read.find(int8), nullptr);
+  EXPECT_EQ(*read.find(int8), *written.find(int8));
+}
+
 TEST(GemmChoices, OnlyTimedChoicesAreWritten) {
   GemmChoices c = some_choices();
   GemmKey refused = key_of(1024, 1);

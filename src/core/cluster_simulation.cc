@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "base/check.h"
@@ -13,28 +14,57 @@ namespace sluice {
 
 namespace {
 
+// Prompts of the longest kind for which a decode worker has places, beside its pool.
+constexpr int kPlacedPrompts = 4;
+
+bool computes_prompts(const ClusterSetup& s, size_t worker) {
+  return !s.roles.empty() && s.roles[worker] == WorkerRole::prefill;
+}
+
+SimSetup decode_setup(const SimSetup& worker) {
+  SimSetup s = worker;
+  SchedulerConfig& c = s.scheduler;
+  c.tiers.host = std::max(c.tiers.host, kPlacedPrompts * (c.max_len / c.block_size + 1));
+  return s;
+}
+
 // A run in progress.
 class ClusterRunner {
  public:
   ClusterRunner(const ClusterSetup& setup, std::span<const SimRequest> workload)
-      : setup_(setup), workload_(workload), conductor_(setup.routing, conducted(setup, workload)) {
-    for (int i = 0; i < setup.num_workers; ++i) nodes_.emplace_back(setup.worker);
+      : setup_(setup),
+        decode_(decode_setup(setup.worker)),
+        workload_(workload),
+        conductor_(setup.routing, conducted(setup, workload)) {
+    for (size_t i = 0; i < static_cast<size_t>(setup.num_workers); ++i) {
+      const bool decodes = !setup.roles.empty() && setup.roles[i] == WorkerRole::decode;
+      nodes_.emplace_back(decodes ? decode_ : setup.worker).prefill = computes_prompts(setup, i);
+    }
   }
 
   ClusterRun run() {
-    for (size_t i = 0; i < workload_.size(); ++i) {
-      const Time now = workload_[i].at;
+    size_t next = 0;  // to arrive
+    for (;;) {
+      Time now = next < workload_.size() ? workload_[next].at : kNever;
+      // Prefill workers first: what they finish before `now` is sent on before.
+      for (size_t n = 0; n < nodes_.size(); ++n)
+        if (nodes_[n].prefill) advance(n, now);
+      const bool handing = !handovers_.empty() && handovers_.begin()->first <= now;
+      if (handing) now = handovers_.begin()->first;
       for (size_t n = 0; n < nodes_.size(); ++n) {
-        nodes_[n].worker.run_until(now);
-        tell(nodes_[n], now);
+        if (!nodes_[n].prefill) advance(n, now);
+        if (now != kNever) tell(nodes_[n], now);
       }
-      place(i, now);
+      if (handing) {
+        const Handover h = handovers_.begin()->second;
+        handovers_.erase(handovers_.begin());
+        h.decoder < 0 ? hand_over(h, now) : land(h, now);
+      } else if (next < workload_.size()) {
+        place(next++, now);
+      } else {
+        return finish();
+      }
     }
-    for (Node& n : nodes_) {
-      n.worker.run_until(kNever);
-      out_.workers.push_back(n.worker.finish());
-    }
-    return std::move(out_);
   }
 
  private:
@@ -42,7 +72,17 @@ class ClusterRunner {
     explicit Node(const SimSetup& setup) : worker(setup, true) {}
     SimulatedWorker worker;
     std::vector<Conductor::Ticket> tickets;      // by the worker's number of the request
+    std::vector<size_t> requests;                // likewise, of the workload
     std::deque<SimulatedWorker::Notice> untold;  // the conductor hears of them later
+    Time link_free{0};
+    bool prefill = false;
+  };
+  // A prompt between two workers: it is computed, or (with a decoder) has arrived.
+  struct Handover {
+    size_t request = 0;
+    int decoder = -1;
+    Conductor::Ticket ticket = 0;
+    size_t from = 0;
   };
 
   static std::vector<ConductorWorker> conducted(const ClusterSetup& setup,
@@ -54,30 +94,48 @@ class ClusterRunner {
     w.kv_tokens = static_cast<int64_t>(s.num_blocks) * s.block_size;
     const int block = workload.empty() ? 1 : std::max(1, workload[0].block_tokens);
     w.prefix_blocks = static_cast<size_t>(std::max<int64_t>(1, w.kv_tokens / block));
-    return std::vector<ConductorWorker>(static_cast<size_t>(setup.num_workers), w);
+    std::vector<ConductorWorker> out(static_cast<size_t>(setup.num_workers), w);
+    for (size_t i = 0; i < setup.roles.size(); ++i) out[i].role = setup.roles[i];
+    return out;
+  }
+
+  // Runs it until then, and notes the prompts that it has computed for others.
+  void advance(size_t node, Time until) {
+    Node& n = nodes_[node];
+    n.worker.run_until(until);
+    std::vector<SimulatedWorker::Notice>& fresh = n.worker.notices();
+    if (n.prefill) {
+      for (const SimulatedWorker::Notice& notice : fresh)
+        if (notice.tokens > 0)
+          handovers_.emplace(notice.at, Handover{n.requests[notice.request], -1, 0, node});
+    }
+    n.untold.insert(n.untold.end(), fresh.begin(), fresh.end());
+    fresh.clear();
   }
 
   // Tells the conductor which tokens the worker made by now. A step that still runs tells nothing.
   void tell(Node& n, Time now) {
-    std::vector<SimulatedWorker::Notice>& fresh = n.worker.notices();
-    n.untold.insert(n.untold.end(), fresh.begin(), fresh.end());
-    fresh.clear();
     for (; !n.untold.empty() && n.untold.front().at <= now; n.untold.pop_front()) {
       const SimulatedWorker::Notice& notice = n.untold.front();
       const Conductor::Ticket t = n.tickets[notice.request];
       if (notice.tokens > 0) conductor_.tokens(t, notice.tokens, notice.at);
-      if (notice.ended) conductor_.ended(t, true, notice.at);
+      if (notice.ended) conductor_.ended(t, !n.prefill, notice.at);
     }
   }
 
-  void place(size_t i, Time now) {
+  Conductor::Ask ask_for(size_t i) {
     const SimRequest& r = workload_[i];
-    const std::vector<uint64_t> blocks = sim_block_hashes(r);
+    blocks_ = sim_block_hashes(r);
     Conductor::Ask ask;
     ask.tokens = std::max(1, r.input);
-    ask.blocks = blocks;
+    ask.blocks = blocks_;
     ask.block_tokens = std::max(1, r.block_tokens);
     ask.draw = draw_bits({.seed = setup_.seed, .position = static_cast<int64_t>(i)});
+    return ask;
+  }
+
+  void place(size_t i, Time now) {
+    const Conductor::Ask ask = ask_for(i);
     const RoutingChoice choice = conductor_.choose(ask, now);
     out_.placed.push_back(choice.worker);
     if (choice.worker < 0) {
@@ -86,15 +144,80 @@ class ClusterRunner {
       out_.retry_after.push_back(choice.retry_after);
       return;
     }
-    Node& n = nodes_[static_cast<size_t>(choice.worker)];
-    n.worker.push(r, i);
-    n.tickets.push_back(conductor_.sent(choice.worker, ask, now));
+    const Conductor::Ticket ticket = conductor_.sent(choice.worker, ask, now);
+    if (choice.decoder < 0) return push(choice.worker, workload_[i], i, ticket, false);
+    SimRequest& prompt = copies_.emplace_back(workload_[i]);
+    prompt.output = 1;
+    push(choice.worker, prompt, i, ticket, false);
   }
 
+  void push(int worker, const SimRequest& r, size_t i, Conductor::Ticket ticket, bool handed_over) {
+    Node& n = nodes_[static_cast<size_t>(worker)];
+    n.worker.push(r, i, handed_over);
+    n.tickets.push_back(ticket);
+    n.requests.push_back(i);
+  }
+
+  // The prompt is computed: its K and V leave by one link and arrive by another, in their turns.
+  void hand_over(Handover h, Time now) {
+    Conductor::Ask ask = ask_for(h.request);
+    ask.handed_over = true;
+    h.decoder = conductor_.choose_decoder(ask, now);
+    CHECK(h.decoder >= 0);  // all are alive
+    Node &from = nodes_[h.from], &to = nodes_[static_cast<size_t>(h.decoder)];
+    const int64_t missing =
+        std::max<int64_t>(0, ask.tokens - conductor_.view(h.decoder, ask, now).cached);
+    const Time takes(
+        static_cast<int64_t>(setup_.routing.transfer * static_cast<double>(missing) * 1e9));
+    from.link_free = std::max(now, from.link_free) + takes;
+    to.link_free = std::max(from.link_free, to.link_free + takes);  // as it is sent
+    h.ticket = conductor_.sent(h.decoder, ask, now);
+    ++out_.num_handed_over;
+    handovers_.emplace(to.link_free, h);
+  }
+
+  void land(const Handover& h, Time now) {
+    SimRequest& r = copies_.emplace_back(workload_[h.request]);
+    r.at = now;
+    landed_.push_back({static_cast<size_t>(h.decoder),
+                       nodes_[static_cast<size_t>(h.decoder)].requests.size(), h.request});
+    push(h.decoder, r, h.request, h.ticket, true);
+  }
+
+  ClusterRun finish() {
+    for (Node& n : nodes_) out_.workers.push_back(n.worker.finish());
+    for (size_t n = 0; n < nodes_.size(); ++n)
+      if (nodes_[n].prefill) drop_answers(out_.workers[n]);
+    for (const Landed& l : landed_) {
+      SimRun& run = out_.workers[l.worker];
+      SimAnswer& a = run.answers[l.number];
+      a.arrival = workload_[l.request].at;
+      // What came with it is no hit.
+      const auto cached = static_cast<uint64_t>(a.num_cached);
+      run.prefix_hits -= std::min(run.prefix_hits, cached);
+      run.prefix_queries -= std::min(run.prefix_queries, static_cast<uint64_t>(a.input));
+    }
+    return std::move(out_);
+  }
+
+  // Those of prompts for others are not answers to anybody.
+  static void drop_answers(SimRun& run) {
+    std::erase_if(run.answers, [](const SimAnswer& a) { return !a.refused; });
+    run.gaps.clear();
+  }
+
+  struct Landed {
+    size_t worker = 0, number = 0, request = 0;
+  };
   const ClusterSetup& setup_;
+  const SimSetup decode_;
   std::span<const SimRequest> workload_;
   Conductor conductor_;
   std::deque<Node> nodes_;
+  std::deque<SimRequest> copies_;  // of requests that go to two workers
+  std::multimap<Time, Handover> handovers_;
+  std::vector<Landed> landed_;
+  std::vector<uint64_t> blocks_;
   ClusterRun out_;
 };
 
@@ -114,6 +237,7 @@ std::vector<uint64_t> sim_block_hashes(const SimRequest& r) {
 
 ClusterRun simulate_cluster(const ClusterSetup& setup, std::span<const SimRequest> workload) {
   CHECK(setup.num_workers > 0);
+  CHECK(setup.roles.empty() || setup.roles.size() == static_cast<size_t>(setup.num_workers));
   return ClusterRunner(setup, workload).run();
 }
 

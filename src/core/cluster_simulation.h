@@ -1,6 +1,7 @@
 // Several engines in virtual time behind a conductor: every worker is a scheduler with a cost of
-// steps, and the conductor knows of them only what it sent and what came back by then. Pure: the
-// same arguments give the same run. One thread.
+// steps, and the conductor knows of them only what it sent and what came back by then. With roles,
+// K and V move at the end of a prompt, over one link of each worker, one prompt after the other.
+// Pure: the same arguments give the same run. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,17 @@ namespace sluice {
 struct ClusterSetup {
   SimSetup worker;  // all are alike
   int num_workers = 1;
-  RoutingConfig routing;
-  uint64_t seed = 1;  // of Routing::random
+  std::vector<WorkerRole> roles;  // by worker; empty: each does whole requests
+  RoutingConfig routing;          // its `transfer`: seconds on a link for the KV of a token
+  uint64_t seed = 1;              // of Routing::random
 };
 
 struct ClusterRun {
+  // Of a prompt that one worker computed and another went on with, the answer is the latter's, from
+  // the arrival in the cluster on.
   std::vector<SimRun> workers;
-  std::vector<int> placed;  // by request: its worker; -1: rejected
+  std::vector<int> placed;  // by request: the worker that it was sent to first; -1: rejected
+  uint64_t num_handed_over = 0;
   uint64_t num_rejected = 0;
   std::vector<double> retry_after;  // of the rejected ones, seconds
 };

@@ -147,4 +147,57 @@ TEST(ClusterSimulation, RejectionKeepsTheObjectiveOfThoseTaken) {
   for (double s : run.retry_after) EXPECT_GT(s, 0);
 }
 
+TEST(ClusterSimulation, PromptsAreHandedOver) {
+  auto load = cluster_load(200, 6);
+  load[17].input = 5000;  // longer than the context
+  using enum WorkerRole;
+  for (const auto& row : kRoutings) {
+    ClusterSetup setup = cluster_of(4, row.value);
+    setup.roles = {prefill, decode, prefill, decode};
+    setup.routing.transfer = 1e-6;
+    const ClusterRun run = simulate_cluster(setup, load), again = simulate_cluster(setup, load);
+    EXPECT_EQ(run.placed, again.placed) << row.name;
+    EXPECT_GT(run.num_handed_over, 20u) << row.name;
+    EXPECT_EQ(run.num_handed_over, again.num_handed_over);
+    // Each request has one answer, at a decode worker, or is refused.
+    size_t answers = 0, refused = 0, tokens = 0, wanted = 0;
+    for (const SimRun& w : run.workers) {
+      answers += w.answers.size();
+      refused += static_cast<size_t>(w.num_refused);
+      for (const SimAnswer& a : w.answers) {
+        tokens += static_cast<size_t>(a.num_tokens);
+        EXPECT_TRUE(a.refused || a.first_token > a.arrival);
+      }
+    }
+    for (const SimRequest& r : load) wanted += static_cast<size_t>(r.output);
+    EXPECT_EQ(answers, load.size()) << row.name;
+    EXPECT_EQ(refused, 1u);
+    EXPECT_EQ(tokens, wanted - static_cast<size_t>(load[17].output));
+    EXPECT_TRUE(run.workers[0].answers.size() + run.workers[2].answers.size() <= 1);
+  }
+}
+
+TEST(ClusterSimulation, AHandedOverPromptIsNotComputedAgain) {
+  const auto load = cluster_load(60, 200);  // one burst after the other
+  using enum WorkerRole;
+  ClusterSetup setup = cluster_of(2, Routing::round_robin);
+  setup.roles = {prefill, decode};
+  const ClusterRun fast = simulate_cluster(setup, load);
+  EXPECT_EQ(fast.num_handed_over, load.size());
+  uint64_t outputs = 0;
+  for (const SimRequest& r : load) outputs += static_cast<uint64_t>(r.output);
+  // The tail of each prompt, at most a block, and every output but the first token.
+  EXPECT_LE(fast.workers[1].num_computed, outputs + 16 * load.size());
+  EXPECT_EQ(fast.workers[1].prefix_hits, 0u);
+  // A slow link shows in the time to the first token, and nowhere else.
+  setup.routing.transfer = 50e-6;
+  const ClusterRun slow = simulate_cluster(setup, load);
+  double more = 0, tokens = 0;
+  for (size_t i = 0; i < load.size(); ++i) {
+    more += slow.workers[1].answers[i].ttft() - fast.workers[1].answers[i].ttft();
+    tokens += load[i].input;
+  }
+  EXPECT_GT(more, tokens * 50e-6 * 0.8);
+}
+
 }  // namespace sluice

@@ -16,7 +16,8 @@ constexpr double kPaceForget = 0.05, kPacePrior = 2;  // prior: requests at the 
 constexpr double kDecodeLearn = 0.02, kOutputLearn = 1.0 / 64;
 constexpr double kPaceLeast = 0.02, kPaceMost = 50;
 constexpr double kShortest = 1e-4;  // seconds: a prediction below says nothing of the pace
-constexpr int kTimedOutput = 8;     // tokens of an output that says something of decode steps
+constexpr double kMovedForget = 0.05, kMovedPrior = 8192;  // prior: tokens at the assumed time
+constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {
   return {a.tokens - b.tokens, a.sampled - b.sampled, a.context - b.context,
@@ -29,7 +30,10 @@ StepLoad decode_of(int64_t positions) { return {1, 1, positions, positions}; }
 }  // namespace
 
 Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers, const HashKey& key)
-    : config_(config), kv_(workers.size(), key) {
+    : config_(config),
+      kv_(workers.size(), key),
+      moved_seconds_(config.transfer * kMovedPrior),
+      moved_tokens_(kMovedPrior) {
   for (ConductorWorker& w : workers) workers_.emplace_back(std::move(w));
   views_.resize(workers_.size());
 }
@@ -62,6 +66,7 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   v.alive = w.alive;
   v.draining = w.draining;
   v.role = w.config.role;
+  v.fetches = w.config.fetches;
   v.queued = w.queued;
   v.decode = w.decode;
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
@@ -85,8 +90,10 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   return v;
 }
 
-RoutingChoice Conductor::choose(const Ask& ask, Time now) {
+RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   for (size_t i = 0; i < workers_.size(); ++i) {
+    views_[i].alive = false;
+    if (!workers_[i].alive) continue;
     views_[i] = view(static_cast<int>(i), ask, now);
     if (i < 64 && (ask.avoid >> i & 1) != 0) views_[i].alive = false;
   }
@@ -94,11 +101,22 @@ RoutingChoice Conductor::choose(const Ask& ask, Time now) {
   r.tokens = std::max<int64_t>(1, ask.tokens);
   r.output = output_;
   r.attempts = ask.attempts;
+  r.whole = ask.whole;
   r.draw = ask.draw;
   if (ask.session != 0) {
     if (const int* home = sessions_.find(ask.session)) r.home = *home;
   }
+  return r;
+}
+
+RoutingChoice Conductor::choose(const Ask& ask, Time now) {
+  const RoutedRequest r = fill_views(ask, now);
   return choose_worker(config_, r, views_, state_);
+}
+
+int Conductor::choose_decoder(const Ask& ask, Time now) {
+  const RoutedRequest r = fill_views(ask, now);
+  return sluice::choose_decoder(config_, r, views_);
 }
 
 Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
@@ -108,6 +126,10 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.tokens = std::max<int64_t>(1, ask.tokens);
   WorkerView v = view(worker, ask, now);
   v.pace = v.decode_pace = 1;
+  if (ask.handed_over) {
+    s.fetched = s.tokens - std::min(v.cached, s.tokens);
+    v.cached = s.tokens;
+  }
   const int64_t from = std::clamp<int64_t>(v.cached, 0, s.tokens - 1);
   s.prompt = chunk_load(from, static_cast<int>(s.tokens - from));
   const RoutingEstimate e =
@@ -117,7 +139,8 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.at = now;
   w.queued += s.prompt;
   ++w.num_requests;
-  if (ask.session != 0) sessions_.put(ask.session, worker);
+  // What is handed over stays with whoever computed it, too.
+  if (ask.session != 0 && !ask.handed_over) sessions_.put(ask.session, worker);
   Ticket ticket = 0;
   if (free_.empty()) {
     ticket = static_cast<Ticket>(sent_.size());
@@ -149,7 +172,16 @@ void Conductor::first_token(Ticket ticket, Time now) {
   s.decodes = true;
   w.decode += decode_of(s.tokens);
   s.first = now;
-  if (s.ttft >= kShortest) learn_pace(w, seconds(now - s.at), s.ttft);
+  const double took = seconds(now - s.at);
+  if (s.fetched > 0) return learn_transfer(took - s.ttft * w.pace, s.fetched);
+  if (s.ttft >= kShortest) learn_pace(w, took, s.ttft);
+}
+
+void Conductor::learn_transfer(double seconds, int64_t tokens) {
+  const double keep = 1 - kMovedForget;
+  moved_seconds_ = moved_seconds_ * keep + std::max(0.0, seconds);
+  moved_tokens_ = moved_tokens_ * keep + static_cast<double>(tokens);
+  config_.transfer = moved_seconds_ / moved_tokens_;
 }
 
 void Conductor::learn_pace(Worker& w, double measured, double predicted) {
@@ -208,6 +240,11 @@ void Conductor::set_alive(int worker, bool alive) {
     w.measured = w.predicted = 0;
   }
   w.alive = alive;
+}
+
+void Conductor::set_role(int worker, WorkerRole role, bool fetches) {
+  at(worker).config.role = role;
+  at(worker).config.fetches = fetches;
 }
 
 void Conductor::set_draining(int worker, bool draining) { at(worker).draining = draining; }

@@ -18,6 +18,7 @@ namespace sluice {
 struct ConductorWorker {
   StepCost cost;
   WorkerRole role = WorkerRole::both;
+  bool fetches = false;  // of role both: takes prompts that a prefill worker computed
   int budget = 2048;
   int64_t kv_tokens = 0;         // positions of its pool; 0: unknown
   size_t prefix_blocks = 65536;  // hashes remembered of what it caches
@@ -36,15 +37,20 @@ class Conductor {
     uint64_t session = 0;  // hash; 0: none
     int attempts = 0;
     uint64_t draw = 0;
-    uint64_t avoid = 0;  // workers that have failed this request, a bit each
+    uint64_t avoid = 0;        // workers that have failed this request, a bit each
+    bool whole = false;        // one worker computes all of it
+    bool handed_over = false;  // a prefill worker has computed the prompt
   };
   // Decides; nothing is counted until sent().
   RoutingChoice choose(const Ask& ask, Time now);
+  // Who goes on with a prompt that a prefill worker has computed; -1: nobody can.
+  int choose_decoder(const Ask& ask, Time now);
 
   using Ticket = uint32_t;
   // The request goes to this worker. It stays counted until ended().
   Ticket sent(int worker, const Ask& ask, Time now);
-  // So many more tokens came; the first one teaches the worker's pace.
+  // So many more tokens came; the first one teaches the worker's pace, or how long handing over
+  // a prompt takes.
   void tokens(Ticket ticket, int num, Time now);
   // `whole`: it ended as it should, so its length says something of others'.
   void ended(Ticket ticket, bool whole, Time now);
@@ -58,12 +64,15 @@ class Conductor {
   // A worker that is not alive gets nothing, and has lost its cache.
   void set_alive(int worker, bool alive);
   void set_draining(int worker, bool draining);
+  void set_role(int worker, WorkerRole role, bool fetches);
 
   WorkerView view(int worker, const Ask& ask, Time now) const;
   size_t num_workers() const { return workers_.size(); }
   int num_requests(int worker) const { return at(worker).num_requests; }
   bool alive(int worker) const { return at(worker).alive; }
   bool draining(int worker) const { return at(worker).draining; }
+  WorkerRole role(int worker) const { return at(worker).config.role; }
+  double transfer() const { return config_.transfer; }  // seconds for the KV of a token
   double pace(int worker) const { return at(worker).pace; }
   double expected_output() const { return output_; }
   bool rejecting() const { return state_.rejecting; }
@@ -89,7 +98,8 @@ class Conductor {
   struct Sent {
     int worker = -1;  // -1: free
     StepLoad prompt;
-    int64_t tokens = 0;  // of the prompt
+    int64_t tokens = 0;   // of the prompt
+    int64_t fetched = 0;  // of those, from the worker that computed them
     int output = 0;
     bool decodes = false;
     double ttft = 0, tpot = 0;  // predicted, at pace 1
@@ -102,6 +112,8 @@ class Conductor {
   void leave_queue(Worker& w, Ticket ticket, Time now);
   void first_token(Ticket ticket, Time now);
   void learn_pace(Worker& w, double measured, double predicted);
+  void learn_transfer(double seconds, int64_t tokens);
+  RoutedRequest fill_views(const Ask& ask, Time now);
 
   RoutingConfig config_;
   RoutingState state_;
@@ -114,7 +126,8 @@ class Conductor {
   // Of decode steps, measured over predicted: of all workers, since one step hardly differs from
   // another, and noise would outweigh what does differ.
   double decode_pace_ = 1;
-  double num_timed_ = 0;  // first tokens, of late
+  double num_timed_ = 0;                         // first tokens, of late
+  double moved_seconds_ = 0, moved_tokens_ = 0;  // from worker to worker, of late
   std::vector<WorkerView> views_;
 };
 

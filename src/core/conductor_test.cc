@@ -156,4 +156,29 @@ TEST(Conductor, AnOverloadedWorkersPrefixMovesToAnother) {
   EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 3 * 512);
 }
 
+TEST(Conductor, LearnsHowLongHandingOverTakes) {
+  RoutingConfig config;
+  config.transfer = 1e-6;
+  auto workers = conducted(2);
+  workers[0].role = WorkerRole::prefill;
+  workers[1].role = WorkerRole::decode;
+  Conductor c(config, workers);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = {}, .session = 5};
+  c.ended(c.sent(0, ask, Time{0}), false, Time{0});
+  ask.handed_over = true;
+  EXPECT_EQ(c.choose_decoder(ask, Time{0}), 1);
+  Time now{0};
+  for (int i = 0; i < 60; ++i, now += milliseconds(500)) {
+    const auto t = c.sent(1, ask, now);
+    EXPECT_EQ(c.view(1, ask, now).queued.tokens, 1);  // the rest is there
+    c.tokens(t, 1, now + milliseconds(201));          // 1 ms of its own
+    c.ended(t, true, now + milliseconds(400));
+  }
+  EXPECT_NEAR(c.transfer(), 20e-6, 1e-6);
+  EXPECT_EQ(c.pace(1), 1);
+  c.set_role(1, WorkerRole::both, false);
+  EXPECT_EQ(c.choose_decoder(ask, now), -1);
+  EXPECT_EQ(c.role(1), WorkerRole::both);
+}
+
 }  // namespace sluice

@@ -14,16 +14,21 @@ constexpr double kSlack = 0.25;
 // Each rejection doubles the wait that is accepted the next time, so that no request is rejected
 // for ever; more do not count.
 constexpr int kMostAttempts = 10;
+// Tokens of a prompt that the worker computes that goes on with it: at most a block.
+constexpr int64_t kHandoverTail = 16;
 
 int64_t scaled(int64_t n, double by) {
   return static_cast<int64_t>(std::llround(static_cast<double>(n) * by));
 }
 
+double prompt_steps(const WorkerView& w, int64_t tokens) {
+  return std::ceil(static_cast<double>(tokens) / std::max(1, w.budget - w.decode.tokens));
+}
+
 // Prompts in as few steps as the budget allows, beside all that decodes.
 double prompt_seconds(const WorkerView& w, const StepLoad& prompts) {
   if (prompts.tokens <= 0) return 0;
-  const int room = std::max(1, w.budget - w.decode.tokens);
-  const double steps = std::ceil(static_cast<double>(prompts.tokens) / room);
+  const double steps = prompt_steps(w, prompts.tokens);
   const double share = 1 / steps;
   StepLoad one = w.decode;
   one.tokens += static_cast<int>(scaled(prompts.tokens, share));
@@ -37,6 +42,14 @@ double own_seconds(const WorkerView& w, int64_t tokens, int64_t cached) {
   // The last token of a prompt is always computed.
   const int64_t from = std::clamp<int64_t>(cached, 0, tokens - 1);
   return prompt_seconds(w, chunk_load(from, static_cast<int>(tokens - from)));
+}
+
+// By which a prompt delays all that decodes beside it, added up.
+double delay_seconds(const WorkerView& w, int64_t tokens, int64_t cached) {
+  if (w.decode.tokens == 0) return 0;
+  const int64_t left = tokens - std::clamp<int64_t>(cached, 0, tokens - 1);
+  const double without = prompt_steps(w, left) * w.cost->seconds(w.decode) * w.pace;
+  return std::max(0.0, own_seconds(w, tokens, cached) - without) * w.decode.tokens;
 }
 
 // A decode step with the request in it, when its prompt is done: prompts that wait now decode
@@ -61,8 +74,73 @@ double memory_seconds(const WorkerView& w, const RoutedRequest& r) {
   return share * r.output * w.cost->seconds(w.decode) * w.decode_pace;
 }
 
-bool takes_prompts(const WorkerView& w) {
-  return w.alive && !w.draining && w.role != WorkerRole::decode;
+bool takes_requests(const WorkerView& w) { return w.alive && !w.draining; }
+
+bool takes_over(const WorkerView& w) {
+  return takes_requests(w) &&
+         (w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches));
+}
+
+int64_t fetched_tokens(const WorkerView& w, const RoutedRequest& r) {
+  return std::max<int64_t>(0, r.tokens - kHandoverTail - w.cached);
+}
+
+// From the end of a prompt elsewhere to its first token here.
+double handover_seconds(const RoutingConfig& c, const RoutedRequest& r, const WorkerView& w) {
+  return c.transfer * static_cast<double>(fetched_tokens(w, r)) + prompt_seconds(w, w.queued) +
+         own_seconds(w, r.tokens, r.tokens - kHandoverTail) + memory_seconds(w, r);
+}
+
+// What going on with a prompt costs there, its own time and that of others.
+double decoder_score(const RoutingConfig& c,
+                     const RoutedRequest& r,
+                     const WorkerView& w,
+                     double until) {
+  return handover_seconds(c, r, w) + decode_seconds(w, r, until) * r.output +
+         delay_seconds(w, r.tokens, r.tokens - kHandoverTail);
+}
+
+int pick_decoder(const RoutingConfig& c,
+                 const RoutedRequest& r,
+                 std::span<const WorkerView> workers,
+                 double until) {
+  int best = -1;
+  double least = 0;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (!takes_over(workers[i])) continue;
+    const double s = decoder_score(c, r, workers[i], until);
+    if (best < 0 || s < least) best = static_cast<int>(i), least = s;
+  }
+  return best;
+}
+
+// Who may get a request first.
+struct Candidates {
+  std::span<const WorkerView> workers;
+  bool split = false;    // prefill workers compute prompts
+  bool last = false;     // nobody is left but prefill workers: they do all
+  bool decoders = true;  // decode workers may do all
+
+  bool takes(size_t i) const {
+    const WorkerView& w = workers[i];
+    if (!takes_requests(w)) return false;
+    return w.role == WorkerRole::prefill  ? split || last
+           : w.role == WorkerRole::decode ? decoders
+                                          : true;
+  }
+};
+
+// Only a prediction tells when it is better not to split a request: other policies always do.
+Candidates find_candidates(const RoutingConfig& c,
+                           const RoutedRequest& r,
+                           std::span<const WorkerView> workers) {
+  bool any_prefill = false, any_other = false, any_decoder = false;
+  for (const WorkerView& w : workers) {
+    any_decoder |= takes_over(w);
+    if (takes_requests(w)) (w.role == WorkerRole::prefill ? any_prefill : any_other) = true;
+  }
+  const bool split = any_prefill && any_decoder && !r.whole;
+  return {workers, split, !any_other, !split || c.policy == Routing::cache_aware};
 }
 
 int longest_prefix(std::span<const WorkerView> workers) {
@@ -77,67 +155,81 @@ int longest_prefix(std::span<const WorkerView> workers) {
 
 // The first of the candidates from `turn` on, in a circle.
 template <typename Better>
-int best_from(std::span<const WorkerView> workers, uint64_t turn, Better better) {
+int best_from(const Candidates& c, uint64_t turn, Better better) {
   int best = -1;
-  for (size_t n = 0; n < workers.size(); ++n) {
-    const size_t i = (turn + n) % workers.size();
-    if (takes_prompts(workers[i]) && (best < 0 || better(i, static_cast<size_t>(best))))
+  for (size_t n = 0; n < c.workers.size(); ++n) {
+    const size_t i = (turn + n) % c.workers.size();
+    if (c.takes(i) && (best < 0 || better(i, static_cast<size_t>(best))))
       best = static_cast<int>(i);
   }
   return best;
 }
 
-int pick_random(std::span<const WorkerView> workers, uint64_t draw) {
+int pick_random(const Candidates& c, uint64_t draw) {
   uint64_t num = 0;
-  for (const WorkerView& w : workers) num += takes_prompts(w);
+  for (size_t i = 0; i < c.workers.size(); ++i) num += c.takes(i);
   if (num == 0) return -1;
   uint64_t skip = draw % num;
-  for (size_t i = 0; i < workers.size(); ++i)
-    if (takes_prompts(workers[i]) && skip-- == 0) return static_cast<int>(i);
+  for (size_t i = 0; i < c.workers.size(); ++i)
+    if (c.takes(i) && skip-- == 0) return static_cast<int>(i);
   return -1;
 }
 
-int pick_least_loaded(std::span<const WorkerView> workers, uint64_t turn) {
-  const auto load = [&](size_t i) { return workers[i].queued.tokens + workers[i].decode.context; };
-  return best_from(workers, turn, [&](size_t a, size_t b) { return load(a) < load(b); });
+int pick_least_loaded(const Candidates& c, uint64_t turn) {
+  const auto load = [&](size_t i) {
+    return c.workers[i].queued.tokens + c.workers[i].decode.context;
+  };
+  return best_from(c, turn, [&](size_t a, size_t b) { return load(a) < load(b); });
 }
 
 // Mooncake's rule: the least of transfer or recompute + queue + prefill; here with the time of the
-// output too, since the same worker decodes.
+// output too, of whoever decodes. A decode worker's own outputs wait while it computes a prompt.
 int pick_cache_aware(const RoutingConfig& c,
                      const RoutedRequest& r,
-                     std::span<const WorkerView> workers,
+                     const Candidates& candidates,
                      uint64_t turn) {
+  const std::span<const WorkerView> workers = candidates.workers;
   const int prefix = longest_prefix(workers);
   const auto score = [&](size_t i) {
+    const WorkerView& w = workers[i];
     const RoutingEstimate e = estimate_request(c, r, workers, i, prefix);
-    return e.ttft() + (workers[i].role == WorkerRole::both ? e.tpot * r.output : 0);
+    if (w.role == WorkerRole::prefill && candidates.split) {
+      const int decoder = pick_decoder(c, r, workers, e.ttft());
+      return e.ttft() + decoder_score(c, r, workers[static_cast<size_t>(decoder)], e.ttft());
+    }
+    const double others = w.role == WorkerRole::decode ? delay_seconds(w, r.tokens, w.cached) : 0;
+    return e.ttft() + e.tpot * r.output + others;
   };
   double least = 0;
   int best = -1;
   for (size_t n = 0; n < workers.size(); ++n) {
     const size_t i = (turn + n) % workers.size();
-    if (!takes_prompts(workers[i])) continue;
+    if (!candidates.takes(i)) continue;
     const double s = score(i);
     if (best < 0 || s < least) best = static_cast<int>(i), least = s;
   }
   const bool has_home = r.home >= 0 && static_cast<size_t>(r.home) < workers.size() &&
-                        takes_prompts(workers[static_cast<size_t>(r.home)]);
+                        candidates.takes(static_cast<size_t>(r.home));
   if (best < 0 || !has_home || best == r.home) return best;
   const double stay = score(static_cast<size_t>(r.home));
   return stay <= least * (1 + c.stay_share) + c.stay_seconds ? r.home : best;
 }
 
-int pick_decoder(const RoutedRequest& r, std::span<const WorkerView> workers, double until) {
-  int best = -1;
-  double least = 0;
-  for (size_t i = 0; i < workers.size(); ++i) {
-    const WorkerView& w = workers[i];
-    if (!w.alive || w.draining || w.role == WorkerRole::prefill) continue;
-    const double s = decode_seconds(w, r, until) * r.output + memory_seconds(w, r);
-    if (best < 0 || s < least) best = static_cast<int>(i), least = s;
+int pick_worker(const RoutingConfig& c,
+                const RoutedRequest& r,
+                const Candidates& candidates,
+                uint64_t turn) {
+  switch (c.policy) {
+    case Routing::random:
+      return pick_random(candidates, r.draw);
+    case Routing::round_robin:
+      return best_from(candidates, turn, [](size_t, size_t) { return false; });
+    case Routing::least_loaded:
+      return pick_least_loaded(candidates, turn);
+    case Routing::cache_aware:
+      return pick_cache_aware(c, r, candidates, turn);
   }
-  return best;
+  return -1;
 }
 
 // Seconds by which the request comes too early; 0: it is taken.
@@ -175,7 +267,7 @@ RoutingEstimate estimate_request(const RoutingConfig& c,
   const double queue = prompt_seconds(w, w.queued);
   e.wait = std::max(0.0, queue - w.progress) + memory_seconds(w, r);
   e.own = own_seconds(w, r.tokens, w.cached);
-  if (c.transfer > 0 && best >= 0 && static_cast<size_t>(best) != worker) {
+  if (c.fetch && best >= 0 && static_cast<size_t>(best) != worker) {
     const int64_t there = std::min(workers[static_cast<size_t>(best)].cached, r.tokens);
     const int64_t more = there - w.cached;
     const double fetched =
@@ -195,30 +287,18 @@ RoutingChoice choose_worker(const RoutingConfig& c,
                             std::span<const WorkerView> workers,
                             RoutingState& state) {
   RoutingChoice out;
-  const uint64_t turn = state.turn;
-  switch (c.policy) {
-    case Routing::random:
-      out.worker = pick_random(workers, r.draw);
-      break;
-    case Routing::round_robin:
-      out.worker = best_from(workers, turn, [](size_t, size_t) { return false; });
-      break;
-    case Routing::least_loaded:
-      out.worker = pick_least_loaded(workers, turn);
-      break;
-    case Routing::cache_aware:
-      out.worker = pick_cache_aware(c, r, workers, turn);
-      break;
-  }
+  const Candidates candidates = find_candidates(c, r, workers);
+  out.worker = pick_worker(c, r, candidates, state.turn);
   if (out.worker < 0) return out;
   const auto at = static_cast<size_t>(out.worker);
   out.estimate = estimate_request(c, r, workers, at, longest_prefix(workers));
   size_t decoder = at;
-  if (workers[at].role == WorkerRole::prefill) {
-    out.decoder = pick_decoder(r, workers, out.estimate.ttft());
-    if (out.decoder < 0) return {};  // nobody to decode
+  if (workers[at].role == WorkerRole::prefill && candidates.split) {
+    const double until = out.estimate.ttft();
+    out.decoder = pick_decoder(c, r, workers, until);
     decoder = static_cast<size_t>(out.decoder);
-    out.estimate.tpot = decode_seconds(workers[decoder], r, out.estimate.ttft());
+    out.estimate.own += handover_seconds(c, r, workers[decoder]);
+    out.estimate.tpot = decode_seconds(workers[decoder], r, until);
   }
   if (c.reject) {
     out.retry_after = too_early(c, r, workers[decoder], out.estimate, state.rejecting);
@@ -230,6 +310,12 @@ RoutingChoice choose_worker(const RoutingConfig& c,
   }
   state.turn = at + 1;
   return out;
+}
+
+int choose_decoder(const RoutingConfig& c,
+                   const RoutedRequest& r,
+                   std::span<const WorkerView> workers) {
+  return pick_decoder(c, r, workers, 0);
 }
 
 }  // namespace sluice

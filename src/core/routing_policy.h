@@ -18,7 +18,8 @@ inline constexpr NamedValue<Routing> kRoutings[] = {{"random", Routing::random},
                                                     {"least-loaded", Routing::least_loaded},
                                                     {"cache-aware", Routing::cache_aware}};
 
-// What a worker computes: prompts, outputs or both.
+// What a worker computes: prompts for others; outputs for which others computed the prompt, and
+// whole requests where that is faster; or whole requests alone.
 enum class WorkerRole { both, prefill, decode };
 inline constexpr NamedValue<WorkerRole> kWorkerRoles[] = {
     {"both", WorkerRole::both}, {"prefill", WorkerRole::prefill}, {"decode", WorkerRole::decode}};
@@ -28,6 +29,7 @@ struct WorkerView {
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   bool alive = true, draining = false;
   WorkerRole role = WorkerRole::both;
+  bool fetches = false;  // of role both: takes prompts that a prefill worker computed
   // Prompts that have no first token yet; `sampled`: how many, `context`: their positions.
   StepLoad queued;
   StepLoad decode;                   // one step of all sequences that decode
@@ -44,6 +46,7 @@ struct RoutedRequest {
   double output = 128;  // tokens, expected
   int home = -1;        // worker of its session's last request; -1: none
   int attempts = 0;     // how often it was rejected before
+  bool whole = false;   // one worker computes all of it
   uint64_t draw = 0;    // random bits, for Routing::random
 };
 
@@ -52,8 +55,9 @@ struct RoutingConfig {
   // Objectives in seconds; 0: none. With `reject`, requests that would miss them are rejected.
   double ttft = 0, tpot = 0;
   bool reject = false;
-  // Seconds to fetch the KV of one token from another worker; 0: workers cannot.
+  // Seconds to move the KV of one token from worker to worker.
   double transfer = 0;
+  bool fetch = false;  // workers may fetch a prefix that another one has cached
   // Once it rejects, it goes on until waits are below this share of the limit.
   double resume = 0.8;
   // A session stays where it is while that costs at most this much more than the best worker.
@@ -71,7 +75,7 @@ struct RoutingState {
 // Predicted for a request at a worker, in seconds.
 struct RoutingEstimate {
   double wait = 0;           // until its prompt starts: queue, and memory that others hold
-  double own = 0;            // transfer and prefill
+  double own = 0;            // transfer and prefill, on both workers where there are two
   double tpot = 0;           // between its tokens
   int fetch_from = -1;       // worker whose prefix is fetched; -1: none
   int64_t fetch_tokens = 0;  // how much of it
@@ -86,7 +90,7 @@ RoutingEstimate estimate_request(const RoutingConfig& config,
 
 struct RoutingChoice {
   int worker = -1;         // -1: rejected, or nobody takes requests
-  int decoder = -1;        // another worker that decodes, where `worker` only computes prompts
+  int decoder = -1;        // who goes on, where `worker` computes the prompt only; -1: nobody
   bool rejected = false;   // for load
   double retry_after = 0;  // seconds until it would be taken; where rejected
   RoutingEstimate estimate;
@@ -96,5 +100,10 @@ RoutingChoice choose_worker(const RoutingConfig& config,
                             const RoutedRequest& request,
                             std::span<const WorkerView> workers,
                             RoutingState& state);
+
+// Who goes on with a prompt that a prefill worker has computed; -1: nobody can.
+int choose_decoder(const RoutingConfig& config,
+                   const RoutedRequest& request,
+                   std::span<const WorkerView> workers);
 
 }  // namespace sluice

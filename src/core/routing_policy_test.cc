@@ -33,6 +33,14 @@ void run_decodes(WorkerView& w, int num, int64_t positions) {
   w.decode = {num, num, num * positions, num * positions};
 }
 
+// Two that compute prompts, two that decode.
+std::vector<WorkerView> apart_workers() {
+  auto out = idle_workers(4);
+  out[0].role = out[1].role = WorkerRole::prefill;
+  out[2].role = out[3].role = WorkerRole::decode;
+  return out;
+}
+
 int chosen(const RoutingConfig& c, const RoutedRequest& r, const std::vector<WorkerView>& w) {
   RoutingState state;
   return choose_worker(c, r, w, state).worker;
@@ -81,10 +89,9 @@ TEST(RoutingPolicy, LeastLoadedCountsQueuedAndRunningTokens) {
 }
 
 TEST(RoutingPolicy, NobodyGetsWhatOnlyTheDeadCouldTake) {
-  auto w = idle_workers(3);
+  auto w = idle_workers(2);
   w[0].alive = false;
   w[1].draining = true;
-  w[2].role = WorkerRole::decode;
   for (const auto& row : kRoutings) {
     RoutingState state;
     const RoutingChoice none = choose_worker(policy(row.value), {}, w, state);
@@ -123,6 +130,7 @@ TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
   queue_prompts(w[0], 12, 1'000);
   RoutingConfig c;
   c.transfer = 1e-6;
+  c.fetch = true;
   RoutingState state;
   RoutingChoice choice = choose_worker(c, {.tokens = 10'000}, w, state);
   EXPECT_EQ(choice.worker, 1);
@@ -174,18 +182,85 @@ TEST(RoutingPolicy, AFullPoolMeansWaiting) {
 }
 
 TEST(RoutingPolicy, PromptsGoToPrefillWorkersAndOutputsElsewhere) {
-  auto w = idle_workers(4);
-  w[0].role = w[1].role = WorkerRole::prefill;
-  w[2].role = w[3].role = WorkerRole::decode;
+  auto w = apart_workers();
   queue_prompts(w[0], 1, 100);
   run_decodes(w[2], 40, 100);
+  run_decodes(w[3], 20, 100);
   RoutingState state;
-  RoutingChoice c = choose_worker({}, {.tokens = 50}, w, state);
+  const RoutingChoice c = choose_worker({}, {.tokens = 5'000}, w, state);
   EXPECT_EQ(c.worker, 1);
   EXPECT_EQ(c.decoder, 3);
-  w[2].alive = w[3].alive = false;
-  c = choose_worker({}, {.tokens = 50}, w, state);
-  EXPECT_EQ(c.worker, -1);
+  EXPECT_EQ(choose_decoder({}, {.tokens = 5'000}, w), 3);
+}
+
+TEST(RoutingPolicy, AShortPromptIsComputedWhereItIsDecoded) {
+  auto w = apart_workers();
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  RoutingState state;
+  for (const int64_t tokens : {1, 50}) {
+    const RoutingChoice one = choose_worker(c, {.tokens = tokens}, w, state);
+    EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::decode) << tokens;
+    EXPECT_EQ(one.decoder, -1);
+  }
+  // What decodes there would wait for a long one.
+  for (size_t i : {2, 3}) run_decodes(w[i], 20, 100);
+  RoutingChoice one = choose_worker(c, {.tokens = 2'000}, w, state);
+  EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::prefill);
+  EXPECT_GE(one.decoder, 2);
+  EXPECT_NEAR(one.estimate.own, 21e-3 + 2e-3 + 1.36e-3, 2e-4);  // prompt, transfer, its tail
+  // Unless the prefill workers have so much to do that they wait less in the end.
+  for (size_t i : {0, 1}) queue_prompts(w[i], 1, 90'000);
+  one = choose_worker(c, {.tokens = 2'000}, w, state);
+  EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::decode);
+  // Or the link is slow.
+  for (size_t i : {0, 1}) w[i].queued = {};
+  c.transfer = 1e-2;
+  one = choose_worker(c, {.tokens = 2'000}, w, state);
+  EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::decode);
+}
+
+TEST(RoutingPolicy, WhoeverIsLeftDoesAll) {
+  auto w = apart_workers();
+  for (const auto& row : kRoutings) {
+    RoutingState state;
+    const auto role = [&](const RoutingChoice& c) {
+      EXPECT_EQ(c.decoder, -1) << row.name;
+      return c.worker < 0 ? WorkerRole::both : w[static_cast<size_t>(c.worker)].role;
+    };
+    const RoutingConfig c = policy(row.value);
+    // What cannot be split.
+    EXPECT_EQ(role(choose_worker(c, {.tokens = 9'000, .whole = true}, w, state)),
+              WorkerRole::decode);
+    w[0].alive = w[1].alive = false;
+    EXPECT_EQ(role(choose_worker(c, {.tokens = 9'000}, w, state)), WorkerRole::decode);
+    w[0].alive = w[1].alive = true;
+    w[2].alive = w[3].alive = false;
+    EXPECT_EQ(role(choose_worker(c, {.tokens = 9'000}, w, state)), WorkerRole::prefill);
+    EXPECT_EQ(choose_decoder(c, {.tokens = 9'000}, w), -1);
+    w[2].alive = w[3].alive = true;
+  }
+}
+
+TEST(RoutingPolicy, OtherPoliciesSplitEveryPrompt) {
+  auto w = apart_workers();
+  for (const auto& row : kRoutings) {
+    if (row.value == Routing::cache_aware) continue;
+    RoutingState state;
+    for (uint64_t d = 0; d < 4; ++d) {
+      const RoutingChoice c = choose_worker(policy(row.value), {.tokens = 1, .draw = d}, w, state);
+      EXPECT_LT(c.worker, 2) << row.name;
+      EXPECT_GE(c.decoder, 2) << row.name;
+    }
+  }
+}
+
+TEST(RoutingPolicy, AWorkerOfBothRolesTakesOverIfItFetches) {
+  auto w = apart_workers();
+  w[2].role = w[3].role = WorkerRole::both;
+  EXPECT_EQ(choose_decoder({}, {.tokens = 100}, w), -1);
+  w[3].fetches = true;
+  EXPECT_EQ(choose_decoder({}, {.tokens = 100}, w), 3);
 }
 
 TEST(RoutingPolicy, RejectsByPredictedPrefill) {

@@ -29,8 +29,8 @@ SimulatedWorker::SimulatedWorker(const SimSetup& setup, bool tells)
       max_in_flight_(setup.scheduler.pipeline.max_in_flight()),
       sampling_(std::make_shared<const SamplingSpec>()) {}
 
-size_t SimulatedWorker::push(const SimRequest& request, size_t index) {
-  arrivals_.push_back({&request, index});
+size_t SimulatedWorker::push(const SimRequest& request, size_t index, bool handed_over) {
+  arrivals_.push_back({&request, index, handed_over});
   run_.answers.emplace_back();
   last_.emplace_back();
   return arrivals_.size() - 1;
@@ -72,8 +72,16 @@ void SimulatedWorker::admit() {
     r.priority = w.priority;
     r.account = w.account;
     r.deadline = w.deadline;
+    if (arrivals_[next_].handed_over) import_prompt(r);
     if (!scheduler_.add(std::move(r), now_)) refuse(next_);
   }
+}
+
+void SimulatedWorker::import_prompt(const Request& r) {
+  PromptBlocks p{r.prompt, hash_blocks(*r.prompt, setup_.scheduler.block_size, r.tenant), r.tenant};
+  std::vector<PlacedBlock> blocks;
+  scheduler_.reserve_blocks(p, blocks);
+  scheduler_.import_blocks(p, blocks);
 }
 
 void SimulatedWorker::refuse(size_t number) {

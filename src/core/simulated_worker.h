@@ -20,8 +20,9 @@ class SimulatedWorker {
   SimulatedWorker(const SimSetup& setup, bool tells);
 
   // Requests in the order of their arrival; `request` is kept by reference until it is admitted.
-  // `index`: of its prompt's own tokens (sim_prompt). Returns its number here.
-  size_t push(const SimRequest& request, size_t index);
+  // `index`: of its prompt's own tokens (sim_prompt). `handed_over`: the K and V of its prompt come
+  // with it, as far as there are places for them (TierSizes::host). Returns its number here.
+  size_t push(const SimRequest& request, size_t index, bool handed_over = false);
   // Runs until its clock is at `end` or later, or nothing is left to do. Nothing arrives before
   // `end` but what was pushed.
   void run_until(Time end);
@@ -45,8 +46,10 @@ class SimulatedWorker {
   struct Arrival {
     const SimRequest* request = nullptr;
     size_t index = 0;
+    bool handed_over = false;
   };
   void admit();
+  void import_prompt(const Request& request);
   void refuse(size_t number);
   void iterate(Time end);
   void launch();

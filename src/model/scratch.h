@@ -26,7 +26,7 @@ class Carver {
     a.f = {nullptr, type_, rows, cols, cols};
     a.q.rows = a.r.rows = a.s.rows = rows;
     a.q.cols = a.r.cols = a.s.cols = cols;
-    if (needs & kActF32) a.f = tensor(rows, cols);
+    if (needs & (kActF32 | kActI8)) a.f = tensor(rows, cols);
     if (needs & kActQ8) {
       auto blocks = static_cast<size_t>(rows * (cols / kActBlock));
       a.q.q = static_cast<int8_t*>(take(static_cast<size_t>(rows * cols)));
@@ -43,7 +43,9 @@ class Carver {
       a.s.scale = static_cast<float*>(take(static_cast<size_t>(rows * (cols / kActSuper)) * 4));
       a.s.sum = static_cast<int16_t*>(take(static_cast<size_t>(rows * (cols / kActSum)) * 2));
     }
-    if (needs & kActF8) {
+    if (needs & (kActF8 | kActI8)) {
+      a.f8.type = needs & kActI8 ? DType::i8 : DType::f8;
+      a.f8.alone = !(needs & kActF32);
       a.f8.data = take(static_cast<size_t>(rows * cols));
       a.f8.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
     }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/str.h"
 #include "net/wire.h"
 
@@ -598,6 +599,16 @@ void HttpClient::set_max_connections(size_t max) {
   while (state_->all.size() > max && !state_->spare.empty())
     state_->drop(*ConnectionPtr(state_->spare.back()));
   state_->dispatch();
+}
+
+void HttpClient::move_to(const HttpUrl& url) {
+  CHECK(state_->in_flight == 0 && state_->queue.empty());
+  error_code ec;
+  const asio::ip::address address = asio::ip::make_address(url.host, ec);
+  CHECK(!ec);
+  while (!state_->all.empty()) state_->drop(*ConnectionPtr(state_->all.back()));
+  state_->options.url = url;
+  state_->endpoint = {address, url.port};
 }
 
 HttpReply HttpClient::fetch(std::string request) {

@@ -93,6 +93,9 @@ class HttpClient {
   // Ends all requests with HttpFailure::cancelled.
   void cancel_all();
   void set_max_connections(size_t max);
+  // From now on another server of the same kind; its host is an address. Without requests in
+  // flight.
+  void move_to(const HttpUrl& url);
   // Sends and waits; other requests go on meanwhile.
   HttpReply fetch(std::string request);
   Stats stats() const;

@@ -115,7 +115,7 @@ std::string shared_content(const EngineOptions& o, KvType kv, const std::string&
   for (const std::filesystem::path& file : files) add_samples(file, sha);
   // Of a GPU its kind: which one of a machine it is changes no bit.
   EngineOptions any = o;
-  any.device.index = 0;
+  any.device.index.reset();
   const size_t number = gpu.find(", ");
   add_formats(any, kv, number == gpu.npos ? gpu : gpu.substr(number), sha);
   for (int window : o.scheduler.group_windows) sha.update(strf("%d ", window));

@@ -110,11 +110,6 @@ Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const Devi
   return kv;
 }
 
-Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint) {
-  const Quantize kind = options.quantize == Quantize::fp8 ? Quantize::none : options.quantize;
-  return load_quant(name_of(kQuantizes, kind), options.quantize_exclude, checkpoint.tensors());
-}
-
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
                            EngineOptions& options,
@@ -168,13 +163,14 @@ Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
                                     const DeviceMemory* device) {
   LoadOptions load;
   load.fuse = options.fuse;
+  Result<LoadQuant> quant = weight_quant(options, checkpoint);
+  if (!quant) return quant.error();
   std::unique_ptr<WeightStore> sizes;
   if (device) {
     sizes = cuda_weight_sizes({device->activations, options.quantize == Quantize::fp8,
-                               options.gpu_weights == GpuWeights::stored, options.deterministic});
+                               options.gpu_weights == GpuWeights::stored, options.deterministic,
+                               std::move(*quant)});
   } else {
-    Result<LoadQuant> quant = cpu_weight_quant(options, checkpoint);
-    if (!quant) return quant.error();
     sizes = cpu_weight_sizes(std::move(*quant));
   }
   Result<std::unique_ptr<Model>> model =

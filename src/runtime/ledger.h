@@ -4,7 +4,6 @@
 
 #include <cstddef>
 
-#include "backend/cpu/matmul/load_quant.h"
 #include "base/result.h"
 #include "core/scheduler.h"
 #include "exec/executor_config.h"
@@ -37,9 +36,6 @@ struct DeviceMemory {
 // The KV cache type for heads of `head_dim` dimensions on this device: options.kv_type, checked, or
 // the device's default.
 Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device);
-
-// What becomes of weights on the CPU by --quantize and --quantize-exclude; fp8 is a GPU's.
-Result<LoadQuant> cpu_weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);
 
 // Sizes of the executor that runs this scheduler's plans.
 ExecutorConfig executor_config(const Scheduler& scheduler, const ModelShape& shape, KvType kv);

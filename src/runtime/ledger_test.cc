@@ -14,6 +14,7 @@
 #include "exec/model_executor.h"
 #include "load/random_checkpoint.h"
 #include "model/checkpoint_fake.h"
+#include "runtime/placement.h"
 #include "tensor/formats/all.h"
 
 namespace sluice {
@@ -135,7 +136,7 @@ TEST_F(LedgerOf, TinyModelsIsWhatTheyAllocate) {
       ASSERT_TRUE(ledger) << ledger.error().message;
 
       std::unique_ptr<Backend> backend = make_cpu_backend(
-          {.threads = 1, .pin = false, .quant = cpu_weight_quant(options, *file).value()});
+          {.threads = 1, .pin = false, .quant = weight_quant(options, *file).value()});
       std::unique_ptr<Model> model = load_model(*file, *backend, {}).value();
       EXPECT_EQ(ledger->weights, model->weight_bytes());
       const ExecutorConfig e =
@@ -248,6 +249,9 @@ TEST_F(LedgerOf, AGpuIsMeasuredWithoutOne) {
   const Ledger bf16 = plan(DType::bf16, "none"), fp8 = plan(DType::bf16, "fp8");
   EXPECT_EQ(bf16.weights, 2 * (3 * layer + ends) + norms);
   EXPECT_EQ(fp8.weights, 3 * (layer + scales) + 2 * ends + norms);
+  const Ledger int8 = plan(DType::bf16, "w8a8");
+  EXPECT_EQ(int8.weights, fp8.weights);
+  EXPECT_EQ(int8.workspace, fp8.workspace);
   // The inputs of layers' matrices (hidden, heads, MLP) once more in fp8.
   const auto rows = static_cast<size_t>(Scheduler(options.scheduler, nullptr).max_step_tokens());
   EXPECT_GE(fp8.workspace - bf16.workspace, rows * (256 + 256 + 512 + 3 * sizeof(float)));

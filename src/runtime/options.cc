@@ -17,7 +17,7 @@ constexpr NamedValue<Kind> kDevices[] = {
 
 std::string DeviceChoice::name() const {
   std::string name = name_of(kDevices, kind);
-  return index > 0 ? name + strf(":%d", index) : name;
+  return index ? name + strf(":%d", *index) : name;
 }
 
 Result<DeviceChoice> parse_device(std::string_view text) {
@@ -26,9 +26,11 @@ Result<DeviceChoice> parse_device(std::string_view text) {
   if (text.starts_with(kNumbered)) {
     device.kind = Kind::cuda;
     const char* end = text.data() + text.size();
-    auto [stop, failed] = std::from_chars(text.data() + kNumbered.size(), end, device.index);
-    if (failed != std::errc() || stop != end || device.index < 0)
+    int index = 0;
+    auto [stop, failed] = std::from_chars(text.data() + kNumbered.size(), end, index);
+    if (failed != std::errc() || stop != end || index < 0)
       return Error{400, strf("--device %s: use cuda:0, cuda:1, ...", quote(text).c_str())};
+    device.index = index;
     return device;
   }
   std::optional<Kind> kind = value_named(kDevices, text);

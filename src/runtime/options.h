@@ -21,7 +21,7 @@ namespace sluice {
 struct DeviceChoice {
   enum class Kind : uint8_t { any, cpu, cuda, ref };  // any: a GPU if there is one, else the CPU
   Kind kind = Kind::any;
-  int index = 0;  // which GPU
+  std::optional<int> index;  // which GPU; none: the one with the most free memory
 
   bool is_gpu() const { return kind == Kind::cuda; }
   bool is_cpu() const { return kind == Kind::cpu; }
@@ -30,7 +30,13 @@ struct DeviceChoice {
 Result<DeviceChoice> parse_device(std::string_view text);
 
 // --quantize: what becomes of weights at load
-enum class Quantize : uint8_t { none, w8a8, w4, u8, fp8 };  // fp8 on a GPU, the others on the CPU
+enum class Quantize : uint8_t {
+  none,
+  w8a8,
+  w4,
+  u8,
+  fp8
+};  // on a GPU w8a8 and fp8, on the CPU all others
 inline constexpr NamedValue<Quantize> kQuantizes[] = {{"none", Quantize::none},
                                                       {"w8a8", Quantize::w8a8},
                                                       {"w4", Quantize::w4},
@@ -85,7 +91,7 @@ struct EngineOptions {
   std::optional<DType> dtype;  // of weights and activations on a GPU
   std::optional<GpuWeights> gpu_weights;
   Quantize quantize = Quantize::none;
-  std::string quantize_exclude;  // names of weights that keep their format, with commas (CPU)
+  std::string quantize_exclude;  // names of weights that keep their format, with commas
   bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
   bool capture = true;           // on a GPU: replay decode steps as graphs
   std::optional<int> threads;    // absent: one per core

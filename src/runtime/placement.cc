@@ -57,14 +57,16 @@ Result<void> check_quantize(const EngineOptions& o) {
   const std::string kind = name_of(kQuantizes, o.quantize);
   if (cpu && o.quantize == Quantize::fp8)
     return Error{400, "--quantize fp8 is for a GPU, and this runs on the CPU: use w8a8, w4 or u8"};
-  if (gpu && o.quantize != Quantize::none && o.quantize != Quantize::fp8)
-    return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8",
+  if (gpu && (o.quantize == Quantize::w4 || o.quantize == Quantize::u8))
+    return Error{400, strf("--quantize %s is for the CPU (--device cpu): on a GPU use fp8 or w8a8",
                            quote(kind).c_str())};
   if (!cpu && !gpu && o.quantize != Quantize::none)
     return Error{400, strf("--quantize %s: %s runs in the file's formats", quote(kind).c_str(),
                            quote(o.device.name()).c_str())};
-  if (!cpu && !o.quantize_exclude.empty())
-    return Error{400, "--quantize-exclude is for the CPU (--device cpu)"};
+  if (gpu && o.quantize != Quantize::w8a8 && !o.quantize_exclude.empty())
+    return Error{400, "--quantize-exclude goes with --quantize w8a8 on a GPU"};
+  if (!cpu && !gpu && !o.quantize_exclude.empty())
+    return Error{400, "--quantize-exclude is for the CPU and GPUs (--device cpu, cuda)"};
   return {};
 }
 
@@ -89,7 +91,7 @@ std::string why_no_gpu(const GpuFacts& f) {
   }
   if (f.num < 0) return strf("the NVIDIA driver does not start (CUDA error %d)", -f.num);
   if (f.num == 0) return "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES?)";
-  return "this build has no kernels for this GPU";
+  return f.why_not;
 }
 
 int num_threads(const EngineOptions& o) {
@@ -97,8 +99,11 @@ int num_threads(const EngineOptions& o) {
 }
 
 DeviceChoice resolve_device(const DeviceChoice& asked) {
-  if (asked.kind != DeviceChoice::Kind::any) return asked;
-  return {find_gpu().usable ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu, 0};
+  DeviceChoice d = asked;
+  if (d.kind == DeviceChoice::Kind::any)
+    d.kind = find_gpu().usable ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu;
+  if (d.is_gpu() && !d.index) d.index = freest_gpu();
+  return d;
 }
 
 void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
@@ -141,13 +146,25 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
   return check_quantize(o);
 }
 
-CudaOptions cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
+Result<LoadQuant> weight_quant(const EngineOptions& o, const Checkpoint& checkpoint) {
+  const Quantize kind = o.quantize == Quantize::fp8 ? Quantize::none : o.quantize;
+  return load_quant(name_of(kQuantizes, kind), o.quantize_exclude, checkpoint.tensors());
+}
+
+DType gpu_type(const EngineOptions& o, const Checkpoint& checkpoint) {
+  return o.dtype.value_or(natural_type(checkpoint));
+}
+
+Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
+  Result<LoadQuant> quant = weight_quant(o, checkpoint);
+  if (!quant) return quant.error();
   CudaOptions c;
-  c.index = o.device.index;
+  c.index = o.device.index.value_or(0);
   c.deterministic = o.deterministic;
   c.fp8_weights = o.quantize == Quantize::fp8;
   c.stored_weights = o.gpu_weights == GpuWeights::stored;
-  c.activations = o.dtype.value_or(natural_type(checkpoint));
+  c.int8 = std::move(*quant);
+  c.activations = gpu_type(o, checkpoint);
   return c;
 }
 

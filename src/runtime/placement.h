@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "backend/cpu/matmul/load_quant.h"
 #include "backend/cuda_plugin.h"
 #include "base/result.h"
 #include "model/model.h"
@@ -13,7 +14,7 @@ namespace sluice {
 
 int num_threads(const EngineOptions& options);
 
-// A device that is there, where none was asked for.
+// A device that is there, where none was asked for, and which of several GPUs.
 DeviceChoice resolve_device(const DeviceChoice& asked);
 
 // Writes options.step_sizes, with the defaults of options.device for what is absent, into
@@ -28,7 +29,13 @@ Result<void> choose_gpu(EngineOptions& options, const ModelShape& shape);
 // Why there is no GPU to use, in one line; empty where there is one, or where nothing suggests it.
 std::string why_no_gpu(const GpuFacts& facts);
 
+// What becomes of weights by --quantize and --quantize-exclude; fp8 is apart.
+Result<LoadQuant> weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);
+
+// The type of a GPU's activations, and of weights that are not in 8 bits.
+DType gpu_type(const EngineOptions& options, const Checkpoint& checkpoint);
+
 // For options.device, which is a GPU.
-CudaOptions cuda_options(const EngineOptions& options, const Checkpoint& checkpoint);
+Result<CudaOptions> cuda_options(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

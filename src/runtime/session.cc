@@ -83,7 +83,7 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   if (auto ok = choose_device(options_, shape); !ok) return ok.error();
   if (chooses && options_.device.is_cpu()) why_no_gpu_ = sluice::why_no_gpu(find_gpu());
   if (options_.device.is_cpu()) {
-    Result<LoadQuant> quant = cpu_weight_quant(options_, *checkpoint_);
+    Result<LoadQuant> quant = weight_quant(options_, *checkpoint_);
     if (!quant) return quant.error();
     backend_ = make_cpu_backend({.threads = options_.threads.value_or(0),
                                  .pin = options_.pin,
@@ -92,7 +92,9 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
   } else {
-    Result<std::unique_ptr<Device>> device = open_cuda(cuda_options(options_, *checkpoint_));
+    const Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
+    if (!cuda) return cuda.error();
+    Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
     if (!device) return device.error();
     device_ = device->get();
     backend_ = std::move(*device);

@@ -30,21 +30,24 @@ void serve_server_info(Service& s, Call call) {
                           {"topic", p->topic()},
                           {"epoch", std::to_string(p->epoch())}};
   }
-  s.reply_json(call, json::object{{"model_path", name},
-                                  {"served_model_name", name},
-                                  {"version", s.options().version},
-                                  {"status", "ready"},
-                                  {"dp_size", 1},
-                                  {"tp_size", 1},
-                                  {"disaggregation_mode", "null"},
-                                  {"context_length", c.max_len},
-                                  {"page_size", c.block_size},
-                                  {"max_total_num_tokens", int64_t{c.num_blocks} * c.block_size},
-                                  {"max_prefill_tokens", c.budget},
-                                  {"max_running_requests", c.max_seqs},
-                                  {"disable_radix_cache", !c.prefix_cache},
-                                  {"simulated", s.session().is_simulated()},
-                                  {"kv_events", std::move(events)}});
+  const KvTransfer* transfer = s.options().transfer;
+  s.reply_json(
+      call, json::object{{"model_path", name},
+                         {"served_model_name", name},
+                         {"version", s.options().version},
+                         {"status", "ready"},
+                         {"dp_size", 1},
+                         {"tp_size", 1},
+                         {"disaggregation_mode", "null"},
+                         {"context_length", c.max_len},
+                         {"page_size", c.block_size},
+                         {"max_total_num_tokens", int64_t{c.num_blocks} * c.block_size},
+                         {"max_prefill_tokens", c.budget},
+                         {"max_running_requests", c.max_seqs},
+                         {"disable_radix_cache", !c.prefix_cache},
+                         {"simulated", s.session().is_simulated()},
+                         {"kv_role", name_of(kKvRoles, transfer ? transfer->role() : KvRole::none)},
+                         {"kv_events", std::move(events)}});
 }
 
 void serve_model_info(Service& s, Call call) {

@@ -228,7 +228,9 @@ void serve_health(Service& s, Call call) {
 
 void serve_ready(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
-  s.reply_json(call, json::object{{"status", "ready"}});
+  json::object answer{{"status", "ready"}};
+  if (const KvTransfer* t = s.options().transfer) answer["kv_role"] = name_of(kKvRoles, t->role());
+  s.reply_json(call, answer);
 }
 
 void serve_version(Service& s, Call call) {

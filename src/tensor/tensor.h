@@ -30,7 +30,7 @@ enum class Format : uint8_t {
 };
 inline constexpr int kNumFormats = 16;
 
-// f8: e4m3. i8: codes of the KV cache (KvType).
+// f8: e4m3. i8: codes of the KV cache (KvType), and of a GPU's weights and activations.
 enum class DType : uint8_t { f32, f16, bf16, f8, i8 };
 inline constexpr size_t dtype_bytes(DType t) {
   return t == DType::f32 ? 4 : t == DType::f8 || t == DType::i8 ? 1 : 2;

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "runtime/collect.h"
+#include "runtime/placement.h"
 #include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/gpu_floor.h"
@@ -280,12 +281,21 @@ void resolve_sizes(BenchGpuOptions& o) {
   if (!o.engine.ctx) o.engine.ctx = std::max(context + o.steps + apart, 2064);
 }
 
+// Of the layers' weights, as GpuFloor tells them apart.
+DType layer_type(Quantize quantize) {
+  if (quantize == Quantize::fp8) return DType::f8;
+  return quantize == Quantize::w8a8 ? DType::i8 : DType::bf16;
+}
+
 void print_head(const BenchGpuOptions& o, const Session& s, const DeviceLimits& limits) {
   std::printf("%s, %s, loaded in %.1f s (%.1f GB/s)\n", o.engine.model.c_str(),
               s.backend().describe().c_str(), s.load_seconds(),
               static_cast<double>(s.ledger().weights) / s.load_seconds() / 1e9);
-  std::printf("limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s, fp8 %.0f\n\n",
-              limits.copy / 1e12, limits.read / 1e12, limits.gemm / 1e12, limits.gemm_f8 / 1e12);
+  std::printf(
+      "limits: copy %.2f TB/s, read %.2f TB/s, matrix product %.0f TFLOP/s, fp8 %.0f, int8 "
+      "%.0f\n\n",
+      limits.copy / 1e12, limits.read / 1e12, limits.gemm / 1e12, limits.gemm_f8 / 1e12,
+      limits.gemm_i8 / 1e12);
   std::printf("%6s %8s %9s %9s %9s %9s %9s %10s %7s %7s  %s\n", "batch", "context", "step ms",
               "copy ms", "of floor", "read ms", "of floor", "tokens/s", "gap p50", "p99 us",
               "largest gaps per step");
@@ -333,6 +343,7 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
+  device = resolve_device(device);
   if (!o.engine.format) o.engine.format = "bf16";
   resolve_sizes(o);
 
@@ -344,12 +355,13 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   show_ledger(s);
   s.keep_reports();
   GpuFloor floor{*limits, &s.model().shape(), static_cast<double>(s.ledger().kv_per_token),
-                 o.engine.quantize == Quantize::fp8, limits->copy};
+                 layer_type(o.engine.quantize), limits->copy};
 
   json::object j{{"model", o.engine.model},          {"backend", s.backend().describe()},
                  {"load_s", s.load_seconds()},       {"weights_bytes", s.ledger().weights},
                  {"copy_bytes_per_s", limits->copy}, {"read_bytes_per_s", limits->read},
-                 {"gemm_flops", limits->gemm},       {"gemm_f8_flops", limits->gemm_f8}};
+                 {"gemm_flops", limits->gemm},       {"gemm_f8_flops", limits->gemm_f8},
+                 {"gemm_i8_ops", limits->gemm_i8}};
   if (!o.json) print_head(o, s, *limits);
   j["decode"] = measure_decodes(s, floor, o);
   Result<PrefillTime> prefill = measure_prefill(s, floor, 8, 1024);

@@ -63,7 +63,7 @@ BenchLimits run_limits(int threads, bool cached, bool quiet) {
 // The type is that of most models: both have the same limits.
 Result<DeviceLimits> gpu_limits(const EngineOptions& o) {
   CudaOptions options;
-  options.index = o.device.index;
+  options.index = o.device.index.value_or(0);
   if (o.dtype == DType::f16) options.activations = DType::f16;
   auto device = open_cuda(options);
   if (!device) return device.error();
@@ -81,9 +81,15 @@ BenchLimits engine_limits(const EngineOptions& o) {
   const Result<DeviceLimits> gpu = gpu_limits(there);
   if (!gpu) return limits;
   const bool f8 = o.quantize == Quantize::fp8 && gpu->gemm_f8 > 0;
+  const bool i8 = o.quantize == Quantize::w8a8 && gpu->gemm_i8 > 0;
   limits.read = gpu->read;
-  limits.peaks.push_back({f8 ? "matrix product in e4m3" : "matrix product", PeakType::bf16,
-                          f8 ? gpu->gemm_f8 : gpu->gemm});
+  limits.peaks.push_back({f8   ? "matrix product in e4m3"
+                          : i8 ? "matrix product in int8"
+                               : "matrix product",
+                          PeakType::bf16,
+                          f8   ? gpu->gemm_f8
+                          : i8 ? gpu->gemm_i8
+                               : gpu->gemm});
   return limits;
 }
 

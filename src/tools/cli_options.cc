@@ -112,8 +112,8 @@ void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
 void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option_function<std::string>(
          "--device", [&o](const std::string& text) { o.device = parse_device(text).value(); },
-         "auto, cpu, cuda or cuda:N; auto is a GPU where one is; ref is the\nslow reference "
-         "that tests compare with")
+         "auto, cpu, cuda or cuda:N; auto is a GPU where one is, cuda of several\nthe one with the "
+         "most free memory; ref is the slow reference that tests\ncompare with")
       ->check(device_name())
       ->default_str(o.device.name())
       ->group(group);
@@ -125,9 +125,9 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
             "stored")
       ->group(group);
   add_named(app, "--quantize", o.quantize, kQuantizes,
-            "weights at load; on the CPU: w8a8 is int8 per row with int8\nactivations, w4 is 4 "
-            "bits in groups of 32, u8 is uint8 with a\nzero point per row, computed in f32; "
-            "on a GPU: fp8 is e4m3")
+            "weights at load: w8a8 is int8 per row with int8 activations (on a\nGPU the layers'); "
+            "on the CPU: w4 is 4 bits in groups of 32, u8 is\nuint8 with a zero point per row, "
+            "computed in f32; on a GPU: fp8 is\ne4m3")
       ->group(group);
   app->add_option("--quantize-exclude", o.quantize_exclude,
                   "weights that keep their format, by parts of their names or\npatterns: "

@@ -147,6 +147,20 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
   s->add_option("--workers", o.workers, "engines behind a router")
       ->check(whole_number(1, 1024))
       ->capture_default_str();
+  CLI::Option* prefill = s->add_option("--prefill-workers", o.prefill,
+                                       "with --decode-workers: so many workers that compute "
+                                       "prompts for others,\nbeside as many "
+                                       "workers in all that do whole requests")
+                             ->check(whole_number(1, 512))
+                             ->excludes("--workers");
+  s->add_option("--decode-workers", o.decode, "workers that go on with those prompts")
+      ->check(whole_number(1, 512))
+      ->needs(prefill);
+  prefill->needs("--decode-workers");
+  s->add_option("--link", o.link, "Gbit/s of each worker's link between those")
+      ->check(number_in(0.1, 10000.0))
+      ->capture_default_str()
+      ->needs(prefill);
   s->add_option("--policy", o.routes,
                 "only these: random, round-robin, least-loaded, cache-aware\n(default: all, and "
                 "with --slo cache-aware with early rejection)")

@@ -7,12 +7,17 @@ namespace sluice {
 void add_route(CLI::App& app, CommandLine& c) {
   RouteOptions& o = c.route;
   CLI::App* s = app.add_subcommand("route", "one address for several servers");
-  s->add_option("--worker", o.workers, "http[s]://HOST:PORT of a server (may be repeated)")
-      ->required()
+  s->add_option("--worker", o.workers,
+                "http[s]://HOST:PORT of a server (may be repeated). Those of\nserve --role prefill "
+                "compute prompts for those of --role decode")
       ->allow_extra_args(false);
+  s->add_option("--workers-dns", o.workers_dns,
+                "NAME:PORT: every address of the name is a server too, looked up\nevery 2 s; those "
+                "that are gone finish what they have");
   add_named(s, "--policy", o.policy, kRoutings,
             "which worker gets a request. cache-aware: the one that is predicted\nto answer "
-            "first, by its queue and the prefixes that it was sent");
+            "first, by its queue and the prefixes that it was sent; or two, one for\nthe prompt. "
+            "Others split every prompt where roles allow it");
   CLI::Option* events =
       s->add_flag("--kv-events", o.kv_events,
                   "follow the KV events of workers that publish them with\n--kv-events and "

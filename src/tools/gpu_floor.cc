@@ -13,17 +13,18 @@ GpuFloor GpuFloor::at(double bytes_per_s) const {
   return f;
 }
 
-bool GpuFloor::in_f8(const Product& p) const {
-  return fp8 && std::string_view(p.name) != "lm_head";
+bool GpuFloor::in_8_bits(const Product& p) const {
+  return dtype_bytes(weights) == 1 && std::string_view(p.name) != "lm_head";
 }
 
 double GpuFloor::rate(const Product& p) const {
-  return in_f8(p) && limits.gemm_f8 > 0 ? limits.gemm_f8 : limits.gemm;
+  const double rate8 = weights == DType::i8 ? limits.gemm_i8 : limits.gemm_f8;
+  return in_8_bits(p) && rate8 > 0 ? rate8 : limits.gemm;
 }
 
 double GpuFloor::product(const Product& p, double n) const {
   auto elems = static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  return std::max(elems * (in_f8(p) ? 1 : 2) / bandwidth, elems * 2 * n / rate(p));
+  return std::max(elems * (in_8_bits(p) ? 1 : 2) / bandwidth, elems * 2 * n / rate(p));
 }
 
 double GpuFloor::decode(double n, double context) const {

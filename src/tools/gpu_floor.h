@@ -17,7 +17,7 @@ struct GpuFloor {
   DeviceLimits limits;
   const ModelShape* shape;
   double kv_bytes_per_token;
-  bool fp8;  // the layers' weights
+  DType weights;  // the layers': f8, i8, or 16 bits
   double bandwidth;
 
   GpuFloor at(double bytes_per_s) const;
@@ -29,7 +29,7 @@ struct GpuFloor {
   double prefill(int prompts, int length) const;
 
  private:
-  bool in_f8(const Product& p) const;
+  bool in_8_bits(const Product& p) const;
   double rate(const Product& p) const;
 };
 

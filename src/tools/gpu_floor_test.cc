@@ -19,13 +19,14 @@ ModelShape shape() {
   return m;
 }
 
-GpuFloor floor_of(const ModelShape& m, bool fp8) {
+GpuFloor floor_of(const ModelShape& m, DType weights) {
   DeviceLimits limits;
   limits.copy = 4e12;
   limits.read = 5e12;
   limits.gemm = 800e12;
   limits.gemm_f8 = 1600e12;
-  return {limits, &m, 6144, fp8, limits.copy};
+  limits.gemm_i8 = 1200e12;
+  return {limits, &m, 6144, weights, limits.copy};
 }
 
 Product product_named(const ModelShape& m, const std::string& name) {
@@ -38,25 +39,36 @@ TEST(GpuFloor, Fp8HalvesBytesAndTakesItsOwnRate) {
   ModelShape m = shape();
   Product down = product_named(m, "down"), head = product_named(m, "lm_head");
   double elems = 1024.0 * 4096;
-  EXPECT_DOUBLE_EQ(floor_of(m, false).product(down, 1), elems * 2 / 4e12);
-  EXPECT_DOUBLE_EQ(floor_of(m, true).product(down, 1), elems / 4e12);
-  EXPECT_DOUBLE_EQ(floor_of(m, false).product(down, 2048), elems * 2 * 2048 / 800e12);
-  EXPECT_DOUBLE_EQ(floor_of(m, true).product(down, 2048), elems * 2 * 2048 / 1600e12);
+  EXPECT_DOUBLE_EQ(floor_of(m, DType::bf16).product(down, 1), elems * 2 / 4e12);
+  EXPECT_DOUBLE_EQ(floor_of(m, DType::f8).product(down, 1), elems / 4e12);
+  EXPECT_DOUBLE_EQ(floor_of(m, DType::bf16).product(down, 2048), elems * 2 * 2048 / 800e12);
+  EXPECT_DOUBLE_EQ(floor_of(m, DType::f8).product(down, 2048), elems * 2 * 2048 / 1600e12);
   // The output matrix stays as it is.
-  EXPECT_DOUBLE_EQ(floor_of(m, true).product(head, 2048), floor_of(m, false).product(head, 2048));
-  EXPECT_LT(floor_of(m, true).prefill(8, 1024), 0.75 * floor_of(m, false).prefill(8, 1024));
+  EXPECT_DOUBLE_EQ(floor_of(m, DType::f8).product(head, 2048),
+                   floor_of(m, DType::bf16).product(head, 2048));
+  EXPECT_LT(floor_of(m, DType::f8).prefill(8, 1024),
+            0.75 * floor_of(m, DType::bf16).prefill(8, 1024));
+}
+
+TEST(GpuFloor, Int8HasARateOfItsOwn) {
+  ModelShape m = shape();
+  Product down = product_named(m, "down"), head = product_named(m, "lm_head");
+  const GpuFloor int8 = floor_of(m, DType::i8);
+  EXPECT_DOUBLE_EQ(int8.product(down, 1), 1024.0 * 4096 / 4e12);
+  EXPECT_DOUBLE_EQ(int8.product(down, 2048), 1024.0 * 4096 * 2 * 2048 / 1200e12);
+  EXPECT_DOUBLE_EQ(int8.product(head, 2048), floor_of(m, DType::bf16).product(head, 2048));
 }
 
 TEST(GpuFloor, ReadingIsFasterThanCopying) {
   ModelShape m = shape();
-  GpuFloor copy = floor_of(m, false), read = copy.at(copy.limits.read);
+  GpuFloor copy = floor_of(m, DType::bf16), read = copy.at(copy.limits.read);
   EXPECT_DOUBLE_EQ(read.decode(1, 1000), copy.decode(1, 1000) * 4 / 5);
   EXPECT_DOUBLE_EQ(copy.attention(1000), 1000 * 6144 / 4e12);
 }
 
 TEST(GpuFloor, OpsHaveTheirOwnNamesAndGaps) {
   ModelShape m = shape();
-  GpuFloor f = floor_of(m, false);
+  GpuFloor f = floor_of(m, DType::bf16);
   StepProfile p;
   p.step = 1e-3;
   auto add = [&](const char* op, const char* product, double in_step, double alone) {

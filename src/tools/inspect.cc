@@ -231,12 +231,13 @@ void print_text(const InspectOptions& o,
 
 // Of the GPU that is there, or of one that has `given` free.
 Result<DeviceMemory> gpu_memory(const EngineOptions& engine, const Checkpoint& file, size_t given) {
-  const CudaOptions options = cuda_options(engine, file);
-  if (given > 0) return DeviceMemory{given, options.activations};
-  auto device = open_cuda(options);
+  const Result<CudaOptions> options = cuda_options(engine, file);
+  if (!options) return options.error();
+  if (given > 0) return DeviceMemory{given, options->activations};
+  auto device = open_cuda(*options);
   if (!device) return device.error();
   (*device)->attach();
-  return DeviceMemory{(*device)->free_memory(), options.activations};
+  return DeviceMemory{(*device)->free_memory(), options->activations};
 }
 
 Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const ModelShape& shape) {

@@ -99,14 +99,15 @@ class Fake(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, act):
+    def __init__(self, act, role=None):
         self.act, self.seen, self.ready, self.lock = act, [], 200, threading.Lock()
+        self.hello = json.dumps({"kv_role": role} if role else {}).encode()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.whole(self.server.ready, b"{}")
+                self.whole(self.server.ready, self.server.hello)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -138,7 +139,7 @@ class Fake(http.server.ThreadingHTTPServer):
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def __enter__(self):
         return self
@@ -172,6 +173,15 @@ class FakeWorkers(unittest.TestCase):
             self.assertEqual(router.call("/v1/completions")[0], 405)
             error = json.loads(router.call("/nothing")[2])["error"]
             self.assertEqual(error["code"], "not_found")
+
+    def test_the_addresses_of_a_name_are_workers(self):
+        with Fake(echo) as a, Router(args=["--workers-dns", f"localhost:{a.server_address[1]}"]) as router:
+            router.wait_up(1)
+            self.assertEqual(router.call("/v1/completions", {"prompt": "hi"})[0], 200)
+            self.assertIn(f"127.0.0.1:{a.server_address[1]}: joined", "".join(router.lines))
+        with Router(args=["--workers-dns", "no-such-name.invalid:80"]) as router:
+            self.assertTrue(wait_for(lambda: "no-such-name.invalid" in "".join(router.lines[1:])), router.lines)
+            self.assertEqual(router.call("/health")[0], 503)
 
     def test_a_failure_before_the_first_byte_goes_to_another(self):
         for act in (cut, lambda h, b: h.whole(503, b"{}"), lambda h, b: h.whole(429, b"{}")):
@@ -350,7 +360,9 @@ class Hostile(unittest.TestCase):
         for args, says in ((["--worker", "nonsense"], "nonsense"), (["--worker", "http://x:1", "--slo", "e2e=1s"], "--slo"),
                            (["--worker", "http://127.0.0.1:1", "--worker", "http://127.0.0.1:1"], "twice"),
                            (["--worker", "http://127.0.0.1:1", "--max-held", "8m"], "--max-body"),
-                           (["--worker", "http://127.0.0.1:1", "--host", "0.0.0.0"], "--allow-no-key"), ([], "--worker")):
+                           (["--worker", "http://127.0.0.1:1", "--host", "0.0.0.0"], "--allow-no-key"),
+                           (["--workers-dns", "name"], "NAME:PORT"), (["--workers-dns", "name:80/x"], "NAME:PORT"),
+                           (["--workers-dns", ":80"], "NAME:PORT"), ([], "--worker")):
             done = subprocess.run([SLUICE, "route", "--port", "0", *args], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, args)
             self.assertIn(says, done.stderr)

@@ -14,10 +14,11 @@ __device__ inline float activated(float x, Activation activation) {
   return 0.5f * x * (1 + tanhf(inner));
 }
 
-// N columns from `x` to `out`, and as `out` holds them. kGated: up is `cols` behind its gate.
+// N columns from `x` to `out` (where that is wanted), and as `out` holds them. kGated: up is `cols`
+// behind its gate.
 template <typename O, typename T, bool kGated, int N>
 __device__ inline void activate_columns(
-    O* out, const T* x, int cols, Activation activation, float (&v)[N]) {
+    O* out, const T* x, int cols, Activation activation, bool stores, float (&v)[N]) {
   auto gate = *reinterpret_cast<const Pack<T, N>*>(x);
   Pack<T, N> up;
   Pack<O, N> result;
@@ -27,7 +28,7 @@ __device__ inline void activate_columns(
     result.v[i] = from_float<O>(kGated ? y * to_float(up.v[i]) : y);
     v[i] = to_float(result.v[i]);
   }
-  *reinterpret_cast<Pack<O, N>*>(out) = result;
+  if (stores) *reinterpret_cast<Pack<O, N>*>(out) = result;
 }
 
 template <typename O, typename T, bool kGated, int N>
@@ -39,10 +40,10 @@ __global__ void activate_kernel(
   if (c >= cols) return;
   float v[N];
   activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c, x + blockIdx.x * stride + c,
-                                    cols, activation, v);
+                                    cols, activation, true, v);
 }
 
-// The same, a block per row, which is put out in e4m3 as well.
+// The same, a block per row, which is put out in codes as well.
 template <typename O, typename T, bool kGated, int N>
 __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
                                                             int64_t out_stride,
@@ -60,14 +61,15 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
     int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * N;
     if (c >= cols) continue;
     activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c,
-                                      x + blockIdx.x * stride + c, cols, activation, v[k]);
+                                      x + blockIdx.x * stride + c, cols, activation, !codes.alone,
+                                      v[k]);
   }
   store_codes<kActivateVecs, N>(codes, v, cols, shared);
 }
 
 // The same for few rows: a cluster of blocks per row, so that more of the device reads.
 template <typename O, typename T, bool kGated, int N>
-__global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
+__global__ void SLUICE_CLUSTER_DIMS(kRowParts) __launch_bounds__(1024)
     activate_parts_kernel(O* out,
                           int64_t out_stride,
                           const T* x,
@@ -75,6 +77,7 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
                           int cols,
                           Activation activation,
                           F8View codes) {
+#if SLUICE_HAS_CLUSTERS
   __shared__ float shared[kClusterMaxFloats];
   wait_for_inputs();
   let_next_start();
@@ -83,18 +86,20 @@ __global__ void __cluster_dims__(kRowParts, 1, 1) __launch_bounds__(1024)
   float v[N], most = 0;
   if (c < cols) {
     activate_columns<O, T, kGated, N>(out + row * out_stride + c, x + row * stride + c, cols,
-                                      activation, v);
-    for (int i = 0; i < N; ++i) most = fmaxf(most, fabsf(v[i]));
+                                      activation, !codes.alone, v);
+    for (int i = 0; i < N; ++i) most = larger(most, v[i]);
   }
-  Unit unit(cluster_max(most, shared));
+  const Unit unit(cluster_max(most, shared), codes.type);
   if (blockIdx.x == 0 && threadIdx.x == 0) codes.scale[row] = unit.value;
   if (c < cols) {
-    Pack<__nv_fp8_e4m3, N> q;
-    for (int i = 0; i < N; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(v[i] * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, N>*>(static_cast<__nv_fp8_e4m3*>(codes.data) +
-                                               row * cols + c) = q;
+    Pack<uint8_t, N> q;
+    for (int i = 0; i < N; ++i) q.v[i] = unit.code(v[i]);
+    *reinterpret_cast<Pack<uint8_t, N>*>(static_cast<uint8_t*>(codes.data) + row * cols + c) = q;
   }
   leave_cluster_max();
+#else
+  __trap();
+#endif
 }
 
 template <bool kGated, typename O, typename T>
@@ -105,7 +110,8 @@ void launch_activate_as(
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
                  reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
-  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide) {
+  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide &&
+      target().clusters) {
     auto threads = static_cast<unsigned>(ceil_div(cols, kRowParts * kWide * 32) * 32);
     launch("activate", activate_parts_kernel<O, T, kGated, kWide>,
            dim3(kRowParts, static_cast<unsigned>(out.rows)), threads, 0, stream,
@@ -146,8 +152,7 @@ void launch_activate(
 
 // A block per row; the row is read twice, the second time from the cache.
 template <typename T>
-__global__ void quantize_kernel(
-    __nv_fp8_e4m3* out, float* scale, const T* x, int64_t stride, int cols) {
+__global__ void quantize_kernel(F8View out, const T* x, int64_t stride, int cols) {
   __shared__ float shared[32];
   wait_for_inputs();
   let_next_start();
@@ -156,30 +161,29 @@ __global__ void quantize_kernel(
   float most = 0;
   for (int c = first; c < cols; c += step) {
     auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(to_float(p.v[i])));
+    for (int i = 0; i < 8; ++i) most = larger(most, to_float(p.v[i]));
   }
-  Unit unit(block_max(most, shared));
-  if (threadIdx.x == 0) scale[blockIdx.x] = unit.value;
+  const Unit unit(block_max(most, shared), out.type);
+  if (threadIdx.x == 0) out.scale[blockIdx.x] = unit.value;
+  auto* to = static_cast<uint8_t*>(out.data) + static_cast<int64_t>(blockIdx.x) * cols;
   for (int c = first; c < cols; c += step) {
     auto p = *reinterpret_cast<const Pack<T, 8>*>(row + c);
-    Pack<__nv_fp8_e4m3, 8> q;
-    for (int i = 0; i < 8; ++i) q.v[i] = from_float<__nv_fp8_e4m3>(to_float(p.v[i]) * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, 8>*>(out + static_cast<int64_t>(blockIdx.x) * cols + c) =
-        q;
+    Pack<uint8_t, 8> q;
+    for (int i = 0; i < 8; ++i) q.v[i] = unit.code(to_float(p.v[i]));
+    *reinterpret_cast<Pack<uint8_t, 8>*>(to + c) = q;
   }
-}
-
-void quantize(void* out, float* scale, Tensor x, cudaStream_t stream) {
-  with_type(x.type, [&](auto t) {
-    using T = decltype(t);
-    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
-    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream,
-           static_cast<__nv_fp8_e4m3*>(out), scale, static_cast<const T*>(x.data), x.stride,
-           static_cast<int>(x.cols));
-  });
 }
 
 }  // namespace
+
+void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
+  with_type(x.type, [&](auto t) {
+    using T = decltype(t);
+    unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
+    launch("quantize", quantize_kernel<T>, static_cast<unsigned>(x.rows), threads, 0, stream, out,
+           static_cast<const T*>(x.data), x.stride, static_cast<int>(x.cols));
+  });
+}
 
 void activate(
     Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
@@ -188,10 +192,6 @@ void activate(
 void activate_gated(
     Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream) {
   launch_activate<true>(out, gate_up, activation, codes, stream);
-}
-
-void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
-  quantize(out.data, out.scale, x, stream);
 }
 
 }  // namespace sluice::cuda

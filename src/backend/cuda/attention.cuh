@@ -30,7 +30,7 @@ struct AttentionArgs {
   int max_positions;         // of a row, as attention_workspace() was told
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
-  F8View codes = {};  // of out in e4m3, where attend_decode makes them
+  F8View codes = {};  // of out, where attend_decode makes them
 };
 
 // Whether attend_decode can leave `num` rows of output in e4m3 too: all kv heads of a row are then

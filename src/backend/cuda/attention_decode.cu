@@ -4,8 +4,8 @@
 // tensor cores' left operand. Each warp walks its own chunks of positions with its own asynchronous
 // copies, so that nothing but the end synchronises the block. Up to eight splits are a cluster and
 // merge through its shared memory, in ascending order; the last of several clusters to finish
-// merges what all of them left in the workspace. The grid depends on the number of rows only:
-// positions may advance under a captured graph.
+// merges what all of them left in the workspace. GPUs without clusters merge all splits there. The
+// grid depends on the number of rows only: positions may advance under a captured graph.
 #include <algorithm>
 
 #include "backend/cuda/attention_kinds.cuh"
@@ -22,6 +22,7 @@ constexpr int kWarps = 4;
 constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
 constexpr int kMaxCluster = 8;
 constexpr int kMaxClusters = 4;  // of a (row, kv head); more would only lengthen the merge
+constexpr int kMaxAlone = 32;    // splits where there are no clusters
 constexpr int kMinTiles = 2;     // of a split: what its warps have in flight from the start
 
 struct DecodeParams {
@@ -40,25 +41,29 @@ __host__ __device__ constexpr int part_floats(int heads, int d) {
   return (heads * (d + 2) + 3) / 4 * 4;
 }
 
-template <typename KV, int D>
+// kSmall: for little shared memory. A warp then waits for each copy.
+template <typename T, typename KV, int D, bool kSmall>
 struct DecodeShape {
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(KV));
   static constexpr int kChunk = sizeof(KV) == 1 ? 32 : 16;  // positions of a warp's copy
   // Two or three blocks on a multiprocessor; 8-bit values need instructions more than bytes.
-  static constexpr int kStages = D > 128 || sizeof(KV) == 1 ? 2 : 3;
+  static constexpr int kStages = kSmall ? 1 : D > 128 || sizeof(KV) == 1 ? 2 : 3;
   using Rows = SmemRows<kChunk, kRowBytes>;
   static constexpr int kStageBytes = 2 * Rows::kSize;
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr int kBytes = kWarps * kWarpBytes;  // the results at the end fit in their place
+  static constexpr int kQueriesAt = kWarps * kWarpBytes;
   // Rows of the results in shared memory, padded: a warp's stores fall into different banks.
   static constexpr int kResultStride = D + (sizeof(KV) == 1 ? 16 : 8);
-  static_assert(kBytes >= (kWarps + 1) * kHeads * (kResultStride + 2) * 4);
+  static constexpr int kResults = (kWarps + 1) * kHeads * (kResultStride + 2) * 4;
+  // The results at the end take the place of stages and queries.
+  static constexpr int kBytes = kQueriesAt + kWarps * Queries<T, KV, D>::kSharedBytes;
+  static_assert(kBytes >= kResults);
 };
 
 // One warp's chunks of [begin, end): chunk j is at begin + (warp + kWarps * j) * kChunk.
 template <typename KV, int D>
 struct ChunkLoader {
-  using Shape = DecodeShape<KV, D>;
+  using Shape = DecodeShape<__half, KV, D, false>;
   using Rows = typename Shape::Rows;
   static constexpr int kOctets = Shape::kChunk / 8;  // a block has at least eight positions
 
@@ -176,6 +181,28 @@ __device__ void merge_clusters(
   }
 }
 
+// The same for any number of partial results, of single blocks.
+template <typename T, int D>
+__device__ void merge_blocks(
+    const DecodeParams& p, const float* parts, int num, int heads, T* out) {
+  int stride = part_floats(p.part_heads, D);
+  for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
+    int h = i / (D / 4), d = i % (D / 4) * 4;
+    if (d >= p.a.head_dim) continue;
+    const float* tail = parts + p.part_heads * D + h;
+    float top = -INFINITY, sum = 0;
+    for (int s = 0; s < num; ++s) top = fmaxf(top, __ldcg(tail + s * stride));
+    float4 o{};
+#pragma unroll 4
+    for (int s = 0; s < num; ++s) {
+      float weight = exp2_approx(__ldcg(tail + s * stride) - top);
+      sum = fmaf(weight, __ldcg(tail + p.part_heads + s * stride), sum);
+      o = fma4(weight, __ldcg(reinterpret_cast<const float4*>(parts + s * stride + h * D + d)), o);
+    }
+    store4(out + h * p.a.head_dim + d, scale4(o, 1 / sum));
+  }
+}
+
 // Results of the cluster's first `num` blocks, each [heads, D] with maxima and sums [kHeads] behind
 // its kHeads rows at `block`; this block merges its share of them, to out or to `part`.
 template <typename T, int D>
@@ -231,19 +258,23 @@ struct MergedWarps {
   __device__ float4 normalised() const { return scale4(o, 1 / sum); }
 };
 
-// The warps' results merged: to out when the row has one split, else to `block`: [kHeads, D] with
-// maxima and sums behind it.
+// The warps' results merged: to out when the row has one split, else to `block`: [block_heads, D]
+// with maxima and sums behind it.
 template <typename T, int D, int kStride>
-__device__ void merge_warps(
-    const DecodeParams& p, const WarpResults<kStride>& results, int heads, T* out, float* block) {
+__device__ void merge_warps(const DecodeParams& p,
+                            const WarpResults<kStride>& results,
+                            int heads,
+                            T* out,
+                            float* block,
+                            int block_heads = kHeads) {
   for (int i = threadIdx.x; i < heads * (D / 4); i += kWarps * 32) {
     int h = i / (D / 4), d = i % (D / 4) * 4;
     MergedWarps merged(results, h, d);
     if (block) {
       *reinterpret_cast<float4*>(block + h * D + d) = merged.o;
       if (d == 0) {
-        block[kHeads * D + h] = merged.top;
-        block[kHeads * (D + 1) + h] = merged.sum;
+        block[block_heads * D + h] = merged.top;
+        block[block_heads * (D + 1) + h] = merged.sum;
       }
     } else if (d < p.a.head_dim) {
       store4(out + h * p.a.head_dim + d, merged.normalised());
@@ -251,7 +282,8 @@ __device__ void merge_warps(
   }
 }
 
-// The warps' results merged, to out and to the row's codes in e4m3. The blocks of the cluster hold
+#if SLUICE_HAS_CLUSTERS
+// The warps' results merged, to out and to the row's codes. The blocks of the cluster hold
 // the whole row, and exchange their largest elements.
 template <typename T, int D, int kStride>
 __device__ void merge_to_codes(
@@ -268,26 +300,23 @@ __device__ void merge_to_codes(
     MergedWarps merged(results, h, d);
     y[turn] = rounded4<T>(merged.normalised());
     store4(out + h * p.a.head_dim + d, y[turn]);
-    most = fmaxf(most, fmaxf(fmaxf(fabsf(y[turn].x), fabsf(y[turn].y)),
-                             fmaxf(fabsf(y[turn].z), fabsf(y[turn].w))));
+    most = larger(larger(larger(larger(most, y[turn].x), y[turn].y), y[turn].z), y[turn].w);
   }
-  Unit unit(cluster_max(most, shared));
+  const Unit unit(cluster_max(most, shared), p.codes.type);
   int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
   if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
-  auto* codes = static_cast<__nv_fp8_e4m3*>(p.codes.data) + blockIdx.z * cols + offset;
+  auto* codes = static_cast<uint8_t*>(p.codes.data) + blockIdx.z * cols + offset;
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
     if (h >= heads || d >= p.a.head_dim) continue;
-    Pack<__nv_fp8_e4m3, 4> q;
-    q.v[0] = from_float<__nv_fp8_e4m3>(y[turn].x * unit.inverse);
-    q.v[1] = from_float<__nv_fp8_e4m3>(y[turn].y * unit.inverse);
-    q.v[2] = from_float<__nv_fp8_e4m3>(y[turn].z * unit.inverse);
-    q.v[3] = from_float<__nv_fp8_e4m3>(y[turn].w * unit.inverse);
-    *reinterpret_cast<Pack<__nv_fp8_e4m3, 4>*>(codes + h * p.a.head_dim + d) = q;
+    const Pack<uint8_t, 4> q{
+        {unit.code(y[turn].x), unit.code(y[turn].y), unit.code(y[turn].z), unit.code(y[turn].w)}};
+    *reinterpret_cast<Pack<uint8_t, 4>*>(codes + h * p.a.head_dim + d) = q;
   }
   leave_cluster_max();
 }
+#endif
 
 // The block's part of a row.
 struct Share {
@@ -349,6 +378,40 @@ __device__ void store_result(const WarpResults<kStride>& results,
   }
 }
 
+// Whether this block is the last of `num` that draw the ticket; it then sees what the others
+// stored.
+__device__ inline bool draw_last(int32_t* ticket, int num) {
+  __threadfence();
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(ticket, 1) == num - 1;
+    if (last) *ticket = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+#if !SLUICE_HAS_CLUSTERS
+// The row's splits merged through the workspace, the warps' results first.
+template <typename T, int D, int kStride>
+__device__ void merge_row(const DecodeParams& p,
+                          const Share& share,
+                          const WarpResults<kStride>& results) {
+  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  if (share.active == 1) {
+    return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
+  }
+  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int stride = part_floats(p.part_heads, D);
+  float* parts = p.partials + group_at * p.splits * stride;
+  merge_warps<T, D, kStride>(p, results, share.heads, out, parts + blockIdx.x * stride,
+                             p.part_heads);
+  if (draw_last(p.tickets + group_at, share.active))
+    merge_blocks<T, D>(p, parts, share.active, share.heads, out);
+}
+#else
 // The row's splits merged, the warps' results first.
 template <typename T, int D, int kStride>
 __device__ void merge_row(const DecodeParams& p,
@@ -372,26 +435,15 @@ __device__ void merge_row(const DecodeParams& p,
   cluster_wait();
   merge_cluster<T, D>(p, smem_address(results.end()), num, share.heads, out, part);
   cluster_arrive();  // a block's memory lives until all have read it
-  if (clusters > 1) {
-    __threadfence();
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      last = atomicAdd(p.tickets + group_at, 1) == clusters * p.cluster - 1;
-      if (last) p.tickets[group_at] = 0;
-    }
-    __syncthreads();
-    if (last) {
-      __threadfence();
-      merge_clusters<T, D>(p, parts, clusters, share.heads, out);
-    }
-  }
+  if (clusters > 1 && draw_last(p.tickets + group_at, clusters * p.cluster))
+    merge_clusters<T, D>(p, parts, clusters, share.heads, out);
   cluster_wait();
 }
+#endif
 
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
-  using Shape = DecodeShape<KV, D>;
+  using Shape = DecodeShape<T, KV, D, kSmall>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
   extern __shared__ __align__(128) uint8_t smem[];
   let_next_kernel_start();
@@ -420,13 +472,14 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   Queries<T, KV, D> queries;
   queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
                head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
-               smem_address(smem) + Shape::kBytes + warp * Queries<T, KV, D>::kSharedBytes, lane);
+               smem_address(smem) + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes,
+               lane);
   float o[D / 8][4] = {};
   SoftmaxState state;
   const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
   int stage = 0, next_stage = kStages - 1;
   for (int j = 0; j < num; ++j) {
-    copy_wait<kStages - 2>();
+    if constexpr (kStages > 1) copy_wait<kStages - 2>();
     __syncwarp();
     int ahead = j + kStages - 1;
     if (ahead < num) {
@@ -434,6 +487,10 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
       next_id = loader.fetch(ahead + 1);
     }
     copy_commit();
+    if constexpr (kStages == 1) {
+      copy_wait<0>();
+      __syncwarp();
+    }
     uint32_t k = stages + stage * Shape::kStageBytes;
     float s[kChunk / 8][4], alpha[2];
     scores<T, KV, D, kChunk>(s, queries, k, lane);
@@ -457,15 +514,16 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
 
 // Up to one block per multiprocessor, from what is known when a graph is captured: a power of two
 // up to kMaxCluster, or a multiple of that. With two per multiprocessor, clusters no longer fit in
-// one wave (measured: up to 1.5 times as long).
+// one wave (measured: up to 1.5 times as long). Without clusters, any number up to kMaxAlone.
 int num_splits(int groups, int num_sms) {
   int wanted = num_sms / groups;
+  if (!target().clusters) return std::clamp(wanted, 1, kMaxAlone);
   if (wanted >= kMaxCluster) {
     return std::min(wanted / kMaxCluster, kMaxClusters) * kMaxCluster;
   }
   return wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;
 }
-int cluster_size(int splits) { return std::min(splits, kMaxCluster); }
+int cluster_size(int splits) { return target().clusters ? std::min(splits, kMaxCluster) : 1; }
 
 int head_parts(const AttentionSpec& spec) {
   int group = spec.num_heads / spec.num_kv_heads;
@@ -480,10 +538,14 @@ size_t ticket_bytes(int num_sms) {
   return (static_cast<size_t>(max_split_groups(num_sms)) * sizeof(int32_t) + 255) / 256 * 256;
 }
 
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, bool kSmall = false>
 void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
-  constexpr int kBytes = DecodeShape<KV, D>::kBytes + kWarps * Queries<T, KV, D>::kSharedBytes;
-  allow_shared<decode_kernel<T, KV, D>>(kBytes, "attention decode");
+  constexpr size_t kBytes = DecodeShape<T, KV, D, kSmall>::kBytes;
+  if constexpr (kBytes > kLeastShared) {
+    static_assert(!kSmall);
+    if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
+  }
+  allow_shared<decode_kernel<T, KV, D, kSmall>>(kBytes, "attention decode");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -496,8 +558,8 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = p.cluster > 1 || by_row ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D>, p), "attention decode");
+  config.numAttrs = !target().overlap ? 0 : p.cluster > 1 || by_row ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D, kSmall>, p), "attention decode");
 }
 
 }  // namespace
@@ -509,9 +571,9 @@ size_t attention_workspace(
   int units = spec.num_kv_heads * head_parts(spec);
   size_t most = 0;
   for (int num = 1; num <= max_decode; ++num) {
-    int splits = num_splits(num * units, num_sms);
-    if (splits <= kMaxCluster) break;  // these, and larger steps, need no partial results
-    most = std::max(most, static_cast<size_t>(num) * units * (splits / cluster_size(splits)));
+    int splits = num_splits(num * units, num_sms), parts = splits / cluster_size(splits);
+    if (parts == 1) break;  // these, and larger steps, need no partial results
+    most = std::max(most, static_cast<size_t>(num) * units * static_cast<size_t>(parts));
   }
   size_t part = part_floats(std::min(group, kHeads), template_dim(spec.head_dim));
   return ticket_bytes(num_sms) + most * part * sizeof(float);
@@ -519,8 +581,8 @@ size_t attention_workspace(
 
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
-  return num > 0 && !args.deterministic && has_tile_kernel(args) && units <= kMaxCluster &&
-         num_splits(num * units, args.num_sms) == 1;
+  return num > 0 && !args.deterministic && has_tile_kernel(args) && target().clusters &&
+         units <= kMaxCluster && num_splits(num * units, args.num_sms) == 1;
 }
 
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {

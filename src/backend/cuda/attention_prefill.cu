@@ -12,18 +12,26 @@
 namespace sluice::cuda {
 namespace {
 
+// Heads above 128 add up by spans in tiles only where there is so much shared memory.
+constexpr size_t kSpansShared = 224 * 1024;
 constexpr int kRows = 64;
 constexpr int kThreads = kRows / 16 * 32;
 
 template <typename KV, int D>
 constexpr int kStageBytes = 2 * kKvTile* D* static_cast<int>(sizeof(KV));
 
-// Shared memory: two stages, queries, then the output of earlier spans.
-template <typename T, typename KV, int D>
-constexpr int kTotalAt = 2 * kStageBytes<KV, D> + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
+// Shared memory: stages, queries, then the output of earlier spans. One stage where there is little
+// shared memory: all then wait for each copy.
+template <typename T, typename KV, int D, bool kSpans, int kStages>
+struct MmaShape {
+  static constexpr int kQueriesAt = kStages * kStageBytes<KV, D>;
+  static constexpr int kTotalAt = kQueriesAt + kThreads / 32 * Queries<T, KV, D>::kSharedBytes;
+  static constexpr size_t kBytes = kTotalAt + (kSpans ? SpanOutput<D, kThreads>::kBytes : 0);
+};
 
-template <typename T, typename KV, int D, bool kSpans>
+template <typename T, typename KV, int D, bool kSpans, int kStages>
 __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
+  using Shape = MmaShape<T, KV, D, kSpans, kStages>;
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kStage = kStageBytes<KV, D>;
   wait_for_previous_kernel();
@@ -47,21 +55,27 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
   Queries<T, KV, D> queries;
   queries.load(view.row[0] < view.total ? q + view.offset(tile, p, 0, p.q_stride) : nullptr,
                view.row[1] < view.total ? q + view.offset(tile, p, 1, p.q_stride) : nullptr,
-               p.head_dim, stages + 2 * kStage + warp * Queries<T, KV, D>::kSharedBytes, lane);
+               p.head_dim, stages + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes,
+               lane);
   float o[D / 8][4] = {};
   SoftmaxState state;
-  SpanOutput<D, kThreads> before(smem + kTotalAt<T, KV, D>);
+  SpanOutput<D, kThreads> before(smem + Shape::kTotalAt);
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     copy_wait<0>();
     __syncthreads();
-    if (i + 1 < num) {
-      loader.copy(stages + ((i + 1) & 1) * kStage, at + kKvTile);
-      loader.fetch(at + 2 * kKvTile);
+    auto copy_next = [&] {
+      if (i + 1 < num) {
+        loader.copy(stages + ((i + 1) & (kStages - 1)) * kStage, at + kKvTile);
+        loader.fetch(at + 2 * kKvTile);
+      }
+      copy_commit();
+    };
+    if constexpr (kStages == 2) {
+      copy_next();
+      if (!works) continue;
     }
-    copy_commit();
-    if (!works) continue;
-    uint32_t k = stages + (i & 1) * kStage;
+    uint32_t k = stages + (i & (kStages - 1)) * kStage;
     float s[kKvTile / 8][4], alpha[2];
     scores<T, KV, D, kKvTile>(s, queries, k, lane);
     apply_softcap(s, p);
@@ -75,16 +89,26 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
       before.add(o, keep, take);
       state = {};
     }
+    if constexpr (kStages == 1) {
+      __syncthreads();  // all warps have read the tile
+      copy_next();
+    }
   }
   before.template finish<kSpans>(o, state);
   store_output<T, KV, D, kRows>(o, before.total, plan, tile, view);
 }
 
-template <typename T, typename KV, int D, bool kSpans>
+template <typename T, typename KV, int D, bool kSpans, int kStages = 2>
 void launch(const TilePlan& plan, cudaStream_t stream) {
-  constexpr int kBytes = kTotalAt<T, KV, D> + (kSpans ? SpanOutput<D, kThreads>::kBytes : 0);
-  allow_shared<mma_kernel<T, KV, D, kSpans>>(kBytes, "attention prefill");
-  mma_kernel<T, KV, D, kSpans>
+  constexpr size_t kBytes = MmaShape<T, KV, D, kSpans, kStages>::kBytes;
+  if constexpr (kSpans) {
+    static_assert(kBytes <= (D > 128 ? kSpansShared : kLeastShared));
+  } else if constexpr (kBytes > kLeastShared) {
+    static_assert(kStages > 1);
+    if (kBytes > target().shared) return launch<T, KV, D, kSpans, 1>(plan, stream);
+  }
+  allow_shared<mma_kernel<T, KV, D, kSpans, kStages>>(kBytes, "attention prefill");
+  mma_kernel<T, KV, D, kSpans, kStages>
       <<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }
@@ -130,6 +154,8 @@ bool has_tile_kernel(const AttentionArgs& args) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 8 == 0;
   };
   if (args.type == DType::f32 || args.spec.head_dim > 256) return false;
+  if (args.deterministic && args.spec.head_dim > 128 && target().shared < kSpansShared)
+    return false;
   size_t row_bytes = args.spec.head_dim * dtype_bytes(args.kv_type);
   return row_bytes % 16 == 0 && aligned(args.q, args.q_stride) &&
          aligned(args.out, args.out_stride);

@@ -22,7 +22,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
-constexpr int kStages = 3;
 static_assert(kWarps * 16 == kKvTile);
 
 struct SpanParams {
@@ -310,7 +309,7 @@ __device__ inline bool last_of_row(int32_t* ticket, int splits) {
   return last;
 }
 
-template <typename T, typename KV, int D>
+template <typename T, typename KV, int D, int kStages>
 __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   using Shape = SpanShape<KV, D>;
   using Q = Queries<T, KV, D>;
@@ -471,12 +470,20 @@ size_t ticket_bytes(int num_sms) {
   return (static_cast<size_t>(max_split_groups(num_sms)) * sizeof(int32_t) + 255) / 256 * 256;
 }
 
-template <typename T, typename KV, int D>
+// Three stages, or two where there is little shared memory. Heads above 128 come only where there
+// is much (has_tile_kernel()).
+template <typename T, typename KV, int D, int kStages = 3>
 void launch(const SpanParams& p, dim3 grid, cudaStream_t stream) {
-  constexpr int kBytes = kStages * SpanShape<KV, D>::kStageBytes + Queries<T, KV, D>::kSharedBytes;
-  allow_shared<span_kernel<T, KV, D>>(kBytes, "attention decode");
-  sluice::cuda::launch("attention decode", span_kernel<T, KV, D>, grid, kThreads, kBytes, stream,
-                       p);
+  constexpr size_t kBytes =
+      kStages * SpanShape<KV, D>::kStageBytes + Queries<T, KV, D>::kSharedBytes;
+  constexpr size_t kTaken = kBytes + sizeof(Exchange) + 1024;  // the last: what the kernel has else
+  if constexpr (kTaken > kLeastShared && D <= 128) {
+    static_assert(kStages > 2);
+    if (kTaken > target().shared) return launch<T, KV, D, 2>(p, grid, stream);
+  }
+  allow_shared<span_kernel<T, KV, D, kStages>>(kBytes, "attention decode");
+  sluice::cuda::launch("attention decode", span_kernel<T, KV, D, kStages>, grid, kThreads, kBytes,
+                       stream, p);
 }
 
 }  // namespace

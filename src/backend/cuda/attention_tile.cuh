@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/f8_bits.cuh"
 
 namespace sluice::cuda {
 
@@ -81,11 +83,15 @@ __device__ inline void copy_wait() {
 }
 // The next kernel may take what this one leaves free; it waits for this one's results all the same.
 __device__ inline void let_next_kernel_start() {
+#if SLUICE_HAS_CLUSTERS
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 // The previous kernel's results are visible from here (programmatic dependent launch).
 __device__ inline void wait_for_previous_kernel() {
+#if SLUICE_HAS_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // kRows rows of kBytes in shared memory: panels of at most 128 bytes of all rows, 16-byte chunks
@@ -154,15 +160,23 @@ __device__ uint32_t pack(float lo, float hi) {
 template <typename T, int kLo, int kHi>
 __device__ uint32_t widen(uint32_t x) {
   if constexpr (std::is_same_v<T, __half>) {
+#if SLUICE_HAS_F8
     uint32_t bytes = __byte_perm(x, 0, kLo | kHi << 4 | 0x4400), r;
     asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(r) : "r"(bytes));
     return r;
+#else
+    return f8_bits_to_half(__byte_perm(x, 0, 0x0404 | kLo << 4 | kHi << 12));
+#endif
   } else {
     // Sign, four bits of exponent and three of mantissa move into place; the product with 2^120
     // (127 - 7, the difference of the biases) sets the exponent right, for subnormals too.
     uint32_t high = __byte_perm(x, 0, 0x0404 | kLo << 4 | kHi << 12);
     uint32_t bits = ((high >> 4) & 0x07f007f0u) | (high & 0x80008000u), r;
+#if SLUICE_HAS_CLUSTERS
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(bits), "r"(0x7b807b80u));
+#else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));
+#endif
     return r;
   }
 }

@@ -199,6 +199,7 @@ struct Ring {
 
 template <typename T, int D, bool kSpans>
 __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
+#if SLUICE_HAS_WGMMA
   constexpr int kStages = Layout<D, kSpans>::kStages, kAhead = Layout<D, kSpans>::kAhead;
   extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
@@ -284,6 +285,9 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   pin(o);
   before.template finish<kSpans>(o, state);
   store_output<T, T, D, kRows>(o, before.total, plan, tile, view);
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int D, bool kSpans>

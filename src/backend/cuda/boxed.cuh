@@ -19,7 +19,7 @@ struct BoxedArgs {
   const void* bias;  // [rows] of the activations' type, or null
   DType bias_type;
   const float* w_scale;  // [rows] and
-  const float* x_scale;  // [n], of f8; else null
+  const float* x_scale;  // [n], of f8 and i8; else null
   int n, rows, cols;
 };
 
@@ -113,7 +113,7 @@ inline CUtensorMap tensor_map(const Tensor& t, int box_rows) {
   const cuuint32_t box[] = {static_cast<cuuint32_t>(kRowBytes / bytes),
                             static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[] = {1, 1};
-  CUtensorMapDataType type = t.type == DType::f8    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+  CUtensorMapDataType type = bytes == 1             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                              : t.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUresult r = encoder()(&map, type, 2, t.data, sizes, strides, box, steps,

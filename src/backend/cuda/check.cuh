@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "backend/cuda/target.cuh"
+
 namespace sluice::cuda {
 
 inline void check(cudaError_t e, const char* what) {
@@ -30,6 +32,11 @@ void allow_shared(int bytes, const char* name) {
   int device = 0;
   check(cudaGetDevice(&device), name);
   if (device < kDevices && done[device]) return;
+  cudaFuncAttributes kernel{};
+  check(cudaFuncGetAttributes(&kernel, kKernel), name);
+  if (kernel.sharedSizeBytes + static_cast<size_t>(bytes) > target().shared)
+    throw std::logic_error(std::string("CUDA: ") + name +
+                           " takes more shared memory than there is");
   check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   if (device < kDevices) done[device] = true;
 }

@@ -1,13 +1,18 @@
 // The CUDA backend's memory, queue and captured graphs, and what the shared object exports.
 #include "backend/cuda/cuda_backend.cuh"
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/prepare.cuh"
 #include "backend/cuda/target.cuh"
+#include "backend/cuda_archs.h"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -20,12 +25,13 @@ void free_pinned(void* p, size_t) { cudaFreeHost(p); }
 }  // namespace
 
 std::string why_not(const cudaDeviceProp& p) {
-  constexpr size_t kLeastShared = 224 << 10;  // per block, as Hopper and server Blackwell have
-  if (p.major < 9) return "has no clusters of blocks: use a Hopper GPU or later";
+  if (p.major < 8)
+    return "has compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor) +
+           "; 8.0 is needed (an A100, or a GeForce RTX 30 or later)";
   if (p.sharedMemPerBlockOptin < kLeastShared) return "has too little shared memory per block";
   if (has_code_for(p.major, p.minor)) return {};
-  std::string arch = std::to_string(p.major * 10 + p.minor) + (p.major == 9 ? "a" : "");
-  return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch + "; this one is for " + archs();
+  return "needs a build with -DSLUICE_CUDA_ARCHS=" + arch_of(p.major, p.minor) +
+         "; this one is for " + archs();
 }
 
 CudaBackend::Gpu::Gpu(const CudaOptions& o) {
@@ -62,6 +68,7 @@ std::string CudaBackend::describe() const {
                                                           : "f32";
   return std::string("cuda:") + std::to_string(options_.index) + ", " + device_.name + ", " + type +
          (options_.fp8_weights ? ", fp8 weights" : "") +
+         (options_.int8.kind == WeightQuant::w8a8 ? ", int8 weights" : "") +
          (scratch_bytes_ > 0 ? ", weights as stored" : "") +
          (options_.deterministic ? ", deterministic" : "");
 }
@@ -187,9 +194,47 @@ int num_gpus() {
   return -static_cast<int>(failed);
 }
 
-bool usable(int index) {
+bool usable(int index, char* why, size_t why_bytes) {
   cudaDeviceProp p{};
-  return cudaGetDeviceProperties(&p, index) == cudaSuccess && why_not(p).empty();
+  if (const cudaError_t e = cudaGetDeviceProperties(&p, index); e != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    std::snprintf(why, why_bytes, "GPU %d: %s", index, cudaGetErrorString(e));
+    return false;
+  }
+  const std::string reason = why_not(p);
+  if (reason.empty()) return true;
+  std::snprintf(why, why_bytes, "%s %s", p.name, reason.c_str());
+  return false;
+}
+
+// Whether this process uses the GPU already; true where the driver does not say.
+bool in_use(int index) {
+  void* f = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &f, 7000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  unsigned flags = 0;
+  int active = 1;
+  auto state = reinterpret_cast<PFN_cuDevicePrimaryCtxGetState_v7000>(f);
+  return state(index, &flags, &active) != CUDA_SUCCESS || active != 0;
+}
+
+// A GPU must be opened to be asked, and holds some hundred megabytes while it is open.
+size_t memory_left(int index) {
+  int before = 0;
+  size_t free = 0, total = 0;
+  const bool used = in_use(index);
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(index) != cudaSuccess ||
+      cudaMemGetInfo(&free, &total) != cudaSuccess)
+    free = 0;
+  if (!used) cudaDeviceReset();
+  if (in_use(before)) cudaSetDevice(before);  // which would open another
+  static_cast<void>(cudaGetLastError());
+  return free;
 }
 
 }  // namespace
@@ -198,6 +243,7 @@ bool usable(int index) {
 
 extern "C" __attribute__((visibility("default"))) const sluice::CudaExports* sluice_cuda() {
   static const sluice::CudaExports exports{sluice::kCudaPluginVersion, sluice::cuda::num_gpus,
-                                           sluice::cuda::usable, sluice::cuda::open};
+                                           sluice::cuda::usable, sluice::cuda::memory_left,
+                                           sluice::cuda::open};
   return &exports;
 }

@@ -167,6 +167,7 @@ class CudaBackend final : public Device {
 
   void run_norm(const NormArgs& args);
   void quantize(CudaWeight& w);
+  void load_int8(std::span<const WeightSegment> segments, CudaWeight& w);
   void pack_segments(std::span<const WeightSegment> segments,
                      const CudaWeightPlan& plan,
                      CudaWeight& w);
@@ -174,8 +175,8 @@ class CudaBackend final : public Device {
   void multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w);
   // The lane's, made where tune() was not called.
   void* scratch_memory();
-  // Memory for x in f8: x's own, or scratch where it has none.
-  F8View f8_of(const Act& x);
+  // Memory for x in 8 bits: x's own, or scratch where it has none.
+  F8View f8_of(const Act& x, DType type);
 
   CudaOptions options_;
   Gpu device_;

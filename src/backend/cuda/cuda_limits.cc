@@ -3,6 +3,7 @@
 
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 
@@ -53,17 +54,23 @@ DeviceLimits CudaBackend::measure_limits() {
            });
   };
   limits.gemm = rate(w, x, {});
-  if (!device_.f8) return limits;
-  // With a scale per row, as models run it, and with none: the faster is the device's rate.
+  // Both operands in 8 bits with a scale per row, as models run them.
   Buffer a8 = allocate(bytes / 2), b8 = allocate(bytes / 2), scales = allocate(2 * kSide * 4);
   auto* scale = static_cast<float*>(scales.data());
-  F8View w8{a8.data(), scale}, x8{b8.data(), scale + kSide};
-  quantize_rows(w8, Tensor{a.data(), options_.activations, kSide, kSide, kSide}, stream_);
-  quantize_rows(x8, x, stream_);
-  GemmWeight plain{a8.data(), DType::f8, kSide, kSide}, scaled = plain;
-  scaled.scale = w8.scale;
-  Tensor codes{b8.data(), DType::f8, kSide, kSide, kSide};
-  limits.gemm_f8 = rate(scaled, x, x8);
+  auto scaled_rate = [&](DType type) {
+    const F8View w8{a8.data(), scale, type}, x8{b8.data(), scale + kSide, type};
+    quantize_rows(w8, Tensor{a.data(), options_.activations, kSide, kSide, kSide}, stream_);
+    quantize_rows(x8, x, stream_);
+    GemmWeight scaled{a8.data(), type, kSide, kSide};
+    scaled.scale = w8.scale;
+    return rate(scaled, x, x8);
+  };
+  if (has_wgmma()) limits.gemm_i8 = scaled_rate(DType::i8);
+  if (!device_.f8) return limits;
+  limits.gemm_f8 = scaled_rate(DType::f8);
+  // Without scales: the faster is the device's rate.
+  const GemmWeight plain{a8.data(), DType::f8, kSide, kSide};
+  const Tensor codes{b8.data(), DType::f8, kSide, kSide, kSide};
   try {
     limits.gemm_f8 = std::max(limits.gemm_f8, rate(plain, codes, {}));
   } catch (const std::exception&) {

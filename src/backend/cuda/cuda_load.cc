@@ -23,7 +23,11 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
   const CudaWeightPlan plan = plan_cuda_weight(segments, options_.types());
   const DType type = options_.activations;
   auto data = std::make_unique<CudaWeight>();
-  if (plan.parts.empty()) {
+  if (plan.type == DType::i8) {
+    data->data = allocate(static_cast<size_t>(plan.rows * plan.cols));
+    data->scale = allocate(static_cast<size_t>(plan.rows) * sizeof(float));
+    load_int8(segments, *data);
+  } else if (plan.parts.empty()) {
     const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
     data->data = allocate(static_cast<size_t>(plan.rows) * row);
     auto* to = static_cast<std::byte*>(data->data.data());
@@ -46,6 +50,10 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
     data->gemm.bias_f32 = static_cast<const float*>(data->bias_f32.data());
   }
   if (plan.type == DType::f8) quantize(*data);
+  if (plan.type == DType::i8) {
+    data->gemm.type = DType::i8;
+    data->gemm.scale = static_cast<const float*>(data->scale.data());
+  }
   loaded_.push_back({data->gemm, plan.layer, !plan.parts.empty()});
   Weight w;
   w.rows = plan.rows;
@@ -73,6 +81,28 @@ void CudaBackend::pack_segments(std::span<const WeightSegment> segments,
     filled[part] += segments[i].tensor->rows;
   }
   scratch_bytes_ = std::max(scratch_bytes_, stored_scratch(plan, options_.types()));
+}
+
+// From f32, so that nothing is rounded on the way; rows of Q8_0 by themselves.
+void CudaBackend::load_int8(std::span<const WeightSegment> segments, CudaWeight& w) {
+  auto* codes = static_cast<std::byte*>(w.data.data());
+  auto* scale = static_cast<float*>(w.scale.data());
+  Buffer values;
+  for (const WeightSegment& s : segments) {
+    const int64_t rows = s.tensor->rows, cols = s.tensor->cols;
+    const F8View to{codes, scale, DType::i8};
+    if (s.tensor->format == Format::q8_0 && !s.random) {
+      uploader_->int8_rows(to, s);
+    } else {
+      const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+      if (values.bytes() < bytes) values = allocate(bytes);
+      uploader_->convert(values.data(), DType::f32, s);
+      quantize_rows(to, {values.data(), DType::f32, rows, cols, cols}, stream_);
+    }
+    codes += rows * cols;
+    scale += rows;
+  }
+  check(cudaStreamSynchronize(stream_), "quantize");
 }
 
 void CudaBackend::quantize(CudaWeight& w) {
@@ -103,13 +133,13 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
                                      bool both_types,
                                      int max_tokens,
                                      int max_outputs) {
-  std::map<std::tuple<int64_t, int64_t, bool, bool, bool>, TunedShape> shapes;
+  std::map<std::tuple<int64_t, int64_t, bool, bool, bool, DType>, TunedShape> shapes;
   for (const auto& [w, layer, stored] : loaded) {
     for (bool f32_out : {false, true}) {
       if (layer ? f32_out && !both_types : !f32_out) continue;
       const int most = layer ? max_tokens : max_outputs;
       if (stored && most <= kMaxStreamed) continue;
-      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out, stored}];
+      TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out, stored, w.type}];
       s.weights.push_back(w);
       s.f32_out = f32_out;
       s.least = stored ? kMaxStreamed + 1 : 1;
@@ -156,11 +186,12 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   Buffer x = allocate(static_cast<size_t>(most_in) * 4);
   Buffer out = allocate(static_cast<size_t>(most_out) * 4);
   Buffer x8, x8_scales;
-  if (options_.fp8_weights) {
+  const bool int8 = options_.int8.kind == WeightQuant::w8a8;
+  if (options_.fp8_weights || int8) {
     x8 = allocate(static_cast<size_t>(most_in));
     x8_scales = allocate(static_cast<size_t>(std::max(most, max_outputs)) * sizeof(float));
   }
-  const F8View f8{x8.data(), static_cast<float*>(x8_scales.data())};
+  const F8View f8{x8.data(), static_cast<float*>(x8_scales.data()), int8 ? DType::i8 : DType::f8};
   RandomSource source{7, 1};
   TensorInfo info{"x", Format::bf16, 1, most_in, static_cast<size_t>(most_in) * 2};
   Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});

@@ -13,7 +13,7 @@ namespace {
 
 const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
 
-// The memory into which an op writes `out` in f8 too, for the products that read it so.
+// The memory into which an op writes `out` in 8 bits too, for the products that read it so.
 F8View codes_of(const Act& out) {
   if (!out.fills_f8()) return {};
   CHECK(out.f.stride == out.f.cols);
@@ -80,10 +80,13 @@ void CudaBackend::softcap(Tensor x, float cap) {
   cuda::softcap(x, cap, stream_);
 }
 
-// Models give every Act that weights in f8 read its own memory; scratch serves tests and single
+// Models give every Act that weights in 8 bits read its own memory; scratch serves tests and single
 // products. It grows, so not while a graph is captured.
-F8View CudaBackend::f8_of(const Act& x) {
-  if (x.f8.data) return x.f8;
+F8View CudaBackend::f8_of(const Act& x, DType type) {
+  if (x.f8.data) {
+    CHECK(x.f8.type == type);
+    return x.f8;
+  }
   const size_t scales = static_cast<size_t>(x.f.rows) * sizeof(float);
   const size_t at = (scales + 255) & ~size_t{255};
   const size_t bytes = at + static_cast<size_t>(x.f.rows * x.f.cols);
@@ -92,7 +95,7 @@ F8View CudaBackend::f8_of(const Act& x) {
     f8_scratch_ = allocate(bytes);
   }
   auto* memory = static_cast<std::byte*>(f8_scratch_.data());
-  return {memory + at, reinterpret_cast<float*>(memory)};
+  return {memory + at, reinterpret_cast<float*>(memory), type};
 }
 
 namespace {
@@ -182,7 +185,7 @@ void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
   Timed t(*this, "matmul", g.rows, g.cols);
   if (t.replaced()) return;
   if (!weight.parts.empty()) return multiply_stored(out, x.f, weight);
-  gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x) : F8View{}), x.fills_f8(), stream_);
+  gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x, g.type) : F8View{}), x.fills_f8(), stream_);
 }
 
 void CudaBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {

@@ -26,7 +26,7 @@ struct NormArgs {
   const float* bias;  // not null: layer norm, with mean
   float eps;
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
-  F8View codes;         // data not null: out once more, in f8
+  F8View codes;         // data not null: out once more, in 8 bits
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 
@@ -39,7 +39,7 @@ void finish_qkv(Tensor qkv,
                 const BatchView& batch,
                 const KvLayer& kv,
                 cudaStream_t stream);
-// codes: out once more in f8, where its data is not null.
+// codes: out once more in 8 bits, where its data is not null.
 void activate(
     Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream);
 void activate_gated(

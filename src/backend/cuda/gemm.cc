@@ -43,7 +43,7 @@ GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) co
   GemmKey k;
   k.rows = w.rows;
   k.cols = w.cols;
-  k.bucket = deterministic_ ? kDeterministicBucket : gemm_bucket(out.rows);
+  k.bucket = fixed(w) ? kDeterministicBucket : gemm_bucket(out.rows);
   k.type = w.type;
   k.out = out.type;
   k.bias = w.bias != nullptr;
@@ -91,9 +91,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> Gemm::candidates(const Problem& p, 
 bool Gemm::takes(const GemmChoice& choice, const Product& p) {
   switch (choice.kernel) {
     case GemmKernel::cublas:
-      return true;
+      return p.w.type != DType::i8;
     case GemmKernel::skinny:
-      return can_skinny(p.x, p.w);
+      return p.w.type == DType::i8 ? can_skinny_int8(p.typed, p.w) : can_skinny(p.x, p.w);
     case GemmKernel::tall:
       return can_tall(p.typed, p.w);
     case GemmKernel::narrow:
@@ -107,13 +107,14 @@ bool Gemm::takes(const GemmChoice& choice, const Product& p) {
 void Gemm::run_own(const GemmChoice& choice, const Product& p, cudaStream_t stream) const {
   switch (choice.kernel) {
     case GemmKernel::skinny:
+      if (p.w.type == DType::i8) return skinny_int8(p.out, p.typed, p.f8.scale, p.w, stream);
       return skinny(p.out, p.x, p.w, stream);
     case GemmKernel::tall:
       return tall(p.out, p.typed, p.f8.scale, p.w, num_sms_, stream);
     case GemmKernel::narrow:
       return narrow(p.out, p.typed, p.f8.scale, p.w, choice.splits, deterministic_, stream);
     case GemmKernel::wide:
-      return wide(p.out, p.typed, p.w, choice.splits, num_sms_, stream);
+      return wide(p.out, p.typed, p.f8.scale, p.w, choice.splits, num_sms_, stream);
     case GemmKernel::cublas:
       break;
   }
@@ -122,11 +123,13 @@ void Gemm::run_own(const GemmChoice& choice, const Product& p, cudaStream_t stre
 
 // Enough thread blocks for every multiprocessor to have one.
 GemmChoice Gemm::default_choice(const Product& p) const {
-  if (can_skinny(p.x, p.w)) return {GemmKernel::skinny};
-  if (!can_narrow(p.typed, p.w)) return {};
+  const bool i8 = p.w.type == DType::i8;
+  if (i8 ? p.x.rows <= kMaxSkinny : can_skinny(p.x, p.w)) return {GemmKernel::skinny};
   int splits = 1;
   while (splits < 8 && (p.w.rows + 127) / 128 * splits < num_sms_) splits *= 2;
-  return {GemmKernel::narrow, splits};
+  if (can_narrow(p.typed, p.w)) return {GemmKernel::narrow, splits};
+  if (i8 && can_wide(p.typed, p.w)) return {GemmKernel::wide, splits};
+  return {i8 ? GemmKernel::skinny : GemmKernel::cublas};
 }
 
 // Ranges of columns enough to occupy a large GPU at few rows, by the weight's shape alone.
@@ -140,14 +143,15 @@ GemmChoice Gemm::invariant_choice(const Product& p) {
 void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
   const GemmKey key = key_of(p.out, p.x, p.w);
   const GemmChoice* found = choices_.find(key);
+  const bool i8 = p.w.type == DType::i8;
   GemmChoice choice;
-  if (deterministic_) {
+  if (fixed(p.w)) {
     choice = invariant_choice(p);
   } else {
     choice = found ? *found : default_choice(p);
   }
-  if (!takes(choice, p)) choice = {};
-  if (p.w.scale && !f8_ready && choice.kernel != GemmKernel::skinny)
+  if (!takes(choice, p)) choice = i8 ? default_choice(p) : GemmChoice{};
+  if (p.w.scale && !f8_ready && (i8 || choice.kernel != GemmKernel::skinny))
     quantize_rows(p.f8, p.x, stream);
   if (choice.kernel != GemmKernel::cublas) return run_own(choice, p, stream);
   run_cublas(key, found, p, stream);

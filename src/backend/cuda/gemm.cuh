@@ -2,8 +2,9 @@
 // rows (skinny.cuh). Which kernel computes each (rows, cols, types) and bucket of n is chosen by
 // timing (gemm_tune.cc) and kept in a file between runs (backend/gemm_choices.h). In deterministic
 // mode our own kernels serve every n with the same bits; products that they do not take (f8, f32,
-// odd widths) have one cuBLASLt algorithm without split K for every n. Used by the backend's
-// thread.
+// odd widths) have one cuBLASLt algorithm without split K for every n. Weights in i8 are for our
+// own kernels alone, and for any of them in either mode: their sums are exact. Used by the
+// backend's thread.
 #pragma once
 
 #include <cublasLt.h>
@@ -25,14 +26,14 @@ struct Product {
   Product(const Tensor& to, const Tensor& from, const GemmWeight& weight, const F8View& from_f8)
       : out(to),
         x(from),
-        typed(weight.scale ? Tensor{from_f8.data, DType::f8, x.rows, x.cols, x.cols} : x),
+        typed(weight.scale ? Tensor{from_f8.data, weight.type, x.rows, x.cols, x.cols} : x),
         f8(from_f8),
         w(weight) {}
   // cuBLAS adds a bias of the output's type; others take a kernel of their own.
   bool fuses_bias() const { return w.bias && w.type != DType::f8 && w.bias_type == out.type; }
 
   Tensor out, x, typed;
-  F8View f8;  // of x, where the weight is in f8
+  F8View f8;  // of x, where the weight is in f8 or i8
   GemmWeight w;
 };
 
@@ -46,8 +47,9 @@ class Gemm {
   ~Gemm();
   Gemm(const Gemm&) = delete;
 
-  // x of w.type (any half type where that is f8); out of x's type or f32. Weights in f8 need memory
-  // for x in f8 (unless our own kernel reads x as it is); `f8_ready`: x is there already.
+  // x of w.type (any type where that is i8, any half type where it is f8); out of x's type or f32.
+  // Weights in 8 bits need memory for x in 8 bits (unless our own kernel reads x as it is);
+  // `f8_ready`: x is there already.
   void run(const Product& product, bool f8_ready, cudaStream_t stream);
   // Times the candidates for all buckets from min_n to max_n. `weights` are those of one shape:
   // several, so that they do not stay in the cache.
@@ -75,6 +77,8 @@ class Gemm {
   class Problem;  // cuBLAS's descriptors of a product (gemm_problem.cuh)
   class Timer;    // gemm_tune.cc
 
+  // Whether a row's bits depend on the kernel, and must not.
+  bool fixed(const GemmWeight& w) const { return deterministic_ && w.type != DType::i8; }
   GemmKey key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
   // For a product that was not timed.
   GemmChoice default_choice(const Product& product) const;
@@ -94,6 +98,8 @@ class Gemm {
                 const std::vector<GemmWeight>& weights,
                 const Product& first,
                 cudaStream_t stream);
+  // Kernels of ours to time for this product.
+  std::vector<GemmChoice> own_candidates(const Product& product) const;
 
   bool deterministic_;
   std::string device_name_;

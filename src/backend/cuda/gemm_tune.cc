@@ -107,22 +107,40 @@ class Gemm::Timer {
   Tensor sum_;
 };
 
+std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
+  if (fixed(p.w)) return {};
+  const bool i8 = p.w.type == DType::i8;
+  std::vector<GemmChoice> list{{GemmKernel::tall}};
+  if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
+  const bool spreads = wide_spreads(p.w.rows, p.x.rows, num_sms_);
+  for (int splits : kNarrowSplits) {
+    list.push_back({GemmKernel::narrow, splits});
+    if (i8 && (splits == 1 || spreads)) list.push_back({GemmKernel::wide, splits});
+  }
+  std::erase_if(list, [&](const GemmChoice& c) { return !takes(c, p); });
+  return list;
+}
+
 void Gemm::time_key(const GemmKey& key,
                     const std::vector<GemmWeight>& weights,
                     const Product& first,
                     cudaStream_t stream) {
   const Timer timer(weights, first, workspace_, stream);
   if (first.w.scale) quantize_rows(first.f8, first.x, stream);
+  const bool i8 = first.w.type == DType::i8;
   // A few rows come without their codes in f8 (Act::fills_f8).
   auto make_codes = [&] {
-    if (first.w.scale && first.x.rows <= kMaxSkinny) quantize_rows(first.f8, first.x, stream);
+    if (first.w.scale && !i8 && first.x.rows <= kMaxSkinny)
+      quantize_rows(first.f8, first.x, stream);
   };
   GemmChoice best;
   auto consider = [&](GemmChoice choice, float microseconds) {
     choice.microseconds = microseconds;
     if (choice.timed() && (!best.timed() || microseconds < best.microseconds)) best = choice;
   };
-  for (const auto& c : candidates(Problem(first), 12)) {
+  std::vector<cublasLtMatmulHeuristicResult_t> theirs;
+  if (!i8) theirs = candidates(Problem(first), 12);
+  for (const auto& c : theirs) {
     float t = timer.time([&](const Product& p) {
       make_codes();
       bool ran = Problem(p).run(handle_, p, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
@@ -131,10 +149,7 @@ void Gemm::time_key(const GemmKey& key,
     });
     consider({GemmKernel::cublas, 1, words_of(c.algo)}, t);
   }
-  std::vector<GemmChoice> own{{GemmKernel::skinny}, {GemmKernel::tall}};
-  for (int splits : kNarrowSplits) own.push_back({GemmKernel::narrow, splits});
-  for (const GemmChoice& choice : own) {
-    if (deterministic_ || !takes(choice, first)) continue;
+  for (const GemmChoice& choice : own_candidates(first)) {
     float t = timer.time([&](const Product& p) {
       if (choice.kernel != GemmKernel::skinny) make_codes();
       run_own(choice, p, stream);
@@ -167,16 +182,15 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
   DType out_type = f32_out ? DType::f32 : x.type;
   for (int n = gemm_bucket(min_n); n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
     int rows = std::min(n, max_n);
-    if (deterministic_) rows = 64;
+    if (fixed(w)) rows = 64;
     Tensor to{out, out_type, rows, w.rows, w.rows};
     Tensor from{x.data, x.type, rows, w.cols, w.cols};
-    if (deterministic_ && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas)
-      return;
+    if (fixed(w) && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas) return;
     const GemmKey key = key_of(to, from, w);
     const GemmChoice* choice = choices_.find(key);
     if ((!choice || !choice->timed()) && rows <= max_n)
       time_key(key, weights, Product(to, from, w, f8), stream);
-    if (deterministic_) return;
+    if (fixed(w)) return;
   }
 }
 

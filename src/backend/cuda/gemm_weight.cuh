@@ -15,7 +15,7 @@ struct GemmWeight {
   const void* bias = nullptr;  // [rows] of bias_type, the activations', or null
   DType bias_type = DType::bf16;
   const float* bias_f32 = nullptr;  // the same in f32
-  const float* scale = nullptr;     // type f8: [rows], value = scale * e4m3
+  const float* scale = nullptr;     // type f8 or i8: [rows], value = scale * code
 };
 
 }  // namespace sluice::cuda

@@ -8,11 +8,18 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
+
+#include "backend/cuda/arch.cuh"
+
+#if !SLUICE_HAS_WGMMA
+#pragma nv_diag_suppress 177  // functions that nobody calls where kernels are empty
+#endif
 
 namespace sluice::cuda {
 
-// wgmma is in code for sm_90a alone; kernels with it are not started elsewhere (has_wgmma()).
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Kernels with wgmma are empty where code has none, and not started (has_wgmma()).
+#if !SLUICE_HAS_WGMMA
 #define SLUICE_WGMMA(...) __trap()
 #else
 #define SLUICE_WGMMA(...) asm volatile(__VA_ARGS__)
@@ -34,6 +41,17 @@ __device__ void pin(float (&d)[N][4]) {
     asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
   }
 }
+template <int N>
+__device__ void pin(int32_t (&d)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    asm volatile("" : "+r"(d[n][0]), "+r"(d[n][1]), "+r"(d[n][2]), "+r"(d[n][3])::"memory");
+  }
+}
+
+// What products of T are added up in. Of int8 the sums are exact.
+template <typename T>
+using SumOf = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
 // Registers of each thread of the warpgroup from here on: freed by one, taken by another.
 template <int kRegisters>
@@ -92,18 +110,26 @@ __device__ inline void copy_box(
       : "memory");
 }
 
-#define SLUICE_ACC(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define SLUICE_ACC1(d) SLUICE_ACC(d, 0)
-#define SLUICE_ACC2(d) SLUICE_ACC(d, 0), SLUICE_ACC(d, 1)
-#define SLUICE_ACC4(d) SLUICE_ACC2(d), SLUICE_ACC(d, 2), SLUICE_ACC(d, 3)
-#define SLUICE_ACC8(d) \
-  SLUICE_ACC4(d), SLUICE_ACC(d, 4), SLUICE_ACC(d, 5), SLUICE_ACC(d, 6), SLUICE_ACC(d, 7)
-#define SLUICE_ACC16(d)                                                                     \
-  SLUICE_ACC8(d), SLUICE_ACC(d, 8), SLUICE_ACC(d, 9), SLUICE_ACC(d, 10), SLUICE_ACC(d, 11), \
-      SLUICE_ACC(d, 12), SLUICE_ACC(d, 13), SLUICE_ACC(d, 14), SLUICE_ACC(d, 15)
-#define SLUICE_ACC24(d)                                                                        \
-  SLUICE_ACC16(d), SLUICE_ACC(d, 16), SLUICE_ACC(d, 17), SLUICE_ACC(d, 18), SLUICE_ACC(d, 19), \
-      SLUICE_ACC(d, 20), SLUICE_ACC(d, 21), SLUICE_ACC(d, 22), SLUICE_ACC(d, 23)
+// c: the constraint of a register, "+f" or "+r".
+#define SLUICE_ACC(c, d, i) c(d[i][0]), c(d[i][1]), c(d[i][2]), c(d[i][3])
+#define SLUICE_ACC1(c, d) SLUICE_ACC(c, d, 0)
+#define SLUICE_ACC2(c, d) SLUICE_ACC1(c, d), SLUICE_ACC(c, d, 1)
+#define SLUICE_ACC4(c, d) SLUICE_ACC2(c, d), SLUICE_ACC(c, d, 2), SLUICE_ACC(c, d, 3)
+#define SLUICE_ACC8(c, d)                                                           \
+  SLUICE_ACC4(c, d), SLUICE_ACC(c, d, 4), SLUICE_ACC(c, d, 5), SLUICE_ACC(c, d, 6), \
+      SLUICE_ACC(c, d, 7)
+#define SLUICE_ACC16(c, d)                                                                    \
+  SLUICE_ACC8(c, d), SLUICE_ACC(c, d, 8), SLUICE_ACC(c, d, 9), SLUICE_ACC(c, d, 10),          \
+      SLUICE_ACC(c, d, 11), SLUICE_ACC(c, d, 12), SLUICE_ACC(c, d, 13), SLUICE_ACC(c, d, 14), \
+      SLUICE_ACC(c, d, 15)
+#define SLUICE_ACC24(c, d)                                                                    \
+  SLUICE_ACC16(c, d), SLUICE_ACC(c, d, 16), SLUICE_ACC(c, d, 17), SLUICE_ACC(c, d, 18),       \
+      SLUICE_ACC(c, d, 19), SLUICE_ACC(c, d, 20), SLUICE_ACC(c, d, 21), SLUICE_ACC(c, d, 22), \
+      SLUICE_ACC(c, d, 23)
+#define SLUICE_ACC32(c, d)                                                                    \
+  SLUICE_ACC24(c, d), SLUICE_ACC(c, d, 24), SLUICE_ACC(c, d, 25), SLUICE_ACC(c, d, 26),       \
+      SLUICE_ACC(c, d, 27), SLUICE_ACC(c, d, 28), SLUICE_ACC(c, d, 29), SLUICE_ACC(c, d, 30), \
+      SLUICE_ACC(c, d, 31)
 #define SLUICE_LIST1 "{%0, %1, %2, %3}, %4, %5, p"
 #define SLUICE_LIST2 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p"
 #define SLUICE_LIST4 \
@@ -125,36 +151,56 @@ __device__ inline void copy_box(
   "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "  \
   "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "  \
   "%92, %93, %94, %95}, %96, %97, p"
+#define SLUICE_LIST32                                                        \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "  \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "   \
+  "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "   \
+  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "   \
+  "%58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "   \
+  "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "   \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "   \
+  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
+  "%124, %125, %126, %127}, %128, %129, p"
 
 // d [64 rows of w, 8 * tiles of x] += w · xᵀ over 32 bytes of columns, both operands in shared
 // memory; from nothing where `add` is 0. A thread of the warpgroup has d[t][j] of w's row
 // warp * 16 + lane / 4 + j / 2 * 8 and x's row t * 8 + lane % 4 * 2 + j % 2.
-#define SLUICE_PRODUCT(type, tiles, shape, names, tail, flag)                                     \
-  __device__ inline void product(float(&d)[tiles][4], uint64_t w, uint64_t x, int add, type) {    \
+#define SLUICE_PRODUCT(type, c, tiles, shape, names, tail, flag)                                  \
+  __device__ inline void product(SumOf<type>(&d)[tiles][4], uint64_t w, uint64_t x, int add,      \
+                                 type) {                                                          \
     SLUICE_WGMMA("{.reg .pred p; setp.ne.b32 p, " flag                                            \
                  ", 0; wgmma.mma_async.sync.aligned." shape names " " SLUICE_LIST##tiles tail "}" \
-                 : SLUICE_ACC##tiles(d)                                                           \
+                 : SLUICE_ACC##tiles(c, d)                                                        \
                  : "l"(w), "l"(x), "r"(add));                                                     \
   }
+#define SLUICE_PRODUCT8(tiles, n, flag) \
+  SLUICE_PRODUCT(int8_t, "+r", tiles, "m64n" n "k32", ".s32.s8.s8", ";", flag)
 #define SLUICE_PRODUCTS(tiles, n, flag)                                                         \
-  SLUICE_PRODUCT(__half, tiles, "m64n" n "k16", ".f32.f16.f16", ", 1, 1, 0, 0;", flag)          \
-  SLUICE_PRODUCT(__nv_bfloat16, tiles, "m64n" n "k16", ".f32.bf16.bf16", ", 1, 1, 0, 0;", flag) \
-  SLUICE_PRODUCT(__nv_fp8_e4m3, tiles, "m64n" n "k32", ".f32.e4m3.e4m3", ", 1, 1;", flag)
+  SLUICE_PRODUCT(__half, "+f", tiles, "m64n" n "k16", ".f32.f16.f16", ", 1, 1, 0, 0;", flag)    \
+  SLUICE_PRODUCT(__nv_bfloat16, "+f", tiles, "m64n" n "k16", ".f32.bf16.bf16", ", 1, 1, 0, 0;", \
+                 flag)                                                                          \
+  SLUICE_PRODUCT(__nv_fp8_e4m3, "+f", tiles, "m64n" n "k32", ".f32.e4m3.e4m3", ", 1, 1;", flag) \
+  SLUICE_PRODUCT8(tiles, n, flag)
 SLUICE_PRODUCTS(1, "8", "%6")
 SLUICE_PRODUCTS(2, "16", "%10")
 SLUICE_PRODUCTS(4, "32", "%18")
 SLUICE_PRODUCTS(8, "64", "%34")
 SLUICE_PRODUCTS(16, "128", "%66")
 SLUICE_PRODUCTS(24, "192", "%98")
+SLUICE_PRODUCT8(32, "256", "%130")
 
 #undef SLUICE_PRODUCTS
+#undef SLUICE_PRODUCT8
 #undef SLUICE_PRODUCT
+#undef SLUICE_LIST32
 #undef SLUICE_LIST24
 #undef SLUICE_LIST16
 #undef SLUICE_LIST8
 #undef SLUICE_LIST4
 #undef SLUICE_LIST2
 #undef SLUICE_LIST1
+#undef SLUICE_ACC32
 #undef SLUICE_ACC24
 #undef SLUICE_ACC16
 #undef SLUICE_ACC8
@@ -169,8 +215,8 @@ __device__ inline uint64_t operand(uint32_t address) {
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-template <int kTiles>
-__device__ inline void add_parts(float (&sum)[2][kTiles][4], const float (&part)[2][kTiles][4]) {
+template <typename S, int kTiles>
+__device__ inline void add_parts(S (&sum)[2][kTiles][4], const S (&part)[2][kTiles][4]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -181,12 +227,15 @@ __device__ inline void add_parts(float (&sum)[2][kTiles][4], const float (&part)
   }
 }
 
+// The tensor cores add up f8 in few bits.
+template <typename T>
+inline constexpr bool kFewBits = std::is_same_v<T, __nv_fp8_e4m3>;
+
 // One box of both operands, 128 rows of w: part += w · xᵀ over 128 bytes of columns, done when it
-// returns. The tensor cores add up f8 in few bits, so there `part` is the box's alone, and `sum`
-// ours.
+// returns. Of kFewBits `part` is the box's alone, and `sum` ours.
 template <typename T, int kTiles>
-__device__ inline void multiply_box(float (&sum)[2][kTiles][4],
-                                    float (&part)[2][kTiles][4],
+__device__ inline void multiply_box(SumOf<T> (&sum)[2][kTiles][4],
+                                    SumOf<T> (&part)[2][kTiles][4],
                                     uint32_t w,
                                     uint32_t x) {
   wgmma_fence();
@@ -195,14 +244,14 @@ __device__ inline void multiply_box(float (&sum)[2][kTiles][4],
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       product(part[h], operand(w + h * 64 * 128 + k * 32), operand(x + k * 32),
-              sizeof(T) > 1 || k > 0, T{});
+              !kFewBits<T> || k > 0, T{});
     }
   }
   wgmma_commit();
   wgmma_wait<0>();
   pin(part[0]);
   pin(part[1]);
-  if constexpr (sizeof(T) == 1) add_parts(sum, part);
+  if constexpr (kFewBits<T>) add_parts(sum, part);
 }
 
 }  // namespace sluice::cuda

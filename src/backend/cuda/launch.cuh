@@ -1,5 +1,5 @@
-// Kernel launches that overlap the end of the kernel before (programmatic dependent launch), and
-// conversions between element types.
+// Kernel launches that overlap the end of the kernel before (programmatic dependent launch) where
+// the GPU has that, and conversions between element types.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "backend/cuda/arch.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/target.cuh"
 #include "tensor/tensor.h"
 
 namespace sluice::cuda {
@@ -34,14 +36,22 @@ void launch(const char* name,
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = target().overlap ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...),
         name);
 }
 
-__device__ inline void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void wait_for_inputs() {
+#if SLUICE_HAS_CLUSTERS
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 // From here on the next kernel may take what this one leaves free of the device.
-__device__ inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ inline void let_next_start() {
+#if SLUICE_HAS_CLUSTERS
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 __device__ inline float to_float(float v) { return v; }
 __device__ inline float to_float(__half v) { return __half2float(v); }

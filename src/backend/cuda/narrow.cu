@@ -15,7 +15,7 @@ namespace {
 namespace cg = cooperative_groups;
 
 constexpr int kThreads = 160;          // a warpgroup that multiplies, a warp that copies
-constexpr int kPitch = kTileRows + 4;  // of the sums, floats
+constexpr int kPitch = kTileRows + 4;  // of the sums, 4 bytes each
 
 template <int kTiles>
 struct Ring {
@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
                                                              const __grid_constant__ BoxedArgs a,
                                                              int splits,
                                                              bool in_order) {
+#if SLUICE_HAS_WGMMA
   using R = Ring<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
     int at = i + shift;
     return (begin + (at < num ? at : at - num)) * kBox;
   };
-  float sum[2][kTiles][4] = {};
+  SumOf<T> sum[2][kTiles][4] = {};
   if (warp == 4) {
     if (lane == 0) {
       auto weights = [&](int i) {
@@ -92,20 +93,20 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
     wait_for_inputs();
     auto thread = static_cast<int>(threadIdx.x);
     if (thread < kTiles * 8) x_scale[thread] = a.x_scale && thread < a.n ? a.x_scale[thread] : 1;
-    float part[2][kTiles][4] = {};
+    SumOf<T> part[2][kTiles][4] = {};
     for (int i = 0; i < num; ++i) {
       uint32_t stage = ring + i % R::kStages * R::kStage;
       barrier_wait(full + i % R::kStages * 8, i / R::kStages);
       multiply_box<T, kTiles>(sum, part, stage, stage + R::kWeights);
       if (lane == 0) barrier_arrive(empty + i % R::kStages * 8);
     }
-    if constexpr (sizeof(T) > 1) add_parts(sum, part);
+    if constexpr (!kFewBits<T>) add_parts(sum, part);
   }
   __syncthreads();  // all copies have come and been read
 
   // Sums [row of x][weight row] in shared memory; blocks of a cluster add theirs in ascending
   // order, each for its share of x's rows.
-  auto* sums = reinterpret_cast<float*>(unaligned + (ring - start));
+  auto* sums = reinterpret_cast<SumOf<T>*>(unaligned + (ring - start));
   if (warp < 4) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -127,16 +128,19 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
   if (row < kTileRows && first + row < a.rows) {
 #pragma unroll 4
     for (int token = split; token < a.n; token += splits) {
-      float total = 0;
+      SumOf<T> total = 0;
       for (int k = 0; k < splits; ++k) {
-        const float* other =
+        const SumOf<T>* other =
             splits > 1 ? cluster.map_shared_rank(sums, static_cast<unsigned>(k)) : sums;
         total += other[token * kPitch + row];
       }
-      store_sum(a, token, first + row, total, terms, x_scale[token]);
+      store_sum(a, token, first + row, static_cast<float>(total), terms, x_scale[token]);
     }
   }
   if (splits > 1) cluster.sync();  // nobody leaves while others read
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles>
@@ -196,6 +200,7 @@ void narrow(Tensor out,
   BoxedArgs a = boxed_args(out, x_scale, w);
   Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
   if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(a, x, weight, splits, in_order, stream);
+  if (w.type == DType::i8) return run_tiles<int8_t>(a, x, weight, splits, in_order, stream);
   if (w.type == DType::f16) return run_tiles<__half>(a, x, weight, splits, in_order, stream);
   run_tiles<__nv_bfloat16>(a, x, weight, splits, in_order, stream);
 }

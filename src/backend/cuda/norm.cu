@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
       p.v[i] = from_float<O>(bias ? y + bias[c + i] : y);
       v[k][i] = to_float(p.v[i]);
     }
-    *reinterpret_cast<Pack<O, 4>*>(to + c) = p;
+    if (!codes.alone) *reinterpret_cast<Pack<O, 4>*>(to + c) = p;
   }
   if (codes.data) store_codes<kVecs, 4>(codes, v, cols, shared);
 }

@@ -1,27 +1,24 @@
 #include "backend/cuda/sampling.cuh"
 
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/sampling_greedy.cuh"
 #include "backend/cuda/sampling_token.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/check.h"
 
 namespace sluice::cuda {
 
 namespace {
 
-// Rows that draw or are scored. Clusters are as many as the device holds at once, and share the
-// rows.
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kSampleThreads, 2)
-    sample_kernel(const __grid_constant__ SampleArgs args) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  Block b(*reinterpret_cast<SampleShared*>(shared));
-  auto* logits = reinterpret_cast<float*>(shared + sizeof(SampleShared));
-  auto clusters = static_cast<int>(gridDim.x) / kCluster;
-  auto mine = static_cast<int>(blockIdx.x) / kCluster;
+// Rows that draw or are scored, shared out among all clusters (or blocks alone). `memory` is the
+// block's for its slice of a row.
+template <int kBlocks>
+__device__ inline void sample_rows(const SampleArgs& args, SampleShared& shared, float* memory) {
+  Block<kBlocks> b(shared);
+  auto clusters = static_cast<int>(gridDim.x) / kBlocks;
+  auto mine = static_cast<int>(blockIdx.x) / kBlocks;
   for (int first = 0; first < args.step.num; first += kSampleThreads) {
     bool wanted = false;
     if (first + b.thread < args.step.num) {
@@ -33,13 +30,32 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kSampleThread
     if (wanted && at % clusters == mine) b.s.rows[at / clusters] = static_cast<uint16_t>(b.thread);
     __syncthreads();
     for (int i = mine; i < static_cast<int>(total); i += clusters) {
-      RowSampling(args, b, logits, first + b.s.rows[i / clusters]).run();
+      RowSampling<kBlocks>(args, b, memory, first + b.s.rows[i / clusters]).run();
     }
     __syncthreads();
   }
   // No block leaves while the first may read its memory.
-  if (b.met) Block::sync_cluster();
+  if (b.met) Block<kBlocks>::sync_cluster();
   b.meet();
+}
+
+// A cluster for each row, of as many as the device holds at once.
+__global__ void SLUICE_CLUSTER_DIMS(kCluster) __launch_bounds__(kSampleThreads, 2)
+    sample_kernel(const __grid_constant__ SampleArgs args) {
+#if SLUICE_HAS_CLUSTERS
+  extern __shared__ __align__(16) unsigned char shared[];
+  sample_rows<kCluster>(args, *reinterpret_cast<SampleShared*>(shared),
+                        reinterpret_cast<float*>(shared + sizeof(SampleShared)));
+#else
+  __trap();
+#endif
+}
+
+// A block for each row: where there are no clusters, or their shared memory does not hold a row.
+__global__ void __launch_bounds__(kSampleThreads, 2)
+    sample_alone_kernel(const __grid_constant__ SampleArgs args) {
+  __shared__ SampleShared shared;
+  sample_rows<1>(args, shared, args.scratch + static_cast<int64_t>(blockIdx.x) * args.chunk);
 }
 
 constexpr int kOpenThreads = 512;
@@ -123,22 +139,30 @@ __global__ void __launch_bounds__(kOpenThreads) open_kernel(const Packet packet,
   }
 }
 
-int chunk_of(int vocab) {
+int chunk_of(int vocab, int blocks) {
   int groups = (vocab + 3) / 4;
-  return 4 * ((groups + kCluster - 1) / kCluster);
+  return 4 * ((groups + blocks - 1) / blocks);
 }
 
-constexpr size_t kMaxShared =
-    226 * 1024;                // a kilobyte less than the most: kernels have some of their own
 constexpr int kMaxParts = 64;  // of a greedy row
+static_assert(sizeof(SampleShared) <= 48 * 1024);
+
+// A kilobyte less than the most: kernels have some of their own.
+size_t max_shared() { return target().shared - 1024; }
 
 size_t shared_bytes(int vocab) {
-  return sizeof(SampleShared) + static_cast<size_t>(chunk_of(vocab)) * sizeof(float);
+  return sizeof(SampleShared) + static_cast<size_t>(chunk_of(vocab, kCluster)) * sizeof(float);
 }
+
+// Whether a cluster of blocks has a row, else one block alone.
+bool by_cluster(int vocab) { return target().clusters && shared_bytes(vocab) <= max_shared(); }
+
+// Blocks that sample alone, each with scratch for a row.
+int alone_blocks(int slots) { return std::min(slots, target().num_sms); }
 
 // Parts of the memory, each aligned for what it holds.
 struct Layout {
-  size_t rows, greedy, last_token, lists, listed, allowed, counts, end;
+  size_t rows, greedy, last_token, lists, listed, allowed, counts, scratch, end;
   int64_t mask_stride, count_stride;
 
   Layout(int slots, int vocab) {
@@ -158,6 +182,8 @@ struct Layout {
     listed = take(n * static_cast<size_t>(mask_stride) * sizeof(uint32_t));
     allowed = take(n * static_cast<size_t>(mask_stride) * sizeof(uint32_t));
     counts = take(n * static_cast<size_t>(count_stride) * sizeof(uint16_t));
+    auto blocks = static_cast<size_t>(by_cluster(vocab) ? 0 : alone_blocks(slots));
+    scratch = take(blocks * static_cast<size_t>(chunk_of(vocab, 1)) * sizeof(float));
     end = at;
   }
 };
@@ -170,16 +196,8 @@ Sampler::~Sampler() {
 
 size_t Sampler::bytes(int slots, int vocab) { return Layout(slots, vocab).end; }
 
-int Sampler::max_vocab() {
-  return static_cast<int>((kMaxShared - sizeof(SampleShared)) / sizeof(float) / 4 * 4) * kCluster;
-}
-
 void Sampler::reserve(int slots, int vocab) {
   CHECK(memory_ == nullptr && slots > 0 && vocab > 0);
-  if (vocab > max_vocab()) {
-    throw std::runtime_error("CUDA: a vocabulary of " + std::to_string(vocab) +
-                             " tokens; sampling takes up to " + std::to_string(max_vocab()));
-  }
   Layout at(slots, vocab);
   check(cudaMalloc(&memory_, at.end), "sampling state");
   check(cudaMemset(memory_, 0, at.end), "sampling state");
@@ -195,6 +213,7 @@ void Sampler::reserve(int slots, int vocab) {
   part(view_.listed, at.listed);
   part(view_.allowed, at.allowed);
   part(view_.counts, at.counts);
+  if (!by_cluster(vocab)) part(scratch_, at.scratch);
   view_.slots = slots;
   view_.vocab = vocab;
   view_.mask_stride = at.mask_stride;
@@ -204,11 +223,10 @@ void Sampler::reserve(int slots, int vocab) {
 
 // What the device holds at once of each kernel.
 void Sampler::configure() {
-  int device = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device), "device");
+  num_sms_ = target().num_sms;
+  if (scratch_ != nullptr) return;
   check(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kMaxShared)),
+                             static_cast<int>(max_shared())),
         "shared memory of sampling");
   check(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
@@ -237,13 +255,18 @@ void Sampler::sample(const SampleStep& step, cudaStream_t stream) {
   CHECK(step.vocab == view_.vocab);
   if (step.num == 0) return;
   bool vectored = step.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(step.logits) % 16 == 0;
-  SampleArgs args{view_, step, chunk_of(step.vocab), vectored};
+  SampleArgs args{view_, step, chunk_of(step.vocab, scratch_ ? 1 : kCluster), vectored, scratch_};
   auto num = static_cast<unsigned>(step.num);
   int parts = std::min(kGreedyBlocks * num_sms_ / step.num, (step.vocab + 1023) / 1024);
   dim3 grid(static_cast<unsigned>(std::clamp(parts, 1, kMaxParts)), num);
   greedy_kernel<<<grid, kGreedyThreads, 0, stream>>>(args);
   check_launch("greedy");
 
+  if (scratch_ != nullptr) {
+    unsigned blocks = std::min(num, static_cast<unsigned>(alone_blocks(view_.slots)));
+    sample_alone_kernel<<<blocks, kSampleThreads, 0, stream>>>(args);
+    return check_launch("sample");
+  }
   unsigned clusters = std::min(num, static_cast<unsigned>(max_clusters_));
   sample_kernel<<<clusters * kCluster, kSampleThreads, shared_bytes(step.vocab), stream>>>(args);
   check_launch("sample");

@@ -55,10 +55,9 @@ class Sampler {
   Sampler& operator=(const Sampler&) = delete;
   ~Sampler();
 
-  // Once. Throws std::bad_alloc, or std::runtime_error for a vocabulary beyond max_vocab().
+  // Once. Throws std::bad_alloc.
   void reserve(int slots, int vocab);
   static size_t bytes(int slots, int vocab);
-  static int max_vocab();
 
   void open_rows(const Packet& packet, cudaStream_t stream);
   // Two launches, their shape from step.num and vocab alone. Every slot is sampled at most once.
@@ -70,6 +69,7 @@ class Sampler {
   void configure();
 
   void* memory_ = nullptr;
+  float* scratch_ = nullptr;  // where a block samples alone: a row for each of them
   int num_sms_ = 0, max_clusters_ = 0;
   SamplingRows view_;
 };

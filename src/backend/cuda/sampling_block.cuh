@@ -1,5 +1,6 @@
-// Device code: a row is held by a cluster of blocks, each with a slice of the vocabulary. Exchanges
-// between its blocks, reductions and sorts within one. Included by sampling.cu.
+// Device code: a row is held by a cluster of blocks, each with a slice of the vocabulary, or by one
+// block alone. Exchanges between its blocks, reductions and sorts within one. Included by
+// sampling.cu.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -7,9 +8,11 @@
 
 #include <cstdint>
 
+#include "backend/cuda/arch.cuh"
+
 namespace sluice::cuda {
 
-inline constexpr int kCluster = 8;  // blocks of a row
+inline constexpr int kCluster = 8;  // blocks of a row, where a cluster has it
 inline constexpr int kSampleThreads = 512;
 inline constexpr int kSampleWarps = kSampleThreads / 32;
 inline constexpr int kBuckets = 2 * kSampleThreads;
@@ -62,9 +65,11 @@ __device__ inline uint64_t fold(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-// One thread's view of the cluster. Every member function is called by all threads of the block,
-// and exchange() by all blocks.
+// One thread's view of the cluster of kBlocks, 1: a block alone. Every member function is called by
+// all threads of the block, and exchange() by all blocks.
+template <int kBlocks>
 struct Block {
+  static constexpr bool kAlone = kBlocks == 1;
   SampleShared& s;
   int thread, warp, lane;
   int rank;  // of this block in the cluster; 0 leads
@@ -79,23 +84,32 @@ struct Block {
         thread(static_cast<int>(threadIdx.x)),
         warp(thread / 32),
         lane(thread % 32),
-        rank(static_cast<int>(blockIdx.x) % kCluster) {
-    asm volatile("barrier.cluster.arrive.relaxed;");
+        rank(static_cast<int>(blockIdx.x) % kBlocks) {
+    if constexpr (!kAlone) asm volatile("barrier.cluster.arrive.relaxed;");
   }
 
   // Before the first exchange: the other blocks are there. Loads may be under way meanwhile.
   __device__ void meet() {
-    if (!met) asm volatile("barrier.cluster.wait;" ::: "memory");
-    met = true;
+    if constexpr (!kAlone) {
+      if (!met) asm volatile("barrier.cluster.wait;" ::: "memory");
+      met = true;
+    }
   }
 
   __device__ static void sync_cluster() {
-    asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+    if constexpr (kAlone) {
+      __syncthreads();
+    } else {
+      asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+    }
   }
 
   template <typename T>
   __device__ static T* remote(T* mine, int block) {
+    if constexpr (kAlone) return mine;
+#if SLUICE_HAS_CLUSTERS
     return cooperative_groups::this_cluster().map_shared_rank(mine, static_cast<unsigned>(block));
+#endif
   }
 
   // Every block sends the same letter to all, then all have all letters. Two parities: a letter may
@@ -107,12 +121,12 @@ struct Block {
     __device__ uint64_t all(int word) const {
       uint64_t v = words[0][word];
 #pragma unroll
-      for (int b = 1; b < kCluster; ++b) v = fold<kFold>(v, words[b][word]);
+      for (int b = 1; b < kBlocks; ++b) v = fold<kFold>(v, words[b][word]);
       return v;
     }
   };
   __device__ Letters exchange(uint64_t a, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0) {
-    if (thread < kCluster) {
+    if (thread < kBlocks) {
       uint64_t* to = remote(&s.mail[parity][rank][0], thread);
       to[0] = a;
       to[1] = b;

@@ -9,8 +9,9 @@ namespace sluice::cuda {
 struct SampleArgs {
   SamplingRows rows;
   SampleStep step;
-  int chunk;      // tokens of a block's slice, a multiple of four
-  bool vectored;  // rows of logits are aligned to 16 bytes
+  int chunk;                 // tokens of a block's slice, a multiple of four
+  bool vectored;             // rows of logits are aligned to 16 bytes
+  float* scratch = nullptr;  // [blocks, chunk], where a row has one block
 };
 
 // The mask of an output; null: none.

@@ -8,11 +8,29 @@
 
 namespace sluice::cuda {
 
-// A block's slice of the row: tokens [first, first + num), in shared memory.
+// A block's slice of the row: tokens [first, first + num), in shared memory, or where the block is
+// alone in global memory.
 struct RowSlice {
   float* logits;
   int first, num;
 };
+
+// f(logit, its place in the slice) for all of it, by whole warps; NaN past the end. A block alone
+// reads from global memory, with several loads under way.
+template <int kBlocks, typename F>
+__device__ inline void for_each_logit(const Block<kBlocks>& b, const RowSlice& row, F f) {
+  constexpr int kAhead = kBlocks == 1 ? 8 : 1;
+  for (int at = 0; at < row.num; at += kAhead * kSampleThreads) {
+    float x[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      int i = at + k * kSampleThreads + b.thread;
+      x[k] = i < row.num ? row.logits[i] : __int_as_float(0x7fffffff);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) f(x[k], at + k * kSampleThreads + b.thread);
+  }
+}
 
 // What to select: the most likely tokens, from those at or above `floor`, whose measure reaches
 // `target`. The measure of a token is its weight, or 1 where they are counted.
@@ -66,40 +84,41 @@ struct Division {
 
 // Adds up the measures by bucket. The last bucket of the first division stays empty: it is what is
 // left when no other reaches the target, and most of a vocabulary lies there.
-__device__ inline void fill_histogram(Block& b,
+template <int kBlocks>
+__device__ inline void fill_histogram(Block<kBlocks>& b,
                                       const RowSlice& row,
                                       const Wanted& w,
                                       const Division& division) {
   for (int i = b.thread; i < kBuckets; i += kSampleThreads) b.s.low[i] = b.s.high[i] = 0;
   __syncthreads();
   int end = division.level == 0 ? kBuckets - 1 : kBuckets;
-  for (int i = b.thread; i < row.num; i += kSampleThreads) {
-    float x = row.logits[i];
+  for_each_logit(b, row, [&](float x, int i) {
     uint64_t place = place_of(x, row.first + i);
-    if (place < w.floor) continue;
+    if (place < w.floor) return;  // NaN too
     int k = division.bucket(x, place);
-    if (k < 0 || k >= end) continue;
+    if (k < 0 || k >= end) return;
     if (w.counted) {
       atomicAdd(&b.s.low[k], 1u);
-      continue;
+      return;
     }
     uint64_t m = w.measure(x);
-    if (m == 0) continue;
+    if (m == 0) return;
     auto low = static_cast<uint32_t>(m);
     uint32_t was = atomicAdd(&b.s.low[k], low);
     uint32_t high = static_cast<uint32_t>(m >> 32) + (was + low < was ? 1 : 0);
     if (high != 0) atomicAdd(&b.s.high[k], high);
-  }
+  });
 }
 
 // In the first block: the bucket where the sum of all blocks' histograms reaches the target, and
 // the sum above it. Each thread has two buckets.
-__device__ inline void pick_bucket(Block& b, uint64_t target) {
+template <int kBlocks>
+__device__ inline void pick_bucket(Block<kBlocks>& b, uint64_t target) {
   uint64_t sum[2] = {0, 0};
 #pragma unroll
-  for (int block = 0; block < kCluster; ++block) {
-    uint2 low = reinterpret_cast<const uint2*>(Block::remote(b.s.low, block))[b.thread];
-    uint2 high = reinterpret_cast<const uint2*>(Block::remote(b.s.high, block))[b.thread];
+  for (int block = 0; block < kBlocks; ++block) {
+    uint2 low = reinterpret_cast<const uint2*>(Block<kBlocks>::remote(b.s.low, block))[b.thread];
+    uint2 high = reinterpret_cast<const uint2*>(Block<kBlocks>::remote(b.s.high, block))[b.thread];
     sum[0] += uint64_t{high.x} << 32 | low.x;
     sum[1] += uint64_t{high.y} << 32 | low.y;
   }
@@ -120,7 +139,8 @@ __device__ inline void pick_bucket(Block& b, uint64_t target) {
 }
 
 // Appends to the block's list as far as it has room; s.num_list counts all. By whole warps.
-__device__ inline void add_to_list(Block& b, bool listed, uint64_t place) {
+template <int kBlocks>
+__device__ inline void add_to_list(Block<kBlocks>& b, bool listed, uint64_t place) {
   unsigned lanes = __ballot_sync(0xffffffffu, listed);
   if (lanes == 0) return;
   uint32_t slot = 0;
@@ -135,14 +155,13 @@ __device__ inline void add_to_list(Block& b, bool listed, uint64_t place) {
 struct InBucket {
   uint64_t num = 0, least = ~uint64_t{0}, most = 0;
 };
+template <int kBlocks>
 __device__ inline InBucket list_candidates(
-    Block& b, const RowSlice& row, const Wanted& w, const Division& division, int bucket) {
+    Block<kBlocks>& b, const RowSlice& row, const Wanted& w, const Division& division, int bucket) {
   if (b.thread == 0) b.s.num_list = 0;
   __syncthreads();
   InBucket in;
-  for (int at = 0; at < row.num; at += kSampleThreads) {
-    int i = at + b.thread;
-    float x = i < row.num ? row.logits[i] : __int_as_float(0x7fffffff);
+  for_each_logit(b, row, [&](float x, int i) {
     uint64_t place = place_of(x, row.first + i);
     bool listed = place >= w.floor;
     int k = listed ? division.bucket(x, place) : kBuckets;
@@ -153,50 +172,52 @@ __device__ inline InBucket list_candidates(
       in.most = fold<Fold::max>(in.most, place);
     }
     add_to_list(b, listed, place);
-  }
-  in.num = b.fold_block<Fold::sum>(in.num);  // its barrier also completes the list
-  in.least = b.fold_block<Fold::min>(in.least);
-  in.most = b.fold_block<Fold::max>(in.most);
+  });
+  in.num = b.template fold_block<Fold::sum>(in.num);  // its barrier also completes the list
+  in.least = b.template fold_block<Fold::min>(in.least);
+  in.most = b.template fold_block<Fold::max>(in.most);
   return in;
 }
 
-// The lists of all blocks, one after the other: two warps each.
-__device__ inline void gather(Block& b, const Block::Letters& letters) {
-  static_assert(kSampleWarps == 2 * kCluster);
-  int block = b.warp % kCluster;
+// The lists of all blocks, one after the other: as many warps for each.
+template <int kBlocks>
+__device__ inline void gather(Block<kBlocks>& b, const typename Block<kBlocks>::Letters& letters) {
+  constexpr int kLanes = kSampleWarps / kBlocks * 32;
+  int block = b.warp % kBlocks;
   uint64_t to = 0;
   for (int k = 0; k < block; ++k) to += letters(k, 0);
-  const uint64_t* list = Block::remote(b.s.list, block);
+  const uint64_t* list = Block<kBlocks>::remote(b.s.list, block);
   auto num = static_cast<int>(letters(block, 0));
-  for (int i = b.warp / kCluster * 32 + b.lane; i < num; i += 64) b.s.gathered[to + i] = list[i];
+  for (int i = b.warp / kBlocks * 32 + b.lane; i < num; i += kLanes) b.s.gathered[to + i] = list[i];
   __syncthreads();
 }
 
-// All blocks of the cluster. The target is at most the measure of everything at or above the floor,
+// All blocks of the row. The target is at most the measure of everything at or above the floor,
 // unless it is a number of tokens. After it, remote memory may still be read by the first block
 // until the next exchange.
-__device__ inline Selected select(Block& b, const RowSlice& row, const Wanted& wanted) {
+template <int kBlocks>
+__device__ inline Selected select(Block<kBlocks>& b, const RowSlice& row, const Wanted& wanted) {
   Division division(wanted);
   uint64_t target = wanted.target;
   // Every division leaves at most one of kBuckets parts of 64 bits: seven after the first suffice.
   for (int level = 0; level < 8; ++level) {
     fill_histogram(b, row, wanted, division);
-    Block::sync_cluster();
+    Block<kBlocks>::sync_cluster();
     if (b.rank == 0) pick_bucket(b, target);
     auto picked = b.exchange(static_cast<uint64_t>(b.s.bucket), b.s.above);
     auto bucket = static_cast<int>(picked(0, 0));
     target -= picked(0, 1);
     InBucket in = list_candidates(b, row, wanted, division, bucket);
     auto found = b.exchange(b.s.num_list, in.num, in.least, in.most);
-    uint64_t num = found.all<Fold::sum>(0);
+    uint64_t num = found.template all<Fold::sum>(0);
     if (num <= kMaxGathered) {
       if (b.rank == 0) gather(b, found);
       return {static_cast<int>(num), wanted.floor};
     }
     if (wanted.counted && num < wanted.target) break;  // fewer than wanted: all
-    uint64_t least = found.all<Fold::min>(2);
-    if (found.all<Fold::sum>(1) == 1) return {-1, least};
-    division.narrow(least, found.all<Fold::max>(3));
+    uint64_t least = found.template all<Fold::min>(2);
+    if (found.template all<Fold::sum>(1) == 1) return {-1, least};
+    division.narrow(least, found.template all<Fold::max>(3));
   }
   return {-1, wanted.floor};
 }

@@ -19,7 +19,8 @@ __device__ inline void for_each_four(RowSlice s, F f) {
   }
 }
 
-// The raw logits of the slice, all loads under way at once; NaN past the vocabulary.
+// The raw logits of the slice to shared memory, all loads under way at once; NaN past the
+// vocabulary.
 __device__ inline void fetch(const SampleArgs& args, int row, RowSlice s) {
   const float* raw = args.step.logits + static_cast<int64_t>(row) * args.step.vocab;
   for_each_four(s, [&](int id, float4* to) {
@@ -49,6 +50,16 @@ __device__ __noinline__ inline void adjust_slice(const SampleArgs& args,
   adjust.settle(args.step.vocab);
   for_each_four(s, [&](int id, float4* four) { *four = adjust(*four, id); });
 }
+__device__ __noinline__ inline void adjust_to(float* to,
+                                              const SampleArgs& args,
+                                              OutputRow out,
+                                              RowSlice s) {
+  RowAdjust adjust(args.rows, out.slot, mask_of(args, out));
+  adjust.settle(args.step.vocab);
+  for_each_four(s, [&](int id, const float4* four) {
+    *reinterpret_cast<float4*>(to + id) = adjust(*four, id);
+  });
+}
 
 __device__ __noinline__ inline int lowest_allowed(const SampleArgs& args, OutputRow out) {
   RowAdjust adjust(args.rows, out.slot, mask_of(args, out));
@@ -57,25 +68,32 @@ __device__ __noinline__ inline int lowest_allowed(const SampleArgs& args, Output
 }
 
 // The row is in the hands of a cluster: each block keeps its slice of the logits, as adjusted, in
-// shared memory. Candidates are the tokens above a threshold that at least as many tokens reach as
+// shared memory. A block alone reads the logits where they are, or its scratch once they are
+// adjusted. Candidates are the tokens above a threshold that at least as many tokens reach as
 // are wanted, and rarely many more; the first block finishes with them alone. Only where there are
 // too many, or a nucleus needs more, does select() look for the exact limit.
+template <int kBlocks>
 struct RowSampling {
+  using RowBlock = Block<kBlocks>;
+  static constexpr bool kAlone = RowBlock::kAlone;
+
   const SampleArgs& args;
-  Block& b;
+  RowBlock& b;
   int row;
   OutputRow out;
   RowSlice slice;
+  float* own;  // memory for the slice: shared, of a block alone its scratch
   Extent e;
   uint64_t best = 0;                         // place of the most likely token, 0 when there is none
   float max = kMinusInf, least = kMinusInf;  // of the logits that are numbers
 
-  __device__ RowSampling(const SampleArgs& a, Block& block, float* shared, int index)
+  __device__ RowSampling(const SampleArgs& a, RowBlock& block, float* memory, int index)
       : args(a),
         b(block),
         row(index),
         out(a.step.outputs[index]),
-        slice{shared, block.rank * a.chunk, 0} {
+        slice{memory, block.rank * a.chunk, 0},
+        own(memory) {
     slice.num = ::max(0, min(a.chunk, a.step.vocab - slice.first));
   }
 
@@ -83,9 +101,33 @@ struct RowSampling {
     return args.step.logits[static_cast<int64_t>(row) * args.step.vocab + token];
   }
 
+  __device__ void fetch_slice() {
+    if constexpr (kAlone) {
+      const float* logits = args.step.logits + static_cast<int64_t>(row) * args.step.vocab;
+      slice.logits = args.vectored ? const_cast<float*>(logits) : own;  // nobody writes there
+      if (args.vectored) return;
+      for_each_four(slice, [&](int id, float4* four) {
+        float x[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          x[k] = id + k < args.step.vocab ? logits[id + k] : __int_as_float(0x7fffffff);
+        *four = {x[0], x[1], x[2], x[3]};
+      });
+    } else {
+      fetch(args, row, slice);
+    }
+  }
+
   __device__ void scan(bool adjusts) {
-    fetch(args, row, slice);
-    if (adjusts) adjust_slice(args, out, slice);
+    fetch_slice();
+    if constexpr (kAlone) {
+      if (adjusts) {
+        adjust_to(own, args, out, slice);
+        slice.logits = own;
+      }
+    } else if (adjusts) {
+      adjust_slice(args, out, slice);
+    }
     e = {};
     for_each_four(slice, [&](int id, const float4* four) {
       float4 v = *four;
@@ -115,17 +157,17 @@ struct RowSampling {
   // Fills best, max and least. Returns a place that at least `num` tokens reach, if there are so
   // many: each block has its share of them.
   __device__ uint64_t meet_extents(int num) {
-    uint64_t block_best = b.fold_block<Fold::max>(e.best_of_warp());
-    uint64_t block_low = b.fold_block<Fold::min>(key_of(e.low));
-    int share = (num + kCluster - 1) / kCluster;
+    uint64_t block_best = b.template fold_block<Fold::max>(e.best_of_warp());
+    uint64_t block_low = b.template fold_block<Fold::min>(key_of(e.low));
+    int share = (num + kBlocks - 1) / kBlocks;
     bool all = share > kSampleThreads || args.step.vocab <= kMaxGathered;
-    uint32_t near = num > 0 && !all ? Block::near_largest(e.key(), share) : 0;
+    uint32_t near = num > 0 && !all ? RowBlock::near_largest(e.key(), share) : 0;
     b.meet();
     auto letters = b.exchange(block_best, block_low, near);
-    best = letters.all<Fold::max>(0);
+    best = letters.template all<Fold::max>(0);
     max = best != 0 ? logit_at(best) : kMinusInf;
-    least = logit_of(static_cast<uint32_t>(letters.all<Fold::min>(1)));
-    uint64_t place = letters.all<Fold::min>(2) << 32;
+    least = logit_of(static_cast<uint32_t>(letters.template all<Fold::min>(1)));
+    uint64_t place = letters.template all<Fold::min>(2) << 32;
     return place > kLeastRanked ? place : kLeastRanked;
   }
 
@@ -137,9 +179,7 @@ struct RowSampling {
     if (b.thread == 0) b.s.num_list = 0;
     __syncthreads();
     Sums sums;
-    for (int at = 0; at < slice.num; at += kSampleThreads) {
-      int i = at + b.thread;
-      float x = i < slice.num ? slice.logits[i] : __int_as_float(0x7fffffff);
+    for_each_logit(b, slice, [&](float x, int i) {
       uint64_t place = place_of(x, slice.first + i);
       bool listed = place >= from;
       if (weighed) {
@@ -148,21 +188,20 @@ struct RowSampling {
         sums.listed += listed ? w : 0;
       }
       add_to_list(b, listed, place);
-    }
-    sums.listed = b.fold_block<Fold::sum>(sums.listed);
-    sums.all = b.fold_block<Fold::sum>(sums.all);
+    });
+    sums.listed = b.template fold_block<Fold::sum>(sums.listed);
+    sums.all = b.template fold_block<Fold::sum>(sums.all);
     return sums;
   }
 
   // Sum of the weights at or above the cut over all blocks.
   __device__ uint64_t total_weight(const Weigher& weigher, uint64_t cut) {
     uint64_t sum = 0;
-    for (int i = b.thread; i < slice.num; i += kSampleThreads) {
-      float x = slice.logits[i];
+    for_each_logit(b, slice, [&](float x, int i) {
       if (place_of(x, slice.first + i) >= cut) sum += weigher(x);
-    }
-    sum = b.fold_block<Fold::sum>(sum);
-    return b.exchange(sum).all<Fold::sum>(0);
+    });
+    sum = b.template fold_block<Fold::sum>(sum);
+    return b.exchange(sum).template all<Fold::sum>(0);
   }
 
   // A uniform integer of [1, total].
@@ -193,7 +232,7 @@ struct RowSampling {
     uint64_t block_total;
     uint64_t before = b.sum_before(sum, block_total);
     auto totals = b.exchange(block_total);
-    uint64_t at = draw(spec, totals.all<Fold::sum>(0));
+    uint64_t at = draw(spec, totals.template all<Fold::sum>(0));
     for (int k = 0; k < b.rank; ++k) before += totals(k, 0);
     if (b.thread == 0) b.s.token = -1;
     __syncthreads();
@@ -206,14 +245,14 @@ struct RowSampling {
       before = __shfl_sync(0xffffffffu, before, owner);
       for (int from = begin; from < end; from += 32) {
         uint64_t w = from + b.lane < end ? weight(from + b.lane) : 0;
-        uint64_t upto = before + Block::sum_upto(w);
+        uint64_t upto = before + RowBlock::sum_upto(w);
         if (upto >= at && upto - w < at) b.s.token = slice.first + from + b.lane;
         before = __shfl_sync(0xffffffffu, upto, 31);
       }
     }
     __syncthreads();
     auto tokens = b.exchange(static_cast<uint64_t>(b.s.token + 1));
-    return static_cast<int>(tokens.all<Fold::max>(0)) - 1;
+    return static_cast<int>(tokens.template all<Fold::max>(0)) - 1;
   }
 
   // The first block alone, from the n candidates gathered. `target` is the nucleus' weight, or 0
@@ -245,7 +284,7 @@ struct RowSampling {
     for (int k = 0; k < 2; ++k) {
       if (k < keep) a[at + k] = ~(static_cast<uint64_t>(id_at(place[k])) << shift | weight[k]);
     }
-    auto kept = static_cast<int>(b.fold_block<Fold::sum>(static_cast<uint64_t>(keep)));
+    auto kept = static_cast<int>(b.template fold_block<Fold::sum>(static_cast<uint64_t>(keep)));
     b.sort_down(a, kept);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -319,15 +358,15 @@ struct RowSampling {
     if (task.num == 0) from = ~uint64_t{0};
     Sums sums = list_above(weigher, scoring || nucleus_only, from);
     auto letters = b.exchange(b.s.num_list, sums.listed, sums.all);
-    uint64_t total = letters.all<Fold::sum>(2);
+    uint64_t total = letters.template all<Fold::sum>(2);
     if (scoring) {
       scores = {weigher.max, total > 0 ? log(static_cast<double>(total) / weigher.scale) : 0};
     }
     if (task.num == 0) return 0;
     uint64_t weight = nucleus_only ? nucleus(spec.top_p, total) : 0;  // wanted
-    uint64_t listed = letters.all<Fold::sum>(0), cut = kLeastRanked;
+    uint64_t listed = letters.template all<Fold::sum>(0), cut = kLeastRanked;
     int gathered = -1;
-    if (listed <= kMaxGathered && letters.all<Fold::sum>(1) >= weight) {
+    if (listed <= kMaxGathered && letters.template all<Fold::sum>(1) >= weight) {
       gathered = static_cast<int>(listed);
       if (b.rank == 0) gather(b, letters);
     }
@@ -370,9 +409,9 @@ struct RowSampling {
       result.token = static_cast<int>(b.exchange(static_cast<uint64_t>(result.token))(0, 0));
     }
     if (reported && result.token >= 0) {
-      if (adjusts) fetch(args, row, slice);
-      uint64_t before = b.fold_block<Fold::sum>(count_before(result.token));
-      result.rank = static_cast<int>(b.exchange(before).all<Fold::sum>(0)) + 1;
+      if (adjusts) fetch_slice();
+      uint64_t before = b.template fold_block<Fold::sum>(count_before(result.token));
+      result.rank = static_cast<int>(b.exchange(before).template all<Fold::sum>(0)) + 1;
       result.logprob = scores.logprob(raw(result.token));
     }
     if (b.rank != 0 || b.thread != 0) return;

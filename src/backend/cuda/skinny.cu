@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "backend/cuda/f8_bits.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma_sync.cuh"
 
@@ -43,12 +44,17 @@ template <typename T>
 __device__ inline uint2 expand(uint32_t four);
 template <>
 __device__ inline uint2 expand<__half>(uint32_t four) {
+#if SLUICE_HAS_F8
   uint2 r;
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; "
       "}"
       : "=r"(r.x), "=r"(r.y)
       : "r"(four));
   return r;
+#else
+  return {f8_bits_to_half(__byte_perm(four, 0, 0x1404)),
+          f8_bits_to_half(__byte_perm(four, 0, 0x3424))};
+#endif
 }
 template <>
 __device__ inline uint2 expand<__nv_bfloat16>(uint32_t four) {

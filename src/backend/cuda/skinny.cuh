@@ -7,6 +7,8 @@
 // block per multiprocessor (both: x of the weights' type). wide() is for more rows.
 // narrow() in order and wide() give a row of x the same bits whatever n is: they add up each of
 // `splits` ranges of columns in ascending order, then the ranges' sums in ascending order.
+// Weights in i8 take x in i8 from skinny_int8(), tall(), narrow() and wide(). Sums are integers and
+// their scaling is one expression, so that a row has the same bits from all of them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,9 +24,13 @@ inline constexpr int kNarrowSplits[] = {1, 2, 4, 8};
 // Whether it takes the product: half types, widths that are multiples of eight (of 16 in f8).
 bool can_skinny(const Tensor& x, const GemmWeight& w);
 void skinny(Tensor out, Tensor x, const GemmWeight& w, cudaStream_t stream);
+// Both in i8, of any n and on every GPU; meant for few rows. x_scale: [n].
+bool can_skinny_int8(const Tensor& x, const GemmWeight& w);
+void skinny_int8(
+    Tensor out, Tensor x, const float* x_scale, const GemmWeight& w, cudaStream_t stream);
 // Likewise: any type but f32, rows and addresses that are multiples of 16 bytes.
 bool can_narrow(const Tensor& x, const GemmWeight& w);
-// x_scale: [n], where both are in f8. Not in order, blocks begin at different columns.
+// x_scale: [n], where both are in f8 or i8. Not in order, blocks begin at different columns.
 void narrow(Tensor out,
             Tensor x,
             const float* x_scale,
@@ -33,9 +39,17 @@ void narrow(Tensor out,
             bool in_order,
             cudaStream_t stream);
 
-// Likewise, of 16-bit types; any n.
+// Likewise, but not f8; any n.
 bool can_wide(const Tensor& x, const GemmWeight& w);
-void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, int num_sms, cudaStream_t stream);
+void wide(Tensor out,
+          Tensor x,
+          const float* x_scale,
+          const GemmWeight& w,
+          int splits,
+          int num_sms,
+          cudaStream_t stream);
+// Whether wide() has so few tiles that `splits` blocks share one.
+bool wide_spreads(int64_t rows, int64_t n, int num_sms);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

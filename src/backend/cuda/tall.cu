@@ -27,6 +27,7 @@ template <typename T, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant__ CUtensorMap w,
                                                            const __grid_constant__ CUtensorMap x,
                                                            const __grid_constant__ TallArgs t) {
+#if SLUICE_HAS_WGMMA
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   constexpr int kInputBytes = kTiles * 8 * kRowBytes;
   extern __shared__ uint8_t unaligned[];
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant
     int begin = first + tile * t.tile_rows, end = min(begin + t.tile_rows, last);
     int row = begin + warp * 16 + lane / 4;  // and 8, 64, 72 further
     const RowTerms terms[4] = {{t.a, row}, {t.a, row + 8}, {t.a, row + 64}, {t.a, row + 72}};
-    float part[2][kTiles][4] = {}, sum[2][kTiles][4] = {};
+    SumOf<T> part[2][kTiles][4] = {}, sum[2][kTiles][4] = {};
     for (int box = 0; box < t.boxes; ++box, ++i) {
       if (tile == 0) barrier_wait(arrived + box * 8, 0);
       barrier_wait(full + i % t.stages * 8, i / t.stages);
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant
                               inputs + box * kInputBytes);
       if (lane == 0) barrier_arrive(empty + i % t.stages * 8);
     }
-    if constexpr (sizeof(T) > 1) add_parts(sum, part);
+    if constexpr (!kFewBits<T>) add_parts(sum, part);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -102,11 +103,15 @@ __global__ void __launch_bounds__(kThreads, 1) tall_kernel(const __grid_constant
         for (int j = 0; j < 4; ++j) {
           int token = s * 8 + lane % 4 * 2 + j % 2, at = row + h * 64 + j / 2 * 8;
           if (token < t.a.n && at < end)
-            store_sum(t.a, token, at, sum[h][s][j], terms[h * 2 + j / 2], x_scale[token]);
+            store_sum(t.a, token, at, static_cast<float>(sum[h][s][j]), terms[h * 2 + j / 2],
+                      x_scale[token]);
         }
       }
     }
   }
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles>
@@ -152,6 +157,7 @@ void tall(Tensor out,
   t.tile_rows = up((t.block_rows + tiles - 1) / tiles, kBoxRows);
   Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
   if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(x, weight, t, stream);
+  if (w.type == DType::i8) return run_tiles<int8_t>(x, weight, t, stream);
   if (w.type == DType::f16) return run_tiles<__half>(x, weight, t, stream);
   run_tiles<__nv_bfloat16>(x, weight, t, stream);
 }

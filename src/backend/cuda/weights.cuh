@@ -22,6 +22,9 @@ class Uploader {
   void copy(void* to, const void* from, size_t bytes);
   // to [rows, cols] in `type` from a tensor in its file's format.
   void convert(void* to, DType type, const WeightSegment& segment);
+  // Codes and scales of a matrix in Q8_0, as quantize_rows() makes them of its values. A row that
+  // has one scale keeps it, and its codes.
+  void int8_rows(const F8View& to, const WeightSegment& segment);
   // Rows [first, ...) of `to` from a tensor in its format; `first` a multiple of 16.
   void pack(const PackedPart& to, int64_t first, const WeightSegment& segment);
 

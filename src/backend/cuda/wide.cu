@@ -2,21 +2,25 @@
 // has 128 weight rows and up to 192 rows of x: one warp copies boxes of both by tensor map through
 // a ring in shared memory, two warpgroups multiply them, 64 weight rows each. A block adds up the
 // ranges of columns one after the other; where there are few tiles, the product is spread: the
-// blocks of a cluster have one range each.
+// blocks of a cluster have one range each. In int8 this is for the latter alone (wide_int8.cuh).
 #include <cooperative_groups.h>
 
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
+#include "backend/cuda/wide_int8.cuh"
 
 namespace sluice::cuda {
 
 namespace {
 
 constexpr int kWideThreads = 384;  // a warpgroup that copies (one warp of it), two that multiply
-constexpr int kWidePitch = kTileRows + 4;  // of the sums, floats
+constexpr int kWidePitch = kTileRows + 4;  // of the sums, 4 bytes each
 constexpr int kGroup = 8;                  // tiles of weights that share rows of x in the L2
+
+template <typename T>
+inline constexpr bool kExact = std::is_same_v<T, int8_t>;
 
 template <int kTiles>
 struct WideRing {
@@ -78,10 +82,29 @@ __device__ inline uint32_t packed(__nv_bfloat16 a, __nv_bfloat16 b) {
          static_cast<uint32_t>(__bfloat16_as_ushort(b)) << 16;
 }
 
+// Two neighbours of a row of out at once; T: out's type, or int8 where that is known later.
+template <typename T>
+__device__ inline void store_pair(const BoxedArgs& a, int64_t at, float left, float right) {
+  if constexpr (std::is_same_v<T, int8_t>) {
+    if (a.out_type == DType::f16) return store_pair<__half>(a, at, left, right);
+    store_pair<__nv_bfloat16>(a, at, left, right);
+  } else {
+    *reinterpret_cast<uint32_t*>(static_cast<T*>(a.out) + at) =
+        packed(from_float<T>(left), from_float<T>(right));
+  }
+}
+
+// Two neighbouring sums.
+template <typename S>
+struct alignas(8) SumPair {
+  S x, y;
+};
+
 // Sums [row of x][weight row] from shared memory to out; spread, each block adds up those of all in
 // ascending order for its share of x's rows.
 template <typename T, int kTiles, bool kSpread>
-__device__ void store_tile(const WideArgs& w, float* sums, const Place<kSpread>& place) {
+__device__ void store_tile(const WideArgs& w, SumOf<T>* sums, const Place<kSpread>& place) {
+  using Pair = SumPair<SumOf<T>>;
   namespace cg = cooperative_groups;
   const BoxedArgs& a = w.a;
   const int thread = static_cast<int>(threadIdx.x), first_x = place.x * kTiles * 8;
@@ -90,23 +113,28 @@ __device__ void store_tile(const WideArgs& w, float* sums, const Place<kSpread>&
   if (row >= a.rows) return;
   const RowTerms left(a, row), right(a, row + 1);
   for (int t = place.part + thread / 64 * parts; t < num; t += 4 * parts) {
-    float2 total = {0, 0};
+    Pair total = {0, 0};
     if constexpr (kSpread) {
+#if SLUICE_HAS_CLUSTERS
       for (int k = 0; k < parts; ++k) {
-        const float* from = cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k));
-        const float2 part = *reinterpret_cast<const float2*>(from + t * kWidePitch + column);
+        const auto* from = cg::this_cluster().map_shared_rank(sums, static_cast<unsigned>(k));
+        const Pair part = *reinterpret_cast<const Pair*>(from + t * kWidePitch + column);
         total.x += part.x;
         total.y += part.y;
       }
+#endif
     } else {
-      total = *reinterpret_cast<const float2*>(sums + t * kWidePitch + column);
+      total = *reinterpret_cast<const Pair*>(sums + t * kWidePitch + column);
     }
-    const float y0 = fmaf(total.x, left.scale, left.bias);
-    const float y1 = fmaf(total.y, right.scale, right.bias);
+    auto scaled = [&](auto sum) {
+      if constexpr (!kExact<T>) return sum;
+      return static_cast<float>(sum) * a.x_scale[first_x + t];
+    };
+    const float y0 = fmaf(scaled(total.x), left.scale, left.bias);
+    const float y1 = fmaf(scaled(total.y), right.scale, right.bias);
     const int64_t at = (first_x + t) * a.out_stride + row;
     if (w.in_pairs && row + 1 < a.rows) {
-      *reinterpret_cast<uint32_t*>(static_cast<T*>(a.out) + at) =
-          packed(from_float<T>(y0), from_float<T>(y1));
+      store_pair<T>(a, at, y0, y1);
       continue;
     }
     store_as(a.out, a.out_type, at, y0);
@@ -119,6 +147,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights,
                 const __grid_constant__ CUtensorMap x,
                 const __grid_constant__ WideArgs w) {
+#if SLUICE_HAS_WGMMA
   using R = WideRing<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
@@ -176,10 +205,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     take_registers<240>();
     wait_for_inputs();
     const int half = warp / 4;  // of the weight rows
-    float total[kTiles][4] = {}, sum[kTiles][4] = {};
-    for (int split = first_split; split < last_split; ++split) {
-      const int begin = boxes * split / w.splits - first;
-      const int end = boxes * (split + 1) / w.splits - first;
+    SumOf<T> sum[kTiles][4] = {};
+    auto add_boxes = [&](int begin, int end) {
       for (int i = begin; i < end; ++i) {
         const uint32_t stage = ring + i % R::kStages * R::kStage;
         barrier_wait(full + i % R::kStages * 8, i / R::kStages);
@@ -194,20 +221,33 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         wgmma_wait<1>();
         if (i > begin && lane == 0) barrier_arrive(empty + (i - 1) % R::kStages * 8);
       }
-      if (begin == end) continue;
       wgmma_wait<0>();
       pin(sum);
-      if (lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
-      add_to(total, sum);
-    }
-    sync_multiplying();  // all boxes have been read: the ring is free
-    auto* sums = reinterpret_cast<float*>(unaligned + (ring - start));
+      if (begin < end && lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
+    };
+    auto* sums = reinterpret_cast<SumOf<T>*>(unaligned + (ring - start));
+    auto put = [&](const SumOf<T>(&all)[kTiles][4]) {
+      sync_multiplying();  // all boxes have been read: the ring is free
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
-            total[t][j];
+        for (int j = 0; j < 4; ++j)
+          sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
+              all[t][j];
+      }
+    };
+    if constexpr (kExact<T>) {
+      add_boxes(0, num);
+      put(sum);
+    } else {
+      float total[kTiles][4] = {};
+      for (int split = first_split; split < last_split; ++split) {
+        const int begin = boxes * split / w.splits - first;
+        const int end = boxes * (split + 1) / w.splits - first;
+        add_boxes(begin, end);
+        if (begin < end) add_to(total, sum);
+      }
+      put(total);
     }
     if constexpr (kSpread) {
       sync_cluster();
@@ -219,6 +259,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       store_tile<T, kTiles>(w, sums, place);
     }
   }
+#else
+  __trap();
+#endif
 }
 
 template <typename T, int kTiles, bool kSpread>
@@ -257,26 +300,40 @@ void run_cut(const BoxedArgs& a,
              int splits,
              int num_sms,
              cudaStream_t stream) {
-  const int tiles = (a.rows + kTileRows - 1) / kTileRows * ((a.n + 127) / 128);
-  if (splits > 1 && tiles * 2 <= num_sms)
+  if (splits > 1 && wide_spreads(a.rows, a.n, num_sms))
     return run_wide<T, 16, true>(a, x, weight, splits, stream);
-  // The larger tile computes faster, where not too many of its rows are empty.
-  auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
-  if (padded(128) * 100 < padded(192) * 95)
-    return run_wide<T, 16, false>(a, x, weight, splits, stream);
-  run_wide<T, 24, false>(a, x, weight, splits, stream);
+  if constexpr (kExact<T>) {
+    wide_int8(a, x, weight, num_sms, stream);
+  } else {
+    // The larger tile computes faster, where not too many of its rows are empty.
+    auto padded = [&](int size) { return (a.n + size - 1) / size * size; };
+    if (padded(128) * 100 < padded(192) * 95)
+      return run_wide<T, 16, false>(a, x, weight, splits, stream);
+    run_wide<T, 24, false>(a, x, weight, splits, stream);
+  }
 }
 
 }  // namespace
 
 bool can_wide(const Tensor& x, const GemmWeight& w) {
-  return (w.type == DType::f16 || w.type == DType::bf16) && fits_boxes(x, w) && has_wgmma();
+  return w.type != DType::f8 && fits_boxes(x, w) && has_wgmma();
 }
 
-void wide(Tensor out, Tensor x, const GemmWeight& w, int splits, int num_sms, cudaStream_t stream) {
-  const BoxedArgs a = boxed_args(out, nullptr, w);
+bool wide_spreads(int64_t rows, int64_t n, int num_sms) {
+  return (rows + kTileRows - 1) / kTileRows * ((n + 127) / 128) * 2 <= num_sms;
+}
+
+void wide(Tensor out,
+          Tensor x,
+          const float* x_scale,
+          const GemmWeight& w,
+          int splits,
+          int num_sms,
+          cudaStream_t stream) {
+  const BoxedArgs a = boxed_args(out, x_scale, w);
   const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
   if (w.type == DType::f16) return run_cut<__half>(a, x, weight, splits, num_sms, stream);
+  if (w.type == DType::i8) return run_cut<int8_t>(a, x, weight, splits, num_sms, stream);
   run_cut<__nv_bfloat16>(a, x, weight, splits, num_sms, stream);
 }
 

@@ -14,12 +14,13 @@ namespace sluice {
 
 namespace {
 
-// A policy, and with or without early rejection.
+// A policy, with or without early rejection, with or without roles.
 struct RoutingTrial {
   std::string name;
   RoutingConfig config;
+  std::vector<WorkerRole> roles;
   PlanFigures figures;
-  uint64_t rejected = 0;
+  uint64_t rejected = 0, handed_over = 0;
   double retry_after = 0;  // mean seconds of the rejected ones
   double busiest = 0;      // requests of the worker with the most, over the mean
 };
@@ -42,16 +43,35 @@ std::vector<RoutingTrial> trials_for(const PlanClusterOptions& o, const Slo& slo
   return out;
 }
 
+int num_workers(const PlanClusterOptions& o) {
+  return o.prefill > 0 ? o.prefill + o.decode : o.workers;
+}
+
+// Each trial again with roles. `kv_token`: bytes of K and V of a token.
+void add_apart(std::vector<RoutingTrial>& trials, const PlanClusterOptions& o, double kv_token) {
+  if (o.prefill == 0) return;
+  const size_t num = trials.size();
+  for (size_t i = 0; i < num; ++i) {
+    RoutingTrial t = trials[i];
+    t.name += strf(", %d + %d", o.prefill, o.decode);
+    t.roles.assign(static_cast<size_t>(o.prefill), WorkerRole::prefill);
+    t.roles.insert(t.roles.end(), static_cast<size_t>(o.decode), WorkerRole::decode);
+    t.config.transfer = kv_token * 8 / (o.link * 1e9);
+    trials.push_back(std::move(t));
+  }
+}
+
 void run_routing(RoutingTrial& t,
                  const SimSetup& worker,
                  const PlanClusterOptions& o,
                  std::span<const SimRequest> workload,
                  const Slo& slo) {
-  const ClusterSetup setup{worker, o.workers, t.config, o.workload.seed};
+  const ClusterSetup setup{worker, num_workers(o), t.roles, t.config, o.workload.seed};
   const ClusterRun run = simulate_cluster(setup, workload);
   t.figures = figures_of(run.workers, slo);
   t.figures.requests += run.num_rejected;
   t.rejected = run.num_rejected;
+  t.handed_over = run.num_handed_over;
   if (t.rejected > 0)
     t.retry_after = std::accumulate(run.retry_after.begin(), run.retry_after.end(), 0.0) /
                     static_cast<double>(t.rejected);
@@ -60,16 +80,16 @@ void run_routing(RoutingTrial& t,
     most = std::max(most, w.answers.size()), all += w.answers.size();
   if (all > 0)
     t.busiest =
-        static_cast<double>(most) * static_cast<double>(o.workers) / static_cast<double>(all);
+        static_cast<double>(most) * static_cast<double>(num_workers(o)) / static_cast<double>(all);
 }
 
 void print_routings(std::span<const RoutingTrial> trials) {
-  std::printf("%-29s %9s %9s %9s %8s %8s %6s %9s %8s %6s %8s %8s\n", "policy", "TTFT p50", "p90",
+  std::printf("%-38s %9s %9s %9s %8s %8s %6s %9s %8s %6s %8s %8s\n", "policy", "TTFT p50", "p90",
               "p99", "TPOT p50", "p99", "hits", "tokens/s", "goodput", "good", "rejected",
               "busiest");
   for (const RoutingTrial& t : trials) {
     const PlanFigures& f = t.figures;
-    std::printf("%-29s %9.1f %9.1f %9.1f %8.2f %8.2f %5.1f%% %9.0f %8.2f %5.1f%% %8llu %8.2f\n",
+    std::printf("%-38s %9.1f %9.1f %9.1f %8.2f %8.2f %5.1f%% %9.0f %8.2f %5.1f%% %8llu %8.2f\n",
                 t.name.c_str(), f.ttft.p50 * 1e3, f.ttft.p90 * 1e3, f.ttft.p99 * 1e3,
                 f.tpot.p50 * 1e3, f.tpot.p99 * 1e3, f.hit_rate * 100, f.output_per_s, f.goodput,
                 f.share_good() * 100, static_cast<unsigned long long>(t.rejected), t.busiest);
@@ -83,6 +103,9 @@ void print_routings(std::span<const RoutingTrial> trials) {
 json::object routing_json(const RoutingTrial& t) {
   json::object j{{"policy", name_of(kRoutings, t.config.policy)},
                  {"early_rejection", t.config.reject},
+                 {"prefill", std::ranges::count(t.roles, WorkerRole::prefill)},
+                 {"decode", std::ranges::count(t.roles, WorkerRole::decode)},
+                 {"handed_over", t.handed_over},
                  {"rejected", t.rejected},
                  {"mean_retry_after_s", t.retry_after},
                  {"busiest_over_mean", t.busiest}};
@@ -102,6 +125,7 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   Result<PlanSetup> setup = target->setup({});
   if (!setup) return report(setup.error());
   std::vector<RoutingTrial> trials = trials_for(o, *slo);
+  add_apart(trials, o, static_cast<double>(setup->ledger.kv_per_token));
   for (RoutingTrial& t : trials) run_routing(t, setup->sim, o, *workload, *slo);
   if (trials[0].figures.refused == workload->size())
     return report(Error{400,
@@ -115,17 +139,21 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
                                                 {"step_cost", target->source()},
                                                 {"workload", workload_name(o.workload)},
                                                 {"slo", o.slo},
-                                                {"workers", o.workers},
+                                                {"workers", num_workers(o)},
+                                                {"link_gbit_s", o.prefill > 0 ? o.link : 0},
                                                 {"requests", workload->size()},
                                                 {"policies", std::move(rows)}})
                             .c_str());
     return kExitOk;
   }
   std::printf("%s on %d x %s; %s, %zu requests%s%s\nStep costs %s.\n\n", o.engine.model.c_str(),
-              o.workers, target->device().c_str(), workload_name(o.workload).c_str(),
+              num_workers(o), target->device().c_str(), workload_name(o.workload).c_str(),
               workload->size(), o.slo.empty() ? "" : "; objectives ", o.slo.c_str(),
               target->source().c_str());
   print_routings(trials);
+  if (o.prefill > 0)
+    std::printf("%d + %d: workers that compute prompts and that decode, over links of %g Gbit/s.\n",
+                o.prefill, o.decode, o.link);
   if (const uint64_t refused = trials[0].figures.refused; refused > 0)
     std::printf("%llu requests are longer than the context and are refused.\n",
                 static_cast<unsigned long long>(refused));

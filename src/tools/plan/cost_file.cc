@@ -102,7 +102,7 @@ std::optional<TypeDifference> differ(const WeightTypes& a, const WeightTypes& b,
   };
   if (a.quantize != b.quantize)
     return TypeDifference{option("--quantize", a.quantize), option("--quantize", b.quantize)};
-  if (!gpu && a.quantize != "none" && a.quantize_exclude != b.quantize_exclude)
+  if (a.quantize != "none" && a.quantize_exclude != b.quantize_exclude)
     return TypeDifference{option("--quantize-exclude", a.quantize_exclude),
                           option("--quantize-exclude", b.quantize_exclude)};
   if (gpu && a.gpu_weights != b.gpu_weights)

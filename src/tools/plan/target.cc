@@ -85,7 +85,7 @@ Result<void> PlanTarget::use_limits() {
   Result<PlanSetup> as_is = setup({});
   if (!as_is) return as_is.error();
   const bool bits8 = engine_.quantize != Quantize::none && engine_.quantize != Quantize::w4;
-  // A GPU computes in 16 bits whatever the file has, unless asked for fp8.
+  // A GPU computes in 16 bits whatever the file has, unless asked for fp8 or w8a8.
   const double bits = gpu_ ? (bits8 ? 8 : 16) : 0;
   SolModel m = sol_model(*file_, shape_, bits);
   m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
@@ -114,7 +114,7 @@ Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
   std::optional<DeviceMemory> gpu;
   if (gpu_)
     gpu = DeviceMemory{static_cast<size_t>(memory_) * static_cast<size_t>(s.ways),
-                       cuda_options(e, *file_).activations};
+                       gpu_type(e, *file_)};
   Result<Ledger> ledger = plan_memory(*file_, shape_, e, gpu ? &*gpu : nullptr);
   if (!ledger) return ledger.error();
   PlanSetup out{{e.scheduler, cost_}, *ledger};

@@ -10,6 +10,7 @@
 #include "exec/plan_replay.h"
 #include "load/open.h"
 #include "runtime/ledger.h"
+#include "runtime/placement.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
 #include "tools/replay/replay.h"
@@ -37,7 +38,7 @@ Result<void> open_rig(const RecordingHeader& h, const EngineOptions& given, Rig&
   Result<std::unique_ptr<Checkpoint>> file = open_model(o.model, random_format(o), o.random_seed);
   if (!file) return file.error();
   rig.file = std::move(*file);
-  Result<LoadQuant> quant = cpu_weight_quant(o, *rig.file);
+  Result<LoadQuant> quant = weight_quant(o, *rig.file);
   if (!quant) return quant.error();
   rig.backend = make_cpu_backend(
       {.threads = o.threads.value_or(0), .pin = false, .quant = std::move(*quant)});

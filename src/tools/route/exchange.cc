@@ -47,11 +47,11 @@ size_t count_events(std::string_view bytes) {
 RoutedExchange::RoutedExchange(Router& router,
                                HttpRequest request,
                                std::shared_ptr<Responder> out,
-                               bool generates)
+                               const RoutedPath& path)
     : router_(router),
       request_(std::move(request)),
       out_(std::move(out)),
-      generates_(generates),
+      generates_(path.generates),
       received_(router.now()),
       draw_(keyed_hash(router.key_, std::to_string(router.num_drawn_++))) {
   ++router_.num_requests_;
@@ -65,6 +65,7 @@ RoutedExchange::RoutedExchange(Router& router,
   if (!shape_.salt.empty()) key[1] ^= keyed_hash(key, shape_.salt);
   blocks_ = shape_blocks(shape_, key);
   tokens_ = shape_tokens(shape_);
+  split_ = path.splits && can_split(shape_);
   const std::string_view named = request_.header(router_.options_.session_header);
   const std::string_view session = named.empty() ? shape_.session : named;
   if (!session.empty()) session_ = keyed_hash(router_.key_, session) | 1;
@@ -92,6 +93,8 @@ Conductor::Ask RoutedExchange::ask() const {
   a.attempts = tries_ > 0 || !generates_ ? 1000 : attempts_;
   a.draw = draw_;
   a.avoid = avoid_;
+  a.whole = !split_;
+  a.handed_over = handed_over();
   return a;
 }
 
@@ -102,17 +105,21 @@ std::string RoutedExchange::bytes_for(const HttpUrl& url) const {
   headers.emplace_back("x-forwarded-for", request_.peer);
   std::string target = request_.path;
   if (!request_.query.empty()) target += "?" + request_.query;
-  return http_request_bytes(url, request_.method, target, headers, request_.body);
+  return http_request_bytes(url, request_.method, target, headers,
+                            leg_ == Leg::whole ? request_.body : leg_body());
 }
 
-void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket) {
+void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket, Leg leg) {
+  const bool first = tries_ + num_prefills_ == 0;
   worker_ = worker;
   ticket_ = ticket;
-  ++tries_;
+  if (leg == Leg::whole && leg_ != Leg::whole) router_.fallbacks_->add();
+  leg_ = leg;
+  ++(leg == Leg::prefill ? num_prefills_ : tries_);
   hold(2 * request_.body.size());  // the client has a copy until an answer begins
   head_ = {};
   whole_ = again_ = paused_ = lost_ = is_events_ = false;
-  if (tries_ > 1) return;
+  if (!first) return;
   std::weak_ptr<RoutedExchange> weak = weak_from_this();
   out_->on_closed([weak] {
     if (auto self = weak.lock()) self->client_gone();
@@ -151,11 +158,15 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
   is_events_ = head_.content_type.starts_with("text/event-stream") ||
                head_.content_type.starts_with("application/x-ndjson");
   // A worker that is full or about to stop: others may not be.
-  if ((status == 429 || status == 503) && may_retry()) {
+  if (leg_ != Leg::prefill && (status == 429 || status == 503) && may_retry(true)) {
     again_ = true;
     return;
   }
   learn_block(headers);
+  if (leg_ == Leg::prefill) {
+    whole_ = true;
+    return;
+  }
   const bool bare = status == 204 || status == 304;  // no body, whatever its head says
   whole_ = bare || length <= kMostWhole;
   if (!whole_) start_answer();
@@ -186,7 +197,8 @@ void RoutedExchange::start_answer() {
 void RoutedExchange::on_body(std::string_view bytes) {
   if (again_ || lost_) return;
   if (whole_) {
-    head_.body.append(bytes);
+    if (leg_ != Leg::prefill || head_.body.size() + bytes.size() <= kMostWhole)
+      head_.body.append(bytes);
     return;
   }
   count_tokens(bytes);
@@ -221,11 +233,13 @@ void RoutedExchange::worker_lost() {
   if (worker_ >= 0) router_.workers_[static_cast<size_t>(worker_)].client->cancel(*this);
 }
 
-bool RoutedExchange::may_retry() const {
+// `refused`: by a worker that is there, so nobody but its like is asked.
+bool RoutedExchange::may_retry(bool refused) const {
   if (started_ || out_->closed() || tries_ >= router_.options_.tries) return false;
   const uint64_t tried = avoid_ | uint64_t{1} << worker_;
   for (size_t i = 0; i < router_.workers_.size(); ++i) {
     const int w = static_cast<int>(i);
+    if (refused && router_.conductor_.role(w) == WorkerRole::prefill) continue;
     if ((tried >> i & 1) == 0 && router_.conductor_.alive(w) && !router_.conductor_.draining(w))
       return true;
   }
@@ -234,6 +248,7 @@ bool RoutedExchange::may_retry() const {
 
 void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
   const std::shared_ptr<RoutedExchange> self = shared_from_this();
+  if (leg_ == Leg::prefill) return prefill_ended(failure);
   const bool ok = failure == HttpFailure::none && !again_;
   Router::Worker& w = router_.workers_[static_cast<size_t>(worker_)];
   if (failure != HttpFailure::none && failure != HttpFailure::cancelled) w.failures->add();
@@ -255,7 +270,7 @@ void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
     }
     return done(head_.status, nullptr);
   }
-  if (may_retry()) {
+  if (may_retry(again_)) {
     router_.retried_->add();
     LOG(warn, "%s: %s, sent to another worker", w.name.c_str(),
         again_ ? strf("answers %d", head_.status).c_str() : http_failure_name(failure));
@@ -287,8 +302,13 @@ void RoutedExchange::done(int status, const char* code) {
       worker_ >= 0 ? " worker=" + router_.workers_[static_cast<size_t>(worker_)].name : "";
   const std::string first =
       first_ > Time{0} ? strf(" first=%.3fs", seconds(first_ - received_)) : "";
-  LOG(info, "%s %s %d%s%s total=%.3fs tries=%d%s%s", request_.method.c_str(),
-      logged_path(request_.path).c_str(), status, worker.c_str(), first.c_str(),
+  const std::string prefill =
+      prefiller_ >= 0 ? strf(" prefill=%s prefilled=%.3fs",
+                             router_.workers_[static_cast<size_t>(prefiller_)].name.c_str(),
+                             seconds(prefilled_ - received_))
+                      : "";
+  LOG(info, "%s %s %d%s%s%s total=%.3fs tries=%d%s%s", request_.method.c_str(),
+      logged_path(request_.path).c_str(), status, worker.c_str(), prefill.c_str(), first.c_str(),
       seconds(router_.now() - received_), tries_, code ? " error=" : "", code ? code : "");
 }
 

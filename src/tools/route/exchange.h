@@ -1,5 +1,7 @@
 // One request on its way through the router: to a worker, to another where the first fails before
-// anything was passed on, and the answer back. On the router's io thread.
+// anything was passed on, and the answer back. Where prompts are computed apart it goes to a
+// prefill worker first, whose answer says where its KV is (prefill_leg.cc). On the router's io
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +14,28 @@
 
 namespace sluice {
 
+// What a worker is to do.
+enum class Leg : uint8_t { whole, prefill, decode };
+
 class RoutedExchange final : public HttpListener,
                              public std::enable_shared_from_this<RoutedExchange> {
  public:
-  // `generates`: its tokens count, and it may be rejected for load.
   RoutedExchange(Router& router,
                  HttpRequest request,
                  std::shared_ptr<Responder> out,
-                 bool generates);
+                 const RoutedPath& path);
   ~RoutedExchange() override;
 
   Conductor::Ask ask() const;
   bool generates() const { return generates_; }
   int worker() const { return worker_; }
-  // What the chosen worker is sent.
+  // A prefill worker has computed its prompt.
+  bool handed_over() const { return !params_.empty(); }
+  // From now on one worker does all. `why`: of the log.
+  void do_whole(const char* why);
+  void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
+  // What that worker is sent.
   std::string bytes_for(const HttpUrl& url) const;
-  void sent_to(int worker, Conductor::Ticket ticket);
   // Answers by itself: no worker is to be had.
   void refuse(int status, const std::string& why, const char* code, double retry_after);
   // The worker is dead or does not answer.
@@ -38,6 +46,9 @@ class RoutedExchange final : public HttpListener,
   void on_end(HttpFailure failure, const std::string& detail) override;
 
  private:
+  std::string leg_body() const;
+  void prefill_ended(HttpFailure failure);
+  Router::Worker& worker_of() { return router_.workers_[static_cast<size_t>(worker_)]; }
   void start_answer();
   void learn_block(const HttpHeaders& headers);
   void hold(size_t bytes);
@@ -45,7 +56,7 @@ class RoutedExchange final : public HttpListener,
   void flow();
   void client_gone();
   void fail(const std::string& why);
-  bool may_retry() const;
+  bool may_retry(bool refused) const;
   void done(int status, const char* code);
 
   Router& router_;
@@ -63,6 +74,12 @@ class RoutedExchange final : public HttpListener,
   uint64_t avoid_ = 0;  // workers that failed it
   int tries_ = 0;
 
+  Leg leg_ = Leg::whole;
+  bool split_ = false;    // a prefill worker may compute its prompt
+  int num_prefills_ = 0;  // workers that were asked to
+  int prefiller_ = -1;    // who did
+  std::string params_;    // kv_transfer_params of its answer, raw; empty: none
+  Time prefilled_{0};
   int worker_ = -1;
   std::optional<Conductor::Ticket> ticket_;
   HttpResponse head_;

@@ -67,23 +67,74 @@ class ShapeScanner {
   size_t at_ = 0;
 };
 
+// Calls `f(key, value)` for the fields of the outermost object; false: it does not end as one.
+template <typename F>
+bool for_each_field(std::string_view body, F f) {
+  ShapeScanner in(body);
+  if (!in.take('{')) return false;
+  std::string_view key, value;
+  do {
+    if (!in.string(key) || !in.take(':') || !in.value(value)) return false;
+    f(key, value);
+  } while (in.take(','));
+  return in.take('}');
+}
+
+bool is_set(std::string_view value) { return !value.starts_with("null"); }
+
 }  // namespace
 
 RequestShape read_shape(std::string_view body) {
   RequestShape shape;
-  ShapeScanner in(body);
-  if (!in.take('{')) return shape;
-  std::string_view key, value;
-  do {
-    if (!in.string(key) || !in.take(':') || !in.value(value)) return shape;
+  bool plain = true;
+  const auto read = [&](std::string_view key, std::string_view value) {
+    plain = plain && key.find('\\') == std::string_view::npos;
     if (key == "messages" || key == "prompt" || key == "input") shape.prompt = value;
     if (key == "tools") shape.tools = value;
     if (key == "system") shape.system = value;
     if (key == "cache_salt") shape.salt = value;
     if (key == "stream") shape.stream = value.substr(0, 4) == "true";
     if (key == "user" || key == "prompt_cache_key") shape.session = value;
-  } while (in.take(','));
+    if (key == "echo") shape.scores_prompt |= value.starts_with("true");
+    if (key == "prompt_logprobs") shape.scores_prompt |= is_set(value);
+    if (key == "kv_transfer_params") shape.transfers = is_set(value);
+  };
+  shape.complete = for_each_field(body, read) && plain;
   return shape;
+}
+
+bool can_split(const RequestShape& s) {
+  if (!s.complete || s.scores_prompt || s.transfers || s.prompt.empty()) return false;
+  if (s.prompt[0] != '[') return true;
+  // Messages and token ids are one prompt; strings and lists are several.
+  const size_t first = s.prompt.find_first_not_of(" \n\r\t", 1);
+  return s.prompt.find_first_of("\"[]", first) != first;
+}
+
+std::string replace_fields(std::string_view body,
+                           std::span<const std::string_view> dropped,
+                           std::string_view added) {
+  std::string out = "{";
+  out.reserve(body.size() + added.size() + 2);
+  for_each_field(body, [&](std::string_view key, std::string_view value) {
+    if (std::find(dropped.begin(), dropped.end(), key) != dropped.end()) return;
+    out += '"';
+    out += key;
+    out += "\":";
+    out += value;
+    out += ',';
+  });
+  out += added;
+  out += '}';
+  return out;
+}
+
+std::string_view find_field(std::string_view body, std::string_view name) {
+  std::string_view found;
+  const auto look = [&](std::string_view key, std::string_view value) {
+    if (key == name) found = value;
+  };
+  return for_each_field(body, look) ? found : std::string_view();
 }
 
 int64_t shape_tokens(const RequestShape& s) {

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,10 +19,22 @@ struct RequestShape {
   std::string_view session;                // `user` or `prompt_cache_key`
   std::string_view salt;                   // `cache_salt`
   bool stream = false;
+  bool complete = false;       // the object was read to its end, and no key has escapes
+  bool scores_prompt = false;  // `echo` or `prompt_logprobs`: every position is computed
+  bool transfers = false;      // `kv_transfer_params`: somebody else hands the prompt over
 };
 // Looks at the fields of the outermost object only. What is no JSON gives an empty shape or a part
 // of one: the worker says what is wrong with it.
 RequestShape read_shape(std::string_view body);
+
+// One prompt that a worker may compute for another one.
+bool can_split(const RequestShape& shape);
+// A complete object without these fields, and with `added` (`"name":value`) at its end.
+std::string replace_fields(std::string_view body,
+                           std::span<const std::string_view> dropped,
+                           std::string_view added);
+// The value of a field of the outermost object, raw; empty: there is none.
+std::string_view find_field(std::string_view body, std::string_view name);
 
 inline constexpr size_t kShapeBlockBytes = 512;
 inline constexpr int kShapeBlockTokens = 128;  // about, at four bytes a token

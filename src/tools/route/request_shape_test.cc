@@ -43,6 +43,30 @@ TEST(RequestShape, WhatIsNoJsonEnds) {
     EXPECT_TRUE(read_shape(text).prompt.empty()) << text;
 }
 
+TEST(RequestShape, OnePromptCanBeSplit) {
+  const auto splits = [](std::string_view body) { return can_split(read_shape(body)); };
+  EXPECT_TRUE(splits(R"({"prompt":"a"})"));
+  EXPECT_TRUE(splits(R"({"prompt":[ 1, 2],"echo":false,"prompt_logprobs":null})"));
+  EXPECT_TRUE(splits(R"({"messages":[{"role":"user"}],"kv_transfer_params":null})"));
+  for (const char* body :
+       {R"({"prompt":["a"]})", R"({"prompt":[[1]]})", R"({"prompt":[]})", R"({})",
+        R"({"prompt":"a")", R"({"prompt":"a","echo":true})",
+        R"({"prompt":"a","prompt_logprobs":0})", R"({"prompt":"a","kv_transfer_params":{}})",
+        R"({"prompt":"a","str\u0065am":true})"})
+    EXPECT_FALSE(splits(body)) << body;
+}
+
+TEST(RequestShape, FieldsAreReplaced) {
+  const std::string_view dropped[] = {"n", "stream"};
+  EXPECT_EQ(replace_fields(R"( { "prompt" : "a,\"}" , "n":2,"x":{"n":1},"stream":true } )", dropped,
+                           R"("n":1)"),
+            R"({"prompt":"a,\"}","x":{"n":1},"n":1})");
+  EXPECT_EQ(replace_fields("{}", dropped, R"("n":1)"), R"({"n":1})");
+  EXPECT_EQ(find_field(R"({"a":1,"b":{"a":2}})", "b"), R"({"a":2})");
+  EXPECT_EQ(find_field(R"({"a":1,"b":{"a":2})", "b"), "");
+  EXPECT_EQ(find_field("{}", "b"), "");
+}
+
 TEST(RequestShape, EqualBeginningsHaveEqualBlocks) {
   const std::string text(3000, 'a');
   const auto a = blocks_of("{\"prompt\":\"" + text + "bcd\"}");

@@ -16,10 +16,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
-
 // Where nobody measured: 5 ms a step and 50 us a token, as a small model on a CPU might take. The
 // conductor learns how far off it is from the first tokens that it sees.
+// Likewise the KV of a token on its way to another worker: 40 KB at 2 GB/s.
+constexpr double kAssumedTransfer = 20e-6;
+
 StepCost assumed_cost() {
   StepCost c;
   c.rows = {{0, 5e-3}, {4096, 5e-3 + 4096 * 50e-6}};
@@ -55,6 +56,15 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   Result<std::vector<HttpClient::Options>> workers = worker_options(o);
   if (!workers) return workers.error();
   r.workers = std::move(*workers);
+  if (!o.workers_dns.empty()) {
+    Result<HttpUrl> url = parse_http_url("http://" + o.workers_dns);
+    if (!url || !url->path.empty() || o.workers_dns.find(':') == std::string::npos)
+      return Error{400, strf("--workers-dns is NAME:PORT, not %s", quote(o.workers_dns).c_str())};
+    r.dns_name = url->host;
+    r.dns_port = url->port;
+  } else if (r.workers.empty()) {
+    return Error{400, "a router needs workers: give --worker or --workers-dns"};
+  }
   Result<Slo> slo = parse_slo(o.slo);
   if (!slo) return slo.error();
   if (slo->itl > 0 || slo->e2e > 0)
@@ -63,6 +73,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.routing.ttft = slo->ttft;
   r.routing.tpot = slo->tpot;
   r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
+  r.routing.transfer = kAssumedTransfer;
   r.worker.cost = assumed_cost();
   r.worker.budget = o.budget;
   if (!o.cost.empty()) {
@@ -138,10 +149,11 @@ int cmd_route(const RouteOptions& o) {
   }
   signals.loaded();
   const bool six = o.host.find(':') != std::string::npos;
-  log_plain(six ? "sluice: routing on %s://[%s]:%d to %zu workers, %s"
-                : "sluice: routing on %s://%s:%d to %zu workers, %s",
+  const std::string named = o.workers_dns.empty() ? "" : " and those of " + o.workers_dns;
+  log_plain(six ? "sluice: routing on %s://[%s]:%d to %zu workers%s, %s"
+                : "sluice: routing on %s://%s:%d to %zu workers%s, %s",
             o.tls_cert.empty() ? "http" : "https", o.host.c_str(), (*server)->port(),
-            o.workers.size(), name_of(kRoutings, o.policy));
+            o.workers.size(), named.c_str(), name_of(kRoutings, o.policy));
   notify_manager("READY=1");
   while (signals.wait(milliseconds(1000)) != Wake::stop) notify_manager("WATCHDOG=1");
   notify_manager("STOPPING=1");

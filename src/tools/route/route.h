@@ -11,6 +11,7 @@ namespace sluice {
 
 struct RouteOptions {
   std::vector<std::string> workers;  // URLs
+  std::string workers_dns;           // NAME:PORT; empty: none
   std::string host = "127.0.0.1", tls_cert, tls_key, ca_file;
   int port = 8090;
   bool allow_others = false;

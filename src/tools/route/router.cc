@@ -13,16 +13,11 @@ namespace sluice {
 
 namespace {
 
-// What is passed on. Answers that a worker keeps for later (responses, streams to resume) are not:
-// nobody but that worker has them.
-struct RoutedPath {
-  std::string_view method, path;
-  bool generates = false;
-  bool prefix = false;  // and all below it
-};
+// Answers that a worker keeps for later (responses, streams to resume) are not passed on: nobody
+// but that worker has them.
 constexpr RoutedPath kRoutedPaths[] = {
-    {"POST", "/v1/chat/completions", true},
-    {"POST", "/v1/completions", true},
+    {"POST", "/v1/chat/completions", true, true},
+    {"POST", "/v1/completions", true, true},
     {"POST", "/v1/embeddings", true},
     {"POST", "/v1/messages", true},
     {"POST", "/v1/messages/count_tokens"},
@@ -32,7 +27,7 @@ constexpr RoutedPath kRoutedPaths[] = {
     {"POST", "/tokenize"},
     {"POST", "/detokenize"},
     {"GET", "/v1/models"},
-    {"GET", "/v1/models/", false, true},
+    {"GET", "/v1/models/", false, false, true},
     {"GET", "/api/tags"},
     {"GET", "/version"},
 };
@@ -55,9 +50,11 @@ HttpResponse routed_error(int status, const std::string& why, const char* code) 
 Router::Router(RouterOptions options)
     : options_(std::move(options)),
       key_(draw_key()),
-      conductor_(options_.routing,
-                 std::vector<ConductorWorker>(options_.workers.size(), options_.worker),
-                 key_) {
+      conductor_(
+          options_.routing,
+          std::vector<ConductorWorker>(
+              options_.dns_name.empty() ? options_.workers.size() : kMostWorkers, options_.worker),
+          key_) {
   rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
   refused_ = &metrics_.counter("sluice_route_refused_total",
                                "Requests refused: too many at once, or no worker (503)");
@@ -67,6 +64,16 @@ Router::Router(RouterOptions options)
                                      "Prompt tokens sent to workers, estimated");
   cached_tokens_ = &metrics_.counter("sluice_route_cached_tokens_total",
                                      "Of those, expected to be cached by the worker");
+  prefills_ = &metrics_.counter("sluice_route_prefills_total",
+                                "Prompts that a prefill worker computed for another worker");
+  fallbacks_ = &metrics_.counter(
+      "sluice_route_fallbacks_total",
+      "Requests of which one worker computes all, since a prefill or its handover failed");
+  transfer_ = &metrics_.gauge("sluice_route_transfer_seconds",
+                              "To hand over the KV of one token, as it is learned");
+  for (const auto& r : kWorkerRoles)
+    up_by_role_[static_cast<size_t>(r.value)] = &metrics_.gauge(
+        "sluice_route_workers", "Workers that take requests, by role", {{"role", r.name}});
   held_requests_ = &metrics_.gauge("sluice_route_requests", "Requests being answered");
   held_bytes_ = &metrics_.gauge("sluice_route_request_bytes", "Bytes of their bodies");
   first_byte_ = &metrics_.histogram("sluice_route_first_byte_seconds",
@@ -77,37 +84,19 @@ Router::Router(RouterOptions options)
 Router::~Router() = default;
 
 Result<void> Router::start(HttpServer& server) {
-  workers_.resize(options_.workers.size());
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& w = workers_[i];
-    HttpClient::Options o = options_.workers[i];
-    o.context = &server.context(0);
-    o.max_connections = options_.limits.requests;
-    o.connect = std::chrono::milliseconds(2000);
-    o.request = std::chrono::hours(24);
-    o.stall = options_.limits.silence;
-    w.url = o.url;
-    w.name = http_authority(o.url);
-    const MetricLabels labels = {{"worker", w.name}};
-    w.requests = &metrics_.counter("sluice_route_worker_requests_total",
-                                   "Requests sent to the worker", labels);
-    w.failures = &metrics_.counter("sluice_route_worker_failures_total",
-                                   "Requests that the worker did not answer to their end", labels);
-    w.up = &metrics_.gauge("sluice_route_worker_up", "1: it takes requests", labels);
-    w.in_flight = &metrics_.gauge("sluice_route_worker_requests",
-                                  "Requests that the worker is answering", labels);
-    w.pace = &metrics_.gauge("sluice_route_worker_pace",
-                             "Measured over predicted time to the first token", labels);
-    w.kv_known = &metrics_.gauge("sluice_route_worker_kv_known",
-                                 "1: its KV events say what it has cached", labels);
-    w.kv_blocks = &metrics_.gauge("sluice_route_worker_kv_blocks",
-                                  "Blocks that it has cached, by its KV events", labels);
+  to_.context = &server.context(0);
+  to_.max_connections = options_.limits.requests;
+  to_.connect = std::chrono::milliseconds(2000);
+  to_.request = std::chrono::hours(24);
+  to_.stall = options_.limits.silence;
+  workers_.resize(conductor_.num_workers());
+  for (size_t i = 0; i < workers_.size(); ++i)
     conductor_.set_alive(static_cast<int>(i), false);  // until it answers
-    Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
-    if (!client) return client.error();
-    w.client = std::move(*client);
-    w.probe = std::make_unique<WorkerProbe>(*this, i);
-    if (auto ok = w.probe->open(o); !ok) return ok.error();
+  for (size_t i = 0; i < options_.workers.size(); ++i) {
+    HttpClient::Options o = to_;
+    o.url = options_.workers[i].url;
+    o.tls = options_.workers[i].tls;
+    if (auto ok = open_worker(i, std::move(o)); !ok) return ok.error();
   }
   if (options_.kv_events) {
     auto tell = [this, &server](KvFollower::News news) {
@@ -120,12 +109,21 @@ Result<void> Router::start(HttpServer& server) {
   }
   server.post(0, [this] {
     started_ = true;
-    for (Worker& w : workers_) w.probe->run();
+    for (Worker& w : workers_)
+      if (w.probe) w.probe->run();
   });
+  if (!options_.dns_name.empty()) {
+    auto tell = [this, &server](std::vector<std::string> addresses) {
+      server.post(0, [this, list = std::move(addresses)] { set_addresses(list); });
+    };
+    dns_ = std::make_unique<DnsWatch>(options_.dns_name, options_.dns_every, options_.resolve,
+                                      std::move(tell));
+  }
   return {};
 }
 
 void Router::close() {
+  dns_.reset();
   follower_.reset();
   for (Worker& w : workers_) {
     w.probe.reset();
@@ -165,13 +163,16 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     r.headers.emplace_back("Retry-After", "1");
     return out->send(std::move(r));
   }
-  place(std::make_shared<RoutedExchange>(*this, std::move(request), std::move(out),
-                                         found->generates));
+  place(std::make_shared<RoutedExchange>(*this, std::move(request), std::move(out), *found));
 }
 
 void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
-  const Conductor::Ask ask = exchange->ask();
-  const RoutingChoice choice = conductor_.choose(ask, now());
+  if (exchange->handed_over()) {
+    const int decoder = conductor_.choose_decoder(exchange->ask(), now());
+    if (decoder >= 0) return send_to(decoder, exchange, Leg::decode);
+    exchange->do_whole("no worker takes a prompt over");
+  }
+  const RoutingChoice choice = conductor_.choose(exchange->ask(), now());
   if (choice.rejected) {
     rejected_->add();
     return exchange->refuse(429, "the workers are busy: try again later", "overloaded",
@@ -181,13 +182,19 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
     refused_->add();
     return exchange->refuse(503, "no worker takes requests now: try again later", "no_worker", 1);
   }
-  Worker& w = workers_[static_cast<size_t>(choice.worker)];
-  if (exchange->generates()) {
+  send_to(choice.worker, exchange, choice.decoder >= 0 ? Leg::prefill : Leg::whole);
+}
+
+void Router::send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg) {
+  Worker& w = workers_[static_cast<size_t>(worker)];
+  const Conductor::Ask ask = exchange->ask();
+  if (exchange->generates() && leg != Leg::decode) {
     prompt_tokens_->add(static_cast<double>(ask.tokens));
-    cached_tokens_->add(static_cast<double>(conductor_.view(choice.worker, ask, now()).cached));
+    cached_tokens_->add(static_cast<double>(conductor_.view(worker, ask, now()).cached));
   }
-  exchange->sent_to(choice.worker, conductor_.sent(choice.worker, ask, now()));
+  exchange->sent_to(worker, conductor_.sent(worker, ask, now()), leg);
   w.requests->add();
+  if (leg == Leg::prefill) w.prefills->add();
   w.exchanges.emplace(exchange.get(), exchange);
   w.client->send(exchange->bytes_for(w.url), *exchange);
 }
@@ -199,6 +206,7 @@ void Router::left(RoutedExchange& exchange) {
 void Router::set_state(size_t worker, bool alive, bool draining, bool silent, const char* why) {
   const int i = static_cast<int>(worker);
   Worker& w = workers_[worker];
+  draining = draining || w.leaving;
   const bool was_up = conductor_.alive(i) && !conductor_.draining(i), is_up = alive && !draining;
   const bool died = conductor_.alive(i) && !alive;
   if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
@@ -208,6 +216,16 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
   if (!silent) return;
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
+}
+
+void Router::set_role(size_t worker, std::string_view role) {
+  const int i = static_cast<int>(worker);
+  const WorkerRole r = role == "prefill"  ? WorkerRole::prefill
+                       : role == "decode" ? WorkerRole::decode
+                                          : WorkerRole::both;
+  if (r != conductor_.role(i))
+    LOG(info, "%s: role %s", workers_[worker].name.c_str(), name_of(kWorkerRoles, r));
+  conductor_.set_role(i, r, role == "both");
 }
 
 void Router::set_events(size_t worker, std::optional<KvFollower::Source> source) {
@@ -229,21 +247,29 @@ void Router::serve_health(Responder& out) {
   if (draining_) return out.send(routed_error(503, "the router is about to stop", "draining"));
   if (num_up_ == 0) return out.send(routed_error(503, "no worker takes requests", "no_worker"));
   HttpResponse r;
-  r.body = strf("{\"status\":\"ok\",\"workers\":%zu,\"up\":%zu}", workers_.size(), num_up_.load());
+  size_t num = 0;
+  for (const Worker& w : workers_) num += !w.name.empty() && !w.leaving;
+  r.body = strf("{\"status\":\"ok\",\"workers\":%zu,\"up\":%zu}", num, num_up_.load());
   out.send(std::move(r));
 }
 
 void Router::serve_metrics(Responder& out) {
   held_requests_->set(static_cast<double>(num_requests_));
   held_bytes_->set(static_cast<double>(num_bytes_));
+  transfer_->set(conductor_.transfer());
+  double up_by_role[std::size(kWorkerRoles)] = {};
   for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].name.empty()) continue;
     const int n = static_cast<int>(i);
-    workers_[i].up->set(conductor_.alive(n) && !conductor_.draining(n));
+    const bool up = conductor_.alive(n) && !conductor_.draining(n);
+    workers_[i].up->set(up);
+    up_by_role[static_cast<size_t>(conductor_.role(n))] += up;
     workers_[i].in_flight->set(conductor_.num_requests(n));
     workers_[i].pace->set(conductor_.pace(n));
     workers_[i].kv_known->set(conductor_.kv().known(i));
     workers_[i].kv_blocks->set(static_cast<double>(conductor_.kv().num_blocks(i)));
   }
+  for (size_t r = 0; r < std::size(kWorkerRoles); ++r) up_by_role_[r]->set(up_by_role[r]);
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
   r.body = metrics_.expose();

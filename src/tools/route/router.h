@@ -4,10 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "core/conductor.h"
 #include "net/http.h"
 #include "net/http_client.h"
+#include "tools/route/dns_watch.h"
 #include "tools/route/kv_follower.h"
 #include "tools/route/request_shape.h"
 
@@ -29,7 +32,7 @@ struct RouterLimits {
 };
 
 struct RouterOptions {
-  std::vector<HttpClient::Options> workers;  // at most 64
+  std::vector<HttpClient::Options> workers;  // at most kMostWorkers
   ConductorWorker worker;                    // what is assumed of each
   RoutingConfig routing;
   RouterLimits limits;
@@ -37,10 +40,25 @@ struct RouterOptions {
   std::string session_header = "x-session-id";
   bool kv_events = false;    // workers that publish what they have cached are followed
   std::string kv_event_key;  // file of CURVE keys; empty: none
+  // A name whose addresses are workers too, at this port; empty: none.
+  std::string dns_name;
+  uint16_t dns_port = 0;
+  std::chrono::milliseconds dns_every{2000};
+  ResolveName resolve = resolve_by_system;
+};
+inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
+
+// What is passed on.
+struct RoutedPath {
+  std::string_view method, path;
+  bool generates = false;  // its tokens count, and it may be rejected for load
+  bool splits = false;     // its prompt may be computed by another worker
+  bool prefix = false;     // and all below it
 };
 
 class RoutedExchange;
 class WorkerProbe;
+enum class Leg : uint8_t;
 
 class Router {
  public:
@@ -62,11 +80,13 @@ class Router {
   friend class RoutedExchange;
   friend class WorkerProbe;
   struct Worker {
-    std::string name;  // for people: the address
+    std::string name;      // for people: the address; empty: a place for one more
+    bool by_name = false;  // its address is one of a name's
+    bool leaving = false;  // and is not any more: it gets no new requests
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
-    Counter *requests = nullptr, *failures = nullptr;
+    Counter *requests = nullptr, *failures = nullptr, *prefills = nullptr;
     Gauge *up = nullptr, *in_flight = nullptr, *pace = nullptr;
     Gauge *kv_known = nullptr, *kv_blocks = nullptr;
     std::optional<KvFollower::Source> events;
@@ -74,14 +94,26 @@ class Router {
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
   };
 
+  // Members (members.cc).
+  Result<void> open_worker(size_t worker, HttpClient::Options options);
+  void count_worker(Worker& w);
+  void set_addresses(const std::vector<std::string>& addresses);
+  void join(const HttpUrl& url);
+  Result<void> take_place(size_t worker, const HttpUrl& url);
+  // It left, and has no requests any more.
+  bool is_gone(size_t worker) const;
+
   void serve_health(Responder& out);
   void serve_metrics(Responder& out);
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
+  void send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
+  // What the worker says of its part; nothing: it does whole requests.
+  void set_role(size_t worker, std::string_view role);
   // What the worker says of its KV events; nothing: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
@@ -93,10 +125,15 @@ class Router {
   uint64_t num_drawn_ = 0;
   std::vector<Worker> workers_;
   std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
+  std::unique_ptr<DnsWatch> dns_;         // null: the workers are those given
+  bool said_full_ = false;                // that a name has more addresses than there are places
+  HttpClient::Options to_;                // of clients that are made later
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
-  Gauge *held_requests_, *held_bytes_;
+  Counter *prefills_, *fallbacks_;
+  Gauge *held_requests_, *held_bytes_, *transfer_;
+  Gauge* up_by_role_[3];  // by WorkerRole
   Histogram* first_byte_;
   bool started_ = false;
   size_t num_requests_ = 0, num_bytes_ = 0;

@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kMostInfo = 64 << 10;  // bytes of /server_info
+constexpr size_t kMostInfo = 64 << 10;  // bytes of an answer
 
 std::string text_at(const json::object& o, std::string_view key) {
   const json::value* v = o.if_contains(key);
@@ -41,6 +41,12 @@ std::optional<KvFollower::Source> events_in(std::string_view text, const HttpUrl
   return s;
 }
 
+// The role that /ready names; empty: none.
+std::string role_in(std::string_view text) {
+  const Result<json::value> ready = parse_json(text, kRequestJson);
+  return ready && ready->is_object() ? text_at(ready->as_object(), "kv_role") : "";
+}
+
 }  // namespace
 
 Result<void> WorkerProbe::open(HttpClient::Options o) {
@@ -53,28 +59,45 @@ Result<void> WorkerProbe::open(HttpClient::Options o) {
   return {};
 }
 
+void WorkerProbe::move_to(const HttpUrl& url) {
+  url_ = url;
+  has_ready_ = true;
+  num_missed_ = 0;
+  client_->move_to(url);
+}
+
 void WorkerProbe::run() {
+  if (router_.is_gone(worker_)) {
+    router_.set_state(worker_, false, false, false, "is gone");
+    client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
+    return;
+  }
   asking_info_ = false;
   ask(has_ready_ ? "/ready" : "/health");
 }
 
 void WorkerProbe::ask(const char* path) {
   status_ = 0;
+  asking_ = true;
+  body_.clear();
   asked_ = std::chrono::steady_clock::now();
   client_->send(http_request_bytes(url_, "GET", path, {}, ""), *this);
 }
 
 void WorkerProbe::on_body(std::string_view bytes) {
-  if (asking_info_ && info_.size() + bytes.size() <= kMostInfo) info_.append(bytes);
+  if (body_.size() + bytes.size() <= kMostInfo) body_.append(bytes);
 }
 
 // A worker without it is none whose events are followed; whether it is there says /ready.
 void WorkerProbe::on_info(bool ok) {
-  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(info_, url_) : std::nullopt);
-  client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
+  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
+  if (!ok) ++num_missed_;  // it may hang from now on, so it is asked at once
+  const auto pause = ok ? kPause : std::chrono::milliseconds(0);
+  client_->at(std::chrono::steady_clock::now() + pause, [this] { run(); });
 }
 
 void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
+  asking_ = false;
   if (asking_info_) return on_info(failure == HttpFailure::none);
   auto pause = kPause;
   if (failure == HttpFailure::none) {
@@ -83,10 +106,10 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
       has_ready_ = false;
       pause = std::chrono::milliseconds(0);
     } else {
+      if (status_ == 200) router_.set_role(worker_, role_in(body_));
       router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
       if (router_.follower_) {
         asking_info_ = true;
-        info_.clear();
         return ask("/server_info");
       }
     }

@@ -1,5 +1,6 @@
-// Asks one worker again and again whether it is there: /ready, or /health where it has none; and
-// where its KV events are followed, what it publishes (/server_info). On the router's io thread.
+// Asks one worker again and again whether it is there and what its role is: /ready, or /health
+// where it has none; and where its KV events are followed, what it publishes (/server_info). On the
+// router's io thread.
 #pragma once
 
 #include <memory>
@@ -21,6 +22,9 @@ class WorkerProbe final : public HttpListener {
 
   Result<void> open(HttpClient::Options options);
   void run();  // sends the first; the rest follow by themselves
+  bool idle() const { return !asking_; }
+  // Asks another worker from the next time on; while idle.
+  void move_to(const HttpUrl& url);
 
   void on_head(int status, const HttpHeaders&) override { status_ = status; }
   void on_body(std::string_view bytes) override;
@@ -34,8 +38,8 @@ class WorkerProbe final : public HttpListener {
   void ask(const char* path);
   void on_info(bool ok);
 
-  bool has_ready_ = true, asking_info_ = false;
-  std::string info_;
+  bool has_ready_ = true, asking_ = false, asking_info_ = false;
+  std::string body_;  // of the answer
   int status_ = 0, num_missed_ = 0;
   std::chrono::steady_clock::time_point asked_;
 };

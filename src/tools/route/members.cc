@@ -1,0 +1,109 @@
+// Who the router's workers are: those given, and the addresses of a name as they come and go.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "net/stream_socket.h"
+#include "tools/route/router.h"
+#include "tools/route/worker_probe.h"
+
+namespace sluice {
+
+Result<void> Router::open_worker(size_t worker, HttpClient::Options o) {
+  Worker& w = workers_[worker];
+  w.url = o.url;
+  w.name = http_authority(o.url);
+  count_worker(w);
+  Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
+  if (!client) return client.error();
+  w.client = std::move(*client);
+  w.probe = std::make_unique<WorkerProbe>(*this, worker);
+  return w.probe->open(o);
+}
+
+void Router::count_worker(Worker& w) {
+  const MetricLabels labels = {{"worker", w.name}};
+  w.requests = &metrics_.counter("sluice_route_worker_requests_total",
+                                 "Requests sent to the worker", labels);
+  w.failures = &metrics_.counter("sluice_route_worker_failures_total",
+                                 "Requests that the worker did not answer to their end", labels);
+  w.prefills = &metrics_.counter("sluice_route_worker_prefills_total",
+                                 "Of those, prompts for other workers", labels);
+  w.up = &metrics_.gauge("sluice_route_worker_up", "1: it takes requests", labels);
+  w.in_flight = &metrics_.gauge("sluice_route_worker_requests",
+                                "Requests that the worker is answering", labels);
+  w.pace = &metrics_.gauge("sluice_route_worker_pace",
+                           "Measured over predicted time to the first token", labels);
+  w.kv_known = &metrics_.gauge("sluice_route_worker_kv_known",
+                               "1: its KV events say what it has cached", labels);
+  w.kv_blocks = &metrics_.gauge("sluice_route_worker_kv_blocks",
+                                "Blocks that it has cached, by its KV events", labels);
+}
+
+bool Router::is_gone(size_t worker) const {
+  return workers_[worker].leaving && workers_[worker].exchanges.empty();
+}
+
+void Router::set_addresses(const std::vector<std::string>& addresses) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    if (!w.by_name || w.leaving) continue;
+    if (std::find(addresses.begin(), addresses.end(), w.url.host) != addresses.end()) continue;
+    w.leaving = true;
+    LOG(info, "%s: left %s", w.name.c_str(), options_.dns_name.c_str());
+    set_state(i, conductor_.alive(static_cast<int>(i)), true, false, "takes no new requests");
+  }
+  for (const std::string& a : addresses) {
+    HttpUrl url;
+    url.host = a;
+    url.port = options_.dns_port;
+    join(url);
+  }
+}
+
+void Router::join(const HttpUrl& url) {
+  if (!is_host_address(url.host))
+    return LOG(warn, "%s is no address to connect to", url.host.c_str());
+  size_t place = workers_.size();
+  for (size_t i = workers_.size(); i-- > 0;) {
+    Worker& w = workers_[i];
+    if (w.name.empty() || (is_gone(i) && w.probe->idle())) place = i;
+    if (w.name.empty() || w.url.host != url.host || w.url.port != url.port) continue;
+    w.leaving = false;  // if it was: it came back
+    return;
+  }
+  if (place == workers_.size()) {  // until one that left has finished
+    if (std::exchange(said_full_, true)) return;
+    return LOG(warn, "%s: more than %zu workers; this one gets no requests",
+               http_authority(url).c_str(), workers_.size());
+  }
+  said_full_ = false;
+  if (auto ok = take_place(place, url); !ok) {
+    workers_[place].name.clear();
+    return LOG(warn, "%s", ok.error().message.c_str());
+  }
+  LOG(info, "%s: joined", workers_[place].name.c_str());
+}
+
+Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
+  Worker& w = workers_[worker];
+  if (w.name.empty()) {
+    HttpClient::Options o = to_;
+    o.url = url;
+    if (auto ok = open_worker(worker, std::move(o)); !ok) return ok.error();
+    w.by_name = true;
+    w.probe->run();
+    return {};
+  }
+  // What is told of the one that was here stays, as of one that is gone.
+  for (Gauge* g : {w.up, w.in_flight, w.kv_known, w.kv_blocks}) g->set(0);
+  w.leaving = false;
+  w.url = url;
+  w.name = http_authority(url);
+  count_worker(w);
+  w.client->move_to(url);
+  w.probe->move_to(url);
+  return {};
+}
+
+}  // namespace sluice

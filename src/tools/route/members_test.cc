@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
+#include "net/http.h"
+#include "tools/route/router.h"
+
+namespace sluice {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// A worker at one of the addresses of this machine. Answers a POST with its address, but holds one
+// to /v1/completions back until it may.
+class NamedWorker {
+ public:
+  NamedWorker(const std::string& host, uint16_t port) {
+    HttpServer::Options o;
+    o.host = host;
+    o.port = port;
+    o.on_request = [this, host](HttpRequest request, std::shared_ptr<Responder> out) {
+      HttpResponse r;
+      r.body = request.method == "GET" ? "{}" : host;
+      if (request.path != "/v1/completions") return out->send(std::move(r));
+      std::lock_guard lock(mutex_);
+      held_.push_back(std::move(out));
+    };
+    o.refuse = Router::refuse;
+    server_ = std::move(*HttpServer::start(std::move(o)));
+  }
+  ~NamedWorker() { server_->stop(); }
+  uint16_t port() const { return server_->port(); }
+  size_t num_held() {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  void answer_held() {
+    std::lock_guard lock(mutex_);
+    for (const auto& out : held_) {
+      HttpResponse r;
+      r.body = "late";
+      out->send(std::move(r));
+    }
+    held_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Responder>> held_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+// What a name means, as tests change it.
+struct ChangingName {
+  std::mutex mutex;
+  Result<std::vector<std::string>> addresses = Error{503, "no server"};
+  void set(Result<std::vector<std::string>> a) {
+    std::lock_guard lock(mutex);
+    addresses = std::move(a);
+  }
+};
+
+// Asks until it is so; false: it never was.
+template <typename F>
+bool comes_true(F is_so) {
+  for (int i = 0; i < 800; ++i, std::this_thread::sleep_for(milliseconds(25)))
+    if (is_so()) return true;
+  return false;
+}
+
+// A router on its thread, and a client of it.
+class NamedCluster {
+ public:
+  explicit NamedCluster(uint16_t port) : router_(options(port)) {
+    HttpServer::Options o;
+    o.on_request = [this](HttpRequest request, std::shared_ptr<Responder> out) {
+      router_.handle(std::move(request), std::move(out));
+    };
+    o.refuse = Router::refuse;
+    server_ = std::move(*HttpServer::start(std::move(o)));
+    EXPECT_TRUE(router_.start(*server_));
+  }
+  ~NamedCluster() {
+    server_->stop();
+    router_.close();
+  }
+  std::string ask(const char* method, const char* path) const {
+    HttpClient::Options o;
+    o.url.host = "127.0.0.1";
+    o.url.port = server_->port();
+    const auto client = std::move(*HttpClient::open(o));
+    return client->fetch(http_request_bytes(o.url, method, path, {}, "{}")).body;
+  }
+  // Until the workers that take requests are these, by what they answer; in turn.
+  bool serves(const std::vector<std::string>& hosts) const {
+    std::vector<std::string> want;
+    for (const std::string& h : hosts) want.insert(want.end(), 2, h);
+    return comes_true([&] {
+      std::vector<std::string> got;
+      for (size_t k = 0; k < want.size(); ++k) got.push_back(ask("POST", "/tokenize"));
+      std::sort(got.begin(), got.end());
+      return got == want;
+    });
+  }
+  std::shared_ptr<ChangingName> name = std::make_shared<ChangingName>();
+
+ private:
+  RouterOptions options(uint16_t port) const {
+    RouterOptions r;
+    r.routing.policy = Routing::round_robin;
+    r.worker.cost.rows = {{0, 5e-3}, {4096, 0.2}};
+    r.dns_name = "workers";
+    r.dns_port = port;
+    r.dns_every = milliseconds(5);
+    r.resolve = [n = name](const std::string&) {
+      std::lock_guard lock(n->mutex);
+      return n->addresses;
+    };
+    return r;
+  }
+  Router router_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+}  // namespace
+
+TEST(RouterMembers, AddressesJoinAndLeave) {
+  NamedWorker a("127.0.0.1", 0);
+  NamedWorker b("127.0.0.2", a.port()), c("127.0.0.3", a.port());
+  NamedCluster cluster(a.port());
+  EXPECT_NE(cluster.ask("POST", "/tokenize").find("no_worker"), std::string::npos);
+  cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
+  // One leaves in the middle of a request, which it finishes.
+  std::string late;
+  std::thread client([&] { late = cluster.ask("POST", "/v1/completions"); });
+  EXPECT_TRUE(comes_true([&] { return a.num_held() + b.num_held() > 0; }));
+  NamedWorker& holds = a.num_held() > 0 ? a : b;
+  const std::string stays = &holds == &a ? "127.0.0.2" : "127.0.0.1";
+  cluster.name->set(std::vector<std::string>{stays, "127.0.0.3"});
+  EXPECT_TRUE(cluster.serves({stays, "127.0.0.3"}));
+  holds.answer_held();
+  client.join();
+  EXPECT_EQ(late, "late");
+  // Without an answer of the name server all stays as it is.
+  cluster.name->set(Error{503, "no server"});
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_TRUE(cluster.serves({stays, "127.0.0.3"}));
+  // What left comes back.
+  cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
+}
+
+// More addresses than places, over time: places of those that left are taken again.
+TEST(RouterMembers, PlacesAreTakenAgain) {
+  NamedWorker a("127.0.0.1", 0);
+  NamedCluster cluster(a.port());
+  for (size_t round = 0; round < 3; ++round) {
+    std::vector<std::string> many;
+    for (size_t k = 0; k < kMostWorkers; ++k)
+      many.push_back("127.0." + std::to_string(round + 1) + "." + std::to_string(k + 1));
+    cluster.name->set(many);
+    EXPECT_TRUE(comes_true([&] {
+      return cluster.ask("GET", "/metrics").find(many.back() + ":") != std::string::npos;
+    }));
+  }
+  cluster.name->set(std::vector<std::string>{"127.0.0.1"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1"}));
+}
+
+}  // namespace sluice

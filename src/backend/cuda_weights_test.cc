@@ -43,8 +43,8 @@ TEST(CudaWeights, Fp8IsForLayersOfWholeSixteens) {
 
 TEST(CudaWeights, Int8IsForLayersWhoseTensorsAllMayBe) {
   const auto plan = [](const Tensors& t, std::vector<std::string> exclude = {}) {
-    return plan_cuda_weight(t.segments,
-                            {DType::bf16, false, true, {WeightQuant::w8a8, std::move(exclude)}});
+    return plan_cuda_weight(
+        t.segments, {DType::bf16, false, true, false, {WeightQuant::w8a8, std::move(exclude)}});
   };
   Tensors q("blk.0.attn_q.weight", 70, 64), k("blk.0.attn_k.weight", 6, 64);
   q.segments.push_back(k.segments[0]);

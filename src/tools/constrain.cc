@@ -18,7 +18,7 @@ using constrain::ConstraintSource;
 
 struct ConstraintJob {
   ConstraintSource source;
-  std::vector<std::string> texts;
+  std::vector<std::string> texts, hints;
   int samples = 0;
   uint64_t seed = 1;
 };
@@ -39,8 +39,8 @@ json::object run_job(const ConstraintJob& job, const ConstraintModel& model) {
   for (const std::string& text : job.texts) judged.push_back(judge_text(*constraint, text));
   int unfinished = 0;
   for (int i = 0; i < job.samples; ++i) {
-    auto text =
-        random_text(*constraint, job.seed * 1'000'003 + static_cast<uint64_t>(i), 2'000, nullptr);
+    auto text = random_text(*constraint, job.seed * 1'000'003 + static_cast<uint64_t>(i), 2'000,
+                            job.hints, nullptr);
     if (!text) {
       failures.push_back(json::string(text.error().message));
     } else if (*text) {
@@ -78,10 +78,12 @@ Result<ConstraintJob> parse_job(const std::string& line, const ConstrainOptions&
   job.source.text = source->is_string() && job.source.kind != constrain::ConstraintKind::json_schema
                         ? std::string(source->get_string())
                         : json::serialize(*source);
-  if (const json::value* texts = o.if_contains("texts"); texts && texts->is_array()) {
+  for (auto [name, list] : {std::pair{"texts", &job.texts}, {"hints", &job.hints}}) {
+    const json::value* texts = o.if_contains(name);
+    if (!texts || !texts->is_array()) continue;
     for (const json::value& t : texts->get_array()) {
-      if (!t.is_string()) return Error{400, "\"texts\" must be strings"};
-      job.texts.emplace_back(t.get_string());
+      if (!t.is_string()) return Error{400, strf("\"%s\" must be strings", name)};
+      list->emplace_back(t.get_string());
     }
   }
   if (const json::value* n = o.if_contains("samples"); n && n->is_int64()) {
@@ -126,7 +128,7 @@ int cmd_constrain(const ConstrainOptions& o) {
   Result<ConstraintModel> model = load_constraint_model(o.model);
   if (!model) return report(model.error());
   if (!o.jsonl.empty()) return constraint_lines(o, *model);
-  ConstraintJob job{{o.kind, "", o.space}, {}, o.samples, o.seed};
+  ConstraintJob job{{o.kind, "", o.space}, {}, {}, o.samples, o.seed};
   if (!o.file.empty()) {
     Result<std::string> text = read_text(o.file);
     if (!text) return report(text.error());
@@ -207,7 +209,7 @@ int cmd_bench_constraints(const BenchConstraintsOptions& o) {
       }
     }
     for (int i = 0; i < o.samples; ++i) {
-      auto made = random_text(*constraint, o.seed + static_cast<uint64_t>(i), 2'000, &masks);
+      auto made = random_text(*constraint, o.seed + static_cast<uint64_t>(i), 2'000, {}, &masks);
       unfinished += !made || !*made;
     }
   }

@@ -63,6 +63,7 @@ bool judge_tokens(const std::shared_ptr<const Constraint>& constraint,
 Result<std::optional<std::string>> random_text(const std::shared_ptr<const Constraint>& constraint,
                                                uint64_t seed,
                                                int max_tokens,
+                                               std::span<const std::string> hints,
                                                MaskTimes* times) {
   const constrain::VocabTrie& trie = constraint->trie();
   std::mt19937_64 random(seed);
@@ -93,6 +94,13 @@ Result<std::optional<std::string>> random_text(const std::shared_ptr<const Const
     if (times) times->us.push_back(1e6 * (thread_seconds() - start));
     if (!filled) return filled.error();
     if (matcher.can_end() && (matcher.is_done() || random() % 2 == 0)) return std::optional(text);
+    if (!hints.empty() && random() % 2 == 0) {
+      const std::string& hint = hints[random() % hints.size()];
+      if (matcher.accept_bytes(hint)) {
+        text += hint;
+        continue;
+      }
+    }
     for (Token t : trie.ends()) mask[static_cast<size_t>(t) / 32] &= ~(1u << (t % 32));
     Token t = kNoToken;
     if (random() % 100 < (step < 30 ? 50u : 90u)) t = pick(true);

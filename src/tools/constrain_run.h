@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,14 @@ bool judge_tokens(const std::shared_ptr<const constrain::Constraint>& constraint
                   const Tokenizer& tokenizer,
                   std::string_view text,
                   MaskTimes* times);
-// A random text that the constraint allows; endings are favoured. Nothing when it did not end
+// A random text that the constraint allows; endings are favoured, and `hints`, where one may come
+// next: chance hardly ever spells the name of a required property. Nothing when it did not end
 // within `max_tokens`. The error is a limit that was exceeded, or a state without allowed tokens.
 Result<std::optional<std::string>> random_text(
     const std::shared_ptr<const constrain::Constraint>& constraint,
     uint64_t seed,
     int max_tokens,
+    std::span<const std::string> hints,
     MaskTimes* times);
 
 double thread_seconds();

@@ -88,6 +88,42 @@ def spelled(value):
     return json.dumps(value, ensure_ascii=False)
 
 
+def hints_of(schema, instances):
+    """Keys and strings that texts of the schema are made of, as they are spelled."""
+    keys, values = set(), set()
+
+    def walk(value, properties=False):
+        if isinstance(value, dict):
+            for key, below in value.items():
+                if properties:
+                    keys.add(key)
+                walk(below, key in ("properties", "dependentSchemas") and not properties)
+        elif isinstance(value, list):
+            for below in value:
+                walk(below)
+        if isinstance(value, (str, int, float, bool)) and not properties:
+            values.add(spelled(value))
+
+    def walk_instance(value):
+        if isinstance(value, dict):
+            keys.update(value)
+            for below in value.values():
+                walk_instance(below)
+        elif isinstance(value, list):
+            for below in value:
+                walk_instance(below)
+        else:
+            values.add(spelled(value))
+
+    for instance in instances:
+        walk_instance(instance)
+    of_instances = {v for v in values if len(v) <= 200}
+    values.clear()
+    walk(schema)
+    of_schema = {v for v in values if len(v) <= 40}
+    return sorted(spelled(k) + ":" for k in keys) + sorted(of_instances)[:100] + sorted(of_schema)[:100] + [",", "}", "]"] * 3
+
+
 def no_twice(pairs):
     out = dict(pairs)
     if len(out) != len(pairs):
@@ -112,8 +148,8 @@ class SharedSchemas(Constrained):
 
     def test_schemas(self):
         cases = [json.loads(f.read_text()) for f in self.files]
-        jobs = [{"source": c["schema"], "texts": [spelled(t["data"]) for t in c["tests"]], "samples": 60 if FULL else 6}
-                for c in cases]
+        jobs = [{"source": c["schema"], "texts": [spelled(t["data"]) for t in c["tests"]], "samples": 60 if FULL else 6,
+                 "hints": hints_of(c["schema"], [t["data"] for t in c["tests"] if t["valid"]])} for c in cases]
         results = run_jobs(self.folder.name, jobs)
         if FULL:
             self.sample_more(jobs, results)

@@ -89,39 +89,33 @@ def spelled(value):
 
 
 def hints_of(schema, instances):
-    """Keys and strings that texts of the schema are made of, as they are spelled."""
+    """Keys and values that texts of the schema are made of, as they are spelled."""
     keys, values = set(), set()
 
-    def walk(value, properties=False):
+    def walk(value, names=False):
+        """Of a schema: the names of properties, and anything that may be a constant."""
         if isinstance(value, dict):
+            keys.update(value if names else ())
             for key, below in value.items():
-                if properties:
-                    keys.add(key)
-                walk(below, key in ("properties", "dependentSchemas") and not properties)
+                walk(below, key == "properties" and not names)
         elif isinstance(value, list):
             for below in value:
                 walk(below)
-        if isinstance(value, (str, int, float, bool)) and not properties:
+        elif len(spelled(value)) <= 40:
             values.add(spelled(value))
 
-    def walk_instance(value):
+    def walk_instance(value, root=True):
         if isinstance(value, dict):
             keys.update(value)
-            for below in value.values():
-                walk_instance(below)
-        elif isinstance(value, list):
-            for below in value:
-                walk_instance(below)
-        else:
+        for below in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk_instance(below, False)
+        if not root and len(spelled(value)) <= 1000:
             values.add(spelled(value))
 
+    walk(schema)
     for instance in instances:
         walk_instance(instance)
-    of_instances = {v for v in values if len(v) <= 200}
-    values.clear()
-    walk(schema)
-    of_schema = {v for v in values if len(v) <= 40}
-    return sorted(spelled(k) + ":" for k in keys) + sorted(of_instances)[:100] + sorted(of_schema)[:100] + [",", "}", "]"] * 3
+    return sorted(spelled(k) + ":" for k in keys)[:300] + sorted(values)[:300] + [",", "}", "]"] * 5
 
 
 def no_twice(pairs):

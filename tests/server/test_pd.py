@@ -180,7 +180,8 @@ class PrefillDecode(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as other:
             other.write(b"a key that nobody else has")
             other.flush()
-            for args in (("--kv-key", other.name), (), ("--kv-key", self.key.name, "--kv", "f32")):
+            on_gpu = any("cuda" in line for line in self.prefill.lines)
+            for args in (("--kv-key", other.name), (), ("--kv-key", self.key.name, "--kv", "f8" if on_gpu else "f32")):
                 with start("decode", *args) as decode:
                     refused = self.prefill.metric("sluice_kv_transfer_refused_total")
                     body = {"prompt": prompt(600), "max_tokens": 8, "temperature": 0}

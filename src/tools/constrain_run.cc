@@ -60,6 +60,26 @@ bool judge_tokens(const std::shared_ptr<const Constraint>& constraint,
   return matcher.can_end();
 }
 
+namespace {
+
+// The first of the hints from a random one on that may come next, or that one alone. Late in a text
+// all are tried, those first that close something. Empty: none.
+std::string_view take_hint(Matcher& matcher,
+                           std::span<const std::string> hints,
+                           uint64_t random,
+                           bool late) {
+  for (std::string_view closing : {"}", "]"})
+    if (late && matcher.accept_bytes(closing)) return closing;
+  const size_t from = random % hints.size();
+  for (size_t i = 0; i < (late ? hints.size() : 1); ++i) {
+    const std::string& hint = hints[(from + i) % hints.size()];
+    if (matcher.accept_bytes(hint)) return hint;
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::optional<std::string>> random_text(const std::shared_ptr<const Constraint>& constraint,
                                                uint64_t seed,
                                                int max_tokens,
@@ -94,12 +114,11 @@ Result<std::optional<std::string>> random_text(const std::shared_ptr<const Const
     if (times) times->us.push_back(1e6 * (thread_seconds() - start));
     if (!filled) return filled.error();
     if (matcher.can_end() && (matcher.is_done() || random() % 2 == 0)) return std::optional(text);
-    if (!hints.empty() && random() % 2 == 0) {
-      const std::string& hint = hints[random() % hints.size()];
-      if (matcher.accept_bytes(hint)) {
-        text += hint;
-        continue;
-      }
+    const bool late = step >= 40;
+    if (!hints.empty() && random() % 8 < (late ? 7 : 4)) {
+      const std::string_view taken = take_hint(matcher, hints, random(), late);
+      text += taken;
+      if (!taken.empty()) continue;
     }
     for (Token t : trie.ends()) mask[static_cast<size_t>(t) / 32] &= ~(1u << (t % 32));
     Token t = kNoToken;

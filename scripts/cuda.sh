@@ -96,7 +96,7 @@ plan_cuda() {
   CUDA_ARGS=(-DSLUICE_CUDA=ON "-DSLUICE_NVCC=$nvcc")
   # shellcheck disable=SC2086
   archs=${SLUICE_CUDA_ARCHS:-$(gpu_archs $capabilities)}
-  [[ -z $archs ]] || CUDA_ARGS+=("-DSLUICE_CUDA_ARCHS=$archs")
+  CUDA_ARGS+=("-DSLUICE_CUDA_ARCHS=${archs:-90a}")  # always: CMake would keep an earlier one
 }
 
 # Compiler, headers and cuBLAS from PyPI into build/cuda, laid out as CMake expects a toolkit.

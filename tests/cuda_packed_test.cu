@@ -1,10 +1,11 @@
 // Weights that a GPU keeps as their file stores them: packing and decoding to the bit, the product
-// for few rows against sums in double, and the bits of a row among 1 to 40 others. Odd sizes,
-// outputs that start as NaN, memory behind them that must stay as it is.
+// for few rows against sums in double, the bits of a row among up to 63 others, NaN and infinity in
+// a row of x. Odd sizes, outputs that start as NaN, memory behind them that must stay as it is.
 //   cuda_packed_test [--small | --time]     --time: microseconds of the shapes of Qwen2.5-7B
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -208,10 +209,31 @@ class Products {
       }
     }
     const double off = std::sqrt(difference / size);
-    const double most = f32_out ? 2e-4 : type_ == DType::f16 ? 1e-3 : 6e-3;
+    const double most = !f32_out                     ? (type_ == DType::f16 ? 1e-3 : 6e-3)
+                        : kind_ == FewRows::streamed ? 1e-4
+                                                     : 2e-4;
     expect(off < most, "%s n %d, %ld x %ld, kind %d, f16 %d, f32 out %d, bias %d: off by %g",
            w_.name(), n, static_cast<long>(w_.rows), static_cast<long>(w_.cols),
            static_cast<int>(kind_), type_ == DType::f16, f32_out, bias, off);
+  }
+
+  // With one element of the last row so, all outputs of that row are NaN or infinite, others are
+  // as before.
+  void check_not_finite(int n, float element) {
+    const std::vector<float> before = run(0, n, true, true);
+    const int64_t at = (n - 1) * stride_ + w_.cols - 1;
+    const T was(x_[static_cast<size_t>(at)]), put(element);
+    check(cudaMemcpy(x_device_.data() + at, &put, sizeof put, cudaMemcpyHostToDevice), "x");
+    const std::vector<float> got = run(0, n, true, true);
+    check(cudaMemcpy(x_device_.data() + at, &was, sizeof was, cudaMemcpyHostToDevice), "x");
+    const auto others = static_cast<size_t>((n - 1) * w_.rows);
+    int finite = 0;
+    for (size_t i = others; i < got.size(); ++i) finite += std::isfinite(got[i]);
+    expect(finite == 0, "%s n %d, kind %d: %d of %ld outputs of %g are finite", w_.name(), n,
+           static_cast<int>(kind_), finite, static_cast<long>(w_.rows), element);
+    expect(std::memcmp(got.data(), before.data(), others * sizeof(float)) == 0,
+           "%s n %d, kind %d: %g in one row changed another", w_.name(), n, static_cast<int>(kind_),
+           element);
   }
 
   // Each number of rows against all of them at once.
@@ -243,10 +265,15 @@ void check_products(const Packed& w, DType type, bool small) {
   for (FewRows kind : {FewRows::streamed, FewRows::halves, FewRows::integers}) {
     if (kind == FewRows::halves && !has_half_product(w.format)) continue;
     if (kind == FewRows::integers && !has_integer_product(w.format)) continue;
-    Products<T> p(w, type, 40, kind);
-    for (int n : {1, 3, 8, 9, 16, 17, 32, 40}) p.check_values(n, n % 2 == 1, n % 3 == 0);
+    Products<T> p(w, type, kMaxStreamed, kind);
+    for (int n : {1, 3, 8, 9, 16, 17, 32, 40, 63, 64}) p.check_values(n, n % 2 == 1, n % 3 == 0);
     p.check_values(8, true, true);
     p.check_values(40, true, false);
+    p.check_values(64, true, false);
+    for (int n : {1, 8, 9, 17}) {
+      p.check_not_finite(n, std::numeric_limits<float>::quiet_NaN());
+      p.check_not_finite(n, -std::numeric_limits<float>::infinity());
+    }
     if (!small) p.check_bits();
   }
 }

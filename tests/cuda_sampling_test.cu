@@ -153,7 +153,7 @@ class SamplingPair {
  public:
   SamplingPair(int slots, int vocab, uint64_t seed)
       : vocab_(vocab), random_(seed), states_(static_cast<size_t>(slots)) {
-    sampler_.reserve(slots, vocab);
+    sampler_.reserve(slots, vocab, 2);
     check(cudaStreamCreate(&stream_), "stream");
   }
   ~SamplingPair() {
@@ -200,7 +200,7 @@ class SamplingPair {
       if (graph_ == nullptr) {
         cudaGraph_t graph;
         check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-        sampler_.sample(step, stream_);
+        sampler_.sample(step, stream_, 1);  // the second lane
         check(cudaStreamEndCapture(stream_, &graph), "capture");
         check(cudaGraphInstantiate(&graph_, graph, 0), "instantiate");
         cudaGraphDestroy(graph);

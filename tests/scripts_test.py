@@ -86,7 +86,7 @@ class CudaPart(Machine):
     def test_nvcc(self):
         self.program("nvcc", NVCC.format("13.0"))
         self.assertEqual(self.plan(), ["CPU and GPU parts (nvcc 13.0)",
-                                       f"-DSLUICE_CUDA=ON -DSLUICE_NVCC={self.bin}/nvcc"])
+                                       f"-DSLUICE_CUDA=ON -DSLUICE_NVCC={self.bin}/nvcc -DSLUICE_CUDA_ARCHS=90a"])
 
     def test_an_old_nvcc(self):
         self.program("nvcc", NVCC.format("12.4"))
@@ -109,7 +109,7 @@ class CudaPart(Machine):
     def test_gpus(self):
         for capabilities, word, archs in (("7.5", "CPU part only (the GPU has compute capability 7.5;", None),
                                           ("8.6", "CPU and GPU", "86"), ("9.0", "CPU and GPU", "90a"),
-                                          ("12.0", "CPU and GPU", "120"), ("", "CPU and GPU", None),
+                                          ("12.0", "CPU and GPU", "120"), ("", "CPU and GPU", "90a"),
                                           ("12.0\\n8.9\\n7.5\\n8.9", "CPU and GPU", "89;120")):
             self.program("nvidia-smi", f'printf "{capabilities}\\n"')
             said, args = self.plan(SLUICE_DRIVER="580.65.06")

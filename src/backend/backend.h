@@ -46,16 +46,16 @@ struct SuperQuantView {
 };
 inline constexpr int kActSuper = 256, kActSum = 16;
 
-// Rows of 8 bits with one scale each, on GPUs: value = scale * code. In e4m3 a row's absmax becomes
-// 448; in i8 it is as in RowQuantView.
-struct F8View {
+// Rows of fp8 or int8 codes with one scale each, on GPUs: value = scale * code. In e4m3 a row's
+// absmax becomes 448; in i8 it is as in RowQuantView.
+struct CodesView {
   void* data = nullptr;    // [rows, cols]
   float* scale = nullptr;  // [rows]
   DType type = DType::f8;  // or i8
   bool alone = false;      // nobody reads the activations themselves: they need not be written
 };
 // Products in e4m3 of up to so many rows read the activations themselves, so nobody fills their
-// F8View.
+// CodesView.
 inline constexpr int kMaxRowsWithoutF8 = 8;
 
 // Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
@@ -66,7 +66,7 @@ enum ActNeeds : uint8_t {
   kActRow8 = 4,
   kActF8 = 8,
   kActSuper8 = 16,
-  kActI8 = 32  // F8View in i8, and memory for the activations; never beside kActF8
+  kActI8 = 32  // CodesView in i8, and memory for the activations; never beside kActF8
 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
@@ -75,7 +75,7 @@ struct Act {
   Tensor f;               // in the backend's activation type; data may be null
   QuantView q;            // q.q may be null
   RowQuantView r = {};    // r.q may be null
-  F8View f8 = {};         // of f's rows and columns; f8.data may be null
+  CodesView f8 = {};      // fp8 or int8 codes of f's rows and columns; f8.data may be null
   SuperQuantView s = {};  // s.q may be null
 
   int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.q ? r.rows : s.rows; }

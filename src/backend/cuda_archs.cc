@@ -24,6 +24,8 @@ bool entry_runs_on(std::string_view entry, int major, int minor) {
   if (failed != std::errc()) return false;
   const std::string_view kind(rest, static_cast<size_t>(entry.data() + entry.size() - rest));
   if (kind == "-virtual") return number <= major * 10 + minor;
+  // Jetson's 8.7 and the cards' 8.x do not run each other's code.
+  if (major == 8 && (minor == 7) != (number == 87)) return false;
   return number / 10 == major && (kind == "a" ? number % 10 == minor : number % 10 <= minor);
 }
 

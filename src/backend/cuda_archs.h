@@ -1,6 +1,6 @@
 // The list of GPU architectures that a build has code for (SLUICE_CUDA_ARCHS): "90a 80-virtual".
-// Code for "90a" runs on 9.0 alone, code for "80" on 8.0 and later 8.x. "80-virtual" is PTX, which
-// the driver compiles for 8.0 and everything later.
+// Code for "90a" runs on 9.0 alone, code for "80" on 8.0 and later 8.x but 8.7 (Jetson), which runs
+// "87" alone. "80-virtual" is PTX, which the driver compiles for 8.0 and everything later.
 #pragma once
 
 #include <string>

@@ -22,6 +22,13 @@ TEST(CudaArchs, CodeOfOneGpuRunsThereAlone) {
   EXPECT_FALSE(arch_runs_on("90a", 10, 0));
 }
 
+TEST(CudaArchs, JetsonRunsItsOwnCode) {
+  EXPECT_FALSE(arch_runs_on("80 86", 8, 7));
+  EXPECT_TRUE(arch_runs_on("80 87", 8, 7));
+  EXPECT_TRUE(arch_runs_on("80-virtual", 8, 7));
+  EXPECT_FALSE(arch_runs_on("87", 8, 9));
+}
+
 TEST(CudaArchs, PtxRunsOnEverythingLater) {
   EXPECT_FALSE(arch_runs_on("80-virtual", 7, 5));
   EXPECT_TRUE(arch_runs_on("80-virtual", 8, 0));

@@ -71,8 +71,8 @@ constexpr PackedFormat packed_format(Format f) {
 constexpr bool is_packed(Format f) { return packed_format(f).codes > 0; }
 
 // Up to so many rows of x a product reads weights as they are; of more rows it decodes them first,
-// which is faster. More than any kernel takes that reads weights before it waits for the kernel
-// before it: that one decodes them.
+// which is faster. Must exceed the row limit of kernels that prefetch weights before they wait
+// (narrow): the kernel before them writes the decoded weights.
 inline constexpr int kMaxStreamed = 64;
 
 // Memory of rows of x in two bytes an element (cuda/packed.cuh): for 256 columns 512 bytes of

@@ -55,8 +55,8 @@ inline int64_t decoded_rows(int64_t rows, int64_t cols) {
   const int64_t pieces = (rows + most - 1) / std::max(most, kStep);
   return (rows + pieces * kStep - 1) / (pieces * kStep) * kStep;
 }
-// Scratch that products with this weight need: for few rows of x, which is always where results do
-// not depend on their number, and for many.
+// Scratch that products with this weight need: split rows of x (always, if deterministic), or
+// decoded weights.
 inline size_t stored_scratch(const CudaWeightPlan& p, const CudaTypes& types) {
   if (p.parts.empty()) return 0;
   const auto few = static_cast<size_t>(split_bytes(kMaxStreamed, p.cols));

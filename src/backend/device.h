@@ -168,9 +168,9 @@ class Device : public Backend {
   virtual void abort_capture() noexcept = 0;
   virtual void launch(int sequence) = 0;
 
-  // Sampling state of `slots` rows.
+  // Sampling state of `slots` rows, and scratch for every lane: after reserve_lanes().
   virtual void reserve_sampling(int slots, int vocab) = 0;
-  virtual size_t sampling_bytes(int slots, int vocab) const = 0;
+  virtual size_t sampling_bytes(int slots, int vocab, int lanes) const = 0;
   // Opens rows, edits tables, and makes the arrays of a step; rows [num_tokens, padded) become
   // padding of one token each.
   virtual void prepare(const Packet& packet,

@@ -89,7 +89,7 @@ size_t DeviceExecutor::workspace_bytes(const Device& device,
   size_t attention =
       device.attention_bytes(attention_spec(model.shape()), max_rows(c), max_positions(c));
   return workspace_bytes(model, c) + lanes * attention + (lanes - 1) * device.lane_bytes() +
-         device.sampling_bytes(c.max_seqs, model.shape().vocab);
+         device.sampling_bytes(c.max_seqs, model.shape().vocab, c.pipeline.lanes);
 }
 
 DeviceExecutor::DeviceExecutor(Device& device,

@@ -86,7 +86,7 @@ class NotingDevice final : public Device {
   void abort_capture() noexcept override {}
   void launch(int) override {}
   void reserve_sampling(int, int) override {}
-  size_t sampling_bytes(int, int) const override { return 0; }
+  size_t sampling_bytes(int, int, int) const override { return 0; }
   void prepare(const Packet&, const StepArrays& arrays, int, int) override {
     tables.push_back(arrays.tables);
     if (fail_next == Fail::prepare) fail();

@@ -194,10 +194,14 @@ void set_fixed(Ledger& ledger,
     ledger.available = available_memory();
     return;
   }
-  // Attention's memory and sampling's counts, where no device is open to ask.
-  const auto counts = static_cast<size_t>(e.max_seqs) * static_cast<size_t>(model.shape().vocab);
-  const size_t own = counts * sizeof(uint16_t) + (size_t{64} << 20) +
-                     static_cast<size_t>(e.pipeline.lanes) * measured.scratch;
+  // Attention's memory, sampling's counts and a lane's scratch, where no device is open to ask: a
+  // row of logits for each block that samples alone, one per multiprocessor at most.
+  constexpr int kMostBlocks = 192;
+  const auto vocab = static_cast<size_t>(model.shape().vocab);
+  const auto alone = static_cast<size_t>(std::min(e.max_seqs, kMostBlocks)) * vocab * sizeof(float);
+  const size_t own = static_cast<size_t>(e.max_seqs) * vocab * sizeof(uint16_t) +
+                     (size_t{64} << 20) +
+                     static_cast<size_t>(e.pipeline.lanes) * (measured.scratch + alone);
   ledger.weights = device->weights > 0 ? device->weights : model.weight_bytes();
   ledger.workspace =
       device->workspace > 0 ? device->workspace : DeviceExecutor::workspace_bytes(model, e) + own;

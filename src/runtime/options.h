@@ -30,13 +30,7 @@ struct DeviceChoice {
 Result<DeviceChoice> parse_device(std::string_view text);
 
 // --quantize: what becomes of weights at load
-enum class Quantize : uint8_t {
-  none,
-  w8a8,
-  w4,
-  u8,
-  fp8
-};  // on a GPU w8a8 and fp8, on the CPU all others
+enum class Quantize : uint8_t { none, w8a8, w4, u8, fp8 };  // GPU: w8a8, fp8; CPU: all but fp8
 inline constexpr NamedValue<Quantize> kQuantizes[] = {{"none", Quantize::none},
                                                       {"w8a8", Quantize::w8a8},
                                                       {"w4", Quantize::w4},

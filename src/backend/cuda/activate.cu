@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(1024) activate_row_kernel(O* out,
                                                             int64_t stride,
                                                             int cols,
                                                             Activation activation,
-                                                            F8View codes) {
+                                                            CodesView codes) {
   __shared__ float shared[33];
   wait_for_inputs();
   let_next_start();
@@ -76,7 +76,7 @@ __global__ void SLUICE_CLUSTER_DIMS(kRowParts) __launch_bounds__(1024)
                           int64_t stride,
                           int cols,
                           Activation activation,
-                          F8View codes) {
+                          CodesView codes) {
 #if SLUICE_HAS_CLUSTERS
   __shared__ float shared[kClusterMaxFloats];
   wait_for_inputs();
@@ -104,7 +104,7 @@ __global__ void SLUICE_CLUSTER_DIMS(kRowParts) __launch_bounds__(1024)
 
 template <bool kGated, typename O, typename T>
 void launch_activate_as(
-    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   auto cols = static_cast<int>(out.cols);
   bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
@@ -141,7 +141,7 @@ void launch_activate_as(
 
 template <bool kGated>
 void launch_activate(
-    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
   with_type(out.type, [&](auto t) {
     using T = decltype(t);
     if (x.type == DType::f32)
@@ -152,7 +152,7 @@ void launch_activate(
 
 // A block per row; the row is read twice, the second time from the cache.
 template <typename T>
-__global__ void quantize_kernel(F8View out, const T* x, int64_t stride, int cols) {
+__global__ void quantize_kernel(CodesView out, const T* x, int64_t stride, int cols) {
   __shared__ float shared[32];
   wait_for_inputs();
   let_next_start();
@@ -176,7 +176,7 @@ __global__ void quantize_kernel(F8View out, const T* x, int64_t stride, int cols
 
 }  // namespace
 
-void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
+void quantize_rows(const CodesView& out, Tensor x, cudaStream_t stream) {
   with_type(x.type, [&](auto t) {
     using T = decltype(t);
     unsigned threads = x.cols >= 8192 ? 1024 : x.cols >= 2048 ? 256 : 128;
@@ -186,11 +186,14 @@ void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream) {
 }
 
 void activate(
-    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream) {
+    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
   launch_activate<false>(out, x, activation, codes, stream);
 }
-void activate_gated(
-    Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream) {
+void activate_gated(Tensor out,
+                    Tensor gate_up,
+                    Activation activation,
+                    const CodesView& codes,
+                    cudaStream_t stream) {
   launch_activate<true>(out, gate_up, activation, codes, stream);
 }
 

@@ -30,11 +30,11 @@ struct AttentionArgs {
   int max_positions;         // of a row, as attention_workspace() was told
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
-  F8View codes = {};  // of out, where attend_decode makes them
+  CodesView codes = {};  // of out, where attend_decode makes them
 };
 
-// Whether attend_decode can leave `num` rows of output in e4m3 too: all kv heads of a row are then
-// a cluster, which finds the row's largest element.
+// Whether attend_decode can leave `num` rows of output in e4m3 or i8 too: all kv heads of a row are
+// then a cluster, which finds the row's largest element.
 bool decode_makes_codes(const AttentionArgs& args, int num);
 
 // Rows [0, num) have one query each, at positions[row], in slot row_slot[row].

@@ -33,7 +33,7 @@ struct DecodeParams {
   int part_heads;    // heads of a partial result: min(group, kHeads)
   int32_t* tickets;  // [max_split_groups()], zero between launches
   float* partials;   // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
-  F8View codes;      // of the rows, or null; then a cluster is the blocks of a row
+  CodesView codes;   // of the rows, or null; then a cluster is the blocks of a row
 };
 
 // Unnormalised output [heads, D], then maxima and sums [heads].

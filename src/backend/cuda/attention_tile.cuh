@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "backend/cuda/arch.cuh"
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/f8_bits.cuh"
 
@@ -66,21 +67,6 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-__device__ inline uint32_t smem_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes, or zeros when not `valid`.
-__device__ inline void copy16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 // The next kernel may take what this one leaves free; it waits for this one's results all the same.
 __device__ inline void let_next_kernel_start() {
 #if SLUICE_HAS_CLUSTERS

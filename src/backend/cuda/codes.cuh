@@ -64,7 +64,7 @@ __device__ inline void leave_cluster_max() { cluster_wait(); }
 // The block's row in codes with its scale, from what its threads hold: kVecs groups of N
 // neighbouring columns, groups of all threads side by side.
 template <int kVecs, int N>
-__device__ inline void store_codes(const F8View& codes,
+__device__ inline void store_codes(const CodesView& codes,
                                    const float (&v)[kVecs][N],
                                    int cols,
                                    float* shared) {

@@ -14,6 +14,7 @@
 #include "backend/cuda/target.cuh"
 #include "backend/cuda_archs.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace sluice::cuda {
 
@@ -52,6 +53,9 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   stream_ = lanes_[0].stream;
   add_marks(2);
   gemm_.load_choices();
+  if (options.int8.kind == WeightQuant::w8a8 && !has_wgmma())
+    LOG(warn, "int8 weights on %s: one kernel for any number of rows, slow for prompts",
+        device_.name.c_str());
 }
 
 CudaBackend::~CudaBackend() {
@@ -228,11 +232,12 @@ size_t memory_left(int index) {
   int before = 0;
   size_t free = 0, total = 0;
   const bool used = in_use(index);
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(index) != cudaSuccess ||
-      cudaMemGetInfo(&free, &total) != cudaSuccess)
-    free = 0;
-  if (!used) cudaDeviceReset();
-  if (in_use(before)) cudaSetDevice(before);  // which would open another
+  if (cudaGetDevice(&before) != cudaSuccess) before = index;
+  if (cudaSetDevice(index) == cudaSuccess) {
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) free = 0;
+    if (!used) cudaDeviceReset();
+  }
+  if (in_use(before)) cudaSetDevice(before);  // cudaSetDevice would create a context
   static_cast<void>(cudaGetLastError());
   return free;
 }

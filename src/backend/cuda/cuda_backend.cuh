@@ -106,7 +106,7 @@ class CudaBackend final : public Device {
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override;
   void reserve_sampling(int slots, int vocab) override;
-  size_t sampling_bytes(int slots, int vocab) const override;
+  size_t sampling_bytes(int slots, int vocab, int lanes) const override;
   void prepare(const Packet& packet, const StepArrays& arrays, int num_tokens, int padded) override;
   void sample(const SampleStep& step) override;
   void reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) override;
@@ -176,7 +176,7 @@ class CudaBackend final : public Device {
   // The lane's, made where tune() was not called.
   void* scratch_memory();
   // Memory for x in 8 bits: x's own, or scratch where it has none.
-  F8View f8_of(const Act& x, DType type);
+  CodesView f8_of(const Act& x, DType type);
 
   CudaOptions options_;
   Gpu device_;

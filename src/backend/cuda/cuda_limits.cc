@@ -47,7 +47,7 @@ DeviceLimits CudaBackend::measure_limits() {
   GemmWeight w{a.data(), options_.activations, kSide, kSide};
   Tensor x{b.data(), options_.activations, kSide, kSide, kSide};
   Tensor out{c.data(), options_.activations, kSide, kSide, kSide};
-  auto rate = [&](const GemmWeight& weight, const Tensor& in, const F8View& f8) {
+  auto rate = [&](const GemmWeight& weight, const Tensor& in, const CodesView& f8) {
     gemm_.tune_bucket({weight}, out, in, f8, stream_);
     return 2.0 * kSide * kSide * kSide * 4 / best([&] {
              for (int i = 0; i < 4; ++i) gemm_.run(Product(out, in, weight, f8), true, stream_);
@@ -58,7 +58,7 @@ DeviceLimits CudaBackend::measure_limits() {
   Buffer a8 = allocate(bytes / 2), b8 = allocate(bytes / 2), scales = allocate(2 * kSide * 4);
   auto* scale = static_cast<float*>(scales.data());
   auto scaled_rate = [&](DType type) {
-    const F8View w8{a8.data(), scale, type}, x8{b8.data(), scale + kSide, type};
+    const CodesView w8{a8.data(), scale, type}, x8{b8.data(), scale + kSide, type};
     quantize_rows(w8, Tensor{a.data(), options_.activations, kSide, kSide, kSide}, stream_);
     quantize_rows(x8, x, stream_);
     GemmWeight scaled{a8.data(), type, kSide, kSide};

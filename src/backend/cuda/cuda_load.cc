@@ -83,21 +83,28 @@ void CudaBackend::pack_segments(std::span<const WeightSegment> segments,
   scratch_bytes_ = std::max(scratch_bytes_, stored_scratch(plan, options_.types()));
 }
 
-// From f32, so that nothing is rounded on the way; rows of Q8_0 by themselves.
+// From f32, so that nothing is rounded on the way, some rows at a time; rows of Q8_0 by themselves.
 void CudaBackend::load_int8(std::span<const WeightSegment> segments, CudaWeight& w) {
   auto* codes = static_cast<std::byte*>(w.data.data());
   auto* scale = static_cast<float*>(w.scale.data());
   Buffer values;
   for (const WeightSegment& s : segments) {
     const int64_t rows = s.tensor->rows, cols = s.tensor->cols;
-    const F8View to{codes, scale, DType::i8};
+    const CodesView to{codes, scale, DType::i8};
     if (s.tensor->format == Format::q8_0 && !s.random) {
       uploader_->int8_rows(to, s);
     } else {
-      const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+      const size_t row = static_cast<size_t>(cols) * sizeof(float);
+      const auto fit = static_cast<int64_t>(Uploader::kStageBytes / row) / 4 * 4;
+      const int64_t step = std::min(std::max<int64_t>(fit, 4), rows);
+      const size_t bytes = static_cast<size_t>(step) * row;
       if (values.bytes() < bytes) values = allocate(bytes);
-      uploader_->convert(values.data(), DType::f32, s);
-      quantize_rows(to, {values.data(), DType::f32, rows, cols, cols}, stream_);
+      for (int64_t at = 0; at < rows; at += step) {
+        const int64_t num = std::min(step, rows - at);
+        uploader_->convert_rows(values.data(), DType::f32, s, at, num);
+        quantize_rows({codes + at * cols, scale + at, DType::i8},
+                      {values.data(), DType::f32, num, cols, cols}, stream_);
+      }
     }
     codes += rows * cols;
     scale += rows;
@@ -191,7 +198,8 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
     x8 = allocate(static_cast<size_t>(most_in));
     x8_scales = allocate(static_cast<size_t>(std::max(most, max_outputs)) * sizeof(float));
   }
-  const F8View f8{x8.data(), static_cast<float*>(x8_scales.data()), int8 ? DType::i8 : DType::f8};
+  const CodesView f8{x8.data(), static_cast<float*>(x8_scales.data()),
+                     int8 ? DType::i8 : DType::f8};
   RandomSource source{7, 1};
   TensorInfo info{"x", Format::bf16, 1, most_in, static_cast<size_t>(most_in) * 2};
   Uploader(stream_).convert(x.data(), options_.activations, {&info, {}, &source});

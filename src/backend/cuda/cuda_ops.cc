@@ -14,7 +14,7 @@ namespace {
 const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
 
 // The memory into which an op writes `out` in 8 bits too, for the products that read it so.
-F8View codes_of(const Act& out) {
+CodesView codes_of(const Act& out) {
   if (!out.fills_f8()) return {};
   CHECK(out.f.stride == out.f.cols);
   return out.f8;
@@ -82,7 +82,7 @@ void CudaBackend::softcap(Tensor x, float cap) {
 
 // Models give every Act that weights in 8 bits read its own memory; scratch serves tests and single
 // products. It grows, so not while a graph is captured.
-F8View CudaBackend::f8_of(const Act& x, DType type) {
+CodesView CudaBackend::f8_of(const Act& x, DType type) {
   if (x.f8.data) {
     CHECK(x.f8.type == type);
     return x.f8;
@@ -125,10 +125,15 @@ void* CudaBackend::scratch_memory() {
   return b.data();
 }
 
-// At most kMaxStreamed rows of x at a time.
+// At most kMaxStreamed rows of x at a time where products read split rows, which scratch holds.
 void CudaBackend::multiply_streamed(Tensor out, const Tensor& x, const CudaWeight& w) {
-  for (int64_t at = 0; at < x.rows; at += kMaxStreamed) {
-    const int64_t num = std::min<int64_t>(kMaxStreamed, x.rows - at);
+  const int64_t few = std::min<int64_t>(kMaxStreamed, x.rows);
+  const bool splits = std::any_of(w.parts.begin(), w.parts.end(), [&](const PackedPart& p) {
+    return few_rows(p.format, few, options_.deterministic) != FewRows::streamed;
+  });
+  const int64_t step = splits ? few : x.rows;
+  for (int64_t at = 0; at < x.rows; at += step) {
+    const int64_t num = std::min(step, x.rows - at);
     const Tensor from = rows_of(x, at, num);
     SplitRows split;
     FewRows made = FewRows::streamed;  // how `split` is
@@ -185,7 +190,7 @@ void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
   Timed t(*this, "matmul", g.rows, g.cols);
   if (t.replaced()) return;
   if (!weight.parts.empty()) return multiply_stored(out, x.f, weight);
-  gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x, g.type) : F8View{}), x.fills_f8(), stream_);
+  gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x, g.type) : CodesView{}), x.fills_f8(), stream_);
 }
 
 void CudaBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {
@@ -217,7 +222,7 @@ void CudaBackend::attention(
                   lanes_[lane_].attention.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);
-  const F8View codes = codes_of(out);
+  const CodesView codes = codes_of(out);
   if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
     a.codes = codes;
   if (t.replaced()) return;
@@ -245,10 +250,10 @@ void CudaBackend::copy_blocks(std::span<const KvLayer> layers, std::span<const B
 
 void CudaBackend::reserve_sampling(int slots, int vocab) {
   sampler_.emplace();
-  sampler_->reserve(slots, vocab);
+  sampler_->reserve(slots, vocab, static_cast<int>(lanes_.size()));
 }
-size_t CudaBackend::sampling_bytes(int slots, int vocab) const {
-  return Sampler::bytes(slots, vocab);
+size_t CudaBackend::sampling_bytes(int slots, int vocab, int lanes) const {
+  return Sampler::bytes(slots, vocab, lanes);
 }
 
 void CudaBackend::prepare(const Packet& packet,
@@ -263,7 +268,7 @@ void CudaBackend::prepare(const Packet& packet,
 void CudaBackend::sample(const SampleStep& step) {
   Timed t(*this, "sample");
   if (t.replaced()) return;
-  sampler_->sample(step, stream_);
+  sampler_->sample(step, stream_, static_cast<int>(lane_));
 }
 
 void CudaBackend::reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) {

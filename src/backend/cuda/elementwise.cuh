@@ -16,7 +16,7 @@ void rope_table(
     float* cos_sin, const RopeSpec& rope, const int32_t* positions, int64_t n, cudaStream_t stream);
 
 // Into memory of the caller.
-void quantize_rows(const F8View& out, Tensor x, cudaStream_t stream);
+void quantize_rows(const CodesView& out, Tensor x, cudaStream_t stream);
 
 struct NormArgs {
   Tensor out;    // any type
@@ -26,7 +26,7 @@ struct NormArgs {
   const float* bias;  // not null: layer norm, with mean
   float eps;
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
-  F8View codes;         // data not null: out once more, in 8 bits
+  CodesView codes;      // data not null: out once more, in 8 bits
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 
@@ -41,9 +41,9 @@ void finish_qkv(Tensor qkv,
                 cudaStream_t stream);
 // codes: out once more in 8 bits, where its data is not null.
 void activate(
-    Tensor out, Tensor x, Activation activation, const F8View& codes, cudaStream_t stream);
+    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream);
 void activate_gated(
-    Tensor out, Tensor gate_up, Activation activation, const F8View& codes, cudaStream_t stream);
+    Tensor out, Tensor gate_up, Activation activation, const CodesView& codes, cudaStream_t stream);
 // For measuring: keeps the stream busy for so long; launches a kernel that does nothing; reads all
 // of a buffer.
 void hold(cudaStream_t stream, double seconds);

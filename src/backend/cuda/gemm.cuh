@@ -23,7 +23,7 @@ namespace sluice::cuda {
 
 // One product. Kernels read x as it is, or `typed`: x in the weight's type.
 struct Product {
-  Product(const Tensor& to, const Tensor& from, const GemmWeight& weight, const F8View& from_f8)
+  Product(const Tensor& to, const Tensor& from, const GemmWeight& weight, const CodesView& from_f8)
       : out(to),
         x(from),
         typed(weight.scale ? Tensor{from_f8.data, weight.type, x.rows, x.cols, x.cols} : x),
@@ -33,7 +33,7 @@ struct Product {
   bool fuses_bias() const { return w.bias && w.type != DType::f8 && w.bias_type == out.type; }
 
   Tensor out, x, typed;
-  F8View f8;  // of x, where the weight is in f8 or i8
+  CodesView f8;  // fp8 or int8 codes of x, where the weight is in f8 or i8
   GemmWeight w;
 };
 
@@ -49,7 +49,7 @@ class Gemm {
 
   // x of w.type (any type where that is i8, any half type where it is f8); out of x's type or f32.
   // Weights in 8 bits need memory for x in 8 bits (unless our own kernel reads x as it is);
-  // `f8_ready`: x is there already.
+  // `f8_ready`: product.f8 has x's codes already.
   void run(const Product& product, bool f8_ready, cudaStream_t stream);
   // Times the candidates for all buckets from min_n to max_n. `weights` are those of one shape:
   // several, so that they do not stay in the cache.
@@ -59,13 +59,13 @@ class Gemm {
             int max_n,
             Tensor x,
             void* out,
-            const F8View& f8,
+            const CodesView& f8,
             cudaStream_t stream);
   // Times them for the bucket of these rows alone, again where that was done before.
   void tune_bucket(const std::vector<GemmWeight>& weights,
                    Tensor out,
                    Tensor x,
-                   const F8View& f8,
+                   const CodesView& f8,
                    cudaStream_t stream);
   void load_choices();
   void save_choices() const;

@@ -165,7 +165,7 @@ void Gemm::time_key(const GemmKey& key,
 void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
                        Tensor out,
                        Tensor x,
-                       const F8View& f8,
+                       const CodesView& f8,
                        cudaStream_t stream) {
   time_key(key_of(out, x, weights[0]), weights, Product(out, x, weights[0], f8), stream);
 }
@@ -176,7 +176,7 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
                 int max_n,
                 Tensor x,
                 void* out,
-                const F8View& f8,
+                const CodesView& f8,
                 cudaStream_t stream) {
   const GemmWeight& w = weights[0];
   DType out_type = f32_out ? DType::f32 : x.type;

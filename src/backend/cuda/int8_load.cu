@@ -15,7 +15,7 @@ constexpr int kRowThreads = 128;
 
 // A block per row. Files of int8 with a scale per channel come here as rows of one scale.
 __global__ void __launch_bounds__(kRowThreads)
-    int8_rows_kernel(F8View to, const BlockQ8_0* blocks, int per_row) {
+    int8_rows_kernel(CodesView to, const BlockQ8_0* blocks, int per_row) {
   __shared__ float shared[32];
   const BlockQ8_0* row = blocks + static_cast<int64_t>(blockIdx.x) * per_row;
   auto* codes = static_cast<uint8_t*>(to.data) +
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 }  // namespace
 
-void Uploader::int8_rows(const F8View& to, const WeightSegment& s) {
+void Uploader::int8_rows(const CodesView& to, const WeightSegment& s) {
   const size_t row = row_bytes(Format::q8_0, s.tensor->cols);
   const auto rows = static_cast<size_t>(s.tensor->rows), cols = static_cast<size_t>(s.tensor->cols);
   const size_t step = kStageBytes / row;
@@ -50,7 +50,7 @@ void Uploader::int8_rows(const F8View& to, const WeightSegment& s) {
   for (size_t at = 0; at < rows; at += step) {
     const size_t some = std::min(step, rows - at);
     copy(raw_, s.data.data() + at * row, some * row);
-    const F8View part{static_cast<std::byte*>(to.data) + at * cols, to.scale + at, DType::i8};
+    const CodesView part{static_cast<std::byte*>(to.data) + at * cols, to.scale + at, DType::i8};
     int8_rows_kernel<<<static_cast<unsigned>(some), kRowThreads, 0, stream_>>>(
         part, reinterpret_cast<const BlockQ8_0*>(raw_),
         static_cast<int>(s.tensor->cols) / BlockQ8_0::kElems);

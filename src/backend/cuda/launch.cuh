@@ -100,7 +100,7 @@ void with_type(DType type, F&& f) {
     case DType::i8:
       break;
   }
-  throw std::runtime_error("CUDA: fp8 is not a type of activations");
+  throw std::runtime_error("CUDA: 8 bits are not a type of activations");
 }
 
 __device__ inline float warp_sum(float v) {

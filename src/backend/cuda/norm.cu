@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     float eps,
                                                     const int32_t* rows,
                                                     int cols,
-                                                    F8View codes) {
+                                                    CodesView codes) {
   __shared__ float shared[33];
   wait_for_inputs();
   let_next_start();

@@ -1,9 +1,12 @@
 // Weights that stay on the GPU in their file's format (cuda_packed.h has the layout).
-// streamed() is their product for few rows of x: it reads each weight once and decodes in
-// registers. A row of x has the same bits whatever the number of rows: each of eight warps adds up
-// every eighth tile of 64 columns in ascending order, scaled group by group in f32, then the warps'
-// sums are added in order. For many rows decode_packed() gives the products of skinny.cuh and
-// cuBLAS their 16 bits.
+// Three products serve few rows of x; each reads every weight once and decodes in registers:
+//   streamed()         codes times x as it is, scaled group by group in f32; every packed format
+//   half_product()     codes times scales in halves, x under one scale per 256 columns; K formats
+//   integer_product()  codes times x in two bytes, exact integer sums; all but Q4_1
+// In each, the bits of a row of x do not depend on the number of rows: warps take tiles of columns
+// in a fixed order, and their sums are added in order. The three differ in their last bits, so
+// deterministic mode keeps to one of them per format (few_rows()). For many rows decode_packed()
+// gives the products of skinny.cuh and cuBLAS their 16 bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,21 +50,20 @@ constexpr bool has_half_product(Format f) {
 }
 // x as streamed() takes it, its rows aligned to 16 bytes.
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream);
-// The same as streamed() with half of its instructions or less. A row of x has the same bits
-// whatever the number of rows.
 void half_product(
     Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
 
 // All but Q4_1. Sums over 32 columns are exact integers.
 constexpr bool has_integer_product(Format f) { return is_packed(f) && f != Format::q4_1; }
-// x = scale * (128 * high + low) within 2^-15 of the largest of them.
+// x = scale * (128 * high + low) within half a step, 1/32512 of the largest of 256 columns. Where
+// one of them is not finite, the scale is NaN. Rows aligned to 8 bytes.
 SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream);
 void integer_product(
     Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
 
 enum class FewRows { streamed, halves, integers };
-// Which of the three is the fastest, by measurement (docs/performance.md); if `deterministic`,
-// whatever n is.
+// The fastest of the three, by measurement (docs/performance.md); if deterministic, the choice does
+// not depend on n.
 constexpr FewRows few_rows(Format f, int64_t n, bool deterministic) {
   if (f == Format::q4_1) return FewRows::streamed;
   if (has_half_product(f)) return deterministic || n > 8 ? FewRows::halves : FewRows::integers;

@@ -2,11 +2,9 @@
 //
 // A code times the scale of its 32 columns, both integers, is a half without rounding (of Q6_K with
 // one rounding), so that the matrix instructions add up 256 columns in f32 before d is applied.
-// Minimums times sums of x are one more matrix instruction. Rows of tiles go around the blocks; the
-// warps of a block share a row of tiles, every so many blocks of 256 columns each.
-#include <algorithm>
-#include <stdexcept>
-
+// Minimums times sums of x are one more matrix instruction. Blocks take row tiles round-robin; the
+// warps of a block share a row tile, every so many blocks of 256 columns each.
+#include "backend/cuda/codes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed_ring.cuh"
 
@@ -79,18 +77,17 @@ __device__ inline void scaled_codes(const LaneTile<F>& w,
 template <Format F>
 constexpr float kUpper = F == Format::q6_k ? 1.0f : 1.0f / 16;
 
-// Blocks per multiprocessor, as registers allow; and buffers of partial sums.
-constexpr int half_blocks(int groups) { return groups == 1 ? 3 : 2; }
+// Buffers of partial sums.
 constexpr int half_sides(int groups) { return groups <= 2 ? 2 : 1; }
 
 template <Format F, int kGroups>
-__global__ void __launch_bounds__(kRingWarps * 32, half_blocks(kGroups))
+__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
     half_kernel(const __grid_constant__ FewRowsArgs a) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
   constexpr int kN = kGroups * kTokens, kSides = half_sides(kGroups);
   extern __shared__ __align__(16) uint8_t stages[];  // [warp] Ring256
-  __shared__ float partial[kSides][kRingWarps][kN][kPackedRows + 1];
+  __shared__ PartialSums<kN> partial[kSides];
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
@@ -173,15 +170,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, half_blocks(kGroups))
       for (int k = 0; k < 4; ++k)
         partial[side][warp][t * kTokens + quad * 2 + k % 2][lane / 4 + k / 2 * 8] = sums[t][k];
     __syncthreads();
-    for (int k = static_cast<int>(threadIdx.x); k < kN * kPackedRows;
-         k += static_cast<int>(blockDim.x)) {
-      const int token = k / kPackedRows, row = tile * kPackedRows + k % kPackedRows;
-      if (first_token + token >= a.n || row >= a.w.rows) continue;
-      float sum = 0;
-      for (int i = 0; i < warps; ++i) sum += partial[side][i][token][k % kPackedRows];
-      if (a.bias) sum += a.bias[row];
-      put_sum(a, first_token + token, row, sum);
-    }
+    put_sums<kN>(a, partial[side], first_token, tile);
     if constexpr (kSides == 1) {
       __syncthreads();
     } else {
@@ -192,26 +181,17 @@ __global__ void __launch_bounds__(kRingWarps * 32, half_blocks(kGroups))
 
 template <Format F, int kGroups>
 void run_half(const FewRowsArgs& a, cudaStream_t stream) {
-  int device = 0, sms = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "device");
-  const int warps = ring_warps(a.supers);
-  const int blocks = std::min(a.w.row_tiles, sms * half_blocks(kGroups));
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(ceil_div(a.n, kGroups * kTokens)));
-  constexpr int kMostShared = kRingWarps * Ring256<F>::kBytes;
-  constexpr int kPartial = half_sides(kGroups) * kRingWarps * kGroups * kTokens * 17 * 4;
-  static_assert(kMostShared + kPartial <= 99 * 1024);
-  allow_shared<half_kernel<F, kGroups>>(kMostShared, "half");
-  launch("half", half_kernel<F, kGroups>, grid, static_cast<unsigned>(warps * 32),
-         static_cast<size_t>(warps) * Ring256<F>::kBytes, stream, a);
+  run_few_rows<half_kernel<F, kGroups>, F, kGroups, kTokens, half_sides(kGroups)>("half", a,
+                                                                                  stream);
 }
 
 // A warp per 256 columns of a row. The scale is a power of two: the largest element becomes one of
 // 1 to 2, and of bf16 none of them is rounded that is more than 2^-16 of it.
 template <typename T>
-__global__ void halve_kernel(
-    const __grid_constant__ SplitRows to, const T* x, int64_t stride, int cols, int supers) {
+__global__ void halve_kernel(const __grid_constant__ SplitRows to,
+                             const T* x,
+                             int64_t stride,
+                             int supers) {
   let_next_start();
   wait_for_inputs();
   const int super = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
@@ -225,11 +205,10 @@ __global__ void halve_kernel(
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     v[i] = to_float(eight.v[i]);
-    most = __uint_as_float(max(__float_as_uint(most), __float_as_uint(fabsf(v[i]))));
+    most = larger(most, v[i]);
   }
   for (int step = 16; step > 0; step /= 2)
-    most = __uint_as_float(
-        max(__float_as_uint(most), __float_as_uint(__shfl_xor_sync(0xffffffffu, most, step))));
+    most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
   const float scale = most < 1e-30f ? 0 : __uint_as_float(__float_as_uint(most) & 0x7f800000u);
   const float inverse = most < 1e-30f ? 0 : 1 / scale;
   __half2 h[4];
@@ -261,15 +240,14 @@ __global__ void halve_kernel(
 }  // namespace
 
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream) {
-  if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0)
-    throw std::logic_error("CUDA: rows of a product's input are not aligned");
+  check_rows(x, 16);
   const int supers = static_cast<int>(x.cols / kSplitCols);
   const SplitRows to(memory, x.rows, x.cols);
   const dim3 grid(static_cast<unsigned>(ceil_div(supers, 4)), static_cast<unsigned>(x.rows));
   const auto run = [&](auto type) {
     using T = decltype(type);
     launch("halve", halve_kernel<T>, grid, dim3(32, 4), 0, stream, to,
-           static_cast<const T*>(x.data), x.stride, static_cast<int>(x.cols), supers);
+           static_cast<const T*>(x.data), x.stride, supers);
   };
   if (x.type == DType::f16) {
     run(__half{});

@@ -3,10 +3,9 @@
 // Of 32 columns, one matrix instruction gives 16 rows of codes times eight bytes of x: the high and
 // the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
 // exact sum; the others' are floats, one for each 32 columns. Minimums times sums of x are a matrix
-// instruction for 256 columns. Rows of tiles go around the blocks; the warps of a block share a row
-// of tiles, every so many blocks of 256 columns each.
-#include <algorithm>
-
+// instruction for 256 columns. Blocks take row tiles round-robin; the warps of a block share a row
+// tile, every so many blocks of 256 columns each.
+#include "backend/cuda/codes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed_ring.cuh"
 
@@ -108,17 +107,14 @@ struct SuperSums {
   }
 };
 
-// Blocks per multiprocessor: as registers allow.
-constexpr int integer_blocks(int groups) { return groups == 1 ? 3 : 2; }
-
 template <Format F, int kGroups>
-__global__ void __launch_bounds__(kRingWarps * 32, integer_blocks(kGroups))
+__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
     integer_kernel(const __grid_constant__ FewRowsArgs a) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
   constexpr int kN = kGroups * kTokens;
   extern __shared__ __align__(16) uint8_t stages[];  // [warp][kDepth]
-  __shared__ float partial[2][kRingWarps][kN][kPackedRows + 1];
+  __shared__ PartialSums<kN> partial[2];
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
@@ -196,32 +192,13 @@ __global__ void __launch_bounds__(kRingWarps * 32, integer_blocks(kGroups))
       for (int upper = 0; upper < 2; ++upper)
         partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[t][upper];
     __syncthreads();
-    for (int k = static_cast<int>(threadIdx.x); k < kN * kPackedRows;
-         k += static_cast<int>(blockDim.x)) {
-      const int token = k / kPackedRows, row = tile * kPackedRows + k % kPackedRows;
-      if (first_token + token >= a.n || row >= a.w.rows) continue;
-      float sum = 0;
-      for (int i = 0; i < warps; ++i) sum += partial[side][i][token][k % kPackedRows];
-      if (a.bias) sum += a.bias[row];
-      put_sum(a, first_token + token, row, sum);
-    }
+    put_sums<kN>(a, partial[side], first_token, tile);
   }
 }
 
 template <Format F, int kGroups>
 void run_integer(const FewRowsArgs& a, cudaStream_t stream) {
-  int device = 0, sms = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "device");
-  const int warps = ring_warps(a.supers);
-  const int blocks = std::min(a.w.row_tiles, sms * integer_blocks(kGroups));
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(ceil_div(a.n, kGroups * kTokens)));
-  constexpr int kMostShared = kRingWarps * Ring256<F>::kBytes;
-  static_assert(kMostShared + 2 * kRingWarps * 4 * kTokens * (kPackedRows + 1) * 4 <= 99 * 1024);
-  allow_shared<integer_kernel<F, kGroups>>(kMostShared, "integer");
-  launch("integer", integer_kernel<F, kGroups>, grid, static_cast<unsigned>(warps * 32),
-         static_cast<size_t>(warps) * Ring256<F>::kBytes, stream, a);
+  run_few_rows<integer_kernel<F, kGroups>, F, kGroups, kTokens, 2>("integer", a, stream);
 }
 
 // A warp per 256 columns of a row.
@@ -244,10 +221,11 @@ __global__ void split_kernel(
     for (int i = 0; i < 4; ++i) v[4 * half + i] = to_float(four.v[i]);
   }
   float most = 0;
-  for (float e : v) most = fmaxf(most, fabsf(e));
+  for (float e : v) most = larger(most, e);
   for (int step = 16; step > 0; step /= 2)
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-  const float inverse = most > 1e-30f ? kMostX / most : 0;
+    most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
+  const bool finite = __float_as_uint(most) < 0x7f800000u;  // else the scale is NaN, codes 0
+  const float inverse = finite && most > 1e-30f ? kMostX / most : 0;
   int high[8], low[8], sum_high = 0, sum_low = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -284,12 +262,13 @@ __global__ void split_kernel(
     put(sums, sum_high);
     put(sums + 16, sum_low);
   }
-  if (lane == 0) to.scales[at] = most / kMostX;
+  if (lane == 0) to.scales[at] = finite ? most / kMostX : __uint_as_float(0x7fc00000u);
 }
 
 }  // namespace
 
 SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream) {
+  check_rows(x, 8);
   const int supers = ceil_div(x.cols, kSplitCols);
   const SplitRows to(memory, x.rows, x.cols);
   const dim3 grid(static_cast<unsigned>(ceil_div(supers, 4)), static_cast<unsigned>(x.rows));

@@ -175,8 +175,7 @@ void run_streamed(
 }  // namespace
 
 void streamed(Tensor out, Tensor x, const PackedPart& w, const float* bias, cudaStream_t stream) {
-  if (reinterpret_cast<uintptr_t>(x.data) % 8 != 0 || x.stride % 4 != 0)
-    throw std::logic_error("CUDA: rows of a product's input are not aligned");
+  check_rows(x, 8);
   if (x.type == DType::f16) return run_streamed<__half>(out, x, w, bias, stream);
   run_streamed<__nv_bfloat16>(out, x, w, bias, stream);
 }

@@ -2,8 +2,14 @@
 // columns ahead of its sums. For the products of few rows (packed_integer.cu, packed_half.cu).
 #pragma once
 
+#include <algorithm>
+
+#include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/check.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed.cuh"
 #include "backend/cuda/packed_tile.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 
@@ -33,15 +39,26 @@ __device__ inline void put_sum(const FewRowsArgs& a, int token, int row, float v
   }
 }
 
-__device__ inline void copy_ahead(uint32_t to, const uint8_t* from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+// The warps' sums of a row of tiles; rows are padded against bank conflicts.
+template <int kN>
+using PartialSums = float[kRingWarps][kN][kPackedRows + 1];
+
+// Adds them up in the order of warps and puts them out; all threads of the block.
+template <int kN>
+__device__ inline void put_sums(const FewRowsArgs& a,
+                                const PartialSums<kN>& partial,
+                                int first_token,
+                                int tile) {
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int k = static_cast<int>(threadIdx.x); k < kN * kPackedRows;
+       k += static_cast<int>(blockDim.x)) {
+    const int token = k / kPackedRows, row = tile * kPackedRows + k % kPackedRows;
+    if (first_token + token >= a.n || row >= a.w.rows) continue;
+    float sum = 0;
+    for (int i = 0; i < warps; ++i) sum += partial[i][token][k % kPackedRows];
+    if (a.bias) sum += a.bias[row];
+    put_sum(a, first_token + token, row, sum);
+  }
 }
 
 // 16 rows by 256 columns in shared memory: the planes of their four tiles, one after another.
@@ -81,7 +98,7 @@ struct Stage {
 #pragma unroll
     for (int at = 0; at < kNum; at += 512) {
       const int own = at + lane * 16;
-      if (kNum - at >= 512 || own < kNum) copy_ahead(to + own, from + own, own < there);
+      if (kNum - at >= 512 || own < kNum) copy16_ahead(to + own, from + own, own < there);
     }
   }
 };
@@ -97,7 +114,7 @@ class Ring256 {
   __device__ Ring256(const uint8_t* memory, const Planes& w, int supers)
       : w_(w),
         memory_(memory),
-        address_(static_cast<uint32_t>(__cvta_generic_to_shared(memory))),
+        address_(smem_address(memory)),
         supers_(supers),
         first_(static_cast<int>(threadIdx.x) / 32),
         row_tile_(static_cast<int>(blockIdx.x)),
@@ -110,7 +127,7 @@ class Ring256 {
   __device__ const uint8_t* next() {
     __syncwarp();
     fill();
-    wait_for_copies<S::kDepth - 1>();
+    copy_wait<S::kDepth - 1>();
     __syncwarp();
     const uint8_t* stage = memory_ + used_;
     used_ = following(used_);
@@ -131,7 +148,7 @@ class Ring256 {
         planes_ = w_.template row<F>(row_tile_);
       }
     }
-    end_copies();
+    copy_commit();
     filled_ = following(filled_);
   }
 
@@ -151,6 +168,23 @@ inline int ring_warps(int supers) {
     if (cost < least) best = warps, least = cost;
   }
   return supers < 4 ? supers : best;
+}
+
+// Blocks per multiprocessor, as registers allow. `groups`: of rows of x, one matrix instruction's
+// each.
+constexpr int few_rows_blocks(int groups) { return groups == 1 ? 3 : 2; }
+
+// kKernel for kGroups groups of kTokens rows of x, with kSides buffers of partial sums.
+template <auto kKernel, Format F, int kGroups, int kTokens, int kSides>
+void run_few_rows(const char* name, const FewRowsArgs& a, cudaStream_t stream) {
+  constexpr int kN = kGroups * kTokens, kMostShared = kRingWarps * Ring256<F>::kBytes;
+  static_assert(kMostShared + kSides * sizeof(PartialSums<kN>) <= 99 * 1024);
+  const int warps = ring_warps(a.supers);
+  const int blocks = std::min(a.w.row_tiles, target().num_sms * few_rows_blocks(kGroups));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(a.n, kN)));
+  allow_shared<kKernel>(kMostShared, name);
+  launch(name, kKernel, grid, static_cast<unsigned>(warps * 32),
+         static_cast<size_t>(warps) * Ring256<F>::kBytes, stream, a);
 }
 
 }  // namespace sluice::cuda

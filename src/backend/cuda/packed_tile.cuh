@@ -1,12 +1,21 @@
 // A lane's share of a tile of packed weights (cuda_packed.h) in registers.
 #pragma once
 
+#include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 
 #include "backend/cuda/mma_sync.cuh"
 #include "backend/cuda/packed.cuh"
 
 namespace sluice::cuda {
+
+// Kernels read rows of x, of a half type, `bytes` at a time.
+inline void check_rows(const Tensor& x, uintptr_t bytes) {
+  if (reinterpret_cast<uintptr_t>(x.data) % bytes != 0 ||
+      static_cast<uintptr_t>(x.stride) * 2 % bytes != 0)
+    throw std::logic_error("CUDA: rows of a product's input are not aligned");
+}
 
 // The planes of one row of tiles.
 struct PlaneRow {

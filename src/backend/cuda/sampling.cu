@@ -165,7 +165,7 @@ struct Layout {
   size_t rows, greedy, last_token, lists, listed, allowed, counts, scratch, end;
   int64_t mask_stride, count_stride;
 
-  Layout(int slots, int vocab) {
+  Layout(int slots, int vocab, int lanes) {
     auto n = static_cast<size_t>(slots);
     mask_stride = (vocab + 31) / 32;
     count_stride = (vocab + 7) / 8 * 8;
@@ -182,7 +182,7 @@ struct Layout {
     listed = take(n * static_cast<size_t>(mask_stride) * sizeof(uint32_t));
     allowed = take(n * static_cast<size_t>(mask_stride) * sizeof(uint32_t));
     counts = take(n * static_cast<size_t>(count_stride) * sizeof(uint16_t));
-    auto blocks = static_cast<size_t>(by_cluster(vocab) ? 0 : alone_blocks(slots));
+    auto blocks = static_cast<size_t>(by_cluster(vocab) ? 0 : lanes * alone_blocks(slots));
     scratch = take(blocks * static_cast<size_t>(chunk_of(vocab, 1)) * sizeof(float));
     end = at;
   }
@@ -194,11 +194,11 @@ Sampler::~Sampler() {
   if (memory_ != nullptr) cudaFree(memory_);
 }
 
-size_t Sampler::bytes(int slots, int vocab) { return Layout(slots, vocab).end; }
+size_t Sampler::bytes(int slots, int vocab, int lanes) { return Layout(slots, vocab, lanes).end; }
 
-void Sampler::reserve(int slots, int vocab) {
-  CHECK(memory_ == nullptr && slots > 0 && vocab > 0);
-  Layout at(slots, vocab);
+void Sampler::reserve(int slots, int vocab, int lanes) {
+  CHECK(memory_ == nullptr && slots > 0 && vocab > 0 && lanes > 0);
+  Layout at(slots, vocab, lanes);
   check(cudaMalloc(&memory_, at.end), "sampling state");
   check(cudaMemset(memory_, 0, at.end), "sampling state");
   check(cudaDeviceSynchronize(), "sampling state");  // other streams do not wait for this one
@@ -214,6 +214,7 @@ void Sampler::reserve(int slots, int vocab) {
   part(view_.allowed, at.allowed);
   part(view_.counts, at.counts);
   if (!by_cluster(vocab)) part(scratch_, at.scratch);
+  lanes_ = lanes;
   view_.slots = slots;
   view_.vocab = vocab;
   view_.mask_stride = at.mask_stride;
@@ -251,11 +252,12 @@ void Sampler::open_rows(const Packet& packet, cudaStream_t stream) {
   check_launch("open_rows");
 }
 
-void Sampler::sample(const SampleStep& step, cudaStream_t stream) {
-  CHECK(step.vocab == view_.vocab);
+void Sampler::sample(const SampleStep& step, cudaStream_t stream, int lane) {
+  CHECK(step.vocab == view_.vocab && lane >= 0 && lane < lanes_);
   if (step.num == 0) return;
   bool vectored = step.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(step.logits) % 16 == 0;
-  SampleArgs args{view_, step, chunk_of(step.vocab, scratch_ ? 1 : kCluster), vectored, scratch_};
+  SampleArgs args{view_, step, chunk_of(step.vocab, scratch_ ? 1 : kCluster), vectored, nullptr};
+  if (scratch_) args.scratch = scratch_ + int64_t{lane} * alone_blocks(view_.slots) * args.chunk;
   auto num = static_cast<unsigned>(step.num);
   int parts = std::min(kGreedyBlocks * num_sms_ / step.num, (step.vocab + 1023) / 1024);
   dim3 grid(static_cast<unsigned>(std::clamp(parts, 1, kMaxParts)), num);

@@ -56,12 +56,13 @@ class Sampler {
   ~Sampler();
 
   // Once. Throws std::bad_alloc.
-  void reserve(int slots, int vocab);
-  static size_t bytes(int slots, int vocab);
+  void reserve(int slots, int vocab, int lanes = 1);
+  static size_t bytes(int slots, int vocab, int lanes = 1);
 
   void open_rows(const Packet& packet, cudaStream_t stream);
   // Two launches, their shape from step.num and vocab alone. Every slot is sampled at most once.
-  void sample(const SampleStep& step, cudaStream_t stream);
+  // Steps that may run at once have different lanes.
+  void sample(const SampleStep& step, cudaStream_t stream, int lane = 0);
   // [slots] what each row sampled last
   const int32_t* last_tokens() const { return view_.last_token; }
 
@@ -69,8 +70,8 @@ class Sampler {
   void configure();
 
   void* memory_ = nullptr;
-  float* scratch_ = nullptr;  // where a block samples alone: a row for each of them
-  int num_sms_ = 0, max_clusters_ = 0;
+  float* scratch_ = nullptr;  // where a block samples alone: [lanes, blocks] rows
+  int lanes_ = 0, num_sms_ = 0, max_clusters_ = 0;
   SamplingRows view_;
 };
 

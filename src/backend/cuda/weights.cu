@@ -45,12 +45,13 @@ __global__ void cast_kernel(O* out, const T* in, int64_t num) {
 // What load/random_fill.cc makes of a plain format: four elements from each word, each
 // one of 4,096 evenly spaced levels, rounded to the file's format first.
 constexpr int kRandomLevels = 4096;
+constexpr uint64_t kRandomStep = 0x9e3779b97f4a7c15u;  // from word to word
 
 template <typename O, typename T>
 __global__ void random_kernel(O* out, int64_t num, uint64_t key, double a) {
   int64_t word = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (word * 4 >= num) return;
-  uint64_t bits = mix_bits(key + static_cast<uint64_t>(word) * 0x9e3779b97f4a7c15u);
+  uint64_t bits = mix_bits(key + static_cast<uint64_t>(word) * kRandomStep);
   for (int i = 0; i < 4 && word * 4 + i < num; ++i) {
     auto level = static_cast<int>(bits >> (16 * i) & (kRandomLevels - 1));
     auto value = static_cast<float>(a * ((2 * level + 1) / double{kRandomLevels} - 1));
@@ -113,13 +114,14 @@ void decode_as(void* out, Format format, const void* raw, int64_t elems, cudaStr
   }
 }
 
+// Elements [first, first + num) of the tensor, `first` a multiple of four.
 template <typename O>
-void make_random(void* out, const WeightSegment& s, cudaStream_t stream) {
-  int64_t num = s.tensor->rows * s.tensor->cols;
+void make_random(
+    void* out, const WeightSegment& s, int64_t first, int64_t num, cudaStream_t stream) {
   double a = std::sqrt(3.0 / static_cast<double>(s.random->cols));
   unsigned blocks = blocks_for((num + 3) / 4);
   auto* to = static_cast<O*>(out);
-  uint64_t key = s.random->key;
+  uint64_t key = s.random->key + static_cast<uint64_t>(first / 4) * kRandomStep;
   if (s.tensor->format == Format::f32) {
     random_kernel<O, float><<<blocks, 256, 0, stream>>>(to, num, key, a);
   } else if (s.tensor->format == Format::f16) {
@@ -187,17 +189,30 @@ void Uploader::copy(void* to, const void* from, size_t bytes) {
 }
 
 void Uploader::convert(void* to, DType type, const WeightSegment& s) {
+  convert_rows(to, type, s, 0, s.tensor->rows);
+}
+
+void Uploader::convert_rows(
+    void* to, DType type, const WeightSegment& s, int64_t first_row, int64_t rows) {
+  const int64_t cols = s.tensor->cols;
   if (s.random) {
-    return with_type(type, [&](auto t) { make_random<decltype(t)>(to, s, stream_); });
+    return with_type(type, [&](auto t) {
+      make_random<decltype(t)>(to, s, first_row * cols, rows * cols, stream_);
+    });
   }
   Format format = s.tensor->format;
-  if (same(type, format)) return copy(to, s.data.data(), s.data.size());
+  std::span<const std::byte> data = s.data;
+  if (rows < s.tensor->rows) {
+    const size_t row = row_bytes(format, cols);
+    data = data.subspan(static_cast<size_t>(first_row) * row, static_cast<size_t>(rows) * row);
+  }
+  if (same(type, format)) return copy(to, data.data(), data.size());
   const FormatInfo& info = format_info(format);
   auto block = static_cast<size_t>(info.block_bytes);
   size_t step = kStageBytes / block * block;
-  for (size_t at = 0; at < s.data.size(); at += step) {
-    size_t some = std::min(step, s.data.size() - at);
-    copy(raw_, s.data.data() + at, some);
+  for (size_t at = 0; at < data.size(); at += step) {
+    size_t some = std::min(step, data.size() - at);
+    copy(raw_, data.data() + at, some);
     auto first = static_cast<int64_t>(at / block) * info.block_elems;
     auto elems = static_cast<int64_t>(some / block) * info.block_elems;
     auto* out = static_cast<std::byte*>(to) + static_cast<size_t>(first) * dtype_bytes(type);

@@ -14,6 +14,8 @@ namespace sluice::cuda {
 
 class Uploader {
  public:
+  static constexpr size_t kStageBytes = 32 << 20;  // that go to the device at a time
+
   explicit Uploader(cudaStream_t stream);
   ~Uploader();
   Uploader(const Uploader&) = delete;
@@ -22,15 +24,17 @@ class Uploader {
   void copy(void* to, const void* from, size_t bytes);
   // to [rows, cols] in `type` from a tensor in its file's format.
   void convert(void* to, DType type, const WeightSegment& segment);
+  // The same of rows [first_row, first_row + rows), `first_row` a multiple of four.
+  void convert_rows(
+      void* to, DType type, const WeightSegment& segment, int64_t first_row, int64_t rows);
   // Codes and scales of a matrix in Q8_0, as quantize_rows() makes them of its values. A row that
   // has one scale keeps it, and its codes.
-  void int8_rows(const F8View& to, const WeightSegment& segment);
+  void int8_rows(const CodesView& to, const WeightSegment& segment);
   // Rows [first, ...) of `to` from a tensor in its format; `first` a multiple of 16.
   void pack(const PackedPart& to, int64_t first, const WeightSegment& segment);
 
  private:
   static constexpr int kNumStages = 4;
-  static constexpr size_t kStageBytes = 32 << 20;
 
   cudaStream_t stream_;
   std::byte* pinned_[kNumStages] = {};

@@ -2,7 +2,7 @@
 // has 128 weight rows and up to 192 rows of x: one warp copies boxes of both by tensor map through
 // a ring in shared memory, two warpgroups multiply them, 64 weight rows each. A block adds up the
 // ranges of columns one after the other; where there are few tiles, the product is spread: the
-// blocks of a cluster have one range each. In int8 this is for the latter alone (wide_int8.cuh).
+// blocks of a cluster have one range each. int8 uses this kernel only when spread (wide_int8.cuh).
 #include <cooperative_groups.h>
 
 #include "backend/cuda/boxed.cuh"

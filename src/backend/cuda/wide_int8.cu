@@ -9,35 +9,36 @@ namespace sluice::cuda {
 
 namespace {
 
-constexpr int kStayThreads = 384;  // a warpgroup that copies (one warp of it), two that multiply
-constexpr int kStayHalf = 64;      // weight rows of a warpgroup
-constexpr int kStayRows = 32;      // rows of x that it stores at a time
-constexpr int kStayPitch = kStayHalf + 4;
-constexpr int kStayGroup = 8;  // tiles of weights that share rows of x in the L2
+constexpr int kPersistentThreads =
+    384;                             // a warpgroup that copies (one warp of it), two that multiply
+constexpr int kPersistentHalf = 64;  // weight rows of a warpgroup
+constexpr int kPersistentRows = 32;  // rows of x that it stores at a time
+constexpr int kPersistentPitch = kPersistentHalf + 4;
+constexpr int kPersistentGroup = 8;  // tiles of weights that share rows of x in the L2
 
 template <int kTiles>
-struct StayRing {
+struct PersistentRing {
   static constexpr int kWeights = kTileRows * kRowBytes;
   static constexpr int kStage = kWeights + kTiles * 8 * kRowBytes;
-  static constexpr int kSums = 2 * kStayRows * kStayPitch * 4;
+  static constexpr int kSums = 2 * kPersistentRows * kPersistentPitch * 4;
   static constexpr int kStages = (224 * 1024 - kSums) / kStage;
   static constexpr int kBytes = kStages * kStage + kSums + 1024;  // and room to align
 };
 
-struct StayArgs {
+struct PersistentArgs {
   BoxedArgs a;
   int row_tiles, x_tiles;
   bool in_pairs;  // two neighbours of a row of out, in 16 bits, can be stored at once
 };
 
 // A tile's first weight row and first row of x: groups of tiles of weights, all of x for each.
-struct StayPlace {
+struct PersistentPlace {
   int row, x;
-  __device__ StayPlace(const StayArgs& s, int tile, int width) {
-    const int group = tile / (kStayGroup * s.x_tiles);
-    const int height = min(kStayGroup, s.row_tiles - group * kStayGroup);
-    const int inside = tile - group * kStayGroup * s.x_tiles;
-    row = (group * kStayGroup + inside % height) * kTileRows;
+  __device__ PersistentPlace(const PersistentArgs& s, int tile, int width) {
+    const int group = tile / (kPersistentGroup * s.x_tiles);
+    const int height = min(kPersistentGroup, s.row_tiles - group * kPersistentGroup);
+    const int inside = tile - group * kPersistentGroup * s.x_tiles;
+    row = (group * kPersistentGroup + inside % height) * kTileRows;
     x = inside / height * width;
   }
 };
@@ -47,7 +48,8 @@ __device__ inline void sync_half(int half) {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
 }
 
-__device__ inline void store_two(const StayArgs& s, int64_t at, int row, float left, float right) {
+__device__ inline void store_two(
+    const PersistentArgs& s, int64_t at, int row, float left, float right) {
   const BoxedArgs& a = s.a;
   if (s.in_pairs && row + 1 < a.rows) {
     if (a.out_type == DType::f16) {
@@ -63,34 +65,35 @@ __device__ inline void store_two(const StayArgs& s, int64_t at, int row, float l
   if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, right);
 }
 
-// A warpgroup's sums to out, kStayRows rows of x at a time through `memory`: a warp stores a row.
+// A warpgroup's sums to out, kPersistentRows rows of x at a time through `memory`: a warp stores a
+// row.
 template <int kTiles>
-__device__ inline void store_half(const StayArgs& s,
+__device__ inline void store_half(const PersistentArgs& s,
                                   const int32_t (&sum)[kTiles][4],
                                   int32_t* memory,
-                                  const StayPlace& place,
+                                  const PersistentPlace& place,
                                   int half) {
   const BoxedArgs& a = s.a;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = place.row + half * kStayHalf + lane * 2;
+  const int row = place.row + half * kPersistentHalf + lane * 2;
   const RowTerms left(a, row), right(a, row + 1);
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kStayRows / 8) {
+  for (int first = 0; first < kTiles; first += kPersistentRows / 8) {
     sync_half(half);  // what was there has been read
 #pragma unroll
-    for (int t = 0; t < kStayRows / 8; ++t) {
+    for (int t = 0; t < kPersistentRows / 8; ++t) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        memory[(t * 8 + lane % 4 * 2 + j % 2) * kStayPitch + warp * 16 + lane / 4 + j / 2 * 8] =
-            sum[first + t][j];
+        memory[(t * 8 + lane % 4 * 2 + j % 2) * kPersistentPitch + warp * 16 + lane / 4 +
+               j / 2 * 8] = sum[first + t][j];
     }
     sync_half(half);
 #pragma unroll
-    for (int i = 0; i < kStayRows / 4; ++i) {
+    for (int i = 0; i < kPersistentRows / 4; ++i) {
       const int t = warp + i * 4, x = place.x + first * 8 + t;
       if (x >= a.n || row >= a.rows) continue;
-      const int2 two = *reinterpret_cast<const int2*>(memory + t * kStayPitch + lane * 2);
+      const int2 two = *reinterpret_cast<const int2*>(memory + t * kPersistentPitch + lane * 2);
       const float x_scale = a.x_scale[x];
       store_two(s, x * a.out_stride + row, row,
                 fmaf(static_cast<float>(two.x) * x_scale, left.scale, left.bias),
@@ -101,12 +104,12 @@ __device__ inline void store_half(const StayArgs& s,
 }
 
 template <int kTiles>
-__global__ void __launch_bounds__(kStayThreads, 1)
+__global__ void __launch_bounds__(kPersistentThreads, 1)
     wide_int8_kernel(const __grid_constant__ CUtensorMap weights,
                      const __grid_constant__ CUtensorMap x,
-                     const __grid_constant__ StayArgs s) {
+                     const __grid_constant__ PersistentArgs s) {
 #if SLUICE_HAS_WGMMA
-  using R = StayRing<kTiles>;
+  using R = PersistentRing<kTiles>;
   extern __shared__ uint8_t unaligned[];
   __shared__ uint64_t barriers[2 * R::kStages];
   let_next_start();
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(kStayThreads, 1)
       wait_for_inputs();
       int i = 0;  // boxes so far
       for (int tile = first_tile; tile < tiles; tile += step) {
-        const StayPlace place(s, tile, kTiles * 8);
+        const PersistentPlace place(s, tile, kTiles * 8);
         for (int box = 0; box < boxes; ++box, ++i) {
           const uint32_t stage = ring + i % R::kStages * R::kStage;
           const uint32_t barrier = full + i % R::kStages * 8;
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(kStayThreads, 1)
   wait_for_inputs();
   const int half = warp / 4;  // of the weight rows
   auto* memory = reinterpret_cast<int32_t*>(unaligned + (ring - start) + R::kStages * R::kStage) +
-                 half * kStayRows * kStayPitch;
+                 half * kPersistentRows * kPersistentPitch;
   int32_t sum[kTiles][4] = {};
   int i = 0;
   for (int tile = first_tile; tile < tiles; tile += step) {
@@ -159,7 +162,7 @@ __global__ void __launch_bounds__(kStayThreads, 1)
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        product(sum, operand(stage + half * kStayHalf * kRowBytes + k * 32),
+        product(sum, operand(stage + half * kPersistentHalf * kRowBytes + k * 32),
                 operand(stage + R::kWeights + k * 32), box > 0 || k > 0, int8_t{});
       }
       wgmma_commit();
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(kStayThreads, 1)
     wgmma_wait<0>();
     pin(sum);
     if (lane == 0) barrier_arrive(empty + (i - 1) % R::kStages * 8);
-    store_half(s, sum, memory, StayPlace(s, tile, kTiles * 8), half);
+    store_half(s, sum, memory, PersistentPlace(s, tile, kTiles * 8), half);
   }
 #else
   __trap();
@@ -180,14 +183,14 @@ __global__ void __launch_bounds__(kStayThreads, 1)
 template <int kTiles>
 void run_stay(
     const BoxedArgs& a, const Tensor& x, const Tensor& weight, int num_sms, cudaStream_t stream) {
-  using R = StayRing<kTiles>;
+  using R = PersistentRing<kTiles>;
   allow_shared<wide_int8_kernel<kTiles>>(R::kBytes, "wide_int8");
-  StayArgs s{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, kTiles * 8), false};
+  PersistentArgs s{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, kTiles * 8), false};
   s.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
                reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
   launch("wide_int8", wide_int8_kernel<kTiles>,
-         static_cast<unsigned>(std::min(num_sms, s.row_tiles * s.x_tiles)), kStayThreads, R::kBytes,
-         stream, tensor_map(weight, kTileRows), tensor_map(x, kTiles * 8), s);
+         static_cast<unsigned>(std::min(num_sms, s.row_tiles * s.x_tiles)), kPersistentThreads,
+         R::kBytes, stream, tensor_map(weight, kTileRows), tensor_map(x, kTiles * 8), s);
 }
 
 // The width of a tile of x: the fewest turns of all blocks, each as long as its width and what a

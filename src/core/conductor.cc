@@ -22,7 +22,7 @@ constexpr double kMovedForget = 0.05, kMovedPrior = 8192;  // prior: tokens at t
 constexpr double kMovedMost = 4, kMovedLeast = 1e-6;
 // An estimate that is too high ends handing over, so that nothing corrects it: it drifts down to
 // the assumed value by this part of the difference with each request that is not split.
-constexpr double kMovedDrift = 0.005;
+constexpr double kMovedDrift = 0.001;
 constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {

@@ -204,7 +204,7 @@ TEST(Conductor, AFetchThatFailedIsNoTransfer) {
   EXPECT_GT(c.transfer(), 100e-6);
   // Nothing is handed over any more: it comes back to what was assumed.
   ask.handed_over = false;
-  for (int i = 0; i < 3000; ++i) answer(milliseconds(101));
+  for (int i = 0; i < 10'000; ++i) answer(milliseconds(101));
   EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
   EXPECT_NEAR(c.pace(1), 1, 1e-6);
 }

@@ -200,9 +200,11 @@ class ClusterRunner {
     return std::move(out_);
   }
 
-  // Those of prompts for others are not answers to anybody.
+  // Those of prompts for others are not answers to anybody, unless nobody goes on with them.
   static void drop_answers(SimRun& run) {
-    std::erase_if(run.answers, [](const SimAnswer& a) { return !a.refused; });
+    std::erase_if(run.answers, [](const SimAnswer& a) {
+      return !a.refused && !(a.expired && a.num_tokens == 0);
+    });
     run.gaps.clear();
   }
 

@@ -177,6 +177,25 @@ TEST(ClusterSimulation, PromptsAreHandedOver) {
   }
 }
 
+TEST(ClusterSimulation, WhatExpiresOnAPrefillWorkerIsCounted) {
+  auto load = cluster_load(200, 2);
+  for (size_t i = 0; i < load.size(); i += 2) load[i].deadline = load[i].at + milliseconds(100);
+  using enum WorkerRole;
+  ClusterSetup setup = cluster_of(3, Routing::round_robin);
+  setup.roles = {prefill, decode, decode};
+  const ClusterRun run = simulate_cluster(setup, load);
+  size_t answers = 0;
+  int expired = 0;
+  for (const SimRun& w : run.workers) {
+    answers += w.answers.size();
+    for (const SimAnswer& a : w.answers) expired += a.expired;
+  }
+  EXPECT_EQ(answers, load.size());
+  EXPECT_GT(run.workers[0].answers.size(), 10u);
+  EXPECT_EQ(expired,
+            run.workers[0].num_expired + run.workers[1].num_expired + run.workers[2].num_expired);
+}
+
 TEST(ClusterSimulation, AHandedOverPromptIsNotComputedAgain) {
   const auto load = cluster_load(60, 200);  // one burst after the other
   using enum WorkerRole;

@@ -17,6 +17,12 @@ constexpr double kDecodeLearn = 0.02, kOutputLearn = 1.0 / 64;
 constexpr double kPaceLeast = 0.02, kPaceMost = 50;
 constexpr double kShortest = 1e-4;  // seconds: a prediction below says nothing of the pace
 constexpr double kMovedForget = 0.05, kMovedPrior = 8192;  // prior: tokens at the assumed time
+// A fetch that failed looks like a slow one, since the worker computes the prompt itself: no sample
+// counts for more than this many times the estimate, or of this time per token where that is less.
+constexpr double kMovedMost = 4, kMovedLeast = 1e-6;
+// An estimate that is too high ends handing over, so that nothing corrects it: it drifts down to
+// the assumed value by this part of the difference with each request that is not split.
+constexpr double kMovedDrift = 0.001;
 constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {
@@ -33,7 +39,8 @@ Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers,
     : config_(config),
       kv_(workers.size(), key),
       moved_seconds_(config.transfer * kMovedPrior),
-      moved_tokens_(kMovedPrior) {
+      moved_tokens_(kMovedPrior),
+      assumed_transfer_(config.transfer) {
   for (ConductorWorker& w : workers) workers_.emplace_back(std::move(w));
   views_.resize(workers_.size());
 }
@@ -126,6 +133,8 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.tokens = std::max<int64_t>(1, ask.tokens);
   WorkerView v = view(worker, ask, now);
   v.pace = v.decode_pace = 1;
+  if (!ask.whole && !ask.handed_over && w.config.role != WorkerRole::prefill) forget_transfer();
+  s.timed = !ask.again;  // its lease may be over
   if (ask.handed_over) {
     s.fetched = s.tokens - std::min(v.cached, s.tokens);
     v.cached = s.tokens;
@@ -172,15 +181,24 @@ void Conductor::first_token(Ticket ticket, Time now) {
   s.decodes = true;
   w.decode += decode_of(s.tokens);
   s.first = now;
+  if (!s.timed) return;
   const double took = seconds(now - s.at);
   if (s.fetched > 0) return learn_transfer(took - s.ttft * w.pace, s.fetched);
   if (s.ttft >= kShortest) learn_pace(w, took, s.ttft);
 }
 
 void Conductor::learn_transfer(double seconds, int64_t tokens) {
-  const double keep = 1 - kMovedForget;
-  moved_seconds_ = moved_seconds_ * keep + std::max(0.0, seconds);
-  moved_tokens_ = moved_tokens_ * keep + static_cast<double>(tokens);
+  const double keep = 1 - kMovedForget, num = static_cast<double>(tokens);
+  const double most =
+      kMovedMost * num * std::max({config_.transfer, assumed_transfer_, kMovedLeast});
+  moved_seconds_ = moved_seconds_ * keep + std::clamp(seconds, 0.0, most);
+  moved_tokens_ = moved_tokens_ * keep + num;
+  config_.transfer = moved_seconds_ / moved_tokens_;
+}
+
+void Conductor::forget_transfer() {
+  if (config_.transfer <= assumed_transfer_) return;
+  moved_seconds_ += (assumed_transfer_ * moved_tokens_ - moved_seconds_) * kMovedDrift;
   config_.transfer = moved_seconds_ / moved_tokens_;
 }
 
@@ -188,15 +206,23 @@ void Conductor::learn_pace(Worker& w, double measured, double predicted) {
   measured = std::clamp(measured, predicted * kPaceLeast, predicted * kPaceMost);
   w.measured += measured;
   w.predicted += predicted;
-  const double keep = 1 - kPaceForget / static_cast<double>(workers_.size());
-  double all_measured = 0, all_predicted = 0;
+  const auto num_alive = std::ranges::count(workers_, true, &Worker::alive);
+  const double keep = 1 - kPaceForget / static_cast<double>(std::max<int64_t>(1, num_alive));
   num_timed_ = num_timed_ * keep + 1;
   for (Worker& o : workers_) {
     o.measured *= keep;
     o.predicted *= keep;
+  }
+  update_paces();
+}
+
+void Conductor::update_paces() {
+  double all_measured = 0, all_predicted = 0;
+  for (const Worker& o : workers_) {
     all_measured += o.measured;
     all_predicted += o.predicted;
   }
+  if (all_predicted <= 0) return;  // nobody knows better than before
   const double prior = kPacePrior * all_predicted / num_timed_;
   const double pace = all_measured / all_predicted;
   for (Worker& o : workers_) o.pace = (o.measured + prior * pace) / (o.predicted + prior);
@@ -238,6 +264,7 @@ void Conductor::set_alive(int worker, bool alive) {
     w.prefixes.clear();
     kv_.set_known(static_cast<size_t>(worker), false);
     w.measured = w.predicted = 0;
+    update_paces();
   }
   w.alive = alive;
 }

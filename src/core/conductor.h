@@ -40,6 +40,7 @@ class Conductor {
     uint64_t avoid = 0;        // workers that have failed this request, a bit each
     bool whole = false;        // one worker computes all of it
     bool handed_over = false;  // a prefill worker has computed the prompt
+    bool again = false;        // and another worker was to go on with it, but failed
   };
   // Decides; nothing is counted until sent().
   RoutingChoice choose(const Ask& ask, Time now);
@@ -58,6 +59,7 @@ class Conductor {
   // The workers' caches, by their KV events. A worker whose events are not known, or a text whose
   // tokens are not known yet, counts as before: the worker has what it was sent.
   KvPicture& kv() { return kv_; }
+  const KvPicture& kv() const { return kv_; }
   // The worker says which of its blocks ends the prompt of a request.
   void prompt_ends(int worker, const Ask& ask, uint64_t kv_block);
 
@@ -102,6 +104,7 @@ class Conductor {
     int64_t fetched = 0;  // of those, from the worker that computed them
     int output = 0;
     bool decodes = false;
+    bool timed = true;          // its first token teaches something
     double ttft = 0, tpot = 0;  // predicted, at pace 1
     Time at{0}, first{0};
   };
@@ -112,7 +115,9 @@ class Conductor {
   void leave_queue(Worker& w, Ticket ticket, Time now);
   void first_token(Ticket ticket, Time now);
   void learn_pace(Worker& w, double measured, double predicted);
+  void update_paces();
   void learn_transfer(double seconds, int64_t tokens);
+  void forget_transfer();
   RoutedRequest fill_views(const Ask& ask, Time now);
 
   RoutingConfig config_;
@@ -128,6 +133,7 @@ class Conductor {
   double decode_pace_ = 1;
   double num_timed_ = 0;                         // first tokens, of late
   double moved_seconds_ = 0, moved_tokens_ = 0;  // from worker to worker, of late
+  double assumed_transfer_ = 0;                  // before anything was learned
   std::vector<WorkerView> views_;
 };
 

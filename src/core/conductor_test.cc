@@ -181,4 +181,63 @@ TEST(Conductor, LearnsHowLongHandingOverTakes) {
   EXPECT_EQ(c.role(1), WorkerRole::both);
 }
 
+TEST(Conductor, AFetchThatFailedIsNoTransfer) {
+  RoutingConfig config;
+  config.transfer = 10e-6;
+  auto workers = conducted(2);
+  workers[0].role = WorkerRole::prefill;
+  workers[1].role = WorkerRole::decode;
+  Conductor c(config, workers);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = {}, .handed_over = true, .again = true};
+  const auto answer = [&](Time took) {
+    const auto t = c.sent(1, ask, Time{0});
+    c.tokens(t, 1, took);
+    c.ended(t, true, took);
+  };
+  answer(milliseconds(60'000));  // the second worker that was to go on with it
+  EXPECT_EQ(c.transfer(), 10e-6);
+  ask.again = false;
+  answer(milliseconds(60'000));  // 6 ms a token
+  EXPECT_GT(c.transfer(), 10e-6);
+  EXPECT_LT(c.transfer(), 40e-6);
+  for (int i = 0; i < 20; ++i) answer(milliseconds(60'000));
+  EXPECT_GT(c.transfer(), 100e-6);
+  // Nothing is handed over any more: it comes back to what was assumed.
+  ask.handed_over = false;
+  for (int i = 0; i < 10'000; ++i) answer(milliseconds(101));
+  EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
+  EXPECT_NEAR(c.pace(1), 1, 1e-6);
+}
+
+TEST(Conductor, WorkersThatAreNotThereDoNotSlowLearning) {
+  const auto learned = [](size_t num, size_t alive) {
+    Conductor c({}, conducted(num));
+    for (size_t i = alive; i < num; ++i) c.set_alive(static_cast<int>(i), false);
+    const Conductor::Ask ask{.tokens = 1'000, .blocks = {}};
+    for (int i = 0; i < 100; ++i) {  // 11 ms, then twice that
+      const auto t = c.sent(0, ask, Time{0});
+      c.tokens(t, 1, milliseconds(i < 50 ? 11 : 22));
+      c.ended(t, true, milliseconds(30));
+    }
+    return c.pace(0);
+  };
+  EXPECT_DOUBLE_EQ(learned(64, 1), learned(1, 1));
+  EXPECT_LT(learned(64, 64), learned(64, 1));
+}
+
+TEST(Conductor, AWorkerThatDiesLosesItsPace) {
+  Conductor c({}, conducted(2));
+  const Conductor::Ask ask{.tokens = 1'000, .blocks = {}};
+  for (int i = 0; i < 60; ++i) {
+    for (int w = 0; w < 2; ++w) {
+      const auto t = c.sent(w, ask, Time{0});
+      c.tokens(t, 1, milliseconds(w == 0 ? 44 : 11));
+      c.ended(t, true, milliseconds(50));
+    }
+  }
+  EXPECT_GT(c.pace(0), 3);
+  c.set_alive(0, false);
+  EXPECT_NEAR(c.pace(0), c.pace(1), 0.01);
+}
+
 }  // namespace sluice

@@ -112,8 +112,8 @@ void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
 void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option_function<std::string>(
          "--device", [&o](const std::string& text) { o.device = parse_device(text).value(); },
-         "auto, cpu, cuda or cuda:N; auto is a GPU where one is, cuda of several\nthe one with the "
-         "most free memory; ref is the slow reference that tests\ncompare with")
+         "auto, cpu, cuda or cuda:N; auto is a GPU where one is, cuda the\none with the most free "
+         "memory; ref is the slow reference\nthat tests compare with")
       ->check(device_name())
       ->default_str(o.device.name())
       ->group(group);

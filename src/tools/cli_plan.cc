@@ -148,9 +148,8 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
       ->check(whole_number(1, 1024))
       ->capture_default_str();
   CLI::Option* prefill = s->add_option("--prefill-workers", o.prefill,
-                                       "with --decode-workers: so many workers that compute "
-                                       "prompts for others,\nbeside as many "
-                                       "workers in all that do whole requests")
+                                       "prefill workers; the same total without roles is\n"
+                                       "simulated for comparison")
                              ->check(whole_number(1, 512))
                              ->excludes("--workers");
   s->add_option("--decode-workers", o.decode, "workers that go on with those prompts")

@@ -39,7 +39,7 @@ json::object run_job(const ConstraintJob& job, const ConstraintModel& model) {
   for (const std::string& text : job.texts) judged.push_back(judge_text(*constraint, text));
   int unfinished = 0;
   for (int i = 0; i < job.samples; ++i) {
-    auto text = random_text(*constraint, job.seed * 1'000'003 + static_cast<uint64_t>(i), 2'000,
+    auto text = random_text(*constraint, job.seed * 1'000'003 + static_cast<uint64_t>(i), 20'000,
                             job.hints, nullptr);
     if (!text) {
       failures.push_back(json::string(text.error().message));

@@ -4,8 +4,8 @@
     constrain_test.py BINARY SUITE [-v]     SUITE: the folder tests/draft2020-12 of JSON-Schema-Test-Suite
 
 Nothing invalid may be accepted. Schemas of the shared data are skipped where it is absent; without
-SLUICE_TEST_FULL=1 a slice of them runs (SLUICE_TEST_SEED picks another one). SLUICE_TEST_PART=K/N takes the K-th of N
-parts of a full run, so that it can be spread over several.
+SLUICE_TEST_FULL=1, which takes half a minute, a slice of them runs (SLUICE_TEST_SEED picks another one).
+SLUICE_TEST_PART=K/N takes the K-th of N parts of a full run.
 """
 
 import collections
@@ -90,13 +90,15 @@ def spelled(value):
 
 def hints_of(schema, instances):
     """Keys and values that texts of the schema are made of, as they are spelled."""
-    keys, values = set(), set()
+    keys, values, required = set(), set(), set()
 
     def walk(value, names=False):
         """Of a schema: the names of properties, and anything that may be a constant."""
         if isinstance(value, dict):
             keys.update(value if names else ())
             for key, below in value.items():
+                if key == "required" and isinstance(below, list):
+                    required.update(name for name in below if isinstance(name, str))
                 walk(below, key == "properties" and not names)
         elif isinstance(value, list):
             for below in value:
@@ -115,7 +117,8 @@ def hints_of(schema, instances):
     walk(schema)
     for instance in instances:
         walk_instance(instance)
-    return sorted(spelled(k) + ":" for k in keys)[:300] + sorted(values)[:300] + [",", "}", "]"] * 5
+    needed = [spelled(k) + ":" for k in sorted(required)]
+    return needed * 10 + sorted(spelled(k) + ":" for k in keys)[:300] + sorted(values)[:300] + [",", "}", "]"] * 5
 
 
 def no_twice(pairs):

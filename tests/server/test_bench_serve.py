@@ -190,7 +190,8 @@ class Real(unittest.TestCase):
     def test_server_that_dies(self):
         with Server(path=stories()) as server:
             def kill_amid_answers():
-                server.until(lambda: server.metric("sluice_requests_finished_total") >= 10, 60)
+                server.until(lambda: server.metric("sluice_requests_finished_total") >= 10
+                             and server.metric("sluice_requests_running") >= 4, 60)
                 server.process.send_signal(signal.SIGSTOP)
                 time.sleep(2)  # by then every connection has a request without an answer
                 server.process.kill()

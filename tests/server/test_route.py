@@ -101,13 +101,18 @@ class Fake(http.server.ThreadingHTTPServer):
 
     def __init__(self, act, role=None):
         self.act, self.seen, self.ready, self.lock = act, [], 200, threading.Lock()
+        self.probes, self.cut_off = [], ()  # paths of GETs; those that get no answer
         self.hello = json.dumps({"kv_role": role} if role else {}).encode()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.whole(self.server.ready, self.server.hello)
+                self.server.probes.append(self.path)
+                if self.path in self.server.cut_off:
+                    self.close_connection = True
+                else:
+                    self.whole(self.server.ready, self.server.hello)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -278,6 +283,17 @@ class FakeWorkers(unittest.TestCase):
                 self.assertEqual(router.call("/health")[0], 200)
             # The client is gone, and so is its request.
             self.assertTrue(wait_for(lambda: router.metric("sluice_route_requests") == 0))
+
+    def test_a_worker_that_breaks_server_info_is_probed_no_more_often(self):
+        with Fake(echo) as a:
+            a.cut_off = ("/server_info",)
+            with Router(a.url, args=["--kv-events"]) as router:
+                router.wait_up(1)
+                self.assertTrue(wait_for(lambda: a.probes.count("/server_info") >= 2))
+                before = len(a.probes)
+                time.sleep(1)
+                self.assertLess(len(a.probes) - before, 20)
+                router.wait_up(1)
 
     def test_rejects_early_and_says_when_to_come_back(self):
         hold = threading.Event()

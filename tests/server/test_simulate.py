@@ -55,7 +55,9 @@ class Simulate(unittest.TestCase):
                            (["--simulate", "l4", "--device", "ref"], "--device")):
             done = subprocess.run([SLUICE, "serve", MODEL, "--port", "0", *args], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertIn(says, done.stderr.strip().splitlines()[-1])
+            errors = [line for line in done.stderr.splitlines() if line.startswith("sluice:")]
+            self.assertEqual(len(errors), 1, done.stderr)
+            self.assertIn(says, errors[0])
 
 
 if __name__ == "__main__":

@@ -34,13 +34,18 @@ constexpr int kPromptLengths[] = {3,    6,    11,   13,   19,   23,   29,   37, 
                                   83,   101,  149,  197,  256,  331,  421,  512,  683, 857,
                                   1024, 1361, 1733, 2048, 2731, 3407, 4096, 5463, 8192};
 
+// Nor are numbers of decodes: a GPU has graphs for some, and runs others in the next larger one.
+constexpr int kDecodeCounts[] = {1,  2,  3,  4,  5,  6,  8,   9,   11,  13,  16,  19,  24, 27,
+                                 36, 43, 54, 67, 81, 97, 121, 151, 182, 256, 333, 409, 512};
+
 // What a calibration runs, the quickest first: decodes by their number, prompts by their length,
 // prompts that come while others decode, then long contexts.
 std::vector<Probe> probes_for(const SchedulerConfig& c) {
   const int most = std::min(c.max_seqs, 512), len = c.max_len;
   const int longest = std::max(8, std::min(len / 2, 4 * c.budget));
   std::vector<Probe> out;
-  for (int n = 1; n <= most; n = n < 16 ? n * 2 : n * 3 / 2) out.push_back(batch_probe(n, 8, 12));
+  for (int n : kDecodeCounts)
+    if (n <= most) out.push_back(batch_probe(n, 8, 12));
   for (int n : kPromptLengths)
     if (n <= c.budget && n < len - 4) out.push_back(batch_probe(1, n, 2));
   for (int users : {1, 4, 8, 16, 32, 64}) {
@@ -54,7 +59,7 @@ std::vector<Probe> probes_for(const SchedulerConfig& c) {
   // Rows and contexts apart from each other: what K and V cost shows only in the product of both.
   std::vector<std::pair<int, int>> grid;
   for (int length : {64, 128, 256, 512, 1024, 2048, 4096, 8192})
-    for (int n : {1, 4, 16, 64, 256})
+    for (int n : {1, 5, 13, 50, 256})
       if (length <= longest && n <= most &&
           static_cast<int64_t>(n) * (length + 32) <=
               static_cast<int64_t>(c.num_blocks) * c.block_size)

@@ -22,7 +22,8 @@ struct RoutingTrial {
   PlanFigures figures;
   uint64_t rejected = 0, handed_over = 0;
   double retry_after = 0;  // mean seconds of the rejected ones
-  double busiest = 0;      // requests of the worker with the most, over the mean
+  double busiest = 0;      // answers of the worker with the most, over the mean; with roles, of
+                           // the decode workers
 };
 
 std::vector<RoutingTrial> trials_for(const PlanClusterOptions& o, const Slo& slo) {
@@ -75,12 +76,11 @@ void run_routing(RoutingTrial& t,
   if (t.rejected > 0)
     t.retry_after = std::accumulate(run.retry_after.begin(), run.retry_after.end(), 0.0) /
                     static_cast<double>(t.rejected);
+  const double answering = t.roles.empty() ? num_workers(o) : o.decode;
   size_t most = 0, all = 0;
   for (const SimRun& w : run.workers)
     most = std::max(most, w.answers.size()), all += w.answers.size();
-  if (all > 0)
-    t.busiest =
-        static_cast<double>(most) * static_cast<double>(num_workers(o)) / static_cast<double>(all);
+  if (all > 0) t.busiest = static_cast<double>(most) * answering / static_cast<double>(all);
 }
 
 void print_routings(std::span<const RoutingTrial> trials) {
@@ -97,7 +97,7 @@ void print_routings(std::span<const RoutingTrial> trials) {
   std::printf(
       "TTFT and TPOT in ms, of the requests that were taken; hits: prompt tokens found cached;\n"
       "goodput: requests/s that keep the objectives; good: their share of all requests; busiest:\n"
-      "requests of the worker with the most, over the mean.\n");
+      "requests of the worker with the most, over the mean (with roles, of those that decode).\n");
 }
 
 json::object routing_json(const RoutingTrial& t) {

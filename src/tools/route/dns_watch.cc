@@ -21,6 +21,7 @@ Result<std::vector<std::string>> resolve_by_system(const std::string& name) {
     return Error{503, gai_strerror(failed)};
   std::vector<std::string> out;
   for (const addrinfo* a = found; a; a = a->ai_next) {
+    if (a->ai_family != found->ai_family) continue;
     char text[NI_MAXHOST];
     if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
       out.emplace_back(text);
@@ -38,6 +39,7 @@ DnsWatch::DnsWatch(std::string name,
   shared_->every = every;
   shared_->resolve = std::move(resolve);
   shared_->tell = std::move(tell);
+  // Detached: a lookup cannot be interrupted, and the process must not wait for one when it ends.
   std::thread([shared = shared_] { thread_main(shared); }).detach();
 }
 
@@ -50,6 +52,8 @@ DnsWatch::~DnsWatch() {
 void DnsWatch::look_up(Shared& s, bool& failing) {
   Result<std::vector<std::string>> found = s.resolve(s.name);
   const bool failed = !found || found->empty();
+  std::lock_guard lock(s.mutex);
+  if (s.quit) return;
   if (failed && !failing)
     LOG(warn, "%s: %s; the addresses known so far stay", quote(s.name).c_str(),
         found ? "no address" : found.error().message.c_str());
@@ -57,8 +61,7 @@ void DnsWatch::look_up(Shared& s, bool& failing) {
   if (failed) return;
   std::sort(found->begin(), found->end());
   found->erase(std::unique(found->begin(), found->end()), found->end());
-  std::lock_guard lock(s.mutex);
-  if (!s.quit) s.tell(std::move(*found));
+  s.tell(std::move(*found));
 }
 
 void DnsWatch::thread_main(const std::shared_ptr<Shared>& shared) {
@@ -69,7 +72,8 @@ void DnsWatch::thread_main(const std::shared_ptr<Shared>& shared) {
     try {
       look_up(s, failing);
     } catch (...) {
-      log_exception("a name was not looked up");
+      std::lock_guard lock(s.mutex);
+      if (!s.quit) log_exception("a name was not looked up");
     }
     std::unique_lock lock(s.mutex);
     if (s.ending.wait_for(lock, s.every, [&] { return s.quit; })) return;

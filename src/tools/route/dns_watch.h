@@ -16,6 +16,7 @@ namespace sluice {
 
 // Blocks; numeric addresses.
 using ResolveName = std::function<Result<std::vector<std::string>>(const std::string& name)>;
+// Addresses of one family, that of the first, so that a host with both counts once.
 Result<std::vector<std::string>> resolve_by_system(const std::string& name);
 
 class DnsWatch {

@@ -59,6 +59,9 @@ TEST(DnsWatch, TheSystemKnowsLocalhost) {
   const Result<Addresses> found = resolve_by_system("localhost");
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_TRUE(std::ranges::count(*found, "127.0.0.1") + std::ranges::count(*found, "::1") > 0);
+  const auto is_six = [](const std::string& a) { return a.find(':') != std::string::npos; };
+  const auto num_six = static_cast<size_t>(std::ranges::count_if(*found, is_six));
+  EXPECT_TRUE(num_six == 0 || num_six == found->size());  // one family
   EXPECT_FALSE(resolve_by_system("no-such-name.invalid"));
 }
 

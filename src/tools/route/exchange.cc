@@ -90,11 +90,12 @@ Conductor::Ask RoutedExchange::ask() const {
   a.block_tokens = kShapeBlockTokens;
   a.session = session_;
   // Work that was lost with its worker is not turned away.
-  a.attempts = tries_ > 0 || !generates_ ? 1000 : attempts_;
+  a.attempts = tries_ + num_prefills_ > 0 || !generates_ ? 1000 : attempts_;
   a.draw = draw_;
   a.avoid = avoid_;
   a.whole = !split_;
   a.handed_over = handed_over();
+  a.again = handed_over() && tries_ > 0;
   return a;
 }
 
@@ -162,6 +163,11 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
     again_ = true;
     return;
   }
+  // It may have another role by now, and take no lease.
+  if (leg_ == Leg::decode && status == 400) {
+    again_ = true;
+    return;
+  }
   learn_block(headers);
   if (leg_ == Leg::prefill) {
     whole_ = true;
@@ -197,8 +203,11 @@ void RoutedExchange::start_answer() {
 void RoutedExchange::on_body(std::string_view bytes) {
   if (again_ || lost_) return;
   if (whole_) {
-    if (leg_ != Leg::prefill || head_.body.size() + bytes.size() <= kMostWhole)
-      head_.body.append(bytes);
+    head_.body.append(bytes);
+    if (leg_ == Leg::prefill && head_.body.size() > kMostWhole) {
+      again_ = true;
+      head_.body.clear();
+    }
     return;
   }
   count_tokens(bytes);
@@ -251,7 +260,7 @@ void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
   if (leg_ == Leg::prefill) return prefill_ended(failure);
   const bool ok = failure == HttpFailure::none && !again_;
   Router::Worker& w = router_.workers_[static_cast<size_t>(worker_)];
-  if (failure != HttpFailure::none && failure != HttpFailure::cancelled) w.failures->add();
+  if (failure != HttpFailure::none && failure != HttpFailure::cancelled) ++w.num_failures;
   if (ticket_) router_.conductor_.ended(*ticket_, ok && head_.status < 400, router_.now());
   ticket_.reset();
   router_.left(*this);
@@ -269,6 +278,11 @@ void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
       out_->finish();
     }
     return done(head_.status, nullptr);
+  }
+  if (again_ && leg_ == Leg::decode && head_.status == 400) {
+    leave_to_one();  // what is wrong with the request itself is said again
+    worker_ = -1;
+    return router_.place(self);
   }
   if (may_retry(again_)) {
     router_.retried_->add();

@@ -31,8 +31,9 @@ class RoutedExchange final : public HttpListener,
   int worker() const { return worker_; }
   // A prefill worker has computed its prompt.
   bool handed_over() const { return !params_.empty(); }
-  // From now on one worker does all. `why`: of the log.
-  void do_whole(const char* why);
+  int prefiller() const { return prefiller_; }
+  // From now on one worker does all, since the one named failed at its part.
+  void do_whole(const std::string& worker, const char* why);
   void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
   // What that worker is sent.
   std::string bytes_for(const HttpUrl& url) const;
@@ -48,6 +49,7 @@ class RoutedExchange final : public HttpListener,
  private:
   std::string leg_body() const;
   void prefill_ended(HttpFailure failure);
+  void leave_to_one();
   Router::Worker& worker_of() { return router_.workers_[static_cast<size_t>(worker_)]; }
   void start_answer();
   void learn_block(const HttpHeaders& headers);

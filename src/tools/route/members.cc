@@ -13,7 +13,7 @@ Result<void> Router::open_worker(size_t worker, HttpClient::Options o) {
   Worker& w = workers_[worker];
   w.url = o.url;
   w.name = http_authority(o.url);
-  count_worker(w);
+  w.num_requests = w.num_failures = w.num_prefills = 0;
   Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
   if (!client) return client.error();
   w.client = std::move(*client);
@@ -21,23 +21,33 @@ Result<void> Router::open_worker(size_t worker, HttpClient::Options o) {
   return w.probe->open(o);
 }
 
-void Router::count_worker(Worker& w) {
-  const MetricLabels labels = {{"worker", w.name}};
-  w.requests = &metrics_.counter("sluice_route_worker_requests_total",
-                                 "Requests sent to the worker", labels);
-  w.failures = &metrics_.counter("sluice_route_worker_failures_total",
-                                 "Requests that the worker did not answer to their end", labels);
-  w.prefills = &metrics_.counter("sluice_route_worker_prefills_total",
-                                 "Of those, prompts for other workers", labels);
-  w.up = &metrics_.gauge("sluice_route_worker_up", "1: it takes requests", labels);
-  w.in_flight = &metrics_.gauge("sluice_route_worker_requests",
-                                "Requests that the worker is answering", labels);
-  w.pace = &metrics_.gauge("sluice_route_worker_pace",
-                           "Measured over predicted time to the first token", labels);
-  w.kv_known = &metrics_.gauge("sluice_route_worker_kv_known",
-                               "1: its KV events say what it has cached", labels);
-  w.kv_blocks = &metrics_.gauge("sluice_route_worker_kv_blocks",
-                                "Blocks that it has cached, by its KV events", labels);
+// Made for each scrape: addresses come and go, and their series with them.
+std::string Router::worker_metrics() const {
+  Metrics m;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (w.name.empty()) continue;
+    const int n = static_cast<int>(i);
+    const MetricLabels labels = {{"worker", w.name}};
+    m.counter("sluice_route_worker_requests_total", "Requests sent to the worker", labels)
+        .add(static_cast<double>(w.num_requests));
+    m.counter("sluice_route_worker_failures_total",
+              "Requests that the worker did not answer to their end", labels)
+        .add(static_cast<double>(w.num_failures));
+    m.counter("sluice_route_worker_prefills_total", "Of those, prompts for other workers", labels)
+        .add(static_cast<double>(w.num_prefills));
+    m.gauge("sluice_route_worker_up", "1: it takes requests", labels)
+        .set(conductor_.alive(n) && !conductor_.draining(n));
+    m.gauge("sluice_route_worker_requests", "Requests that the worker is answering", labels)
+        .set(conductor_.num_requests(n));
+    m.gauge("sluice_route_worker_pace", "Measured over predicted time to the first token", labels)
+        .set(conductor_.pace(n));
+    m.gauge("sluice_route_worker_kv_known", "1: its KV events say what it has cached", labels)
+        .set(conductor_.kv().known(i));
+    m.gauge("sluice_route_worker_kv_blocks", "Blocks that it has cached, by its KV events", labels)
+        .set(static_cast<double>(conductor_.kv().num_blocks(i)));
+  }
+  return m.expose();
 }
 
 bool Router::is_gone(size_t worker) const {
@@ -62,8 +72,10 @@ void Router::set_addresses(const std::vector<std::string>& addresses) {
 }
 
 void Router::join(const HttpUrl& url) {
-  if (!is_host_address(url.host))
+  if (!is_host_address(url.host)) {
+    if (std::exchange(said_no_address_, true)) return;
     return LOG(warn, "%s is no address to connect to", url.host.c_str());
+  }
   size_t place = workers_.size();
   for (size_t i = workers_.size(); i-- > 0;) {
     Worker& w = workers_[i];
@@ -95,12 +107,13 @@ Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
     w.probe->run();
     return {};
   }
-  // What is told of the one that was here stays, as of one that is gone.
-  for (Gauge* g : {w.up, w.in_flight, w.kv_known, w.kv_blocks}) g->set(0);
+  // What was known of the one that left goes with it; its probe may not have said so yet.
+  set_state(worker, false, false, false, "is gone");
+  conductor_.set_role(static_cast<int>(worker), WorkerRole::both, false);
+  w.num_requests = w.num_failures = w.num_prefills = 0;
   w.leaving = false;
   w.url = url;
   w.name = http_authority(url);
-  count_worker(w);
   w.client->move_to(url);
   w.probe->move_to(url);
   return {};

@@ -87,12 +87,18 @@ class NamedCluster {
     server_->stop();
     router_.close();
   }
-  std::string ask(const char* method, const char* path) const {
+  std::string ask(const char* method, const char* path, const std::string& body = "{}") const {
     HttpClient::Options o;
     o.url.host = "127.0.0.1";
     o.url.port = server_->port();
     const auto client = std::move(*HttpClient::open(o));
-    return client->fetch(http_request_bytes(o.url, method, path, {}, "{}")).body;
+    return client->fetch(http_request_bytes(o.url, method, path, {}, body)).body;
+  }
+  // The value of a metric's only series.
+  double metric(const std::string& metric_name) const {
+    const std::string text = ask("GET", "/metrics");
+    const size_t at = text.find("\n" + metric_name + " ");
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + 2 + metric_name.size()));
   }
   // Until the workers that take requests are these, by what they answer; in turn.
   bool serves(const std::vector<std::string>& hosts) const {
@@ -154,6 +160,25 @@ TEST(RouterMembers, AddressesJoinAndLeave) {
   EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
 }
 
+// A worker that takes the place of another has cached nothing of what that one was sent.
+TEST(RouterMembers, APlaceIsTakenEmpty) {
+  NamedWorker a("127.0.0.1", 0), b("127.0.0.2", a.port());
+  NamedCluster cluster(a.port());
+  const std::string prompt = "{\"prompt\":\"" + std::string(5000, 'a') + "\"}";
+  const auto send = [&] { return cluster.ask("POST", "/api/generate", prompt); };
+  cluster.name->set(std::vector<std::string>{"127.0.0.1"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1"}));
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(send(), "127.0.0.1");
+  const double cached = cluster.metric("sluice_route_cached_tokens_total");
+  EXPECT_GT(cached, 0);
+  cluster.name->set(std::vector<std::string>{"127.0.0.2"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.2"}));
+  EXPECT_EQ(send(), "127.0.0.2");
+  EXPECT_EQ(cluster.metric("sluice_route_cached_tokens_total"), cached);
+  EXPECT_EQ(send(), "127.0.0.2");
+  EXPECT_GT(cluster.metric("sluice_route_cached_tokens_total"), cached);
+}
+
 // More addresses than places, over time: places of those that left are taken again.
 TEST(RouterMembers, PlacesAreTakenAgain) {
   NamedWorker a("127.0.0.1", 0);
@@ -167,6 +192,11 @@ TEST(RouterMembers, PlacesAreTakenAgain) {
       return cluster.ask("GET", "/metrics").find(many.back() + ":") != std::string::npos;
     }));
   }
+  // Metrics do not grow with the addresses that there ever were.
+  const std::string text = cluster.ask("GET", "/metrics");
+  size_t num = 0;
+  for (size_t at = 0; (at = text.find("\nsluice_route_worker_up{", at)) != text.npos; ++at) ++num;
+  EXPECT_EQ(num, kMostWorkers);
   cluster.name->set(std::vector<std::string>{"127.0.0.1"});
   EXPECT_TRUE(cluster.serves({"127.0.0.1"}));
 }

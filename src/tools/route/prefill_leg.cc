@@ -28,17 +28,25 @@ std::string RoutedExchange::leg_body() const {
                         strf("\"%s\":%s", std::string(kTransferField).c_str(), params_.c_str()));
 }
 
-void RoutedExchange::do_whole(const char* why) {
+void RoutedExchange::do_whole(const std::string& worker, const char* why) {
   split_ = false;
   params_.clear();
-  LOG(warn, "%s: one worker computes all of it", why);
+  LOG(warn, "%s: %s; another worker computes all of %s %s", worker.c_str(), why,
+      request_.method.c_str(), request_.path.c_str());
+}
+
+// Likewise, but no worker failed: it is not counted as a fallback.
+void RoutedExchange::leave_to_one() {
+  split_ = false;
+  params_.clear();
+  leg_ = Leg::whole;
 }
 
 void RoutedExchange::prefill_ended(HttpFailure failure) {
   Router::Worker& w = worker_of();
   const bool answered = failure == HttpFailure::none && !lost_;
   const bool ok = answered && head_.status == 200;
-  if (failure != HttpFailure::none && failure != HttpFailure::cancelled) w.failures->add();
+  if (failure != HttpFailure::none && failure != HttpFailure::cancelled) ++w.num_failures;
   if (ok) router_.conductor_.tokens(*ticket_, 1, router_.now());
   router_.conductor_.ended(*ticket_, false, router_.now());  // its length says nothing
   ticket_.reset();
@@ -54,14 +62,19 @@ void RoutedExchange::prefill_ended(HttpFailure failure) {
     router_.prefills_->add();
     return router_.place(shared_from_this());
   }
-  LOG(warn, "%s: no prefill: %s", w.name.c_str(),
-      answered ? strf("answers %d", head_.status).c_str()
-      : lost_  ? "does not answer"
-               : http_failure_name(failure));
   avoid_ |= uint64_t{1} << worker;
   // What it refuses for what it is, others refuse too, and say so to the client.
+  if (answered && head_.status >= 400 && head_.status < 500 && head_.status != 429) {
+    leave_to_one();
+    return router_.place(shared_from_this());
+  }
+  LOG(warn, "%s: no prefill: %s", w.name.c_str(),
+      ok         ? "no lease"
+      : answered ? strf("answers %d", head_.status).c_str()
+      : lost_    ? "does not answer"
+                 : http_failure_name(failure));
   const bool others = !answered || head_.status == 429 || head_.status == 503;
-  if (!others || num_prefills_ >= kMostPrefills) do_whole("prefill failed");
+  if (!others || num_prefills_ >= kMostPrefills) do_whole(w.name, "prefill failed");
   router_.place(shared_from_this());
 }
 

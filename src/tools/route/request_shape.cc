@@ -19,6 +19,10 @@ class ShapeScanner {
     ++at_;
     return true;
   }
+  bool at_end() {
+    skip_space();
+    return at_ == text_.size();
+  }
   // The bytes between the quotes, escapes as they are. False: no string.
   bool string(std::string_view& out) {
     if (!take('"')) return false;
@@ -67,7 +71,8 @@ class ShapeScanner {
   size_t at_ = 0;
 };
 
-// Calls `f(key, value)` for the fields of the outermost object; false: it does not end as one.
+// Calls `f(key, value)` for the fields of the outermost object; false: it does not end as one, or
+// something follows.
 template <typename F>
 bool for_each_field(std::string_view body, F f) {
   ShapeScanner in(body);
@@ -77,7 +82,7 @@ bool for_each_field(std::string_view body, F f) {
     if (!in.string(key) || !in.take(':') || !in.value(value)) return false;
     f(key, value);
   } while (in.take(','));
-  return in.take('}');
+  return in.take('}') && in.at_end();
 }
 
 bool is_set(std::string_view value) { return !value.starts_with("null"); }

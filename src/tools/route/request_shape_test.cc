@@ -46,13 +46,15 @@ TEST(RequestShape, WhatIsNoJsonEnds) {
 TEST(RequestShape, OnePromptCanBeSplit) {
   const auto splits = [](std::string_view body) { return can_split(read_shape(body)); };
   EXPECT_TRUE(splits(R"({"prompt":"a"})"));
+  EXPECT_TRUE(splits("{\"prompt\":\"a\"} \r\n"));
   EXPECT_TRUE(splits(R"({"prompt":[ 1, 2],"echo":false,"prompt_logprobs":null})"));
   EXPECT_TRUE(splits(R"({"messages":[{"role":"user"}],"kv_transfer_params":null})"));
   for (const char* body :
        {R"({"prompt":["a"]})", R"({"prompt":[[1]]})", R"({"prompt":[]})", R"({})",
         R"({"prompt":"a")", R"({"prompt":"a","echo":true})",
         R"({"prompt":"a","prompt_logprobs":0})", R"({"prompt":"a","kv_transfer_params":{}})",
-        R"({"prompt":"a","str\u0065am":true})"})
+        R"({"prompt":"a","str\u0065am":true})", R"({"prompt":"a"}})", R"({"prompt":"a"} {})",
+        R"({"prompt":"a"},)"})
     EXPECT_FALSE(splits(body)) << body;
 }
 

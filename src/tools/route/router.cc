@@ -170,7 +170,8 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
   if (exchange->handed_over()) {
     const int decoder = conductor_.choose_decoder(exchange->ask(), now());
     if (decoder >= 0) return send_to(decoder, exchange, Leg::decode);
-    exchange->do_whole("no worker takes a prompt over");
+    exchange->do_whole(workers_[static_cast<size_t>(exchange->prefiller())].name,
+                       "no worker takes over what it computed");
   }
   const RoutingChoice choice = conductor_.choose(exchange->ask(), now());
   if (choice.rejected) {
@@ -193,8 +194,8 @@ void Router::send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange
     cached_tokens_->add(static_cast<double>(conductor_.view(worker, ask, now()).cached));
   }
   exchange->sent_to(worker, conductor_.sent(worker, ask, now()), leg);
-  w.requests->add();
-  if (leg == Leg::prefill) w.prefills->add();
+  ++w.num_requests;
+  if (leg == Leg::prefill) ++w.num_prefills;
   w.exchanges.emplace(exchange.get(), exchange);
   w.client->send(exchange->bytes_for(w.url), *exchange);
 }
@@ -262,17 +263,12 @@ void Router::serve_metrics(Responder& out) {
     if (workers_[i].name.empty()) continue;
     const int n = static_cast<int>(i);
     const bool up = conductor_.alive(n) && !conductor_.draining(n);
-    workers_[i].up->set(up);
     up_by_role[static_cast<size_t>(conductor_.role(n))] += up;
-    workers_[i].in_flight->set(conductor_.num_requests(n));
-    workers_[i].pace->set(conductor_.pace(n));
-    workers_[i].kv_known->set(conductor_.kv().known(i));
-    workers_[i].kv_blocks->set(static_cast<double>(conductor_.kv().num_blocks(i)));
   }
   for (size_t r = 0; r < std::size(kWorkerRoles); ++r) up_by_role_[r]->set(up_by_role[r]);
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  r.body = metrics_.expose();
+  r.body = metrics_.expose() + worker_metrics();
   out.send(std::move(r));
 }
 

@@ -80,15 +80,13 @@ class Router {
   friend class RoutedExchange;
   friend class WorkerProbe;
   struct Worker {
-    std::string name;      // for people: the address; empty: a place for one more
+    std::string name;      // for people: the address; empty: a free slot
     bool by_name = false;  // its address is one of a name's
-    bool leaving = false;  // and is not any more: it gets no new requests
+    bool leaving = false;  // address no longer listed: it gets no new requests
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
-    Counter *requests = nullptr, *failures = nullptr, *prefills = nullptr;
-    Gauge *up = nullptr, *in_flight = nullptr, *pace = nullptr;
-    Gauge *kv_known = nullptr, *kv_blocks = nullptr;
+    uint64_t num_requests = 0, num_failures = 0, num_prefills = 0;  // since it joined
     std::optional<KvFollower::Source> events;
     uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
@@ -96,7 +94,7 @@ class Router {
 
   // Members (members.cc).
   Result<void> open_worker(size_t worker, HttpClient::Options options);
-  void count_worker(Worker& w);
+  std::string worker_metrics() const;
   void set_addresses(const std::vector<std::string>& addresses);
   void join(const HttpUrl& url);
   Result<void> take_place(size_t worker, const HttpUrl& url);
@@ -126,7 +124,8 @@ class Router {
   std::vector<Worker> workers_;
   std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
   std::unique_ptr<DnsWatch> dns_;         // null: the workers are those given
-  bool said_full_ = false;                // that a name has more addresses than there are places
+  bool said_full_ = false;                // that a name has more addresses than there are slots
+  bool said_no_address_ = false;          // that one of them cannot be connected to
   HttpClient::Options to_;                // of clients that are made later
   Conductor conductor_;
   Metrics metrics_;

@@ -91,9 +91,10 @@ void WorkerProbe::on_body(std::string_view bytes) {
 // A worker without it is none whose events are followed; whether it is there says /ready.
 void WorkerProbe::on_info(bool ok) {
   if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
-  if (!ok) ++num_missed_;  // it may hang from now on, so it is asked at once
-  const auto pause = ok ? kPause : std::chrono::milliseconds(0);
-  client_->at(std::chrono::steady_clock::now() + pause, [this] { run(); });
+  const auto now = std::chrono::steady_clock::now();
+  const bool hangs = !ok && now - asked_ >= kPatience;  // so it is asked at once
+  if (hangs) ++num_missed_;
+  client_->at(now + (hangs ? std::chrono::milliseconds(0) : kPause), [this] { run(); });
 }
 
 void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
@@ -115,8 +116,10 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
     }
   } else if (failure == HttpFailure::connect &&
              std::chrono::steady_clock::now() - asked_ < kPatience) {
+    has_ready_ = true;  // another server may come back
     router_.set_state(worker_, false, false, false, "refuses connections");
   } else if (++num_missed_ >= kMostMissed) {
+    has_ready_ = true;
     router_.set_state(worker_, false, false, true, "does not answer");
   } else {
     pause = std::chrono::milliseconds(0);

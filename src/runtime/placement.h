@@ -29,7 +29,7 @@ Result<void> choose_gpu(EngineOptions& options, const ModelShape& shape);
 // Why there is no GPU to use, in one line; empty where there is one, or where nothing suggests it.
 std::string why_no_gpu(const GpuFacts& facts);
 
-// What becomes of weights by --quantize and --quantize-exclude; fp8 is apart.
+// How --quantize and --quantize-exclude store weights, but for fp8, which the device does.
 Result<LoadQuant> weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);
 
 // The type of a GPU's activations, and of weights that are not in 8 bits.

@@ -281,7 +281,7 @@ void resolve_sizes(BenchGpuOptions& o) {
   if (!o.engine.ctx) o.engine.ctx = std::max(context + o.steps + apart, 2064);
 }
 
-// Of the layers' weights, as GpuFloor tells them apart.
+// The type of the layers' weights that GpuFloor assumes.
 DType layer_type(Quantize quantize) {
   if (quantize == Quantize::fp8) return DType::f8;
   return quantize == Quantize::w8a8 ? DType::i8 : DType::bf16;

@@ -49,7 +49,7 @@ __device__ void pin(int32_t (&d)[N][4]) {
   }
 }
 
-// What products of T are added up in. Of int8 the sums are exact.
+// The type of sums of products of T. Sums of int8 are exact.
 template <typename T>
 using SumOf = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 

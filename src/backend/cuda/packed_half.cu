@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   Ring256<F> ring(stages + warp * Ring256<F>::kBytes, a.w, a.supers);
   wait_for_inputs();
 
-  // Of the lane's row of x in each group: its halves, and sums of 32 of them.
+  // Each group has one row of x for this lane: its halves, and their sums over 32 columns.
   const uint8_t* x_at[kGroups];
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {

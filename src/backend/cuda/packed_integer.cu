@@ -1,7 +1,7 @@
 // The product of few rows with packed weights by integers (packed.cuh).
 //
-// Of 32 columns, one matrix instruction gives 16 rows of codes times eight bytes of x: the high and
-// the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
+// One matrix instruction multiplies 16 rows of codes by eight bytes of x over 32 columns: the high
+// and the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
 // exact sum; the others' are floats, one for each 32 columns. Minimums times sums of x are a matrix
 // instruction for 256 columns. Blocks take row tiles round-robin; the warps of a block share a row
 // tile, every so many blocks of 256 columns each.
@@ -43,8 +43,8 @@ __device__ inline int signed_byte_of(uint32_t word, int k) {
       : "r"(word), "r"(static_cast<uint32_t>(k) | sign << 4 | sign << 8 | sign << 12));
   return v;
 }
-// What one lane adds up over 256 columns: of rows lane / 4 and eight further, row lane % 4 of four
-// rows of x.
+// The sums of one lane over 256 columns: weight rows lane / 4 and lane / 4 + 8 times row lane % 4
+// of four rows of x.
 template <Format F, int kGroups>
 struct SuperSums {
   static constexpr PackedFormat f = packed_format(F);

@@ -16,7 +16,7 @@ namespace sluice::cuda {
 constexpr int kSuperTiles = kSplitCols / kPackedCols;
 constexpr int kRingWarps = 8;  // of a block, at most
 
-// What such a product works on.
+// Arguments of such a product.
 struct FewRowsArgs {
   void* out;
   int64_t out_stride;

@@ -93,6 +93,18 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// Barriers of a ring of boxes: copies fill a stage, `warps` warps read it. By all threads.
+__device__ inline void init_ring_barriers(uint32_t full, uint32_t empty, int stages, int warps) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, warps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+}
+
 // The box of `map` at (column, row) into shared memory; `barrier` learns of it. Weights are read
 // once: their lines leave the L2 first.
 enum class Reuse : uint64_t {
@@ -174,24 +186,21 @@ __device__ inline void copy_box(
                  : SLUICE_ACC##tiles(c, d)                                                        \
                  : "l"(w), "l"(x), "r"(add));                                                     \
   }
-#define SLUICE_PRODUCT8(tiles, n, flag) \
-  SLUICE_PRODUCT(int8_t, "+r", tiles, "m64n" n "k32", ".s32.s8.s8", ";", flag)
 #define SLUICE_PRODUCTS(tiles, n, flag)                                                         \
   SLUICE_PRODUCT(__half, "+f", tiles, "m64n" n "k16", ".f32.f16.f16", ", 1, 1, 0, 0;", flag)    \
   SLUICE_PRODUCT(__nv_bfloat16, "+f", tiles, "m64n" n "k16", ".f32.bf16.bf16", ", 1, 1, 0, 0;", \
                  flag)                                                                          \
   SLUICE_PRODUCT(__nv_fp8_e4m3, "+f", tiles, "m64n" n "k32", ".f32.e4m3.e4m3", ", 1, 1;", flag) \
-  SLUICE_PRODUCT8(tiles, n, flag)
+  SLUICE_PRODUCT(int8_t, "+r", tiles, "m64n" n "k32", ".s32.s8.s8", ";", flag)
 SLUICE_PRODUCTS(1, "8", "%6")
 SLUICE_PRODUCTS(2, "16", "%10")
 SLUICE_PRODUCTS(4, "32", "%18")
 SLUICE_PRODUCTS(8, "64", "%34")
 SLUICE_PRODUCTS(16, "128", "%66")
 SLUICE_PRODUCTS(24, "192", "%98")
-SLUICE_PRODUCT8(32, "256", "%130")
+SLUICE_PRODUCTS(32, "256", "%130")
 
 #undef SLUICE_PRODUCTS
-#undef SLUICE_PRODUCT8
 #undef SLUICE_PRODUCT
 #undef SLUICE_LIST32
 #undef SLUICE_LIST24

@@ -90,11 +90,13 @@ __device__ inline uint32_t scale_twice(uint32_t at) {
   return __byte_perm(load_shared_half(at), 0, 0x1010);
 }
 
-// V's scales of the first `num` positions become zero. Threads [0, kThreads) call it.
-template <typename Scales, int kThreads>
+// V's scales of the first `num` positions become zero; a thread clears one position's.
+template <typename Scales>
 __device__ void clear_scales(uint32_t values, int num, int thread) {
-  for (int i = thread; i < Scales::kNum * num; i += kThreads) {
-    uint32_t at = values + static_cast<uint32_t>(i / num * Scales::kStride + i % num * 2);
+  if (thread >= num) return;
+#pragma unroll 1
+  for (int g = 0; g < Scales::kNum; ++g) {
+    uint32_t at = values + static_cast<uint32_t>(g * Scales::kStride + thread * 2);
     asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"(uint16_t{0}) : "memory");
   }
 }

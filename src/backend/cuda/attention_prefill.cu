@@ -69,8 +69,7 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
     __syncthreads();
     uint32_t k = stages + (i & (kStages - 1)) * kStage, v = k + kRowsBytes<KV, D>;
     if (kIsCodes<KV> && at < view.lo) {
-      clear_scales<Scales, kThreads>(v + kRowsBytes<KV, D> + Scales::kSize, view.lo - at,
-                                     threadIdx.x);
+      clear_scales<Scales>(v + kRowsBytes<KV, D> + Scales::kSize, view.lo - at, threadIdx.x);
       __syncthreads();
     }
     auto copy_next = [&] {

@@ -385,9 +385,8 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
     int at = share.begin + j * kKvTile, own = at + warp * 16;
     uint32_t k = stages + stage * kStage;
     if (kIsCodes<KV> && at < loader.lo) {
-      clear_scales<typename Shape::Scales, kThreads>(
-          k + 2 * Shape::Rows::kSize + Shape::Scales::kSize, min(loader.lo - at, kKvTile),
-          threadIdx.x);
+      clear_scales<typename Shape::Scales>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
+                                           min(loader.lo - at, kKvTile), threadIdx.x);
     }
     float s[2][4], top[2], alpha[2], shift[2];
     scores<T, KV, D, 16, kKvTile>(s, queries, k, lane, warp * 16);

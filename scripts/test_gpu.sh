@@ -1,20 +1,33 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: builds, runs all checks, prints a short table last.
-#   scripts/test_gpu.sh [BUILD DIR]      default build/gpu; some seven minutes on 16 cores
+#   scripts/test_gpu.sh [BUILD DIR [CHECK...]]      default build/gpu; some seven minutes on 16 cores
+# With CHECKs (patterns such as attention or 'racecheck-*') only those run, of what is built already:
+#   scripts/test_gpu.sh build/gpu memcheck-int8 racecheck-int8 racecheck-packed
 # For an architecture other than Hopper's (docs/development.md, "Other GPUs"), on any later GPU:
 #   SLUICE_CUDA_ARCHS=80-virtual SLUICE_CUDA_SHARED=99 scripts/test_gpu.sh build/gpu-80
 # Where compute-sanitizer is on the PATH, every op runs in bf16 under memcheck, racecheck and initcheck too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 dir=${1:-build/gpu}
+wanted=("${@:2}")
 logs=$dir/gpu-log
 mkdir -p "$logs"
-table=() failed=0
+table=() failed=0 ran=0
+
+is_wanted() {
+  ((${#wanted[@]} == 0)) && return
+  local pattern
+  # shellcheck disable=SC2053  # patterns
+  for pattern in "${wanted[@]}"; do [[ $1 == $pattern ]] && return; done
+  return 1
+}
 
 # check NAME SECONDS COMMAND...
 check() {
   local name=$1 limit=$2 start=$SECONDS status=0
   shift 2
+  is_wanted "$name" || return 0
+  ran=$((ran + 1))
   timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
   local result=passed
   if ((status != 0)); then
@@ -41,7 +54,9 @@ if command -v compute-sanitizer >/dev/null; then
   # cuBLAS's own kernels (nvjet) synchronise in ways that racecheck does not know.
   sanitize() { check "$1-$2" 200 compute-sanitizer --tool "$1" --error-exitcode 9 --kernel-name-exclude kns=nvjet "${@:3}"; }
   for tool in memcheck racecheck initcheck; do
-    sanitize $tool attention "$dir/cuda_attention_test" --small
+    for kv in bf16 f16 f32 f8; do sanitize $tool attention-$kv "$dir/cuda_attention_test" --small --kv $kv; done
+    sanitize $tool int8 "$dir/cuda_attention_test" --small --kv int8
+    sanitize $tool int8-ops "$dir/tests/cuda_ops_test" --gtest_filter='*Codes*/f16'
     sanitize $tool sampling "$dir/cuda_sampling_test" --quick
     sanitize $tool products "$dir/cuda_product_test" --small
     sanitize $tool packed "$dir/cuda_packed_test" --small
@@ -49,5 +64,9 @@ if command -v compute-sanitizer >/dev/null; then
   done
 fi
 echo
+if ((ran == 0)); then
+  echo "no such check (or no compute-sanitizer on the PATH): ${wanted[*]}" >&2
+  exit 2
+fi
 printf '%s\n' "${table[@]}"
 exit $failed

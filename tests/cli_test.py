@@ -165,7 +165,9 @@ class Inspect(Cli):
                    says="--quantize-exclude goes with --quantize w8a8 on a GPU")
         self.fails(*model, "--gpu-memory", "80G", "--quantize", "w8a8", "--quantize-exclude", "lm_head",
                    says="the model has no matrix of that name")
-        self.fails(*model, "--gpu-memory", "80G", "--kv", "int8", says="--kv int8")
+        self.fails(*model, "--gpu-memory", "80G", "--kv", "f32", says="--kv f32: on a GPU")
+        self.fails("inspect", "random:qwen2.5-0.5b", "--gpu-memory", "80G", "--dtype", "f32", "--kv", "int8",
+                   says="with f16 and bf16 f8 or int8")
         self.fails(*model, "--gpu-memory", "8X", says="write a size like")
 
     def test_what_does_not_fit_is_described(self):

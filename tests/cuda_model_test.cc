@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "backend/cpu/cpu_backend.h"
@@ -38,10 +39,15 @@ std::vector<int32_t> ids(const json::value& v) {
 }
 
 // Logits of every position, fed in chunks.
-Matrix run_model(Device& device, Model& m, const std::vector<int32_t>& tokens, int chunk) {
+Matrix run_model(Device& device,
+                 Model& m,
+                 const std::vector<int32_t>& tokens,
+                 int chunk,
+                 std::optional<KvType> type = {}) {
   constexpr int kBlock = 16;
   int n = static_cast<int>(tokens.size());
-  KvCache cache(device, m.shape(), device.activation_type(), n / kBlock + 2, kBlock);
+  const KvType kv = type.value_or(device.activation_type());
+  KvCache cache(device, m.shape(), kv, n / kBlock + 2, kBlock);
   std::vector<int32_t> table, positions, slots(tokens.size()), rows;
   for (int b = n / kBlock + 1; b > 0; --b) table.push_back(b);
   for (int i = 0; i < n; ++i) positions.push_back(i), rows.push_back(i);
@@ -109,10 +115,11 @@ class Converted final : public Checkpoint {
 // A host's logits of every position, K and V in f32: the reference's unless said otherwise.
 std::vector<float> reference(Checkpoint& file,
                              const std::vector<int32_t>& tokens,
-                             std::unique_ptr<Backend> be = make_ref_backend()) {
+                             std::unique_ptr<Backend> be = make_ref_backend(),
+                             KvType kv = DType::f32) {
   auto m = load_model(file, *be, {}).value();
   int n = static_cast<int>(tokens.size());
-  KvCache cache(*be, m->shape(), DType::f32, n / 16 + 2, 16);
+  KvCache cache(*be, m->shape(), kv, n / 16 + 2, 16);
   std::vector<int32_t> table, positions, slots(tokens.size()), rows;
   for (int b = 0; b <= n / 16; ++b) table.push_back(b + 1);
   for (int i = 0; i < n; ++i) positions.push_back(i), rows.push_back(i);
@@ -240,6 +247,42 @@ TEST(CudaModel, LogitsOfStoredWeights) {
     std::printf("%s as stored: same top-1 at %.2f %% of positions\n", format_info(format).name,
                 100 * tops / num);
   }
+}
+
+// K and V in int8, beside the reference's.
+TEST(CudaModel, LogitsOfInt8Cache) {
+  if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";
+  const KvType kv(DType::i8, 8);
+  double tops = 0, num = 0;
+  for (const char* name : {"llama", "llama-window", "gemma3", "phi3"}) {
+    auto file = open_gguf(golden_dir() + name + ".gguf");
+    ASSERT_TRUE(file) << file.error().message;
+    Converted converted(**file, Format::f16);
+    const std::vector<int32_t> tokens = ids(read_json(golden_dir() + name + ".json").at("tokens"));
+    const std::vector<float> golden = reference(converted, tokens, make_ref_backend(), kv);
+    for (bool deterministic : {false, true}) {
+      auto device = test_device(DType::f16, deterministic);
+      auto model = load_model(converted, *device, {});
+      ASSERT_TRUE(model) << model.error().message;
+      Matrix whole(0, 0);
+      for (int chunk : {static_cast<int>(tokens.size()), 7, 1}) {
+        SCOPED_TRACE(testing::Message()
+                     << name << " chunk " << chunk << " deterministic " << deterministic);
+        Matrix logits = run_model(*device, **model, tokens, chunk, kv);
+        const Agreement a = compare(logits, golden);
+        EXPECT_LE(a.worst, 1e-2);  // here and there a code is another
+        EXPECT_GE(a.same_top, 0.95);
+        tops += a.same_top, ++num;
+        if (chunk == static_cast<int>(tokens.size())) {
+          whole = std::move(logits);
+        } else if (deterministic) {
+          EXPECT_EQ(logits.data(), whole.data());
+        }
+      }
+    }
+  }
+  EXPECT_GE(tops / num, 0.98);
+  std::printf("int8 cache: same top-1 at %.2f %% of positions\n", 100 * tops / num);
 }
 
 // int8 weights and activations, beside the CPU's with the same weights in it.

@@ -667,20 +667,24 @@ constexpr QkvCase kQkvCases[] = {
 
 // finish_qkv and attention together: q, k and v in, attention out, in the layout that is the
 // backend's own. Two steps: prompts of several lengths, then decodes beside a chunk.
-void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact) {
+// group > 0: K and V as codes, on both.
+void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact, int group = 0) {
   for (const QkvCase& c : kQkvCases) {
-    SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
-                                    << ", block " << c.block_size << ", window " << c.window);
+    if (group > 0 && c.head_dim % group != 0) continue;
+    SCOPED_TRACE(testing::Message()
+                 << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim << ", block "
+                 << c.block_size << ", window " << c.window << ", group " << group);
     CacheShape shape;
     shape.num_heads = c.heads, shape.num_kv_heads = c.kv_heads, shape.head_dim = c.head_dim;
     shape.window = c.window, shape.softcap = c.softcap;
     shape.block_size = c.block_size, shape.num_slots = 4, shape.max_positions = 700;
-    shape.type = DType::f32;
+    shape.type = group > 0 ? DType::i8 : DType::f32;
+    shape.kv_group = group;
     PagedCache cache(shape);
     KvLayer on_ref = cache.layer(), on_device = on_ref;
     Buffer k = device->allocate(cache.k().size()), v = device->allocate(cache.v().size());
     on_device.k = k.data(), on_device.v = v.data();
-    on_device.type = type;
+    if (group == 0) on_device.type = type;
     std::vector<int32_t> tables(cache.tables(), cache.tables() + 4 * cache.table_stride());
     ArrayOnDevice<int32_t> dt(*device, tables);
     AttentionSpec attention = shape.attention();
@@ -740,7 +744,8 @@ void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact) {
                      on_ref);
       device->attention(out.act(), q, attention, on_gpu, on_device);
       Matrix got = out.get();
-      EXPECT_LT(relative_norm(got, want), 3 * tolerance(type));
+      // Of what is nearly between two codes, one may be written here and the other there.
+      EXPECT_LT(relative_norm(got, want), group > 0 ? 0.01 : 3 * tolerance(type));
     }
   }
 }
@@ -751,30 +756,146 @@ TEST_P(OpsTest, QkvAndAttentionFromSums) {
   qkv_and_attention(device.get(), ref.get(), type(), true);
 }
 
-TEST_P(OpsTest, CopiesBlocks) {
-  KvLayer plane;
-  plane.type = type(), plane.block_size = 8, plane.num_kv_heads = 3, plane.head_dim = 24;
-  size_t block = 8 * 3 * 24 * dtype_bytes(type()), num = 300;
-  std::vector<uint8_t> k(block * num), v(block * num);
-  for (size_t i = 0; i < k.size(); ++i)
-    k[i] = static_cast<uint8_t>(i * 7 >> 3), v[i] = static_cast<uint8_t>(i * 13 >> 4);
-  ArrayOnDevice<uint8_t> dk(*device, k), dv(*device, v);
-  plane.k = dk.data(), plane.v = dv.data();
-  std::vector<BlockCopy> copies;
-  for (int i = 0; i < 140; ++i) {
-    copies.push_back({i + 1, 299 - i});
-    for (auto* side : {&k, &v}) {
-      std::memcpy(side->data() + static_cast<size_t>(299 - i) * block,
-                  side->data() + static_cast<size_t>(i + 1) * block, block);
+TEST_P(OpsTest, QkvAndAttentionOfCodes) {
+  if (type() == DType::f32) GTEST_SKIP() << "codes go with half types";
+  for (int group : {8, 32, 64}) qkv_and_attention(device.get(), ref.get(), type(), true, group);
+}
+
+// A cache in codes on the host and on the device, each with its own layout.
+struct CodesCase {
+  Device& device;
+  PagedCache cache;
+  KvLayer on_ref, on_device;
+  Buffer k, v;
+
+  CodesCase(Device& d, const CacheShape& shape)
+      : device(d), cache(shape), on_ref(cache.layer()), on_device(on_ref) {
+    k = d.allocate(cache.k().size()), v = d.allocate(cache.v().size());
+    on_device.k = k.data(), on_device.v = v.data();
+  }
+  // Rows of qkv [n, q, k, v], of which q is not of interest, as positions 0 to n.
+  void write(Backend& ref, Matrix& qkv) {
+    const auto n = static_cast<int>(qkv.rows());
+    PagedBatch batch(cache, {{0, 0, n}});
+    OnDevice dqkv(device, qkv, DType::f32), dq(device, n, on_ref.head_dim, DType::f16);
+    std::vector<int32_t> tables(cache.tables(), cache.tables() + cache.table_stride());
+    ArrayOnDevice<int32_t> dt(device, tables), dpos(device, batch.positions),
+        dslot(device, batch.row_slot);
+    BatchView on_gpu = batch.view;
+    on_gpu.positions = dpos.data(), on_gpu.row_slot = dslot.data(), on_gpu.tables = dt.data();
+    QkvSpec spec;
+    spec.attention = {1, on_ref.num_kv_heads, on_ref.head_dim};
+    ref.finish_qkv(qkv, spec, batch.view, on_ref);
+    spec.q = dq;
+    device.finish_qkv(dqkv, spec, on_gpu, on_device);
+    dq.get();  // waits
+  }
+  std::vector<uint8_t> download(bool value) {
+    Buffer pinned = device.pinned(cache.k().size());
+    device.download(pinned.data(), value ? v.data() : k.data(), cache.k().size());
+    device.mark(0);
+    device.wait(0);
+    const auto* bytes = static_cast<const uint8_t*>(pinned.data());
+    return {bytes, bytes + cache.k().size()};
+  }
+  size_t part(int head, int pos) const {
+    const auto block = static_cast<size_t>(cache.tables()[pos / on_ref.block_size]);
+    return (block * static_cast<size_t>(on_ref.num_kv_heads) + static_cast<size_t>(head)) *
+           on_ref.head_bytes();
+  }
+  float scale(const std::vector<uint8_t>& side, int head, int pos, int d) const {
+    const int at = on_ref.head_dim * on_ref.block_size +
+                   2 * (d / on_ref.group * on_ref.block_size + pos % on_ref.block_size);
+    uint16_t half;
+    std::memcpy(&half, side.data() + part(head, pos) + at, 2);
+    return f16_to_f32(half);
+  }
+  int code(const std::vector<uint8_t>& side, int head, int pos, int d) const {
+    const int at = pos % on_ref.block_size * on_ref.head_dim + d;
+    return side[part(head, pos) + static_cast<size_t>(at)] - 128;
+  }
+  int ref_code(bool value, int head, int pos, int d) const {
+    const int in = pos % on_ref.block_size;
+    const int at = value ? (in / 4 * on_ref.head_dim + d) * 4 + in % 4
+                         : (d / 4 * on_ref.block_size + in) * 4 + d % 4;
+    const std::vector<uint8_t>& side = value ? cache.v() : cache.k();
+    return static_cast<int8_t>(side[part(head, pos) + static_cast<size_t>(at)]);
+  }
+};
+
+// From f32, without rotation: codes and scales are the reference's to the bit. What is beyond f16
+// saturates, and what is not a number stays so.
+TEST_P(OpsTest, CodesOfTheCacheAreTheReferences) {
+  if (type() != DType::f16) GTEST_SKIP() << "once is enough";
+  for (int group : {8, 32, 64}) {
+    CacheShape shape;
+    shape.num_heads = 1, shape.num_kv_heads = 3, shape.head_dim = 64, shape.block_size = 8;
+    shape.type = DType::i8, shape.kv_group = group, shape.max_positions = 40;
+    CodesCase c(*device, shape);
+    Matrix qkv = random_matrix(33, shape.qkv_cols(), 61, DType::f32, 3);
+    std::fill_n(qkv.row(1) + 64, 64, 0.0F);
+    for (int i = 0; i < 64; ++i) qkv.row(2)[64 + i] *= 1e-7F;  // below f16's least
+    for (int i = 0; i < 64; ++i) qkv.row(3)[64 + i] *= 4000;   // near its most
+    for (int i = 0; i < 64; ++i) qkv.row(4)[64 + i] = i % 3 == 0 ? 1e9F : -2e9F;
+    qkv.row(5)[64 + 9] = -INFINITY;
+    qkv.row(6)[64 + 40] = NAN;
+    c.write(*ref, qkv);
+    const std::vector<uint8_t> sides[2] = {c.download(false), c.download(true)};
+    for (int pos = 0; pos < 33; ++pos) {
+      for (int i = 0; i < 2 * 3 * 64; ++i) {
+        const bool value = i >= 3 * 64;
+        const int head = i / 64 % 3, d = i % 64;
+        SCOPED_TRACE(testing::Message() << "group " << group << " position " << pos << " head "
+                                        << head << " dimension " << d << (value ? " v" : " k"));
+        const float scale = c.scale(sides[value], head, pos, d);
+        const int code = c.code(sides[value], head, pos, d);
+        const bool first = !value && head == 0;
+        if (first && pos == 4) {
+          ASSERT_EQ(scale, 515.5F);
+          ASSERT_EQ(code, d % 3 == 0 ? 127 : -127);
+        } else if (first && pos == 5 && d / group == 9 / group) {
+          ASSERT_EQ(scale, 515.5F);
+          ASSERT_TRUE(d != 9 || code == -127);
+        } else if (first && pos == 6 && d / group == 40 / group) {
+          ASSERT_TRUE(std::isnan(scale));
+          ASSERT_EQ(code, 0);
+        } else {
+          ASSERT_EQ(scale, c.scale(value ? c.cache.v() : c.cache.k(), head, pos, d));
+          ASSERT_EQ(code, c.ref_code(value, head, pos, d));
+        }
+      }
     }
   }
-  device->copy_blocks({&plane, 1}, copies);
-  Buffer pinned = device->pinned(k.size());
-  for (auto* side : {&k, &v}) {
-    device->download(pinned.data(), side == &k ? plane.k : plane.v, k.size());
-    device->mark(0);
-    device->wait(0);
-    EXPECT_EQ(std::memcmp(pinned.data(), side->data(), k.size()), 0);
+}
+
+TEST_P(OpsTest, CopiesBlocks) {
+  for (int group : {0, 8}) {
+    KvLayer plane;
+    plane.type = group > 0 ? DType::i8 : type(), plane.group = group;
+    plane.block_size = 8, plane.num_kv_heads = 3, plane.head_dim = 24;
+    EXPECT_EQ(plane.block_bytes(), 8U * 3 * (group > 0 ? 30 : 24 * dtype_bytes(type())));
+    size_t block = plane.block_bytes(), num = 300;
+    std::vector<uint8_t> k(block * num), v(block * num);
+    for (size_t i = 0; i < k.size(); ++i)
+      k[i] = static_cast<uint8_t>(i * 7 >> 3), v[i] = static_cast<uint8_t>(i * 13 >> 4);
+    ArrayOnDevice<uint8_t> dk(*device, k), dv(*device, v);
+    plane.k = dk.data(), plane.v = dv.data();
+    std::vector<BlockCopy> copies;
+    for (int i = 0; i < 140; ++i) {
+      copies.push_back({i + 1, 299 - i});
+      for (auto* side : {&k, &v}) {
+        std::memcpy(side->data() + static_cast<size_t>(299 - i) * block,
+                    side->data() + static_cast<size_t>(i + 1) * block, block);
+      }
+    }
+    device->copy_blocks({&plane, 1}, copies);
+    Buffer pinned = device->pinned(k.size());
+    for (auto* side : {&k, &v}) {
+      device->download(pinned.data(), side == &k ? plane.k : plane.v, k.size());
+      device->mark(0);
+      device->wait(0);
+      EXPECT_EQ(std::memcmp(pinned.data(), side->data(), k.size()), 0);
+    }
   }
 }
 

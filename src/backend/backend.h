@@ -115,7 +115,7 @@ struct RopeSpec {
 // How the cache holds K and V. Floats: writes saturate to the largest finite value.
 // i8: value = scale * code, an exact product. `group` consecutive dimensions of a head
 // share one f16 scale = max(absmax / 127, 2^-24), and codes are rounded to nearest even with that
-// scale as it was stored.
+// scale as it was stored. On a GPU values beyond +-65,468 saturate, nearly where f16's do.
 struct KvType {
   DType type = DType::f16;
   int group = 0;  // i8: dimensions per scale: 8, 32 or 64, a divisor of head_dim
@@ -137,10 +137,11 @@ struct KvType {
 //   k [blocks, kv_heads, head_dim / 4, block_size, 4]
 //   v [blocks, kv_heads, block_size / 4, head_dim, 4]
 // and each head's codes are followed by its scales, [head_dim / group, block_size].
+// GPUs have both as [blocks, kv_heads, block_size, head_dim], codes plus 128 and then the scales.
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
-  DType type = DType::f16;  // f16, i8, or f32 in tests
+  DType type = DType::f16;  // f16, i8, or f32 in tests; on a GPU bf16 and f8 too
   int block_size = 16;      // power of two, 8 to 128
   int num_kv_heads = 0, head_dim = 0;
   int64_t table_at = 0;  // its block tables begin at BatchView::tables + table_at (see there)

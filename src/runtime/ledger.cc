@@ -93,12 +93,12 @@ Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const Devi
   if (!options.kv_type) return KvType(own);
   const KvType kv = *options.kv_type;
   const char* name = name_of(kKvTypes, options.kv_type);
-  const bool works = device
-                         ? kv.type == own || (kv.type == DType::f8 && own != DType::f32)
-                         : kv.type == DType::f16 || kv.type == DType::f32 || kv.type == DType::i8;
+  const bool bytes = kv.type == DType::i8 || (device && kv.type == DType::f8);
+  const bool works = device ? kv.type == own || (bytes && own != DType::f32)
+                            : kv.type == DType::f16 || kv.type == DType::f32 || bytes;
   if (!works)
     return Error{400, device ? strf("--kv %s: on a GPU the cache has the type of the activations "
-                                    "(--dtype) or f8",
+                                    "(--dtype), or with f16 and bf16 f8 or int8",
                                     name)
                              : strf("--kv %s: use f16, f32 or int8 on the CPU", name)};
   if (kv.group > 0 && head_dim % kv.group != 0)

@@ -40,14 +40,30 @@ TEST(KvTypeOf, Int8HasGroupsOf32UnlessAsked) {
   }
 }
 
+TEST(KvTypeOf, Int8IsForGpusToo) {
+  DeviceMemory gpu;
+  for (DType type : {DType::f16, DType::bf16}) {
+    gpu.activations = type;
+    EXPECT_EQ(type_of("auto", 128, &gpu)->type, type);
+    EXPECT_EQ(type_of("int8:64", 128, &gpu)->group, 64);
+    EXPECT_EQ(type_of("int8:8", 80, &gpu)->group, 8);
+    EXPECT_EQ(type_of("f8", 80, &gpu)->group, 0);
+  }
+}
+
 TEST(KvTypeOf, RefusesWhatDoesNotFit) {
   EXPECT_EQ(type_of("int8", 80).error().message,
             "--kv int8: heads of 80 dimensions are not whole groups of 32; use int8:8");
   EXPECT_EQ(type_of("int8:64", 96).error().message,
             "--kv int8:64: heads of 96 dimensions are not whole groups of 64; use int8:32");
   DeviceMemory gpu;
+  EXPECT_EQ(type_of("int8", 80, &gpu).error().message,
+            "--kv int8: heads of 80 dimensions are not whole groups of 32; use int8:8");
+  gpu.activations = DType::f32;
   EXPECT_EQ(type_of("int8", 64, &gpu).error().message,
-            "--kv int8: on a GPU the cache has the type of the activations (--dtype) or f8");
+            "--kv int8: on a GPU the cache has the type of the activations (--dtype), or with f16 "
+            "and bf16 f8 or int8");
+  EXPECT_FALSE(type_of("f8", 64, &gpu));
   EXPECT_FALSE(type_of("f8", 64));
   EXPECT_FALSE(type_of("int8:16", 64));
 }

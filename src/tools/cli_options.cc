@@ -99,9 +99,9 @@ void add_memory_options(CLI::App* app, EngineOptions& o, const char* group) {
       ->check(whole_number(2, kMaxInt / 2))
       ->excludes("--kv-memory")
       ->group(group);
-  add_named(
-      app, "--kv", o.kv_type, kKvTypes,
-      "element type of the KV cache; int8 (on the CPU) has a scale\nper 32, 8 or 64 dimensions")
+  add_named(app, "--kv", o.kv_type, kKvTypes,
+            "element type of the KV cache; int8 has a scale per 32, 8 or\n64 dimensions; f8 and "
+            "bf16 are for GPUs")
       ->group(group);
   app->add_option("--block-size", o.scheduler.block_size, "positions per KV block")
       ->capture_default_str()

@@ -15,6 +15,11 @@ __device__ inline void copy16(uint32_t to, const void* from, bool valid) {
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// The first `bytes` of 16, and zeros behind them.
+__device__ inline void copy16_part(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 // The same of what is read in order: the L2 cache fetches 128 bytes.
 __device__ inline void copy16_ahead(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),

@@ -8,7 +8,8 @@
 
 namespace sluice::cuda {
 
-// K and V of a layer: [blocks, kv_heads, block_size, head_dim] both, in kv_type.
+// K and V of a layer: [blocks, kv_heads, block_size, head_dim] both, in kv_type; int8 has its
+// scales behind each head's part of a block (attention_int8.cuh).
 struct AttentionArgs {
   void* out;  // [rows, heads * head_dim] of `type`
   int64_t out_stride;
@@ -17,7 +18,7 @@ struct AttentionArgs {
   DType type;  // f16, bf16, or f32 (tests only: any speed)
   const void* k;
   const void* v;
-  DType kv_type;  // `type`, or f8 (e4m3, scale 1)
+  KvType kv_type;  // `type`, f8 (e4m3, scale 1) or i8
   int block_size;
   AttentionSpec spec;
   // Block tables of the layer's cache group. Block b of a slot is tables[slot * stride + b]; where

@@ -35,14 +35,16 @@ Memory upload(const std::vector<X>& x) {
   return m;
 }
 
-// Random values of about [-2, 2], as f16, bf16 or two e4m3 at a time.
+// Random values of about [-2, 2], as f16, bf16 or two e4m3 at a time; codes and scales of such.
 __global__ void fill(uint16_t* to, size_t n, DType type) {
   for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < n; i += gridDim.x * size_t{256}) {
     uint32_t x = static_cast<uint32_t>(i) * 2654435761u + 12345;
     x = (x ^ (x >> 15)) * 2246822519u;
     x ^= x >> 13;
     uint16_t bits = static_cast<uint16_t>(x);
-    if (type == DType::f8) {
+    if (type == DType::i8) {
+      to[i] = (bits & 0x00ff) | 0x2400;  // scales of some 2^-6
+    } else if (type == DType::f8) {
       to[i] = bits & 0xbfbf;
     } else {
       to[i] = type == DType::f16 ? (bits & 0x83ff) | 0x3800 : (bits & 0x807f) | 0x3f00;
@@ -86,7 +88,16 @@ double time_launches(int num, const std::function<void(cudaStream_t)>& queue) {
 
 struct Model {
   int heads, kv_heads, head_dim;
-  DType kv_type;
+  KvType kv_type = DType::bf16;
+
+  Model with(KvType type) const { return {heads, kv_heads, head_dim, type}; }
+  double bytes_per_position() const {
+    return 2.0 * kv_heads * static_cast<double>(kv_type.head_bytes(head_dim, 1));
+  }
+  const char* name() const {
+    if (kv_type.type == DType::i8) return kv_type.group == 8 ? "i8:8" : "i8  ";
+    return kv_type.type == DType::f8 ? "f8  " : "bf16";
+  }
 };
 
 // `layers` caches of num sequences of `length` positions, blocks in shuffled order.
@@ -95,7 +106,7 @@ struct Bench {
     constexpr int kBlock = 16;
     int per_slot = (length + kBlock - 1) / kBlock, blocks = num * per_slot + 1;
     layer_bytes =
-        static_cast<size_t>(blocks) * kBlock * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
+        static_cast<size_t>(blocks) * m.kv_heads * m.kv_type.head_bytes(m.head_dim, kBlock);
     layers = static_cast<int>(std::min<size_t>(64, kRotate / (2 * layer_bytes) + 1));
     k = allocate(layer_bytes * layers);
     v = allocate(layer_bytes * layers);
@@ -103,7 +114,8 @@ struct Bench {
     q = allocate(q_elements * 2);
     out = allocate(q_elements * 2);
     for (const Memory* p : {&k, &v}) {
-      fill<<<2048, 256>>>(static_cast<uint16_t*>(p->get()), layer_bytes * layers / 2, m.kv_type);
+      fill<<<2048, 256>>>(static_cast<uint16_t*>(p->get()), layer_bytes * layers / 2,
+                          m.kv_type.type);
     }
     fill<<<2048, 256>>>(static_cast<uint16_t*>(q.get()), q_elements, DType::bf16);
     std::vector<int32_t> ids(static_cast<size_t>(num) * per_slot);
@@ -154,11 +166,10 @@ void bench_decode(const Model& m, int num, int context, bool deterministic, int 
   double us = time_launches(launches, [&](cudaStream_t stream) {
     for (int i = 0; i < launches; ++i) attend_decode(b.of_layer(i), num, stream);
   });
-  double bytes = 2.0 * num * context * m.kv_heads * m.head_dim * dtype_bytes(m.kv_type);
+  double bytes = m.bytes_per_position() * num * context;
   std::printf("decode%s %2d/%-2d x %3d %s  B %3d  context %6d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
-              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
-              m.kv_type == DType::f8 ? "f8  " : "bf16", num, context, us, bytes / us * 1e-6,
-              bytes / us * 1e8 / kTargetBandwidth);
+              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim, m.name(), num,
+              context, us, bytes / us * 1e-6, bytes / us * 1e8 / kTargetBandwidth);
   std::fflush(stdout);
 }
 
@@ -192,20 +203,18 @@ void bench_prefill(const Model& m, int num, int length, bool deterministic, int 
   });
   double flops = 2.0 * num * length * (length + 1.0) * m.head_dim * m.heads;
   std::printf("prefill%s %2d/%-2d x %3d %s  %2d x %5d  %8.1f us  %5.0f TFLOP/s\n",
-              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim,
-              m.kv_type == DType::f8 ? "f8  " : "bf16", num, length, us, flops / us * 1e-6);
+              deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim, m.name(), num,
+              length, us, flops / us * 1e-6);
   std::fflush(stdout);
 }
 
 }  // namespace
 
 int bench_attention(int num_sms) {
-  const Model qwen{28, 4, 128, DType::bf16}, llama{32, 8, 128, DType::bf16};
-  const Model small{14, 2, 64, DType::bf16}, one{16, 16, 128, DType::bf16};
-  Model f8 = llama;
-  f8.kv_type = DType::f8;
+  const Model qwen{28, 4, 128}, llama{32, 8, 128}, small{14, 2, 64}, one{16, 16, 128};
+  const Model f8 = llama.with(DType::f8), i8 = qwen.with({DType::i8, 32});
   for (bool det : {false, true}) {
-    for (const Model& m : {qwen, llama, f8}) {
+    for (const Model& m : {qwen, i8, llama, f8}) {
       for (int num : {1, 4, 8, 16, 32, 64, 256}) {
         for (int context : {1024, 8192}) bench_decode(m, num, context, det, num_sms);
       }
@@ -222,13 +231,31 @@ int bench_attention(int num_sms) {
   }
   for (int num : {8, 64, 256}) bench_decode(one, num, 8192, false, num_sms);
   for (bool det : {false, true}) {
-    for (const Model& m : {qwen, llama, one, small, f8}) {
+    for (const Model& m : {qwen, i8, llama, one, small, f8}) {
       bench_prefill(m, 8, 1024, det, num_sms);
       bench_prefill(m, 1, 8192, det, num_sms);
     }
     bench_prefill(qwen, 32, 256, det, num_sms);
     bench_prefill(qwen, 2, 4096, det, num_sms);
   }
+  return 0;
+}
+
+// Types of K and V side by side, of Qwen2.5-7B's heads.
+int bench_cache_types(int num_sms) {
+  const Model qwen{28, 4, 128};
+  const Model kinds[] = {qwen, qwen.with(DType::f8), qwen.with({DType::i8, 32}),
+                         qwen.with({DType::i8, 8})};
+  for (int context : {1024, 8192, 32768}) {
+    for (int num : {1, 8, 32, 64, 256}) {
+      for (const Model& m : kinds) bench_decode(m, num, context, false, num_sms);
+    }
+  }
+  for (int num : {1, 32, 256}) {
+    for (const Model& m : kinds) bench_decode(m, num, 8192, true, num_sms);
+  }
+  for (const Model& m : kinds) bench_prefill(m, 8, 1024, false, num_sms);
+  for (const Model& m : kinds) bench_prefill(m, 1, 8192, false, num_sms);
   return 0;
 }
 

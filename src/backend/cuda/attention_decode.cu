@@ -53,26 +53,30 @@ __host__ __device__ constexpr int part_floats(int heads, int d) {
 template <typename T, typename KV, int D, bool kSmall>
 struct DecodeShape {
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(KV));
-  static constexpr int kChunk = sizeof(KV) == 1 ? 32 : 16;  // positions of a warp's copy
+  // Positions of a warp's copy.
+  static constexpr int kChunk = sizeof(KV) == 1 && !(kSmall && kIsCodes<KV>) ? 32 : 16;
   // Two or three blocks on a multiprocessor; 8-bit values need instructions more than bytes.
   static constexpr int kStages = kSmall ? 1 : D > 128 || sizeof(KV) == 1 ? 2 : 3;
   using Rows = SmemRows<kChunk, kRowBytes>;
-  static constexpr int kStageBytes = 2 * Rows::kSize;
+  using Scales = ScaleRows<KV, D, kChunk>;
+  static constexpr int kStageBytes = 2 * Rows::kSize + 2 * Scales::kSize;
   static constexpr int kWarpBytes = kStages * kStageBytes;
   static constexpr int kQueriesAt = kWarps * kWarpBytes;
   // Rows of the results in shared memory, padded: a warp's stores fall into different banks.
   static constexpr int kResultStride = D + (sizeof(KV) == 1 ? 16 : 8);
   static constexpr int kResults = (kWarps + 1) * kHeads * (kResultStride + 2) * 4;
   // The results at the end take the place of stages and queries.
-  static constexpr int kBytes = kQueriesAt + kWarps * Queries<T, KV, D>::kSharedBytes;
-  static_assert(kBytes >= kResults);
+  static constexpr int kBytes =
+      std::max(kResults, kQueriesAt + kWarps * Queries<T, KV, D>::kSharedBytes);
+  static_assert(!kSmall || kBytes <= kLeastShared);
 };
 
 // One warp's chunks of [begin, end): chunk j is at begin + (warp + kWarps * j) * kChunk.
-template <typename KV, int D>
+template <typename KV, int D, bool kSmall>
 struct ChunkLoader {
-  using Shape = DecodeShape<__half, KV, D, false>;
+  using Shape = DecodeShape<__half, KV, D, kSmall>;
   using Rows = typename Shape::Rows;
+  using Scales = typename Shape::Scales;
   static constexpr int kOctets = Shape::kChunk / 8;  // a block has at least eight positions
 
   const AttentionParams& p;
@@ -109,6 +113,19 @@ struct ChunkLoader {
         copy16(to, p.k + from, valid);
         copy16(to + Rows::kSize, p.v + from, valid);
       }
+    }
+    // A lane for eight positions of a group, of K or V.
+    constexpr int kItems = kOctets * Scales::kNum * 2;
+#pragma unroll
+    for (int first = 0; first < kItems; first += 32) {
+      int i = first + lane, octet = i % kOctets, row_at = i / kOctets;
+      int64_t block = __shfl_sync(~0u, id, octet);
+      if (kItems % 32 != 0 && i >= kItems) break;
+      const uint8_t* side = row_at < Scales::kNum ? p.k : p.v;
+      copy_scales(stage + 2 * Rows::kSize + row_at * Scales::kStride + octet * 16, p,
+                  side + (block * p.kv_heads + kv_head) * p.block_bytes,
+                  row_at < Scales::kNum ? row_at : row_at - Scales::kNum, position + octet * 8, lo,
+                  hi);
     }
   }
 };
@@ -472,7 +489,7 @@ __device__ void merge_row(const DecodeParams& p,
 #endif
 
 template <typename T, typename KV, int D, bool kSmall>
-__global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
+__device__ __forceinline__ void attend_split(const DecodeParams& p) {
   using Shape = DecodeShape<T, KV, D, kSmall>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
   extern __shared__ __align__(128) uint8_t smem[];
@@ -482,7 +499,7 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   if (share.idle()) return;
 
   int row = share.row, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  ChunkLoader<KV, D> loader{
+  ChunkLoader<KV, D, kSmall> loader{
       p.a,       BlockIds(p.a, p.a.row_slot[row]), share.kv_head, max(share.lo, share.begin),
       share.end, share.begin + warp * kChunk,      lane};
   int num = max(0, (share.end - loader.first + kWarps * kChunk - 1) / (kWarps * kChunk));
@@ -526,6 +543,11 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
     scores<T, KV, D, kChunk>(s, queries, k, lane);
     apply_softcap(s, p.a);
     int at = loader.at(j);
+    if (kIsCodes<KV> && at < loader.lo) {
+      clear_scales<typename Shape::Scales, 32>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
+                                               min(loader.lo - at, kChunk), lane);
+      __syncwarp();
+    }
     if (at < loader.lo || at + kChunk > loader.hi) mask(s, at, from, to, lane);
     online_softmax(s, p.a.factor, state, alpha);
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
@@ -541,6 +563,28 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(DecodeParams p) {
   __syncthreads();
   merge_row<T, D, Shape::kResultStride>(p, share, results);
 }
+
+template <typename T, typename KV, int D, bool kSmall>
+__global__ __launch_bounds__(kWarps *
+                             32) void decode_kernel(const __grid_constant__ DecodeParams p) {
+  attend_split<T, KV, D, kSmall>(p);
+}
+// Codes leave room for three or four blocks on a multiprocessor, if registers do.
+template <typename T, typename KV, int D, bool kSmall>
+__global__ __launch_bounds__(kWarps * 32,
+                             D > 128 ? 1
+                             : D > 64
+                                 ? 3
+                                 : 4) void codes_kernel(const __grid_constant__ DecodeParams p) {
+  attend_split<T, KV, D, kSmall>(p);
+}
+template <typename T, typename KV, int D, bool kSmall>
+constexpr auto* kDecodeKernel = [] {
+  if constexpr (kIsCodes<KV>)
+    return codes_kernel<T, KV, D, kSmall>;
+  else
+    return decode_kernel<T, KV, D, kSmall>;
+}();
 
 // Where rows are alike: up to one block per multiprocessor, from what is known when a graph is
 // captured: a power of two up to kMaxCluster, or a multiple of that. With two per multiprocessor,
@@ -579,7 +623,7 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
     static_assert(!kSmall);
     if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
   }
-  allow_shared<decode_kernel<T, KV, D, kSmall>>(kBytes, "attention decode");
+  allow_shared<kDecodeKernel<T, KV, D, kSmall>>(kBytes, "attention decode");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -593,7 +637,7 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = !target().overlap ? 0 : p.cluster > 1 || by_row ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, decode_kernel<T, KV, D, kSmall>, p), "attention decode");
+  check(cudaLaunchKernelEx(&config, kDecodeKernel<T, KV, D, kSmall>, p), "attention decode");
 }
 
 }  // namespace

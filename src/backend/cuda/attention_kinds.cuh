@@ -8,24 +8,29 @@
 
 #include <type_traits>
 
-#include "tensor/tensor.h"
+#include "backend/backend.h"
+#include "backend/cuda/attention_int8.cuh"
 
 namespace sluice::cuda {
 
 // Heads of other sizes run in kernels of the next larger one.
 inline int template_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
-// Calls f(T{}, KV{}): the types of queries (f16 or bf16) and of the cache (the queries', or f8).
+// Calls f(T{}, KV{}): the types of queries (f16 or bf16) and of the cache (the queries', f8, or
+// codes).
 template <typename F>
-void with_cache_types(DType type, DType kv_type, F&& f) {
-  bool f8 = kv_type == DType::f8;
-  if (type == DType::f16) return f8 ? f(__half{}, __nv_fp8_e4m3{}) : f(__half{}, __half{});
-  f8 ? f(__nv_bfloat16{}, __nv_fp8_e4m3{}) : f(__nv_bfloat16{}, __nv_bfloat16{});
+void with_cache_types(DType type, KvType kv, F&& f) {
+  auto with = [&](auto t) {
+    if (kv.type == DType::f8) return f(t, __nv_fp8_e4m3{});
+    if (kv.type != DType::i8) return f(t, t);
+    kv.group == 8 ? f(t, Codes8{}) : f(t, Codes32{});
+  };
+  type == DType::f16 ? with(__half{}) : with(__nv_bfloat16{});
 }
 
 // Calls f(T{}, KV{}, D), D an integral_constant: the kernel's head size.
 template <typename F>
-void with_tile_kernel(DType type, DType kv_type, int head_dim, F&& f) {
+void with_tile_kernel(DType type, KvType kv_type, int head_dim, F&& f) {
   with_cache_types(type, kv_type, [&](auto t, auto kv) {
     int d = template_dim(head_dim);
     if (d == 64) return f(t, kv, std::integral_constant<int, 64>{});

@@ -29,6 +29,27 @@ __device__ float block_reduce(float x, float* scratch, F combine) {
   return x;
 }
 
+// K or V of one position: codes have their scale in each group of dimensions.
+template <typename KV>
+struct PlainRow {
+  const KV* x;
+  const __half* scales;
+  int stride, shift;
+
+  __device__ PlainRow(const AttentionParams& p, const uint8_t* head, int in_block)
+      : x(reinterpret_cast<const KV*>(head + static_cast<int64_t>(in_block) * p.row_bytes)),
+        scales(reinterpret_cast<const __half*>(head + p.scales_at) + in_block),
+        stride(1 << p.block_shift),
+        shift(p.dims_shift) {}
+  __device__ float operator[](int d) const {
+    if constexpr (kIsCodes<KV>) {
+      return __half2float(scales[(d >> shift) * stride]) * static_cast<float>(x[d].code - 128);
+    } else {
+      return to_float(x[d]);
+    }
+  }
+};
+
 // Tiles of kThreads positions, a thread each for the scores, then a thread per dimension.
 template <typename T, typename KV>
 __global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int first) {
@@ -44,9 +65,8 @@ __global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int 
   const BlockIds table(p, p.row_slot[row]);
   auto at = [&](const uint8_t* base, int position) {
     int64_t block = table[position >> p.block_shift];
-    int64_t offset = (block * p.kv_heads + head / p.group) * p.block_bytes +
-                     static_cast<int64_t>(position & ((1 << p.block_shift) - 1)) * p.row_bytes;
-    return reinterpret_cast<const KV*>(base + offset);
+    return PlainRow<KV>(p, base + (block * p.kv_heads + head / p.group) * p.block_bytes,
+                        position & ((1 << p.block_shift) - 1));
   };
   auto larger = [](float a, float b) { return fmaxf(a, b); };
   auto plus = [](float a, float b) { return a + b; };
@@ -57,9 +77,9 @@ __global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int 
     int position = start + threadIdx.x;
     float s = -INFINITY;
     if (position >= lo && position < hi) {
-      const KV* k = at(p.k, position);
+      const PlainRow<KV> k = at(p.k, position);
       s = 0;
-      for (int i = 0; i < d; ++i) s = fmaf(q[i], to_float(k[i]), s);
+      for (int i = 0; i < d; ++i) s = fmaf(q[i], k[i], s);
       s = p.cap > 0 ? p.cap * tanhf(s * (p.cap_factor * 0.34657359f)) : s * p.factor;
     }
     float top = fmaxf(max, block_reduce(s, scratch, larger));
@@ -70,9 +90,9 @@ __global__ __launch_bounds__(kThreads) void plain_kernel(AttentionParams p, int 
     int from = std::max(start, lo), to = min(start + kThreads, hi);
     for (int i = 0; i < kMaxDim / kThreads; ++i) o[i] *= alpha;
     for (int t = from; t < to; ++t) {
-      const KV* v = at(p.v, t);
+      const PlainRow<KV> v = at(p.v, t);
       for (int i = 0, j = threadIdx.x; i < kMaxDim / kThreads && j < d; ++i, j += kThreads) {
-        o[i] = fmaf(weights[t - start], to_float(v[j]), o[i]);
+        o[i] = fmaf(weights[t - start], v[j], o[i]);
       }
     }
     __syncthreads();
@@ -95,9 +115,10 @@ void launch_plain(const AttentionArgs& args, int first, int num, cudaStream_t st
   if (args.spec.head_dim > kMaxDim) throw std::runtime_error("CUDA: head_dim above 1024");
   AttentionParams p = make_params(args);
   dim3 grid(num, args.spec.num_heads);
-  if (args.type == DType::f32) return launch<float, float>(p, first, grid, stream);
+  if (args.type == DType::f32 && args.kv_type.type == DType::f32)
+    return launch<float, float>(p, first, grid, stream);
   if (args.type != DType::f16 && args.type != DType::bf16)
-    throw std::runtime_error("CUDA: attention has no 8-bit queries");
+    throw std::runtime_error("CUDA: attention over such a cache has queries in f16 or bf16");
   with_cache_types(args.type, args.kv_type, [&](auto t, auto kv) {
     launch<decltype(t), decltype(kv)>(p, first, grid, stream);
   });

@@ -18,7 +18,9 @@ constexpr int kRows = 64;
 constexpr int kThreads = kRows / 16 * 32;
 
 template <typename KV, int D>
-constexpr int kStageBytes = 2 * kKvTile* D* static_cast<int>(sizeof(KV));
+constexpr int kRowsBytes = kKvTile* D* static_cast<int>(sizeof(KV));
+template <typename KV, int D>
+constexpr int kStageBytes = 2 * (kRowsBytes<KV, D> + ScaleRows<KV, D, kKvTile>::kSize);
 
 // Shared memory: stages, queries, then the output of earlier spans. One stage where there is little
 // shared memory: all then wait for each copy.
@@ -45,7 +47,8 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
   int num = (view.hi - begin + kKvTile - 1) / kKvTile;
 
   uint32_t stages = smem_address(smem);
-  TileLoader<kThreads, D* static_cast<int>(sizeof(KV))> loader(p, tile, view.lo, view.hi);
+  using Scales = ScaleRows<KV, D, kKvTile>;
+  TileLoader<kThreads, D* static_cast<int>(sizeof(KV)), Scales> loader(p, tile, view.lo, view.hi);
   loader.fetch(begin);
   loader.copy(stages, begin);
   copy_commit();
@@ -64,6 +67,11 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
     int at = begin + i * kKvTile;
     copy_wait<0>();
     __syncthreads();
+    uint32_t k = stages + (i & (kStages - 1)) * kStage, v = k + kRowsBytes<KV, D>;
+    if (kIsCodes<KV> && at < view.lo) {
+      clear_scales<Scales>(v + kRowsBytes<KV, D> + Scales::kSize, view.lo - at, threadIdx.x);
+      __syncthreads();
+    }
     auto copy_next = [&] {
       if (i + 1 < num) {
         loader.copy(stages + ((i + 1) & (kStages - 1)) * kStage, at + kKvTile);
@@ -75,14 +83,13 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
       copy_next();
       if (!works) continue;
     }
-    uint32_t k = stages + (i & (kStages - 1)) * kStage;
     float s[kKvTile / 8][4], alpha[2];
     scores<T, KV, D, kKvTile>(s, queries, k, lane);
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
     online_softmax(s, p.factor, state, alpha);
     rescale(o, alpha);
-    accumulate<T, KV, D, kKvTile>(o, s, k + kStage / 2, lane);
+    accumulate<T, KV, D, kKvTile>(o, s, v, lane);
     if (kSpans && i + 1 < num && at + kKvTile == span_end(at)) {
       float keep[2], take[2];
       before.total.add(state, keep, take);
@@ -135,8 +142,14 @@ AttentionParams make_params(const AttentionArgs& args) {
   p.group_inverse =
       p.group > 1 ? static_cast<uint32_t>(((uint64_t{1} << 32) + p.group - 1) / p.group) : 0;
   p.head_dim = spec.head_dim;
-  p.row_bytes = spec.head_dim * static_cast<int>(dtype_bytes(args.kv_type));
-  p.block_bytes = static_cast<int64_t>(p.row_bytes) * args.block_size;
+  p.row_bytes = spec.head_dim * static_cast<int>(dtype_bytes(args.kv_type.type));
+  p.block_bytes = static_cast<int64_t>(args.kv_type.head_bytes(spec.head_dim, args.block_size));
+  if (int dims = args.kv_type.group; dims > 0) {
+    p.scales_at = p.row_bytes * args.block_size;
+    p.num_scales = spec.head_dim / dims;
+    while (1 << p.dims_shift < dims) ++p.dims_shift;
+    p.scale_shift = dims == 64 ? 1 : 0;
+  }
   while ((1 << p.block_shift) < args.block_size) ++p.block_shift;
   CHECK(1 << p.block_shift == args.block_size && args.block_size >= 8);
   p.window = spec.window;
@@ -156,7 +169,7 @@ bool has_tile_kernel(const AttentionArgs& args) {
   if (args.type == DType::f32 || args.spec.head_dim > 256) return false;
   if (args.deterministic && args.spec.head_dim > 128 && target().shared < kSpansShared)
     return false;
-  size_t row_bytes = args.spec.head_dim * dtype_bytes(args.kv_type);
+  size_t row_bytes = args.spec.head_dim * dtype_bytes(args.kv_type.type);
   return row_bytes % 16 == 0 && aligned(args.q, args.q_stride) &&
          aligned(args.out, args.out_stride);
 }
@@ -177,7 +190,7 @@ void plan_tiles(TilePlan& plan, std::span<const SliceView> slices, int rows) {
 
 void launch_mma(TilePlan plan,
                 DType type,
-                DType kv_type,
+                KvType kv_type,
                 bool spans,
                 std::span<const SliceView> slices,
                 cudaStream_t stream) {
@@ -197,7 +210,7 @@ void attend_prefill(const AttentionArgs& args,
   if (slices.empty()) return;
   if (has_tile_kernel(args)) {
     TilePlan plan{make_params(args), device_slices};
-    if (args.kv_type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
+    if (args.kv_type.type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
       return launch_wgmma(plan, args.type, args.deterministic, slices, stream);
     }
     return launch_mma(plan, args.type, args.kv_type, args.deterministic, slices, stream);

@@ -20,10 +20,10 @@ struct TilePlan {
 // wgmma: f16 or bf16 cache of head_dim up to 128.
 void launch_wgmma(
     TilePlan plan, DType type, bool spans, std::span<const SliceView> slices, cudaStream_t stream);
-// mma: any f16, bf16 or f8 cache that has_tile_kernel().
+// mma: any f16, bf16, f8 or i8 cache that has_tile_kernel().
 void launch_mma(TilePlan plan,
                 DType type,
-                DType kv_type,
+                KvType kv_type,
                 bool spans,
                 std::span<const SliceView> slices,
                 cudaStream_t stream);
@@ -122,14 +122,16 @@ struct TileView {
 };
 
 // Copies tiles of K and V by a block of kThreads, block ids fetched one tile ahead of their use.
-template <int kThreads, int kBytes>
+template <int kThreads, int kBytes, typename Scales = ScaleRows<__half, kBytes / 2, kKvTile>>
 struct TileLoader {
   using Rows = SmemRows<kKvTile, kBytes>;
   static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
   static constexpr int kPasses = kKvTile / kStep;
   static constexpr int kIds = kStep < 8 ? kKvTile / 8 : kPasses;
   static_assert(kStep <= kKvTile);
+  static_assert(Scales::kNum == 0 || (kStep >= 8 && 2 * Scales::kNum <= 8 * Rows::kChunks));
 
+  const AttentionParams& params;
   BlockIds table;
   const uint8_t* k;  // this thread's chunk of the head in block 0
   int64_t v_from_k;
@@ -139,7 +141,8 @@ struct TileLoader {
   int ids[kIds];
 
   __device__ TileLoader(const AttentionParams& p, const Tile& tile, int from, int to)
-      : table(p, tile.slice.slot),
+      : params(p),
+        table(p, tile.slice.slot),
         k(p.k + tile.kv_head * p.block_bytes + chunk() * 16),
         v_from_k(p.v - p.k),
         block_stride(static_cast<int>(p.kv_heads * p.block_bytes)),
@@ -172,6 +175,15 @@ struct TileLoader {
       uint32_t place = to + Rows::at(r, chunk());
       copy16(place, from, valid);
       copy16(place + Rows::kSize, from + v_from_k, valid);
+      if constexpr (Scales::kNum > 0) {  // by the threads of eight rows
+        int g = r % 8 * Rows::kChunks + chunk();
+        if (g >= 2 * Scales::kNum) continue;
+        const uint8_t* head = k - chunk() * 16 + static_cast<int64_t>(ids[i]) * block_stride;
+        bool is_v = g >= Scales::kNum;
+        copy_scales(to + 2 * Rows::kSize + g * Scales::kStride + r / 8 * 16, params,
+                    is_v ? head + v_from_k : head, is_v ? g - Scales::kNum : g, position - r % 8,
+                    lo, hi);
+      }
     }
   }
 };

@@ -42,7 +42,8 @@ __host__ __device__ constexpr int state_floats(int halves, int d) {
 template <typename KV, int D>
 struct SpanShape {
   using Rows = SmemRows<kKvTile, D* static_cast<int>(sizeof(KV))>;
-  static constexpr int kStageBytes = 2 * Rows::kSize;
+  using Scales = ScaleRows<KV, D, kKvTile>;
+  static constexpr int kStageBytes = 2 * (Rows::kSize + Scales::kSize);
   static constexpr int kDims = D / kWarps;  // of the output, per warp
   static constexpr int kTiles = kDims / 8;
 };
@@ -93,8 +94,11 @@ struct Share {
 template <typename KV, int D>
 struct Loader {
   using Rows = typename SpanShape<KV, D>::Rows;
+  using Scales = typename SpanShape<KV, D>::Scales;
   static constexpr int kStep = kThreads / Rows::kChunks;  // rows per instruction
+  static_assert(Scales::kNum == 0 || (kStep >= 8 && 2 * Scales::kNum <= 8 * Rows::kChunks));
 
+  const AttentionParams& params;
   BlockIds table;
   const uint8_t* k;  // this thread's chunk of the head in block 0
   int64_t v_from_k, block_stride;
@@ -102,7 +106,8 @@ struct Loader {
   bool inside;  // the chunk is not padding
 
   __device__ Loader(const AttentionParams& p, const Share& share)
-      : table(p, p.row_slot[blockIdx.z]),
+      : params(p),
+        table(p, p.row_slot[blockIdx.z]),
         k(p.k + share.kv_head * p.block_bytes + chunk() * 16),
         v_from_k(p.v - p.k),
         block_stride(p.kv_heads * p.block_bytes),
@@ -130,6 +135,15 @@ struct Loader {
       uint32_t place = to + Rows::at(r, chunk());
       copy16(place, from, valid);
       copy16(place + Rows::kSize, from + v_from_k, valid);
+      if constexpr (Scales::kNum > 0) {  // by the threads of eight rows
+        int g = r % 8 * Rows::kChunks + chunk();
+        bool is_v = g >= Scales::kNum;
+        const uint8_t* head = k - chunk() * 16 + block * block_stride + (is_v ? v_from_k : 0);
+        if (g < 2 * Scales::kNum) {
+          copy_scales(to + 2 * Rows::kSize + g * Scales::kStride + r / 8 * 16, params, head,
+                      is_v ? g - Scales::kNum : g, position - r % 8, lo, hi);
+        }
+      }
     }
   }
 };
@@ -143,9 +157,10 @@ __device__ void accumulate_part(float (&o)[SpanShape<KV, D>::kTiles][4],
                                 int warp,
                                 int lane) {
   using Rows = typename SpanShape<KV, D>::Rows;
+  using M = Operand<T, KV>;
   constexpr int kDims = SpanShape<KV, D>::kDims;
   int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
-  uint32_t r[4];
+  uint32_t r[4], even[4], odd[4], scales[4] = {};
   if constexpr (sizeof(KV) == 2) {
 #pragma unroll
     for (int n = 0; n < kKvTile / 16; ++n) {
@@ -161,21 +176,30 @@ __device__ void accumulate_part(float (&o)[SpanShape<KV, D>::kTiles][4],
     for (int n = 0; n < kKvTile / 16; ++n) {
 #pragma unroll
       for (int d = 0; d < kDims / 32; ++d) {
-        ldmatrix_trans(r, v + Rows::at(n * 16 + row, warp * (kDims / 16) + d * 2, lane_c));
-        mma<T>(o[d * 4], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
-        mma<T>(o[d * 4 + 1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
-        mma<T>(o[d * 4 + 2], w[n], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
-        mma<T>(o[d * 4 + 3], w[n], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+        int chunk = warp * (kDims / 16) + d * 2;
+        ldmatrix_trans(r, v + Rows::at(n * 16 + row, chunk, lane_c));
+        load_value_scales<KV, D, kKvTile>(scales, v, n * 16, chunk, lane);
+        widen_values<T, KV>(even, odd, r, scales);
+        mma<M>(o[d * 4], w[n], even[0], even[1]);
+        mma<M>(o[d * 4 + 1], w[n], odd[0], odd[1]);
+        mma<M>(o[d * 4 + 2], w[n], even[2], even[3]);
+        mma<M>(o[d * 4 + 3], w[n], odd[2], odd[3]);
       }
     }
   } else {  // a warp's dimensions are one chunk: the second pair of matrices is 16 positions on
 #pragma unroll
     for (int n = 0; n < kKvTile / 16; n += 2) {
       ldmatrix_trans(r, v + Rows::at((n + lane_c) * 16 + row, warp));
-      mma<T>(o[0], w[n], widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
-      mma<T>(o[1], w[n], widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
-      mma<T>(o[0], w[n + 1], widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
-      mma<T>(o[1], w[n + 1], widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+      if constexpr (kIsCodes<KV>) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          scales[i] = value_scale<KV, D, kKvTile>(v, n * 16 + i * 8, warp, lane);
+      }
+      widen_values<T, KV>(even, odd, r, scales);
+      mma<M>(o[0], w[n], even[0], even[1]);
+      mma<M>(o[1], w[n], odd[0], odd[1]);
+      mma<M>(o[0], w[n + 1], even[2], even[3]);
+      mma<M>(o[1], w[n + 1], odd[2], odd[3]);
     }
   }
 }
@@ -336,12 +360,13 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   }
 
   Q queries;
+  const T* q = static_cast<const T*>(p.a.q) + blockIdx.z * p.a.q_stride + share.offset(p.a);
+  const T* q0 = lane / 4 < share.heads ? q + lane / 4 * p.a.head_dim : nullptr;
+  const T* q1 = lane / 4 + 8 < share.heads ? q + (lane / 4 + 8) * p.a.head_dim : nullptr;
   if (!Q::kShared || warp == 0) {
-    const T* q = static_cast<const T*>(p.a.q) + blockIdx.z * p.a.q_stride + share.offset(p.a);
-    int head = lane / 4;
-    queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
-                 head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
-                 stages + kStages * kStage, lane);
+    queries.load(q0, q1, p.a.head_dim, stages + kStages * kStage, lane);
+  } else if constexpr (kIsCodes<KV>) {
+    queries.measure(q0, q1, p.a.head_dim, lane);
   }
   queries.address = stages + kStages * kStage + lane * 16;
 
@@ -359,6 +384,10 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   for (int j = 0; j < num; ++j) {
     int at = share.begin + j * kKvTile, own = at + warp * 16;
     uint32_t k = stages + stage * kStage;
+    if (kIsCodes<KV> && at < loader.lo) {
+      clear_scales<typename Shape::Scales>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
+                                           min(loader.lo - at, kKvTile), threadIdx.x);
+    }
     float s[2][4], top[2], alpha[2], shift[2];
     scores<T, KV, D, 16, kKvTile>(s, queries, k, lane, warp * 16);
     apply_softcap(s, p.a);
@@ -388,7 +417,7 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
       exchange.sums[warp][h][lane] = weigh(s[0], s[1], h, p.a.factor, shift[h]);
     }
     uint32_t w[kKvTile / 16][4];
-    weights_fragment<T>(w[0], s[0], s[1]);
+    weights_fragment<Operand<T, KV>>(w[0], s[0], s[1]);
     exchange.weights[warp][lane] = {w[0][0], w[0][1], w[0][2], w[0][3]};
     copy_wait<kStages - 2>();
     __syncthreads();  // the weights are there, and the next tile

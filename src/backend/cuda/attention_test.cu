@@ -1,7 +1,9 @@
 // The attention kernels against sums in double, on a GPU: fresh random inputs, poisoned outputs,
 // shuffled blocks, NaN in every cache position that no query may see. A program of its own.
-//   attention_test [--seed N] [--small]   checks; --small: a few sizes, for compute-sanitizer
-//   attention_test --bench                times
+//   attention_test [--seed N] [--small] [--kv NAME]   checks; --small: a few sizes, for
+//                                                     compute-sanitizer; --kv: of bf16, f8, int8...
+//   attention_test --bench                            times
+//   attention_test --bench-kv                         times of long contexts by types of K and V
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -24,9 +26,14 @@ namespace {
 
 uint32_t g_seed = 1;
 int g_failures = 0, g_checks = 0, g_num_sms = 132;
+std::string g_kv;  // names of the cache types to check begin so
 
-const char* name(DType t) {
-  return t == DType::f32 ? "f32" : t == DType::f16 ? "f16" : t == DType::bf16 ? "bf16" : "f8";
+const char* name(KvType t) {
+  if (t.type == DType::i8) return t.group == 8 ? "int8:8" : t.group == 32 ? "int8:32" : "int8:64";
+  return t.type == DType::f32    ? "f32"
+         : t.type == DType::f16  ? "f16"
+         : t.type == DType::bf16 ? "bf16"
+                                 : "f8";
 }
 
 // A value rounded to `type`, and its bytes.
@@ -81,7 +88,8 @@ class Device {
 };
 
 struct Setup {
-  DType type = DType::bf16, kv_type = DType::bf16;
+  DType type = DType::bf16;
+  KvType kv_type = DType::bf16;
   int heads = 8, kv_heads = 2, head_dim = 128, block_size = 16;
   int window = 0;
   float softcap = 0, q_scale = 1;
@@ -225,8 +233,7 @@ class Step {
     ids.resize(needed);
     std::iota(ids.begin(), ids.end(), 1);
     std::shuffle(ids.begin(), ids.end(), rng_);
-    size_t kv = dtype_bytes(s_.kv_type), row = s_.head_dim * kv;
-    size_t bytes = static_cast<size_t>(needed + 1) * s_.kv_heads * s_.block_size * row;
+    size_t bytes = static_cast<size_t>(needed + 1) * s_.kv_heads * head_bytes();
     host_k_.assign(bytes, 0xff);
     host_v_.assign(bytes, 0xff);
     uint32_t seed = rng_();
@@ -244,11 +251,8 @@ class Step {
       const Part& p = parts_[i];
       for (int pos = first_seen(p, poison_future); pos < p.pos + p.count; ++pos) {
         for (int h = 0; h < s_.kv_heads; ++h) {
-          size_t at = cache_at(i, h, pos);
-          for (int d = 0; d < s_.head_dim; ++d) {
-            encode(s_.kv_type, normal(rng), &host_k_[at + d * kv]);
-            encode(s_.kv_type, normal(rng), &host_v_[at + d * kv]);
-          }
+          put_row(host_k_, i, h, pos, rng);
+          put_row(host_v_, i, h, pos, rng);
         }
       }
     });
@@ -270,10 +274,40 @@ class Step {
     set_num_sms(g_num_sms);
     poison();
   }
-  size_t cache_at(int slot, int head, int pos) const {
+  size_t head_bytes() const { return s_.kv_type.head_bytes(s_.head_dim, s_.block_size); }
+  // Where a head's part of the block of `pos` begins.
+  size_t part_at(int slot, int head, int pos) const {
     size_t block = tables_[static_cast<size_t>(slot) * blocks_per_slot_ + pos / s_.block_size];
-    size_t row = (block * s_.kv_heads + head) * s_.block_size + pos % s_.block_size;
-    return row * s_.head_dim * dtype_bytes(s_.kv_type);
+    return (block * s_.kv_heads + head) * head_bytes();
+  }
+  size_t element_at(int slot, int head, int pos, int d) const {
+    size_t in_part = static_cast<size_t>(pos % s_.block_size) * s_.head_dim + d;
+    return part_at(slot, head, pos) + in_part * dtype_bytes(s_.kv_type.type);
+  }
+  size_t scale_at(int slot, int head, int pos, int d) const {
+    size_t index = d / s_.kv_type.group * s_.block_size + pos % s_.block_size;
+    return part_at(slot, head, pos) + static_cast<size_t>(s_.block_size) * s_.head_dim + index * 2;
+  }
+  // Random values; of codes the scales differ by up to 16 times.
+  void put_row(std::vector<uint8_t>& side, int slot, int head, int pos, std::mt19937& rng) const {
+    for (int d = 0; d < s_.head_dim; ++d) {
+      uint8_t* to = &side[element_at(slot, head, pos, d)];
+      if (s_.kv_type.type != DType::i8) {
+        encode(s_.kv_type.type, normal(rng), to);
+        continue;
+      }
+      if (d % s_.kv_type.group == 0) {
+        float scale = (1 + static_cast<float>(rng() % 64) / 64) / 64 / (1 << rng() % 4);
+        encode(DType::f16, scale, &side[scale_at(slot, head, pos, d)]);
+      }
+      *to = static_cast<uint8_t>(std::clamp(std::lround(normal(rng) * 50), -127L, 127L) + 128);
+    }
+  }
+  double element(const std::vector<uint8_t>& side, int slot, int head, int pos, int d) const {
+    const uint8_t* from = &side[element_at(slot, head, pos, d)];
+    if (s_.kv_type.type != DType::i8) return decode(s_.kv_type.type, from);
+    return (*from - 128) *
+           static_cast<double>(decode(DType::f16, &side[scale_at(slot, head, pos, d)]));
   }
 
   std::string unwritten(const std::vector<uint8_t>& out, int first, int num) const {
@@ -337,14 +371,13 @@ class Step {
   std::vector<double> reference(int r, int head) const {
     int kv_head = head / (s_.heads / s_.kv_heads), p = positions_[r];
     int from = s_.window > 0 ? std::max(0, p + 1 - s_.window) : 0;
-    size_t kv = dtype_bytes(s_.kv_type);
     std::vector<double> weights, out(s_.head_dim, 0.0), q(s_.head_dim);
     for (int d = 0; d < s_.head_dim; ++d) q[d] = value(host_q_, r, head, d);
     double top = -1e300, sum = 0;
     for (int pos = from; pos <= p; ++pos) {
-      size_t at = cache_at(row_slot_[r], kv_head, pos);
       double x = 0;
-      for (int d = 0; d < s_.head_dim; ++d) x += q[d] * decode(s_.kv_type, &host_k_[at + d * kv]);
+      for (int d = 0; d < s_.head_dim; ++d)
+        x += q[d] * element(host_k_, row_slot_[r], kv_head, pos, d);
       x *= 1 / std::sqrt(static_cast<float>(s_.head_dim));
       if (s_.softcap > 0) x = s_.softcap * std::tanh(x / s_.softcap);
       weights.push_back(x);
@@ -352,9 +385,9 @@ class Step {
     }
     for (double& w : weights) sum += w = std::exp(w - top);
     for (int pos = from; pos <= p; ++pos) {
-      size_t at = cache_at(row_slot_[r], kv_head, pos);
       double w = weights[pos - from] / sum;
-      for (int d = 0; d < s_.head_dim; ++d) out[d] += w * decode(s_.kv_type, &host_v_[at + d * kv]);
+      for (int d = 0; d < s_.head_dim; ++d)
+        out[d] += w * element(host_v_, row_slot_[r], kv_head, pos, d);
     }
     return out;
   }
@@ -499,13 +532,27 @@ void check_graph(const Setup& setup, int num, int longest) {
 }
 
 struct Types {
-  DType type, kv;
+  DType type;
+  KvType kv;
 };
-constexpr Types kTypes[] = {{DType::bf16, DType::bf16},
-                            {DType::f16, DType::f16},
-                            {DType::bf16, DType::f8},
-                            {DType::f16, DType::f8},
-                            {DType::f32, DType::f32}};
+const Types kAllTypes[] = {
+    {DType::bf16, DType::bf16},    {DType::f16, DType::f16},       {DType::bf16, DType::f8},
+    {DType::f16, DType::f8},       {DType::bf16, {DType::i8, 32}}, {DType::f16, {DType::i8, 32}},
+    {DType::bf16, {DType::i8, 8}}, {DType::f16, {DType::i8, 64}},  {DType::f32, DType::f32}};
+
+bool wanted(Types t) { return std::string(name(t.kv)).starts_with(g_kv); }
+
+// Of kAllTypes those that are wanted.
+std::vector<Types> types(std::vector<int> of = {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
+  std::vector<Types> list;
+  for (int i : of) {
+    if (wanted(kAllTypes[i])) list.push_back(kAllTypes[i]);
+  }
+  return list;
+}
+
+// Whether heads of `dim` are whole groups.
+bool fits(Types t, int dim) { return t.kv.group == 0 || dim % t.kv.group == 0; }
 
 Setup make(
     Types t, int kv_heads, int group, int dim, int block = 16, int window = 0, float cap = 0) {
@@ -526,8 +573,9 @@ const std::vector<Part> kMixed = {{0, 1},   {0, 77},  {130, 5}, {63, 1},
 
 // Without tables, every kernel: decode in one part and in several, prefill, span by span.
 void check_consecutive() {
-  for (Types t : kTypes) {
+  for (Types t : types()) {
     for (int dim : {20, 64, 128, 256}) {
+      if (!fits(t, dim)) continue;
       for (bool deterministic : {false, true}) {
         Setup s = make(t, 2, 4, dim);
         s.deterministic = deterministic;
@@ -541,17 +589,20 @@ void check_consecutive() {
 
 void check_small() {
   check_consecutive();
-  for (Types t : kTypes) {
+  for (Types t : types()) {
     for (int dim : {64, 80, 256}) {
+      if (!fits(t, dim)) continue;
       check_decode(make(t, 2, 7, dim), {200, 1, 64, 65, 130});
       check_prefill(make(t, 2, 7, dim, 16, 50, 20), {{0, 20}, {100, 9}, {63, 1}});
     }
   }
-  check_decode(make(kTypes[0], 1, 7, 128), {1500, 700});  // several clusters
-  check_prefill(make(kTypes[0], 1, 2, 128), {{0, 600}});  // the ring of stages goes round
-  check_graph(make(kTypes[0], 2, 4, 128), 3, 400);
-  check_bits(make(kTypes[0], 2, 7, 128), 70, {1, 3, 64});
-  check_bits(make(kTypes[2], 1, 9, 64), 300, {129});
+  for (Types t : types({0, 4})) {
+    check_decode(make(t, 1, 7, 128), {1500, 700});  // several clusters
+    check_prefill(make(t, 1, 2, 128), {{0, 600}});  // the ring of stages goes round
+    check_graph(make(t, 2, 4, 128), 3, 400);
+  }
+  for (Types t : types({0, 6})) check_bits(make(t, 2, 7, 128), 70, {1, 3, 64});
+  for (Types t : types({2, 4})) check_bits(make(t, 1, 9, 64), 300, {129});
 }
 
 // Every type, head size, group, block size, window and soft cap.
@@ -561,12 +612,13 @@ void check_shapes(bool deterministic) {
     s.deterministic = deterministic;
     return s;
   };
-  for (Types t : kTypes) {
+  for (Types t : types()) {
     for (int group : {1, 2, 5, 7, 8, 16, 20}) {
       check_decode(of(t, 2, group, 128), contexts(9, 700));
       check_prefill(of(t, 2, group, 128), kMixed);
     }
-    for (int dim : {8, 16, 32, 48, 64, 80, 96, 112, 192, 256}) {
+    for (int dim : {8, 16, 24, 32, 48, 64, 80, 96, 112, 192, 256}) {
+      if (!fits(t, dim)) continue;
       check_decode(of(t, 2, 4, dim), contexts(7, 600));
       check_prefill(of(t, 2, 4, dim), kMixed);
     }
@@ -581,9 +633,11 @@ void check_shapes(bool deterministic) {
       }
     }
   }
-  Setup odd = of(kTypes[0], 1, 3, 20);  // rows of 40 bytes
-  check_decode(odd, contexts(5, 300));
-  check_prefill(odd, kMixed);
+  for (Types t : types({0})) {
+    Setup odd = of(t, 1, 3, 20);  // rows of 40 bytes
+    check_decode(odd, contexts(5, 300));
+    check_prefill(odd, kMixed);
+  }
 }
 
 // Few and many rows, short and long ones.
@@ -593,7 +647,7 @@ void check_sizes(bool deterministic) {
     s.deterministic = deterministic;
     return s;
   };
-  for (Types t : {kTypes[0], kTypes[2]}) {
+  for (Types t : types({0, 2, 4, 6})) {
     for (int num : {1, 2, 3, 17, 33, 64, 131, 300}) {
       check_decode(of(t, 4, 7, 128), contexts(num, num > 100 ? 600 : 2500));
     }
@@ -617,7 +671,7 @@ void check_all() {
   for (bool deterministic : {false, true}) check_sizes(deterministic);
   std::printf("sizes: %d checks, %d failures\n", g_checks, g_failures);
   std::fflush(stdout);
-  for (Types t : kTypes) {
+  for (Types t : types()) {
     for (int dim : {64, 128, 256}) {
       check_bits(make(t, 2, dim == 64 ? 7 : 4, dim), 700, {1, 3, 64, 129});
       check_bits(make(t, 1, 5, dim, 16, 100, 30), 400, {1, 3, 64, 129});
@@ -625,11 +679,13 @@ void check_all() {
     }
     for (int group : {1, 2, 8, 9, 16, 20}) check_bits(make(t, 2, group, 128), 600, {100});
     for (int dim : {8, 16, 32, 48, 80, 96, 112, 192}) {
+      if (!fits(t, dim)) continue;
       check_bits(make(t, 2, 4, dim), 600, {100});
     }
   }
   std::printf("bits: %d checks, %d failures\n", g_checks, g_failures);
-  for (Types t : {kTypes[0], kTypes[1], kTypes[2], kTypes[3]}) {
+  for (Types t : types()) {
+    if (t.type == DType::f32) continue;
     check_long(make(t, 1, 4, 64), 39990, 40);
     check_long(make(t, 1, 9, 128), 16380, 20);
     check_long(make(t, 1, 2, 256, 16, 9000), 20000, 10);
@@ -638,17 +694,20 @@ void check_all() {
 }
 
 int run(int argc, char** argv) {
-  bool small = false, bench = false;
+  bool small = false, bench = false, bench_kv = false;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--small")) small = true;
     if (!std::strcmp(argv[i], "--bench")) bench = true;
+    if (!std::strcmp(argv[i], "--bench-kv")) bench_kv = true;
+    if (!std::strcmp(argv[i], "--kv") && i + 1 < argc) g_kv = argv[++i];
     if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) g_seed = std::atoi(argv[++i]);
   }
   check(cudaDeviceGetAttribute(&g_num_sms, cudaDevAttrMultiProcessorCount, 0), "no GPU");
   if (bench) return bench_attention(g_num_sms);
+  if (bench_kv) return bench_cache_types(g_num_sms);
   small ? check_small() : check_all();
   std::printf("%d checks, %d failures\n", g_checks, g_failures);
-  return g_failures ? 1 : 0;
+  return g_failures || g_checks == 0 ? 1 : 0;
 }
 
 }  // namespace

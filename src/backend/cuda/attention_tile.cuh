@@ -12,6 +12,7 @@
 #include "backend/cuda/arch.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_int8.cuh"
 #include "backend/cuda/f8_bits.cuh"
 
 namespace sluice::cuda {
@@ -29,6 +30,9 @@ struct AttentionParams {
   int64_t q_stride, out_stride, table_stride, first_block;
   int64_t block_bytes;  // of one kv head in one block
   int kv_heads, group, head_dim, row_bytes;
+  // Codes: bytes from a head's part of a block to its scales, how many of them a position has, the
+  // logarithm of dimensions per scale, and of groups that share one in the kernel.
+  int scales_at, num_scales, dims_shift, scale_shift;
   int block_shift, window;
   // Scores in units of log2: s * factor, where s is q·k, or with a soft cap
   // cap - 2 cap / (exp2(s * cap_factor) + 1), which is cap * tanh.
@@ -167,6 +171,34 @@ __device__ uint32_t widen(uint32_t x) {
   }
 }
 
+// The scales of eight positions, from `position` on, of group g, to shared memory; zeros outside of
+// [lo, hi), but for positions before lo in the same eight. `head`: its part of the block.
+__device__ inline void copy_scales(uint32_t to,
+                                   const AttentionParams& p,
+                                   const uint8_t* head,
+                                   int g,
+                                   int position,
+                                   int lo,
+                                   int hi) {
+  int from = g >> p.scale_shift, last = (1 << p.block_shift) - 1;
+  int seen = position + 8 > lo && from < p.num_scales ? min(max(hi - position, 0), 8) : 0;
+  copy16_part(to, head + p.scales_at + ((from << p.block_shift) + (position & last)) * 2, seen * 2);
+}
+
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+template <typename T>
+__device__ float2 unpack(uint32_t x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(reinterpret_cast<const __half2&>(x));
+  } else {
+    return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+  }
+}
+
 // Fragments of q [16, D] for one warp: thread holds rows lane / 4 and + 8. With 8-bit K the order
 // of dimensions inside a step of 16 differs: a thread's four are neighbours, since that is how K's
 // bytes come out of ldmatrix.
@@ -183,12 +215,17 @@ struct Queries {
   static constexpr bool kShared = D > 128;
   static constexpr int kSteps = D / 16;
   static constexpr int kSharedBytes = kShared ? kSteps * 512 : 0;  // of a warp
+  static constexpr bool kCodes = kIsCodes<KV>;
   uint32_t f[kShared ? 1 : kSteps][4];
   uint32_t address;
+  // With codes: what scores are multiplied with, and where the products of a group start.
+  float unit[kCodes ? 2 : 1];
+  float bias[kBiased<KV, D> ? D / 32 : 1][4];
 
   // Rows of q for this thread, null where there is none.
   __device__ void load(const T* row0, const T* row1, int head_dim, uint32_t warp_smem, int lane) {
     address = warp_smem + static_cast<uint32_t>(lane) * 16;
+    if constexpr (kCodes) measure(row0, row1, head_dim, lane);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       uint32_t a[4];
@@ -199,6 +236,7 @@ struct Queries {
         a[half * 2] = row0 && in ? *reinterpret_cast<const uint32_t*>(row0 + d) : 0;
         a[half * 2 + 1] = row1 && in ? *reinterpret_cast<const uint32_t*>(row1 + d) : 0;
       }
+      if constexpr (kCodes) divide(a, s);
       if constexpr (kShared) {
         asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address + s * 512), "r"(a[0]),
                      "r"(a[1]), "r"(a[2]), "r"(a[3])
@@ -207,6 +245,26 @@ struct Queries {
 #pragma unroll
         for (int i = 0; i < 4; ++i) f[s][i] = a[i];
       }
+    }
+  }
+  // The units of the rows: load() does it, and warps that read what another has loaded.
+  __device__ void measure(const T* row0, const T* row1, int head_dim, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const T* row = h == 0 ? row0 : row1;
+      float most = 0;
+#pragma unroll
+      for (int i = 0; i < kSteps * 2; ++i) {
+        int d = query_dim<KV>(i / 2, i % 2, lane);
+        if (!row || d >= head_dim) continue;
+        float2 x = unpack<T>(*reinterpret_cast<const uint32_t*>(row + d));
+        most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
+      }
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      most = fminf(fmaxf(most, 0x1p-90f), 0x1p90f);
+      unit[h] = __uint_as_float(__float_as_uint(most) & 0x7f800000u);
+      if (kBiased<KV, D>) unit[h] *= 0x1p24f;
     }
   }
   __device__ void get(int s, uint32_t (&a)[4]) const {
@@ -220,11 +278,80 @@ struct Queries {
       for (int i = 0; i < 4; ++i) a[i] = f[s][i];
     }
   }
+
+ private:
+  // A step's fragment by the units; adds to the bias.
+  __device__ void divide(uint32_t (&a)[4], int s) {
+    constexpr float kRaise = kBiased<KV, D> ? 0x1p24f : 1;
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float inverse = kRaise / unit[i % 2];
+      float2 x = unpack<T>(a[i]);
+      a[i] = pack<__half>(x.x * inverse, x.y * inverse);
+      x = unpack<__half>(a[i]);
+      sum[i % 2] += x.x + x.y;
+    }
+    if constexpr (kBiased<KV, D>) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float more = -128 * 0x1p-24f * quad_sum(sum[i / 2]);
+        bias[s / 2][i] = s % 2 == 0 ? more : bias[s / 2][i] + more;
+      }
+    }
+  }
 };
 
+// scores() of codes.
+template <typename T, typename KV, int D, int kPositions, int kRows, int kHalves>
+__device__ void code_scores(
+    float (&s)[kPositions / 8][4], const Queries<T, KV, D>& q, uint32_t k, int lane, int first) {
+  using Rows = SmemRows<kRows, D>;
+  using Scales = ScaleRows<KV, D, kRows>;
+  const uint32_t scales = k + 2 * Rows::kSize + first * 2;
+  int row = first + ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
+#pragma unroll
+  for (int step = 0; step < D / 16; step += 2) {
+    uint32_t r[4], a[4], b[4];
+    q.get(step, a);
+    q.get(step + 1, b);
+#pragma unroll
+    for (int n = 0; n < kPositions / 8; ++n) {
+      if (n % 2 == 0) ldmatrix(r, k + Rows::at(n * 8 + row, step, lane_c));
+      const uint32_t x = r[n % 2], y = r[n % 2 + 2];
+      if constexpr (std::is_same_v<KV, Codes8>) {
+        uint32_t at =
+            scales + (step * 2 + ((lane >> 1) & 1)) * Scales::kStride + (n * 8 + (lane >> 2)) * 2;
+        uint32_t u = scale_twice(at), v = scale_twice(at + 2 * Scales::kStride);
+        mma<__half>(s[n], a, scaled_codes<0, 1>(x, u), scaled_codes<2, 3>(x, u));
+        mma<__half>(s[n], b, scaled_codes<0, 1>(y, v), scaled_codes<2, 3>(y, v));
+      } else {
+        float part[4] = {0, 0, 0, 0};
+        if constexpr (kBiased<KV, D>) {
+          mma_onto(part, a, code_pair<0, 1>(x, 0), code_pair<2, 3>(x, 0), q.bias[step / 2]);
+          mma<__half>(part, b, code_pair<0, 1>(y, 0), code_pair<2, 3>(y, 0));
+        } else {
+          mma<__half>(part, a, exact_codes<0, 1>(x), exact_codes<2, 3>(x));
+          mma<__half>(part, b, exact_codes<0, 1>(y), exact_codes<2, 3>(y));
+        }
+        float2 w = scale_pair(scales + step / 2 * Scales::kStride + (n * 8 + (lane & 3) * 2) * 2);
+#pragma unroll
+        for (int i = 0; i < 2 * kHalves; ++i)
+          s[n][i] = __fmaf_rn(part[i], i % 2 == 0 ? w.x : w.y, s[n][i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kPositions / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i) s[n][i] = __fmul_rn(s[n][i], q.unit[i / 2]);
+  }
+}
+
 // s [16, kPositions] = q · kᵀ for one warp; k: SmemRows of kRows rows, of which those from `first`
-// on are taken.
-template <typename T, typename KV, int D, int kPositions, int kRows = kPositions>
+// on are taken. V, and the scales of codes, lie behind them. kHalves here and below: 1 where rows 8
+// to 15 are of no interest (of codes).
+template <typename T, typename KV, int D, int kPositions, int kRows = kPositions, int kHalves = 2>
 __device__ void scores(float (&s)[kPositions / 8][4],
                        const Queries<T, KV, D>& q,
                        uint32_t k,
@@ -234,7 +361,9 @@ __device__ void scores(float (&s)[kPositions / 8][4],
 #pragma unroll
   for (int n = 0; n < kPositions / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
   uint32_t r[4], a[4];
-  if constexpr (sizeof(KV) == 2) {
+  if constexpr (kIsCodes<KV>) {
+    code_scores<T, KV, D, kPositions, kRows, kHalves>(s, q, k, lane, first);
+  } else if constexpr (sizeof(KV) == 2) {
     int row = first + (lane >> 4) * 8 + (lane & 7), lane_c = (lane >> 3) & 1;
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
@@ -266,27 +395,71 @@ __device__ void scores(float (&s)[kPositions / 8][4],
 }
 
 // Scores of 16 positions, as they lie in a thread, become the left operand of the next product.
-template <typename T>
+template <typename T, int kHalves = 2>
 __device__ void weights_fragment(uint32_t (&a)[4], const float (&s)[4], const float (&next)[4]) {
   a[0] = pack<T>(s[0], s[1]);
-  a[1] = pack<T>(s[2], s[3]);
+  a[1] = kHalves == 1 ? 0 : pack<T>(s[2], s[3]);
   a[2] = pack<T>(next[0], next[1]);
-  a[3] = pack<T>(next[2], next[3]);
+  a[3] = kHalves == 1 ? 0 : pack<T>(next[2], next[3]);
+}
+
+// Four registers of 8-bit V, as ldmatrix_trans has them: the even and the odd dimensions as pairs
+// of positions. w: the scales of codes, by register.
+template <typename T, typename KV>
+__device__ void widen_values(uint32_t (&even)[4],
+                             uint32_t (&odd)[4],
+                             const uint32_t (&r)[4],
+                             const uint32_t (&w)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kIsCodes<KV>) {
+      even[i] = scaled_codes<0, 2>(r[i], w[i]);
+      odd[i] = scaled_codes<1, 3>(r[i], w[i]);
+    } else {
+      even[i] = widen<T, 0, 2>(r[i]);
+      odd[i] = widen<T, 1, 3>(r[i]);
+    }
+  }
+}
+
+// Scales of V for a register of ldmatrix_trans: positions `position` + 0 to 7, dimensions of a
+// 16-byte chunk. v: the tile's rows of V.
+template <typename KV, int D, int kPositions>
+__device__ uint32_t value_scale(uint32_t v, int position, int chunk, int lane) {
+  using Scales = ScaleRows<KV, D, kPositions>;
+  int g = std::is_same_v<KV, Codes8> ? chunk * 2 + (lane >> 4) : chunk / 2;
+  return load_shared(v + kPositions * D + Scales::kSize + g * Scales::kStride +
+                     (position + (lane & 3) * 2) * 2);
+}
+
+// The same for four registers: positions from `position` on and eight further, chunks `chunk`
+// (even) and the next.
+template <typename KV, int D, int kPositions>
+__device__ void load_value_scales(uint32_t (&w)[4], uint32_t v, int position, int chunk, int lane) {
+  if constexpr (kIsCodes<KV>) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      bool again = i >= 2 && std::is_same_v<KV, Codes32>;
+      w[i] = again ? w[i - 2]
+                   : value_scale<KV, D, kPositions>(v, position + i % 2 * 8, chunk + i / 2, lane);
+    }
+  }
 }
 
 // o [16, D] += s · v for one warp. With 8-bit V, tiles 2j and 2j + 1 of o are the even and the odd
 // dimensions of [16 j, 16 j + 16): see output_dim().
-template <typename T, typename KV, int D, int kPositions>
+template <typename T, typename KV, int D, int kPositions, int kHalves = 2>
 __device__ void accumulate(float (&o)[D / 8][4],
                            const float (&s)[kPositions / 8][4],
                            uint32_t v,
                            int lane) {
   using Rows = SmemRows<kPositions, D* static_cast<int>(sizeof(KV))>;
+  using M = Operand<T, KV>;
   int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
 #pragma unroll
   for (int n = 0; n < kPositions / 16; ++n) {
     uint32_t a[4], r[4];
-    weights_fragment<T>(a, s[n * 2], s[n * 2 + 1]);
+    weights_fragment<M, kHalves>(a, s[n * 2], s[n * 2 + 1]);
     if constexpr (sizeof(KV) == 2) {
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
@@ -298,10 +471,13 @@ __device__ void accumulate(float (&o)[D / 8][4],
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
         ldmatrix_trans(r, v + Rows::at(n * 16 + row, d * 2, lane_c));
-        mma<T>(o[d * 4], a, widen<T, 0, 2>(r[0]), widen<T, 0, 2>(r[1]));
-        mma<T>(o[d * 4 + 1], a, widen<T, 1, 3>(r[0]), widen<T, 1, 3>(r[1]));
-        mma<T>(o[d * 4 + 2], a, widen<T, 0, 2>(r[2]), widen<T, 0, 2>(r[3]));
-        mma<T>(o[d * 4 + 3], a, widen<T, 1, 3>(r[2]), widen<T, 1, 3>(r[3]));
+        uint32_t even[4], odd[4], w[4] = {};
+        load_value_scales<KV, D, kPositions>(w, v, n * 16, d * 2, lane);
+        widen_values<T, KV>(even, odd, r, w);
+        mma<M>(o[d * 4], a, even[0], even[1]);
+        mma<M>(o[d * 4 + 1], a, odd[0], odd[1]);
+        mma<M>(o[d * 4 + 2], a, even[2], even[3]);
+        mma<M>(o[d * 4 + 3], a, odd[2], odd[3]);
       }
     }
   }
@@ -314,13 +490,13 @@ __device__ int output_dim(int tile, int e, int lane) {
                          : tile * 8 + (lane & 3) * 2 + e;
 }
 
-template <int N>
+template <int kHalves = 2, int N>
 __device__ void apply_softcap(float (&s)[N][4], const AttentionParams& p) {
   if (p.cap <= 0) return;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kHalves; ++i) {
       float e = __fadd_rn(exp2_approx(__fmul_rn(s[n][i], p.cap_factor)), 1);
       s[n][i] = __fsub_rn(p.cap, __fdividef(2 * p.cap, e));
     }
@@ -328,12 +504,12 @@ __device__ void apply_softcap(float (&s)[N][4], const AttentionParams& p) {
 }
 
 // Positions outside [from[h], to[h]) of the thread's row h become -inf. s[0] is at position `at`.
-template <int N>
+template <int kHalves = 2, int N>
 __device__ void mask(float (&s)[N][4], int at, const int (&from)[2], const int (&to)[2], int lane) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kHalves; ++i) {
       int position = at + n * 8 + (lane & 3) * 2 + (i & 1);
       if (position < from[i >> 1] || position >= to[i >> 1]) s[n][i] = -INFINITY;
     }
@@ -347,10 +523,10 @@ struct SoftmaxState {
 };
 
 // The largest score of each of the thread's rows.
-template <int N>
+template <int kHalves = 2, int N>
 __device__ void row_tops(float (&top)[2], const float (&s)[N][4]) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
     top[h] = s[0][h * 2];
 #pragma unroll
     for (int n = 0; n < N; ++n) top[h] = fmaxf(top[h], fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
@@ -362,13 +538,14 @@ __device__ void row_tops(float (&top)[2], const float (&s)[N][4]) {
 // The maximum after a tile with scores up to `top`; alpha is what earlier results are multiplied
 // with, `shift` what scores are reduced by. For a row that sees nothing in the tile alpha is
 // exactly 1 (or 0 where there was nothing before).
-__device__ inline void raise_max(SoftmaxState& state,
-                                 const float (&top)[2],
-                                 float factor,
-                                 float (&alpha)[2],
-                                 float (&shift)[2]) {
+template <int kHalves = 2>
+__device__ void raise_max(SoftmaxState& state,
+                          const float (&top)[2],
+                          float factor,
+                          float (&alpha)[2],
+                          float (&shift)[2]) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
     float max = fmaxf(state.max[h], __fmul_rn(top[h], factor));
     shift[h] = max == -INFINITY ? 0 : max;
     alpha[h] = exp2_approx(__fsub_rn(state.max[h], shift[h]));
@@ -394,16 +571,16 @@ __device__ inline float weigh(float (&s)[4], float (&next)[4], int h, float fact
 
 // Scores become weights; alpha is what earlier results are multiplied with. Sums are over 16
 // positions each, then over those: attention_spans.cu has them on different warps.
-template <int N>
+template <int kHalves = 2, int N>
 __device__ void online_softmax(float (&s)[N][4],
                                float factor,
                                SoftmaxState& state,
                                float (&alpha)[2]) {
   float top[2], shift[2];
-  row_tops(top, s);
-  raise_max(state, top, factor, alpha, shift);
+  row_tops<kHalves>(top, s);
+  raise_max<kHalves>(state, top, factor, alpha, shift);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
     float sum = weigh(s[0], s[1], h, factor, shift[h]);
 #pragma unroll
     for (int n = 2; n < N; n += 2) {
@@ -413,20 +590,13 @@ __device__ void online_softmax(float (&s)[N][4],
   }
 }
 
-template <int N>
+template <int kHalves = 2, int N>
 __device__ void rescale(float (&o)[N][4], const float (&alpha)[2]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    o[n][0] *= alpha[0];
-    o[n][1] *= alpha[0];
-    o[n][2] *= alpha[1];
-    o[n][3] *= alpha[1];
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i) o[n][i] *= alpha[i / 2];
   }
-}
-
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
 }
 
 }  // namespace sluice::cuda

@@ -209,7 +209,7 @@ void CudaBackend::attention(
                   q.type,
                   kv.k,
                   kv.v,
-                  kv.type,
+                  KvType(kv.type, kv.group),
                   kv.block_size,
                   spec,
                   batch.tables ? batch.tables + kv.table_at : nullptr,

@@ -1,6 +1,8 @@
 #include <algorithm>
 
+#include "backend/cuda/attention_int8.cuh"
 #include "backend/cuda/elementwise.cuh"
+#include "backend/cuda/kv_codes.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace sluice::cuda {
@@ -95,7 +97,10 @@ struct QkvArgs {
   void* k;
   void* v;
   int block_size;
+  int64_t head_bytes;  // of a kv head in a block
+  int group;           // dimensions per scale, where C is codes
 };
+constexpr int kQkvWarps = 4;
 
 // A warp per head of a row: q heads (X) to q (T), which may be in place, k heads and v heads into
 // the cache (C). A lane has the pairs (a, b) of elements that rotate into each other.
@@ -136,15 +141,21 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
   float inverse = norm ? rsqrtf(warp_sum(squares) / static_cast<float>(hd) + args.eps) : 1;
 
   T* q = static_cast<T*>(args.q) + r * args.q_stride + static_cast<int64_t>(head) * hd;
-  C* to = nullptr;
+  constexpr bool kCodes = kIsCodes<C>;
+  __shared__ float rows[kCodes ? kQkvWarps : 1][kCodes ? 256 : 1];
+  float* row = rows[kCodes ? threadIdx.x / 32 : 0];
+  uint8_t* part = nullptr;  // the head's part of the block
+  int in_block = 0;
   if (!is_q) {
     int pos = args.positions[r];
     int64_t cell = args.row_slot[r] * args.table_stride + pos / args.block_size;
     int64_t block = args.tables ? args.tables[cell] : args.first_block + cell;
     int kv_head = head - args.heads - (is_v ? args.kv_heads : 0);
-    to = static_cast<C*>(is_v ? args.v : args.k) +
-         ((block * args.kv_heads + kv_head) * args.block_size + pos % args.block_size) * hd;
+    part = static_cast<uint8_t*>(is_v ? args.v : args.k) +
+           (block * args.kv_heads + kv_head) * args.head_bytes;
+    in_block = pos % args.block_size;
   }
+  C* to = reinterpret_cast<C*>(part) + in_block * hd;
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
     int p = lane + 32 * i;
@@ -162,10 +173,20 @@ __global__ void qkv_kernel(const __grid_constant__ QkvArgs args) {
     if (is_q) {
       q[at[i]] = from_float<T>(a[i]);
       if (bt[i] < hd) q[bt[i]] = from_float<T>(b[i]);
+    } else if constexpr (kCodes) {
+      row[at[i]] = a[i];
+      if (bt[i] < hd) row[bt[i]] = b[i];
     } else {
       to[at[i]] = from_float<C>(a[i]);
       if (bt[i] < hd) to[bt[i]] = from_float<C>(b[i]);
     }
+  }
+  if constexpr (kCodes) {
+    if (is_q) return;
+    __syncwarp();
+    store_kv_codes(row, hd, args.group, &to->code,
+                   reinterpret_cast<__half*>(part + args.block_size * hd) + in_block,
+                   args.block_size);
   }
 }
 
@@ -295,18 +316,20 @@ void finish_qkv(Tensor qkv,
             batch.first_block + kv.table_at,
             kv.k,
             kv.v,
-            kv.block_size};
-  constexpr int kWarps = 4;
+            kv.block_size,
+            static_cast<int64_t>(kv.head_bytes()),
+            kv.group};
   dim3 grid(static_cast<unsigned>(qkv.rows),
-            static_cast<unsigned>(ceil_div(at.num_heads + 2 * at.num_kv_heads, kWarps)));
-  if (kv.type != DType::f8 && kv.type != q.type)
+            static_cast<unsigned>(ceil_div(at.num_heads + 2 * at.num_kv_heads, kQkvWarps)));
+  if (kv.type != DType::f8 && kv.type != DType::i8 && kv.type != q.type)
     throw std::runtime_error("CUDA: the cache has the activations' type");
-  auto run = [&](auto kernel) { launch("qkv", kernel, grid, 32 * kWarps, 0, stream, a); };
+  auto run = [&](auto kernel) { launch("qkv", kernel, grid, 32 * kQkvWarps, 0, stream, a); };
   with_type(q.type, [&](auto t) {
     using T = decltype(t);
     auto run_from = [&](auto x) {
       using X = decltype(x);
       if (kv.type == DType::f8) return run(qkv_kernel<X, T, __nv_fp8_e4m3>);
+      if (kv.type == DType::i8) return run(qkv_kernel<X, T, Codes32>);  // any group
       run(qkv_kernel<X, T, T>);
     };
     if (qkv.type == DType::f32) return run_from(float{});
@@ -315,8 +338,7 @@ void finish_qkv(Tensor qkv,
 }
 
 void copy_blocks(const KvLayer& plane, std::span<const BlockCopy> copies, cudaStream_t stream) {
-  int64_t bytes = static_cast<int64_t>(plane.num_kv_heads) * plane.block_size * plane.head_dim *
-                  static_cast<int64_t>(dtype_bytes(plane.type));
+  auto bytes = static_cast<int64_t>(plane.block_bytes());
   for (size_t at = 0; at < copies.size(); at += kCopiesPerLaunch) {
     auto some = copies.subspan(at, std::min<size_t>(kCopiesPerLaunch, copies.size() - at));
     Copies list{};

@@ -18,6 +18,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
+#include "backend/ref/ref_backend.h"
 #include "core/plan_codec.h"
 #include "core/policy.h"
 #include "engine/loop.h"
@@ -28,6 +29,7 @@
 #include "load/random_checkpoint.h"
 #include "model/model.h"
 #include "tensor/gguf.h"
+#include "ref_device.h"
 #include "tiny_constraints.h"
 
 namespace sluice {
@@ -45,6 +47,7 @@ constexpr const char* kTinyConfigK = R"({
   "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "max_position_embeddings": 4096})";
 
 constexpr int kMaxThreads = 3;
+constexpr size_t kSlotBytes = size_t{1} << 20;  // of a tiny layer's matrices on a device
 
 // One model on backends of one, two and three threads.
 struct Subject {
@@ -58,6 +61,9 @@ struct Subject {
   int host_layers = 0;
   std::vector<std::unique_ptr<Backend>> host_backends;
   std::vector<std::unique_ptr<Model>> host_models;
+  // The same layers for prompts through the device; empty: all rows are the CPU's.
+  std::vector<std::unique_ptr<RefDevice>> stream_devices;
+  std::vector<std::unique_ptr<LayerStream>> streams;
 };
 
 bool on_gpu() {
@@ -119,6 +125,43 @@ Subject make_split(std::string name, const OpenFile& open, KvType kv, int host_l
     EXPECT_TRUE(first && last);
     s.models.push_back(std::move(*last));
     s.host_models.push_back(std::move(*first));
+  }
+  return s;
+}
+
+// All in f32, on the reference backend or on a GPU that chooses its products freely. With
+// `host_layers` the first layers are the CPU's, and prompts run through the device in them.
+Subject make_f32(std::string name, const OpenFile& open, int host_layers) {
+  Subject s;
+  s.name = std::move(name);
+  s.kv = DType::f32;
+  s.cuda = on_gpu();
+  s.host_layers = host_layers;
+  for (int t = 1; t <= kMaxThreads; ++t) {
+    s.files.push_back(open().value());
+    Checkpoint& file = *s.files.back();
+    CudaOptions gpu;
+    gpu.activations = DType::f32;
+    gpu.tune = false;
+    if (s.cuda) {
+      s.backends.push_back(open_cuda(gpu).value());
+    } else {
+      s.backends.push_back(make_ref_backend());
+    }
+    LoadOptions load;
+    load.layers.first = host_layers;
+    s.models.push_back(load_model(file, *s.backends.back(), load).value());
+    if (host_layers == 0) continue;
+    s.host_backends.push_back(s.cuda ? make_cpu_backend({.threads = t, .pin = false})
+                                     : make_ref_backend());
+    s.stream_devices.push_back(std::make_unique<RefDevice>());
+    Device& device = s.cuda ? static_cast<Device&>(*s.backends.back()) : *s.stream_devices.back();
+    LayerStream::Sizes z;
+    z.num_layers = host_layers;
+    z.slot_bytes = kSlotBytes;
+    s.streams.push_back(LayerStream::load(device, file, {}, z).value());
+    load.layers = {0, host_layers};
+    s.host_models.push_back(load_model(file, *s.host_backends.back(), load).value());
   }
   return s;
 }
@@ -216,6 +259,7 @@ struct Tally {
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
   uint64_t forced = 0;
   uint64_t replayed = 0;
+  uint64_t streamed = 0;              // rows
   uint64_t thinking = 0, closed = 0;  // outputs with a budget of thinking; that have its end mark
 };
 
@@ -350,6 +394,8 @@ std::map<RequestId, Output> run(Subject& subject,
   std::vector<const KvCache*> caches;  // in this process's memory
   Buffer states;
   ExecutorConfig host = e;
+  SplitExecutor* split = nullptr;
+  LayerStream* stream = subject.streams.empty() ? nullptr : subject.streams[t].get();
   Model& model = *subject.models[t];
   if (e.num_disk > 0) {
     size_t bytes = KvCache::bytes_per_block(model.shape(), e.groups, e.kv_type, e.block_size);
@@ -363,12 +409,17 @@ std::map<RequestId, Output> run(Subject& subject,
     disk = std::make_unique<DiskTier>(std::move(*file), std::move(staging));
   }
   if (subject.host_layers > 0) {
-    host.groups = part_of(setup.groups, {0, subject.host_layers});
-    e.groups = part_of(setup.groups, {subject.host_layers, model.shape().num_layers});
+    const int num_layers = model.shape().num_layers;
+    const CacheGroups all =
+        setup.groups.layers.empty() ? one_cache_group(num_layers) : setup.groups;
+    host.groups = part_of(all, {0, subject.host_layers});
+    e.groups = part_of(all, {subject.host_layers, num_layers});
     const size_t bytes = states_bytes(model.shape(), e.max_step_tokens);
     states = subject.cuda ? static_cast<Device&>(*subject.backends[t]).pinned(bytes)
                           : subject.host_backends[t]->allocate(bytes);
     e.states = static_cast<const float*>(states.data());
+    if (stream)
+      stream->reserve(LayerStream::sizes_for(host, host.groups, subject.host_layers, kSlotBytes));
   }
   if (subject.cuda) {
     auto& device = static_cast<Device&>(*subject.backends[t]);
@@ -383,8 +434,10 @@ std::map<RequestId, Output> run(Subject& subject,
     rest = std::move(executor);
     auto own =
         std::make_unique<SplitExecutor>(*subject.host_backends[t], *subject.host_models[t], host,
-                                        clock, static_cast<float*>(states.data()), *rest);
+                                        clock, static_cast<float*>(states.data()), *rest, stream);
+    own->set_streams_from(24);
     caches.push_back(&own->kv_cache());
+    split = own.get();
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
@@ -437,6 +490,7 @@ std::map<RequestId, Output> run(Subject& subject,
   tally->tier_hits += stats.tiers.prefix_hits;
   tally->disk_hits += stats.tiers.disk_hits;
   EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
+  if (split) tally->streamed += split->num_streamed_rows();
   if (setup.replayed && !subject.cuda && !disk && subject.host_layers == 0 &&
       !testing::Test::HasFailure()) {
     const size_t other = (t + 1) % subject.models.size();  // with another number of threads
@@ -793,6 +847,53 @@ TEST(EngineProperty, LayersInTwoPartsComputeTheSame) {
   EXPECT_GT(tally.preemptions, num / 20) << "the workloads hardly preempt";
   if (!on_gpu()) {
     EXPECT_GT(tally.constrained, num / 4) << "few requests have a constraint";
+  }
+}
+
+// Log-probabilities of the tokens that a request samples alone, greedily, with a prompt of its own.
+std::vector<TopLogprob> greedy_logprobs(Subject& subject, uint64_t seed, Tally* tally) {
+  Request r;
+  r.id = 1;
+  r.prompt = std::make_shared<std::vector<Token>>(60 + 3 * seed, static_cast<Token>(seed));
+  SamplingSpec spec;
+  spec.temperature = 0;
+  spec.num_logprobs = 0;
+  r.sampling = std::make_shared<SamplingSpec>(spec);
+  r.max_new = 4;
+  Setup other;
+  other.scheduler.max_len = 128;
+  Setup setup = alone(other);
+  setup.groups = cache_groups(subject.models[0]->shape());
+  setup.scheduler.group_windows = setup.groups.windows;
+  setup.scheduler.num_blocks *= setup.groups.num_groups();
+  setup.scheduler.budget = seed % 2 ? 256 : 40;  // in chunks: some begin with a context
+  return run(subject, setup, {r}, {}, 0, tally).at(1).top[0];
+}
+
+// Prompts run through a device in the layers of the CPU: with the reference on both sides the bits
+// are the same, on a GPU they are close.
+TEST(EngineProperty, PromptsThroughTheGpuComputeTheSame) {
+  for (auto [name, host_layers] : {std::pair{"llama", 2}, {"gemma3", 5}, {"gpt2", 1}}) {
+    SCOPED_TRACE(name);
+    const OpenFile open = [&] {
+      return open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/" + std::string(name) + ".gguf");
+    };
+    Subject streamed = make_f32(name, open, host_layers), whole = make_f32(name, open, 0);
+    Tally tally;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      if (!on_gpu()) {
+        check_workload(streamed, seed, &tally, keep_in_the_pool, &whole);
+        if (HasFailure()) return;
+      }
+      const auto a = greedy_logprobs(streamed, seed, &tally);
+      const auto b = greedy_logprobs(whole, seed, &tally);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_EQ(a[i].token, b[i].token);
+        EXPECT_NEAR(a[i].logprob, b[i].logprob, on_gpu() ? 2e-3f : 0.0f);
+      }
+    }
+    EXPECT_GT(tally.streamed, 300u) << "few rows run through the device";
   }
 }
 

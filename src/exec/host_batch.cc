@@ -16,9 +16,12 @@ void HostBatch::edit_tables(const StepPlan& plan, const PlanReader& reader) {
   for (const TableEdit& e : plan.edits) tables_[static_cast<size_t>(reader.table_at(e))] = e.block;
 }
 
-BatchView HostBatch::build(const StepPlan& plan, std::span<const SliceView> slices) {
+BatchView HostBatch::build(const StepPlan& plan,
+                           std::span<const Slice> list,
+                           std::span<const SliceView> slices,
+                           int num_decode) {
   tokens_.clear(), positions_.clear(), row_slot_.clear();
-  for (const Slice& s : plan.slices) {
+  for (const Slice& s : list) {
     for (int32_t k = 0; k < s.count; ++k) {
       tokens_.push_back(s.chained ? last_token_[s.slot]
                                   : plan.tokens[s.token_at + static_cast<uint32_t>(k)]);
@@ -28,7 +31,7 @@ BatchView HostBatch::build(const StepPlan& plan, std::span<const SliceView> slic
   }
   BatchView b;
   b.num_tokens = static_cast<int32_t>(tokens_.size());
-  b.num_decode = plan.num_decode;
+  b.num_decode = num_decode;
   b.tokens = tokens_.data();
   b.positions = positions_.data();
   b.row_slot = row_slot_.data();

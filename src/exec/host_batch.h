@@ -22,7 +22,15 @@ class HostBatch {
   // The token that a chained slice of this slot takes.
   void set_last_token(Slot slot, Token token) { last_token_[slot] = token; }
   // Valid until the next call, and as long as `slices`.
-  BatchView build(const StepPlan& plan, std::span<const SliceView> slices);
+  BatchView build(const StepPlan& plan, std::span<const SliceView> slices) {
+    return build(plan, plan.slices, slices, plan.num_decode);
+  }
+  // The same of other slices of that plan.
+  BatchView build(const StepPlan& plan,
+                  std::span<const Slice> list,
+                  std::span<const SliceView> slices,
+                  int num_decode);
+  std::span<const int32_t> tables() const { return tables_; }
 
  private:
   int64_t table_stride_, first_block_;

@@ -15,11 +15,13 @@
 #include "exec/cache_groups.h"
 #include "exec/device_executor.h"
 #include "exec/kv_cache.h"
+#include "exec/layer_stream.h"
 #include "exec/model_executor.h"
 #include "exec/split_executor.h"
 #include "exec/swap_rates.h"
 #include "runtime/fit.h"
 #include "runtime/placement.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
 
@@ -239,6 +241,27 @@ Result<HostPart> measure_host(const Checkpoint& checkpoint,
   return host;
 }
 
+// Adds the memory of prompts through the GPU. False: the CPU's does not suffice for it.
+Result<bool> add_stream(const Checkpoint& checkpoint,
+                        const EngineOptions& options,
+                        const ExecutorConfig& e,
+                        const DeviceMemory& device,
+                        const Model& gpu_part,
+                        HostPart& host,
+                        Ledger& ledger) {
+  HostLedger& h = host.ledger;
+  const ModelShape& shape = gpu_part.shape();
+  Result<size_t> slot = stream_slot_bytes(checkpoint, options, device.activations, h.layers);
+  if (!slot) return slot.error();
+  const LayerStream::Sizes sizes =
+      LayerStream::sizes_for(e, part_of(cache_groups(shape), {0, h.layers}), h.layers, *slot);
+  h.streamed = LayerStream::pinned_bytes(shape, sizes);
+  // With a tenth of it left for K and V, at least.
+  if (h.total() > h.available / 10 * 9) return false;
+  if (device.workspace == 0) ledger.workspace += LayerStream::device_bytes(gpu_part, sizes);
+  return true;
+}
+
 // Bounds a pool of `blocks` by the CPU's memory, of which it may have half of what is left. A size
 // that was asked for stays.
 size_t bound_by_host(const EngineOptions& options,
@@ -420,6 +443,16 @@ Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
     Result<HostPart> part = measure_host(checkpoint, options, e, host_layers, *device);
     if (!part) return part.error();
     host = std::move(*part);
+  }
+  if (host_layers > 0 && streams_prompts(options)) {
+    const Result<bool> streams =
+        add_stream(checkpoint, options, e, *device, *measured->model, host, ledger);
+    if (!streams) return streams.error();
+    if (!*streams) {
+      options.stream_prompts = false;
+      resolve_step_sizes(options, &shape);
+      return estimate_fixed(checkpoint, shape, options, device);
+    }
   }
   const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
   const auto pool = [&](size_t blocks) {

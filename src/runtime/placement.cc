@@ -4,12 +4,16 @@
 
 #include "base/str.h"
 #include "base/thread_pool.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
 
 namespace {
 
 constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
+// The same where a step's prompts bring the weights of layers with them: those of half a 7B model
+// take longer than 4,096 rows compute.
+constexpr int kStreamBudget = 4096;
 constexpr int kMostHeadDim = 256;
 
 // Rows of a step that runs prompts and decodes, by weights in the layers, for `serve` on a GPU. As
@@ -110,11 +114,13 @@ void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
   if (!o.step_sizes) return;
   const StepSizes& asked = *o.step_sizes;
   SchedulerConfig& s = o.scheduler;
-  // Layers on the CPU set the pace of a step.
-  const bool gpu = o.device.is_gpu() && !o.gpu_layers,
+  // Layers on the CPU set the pace of a step, unless prompts run through the GPU.
+  const bool split = o.device.is_gpu() && o.gpu_layers, streams = split && streams_prompts(o);
+  const bool gpu = o.device.is_gpu() && !split,
              tuned = asked.serves && !asked.chunk && !s.slo.any();
-  s.budget = asked.budget.value_or(gpu ? kGpuBudget : SchedulerConfig().budget);
-  s.chunk = asked.chunk.value_or(tuned && !gpu ? cpu_chunk(o) : 0);
+  const int budget = streams ? kStreamBudget : SchedulerConfig().budget;
+  s.budget = asked.budget.value_or(gpu ? kGpuBudget : budget);
+  s.chunk = asked.chunk.value_or(tuned && !gpu && !streams ? cpu_chunk(o) : 0);
   s.mixed_budget =
       asked.mixed_budget.value_or(tuned && gpu && shape ? gpu_mixed_budget(*shape) : 0);
 }

@@ -12,11 +12,13 @@
 #include "base/str.h"
 #include "core/policy.h"
 #include "exec/device_executor.h"
+#include "exec/layer_stream.h"
 #include "exec/row_spec.h"
 #include "exec/simulated_model.h"
 #include "exec/split_executor.h"
 #include "runtime/disk_content.h"
 #include "runtime/placement.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
 
@@ -24,7 +26,19 @@ namespace sluice {
 struct Session::Split {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
-  Buffer states;  // pinned: ExecutorConfig::states
+  Buffer states;                        // pinned: ExecutorConfig::states
+  std::unique_ptr<LayerStream> stream;  // null: prompts do not run through the GPU
+  int num_layers = 0;
+  size_t slot_bytes = 0;
+
+  Result<void> load_stream(Device& device,
+                           Checkpoint& checkpoint,
+                           const EngineOptions& options,
+                           LoadOptions load);
+  LayerStream::Sizes stream_sizes(const ExecutorConfig& e, const ModelShape& shape) const {
+    return LayerStream::sizes_for(e, part_of(cache_groups(shape), {0, num_layers}), num_layers,
+                                  slot_bytes);
+  }
   std::unique_ptr<SplitExecutor> executor;
 };
 
@@ -136,9 +150,13 @@ Result<void> Session::size_pool() {
   memory.available += memory.weights + device_->scratch_bytes();  // tune() made the scratch
   memory.available = std::min<size_t>(memory.available, options_.gpu_memory.value_or(SIZE_MAX));
   memory.host_available = ledger_.host.available;
+  if (split_ && split_->stream) memory.available += split_->stream->loaded_bytes();
   memory.workspace =
       DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler)) +
       device_->scratch_bytes();
+  if (split_ && split_->stream)
+    memory.workspace += LayerStream::device_bytes(
+        *model_, split_->stream_sizes(executor_config(scheduler), model_->shape()));
   int ctx = c.max_len;  // what the model was loaded for
   Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
   if (!ledger) return ledger.error();
@@ -175,10 +193,11 @@ Executor& Session::open_executor(ExecutorConfig e) {
   ExecutorConfig host = e;
   host.kv_type = host_kv_type(e.kv_type);
   host.groups = part_of(cache_groups(model_->shape()), {0, host_layers()});
+  if (split_->stream) split_->stream->reserve(split_->stream_sizes(e, model_->shape()));
   if (trace_) host.trace = trace_->track("layers on the CPU");
-  split_->executor =
-      std::make_unique<SplitExecutor>(*split_->backend, *split_->model, host, clock_,
-                                      static_cast<float*>(split_->states.data()), *executor_);
+  split_->executor = std::make_unique<SplitExecutor>(*split_->backend, *split_->model, host, clock_,
+                                                     static_cast<float*>(split_->states.data()),
+                                                     *executor_, split_->stream.get());
   return *split_->executor;
 }
 
@@ -247,6 +266,25 @@ Result<void> Session::open_recorder() {
   return {};
 }
 
+// The CPU's layers once more, as the GPU reads them.
+Result<void> Session::Split::load_stream(Device& device,
+                                         Checkpoint& checkpoint,
+                                         const EngineOptions& options,
+                                         LoadOptions load) {
+  Result<size_t> slot =
+      stream_slot_bytes(checkpoint, options, device.activation_type(), num_layers);
+  if (!slot) return slot.error();
+  slot_bytes = *slot;
+  load.progress = {};
+  LayerStream::Sizes sizes;
+  sizes.num_layers = num_layers;
+  sizes.slot_bytes = slot_bytes;
+  Result<std::unique_ptr<LayerStream>> loaded = LayerStream::load(device, checkpoint, load, sizes);
+  if (!loaded) return loaded.error();
+  stream = std::move(*loaded);
+  return {};
+}
+
 Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
@@ -264,6 +302,11 @@ Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, 
   Result<std::unique_ptr<Model>> model = load_model(*checkpoint_, *backend_, load);
   if (!model || host_layers() == 0) return model;
   split_ = std::make_unique<Split>();
+  split_->num_layers = host_layers();
+  if (ledger_.host.streamed > 0) {
+    auto ok = split_->load_stream(*device_, *checkpoint_, options_, load);
+    if (!ok) return ok.error();
+  }
   if (auto ok = open_cpu(split_->backend); !ok) return ok.error();
   load.layers = {0, host_layers()};
   if (progress) {

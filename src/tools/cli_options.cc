@@ -133,6 +133,10 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
          "as many as fit (default: all)")
       ->check(layers_name())
       ->group(group);
+  app->add_flag("!--no-stream-prompts", o.stream_prompts,
+                "with --gpu-layers: the CPU computes its layers for prompts too,\nnot the GPU with "
+                "weights that are copied to it")
+      ->group(group);
   app->add_option(
          "--gpu-memory", o.gpu_memory,
          "most of the GPU's memory to use, like 8G (default: what is\nfree); inspect: plan "

@@ -82,9 +82,9 @@ json::object ledger_json(const MemoryEstimate& e) {
                  {"full_sequences", l.full_sequences}};
   if (const HostLedger& h = l.host; h.layers > 0)
     j["host"] =
-        json::object{{"layers", h.layers},       {"weights", h.weights}, {"kv", h.kv},
-                     {"workspace", h.workspace}, {"program", h.program}, {"total", h.total()},
-                     {"available", h.available}};
+        json::object{{"layers", h.layers},       {"weights", h.weights},    {"kv", h.kv},
+                     {"workspace", h.workspace}, {"streamed", h.streamed},  {"program", h.program},
+                     {"total", h.total()},       {"available", h.available}};
   return j;
 }
 
@@ -160,10 +160,11 @@ void row(const char* name, const std::string& value) {
 // The part of the CPU beside a GPU's.
 void print_host(const HostLedger& h) {
   if (h.layers == 0) return;
-  row("on the CPU", strf("%d layers: weights %s, kv cache %s, workspace %s, program %s; %s free",
+  row("on the CPU", strf("%d layers: weights %s, kv cache %s, workspace %s, program %s, %s to "
+                         "stream prompts; %s free",
                          h.layers, human_bytes(h.weights).c_str(), human_bytes(h.kv).c_str(),
                          human_bytes(h.workspace).c_str(), human_bytes(h.program).c_str(),
-                         human_bytes(h.available).c_str()));
+                         human_bytes(h.streamed).c_str(), human_bytes(h.available).c_str()));
 }
 
 void print_auto(const MemoryEstimate& e, int num_layers) {

@@ -158,7 +158,8 @@ void show_ledger(const Session& s) {
   if (const HostLedger& h = l.host; h.layers > 0)
     text += strf("; %d of %d layers on the CPU: %s used, %s reserved", h.layers,
                  s.model().shape().num_layers, human_bytes(h.weights + h.workspace).c_str(),
-                 human_bytes(h.kv).c_str());
+                 human_bytes(h.kv).c_str()) +
+            (h.streamed > 0 ? strf(", %s to stream prompts", human_bytes(h.streamed).c_str()) : "");
   if (l.ctx < s.model().shape().max_len && !options.ctx) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }

@@ -343,6 +343,8 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
+  if (o.engine.gpu_layers)
+    return report(Error{400, "bench gpu measures a GPU alone: leave out --gpu-layers"});
   device = resolve_device(device);
   if (!o.engine.format) o.engine.format = "bf16";
   resolve_sizes(o);

@@ -139,6 +139,15 @@ class Product {
   }
 
   void run_wide() {
+    if (weight_.scale) {
+      GemmWeight bare = weight_;
+      bare.scale = nullptr;
+      ++checks;
+      if (can_wide({dw_.data(), weight_.type, c_.n, c_.cols, c_.cols}, bare)) {
+        ++failures;
+        std::printf("FAIL wide takes codes without scales\n");
+      }
+    }
     for (int splits : kNarrowSplits) {
       // How many multiprocessors there are decides how the work is cut.
       int sms = 8 << splits % 3 * 2;

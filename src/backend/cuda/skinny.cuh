@@ -39,7 +39,7 @@ void narrow(Tensor out,
             bool in_order,
             cudaStream_t stream);
 
-// Likewise; any n.
+// Likewise; any n. Those of 8 bits have scales.
 bool can_wide(const Tensor& x, const GemmWeight& w);
 void wide(Tensor out,
           Tensor x,

@@ -314,7 +314,9 @@ int64_t spread_clocks(const GemmWeight& w, int64_t n, int splits, int num_sms) {
 
 }  // namespace
 
-bool can_wide(const Tensor& x, const GemmWeight& w) { return fits_boxes(x, w) && has_wgmma(); }
+bool can_wide(const Tensor& x, const GemmWeight& w) {
+  return fits_boxes(x, w) && (dtype_bytes(w.type) > 1 || w.scale) && has_wgmma();
+}
 
 bool wide_spreads(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   if (splits == 1) return false;

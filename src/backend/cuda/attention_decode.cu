@@ -8,6 +8,7 @@
 // grid depends on the number of rows only: positions may advance under a captured graph.
 #include <algorithm>
 
+#include "backend/cuda/attention_few.cuh"
 #include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
@@ -409,6 +410,30 @@ __device__ void store_result(const WarpResults<kStride>& results,
   }
 }
 
+// The same of few heads.
+template <int D, int kStride>
+__device__ void store_few(const WarpResults<kStride>& results,
+                          const float (&o)[D / 16][4],
+                          const SoftmaxState& state,
+                          int heads) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int h = first_few(lane) + i, at = warp * kHeads + h;
+    float sum = state.sum[i];
+    for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (h >= heads) continue;
+    if (lane / 4 == 0) {
+      results.max[at] = state.max[i];
+      results.sum[at] = sum;
+    }
+    float* to = results.o + at * kStride + lane / 4 * 2;
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n)
+      *reinterpret_cast<float2*>(to + n * 16) = {o[n][i], o[n][i + 2]};
+  }
+}
+
 // Whether this block is the last of `num` that draw the ticket; it then sees what the others
 // stored.
 __device__ inline bool draw_last(int32_t* ticket, int num) {
@@ -472,8 +497,65 @@ __device__ void merge_row(const DecodeParams& p,
 }
 #endif
 
-// kHalves: 1 where no more than eight heads share K and V.
-template <typename T, typename KV, int D, bool kSmall, int kHalves>
+// What a warp makes of its chunks: rows of the tensor cores' products are heads.
+template <typename T, typename KV, int D, bool kSmall>
+struct ManyHeads {
+  using Shape = DecodeShape<T, KV, D, kSmall>;
+  static constexpr int kChunk = Shape::kChunk;
+  Queries<T, KV, D> queries;
+  float o[D / 8][4] = {};
+  SoftmaxState state;
+
+  __device__ void load(const AttentionParams& p, const Share& share, const T* q, uint32_t smem) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = lane / 4;
+    queries.load(head < share.heads ? q + head * p.head_dim : nullptr,
+                 head + 8 < share.heads ? q + (head + 8) * p.head_dim : nullptr, p.head_dim,
+                 smem + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes, lane);
+  }
+  __device__ void add(const AttentionParams& p, uint32_t k, int at, int lo, int hi, int lane) {
+    const int from[2] = {lo, lo}, to[2] = {hi, hi};
+    float s[kChunk / 8][4], alpha[2];
+    scores<T, KV, D, kChunk>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (at < lo || at + kChunk > hi) mask(s, at, from, to, lane);
+    online_softmax(s, p.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
+    accumulate<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+  }
+  template <int kStride>
+  __device__ void store(const WarpResults<kStride>& results, int heads) const {
+    store_result<KV, D, kStride>(results, o, state, heads);
+  }
+};
+
+// Columns are heads, at most eight of them.
+template <typename T, typename KV, int D, bool kSmall>
+struct FewHeads {
+  using Shape = DecodeShape<T, KV, D, kSmall>;
+  static constexpr int kChunk = Shape::kChunk;
+  FewQueries<T, KV, D> queries;
+  float o[D / 16][4] = {};
+  SoftmaxState state;
+
+  __device__ void load(const AttentionParams& p, const Share& share, const T* q, uint32_t) {
+    queries.load(q, share.heads, p.head_dim, threadIdx.x % 32);
+  }
+  __device__ void add(const AttentionParams& p, uint32_t k, int at, int lo, int hi, int lane) {
+    float s[kChunk / 16][4], alpha[2];
+    few_scores<T, KV, D, kChunk>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (at < lo || at + kChunk > hi) mask_few(s, at, lo, hi, lane);
+    few_softmax(s, p.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale_few(o, alpha);
+    accumulate_few<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+  }
+  template <int kStride>
+  __device__ void store(const WarpResults<kStride>& results, int heads) const {
+    store_few<D, kStride>(results, o, state, heads);
+  }
+};
+
+template <typename Heads, typename T, typename KV, int D, bool kSmall>
 __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   using Shape = DecodeShape<T, KV, D, kSmall>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
@@ -499,16 +581,9 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   }
   int next_id = id[kStages - 1];
 
-  const T* q = static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a);
-  int head = lane / 4;
-  Queries<T, KV, D> queries;
-  queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
-               head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
-               smem_address(smem) + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes,
-               lane);
-  float o[D / 8][4] = {};
-  SoftmaxState state;
-  const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
+  Heads heads;
+  heads.load(p.a, share, static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a),
+             smem_address(smem));
   int stage = 0, next_stage = kStages - 1;
   for (int j = 0; j < num; ++j) {
     if constexpr (kStages > 1) copy_wait<kStages - 2>();
@@ -524,20 +599,13 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
       __syncwarp();
     }
     uint32_t k = stages + stage * Shape::kStageBytes;
-    float s[kChunk / 8][4], alpha[2];
-    scores<T, KV, D, kChunk, kChunk, kHalves>(s, queries, k, lane);
-    apply_softcap<kHalves>(s, p.a);
     int at = loader.at(j);
     if (kIsCodes<KV> && at < loader.lo) {
       clear_scales<typename Shape::Scales>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
                                            min(loader.lo - at, kChunk), lane);
       __syncwarp();
     }
-    if (at < loader.lo || at + kChunk > loader.hi) mask<kHalves>(s, at, from, to, lane);
-    online_softmax<kHalves>(s, p.a.factor, state, alpha);
-    if (__any_sync(~0u, alpha[0] != 1 || (kHalves == 2 && alpha[1] != 1)))
-      rescale<kHalves>(o, alpha);
-    accumulate<T, KV, D, kChunk, kHalves>(o, s, k + Shape::Rows::kSize, lane);
+    heads.add(p.a, k, at, loader.lo, loader.hi, lane);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
   }
@@ -545,7 +613,7 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   copy_wait<0>();
   __syncthreads();
   WarpResults<Shape::kResultStride> results(smem);
-  store_result<KV, D, Shape::kResultStride>(results, o, state, share.heads);
+  heads.store(results, share.heads);
   __syncthreads();
   merge_row<T, D, Shape::kResultStride>(p, share, results);
 }
@@ -553,16 +621,15 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
 template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps *
                              32) void decode_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall, 2>(p);
+  attend_split<ManyHeads<T, KV, D, kSmall>, T, KV, D, kSmall>(p);
 }
-// Codes leave room for three or four blocks on a multiprocessor, if registers do.
-template <typename T, typename KV, int D, bool kSmall, int kHalves>
+// Three or four blocks fit into a multiprocessor's shared memory, so registers must do.
+template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps * 32,
-                             D > 128 ? 1
-                             : D > 64
-                                 ? 3
-                                 : 4) void codes_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall, kHalves>(p);
+                             D > 128  ? 1
+                             : D > 64 ? 3
+                                      : 4) void few_kernel(const __grid_constant__ DecodeParams p) {
+  attend_split<FewHeads<T, KV, D, kSmall>, T, KV, D, kSmall>(p);
 }
 
 // Up to one block per multiprocessor, from what is known when a graph is captured: a power of two
@@ -617,13 +684,10 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
     static_assert(!kSmall);
     if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
   }
-  if constexpr (!kIsCodes<KV>) {
-    launch_kernel<decode_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
-  } else if (p.a.group <= 8) {
-    launch_kernel<codes_kernel<T, KV, D, kSmall, 1>, kBytes>(p, grid, stream);
-  } else {
-    launch_kernel<codes_kernel<T, KV, D, kSmall, 2>, kBytes>(p, grid, stream);
+  if constexpr (sizeof(KV) == 1) {
+    if (p.a.group <= 8) return launch_kernel<few_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
   }
+  launch_kernel<decode_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ table of Markdown.
     scripts/compare_gpu_formats.py TEXT [--model smollm2] [--binary build/gpu/sluice] [--windows 64] [--ctx 512]
                                    [--users 64] [--context 1024] [--rows w8a8 int8 ...] [--no-speed]
 
-Rows: the file's weights in 16 bits, `--quantize w8a8` and fp8, as stored, and in Q8_0 as stored (made of them); then K and
+Rows: the file's weights in 16 bits, `--quantize w8a8` and fp8, as stored, and in Q8_0 and Q4_0 as stored (made of them); then K and
 V in f8 and in int8 with a scale per 8, 32 or 64 dimensions; then both. Perplexity: --windows windows of --ctx tokens,
 against the first row. Speed: one user's decode, a prompt of 512, and --users decoding after prompts of --context tokens.
 """
@@ -27,6 +27,7 @@ ROWS = {
     "fp8": ("`--quantize fp8`", "16 bits", None, FP8),
     "stored": ("as stored", "16 bits", None, STORED),
     "q8_0": ("Q8_0, stored", "16 bits", "q8_0", STORED),
+    "q4_0": ("Q4_0, stored", "16 bits", "q4_0", STORED),
     "f8": ("16 bits", "`--kv f8`", None, ["--kv", "f8"]),
     "int8:8": ("16 bits", "`--kv int8:8`", None, ["--kv", "int8:8"]),
     "int8": ("16 bits", "`--kv int8`", None, ["--kv", "int8"]),

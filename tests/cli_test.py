@@ -193,6 +193,33 @@ class Inspect(Cli):
         self.assertTrue(out["fits"])
         self.assertAlmostEqual(out["ledger"]["weights"] / 8.03e9 * 8, 4.625, delta=0.02)
 
+    def test_layers_on_the_cpu_beside_a_gpu(self):
+        model = ("inspect", "random:llama-3.1-8b", "--format", "q8_0", "--gpu-memory", "12G", "--json")
+        out = json.loads(self.works(*model))
+        self.assertFalse(out["fits"])
+        best = out["gpu_layers_auto"]
+        num = best["gpu_layers"]
+        self.assertGreater(num, 10)
+        self.assertLess(num, 32)
+        chosen = json.loads(self.works(*model, "--gpu-layers", num))["ledger"]
+        self.assertEqual(chosen["weights"], best["ledger"]["weights"])
+        self.assertLessEqual(chosen["total"], 12 << 30)
+        self.assertEqual(chosen["host"]["layers"], 32 - num)
+        self.assertEqual(json.loads(self.works(*model, "-ngl", num))["ledger"]["weights"], chosen["weights"])
+        automatic = json.loads(self.works(*model, "--gpu-layers", "auto"))["ledger"]
+        self.assertEqual(automatic["weights"], chosen["weights"])
+        more = json.loads(self.works(*model, "--gpu-layers", num + 1))
+        self.assertTrue(not more["fits"] or more["ledger"]["full_sequences"] * more["ledger"]["ctx"] < 8192)
+        text = self.works(*model[:-1]).decode()
+        self.assertRegex(text, rf"--gpu-layers +auto would choose {num} of 32: 12\.\d GB of the GPU")
+        self.assertRegex(self.works(*model[:-1], "--gpu-layers", num).decode(), rf"on the CPU +{32 - num} layers")
+        self.fails(*model, "--gpu-layers", "some", says="use auto or a number of layers")
+        self.fails(*model, "--gpu-layers", "8", "--pipeline", "overlap", says="--pipeline")
+        self.fails(*model, "--gpu-layers", "8", "--prefix-host", "1G", says="--prefix-host")
+        self.works(*model, "--gpu-layers", "8", "--pipeline", "sync")
+        self.fails("run", MODEL, "-p", "x", "--device", "cpu", "--gpu-layers", "3", says="needs a GPU")
+        self.fails("run", MODEL, "-p", "x", "--device", "cpu", "--gpu-memory", "8G", says="is for a GPU")
+
     def test_what_does_not_fit_on_the_cpu(self):
         tiny = WORK / "huge.json"
         tiny.write_text(json.dumps({**TINY, "max_position_embeddings": 1 << 30}))

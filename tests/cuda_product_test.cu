@@ -1,10 +1,14 @@
 // Our own kernels for products, each way of cutting the work, against sums in double: odd sizes,
 // outputs that start as NaN, memory behind them that must stay as it is. And that a row has the
 // same bits whatever the number of rows, where the kernels promise it. Of int8 all bits are known.
+//   cuda_product_test [--small | --time]
+// --time: microseconds of narrow() and wide() for the shapes of Qwen2.5-7B, each width of tiles on
+// its own
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,6 +16,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
+#include "backend/cuda/wide_persistent.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -134,18 +139,17 @@ class Product {
   }
 
   void run_wide() {
-    if constexpr (sizeof(W) > 1) {
-      for (int splits : kNarrowSplits) {
-        // How many multiprocessors there are decides how the work is cut.
-        int sms = 8 << splits % 3 * 2;
-        std::string name =
-            "wide, splits " + std::to_string(splits) + ", multiprocessors " + std::to_string(sms);
-        compare<W>(name.c_str(), weight_.type, false, [&](Tensor out, Tensor x, const float*) {
-          if (can_wide(x, weight_)) return wide(out, x, nullptr, weight_, splits, sms, nullptr);
-          ++failures;
-          std::printf("FAIL wide refuses\n");
-        });
-      }
+    for (int splits : kNarrowSplits) {
+      // How many multiprocessors there are decides how the work is cut.
+      int sms = 8 << splits % 3 * 2;
+      std::string name =
+          "wide, splits " + std::to_string(splits) + ", multiprocessors " + std::to_string(sms);
+      const bool f8 = weight_.type == DType::f8;
+      compare<W>(name.c_str(), weight_.type, f8, [&](Tensor out, Tensor x, const float* scale) {
+        if (can_wide(x, weight_)) return wide(out, x, scale, weight_, splits, sms, nullptr);
+        ++failures;
+        std::printf("FAIL wide refuses\n");
+      });
     }
   }
 
@@ -153,33 +157,49 @@ class Product {
   void run_bits() {
     std::vector<W> x = random_values<W>(c_.n * c_.cols, 6, 1);
     OnDevice<W> dx(x);
+    OnDevice<float> x_scale(random_values<float>(c_.n, 7, 1));
     std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
     for (int splits : kNarrowSplits) {
-      auto product = [&](int64_t first, int64_t num, int sms = 132) {
+      // width -1: narrow(), 0: wide(), else wide_persistent() with tiles of that width.
+      auto product = [&](int64_t first, int64_t num, int sms, int width) {
         OnDevice<X> out(none);
-        Tensor from{dx.data() + first * c_.cols, type_, num, c_.cols, c_.cols};
+        Tensor from{dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols};
+        const float* scale = x_scale.data() + first;
         Tensor to{out.data(), type_, num, c_.rows, c_.rows};
-        if (num <= kMaxNarrow) {
-          narrow(to, from, nullptr, weight_, splits, true, nullptr);
+        if (width > 0) {
+          const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
+          wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
+                          width);
+        } else if (width < 0) {
+          narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
-          wide(to, from, nullptr, weight_, splits, sms, nullptr);
+          wide(to, from, scale, weight_, splits, sms, nullptr);
         }
         check(cudaDeviceSynchronize(), "product");
         return out.get();
       };
-      const std::vector<X> all = product(0, c_.n);
+      const std::vector<X> all = product(0, c_.n, 132, 0);
+      auto expect_bits = [&](const std::vector<X>& some, int64_t first, int64_t num, int width) {
+        ++checks;
+        if (std::memcmp(some.data(), all.data() + first * c_.rows,
+                        static_cast<size_t>(num * c_.rows) * sizeof(X)) == 0)
+          return;
+        ++failures;
+        std::printf("FAIL bits: %ld rows from %ld, of %ld x %ld, splits %d, width %d\n",
+                    static_cast<long>(num), static_cast<long>(first), static_cast<long>(c_.rows),
+                    static_cast<long>(c_.cols), splits, width);
+      };
       for (int64_t num : {1, 8, 9, 16, 31, 64, 65, 100, 128, 129, 192, 193, 300}) {
         for (int64_t first : {int64_t{0}, c_.n - num}) {
-          const std::vector<X> some = product(first, num, num % 2 == 0 ? 8 : 132);
-          ++checks;
-          if (std::memcmp(some.data(), all.data() + first * c_.rows,
-                          static_cast<size_t>(num * c_.rows) * sizeof(X)) == 0)
-            continue;
-          ++failures;
-          std::printf("FAIL bits: %ld rows from %ld, of %ld x %ld, splits %d\n",
-                      static_cast<long>(num), static_cast<long>(first), static_cast<long>(c_.rows),
-                      static_cast<long>(c_.cols), splits);
+          if (num <= kMaxNarrow) expect_bits(product(first, num, 132, -1), first, num, -1);
+          expect_bits(product(first, num, num % 2 == 0 ? 8 : 132, 0), first, num, 0);
         }
+      }
+      for (int width : {32, 64, 128, 192, 256}) {
+        const bool f8 = weight_.type == DType::f8;
+        if (width > (splits == 1 ? (f8 ? 192 : 256) : (f8 ? 128 : 192))) continue;
+        for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n})
+          for (int sms : {3, 132}) expect_bits(product(0, num, sms, width), 0, num, width);
       }
     }
   }
@@ -336,7 +356,7 @@ class Int8Product {
   template <typename Run>
   void compare(const std::string& what, bool takes, Run&& run) {
     ++checks;
-    const int64_t stride = c_.rows + 3;
+    const int64_t stride = c_.rows + (c_.rows % 8 == 0 ? 8 : 3);
     std::vector<float> poison(static_cast<size_t>(c_.n * stride));
     std::memset(poison.data(), 0xff, poison.size() * sizeof(float));  // NaN of every type
     OnDevice<float> out(poison);
@@ -378,8 +398,10 @@ class Int8Product {
 void run_int8_cases(bool small) {
   std::vector<Case> cases{{3, 19, 32, true, true}, {65, 300, 96, false, false}};
   for (int64_t n = 1; n <= 40; ++n) cases.push_back({n, 257, 1056, n % 2 == 0, n % 3 == 0});
-  for (int64_t n : {64, 128, 130, 192, 200, 256, 257, 513})
+  for (int64_t n : {64, 128, 130, 192, 200, 256, 257, 513}) {
     cases.push_back({n, 257, 1056, n % 2 == 0, n % 3 == 0});
+    cases.push_back({n, 264, 1056, n % 2 == 0, false});
+  }
   if (!small) {
     for (int64_t n : {8, 64, 300}) cases.push_back({n, 1290, 3584, true, false});
   }
@@ -406,15 +428,88 @@ void run_cases(bool small) {
   for (const Case& c : cases) {
     Product<__half, __half>(c, DType::f16, DType::f16).run_all();
     Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_all();
-    if (c.n > kMaxNarrow) continue;
     Product<__nv_fp8_e4m3, __half>(c, DType::f8, DType::f16).run_all();
     Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_all();
   }
   if (!has_wgmma()) return;
-  for (const Case& c :
-       {Case{420, 300, 520, true, false}, Case{420, 1290, small ? 520 : 4096, false, false}}) {
+  for (const Case& c : {Case{420, 300, 520, true, false}, Case{520, 1304, 592, true, false},
+                        Case{420, 1290, small ? 520 : 4096, false, false}}) {
     Product<__half, __half>(c, DType::f16, DType::f16).run_bits();
     Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_bits();
+    if (c.cols % 16 == 0)
+      Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_bits();
+  }
+}
+
+// Microseconds of one of several products in a row, each with a weight of its own.
+template <typename Run>
+float time_each(int num, const Run& run) {
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  float least = 0;
+  for (int round = 0; round < 4; ++round) {
+    check(cudaEventRecord(begin, nullptr), "event");
+    for (int i = 0; i < num; ++i) run(i);
+    check(cudaEventRecord(end, nullptr), "event");
+    check(cudaEventSynchronize(end), "event");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin, end), "event");
+    if (round > 0 && (least == 0 || ms < least)) least = ms;
+  }
+  check(cudaEventDestroy(begin), "event");
+  check(cudaEventDestroy(end), "event");
+  return least * 1000 / static_cast<float>(num);
+}
+
+void time_shapes() {
+  struct Shape {
+    const char* name;
+    int64_t rows, cols;
+    int splits;
+  };
+  const int kCopies = 6, sms = target().num_sms;
+  for (const Shape& s : {Shape{"gate_up", 37888, 3584, 1}, Shape{"down", 3584, 18944, 8},
+                         Shape{"qkv", 4608, 3584, 4}, Shape{"o", 3584, 3584, 8}}) {
+    for (int64_t n : {16, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
+      // Enough of random values; the time does not depend on how many there are.
+      auto values = [](int64_t num, unsigned seed) {
+        const auto some = random_values<__nv_bfloat16>(num / 128, seed, 0.5f);
+        std::vector<__nv_bfloat16> all;
+        for (int i = 0; i < 128; ++i) all.insert(all.end(), some.begin(), some.end());
+        return all;
+      };
+      std::vector<std::unique_ptr<OnDevice<__nv_bfloat16>>> weights;
+      for (int i = 0; i < kCopies; ++i)
+        weights.push_back(std::make_unique<OnDevice<__nv_bfloat16>>(
+            values(s.rows * s.cols, static_cast<unsigned>(i))));
+      OnDevice<__nv_bfloat16> x(values(n * s.cols, 7));
+      OnDevice<__nv_bfloat16> out(std::vector<__nv_bfloat16>(static_cast<size_t>(n * s.rows)));
+      const Tensor from{x.data(), DType::bf16, n, s.cols, s.cols};
+      const Tensor to{out.data(), DType::bf16, n, s.rows, s.rows};
+      std::printf("%-8s %5ld rows:", s.name, static_cast<long>(n));
+      for (int width : {-1, 0, 32, 64, 128, 192, 256}) {
+        if (width == 256 && s.splits > 1) continue;
+        if (width > 0 && (width < n / 8 || width >= n + 128)) continue;
+        if (width < 0 && n > kMaxNarrow) continue;
+        const float us = time_each(kCopies, [&](int i) {
+          const auto& data = *weights[static_cast<size_t>(i)];
+          const GemmWeight weight{data.data(), DType::bf16, s.rows,  s.cols,
+                                  nullptr,     DType::bf16, nullptr, nullptr};
+          if (width < 0) return narrow(to, from, nullptr, weight, s.splits, true, nullptr);
+          if (width == 0) return wide(to, from, nullptr, weight, s.splits, sms, nullptr);
+          wide_persistent(boxed_args(to, nullptr, weight), from,
+                          {data.data(), DType::bf16, s.rows, s.cols, s.cols}, s.splits, sms,
+                          nullptr, width);
+        });
+        const double rate = 2e-6 * static_cast<double>(n * s.rows * s.cols) / us;
+        const std::string name = width < 0    ? "narrow()"
+                                 : width == 0 ? "wide()"
+                                              : "width " + std::to_string(width);
+        std::printf("  %s %.1f us (%.0f TFLOP/s)", name.c_str(), us, rate);
+      }
+      std::printf("\n");
+    }
   }
 }
 
@@ -427,7 +522,12 @@ int main(int argc, char** argv) {
     std::printf("no GPU\n");
     return 0;
   }
-  const bool small = argc > 1 && std::string(argv[1]) == "--small";
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "--time") {
+    sluice::cuda::time_shapes();
+    return 0;
+  }
+  const bool small = mode == "--small";
   sluice::cuda::run_int8_cases(small);
   sluice::cuda::run_cases(small);
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);

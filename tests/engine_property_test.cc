@@ -4,7 +4,8 @@
 // conserved after every step; every request has exactly one terminal event. Blocks that become free
 // are overwritten, so that a read of one changes the output. Some requests have a constraint or a
 // budget of thinking, and every output obeys it. The plans of a workload give the same results on
-// another executor. SLUICE_TEST_FULL=1 runs ten times as
+// another executor. A model whose first layers run apart from the rest gives the same bits as the
+// whole, or on a GPU beside a CPU those of the request alone. SLUICE_TEST_FULL=1 runs ten times as
 // many, SLUICE_TEST_DEVICE=cuda runs them on a GPU in deterministic mode.
 #include <cstdlib>
 #include <cstring>
@@ -17,15 +18,18 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda_plugin.h"
+#include "backend/ref/ref_backend.h"
 #include "core/plan_codec.h"
 #include "core/policy.h"
 #include "engine/loop.h"
 #include "exec/device_executor.h"
 #include "exec/disk_tier.h"
 #include "exec/model_executor.h"
+#include "exec/split_executor.h"
 #include "load/random_checkpoint.h"
 #include "model/model.h"
 #include "tensor/gguf.h"
+#include "ref_device.h"
 #include "tiny_constraints.h"
 
 namespace sluice {
@@ -43,6 +47,7 @@ constexpr const char* kTinyConfigK = R"({
   "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "max_position_embeddings": 4096})";
 
 constexpr int kMaxThreads = 3;
+constexpr size_t kSlotBytes = size_t{1} << 20;  // of a tiny layer's matrices on a device
 
 // One model on backends of one, two and three threads.
 struct Subject {
@@ -52,6 +57,13 @@ struct Subject {
   std::vector<std::unique_ptr<Model>> models;
   KvType kv;
   bool cuda = false;
+  // In two parts: the first layers, on the CPU; `models` have the others.
+  int host_layers = 0;
+  std::vector<std::unique_ptr<Backend>> host_backends;
+  std::vector<std::unique_ptr<Model>> host_models;
+  // The same layers for prompts through the device; empty: all rows are the CPU's.
+  std::vector<std::unique_ptr<RefDevice>> stream_devices;
+  std::vector<std::unique_ptr<LayerStream>> streams;
 };
 
 bool on_gpu() {
@@ -86,6 +98,70 @@ Subject make_subject(std::string name, const OpenFile& open, KvType kv, LoadQuan
     auto model = load_model(*s.files.back(), *s.backends.back(), {});
     EXPECT_TRUE(model) << model.error().message;
     s.models.push_back(std::move(*model));
+  }
+  return s;
+}
+
+// The same in two parts. The one with the last layers is loaded first: it gives back what it reads.
+Subject make_split(std::string name, const OpenFile& open, KvType kv, int host_layers) {
+  Subject s;
+  s.name = std::move(name);
+  s.kv = kv;
+  s.cuda = on_gpu();
+  s.host_layers = host_layers;
+  for (int t = 1; t <= kMaxThreads; ++t) {
+    auto file = open();
+    EXPECT_TRUE(file) << file.error().message;
+    s.files.push_back(std::move(*file));
+    const int rest = kMaxThreads + 1 - t;
+    s.backends.push_back(s.cuda ? make_gpu(kv.type, {})
+                                : make_cpu_backend({.threads = rest, .pin = false}));
+    s.host_backends.push_back(make_cpu_backend({.threads = t, .pin = false}));
+    LoadOptions load;
+    load.layers.first = host_layers;
+    auto last = load_model(*s.files.back(), *s.backends.back(), load);
+    load.layers = {0, host_layers};
+    auto first = load_model(*s.files.back(), *s.host_backends.back(), load);
+    EXPECT_TRUE(first && last);
+    s.models.push_back(std::move(*last));
+    s.host_models.push_back(std::move(*first));
+  }
+  return s;
+}
+
+// All in f32, on the reference backend or on a GPU that chooses its products freely. With
+// `host_layers` the first layers are the CPU's, and prompts run through the device in them.
+Subject make_f32(std::string name, const OpenFile& open, int host_layers) {
+  Subject s;
+  s.name = std::move(name);
+  s.kv = DType::f32;
+  s.cuda = on_gpu();
+  s.host_layers = host_layers;
+  for (int t = 1; t <= kMaxThreads; ++t) {
+    s.files.push_back(open().value());
+    Checkpoint& file = *s.files.back();
+    CudaOptions gpu;
+    gpu.activations = DType::f32;
+    gpu.tune = false;
+    if (s.cuda) {
+      s.backends.push_back(open_cuda(gpu).value());
+    } else {
+      s.backends.push_back(make_ref_backend());
+    }
+    LoadOptions load;
+    load.layers.first = host_layers;
+    s.models.push_back(load_model(file, *s.backends.back(), load).value());
+    if (host_layers == 0) continue;
+    s.host_backends.push_back(s.cuda ? make_cpu_backend({.threads = t, .pin = false})
+                                     : make_ref_backend());
+    s.stream_devices.push_back(std::make_unique<RefDevice>());
+    Device& device = s.cuda ? static_cast<Device&>(*s.backends.back()) : *s.stream_devices.back();
+    LayerStream::Sizes z;
+    z.num_layers = host_layers;
+    z.slot_bytes = kSlotBytes;
+    s.streams.push_back(LayerStream::load(device, file, {}, z).value());
+    load.layers = {0, host_layers};
+    s.host_models.push_back(load_model(file, *s.host_backends.back(), load).value());
   }
   return s;
 }
@@ -128,6 +204,32 @@ std::vector<Subject>& subjects() {
   return list;
 }
 
+// Models in two parts, each with the whole.
+struct SplitPair {
+  Subject split, whole;
+};
+std::vector<SplitPair>& split_subjects() {
+  static std::vector<SplitPair> list = [] {
+    std::vector<SplitPair> v;
+    auto add = [&](const char* name, const OpenFile& open, DType kv, int layers) {
+      v.push_back({make_split(name, open, kv, layers), make_subject(name, open, kv)});
+    };
+    auto gguf = [](const std::string& n) {
+      return [n] { return open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/" + n + ".gguf"); };
+    };
+    auto q8 = [] { return random_checkpoint_from_text(kTinyConfig, "tiny", Format::q8_0, 7); };
+    add("llama-f32", gguf("llama"), DType::f32, 2);
+    add("llama-window", gguf("llama-window"), DType::f16, 1);
+    add("gpt2", gguf("gpt2"), DType::f16, 1);
+    add("phi3-longrope", gguf("phi3-longrope"), DType::f16, 1);
+    add("gemma2", gguf("gemma2"), DType::f16, 1);
+    add("gemma3", gguf("gemma3"), DType::f16, 3);
+    add("q8_0", q8, DType::f16, 1);
+    return v;
+  }();
+  return list;
+}
+
 struct Output {
   std::vector<std::vector<Token>> tokens;
   std::vector<std::vector<TopLogprob>> top;
@@ -156,6 +258,7 @@ struct Tally {
   uint64_t constrained = 0, complete = 0;  // outputs under a constraint; of those, that ended by it
   uint64_t forced = 0;
   uint64_t replayed = 0;
+  uint64_t streamed = 0;              // rows
   uint64_t thinking = 0, closed = 0;  // outputs with a budget of thinking; that have its end mark
 };
 
@@ -286,8 +389,12 @@ std::map<RequestId, Output> run(Subject& subject,
     e.num_pages = c.num_pages(), e.slot_blocks = c.pages.slot_blocks;
   RealClock clock;
   std::unique_ptr<DiskTier> disk;
-  std::unique_ptr<Executor> executor;
-  const KvCache* cache = nullptr;  // in this process's memory
+  std::unique_ptr<Executor> executor, rest;
+  std::vector<const KvCache*> caches;  // in this process's memory
+  Buffer states;
+  ExecutorConfig host = e;
+  SplitExecutor* split = nullptr;
+  LayerStream* stream = subject.streams.empty() ? nullptr : subject.streams[t].get();
   Model& model = *subject.models[t];
   if (e.num_disk > 0) {
     size_t bytes = KvCache::bytes_per_block(model.shape(), e.groups, e.kv_type, e.block_size);
@@ -300,13 +407,36 @@ std::map<RequestId, Output> run(Subject& subject,
       staging = static_cast<Device&>(*subject.backends[t]).pinned(DiskTier::staging_bytes(bytes));
     disk = std::make_unique<DiskTier>(std::move(*file), std::move(staging));
   }
+  if (subject.host_layers > 0) {
+    const int num_layers = model.shape().num_layers;
+    const CacheGroups all =
+        setup.groups.layers.empty() ? one_cache_group(num_layers) : setup.groups;
+    host.groups = part_of(all, {0, subject.host_layers});
+    e.groups = part_of(all, {subject.host_layers, num_layers});
+    const size_t bytes = states_bytes(model.shape(), e.max_step_tokens);
+    states = subject.cuda ? static_cast<Device&>(*subject.backends[t]).pinned(bytes)
+                          : subject.host_backends[t]->allocate(bytes);
+    e.states = static_cast<const float*>(states.data());
+    if (stream)
+      stream->reserve(LayerStream::sizes_for(host, host.groups, subject.host_layers, kSlotBytes));
+  }
   if (subject.cuda) {
     auto& device = static_cast<Device&>(*subject.backends[t]);
     executor =
         std::make_unique<DeviceExecutor>(device, model, e, clock, setup.threads > 1, disk.get());
   } else {
     auto own = std::make_unique<ModelExecutor>(*subject.backends[t], model, e, clock, disk.get());
-    cache = &own->kv_cache();
+    caches.push_back(&own->kv_cache());
+    executor = std::move(own);
+  }
+  if (subject.host_layers > 0) {
+    rest = std::move(executor);
+    auto own =
+        std::make_unique<SplitExecutor>(*subject.host_backends[t], *subject.host_models[t], host,
+                                        clock, static_cast<float*>(states.data()), *rest, stream);
+    own->set_streams_from(24);
+    caches.push_back(&own->kv_cache());
+    split = own.get();
     executor = std::move(own);
   }
   EncodingExecutor encoding(*executor);
@@ -332,7 +462,8 @@ std::map<RequestId, Output> run(Subject& subject,
     tally->forced += static_cast<uint64_t>(loop.iterate(events).num_forced);
     BlockCounts blocks = scheduler.count_blocks();
     EXPECT_TRUE(blocks.conserved());
-    if (cache && !cache->mapped()) poison_free_blocks(scheduler, encoding.moving(), *cache);
+    for (const KvCache* cache : caches)
+      if (!cache->mapped()) poison_free_blocks(scheduler, encoding.moving(), *cache);
     for (const Event& ev : events.list) {
       Output& o = out.at(ev.req);
       EXPECT_EQ(o.num_terminal, 0) << "an event after the terminal one";
@@ -358,7 +489,9 @@ std::map<RequestId, Output> run(Subject& subject,
   tally->tier_hits += stats.tiers.prefix_hits;
   tally->disk_hits += stats.tiers.disk_hits;
   EXPECT_EQ(scheduler.num_held_places(), 0) << "places left behind";
-  if (setup.replayed && !subject.cuda && !disk && !testing::Test::HasFailure()) {
+  if (split) tally->streamed += split->num_streamed_rows();
+  if (setup.replayed && !subject.cuda && !disk && subject.host_layers == 0 &&
+      !testing::Test::HasFailure()) {
     const size_t other = (t + 1) % subject.models.size();  // with another number of threads
     ModelExecutor fresh(*subject.backends[other], *subject.models[other], e, clock);
     replay(encoding.recorded(), fresh);
@@ -585,10 +718,21 @@ Setup alone(const Setup& other) {
   return s;
 }
 
+// What a model in two parts does without.
+void keep_in_the_pool(std::mt19937_64&, Workload& w) {
+  SchedulerConfig& c = w.setup.scheduler;
+  c.pipeline = Pipeline::sync;
+  c.preempt = Preempt::recompute;
+  c.tiers = {};
+  if (c.mapped()) c.allocator = KvAllocator::range;
+}
+
+// `reference`: what runs the requests alone; null: the subject.
 void check_workload(Subject& subject,
                     uint64_t seed,
                     Tally* tally,
-                    void (*change)(std::mt19937_64&, Workload&) = nullptr) {
+                    void (*change)(std::mt19937_64&, Workload&) = nullptr,
+                    Subject* reference = nullptr) {
   std::mt19937_64 rng(seed);
   Workload w = make_workload(rng, subject);
   if (change) change(rng, w);
@@ -606,7 +750,7 @@ void check_workload(Subject& subject,
   for (const Request& r : w.requests) {
     Tally none;
     // Each choice alone: the one thing that tells choices apart is the key of their draws.
-    auto solo = run(subject, alone(w.setup), {r}, {}, 0, &none);
+    auto solo = run(reference ? *reference : subject, alone(w.setup), {r}, {}, 0, &none);
     const Output &a = together.at(r.id), &b = solo.at(r.id);
     ASSERT_EQ(a.num_terminal, 1);
     ASSERT_EQ(b.num_terminal, 1);
@@ -687,6 +831,68 @@ TEST(EngineProperty, ASearchDependsOnTheRequestAlone) {
   for (uint64_t seed = 1; seed <= num; ++seed) {
     check_workload(subjects()[seed % subjects().size()], seed, &tally, search_with_beams);
     if (HasFailure()) return;
+  }
+}
+
+TEST(EngineProperty, LayersInTwoPartsComputeTheSame) {
+  const char* full = std::getenv("SLUICE_TEST_FULL");
+  uint64_t num = full && *full == '1' ? 300 : 35;
+  Tally tally;
+  for (uint64_t seed = 1; seed <= num; ++seed) {
+    SplitPair& pair = split_subjects()[seed % split_subjects().size()];
+    check_workload(pair.split, seed, &tally, keep_in_the_pool, on_gpu() ? nullptr : &pair.whole);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(tally.preemptions, num / 20) << "the workloads hardly preempt";
+  if (!on_gpu()) {
+    EXPECT_GT(tally.constrained, num / 4) << "few requests have a constraint";
+  }
+}
+
+// Log-probabilities of the tokens that a request samples alone, greedily, with a prompt of its own.
+std::vector<TopLogprob> greedy_logprobs(Subject& subject, uint64_t seed, Tally* tally) {
+  Request r;
+  r.id = 1;
+  r.prompt = std::make_shared<std::vector<Token>>(60 + 3 * seed, static_cast<Token>(seed));
+  SamplingSpec spec;
+  spec.temperature = 0;
+  spec.num_logprobs = 0;
+  r.sampling = std::make_shared<SamplingSpec>(spec);
+  r.max_new = 4;
+  Setup other;
+  other.scheduler.max_len = 128;
+  Setup setup = alone(other);
+  setup.groups = cache_groups(subject.models[0]->shape());
+  setup.scheduler.group_windows = setup.groups.windows;
+  setup.scheduler.num_blocks *= setup.groups.num_groups();
+  setup.scheduler.budget = seed % 2 ? 256 : 40;  // in chunks: some begin with a context
+  return run(subject, setup, {r}, {}, 0, tally).at(1).top[0];
+}
+
+// Prompts run through a device in the layers of the CPU: with the reference on both sides the bits
+// are the same, on a GPU they are close.
+TEST(EngineProperty, PromptsThroughTheGpuComputeTheSame) {
+  for (auto [name, host_layers] : {std::pair{"llama", 2}, {"gemma3", 5}, {"gpt2", 1}}) {
+    SCOPED_TRACE(name);
+    const OpenFile open = [&] {
+      return open_gguf(SLUICE_SOURCE_DIR "/tests/golden/models/" + std::string(name) + ".gguf");
+    };
+    Subject streamed = make_f32(name, open, host_layers), whole = make_f32(name, open, 0);
+    Tally tally;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      if (!on_gpu()) {
+        check_workload(streamed, seed, &tally, keep_in_the_pool, &whole);
+        if (HasFailure()) return;
+      }
+      const auto a = greedy_logprobs(streamed, seed, &tally);
+      const auto b = greedy_logprobs(whole, seed, &tally);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_EQ(a[i].token, b[i].token);
+        EXPECT_NEAR(a[i].logprob, b[i].logprob, on_gpu() ? 2e-3f : 0.0f);
+      }
+    }
+    EXPECT_GT(tally.streamed, 300u) << "few rows run through the device";
   }
 }
 

@@ -46,8 +46,8 @@ struct GpuFacts {
 // Loads the shared object only where a driver is.
 GpuFacts find_gpu();
 
-// Of several GPUs that open_cuda() would open, the one with the most free memory. None: there are
-// not several.
+// The GPU with the most free memory of those that open_cuda() would open. None: there is at most
+// one.
 std::optional<int> freest_gpu();
 
 // What the shared object exports as sluice_cuda(): checked by its version before use.
@@ -63,6 +63,6 @@ struct CudaExports {
 std::optional<int> freest_gpu(const CudaExports& plugin);
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    10 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    11 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

@@ -144,6 +144,12 @@ class Device : public Backend {
   virtual Buffer pinned(size_t bytes) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // An upload beside the lane in use: it starts when mark `after` is reached, and mark `done` is
+  // set behind it.
+  virtual void prefetch(void* to, const void* from, size_t bytes, int after, int done) = 0;
+  // Matrices that are loaded from here on lie behind each other in this memory of the device, which
+  // outlives them; none: each has memory of its own again.
+  virtual void place_weights(std::span<std::byte> memory) = 0;
   // So many lanes, and marks [0, marks); before the first call one and two. After tune() and
   // before reserve_attention(), with lane 0 in use.
   virtual void reserve_lanes(int lanes, int marks) = 0;

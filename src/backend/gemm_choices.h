@@ -39,8 +39,9 @@ struct GemmChoice {
 
 class GemmChoices {
  public:
-  // Raised when a line's layout or meaning changes: files of other versions are ignored.
-  static constexpr int kVersion = 4;
+  // Raised when a line's layout or meaning changes, or when there are other kernels to choose from:
+  // files of other versions are ignored.
+  static constexpr int kVersion = 5;
 
   const GemmChoice* find(const GemmKey& key) const {
     auto it = choices_.find(key);

@@ -192,7 +192,7 @@ class ClusterRunner {
       SimRun& run = out_.workers[l.worker];
       SimAnswer& a = run.answers[l.number];
       a.arrival = workload_[l.request].at;
-      // What came with it is no hit.
+      // Blocks handed over are not prefix hits.
       const auto cached = static_cast<uint64_t>(a.num_cached);
       run.prefix_hits -= std::min(run.prefix_hits, cached);
       run.prefix_queries -= std::min(run.prefix_queries, static_cast<uint64_t>(a.input));

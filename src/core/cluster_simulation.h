@@ -22,8 +22,8 @@ struct ClusterSetup {
 };
 
 struct ClusterRun {
-  // Of a prompt that one worker computed and another went on with, the answer is the latter's, from
-  // the arrival in the cluster on.
+  // A request whose prompt another worker computed is in the run of the worker that decoded it,
+  // timed from its arrival in the cluster.
   std::vector<SimRun> workers;
   std::vector<int> placed;  // by request: the worker that it was sent to first; -1: rejected
   uint64_t num_handed_over = 0;

@@ -148,7 +148,7 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.at = now;
   w.queued += s.prompt;
   ++w.num_requests;
-  // What is handed over stays with whoever computed it, too.
+  // A session whose prompt was handed over stays with the worker that computed it.
   if (ask.session != 0 && !ask.handed_over) sessions_.put(ask.session, worker);
   Ticket ticket = 0;
   if (free_.empty()) {

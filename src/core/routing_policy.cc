@@ -91,7 +91,7 @@ double handover_seconds(const RoutingConfig& c, const RoutedRequest& r, const Wo
          own_seconds(w, r.tokens, r.tokens - kHandoverTail) + memory_seconds(w, r);
 }
 
-// What going on with a prompt costs there, its own time and that of others.
+// Seconds that decoding costs on this worker: the request's own, and the delay of its neighbours.
 double decoder_score(const RoutingConfig& c,
                      const RoutedRequest& r,
                      const WorkerView& w,

@@ -18,8 +18,8 @@ inline constexpr NamedValue<Routing> kRoutings[] = {{"random", Routing::random},
                                                     {"least-loaded", Routing::least_loaded},
                                                     {"cache-aware", Routing::cache_aware}};
 
-// What a worker computes: prompts for others; outputs for which others computed the prompt, and
-// whole requests where that is faster; or whole requests alone.
+// prefill: prompts for decode workers. decode: outputs whose prompts a prefill worker computed, and
+// whole requests where that is faster. both: whole requests alone.
 enum class WorkerRole { both, prefill, decode };
 inline constexpr NamedValue<WorkerRole> kWorkerRoles[] = {
     {"both", WorkerRole::both}, {"prefill", WorkerRole::prefill}, {"decode", WorkerRole::decode}};

@@ -203,7 +203,7 @@ TEST(RoutingPolicy, AShortPromptIsComputedWhereItIsDecoded) {
     EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::decode) << tokens;
     EXPECT_EQ(one.decoder, -1);
   }
-  // What decodes there would wait for a long one.
+  // A long prompt would hold up the decodes there.
   for (size_t i : {2, 3}) run_decodes(w[i], 20, 100);
   RoutingChoice one = choose_worker(c, {.tokens = 2'000}, w, state);
   EXPECT_EQ(w[static_cast<size_t>(one.worker)].role, WorkerRole::prefill);
@@ -229,7 +229,7 @@ TEST(RoutingPolicy, WhoeverIsLeftDoesAll) {
       return c.worker < 0 ? WorkerRole::both : w[static_cast<size_t>(c.worker)].role;
     };
     const RoutingConfig c = policy(row.value);
-    // What cannot be split.
+    // A request that cannot be split.
     EXPECT_EQ(role(choose_worker(c, {.tokens = 9'000, .whole = true}, w, state)),
               WorkerRole::decode);
     w[0].alive = w[1].alive = false;

@@ -12,6 +12,21 @@ CacheGroups one_cache_group(int num_layers) {
   return split_layers(std::vector<int>(static_cast<size_t>(num_layers)), num_layers);
 }
 
+CacheGroups part_of(const CacheGroups& groups, LayerRange layers) {
+  const auto num_layers = static_cast<int>(groups.layers.size());
+  CacheGroups part;
+  part.windows = groups.windows;
+  part.num_planes = 1;
+  std::vector<int> used(groups.windows.size());  // planes, by group
+  for (int l = layers.first; l < std::min(layers.end, num_layers); ++l) {
+    const int group = groups.layers[static_cast<size_t>(l)].group;
+    const int plane = used[static_cast<size_t>(group)]++;
+    part.layers.push_back({group, plane});
+    part.num_planes = std::max(part.num_planes, plane + 1);
+  }
+  return part;
+}
+
 CacheGroups split_layers(std::span<const int> windows, int num_planes) {
   CHECK(num_planes > 0);
   CacheGroups groups;

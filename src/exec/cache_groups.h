@@ -24,6 +24,8 @@ struct CacheGroups {
 
 // All layers in one group that keeps everything.
 CacheGroups one_cache_group(int num_layers);
+// The same groups for some of the layers alone, with as many planes as these need.
+CacheGroups part_of(const CacheGroups& groups, LayerRange layers);
 // Groups of at most `num_planes` layers with the same window (0 = none), those without first.
 CacheGroups split_layers(std::span<const int> windows, int num_planes);
 // With the number of planes that serves the model best: of those that need at most 5 % more memory

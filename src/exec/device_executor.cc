@@ -119,6 +119,7 @@ DeviceExecutor::DeviceExecutor(Device& device,
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());
+  CHECK(!config_.states || config_.pipeline.depth == 0);
   CHECK(config_.num_disk == (disk_ ? disk_->num_places() : 0));
   attach();
   if (config_.num_places > 0) {
@@ -342,6 +343,9 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   queue_transfers(job, plan);
   if (!plan.transfers.empty() || !job.reads.empty()) mark_part(job, kCopies);
   if (num_slices == 0) return;
+  if (config_.states) {
+    device_.upload(model_.states().data, config_.states, states_bytes(model_.shape(), num_tokens));
+  }
   if (job.decodes) {
     queue_decodes(job);
   } else {

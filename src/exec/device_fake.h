@@ -60,6 +60,12 @@ class NotingDevice final : public Device {
     if (fail_next == Fail::download) fail();
     std::memcpy(to, from, bytes);
   }
+  void prefetch(void* to, const void* from, size_t bytes, int after, int done) override {
+    EXPECT_LT(after, num_marks);
+    std::memcpy(to, from, bytes);
+    mark(done);
+  }
+  void place_weights(std::span<std::byte>) override {}
   void reserve_lanes(int lanes, int marks) override { num_lanes = lanes, num_marks = marks; }
   size_t lane_bytes() const override { return 0; }
   void use_lane(int lane) override { notes += strf("lane%d ", lane); }
@@ -141,7 +147,13 @@ class NotingModel final : public Model {
   size_t scratch_bytes(int, int) const override { return 0; }
   void reserve(Backend&, int, int, int num) override { num_lanes = num; }
   void use_lane(int which) override { lane = which; }
+  Tensor states() const override {
+    return {const_cast<float*>(residual.data()), DType::f32,
+            static_cast<int64_t>(residual.size() / 8), 8, 8};
+  }
+  void embed(Backend&, const BatchView&) override {}
   void forward(Backend&, const BatchView&, std::span<const KvLayer>) override {
+    if (std::exchange(fail_next, false)) throw std::runtime_error("the first layers failed");
     lanes.push_back(lane);
   }
   void logits(Backend&, std::span<const int32_t>, Tensor) override {}
@@ -149,7 +161,9 @@ class NotingModel final : public Model {
   void hidden(Backend&, std::span<const int32_t>, Tensor) override {}
 
   int num_lanes = 0, lane = 0;
-  std::vector<int> lanes;  // of the forward passes
+  std::vector<int> lanes;       // of the forward passes
+  std::vector<float> residual;  // [rows, 8] states()
+  bool fail_next = false;
 
  private:
   ModelShape shape_;

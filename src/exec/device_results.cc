@@ -1,4 +1,4 @@
-// What comes back from a step, and when it began and ended on the device.
+// Reads the results of a step, and when it began and ended on the device.
 #include <algorithm>
 #include <cstring>
 #include <exception>

@@ -28,6 +28,9 @@ struct ExecutorConfig {
   int num_pages = 0;        // > 0: the pool's memory is mapped in pages, each in every cache group
   int64_t slot_blocks = 0;  // then: addresses of a slot, per cache group
   CacheGroups groups;       // those of the scheduler's plans; none: one group that keeps everything
+  // Of a model without its first layers: the residual stream [max_step_tokens, hidden] that a step
+  // begins with, in memory that the device can copy from. One step is in flight then.
+  const float* states = nullptr;
 };
 
 // Blocks of a sequence in one cache group.
@@ -43,6 +46,11 @@ inline int64_t group_stride(const ExecutorConfig& c) {
 inline ExecutorConfig with_groups(ExecutorConfig c, const ModelShape& shape) {
   if (c.groups.layers.empty()) c.groups = one_cache_group(shape.num_layers);
   return c;
+}
+
+// Bytes of the residual stream of so many rows.
+inline size_t states_bytes(const ModelShape& shape, int rows) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(shape.hidden) * sizeof(float);
 }
 
 // One row of the buffer that holds logits, or hidden states.

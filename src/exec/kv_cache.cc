@@ -16,7 +16,6 @@ KvCache::KvCache(Backend& backend,
                  const ModelShape& shape,
                  const CacheGroups& groups,
                  const KvCacheSize& size) {
-  CHECK(static_cast<int>(groups.layers.size()) == shape.num_layers);
   if (size.num_pages > 0) {
     page_bytes_ = backend.page_bytes();
     group_bytes_ = static_cast<size_t>(size.table_len) *

@@ -52,6 +52,7 @@ ModelExecutor::ModelExecutor(
       logits_per_turn_(logits_per_turn(config_)),
       disk_(disk),
       rows_(static_cast<size_t>(config_.max_seqs)),
+      batch_(config_, cache_),
       reader_(config_),
       pooler_(rows_.size()) {
   CHECK(config_.num_disk == (disk_ ? disk_->num_places() : 0));
@@ -64,9 +65,7 @@ ModelExecutor::ModelExecutor(
   auto tokens = static_cast<size_t>(config_.max_step_tokens);
   model_.reserve(backend_, config_.max_step_tokens, logits_per_turn_);
   logits_ = backend_.allocate(outputs * output_row_bytes(model_.shape()));
-  if (!cache_.mapped())
-    tables_.assign(rows_.size() * static_cast<size_t>(reader_.table_stride()), kNullBlock);
-  for (auto* v : {&tokens_, &positions_, &row_slot_, &out_rows_}) v->reserve(tokens);
+  out_rows_.reserve(tokens);
   work_.slices.reserve(rows_.size());
   work_.outputs.reserve(tokens);
   sampled_.reserve(tokens);
@@ -204,9 +203,9 @@ void ModelExecutor::run(Job& job) {
     if (disk_) collect_disk(job.plan, r);
     if (!job.plan.transfers.empty()) trace("copies");
     if (!job.plan.slices.empty()) {
-      BatchView batch = build_batch(job.plan);
+      const BatchView batch = batch_.build(job.plan, work_.slices);
       trace("build");
-      model_.forward(backend_, batch, cache_.layers());
+      forward(batch);
       trace("forward");
       compute_outputs(r);
       compute_pooled(r);
@@ -227,13 +226,11 @@ void ModelExecutor::run(Job& job) {
 void ModelExecutor::apply_deltas(const StepPlan& plan) {
   for (const RowOp& op : plan.rows) {
     if (op.kind != RowOp::open) continue;
-    rows_[op.slot].sampling.open(plan.sampling[op.sampling],
-                                 {plan.tokens.data() + op.history_at, op.num_history},
-                                 op.num_history_prompt);
+    rows_[op.slot].open(plan.sampling[op.sampling],
+                        {plan.tokens.data() + op.history_at, op.num_history},
+                        op.num_history_prompt);
   }
-  for (const TableEdit& e : plan.edits) {
-    tables_[static_cast<size_t>(reader_.table_at(e))] = e.block;
-  }
+  batch_.edit_tables(plan, reader_);
   if (!plan.pages.empty()) cache_.set_pages(plan.pages);
   if (!plan.transfers.empty()) move_blocks(plan);
 }
@@ -299,27 +296,12 @@ void ModelExecutor::collect_disk(const StepPlan& plan, StepResult& result) {
   });
 }
 
-BatchView ModelExecutor::build_batch(const StepPlan& plan) {
-  tokens_.clear(), positions_.clear(), row_slot_.clear();
-  for (const Slice& s : plan.slices) {
-    for (int32_t k = 0; k < s.count; ++k) {
-      tokens_.push_back(s.chained ? rows_[s.slot].last_token
-                                  : plan.tokens[s.token_at + static_cast<uint32_t>(k)]);
-      positions_.push_back(s.pos + k);
-      row_slot_.push_back(static_cast<int32_t>(s.slot));
-    }
-  }
-  BatchView b;
-  b.num_tokens = static_cast<int32_t>(tokens_.size());
-  b.num_decode = plan.num_decode;
-  b.tokens = tokens_.data();
-  b.positions = positions_.data();
-  b.row_slot = row_slot_.data();
-  b.slices = work_.slices;
-  b.tables = cache_.mapped() ? nullptr : tables_.data();
-  b.first_block = cache_.first_block();
-  b.table_stride = reader_.table_stride();
-  return b;
+// From the states of the layers before, where another part of the model has computed them.
+void ModelExecutor::forward(const BatchView& batch) {
+  if (config_.states)
+    std::memcpy(model_.states().data, config_.states,
+                states_bytes(model_.shape(), batch.num_tokens));
+  model_.forward(backend_, batch, cache_.layers());
 }
 
 void ModelExecutor::compute_outputs(StepResult& result) {
@@ -338,8 +320,8 @@ void ModelExecutor::compute_outputs(StepResult& result) {
       if (outputs[at + i].actual != kNoToken) continue;
       Token token = result.tokens[s.token_at] = sampled_[at + i];
       if (token == kNoToken) continue;  // nothing that its mask allows: the sequence ends here
-      rows_[s.slot].last_token = token;
-      rows_[s.slot].sampling.add(token);
+      batch_.set_last_token(s.slot, token);
+      rows_[s.slot].add(token);
     }
   }
 }

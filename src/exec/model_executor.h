@@ -14,6 +14,7 @@
 #include "core/executor.h"
 #include "exec/disk_tier.h"
 #include "exec/executor_config.h"
+#include "exec/host_batch.h"
 #include "exec/host_tier.h"
 #include "exec/kv_cache.h"
 #include "exec/plan_reader.h"
@@ -46,10 +47,6 @@ class ModelExecutor final : public Executor {
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
 
  private:
-  struct Row {
-    RowState sampling;
-    Token last_token = 0;
-  };
   struct Job {
     StepPlan plan;
     StepResult result;
@@ -63,7 +60,7 @@ class ModelExecutor final : public Executor {
   void move_blocks(const StepPlan& plan);
   void move_disk(const StepPlan& plan, const Transfer& transfer);
   void collect_disk(const StepPlan& plan, StepResult& result);
-  BatchView build_batch(const StepPlan& plan);
+  void forward(const BatchView& batch);
   void compute_outputs(StepResult& result);
   void sample_turn(uint64_t step, size_t at, size_t num);
   // Outputs first + list[k] for k < num; without a list, first + k.
@@ -73,16 +70,12 @@ class ModelExecutor final : public Executor {
     const size_t* list = nullptr;
   };
   void sample_rows(SampledRows rows);
-  RowState& row_of(size_t output) {
-    return rows_[static_cast<size_t>(work_.outputs[output].slot)].sampling;
-  }
+  RowState& row_of(size_t output) { return rows_[static_cast<size_t>(work_.outputs[output].slot)]; }
   void take_masks(uint64_t step);
   void set_masks(uint64_t step, size_t first, std::span<const size_t> outputs);
   void compute_pooled(StepResult& result);
   void sample(size_t index, float* logits);
-  const RowState& sampling(const OutputRow& o) const {
-    return rows_[static_cast<size_t>(o.slot)].sampling;
-  }
+  const RowState& sampling(const OutputRow& o) const { return rows_[static_cast<size_t>(o.slot)]; }
 
   Backend& backend_;
   Model& model_;
@@ -95,11 +88,11 @@ class ModelExecutor final : public Executor {
   Buffer logits_;  // [logits_per_turn_, vocab], or hidden states
 
   // Device thread only.
-  std::vector<Row> rows_;  // by slot
+  std::vector<RowState> rows_;  // by slot
+  HostBatch batch_;
   PlanReader reader_;
   StepWork work_;
-  std::vector<int32_t> tables_;  // [slots, groups, blocks]
-  std::vector<int32_t> tokens_, positions_, row_slot_, out_rows_;
+  std::vector<int32_t> out_rows_;
   Pooler pooler_;
   std::vector<Token> sampled_;                 // by output
   std::vector<std::vector<TopLogprob>> tops_;  // by output of the current turn

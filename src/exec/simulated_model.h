@@ -25,6 +25,8 @@ class SimulatedModel final : public Model {
   size_t scratch_bytes(int, int) const override { return 0; }
   void reserve(Backend&, int, int, int) override {}
   void use_lane(int) override {}
+  Tensor states() const override { return {}; }
+  void embed(Backend&, const BatchView&) override {}
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,

@@ -78,12 +78,19 @@ Result<std::unique_ptr<Model>> Decoder::load(const ModelSource& source,
   if (traits.scale_embeddings) m->embedding_scale_ = std::sqrt(static_cast<float>(c.hidden));
 
   WeightLoader w(source, store, options);
-  m->embed_ = w.matrix("token_embd", c.vocab, c.hidden);
-  if (w.has("output.weight")) m->output_ = w.matrix("output", c.vocab, c.hidden);
-  m->output_norm_ = w.vector("output_norm.weight", c.hidden);
-  for (int l = 0; l < c.num_layers && w.ok(); ++l) {
+  m->range_ = options.layers;
+  m->listener_ = options.listener;
+  const bool has_last = m->range_.has_last(c.num_layers), tied = !w.has("output.weight");
+  if (m->range_.has_first() || (has_last && tied))
+    m->embed_ = w.matrix("token_embd", c.vocab, c.hidden);
+  if (has_last) {
+    if (!tied) m->output_ = w.matrix("output", c.vocab, c.hidden);
+    m->output_norm_ = w.vector("output_norm.weight", c.hidden);
+  }
+  for (int l = m->range_.first; l < std::min(m->range_.end, c.num_layers) && w.ok(); ++l) {
     std::string blk = strf("blk.%d.", l);
     DecoderLayer& layer = m->layers_.emplace_back();
+    if (options.listener) options.listener->loads(l);
     load_attention(layer, w, blk, c, traits);
     load_mlp(layer, w, blk, c, traits);
   }
@@ -131,32 +138,41 @@ void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs, int lan
 QkvSpec Decoder::qkv_of(size_t layer) const {
   const DecoderConfig& c = config_;
   QkvSpec spec;
-  spec.attention = {c.num_heads,       c.num_kv_heads,   c.head_dim,
-                    c.attention_scale, c.windows[layer], c.attention_softcap};
+  const int window = c.windows[layer + static_cast<size_t>(range_.first)];
+  spec.attention = {c.num_heads,       c.num_kv_heads, c.head_dim,
+                    c.attention_scale, window,         c.attention_softcap};
   spec.eps = c.eps;
-  const bool by_window = c.windows[layer] > 0 && c.window_rope;
+  const bool by_window = window > 0 && c.window_rope;
   spec.rope = by_window ? &*c.window_rope : &c.rope;
   spec.cos_sin = by_window ? scratch_.window_cos_sin : scratch_.cos_sin;
   return spec;
 }
 
+void Decoder::embed(Backend& be, const BatchView& batch) {
+  const Tensor x = first_rows_of(scratch_.blocks, batch.num_tokens).x;
+  be.embed(x, embed_, {batch.tokens, static_cast<size_t>(batch.num_tokens)});
+  if (embedding_scale_ != 1) be.scale(x, embedding_scale_);
+}
+
 void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
   const DecoderConfig& c = config_;
-  CHECK(batch.num_tokens <= scratch_.blocks.x.rows);
+  CHECK(batch.num_tokens <= scratch_.blocks.x.rows && kv.size() == layers_.size());
   const BlockScratch s = first_rows_of(scratch_.blocks, batch.num_tokens);
   auto n = static_cast<size_t>(batch.num_tokens);
 
-  be.embed(s.x, embed_, {batch.tokens, n});
-  if (embedding_scale_ != 1) be.scale(s.x, embedding_scale_);
+  if (range_.has_first()) embed(be, batch);
   be.rope_table(scratch_.cos_sin, c.rope, {batch.positions, n});
   if (c.window_rope) be.rope_table(scratch_.window_cos_sin, *c.window_rope, {batch.positions, n});
   be.rms_norm(s.normed, s.x, layers_[0].attn_norm.data(), c.eps);
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];
+    const int number = range_.first + static_cast<int>(l);
+    if (listener_) listener_->begins(number);
     run_attention(be, w.attention, qkv_of(l), batch, kv[l], s);
     post_norm(be, s.delta, w.post_attn_norm, c.eps);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
     run_mlp(be, w.mlp, s);
+    if (listener_) listener_->ended(number);
     post_norm(be, s.delta, w.post_ffn_norm, c.eps);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);

@@ -30,10 +30,12 @@ class Decoder final : public Model {
 
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return weight_bytes_; }
-  size_t step_bytes() const override { return weight_bytes_ - (output_ ? embed_.bytes : 0); }
+  size_t step_bytes() const override { return weight_bytes_ - (is_tied() ? 0 : embed_.bytes); }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
   void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
   void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
+  Tensor states() const override { return scratch_.blocks.x; }
+  void embed(Backend& backend, const BatchView& batch) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
@@ -51,15 +53,19 @@ class Decoder final : public Model {
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Act final_states(Backend& backend, std::span<const int32_t> rows);
   QkvSpec qkv_of(size_t layer) const;
+  // Whether the embedding table is the output matrix of what is loaded.
+  bool is_tied() const { return range_.has_last(shape_.num_layers) && !output_; }
   const Weight& output() const { return output_ ? *output_ : embed_; }
 
   ModelShape shape_;
   DecoderConfig config_;
   float embedding_scale_ = 1;
-  Weight embed_;
+  Weight embed_;                  // empty where neither end of the model needs it
   std::optional<Weight> output_;  // absent when tied to embed_
   DeviceVector output_norm_;
-  std::vector<DecoderLayer> layers_;
+  LayerRange range_;
+  LayerListener* listener_ = nullptr;
+  std::vector<DecoderLayer> layers_;  // those of range_
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;

@@ -41,11 +41,13 @@ class Gpt2 final : public Model {
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return weight_bytes_; }
   size_t step_bytes() const override {
-    return weight_bytes_ - positions_.bytes - (output_ ? tokens_.bytes : 0);
+    return weight_bytes_ - positions_.bytes - (is_tied() ? 0 : tokens_.bytes);
   }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
   void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
   void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
+  Tensor states() const override { return scratch_.x; }
+  void embed(Backend& backend, const BatchView& batch) override;
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;
   void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) override;
   void best(Backend& backend,
@@ -57,6 +59,7 @@ class Gpt2 final : public Model {
  private:
   BlockScratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
   Act final_states(Backend& backend, std::span<const int32_t> rows);
+  bool is_tied() const { return range_.has_last(shape_.num_layers) && !output_; }
   const Weight& output() const { return output_ ? *output_ : tokens_; }
 
   ModelShape shape_;
@@ -64,7 +67,9 @@ class Gpt2 final : public Model {
   Weight tokens_;                 // [vocab, hidden]
   Weight positions_;              // [max_len, hidden]
   std::optional<Weight> output_;  // files that store tokens_ twice
-  std::vector<Layer> layers_;
+  LayerRange range_;
+  LayerListener* listener_ = nullptr;
+  std::vector<Layer> layers_;  // those of range_
   Norm output_norm_;
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
@@ -90,12 +95,17 @@ LoadedModel Gpt2::load(const ModelSource& source,
   auto norm = [&](const std::string& name) {
     return Norm{w.vector(name + ".weight", hidden), w.vector(name + ".bias", hidden)};
   };
-  m->tokens_ = w.matrix("token_embd", config->vocab, hidden);
-  m->positions_ = w.matrix("position_embd", config->max_len, hidden);
-  if (w.has("output.weight")) m->output_ = w.matrix("output", config->vocab, hidden);
-  for (int l = 0; l < config->num_layers && w.ok(); ++l) {
+  m->range_ = options.layers;
+  m->listener_ = options.listener;
+  const bool has_last = m->range_.has_last(config->num_layers), tied = !w.has("output.weight");
+  if (m->range_.has_first() || (has_last && tied))
+    m->tokens_ = w.matrix("token_embd", config->vocab, hidden);
+  if (m->range_.has_first()) m->positions_ = w.matrix("position_embd", config->max_len, hidden);
+  if (has_last && !tied) m->output_ = w.matrix("output", config->vocab, hidden);
+  for (int l = m->range_.first; l < std::min(m->range_.end, config->num_layers) && w.ok(); ++l) {
     std::string blk = strf("blk.%d.", l);
     Layer& layer = m->layers_.emplace_back();
+    if (options.listener) options.listener->loads(l);
     layer.attn_norm = norm(blk + "attn_norm");
     layer.attention.qkv = w.projection({{blk + "attn_qkv", 3 * hidden}}, hidden, true);
     layer.attention.o = w.matrix(blk + "attn_output", hidden, hidden, true);
@@ -104,7 +114,7 @@ LoadedModel Gpt2::load(const ModelSource& source,
     layer.mlp.down = w.matrix(blk + "ffn_down", hidden, ffn, true);
     layer.mlp.activation = traits.activation;
   }
-  m->output_norm_ = norm("output_norm");
+  if (has_last) m->output_norm_ = norm("output_norm");
   if (!w.ok()) return w.error();
   m->weight_bytes_ = w.weight_bytes();
   m->sizes_.emplace(*config, false, store);
@@ -139,8 +149,16 @@ void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs, int lanes)
   use_lane(0);
 }
 
+void Gpt2::embed(Backend& be, const BatchView& batch) {
+  const BlockScratch s = first_rows_of(scratch_, batch.num_tokens);
+  const auto n = static_cast<size_t>(batch.num_tokens);
+  be.embed(s.x, tokens_, {batch.tokens, n});
+  be.embed(s.delta, positions_, {batch.positions, n});
+  be.add(s.x, s.delta);
+}
+
 void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
-  CHECK(batch.num_tokens <= scratch_.x.rows);
+  CHECK(batch.num_tokens <= scratch_.x.rows && kv.size() == layers_.size());
   const BlockScratch s = first_rows_of(scratch_, batch.num_tokens);
   auto n = static_cast<size_t>(batch.num_tokens);
   QkvSpec qkv;  // no norms, no rotation: k and v go to the cache as they are
@@ -148,14 +166,21 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
   qkv.attention.head_dim = shape_.head_dim;
   qkv.attention.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
 
-  be.embed(s.x, tokens_, {batch.tokens, n});
-  be.embed(s.delta, positions_, {batch.positions, n});
-  be.add_layer_norm(s.normed, s.x, s.delta, layers_[0].attn_norm.with(eps_));
+  if (range_.has_first()) {
+    be.embed(s.x, tokens_, {batch.tokens, n});
+    be.embed(s.delta, positions_, {batch.positions, n});
+    be.add_layer_norm(s.normed, s.x, s.delta, layers_[0].attn_norm.with(eps_));
+  } else {
+    be.layer_norm(s.normed, s.x, layers_[0].attn_norm.with(eps_));
+  }
   for (size_t l = 0; l < layers_.size(); ++l) {
     const Layer& w = layers_[l];
+    const int number = range_.first + static_cast<int>(l);
+    if (listener_) listener_->begins(number);
     run_attention(be, w.attention, qkv, batch, kv[l], s);
     be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
     run_mlp(be, w.mlp, s);
+    if (listener_) listener_->ended(number);
     if (l + 1 < layers_.size()) {
       be.add_layer_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.with(eps_));
     } else {

@@ -2,6 +2,8 @@
 // Knows nothing of requests. Used by the device thread.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -43,17 +45,40 @@ struct ModelSource {
   ModelSource(const Checkpoint& h, Checkpoint* d) : headers(h), data(d) {}
 };
 
+// Layers [first, end) of a model; the default is all of them.
+struct LayerRange {
+  int first = 0;
+  int end = INT32_MAX;
+  bool embeds = true;  // else the first layer too begins with states that are given
+
+  bool has_first() const { return first == 0 && embeds; }
+  bool has_last(int num_layers) const { return end >= num_layers; }
+  int count(int num_layers) const { return std::min(end, num_layers) - first; }
+};
+
+// Told of each layer, for a model whose matrices are not all in the device's memory at once. Layers
+// are numbered as in the whole model.
+struct LayerListener {
+  virtual ~LayerListener() = default;
+  virtual void loads(int layer) = 0;   // its matrices are loaded next
+  virtual void begins(int layer) = 0;  // in forward(): what is queued next reads them
+  virtual void ended(int layer) = 0;   // nothing that is queued later does
+};
+
 struct LoadOptions {
   bool fuse = true;  // QKV and gate-up as one matmul each
-  int max_len = 0;   // of the sequences that will run; 0: what the model was trained for
+  // A part of the model: the embedding comes with the first layer, the output with the last.
+  LayerRange layers = {};
+  LayerListener* listener = nullptr;  // outlives the model
+  int max_len = 0;  // of the sequences that will run; 0: what the model was trained for
   std::function<void(size_t done_bytes, size_t total_bytes)> progress;
 };
 
 class Model {
  public:
   virtual ~Model() = default;
-  virtual const ModelShape& shape() const = 0;
-  virtual size_t weight_bytes() const = 0;  // as packed, norms and biases in f32
+  virtual const ModelShape& shape() const = 0;  // of the whole model, also where a part is loaded
+  virtual size_t weight_bytes() const = 0;      // as packed, norms and biases in f32
   // Bytes of weights that a step with one output row reads: all but an untied embedding table.
   virtual size_t step_bytes() const = 0;
   // Bytes of activations for steps of up to max_tokens tokens; reserve() allocates them, once for
@@ -62,7 +87,13 @@ class Model {
   virtual void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes = 1) = 0;
   // Whose activations the calls below use from here on.
   virtual void use_lane(int lane) = 0;
-  // Runs all layers over the batch: writes K and V, leaves hidden states for the two below.
+  // The residual stream of a step, [max_tokens, hidden] f32: forward() begins with it where the
+  // first layer is not loaded, and leaves it there for a part with the next layers.
+  virtual Tensor states() const = 0;
+  // Leaves there the embedding of the batch's tokens, which the first layer would begin with.
+  virtual void embed(Backend& backend, const BatchView& batch) = 0;
+  // Runs the layers that are loaded over the batch, `kv` being theirs: writes K and V, leaves
+  // hidden states for the calls below, which need the last layer.
   virtual void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) = 0;
   // logits [rows.size(), vocab] of the given rows of the last batch; at most max_outputs at a time.
   virtual void logits(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;

@@ -1,4 +1,4 @@
-// What event_socket_zmq and event_subscriber_zmq share: handles that close themselves, and errors.
+// Shared by event_socket_zmq and event_subscriber_zmq: handles that close themselves, and errors.
 // Defined in event_socket_zmq.cc, so that no header knows ZeroMQ.
 #pragma once
 

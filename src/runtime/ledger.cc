@@ -15,10 +15,13 @@
 #include "exec/cache_groups.h"
 #include "exec/device_executor.h"
 #include "exec/kv_cache.h"
+#include "exec/layer_stream.h"
 #include "exec/model_executor.h"
+#include "exec/split_executor.h"
 #include "exec/swap_rates.h"
 #include "runtime/fit.h"
 #include "runtime/placement.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
 
@@ -110,6 +113,8 @@ Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const Devi
   return kv;
 }
 
+KvType host_kv_type(KvType gpu) { return gpu.type == DType::f32 ? DType::f32 : DType::f16; }
+
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
                            EngineOptions& options,
@@ -160,9 +165,11 @@ struct MeasuredModel {
 };
 Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
                                     const EngineOptions& options,
-                                    const DeviceMemory* device) {
+                                    const DeviceMemory* device,
+                                    LayerRange layers) {
   LoadOptions load;
   load.fuse = options.fuse;
+  load.layers = layers;
   Result<LoadQuant> quant = weight_quant(options, checkpoint);
   if (!quant) return quant.error();
   std::unique_ptr<WeightStore> sizes;
@@ -209,6 +216,75 @@ void set_fixed(Ledger& ledger,
   ledger.available = device->available;
 }
 
+// The layers of a model that the CPU runs beside a GPU, and what a block of their K and V takes.
+struct HostPart {
+  HostLedger ledger;
+  size_t block = 0;
+};
+Result<HostPart> measure_host(const Checkpoint& checkpoint,
+                              const EngineOptions& options,
+                              ExecutorConfig e,
+                              int layers,
+                              const DeviceMemory& device) {
+  HostPart host;
+  const LayerRange range{0, layers};
+  Result<MeasuredModel> part = measure_model(checkpoint, options, nullptr, range);
+  if (!part) return part.error();
+  const ModelShape& shape = part->model->shape();
+  host.ledger.layers = layers;
+  host.ledger.weights = part->model->weight_bytes();
+  host.ledger.workspace = SplitExecutor::workspace_bytes(*part->model, e);
+  host.ledger.program = program_bytes(checkpoint) + options.front_end_bytes;
+  host.ledger.available = device.host_available > 0 ? device.host_available : available_memory();
+  host.block = KvCache::bytes_per_block(shape, part_of(cache_groups(shape), range),
+                                        host_kv_type(e.kv_type), e.block_size);
+  return host;
+}
+
+// Adds the memory of prompts through the GPU. False: the CPU's does not suffice for it.
+Result<bool> add_stream(const Checkpoint& checkpoint,
+                        const EngineOptions& options,
+                        const ExecutorConfig& e,
+                        const DeviceMemory& device,
+                        const Model& gpu_part,
+                        HostPart& host,
+                        Ledger& ledger) {
+  HostLedger& h = host.ledger;
+  const ModelShape& shape = gpu_part.shape();
+  Result<size_t> slot = stream_slot_bytes(checkpoint, options, device.activations, h.layers);
+  if (!slot) return slot.error();
+  const LayerStream::Sizes sizes =
+      LayerStream::sizes_for(e, part_of(cache_groups(shape), {0, h.layers}), h.layers, *slot);
+  h.streamed = LayerStream::pinned_bytes(shape, sizes);
+  // With a tenth of it left for K and V, at least.
+  if (h.total() > h.available / 10 * 9) return false;
+  if (device.workspace == 0) ledger.workspace += LayerStream::device_bytes(gpu_part, sizes);
+  return true;
+}
+
+// Bounds a pool of `blocks` by the CPU's memory, of which it may have half of what is left. A size
+// that was asked for stays.
+size_t bound_by_host(const EngineOptions& options,
+                     HostPart& host,
+                     size_t blocks,
+                     MemoryEstimate& estimate) {
+  HostLedger& h = host.ledger;
+  if (h.layers == 0) return blocks;
+  const size_t fixed = h.total() + host.block;
+  const size_t left = h.available > fixed ? h.available - fixed : 0;
+  if (!options.kv_bytes && !options.kv_blocks) blocks = std::min(blocks, left / 2 / host.block);
+  h.kv = (blocks + 1) * host.block;
+  estimate.ledger.host = h;
+  if (h.total() > h.available || left == 0)
+    estimate.shortage = strf(
+        "not enough memory on the CPU: weights of %d layers %s + workspace %s + KV cache %s, and "
+        "%s is free; use a smaller model or format%s",
+        h.layers, human_bytes(h.weights).c_str(), human_bytes(h.workspace).c_str(),
+        human_bytes(h.kv).c_str(), human_bytes(h.available).c_str(),
+        options.kv_bytes ? ", or lower --kv-memory" : "");
+  return blocks;
+}
+
 // Blocks that a sequence of `len` positions holds at most, in its prompt and past it.
 size_t prompt_blocks(int len, const SchedulerConfig& c) {
   return static_cast<size_t>(Scheduler::most_blocks(len, c));
@@ -232,13 +308,19 @@ size_t pool_blocks(const EngineOptions& options, int ctx, size_t block_bytes, si
 // Sizes the KV pool in what the rest leaves free; shortens a context that nobody asked for.
 // `pool`: bytes of a pool of so many blocks.
 template <typename Pool>
-void plan_pool(
-    EngineOptions& options, size_t block, const Pool& pool, bool on_gpu, MemoryEstimate& estimate) {
+void plan_pool(EngineOptions& options,
+               size_t block,
+               const Pool& pool,
+               bool on_gpu,
+               HostPart& host,
+               MemoryEstimate& estimate) {
   SchedulerConfig& c = options.scheduler;
   Ledger& ledger = estimate.ledger;
   const size_t fixed = ledger.weights + ledger.workspace + ledger.program + pool(0);
   const size_t left = ledger.available > fixed ? ledger.available - fixed : 0;
-  const size_t blocks = pool_blocks(options, ledger.ctx, block, on_gpu ? left : left / 2);
+  const size_t blocks = bound_by_host(
+      options, host, pool_blocks(options, ledger.ctx, block, on_gpu ? left : left / 2), estimate);
+  if (!estimate.shortage.empty()) return;
   const size_t least = 2 * c.group_windows.size();
   ledger.kv = pool(blocks);
   if (fixed + blocks * block > ledger.available || blocks < least) {
@@ -320,20 +402,23 @@ Result<void> plan_tiers(EngineOptions& options,
   return {};
 }
 
-}  // namespace
-
-Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
-                                       const ModelShape& shape,
-                                       EngineOptions& options,
-                                       const DeviceMemory* device) {
-  if (auto ok = check_sizes(options, shape); !ok) return ok.error();
+// With the layers on a GPU that the options say.
+Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
+                                      const ModelShape& shape,
+                                      EngineOptions& options,
+                                      const DeviceMemory* device) {
+  const int host_layers = device ? num_host_layers(options, shape) : 0;
+  if (host_layers > 0) {
+    if (auto ok = choose_split(options); !ok) return ok.error();
+  }
   Result<KvType> kv = kv_type_of(options, shape.head_dim, device);
   if (!kv) return kv.error();
-  Result<MeasuredModel> measured = measure_model(checkpoint, options, device);
+  const LayerRange layers{host_layers, shape.num_layers};
+  Result<MeasuredModel> measured = measure_model(checkpoint, options, device, layers);
   if (!measured) return measured.error();
 
   SchedulerConfig& c = options.scheduler;
-  const CacheGroups groups = cache_groups(shape);
+  const CacheGroups groups = part_of(cache_groups(shape), layers);
   MemoryEstimate estimate;
   Ledger& ledger = estimate.ledger;
   ledger.ctx = options.ctx.value_or(shape.max_len);
@@ -351,21 +436,108 @@ Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
   const Scheduler scheduler(smallest, nullptr);
   c.max_seqs = scheduler.config().max_seqs;
 
-  set_fixed(ledger, checkpoint, *measured, executor_config(scheduler, shape, *kv), device,
-            options.front_end_bytes);
+  const ExecutorConfig e = executor_config(scheduler, shape, *kv);
+  set_fixed(ledger, checkpoint, *measured, e, device, options.front_end_bytes);
+  HostPart host;
+  if (host_layers > 0) {
+    Result<HostPart> part = measure_host(checkpoint, options, e, host_layers, *device);
+    if (!part) return part.error();
+    host = std::move(*part);
+  }
+  if (host_layers > 0 && streams_prompts(options)) {
+    const Result<bool> streams =
+        add_stream(checkpoint, options, e, *device, *measured->model, host, ledger);
+    if (!streams) return streams.error();
+    if (!*streams) {
+      options.stream_prompts = false;
+      resolve_step_sizes(options, &shape);
+      return estimate_fixed(checkpoint, shape, options, device);
+    }
+  }
   const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
   const auto pool = [&](size_t blocks) {
     return KvCache::bytes(shape, groups, {*kv, static_cast<int>(blocks), c.block_size});
   };
   const auto num_full = static_cast<size_t>(std::ranges::count(groups.windows, 0));
-  ledger.kv_per_token = shape.kv_bytes_per_token(*kv);
-  ledger.kv_per_long_token = num_full * block / static_cast<size_t>(c.block_size);
+  const auto per_layer = [&](KvType type) {
+    return shape.kv_bytes_per_token(type) / static_cast<size_t>(shape.num_layers);
+  };
+  ledger.kv_per_token = static_cast<size_t>(shape.num_layers - host_layers) * per_layer(*kv) +
+                        static_cast<size_t>(host_layers) * per_layer(host_kv_type(*kv));
+  ledger.kv_per_long_token = num_full * (block + host.block) / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
-  plan_pool(options, block, pool, device != nullptr, estimate);
+  plan_pool(options, block, pool, device != nullptr, host, estimate);
   if (auto ok = plan_tiers(options, block, device != nullptr, estimate); !ok) return ok.error();
   const SwapRates rates = device ? kGpuSwapRates : cpu_swap_rates(num_threads(options));
   c.swap_cost = swap_cost(shape, block, measured->model->step_bytes(), rates);
   return estimate;
+}
+
+// Whether the pool holds enough sequences to be worth having; one that was asked for does.
+bool is_useful(const EngineOptions& o, const MemoryEstimate& e) {
+  constexpr int kSequences = 8, kPositions = 1024;
+  if (!e.shortage.empty()) return false;
+  if (o.kv_bytes || o.kv_blocks) return true;
+  const SchedulerConfig& c = o.scheduler;
+  const auto others = static_cast<size_t>(c.max_seqs - 1);
+  const size_t most = prompt_blocks(c.max_len, c) + others * later_blocks(c.max_len, c);
+  const size_t some = kSequences * prompt_blocks(std::min(kPositions, c.max_len), c);
+  return static_cast<size_t>(e.ledger.num_blocks) >= std::min(most, some);
+}
+
+// With as many layers on the GPU as fit it beside a useful pool; then options.gpu_layers has their
+// number, or is absent where all do.
+Result<MemoryEstimate> estimate_auto(const Checkpoint& checkpoint,
+                                     const ModelShape& shape,
+                                     EngineOptions& options,
+                                     const DeviceMemory& device) {
+  const auto with = [&](int num) {
+    EngineOptions o = options;
+    o.gpu_layers = num < shape.num_layers ? std::optional(GpuLayers{num}) : std::nullopt;
+    resolve_step_sizes(o, &shape);
+    return o;
+  };
+  EngineOptions all = with(shape.num_layers);
+  Result<MemoryEstimate> whole = estimate_fixed(checkpoint, shape, all, &device);
+  if (!whole) return whole.error();
+  if (is_useful(all, *whole)) {
+    options = std::move(all);
+    return whole;
+  }
+  DeviceMemory gpu_alone = device;
+  gpu_alone.host_available = SIZE_MAX;
+  int fits = 0;
+  for (int rest = shape.num_layers - 1; rest > 0;) {
+    const int half = (rest + 1) / 2;  // of what lies above `fits`
+    EngineOptions o = with(fits + half);
+    const Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, o, &gpu_alone);
+    if (!e) return e.error();
+    if (is_useful(o, *e)) {
+      fits += half;
+      rest -= half;
+    } else {
+      rest = half - 1;
+    }
+  }
+  EngineOptions chosen = with(std::max(fits, 1));
+  Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, chosen, &device);
+  if (!e) return e.error();
+  if (fits == 0 && !e->shortage.empty())
+    e->shortage = "not one layer fits the GPU, use --device cpu: " + e->shortage;
+  options = std::move(chosen);
+  return e;
+}
+
+}  // namespace
+
+Result<MemoryEstimate> estimate_memory(const Checkpoint& checkpoint,
+                                       const ModelShape& shape,
+                                       EngineOptions& options,
+                                       const DeviceMemory* device) {
+  if (auto ok = check_sizes(options, shape); !ok) return ok.error();
+  if (device && options.gpu_layers && !options.gpu_layers->num)
+    return estimate_auto(checkpoint, shape, options, *device);
+  return estimate_fixed(checkpoint, shape, options, device);
 }
 
 }  // namespace sluice

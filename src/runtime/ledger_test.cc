@@ -13,6 +13,7 @@
 #include "exec/disk_tier.h"
 #include "exec/kv_cache.h"
 #include "exec/model_executor.h"
+#include "exec/split_executor.h"
 #include "load/random_checkpoint.h"
 #include "model/checkpoint_fake.h"
 #include "runtime/placement.h"
@@ -165,6 +166,126 @@ TEST_F(LedgerOf, TinyModelsIsWhatTheyAllocate) {
       EXPECT_EQ(ledger->kv, executor.kv_bytes());
     }
   }
+}
+
+// A model in two parts: what the headers promise of the CPU's is what it allocates, and both pools
+// have as many blocks.
+TEST_F(LedgerOf, LayersOnTheCpuBesideAGpu) {
+  for (const std::string& config : tiny_models()) {
+    SCOPED_TRACE(config.substr(0, 30));
+    std::unique_ptr<Checkpoint> file = open(config, Format::q8_0);
+    const ModelShape shape = read_shape(*file).value();
+    if (shape.num_layers < 2) continue;
+    EngineOptions options;
+    options.device.kind = DeviceChoice::Kind::cuda;
+    options.gpu_layers = GpuLayers{shape.num_layers - 1};
+    options.kv_blocks = 40 * 8;
+    options.scheduler.budget = 48;
+    options.scheduler.max_seqs = 4;
+    EngineOptions all = options;
+    all.gpu_layers.reset();
+    const DeviceMemory gpu{size_t{8} << 30, DType::bf16};
+    const Ledger ledger = plan_memory(*file, shape, options, &gpu).value();
+    const Ledger whole = plan_memory(*file, shape, all, &gpu).value();
+    EXPECT_EQ(whole.host.layers, 0);
+    EXPECT_EQ(ledger.host.layers, 1);
+    EXPECT_LT(ledger.weights, whole.weights);
+    EXPECT_LT(ledger.kv, whole.kv);
+    EXPECT_EQ(options.scheduler.pipeline, Pipeline::sync);
+    EXPECT_EQ(all.scheduler.pipeline, Pipeline::overlap);
+
+    std::unique_ptr<Backend> backend = make_cpu_backend({.threads = 1, .pin = false});
+    LoadOptions load;
+    load.layers = {0, 1};
+    std::unique_ptr<Model> first = load_model(*file, *backend, load).value();
+    EXPECT_EQ(ledger.host.weights, first->weight_bytes());
+    ExecutorConfig e =
+        executor_config(Scheduler(options.scheduler, nullptr), shape, host_kv_type(DType::bf16));
+    e.groups = part_of(e.groups, load.layers);
+    EXPECT_EQ(ledger.host.workspace, SplitExecutor::workspace_bytes(*first, e));
+    EXPECT_EQ(ledger.host.kv, KvCache::bytes(shape, e.groups, {e.kv_type, 40 * 8, 16}));
+  }
+}
+
+// auto: the largest number that fits; one more does not, or leaves no useful pool.
+TEST_F(LedgerOf, AutoTakesAsManyLayersAsFit) {
+  const std::string config =
+      R"({"model_type": "qwen2", "hidden_size": 1024, "num_hidden_layers": 20,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 4096,
+    "vocab_size": 2000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+    "max_position_embeddings": 4096})";
+  std::unique_ptr<Checkpoint> file = open(config, Format::bf16);
+  const ModelShape shape = read_shape(*file).value();
+  int last = 0;
+  for (size_t mega : {1200, 1300, 1400, 8000}) {
+    SCOPED_TRACE(mega);
+    EngineOptions options;
+    options.device.kind = DeviceChoice::Kind::cuda;
+    options.gpu_layers = GpuLayers{};
+    options.scheduler.max_seqs = 16;
+    const EngineOptions asked = options;
+    const DeviceMemory gpu{mega << 20, DType::bf16};
+    const Ledger ledger = plan_memory(*file, shape, options, &gpu).value();
+    EXPECT_LE(ledger.weights + ledger.kv + ledger.workspace + ledger.program, gpu.available);
+    const int num = shape.num_layers - ledger.host.layers;
+    EXPECT_GT(num, last);
+    last = num;
+    EXPECT_GE(ledger.num_blocks, 8 * 1024 / 16);
+    if (ledger.host.layers == 0) {
+      EXPECT_FALSE(options.gpu_layers) << "all fit: as if nobody had asked";
+      EXPECT_EQ(options.scheduler.pipeline, Pipeline::overlap);
+      continue;
+    }
+    EXPECT_EQ(options.gpu_layers->num, num);
+    EngineOptions more = asked;
+    more.gpu_layers->num = num + 1;
+    const Result<Ledger> too_many = plan_memory(*file, shape, more, &gpu);
+    EXPECT_TRUE(!too_many || too_many->num_blocks < 8 * 1024 / 16);
+  }
+  EXPECT_EQ(last, shape.num_layers);
+  // Not one layer.
+  EngineOptions options;
+  options.device.kind = DeviceChoice::Kind::cuda;
+  options.gpu_layers = GpuLayers{};
+  const DeviceMemory tiny{size_t{700} << 20, DType::bf16};
+  const Result<Ledger> none = plan_memory(*file, shape, options, &tiny);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("--device cpu"), std::string::npos) << none.error().message;
+}
+
+TEST_F(LedgerOf, LayersOnTheCpuRefuseWhatTheyCannotDo) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  const ModelShape shape = read_shape(*file).value();
+  const DeviceMemory gpu{size_t{8} << 30, DType::bf16};
+  const auto refused = [&](void (*change)(EngineOptions&)) {
+    EngineOptions options;
+    options.device.kind = DeviceChoice::Kind::cuda;
+    options.gpu_layers = GpuLayers{1};
+    change(options);
+    const Result<Ledger> ledger = plan_memory(*file, shape, options, &gpu);
+    return ledger ? std::string() : strf("%d ", ledger.error().code) + ledger.error().message;
+  };
+  EXPECT_EQ(refused([](EngineOptions&) {}), "");
+  EXPECT_EQ(
+      refused([](EngineOptions& o) { o.scheduler.preempt = Preempt::swap; }),
+      "400 --gpu-layers 1 leaves layers on the CPU, and does not go with --preempt swap: leave "
+      "one of them out");
+  EXPECT_NE(refused([](EngineOptions& o) { o.pipeline_given = true; }).find("--pipeline"),
+            std::string::npos);
+  EXPECT_NE(refused([](EngineOptions& o) { o.prefix_host_bytes = 1 << 30; }).find("--prefix-host"),
+            std::string::npos);
+  EXPECT_NE(refused([](EngineOptions& o) { o.prefix_disk_bytes = 1 << 30; }).find("--prefix-disk"),
+            std::string::npos);
+  EXPECT_NE(refused([](EngineOptions& o) {
+              o.scheduler.allocator = KvAllocator::virtual_;
+            }).find("virtual"),
+            std::string::npos);
+  // All layers on the GPU: nothing is refused.
+  EXPECT_EQ(refused([](EngineOptions& o) {
+              o.gpu_layers = GpuLayers{99};
+              o.scheduler.preempt = Preempt::swap;
+            }),
+            "");
 }
 
 // Host memory beside the pool is counted in blocks, and only where it is asked for.

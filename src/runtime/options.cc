@@ -20,6 +20,20 @@ std::string DeviceChoice::name() const {
   return index ? name + strf(":%d", *index) : name;
 }
 
+std::string GpuLayers::name() const { return num ? std::to_string(*num) : "auto"; }
+
+Result<GpuLayers> parse_gpu_layers(std::string_view text) {
+  GpuLayers layers;
+  if (text == "auto") return layers;
+  const char* end = text.data() + text.size();
+  int num = 0;
+  auto [stop, failed] = std::from_chars(text.data(), end, num);
+  if (failed != std::errc() || stop != end || num < 0)
+    return Error{400, strf("--gpu-layers %s: use auto or a number of layers", quote(text).c_str())};
+  layers.num = num;
+  return layers;
+}
+
 Result<DeviceChoice> parse_device(std::string_view text) {
   DeviceChoice device;
   constexpr std::string_view kNumbered = "cuda:";

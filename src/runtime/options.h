@@ -47,6 +47,13 @@ enum class GpuWeights : uint8_t { decoded, stored };
 inline constexpr NamedValue<std::optional<GpuWeights>> kGpuWeights[] = {
     {"auto", std::nullopt}, {"16bit", GpuWeights::decoded}, {"stored", GpuWeights::stored}};
 
+// --gpu-layers: how many of the model's last layers run on the GPU, the others on the CPU
+struct GpuLayers {
+  std::optional<int> num;  // none ("auto"): as many as fit
+  std::string name() const;
+};
+Result<GpuLayers> parse_gpu_layers(std::string_view text);
+
 // --generation-config: who says how to sample by default
 enum class GenerationConfig : uint8_t { model, none };  // none: as in the OpenAI API
 inline constexpr NamedValue<GenerationConfig> kGenerationConfigs[] = {
@@ -84,6 +91,9 @@ struct EngineOptions {
   DeviceChoice device;
   std::optional<DType> dtype;  // of weights and activations on a GPU
   std::optional<GpuWeights> gpu_weights;
+  std::optional<GpuLayers> gpu_layers;  // absent: all, or the model runs on the CPU
+  bool stream_prompts = true;           // prompts run through the GPU in the CPU's layers too
+  std::optional<uint64_t> gpu_memory;   // what may be used of the GPU's; absent: what is free
   Quantize quantize = Quantize::none;
   std::string quantize_exclude;  // names of weights that keep their format, with commas
   bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
@@ -101,7 +111,8 @@ struct EngineOptions {
   uint64_t prefix_disk_bytes = 0;      // a file of prefixes that outlives the process
   std::string prefix_disk_dir;         // where it lies; empty: in the user's cache
   std::optional<KvType> kv_type;
-  SchedulerConfig scheduler;  // num_blocks, max_len, tiers, swap_cost and sampling are filled in
+  SchedulerConfig scheduler;    // num_blocks, max_len, tiers, swap_cost and sampling are filled in
+  bool pipeline_given = false;  // scheduler.pipeline was asked for
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
   GenerationConfig generation_config = GenerationConfig::model;
   std::string config;                            // file that options came from, empty: none

@@ -4,12 +4,16 @@
 
 #include "base/str.h"
 #include "base/thread_pool.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
 
 namespace {
 
 constexpr int kGpuBudget = 8192;  // tokens per step: what fills a GPU
+// The same where a step's prompts bring the weights of layers with them: those of half a 7B model
+// take longer than 4,096 rows compute.
+constexpr int kStreamBudget = 4096;
 constexpr int kMostHeadDim = 256;
 
 // Rows of a step that runs prompts and decodes, by weights in the layers, for `serve` on a GPU. As
@@ -110,15 +114,22 @@ void resolve_step_sizes(EngineOptions& o, const ModelShape* shape) {
   if (!o.step_sizes) return;
   const StepSizes& asked = *o.step_sizes;
   SchedulerConfig& s = o.scheduler;
-  const bool gpu = o.device.is_gpu(), tuned = asked.serves && !asked.chunk && !s.slo.any();
-  s.budget = asked.budget.value_or(gpu ? kGpuBudget : SchedulerConfig().budget);
-  s.chunk = asked.chunk.value_or(tuned && !gpu ? cpu_chunk(o) : 0);
+  // Layers on the CPU set the pace of a step, unless prompts run through the GPU.
+  const bool split = o.device.is_gpu() && o.gpu_layers, streams = split && streams_prompts(o);
+  const bool gpu = o.device.is_gpu() && !split,
+             tuned = asked.serves && !asked.chunk && !s.slo.any();
+  const int budget = streams ? kStreamBudget : SchedulerConfig().budget;
+  s.budget = asked.budget.value_or(gpu ? kGpuBudget : budget);
+  s.chunk = asked.chunk.value_or(tuned && !gpu && !streams ? cpu_chunk(o) : 0);
   s.mixed_budget =
       asked.mixed_budget.value_or(tuned && gpu && shape ? gpu_mixed_budget(*shape) : 0);
 }
 
 Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   o.device.kind = DeviceChoice::Kind::cuda;
+  if (o.gpu_layers && o.gpu_layers->num == 0)
+    return Error{400, "--gpu-layers 0 is the CPU alone: leave out what is for a GPU"};
+  if (o.gpu_layers && o.gpu_layers->num >= shape.num_layers) o.gpu_layers.reset();
   if (shape.head_dim > kMostHeadDim)
     return Error{400, strf("heads of %d dimensions: a GPU takes up to %d; use --device cpu",
                            shape.head_dim, kMostHeadDim)};
@@ -132,7 +143,36 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   return check_quantize(o);
 }
 
+int num_host_layers(const EngineOptions& o, const ModelShape& shape) {
+  if (!o.device.is_gpu() || !o.gpu_layers || !o.gpu_layers->num) return 0;
+  return std::max(0, shape.num_layers - *o.gpu_layers->num);
+}
+
+Result<void> choose_split(EngineOptions& o) {
+  const SchedulerConfig& s = o.scheduler;
+  const char* refused = nullptr;
+  if (o.pipeline_given && s.pipeline != Pipeline::sync) refused = "--pipeline other than sync";
+  if (s.preempt == Preempt::swap) refused = "--preempt swap";
+  if (o.prefix_host_bytes > 0) refused = "--prefix-host";
+  if (o.prefix_disk_bytes > 0) refused = "--prefix-disk";
+  if (s.mapped()) refused = "--kv-allocator virtual";
+  if (o.exporter) refused = "--role";
+  if (refused)
+    return Error{400, strf("--gpu-layers %s leaves layers on the CPU, and does not go with %s: "
+                           "leave one of them out",
+                           o.gpu_layers->name().c_str(), refused)};
+  o.scheduler.pipeline = Pipeline::sync;
+  return {};
+}
+
 Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
+  if (o.gpu_layers && o.gpu_layers->num == 0) {
+    if (o.device.is_gpu())
+      return Error{400, strf("--gpu-layers 0 is the CPU alone, and --device says %s: leave one out",
+                             o.device.name().c_str())};
+    if (o.device.kind == DeviceChoice::Kind::any) o.device.kind = DeviceChoice::Kind::cpu;
+    o.gpu_layers.reset();
+  }
   o.device = resolve_device(o.device);
   if (o.device.is_gpu()) return choose_gpu(o, shape);
   resolve_step_sizes(o, &shape);
@@ -142,6 +182,12 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
   if (o.gpu_weights)
     return Error{400, strf("--gpu-weights %s is for a GPU: the CPU keeps the file's formats",
                            name_of(kGpuWeights, o.gpu_weights))};
+  if (o.gpu_layers)
+    return Error{400, strf("--gpu-layers %s needs a GPU, and this runs on %s",
+                           o.gpu_layers->name().c_str(), quote(o.device.name()).c_str())};
+  if (o.gpu_memory)
+    return Error{400, strf("--gpu-memory is for a GPU, and this runs on %s",
+                           quote(o.device.name()).c_str())};
   if (auto ok = check_attention(o); !ok) return ok.error();
   return check_quantize(o);
 }

@@ -26,10 +26,16 @@ Result<void> choose_device(EngineOptions& options, const ModelShape& shape);
 // The same for a GPU whether one is there or not.
 Result<void> choose_gpu(EngineOptions& options, const ModelShape& shape);
 
+// Layers that run on the CPU where the others run on a GPU; 0: all run on one device.
+int num_host_layers(const EngineOptions& options, const ModelShape& shape);
+// Fixes what a model on both takes: steps follow each other. Refuses options that it does not
+// support.
+Result<void> choose_split(EngineOptions& options);
+
 // Why there is no GPU to use, in one line; empty where there is one, or where nothing suggests it.
 std::string why_no_gpu(const GpuFacts& facts);
 
-// What becomes of weights by --quantize and --quantize-exclude; fp8 is apart.
+// How --quantize and --quantize-exclude store weights, but for fp8, which the device does.
 Result<LoadQuant> weight_quant(const EngineOptions& options, const Checkpoint& checkpoint);
 
 // The type of a GPU's activations, and of weights that are not in 8 bits.

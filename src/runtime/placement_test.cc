@@ -38,6 +38,32 @@ TEST(Device, Names) {
     EXPECT_FALSE(parse_device(name)) << name;
 }
 
+TEST(GpuLayers, Names) {
+  for (const char* name : {"auto", "0", "12"}) EXPECT_EQ(parse_gpu_layers(name)->name(), name);
+  for (const char* name : {"", "all", "-1", "1x", "99999999999"})
+    EXPECT_FALSE(parse_gpu_layers(name)) << name;
+}
+
+TEST(GpuLayers, NoneIsTheCpuAlone) {
+  ModelShape shape;
+  shape.num_layers = 4, shape.head_dim = 64;
+  EngineOptions o;
+  o.gpu_layers = GpuLayers{0};
+  ASSERT_TRUE(choose_device(o, shape));
+  EXPECT_TRUE(o.device.is_cpu());
+  EXPECT_FALSE(o.gpu_layers);
+  o.gpu_layers = GpuLayers{1};
+  EXPECT_EQ(choose_device(o, shape).error().message,
+            "--gpu-layers 1 needs a GPU, and this runs on 'cpu'");
+  o.device.kind = DeviceChoice::Kind::any;
+  ASSERT_TRUE(choose_gpu(o, shape));
+  EXPECT_EQ(num_host_layers(o, shape), 3);
+  o.gpu_layers = GpuLayers{4};
+  ASSERT_TRUE(choose_gpu(o, shape));
+  EXPECT_EQ(num_host_layers(o, shape), 0);
+  EXPECT_FALSE(o.gpu_layers);
+}
+
 struct Sizes {
   int budget, chunk, mixed_budget;
   bool operator==(const Sizes&) const = default;

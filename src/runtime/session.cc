@@ -12,12 +12,35 @@
 #include "base/str.h"
 #include "core/policy.h"
 #include "exec/device_executor.h"
+#include "exec/layer_stream.h"
 #include "exec/row_spec.h"
 #include "exec/simulated_model.h"
+#include "exec/split_executor.h"
 #include "runtime/disk_content.h"
 #include "runtime/placement.h"
+#include "runtime/stream_plan.h"
 
 namespace sluice {
+
+// The first layers of a model on the CPU, and what runs executor_ after them.
+struct Session::Split {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  Buffer states;                        // pinned: ExecutorConfig::states
+  std::unique_ptr<LayerStream> stream;  // null: prompts do not run through the GPU
+  int num_layers = 0;
+  size_t slot_bytes = 0;
+
+  Result<void> load_stream(Device& device,
+                           Checkpoint& checkpoint,
+                           const EngineOptions& options,
+                           LoadOptions load);
+  LayerStream::Sizes stream_sizes(const ExecutorConfig& e, const ModelShape& shape) const {
+    return LayerStream::sizes_for(e, part_of(cache_groups(shape), {0, num_layers}), num_layers,
+                                  slot_bytes);
+  }
+  std::unique_ptr<SplitExecutor> executor;
+};
 
 Result<std::unique_ptr<Session>> Session::open(const EngineOptions& options,
                                                std::function<void(size_t, size_t)> progress) {
@@ -74,6 +97,7 @@ Result<std::unique_ptr<Session>> Session::open_as(const EngineOptions& options,
 
 Session::~Session() {
   engine_.reset();
+  if (split_) split_->executor.reset();
   executor_.reset();
   static_cast<void>(write_trace());
 }
@@ -83,12 +107,7 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   if (auto ok = choose_device(options_, shape); !ok) return ok.error();
   if (chooses && options_.device.is_cpu()) why_no_gpu_ = sluice::why_no_gpu(find_gpu());
   if (options_.device.is_cpu()) {
-    Result<LoadQuant> quant = weight_quant(options_, *checkpoint_);
-    if (!quant) return quant.error();
-    backend_ = make_cpu_backend({.threads = options_.threads.value_or(0),
-                                 .pin = options_.pin,
-                                 .quant = std::move(*quant),
-                                 .attention = options_.attention});
+    if (auto ok = open_cpu(backend_); !ok) return ok.error();
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
   } else {
@@ -103,9 +122,21 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   return {};
 }
 
+Result<void> Session::open_cpu(std::unique_ptr<Backend>& backend) {
+  Result<LoadQuant> quant = weight_quant(options_, *checkpoint_);
+  if (!quant) return quant.error();
+  backend = make_cpu_backend({.threads = options_.threads.value_or(0),
+                              .pin = options_.pin,
+                              .quant = std::move(*quant),
+                              .attention = options_.attention});
+  return {};
+}
+
+// With a limit, the context is in it, as in the ledger.
 DeviceMemory Session::device_memory() const {
   if (!device_) return {};
-  return {device_->free_memory(), backend_->activation_type()};
+  const size_t free = device_->free_memory();
+  return {std::min<size_t>(free, options_.gpu_memory.value_or(free)), backend_->activation_type()};
 }
 
 // With the weights in place the pool gets what is left, less what the executor will allocate.
@@ -114,12 +145,18 @@ Result<void> Session::size_pool() {
   Scheduler scheduler(c, nullptr);
   int rows = DeviceExecutor::bucket_of(c.max_seqs);
   device_->tune(std::max(scheduler.max_step_tokens(), rows), rows);
-  DeviceMemory memory = device_memory();
+  DeviceMemory memory{device_->free_memory(), backend_->activation_type()};
   memory.weights = model_->weight_bytes();
   memory.available += memory.weights + device_->scratch_bytes();  // tune() made the scratch
+  memory.available = std::min<size_t>(memory.available, options_.gpu_memory.value_or(SIZE_MAX));
+  memory.host_available = ledger_.host.available;
+  if (split_ && split_->stream) memory.available += split_->stream->loaded_bytes();
   memory.workspace =
       DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler)) +
       device_->scratch_bytes();
+  if (split_ && split_->stream)
+    memory.workspace += LayerStream::device_bytes(
+        *model_, split_->stream_sizes(executor_config(scheduler), model_->shape()));
   int ctx = c.max_len;  // what the model was loaded for
   Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
   if (!ledger) return ledger.error();
@@ -131,9 +168,40 @@ Result<void> Session::size_pool() {
 ExecutorConfig Session::executor_config(const Scheduler& scheduler) const {
   DeviceMemory memory{0, backend_->activation_type()};
   const ModelShape& shape = model_->shape();
-  return sluice::executor_config(
+  ExecutorConfig e = sluice::executor_config(
       scheduler, shape, kv_type_of(options_, shape.head_dim, device_ ? &memory : nullptr).value());
+  e.groups = part_of(e.groups, {host_layers(), shape.num_layers});
+  return e;
 }
+
+// The executor of all layers; on two devices that of the GPU's, and split_ with the CPU's before
+// it.
+Executor& Session::open_executor(ExecutorConfig e) {
+  if (!device_) {
+    Backend& backend = traced_ ? *traced_ : *backend_;
+    executor_ = std::make_unique<ModelExecutor>(backend, *model_, e, clock_, disk_.get());
+    ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
+    return *executor_;
+  }
+  if (host_layers() > 0) {
+    split_->states = device_->pinned(states_bytes(model_->shape(), e.max_step_tokens));
+    e.states = static_cast<const float*>(split_->states.data());
+  }
+  executor_ =
+      std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture, disk_.get());
+  if (host_layers() == 0) return *executor_;
+  ExecutorConfig host = e;
+  host.kv_type = host_kv_type(e.kv_type);
+  host.groups = part_of(cache_groups(model_->shape()), {0, host_layers()});
+  if (split_->stream) split_->stream->reserve(split_->stream_sizes(e, model_->shape()));
+  if (trace_) host.trace = trace_->track("layers on the CPU");
+  split_->executor = std::make_unique<SplitExecutor>(*split_->backend, *split_->model, host, clock_,
+                                                     static_cast<float*>(split_->states.data()),
+                                                     *executor_, split_->stream.get());
+  return *split_->executor;
+}
+
+const Backend* Session::host_backend() const { return split_ ? split_->backend.get() : nullptr; }
 
 // Whether a preempted sequence is moved or computed again depends on how fast blocks move here.
 void Session::measure_swap() {
@@ -198,12 +266,58 @@ Result<void> Session::open_recorder() {
   return {};
 }
 
+// The CPU's layers once more, as the GPU reads them.
+Result<void> Session::Split::load_stream(Device& device,
+                                         Checkpoint& checkpoint,
+                                         const EngineOptions& options,
+                                         LoadOptions load) {
+  Result<size_t> slot =
+      stream_slot_bytes(checkpoint, options, device.activation_type(), num_layers);
+  if (!slot) return slot.error();
+  slot_bytes = *slot;
+  load.progress = {};
+  LayerStream::Sizes sizes;
+  sizes.num_layers = num_layers;
+  sizes.slot_bytes = slot_bytes;
+  Result<std::unique_ptr<LayerStream>> loaded = LayerStream::load(device, checkpoint, load, sizes);
+  if (!loaded) return loaded.error();
+  stream = std::move(*loaded);
+  return {};
+}
+
 Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
   load.max_len = options_.scheduler.max_len;
-  load.progress = std::move(progress);
-  return load_model(*checkpoint_, *backend_, load);
+  load.progress = progress;
+  load.layers.first = host_layers();
+  // A GPU's part first: what it has read is given back, and the CPU may keep what it reads.
+  size_t last = 0;
+  if (progress && host_layers() > 0) {
+    load.progress = [&](size_t done, size_t total) {
+      last = done;
+      progress(done, total);
+    };
+  }
+  Result<std::unique_ptr<Model>> model = load_model(*checkpoint_, *backend_, load);
+  if (!model || host_layers() == 0) return model;
+  split_ = std::make_unique<Split>();
+  split_->num_layers = host_layers();
+  if (ledger_.host.streamed > 0) {
+    auto ok = split_->load_stream(*device_, *checkpoint_, options_, load);
+    if (!ok) return ok.error();
+  }
+  if (auto ok = open_cpu(split_->backend); !ok) return ok.error();
+  load.layers = {0, host_layers()};
+  if (progress) {
+    load.progress = [&](size_t done, size_t total) {
+      progress(std::min(last + done, total), total);
+    };
+  }
+  Result<std::unique_ptr<Model>> first = load_model(*checkpoint_, *split_->backend, load);
+  if (!first) return first.error();
+  split_->model = std::move(*first);
+  return model;
 }
 
 // Of the vocabulary, which is loaded, outputs get plain words.
@@ -264,14 +378,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   if (options_.profile_steps > 0)
     step_log_.emplace(options_.profile_steps, options_.scheduler.max_seqs);
   CHECK(e.groups.windows == options_.scheduler.group_windows);  // headers and model agree
-  if (device_) {
-    executor_ = std::make_unique<DeviceExecutor>(*device_, *model_, e, clock_, options_.capture,
-                                                 disk_.get());
-  } else {
-    Backend& backend = traced_ ? *traced_ : *backend_;
-    executor_ = std::make_unique<ModelExecutor>(backend, *model_, e, clock_, disk_.get());
-    ledger_.workspace = ModelExecutor::workspace_bytes(*model_, e);
-  }
+  Executor* executor = &open_executor(e);
   Engine::Options engine;
   engine.pipeline = options_.scheduler.pipeline;
   engine.kv_listener = options_.kv_listener;
@@ -283,10 +390,9 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
     observe(r, p, s);
     if (options_.observer) options_.observer(r, p, ev, s);
   };
-  Executor* executor = executor_.get();
   if (recorder_) engine.listener = recorder_->start(scheduler);
   if (recorder_ && options_.record_text) {
-    mask_recorder_ = std::make_unique<MaskRecorder>(*executor_, *recorder_);
+    mask_recorder_ = std::make_unique<MaskRecorder>(*executor, *recorder_);
     executor = mask_recorder_.get();
   }
   engine_ = std::make_unique<Engine>(std::move(scheduler), *executor, clock_, std::move(engine));

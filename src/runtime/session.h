@@ -51,10 +51,12 @@ class Session {
   const Model& model() const { return *model_; }
   bool is_simulated() const;
   const Backend& backend() const { return *backend_; }
-  // Null on the CPU.
+  // Null on the CPU. Where the CPU has layers too: of the others.
   DeviceExecutor* device_executor() {
     return device_ ? static_cast<DeviceExecutor*>(executor_.get()) : nullptr;
   }
+  // Null unless the first layers run on the CPU and the others on a GPU.
+  const Backend* host_backend() const;
   const Ledger& ledger() const { return ledger_; }
   const EngineOptions& options() const { return options_; }
   // Null for random weights, which have no vocabulary.
@@ -93,7 +95,10 @@ class Session {
   Session() = default;
   Result<std::shared_ptr<const TokenText>> load_text();
   Result<void> open_backend(const ModelShape& shape);
+  Result<void> open_cpu(std::unique_ptr<Backend>& backend);
   DeviceMemory device_memory() const;
+  int host_layers() const { return ledger_.host.layers; }
+  Executor& open_executor(ExecutorConfig config);
   Result<void> size_pool();
   ExecutorConfig executor_config(const Scheduler& scheduler) const;
   void measure_swap();
@@ -123,7 +128,9 @@ class Session {
   std::optional<ChatTemplate> template_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
-  Device* device_ = nullptr;  // backend_, where it is one
+  struct Split;
+  std::unique_ptr<Split> split_;  // with layers on the CPU and on a GPU: the CPU's part
+  Device* device_ = nullptr;      // backend_, where it is one
   std::unique_ptr<DiskTier> disk_;
   std::optional<HashKey> tenant_key_;
   std::unique_ptr<Executor> executor_;

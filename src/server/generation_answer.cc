@@ -87,7 +87,7 @@ void Generation::write_chunk(Choice& c) {
   write(out);
 }
 
-// Of one choice and its prompt, as vLLM counts them in the middle of a stream.
+// Token counts of one choice and its prompt, as vLLM sends them in the middle of a stream.
 void Generation::append_usage_so_far(std::string& out, const Choice& c, int made) const {
   size_t in = prompts_[c.prompt].tokens->size(), num = score_only ? 0 : static_cast<size_t>(made);
   out += strf(",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}",

@@ -281,7 +281,7 @@ void resolve_sizes(BenchGpuOptions& o) {
   if (!o.engine.ctx) o.engine.ctx = std::max(context + o.steps + apart, 2064);
 }
 
-// Of the layers' weights, as GpuFloor tells them apart.
+// The type of the layers' weights that GpuFloor assumes.
 DType layer_type(Quantize quantize) {
   if (quantize == Quantize::fp8) return DType::f8;
   return quantize == Quantize::w8a8 ? DType::i8 : DType::bf16;
@@ -343,6 +343,8 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
+  if (o.engine.gpu_layers)
+    return report(Error{400, "bench gpu measures a GPU alone: leave out --gpu-layers"});
   device = resolve_device(device);
   if (!o.engine.format) o.engine.format = "bf16";
   resolve_sizes(o);

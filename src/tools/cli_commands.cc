@@ -235,9 +235,6 @@ void add_constrain(CLI::App& app, CommandLine& c) {
 void add_inspect(CLI::App& app, CommandLine& c) {
   CLI::App* i = app.add_subcommand("inspect", "what is in a model file, and the memory it needs");
   i->add_option("model", c.inspect.engine.model, kModelOrShapeHelp)->required();
-  i->add_option("--gpu-memory", c.inspect.gpu_memory,
-                "plan for a GPU with so much free, like 80G,\nwhether one is here or not")
-      ->transform(byte_size());
   i->add_flag("--tensors", c.inspect.tensors, "also list metadata and tensors");
   i->add_flag("--json", c.inspect.json, "everything as one JSON object");
   add_engine_options(i, c.inspect.engine, c.policy);

@@ -46,6 +46,14 @@ std::string parse_bytes(std::string& text) {
 
 constexpr float kServeShortShare = 0.25f;
 
+CLI::Validator layers_name() {
+  return {[](std::string& text) {
+            Result<GpuLayers> layers = parse_gpu_layers(text);
+            return layers ? std::string() : layers.error().message;
+          },
+          ""};
+}
+
 CLI::Validator device_name() {
   return {[](std::string& text) {
             Result<DeviceChoice> device = parse_device(text);
@@ -116,6 +124,24 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
          "memory; ref is the slow reference\nthat tests compare with")
       ->check(device_name())
       ->default_str(o.device.name())
+      ->group(group);
+  app->add_option_function<std::string>(
+         "--gpu-layers",
+         [&o](const std::string& text) { o.gpu_layers = parse_gpu_layers(text).value(); },
+         "layers of the model that run on the GPU, the last ones; the\nothers run on the CPU. "
+         "auto: "
+         "as many as fit (default: all)")
+      ->check(layers_name())
+      ->group(group);
+  app->add_flag("!--no-stream-prompts", o.stream_prompts,
+                "with --gpu-layers: the CPU computes its layers for prompts too,\nnot the GPU with "
+                "weights that are copied to it")
+      ->group(group);
+  app->add_option(
+         "--gpu-memory", o.gpu_memory,
+         "most of the GPU's memory to use, like 8G (default: what is\nfree); inspect: plan "
+         "for a GPU that has so much free")
+      ->transform(byte_size())
       ->group(group);
   add_named(app, "--dtype", o.dtype, kDtypes,
             "on a GPU: type of weights and activations; auto: the file's")
@@ -316,10 +342,13 @@ void add_policy_options(CLI::App* app, EngineOptions& o, PresetChoice& p) {
           ""))
       ->group(policy);
   add_kv_policy_options(app, o);
-  add_named(app, "--pipeline", s.pipeline, kPipelines,
-            "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
-            "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
-            "double-buffer: one more; overlap: the\nnext step of the same requests")
+  add_named(
+      app, "--pipeline", s.pipeline, kPipelines,
+      "what is planned while a step runs. sync: nothing; simple-async:\na step of other "
+      "requests, to run after it; interleave: the same,\nto run beside it on a GPU; "
+      "double-buffer: one more; overlap: the\nnext step of the same requests. Where --gpu-layers "
+      "leaves some to\nthe CPU: sync")
+      ->each([&o](const std::string&) { o.pipeline_given = true; })
       ->group(policy);
   app->add_flag("!--no-prefix-cache", s.prefix_cache, "do not reuse the KV of common prefixes")
       ->group(policy);

@@ -166,7 +166,6 @@ struct BenchGpuOptions {
 
 struct InspectOptions {
   EngineOptions engine;
-  size_t gpu_memory = 0;  // > 0: plan for a GPU with so much
   bool tensors = false, json = false;
 };
 

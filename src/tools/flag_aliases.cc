@@ -34,8 +34,7 @@ constexpr std::string_view kPerRequest =
     "each request says how to sample; what it leaves out is the model's (--generation-config)";
 constexpr std::string_view kOneGpu =
     "a process uses one GPU: leave it out, or start one server per GPU with --device cuda:N";
-constexpr std::string_view kDevice =
-    "the whole model runs on one device: --device auto, cpu, cuda or cuda:N";
+constexpr std::string_view kDevice = "--device auto, cpu, cuda or cuda:N says where the model runs";
 constexpr std::string_view kTypes = "half=f16 float16=f16 bfloat16=bf16 float=f32 float32=f32";
 
 constexpr Row kRows[] = {
@@ -81,7 +80,7 @@ constexpr Row kRows[] = {
     {"--enable-prefix-caching", kEngine, Take::on, "", 0},
     {"--no-enable-prefix-caching", kEngine, Take::alias, "--no-prefix-cache", 0},
     {"--gpu-memory-utilization", kEngine, Take::hint,
-     "--kv-memory SIZE (like 20G) is what the KV cache may take beside the weights"},
+     "--gpu-memory SIZE (like 20G) is what may be used in all, --kv-memory SIZE by the KV cache"},
     {"-ctk", kEngine, Take::hint, "--kv TYPE is the type of both K and V"},
     {"-ctv", kEngine, Take::hint, "--kv TYPE is the type of both K and V"},
     {"--cache-type-k", kEngine, Take::hint, "--kv TYPE is the type of both K and V"},
@@ -90,11 +89,13 @@ constexpr Row kRows[] = {
      "half=f16 float16=f16 bfloat16=bf16 float32=f32 fp8=f8 fp8_e4m3=f8"},
     {"--swap-space", kEngine, Take::hint,
      "--preempt swap moves KV to host memory, --swap-memory SIZE says how much"},
-    {"--cpu-offload-gb", kEngine, Take::hint, kDevice},
+    {"--cpu-offload-gb", kEngine, Take::hint,
+     "--gpu-layers auto leaves layers to the CPU that the GPU has no memory for, --gpu-layers N "
+     "all "
+     "but N"},
     // Devices, types, threads.
-    {"-ngl", kEngine, Take::hint, kDevice},
-    {"--gpu-layers", kEngine, Take::hint, kDevice},
-    {"--n-gpu-layers", kEngine, Take::hint, kDevice},
+    {"-ngl", kEngine, Take::alias, "--gpu-layers"},
+    {"--n-gpu-layers", kEngine, Take::alias, "--gpu-layers"},
     {"-dev", kEngine, Take::hint, kDevice},
     {"-sm", kEngine, Take::hint, kOneGpu},
     {"--split-mode", kEngine, Take::hint, kOneGpu},

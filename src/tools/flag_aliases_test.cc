@@ -44,6 +44,8 @@ TEST(FlagAliases, SameMeaning) {
       {"serve", "x --enable-prefix-caching --tensor-parallel-size 1 --enforce-eager",
        "x --no-graphs"},
       {"serve", "x --generation-config vllm", "x --generation-config=none"},
+      {"serve", "x -ngl 99", "x --gpu-layers=99"},
+      {"run", "x --n-gpu-layers auto", "x --gpu-layers=auto"},
       {"serve", "-hf someone/model", "hf:someone/model"},
       {"bench latency", "x --enable-chunked-prefill", "x --prefill=chunked"},
       {"tokenize", "x -c 5", "x -c 5"},  // loads no model
@@ -53,7 +55,7 @@ TEST(FlagAliases, SameMeaning) {
 
 TEST(FlagAliases, HintsNameOurs) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"run", "x -ngl 99", "--device"},
+      {"run", "x -dev CUDA0", "--device"},
       {"run", "x -fa", "leave it out"},
       {"run", "x -fa on", "leave it out"},
       {"run", "x -m lots", "--max-tokens"},

@@ -62,23 +62,30 @@ struct Needs {
   MemoryEstimate memory;
   ServerMemory server;
   bool on_gpu = false;
-  std::vector<FitAdvice> advice;  // where it does not fit
-  FitAdvice least;                // the smallest, where no advice helps
+  std::optional<MemoryEstimate> with_auto;  // on a GPU: what --gpu-layers auto comes to
+  std::vector<FitAdvice> advice;            // where it does not fit
+  FitAdvice least;                          // the smallest, where no advice helps
 };
 
 json::object ledger_json(const MemoryEstimate& e) {
   const Ledger& l = e.ledger;
-  return json::object{{"weights", l.weights},
-                      {"kv", l.kv},
-                      {"workspace", l.workspace},
-                      {"program", l.program},
-                      {"total", e.total()},
-                      {"available", l.available},
-                      {"kv_per_token", l.kv_per_token},
-                      {"kv_per_long_token", l.kv_per_long_token},
-                      {"window", l.window},
-                      {"ctx", l.ctx},
-                      {"full_sequences", l.full_sequences}};
+  json::object j{{"weights", l.weights},
+                 {"kv", l.kv},
+                 {"workspace", l.workspace},
+                 {"program", l.program},
+                 {"total", e.total()},
+                 {"available", l.available},
+                 {"kv_per_token", l.kv_per_token},
+                 {"kv_per_long_token", l.kv_per_long_token},
+                 {"window", l.window},
+                 {"ctx", l.ctx},
+                 {"full_sequences", l.full_sequences}};
+  if (const HostLedger& h = l.host; h.layers > 0)
+    j["host"] =
+        json::object{{"layers", h.layers},       {"weights", h.weights},    {"kv", h.kv},
+                     {"workspace", h.workspace}, {"streamed", h.streamed},  {"program", h.program},
+                     {"total", h.total()},       {"available", h.available}};
+  return j;
 }
 
 // What clients of a server can make it take beside the ledger; null: no limit.
@@ -128,6 +135,10 @@ void print_json(const InspectOptions& o,
     j["ledger"] = ledger_json(needs->memory);
     j["server_at_most"] = server_json(needs->server);
     j["fits"] = needs->memory.shortage.empty();
+    if (const auto& a = needs->with_auto)
+      j["gpu_layers_auto"] = json::object{{"gpu_layers", m->num_layers - a->ledger.host.layers},
+                                          {"fits", a->shortage.empty()},
+                                          {"ledger", ledger_json(*a)}};
     if (!needs->memory.shortage.empty()) {
       json::array advice;
       for (const FitAdvice& a : needs->advice)
@@ -146,7 +157,29 @@ void row(const char* name, const std::string& value) {
   std::printf("%-16s %s\n", name, value.c_str());
 }
 
-void print_needs(const Needs& needs) {
+// The part of the CPU beside a GPU's.
+void print_host(const HostLedger& h) {
+  if (h.layers == 0) return;
+  row("on the CPU", strf("%d layers: weights %s, kv cache %s, workspace %s, program %s, %s to "
+                         "stream prompts; %s free",
+                         h.layers, human_bytes(h.weights).c_str(), human_bytes(h.kv).c_str(),
+                         human_bytes(h.workspace).c_str(), human_bytes(h.program).c_str(),
+                         human_bytes(h.streamed).c_str(), human_bytes(h.available).c_str()));
+}
+
+void print_auto(const MemoryEstimate& e, int num_layers) {
+  const Ledger& l = e.ledger;
+  const std::string text =
+      strf("auto would choose %d of %d", num_layers - l.host.layers, num_layers);
+  row("--gpu-layers",
+      text + (e.shortage.empty()
+                  ? strf(": %s of the GPU and %s of the CPU's memory for %s",
+                         human_bytes(e.total()).c_str(), human_bytes(l.host.total()).c_str(),
+                         sequences_of(l).c_str())
+                  : ": " + e.shortage));
+}
+
+void print_needs(const Needs& needs, int num_layers) {
   const Ledger& l = needs.memory.ledger;
   const bool fits = needs.memory.shortage.empty();
   row("weights", human_bytes(l.weights));
@@ -172,6 +205,8 @@ void print_needs(const Needs& needs) {
            human_bytes(s.responses).c_str(),
            human_bytes(HttpLimits().most_request_bytes()).c_str()));
   row("free memory", human_bytes(l.available) + (needs.on_gpu ? " of the GPU" : ""));
+  print_host(l.host);
+  if (needs.with_auto) print_auto(*needs.with_auto, num_layers);
   if (fits) return;
   row("does not fit", needs.memory.shortage);
   for (const FitAdvice& a : needs.advice)
@@ -216,7 +251,7 @@ void print_text(const InspectOptions& o,
            file.meta().has("tokenizer.chat_template") ? "chat template" : "no chat template"));
   row("sampling",
       strf("%s (%s)", describe_sampling(sampling.spec).c_str(), sampling.source.c_str()));
-  if (needs) print_needs(*needs);
+  if (needs) print_needs(*needs, m->num_layers);
   if (!o.tensors) return;
   std::printf("\n");
   for (const auto& [key, value] : file.meta().all())
@@ -242,14 +277,15 @@ Result<DeviceMemory> gpu_memory(const EngineOptions& engine, const Checkpoint& f
 
 Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const ModelShape& shape) {
   EngineOptions engine = o.engine;
-  if (o.gpu_memory > 0 && engine.device.kind != DeviceChoice::Kind::any && !engine.device.is_gpu())
+  const size_t given = engine.gpu_memory.value_or(0);
+  if (given > 0 && engine.device.kind != DeviceChoice::Kind::any && !engine.device.is_gpu())
     return Error{400, strf("--gpu-memory plans for a GPU, and --device says %s: leave one out",
                            engine.device.name().c_str())};
-  Result<void> chosen = o.gpu_memory > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
+  Result<void> chosen = given > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
   if (!chosen) return chosen.error();
   std::optional<DeviceMemory> gpu;
   if (engine.device.is_gpu()) {
-    Result<DeviceMemory> found = gpu_memory(engine, file, o.gpu_memory);
+    Result<DeviceMemory> found = gpu_memory(engine, file, given);
     if (!found) return found.error();
     gpu = *found;
   }
@@ -264,6 +300,13 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
   if (!memory) return memory.error();
   needs.memory = *memory;
   needs.on_gpu = gpu.has_value();
+  if (gpu) {
+    EngineOptions automatic = engine;
+    automatic.gpu_layers = GpuLayers{};
+    // Options that layers on the CPU do not go with: then there is nothing to say.
+    if (Result<MemoryEstimate> e = estimate_memory(file, shape, automatic, device))
+      needs.with_auto = std::move(*e);
+  }
   if (!memory->shortage.empty())
     needs.advice = what_would_fit(file, shape, engine, device, &needs.least);
   return needs;

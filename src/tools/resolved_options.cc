@@ -62,6 +62,8 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"prefix-disk-dir", "(the user's cache)"},
       {"kv", gpu ? "(that of activations)" : name_of(kKvTypes, kv)},
       {"dtype", "(the file's)"},
+      {"gpu-layers", gpu ? "(all)" : "0"},
+      {"gpu-memory", gpu ? "(what is free)" : "(on a GPU)"},
       {"gpu-weights", gpu ? "16bit" : "(on a GPU)"},
       {"budget", std::to_string(s.budget)},
       {"chunk", std::to_string(s.chunk)},

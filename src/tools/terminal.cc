@@ -155,11 +155,17 @@ void show_ledger(const Session& s) {
       strf("%s: %s used, %s reserved for %d x %d tokens; loaded in %.2f s",
            name_of_model(options.model).c_str(), human_bytes(l.weights + l.workspace).c_str(),
            human_bytes(l.kv).c_str(), l.full_sequences, l.ctx, s.load_seconds());
+  if (const HostLedger& h = l.host; h.layers > 0)
+    text += strf("; %d of %d layers on the CPU: %s used, %s reserved", h.layers,
+                 s.model().shape().num_layers, human_bytes(h.weights + h.workspace).c_str(),
+                 human_bytes(h.kv).c_str()) +
+            (h.streamed > 0 ? strf(", %s to stream prompts", human_bytes(h.streamed).c_str()) : "");
   if (l.ctx < s.model().shape().max_len && !options.ctx) {
     text += strf(" (the model could hold %d: memory is the limit)", s.model().shape().max_len);
   }
   tell(text);
   text = "device: " + s.backend().describe();
+  if (s.host_backend()) text += "; " + s.host_backend()->describe();
   if (!s.why_no_gpu().empty()) text += "; no GPU: " + s.why_no_gpu();
   if (const auto& rates = s.copy_rates())
     text += strf("; KV moves at %.1f GB/s out, %.1f GB/s in", rates->out / 1e9, rates->in / 1e9);

@@ -1,5 +1,5 @@
-// What the architecture has that device code is being compiled for. Host code asks target()
-// (target.cuh).
+// Features of the architecture for which device code is being compiled. Host code asks target()
+// (target.cuh) about the GPU that is there.
 #pragma once
 
 #include <cstddef>

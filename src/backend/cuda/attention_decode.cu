@@ -5,8 +5,11 @@
 // copies, so that nothing but the end synchronises the block. Up to eight splits are a cluster and
 // merge through its shared memory, in ascending order; the last of several clusters to finish
 // merges what all of them left in the workspace. GPUs without clusters merge all splits there. The
-// grid depends on the number of rows only: positions may advance under a captured graph.
+// grid depends on the number of rows only: positions may advance under a captured graph. All rows
+// have as many splits, but those much longer than the mean have more, in blocks that start last and
+// otherwise leave at once.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/attention_few.cuh"
 #include "backend/cuda/attention_kinds.cuh"
@@ -22,17 +25,23 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores' left operand
 constexpr int kMaxCluster = 8;
-constexpr int kMaxClusters = 4;  // of a (row, kv head); more would only lengthen the merge
-constexpr int kMaxAlone = 32;    // splits where there are no clusters
-constexpr int kMinTiles = 2;     // of a split: what its warps have in flight from the start
+constexpr int kMaxClusters = 8;   // of a (row, kv head)
+constexpr int kEvenClusters = 4;  // of them where rows are alike: more only lengthen the merge
+constexpr int kMaxBlocks = 2048;  // of a grid, about, for the sake of long rows
+constexpr int kMaxMore = 4;       // times as many splits for a long row as for others
+constexpr int kMaxGroups = 4096;  // (row, kv head) of which any may have several splits
+constexpr int kMaxAlone = 32;     // splits where there are no clusters
+constexpr int kMinTiles = 2;      // of a split: what its warps have in flight from the start
 
 struct DecodeParams {
   AttentionParams a;
-  int splits;        // a multiple of `cluster`
+  int rows;
+  int even_splits;   // where rows are alike; a multiple of `cluster`
+  int splits;        // of a long row at most; a multiple of even_splits
   int cluster;       // blocks of a cluster
   int head_parts;    // blocks that share a kv head: ceil(group / kHeads)
   int part_heads;    // heads of a partial result: min(group, kHeads)
-  int32_t* tickets;  // [max_split_groups()], zero between launches
+  int32_t* tickets;  // [kMaxGroups], zero between launches
   float* partials;   // [rows * kv_heads * head_parts, splits / cluster, part_floats()]
   CodesView codes;   // of the rows, or null; then a cluster is the blocks of a row
 };
@@ -85,33 +94,29 @@ struct ChunkLoader {
     return seen ? table[position >> p.block_shift] : 0;
   }
 
-  // Whole rows of positions that are all seen, where kWhole.
-  template <bool kWhole>
-  __device__ void copy_rows(uint32_t stage, int position, int id) const {
+  __device__ void copy(uint32_t stage, int j, int id) const {
     constexpr int kStep = 32 / Rows::kChunks > 0 ? 32 / Rows::kChunks : 1;  // rows per instruction
     static_assert(Rows::kChunks <= 32 && kStep <= 8);
     int row = lane / Rows::kChunks, c = lane % Rows::kChunks;
-    int row_bytes = kWhole ? Shape::kRowBytes : p.row_bytes;
-    bool inside = kWhole || c * 16 < row_bytes;
+    bool inside = c * 16 < p.row_bytes;
+    int position = at(j);
 #pragma unroll
     for (int octet = 0; octet < kOctets; ++octet) {
       int64_t block = __shfl_sync(~0u, id, octet);
       int in_block = (position + octet * 8) & ((1 << p.block_shift) - 1);
       int64_t offset = (block * p.kv_heads + kv_head) * p.block_bytes +
-                       static_cast<int64_t>(in_block + row) * row_bytes + c * 16;
+                       static_cast<int64_t>(in_block + row) * p.row_bytes + c * 16;
 #pragma unroll
       for (int i = 0; i < 8; i += kStep) {
         int r = octet * 8 + i + row;
-        bool valid = kWhole || (inside && position + r >= lo && position + r < hi);
-        int64_t from = offset + i * row_bytes;
+        bool valid = inside && position + r >= lo && position + r < hi;
+        int64_t from = offset + i * p.row_bytes;
         uint32_t to = stage + Rows::at(r, c);
         copy16(to, p.k + from, valid);
         copy16(to + Rows::kSize, p.v + from, valid);
       }
     }
-  }
-  // Eight positions of a group, of K or V, per lane.
-  __device__ void copy_all_scales(uint32_t stage, int position, int id) const {
+    // A lane for eight positions of a group, of K or V.
     constexpr int kItems = kOctets * Scales::kNum * 2;
 #pragma unroll
     for (int first = 0; first < kItems; first += 32) {
@@ -124,16 +129,6 @@ struct ChunkLoader {
                   row_at < Scales::kNum ? row_at : row_at - Scales::kNum, position + octet * 8, lo,
                   hi);
     }
-  }
-  __device__ void copy(uint32_t stage, int j, int id) const {
-    int position = at(j);
-    if (kIsCodes<KV> && p.row_bytes == Shape::kRowBytes && position >= lo &&
-        position + Shape::kChunk <= hi) {
-      copy_rows<true>(stage, position, id);
-    } else {
-      copy_rows<false>(stage, position, id);
-    }
-    copy_all_scales(stage, position, id);
   }
 };
 
@@ -336,8 +331,8 @@ __device__ void merge_to_codes(
   }
   const Unit unit(cluster_max(most, shared), p.codes.type);
   int64_t cols = static_cast<int64_t>(p.a.kv_heads) * p.a.group * p.a.head_dim;
-  if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.z] = unit.value;
-  auto* codes = static_cast<uint8_t*>(p.codes.data) + blockIdx.z * cols + offset;
+  if (blockIdx.y == 0 && threadIdx.x == 0) p.codes.scale[blockIdx.x] = unit.value;
+  auto* codes = static_cast<uint8_t*>(p.codes.data) + blockIdx.x * cols + offset;
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     int i = turn * kWarps * 32 + threadIdx.x, h = i / (D / 4), d = i % (D / 4) * 4;
@@ -350,30 +345,52 @@ __device__ void merge_to_codes(
 }
 #endif
 
+// The tiles of positions that a row sees.
+struct SeenTiles {
+  int lo, hi, start, num;  // positions [lo, hi), in tiles from `start` on
+  __device__ SeenTiles(const AttentionParams& p, int row) {
+    hi = max(p.positions[row], 0) + 1;
+    lo = p.window > 0 ? max(0, hi - p.window) : 0;
+    start = lo / kKvTile * kKvTile;
+    num = (hi - start + kKvTile - 1) / kKvTile;
+  }
+};
+
 // The block's part of a row.
 struct Share {
-  int kv_head, first_head, heads;
+  int row, split, kv_head, first_head, heads;
   int lo, begin, end;    // positions [begin, end), of which those from lo on are seen
   int active;            // splits of the row that have positions
   int first_of_cluster;  // split of the cluster's first block
 
   __device__ explicit Share(const DecodeParams& p) {
-    int split = blockIdx.x, unit = blockIdx.y;
+    row = static_cast<int>(blockIdx.x) / p.cluster;
+    first_of_cluster = static_cast<int>(blockIdx.z) * p.cluster;
+    split = first_of_cluster + static_cast<int>(blockIdx.x) % p.cluster;
+    int unit = blockIdx.y;
     kv_head = unit / p.head_parts;
     first_head = unit % p.head_parts * kHeads;
     heads = min(p.a.group - first_head, kHeads);
-    int hi = max(p.a.positions[blockIdx.z], 0) + 1;
-    lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
-    int start = lo / kKvTile * kKvTile;
-    int tiles = (hi - start + kKvTile - 1) / kKvTile;
-    int tiles_per_split = max(kMinTiles, (tiles + p.splits - 1) / p.splits);
-    active = (tiles + tiles_per_split - 1) / tiles_per_split;
-    first_of_cluster = split - split % p.cluster;
-    begin = start + split * tiles_per_split * kKvTile;
-    end = min(begin + tiles_per_split * kKvTile, hi);
+    const SeenTiles seen(p.a, row);
+    lo = seen.lo;
+    int per_split = (seen.num + p.even_splits - 1) / p.even_splits;
+    if (p.splits > p.even_splits)
+      per_split = min(per_split, max(mean_split(p), (seen.num + p.splits - 1) / p.splits));
+    per_split = max(kMinTiles, per_split);
+    active = (seen.num + per_split - 1) / per_split;
+    begin = seen.start + split * per_split * kKvTile;
+    end = min(begin + per_split * kKvTile, seen.hi);
+  }
+  // Tiles of a row's split on average, and a quarter more: rows that are about alike stay so. By
+  // whole warps.
+  __device__ static int mean_split(const DecodeParams& p) {
+    int sum = 0;
+    for (int i = threadIdx.x % 32; i < p.rows; i += 32) sum += SeenTiles(p.a, i).num;
+    sum = __reduce_add_sync(~0u, sum);
+    return (5 * sum + 4 * p.rows * p.even_splits - 1) / (4 * p.rows * p.even_splits);
   }
   // A block without positions stays when others of its cluster have some.
-  __device__ bool idle() const { return active == 1 ? blockIdx.x > 0 : first_of_cluster >= active; }
+  __device__ bool idle() const { return active == 1 ? split > 0 : first_of_cluster >= active; }
   // Elements from the start of a row of q or out to the first head.
   __device__ int64_t offset(const AttentionParams& p) const {
     return static_cast<int64_t>(kv_head * p.group + first_head) * p.head_dim;
@@ -455,14 +472,14 @@ template <typename T, int D, int kStride>
 __device__ void merge_row(const DecodeParams& p,
                           const Share& share,
                           const WarpResults<kStride>& results) {
-  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  T* out = static_cast<T*>(p.a.out) + share.row * p.a.out_stride + share.offset(p.a);
   if (share.active == 1) {
     return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
   }
-  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int64_t group_at = static_cast<int64_t>(share.row) * gridDim.y + blockIdx.y;
   int stride = part_floats(p.part_heads, D);
   float* parts = p.partials + group_at * p.splits * stride;
-  merge_warps<T, D, kStride>(p, results, share.heads, out, parts + blockIdx.x * stride,
+  merge_warps<T, D, kStride>(p, results, share.heads, out, parts + share.split * stride,
                              p.part_heads);
   if (draw_last(p.tickets + group_at, share.active))
     merge_blocks<T, D>(p, parts, share.active, share.heads, out);
@@ -473,7 +490,7 @@ template <typename T, int D, int kStride>
 __device__ void merge_row(const DecodeParams& p,
                           const Share& share,
                           const WarpResults<kStride>& results) {
-  T* out = static_cast<T*>(p.a.out) + blockIdx.z * p.a.out_stride + share.offset(p.a);
+  T* out = static_cast<T*>(p.a.out) + share.row * p.a.out_stride + share.offset(p.a);
   if (p.codes.data) {
     return merge_to_codes<T, D, kStride>(p, results, share.heads, share.offset(p.a), out);
   }
@@ -481,7 +498,7 @@ __device__ void merge_row(const DecodeParams& p,
     return merge_warps<T, D, kStride>(p, results, share.heads, out, nullptr);
   }
   merge_warps<T, D, kStride>(p, results, share.heads, out, results.end());
-  int64_t group_at = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  int64_t group_at = static_cast<int64_t>(share.row) * gridDim.y + blockIdx.y;
   int stride = part_floats(p.part_heads, D);
   float* parts = p.partials + group_at * (p.splits / p.cluster) * stride;
   int clusters = (share.active + p.cluster - 1) / p.cluster;
@@ -565,7 +582,7 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   Share share(p);
   if (share.idle()) return;
 
-  int row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int row = share.row, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   ChunkLoader<KV, D, kSmall> loader{
       p.a,       BlockIds(p.a, p.a.row_slot[row]), share.kv_head, max(share.lo, share.begin),
       share.end, share.begin + warp * kChunk,      lane};
@@ -631,32 +648,69 @@ __global__ __launch_bounds__(kWarps * 32,
                                       : 4) void few_kernel(const __grid_constant__ DecodeParams p) {
   attend_split<FewHeads<T, KV, D, kSmall>, T, KV, D, kSmall>(p);
 }
+// How rows are split, from what is known when a graph is captured.
+struct Splits {
+  int even;     // where rows are alike
+  int cluster;  // blocks of a cluster: divides even
+  int most;     // of a row much longer than the mean: a multiple of even
+};
 
-// Up to one block per multiprocessor, from what is known when a graph is captured: a power of two
-// up to kMaxCluster, or a multiple of that. With two per multiprocessor, clusters no longer fit in
-// one wave (measured: up to 1.5 times as long). Without clusters, any number up to kMaxAlone.
-int num_splits(int groups, int num_sms) {
-  int wanted = num_sms / groups;
-  if (!target().clusters) return std::clamp(wanted, 1, kMaxAlone);
-  if (wanted >= kMaxCluster) {
-    return std::min(wanted / kMaxCluster, kMaxClusters) * kMaxCluster;
-  }
-  return wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;
+// Blocks of a multiprocessor for which rows are split. 16-bit K and V want bytes, and one block has
+// enough of them on their way; 8-bit ones want instructions, and as many blocks as fit.
+int blocks_wanted(DType kv_type, int head_dim) {
+  if (dtype_bytes(kv_type) > 1 || head_dim > 128) return 1;
+  return std::clamp(static_cast<int>(target().shared / (70 * 1024)), 1, 3);
 }
-int cluster_size(int splits) { return target().clusters ? std::min(splits, kMaxCluster) : 1; }
+
+// Splits that fill `slots` best without being many.
+int filling_splits(int groups, int slots) {
+  int best = 1;
+  double most = 0;
+  for (int n = 1; n <= kMaxClusters && (n == 1 || groups * n <= 4 * slots); ++n) {
+    const double waves = static_cast<double>(groups) * n / slots;
+    const double filled = waves / std::ceil(waves) - 0.01 * n;
+    if (filled > most) most = filled, best = n;
+  }
+  return best;
+}
+
+// With one block per multiprocessor: a power of two up to kMaxCluster, which is a cluster, or a
+// multiple of that. (Two, and clusters no longer fit in one wave: up to 1.5 times as long.) With
+// more of them rows have clusters only where there are few. Without clusters, any number up to
+// kMaxAlone.
+Splits even_splits(int groups, int num_sms, int blocks) {
+  const int wanted = num_sms * blocks / groups;
+  if (!target().clusters) {
+    const int even = std::clamp(wanted, 1, kMaxAlone);
+    return {even, 1, even};
+  }
+  const int most = blocks > 1 ? kMaxClusters : kEvenClusters;
+  int even = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1, cluster = even;
+  if (wanted >= kMaxCluster * (blocks > 1 ? 2 : 1)) {
+    // Of several blocks per multiprocessor an eighth stays free, so that clusters find places.
+    const int fit = wanted - (blocks > 1 ? wanted / 8 : 0);
+    even = std::min(fit / kMaxCluster, most) * kMaxCluster, cluster = kMaxCluster;
+  } else if (blocks > 1) {
+    even = filling_splits(groups, num_sms * blocks), cluster = 1;
+  }
+  return {even, cluster, even};
+}
+
+Splits row_splits(int rows, int groups, int num_sms, int blocks) {
+  Splits s = even_splits(groups, num_sms, blocks);
+  if (rows == 1 || groups > kMaxGroups) return s;
+  const int more = std::clamp(kMaxBlocks / (groups * s.even), 1, kMaxMore);
+  s.most = s.even * std::min(more, std::max(1, kMaxClusters / (s.even / s.cluster)));
+  return s;
+}
 
 int head_parts(const AttentionSpec& spec) {
   int group = spec.num_heads / spec.num_kv_heads;
   return (group + kHeads - 1) / kHeads;
 }
 
-// More groups than this are never split.
-int max_split_groups(int num_sms) { return num_sms / 2; }
-
 // At a place that does not depend on the launch: tickets stay zero between launches of any size.
-size_t ticket_bytes(int num_sms) {
-  return (static_cast<size_t>(max_split_groups(num_sms)) * sizeof(int32_t) + 255) / 256 * 256;
-}
+constexpr size_t kTicketBytes = kMaxGroups * sizeof(int32_t);
 
 template <auto* kKernel, size_t kBytes>
 void launch_kernel(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
@@ -699,18 +753,23 @@ size_t attention_workspace(
   int units = spec.num_kv_heads * head_parts(spec);
   size_t most = 0;
   for (int num = 1; num <= max_decode; ++num) {
-    int splits = num_splits(num * units, num_sms), parts = splits / cluster_size(splits);
-    if (parts == 1) break;  // these, and larger steps, need no partial results
-    most = std::max(most, static_cast<size_t>(num) * units * static_cast<size_t>(parts));
+    for (int blocks : {1, 3}) {  // types of K and V differ in it
+      const Splits s = row_splits(num, num * units, num_sms, blocks);
+      const auto parts = static_cast<size_t>(s.most / s.cluster);
+      if (parts > 1) most = std::max(most, static_cast<size_t>(num) * units * parts);
+    }
   }
   size_t part = part_floats(std::min(group, kHeads), template_dim(spec.head_dim));
-  return ticket_bytes(num_sms) + most * part * sizeof(float);
+  return kTicketBytes + most * part * sizeof(float);
 }
 
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
   return num > 0 && !args.deterministic && has_tile_kernel(args) && target().clusters &&
-         units <= kMaxCluster && num_splits(num * units, args.num_sms) == 1;
+         units <= kMaxCluster &&
+         even_splits(num * units, args.num_sms,
+                     blocks_wanted(args.kv_type.type, args.spec.head_dim))
+                 .even == 1;
 }
 
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
@@ -722,13 +781,17 @@ void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.head_parts = head_parts(args.spec);
   p.part_heads = std::min(p.a.group, kHeads);
   int units = args.spec.num_kv_heads * p.head_parts;
-  p.splits = num_splits(num * units, args.num_sms);
-  p.cluster = cluster_size(p.splits);
+  p.rows = num;
+  const Splits splits = row_splits(num, num * units, args.num_sms,
+                                   blocks_wanted(args.kv_type.type, args.spec.head_dim));
+  p.even_splits = splits.even;
+  p.cluster = splits.cluster;
   p.tickets = static_cast<int32_t*>(args.workspace);
-  p.partials =
-      reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
+  p.partials = reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + kTicketBytes);
   p.codes = args.codes;
-  dim3 grid(p.splits, units, num);
+  // Codes are made by the blocks of a row together, which are then all it has.
+  p.splits = p.codes.data ? splits.even : splits.most;
+  dim3 grid(num * p.cluster, units, p.splits / p.cluster);
   with_tile_kernel(args.type, args.kv_type, args.spec.head_dim, [&](auto t, auto kv, auto dim) {
     launch<decltype(t), decltype(kv), decltype(dim)::value>(p, grid, stream);
   });

@@ -12,8 +12,8 @@ __device__ inline float larger(float most, float v) {
   return __uint_as_float(max(__float_as_uint(most), __float_as_uint(fabsf(v))));
 }
 
-// What one step of codes is worth in a row whose largest element is `most`: in e4m3 that becomes
-// 448. In i8 the rules are those of cpu/quantize.h, to the bit.
+// The scale of a row whose largest element is `most`. In e4m3 that element becomes 448; in i8 the
+// rules are those of cpu/quantize.h, to the bit.
 struct Unit {
   float value, inverse;
   bool i8;

@@ -60,10 +60,12 @@ CudaBackend::CudaBackend(const CudaOptions& options)
 
 CudaBackend::~CudaBackend() {
   for (Lane& l : lanes_) cudaStreamSynchronize(l.stream);
+  if (copies_) cudaStreamSynchronize(copies_);
   for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
   for (cudaEvent_t e : marks_) cudaEventDestroy(e);
   uploader_.reset();
   for (Lane& l : lanes_) cudaStreamDestroy(l.stream);
+  if (copies_) cudaStreamDestroy(copies_);
 }
 
 std::string CudaBackend::describe() const {
@@ -105,6 +107,13 @@ void CudaBackend::upload(void* to, const void* from, size_t bytes) {
 }
 void CudaBackend::download(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "download");
+}
+
+void CudaBackend::prefetch(void* to, const void* from, size_t bytes, int after, int done) {
+  if (!copies_) check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "stream");
+  check(cudaStreamWaitEvent(copies_, mark_at(after), 0), "prefetch");
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, copies_), "prefetch");
+  check(cudaEventRecord(mark_at(done), copies_), "prefetch");
 }
 
 void CudaBackend::add_lane() {

@@ -51,6 +51,8 @@ class CudaBackend final : public Device {
   size_t free_memory() const override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
+  void prefetch(void* to, const void* from, size_t bytes, int after, int done) override;
+  void place_weights(std::span<std::byte> memory) override { placed_ = memory; }
   void reserve_lanes(int lanes, int marks) override;
   size_t lane_bytes() const override { return Gemm::kWorkspace + scratch_bytes(); }
   void use_lane(int index) override;
@@ -165,6 +167,8 @@ class CudaBackend final : public Device {
   void add_marks(int num);
   cudaEvent_t mark_at(int index) const { return marks_[static_cast<size_t>(index)]; }
 
+  // From what place_weights() gave, or of its own.
+  Buffer weight_memory(size_t bytes);
   void run_norm(const NormArgs& args);
   void quantize(CudaWeight& w);
   void load_int8(std::span<const WeightSegment> segments, CudaWeight& w);
@@ -186,7 +190,9 @@ class CudaBackend final : public Device {
   Gemm gemm_;
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
-  int max_positions_ = 0;  // that attention's memory is for
+  int max_positions_ = 0;          // that attention's memory is for
+  cudaStream_t copies_ = nullptr;  // of prefetch(), which makes it
+  std::span<std::byte> placed_;    // left for weights
   std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()

@@ -9,6 +9,15 @@
 
 namespace sluice::cuda {
 
+Buffer CudaBackend::weight_memory(size_t bytes) {
+  if (placed_.empty()) return allocate(bytes);
+  const size_t padded = (bytes + 255) & ~size_t{255};
+  CHECK(padded <= placed_.size());
+  Buffer b(placed_.data(), bytes, [](void*, size_t) {});
+  placed_ = placed_.subspan(padded);
+  return b;
+}
+
 Buffer CudaBackend::vector(std::span<const float> values) {
   Buffer b = allocate(values.size_bytes());
   check(cudaMemcpyAsync(b.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
@@ -24,12 +33,13 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
   const DType type = options_.activations;
   auto data = std::make_unique<CudaWeight>();
   if (plan.type == DType::i8) {
-    data->data = allocate(static_cast<size_t>(plan.rows * plan.cols));
-    data->scale = allocate(static_cast<size_t>(plan.rows) * sizeof(float));
+    data->data = weight_memory(static_cast<size_t>(plan.rows * plan.cols));
+    data->scale = weight_memory(static_cast<size_t>(plan.rows) * sizeof(float));
     load_int8(segments, *data);
   } else if (plan.parts.empty()) {
     const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
-    data->data = allocate(static_cast<size_t>(plan.rows) * row);
+    const size_t bytes = static_cast<size_t>(plan.rows) * row;
+    data->data = plan.type == DType::f8 ? allocate(bytes) : weight_memory(bytes);  // codes follow
     auto* to = static_cast<std::byte*>(data->data.data());
     for (const WeightSegment& s : segments) {
       uploader_->convert(to, type, s);
@@ -68,7 +78,7 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
 void CudaBackend::pack_segments(std::span<const WeightSegment> segments,
                                 const CudaWeightPlan& plan,
                                 CudaWeight& w) {
-  w.data = allocate(plan.bytes);
+  w.data = weight_memory(plan.bytes);
   auto* to = static_cast<uint8_t*>(w.data.data());
   for (const CudaWeightPart& p : plan.parts) {
     w.parts.push_back({p.format, to, p.rows, plan.cols});
@@ -114,8 +124,8 @@ void CudaBackend::load_int8(std::span<const WeightSegment> segments, CudaWeight&
 
 void CudaBackend::quantize(CudaWeight& w) {
   GemmWeight& g = w.gemm;
-  Buffer codes = allocate(static_cast<size_t>(g.rows * g.cols));
-  w.scale = allocate(static_cast<size_t>(g.rows) * sizeof(float));
+  Buffer codes = weight_memory(static_cast<size_t>(g.rows * g.cols));
+  w.scale = weight_memory(static_cast<size_t>(g.rows) * sizeof(float));
   Tensor from{w.data.data(), g.type, g.rows, g.cols, g.cols};
   quantize_rows({codes.data(), static_cast<float*>(w.scale.data())}, from, stream_);
   check(cudaStreamSynchronize(stream_), "quantize");

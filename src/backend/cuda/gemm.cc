@@ -137,7 +137,8 @@ GemmChoice Gemm::invariant_choice(const Product& p) {
   if (!can_wide(p.typed, p.w)) return {};
   int splits = 1;
   while (splits < 8 && (p.w.rows + 127) / 128 * splits < 128) splits *= 2;
-  return {p.x.rows <= kMaxNarrow ? GemmKernel::narrow : GemmKernel::wide, splits};
+  const int64_t most_narrow = splits == 1 ? kMaxSkinny : kMaxTall;
+  return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 
 void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {

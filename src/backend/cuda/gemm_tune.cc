@@ -112,10 +112,11 @@ std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
   const bool i8 = p.w.type == DType::i8;
   std::vector<GemmChoice> list{{GemmKernel::tall}};
   if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
-  const bool spreads = wide_spreads(p.w.rows, p.x.rows, num_sms_);
+  const bool is_wide = i8 || p.x.rows > kMaxSkinny;
   for (int splits : kNarrowSplits) {
     list.push_back({GemmKernel::narrow, splits});
-    if (i8 && (splits == 1 || spreads)) list.push_back({GemmKernel::wide, splits});
+    if (is_wide && (splits == 1 || wide_spreads(p.w, p.x.rows, splits, num_sms_)))
+      list.push_back({GemmKernel::wide, splits});
   }
   std::erase_if(list, [&](const GemmChoice& c) { return !takes(c, p); });
   return list;

@@ -49,7 +49,7 @@ __device__ void pin(int32_t (&d)[N][4]) {
   }
 }
 
-// What products of T are added up in. Of int8 the sums are exact.
+// The type of sums of products of T. Sums of int8 are exact.
 template <typename T>
 using SumOf = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
@@ -91,6 +91,18 @@ __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
 // Barriers that were just made are visible to copies.
 __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Barriers of a ring of boxes: copies fill a stage, `warps` warps read it. By all threads.
+__device__ inline void init_ring_barriers(uint32_t full, uint32_t empty, int stages, int warps) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, warps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
 }
 
 // The box of `map` at (column, row) into shared memory; `barrier` learns of it. Weights are read
@@ -174,24 +186,21 @@ __device__ inline void copy_box(
                  : SLUICE_ACC##tiles(c, d)                                                        \
                  : "l"(w), "l"(x), "r"(add));                                                     \
   }
-#define SLUICE_PRODUCT8(tiles, n, flag) \
-  SLUICE_PRODUCT(int8_t, "+r", tiles, "m64n" n "k32", ".s32.s8.s8", ";", flag)
 #define SLUICE_PRODUCTS(tiles, n, flag)                                                         \
   SLUICE_PRODUCT(__half, "+f", tiles, "m64n" n "k16", ".f32.f16.f16", ", 1, 1, 0, 0;", flag)    \
   SLUICE_PRODUCT(__nv_bfloat16, "+f", tiles, "m64n" n "k16", ".f32.bf16.bf16", ", 1, 1, 0, 0;", \
                  flag)                                                                          \
   SLUICE_PRODUCT(__nv_fp8_e4m3, "+f", tiles, "m64n" n "k32", ".f32.e4m3.e4m3", ", 1, 1;", flag) \
-  SLUICE_PRODUCT8(tiles, n, flag)
+  SLUICE_PRODUCT(int8_t, "+r", tiles, "m64n" n "k32", ".s32.s8.s8", ";", flag)
 SLUICE_PRODUCTS(1, "8", "%6")
 SLUICE_PRODUCTS(2, "16", "%10")
 SLUICE_PRODUCTS(4, "32", "%18")
 SLUICE_PRODUCTS(8, "64", "%34")
 SLUICE_PRODUCTS(16, "128", "%66")
 SLUICE_PRODUCTS(24, "192", "%98")
-SLUICE_PRODUCT8(32, "256", "%130")
+SLUICE_PRODUCTS(32, "256", "%130")
 
 #undef SLUICE_PRODUCTS
-#undef SLUICE_PRODUCT8
 #undef SLUICE_PRODUCT
 #undef SLUICE_LIST32
 #undef SLUICE_LIST24

@@ -45,14 +45,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
   auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
   uint32_t empty = full + R::kStages * 8;
   int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < R::kStages; ++i) {
-      barrier_init(full + i * 8, 1);
-      barrier_init(empty + i * 8, 4);
-    }
-    publish_barriers();
-  }
-  __syncthreads();
+  init_ring_barriers(full, empty, R::kStages, 4);
 
   auto split = static_cast<int>(blockIdx.x);
   int first = static_cast<int>(blockIdx.y) * kTileRows;

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   Ring256<F> ring(stages + warp * Ring256<F>::kBytes, a.w, a.supers);
   wait_for_inputs();
 
-  // Of the lane's row of x in each group: its halves, and sums of 32 of them.
+  // Each group has one row of x for this lane: its halves, and their sums over 32 columns.
   const uint8_t* x_at[kGroups];
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
@@ -241,39 +241,23 @@ __global__ void halve_kernel(const __grid_constant__ SplitRows to,
 
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream) {
   check_rows(x, 16);
-  const int supers = static_cast<int>(x.cols / kSplitCols);
   const SplitRows to(memory, x.rows, x.cols);
-  const dim3 grid(static_cast<unsigned>(ceil_div(supers, 4)), static_cast<unsigned>(x.rows));
-  const auto run = [&](auto type) {
+  with_split_grid(x, [&](auto type, dim3 grid, dim3 block) {
     using T = decltype(type);
-    launch("halve", halve_kernel<T>, grid, dim3(32, 4), 0, stream, to,
-           static_cast<const T*>(x.data), x.stride, supers);
-  };
-  if (x.type == DType::f16) {
-    run(__half{});
-  } else {
-    run(__nv_bfloat16{});
-  }
+    launch("halve", halve_kernel<T>, grid, block, 0, stream, to, static_cast<const T*>(x.data),
+           x.stride, static_cast<int>(x.cols / kSplitCols));
+  });
   return to;
 }
 
 void half_product(
     Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
-  const FewRowsArgs a{out.data,
-                      out.stride,
-                      out.type,
-                      bias,
-                      static_cast<int>(out.rows),
-                      x,
-                      Planes(w),
-                      static_cast<int>(w.cols / kSplitCols)};
+  const FewRowsArgs a = few_rows_args(out, x, w, bias);
   with_packed_block(w.format, [&](auto block) {
     constexpr Format kFormat = decltype(block)::kFormat;
-    if constexpr (has_half_product(kFormat)) {
-      if (a.n <= kTokens) return run_half<kFormat, 1>(a, stream);
-      if (a.n <= 2 * kTokens) return run_half<kFormat, 2>(a, stream);
-      run_half<kFormat, 4>(a, stream);
-    }
+    if constexpr (has_half_product(kFormat))
+      with_groups<kTokens>(a.n,
+                           [&](auto num) { run_half<kFormat, decltype(num)::value>(a, stream); });
   });
 }
 

@@ -1,7 +1,7 @@
 // The product of few rows with packed weights by integers (packed.cuh).
 //
-// Of 32 columns, one matrix instruction gives 16 rows of codes times eight bytes of x: the high and
-// the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
+// One matrix instruction multiplies 16 rows of codes by eight bytes of x over 32 columns: the high
+// and the low byte of four rows. Scales of K formats are integers too, so that 256 columns are one
 // exact sum; the others' are floats, one for each 32 columns. Minimums times sums of x are a matrix
 // instruction for 256 columns. Blocks take row tiles round-robin; the warps of a block share a row
 // tile, every so many blocks of 256 columns each.
@@ -43,8 +43,8 @@ __device__ inline int signed_byte_of(uint32_t word, int k) {
       : "r"(word), "r"(static_cast<uint32_t>(k) | sign << 4 | sign << 8 | sign << 12));
   return v;
 }
-// What one lane adds up over 256 columns: of rows lane / 4 and eight further, row lane % 4 of four
-// rows of x.
+// The sums of one lane over 256 columns: weight rows lane / 4 and lane / 4 + 8 times row lane % 4
+// of four rows of x.
 template <Format F, int kGroups>
 struct SuperSums {
   static constexpr PackedFormat f = packed_format(F);
@@ -269,36 +269,23 @@ __global__ void split_kernel(
 
 SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream) {
   check_rows(x, 8);
-  const int supers = ceil_div(x.cols, kSplitCols);
   const SplitRows to(memory, x.rows, x.cols);
-  const dim3 grid(static_cast<unsigned>(ceil_div(supers, 4)), static_cast<unsigned>(x.rows));
-  if (x.type == DType::f16) {
-    launch("split", split_kernel<__half>, grid, dim3(32, 4), 0, stream, to,
-           static_cast<const __half*>(x.data), x.stride, static_cast<int>(x.cols), supers);
-  } else {
-    launch("split", split_kernel<__nv_bfloat16>, grid, dim3(32, 4), 0, stream, to,
-           static_cast<const __nv_bfloat16*>(x.data), x.stride, static_cast<int>(x.cols), supers);
-  }
+  with_split_grid(x, [&](auto type, dim3 grid, dim3 block) {
+    using T = decltype(type);
+    launch("split", split_kernel<T>, grid, block, 0, stream, to, static_cast<const T*>(x.data),
+           x.stride, static_cast<int>(x.cols), ceil_div(x.cols, kSplitCols));
+  });
   return to;
 }
 
 void integer_product(
     Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
-  const FewRowsArgs a{out.data,
-                      out.stride,
-                      out.type,
-                      bias,
-                      static_cast<int>(out.rows),
-                      x,
-                      Planes(w),
-                      ceil_div(w.cols, kSplitCols)};
+  const FewRowsArgs a = few_rows_args(out, x, w, bias);
   with_packed_block(w.format, [&](auto block) {
     constexpr Format kFormat = decltype(block)::kFormat;
-    if constexpr (has_integer_product(kFormat)) {
-      if (a.n <= kTokens) return run_integer<kFormat, 1>(a, stream);
-      if (a.n <= 2 * kTokens) return run_integer<kFormat, 2>(a, stream);
-      run_integer<kFormat, 4>(a, stream);
-    }
+    if constexpr (has_integer_product(kFormat))
+      with_groups<kTokens>(
+          a.n, [&](auto num) { run_integer<kFormat, decltype(num)::value>(a, stream); });
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/check.cuh"
@@ -16,7 +17,7 @@ namespace sluice::cuda {
 constexpr int kSuperTiles = kSplitCols / kPackedCols;
 constexpr int kRingWarps = 8;  // of a block, at most
 
-// What such a product works on.
+// Arguments of such a product.
 struct FewRowsArgs {
   void* out;
   int64_t out_stride;
@@ -27,6 +28,37 @@ struct FewRowsArgs {
   Planes w;
   int supers;  // blocks of 256 columns
 };
+
+inline FewRowsArgs few_rows_args(const Tensor& out,
+                                 const SplitRows& x,
+                                 const PackedPart& w,
+                                 const float* bias) {
+  return {out.data,
+          out.stride,
+          out.type,
+          bias,
+          static_cast<int>(out.rows),
+          x,
+          Planes(w),
+          ceil_div(w.cols, kSplitCols)};
+}
+
+// run(groups) with the number of groups of kTokens rows that hold n, as a constant: 1, 2 or 4.
+template <int kTokens, typename Run>
+void with_groups(int n, const Run& run) {
+  if (n <= kTokens) return run(std::integral_constant<int, 1>{});
+  if (n <= 2 * kTokens) return run(std::integral_constant<int, 2>{});
+  run(std::integral_constant<int, 4>{});
+}
+
+// Starts run(T{}, grid, block) with x's type: a warp for each 256 columns of each row.
+template <typename Run>
+void with_split_grid(const Tensor& x, const Run& run) {
+  const auto blocks = static_cast<unsigned>(ceil_div(ceil_div(x.cols, kSplitCols), 4));
+  const dim3 grid(blocks, static_cast<unsigned>(x.rows)), block(32, 4);
+  if (x.type == DType::f16) return run(__half{}, grid, block);
+  run(__nv_bfloat16{}, grid, block);
+}
 
 __device__ inline void put_sum(const FewRowsArgs& a, int token, int row, float v) {
   const int64_t at = token * a.out_stride + row;

@@ -24,6 +24,8 @@ __device__ inline void sample_rows(const SampleArgs& args, SampleShared& shared,
     if (first + b.thread < args.step.num) {
       OutputRow out = args.step.outputs[first + b.thread];
       wanted = out.slot >= 0 && !only_greedy(args, out);
+      if (wanted && args.which != SampledRows::all)
+        wanted = adjusts(args, out) == (args.which == SampledRows::adjusted);
     }
     uint64_t total;
     auto at = static_cast<int>(b.sum_before(wanted ? 1 : 0, total));
@@ -51,11 +53,15 @@ __global__ void SLUICE_CLUSTER_DIMS(kCluster) __launch_bounds__(kSampleThreads, 
 #endif
 }
 
-// A block for each row: where there are no clusters, or their shared memory does not hold a row.
+// A block for each row: where there are no clusters, where their shared memory does not hold a row,
+// and of many rows for those that need no memory. These are read from the L2 or beyond again and
+// again, but eight times as many rows are under way as in clusters.
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_alone_kernel(const __grid_constant__ SampleArgs args) {
   __shared__ SampleShared shared;
-  sample_rows<1>(args, shared, args.scratch + static_cast<int64_t>(blockIdx.x) * args.chunk);
+  float* memory =
+      args.scratch ? args.scratch + static_cast<int64_t>(blockIdx.x) * args.chunk : nullptr;
+  sample_rows<1>(args, shared, memory);
 }
 
 constexpr int kOpenThreads = 512;
@@ -144,7 +150,8 @@ int chunk_of(int vocab, int blocks) {
   return 4 * ((groups + blocks - 1) / blocks);
 }
 
-constexpr int kMaxParts = 64;  // of a greedy row
+constexpr int kMaxParts = 64;   // of a greedy row
+constexpr int kManyRows = 160;  // from here on a block alone has a row that needs no memory
 static_assert(sizeof(SampleShared) <= 48 * 1024);
 
 // A kilobyte less than the most: kernels have some of their own.
@@ -268,6 +275,15 @@ void Sampler::sample(const SampleStep& step, cudaStream_t stream, int lane) {
     unsigned blocks = std::min(num, static_cast<unsigned>(alone_blocks(view_.slots)));
     sample_alone_kernel<<<blocks, kSampleThreads, 0, stream>>>(args);
     return check_launch("sample");
+  }
+  if (vectored && step.num >= kManyRows) {
+    SampleArgs plain = args;
+    plain.which = SampledRows::plain;
+    plain.chunk = chunk_of(step.vocab, 1);
+    unsigned blocks = std::min(num, static_cast<unsigned>(2 * num_sms_));
+    sample_alone_kernel<<<blocks, kSampleThreads, 0, stream>>>(plain);
+    check_launch("sample");
+    args.which = SampledRows::adjusted;
   }
   unsigned clusters = std::min(num, static_cast<unsigned>(max_clusters_));
   sample_kernel<<<clusters * kCluster, kSampleThreads, shared_bytes(step.vocab), stream>>>(args);

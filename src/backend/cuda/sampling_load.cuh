@@ -6,12 +6,17 @@
 
 namespace sluice::cuda {
 
+// The rows that a launch does, of those that draw or are scored: all, or where two launches share
+// them those whose logits are adjusted first, and the others.
+enum class SampledRows : uint8_t { all, adjusted, plain };
+
 struct SampleArgs {
   SamplingRows rows;
   SampleStep step;
   int chunk;                 // tokens of a block's slice, a multiple of four
   bool vectored;             // rows of logits are aligned to 16 bytes
-  float* scratch = nullptr;  // [blocks, chunk], where a row has one block
+  float* scratch = nullptr;  // [blocks, chunk], where a row has one block; null: for plain rows
+  SampledRows which = SampledRows::all;
 };
 
 // The mask of an output; null: none.

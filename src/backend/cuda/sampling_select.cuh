@@ -1,6 +1,7 @@
 // Device code: the most likely tokens of a row, by number or by weight, without sorting it. A
-// histogram over the row finds the bucket in which the target is reached; the tokens down to it are
-// gathered when they are few, else the bucket is divided again. Included by sampling.cu.
+// histogram over the row finds the bucket in which the target is reached. Of a number, the tokens
+// down to that bucket are gathered; of a weight, those in the bucket alone, which say where exactly
+// it is reached. Where that is too many, the bucket is divided again. Included by sampling.cu.
 #pragma once
 
 #include "backend/cuda/sampling_block.cuh"
@@ -150,14 +151,15 @@ __device__ inline void add_to_list(Block<kBlocks>& b, bool listed, uint64_t plac
   if (listed && slot < kMaxGathered) b.s.list[slot] = place;
 }
 
-// What lies in the bucket (number, least and most), and the candidates down to it into the block's
-// list.
+// What lies in the bucket (number, least and most), and into the block's list the tokens in it:
+// where they are counted, also those above it.
 struct InBucket {
   uint64_t num = 0, least = ~uint64_t{0}, most = 0;
 };
 template <int kBlocks>
 __device__ inline InBucket list_candidates(
     Block<kBlocks>& b, const RowSlice& row, const Wanted& w, const Division& division, int bucket) {
+  const int first = w.counted ? -1 : bucket;
   if (b.thread == 0) b.s.num_list = 0;
   __syncthreads();
   InBucket in;
@@ -165,7 +167,7 @@ __device__ inline InBucket list_candidates(
     uint64_t place = place_of(x, row.first + i);
     bool listed = place >= w.floor;
     int k = listed ? division.bucket(x, place) : kBuckets;
-    listed = listed && k <= bucket && w.measure(x) != 0;
+    listed = listed && k >= first && k <= bucket && w.measure(x) != 0;
     if (listed && k == bucket) {
       ++in.num;
       in.least = fold<Fold::min>(in.least, place);
@@ -192,6 +194,34 @@ __device__ inline void gather(Block<kBlocks>& b, const typename Block<kBlocks>::
   __syncthreads();
 }
 
+// In the first block: the place at which the running weight of the n tokens gathered reaches the
+// target.
+template <int kBlocks>
+__device__ inline uint64_t cut_at(Block<kBlocks>& b,
+                                  const Weigher& weigher,
+                                  int n,
+                                  uint64_t target) {
+  const uint64_t* a = b.s.gathered;
+  b.sort_down(b.s.gathered, n);
+  uint64_t place[2], weight[2], total;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int at = 2 * b.thread + k;
+    place[k] = at < n ? a[at] : 0;
+    weight[k] = at < n ? weigher(logit_at(place[k])) : 0;
+  }
+  uint64_t before = b.sum_before(weight[0] + weight[1], total);
+  if (b.thread == 0) b.s.above = n > 0 ? a[n - 1] : kLeastRanked;
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    if (before < target && target <= before + weight[k]) b.s.above = place[k];
+    before += weight[k];
+  }
+  __syncthreads();
+  return b.s.above;
+}
+
 // All blocks of the row. The target is at most the measure of everything at or above the floor,
 // unless it is a number of tokens. After it, remote memory may still be read by the first block
 // until the next exchange.
@@ -211,8 +241,13 @@ __device__ inline Selected select(Block<kBlocks>& b, const RowSlice& row, const 
     auto found = b.exchange(b.s.num_list, in.num, in.least, in.most);
     uint64_t num = found.template all<Fold::sum>(0);
     if (num <= kMaxGathered) {
-      if (b.rank == 0) gather(b, found);
-      return {static_cast<int>(num), wanted.floor};
+      uint64_t cut = wanted.floor;
+      if (b.rank == 0) {
+        gather(b, found);
+        if (!wanted.counted) cut = cut_at(b, wanted.weigher, static_cast<int>(num), target);
+      }
+      if (wanted.counted) return {static_cast<int>(num), cut};
+      return {-1, b.exchange(cut)(0, 0)};
     }
     if (wanted.counted && num < wanted.target) break;  // fewer than wanted: all
     uint64_t least = found.template all<Fold::min>(2);

@@ -67,6 +67,11 @@ __device__ __noinline__ inline int lowest_allowed(const SampleArgs& args, Output
   return adjust.lowest_allowed(args.step.vocab);
 }
 
+// Whether logits are changed before a token is chosen.
+__device__ inline bool adjusts(const SampleArgs& args, const OutputRow& out) {
+  return out.actual < 0 && RowAdjust(args.rows, out.slot, mask_of(args, out)).any();
+}
+
 // The row is in the hands of a cluster: each block keeps its slice of the logits, as adjusted, in
 // shared memory. A block alone reads the logits where they are, or its scratch once they are
 // adjusted. Candidates are the tokens above a threshold that at least as many tokens reach as
@@ -217,14 +222,71 @@ struct RowSampling {
     return static_cast<uint64_t>(ceil(fmax(1.0, __dmul_rn(top_p, static_cast<double>(total)))));
   }
 
+  // The logit of token `i` of the slice; NaN past the end.
+  __device__ float logit_or_nan(int i) const {
+    return i < slice.num ? slice.logits[i] : __int_as_float(0x7fffffff);
+  }
+  // Its weight, 0 below the cut, which NaN always is.
+  __device__ uint64_t weight_from(const Weigher& weigher, uint64_t cut, float x, int i) const {
+    return place_of(x, slice.first + i) >= cut ? weigher(x) : 0;
+  }
+
+  // draw_any() of a block alone, which reads memory: a warp adds up runs of neighbours.
+  __device__ int draw_alone(const RowSpec& spec, const Weigher& weigher, uint64_t cut) {
+    constexpr int kAhead = 8, kRuns = kMaxGathered;
+    int run = 32 * kAhead;
+    while (run * kRuns < slice.num) run *= 2;
+    int num = (slice.num + run - 1) / run;
+    uint64_t* sums = b.s.list;  // by run
+    for (int k = num + b.thread; k < kRuns; k += kSampleThreads) sums[k] = 0;
+    for (int k = b.warp; k < num; k += kSampleWarps) {
+      uint64_t sum = 0;
+      for (int at = k * run; at < (k + 1) * run; at += 32 * kAhead) {
+        float x[kAhead];
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) x[j] = logit_or_nan(at + j * 32 + b.lane);
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j)
+          sum += weight_from(weigher, cut, x[j], at + j * 32 + b.lane);
+      }
+      sum = RowBlock::template fold_warp<Fold::sum>(sum);
+      if (b.lane == 0) sums[k] = sum;
+    }
+    __syncthreads();
+    uint64_t mine[2] = {sums[2 * b.thread], sums[2 * b.thread + 1]}, total;
+    uint64_t before = b.sum_before(mine[0] + mine[1], total);
+    uint64_t wanted = draw(spec, total);
+    if (b.thread == 0) b.s.bucket = 0, b.s.above = 0, b.s.token = -1;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if (before < wanted && wanted <= before + mine[k]) {
+        b.s.bucket = 2 * b.thread + k;
+        b.s.above = before;
+      }
+      before += mine[k];
+    }
+    __syncthreads();
+    if (b.warp == 0) {
+      before = b.s.above;
+      int from = b.s.bucket * run;
+      for (int at = from; at < from + run; at += 32) {
+        uint64_t w = weight_from(weigher, cut, logit_or_nan(at + b.lane), at + b.lane);
+        uint64_t upto = before + RowBlock::sum_upto(w);
+        if (upto >= wanted && upto - w < wanted) b.s.token = slice.first + at + b.lane;
+        before = __shfl_sync(0xffffffffu, upto, 31);
+      }
+    }
+    __syncthreads();
+    return b.s.token;
+  }
+
   // The token at or above the cut where the running sum in id order reaches the draw. Every thread
   // has a run of tokens, of odd length: no two lanes share a bank.
   __device__ int draw_any(const RowSpec& spec, const Weigher& weigher, uint64_t cut) {
+    if constexpr (kAlone) return draw_alone(spec, weigher, cut);
     int run = ((args.chunk + kSampleThreads - 1) / kSampleThreads) | 1;
-    auto weight = [&](int i) -> uint64_t {
-      float x = slice.logits[i];
-      return place_of(x, slice.first + i) >= cut ? weigher(x) : 0;
-    };
+    auto weight = [&](int i) { return weight_from(weigher, cut, slice.logits[i], i); };
     int begin = min(b.thread * run, slice.num), end = min(begin + run, slice.num);
     uint64_t sum = 0;
 #pragma unroll 4
@@ -387,7 +449,7 @@ struct RowSampling {
   __device__ void run() {
     bool sampled = out.actual < 0, reported = !sampled || out.num_top >= 0;
     const RowSpec& spec = args.rows.rows[out.slot].spec;
-    bool adjusts = sampled && RowAdjust(args.rows, out.slot, mask_of(args, out)).any();
+    bool adjusts = sluice::cuda::adjusts(args, out);
     bool draws = sampled && spec.inv_temperature >= 0;
     SampleResult result{out.actual, 0, 0, 0};
     Scores scores{};

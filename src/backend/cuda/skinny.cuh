@@ -39,7 +39,7 @@ void narrow(Tensor out,
             bool in_order,
             cudaStream_t stream);
 
-// Likewise, but not f8; any n.
+// Likewise; any n.
 bool can_wide(const Tensor& x, const GemmWeight& w);
 void wide(Tensor out,
           Tensor x,
@@ -48,8 +48,8 @@ void wide(Tensor out,
           int splits,
           int num_sms,
           cudaStream_t stream);
-// Whether wide() has so few tiles that `splits` blocks share one.
-bool wide_spreads(int64_t rows, int64_t n, int num_sms);
+// Whether the blocks of a cluster share out wide()'s ranges of columns, since there are few tiles.
+bool wide_spreads(const GemmWeight& w, int64_t n, int splits, int num_sms);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

@@ -18,7 +18,7 @@ struct Target {
   bool overlap = false;   // kernels that start before the one before them ends
   bool wgmma = false;     // matrix instructions of a warpgroup
 };
-// Of the current device; found once.
+// The current device's; found once.
 const Target& target();
 inline bool has_wgmma() { return target().wgmma; }
 

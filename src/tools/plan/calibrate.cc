@@ -10,85 +10,14 @@
 #include "tools/cpu_limits.h"
 #include "tools/lab/files.h"
 #include "tools/lab/run.h"
-#include "tools/lab/workload.h"
+#include "tools/plan/probes.h"
 
 namespace sluice {
 
 namespace {
 
-constexpr double kLongHost = 5e-3;  // between two steps: the engine waited, it did not compute
-
-struct Probe {
-  std::string what;
-  LabWorkload requests;
-};
-
-// Requests all there from the start: a step of their prompts, chunk by chunk, then decodes.
-Probe batch_probe(int num, int input, int output) {
-  return {strf("%d x %d tokens", num, input), equal_requests(num, input, output)};
-}
-
-// Prompts' lengths are of no special kind: kernels compute rows in tiles, so that a multiple of 128
-// is cheaper than its neighbours, and hardly any request has one. Some are, as budgets are.
-constexpr int kPromptLengths[] = {3,    6,    11,   13,   19,   23,   29,   37,   47,  59,
-                                  83,   101,  149,  197,  256,  331,  421,  512,  683, 857,
-                                  1024, 1361, 1733, 2048, 2731, 3407, 4096, 5463, 8192};
-
-// Nor are numbers of decodes: a GPU has graphs for some, and runs others in the next larger one.
-constexpr int kDecodeCounts[] = {1,  2,  3,  4,  5,  6,  8,   9,   11,  13,  16,  19,  24, 27,
-                                 36, 43, 54, 67, 81, 97, 121, 151, 182, 256, 333, 409, 512};
-
-// What a calibration runs, the quickest first: decodes by their number, prompts by their length,
-// prompts that come while others decode, then long contexts.
-std::vector<Probe> probes_for(const SchedulerConfig& c) {
-  const int most = std::min(c.max_seqs, 512), len = c.max_len;
-  const int longest = std::max(8, std::min(len / 2, 4 * c.budget));
-  std::vector<Probe> out;
-  for (int n : kDecodeCounts)
-    if (n <= most) out.push_back(batch_probe(n, 8, 12));
-  for (int n : kPromptLengths)
-    if (n <= c.budget && n < len - 4) out.push_back(batch_probe(1, n, 2));
-  for (int users : {1, 4, 8, 16, 32, 64}) {
-    if (users > most / 2) break;
-    LabWorkload w = equal_requests(users, 16, 40);
-    int i = 0;
-    for (int input : {101, 397, 1601})
-      w.push_back({.at = 0.03 * ++i, .input = std::min(longest, input), .output = 4});
-    out.push_back({strf("prompts beside %d decodes", users), std::move(w)});
-  }
-  // Rows and contexts apart from each other: what K and V cost shows only in the product of both.
-  std::vector<std::pair<int, int>> grid;
-  for (int length : {64, 128, 256, 512, 1024, 2048, 4096, 8192})
-    for (int n : {1, 5, 13, 50, 256})
-      if (length <= longest && n <= most &&
-          static_cast<int64_t>(n) * (length + 32) <=
-              static_cast<int64_t>(c.num_blocks) * c.block_size)
-        grid.emplace_back(n, length);
-  std::ranges::stable_sort(grid, {}, [](const auto& g) { return g.first * g.second; });
-  // Outputs long enough that all of them decode together in the end.
-  for (auto [n, length] : grid)
-    out.push_back(batch_probe(n, length, 16 + 3 * (n * length / c.budget) / 2));
-  return out;
-}
-
-// Seconds that a probe will take, by a cost.
-double probe_seconds(const LabWorkload& w, const StepCost& cost, int budget) {
-  StepLoad decode;
-  int outputs = 0;
-  double tokens = 0, pairs = 0;
-  for (const LabRequest& r : w) {
-    const int64_t n = r.input;
-    tokens += r.input, pairs += 0.5 * r.input * r.input;
-    decode += {.tokens = 1, .sampled = 1, .context = n, .attended = n};
-    outputs = std::max(outputs, r.output);
-  }
-  const double steps = std::max(1.0, tokens / budget);
-  const StepLoad prompts{.tokens = static_cast<int>(tokens / steps),
-                         .sampled = 1,
-                         .context = static_cast<int64_t>(tokens / steps),
-                         .attended = static_cast<int64_t>(pairs / steps)};
-  return steps * cost.seconds(prompts) + outputs * cost.seconds(decode);
-}
+constexpr double kLongHost = 5e-3;     // between two steps: the engine waited, it did not compute
+constexpr double kMostOfLimit = 0.15;  // of a calibration's time for one probe
 
 }  // namespace
 
@@ -163,15 +92,16 @@ Result<CostFile> calibrate(Session& s,
   LabSetup setup;
   std::vector<TimedStep> steps;
   std::vector<StepReport> reports;
-  const std::vector<Probe> probes = probes_for(c);
+  const std::vector<Probe> probes = calibration_probes(c);
   CostFit fit;
   // Again and again while there is time: the first round says how long each probe takes. What does
-  // not fit the time that is left is left out.
+  // not fit the time that is left is left out, and what would take a large share of it.
   bool any = true;
   for (uint64_t round = 0; any && (round == 0 || spent() < limit); ++round) {
     any = false;
     for (const Probe& p : probes) {
-      if (!steps.empty() && spent() + probe_seconds(p.requests, fit.cost, c.budget) > limit)
+      const double expected = probe_seconds(p.requests, fit.cost, c.budget);
+      if (!steps.empty() && (expected > limit * kMostOfLimit || spent() + expected > limit))
         continue;
       progress(p.what, std::min(1.0, spent() / limit));
       setup.warm = steps.empty();

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <set>
+#include <span>
 
 #include "tools/plan/calibrate.h"
 #include "tools/plan/cost_file.h"
 #include "tools/plan/derive.h"
 #include "tools/plan/figures.h"
 #include "tools/plan/page.h"
+#include "tools/plan/probes.h"
 #include "tools/plan/search.h"
 #include "tools/plan/table.h"
 #include "tools/sla.h"
@@ -444,6 +448,27 @@ TEST(PlanTable, CellsFitOrDoNot) {
   EXPECT_NEAR(one.per_million, 0.7 / 3600 / one.rate * 1e6, 1e-9);
   EXPECT_FALSE(table_cell(qwen_7b(), c, d.memory, 0.7, 512, 1024, 512).fits);
   EXPECT_EQ(table_cell(qwen_7b(), c, d.memory, 0, 1, 1024, 512).per_million, 0);
+}
+
+// A slow machine has time for the first of them only: it sees every kind of step, small and large.
+TEST(Calibration, KindsTakeTurns) {
+  SchedulerConfig c;
+  c.max_seqs = 64, c.budget = 512, c.max_len = 4096, c.num_blocks = 4096, c.block_size = 16;
+  const std::vector<Probe> probes = calibration_probes(c);
+  ASSERT_GT(probes.size(), 50u);
+  std::map<Probe::Kind, std::set<int>> lengths;
+  for (const Probe& p : std::span(probes).first(16))
+    lengths[p.kind].insert(static_cast<int>(p.requests.size()) * p.requests.back().input);
+  ASSERT_EQ(lengths.size(), 4u);
+  for (auto kind : {Probe::Kind::decodes, Probe::Kind::prompt, Probe::Kind::context}) {
+    EXPECT_EQ(lengths[kind].size(), 4u);
+    EXPECT_GT(*lengths[kind].rbegin(), 10 * *lengths[kind].begin());
+  }
+  std::set<std::pair<Probe::Kind, std::string>> all;
+  for (const Probe& p : probes) EXPECT_TRUE(all.emplace(p.kind, p.what).second) << p.what;
+  for (const char* what : {"54 x 8 tokens", "1 x 3 tokens", "1 x 512 tokens"})
+    EXPECT_TRUE(std::ranges::any_of(probes, [&](const Probe& p) { return p.what == what; }))
+        << what;
 }
 
 }  // namespace sluice

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What a worker is to do.
+// The part of a request that a worker does.
 enum class Leg : uint8_t { whole, prefill, decode };
 
 class RoutedExchange final : public HttpListener,
@@ -35,7 +35,7 @@ class RoutedExchange final : public HttpListener,
   // From now on one worker does all, since the one named failed at its part.
   void do_whole(const std::string& worker, const char* why);
   void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
-  // What that worker is sent.
+  // The request as that worker is sent it.
   std::string bytes_for(const HttpUrl& url) const;
   // Answers by itself: no worker is to be had.
   void refuse(int status, const std::string& why, const char* code, double retry_after);

@@ -107,7 +107,7 @@ Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
     w.probe->run();
     return {};
   }
-  // What was known of the one that left goes with it; its probe may not have said so yet.
+  // Forget the worker that left; its probe may not have said so yet.
   set_state(worker, false, false, false, "is gone");
   conductor_.set_role(static_cast<int>(worker), WorkerRole::both, false);
   w.num_requests = w.num_failures = w.num_prefills = 0;

@@ -53,7 +53,7 @@ class NamedWorker {
   std::unique_ptr<HttpServer> server_;
 };
 
-// What a name means, as tests change it.
+// A DNS name whose addresses tests change.
 struct ChangingName {
   std::mutex mutex;
   Result<std::vector<std::string>> addresses = Error{503, "no server"};
@@ -155,7 +155,7 @@ TEST(RouterMembers, AddressesJoinAndLeave) {
   cluster.name->set(Error{503, "no server"});
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_TRUE(cluster.serves({stays, "127.0.0.3"}));
-  // What left comes back.
+  // Workers that left come back.
   cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
   EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMostPrefills = 2;  // prefill workers that are asked
 constexpr std::string_view kTransferField = "kv_transfer_params";
-// What one token that nobody reads does not need, or what would make it more than one.
+// Fields left out of the prefill request: it makes one token that nobody reads.
 constexpr std::string_view kNotInPrefill[] = {
     "stream",  "stream_options",  "max_tokens", "max_completion_tokens", "min_tokens",  "n",
     "best_of", "use_beam_search", "logprobs",   "top_logprobs",          kTransferField};
@@ -63,7 +63,7 @@ void RoutedExchange::prefill_ended(HttpFailure failure) {
     return router_.place(shared_from_this());
   }
   avoid_ |= uint64_t{1} << worker;
-  // What it refuses for what it is, others refuse too, and say so to the client.
+  // A bad request: the other worker refuses it too, and tells the client why.
   if (answered && head_.status >= 400 && head_.status < 500 && head_.status != 429) {
     leave_to_one();
     return router_.place(shared_from_this());

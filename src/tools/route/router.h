@@ -48,7 +48,7 @@ struct RouterOptions {
 };
 inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
 
-// What is passed on.
+// A path that the router passes on to workers.
 struct RoutedPath {
   std::string_view method, path;
   bool generates = false;  // its tokens count, and it may be rejected for load
@@ -110,9 +110,9 @@ class Router {
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
-  // What the worker says of its part; nothing: it does whole requests.
+  // The role that the worker reports; empty: it does whole requests.
   void set_role(size_t worker, std::string_view role);
-  // What the worker says of its KV events; nothing: it has none, or is gone.
+  // Where the worker says that its KV events are; none: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
   Time now() const { return clock_.now(); }

@@ -1,0 +1,26 @@
+// wide() where there are tiles enough for all multiprocessors.
+#pragma once
+
+#include "backend/cuda/boxed.cuh"
+
+namespace sluice::cuda {
+
+// splits: ranges of columns, as for wide(). width: rows of x of a tile, 32, 64, 128, 192 or 256; 0:
+// as is probably fastest. It changes no bit. With several ranges the most is 192, of f8 128, but in
+// int8 256; of f8 with one range it is 192.
+void wide_persistent(const BoxedArgs& a,
+                     const Tensor& x,
+                     const Tensor& weight,
+                     int splits,
+                     int num_sms,
+                     cudaStream_t stream,
+                     int width = 0);
+
+// Boxes of 128 bytes in a row.
+inline int num_boxes(const GemmWeight& w) {
+  return ceil_div(w.cols * static_cast<int64_t>(dtype_bytes(w.type)), kRowBytes);
+}
+// About how many clocks it takes.
+int64_t persistent_clocks(const GemmWeight& w, int64_t n, int splits, int num_sms);
+
+}  // namespace sluice::cuda

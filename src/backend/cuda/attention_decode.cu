@@ -94,29 +94,33 @@ struct ChunkLoader {
     return seen ? table[position >> p.block_shift] : 0;
   }
 
-  __device__ void copy(uint32_t stage, int j, int id) const {
+  // Whole rows of positions that are all seen, where kWhole.
+  template <bool kWhole>
+  __device__ void copy_rows(uint32_t stage, int position, int id) const {
     constexpr int kStep = 32 / Rows::kChunks > 0 ? 32 / Rows::kChunks : 1;  // rows per instruction
     static_assert(Rows::kChunks <= 32 && kStep <= 8);
     int row = lane / Rows::kChunks, c = lane % Rows::kChunks;
-    bool inside = c * 16 < p.row_bytes;
-    int position = at(j);
+    int row_bytes = kWhole ? Shape::kRowBytes : p.row_bytes;
+    bool inside = kWhole || c * 16 < row_bytes;
 #pragma unroll
     for (int octet = 0; octet < kOctets; ++octet) {
       int64_t block = __shfl_sync(~0u, id, octet);
       int in_block = (position + octet * 8) & ((1 << p.block_shift) - 1);
       int64_t offset = (block * p.kv_heads + kv_head) * p.block_bytes +
-                       static_cast<int64_t>(in_block + row) * p.row_bytes + c * 16;
+                       static_cast<int64_t>(in_block + row) * row_bytes + c * 16;
 #pragma unroll
       for (int i = 0; i < 8; i += kStep) {
         int r = octet * 8 + i + row;
-        bool valid = inside && position + r >= lo && position + r < hi;
-        int64_t from = offset + i * p.row_bytes;
+        bool valid = kWhole || (inside && position + r >= lo && position + r < hi);
+        int64_t from = offset + i * row_bytes;
         uint32_t to = stage + Rows::at(r, c);
         copy16(to, p.k + from, valid);
         copy16(to + Rows::kSize, p.v + from, valid);
       }
     }
-    // A lane for eight positions of a group, of K or V.
+  }
+  // Eight positions of a group, of K or V, per lane.
+  __device__ void copy_all_scales(uint32_t stage, int position, int id) const {
     constexpr int kItems = kOctets * Scales::kNum * 2;
 #pragma unroll
     for (int first = 0; first < kItems; first += 32) {
@@ -129,6 +133,16 @@ struct ChunkLoader {
                   row_at < Scales::kNum ? row_at : row_at - Scales::kNum, position + octet * 8, lo,
                   hi);
     }
+  }
+  __device__ void copy(uint32_t stage, int j, int id) const {
+    int position = at(j);
+    if (sizeof(KV) == 1 && p.row_bytes == Shape::kRowBytes && position >= lo &&
+        position + Shape::kChunk <= hi) {
+      copy_rows<true>(stage, position, id);
+    } else {
+      copy_rows<false>(stage, position, id);
+    }
+    copy_all_scales(stage, position, id);
   }
 };
 
@@ -564,7 +578,7 @@ struct FewHeads {
     if (at < lo || at + kChunk > hi) mask_few(s, at, lo, hi, lane);
     few_softmax(s, p.factor, state, alpha);
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale_few(o, alpha);
-    accumulate_few<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+    accumulate_few<KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
   }
   template <int kStride>
   __device__ void store(const WarpResults<kStride>& results, int heads) const {

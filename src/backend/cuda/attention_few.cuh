@@ -1,6 +1,8 @@
 // Decode over 8-bit K and V where at most eight query heads share a kv head: the heads are the
 // eight columns of the tensor cores' products, positions and then dimensions their 16 rows. So no
-// product computes rows that nobody wants, and outputs take half the registers. Device code.
+// product computes rows that nobody wants, and outputs take half the registers. All operands are in
+// f16, where codes and e4m3 are exact and cheap to make; queries are divided by a power of two.
+// Device code.
 #pragma once
 
 #include "backend/cuda/attention_tile.cuh"
@@ -11,13 +13,13 @@ namespace sluice::cuda {
 // first_few(lane) and the next.
 __device__ inline int first_few(int lane) { return (lane & 3) * 2; }
 
-// Fragments of q [8, D], the right operand, in f16 where K is codes.
+// Fragments of q [8, D], the right operand.
 template <typename T, typename KV, int D>
 struct FewQueries {
   static constexpr int kSteps = D / 16;
   uint32_t f[kSteps][2];
-  // With codes: what scores are multiplied with, and where the products of a group start.
-  float unit[2];
+  float unit[2];  // what scores are multiplied with
+  // With codes: where the products of a group start.
   float bias[kBiased<KV, D> ? D / 32 : 1][4];
 
   // q: the first head's.
@@ -32,7 +34,7 @@ struct FewQueries {
       float2 y = unpack<T>(x);
       most = fmaxf(most, fmaxf(fabsf(y.x), fabsf(y.y)));
     }
-    if constexpr (kIsCodes<KV>) divide(most, lane);
+    divide(most, lane);
   }
 
  private:
@@ -71,7 +73,6 @@ __device__ void few_scores(float (&s)[kPositions / 16][4],
                            int lane) {
   using Rows = SmemRows<kPositions, D>;
   using Scales = ScaleRows<KV, D, kPositions>;
-  using M = Operand<T, KV>;
   const uint32_t scales = k + 2 * Rows::kSize + (lane >> 2) * 2;
   int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
 #pragma unroll
@@ -97,13 +98,13 @@ __device__ void few_scores(float (&s)[kPositions / 16][4],
         } else {
 #pragma unroll
           for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = less_bias(a[i / 4][i % 4]);
-          mma<M>(part, a[0], q.f[step][0], q.f[step][1]);
+          mma<__half>(part, a[0], q.f[step][0], q.f[step][1]);
         }
-        mma<M>(part, a[1], q.f[step + 1][0], q.f[step + 1][1]);
+        mma<__half>(part, a[1], q.f[step + 1][0], q.f[step + 1][1]);
         const uint32_t group = at + step / 2 * Scales::kStride;
         const float w0 = scale_of(group), w1 = scale_of(group + 16);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] = __fmaf_rn(part[i], i < 2 ? w0 : w1, s[n][i]);
+        for (int i = 0; i < 4; ++i) s[n][i] = fmaf(part[i], i < 2 ? w0 : w1, s[n][i]);
       } else {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -114,20 +115,18 @@ __device__ void few_scores(float (&s)[kPositions / 16][4],
             a[0] = scaled_codes<0, 1>(x, u), a[1] = scaled_codes<0, 1>(y, v);
             a[2] = scaled_codes<2, 3>(x, u), a[3] = scaled_codes<2, 3>(y, v);
           } else {
-            a[0] = widen<T, 0, 1>(x), a[1] = widen<T, 0, 1>(y);
-            a[2] = widen<T, 2, 3>(x), a[3] = widen<T, 2, 3>(y);
+            a[0] = widen<__half, 0, 1>(x), a[1] = widen<__half, 0, 1>(y);
+            a[2] = widen<__half, 2, 3>(x), a[3] = widen<__half, 2, 3>(y);
           }
-          mma<M>(s[n], a, q.f[step + half][0], q.f[step + half][1]);
+          mma<__half>(s[n], a, q.f[step + half][0], q.f[step + half][1]);
         }
       }
     }
   }
-  if constexpr (kIsCodes<KV>) {
 #pragma unroll
-    for (int n = 0; n < kPositions / 16; ++n) {
+  for (int n = 0; n < kPositions / 16; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], q.unit[i % 2]);
-    }
+    for (int i = 0; i < 4; ++i) s[n][i] *= q.unit[i % 2];
   }
 }
 
@@ -191,26 +190,25 @@ __device__ inline uint32_t transposed(uint32_t x) {
 
 // o [D, 8] += vᵀ · s. Rows of o's tile n: dimensions 16 n + 2 (lane / 4) in o[n][0 and 1], the next
 // in o[n][2 and 3].
-template <typename T, typename KV, int D, int kPositions>
+template <typename KV, int D, int kPositions>
 __device__ void accumulate_few(float (&o)[D / 16][4],
                                const float (&s)[kPositions / 16][4],
                                uint32_t v,
                                int lane) {
   using Rows = SmemRows<kPositions, D>;
-  using M = Operand<T, KV>;
   int row = ((lane >> 3) & 1) * 8 + (lane & 7), lane_c = lane >> 4;
 #pragma unroll
   for (int n = 0; n < kPositions / 16; ++n) {
-    const uint32_t b0 = transposed(pack<M>(s[n][0], s[n][1]));
-    const uint32_t b1 = transposed(pack<M>(s[n][2], s[n][3]));
+    const uint32_t b0 = transposed(pack<__half>(s[n][0], s[n][1]));
+    const uint32_t b1 = transposed(pack<__half>(s[n][2], s[n][3]));
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
       uint32_t r[4], even[4], odd[4], w[4] = {};
       ldmatrix_trans(r, v + Rows::at(n * 16 + row, d * 2, lane_c));
       load_value_scales<KV, D, kPositions>(w, v, n * 16, d * 2, lane);
-      widen_values<T, KV>(even, odd, r, w);
-      mma<M>(o[d * 2], {even[0], odd[0], even[1], odd[1]}, b0, b1);
-      mma<M>(o[d * 2 + 1], {even[2], odd[2], even[3], odd[3]}, b0, b1);
+      widen_values<__half, KV>(even, odd, r, w);
+      mma<__half>(o[d * 2], {even[0], odd[0], even[1], odd[1]}, b0, b1);
+      mma<__half>(o[d * 2 + 1], {even[2], odd[2], even[3], odd[3]}, b0, b1);
     }
   }
 }

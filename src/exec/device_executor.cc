@@ -70,11 +70,15 @@ int DeviceExecutor::bucket_of(int n) {
   return n <= 256 ? (n + 7) / 8 * 8 : (n + 31) / 32 * 32;
 }
 
+size_t DeviceExecutor::activation_bytes(const Model& model, const ExecutorConfig& c) {
+  return model.scratch_bytes(max_rows(c), held_logits(c));
+}
+
 size_t DeviceExecutor::workspace_bytes(const Model& model, const ExecutorConfig& c) {
   StepArrays a;
   auto rows = static_cast<size_t>(max_rows(c)), outputs = static_cast<size_t>(held_logits(c));
   size_t lane = place_arrays(&a, nullptr, rows);
-  lane += model.scratch_bytes(max_rows(c), held_logits(c));
+  lane += activation_bytes(model, c);
   lane += outputs * output_row_bytes(model.shape());
   lane += rows * (sizeof(SampleResult) + kMaxTopLogprobs * sizeof(TopEntry)) + kPacketBytes;
   lane += MaskInbox::bytes(c.max_seqs, model.shape().vocab);

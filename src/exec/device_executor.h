@@ -74,6 +74,8 @@ class DeviceExecutor final : public Executor {
   void profile_decode(int rows) { profile_rows_.store(rows); }
   // Timings of that step; empty until it has run.
   StepProfile take_profile();
+  // Bytes of one lane's activations.
+  static size_t activation_bytes(const Model& model, const ExecutorConfig& config);
   // Bytes that this executor and the model allocate on the device besides weights and the KV pool.
   static size_t workspace_bytes(const Model& model, const ExecutorConfig& config);
   // The same with what the device allocates for attention and sampling.

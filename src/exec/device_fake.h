@@ -147,6 +147,8 @@ class NotingModel final : public Model {
   size_t scratch_bytes(int, int) const override { return 0; }
   void reserve(Backend&, int, int, int num) override { num_lanes = num; }
   void use_lane(int which) override { lane = which; }
+  void reserve_in(std::span<std::byte>, int, int) override {}
+  std::span<std::byte> scratch() const override { return {}; }
   Tensor states() const override {
     return {const_cast<float*>(residual.data()), DType::f32,
             static_cast<int64_t>(residual.size() / 8), 8, 8};

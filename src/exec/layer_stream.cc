@@ -47,9 +47,10 @@ LayerStream::Sizes LayerStream::sizes_for(const ExecutorConfig& c,
   return z;
 }
 
-size_t LayerStream::device_bytes(const Model& model, const Sizes& z) {
+size_t LayerStream::device_bytes(const Model& model, const Sizes& z, size_t shared) {
+  const size_t scratch = model.scratch_bytes(z.max_rows, 0);
   return kSlots * z.slot_bytes + 2 * side_bytes(model.shape(), z) + array_bytes(z) +
-         model.scratch_bytes(z.max_rows, 0);
+         (scratch <= shared ? 0 : scratch);
 }
 
 size_t LayerStream::pinned_bytes(const ModelShape& shape, const Sizes& z) {
@@ -82,7 +83,7 @@ LayerStream::LayerStream(Device& device, Sizes sizes, const ModelShape& shape)
   device_.reserve_lanes(1, kFirstMark + 2 * kSlots);
 }
 
-void LayerStream::reserve(const Sizes& sizes) {
+void LayerStream::reserve(const Sizes& sizes, std::span<std::byte> shared) {
   CHECK(sizes.num_layers == sizes_.num_layers && sizes.slot_bytes == sizes_.slot_bytes);
   sizes_ = sizes;
   block_bytes_ = kv_block_bytes(shape_, sizes_);
@@ -100,7 +101,11 @@ void LayerStream::reserve(const Sizes& sizes) {
   for (const CacheGroups::Place& place : sizes_.groups.layers)
     layers_.push_back({k, k + side, sizes_.kv.type, sizes_.block_size, shape_.num_kv_heads,
                        shape_.head_dim, place.group * sizes_.table_len, 0});
-  model_->reserve(device_, sizes_.max_rows, 0, 1);
+  if (model_->scratch_bytes(sizes_.max_rows, 0) <= shared.size()) {
+    model_->reserve_in(shared, sizes_.max_rows, 0);
+  } else {
+    model_->reserve(device_, sizes_.max_rows, 0, 1);
+  }
 }
 
 LayerStream::Arrays LayerStream::place(std::byte* base, size_t* bytes) const {

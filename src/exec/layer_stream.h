@@ -42,8 +42,9 @@ class LayerStream final : LayerListener {
   static size_t slot_bytes(const Model& layer) {
     return (layer.weight_bytes() + (size_t{16} << 10) + 255) & ~size_t{255};
   }
-  // Bytes on the device; `model` has the layers, or their headers.
-  static size_t device_bytes(const Model& model, const Sizes& sizes);
+  // Bytes on the device, where steps may use `shared` bytes of somebody else's activations; `model`
+  // has the layers, or their headers.
+  static size_t device_bytes(const Model& model, const Sizes& sizes, size_t shared);
   static size_t pinned_bytes(const ModelShape& shape, const Sizes& sizes);
 
   // Loads sizes.num_layers layers; the other sizes matter to reserve() alone, which comes before
@@ -53,7 +54,9 @@ class LayerStream final : LayerListener {
                                                    LoadOptions options,
                                                    Sizes sizes);
 
-  void reserve(const Sizes& sizes);
+  // `shared`: activations of another model, whose steps come before and after run().
+  void reserve(const Sizes& sizes, std::span<std::byte> shared);
+  const Model& model() const { return *model_; }
   // Bytes on the device before reserve().
   size_t loaded_bytes() const { return slots_.bytes(); }
 

@@ -25,6 +25,8 @@ class SimulatedModel final : public Model {
   size_t scratch_bytes(int, int) const override { return 0; }
   void reserve(Backend&, int, int, int) override {}
   void use_lane(int) override {}
+  void reserve_in(std::span<std::byte>, int, int) override {}
+  std::span<std::byte> scratch() const override { return {}; }
   Tensor states() const override { return {}; }
   void embed(Backend&, const BatchView&) override {}
   void forward(Backend& backend, const BatchView& batch, std::span<const KvLayer> kv) override;

@@ -17,6 +17,8 @@ class NamedSizes final : public Model {
   size_t scratch_bytes(int, int) const override { return 10; }
   void reserve(Backend&, int, int, int) override {}
   void use_lane(int) override {}
+  void reserve_in(std::span<std::byte>, int, int) override {}
+  std::span<std::byte> scratch() const override { return {}; }
   Tensor states() const override { return {}; }
   void embed(Backend&, const BatchView&) override {}
   void forward(Backend&, const BatchView&, std::span<const KvLayer>) override { FAIL(); }

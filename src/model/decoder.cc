@@ -129,9 +129,19 @@ void Decoder::reserve(Backend& backend, int max_tokens, int max_outputs, int lan
   size_t each = scratch_bytes(max_tokens, max_outputs), bytes = 0;
   buffer_ = backend.allocate(each * static_cast<size_t>(lanes));
   auto* base = static_cast<std::byte*>(buffer_.data());
+  memory_ = {base, each};
   lanes_.clear();
   for (int lane = 0; lane < lanes; ++lane, base += each)
     lanes_.push_back(carve(base, max_tokens, max_outputs, &bytes));
+  use_lane(0);
+}
+
+void Decoder::reserve_in(std::span<std::byte> memory, int max_tokens, int max_outputs) {
+  size_t bytes = 0;
+  buffer_ = {};
+  memory_ = memory;
+  lanes_.assign(1, carve(memory.data(), max_tokens, max_outputs, &bytes));
+  CHECK(bytes <= memory.size());
   use_lane(0);
 }
 

@@ -33,6 +33,8 @@ class Decoder final : public Model {
   size_t step_bytes() const override { return weight_bytes_ - (is_tied() ? 0 : embed_.bytes); }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
   void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
+  void reserve_in(std::span<std::byte> memory, int max_tokens, int max_outputs) override;
+  std::span<std::byte> scratch() const override { return memory_; }
   void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
   Tensor states() const override { return scratch_.blocks.x; }
   void embed(Backend& backend, const BatchView& batch) override;
@@ -69,6 +71,7 @@ class Decoder final : public Model {
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;
+  std::span<std::byte> memory_;  // of the first lane
   std::vector<Scratch> lanes_;
   Scratch scratch_;  // of the lane in use
 };

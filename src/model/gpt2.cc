@@ -45,6 +45,8 @@ class Gpt2 final : public Model {
   }
   size_t scratch_bytes(int max_tokens, int max_outputs) const override;
   void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes) override;
+  void reserve_in(std::span<std::byte> memory, int max_tokens, int max_outputs) override;
+  std::span<std::byte> scratch() const override { return memory_; }
   void use_lane(int lane) override { scratch_ = lanes_[static_cast<size_t>(lane)]; }
   Tensor states() const override { return scratch_.x; }
   void embed(Backend& backend, const BatchView& batch) override;
@@ -74,6 +76,7 @@ class Gpt2 final : public Model {
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;
+  std::span<std::byte> memory_;  // of the first lane
   std::vector<BlockScratch> lanes_;
   BlockScratch scratch_;  // of the lane in use
 };
@@ -143,9 +146,19 @@ void Gpt2::reserve(Backend& backend, int max_tokens, int max_outputs, int lanes)
   size_t each = scratch_bytes(max_tokens, max_outputs), bytes = 0;
   buffer_ = backend.allocate(each * static_cast<size_t>(lanes));
   auto* base = static_cast<std::byte*>(buffer_.data());
+  memory_ = {base, each};
   lanes_.clear();
   for (int lane = 0; lane < lanes; ++lane, base += each)
     lanes_.push_back(carve(base, max_tokens, max_outputs, &bytes));
+  use_lane(0);
+}
+
+void Gpt2::reserve_in(std::span<std::byte> memory, int max_tokens, int max_outputs) {
+  size_t bytes = 0;
+  buffer_ = {};
+  memory_ = memory;
+  lanes_.assign(1, carve(memory.data(), max_tokens, max_outputs, &bytes));
+  CHECK(bytes <= memory.size());
   use_lane(0);
 }
 

@@ -85,6 +85,11 @@ class Model {
   // each lane of a device, and uses the first.
   virtual size_t scratch_bytes(int max_tokens, int max_outputs) const = 0;
   virtual void reserve(Backend& backend, int max_tokens, int max_outputs, int lanes = 1) = 0;
+  // The same for one lane, in memory of the device that outlives the model's steps: as another
+  // model has for its own, which runs at other times.
+  virtual void reserve_in(std::span<std::byte> memory, int max_tokens, int max_outputs) = 0;
+  // Memory of the first lane's activations.
+  virtual std::span<std::byte> scratch() const = 0;
   // Whose activations the calls below use from here on.
   virtual void use_lane(int lane) = 0;
   // The residual stream of a step, [max_tokens, hidden] f32: forward() begins with it where the

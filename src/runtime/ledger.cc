@@ -113,7 +113,9 @@ Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const Devi
   return kv;
 }
 
-KvType host_kv_type(KvType gpu) { return gpu.type == DType::f32 ? DType::f32 : DType::f16; }
+KvType host_kv_type(KvType gpu) {
+  return gpu.type == DType::f32 || gpu.type == DType::i8 ? gpu : KvType(DType::f16);
+}
 
 Result<Ledger> plan_memory(const Checkpoint& checkpoint,
                            const ModelShape& shape,
@@ -258,7 +260,11 @@ Result<bool> add_stream(const Checkpoint& checkpoint,
   h.streamed = LayerStream::pinned_bytes(shape, sizes);
   // With a tenth of it left for K and V, at least.
   if (h.total() > h.available / 10 * 9) return false;
-  if (device.workspace == 0) ledger.workspace += LayerStream::device_bytes(gpu_part, sizes);
+  if (device.workspace > 0) return true;  // it is in there
+  Result<MeasuredModel> part = measure_model(checkpoint, options, &device, {0, h.layers, false});
+  if (!part) return part.error();
+  ledger.workspace +=
+      LayerStream::device_bytes(*part->model, sizes, DeviceExecutor::activation_bytes(gpu_part, e));
   return true;
 }
 

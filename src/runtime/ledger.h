@@ -48,7 +48,8 @@ struct DeviceMemory {
 // the device's default.
 Result<KvType> kv_type_of(const EngineOptions& options, int head_dim, const DeviceMemory* device);
 
-// The type of the layers on the CPU where `gpu` is that of the GPU's: f32 or f16.
+// The type of the layers on the CPU where `gpu` is that of the GPU's: the same where the CPU has
+// it, else f16.
 KvType host_kv_type(KvType gpu);
 
 // Sizes of the executor that runs this scheduler's plans.

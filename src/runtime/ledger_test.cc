@@ -191,6 +191,12 @@ TEST_F(LedgerOf, LayersOnTheCpuBesideAGpu) {
     EXPECT_EQ(ledger.host.layers, 1);
     EXPECT_LT(ledger.weights, whole.weights);
     EXPECT_LT(ledger.kv, whole.kv);
+    EXPECT_GT(ledger.host.streamed, 0u);
+    EngineOptions without = options;
+    without.stream_prompts = false;
+    const Ledger unstreamed = plan_memory(*file, shape, without, &gpu).value();
+    EXPECT_EQ(unstreamed.host.streamed, 0u);
+    EXPECT_LT(unstreamed.workspace, ledger.workspace);
     EXPECT_EQ(options.scheduler.pipeline, Pipeline::sync);
     EXPECT_EQ(all.scheduler.pipeline, Pipeline::overlap);
 
@@ -205,6 +211,37 @@ TEST_F(LedgerOf, LayersOnTheCpuBesideAGpu) {
     EXPECT_EQ(ledger.host.workspace, SplitExecutor::workspace_bytes(*first, e));
     EXPECT_EQ(ledger.host.kv, KvCache::bytes(shape, e.groups, {e.kv_type, 40 * 8, 16}));
   }
+}
+
+// Prompts run through the GPU only where the CPU's memory suffices for weights in both forms.
+TEST_F(LedgerOf, PromptsAreStreamedWhereHostMemoryAllows) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  const ModelShape shape = read_shape(*file).value();
+  EngineOptions options;
+  options.device.kind = DeviceChoice::Kind::cuda;
+  options.gpu_layers = GpuLayers{1};
+  options.step_sizes = StepSizes{};
+  options.kv_blocks = 40 * 8;
+  DeviceMemory gpu{size_t{8} << 30, DType::bf16};
+  const auto plan = [&](EngineOptions o) {
+    resolve_step_sizes(o, &shape);
+    const Ledger ledger = plan_memory(*file, shape, o, &gpu).value();
+    return std::pair(ledger, o.scheduler.budget);
+  };
+  const auto [rich, budget] = plan(options);
+  EXPECT_GT(rich.host.streamed, 0u);
+  EXPECT_EQ(budget, 4096);
+  gpu.host_available = rich.host.total();
+  EXPECT_EQ(plan(options).first.host.streamed, 0u) << "nothing is left for K and V";
+  EXPECT_EQ(plan(options).second, 512);
+  gpu.host_available = 0;
+  for (KvType kv : {KvType(DType::f8), KvType(DType::i8, 8)}) {
+    EngineOptions bytes = options;
+    bytes.kv_type = kv;
+    EXPECT_EQ(plan(bytes).first.host.streamed, 0u);
+  }
+  options.deterministic = true;
+  EXPECT_EQ(plan(options).first.host.streamed, 0u);
 }
 
 // auto: the largest number that fits; one more does not, or leaves no useful pool.

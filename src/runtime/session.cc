@@ -156,7 +156,8 @@ Result<void> Session::size_pool() {
       device_->scratch_bytes();
   if (split_ && split_->stream)
     memory.workspace += LayerStream::device_bytes(
-        *model_, split_->stream_sizes(executor_config(scheduler), model_->shape()));
+        split_->stream->model(), split_->stream_sizes(executor_config(scheduler), model_->shape()),
+        DeviceExecutor::activation_bytes(*model_, executor_config(scheduler)));
   int ctx = c.max_len;  // what the model was loaded for
   Result<Ledger> ledger = plan_memory(*checkpoint_, model_->shape(), options_, &memory);
   if (!ledger) return ledger.error();
@@ -193,7 +194,8 @@ Executor& Session::open_executor(ExecutorConfig e) {
   ExecutorConfig host = e;
   host.kv_type = host_kv_type(e.kv_type);
   host.groups = part_of(cache_groups(model_->shape()), {0, host_layers()});
-  if (split_->stream) split_->stream->reserve(split_->stream_sizes(e, model_->shape()));
+  if (split_->stream)
+    split_->stream->reserve(split_->stream_sizes(e, model_->shape()), model_->scratch());
   if (trace_) host.trace = trace_->track("layers on the CPU");
   split_->executor = std::make_unique<SplitExecutor>(*split_->backend, *split_->model, host, clock_,
                                                      static_cast<float*>(split_->states.data()),

@@ -9,7 +9,8 @@
 namespace sluice {
 
 bool streams_prompts(const EngineOptions& o) {
-  return o.stream_prompts && !o.deterministic && !(o.kv_type && o.kv_type->type == DType::f8);
+  const bool bytes = o.kv_type && (o.kv_type->type == DType::f8 || o.kv_type->type == DType::i8);
+  return o.stream_prompts && !o.deterministic && !bytes;
 }
 
 Result<size_t> stream_slot_bytes(const Checkpoint& checkpoint,

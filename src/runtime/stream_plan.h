@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Whether prompts may run through the GPU in layers of the CPU. They do not have the bits of rows
-// that the CPU computes, and their K and V are converted, which f8's are not.
+// that the CPU computes, and their K and V are converted, which those in 8 bits are not.
 bool streams_prompts(const EngineOptions& options);
 
 // The largest of the first `num_layers` layers' matrices on a GPU with these activations.

@@ -7,7 +7,7 @@
 // merges what all of them left in the workspace. GPUs without clusters merge all splits there. The
 // grid depends on the number of rows only: positions may advance under a captured graph. All rows
 // have as many splits, but those much longer than the mean have more, in blocks that start last and
-// otherwise leave at once.
+// otherwise leave at once: a row's bits depend on its neighbours' lengths.
 #include <algorithm>
 #include <cmath>
 
@@ -27,9 +27,9 @@ constexpr int kHeads = 16;  // query heads of a block: rows of the tensor cores'
 constexpr int kMaxCluster = 8;
 constexpr int kMaxClusters = 8;   // of a (row, kv head)
 constexpr int kEvenClusters = 4;  // of them where rows are alike: more only lengthen the merge
-constexpr int kMaxBlocks = 2048;  // of a grid, about, for the sake of long rows
+constexpr int kMaxBlocks = 2048;  // of a grid in which long rows may have more splits, about
 constexpr int kMaxMore = 4;       // times as many splits for a long row as for others
-constexpr int kMaxGroups = 4096;  // (row, kv head) of which any may have several splits
+constexpr int kMaxGroups = 4096;  // pairs of row and kv head that have a ticket
 constexpr int kMaxAlone = 32;     // splits where there are no clusters
 constexpr int kMinTiles = 2;      // of a split: what its warps have in flight from the start
 
@@ -390,18 +390,23 @@ struct Share {
     int per_split = (seen.num + p.even_splits - 1) / p.even_splits;
     if (p.splits > p.even_splits)
       per_split = min(per_split, max(mean_split(p), (seen.num + p.splits - 1) / p.splits));
-    per_split = max(kMinTiles, per_split);
+    active = (seen.num + max(kMinTiles, per_split) - 1) / max(kMinTiles, per_split);
+    per_split = max(kMinTiles, (seen.num + active - 1) / active);  // all about as long
     active = (seen.num + per_split - 1) / per_split;
     begin = seen.start + split * per_split * kKvTile;
     end = min(begin + per_split * kKvTile, seen.hi);
   }
-  // Tiles of a row's split on average, and a quarter more: rows that are about alike stay so. By
-  // whole warps.
+  // Tiles of a row's split on average, and a quarter more: rows that are about alike stay so. A row
+  // at position 0 is a graph's padding, or as short. By whole warps.
   __device__ static int mean_split(const DecodeParams& p) {
-    int sum = 0;
-    for (int i = threadIdx.x % 32; i < p.rows; i += 32) sum += SeenTiles(p.a, i).num;
-    sum = __reduce_add_sync(~0u, sum);
-    return (5 * sum + 4 * p.rows * p.even_splits - 1) / (4 * p.rows * p.even_splits);
+    int sum = 0, rows = 0;
+    for (int i = threadIdx.x % 32; i < p.rows; i += 32) {
+      if (p.a.positions[i] <= 0) continue;
+      sum += SeenTiles(p.a, i).num;
+      ++rows;
+    }
+    const int parts = 4 * max(1, __reduce_add_sync(~0u, rows)) * p.even_splits;
+    return (5 * __reduce_add_sync(~0u, sum) + parts - 1) / parts;
   }
   // A block without positions stays when others of its cluster have some.
   __device__ bool idle() const { return active == 1 ? split > 0 : first_of_cluster >= active; }

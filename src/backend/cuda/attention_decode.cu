@@ -92,29 +92,33 @@ struct ChunkLoader {
     return seen ? table[position >> p.block_shift] : 0;
   }
 
-  __device__ void copy(uint32_t stage, int j, int id) const {
+  // Whole rows of positions that are all seen, where kWhole.
+  template <bool kWhole>
+  __device__ void copy_rows(uint32_t stage, int position, int id) const {
     constexpr int kStep = 32 / Rows::kChunks > 0 ? 32 / Rows::kChunks : 1;  // rows per instruction
     static_assert(Rows::kChunks <= 32 && kStep <= 8);
     int row = lane / Rows::kChunks, c = lane % Rows::kChunks;
-    bool inside = c * 16 < p.row_bytes;
-    int position = at(j);
+    int row_bytes = kWhole ? Shape::kRowBytes : p.row_bytes;
+    bool inside = kWhole || c * 16 < row_bytes;
 #pragma unroll
     for (int octet = 0; octet < kOctets; ++octet) {
       int64_t block = __shfl_sync(~0u, id, octet);
       int in_block = (position + octet * 8) & ((1 << p.block_shift) - 1);
       int64_t offset = (block * p.kv_heads + kv_head) * p.block_bytes +
-                       static_cast<int64_t>(in_block + row) * p.row_bytes + c * 16;
+                       static_cast<int64_t>(in_block + row) * row_bytes + c * 16;
 #pragma unroll
       for (int i = 0; i < 8; i += kStep) {
         int r = octet * 8 + i + row;
-        bool valid = inside && position + r >= lo && position + r < hi;
-        int64_t from = offset + i * p.row_bytes;
+        bool valid = kWhole || (inside && position + r >= lo && position + r < hi);
+        int64_t from = offset + i * row_bytes;
         uint32_t to = stage + Rows::at(r, c);
         copy16(to, p.k + from, valid);
         copy16(to + Rows::kSize, p.v + from, valid);
       }
     }
-    // A lane for eight positions of a group, of K or V.
+  }
+  // Eight positions of a group, of K or V, per lane.
+  __device__ void copy_all_scales(uint32_t stage, int position, int id) const {
     constexpr int kItems = kOctets * Scales::kNum * 2;
 #pragma unroll
     for (int first = 0; first < kItems; first += 32) {
@@ -127,6 +131,16 @@ struct ChunkLoader {
                   row_at < Scales::kNum ? row_at : row_at - Scales::kNum, position + octet * 8, lo,
                   hi);
     }
+  }
+  __device__ void copy(uint32_t stage, int j, int id) const {
+    int position = at(j);
+    if (kIsCodes<KV> && p.row_bytes == Shape::kRowBytes && position >= lo &&
+        position + Shape::kChunk <= hi) {
+      copy_rows<true>(stage, position, id);
+    } else {
+      copy_rows<false>(stage, position, id);
+    }
+    copy_all_scales(stage, position, id);
   }
 };
 
@@ -488,7 +502,8 @@ __device__ void merge_row(const DecodeParams& p,
 }
 #endif
 
-template <typename T, typename KV, int D, bool kSmall>
+// kHalves: 1 where no more than eight heads share K and V.
+template <typename T, typename KV, int D, bool kSmall, int kHalves>
 __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   using Shape = DecodeShape<T, KV, D, kSmall>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
@@ -540,18 +555,19 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
     }
     uint32_t k = stages + stage * Shape::kStageBytes;
     float s[kChunk / 8][4], alpha[2];
-    scores<T, KV, D, kChunk>(s, queries, k, lane);
-    apply_softcap(s, p.a);
+    scores<T, KV, D, kChunk, kChunk, kHalves>(s, queries, k, lane);
+    apply_softcap<kHalves>(s, p.a);
     int at = loader.at(j);
     if (kIsCodes<KV> && at < loader.lo) {
-      clear_scales<typename Shape::Scales, 32>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
-                                               min(loader.lo - at, kChunk), lane);
+      clear_scales<typename Shape::Scales>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
+                                           min(loader.lo - at, kChunk), lane);
       __syncwarp();
     }
-    if (at < loader.lo || at + kChunk > loader.hi) mask(s, at, from, to, lane);
-    online_softmax(s, p.a.factor, state, alpha);
-    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
-    accumulate<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+    if (at < loader.lo || at + kChunk > loader.hi) mask<kHalves>(s, at, from, to, lane);
+    online_softmax<kHalves>(s, p.a.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || (kHalves == 2 && alpha[1] != 1)))
+      rescale<kHalves>(o, alpha);
+    accumulate<T, KV, D, kChunk, kHalves>(o, s, k + Shape::Rows::kSize, lane);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
   }
@@ -567,24 +583,17 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
 template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps *
                              32) void decode_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall>(p);
+  attend_split<T, KV, D, kSmall, 2>(p);
 }
 // Codes leave room for three or four blocks on a multiprocessor, if registers do.
-template <typename T, typename KV, int D, bool kSmall>
+template <typename T, typename KV, int D, bool kSmall, int kHalves>
 __global__ __launch_bounds__(kWarps * 32,
                              D > 128 ? 1
                              : D > 64
                                  ? 3
                                  : 4) void codes_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall>(p);
+  attend_split<T, KV, D, kSmall, kHalves>(p);
 }
-template <typename T, typename KV, int D, bool kSmall>
-constexpr auto* kDecodeKernel = [] {
-  if constexpr (kIsCodes<KV>)
-    return codes_kernel<T, KV, D, kSmall>;
-  else
-    return decode_kernel<T, KV, D, kSmall>;
-}();
 
 // Where rows are alike: up to one block per multiprocessor, from what is known when a graph is
 // captured: a power of two up to kMaxCluster, or a multiple of that. With two per multiprocessor,
@@ -616,14 +625,9 @@ int head_parts(const AttentionSpec& spec) {
 // At a place that does not depend on the launch: tickets stay zero between launches of any size.
 constexpr size_t kTicketBytes = kMaxGroups * sizeof(int32_t);
 
-template <typename T, typename KV, int D, bool kSmall = false>
-void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
-  constexpr size_t kBytes = DecodeShape<T, KV, D, kSmall>::kBytes;
-  if constexpr (kBytes > kLeastShared) {
-    static_assert(!kSmall);
-    if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
-  }
-  allow_shared<kDecodeKernel<T, KV, D, kSmall>>(kBytes, "attention decode");
+template <auto* kKernel, size_t kBytes>
+void launch_kernel(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
+  allow_shared<kKernel>(kBytes, "attention decode");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -637,7 +641,23 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = !target().overlap ? 0 : p.cluster > 1 || by_row ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, kDecodeKernel<T, KV, D, kSmall>, p), "attention decode");
+  check(cudaLaunchKernelEx(&config, kKernel, p), "attention decode");
+}
+
+template <typename T, typename KV, int D, bool kSmall = false>
+void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
+  constexpr size_t kBytes = DecodeShape<T, KV, D, kSmall>::kBytes;
+  if constexpr (kBytes > kLeastShared) {
+    static_assert(!kSmall);
+    if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
+  }
+  if constexpr (!kIsCodes<KV>) {
+    launch_kernel<decode_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
+  } else if (p.a.group <= 8) {
+    launch_kernel<codes_kernel<T, KV, D, kSmall, 1>, kBytes>(p, grid, stream);
+  } else {
+    launch_kernel<codes_kernel<T, KV, D, kSmall, 2>, kBytes>(p, grid, stream);
+  }
 }
 
 }  // namespace

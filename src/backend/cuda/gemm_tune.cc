@@ -115,7 +115,7 @@ std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
   const bool is_wide = i8 || p.x.rows > kMaxSkinny;
   for (int splits : kNarrowSplits) {
     list.push_back({GemmKernel::narrow, splits});
-    if (is_wide && (splits == 1 || wide_spreads(p.w, p.x.rows, splits, num_sms_)))
+    if (is_wide && (splits == 1 || wide_spread(p.w, p.x.rows, splits, num_sms_).cluster > 1))
       list.push_back({GemmKernel::wide, splits});
   }
   std::erase_if(list, [&](const GemmChoice& c) { return !takes(c, p); });

@@ -4,7 +4,7 @@
 // 8 rows, whose blocks have 16 weight rows and share out the columns among warps (weights may be in
 // f8, x stays as it is), narrow() for up to 64, whose blocks have 128 weight rows and may split the
 // columns over a cluster of blocks, and tall() for up to 32 that fit into shared memory, with one
-// block per multiprocessor (both: x of the weights' type). wide() is for more rows.
+// block per multiprocessor (both: x of the weights' type). wide() takes any number of rows.
 // narrow() in order and wide() give a row of x the same bits whatever n is: they add up each of
 // `splits` ranges of columns in ascending order, then the ranges' sums in ascending order.
 // Weights in i8 take x in i8 from skinny_int8(), tall(), narrow() and wide(). Sums are integers and
@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cuda_runtime.h>
+
+#include <optional>
 
 #include "backend/cuda/gemm_weight.cuh"
 
@@ -39,17 +41,28 @@ void narrow(Tensor out,
             bool in_order,
             cudaStream_t stream);
 
-// Likewise; any n.
+// Likewise; any n. Those of 8 bits have scales.
 bool can_wide(const Tensor& x, const GemmWeight& w);
+// How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, and ranges of
+// each. A cluster of 1: a block has all ranges of a tile.
+struct Spread {
+  int cluster = 1, ranges = 1;
+};
+inline constexpr size_t kWideWorkspace = 64 << 20;
+struct WideMeans {
+  int num_sms;
+  void* workspace;               // kWideWorkspace bytes
+  std::optional<Spread> spread;  // as is probably fastest, unless a test says otherwise
+};
 void wide(Tensor out,
           Tensor x,
           const float* x_scale,
           const GemmWeight& w,
           int splits,
-          int num_sms,
+          const WideMeans& means,
           cudaStream_t stream);
-// Whether the blocks of a cluster share out wide()'s ranges of columns, since there are few tiles.
-bool wide_spreads(const GemmWeight& w, int64_t n, int splits, int num_sms);
+// As is probably fastest, by the number of rows too: it changes no bit.
+Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

@@ -348,6 +348,14 @@ class Int8Product {
             });
       }
     }
+    for (int width : {32, 64, 128, 192, 256}) {
+      compare("wide, width " + std::to_string(width), can_wide(typed(), weight_),
+              [&](const Tensor& out) {
+                wide_persistent(boxed_args(out, dx_scale_.data(), weight_), typed(),
+                                {dw_.data(), DType::i8, c_.rows, c_.cols, c_.cols}, 1, 132, nullptr,
+                                width);
+              });
+    }
     if (c_.n > kMaxTall || c_.cols > 2080) return;
     for (int sms : {1, 3, 132}) {
       compare(

@@ -487,7 +487,7 @@ void test_all(bool quick) {
                              {50257, 30, 6, 2}, {151936, 40, 6, 4}, {262144, 16, 4, 2}};
   // Too large for a cluster; so many rows that those that need no memory have a block each.
   for (const Case& c : {Case{420000, 8, 3, 1}, Case{420003, 8, 3, 1}, Case{32000, 200, 4, 2},
-                        Case{151936, 170, 3, 2}, Case{151937, 170, 1, 1}})
+                        Case{1000, 1100, 6, 1}, Case{151936, 170, 3, 2}, Case{151937, 170, 1, 1}})
     cases.push_back(c);
   if (quick) cases = {{7, 20, 3, 1}, {1000, 20, 3, 1}, {5003, 16, 3, 1}, {9000, 12, 3, 1}};
   for (const Case& c : cases) {

@@ -1,5 +1,5 @@
-// What the kernels share that read both operands in boxes of 128 bytes of columns by tensor map:
-// narrow.cu and tall.cu.
+// Shared by the kernels that read both operands in boxes of 128 bytes of columns by tensor map:
+// narrow.cu, tall.cu, wide.cu and wide_persistent.cu.
 #pragma once
 
 #include <cuda.h>
@@ -64,6 +64,45 @@ __device__ inline void store_sum(
     const BoxedArgs& a, int token, int row, float sum, const RowTerms& terms, float x_scale) {
   store_as(a.out, a.out_type, token * a.out_stride + row,
            fmaf(sum * x_scale, terms.scale, terms.bias));
+}
+
+// A tile's first weight row, and its number among those of x. Groups of tiles of weights share rows
+// of x in the L2: all of x for each group.
+struct TilePlace {
+  int row, x;
+  __device__ TilePlace(int tile, int row_tiles, int x_tiles) {
+    constexpr int kGroup = 8;
+    const int group = tile / (kGroup * x_tiles);
+    const int height = min(kGroup, row_tiles - group * kGroup);
+    const int inside = tile - group * kGroup * x_tiles;
+    row = (group * kGroup + inside % height) * kTileRows;
+    x = inside / height;
+  }
+};
+
+// How many neighbours of a row of out can be stored at once: 8 or 2 of 16 bits, or 1.
+inline int stored_at_once(const BoxedArgs& a) {
+  if (a.out_type == DType::f32) return 1;
+  const auto at = reinterpret_cast<uintptr_t>(a.out);
+  if (a.out_stride % 8 == 0 && a.rows % 8 == 0 && at % 16 == 0) return 8;
+  return a.out_stride % 2 == 0 && at % 4 == 0 ? 2 : 1;
+}
+
+template <typename Out>
+__device__ inline uint32_t two_of(float left, float right) {
+  const Pack<Out, 2> two{{from_float<Out>(left), from_float<Out>(right)}};
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+// Two neighbours of a row, the first of weight row `row`; at once where `paired`.
+__device__ inline void store_two(
+    const BoxedArgs& a, bool paired, int64_t at, int row, float left, float right) {
+  if (paired && row + 1 < a.rows) {
+    *reinterpret_cast<uint32_t*>(static_cast<__half*>(a.out) + at) =
+        a.out_type == DType::f16 ? two_of<__half>(left, right) : two_of<__nv_bfloat16>(left, right);
+    return;
+  }
+  store_as(a.out, a.out_type, at, left);
+  if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, right);
 }
 
 // One type but f32, rows and addresses that are multiples of 16 bytes.

@@ -25,7 +25,7 @@ __device__ inline void sample_rows(const SampleArgs& args, SampleShared& shared,
       OutputRow out = args.step.outputs[first + b.thread];
       wanted = out.slot >= 0 && !only_greedy(args, out);
       if (wanted && args.which != SampledRows::all)
-        wanted = adjusts(args, out) == (args.which == SampledRows::adjusted);
+        wanted = may_adjust(args, out) == (args.which == SampledRows::adjusted);
     }
     uint64_t total;
     auto at = static_cast<int>(b.sum_before(wanted ? 1 : 0, total));

@@ -1,7 +1,7 @@
-// Sampling on the device: the state of every row, and from logits to tokens in one kernel. The same
-// tokens, ranks and lists as exec/sampler for the same logits, spec, history and key, bit for bit.
-// Owned by the CUDA backend; its calls queue work on a stream and may be captured (sample only:
-// open_rows takes its sizes from the packet).
+// Sampling on the device: the state of every row, and from logits to tokens. The same tokens, ranks
+// and lists as exec/sampler for the same logits, spec, history and key, bit for bit. Owned by the
+// CUDA backend; its calls queue work on a stream and may be captured (sample only: open_rows takes
+// its sizes from the packet).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -60,7 +60,8 @@ class Sampler {
   static size_t bytes(int slots, int vocab, int lanes = 1);
 
   void open_rows(const Packet& packet, cudaStream_t stream);
-  // Two launches, their shape from step.num and vocab alone. Every slot is sampled at most once.
+  // Two launches, three for many rows, their shape from step.num and vocab alone. Every slot is
+  // sampled at most once.
   // Steps that may run at once have different lanes.
   void sample(const SampleStep& step, cudaStream_t stream, int lane = 0);
   // [slots] what each row sampled last

@@ -6,8 +6,8 @@
 
 namespace sluice::cuda {
 
-// The rows that a launch does, of those that draw or are scored: all, or where two launches share
-// them those whose logits are adjusted first, and the others.
+// The rows of a launch, of those that draw or are scored. adjusted: whose logits may change first;
+// plain: the others; all: both, in one launch.
 enum class SampledRows : uint8_t { all, adjusted, plain };
 
 struct SampleArgs {

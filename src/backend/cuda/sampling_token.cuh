@@ -72,6 +72,16 @@ __device__ inline bool adjusts(const SampleArgs& args, const OutputRow& out) {
   return out.actual < 0 && RowAdjust(args.rows, out.slot, mask_of(args, out)).any();
 }
 
+// Whether logits may be changed, by what no launch changes: all blocks, early and late, see the
+// same rows as their own.
+__device__ inline bool may_adjust(const SampleArgs& args, const OutputRow& out) {
+  if (out.actual >= 0) return false;
+  const RowSpec& s = args.rows.rows[out.slot].spec;
+  return out.mask >= 0 || s.num_bias > 0 || s.num_bad > 0 || s.num_allowed > 0 ||
+         (s.num_banned > 0 && s.min_tokens > 0) || s.repetition_penalty != 1 ||
+         s.frequency_penalty != 0 || s.presence_penalty != 0;
+}
+
 // The row is in the hands of a cluster: each block keeps its slice of the logits, as adjusted, in
 // shared memory. A block alone reads the logits where they are, or its scratch once they are
 // adjusted. Candidates are the tokens above a threshold that at least as many tokens reach as

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int kWideThreads = 384;  // a warpgroup that copies (one warp of it), two that multiply
 constexpr int kWidePitch = kTileRows + 4;  // of the sums, 4 bytes each
-constexpr int kGroup = 8;                  // tiles of weights that share rows of x in the L2
 
 // How a product is cut: tiles of eight rows of x in a block's tile, blocks of a cluster, and ranges
 // of columns of a block.
@@ -55,19 +54,12 @@ struct WideArgs {
   void* workspace;  // kInWorkspace: sums [ranges of all blocks but the first, n, rows]
 };
 
-// A block's place in its cluster, and its tile: groups of kGroup tiles of weights, all of x for
-// each.
-struct Place {
-  int row, x, part;
-  __device__ Place(const WideArgs& w, int cluster) {
-    part = static_cast<int>(blockIdx.x) % cluster;
-    const int index = static_cast<int>(blockIdx.x) / cluster;
-    const int group = index / (kGroup * w.x_tiles);
-    const int height = min(kGroup, w.row_tiles - group * kGroup);
-    const int inside = index - group * kGroup * w.x_tiles;
-    row = (group * kGroup + inside % height) * kTileRows;
-    x = inside / height;
-  }
+// A block's tile, and its place in its cluster.
+struct Place : TilePlace {
+  int part;
+  __device__ Place(const WideArgs& w, int cluster)
+      : TilePlace(static_cast<int>(blockIdx.x) / cluster, w.row_tiles, w.x_tiles),
+        part(static_cast<int>(blockIdx.x) % cluster) {}
 };
 
 // Threads that multiply, and those of the whole cluster. The warps have different numbers of
@@ -76,28 +68,6 @@ __device__ inline void sync_multiplying() { asm volatile("bar.sync 1, 256;" ::: 
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
-}
-
-__device__ inline uint32_t packed(__half a, __half b) {
-  return static_cast<uint32_t>(__half_as_ushort(a)) | static_cast<uint32_t>(__half_as_ushort(b))
-                                                          << 16;
-}
-__device__ inline uint32_t packed(__nv_bfloat16 a, __nv_bfloat16 b) {
-  return static_cast<uint32_t>(__bfloat16_as_ushort(a)) |
-         static_cast<uint32_t>(__bfloat16_as_ushort(b)) << 16;
-}
-
-// Two neighbours of a row of out at once; T: out's type, or one of 8 bits where that is known
-// later.
-template <typename T>
-__device__ inline void store_pair(const BoxedArgs& a, int64_t at, float left, float right) {
-  if constexpr (sizeof(T) == 1) {
-    if (a.out_type == DType::f16) return store_pair<__half>(a, at, left, right);
-    store_pair<__nv_bfloat16>(a, at, left, right);
-  } else {
-    *reinterpret_cast<uint32_t*>(static_cast<T*>(a.out) + at) =
-        packed(from_float<T>(left), from_float<T>(right));
-  }
 }
 
 // Two neighbouring sums.
@@ -160,12 +130,7 @@ __device__ void store_tile(const WideArgs& w, uint8_t* memory, const Place& plac
     const float y0 = fmaf(scaled(total.x), left.scale, left.bias);
     const float y1 = fmaf(scaled(total.y), right.scale, right.bias);
     const int64_t at = (first_x + t) * a.out_stride + row;
-    if (w.in_pairs && row + 1 < a.rows) {
-      store_pair<T>(a, at, y0, y1);
-      continue;
-    }
-    store_as(a.out, a.out_type, at, y0);
-    if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, y1);
+    store_two(a, w.in_pairs, at, row, y0, y1);
   }
 }
 
@@ -324,9 +289,8 @@ void run_wide(const BoxedArgs& a,
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), false, workspace};
-  w.in_pairs = a.out_type != DType::f32 && a.out_stride % 2 == 0 &&
-               reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a) > 1,
+                   workspace};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -2,8 +2,13 @@
 // tile of 128 weight rows by up to 256 rows of x after the other: the next tile's boxes are copied
 // while sums are scaled and stored, for which there is memory beside the ring. As in wide.cu one
 // warp copies, and two warpgroups multiply, 64 weight rows each.
-#include "backend/cuda/hopper.cuh"
 #include "backend/cuda/wide_persistent.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cuda/hopper.cuh"
+#include "base/check.h"
 
 namespace sluice::cuda {
 
@@ -11,7 +16,6 @@ namespace {
 
 constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that multiply
 constexpr int kPersistentHalf = 64;      // weight rows of a warpgroup
-constexpr int kPersistentGroup = 8;      // tiles of weights that share rows of x in the L2
 // Rows of x that a warpgroup stores at a time: of 16 bits, and of sums in 32. With the pitch of
 // their rows in bytes, padded against bank conflicts.
 constexpr int kStoreRows = 64, kStorePitch = kPersistentHalf * 2 + 16;
@@ -34,15 +38,13 @@ struct PersistentArgs {
   int store_at_once;  // neighbours of a row of out: 8 or 2 of 16 bits, or 1
 };
 
-// A tile's first weight row and first row of x: groups of tiles of weights, all of x for each.
+// A tile's first weight row and first row of x.
 struct PersistentPlace {
   int row, x;
   __device__ PersistentPlace(const PersistentArgs& s, int tile, int width) {
-    const int group = tile / (kPersistentGroup * s.x_tiles);
-    const int height = min(kPersistentGroup, s.row_tiles - group * kPersistentGroup);
-    const int inside = tile - group * kPersistentGroup * s.x_tiles;
-    row = (group * kPersistentGroup + inside % height) * kTileRows;
-    x = inside / height * width;
+    const TilePlace place(tile, s.row_tiles, s.x_tiles);
+    row = place.row;
+    x = place.x * width;
   }
 };
 
@@ -66,12 +68,6 @@ __device__ inline float scaled(const BoxedArgs& a, SumOf<T> sum, int x, const Ro
   auto y = static_cast<float>(sum);
   if constexpr (sizeof(T) == 1) y *= a.x_scale[min(x, a.n - 1)];
   return fmaf(y, terms.scale, terms.bias);
-}
-
-template <typename Out>
-__device__ inline uint32_t two_of(float left, float right) {
-  const Pack<Out, 2> two{{from_float<Out>(left), from_float<Out>(right)}};
-  return *reinterpret_cast<const uint32_t*>(&two);
 }
 
 // Four matrices of 8 x 8, transposed: lane l has the address of row l % 8 of matrix l / 8.
@@ -122,19 +118,8 @@ __device__ inline void store_eights(const BoxedArgs& a,
       *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + x * a.out_stride + column) =
           *reinterpret_cast<const uint4*>(memory + at * kStorePitch + lane % 8 * 16);
     }
+    __syncwarp();
   }
-}
-
-__device__ inline void store_two(
-    const PersistentArgs& s, int64_t at, int row, float left, float right) {
-  const BoxedArgs& a = s.a;
-  if (s.store_at_once == 2 && row + 1 < a.rows) {
-    *reinterpret_cast<uint32_t*>(static_cast<__half*>(a.out) + at) =
-        a.out_type == DType::f16 ? two_of<__half>(left, right) : two_of<__nv_bfloat16>(left, right);
-    return;
-  }
-  store_as(a.out, a.out_type, at, left);
-  if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, right);
 }
 
 // The same for every type and place of out: a warp stores a row.
@@ -167,7 +152,7 @@ __device__ inline void store_any(const PersistentArgs& s,
       const int t = warp + i * 4, x = place.x + first * 8 + t;
       if (x >= a.n || row >= a.rows) continue;
       const SumOf<T>* two = sums + t * kPitch + lane * 2;
-      store_two(s, x * a.out_stride + row, row, scaled<T>(a, two[0], x, left),
+      store_two(a, s.store_at_once == 2, x * a.out_stride + row, row, scaled<T>(a, two[0], x, left),
                 scaled<T>(a, two[1], x, right));
     }
     __syncwarp();
@@ -304,13 +289,6 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
 #endif
 }
 
-int store_at_once(const BoxedArgs& a) {
-  if (a.out_type == DType::f32) return 1;
-  const auto at = reinterpret_cast<uintptr_t>(a.out);
-  if (a.out_stride % 8 == 0 && a.rows % 8 == 0 && at % 16 == 0) return 8;
-  return a.out_stride % 2 == 0 && at % 4 == 0 ? 2 : 1;
-}
-
 template <typename T, int kTiles>
 void run_persistent(const BoxedArgs& a,
                     const Tensor& x,
@@ -322,7 +300,7 @@ void run_persistent(const BoxedArgs& a,
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles>;
   allow_shared<kKernel>(R::kBytes, "wide");
   const PersistentArgs s{a, splits, ceil_div(a.rows, kTileRows), ceil_div(a.n, kTiles * 8),
-                         store_at_once(a)};
+                         stored_at_once(a)};
   launch("wide", kKernel, static_cast<unsigned>(std::min(num_sms, s.row_tiles * s.x_tiles)),
          kPersistentThreads, R::kBytes, stream, tensor_map(weight, kTileRows),
          tensor_map(x, kTiles * 8), s);
@@ -362,11 +340,13 @@ void run_typed(const BoxedArgs& a,
                cudaStream_t stream,
                int width) {
   const int64_t boxes = ceil_div(a.cols * static_cast<int>(sizeof(T)), kRowBytes);
+  CHECK(width <= widest(weight.type, splits));
   if (width == 0) width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
   if (width == 32) return run_persistent<T, 4>(a, x, weight, splits, num_sms, stream);
   if (width == 64) return run_persistent<T, 8>(a, x, weight, splits, num_sms, stream);
   if (width == 128) return run_persistent<T, 16>(a, x, weight, splits, num_sms, stream);
   if (width == 192) return run_persistent<T, 24>(a, x, weight, splits, num_sms, stream);
+  CHECK(width == 256);
   if constexpr (!kFewBits<T>) run_persistent<T, 32>(a, x, weight, splits, num_sms, stream);
 }
 

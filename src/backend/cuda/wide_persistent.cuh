@@ -5,9 +5,10 @@
 
 namespace sluice::cuda {
 
-// splits: ranges of columns, as for wide(). width: rows of x of a tile, 32, 64, 128, 192 or 256; 0:
-// as is probably fastest. It changes no bit. With several ranges the most is 192, of f8 128, but in
-// int8 256; of f8 with one range it is 192.
+// splits: ranges of columns, as for wide(). width: rows of x of a tile; 0: as is probably fastest.
+// It changes no bit. 32, 64, 128 are for all, 192 and 256 for:
+//   one range        bf16, f16, int8 both; f8 192
+//   several ranges   bf16, f16 192; int8 both
 void wide_persistent(const BoxedArgs& a,
                      const Tensor& x,
                      const Tensor& weight,

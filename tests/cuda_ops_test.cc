@@ -746,7 +746,7 @@ void qkv_and_attention(Device* device, Backend* ref, DType type, bool exact, int
                      on_ref);
       device->attention(out.act(), q, attention, on_gpu, on_device);
       Matrix got = out.get();
-      // Of what is nearly between two codes, one may be written here and the other there.
+      // A value nearly between two codes may become one here and the other there.
       EXPECT_LT(relative_norm(got, want), group > 0 ? 0.01 : 3 * tolerance(type));
     }
   }

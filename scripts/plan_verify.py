@@ -47,15 +47,19 @@ def workload_of(o, for_plan):
 
 
 def recommendation(o, cost, folder):
-    """(flags of the best setting that one server can run, the planner's figures of the defaults and of it)"""
-    words = [o.binary, "plan", o.model, "--cost", cost, "--slo", o.slo, "--json", "-q", *workload_of(o, True), *o.engine]
-    planned = json.loads(run(words, cwd=folder))
-    trials = planned["trials"]
-    best = trials[planned["best"]]
-    if best["replicas"] > 1 or best["estimate"]:
-        single = [t for t in trials if t["replicas"] == 1 and not t["estimate"]]
-        best = max(single, key=lambda t: (t["figures"]["goodput_requests_per_s"], t["figures"]["output_tokens_per_s"]))
-    return best["flags"].split(), trials[0]["figures"], best["figures"]
+    """What the planner says of one server, as `sluice plan --json` has it."""
+    words = [o.binary, "plan", o.model, "--cost", cost, "--slo", o.slo, "--json", "-q", "--max-replicas", 1,
+             *workload_of(o, True), *o.engine]
+    return json.loads(run(words, cwd=folder))
+
+
+def advice(planned):
+    """(flags, none where the planner finds nothing better than the defaults; lines to print)"""
+    best = planned["trials"][planned["best"]]
+    lines = ["The planner: " + planned["choice"]["words"][0], *planned["choice"]["words"][1:]]
+    if planned["choice"]["defaults_are_best"]:
+        return [], [*lines, "Nothing to measure."]
+    return best["flags"].split(), [*lines, "recommended: " + best["flags"]]
 
 
 def serve(o, flags):
@@ -144,13 +148,11 @@ def main():
         if not o.cost:
             say(f"measuring steps for {o.limit:g} s")
             run([o.binary, "plan", "calibrate", o.model, "--limit", o.limit, "--out", cost, "-q", *o.engine])
-        flags, plain, better = recommendation(o, cost, folder)
+        flags, lines = advice(recommendation(o, cost, folder))
+    for line in lines:
+        say(line)
     if not flags:
-        say("The planner says that the defaults are best: nothing to measure.")
         return
-    say(f"recommended: {' '.join(flags)}")
-    say(f"the planner's goodput/s: defaults {plain['goodput_requests_per_s']:.2f}, "
-        f"recommended {better['goodput_requests_per_s']:.2f}")
     settings = {"defaults": [], "recommended": flags}
     rounds = {name: [] for name in settings}
     for number in range(o.rounds):

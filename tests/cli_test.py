@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -250,12 +251,41 @@ class Plan(Cli):
         self.assertGreater(len(out["trials"]), 10)
         self.assertTrue(out["command"].startswith("sluice serve random:qwen2.5-7b --format bf16 --device cuda"))
         self.assertFalse(out["step_cost_measured"])
+        # Nothing of 40 easy requests can be better.
+        self.assertEqual(out["best"], 0)
+        self.assertTrue(out["choice"]["defaults_are_best"])
+        self.assertTrue(out["choice"]["verdict"].startswith("The defaults are best"), out["choice"])
+        self.assertEqual(out["command"], "sluice serve random:qwen2.5-7b --format bf16 --device cuda")
         text = page.read_text()
+        for words in out["choice"]["words"]:
+            self.assertIn(words, text)
         self.assertIn("<svg", text)
         self.assertNotIn("http://", text.replace("http://www.w3.org", ""))
         text = self.works("plan", "random:qwen2.5-7b", "--format", "bf16", "--device", "h200", "--requests", 5,
                           "--no-search", "-q").decode()
         self.assertIn("times real time", text)
+
+    def test_recommends_what_gains_and_no_more(self):
+        # Too many sequences at once for the pool: most requests wait for their first token.
+        args = ["plan", "random:qwen2.5-7b", "--format", "bf16", "--device", "h200", "--rate", 40, "--requests", 200,
+                "--input", 512, "--output", 64, "--max-seqs", 4, "--slo", "ttft=1s,tpot=50ms", "-q"]
+        out = json.loads(self.works(*args, "--max-replicas", 1, "--json"))
+        choice, trials = out["choice"], out["trials"]
+        first, best = trials[0]["figures"], trials[out["best"]]["figures"]
+        self.assertFalse(choice["defaults_are_best"])
+        self.assertGreater(best["goodput_requests_per_s"], first["goodput_requests_per_s"] * (1 + choice["margin_rate"]))
+        self.assertIn(trials[out["best"]]["flags"], out["command"])
+        flags = trials[out["best"]]["flags"]
+        self.assertEqual(sorted(n["flags"] for n in choice["needed"]), sorted(re.findall(r"--\S+ \S+", flags)))
+        for n in choice["needed"]:
+            without = trials[n["without"]]
+            self.assertNotIn(n["flags"], without["flags"])
+            self.assertLess(without["figures"]["good"], best["good"])
+        self.assertTrue(all(t["replicas"] == 1 for t in trials))
+        text = self.works(*args, "--max-replicas", 1).decode()
+        for words in choice["words"]:
+            self.assertIn(words, text)
+        self.fails(*args, "--replicas", 4, "--max-replicas", 2, says="--max-replicas")
 
     def test_simulates_workers_behind_a_router(self):
         trace = WORK / "cluster.jsonl"

@@ -72,6 +72,17 @@ class PlanVerify(unittest.TestCase):
         self.assertIn("keep the defaults", plan_verify.verdict([2, 1], [2.9, 1.5]))
         self.assertIn("keep the defaults", plan_verify.verdict([0, 0], [0, 0]))
 
+    def test_nothing_is_measured_where_the_defaults_are_best(self):
+        trials = [{"flags": ""}, {"flags": "--kv int8 --budget 512"}]
+        choice = {"defaults_are_best": True, "words": ["The defaults are best: ...", "Tried: --kv int8."]}
+        flags, lines = plan_verify.advice({"trials": trials, "best": 0, "choice": choice})
+        self.assertEqual(flags, [])
+        self.assertEqual(lines, ["The planner: The defaults are best: ...", "Tried: --kv int8.", "Nothing to measure."])
+        choice = {"defaults_are_best": False, "words": ["--kv int8 --budget 512 gains"]}
+        flags, lines = plan_verify.advice({"trials": trials, "best": 1, "choice": choice})
+        self.assertEqual(flags, ["--kv", "int8", "--budget", "512"])
+        self.assertEqual(lines[-1], "recommended: --kv int8 --budget 512")
+
     def test_a_traces_clock_is_the_reciprocal_of_its_gaps(self):
         o = argparse.Namespace(workload="t.csv", time_scale=4.0, length_scale=0.5, requests=7)
         self.assertEqual(plan_verify.workload_of(o, True), ["--workload", "t.csv", "--time-scale", 4.0,

@@ -215,13 +215,18 @@ void add_plan(CLI::App& app, CommandLine& c) {
   s->add_option("--replicas", o.replicas, "engines that share the requests")
       ->check(whole_number(1, 1024))
       ->capture_default_str();
+  s->add_option("--max-replicas", o.max_replicas,
+                "replicas that the search may come to (default: 64)")
+      ->check(whole_number(1, 1024));
   s->add_flag("!--no-search", o.search, "only the settings given, no others tried");
   s->add_option("--html", o.html, "write a page with plots to this file");
   s->add_flag("--json", o.json, "the result as one JSON object on stdout");
   add_workload_options(s, o.workload);
   s->footer(
       "Simulates the workload with the engine's own scheduler in virtual time, then tries other\n"
-      "settings and names the best for the objectives, with the command that runs it.");
+      "settings and names the best for the objectives, with the command that runs it. It keeps to "
+      "the\n"
+      "defaults where no setting is predicted to gain more than predictions may be off.");
   add_calibrate(s, c);
   add_table(s, c);
   add_compare(s, c);
@@ -232,6 +237,8 @@ void add_plan(CLI::App& app, CommandLine& c) {
       throw CLI::ValidationError(
           "plan for which model? Name one, like smollm2 or random:qwen2.5-7b");
     apply_policy(c.policy, c.plan.engine, true);
+    if (c.plan.max_replicas && *c.plan.max_replicas < c.plan.replicas)
+      throw CLI::ValidationError("--max-replicas is less than --replicas");
     c.plan.given = given_of(engine);
     c.resolved = [&c] { return resolved_values(c.plan.engine); };
     c.action = [&c] { return cmd_plan(c.plan); };

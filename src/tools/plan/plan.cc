@@ -84,7 +84,9 @@ std::string split_line(const SplitEstimate& e) {
       "Estimate, not simulated: a device that only computes prompts takes %.2f requests/s, one "
       "that "
       "only decodes %.2f. %d + %d such devices come to %.2f requests/s per device, devices that do "
-      "both to at most %.2f; the engine has no such mode yet.",
+      "both to at most %.2f; `sluice plan cluster --prefill-workers N --decode-workers M` "
+      "simulates "
+      "them.",
       e.prefill, e.decode, e.best.prefill, e.best.decode, e.best.rate, e.shared);
 }
 
@@ -135,8 +137,6 @@ std::vector<std::string> plan_notes(const std::vector<Trial>& trials,
     notes.push_back(strf("%llu of %llu requests are ended by their deadlines.",
                          static_cast<unsigned long long>(trials[best].figures.expired),
                          static_cast<unsigned long long>(trials[best].figures.requests)));
-  if (best == 0 && trials.size() > 1)
-    notes.push_back("The settings as given are the best of those tried.");
   if (trials[best].settings.replicas > 1)
     notes.push_back(strf("Run %d of this server and share the requests out in turn.",
                          trials[best].settings.replicas));
@@ -148,6 +148,84 @@ std::vector<std::string> plan_notes(const std::vector<Trial>& trials,
   return notes;
 }
 
+// How the settings of the first trial are called: by whether the user has set any that are tried.
+const char* name_of_given(std::span<const GivenOption> given) {
+  constexpr const char* kTried[] = {"--preset",       "--budget",   "--chunk",
+                                    "--mixed-budget", "--max-seqs", "--kv"};
+  return std::ranges::any_of(given,
+                             [&](const GivenOption& o) {
+                               return std::ranges::find(kTried, o.name) != std::end(kTried);
+                             })
+             ? "The settings as given"
+             : "The defaults";
+}
+
+// The search's last word, for programs.
+json::object choice_json(const PlanChoice& choice,
+                         const TrialGoal& goal,
+                         const std::vector<std::string>& words,
+                         bool gpu) {
+  json::array needed;
+  for (const NeededSetting& n : choice.needed) {
+    json::object one{{"flags", option_words(setting_options(n.setting, gpu))},
+                     {"replicas", n.setting.replicas}};
+    if (n.without) one["without"] = *n.without;
+    needed.push_back(std::move(one));
+  }
+  return json::object{{"defaults_are_best", choice.best == 0},
+                      {"verdict", words[0]},
+                      {"words", json::array(words.begin(), words.end())},
+                      {"margin_rate", goal.error.rate},
+                      {"margin_latency", goal.error.latency},
+                      {"nearest", choice.nearest},
+                      {"needed", std::move(needed)}};
+}
+
+// The simulation of the settings as given.
+struct FirstRun {
+  double simulated, took;  // seconds; `took` of one core
+  uint64_t steps;
+};
+
+json::object plan_json(const PlanPage& page,
+                       const PlanTarget& target,
+                       const FirstRun& run,
+                       const SplitEstimate& split,
+                       const SearchResult& found) {
+  json::array tried;
+  for (const Trial& t : found.trials) tried.push_back(trial_json(t));
+  return json::object{{"model", page.model},
+                      {"device", page.device},
+                      {"step_cost", page.cost},
+                      {"step_cost_measured", target.measured()},
+                      {"workload", page.workload},
+                      {"slo", page.slo},
+                      {"simulated_s", run.simulated},
+                      {"cpu_s", run.took},
+                      {"steps", run.steps},
+                      {"best", found.choice.best},
+                      {"command", page.command},
+                      {"prefill_requests_per_s", split.prefill},
+                      {"decode_requests_per_s", split.decode},
+                      {"trials", std::move(tried)}};
+}
+
+void print_plan(const PlanPage& page, const FirstRun& run, const SearchResult& found, bool price) {
+  std::printf("%s on %s; %s%s%s\nStep costs %s.\n", page.model.c_str(), page.device.c_str(),
+              page.workload.c_str(), page.slo.empty() ? "" : "; objectives ", page.slo.c_str(),
+              page.cost.c_str());
+  std::printf(
+      "Simulated %.0f s, %llu steps, in %.2f s of one core: %.0f times real time, %.1f us a "
+      "step.\n\n",
+      run.simulated, static_cast<unsigned long long>(run.steps), run.took,
+      run.took > 0 ? run.simulated / run.took : 0,
+      run.took * 1e6 / static_cast<double>(std::max<uint64_t>(run.steps, 1)));
+  print_trials(found.trials, found.choice.best, price);
+  std::printf("TTFT and TPOT in ms, E2E in s; goodput: requests/s that keep the objectives.\n\n");
+  for (const std::string& note : page.notes) std::printf("%s\n", note.c_str());
+  std::printf("\n%s\n", page.command.c_str());
+}
+
 }  // namespace
 
 int cmd_plan(const PlanOptions& o) {
@@ -157,7 +235,9 @@ int cmd_plan(const PlanOptions& o) {
   if (!workload) return report(workload.error());
   Result<PlanTarget> target = PlanTarget::open(o.engine, o.on);
   if (!target) return report(target.error());
-  const TrialGoal goal{*slo, target->price()};
+  const TrialGoal goal{*slo, target->price(),
+                       prediction_error(target->measured(), target->fit_error()),
+                       o.max_replicas.value_or(kMostReplicas)};
   PlanSettings given;
   given.replicas = o.replicas;
   const double begin = cpu_seconds();
@@ -168,18 +248,20 @@ int cmd_plan(const PlanOptions& o) {
     return report(Error{400,
                         "no request of the workload fits the context: raise --ctx, or lower "
                         "the lengths (--length-scale)"});
-  const double simulated = first->figures.elapsed * o.replicas;
-  const uint64_t steps = first->figures.steps;
-  std::vector<Trial> trials;
-  size_t best = 0;
+  const FirstRun run{first->figures.elapsed * o.replicas, took, first->figures.steps};
+  SearchResult found;
+  std::vector<std::string> words;
   if (o.search) {
     StatusLine status(!o.engine.quiet);
-    trials = search_settings(
-        *target, std::move(*first), *workload, goal,
-        [&](size_t n) { status.show(strf("settings tried: %zu", n)); }, best);
+    found = search_settings(*target, std::move(*first), *workload, goal,
+                            [&](size_t n) { status.show(strf("settings tried: %zu", n)); });
+    words =
+        choice_words(found.trials, found.choice, goal, name_of_given(o.given), target->is_gpu());
   } else {
-    trials.push_back(std::move(*first));
+    found.trials.push_back(std::move(*first));
   }
+  const std::vector<Trial>& trials = found.trials;
+  const size_t best = found.choice.best;
   Result<PlanSetup> setup = target->setup(trials[best].settings);
   if (!setup) return report(setup.error());
   PlanPage page;
@@ -187,45 +269,23 @@ int cmd_plan(const PlanOptions& o) {
   page.workload = workload_name(o.workload), page.slo = o.slo;
   std::vector<GivenOption> engine = o.given;
   engine.push_back({"--device", {target->is_gpu() ? "cuda" : "cpu"}});
-  page.command = serve_command(target->model(), engine, target->options(trials[best].settings));
+  page.command = serve_command(target->model(), engine,
+                               setting_options(trials[best].settings, target->is_gpu()));
   const SplitEstimate split = estimate_split(setup->sim, *workload, *slo);
-  const std::string speed = strf(
-      "Simulated %.0f s, %llu steps, in %.2f s of one core: %.0f times real time, %.1f us a "
-      "step.",
-      simulated, static_cast<unsigned long long>(steps), took, took > 0 ? simulated / took : 0,
-      took * 1e6 / static_cast<double>(std::max<uint64_t>(steps, 1)));
-  page.notes = plan_notes(trials, best, split, goal.price);
+  page.notes = words;
+  for (std::string& note : plan_notes(trials, best, split, goal.price))
+    page.notes.push_back(std::move(note));
   if (!o.html.empty()) {
     if (auto ok = write_plan_file(o.html, plan_html(page, trials, best)); !ok)
       return report(ok.error());
   }
   if (o.json) {
-    json::array tried;
-    for (const Trial& t : trials) tried.push_back(trial_json(t));
-    json::object j{{"model", page.model},
-                   {"device", page.device},
-                   {"step_cost", page.cost},
-                   {"step_cost_measured", target->measured()},
-                   {"workload", page.workload},
-                   {"slo", page.slo},
-                   {"simulated_s", simulated},
-                   {"cpu_s", took},
-                   {"steps", steps},
-                   {"best", best},
-                   {"command", page.command},
-                   {"prefill_requests_per_s", split.prefill},
-                   {"decode_requests_per_s", split.decode},
-                   {"trials", std::move(tried)}};
+    json::object j = plan_json(page, *target, run, split, found);
+    if (o.search) j["choice"] = choice_json(found.choice, goal, words, target->is_gpu());
     std::printf("%s\n", plain_json(j).c_str());
-    return kExitOk;
+  } else {
+    print_plan(page, run, found, goal.price > 0);
   }
-  std::printf("%s on %s; %s%s%s\nStep costs %s.\n%s\n\n", page.model.c_str(), page.device.c_str(),
-              page.workload.c_str(), page.slo.empty() ? "" : "; objectives ", page.slo.c_str(),
-              page.cost.c_str(), speed.c_str());
-  print_trials(trials, best, goal.price > 0);
-  std::printf("TTFT and TPOT in ms, E2E in s; goodput: requests/s that keep the objectives.\n\n");
-  for (const std::string& note : page.notes) std::printf("%s\n", note.c_str());
-  std::printf("\n%s\n", page.command.c_str());
   return kExitOk;
 }
 

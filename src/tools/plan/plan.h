@@ -2,6 +2,7 @@
 // scheduler. Options of its commands; for cli_plan.cc.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct PlanOptions {
   WorkloadOptions workload;
   std::string slo;  // as bench serve takes it
   int replicas = 1;
+  std::optional<int> max_replicas;  // that the search tries; absent: kMostReplicas
   bool search = true, json = false;
   std::string html;  // file for a page
 };

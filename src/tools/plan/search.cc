@@ -10,9 +10,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kNoDifference = 0.01;
-constexpr double kShorter = 0.03;  // mean request latency: less is not worth another flag
-constexpr int kRoundsOfKnobs = 2, kMostReplicas = 64, kMostWays = 8;
+constexpr int kRoundsOfKnobs = 2, kMostWays = 8;
 
 // A knob's values, each written into settings.
 struct PlanKnob {
@@ -36,20 +34,7 @@ std::vector<PlanKnob> knobs_for(const PlanTarget& t) {
   return out;
 }
 
-bool fewer_by(double a, double b) { return a < b * (1 - kNoDifference); }
-
 }  // namespace
-
-bool better(const PlanFigures& a, const PlanFigures& b, const Slo& slo) {
-  if (a.refused != b.refused) return a.refused < b.refused;
-  if (slo.any()) {
-    if (fewer_by(b.share_good(), a.share_good())) return true;
-    if (fewer_by(a.share_good(), b.share_good())) return false;
-  }
-  if (fewer_by(b.output_per_s, a.output_per_s)) return true;
-  if (fewer_by(a.output_per_s, b.output_per_s)) return false;
-  return a.e2e.mean < b.e2e.mean * (1 - kShorter);
-}
 
 bool dominates(std::span<const double> a, std::span<const double> b) {
   bool any = false;
@@ -85,7 +70,7 @@ Result<Trial> run_trial(const PlanTarget& target,
   if (!setup) return setup.error();
   Trial t;
   t.settings = settings;
-  t.flags = option_words(target.options(settings));
+  t.flags = option_words(setting_options(settings, target.is_gpu()));
   for (int r = 0; r < settings.replicas; ++r)
     t.runs.push_back(simulate(setup->sim, settings.replicas == 1
                                               ? std::vector(workload.begin(), workload.end())
@@ -100,63 +85,61 @@ Result<Trial> run_trial(const PlanTarget& target,
   return t;
 }
 
-std::vector<Trial> search_settings(const PlanTarget& target,
-                                   Trial start,
-                                   std::span<const SimRequest> workload,
-                                   const TrialGoal& goal,
-                                   const std::function<void(size_t)>& progress,
-                                   size_t& best) {
-  std::vector<Trial> trials;
-  best = 0;
-  PlanSettings at = start.settings;
+SearchResult search_settings(const PlanTarget& target,
+                             Trial start,
+                             std::span<const SimRequest> workload,
+                             const TrialGoal& goal,
+                             const std::function<void(size_t)>& progress) {
+  SearchResult out;
+  std::vector<Trial>& trials = out.trials;
   trials.push_back(std::move(start));
-  // False: tried before, or such an engine would not start.
-  const auto attempt = [&](const PlanSettings& s) {
-    if (std::ranges::any_of(trials, [&](const Trial& t) { return t.settings == s; })) return false;
+  size_t best = 0;
+  const TrySettings attempt = [&](const PlanSettings& s) -> std::optional<size_t> {
+    const auto known = std::ranges::find(trials, s, &Trial::settings);
+    if (known != trials.end()) return known - trials.begin();
     progress(trials.size());
     Result<Trial> t = run_trial(target, s, workload, goal);
-    if (!t) return false;
+    if (!t) return std::nullopt;
+    t->runs.clear();
     trials.push_back(std::move(*t));
-    return true;
+    return trials.size() - 1;
   };
-  const auto keep_if_better = [&] {
-    Trial& last = trials.back();
-    const bool is = !last.estimate && better(last.figures, trials[best].figures, goal.slo);
-    Trial& loser = is ? trials[best] : last;
-    if (&loser != &trials[0]) loser.runs.clear();
-    if (!is) return;
-    best = trials.size() - 1;
-    at = last.settings;
+  const auto keep_if_better = [&](const PlanSettings& s) {
+    const std::optional<size_t> t = attempt(s);
+    if (t && better(trials[*t].figures, trials[best].figures, goal.slo, kAnyGain)) best = *t;
   };
   for (int round = 0; round < kRoundsOfKnobs; ++round) {
     const size_t before = best;
     for (const PlanKnob& knob : knobs_for(target)) {
-      const PlanSettings from = at;
+      const PlanSettings from = trials[best].settings;
       for (const auto& set : knob.values) {
         PlanSettings s = from;
         set(s);
-        if (attempt(s)) keep_if_better();
+        keep_if_better(s);
       }
     }
     if (best == before) break;
   }
   while (goal.slo.any() && trials[best].figures.share_good() < kAttainmentGoal &&
-         at.replicas < kMostReplicas) {
-    PlanSettings s = at;
+         trials[best].settings.replicas * 2 <= goal.most_replicas) {
+    PlanSettings s = trials[best].settings;
     s.replicas *= 2;
     const size_t before = best;
-    if (attempt(s)) keep_if_better();
+    keep_if_better(s);
     if (best == before) break;
   }
+  out.choice = choose_settings(trials, goal, attempt);
+  Trial& chosen = trials[out.choice.best];
+  if (chosen.runs.empty()) chosen.runs = run_trial(target, chosen.settings, workload, goal)->runs;
   if (target.is_gpu() && target.link() > 0) {
     for (int ways = 2; ways <= kMostWays && target.shape().num_kv_heads % ways == 0; ways *= 2) {
-      PlanSettings s = at;
+      PlanSettings s = trials[out.choice.best].settings;
       s.ways = ways;
-      if (attempt(s)) trials.back().runs.clear();
+      attempt(s);
     }
   }
   mark_front(trials);
-  return trials;
+  return out;
 }
 
 }  // namespace sluice

@@ -21,6 +21,16 @@ SolDevice this_cpu(int threads, bool quiet) {
 
 }  // namespace
 
+std::vector<GivenOption> setting_options(const PlanSettings& s, bool gpu) {
+  std::vector<GivenOption> out;
+  if (s.preset) out.push_back({"--preset", {*s.preset}});
+  if (s.budget) out.push_back({"--budget", {std::to_string(*s.budget)}});
+  if (s.beside) out.push_back({gpu ? "--mixed-budget" : "--chunk", {std::to_string(*s.beside)}});
+  if (s.max_seqs) out.push_back({"--max-seqs", {std::to_string(*s.max_seqs)}});
+  if (s.kv) out.push_back({"--kv", {name_of(kKvTypes, s.kv)}});
+  return out;
+}
+
 Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDeviceOptions& on) {
   PlanTarget t;
   t.engine_ = engine;
@@ -70,6 +80,7 @@ Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
   cost_ = f->cost;
   kv_token_ = f->kv_token;
   measured_ = true;
+  fit_error_ = f->error_p50;
   source_ =
       strf("measured: %d steps on %s; half of them within %.1f %%, nine in ten within %.1f %%",
            f->num_steps, f->machine.c_str(), f->error_p50 * 100, f->error_p90 * 100);
@@ -120,16 +131,6 @@ Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
   PlanSetup out{{e.scheduler, cost_}, *ledger};
   if (kv_token_ > 0) out.sim.cost.context *= static_cast<double>(ledger->kv_per_token) / kv_token_;
   if (s.ways > 1) out.sim.cost = parallel_cost(out.sim.cost, shape_, s.ways, link_);
-  return out;
-}
-
-std::vector<GivenOption> PlanTarget::options(const PlanSettings& s) const {
-  std::vector<GivenOption> out;
-  if (s.preset) out.push_back({"--preset", {*s.preset}});
-  if (s.budget) out.push_back({"--budget", {std::to_string(*s.budget)}});
-  if (s.beside) out.push_back({gpu_ ? "--mixed-budget" : "--chunk", {std::to_string(*s.beside)}});
-  if (s.max_seqs) out.push_back({"--max-seqs", {std::to_string(*s.max_seqs)}});
-  if (s.kv) out.push_back({"--kv", {name_of(kKvTypes, s.kv)}});
   return out;
 }
 

@@ -24,6 +24,9 @@ struct PlanSettings {
   bool operator==(const PlanSettings&) const = default;
 };
 
+// Options of `sluice serve` for the settings.
+std::vector<GivenOption> setting_options(const PlanSettings& settings, bool gpu);
+
 struct PlanSetup {
   SimSetup sim;
   Ledger ledger;
@@ -35,13 +38,13 @@ class PlanTarget {
 
   // The error says why such an engine would not start.
   Result<PlanSetup> setup(const PlanSettings& settings) const;
-  // Options of `sluice serve` for the settings.
-  std::vector<GivenOption> options(const PlanSettings& settings) const;
 
   const std::string& device() const { return device_; }
   const std::string& source() const { return source_; }  // of the cost, for people
   bool is_gpu() const { return gpu_; }
   bool measured() const { return measured_; }
+  // By how much the fit misses half of the measured steps, as a share; 0: nothing was measured.
+  double fit_error() const { return fit_error_; }
   double price() const { return price_; }  // dollars per hour; 0: nobody knows
   double link() const { return link_; }
   const ModelShape& shape() const { return shape_; }
@@ -57,7 +60,7 @@ class PlanTarget {
   ModelShape shape_;
   std::string device_, source_;
   bool gpu_ = false, measured_ = false;
-  double memory_ = 0, price_ = 0, link_ = 0;
+  double memory_ = 0, price_ = 0, link_ = 0, fit_error_ = 0;
   StepCost cost_;
   double kv_token_ = 0;  // that the cost was found with
 };

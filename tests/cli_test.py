@@ -251,6 +251,7 @@ class Plan(Cli):
         self.assertGreater(len(out["trials"]), 10)
         self.assertTrue(out["command"].startswith("sluice serve random:qwen2.5-7b --format bf16 --device cuda"))
         self.assertFalse(out["step_cost_measured"])
+        self.assertTrue(any("--kv int8" in t["flags"] for t in out["trials"]))
         # Nothing of 40 easy requests can be better.
         self.assertEqual(out["best"], 0)
         self.assertTrue(out["choice"]["defaults_are_best"])

@@ -13,21 +13,32 @@ namespace {
 
 constexpr int kUsefulContext = 512;  // less is no advice
 
+enum class KvBytes : uint8_t { as_is, int8, f8 };
+
 // A change to the options; absent fields stay.
 struct Change {
   std::optional<Quantize> quantize;
-  std::optional<KvType> kv;
+  KvBytes kv = KvBytes::as_is;
   bool stored = false;  // a file's quantised weights as they are
 };
 
-// By what is lost: nothing with weights as stored, not much with the cache in 8 bits, then weights
-// in 8, then in 4.
-const KvType kInt8{DType::i8, 32}, kF8{DType::f8};
-const Change kOnCpu[] = {
-    {{}, {}},           {{}, kInt8},          {Quantize::w8a8, {}}, {Quantize::w8a8, kInt8},
-    {Quantize::w4, {}}, {Quantize::w4, kInt8}};
-const Change kOnGpu[] = {{{}, {}},        {{}, {}, true},      {{}, kF8},
-                         {{}, kF8, true}, {Quantize::fp8, {}}, {Quantize::fp8, kF8}};
+// By what is lost: nothing with weights as stored, not much with the cache in int8, more in f8,
+// then weights in 8 bits, then in 4.
+const Change kOnCpu[] = {{},
+                         {{}, KvBytes::int8},
+                         {Quantize::w8a8},
+                         {Quantize::w8a8, KvBytes::int8},
+                         {Quantize::w4},
+                         {Quantize::w4, KvBytes::int8}};
+const Change kOnGpu[] = {{},
+                         {{}, KvBytes::as_is, true},
+                         {{}, KvBytes::int8},
+                         {{}, KvBytes::f8},
+                         {{}, KvBytes::int8, true},
+                         {{}, KvBytes::f8, true},
+                         {Quantize::fp8},
+                         {Quantize::fp8, KvBytes::int8},
+                         {Quantize::fp8, KvBytes::f8}};
 
 bool has_packed(const Checkpoint& checkpoint) {
   return std::ranges::any_of(checkpoint.tensors(),
@@ -57,6 +68,8 @@ int longest_context(const Checkpoint& checkpoint,
 
 }  // namespace
 
+KvType int8_kv_type(int head_dim) { return {DType::i8, head_dim % 32 == 0 ? 32 : 8}; }
+
 std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
                                       const ModelShape& shape,
                                       const EngineOptions& options,
@@ -71,7 +84,8 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
     if (c.stored && (options.gpu_weights || options.quantize != Quantize::none ||
                      options.dtype == DType::f32 || !has_packed(checkpoint)))
       continue;
-    if (c.kv && options.kv_type && options.kv_type->type != DType::f16) continue;
+    const bool bytes = c.kv != KvBytes::as_is;
+    if (bytes && options.kv_type && options.kv_type->type != DType::f16) continue;
     EngineOptions o = options;
     o.kv_bytes.reset();
     o.kv_blocks.reset();
@@ -84,12 +98,15 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
       o.quantize = *c.quantize;
       text += strf(" --quantize %s", name_of(kQuantizes, *c.quantize));
     }
-    if (c.kv) {
-      o.kv_type = c.kv;
-      text += strf(" --kv %s", name_of(kKvTypes, c.kv));
+    if (bytes) {
+      o.kv_type = c.kv == KvBytes::f8 ? KvType(DType::f8) : int8_kv_type(shape.head_dim);
+      text += strf(" --kv %s", name_of(kKvTypes, o.kv_type));
     }
     FitAdvice a;
     int ctx = longest_context(checkpoint, shape, o, device, a.estimate);
+    // A little more context is not worth what f8 loses to int8; all that was asked for is.
+    const bool worse = c.kv == KvBytes::f8 && shape.head_dim % 8 == 0;
+    if (worse && ctx > 0 && ctx < asked) continue;
     if (ctx > 0) {
       if (ctx != asked) text += strf(" --ctx %d", ctx);
       if (options.kv_bytes || options.kv_blocks)

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/policy.h"
+#include "runtime/fit.h"
 #include "tools/sla.h"
 
 namespace sluice {
@@ -29,7 +30,7 @@ std::vector<PlanKnob> knobs_for(const PlanTarget& t) {
   for (int n : beside) out[2].values.push_back([n](PlanSettings& s) { s.beside = n; });
   for (const char* p : {"sarathi", "vllm"})
     out[3].values.push_back([p](PlanSettings& s) { s.preset = p; });
-  const KvType kv = t.is_gpu() ? KvType(DType::f8) : KvType(DType::i8, 32);
+  const KvType kv = int8_kv_type(t.shape().head_dim);
   out[4].values.push_back([kv](PlanSettings& s) { s.kv = kv; });
   return out;
 }

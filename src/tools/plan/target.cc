@@ -11,6 +11,10 @@ namespace sluice {
 
 namespace {
 
+// Of the bytes that K and V in 8 bits save on a GPU, so much shows in the time to read them: 256
+// rows of 1,024 positions take 9.44 instead of 10.7 ms (docs/performance.md, "K and V in 8 bits").
+constexpr double kSavedReadsSeen = 0.5;
+
 // The CPU that this runs on, as a row of the device table.
 SolDevice this_cpu(int threads, bool quiet) {
   const CpuLimits limits = kept_limits(quiet);
@@ -129,7 +133,10 @@ Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
   Result<Ledger> ledger = plan_memory(*file_, shape_, e, gpu ? &*gpu : nullptr);
   if (!ledger) return ledger.error();
   PlanSetup out{{e.scheduler, cost_}, *ledger};
-  if (kv_token_ > 0) out.sim.cost.context *= static_cast<double>(ledger->kv_per_token) / kv_token_;
+  if (kv_token_ > 0) {
+    const double bytes = static_cast<double>(ledger->kv_per_token) / kv_token_;
+    out.sim.cost.context *= 1 + (bytes - 1) * (gpu_ ? kSavedReadsSeen : 1);
+  }
   if (s.ways > 1) out.sim.cost = parallel_cost(out.sim.cost, shape_, s.ways, link_);
   return out;
 }

@@ -21,10 +21,15 @@ class NotingDevice final : public Device {
  public:
   std::string notes;
   int num_lanes = 0, num_marks = 0;
+  size_t num_bytes = 0;  // allocated as the device's own
 
   std::string describe() const override { return "notes"; }
   void attach() override {}
   Buffer allocate(size_t bytes) override {
+    num_bytes += bytes;
+    return host_memory(bytes);
+  }
+  Buffer host_memory(size_t bytes) {
     void* memory = std::calloc(std::max<size_t>(bytes, 1), 1);
     allocated.push_back(memory);
     return {memory, bytes, [](void* p, size_t) { std::free(p); }};
@@ -48,7 +53,7 @@ class NotingDevice final : public Device {
   void copy_blocks(std::span<const KvLayer>, std::span<const BlockCopy>) override {}
   void parallel(int, void (*)(void*, int), void*) override {}
 
-  Buffer pinned(size_t bytes) override { return allocate(bytes); }
+  Buffer pinned(size_t bytes) override { return host_memory(bytes); }
   void upload(void* to, const void* from, size_t bytes) override {
     if (fail_next == Fail::upload) fail();
     packets.push_back(to);

@@ -17,14 +17,26 @@ constexpr int kMostRows = 16384;
 
 }  // namespace
 
-StepCost derive_cost(const SolModel& m, const SolDevice& d, const Reached& r, bool bits8) {
-  const double peak = (bits8 && d.peak8 > 0 ? d.peak8 : d.peak) * r.products;
+StepCost derive_cost(const SolModel& m, const SolDevice& d, const Reached& r, WeightUse use) {
+  const bool stored = use == WeightUse::stored;
+  const bool bits8 = use == WeightUse::bits8 && d.peak8 > 0;
+  const double peak = bits8 ? d.peak8 * r.products8 : d.peak * r.products;
+  const double speed = d.bandwidth * r.weights;
   const double fixed = m.shape.num_layers * r.per_layer + r.per_step;
   StepCost c;
+  const auto ops = [&](int n) {
+    return step_ops(m.shape, {.tokens = n, .sampled = 0, .context = 0, .attended = 0});
+  };
   for (int n = 1; n <= kMostRows; n *= 2) {
-    const StepLoad rows{.tokens = n, .sampled = 0, .context = 0, .attended = 0};
-    const double memory = m.step / (d.bandwidth * r.weights) + fixed;
-    c.rows.push_back({static_cast<double>(n), soft_max(memory, step_ops(m.shape, rows) / peak)});
+    // Two operations per weight, and two bytes where it is decoded.
+    const double bytes = stored ? ops(1) : m.step;
+    double step = soft_max(bytes / speed + fixed, ops(n) / peak);
+    if (stored) {
+      step += (m.step + bytes) / speed;  // decoding
+      step = std::min(
+          step, m.step / (d.bandwidth * r.stored) + fixed + ops(n) / (d.peak * r.stored_products));
+    }
+    c.rows.push_back({static_cast<double>(n), step});
   }
   const StepLoad one{.tokens = 0, .sampled = 1, .context = 0, .attended = 0};
   const StepLoad pair{.tokens = 0, .sampled = 0, .context = 0, .attended = 1};

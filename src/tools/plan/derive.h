@@ -11,10 +11,14 @@ namespace sluice {
 // Shares of a device's limits that steps reach. Those of GPUs are from our own steps on an H200
 // (docs/plan.md), against the nominal figures of the table.
 struct Reached {
-  double weights = 0.77;     // of the bandwidth, reading weights
-  double kv = 0.62;          // of the bandwidth, reading K and V
-  double products = 0.775;   // of the peak
-  double attention = 0.5;    // of the peak, in prompts
+  double weights = 0.77;    // of the bandwidth, reading weights
+  double kv = 0.62;         // of the bandwidth, reading K and V
+  double products = 0.775;  // of the peak
+  double products8 = 0.55;  // of the peak with 8-bit factors
+  double attention = 0.5;   // of the peak, in prompts
+  // Quantised weights as stored: of the bandwidth, and of the peak where they are unpacked in the
+  // product. From some rows on they are decoded to 16 bits first.
+  double stored = 0.66, stored_products = 0.13;
   double per_layer = 10e-6;  // seconds: launches, small kernels
   double per_step = 50e-6;   // sampling, inputs, outputs
   double host_step = 30e-6, host_slice = 0.2e-6;
@@ -24,6 +28,7 @@ inline constexpr Reached kGpuReached{};
 inline constexpr Reached kCpuReached{.weights = 0.8,
                                      .kv = 0.5,
                                      .products = 0.5,
+                                     .products8 = 0.5,
                                      .attention = 0.15,
                                      .per_layer = 10e-6,
                                      .per_step = 100e-6,
@@ -32,11 +37,14 @@ inline constexpr Reached kCpuReached{.weights = 0.8,
 
 inline constexpr double kUsableMemory = 0.95;  // of a device's nominal memory
 
-// Where weights have 8 bits and the device is faster with those, `bits8` takes its peak8.
+// How products read weights: as they are; in 8 bits, with the device's peak8 where it has one; or
+// quantised as stored, on a GPU.
+enum class WeightUse : uint8_t { plain, bits8, stored };
+
 StepCost derive_cost(const SolModel& model,
                      const SolDevice& device,
                      const Reached& reached,
-                     bool bits8);
+                     WeightUse use);
 
 // The cost on `ways` devices that share every product, with two sums over all of them per layer:
 // an estimate.

@@ -150,7 +150,8 @@ TEST(PlanArithmetic, FastGensReplicas) {
 
 // docs/performance.md: tokens per second of decodes at context 1,024, and of prompts.
 TEST(DeriveCost, NearMeasuredStepsOnAnH200) {
-  const StepCost c = derive_cost(qwen_7b(), *find_sol_device("h200"), kGpuReached, false);
+  const StepCost c =
+      derive_cost(qwen_7b(), *find_sol_device("h200"), kGpuReached, WeightUse::plain);
   ASSERT_TRUE(c.valid());
   constexpr std::pair<int, double> kMeasured[] = {
       {1, 247}, {8, 1847}, {32, 6093}, {64, 11666}, {256, 24188}};
@@ -159,9 +160,29 @@ TEST(DeriveCost, NearMeasuredStepsOnAnH200) {
   EXPECT_NEAR(8192 / c.seconds(sol_prompt(8192)) / 47000, 1, 0.15);
 }
 
+// docs/performance.md, "Weights as stored, and int8": ms of a step.
+TEST(DeriveCost, NearMeasuredStepsOfSmallWeightsOnAnH200) {
+  const auto expect_near = [](double bits, WeightUse use, double prompts, double within,
+                              std::initializer_list<std::pair<int, double>> measured) {
+    SolModel m = qwen_7b();
+    m.weights *= bits / 16, m.step *= bits / 16;
+    const StepCost c = derive_cost(m, *find_sol_device("h200"), kGpuReached, use);
+    ASSERT_TRUE(c.valid());
+    for (auto [batch, ms] : measured)
+      EXPECT_NEAR(c.seconds(sol_decode(batch, 1024)) * 1e3 / ms, 1, within) << bits << " " << batch;
+    EXPECT_NEAR(8192 / c.seconds({8192, 8, 8192, 8 * 1024 * 1025 / 2}) / prompts, 1, within);
+  };
+  expect_near(4.625, WeightUse::stored, 47700, 0.2,  // Q4_K
+              {{1, 1.92}, {4, 2.12}, {8, 2.57}, {16, 3.54}, {32, 5.67}, {64, 10.3}});
+  expect_near(8.5, WeightUse::stored, 47200, 0.3,  // Q8_0
+              {{1, 2.56}, {8, 2.92}, {16, 3.82}, {64, 10.6}});
+  expect_near(8, WeightUse::bits8, 76300, 0.2, {{1, 2.68}, {64, 4.44}, {256, 8.91}});  // w8a8
+  expect_near(8, WeightUse::bits8, 66300, 0.3, {});                                    // fp8
+}
+
 TEST(DeriveCost, MoreDevicesAreFasterButNotByTheirNumber) {
   const SolDevice& d = *find_sol_device("H100-SXM");
-  const StepCost one = derive_cost(qwen_7b(), d, kGpuReached, false);
+  const StepCost one = derive_cost(qwen_7b(), d, kGpuReached, WeightUse::plain);
   const StepCost four = parallel_cost(one, qwen_7b().shape, 4, d.link);
   EXPECT_TRUE(four.valid());
   const StepLoad l = sol_decode(64, 2048);
@@ -496,7 +517,7 @@ TEST(PlanPage, AnswersOfOneTokenHaveNoTimePerToken) {
 
 TEST(PlanTable, CellsFitOrDoNot) {
   const SolDevice& d = *find_sol_device("L4");
-  const StepCost c = derive_cost(qwen_7b(), d, kGpuReached, false);
+  const StepCost c = derive_cost(qwen_7b(), d, kGpuReached, WeightUse::plain);
   const TableCell one = table_cell(qwen_7b(), c, d.memory, 0.7, 1, 1024, 512);
   EXPECT_TRUE(one.fits);
   EXPECT_STREQ(one.bound, "weights");

@@ -23,15 +23,15 @@ struct Published {
 constexpr Published kPublished[] = {
     {"calm", "RTX 4090", "random:llama-2-7b", "bf16", 1, 16, 67, 0.86, true},
     {"calm", "RTX 4090", "random:llama-2-7b", "fp8", 1, 4016, 99, 0.82, true},
-    {"calm", "RTX 4090", "random:llama-2-7b", "4-bit", 1, 16, 225, 0.86, true},
-    {"MLC-LLM", "RTX 4090", "random:llama-2-7b", "4-bit", 1, 256, 191, 0.97, true},
-    {"llama.cpp", "RTX 4090", "random:llama-3.1-8b", "4-bit", 0, 512, 10359, 0.87, true},
+    {"calm", "RTX 4090", "random:llama-2-7b", "4-bit", 1, 16, 225, 0.68, true},
+    {"MLC-LLM", "RTX 4090", "random:llama-2-7b", "4-bit", 1, 256, 191, 0.77, true},
+    {"llama.cpp", "RTX 4090", "random:llama-3.1-8b", "4-bit", 0, 512, 10359, 0.61, true},
     {"vLLM", "A100 80GB", "random:llama-2-7b", "bf16", 1, 256, 90.5, 1.24, true},
     {"TensorRT-LLM", "A100 80GB", "random:llama-2-7b", "bf16", 60, 1152, 1928, 0.82, true},
     {"TensorRT-LLM", "A100 80GB", "random:llama-2-7b", "bf16", 0, 2048, 2048 / 0.133, 1.13, true},
-    {"TensorRT-LLM", "L40S", "random:llama-2-7b", "fp8", 0, 2048, 2048 / 0.073, 1.33, true},
-    {"TensorRT-LLM", "H100 SXM", "random:llama-2-7b", "fp8", 0, 2048, 2048 / 0.036, 1.79, false},
-    {"ExLlamaV2", "A100 80GB", "random:llama-2-7b", "4-bit", 1, 256, 164, 2.14, false},
+    {"TensorRT-LLM", "L40S", "random:llama-2-7b", "fp8", 0, 2048, 2048 / 0.073, 0.99, true},
+    {"TensorRT-LLM", "H100 SXM", "random:llama-2-7b", "fp8", 0, 2048, 2048 / 0.036, 1.33, true},
+    {"ExLlamaV2", "A100 80GB", "random:llama-2-7b", "4-bit", 1, 256, 164, 1.71, false},
 };
 
 double table_rate(const Published& p) {
@@ -41,7 +41,7 @@ double table_rate(const Published& p) {
   for (const TableFormat& f : table_formats()) {
     if (std::string_view(f.name) != p.format) continue;
     const SolModel m = sol_model(*file, shape, f.bits);
-    const StepCost cost = derive_cost(m, device, kGpuReached, f.bits8);
+    const StepCost cost = derive_cost(m, device, kGpuReached, f.use);
     const int batch = std::max(p.batch, 1), prompt = p.batch > 0 ? 512 : p.context;
     const TableCell c = table_cell(m, cost, device.memory * kUsableMemory, 0, batch,
                                    p.batch > 0 ? p.context : 16, prompt);

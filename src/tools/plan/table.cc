@@ -17,9 +17,9 @@ namespace sluice {
 namespace {
 
 constexpr TableFormat kTableFormats[] = {
-    {"bf16", 16, false},
-    {"fp8", 8, true},       // or int8, where the device has that
-    {"4-bit", 4.5, false},  // with the scales of blocks of 32
+    {"bf16", 16, WeightUse::plain},
+    {"fp8", 8, WeightUse::bits8},       // or int8, where the device has that
+    {"4-bit", 4.5, WeightUse::stored},  // with the scales of blocks of 32
 };
 
 // A device, or the machine that a cost was measured on.
@@ -106,7 +106,7 @@ int cmd_plan_table(const PlanTableOptions& o) {
       r.memory = d->memory * kUsableMemory;
       r.price = o.price > 0 ? o.price : d->price;
       r.model = sol_model(**file, *shape, f.bits);
-      r.cost = derive_cost(r.model, *d, kGpuReached, f.bits8);
+      r.cost = derive_cost(r.model, *d, kGpuReached, f.use);
     }
   }
   json::array cells;

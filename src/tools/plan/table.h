@@ -11,7 +11,7 @@ namespace sluice {
 struct TableFormat {
   const char* name;
   double bits;  // per weight; 0: as in the file
-  bool bits8;   // the device computes with 8-bit factors
+  WeightUse use;
 };
 std::span<const TableFormat> table_formats();
 

@@ -15,6 +15,9 @@ namespace {
 // rows of 1,024 positions take 9.44 instead of 10.7 ms (docs/performance.md, "K and V in 8 bits").
 constexpr double kSavedReadsSeen = 0.5;
 
+// Weights that take less of their size in 16 bits are quantised, not those of a 16-bit file.
+constexpr double kStoredShare = 0.9;
+
 // The CPU that this runs on, as a row of the device table.
 SolDevice this_cpu(int threads, bool quiet) {
   const CpuLimits limits = kept_limits(quiet);
@@ -108,7 +111,12 @@ Result<void> PlanTarget::use_limits() {
   kv_token_ = m.kv_token = static_cast<double>(as_is->ledger.kv_per_token);
   const SolDevice d =
       gpu_ ? *find_sol_device(device_) : this_cpu(num_threads(engine_), engine_.quiet);
-  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached, bits8);
+  const bool stored = gpu_ && engine_.gpu_weights == GpuWeights::stored &&
+                      m.weights < kStoredShare * sol_model(*file_, shape_, bits).weights;
+  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached,
+                      stored  ? WeightUse::stored
+                      : bits8 ? WeightUse::bits8
+                              : WeightUse::plain);
   source_ =
       strf("derived from limits, %.0f GB/s and %.1f TFLOP/s: `sluice plan calibrate` measures",
            d.bandwidth / 1e9, d.peak / 1e12);

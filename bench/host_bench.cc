@@ -106,6 +106,7 @@ class Bench {
     };
     FlightOptions o;
     o.dir = dir;
+    o.bytes = uint64_t{1} << 30;  // 256 rows of 128k positions are a state of 223 MiB
     o.header.vocab = 32000;
     auto recorder = FlightRecorder::open(std::move(o)).value();
     const double without = measure();

@@ -109,6 +109,27 @@ class Recording(unittest.TestCase):
                 self.assertIn("record with --record-text", replay(self.dir, "--model", MODEL, "-q", code=2))
         self.assertIn("settings are budget", replay(self.dir, "--what-if", "x=1", code=2))
 
+    def test_a_stall_is_explained(self):
+        """Steps take a device's time by their tokens: a long prompt holds up what decodes beside it."""
+        cost = self.dir.parent / "cost.json"
+        subprocess.run([harness.SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", cost],
+                       check=True, timeout=120)
+        steps = json.loads(cost.read_text())
+        steps.update(rows=[[1, 0.02], [4, 0.02], [128, 0.4]], sampled=0, context=0, attended=0, prompts=0)
+        cost.write_text(json.dumps(steps))
+        args = [a if a != "48" else "128" for a in SMALL]  # the budget
+        with Server(*args, "--chunk", "0", "--simulate", str(cost), "--record", str(self.dir), path=MODEL) as server, \
+                concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(ask, server, 1, prompt=[5, 6, 7], max_tokens=100)
+            self.assertTrue(server.until(lambda: server.metric("sluice_requests_running") == 1))
+            self.assertEqual(ask(server, 2, prompt=list(range(3, 123)), max_tokens=2)[0], 200)
+            self.assertEqual(long.result()[0], 200)
+        text = replay(self.dir, "--stall")
+        self.assertRegex(text, r"The longest stall: step \d+ took [\d.]+ ms, steps that only decode [\d.]+ ms")
+        self.assertRegex(text, r"1 sequences waited for their next token while 120 prompt tokens ran, 120 of them "
+                               r"request \d+'s prompt from position 0 on")
+        self.assertRegex(text, r"With --chunk (64|32|16) it would not have happened")
+
     def test_killed_and_started_again_in_the_same_folder(self):
         for k in range(2):
             with self.server() as server:

@@ -14,7 +14,7 @@ namespace {
 constexpr double kNoLoss = 0.01;
 
 bool more_by(double a, double b, double margin) { return a > b * (1 + margin); }
-bool lost(double a, double b) { return a < b * (1 - kNoLoss); }
+bool loses(double a, double b) { return a < b * (1 - kNoLoss); }
 
 // Settings with one less, and that one.
 struct Simpler {
@@ -86,11 +86,11 @@ bool better(const PlanFigures& a,
     // In requests, of all: two more where one was good are none of many.
     const double more = a.share_good() - b.share_good();
     if (more > margins.rate && more_by(a.goodput, b.goodput, margins.rate)) return true;
-    if (more < -kNoLoss || lost(a.goodput, b.goodput)) return false;
+    if (more < -kNoLoss || loses(a.goodput, b.goodput)) return false;
   }
   const bool longer = slo.any() && more_by(a.e2e.mean, b.e2e.mean, margins.latency);
   if (more_by(a.output_per_s, b.output_per_s, margins.rate)) return !longer;
-  if (lost(a.output_per_s, b.output_per_s)) return false;
+  if (loses(a.output_per_s, b.output_per_s)) return false;
   return a.e2e.mean < b.e2e.mean * (1 - margins.latency);
 }
 

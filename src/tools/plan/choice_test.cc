@@ -48,7 +48,7 @@ PlanSettings three_settings() {
   return s;
 }
 
-bool says(const std::vector<std::string>& words, const std::string& text) {
+bool one_says(const std::vector<std::string>& words, const std::string& text) {
   return std::ranges::any_of(words, [&](const std::string& w) { return w.find(text) != w.npos; });
 }
 
@@ -102,11 +102,11 @@ TEST(PlanChoice, TheDefaultsAreBestWhereNothingGainsEnough) {
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", false);
   EXPECT_TRUE(words[0].starts_with("The defaults are best")) << words[0];
-  EXPECT_TRUE(says(words, "5 % of all requests"));
-  EXPECT_TRUE(says(words,
-                   "The nearest is --budget 1024: goodput +0.0 %, tokens/s +0.0 %, mean "
-                   "latency -4.0 %."));
-  EXPECT_TRUE(says(words, "Tried: --budget 512 to 1024."));
+  EXPECT_TRUE(one_says(words, "5 % of all requests"));
+  EXPECT_TRUE(one_says(words,
+                       "The nearest is --budget 1024: goodput +0.0 %, tokens/s +0.0 %, mean "
+                       "latency -4.0 %."));
+  EXPECT_TRUE(one_says(words, "Tried: --budget 512 to 1024."));
 }
 
 TEST(PlanChoice, EverySettingEarnsItsPlace) {
@@ -133,9 +133,9 @@ TEST(PlanChoice, EverySettingEarnsItsPlace) {
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", true);
   EXPECT_TRUE(words[0].starts_with("--max-seqs 64 --kv int8 gains more")) << words[0];
-  EXPECT_TRUE(says(words, "goodput +50.0 %"));
-  EXPECT_TRUE(says(words, "Without --kv int8: goodput -33.3 %"));
-  EXPECT_FALSE(says(words, "best"));
+  EXPECT_TRUE(one_says(words, "goodput +50.0 %"));
+  EXPECT_TRUE(one_says(words, "Without --kv int8: goodput -33.3 %"));
+  EXPECT_FALSE(one_says(words, "best"));
 }
 
 // Each adds less than 5 % of all requests: together more than the margin, but none of them by
@@ -168,7 +168,7 @@ TEST(PlanChoice, NoMoreReplicasThanAreNeeded) {
   EXPECT_EQ(search.trials[c.best].settings.replicas, 4);
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", true);
-  EXPECT_TRUE(says(words, "With 2 instead of 4 replicas: goodput -58.3 %")) << words[1];
+  EXPECT_TRUE(one_says(words, "With 2 instead of 4 replicas: goodput -58.3 %")) << words[1];
 }
 
 TEST(PlanChoice, EstimatesAreNotRecommended) {

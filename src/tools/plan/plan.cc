@@ -161,10 +161,10 @@ const char* name_of_given(std::span<const GivenOption> given) {
 }
 
 // The search's last word, for programs.
-json::object choice_json(const PlanChoice& choice,
-                         const TrialGoal& goal,
-                         const std::vector<std::string>& words,
-                         bool gpu) {
+json::object verdict_json(const PlanChoice& choice,
+                          const TrialGoal& goal,
+                          const std::vector<std::string>& words,
+                          bool gpu) {
   json::array needed;
   for (const NeededSetting& n : choice.needed) {
     json::object one{{"flags", option_words(setting_options(n.setting, gpu))},
@@ -281,7 +281,7 @@ int cmd_plan(const PlanOptions& o) {
   }
   if (o.json) {
     json::object j = plan_json(page, *target, run, split, found);
-    if (o.search) j["choice"] = choice_json(found.choice, goal, words, target->is_gpu());
+    if (o.search) j["choice"] = verdict_json(found.choice, goal, words, target->is_gpu());
     std::printf("%s\n", plain_json(j).c_str());
   } else {
     print_plan(page, run, found, goal.price > 0);

@@ -111,7 +111,9 @@ void add_table(CLI::App* plan, CommandLine& c) {
   CLI::App* s = plan->add_subcommand("table", "devices by weight format and batch, at a glance");
   s->add_option("model", o.model, kModelOrShapeHelp)->required();
   s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
-  s->add_option("--devices", o.devices, "only these, like h200,l4")->delimiter(',');
+  s->add_option("--devices", o.devices,
+                "only these, like h200,l4; cpu: this one, with --format's weights")
+      ->delimiter(',');
   s->add_option("--batches", o.batches, "sequences that decode at once")
       ->delimiter(',')
       ->check(whole_number(1, 1 << 20))

@@ -7,10 +7,12 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "load/open.h"
+#include "runtime/placement.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
 #include "tools/plan/cost_file.h"
 #include "tools/plan/plan.h"
+#include "tools/plan/target.h"
 
 namespace sluice {
 
@@ -34,6 +36,17 @@ std::string weights_of(const CostFile& f) {
   return f.types.quantize == "none" ? f.format : f.types.quantize;
 }
 
+// This CPU, with the weights as the file has them.
+TableRow cpu_row(const Checkpoint& file, const ModelShape& shape, const PlanTableOptions& o) {
+  const SolDevice d = this_cpu(file, Quantize::none, num_threads(EngineOptions()), true);
+  TableRow r;
+  r.device = d.name, r.format = cost_format(o.model, o.format);
+  r.memory = d.memory, r.price = o.price;
+  r.model = sol_model(file, shape, 0);
+  r.cost = derive_cost(r.model, d, kCpuReached, WeightUse::plain);
+  return r;
+}
+
 void print_cell(const TableRow& row, const TableCell& c) {
   std::printf("%-10s %-6s %5d ", row.device.c_str(), row.format.c_str(), c.batch);
   if (!c.fits) {
@@ -42,6 +55,18 @@ void print_cell(const TableRow& row, const TableCell& c) {
   }
   std::printf("%9.0f %9.2f %9.1f %9s  %s\n", c.rate, c.step * 1e3, c.ttft * 1e3,
               c.per_million > 0 ? strf("%.2f", c.per_million).c_str() : "-", c.bound);
+}
+
+json::object cell_json(const TableRow& r, const TableCell& c) {
+  json::object j{{"device", r.device}, {"format", r.format}, {"batch", c.batch}, {"fits", c.fits}};
+  if (c.fits) {
+    j["output_tokens_per_s"] = c.rate;
+    j["step_s"] = c.step;
+    j["ttft_s"] = c.ttft;
+    j["bound"] = c.bound;
+    if (c.per_million > 0) j["dollars_per_million_output_tokens"] = c.per_million;
+  }
+  return j;
 }
 
 }  // namespace
@@ -92,9 +117,13 @@ int cmd_plan_table(const PlanTableOptions& o) {
   }
   std::vector<const SolDevice*> devices;
   for (const std::string& name : o.devices) {
+    if (name == "cpu") {
+      rows.push_back(cpu_row(**file, *shape, o));
+      continue;
+    }
     devices.push_back(find_sol_device(name));
     if (!devices.back())
-      return report(Error{400, strf("no device %s: it may be %s", quote(name).c_str(),
+      return report(Error{400, strf("no device %s: it may be cpu, %s", quote(name).c_str(),
                                     sol_device_names().c_str())});
   }
   if (o.devices.empty())
@@ -124,16 +153,7 @@ int cmd_plan_table(const PlanTableOptions& o) {
         print_cell(r, c);
         continue;
       }
-      json::object j{
-          {"device", r.device}, {"format", r.format}, {"batch", batch}, {"fits", c.fits}};
-      if (c.fits) {
-        j["output_tokens_per_s"] = c.rate;
-        j["step_s"] = c.step;
-        j["ttft_s"] = c.ttft;
-        j["bound"] = c.bound;
-        if (c.per_million > 0) j["dollars_per_million_output_tokens"] = c.per_million;
-      }
-      cells.push_back(std::move(j));
+      cells.push_back(cell_json(r, c));
     }
   }
   if (o.json) {

@@ -1,5 +1,7 @@
 #include "tools/plan/target.h"
 
+#include <algorithm>
+
 #include "base/str.h"
 #include "load/open.h"
 #include "runtime/placement.h"
@@ -18,15 +20,26 @@ constexpr double kSavedReadsSeen = 0.5;
 // Weights that take less of their size in 16 bits are quantised, not those of a 16-bit file.
 constexpr double kStoredShare = 0.9;
 
-// The CPU that this runs on, as a row of the device table.
-SolDevice this_cpu(int threads, bool quiet) {
-  const CpuLimits limits = kept_limits(quiet);
-  SolDevice d{"cpu", static_cast<double>(available_memory()), limits.read_rate(threads), 0};
-  for (const PeakRate& p : limits.peaks) d.peak = std::max(d.peak, limits.peak_rate(p, threads));
-  return d;
+// What the CPU multiplies by weights of the file's matrices, most of which are like the largest.
+PeakType factors_of(const Checkpoint& file, Quantize quantize) {
+  if (quantize == Quantize::u8) return PeakType::f32;
+  if (quantize != Quantize::none) return PeakType::int8;
+  const auto largest = std::ranges::max_element(file.tensors(), {}, &TensorInfo::bytes);
+  const Format f = largest == file.tensors().end() ? Format::q8_0 : largest->format;
+  return f == Format::bf16                      ? PeakType::bf16
+         : f == Format::f16 || f == Format::f32 ? PeakType::f32
+                                                : PeakType::int8;
 }
 
 }  // namespace
+
+SolDevice this_cpu(const Checkpoint& file, Quantize quantize, int threads, bool quiet) {
+  const CpuLimits limits = kept_limits(quiet);
+  SolDevice d{"cpu", static_cast<double>(available_memory()), limits.read_rate(threads), 0};
+  if (const PeakRate* p = limits.best(factors_of(file, quantize), threads))
+    d.peak = limits.peak_rate(*p, threads);
+  return d;
+}
 
 std::vector<GivenOption> setting_options(const PlanSettings& s, bool gpu) {
   std::vector<GivenOption> out;
@@ -109,8 +122,9 @@ Result<void> PlanTarget::use_limits() {
   m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
   m.weights = static_cast<double>(as_is->ledger.weights);
   kv_token_ = m.kv_token = static_cast<double>(as_is->ledger.kv_per_token);
-  const SolDevice d =
-      gpu_ ? *find_sol_device(device_) : this_cpu(num_threads(engine_), engine_.quiet);
+  const SolDevice d = gpu_
+                          ? *find_sol_device(device_)
+                          : this_cpu(*file_, engine_.quantize, num_threads(engine_), engine_.quiet);
   const bool stored = gpu_ && engine_.gpu_weights == GpuWeights::stored &&
                       m.weights < kStoredShare * sol_model(*file_, shape_, bits).weights;
   cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached,

@@ -27,6 +27,10 @@ struct PlanSettings {
 // Options of `sluice serve` for the settings.
 std::vector<GivenOption> setting_options(const PlanSettings& settings, bool gpu);
 
+// The CPU that this runs on as a row of the device table, with its peak for the file's weights; its
+// limits are measured where none are kept.
+SolDevice this_cpu(const Checkpoint& file, Quantize quantize, int threads, bool quiet);
+
 struct PlanSetup {
   SimSetup sim;
   Ledger ledger;

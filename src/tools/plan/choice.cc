@@ -77,16 +77,20 @@ GainMargins prediction_error(bool measured, double fit_error) {
   return {std::max(kMeasuredError.rate, fit_error), std::max(kMeasuredError.latency, fit_error)};
 }
 
+bool gains_goodput(const PlanFigures& a, const PlanFigures& b, const GainMargins& margins) {
+  // In requests, of all: two more where one was good are none of many.
+  return a.share_good() - b.share_good() > margins.rate &&
+         more_by(a.goodput, b.goodput, margins.rate);
+}
+
 bool better(const PlanFigures& a,
             const PlanFigures& b,
             const Slo& slo,
             const GainMargins& margins) {
   if (a.refused != b.refused) return a.refused < b.refused;
   if (slo.any()) {
-    // In requests, of all: two more where one was good are none of many.
-    const double more = a.share_good() - b.share_good();
-    if (more > margins.rate && more_by(a.goodput, b.goodput, margins.rate)) return true;
-    if (more < -kNoLoss || loses(a.goodput, b.goodput)) return false;
+    if (gains_goodput(a, b, margins)) return true;
+    if (a.share_good() < b.share_good() - kNoLoss || loses(a.goodput, b.goodput)) return false;
   }
   const bool longer = slo.any() && more_by(a.e2e.mean, b.e2e.mean, margins.latency);
   if (more_by(a.output_per_s, b.output_per_s, margins.rate)) return !longer;
@@ -99,7 +103,10 @@ PlanChoice choose_settings(const std::vector<Trial>& trials,
                            const TrySettings& attempt) {
   PlanChoice c;
   const auto is_better = [&](size_t a, size_t b, const GainMargins& margins) {
-    return better(trials[a].figures, trials[b].figures, goal.slo, margins);
+    const PlanFigures &left = trials[a].figures, &right = trials[b].figures;
+    return trials[a].settings.replicas > trials[b].settings.replicas
+               ? gains_goodput(left, right, margins)
+               : better(left, right, goal.slo, margins);
   };
   for (size_t i = 1; i < trials.size(); ++i) {
     if (trials[i].estimate) continue;
@@ -183,7 +190,7 @@ std::vector<std::string> choice_words(const std::vector<Trial>& trials,
       out.push_back(strf("The nearest is %s: %s.", words_of(choice.nearest).c_str(),
                          change(0, choice.nearest).c_str()));
   } else {
-    out.push_back(strf("%s gains more than predictions may be off (%s): %s.",
+    out.push_back(strf("Recommended: %s. That gains more than predictions may be off (%s): %s.",
                        words_of(choice.best).c_str(), margins.c_str(),
                        change(0, choice.best).c_str()));
     for (const NeededSetting& n : choice.needed) {

@@ -50,6 +50,10 @@ struct TrialGoal {
   int most_replicas = kMostReplicas;
 };
 
+// Whether more requests keep the SLO by more than the margin, as a share of all and per second.
+// What more replicas are worth.
+bool gains_goodput(const PlanFigures& a, const PlanFigures& b, const GainMargins& margins);
+
 // Whether `a` gains more than the margins: fewer requests refused, then goodput (the share of
 // requests that keep the SLO, and their number per second), then output tokens per second (with an
 // SLO: not for longer requests), then shorter requests. Not if it loses any of what comes before.

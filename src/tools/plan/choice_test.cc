@@ -132,10 +132,11 @@ TEST(PlanChoice, EverySettingEarnsItsPlace) {
   }
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", true);
-  EXPECT_TRUE(words[0].starts_with("--max-seqs 64 --kv int8 gains more")) << words[0];
+  EXPECT_TRUE(words[0].starts_with("Recommended: --max-seqs 64 --kv int8. That gains more"))
+      << words[0];
   EXPECT_TRUE(one_says(words, "goodput +50.0 %"));
   EXPECT_TRUE(one_says(words, "Without --kv int8: goodput -33.3 %"));
-  EXPECT_FALSE(one_says(words, "best"));
+  EXPECT_FALSE(one_says(words, "are best"));
 }
 
 // Each adds less than 5 % of all requests: together more than the margin, but none of them by
@@ -169,6 +170,21 @@ TEST(PlanChoice, NoMoreReplicasThanAreNeeded) {
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", true);
   EXPECT_TRUE(one_says(words, "With 2 instead of 4 replicas: goodput -58.3 %")) << words[1];
+}
+
+// More of them are not for latency alone.
+TEST(PlanChoice, ReplicasAreForGoodput) {
+  FormulaSearch search;
+  search.formula = [](const PlanSettings& s) {
+    return figures_with(4.1, s.replicas > 1 ? 104 : 100, s.replicas > 1 ? 3 : 10);
+  };
+  search.add({});
+  PlanSettings s;
+  s.replicas = 2;
+  search.add(s);
+  const PlanChoice c = search.choose(goal_with_slo());
+  EXPECT_EQ(c.best, 0u);
+  EXPECT_EQ(c.nearest, 0u);
 }
 
 TEST(PlanChoice, EstimatesAreNotRecommended) {

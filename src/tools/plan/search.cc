@@ -125,9 +125,9 @@ SearchResult search_settings(const PlanTarget& target,
          trials[best].settings.replicas * 2 <= goal.most_replicas) {
     PlanSettings s = trials[best].settings;
     s.replicas *= 2;
-    const size_t before = best;
-    keep_if_better(s);
-    if (best == before) break;
+    const std::optional<size_t> t = attempt(s);
+    if (!t || !gains_goodput(trials[*t].figures, trials[best].figures, kAnyGain)) break;
+    best = *t;
   }
   out.choice = choose_settings(trials, goal, attempt);
   Trial& chosen = trials[out.choice.best];

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -54,16 +55,17 @@ def recommendation(o, cost, folder):
 
 
 def advice(planned):
-    """(flags, none where the planner finds nothing better than the defaults; lines to print)"""
+    """(options of the recommended server, none where the defaults are best; lines to print)"""
     best = planned["trials"][planned["best"]]
     lines = ["The planner: " + planned["choice"]["words"][0], *planned["choice"]["words"][1:]]
     if planned["choice"]["defaults_are_best"]:
         return [], [*lines, "Nothing to measure."]
-    return best["flags"].split(), [*lines, "recommended: " + best["flags"]]
+    options = shlex.split(planned["command"])[3:]  # behind `sluice serve MODEL`: the engine's, and those chosen
+    return options, [*lines, "recommended: " + best["flags"]]
 
 
-def serve(o, flags):
-    command = [o.binary, "serve", o.model, "--port", "0", "--no-log-requests", *o.engine, *flags]
+def serve(o, options):
+    command = [o.binary, "serve", o.model, "--port", "0", "--no-log-requests", *options]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     lines = []
     for line in server.stderr:
@@ -82,8 +84,8 @@ def stop(server):
         server.communicate()
 
 
-def measure(o, flags, number):
-    server, url = serve(o, flags)
+def measure(o, options, number):
+    server, url = serve(o, options)
     try:
         words = [o.binary, "bench", "serve", "--url", url, "--endpoint", "completions", "--token-ids", "--slo", o.slo,
                  "--seed", number, "--json", "-", "-q", *workload_of(o, False)]
@@ -148,12 +150,12 @@ def main():
         if not o.cost:
             say(f"measuring steps for {o.limit:g} s")
             run([o.binary, "plan", "calibrate", o.model, "--limit", o.limit, "--out", cost, "-q", *o.engine])
-        flags, lines = advice(recommendation(o, cost, folder))
+        options, lines = advice(recommendation(o, cost, folder))
     for line in lines:
         say(line)
-    if not flags:
+    if not options:
         return
-    settings = {"defaults": [], "recommended": flags}
+    settings = {"defaults": o.engine, "recommended": options}
     rounds = {name: [] for name in settings}
     for number in range(o.rounds):
         order = list(settings) if number % 2 == 0 else list(settings)[::-1]
@@ -166,7 +168,7 @@ def main():
     goodput = {name: [r["goodput_requests_per_s"] for r in runs] for name, runs in rounds.items()}
     say("\n" + verdict(goodput["defaults"], goodput["recommended"]))
     if o.json:
-        say(json.dumps({"flags": flags, "rounds": rounds}))
+        say(json.dumps({"settings": settings, "rounds": rounds}))
 
 
 if __name__ == "__main__":

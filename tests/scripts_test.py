@@ -79,8 +79,9 @@ class PlanVerify(unittest.TestCase):
         self.assertEqual(flags, [])
         self.assertEqual(lines, ["The planner: The defaults are best: ...", "Tried: --kv int8.", "Nothing to measure."])
         choice = {"defaults_are_best": False, "words": ["--kv int8 --budget 512 gains"]}
-        flags, lines = plan_verify.advice({"trials": trials, "best": 1, "choice": choice})
-        self.assertEqual(flags, ["--kv", "int8", "--budget", "512"])
+        command = "sluice serve 'my model.gguf' --threads 2 --device cpu --kv int8 --budget 512"
+        options, lines = plan_verify.advice({"trials": trials, "best": 1, "choice": choice, "command": command})
+        self.assertEqual(options, ["--threads", "2", "--device", "cpu", "--kv", "int8", "--budget", "512"])
         self.assertEqual(lines[-1], "recommended: --kv int8 --budget 512")
 
     def test_a_traces_clock_is_the_reciprocal_of_its_gaps(self):

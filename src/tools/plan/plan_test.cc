@@ -352,6 +352,33 @@ TEST(Calibrate, StepsKeepTheDeviceFromTheEndBeforeThem) {
   EXPECT_NEAR(host.step + host.slice, 1e-3, 1e-9);
 }
 
+// Headers of weights, without the weights.
+class HeadersOnly final : public Checkpoint {
+ public:
+  explicit HeadersOnly(std::vector<TensorInfo> tensors) { tensors_ = std::move(tensors); }
+  std::span<const std::byte> data(const TensorInfo&) override { return {}; }
+  void release(const TensorInfo&) override {}
+};
+
+TEST(PlanTarget, PeakOfThisCpuIsThatOfMostWeights) {
+  CpuLimits limits;
+  limits.id.cores = 2;
+  limits.reads = {{1, 1e10}, {2, 2e10}};
+  limits.peaks = {{"dot", "int8", 2e12, 4e12}, {"fma", "f32", 0.5e12, 1e12}};
+  const auto peak = [&](std::vector<TensorInfo> tensors, Quantize quantize = Quantize::none) {
+    return this_cpu(limits, HeadersOnly(std::move(tensors)), quantize, 2).peak;
+  };
+  const TensorInfo bf16{"a", Format::bf16, 1000, 100, 200000}, f16{"b", Format::f16, 10, 10, 200};
+  EXPECT_EQ(peak({f16, bf16}), 1e12);  // no bf16 products: they are widened
+  EXPECT_EQ(peak({bf16}, Quantize::w8a8), 4e12);
+  EXPECT_EQ(peak({bf16}, Quantize::u8), 1e12);
+  limits.peaks.push_back({"bfdot", "bf16", 1e12, 2e12});
+  EXPECT_EQ(peak({f16, bf16}), 2e12);
+  // An embedding of more bytes and fewer weights than the matrices.
+  const TensorInfo int4{"c", Format::int4, 1000, 80, 42500};
+  EXPECT_EQ(peak({bf16, int4, int4}), 4e12);
+}
+
 // A GPU spends instructions on 8-bit K and V: what is read falls to 0.53, its time to 0.77.
 TEST(PlanTarget, KvInInt8) {
   EngineOptions engine;
@@ -367,6 +394,13 @@ TEST(PlanTarget, KvInInt8) {
                   static_cast<double>(plain.ledger.kv_per_token),
               0.53, 0.01);
   EXPECT_NEAR(bytes.sim.cost.context / plain.sim.cost.context, 0.77, 0.01);
+  // The same whether it is given or tried, and back.
+  engine.kv_type = int8.kv;
+  const PlanTarget given = PlanTarget::open(engine, on).value();
+  EXPECT_NEAR(given.setup({}).value().sim.cost.context / bytes.sim.cost.context, 1, 1e-9);
+  PlanSettings wide;
+  wide.kv = KvType(DType::bf16);
+  EXPECT_NEAR(given.setup(wide).value().sim.cost.context / plain.sim.cost.context, 1, 1e-9);
 }
 
 TEST(PlanWorkload, RatesAndTraces) {

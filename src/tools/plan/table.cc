@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "load/open.h"
 #include "runtime/placement.h"
+#include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
 #include "tools/plan/cost_file.h"
@@ -38,7 +39,8 @@ std::string weights_of(const CostFile& f) {
 
 // This CPU, with the weights as the file has them.
 TableRow cpu_row(const Checkpoint& file, const ModelShape& shape, const PlanTableOptions& o) {
-  const SolDevice d = this_cpu(file, Quantize::none, num_threads(EngineOptions()), true);
+  const SolDevice d =
+      this_cpu(kept_limits(true), file, Quantize::none, num_threads(EngineOptions()));
   TableRow r;
   r.device = d.name, r.format = cost_format(o.model, o.format);
   r.memory = d.memory, r.price = o.price;

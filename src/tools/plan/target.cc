@@ -1,6 +1,7 @@
 #include "tools/plan/target.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/str.h"
 #include "load/open.h"
@@ -20,12 +21,15 @@ constexpr double kSavedReadsSeen = 0.5;
 // Weights that take less of their size in 16 bits are quantised, not those of a 16-bit file.
 constexpr double kStoredShare = 0.9;
 
-// What the CPU multiplies by weights of the file's matrices, most of which are like the largest.
+// Type of the factors in the CPU's products with most of the file's weights. Counts weights, not
+// bytes: a 16-bit embedding may be larger than all 4-bit matrices.
 PeakType factors_of(const Checkpoint& file, Quantize quantize) {
   if (quantize == Quantize::u8) return PeakType::f32;
   if (quantize != Quantize::none) return PeakType::int8;
-  const auto largest = std::ranges::max_element(file.tensors(), {}, &TensorInfo::bytes);
-  const Format f = largest == file.tensors().end() ? Format::q8_0 : largest->format;
+  std::array<int64_t, kNumFormats> weights{};
+  for (const TensorInfo& t : file.tensors())
+    weights[static_cast<size_t>(t.format)] += t.rows * t.cols;
+  const auto f = static_cast<Format>(std::ranges::max_element(weights) - weights.begin());
   return f == Format::bf16                      ? PeakType::bf16
          : f == Format::f16 || f == Format::f32 ? PeakType::f32
                                                 : PeakType::int8;
@@ -33,11 +37,15 @@ PeakType factors_of(const Checkpoint& file, Quantize quantize) {
 
 }  // namespace
 
-SolDevice this_cpu(const Checkpoint& file, Quantize quantize, int threads, bool quiet) {
-  const CpuLimits limits = kept_limits(quiet);
+SolDevice this_cpu(const CpuLimits& limits,
+                   const Checkpoint& file,
+                   Quantize quantize,
+                   int threads) {
   SolDevice d{"cpu", static_cast<double>(available_memory()), limits.read_rate(threads), 0};
-  if (const PeakRate* p = limits.best(factors_of(file, quantize), threads))
-    d.peak = limits.peak_rate(*p, threads);
+  const PeakRate* peak = limits.best(factors_of(file, quantize), threads);
+  // CPUs without bf16 products widen bf16 weights to f32.
+  if (!peak) peak = limits.best(PeakType::f32, threads);
+  if (peak) d.peak = limits.peak_rate(*peak, threads);
   return d;
 }
 
@@ -121,10 +129,11 @@ Result<void> PlanTarget::use_limits() {
   SolModel m = sol_model(*file_, shape_, bits);
   m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
   m.weights = static_cast<double>(as_is->ledger.weights);
-  kv_token_ = m.kv_token = static_cast<double>(as_is->ledger.kv_per_token);
-  const SolDevice d = gpu_
-                          ? *find_sol_device(device_)
-                          : this_cpu(*file_, engine_.quantize, num_threads(engine_), engine_.quiet);
+  kv_token_ = static_cast<double>(as_is->ledger.kv_per_token);
+  m.kv_token = kv_read_bytes(kv_token_);
+  const SolDevice d =
+      gpu_ ? *find_sol_device(device_)
+           : this_cpu(kept_limits(engine_.quiet), *file_, engine_.quantize, num_threads(engine_));
   const bool stored = gpu_ && engine_.gpu_weights == GpuWeights::stored &&
                       m.weights < kStoredShare * sol_model(*file_, shape_, bits).weights;
   cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached,
@@ -135,6 +144,12 @@ Result<void> PlanTarget::use_limits() {
       strf("derived from limits, %.0f GB/s and %.1f TFLOP/s: `sluice plan calibrate` measures",
            d.bandwidth / 1e9, d.peak / 1e12);
   return {};
+}
+
+double PlanTarget::kv_read_bytes(double kv_token) const {
+  const auto plain = static_cast<double>(shape_.kv_bytes_per_token(KvType(DType::f16)));
+  if (!gpu_ || kv_token >= plain) return kv_token;
+  return plain - (plain - kv_token) * kSavedReadsSeen;
 }
 
 Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
@@ -155,10 +170,9 @@ Result<PlanSetup> PlanTarget::setup(const PlanSettings& s) const {
   Result<Ledger> ledger = plan_memory(*file_, shape_, e, gpu ? &*gpu : nullptr);
   if (!ledger) return ledger.error();
   PlanSetup out{{e.scheduler, cost_}, *ledger};
-  if (kv_token_ > 0) {
-    const double bytes = static_cast<double>(ledger->kv_per_token) / kv_token_;
-    out.sim.cost.context *= 1 + (bytes - 1) * (gpu_ ? kSavedReadsSeen : 1);
-  }
+  if (kv_token_ > 0)
+    out.sim.cost.context *=
+        kv_read_bytes(static_cast<double>(ledger->kv_per_token)) / kv_read_bytes(kv_token_);
   if (s.ways > 1) out.sim.cost = parallel_cost(out.sim.cost, shape_, s.ways, link_);
   return out;
 }

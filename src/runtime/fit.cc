@@ -23,7 +23,7 @@ struct Change {
 };
 
 // By what is lost: nothing with weights as stored, not much with the cache in int8, more in f8,
-// then weights in 8 bits, then in 4.
+// then weights in 8 bits, then in 4. f8 directly follows int8 with the same weights.
 const Change kOnCpu[] = {{},
                          {{}, KvBytes::int8},
                          {Quantize::w8a8},
@@ -77,6 +77,7 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
                                       FitAdvice* least) {
   std::vector<FitAdvice> advice;
   const int asked = options.ctx.value_or(shape.max_len);
+  bool int8_fits = false;  // with the weights of the last change that had int8
   std::span<const Change> changes = device ? std::span<const Change>(kOnGpu) : kOnCpu;
   for (const Change& c : changes) {
     // What the user has chosen is not chosen again, but for the context and the pool's size.
@@ -105,8 +106,8 @@ std::vector<FitAdvice> what_would_fit(const Checkpoint& checkpoint,
     FitAdvice a;
     int ctx = longest_context(checkpoint, shape, o, device, a.estimate);
     // A little more context is not worth what f8 loses to int8; all that was asked for is.
-    const bool worse = c.kv == KvBytes::f8 && shape.head_dim % 8 == 0;
-    if (worse && ctx > 0 && ctx < asked) continue;
+    if (c.kv == KvBytes::int8) int8_fits = ctx > 0;
+    if (c.kv == KvBytes::f8 && int8_fits && ctx < asked) continue;
     if (ctx > 0) {
       if (ctx != asked) text += strf(" --ctx %d", ctx);
       if (options.kv_bytes || options.kv_blocks)

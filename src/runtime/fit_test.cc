@@ -20,7 +20,7 @@ class FitAdviceOf : public testing::Test {
  protected:
   // The options advised on a GPU where `share` of the K and V of a whole context fits beside all
   // the rest.
-  std::vector<std::string> on_gpu(int head_dim, double share) {
+  std::vector<std::string> on_gpu(int head_dim, double share, std::optional<KvType> given = {}) {
     std::unique_ptr<Checkpoint> file =
         random_checkpoint_from_text(fit_config(head_dim), "fit", Format::bf16, 1).value();
     const ModelShape shape = read_shape(*file).value();
@@ -33,6 +33,7 @@ class FitAdviceOf : public testing::Test {
     const Ledger all = plan_memory(*file, shape, roomy, &gpu).value();
     const auto kv = static_cast<double>(shape.kv_bytes_per_token(DType::bf16) * 32768);
     gpu.available = all.weights + all.workspace + all.program + static_cast<size_t>(kv * share);
+    options.kv_type = given;
     std::vector<std::string> out;
     for (const FitAdvice& a : what_would_fit(*file, shape, options, &gpu)) out.push_back(a.options);
     return out;
@@ -54,6 +55,19 @@ TEST_F(FitAdviceOf, F8OnlyWhereInt8IsNotEnoughAndF8Is) {
   EXPECT_EQ(advice[1].find("--kv int8 --ctx "), 0u) << advice[1];
   EXPECT_EQ(advice[2], "--kv f8");
   for (const std::string& a : on_gpu(64, 0.3)) EXPECT_EQ(a.find("--kv f8"), std::string::npos) << a;
+}
+
+// As little memory as f8 has a useful context in: too little for int8.
+TEST_F(FitAdviceOf, F8WhereInt8HasNoUsefulContext) {
+  double least = -1, enough = 0.3;
+  for (int i = 0; i < 20; ++i) {
+    const double share = (least + enough) / 2;
+    const std::vector<std::string> f8 = on_gpu(64, share, KvType(DType::f8));
+    (!f8.empty() && f8[0].starts_with("--ctx ") ? enough : least) = share;
+  }
+  const std::vector<std::string> advice = on_gpu(64, enough);
+  ASSERT_FALSE(advice.empty());
+  EXPECT_TRUE(advice[0].starts_with("--kv f8 --ctx ")) << advice[0];
 }
 
 TEST_F(FitAdviceOf, GroupsDivideTheHeads) {

@@ -112,7 +112,7 @@ void add_table(CLI::App* plan, CommandLine& c) {
   s->add_option("model", o.model, kModelOrShapeHelp)->required();
   s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
   s->add_option("--devices", o.devices,
-                "only these, like h200,l4; cpu: this one, with --format's weights")
+                "only these, like h200,l4; cpu: this one, with the model's own weights")
       ->delimiter(',');
   s->add_option("--batches", o.batches, "sequences that decode at once")
       ->delimiter(',')
@@ -226,9 +226,8 @@ void add_plan(CLI::App& app, CommandLine& c) {
   add_workload_options(s, o.workload);
   s->footer(
       "Simulates the workload with the engine's own scheduler in virtual time, then tries other\n"
-      "settings and names the best for the objectives, with the command that runs it. It keeps to "
-      "the\n"
-      "defaults where no setting is predicted to gain more than predictions may be off.");
+      "settings and names the best for the objectives, with the command that runs it. It keeps to\n"
+      "the defaults where no setting is predicted to gain more than the error of predictions.");
   add_calibrate(s, c);
   add_table(s, c);
   add_compare(s, c);

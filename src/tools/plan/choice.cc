@@ -1,8 +1,8 @@
 #include "tools/plan/choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
+#include <type_traits>
 
 #include "base/str.h"
 
@@ -111,29 +111,45 @@ PlanChoice choose_settings(const std::vector<Trial>& trials,
   for (size_t i = 1; i < trials.size(); ++i) {
     if (trials[i].estimate) continue;
     if (is_better(i, c.nearest, kAnyGain)) c.nearest = i;
-    if (is_better(i, 0, goal.error) && (c.best == 0 || is_better(i, c.best, kAnyGain))) c.best = i;
   }
-  for (bool dropped = c.best != 0; dropped;) {
-    dropped = false;
+  std::set<size_t> rejected = {0};
+  const auto next_candidate = [&] {
+    size_t best = 0;
+    for (size_t i = 1; i < trials.size(); ++i) {
+      if (trials[i].estimate || rejected.contains(i) || !is_better(i, 0, goal.error)) continue;
+      if (best == 0 || is_better(i, best, kAnyGain)) best = i;
+    }
+    return best;
+  };
+  const auto drop_one = [&] {
     c.needed.clear();
     for (const Simpler& s : simpler_settings(trials[c.best].settings, trials[0].settings)) {
       const std::optional<size_t> without = attempt(s.settings);
-      dropped = without && !is_better(c.best, *without, goal.error);
-      if (dropped) {
+      if (without && !is_better(c.best, *without, goal.error)) {
         c.best = *without;
-        break;
+        return true;
       }
       c.needed.push_back({s.dropped, without});
     }
+    return false;
+  };
+  while ((c.best = next_candidate()) != 0) {
+    rejected.insert(c.best);
+    while (drop_one()) {
+    }
+    // Several small gains may have left nothing; a setting with fewer of them may still gain.
+    if (is_better(c.best, 0, goal.error)) return c;
   }
-  // What is left of several small gains.
-  if (c.best != 0 && !is_better(c.best, 0, goal.error)) c.best = 0;
-  if (c.best == 0) c.needed.clear();
+  c.needed.clear();
   return c;
 }
 
 std::string change_words(const PlanFigures& from, const PlanFigures& to, const Slo& slo) {
   std::string out;
+  if (from.refused != to.refused)
+    out =
+        strf("%llu instead of %llu requests refused, ", static_cast<unsigned long long>(to.refused),
+             static_cast<unsigned long long>(from.refused));
   if (slo.any()) out += "goodput " + percent_change(from.goodput, to.goodput) + ", ";
   return out + "tokens/s " + percent_change(from.output_per_s, to.output_per_s) +
          ", mean latency " + percent_change(from.e2e.mean, to.e2e.mean);
@@ -177,20 +193,20 @@ std::vector<std::string> choice_words(const std::vector<Trial>& trials,
     return change_words(trials[from].figures, trials[to].figures, goal.slo);
   };
   const auto words_of = [&](size_t i) { return setting_words(trials[i].settings, gpu); };
-  const std::string margins = strf(
-      "%.0f %% of all requests or of tokens/s, or %.0f %% of the mean latency where those are the "
-      "same",
-      goal.error.rate * 100, goal.error.latency * 100);
+  const double rate = goal.error.rate * 100, latency = goal.error.latency * 100;
+  std::string margins;
+  if (goal.slo.any()) margins = strf("%.0f %% of all requests within the objectives, ", rate);
+  margins += strf("%.0f %% of tokens/s, %.0f %% of the mean latency", rate, latency);
   if (choice.best == 0) {
     out.push_back(
-        strf("%s are best: no setting by itself is predicted to gain more than predictions "
-             "may be off (%s).",
+        strf("%s are best: no setting by itself is predicted to gain more than the error of "
+             "predictions (%s).",
              first.c_str(), margins.c_str()));
     if (choice.nearest != 0)
       out.push_back(strf("The nearest is %s: %s.", words_of(choice.nearest).c_str(),
                          change(0, choice.nearest).c_str()));
   } else {
-    out.push_back(strf("Recommended: %s. That gains more than predictions may be off (%s): %s.",
+    out.push_back(strf("Recommended: %s. It gains more than the error of predictions (%s): %s.",
                        words_of(choice.best).c_str(), margins.c_str(),
                        change(0, choice.best).c_str()));
     for (const NeededSetting& n : choice.needed) {

@@ -1,6 +1,5 @@
 // Which of the settings tried a plan recommends: only one whose predicted gain is larger than the
-// predictions may be off, and without options that gain nothing. Pure but for the trials it asks
-// for.
+// error of predictions, and no options that gain nothing. Pure but for the trials it asks for.
 #pragma once
 
 #include <functional>
@@ -80,7 +79,8 @@ PlanChoice choose_settings(const std::vector<Trial>& trials,
                            const TrialGoal& goal,
                            const TrySettings& attempt);
 
-// "goodput +12.0 %, tokens/s +3.1 %, mean latency -4.0 %"; goodput only with an SLO.
+// "goodput +12.0 %, tokens/s +3.1 %, mean latency -4.0 %"; goodput only with an SLO, requests
+// refused only where their number differs.
 std::string change_words(const PlanFigures& from, const PlanFigures& to, const Slo& slo);
 
 // What was tried, by option: "--budget 1024 to 16384, --kv int8 or f8".

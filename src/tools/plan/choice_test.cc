@@ -102,7 +102,8 @@ TEST(PlanChoice, TheDefaultsAreBestWhereNothingGainsEnough) {
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", false);
   EXPECT_TRUE(words[0].starts_with("The defaults are best")) << words[0];
-  EXPECT_TRUE(one_says(words, "5 % of all requests"));
+  EXPECT_TRUE(
+      one_says(words, "(5 % of all requests within the objectives, 5 % of tokens/s, 10 % "));
   EXPECT_TRUE(one_says(words,
                        "The nearest is --budget 1024: goodput +0.0 %, tokens/s +0.0 %, mean "
                        "latency -4.0 %."));
@@ -132,7 +133,7 @@ TEST(PlanChoice, EverySettingEarnsItsPlace) {
   }
   const std::vector<std::string> words =
       choice_words(search.trials, c, goal_with_slo(), "The defaults", true);
-  EXPECT_TRUE(words[0].starts_with("Recommended: --max-seqs 64 --kv int8. That gains more"))
+  EXPECT_TRUE(words[0].starts_with("Recommended: --max-seqs 64 --kv int8. It gains more"))
       << words[0];
   EXPECT_TRUE(one_says(words, "goodput +50.0 %"));
   EXPECT_TRUE(one_says(words, "Without --kv int8: goodput -33.3 %"));
@@ -156,6 +157,47 @@ TEST(PlanChoice, SmallGainsDoNotAddUp) {
   const PlanChoice c = search.choose(goal_with_slo());
   EXPECT_EQ(c.best, 0u);
   EXPECT_TRUE(c.needed.empty());
+}
+
+// Of all three each may go, one after the other, but int8 gains enough alone.
+TEST(PlanChoice, OneGainIsFoundBehindSmallOnes) {
+  FormulaSearch search;
+  search.formula = [](const PlanSettings& s) {
+    if (s.kv) return figures_with(s.budget ? 6.4 : 5.6);
+    return figures_with(s.budget ? 5.95 : s.max_seqs ? 5.49 : 5);
+  };
+  search.add({});
+  PlanSettings int8;
+  int8.kv = three_settings().kv;
+  search.add(int8);
+  search.add(three_settings());
+  const PlanChoice c = search.choose(goal_with_slo());
+  EXPECT_EQ(search.trials[c.best].settings, int8);
+  ASSERT_EQ(c.needed.size(), 1u);
+  EXPECT_EQ(c.needed[0].without, 0u);
+}
+
+TEST(PlanChoice, WordsWithoutObjectivesNameOnlyWhatCounts) {
+  FormulaSearch search;
+  search.formula = [](const PlanSettings& s) {
+    PlanFigures f = figures_with(5);
+    f.refused = s.kv ? 3 : 50;
+    return f;
+  };
+  search.add({});
+  TrialGoal goal;
+  const auto words = [&] {
+    return choice_words(search.trials, search.choose(goal), goal, "The defaults", true);
+  };
+  EXPECT_EQ(words(), std::vector<std::string>{
+                         "The defaults are best: no setting by itself is predicted to gain more "
+                         "than the error of predictions (15 % of tokens/s, 15 % of the mean "
+                         "latency)."});
+  PlanSettings int8;
+  int8.kv = three_settings().kv;
+  search.add(int8);
+  EXPECT_TRUE(one_says(words(), "latency): 3 instead of 50 requests refused, tokens/s +0.0 %"))
+      << words()[0];
 }
 
 TEST(PlanChoice, NoMoreReplicasThanAreNeeded) {

@@ -148,16 +148,14 @@ std::vector<std::string> plan_notes(const std::vector<Trial>& trials,
   return notes;
 }
 
-// How the settings of the first trial are called: by whether the user has set any that are tried.
-const char* name_of_given(std::span<const GivenOption> given) {
+// What the settings of the first trial are called: by whether the user has set any that are tried.
+const char* name_of_given(const PlanOptions& options) {
   constexpr const char* kTried[] = {"--preset",       "--budget",   "--chunk",
                                     "--mixed-budget", "--max-seqs", "--kv"};
-  return std::ranges::any_of(given,
-                             [&](const GivenOption& o) {
-                               return std::ranges::find(kTried, o.name) != std::end(kTried);
-                             })
-             ? "The settings as given"
-             : "The defaults";
+  const bool set = std::ranges::any_of(options.given, [&](const GivenOption& o) {
+    return std::ranges::find(kTried, o.name) != std::end(kTried);
+  });
+  return set || options.replicas > 1 ? "The settings as given" : "The defaults";
 }
 
 // The search's last word, for programs.
@@ -255,8 +253,7 @@ int cmd_plan(const PlanOptions& o) {
     StatusLine status(!o.engine.quiet);
     found = search_settings(*target, std::move(*first), *workload, goal,
                             [&](size_t n) { status.show(strf("settings tried: %zu", n)); });
-    words =
-        choice_words(found.trials, found.choice, goal, name_of_given(o.given), target->is_gpu());
+    words = choice_words(found.trials, found.choice, goal, name_of_given(o), target->is_gpu());
   } else {
     found.trials.push_back(std::move(*first));
   }

@@ -167,9 +167,9 @@ int cmd_plan_table(const PlanTableOptions& o) {
     std::printf("%s\n", plain_json(j).c_str());
   } else {
     std::printf(
-        "\nEstimates from nominal figures and what this engine reaches of them; prices per hour "
-        "are "
-        "assumptions (--price).\n");
+        "\nEstimates from nominal figures (of this CPU: measured ones) and what this engine "
+        "reaches "
+        "of them; prices per hour are assumptions (--price).\n");
   }
   return kExitOk;
 }

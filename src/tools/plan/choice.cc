@@ -72,9 +72,8 @@ std::string join_tried(const char* name, const std::set<T>& values, const char* 
 
 }  // namespace
 
-GainMargins prediction_error(bool measured, double fit_error) {
-  if (!measured) return kDerivedError;
-  return {std::max(kMeasuredError.rate, fit_error), std::max(kMeasuredError.latency, fit_error)};
+GainMargins prediction_error(double cost_error) {
+  return {std::max(kMeasuredError.rate, cost_error), std::max(kMeasuredError.latency, cost_error)};
 }
 
 bool gains_goodput(const PlanFigures& a, const PlanFigures& b, const GainMargins& margins) {

@@ -35,17 +35,15 @@ inline constexpr GainMargins kAnyGain{0.01, 0.03};
 // How far predictions are off: docs/plan.md, "How far off it is". With measured costs, throughput
 // is wanted within 5 % and medians of latencies within 10 %.
 inline constexpr GainMargins kMeasuredError{0.05, 0.10};
-// Costs derived from limits are held within 15 % of our own steps.
-inline constexpr GainMargins kDerivedError{0.15, 0.15};
-// fit_error: by how much the fit misses half of the measured steps; more on a busy machine.
-GainMargins prediction_error(bool measured, double fit_error);
+// The margins for costs of such an error (PlanTarget::cost_error): no less than kMeasuredError.
+GainMargins prediction_error(double cost_error);
 
 inline constexpr int kMostReplicas = 64;
 
 struct TrialGoal {
   Slo slo;
   double price = 0;  // dollars per hour and device
-  GainMargins error = kDerivedError;
+  GainMargins error = kMeasuredError;
   int most_replicas = kMostReplicas;
 };
 

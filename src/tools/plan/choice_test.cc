@@ -19,7 +19,6 @@ PlanFigures figures_with(double goodput, double rate = 100, double latency = 10)
 TrialGoal goal_with_slo() {
   TrialGoal g;
   g.slo.ttft = 1;
-  g.error = kMeasuredError;
   return g;
 }
 
@@ -75,12 +74,11 @@ TEST(PlanChoice, GainsWithinTheErrorAreNone) {
   EXPECT_FALSE(better(figures_with(0.05), figures_with(0.03), slo, kMeasuredError));
 }
 
-TEST(PlanChoice, TheErrorIsTheFitsOwnWhereThatIsLarger) {
-  EXPECT_EQ(prediction_error(true, 0.024), kMeasuredError);
-  EXPECT_EQ(prediction_error(true, 0.07).rate, 0.07);
-  EXPECT_EQ(prediction_error(true, 0.07).latency, kMeasuredError.latency);
-  EXPECT_EQ(prediction_error(true, 0.2).latency, 0.2);
-  EXPECT_EQ(prediction_error(false, 0), kDerivedError);
+TEST(PlanChoice, TheErrorIsThatOfTheCostsWhereThatIsLarger) {
+  EXPECT_EQ(prediction_error(0.024), kMeasuredError);
+  EXPECT_EQ(prediction_error(0.07).rate, 0.07);
+  EXPECT_EQ(prediction_error(0.07).latency, kMeasuredError.latency);
+  EXPECT_EQ(prediction_error(0.2).latency, 0.2);
 }
 
 // Equal goodput and a latency 4 % shorter: what led to --budget 1024 once.
@@ -191,7 +189,7 @@ TEST(PlanChoice, WordsWithoutObjectivesNameOnlyWhatCounts) {
   };
   EXPECT_EQ(words(), std::vector<std::string>{
                          "The defaults are best: no setting by itself is predicted to gain more "
-                         "than the error of predictions (15 % of tokens/s, 15 % of the mean "
+                         "than the error of predictions (5 % of tokens/s, 10 % of the mean "
                          "latency)."});
   PlanSettings int8;
   int8.kv = three_settings().kv;

@@ -233,8 +233,7 @@ int cmd_plan(const PlanOptions& o) {
   if (!workload) return report(workload.error());
   Result<PlanTarget> target = PlanTarget::open(o.engine, o.on);
   if (!target) return report(target.error());
-  const TrialGoal goal{*slo, target->price(),
-                       prediction_error(target->measured(), target->fit_error()),
+  const TrialGoal goal{*slo, target->price(), prediction_error(target->cost_error()),
                        o.max_replicas.value_or(kMostReplicas)};
   PlanSettings given;
   given.replicas = o.replicas;

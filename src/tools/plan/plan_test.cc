@@ -360,6 +360,21 @@ class HeadersOnly final : public Checkpoint {
   void release(const TensorInfo&) override {}
 };
 
+// Tolerances of DeriveCost.NearMeasured*.
+TEST(PlanTarget, ErrorOfDerivedCosts) {
+  EngineOptions engine;
+  engine.model = "random:qwen2.5-7b", engine.format = "bf16";
+  PlanDeviceOptions on;
+  on.device = "h200";
+  EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.15);
+  engine.quantize = Quantize::fp8;
+  EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.30);
+  engine.quantize = Quantize::none, engine.gpu_weights = GpuWeights::stored;
+  EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.15);  // nothing is quantised
+  engine.format = "q8_0";
+  EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.30);
+}
+
 TEST(PlanTarget, PeakOfThisCpuIsThatOfMostWeights) {
   CpuLimits limits;
   limits.id.cores = 2;

@@ -18,6 +18,10 @@ namespace {
 // rows of 1,024 positions take 9.44 instead of 10.7 ms (docs/performance.md, "K and V in 8 bits").
 constexpr double kSavedReadsSeen = 0.5;
 
+// How near derived steps are held to our own on an H200 (plan_test.cc), with 16-bit and with other
+// weights. Those of a CPU are rough.
+constexpr double kDerivedError16 = 0.15, kDerivedErrorOther = 0.30;
+
 // Weights that take less of their size in 16 bits are quantised, not those of a 16-bit file.
 constexpr double kStoredShare = 0.9;
 
@@ -108,7 +112,7 @@ Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
   cost_ = f->cost;
   kv_token_ = f->kv_token;
   measured_ = true;
-  fit_error_ = f->error_p50;
+  cost_error_ = f->error_p50;
   source_ =
       strf("measured: %d steps on %s; half of them within %.1f %%, nine in ten within %.1f %%",
            f->num_steps, f->machine.c_str(), f->error_p50 * 100, f->error_p90 * 100);
@@ -136,10 +140,9 @@ Result<void> PlanTarget::use_limits() {
            : this_cpu(kept_limits(engine_.quiet), *file_, engine_.quantize, num_threads(engine_));
   const bool stored = gpu_ && engine_.gpu_weights == GpuWeights::stored &&
                       m.weights < kStoredShare * sol_model(*file_, shape_, bits).weights;
-  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached,
-                      stored  ? WeightUse::stored
-                      : bits8 ? WeightUse::bits8
-                              : WeightUse::plain);
+  const WeightUse use = stored ? WeightUse::stored : bits8 ? WeightUse::bits8 : WeightUse::plain;
+  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached, use);
+  cost_error_ = gpu_ && use == WeightUse::plain ? kDerivedError16 : kDerivedErrorOther;
   source_ =
       strf("derived from limits, %.0f GB/s and %.1f TFLOP/s: `sluice plan calibrate` measures",
            d.bandwidth / 1e9, d.peak / 1e12);

@@ -47,8 +47,9 @@ class PlanTarget {
   const std::string& source() const { return source_; }  // of the cost, for people
   bool is_gpu() const { return gpu_; }
   bool measured() const { return measured_; }
-  // By how much the fit misses half of the measured steps, as a share; 0: nothing was measured.
-  double fit_error() const { return fit_error_; }
+  // Of step costs, as a share: by how much the fit misses half of the measured steps, or how near
+  // derived ones are held to our own.
+  double cost_error() const { return cost_error_; }
   double price() const { return price_; }  // dollars per hour; 0: nobody knows
   double link() const { return link_; }
   const ModelShape& shape() const { return shape_; }
@@ -66,7 +67,7 @@ class PlanTarget {
   ModelShape shape_;
   std::string device_, source_;
   bool gpu_ = false, measured_ = false;
-  double memory_ = 0, price_ = 0, link_ = 0, fit_error_ = 0;
+  double memory_ = 0, price_ = 0, link_ = 0, cost_error_ = 0;
   StepCost cost_;
   double kv_token_ = 0;  // that the cost was found with
 };

@@ -287,6 +287,7 @@ class Plan(Cli):
         for words in choice["words"]:
             self.assertIn(words, text)
         self.fails(*args, "--replicas", 4, "--max-replicas", 2, says="--max-replicas")
+        self.fails(*args, "--max-replicas", 2, "--no-search", says="--no-search")
 
     def test_simulates_workers_behind_a_router(self):
         trace = WORK / "cluster.jsonl"

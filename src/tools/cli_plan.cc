@@ -218,7 +218,7 @@ void add_plan(CLI::App& app, CommandLine& c) {
       ->check(whole_number(1, 1024))
       ->capture_default_str();
   s->add_option("--max-replicas", o.max_replicas,
-                "replicas that the search may come to (default: 64)")
+                "most replicas that the search tries (default: 64)")
       ->check(whole_number(1, 1024));
   s->add_flag("!--no-search", o.search, "only the settings given, no others tried");
   s->add_option("--html", o.html, "write a page with plots to this file");
@@ -240,6 +240,8 @@ void add_plan(CLI::App& app, CommandLine& c) {
     apply_policy(c.policy, c.plan.engine, true);
     if (c.plan.max_replicas && *c.plan.max_replicas < c.plan.replicas)
       throw CLI::ValidationError("--max-replicas is less than --replicas");
+    if (c.plan.max_replicas && !c.plan.search)
+      throw CLI::ValidationError("--max-replicas is for the search, which --no-search leaves out");
     c.plan.given = given_of(engine);
     c.resolved = [&c] { return resolved_values(c.plan.engine); };
     c.action = [&c] { return cmd_plan(c.plan); };

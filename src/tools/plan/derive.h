@@ -1,6 +1,6 @@
 // Step costs of hardware that is not at hand, from its limits and a model's headers; and estimates
-// for arrangements that the engine has no mode for: tensor parallelism, prompts and decodes on
-// different devices. Pure functions.
+// of tensor parallelism, which the engine does not have, and of prompts and decodes on different
+// devices. Pure functions.
 #pragma once
 
 #include "core/step_cost.h"
@@ -28,7 +28,6 @@ inline constexpr Reached kGpuReached{};
 inline constexpr Reached kCpuReached{.weights = 0.8,
                                      .kv = 0.5,
                                      .products = 0.5,
-                                     .products8 = 0.5,
                                      .attention = 0.15,
                                      .per_layer = 10e-6,
                                      .per_step = 100e-6,

@@ -118,16 +118,16 @@ int cmd_plan_table(const PlanTableOptions& o) {
     r.cost = cost->cost;
   }
   std::vector<const SolDevice*> devices;
+  bool cpu = false;
   for (const std::string& name : o.devices) {
-    if (name == "cpu") {
-      rows.push_back(cpu_row(**file, *shape, o));
-      continue;
-    }
+    cpu |= name == "cpu";
+    if (name == "cpu") continue;
     devices.push_back(find_sol_device(name));
     if (!devices.back())
       return report(Error{400, strf("no device %s: it may be cpu, %s", quote(name).c_str(),
                                     sol_device_names().c_str())});
   }
+  if (cpu) rows.push_back(cpu_row(**file, *shape, o));
   if (o.devices.empty())
     for (const SolDevice& d : sol_devices()) devices.push_back(&d);
   for (const SolDevice* d : devices) {

@@ -218,6 +218,9 @@ std::vector<std::string> choice_words(const std::vector<Trial>& trials,
           n.without ? change(choice.best, *n.without).c_str() : "such an engine would not start"));
     }
   }
+  const auto keeps_none = [](const Trial& t) { return t.estimate || t.figures.good == 0; };
+  if (goal.slo.any() && std::ranges::all_of(trials, keeps_none))
+    out.push_back("No request keeps the objectives with any of the settings tried.");
   const std::string tried = tried_words(trials, gpu);
   if (!tried.empty()) out.push_back("Tried: " + tried + ".");
   return out;

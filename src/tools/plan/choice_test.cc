@@ -198,6 +198,20 @@ TEST(PlanChoice, WordsWithoutObjectivesNameOnlyWhatCounts) {
       << words()[0];
 }
 
+TEST(PlanChoice, WordsSayWhereNoRequestKeepsTheObjectives) {
+  FormulaSearch search;
+  search.formula = [](const PlanSettings& s) { return figures_with(s.kv ? 0.1 : 0); };
+  search.add({});
+  const auto none = [&](const TrialGoal& goal) {
+    return one_says(choice_words(search.trials, {}, goal, "The defaults", true),
+                    "No request keeps");
+  };
+  EXPECT_TRUE(none(goal_with_slo()));
+  EXPECT_FALSE(none({}));
+  search.add(three_settings());
+  EXPECT_FALSE(none(goal_with_slo()));
+}
+
 TEST(PlanChoice, NoMoreReplicasThanAreNeeded) {
   FormulaSearch search;
   search.formula = [](const PlanSettings& s) { return figures_with(s.replicas >= 4 ? 9.6 : 4); };

@@ -210,6 +210,86 @@ TEST(CudaModel, LogitsAreThoseOfTransformers) {
   }
 }
 
+// Logits of one step in which `num` sequences decode, each the token behind a prefix of `tokens` of
+// a length of its own: (row's length, logits).
+std::pair<std::vector<int>, Matrix> decode_together(
+    Device& device, Model& m, const std::vector<int32_t>& tokens, int num, KvType kv) {
+  constexpr int kBlock = 16;
+  const ModelShape& shape = m.shape();
+  const int most = static_cast<int>(tokens.size()), stride = most / kBlock + 1;
+  KvCache cache(device, shape, kv, num * stride + 1, kBlock);
+  m.reserve(device, std::max(most, num), num);
+  device.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, num, most);
+  std::vector<int32_t> tables, order;
+  for (int b = num * stride; b > 0; --b) tables.push_back(b);
+  for (int i = 0; i < std::max(most, num); ++i) order.push_back(i);
+  ArrayOnDevice<int32_t> all(device, tokens), places(device, order), dtables(device, tables);
+  BatchView b;
+  b.tables = dtables.data(), b.table_stride = stride;
+  std::vector<int> lengths;
+  for (int i = 0; i < num; ++i) {
+    lengths.push_back((i * 5 + 3) % (most - 1) + 1);
+    std::vector<SliceView> slices{{0, lengths.back(), 0, i}};
+    ArrayOnDevice<SliceView> dslices(device, slices);
+    ArrayOnDevice<int32_t> slots(device, std::vector<int32_t>(tokens.size(), i));
+    b.num_tokens = lengths.back();
+    b.tokens = all.data(), b.positions = places.data(), b.row_slot = slots.data();
+    b.slices = slices, b.device_slices = dslices.data();
+    m.forward(device, b, cache.layers());
+    device.mark(0), device.wait(0);
+  }
+  std::vector<int32_t> last;
+  std::vector<SliceView> slices;
+  for (int i = 0; i < num; ++i) {
+    last.push_back(tokens[static_cast<size_t>(lengths[static_cast<size_t>(i)])]);
+    slices.push_back({i, 1, lengths[static_cast<size_t>(i)], i});
+  }
+  ArrayOnDevice<SliceView> dslices(device, slices);
+  ArrayOnDevice<int32_t> next(device, last), at(device, lengths);
+  b.num_tokens = b.num_decode = num;
+  b.tokens = next.data(), b.positions = at.data(), b.row_slot = places.data();
+  b.slices = slices, b.device_slices = dslices.data();
+  m.forward(device, b, cache.layers());
+  OnDevice logits(device, num, shape.vocab, DType::f32, 0);
+  m.logits(device, {places.data(), static_cast<size_t>(num)}, logits);
+  return {lengths, logits.get()};
+}
+
+// Decodes of several sequences in one step: kernels for 1 to 33 rows.
+TEST(CudaModel, DecodesOfSeveralSequences) {
+  if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";
+  for (DType type : {DType::f16, DType::bf16}) {
+    double worst = 0;
+    for (const auto& e : fs::directory_iterator(golden_dir())) {
+      if (e.path().extension() != ".gguf") continue;
+      SCOPED_TRACE(e.path().stem().string());
+      std::vector<int32_t> tokens =
+          ids(read_json(golden_dir() + e.path().stem().string() + ".json").at("tokens"));
+      auto device = test_device(type);
+      auto file = open_gguf(e.path());
+      ASSERT_TRUE(file) << file.error().message;
+      Converted converted(**file, type == DType::bf16 ? Format::bf16 : Format::f16);
+      const std::vector<float> golden = reference(converted, tokens);
+      auto model = load_model(converted, *device, {});
+      ASSERT_TRUE(model) << model.error().message;
+      const auto vocab = static_cast<size_t>((*model)->shape().vocab);
+      for (int num : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33}) {
+        auto [lengths, logits] = decode_together(*device, **model, tokens, num, type);
+        std::vector<float> want;
+        for (int length : lengths) {
+          const float* row = golden.data() + static_cast<size_t>(length) * vocab;
+          want.insert(want.end(), row, row + vocab);
+        }
+        Agreement a = compare(logits, want);
+        EXPECT_LE(a.worst, type == DType::f16 ? 2e-3 : 2e-2) << num << " rows";
+        worst = std::max(worst, a.worst);
+      }
+    }
+    std::printf("%s: largest difference %.4f %% of the range\n",
+                type == DType::f16 ? "f16" : "bf16", worst * 100);
+  }
+}
+
 // Weights that stay as stored, within the bounds of those that are decoded.
 TEST(CudaModel, LogitsOfStoredWeights) {
   if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";

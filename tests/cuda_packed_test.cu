@@ -19,7 +19,7 @@
 namespace sluice::cuda {
 namespace {
 
-int checks = 0, failures = 0;
+int checks = 0, failures = 0, unsplit_checks = 0;
 
 constexpr Format kPackedFormats[] = {Format::q8_0, Format::q4_0, Format::q4_k,  Format::q6_k,
                                      Format::q4_1, Format::q5_k, Format::iq4_nl};
@@ -252,6 +252,22 @@ class Products {
     }
   }
 
+  // Blocks that split x themselves against a kernel that does it before.
+  void check_unsplit() {
+    for (int n : {1, 2}) {
+      const Tensor from{x_device_.data(), type_, n, w_.cols, stride_};
+      if (!takes_unsplit(from)) continue;
+      Array<float> out(static_cast<size_t>(n * w_.rows));
+      integer_product({out.data(), DType::f32, n, w_.rows, w_.rows}, from, w_.part, nullptr,
+                      nullptr);
+      check(cudaDeviceSynchronize(), "product");
+      const std::vector<float> want = run(0, n, true, false);
+      expect(out.get() == want, "%s bits: %d rows of %ld x %ld split by blocks, f16 %d", w_.name(),
+             n, static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16);
+      ++unsplit_checks;
+    }
+  }
+
   // One row of tiles at a time against two.
   void check_tiles() {
     for (int n : {1, 5, 8, 9, 16, 17, 33, 64}) {
@@ -289,6 +305,7 @@ void check_products(const Packed& w, DType type, bool small) {
       p.check_not_finite(n, -std::numeric_limits<float>::infinity());
     }
     if (kind != FewRows::streamed) p.check_tiles();
+    if (kind == FewRows::integers) p.check_unsplit();
     if (!small) p.check_bits();
   }
 }
@@ -308,6 +325,7 @@ void run_cases(bool small) {
       check_products<__half>(w, DType::f16, small);
     }
   }
+  expect(unsplit_checks > 0, "no product took x unsplit: %d", unsplit_checks);
 }
 
 // Bits that are halves below one in every pair of bytes.
@@ -342,7 +360,11 @@ class ShapeTimes {
   void print() {
     std::printf("%-6s %-8s%5.1f MB", format_info(format_).name, shape_.name,
                 static_cast<double>(bytes_) / 1e6);
-    if (has_integer_product(format_)) print_kind("integers", FewRows::integers, {1, 4, 8, 16});
+    if (has_integer_product(format_)) {
+      const Tensor one{x_.data(), DType::bf16, 1, shape_.cols, shape_.cols};
+      if (takes_unsplit(one)) std::printf("  unsplit 1: %.1f", time_unsplit(one));
+      print_kind("integers", FewRows::integers, {1, 4, 8, 16});
+    }
     if (has_half_product(format_)) print_kind("halves", FewRows::halves, {8, 16, 32, 64});
     std::printf("  streamed");
     for (int n : {16, 64}) std::printf(" %d: %.1f", n, time(n, FewRows::streamed, true));
@@ -359,6 +381,15 @@ class ShapeTimes {
       std::printf(" %d: %.1f %.1f %.1f", n, time(n, kind, true),
                   time(n, kind, false, RowTiles::one), time(n, kind, false));
   }
+  float time_unsplit(const Tensor& x) {
+    return time_graph(stream_, num_, [&](int i) {
+      integer_product({out_.data(), DType::bf16, x.rows, shape_.rows, shape_.rows}, x, weight(i),
+                      nullptr, stream_);
+    });
+  }
+  PackedPart weight(int i) const {
+    return {format_, weights_.data() + bytes_ * static_cast<size_t>(i), shape_.rows, shape_.cols};
+  }
   // splits: x is split before each product, as it is by ops that do not do it themselves.
   float time(int n, FewRows kind, bool splits, RowTiles tiles = RowTiles::best) {
     const Tensor to{out_.data(), DType::bf16, n, shape_.rows, shape_.rows};
@@ -366,8 +397,7 @@ class ShapeTimes {
     const SplitRows ready(split_.data(), n, shape_.cols);
     fill_split({ready, kind}, from, stream_);
     return time_graph(stream_, num_, [&](int i) {
-      const PackedPart p{format_, weights_.data() + bytes_ * static_cast<size_t>(i), shape_.rows,
-                         shape_.cols};
+      const PackedPart p = weight(i);
       if (splits) return multiply(kind, to, from, p, nullptr, split_.data(), stream_, tiles);
       if (kind == FewRows::halves) return half_product(to, ready, p, nullptr, stream_, tiles);
       integer_product(to, ready, p, nullptr, stream_, tiles);

@@ -151,18 +151,25 @@ void CudaBackend::multiply_streamed(Tensor out, const Act& act, const CudaWeight
       const float* bias = w.gemm.bias_f32 ? w.gemm.bias_f32 + first : nullptr;
       const Tensor to = rows_of(columns(out, first, p.rows), at, num);
       const FewRows kind = few_rows(p.format, num, options_.deterministic);
-      const bool make = kind != made;
-      if (kind == FewRows::halves) {
-        if (make) split = halve_rows(scratch_memory(), from, stream_);
-        half_product(to, split, p, bias, stream_);
-      } else if (kind == FewRows::integers) {
-        if (make) split = split_rows(scratch_memory(), from, stream_);
-        integer_product(to, split, p, bias, stream_);
-      } else {
-        streamed(to, from, p, bias, stream_);
-      }
-      if (kind != FewRows::streamed) made = kind;
       first += p.rows;
+      if (kind == FewRows::streamed) {
+        streamed(to, from, p, bias, stream_);
+        continue;
+      }
+      if (kind == FewRows::integers && kind != made && takes_unsplit(from)) {
+        integer_product(to, from, p, bias, stream_);
+        continue;
+      }
+      if (kind != made) {
+        split = SplitRows(scratch_memory(), num, from.cols);
+        made = kind;
+        fill_split({split, kind}, from, stream_);
+      }
+      if (kind == FewRows::halves) {
+        half_product(to, split, p, bias, stream_);
+      } else {
+        integer_product(to, split, p, bias, stream_);
+      }
     }
   }
 }

@@ -84,6 +84,11 @@ void integer_product(Tensor out,
                      const float* bias,
                      cudaStream_t stream,
                      RowTiles tiles = RowTiles::best);
+// The same of x as it is, if takes_unsplit(x): every block splits it, which is little for a row or
+// two of few columns and spares a kernel. The same bits.
+bool takes_unsplit(const Tensor& x);
+void integer_product(
+    Tensor out, const Tensor& x, const PackedPart& w, const float* bias, cudaStream_t stream);
 
 // The fastest of the three, by measurement (docs/performance.md); if deterministic, the choice does
 // not depend on n.

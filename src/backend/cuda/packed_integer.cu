@@ -129,13 +129,58 @@ struct TileMins {
   }
 };
 
-// Adds 256 columns of a slot's rows of tiles. codes: the lane's row and byte of each group of x.
+// Split rows that a warp reads: all columns of them, or its own alone.
+struct WarpRows {
+  SplitRows x;
+  int supers;  // blocks of 256 columns of a row
+  int n, first_token;
+};
+
+// Blocks of 256 columns, of all rows, that a warp splits itself.
+constexpr int kShare = 4;
+constexpr int kShareBytes = kShare * (kSplitCodes + kSplitSums + static_cast<int>(sizeof(float)));
+
+// Splits the warp's columns of x into `memory`.
+__device__ inline WarpRows split_share(const FewRowsArgs& a, uint8_t* memory) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int supers = (a.supers - warp + warps - 1) / warps, num = a.n * supers;
+  uint4 eight[kShare];
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    if (i >= num) break;
+    const int64_t col = (warp + i % supers * warps) * kSplitCols + lane * 8;
+    eight[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(a.raw) +
+                                               i / supers * a.raw_stride + col);
+  }
+  SplitRows to;
+  to.codes = memory;
+  to.sums = memory + kShare * kSplitCodes;
+  to.scales = reinterpret_cast<float*>(to.sums + kShare * kSplitSums);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    if (i >= num) break;
+    const uint32_t pairs[4] = {eight[i].x, eight[i].y, eight[i].z, eight[i].w};
+    float v[8], most = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 two = a.raw_type == DType::f16 ? Pairs<__half>::floats(pairs[k])
+                                                  : Pairs<__nv_bfloat16>::floats(pairs[k]);
+      v[2 * k] = two.x, v[2 * k + 1] = two.y;
+      most = larger(larger(most, two.x), two.y);
+    }
+    put_split<IntegerSplit, 2>(to, i, 2 * lane, v, warp_most(most));
+  }
+  __syncwarp();
+  return {to, supers, a.n, 0};
+}
+
+// Adds 256 columns of a slot's rows of tiles; they are number `at` of x's.
 template <Format F, int kGroups, int kTiles>
 __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
-                                 const FewRowsArgs& a,
+                                 const WarpRows& rows,
                                  const uint8_t* slot,
                                  const uint8_t* const (&codes)[kGroups],
-                                 int first_token,
                                  int at) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
@@ -166,13 +211,15 @@ __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
   for (int t = 0; t < kGroups; ++t) {
     uint2 x_sums{};
     if constexpr (f.has_min) {
-      const int column = lane / 4, row = min(first_token + t * kTokens + column / 2, a.n - 1);
+      const int column = lane / 4;
+      const int row = min(rows.first_token + t * kTokens + column / 2, rows.n - 1);
       if (quad < 2)
-        x_sums = *reinterpret_cast<const uint2*>(
-            a.x.sums + (int64_t{row} * a.supers + at) * kSplitSums + column % 2 * 16 + quad * 8);
+        x_sums = *reinterpret_cast<const uint2*>(rows.x.sums +
+                                                 (int64_t{row} * rows.supers + at) * kSplitSums +
+                                                 column % 2 * 16 + quad * 8);
     }
-    const int own = min(first_token + t * kTokens + quad, a.n - 1);
-    const float scale = a.x.scales[int64_t{own} * a.supers + at];
+    const int own = min(rows.first_token + t * kTokens + quad, rows.n - 1);
+    const float scale = rows.x.scales[int64_t{own} * rows.supers + at];
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
       uint32_t supers[2] = {};
@@ -189,35 +236,37 @@ __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
   }
 }
 
-template <Format F, int kGroups, int kTiles>
+// kSplits: x is not split yet.
+template <Format F, int kGroups, int kTiles, bool kSplits>
 __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
     integer_kernel(const __grid_constant__ FewRowsArgs a) {
   using Ring = Ring256<F, kTiles>;
   constexpr int kN = kGroups * kTokens;
-  extern __shared__ __align__(16) uint8_t slots[];  // [warp] Ring
+  extern __shared__ __align__(16) uint8_t slots[];  // [warp] Ring, [warp] share of x
   __shared__ PartialSums<kN> partial[2];
   static_assert(few_rows_sides(kN) == 2);
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
-  const int first_token = static_cast<int>(blockIdx.y) * kN;
   Ring ring(slots + warp * Ring::kBytes, a.w, a.supers);
   wait_for_inputs();
 
+  const WarpRows rows = kSplits ? split_share(a, slots + warps * Ring::kBytes + warp * kShareBytes)
+                                : WarpRows{a.x, a.supers, a.n, static_cast<int>(blockIdx.y) * kN};
   const uint8_t* codes[kGroups];
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
     const int column = lane / 4;  // of the matrix instruction: a row of x and a byte of it
-    const int row = min(first_token + t * kTokens + column / 2, a.n - 1);
-    codes[t] = a.x.codes + int64_t{row} * a.supers * kSplitCodes + column % 2 * 32 + quad * 8;
+    const int row = min(rows.first_token + t * kTokens + column / 2, a.n - 1);
+    codes[t] = rows.x.codes + int64_t{row} * rows.supers * kSplitCodes + column % 2 * 32 + quad * 8;
   }
 
   int side = 0;
   for (int tile = static_cast<int>(blockIdx.x) * kTiles; tile < a.w.row_tiles;
        tile += static_cast<int>(gridDim.x) * kTiles) {
     float sums[kTiles][kGroups][2] = {};
-    for (int at = warp; at < a.supers; at += warps)
-      add_super<F, kGroups, kTiles>(sums, a, ring.next(), codes, first_token, at);
+    for (int at = warp, own = 0; at < a.supers; at += warps, ++own)
+      add_super<F, kGroups, kTiles>(sums, rows, ring.next(), codes, kSplits ? own : at);
 #pragma unroll
     for (int r = 0; r < kTiles; ++r, side ^= 1) {
 #pragma unroll
@@ -226,7 +275,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
         for (int upper = 0; upper < 2; ++upper)
           partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[r][t][upper];
       __syncthreads();
-      put_sums<kN>(a, partial[side], first_token, tile + r);
+      put_sums<kN>(a, partial[side], rows.first_token, tile + r);
     }
   }
 }
@@ -235,10 +284,10 @@ template <Format F, int kGroups>
 void run_integer(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
   if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
     if (tiles == RowTiles::best)
-      return run_few_rows<integer_kernel<F, kGroups, 2>, F, kGroups, kTokens, 2>("integer", a,
-                                                                                 stream);
+      return run_few_rows<integer_kernel<F, kGroups, 2, false>, F, kGroups, kTokens, 2>("integer",
+                                                                                        a, stream);
   }
-  run_few_rows<integer_kernel<F, kGroups, 1>, F, kGroups, kTokens, 1>("integer", a, stream);
+  run_few_rows<integer_kernel<F, kGroups, 1, false>, F, kGroups, kTokens, 1>("integer", a, stream);
 }
 
 // A warp per 256 columns of a row.
@@ -295,6 +344,26 @@ void integer_product(Tensor out,
     if constexpr (has_integer_product(kFormat))
       with_groups<kTokens>(
           a.n, [&](auto num) { run_integer<kFormat, decltype(num)::value>(a, tiles, stream); });
+  });
+}
+
+bool takes_unsplit(const Tensor& x) {
+  const int supers = ceil_div(x.cols, kSplitCols);
+  return x.cols % kSplitCols == 0 && x.rows * ceil_div(supers, ring_warps(supers)) <= kShare &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
+}
+
+void integer_product(
+    Tensor out, const Tensor& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
+  FewRowsArgs a = few_rows_args(out, {}, w, bias);
+  a.raw = x.data;
+  a.raw_stride = x.stride;
+  a.raw_type = x.type;
+  with_packed_block(w.format, [&](auto block) {
+    constexpr Format kFormat = decltype(block)::kFormat;
+    if constexpr (has_integer_product(kFormat))
+      run_few_rows<integer_kernel<kFormat, 1, 1, true>, kFormat, 1, kTokens, 1, kShareBytes>(
+          "integer", a, stream);
   });
 }
 

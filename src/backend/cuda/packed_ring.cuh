@@ -26,7 +26,10 @@ struct FewRowsArgs {
   int n;
   SplitRows x;
   Planes w;
-  int supers;  // blocks of 256 columns
+  int supers;                 // blocks of 256 columns
+  const void* raw = nullptr;  // x itself, for a kernel that splits it
+  int64_t raw_stride = 0;
+  DType raw_type = DType::bf16;
 };
 
 inline FewRowsArgs few_rows_args(const Tensor& out,
@@ -224,19 +227,20 @@ template <Format F, int kGroups, int kTokens>
 constexpr bool kHasTwoTiles =
     kGroups > 1 && kFewRowsShared<F, kGroups * kTokens, 2> <= kMostFewRowsShared;
 
-// kKernel for kGroups groups of kTokens rows of x and kTiles rows of tiles.
-template <auto kKernel, Format F, int kGroups, int kTokens, int kTiles>
+// kKernel for kGroups groups of kTokens rows of x and kTiles rows of tiles; kMore: bytes of shared
+// memory that each warp has behind all rings.
+template <auto kKernel, Format F, int kGroups, int kTokens, int kTiles, int kMore = 0>
 void run_few_rows(const char* name, const FewRowsArgs& a, cudaStream_t stream) {
   using Ring = Ring256<F, kTiles>;
   constexpr int kN = kGroups * kTokens;
-  static_assert(kFewRowsShared<F, kN, kTiles> <= kMostFewRowsShared);
+  static_assert(kFewRowsShared<F, kN, kTiles> + kRingWarps * kMore <= kMostFewRowsShared);
   const int warps = ring_warps(a.supers);
   const int blocks =
       std::min(ceil_div(a.w.row_tiles, kTiles), target().num_sms * few_rows_blocks(kGroups));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(a.n, kN)));
-  allow_shared<kKernel>(kRingWarps * Ring::kBytes, name);
+  allow_shared<kKernel>(kRingWarps * (Ring::kBytes + kMore), name);
   launch(name, kKernel, grid, static_cast<unsigned>(warps * 32),
-         static_cast<size_t>(warps) * Ring::kBytes, stream, a);
+         static_cast<size_t>(warps) * (Ring::kBytes + kMore), stream, a);
 }
 
 }  // namespace sluice::cuda

@@ -4,6 +4,7 @@
 //                                                     compute-sanitizer; --kv: of bf16, f8, int8...
 //   attention_test --bench                            times
 //   attention_test --bench-kv                         times of long contexts by types of K and V
+//   attention_test --bench-kv-prompts                 the same of prompts alone
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -694,17 +695,18 @@ void check_all() {
 }
 
 int run(int argc, char** argv) {
-  bool small = false, bench = false, bench_kv = false;
+  bool small = false, bench = false, bench_kv = false, bench_prompts = false;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--small")) small = true;
     if (!std::strcmp(argv[i], "--bench")) bench = true;
     if (!std::strcmp(argv[i], "--bench-kv")) bench_kv = true;
+    if (!std::strcmp(argv[i], "--bench-kv-prompts")) bench_prompts = true;
     if (!std::strcmp(argv[i], "--kv") && i + 1 < argc) g_kv = argv[++i];
     if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) g_seed = std::atoi(argv[++i]);
   }
   check(cudaDeviceGetAttribute(&g_num_sms, cudaDevAttrMultiProcessorCount, 0), "no GPU");
   if (bench) return bench_attention(g_num_sms);
-  if (bench_kv) return bench_cache_types(g_num_sms);
+  if (bench_kv || bench_prompts) return bench_cache_types(g_num_sms, bench_kv);
   small ? check_small() : check_all();
   std::printf("%d checks, %d failures\n", g_checks, g_failures);
   return g_failures || g_checks == 0 ? 1 : 0;

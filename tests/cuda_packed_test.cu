@@ -271,9 +271,9 @@ class Products {
   // One row of tiles at a time against two.
   void check_tiles() {
     for (int n : {1, 5, 8, 9, 16, 17, 33, 64}) {
-      const std::vector<float> best = run(0, n, true, true);
+      const std::vector<float> two = run(0, n, true, true, RowTiles::two);
       const std::vector<float> one = run(0, n, true, true, RowTiles::one);
-      expect(std::memcmp(best.data(), one.data(), one.size() * 4) == 0,
+      expect(std::memcmp(two.data(), one.data(), one.size() * 4) == 0,
              "%s bits: one row of tiles against two, %d rows of %ld x %ld, kind %d, f16 %d",
              w_.name(), n, static_cast<long>(w_.rows), static_cast<long>(w_.cols),
              static_cast<int>(kind_), type_ == DType::f16);
@@ -340,7 +340,9 @@ struct TimedShape {
   int64_t rows, cols;
 };
 
-// Weights of one shape, more than the cache holds, and memory for up to 64 rows of x.
+constexpr int kMostTimed = 32;  // rows of x
+
+// Weights of one shape, more than the cache holds, and memory for x.
 class ShapeTimes {
  public:
   ShapeTimes(Format f, const TimedShape& s, cudaStream_t stream)
@@ -350,36 +352,35 @@ class ShapeTimes {
         bytes_(PackedShape(f, s.rows, s.cols).bytes()),
         num_(std::max(2, static_cast<int>(200e6 / static_cast<double>(bytes_)))),
         weights_(bytes_ * static_cast<size_t>(num_)),
-        x_(static_cast<size_t>(kMaxStreamed * s.cols)),
-        out_(static_cast<size_t>(kMaxStreamed * s.rows)),
-        split_(static_cast<size_t>(split_bytes(kMaxStreamed, s.cols))) {
+        x_(static_cast<size_t>(kMostTimed * s.cols)),
+        out_(static_cast<size_t>(kMostTimed * s.rows)),
+        split_(static_cast<size_t>(split_bytes(kMostTimed, s.cols))) {
     fill(weights_.data(), bytes_ * static_cast<size_t>(num_));
-    fill(x_.data(), static_cast<size_t>(kMaxStreamed * s.cols) * 2);
+    fill(x_.data(), static_cast<size_t>(kMostTimed * s.cols) * 2);
     check(cudaDeviceSynchronize(), "fill");
   }
   void print() {
     std::printf("%-6s %-8s%5.1f MB", format_info(format_).name, shape_.name,
                 static_cast<double>(bytes_) / 1e6);
-    if (has_integer_product(format_)) {
-      const Tensor one{x_.data(), DType::bf16, 1, shape_.cols, shape_.cols};
-      if (takes_unsplit(one)) std::printf("  unsplit 1: %.1f", time_unsplit(one));
-      print_kind("integers", FewRows::integers, {1, 4, 8, 16});
+    for (int n : {1, 2, 4, 8, 16, kMostTimed}) {
+      const FewRows kind = few_rows(format_, n, false);
+      const Tensor x{x_.data(), DType::bf16, n, shape_.cols, shape_.cols};
+      if (kind == FewRows::streamed) {
+        std::printf(" | %d: %.1f", n, time(n, kind, true));
+      } else {
+        std::printf(" | %d: %.1f %.1f", n, time(n, kind, true),
+                    time(n, kind, false, RowTiles::one));
+        if (n > 4) std::printf(" %.1f", time(n, kind, false, RowTiles::two));
+        if (takes_unsplit(x) && n < 4) std::printf(" unsplit %.1f", time_unsplit(x));
+      }
     }
-    if (has_half_product(format_)) print_kind("halves", FewRows::halves, {8, 16, 32, 64});
-    std::printf("  streamed");
-    for (int n : {16, 64}) std::printf(" %d: %.1f", n, time(n, FewRows::streamed, true));
     std::printf("\n");
+    std::fflush(stdout);
   }
 
  private:
   static void fill(void* memory, size_t bytes) {
     fill_kernel<<<1024, 256>>>(static_cast<uint32_t*>(memory), bytes / 4);
-  }
-  void print_kind(const char* name, FewRows kind, std::initializer_list<int> rows) {
-    std::printf("  %s", name);
-    for (int n : rows)
-      std::printf(" %d: %.1f %.1f %.1f", n, time(n, kind, true),
-                  time(n, kind, false, RowTiles::one), time(n, kind, false));
   }
   float time_unsplit(const Tensor& x) {
     return time_graph(stream_, num_, [&](int i) {
@@ -414,20 +415,27 @@ class ShapeTimes {
   Array<uint8_t> split_;
 };
 
-void time_shapes(const std::string& format) {
+// Of all formats, or of one.
+int time_shapes(const std::string& name) {
+  const FormatInfo* only = find_format(name);
+  if (!name.empty() && !(only && is_packed(only->format))) {
+    std::printf("no stored format '%s'\n", name.c_str());
+    return 2;
+  }
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   std::printf(
-      "microseconds by rows of x: with x split before; the product alone by one row of tiles; by "
-      "two, where there is a kernel\n");
+      "microseconds by rows of x: with x split before; the product alone by one row of tiles at a "
+      "time; from 8 rows on, by two, where there is a kernel. unsplit: blocks split x\n");
   for (Format f : kPackedFormats) {
-    if (!format.empty() && format != format_info(f).name) continue;
+    if (only && only->format != f) continue;
     for (const TimedShape& s :
          {TimedShape{"qkv", 4608, 3584}, TimedShape{"o", 3584, 3584},
           TimedShape{"gate_up", 37888, 3584}, TimedShape{"down", 3584, 18944}})
       ShapeTimes(f, s, stream).print();
   }
   cudaStreamDestroy(stream);
+  return 0;
 }
 
 }  // namespace
@@ -440,10 +448,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "--time") {
-    sluice::cuda::time_shapes(argc > 2 ? argv[2] : "");
-    return 0;
-  }
+  if (mode == "--time") return sluice::cuda::time_shapes(argc > 2 ? argv[2] : "");
   sluice::cuda::run_cases(mode == "--small");
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
   return sluice::cuda::failures ? 1 : 0;

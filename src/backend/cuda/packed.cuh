@@ -61,8 +61,8 @@ struct SplitOut {
 void fill_split(const SplitOut& to, Tensor x, cudaStream_t stream);
 
 // Rows of tiles that a block computes at once in the products below; the bits do not depend on it.
-// best: two where there is a kernel for that, which is faster.
-enum class RowTiles { best, one };
+// two: where there is a kernel for that. best: by the weight's rows (uses_two_tiles()).
+enum class RowTiles { best, one, two };
 
 // x as streamed() takes it, its rows aligned to 16 bytes.
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream);

@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
 template <Format F, int kGroups>
 void run_half(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
   if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
-    if (tiles == RowTiles::best)
+    if (uses_two_tiles(a, tiles))
       return run_few_rows<half_kernel<F, kGroups, 2>, F, kGroups, kTokens, 2>("half", a, stream);
   }
   run_few_rows<half_kernel<F, kGroups, 1>, F, kGroups, kTokens, 1>("half", a, stream);

@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
 template <Format F, int kGroups>
 void run_integer(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
   if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
-    if (tiles == RowTiles::best)
+    if (uses_two_tiles(a, tiles))
       return run_few_rows<integer_kernel<F, kGroups, 2, false>, F, kGroups, kTokens, 2>("integer",
                                                                                         a, stream);
   }

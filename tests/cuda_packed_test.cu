@@ -12,6 +12,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/random.h"
 #include "cuda_fixture.cuh"
 #include "tensor/formats/all.h"
@@ -254,7 +255,7 @@ class Products {
 
   // Blocks that split x themselves against a kernel that does it before.
   void check_unsplit() {
-    for (int n : {1, 2}) {
+    for (int n : {1, 2, 3, 4}) {
       const Tensor from{x_device_.data(), type_, n, w_.cols, stride_};
       if (!takes_unsplit(from)) continue;
       Array<float> out(static_cast<size_t>(n * w_.rows));
@@ -310,6 +311,22 @@ void check_products(const Packed& w, DType type, bool small) {
   }
 }
 
+// Warps that compute several blocks of columns, of one or of several rows of tiles.
+void check_long_products(const Packed& w) {
+  for (FewRows kind : {FewRows::halves, FewRows::integers}) {
+    if (kind == FewRows::halves && !has_half_product(w.format)) continue;
+    if (kind == FewRows::integers && !has_integer_product(w.format)) continue;
+    Products<__nv_bfloat16> p(w, DType::bf16, kMaxStreamed, kind);
+    for (int n : {2, 6, 17}) p.check_values(n, true, true);
+    p.check_tiles();
+    if (kind != FewRows::integers) continue;
+    const int before = unsplit_checks;
+    p.check_unsplit();
+    expect(unsplit_checks > before, "%s: no product of %ld columns took x unsplit", w.name(),
+           static_cast<long>(w.cols));
+  }
+}
+
 void run_cases(bool small) {
   for (Format f : kPackedFormats) {
     const int64_t block = format_info(f).block_elems;
@@ -325,7 +342,15 @@ void run_cases(bool small) {
       check_products<__half>(w, DType::f16, small);
     }
   }
-  expect(unsplit_checks > 0, "no product took x unsplit: %d", unsplit_checks);
+  for (Format f : kPackedFormats) {
+    // Two blocks of 256 columns for most warps, one for the last.
+    check_long_products(Packed(f, 43, 9 * kSplitCols));
+  }
+  if (small) return;
+  // More rows of tiles than all blocks compute at once, of two rows of tiles each; an odd number.
+  const int64_t row_tiles = 4 * target().num_sms + 3;
+  for (Format f : {Format::q8_0, Format::q4_0, Format::q4_k})
+    check_long_products(Packed(f, row_tiles * kPackedRows - 5, 2 * kSplitCols));
 }
 
 // Bits that are halves below one in every pair of bytes.

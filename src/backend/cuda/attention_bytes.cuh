@@ -15,7 +15,8 @@ struct WideningLoader {
   static constexpr int kChunks = D / 16;  // 16 bytes each
   static constexpr int kStep = kThreads / kChunks, kPasses = kKvTile / kStep;
   static_assert(kStep * kPasses == kKvTile && (kChunks == 4 || kChunks == 8));
-  // A thread's share of a tile, and where it begins in two scales, the low half the first eight's.
+  // A thread's chunks of a tile. Each has two scales in f16: of its first eight elements in the low
+  // half of the word, of the others in the high half.
   struct Bytes {
     uint4 k[kPasses], v[kPasses];
     uint32_t k_scales[kPasses], v_scales[kPasses];
@@ -115,7 +116,8 @@ struct WideningLoader {
   }
 };
 
-// Fragments of q as halves, divided by a power of two per row of the thread: `unit`.
+// Turns fragments of q from bf16 into halves, each row divided by a power of two. unit: those of
+// the thread's two rows.
 template <int D>
 __device__ inline void halve_queries(uint32_t (&f)[D / 16][4], float (&unit)[2]) {
 #pragma unroll

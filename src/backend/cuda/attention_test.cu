@@ -21,6 +21,7 @@
 #include "backend/cuda/attention_bench.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -376,8 +377,8 @@ class Step {
     // the mean 1/29 of what rounding to codes itself costs. Where queries are large (q_scale), the
     // same rounding in double puts one of 300,000 rows off by 4.6e-3, and all by less than 7e-4
     // with exact K.
-    const bool rounded =
-        prompts_ && s_.kv_type.type == DType::i8 && !s_.deterministic && s_.head_dim <= 128;
+    const bool rounded = prompts_ && s_.kv_type.type == DType::i8 && !s_.deterministic &&
+                         s_.head_dim <= 128 && has_wgmma();
     return rounded ? 6e-3 : 1.5e-3;
   }
   double value(const std::vector<uint8_t>& rows, int r, int head, int d) const {

@@ -254,7 +254,7 @@ struct WideningRing {
   }
 };
 
-template <typename T, typename KV, int D, bool kSpans>
+template <typename KV, int D, bool kSpans>
 using RingOf = std::conditional_t<sizeof(KV) == 1, WideningRing<KV, D>, Ring<D, kSpans>>;
 
 // An 8-bit cache is multiplied in halves. Its kernels do not add up by spans, whose bits must be
@@ -267,7 +267,7 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   constexpr bool kUnits = kBytes && std::is_same_v<T, __nv_bfloat16>;
   static_assert(!(kBytes && kSpans));
   using M = std::conditional_t<kBytes, __half, T>;
-  using TileRing = RingOf<T, KV, D, kSpans>;
+  using TileRing = RingOf<KV, D, kSpans>;
   extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
   Tile tile;
@@ -287,7 +287,8 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   TileRing ring{stages, full, empty, begin, num, {p, tile, view.lo, view.hi}};
 
   ring.loader.fetch(begin);
-  uint32_t q_smem = ring.k(kStages - 1);  // not used before tile kStages - 1, copied in step 1
+  // A stage that is not filled before step 1: q has been read by then.
+  uint32_t q_smem = ring.k(kStages - 1);
   QueryLoader<T, D>::copy(q_smem, p, tile, view.total);
   copy_commit();
   ring.start();

@@ -129,15 +129,16 @@ struct TileMins {
   }
 };
 
-// Split rows that a warp reads: all columns of them, or its own alone.
+// Split rows that a warp reads: all columns, or only those that the warp multiplies.
 struct WarpRows {
   SplitRows x;
   int supers;  // blocks of 256 columns of a row
   int n, first_token;
 };
 
-// Blocks of 256 columns, of all rows, that a warp splits itself.
+// The most blocks of 256 columns, over all rows of x, that a warp splits itself.
 constexpr int kShare = 4;
+static_assert(kShare <= kTokens);  // no more rows than one matrix instruction takes
 constexpr int kShareBytes = kShare * (kSplitCodes + kSplitSums + static_cast<int>(sizeof(float)));
 
 // Splits the warp's columns of x into `memory`.

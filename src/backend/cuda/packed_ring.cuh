@@ -140,8 +140,8 @@ struct Stage {
 };
 
 // A warp's ring of slots, the stages of kTiles rows of tiles each. The blocks of columns are the
-// warp's share of every kTiles rows of tiles that are its block's, in order. Behind the last row of
-// tiles a slot holds that row once more.
+// warp's share of every kTiles rows of tiles that are its block's, in order. Where only one row of
+// tiles is left for two, a slot holds that row twice.
 template <Format F, int kTiles>
 class Ring256 {
  public:

@@ -65,8 +65,8 @@ struct IntegerSplit {
   }
 };
 
-// For half_product(). The scale is a power of two: the largest element becomes one of 1 to 2, and
-// of bf16 none of them is rounded that is more than 2^-16 of it.
+// For half_product(). The scale is a power of two: the largest element becomes 1 to 2, and a bf16
+// element above 2^-16 of the largest is exact.
 struct HalfSplit {
   using Sum = float;
   float scale, inverse;
@@ -101,9 +101,9 @@ struct HalfSplit {
   }
 };
 
-// A thread's kFours fours of columns from 4 first_four on of 256 columns, number `at` of all rows',
-// whose largest magnitude is `most`. Neighbouring threads have neighbouring columns, and all
-// threads of a warp call it. The same bits for every kFours.
+// Puts a thread's 4 * kFours columns, from column 4 * first_four on, of the block of 256 columns
+// number `at` (row by row). most: the largest magnitude of the block. Neighbouring threads have
+// neighbouring columns, and all threads of a warp call it. The same bits for every kFours.
 template <typename Split, int kFours>
 __device__ inline void put_split(
     const SplitRows& to, int64_t at, int first_four, const float (&v)[4 * kFours], float most) {

@@ -266,14 +266,16 @@ TEST_P(OpsTest, MatmulOfStoredWeights) {
 
 // Ops that make x split its rows as products do that find them unsplit, to the bit.
 void OpsTest::check_split_rows(Device& stored, Format format, int64_t cols) {
-  constexpr int64_t kMost = kMaxStreamed, kOut = 41;
+  constexpr int64_t kMost = kMaxStreamed;
   const DType inner_type = type() == DType::f16 ? DType::f32 : type();
-  TwoTensors two(format, 20, cols);
+  TwoTensors two(format, 20, cols), other(Format::q8_0, 20, cols);
+  // One format, and parts in turns that may read x in different forms.
+  const WeightSegment mixed[] = {two.segments[0], other.segments[1], two.segments[1]};
+  const Weight weights[] = {stored.load(two.segments, {}), stored.load(mixed, {})};
   Matrix x = random_matrix(kMost, cols, 60, DType::f32, 3);
   Matrix delta = random_matrix(kMost, cols, 61, type());
   Matrix both = random_matrix(kMost, 2 * cols, 62, inner_type, 3);
   Matrix norm = random_matrix(1, cols, 63, DType::f32);
-  Weight w = stored.load(two.segments, {});
   OnDevice dx(stored, x, DType::f32), dd(stored, delta, type()), inner(stored, both, inner_type);
   std::vector<float> weight = row_of(norm);
   ArrayOnDevice<float> dw(stored, weight);
@@ -288,13 +290,17 @@ void OpsTest::check_split_rows(Device& stored, Format format, int64_t cols) {
       if (op == 1) stored.add_rms_norm(act, rows(dx), rows(dd), dw.data(), 1e-5f);
       if (op == 2) stored.activate_gated(act, rows(inner), Activation::silu);
       if (op == 3) stored.activate(act, rows(inner).columns(0, cols), Activation::silu);
-      OnDevice split(stored, n, kOut, DType::f32), unsplit(stored, n, kOut, DType::f32);
-      stored.matmul(split, act, w);
-      stored.matmul(unsplit, out.act(), w);
-      Matrix got = split.get(), want = unsplit.get();
-      for (int64_t r = 0; r < n; ++r)
-        EXPECT_EQ(std::memcmp(got.row(r), want.row(r), kOut * sizeof(float)), 0) << "row " << r;
-      EXPECT_TRUE(std::isfinite(want.row(n - 1)[kOut - 1]));
+      for (const Weight& w : weights) {
+        OnDevice split(stored, n, w.rows, DType::f32), unsplit(stored, n, w.rows, DType::f32);
+        stored.matmul(split, act, w);
+        stored.matmul(unsplit, out.act(), w);
+        Matrix got = split.get(), want = unsplit.get();
+        const size_t bytes = static_cast<size_t>(w.rows) * sizeof(float);
+        for (int64_t r = 0; r < n; ++r)
+          EXPECT_EQ(std::memcmp(got.row(r), want.row(r), bytes), 0)
+              << w.rows << " outputs, row " << r;
+        EXPECT_TRUE(std::isfinite(want.row(n - 1)[w.rows - 1]));
+      }
     }
   }
 }

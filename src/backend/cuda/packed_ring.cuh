@@ -227,14 +227,14 @@ template <Format F, int kGroups, int kTokens>
 constexpr bool kHasTwoTiles =
     kGroups > 1 && kFewRowsShared<F, kGroups * kTokens, 2> <= kMostFewRowsShared;
 
-// Rows of tiles per multiprocessor up to which a block computes one at a time: with no more than
-// this, blocks of two would leave multiprocessors idle.
-constexpr int kMostSingleTiles = 1;
+// Rows of x up to which a block computes one row of tiles at a time: measured, see
+// docs/performance.md.
+constexpr int kMostSingle = 32;
 
 // For a product that has both kernels.
 inline bool uses_two_tiles(const FewRowsArgs& a, RowTiles tiles) {
   if (tiles != RowTiles::best) return tiles == RowTiles::two;
-  return a.w.row_tiles > kMostSingleTiles * target().num_sms;
+  return a.n > kMostSingle;
 }
 
 // kKernel for kGroups groups of kTokens rows of x and kTiles rows of tiles; kMore: bytes of shared

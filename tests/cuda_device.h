@@ -90,6 +90,16 @@ class OnDevice {
     a.f8 = {codes, reinterpret_cast<float*>(codes + rows * cols), type};
     return a;
   }
+  // The same with memory for its split rows; what nothing wrote in them is not a number, or -1.
+  Act act_with_split(bool k_format) {
+    const auto bytes = static_cast<size_t>(split_bytes(tensor_.rows, tensor_.cols));
+    if (!split_.data()) split_ = device_.allocate(bytes);
+    const std::vector<std::byte> unset(bytes, std::byte{0xff});
+    put(split_.data(), unset.data(), bytes);
+    Act a = act();
+    a.split = {split_.data(), k_format};
+    return a;
+  }
   Matrix get() {
     std::vector<std::byte> bytes(buffer_.bytes());
     Buffer pinned = device_.pinned(bytes.size());
@@ -136,7 +146,7 @@ class OnDevice {
 
   Device& device_;
   Tensor tensor_;
-  Buffer buffer_, f8_;
+  Buffer buffer_, f8_, split_;
 };
 
 // A host array on the device.

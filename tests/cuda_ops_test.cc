@@ -20,6 +20,7 @@ struct OpsTest : testing::TestWithParam<DType> {
   }
   DType type() const { return GetParam(); }
   void check_stored(const Format (&formats)[3]);
+  void check_split_rows(Device& stored, Format format, int64_t cols);
   std::unique_ptr<Device> device;
   std::unique_ptr<Backend> ref = make_ref_backend();
 };
@@ -261,6 +262,74 @@ TEST_P(OpsTest, MatmulOfStoredWeights) {
   check_stored({Format::q4_k, Format::q4_k, Format::q6_k});
   check_stored({Format::q4_k, Format::q8_0, Format::q4_1});
   check_stored({Format::q4_1, Format::q4_1, Format::q4_1});
+}
+
+// Ops that make x split its rows as products do that find them unsplit, to the bit.
+void OpsTest::check_split_rows(Device& stored, Format format, int64_t cols) {
+  constexpr int64_t kMost = kMaxStreamed;
+  const DType inner_type = type() == DType::f16 ? DType::f32 : type();
+  TwoTensors two(format, 20, cols), other(Format::q8_0, 20, cols);
+  // One format, and parts in turns that may read x in different forms.
+  const WeightSegment mixed[] = {two.segments[0], other.segments[1], two.segments[1]};
+  const Weight weights[] = {stored.load(two.segments, {}), stored.load(mixed, {})};
+  Matrix x = random_matrix(kMost, cols, 60, DType::f32, 3);
+  Matrix delta = random_matrix(kMost, cols, 61, type());
+  Matrix both = random_matrix(kMost, 2 * cols, 62, inner_type, 3);
+  Matrix norm = random_matrix(1, cols, 63, DType::f32);
+  OnDevice dx(stored, x, DType::f32), dd(stored, delta, type()), inner(stored, both, inner_type);
+  std::vector<float> weight = row_of(norm);
+  ArrayOnDevice<float> dw(stored, weight);
+  for (int64_t n : {1, 8, 9, 16, 64}) {
+    const auto rows = [n](Tensor t) { return t.rows = n, t; };
+    for (int op = 0; op < 4; ++op) {
+      SCOPED_TRACE(testing::Message()
+                   << format_info(format).name << " " << n << "x" << cols << " op " << op);
+      OnDevice out(stored, n, cols, type());
+      const Act act = out.act_with_split(format == Format::q4_k);
+      if (op == 0) stored.rms_norm(act, rows(dx), dw.data(), 1e-5f);
+      if (op == 1) stored.add_rms_norm(act, rows(dx), rows(dd), dw.data(), 1e-5f);
+      if (op == 2) stored.activate_gated(act, rows(inner), Activation::silu);
+      if (op == 3) stored.activate(act, rows(inner).columns(0, cols), Activation::silu);
+      for (const Weight& w : weights) {
+        OnDevice split(stored, n, w.rows, DType::f32), unsplit(stored, n, w.rows, DType::f32);
+        stored.matmul(split, act, w);
+        stored.matmul(unsplit, out.act(), w);
+        Matrix got = split.get(), want = unsplit.get();
+        const size_t bytes = static_cast<size_t>(w.rows) * sizeof(float);
+        for (int64_t r = 0; r < n; ++r)
+          EXPECT_EQ(std::memcmp(got.row(r), want.row(r), bytes), 0)
+              << w.rows << " outputs, row " << r;
+        EXPECT_TRUE(std::isfinite(want.row(n - 1)[w.rows - 1]));
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, SplitRowsOfNormsAndActivations) {
+  if (type() == DType::f32) GTEST_SKIP() << "stored weights go with half types";
+  for (bool deterministic : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "deterministic " << deterministic);
+    auto stored = test_device(type(), deterministic, true);
+    // One and four fours of columns per thread; 4608 and 896 are split by a kernel of their own.
+    for (int64_t cols : {512, 3584, 4608, 5120, 18944})
+      check_split_rows(*stored, Format::q4_k, cols);
+    for (int64_t cols : {512, 896}) check_split_rows(*stored, Format::q8_0, cols);
+  }
+}
+
+// A product reads the rows that are split already, not x.
+TEST_P(OpsTest, ProductsReadSplitRows) {
+  if (type() == DType::f32) GTEST_SKIP() << "stored weights go with half types";
+  TwoTensors two(Format::q4_k, 20, 512);
+  auto stored = test_device(type(), false, true);
+  Weight w = stored->load(two.segments, {});
+  EXPECT_EQ(w.act, kActF32 | kActSplitK);
+  Matrix x = random_matrix(2, 512, 64, type());
+  OnDevice dx(*stored, x, type()), out(*stored, 2, 41, DType::f32);
+  stored->matmul(out, dx.act_with_split(true), w);  // nothing filled them
+  Matrix got = out.get();
+  EXPECT_TRUE(std::isnan(got.row(0)[0]));
+  EXPECT_TRUE(std::isnan(got.row(1)[40]));
 }
 
 TEST_P(OpsTest, MatmulOfOddWidths) {

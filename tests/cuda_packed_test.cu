@@ -1,7 +1,7 @@
 // Weights that a GPU keeps as their file stores them: packing and decoding to the bit, the product
 // for few rows against sums in double, the bits of a row among up to 63 others, NaN and infinity in
 // a row of x. Odd sizes, outputs that start as NaN, memory behind them that must stay as it is.
-//   cuda_packed_test [--small | --time]     --time: microseconds of the shapes of Qwen2.5-7B
+//   cuda_packed_test [--small | --time [FORMAT]]   --time: microseconds of the shapes of Qwen2.5-7B
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +12,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/random.h"
 #include "cuda_fixture.cuh"
 #include "tensor/formats/all.h"
@@ -19,7 +20,7 @@
 namespace sluice::cuda {
 namespace {
 
-int checks = 0, failures = 0;
+int checks = 0, failures = 0, unsplit_checks = 0;
 
 constexpr Format kPackedFormats[] = {Format::q8_0, Format::q4_0, Format::q4_k,  Format::q6_k,
                                      Format::q4_1, Format::q5_k, Format::iq4_nl};
@@ -139,11 +140,12 @@ void multiply(FewRows kind,
               const PackedPart& w,
               const float* bias,
               void* memory,
-              cudaStream_t stream) {
+              cudaStream_t stream,
+              RowTiles tiles = RowTiles::best) {
   if (kind == FewRows::streamed) return streamed(to, from, w, bias, stream);
   if (kind == FewRows::halves)
-    return half_product(to, halve_rows(memory, from, stream), w, bias, stream);
-  integer_product(to, split_rows(memory, from, stream), w, bias, stream);
+    return half_product(to, halve_rows(memory, from, stream), w, bias, stream, tiles);
+  integer_product(to, split_rows(memory, from, stream), w, bias, stream, tiles);
 }
 
 template <typename T>
@@ -164,7 +166,8 @@ class Products {
   }
 
   // Rows [first, first + n) of x. The output's rows are three longer than the weight has.
-  std::vector<float> run(int first, int n, bool f32_out, bool bias) {
+  std::vector<float> run(
+      int first, int n, bool f32_out, bool bias, RowTiles tiles = RowTiles::best) {
     const int64_t out_stride = w_.rows + 3;
     Array<float> out(static_cast<size_t>(n * out_stride));
     check(cudaMemset(out.data(), 0xff, static_cast<size_t>(n * out_stride) * sizeof(float)), "nan");
@@ -174,7 +177,7 @@ class Products {
     const Tensor from{x_device_.data() + first * stride_, type_, n, w_.cols, stride_};
     const float* bias_data = bias ? device_bias.data() : nullptr;
     Array<uint8_t> memory(static_cast<size_t>(split_bytes(n, w_.cols)));
-    multiply(kind_, to, from, w_.part, bias_data, memory.data(), nullptr);
+    multiply(kind_, to, from, w_.part, bias_data, memory.data(), nullptr, tiles);
     check(cudaDeviceSynchronize(), "product");
     const std::vector<float> got = out.get();
     std::vector<float> values;
@@ -250,6 +253,34 @@ class Products {
     }
   }
 
+  // Blocks that split x themselves against a kernel that does it before.
+  void check_unsplit() {
+    for (int n : {1, 2, 3, 4}) {
+      const Tensor from{x_device_.data(), type_, n, w_.cols, stride_};
+      if (!takes_unsplit(from)) continue;
+      Array<float> out(static_cast<size_t>(n * w_.rows));
+      integer_product({out.data(), DType::f32, n, w_.rows, w_.rows}, from, w_.part, nullptr,
+                      nullptr);
+      check(cudaDeviceSynchronize(), "product");
+      const std::vector<float> want = run(0, n, true, false);
+      expect(out.get() == want, "%s bits: %d rows of %ld x %ld split by blocks, f16 %d", w_.name(),
+             n, static_cast<long>(w_.rows), static_cast<long>(w_.cols), type_ == DType::f16);
+      ++unsplit_checks;
+    }
+  }
+
+  // One row of tiles at a time against two.
+  void check_tiles() {
+    for (int n : {1, 5, 8, 9, 16, 17, 33, 64}) {
+      const std::vector<float> two = run(0, n, true, true, RowTiles::two);
+      const std::vector<float> one = run(0, n, true, true, RowTiles::one);
+      expect(std::memcmp(two.data(), one.data(), one.size() * 4) == 0,
+             "%s bits: one row of tiles against two, %d rows of %ld x %ld, kind %d, f16 %d",
+             w_.name(), n, static_cast<long>(w_.rows), static_cast<long>(w_.cols),
+             static_cast<int>(kind_), type_ == DType::f16);
+    }
+  }
+
  private:
   const Packed& w_;
   DType type_;
@@ -274,7 +305,25 @@ void check_products(const Packed& w, DType type, bool small) {
       p.check_not_finite(n, std::numeric_limits<float>::quiet_NaN());
       p.check_not_finite(n, -std::numeric_limits<float>::infinity());
     }
+    if (kind != FewRows::streamed) p.check_tiles();
+    if (kind == FewRows::integers) p.check_unsplit();
     if (!small) p.check_bits();
+  }
+}
+
+// Warps that compute several blocks of columns, of one or of several rows of tiles.
+void check_long_products(const Packed& w) {
+  for (FewRows kind : {FewRows::halves, FewRows::integers}) {
+    if (kind == FewRows::halves && !has_half_product(w.format)) continue;
+    if (kind == FewRows::integers && !has_integer_product(w.format)) continue;
+    Products<__nv_bfloat16> p(w, DType::bf16, kMaxStreamed, kind);
+    for (int n : {2, 6, 17}) p.check_values(n, true, true);
+    p.check_tiles();
+    if (kind != FewRows::integers) continue;
+    const int before = unsplit_checks;
+    p.check_unsplit();
+    expect(unsplit_checks > before, "%s: no product of %ld columns took x unsplit", w.name(),
+           static_cast<long>(w.cols));
   }
 }
 
@@ -293,6 +342,15 @@ void run_cases(bool small) {
       check_products<__half>(w, DType::f16, small);
     }
   }
+  for (Format f : kPackedFormats) {
+    // Two blocks of 256 columns for most warps, one for the last.
+    check_long_products(Packed(f, 43, 9 * kSplitCols));
+  }
+  if (small) return;
+  // More rows of tiles than all blocks compute at once, of two rows of tiles each; an odd number.
+  const int64_t row_tiles = 4 * target().num_sms + 3;
+  for (Format f : {Format::q8_0, Format::q4_0, Format::q4_k})
+    check_long_products(Packed(f, row_tiles * kPackedRows - 5, 2 * kSplitCols));
 }
 
 // Bits that are halves below one in every pair of bytes.
@@ -302,52 +360,107 @@ __global__ void fill_kernel(uint32_t* to, size_t words) {
     to[i] = static_cast<uint32_t>(mix_bits(i)) & 0x3bff3bffu;
 }
 
-void time_shapes() {
-  struct Shape {
-    const char* name;
-    int64_t rows, cols;
-  };
+struct TimedShape {
+  const char* name;
+  int64_t rows, cols;
+};
+
+constexpr int kMostTimed = 32;  // rows of x
+
+// Weights of one shape, more than the cache holds, and memory for x.
+class ShapeTimes {
+ public:
+  ShapeTimes(Format f, const TimedShape& s, cudaStream_t stream)
+      : format_(f),
+        shape_(s),
+        stream_(stream),
+        bytes_(PackedShape(f, s.rows, s.cols).bytes()),
+        num_(std::max(2, static_cast<int>(200e6 / static_cast<double>(bytes_)))),
+        weights_(bytes_ * static_cast<size_t>(num_)),
+        x_(static_cast<size_t>(kMostTimed * s.cols)),
+        out_(static_cast<size_t>(kMostTimed * s.rows)),
+        split_(static_cast<size_t>(split_bytes(kMostTimed, s.cols))) {
+    fill(weights_.data(), bytes_ * static_cast<size_t>(num_));
+    fill(x_.data(), static_cast<size_t>(kMostTimed * s.cols) * 2);
+    check(cudaDeviceSynchronize(), "fill");
+  }
+  void print() {
+    std::printf("%-6s %-8s%5.1f MB", format_info(format_).name, shape_.name,
+                static_cast<double>(bytes_) / 1e6);
+    for (int n : {1, 2, 4, 8, 16, kMostTimed}) {
+      const FewRows kind = few_rows(format_, n, false);
+      const Tensor x{x_.data(), DType::bf16, n, shape_.cols, shape_.cols};
+      if (kind == FewRows::streamed) {
+        std::printf(" | %d: %.1f", n, time(n, kind, true));
+      } else {
+        std::printf(" | %d: %.1f %.1f", n, time(n, kind, true),
+                    time(n, kind, false, RowTiles::one));
+        if (n > 4) std::printf(" %.1f", time(n, kind, false, RowTiles::two));
+        if (takes_unsplit(x) && n < 4) std::printf(" unsplit %.1f", time_unsplit(x));
+      }
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  static void fill(void* memory, size_t bytes) {
+    fill_kernel<<<1024, 256>>>(static_cast<uint32_t*>(memory), bytes / 4);
+  }
+  float time_unsplit(const Tensor& x) {
+    return time_graph(stream_, num_, [&](int i) {
+      integer_product({out_.data(), DType::bf16, x.rows, shape_.rows, shape_.rows}, x, weight(i),
+                      nullptr, stream_);
+    });
+  }
+  PackedPart weight(int i) const {
+    return {format_, weights_.data() + bytes_ * static_cast<size_t>(i), shape_.rows, shape_.cols};
+  }
+  // splits: x is split before each product, as it is by ops that do not do it themselves.
+  float time(int n, FewRows kind, bool splits, RowTiles tiles = RowTiles::best) {
+    const Tensor to{out_.data(), DType::bf16, n, shape_.rows, shape_.rows};
+    const Tensor from{x_.data(), DType::bf16, n, shape_.cols, shape_.cols};
+    const SplitRows ready(split_.data(), n, shape_.cols);
+    fill_split({ready, kind}, from, stream_);
+    return time_graph(stream_, num_, [&](int i) {
+      const PackedPart p = weight(i);
+      if (splits) return multiply(kind, to, from, p, nullptr, split_.data(), stream_, tiles);
+      if (kind == FewRows::halves) return half_product(to, ready, p, nullptr, stream_, tiles);
+      integer_product(to, ready, p, nullptr, stream_, tiles);
+    });
+  }
+
+  Format format_;
+  TimedShape shape_;
+  cudaStream_t stream_;
+  size_t bytes_;
+  int num_;
+  Array<uint8_t> weights_;
+  Array<__nv_bfloat16> x_, out_;
+  Array<uint8_t> split_;
+};
+
+// Of all formats, or of one.
+int time_shapes(const std::string& name) {
+  const FormatInfo* only = find_format(name);
+  if (!name.empty() && !(only && is_packed(only->format))) {
+    std::printf("no stored format '%s'\n", name.c_str());
+    return 2;
+  }
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
-  constexpr int64_t kMostX = int64_t{256} * 18944;
-  Array<__nv_bfloat16> x(kMostX), out(int64_t{256} * 37888);
-  fill_kernel<<<1024, 256>>>(reinterpret_cast<uint32_t*>(x.data()), kMostX / 2);
-  Array<uint8_t> split(static_cast<size_t>(split_bytes(256, 18944)));
-  std::printf("microseconds (TB/s of packed weights) by rows of x; decoding alone\n");
-  for (Format f : {Format::q4_k, Format::q8_0, Format::q6_k, Format::q4_0}) {
-    for (const Shape& s : {Shape{"qkv", 4608, 3584}, Shape{"o", 3584, 3584},
-                           Shape{"gate_up", 37888, 3584}, Shape{"down", 3584, 18944}}) {
-      const size_t bytes = PackedShape(f, s.rows, s.cols).bytes();
-      const int num = std::max(2, static_cast<int>(200e6 / static_cast<double>(bytes)));
-      Array<uint8_t> memory(bytes * static_cast<size_t>(num));
-      fill_kernel<<<1024, 256>>>(reinterpret_cast<uint32_t*>(memory.data()),
-                                 bytes * static_cast<size_t>(num) / 4);
-      check(cudaDeviceSynchronize(), "fill");
-      std::printf("%-6s %-8s", format_info(f).name, s.name);
-      const auto time_with = [&](FewRows kind, int n) {
-        const float us = time_graph(stream, num, [&](int i) {
-          const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
-          const Tensor to{out.data(), DType::bf16, n, s.rows, s.rows};
-          const Tensor from{x.data(), DType::bf16, n, s.cols, s.cols};
-          multiply(kind, to, from, p, nullptr, split.data(), stream);
-        });
-        std::printf(" %4d: %6.1f (%.2f)", n, us, static_cast<double>(bytes) / us / 1e6);
-      };
-      for (int n : {1, 4, 16, 64}) time_with(FewRows::streamed, n);
-      std::printf("  integers:");
-      for (int n : {1, 4, 8, 16}) time_with(FewRows::integers, n);
-      std::printf("  halves:");
-      for (int n : {1, 4, 8, 16, 32, 64})
-        if (has_half_product(f)) time_with(FewRows::halves, n);
-      Array<__nv_bfloat16> decoded(static_cast<size_t>(s.rows * s.cols));
-      const float us = time_graph(stream, num, [&](int i) {
-        const PackedPart p{f, memory.data() + bytes * static_cast<size_t>(i), s.rows, s.cols};
-        decode_packed(decoded.data(), DType::bf16, p, 0, s.rows, stream);
-      });
-      std::printf("  decode: %.1f\n", us);
-    }
+  std::printf(
+      "microseconds by rows of x: with x split before; the product alone by one row of tiles at a "
+      "time; from 8 rows on, by two, where there is a kernel. unsplit: blocks split x\n");
+  for (Format f : kPackedFormats) {
+    if (only && only->format != f) continue;
+    for (const TimedShape& s :
+         {TimedShape{"qkv", 4608, 3584}, TimedShape{"o", 3584, 3584},
+          TimedShape{"gate_up", 37888, 3584}, TimedShape{"down", 3584, 18944}})
+      ShapeTimes(f, s, stream).print();
   }
   cudaStreamDestroy(stream);
+  return 0;
 }
 
 }  // namespace
@@ -360,10 +473,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "--time") {
-    sluice::cuda::time_shapes();
-    return 0;
-  }
+  if (mode == "--time") return sluice::cuda::time_shapes(argc > 2 ? argv[2] : "");
   sluice::cuda::run_cases(mode == "--small");
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);
   return sluice::cuda::failures ? 1 : 0;

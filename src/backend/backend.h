@@ -13,6 +13,7 @@
 
 #include "backend/best.h"
 #include "backend/page_memory.h"
+#include "backend/split_rows.h"
 #include "base/result.h"
 #include "tensor/checkpoint.h"
 #include "tensor/tensor.h"
@@ -58,6 +59,12 @@ struct CodesView {
 // CodesView.
 inline constexpr int kMaxRowsWithoutF8 = 8;
 
+// Few rows in two bytes an element, as products with stored weights on GPUs read them.
+struct SplitView {
+  void* data = nullptr;   // split_bytes() of up to kMaxStreamed rows; more rows are not filled in
+  bool k_format = false;  // for weights of K formats
+};
+
 // Forms of the activations that a weight's kernels read. A bit set: a fused weight may hold
 // segments of several kinds.
 enum ActNeeds : uint8_t {
@@ -66,7 +73,9 @@ enum ActNeeds : uint8_t {
   kActRow8 = 4,
   kActF8 = 8,
   kActSuper8 = 16,
-  kActI8 = 32  // CodesView in i8, and memory for the activations; never beside kActF8
+  kActI8 = 32,      // CodesView in i8, and memory for the activations; never beside kActF8
+  kActSplit = 64,   // SplitView, beside kActF32
+  kActSplitK = 128  // the same for K formats
 };
 
 // Activations in the forms their readers need, written once by the op that produces them.
@@ -77,6 +86,7 @@ struct Act {
   RowQuantView r = {};    // r.q may be null
   CodesView f8 = {};      // fp8 or int8 codes of f's rows and columns; f8.data may be null
   SuperQuantView s = {};  // s.q may be null
+  SplitView split = {};   // split.data may be null
 
   int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.q ? r.rows : s.rows; }
   bool fills_f8() const { return f8.data && (f.rows > kMaxRowsWithoutF8 || f8.type == DType::i8); }

@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/split_rows.h"
 #include "tensor/formats/f16.h"
 #include "tensor/formats/iq4_levels.h"
 #include "tensor/formats/iq4_nl.h"
@@ -69,19 +70,6 @@ constexpr PackedFormat packed_format(Format f) {
 }
 // Whether a GPU can keep the format as it is stored.
 constexpr bool is_packed(Format f) { return packed_format(f).codes > 0; }
-
-// Up to so many rows of x a product reads weights as they are; of more rows it decodes them first,
-// which is faster. Must exceed the row limit of kernels that prefetch weights before they wait
-// (narrow): the kernel before them writes the decoded weights.
-inline constexpr int kMaxStreamed = 64;
-
-// Memory of rows of x in two bytes an element (cuda/packed.cuh): for 256 columns 512 bytes of
-// codes, 32 of sums and a scale.
-inline constexpr int kSplitCols = 256, kSplitCodes = 2 * kSplitCols, kSplitSums = 32;
-constexpr int64_t split_bytes(int64_t rows, int64_t cols) {
-  const int64_t blocks = rows * ((cols + kSplitCols - 1) / kSplitCols);
-  return blocks * (kSplitCodes + kSplitSums + static_cast<int64_t>(sizeof(float)));
-}
 
 struct PackedShape {
   constexpr PackedShape(Format f, int64_t num_rows, int64_t num_cols)

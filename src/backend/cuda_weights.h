@@ -65,6 +65,12 @@ inline size_t stored_scratch(const CudaWeightPlan& p, const CudaTypes& types) {
                   static_cast<size_t>(decoded_rows(p.rows, p.cols) * p.cols) * sizeof(uint16_t));
 }
 
+// Form of x that products of few rows with this format read beside x itself; Q4_1's read none.
+constexpr uint8_t split_needs(Format f) {
+  if (packed_format(f).supers > 0) return kActSplitK;
+  return f == Format::q4_1 ? 0 : kActSplit;
+}
+
 // Segments of one format are one part where whole tiles allow it.
 inline void plan_parts(std::span<const WeightSegment> segments, CudaWeightPlan& p) {
   for (const WeightSegment& s : segments) {
@@ -104,7 +110,10 @@ inline CudaWeightPlan plan_cuda_weight(std::span<const WeightSegment> segments,
                       std::all_of(segments.begin(), segments.end(), [](const WeightSegment& s) {
                         return is_packed(s.tensor->format);
                       });
-  if (stored) plan_parts(segments, p);
+  if (stored) {
+    plan_parts(segments, p);
+    for (const CudaWeightPart& part : p.parts) p.act |= split_needs(part.format);
+  }
   return p;
 }
 

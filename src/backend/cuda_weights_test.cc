@@ -130,5 +130,23 @@ TEST(Act, FewRowsHaveNoF8) {
   EXPECT_TRUE(a.fills_f8());
 }
 
+// Stored weights ask for split rows in the form that their formats' products read.
+TEST(CudaWeights, StoredWeightsReadSplitRows) {
+  const CudaTypes stored{DType::bf16, false, true};
+  const auto needs = [&](std::vector<Format> formats) {
+    std::vector<TensorInfo> tensors;
+    for (Format f : formats) tensors.push_back({"blk.0.ffn_up.weight", f, 32, 256, 0});
+    std::vector<WeightSegment> segments;
+    for (const TensorInfo& t : tensors) segments.push_back({&t, {}, nullptr});
+    return plan_cuda_weight(segments, stored).act;
+  };
+  EXPECT_EQ(needs({Format::q4_k}), kActF32 | kActSplitK);
+  EXPECT_EQ(needs({Format::q4_k, Format::q6_k}), kActF32 | kActSplitK);
+  EXPECT_EQ(needs({Format::q8_0}), kActF32 | kActSplit);
+  EXPECT_EQ(needs({Format::q4_0, Format::q5_k}), kActF32 | kActSplit | kActSplitK);
+  EXPECT_EQ(needs({Format::q4_1}), kActF32);
+  EXPECT_EQ(needs({Format::q4_k, Format::bf16}), kActF32);  // not stored
+}
+
 }  // namespace
 }  // namespace sluice

@@ -40,7 +40,9 @@ BlockScratch carve_blocks(Carver& carver, const BlockSizes& z, int max_tokens, i
   s.qkv = carver.of(z.out_type, max_tokens, z.q_dim + 2 * z.kv_dim);
   s.q = s.qkv.columns(0, z.q_dim);
   if (z.out_type != z.act_type) s.q = carver.tensor(max_tokens, z.q_dim);
-  s.attended = carver.act(max_tokens, z.q_dim, z.attended);
+  // Without split rows: the product splits x itself, at a row or two inside its blocks.
+  const auto attended = static_cast<uint8_t>(z.attended & ~(kActSplit | kActSplitK));
+  s.attended = carver.act(max_tokens, z.q_dim, attended);
   s.delta = carver.of(z.out_type, max_tokens, z.hidden);
   s.inner = carver.of(z.out_type, max_tokens, z.inner);
   s.activated = carver.act(max_tokens, z.ffn, z.activated);

@@ -2,6 +2,7 @@
 // the device thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -48,6 +49,11 @@ class Carver {
       a.f8.alone = !(needs & kActF32);
       a.f8.data = take(static_cast<size_t>(rows * cols));
       a.f8.scale = static_cast<float*>(take(static_cast<size_t>(rows) * 4));
+    }
+    if (needs & (kActSplit | kActSplitK)) {
+      a.split.data =
+          take(static_cast<size_t>(split_bytes(std::min<int64_t>(rows, kMaxStreamed), cols)));
+      a.split.k_format = needs & kActSplitK;
     }
     return a;
   }

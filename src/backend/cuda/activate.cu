@@ -1,4 +1,5 @@
 #include "backend/cuda/codes.cuh"
+#include "backend/cuda/packed_split.cuh"
 
 namespace sluice::cuda {
 
@@ -41,6 +42,38 @@ __global__ void activate_kernel(
   float v[N];
   activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c, x + blockIdx.x * stride + c,
                                     cols, activation, true, v);
+}
+
+// The same, put out in two bytes an element as well. A warp, or two, have 256 columns.
+template <typename O, typename T, bool kGated, int N>
+__global__ void __launch_bounds__(256)
+    activate_split_kernel(O* out,
+                          int64_t out_stride,
+                          const T* x,
+                          int64_t stride,
+                          int cols,
+                          Activation activation,
+                          const __grid_constant__ SplitOut split) {
+  __shared__ float most_of[8];
+  wait_for_inputs();
+  let_next_start();
+  const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
+  float v[N] = {}, most = 0;
+  if (c < cols) {
+    activate_columns<O, T, kGated, N>(out + blockIdx.x * out_stride + c,
+                                      x + blockIdx.x * stride + c, cols, activation, true, v);
+    for (int i = 0; i < N; ++i) most = larger(most, v[i]);
+  }
+  most = warp_most(most);
+  if constexpr (N == 4) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) most_of[warp] = most;
+    __syncthreads();
+    most = larger(most, most_of[warp ^ 1]);
+  }
+  if (c >= cols) return;
+  put_split<N / 4>(split, int64_t{blockIdx.x} * (cols / kSplitCols) + c / kSplitCols,
+                   c % kSplitCols / 4, v, most);
 }
 
 // The same, a block per row, which is put out in codes as well.
@@ -102,51 +135,69 @@ __global__ void SLUICE_CLUSTER_DIMS(kRowParts) __launch_bounds__(1024)
 #endif
 }
 
+// Starts a kernel that has a row's codes in one go; false: there is none for these sizes.
 template <bool kGated, typename O, typename T>
-void launch_activate_as(
-    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
+bool launch_activate_codes(const ActivateOut& to,
+                           Tensor x,
+                           Activation activation,
+                           cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
-  auto cols = static_cast<int>(out.cols);
-  bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
-                 reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-                 reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
-  if (codes.data && aligned && out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide &&
-      target().clusters) {
+  const Tensor& out = to.out;
+  const auto cols = static_cast<int>(out.cols);
+  if (out.rows <= kFewRows && cols <= kRowParts * 1024 * kWide && target().clusters) {
     auto threads = static_cast<unsigned>(ceil_div(cols, kRowParts * kWide * 32) * 32);
     launch("activate", activate_parts_kernel<O, T, kGated, kWide>,
            dim3(kRowParts, static_cast<unsigned>(out.rows)), threads, 0, stream,
            static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data), x.stride, cols,
-           activation, codes);
-    return;
+           activation, to.codes);
+    return true;
   }
-  if (codes.data && aligned && cols <= kActivateVecs * 1024 * kWide) {
-    auto threads = static_cast<unsigned>(ceil_div(cols, kActivateVecs * kWide * 32) * 32);
-    launch("activate", activate_row_kernel<O, T, kGated, kWide>, static_cast<unsigned>(out.rows),
-           threads, 0, stream, static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data),
-           x.stride, cols, activation, codes);
-    return;
-  }
-  auto run = [&](auto kernel, int wide) {
+  if (cols > kActivateVecs * 1024 * kWide) return false;
+  auto threads = static_cast<unsigned>(ceil_div(cols, kActivateVecs * kWide * 32) * 32);
+  launch("activate", activate_row_kernel<O, T, kGated, kWide>, static_cast<unsigned>(out.rows),
+         threads, 0, stream, static_cast<O*>(out.data), out.stride, static_cast<const T*>(x.data),
+         x.stride, cols, activation, to.codes);
+  return true;
+}
+
+template <bool kGated, typename O, typename T>
+void launch_activate_as(const ActivateOut& to,
+                        Tensor x,
+                        Activation activation,
+                        cudaStream_t stream) {
+  constexpr int kWide = 16 / sizeof(T);
+  const Tensor& out = to.out;
+  auto cols = static_cast<int>(out.cols);
+  bool aligned = cols % kWide == 0 && x.stride % kWide == 0 && out.stride % kWide == 0 &&
+                 reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+                 reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+  auto run = [&](auto kernel, int wide, auto... more) {
     dim3 grid(static_cast<unsigned>(out.rows), static_cast<unsigned>(ceil_div(cols, 256 * wide)));
     launch("activate", kernel, grid, 256, 0, stream, static_cast<O*>(out.data), out.stride,
-           static_cast<const T*>(x.data), x.stride, cols, activation);
+           static_cast<const T*>(x.data), x.stride, cols, activation, more...);
   };
-  if (aligned) {
-    run(activate_kernel<O, T, kGated, kWide>, kWide);
+  if (to.codes.data && aligned && launch_activate_codes<kGated, O, T>(to, x, activation, stream))
+    return fill_split(to.split, out, stream);
+  if (to.split.kind != FewRows::streamed && aligned && cols % kSplitCols == 0) {
+    run(activate_split_kernel<O, T, kGated, kWide>, kWide, to.split);
   } else {
-    run(activate_kernel<O, T, kGated, 1>, 1);
+    if (aligned) {
+      run(activate_kernel<O, T, kGated, kWide>, kWide);
+    } else {
+      run(activate_kernel<O, T, kGated, 1>, 1);
+    }
+    fill_split(to.split, out, stream);
   }
-  if (codes.data) quantize_rows(codes, out, stream);
+  if (to.codes.data) quantize_rows(to.codes, out, stream);
 }
 
 template <bool kGated>
-void launch_activate(
-    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
-  with_type(out.type, [&](auto t) {
+void launch_activate(const ActivateOut& to, Tensor x, Activation activation, cudaStream_t stream) {
+  with_type(to.out.type, [&](auto t) {
     using T = decltype(t);
     if (x.type == DType::f32)
-      return launch_activate_as<kGated, T, float>(out, x, activation, codes, stream);
-    launch_activate_as<kGated, T, T>(out, x, activation, codes, stream);
+      return launch_activate_as<kGated, T, float>(to, x, activation, stream);
+    launch_activate_as<kGated, T, T>(to, x, activation, stream);
   });
 }
 
@@ -185,16 +236,14 @@ void quantize_rows(const CodesView& out, Tensor x, cudaStream_t stream) {
   });
 }
 
-void activate(
-    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream) {
-  launch_activate<false>(out, x, activation, codes, stream);
+void activate(const ActivateOut& to, Tensor x, Activation activation, cudaStream_t stream) {
+  launch_activate<false>(to, x, activation, stream);
 }
-void activate_gated(Tensor out,
+void activate_gated(const ActivateOut& to,
                     Tensor gate_up,
                     Activation activation,
-                    const CodesView& codes,
                     cudaStream_t stream) {
-  launch_activate<true>(out, gate_up, activation, codes, stream);
+  launch_activate<true>(to, gate_up, activation, stream);
 }
 
 }  // namespace sluice::cuda

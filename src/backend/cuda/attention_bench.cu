@@ -242,10 +242,18 @@ int bench_attention(int num_sms) {
 }
 
 // Types of K and V side by side, of Qwen2.5-7B's heads.
-int bench_cache_types(int num_sms) {
+int bench_cache_types(int num_sms, bool decodes) {
   const Model qwen{28, 4, 128};
   const Model kinds[] = {qwen, qwen.with(DType::f8), qwen.with({DType::i8, 32}),
                          qwen.with({DType::i8, 8})};
+  if (!decodes) {
+    for (bool det : {false, true}) {
+      for (const Model& m : kinds) bench_prefill(m, 8, 1024, det, num_sms);
+      for (const Model& m : kinds) bench_prefill(m, 32, 256, det, num_sms);
+      for (const Model& m : kinds) bench_prefill(m, 1, 8192, det, num_sms);
+    }
+    return 0;
+  }
   for (int context : {1024, 8192, 32768}) {
     for (int num : {1, 8, 32, 64, 256}) {
       for (const Model& m : kinds) bench_decode(m, num, context, false, num_sms);

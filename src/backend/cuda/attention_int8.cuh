@@ -3,7 +3,7 @@
 // A head's part of a block: codes [block_size, head_dim], each plus 128, then scales
 // [head_dim / group, block_size]. A tile in shared memory has the rows of K, those of V, and behind
 // them the scales of K and of V, [groups, positions]. Products are in f16: a code is exact there,
-// and so is one times its scale to within 2^-12. Queries are divided by a power of two.
+// and so is one times its scale to within 2^-11. Queries are divided by a power of two.
 #pragma once
 
 #include <cuda_fp16.h>

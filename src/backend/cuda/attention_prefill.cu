@@ -210,8 +210,10 @@ void attend_prefill(const AttentionArgs& args,
   if (slices.empty()) return;
   if (has_tile_kernel(args)) {
     TilePlan plan{make_params(args), device_slices};
-    if (args.kv_type.type == args.type && args.spec.head_dim <= 128 && has_wgmma()) {
-      return launch_wgmma(plan, args.type, args.deterministic, slices, stream);
+    const bool bytes = args.kv_type.type == DType::f8 || args.kv_type.type == DType::i8;
+    if ((bytes ? !args.deterministic : args.kv_type.type == args.type) &&
+        args.spec.head_dim <= 128 && has_wgmma()) {
+      return launch_wgmma(plan, args.type, args.kv_type, args.deterministic, slices, stream);
     }
     return launch_mma(plan, args.type, args.kv_type, args.deterministic, slices, stream);
   }

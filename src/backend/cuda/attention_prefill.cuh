@@ -17,9 +17,13 @@ struct TilePlan {
 
 // Kernels, by what they need. With `spans` (deterministic) a row's positions are added up by spans;
 // both kernels' bits then agree with each other and with attend_spans.
-// wgmma: f16 or bf16 cache of head_dim up to 128.
-void launch_wgmma(
-    TilePlan plan, DType type, bool spans, std::span<const SliceView> slices, cudaStream_t stream);
+// wgmma: head_dim up to 128, any cache that has_tile_kernel(); 8-bit caches without spans.
+void launch_wgmma(TilePlan plan,
+                  DType type,
+                  KvType kv_type,
+                  bool spans,
+                  std::span<const SliceView> slices,
+                  cudaStream_t stream);
 // mma: any f16, bf16, f8 or i8 cache that has_tile_kernel().
 void launch_mma(TilePlan plan,
                 DType type,

@@ -4,6 +4,7 @@
 //                                                     compute-sanitizer; --kv: of bf16, f8, int8...
 //   attention_test --bench                            times
 //   attention_test --bench-kv                         times of long contexts by types of K and V
+//   attention_test --bench-kv-prompts                 the same of prompts alone
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +21,7 @@
 #include "backend/cuda/attention_bench.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
+#include "backend/cuda/target.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -172,8 +174,12 @@ class Step {
     return {begin, begin + static_cast<int64_t>(s_.heads) * s_.head_dim * size()};
   }
 
-  void run_decode(int num) { attend_decode(args(), num, nullptr); }
+  void run_decode(int num) {
+    prompts_ = false;
+    attend_decode(args(), num, nullptr);
+  }
   void run_prefill(const std::vector<SliceView>& slices) {
+    prompts_ = true;
     Device d(slices);
     attend_prefill(args(), slices, d.as<SliceView>(), nullptr);
     check(cudaDeviceSynchronize(), "prefill");
@@ -355,14 +361,25 @@ class Step {
       diff += e * e;
       norm += want[d] * want[d];
     }
-    double limit = s_.type == DType::f32 ? 1e-5 : s_.type == DType::f16 ? 1.5e-3 : 8e-3;
-    if (std::sqrt(diff) <= limit * std::sqrt(norm) + 1e-7) return {};
+    if (std::sqrt(diff) <= limit() * std::sqrt(norm) + 1e-7) return {};
     char text[300];
     std::snprintf(text, sizeof(text),
                   "row %d (position %d) head %d: relative error %.3g, worst dim %d got %g want %g",
                   r, positions_[r], head, std::sqrt(diff / norm), worst_d,
                   value(out, r, head, worst_d), want[worst_d]);
     return text;
+  }
+  // Relative error of a row's output.
+  double limit() const {
+    if (s_.type == DType::f32) return 1e-5;
+    if (s_.type == DType::bf16) return 8e-3;
+    // Hopper's kernel for prompts rounds K's codes times their scales to f16, at most 1/8 and in
+    // the mean 1/29 of what rounding to codes itself costs. Where queries are large (q_scale), the
+    // same rounding in double puts one of 300,000 rows off by 4.6e-3, and all by less than 7e-4
+    // with exact K.
+    const bool rounded = prompts_ && s_.kv_type.type == DType::i8 && !s_.deterministic &&
+                         s_.head_dim <= 128 && has_wgmma();
+    return rounded ? 6e-3 : 1.5e-3;
   }
   double value(const std::vector<uint8_t>& rows, int r, int head, int d) const {
     return decode(s_.type, &rows[(r * stride() + head * s_.head_dim + d) * size()]);
@@ -396,6 +413,7 @@ class Step {
   std::vector<Part> parts_;
   std::mt19937 rng_;
   int blocks_per_slot_ = 0, num_sms_ = 0;
+  bool prompts_ = false;  // the last run was of prompts
   std::vector<SliceView> slices_;
   std::vector<int32_t> positions_, row_slot_, tables_;
   std::vector<uint8_t> host_k_, host_v_, host_q_;
@@ -667,10 +685,8 @@ void check_all() {
   check_consecutive();
   for (bool deterministic : {false, true}) check_shapes(deterministic);
   std::printf("shapes: %d checks, %d failures\n", g_checks, g_failures);
-  std::fflush(stdout);
   for (bool deterministic : {false, true}) check_sizes(deterministic);
   std::printf("sizes: %d checks, %d failures\n", g_checks, g_failures);
-  std::fflush(stdout);
   for (Types t : types()) {
     for (int dim : {64, 128, 256}) {
       check_bits(make(t, 2, dim == 64 ? 7 : 4, dim), 700, {1, 3, 64, 129});
@@ -694,17 +710,19 @@ void check_all() {
 }
 
 int run(int argc, char** argv) {
-  bool small = false, bench = false, bench_kv = false;
+  bool small = false, bench = false, bench_kv = false, bench_prompts = false;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--small")) small = true;
     if (!std::strcmp(argv[i], "--bench")) bench = true;
     if (!std::strcmp(argv[i], "--bench-kv")) bench_kv = true;
+    if (!std::strcmp(argv[i], "--bench-kv-prompts")) bench_prompts = true;
     if (!std::strcmp(argv[i], "--kv") && i + 1 < argc) g_kv = argv[++i];
     if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) g_seed = std::atoi(argv[++i]);
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a run that is cut off has printed what it found
   check(cudaDeviceGetAttribute(&g_num_sms, cudaDevAttrMultiProcessorCount, 0), "no GPU");
   if (bench) return bench_attention(g_num_sms);
-  if (bench_kv) return bench_cache_types(g_num_sms);
+  if (bench_kv || bench_prompts) return bench_cache_types(g_num_sms, bench_kv);
   small ? check_small() : check_all();
   std::printf("%d checks, %d failures\n", g_checks, g_failures);
   return g_failures || g_checks == 0 ? 1 : 0;

@@ -1,8 +1,11 @@
-// Attention of slices on Hopper's warpgroup matrix instructions: f16 or bf16 cache, head_dim up to
-// 128. Two warpgroups of a block take 64 (query, head) rows each, with q, scores and output in
-// registers, and share the K and V tiles of 64 positions in shared memory, through a ring of stages
-// that lets one do its softmax while the other has the tensor cores. A warpgroup queues the scores
-// of its next tile and the weighted sum of this one together, so that its own softmax overlaps too.
+// Attention of slices on Hopper's warpgroup matrix instructions: f16, bf16, f8 or i8 cache,
+// head_dim up to 128. Two warpgroups of a block take 64 (query, head) rows each, with q, scores and
+// output in registers, and share the K and V tiles of 64 positions in shared memory, through a ring
+// of stages that lets one do its softmax while the other has the tensor cores. A warpgroup queues
+// the scores of its next tile and the weighted sum of this one together, so that its own softmax
+// overlaps too.
+#include "backend/cuda/attention_bytes.cuh"
+#include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/hopper.cuh"
@@ -191,16 +194,80 @@ struct Ring {
   }
   __device__ void wait(int i) { barrier_wait(full + i % kStages * 8, i / kStages); }
   __device__ void release(int i) { barrier_arrive(empty + i % kStages * 8); }
+  // The first copies, behind those of q; q's are done.
+  __device__ void start() {
+    for (int i = 0; i < kAhead; ++i) start_copy(i);
+    copy_wait<kAhead>();
+  }
+  __device__ void finish_first() {
+    finish_copy<kAhead - 1>(0);
+    finish_copy<kAhead - 2>(1);
+  }
   __device__ void step(int i) {
     start_copy(i + kAhead);
     finish_copy<kAhead - 2>(i + 2);
   }
 };
 
-template <typename T, int D, bool kSpans>
+// The same of an 8-bit cache: tile i + 3 is loaded into registers while tile i is in work, and
+// written to its stage a step later.
+template <typename KV, int D>
+struct WideningRing {
+  using Loader = WideningLoader<KV, kThreads, D>;
+  static constexpr int kStages = Layout<D, false>::kStages;
+  uint32_t stages, full, empty;
+  int begin, num;
+  Loader loader;
+  typename Loader::Bytes first, ahead;
+
+  __device__ uint32_t k(int i) const { return stages + i % kStages * kStageBytes<D>; }
+  __device__ uint32_t v(int i) const { return k(i) + kStageBytes<D> / 2; }
+
+  // Tile i, whose ids are there; then the ids of the next.
+  __device__ void load(typename Loader::Bytes& to, int i) {
+    if (i >= num) return;
+    loader.load(to, begin + i * kKvTile);
+    loader.fetch(begin + (i + 1) * kKvTile);
+  }
+  __device__ void put(const typename Loader::Bytes& from, int i) {
+    if (i >= num) return;
+    if (i >= kStages) barrier_wait(empty + i % kStages * 8, i / kStages - 1);
+    loader.store(from, k(i));
+    publish_copies();
+    barrier_arrive(full + i % kStages * 8);
+  }
+  __device__ void wait(int i) { barrier_wait(full + i % kStages * 8, i / kStages); }
+  __device__ void release(int i) { barrier_arrive(empty + i % kStages * 8); }
+  __device__ void start() {
+    load(first, 0);
+    load(ahead, 1);
+    copy_wait<0>();
+  }
+  __device__ void finish_first() {
+    put(first, 0);
+    put(ahead, 1);
+    load(ahead, 2);
+  }
+  __device__ void step(int i) {
+    put(ahead, i + 2);
+    load(ahead, i + 3);
+  }
+};
+
+template <typename KV, int D, bool kSpans>
+using RingOf = std::conditional_t<sizeof(KV) == 1, WideningRing<KV, D>, Ring<D, kSpans>>;
+
+// An 8-bit cache is multiplied in halves. Its kernels do not add up by spans, whose bits must be
+// those of launch_mma().
+template <typename T, typename KV, int D, bool kSpans>
 __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePlan plan) {
 #if SLUICE_HAS_WGMMA
-  constexpr int kStages = Layout<D, kSpans>::kStages, kAhead = Layout<D, kSpans>::kAhead;
+  constexpr int kStages = Layout<D, kSpans>::kStages;
+  constexpr bool kBytes = sizeof(KV) == 1;
+  constexpr bool kUnits = kBytes && std::is_same_v<T, __nv_bfloat16>;
+  static_assert(!(kBytes && kSpans));
+  using M = std::conditional_t<kBytes, __half, T>;
+  using TileRing = RingOf<KV, D, kSpans>;
   extern __shared__ __align__(1024) uint8_t smem[];
   wait_for_previous_kernel();
   Tile tile;
@@ -217,20 +284,20 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
     barrier_init(full + threadIdx.x * 8, kThreads);
     barrier_init(empty + threadIdx.x * 8, pair ? kThreads : kThreads / 2);
   }
-  Ring<D, kSpans> ring{stages, full, empty,
-                       begin,  num,  TileLoader<kThreads, D * 2>(p, tile, view.lo, view.hi)};
+  TileRing ring{stages, full, empty, begin, num, {p, tile, view.lo, view.hi}};
 
   ring.loader.fetch(begin);
-  uint32_t q_smem = ring.k(kStages - 1);  // not used before tile kStages - 1, copied in step 1
+  // A stage that is not filled before step 1: q has been read by then.
+  uint32_t q_smem = ring.k(kStages - 1);
   QueryLoader<T, D>::copy(q_smem, p, tile, view.total);
   copy_commit();
-  for (int i = 0; i < kAhead; ++i) ring.start_copy(i);
-  copy_wait<kAhead>();
+  ring.start();
   __syncthreads();
-  Queries<T, T, D> queries;
-  QueryLoader<T, D>::load(queries, q_smem);
-  ring.template finish_copy<kAhead - 1>(0);
-  ring.template finish_copy<kAhead - 2>(1);
+  Queries<M, M, D> queries;
+  QueryLoader<M, D>::load(queries, q_smem);
+  float unit[2];
+  if constexpr (kUnits) halve_queries<D>(queries.f, unit);
+  ring.finish_first();
   if (group == 1 && !pair) {
     for (int i = 0; i < num; ++i) {
       if (i > 0) ring.wait(i);  // so that q has been read before its stage is filled
@@ -243,7 +310,7 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
   SoftmaxState state;
   SpanOutput<D, kThreads> before(smem + Layout<D, kSpans>::kTotal);
   ring.wait(0);
-  queue_scores<T, D>(s, queries, ring.k(0));
+  queue_scores<M, D>(s, queries, ring.k(0));
   wgmma_wait<0>();
   pin(s);
   for (int i = 0; i < num; ++i) {
@@ -255,6 +322,13 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
       state = {};
     }
     uint32_t weights[kKvTile / 16][4];
+    if constexpr (kUnits) {
+#pragma unroll
+      for (int n = 0; n < kKvTile / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) s[n][c] *= unit[c / 2];
+      }
+    }
     apply_softcap(s, p);
     if (view.needs_mask(at)) mask(s, at, view.from, view.to, lane);
     online_softmax(s, p.factor, state, alpha);
@@ -265,20 +339,21 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
     if (i > 0) ring.release(i - 1);
 #pragma unroll
     for (int n = 0; n < kKvTile / 16; ++n) {
-      weights_fragment<T>(weights[n], s[n * 2], s[n * 2 + 1]);
+      weights_fragment<M>(weights[n], s[n * 2], s[n * 2 + 1]);
     }
     if (new_span) {
       before.add(o, keep, take);
     } else if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
       rescale(o, alpha);
     }
-    ring.step(i);
+    if constexpr (!kBytes) ring.step(i);
     if (i + 1 < num) ring.wait(i + 1);
     pin(o);
     pin(s);
-    if (i + 1 < num) queue_scores<T, D>(s, queries, ring.k(i + 1));
-    queue_sum<T, D>(o, weights, ring.v(i));
-    wgmma_wait<1>();  // the next scores; nothing after the last tile
+    if (i + 1 < num) queue_scores<M, D>(s, queries, ring.k(i + 1));
+    queue_sum<M, D>(o, weights, ring.v(i));
+    if constexpr (kBytes) ring.step(i);  // widens a tile while the tensor cores work
+    wgmma_wait<1>();                     // the next scores; nothing after the last tile
     pin(s);
   }
   wgmma_wait<0>();
@@ -290,35 +365,38 @@ __global__ __launch_bounds__(kThreads, D <= 64 ? 2 : 1) void wgmma_kernel(TilePl
 #endif
 }
 
-template <typename T, int D, bool kSpans>
+template <typename T, typename KV, int D, bool kSpans>
 void launch(TilePlan plan, std::span<const SliceView> slices, cudaStream_t stream) {
   constexpr int kBytes = Layout<D, kSpans>::kBytes;
   plan_tiles(plan, slices, kRows);
-  allow_shared<wgmma_kernel<T, D, kSpans>>(kBytes, "attention prefill");
-  wgmma_kernel<T, D, kSpans><<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
+  allow_shared<wgmma_kernel<T, KV, D, kSpans>>(kBytes, "attention prefill");
+  wgmma_kernel<T, KV, D, kSpans>
+      <<<plan.num_tiles * plan.a.kv_heads, kThreads, kBytes, stream>>>(plan);
   check_launch("attention prefill");
 }
 
-template <typename T, bool kSpans>
+template <typename T, typename KV, bool kSpans>
 void launch_dim(const TilePlan& plan, std::span<const SliceView> slices, cudaStream_t stream) {
-  if (plan.a.head_dim <= 64) return launch<T, 64, kSpans>(plan, slices, stream);
-  launch<T, 128, kSpans>(plan, slices, stream);
-}
-
-template <typename T>
-void launch_either(const TilePlan& plan,
-                   bool spans,
-                   std::span<const SliceView> slices,
-                   cudaStream_t stream) {
-  spans ? launch_dim<T, true>(plan, slices, stream) : launch_dim<T, false>(plan, slices, stream);
+  if (plan.a.head_dim <= 64) return launch<T, KV, 64, kSpans>(plan, slices, stream);
+  launch<T, KV, 128, kSpans>(plan, slices, stream);
 }
 
 }  // namespace
 
-void launch_wgmma(
-    TilePlan plan, DType type, bool spans, std::span<const SliceView> slices, cudaStream_t stream) {
-  type == DType::f16 ? launch_either<__half>(plan, spans, slices, stream)
-                     : launch_either<__nv_bfloat16>(plan, spans, slices, stream);
+void launch_wgmma(TilePlan plan,
+                  DType type,
+                  KvType kv_type,
+                  bool spans,
+                  std::span<const SliceView> slices,
+                  cudaStream_t stream) {
+  with_cache_types(type, kv_type, [&](auto t, auto kv) {
+    using T = decltype(t);
+    using KV = decltype(kv);
+    if constexpr (sizeof(KV) == 2) {
+      if (spans) return launch_dim<T, KV, true>(plan, slices, stream);
+    }
+    launch_dim<T, KV, false>(plan, slices, stream);
+  });
 }
 
 }  // namespace sluice::cuda

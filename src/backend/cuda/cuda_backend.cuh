@@ -175,8 +175,10 @@ class CudaBackend final : public Device {
   void pack_segments(std::span<const WeightSegment> segments,
                      const CudaWeightPlan& plan,
                      CudaWeight& w);
-  void multiply_streamed(Tensor out, const Tensor& x, const CudaWeight& w);
-  void multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w);
+  void multiply_streamed(Tensor out, const Act& x, const CudaWeight& w);
+  void multiply_stored(Tensor out, const Act& x, const CudaWeight& w);
+  // Where x's split rows are, and how they are made for so many rows.
+  SplitOut split_of(const Act& x) const;
   // The lane's, made where tune() was not called.
   void* scratch_memory();
   // Memory for x in 8 bits: x's own, or scratch where it has none.

@@ -46,20 +46,20 @@ void CudaBackend::run_norm(const NormArgs& args) {
 }
 void CudaBackend::rms_norm(
     const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {
-  run_norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out)});
+  run_norm({out.f, x, {}, weight, nullptr, eps, rows, codes_of(out), split_of(out)});
 }
 void CudaBackend::add_rms_norm(
     const Act& out, Tensor x, Tensor delta, const float* weight, float eps) {
-  run_norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out)});
+  run_norm({out.f, x, delta, weight, nullptr, eps, nullptr, codes_of(out), split_of(out)});
 }
 void CudaBackend::layer_norm(const Act& out,
                              Tensor x,
                              const LayerNormSpec& n,
                              const int32_t* rows) {
-  run_norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out)});
+  run_norm({out.f, x, {}, n.weight, n.bias, n.eps, rows, codes_of(out), split_of(out)});
 }
 void CudaBackend::add_layer_norm(const Act& out, Tensor x, Tensor delta, const LayerNormSpec& n) {
-  run_norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out)});
+  run_norm({out.f, x, delta, n.weight, n.bias, n.eps, nullptr, codes_of(out), split_of(out)});
 }
 
 void CudaBackend::add(Tensor x, Tensor delta) {
@@ -125,8 +125,17 @@ void* CudaBackend::scratch_memory() {
   return b.data();
 }
 
-// At most kMaxStreamed rows of x at a time where products read split rows, which scratch holds.
-void CudaBackend::multiply_streamed(Tensor out, const Tensor& x, const CudaWeight& w) {
+SplitOut CudaBackend::split_of(const Act& x) const {
+  if (!x.split.data || x.f.rows > kMaxStreamed) return {};
+  const Format format = x.split.k_format ? Format::q4_k : Format::q8_0;
+  return {SplitRows(x.split.data, x.f.rows, x.f.cols),
+          few_rows(format, x.f.rows, options_.deterministic)};
+}
+
+// At most kMaxStreamed rows of x at a time where products read split rows: x's own, or scratch.
+void CudaBackend::multiply_streamed(Tensor out, const Act& act, const CudaWeight& w) {
+  const Tensor& x = act.f;
+  const SplitOut own = split_of(act);
   const int64_t few = std::min<int64_t>(kMaxStreamed, x.rows);
   const bool splits = std::any_of(w.parts.begin(), w.parts.end(), [&](const PackedPart& p) {
     return few_rows(p.format, few, options_.deterministic) != FewRows::streamed;
@@ -135,32 +144,40 @@ void CudaBackend::multiply_streamed(Tensor out, const Tensor& x, const CudaWeigh
   for (int64_t at = 0; at < x.rows; at += step) {
     const int64_t num = std::min(step, x.rows - at);
     const Tensor from = rows_of(x, at, num);
-    SplitRows split;
-    FewRows made = FewRows::streamed;  // how `split` is
+    SplitRows split = own.rows;
+    FewRows made = own.kind;  // how `split` is
     int64_t first = 0;
     for (const PackedPart& p : w.parts) {
       const float* bias = w.gemm.bias_f32 ? w.gemm.bias_f32 + first : nullptr;
       const Tensor to = rows_of(columns(out, first, p.rows), at, num);
       const FewRows kind = few_rows(p.format, num, options_.deterministic);
-      const bool make = kind != made;
-      if (kind == FewRows::halves) {
-        if (make) split = halve_rows(scratch_memory(), from, stream_);
-        half_product(to, split, p, bias, stream_);
-      } else if (kind == FewRows::integers) {
-        if (make) split = split_rows(scratch_memory(), from, stream_);
-        integer_product(to, split, p, bias, stream_);
-      } else {
-        streamed(to, from, p, bias, stream_);
-      }
-      if (kind != FewRows::streamed) made = kind;
       first += p.rows;
+      if (kind == FewRows::streamed) {
+        streamed(to, from, p, bias, stream_);
+        continue;
+      }
+      if (kind == FewRows::integers && kind != made && takes_unsplit(from)) {
+        integer_product(to, from, p, bias, stream_);
+        continue;
+      }
+      if (kind != made) {
+        split = SplitRows(scratch_memory(), num, from.cols);
+        made = kind;
+        fill_split({split, kind}, from, stream_);
+      }
+      if (kind == FewRows::halves) {
+        half_product(to, split, p, bias, stream_);
+      } else {
+        integer_product(to, split, p, bias, stream_);
+      }
     }
   }
 }
 
 // In deterministic mode one kernel serves every number of rows.
-void CudaBackend::multiply_stored(Tensor out, const Tensor& x, const CudaWeight& w) {
-  if (options_.deterministic || x.rows <= kMaxStreamed) return multiply_streamed(out, x, w);
+void CudaBackend::multiply_stored(Tensor out, const Act& act, const CudaWeight& w) {
+  const Tensor& x = act.f;
+  if (options_.deterministic || x.rows <= kMaxStreamed) return multiply_streamed(out, act, w);
   GemmWeight g = w.gemm;
   auto* memory = static_cast<std::byte*>(scratch_memory());
   const int64_t step = decoded_rows(g.rows, g.cols);
@@ -189,7 +206,7 @@ void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
   const GemmWeight& g = weight.gemm;
   Timed t(*this, "matmul", g.rows, g.cols);
   if (t.replaced()) return;
-  if (!weight.parts.empty()) return multiply_stored(out, x.f, weight);
+  if (!weight.parts.empty()) return multiply_stored(out, x, weight);
   gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x, g.type) : CodesView{}), x.fills_f8(), stream_);
 }
 
@@ -232,15 +249,17 @@ void CudaBackend::attention(
                          stream_);
   }
   if (codes.data && !a.codes.data) quantize_rows(codes, out.f, stream_);
+  fill_split(split_of(out), out.f, stream_);
 }
 
 void CudaBackend::activate(const Act& out, Tensor x, Activation activation) {
   Timed t(*this, "activate");
-  if (!t.replaced()) cuda::activate(out.f, x, activation, codes_of(out), stream_);
+  if (!t.replaced()) cuda::activate({out.f, codes_of(out), split_of(out)}, x, activation, stream_);
 }
 void CudaBackend::activate_gated(const Act& out, Tensor gate_up, Activation activation) {
   Timed t(*this, "activate");
-  if (!t.replaced()) cuda::activate_gated(out.f, gate_up, activation, codes_of(out), stream_);
+  if (!t.replaced())
+    cuda::activate_gated({out.f, codes_of(out), split_of(out)}, gate_up, activation, stream_);
 }
 
 void CudaBackend::copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "backend/cuda/packed.cuh"
 
 namespace sluice::cuda {
 
@@ -27,6 +28,7 @@ struct NormArgs {
   float eps;
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
   CodesView codes;      // data not null: out once more, in 8 bits
+  SplitOut split = {};  // out once more, in two bytes an element
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 
@@ -39,11 +41,17 @@ void finish_qkv(Tensor qkv,
                 const BatchView& batch,
                 const KvLayer& kv,
                 cudaStream_t stream);
-// codes: out once more in 8 bits, where its data is not null.
-void activate(
-    Tensor out, Tensor x, Activation activation, const CodesView& codes, cudaStream_t stream);
-void activate_gated(
-    Tensor out, Tensor gate_up, Activation activation, const CodesView& codes, cudaStream_t stream);
+// out once more: in 8 bits, where codes.data is not null, and in two bytes an element.
+struct ActivateOut {
+  Tensor out;
+  CodesView codes = {};
+  SplitOut split = {};
+};
+void activate(const ActivateOut& to, Tensor x, Activation activation, cudaStream_t stream);
+void activate_gated(const ActivateOut& to,
+                    Tensor gate_up,
+                    Activation activation,
+                    cudaStream_t stream);
 // For measuring: keeps the stream busy for so long; launches a kernel that does nothing; reads all
 // of a buffer.
 void hold(cudaStream_t stream, double seconds);

@@ -1,8 +1,33 @@
 #include "backend/cuda/codes.cuh"
+#include "backend/cuda/packed_split.cuh"
 
 namespace sluice::cuda {
 
 namespace {
+
+// The block's row in two bytes an element, from what its threads hold. Pairs of warps have 256
+// columns each.
+template <int kVecs>
+__device__ inline void store_split(const SplitOut& to, const float (&v)[kVecs][4], int cols) {
+  __shared__ float most_of[kVecs][32];
+  const auto thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+#pragma unroll
+  for (int k = 0; k < kVecs; ++k) {
+    float most = 0;
+    for (int i = 0; i < 4; ++i) most = larger(most, v[k][i]);
+    most = warp_most(most);
+    if (thread % 32 == 0) most_of[k][warp] = most;
+  }
+  __syncthreads();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (cols / kSplitCols);
+#pragma unroll
+  for (int k = 0; k < kVecs; ++k) {
+    const int c = (thread + k * static_cast<int>(blockDim.x)) * 4;
+    if (c >= cols) continue;
+    put_split<1>(to, first + c / kSplitCols, c % kSplitCols / 4, v[k],
+                 larger(most_of[k][warp & ~1], most_of[k][warp | 1]));
+  }
+}
 
 // One block per row; each thread holds `kVecs` groups of four columns.
 template <typename O, typename X, typename D, int kVecs>
@@ -17,7 +42,8 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     float eps,
                                                     const int32_t* rows,
                                                     int cols,
-                                                    CodesView codes) {
+                                                    CodesView codes,
+                                                    const __grid_constant__ SplitOut split) {
   __shared__ float shared[33];
   wait_for_inputs();
   let_next_start();
@@ -74,6 +100,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
     if (!codes.alone) *reinterpret_cast<Pack<O, 4>*>(to + c) = p;
   }
   if (codes.data) store_codes<kVecs, 4>(codes, v, cols, shared);
+  if (split.kind != FewRows::streamed) store_split<kVecs>(split, v, cols);
 }
 
 // Any width and alignment; the row is read twice.
@@ -139,10 +166,17 @@ void launch_norm(const NormArgs& a, cudaStream_t stream) {
   if (!aligned || cols > 16384) {
     run(odd_norm_kernel<O, X, D>, 512);
     if (a.codes.data) quantize_rows(a.codes, a.out, stream);
-    return;
+    return fill_split(a.split, a.out, stream);
   }
-  if (cols <= 4096) return run(norm_kernel<O, X, D, 1>, threads(1), a.codes);
-  run(norm_kernel<O, X, D, 4>, threads(4), a.codes);
+  const int vecs = cols <= 4096 ? 1 : 4;
+  const bool splits = cols % kSplitCols == 0 && threads(vecs) % 64 == 0;
+  const SplitOut split = splits ? a.split : SplitOut{};
+  if (vecs == 1) {
+    run(norm_kernel<O, X, D, 1>, threads(1), a.codes, split);
+  } else {
+    run(norm_kernel<O, X, D, 4>, threads(4), a.codes, split);
+  }
+  if (!splits) fill_split(a.split, a.out, stream);
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //   streamed()         codes times x as it is, scaled group by group in f32; every packed format
 //   half_product()     codes times scales in halves, x under one scale per 256 columns; K formats
 //   integer_product()  codes times x in two bytes, exact integer sums; all but Q4_1
-// In each, the bits of a row of x do not depend on the number of rows: warps take tiles of columns
+// The last two read x as SplitRows, from the op that makes it or from a kernel of their own. In
+// each, the bits of a row of x do not depend on the number of rows: warps take tiles of columns
 // in a fixed order, and their sums are added in order. The three differ in their last bits, so
 // deterministic mode keeps to one of them per format (few_rows()). For many rows decode_packed()
 // gives the products of skinny.cuh and cuBLAS their 16 bits.
@@ -48,20 +49,47 @@ struct SplitRows {
 constexpr bool has_half_product(Format f) {
   return f == Format::q4_k || f == Format::q5_k || f == Format::q6_k;
 }
+
+enum class FewRows { streamed, halves, integers };
+
+// Where a kernel that makes x puts its split rows too.
+struct SplitOut {
+  SplitRows rows;
+  FewRows kind = FewRows::streamed;  // none
+};
+// The same by a kernel of its own, from x; does nothing for `streamed`.
+void fill_split(const SplitOut& to, Tensor x, cudaStream_t stream);
+
+// Rows of tiles that a block computes at once in the products below; the bits do not depend on it.
+// two: where there is a kernel for that. best: by the weight's rows (uses_two_tiles()).
+enum class RowTiles { best, one, two };
+
 // x as streamed() takes it, its rows aligned to 16 bytes.
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream);
-void half_product(
-    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
+void half_product(Tensor out,
+                  const SplitRows& x,
+                  const PackedPart& w,
+                  const float* bias,
+                  cudaStream_t stream,
+                  RowTiles tiles = RowTiles::best);
 
 // All but Q4_1. Sums over 32 columns are exact integers.
 constexpr bool has_integer_product(Format f) { return is_packed(f) && f != Format::q4_1; }
 // x = scale * (128 * high + low) within half a step, 1/32512 of the largest of 256 columns. Where
 // one of them is not finite, the scale is NaN. Rows aligned to 8 bytes.
 SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream);
+void integer_product(Tensor out,
+                     const SplitRows& x,
+                     const PackedPart& w,
+                     const float* bias,
+                     cudaStream_t stream,
+                     RowTiles tiles = RowTiles::best);
+// The same of x as it is, if takes_unsplit(x): every block splits it, which is little for a row or
+// two of few columns and spares a kernel. The same bits.
+bool takes_unsplit(const Tensor& x);
 void integer_product(
-    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream);
+    Tensor out, const Tensor& x, const PackedPart& w, const float* bias, cudaStream_t stream);
 
-enum class FewRows { streamed, halves, integers };
 // The fastest of the three, by measurement (docs/performance.md); if deterministic, the choice does
 // not depend on n.
 constexpr FewRows few_rows(Format f, int64_t n, bool deterministic) {

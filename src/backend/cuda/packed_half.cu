@@ -4,9 +4,9 @@
 // one rounding), so that the matrix instructions add up 256 columns in f32 before d is applied.
 // Minimums times sums of x are one more matrix instruction. Blocks take row tiles round-robin; the
 // warps of a block share a row tile, every so many blocks of 256 columns each.
-#include "backend/cuda/codes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed_ring.cuh"
+#include "backend/cuda/packed_split.cuh"
 
 namespace sluice::cuda {
 
@@ -77,25 +77,128 @@ __device__ inline void scaled_codes(const LaneTile<F>& w,
 template <Format F>
 constexpr float kUpper = F == Format::q6_k ? 1.0f : 1.0f / 16;
 
-// Buffers of partial sums.
-constexpr int half_sides(int groups) { return groups <= 2 ? 2 : 1; }
+// A lane's share of a product: weight rows lane / 4 and lane / 4 + 8 of each row of tiles, times
+// rows 2 (lane % 4) and the next of each group of x.
+template <int kGroups, int kTiles>
+using LaneSums = float[kTiles][kGroups][4];
 
-template <Format F, int kGroups>
-__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
-    half_kernel(const __grid_constant__ FewRowsArgs a) {
+// Codes times scales times x over 256 columns, before d. x_at: the lane's row of each group.
+template <Format F, int kGroups, int kTiles>
+__device__ inline void multiply_codes(LaneSums<kGroups, kTiles>& c,
+                                      const uint8_t* slot,
+                                      const uint8_t* const (&x_at)[kGroups],
+                                      int at) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
-  constexpr int kN = kGroups * kTokens, kSides = half_sides(kGroups);
-  extern __shared__ __align__(16) uint8_t stages[];  // [warp] Ring256
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kSuperTiles; ++i) {
+    LaneTile<F> w[kTiles];
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) w[r] = S::tile(slot + r * S::kBytes, i, lane);
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      uint4 x[kGroups];
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t)
+        x[t] = *reinterpret_cast<const uint4*>(x_at[t] + int64_t{at} * kSplitCodes +
+                                               (2 * i + unit) * 64);
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) {
+        uint32_t a0[4], a1[4];
+        HalfScale s[2] = {half_scale<F>(w[r], 0, f.group == 16 ? 2 * unit : unit),
+                          half_scale<F>(w[r], 1, f.group == 16 ? 2 * unit : unit)};
+        scaled_codes<F>(w[r], 2 * unit, s, a0);
+        if constexpr (f.group == 16)
+          s[0] = half_scale<F>(w[r], 0, 2 * unit + 1), s[1] = half_scale<F>(w[r], 1, 2 * unit + 1);
+        scaled_codes<F>(w[r], 2 * unit + 1, s, a1);
+#pragma unroll
+        for (int t = 0; t < kGroups; ++t) {
+          mma(c[r][t], a0, x[t].x, x[t].y, __half{});
+          mma(c[r][t], a1, x[t].z, x[t].w, __half{});
+        }
+      }
+    }
+  }
+}
+
+// Minimums of a row of tiles as the matrix instruction takes them.
+template <Format F>
+__device__ inline void read_mins(const uint8_t* stage, uint32_t (&mins)[4]) {
+  using S = Stage<F>;
+  constexpr PackedFormat f = packed_format(F);
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  // Those of tile `quad`: columns 2 quad and 2 quad + 1 of the matrix instruction.
+  uint32_t words[2];
+  read_words<2>(words, stage + S::kScalesAt + quad * f.scales + lane / 4 * (f.scales / 8));
+#pragma unroll
+  for (int upper = 0; upper < 2; ++upper) {
+    const __half2 two = as_half2(__byte_perm(words[upper], 0x64646464u, 0x4341));
+    mins[upper] = mins[upper + 2] = bits_of(__hsub2(two, __float2half2_rn(1024)));
+  }
+}
+
+// Adds what multiply_codes() gave for 256 columns, with d, minimums and the scales of x.
+template <Format F, int kGroups, int kTiles>
+__device__ inline void add_scaled(LaneSums<kGroups, kTiles>& sums,
+                                  const LaneSums<kGroups, kTiles>& c,
+                                  const FewRowsArgs& a,
+                                  const uint8_t* slot,
+                                  int first_token,
+                                  int at) {
+  using S = Stage<F>;
+  constexpr PackedFormat f = packed_format(F);
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  uint2 x_sums[kGroups] = {};
+  float x_scale[kGroups][2];
+#pragma unroll
+  for (int t = 0; t < kGroups; ++t) {
+    const int first = first_token + t * kTokens;
+    if constexpr (f.has_min)
+      x_sums[t] = *reinterpret_cast<const uint2*>(
+          a.x.sums + (int64_t{min(first + lane / 4, a.n - 1)} * a.supers + at) * kSplitSums +
+          quad * 8);
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      x_scale[t][k] = a.x.scales[int64_t{min(first + quad * 2 + k, a.n - 1)} * a.supers + at];
+  }
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    const uint8_t* stage = slot + r * S::kBytes;
+    uint32_t supers[2] = {}, mins[4] = {};
+    read_words<f.supers / 32>(supers, stage + S::kSupersAt + lane / 4 * (f.supers / 8));
+    if constexpr (f.has_min) read_mins<F>(stage, mins);
+    const float d[2] = {half_of(supers[0], 0),
+                        half_of(supers[f.has_min ? 1 : 0], f.has_min ? 0 : 1) * kUpper<F>};
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t) {
+      float m[4] = {};
+      if constexpr (f.has_min) mma(m, mins, x_sums[t].x, x_sums[t].y, __half{});
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float v = d[k / 2] * c[r][t][k];
+        if constexpr (f.has_min) v = fmaf(-half_of(supers[k / 2], 1), m[k], v);
+        sums[r][t][k] = fmaf(x_scale[t][k % 2], v, sums[r][t][k]);
+      }
+    }
+  }
+}
+
+template <Format F, int kGroups, int kTiles>
+__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
+    half_kernel(const __grid_constant__ FewRowsArgs a) {
+  using Ring = Ring256<F, kTiles>;
+  constexpr int kN = kGroups * kTokens, kSides = few_rows_sides(kN);
+  extern __shared__ __align__(16) uint8_t slots[];  // [warp] Ring
   __shared__ PartialSums<kN> partial[kSides];
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
   const int first_token = static_cast<int>(blockIdx.y) * kN;
-  Ring256<F> ring(stages + warp * Ring256<F>::kBytes, a.w, a.supers);
+  Ring ring(slots + warp * Ring::kBytes, a.w, a.supers);
   wait_for_inputs();
 
-  // Each group has one row of x for this lane: its halves, and their sums over 32 columns.
+  // Each group has one row of x for this lane.
   const uint8_t* x_at[kGroups];
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
@@ -104,89 +207,43 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   }
 
   int side = 0;
-  for (int tile = static_cast<int>(blockIdx.x); tile < a.w.row_tiles;
-       tile += static_cast<int>(gridDim.x)) {
-    float sums[kGroups][4] = {};
+  for (int tile = static_cast<int>(blockIdx.x) * kTiles; tile < a.w.row_tiles;
+       tile += static_cast<int>(gridDim.x) * kTiles) {
+    LaneSums<kGroups, kTiles> sums = {};
     for (int at = warp; at < a.supers; at += warps) {
-      const uint8_t* stage = ring.next();
-      float c[kGroups][4] = {};
-#pragma unroll
-      for (int i = 0; i < kSuperTiles; ++i) {
-        const LaneTile<F> w = S::tile(stage, i, lane);
-#pragma unroll
-        for (int unit = 0; unit < 2; ++unit) {
-          uint32_t a0[4], a1[4];
-          HalfScale s[2] = {half_scale<F>(w, 0, f.group == 16 ? 2 * unit : unit),
-                            half_scale<F>(w, 1, f.group == 16 ? 2 * unit : unit)};
-          scaled_codes<F>(w, 2 * unit, s, a0);
-          if constexpr (f.group == 16)
-            s[0] = half_scale<F>(w, 0, 2 * unit + 1), s[1] = half_scale<F>(w, 1, 2 * unit + 1);
-          scaled_codes<F>(w, 2 * unit + 1, s, a1);
-#pragma unroll
-          for (int t = 0; t < kGroups; ++t) {
-            const uint4 x = *reinterpret_cast<const uint4*>(x_at[t] + int64_t{at} * kSplitCodes +
-                                                            (2 * i + unit) * 64);
-            mma(c[t], a0, x.x, x.y, __half{});
-            mma(c[t], a1, x.z, x.w, __half{});
-          }
-        }
-      }
-      uint32_t supers[2] = {};
-      read_words<f.supers / 32>(supers, stage + S::kSupersAt + lane / 4 * (f.supers / 8));
-      uint32_t mins[4] = {};
-      if constexpr (f.has_min) {
-        // Those of tile `quad`: columns 2 quad and 2 quad + 1 of the matrix instruction.
-        uint32_t words[2];
-        read_words<2>(words, stage + S::kScalesAt + quad * f.scales + lane / 4 * (f.scales / 8));
-#pragma unroll
-        for (int upper = 0; upper < 2; ++upper) {
-          const __half2 two = as_half2(__byte_perm(words[upper], 0x64646464u, 0x4341));
-          mins[upper] = mins[upper + 2] = bits_of(__hsub2(two, __float2half2_rn(1024)));
-        }
-      }
-      const float d[2] = {half_of(supers[0], 0),
-                          half_of(supers[f.has_min ? 1 : 0], f.has_min ? 0 : 1) * kUpper<F>};
-#pragma unroll
-      for (int t = 0; t < kGroups; ++t) {
-        float m[4] = {};
-        if constexpr (f.has_min) {
-          const int row = min(first_token + t * kTokens + lane / 4, a.n - 1);
-          const uint2 x = *reinterpret_cast<const uint2*>(
-              a.x.sums + (int64_t{row} * a.supers + at) * kSplitSums + quad * 8);
-          mma(m, mins, x.x, x.y, __half{});
-        }
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int own = min(first_token + t * kTokens + quad * 2 + k % 2, a.n - 1);
-          float v = d[k / 2] * c[t][k];
-          if constexpr (f.has_min) v = fmaf(-half_of(supers[k / 2], 1), m[k], v);
-          sums[t][k] = fmaf(a.x.scales[int64_t{own} * a.supers + at], v, sums[t][k]);
-        }
-      }
+      const uint8_t* slot = ring.next();
+      LaneSums<kGroups, kTiles> c = {};
+      multiply_codes<F, kGroups, kTiles>(c, slot, x_at, at);
+      add_scaled<F, kGroups, kTiles>(sums, c, a, slot, first_token, at);
     }
 #pragma unroll
-    for (int t = 0; t < kGroups; ++t)
+    for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        partial[side][warp][t * kTokens + quad * 2 + k % 2][lane / 4 + k / 2 * 8] = sums[t][k];
-    __syncthreads();
-    put_sums<kN>(a, partial[side], first_token, tile);
-    if constexpr (kSides == 1) {
+      for (int t = 0; t < kGroups; ++t)
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          partial[side][warp][t * kTokens + quad * 2 + k % 2][lane / 4 + k / 2 * 8] = sums[r][t][k];
       __syncthreads();
-    } else {
-      side ^= 1;
+      put_sums<kN>(a, partial[side], first_token, tile + r);
+      if constexpr (kSides == 1) {
+        __syncthreads();
+      } else {
+        side ^= 1;
+      }
     }
   }
 }
 
 template <Format F, int kGroups>
-void run_half(const FewRowsArgs& a, cudaStream_t stream) {
-  run_few_rows<half_kernel<F, kGroups>, F, kGroups, kTokens, half_sides(kGroups)>("half", a,
-                                                                                  stream);
+void run_half(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
+  if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
+    if (uses_two_tiles(a, tiles))
+      return run_few_rows<half_kernel<F, kGroups, 2>, F, kGroups, kTokens, 2>("half", a, stream);
+  }
+  run_few_rows<half_kernel<F, kGroups, 1>, F, kGroups, kTokens, 1>("half", a, stream);
 }
 
-// A warp per 256 columns of a row. The scale is a power of two: the largest element becomes one of
-// 1 to 2, and of bf16 none of them is rounded that is more than 2^-16 of it.
+// A warp per 256 columns of a row.
 template <typename T>
 __global__ void halve_kernel(const __grid_constant__ SplitRows to,
                              const T* x,
@@ -198,43 +255,15 @@ __global__ void halve_kernel(const __grid_constant__ SplitRows to,
   const int lane = static_cast<int>(threadIdx.x);
   const auto row = static_cast<int64_t>(blockIdx.y);
   if (super >= supers) return;
-  float v[8];
+  float v[8], most = 0;
   const auto eight =
       *reinterpret_cast<const Pack<T, 8>*>(x + row * stride + super * kSplitCols + lane * 8);
-  float most = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     v[i] = to_float(eight.v[i]);
     most = larger(most, v[i]);
   }
-  for (int step = 16; step > 0; step /= 2)
-    most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
-  const float scale = most < 1e-30f ? 0 : __uint_as_float(__float_as_uint(most) & 0x7f800000u);
-  const float inverse = most < 1e-30f ? 0 : 1 / scale;
-  __half2 h[4];
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    h[i] = __floats2half2_rn(v[2 * i] * inverse, v[2 * i + 1] * inverse);
-    const float2 rounded = __half22float2(h[i]);
-    sum += rounded.x + rounded.y;
-  }
-  for (int step = 1; step < 4; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  const int64_t at = row * supers + super;
-  // Two times 16 columns side by side, four of each for a lane of the product.
-  uint8_t* halves = to.codes + at * kSplitCodes + lane / 4 * 64 + lane / 2 % 2 * 8;
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-    *reinterpret_cast<uint2*>(halves + (lane % 2 * 2 + k) * 16) =
-        make_uint2(bits_of(h[2 * k]), bits_of(h[2 * k + 1]));
-  if (lane % 4 == 0) {
-    const int unit = lane / 4;
-    auto* sums = reinterpret_cast<__half*>(to.sums + at * kSplitSums + unit / 2 * 8) + unit % 2;
-    const __half high = __float2half_rn(sum);
-    sums[0] = high;
-    sums[2] = __float2half_rn(sum - __half2float(high));
-  }
-  if (lane == 0) to.scales[at] = scale;
+  put_split<HalfSplit, 2>(to, row * supers + super, 2 * lane, v, warp_most(most));
 }
 
 }  // namespace
@@ -250,14 +279,18 @@ SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream) {
   return to;
 }
 
-void half_product(
-    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
+void half_product(Tensor out,
+                  const SplitRows& x,
+                  const PackedPart& w,
+                  const float* bias,
+                  cudaStream_t stream,
+                  RowTiles tiles) {
   const FewRowsArgs a = few_rows_args(out, x, w, bias);
   with_packed_block(w.format, [&](auto block) {
     constexpr Format kFormat = decltype(block)::kFormat;
     if constexpr (has_half_product(kFormat))
-      with_groups<kTokens>(a.n,
-                           [&](auto num) { run_half<kFormat, decltype(num)::value>(a, stream); });
+      with_groups<kTokens>(
+          a.n, [&](auto num) { run_half<kFormat, decltype(num)::value>(a, tiles, stream); });
   });
 }
 

@@ -5,9 +5,9 @@
 // exact sum; the others' are floats, one for each 32 columns. Minimums times sums of x are a matrix
 // instruction for 256 columns. Blocks take row tiles round-robin; the warps of a block share a row
 // tile, every so many blocks of 256 columns each.
-#include "backend/cuda/codes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/packed_ring.cuh"
+#include "backend/cuda/packed_split.cuh"
 
 namespace sluice::cuda {
 
@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kTokens = 4;    // rows of x in one matrix instruction
 constexpr float kBase = 128;  // x = scale * (128 * high + low)
-constexpr float kMostX = 127 * kBase;
 
 // c [16, 8] = a [16, 32] · b [32, 8], and the same of 16 columns.
 __device__ inline void multiply_32(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -107,98 +106,189 @@ struct SuperSums {
   }
 };
 
-template <Format F, int kGroups>
-__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
-    integer_kernel(const __grid_constant__ FewRowsArgs a) {
+// Minimums of a row of tiles, gathered while its tiles are read.
+struct TileMins {
+  uint32_t of[2][2];  // [tiles 0 and 1 or 2 and 3][upper]
+
+  __device__ void put(int tile, const uint32_t* scales) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      uint32_t& m = of[tile / 2][upper];
+      m = tile % 2 == 0 ? scales[upper] : __byte_perm(m, scales[upper], 0x7531);
+    }
+  }
+  // Times sums of x: columns of the matrix instruction are rows of x and bytes of them.
+  __device__ void multiply(const uint2& x, int (&by_min)[4]) const {
+    const bool first = threadIdx.x % 4 == 0;
+    const uint32_t a0 = first ? of[0][0] : of[1][0], a1 = first ? of[0][1] : of[1][1];
+    int high[4], low[4];
+    multiply_16(low, a0, a1, x.x);
+    multiply_16(high, a0, a1, x.y);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) by_min[i] = 128 * high[i] + low[i];
+  }
+};
+
+// Split rows that a warp reads: all columns, or only those that the warp multiplies.
+struct WarpRows {
+  SplitRows x;
+  int supers;  // blocks of 256 columns of a row
+  int n, first_token;
+};
+
+// The most blocks of 256 columns, over all rows of x, that a warp splits itself.
+constexpr int kShare = 4;
+static_assert(kShare <= kTokens);  // no more rows than one matrix instruction takes
+constexpr int kShareBytes = kShare * (kSplitCodes + kSplitSums + static_cast<int>(sizeof(float)));
+
+// Splits the warp's columns of x into `memory`.
+__device__ inline WarpRows split_share(const FewRowsArgs& a, uint8_t* memory) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int supers = (a.supers - warp + warps - 1) / warps, num = a.n * supers;
+  uint4 eight[kShare];
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    if (i >= num) break;
+    const int64_t col = (warp + i % supers * warps) * kSplitCols + lane * 8;
+    eight[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(a.raw) +
+                                               i / supers * a.raw_stride + col);
+  }
+  SplitRows to;
+  to.codes = memory;
+  to.sums = memory + kShare * kSplitCodes;
+  to.scales = reinterpret_cast<float*>(to.sums + kShare * kSplitSums);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    if (i >= num) break;
+    const uint32_t pairs[4] = {eight[i].x, eight[i].y, eight[i].z, eight[i].w};
+    float v[8], most = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 two = a.raw_type == DType::f16 ? Pairs<__half>::floats(pairs[k])
+                                                  : Pairs<__nv_bfloat16>::floats(pairs[k]);
+      v[2 * k] = two.x, v[2 * k + 1] = two.y;
+      most = larger(larger(most, two.x), two.y);
+    }
+    put_split<IntegerSplit, 2>(to, i, 2 * lane, v, warp_most(most));
+  }
+  __syncwarp();
+  return {to, supers, a.n, 0};
+}
+
+// Adds 256 columns of a slot's rows of tiles; they are number `at` of x's.
+template <Format F, int kGroups, int kTiles>
+__device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
+                                 const WarpRows& rows,
+                                 const uint8_t* slot,
+                                 const uint8_t* const (&codes)[kGroups],
+                                 int at) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  SuperSums<F, kGroups> s[kTiles];
+  TileMins mins[kTiles];
+#pragma unroll
+  for (int i = 0; i < kSuperTiles; ++i) {
+    LaneTile<F> w[kTiles];
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) w[r] = S::tile(slot + r * S::kBytes, i, lane);
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      uint2 x[kGroups];
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t)
+        x[t] = *reinterpret_cast<const uint2*>(codes[t] + int64_t{at} * kSplitCodes +
+                                               (2 * i + unit) * 64);
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) s[r].add(w[r], unit, x);
+    }
+    if constexpr (f.has_min) {
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) mins[r].put(i, w[r].scales);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kGroups; ++t) {
+    uint2 x_sums{};
+    if constexpr (f.has_min) {
+      const int column = lane / 4;
+      const int row = min(rows.first_token + t * kTokens + column / 2, rows.n - 1);
+      if (quad < 2)
+        x_sums = *reinterpret_cast<const uint2*>(rows.x.sums +
+                                                 (int64_t{row} * rows.supers + at) * kSplitSums +
+                                                 column % 2 * 16 + quad * 8);
+    }
+    const int own = min(rows.first_token + t * kTokens + quad, rows.n - 1);
+    const float scale = rows.x.scales[int64_t{own} * rows.supers + at];
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) {
+      uint32_t supers[2] = {};
+      if constexpr (f.supers > 0)
+        read_words<f.supers / 32>(supers,
+                                  slot + r * S::kBytes + S::kSupersAt + lane / 4 * (f.supers / 8));
+      int by_min[4] = {};
+      if constexpr (f.has_min) mins[r].multiply(x_sums, by_min);
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper)
+        sums[r][t][upper] = fmaf(scale, s[r].total(t, upper, supers[f.has_min ? upper : 0], by_min),
+                                 sums[r][t][upper]);
+    }
+  }
+}
+
+// kSplits: x is not split yet.
+template <Format F, int kGroups, int kTiles, bool kSplits>
+__global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
+    integer_kernel(const __grid_constant__ FewRowsArgs a) {
+  using Ring = Ring256<F, kTiles>;
   constexpr int kN = kGroups * kTokens;
-  extern __shared__ __align__(16) uint8_t stages[];  // [warp][kDepth]
+  extern __shared__ __align__(16) uint8_t slots[];  // [warp] Ring, [warp] share of x
   __shared__ PartialSums<kN> partial[2];
+  static_assert(few_rows_sides(kN) == 2);
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
-  const int first_token = static_cast<int>(blockIdx.y) * kN;
-  Ring256<F> ring(stages + warp * Ring256<F>::kBytes, a.w, a.supers);
+  Ring ring(slots + warp * Ring::kBytes, a.w, a.supers);
   wait_for_inputs();
 
+  const WarpRows rows = kSplits ? split_share(a, slots + warps * Ring::kBytes + warp * kShareBytes)
+                                : WarpRows{a.x, a.supers, a.n, static_cast<int>(blockIdx.y) * kN};
   const uint8_t* codes[kGroups];
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
     const int column = lane / 4;  // of the matrix instruction: a row of x and a byte of it
-    const int row = min(first_token + t * kTokens + column / 2, a.n - 1);
-    codes[t] = a.x.codes + int64_t{row} * a.supers * kSplitCodes + column % 2 * 32 + quad * 8;
+    const int row = min(rows.first_token + t * kTokens + column / 2, a.n - 1);
+    codes[t] = rows.x.codes + int64_t{row} * rows.supers * kSplitCodes + column % 2 * 32 + quad * 8;
   }
 
   int side = 0;
-  for (int tile = static_cast<int>(blockIdx.x); tile < a.w.row_tiles;
-       tile += static_cast<int>(gridDim.x), side ^= 1) {
-    float sums[kGroups][2] = {};
-    for (int at = warp; at < a.supers; at += warps) {
-      const uint8_t* stage = ring.next();
-      SuperSums<F, kGroups> s;
-      uint32_t mins[2][2];
+  for (int tile = static_cast<int>(blockIdx.x) * kTiles; tile < a.w.row_tiles;
+       tile += static_cast<int>(gridDim.x) * kTiles) {
+    float sums[kTiles][kGroups][2] = {};
+    for (int at = warp, own = 0; at < a.supers; at += warps, ++own)
+      add_super<F, kGroups, kTiles>(sums, rows, ring.next(), codes, kSplits ? own : at);
 #pragma unroll
-      for (int i = 0; i < kSuperTiles; ++i) {
-        const LaneTile<F> w = S::tile(stage, i, lane);
+    for (int r = 0; r < kTiles; ++r, side ^= 1) {
 #pragma unroll
-        for (int unit = 0; unit < 2; ++unit) {
-          uint2 x[kGroups];
-#pragma unroll
-          for (int t = 0; t < kGroups; ++t)
-            x[t] = *reinterpret_cast<const uint2*>(codes[t] + int64_t{at} * kSplitCodes +
-                                                   (2 * i + unit) * 64);
-          s.add(w, unit, x);
-        }
-        if constexpr (f.has_min) {
-#pragma unroll
-          for (int upper = 0; upper < 2; ++upper) {
-            uint32_t& m = mins[i / 2][upper];
-            m = i % 2 == 0 ? w.scales[upper] : __byte_perm(m, w.scales[upper], 0x7531);
-          }
-        }
-      }
-      uint32_t supers[2] = {};
-      if constexpr (f.supers > 0)
-        read_words<f.supers / 32>(supers, stage + S::kSupersAt + lane / 4 * (f.supers / 8));
-#pragma unroll
-      for (int t = 0; t < kGroups; ++t) {
-        int by_min[4] = {};
-        if constexpr (f.has_min) {
-          const int column = lane / 4, row = min(first_token + t * kTokens + column / 2, a.n - 1);
-          const uint8_t* x_sums = a.x.sums + (int64_t{row} * a.supers + at) * kSplitSums;
-          uint2 x{};
-          if (quad < 2)
-            x = *reinterpret_cast<const uint2*>(x_sums + column % 2 * 16 + quad % 2 * 8);
-          int high[4], low[4];
-          const uint32_t a0 = quad == 0 ? mins[0][0] : mins[1][0];
-          const uint32_t a1 = quad == 0 ? mins[0][1] : mins[1][1];
-          multiply_16(low, a0, a1, x.x);
-          multiply_16(high, a0, a1, x.y);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) by_min[i] = 128 * high[i] + low[i];
-        }
-        const int own = min(first_token + t * kTokens + quad, a.n - 1);
-        const float scale = a.x.scales[int64_t{own} * a.supers + at];
+      for (int t = 0; t < kGroups; ++t)
 #pragma unroll
         for (int upper = 0; upper < 2; ++upper)
-          sums[t][upper] =
-              fmaf(scale, s.total(t, upper, supers[f.has_min ? upper : 0], by_min), sums[t][upper]);
-      }
+          partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[r][t][upper];
+      __syncthreads();
+      put_sums<kN>(a, partial[side], rows.first_token, tile + r);
     }
-#pragma unroll
-    for (int t = 0; t < kGroups; ++t)
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper)
-        partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[t][upper];
-    __syncthreads();
-    put_sums<kN>(a, partial[side], first_token, tile);
   }
 }
 
 template <Format F, int kGroups>
-void run_integer(const FewRowsArgs& a, cudaStream_t stream) {
-  run_few_rows<integer_kernel<F, kGroups>, F, kGroups, kTokens, 2>("integer", a, stream);
+void run_integer(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
+  if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
+    if (uses_two_tiles(a, tiles))
+      return run_few_rows<integer_kernel<F, kGroups, 2, false>, F, kGroups, kTokens, 2>("integer",
+                                                                                        a, stream);
+  }
+  run_few_rows<integer_kernel<F, kGroups, 1, false>, F, kGroups, kTokens, 1>("integer", a, stream);
 }
 
 // A warp per 256 columns of a row.
@@ -222,47 +312,7 @@ __global__ void split_kernel(
   }
   float most = 0;
   for (float e : v) most = larger(most, e);
-  for (int step = 16; step > 0; step /= 2)
-    most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
-  const bool finite = __float_as_uint(most) < 0x7f800000u;  // else the scale is NaN, codes 0
-  const float inverse = finite && most > 1e-30f ? kMostX / most : 0;
-  int high[8], low[8], sum_high = 0, sum_low = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int q = __float2int_rn(v[i] * inverse);
-    high[i] = (q + 64) >> 7;
-    low[i] = q - high[i] * 128;
-    sum_high += high[i], sum_low += low[i];
-  }
-  for (int step = 1; step < 4; step *= 2) {  // 32 columns are four lanes'
-    sum_high += __shfl_xor_sync(0xffffffffu, sum_high, step);
-    sum_low += __shfl_xor_sync(0xffffffffu, sum_low, step);
-  }
-  const int64_t at = row * supers + super;
-  const int unit = lane / 4;
-  uint8_t* codes = to.codes + at * kSplitCodes + unit * 64 + lane % 4 / 2 * 4;
-  // Columns 0, 2, 1, 3 of each four, as packed codes have them.
-  const auto word = [](const int* q) {
-    return static_cast<uint32_t>(q[0] & 255) | static_cast<uint32_t>(q[2] & 255) << 8 |
-           static_cast<uint32_t>(q[1] & 255) << 16 | static_cast<uint32_t>(q[3] & 255) << 24;
-  };
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    auto* words = reinterpret_cast<uint32_t*>(codes + (lane % 2 * 2 + k) * 8);
-    words[0] = word(high + 4 * k);
-    words[8] = word(low + 4 * k);
-  }
-  if (lane % 4 == 0) {
-    uint8_t* sums = to.sums + at * kSplitSums + unit / 4 * 8 + unit % 4;
-    const auto put = [](uint8_t* digits, int sum) {
-      const int upper = (sum + 64) >> 7;
-      digits[0] = static_cast<uint8_t>(sum - upper * 128);
-      digits[4] = static_cast<uint8_t>(upper);
-    };
-    put(sums, sum_high);
-    put(sums + 16, sum_low);
-  }
-  if (lane == 0) to.scales[at] = finite ? most / kMostX : __uint_as_float(0x7fc00000u);
+  put_split<IntegerSplit, 2>(to, row * supers + super, 2 * lane, v, warp_most(most));
 }
 
 }  // namespace
@@ -278,14 +328,43 @@ SplitRows split_rows(void* memory, Tensor x, cudaStream_t stream) {
   return to;
 }
 
-void integer_product(
-    Tensor out, const SplitRows& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
+void fill_split(const SplitOut& to, Tensor x, cudaStream_t stream) {
+  if (to.kind == FewRows::halves) halve_rows(to.rows.codes, x, stream);
+  if (to.kind == FewRows::integers) split_rows(to.rows.codes, x, stream);
+}
+
+void integer_product(Tensor out,
+                     const SplitRows& x,
+                     const PackedPart& w,
+                     const float* bias,
+                     cudaStream_t stream,
+                     RowTiles tiles) {
   const FewRowsArgs a = few_rows_args(out, x, w, bias);
   with_packed_block(w.format, [&](auto block) {
     constexpr Format kFormat = decltype(block)::kFormat;
     if constexpr (has_integer_product(kFormat))
       with_groups<kTokens>(
-          a.n, [&](auto num) { run_integer<kFormat, decltype(num)::value>(a, stream); });
+          a.n, [&](auto num) { run_integer<kFormat, decltype(num)::value>(a, tiles, stream); });
+  });
+}
+
+bool takes_unsplit(const Tensor& x) {
+  const int supers = ceil_div(x.cols, kSplitCols);
+  return x.cols % kSplitCols == 0 && x.rows * ceil_div(supers, ring_warps(supers)) <= kShare &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
+}
+
+void integer_product(
+    Tensor out, const Tensor& x, const PackedPart& w, const float* bias, cudaStream_t stream) {
+  FewRowsArgs a = few_rows_args(out, {}, w, bias);
+  a.raw = x.data;
+  a.raw_stride = x.stride;
+  a.raw_type = x.type;
+  with_packed_block(w.format, [&](auto block) {
+    constexpr Format kFormat = decltype(block)::kFormat;
+    if constexpr (has_integer_product(kFormat))
+      run_few_rows<integer_kernel<kFormat, 1, 1, true>, kFormat, 1, kTokens, 1, kShareBytes>(
+          "integer", a, stream);
   });
 }
 

@@ -26,7 +26,10 @@ struct FewRowsArgs {
   int n;
   SplitRows x;
   Planes w;
-  int supers;  // blocks of 256 columns
+  int supers;                 // blocks of 256 columns
+  const void* raw = nullptr;  // x itself, for a kernel that splits it
+  int64_t raw_stride = 0;
+  DType raw_type = DType::bf16;
 };
 
 inline FewRowsArgs few_rows_args(const Tensor& out,
@@ -105,16 +108,17 @@ struct Stage {
   static constexpr int kDepth = 3 * kRingWarps * kBytes <= 60 * 1024 ? 3 : 2;
 
   // A warp's share of the copies; tiles beyond the last are zero.
-  static __device__ void fill(uint32_t to, const PlaneRow& from, int tile, int tiles, int lane) {
-    const int num = f.supers > 0 ? kSuperTiles : min(kSuperTiles, tiles - tile);
-    copy<kSuperTiles * f.codes>(to, from.codes + int64_t{tile} * f.codes, num * f.codes, lane);
+  static __device__ void fill(uint32_t to, const Planes& from, int row_tile, int super, int lane) {
+    const int tile = super * kSuperTiles, at = row_tile * from.tiles + tile;
+    const int num = f.supers > 0 ? kSuperTiles : min(kSuperTiles, from.tiles - tile);
+    copy<kSuperTiles * f.codes>(to, from.codes + int64_t{at} * f.codes, num * f.codes, lane);
     if constexpr (f.high > 0)
-      copy<kSuperTiles * f.high>(to + kHighAt, from.high + int64_t{tile} * f.high, num * f.high,
+      copy<kSuperTiles * f.high>(to + kHighAt, from.high + int64_t{at} * f.high, num * f.high,
                                  lane);
-    copy<kSuperTiles * f.scales>(to + kScalesAt, from.scales + int64_t{tile} * f.scales,
+    copy<kSuperTiles * f.scales>(to + kScalesAt, from.scales + int64_t{at} * f.scales,
                                  num * f.scales, lane);
-    if constexpr (f.supers > 0)
-      copy<f.supers>(to + kSupersAt, from.supers + int64_t{tile / kSuperTiles} * f.supers, f.supers,
+    if constexpr (f.supers > 0)  // tiles are whole blocks of 256 columns
+      copy<f.supers>(to + kSupersAt, from.supers + int64_t{at / kSuperTiles} * f.supers, f.supers,
                      lane);
   }
   static __device__ LaneTile<F> tile(const uint8_t* stage, int i, int lane) {
@@ -135,13 +139,16 @@ struct Stage {
   }
 };
 
-// A warp's ring of stages. The blocks of columns are the warp's share of each row of tiles that is
-// its block's, in order.
-template <Format F>
+// A warp's ring of slots, the stages of kTiles rows of tiles each. The blocks of columns are the
+// warp's share of every kTiles rows of tiles that are its block's, in order. Where only one row of
+// tiles is left for two, a slot holds that row twice.
+template <Format F, int kTiles>
 class Ring256 {
  public:
   using S = Stage<F>;
-  static constexpr int kBytes = S::kDepth * S::kBytes;
+  static constexpr int kSlotBytes = kTiles * S::kBytes;
+  static constexpr int kSlots = kTiles == 1 ? S::kDepth : 2;
+  static constexpr int kBytes = kSlots * kSlotBytes;
 
   __device__ Ring256(const uint8_t* memory, const Planes& w, int supers)
       : w_(w),
@@ -149,35 +156,35 @@ class Ring256 {
         address_(smem_address(memory)),
         supers_(supers),
         first_(static_cast<int>(threadIdx.x) / 32),
-        row_tile_(static_cast<int>(blockIdx.x)),
-        super_(first_),
-        planes_(w.template row<F>(row_tile_)) {
+        row_tile_(static_cast<int>(blockIdx.x) * kTiles),
+        super_(first_) {
 #pragma unroll
-    for (int d = 0; d < S::kDepth - 1; ++d) fill();
+    for (int d = 0; d < kSlots - 1; ++d) fill();
   }
   // The next block of columns; the one before may be overwritten from here on.
   __device__ const uint8_t* next() {
     __syncwarp();
     fill();
-    copy_wait<S::kDepth - 1>();
+    copy_wait<kSlots - 1>();
     __syncwarp();
-    const uint8_t* stage = memory_ + used_;
+    const uint8_t* slot = memory_ + used_;
     used_ = following(used_);
-    return stage;
+    return slot;
   }
 
  private:
-  static __device__ int following(int at) { return at + S::kBytes < kBytes ? at + S::kBytes : 0; }
+  static __device__ int following(int at) { return at + kSlotBytes < kBytes ? at + kSlotBytes : 0; }
   __device__ void fill() {
     if (row_tile_ < w_.row_tiles) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
-      S::fill(address_ + static_cast<uint32_t>(filled_), planes_, super_ * kSuperTiles, w_.tiles,
-              lane);
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r)
+        S::fill(address_ + static_cast<uint32_t>(filled_ + r * S::kBytes), w_,
+                kTiles == 1 ? row_tile_ : min(row_tile_ + r, w_.row_tiles - 1), super_, lane);
       super_ += static_cast<int>(blockDim.x) / 32;
       if (super_ >= supers_) {
         super_ = first_;
-        row_tile_ += static_cast<int>(gridDim.x);
-        planes_ = w_.template row<F>(row_tile_);
+        row_tile_ += static_cast<int>(gridDim.x) * kTiles;
       }
     }
     copy_commit();
@@ -188,7 +195,6 @@ class Ring256 {
   const uint8_t* memory_;
   uint32_t address_;
   int supers_, first_, row_tile_, super_;
-  PlaneRow planes_;
   int filled_ = 0, used_ = 0;
 };
 
@@ -206,17 +212,45 @@ inline int ring_warps(int supers) {
 // each.
 constexpr int few_rows_blocks(int groups) { return groups == 1 ? 3 : 2; }
 
-// kKernel for kGroups groups of kTokens rows of x, with kSides buffers of partial sums.
-template <auto kKernel, Format F, int kGroups, int kTokens, int kSides>
+// Buffers of partial sums.
+constexpr int few_rows_sides(int num_tokens) { return num_tokens <= 16 ? 2 : 1; }
+
+// Shared memory of a block, at most.
+template <Format F, int kN, int kTiles>
+constexpr size_t kFewRowsShared = static_cast<size_t>(kRingWarps) * Ring256<F, kTiles>::kBytes +
+                                  few_rows_sides(kN) * sizeof(PartialSums<kN>);
+constexpr size_t kMostFewRowsShared = 99 * 1024;  // that every GPU has
+
+// Whether a block computes two rows of tiles at once, which halves what it reads of x. One row of
+// x is little beside the weights; rows of tiles that do not fit stay alone.
+template <Format F, int kGroups, int kTokens>
+constexpr bool kHasTwoTiles =
+    kGroups > 1 && kFewRowsShared<F, kGroups * kTokens, 2> <= kMostFewRowsShared;
+
+// Rows of x up to which a block computes one row of tiles at a time: measured, see
+// docs/performance.md.
+constexpr int kMostSingle = 32;
+
+// For a product that has both kernels.
+inline bool uses_two_tiles(const FewRowsArgs& a, RowTiles tiles) {
+  if (tiles != RowTiles::best) return tiles == RowTiles::two;
+  return a.n > kMostSingle;
+}
+
+// kKernel for kGroups groups of kTokens rows of x and kTiles rows of tiles; kMore: bytes of shared
+// memory that each warp has behind all rings.
+template <auto kKernel, Format F, int kGroups, int kTokens, int kTiles, int kMore = 0>
 void run_few_rows(const char* name, const FewRowsArgs& a, cudaStream_t stream) {
-  constexpr int kN = kGroups * kTokens, kMostShared = kRingWarps * Ring256<F>::kBytes;
-  static_assert(kMostShared + kSides * sizeof(PartialSums<kN>) <= 99 * 1024);
+  using Ring = Ring256<F, kTiles>;
+  constexpr int kN = kGroups * kTokens;
+  static_assert(kFewRowsShared<F, kN, kTiles> + kRingWarps * kMore <= kMostFewRowsShared);
   const int warps = ring_warps(a.supers);
-  const int blocks = std::min(a.w.row_tiles, target().num_sms * few_rows_blocks(kGroups));
+  const int blocks =
+      std::min(ceil_div(a.w.row_tiles, kTiles), target().num_sms * few_rows_blocks(kGroups));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(a.n, kN)));
-  allow_shared<kKernel>(kMostShared, name);
+  allow_shared<kKernel>(kRingWarps * (Ring::kBytes + kMore), name);
   launch(name, kKernel, grid, static_cast<unsigned>(warps * 32),
-         static_cast<size_t>(warps) * Ring256<F>::kBytes, stream, a);
+         static_cast<size_t>(warps) * (Ring::kBytes + kMore), stream, a);
 }
 
 }  // namespace sluice::cuda

@@ -52,6 +52,21 @@ struct Panels {
 
 }  // namespace
 
+void lay_out_tile_amx_blocks(const int8_t* q,
+                             const float* scale,
+                             const int32_t* sum,
+                             int64_t cols,
+                             int64_t rows,
+                             void* tile) {
+  MatmulArgs a;
+  a.q = q;
+  a.scale = scale;
+  a.sum = sum;
+  a.cols = cols;
+  lay_out_x<Format::q4_1>(a, 0, rows, 0, cols / 32, round_up(cols / 32, kStep),
+                          static_cast<XBlock<Format::q4_1>*>(tile));
+}
+
 void matmul_amx_q8_0(const MatmulArgs& a) {
   run_strips<Panels<Format::q8_0>>(a, matmul_avx512_q8_0);
 }

@@ -132,6 +132,13 @@ void lay_out_tile_amx_super(const int8_t* q,
                             int64_t cols,
                             int64_t rows,
                             void* tile);
+// The same of QuantView.
+void lay_out_tile_amx_blocks(const int8_t* q,
+                             const float* scale,
+                             const int32_t* sum,
+                             int64_t cols,
+                             int64_t rows,
+                             void* tile);
 // x [rows, cols] f32 as a tile of MatmulArgs::tiles.
 void lay_out_tile_amx_bf16(const float* x, int64_t stride, int64_t rows, int64_t cols, void* tile);
 

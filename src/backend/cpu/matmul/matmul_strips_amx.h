@@ -1,9 +1,8 @@
 // The strips of the int_block32 kernels for AMX. A tile product is 16 rows of x by 16 rows of W
 // over one block of 32 columns, exact in int32; it passes through a buffer in the first-level cache
 // into f32 accumulators, which stay in registers over a range of K. Both operands are laid out for
-// that first: x once per call, or for all calls of a product (MatmulArgs::tiles), the codes of a
-// group as signed bytes once per group and range. How a panel is read is the Source's. Each file
-// that includes this has its own copy, compiled as it is.
+// that first: x once per call, the codes of a group as signed bytes once per group and range. How a
+// panel is read is the Source's. Each file that includes this has its own copy, compiled as it is.
 #pragma once
 
 #include <immintrin.h>
@@ -19,20 +18,17 @@ namespace sluice::cpu {
 namespace {
 
 constexpr int R = kPanelRows;
-constexpr int kTileRows = 16;         // of x, at most
-constexpr int64_t kMaxTiles = 8;      // of x laid out at once: 128 rows
-constexpr int64_t kMaxBlocks = 32;    // of K at once: both operands in the first cache
-constexpr int64_t kTiledBlocks = 48;  // where x comes in tiles, from the second
-constexpr int64_t kStep = 4;          // products of one turn of the loop
+constexpr int kTileRows = 16;       // of x, at most
+constexpr int64_t kMaxTiles = 8;    // of x at once: 128 rows
+constexpr int64_t kMaxBlocks = 32;  // of K at once
+constexpr int64_t kStep = 4;        // products of one turn of the loop
 
-// Block b of 16 rows of x. side: d_x; d_x * sum where the format has minimums, or q2_k's sums of
-// either half.
+// Block b of 16 rows of x. side: d_x; d_x * sum, or q2_k's sums of either half.
 template <Format F>
 struct alignas(64) XBlock {
   int8_t q[kTileRows][32];
-  float side[F == Format::q2_k ? 3 : 2][kTileRows];
+  float side[F == Format::q2_k ? 3 : kHasMin<F> ? 2 : 1][kTileRows];
 };
-static_assert(sizeof(XBlock<Format::q4_1>) == kXBlockBytes && kStep == kXBlockStep);
 
 // Block b of a group. side: d_w; m_w, and q2_k's two minimums in its units.
 template <Format F>
@@ -43,26 +39,24 @@ struct alignas(64) WBlock {
 
 template <Format F>
 struct Scratch {
-  XBlock<F> x[kMaxTiles * kMaxBlocks];  // [tile][block]
-  WBlock<F> w[kTiledBlocks];
-  alignas(64) int32_t dots[kStep][kTileRows][R];
+  XBlock<F> x[kMaxTiles * kMaxBlocks + kStep];  // [tile][block]; products run a little ahead
+  WBlock<F> w[kMaxBlocks];
+  alignas(64) int32_t dot[kTileRows][R];
 };
 
 // Tiles of x against one group over a range of K.
 template <Format F>
 struct Strip {
   const XBlock<F>* x;
-  int64_t x_stride;  // from one tile of x to the next
   const WBlock<F>* w;
-  int32_t (*dots)[kTileRows][R];  // kStep blocks
-  int64_t blocks;                 // a multiple of kStep
+  int32_t (*dot)[R];
+  int64_t blocks;  // a multiple of kStep
   int64_t rows, tile_rows;
   float* out;
   int64_t out_stride;
   __mmask16 mask;       // of the group's rows
   const float* bias;    // null: none
   bool first, last;     // range of K
-  bool past_cache;      // the output's lines do not go through the caches
   const uint8_t* next;  // memory that the next group reads: num_next lines in each turn
   int64_t num_next;
 };
@@ -158,9 +152,9 @@ void lay_out_x(const MatmulArgs& a,
   return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(12582912.0f));
 }
 
-// acc += one block of H rows of x.
-template <Format F, int H>
-[[gnu::always_inline]] inline void add_block(const XBlock<F>& x,
+// acc += one block of H rows of x. X: XBlock<F>, or one with more sides.
+template <Format F, int H, typename X>
+[[gnu::always_inline]] inline void add_block(const X& x,
                                              const WBlock<F>& w,
                                              const int32_t (*dot)[R],
                                              __m512 (&acc)[H]) {
@@ -189,46 +183,39 @@ template <Format F, int H>
   }
 }
 
-template <Format F, int H>
-[[gnu::always_inline]] inline void put_rows(const Strip<F>& s,
-                                            float* out,
-                                            int64_t rows,
-                                            const __m512 (&acc)[H]) {
+template <int H>
+[[gnu::always_inline]] inline void put_rows(
+    float* out, int64_t stride, int64_t rows, __mmask16 mask, const __m512 (&acc)[H]) {
   SLUICE_UNROLL
   for (int m = 0; m < H; ++m) {
-    if (m >= rows) continue;
-    if (s.past_cache) {
-      _mm512_stream_ps(out + m * s.out_stride, acc[m]);
-    } else {
-      _mm512_mask_storeu_ps(out + m * s.out_stride, s.mask, acc[m]);
-    }
+    if (m < rows) _mm512_mask_storeu_ps(out + m * stride, mask, acc[m]);
   }
 }
 
-// Starts the product of blocks `x` and `w` into register C. Registers must be literals.
-#define SLUICE_START(C, A, B, x, w)         \
-  _tile_loadd(A, (x).q[0], sizeof(x).q[0]); \
-  _tile_loadd(B, (w).q[0], sizeof(w).q[0]); \
-  _tile_zero(C);                            \
+// Starts the product of a block into register C. Registers must be literals.
+#define SLUICE_START(C, A, B, x_block, w_block)        \
+  _tile_loadd(A, x[x_block].q[0], sizeof x->q[0]);     \
+  _tile_loadd(B, s.w[w_block].q[0], sizeof s.w->q[0]); \
+  _tile_zero(C);                                       \
   _tile_dpbssd(C, A, B)
 
-#define SLUICE_STORE(C) _tile_stored(C, s.dots[C], sizeof s.dots[C][0])
+// Takes block b's product from register C and adds it.
+#define SLUICE_FINISH(C, b)                \
+  _tile_stored(C, s.dot, sizeof s.dot[0]); \
+  add_block<F, H>(x[b], s.w[b], s.dot, acc)
 
-// H rows of x to a tile. Of four blocks at a time one is added up, the next is stored, the others
-// are multiplied: a tenth less time than to load results right behind their store.
+// H rows of x to a tile. Products start two ahead of where they are taken: their latency, and that
+// of the store after them, would show.
 template <Format F, int H>
 void strip(const Strip<F>& s) {
   const XBlock<F>* x = s.x;
   const uint8_t* next = s.next;
-  SLUICE_START(0, 4, 6, x[0], s.w[0]);
-  SLUICE_START(1, 5, 7, x[1], s.w[1]);
-  SLUICE_START(2, 4, 6, x[2], s.w[2]);
-  SLUICE_STORE(0);
+  SLUICE_START(0, 4, 6, 0, 0);
+  SLUICE_START(1, 5, 7, 1, 1);
   for (int64_t m0 = 0; m0 < s.rows; m0 += s.tile_rows) {
     const int64_t rows = s.rows - m0 < s.tile_rows ? s.rows - m0 : s.tile_rows;
-    const XBlock<F>* next_x = m0 + s.tile_rows < s.rows ? x + s.x_stride : s.x;
     float* out = s.out + m0 * s.out_stride;
-    for (int64_t m = 0; m < rows && !s.past_cache; ++m) fetch_output(out + m * s.out_stride);
+    for (int64_t m = 0; m < rows; ++m) fetch_output(out + m * s.out_stride);
     __m512 acc[H];
     SLUICE_UNROLL
     for (int m = 0; m < H; ++m) acc[m] = _mm512_setzero_ps();
@@ -240,33 +227,28 @@ void strip(const Strip<F>& s) {
     }
     for (int64_t b = 0; b < s.blocks; b += kStep) {
       for (int64_t i = 0; i < s.num_next; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
-      const bool more = b + kStep < s.blocks;  // of this tile; or else on to the next
-      const XBlock<F>* x4 = more ? x + b + kStep : next_x;
-      const WBlock<F>*w0 = s.w + b, *w4 = more ? w0 + kStep : s.w;
-      SLUICE_START(3, 5, 7, x[b + 3], w0[3]);
-      SLUICE_STORE(1);
-      add_block<F, H>(x[b], w0[0], s.dots[0], acc);
-      SLUICE_START(0, 4, 6, x4[0], w4[0]);
-      SLUICE_STORE(2);
-      add_block<F, H>(x[b + 1], w0[1], s.dots[1], acc);
-      SLUICE_START(1, 5, 7, x4[1], w4[1]);
-      SLUICE_STORE(3);
-      add_block<F, H>(x[b + 2], w0[2], s.dots[2], acc);
-      SLUICE_START(2, 4, 6, x4[2], w4[2]);
-      SLUICE_STORE(0);
-      add_block<F, H>(x[b + 3], w0[3], s.dots[3], acc);
+      const int64_t after =
+          b + kStep < s.blocks ? b + kStep : 0;  // of W; x goes on to its next tile
+      SLUICE_START(2, 4, 6, b + 2, b + 2);
+      SLUICE_FINISH(0, b);
+      SLUICE_START(3, 5, 7, b + 3, b + 3);
+      SLUICE_FINISH(1, b + 1);
+      SLUICE_START(0, 4, 6, b + 4, after);
+      SLUICE_FINISH(2, b + 2);
+      SLUICE_START(1, 5, 7, b + 5, after + 1);
+      SLUICE_FINISH(3, b + 3);
     }
-    x = next_x;
+    x += s.blocks;
     if (s.last) {
       const __m512 bias = s.bias ? _mm512_maskz_loadu_ps(s.mask, s.bias) : _mm512_setzero_ps();
       SLUICE_UNROLL
       for (int m = 0; m < H; ++m) acc[m] = _mm512_add_ps(acc[m], bias);
     }
-    put_rows<F, H>(s, out, rows, acc);
+    put_rows<H>(out, s.out_stride, rows, s.mask, acc);
   }
 }
 #undef SLUICE_START
-#undef SLUICE_STORE
+#undef SLUICE_FINISH
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -286,50 +268,31 @@ auto pick(int64_t tile_rows) {
   }
 }
 
-// Where the blocks from b0 on of rows [m0, m0 + rows) of x are in tiles: laid out here, or those of
-// the caller.
-template <Format F>
-void find_x(
-    const MatmulArgs& a, int64_t m0, int64_t b0, int64_t blocks, XBlock<F>* room, Strip<F>& s) {
-  if constexpr (F != Format::q2_k) {
-    if (a.tiles) {
-      s.x_stride = x_block_tile_bytes(a.cols) / kXBlockBytes;
-      s.x = reinterpret_cast<const XBlock<F>*>(a.tiles) + m0 / kTileRows * s.x_stride + b0;
-      return;
-    }
-  }
-  s.x = room;
-  s.x_stride = s.blocks;
-  for (int64_t m = 0; m < s.rows; m += s.tile_rows) {
-    const int64_t left = s.rows - m;
-    lay_out_x<F>(a, m0 + m, left < s.tile_rows ? left : s.tile_rows, b0, blocks, s.blocks,
-                 room + m / s.tile_rows * s.x_stride);
-  }
-}
-
-// Rows [m0, m0 + rows) of x: at most kMaxTiles * kTileRows where they come in no tiles.
+// Rows [m0, m0 + rows) of x, at most kMaxTiles * kTileRows.
 template <typename Source>
 void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch<Source::kFormat>& scratch) {
   constexpr Format F = Source::kFormat;
   const auto plan = Source::plan(a.cols);
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  const int64_t most = a.tiles ? kTiledBlocks : kMaxBlocks;
-  const int64_t ranges = (plan.num_blocks + most - 1) / most;
-  const int64_t range = round_up((plan.num_blocks + ranges - 1) / ranges, kStep);
-  const bool past_cache = plan.num_blocks <= range && writes_past_cache(a);
-  for (int64_t b0 = 0; b0 < plan.num_blocks; b0 += range) {
-    const int64_t blocks = plan.num_blocks - b0 < range ? plan.num_blocks - b0 : range;
+  const int64_t tile_rows = (rows + tiles - 1) / tiles;
+  for (int64_t b0 = 0; b0 < plan.num_blocks; b0 += kMaxBlocks) {
+    const int64_t blocks = plan.num_blocks - b0 < kMaxBlocks ? plan.num_blocks - b0 : kMaxBlocks;
     const int64_t padded = round_up(blocks, kStep);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t left = rows - t * tile_rows;
+      lay_out_x<F>(a, m0 + t * tile_rows, left < tile_rows ? left : tile_rows, b0, blocks, padded,
+                   scratch.x + t * padded);
+    }
     Strip<F> s{};
+    s.x = scratch.x;
     s.w = scratch.w;
-    s.dots = scratch.dots;
+    s.dot = scratch.dot;
     s.blocks = padded;
     s.rows = rows;
-    s.tile_rows = a.tiles ? kTileRows : (rows + tiles - 1) / tiles;
+    s.tile_rows = tile_rows;
     s.out_stride = a.out_stride;
     s.first = b0 == 0;
     s.last = b0 + blocks == plan.num_blocks;
-    find_x<F>(a, m0, b0, blocks, scratch.x, s);
     const int64_t turns = tiles * padded / kStep;
     const int64_t lines = blocks * Source::kCodeBytes / 64;
     for (int64_t g = a.group_begin; g < a.group_end; ++g) {
@@ -342,14 +305,12 @@ void run_rows(const MatmulArgs& a, int64_t m0, int64_t rows, Scratch<Source::kFo
       s.bias = a.bias ? a.bias + g * R : nullptr;
       const int64_t left = a.rows - g * R;
       s.mask = static_cast<__mmask16>(left >= R ? 0xffff : (1u << left) - 1);
-      s.past_cache = past_cache && left >= R;
       s.next = panel + plan.bytes + b0 * Source::kCodeBytes;
       s.num_next = g + 1 < a.group_end ? (lines + turns - 1) / turns : 0;
       hold_loads();  // tile loads read what was laid out
-      pick<Source>(s.tile_rows)(s);
+      pick<Source>(tile_rows)(s);
     }
   }
-  if (past_cache) _mm_sfence();  // done before anybody is told that this call is
 }
 
 // All rows of x, or few_rows where they are few. Source::kFormat, ::kCodeBytes of a block of a
@@ -361,12 +322,6 @@ void run_strips(const MatmulArgs& a, void (*few_rows)(const MatmulArgs&)) {
   if (a.m < amx_rows_from(F)) return few_rows(a);
   configure_tiles(kTileRows, 32, 8);
   Scratch<F> scratch;
-  if (F != Format::q2_k && a.tiles) {
-    for (int64_t m = 0; m < a.m; m += kTiledRows) {
-      run_rows<Source>(a, m, a.m - m < kTiledRows ? a.m - m : kTiledRows, scratch);
-    }
-    return _tile_release();
-  }
   const int64_t chunks = (a.m + kMaxTiles * kTileRows - 1) / (kMaxTiles * kTileRows);
   for (int64_t i = 0; i < chunks; ++i) {
     const int64_t begin = a.m * i / chunks, end = a.m * (i + 1) / chunks;

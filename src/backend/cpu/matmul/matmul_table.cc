@@ -92,7 +92,7 @@ constexpr MatmulRow panels(const char* name, Run run) {
                 .run = run,
                 .decode_row = P::decode_row,
                 .pace = int_block_pace<F, kNeed>};
-  if ((kNeed & kCpuAmxInt8) != 0 && F != Format::q2_k) row.x_tiles = XTiles::blocks;
+  if ((kNeed & kCpuAmxInt8) != 0 && !kLowBits) row.x_tiles = XTiles::blocks;
   if constexpr (by_supers(F)) {
     row.arith = Arith::int_super;
     row.act_needs = kActSuper8;

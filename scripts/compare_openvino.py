@@ -15,7 +15,7 @@ import subprocess
 
 
 def run_sluice(args):
-    command = [args.sluice, "bench", "latency", args.model, "--input", str(args.input), "--output",
+    command = [args.sluice, "bench", "latency", args.model, "--device", "cpu", "--input", str(args.input), "--output",
                str(args.output + 1), "--repeat", "1", "-t", str(args.threads), "--json", "-q"]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return args.input / result["ttft_s"]["p50"], 1 / result["itl_s"]["mean"]

@@ -166,6 +166,7 @@ bool takes_tiles(const MatmulRow& kernel, int64_t cols, int64_t m) {
     case XTiles::bf16:
       return 2 * kTiledRows * cols <= kSecond;
     case XTiles::super:  // taken in ranges of columns that fit
+    case XTiles::blocks:
       return true;
   }
   return false;
@@ -202,6 +203,7 @@ Cut cut_segment(const PackedSegment& s, int64_t cols, int64_t m, int threads, bo
 // Bytes of one 16-row tile of x.
 int64_t tile_bytes(XTiles kind, int64_t cols) {
   if (kind == XTiles::super) return cols / kActSuper * kXSuperBytes;
+  if (kind == XTiles::blocks) return x_block_tile_bytes(cols);
   return x_tile_bytes(kind == XTiles::bf16 ? 2 * cols : cols);
 }
 
@@ -333,6 +335,12 @@ const int8_t* lay_out_tiles(
       const int64_t at = first * cols;
       cpu::lay_out_tile_amx_super(x.s.q + at, x.s.scale + at / kActSuper, x.s.sum + at / kActSum,
                                   cols, rows, to + i * bytes);
+      return;
+    }
+    if (kind == XTiles::blocks) {
+      const int64_t at = first * cols;
+      cpu::lay_out_tile_amx_blocks(x.q.q + at, x.q.scale + at / kActBlock, x.q.sum + at / kActBlock,
+                                   cols, rows, to + i * bytes);
       return;
     }
 #endif

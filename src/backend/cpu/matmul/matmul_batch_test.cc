@@ -99,7 +99,7 @@ class MatmulTiledKernel : public MatmulRowTest {};
 INSTANTIATE_TEST_SUITE_P(Rows,
                          MatmulTiledKernel,
                          testing::ValuesIn(usable_rows([](const MatmulRow& row) {
-                           return row.arith == Arith::int_row || row.arith == Arith::bf16_tiles;
+                           return row.x_tiles != XTiles::none || row.arith == Arith::int_row;
                          })),
                          row_test_name);
 
@@ -108,12 +108,13 @@ TEST_P(MatmulTiledKernel, LargeOutputs) {
   const MatmulRow* row = GetParam();
   ThreadPool pool(2, false);
   constexpr int64_t kRows = 4119, kStride = 4128, kM = 519;
+  const int64_t cols = format_info(row->fmt).block_elems == 256 ? 256 : 96;
   const Buffer memory = allocate_pages(kM * kStride * sizeof(float));
   auto* out = static_cast<float*>(memory.data());
-  const Source w = random_source(*row, kRows, 96, 7);
+  const Source w = random_source(*row, kRows, cols, 7);
   const WeightSegment segment = w.segment();
   const PackedWeight packed = pack_weight(pool, {&segment, 1}, make_bias(kRows), only(row));
-  Input in = make_input(kM, 96, 22);
+  Input in = make_input(kM, cols, 22);
   std::fill_n(out, kM * kStride, kPoison);
   MatmulScratch scratch;
   matmul(pool, Tensor{out, DType::f32, kM, kRows, kStride}, in.act(), packed, scratch);

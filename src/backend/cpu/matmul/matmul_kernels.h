@@ -125,6 +125,18 @@ void matmul_amx_iq4_nl(const MatmulArgs& a);
 void matmul_amx_mxfp4(const MatmulArgs& a);
 void matmul_amx_int4(const MatmulArgs& a);
 void matmul_amx_bf16(const MatmulArgs& a);
+// Many rows of x, in tiles; called by the kernels above.
+void matmul_amx_many_q8_0(const MatmulArgs& a);
+void matmul_amx_many_q4_0(const MatmulArgs& a);
+void matmul_amx_many_q4_1(const MatmulArgs& a);
+void matmul_amx_many_q6_k(const MatmulArgs& a);
+void matmul_amx_many_q5_0(const MatmulArgs& a);
+void matmul_amx_many_q5_1(const MatmulArgs& a);
+void matmul_amx_many_q4_k(const MatmulArgs& a);
+void matmul_amx_many_q5_k(const MatmulArgs& a);
+void matmul_amx_many_iq4_nl(const MatmulArgs& a);
+void matmul_amx_many_mxfp4(const MatmulArgs& a);
+void matmul_amx_many_int4(const MatmulArgs& a);
 // Up to 16 rows of SuperQuantView as a tile of MatmulArgs::tiles.
 void lay_out_tile_amx_super(const int8_t* q,
                             const float* scale,
@@ -132,6 +144,13 @@ void lay_out_tile_amx_super(const int8_t* q,
                             int64_t cols,
                             int64_t rows,
                             void* tile);
+// The same of QuantView.
+void lay_out_tile_amx_blocks(const int8_t* q,
+                             const float* scale,
+                             const int32_t* sum,
+                             int64_t cols,
+                             int64_t rows,
+                             void* tile);
 // x [rows, cols] f32 as a tile of MatmulArgs::tiles.
 void lay_out_tile_amx_bf16(const float* x, int64_t stride, int64_t rows, int64_t cols, void* tile);
 

@@ -152,9 +152,9 @@ void lay_out_x(const MatmulArgs& a,
   return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(12582912.0f));
 }
 
-// acc += one block of H rows of x.
-template <Format F, int H>
-[[gnu::always_inline]] inline void add_block(const XBlock<F>& x,
+// acc += one block of H rows of x. X: XBlock<F>, or one with more sides.
+template <Format F, int H, typename X>
+[[gnu::always_inline]] inline void add_block(const X& x,
                                              const WBlock<F>& w,
                                              const int32_t (*dot)[R],
                                              __m512 (&acc)[H]) {

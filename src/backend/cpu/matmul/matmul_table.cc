@@ -33,12 +33,13 @@ void decode_source_row(const void* w, int64_t, int64_t cols, int64_t row, float*
 constexpr int64_t few_groups(int64_t m) { return m <= 2 ? 4 : 2; }
 
 template <Format F, uint64_t kNeed>
-Pace int_block_pace(int64_t m, bool) {
+Pace int_block_pace(int64_t m, bool tiled) {
   if constexpr ((kNeed & kCpuI8mm) != 0) {
     if (smmla_unpacks_once(m)) return {250, 128, 32};
   }
   if constexpr ((kNeed & kCpuAmxInt8) != 0) {
     constexpr int64_t kFrom = amx_rows_from(F);
+    if (tiled) return {900, kTiledRows, 8, 2 * kXTileRows};
     if (m >= kFrom) return {700, 128, 8, 1, kFrom > 24 ? kFrom : 24};
   }
   return {400, kAnyRows, few_groups(m)};
@@ -91,6 +92,7 @@ constexpr MatmulRow panels(const char* name, Run run) {
                 .run = run,
                 .decode_row = P::decode_row,
                 .pace = int_block_pace<F, kNeed>};
+  if ((kNeed & kCpuAmxInt8) != 0 && !kLowBits) row.x_tiles = XTiles::blocks;
   if constexpr (by_supers(F)) {
     row.arith = Arith::int_super;
     row.act_needs = kActSuper8;

@@ -57,8 +57,8 @@ struct MatmulArgs {
   const float* scale = nullptr;    // [m, cols / 32], [m, cols / 256] for int_super, [m] for int_row
   const int32_t* sum = nullptr;    // like scale; not for int_super
   const int16_t* sum16 = nullptr;  // [m, cols / 16]; int_super
-  const int8_t* tiles = nullptr;   // q, or x as bf16, once more in tiles (XTiles), or null: int_row
-                                   // and int_super on AMX, bf16_tiles
+  const int8_t* tiles = nullptr;   // q, or x as bf16, once more in tiles (XTiles), or null: the
+                                   // integer ariths on AMX, bf16_tiles
   int64_t all_rows = 0;            // of x in all calls of the product
   float* out = nullptr;            // [m, rows], rows out_stride apart
   int64_t out_stride = 0;
@@ -76,6 +76,13 @@ inline constexpr int64_t kXTileRows = 16, kXTileCols = 64;
 // int_super: [row / 16][column / 256] of 16 rows by 256 columns with their sums and scales, as
 // lay_out_tile_amx_super has them.
 inline constexpr int64_t kXSuperBytes = 16 * (256 + 16 * 4 + 4);
+
+// int_block32: [row / 16][column / 32] of 16 rows by 32 columns with their scales, and scales times
+// sums, as lay_out_tile_amx_blocks has them; columns completed by zeros to kXBlockStep blocks.
+inline constexpr int64_t kXBlockBytes = 16 * (32 + 4 + 4), kXBlockStep = 4;
+[[gnu::always_inline]] constexpr int64_t x_block_tile_bytes(int64_t cols) {
+  return (cols / 32 + kXBlockStep - 1) / kXBlockStep * kXBlockStep * kXBlockBytes;
+}
 
 // One call packs groups [group_begin, group_end). Disjoint ranges may run in parallel.
 struct PackArgs {
@@ -96,7 +103,7 @@ struct Pace {
 inline constexpr int64_t kAnyRows = int64_t{1} << 40;
 
 // In which tiles a kernel takes many rows of x (MatmulArgs::tiles), if in any.
-enum class XTiles : uint8_t { none, int8, bf16, super };
+enum class XTiles : uint8_t { none, int8, bf16, super, blocks };
 inline constexpr int64_t kTiledRows = 512;  // of x in one call, where they are in tiles
 
 struct MatmulRow {

@@ -74,6 +74,8 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   v.draining = w.draining;
   v.role = w.config.role;
   v.fetches = w.config.fetches;
+  v.lends = w.config.lends;
+  v.lending = w.num_lending;
   v.queued = w.queued;
   v.decode = w.decode;
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
@@ -109,6 +111,7 @@ RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   r.output = output_;
   r.attempts = ask.attempts;
   r.whole = ask.whole;
+  r.fetches = ask.fetches;
   r.draw = ask.draw;
   if (ask.session != 0) {
     if (const int* home = sessions_.find(ask.session)) r.home = *home;
@@ -133,11 +136,18 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.tokens = std::max<int64_t>(1, ask.tokens);
   WorkerView v = view(worker, ask, now);
   v.pace = v.decode_pace = 1;
-  if (!ask.whole && !ask.handed_over && w.config.role != WorkerRole::prefill) forget_transfer();
+  const bool may_move = !ask.whole || ask.fetches;
+  if (may_move && !ask.handed_over && ask.fetch_from < 0 && w.config.role != WorkerRole::prefill)
+    forget_transfer();
   s.timed = !ask.again;  // its lease may be over
   if (ask.handed_over) {
     s.fetched = s.tokens - std::min(v.cached, s.tokens);
     v.cached = s.tokens;
+  } else if (ask.fetch_from >= 0) {
+    s.fetched = ask.fetch_tokens;
+    v.cached = std::min(v.cached + ask.fetch_tokens, s.tokens);
+    s.lender = ask.fetch_from;
+    ++at(s.lender).num_lending;
   }
   const int64_t from = std::clamp<int64_t>(v.cached, 0, s.tokens - 1);
   s.prompt = chunk_load(from, static_cast<int>(s.tokens - from));
@@ -178,13 +188,29 @@ void Conductor::first_token(Ticket ticket, Time now) {
   Sent& s = sent_[ticket];
   Worker& w = at(s.worker);
   leave_queue(w, ticket, now);
+  end_lending(s);
   s.decodes = true;
   w.decode += decode_of(s.tokens);
   s.first = now;
   if (!s.timed) return;
   const double took = seconds(now - s.at);
-  if (s.fetched > 0) return learn_transfer(took - s.ttft * w.pace, s.fetched);
-  if (s.ttft >= kShortest) learn_pace(w, took, s.ttft);
+  const bool told = s.moved >= 0;
+  if (s.fetched > 0 && !told) return learn_transfer(took - s.ttft * w.pace, s.fetched);
+  if (s.ttft >= kShortest && s.fetched == 0) learn_pace(w, took, s.ttft);
+}
+
+void Conductor::end_lending(Sent& s) {
+  if (s.lender >= 0) --at(std::exchange(s.lender, -1)).num_lending;
+}
+
+void Conductor::fetched(Ticket ticket, double share, double seconds) {
+  Sent& s = sent_[ticket];
+  CHECK(s.worker >= 0);
+  if (s.fetched == 0 || s.moved >= 0) return;
+  end_lending(s);
+  s.moved = seconds;
+  const auto tokens = static_cast<int64_t>(share * static_cast<double>(s.tokens));
+  if (tokens > 0) learn_transfer(seconds, tokens);
 }
 
 void Conductor::learn_transfer(double seconds, int64_t tokens) {
@@ -253,6 +279,7 @@ void Conductor::ended(Ticket ticket, bool whole, Time now) {
     decode_pace_ += (ratio - decode_pace_) * kDecodeLearn;
   }
   if (whole && s.output > 0) output_ += (s.output - output_) * kOutputLearn;
+  end_lending(s);
   --w.num_requests;
   s.worker = -1;
   free_.push_back(ticket);
@@ -269,9 +296,11 @@ void Conductor::set_alive(int worker, bool alive) {
   w.alive = alive;
 }
 
-void Conductor::set_role(int worker, WorkerRole role, bool fetches) {
-  at(worker).config.role = role;
-  at(worker).config.fetches = fetches;
+void Conductor::set_role(int worker, WorkerRole role, bool fetches, bool lends) {
+  ConductorWorker& c = at(worker).config;
+  c.role = role;
+  c.fetches = fetches;
+  c.lends = lends;
 }
 
 void Conductor::set_draining(int worker, bool draining) { at(worker).draining = draining; }

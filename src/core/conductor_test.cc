@@ -176,7 +176,7 @@ TEST(Conductor, LearnsHowLongHandingOverTakes) {
   }
   EXPECT_NEAR(c.transfer(), 20e-6, 1e-6);
   EXPECT_EQ(c.pace(1), 1);
-  c.set_role(1, WorkerRole::both, false);
+  c.set_role(1, WorkerRole::both, false, false);
   EXPECT_EQ(c.choose_decoder(ask, now), -1);
   EXPECT_EQ(c.role(1), WorkerRole::both);
 }
@@ -207,6 +207,45 @@ TEST(Conductor, AFetchThatFailedIsNoTransfer) {
   for (int i = 0; i < 10'000; ++i) answer(milliseconds(101));
   EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
   EXPECT_NEAR(c.pace(1), 1, 1e-6);
+}
+
+// A hot prefix goes to the worker that has more time; who lends is busy until it is there.
+TEST(Conductor, PrefixesAreFetched) {
+  RoutingConfig config;
+  config.transfer = 2e-6;
+  config.fetch = true;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true, w.budget = 1'000;
+  Conductor c(config, workers);
+  std::vector<uint64_t> blocks;
+  for (uint64_t k = 1; k <= 19; ++k) blocks.push_back(k);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = blocks, .block_tokens = 512, .fetches = true};
+  c.ended(c.sent(0, ask, Time{0}), true, Time{0});
+  for (int i = 0; i < 20; ++i) c.sent(0, {.tokens = 1'000, .blocks = {}}, Time{0});
+  const RoutingChoice choice = c.choose(ask, Time{0});
+  EXPECT_EQ(choice.worker, 1);
+  EXPECT_EQ(choice.estimate.fetch_from, 0);
+  EXPECT_EQ(choice.estimate.fetch_end, 19 * 512);
+  ask.fetch_from = choice.estimate.fetch_from;
+  ask.fetch_tokens = choice.estimate.fetch_tokens;
+  const auto one = c.sent(1, ask, Time{0});
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 1);
+  EXPECT_EQ(c.view(1, ask, Time{0}).queued.tokens, 10'000 - 19 * 512);
+  const auto two = c.sent(1, ask, Time{0});
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 2);
+  c.fetched(one, 0.9728, 0.0973);  // 10 us a token, far more than expected
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 1);
+  EXPECT_GT(c.transfer(), 2e-6);
+  const double learned = c.transfer();
+  c.fetched(one, 0.9728, 0.0973);  // once
+  EXPECT_EQ(c.transfer(), learned);
+  c.tokens(one, 1, milliseconds(500));
+  EXPECT_EQ(c.transfer(), learned);  // it is known already
+  EXPECT_EQ(c.pace(1), 1);
+  c.ended(two, false, milliseconds(10));  // it failed before it said anything
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 0);
+  c.ended(one, true, milliseconds(600));
+  EXPECT_EQ(c.view(1, ask, Time{0}).cached, 19 * 512);
 }
 
 TEST(Conductor, WorkersThatAreNotThereDoNotSlowLearning) {

@@ -16,6 +16,8 @@ constexpr double kSlack = 0.25;
 constexpr int kMostAttempts = 10;
 // Tokens of a prompt that the worker computes that goes on with it: at most a block.
 constexpr int64_t kHandoverTail = 16;
+// Seconds to begin a fetch, and for which a holder may be silent before one is given up.
+constexpr double kFetchStart = 2e-3, kMostFetchWait = 0.8;
 
 int64_t scaled(int64_t n, double by) {
   return static_cast<int64_t>(std::llround(static_cast<double>(n) * by));
@@ -81,6 +83,26 @@ bool takes_over(const WorkerView& w) {
          (w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches));
 }
 
+// One step of all that the worker has to do.
+double step_seconds(const WorkerView& w) {
+  StepLoad one = w.decode;
+  one.tokens += std::clamp(w.queued.tokens, 0, std::max(0, w.budget - w.decode.tokens));
+  return one.tokens > 0 ? w.cost->seconds(one) * w.pace : 0;
+}
+
+// To get a prefix from `holder`, `more` tokens of it. Those who fetch from it at once share its
+// link. Its blocks leave the pool with a step behind the one that runs; one that is busy for longer
+// than anybody waits for it lends nothing.
+double fetch_seconds(const RoutingConfig& c,
+                     const WorkerView& holder,
+                     const WorkerView& w,
+                     int64_t more) {
+  const double wait = 2 * step_seconds(holder);
+  if (wait > kMostFetchWait) return std::numeric_limits<double>::infinity();
+  return kFetchStart + wait + step_seconds(w) +
+         c.transfer * static_cast<double>(more) * (1 + holder.lending);
+}
+
 int64_t fetched_tokens(const WorkerView& w, const RoutedRequest& r) {
   return std::max<int64_t>(0, r.tokens - kHandoverTail - w.cached);
 }
@@ -143,10 +165,11 @@ Candidates find_candidates(const RoutingConfig& c,
   return {workers, split, !any_other, !split || c.policy == Routing::cache_aware};
 }
 
+// Of those that lend; one that takes no new requests may.
 int longest_prefix(std::span<const WorkerView> workers) {
   int best = -1;
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].alive || workers[i].cached == 0) continue;
+    if (!workers[i].alive || !workers[i].lends || workers[i].cached == 0) continue;
     if (best < 0 || workers[i].cached > workers[static_cast<size_t>(best)].cached)
       best = static_cast<int>(i);
   }
@@ -267,15 +290,17 @@ RoutingEstimate estimate_request(const RoutingConfig& c,
   const double queue = prompt_seconds(w, w.queued);
   e.wait = std::max(0.0, queue - w.progress) + memory_seconds(w, r);
   e.own = own_seconds(w, r.tokens, w.cached);
-  if (c.fetch && best >= 0 && static_cast<size_t>(best) != worker) {
-    const int64_t there = std::min(workers[static_cast<size_t>(best)].cached, r.tokens);
-    const int64_t more = there - w.cached;
+  const bool fetches = w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches);
+  if (c.fetch && r.fetches && fetches && best >= 0 && static_cast<size_t>(best) != worker) {
+    const WorkerView& holder = workers[static_cast<size_t>(best)];
+    const int64_t there = std::min(holder.cached, r.tokens), more = there - w.cached;
     const double fetched =
-        more > 0 ? c.transfer * static_cast<double>(more) + own_seconds(w, r.tokens, there) : e.own;
+        more > 0 ? fetch_seconds(c, holder, w, more) + own_seconds(w, r.tokens, there) : e.own;
     if (fetched < e.own) {
       e.own = fetched;
       e.fetch_from = best;
       e.fetch_tokens = more;
+      e.fetch_end = there;
     }
   }
   e.tpot = decode_seconds(w, r, e.ttft());

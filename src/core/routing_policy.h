@@ -29,7 +29,9 @@ struct WorkerView {
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   bool alive = true, draining = false;
   WorkerRole role = WorkerRole::both;
-  bool fetches = false;  // of role both: takes prompts that a prefill worker computed
+  bool fetches = false;  // of role both: takes K and V that another worker computed
+  bool lends = false;    // others may fetch what it has cached
+  int lending = 0;       // that do so now
   // Prompts that have no first token yet; `sampled`: how many, `context`: their positions.
   StepLoad queued;
   StepLoad decode;                   // one step of all sequences that decode
@@ -42,12 +44,13 @@ struct WorkerView {
 };
 
 struct RoutedRequest {
-  int64_t tokens = 1;   // of the prompt
-  double output = 128;  // tokens, expected
-  int home = -1;        // worker of its session's last request; -1: none
-  int attempts = 0;     // how often it was rejected before
-  bool whole = false;   // one worker computes all of it
-  uint64_t draw = 0;    // random bits, for Routing::random
+  int64_t tokens = 1;    // of the prompt
+  double output = 128;   // tokens, expected
+  int home = -1;         // worker of its session's last request; -1: none
+  int attempts = 0;      // how often it was rejected before
+  bool whole = false;    // one worker computes all of it
+  bool fetches = false;  // it may be told to fetch a prefix
+  uint64_t draw = 0;     // random bits, for Routing::random
 };
 
 struct RoutingConfig {
@@ -79,9 +82,10 @@ struct RoutingEstimate {
   double tpot = 0;           // between its tokens
   int fetch_from = -1;       // worker whose prefix is fetched; -1: none
   int64_t fetch_tokens = 0;  // how much of it
+  int64_t fetch_end = 0;     // tokens of the prompt that are cached then
   double ttft() const { return wait + own; }
 };
-// `best`: the worker with the longest cached prefix, whose KV may be fetched; -1: none.
+// `best`: the worker with the longest cached prefix that may be fetched; -1: none.
 RoutingEstimate estimate_request(const RoutingConfig& config,
                                  const RoutedRequest& request,
                                  std::span<const WorkerView> workers,

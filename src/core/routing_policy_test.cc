@@ -125,22 +125,68 @@ TEST(RoutingPolicy, AHotPrefixIsReplicatedWhenItsWorkerIsOverloaded) {
 }
 
 TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
-  auto w = idle_workers(2);
+  auto w = idle_workers(3);
   w[0].cached = 9'000;
+  w[1].cached = 1'000;
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].budget = 1'000;  // steps of 11 ms
   queue_prompts(w[0], 12, 1'000);
+  w[2].draining = true;
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  c.fetch = true;
+  RoutedRequest r{.tokens = 10'000, .output = 1, .fetches = true};
+  RoutingState state;
+  RoutingChoice choice = choose_worker(c, r, w, state);
+  EXPECT_EQ(choice.worker, 1);
+  EXPECT_EQ(choice.estimate.fetch_from, 0);
+  EXPECT_EQ(choice.estimate.fetch_tokens, 8'000);
+  EXPECT_EQ(choice.estimate.fetch_end, 9'000);
+  // To begin, two steps of the holder, the transfer, and what is left to compute.
+  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 8e-3 + 11e-3, 1e-4);
+  w[0].lending = 3;  // four share its link
+  EXPECT_NEAR(choose_worker(c, r, w, state).estimate.own, 2e-3 + 22e-3 + 32e-3 + 11e-3, 1e-4);
+  const auto not_fetched = [&] {
+    const RoutingChoice other = choose_worker(c, r, w, state);
+    return other.worker == 1 && other.estimate.fetch_from == -1 && other.estimate.own > 0.09;
+  };
+  w[0].lending = 30;  // dearer than computing
+  EXPECT_TRUE(not_fetched());
+  w[0].lending = 0;
+  c.transfer = 1e-3;
+  EXPECT_TRUE(not_fetched());
+  c.transfer = 1e-6;
+  r.fetches = false;
+  EXPECT_TRUE(not_fetched());
+  r.fetches = true;
+  w[0].lends = false;
+  EXPECT_TRUE(not_fetched());
+  w[0].lends = true;
+  w[1].fetches = false;
+  EXPECT_TRUE(not_fetched());
+  w[1].fetches = true;
+  w[0].alive = false;
+  EXPECT_TRUE(not_fetched());
+  w[0].alive = true;
+  w[0].pace = 40;  // steps of 440 ms: it would be given up
+  EXPECT_TRUE(not_fetched());
+  w[0].pace = 1;
+  EXPECT_FALSE(not_fetched());
+}
+
+// A worker that is about to stop still lends.
+TEST(RoutingPolicy, ADrainingWorkersPrefixIsFetched) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = 9'000;
+  w[0].draining = true;
   RoutingConfig c;
   c.transfer = 1e-6;
   c.fetch = true;
   RoutingState state;
-  RoutingChoice choice = choose_worker(c, {.tokens = 10'000}, w, state);
+  const RoutingChoice choice = choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state);
   EXPECT_EQ(choice.worker, 1);
   EXPECT_EQ(choice.estimate.fetch_from, 0);
-  EXPECT_EQ(choice.estimate.fetch_tokens, 9'000);
-  EXPECT_NEAR(choice.estimate.own, 9e-3 + 11e-3, 1e-4);
-  c.transfer = 1e-3;  // dearer than computing
-  choice = choose_worker(c, {.tokens = 10'000}, w, state);
-  EXPECT_EQ(choice.worker, 1);
-  EXPECT_EQ(choice.estimate.fetch_from, -1);
 }
 
 TEST(RoutingPolicy, SessionsStayForSmallDifferences) {

@@ -254,6 +254,11 @@ class Scheduler {
   void list_prefixes(KvListener& to) const;
   // Takes blocks of requests with a lease; likewise. Needs places in host memory.
   void export_to(KvExporter* exporter) { exporter_.to = exporter; }
+  // Offers a prompt's cached blocks from number `first` on to the exporter, up to the first that is
+  // not cached, as far as host memory has them or room for them. Those on disk alone do not count.
+  void export_prefix(const PromptBlocks& prompt, int first, LeaseId lease);
+  // Leading blocks of a prompt that are cached, in any tier, in the groups that see everything.
+  int num_cached_blocks(const PromptBlocks& prompt) const;
   // Places for those blocks of a prompt that are cached nowhere, as far as there are any, appended
   // to `out`: the caller fills them, from any thread, and hands them to import_blocks(), or back.
   void reserve_blocks(const PromptBlocks& prompt, std::vector<PlacedBlock>& out);
@@ -369,6 +374,15 @@ class Scheduler {
     LeaseId lease;
     PlacedBlock block;
     bool operator==(const Export&) const = default;
+  };
+  // A block for another process.
+  struct Offer {
+    LeaseId lease;
+    int index, group;
+    PrefixKey key;
+    std::span<const Token> tokens;
+    BlockHash parent;
+    BlockId block;  // where the pool has it, or kNullBlock
   };
   struct PendingRange {
     uint64_t step;
@@ -534,6 +548,8 @@ class Scheduler {
   void export_leased();
   void export_blocks(const Sequence& s);
   void export_block(const Sequence& s, int index, int group);
+  void offer_block(const Offer& offer);
+  Offer find_offer(const PromptBlocks& prompt, int index, int group, LeaseId lease) const;
   void end_exports(PlaceId place, bool arrived);
 
   // blocks, under allocator=reserve and range

@@ -35,30 +35,83 @@ void Scheduler::export_blocks(const Sequence& s) {
   }
 }
 
-// A block that host memory has, or has room for.
 void Scheduler::export_block(const Sequence& s, int index, int group) {
   const Request& r = request_of(s);
   auto at = static_cast<size_t>(index);
-  PrefixKey key{r.block_hashes[at], group, r.tenant};
-  std::span<const Token> tokens = block_tokens(s, index);
-  PlaceId place = blocks_.tiers.find_host(key, tokens);
+  offer_block({r.lease, index, group, PrefixKey{r.block_hashes[at], group, r.tenant},
+               block_tokens(s, index), index == 0 ? root_hash(r.tenant) : r.block_hashes[at - 1],
+               s.table.at(layout_, index, group)});
+}
+
+// A block that host memory has, or has room for.
+void Scheduler::offer_block(const Offer& o) {
+  PlaceId place = blocks_.tiers.find_host(o.key, o.tokens);
   bool moving = true;
   if (place != kNullBlock) {
     moving = std::ranges::any_of(blocks_.moves.moving(), [&](const Moving& m) {
       return m.transfer.kind == Transfer::out && m.transfer.to == place;
     });
   } else {
-    BlockId block = s.table.at(layout_, index, group);
-    if (block == kNullBlock) return;
-    place = blocks_.tiers.insert(key, tokens,
-                                 index == 0 ? root_hash(r.tenant) : r.block_hashes[at - 1]);
+    if (o.block == kNullBlock) return;
+    place = blocks_.tiers.insert(o.key, o.tokens, o.parent);
     if (place == kNullBlock) return;
-    blocks_.moves.add(Transfer::out, block, place);
+    blocks_.moves.add(Transfer::out, o.block, place);
   }
   blocks_.tiers.retain(place);  // the exporter's
-  exporter_.to->offered(r.lease);
-  exports_.push_back({r.lease, {index, group, place}});
+  exporter_.to->offered(o.lease);
+  exports_.push_back({o.lease, {o.index, o.group, place}});
   if (!moving) end_exports(place, true);
+}
+
+Scheduler::Offer Scheduler::find_offer(const PromptBlocks& p,
+                                       int index,
+                                       int group,
+                                       LeaseId lease) const {
+  auto at = static_cast<size_t>(index), size = static_cast<size_t>(config_.block_size);
+  Offer o{lease,
+          index,
+          group,
+          {p.hashes[at], group, p.tenant},
+          std::span(*p.prompt).subspan(at * size, size),
+          index == 0 ? root_hash(p.tenant) : p.hashes[at - 1],
+          kNullBlock};
+  o.block = blocks_.index.find(o.key, o.tokens);
+  return o;
+}
+
+void Scheduler::export_prefix(const PromptBlocks& p, int first, LeaseId lease) {
+  // Steps behind a failed one may still run, and fill places that were given up.
+  if (std::ranges::any_of(flights_, &InFlight::lost)) return;
+  const auto most = static_cast<int>(p.hashes.size());
+  auto found = [&](int index) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g)) continue;
+      const Offer o = find_offer(p, index, g, lease);
+      if (o.block == kNullBlock && blocks_.tiers.find_host(o.key, o.tokens) == kNullBlock)
+        return false;
+    }
+    return true;
+  };
+  int end = first;
+  while (end < most && found(end)) ++end;
+  for (int index = first; index < end; ++index) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g) && index < layout_.first_seen(g, end * config_.block_size)) continue;
+      offer_block(find_offer(p, index, g, lease));
+    }
+  }
+}
+
+int Scheduler::num_cached_blocks(const PromptBlocks& p) const {
+  int num = 0;
+  for (; num < static_cast<int>(p.hashes.size()); ++num) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g)) continue;
+      const Offer o = find_offer(p, num, g, 0);
+      if (o.block == kNullBlock && blocks_.tiers.find(o.key, o.tokens) == kNullBlock) return num;
+    }
+  }
+  return num;
 }
 
 // What was to be at this place has come, or is lost.

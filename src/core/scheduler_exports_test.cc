@@ -171,6 +171,50 @@ TEST(SchedulerExports, ARestartTellsTheExporter) {
   EXPECT_EQ(b.scheduler.num_held_places(), 0);
 }
 
+PromptBlocks blocks_of(const Request& r) { return {r.prompt, r.block_hashes, r.tenant}; }
+
+// Without a request: what is cached, from a block on, up to the first that is not.
+TEST(SchedulerExports, ACachedPrefixIsOffered) {
+  ExportBench b(16);
+  b.add(leased(1, 17, 0));
+  b.finish();
+  const PromptBlocks longer = blocks_of(leased(0, 30, 0));
+  EXPECT_EQ(b.scheduler.num_cached_blocks(longer), 4);
+  b.scheduler.export_prefix(longer, 1, 5);
+  EXPECT_EQ(b.exports.num_offered, 3);
+  EXPECT_TRUE(b.scheduler.has_work());  // a step of nothing but copies
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 3u);
+  EXPECT_EQ(b.exports.list[0].index, 1);
+  EXPECT_EQ(b.scheduler.num_held_places(), 3);
+  // In host memory they are there at once, and held twice.
+  b.scheduler.export_prefix(longer, 1, 6);
+  EXPECT_EQ(b.exports.list.size(), 6u);
+  b.scheduler.release_places(std::span(b.exports.list).first(3));
+  EXPECT_EQ(b.scheduler.num_held_places(), 3);
+  b.scheduler.release_places(std::span(b.exports.list).subspan(3));
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+  // Other tokens, another tenant, nothing from here on.
+  b.scheduler.export_prefix(longer, 4, 7);
+  PromptBlocks other = longer;
+  other.hashes = hash_blocks(*other.prompt, kExportBlock, 9);
+  other.tenant = 9;
+  b.scheduler.export_prefix(other, 0, 7);
+  EXPECT_EQ(b.exports.list.size(), 6u);
+  EXPECT_EQ(b.exports.num_offered, 6);
+}
+
+// Evicted from the pool and gone from host memory.
+TEST(SchedulerExports, AnEvictedPrefixIsNotOffered) {
+  ExportBench b(16);
+  b.add(leased(1, 17, 0));
+  b.finish();
+  b.scheduler.flush_prefixes();
+  b.scheduler.export_prefix(blocks_of(leased(0, 17, 0)), 0, 5);
+  EXPECT_EQ(b.exports.num_offered, 0);
+  EXPECT_FALSE(b.scheduler.has_work());
+}
+
 TEST(SchedulerExports, WhatComesFromElsewhereIsAPrefix) {
   ExportBench b(16);
   Request r = leased(1, 17, 0);

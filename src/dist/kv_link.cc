@@ -51,7 +51,8 @@ Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   return {};
 }
 
-Result<void> KvLink::send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until) {
+Result<void> KvLink::send(const KvFrame& frame, WaitUntil until) {
+  const std::span<const std::byte> block = frame_content(frame);
   sent_.clear();
   encode_frame(frame, identity_.block_bytes, sent_);
   if (!out_) {

@@ -16,6 +16,9 @@ struct KvIdentity {
   std::string key;      // shared; empty: none, and no MACs
   Digest256 content{};  // sha256() of Session::shared_content()
   size_t block_bytes = 0;
+  int block_size = 0;       // positions of a block
+  uint32_t max_blocks = 0;  // of a prompt, in one cache group
+  int num_groups = 1;
 };
 // At least 16 bytes in a file, less the end of the line.
 Result<std::string> read_kv_key(const std::string& path);
@@ -28,8 +31,7 @@ class KvLink {
       : socket_(std::move(socket)), identity_(identity) {}
   // An error says why the two do not go together.
   Result<void> greet(bool is_client, WaitUntil until);
-  // `block` follows the head of a KvBlock.
-  Result<void> send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until);
+  Result<void> send(const KvFrame& frame, WaitUntil until);
   // Its bytes are valid until the next call.
   Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
   void shut() noexcept { socket_.shut(); }

@@ -26,6 +26,9 @@ void add_route(CLI::App& app, CommandLine& c) {
                 "CURVE keys for that: a line \"secret KEY\", the router's, and a\nline \"server "
                 "KEY\", the workers' public one")
       ->needs(events);
+  s->add_flag_callback(
+      "--no-prefix-fetch", [&o] { o.fetch = false; },
+      "workers of --role both and decode are not told to fetch cached\nprefixes from one another");
   s->add_option("--slo", o.slo,
                 "objectives, like ttft=2s,tpot=50ms: requests that are predicted to\nmiss them get "
                 "429 and Retry-After");

@@ -112,7 +112,8 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
 
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
-  if (!transfer.where().empty()) log_plain("KV blocks for others on %s", transfer.where().c_str());
+  if (const KvPort* p = transfer.port())
+    log_plain("KV blocks for others on %s port %d", p->address().c_str(), int{p->port()});
 }
 
 Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {

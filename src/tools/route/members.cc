@@ -109,7 +109,7 @@ Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
   }
   // Forget the worker that left; its probe may not have said so yet.
   set_state(worker, false, false, false, "is gone");
-  conductor_.set_role(static_cast<int>(worker), WorkerRole::both, false);
+  set_part(worker, {});
   w.num_requests = w.num_failures = w.num_prefills = 0;
   w.leaving = false;
   w.url = url;

@@ -74,6 +74,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.routing.tpot = slo->tpot;
   r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
   r.routing.transfer = kAssumedTransfer;
+  r.routing.fetch = o.fetch;
   r.worker.cost = assumed_cost();
   r.worker.budget = o.budget;
   if (!o.cost.empty()) {

@@ -69,6 +69,10 @@ Router::Router(RouterOptions options)
   fallbacks_ = &metrics_.counter(
       "sluice_route_fallbacks_total",
       "Requests of which one worker computes all, since a prefill or its handover failed");
+  fetches_ = &metrics_.counter("sluice_route_fetches_total",
+                               "Requests whose worker fetches a prefix from another worker");
+  fetched_tokens_ = &metrics_.counter("sluice_route_fetched_tokens_total",
+                                      "Prompt tokens of those prefixes, estimated");
   transfer_ = &metrics_.gauge("sluice_route_transfer_seconds",
                               "To hand over the KV of one token, as it is learned");
   for (const auto& r : kWorkerRoles)
@@ -183,12 +187,25 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
     refused_->add();
     return exchange->refuse(503, "no worker takes requests now: try again later", "no_worker", 1);
   }
-  send_to(choice.worker, exchange, choice.decoder >= 0 ? Leg::prefill : Leg::whole);
+  const Leg leg = choice.decoder >= 0               ? Leg::prefill
+                  : choice.estimate.fetch_from >= 0 ? Leg::fetch
+                                                    : Leg::whole;
+  send_to(choice.worker, exchange, leg, choice.estimate);
 }
 
-void Router::send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg) {
+void Router::send_to(int worker,
+                     const std::shared_ptr<RoutedExchange>& exchange,
+                     Leg leg,
+                     const RoutingEstimate& estimate) {
   Worker& w = workers_[static_cast<size_t>(worker)];
-  const Conductor::Ask ask = exchange->ask();
+  Conductor::Ask ask = exchange->ask();
+  if (leg == Leg::fetch) {
+    ask.fetch_from = estimate.fetch_from;
+    ask.fetch_tokens = estimate.fetch_tokens;
+    exchange->fetch_prefix(estimate);
+    fetches_->add();
+    fetched_tokens_->add(static_cast<double>(estimate.fetch_tokens));
+  }
   if (exchange->generates() && leg != Leg::decode) {
     prompt_tokens_->add(static_cast<double>(ask.tokens));
     cached_tokens_->add(static_cast<double>(conductor_.view(worker, ask, now()).cached));
@@ -219,14 +236,15 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
 }
 
-void Router::set_role(size_t worker, std::string_view role) {
+void Router::set_part(size_t worker, KvPart part) {
   const int i = static_cast<int>(worker);
-  const WorkerRole r = role == "prefill"  ? WorkerRole::prefill
-                       : role == "decode" ? WorkerRole::decode
-                                          : WorkerRole::both;
+  const WorkerRole r = part.role == "prefill"  ? WorkerRole::prefill
+                       : part.role == "decode" ? WorkerRole::decode
+                                               : WorkerRole::both;
   if (r != conductor_.role(i))
     LOG(info, "%s: role %s", workers_[worker].name.c_str(), name_of(kWorkerRoles, r));
-  conductor_.set_role(i, r, role == "both");
+  conductor_.set_role(i, r, part.role == "both", part.port != 0);
+  workers_[worker].kv = std::move(part);
 }
 
 void Router::set_events(size_t worker, std::optional<KvFollower::Source> source) {

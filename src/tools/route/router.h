@@ -56,6 +56,14 @@ struct RoutedPath {
   bool prefix = false;     // and all below it
 };
 
+// A worker's part in moving KV blocks, as it says itself.
+struct KvPart {
+  std::string role;   // empty: none
+  std::string host;   // where others fetch its blocks
+  uint16_t port = 0;  // 0: nowhere
+  bool operator==(const KvPart&) const = default;
+};
+
 class RoutedExchange;
 class WorkerProbe;
 enum class Leg : uint8_t;
@@ -87,6 +95,7 @@ class Router {
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
     uint64_t num_requests = 0, num_failures = 0, num_prefills = 0;  // since it joined
+    KvPart kv;
     std::optional<KvFollower::Source> events;
     uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
@@ -105,13 +114,16 @@ class Router {
   void serve_metrics(Responder& out);
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
-  void send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg);
+  void send_to(int worker,
+               const std::shared_ptr<RoutedExchange>& exchange,
+               Leg leg,
+               const RoutingEstimate& estimate = {});
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
-  // The role that the worker reports; empty: it does whole requests.
-  void set_role(size_t worker, std::string_view role);
+  // The part that the worker reports; empty: it does whole requests.
+  void set_part(size_t worker, KvPart part);
   // Where the worker says that its KV events are; none: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
@@ -130,7 +142,7 @@ class Router {
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
-  Counter *prefills_, *fallbacks_;
+  Counter *prefills_, *fallbacks_, *fetches_, *fetched_tokens_;
   Gauge *held_requests_, *held_bytes_, *transfer_;
   Gauge* up_by_role_[3];  // by WorkerRole
   Histogram* first_byte_;

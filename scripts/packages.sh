@@ -22,7 +22,7 @@ packages_to_test() {
     version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -1)
   fi
   version=${version%%.*}
-  echo clang "libclang-rt-${version:-14}-dev" clang-format-14 lld openssl curl dpkg-dev file $browser
+  echo clang "libclang-rt-${version:-14}-dev" clang-format-14 lld openssl curl dpkg-dev file etcd-server $browser
 }
 
 missing_packages() {  # missing_packages NAME...

@@ -226,6 +226,8 @@ int cmd_serve(const ServeOptions& o) {
   engine.front_end_bytes = serving_memory(o).records;
   if (!engine.record_dir.empty())
     engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
+  if (auto good = EtcdRegistration::check(o.registration, o.host, *tls != nullptr); !good)
+    return report(good.error());
   Result<std::unique_ptr<KvTransfer>> transfer = open_transfer(o, engine);
   if (!transfer) return report(transfer.error());
   ServiceOptions options = service_options(o);
@@ -266,9 +268,16 @@ int cmd_serve(const ServeOptions& o) {
   if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
+  std::unique_ptr<EtcdRegistration> registration;
+  if (!o.registration.servers.empty()) {
+    auto started = EtcdRegistration::start(o.registration, o.host, server->port());
+    if (!started) LOG(error, "not registered: %s", started.error().message.c_str());
+    if (started) registration = std::move(*started);
+  }
   Serving serving{o, service, *server, tls->get(), signals};
   watch(serving);
   notify_manager("STOPPING=1");
+  if (registration) registration->leave();
   drain(serving);
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();

@@ -12,6 +12,8 @@ namespace sluice {
 struct RouteOptions {
   std::vector<std::string> workers;  // URLs
   std::string workers_dns;           // NAME:PORT; empty: none
+  std::vector<std::string> etcd;     // URLs of its servers; empty: none
+  std::string etcd_prefix = "/sluice/workers/";
   std::string host = "127.0.0.1", tls_cert, tls_key, ca_file;
   int port = 8090;
   bool allow_others = false;

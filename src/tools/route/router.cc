@@ -50,11 +50,10 @@ HttpResponse routed_error(int status, const std::string& why, const char* code) 
 Router::Router(RouterOptions options)
     : options_(std::move(options)),
       key_(draw_key()),
-      conductor_(
-          options_.routing,
-          std::vector<ConductorWorker>(
-              options_.dns_name.empty() ? options_.workers.size() : kMostWorkers, options_.worker),
-          key_) {
+      conductor_(options_.routing,
+                 std::vector<ConductorWorker>(
+                     options_.changes() ? kMostWorkers : options_.workers.size(), options_.worker),
+                 key_) {
   rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
   refused_ = &metrics_.counter("sluice_route_refused_total",
                                "Requests refused: too many at once, or no worker (503)");
@@ -118,16 +117,32 @@ Result<void> Router::start(HttpServer& server) {
   });
   if (!options_.dns_name.empty()) {
     auto tell = [this, &server](std::vector<std::string> addresses) {
-      server.post(0, [this, list = std::move(addresses)] { set_addresses(list); });
+      std::vector<HttpUrl> members;
+      for (std::string& a : addresses) {
+        HttpUrl& url = members.emplace_back();
+        url.host = std::move(a);
+        url.port = options_.dns_port;
+      }
+      server.post(0, [this, list = std::move(members)] { set_members(list); });
     };
     dns_ = std::make_unique<DnsWatch>(options_.dns_name, options_.dns_every, options_.resolve,
                                       std::move(tell));
+  }
+  if (!options_.etcd.empty()) {
+    etcd_ = std::make_unique<EtcdWatch>(
+        options_.etcd_prefix, [this](const std::vector<HttpUrl>& list) { set_members(list); });
+    for (HttpClient::Options o : options_.etcd) {
+      o.context = to_.context;
+      if (auto ok = etcd_->add(std::move(o)); !ok) return ok.error();
+    }
+    server.post(0, [this] { etcd_->run(); });
   }
   return {};
 }
 
 void Router::close() {
   dns_.reset();
+  etcd_.reset();
   follower_.reset();
   for (Worker& w : workers_) {
     w.probe.reset();

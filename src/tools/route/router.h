@@ -20,6 +20,7 @@
 #include "net/http.h"
 #include "net/http_client.h"
 #include "tools/route/dns_watch.h"
+#include "tools/route/etcd_watch.h"
 #include "tools/route/kv_follower.h"
 #include "tools/route/request_shape.h"
 
@@ -44,6 +45,10 @@ struct RouterOptions {
   std::string dns_name;
   uint16_t dns_port = 0;
   std::chrono::milliseconds dns_every{2000};
+  // Servers of etcd whose entries below the prefix are workers, instead of a name; empty: none.
+  std::vector<HttpClient::Options> etcd;
+  std::string etcd_prefix;
+  bool changes() const { return !dns_name.empty() || !etcd.empty(); }  // workers come and go
   ResolveName resolve = resolve_by_system;
 };
 inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
@@ -89,8 +94,8 @@ class Router {
   friend class WorkerProbe;
   struct Worker {
     std::string name;      // for people: the address; empty: a free slot
-    bool by_name = false;  // its address is one of a name's
-    bool leaving = false;  // address no longer listed: it gets no new requests
+    bool listed = false;   // it came from a name or from etcd
+    bool leaving = false;  // no longer listed there: it gets no new requests
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
@@ -104,7 +109,7 @@ class Router {
   // Members (members.cc).
   Result<void> open_worker(size_t worker, HttpClient::Options options);
   std::string worker_metrics() const;
-  void set_addresses(const std::vector<std::string>& addresses);
+  void set_members(const std::vector<HttpUrl>& members);
   void join(const HttpUrl& url);
   Result<void> take_place(size_t worker, const HttpUrl& url);
   // It left, and has no requests any more.
@@ -135,8 +140,9 @@ class Router {
   uint64_t num_drawn_ = 0;
   std::vector<Worker> workers_;
   std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
-  std::unique_ptr<DnsWatch> dns_;         // null: the workers are those given
-  bool said_full_ = false;                // that a name has more addresses than there are slots
+  std::unique_ptr<DnsWatch> dns_;         // null: none
+  std::unique_ptr<EtcdWatch> etcd_;       // null: none
+  bool said_full_ = false;                // that more workers are listed than there are slots
   bool said_no_address_ = false;          // that one of them cannot be connected to
   HttpClient::Options to_;                // of clients that are made later
   Conductor conductor_;

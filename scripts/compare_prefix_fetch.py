@@ -3,9 +3,9 @@
 
     scripts/compare_prefix_fetch.py BINARY MODEL [--requests N] [--clients N] [--prefixes N]
 
-Two servers of --role both behind `sluice route --kv-events`, and clients that ask without a pause. Every prompt begins with
-one of some long prefixes; which one changes from time to time, so that all clients want the same one and a worker alone
-cannot take them. Prints the share of prompt tokens found cached (fetched ones too), tokens computed, fetches and times.
+Two servers of --role both behind `sluice route --kv-events`. One prefix after the other becomes hot: one client asks with it
+alone, then all of them at once, which is more than the worker that has it can take. Prints the share of prompt tokens found cached (fetched ones too), tokens computed, fetches, how many of
+all prompt tokens went to one worker, and times.
 """
 
 import argparse
@@ -41,21 +41,24 @@ def run(options, fetch):
     prefixes = [" ".join(draw.choices(words, k=800))[:PREFIX_BYTES] for _ in range(options.prefixes)]
 
     def ask(k):
-        prefix = prefixes[k * options.prefixes // options.requests]
+        prefix = prefixes[k // (options.requests // options.prefixes)]
         begin = time.monotonic()
         usage = json.loads(call(router, "/v1/completions", {"prompt": f"{prefix} {words[k % len(words)]} {k}", "max_tokens": 16,
                                                             "temperature": 0, "ignore_eos": True}))["usage"]
         return time.monotonic() - begin, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
     begin = time.monotonic()
+    answers, each = [], options.requests // options.prefixes
     with concurrent.futures.ThreadPoolExecutor(options.clients) as pool:
-        answers = list(pool.map(ask, range(options.requests)))
+        for first in range(0, each * options.prefixes, each):
+            answers.append(ask(first))
+            answers += pool.map(ask, range(first + 1, first + each))
     took = time.monotonic() - begin
     tokens, cached = sum(a[1] for a in answers), sum(a[2] for a in answers)
     times = sorted(a[0] for a in answers)
     found = {"hits": cached / tokens, "computed": tokens - cached, "fetches": metric(router, "sluice_route_fetches_total"),
              "whole": sum(metric(u, 'sluice_kv_transfer_fetches_total{result="whole"}') for u in workers),
-             "mean": sum(times) / len(times), "p90": times[len(times) * 9 // 10], "took": took}
+             "split": max(metric(u, "vllm:prompt_tokens_total") for u in workers) / tokens, "mean": sum(times) / len(times), "p90": times[len(times) * 9 // 10], "took": took}
     for process in reversed(processes):
         process.terminate()
         process.wait(60)
@@ -75,7 +78,8 @@ def main():
         for fetch in (False, True):
             r = run(options, fetch)
             print(f"{'with fetches' if fetch else 'without':14} hits {r['hits']:6.1%}, computed {r['computed']:6.0f} tokens, "
-                  f"fetches {r['fetches']:.0f} ({r['whole']:.0f} whole), answers {r['mean']:.2f} s mean, {r['p90']:.2f} s p90, "
+                  f"fetches {r['fetches']:.0f} ({r['whole']:.0f} whole), "
+                  f"busier worker {r['split']:.0%}, answers {r['mean']:.2f} s mean, {r['p90']:.2f} s p90, "
                   f"{r['took']:.1f} s in all", flush=True)
 
 

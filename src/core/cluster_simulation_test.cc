@@ -238,7 +238,7 @@ TEST(ClusterSimulation, HotPrefixesAreFetched) {
   setup.routing.transfer = 1e-6;
   const ClusterRun with = simulate_cluster(setup, load), again = simulate_cluster(setup, load);
   EXPECT_EQ(with.placed, again.placed);
-  EXPECT_GT(with.num_fetches, 1u);
+  EXPECT_GT(with.num_fetches, 0u);
   EXPECT_GT(with.num_fetched_tokens, 2'000u);
   const auto computed = [](const ClusterRun& run) {
     uint64_t num = 0;

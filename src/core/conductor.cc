@@ -23,6 +23,8 @@ constexpr double kMovedMost = 4, kMovedLeast = 1e-6;
 // An estimate that is too high ends handing over, so that nothing corrects it: it drifts down to
 // the assumed value by this part of the difference with each request that is not split.
 constexpr double kMovedDrift = 0.001;
+// A worker lends no longer than this many times the predicted transfer, and at least this long.
+constexpr double kLentMost = 4, kLentLeast = 0.1;
 constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {
@@ -45,14 +47,20 @@ Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers,
   views_.resize(workers_.size());
 }
 
-bool Conductor::has_block(int worker, uint64_t block) const {
-  const Cause* cause = at(worker).prefixes.find(block);
+// What is being computed counts as there soon; what is being fetched does not: who comes meanwhile
+// would compute it again.
+Conductor::Has Conductor::has_block(int worker, uint64_t block) const {
   const auto i = static_cast<size_t>(worker);
-  if (!kv_.known(i) || !kv_.placed(block)) return cause != nullptr;
-  if (kv_.cached(i, block)) return true;
-  if (!cause || cause->ticket >= sent_.size()) return false;
-  const Sent& s = sent_[cause->ticket];  // is it being computed?
-  return s.worker == worker && s.at == cause->at && !s.decodes;
+  const bool known = kv_.known(i) && kv_.placed(block);
+  if (known && kv_.cached(i, block)) return Has::now;
+  const Cause* cause = at(worker).prefixes.find(block);
+  if (!cause) return Has::no;
+  if (cause->ticket < sent_.size()) {
+    const Sent& s = sent_[cause->ticket];
+    if (s.worker == worker && s.at == cause->at && !s.decodes)
+      return s.lender >= 0 ? Has::no : Has::soon;
+  }
+  return known ? Has::no : Has::now;
 }
 
 void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
@@ -61,10 +69,16 @@ void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
   kv_.place(static_cast<size_t>(worker), {{ask.blocks.begin(), ask.blocks.end()}, share, kv_block});
 }
 
-int64_t Conductor::cached_tokens(int worker, const Ask& ask) const {
-  size_t n = 0;
-  while (n < ask.blocks.size() && has_block(worker, ask.blocks[n])) ++n;
-  return std::min(static_cast<int64_t>(n) * ask.block_tokens, ask.tokens);
+void Conductor::count_cached(int worker, const Ask& ask, WorkerView& out) const {
+  int64_t num = 0, there = 0;
+  for (uint64_t block : ask.blocks) {
+    const Has has = has_block(worker, block);
+    if (has == Has::no) break;
+    if (has == Has::now && there == num) ++there;
+    ++num;
+  }
+  out.cached = std::min(num * ask.block_tokens, ask.tokens);
+  out.lendable = std::min(there * ask.block_tokens, ask.tokens);
 }
 
 WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
@@ -81,7 +95,7 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
   if (w.config.kv_tokens > 0)
     v.free_tokens = w.config.kv_tokens - w.decode.context - w.queued.context;
-  v.cached = cached_tokens(worker, ask);
+  count_cached(worker, ask, v);
   v.pace = w.pace;
   v.decode_pace = decode_pace_;
   v.cost = &w.config.cost;
@@ -99,7 +113,17 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   return v;
 }
 
+// A plain answer says when it is whole how long its worker fetched: long after it did.
+void Conductor::forget_lenders(Time now) {
+  std::erase_if(lent_, [&](Ticket t) {
+    Sent& s = sent_[t];
+    if (s.lender >= 0 && now >= s.lent_until) end_lending(s);
+    return s.lender < 0;
+  });
+}
+
 RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
+  forget_lenders(now);
   for (size_t i = 0; i < workers_.size(); ++i) {
     views_[i].alive = false;
     if (!workers_[i].alive) continue;
@@ -147,6 +171,8 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     s.fetched = ask.fetch_tokens;
     v.cached = std::min(v.cached + ask.fetch_tokens, s.tokens);
     s.lender = ask.fetch_from;
+    const double takes = config_.transfer * static_cast<double>(s.fetched);
+    s.lent_until = now + Time(static_cast<int64_t>(std::max(kLentLeast, kLentMost * takes) * 1e9));
     ++at(s.lender).num_lending;
   }
   const int64_t from = std::clamp<int64_t>(v.cached, 0, s.tokens - 1);
@@ -170,6 +196,7 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     sent_[ticket] = s;
   }
   // The first block of the prompt is the last to be dropped.
+  if (s.lender >= 0) lent_.push_back(ticket);
   for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], {ticket, now});
   if (w.prompts.empty()) w.front_since = now;
   w.prompts.push_back(ticket);

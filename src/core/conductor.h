@@ -112,15 +112,19 @@ class Conductor {
     bool decodes = false;
     bool timed = true;          // its first token teaches something
     int lender = -1;            // who is busy with its prefix
+    Time lent_until{0};         // at the latest, as far as others are concerned
     double moved = -1;          // seconds that fetching took; -1: not told
     double ttft = 0, tpot = 0;  // predicted, at pace 1
     Time at{0}, first{0};
   };
   Worker& at(int worker) { return workers_[static_cast<size_t>(worker)]; }
   const Worker& at(int worker) const { return workers_[static_cast<size_t>(worker)]; }
-  int64_t cached_tokens(int worker, const Ask& ask) const;
-  bool has_block(int worker, uint64_t block) const;
+  // How much a worker has of a block of text.
+  enum class Has : uint8_t { no, soon, now };
+  Has has_block(int worker, uint64_t block) const;
+  void count_cached(int worker, const Ask& ask, WorkerView& out) const;
   void end_lending(Sent& s);
+  void forget_lenders(Time now);
   void leave_queue(Worker& w, Ticket ticket, Time now);
   void first_token(Ticket ticket, Time now);
   void learn_pace(Worker& w, double measured, double predicted);
@@ -136,6 +140,7 @@ class Conductor {
   LruMap<int> sessions_{kSessions};
   std::vector<Sent> sent_;    // by ticket
   std::vector<Ticket> free_;  // tickets
+  std::vector<Ticket> lent_;  // that have a lender, or had one
   double output_ = 128;       // expected tokens of an output
   // Of decode steps, measured over predicted: of all workers, since one step hardly differs from
   // another, and noise would outweigh what does differ.

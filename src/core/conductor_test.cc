@@ -221,7 +221,7 @@ TEST(Conductor, PrefixesAreFetched) {
   for (uint64_t k = 1; k <= 19; ++k) blocks.push_back(k);
   Conductor::Ask ask{.tokens = 10'000, .blocks = blocks, .block_tokens = 512, .fetches = true};
   c.ended(c.sent(0, ask, Time{0}), true, Time{0});
-  for (int i = 0; i < 20; ++i) c.sent(0, {.tokens = 1'000, .blocks = {}}, Time{0});
+  for (int i = 0; i < 20; ++i) c.sent(0, {.tokens = 1'000, .blocks = {}}, milliseconds(1));
   const RoutingChoice choice = c.choose(ask, Time{0});
   EXPECT_EQ(choice.worker, 1);
   EXPECT_EQ(choice.estimate.fetch_from, 0);
@@ -233,6 +233,9 @@ TEST(Conductor, PrefixesAreFetched) {
   EXPECT_EQ(c.view(1, ask, Time{0}).queued.tokens, 10'000 - 19 * 512);
   const auto two = c.sent(1, ask, Time{0});
   EXPECT_EQ(c.view(0, ask, Time{0}).lending, 2);
+  // What is on its way is not there: who comes next fetches it too, until it should have come.
+  EXPECT_EQ(c.view(1, ask, Time{0}).cached, 0);
+  EXPECT_EQ(c.choose(ask, Time{0}).estimate.fetch_from, 0);
   c.fetched(one, 0.9728, 0.0973);  // 10 us a token, far more than expected
   EXPECT_EQ(c.view(0, ask, Time{0}).lending, 1);
   EXPECT_GT(c.transfer(), 2e-6);
@@ -244,6 +247,15 @@ TEST(Conductor, PrefixesAreFetched) {
   EXPECT_EQ(c.pace(1), 1);
   c.ended(two, false, milliseconds(10));  // it failed before it said anything
   EXPECT_EQ(c.view(0, ask, Time{0}).lending, 0);
+  const auto three = c.sent(1, ask, milliseconds(600));
+  c.choose(ask, milliseconds(650));
+  EXPECT_EQ(c.view(0, ask, milliseconds(650)).lending, 1);
+  c.choose(ask, milliseconds(6'000));  // a plain answer says nothing until its end
+  EXPECT_EQ(c.view(0, ask, milliseconds(6'000)).lending, 0);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).cached, 19 * 512);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 0);  // it computes the rest
+  c.ended(three, true, milliseconds(6'000));
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 19 * 512);
   c.ended(one, true, milliseconds(600));
   EXPECT_EQ(c.view(1, ask, Time{0}).cached, 19 * 512);
 }

@@ -169,8 +169,8 @@ Candidates find_candidates(const RoutingConfig& c,
 int longest_prefix(std::span<const WorkerView> workers) {
   int best = -1;
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].alive || !workers[i].lends || workers[i].cached == 0) continue;
-    if (best < 0 || workers[i].cached > workers[static_cast<size_t>(best)].cached)
+    if (!workers[i].alive || !workers[i].lends || workers[i].lendable == 0) continue;
+    if (best < 0 || workers[i].lendable > workers[static_cast<size_t>(best)].lendable)
       best = static_cast<int>(i);
   }
   return best;
@@ -293,7 +293,7 @@ RoutingEstimate estimate_request(const RoutingConfig& c,
   const bool fetches = w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches);
   if (c.fetch && r.fetches && fetches && best >= 0 && static_cast<size_t>(best) != worker) {
     const WorkerView& holder = workers[static_cast<size_t>(best)];
-    const int64_t there = std::min(holder.cached, r.tokens), more = there - w.cached;
+    const int64_t there = std::min(holder.lendable, r.tokens), more = there - w.cached;
     const double fetched =
         more > 0 ? fetch_seconds(c, holder, w, more) + own_seconds(w, r.tokens, there) : e.own;
     if (fetched < e.own) {

@@ -34,10 +34,11 @@ struct WorkerView {
   int lending = 0;       // that do so now
   // Prompts that have no first token yet; `sampled`: how many, `context`: their positions.
   StepLoad queued;
-  StepLoad decode;                   // one step of all sequences that decode
-  double progress = 0;               // seconds for which the prompt in front has run
-  int64_t free_tokens = kUnknown;    // KV positions that nobody holds
-  int64_t cached = 0;                // leading tokens of this request's prompt that it holds
+  StepLoad decode;                 // one step of all sequences that decode
+  double progress = 0;             // seconds for which the prompt in front has run
+  int64_t free_tokens = kUnknown;  // KV positions that nobody holds
+  int64_t cached = 0;    // leading tokens of this request's prompt that it holds, or computes
+  int64_t lendable = 0;  // of those, what others could fetch: what is there by now
   double pace = 1, decode_pace = 1;  // measured / predicted seconds of prompts and of decodes
   const StepCost* cost = nullptr;    // never null when asked
   int budget = 2048;                 // tokens of a step

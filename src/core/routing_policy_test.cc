@@ -126,8 +126,8 @@ TEST(RoutingPolicy, AHotPrefixIsReplicatedWhenItsWorkerIsOverloaded) {
 
 TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
   auto w = idle_workers(3);
-  w[0].cached = 9'000;
-  w[1].cached = 1'000;
+  w[0].cached = w[0].lendable = 9'000;
+  w[1].cached = w[1].lendable = 1'000;
   for (WorkerView& v : w) v.fetches = v.lends = true;
   w[0].budget = 1'000;  // steps of 11 ms
   queue_prompts(w[0], 12, 1'000);
@@ -171,6 +171,9 @@ TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
   w[0].pace = 40;  // steps of 440 ms: it would be given up
   EXPECT_TRUE(not_fetched());
   w[0].pace = 1;
+  w[0].lendable = 0;  // it computes the prefix just now
+  EXPECT_TRUE(not_fetched());
+  w[0].lendable = 9'000;
   EXPECT_FALSE(not_fetched());
 }
 
@@ -178,7 +181,7 @@ TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
 TEST(RoutingPolicy, ADrainingWorkersPrefixIsFetched) {
   auto w = idle_workers(2);
   for (WorkerView& v : w) v.fetches = v.lends = true;
-  w[0].cached = 9'000;
+  w[0].cached = w[0].lendable = 9'000;
   w[0].draining = true;
   RoutingConfig c;
   c.transfer = 1e-6;

@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-void add_route(CLI::App& app, CommandLine& c) {
-  RouteOptions& o = c.route;
-  CLI::App* s = app.add_subcommand("route", "one address for several servers");
+namespace {
+
+void add_members(CLI::App* s, RouteOptions& o) {
   s->add_option("--worker", o.workers,
                 "http[s]://HOST:PORT of a server (may be repeated). Those of\nserve --role prefill "
                 "compute prompts for those of --role decode")
@@ -24,6 +24,14 @@ void add_route(CLI::App& app, CommandLine& c) {
   s->add_option("--etcd-prefix", o.etcd_prefix, "of their keys")
       ->capture_default_str()
       ->needs(etcd);
+}
+
+}  // namespace
+
+void add_route(CLI::App& app, CommandLine& c) {
+  RouteOptions& o = c.route;
+  CLI::App* s = app.add_subcommand("route", "one address for several servers");
+  add_members(s, o);
   add_named(s, "--policy", o.policy, kRoutings,
             "which worker gets a request. cache-aware: the one that is predicted\nto answer "
             "first, by its queue and the prefixes that it was sent; or two, one for\nthe prompt. "

@@ -110,6 +110,15 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
   return transfer;
 }
 
+// Null without --register.
+std::unique_ptr<EtcdRegistration> register_server(const ServeOptions& o, int port) {
+  if (o.registration.servers.empty()) return nullptr;
+  auto started = EtcdRegistration::start(o.registration, o.host, port);
+  if (started) return std::move(*started);
+  LOG(error, "not registered: %s", started.error().message.c_str());
+  return nullptr;
+}
+
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
   if (const KvPort* p = transfer.port())
@@ -268,12 +277,7 @@ int cmd_serve(const ServeOptions& o) {
   if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
-  std::unique_ptr<EtcdRegistration> registration;
-  if (!o.registration.servers.empty()) {
-    auto started = EtcdRegistration::start(o.registration, o.host, server->port());
-    if (!started) LOG(error, "not registered: %s", started.error().message.c_str());
-    if (started) registration = std::move(*started);
-  }
+  const std::unique_ptr<EtcdRegistration> registration = register_server(o, server->port());
   Serving serving{o, service, *server, tls->get(), signals};
   watch(serving);
   notify_manager("STOPPING=1");

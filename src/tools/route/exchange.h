@@ -14,7 +14,8 @@
 
 namespace sluice {
 
-// The part of a request that a worker does; fetch: all, with a prefix that another worker has cached.
+// The part of a request that a worker does; fetch: all, with a prefix that another worker has
+// cached.
 enum class Leg : uint8_t { whole, prefill, decode, fetch };
 
 class RoutedExchange final : public HttpListener,

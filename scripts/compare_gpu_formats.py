@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""One model on a GPU with its weights, and its K and V, in every form that a GPU has: memory, perplexity and speed, as a
-table of Markdown.
+"""One model on a GPU with its weights, and its K and V, in every form that a GPU has: memory, perplexity and speed, as
+a table of Markdown.
 
     scripts/compare_gpu_formats.py TEXT [--model smollm2] [--binary build/gpu/sluice] [--windows 64] [--ctx 512]
                                    [--users 64] [--context 1024] [--rows w8a8 int8 ...] [--no-speed]
 
-Rows: the file's weights in 16 bits, `--quantize w8a8` and fp8, as stored, and in Q8_0 as stored (made of them); then K and
-V in f8 and in int8 with a scale per 8, 32 or 64 dimensions; then both. Perplexity: --windows windows of --ctx tokens,
-against the first row. Speed: one user's decode, a prompt of 512, and --users decoding after prompts of --context tokens.
+Rows: the file's weights in 16 bits, `--quantize w8a8` and fp8, as stored, and in Q8_0 and Q4_0 as stored (made of
+them); then K and V in f8 and in int8 with a scale per 8, 32 or 64 dimensions; then both. Perplexity: --windows windows
+of --ctx tokens, against the first row. Speed: one user's decode, a prompt of 512, and --users decoding after prompts of
+--context tokens.
 """
 
 import argparse
@@ -27,6 +28,7 @@ ROWS = {
     "fp8": ("`--quantize fp8`", "16 bits", None, FP8),
     "stored": ("as stored", "16 bits", None, STORED),
     "q8_0": ("Q8_0, stored", "16 bits", "q8_0", STORED),
+    "q4_0": ("Q4_0, stored", "16 bits", "q4_0", STORED),
     "f8": ("16 bits", "`--kv f8`", None, ["--kv", "f8"]),
     "int8:8": ("16 bits", "`--kv int8:8`", None, ["--kv", "int8:8"]),
     "int8": ("16 bits", "`--kv int8`", None, ["--kv", "int8"]),
@@ -84,7 +86,8 @@ def main():
                     *flags)
             first = first or p["perplexity"]
             cells = [weights, kv, f"{memory['weights'] / 1e6:.1f}", f"{memory['kv_per_token'] / 1e3:.1f}",
-                     f"{p['perplexity']:.3f} ± {p['perplexity_error']:.2f}", f"{100 * (p['perplexity'] / first - 1):+.2f} %"]
+                     f"{p['perplexity']:.3f} ± {p['perplexity_error']:.2f}",
+                     f"{100 * (p['perplexity'] / first - 1):+.2f} %"]
             if args.speed:
                 cells += speeds(args, path, flags)
             print("| " + " | ".join(cells) + " |", flush=True)

@@ -758,7 +758,9 @@ TEST_P(OpsTest, QkvAndAttentionFromSums) {
 
 TEST_P(OpsTest, QkvAndAttentionOfCodes) {
   if (type() == DType::f32) GTEST_SKIP() << "codes go with half types";
-  for (int group : {8, 32, 64}) qkv_and_attention(device.get(), ref.get(), type(), true, group);
+  // The reference takes its time.
+  for (int group : type() == DType::f16 ? std::vector{8, 64} : std::vector{32})
+    qkv_and_attention(device.get(), ref.get(), type(), true, group);
 }
 
 // A cache in codes on the host and on the device, each with its own layout.

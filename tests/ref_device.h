@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,16 +19,28 @@ namespace sluice {
 class RefDevice final : public Device {
  public:
   uint64_t num_prefetched = 0;
+  int fails_in = 0;  // products from now on, once; 0: none
 
   std::string describe() const override { return "ref"; }
   void attach() override {}
   Buffer allocate(size_t bytes) override { return ref_->allocate(bytes); }
+  // What is placed is read from there at each product, so that it must be there then.
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
-    return ref_->load(segments, std::move(bias));
+    if (!placed_.data()) return ref_->load(segments, std::move(bias));
+    auto data = std::make_unique<Placed>();
+    for (const WeightSegment& s : segments) {
+      CHECK(s.data.size() <= placed_.size());
+      std::memcpy(placed_.data(), s.data.data(), s.data.size());
+      data->tensors.push_back(*s.tensor);
+      data->bytes.push_back(placed_.first(s.data.size()));
+      placed_ = placed_.subspan(s.data.size());
+    }
+    data->bias = bias;
+    Weight w = ref_->load(segments, std::move(bias));
+    w.data = std::move(data);
+    return w;
   }
-  bool keeps_source(const Weight& w, size_t segment) const override {
-    return ref_->keeps_source(w, segment);
-  }
+  bool keeps_source(const Weight&, size_t) const override { return false; }
   void embed(Tensor out, const Weight& w, std::span<const int32_t> tokens) override {
     ref_->embed(out, w, tokens);
   }
@@ -49,7 +62,15 @@ class RefDevice final : public Device {
   void add(Tensor x, Tensor delta) override { ref_->add(x, delta); }
   void scale(Tensor x, float factor) override { ref_->scale(x, factor); }
   void softcap(Tensor x, float cap) override { ref_->softcap(x, cap); }
-  void matmul(Tensor out, const Act& x, const Weight& w) override { ref_->matmul(out, x, w); }
+  void matmul(Tensor out, const Act& x, const Weight& w) override {
+    if (fails_in > 0 && --fails_in == 0) throw std::runtime_error("the device failed");
+    const auto* placed = dynamic_cast<const Placed*>(w.data.get());
+    if (!placed) return ref_->matmul(out, x, w);
+    std::vector<WeightSegment> segments;
+    for (size_t i = 0; i < placed->tensors.size(); ++i)
+      segments.push_back({&placed->tensors[i], placed->bytes[i]});
+    ref_->matmul(out, x, ref_->load(segments, placed->bias));
+  }
   void finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) override {
     turn_keys(kv, false);
     ref_->finish_qkv(qkv, spec, batch, kv);
@@ -78,7 +99,7 @@ class RefDevice final : public Device {
     std::memcpy(to, from, bytes);
     ++num_prefetched;
   }
-  void place_weights(std::span<std::byte>) override {}  // they stay where they are
+  void place_weights(std::span<std::byte> memory) override { placed_ = memory; }
   void reserve_lanes(int, int) override {}
   size_t lane_bytes() const override { return 0; }
   void use_lane(int) override {}
@@ -109,6 +130,12 @@ class RefDevice final : public Device {
   }
 
  private:
+  struct Placed final : WeightData {
+    std::vector<TensorInfo> tensors;
+    std::vector<std::span<std::byte>> bytes;
+    std::vector<float> bias;
+  };
+
   static void unused() { CHECK(!"this device only runs layers"); }
 
   // K of all blocks between [position][dimension] and [dimension][position]. V lies behind K.
@@ -130,6 +157,7 @@ class RefDevice final : public Device {
   }
 
   std::unique_ptr<Backend> ref_ = make_ref_backend();
+  std::span<std::byte> placed_;
   std::vector<float> turned_;
 };
 

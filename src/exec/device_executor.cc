@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kPacketBytes = 1 << 20;  // grows for the rare step that needs more
+constexpr int kMostPadding = 31;          // rows: bucket_of()
 
 int max_rows(const ExecutorConfig& c) {
   return std::max(c.max_step_tokens, DeviceExecutor::bucket_of(c.max_seqs));
@@ -133,7 +134,9 @@ DeviceExecutor::DeviceExecutor(Device& device,
   }
   const ModelShape& shape = model_.shape();
   const int marks = config_.trace ? 2 + kPartMarks : 2;
+  CHECK(marks * num_jobs() <= kMostMarks);
   device_.reserve_lanes(config_.pipeline.lanes, marks * num_jobs());
+  if (config_.states) no_states_ = device_.pinned(states_bytes(shape, kMostPadding));
   model_.reserve(device_, max_rows_, held_logits_, config_.pipeline.lanes);
   auto rows = static_cast<size_t>(max_rows_), slots = static_cast<size_t>(config_.max_seqs);
   tables_ = device_.allocate(tables_bytes(slots, table_cells(config_)));
@@ -171,8 +174,12 @@ void DeviceExecutor::reserve_lane(Lane& lane) {
 }
 
 DeviceExecutor::~DeviceExecutor() {
+  mask_inbox_.release();
+  drain_quietly();
+}
+
+void DeviceExecutor::drain_quietly() noexcept {
   try {
-    mask_inbox_.release();
     drain();
   } catch (const std::exception&) {
     // The device is lost: its memory goes with it.
@@ -347,15 +354,23 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   queue_transfers(job, plan);
   if (!plan.transfers.empty() || !job.reads.empty()) mark_part(job, kCopies);
   if (num_slices == 0) return;
-  if (config_.states) {
-    device_.upload(model_.states().data, config_.states, states_bytes(model_.shape(), num_tokens));
-  }
+  if (config_.states) upload_states(num_tokens, rows);
   if (job.decodes) {
     queue_decodes(job);
   } else {
     queue_ragged(job, plan);
   }
   mark_part(job, kForward);
+}
+
+// Padding begins with zeros: what is left there would grow from step to step.
+void DeviceExecutor::upload_states(int num_tokens, int rows) {
+  const ModelShape& shape = model_.shape();
+  auto* to = static_cast<std::byte*>(model_.states().data);
+  const size_t bytes = states_bytes(shape, num_tokens);
+  device_.upload(to, config_.states, bytes);
+  if (rows > num_tokens)
+    device_.upload(to + bytes, no_states_.data(), states_bytes(shape, rows - num_tokens));
 }
 
 // Sampling, and what comes back to the host.

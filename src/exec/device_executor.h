@@ -52,6 +52,7 @@ struct StepProfile {
 
 class DeviceExecutor final : public Executor {
  public:
+  static constexpr int kMostMarks = 64;  // of the device: those from here on are others'
   // Device, model and clock outlive the executor. With `capture` off every step is queued op by op.
   // `disk` holds config.num_disk places in memory that the device can copy to, and outlives it too;
   // null: none.
@@ -132,10 +133,12 @@ class DeviceExecutor final : public Executor {
   void use_lane(const Job& job, const StepPlan& plan);
   void set_lane(size_t lane);
   void drain();
+  void drain_quietly() noexcept;
   void write_packet(Job& job, const StepPlan& plan);
   void queue_step(Job& job, const StepPlan& plan);
   void queue_rest(Job& job);
   void queue_unfinished();
+  void upload_states(int num_tokens, int rows);
   void queue_transfers(Job& job, const StepPlan& plan);
   void queue_disk(Job& job, const StepPlan& plan, const Transfer& t);
   void collect_disk(Job& job, const StepPlan& plan);
@@ -171,6 +174,7 @@ class DeviceExecutor final : public Executor {
   DiskTier* disk_;
   int max_rows_;
   int held_logits_;
+  Buffer no_states_;  // pinned zeros: states of padding, with config.states
 
   std::vector<Lane> lanes_;
   Lane* lane_ = nullptr;  // of the step being launched

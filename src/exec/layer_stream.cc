@@ -37,7 +37,8 @@ LayerStream::Sizes LayerStream::sizes_for(const ExecutorConfig& c,
   Sizes z;
   z.num_layers = num_layers;
   z.max_rows = c.max_step_tokens;
-  z.num_blocks = 2 * z.max_rows / c.block_size + c.max_seqs;  // as much context as new rows
+  // One slice with the longest context, and one more block for each: the last is seldom full.
+  z.num_blocks = z.max_rows / c.block_size + static_cast<int>(table_len(c)) + c.max_seqs;
   z.max_seqs = c.max_seqs;
   z.table_len = table_len(c);
   z.block_size = c.block_size;
@@ -72,7 +73,6 @@ Result<std::unique_ptr<LayerStream>> LayerStream::load(Device& device,
   if (!model) return model.error();
   s->keep_loaded();
   s->model_ = std::move(*model);
-  s->prefetch_first();
   return s;
 }
 
@@ -80,7 +80,19 @@ LayerStream::LayerStream(Device& device, Sizes sizes, const ModelShape& shape)
     : device_(device), sizes_(std::move(sizes)), shape_(shape) {
   slots_ = device_.allocate(kSlots * sizes_.slot_bytes);
   weights_ = device_.pinned(static_cast<size_t>(sizes_.num_layers) * sizes_.slot_bytes);
-  device_.reserve_lanes(1, kFirstMark + 2 * kSlots);
+}
+
+LayerStream::~LayerStream() { drain(); }
+
+void LayerStream::drain() noexcept {
+  if (layers_.empty()) return;  // nothing was reserved, so nothing runs
+  try {
+    device_.attach();
+    device_.mark(kLaneMark);
+    device_.wait(kLaneMark);
+    for (int l = 0; l < kSlots; ++l) device_.wait(weights_mark(l));
+  } catch (const std::exception&) {
+  }
 }
 
 void LayerStream::reserve(const Sizes& sizes, std::span<std::byte> shared) {
@@ -88,6 +100,8 @@ void LayerStream::reserve(const Sizes& sizes, std::span<std::byte> shared) {
   sizes_ = sizes;
   block_bytes_ = kv_block_bytes(shape_, sizes_);
   staged_.resize(static_cast<size_t>(sizes_.groups.num_groups()));
+  shared_.resize(staged_.size());
+  device_.reserve_lanes(1, kNumMarks);
   const size_t side = side_bytes(shape_, sizes_);
   stage_ = device_.allocate(2 * side);
   kv_ = device_.pinned(static_cast<size_t>(sizes_.num_layers) * 2 * side);
@@ -106,6 +120,7 @@ void LayerStream::reserve(const Sizes& sizes, std::span<std::byte> shared) {
   } else {
     model_->reserve(device_, sizes_.max_rows, 0, 1);
   }
+  prefetch_first();
 }
 
 LayerStream::Arrays LayerStream::place(std::byte* base, size_t* bytes) const {
@@ -148,8 +163,8 @@ void LayerStream::loads(int layer) {
 void LayerStream::keep_loaded() {
   if (loading_ < 0) return;
   device_.download(pinned_weights(loading_), slot(loading_), sizes_.slot_bytes);
-  device_.mark(kFirstMark);
-  device_.wait(kFirstMark);
+  device_.mark(0);
+  device_.wait(0);
   loading_ = -1;
 }
 
@@ -164,31 +179,43 @@ void LayerStream::prefetch_first() {
 }
 
 double LayerStream::measure() {
+  if (sizes_.num_layers <= kSlots) return 0;  // they stay there
   device_.attach();
   double best = 0;
   for (int round = 0; round < 2; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     for (int l = 0; l < sizes_.num_layers; ++l) prefetch(l);
-    prefetch_first();
     for (int l = 0; l < kSlots; ++l) device_.wait(weights_mark(l));
     const std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
     best = round == 0 ? t.count() : std::min(best, t.count());
   }
+  prefetch_first();
   return best;
 }
 
 void LayerStream::begin() {
   slices_.clear(), state_rows_.clear();
   for (std::vector<Staged>& list : staged_) list.clear();
+  for (auto& blocks : shared_) blocks.clear();
   num_rows_ = num_context_ = most_staged_ = 0;
 }
 
 bool LayerStream::add(const SliceView& slice, std::span<const int32_t> tables) {
   const int size = sizes_.block_size, end = slice.pos + slice.count;
   const int num = (end + size - 1) / size;
-  if (num_rows_ + slice.count > sizes_.max_rows || most_staged_ + num > sizes_.num_blocks)
-    return false;
+  if (num_rows_ + slice.count > sizes_.max_rows) return false;
   const size_t at = static_cast<size_t>(slice.slot) * table_stride(sizes_);
+  // Blocks of nothing but context may be several slices'.
+  const auto is_shared = [&](int i) { return (i + 1) * size <= slice.pos; };
+  for (size_t g = 0; g < staged_.size(); ++g) {
+    const size_t first = at + g * static_cast<size_t>(sizes_.table_len);
+    size_t more = staged_[g].size();
+    for (int i = 0; i < num; ++i) {
+      const int32_t block = tables[first + static_cast<size_t>(i)];
+      more += block != kNullBlock && !(is_shared(i) && shared_[g].contains(block));
+    }
+    if (more > static_cast<size_t>(sizes_.num_blocks)) return false;
+  }
   for (size_t g = 0; g < staged_.size(); ++g) {
     const size_t first = at + g * static_cast<size_t>(sizes_.table_len);
     for (int i = 0; i < num; ++i) {
@@ -196,6 +223,12 @@ bool LayerStream::add(const SliceView& slice, std::span<const int32_t> tables) {
       int32_t& staged = host_arrays_.tables[first + static_cast<size_t>(i)];
       staged = kNullBlock;
       if (block == kNullBlock) continue;  // outside a window
+      if (is_shared(i)) {
+        const auto [it, is_new] =
+            shared_[g].emplace(block, static_cast<int32_t>(staged_[g].size()) + 1);
+        staged = it->second;
+        if (!is_new) continue;
+      }
       staged = static_cast<int32_t>(staged_[g].size()) + 1;
       const int context = std::clamp(slice.pos - i * size, 0, size);
       staged_[g].push_back({block, staged, context, std::min(end - i * size, size)});
@@ -253,8 +286,19 @@ void LayerStream::store(const KvCache& host, Backend& threads) {
   begin();
 }
 
+// A failure between layers leaves others in the slots than a step begins with.
 void LayerStream::run(float* states) {
   device_.attach();
+  try {
+    queue(states);
+  } catch (...) {
+    drain();
+    prefetch_first();
+    throw;
+  }
+}
+
+void LayerStream::queue(float* states) {
   device_.upload(device_arrays_.data(), arrays_.data(), arrays_.bytes());
   const auto hidden = static_cast<size_t>(shape_.hidden);
   float* x = model_->states().f32();

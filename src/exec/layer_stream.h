@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "backend/device.h"
 #include "base/result.h"
 #include "core/step_plan.h"
+#include "exec/device_executor.h"
 #include "exec/executor_config.h"
 #include "exec/kv_cache.h"
 #include "model/model.h"
@@ -47,6 +49,8 @@ class LayerStream final : LayerListener {
   static size_t device_bytes(const Model& model, const Sizes& sizes, size_t shared);
   static size_t pinned_bytes(const ModelShape& shape, const Sizes& sizes);
 
+  ~LayerStream() override;
+
   // Loads sizes.num_layers layers; the other sizes matter to reserve() alone, which comes before
   // any step. The device outlives what is returned.
   static Result<std::unique_ptr<LayerStream>> load(Device& device,
@@ -63,21 +67,26 @@ class LayerStream final : LayerListener {
   // Seconds that the matrices of all layers take to the device, measured now.
   double measure();
 
-  // A step's slices: from none, one after the other. False: there is no room for this one. `row` is
-  // where its states are, `tables` the host's, of all slots.
+  // A step's slices: from none, one after the other. False: there is no room for this one, which
+  // happens only where several have long contexts that they do not share. `row` is where its states
+  // are, `tables` the host's, of all slots.
   void begin();
   bool add(const SliceView& slice, std::span<const int32_t> tables);
   bool empty() const { return slices_.empty(); }
   int num_rows() const { return num_rows_; }
   // Copies the context of the slices from the host's cache.
   void fetch(const KvCache& host, Backend& threads);
-  // Queues the layers for these slices: from their rows of `states` to the same.
+  // Queues the layers for these slices: from their rows of `states` to the same. Where it throws,
+  // nothing of it is queued any more.
   void run(float* states);
+  // Waits for all that is queued; a device that is lost has nothing left to wait for.
+  void drain() noexcept;
   // When that is done: new K and V to the host's cache.
   void store(const KvCache& host, Backend& threads);
 
  private:
-  static constexpr int kSlots = 2, kFirstMark = 64;
+  static constexpr int kSlots = 2, kFirstMark = DeviceExecutor::kMostMarks;
+  static constexpr int kNumMarks = kFirstMark + 2 * kSlots + 1, kLaneMark = kNumMarks - 1;
   // A block of a slice in one cache group: positions [0, num_context) are copied to the device,
   // [num_context, end) from it.
   struct Staged {
@@ -91,6 +100,7 @@ class LayerStream final : LayerListener {
   void keep_loaded();
   void prefetch(int layer);
   void prefetch_first();
+  void queue(float* states);
   bool has_context() const { return num_context_ > 0; }
   std::byte* slot(int layer) const;
   std::byte* pinned_weights(int layer) const;
@@ -123,9 +133,10 @@ class LayerStream final : LayerListener {
   };
   Arrays place(std::byte* base, size_t* bytes) const;
   Arrays host_arrays_{}, on_device_{};
-  std::vector<SliceView> slices_;            // as the device's batch has them
-  std::vector<int32_t> state_rows_;          // of each
-  std::vector<std::vector<Staged>> staged_;  // by group
+  std::vector<SliceView> slices_;                   // as the device's batch has them
+  std::vector<int32_t> state_rows_;                 // of each
+  std::vector<std::vector<Staged>> staged_;         // by group
+  std::vector<std::map<int32_t, int32_t>> shared_;  // by group: blocks of whole context, as staged
   int num_rows_ = 0, num_context_ = 0, most_staged_ = 0;
 };
 

@@ -104,25 +104,33 @@ const StepResult& SplitExecutor::wait() {
     streams = phase_ == Phase::streams || (stream_ && failure_.empty() && !stream_->empty());
   }
   std::string failure;
-  try {
-    if (streams) stream_->run(states_);
-  } catch (const std::exception& e) {
-    failure = e.what();
-  }
+  if (streams) failure = run_streamed();
   {
     std::unique_lock lock(mutex_);
     computed_.wait(lock, [&] { return phase_ == Phase::computed; });
     phase_ = Phase::idle;
   }
   if (failure_.empty()) failure_ = failure;
-  if (!failure_.empty()) stores_ = false;
   if (!failure_.empty()) {
+    drop_streamed();
     result_.clear();
     result_.step = plan_.step;
     result_.failure = failure_;
     if (config_.timed) result_.begin = begin_, result_.end = clock_.now();
     return result_;
   }
+  try {
+    run_rest();
+  } catch (...) {
+    drop_streamed();
+    throw;
+  }
+  if (!result_.failure.empty()) drop_streamed();
+  return result_;
+}
+
+// The layers behind the host's. The result is a copy, for it begins earlier: a few rows and tokens.
+void SplitExecutor::run_rest() {
   rest_.launch(plan_);
   std::optional<StepMasks> early;
   {
@@ -133,7 +141,23 @@ const StepResult& SplitExecutor::wait() {
   if (early) rest_.masks(std::move(*early));
   result_ = rest_.wait();
   if (config_.timed) result_.begin = begin_;
-  return result_;
+}
+
+// Why it failed; empty: it is queued.
+std::string SplitExecutor::run_streamed() {
+  try {
+    stream_->run(states_);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return {};
+}
+
+// After a failure: nothing of the step is stored, and the device is done with memory that the next
+// one writes.
+void SplitExecutor::drop_streamed() noexcept {
+  stores_ = false;
+  if (stream_) stream_->drain();
 }
 
 void SplitExecutor::host_main() {
@@ -152,7 +176,7 @@ void SplitExecutor::host_main() {
     }
     failure_.clear();
     try {
-      if (stream_ && !std::exchange(measured, true)) measure();
+      if (stream_ && !std::exchange(measured, true)) choose_threshold();
       compute();
     } catch (const std::bad_alloc&) {
       failure_ = "out of memory";
@@ -173,7 +197,7 @@ void SplitExecutor::set_phase(Phase phase) {
 
 // The step's table edits, copies and layers on the host.
 void SplitExecutor::compute() {
-  if (config_.timed) begin_ = clock_.now();
+  if (config_.timed || config_.trace) begin_ = clock_.now();
   if (std::exchange(stores_, false)) stream_->store(cache_, backend_);
   if (stream_) stream_->begin();
   reader_.read(plan_, work_);
@@ -196,12 +220,21 @@ void SplitExecutor::compute() {
                          {"streamed", static_cast<double>(stream_ ? stream_->num_rows() : 0)}});
 }
 
+// A device that fails here is used no more for prompts.
+void SplitExecutor::choose_threshold() {
+  if (const int asked = asked_streams_from_.load(); asked > 0) return streams_from_.store(asked);
+  try {
+    measure();
+  } catch (...) {
+    log_exception("measuring how fast prompts run through the GPU: they do not");
+  }
+}
+
 // From how many rows on a pass of all weights to the device takes less time than the host would.
 // The rows go to the null block.
 void SplitExecutor::measure() {
-  if (const int asked = asked_streams_from_.load(); asked > 0) return streams_from_.store(asked);
   const double pass = stream_->measure();
-  const int rows = std::min(64, max_rows_);
+  const int rows = std::min({64, max_rows_, config_.max_len});
   StepPlan plan;
   plan.tokens.assign(static_cast<size_t>(rows), 0);
   Slice slice;
@@ -224,14 +257,18 @@ void SplitExecutor::measure() {
 }
 
 bool SplitExecutor::choose_streamed() {
+  const int from = streams_from_.load();
   int rows = 0;
   for (const Slice& s : plan_.slices) rows += s.count >= kLeastStreamed ? s.count : 0;
-  if (rows < streams_from_.load()) return false;
+  if (from == 0 || rows < from) return false;
   for (size_t i = 0; i < plan_.slices.size(); ++i) {
     if (plan_.slices[i].count < kLeastStreamed) continue;
     streamed_[i] = stream_->add(work_.slices[i], batch_.tables());
   }
-  return !stream_->empty();
+  if (stream_->num_rows() >= from) return true;
+  stream_->begin();  // too few have room
+  streamed_.assign(streamed_.size(), false);
+  return false;
 }
 
 void SplitExecutor::embed_streamed() {

@@ -46,10 +46,10 @@ class SplitExecutor final : public Executor {
   const StepResult& wait() override;
 
   const KvCache& kv_cache() const { return cache_; }
-  // Rows of prompts from which on a step's run through the device, measured at the start; 0: none
-  // do. Known when the first step is done.
+  // A step with at least so many rows of prompts streams them; 0: none does. The first step
+  // measures it.
   int streams_from() const { return streams_from_.load(); }
-  // Instead of what is measured, before the first step.
+  // Replaces what would be measured; call it before the first step.
   void set_streams_from(int rows) { asked_streams_from_.store(rows); }
   uint64_t num_streamed_rows() const { return num_streamed_rows_.load(); }
   // Bytes that the host's part allocates besides weights and KV cache, `states` included.
@@ -59,6 +59,10 @@ class SplitExecutor final : public Executor {
   enum class Phase : uint8_t { idle, planned, streams, computed, stop };
   void host_main();
   void compute();
+  void run_rest();
+  std::string run_streamed();
+  void drop_streamed() noexcept;
+  void choose_threshold();
   void measure();
   bool choose_streamed();
   void embed_streamed();

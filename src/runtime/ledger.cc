@@ -283,10 +283,10 @@ size_t bound_by_host(const EngineOptions& options,
   estimate.ledger.host = h;
   if (h.total() > h.available || left == 0)
     estimate.shortage = strf(
-        "not enough memory on the CPU: weights of %d layers %s + workspace %s + KV cache %s, and "
-        "%s is free; use a smaller model or format%s",
-        h.layers, human_bytes(h.weights).c_str(), human_bytes(h.workspace).c_str(),
-        human_bytes(h.kv).c_str(), human_bytes(h.available).c_str(),
+        "not enough memory on the CPU: weights of %d layers %s + workspace %s + KV cache %s + "
+        "program %s, and %s is free; use a smaller model or format%s",
+        h.layers, human_bytes(h.weights).c_str(), human_bytes(h.workspace + h.streamed).c_str(),
+        human_bytes(h.kv).c_str(), human_bytes(h.program).c_str(), human_bytes(h.available).c_str(),
         options.kv_bytes ? ", or lower --kv-memory" : "");
   return blocks;
 }
@@ -408,6 +408,21 @@ Result<void> plan_tiers(EngineOptions& options,
   return {};
 }
 
+Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
+                                      const ModelShape& shape,
+                                      EngineOptions& options,
+                                      const DeviceMemory* device);
+
+// The same without prompts through the GPU, for which the CPU's memory does not suffice.
+Result<MemoryEstimate> estimate_unstreamed(const Checkpoint& checkpoint,
+                                           const ModelShape& shape,
+                                           EngineOptions& options,
+                                           const DeviceMemory* device) {
+  options.stream_prompts = false;
+  resolve_step_sizes(options, &shape);
+  return estimate_fixed(checkpoint, shape, options, device);
+}
+
 // With the layers on a GPU that the options say.
 Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
                                       const ModelShape& shape,
@@ -454,11 +469,7 @@ Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
     const Result<bool> streams =
         add_stream(checkpoint, options, e, *device, *measured->model, host, ledger);
     if (!streams) return streams.error();
-    if (!*streams) {
-      options.stream_prompts = false;
-      resolve_step_sizes(options, &shape);
-      return estimate_fixed(checkpoint, shape, options, device);
-    }
+    if (!*streams) return estimate_unstreamed(checkpoint, shape, options, device);
   }
   const size_t block = KvCache::bytes_per_block(shape, groups, *kv, c.block_size);
   const auto pool = [&](size_t blocks) {
@@ -473,6 +484,8 @@ Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
   ledger.kv_per_long_token = num_full * (block + host.block) / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
   plan_pool(options, block, pool, device != nullptr, host, estimate);
+  if (const HostLedger& h = ledger.host; h.streamed > 0 && h.total() >= h.available)
+    return estimate_unstreamed(checkpoint, shape, options, device);  // the pool was asked for
   if (auto ok = plan_tiers(options, block, device != nullptr, estimate); !ok) return ok.error();
   const SwapRates rates = device ? kGpuSwapRates : cpu_swap_rates(num_threads(options));
   c.swap_cost = swap_cost(shape, block, measured->model->step_bytes(), rates);
@@ -489,6 +502,25 @@ bool is_useful(const EngineOptions& o, const MemoryEstimate& e) {
   const size_t most = prompt_blocks(c.max_len, c) + others * later_blocks(c.max_len, c);
   const size_t some = kSequences * prompt_blocks(std::min(kPositions, c.max_len), c);
   return static_cast<size_t>(e.ledger.num_blocks) >= std::min(most, some);
+}
+
+// The largest number of layers, less than all, that fit the GPU whatever the CPU's memory; 0: none.
+template <typename With>
+Result<int> most_layers(const Checkpoint& checkpoint,
+                        const ModelShape& shape,
+                        const DeviceMemory& device,
+                        const With& with) {
+  DeviceMemory gpu_alone = device;
+  gpu_alone.host_available = SIZE_MAX;
+  int fits = 0, too_many = shape.num_layers;
+  while (too_many - fits > 1) {
+    const int tried = (fits + too_many) / 2;
+    EngineOptions o = with(tried);
+    const Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, o, &gpu_alone);
+    if (!e) return e.error();
+    (is_useful(o, *e) ? fits : too_many) = tried;
+  }
+  return fits;
 }
 
 // With as many layers on the GPU as fit it beside a useful pool; then options.gpu_layers has their
@@ -510,25 +542,16 @@ Result<MemoryEstimate> estimate_auto(const Checkpoint& checkpoint,
     options = std::move(all);
     return whole;
   }
-  DeviceMemory gpu_alone = device;
-  gpu_alone.host_available = SIZE_MAX;
-  int fits = 0;
-  for (int rest = shape.num_layers - 1; rest > 0;) {
-    const int half = (rest + 1) / 2;  // of what lies above `fits`
-    EngineOptions o = with(fits + half);
-    const Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, o, &gpu_alone);
-    if (!e) return e.error();
-    if (is_useful(o, *e)) {
-      fits += half;
-      rest -= half;
-    } else {
-      rest = half - 1;
-    }
-  }
-  EngineOptions chosen = with(std::max(fits, 1));
+  Result<int> fits = most_layers(checkpoint, shape, device, with);
+  if (!fits) return fits.error();
+  EngineOptions chosen = with(std::max(*fits, 1));
   Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, chosen, &device);
   if (!e) return e.error();
-  if (fits == 0 && !e->shortage.empty())
+  if (chosen.stream_prompts != options.stream_prompts) {  // what it takes of the GPU is free
+    options.stream_prompts = false;
+    return estimate_auto(checkpoint, shape, options, device);
+  }
+  if (*fits == 0 && !e->shortage.empty())
     e->shortage = "not one layer fits the GPU, use --device cpu: " + e->shortage;
   options = std::move(chosen);
   return e;

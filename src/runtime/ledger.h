@@ -27,7 +27,7 @@ struct Ledger {
   size_t tiers = 0;    // host memory for KV blocks beside the pool, in use as they go there
   size_t program = 0;  // code, tokeniser, EngineOptions::front_end_bytes; a GPU's: context
   HostLedger host;
-  size_t kv_per_token = 0;       // K and V of one position in all layers
+  size_t kv_per_token = 0;       // K and V of one position in all layers, both sides
   size_t kv_per_long_token = 0;  // what a position beyond the widest window adds to a sequence
   int window = 0;                // the widest, 0 = every layer sees everything
   int ctx = 0, num_blocks = 0, full_sequences = 0;  // sequences of ctx positions that fit at once

@@ -166,6 +166,8 @@ Result<void> choose_split(EngineOptions& o) {
 }
 
 Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
+  if (!o.stream_prompts && !o.gpu_layers)
+    return Error{400, "--no-stream-prompts is for --gpu-layers: add that, or leave it out"};
   if (o.gpu_layers && o.gpu_layers->num == 0) {
     if (o.device.is_gpu())
       return Error{400, strf("--gpu-layers 0 is the CPU alone, and --device says %s: leave one out",

@@ -148,9 +148,9 @@ Result<void> Session::size_pool() {
   DeviceMemory memory{device_->free_memory(), backend_->activation_type()};
   memory.weights = model_->weight_bytes();
   memory.available += memory.weights + device_->scratch_bytes();  // tune() made the scratch
+  if (split_ && split_->stream) memory.available += split_->stream->loaded_bytes();
   memory.available = std::min<size_t>(memory.available, options_.gpu_memory.value_or(SIZE_MAX));
   memory.host_available = ledger_.host.available;
-  if (split_ && split_->stream) memory.available += split_->stream->loaded_bytes();
   memory.workspace =
       DeviceExecutor::workspace_bytes(*device_, *model_, executor_config(scheduler)) +
       device_->scratch_bytes();
@@ -204,6 +204,14 @@ Executor& Session::open_executor(ExecutorConfig e) {
 }
 
 const Backend* Session::host_backend() const { return split_ ? split_->backend.get() : nullptr; }
+
+size_t Session::weight_bytes() const {
+  return model_->weight_bytes() + (split_ ? split_->model->weight_bytes() : 0);
+}
+
+size_t Session::step_bytes() const {
+  return model_->step_bytes() + (split_ ? split_->model->step_bytes() : 0);
+}
 
 // Whether a preempted sequence is moved or computed again depends on how fast blocks move here.
 void Session::measure_swap() {
@@ -287,6 +295,20 @@ Result<void> Session::Split::load_stream(Device& device,
   return {};
 }
 
+// Without memory for it prompts are the CPU's, in steps of its size.
+Result<void> Session::load_stream(const LoadOptions& load, const ModelShape& shape) {
+  try {
+    return split_->load_stream(*device_, *checkpoint_, options_, load);
+  } catch (const std::exception& e) {
+    LOG(warn, "prompts do not run through the GPU, the CPU computes its layers for them too: %s",
+        e.what());
+  }
+  split_->stream.reset();
+  options_.stream_prompts = false;
+  resolve_step_sizes(options_, &shape);
+  return {};
+}
+
 Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, size_t)> progress) {
   LoadOptions load;
   load.fuse = options_.fuse;
@@ -306,8 +328,7 @@ Result<std::unique_ptr<Model>> Session::load_weights(std::function<void(size_t, 
   split_ = std::make_unique<Split>();
   split_->num_layers = host_layers();
   if (ledger_.host.streamed > 0) {
-    auto ok = split_->load_stream(*device_, *checkpoint_, options_, load);
-    if (!ok) return ok.error();
+    if (auto ok = load_stream(load, (*model)->shape()); !ok) return ok.error();
   }
   if (auto ok = open_cpu(split_->backend); !ok) return ok.error();
   load.layers = {0, host_layers()};

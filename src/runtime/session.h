@@ -49,6 +49,9 @@ class Session {
   Engine& engine() { return *engine_; }
   const Clock& clock() const { return clock_; }
   const Model& model() const { return *model_; }
+  // Of the whole model, where model() may be the part of it on a GPU.
+  size_t weight_bytes() const;
+  size_t step_bytes() const;  // Model::step_bytes()
   bool is_simulated() const;
   const Backend& backend() const { return *backend_; }
   // Null on the CPU. Where the CPU has layers too: of the others.
@@ -108,6 +111,7 @@ class Session {
                                                   std::function<void(size_t, size_t)> progress,
                                                   const StepCost* simulated);
   Result<std::unique_ptr<Model>> load_weights(std::function<void(size_t, size_t)> progress);
+  Result<void> load_stream(const LoadOptions& load, const ModelShape& shape);
   Result<std::unique_ptr<Model>> load_simulated(const StepCost& cost);
   Result<void> start(std::function<void(size_t, size_t)> progress, const StepCost* simulated);
   void observe(const StepReport& report, const StepPlan& plan, const Scheduler& scheduler);

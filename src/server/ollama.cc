@@ -243,7 +243,7 @@ void serve_ollama_tags(Service& s, Call call) {
     models.push_back(json::object{{"name", name},
                                   {"model", name},
                                   {"modified_at", utc_text(s.started_at())},
-                                  {"size", s.session().model().weight_bytes()},
+                                  {"size", s.session().weight_bytes()},
                                   {"digest", ""},
                                   {"details", model_details(s)}});
   }

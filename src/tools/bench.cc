@@ -348,7 +348,7 @@ json::object percentiles_json(Percentiles& p) {
 
 // Bytes that the run had to read at least: the weights once per step, and each decode's K and V.
 double bytes_needed(const Session& s, const Measurement& m) {
-  return static_cast<double>(m.num_steps) * static_cast<double>(s.model().step_bytes()) +
+  return static_cast<double>(m.num_steps) * static_cast<double>(s.step_bytes()) +
          static_cast<double>(m.kv_positions_read) * static_cast<double>(s.ledger().kv_per_token);
 }
 
@@ -358,7 +358,7 @@ double prefill_rate(const Session& s, const Measurement& m) {
 }
 
 LimitShares shares_of(const Session& s, const Measurement& m, const BenchLimits& limits) {
-  return limit_shares(m.samples, s.model().shape(), s.model().step_bytes(), s.ledger().kv_per_token,
+  return limit_shares(m.samples, s.model().shape(), s.step_bytes(), s.ledger().kv_per_token,
                       m.elapsed, limits);
 }
 
@@ -437,7 +437,7 @@ json::object result_json(const Session& s,
                          {"internal_fragmentation", percentiles_json(m.internal)},
                          {"external_fragmentation", percentiles_json(m.external)},
                          {"waste", percentiles_json(m.waste)}};
-  j["step_bytes"] = s.model().step_bytes();
+  j["step_bytes"] = s.step_bytes();
   if (limits.read > 0) {
     j["read_bandwidth_bytes_per_s"] = limits.read;
     j["bandwidth_fraction"] = bytes_needed(s, m) / m.elapsed / limits.read;
@@ -585,10 +585,10 @@ void add_limit_rows(const Session& s,
                     std::vector<Row>& rows) {
   const double bandwidth = limits.read;
   if (bandwidth > 0 && latency && m.itl.count() > 0) {
-    double per_token = static_cast<double>(s.model().step_bytes()) +
-                       static_cast<double>(m.kv_positions_read) /
-                           static_cast<double>(m.itl.count()) *
-                           static_cast<double>(s.ledger().kv_per_token);
+    double per_token =
+        static_cast<double>(s.step_bytes()) + static_cast<double>(m.kv_positions_read) /
+                                                  static_cast<double>(m.itl.count()) *
+                                                  static_cast<double>(s.ledger().kv_per_token);
     rows.push_back(
         {"decode, of read bandwidth",
          strf("%.1f %% (%.2f GB/s of %.2f GB/s)", per_token / m.itl.mean() / bandwidth * 100,

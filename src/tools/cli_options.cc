@@ -128,9 +128,9 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   app->add_option_function<std::string>(
          "--gpu-layers",
          [&o](const std::string& text) { o.gpu_layers = parse_gpu_layers(text).value(); },
-         "layers of the model that run on the GPU, the last ones; the\nothers run on the CPU. "
-         "auto: "
-         "as many as fit (default: all)")
+         "layers of the model that run on the GPU, the last ones; the\nothers run on the CPU; "
+         "auto: as "
+         "many as fit (default: all)")
       ->check(layers_name())
       ->group(group);
   app->add_flag("!--no-stream-prompts", o.stream_prompts,

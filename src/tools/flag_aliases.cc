@@ -90,9 +90,7 @@ constexpr Row kRows[] = {
     {"--swap-space", kEngine, Take::hint,
      "--preempt swap moves KV to host memory, --swap-memory SIZE says how much"},
     {"--cpu-offload-gb", kEngine, Take::hint,
-     "--gpu-layers auto leaves layers to the CPU that the GPU has no memory for, --gpu-layers N "
-     "all "
-     "but N"},
+     "--gpu-layers auto leaves layers to the CPU where the GPU has too little memory"},
     // Devices, types, threads.
     {"-ngl", kEngine, Take::alias, "--gpu-layers"},
     {"--n-gpu-layers", kEngine, Take::alias, "--gpu-layers"},

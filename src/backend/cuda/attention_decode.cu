@@ -9,7 +9,9 @@
 // have as many splits, but those much longer than the mean have more, in blocks that start last and
 // otherwise leave at once: a row's bits depend on its neighbours' lengths.
 #include <algorithm>
+#include <cmath>
 
+#include "backend/cuda/attention_few.cuh"
 #include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/attention_tile.cuh"
@@ -134,7 +136,7 @@ struct ChunkLoader {
   }
   __device__ void copy(uint32_t stage, int j, int id) const {
     int position = at(j);
-    if (kIsCodes<KV> && p.row_bytes == Shape::kRowBytes && position >= lo &&
+    if (sizeof(KV) == 1 && p.row_bytes == Shape::kRowBytes && position >= lo &&
         position + Shape::kChunk <= hi) {
       copy_rows<true>(stage, position, id);
     } else {
@@ -444,6 +446,30 @@ __device__ void store_result(const WarpResults<kStride>& results,
   }
 }
 
+// The same of few heads.
+template <int D, int kStride>
+__device__ void store_few(const WarpResults<kStride>& results,
+                          const float (&o)[D / 16][4],
+                          const SoftmaxState& state,
+                          int heads) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int h = first_few(lane) + i, at = warp * kHeads + h;
+    float sum = state.sum[i];
+    for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (h >= heads) continue;
+    if (lane / 4 == 0) {
+      results.max[at] = state.max[i];
+      results.sum[at] = sum;
+    }
+    float* to = results.o + at * kStride + lane / 4 * 2;
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n)
+      *reinterpret_cast<float2*>(to + n * 16) = {o[n][i], o[n][i + 2]};
+  }
+}
+
 // Whether this block is the last of `num` that draw the ticket; it then sees what the others
 // stored.
 __device__ inline bool draw_last(int32_t* ticket, int num) {
@@ -507,8 +533,65 @@ __device__ void merge_row(const DecodeParams& p,
 }
 #endif
 
-// kHalves: 1 where no more than eight heads share K and V.
-template <typename T, typename KV, int D, bool kSmall, int kHalves>
+// What a warp makes of its chunks: rows of the tensor cores' products are heads.
+template <typename T, typename KV, int D, bool kSmall>
+struct ManyHeads {
+  using Shape = DecodeShape<T, KV, D, kSmall>;
+  static constexpr int kChunk = Shape::kChunk;
+  Queries<T, KV, D> queries;
+  float o[D / 8][4] = {};
+  SoftmaxState state;
+
+  __device__ void load(const AttentionParams& p, const Share& share, const T* q, uint32_t smem) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = lane / 4;
+    queries.load(head < share.heads ? q + head * p.head_dim : nullptr,
+                 head + 8 < share.heads ? q + (head + 8) * p.head_dim : nullptr, p.head_dim,
+                 smem + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes, lane);
+  }
+  __device__ void add(const AttentionParams& p, uint32_t k, int at, int lo, int hi, int lane) {
+    const int from[2] = {lo, lo}, to[2] = {hi, hi};
+    float s[kChunk / 8][4], alpha[2];
+    scores<T, KV, D, kChunk>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (at < lo || at + kChunk > hi) mask(s, at, from, to, lane);
+    online_softmax(s, p.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale(o, alpha);
+    accumulate<T, KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+  }
+  template <int kStride>
+  __device__ void store(const WarpResults<kStride>& results, int heads) const {
+    store_result<KV, D, kStride>(results, o, state, heads);
+  }
+};
+
+// Columns are heads, at most eight of them.
+template <typename T, typename KV, int D, bool kSmall>
+struct FewHeads {
+  using Shape = DecodeShape<T, KV, D, kSmall>;
+  static constexpr int kChunk = Shape::kChunk;
+  FewQueries<T, KV, D> queries;
+  float o[D / 16][4] = {};
+  SoftmaxState state;
+
+  __device__ void load(const AttentionParams& p, const Share& share, const T* q, uint32_t) {
+    queries.load(q, share.heads, p.head_dim, threadIdx.x % 32);
+  }
+  __device__ void add(const AttentionParams& p, uint32_t k, int at, int lo, int hi, int lane) {
+    float s[kChunk / 16][4], alpha[2];
+    few_scores<T, KV, D, kChunk>(s, queries, k, lane);
+    apply_softcap(s, p);
+    if (at < lo || at + kChunk > hi) mask_few(s, at, lo, hi, lane);
+    few_softmax(s, p.factor, state, alpha);
+    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) rescale_few(o, alpha);
+    accumulate_few<KV, D, kChunk>(o, s, k + Shape::Rows::kSize, lane);
+  }
+  template <int kStride>
+  __device__ void store(const WarpResults<kStride>& results, int heads) const {
+    store_few<D, kStride>(results, o, state, heads);
+  }
+};
+
+template <typename Heads, typename T, typename KV, int D, bool kSmall>
 __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   using Shape = DecodeShape<T, KV, D, kSmall>;
   constexpr int kStages = Shape::kStages, kChunk = Shape::kChunk;
@@ -534,16 +617,9 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   }
   int next_id = id[kStages - 1];
 
-  const T* q = static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a);
-  int head = lane / 4;
-  Queries<T, KV, D> queries;
-  queries.load(head < share.heads ? q + head * p.a.head_dim : nullptr,
-               head + 8 < share.heads ? q + (head + 8) * p.a.head_dim : nullptr, p.a.head_dim,
-               smem_address(smem) + Shape::kQueriesAt + warp * Queries<T, KV, D>::kSharedBytes,
-               lane);
-  float o[D / 8][4] = {};
-  SoftmaxState state;
-  const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
+  Heads heads;
+  heads.load(p.a, share, static_cast<const T*>(p.a.q) + row * p.a.q_stride + share.offset(p.a),
+             smem_address(smem));
   int stage = 0, next_stage = kStages - 1;
   for (int j = 0; j < num; ++j) {
     if constexpr (kStages > 1) copy_wait<kStages - 2>();
@@ -559,20 +635,13 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
       __syncwarp();
     }
     uint32_t k = stages + stage * Shape::kStageBytes;
-    float s[kChunk / 8][4], alpha[2];
-    scores<T, KV, D, kChunk, kChunk, kHalves>(s, queries, k, lane);
-    apply_softcap<kHalves>(s, p.a);
     int at = loader.at(j);
     if (kIsCodes<KV> && at < loader.lo) {
       clear_scales<typename Shape::Scales>(k + 2 * Shape::Rows::kSize + Shape::Scales::kSize,
                                            min(loader.lo - at, kChunk), lane);
       __syncwarp();
     }
-    if (at < loader.lo || at + kChunk > loader.hi) mask<kHalves>(s, at, from, to, lane);
-    online_softmax<kHalves>(s, p.a.factor, state, alpha);
-    if (__any_sync(~0u, alpha[0] != 1 || (kHalves == 2 && alpha[1] != 1)))
-      rescale<kHalves>(o, alpha);
-    accumulate<T, KV, D, kChunk, kHalves>(o, s, k + Shape::Rows::kSize, lane);
+    heads.add(p.a, k, at, loader.lo, loader.hi, lane);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
   }
@@ -580,7 +649,7 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
   copy_wait<0>();
   __syncthreads();
   WarpResults<Shape::kResultStride> results(smem);
-  store_result<KV, D, Shape::kResultStride>(results, o, state, share.heads);
+  heads.store(results, share.heads);
   __syncthreads();
   merge_row<T, D, Shape::kResultStride>(p, share, results);
 }
@@ -588,38 +657,70 @@ __device__ __forceinline__ void attend_split(const DecodeParams& p) {
 template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps *
                              32) void decode_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall, 2>(p);
+  attend_split<ManyHeads<T, KV, D, kSmall>, T, KV, D, kSmall>(p);
 }
-// Codes leave room for three or four blocks on a multiprocessor, if registers do.
-template <typename T, typename KV, int D, bool kSmall, int kHalves>
+// Three or four blocks fit into a multiprocessor's shared memory, so registers must do.
+template <typename T, typename KV, int D, bool kSmall>
 __global__ __launch_bounds__(kWarps * 32,
-                             D > 128 ? 1
-                             : D > 64
-                                 ? 3
-                                 : 4) void codes_kernel(const __grid_constant__ DecodeParams p) {
-  attend_split<T, KV, D, kSmall, kHalves>(p);
+                             D > 128  ? 1
+                             : D > 64 ? 3
+                                      : 4) void few_kernel(const __grid_constant__ DecodeParams p) {
+  attend_split<FewHeads<T, KV, D, kSmall>, T, KV, D, kSmall>(p);
+}
+// How rows are split, from what is known when a graph is captured.
+struct Splits {
+  int even;     // where rows are alike
+  int cluster;  // blocks of a cluster: divides even
+  int most;     // of a row much longer than the mean: a multiple of even
+};
+
+// Blocks of a multiprocessor for which rows are split. 16-bit K and V want bytes, and one block has
+// enough of them on their way; 8-bit ones want instructions, and as many blocks as fit.
+int blocks_wanted(DType kv_type, int head_dim) {
+  if (dtype_bytes(kv_type) > 1 || head_dim > 128) return 1;
+  return std::clamp(static_cast<int>(target().shared / (70 * 1024)), 1, 3);
 }
 
-// Where rows are alike: up to one block per multiprocessor, from what is known when a graph is
-// captured: a power of two up to kMaxCluster, or a multiple of that. With two per multiprocessor,
-// clusters no longer fit in one wave (measured: up to 1.5 times as long). Without clusters, any
-// number up to kMaxAlone.
-int even_splits(int groups, int num_sms) {
-  int wanted = num_sms / groups;
-  if (!target().clusters) return std::clamp(wanted, 1, kMaxAlone);
-  if (wanted >= kMaxCluster) {
-    return std::min(wanted / kMaxCluster, kEvenClusters) * kMaxCluster;
+// Splits that fill `slots` best without being many.
+int filling_splits(int groups, int slots) {
+  int best = 1;
+  double most = 0;
+  for (int n = 1; n <= kMaxClusters && (n == 1 || groups * n <= 4 * slots); ++n) {
+    const double waves = static_cast<double>(groups) * n / slots;
+    const double filled = waves / std::ceil(waves) - 0.01 * n;
+    if (filled > most) most = filled, best = n;
   }
-  return wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;
+  return best;
 }
-int cluster_size(int splits) { return target().clusters ? std::min(splits, kMaxCluster) : 1; }
 
-// Of a row much longer than the mean, where there are several rows.
-int most_splits(int rows, int groups, int num_sms) {
-  const int even = even_splits(groups, num_sms);
-  if (rows == 1 || groups > kMaxGroups) return even;
-  const int more = std::clamp(kMaxBlocks / (groups * even), 1, kMaxMore);
-  return even * std::min(more, std::max(1, kMaxClusters / (even / cluster_size(even))));
+// With one block per multiprocessor: a power of two up to kMaxCluster, which is a cluster, or a
+// multiple of that. (Two, and clusters no longer fit in one wave: up to 1.5 times as long.) With
+// more of them rows have clusters only where there are few. Without clusters, any number up to
+// kMaxAlone.
+Splits even_splits(int groups, int num_sms, int blocks) {
+  const int wanted = num_sms * blocks / groups;
+  if (!target().clusters) {
+    const int even = std::clamp(wanted, 1, kMaxAlone);
+    return {even, 1, even};
+  }
+  const int most = blocks > 1 ? kMaxClusters : kEvenClusters;
+  int even = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1, cluster = even;
+  if (wanted >= kMaxCluster * (blocks > 1 ? 2 : 1)) {
+    // Of several blocks per multiprocessor an eighth stays free, so that clusters find places.
+    const int fit = wanted - (blocks > 1 ? wanted / 8 : 0);
+    even = std::min(fit / kMaxCluster, most) * kMaxCluster, cluster = kMaxCluster;
+  } else if (blocks > 1) {
+    even = filling_splits(groups, num_sms * blocks), cluster = 1;
+  }
+  return {even, cluster, even};
+}
+
+Splits row_splits(int rows, int groups, int num_sms, int blocks) {
+  Splits s = even_splits(groups, num_sms, blocks);
+  if (rows == 1 || groups > kMaxGroups) return s;
+  const int more = std::clamp(kMaxBlocks / (groups * s.even), 1, kMaxMore);
+  s.most = s.even * std::min(more, std::max(1, kMaxClusters / (s.even / s.cluster)));
+  return s;
 }
 
 int head_parts(const AttentionSpec& spec) {
@@ -656,13 +757,10 @@ void launch(const DecodeParams& p, dim3 grid, cudaStream_t stream) {
     static_assert(!kSmall);
     if (kBytes > target().shared) return launch<T, KV, D, true>(p, grid, stream);
   }
-  if constexpr (!kIsCodes<KV>) {
-    launch_kernel<decode_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
-  } else if (p.a.group <= 8) {
-    launch_kernel<codes_kernel<T, KV, D, kSmall, 1>, kBytes>(p, grid, stream);
-  } else {
-    launch_kernel<codes_kernel<T, KV, D, kSmall, 2>, kBytes>(p, grid, stream);
+  if constexpr (sizeof(KV) == 1) {
+    if (p.a.group <= 8) return launch_kernel<few_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
   }
+  launch_kernel<decode_kernel<T, KV, D, kSmall>, kBytes>(p, grid, stream);
 }
 
 }  // namespace
@@ -674,10 +772,11 @@ size_t attention_workspace(
   int units = spec.num_kv_heads * head_parts(spec);
   size_t most = 0;
   for (int num = 1; num <= max_decode; ++num) {
-    const int splits = most_splits(num, num * units, num_sms);
-    const int parts = splits / cluster_size(even_splits(num * units, num_sms));
-    if (parts > 1)
-      most = std::max(most, static_cast<size_t>(num) * units * static_cast<size_t>(parts));
+    for (int blocks : {1, 3}) {  // types of K and V differ in it
+      const Splits s = row_splits(num, num * units, num_sms, blocks);
+      const auto parts = static_cast<size_t>(s.most / s.cluster);
+      if (parts > 1) most = std::max(most, static_cast<size_t>(num) * units * parts);
+    }
   }
   size_t part = part_floats(std::min(group, kHeads), template_dim(spec.head_dim));
   return kTicketBytes + most * part * sizeof(float);
@@ -686,7 +785,10 @@ size_t attention_workspace(
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
   return num > 0 && !args.deterministic && has_tile_kernel(args) && target().clusters &&
-         units <= kMaxCluster && even_splits(num * units, args.num_sms) == 1;
+         units <= kMaxCluster &&
+         even_splits(num * units, args.num_sms,
+                     blocks_wanted(args.kv_type.type, args.spec.head_dim))
+                 .even == 1;
 }
 
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
@@ -699,13 +801,15 @@ void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.part_heads = std::min(p.a.group, kHeads);
   int units = args.spec.num_kv_heads * p.head_parts;
   p.rows = num;
-  p.even_splits = even_splits(num * units, args.num_sms);
-  p.cluster = cluster_size(p.even_splits);
+  const Splits splits = row_splits(num, num * units, args.num_sms,
+                                   blocks_wanted(args.kv_type.type, args.spec.head_dim));
+  p.even_splits = splits.even;
+  p.cluster = splits.cluster;
   p.tickets = static_cast<int32_t*>(args.workspace);
   p.partials = reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + kTicketBytes);
   p.codes = args.codes;
   // Codes are made by the blocks of a row together, which are then all it has.
-  p.splits = p.codes.data ? p.even_splits : most_splits(num, num * units, args.num_sms);
+  p.splits = p.codes.data ? splits.even : splits.most;
   dim3 grid(num * p.cluster, units, p.splits / p.cluster);
   with_tile_kernel(args.type, args.kv_type, args.spec.head_dim, [&](auto t, auto kv, auto dim) {
     launch<decltype(t), decltype(kv), decltype(dim)::value>(p, grid, stream);

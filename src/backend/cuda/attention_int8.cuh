@@ -66,12 +66,15 @@ template <int kLo, int kHi>
 __device__ uint32_t code_pair(uint32_t x, uint32_t base) {
   return __byte_perm(x, base, 0x4040 | kLo | kHi << 8);
 }
-// The codes themselves.
+// The same less 1152: codes themselves, of pairs that have the base.
+__device__ inline uint32_t less_bias(uint32_t high) {
+  uint32_t r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(high), "r"(0xe480e480u));
+  return r;
+}
 template <int kLo, int kHi>
 __device__ uint32_t exact_codes(uint32_t x) {
-  uint32_t high = code_pair<kLo, kHi>(x, 0x64646464u), r;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(high), "r"(0xe480e480u));  // -1152
-  return r;
+  return less_bias(code_pair<kLo, kHi>(x, 0x64646464u));
 }
 template <int kLo, int kHi>
 __device__ uint32_t scaled_codes(uint32_t x, uint32_t scales) {
@@ -84,6 +87,10 @@ __device__ uint32_t scaled_codes(uint32_t x, uint32_t scales) {
 __device__ inline float2 scale_pair(uint32_t at) {
   uint32_t x = load_shared(at);
   return __half22float2(reinterpret_cast<const __half2&>(x));
+}
+__device__ inline float scale_of(uint32_t at) {
+  auto x = static_cast<uint16_t>(load_shared_half(at));
+  return __half2float(reinterpret_cast<const __half&>(x));
 }
 // The scale of one position, twice.
 __device__ inline uint32_t scale_twice(uint32_t at) {

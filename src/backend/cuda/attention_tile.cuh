@@ -190,6 +190,15 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// The power of two that a row of q is divided by, from the largest magnitudes that the four threads
+// of the row have.
+__device__ inline float query_unit(float most) {
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+  most = fminf(fmaxf(most, 0x1p-90f), 0x1p90f);
+  return __uint_as_float(__float_as_uint(most) & 0x7f800000u);
+}
+
 template <typename T>
 __device__ float2 unpack(uint32_t x) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -260,10 +269,7 @@ struct Queries {
         float2 x = unpack<T>(*reinterpret_cast<const uint32_t*>(row + d));
         most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      most = fminf(fmaxf(most, 0x1p-90f), 0x1p90f);
-      unit[h] = __uint_as_float(__float_as_uint(most) & 0x7f800000u);
+      unit[h] = query_unit(most);
       if (kBiased<KV, D>) unit[h] *= 0x1p24f;
     }
   }
@@ -303,7 +309,7 @@ struct Queries {
 };
 
 // scores() of codes.
-template <typename T, typename KV, int D, int kPositions, int kRows, int kHalves>
+template <typename T, typename KV, int D, int kPositions, int kRows>
 __device__ void code_scores(
     float (&s)[kPositions / 8][4], const Queries<T, KV, D>& q, uint32_t k, int lane, int first) {
   using Rows = SmemRows<kRows, D>;
@@ -336,22 +342,20 @@ __device__ void code_scores(
         }
         float2 w = scale_pair(scales + step / 2 * Scales::kStride + (n * 8 + (lane & 3) * 2) * 2);
 #pragma unroll
-        for (int i = 0; i < 2 * kHalves; ++i)
-          s[n][i] = __fmaf_rn(part[i], i % 2 == 0 ? w.x : w.y, s[n][i]);
+        for (int i = 0; i < 4; ++i) s[n][i] = __fmaf_rn(part[i], i % 2 == 0 ? w.x : w.y, s[n][i]);
       }
     }
   }
 #pragma unroll
   for (int n = 0; n < kPositions / 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) s[n][i] = __fmul_rn(s[n][i], q.unit[i / 2]);
+    for (int i = 0; i < 4; ++i) s[n][i] = __fmul_rn(s[n][i], q.unit[i / 2]);
   }
 }
 
 // s [16, kPositions] = q · kᵀ for one warp; k: SmemRows of kRows rows, of which those from `first`
-// on are taken. V, and the scales of codes, lie behind them. kHalves here and below: 1 where rows 8
-// to 15 are of no interest (of codes).
-template <typename T, typename KV, int D, int kPositions, int kRows = kPositions, int kHalves = 2>
+// on are taken. V, and the scales of codes, lie behind them.
+template <typename T, typename KV, int D, int kPositions, int kRows = kPositions>
 __device__ void scores(float (&s)[kPositions / 8][4],
                        const Queries<T, KV, D>& q,
                        uint32_t k,
@@ -362,7 +366,7 @@ __device__ void scores(float (&s)[kPositions / 8][4],
   for (int n = 0; n < kPositions / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
   uint32_t r[4], a[4];
   if constexpr (kIsCodes<KV>) {
-    code_scores<T, KV, D, kPositions, kRows, kHalves>(s, q, k, lane, first);
+    code_scores<T, KV, D, kPositions, kRows>(s, q, k, lane, first);
   } else if constexpr (sizeof(KV) == 2) {
     int row = first + (lane >> 4) * 8 + (lane & 7), lane_c = (lane >> 3) & 1;
 #pragma unroll
@@ -395,12 +399,12 @@ __device__ void scores(float (&s)[kPositions / 8][4],
 }
 
 // Scores of 16 positions, as they lie in a thread, become the left operand of the next product.
-template <typename T, int kHalves = 2>
+template <typename T>
 __device__ void weights_fragment(uint32_t (&a)[4], const float (&s)[4], const float (&next)[4]) {
   a[0] = pack<T>(s[0], s[1]);
-  a[1] = kHalves == 1 ? 0 : pack<T>(s[2], s[3]);
+  a[1] = pack<T>(s[2], s[3]);
   a[2] = pack<T>(next[0], next[1]);
-  a[3] = kHalves == 1 ? 0 : pack<T>(next[2], next[3]);
+  a[3] = pack<T>(next[2], next[3]);
 }
 
 // Four registers of 8-bit V, as ldmatrix_trans has them: the even and the odd dimensions as pairs
@@ -448,7 +452,7 @@ __device__ void load_value_scales(uint32_t (&w)[4], uint32_t v, int position, in
 
 // o [16, D] += s · v for one warp. With 8-bit V, tiles 2j and 2j + 1 of o are the even and the odd
 // dimensions of [16 j, 16 j + 16): see output_dim().
-template <typename T, typename KV, int D, int kPositions, int kHalves = 2>
+template <typename T, typename KV, int D, int kPositions>
 __device__ void accumulate(float (&o)[D / 8][4],
                            const float (&s)[kPositions / 8][4],
                            uint32_t v,
@@ -459,7 +463,7 @@ __device__ void accumulate(float (&o)[D / 8][4],
 #pragma unroll
   for (int n = 0; n < kPositions / 16; ++n) {
     uint32_t a[4], r[4];
-    weights_fragment<M, kHalves>(a, s[n * 2], s[n * 2 + 1]);
+    weights_fragment<M>(a, s[n * 2], s[n * 2 + 1]);
     if constexpr (sizeof(KV) == 2) {
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
@@ -490,13 +494,13 @@ __device__ int output_dim(int tile, int e, int lane) {
                          : tile * 8 + (lane & 3) * 2 + e;
 }
 
-template <int kHalves = 2, int N>
+template <int N>
 __device__ void apply_softcap(float (&s)[N][4], const AttentionParams& p) {
   if (p.cap <= 0) return;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) {
+    for (int i = 0; i < 4; ++i) {
       float e = __fadd_rn(exp2_approx(__fmul_rn(s[n][i], p.cap_factor)), 1);
       s[n][i] = __fsub_rn(p.cap, __fdividef(2 * p.cap, e));
     }
@@ -504,12 +508,12 @@ __device__ void apply_softcap(float (&s)[N][4], const AttentionParams& p) {
 }
 
 // Positions outside [from[h], to[h]) of the thread's row h become -inf. s[0] is at position `at`.
-template <int kHalves = 2, int N>
+template <int N>
 __device__ void mask(float (&s)[N][4], int at, const int (&from)[2], const int (&to)[2], int lane) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) {
+    for (int i = 0; i < 4; ++i) {
       int position = at + n * 8 + (lane & 3) * 2 + (i & 1);
       if (position < from[i >> 1] || position >= to[i >> 1]) s[n][i] = -INFINITY;
     }
@@ -523,10 +527,10 @@ struct SoftmaxState {
 };
 
 // The largest score of each of the thread's rows.
-template <int kHalves = 2, int N>
+template <int N>
 __device__ void row_tops(float (&top)[2], const float (&s)[N][4]) {
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
+  for (int h = 0; h < 2; ++h) {
     top[h] = s[0][h * 2];
 #pragma unroll
     for (int n = 0; n < N; ++n) top[h] = fmaxf(top[h], fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
@@ -538,14 +542,13 @@ __device__ void row_tops(float (&top)[2], const float (&s)[N][4]) {
 // The maximum after a tile with scores up to `top`; alpha is what earlier results are multiplied
 // with, `shift` what scores are reduced by. For a row that sees nothing in the tile alpha is
 // exactly 1 (or 0 where there was nothing before).
-template <int kHalves = 2>
-__device__ void raise_max(SoftmaxState& state,
-                          const float (&top)[2],
-                          float factor,
-                          float (&alpha)[2],
-                          float (&shift)[2]) {
+__device__ inline void raise_max(SoftmaxState& state,
+                                 const float (&top)[2],
+                                 float factor,
+                                 float (&alpha)[2],
+                                 float (&shift)[2]) {
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
+  for (int h = 0; h < 2; ++h) {
     float max = fmaxf(state.max[h], __fmul_rn(top[h], factor));
     shift[h] = max == -INFINITY ? 0 : max;
     alpha[h] = exp2_approx(__fsub_rn(state.max[h], shift[h]));
@@ -571,16 +574,16 @@ __device__ inline float weigh(float (&s)[4], float (&next)[4], int h, float fact
 
 // Scores become weights; alpha is what earlier results are multiplied with. Sums are over 16
 // positions each, then over those: attention_spans.cu has them on different warps.
-template <int kHalves = 2, int N>
+template <int N>
 __device__ void online_softmax(float (&s)[N][4],
                                float factor,
                                SoftmaxState& state,
                                float (&alpha)[2]) {
   float top[2], shift[2];
-  row_tops<kHalves>(top, s);
-  raise_max<kHalves>(state, top, factor, alpha, shift);
+  row_tops(top, s);
+  raise_max(state, top, factor, alpha, shift);
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
+  for (int h = 0; h < 2; ++h) {
     float sum = weigh(s[0], s[1], h, factor, shift[h]);
 #pragma unroll
     for (int n = 2; n < N; n += 2) {
@@ -590,12 +593,14 @@ __device__ void online_softmax(float (&s)[N][4],
   }
 }
 
-template <int kHalves = 2, int N>
+template <int N>
 __device__ void rescale(float (&o)[N][4], const float (&alpha)[2]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) o[n][i] *= alpha[i / 2];
+    o[n][0] *= alpha[0];
+    o[n][1] *= alpha[0];
+    o[n][2] *= alpha[1];
+    o[n][3] *= alpha[1];
   }
 }
 

@@ -10,7 +10,7 @@
 namespace sluice::cuda {
 
 Buffer CudaBackend::weight_memory(size_t bytes) {
-  if (placed_.empty()) return allocate(bytes);
+  if (!placed_.data()) return allocate(bytes);
   const size_t padded = (bytes + 255) & ~size_t{255};
   CHECK(padded <= placed_.size());
   Buffer b(placed_.data(), bytes, [](void*, size_t) {});
@@ -39,7 +39,7 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
   } else if (plan.parts.empty()) {
     const size_t row = static_cast<size_t>(plan.cols) * dtype_bytes(type);
     const size_t bytes = static_cast<size_t>(plan.rows) * row;
-    data->data = plan.type == DType::f8 ? allocate(bytes) : weight_memory(bytes);  // codes follow
+    data->data = plan.type == DType::f8 ? allocate(bytes) : weight_memory(bytes);
     auto* to = static_cast<std::byte*>(data->data.data());
     for (const WeightSegment& s : segments) {
       uploader_->convert(to, type, s);

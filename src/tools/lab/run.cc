@@ -197,7 +197,7 @@ LabRun reduce_lab(Session& s,
     if (r.launched) run.computed += static_cast<uint64_t>(r.num_tokens);
   }
   run.shape = s.model().shape();
-  run.step_bytes = s.model().step_bytes();
+  run.step_bytes = s.step_bytes();
   run.kv_per_token = s.ledger().kv_per_token;
   return run;
 }

@@ -176,7 +176,7 @@ class SloLoad {
 void add_choices(Session& s, Time from, double duration, const BenchLimits& limits, SloRun& run) {
   std::vector<StepReport> reports = s.take_reports();
   std::erase_if(reports, [&](const StepReport& r) { return r.plan_begin < from; });
-  run.shares = limit_shares(step_samples(reports), s.model().shape(), s.model().step_bytes(),
+  run.shares = limit_shares(step_samples(reports), s.model().shape(), s.step_bytes(),
                             s.ledger().kv_per_token, duration, limits);
   for (const StepReport& r : reports) {
     const SloStats& slo = r.stats.slo;

@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import json
 import random
+import tempfile
 import time
 
 from compare_kv_routing import call, metric, start
@@ -20,10 +21,17 @@ PREFIX_BYTES, BUDGET = 2048, 64
 
 
 def run(options, fetch):
+    with tempfile.NamedTemporaryFile(suffix=".key") as key:  # prefixes move only with one
+        key.write(random.randbytes(32).hex().encode())
+        key.flush()
+        return run_with(options, fetch, key.name)
+
+
+def run_with(options, fetch, key):
     processes, workers = [], []
     for _ in range(2):
-        process, url = start([options.binary, "serve", options.model, "--port", "0", "-t", "1", "--role", "both", "--budget",
-                              str(BUDGET), "--prefix-host", "256M", "--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay",
+        process, url = start([options.binary, "serve", options.model, "--port", "0", "-t", "1", "--role", "both", "--kv-key",
+                              key, "--budget", str(BUDGET), "--prefix-host", "256M", "--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay",
                               "tcp://127.0.0.1:*"], r"ready on (\S+)")
         processes.append(process)
         workers.append(url)

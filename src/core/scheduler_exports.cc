@@ -79,13 +79,15 @@ Scheduler::Offer Scheduler::find_offer(const PromptBlocks& p,
   return o;
 }
 
+// Not of models with windows: how far the prefix goes decides which blocks of a window it needs,
+// and whoever asks has made room before it knows.
 void Scheduler::export_prefix(const PromptBlocks& p, int first, LeaseId lease) {
+  if (layout_.num_windowed > 0) return;
   // Steps behind a failed one may still run, and fill places that were given up.
   if (std::ranges::any_of(flights_, &InFlight::lost)) return;
   const auto most = static_cast<int>(p.hashes.size());
   auto found = [&](int index) {
     for (int g = 0; g < layout_.num_groups; ++g) {
-      if (layout_.windowed(g)) continue;
       const Offer o = find_offer(p, index, g, lease);
       if (o.block == kNullBlock && blocks_.tiers.find_host(o.key, o.tokens) == kNullBlock)
         return false;
@@ -95,10 +97,7 @@ void Scheduler::export_prefix(const PromptBlocks& p, int first, LeaseId lease) {
   int end = first;
   while (end < most && found(end)) ++end;
   for (int index = first; index < end; ++index) {
-    for (int g = 0; g < layout_.num_groups; ++g) {
-      if (layout_.windowed(g) && index < layout_.first_seen(g, end * config_.block_size)) continue;
-      offer_block(find_offer(p, index, g, lease));
-    }
+    for (int g = 0; g < layout_.num_groups; ++g) offer_block(find_offer(p, index, g, lease));
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kExportBlock = 4;
 
-SchedulerConfig export_config(int host) {
+SchedulerConfig export_config(int host, std::vector<int> windows) {
   SchedulerConfig c;
   c.block_size = kExportBlock;
   c.num_blocks = 32;
@@ -23,6 +23,7 @@ SchedulerConfig export_config(int host) {
   c.watermark = 0;
   c.pipeline = Pipeline::sync;
   c.tiers.host = host;
+  c.group_windows = std::move(windows);
   return c;
 }
 
@@ -55,7 +56,8 @@ struct Exports final : KvExporter {
 
 class ExportBench {
  public:
-  explicit ExportBench(int host) : scheduler(export_config(host), nullptr) {
+  explicit ExportBench(int host, std::vector<int> windows = {0})
+      : scheduler(export_config(host, std::move(windows)), nullptr) {
     scheduler.export_to(&exports);
   }
   bool step(bool fail = false) {
@@ -202,6 +204,17 @@ TEST(SchedulerExports, ACachedPrefixIsOffered) {
   b.scheduler.export_prefix(other, 0, 7);
   EXPECT_EQ(b.exports.list.size(), 6u);
   EXPECT_EQ(b.exports.num_offered, 6);
+}
+
+TEST(SchedulerExports, NoPrefixOfAModelWithWindowsIsOffered) {
+  ExportBench b(16, {0, 8});
+  b.add(leased(1, 17, 0));
+  b.finish();
+  const PromptBlocks prompt = blocks_of(leased(0, 17, 0));
+  EXPECT_EQ(b.scheduler.num_cached_blocks(prompt), 4);
+  b.scheduler.export_prefix(prompt, 0, 5);
+  EXPECT_EQ(b.exports.num_offered, 0);
+  EXPECT_FALSE(b.scheduler.has_work());
 }
 
 // Evicted from the pool and gone from host memory.

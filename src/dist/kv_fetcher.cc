@@ -87,7 +87,10 @@ void KvFetcher::run(Job& job) {
   const auto begin = steady_clock::now();
   Outcome outcome;
   try {
-    if (rests(job.peer)) {
+    if (!job.lease && !identity_.moves_prefixes()) {
+      outcome.error = identity_.key.empty() ? "cached prefixes need a key (--kv-key)"
+                                            : "the model's cache has windows";
+    } else if (rests(job.peer)) {
       outcome.error = "the peer failed a moment ago";
     } else if (Result<std::shared_ptr<Places>> places = reserve(job); !places) {
       outcome.error = places.error().message;

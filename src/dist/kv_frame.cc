@@ -19,7 +19,8 @@ enum FrameType : uint8_t {
   kGoneType,
   kReleaseType,
   kFindType,
-  kTokensType
+  kTokensType,
+  kProofType
 };
 
 void put_bytes(std::span<const std::byte> bytes, FrameBytes& out) {
@@ -53,6 +54,7 @@ size_t size_of(FrameType type, size_t block_bytes) {
     case kDoneType:
       return 4;
     case kGoneType:
+    case kProofType:
       return 0;
     case kReleaseType:
     case kFindType:
@@ -141,7 +143,7 @@ std::span<const std::byte> frame_content(const KvFrame& frame) {
 Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kTokensType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
   const size_t size = size_of(static_cast<FrameType>(type), block_bytes);
   if (get_u32(head, 4) != size) return bad_frame("another size");
   return size;
@@ -150,7 +152,7 @@ Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes)
 Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const std::byte> payload) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kTokensType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
   const size_t fixed = size_of(static_cast<FrameType>(type), 0);
   if (payload.size() < fixed || (type != kBlockType && payload.size() != fixed))
     return bad_frame("another size");
@@ -172,6 +174,8 @@ Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const st
           KvFind{get_number(payload.first(8)), get_u32(payload, 8), get_u32(payload, 12)});
     case kTokensType:
       return KvFrame(KvTokens{payload});
+    case kProofType:
+      return KvFrame(KvProof{});
   }
   return bad_frame("an unknown kind");
 }

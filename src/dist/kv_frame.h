@@ -68,11 +68,15 @@ struct KvFind {
   uint32_t first = 0, num_blocks = 0;
   bool operator==(const KvFind&) const = default;
 };
+// Of both, after the hellos, where there is a key: its MAC proves the key.
+struct KvProof {
+  bool operator==(const KvProof&) const = default;
+};
 inline constexpr size_t kFrameTokens = 1024;
 struct KvTokens {
   std::span<const std::byte> bytes;  // kFrameTokens of 4 bytes; zeros after the last
 };
-using KvFrame = std::variant<KvGet, KvBlock, KvDone, KvGone, KvRelease, KvFind, KvTokens>;
+using KvFrame = std::variant<KvGet, KvBlock, KvDone, KvGone, KvRelease, KvFind, KvTokens, KvProof>;
 // The bytes that follow encode_frame()'s.
 std::span<const std::byte> frame_content(const KvFrame& frame);
 

@@ -33,7 +33,8 @@ TEST(KvFrame, EveryFrameComesBack) {
                             KvGone{},
                             KvRelease{some_lease()},
                             KvFind{1ull << 60, 4, 9},
-                            KvTokens{tokens}};
+                            KvTokens{tokens},
+                            KvProof{}};
   for (const KvFrame& frame : frames) {
     FrameBytes bytes;
     encode_frame(frame, kTestBlock, bytes);
@@ -61,7 +62,7 @@ TEST(KvFrame, EveryFrameComesBack) {
 }
 
 TEST(KvFrame, UnknownKindsAreRefused) {
-  for (int kind : {0, 8, 255}) {
+  for (int kind : {0, 9, 255}) {
     FrameBytes head(kFrameHeadBytes);
     head[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(payload_size(head, kTestBlock)) << kind;

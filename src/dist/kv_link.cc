@@ -48,6 +48,16 @@ Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   const KvHello& server = is_client ? *other : own;
   out_.emplace(identity_.key, client, server, is_client ? "client" : "server");
   in_.emplace(identity_.key, client, server, is_client ? "server" : "client");
+  return prove(until);
+}
+
+// Nothing that depends on a prompt leaves before the peer's proof is here: a hello alone could be
+// anybody's.
+Result<void> KvLink::prove(WaitUntil until) {
+  if (auto ok = send(KvProof{}, until); !ok) return ok;
+  Result<KvFrame> proof = receive(until);
+  if (!proof) return proof.error();
+  if (!std::holds_alternative<KvProof>(*proof)) return Error{400, "the peer did not prove its key"};
   return {};
 }
 

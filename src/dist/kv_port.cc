@@ -139,6 +139,8 @@ Result<PromptBlocks> KvPort::receive_prompt(KvLink& link, const KvFind& find) {
 
 // Cached blocks by their tokens. The lease ends with the answer.
 Result<void> KvPort::send_prefix(KvLink& link, const KvFind& find) {
+  if (identity_->key.empty())
+    return Error{403, "cached prefixes are for servers with a key (--kv-key)"};
   Result<PromptBlocks> prompt = receive_prompt(link, find);
   if (!prompt) return prompt.error();
   num_prefixes_.fetch_add(1, std::memory_order_relaxed);

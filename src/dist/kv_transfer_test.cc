@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kSize = 4, kNumPlaces = 32;
 constexpr size_t kBytes = 4096;
+constexpr const char* kSharedKey = "a key of 16 bytes";
 
 class Ended final : public Sink {
  public:
@@ -214,7 +215,7 @@ TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
   const PromptBlocks prompt = some_prompt(41, 0);
   {
     Pair pair("a key of 16 bytes", "a key of 16 bytez");
-    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "closed");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "another one");
   }
   {
     Pair pair("a key of 16 bytes", "");
@@ -276,16 +277,68 @@ TEST(KvTransfer, ACachedPrefixIsFetched) {
 }
 
 TEST(KvTransfer, APrefixIsItsTenantsAlone) {
-  Pair pair("", "");
+  Pair pair(kSharedKey, kSharedKey);
   EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
   expect_nothing(pair, some_prompt(41, 8), {}, "did not have all");
   expect_nothing(pair, some_prompt(41, 7, 500), {}, "did not have all");
   expect_freed(pair.from);
 }
 
+// Without a key nobody is asked, and nobody who asks is answered.
+TEST(KvTransfer, PrefixesNeedAKey) {
+  Pair pair("", "");
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  expect_nothing(pair, some_prompt(41, 7), {}, "need a key");
+  EXPECT_EQ(pair.port->stats().refused, 0u);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  KvLink link(StreamSocket::connect("127.0.0.1", pair.port->port(), until).value(),
+              pair.to.identity);
+  ASSERT_TRUE(link.greet(true, until));
+  ASSERT_TRUE(link.send(KvFind{7, 0, 10}, until));
+  const FrameBytes prompt = pack_tokens(*some_prompt(40, 7).prompt);
+  static_cast<void>(link.send(KvTokens{prompt}, until));
+  EXPECT_FALSE(link.receive(until, std::chrono::seconds(30)));
+  EXPECT_EQ(pair.port->stats().prefixes, 0u);
+  EXPECT_EQ(pair.port->stats().blocks, 0u);
+  expect_freed(pair.from);
+}
+
+TEST(KvTransfer, PrefixesOfModelsWithWindowsAreNotAskedFor) {
+  Pair pair(kSharedKey, kSharedKey);
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  pair.to.identity.windowed = true;
+  expect_nothing(pair, some_prompt(41, 7), {}, "windows");
+  EXPECT_EQ(pair.port->stats().prefixes, 0u);
+}
+
+// Says the hello that it was sent, and gives every byte after it back too.
+size_t echo_all(ListenSocket& listen) {
+  StreamSocket socket(listen.accept(std::chrono::seconds(30)));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::byte one[1];
+  size_t num = 0;
+  for (; socket.receive(one, std::chrono::seconds(30), until); ++num)
+    static_cast<void>(socket.send(one, std::chrono::seconds(1), until));
+  return num;
+}
+
+TEST(KvTransfer, APeerWithoutTheKeyIsToldNothing) {
+  Side to(kSharedKey);
+  KvFetcher fetcher({}, *to.engine, to.places, to.identity);
+  Result<ListenSocket> listen = ListenSocket::open("127.0.0.1", 0);
+  ASSERT_TRUE(listen);
+  std::future<size_t> told = std::async(std::launch::async, [&] { return echo_all(*listen); });
+  const KvFetcher::Outcome o = fetch(fetcher, listen->port(), {}, some_prompt(41, 7));
+  EXPECT_NE(o.error.find("another one"), std::string::npos) << o.error;
+  EXPECT_EQ(told.get(), kHelloBytes + kFrameHeadBytes + kMacBytes);  // hello and own proof
+  EXPECT_EQ(to.num_held(), 0);
+  fetcher.stop();
+  to.engine.reset();
+}
+
 // Only so much of a prompt as its hashes say.
 TEST(KvTransfer, NoMoreThanAskedForIsFetched) {
-  Pair pair("", "");
+  Pair pair(kSharedKey, kSharedKey);
   PromptBlocks prompt = some_prompt(41, 7);
   EXPECT_EQ(pair.from.run(prompt), 0);
   prompt.hashes.resize(3);
@@ -297,7 +350,7 @@ TEST(KvTransfer, NoMoreThanAskedForIsFetched) {
 
 // What a client may not say of a prefix, with the right hello.
 TEST(KvTransfer, BadPrefixesEndAConnection) {
-  Pair pair("", "");
+  Pair pair(kSharedKey, kSharedKey);
   const FrameBytes tokens = pack_tokens(std::vector<Token>{1});
   const std::vector<std::vector<KvFrame>> talks = {{KvFind{7, 0, 0}},
                                                    {KvFind{7, 3, 3}},

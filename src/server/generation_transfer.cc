@@ -11,12 +11,19 @@ Refusal Generation::check_transfer(size_t num_prompts) const {
   };
   const KvTransfer* transfer = service_.options().transfer;
   const bool send = fields_.transfer.send;
+  const bool prefix = fields_.transfer.from && !fields_.transfer.from->lease;
   if (!transfer) return wrong("prompts are not handed from server to server here (serve --role)");
   if (send ? !transfer->sends() : !transfer->fetches()) {
     return wrong(strf("this server's role is %s: it does not take %s",
                       name_of(kKvRoles, transfer->role()),
-                      send ? "do_remote_decode" : "do_remote_prefill"));
+                      send     ? "do_remote_decode"
+                      : prefix ? "do_remote_prefix"
+                               : "do_remote_prefill"));
   }
+  if (prefix && !transfer->moves_prefixes())
+    return wrong(transfer->has_key()
+                     ? "do_remote_prefix does not go with this model: its cache has windows"
+                     : "do_remote_prefix needs a key (serve --kv-key)");
   if (num_prompts != 1) return wrong("kv_transfer_params goes with one prompt");
   if (send && fields_.stream) return wrong("do_remote_decode does not go with stream");
   if (fields_.pooling != Pooling::none) return wrong("kv_transfer_params goes with text");

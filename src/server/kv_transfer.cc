@@ -1,5 +1,6 @@
 #include "server/kv_transfer.h"
 
+#include <algorithm>
 #include <random>
 
 #include "base/json.h"
@@ -52,6 +53,7 @@ void KvTransfer::attach(Session& session) {
   identity_.block_size = c.block_size;
   identity_.max_blocks = static_cast<uint32_t>(c.max_len / c.block_size);
   identity_.num_groups = static_cast<int>(c.group_windows.size());
+  identity_.windowed = std::ranges::any_of(c.group_windows, [](int w) { return w > 0; });
   identity_.content = sha256(session.shared_content());
   places_.attach(session.host_tier(), identity_.block_bytes);
   leases_.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {

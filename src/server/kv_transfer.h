@@ -60,8 +60,15 @@ class KvTransfer {
   bool fetches() const { return options_.role == KvRole::decode || options_.role == KvRole::both; }
   // Where others fetch; null: nowhere.
   const KvPort* port() const { return port_.get(); }
-  // By which all servers of the cluster number their tenants alike.
-  std::array<uint64_t, 2> tenant_key() const { return shared_tenant_key(identity_.key); }
+  // Cached prefixes too, not only leases. After attach().
+  bool moves_prefixes() const { return identity_.moves_prefixes(); }
+  bool has_key() const { return !identity_.key.empty(); }
+  // By which all servers with the same key number their tenants alike; none without a key: then
+  // nobody may know the numbers.
+  std::optional<std::array<uint64_t, 2>> tenant_key() const {
+    if (!has_key()) return {};
+    return shared_tenant_key(identity_.key);
+  }
 
   LeaseStore::Opened lease(std::span<const Token> prompt);
   void seal(LeaseId id) { leases_.seal(id); }

@@ -684,7 +684,7 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
   add("--kv-host", o.host, "address of this server that the others connect to");
   add("--kv-port", o.port, "port for them; 0 is any free one")->check(whole_number(0, 65535));
   add("--kv-key", o.key_file,
-      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine");
+      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine, and for cached prefixes");
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
 }

@@ -26,6 +26,13 @@ def params(server, share=1.0, port=None):
             "remote_prefix_share": share}
 
 
+def key_file():
+    file = tempfile.NamedTemporaryFile(suffix=".key")
+    file.write(b"a key that both of them have\n")
+    file.flush()
+    return file
+
+
 class Lying:
     """A port that passes bytes on to another one, and changes some of those that come back."""
 
@@ -88,9 +95,7 @@ class Lying:
 class Fetched(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.key = tempfile.NamedTemporaryFile(suffix=".key")
-        cls.key.write(b"a key that both of them have\n")
-        cls.key.flush()
+        cls.key = key_file()
         keyed = ("--kv-key", cls.key.name, "--kv-lease", "5", "-t", "1")
         cls.one = Server("--allow-request-template", "-t", "1", path=stories())
         cls.holder = start("both", *keyed)
@@ -200,7 +205,24 @@ class Fetched(unittest.TestCase):
             self.assertEqual((status, got["error"]["param"]), (400, "kv_transfer_params"))
             self.assertIn(says, got["error"]["message"])
         with start("prefill") as prefill:
-            self.assertEqual(prefill.request(PATH, {"prompt": "a", "kv_transfer_params": good})[0], 400)
+            status, _, got = prefill.request(PATH, {"prompt": "a", "kv_transfer_params": good})
+            self.assertEqual(status, 400)
+            self.assertIn("do_remote_prefix", got["error"]["message"])
+
+    # Without a key a server neither lends its cache nor asks others for theirs.
+    def test_no_key_no_prefixes(self):
+        ready = self.holder.request("/ready")[2]
+        self.assertEqual((ready["kv_host"], ready["kv_port"]), ("127.0.0.1", port_of(self.holder)))
+        with start("both", "-t", "1") as bare:
+            ready = bare.request("/ready")[2]
+            self.assertEqual(ready, {"status": "ready", "kv_role": "both"})
+            status, _, got = bare.request(PATH, {"prompt": "a", "kv_transfer_params": params(self.holder)})
+            self.assertEqual((status, got["error"]["param"]), (400, "kv_transfer_params"))
+            self.assertIn("--kv-key", got["error"]["message"])
+            body = {"prompt": prompt(650), "max_tokens": 4, "temperature": 0}
+            bare.request(PATH, body)
+            self.assertEqual(self.fetch(body, remote_port=port_of(bare)), 0)
+            self.assertEqual(bare.metric("sluice_kv_transfer_prefixes_total"), 0)
 
 
 @unittest.skipUnless(stories(), "no test data")
@@ -208,8 +230,9 @@ class HolderFails(unittest.TestCase):
     """The holder is killed or stopped in the middle of many fetches."""
 
     def run_with(self, fault):
-        with Server("-t", "1", path=stories()) as one, start("both", "-t", "1", "--kv-lease", "5") as holder, \
-                start("both", "-t", "1") as other:
+        with key_file() as key, Server("-t", "1", path=stories()) as one, \
+                start("both", "-t", "1", "--kv-lease", "5", "--kv-key", key.name) as holder, \
+                start("both", "-t", "1", "--kv-key", key.name) as other:
             bodies = [{"prompt": prompt(1000 + k, 80), "max_tokens": 8, "temperature": 0} for k in range(24)]
             for body in bodies:
                 holder.request(PATH, body)
@@ -322,7 +345,8 @@ class Routed(unittest.TestCase):
 
     @unittest.skipUnless(stories(), "no test data")
     def test_real_workers(self):
-        with start("both", "-t", "1") as a, start("both", "-t", "1") as b, Server("-t", "1", path=stories()) as one, \
+        with key_file() as key, start("both", "-t", "1", "--kv-key", key.name) as a, \
+                start("both", "-t", "1", "--kv-key", key.name) as b, Server("-t", "1", path=stories()) as one, \
                 Router(a.url, b.url, args=["--budget", "4"]) as router:  # computing looks slow
             router.wait_up(2)
             received = 0

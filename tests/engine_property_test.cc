@@ -718,7 +718,7 @@ Setup alone(const Setup& other) {
   return s;
 }
 
-// What a model in two parts does without.
+// Turns off what a model in two parts cannot do.
 void keep_in_the_pool(std::mt19937_64&, Workload& w) {
   SchedulerConfig& c = w.setup.scheduler;
   c.pipeline = Pipeline::sync;

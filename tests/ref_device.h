@@ -24,7 +24,7 @@ class RefDevice final : public Device {
   std::string describe() const override { return "ref"; }
   void attach() override {}
   Buffer allocate(size_t bytes) override { return ref_->allocate(bytes); }
-  // What is placed is read from there at each product, so that it must be there then.
+  // Placed weights are read from that memory at each product, so that they must be there then.
   Weight load(std::span<const WeightSegment> segments, std::vector<float> bias) override {
     if (!placed_.data()) return ref_->load(segments, std::move(bias));
     auto data = std::make_unique<Placed>();

@@ -28,8 +28,8 @@ struct ExecutorConfig {
   int num_pages = 0;        // > 0: the pool's memory is mapped in pages, each in every cache group
   int64_t slot_blocks = 0;  // then: addresses of a slot, per cache group
   CacheGroups groups;       // those of the scheduler's plans; none: one group that keeps everything
-  // Of a model without its first layers: the residual stream [max_step_tokens, hidden] that a step
-  // begins with, in memory that the device can copy from. One step is in flight then.
+  // For a model without its first layers: the residual stream [max_step_tokens, hidden] that a step
+  // begins with, in memory that the device can copy from. Only one step is in flight then.
   const float* states = nullptr;
 };
 

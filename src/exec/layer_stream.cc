@@ -19,13 +19,13 @@ size_t kv_block_bytes(const ModelShape& shape, const LayerStream::Sizes& z) {
 size_t side_bytes(const ModelShape& shape, const LayerStream::Sizes& z) {
   return kv_block_bytes(shape, z) * (static_cast<size_t>(z.num_blocks) + 1);
 }
-size_t table_stride(const LayerStream::Sizes& z) {
+size_t stream_table_stride(const LayerStream::Sizes& z) {
   return static_cast<size_t>(z.groups.num_groups()) * static_cast<size_t>(z.table_len);
 }
 size_t array_bytes(const LayerStream::Sizes& z) {
   const auto rows = static_cast<size_t>(z.max_rows), seqs = static_cast<size_t>(z.max_seqs);
   return rows * 2 * sizeof(int32_t) + seqs * sizeof(SliceView) +
-         seqs * table_stride(z) * sizeof(int32_t) + size_t{4} * 256;
+         seqs * stream_table_stride(z) * sizeof(int32_t) + size_t{4} * 256;
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ LayerStream::Arrays LayerStream::place(std::byte* base, size_t* bytes) const {
   take(a.positions, rows);
   take(a.row_slot, rows);
   take(a.slices, seqs);
-  take(a.tables, seqs * table_stride(sizes_));
+  take(a.tables, seqs * stream_table_stride(sizes_));
   *bytes = used;
   return a;
 }
@@ -204,7 +204,7 @@ bool LayerStream::add(const SliceView& slice, std::span<const int32_t> tables) {
   const int size = sizes_.block_size, end = slice.pos + slice.count;
   const int num = (end + size - 1) / size;
   if (num_rows_ + slice.count > sizes_.max_rows) return false;
-  const size_t at = static_cast<size_t>(slice.slot) * table_stride(sizes_);
+  const size_t at = static_cast<size_t>(slice.slot) * stream_table_stride(sizes_);
   // Blocks of nothing but context may be several slices'.
   const auto is_shared = [&](int i) { return (i + 1) * size <= slice.pos; };
   for (size_t g = 0; g < staged_.size(); ++g) {
@@ -316,7 +316,7 @@ void LayerStream::queue(float* states) {
   b.slices = slices_;
   b.device_slices = on_device_.slices;
   b.tables = on_device_.tables;
-  b.table_stride = static_cast<int64_t>(table_stride(sizes_));
+  b.table_stride = static_cast<int64_t>(stream_table_stride(sizes_));
   model_->forward(device_, b, layers_);
   for_slices(
       [&](const float* device, float* host, size_t n) { device_.download(host, device, n); });

@@ -17,7 +17,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;  // of the residual stream, copied by one thread
+constexpr size_t kStatesPiece = size_t{1} << 20;  // of the residual stream, copied by one thread
 // Rows that the host computes at once. More take turns, which changes no bits.
 constexpr int kHostRows = 512;
 constexpr int kLeastStreamed = 16;  // rows of a slice that runs through the device
@@ -336,10 +336,11 @@ void SplitExecutor::copy_states(int from, int to, int rows) {
         model_.states().f32() + static_cast<size_t>(from) * hidden,
         states_bytes(model_.shape(), rows)};
   backend_.parallel(
-      static_cast<int>((ctx.bytes + kPiece - 1) / kPiece),
+      static_cast<int>((ctx.bytes + kStatesPiece - 1) / kStatesPiece),
       [](void* p, int index) {
         const auto& c = *static_cast<Copy*>(p);
-        const size_t at = static_cast<size_t>(index) * kPiece, n = std::min(kPiece, c.bytes - at);
+        const size_t at = static_cast<size_t>(index) * kStatesPiece,
+                     n = std::min(kStatesPiece, c.bytes - at);
         std::memcpy(reinterpret_cast<std::byte*>(c.to) + at,
                     reinterpret_cast<const std::byte*>(c.from) + at, n);
       },

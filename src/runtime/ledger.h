@@ -21,7 +21,7 @@ struct HostLedger {
   size_t total() const { return weights + kv + workspace + program + streamed; }
 };
 
-// Of the device; on a GPU of its layers alone.
+// Sizes on the device; with layers on the CPU, those of the GPU's layers alone.
 struct Ledger {
   size_t weights = 0, kv = 0, workspace = 0, available = 0;  // kv: with the null block
   size_t tiers = 0;    // host memory for KV blocks beside the pool, in use as they go there

@@ -175,8 +175,10 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
     if (o.device.kind == DeviceChoice::Kind::any) o.device.kind = DeviceChoice::Kind::cpu;
     o.gpu_layers.reset();
   }
+  const bool any = o.device.kind == DeviceChoice::Kind::any;
   o.device = resolve_device(o.device);
   if (o.device.is_gpu()) return choose_gpu(o, shape);
+  if (any && o.gpu_layers && !o.gpu_layers->num) o.gpu_layers.reset();  // as many as fit: none
   resolve_step_sizes(o, &shape);
   if (o.dtype)
     return Error{400, strf("--dtype %s is for a GPU, and this runs on the CPU, in the file's types",
@@ -185,7 +187,7 @@ Result<void> choose_device(EngineOptions& o, const ModelShape& shape) {
     return Error{400, strf("--gpu-weights %s is for a GPU: the CPU keeps the file's formats",
                            name_of(kGpuWeights, o.gpu_weights))};
   if (o.gpu_layers)
-    return Error{400, strf("--gpu-layers %s needs a GPU, and this runs on %s",
+    return Error{400, strf("--gpu-layers %s needs a GPU, and --device comes to %s",
                            o.gpu_layers->name().c_str(), quote(o.device.name()).c_str())};
   if (o.gpu_memory)
     return Error{400, strf("--gpu-memory is for a GPU, and this runs on %s",

@@ -54,7 +54,7 @@ TEST(GpuLayers, NoneIsTheCpuAlone) {
   EXPECT_FALSE(o.gpu_layers);
   o.gpu_layers = GpuLayers{1};
   EXPECT_EQ(choose_device(o, shape).error().message,
-            "--gpu-layers 1 needs a GPU, and this runs on 'cpu'");
+            "--gpu-layers 1 needs a GPU, and --device comes to 'cpu'");
   o.device.kind = DeviceChoice::Kind::any;
   ASSERT_TRUE(choose_gpu(o, shape));
   EXPECT_EQ(num_host_layers(o, shape), 3);

@@ -49,7 +49,7 @@ class Session {
   Engine& engine() { return *engine_; }
   const Clock& clock() const { return clock_; }
   const Model& model() const { return *model_; }
-  // Of the whole model, where model() may be the part of it on a GPU.
+  // Sizes of the whole model; model() may be the part of it on a GPU.
   size_t weight_bytes() const;
   size_t step_bytes() const;  // Model::step_bytes()
   bool is_simulated() const;

@@ -44,8 +44,8 @@ ResolvedValues resolved_values(const EngineOptions& given) {
   resolve_step_sizes(o, nullptr);
   const SchedulerConfig& s = o.scheduler;
   const bool gpu = o.device.is_gpu();
-  const bool by_model =
-      gpu && o.step_sizes && o.step_sizes->serves && !o.step_sizes->chunk && !s.slo.any();
+  const bool by_model = gpu && !o.gpu_layers && o.step_sizes && o.step_sizes->serves &&
+                        !o.step_sizes->chunk && !s.slo.any();
   // On the CPU no head size refuses the default.
   const std::optional<KvType> kv = kv_type_of(EngineOptions(), 0, nullptr).value();
   ResolvedValues values = {
@@ -78,6 +78,7 @@ ResolvedValues resolved_values(const EngineOptions& given) {
       {"predict-output", predictor_name(s.predictor)},
       {"max-tokens", "(by the chat template)"},
   };
+  if (o.gpu_layers && gpu) values["pipeline"] = "sync (overlap where all layers fit)";
   add_sampling(o, values);
   return values;
 }

@@ -275,7 +275,7 @@ class Step {
     poison();
   }
   size_t head_bytes() const { return s_.kv_type.head_bytes(s_.head_dim, s_.block_size); }
-  // Where a head's part of the block of `pos` begins.
+  // The offset of a head's part of the block that holds `pos`.
   size_t part_at(int slot, int head, int pos) const {
     size_t block = tables_[static_cast<size_t>(slot) * blocks_per_slot_ + pos / s_.block_size];
     return (block * s_.kv_heads + head) * head_bytes();
@@ -542,7 +542,7 @@ const Types kAllTypes[] = {
 
 bool wanted(Types t) { return std::string(name(t.kv)).starts_with(g_kv); }
 
-// Of kAllTypes those that are wanted.
+// The types at these places of kAllTypes that --kv asks for.
 std::vector<Types> types(std::vector<int> of = {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
   std::vector<Types> list;
   for (int i : of) {

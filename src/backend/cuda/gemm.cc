@@ -114,8 +114,7 @@ void Gemm::run_own(const GemmChoice& choice, const Product& p, cudaStream_t stre
     case GemmKernel::narrow:
       return narrow(p.out, p.typed, p.f8.scale, p.w, choice.splits, deterministic_, stream);
     case GemmKernel::wide:
-      return wide(p.out, p.typed, p.f8.scale, p.w, choice.splits, {num_sms_, workspace_, {}},
-                  stream);
+      return wide(p.out, p.typed, p.f8.scale, p.w, choice.splits, num_sms_, stream);
     case GemmKernel::cublas:
       break;
   }

@@ -16,7 +16,6 @@
 
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/gemm_weight.cuh"
-#include "backend/cuda/skinny.cuh"
 #include "backend/gemm_choices.h"
 #include "tensor/tensor.h"
 
@@ -70,7 +69,7 @@ class Gemm {
                    cudaStream_t stream);
   void load_choices();
   void save_choices() const;
-  static constexpr size_t kWorkspace = kWideWorkspace;
+  static constexpr size_t kWorkspace = 64 << 20;
   // So many bytes that products use from here on, for one stream at a time; null: its own.
   void use_workspace(void* memory) { workspace_ = memory ? memory : own_workspace_; }
 

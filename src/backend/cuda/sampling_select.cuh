@@ -151,8 +151,8 @@ __device__ inline void add_to_list(Block<kBlocks>& b, bool listed, uint64_t plac
   if (listed && slot < kMaxGathered) b.s.list[slot] = place;
 }
 
-// What lies in the bucket (number, least and most), and into the block's list the tokens in it:
-// where they are counted, also those above it.
+// Number, least and most of the tokens in the bucket. They go into the block's list, where tokens
+// are counted together with those above the bucket.
 struct InBucket {
   uint64_t num = 0, least = ~uint64_t{0}, most = 0;
 };

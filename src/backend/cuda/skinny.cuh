@@ -48,20 +48,16 @@ bool can_wide(const Tensor& x, const GemmWeight& w);
 struct Spread {
   int cluster = 1, ranges = 1;
 };
-inline constexpr size_t kWideWorkspace = 64 << 20;
-struct WideMeans {
-  int num_sms;
-  void* workspace;               // kWideWorkspace bytes
-  std::optional<Spread> spread;  // as is probably fastest, unless a test says otherwise
-};
 void wide(Tensor out,
           Tensor x,
           const float* x_scale,
           const GemmWeight& w,
           int splits,
-          const WideMeans& means,
-          cudaStream_t stream);
-// As is probably fastest, by the number of rows too: it changes no bit.
+          int num_sms,
+          cudaStream_t stream,
+          std::optional<Spread> spread = {});
+// As is probably fastest, by the number of rows too, and what wide() does where it is not told: it
+// changes no bit.
 Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);

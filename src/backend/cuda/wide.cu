@@ -1,8 +1,8 @@
 // Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). Where
-// there are few tiles the product is spread, here: the blocks of a cluster have one, two or four
-// ranges of columns each. A block has 128 weight rows and up to 128 rows of x: one warp copies
-// boxes of both by tensor map through a ring in shared memory, two warpgroups multiply them, 64
-// weight rows each. Where there are more tiles, wide_persistent.cu has another kernel.
+// there are few tiles the product is spread, here: the blocks of a cluster have one or two ranges
+// of columns each. A block has 128 weight rows and up to 128 rows of x: one warp copies boxes of
+// both by tensor map through a ring in shared memory, two warpgroups multiply them, 64 weight rows
+// each. Where there are more tiles, wide_persistent.cu has another kernel.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -28,30 +28,25 @@ template <int kTiles_, int kCluster_, int kRanges_>
 struct Cut {
   static constexpr int kTiles = kTiles_, kWidth = 8 * kTiles, kCluster = kCluster_;
   static constexpr int kRanges = kRanges_, kSplits = kCluster * kRanges;
-  // Too many sums for shared memory: the first block adds up its ranges as it goes, the others
-  // leave the sums of each of theirs in the workspace.
-  static constexpr bool kInWorkspace = kRanges > 2;
-  static constexpr int kKept = kInWorkspace ? 0 : kRanges - 1;  // ranges' sums beside the ring
 };
 
-// Shared memory: the ring, behind it the sums of ranges that are done. Those of the last are put
+// Shared memory: the ring, behind it the sums of all ranges of a block but its last, which are put
 // where the ring was.
 template <typename C>
 struct WideRing {
   static constexpr int kWeights = kTileRows * kRowBytes;
   static constexpr int kStage = kWeights + C::kWidth * kRowBytes;
   static constexpr int kSums = C::kWidth * kWidePitch * 4;
-  static constexpr int kStages = (224 * 1024 - C::kKept * kSums) / kStage;
+  static constexpr int kStages = (224 * 1024 - (C::kRanges - 1) * kSums) / kStage;
   static constexpr int kSumsAt = kStages * kStage;
-  static constexpr int kBytes = kSumsAt + C::kKept * kSums + 1024;  // and room to align
+  static constexpr int kBytes = kSumsAt + (C::kRanges - 1) * kSums + 1024;  // and room to align
   static_assert(kSums <= kSumsAt);
 };
 
 struct WideArgs {
   BoxedArgs a;
   int row_tiles, x_tiles;
-  bool in_pairs;    // two neighbours of a row of out can be stored at once
-  void* workspace;  // kInWorkspace: sums [ranges of all blocks but the first, n, rows]
+  bool in_pairs;  // two neighbours of a row of out can be stored at once
 };
 
 // A block's tile, and its place in its cluster.
@@ -77,25 +72,17 @@ struct alignas(8) SumPair {
 };
 
 // The sums of all ranges at (t, column) of the tile, in ascending order, all on their way before
-// the first is added; where the first block added up its own, that is the first. `memory`: of the
-// ring.
+// the first is added. `memory`: of the ring.
 template <typename T, typename C>
-__device__ SumPair<SumOf<T>> add_ranges(
-    const WideArgs& w, uint8_t* memory, const Place& place, int t, int column) {
+__device__ SumPair<SumOf<T>> add_ranges(uint8_t* memory, int t, int column) {
   using Pair = SumPair<SumOf<T>>;
   using R = WideRing<C>;
-  constexpr int kParts = C::kInWorkspace ? C::kSplits - C::kRanges + 1 : C::kSplits;
-  Pair part[kParts];
+  Pair part[C::kSplits];
 #if SLUICE_HAS_CLUSTERS
 #pragma unroll
-  for (int k = 0; k < kParts; ++k) {
-    if (C::kInWorkspace && k > 0) {
-      const int64_t at = (int64_t{k - 1} * w.a.n + place.x * C::kWidth + t) * w.a.rows;
-      const auto* from = static_cast<const SumOf<T>*>(w.workspace) + at + place.row + column;
-      part[k] = {__ldcg(from), place.row + column + 1 < w.a.rows ? __ldcg(from + 1) : 0};
-      continue;
-    }
-    const int range = k % C::kRanges, at = range < C::kKept ? R::kSumsAt + range * R::kSums : 0;
+  for (int k = 0; k < C::kSplits; ++k) {
+    const int range = k % C::kRanges;
+    const int at = range + 1 < C::kRanges ? R::kSumsAt + range * R::kSums : 0;
     const auto* from = cooperative_groups::this_cluster().map_shared_rank(
         memory + at + (t * kWidePitch + column) * 4, static_cast<unsigned>(k / C::kRanges));
     part[k] = *reinterpret_cast<const Pair*>(from);
@@ -103,7 +90,7 @@ __device__ SumPair<SumOf<T>> add_ranges(
 #endif
   Pair total = {0, 0};
 #pragma unroll
-  for (int k = 0; k < kParts; ++k) {
+  for (int k = 0; k < C::kSplits; ++k) {
     total.x += part[k].x;
     total.y += part[k].y;
   }
@@ -122,7 +109,7 @@ __device__ void store_tile(const WideArgs& w, uint8_t* memory, const Place& plac
   const RowTerms left(a, row), right(a, row + 1);
 #pragma unroll 2
   for (int t = place.part + thread / 64 * C::kCluster; t < num; t += 4 * C::kCluster) {
-    const SumPair<SumOf<T>> total = add_ranges<T, C>(w, memory, place, t, column);
+    const SumPair<SumOf<T>> total = add_ranges<T, C>(memory, t, column);
     auto scaled = [&](auto sum) {
       if constexpr (sizeof(T) > 1) return sum;
       return static_cast<float>(sum) * a.x_scale[first_x + t];
@@ -131,25 +118,6 @@ __device__ void store_tile(const WideArgs& w, uint8_t* memory, const Place& plac
     const float y1 = fmaf(scaled(total.y), right.scale, right.bias);
     const int64_t at = (first_x + t) * a.out_stride + row;
     store_two(a, w.in_pairs, at, row, y0, y1);
-  }
-}
-
-// A warp's sums of one range, numbered over the blocks behind the first.
-template <typename T, typename C>
-__device__ void put_in_workspace(const WideArgs& w,
-                                 const SumOf<T> (&sum)[C::kTiles][4],
-                                 const Place& place,
-                                 int range) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  auto* to = static_cast<SumOf<T>*>(w.workspace) + int64_t{range} * w.a.n * w.a.rows;
-#pragma unroll
-  for (int t = 0; t < C::kTiles; ++t) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int x = place.x * C::kWidth + t * 8 + lane % 4 * 2 + j % 2;
-      const int row = place.row + warp * 16 + lane / 4 + j / 2 * 8;
-      if (x < w.a.n && row < w.a.rows) __stcg(to + int64_t{x} * w.a.rows + row, sum[t][j]);
-    }
   }
 }
 
@@ -206,8 +174,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     wait_for_inputs();
     const int half = warp / 4;  // of the weight rows
     uint8_t* memory = unaligned + (ring - start);
-    int i = 0;                                           // boxes so far
-    [[maybe_unused]] SumOf<T> total[C::kTiles][4] = {};  // kInWorkspace: of the first block
+    int i = 0;  // boxes so far
 #pragma unroll 1
     for (int range = 0; range < C::kRanges; ++range) {
       SumOf<T> sum[C::kTiles][4] = {};
@@ -248,18 +215,6 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         if (begin < end && lane == 0) barrier_arrive(empty + (end - 1) % R::kStages * 8);
       }
       const bool last = range + 1 == C::kRanges;
-      if constexpr (C::kInWorkspace) {
-        if (place.part > 0) {
-          put_in_workspace<T, C>(w, sum, place, (place.part - 1) * C::kRanges + range);
-          continue;
-        }
-#pragma unroll
-        for (int t = 0; t < C::kTiles; ++t) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum[t][j] = total[t][j] += sum[t][j];
-        }
-        if (!last) continue;
-      }
       if (last) sync_multiplying();  // all boxes have been read: the ring is free
       auto* sums = reinterpret_cast<SumOf<T>*>(memory + (last ? 0 : R::kSumsAt + range * R::kSums));
 #pragma unroll
@@ -281,16 +236,11 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 template <typename T, typename C>
-void run_wide(const BoxedArgs& a,
-              const Tensor& x,
-              const Tensor& weight,
-              void* workspace,
-              cudaStream_t stream) {
+void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStream_t stream) {
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a) > 1,
-                   workspace};
+  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a) > 1};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -313,16 +263,12 @@ void run_typed(const BoxedArgs& a,
                const Tensor& x,
                const Tensor& weight,
                const Spread& s,
-               void* workspace,
                cudaStream_t stream) {
-  if constexpr (sizeof(T) > 1) {
-    if (s.ranges == 4) return run_wide<T, Cut<16, 2, 4>>(a, x, weight, workspace, stream);
-  }
   auto with_tiles = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
-    if (s.ranges == 2) return run_wide<T, Cut<kTiles, 4, 2>>(a, x, weight, nullptr, stream);
-    if (s.cluster == 4) return run_wide<T, Cut<kTiles, 4, 1>>(a, x, weight, nullptr, stream);
-    run_wide<T, Cut<kTiles, 2, 1>>(a, x, weight, nullptr, stream);
+    if (s.ranges == 2) return run_wide<T, Cut<kTiles, 4, 2>>(a, x, weight, stream);
+    if (s.cluster == 4) return run_wide<T, Cut<kTiles, 4, 1>>(a, x, weight, stream);
+    run_wide<T, Cut<kTiles, 2, 1>>(a, x, weight, stream);
   };
   if (a.n <= 64) return with_tiles(std::integral_constant<int, 8>{});
   with_tiles(std::integral_constant<int, 16>{});
@@ -333,9 +279,8 @@ void run_typed(const BoxedArgs& a,
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
   const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, n <= 64 ? 64 : 128);
   const int64_t at_once = std::max(1, num_sms / s.cluster);
-  const int64_t around = s.ranges == 4 ? 16000 : 12000;
   return ceil_div(tiles, at_once) *
-         (ceil_div(num_boxes(w), s.cluster) * (n <= 64 ? 420 : 750) + around);
+         (ceil_div(num_boxes(w), s.cluster) * (n <= 64 ? 420 : 750) + 12000);
 }
 
 }  // namespace
@@ -346,17 +291,9 @@ bool can_wide(const Tensor& x, const GemmWeight& w) {
 
 Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   if (splits == 1) return {};
-  Spread best;
-  int64_t least = persistent_clocks(w, n, splits, num_sms);
-  auto consider = [&](const Spread& s) {
-    const int64_t clocks = spread_clocks(w, n, s, num_sms);
-    if (clocks < least) best = s, least = clocks;
-  };
-  consider(splits == 8 ? Spread{4, 2} : Spread{splits, 1});
-  if (splits == 8 && dtype_bytes(w.type) > 1 && n > 64 &&
-      size_t{4} * static_cast<size_t>(n * w.rows) * sizeof(float) <= kWideWorkspace)
-    consider({2, 4});
-  return best;
+  const Spread s = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
+  const bool faster = spread_clocks(w, n, s, num_sms) < persistent_clocks(w, n, splits, num_sms);
+  return faster ? s : Spread{};
 }
 
 void wide(Tensor out,
@@ -364,18 +301,18 @@ void wide(Tensor out,
           const float* x_scale,
           const GemmWeight& w,
           int splits,
-          const WideMeans& means,
-          cudaStream_t stream) {
+          int num_sms,
+          cudaStream_t stream,
+          std::optional<Spread> spread) {
   const BoxedArgs a = boxed_args(out, x_scale, w);
   const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
-  const Spread s = means.spread ? *means.spread : wide_spread(w, a.n, splits, means.num_sms);
-  if (s.cluster == 1) return wide_persistent(a, x, weight, splits, means.num_sms, stream);
+  const Spread s = spread ? *spread : wide_spread(w, a.n, splits, num_sms);
+  if (s.cluster == 1) return wide_persistent(a, x, weight, splits, num_sms, stream);
   CHECK(s.cluster * s.ranges == splits);
-  void* workspace = means.workspace;
-  if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, workspace, stream);
-  if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, workspace, stream);
-  if (w.type == DType::f8) return run_typed<__nv_fp8_e4m3>(a, x, weight, s, workspace, stream);
-  run_typed<__nv_bfloat16>(a, x, weight, s, workspace, stream);
+  if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, stream);
+  if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, stream);
+  if (w.type == DType::f8) return run_typed<__nv_fp8_e4m3>(a, x, weight, s, stream);
+  run_typed<__nv_bfloat16>(a, x, weight, s, stream);
 }
 
 }  // namespace sluice::cuda

@@ -63,6 +63,14 @@ Conductor::Has Conductor::has_block(int worker, uint64_t block) const {
   return known ? Has::no : Has::now;
 }
 
+// Of a block that a request needs. What the worker has, or computes for another request, stays
+// that one's: whoever uses it does not make it come later.
+Conductor::Cause Conductor::cause_of(int worker, uint64_t block, const Cause& request) const {
+  const bool told = kv_.cached(static_cast<size_t>(worker), block);
+  const Cause* old = at(worker).prefixes.find(block);
+  return old && !told && has_block(worker, block) != Has::no ? *old : request;
+}
+
 void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
   const double share =
       static_cast<double>(ask.block_tokens) / static_cast<double>(std::max<int64_t>(1, ask.tokens));
@@ -197,7 +205,8 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   }
   // The first block of the prompt is the last to be dropped.
   if (s.lender >= 0) lent_.push_back(ticket);
-  for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], {ticket, now});
+  for (size_t i = ask.blocks.size(); i-- > 0;)
+    w.prefixes.put(ask.blocks[i], cause_of(worker, ask.blocks[i], {ticket, now}));
   if (w.prompts.empty()) w.front_since = now;
   w.prompts.push_back(ticket);
   return ticket;

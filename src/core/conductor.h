@@ -122,6 +122,7 @@ class Conductor {
   // How much a worker has of a block of text.
   enum class Has : uint8_t { no, soon, now };
   Has has_block(int worker, uint64_t block) const;
+  Cause cause_of(int worker, uint64_t block, const Cause& request) const;
   void count_cached(int worker, const Ask& ask, WorkerView& out) const;
   void end_lending(Sent& s);
   void forget_lenders(Time now);

@@ -247,17 +247,57 @@ TEST(Conductor, PrefixesAreFetched) {
   EXPECT_EQ(c.pace(1), 1);
   c.ended(two, false, milliseconds(10));  // it failed before it said anything
   EXPECT_EQ(c.view(0, ask, Time{0}).lending, 0);
-  const auto three = c.sent(1, ask, milliseconds(600));
-  c.choose(ask, milliseconds(650));
-  EXPECT_EQ(c.view(0, ask, milliseconds(650)).lending, 1);
-  c.choose(ask, milliseconds(6'000));  // a plain answer says nothing until its end
-  EXPECT_EQ(c.view(0, ask, milliseconds(6'000)).lending, 0);
-  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).cached, 19 * 512);
-  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 0);  // it computes the rest
-  c.ended(three, true, milliseconds(6'000));
-  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 19 * 512);
   c.ended(one, true, milliseconds(600));
   EXPECT_EQ(c.view(1, ask, Time{0}).cached, 19 * 512);
+}
+
+// A plain answer says nothing until its end: what it fetches counts as there soon when it should
+// have come, and as there with the first token.
+TEST(Conductor, AFetchThatNobodyTellsOfEnds) {
+  RoutingConfig config;
+  config.transfer = 2e-6;
+  config.fetch = true;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true;
+  Conductor c(config, workers);
+  Conductor::Ask ask = with_prefix();
+  c.ended(c.sent(0, ask, Time{0}), true, milliseconds(1));
+  ask.fetch_from = 0;
+  ask.fetch_tokens = 3 * 512;
+  const auto t = c.sent(1, ask, milliseconds(600));
+  c.choose(ask, milliseconds(650));
+  EXPECT_EQ(c.view(0, ask, milliseconds(650)).lending, 1);
+  EXPECT_EQ(c.view(1, ask, milliseconds(650)).cached, 0);
+  c.choose(ask, milliseconds(6'000));
+  EXPECT_EQ(c.view(0, ask, milliseconds(6'000)).lending, 0);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).cached, 3 * 512);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 0);
+  c.ended(t, true, milliseconds(6'000));
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 3 * 512);
+}
+
+// Who uses a prefix does not take it away: a hot one is there while requests for it wait.
+TEST(Conductor, AHolderStaysOneWhileOthersUseIt) {
+  Conductor c({}, conducted(1));
+  const auto lendable = [&] { return c.view(0, with_prefix(), milliseconds(50)).lendable; };
+  const auto one = c.sent(0, with_prefix(), Time{0});
+  const auto two = c.sent(0, with_prefix(), milliseconds(1));
+  EXPECT_EQ(lendable(), 0);  // it is being computed
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(1)).cached, 3 * 512);
+  c.tokens(one, 1, milliseconds(20));
+  EXPECT_EQ(lendable(), 3 * 512);  // although the second waits
+  const std::vector<uint64_t> more = {11, 22, 33, 44};
+  const Conductor::Ask longer{.tokens = 2'500, .blocks = more, .block_tokens = 512};
+  const auto three = c.sent(0, longer, milliseconds(30));
+  EXPECT_EQ(lendable(), 3 * 512);
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).lendable, 3 * 512);  // the fourth is on its way
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).cached, 4 * 512);
+  c.ended(one, true, milliseconds(40));
+  EXPECT_EQ(lendable(), 3 * 512);
+  c.tokens(three, 1, milliseconds(45));
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).lendable, 4 * 512);
+  c.ended(two, true, milliseconds(50));
+  c.ended(three, true, milliseconds(50));
 }
 
 TEST(Conductor, WorkersThatAreNotThereDoNotSlowLearning) {

@@ -90,17 +90,20 @@ double step_seconds(const WorkerView& w) {
   return one.tokens > 0 ? w.cost->seconds(one) * w.pace : 0;
 }
 
-// To get a prefix from `holder`, `more` tokens of it. Those who fetch from it at once share its
-// link. Its blocks leave the pool with a step behind the one that runs; one that is busy for longer
-// than anybody waits for it lends nothing.
+// Until a holder sends: its blocks leave the pool with a step behind the one that runs.
+double holder_seconds(const WorkerView& holder) { return 2 * step_seconds(holder); }
+
+// Those who fetch from a holder at once share its link.
+double link_seconds(const RoutingConfig& c, const WorkerView& holder, int64_t tokens) {
+  return c.transfer * static_cast<double>(tokens) * (1 + holder.lending);
+}
+
+// To get a prefix from `holder`, `more` tokens of it.
 double fetch_seconds(const RoutingConfig& c,
                      const WorkerView& holder,
                      const WorkerView& w,
                      int64_t more) {
-  const double wait = 2 * step_seconds(holder);
-  if (wait > kMostFetchWait) return std::numeric_limits<double>::infinity();
-  return kFetchStart + wait + step_seconds(w) +
-         c.transfer * static_cast<double>(more) * (1 + holder.lending);
+  return kFetchStart + holder_seconds(holder) + step_seconds(w) + link_seconds(c, holder, more);
 }
 
 int64_t fetched_tokens(const WorkerView& w, const RoutedRequest& r) {
@@ -165,13 +168,20 @@ Candidates find_candidates(const RoutingConfig& c,
   return {workers, split, !any_other, !split || c.policy == Routing::cache_aware};
 }
 
-// Of those that lend; one that takes no new requests may.
-int longest_prefix(std::span<const WorkerView> workers) {
+// Of those that lend; one that takes no new requests may, one that is busy for longer than anybody
+// waits for it does not. Of equal ones the least busy.
+int longest_prefix(const RoutingConfig& c, std::span<const WorkerView> workers) {
   int best = -1;
+  int64_t longest = 0;
+  double least = 0;
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].alive || !workers[i].lends || workers[i].lendable == 0) continue;
-    if (best < 0 || workers[i].lendable > workers[static_cast<size_t>(best)].lendable)
-      best = static_cast<int>(i);
+    const WorkerView& w = workers[i];
+    if (!w.alive || !w.lends || w.lendable == 0 || w.lendable < longest) continue;
+    const double wait = holder_seconds(w);
+    if (wait > kMostFetchWait) continue;
+    const double takes = wait + link_seconds(c, w, w.lendable);
+    if (w.lendable == longest && takes >= least) continue;
+    best = static_cast<int>(i), longest = w.lendable, least = takes;
   }
   return best;
 }
@@ -212,7 +222,7 @@ int pick_cache_aware(const RoutingConfig& c,
                      const Candidates& candidates,
                      uint64_t turn) {
   const std::span<const WorkerView> workers = candidates.workers;
-  const int prefix = longest_prefix(workers);
+  const int prefix = longest_prefix(c, workers);
   const auto score = [&](size_t i) {
     const WorkerView& w = workers[i];
     const RoutingEstimate e = estimate_request(c, r, workers, i, prefix);
@@ -316,7 +326,7 @@ RoutingChoice choose_worker(const RoutingConfig& c,
   out.worker = pick_worker(c, r, candidates, state.turn);
   if (out.worker < 0) return out;
   const auto at = static_cast<size_t>(out.worker);
-  out.estimate = estimate_request(c, r, workers, at, longest_prefix(workers));
+  out.estimate = estimate_request(c, r, workers, at, longest_prefix(c, workers));
   size_t decoder = at;
   if (workers[at].role == WorkerRole::prefill && candidates.split) {
     const double until = out.estimate.ttft();

@@ -192,6 +192,29 @@ TEST(RoutingPolicy, ADrainingWorkersPrefixIsFetched) {
   EXPECT_EQ(choice.estimate.fetch_from, 0);
 }
 
+// Of several holders the one that sends first; the longer prefix counts for more.
+TEST(RoutingPolicy, TheLeastBusyHolderLends) {
+  auto w = idle_workers(4);
+  for (WorkerView& v : w) v.fetches = v.lends = true, v.budget = 1'000;
+  for (size_t i = 0; i < 3; ++i) w[i].cached = w[i].lendable = 9'000;
+  for (size_t i = 0; i < 3; ++i) queue_prompts(w[i], 40, 1'000);
+  w[1].pace = 0.5;
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  c.fetch = true;
+  const auto holder = [&] {
+    RoutingState state;
+    return choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state).estimate.fetch_from;
+  };
+  EXPECT_EQ(holder(), 1);
+  w[1].lending = 40;  // its link is shared
+  EXPECT_EQ(holder(), 0);
+  w[2].lendable = 9'500;
+  EXPECT_EQ(holder(), 2);
+  w[2].pace = 40;  // nobody waits for it that long
+  EXPECT_EQ(holder(), 0);
+}
+
 TEST(RoutingPolicy, SessionsStayForSmallDifferences) {
   auto w = idle_workers(2);
   queue_prompts(w[1], 1, 100);  // 2 ms

@@ -667,8 +667,9 @@ void add_registration_options(CLI::App* app, EtcdRegistration::Options& o, const
   add("--register-as", o.address,
       "http://ADDRESS:PORT that routers reach this server by (default:\nas it listens)");
   add("--register-prefix", o.prefix, "of its key");
-  add("--register-lease", o.seconds, "seconds after which a server that is dead is gone there")
-      ->check(CLI::Range(2.0, 3600.0));
+  add("--register-lease", o.seconds,
+      "whole seconds after which a server that is dead is gone there")
+      ->check(CLI::Range(5, 3600));
   add("--register-ca", o.ca_file, "of https: a file of certificates to trust");
 }
 
@@ -684,7 +685,8 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
   add("--kv-host", o.host, "address of this server that the others connect to");
   add("--kv-port", o.port, "port for them; 0 is any free one")->check(whole_number(0, 65535));
   add("--kv-key", o.key_file,
-      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine, and for cached prefixes");
+      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine, and "
+      "for cached prefixes");
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
 }

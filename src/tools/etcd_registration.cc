@@ -3,12 +3,16 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "net/etcd.h"
 #include "net/stream_socket.h"
+#include "tools/etcd_client.h"
 
 namespace sluice {
 
@@ -18,6 +22,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kEtcdPatience{1000};  // for one answer
 constexpr milliseconds kEtcdRetry{1000};
+constexpr milliseconds kEtcdLeave{3000};  // that the process waits when it ends
 
 std::string own_address(const EtcdRegistration::Options& o, const std::string& host, int port) {
   if (!o.address.empty()) return o.address;
@@ -27,11 +32,23 @@ std::string own_address(const EtcdRegistration::Options& o, const std::string& h
 
 }  // namespace
 
+struct EtcdRegistration::Shared {
+  explicit Shared(EtcdClient c) : client(std::move(c)) {}
+  std::string key, address;
+  int seconds = 0;
+  EtcdClient client;      // the thread's, as all up to `mutex`
+  int64_t lease = 0;      // 0: none
+  bool is_there = false;  // the entry, by the last that was heard
+  std::mutex mutex;       // of all below
+  std::condition_variable changed;
+  bool quit = false, done = false;
+};
+
 Result<void> EtcdRegistration::check(const Options& o, const std::string& host, bool tls) {
   if (o.servers.empty()) return {};
   if (o.prefix.empty()) return Error{400, "--register-prefix is empty"};
-  for (const std::string& text : o.servers)
-    if (Result<HttpUrl> url = parse_http_url(text); !url) return url.error();
+  if (auto client = EtcdClient::make(o.servers, o.ca_file, kEtcdPatience); !client)
+    return client.error();
   Result<HttpUrl> own = parse_http_url(own_address(o, host, 1));
   if (!own || own->tls || !own->path.empty() || !is_host_address(own->host))
     return Error{400, strf("--register-as is http://ADDRESS:PORT of this server as routers reach "
@@ -41,100 +58,84 @@ Result<void> EtcdRegistration::check(const Options& o, const std::string& host, 
   return {};
 }
 
-Result<std::unique_ptr<EtcdRegistration>> EtcdRegistration::start(Options o,
+Result<std::unique_ptr<EtcdRegistration>> EtcdRegistration::start(const Options& o,
                                                                   const std::string& host,
                                                                   int port) {
-  std::unique_ptr<EtcdRegistration> r(new EtcdRegistration);
-  r->address_ = own_address(o, host, port);
-  r->key_ = o.prefix + http_authority(parse_http_url(r->address_).value());
-  r->seconds_ = static_cast<int64_t>(o.seconds);
-  for (const std::string& text : o.servers) {
-    HttpClient::Options to;
-    to.url = parse_http_url(text).value();
-    to.max_connections = 1;
-    to.connect = to.request = to.stall = kEtcdPatience;
-    if (to.url.tls) {
-      Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({o.ca_file, false});
-      if (!tls) return tls.error();
-      to.tls = std::move(*tls);
-    }
-    Server& s = r->servers_.emplace_back();
-    s.url = to.url;
-    Result<std::unique_ptr<HttpClient>> client = HttpClient::open(std::move(to));
-    if (!client) return client.error();
-    s.client = std::move(*client);
-  }
-  r->thread_ = std::thread([self = r.get()] { self->thread_main(); });
-  return r;
+  Result<EtcdClient> client = EtcdClient::make(o.servers, o.ca_file, kEtcdPatience);
+  if (!client) return client.error();
+  auto shared = std::make_shared<Shared>(std::move(*client));
+  shared->address = own_address(o, host, port);
+  shared->key = o.prefix + http_authority(parse_http_url(shared->address).value());
+  shared->seconds = o.seconds;
+  return std::unique_ptr<EtcdRegistration>(new EtcdRegistration(std::move(shared)));
+}
+
+// Detached: the lookup of a name cannot be interrupted, and may take many seconds.
+EtcdRegistration::EtcdRegistration(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
+  std::thread([s = shared_] { thread_main(*s); }).detach();
 }
 
 EtcdRegistration::~EtcdRegistration() {
   leave();
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait_for(lock, kEtcdLeave, [&] { return shared_->done; });
 }
 
 void EtcdRegistration::leave() {
-  std::lock_guard lock(mutex_);
-  quit_ = true;
-  ending_.notify_all();
+  std::lock_guard lock(shared_->mutex);
+  shared_->quit = true;
+  shared_->changed.notify_all();
 }
 
-Result<std::string> EtcdRegistration::ask(std::string_view path, const std::string& body) {
-  Server& s = servers_[at_];
-  const HttpReply reply = s.client->fetch(http_request_bytes(
-      s.url, "POST", s.url.path + std::string(path), {{"content-type", "application/json"}}, body));
-  std::string why;
-  if (reply.failure != HttpFailure::none) why = http_failure_name(reply.failure);
-  if (why.empty() && reply.status != 200) why = strf("answers %d", reply.status);
-  if (why.empty()) return reply.body;
-  const Error error{503, strf("etcd at %s: %s", http_authority(s.url).c_str(), why.c_str())};
-  at_ = (at_ + 1) % servers_.size();
-  return error;
-}
-
-// The entry is there, with a lease that lasts.
-Result<void> EtcdRegistration::keep() {
-  if (lease_ != 0) {
-    Result<std::string> kept = ask(kEtcdKeepAlive, etcd_lease(lease_));
+// The entry is there, with a lease that lasts. It is put each time: somebody may have deleted it.
+Result<void> EtcdRegistration::keep(Shared& s) {
+  if (s.lease != 0) {
+    Result<std::string> kept = s.client.ask(kEtcdKeepAlive, etcd_lease(s.lease));
     if (!kept) return kept.error();
     Result<EtcdLease> lease = etcd_granted(*kept);
     if (!lease) return lease.error();
-    if (lease->seconds > 0) return {};
-    lease_ = 0;  // it ran out
+    if (lease->seconds <= 0) s.lease = 0;  // it ran out
   }
-  Result<std::string> granted = ask(kEtcdGrant, etcd_grant(seconds_));
-  if (!granted) return granted.error();
-  Result<EtcdLease> lease = etcd_granted(*granted);
-  if (!lease) return lease.error();
-  Result<std::string> put = ask(kEtcdPut, etcd_put(key_, address_, lease->id));
+  if (s.lease == 0) {
+    s.is_there = false;
+    Result<std::string> granted = s.client.ask(kEtcdGrant, etcd_grant(s.seconds));
+    if (!granted) return granted.error();
+    Result<EtcdLease> lease = etcd_granted(*granted);
+    if (!lease) return lease.error();
+    s.lease = lease->id;
+  }
+  Result<std::string> put = s.client.ask(kEtcdPut, etcd_put(s.key, s.address, s.lease));
   if (!put) return put.error();
-  lease_ = lease->id;
-  LOG(info, "etcd: registered %s", quote(key_).c_str());
+  if (!std::exchange(s.is_there, true)) LOG(info, "etcd: registered %s", quote(s.key).c_str());
   return {};
 }
 
-void EtcdRegistration::thread_main() {
+void EtcdRegistration::thread_main(Shared& s) {
   pthread_setname_np(pthread_self(), "etcd");
   bool failing = false;
   for (;;) {
     Result<void> kept;
     try {
-      kept = keep();
+      kept = keep(s);
     } catch (...) {
       log_exception("etcd was not told");
       kept = Error{503, "no memory"};
     }
     if (!kept && !failing) LOG(warn, "%s; this server goes on", kept.error().message.c_str());
     failing = !kept;
-    const milliseconds pause = kept ? milliseconds(seconds_ * 1000 / 3) : kEtcdRetry;
-    std::unique_lock lock(mutex_);
-    if (ending_.wait_for(lock, pause, [&] { return quit_; })) break;
+    if (failing) s.client.move_on();
+    const milliseconds pause = kept ? milliseconds(s.seconds * 1000 / 3) : kEtcdRetry;
+    std::unique_lock lock(s.mutex);
+    if (s.changed.wait_for(lock, pause, [&] { return s.quit; })) break;
   }
   try {
-    if (lease_ != 0) static_cast<void>(ask(kEtcdRevoke, etcd_lease(lease_)));
+    if (s.lease != 0) static_cast<void>(s.client.ask(kEtcdRevoke, etcd_lease(s.lease)));
   } catch (...) {
     log_exception("etcd was not told");
   }
+  std::lock_guard lock(s.mutex);
+  s.done = true;
+  s.changed.notify_all();
 }
 
 }  // namespace sluice

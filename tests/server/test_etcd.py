@@ -3,6 +3,8 @@
     SLUICE=build/release/sluice python3 tests/server/test_etcd.py
 """
 
+import base64
+import http.server
 import json
 import os
 import shutil
@@ -76,7 +78,7 @@ class Members(unittest.TestCase):
         self.addCleanup(lambda: [w.__exit__() for w in self.workers])
 
     def worker(self, *args, port=0):
-        self.workers.append(Server("--register", self.etcd.url, "--register-prefix", PREFIX, "--register-lease", "3", "-t", "1",
+        self.workers.append(Server("--register", self.etcd.url, "--register-prefix", PREFIX, "--register-lease", "5", "-t", "1",
                                    *args, path=MODEL, port=port))
         return self.workers[-1]
 
@@ -86,7 +88,6 @@ class Members(unittest.TestCase):
         return router
 
     def keys(self):
-        import base64
         body = {"key": base64.b64encode(PREFIX.encode()).decode(), "range_end": base64.b64encode(b"/test/workers0").decode()}
         request = urllib.request.Request(self.etcd.url + "/v3/kv/range", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=10 * PATIENCE) as answer:
@@ -151,7 +152,7 @@ class Members(unittest.TestCase):
             for _ in range(10 if FULL else 1):
                 self.etcd.kill()
                 self.assertTrue(wait_for(lambda: "the workers known so far stay" in "".join(router.lines)))
-                time.sleep(4)  # longer than the leases
+                time.sleep(6)  # longer than the leases
                 self.etcd.start()
                 self.etcd.process.send_signal(signal.SIGSTOP)
                 time.sleep(4)
@@ -173,7 +174,6 @@ class Members(unittest.TestCase):
         router.wait_up(1)
 
     def test_what_is_no_worker_is_left_out(self):
-        import base64
         self.worker()
         router = self.router()
         router.wait_up(1)
@@ -184,6 +184,153 @@ class Members(unittest.TestCase):
         self.assertTrue(wait_for(lambda: "is no worker" in "".join(router.lines)))
         self.worker()
         router.wait_up(2)
+
+
+class FakeEtcd:
+    """The part of etcd's gateway that is used, and what may go wrong with it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.keys, self.asked, self.leases = {}, [], 0
+        self.wrong = {}  # by path: (status, body) in place of the answer
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with fake.lock:
+                    status, text = fake.wrong.get(self.path) or (200, json.dumps(fake.answer(self.path, body)).encode())
+                    fake.asked.append((self.path, status))
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                try:
+                    self.wfile.write(text)
+                except OSError:
+                    self.close_connection = True  # the other side has heard enough
+
+            def log_message(self, *_):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, path, body):
+        text = {k: base64.b64decode(v).decode() for k, v in body.items() if k in ("key", "value")}
+        if path == "/v3/kv/put":
+            self.keys[text["key"]] = text["value"]
+        if path == "/v3/lease/grant":
+            self.leases += 1
+            return {"header": {}, "ID": str(self.leases), "TTL": body["TTL"]}
+        if path == "/v3/lease/keepalive":
+            return {"result": {"header": {}, "ID": body["ID"], "TTL": "5"}}
+        if path == "/v3/kv/range":
+            return {"header": {}, "kvs": [{"value": base64.b64encode(v.encode()).decode()} for v in self.keys.values()]}
+        return {"header": {}}
+
+    def num_asked(self, path, status=200):
+        with self.lock:
+            return self.asked.count((path, status))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Failures(unittest.TestCase):
+    """By a gateway that does as it is told."""
+
+    def setUp(self):
+        self.etcd = self.fake()
+
+    def fake(self):
+        fake = FakeEtcd()
+        self.addCleanup(fake.__exit__)
+        return fake
+
+    def worker(self, *etcd):
+        urls = [x for url in etcd or (self.etcd.url,) for x in ("--register", url)]
+        worker = Server(*urls, "--register-lease", "5", "-t", "1", path=MODEL)
+        self.addCleanup(worker.__exit__)
+        return worker
+
+    def router(self, *etcd):
+        router = Router(args=[x for url in etcd or (self.etcd.url,) for x in ("--etcd", url)])
+        self.addCleanup(router.__exit__)
+        return router
+
+    # A name that cannot be looked up is no reason to stop, now or later.
+    def test_a_name_that_nobody_knows(self):
+        self.worker("http://nowhere.invalid:1", self.etcd.url)
+        self.assertTrue(wait_for(lambda: self.etcd.keys))
+        self.router("http://nowhere.invalid:1", self.etcd.url).wait_up(1)
+
+    def test_the_next_one_is_asked_after_any_failure(self):
+        other = self.fake()
+        self.etcd.wrong = {"/v3/lease/grant": (200, b"{}"), "/v3/kv/range": (200, b"[]")}
+        self.worker(self.etcd.url, other.url)
+        self.assertTrue(wait_for(lambda: other.keys))
+        self.router(self.etcd.url, other.url).wait_up(1)
+
+    def test_a_key_that_was_deleted_comes_back(self):
+        self.worker()
+        self.assertTrue(wait_for(lambda: self.etcd.keys))
+        with self.etcd.lock:
+            self.etcd.keys.clear()
+        self.assertTrue(wait_for(lambda: self.etcd.keys))
+        self.assertEqual(self.etcd.leases, 1)
+
+    def test_a_put_that_fails_is_tried_again_with_the_same_lease(self):
+        self.etcd.wrong = {"/v3/kv/put": (503, b"")}
+        self.worker()
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("/v3/kv/put", 503) > 1))
+        self.etcd.wrong = {}
+        self.assertTrue(wait_for(lambda: self.etcd.keys))
+        self.assertEqual(self.etcd.leases, 1)
+
+    def test_endless_answers(self):
+        long = b'{"header":{},"kvs":[' + b" " * (2 << 20) + b"]}"
+        self.worker()
+        router = self.router()
+        router.wait_up(1)
+        self.etcd.wrong = {"/v3/kv/range": (200, long), "/v3/lease/keepalive": (200, long)}
+        self.assertTrue(wait_for(lambda: "more than 1048576 bytes; the workers" in "".join(router.lines)))
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("/v3/lease/keepalive") > 1))
+        router.wait_up(1)
+
+    # etcd was away for longer than the leases: it names those that have registered again.
+    def test_workers_that_answer_stay_after_a_failure(self):
+        a, b = (self.worker() for _ in range(2))
+        router = self.router()
+        router.wait_up(2)
+        self.etcd.wrong = {"/v3/kv/range": (503, b""), "/v3/kv/put": (503, b"")}
+        self.assertTrue(wait_for(lambda: "answers 503; the workers" in "".join(router.lines)))
+        with self.etcd.lock:
+            self.etcd.keys = {k: v for k, v in self.etcd.keys.items() if v.endswith(f":{a.port}")}
+        self.etcd.wrong = {"/v3/kv/put": (503, b"")}
+        before = self.etcd.num_asked("/v3/kv/range")
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("/v3/kv/range") > before + 2))
+        router.wait_up(2)
+        self.assertNotIn("left etcd", "".join(router.lines))
+        # One that does not answer either is gone.
+        b.process.kill()
+        self.assertTrue(wait_for(lambda: f"127.0.0.1:{b.port}: left etcd" in "".join(router.lines)))
+        router.wait_up(1)
+
+    def test_one_that_is_not_named_leaves(self):
+        a, _ = (self.worker() for _ in range(2))
+        router = self.router()
+        router.wait_up(2)
+        self.etcd.wrong = {"/v3/kv/put": (503, b"")}
+        with self.etcd.lock:
+            self.etcd.keys = {k: v for k, v in self.etcd.keys.items() if v.endswith(f":{a.port}")}
+        router.wait_up(1)
 
 
 class Options(unittest.TestCase):
@@ -197,6 +344,10 @@ class Options(unittest.TestCase):
         fails("--register-as", *serve, "--register", "http://127.0.0.1:1", "--register-as", "name")
         fails("http", *serve, "--register", "nowhere")
         fails("--register-prefix", *serve, "--register", "http://127.0.0.1:1", "--register-prefix", "")
+        fails("--register-lease", *serve, "--register", "http://127.0.0.1:1", "--register-lease", "4")
+        fails("--register-lease", *serve, "--register", "http://127.0.0.1:1", "--register-lease", "7.5")
+        fails("nowhere.pem", *serve, "--register", "https://127.0.0.1:1", "--register-ca", "nowhere.pem")
+        fails("nowhere.pem", "route", "--etcd", "https://127.0.0.1:1", "--ca", "nowhere.pem")
         fails("--worker, --workers-dns or --etcd", "route")
         fails("--etcd-prefix", "route", "--etcd", "http://127.0.0.1:1", "--etcd-prefix", "")
 

@@ -154,7 +154,7 @@ class Links(test_route_pd.Faults):
         address = self.net.address(k)
         return Server("--role", ROLES[k], "--prefix-host", "16M", "--kv-lease", "5", "-t", "1", "--host", address, "--allow-no-key",
                       "--kv-host", address, "--kv-key", self.key.name, "--register", self.etcd.url, "--register-prefix", PREFIX,
-                      "--register-lease", "3", path=stories(), port=port, inside=self.net.names[k])
+                      "--register-lease", "5", path=stories(), port=port, inside=self.net.names[k])
 
     def route(self, port=0):
         router = Router(args=["--policy", "round-robin", "--etcd", self.etcd.url, "--etcd-prefix", PREFIX], port=port)
@@ -164,7 +164,7 @@ class Links(test_route_pd.Faults):
     def kill(self, k):
         if k == 4:
             self.etcd.kill()
-            time.sleep(self.draw.random() * 5)  # longer than leases, or not
+            time.sleep(self.draw.random() * 8)  # longer than leases, or not
             return self.etcd.start()
         if k == 5:
             port = self.router.port

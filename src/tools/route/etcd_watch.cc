@@ -1,5 +1,13 @@
 #include "tools/route/etcd_watch.h"
 
+#include <pthread.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "net/etcd.h"
@@ -7,74 +15,86 @@
 
 namespace sluice {
 
-namespace {
+using std::chrono::steady_clock;
 
-constexpr size_t kMostEtcdAnswer = 1 << 20;  // bytes
+struct EtcdWatch::Shared {
+  Shared(EtcdClient c, std::string p, Tell t)
+      : client(std::move(c)), prefix(std::move(p)), tell(std::move(t)) {}
+  EtcdClient client;  // the thread's, as all up to `mutex`
+  std::string prefix;
+  bool told = false, failing = false, said_bad = false;
+  steady_clock::time_point settles{};
+  std::mutex mutex;  // of all below
+  std::condition_variable ending;
+  bool quit = false;
+  Tell tell;
+};
 
-}  // namespace
-
-Result<void> EtcdWatch::add(HttpClient::Options o) {
-  o.max_connections = 1;
-  o.connect = o.request = o.stall = kPatience;
-  Server& s = servers_.emplace_back();
-  s.url = o.url;
-  Result<std::unique_ptr<HttpClient>> client = HttpClient::open(std::move(o));
-  if (!client) return client.error();
-  s.client = std::move(*client);
-  return {};
+EtcdWatch::EtcdWatch(EtcdClient client, std::string prefix, Tell tell)
+    : shared_(std::make_shared<Shared>(std::move(client), std::move(prefix), std::move(tell))) {
+  // Detached: the lookup of a name cannot be interrupted, and may take many seconds.
+  std::thread([s = shared_] { thread_main(*s); }).detach();
 }
 
-void EtcdWatch::run() {
-  status_ = 0;
-  body_.clear();
-  Server& s = servers_[at_];
-  s.client->send(http_request_bytes(s.url, "POST", s.url.path + std::string(kEtcdRange),
-                                    {{"content-type", "application/json"}},
-                                    etcd_range(prefix_, static_cast<int>(kMostWorkers))),
-                 *this);
-}
-
-void EtcdWatch::on_body(std::string_view bytes) {
-  if (body_.size() + bytes.size() <= kMostEtcdAnswer) body_.append(bytes);
+EtcdWatch::~EtcdWatch() {
+  std::lock_guard lock(shared_->mutex);
+  shared_->quit = true;
+  shared_->ending.notify_all();
 }
 
 // Values that are no worker's address are left out, and said once.
-Result<std::vector<HttpUrl>> EtcdWatch::workers_in(std::string_view answer) {
-  Result<std::vector<std::string>> values = etcd_values(answer);
-  if (!values) return values.error();
+Result<std::vector<HttpUrl>> EtcdWatch::workers_in(Shared& s) {
+  Result<std::string> answer =
+      s.client.ask(kEtcdRange, etcd_range(s.prefix, static_cast<int>(kMostWorkers)));
+  if (!answer) return answer.error();
+  Result<std::vector<std::string>> values = etcd_values(*answer);
+  if (!values)
+    return Error{503,
+                 strf("etcd at %s: %s", s.client.name().c_str(), values.error().message.c_str())};
   std::vector<HttpUrl> out;
   for (const std::string& v : *values) {
     Result<HttpUrl> url = parse_http_url(v);
     if (url && !url->tls && url->path.empty()) {
       out.push_back(std::move(*url));
-    } else if (!std::exchange(said_bad_, true)) {
+    } else if (!std::exchange(s.said_bad, true)) {
       LOG(warn, "etcd: %s is no worker: http://ADDRESS:PORT is", quote(v).c_str());
     }
   }
+  if (out.empty()) return Error{404, strf("etcd at %s names no worker", s.client.name().c_str())};
   return out;
 }
 
-void EtcdWatch::on_end(HttpFailure failure, const std::string& detail) {
-  std::string why;
-  if (failure != HttpFailure::none) {
-    why = std::string(http_failure_name(failure)) + (detail.empty() ? "" : ", " + detail);
-  } else if (status_ != 200) {
-    why = strf("answers %d", status_);
-  } else if (Result<std::vector<HttpUrl>> workers = workers_in(body_); !workers) {
-    why = workers.error().message;
-  } else if (workers->empty()) {
-    why = "it names no worker";
-  } else {
-    tell_(*workers);
+void EtcdWatch::look(Shared& s) {
+  Result<std::vector<HttpUrl>> found = workers_in(s);
+  const auto now = steady_clock::now();
+  std::lock_guard lock(s.mutex);
+  if (s.quit) return;
+  if (!found) return fail(s, found.error().message.c_str());
+  if (std::exchange(s.failing, false)) LOG(info, "etcd at %s answers", s.client.name().c_str());
+  s.told = true;
+  s.tell({std::move(*found), now >= s.settles});
+}
+
+void EtcdWatch::fail(Shared& s, const char* why) {
+  if (s.told) s.settles = steady_clock::now() + kSettle;
+  s.client.move_on();
+  if (!std::exchange(s.failing, true)) LOG(warn, "%s; the workers known so far stay", why);
+}
+
+void EtcdWatch::thread_main(Shared& s) {
+  pthread_setname_np(pthread_self(), "etcd");
+  for (;;) {
+    try {
+      look(s);
+    } catch (...) {
+      std::lock_guard lock(s.mutex);
+      if (s.quit) return;
+      log_exception("etcd was not asked");
+      fail(s, "etcd was not asked");
+    }
+    std::unique_lock lock(s.mutex);
+    if (s.ending.wait_for(lock, kPause, [&] { return s.quit; })) return;
   }
-  const HttpUrl& url = servers_[at_].url;
-  if (!why.empty() && !failing_)
-    LOG(warn, "etcd at %s: %s; the workers known so far stay", http_authority(url).c_str(),
-        why.c_str());
-  if (why.empty() && failing_) LOG(info, "etcd at %s answers", http_authority(url).c_str());
-  failing_ = !why.empty();
-  if (failing_) at_ = (at_ + 1) % servers_.size();
-  servers_[at_].client->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
 }
 
 }  // namespace sluice

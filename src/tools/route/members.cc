@@ -54,7 +54,7 @@ bool Router::is_gone(size_t worker) const {
   return workers_[worker].leaving && workers_[worker].exchanges.empty();
 }
 
-void Router::set_members(const std::vector<HttpUrl>& members) {
+void Router::set_members(const std::vector<HttpUrl>& members, bool settled) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
     if (!w.listed || w.leaving) continue;
@@ -62,6 +62,7 @@ void Router::set_members(const std::vector<HttpUrl>& members) {
       return m.host == w.url.host && m.port == w.url.port;
     };
     if (std::any_of(members.begin(), members.end(), is_it)) continue;
+    if (!settled && conductor_.alive(static_cast<int>(i))) continue;
     w.leaving = true;
     LOG(info, "%s: left %s", w.name.c_str(),
         options_.dns_name.empty() ? "etcd" : options_.dns_name.c_str());

@@ -66,13 +66,13 @@ Result<void> find_members(const RouteOptions& o, RouterOptions& r) {
     r.dns_name = url->host;
     r.dns_port = url->port;
   }
-  for (const std::string& text : o.etcd) {
-    Result<HttpClient::Options> to = client_options(o, text);
-    if (!to) return to.error();
-    r.etcd.push_back(std::move(*to));
+  if (!o.etcd.empty()) {
+    if (o.etcd_prefix.empty()) return Error{400, "--etcd-prefix is empty"};
+    Result<EtcdClient> etcd = EtcdClient::make(o.etcd, o.ca_file, EtcdWatch::kPatience);
+    if (!etcd) return etcd.error();
+    r.etcd.emplace(std::move(*etcd));
+    r.etcd_prefix = o.etcd_prefix;
   }
-  if (!o.etcd.empty() && o.etcd_prefix.empty()) return Error{400, "--etcd-prefix is empty"};
-  r.etcd_prefix = o.etcd_prefix;
   if (r.workers.empty() && !r.changes())
     return Error{400, "a router needs workers: give --worker, --workers-dns or --etcd"};
   return {};

@@ -123,19 +123,17 @@ Result<void> Router::start(HttpServer& server) {
         url.host = std::move(a);
         url.port = options_.dns_port;
       }
-      server.post(0, [this, list = std::move(members)] { set_members(list); });
+      server.post(0, [this, list = std::move(members)] { set_members(list, true); });
     };
     dns_ = std::make_unique<DnsWatch>(options_.dns_name, options_.dns_every, options_.resolve,
                                       std::move(tell));
   }
-  if (!options_.etcd.empty()) {
-    etcd_ = std::make_unique<EtcdWatch>(
-        options_.etcd_prefix, [this](const std::vector<HttpUrl>& list) { set_members(list); });
-    for (HttpClient::Options o : options_.etcd) {
-      o.context = to_.context;
-      if (auto ok = etcd_->add(std::move(o)); !ok) return ok.error();
-    }
-    server.post(0, [this] { etcd_->run(); });
+  if (options_.etcd) {
+    auto tell = [this, &server](EtcdWatch::News news) {
+      server.post(0, [this, n = std::move(news)] { set_members(n.workers, n.settled); });
+    };
+    etcd_ = std::make_unique<EtcdWatch>(std::move(*options_.etcd), options_.etcd_prefix,
+                                        std::move(tell));
   }
   return {};
 }

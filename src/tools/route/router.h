@@ -45,10 +45,10 @@ struct RouterOptions {
   std::string dns_name;
   uint16_t dns_port = 0;
   std::chrono::milliseconds dns_every{2000};
-  // Servers of etcd whose entries below the prefix are workers, instead of a name; empty: none.
-  std::vector<HttpClient::Options> etcd;
+  // Whose entries below the prefix are workers, instead of a name.
+  std::optional<EtcdClient> etcd;
   std::string etcd_prefix;
-  bool changes() const { return !dns_name.empty() || !etcd.empty(); }  // workers come and go
+  bool changes() const { return !dns_name.empty() || etcd; }  // workers come and go
   ResolveName resolve = resolve_by_system;
 };
 inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
@@ -109,7 +109,8 @@ class Router {
   // Members (members.cc).
   Result<void> open_worker(size_t worker, HttpClient::Options options);
   std::string worker_metrics() const;
-  void set_members(const std::vector<HttpUrl>& members);
+  // Not `settled`: one that is missing and answers is still one.
+  void set_members(const std::vector<HttpUrl>& members, bool settled);
   void join(const HttpUrl& url);
   Result<void> take_place(size_t worker, const HttpUrl& url);
   // It left, and has no requests any more.

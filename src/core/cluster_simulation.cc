@@ -154,6 +154,7 @@ class ClusterRunner {
   void fetch(size_t i, const RoutingChoice& choice, Conductor::Ask& ask, Time now) {
     ask.fetch_from = choice.estimate.fetch_from;
     ask.fetch_tokens = choice.estimate.fetch_tokens;
+    ask.fetch_wait = choice.estimate.fetch_wait;
     Handover h;
     h.request = i;
     h.decoder = choice.worker;

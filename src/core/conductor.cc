@@ -179,6 +179,7 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     s.fetched = ask.fetch_tokens;
     v.cached = std::min(v.cached + ask.fetch_tokens, s.tokens);
     s.lender = ask.fetch_from;
+    s.fetch_wait = ask.fetch_wait;
     const double takes = config_.transfer * static_cast<double>(s.fetched);
     s.lent_until = now + Time(static_cast<int64_t>(std::max(kLentLeast, kLentMost * takes) * 1e9));
     ++at(s.lender).num_lending;
@@ -231,7 +232,8 @@ void Conductor::first_token(Ticket ticket, Time now) {
   if (!s.timed) return;
   const double took = seconds(now - s.at);
   const bool told = s.moved >= 0;
-  if (s.fetched > 0 && !told) return learn_transfer(took - s.ttft * w.pace, s.fetched);
+  if (s.fetched > 0 && !told)
+    return learn_transfer(took - s.ttft * w.pace - s.fetch_wait, s.fetched);
   if (s.ttft >= kShortest && s.fetched == 0) learn_pace(w, took, s.ttft);
 }
 
@@ -246,7 +248,7 @@ void Conductor::fetched(Ticket ticket, double share, double seconds) {
   end_lending(s);
   s.moved = seconds;
   const auto tokens = static_cast<int64_t>(share * static_cast<double>(s.tokens));
-  if (tokens > 0) learn_transfer(seconds, tokens);
+  if (tokens > 0) learn_transfer(seconds - s.fetch_wait, tokens);
 }
 
 void Conductor::learn_transfer(double seconds, int64_t tokens) {

@@ -45,6 +45,7 @@ class Conductor {
     bool fetches = false;      // its worker may be told to fetch a prefix
     int fetch_from = -1;       // worker whose prefix is fetched, as choose() said
     int64_t fetch_tokens = 0;  // of it
+    double fetch_wait = 0;     // seconds, likewise
   };
   // Decides; nothing is counted until sent().
   RoutingChoice choose(const Ask& ask, Time now);
@@ -114,6 +115,7 @@ class Conductor {
     int lender = -1;            // who is busy with its prefix
     Time lent_until{0};         // at the latest, as far as others are concerned
     double moved = -1;          // seconds that fetching took; -1: not told
+    double fetch_wait = 0;      // of those, what is predicted for any length
     double ttft = 0, tpot = 0;  // predicted, at pace 1
     Time at{0}, first{0};
   };

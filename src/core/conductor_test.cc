@@ -276,6 +276,26 @@ TEST(Conductor, AFetchThatNobodyTellsOfEnds) {
   EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 3 * 512);
 }
 
+// What a fetch takes however little it is does not count as the time of its tokens.
+TEST(Conductor, TheFixedPartOfAFetchIsNoTransfer) {
+  RoutingConfig config;
+  config.transfer = 10e-6;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true;
+  Conductor c(config, workers);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = {}, .fetches = true};
+  ask.fetch_from = 0;
+  ask.fetch_tokens = 9'000;
+  ask.fetch_wait = 0.05;
+  for (int i = 0; i < 40; ++i) {
+    const auto t = c.sent(1, ask, milliseconds(1'000 * i));
+    if (i % 2 == 0) c.fetched(t, 0.9, 0.14);  // or its first token tells
+    c.tokens(t, 1, milliseconds(1'000 * i + 151));
+    c.ended(t, true, milliseconds(1'000 * i + 151));
+  }
+  EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
+}
+
 // Who uses a prefix does not take it away: a hot one is there while requests for it wait.
 TEST(Conductor, AHolderStaysOneWhileOthersUseIt) {
   Conductor c({}, conducted(1));

@@ -16,6 +16,8 @@ constexpr double kSlack = 0.25;
 constexpr int kMostAttempts = 10;
 // Tokens of a prompt that the worker computes that goes on with it: at most a block.
 constexpr int64_t kHandoverTail = 16;
+// A holder copies at most so many tokens with each step (kMostOffered blocks of 16 in dist/).
+constexpr double kFetchStep = 4096;
 // Seconds to begin a fetch, and for which a holder may be silent before one is given up.
 constexpr double kFetchStart = 2e-3, kMostFetchWait = 0.8;
 
@@ -98,12 +100,15 @@ double link_seconds(const RoutingConfig& c, const WorkerView& holder, int64_t to
   return c.transfer * static_cast<double>(tokens) * (1 + holder.lending);
 }
 
-// To get a prefix from `holder`, `more` tokens of it.
-double fetch_seconds(const RoutingConfig& c,
-                     const WorkerView& holder,
-                     const WorkerView& w,
-                     int64_t more) {
-  return kFetchStart + holder_seconds(holder) + step_seconds(w) + link_seconds(c, holder, more);
+// Until the first block of a prefix comes, and until what came is used.
+double fetch_wait(const WorkerView& holder, const WorkerView& w) {
+  return kFetchStart + holder_seconds(holder) + step_seconds(w);
+}
+
+// For the blocks themselves, `more` tokens: by the holder's link, or its further steps.
+double blocks_seconds(const RoutingConfig& c, const WorkerView& holder, int64_t more) {
+  const double further = std::ceil(static_cast<double>(more) / kFetchStep) - 1;
+  return std::max(link_seconds(c, holder, more), further * step_seconds(holder));
 }
 
 int64_t fetched_tokens(const WorkerView& w, const RoutedRequest& r) {
@@ -230,7 +235,8 @@ int pick_cache_aware(const RoutingConfig& c,
       const int decoder = pick_decoder(c, r, workers, e.ttft());
       return e.ttft() + decoder_score(c, r, workers[static_cast<size_t>(decoder)], e.ttft());
     }
-    const double others = w.role == WorkerRole::decode ? delay_seconds(w, r.tokens, w.cached) : 0;
+    const int64_t there = e.fetch_from >= 0 ? e.fetch_end : w.cached;
+    const double others = w.role == WorkerRole::decode ? delay_seconds(w, r.tokens, there) : 0;
     return e.ttft() + e.tpot * r.output + others;
   };
   double least = 0;
@@ -304,10 +310,12 @@ RoutingEstimate estimate_request(const RoutingConfig& c,
   if (c.fetch && r.fetches && fetches && best >= 0 && static_cast<size_t>(best) != worker) {
     const WorkerView& holder = workers[static_cast<size_t>(best)];
     const int64_t there = std::min(holder.lendable, r.tokens), more = there - w.cached;
+    const double wait = fetch_wait(holder, w);
     const double fetched =
-        more > 0 ? fetch_seconds(c, holder, w, more) + own_seconds(w, r.tokens, there) : e.own;
+        more > 0 ? wait + blocks_seconds(c, holder, more) + own_seconds(w, r.tokens, there) : e.own;
     if (fetched < e.own) {
       e.own = fetched;
+      e.fetch_wait = wait;
       e.fetch_from = best;
       e.fetch_tokens = more;
       e.fetch_end = there;
@@ -326,7 +334,9 @@ RoutingChoice choose_worker(const RoutingConfig& c,
   out.worker = pick_worker(c, r, candidates, state.turn);
   if (out.worker < 0) return out;
   const auto at = static_cast<size_t>(out.worker);
-  out.estimate = estimate_request(c, r, workers, at, longest_prefix(c, workers));
+  // Only a prediction tells when it is better to fetch.
+  const int prefix = c.policy == Routing::cache_aware ? longest_prefix(c, workers) : -1;
+  out.estimate = estimate_request(c, r, workers, at, prefix);
   size_t decoder = at;
   if (workers[at].role == WorkerRole::prefill && candidates.split) {
     const double until = out.estimate.ttft();

@@ -84,6 +84,7 @@ struct RoutingEstimate {
   int fetch_from = -1;       // worker whose prefix is fetched; -1: none
   int64_t fetch_tokens = 0;  // how much of it
   int64_t fetch_end = 0;     // tokens of the prompt that are cached then
+  double fetch_wait = 0;     // of `own`, what fetching takes however little it is
   double ttft() const { return wait + own; }
 };
 // `best`: the worker with the longest cached prefix that may be fetched; -1: none.

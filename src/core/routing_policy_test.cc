@@ -142,8 +142,9 @@ TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
   EXPECT_EQ(choice.estimate.fetch_from, 0);
   EXPECT_EQ(choice.estimate.fetch_tokens, 8'000);
   EXPECT_EQ(choice.estimate.fetch_end, 9'000);
-  // To begin, two steps of the holder, the transfer, and what is left to compute.
-  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 8e-3 + 11e-3, 1e-4);
+  // To begin, two steps of the holder and one more for the second half, in which the first half is
+  // transferred, and what is left to compute.
+  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 11e-3 + 11e-3, 1e-4);
   w[0].lending = 3;  // four share its link
   EXPECT_NEAR(choose_worker(c, r, w, state).estimate.own, 2e-3 + 22e-3 + 32e-3 + 11e-3, 1e-4);
   const auto not_fetched = [&] {
@@ -213,6 +214,58 @@ TEST(RoutingPolicy, TheLeastBusyHolderLends) {
   EXPECT_EQ(holder(), 2);
   w[2].pace = 40;  // nobody waits for it that long
   EXPECT_EQ(holder(), 0);
+}
+
+// A decode worker's own outputs wait for what it computes of a prompt, not for what it fetches.
+TEST(RoutingPolicy, AFetchedPrefixDelaysNoDecodes) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.role = WorkerRole::decode, v.lends = true;
+  run_decodes(w[0], 32, 1'000);
+  w[1].cached = w[1].lendable = 9'990;
+  w[1].budget = 1'000;
+  queue_prompts(w[1], 25, 1'000);  // 275 ms
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  const RoutedRequest r{.tokens = 10'000, .output = 1, .fetches = true};
+  EXPECT_EQ(chosen(c, r, w), 1);  // computing it would make 32 outputs wait 100 ms
+  c.fetch = true;
+  EXPECT_EQ(chosen(c, r, w), 0);
+}
+
+TEST(RoutingPolicy, OnlyCacheAwareFetches) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = w[0].lendable = 9'000;
+  for (const auto& [name, value] : kRoutings) {
+    RoutingConfig c = policy(value);
+    c.transfer = 1e-6;
+    c.fetch = true;
+    w[0].draining = true;  // so that the other one is chosen
+    RoutingState state;
+    const RoutingChoice choice = choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state);
+    EXPECT_EQ(choice.worker, 1) << name;
+    EXPECT_EQ(choice.estimate.fetch_from, value == Routing::cache_aware ? 0 : -1) << name;
+  }
+}
+
+// A holder copies a long prefix in several steps, while it sends.
+TEST(RoutingPolicy, ALongPrefixLeavesInSeveralSteps) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = w[0].lendable = 40'000;
+  w[0].budget = 1'000;
+  queue_prompts(w[0], 90, 1'000);  // steps of 11 ms
+  RoutingConfig c;
+  c.transfer = 1e-7;
+  c.fetch = true;
+  const RoutedRequest r{.tokens = 40'001, .fetches = true};
+  RoutingEstimate e = estimate_request(c, r, w, 1, 0);
+  EXPECT_EQ(e.fetch_from, 0);
+  EXPECT_NEAR(e.own, 0.002 + 11 * 0.011 + 0.001, 1e-3);  // two steps, nine more, and its own
+  EXPECT_NEAR(e.fetch_wait, 0.002 + 2 * 0.011, 1e-3);
+  c.transfer = 5e-6;  // 200 ms: the link is slower
+  e = estimate_request(c, r, w, 1, 0);
+  EXPECT_NEAR(e.own, 0.002 + 2 * 0.011 + 0.2 + 0.001, 1e-3);
 }
 
 TEST(RoutingPolicy, SessionsStayForSmallDifferences) {

@@ -255,8 +255,10 @@ class Scheduler {
   // Takes blocks of requests with a lease; likewise. Needs places in host memory.
   void export_to(KvExporter* exporter) { exporter_.to = exporter; }
   // Offers a prompt's cached blocks from number `first` on to the exporter, up to the first that is
-  // not cached, as far as host memory has them or room for them. Those on disk alone do not count.
-  void export_prefix(const PromptBlocks& prompt, int first, LeaseId lease);
+  // not cached, as far as host memory has them or room for them, and at most `most` of them. Those
+  // on disk alone do not count. Returns where to go on in a later step; the prompt's number of
+  // blocks: that was all.
+  int export_prefix(const PromptBlocks& prompt, int first, int most, LeaseId lease);
   // Leading blocks of a prompt that are cached, in any tier, in the groups that see everything.
   int num_cached_blocks(const PromptBlocks& prompt) const;
   // Places for those blocks of a prompt that are cached nowhere, as far as there are any, appended
@@ -548,7 +550,7 @@ class Scheduler {
   void export_leased();
   void export_blocks(const Sequence& s);
   void export_block(const Sequence& s, int index, int group);
-  void offer_block(const Offer& offer);
+  bool offer_block(const Offer& offer);
   Offer find_offer(const PromptBlocks& prompt, int index, int group, LeaseId lease) const;
   void end_exports(PlaceId place, bool arrived);
 
@@ -641,7 +643,7 @@ class Scheduler {
   std::vector<PendingSlot> pending_slots_;  // under allocator=virtual
   std::vector<Index> full_;                 // register_step: sequences with a block to register
   std::vector<Index> leased_;               // the same: sequences with a lease
-  std::vector<Export> exports_;
+  std::multimap<PlaceId, Export> exports_;  // by the place that is being filled
   struct Draft {
     Slice slice;
     Index seq;

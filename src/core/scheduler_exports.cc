@@ -43,8 +43,8 @@ void Scheduler::export_block(const Sequence& s, int index, int group) {
                s.table.at(layout_, index, group)});
 }
 
-// A block that host memory has, or has room for.
-void Scheduler::offer_block(const Offer& o) {
+// A block that host memory has, or has room for; else false.
+bool Scheduler::offer_block(const Offer& o) {
   PlaceId place = blocks_.tiers.find_host(o.key, o.tokens);
   bool moving = true;
   if (place != kNullBlock) {
@@ -52,15 +52,16 @@ void Scheduler::offer_block(const Offer& o) {
       return m.transfer.kind == Transfer::out && m.transfer.to == place;
     });
   } else {
-    if (o.block == kNullBlock) return;
+    if (o.block == kNullBlock) return false;
     place = blocks_.tiers.insert(o.key, o.tokens, o.parent);
-    if (place == kNullBlock) return;
+    if (place == kNullBlock) return false;
     blocks_.moves.add(Transfer::out, o.block, place);
   }
   blocks_.tiers.retain(place);  // the exporter's
   exporter_.to->offered(o.lease);
-  exports_.push_back({o.lease, {o.index, o.group, place}});
+  exports_.emplace(place, Export{o.lease, {o.index, o.group, place}});
   if (!moving) end_exports(place, true);
+  return true;
 }
 
 Scheduler::Offer Scheduler::find_offer(const PromptBlocks& p,
@@ -81,24 +82,20 @@ Scheduler::Offer Scheduler::find_offer(const PromptBlocks& p,
 
 // Not of models with windows: how far the prefix goes decides which blocks of a window it needs,
 // and whoever asks has made room before it knows.
-void Scheduler::export_prefix(const PromptBlocks& p, int first, LeaseId lease) {
-  if (layout_.num_windowed > 0) return;
+int Scheduler::export_prefix(const PromptBlocks& p, int first, int most, LeaseId lease) {
+  const auto all = static_cast<int>(p.hashes.size());
+  if (layout_.num_windowed > 0) return all;
   // Steps behind a failed one may still run, and fill places that were given up.
-  if (std::ranges::any_of(flights_, &InFlight::lost)) return;
-  const auto most = static_cast<int>(p.hashes.size());
-  auto found = [&](int index) {
-    for (int g = 0; g < layout_.num_groups; ++g) {
-      const Offer o = find_offer(p, index, g, lease);
-      if (o.block == kNullBlock && blocks_.tiers.find_host(o.key, o.tokens) == kNullBlock)
-        return false;
-    }
+  if (std::ranges::any_of(flights_, &InFlight::lost)) return all;
+  const auto offer_all = [&](int index) {  // in all groups; false: it is not there, or has no place
+    for (int g = 0; g < layout_.num_groups; ++g)
+      if (!offer_block(find_offer(p, index, g, lease))) return false;
     return true;
   };
-  int end = first;
-  while (end < most && found(end)) ++end;
-  for (int index = first; index < end; ++index) {
-    for (int g = 0; g < layout_.num_groups; ++g) offer_block(find_offer(p, index, g, lease));
-  }
+  const int end = most < all - first ? first + most : all;
+  for (int index = first; index < end; ++index)
+    if (!offer_all(index)) return all;
+  return end;
 }
 
 int Scheduler::num_cached_blocks(const PromptBlocks& p) const {
@@ -115,14 +112,14 @@ int Scheduler::num_cached_blocks(const PromptBlocks& p) const {
 
 // What was to be at this place has come, or is lost.
 void Scheduler::end_exports(PlaceId place, bool arrived) {
-  if (exports_.empty()) return;
-  std::erase_if(exports_, [&](const Export& e) {
-    if (e.block.place != place) return false;
-    bool taken = arrived && exporter_.to && exporter_.to->exported(e.lease, e.block);
-    if (!arrived && exporter_.to) exporter_.to->lost(e.lease);
+  const auto [begin, end] = exports_.equal_range(place);
+  for (auto e = begin; e != end; ++e) {
+    const auto& [lease, block] = e->second;
+    const bool taken = arrived && exporter_.to && exporter_.to->exported(lease, block);
+    if (!arrived && exporter_.to) exporter_.to->lost(lease);
     if (!taken) blocks_.tiers.release(place);
-    return true;
-  });
+  }
+  exports_.erase(begin, end);
 }
 
 void Scheduler::reserve_blocks(const PromptBlocks& p, std::vector<PlacedBlock>& out) {

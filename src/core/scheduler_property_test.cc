@@ -50,10 +50,10 @@ StepResult encoded(const StepResult& result) {
   return std::move(*back);
 }
 
-// Keeps what it is given for a while. Requests are their own leases.
 // Leases of prefixes are numbered from here on: the request's id, and a multiple of this.
 constexpr LeaseId kPrefixLease = 1000;
 
+// Keeps what it is given for a while. Requests are their own leases.
 class PickyExporter final : public KvExporter {
  public:
   PickyExporter(ShadowCache& cache, Tally& tally) : cache_(cache), tally_(tally) {}
@@ -251,7 +251,7 @@ class Workload {
     if (r.block_hashes.empty()) return;
     const int first = pick(0, static_cast<int>(r.block_hashes.size()) - 1);
     scheduler.export_prefix({r.prompt, r.block_hashes, r.tenant}, chance(50) ? 0 : first,
-                            r.id + kPrefixLease * ++num_prefixes_);
+                            pick(1, 6), r.id + kPrefixLease * ++num_prefixes_);
   }
   void import_rest(Scheduler& scheduler, ShadowCache& cache, Tally* tally) {
     if (coming_.empty()) return;

@@ -55,11 +55,12 @@ void KvFetcher::thread_main() {
     auto wake = [&] { return stop_ || !jobs_.empty(); };
     if (!owed_) {
       wanted_.wait(lock, wake);
-    } else if (!wanted_.wait_for(lock, kOwedRetry, wake)) {
+    } else {  // before any job: their places are missed
       lock.unlock();
       give_back_owed();
       lock.lock();
-      continue;
+      if (owed_ && !wanted_.wait_for(lock, kOwedRetry, wake)) continue;
+      if (!wake()) continue;
     }
     if (jobs_.empty()) return;
     Job job = std::move(jobs_.front());
@@ -107,21 +108,34 @@ void KvFetcher::run(Job& job) {
 }
 
 void KvFetcher::run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome) {
-  Result<void> fetched;
+  const auto begin = steady_clock::now();
+  bool peer_failed = false;
   try {
-    fetched = fetch(job, *places);
+    const Result<void> fetched = fetch(job, *places);
     if (!fetched) outcome.error = fetched.error().message;
+    peer_failed = !fetched && is_peers_fault(fetched.error(), *places, begin, job.until);
   } catch (...) {
     log_exception("KV blocks are not fetched");
     outcome.error = "no memory";  // short: needs none
   }
   outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
   outcome.num_positions = num_positions(*places);
-  const bool peer_failed = places->peer_failed;
   give_back(places);
   if (!peer_failed) return;
   std::lock_guard lock(mutex_);
   resting_[job.peer] = steady_clock::now() + options_.rest;
+}
+
+// Whether others should not wait for this peer too. One that has sent no block when the time is up
+// is to blame if it had as long as silence is borne; else the time was spent before.
+bool KvFetcher::is_peers_fault(const Error& e,
+                               const Places& places,
+                               WaitUntil begin,
+                               WaitUntil until) {
+  if (places.greeted && e.code != 503 && e.code != 504) return false;
+  const auto now = steady_clock::now();
+  if (now < until) return true;
+  return now - begin >= KvLink::kIdle && std::ranges::count(places.came, true) == 0;
 }
 
 // They are sorted by their number in the prompt.
@@ -139,7 +153,9 @@ int KvFetcher::num_positions(const Places& places) {
 void KvFetcher::finish(Job& job, Outcome& outcome, WaitUntil begin) {
   if (!job.done) return;
   outcome.took = steady_clock::now() - begin;
-  (outcome.error.empty() ? whole_ : outcome.num_came > 0 ? part_ : failed_).fetch_add(1);
+  const bool ended_well = outcome.error.empty();
+  const bool is_whole = ended_well && outcome.num_came == outcome.num_wanted;
+  (is_whole ? whole_ : ended_well || outcome.num_came > 0 ? part_ : failed_).fetch_add(1);
   blocks_.fetch_add(static_cast<uint64_t>(outcome.num_came));
   nanoseconds_.fetch_add(static_cast<uint64_t>(outcome.took.count()));
   std::exchange(job.done, nullptr)(outcome);
@@ -175,21 +191,16 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places) {
   const std::vector<Digest256> keys = prompt_keys(*job.prompt.prompt, engine_.config().block_size);
   Result<StreamSocket> socket = StreamSocket::connect(
       job.peer.address, job.peer.port, std::min(job.until, steady_clock::now() + KvLink::kIdle));
-  places.peer_failed = steady_clock::now() < job.until;  // else it had no time
   if (!socket) return socket.error();
   KvLink link(std::move(*socket), identity_);
   if (auto ok = link.greet(true, job.until); !ok) return ok;
-  places.peer_failed = false;
+  places.greeted = true;
   if (!places.list.empty()) {
     if (auto ok = ask(job, places, link); !ok) return ok;
     for (;;) {
       if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
       Result<KvFrame> frame = link.receive(job.until);
-      if (!frame) {
-        const int code = frame.error().code;
-        places.peer_failed = (code == 503 || code == 504) && steady_clock::now() < job.until;
-        return frame.error();
-      }
+      if (!frame) return frame.error();
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;
       const auto* block = std::get_if<KvBlock>(&*frame);
@@ -198,8 +209,9 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places) {
     }
   }
   if (job.lease) static_cast<void>(link.send(KvRelease{*job.lease}, job.until));
-  const auto missing = std::ranges::count(places.came, false);
-  if (missing > 0) return Error{404, "the peer did not have all blocks"};
+  // Of a prefix the peer has sent what it has; a lease was for all.
+  if (job.lease && std::ranges::count(places.came, false) > 0)
+    return Error{404, "the peer did not have all blocks"};
   return {};
 }
 

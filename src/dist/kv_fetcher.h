@@ -67,21 +67,26 @@ class KvFetcher {
 
  private:
   // Places for the blocks of a job, from the engine and back to it. All memory is there from the
-  // start, so that none of them can be lost for want of it.
+  // start, so that none of them can be lost for want of it. The engine fills in `generation`,
+  // `list` and `came` until `done`; then they are the fetching thread's until it gives them back.
   struct Places {
     PromptBlocks prompt;
-    std::mutex mutex;  // of the three below
+    std::mutex mutex;  // of `done` and `abandoned`
     std::condition_variable ready;
     bool done = false, abandoned = false;
     uint64_t generation = 0;
     std::vector<PlacedBlock> list;
     std::vector<bool> came;
-    bool peer_failed = false;      // it cannot be reached, or is silent
+    bool greeted = false;          // the peer is one of ours
     std::shared_ptr<Places> next;  // in owed_
   };
   void thread_main();
   void run(Job& job);
   void run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome);
+  static bool is_peers_fault(const Error& error,
+                             const Places& places,
+                             WaitUntil begin,
+                             WaitUntil until);
   static int num_positions(const Places& places);
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<std::shared_ptr<Places>> reserve(const Job& job);

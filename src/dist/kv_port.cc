@@ -24,6 +24,20 @@ WaitUntil in_time(std::chrono::seconds s) { return std::chrono::steady_clock::no
 
 }  // namespace
 
+void offer_prefix(
+    Engine& engine, LeaseStore& leases, PromptBlocks prompt, int first, LeaseId lease, int most) {
+  engine.call(
+      [&engine, &leases, prompt = std::move(prompt), first, lease, most](Scheduler& s) mutable {
+        const int next = s.export_prefix(prompt, first, most, lease);
+        try {
+          if (next < static_cast<int>(prompt.hashes.size()) && leases.is_open(lease))
+            return offer_prefix(engine, leases, std::move(prompt), next, lease, most);
+        } catch (const std::bad_alloc&) {  // what was offered is all
+        }
+        leases.seal(lease);
+      });
+}
+
 Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address, uint16_t port) {
   Result<ListenSocket> listen = ListenSocket::open(address, port);
   if (!listen) return listen.error();

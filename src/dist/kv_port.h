@@ -13,9 +13,21 @@
 
 #include "dist/kv_link.h"
 #include "dist/lease_store.h"
+#include "engine/engine.h"
 #include "net/stream_socket.h"
 
 namespace sluice {
+
+// Has the engine export a prompt's cached blocks from number `first` on under a lease, and seal it:
+// soon, on its own thread. A part with each step, so that no step waits for a copy of all. Both
+// outlive the engine's calls. May throw.
+inline constexpr int kMostOffered = 256;  // blocks in one step
+void offer_prefix(Engine& engine,
+                  LeaseStore& leases,
+                  PromptBlocks prompt,
+                  int first,
+                  LeaseId lease,
+                  int most = kMostOffered);
 
 class KvPort {
  public:
@@ -26,8 +38,7 @@ class KvPort {
 
   const std::string& address() const { return address_; }
   uint16_t port() const { return listen_.port(); }
-  // Has the engine export a prompt's cached blocks from number `first` on under a lease, and seal
-  // it: soon, on its own thread. May throw.
+  // offer_prefix() with all that it needs.
   using Offer = std::function<void(PromptBlocks prompt, int first, LeaseId lease)>;
   // Both outlive this. Begins to accept.
   void start(LeaseStore& leases, const KvIdentity& identity, Offer offer);

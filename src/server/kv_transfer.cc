@@ -63,10 +63,7 @@ void KvTransfer::attach(Session& session) {
   });
   if (port_) {
     port_->start(leases_, identity_, [this](PromptBlocks prompt, int first, LeaseId lease) {
-      engine_->call([this, prompt = std::move(prompt), first, lease](Scheduler& s) {
-        s.export_prefix(prompt, first, lease);
-        leases_.seal(lease);
-      });
+      offer_prefix(*engine_, leases_, std::move(prompt), first, lease);
     });
   }
   if (fetches()) {

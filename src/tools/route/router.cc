@@ -215,6 +215,7 @@ void Router::send_to(int worker,
   if (leg == Leg::fetch) {
     ask.fetch_from = estimate.fetch_from;
     ask.fetch_tokens = estimate.fetch_tokens;
+    ask.fetch_wait = estimate.fetch_wait;
     exchange->fetch_prefix(estimate);
     fetches_->add();
     fetched_tokens_->add(static_cast<double>(estimate.fetch_tokens));

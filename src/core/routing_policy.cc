@@ -17,7 +17,7 @@ constexpr int kMostAttempts = 10;
 // Tokens of a prompt that the worker computes that goes on with it: at most a block.
 constexpr int64_t kHandoverTail = 16;
 // A holder copies at most so many tokens with each step (kMostOffered blocks of 16 in dist/).
-constexpr double kFetchStep = 4096;
+constexpr double kFetchStep = 8192;
 // Seconds to begin a fetch, and for which a holder may be silent before one is given up.
 constexpr double kFetchStart = 2e-3, kMostFetchWait = 0.8;
 

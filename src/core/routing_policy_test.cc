@@ -142,9 +142,8 @@ TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
   EXPECT_EQ(choice.estimate.fetch_from, 0);
   EXPECT_EQ(choice.estimate.fetch_tokens, 8'000);
   EXPECT_EQ(choice.estimate.fetch_end, 9'000);
-  // To begin, two steps of the holder and one more for the second half, in which the first half is
-  // transferred, and what is left to compute.
-  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 11e-3 + 11e-3, 1e-4);
+  // To begin, two steps of the holder, the transfer, and what is left to compute.
+  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 8e-3 + 11e-3, 1e-4);
   w[0].lending = 3;  // four share its link
   EXPECT_NEAR(choose_worker(c, r, w, state).estimate.own, 2e-3 + 22e-3 + 32e-3 + 11e-3, 1e-4);
   const auto not_fetched = [&] {
@@ -261,7 +260,7 @@ TEST(RoutingPolicy, ALongPrefixLeavesInSeveralSteps) {
   const RoutedRequest r{.tokens = 40'001, .fetches = true};
   RoutingEstimate e = estimate_request(c, r, w, 1, 0);
   EXPECT_EQ(e.fetch_from, 0);
-  EXPECT_NEAR(e.own, 0.002 + 11 * 0.011 + 0.001, 1e-3);  // two steps, nine more, and its own
+  EXPECT_NEAR(e.own, 0.002 + 6 * 0.011 + 0.001, 1e-3);  // two steps, four more, and its own
   EXPECT_NEAR(e.fetch_wait, 0.002 + 2 * 0.011, 1e-3);
   c.transfer = 5e-6;  // 200 ms: the link is slower
   e = estimate_request(c, r, w, 1, 0);

@@ -21,7 +21,7 @@ namespace sluice {
 // Has the engine export a prompt's cached blocks from number `first` on under a lease, and seal it:
 // soon, on its own thread. A part with each step, so that no step waits for a copy of all. Both
 // outlive the engine's calls. May throw.
-inline constexpr int kMostOffered = 256;  // blocks in one step
+inline constexpr int kMostOffered = 512;  // blocks in one step: 1 GB of an 8B model
 void offer_prefix(Engine& engine,
                   LeaseStore& leases,
                   PromptBlocks prompt,

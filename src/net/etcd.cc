@@ -70,6 +70,10 @@ std::string etcd_range(std::string_view prefix, int limit) {
       json::object{{"key", to_base64(prefix)}, {"range_end", to_base64(end)}, {"limit", limit}});
 }
 
+std::string etcd_get(std::string_view key) {
+  return json::serialize(json::object{{"key", to_base64(key)}});
+}
+
 Result<std::vector<std::string>> etcd_values(std::string_view answer) {
   Result<json::object> o = etcd_object(answer);
   if (!o || !o->contains("header")) return no_etcd_answer();

@@ -21,7 +21,9 @@ Result<std::string> from_base64(std::string_view text);
 
 // All keys that begin with the prefix, which is not empty; at most `limit`.
 std::string etcd_range(std::string_view prefix, int limit);
-// The values that it found.
+// One key.
+std::string etcd_get(std::string_view key);
+// The values that either found.
 Result<std::vector<std::string>> etcd_values(std::string_view answer);
 std::string etcd_put(std::string_view key, std::string_view value, int64_t lease);
 std::string etcd_grant(int64_t seconds);

@@ -24,6 +24,7 @@ TEST(Etcd, Base64) {
 TEST(Etcd, BodiesAreThoseOfTheGateway) {
   EXPECT_EQ(etcd_range("a/", 64), R"({"key":"YS8=","range_end":"YTA=","limit":64})");
   EXPECT_EQ(etcd_range("a\xff", 1), R"({"key":"Yf8=","range_end":"Yg==","limit":1})");
+  EXPECT_EQ(etcd_get("a/"), R"({"key":"YS8="})");
   EXPECT_EQ(etcd_put("k", "v", 7587), R"({"key":"aw==","value":"dg==","lease":"7587"})");
   EXPECT_EQ(etcd_grant(10), R"({"TTL":"10"})");
   EXPECT_EQ(etcd_lease(-3), R"({"ID":"-3"})");

@@ -38,7 +38,7 @@ struct EtcdRegistration::Shared {
   int seconds = 0;
   EtcdClient client;      // the thread's, as all up to `mutex`
   int64_t lease = 0;      // 0: none
-  bool is_there = false;  // the entry, by the last that was heard
+  bool is_there = false;  // the entry, with this lease, by the last that was heard
   std::mutex mutex;       // of all below
   std::condition_variable changed;
   bool quit = false, done = false;
@@ -87,7 +87,18 @@ void EtcdRegistration::leave() {
   shared_->changed.notify_all();
 }
 
-// The entry is there, with a lease that lasts. It is put each time: somebody may have deleted it.
+// Whether the entry is still there: somebody may have deleted it. To put it each time would do too,
+// but etcd keeps every put in its history until somebody compacts it.
+Result<void> EtcdRegistration::find(Shared& s) {
+  Result<std::string> found = s.client.ask(kEtcdRange, etcd_get(s.key));
+  if (!found) return found.error();
+  Result<std::vector<std::string>> values = etcd_values(*found);
+  if (!values) return values.error();
+  s.is_there = values->size() == 1 && values->front() == s.address;
+  return {};
+}
+
+// The entry is there, with a lease that lasts.
 Result<void> EtcdRegistration::keep(Shared& s) {
   if (s.lease != 0) {
     Result<std::string> kept = s.client.ask(kEtcdKeepAlive, etcd_lease(s.lease));
@@ -102,11 +113,18 @@ Result<void> EtcdRegistration::keep(Shared& s) {
     if (!granted) return granted.error();
     Result<EtcdLease> lease = etcd_granted(*granted);
     if (!lease) return lease.error();
+    // Without one an entry would stay for ever.
+    if (lease->id == 0) return Error{502, "etcd granted no lease"};
     s.lease = lease->id;
+  }
+  if (s.is_there) {
+    if (auto ok = find(s); !ok) return ok;
+    if (s.is_there) return {};
   }
   Result<std::string> put = s.client.ask(kEtcdPut, etcd_put(s.key, s.address, s.lease));
   if (!put) return put.error();
-  if (!std::exchange(s.is_there, true)) LOG(info, "etcd: registered %s", quote(s.key).c_str());
+  s.is_there = true;
+  LOG(info, "etcd: registered %s", quote(s.key).c_str());
   return {};
 }
 

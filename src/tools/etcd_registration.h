@@ -36,6 +36,7 @@ class EtcdRegistration {
   explicit EtcdRegistration(std::shared_ptr<Shared> shared);
   static void thread_main(Shared& s);
   static Result<void> keep(Shared& s);
+  static Result<void> find(Shared& s);
 
   std::shared_ptr<Shared> shared_;
 };

@@ -208,7 +208,8 @@ class FakeEtcd:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 with fake.lock:
                     status, text = fake.wrong.get(self.path) or (200, json.dumps(fake.answer(self.path, body)).encode())
-                    fake.asked.append((self.path, status))
+                    one = self.path == "/v3/kv/range" and "range_end" not in body
+                    fake.asked.append(("one key" if one else self.path, status))
                 self.send_response(status)
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()
@@ -231,7 +232,8 @@ class FakeEtcd:
         if path == "/v3/lease/keepalive":
             return {"result": {"header": {}, "ID": body["ID"], "TTL": "5"}}
         if path == "/v3/kv/range":
-            return {"header": {}, "kvs": [{"value": base64.b64encode(v.encode()).decode()} for v in self.keys.values()]}
+            found = [v for k, v in self.keys.items() if "range_end" in body or k == text["key"]]
+            return {"header": {}, "kvs": [{"value": base64.b64encode(v.encode()).decode()} for v in found]}
         return {"header": {}}
 
     def num_asked(self, path, status=200):
@@ -283,7 +285,11 @@ class Failures(unittest.TestCase):
 
     def test_a_key_that_was_deleted_comes_back(self):
         self.worker()
-        self.assertTrue(wait_for(lambda: self.etcd.keys))
+        # While it is there it is not put again: etcd keeps a history.
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("one key") > 0))
+        puts = self.etcd.num_asked("/v3/kv/put")
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("one key") > 2))
+        self.assertEqual(self.etcd.num_asked("/v3/kv/put"), puts)
         with self.etcd.lock:
             self.etcd.keys.clear()
         self.assertTrue(wait_for(lambda: self.etcd.keys))
@@ -296,6 +302,14 @@ class Failures(unittest.TestCase):
         self.etcd.wrong = {}
         self.assertTrue(wait_for(lambda: self.etcd.keys))
         self.assertEqual(self.etcd.leases, 1)
+
+    def test_nothing_is_put_without_a_lease(self):
+        self.etcd.wrong = {"/v3/lease/grant": (200, b'{"header":{}}')}
+        self.worker()
+        self.assertTrue(wait_for(lambda: self.etcd.num_asked("/v3/lease/grant") > 1))
+        self.assertEqual(self.etcd.num_asked("/v3/kv/put"), 0)
+        self.etcd.wrong = {}
+        self.assertTrue(wait_for(lambda: self.etcd.keys))
 
     def test_endless_answers(self):
         long = b'{"header":{},"kvs":[' + b" " * (2 << 20) + b"]}"

@@ -46,8 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!known || !frame) return 0;
     FrameBytes again;
     encode_frame(*frame, block_bytes, again);
-    if (const auto* b = std::get_if<KvBlock>(&*frame))
-      again.insert(again.end(), b->bytes.begin(), b->bytes.end());
+    const std::span<const std::byte> content = frame_content(*frame);
+    again.insert(again.end(), content.begin(), content.end());
     CHECK(std::ranges::equal(std::span(again).first(kFrameHeadBytes), head));
     CHECK(std::ranges::equal(std::span(again).subspan(kFrameHeadBytes), rest.first(num)));
     rest = rest.subspan(num);

@@ -14,18 +14,8 @@ namespace sluice {
 
 namespace {
 
-// Prompts of the longest kind for which a decode worker has places, beside its pool.
-constexpr int kPlacedPrompts = 4;
-
 bool computes_prompts(const ClusterSetup& s, size_t worker) {
   return !s.roles.empty() && s.roles[worker] == WorkerRole::prefill;
-}
-
-SimSetup decode_setup(const SimSetup& worker) {
-  SimSetup s = worker;
-  SchedulerConfig& c = s.scheduler;
-  c.tiers.host = std::max(c.tiers.host, kPlacedPrompts * (c.max_len / c.block_size + 1));
-  return s;
 }
 
 // A run in progress.
@@ -33,12 +23,12 @@ class ClusterRunner {
  public:
   ClusterRunner(const ClusterSetup& setup, std::span<const SimRequest> workload)
       : setup_(setup),
-        decode_(decode_setup(setup.worker)),
+        decode_(with_places(setup.worker)),
         workload_(workload),
         conductor_(setup.routing, conducted(setup, workload)) {
     for (size_t i = 0; i < static_cast<size_t>(setup.num_workers); ++i) {
-      const bool decodes = !setup.roles.empty() && setup.roles[i] == WorkerRole::decode;
-      nodes_.emplace_back(decodes ? decode_ : setup.worker).prefill = computes_prompts(setup, i);
+      const bool fetches = setup.roles.empty() ? setup.routing.fetch : !computes_prompts(setup, i);
+      nodes_.emplace_back(fetches ? decode_ : setup.worker).prefill = computes_prompts(setup, i);
     }
   }
 
@@ -83,6 +73,10 @@ class ClusterRunner {
     int decoder = -1;
     Conductor::Ticket ticket = 0;
     size_t from = 0;
+    bool fetched = false;  // a prefix; else the whole prompt is handed over
+    int prefix = 0;        // its tokens
+    int moved = 0;         // of those, what the decoder did not have
+    Time sent{0};
   };
 
   static std::vector<ConductorWorker> conducted(const ClusterSetup& setup,
@@ -95,7 +89,10 @@ class ClusterRunner {
     const int block = workload.empty() ? 1 : std::max(1, workload[0].block_tokens);
     w.prefix_blocks = static_cast<size_t>(std::max<int64_t>(1, w.kv_tokens / block));
     std::vector<ConductorWorker> out(static_cast<size_t>(setup.num_workers), w);
-    for (size_t i = 0; i < setup.roles.size(); ++i) out[i].role = setup.roles[i];
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!setup.roles.empty()) out[i].role = setup.roles[i];
+      out[i].fetches = out[i].lends = setup.routing.fetch;
+    }
     return out;
   }
 
@@ -130,12 +127,13 @@ class ClusterRunner {
     ask.tokens = std::max(1, r.input);
     ask.blocks = blocks_;
     ask.block_tokens = std::max(1, r.block_tokens);
+    ask.fetches = true;
     ask.draw = draw_bits({.seed = setup_.seed, .position = static_cast<int64_t>(i)});
     return ask;
   }
 
   void place(size_t i, Time now) {
-    const Conductor::Ask ask = ask_for(i);
+    Conductor::Ask ask = ask_for(i);
     const RoutingChoice choice = conductor_.choose(ask, now);
     out_.placed.push_back(choice.worker);
     if (choice.worker < 0) {
@@ -144,21 +142,55 @@ class ClusterRunner {
       out_.retry_after.push_back(choice.retry_after);
       return;
     }
+    if (choice.decoder < 0 && choice.estimate.fetch_from >= 0) return fetch(i, choice, ask, now);
     const Conductor::Ticket ticket = conductor_.sent(choice.worker, ask, now);
-    if (choice.decoder < 0) return push(choice.worker, workload_[i], i, ticket, false);
+    if (choice.decoder < 0) return push(choice.worker, workload_[i], i, ticket, 0);
     SimRequest& prompt = copies_.emplace_back(workload_[i]);
     prompt.output = 1;
-    push(choice.worker, prompt, i, ticket, false);
+    push(choice.worker, prompt, i, ticket, 0);
   }
 
-  void push(int worker, const SimRequest& r, size_t i, Conductor::Ticket ticket, bool handed_over) {
+  // What the holder has by now leaves it with the end of its step; the request waits for it.
+  void fetch(size_t i, const RoutingChoice& choice, Conductor::Ask& ask, Time now) {
+    ask.fetch_from = choice.estimate.fetch_from;
+    ask.fetch_tokens = choice.estimate.fetch_tokens;
+    ask.fetch_wait = choice.estimate.fetch_wait;
+    Handover h;
+    h.request = i;
+    h.decoder = choice.worker;
+    h.from = static_cast<size_t>(ask.fetch_from);
+    h.sent = now;
+    h.fetched = true;
+    Node &from = nodes_[h.from], &to = nodes_[static_cast<size_t>(h.decoder)];
+    const int here = to.worker.num_cached(workload_[i], i);
+    h.prefix = std::min(static_cast<int>(choice.estimate.fetch_end),
+                        from.worker.num_cached(workload_[i], i));
+    h.moved = std::max(0, h.prefix - here);
+    h.ticket = conductor_.sent(h.decoder, ask, now);
+    ++out_.num_fetches;
+    out_.num_fetched_tokens += static_cast<uint64_t>(h.moved);
+    const Time start = std::max({now, from.worker.busy_until(), to.worker.busy_until()});
+    handovers_.emplace(send(from, to, h.moved, start), h);
+  }
+
+  // When so many tokens' K and V have arrived: they leave by one link and arrive by another, in
+  // their turns.
+  Time send(Node& from, Node& to, int64_t tokens, Time now) {
+    const Time takes(
+        static_cast<int64_t>(setup_.routing.transfer * static_cast<double>(tokens) * 1e9));
+    from.link_free = std::max(now, from.link_free) + takes;
+    to.link_free = std::max(from.link_free, to.link_free + takes);  // as it is sent
+    return to.link_free;
+  }
+
+  void push(int worker, const SimRequest& r, size_t i, Conductor::Ticket ticket, int brought) {
     Node& n = nodes_[static_cast<size_t>(worker)];
-    n.worker.push(r, i, handed_over);
+    n.worker.push(r, i, brought);
     n.tickets.push_back(ticket);
     n.requests.push_back(i);
   }
 
-  // The prompt is computed: its K and V leave by one link and arrive by another, in their turns.
+  // The prompt is computed: its K and V are sent.
   void hand_over(Handover h, Time now) {
     Conductor::Ask ask = ask_for(h.request);
     ask.handed_over = true;
@@ -167,21 +199,21 @@ class ClusterRunner {
     Node &from = nodes_[h.from], &to = nodes_[static_cast<size_t>(h.decoder)];
     const int64_t missing =
         std::max<int64_t>(0, ask.tokens - conductor_.view(h.decoder, ask, now).cached);
-    const Time takes(
-        static_cast<int64_t>(setup_.routing.transfer * static_cast<double>(missing) * 1e9));
-    from.link_free = std::max(now, from.link_free) + takes;
-    to.link_free = std::max(from.link_free, to.link_free + takes);  // as it is sent
     h.ticket = conductor_.sent(h.decoder, ask, now);
     ++out_.num_handed_over;
-    handovers_.emplace(to.link_free, h);
+    handovers_.emplace(send(from, to, missing, now), h);
   }
 
   void land(const Handover& h, Time now) {
     SimRequest& r = copies_.emplace_back(workload_[h.request]);
     r.at = now;
     landed_.push_back({static_cast<size_t>(h.decoder),
-                       nodes_[static_cast<size_t>(h.decoder)].requests.size(), h.request});
-    push(h.decoder, r, h.request, h.ticket, true);
+                       nodes_[static_cast<size_t>(h.decoder)].requests.size(), h.request,
+                       h.fetched});
+    if (h.fetched)
+      conductor_.fetched(h.ticket, static_cast<double>(h.moved) / std::max(1, r.input),
+                         seconds(now - h.sent));
+    push(h.decoder, r, h.request, h.ticket, h.fetched ? h.prefix : r.input);
   }
 
   ClusterRun finish() {
@@ -192,6 +224,7 @@ class ClusterRunner {
       SimRun& run = out_.workers[l.worker];
       SimAnswer& a = run.answers[l.number];
       a.arrival = workload_[l.request].at;
+      if (l.fetched) continue;
       // Blocks handed over are not prefix hits.
       const auto cached = static_cast<uint64_t>(a.num_cached);
       run.prefix_hits -= std::min(run.prefix_hits, cached);
@@ -210,6 +243,7 @@ class ClusterRunner {
 
   struct Landed {
     size_t worker = 0, number = 0, request = 0;
+    bool fetched = false;
   };
   const ClusterSetup& setup_;
   const SimSetup decode_;
@@ -224,6 +258,13 @@ class ClusterRunner {
 };
 
 }  // namespace
+
+SimSetup with_places(SimSetup worker) {
+  constexpr int kPrompts = 4;
+  SchedulerConfig& c = worker.scheduler;
+  c.tiers.host = std::max(c.tiers.host, kPrompts * (c.max_len / c.block_size + 1));
+  return worker;
+}
 
 std::vector<uint64_t> sim_block_hashes(const SimRequest& r) {
   std::vector<uint64_t> out;

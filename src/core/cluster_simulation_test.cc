@@ -219,4 +219,42 @@ TEST(ClusterSimulation, AHandedOverPromptIsNotComputedAgain) {
   EXPECT_GT(more, tokens * 50e-6 * 0.8);
 }
 
+// One hot prefix in bursts: with fetches it is computed once, and then moves.
+TEST(ClusterSimulation, HotPrefixesAreFetched) {
+  std::vector<SimRequest> load;
+  for (int i = 0; i < 120; ++i) {
+    SimRequest& r = load.emplace_back();
+    r.at = milliseconds(700 * (i / 12) + 3 * (i % 12));
+    r.input = 2'048 + 60;
+    r.output = 20;
+    r.block_tokens = 128;
+    for (uint64_t b = 0; b < 16; ++b) r.blocks.push_back(100 * (static_cast<uint64_t>(i) / 60) + b);
+  }
+  ClusterSetup setup = cluster_of(4, Routing::cache_aware);
+  setup.worker = with_places(setup.worker);
+  const ClusterRun without = simulate_cluster(setup, load);
+  EXPECT_EQ(without.num_fetches, 0u);
+  setup.routing.fetch = true;
+  setup.routing.transfer = 1e-6;
+  const ClusterRun with = simulate_cluster(setup, load), again = simulate_cluster(setup, load);
+  EXPECT_EQ(with.placed, again.placed);
+  EXPECT_GT(with.num_fetches, 0u);
+  EXPECT_GT(with.num_fetched_tokens, 2'000u);
+  const auto computed = [](const ClusterRun& run) {
+    uint64_t num = 0;
+    for (const SimRun& w : run.workers) num += w.num_computed;
+    return num;
+  };
+  EXPECT_LT(computed(with), computed(without));
+  size_t answers = 0;
+  for (const SimRun& w : with.workers) {
+    answers += w.answers.size();
+    for (const SimAnswer& a : w.answers) EXPECT_GT(a.first_token, a.arrival);
+  }
+  EXPECT_EQ(answers, load.size());
+  // A link that is slower than computing is not used.
+  setup.routing.transfer = 1e-3;
+  EXPECT_EQ(simulate_cluster(setup, load).num_fetches, 0u);
+}
+
 }  // namespace sluice

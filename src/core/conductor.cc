@@ -23,6 +23,8 @@ constexpr double kMovedMost = 4, kMovedLeast = 1e-6;
 // An estimate that is too high ends handing over, so that nothing corrects it: it drifts down to
 // the assumed value by this part of the difference with each request that is not split.
 constexpr double kMovedDrift = 0.001;
+// A worker lends no longer than this many times the predicted transfer, and at least this long.
+constexpr double kLentMost = 4, kLentLeast = 0.1;
 constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {
@@ -45,14 +47,28 @@ Conductor::Conductor(RoutingConfig config, std::vector<ConductorWorker> workers,
   views_.resize(workers_.size());
 }
 
-bool Conductor::has_block(int worker, uint64_t block) const {
-  const Cause* cause = at(worker).prefixes.find(block);
+// What is being computed counts as there soon; what is being fetched does not: who comes meanwhile
+// would compute it again.
+Conductor::Has Conductor::has_block(int worker, uint64_t block) const {
   const auto i = static_cast<size_t>(worker);
-  if (!kv_.known(i) || !kv_.placed(block)) return cause != nullptr;
-  if (kv_.cached(i, block)) return true;
-  if (!cause || cause->ticket >= sent_.size()) return false;
-  const Sent& s = sent_[cause->ticket];  // is it being computed?
-  return s.worker == worker && s.at == cause->at && !s.decodes;
+  const bool known = kv_.known(i) && kv_.placed(block);
+  if (known && kv_.cached(i, block)) return Has::now;
+  const Cause* cause = at(worker).prefixes.find(block);
+  if (!cause) return Has::no;
+  if (cause->ticket < sent_.size()) {
+    const Sent& s = sent_[cause->ticket];
+    if (s.worker == worker && s.at == cause->at && !s.decodes)
+      return s.lender >= 0 ? Has::no : Has::soon;
+  }
+  return known ? Has::no : Has::now;
+}
+
+// Of a block that a request needs. What the worker has, or computes for another request, stays
+// that one's: whoever uses it does not make it come later.
+Conductor::Cause Conductor::cause_of(int worker, uint64_t block, const Cause& request) const {
+  const bool told = kv_.cached(static_cast<size_t>(worker), block);
+  const Cause* old = at(worker).prefixes.find(block);
+  return old && !told && has_block(worker, block) != Has::no ? *old : request;
 }
 
 void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
@@ -61,10 +77,16 @@ void Conductor::prompt_ends(int worker, const Ask& ask, uint64_t kv_block) {
   kv_.place(static_cast<size_t>(worker), {{ask.blocks.begin(), ask.blocks.end()}, share, kv_block});
 }
 
-int64_t Conductor::cached_tokens(int worker, const Ask& ask) const {
-  size_t n = 0;
-  while (n < ask.blocks.size() && has_block(worker, ask.blocks[n])) ++n;
-  return std::min(static_cast<int64_t>(n) * ask.block_tokens, ask.tokens);
+void Conductor::count_cached(int worker, const Ask& ask, WorkerView& out) const {
+  int64_t num = 0, there = 0;
+  for (uint64_t block : ask.blocks) {
+    const Has has = has_block(worker, block);
+    if (has == Has::no) break;
+    if (has == Has::now && there == num) ++there;
+    ++num;
+  }
+  out.cached = std::min(num * ask.block_tokens, ask.tokens);
+  out.lendable = std::min(there * ask.block_tokens, ask.tokens);
 }
 
 WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
@@ -74,12 +96,14 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   v.draining = w.draining;
   v.role = w.config.role;
   v.fetches = w.config.fetches;
+  v.lends = w.config.lends;
+  v.lending = w.num_lending;
   v.queued = w.queued;
   v.decode = w.decode;
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
   if (w.config.kv_tokens > 0)
     v.free_tokens = w.config.kv_tokens - w.decode.context - w.queued.context;
-  v.cached = cached_tokens(worker, ask);
+  count_cached(worker, ask, v);
   v.pace = w.pace;
   v.decode_pace = decode_pace_;
   v.cost = &w.config.cost;
@@ -97,7 +121,17 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   return v;
 }
 
+// A plain answer says when it is whole how long its worker fetched: long after it did.
+void Conductor::forget_lenders(Time now) {
+  std::erase_if(lent_, [&](Ticket t) {
+    Sent& s = sent_[t];
+    if (s.lender >= 0 && now >= s.lent_until) end_lending(s);
+    return s.lender < 0;
+  });
+}
+
 RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
+  forget_lenders(now);
   for (size_t i = 0; i < workers_.size(); ++i) {
     views_[i].alive = false;
     if (!workers_[i].alive) continue;
@@ -109,6 +143,7 @@ RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   r.output = output_;
   r.attempts = ask.attempts;
   r.whole = ask.whole;
+  r.fetches = ask.fetches;
   r.draw = ask.draw;
   if (ask.session != 0) {
     if (const int* home = sessions_.find(ask.session)) r.home = *home;
@@ -133,11 +168,21 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.tokens = std::max<int64_t>(1, ask.tokens);
   WorkerView v = view(worker, ask, now);
   v.pace = v.decode_pace = 1;
-  if (!ask.whole && !ask.handed_over && w.config.role != WorkerRole::prefill) forget_transfer();
+  const bool may_move = !ask.whole || ask.fetches;
+  if (may_move && !ask.handed_over && ask.fetch_from < 0 && w.config.role != WorkerRole::prefill)
+    forget_transfer();
   s.timed = !ask.again;  // its lease may be over
   if (ask.handed_over) {
     s.fetched = s.tokens - std::min(v.cached, s.tokens);
     v.cached = s.tokens;
+  } else if (ask.fetch_from >= 0) {
+    s.fetched = ask.fetch_tokens;
+    v.cached = std::min(v.cached + ask.fetch_tokens, s.tokens);
+    s.lender = ask.fetch_from;
+    s.fetch_wait = ask.fetch_wait;
+    const double takes = config_.transfer * static_cast<double>(s.fetched);
+    s.lent_until = now + Time(static_cast<int64_t>(std::max(kLentLeast, kLentMost * takes) * 1e9));
+    ++at(s.lender).num_lending;
   }
   const int64_t from = std::clamp<int64_t>(v.cached, 0, s.tokens - 1);
   s.prompt = chunk_load(from, static_cast<int>(s.tokens - from));
@@ -160,7 +205,9 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     sent_[ticket] = s;
   }
   // The first block of the prompt is the last to be dropped.
-  for (size_t i = ask.blocks.size(); i-- > 0;) w.prefixes.put(ask.blocks[i], {ticket, now});
+  if (s.lender >= 0) lent_.push_back(ticket);
+  for (size_t i = ask.blocks.size(); i-- > 0;)
+    w.prefixes.put(ask.blocks[i], cause_of(worker, ask.blocks[i], {ticket, now}));
   if (w.prompts.empty()) w.front_since = now;
   w.prompts.push_back(ticket);
   return ticket;
@@ -178,13 +225,30 @@ void Conductor::first_token(Ticket ticket, Time now) {
   Sent& s = sent_[ticket];
   Worker& w = at(s.worker);
   leave_queue(w, ticket, now);
+  end_lending(s);
   s.decodes = true;
   w.decode += decode_of(s.tokens);
   s.first = now;
   if (!s.timed) return;
   const double took = seconds(now - s.at);
-  if (s.fetched > 0) return learn_transfer(took - s.ttft * w.pace, s.fetched);
-  if (s.ttft >= kShortest) learn_pace(w, took, s.ttft);
+  const bool told = s.moved >= 0;
+  if (s.fetched > 0 && !told)
+    return learn_transfer(took - s.ttft * w.pace - s.fetch_wait, s.fetched);
+  if (s.ttft >= kShortest && s.fetched == 0) learn_pace(w, took, s.ttft);
+}
+
+void Conductor::end_lending(Sent& s) {
+  if (s.lender >= 0) --at(std::exchange(s.lender, -1)).num_lending;
+}
+
+void Conductor::fetched(Ticket ticket, double share, double seconds) {
+  Sent& s = sent_[ticket];
+  CHECK(s.worker >= 0);
+  if (s.fetched == 0 || s.moved >= 0) return;
+  end_lending(s);
+  s.moved = seconds;
+  const auto tokens = static_cast<int64_t>(share * static_cast<double>(s.tokens));
+  if (tokens > 0) learn_transfer(seconds - s.fetch_wait, tokens);
 }
 
 void Conductor::learn_transfer(double seconds, int64_t tokens) {
@@ -253,6 +317,7 @@ void Conductor::ended(Ticket ticket, bool whole, Time now) {
     decode_pace_ += (ratio - decode_pace_) * kDecodeLearn;
   }
   if (whole && s.output > 0) output_ += (s.output - output_) * kOutputLearn;
+  end_lending(s);
   --w.num_requests;
   s.worker = -1;
   free_.push_back(ticket);
@@ -269,9 +334,11 @@ void Conductor::set_alive(int worker, bool alive) {
   w.alive = alive;
 }
 
-void Conductor::set_role(int worker, WorkerRole role, bool fetches) {
-  at(worker).config.role = role;
-  at(worker).config.fetches = fetches;
+void Conductor::set_role(int worker, WorkerRole role, bool fetches, bool lends) {
+  ConductorWorker& c = at(worker).config;
+  c.role = role;
+  c.fetches = fetches;
+  c.lends = lends;
 }
 
 void Conductor::set_draining(int worker, bool draining) { at(worker).draining = draining; }

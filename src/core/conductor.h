@@ -18,7 +18,8 @@ namespace sluice {
 struct ConductorWorker {
   StepCost cost;
   WorkerRole role = WorkerRole::both;
-  bool fetches = false;  // of role both: takes prompts that a prefill worker computed
+  bool fetches = false;  // of role both: takes K and V that another worker computed
+  bool lends = false;    // others may fetch what it has cached
   int budget = 2048;
   int64_t kv_tokens = 0;         // positions of its pool; 0: unknown
   size_t prefix_blocks = 65536;  // hashes remembered of what it caches
@@ -41,6 +42,10 @@ class Conductor {
     bool whole = false;        // one worker computes all of it
     bool handed_over = false;  // a prefill worker has computed the prompt
     bool again = false;        // and another worker was to go on with it, but failed
+    bool fetches = false;      // its worker may be told to fetch a prefix
+    int fetch_from = -1;       // worker whose prefix is fetched, as choose() said
+    int64_t fetch_tokens = 0;  // of it
+    double fetch_wait = 0;     // seconds, likewise
   };
   // Decides; nothing is counted until sent().
   RoutingChoice choose(const Ask& ask, Time now);
@@ -53,6 +58,8 @@ class Conductor {
   // So many more tokens came; the first one teaches the worker's pace, or how long handing over
   // a prompt takes.
   void tokens(Ticket ticket, int num, Time now);
+  // Its worker says which share of the prompt it has fetched, and how long that took.
+  void fetched(Ticket ticket, double share, double seconds);
   // `whole`: it ended as it should, so its length says something of others'.
   void ended(Ticket ticket, bool whole, Time now);
 
@@ -66,7 +73,7 @@ class Conductor {
   // A worker that is not alive gets nothing, and has lost its cache.
   void set_alive(int worker, bool alive);
   void set_draining(int worker, bool draining);
-  void set_role(int worker, WorkerRole role, bool fetches);
+  void set_role(int worker, WorkerRole role, bool fetches, bool lends);
 
   WorkerView view(int worker, const Ask& ask, Time now) const;
   size_t num_workers() const { return workers_.size(); }
@@ -90,7 +97,7 @@ class Conductor {
     ConductorWorker config;
     LruMap<Cause> prefixes;
     bool alive = true, draining = false;
-    int num_requests = 0;
+    int num_requests = 0, num_lending = 0;
     StepLoad queued, decode;
     std::deque<Ticket> prompts;  // without a first token, in their order
     Time front_since{0};
@@ -105,13 +112,22 @@ class Conductor {
     int output = 0;
     bool decodes = false;
     bool timed = true;          // its first token teaches something
+    int lender = -1;            // who is busy with its prefix
+    Time lent_until{0};         // at the latest, as far as others are concerned
+    double moved = -1;          // seconds that fetching took; -1: not told
+    double fetch_wait = 0;      // of those, what is predicted for any length
     double ttft = 0, tpot = 0;  // predicted, at pace 1
     Time at{0}, first{0};
   };
   Worker& at(int worker) { return workers_[static_cast<size_t>(worker)]; }
   const Worker& at(int worker) const { return workers_[static_cast<size_t>(worker)]; }
-  int64_t cached_tokens(int worker, const Ask& ask) const;
-  bool has_block(int worker, uint64_t block) const;
+  // How much a worker has of a block of text.
+  enum class Has : uint8_t { no, soon, now };
+  Has has_block(int worker, uint64_t block) const;
+  Cause cause_of(int worker, uint64_t block, const Cause& request) const;
+  void count_cached(int worker, const Ask& ask, WorkerView& out) const;
+  void end_lending(Sent& s);
+  void forget_lenders(Time now);
   void leave_queue(Worker& w, Ticket ticket, Time now);
   void first_token(Ticket ticket, Time now);
   void learn_pace(Worker& w, double measured, double predicted);
@@ -127,6 +143,7 @@ class Conductor {
   LruMap<int> sessions_{kSessions};
   std::vector<Sent> sent_;    // by ticket
   std::vector<Ticket> free_;  // tickets
+  std::vector<Ticket> lent_;  // that have a lender, or had one
   double output_ = 128;       // expected tokens of an output
   // Of decode steps, measured over predicted: of all workers, since one step hardly differs from
   // another, and noise would outweigh what does differ.

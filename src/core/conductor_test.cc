@@ -176,7 +176,7 @@ TEST(Conductor, LearnsHowLongHandingOverTakes) {
   }
   EXPECT_NEAR(c.transfer(), 20e-6, 1e-6);
   EXPECT_EQ(c.pace(1), 1);
-  c.set_role(1, WorkerRole::both, false);
+  c.set_role(1, WorkerRole::both, false, false);
   EXPECT_EQ(c.choose_decoder(ask, now), -1);
   EXPECT_EQ(c.role(1), WorkerRole::both);
 }
@@ -207,6 +207,117 @@ TEST(Conductor, AFetchThatFailedIsNoTransfer) {
   for (int i = 0; i < 10'000; ++i) answer(milliseconds(101));
   EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
   EXPECT_NEAR(c.pace(1), 1, 1e-6);
+}
+
+// A hot prefix goes to the worker that has more time; who lends is busy until it is there.
+TEST(Conductor, PrefixesAreFetched) {
+  RoutingConfig config;
+  config.transfer = 2e-6;
+  config.fetch = true;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true, w.budget = 1'000;
+  Conductor c(config, workers);
+  std::vector<uint64_t> blocks;
+  for (uint64_t k = 1; k <= 19; ++k) blocks.push_back(k);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = blocks, .block_tokens = 512, .fetches = true};
+  c.ended(c.sent(0, ask, Time{0}), true, Time{0});
+  for (int i = 0; i < 20; ++i) c.sent(0, {.tokens = 1'000, .blocks = {}}, milliseconds(1));
+  const RoutingChoice choice = c.choose(ask, Time{0});
+  EXPECT_EQ(choice.worker, 1);
+  EXPECT_EQ(choice.estimate.fetch_from, 0);
+  EXPECT_EQ(choice.estimate.fetch_end, 19 * 512);
+  ask.fetch_from = choice.estimate.fetch_from;
+  ask.fetch_tokens = choice.estimate.fetch_tokens;
+  const auto one = c.sent(1, ask, Time{0});
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 1);
+  EXPECT_EQ(c.view(1, ask, Time{0}).queued.tokens, 10'000 - 19 * 512);
+  const auto two = c.sent(1, ask, Time{0});
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 2);
+  // What is on its way is not there: who comes next fetches it too, until it should have come.
+  EXPECT_EQ(c.view(1, ask, Time{0}).cached, 0);
+  EXPECT_EQ(c.choose(ask, Time{0}).estimate.fetch_from, 0);
+  c.fetched(one, 0.9728, 0.0973);  // 10 us a token, far more than expected
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 1);
+  EXPECT_GT(c.transfer(), 2e-6);
+  const double learned = c.transfer();
+  c.fetched(one, 0.9728, 0.0973);  // once
+  EXPECT_EQ(c.transfer(), learned);
+  c.tokens(one, 1, milliseconds(500));
+  EXPECT_EQ(c.transfer(), learned);  // it is known already
+  EXPECT_EQ(c.pace(1), 1);
+  c.ended(two, false, milliseconds(10));  // it failed before it said anything
+  EXPECT_EQ(c.view(0, ask, Time{0}).lending, 0);
+  c.ended(one, true, milliseconds(600));
+  EXPECT_EQ(c.view(1, ask, Time{0}).cached, 19 * 512);
+}
+
+// A plain answer says nothing until its end: what it fetches counts as there soon when it should
+// have come, and as there with the first token.
+TEST(Conductor, AFetchThatNobodyTellsOfEnds) {
+  RoutingConfig config;
+  config.transfer = 2e-6;
+  config.fetch = true;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true;
+  Conductor c(config, workers);
+  Conductor::Ask ask = with_prefix();
+  c.ended(c.sent(0, ask, Time{0}), true, milliseconds(1));
+  ask.fetch_from = 0;
+  ask.fetch_tokens = 3 * 512;
+  const auto t = c.sent(1, ask, milliseconds(600));
+  c.choose(ask, milliseconds(650));
+  EXPECT_EQ(c.view(0, ask, milliseconds(650)).lending, 1);
+  EXPECT_EQ(c.view(1, ask, milliseconds(650)).cached, 0);
+  c.choose(ask, milliseconds(6'000));
+  EXPECT_EQ(c.view(0, ask, milliseconds(6'000)).lending, 0);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).cached, 3 * 512);
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 0);
+  c.ended(t, true, milliseconds(6'000));
+  EXPECT_EQ(c.view(1, ask, milliseconds(6'000)).lendable, 3 * 512);
+}
+
+// What a fetch takes however little it is does not count as the time of its tokens.
+TEST(Conductor, TheFixedPartOfAFetchIsNoTransfer) {
+  RoutingConfig config;
+  config.transfer = 10e-6;
+  auto workers = conducted(2);
+  for (ConductorWorker& w : workers) w.fetches = w.lends = true;
+  Conductor c(config, workers);
+  Conductor::Ask ask{.tokens = 10'000, .blocks = {}, .fetches = true};
+  ask.fetch_from = 0;
+  ask.fetch_tokens = 9'000;
+  ask.fetch_wait = 0.05;
+  for (int i = 0; i < 40; ++i) {
+    const auto t = c.sent(1, ask, milliseconds(1'000 * i));
+    if (i % 2 == 0) c.fetched(t, 0.9, 0.14);  // or its first token tells
+    c.tokens(t, 1, milliseconds(1'000 * i + 151));
+    c.ended(t, true, milliseconds(1'000 * i + 151));
+  }
+  EXPECT_NEAR(c.transfer(), 10e-6, 1e-6);
+}
+
+// Who uses a prefix does not take it away: a hot one is there while requests for it wait.
+TEST(Conductor, AHolderStaysOneWhileOthersUseIt) {
+  Conductor c({}, conducted(1));
+  const auto lendable = [&] { return c.view(0, with_prefix(), milliseconds(50)).lendable; };
+  const auto one = c.sent(0, with_prefix(), Time{0});
+  const auto two = c.sent(0, with_prefix(), milliseconds(1));
+  EXPECT_EQ(lendable(), 0);  // it is being computed
+  EXPECT_EQ(c.view(0, with_prefix(), milliseconds(1)).cached, 3 * 512);
+  c.tokens(one, 1, milliseconds(20));
+  EXPECT_EQ(lendable(), 3 * 512);  // although the second waits
+  const std::vector<uint64_t> more = {11, 22, 33, 44};
+  const Conductor::Ask longer{.tokens = 2'500, .blocks = more, .block_tokens = 512};
+  const auto three = c.sent(0, longer, milliseconds(30));
+  EXPECT_EQ(lendable(), 3 * 512);
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).lendable, 3 * 512);  // the fourth is on its way
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).cached, 4 * 512);
+  c.ended(one, true, milliseconds(40));
+  EXPECT_EQ(lendable(), 3 * 512);
+  c.tokens(three, 1, milliseconds(45));
+  EXPECT_EQ(c.view(0, longer, milliseconds(50)).lendable, 4 * 512);
+  c.ended(two, true, milliseconds(50));
+  c.ended(three, true, milliseconds(50));
 }
 
 TEST(Conductor, WorkersThatAreNotThereDoNotSlowLearning) {

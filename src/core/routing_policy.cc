@@ -16,6 +16,10 @@ constexpr double kSlack = 0.25;
 constexpr int kMostAttempts = 10;
 // Tokens of a prompt that the worker computes that goes on with it: at most a block.
 constexpr int64_t kHandoverTail = 16;
+// A holder copies at most so many tokens with each step (kMostOffered blocks of 16 in dist/).
+constexpr double kFetchStep = 8192;
+// Seconds to begin a fetch, and for which a holder may be silent before one is given up.
+constexpr double kFetchStart = 2e-3, kMostFetchWait = 0.8;
 
 int64_t scaled(int64_t n, double by) {
   return static_cast<int64_t>(std::llround(static_cast<double>(n) * by));
@@ -81,6 +85,32 @@ bool takes_over(const WorkerView& w) {
          (w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches));
 }
 
+// One step of all that the worker has to do.
+double step_seconds(const WorkerView& w) {
+  StepLoad one = w.decode;
+  one.tokens += std::clamp(w.queued.tokens, 0, std::max(0, w.budget - w.decode.tokens));
+  return one.tokens > 0 ? w.cost->seconds(one) * w.pace : 0;
+}
+
+// Until a holder sends: its blocks leave the pool with a step behind the one that runs.
+double holder_seconds(const WorkerView& holder) { return 2 * step_seconds(holder); }
+
+// Those who fetch from a holder at once share its link.
+double link_seconds(const RoutingConfig& c, const WorkerView& holder, int64_t tokens) {
+  return c.transfer * static_cast<double>(tokens) * (1 + holder.lending);
+}
+
+// Until the first block of a prefix comes, and until what came is used.
+double fetch_wait(const WorkerView& holder, const WorkerView& w) {
+  return kFetchStart + holder_seconds(holder) + step_seconds(w);
+}
+
+// For the blocks themselves, `more` tokens: by the holder's link, or its further steps.
+double blocks_seconds(const RoutingConfig& c, const WorkerView& holder, int64_t more) {
+  const double further = std::ceil(static_cast<double>(more) / kFetchStep) - 1;
+  return std::max(link_seconds(c, holder, more), further * step_seconds(holder));
+}
+
 int64_t fetched_tokens(const WorkerView& w, const RoutedRequest& r) {
   return std::max<int64_t>(0, r.tokens - kHandoverTail - w.cached);
 }
@@ -143,12 +173,20 @@ Candidates find_candidates(const RoutingConfig& c,
   return {workers, split, !any_other, !split || c.policy == Routing::cache_aware};
 }
 
-int longest_prefix(std::span<const WorkerView> workers) {
+// Of those that lend; one that takes no new requests may, one that is busy for longer than anybody
+// waits for it does not. Of equal ones the least busy.
+int longest_prefix(const RoutingConfig& c, std::span<const WorkerView> workers) {
   int best = -1;
+  int64_t longest = 0;
+  double least = 0;
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].alive || workers[i].cached == 0) continue;
-    if (best < 0 || workers[i].cached > workers[static_cast<size_t>(best)].cached)
-      best = static_cast<int>(i);
+    const WorkerView& w = workers[i];
+    if (!w.alive || !w.lends || w.lendable == 0 || w.lendable < longest) continue;
+    const double wait = holder_seconds(w);
+    if (wait > kMostFetchWait) continue;
+    const double takes = wait + link_seconds(c, w, w.lendable);
+    if (w.lendable == longest && takes >= least) continue;
+    best = static_cast<int>(i), longest = w.lendable, least = takes;
   }
   return best;
 }
@@ -189,7 +227,7 @@ int pick_cache_aware(const RoutingConfig& c,
                      const Candidates& candidates,
                      uint64_t turn) {
   const std::span<const WorkerView> workers = candidates.workers;
-  const int prefix = longest_prefix(workers);
+  const int prefix = longest_prefix(c, workers);
   const auto score = [&](size_t i) {
     const WorkerView& w = workers[i];
     const RoutingEstimate e = estimate_request(c, r, workers, i, prefix);
@@ -197,7 +235,8 @@ int pick_cache_aware(const RoutingConfig& c,
       const int decoder = pick_decoder(c, r, workers, e.ttft());
       return e.ttft() + decoder_score(c, r, workers[static_cast<size_t>(decoder)], e.ttft());
     }
-    const double others = w.role == WorkerRole::decode ? delay_seconds(w, r.tokens, w.cached) : 0;
+    const int64_t there = e.fetch_from >= 0 ? e.fetch_end : w.cached;
+    const double others = w.role == WorkerRole::decode ? delay_seconds(w, r.tokens, there) : 0;
     return e.ttft() + e.tpot * r.output + others;
   };
   double least = 0;
@@ -267,15 +306,19 @@ RoutingEstimate estimate_request(const RoutingConfig& c,
   const double queue = prompt_seconds(w, w.queued);
   e.wait = std::max(0.0, queue - w.progress) + memory_seconds(w, r);
   e.own = own_seconds(w, r.tokens, w.cached);
-  if (c.fetch && best >= 0 && static_cast<size_t>(best) != worker) {
-    const int64_t there = std::min(workers[static_cast<size_t>(best)].cached, r.tokens);
-    const int64_t more = there - w.cached;
+  const bool fetches = w.role == WorkerRole::decode || (w.role == WorkerRole::both && w.fetches);
+  if (c.fetch && r.fetches && fetches && best >= 0 && static_cast<size_t>(best) != worker) {
+    const WorkerView& holder = workers[static_cast<size_t>(best)];
+    const int64_t there = std::min(holder.lendable, r.tokens), more = there - w.cached;
+    const double wait = fetch_wait(holder, w);
     const double fetched =
-        more > 0 ? c.transfer * static_cast<double>(more) + own_seconds(w, r.tokens, there) : e.own;
+        more > 0 ? wait + blocks_seconds(c, holder, more) + own_seconds(w, r.tokens, there) : e.own;
     if (fetched < e.own) {
       e.own = fetched;
+      e.fetch_wait = wait;
       e.fetch_from = best;
       e.fetch_tokens = more;
+      e.fetch_end = there;
     }
   }
   e.tpot = decode_seconds(w, r, e.ttft());
@@ -291,7 +334,9 @@ RoutingChoice choose_worker(const RoutingConfig& c,
   out.worker = pick_worker(c, r, candidates, state.turn);
   if (out.worker < 0) return out;
   const auto at = static_cast<size_t>(out.worker);
-  out.estimate = estimate_request(c, r, workers, at, longest_prefix(workers));
+  // Only a prediction tells when it is better to fetch.
+  const int prefix = c.policy == Routing::cache_aware ? longest_prefix(c, workers) : -1;
+  out.estimate = estimate_request(c, r, workers, at, prefix);
   size_t decoder = at;
   if (workers[at].role == WorkerRole::prefill && candidates.split) {
     const double until = out.estimate.ttft();

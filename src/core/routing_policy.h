@@ -29,25 +29,29 @@ struct WorkerView {
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   bool alive = true, draining = false;
   WorkerRole role = WorkerRole::both;
-  bool fetches = false;  // of role both: takes prompts that a prefill worker computed
+  bool fetches = false;  // of role both: takes K and V that another worker computed
+  bool lends = false;    // others may fetch what it has cached
+  int lending = 0;       // that do so now
   // Prompts that have no first token yet; `sampled`: how many, `context`: their positions.
   StepLoad queued;
-  StepLoad decode;                   // one step of all sequences that decode
-  double progress = 0;               // seconds for which the prompt in front has run
-  int64_t free_tokens = kUnknown;    // KV positions that nobody holds
-  int64_t cached = 0;                // leading tokens of this request's prompt that it holds
+  StepLoad decode;                 // one step of all sequences that decode
+  double progress = 0;             // seconds for which the prompt in front has run
+  int64_t free_tokens = kUnknown;  // KV positions that nobody holds
+  int64_t cached = 0;    // leading tokens of this request's prompt that it holds, or computes
+  int64_t lendable = 0;  // of those, what others could fetch: what is there by now
   double pace = 1, decode_pace = 1;  // measured / predicted seconds of prompts and of decodes
   const StepCost* cost = nullptr;    // never null when asked
   int budget = 2048;                 // tokens of a step
 };
 
 struct RoutedRequest {
-  int64_t tokens = 1;   // of the prompt
-  double output = 128;  // tokens, expected
-  int home = -1;        // worker of its session's last request; -1: none
-  int attempts = 0;     // how often it was rejected before
-  bool whole = false;   // one worker computes all of it
-  uint64_t draw = 0;    // random bits, for Routing::random
+  int64_t tokens = 1;    // of the prompt
+  double output = 128;   // tokens, expected
+  int home = -1;         // worker of its session's last request; -1: none
+  int attempts = 0;      // how often it was rejected before
+  bool whole = false;    // one worker computes all of it
+  bool fetches = false;  // it may be told to fetch a prefix
+  uint64_t draw = 0;     // random bits, for Routing::random
 };
 
 struct RoutingConfig {
@@ -79,9 +83,11 @@ struct RoutingEstimate {
   double tpot = 0;           // between its tokens
   int fetch_from = -1;       // worker whose prefix is fetched; -1: none
   int64_t fetch_tokens = 0;  // how much of it
+  int64_t fetch_end = 0;     // tokens of the prompt that are cached then
+  double fetch_wait = 0;     // of `own`, what fetching takes however little it is
   double ttft() const { return wait + own; }
 };
-// `best`: the worker with the longest cached prefix, whose KV may be fetched; -1: none.
+// `best`: the worker with the longest cached prefix that may be fetched; -1: none.
 RoutingEstimate estimate_request(const RoutingConfig& config,
                                  const RoutedRequest& request,
                                  std::span<const WorkerView> workers,

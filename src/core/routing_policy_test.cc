@@ -125,22 +125,146 @@ TEST(RoutingPolicy, AHotPrefixIsReplicatedWhenItsWorkerIsOverloaded) {
 }
 
 TEST(RoutingPolicy, AFetchedPrefixIsCheaperThanComputing) {
-  auto w = idle_workers(2);
-  w[0].cached = 9'000;
+  auto w = idle_workers(3);
+  w[0].cached = w[0].lendable = 9'000;
+  w[1].cached = w[1].lendable = 1'000;
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].budget = 1'000;  // steps of 11 ms
   queue_prompts(w[0], 12, 1'000);
+  w[2].draining = true;
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  c.fetch = true;
+  RoutedRequest r{.tokens = 10'000, .output = 1, .fetches = true};
+  RoutingState state;
+  RoutingChoice choice = choose_worker(c, r, w, state);
+  EXPECT_EQ(choice.worker, 1);
+  EXPECT_EQ(choice.estimate.fetch_from, 0);
+  EXPECT_EQ(choice.estimate.fetch_tokens, 8'000);
+  EXPECT_EQ(choice.estimate.fetch_end, 9'000);
+  // To begin, two steps of the holder, the transfer, and what is left to compute.
+  EXPECT_NEAR(choice.estimate.own, 2e-3 + 22e-3 + 8e-3 + 11e-3, 1e-4);
+  w[0].lending = 3;  // four share its link
+  EXPECT_NEAR(choose_worker(c, r, w, state).estimate.own, 2e-3 + 22e-3 + 32e-3 + 11e-3, 1e-4);
+  const auto not_fetched = [&] {
+    const RoutingChoice other = choose_worker(c, r, w, state);
+    return other.worker == 1 && other.estimate.fetch_from == -1 && other.estimate.own > 0.09;
+  };
+  w[0].lending = 30;  // dearer than computing
+  EXPECT_TRUE(not_fetched());
+  w[0].lending = 0;
+  c.transfer = 1e-3;
+  EXPECT_TRUE(not_fetched());
+  c.transfer = 1e-6;
+  r.fetches = false;
+  EXPECT_TRUE(not_fetched());
+  r.fetches = true;
+  w[0].lends = false;
+  EXPECT_TRUE(not_fetched());
+  w[0].lends = true;
+  w[1].fetches = false;
+  EXPECT_TRUE(not_fetched());
+  w[1].fetches = true;
+  w[0].alive = false;
+  EXPECT_TRUE(not_fetched());
+  w[0].alive = true;
+  w[0].pace = 40;  // steps of 440 ms: it would be given up
+  EXPECT_TRUE(not_fetched());
+  w[0].pace = 1;
+  w[0].lendable = 0;  // it computes the prefix just now
+  EXPECT_TRUE(not_fetched());
+  w[0].lendable = 9'000;
+  EXPECT_FALSE(not_fetched());
+}
+
+// A worker that is about to stop still lends.
+TEST(RoutingPolicy, ADrainingWorkersPrefixIsFetched) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = w[0].lendable = 9'000;
+  w[0].draining = true;
   RoutingConfig c;
   c.transfer = 1e-6;
   c.fetch = true;
   RoutingState state;
-  RoutingChoice choice = choose_worker(c, {.tokens = 10'000}, w, state);
+  const RoutingChoice choice = choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state);
   EXPECT_EQ(choice.worker, 1);
   EXPECT_EQ(choice.estimate.fetch_from, 0);
-  EXPECT_EQ(choice.estimate.fetch_tokens, 9'000);
-  EXPECT_NEAR(choice.estimate.own, 9e-3 + 11e-3, 1e-4);
-  c.transfer = 1e-3;  // dearer than computing
-  choice = choose_worker(c, {.tokens = 10'000}, w, state);
-  EXPECT_EQ(choice.worker, 1);
-  EXPECT_EQ(choice.estimate.fetch_from, -1);
+}
+
+// Of several holders the one that sends first; the longer prefix counts for more.
+TEST(RoutingPolicy, TheLeastBusyHolderLends) {
+  auto w = idle_workers(4);
+  for (WorkerView& v : w) v.fetches = v.lends = true, v.budget = 1'000;
+  for (size_t i = 0; i < 3; ++i) w[i].cached = w[i].lendable = 9'000;
+  for (size_t i = 0; i < 3; ++i) queue_prompts(w[i], 40, 1'000);
+  w[1].pace = 0.5;
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  c.fetch = true;
+  const auto holder = [&] {
+    RoutingState state;
+    return choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state).estimate.fetch_from;
+  };
+  EXPECT_EQ(holder(), 1);
+  w[1].lending = 40;  // its link is shared
+  EXPECT_EQ(holder(), 0);
+  w[2].lendable = 9'500;
+  EXPECT_EQ(holder(), 2);
+  w[2].pace = 40;  // nobody waits for it that long
+  EXPECT_EQ(holder(), 0);
+}
+
+// A decode worker's own outputs wait for what it computes of a prompt, not for what it fetches.
+TEST(RoutingPolicy, AFetchedPrefixDelaysNoDecodes) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.role = WorkerRole::decode, v.lends = true;
+  run_decodes(w[0], 32, 1'000);
+  w[1].cached = w[1].lendable = 9'990;
+  w[1].budget = 1'000;
+  queue_prompts(w[1], 25, 1'000);  // 275 ms
+  RoutingConfig c;
+  c.transfer = 1e-6;
+  const RoutedRequest r{.tokens = 10'000, .output = 1, .fetches = true};
+  EXPECT_EQ(chosen(c, r, w), 1);  // computing it would make 32 outputs wait 100 ms
+  c.fetch = true;
+  EXPECT_EQ(chosen(c, r, w), 0);
+}
+
+TEST(RoutingPolicy, OnlyCacheAwareFetches) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = w[0].lendable = 9'000;
+  for (const auto& [name, value] : kRoutings) {
+    RoutingConfig c = policy(value);
+    c.transfer = 1e-6;
+    c.fetch = true;
+    w[0].draining = true;  // so that the other one is chosen
+    RoutingState state;
+    const RoutingChoice choice = choose_worker(c, {.tokens = 10'000, .fetches = true}, w, state);
+    EXPECT_EQ(choice.worker, 1) << name;
+    EXPECT_EQ(choice.estimate.fetch_from, value == Routing::cache_aware ? 0 : -1) << name;
+  }
+}
+
+// A holder copies a long prefix in several steps, while it sends.
+TEST(RoutingPolicy, ALongPrefixLeavesInSeveralSteps) {
+  auto w = idle_workers(2);
+  for (WorkerView& v : w) v.fetches = v.lends = true;
+  w[0].cached = w[0].lendable = 40'000;
+  w[0].budget = 1'000;
+  queue_prompts(w[0], 90, 1'000);  // steps of 11 ms
+  RoutingConfig c;
+  c.transfer = 1e-7;
+  c.fetch = true;
+  const RoutedRequest r{.tokens = 40'001, .fetches = true};
+  RoutingEstimate e = estimate_request(c, r, w, 1, 0);
+  EXPECT_EQ(e.fetch_from, 0);
+  EXPECT_NEAR(e.own, 0.002 + 6 * 0.011 + 0.001, 1e-3);  // two steps, four more, and its own
+  EXPECT_NEAR(e.fetch_wait, 0.002 + 2 * 0.011, 1e-3);
+  c.transfer = 5e-6;  // 200 ms: the link is slower
+  e = estimate_request(c, r, w, 1, 0);
+  EXPECT_NEAR(e.own, 0.002 + 2 * 0.011 + 0.2 + 0.001, 1e-3);
 }
 
 TEST(RoutingPolicy, SessionsStayForSmallDifferences) {

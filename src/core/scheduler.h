@@ -254,6 +254,13 @@ class Scheduler {
   void list_prefixes(KvListener& to) const;
   // Takes blocks of requests with a lease; likewise. Needs places in host memory.
   void export_to(KvExporter* exporter) { exporter_.to = exporter; }
+  // Offers a prompt's cached blocks from number `first` on to the exporter, up to the first that is
+  // not cached, as far as host memory has them or room for them, and at most `most` of them. Those
+  // on disk alone do not count. Returns where to go on in a later step; the prompt's number of
+  // blocks: that was all.
+  int export_prefix(const PromptBlocks& prompt, int first, int most, LeaseId lease);
+  // Leading blocks of a prompt that are cached, in any tier, in the groups that see everything.
+  int num_cached_blocks(const PromptBlocks& prompt) const;
   // Places for those blocks of a prompt that are cached nowhere, as far as there are any, appended
   // to `out`: the caller fills them, from any thread, and hands them to import_blocks(), or back.
   void reserve_blocks(const PromptBlocks& prompt, std::vector<PlacedBlock>& out);
@@ -369,6 +376,15 @@ class Scheduler {
     LeaseId lease;
     PlacedBlock block;
     bool operator==(const Export&) const = default;
+  };
+  // A block for another process.
+  struct Offer {
+    LeaseId lease;
+    int index, group;
+    PrefixKey key;
+    std::span<const Token> tokens;
+    BlockHash parent;
+    BlockId block;  // where the pool has it, or kNullBlock
   };
   struct PendingRange {
     uint64_t step;
@@ -534,6 +550,8 @@ class Scheduler {
   void export_leased();
   void export_blocks(const Sequence& s);
   void export_block(const Sequence& s, int index, int group);
+  bool offer_block(const Offer& offer);
+  Offer find_offer(const PromptBlocks& prompt, int index, int group, LeaseId lease) const;
   void end_exports(PlaceId place, bool arrived);
 
   // blocks, under allocator=reserve and range
@@ -625,7 +643,7 @@ class Scheduler {
   std::vector<PendingSlot> pending_slots_;  // under allocator=virtual
   std::vector<Index> full_;                 // register_step: sequences with a block to register
   std::vector<Index> leased_;               // the same: sequences with a lease
-  std::vector<Export> exports_;
+  std::multimap<PlaceId, Export> exports_;  // by the place that is being filled
   struct Draft {
     Slice slice;
     Index seq;

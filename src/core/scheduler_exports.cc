@@ -35,42 +35,91 @@ void Scheduler::export_blocks(const Sequence& s) {
   }
 }
 
-// A block that host memory has, or has room for.
 void Scheduler::export_block(const Sequence& s, int index, int group) {
   const Request& r = request_of(s);
   auto at = static_cast<size_t>(index);
-  PrefixKey key{r.block_hashes[at], group, r.tenant};
-  std::span<const Token> tokens = block_tokens(s, index);
-  PlaceId place = blocks_.tiers.find_host(key, tokens);
+  offer_block({r.lease, index, group, PrefixKey{r.block_hashes[at], group, r.tenant},
+               block_tokens(s, index), index == 0 ? root_hash(r.tenant) : r.block_hashes[at - 1],
+               s.table.at(layout_, index, group)});
+}
+
+// A block that host memory has, or has room for; else false.
+bool Scheduler::offer_block(const Offer& o) {
+  PlaceId place = blocks_.tiers.find_host(o.key, o.tokens);
   bool moving = true;
   if (place != kNullBlock) {
     moving = std::ranges::any_of(blocks_.moves.moving(), [&](const Moving& m) {
       return m.transfer.kind == Transfer::out && m.transfer.to == place;
     });
   } else {
-    BlockId block = s.table.at(layout_, index, group);
-    if (block == kNullBlock) return;
-    place = blocks_.tiers.insert(key, tokens,
-                                 index == 0 ? root_hash(r.tenant) : r.block_hashes[at - 1]);
-    if (place == kNullBlock) return;
-    blocks_.moves.add(Transfer::out, block, place);
+    if (o.block == kNullBlock) return false;
+    place = blocks_.tiers.insert(o.key, o.tokens, o.parent);
+    if (place == kNullBlock) return false;
+    blocks_.moves.add(Transfer::out, o.block, place);
   }
   blocks_.tiers.retain(place);  // the exporter's
-  exporter_.to->offered(r.lease);
-  exports_.push_back({r.lease, {index, group, place}});
+  exporter_.to->offered(o.lease);
+  exports_.emplace(place, Export{o.lease, {o.index, o.group, place}});
   if (!moving) end_exports(place, true);
+  return true;
+}
+
+Scheduler::Offer Scheduler::find_offer(const PromptBlocks& p,
+                                       int index,
+                                       int group,
+                                       LeaseId lease) const {
+  auto at = static_cast<size_t>(index), size = static_cast<size_t>(config_.block_size);
+  Offer o{lease,
+          index,
+          group,
+          {p.hashes[at], group, p.tenant},
+          std::span(*p.prompt).subspan(at * size, size),
+          index == 0 ? root_hash(p.tenant) : p.hashes[at - 1],
+          kNullBlock};
+  o.block = blocks_.index.find(o.key, o.tokens);
+  return o;
+}
+
+// Not of models with windows: how far the prefix goes decides which blocks of a window it needs,
+// and whoever asks has made room before it knows.
+int Scheduler::export_prefix(const PromptBlocks& p, int first, int most, LeaseId lease) {
+  const auto all = static_cast<int>(p.hashes.size());
+  if (layout_.num_windowed > 0) return all;
+  // Steps behind a failed one may still run, and fill places that were given up.
+  if (std::ranges::any_of(flights_, &InFlight::lost)) return all;
+  const auto offer_all = [&](int index) {  // in all groups; false: it is not there, or has no place
+    for (int g = 0; g < layout_.num_groups; ++g)
+      if (!offer_block(find_offer(p, index, g, lease))) return false;
+    return true;
+  };
+  const int end = most < all - first ? first + most : all;
+  for (int index = first; index < end; ++index)
+    if (!offer_all(index)) return all;
+  return end;
+}
+
+int Scheduler::num_cached_blocks(const PromptBlocks& p) const {
+  int num = 0;
+  for (; num < static_cast<int>(p.hashes.size()); ++num) {
+    for (int g = 0; g < layout_.num_groups; ++g) {
+      if (layout_.windowed(g)) continue;
+      const Offer o = find_offer(p, num, g, 0);
+      if (o.block == kNullBlock && blocks_.tiers.find(o.key, o.tokens) == kNullBlock) return num;
+    }
+  }
+  return num;
 }
 
 // What was to be at this place has come, or is lost.
 void Scheduler::end_exports(PlaceId place, bool arrived) {
-  if (exports_.empty()) return;
-  std::erase_if(exports_, [&](const Export& e) {
-    if (e.block.place != place) return false;
-    bool taken = arrived && exporter_.to && exporter_.to->exported(e.lease, e.block);
-    if (!arrived && exporter_.to) exporter_.to->lost(e.lease);
+  const auto [begin, end] = exports_.equal_range(place);
+  for (auto e = begin; e != end; ++e) {
+    const auto& [lease, block] = e->second;
+    const bool taken = arrived && exporter_.to && exporter_.to->exported(lease, block);
+    if (!arrived && exporter_.to) exporter_.to->lost(lease);
     if (!taken) blocks_.tiers.release(place);
-    return true;
-  });
+  }
+  exports_.erase(begin, end);
 }
 
 void Scheduler::reserve_blocks(const PromptBlocks& p, std::vector<PlacedBlock>& out) {

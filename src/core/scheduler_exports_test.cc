@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kExportBlock = 4;
 
-SchedulerConfig export_config(int host) {
+SchedulerConfig export_config(int host, std::vector<int> windows) {
   SchedulerConfig c;
   c.block_size = kExportBlock;
   c.num_blocks = 32;
@@ -23,14 +23,15 @@ SchedulerConfig export_config(int host) {
   c.watermark = 0;
   c.pipeline = Pipeline::sync;
   c.tiers.host = host;
+  c.group_windows = std::move(windows);
   return c;
 }
 
-Request leased(RequestId id, int len, LeaseId lease) {
+Request leased(RequestId id, int len, LeaseId lease, Token first = 0) {
   Request r;
   r.id = id;
   auto prompt = std::make_shared<std::vector<Token>>();
-  for (int k = 0; k < len; ++k) prompt->push_back(k);
+  for (int k = 0; k < len; ++k) prompt->push_back(first + k);
   r.prompt = prompt;
   r.block_hashes = hash_blocks(*prompt, kExportBlock, 0);
   r.sampling = std::make_shared<const SamplingSpec>();
@@ -55,7 +56,8 @@ struct Exports final : KvExporter {
 
 class ExportBench {
  public:
-  explicit ExportBench(int host) : scheduler(export_config(host), nullptr) {
+  explicit ExportBench(int host, std::vector<int> windows = {0})
+      : scheduler(export_config(host, std::move(windows)), nullptr) {
     scheduler.export_to(&exports);
   }
   bool step(bool fail = false) {
@@ -169,6 +171,97 @@ TEST(SchedulerExports, ARestartTellsTheExporter) {
   b.scheduler.reset();
   EXPECT_EQ(b.exports.num_cleared, 1);
   EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+PromptBlocks blocks_of(const Request& r) { return {r.prompt, r.block_hashes, r.tenant}; }
+
+// Without a request: what is cached, from a block on, up to the first that is not.
+TEST(SchedulerExports, ACachedPrefixIsOffered) {
+  ExportBench b(16);
+  b.add(leased(1, 17, 0));
+  b.finish();
+  const PromptBlocks longer = blocks_of(leased(0, 30, 0));
+  EXPECT_EQ(b.scheduler.num_cached_blocks(longer), 4);
+  EXPECT_EQ(b.scheduler.export_prefix(longer, 1, 99, 5), 7);  // that was all
+  EXPECT_EQ(b.exports.num_offered, 3);
+  EXPECT_TRUE(b.scheduler.has_work());  // a step of nothing but copies
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 3u);
+  EXPECT_EQ(b.exports.list[0].index, 1);
+  EXPECT_EQ(b.scheduler.num_held_places(), 3);
+  // In host memory they are there at once, and held twice.
+  b.scheduler.export_prefix(longer, 1, 99, 6);
+  EXPECT_EQ(b.exports.list.size(), 6u);
+  b.scheduler.release_places(std::span(b.exports.list).first(3));
+  EXPECT_EQ(b.scheduler.num_held_places(), 3);
+  b.scheduler.release_places(std::span(b.exports.list).subspan(3));
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+  // Other tokens, another tenant, nothing from here on.
+  b.scheduler.export_prefix(longer, 4, 99, 7);
+  PromptBlocks other = longer;
+  other.hashes = hash_blocks(*other.prompt, kExportBlock, 9);
+  other.tenant = 9;
+  b.scheduler.export_prefix(other, 0, 99, 7);
+  EXPECT_EQ(b.exports.list.size(), 6u);
+  EXPECT_EQ(b.exports.num_offered, 6);
+}
+
+TEST(SchedulerExports, ALongPrefixIsOfferedInParts) {
+  ExportBench b(16);
+  b.add(leased(1, 17, 0));
+  b.finish();
+  const PromptBlocks prompt = blocks_of(leased(0, 17, 0));
+  EXPECT_EQ(b.scheduler.export_prefix(prompt, 0, 3, 5), 3);
+  EXPECT_EQ(b.exports.num_offered, 3);
+  b.step();
+  EXPECT_EQ(b.exports.list.size(), 3u);
+  EXPECT_EQ(b.scheduler.export_prefix(prompt, 3, 3, 5), 4);
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 4u);
+  EXPECT_EQ(b.exports.list[3].index, 3);
+  b.scheduler.release_places(b.exports.list);
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+// What is behind a block that has no place is of no use to anybody.
+TEST(SchedulerExports, NothingIsOfferedBehindAGap) {
+  ExportBench b(3);
+  b.add(leased(1, 17, 5));  // holds all three places
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 3u);
+  b.scheduler.release_places(std::span(b.exports.list).subspan(1));
+  std::vector<PlacedBlock> taken;  // by what comes from elsewhere
+  b.scheduler.reserve_blocks(blocks_of(leased(0, 9, 0, 100)), taken);
+  ASSERT_EQ(taken.size(), 2u);
+  b.exports.num_offered = 0;
+  const PromptBlocks prompt = blocks_of(leased(0, 17, 0));
+  EXPECT_EQ(b.scheduler.export_prefix(prompt, 0, 99, 6), 4);
+  EXPECT_EQ(b.exports.num_offered, 1);
+  b.scheduler.release_places(taken);
+  EXPECT_EQ(b.scheduler.export_prefix(prompt, 1, 99, 6), 4);
+  EXPECT_EQ(b.exports.num_offered, 3);
+}
+
+TEST(SchedulerExports, NoPrefixOfAModelWithWindowsIsOffered) {
+  ExportBench b(16, {0, 8});
+  b.add(leased(1, 17, 0));
+  b.finish();
+  const PromptBlocks prompt = blocks_of(leased(0, 17, 0));
+  EXPECT_EQ(b.scheduler.num_cached_blocks(prompt), 4);
+  b.scheduler.export_prefix(prompt, 0, 99, 5);
+  EXPECT_EQ(b.exports.num_offered, 0);
+  EXPECT_FALSE(b.scheduler.has_work());
+}
+
+// Evicted from the pool and gone from host memory.
+TEST(SchedulerExports, AnEvictedPrefixIsNotOffered) {
+  ExportBench b(16);
+  b.add(leased(1, 17, 0));
+  b.finish();
+  b.scheduler.flush_prefixes();
+  b.scheduler.export_prefix(blocks_of(leased(0, 17, 0)), 0, 99, 5);
+  EXPECT_EQ(b.exports.num_offered, 0);
+  EXPECT_FALSE(b.scheduler.has_work());
 }
 
 TEST(SchedulerExports, WhatComesFromElsewhereIsAPrefix) {

@@ -27,6 +27,7 @@ struct Tally {
   uint64_t preemptions = 0, requeued = 0, unmapped = 0, hits = 0, forks = 0;
   uint64_t replayed = 0, segments = 0;  // plans of recordings; segments behind the first
   uint64_t exported = 0, imported = 0, unexported = 0;  // blocks
+  uint64_t exported_prefix = 0;                         // of those, for no request
   int64_t flushed = 0;                                  // blocks
   TierStats tiers;
 };
@@ -49,6 +50,9 @@ StepResult encoded(const StepResult& result) {
   return std::move(*back);
 }
 
+// Leases of prefixes are numbered from here on: the request's id, and a multiple of this.
+constexpr LeaseId kPrefixLease = 1000;
+
 // Keeps what it is given for a while. Requests are their own leases.
 class PickyExporter final : public KvExporter {
  public:
@@ -57,8 +61,9 @@ class PickyExporter final : public KvExporter {
   bool exported(LeaseId lease, const PlacedBlock& block) noexcept override {
     EXPECT_GT(pending_[lease]--, 0);
     EXPECT_TRUE(seen_.insert({lease, block.index, block.group}).second) << "offered twice";
-    cache_.check_place(lease, block);
+    cache_.check_place(lease % kPrefixLease, block);
     ++tally_.exported;
+    tally_.exported_prefix += lease >= kPrefixLease;
     if (tally_.exported % 5 == 0) return false;
     held_.emplace_back(lease, block);
     return true;
@@ -71,7 +76,7 @@ class PickyExporter final : public KvExporter {
   // Gives back what it has had longest, or all.
   void release(Scheduler& scheduler, size_t kept) {
     for (; held_.size() > kept; held_.pop_front()) {
-      cache_.check_place(held_.front().first, held_.front().second);
+      cache_.check_place(held_.front().first % kPrefixLease, held_.front().second);
       scheduler.release_places({&held_.front().second, 1});
     }
   }
@@ -174,6 +179,7 @@ class Workload {
       if (chance(2)) scheduler.cancel(static_cast<RequestId>(pick(1, 12)), now, events);
       if (flushes_ && iteration % 32 == 31) tally->flushed += scheduler.flush_prefixes();
       if (exports_) import(scheduler, cache, tally);
+      if (exports_ && chance(15)) export_prefix(scheduler);
       if (exports_) exporter.release(scheduler, static_cast<size_t>(pick(0, 40)));
       scheduler.plan(now, plan, events);
       tally->forks += static_cast<uint64_t>(std::ranges::count_if(
@@ -239,6 +245,13 @@ class Workload {
     coming_from_ = r.id;
     scheduler.reserve_blocks({r.prompt, r.block_hashes, r.tenant}, coming_);
     for (const PlacedBlock& b : coming_) cache.poison_place(b.place);
+  }
+  void export_prefix(Scheduler& scheduler) {
+    const Request& r = requests_.at(static_cast<RequestId>(pick(1, num_requests())));
+    if (r.block_hashes.empty()) return;
+    const int first = pick(0, static_cast<int>(r.block_hashes.size()) - 1);
+    scheduler.export_prefix({r.prompt, r.block_hashes, r.tenant}, chance(50) ? 0 : first,
+                            pick(1, 6), r.id + kPrefixLease * ++num_prefixes_);
   }
   void import_rest(Scheduler& scheduler, ShadowCache& cache, Tally* tally) {
     if (coming_.empty()) return;
@@ -418,6 +431,7 @@ class Workload {
   SchedulerConfig config_;
   int depth_ = 0;
   bool fails_ = false, flushes_ = false, exports_ = false;
+  LeaseId num_prefixes_ = 0;
   std::vector<PlacedBlock> coming_;
   RequestId coming_from_ = 1;
   int num_launched_ = 0;
@@ -453,6 +467,7 @@ TEST(SchedulerProperty, EveryQueryFindsWhatItSees) {
   EXPECT_GT(tally.tiers.disk_hits, uint64_t{800}) << "few prefixes come from disk";
   EXPECT_GT(tally.tiers.disk_lost, uint64_t{300}) << "few blocks are lost";
   EXPECT_GT(tally.exported, uint64_t{5000});
+  EXPECT_GT(tally.exported_prefix, uint64_t{500});
   EXPECT_GT(tally.unexported, uint64_t{5}) << "few exports are lost";
   EXPECT_GT(tally.imported, uint64_t{3000});
 }

@@ -29,8 +29,8 @@ SimulatedWorker::SimulatedWorker(const SimSetup& setup, bool tells)
       max_in_flight_(setup.scheduler.pipeline.max_in_flight()),
       sampling_(std::make_shared<const SamplingSpec>()) {}
 
-size_t SimulatedWorker::push(const SimRequest& request, size_t index, bool handed_over) {
-  arrivals_.push_back({&request, index, handed_over});
+size_t SimulatedWorker::push(const SimRequest& request, size_t index, int brought) {
+  arrivals_.push_back({&request, index, brought});
   run_.answers.emplace_back();
   last_.emplace_back();
   return arrivals_.size() - 1;
@@ -72,13 +72,23 @@ void SimulatedWorker::admit() {
     r.priority = w.priority;
     r.account = w.account;
     r.deadline = w.deadline;
-    if (arrivals_[next_].handed_over) import_prompt(r);
+    if (arrivals_[next_].brought > 0) import_prompt(r, arrivals_[next_].brought);
     if (!scheduler_.add(std::move(r), now_)) refuse(next_);
   }
 }
 
-void SimulatedWorker::import_prompt(const Request& r) {
+int SimulatedWorker::num_cached(const SimRequest& w, size_t index) const {
+  const int size = setup_.scheduler.block_size;
+  PromptBlocks p;
+  p.prompt = std::make_shared<const std::vector<Token>>(sim_prompt(w, index));
+  p.hashes = hash_blocks(*p.prompt, size, 0);
+  return scheduler_.num_cached_blocks(p) * size;
+}
+
+void SimulatedWorker::import_prompt(const Request& r, int tokens) {
   PromptBlocks p{r.prompt, hash_blocks(*r.prompt, setup_.scheduler.block_size, r.tenant), r.tenant};
+  const auto most = static_cast<size_t>(tokens / setup_.scheduler.block_size);
+  p.hashes.resize(std::min(p.hashes.size(), most));
   std::vector<PlacedBlock> blocks;
   scheduler_.reserve_blocks(p, blocks);
   scheduler_.import_blocks(p, blocks);

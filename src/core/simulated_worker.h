@@ -20,9 +20,13 @@ class SimulatedWorker {
   SimulatedWorker(const SimSetup& setup, bool tells);
 
   // Requests in the order of their arrival; `request` is kept by reference until it is admitted.
-  // `index`: of its prompt's own tokens (sim_prompt). `handed_over`: the K and V of its prompt come
+  // `index`: of its prompt's own tokens (sim_prompt). `brought`: K and V of so many tokens come
   // with it, as far as there are places for them (TierSizes::host). Returns its number here.
-  size_t push(const SimRequest& request, size_t index, bool handed_over = false);
+  size_t push(const SimRequest& request, size_t index, int brought = 0);
+  // Leading tokens of a prompt that it has cached.
+  int num_cached(const SimRequest& request, size_t index) const;
+  // When the last step that was launched ends.
+  Time busy_until() const { return device_free_; }
   // Runs until its clock is at `end` or later, or nothing is left to do. Nothing arrives before
   // `end` but what was pushed.
   void run_until(Time end);
@@ -46,10 +50,10 @@ class SimulatedWorker {
   struct Arrival {
     const SimRequest* request = nullptr;
     size_t index = 0;
-    bool handed_over = false;
+    int brought = 0;
   };
   void admit();
-  void import_prompt(const Request& request);
+  void import_prompt(const Request& request, int tokens);
   void refuse(size_t number);
   void iterate(Time end);
   void launch();

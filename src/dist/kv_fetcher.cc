@@ -15,27 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kCallRetry{5};  // between attempts to reach the engine without memory
-constexpr int kCallAttempts = 200;
-
-// What the engine thread sets aside for a thread that may have given up.
-struct Reserved {
-  std::mutex mutex;
-  std::condition_variable ready;
-  bool done = false, abandoned = false;
-  uint64_t generation = 0;
-  std::vector<PlacedBlock> list;
-};
-
-void call_engine(Engine& engine, const std::function<void(Scheduler&)>& f) {
-  for (int k = 0; k < kCallAttempts; ++k) {
-    try {
-      return engine.call(f);
-    } catch (const std::bad_alloc&) {
-      std::this_thread::sleep_for(kCallRetry);
-    }
-  }
-}
+constexpr milliseconds kOwedRetry{20};  // between attempts to reach the engine without memory
 
 }  // namespace
 
@@ -61,7 +41,7 @@ bool KvFetcher::push(Job job) {
   {
     std::lock_guard lock(mutex_);
     if (stop_ || jobs_.size() >= options_.most_waiting) return false;
-    job.until = steady_clock::now() + options_.time;
+    job.until = std::min(job.until, steady_clock::now() + options_.time);
     jobs_.push_back(std::move(job));
   }
   wanted_.notify_one();
@@ -72,7 +52,16 @@ void KvFetcher::thread_main() {
   pthread_setname_np(pthread_self(), "kv-fetch");
   std::unique_lock lock(mutex_);
   for (;;) {
-    wanted_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    auto wake = [&] { return stop_ || !jobs_.empty(); };
+    if (!owed_) {
+      wanted_.wait(lock, wake);
+    } else {  // before any job: their places are missed
+      lock.unlock();
+      give_back_owed();
+      lock.lock();
+      if (owed_ && !wanted_.wait_for(lock, kOwedRetry, wake)) continue;
+      if (!wake()) continue;
+    }
     if (jobs_.empty()) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -99,35 +88,54 @@ void KvFetcher::run(Job& job) {
   const auto begin = steady_clock::now();
   Outcome outcome;
   try {
-    if (rests(job.peer)) {
+    if (!job.lease && !identity_.moves_prefixes()) {
+      outcome.error = identity_.key.empty() ? "cached prefixes need a key (--kv-key)"
+                                            : "the model's cache has windows";
+    } else if (rests(job.peer)) {
       outcome.error = "the peer failed a moment ago";
-    } else if (Result<Places> places = reserve(job); !places) {
+    } else if (Result<std::shared_ptr<Places>> places = reserve(job); !places) {
       outcome.error = places.error().message;
     } else {
-      outcome.num_wanted = static_cast<int>(places->list.size());
-      if (places->list.empty()) finish(job, outcome, begin);  // what follows ends the lease
-      Result<void> fetched;
-      try {
-        fetched = fetch(job, *places);
-      } catch (...) {
-        log_exception("KV blocks are not fetched");
-        fetched = Error{500, "internal error"};
-      }
-      if (!fetched) outcome.error = fetched.error().message;
-      outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
-      outcome.num_positions = num_positions(*places);
-      const bool peer_failed = places->peer_failed;
-      import(job, std::move(*places));
-      if (peer_failed) {
-        std::lock_guard lock(mutex_);
-        resting_[job.peer] = steady_clock::now() + options_.rest;
-      }
+      outcome.num_wanted = static_cast<int>((*places)->list.size());
+      if ((*places)->list.empty()) finish(job, outcome, begin);  // what follows ends the lease
+      run_reserved(job, *places, outcome);
     }
   } catch (...) {
     log_exception("KV blocks are not fetched");
     outcome.error = "internal error";
   }
   finish(job, outcome, begin);
+}
+
+void KvFetcher::run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome) {
+  const auto begin = steady_clock::now();
+  bool peer_failed = false;
+  try {
+    const Result<void> fetched = fetch(job, *places);
+    if (!fetched) outcome.error = fetched.error().message;
+    peer_failed = !fetched && is_peers_fault(fetched.error(), *places, begin, job.until);
+  } catch (...) {
+    log_exception("KV blocks are not fetched");
+    outcome.error = "no memory";  // short: needs none
+  }
+  outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
+  outcome.num_positions = num_positions(*places);
+  give_back(places);
+  if (!peer_failed) return;
+  std::lock_guard lock(mutex_);
+  resting_[job.peer] = steady_clock::now() + options_.rest;
+}
+
+// Whether others should not wait for this peer too. One that has sent no block when the time is up
+// is to blame if it had as long as silence is borne; else the time was spent before.
+bool KvFetcher::is_peers_fault(const Error& e,
+                               const Places& places,
+                               WaitUntil begin,
+                               WaitUntil until) {
+  if (places.greeted && e.code != 503 && e.code != 504) return false;
+  const auto now = steady_clock::now();
+  if (now < until) return true;
+  return now - begin >= KvLink::kIdle && std::ranges::count(places.came, true) == 0;
 }
 
 // They are sorted by their number in the prompt.
@@ -145,58 +153,54 @@ int KvFetcher::num_positions(const Places& places) {
 void KvFetcher::finish(Job& job, Outcome& outcome, WaitUntil begin) {
   if (!job.done) return;
   outcome.took = steady_clock::now() - begin;
-  (outcome.error.empty() ? whole_ : outcome.num_came > 0 ? part_ : failed_).fetch_add(1);
+  const bool ended_well = outcome.error.empty();
+  const bool is_whole = ended_well && outcome.num_came == outcome.num_wanted;
+  (is_whole ? whole_ : ended_well || outcome.num_came > 0 ? part_ : failed_).fetch_add(1);
   blocks_.fetch_add(static_cast<uint64_t>(outcome.num_came));
   nanoseconds_.fetch_add(static_cast<uint64_t>(outcome.took.count()));
   std::exchange(job.done, nullptr)(outcome);
 }
 
 // Places for what is not here yet.
-Result<KvFetcher::Places> KvFetcher::reserve(const Job& job) {
-  auto state = std::make_shared<Reserved>();
-  engine_.call([this, state, prompt = job.prompt, held = held_](Scheduler& s) {
-    std::lock_guard lock(state->mutex);
-    if (state->abandoned) return;
-    try {
-      state->list.reserve(prompt.hashes.size() * s.config().group_windows.size());
-      s.reserve_blocks(prompt, state->list);
-    } catch (const std::bad_alloc&) {  // nothing was reserved
-    }
-    held->fetch_add(static_cast<int64_t>(state->list.size()));
-    state->generation = places_.generation();
-    state->done = true;
-    state->ready.notify_one();
+Result<std::shared_ptr<KvFetcher::Places>> KvFetcher::reserve(const Job& job) {
+  auto places = std::make_shared<Places>();
+  const size_t most = job.prompt.hashes.size() * engine_.config().group_windows.size();
+  places->prompt = job.prompt;
+  places->list.reserve(most);
+  places->came.reserve(most);
+  engine_.call([this, places, held = held_](Scheduler& s) {
+    std::lock_guard lock(places->mutex);
+    if (places->abandoned) return;
+    s.reserve_blocks(places->prompt, places->list);
+    places->came.resize(places->list.size());
+    held->fetch_add(static_cast<int64_t>(places->list.size()));
+    places->generation = places_.generation();
+    places->done = true;
+    places->ready.notify_one();
   });
-  std::unique_lock lock(state->mutex);
-  if (!state->ready.wait_until(lock, job.until, [&] { return state->done; })) {
-    state->abandoned = true;
+  std::unique_lock lock(places->mutex);
+  if (!places->ready.wait_until(lock, job.until, [&] { return places->done; })) {
+    places->abandoned = true;
     return Error{504, "the engine had no time for it"};
   }
-  Places out{state->generation, std::move(state->list), {}};
-  out.came.resize(out.list.size());
-  return out;
+  return places;
 }
 
 Result<void> KvFetcher::fetch(const Job& job, Places& places) {
+  if (places.list.empty() && !job.lease) return {};
   const std::vector<Digest256> keys = prompt_keys(*job.prompt.prompt, engine_.config().block_size);
   Result<StreamSocket> socket = StreamSocket::connect(
       job.peer.address, job.peer.port, std::min(job.until, steady_clock::now() + KvLink::kIdle));
-  places.peer_failed = steady_clock::now() < job.until;  // else it had no time
   if (!socket) return socket.error();
   KvLink link(std::move(*socket), identity_);
   if (auto ok = link.greet(true, job.until); !ok) return ok;
-  places.peer_failed = false;
+  places.greeted = true;
   if (!places.list.empty()) {
-    const auto first = static_cast<uint32_t>(places.list.front().index);
-    if (auto ok = link.send(KvGet{job.lease, first}, {}, job.until); !ok) return ok;
+    if (auto ok = ask(job, places, link); !ok) return ok;
     for (;;) {
       if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
       Result<KvFrame> frame = link.receive(job.until);
-      if (!frame) {
-        const int code = frame.error().code;
-        places.peer_failed = (code == 503 || code == 504) && steady_clock::now() < job.until;
-        return frame.error();
-      }
+      if (!frame) return frame.error();
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;
       const auto* block = std::get_if<KvBlock>(&*frame);
@@ -204,9 +208,26 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places) {
       if (auto ok = take(*block, keys, places); !ok) return ok;
     }
   }
-  static_cast<void>(link.send(KvRelease{job.lease}, {}, job.until));
-  const auto missing = std::ranges::count(places.came, false);
-  if (missing > 0) return Error{404, "the peer did not have all blocks"};
+  if (job.lease) static_cast<void>(link.send(KvRelease{*job.lease}, job.until));
+  // Of a prefix the peer has sent what it has; a lease was for all.
+  if (job.lease && std::ranges::count(places.came, false) > 0)
+    return Error{404, "the peer did not have all blocks"};
+  return {};
+}
+
+// For the blocks of the lease, or for those of the prompt by their tokens.
+Result<void> KvFetcher::ask(const Job& job, const Places& places, KvLink& link) const {
+  const auto first = static_cast<uint32_t>(places.list.front().index);
+  if (job.lease) return link.send(KvGet{*job.lease, first}, job.until);
+  const auto num_blocks = static_cast<size_t>(places.list.back().index) + 1;
+  KvFind find{job.prompt.tenant, first, static_cast<uint32_t>(num_blocks)};
+  if (auto ok = link.send(find, job.until); !ok) return ok;
+  const size_t num_tokens = num_blocks * static_cast<size_t>(identity_.block_size);
+  const FrameBytes tokens = pack_tokens(std::span(*job.prompt.prompt).first(num_tokens));
+  constexpr size_t kPart = 4 * kFrameTokens;
+  for (size_t at = 0; at < tokens.size(); at += kPart)
+    if (auto ok = link.send(KvTokens{std::span(tokens).subspan(at, kPart)}, job.until); !ok)
+      return ok;
   return {};
 }
 
@@ -230,19 +251,35 @@ Result<void> KvFetcher::take(const KvBlock& block,
 }
 
 // What came is a prefix from now on, the other places are free again.
-void KvFetcher::import(const Job& job, Places places) {
-  if (places.list.empty()) return;
-  std::vector<PlacedBlock> came, lost;
-  for (size_t k = 0; k < places.list.size(); ++k)
-    (places.came[k] ? came : lost).push_back(places.list[k]);
-  call_engine(engine_,
-              [this, generation = places.generation, prompt = job.prompt, came = std::move(came),
-               lost = std::move(lost), held = held_](Scheduler& s) {
-                held->fetch_sub(static_cast<int64_t>(came.size() + lost.size()));
-                if (places_.generation() != generation) return;
-                s.import_blocks(prompt, came);
-                s.release_places(lost);
-              });
+void KvFetcher::give_back(std::shared_ptr<Places> places) noexcept {
+  if (places->list.empty()) return;
+  try {
+    engine_.call([this, places, held = held_](Scheduler& s) {
+      held->fetch_sub(static_cast<int64_t>(places->list.size()));
+      if (places_.generation() != places->generation) return;
+      for (size_t k = 0; k < places->list.size(); ++k) {
+        const std::span<const PlacedBlock> one(&places->list[k], 1);
+        places->came[k] ? s.import_blocks(places->prompt, one) : s.release_places(one);
+      }
+    });
+  } catch (const std::bad_alloc&) {  // later
+    std::lock_guard lock(mutex_);
+    places->next = std::move(owed_);
+    owed_ = std::move(places);
+  }
+}
+
+void KvFetcher::give_back_owed() {
+  std::shared_ptr<Places> list;
+  {
+    std::lock_guard lock(mutex_);
+    list = std::move(owed_);
+  }
+  while (list) {
+    std::shared_ptr<Places> one = std::move(list);
+    list = std::move(one->next);
+    give_back(std::move(one));
+  }
 }
 
 KvFetcher::Stats KvFetcher::stats() const {

@@ -1,6 +1,6 @@
-// Fetches the blocks of leases from other servers into places of the host tier, where requests find
-// them as any prefix. Threads of its own, which wait for peers and never for long: what has not
-// come when the time is up is computed here. Any thread may call.
+// Fetches the blocks of leases, or of a prefix that another server has cached, into places of the
+// host tier, where requests find them as any prefix. Threads of its own, which wait for peers and
+// never for long: what has not come when the time is up is computed here. Any thread may call.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,9 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,10 +45,10 @@ class KvFetcher {
   };
   struct Job {
     KvPeer peer;
-    LeaseName lease{};
-    PromptBlocks prompt;
+    std::optional<LeaseName> lease;            // none: whatever the peer has cached of the prompt
+    PromptBlocks prompt;                       // its hashes: of the blocks that are wanted
     std::function<void(const Outcome&)> done;  // on a thread of the fetcher; must not throw
-    WaitUntil until{};                         // filled in
+    WaitUntil until = WaitUntil::max();        // Options::time from now on at most
   };
 
   // All outlive this.
@@ -64,20 +66,35 @@ class KvFetcher {
   Stats stats() const;
 
  private:
+  // Places for the blocks of a job, from the engine and back to it. All memory is there from the
+  // start, so that none of them can be lost for want of it. The engine fills in `generation`,
+  // `list` and `came` until `done`; then they are the fetching thread's until it gives them back.
   struct Places {
+    PromptBlocks prompt;
+    std::mutex mutex;  // of `done` and `abandoned`
+    std::condition_variable ready;
+    bool done = false, abandoned = false;
     uint64_t generation = 0;
     std::vector<PlacedBlock> list;
     std::vector<bool> came;
-    bool peer_failed = false;  // it cannot be reached, or is silent
+    bool greeted = false;          // the peer is one of ours
+    std::shared_ptr<Places> next;  // in owed_
   };
   void thread_main();
   void run(Job& job);
+  void run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome);
+  static bool is_peers_fault(const Error& error,
+                             const Places& places,
+                             WaitUntil begin,
+                             WaitUntil until);
   static int num_positions(const Places& places);
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
-  Result<Places> reserve(const Job& job);
+  Result<std::shared_ptr<Places>> reserve(const Job& job);
   Result<void> fetch(const Job& job, Places& places);
+  Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
   Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
-  void import(const Job& job, Places places);
+  void give_back(std::shared_ptr<Places> places) noexcept;
+  void give_back_owed();
   bool rests(const KvPeer& peer);
 
   Options options_;
@@ -90,6 +107,7 @@ class KvFetcher {
   std::condition_variable wanted_;
   std::deque<Job> jobs_;
   std::map<KvPeer, WaitUntil> resting_;
+  std::shared_ptr<Places> owed_;  // that the engine could not be told of yet
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

@@ -11,7 +11,17 @@ namespace {
 
 constexpr std::string_view kKvMagic = "SLKV";
 constexpr size_t kBlockHeadBytes = 40;
-enum FrameType : uint8_t { kGetType = 1, kBlockType, kDoneType, kGoneType, kReleaseType };
+constexpr size_t kTokensBytes = 4 * kFrameTokens;
+enum FrameType : uint8_t {
+  kGetType = 1,
+  kBlockType,
+  kDoneType,
+  kGoneType,
+  kReleaseType,
+  kFindType,
+  kTokensType,
+  kProofType
+};
 
 void put_bytes(std::span<const std::byte> bytes, FrameBytes& out) {
   out.insert(out.end(), bytes.begin(), bytes.end());
@@ -44,9 +54,13 @@ size_t size_of(FrameType type, size_t block_bytes) {
     case kDoneType:
       return 4;
     case kGoneType:
+    case kProofType:
       return 0;
     case kReleaseType:
+    case kFindType:
       return 16;
+    case kTokensType:
+      return kTokensBytes;
   }
   return 0;
 }
@@ -113,13 +127,23 @@ void encode_frame(const KvFrame& frame, size_t block_bytes, FrameBytes& out) {
     put_number(done->num_blocks, 4, out);
   } else if (const auto* release = std::get_if<KvRelease>(&frame)) {
     put_bytes(release->lease, out);
+  } else if (const auto* find = std::get_if<KvFind>(&frame)) {
+    put_number(find->tenant, 8, out);
+    put_number(find->first, 4, out);
+    put_number(find->num_blocks, 4, out);
   }
+}
+
+std::span<const std::byte> frame_content(const KvFrame& frame) {
+  if (const auto* block = std::get_if<KvBlock>(&frame)) return block->bytes;
+  if (const auto* tokens = std::get_if<KvTokens>(&frame)) return tokens->bytes;
+  return {};
 }
 
 Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kReleaseType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
   const size_t size = size_of(static_cast<FrameType>(type), block_bytes);
   if (get_u32(head, 4) != size) return bad_frame("another size");
   return size;
@@ -128,7 +152,7 @@ Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes)
 Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const std::byte> payload) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kReleaseType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
   const size_t fixed = size_of(static_cast<FrameType>(type), 0);
   if (payload.size() < fixed || (type != kBlockType && payload.size() != fixed))
     return bad_frame("another size");
@@ -145,6 +169,13 @@ Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const st
       return KvFrame(KvGone{});
     case kReleaseType:
       return KvFrame(KvRelease{get_array<16>(payload, 0)});
+    case kFindType:
+      return KvFrame(
+          KvFind{get_number(payload.first(8)), get_u32(payload, 8), get_u32(payload, 12)});
+    case kTokensType:
+      return KvFrame(KvTokens{payload});
+    case kProofType:
+      return KvFrame(KvProof{});
   }
   return bad_frame("an unknown kind");
 }
@@ -153,7 +184,7 @@ KvSeal::KvSeal(std::string_view key,
                const KvHello& client,
                const KvHello& server,
                std::string_view side) {
-  const std::string_view parts[] = {"sluice kv 1 ", side, as_text(client.nonce),
+  const std::string_view parts[] = {"sluice kv 2 ", side, as_text(client.nonce),
                                     as_text(server.nonce), as_text(client.content)};
   key_ = hmac_sha256(key, parts);
 }
@@ -179,6 +210,26 @@ std::vector<Digest256> prompt_keys(std::span<const Token> prompt, int block_size
     keys.push_back(sha256(as_text(bytes)));
   }
   return keys;
+}
+
+FrameBytes pack_tokens(std::span<const Token> tokens) {
+  FrameBytes out;
+  const size_t frames = (tokens.size() + kFrameTokens - 1) / kFrameTokens;
+  out.reserve(frames * kTokensBytes);
+  for (Token t : tokens) put_number(static_cast<uint32_t>(t), 4, out);
+  out.resize(frames * kTokensBytes);
+  return out;
+}
+
+void unpack_tokens(std::span<const std::byte> bytes, size_t num, std::vector<Token>& out) {
+  for (size_t k = 0; k < num && 4 * k + 4 <= bytes.size(); ++k)
+    out.push_back(static_cast<Token>(get_u32(bytes, 4 * k)));
+}
+
+std::array<uint64_t, 2> shared_tenant_key(std::string_view key) {
+  const std::string_view parts[] = {"sluice tenants"};
+  const Digest256 digest = hmac_sha256(key, parts);
+  return {get_number(std::span(digest).first(8)), get_number(std::span(digest).subspan(8, 8))};
 }
 
 }  // namespace sluice

@@ -22,7 +22,7 @@
 
 namespace sluice {
 
-inline constexpr uint16_t kKvVersion = 1;
+inline constexpr uint16_t kKvVersion = 2;
 inline constexpr size_t kHelloBytes = 72, kFrameHeadBytes = 8, kMacBytes = 32;
 
 using LeaseName = std::array<std::byte, 16>;
@@ -61,16 +61,33 @@ struct KvRelease {
   LeaseName lease{};
   bool operator==(const KvRelease&) const = default;
 };
-using KvFrame = std::variant<KvGet, KvBlock, KvDone, KvGone, KvRelease>;
+// Of the client: those of a prompt's blocks from `first` to `num_blocks` that are cached, without a
+// lease. The prompt's tokens follow, in as many KvTokens as it takes.
+struct KvFind {
+  uint64_t tenant = 0;  // shared_tenant_key()
+  uint32_t first = 0, num_blocks = 0;
+  bool operator==(const KvFind&) const = default;
+};
+// Of both, after the hellos, where there is a key: its MAC proves the key.
+struct KvProof {
+  bool operator==(const KvProof&) const = default;
+};
+inline constexpr size_t kFrameTokens = 1024;
+struct KvTokens {
+  std::span<const std::byte> bytes;  // kFrameTokens of 4 bytes; zeros after the last
+};
+using KvFrame = std::variant<KvGet, KvBlock, KvDone, KvGone, KvRelease, KvFind, KvTokens, KvProof>;
+// The bytes that follow encode_frame()'s.
+std::span<const std::byte> frame_content(const KvFrame& frame);
 
 using FrameBytes = std::vector<std::byte>;
 void encode_hello(const KvHello& hello, FrameBytes& out);
 Result<KvHello> decode_hello(std::span<const std::byte> bytes);
-// Appends head and payload; of a block the payload without its bytes, which follow.
+// Appends head and payload, without frame_content(), which follows.
 void encode_frame(const KvFrame& frame, size_t block_bytes, FrameBytes& out);
 // How many bytes follow a head.
 Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes);
-// `payload` has that many; a block's bytes are part of it.
+// `payload` has that many; content is part of it.
 Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const std::byte> payload);
 
 // MACs of the frames of one direction.
@@ -88,5 +105,12 @@ class KvSeal {
 
 // One for each full block: equal keys mean equal tokens up to the block's end.
 std::vector<Digest256> prompt_keys(std::span<const Token> prompt, int block_size);
+
+// Tokens as KvTokens have them, a whole number of frames; and back, `num` of them.
+FrameBytes pack_tokens(std::span<const Token> tokens);
+void unpack_tokens(std::span<const std::byte> bytes, size_t num, std::vector<Token>& out);
+
+// By which servers that share a key know the same tenants by the same numbers.
+std::array<uint64_t, 2> shared_tenant_key(std::string_view key);
 
 }  // namespace sluice

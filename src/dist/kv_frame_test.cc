@@ -25,14 +25,20 @@ TEST(KvFrame, AHelloComesBack) {
 }
 
 TEST(KvFrame, EveryFrameComesBack) {
-  const FrameBytes content(kTestBlock, std::byte{9});
-  const KvFrame frames[] = {KvGet{some_lease(), 7}, KvBlock{3, 1, sha256("k"), content}, KvDone{12},
-                            KvGone{}, KvRelease{some_lease()}};
+  const FrameBytes content(kTestBlock, std::byte{9}),
+      tokens = pack_tokens(std::vector<Token>{5, 6});
+  const KvFrame frames[] = {KvGet{some_lease(), 7},
+                            KvBlock{3, 1, sha256("k"), content},
+                            KvDone{12},
+                            KvGone{},
+                            KvRelease{some_lease()},
+                            KvFind{1ull << 60, 4, 9},
+                            KvTokens{tokens},
+                            KvProof{}};
   for (const KvFrame& frame : frames) {
     FrameBytes bytes;
     encode_frame(frame, kTestBlock, bytes);
-    if (std::holds_alternative<KvBlock>(frame))
-      bytes.insert(bytes.end(), content.begin(), content.end());
+    bytes.insert(bytes.end(), frame_content(frame).begin(), frame_content(frame).end());
     const std::span<const std::byte> all(bytes);
     const auto head = all.first(kFrameHeadBytes), payload = all.subspan(kFrameHeadBytes);
     EXPECT_EQ(payload_size(head, kTestBlock).value(), payload.size());
@@ -44,8 +50,8 @@ TEST(KvFrame, EveryFrameComesBack) {
     if (const auto* block = std::get_if<KvBlock>(&*back)) {
       EXPECT_EQ(block->index, 3u);
       EXPECT_EQ(block->group, 1u);
-      again.insert(again.end(), block->bytes.begin(), block->bytes.end());
     }
+    again.insert(again.end(), frame_content(*back).begin(), frame_content(*back).end());
     EXPECT_EQ(again, bytes);
     // A size that is not the frame's own.
     EXPECT_FALSE(decode_frame(head, {payload.data(), payload.size() + 1}));
@@ -56,7 +62,7 @@ TEST(KvFrame, EveryFrameComesBack) {
 }
 
 TEST(KvFrame, UnknownKindsAreRefused) {
-  for (int kind : {0, 6, 255}) {
+  for (int kind : {0, 9, 255}) {
     FrameBytes head(kFrameHeadBytes);
     head[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(payload_size(head, kTestBlock)) << kind;
@@ -93,6 +99,23 @@ TEST(KvFrame, KeysNameAllTokensBefore) {
   ASSERT_EQ(keys.size(), 2u);
   EXPECT_NE(keys[1], others[1]);
   EXPECT_EQ(prompt_keys(std::span(a).first(4), 2), keys);
+}
+
+TEST(KvFrame, TokensComeBack) {
+  std::vector<Token> tokens, back;
+  for (int k = 0; k < 1500; ++k) tokens.push_back(k * 1'000'003);
+  const FrameBytes bytes = pack_tokens(tokens);
+  ASSERT_EQ(bytes.size(), 2 * 4 * kFrameTokens);
+  unpack_tokens(bytes, tokens.size(), back);
+  EXPECT_EQ(back, tokens);
+  back.clear();
+  unpack_tokens(std::span(bytes).first(8), 5, back);  // no more than there are
+  EXPECT_EQ(back.size(), 2u);
+}
+
+TEST(KvFrame, TenantsAreNumberedByTheKey) {
+  EXPECT_EQ(shared_tenant_key("a"), shared_tenant_key("a"));
+  EXPECT_NE(shared_tenant_key("a"), shared_tenant_key("b"));
 }
 
 }  // namespace

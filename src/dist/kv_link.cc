@@ -48,10 +48,21 @@ Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   const KvHello& server = is_client ? *other : own;
   out_.emplace(identity_.key, client, server, is_client ? "client" : "server");
   in_.emplace(identity_.key, client, server, is_client ? "server" : "client");
+  return prove(until);
+}
+
+// Nothing that depends on a prompt leaves before the peer's proof is here: a hello alone could be
+// anybody's.
+Result<void> KvLink::prove(WaitUntil until) {
+  if (auto ok = send(KvProof{}, until); !ok) return ok;
+  Result<KvFrame> proof = receive(until);
+  if (!proof) return proof.error();
+  if (!std::holds_alternative<KvProof>(*proof)) return Error{400, "the peer did not prove its key"};
   return {};
 }
 
-Result<void> KvLink::send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until) {
+Result<void> KvLink::send(const KvFrame& frame, WaitUntil until) {
+  const std::span<const std::byte> block = frame_content(frame);
   sent_.clear();
   encode_frame(frame, identity_.block_bytes, sent_);
   if (!out_) {

@@ -16,6 +16,13 @@ struct KvIdentity {
   std::string key;      // shared; empty: none, and no MACs
   Digest256 content{};  // sha256() of Session::shared_content()
   size_t block_bytes = 0;
+  int block_size = 0;       // positions of a block
+  uint32_t max_blocks = 0;  // of a prompt, in one cache group
+  int num_groups = 1;
+  bool windowed = false;  // some groups keep only a window
+  // Cached prefixes move only between servers that prove a key: whoever asks for one says the
+  // prompt, and learns who else had it.
+  bool moves_prefixes() const { return !key.empty() && !windowed; }
 };
 // At least 16 bytes in a file, less the end of the line.
 Result<std::string> read_kv_key(const std::string& path);
@@ -26,15 +33,16 @@ class KvLink {
 
   KvLink(StreamSocket socket, const KvIdentity& identity)
       : socket_(std::move(socket)), identity_(identity) {}
-  // An error says why the two do not go together.
+  // An error says why the two do not go together. With a key the peer has proved it after that.
   Result<void> greet(bool is_client, WaitUntil until);
-  // `block` follows the head of a KvBlock.
-  Result<void> send(const KvFrame& frame, std::span<const std::byte> block, WaitUntil until);
+  Result<void> send(const KvFrame& frame, WaitUntil until);
   // Its bytes are valid until the next call.
   Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
   void shut() noexcept { socket_.shut(); }
 
  private:
+  Result<void> prove(WaitUntil until);
+
   StreamSocket socket_;
   const KvIdentity& identity_;
   std::optional<KvSeal> out_, in_;

@@ -5,6 +5,7 @@
 
 #include "base/failure.h"
 #include "base/log.h"
+#include "core/prefix_index.h"
 
 namespace sluice {
 
@@ -17,10 +18,25 @@ constexpr std::chrono::seconds kGreetTime{2};
 constexpr std::chrono::seconds kLeaseWait{5};   // for the next block of a lease
 constexpr std::chrono::seconds kLinkTime{600};  // a connection's most
 constexpr std::chrono::seconds kNextRequest{5};
+constexpr std::chrono::seconds kPromptTime{4};  // for the tokens of a prefix
 
 WaitUntil in_time(std::chrono::seconds s) { return std::chrono::steady_clock::now() + s; }
 
 }  // namespace
+
+void offer_prefix(
+    Engine& engine, LeaseStore& leases, PromptBlocks prompt, int first, LeaseId lease, int most) {
+  engine.call(
+      [&engine, &leases, prompt = std::move(prompt), first, lease, most](Scheduler& s) mutable {
+        const int next = s.export_prefix(prompt, first, most, lease);
+        try {
+          if (next < static_cast<int>(prompt.hashes.size()) && leases.is_open(lease))
+            return offer_prefix(engine, leases, std::move(prompt), next, lease, most);
+        } catch (const std::bad_alloc&) {  // what was offered is all
+        }
+        leases.seal(lease);
+      });
+}
 
 Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address, uint16_t port) {
   Result<ListenSocket> listen = ListenSocket::open(address, port);
@@ -30,9 +46,10 @@ Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address, uint16_
 
 KvPort::~KvPort() { stop(); }
 
-void KvPort::start(LeaseStore& leases, const KvIdentity& identity) {
+void KvPort::start(LeaseStore& leases, const KvIdentity& identity, Offer offer) {
   leases_ = &leases;
   identity_ = &identity;
+  offer_ = std::move(offer);
   thread_ = std::thread([this] { accept_main(); });
 }
 
@@ -107,11 +124,52 @@ Result<void> KvPort::talk(KvLink& link) {
       if (auto ok = send_lease(link, *get); !ok) return ok;
     } else if (const auto* release = std::get_if<KvRelease>(&*frame)) {
       leases_->release(release->lease);
+    } else if (const auto* find = std::get_if<KvFind>(&*frame)) {
+      if (auto ok = send_prefix(link, *find); !ok) return ok;
     } else {
       return Error{400, "a client sent what only servers send"};
     }
   }
   return {};
+}
+
+Result<PromptBlocks> KvPort::receive_prompt(KvLink& link, const KvFind& find) {
+  if (find.first >= find.num_blocks || find.num_blocks > identity_->max_blocks)
+    return Error{400, "a prefix of no blocks, or of too many"};
+  const size_t num = size_t{find.num_blocks} * static_cast<size_t>(identity_->block_size);
+  auto tokens = std::make_shared<std::vector<Token>>();
+  tokens->reserve(num);
+  const WaitUntil until = in_time(kPromptTime);
+  while (tokens->size() < num) {
+    Result<KvFrame> frame = link.receive(until);
+    if (!frame) return frame.error();
+    const auto* part = std::get_if<KvTokens>(&*frame);
+    if (!part) return Error{400, "not the tokens of a prefix"};
+    unpack_tokens(part->bytes, num - tokens->size(), *tokens);
+  }
+  std::vector<BlockHash> hashes = hash_blocks(*tokens, identity_->block_size, find.tenant);
+  return PromptBlocks{std::move(tokens), std::move(hashes), find.tenant};
+}
+
+// Cached blocks by their tokens. The lease ends with the answer.
+Result<void> KvPort::send_prefix(KvLink& link, const KvFind& find) {
+  if (identity_->key.empty())
+    return Error{403, "cached prefixes are for servers with a key (--kv-key)"};
+  Result<PromptBlocks> prompt = receive_prompt(link, find);
+  if (!prompt) return prompt.error();
+  num_prefixes_.fetch_add(1, std::memory_order_relaxed);
+  const LeaseStore::Opened lease =
+      leases_->open(prompt_keys(*prompt->prompt, identity_->block_size), identity_->num_groups);
+  Result<void> sent;
+  try {
+    offer_(std::move(*prompt), static_cast<int>(find.first), lease.id);
+    sent = send_lease(link, {lease.name, find.first});
+  } catch (...) {
+    leases_->drop(lease.id);
+    throw;
+  }
+  leases_->drop(lease.id);
+  return sent;
 }
 
 // Blocks as they come, until there are no more.
@@ -124,11 +182,11 @@ Result<void> KvPort::send_lease(KvLink& link, const KvGet& get) {
     LeaseStore::Taken taken;
     switch (leases_->read(get.lease, cursor, kAcceptWait, taken, bytes)) {
       case LeaseStore::Next::gone:
-        return link.send(KvGone{}, {}, until);
+        return link.send(KvGone{}, until);
       case LeaseStore::Next::done:
-        return link.send(KvDone{num_sent}, {}, until);
+        return link.send(KvDone{num_sent}, until);
       case LeaseStore::Next::wait:
-        if (std::chrono::steady_clock::now() >= next_until) return link.send(KvGone{}, {}, until);
+        if (std::chrono::steady_clock::now() >= next_until) return link.send(KvGone{}, until);
         continue;
       case LeaseStore::Next::block:
         break;
@@ -138,7 +196,7 @@ Result<void> KvPort::send_lease(KvLink& link, const KvGet& get) {
     if (static_cast<uint32_t>(taken.block.index) < get.first) continue;
     const KvBlock block{static_cast<uint32_t>(taken.block.index),
                         static_cast<uint32_t>(taken.block.group), taken.key, bytes};
-    if (auto ok = link.send(block, bytes, until); !ok) return ok;
+    if (auto ok = link.send(block, until); !ok) return ok;
     ++num_sent;
     num_blocks_.fetch_add(1, std::memory_order_relaxed);
     num_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);

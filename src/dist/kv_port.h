@@ -1,9 +1,10 @@
-// Where other servers fetch the blocks of leases: a thread that accepts, and one for each
-// connection. Owned by the server.
+// Where other servers fetch the blocks of leases, and those of cached prefixes: a thread that
+// accepts, and one for each connection. Owned by the server.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,9 +13,21 @@
 
 #include "dist/kv_link.h"
 #include "dist/lease_store.h"
+#include "engine/engine.h"
 #include "net/stream_socket.h"
 
 namespace sluice {
+
+// Has the engine export a prompt's cached blocks from number `first` on under a lease, and seal it:
+// soon, on its own thread. A part with each step, so that no step waits for a copy of all. Both
+// outlive the engine's calls. May throw.
+inline constexpr int kMostOffered = 512;  // blocks in one step: 1 GB of an 8B model
+void offer_prefix(Engine& engine,
+                  LeaseStore& leases,
+                  PromptBlocks prompt,
+                  int first,
+                  LeaseId lease,
+                  int most = kMostOffered);
 
 class KvPort {
  public:
@@ -25,14 +38,19 @@ class KvPort {
 
   const std::string& address() const { return address_; }
   uint16_t port() const { return listen_.port(); }
+  // offer_prefix() with all that it needs.
+  using Offer = std::function<void(PromptBlocks prompt, int first, LeaseId lease)>;
   // Both outlive this. Begins to accept.
-  void start(LeaseStore& leases, const KvIdentity& identity);
+  void start(LeaseStore& leases, const KvIdentity& identity, Offer offer);
   void stop();
 
   struct Stats {
     uint64_t blocks = 0, bytes = 0, refused = 0;
+    uint64_t prefixes = 0;  // that others asked for
   };
-  Stats stats() const { return {num_blocks_.load(), num_bytes_.load(), num_refused_.load()}; }
+  Stats stats() const {
+    return {num_blocks_.load(), num_bytes_.load(), num_refused_.load(), num_prefixes_.load()};
+  }
 
  private:
   struct Client {
@@ -48,13 +66,16 @@ class KvPort {
   void serve(Client& client);
   Result<void> talk(KvLink& link);
   Result<void> send_lease(KvLink& link, const KvGet& get);
+  Result<void> send_prefix(KvLink& link, const KvFind& find);
+  Result<PromptBlocks> receive_prompt(KvLink& link, const KvFind& find);
 
   std::string address_;
   ListenSocket listen_;
   LeaseStore* leases_ = nullptr;
   const KvIdentity* identity_ = nullptr;
+  Offer offer_;
   std::atomic<bool> quit_{false};
-  std::atomic<uint64_t> num_blocks_{0}, num_bytes_{0}, num_refused_{0};
+  std::atomic<uint64_t> num_blocks_{0}, num_bytes_{0}, num_refused_{0}, num_prefixes_{0};
   std::list<Client> clients_;  // the accepting thread's
   std::thread thread_;
 };

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kSize = 4, kNumPlaces = 32;
 constexpr size_t kBytes = 4096;
+constexpr const char* kSharedKey = "a key of 16 bytes";
 
 class Ended final : public Sink {
  public:
@@ -51,7 +52,7 @@ SchedulerConfig dist_config() {
 // An engine whose blocks go to host memory with their number in every byte.
 struct Side {
   explicit Side(const std::string& key = "", const std::string& model = "m")
-      : identity{key, sha256(model), kBytes} {
+      : identity{key, sha256(model), kBytes, kSize, 128 / kSize, 1} {
     executor.on_launch = [this](const StepPlan& plan, StepResult&) {
       for (const Transfer& t : plan.transfers) {
         if (t.kind == Transfer::out) std::memset(tier.at(t.to), t.from, kBytes);
@@ -118,7 +119,7 @@ LeaseStore::Opened prefill(Side& side, const PromptBlocks& prompt) {
 
 KvFetcher::Outcome fetch(KvFetcher& fetcher,
                          uint16_t port,
-                         const LeaseName& lease,
+                         std::optional<LeaseName> lease,
                          PromptBlocks prompt) {
   std::promise<KvFetcher::Outcome> outcome;
   KvFetcher::Job job;
@@ -135,11 +136,13 @@ struct Pair {
       : from(key), to(other_key, other_model) {
     Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0);
     port = std::move(*opened);
-    port->start(from.leases, from.identity);
+    port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
+      offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
+    });
     fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.rest = std::chrono::milliseconds(0)},
                                           *to.engine, to.places, to.identity);
   }
-  KvFetcher::Outcome move(const PromptBlocks& prompt, const LeaseName& lease) {
+  KvFetcher::Outcome move(const PromptBlocks& prompt, std::optional<LeaseName> lease) {
     return fetch(*fetcher, port->port(), lease, prompt);
   }
   // Engines end before what they hold places for.
@@ -153,6 +156,15 @@ struct Pair {
   std::unique_ptr<KvFetcher> fetcher;
 };
 
+// Until the other side has given everything back.
+void expect_freed(Side& side) {
+  // The engine is told a moment after the lease has ended.
+  for (int k = 0; (side.leases.stats().leases > 0 || side.num_held() > 0) && k < 10'000; ++k)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(side.leases.stats().places, 0u);
+  EXPECT_EQ(side.num_held(), 0);
+}
+
 void expect_moved(Pair& pair) {
   const PromptBlocks here = some_prompt(41, 7), there = some_prompt(41, 0);
   const LeaseStore::Opened lease = prefill(pair.from, here);
@@ -164,11 +176,7 @@ void expect_moved(Pair& pair) {
   EXPECT_EQ(pair.to.num_held(), 0);
   EXPECT_EQ(pair.to.taken_in.size(), 10u);  // ten different blocks, each whole
   EXPECT_FALSE(pair.to.taken_in.contains(0));
-  // The lease was given back.
-  for (int k = 0; pair.from.leases.stats().leases > 0 && k < 1000; ++k)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_EQ(pair.from.leases.stats().places, 0u);
-  EXPECT_EQ(pair.from.num_held(), 0);
+  expect_freed(pair.from);  // the lease was given back
   EXPECT_EQ(pair.port->stats().blocks, 10u);
 }
 
@@ -195,7 +203,7 @@ TEST(KvTransfer, WhatIsHereIsNotFetched) {
 // Nothing comes, nothing is held, and the request computes.
 void expect_nothing(Pair& pair,
                     const PromptBlocks& prompt,
-                    const LeaseName& lease,
+                    std::optional<LeaseName> lease,
                     const char* why) {
   const KvFetcher::Outcome o = pair.move(prompt, lease);
   EXPECT_EQ(o.num_came, 0);
@@ -209,7 +217,7 @@ TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
   const PromptBlocks prompt = some_prompt(41, 0);
   {
     Pair pair("a key of 16 bytes", "a key of 16 bytez");
-    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "closed");
+    expect_nothing(pair, prompt, prefill(pair.from, prompt).name, "another one");
   }
   {
     Pair pair("a key of 16 bytes", "");
@@ -230,8 +238,151 @@ TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
   }
   {
     Pair pair("", "");
-    expect_nothing(pair, prompt, {}, "gone");
+    expect_nothing(pair, prompt, LeaseName{}, "gone");
   }
+}
+
+// Without a lease: what the other side has cached, by tokens and tenant.
+TEST(KvTransfer, ACachedPrefixIsFetched) {
+  Pair pair("a key of 16 bytes", "a key of 16 bytes");
+  const PromptBlocks prompt = some_prompt(41, 7);
+  EXPECT_EQ(pair.from.run(some_prompt(25, 7)), 0);  // six blocks of it
+  KvFetcher::Outcome o = pair.move(prompt, {});
+  EXPECT_EQ(o.num_came, 6);
+  EXPECT_EQ(o.num_wanted, 10);
+  EXPECT_EQ(pair.to.num_held(), 0);
+  EXPECT_EQ(pair.to.run(prompt), 24);
+  EXPECT_EQ(pair.to.taken_in.size(), 6u);
+  expect_freed(pair.from);
+  EXPECT_EQ(pair.port->stats().prefixes, 1u);
+  // All is here now: nobody is asked.
+  o = pair.move(prompt, {});
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(pair.port->stats().prefixes, 1u);
+  // And back: what was fetched and computed here is a prefix for others.
+  EXPECT_EQ(pair.from.run(prompt), 24);
+  const PromptBlocks longer = some_prompt(61, 7);
+  EXPECT_EQ(pair.from.run(longer), 40);
+  o = pair.move(longer, {});
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(o.num_came, 5);  // from the first that is missing on
+  EXPECT_EQ(pair.to.run(longer), 60);
+  expect_freed(pair.from);
+}
+
+TEST(KvTransfer, APrefixIsItsTenantsAlone) {
+  Pair pair(kSharedKey, kSharedKey);
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  expect_nothing(pair, some_prompt(41, 8), {}, "");
+  expect_nothing(pair, some_prompt(41, 7, 500), {}, "");
+  expect_freed(pair.from);
+  // The peer has said all that it has: no failure, but not what was wanted.
+  EXPECT_EQ(pair.fetcher->stats().part, 2u);
+  EXPECT_EQ(pair.fetcher->stats().failed, 0u);
+}
+
+// Without a key nobody is asked, and nobody who asks is answered.
+TEST(KvTransfer, PrefixesNeedAKey) {
+  Pair pair("", "");
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  expect_nothing(pair, some_prompt(41, 7), {}, "need a key");
+  EXPECT_EQ(pair.port->stats().refused, 0u);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  KvLink link(StreamSocket::connect("127.0.0.1", pair.port->port(), until).value(),
+              pair.to.identity);
+  ASSERT_TRUE(link.greet(true, until));
+  ASSERT_TRUE(link.send(KvFind{7, 0, 10}, until));
+  const FrameBytes prompt = pack_tokens(*some_prompt(40, 7).prompt);
+  static_cast<void>(link.send(KvTokens{prompt}, until));
+  EXPECT_FALSE(link.receive(until, std::chrono::seconds(30)));
+  EXPECT_EQ(pair.port->stats().prefixes, 0u);
+  EXPECT_EQ(pair.port->stats().blocks, 0u);
+  expect_freed(pair.from);
+}
+
+TEST(KvTransfer, PrefixesOfModelsWithWindowsAreNotAskedFor) {
+  Pair pair(kSharedKey, kSharedKey);
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  pair.to.identity.windowed = true;
+  expect_nothing(pair, some_prompt(41, 7), {}, "windows");
+  EXPECT_EQ(pair.port->stats().prefixes, 0u);
+}
+
+// Says the hello that it was sent, and gives every byte after it back too.
+size_t echo_all(ListenSocket& listen) {
+  StreamSocket socket(listen.accept(std::chrono::seconds(30)));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::byte one[1];
+  size_t num = 0;
+  for (; socket.receive(one, std::chrono::seconds(30), until); ++num)
+    static_cast<void>(socket.send(one, std::chrono::seconds(1), until));
+  return num;
+}
+
+TEST(KvTransfer, APeerWithoutTheKeyIsToldNothing) {
+  Side to(kSharedKey);
+  KvFetcher fetcher({}, *to.engine, to.places, to.identity);
+  Result<ListenSocket> listen = ListenSocket::open("127.0.0.1", 0);
+  ASSERT_TRUE(listen);
+  std::future<size_t> told = std::async(std::launch::async, [&] { return echo_all(*listen); });
+  const KvFetcher::Outcome o = fetch(fetcher, listen->port(), {}, some_prompt(41, 7));
+  EXPECT_NE(o.error.find("another one"), std::string::npos) << o.error;
+  EXPECT_EQ(told.get(), kHelloBytes + kFrameHeadBytes + kMacBytes);  // hello and own proof
+  EXPECT_EQ(to.num_held(), 0);
+  fetcher.stop();
+  to.engine.reset();
+}
+
+// Only so much of a prompt as its hashes say.
+TEST(KvTransfer, NoMoreThanAskedForIsFetched) {
+  Pair pair(kSharedKey, kSharedKey);
+  PromptBlocks prompt = some_prompt(41, 7);
+  EXPECT_EQ(pair.from.run(prompt), 0);
+  prompt.hashes.resize(3);
+  const KvFetcher::Outcome o = pair.move(prompt, {});
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(o.num_came, 3);
+  EXPECT_EQ(pair.to.num_held(), 0);
+}
+
+// What a client may not say of a prefix, with the right hello.
+TEST(KvTransfer, BadPrefixesEndAConnection) {
+  Pair pair(kSharedKey, kSharedKey);
+  const FrameBytes tokens = pack_tokens(std::vector<Token>{1});
+  const std::vector<std::vector<KvFrame>> talks = {{KvFind{7, 0, 0}},
+                                                   {KvFind{7, 3, 3}},
+                                                   {KvFind{7, 0, 33}},
+                                                   {KvFind{7, 0, 0xffffffff}},
+                                                   {KvFind{7, 0, 2}, KvFind{7, 0, 2}},
+                                                   {KvTokens{tokens}},
+                                                   {KvFind{7, 0, 2}, KvDone{1}}};
+  for (const auto& talk : talks) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    Result<StreamSocket> socket = StreamSocket::connect("127.0.0.1", pair.port->port(), until);
+    ASSERT_TRUE(socket);
+    KvLink link(std::move(*socket), pair.to.identity);
+    ASSERT_TRUE(link.greet(true, until));
+    for (const KvFrame& frame : talk) static_cast<void>(link.send(frame, until));
+    EXPECT_FALSE(link.receive(until, std::chrono::seconds(30)));
+  }
+  expect_freed(pair.from);
+  // One that goes away while it is answered.
+  EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
+  for (int k = 0; k < 10; ++k) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    KvLink link(StreamSocket::connect("127.0.0.1", pair.port->port(), until).value(),
+                pair.to.identity);
+    ASSERT_TRUE(link.greet(true, until));
+    ASSERT_TRUE(link.send(KvFind{7, 0, 10}, until));
+    const FrameBytes prompt = pack_tokens(*some_prompt(40, 7).prompt);
+    ASSERT_TRUE(link.send(KvTokens{prompt}, until));
+    if (k % 2 == 0) static_cast<void>(link.receive(until, std::chrono::seconds(30)));
+  }
+  // Each was answered, in part.
+  for (int k = 0; pair.from.leases.stats().opened < 10 && k < 10'000; ++k)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(pair.from.leases.stats().opened, 10u);
+  expect_freed(pair.from);
 }
 
 // Somebody who accepts and says nothing, and nobody at all.
@@ -241,11 +392,11 @@ TEST(KvTransfer, ASilentPeerCostsASecond) {
   Result<ListenSocket> silent = ListenSocket::open("127.0.0.1", 0);
   ASSERT_TRUE(silent);
   const PromptBlocks prompt = some_prompt(41, 0);
-  KvFetcher::Outcome o = fetch(fetcher, silent->port(), {}, prompt);
+  KvFetcher::Outcome o = fetch(fetcher, silent->port(), LeaseName{}, prompt);
   EXPECT_EQ(o.num_came, 0);
   EXPECT_NE(o.error.find("in time"), std::string::npos) << o.error;
   // The next one does not wait.
-  EXPECT_NE(fetch(fetcher, silent->port(), {}, prompt).error.find("a moment ago"),
+  EXPECT_NE(fetch(fetcher, silent->port(), LeaseName{}, prompt).error.find("a moment ago"),
             std::string::npos);
   uint16_t free_port = 0;
   {
@@ -254,6 +405,34 @@ TEST(KvTransfer, ASilentPeerCostsASecond) {
   }
   EXPECT_NE(fetch(fetcher, free_port, {}, prompt).error, "");
   EXPECT_EQ(to.num_held(), 0);
+  fetcher.stop();
+  to.engine.reset();
+}
+
+// A peer that sends a byte now and then is not silent; it is not waited for again, though.
+TEST(KvTransfer, APeerThatDripsRests) {
+  Side to;
+  // Of that time, a second must be the peer's; the engine may take the rest.
+  KvFetcher fetcher({.time = std::chrono::milliseconds(3000), .rest = std::chrono::seconds(60)},
+                    *to.engine, to.places, to.identity);
+  Result<ListenSocket> listen = ListenSocket::open("127.0.0.1", 0);
+  ASSERT_TRUE(listen);
+  std::thread dripping([&] {
+    StreamSocket socket(listen->accept(std::chrono::seconds(60)));
+    KvHello hello{false, to.identity.content, {}};
+    FrameBytes bytes;
+    encode_hello(hello, bytes);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (size_t k = 0; k + 1 < bytes.size(); ++k) {
+      if (!socket.send(std::span(bytes).subspan(k, 1), std::chrono::seconds(1), until)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  const PromptBlocks prompt = some_prompt(41, 0);
+  EXPECT_NE(fetch(fetcher, listen->port(), LeaseName{}, prompt).error, "");
+  EXPECT_NE(fetch(fetcher, listen->port(), LeaseName{}, prompt).error.find("a moment ago"),
+            std::string::npos);
+  dripping.join();
   fetcher.stop();
   to.engine.reset();
 }

@@ -48,6 +48,12 @@ void LeaseStore::drop(LeaseId id) {
   settle(lock);
 }
 
+bool LeaseStore::is_open(LeaseId id) const {
+  std::lock_guard lock(mutex_);
+  auto it = leases_.find(id);
+  return it != leases_.end() && !it->second.ended;
+}
+
 void LeaseStore::release(const LeaseName& name) {
   std::unique_lock lock(mutex_);
   if (auto it = names_.find(name); it != names_.end()) end(leases_.find(it->second));

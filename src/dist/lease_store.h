@@ -38,6 +38,7 @@ class LeaseStore final : public KvExporter {
   // Its prompt is done: no more blocks than those on their way, and its time begins.
   void seal(LeaseId id);
   void drop(LeaseId id);
+  bool is_open(LeaseId id) const;
   void release(const LeaseName& name);
   // Now and then: ends leases whose time is up, and gives back what could not be before.
   void tend();

@@ -611,21 +611,28 @@ void HttpClient::move_to(const HttpUrl& url) {
   state_->endpoint = {address, url.port};
 }
 
-HttpReply HttpClient::fetch(std::string request) {
+HttpReply HttpClient::fetch(std::string request, size_t max_body) {
   struct Whole final : HttpListener {
+    Whole(HttpClient& c, size_t m) : client(c), max_body(m) {}
+    HttpClient& client;
+    const size_t max_body;
     HttpReply reply;
-    bool done = false;
+    bool done = false, too_long = false;
     void on_head(int status, const HttpHeaders& headers) override {
       reply.status = status;
       reply.headers = headers;
     }
-    void on_body(std::string_view bytes) override { reply.body += bytes; }
+    void on_body(std::string_view bytes) override {
+      if (too_long) return;
+      too_long = bytes.size() > max_body - reply.body.size();
+      too_long ? client.cancel(*this) : void(reply.body += bytes);
+    }
     void on_end(HttpFailure failure, const std::string& detail) override {
-      reply.failure = failure;
-      reply.detail = detail;
+      reply.failure = too_long ? HttpFailure::malformed : failure;
+      reply.detail = too_long ? strf("an answer of more than %zu bytes", max_body) : detail;
       done = true;
     }
-  } whole;
+  } whole(*this, max_body);
   send(std::move(request), whole);
   run_until([&] { return whole.done; });
   return std::move(whole.reply);

@@ -96,8 +96,8 @@ class HttpClient {
   // From now on another server of the same kind; its host is an address. Without requests in
   // flight.
   void move_to(const HttpUrl& url);
-  // Sends and waits; other requests go on meanwhile.
-  HttpReply fetch(std::string request);
+  // Sends and waits; other requests go on meanwhile. A longer answer is malformed.
+  HttpReply fetch(std::string request, size_t max_body = SIZE_MAX);
   Stats stats() const;
 
   struct State;

@@ -116,6 +116,18 @@ TEST(HttpClient, AnswersInAnyPieces) {
   }
 }
 
+TEST(HttpClient, AnswersMayHaveALimit) {
+  RawPeer peer({"HTTP/1.1 200 OK\r\n\r\n", "more than ", "is wanted", " goes on"});
+  for (size_t most : {27u, 26u, 9u, 0u}) {
+    HttpClient::Options options;
+    options.url = peer.url();
+    auto client = HttpClient::open(options).value();
+    const HttpReply r = client->fetch(http_request_bytes(peer.url(), "GET", "/", {}, ""), most);
+    EXPECT_EQ(r.failure, most == 27 ? HttpFailure::none : HttpFailure::malformed) << most;
+    EXPECT_LE(r.body.size(), most);
+  }
+}
+
 TEST(HttpClient, ClosedConnectionEndsABodyWithoutLength) {
   RawPeer peer({"HTTP/1.1 200 OK\r\n\r\nto the ", "end"});
   HttpReply r = ask(peer.url());

@@ -160,10 +160,14 @@ Request Generation::make_request(size_t prompt) const {
   r.priority = fields_.priority;
   r.tenant = service_.keys().tenant(call_.key, fields_.cache_salt);
   r.account = call_.key < 0 ? 0 : static_cast<TenantId>(call_.key) + 1;
+  if (const Time end = deadline(); end > Time{0}) r.deadline = end;
+  return r;
+}
+
+Time Generation::deadline() const {
   double limit = service_.options().request_timeout, own = fields_.timeout;
   double timeout = own > 0 && limit > 0 ? std::min(own, limit) : std::max(own, limit);
-  if (timeout > 0) r.deadline = started_ + Time(static_cast<int64_t>(timeout * 1e9));
-  return r;
+  return timeout > 0 ? started_ + Time(static_cast<int64_t>(timeout * 1e9)) : Time{0};
 }
 
 // A word is forbidden as it stands and as it stands after a space.

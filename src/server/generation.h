@@ -139,6 +139,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
   Refusal check_transfer(size_t num_prompts) const;
+  Time deadline() const;  // by the engine's clock; 0: none
   PromptBlocks prompt_blocks(size_t prompt) const;
   void fetch_prompt();
   void take_fetched(const KvFetcher::Outcome& outcome);
@@ -177,7 +178,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Time compile_{0};                          // what the constraint took; 0: it was known
   std::optional<LeaseStore::Opened> lease_;  // of the prompt, for another server
   std::optional<FetchedPrompt> fetched_;     // of the prompt, from another server
-  std::string prefix_;                       // of every chunk, up to the choices
+  Time fetch_began_{0};
+  std::string prefix_;  // of every chunk, up to the choices
   std::string id_;
   int64_t created_ = 0;
   size_t thread_;                     // io thread that it lives on; call_.out may be another's

@@ -11,12 +11,19 @@ Refusal Generation::check_transfer(size_t num_prompts) const {
   };
   const KvTransfer* transfer = service_.options().transfer;
   const bool send = fields_.transfer.send;
+  const bool prefix = fields_.transfer.from && !fields_.transfer.from->lease;
   if (!transfer) return wrong("prompts are not handed from server to server here (serve --role)");
   if (send ? !transfer->sends() : !transfer->fetches()) {
     return wrong(strf("this server's role is %s: it does not take %s",
                       name_of(kKvRoles, transfer->role()),
-                      send ? "do_remote_decode" : "do_remote_prefill"));
+                      send     ? "do_remote_decode"
+                      : prefix ? "do_remote_prefix"
+                               : "do_remote_prefill"));
   }
+  if (prefix && !transfer->moves_prefixes())
+    return wrong(transfer->has_key()
+                     ? "do_remote_prefix does not go with this model: its cache has windows"
+                     : "do_remote_prefix needs a key (serve --kv-key)");
   if (num_prompts != 1) return wrong("kv_transfer_params goes with one prompt");
   if (send && fields_.stream) return wrong("do_remote_decode does not go with stream");
   if (fields_.pooling != Pooling::none) return wrong("kv_transfer_params goes with text");
@@ -32,7 +39,7 @@ PromptBlocks Generation::prompt_blocks(size_t prompt) const {
   return out;
 }
 
-// Goes on with what has come, in a few seconds at most.
+// Goes on with what has come, in a few seconds at most, and not after the request's own time.
 void Generation::fetch_prompt() {
   const TransferFields::From& from = *fields_.transfer.from;
   auto done = [self = shared_from_this()](const KvFetcher::Outcome& outcome) {
@@ -43,15 +50,29 @@ void Generation::fetch_prompt() {
       self->lose();
     }
   };
-  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, prompt_blocks(0),
-                                          std::move(done)))
+  PromptBlocks wanted = prompt_blocks(0);
+  if (!from.lease) {  // a block more: the share is an estimate
+    const double blocks = from.share * static_cast<double>(wanted.hashes.size());
+    wanted.hashes.resize(std::min(wanted.hashes.size(), static_cast<size_t>(blocks) + 1));
+  }
+  const auto now = std::chrono::steady_clock::now();
+  const Time end = deadline();
+  const WaitUntil until =
+      end > Time{0} ? now + (end - service_.session().clock().now()) : WaitUntil::max();
+  fetch_began_ = service_.clock().now();
+  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, std::move(wanted),
+                                          until, std::move(done)))
     take_fetched({0, 0, "not fetched", {}});
 }
 
 void Generation::take_fetched(const KvFetcher::Outcome& o) {
   try {
-    fetched_ = FetchedPrompt{
-        o.took, o.num_positions * service_.session().engine().config().block_size, o.error.empty()};
+    const int num_tokens = o.num_positions * service_.session().engine().config().block_size;
+    const Time took = service_.clock().now() - fetch_began_;
+    const auto whole = static_cast<double>(prompts_[0].tokens->size());
+    call_.out->add_header(std::string(kKvFetchedHeader),
+                          strf("%.4f %.6f", num_tokens / whole, seconds(took)));
+    fetched_ = FetchedPrompt{o.took, num_tokens, o.error.empty()};
     submit_more();
   } catch (...) {
     log_exception("request failed");

@@ -1,5 +1,6 @@
 #include "server/kv_transfer.h"
 
+#include <algorithm>
 #include <random>
 
 #include "base/json.h"
@@ -47,7 +48,12 @@ KvTransfer::~KvTransfer() { stop(); }
 
 void KvTransfer::attach(Session& session) {
   engine_ = &session.engine();
-  identity_.block_bytes = engine_->config().tiers.block_bytes;
+  const SchedulerConfig& c = engine_->config();
+  identity_.block_bytes = c.tiers.block_bytes;
+  identity_.block_size = c.block_size;
+  identity_.max_blocks = static_cast<uint32_t>(c.max_len / c.block_size);
+  identity_.num_groups = static_cast<int>(c.group_windows.size());
+  identity_.windowed = std::ranges::any_of(c.group_windows, [](int w) { return w > 0; });
   identity_.content = sha256(session.shared_content());
   places_.attach(session.host_tier(), identity_.block_bytes);
   leases_.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
@@ -55,7 +61,11 @@ void KvTransfer::attach(Session& session) {
       if (places_.generation() == generation) s.release_places(list);
     });
   });
-  if (port_) port_->start(leases_, identity_);
+  if (port_) {
+    port_->start(leases_, identity_, [this](PromptBlocks prompt, int first, LeaseId lease) {
+      offer_prefix(*engine_, leases_, std::move(prompt), first, lease);
+    });
+  }
   if (fetches()) {
     fetcher_ = std::make_unique<KvFetcher>(KvFetcher::Options{}, *engine_, places_, identity_);
   }
@@ -65,10 +75,6 @@ void KvTransfer::attach(Session& session) {
 void KvTransfer::stop() {
   if (fetcher_) fetcher_->stop();
   if (port_) port_->stop();
-}
-
-std::string KvTransfer::where() const {
-  return port_ ? strf("%s port %d", port_->address().c_str(), int{port_->port()}) : "";
 }
 
 LeaseStore::Opened KvTransfer::lease(std::span<const Token> prompt) {
@@ -90,6 +96,7 @@ std::string KvTransfer::params(const LeaseName& lease, size_t num_tokens) const 
 
 bool KvTransfer::fetch(const RemotePrefill& from,
                        PromptBlocks prompt,
+                       WaitUntil until,
                        std::function<void(const KvFetcher::Outcome&)> done) {
   // A number: looking up a name could take seconds, and whoever asks would choose the name.
   if (!is_host_address(from.peer.address)) return false;
@@ -99,6 +106,7 @@ bool KvTransfer::fetch(const RemotePrefill& from,
   job.peer = from.peer;
   job.lease = from.lease;
   job.prompt = std::move(prompt);
+  job.until = until;
   job.done = std::move(done);
   return fetcher_->push(std::move(job));
 }

@@ -2,12 +2,14 @@
 // prompts that were computed here, blocks of those that were computed elsewhere. Any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/named.h"
 #include "dist/kv_fetcher.h"
@@ -23,10 +25,14 @@ inline constexpr NamedValue<KvRole> kKvRoles[] = {{"none", KvRole::none},
                                                   {"decode", KvRole::decode},
                                                   {"both", KvRole::both}};
 
+// Of answers whose prompt was fetched: which share of it came, and in how many seconds. For
+// routers.
+inline constexpr std::string_view kKvFetchedHeader = "x-kv-fetched";
+
 // Where a prompt was computed, as a request says.
 struct RemotePrefill {
   KvPeer peer;
-  LeaseName lease{};
+  std::optional<LeaseName> lease;  // none: its prefix cache is asked
 };
 
 class KvTransfer {
@@ -52,8 +58,17 @@ class KvTransfer {
   KvRole role() const { return options_.role; }
   bool sends() const { return options_.role == KvRole::prefill || options_.role == KvRole::both; }
   bool fetches() const { return options_.role == KvRole::decode || options_.role == KvRole::both; }
-  // Where others fetch; empty: nowhere.
-  std::string where() const;
+  // Where others fetch; null: nowhere.
+  const KvPort* port() const { return port_.get(); }
+  // Cached prefixes too, not only leases. After attach().
+  bool moves_prefixes() const { return identity_.moves_prefixes(); }
+  bool has_key() const { return !identity_.key.empty(); }
+  // By which all servers with the same key number their tenants alike; none without a key: then
+  // nobody may know the numbers.
+  std::optional<std::array<uint64_t, 2>> tenant_key() const {
+    if (!has_key()) return {};
+    return shared_tenant_key(identity_.key);
+  }
 
   LeaseStore::Opened lease(std::span<const Token> prompt);
   void seal(LeaseId id) { leases_.seal(id); }
@@ -61,9 +76,11 @@ class KvTransfer {
   // The kv_transfer_params of an answer, as JSON.
   std::string params(const LeaseName& lease, size_t num_tokens) const;
 
-  // Calls `done` soon, on another thread; it must not throw. False: it is not called.
+  // Calls `done` soon, on another thread, and not long after `until`; it must not throw. False: it
+  // is not called.
   bool fetch(const RemotePrefill& from,
              PromptBlocks prompt,
+             WaitUntil until,
              std::function<void(const KvFetcher::Outcome&)> done);
 
   struct Stats {

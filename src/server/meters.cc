@@ -208,6 +208,8 @@ void Meters::on_kv_transfer(const KvTransfer::Stats& t) {
         static_cast<double>(t.leases.expired));
   count("sluice_kv_transfer_sent_bytes_total", "Bytes of KV blocks that were sent.",
         static_cast<double>(t.sent.bytes));
+  count("sluice_kv_transfer_prefixes_total", "Cached prefixes that other servers asked for.",
+        static_cast<double>(t.sent.prefixes));
   count("sluice_kv_transfer_refused_total", "Connections for KV blocks that were ended.",
         static_cast<double>(t.sent.refused));
   constexpr const char* kFetches = "sluice_kv_transfer_fetches_total";

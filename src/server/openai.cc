@@ -257,20 +257,25 @@ void read_transfer(Fields& f, GenerateFields& out) {
   Fields t(*v);
   TransferFields::From from;
   std::string lease;
-  bool receive = false;
+  bool receive = false, prefix = false;
   int port = 0;
   t.flag("do_remote_decode", out.transfer.send);
   t.flag("do_remote_prefill", receive);
-  const bool named = t.text("remote_host", from.host) && t.whole("remote_port", port, 1, 65535) &&
-                     t.text("remote_request_id", lease);
+  t.flag("do_remote_prefix", prefix);
+  const bool named = t.text("remote_host", from.host) && t.whole("remote_port", port, 1, 65535);
+  const bool leased = t.text("remote_request_id", lease);
+  t.number("remote_prefix_share", from.share, 0, 1);
   if (t.failed()) return f.fail(kName, "kv_transfer_params: " + t.error()->message);
-  if (receive && out.transfer.send)
-    return f.fail(kName, "do_remote_decode and do_remote_prefill do not go together");
-  if (!receive || !named) return;
-  Result<LeaseName> name = parse_lease(lease);
-  if (!name) return f.fail(kName, "remote_request_id: " + name.error().message);
+  if (out.transfer.send + receive + prefix > 1)
+    return f.fail(kName,
+                  "do_remote_decode, do_remote_prefill and do_remote_prefix do not go together");
+  if (!named || !(prefix || (receive && leased))) return;
+  if (receive) {
+    Result<LeaseName> name = parse_lease(lease);
+    if (!name) return f.fail(kName, "remote_request_id: " + name.error().message);
+    from.lease = *name;
+  }
   from.port = static_cast<uint16_t>(port);
-  from.lease = *name;
   out.transfer.from = std::move(from);
 }
 

@@ -63,9 +63,11 @@ struct TransferFields {
   struct From {
     std::string host;
     uint16_t port = 0;
-    LeaseName lease{};
+    std::optional<LeaseName> lease;  // none: a prefix that the other server has cached
+    double share = 1;                // of the prompt that this prefix is, at most
   };
-  std::optional<From> from;  // do_remote_prefill: another server has computed it
+  // do_remote_prefill: another server has computed it; do_remote_prefix: or its first part.
+  std::optional<From> from;
   bool any() const { return send || from; }
 };
 

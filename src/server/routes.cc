@@ -229,7 +229,11 @@ void serve_health(Service& s, Call call) {
 void serve_ready(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
   json::object answer{{"status", "ready"}};
-  if (const KvTransfer* t = s.options().transfer) answer["kv_role"] = name_of(kKvRoles, t->role());
+  if (const KvTransfer* t = s.options().transfer) {
+    answer["kv_role"] = name_of(kKvRoles, t->role());
+    if (const KvPort* p = t->port(); p && t->moves_prefixes())
+      answer["kv_host"] = p->address(), answer["kv_port"] = p->port();
+  }
   s.reply_json(call, answer);
 }
 

@@ -43,6 +43,8 @@ void Service::connect(std::function<void(size_t, std::function<void()>)> post, s
 void Service::attach(Session& session) {
   session_ = &session;
   if (session.tenant_key()) keys_.set_secret(*session.tenant_key());
+  if (options_.transfer && options_.transfer->tenant_key())
+    keys_.set_secret(*options_.transfer->tenant_key());
   if (const ChatTemplate* t = session.chat_template(); t && session.tokenizer()) {
     format_ = choose_format(options_.formats, t->source());
     format_tokens_ =

@@ -654,6 +654,25 @@ void add_kv_event_options(CLI::App* app, ServeOptions& o, const char* group) {
       ->needs(events);
 }
 
+void add_registration_options(CLI::App* app, EtcdRegistration::Options& o, const char* group) {
+  CLI::Option* to = app->add_option("--register", o.servers,
+                                    "http[s]://HOST:PORT of an etcd server (may be repeated): "
+                                    "routers\nwith --etcd find this server there, until its lease "
+                                    "ends")
+                        ->allow_extra_args(false)
+                        ->group(group);
+  auto add = [&](const char* name, auto& value, const char* help) {
+    return app->add_option(name, value, help)->capture_default_str()->needs(to)->group(group);
+  };
+  add("--register-as", o.address,
+      "http://ADDRESS:PORT that routers reach this server by (default:\nas it listens)");
+  add("--register-prefix", o.prefix, "of its key");
+  add("--register-lease", o.seconds,
+      "whole seconds after which a server that is dead is gone there")
+      ->check(CLI::Range(5, 3600));
+  add("--register-ca", o.ca_file, "of https: a file of certificates to trust");
+}
+
 void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* group) {
   CLI::Option* role = add_named(app, "--role", o.role, kKvRoles,
                                 "prefill: computes prompts for other servers, which fetch their "
@@ -666,7 +685,8 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
   add("--kv-host", o.host, "address of this server that the others connect to");
   add("--kv-port", o.port, "port for them; 0 is any free one")->check(whole_number(0, 65535));
   add("--kv-key", o.key_file,
-      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine");
+      "file with a key that all of them share, 16 bytes or more;\nneeded beyond this machine, and "
+      "for cached prefixes");
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
 }
@@ -688,6 +708,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
   add_record_options(app, o.engine, "Recording");
   add_kv_event_options(app, o, "KV events");
   add_transfer_options(app, o.transfer, "Prefill and decode apart");
+  add_registration_options(app, o.registration, "etcd");
 }
 
 }  // namespace sluice

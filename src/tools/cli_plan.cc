@@ -158,10 +158,11 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
       ->check(whole_number(1, 512))
       ->needs(prefill);
   prefill->needs("--decode-workers");
-  s->add_option("--link", o.link, "Gbit/s of each worker's link between those")
-      ->check(number_in(0.1, 10000.0))
-      ->capture_default_str()
-      ->needs(prefill);
+  s->add_flag("--fetch", o.fetch,
+              "also cache-aware with workers that fetch cached prefixes from\none another");
+  CLI::Option* link = s->add_option("--link", o.link, "Gbit/s of each worker's link for K and V")
+                          ->check(number_in(0.1, 10000.0))
+                          ->capture_default_str();
   s->add_option("--policy", o.routes,
                 "only these: random, round-robin, least-loaded, cache-aware\n(default: all, and "
                 "with --slo cache-aware with early rejection)")
@@ -173,7 +174,9 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
   s->footer(
       "Simulates the workload on several engines in virtual time by routing policy,\n"
       "and shows them side by side. The engine's options are those of every worker.");
-  s->callback([&c] {
+  s->callback([&c, link] {
+    if (link->count() > 0 && !c.cluster.fetch && c.cluster.prefill == 0)
+      throw CLI::ValidationError("--link", "needs --fetch or --prefill-workers");
     apply_policy(c.policy, c.cluster.engine, true);
     c.resolved = [&c] { return resolved_values(c.cluster.engine); };
     c.action = [&c] { return cmd_plan_cluster(c.cluster); };

@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-void add_route(CLI::App& app, CommandLine& c) {
-  RouteOptions& o = c.route;
-  CLI::App* s = app.add_subcommand("route", "one address for several servers");
+namespace {
+
+void add_members(CLI::App* s, RouteOptions& o) {
   s->add_option("--worker", o.workers,
                 "http[s]://HOST:PORT of a server (may be repeated). Those of\nserve --role prefill "
                 "compute prompts for those of --role decode")
@@ -14,6 +14,24 @@ void add_route(CLI::App& app, CommandLine& c) {
   s->add_option("--workers-dns", o.workers_dns,
                 "NAME:PORT: every address of the name is a server too, looked up\nevery 2 s; those "
                 "that are gone finish what they have");
+  CLI::Option* etcd =
+      s->add_option(
+           "--etcd", o.etcd,
+           "http[s]://HOST:PORT of an etcd server (may be repeated): servers that\nare there "
+           "(serve --register) join, and those whose lease ends leave")
+          ->allow_extra_args(false)
+          ->excludes("--workers-dns");
+  s->add_option("--etcd-prefix", o.etcd_prefix, "of their keys")
+      ->capture_default_str()
+      ->needs(etcd);
+}
+
+}  // namespace
+
+void add_route(CLI::App& app, CommandLine& c) {
+  RouteOptions& o = c.route;
+  CLI::App* s = app.add_subcommand("route", "one address for several servers");
+  add_members(s, o);
   add_named(s, "--policy", o.policy, kRoutings,
             "which worker gets a request. cache-aware: the one that is predicted\nto answer "
             "first, by its queue and the prefixes that it was sent; or two, one for\nthe prompt. "
@@ -26,6 +44,9 @@ void add_route(CLI::App& app, CommandLine& c) {
                 "CURVE keys for that: a line \"secret KEY\", the router's, and a\nline \"server "
                 "KEY\", the workers' public one")
       ->needs(events);
+  s->add_flag_callback(
+      "--no-prefix-fetch", [&o] { o.fetch = false; },
+      "workers of --role both and decode are not told to fetch cached\nprefixes from one another");
   s->add_option("--slo", o.slo,
                 "objectives, like ttft=2s,tpot=50ms: requests that are predicted to\nmiss them get "
                 "429 and Retry-After");
@@ -50,7 +71,7 @@ void add_route(CLI::App& app, CommandLine& c) {
               "listen where others can connect, though the router checks no keys");
   s->add_option("--tls-cert", o.tls_cert, "certificate chain (PEM)");
   s->add_option("--tls-key", o.tls_key, "its private key (PEM)");
-  s->add_option("--ca", o.ca_file, "of https workers: a file of certificates to trust");
+  s->add_option("--ca", o.ca_file, "of https workers and etcd: a file of certificates to trust");
   const char* group = "Limits";
   s->add_option("--max-requests", o.max_requests, "answered at once; more get 503")
       ->check(whole_number(1, 1'000'000))

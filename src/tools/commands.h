@@ -16,6 +16,7 @@
 #include "server/admission_limits.h"
 #include "server/format_flags.h"
 #include "server/kv_events.h"
+#include "tools/etcd_registration.h"
 #include "server/kv_transfer.h"
 #include "tools/text_work.h"
 
@@ -197,6 +198,7 @@ struct ServeOptions {
   FormatFlags formats;
   KvPublisher::Options kv_events;
   KvTransfer::Options transfer;
+  EtcdRegistration::Options registration;
   std::string simulate;  // device or file of costs; empty: steps are computed
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;

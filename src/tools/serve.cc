@@ -110,9 +110,19 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
   return transfer;
 }
 
+// Null without --register.
+std::unique_ptr<EtcdRegistration> register_server(const ServeOptions& o, int port) {
+  if (o.registration.servers.empty()) return nullptr;
+  auto started = EtcdRegistration::start(o.registration, o.host, port);
+  if (started) return std::move(*started);
+  LOG(error, "not registered: %s", started.error().message.c_str());
+  return nullptr;
+}
+
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
-  if (!transfer.where().empty()) log_plain("KV blocks for others on %s", transfer.where().c_str());
+  if (const KvPort* p = transfer.port())
+    log_plain("KV blocks for others on %s port %d", p->address().c_str(), int{p->port()});
 }
 
 Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {
@@ -225,6 +235,8 @@ int cmd_serve(const ServeOptions& o) {
   engine.front_end_bytes = serving_memory(o).records;
   if (!engine.record_dir.empty())
     engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
+  if (auto good = EtcdRegistration::check(o.registration, o.host, *tls != nullptr); !good)
+    return report(good.error());
   Result<std::unique_ptr<KvTransfer>> transfer = open_transfer(o, engine);
   if (!transfer) return report(transfer.error());
   ServiceOptions options = service_options(o);
@@ -265,9 +277,11 @@ int cmd_serve(const ServeOptions& o) {
   if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
   notify_manager("READY=1");
+  const std::unique_ptr<EtcdRegistration> registration = register_server(o, server->port());
   Serving serving{o, service, *server, tls->get(), signals};
   watch(serving);
   notify_manager("STOPPING=1");
+  if (registration) registration->leave();
   drain(serving);
   // The engine ends while what its sinks point to still exists.
   Result<void> written = (*session)->write_trace();

@@ -43,9 +43,10 @@ def stories(name="stories260K-f32"):
 
 
 class Server:
-    def __init__(self, *args, key=None, path=None, ca=None, hosts=("x",), name="test", port=0):
-        """`hosts`: --allowed-hosts; tests that write their own HTTP say "Host: x"."""
-        command = [SLUICE, "serve", path or model(), "--port", str(port), "--served-model-name", name, *args]
+    def __init__(self, *args, key=None, path=None, ca=None, hosts=("x",), name="test", port=0, inside=None):
+        """`hosts`: --allowed-hosts; tests that write their own HTTP say "Host: x". `inside`: a network namespace."""
+        enter = ["ip", "netns", "exec", inside] if inside else []
+        command = [*enter, SLUICE, "serve", path or model(), "--port", str(port), "--served-model-name", name, *args]
         for host in hosts:
             command += ["--allowed-hosts", host]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -22,8 +22,8 @@ MODEL = str(ROOT / "tests/golden/models/llama.gguf")
 
 
 class Router:
-    def __init__(self, *workers, args=()):
-        command = [SLUICE, "route", "--port", "0", *args]
+    def __init__(self, *workers, args=(), port=0):
+        command = [SLUICE, "route", "--port", str(port), *args]
         for url in workers:
             command += ["--worker", url]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -20,7 +20,7 @@ struct RoutingTrial {
   RoutingConfig config;
   std::vector<WorkerRole> roles;
   PlanFigures figures;
-  uint64_t rejected = 0, handed_over = 0;
+  uint64_t rejected = 0, handed_over = 0, fetches = 0, fetched_tokens = 0;
   double retry_after = 0;  // mean seconds of the rejected ones
   double busiest = 0;      // answers of the worker with the most, over the mean; with roles, of
                            // the decode workers
@@ -48,6 +48,20 @@ int num_workers(const PlanClusterOptions& o) {
   return o.prefill > 0 ? o.prefill + o.decode : o.workers;
 }
 
+// Each cache-aware trial again with prefixes that move. `kv_token`: bytes of K and V of a token.
+void add_fetching(std::vector<RoutingTrial>& trials, const PlanClusterOptions& o, double kv_token) {
+  if (!o.fetch) return;
+  const size_t num = trials.size();
+  for (size_t i = 0; i < num; ++i) {
+    if (trials[i].config.policy != Routing::cache_aware) continue;
+    RoutingTrial t = trials[i];
+    t.name += ", fetch";
+    t.config.fetch = true;
+    t.config.transfer = kv_token * 8 / (o.link * 1e9);
+    trials.push_back(std::move(t));
+  }
+}
+
 // Each trial again with roles. `kv_token`: bytes of K and V of a token.
 void add_apart(std::vector<RoutingTrial>& trials, const PlanClusterOptions& o, double kv_token) {
   if (o.prefill == 0) return;
@@ -73,6 +87,8 @@ void run_routing(RoutingTrial& t,
   t.figures.requests += run.num_rejected;
   t.rejected = run.num_rejected;
   t.handed_over = run.num_handed_over;
+  t.fetches = run.num_fetches;
+  t.fetched_tokens = run.num_fetched_tokens;
   if (t.rejected > 0)
     t.retry_after = std::accumulate(run.retry_after.begin(), run.retry_after.end(), 0.0) /
                     static_cast<double>(t.rejected);
@@ -106,6 +122,9 @@ json::object routing_json(const RoutingTrial& t) {
                  {"prefill", std::ranges::count(t.roles, WorkerRole::prefill)},
                  {"decode", std::ranges::count(t.roles, WorkerRole::decode)},
                  {"handed_over", t.handed_over},
+                 {"fetch", t.config.fetch},
+                 {"fetches", t.fetches},
+                 {"fetched_tokens", t.fetched_tokens},
                  {"rejected", t.rejected},
                  {"mean_retry_after_s", t.retry_after},
                  {"busiest_over_mean", t.busiest}};
@@ -125,7 +144,10 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   Result<PlanSetup> setup = target->setup({});
   if (!setup) return report(setup.error());
   std::vector<RoutingTrial> trials = trials_for(o, *slo);
-  add_apart(trials, o, static_cast<double>(setup->ledger.kv_per_token));
+  const auto kv_token = static_cast<double>(setup->ledger.kv_per_token);
+  add_fetching(trials, o, kv_token);
+  if (o.fetch) setup->sim = with_places(std::move(setup->sim));  // of all, to compare alike
+  add_apart(trials, o, kv_token);
   for (RoutingTrial& t : trials) run_routing(t, setup->sim, o, *workload, *slo);
   if (trials[0].figures.refused == workload->size())
     return report(Error{400,
@@ -134,16 +156,17 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   if (o.json) {
     json::array rows;
     for (const RoutingTrial& t : trials) rows.push_back(routing_json(t));
-    std::printf("%s\n", plain_json(json::object{{"model", o.engine.model},
-                                                {"device", target->device()},
-                                                {"step_cost", target->source()},
-                                                {"workload", workload_name(o.workload)},
-                                                {"slo", o.slo},
-                                                {"workers", num_workers(o)},
-                                                {"link_gbit_s", o.prefill > 0 ? o.link : 0},
-                                                {"requests", workload->size()},
-                                                {"policies", std::move(rows)}})
-                            .c_str());
+    std::printf("%s\n",
+                plain_json(json::object{{"model", o.engine.model},
+                                        {"device", target->device()},
+                                        {"step_cost", target->source()},
+                                        {"workload", workload_name(o.workload)},
+                                        {"slo", o.slo},
+                                        {"workers", num_workers(o)},
+                                        {"link_gbit_s", o.prefill > 0 || o.fetch ? o.link : 0},
+                                        {"requests", workload->size()},
+                                        {"policies", std::move(rows)}})
+                    .c_str());
     return kExitOk;
   }
   std::printf("%s on %d x %s; %s, %zu requests%s%s\nStep costs %s.\n\n", o.engine.model.c_str(),
@@ -154,6 +177,11 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   if (o.prefill > 0)
     std::printf("%d + %d: workers that compute prompts and that decode, over links of %g Gbit/s.\n",
                 o.prefill, o.decode, o.link);
+  for (const RoutingTrial& t : trials)
+    if (t.fetches > 0)
+      std::printf("%s: %llu prefixes fetched, %llu tokens, over links of %g Gbit/s.\n",
+                  t.name.c_str(), static_cast<unsigned long long>(t.fetches),
+                  static_cast<unsigned long long>(t.fetched_tokens), o.link);
   if (const uint64_t refused = trials[0].figures.refused; refused > 0)
     std::printf("%llu requests are longer than the context and are refused.\n",
                 static_cast<unsigned long long>(refused));

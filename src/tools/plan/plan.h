@@ -65,6 +65,7 @@ struct PlanClusterOptions {
   int workers = 16;
   // Workers that compute prompts and that decode, instead; 0: none. Both or neither.
   int prefill = 0, decode = 0;
+  bool fetch = false;               // also with cached prefixes fetched from worker to worker
   double link = 25;                 // Gbit/s of each worker's link, for K and V between those
   std::vector<std::string> routes;  // policies; empty: all, side by side
   bool json = false;

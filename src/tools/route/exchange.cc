@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "server/kv_events.h"
+#include "server/kv_transfer.h"
 #include "server/openai.h"
 
 namespace sluice {
@@ -66,6 +67,7 @@ RoutedExchange::RoutedExchange(Router& router,
   blocks_ = shape_blocks(shape_, key);
   tokens_ = shape_tokens(shape_);
   split_ = path.splits && can_split(shape_);
+  fetches_ = split_;
   const std::string_view named = request_.header(router_.options_.session_header);
   const std::string_view session = named.empty() ? shape_.session : named;
   if (!session.empty()) session_ = keyed_hash(router_.key_, session) | 1;
@@ -94,6 +96,7 @@ Conductor::Ask RoutedExchange::ask() const {
   a.draw = draw_;
   a.avoid = avoid_;
   a.whole = !split_;
+  a.fetches = fetches_;
   a.handed_over = handed_over();
   a.again = handed_over() && tries_ > 0;
   return a;
@@ -114,7 +117,8 @@ void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket, Leg leg) {
   const bool first = tries_ + num_prefills_ == 0;
   worker_ = worker;
   ticket_ = ticket;
-  if (leg == Leg::whole && leg_ != Leg::whole) router_.fallbacks_->add();
+  const bool was_split = leg_ == Leg::prefill || leg_ == Leg::decode;
+  if ((leg == Leg::whole || leg == Leg::fetch) && was_split) router_.fallbacks_->add();
   leg_ = leg;
   ++(leg == Leg::prefill ? num_prefills_ : tries_);
   hold(2 * request_.body.size());  // the client has a copy until an answer begins
@@ -153,7 +157,8 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
   for (const auto& [name, value] : headers) {
     if (name == "content-length") length = std::strtoull(value.c_str(), nullptr, 10);
     if (name == "content-type") head_.content_type = value;
-    if (name != "content-type" && name != "date" && name != kKvBlockHeader && !is_hop_header(name))
+    if (name != "content-type" && name != "date" && name != kKvBlockHeader &&
+        name != kKvFetchedHeader && !is_hop_header(name))
       head_.headers.emplace_back(name, value);
   }
   is_events_ = head_.content_type.starts_with("text/event-stream") ||
@@ -163,12 +168,13 @@ void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
     again_ = true;
     return;
   }
-  // It may have another role by now, and take no lease.
-  if (leg_ == Leg::decode && status == 400) {
+  // It may have another role by now, and fetch nothing.
+  if ((leg_ == Leg::decode || leg_ == Leg::fetch) && status == 400) {
     again_ = true;
     return;
   }
   learn_block(headers);
+  learn_fetch(headers);
   if (leg_ == Leg::prefill) {
     whole_ = true;
     return;
@@ -185,6 +191,18 @@ void RoutedExchange::learn_block(const HttpHeaders& headers) {
     if (name != kKvBlockHeader) continue;
     if (const uint64_t block = std::strtoull(value.c_str(), nullptr, 10); block != 0)
       router_.conductor_.prompt_ends(worker_, ask(), block);
+  }
+}
+
+// How long its worker fetched, and how much of the prompt came.
+void RoutedExchange::learn_fetch(const HttpHeaders& headers) {
+  if (!ticket_ || (leg_ != Leg::decode && leg_ != Leg::fetch)) return;
+  for (const auto& [name, value] : headers) {
+    if (name != kKvFetchedHeader) continue;
+    char* end = nullptr;
+    const double share = std::strtod(value.c_str(), &end), took = std::strtod(end, nullptr);
+    if (share >= 0 && share <= 1 && took >= 0 && std::isfinite(took))
+      router_.conductor_.fetched(*ticket_, share, took);
   }
 }
 
@@ -279,7 +297,7 @@ void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
     }
     return done(head_.status, nullptr);
   }
-  if (again_ && leg_ == Leg::decode && head_.status == 400) {
+  if (again_ && (leg_ == Leg::decode || leg_ == Leg::fetch) && head_.status == 400) {
     leave_to_one();  // what is wrong with the request itself is said again
     worker_ = -1;
     return router_.place(self);
@@ -321,9 +339,12 @@ void RoutedExchange::done(int status, const char* code) {
                              router_.workers_[static_cast<size_t>(prefiller_)].name.c_str(),
                              seconds(prefilled_ - received_))
                       : "";
-  LOG(info, "%s %s %d%s%s%s total=%.3fs tries=%d%s%s", request_.method.c_str(),
-      logged_path(request_.path).c_str(), status, worker.c_str(), prefill.c_str(), first.c_str(),
-      seconds(router_.now() - received_), tries_, code ? " error=" : "", code ? code : "");
+  const std::string fetch =
+      leg_ == Leg::fetch ? " fetch=" + router_.workers_[static_cast<size_t>(lender_)].name : "";
+  LOG(info, "%s %s %d%s%s%s%s total=%.3fs tries=%d%s%s", request_.method.c_str(),
+      logged_path(request_.path).c_str(), status, worker.c_str(), prefill.c_str(), fetch.c_str(),
+      first.c_str(), seconds(router_.now() - received_), tries_, code ? " error=" : "",
+      code ? code : "");
 }
 
 }  // namespace sluice

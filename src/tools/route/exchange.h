@@ -14,8 +14,9 @@
 
 namespace sluice {
 
-// The part of a request that a worker does.
-enum class Leg : uint8_t { whole, prefill, decode };
+// The part of a request that a worker does; fetch: all, with a prefix that another worker has
+// cached.
+enum class Leg : uint8_t { whole, prefill, decode, fetch };
 
 class RoutedExchange final : public HttpListener,
                              public std::enable_shared_from_this<RoutedExchange> {
@@ -34,6 +35,8 @@ class RoutedExchange final : public HttpListener,
   int prefiller() const { return prefiller_; }
   // From now on one worker does all, since the one named failed at its part.
   void do_whole(const std::string& worker, const char* why);
+  // Its worker is told where the prefix is.
+  void fetch_prefix(const RoutingEstimate& estimate);
   void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
   // The request as that worker is sent it.
   std::string bytes_for(const HttpUrl& url) const;
@@ -53,6 +56,7 @@ class RoutedExchange final : public HttpListener,
   Router::Worker& worker_of() { return router_.workers_[static_cast<size_t>(worker_)]; }
   void start_answer();
   void learn_block(const HttpHeaders& headers);
+  void learn_fetch(const HttpHeaders& headers);
   void hold(size_t bytes);
   void count_tokens(std::string_view bytes);
   void flow();
@@ -77,10 +81,13 @@ class RoutedExchange final : public HttpListener,
   int tries_ = 0;
 
   Leg leg_ = Leg::whole;
-  bool split_ = false;    // a prefill worker may compute its prompt
-  int num_prefills_ = 0;  // workers that were asked to
-  int prefiller_ = -1;    // who did
-  std::string params_;    // kv_transfer_params of its answer, raw; empty: none
+  bool split_ = false;         // a prefill worker may compute its prompt
+  bool fetches_ = false;       // its worker may be told to fetch a prefix
+  int lender_ = -1;            // from whom, the last time
+  int num_prefills_ = 0;       // workers that were asked to
+  int prefiller_ = -1;         // who did
+  std::string params_;         // kv_transfer_params of its answer, raw; empty: none
+  std::string prefix_params_;  // the same of a prefix that is fetched
   Time prefilled_{0};
   int worker_ = -1;
   std::optional<Conductor::Ticket> ticket_;

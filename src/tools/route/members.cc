@@ -1,4 +1,4 @@
-// Who the router's workers are: those given, and the addresses of a name as they come and go.
+// Who the router's workers are: those given, and those of a name or of etcd as they come and go.
 #include <algorithm>
 #include <utility>
 
@@ -54,21 +54,21 @@ bool Router::is_gone(size_t worker) const {
   return workers_[worker].leaving && workers_[worker].exchanges.empty();
 }
 
-void Router::set_addresses(const std::vector<std::string>& addresses) {
+void Router::set_members(const std::vector<HttpUrl>& members, bool settled) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
-    if (!w.by_name || w.leaving) continue;
-    if (std::find(addresses.begin(), addresses.end(), w.url.host) != addresses.end()) continue;
+    if (!w.listed || w.leaving) continue;
+    const auto is_it = [&](const HttpUrl& m) {
+      return m.host == w.url.host && m.port == w.url.port;
+    };
+    if (std::any_of(members.begin(), members.end(), is_it)) continue;
+    if (!settled && conductor_.alive(static_cast<int>(i))) continue;
     w.leaving = true;
-    LOG(info, "%s: left %s", w.name.c_str(), options_.dns_name.c_str());
+    LOG(info, "%s: left %s", w.name.c_str(),
+        options_.dns_name.empty() ? "etcd" : options_.dns_name.c_str());
     set_state(i, conductor_.alive(static_cast<int>(i)), true, false, "takes no new requests");
   }
-  for (const std::string& a : addresses) {
-    HttpUrl url;
-    url.host = a;
-    url.port = options_.dns_port;
-    join(url);
-  }
+  for (const HttpUrl& m : members) join(m);
 }
 
 void Router::join(const HttpUrl& url) {
@@ -103,13 +103,13 @@ Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
     HttpClient::Options o = to_;
     o.url = url;
     if (auto ok = open_worker(worker, std::move(o)); !ok) return ok.error();
-    w.by_name = true;
+    w.listed = true;
     w.probe->run();
     return {};
   }
   // Forget the worker that left; its probe may not have said so yet.
   set_state(worker, false, false, false, "is gone");
-  conductor_.set_role(static_cast<int>(worker), WorkerRole::both, false);
+  set_part(worker, {});
   w.num_requests = w.num_failures = w.num_prefills = 0;
   w.leaving = false;
   w.url = url;

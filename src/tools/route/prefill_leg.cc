@@ -2,6 +2,8 @@
 // client's request for one token, whose answer names the lease that a decode worker fetches.
 // Whatever happens here the client gets its answer: from the next prefill worker, or from a worker
 // that computes the prompt itself.
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/str.h"
 #include "tools/route/exchange.h"
@@ -24,8 +26,19 @@ constexpr std::string_view kInPrefill =
 
 std::string RoutedExchange::leg_body() const {
   if (leg_ == Leg::prefill) return replace_fields(request_.body, kNotInPrefill, kInPrefill);
+  const std::string& params = leg_ == Leg::fetch ? prefix_params_ : params_;
   return replace_fields(request_.body, std::span(&kTransferField, 1),
-                        strf("\"%s\":%s", std::string(kTransferField).c_str(), params_.c_str()));
+                        strf("\"%s\":%s", std::string(kTransferField).c_str(), params.c_str()));
+}
+
+void RoutedExchange::fetch_prefix(const RoutingEstimate& e) {
+  lender_ = e.fetch_from;
+  const KvPart& holder = router_.workers_[static_cast<size_t>(lender_)].kv;
+  prefix_params_ =
+      strf(R"({"do_remote_prefix":true,"remote_host":"%s","remote_port":%d,)"
+           R"("remote_prefix_share":%.4f})",
+           holder.host.c_str(), int{holder.port},
+           static_cast<double>(e.fetch_end) / static_cast<double>(std::max<int64_t>(1, tokens_)));
 }
 
 void RoutedExchange::do_whole(const std::string& worker, const char* why) {
@@ -37,7 +50,7 @@ void RoutedExchange::do_whole(const std::string& worker, const char* why) {
 
 // Likewise, but no worker failed: it is not counted as a fallback.
 void RoutedExchange::leave_to_one() {
-  split_ = false;
+  split_ = fetches_ = false;
   params_.clear();
   leg_ = Leg::whole;
 }

@@ -27,28 +27,55 @@ StepCost assumed_cost() {
   return c;
 }
 
+Result<HttpClient::Options> client_options(const RouteOptions& o, const std::string& text) {
+  Result<HttpUrl> url = parse_http_url(text);
+  if (!url) return url.error();
+  HttpClient::Options to;
+  to.url = *url;
+  if (!url->tls) return to;
+  Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({o.ca_file, false});
+  if (!tls) return tls.error();
+  to.tls = std::move(*tls);
+  return to;
+}
+
 Result<std::vector<HttpClient::Options>> worker_options(const RouteOptions& o) {
   if (o.workers.size() > kMostWorkers)
     return Error{400,
                  strf("%zu workers are too many: at most %zu", o.workers.size(), kMostWorkers)};
   std::vector<HttpClient::Options> out;
   for (const std::string& text : o.workers) {
-    Result<HttpUrl> url = parse_http_url(text);
-    if (!url) return url.error();
-    if (url->path.ends_with("/v1")) url->path.resize(url->path.size() - 3);
+    Result<HttpClient::Options> to = client_options(o, text);
+    if (!to) return to.error();
+    HttpUrl& url = to->url;
+    if (url.path.ends_with("/v1")) url.path.resize(url.path.size() - 3);
     for (const HttpClient::Options& other : out)
-      if (other.url.host == url->host && other.url.port == url->port)
+      if (other.url.host == url.host && other.url.port == url.port)
         return Error{400, strf("--worker %s is there twice", quote(text, 400).c_str())};
-    HttpClient::Options to;
-    to.url = *url;
-    if (url->tls) {
-      Result<std::shared_ptr<TlsContext>> tls = TlsContext::client({o.ca_file, false});
-      if (!tls) return tls.error();
-      to.tls = std::move(*tls);
-    }
-    out.push_back(std::move(to));
+    out.push_back(std::move(*to));
   }
   return out;
+}
+
+// Where the workers are that are not given.
+Result<void> find_members(const RouteOptions& o, RouterOptions& r) {
+  if (!o.workers_dns.empty()) {
+    Result<HttpUrl> url = parse_http_url("http://" + o.workers_dns);
+    if (!url || !url->path.empty() || o.workers_dns.find(':') == std::string::npos)
+      return Error{400, strf("--workers-dns is NAME:PORT, not %s", quote(o.workers_dns).c_str())};
+    r.dns_name = url->host;
+    r.dns_port = url->port;
+  }
+  if (!o.etcd.empty()) {
+    if (o.etcd_prefix.empty()) return Error{400, "--etcd-prefix is empty"};
+    Result<EtcdClient> etcd = EtcdClient::make(o.etcd, o.ca_file, EtcdWatch::kPatience);
+    if (!etcd) return etcd.error();
+    r.etcd.emplace(std::move(*etcd));
+    r.etcd_prefix = o.etcd_prefix;
+  }
+  if (r.workers.empty() && !r.changes())
+    return Error{400, "a router needs workers: give --worker, --workers-dns or --etcd"};
+  return {};
 }
 
 Result<RouterOptions> router_options(const RouteOptions& o) {
@@ -56,15 +83,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   Result<std::vector<HttpClient::Options>> workers = worker_options(o);
   if (!workers) return workers.error();
   r.workers = std::move(*workers);
-  if (!o.workers_dns.empty()) {
-    Result<HttpUrl> url = parse_http_url("http://" + o.workers_dns);
-    if (!url || !url->path.empty() || o.workers_dns.find(':') == std::string::npos)
-      return Error{400, strf("--workers-dns is NAME:PORT, not %s", quote(o.workers_dns).c_str())};
-    r.dns_name = url->host;
-    r.dns_port = url->port;
-  } else if (r.workers.empty()) {
-    return Error{400, "a router needs workers: give --worker or --workers-dns"};
-  }
+  if (auto ok = find_members(o, r); !ok) return ok.error();
   Result<Slo> slo = parse_slo(o.slo);
   if (!slo) return slo.error();
   if (slo->itl > 0 || slo->e2e > 0)
@@ -74,6 +93,7 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.routing.tpot = slo->tpot;
   r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
   r.routing.transfer = kAssumedTransfer;
+  r.routing.fetch = o.fetch;
   r.worker.cost = assumed_cost();
   r.worker.budget = o.budget;
   if (!o.cost.empty()) {
@@ -149,7 +169,9 @@ int cmd_route(const RouteOptions& o) {
   }
   signals.loaded();
   const bool six = o.host.find(':') != std::string::npos;
-  const std::string named = o.workers_dns.empty() ? "" : " and those of " + o.workers_dns;
+  const std::string named = !o.workers_dns.empty() ? " and those of " + o.workers_dns
+                            : !o.etcd.empty()      ? " and those of etcd"
+                                                   : "";
   log_plain(six ? "sluice: routing on %s://[%s]:%d to %zu workers%s, %s"
                 : "sluice: routing on %s://%s:%d to %zu workers%s, %s",
             o.tls_cert.empty() ? "http" : "https", o.host.c_str(), (*server)->port(),

@@ -12,6 +12,8 @@ namespace sluice {
 struct RouteOptions {
   std::vector<std::string> workers;  // URLs
   std::string workers_dns;           // NAME:PORT; empty: none
+  std::vector<std::string> etcd;     // URLs of its servers; empty: none
+  std::string etcd_prefix = "/sluice/workers/";
   std::string host = "127.0.0.1", tls_cert, tls_key, ca_file;
   int port = 8090;
   bool allow_others = false;
@@ -21,6 +23,7 @@ struct RouteOptions {
   int budget = 2048;
   std::string session_header = "x-session-id";
   bool kv_events = false;
+  bool fetch = true;  // workers fetch prefixes from one another
   std::string kv_event_key;
   int tries = 3, max_requests = 8192, max_connections = 16'384;
   uint64_t max_body = uint64_t{8} << 20, max_held = uint64_t{512} << 20;

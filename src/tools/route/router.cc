@@ -50,11 +50,10 @@ HttpResponse routed_error(int status, const std::string& why, const char* code) 
 Router::Router(RouterOptions options)
     : options_(std::move(options)),
       key_(draw_key()),
-      conductor_(
-          options_.routing,
-          std::vector<ConductorWorker>(
-              options_.dns_name.empty() ? options_.workers.size() : kMostWorkers, options_.worker),
-          key_) {
+      conductor_(options_.routing,
+                 std::vector<ConductorWorker>(
+                     options_.changes() ? kMostWorkers : options_.workers.size(), options_.worker),
+                 key_) {
   rejected_ = &metrics_.counter("sluice_route_rejected_total", "Requests rejected for load (429)");
   refused_ = &metrics_.counter("sluice_route_refused_total",
                                "Requests refused: too many at once, or no worker (503)");
@@ -69,6 +68,10 @@ Router::Router(RouterOptions options)
   fallbacks_ = &metrics_.counter(
       "sluice_route_fallbacks_total",
       "Requests of which one worker computes all, since a prefill or its handover failed");
+  fetches_ = &metrics_.counter("sluice_route_fetches_total",
+                               "Requests whose worker fetches a prefix from another worker");
+  fetched_tokens_ = &metrics_.counter("sluice_route_fetched_tokens_total",
+                                      "Prompt tokens of those prefixes, estimated");
   transfer_ = &metrics_.gauge("sluice_route_transfer_seconds",
                               "To hand over the KV of one token, as it is learned");
   for (const auto& r : kWorkerRoles)
@@ -114,16 +117,30 @@ Result<void> Router::start(HttpServer& server) {
   });
   if (!options_.dns_name.empty()) {
     auto tell = [this, &server](std::vector<std::string> addresses) {
-      server.post(0, [this, list = std::move(addresses)] { set_addresses(list); });
+      std::vector<HttpUrl> members;
+      for (std::string& a : addresses) {
+        HttpUrl& url = members.emplace_back();
+        url.host = std::move(a);
+        url.port = options_.dns_port;
+      }
+      server.post(0, [this, list = std::move(members)] { set_members(list, true); });
     };
     dns_ = std::make_unique<DnsWatch>(options_.dns_name, options_.dns_every, options_.resolve,
                                       std::move(tell));
+  }
+  if (options_.etcd) {
+    auto tell = [this, &server](EtcdWatch::News news) {
+      server.post(0, [this, n = std::move(news)] { set_members(n.workers, n.settled); });
+    };
+    etcd_ = std::make_unique<EtcdWatch>(std::move(*options_.etcd), options_.etcd_prefix,
+                                        std::move(tell));
   }
   return {};
 }
 
 void Router::close() {
   dns_.reset();
+  etcd_.reset();
   follower_.reset();
   for (Worker& w : workers_) {
     w.probe.reset();
@@ -183,12 +200,26 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
     refused_->add();
     return exchange->refuse(503, "no worker takes requests now: try again later", "no_worker", 1);
   }
-  send_to(choice.worker, exchange, choice.decoder >= 0 ? Leg::prefill : Leg::whole);
+  const Leg leg = choice.decoder >= 0               ? Leg::prefill
+                  : choice.estimate.fetch_from >= 0 ? Leg::fetch
+                                                    : Leg::whole;
+  send_to(choice.worker, exchange, leg, choice.estimate);
 }
 
-void Router::send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg) {
+void Router::send_to(int worker,
+                     const std::shared_ptr<RoutedExchange>& exchange,
+                     Leg leg,
+                     const RoutingEstimate& estimate) {
   Worker& w = workers_[static_cast<size_t>(worker)];
-  const Conductor::Ask ask = exchange->ask();
+  Conductor::Ask ask = exchange->ask();
+  if (leg == Leg::fetch) {
+    ask.fetch_from = estimate.fetch_from;
+    ask.fetch_tokens = estimate.fetch_tokens;
+    ask.fetch_wait = estimate.fetch_wait;
+    exchange->fetch_prefix(estimate);
+    fetches_->add();
+    fetched_tokens_->add(static_cast<double>(estimate.fetch_tokens));
+  }
   if (exchange->generates() && leg != Leg::decode) {
     prompt_tokens_->add(static_cast<double>(ask.tokens));
     cached_tokens_->add(static_cast<double>(conductor_.view(worker, ask, now()).cached));
@@ -219,14 +250,15 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
 }
 
-void Router::set_role(size_t worker, std::string_view role) {
+void Router::set_part(size_t worker, KvPart part) {
   const int i = static_cast<int>(worker);
-  const WorkerRole r = role == "prefill"  ? WorkerRole::prefill
-                       : role == "decode" ? WorkerRole::decode
-                                          : WorkerRole::both;
+  const WorkerRole r = part.role == "prefill"  ? WorkerRole::prefill
+                       : part.role == "decode" ? WorkerRole::decode
+                                               : WorkerRole::both;
   if (r != conductor_.role(i))
     LOG(info, "%s: role %s", workers_[worker].name.c_str(), name_of(kWorkerRoles, r));
-  conductor_.set_role(i, r, role == "both");
+  conductor_.set_role(i, r, part.role == "both", part.port != 0);
+  workers_[worker].kv = std::move(part);
 }
 
 void Router::set_events(size_t worker, std::optional<KvFollower::Source> source) {

@@ -20,6 +20,7 @@
 #include "net/http.h"
 #include "net/http_client.h"
 #include "tools/route/dns_watch.h"
+#include "tools/route/etcd_watch.h"
 #include "tools/route/kv_follower.h"
 #include "tools/route/request_shape.h"
 
@@ -44,6 +45,10 @@ struct RouterOptions {
   std::string dns_name;
   uint16_t dns_port = 0;
   std::chrono::milliseconds dns_every{2000};
+  // Whose entries below the prefix are workers, instead of a name.
+  std::optional<EtcdClient> etcd;
+  std::string etcd_prefix;
+  bool changes() const { return !dns_name.empty() || etcd; }  // workers come and go
   ResolveName resolve = resolve_by_system;
 };
 inline constexpr size_t kMostWorkers = 64;  // RoutedExchange::avoid_ has a bit for each
@@ -54,6 +59,14 @@ struct RoutedPath {
   bool generates = false;  // its tokens count, and it may be rejected for load
   bool splits = false;     // its prompt may be computed by another worker
   bool prefix = false;     // and all below it
+};
+
+// A worker's part in moving KV blocks, as it says itself.
+struct KvPart {
+  std::string role;   // empty: none
+  std::string host;   // where others fetch its blocks
+  uint16_t port = 0;  // 0: nowhere
+  bool operator==(const KvPart&) const = default;
 };
 
 class RoutedExchange;
@@ -81,12 +94,13 @@ class Router {
   friend class WorkerProbe;
   struct Worker {
     std::string name;      // for people: the address; empty: a free slot
-    bool by_name = false;  // its address is one of a name's
-    bool leaving = false;  // address no longer listed: it gets no new requests
+    bool listed = false;   // it came from a name or from etcd
+    bool leaving = false;  // no longer listed there: it gets no new requests
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
     uint64_t num_requests = 0, num_failures = 0, num_prefills = 0;  // since it joined
+    KvPart kv;
     std::optional<KvFollower::Source> events;
     uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
@@ -95,7 +109,8 @@ class Router {
   // Members (members.cc).
   Result<void> open_worker(size_t worker, HttpClient::Options options);
   std::string worker_metrics() const;
-  void set_addresses(const std::vector<std::string>& addresses);
+  // Not `settled`: one that is missing and answers is still one.
+  void set_members(const std::vector<HttpUrl>& members, bool settled);
   void join(const HttpUrl& url);
   Result<void> take_place(size_t worker, const HttpUrl& url);
   // It left, and has no requests any more.
@@ -105,13 +120,16 @@ class Router {
   void serve_metrics(Responder& out);
   // Sends it to a worker, or answers why not.
   void place(const std::shared_ptr<RoutedExchange>& exchange);
-  void send_to(int worker, const std::shared_ptr<RoutedExchange>& exchange, Leg leg);
+  void send_to(int worker,
+               const std::shared_ptr<RoutedExchange>& exchange,
+               Leg leg,
+               const RoutingEstimate& estimate = {});
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
-  // The role that the worker reports; empty: it does whole requests.
-  void set_role(size_t worker, std::string_view role);
+  // The part that the worker reports; empty: it does whole requests.
+  void set_part(size_t worker, KvPart part);
   // Where the worker says that its KV events are; none: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
@@ -123,14 +141,15 @@ class Router {
   uint64_t num_drawn_ = 0;
   std::vector<Worker> workers_;
   std::unique_ptr<KvFollower> follower_;  // null: nobody is followed
-  std::unique_ptr<DnsWatch> dns_;         // null: the workers are those given
-  bool said_full_ = false;                // that a name has more addresses than there are slots
+  std::unique_ptr<DnsWatch> dns_;         // null: none
+  std::unique_ptr<EtcdWatch> etcd_;       // null: none
+  bool said_full_ = false;                // that more workers are listed than there are slots
   bool said_no_address_ = false;          // that one of them cannot be connected to
   HttpClient::Options to_;                // of clients that are made later
   Conductor conductor_;
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
-  Counter *prefills_, *fallbacks_;
+  Counter *prefills_, *fallbacks_, *fetches_, *fetched_tokens_;
   Gauge *held_requests_, *held_bytes_, *transfer_;
   Gauge* up_by_role_[3];  // by WorkerRole
   Histogram* first_byte_;

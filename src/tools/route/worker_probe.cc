@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "net/stream_socket.h"
 
 namespace sluice {
 
@@ -41,10 +42,17 @@ std::optional<KvFollower::Source> events_in(std::string_view text, const HttpUrl
   return s;
 }
 
-// The role that /ready names; empty: none.
-std::string role_in(std::string_view text) {
+// What /ready says of a worker's part in moving KV blocks; empty: nothing.
+KvPart part_in(std::string_view text) {
   const Result<json::value> ready = parse_json(text, kRequestJson);
-  return ready && ready->is_object() ? text_at(ready->as_object(), "kv_role") : "";
+  if (!ready || !ready->is_object()) return {};
+  const json::object& o = ready->as_object();
+  KvPart part{text_at(o, "kv_role"), text_at(o, "kv_host"), 0};
+  const json::value* port = o.if_contains("kv_port");
+  if (port && port->is_int64() && port->as_int64() > 0 && port->as_int64() < 65536)
+    part.port = static_cast<uint16_t>(port->as_int64());
+  if (!is_host_address(part.host)) part.port = 0;
+  return part;
 }
 
 }  // namespace
@@ -107,7 +115,7 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
       has_ready_ = false;
       pause = std::chrono::milliseconds(0);
     } else {
-      if (status_ == 200) router_.set_role(worker_, role_in(body_));
+      if (status_ == 200) router_.set_part(worker_, part_in(body_));
       router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
       if (router_.follower_) {
         asking_info_ = true;

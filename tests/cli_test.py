@@ -546,7 +546,8 @@ class Usage(Cli):
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
                                    "tool-format", "reasoning-format",  # by the chat template
                                    "trace", "record", "config", "batch-dir", "kv-events", "kv-events-replay",
-                                   "kv-events-topic", "kv-events-key", "kv-key", "simulate"})
+                                   "kv-events-topic", "kv-events-key", "kv-key", "simulate",
+                                   "register", "register-as", "register-ca"})
 
     def test_too_much(self):
         err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")

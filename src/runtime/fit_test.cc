@@ -32,7 +32,8 @@ class FitAdviceOf : public testing::Test {
     EngineOptions roomy = options;
     const Ledger all = plan_memory(*file, shape, roomy, &gpu).value();
     const auto kv = static_cast<double>(shape.kv_bytes_per_token(DType::bf16) * 32768);
-    gpu.available = all.weights + all.workspace + all.program + static_cast<size_t>(kv * share);
+    const auto rest = static_cast<double>(all.weights + all.workspace + all.program);
+    gpu.available = static_cast<size_t>(rest + kv * share);
     options.kv_type = given;
     std::vector<std::string> out;
     for (const FitAdvice& a : what_would_fit(*file, shape, options, &gpu)) out.push_back(a.options);

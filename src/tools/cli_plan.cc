@@ -112,7 +112,7 @@ void add_table(CLI::App* plan, CommandLine& c) {
   s->add_option("model", o.model, kModelOrShapeHelp)->required();
   s->add_option("--format", o.format, "weight format of random: models")->capture_default_str();
   s->add_option("--devices", o.devices,
-                "only these, like h200,l4; cpu: this one, with the model's own weights")
+                "only these, like h200,l4; cpu: this one, weights as they are")
       ->delimiter(',');
   s->add_option("--batches", o.batches, "sequences that decode at once")
       ->delimiter(',')

@@ -55,7 +55,8 @@ struct PresetChoice {
 void add_engine_options(CLI::App* app, EngineOptions& o, PresetChoice& p);
 // Writes the policies into o.scheduler; the step's sizes wait in o.step_sizes for the device.
 void apply_policy(const PresetChoice& p, EngineOptions& o, bool serves = false);
+void add_generation_config(CLI::App* app, EngineOptions& o, const char* group);
 void add_sampling_options(CLI::App* app, SamplingOptions& o, EngineOptions& engine);
-void add_serve_options(CLI::App* app, ServeOptions& o);
+void add_serve_options(CLI::App* app, ServeOptions& o);  // cli_serve_options.cc
 
 }  // namespace sluice

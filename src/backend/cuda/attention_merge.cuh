@@ -95,7 +95,7 @@ struct Share {
   }
 };
 
-// Where the block's warps leave their results for the merge, in place of the stages.
+// The results of the block's warps, for the merge. They take the stages' place in shared memory.
 template <int kStride>
 struct WarpResults {
   float* o;    // [kWarps, kHeads, kStride]

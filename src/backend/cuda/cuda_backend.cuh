@@ -177,7 +177,7 @@ class CudaBackend final : public Device {
                      CudaWeight& w);
   void multiply_streamed(Tensor out, const Act& x, const CudaWeight& w);
   void multiply_stored(Tensor out, const Act& x, const CudaWeight& w);
-  // Where x's split rows are, and how they are made for so many rows.
+  // x's split rows, and the kind that x's number of rows needs.
   SplitOut split_of(const Act& x) const;
   // The lane's, made where tune() was not called.
   void* scratch_memory();

@@ -52,7 +52,7 @@ constexpr bool has_half_product(Format f) {
 
 enum class FewRows { streamed, halves, integers };
 
-// Where a kernel that makes x puts its split rows too.
+// Split rows that a kernel which makes x writes beside it.
 struct SplitOut {
   SplitRows rows;
   FewRows kind = FewRows::streamed;  // none

@@ -221,11 +221,11 @@ constexpr size_t kFewRowsShared = static_cast<size_t>(kRingWarps) * Ring256<F, k
                                   few_rows_sides(kN) * sizeof(PartialSums<kN>);
 constexpr size_t kMostFewRowsShared = 99 * 1024;  // that every GPU has
 
-// Whether a block computes two rows of tiles at once, which halves what it reads of x. One row of
-// x is little beside the weights; rows of tiles that do not fit stay alone.
+// Whether a block can compute two rows of tiles at once, which halves what it reads of x: where
+// there are many rows of x, and two rows of tiles fit.
 template <Format F, int kGroups, int kTokens>
 constexpr bool kHasTwoTiles =
-    kGroups > 1 && kFewRowsShared<F, kGroups * kTokens, 2> <= kMostFewRowsShared;
+    kGroups == 4 && kFewRowsShared<F, kGroups * kTokens, 2> <= kMostFewRowsShared;
 
 // Rows of x up to which a block computes one row of tiles at a time: measured, see
 // docs/performance.md.

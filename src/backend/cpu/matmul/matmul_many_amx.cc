@@ -67,8 +67,8 @@ template <Format F>
 
 #define SLUICE_STORE(C) _tile_stored(C, s.dots[C], sizeof s.dots[C][0])
 
-// Of four blocks at a time one is added up, the next is stored, the others are multiplied: a tenth
-// less time than to load results right behind their store.
+// Four blocks are in work at a time: one is added up, the next is stored, two are multiplied. To
+// load results right behind their store takes a tenth longer.
 template <Format F>
 void tiled_strip(const TiledStrip<F>& s) {
   constexpr int H = kTileRows;

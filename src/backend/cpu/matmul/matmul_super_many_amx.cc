@@ -35,7 +35,7 @@ struct Scratch {
 
 alignas(64) constexpr float kZeros[R] = {};
 
-// Where the sums of a group go after its last super-block.
+// How a group's sums are put out after its last super-block.
 struct Output {
   __mmask16 mask;  // of the group's rows
   __m512 bias;

@@ -1,4 +1,4 @@
-// What the int_super kernels for AMX share. Codes are multiplied by their integer scales and laid
+// Shared by the int_super kernels for AMX. Codes are multiplied by their integer scales and laid
 // out as two planes of bytes, once for all rows of x, so that a super-block is two exact sums over
 // 256 columns, S = low + (high << shift), and passes into f32 once:
 //   q4_k  low = q (scale % 16) <= 225, high = q (scale / 16) <= 45

@@ -47,6 +47,7 @@ check ops 300 "$dir/tests/cuda_ops_test" --gtest_brief=1  # the first to run: PT
 check attention 200 "$dir/cuda_attention_test"
 check products 120 "$dir/cuda_product_test"
 check packed 120 "$dir/cuda_packed_test"
+check stack 120 "$dir/cuda_stack_test"
 check sampling 120 "$dir/cuda_sampling_test"
 check models 120 "$dir/tests/cuda_model_test" --gtest_brief=1
 check property 180 env SLUICE_TEST_DEVICE=cuda "$dir/tests/engine_property_test" --gtest_brief=1
@@ -60,6 +61,7 @@ if command -v compute-sanitizer >/dev/null; then
     sanitize $tool sampling "$dir/cuda_sampling_test" --quick
     sanitize $tool products "$dir/cuda_product_test" --small
     sanitize $tool packed "$dir/cuda_packed_test" --small
+    sanitize $tool stack "$dir/cuda_stack_test" --small
     sanitize $tool ops "$dir/tests/cuda_ops_test" --gtest_filter='*/bf16'
   done
 fi

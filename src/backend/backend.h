@@ -230,6 +230,26 @@ enum class Activation : uint8_t {
   gelu_tanh,  // GELU by its tanh approximation
 };
 
+// A layer with RMS norms, rotary attention and a gated MLP, for decode_layers().
+struct DecodeLayer {
+  const float* attn_norm = nullptr;
+  const Weight* qkv = nullptr;
+  QkvSpec spec;
+  KvLayer kv;
+  const Weight* o = nullptr;
+  const float* ffn_norm = nullptr;
+  const Weight* gate_up = nullptr;
+  Activation activation = Activation::silu;
+  const Weight* down = nullptr;
+};
+
+// A step of decodes alone.
+struct DecodeStep {
+  BatchView batch;
+  Tensor x;                      // the residual stream
+  std::span<std::byte> scratch;  // of no use to anybody else meanwhile
+};
+
 struct BlockCopy {
   int32_t from = 0, to = 0;
 };
@@ -339,6 +359,11 @@ class Backend : public WeightStore {
   virtual void activate(const Act& out, Tensor x, Activation activation) = 0;
   // gate_up [n, 2 f]: out [n, f] = activation(gate) * up
   virtual void activate_gated(const Act& out, Tensor gate_up, Activation activation) = 0;
+  // Steps of up to so many rows, all decodes, may try decode_layers().
+  virtual int max_decode_rows() const { return 0; }
+  // All layers of such a step at once, where that is faster than op by op: x becomes the residual
+  // stream behind the last. False: nothing was done.
+  virtual bool decode_layers(const DecodeStep&, std::span<const DecodeLayer>) { return false; }
   // Whole blocks of every layer's k and v.
   virtual void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) = 0;
   // Host work spread over the device's threads (sampling): f(index) for index in [0, n).

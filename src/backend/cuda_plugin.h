@@ -63,6 +63,6 @@ struct CudaExports {
 std::optional<int> freest_gpu(const CudaExports& plugin);
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    11 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    12 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

@@ -60,6 +60,10 @@ class TracedBackend final : public Backend {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override;
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
+  int max_decode_rows() const override { return inner_.max_decode_rows(); }
+  bool decode_layers(const DecodeStep& step, std::span<const DecodeLayer> layers) override {
+    return inner_.decode_layers(step, layers);
+  }
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override;
   void parallel(int n, void (*f)(void* ctx, int index), void* ctx) override;
 

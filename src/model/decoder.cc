@@ -164,6 +164,30 @@ void Decoder::embed(Backend& be, const BatchView& batch) {
   if (embedding_scale_ != 1) be.scale(x, embedding_scale_);
 }
 
+bool Decoder::decode_layers(Backend& be,
+                            const BatchView& batch,
+                            std::span<const KvLayer> kv,
+                            const BlockScratch& s) {
+  if (batch.num_tokens > be.max_decode_rows() || batch.num_decode != batch.num_tokens || listener_)
+    return false;
+  decodes_.clear();
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const DecoderLayer& w = layers_[l];
+    const AttentionBlock& a = w.attention;
+    if (a.qkv.parts.size() != 1 || w.mlp.in.parts.size() != 1 || !w.mlp.gated ||
+        !w.post_attn_norm.empty() || !w.post_ffn_norm.empty())
+      return false;
+    QkvSpec spec = qkv_of(l);
+    spec.q_norm = a.q_norm.data(), spec.k_norm = a.k_norm.data();
+    decodes_.push_back({w.attn_norm.data(), &a.qkv.parts[0], spec, kv[l], &a.o, w.ffn_norm.data(),
+                        &w.mlp.in.parts[0], w.mlp.activation, &w.mlp.down});
+  }
+  // The MLP's inner activations have memory for the rows of a prompt.
+  const Tensor& inner = scratch_.blocks.inner;
+  const size_t bytes = static_cast<size_t>(inner.rows * inner.stride) * dtype_bytes(inner.type);
+  return be.decode_layers({batch, s.x, {static_cast<std::byte*>(inner.data), bytes}}, decodes_);
+}
+
 void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLayer> kv) {
   const DecoderConfig& c = config_;
   CHECK(batch.num_tokens <= scratch_.blocks.x.rows && kv.size() == layers_.size());
@@ -173,6 +197,7 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
   if (range_.has_first()) embed(be, batch);
   be.rope_table(scratch_.cos_sin, c.rope, {batch.positions, n});
   if (c.window_rope) be.rope_table(scratch_.window_cos_sin, *c.window_rope, {batch.positions, n});
+  if (decode_layers(be, batch, kv, s)) return;
   be.rms_norm(s.normed, s.x, layers_[0].attn_norm.data(), c.eps);
   for (size_t l = 0; l < layers_.size(); ++l) {
     const DecoderLayer& w = layers_[l];

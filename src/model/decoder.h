@@ -53,6 +53,11 @@ class Decoder final : public Model {
     float* window_cos_sin = nullptr;  // the same of windowed layers, where theirs differs
   };
   Scratch carve(std::byte* base, int max_tokens, int max_outputs, size_t* bytes) const;
+  // All layers at once, where the backend can; false: nothing was done.
+  bool decode_layers(Backend& backend,
+                     const BatchView& batch,
+                     std::span<const KvLayer> kv,
+                     const BlockScratch& s);
   Act final_states(Backend& backend, std::span<const int32_t> rows);
   QkvSpec qkv_of(size_t layer) const;
   // Whether the embedding table is the output matrix of what is loaded.
@@ -68,6 +73,7 @@ class Decoder final : public Model {
   LayerRange range_;
   LayerListener* listener_ = nullptr;
   std::vector<DecoderLayer> layers_;  // those of range_
+  std::vector<DecodeLayer> decodes_;  // decode_layers()'s, to keep their memory
   size_t weight_bytes_ = 0;
   std::optional<BlockSizes> sizes_;
   Buffer buffer_;

@@ -1,3 +1,4 @@
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/codes.cuh"
 #include "backend/cuda/packed_split.cuh"
 
@@ -8,12 +9,6 @@ namespace {
 constexpr int kActivateVecs = 3;  // groups of columns per thread, where a block has a row
 constexpr int kRowParts = 4;      // blocks per row, where rows are few
 constexpr int64_t kFewRows = 64;
-
-__device__ inline float activated(float x, Activation activation) {
-  if (activation == Activation::silu) return x / (1 + __expf(-x));
-  float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
-  return 0.5f * x * (1 + tanhf(inner));
-}
 
 // N columns from `x` to `out` (where that is wanted), and as `out` holds them. kGated: up is `cols`
 // behind its gate.

@@ -61,6 +61,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
 CudaBackend::~CudaBackend() {
   for (Lane& l : lanes_) cudaStreamSynchronize(l.stream);
   if (copies_) cudaStreamSynchronize(copies_);
+  disown_stack();
   for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
   for (cudaEvent_t e : marks_) cudaEventDestroy(e);
   uploader_.reset();

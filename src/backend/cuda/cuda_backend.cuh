@@ -29,6 +29,10 @@ struct CudaWeight final : WeightData {
   std::vector<PackedPart> parts;  // stored weights, in the order of rows
 };
 
+inline const CudaWeight& cuda_weight(const Weight& w) {
+  return static_cast<const CudaWeight&>(*w.data);
+}
+
 struct LoadedWeight {
   GemmWeight gemm;
   bool layer;   // CudaWeightPlan::layer
@@ -106,6 +110,8 @@ class CudaBackend final : public Device {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override;
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
+  int max_decode_rows() const override;
+  bool decode_layers(const DecodeStep& step, std::span<const DecodeLayer> layers) override;
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override;
   void reserve_sampling(int slots, int vocab) override;
   size_t sampling_bytes(int slots, int vocab, int lanes) const override;
@@ -181,6 +187,9 @@ class CudaBackend final : public Device {
   SplitOut split_of(const Act& x) const;
   // The lane's, made where tune() was not called.
   void* scratch_memory();
+  // Whether no other backend of the process runs such kernels on this GPU.
+  bool owns_stack() const;
+  void disown_stack();
   // Memory for x in 8 bits: x's own, or scratch where it has none.
   CodesView f8_of(const Act& x, DType type);
 

@@ -11,8 +11,6 @@ namespace sluice::cuda {
 
 namespace {
 
-const CudaWeight& cuda_weight(const Weight& w) { return static_cast<const CudaWeight&>(*w.data); }
-
 // The memory into which an op writes `out` in 8 bits too, for the products that read it so.
 CodesView codes_of(const Act& out) {
   if (!out.fills_f8()) return {};

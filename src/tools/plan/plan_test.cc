@@ -316,6 +316,20 @@ TEST(ServeCommand, HasWhatWasSimulated) {
   EXPECT_EQ(shell_word(""), "''");
 }
 
+TEST(ServeCommand, OfPrefillAndDecodeWorkers) {
+  const std::vector<GivenOption> given = {{"--ctx", {"4096"}}}, chosen = {{"--budget", {"512"}}};
+  EXPECT_EQ(split_commands("m.gguf", given, chosen, 1, 2),
+            (std::vector<std::string>{
+                "sluice serve m.gguf --ctx 4096 --budget 512 --host 0.0.0.0 --api-key-file KEYS "
+                "--kv-key KEY "
+                "--role prefill --kv-host ADDRESS",
+                "sluice serve m.gguf --ctx 4096 --budget 512 --host 0.0.0.0 --api-key-file KEYS "
+                "--kv-key KEY "
+                "--role decode  # 2 of these",
+                "sluice route --worker http://PREFILL1:8080 --worker http://DECODE1:8080 --worker "
+                "http://DECODE2:8080"}));
+}
+
 TEST(Calibrate, StepsByKind) {
   StepCost cost;
   cost.rows = {{1, 1e-3}, {100, 1e-3}};
@@ -577,6 +591,46 @@ TEST(PlanSearch, TheFrontIsWhatNothingBeats) {
   EXPECT_TRUE(t[2].on_front);
   EXPECT_TRUE(t[3].on_front);
   EXPECT_FALSE(t[4].on_front);  // as good as the first
+}
+
+// Long prompts and short outputs: what decodes waits for no prompt where those are apart.
+TEST(PlanSearch, PrefillAndDecodeWorkersAreTried) {
+  EngineOptions engine;
+  engine.model = "random:qwen2.5-7b", engine.format = "bf16", engine.quiet = true;
+  PlanDeviceOptions on;
+  on.device = "h200";
+  const PlanTarget target = PlanTarget::open(engine, on).value();
+  WorkloadOptions w;
+  w.rate = 12, w.input = "4000", w.output = "100", w.requests = 60;
+  const std::vector<SimRequest> workload = plan_workload(w).value();
+  TrialGoal goal;
+  goal.slo.tpot = 0.02;
+  PlanSettings both, apart;
+  both.replicas = apart.replicas = 3;
+  apart.prefill = 1;
+  const Trial shared = run_trial(target, both, workload, goal).value();
+  const Trial split = run_trial(target, apart, workload, goal).value();
+  EXPECT_EQ(split.figures.requests, 60u);
+  EXPECT_EQ(split.runs.size(), 3u);
+  EXPECT_EQ(split.memory, shared.memory);
+  EXPECT_LT(split.figures.tpot.p99, shared.figures.tpot.p99);
+  EXPECT_EQ(replica_words(apart), "1 prefill and 2 decode workers");
+  EXPECT_EQ(replica_words(both), "3 replicas");
+  // Over a slow link the router has prompts computed where they are decoded.
+  goal.link = 1;
+  const Trial slow = run_trial(target, apart, workload, goal).value();
+  EXPECT_GT(slow.figures.tpot.p99, split.figures.tpot.p99);
+  goal.link = 25;
+  const SearchResult found = search_settings(target, shared, workload, goal, [](size_t) {});
+  const auto tried = [&](int prefill) {
+    return std::ranges::any_of(found.trials, [&](const Trial& t) {
+      return t.settings.replicas == 3 && t.settings.prefill == prefill;
+    });
+  };
+  EXPECT_TRUE(tried(1) && tried(2));
+  EXPECT_FALSE(tried(3));
+  EXPECT_TRUE(std::ranges::any_of(
+      found.trials, [](const Trial& t) { return t.settings.prefill > 0 && t.on_front; }));
 }
 
 TEST(PlanSearch, RefusingRequestsIsNoGain) {

@@ -20,7 +20,8 @@ struct PlanSettings {
   std::optional<int> beside;  // prompt tokens beside decodes: --chunk, on a GPU --mixed-budget
   std::optional<KvType> kv;
   int replicas = 1;
-  int ways = 1;  // devices that share every product: an estimate
+  int prefill = 0;  // of the replicas, those that compute prompts for the others; 0: all do both
+  int ways = 1;     // devices that share every product: an estimate
   bool operator==(const PlanSettings&) const = default;
 };
 

@@ -211,6 +211,7 @@ class GenerationSink final : public Sink {
   ~GenerationSink() override;
   void on_event(const Event& event, std::span<const TopLogprob> top) override;
   void on_refused(const Error& error) override;
+  void on_late(double retry_after) override;
 
  private:
   void end() noexcept;  // gives back what the request counted for, once

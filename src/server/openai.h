@@ -24,8 +24,9 @@ namespace sluice {
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  // the field at fault, empty: none
-  std::string code;   // machine-readable, empty: null
+  std::string param;       // the field at fault, empty: none
+  std::string code;        // machine-readable, empty: null
+  double retry_after = 0;  // seconds, of 429; 0: as the queue is
 };
 // Whose error object a route answers with.
 enum class ErrorStyle : uint8_t {

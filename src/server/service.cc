@@ -207,6 +207,10 @@ std::string Service::new_id(const char* prefix) {
               static_cast<unsigned long long>(new_seed()));
 }
 
+namespace {
+constexpr double kMostRetryMs = 3'600'000;
+}  // namespace
+
 int Service::retry_after_ms() const {
   return static_cast<int>(std::clamp(meters_.queue_seconds() * 1e3, 100.0, 30'000.0));
 }
@@ -219,6 +223,8 @@ HttpResponse Service::refusal(const ApiError& error,
   r.body = error_json(error, style, request_id);
   if (error.status == 429 || error.status == 503) {
     int ms = error.status == 429 ? retry_after_ms() : 1000;
+    if (error.retry_after > 0)
+      ms = static_cast<int>(std::clamp(std::ceil(error.retry_after * 1e3), 1.0, kMostRetryMs));
     r.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
     r.headers.emplace_back("retry-after-ms", std::to_string(ms));
   }

@@ -200,6 +200,7 @@ struct ServeOptions {
   KvTransfer::Options transfer;
   EtcdRegistration::Options registration;
   std::string simulate;  // device or file of costs; empty: steps are computed
+  std::string cost;      // file of costs or device, for predictions; empty: none are made
   int port = 8080, io_threads = 1;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;

@@ -125,7 +125,14 @@ void start_transfer(KvTransfer& transfer, Session& session) {
     log_plain("KV blocks for others on %s port %d", p->address().c_str(), int{p->port()});
 }
 
-Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {
+Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, EngineOptions engine) {
+  if (!o.cost.empty()) {
+    // A simulated device has costs of whatever model.
+    Result<StepCost> cost =
+        o.simulate.empty() ? predicted_cost(engine, o.cost) : simulated_cost(engine, o.cost);
+    if (!cost) return cost.error();
+    engine.cost = std::move(*cost);
+  }
   if (o.simulate.empty()) return open_session(engine);
   Result<StepCost> cost = simulated_cost(engine, o.simulate);
   if (!cost) return cost.error();

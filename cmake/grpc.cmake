@@ -1,6 +1,7 @@
 # gRPC as a shared object beside the program (net/grpc_server.h): the program itself does not depend on it.
 set(SLUICE_HAS_GRPC OFF)
-if(SLUICE_FUZZ OR SLUICE_PORTABLE OR SLUICE_GRPC STREQUAL OFF)  # its archives need some 70 more libraries
+# SLUICE_PORTABLE: its archives need some 70 more libraries.
+if(SLUICE_SANITIZE OR SLUICE_FUZZ OR SLUICE_PORTABLE OR CMAKE_CROSSCOMPILING OR SLUICE_GRPC STREQUAL OFF)
   return()
 endif()
 if(PkgConfig_FOUND)
@@ -20,8 +21,5 @@ set_target_properties(sluice_grpc PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BI
 target_include_directories(sluice_grpc PRIVATE src)
 target_include_directories(sluice_grpc SYSTEM PRIVATE ${GRPC_INCLUDE_DIRS})
 target_link_libraries(sluice_grpc PRIVATE ${GRPC_LDFLAGS})
-target_link_options(sluice_grpc PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)
-if(NOT SLUICE_SANITIZE)
-  target_link_options(sluice_grpc PRIVATE -Wl,-z,defs)
-endif()
+target_link_options(sluice_grpc PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL -Wl,-z,defs)
 sluice_light(sluice_grpc)

@@ -6,7 +6,10 @@ namespace {
 
 constexpr size_t kFrameHead = 7;  // kind, status (2), size of the payload (4)
 
-void append_frame(std::string& out, GrpcFrame::Kind kind, int status, std::string_view payload) {
+void append_grpc_frame(std::string& out,
+                       GrpcFrame::Kind kind,
+                       int status,
+                       std::string_view payload) {
   const auto size = static_cast<uint32_t>(payload.size());
   out += kind;
   for (int shift : {0, 8}) out += static_cast<char>(status >> shift);
@@ -17,11 +20,11 @@ void append_frame(std::string& out, GrpcFrame::Kind kind, int status, std::strin
 }  // namespace
 
 void append_grpc_message(std::string& out, std::string_view message) {
-  append_frame(out, GrpcFrame::message, 0, message);
+  append_grpc_frame(out, GrpcFrame::message, 0, message);
 }
 
 void append_grpc_status(std::string& out, int http_status, std::string_view text) {
-  append_frame(out, GrpcFrame::status, http_status, text);
+  append_grpc_frame(out, GrpcFrame::status, http_status, text);
 }
 
 bool take_grpc_frame(std::string_view& bytes, GrpcFrame& frame) {

@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kMaxWatchers = 1024;
+constexpr size_t kMaxHealthWatchers = 1024;
 
 // Headers of an answer that a client gets as metadata.
 bool is_passed_on(std::string_view name) {
@@ -191,7 +191,7 @@ class GrpcExchange final : public GrpcCall, public std::enable_shared_from_this<
     std::string service;
     if (Refusal refused = read_health_request(message, service))
       return finish(refused->status, refused->message);
-    if (front_.num_watchers_.fetch_add(1) >= kMaxWatchers) {
+    if (front_.num_watchers_.fetch_add(1) >= kMaxHealthWatchers) {
       --front_.num_watchers_;
       return finish(429, "too many clients watch the health");
     }

@@ -363,7 +363,7 @@ class Answers(Grpc):
         for _ in range(5):
             channel = grpc.insecure_channel(f"127.0.0.1:{self.port}", [
                 ("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)])
-            self.assertEqual(len(list(self.stubs.InferenceStub(channel).GenerateStream(self.request(), timeout=WAIT))), 9)
+            self.assertEqual(len(list(self.stubs.InferenceStub(channel).GenerateStream(self.request(), timeout=20))), 9)
             channel.close()
 
     def test_metadata(self):

@@ -8,7 +8,7 @@ packages_to_build() {
     boost=libboost1.81-dev
   fi
   echo g++ cmake ninja-build git python3 python3-venv pkg-config libcli11-dev \
-    libyaml-cpp-dev libpcre2-dev libssl-dev libzmq3-dev libgtest-dev libbenchmark-dev "$boost"
+    libyaml-cpp-dev libpcre2-dev libssl-dev libzmq3-dev libgrpc++-dev libgtest-dev libbenchmark-dev "$boost"
 }
 
 # What the tests need on top: clang for sanitizers and fuzzing, with its runtime of the same version, and a

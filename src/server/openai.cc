@@ -39,6 +39,7 @@ const char* anthropic_error(int status) {
 }  // namespace
 
 std::string error_json(const ApiError& e, ErrorStyle style, std::string_view request_id) {
+  if (style == ErrorStyle::grpc) return e.message;
   if (style == ErrorStyle::ollama) return json::serialize(json::object{{"error", e.message}});
   if (style == ErrorStyle::anthropic) {
     // The object has no place for the field's name.
@@ -408,6 +409,13 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   if (out.max_tokens == 0) f.fail("max_tokens", "max_tokens must be at least 1");
 }
 
+void read_num_logprobs(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
+    f.fail("logprobs", "logprobs does not go with use_beam_search");
+  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
+    f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
+}
+
 // Text, a list of texts, token ids, or a list of such lists.
 void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField>& out) {
   const json::value* p = f.get(name);
@@ -449,6 +457,15 @@ void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField
 
 }  // namespace
 
+Refusal parse_generate(const json::value& body, const RequestLimits& limits, GenerateFields& out) {
+  Fields f(body, kText);
+  if (f.failed()) return f.error();
+  read_shared(f, limits, out);
+  read_num_logprobs(f, limits, out);
+  out.unknown = f.unknown();
+  return f.error();
+}
+
 Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out) {
   Fields f(body, kChat);
   if (f.failed()) return f.error();
@@ -467,10 +484,7 @@ Refusal parse_completion(const json::value& body,
   f.flag("echo", out.echo);
   f.text("suffix", out.suffix, SIZE_MAX);
   f.flag("add_special_tokens", out.add_special_tokens);
-  if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
-    f.fail("logprobs", "logprobs does not go with use_beam_search");
-  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
-    f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
+  read_num_logprobs(f, limits, out);
   if (!out.max_tokens) out.max_tokens = 16;
   if (*out.max_tokens == 0 && !out.echo)
     f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");

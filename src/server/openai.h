@@ -33,6 +33,7 @@ enum class ErrorStyle : uint8_t {
   openai,     // {"error": {message, type, param, code}}
   anthropic,  // {"type": "error", "error": {type, message}, "request_id"}
   ollama,     // {"error": message}
+  grpc,       // the message, for a status
 };
 std::string error_json(const ApiError& error,
                        ErrorStyle style = ErrorStyle::openai,
@@ -176,6 +177,8 @@ Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFie
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,
                          CompletionFields& out);
+// What all requests for text have, without a prompt; `logprobs` as in completions.
+Refusal parse_generate(const json::value& body, const RequestLimits& limits, GenerateFields& out);
 // `out.pooling` is the server's before and the request's after.
 Refusal parse_embedding(const json::value& body, const RequestLimits& limits, EmbeddingFields& out);
 Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out);

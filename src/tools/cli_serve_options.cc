@@ -25,6 +25,10 @@ void add_access_options(CLI::App* app, ServeOptions& o, const char* server) {
   const Group add{app, server};
   add("--host", o.host, "address to listen on");
   add("--port", o.port, "port to listen on; 0 is any free one")->check(whole_number(0, 65535));
+  app->add_option("--grpc-port", o.grpc_port,
+                  "also speak vLLM's gRPC service, for Dynamo, on this port;\n0 is any free one")
+      ->check(whole_number(0, 65535))
+      ->group(server);
   add("--served-model-name", o.served_names, "name in the API (may be repeated)")
       ->allow_extra_args(false);
   add("--api-key-file", o.api_key_file,

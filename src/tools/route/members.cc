@@ -51,7 +51,8 @@ std::string Router::worker_metrics() const {
 }
 
 bool Router::is_gone(size_t worker) const {
-  return workers_[worker].leaving && workers_[worker].exchanges.empty();
+  return workers_[worker].leaving && workers_[worker].exchanges.empty() &&
+         workers_[worker].early.empty();
 }
 
 void Router::set_members(const std::vector<HttpUrl>& members, bool settled) {

@@ -417,7 +417,10 @@ void Generation::name_block(const Request& request) {
 void Generation::submit(size_t prompt) {
   PromptState& p = prompts_[prompt];
   auto tokens = static_cast<int64_t>(p.tokens->size());
-  if (fields_.transfer.send) lease_ = service_.options().transfer->lease(*p.tokens);
+  if (fields_.transfer.send) {
+    lease_ = service_.options().transfer->lease(*p.tokens, fields_.transfer.name);
+    if (!lease_) return fail({400, "another request has a lease of this name", "", "lease_taken"});
+  }
   std::shared_ptr<GenerationSink> sink;  // ends the lease
   try {
     sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,

@@ -61,16 +61,25 @@ struct ThinkingBudget {
 
 // kv_transfer_params: prefill and decode on different servers, in vLLM's protocol.
 struct TransferFields {
-  bool send = false;  // do_remote_decode: another server goes on with this prompt
+  bool send = false;              // do_remote_decode: another server goes on with this prompt
+  std::optional<LeaseName> name;  // and asks for it by this name, maybe before it is computed
   struct From {
     std::string host;
     uint16_t port = 0;
     std::optional<LeaseName> lease;  // none: a prefix that the other server has cached
     double share = 1;                // of the prompt that this prefix is, at most
+    bool pending = false;            // the other server has not computed it yet
   };
   // do_remote_prefill: another server has computed it; do_remote_prefix: or its first part.
   std::optional<From> from;
-  bool any() const { return send || from; }
+  // SGLang's router sends the same to both servers, whose role says who computes the prompt.
+  struct Room {
+    std::string host;
+    uint16_t port = 0;
+    uint64_t number = 0;
+  };
+  std::optional<Room> room;
+  bool any() const { return send || from || room; }
 };
 
 // What chat and text completions share. Ids are checked against the vocabulary later.

@@ -117,8 +117,6 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
     return Error{400, "--role needs the prefix cache: there is none with these options"};
   if (!engine.record_dir.empty())
     return Error{400, "--record does not go with --role: blocks from elsewhere are not recorded"};
-  if (!o.simulate.empty())
-    return Error{400, "--simulate does not go with --role: it computes no KV blocks"};
   if (engine.prefix_host_bytes == 0) engine.prefix_host_bytes = KvTransfer::kHostBytes;
   Result<std::unique_ptr<KvTransfer>> transfer = KvTransfer::open(o.transfer);
   if (transfer) engine.exporter = (*transfer)->exporter();
@@ -137,7 +135,8 @@ std::unique_ptr<EtcdRegistration> register_server(const ServeOptions& o, int por
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
   if (const KvPort* p = transfer.port())
-    log_plain("KV blocks for others on %s port %d", p->address().c_str(), int{p->port()});
+    log_plain("KV blocks for others on %s port %d%s", p->address().c_str(), int{p->port()},
+              transfer.transport() == Transport::ucx ? " by UCX" : "");
 }
 
 Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, EngineOptions engine) {

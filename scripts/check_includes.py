@@ -35,6 +35,7 @@ DEPS = {
     "engine": ["core", "constrain"],
     "runtime": ["load", "exec", "engine", "constrain"],
     "net": ["base"],
+    "grpc": ["net"],
     "hub": ["load", "net"],
     "server": ["runtime", "net", "dialect", "dist"],
     "sim": ["core", "engine"],

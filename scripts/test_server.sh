@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 binary=$(realpath "$1") venv=$2
 want=('openai>=2,<4' 'anthropic>=0.70,<1' 'ollama>=0.6,<1' 'jsonschema>=4.18,<5' 'pyyaml>=6,<7'
-  'pyzmq>=26,<28' 'msgpack>=1,<2')
+  'pyzmq>=26,<28' 'msgpack>=1,<2' 'grpcio>=1.60,<2' 'grpcio-tools>=1.60,<2')
 
 if [[ $(cat "$venv/.installed" 2>/dev/null) != "${want[*]}" ]]; then
   rm -rf "$venv"
@@ -19,4 +19,4 @@ if [[ $(cat "$venv/.installed" 2>/dev/null) != "${want[*]}" ]]; then
 fi
 cd "$root/tests/server"
 PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour test_fields \
-  test_schema test_embeddings test_kv_events test_tools.Tools.test_openai_client test_messages.Messages.test_anthropics_client test_responses.Responses.test_openais_client test_ollama.Ollama.test_ollamas_client test_batches.OpenAiClient test_tls.Tls.test_openai_client test_tls.Tls.test_a_client_that_leaves_its_stream
+  test_schema test_embeddings test_kv_events test_grpc test_tools.Tools.test_openai_client test_messages.Messages.test_anthropics_client test_responses.Responses.test_openais_client test_ollama.Ollama.test_ollamas_client test_batches.OpenAiClient test_tls.Tls.test_openai_client test_tls.Tls.test_a_client_that_leaves_its_stream

@@ -547,7 +547,7 @@ class Usage(Cli):
                                    "tool-format", "reasoning-format",  # by the chat template
                                    "trace", "record", "config", "batch-dir", "kv-events", "kv-events-replay",
                                    "kv-events-topic", "kv-events-key", "kv-key", "simulate",
-                                   "register", "register-as", "register-ca"})
+                                   "register", "register-as", "register-ca", "grpc-port"})
 
     def test_too_much(self):
         err = self.fails("run", MODEL, "-p", "x", "--ctx", 513, says="--ctx 513")

@@ -14,6 +14,8 @@
 #include "core/replay.h"
 #include "core/segment_encoder.h"
 #include "engine/loop.h"
+#include "exec/device_executor.h"
+#include "exec/device_fake.h"
 #include "exec/model_executor.h"
 #include "exec/plan_replay.h"
 #include "model/model.h"
@@ -178,24 +180,23 @@ class MaskRecorder final : public Executor {
   SegmentSink& to_;
 };
 
-std::vector<Bytes> record_segments(Rig& rig) {
+std::vector<Bytes> record_segments(const SchedulerConfig& config, int vocab, Executor& executor) {
   LockedSink sink;
-  std::unique_ptr<ModelExecutor> executor = rig.executor();
-  MaskRecorder recorder(*executor, sink);
-  Scheduler scheduler(rig.config, nullptr);
+  MaskRecorder recorder(executor, sink);
+  Scheduler scheduler(config, nullptr);
   RecordingHeader header;
-  header.vocab = rig.vocab();
+  header.vocab = vocab;
   header.text = true;
   SegmentEncoder encoder(header, 700, nullptr, sink);
   encoder.start(scheduler);
   scheduler.listen(&encoder);
   RealClock clock;
-  Loop loop(scheduler, recorder, clock, rig.config.pipeline);
+  Loop loop(scheduler, recorder, clock, config.pipeline);
   Events events;
   int added = 0;
   for (int k = 0; k < 5000 && (added < 36 || loop.busy()); ++k) {
     if (k % 3 == 0 && added < 36) {
-      scheduler.add(make_request(added, rig.vocab()), clock.now()).value();
+      scheduler.add(make_request(added, vocab), clock.now()).value();
       ++added;
     }
     loop.iterate(events);
@@ -203,6 +204,10 @@ std::vector<Bytes> record_segments(Rig& rig) {
   EXPECT_TRUE(scheduler.idle());
   scheduler.listen(nullptr);
   return sink.segments;
+}
+
+std::vector<Bytes> record_segments(Rig& rig) {
+  return record_segments(rig.config, rig.vocab(), *rig.executor());
 }
 
 struct Replayed {
@@ -283,6 +288,53 @@ TEST(Replay, ASegmentWithBlocksInHostMemoryToo) {
       EXPECT_GT(replayed.restored, segments.size() / 3);
     }
   }
+}
+
+// The same on a device with a queue of its own, here one that computes nothing: blocks move by way
+// of its host memory, and there is never more than one executor.
+TEST(Replay, ASegmentOnADevice) {
+  NotingDevice device;
+  NotingModel model;
+  SimClock clock;
+  SchedulerConfig c;
+  c.budget = 24, c.max_seqs = 6, c.max_len = 64, c.block_size = 8, c.num_blocks = 40;
+  c.preempt = Preempt::swap;
+  c.tiers.swap = 12, c.tiers.host = 8;
+  ExecutorConfig e;
+  e.num_blocks = c.num_blocks, e.block_size = c.block_size, e.max_seqs = c.max_seqs;
+  e.max_len = c.max_len, e.kv_type = DType::f32, e.num_places = c.tiers.memory();
+  e.max_step_tokens = Scheduler(c, nullptr).max_step_tokens();
+  std::vector<std::weak_ptr<int>> made;
+  const auto make = [&](const ExecutorConfig& config) {
+    struct Counted final : Executor {
+      void launch(const StepPlan& plan) override { inner->launch(plan); }
+      void masks(StepMasks masks) override { inner->masks(std::move(masks)); }
+      const StepResult& wait() override { return inner->wait(); }
+      std::unique_ptr<DeviceExecutor> inner;
+      std::shared_ptr<int> alive = std::make_shared<int>();
+    };
+    for (const auto& other : made) EXPECT_TRUE(other.expired()) << "two executors on a device";
+    auto executor = std::make_unique<Counted>();
+    executor->inner = std::make_unique<DeviceExecutor>(device, model, config, clock, true);
+    made.push_back(executor->alive);
+    const HostTier* places = &executor->inner->host_tier();
+    return ReplayExecutor{std::move(executor), places};
+  };
+  const std::vector<Bytes> segments = record_segments(c, model.shape().vocab, *make(e).executor);
+  ASSERT_GT(segments.size(), 6u);
+  size_t replayed = 0, restored = 0;
+  for (const Bytes& segment : segments) {
+    PlanReplay replay(make, model.shape(), e);
+    auto ok = replay.run(segment);
+    if (!ok) {
+      EXPECT_EQ(ok.error().code, 422) << ok.error().message;
+      continue;
+    }
+    EXPECT_EQ(replay.difference, "");
+    ++replayed, restored += replay.num_restored > 0;
+  }
+  EXPECT_GT(replayed, segments.size() / 2);
+  EXPECT_GT(restored, segments.size() / 3);
 }
 
 TEST(Replay, ARecordedRunGivesTheSameBytes) {

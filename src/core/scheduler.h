@@ -27,6 +27,7 @@
 #include "core/pipeline.h"
 #include "core/range_allocator.h"
 #include "core/sequence.h"
+#include "core/routing_policy.h"
 #include "core/slo_budget.h"
 #include "core/slot_pages.h"
 #include "core/step_plan.h"
@@ -309,6 +310,11 @@ class Scheduler {
   void block_uses(std::span<BlockUse> out) const;
   // Walks the running sequences, allocates nothing.
   KvUse kv_use() const;
+  // What waits, runs and is cached when this request comes, as a conductor counts it
+  // (routing_policy.h); without a cost.
+  WorkerView view_for(const Request& request) const;
+  // --slo starts from these costs instead of from nothing; before the first step.
+  void expect(const StepCost& cost) { slo_.start(cost); }
   // The most tokens a plan may hold: what executors size their workspace by.
   int max_step_tokens() const;
 
@@ -455,6 +461,7 @@ class Scheduler {
   void plan_decodes(StepPlan& out, int& budget);
   int prompt_budget(int num_decodes, int budget) const;
   int slo_tokens(Time now, int budget);
+  int cached_tokens(const Request& request) const;  // leading ones of its prompt, whole blocks
   int64_t tokens_behind(Index front) const;
   void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);

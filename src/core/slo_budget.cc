@@ -24,9 +24,26 @@ constexpr uint64_t kTries = 3, kRetry = 512;  // of a size: at first, then in so
 // A step's time counts for so much more when sizes are compared, as predictions are off by as much:
 // the fewer tokens, the more that matters.
 constexpr double kDoubt = 0.02;
-constexpr double kAlike = 1.06;  // prices within it: the larger step
+constexpr int kStartContext = 512, kStartDecodes = 8;  // of the steps that start() has run
+constexpr double kAlike = 1.06;                        // prices within it: the larger step
 
-Result<Time> parse_target_time(std::string_view text) {
+std::string time_name(Time t) {
+  const double s = seconds(t);
+  return s >= 1 ? strf("%gs", s) : s >= 1e-3 ? strf("%gms", s * 1e3) : strf("%gus", s * 1e6);
+}
+
+// "p99" of "itl_p99": 0.99.
+bool parse_quantile(std::string_view text, float& quantile) {
+  float percent = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  quantile = percent / 100;
+  return quantile >= 0.5f && quantile < 1;
+}
+
+}  // namespace
+
+Result<Time> parse_time(std::string_view text) {
   double unit = 0, value = 0;
   std::string_view number = text;
   for (auto [suffix, seconds] :
@@ -44,22 +61,6 @@ Result<Time> parse_target_time(std::string_view text) {
                            quote(text).c_str())};
   return Time(static_cast<int64_t>(std::llround(seconds * 1e9)));
 }
-
-std::string time_name(Time t) {
-  const double s = seconds(t);
-  return s >= 1 ? strf("%gs", s) : s >= 1e-3 ? strf("%gms", s * 1e3) : strf("%gus", s * 1e6);
-}
-
-// "p99" of "itl_p99": 0.99.
-bool parse_quantile(std::string_view text, float& quantile) {
-  float percent = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
-  if (error != std::errc() || end != text.data() + text.size()) return false;
-  quantile = percent / 100;
-  return quantile >= 0.5f && quantile < 1;
-}
-
-}  // namespace
 
 Result<SloTarget> parse_slo_target(std::string_view text) {
   SloTarget target;
@@ -79,7 +80,7 @@ Result<SloTarget> parse_slo_target(std::string_view text) {
                              quote(item).c_str())};
     Time& to = itl ? target.itl : target.ttft;
     if (to != Time{0}) return Error{400, strf("%s is there twice", quote(name).c_str())};
-    Result<Time> time = parse_target_time(item.substr(equals + 1));
+    Result<Time> time = parse_time(item.substr(equals + 1));
     if (!time) return time.error();
     to = *time;
   }
@@ -96,6 +97,29 @@ std::string slo_target_name(const SloTarget& t) {
   std::string out = "itl_p" + percent(t.itl_quantile) + "=" + time_name(t.itl);
   if (t.ttft > Time{0}) out += ",ttft_p" + percent(t.ttft_quantile) + "=" + time_name(t.ttft);
   return out;
+}
+
+// As if steps of all sizes had run: decodes alone, and prompts at their beginning and far on beside
+// some of them.
+void SloBudget::start(const StepCost& cost) {
+  const auto ran = [&](const StepLoad& load) {
+    const double s = cost.seconds(load);
+    if (s > 0) model_.add(load, s, 1 / (s * s));
+  };
+  const auto decodes = [](int rows) {
+    const int64_t positions = int64_t{rows} * kStartContext;
+    return StepLoad{.tokens = rows, .sampled = rows, .context = positions, .attended = positions};
+  };
+  for (int rows : {1, 2, 4, 8, 16, 32, 64, 128}) ran(decodes(rows));
+  for (int tokens : {16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}) {
+    for (int pos : {0, 4 * kStartContext}) {
+      StepLoad load = decodes(kStartDecodes);
+      load += chunk_load(pos, tokens);
+      ran(load);
+    }
+    most_seen_ = std::max(most_seen_, tokens);
+  }
+  num_timed_.fill(kTries);
 }
 
 int SloBudget::choose(const Offer& offer) {

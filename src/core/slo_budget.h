@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "core/step_cost.h"
 #include "core/step_time_model.h"
 
 namespace sluice {
@@ -26,6 +27,8 @@ struct SloTarget {
   bool any() const { return itl > Time{0}; }
   bool operator==(const SloTarget&) const = default;
 };
+// "50ms", "1.5s", "200us": from 1us to 3600s.
+Result<Time> parse_time(std::string_view text);
 // "itl_p99=50ms,ttft_p95=1s"; empty: no target.
 Result<SloTarget> parse_slo_target(std::string_view text);
 std::string slo_target_name(const SloTarget& target);  // as it is parsed; "none"
@@ -48,6 +51,8 @@ class SloBudget {
   static constexpr int kMinTokens = 16;  // a prompt always gets so many
 
   explicit SloBudget(const SloTarget& target) : target_(target) {}
+  // Starts from what steps are said to cost. Steps that run count as much, and soon more.
+  void start(const StepCost& cost);
 
   // A step that decodes and has prompts to run.
   struct Offer {

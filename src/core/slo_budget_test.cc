@@ -53,6 +53,35 @@ Time device_time(const StepPlan& plan) {
 
 constexpr Time kItl = milliseconds(50), kTtft = milliseconds(2600);
 
+// A server that is told what steps cost needs no steps to find out.
+TEST(SloBudget, StartsFromCosts) {
+  StepCost cost;
+  cost.rows = {{1, 8e-3}, {1001, 308e-3}};
+  SloTarget target;
+  target.itl = kItl;
+  SloBudget::Offer offer;
+  offer.decodes = {.tokens = 8, .sampled = 8, .context = 800, .attended = 800};
+  offer.rest = 5000, offer.most = 512;
+  SloBudget blank(target), told(target);
+  told.start(cost);
+  EXPECT_EQ(blank.choose(offer), SloBudget::kMinTokens);
+  const int tokens = told.choose(offer);
+  EXPECT_GT(tokens, 64);   // 50 ms with the first margin: about 100 tokens
+  EXPECT_LT(tokens, 140);  // more would take too long
+  const StepLoad load{.tokens = 100, .sampled = 9, .context = 900, .attended = 9000};
+  EXPECT_NEAR(told.plan(load, 8).predicted, cost.seconds(load), 0.1 * cost.seconds(load));
+  EXPECT_EQ(blank.plan(load, 8).predicted, 0);
+  // Steps that take twice as long are believed soon.
+  Time now{0};
+  for (int k = 0; k < 400; ++k) {
+    const StepLoad ran{.tokens = 16 + k % 100, .sampled = 9, .context = 900, .attended = 9000};
+    const auto took = Time(static_cast<int64_t>(2e9 * cost.seconds(ran)));
+    told.complete(told.plan(ran, 8), now, now + took);
+    now += took;
+  }
+  EXPECT_NEAR(told.plan(load, 8).predicted, 2 * cost.seconds(load), 0.2 * cost.seconds(load));
+}
+
 struct SloServed {
   double itl_p99 = 0, ttft_p95 = 0;  // ms
   double goodput = 0;                // tokens in time, of prompts and outputs, per second

@@ -21,7 +21,8 @@ constexpr milliseconds kOwedRetry{20};  // between attempts to reach the engine 
 
 KvFetcher::KvFetcher(Options options, Engine& engine, KvPlaces& places, const KvIdentity& identity)
     : options_(options), engine_(engine), places_(places), identity_(identity) {
-  for (int k = 0; k < options_.threads; ++k) threads_.emplace_back([this] { thread_main(); });
+  threads_.reserve(options_.threads);
+  threads_.emplace_back([this] { thread_main(); });
 }
 
 KvFetcher::~KvFetcher() { stop(); }
@@ -41,11 +42,23 @@ bool KvFetcher::push(Job job) {
   {
     std::lock_guard lock(mutex_);
     if (stop_ || jobs_.size() >= options_.most_waiting) return false;
-    job.until = std::min(job.until, steady_clock::now() + options_.time);
+    const milliseconds time = job.pending ? options_.await_time : options_.time;
+    job.until = std::min(job.until, steady_clock::now() + time);
     jobs_.push_back(std::move(job));
+    start_thread();
   }
   wanted_.notify_one();
   return true;
+}
+
+// With the lock: one more where all are busy. Without memory for it the job waits for one of them.
+void KvFetcher::start_thread() {
+  if (jobs_.size() <= num_idle_ || threads_.size() >= options_.threads) return;
+  try {
+    threads_.emplace_back([this] { thread_main(); });
+  } catch (const std::exception&) {
+    log_exception("one thread less fetches KV blocks");
+  }
 }
 
 void KvFetcher::thread_main() {
@@ -54,7 +67,9 @@ void KvFetcher::thread_main() {
   for (;;) {
     auto wake = [&] { return stop_ || !jobs_.empty(); };
     if (!owed_) {
+      ++num_idle_;
       wanted_.wait(lock, wake);
+      --num_idle_;
     } else {  // before any job: their places are missed
       lock.unlock();
       give_back_owed();
@@ -85,7 +100,7 @@ bool KvFetcher::rests(const KvPeer& peer) {
 }
 
 void KvFetcher::run(Job& job) {
-  const auto begin = steady_clock::now();
+  auto begin = steady_clock::now();
   Outcome outcome;
   try {
     if (!job.lease && !identity_.moves_prefixes()) {
@@ -93,12 +108,14 @@ void KvFetcher::run(Job& job) {
                                             : "the model's cache has windows";
     } else if (rests(job.peer)) {
       outcome.error = "the peer failed a moment ago";
+    } else if (job.pending) {
+      run_pending(job, outcome, begin);
     } else if (Result<std::shared_ptr<Places>> places = reserve(job); !places) {
       outcome.error = places.error().message;
     } else {
       outcome.num_wanted = static_cast<int>((*places)->list.size());
       if ((*places)->list.empty()) finish(job, outcome, begin);  // what follows ends the lease
-      run_reserved(job, *places, outcome);
+      run_reserved(job, *places, outcome, nullptr);
     }
   } catch (...) {
     log_exception("KV blocks are not fetched");
@@ -107,11 +124,37 @@ void KvFetcher::run(Job& job) {
   finish(job, outcome, begin);
 }
 
-void KvFetcher::run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome) {
+// Connects first: there are no places for it until the peer has begun with the prompt, nor does its
+// time begin before.
+void KvFetcher::run_pending(Job& job, Outcome& outcome, WaitUntil& begin) {
+  Result<KvLink> link = connect(job);
+  const Result<void> begun = link ? await(job, *link) : Result<void>(link.error());
+  begin = steady_clock::now();
+  if (!begun) {
+    outcome.error = begun.error().message;
+    if (begun.error().code == 404) return;
+    std::lock_guard lock(mutex_);
+    resting_[job.peer] = begin + options_.rest;
+    return;
+  }
+  Result<std::shared_ptr<Places>> places = reserve(job);
+  if (!places) {
+    outcome.error = places.error().message;
+    return;
+  }
+  outcome.num_wanted = static_cast<int>((*places)->list.size());
+  if ((*places)->list.empty()) finish(job, outcome, begin);
+  run_reserved(job, *places, outcome, &*link);
+}
+
+void KvFetcher::run_reserved(Job& job,
+                             const std::shared_ptr<Places>& places,
+                             Outcome& outcome,
+                             KvLink* open) {
   const auto begin = steady_clock::now();
   bool peer_failed = false;
   try {
-    const Result<void> fetched = fetch(job, *places);
+    const Result<void> fetched = fetch(job, *places, open);
     if (!fetched) outcome.error = fetched.error().message;
     peer_failed = !fetched && is_peers_fault(fetched.error(), *places, begin, job.until);
   } catch (...) {
@@ -186,23 +229,53 @@ Result<std::shared_ptr<KvFetcher::Places>> KvFetcher::reserve(const Job& job) {
   return places;
 }
 
-Result<void> KvFetcher::fetch(const Job& job, Places& places) {
+Result<KvLink> KvFetcher::connect(const Job& job) {
+  Result<std::unique_ptr<ByteStream>> stream =
+      connect_bytes(options_.transport, job.peer.address, job.peer.port,
+                    std::min(job.until, steady_clock::now() + KvLink::kIdle));
+  if (!stream) return stream.error();
+  KvLink link(std::move(*stream), identity_);
+  if (auto ok = link.greet(true, job.until); !ok) return ok.error();
+  return link;
+}
+
+// Until the first block of a prompt is there.
+Result<void> KvFetcher::await(const Job& job, KvLink& link) const {
+  if (auto ok = link.send(KvAwait{*job.lease}, job.until); !ok) return ok;
+  for (;;) {
+    Result<KvFrame> frame = link.receive(job.until);
+    if (!frame) return frame.error();
+    if (std::holds_alternative<KvReady>(*frame)) return {};
+    if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
+    if (stop_.load()) return Error{404, "the server stops"};
+    if (!std::holds_alternative<KvWait>(*frame))
+      return Error{400, "a server sent what nobody asked for"};
+    if (steady_clock::now() >= job.until) return Error{404, "the prompt was not computed in time"};
+  }
+}
+
+// `open`: the connection, where there is one already.
+Result<void> KvFetcher::fetch(const Job& job, Places& places, KvLink* open) {
   if (places.list.empty() && !job.lease) return {};
   const std::vector<Digest256> keys = prompt_keys(*job.prompt.prompt, engine_.config().block_size);
-  Result<StreamSocket> socket = StreamSocket::connect(
-      job.peer.address, job.peer.port, std::min(job.until, steady_clock::now() + KvLink::kIdle));
-  if (!socket) return socket.error();
-  KvLink link(std::move(*socket), identity_);
-  if (auto ok = link.greet(true, job.until); !ok) return ok;
+  std::optional<KvLink> own;
+  if (!open) {
+    Result<KvLink> connected = connect(job);
+    if (!connected) return connected.error();
+    own.emplace(std::move(*connected));
+  }
+  KvLink& link = open ? *open : *own;
   places.greeted = true;
   if (!places.list.empty()) {
     if (auto ok = ask(job, places, link); !ok) return ok;
     for (;;) {
       if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
+      if (stop_.load()) return Error{404, "the server stops"};
       Result<KvFrame> frame = link.receive(job.until);
       if (!frame) return frame.error();
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;
+      if (std::holds_alternative<KvWait>(*frame) && job.pending) continue;
       const auto* block = std::get_if<KvBlock>(&*frame);
       if (!block) return Error{400, "a server sent what only clients send"};
       if (auto ok = take(*block, keys, places); !ok) return ok;

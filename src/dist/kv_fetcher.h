@@ -1,6 +1,8 @@
 // Fetches the blocks of leases, or of a prefix that another server has cached, into places of the
-// host tier, where requests find them as any prefix. Threads of its own, which wait for peers and
-// never for long: what has not come when the time is up is computed here. Any thread may call.
+// host tier, where requests find them as any prefix. Threads of its own, as many as jobs need up to
+// a limit, which wait for peers and never for long: what has not come when the time is up is
+// computed here. Only for a prompt that the peer still computes they wait as long as it says so.
+// Any thread may call.
 #pragma once
 
 #include <atomic>
@@ -32,10 +34,12 @@ struct KvPeer {
 class KvFetcher {
  public:
   struct Options {
-    int threads = 4;
+    size_t threads = 64;  // at most
     size_t most_waiting = 1024;
-    std::chrono::milliseconds time{4000};  // for one lease, its wait for a thread included
-    std::chrono::milliseconds rest{1000};  // no attempt after one that came to nothing
+    std::chrono::milliseconds time{4000};           // for one lease, its wait for a thread included
+    std::chrono::milliseconds await_time{600'000};  // the same of one that is pending
+    Transport transport = Transport::tcp;           // one that resolve_transport() gives
+    std::chrono::milliseconds rest{1000};           // no attempt after one that came to nothing
   };
   struct Outcome {
     int num_wanted = 0, num_came = 0;  // blocks
@@ -46,6 +50,7 @@ class KvFetcher {
   struct Job {
     KvPeer peer;
     std::optional<LeaseName> lease;            // none: whatever the peer has cached of the prompt
+    bool pending = false;                      // the peer computes the lease's prompt, or will
     PromptBlocks prompt;                       // its hashes: of the blocks that are wanted
     std::function<void(const Outcome&)> done;  // on a thread of the fetcher; must not throw
     WaitUntil until = WaitUntil::max();        // Options::time from now on at most
@@ -82,7 +87,10 @@ class KvFetcher {
   };
   void thread_main();
   void run(Job& job);
-  void run_reserved(Job& job, const std::shared_ptr<Places>& places, Outcome& outcome);
+  void run_reserved(Job& job,
+                    const std::shared_ptr<Places>& places,
+                    Outcome& outcome,
+                    KvLink* open);
   static bool is_peers_fault(const Error& error,
                              const Places& places,
                              WaitUntil begin,
@@ -90,7 +98,11 @@ class KvFetcher {
   static int num_positions(const Places& places);
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<std::shared_ptr<Places>> reserve(const Job& job);
-  Result<void> fetch(const Job& job, Places& places);
+  Result<KvLink> connect(const Job& job);
+  Result<void> await(const Job& job, KvLink& link) const;
+  void run_pending(Job& job, Outcome& outcome, WaitUntil& begin);
+  void start_thread();
+  Result<void> fetch(const Job& job, Places& places, KvLink* open);
   Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
   Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
   void give_back(std::shared_ptr<Places> places) noexcept;
@@ -106,9 +118,10 @@ class KvFetcher {
   std::mutex mutex_;  // of all below
   std::condition_variable wanted_;
   std::deque<Job> jobs_;
+  size_t num_idle_ = 0;  // threads
   std::map<KvPeer, WaitUntil> resting_;
-  std::shared_ptr<Places> owed_;  // that the engine could not be told of yet
-  bool stop_ = false;
+  std::shared_ptr<Places> owed_;    // that the engine could not be told of yet
+  std::atomic<bool> stop_ = false;  // set with the lock
   std::vector<std::thread> threads_;
 };
 

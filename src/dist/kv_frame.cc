@@ -20,7 +20,10 @@ enum FrameType : uint8_t {
   kReleaseType,
   kFindType,
   kTokensType,
-  kProofType
+  kProofType,
+  kAwaitType,
+  kReadyType,
+  kWaitType
 };
 
 void put_bytes(std::span<const std::byte> bytes, FrameBytes& out) {
@@ -55,8 +58,11 @@ size_t size_of(FrameType type, size_t block_bytes) {
       return 4;
     case kGoneType:
     case kProofType:
+    case kReadyType:
+    case kWaitType:
       return 0;
     case kReleaseType:
+    case kAwaitType:
     case kFindType:
       return 16;
     case kTokensType:
@@ -89,6 +95,14 @@ Result<LeaseName> parse_lease(std::string_view text) {
     const std::byte old = k % 2 == 0 ? std::byte{0} : name[k / 2];
     name[k / 2] = old << 4 | static_cast<std::byte>(value);
   }
+  return name;
+}
+
+LeaseName room_lease(uint64_t room) {
+  constexpr std::string_view kRoom = "a room: ";
+  LeaseName name{};
+  std::ranges::copy(std::as_bytes(std::span(kRoom)), name.begin());
+  for (size_t k = 0; k < 8; ++k) name[8 + k] = static_cast<std::byte>(room >> (8 * k) & 255);
   return name;
 }
 
@@ -127,6 +141,8 @@ void encode_frame(const KvFrame& frame, size_t block_bytes, FrameBytes& out) {
     put_number(done->num_blocks, 4, out);
   } else if (const auto* release = std::get_if<KvRelease>(&frame)) {
     put_bytes(release->lease, out);
+  } else if (const auto* await = std::get_if<KvAwait>(&frame)) {
+    put_bytes(await->lease, out);
   } else if (const auto* find = std::get_if<KvFind>(&frame)) {
     put_number(find->tenant, 8, out);
     put_number(find->first, 4, out);
@@ -143,7 +159,7 @@ std::span<const std::byte> frame_content(const KvFrame& frame) {
 Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kWaitType) return bad_frame("an unknown kind");
   const size_t size = size_of(static_cast<FrameType>(type), block_bytes);
   if (get_u32(head, 4) != size) return bad_frame("another size");
   return size;
@@ -152,7 +168,7 @@ Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes)
 Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const std::byte> payload) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kProofType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kWaitType) return bad_frame("an unknown kind");
   const size_t fixed = size_of(static_cast<FrameType>(type), 0);
   if (payload.size() < fixed || (type != kBlockType && payload.size() != fixed))
     return bad_frame("another size");
@@ -176,6 +192,12 @@ Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const st
       return KvFrame(KvTokens{payload});
     case kProofType:
       return KvFrame(KvProof{});
+    case kAwaitType:
+      return KvFrame(KvAwait{get_array<16>(payload, 0)});
+    case kReadyType:
+      return KvFrame(KvReady{});
+    case kWaitType:
+      return KvFrame(KvWait{});
   }
   return bad_frame("an unknown kind");
 }
@@ -184,7 +206,7 @@ KvSeal::KvSeal(std::string_view key,
                const KvHello& client,
                const KvHello& server,
                std::string_view side) {
-  const std::string_view parts[] = {"sluice kv 2 ", side, as_text(client.nonce),
+  const std::string_view parts[] = {"sluice kv 3 ", side, as_text(client.nonce),
                                     as_text(server.nonce), as_text(client.content)};
   key_ = hmac_sha256(key, parts);
 }

@@ -22,12 +22,14 @@
 
 namespace sluice {
 
-inline constexpr uint16_t kKvVersion = 2;
+inline constexpr uint16_t kKvVersion = 3;
 inline constexpr size_t kHelloBytes = 72, kFrameHeadBytes = 8, kMacBytes = 32;
 
 using LeaseName = std::array<std::byte, 16>;
 std::string lease_text(const LeaseName& name);  // 32 hex digits
 Result<LeaseName> parse_lease(std::string_view text);
+// The lease of a request that SGLang's router numbers (bootstrap_room), before anybody opens it.
+LeaseName room_lease(uint64_t room);
 
 struct KvHello {
   bool keyed = false;   // frames have MACs
@@ -72,11 +74,34 @@ struct KvFind {
 struct KvProof {
   bool operator==(const KvProof&) const = default;
 };
+// Of the client: the lease's prompt is being computed, or will be. The server says KvWait again and
+// again until there is a block of it, then KvReady; or KvGone.
+struct KvAwait {
+  LeaseName lease{};
+  bool operator==(const KvAwait&) const = default;
+};
+struct KvReady {
+  bool operator==(const KvReady&) const = default;
+};
+// A sign of life where nothing else can be said.
+struct KvWait {
+  bool operator==(const KvWait&) const = default;
+};
 inline constexpr size_t kFrameTokens = 1024;
 struct KvTokens {
   std::span<const std::byte> bytes;  // kFrameTokens of 4 bytes; zeros after the last
 };
-using KvFrame = std::variant<KvGet, KvBlock, KvDone, KvGone, KvRelease, KvFind, KvTokens, KvProof>;
+using KvFrame = std::variant<KvGet,
+                             KvBlock,
+                             KvDone,
+                             KvGone,
+                             KvRelease,
+                             KvFind,
+                             KvTokens,
+                             KvProof,
+                             KvAwait,
+                             KvReady,
+                             KvWait>;
 // The bytes that follow encode_frame()'s.
 std::span<const std::byte> frame_content(const KvFrame& frame);
 

@@ -34,7 +34,10 @@ TEST(KvFrame, EveryFrameComesBack) {
                             KvRelease{some_lease()},
                             KvFind{1ull << 60, 4, 9},
                             KvTokens{tokens},
-                            KvProof{}};
+                            KvProof{},
+                            KvAwait{some_lease()},
+                            KvReady{},
+                            KvWait{}};
   for (const KvFrame& frame : frames) {
     FrameBytes bytes;
     encode_frame(frame, kTestBlock, bytes);
@@ -62,7 +65,7 @@ TEST(KvFrame, EveryFrameComesBack) {
 }
 
 TEST(KvFrame, UnknownKindsAreRefused) {
-  for (int kind : {0, 9, 255}) {
+  for (int kind : {0, 12, 255}) {
     FrameBytes head(kFrameHeadBytes);
     head[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(payload_size(head, kTestBlock)) << kind;
@@ -76,6 +79,12 @@ TEST(KvFrame, LeasesAreHexDigits) {
   EXPECT_FALSE(parse_lease(""));
   EXPECT_FALSE(parse_lease("000102030405060708090a0b0c0d0e0"));
   EXPECT_FALSE(parse_lease("000102030405060708090a0b0c0d0e0g"));
+}
+
+TEST(KvFrame, RoomsAreLeasesOfTheirOwn) {
+  EXPECT_NE(room_lease(1), room_lease(2));
+  EXPECT_NE(room_lease(1), room_lease(uint64_t{1} << 62 | 1));
+  EXPECT_EQ(room_lease(7), room_lease(7));
 }
 
 // MACs differ by key, nonces, direction and number.

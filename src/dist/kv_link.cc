@@ -30,14 +30,14 @@ Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   sent_.clear();
   encode_hello(own, sent_);
   if (is_client) {
-    if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
+    if (auto ok = stream_->send(sent_, kIdle, until); !ok) return ok;
   }
   received_.resize(kHelloBytes);
-  if (auto ok = socket_.receive(received_, kIdle, until); !ok) return ok;
+  if (auto ok = stream_->receive(received_, kIdle, until); !ok) return ok;
   Result<KvHello> other = decode_hello(received_);
   if (!other) return other.error();
   if (!is_client) {
-    if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
+    if (auto ok = stream_->send(sent_, kIdle, until); !ok) return ok;
   }
   if (other->keyed != own.keyed)
     return Error{403, strf("the peer has %s key (--kv-key)", other->keyed ? "a" : "no")};
@@ -66,24 +66,24 @@ Result<void> KvLink::send(const KvFrame& frame, WaitUntil until) {
   sent_.clear();
   encode_frame(frame, identity_.block_bytes, sent_);
   if (!out_) {
-    if (auto ok = socket_.send(sent_, kIdle, until); !ok || block.empty()) return ok;
-    return socket_.send(block, kIdle, until);
+    if (auto ok = stream_->send(sent_, kIdle, until); !ok || block.empty()) return ok;
+    return stream_->send(block, kIdle, until);
   }
   const std::string_view parts[] = {as_text(sent_), as_text(block)};
   const Digest256 mac = out_->next(parts);
-  if (auto ok = socket_.send(sent_, kIdle, until); !ok) return ok;
-  if (auto ok = socket_.send(block, kIdle, until); !ok) return ok;
-  return socket_.send(mac, kIdle, until);
+  if (auto ok = stream_->send(sent_, kIdle, until); !ok) return ok;
+  if (auto ok = stream_->send(block, kIdle, until); !ok) return ok;
+  return stream_->send(mac, kIdle, until);
 }
 
 Result<KvFrame> KvLink::receive(WaitUntil until, std::chrono::milliseconds idle) {
   received_.resize(kFrameHeadBytes);
-  if (auto ok = socket_.receive(received_, idle, until); !ok) return ok.error();
+  if (auto ok = stream_->receive(received_, idle, until); !ok) return ok.error();
   Result<size_t> size = payload_size(received_, identity_.block_bytes);
   if (!size) return size.error();
   const size_t mac_bytes = in_ ? kMacBytes : 0;
   received_.resize(kFrameHeadBytes + *size + mac_bytes);
-  if (auto ok = socket_.receive(std::span(received_).subspan(kFrameHeadBytes), kIdle, until); !ok)
+  if (auto ok = stream_->receive(std::span(received_).subspan(kFrameHeadBytes), kIdle, until); !ok)
     return ok.error();
   const std::span<const std::byte> all(received_);
   const auto frame = all.first(kFrameHeadBytes + *size);

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "dist/kv_frame.h"
-#include "net/stream_socket.h"
+#include "net/byte_stream.h"
 
 namespace sluice {
 
@@ -31,19 +32,19 @@ class KvLink {
  public:
   static constexpr std::chrono::milliseconds kIdle{1000};  // without a byte
 
-  KvLink(StreamSocket socket, const KvIdentity& identity)
-      : socket_(std::move(socket)), identity_(identity) {}
+  KvLink(std::unique_ptr<ByteStream> stream, const KvIdentity& identity)
+      : stream_(std::move(stream)), identity_(identity) {}
   // An error says why the two do not go together. With a key the peer has proved it after that.
   Result<void> greet(bool is_client, WaitUntil until);
   Result<void> send(const KvFrame& frame, WaitUntil until);
   // Its bytes are valid until the next call.
   Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
-  void shut() noexcept { socket_.shut(); }
+  void shut() noexcept { stream_->shut(); }
 
  private:
   Result<void> prove(WaitUntil until);
 
-  StreamSocket socket_;
+  std::unique_ptr<ByteStream> stream_;
   const KvIdentity& identity_;
   std::optional<KvSeal> out_, in_;
   FrameBytes sent_, received_;

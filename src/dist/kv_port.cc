@@ -18,6 +18,7 @@ constexpr std::chrono::seconds kGreetTime{2};
 constexpr std::chrono::seconds kLeaseWait{5};   // for the next block of a lease
 constexpr std::chrono::seconds kLinkTime{600};  // a connection's most
 constexpr std::chrono::seconds kNextRequest{5};
+constexpr std::chrono::seconds kOpenWait{5};    // for a lease that nobody has opened yet
 constexpr std::chrono::seconds kPromptTime{4};  // for the tokens of a prefix
 
 WaitUntil in_time(std::chrono::seconds s) { return std::chrono::steady_clock::now() + s; }
@@ -38,8 +39,10 @@ void offer_prefix(
       });
 }
 
-Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address, uint16_t port) {
-  Result<ListenSocket> listen = ListenSocket::open(address, port);
+Result<std::unique_ptr<KvPort>> KvPort::open(const std::string& address,
+                                             uint16_t port,
+                                             Transport transport) {
+  Result<std::unique_ptr<ByteListener>> listen = listen_bytes(transport, address, port);
   if (!listen) return listen.error();
   return std::unique_ptr<KvPort>(new KvPort(address, std::move(*listen)));
 }
@@ -63,9 +66,9 @@ void KvPort::accept_main() {
   pthread_setname_np(pthread_self(), "kv-port");
   while (!quit_.load()) {
     try {
-      const int fd = listen_.accept(kAcceptWait);
+      std::unique_ptr<ByteStream> stream = listen_->accept(kAcceptWait);
       reap(false);
-      if (fd >= 0) begin(fd);
+      if (stream) begin(std::move(stream));
       leases_->tend();
     } catch (...) {
       log_exception("the port of KV blocks");
@@ -76,12 +79,11 @@ void KvPort::accept_main() {
   reap(true);
 }
 
-void KvPort::begin(int fd) {
-  StreamSocket socket(fd);
+void KvPort::begin(std::unique_ptr<ByteStream> stream) {
   if (clients_.size() >= kMaxLinks) return;
   Client& c = clients_.emplace_back();
   try {
-    c.link = std::make_unique<KvLink>(std::move(socket), *identity_);
+    c.link = std::make_unique<KvLink>(std::move(stream), *identity_);
     c.thread = std::thread([this, &c] { serve(c); });
   } catch (...) {
     clients_.pop_back();
@@ -117,11 +119,15 @@ void KvPort::serve(Client& client) {
 
 Result<void> KvPort::talk(KvLink& link) {
   if (auto ok = link.greet(false, in_time(kGreetTime)); !ok) return ok;
+  bool awaited = false;
   while (!quit_.load()) {
     Result<KvFrame> frame = link.receive(in_time(kNextRequest), kNextRequest);
     if (!frame) return frame.error();
     if (const auto* get = std::get_if<KvGet>(&*frame)) {
-      if (auto ok = send_lease(link, *get); !ok) return ok;
+      if (auto ok = send_lease(link, *get, awaited); !ok) return ok;
+    } else if (const auto* await = std::get_if<KvAwait>(&*frame)) {
+      awaited = true;
+      if (auto ok = await_lease(link, await->lease); !ok) return ok;
     } else if (const auto* release = std::get_if<KvRelease>(&*frame)) {
       leases_->release(release->lease);
     } else if (const auto* find = std::get_if<KvFind>(&*frame)) {
@@ -163,7 +169,7 @@ Result<void> KvPort::send_prefix(KvLink& link, const KvFind& find) {
   Result<void> sent;
   try {
     offer_(std::move(*prompt), static_cast<int>(find.first), lease.id);
-    sent = send_lease(link, {lease.name, find.first});
+    sent = send_lease(link, {lease.name, find.first}, false);
   } catch (...) {
     leases_->drop(lease.id);
     throw;
@@ -172,8 +178,25 @@ Result<void> KvPort::send_prefix(KvLink& link, const KvFind& find) {
   return sent;
 }
 
-// Blocks as they come, until there are no more.
-Result<void> KvPort::send_lease(KvLink& link, const KvGet& get) {
+// Until its first block is there. The request that opens it may come after the one that asks.
+Result<void> KvPort::await_lease(KvLink& link, const LeaseName& lease) {
+  const WaitUntil until = in_time(kLinkTime);
+  WaitUntil open_until = in_time(kOpenWait);
+  bool seen = false;
+  while (!quit_.load() && std::chrono::steady_clock::now() < until) {
+    const LeaseStore::Begun begun = leases_->begun(lease, kAcceptWait);
+    if (begun == LeaseStore::Begun::yes) return link.send(KvReady{}, until);
+    seen = seen || begun == LeaseStore::Begun::no;
+    const bool late = std::chrono::steady_clock::now() >= open_until;
+    if (begun == LeaseStore::Begun::unknown && (seen || late)) break;
+    if (auto ok = link.send(KvWait{}, until); !ok) return ok;
+  }
+  return link.send(KvGone{}, in_time(kNextRequest));
+}
+
+// Blocks as they come, until there are no more. `awaited`: its prompt may still be computed, for as
+// long as that takes; the lease goes with its request.
+Result<void> KvPort::send_lease(KvLink& link, const KvGet& get, bool awaited) {
   const WaitUntil until = in_time(kLinkTime);
   WaitUntil next_until = in_time(kLeaseWait);
   FrameBytes bytes(identity_->block_bytes);
@@ -186,7 +209,10 @@ Result<void> KvPort::send_lease(KvLink& link, const KvGet& get) {
       case LeaseStore::Next::done:
         return link.send(KvDone{num_sent}, until);
       case LeaseStore::Next::wait:
-        if (std::chrono::steady_clock::now() >= next_until) return link.send(KvGone{}, until);
+        if (std::chrono::steady_clock::now() >= (awaited ? until : next_until))
+          return link.send(KvGone{}, until);
+        if (awaited)
+          if (auto ok = link.send(KvWait{}, until); !ok) return ok;
         continue;
       case LeaseStore::Next::block:
         break;

@@ -14,7 +14,7 @@
 #include "dist/kv_link.h"
 #include "dist/lease_store.h"
 #include "engine/engine.h"
-#include "net/stream_socket.h"
+#include "net/byte_stream.h"
 
 namespace sluice {
 
@@ -31,13 +31,15 @@ void offer_prefix(Engine& engine,
 
 class KvPort {
  public:
-  static constexpr size_t kMaxLinks = 64;  // connections at a time
+  static constexpr size_t kMaxLinks = 128;  // connections at a time
 
-  static Result<std::unique_ptr<KvPort>> open(const std::string& address, uint16_t port);
+  static Result<std::unique_ptr<KvPort>> open(const std::string& address,
+                                              uint16_t port,
+                                              Transport transport = Transport::tcp);
   ~KvPort();
 
   const std::string& address() const { return address_; }
-  uint16_t port() const { return listen_.port(); }
+  uint16_t port() const { return listen_->port(); }
   // offer_prefix() with all that it needs.
   using Offer = std::function<void(PromptBlocks prompt, int first, LeaseId lease)>;
   // Both outlive this. Begins to accept.
@@ -58,19 +60,20 @@ class KvPort {
     std::thread thread;
     std::atomic<bool> over{false};
   };
-  KvPort(std::string address, ListenSocket listen)
+  KvPort(std::string address, std::unique_ptr<ByteListener> listen)
       : address_(std::move(address)), listen_(std::move(listen)) {}
   void accept_main();
-  void begin(int fd);
+  void begin(std::unique_ptr<ByteStream> stream);
   void reap(bool all);
   void serve(Client& client);
   Result<void> talk(KvLink& link);
-  Result<void> send_lease(KvLink& link, const KvGet& get);
+  Result<void> await_lease(KvLink& link, const LeaseName& lease);
+  Result<void> send_lease(KvLink& link, const KvGet& get, bool awaited);
   Result<void> send_prefix(KvLink& link, const KvFind& find);
   Result<PromptBlocks> receive_prompt(KvLink& link, const KvFind& find);
 
   std::string address_;
-  ListenSocket listen_;
+  std::unique_ptr<ByteListener> listen_;
   LeaseStore* leases_ = nullptr;
   const KvIdentity* identity_ = nullptr;
   Offer offer_;

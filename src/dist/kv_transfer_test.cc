@@ -16,6 +16,7 @@
 #include "dist/kv_fetcher.h"
 #include "dist/kv_port.h"
 #include "engine/engine.h"
+#include "net/stream_socket.h"
 
 namespace sluice {
 namespace {
@@ -131,16 +132,23 @@ KvFetcher::Outcome fetch(KvFetcher& fetcher,
   return outcome.get_future().get();
 }
 
+// By which the servers of a test are connected.
+Transport transport_of_test = Transport::tcp;
+
 struct Pair {
   Pair(const std::string& key, const std::string& other_key, const std::string& other_model = "m")
       : from(key), to(other_key, other_model) {
-    Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0);
+    Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0, transport_of_test);
     port = std::move(*opened);
     port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
       offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
     });
-    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.rest = std::chrono::milliseconds(0)},
-                                          *to.engine, to.places, to.identity);
+    fetcher = std::make_unique<KvFetcher>(
+        KvFetcher::Options{.transport = transport_of_test, .rest = std::chrono::milliseconds(0)},
+        *to.engine, to.places, to.identity);
+  }
+  std::unique_ptr<ByteStream> connect(WaitUntil until) const {
+    return connect_bytes(transport_of_test, "127.0.0.1", port->port(), until).value();
   }
   KvFetcher::Outcome move(const PromptBlocks& prompt, std::optional<LeaseName> lease) {
     return fetch(*fetcher, port->port(), lease, prompt);
@@ -180,17 +188,30 @@ void expect_moved(Pair& pair) {
   EXPECT_EQ(pair.port->stats().blocks, 10u);
 }
 
-TEST(KvTransfer, BlocksMove) {
+class KvTransferBy : public testing::TestWithParam<Transport> {
+ protected:
+  void SetUp() override {
+    if (!resolve_transport(GetParam())) GTEST_SKIP() << "no UCX";
+    transport_of_test = GetParam();
+  }
+  void TearDown() override { transport_of_test = Transport::tcp; }
+};
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         KvTransferBy,
+                         testing::Values(Transport::tcp, Transport::ucx),
+                         [](const auto& p) { return name_of(kTransports, p.param); });
+
+TEST_P(KvTransferBy, BlocksMove) {
   Pair pair("", "");
   expect_moved(pair);
 }
 
-TEST(KvTransfer, BlocksMoveUnderAKey) {
+TEST_P(KvTransferBy, BlocksMoveUnderAKey) {
   Pair pair("a key of 16 bytes", "a key of 16 bytes");
   expect_moved(pair);
 }
 
-TEST(KvTransfer, WhatIsHereIsNotFetched) {
+TEST_P(KvTransferBy, WhatIsHereIsNotFetched) {
   Pair pair("", "");
   const PromptBlocks whole = some_prompt(41, 0), half = some_prompt(21, 0);
   EXPECT_EQ(pair.to.run(half), 0);
@@ -198,6 +219,64 @@ TEST(KvTransfer, WhatIsHereIsNotFetched) {
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.num_came, 5);
   EXPECT_EQ(pair.to.run(whole), 40);
+}
+
+std::future<KvFetcher::Outcome> await(Pair& pair, const LeaseName& lease, PromptBlocks prompt) {
+  auto outcome = std::make_shared<std::promise<KvFetcher::Outcome>>();
+  KvFetcher::Job job;
+  job.peer = {"127.0.0.1", pair.port->port()};
+  job.lease = lease;
+  job.pending = true;
+  job.prompt = std::move(prompt);
+  job.done = [outcome](const KvFetcher::Outcome& o) { outcome->set_value(o); };
+  std::future<KvFetcher::Outcome> future = outcome->get_future();
+  EXPECT_TRUE(pair.fetcher->push(std::move(job)));
+  return future;
+}
+
+// Both sides know the name before the prompt is computed, and blocks come before its end.
+TEST_P(KvTransferBy, BlocksMoveWhileThePromptIsComputed) {
+  Pair pair(kSharedKey, kSharedKey);
+  const PromptBlocks here = some_prompt(41, 7), there = some_prompt(41, 0);
+  const LeaseName name = room_lease(17);
+  std::future<KvFetcher::Outcome> outcome = await(pair, name, there);
+  EXPECT_EQ(outcome.wait_for(std::chrono::milliseconds(150)), std::future_status::timeout);
+  EXPECT_EQ(pair.fetcher->stats().places, 0);  // none while there is nothing to come
+  const auto lease = pair.from.leases.open(prompt_keys(*here.prompt, kSize), 1, name);
+  ASSERT_TRUE(lease);
+  EXPECT_FALSE(pair.from.leases.open({}, 1, name));  // there is one of this name
+  EXPECT_EQ(pair.from.run(here, lease->id), 0);
+  for (int k = 0; pair.port->stats().blocks < 10 && k < 10'000; ++k)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(pair.port->stats().blocks, 10u);  // and it is not sealed yet
+  EXPECT_EQ(outcome.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  pair.from.leases.seal(lease->id);
+  const KvFetcher::Outcome o = outcome.get();
+  EXPECT_EQ(o.error, "");
+  EXPECT_EQ(o.num_came, 10);
+  EXPECT_EQ(pair.to.run(there), 40);
+  EXPECT_EQ(pair.to.num_held(), 0);
+  expect_freed(pair.from);
+}
+
+// Its request ends without a prompt; and none comes at all.
+TEST_P(KvTransferBy, AnAwaitedLeaseMayNotCome) {
+  Pair pair("", "");
+  const PromptBlocks prompt = some_prompt(41, 0);
+  const LeaseName name = room_lease(18);
+  std::future<KvFetcher::Outcome> outcome = await(pair, name, prompt);
+  const auto lease = pair.from.leases.open(prompt_keys(*prompt.prompt, kSize), 1, name);
+  ASSERT_TRUE(lease);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  pair.from.leases.drop(lease->id);
+  EXPECT_EQ(outcome.get().error, "the lease is gone");
+  EXPECT_EQ(await(pair, room_lease(19), prompt).get().error, "the lease is gone");
+  EXPECT_EQ(pair.to.num_held(), 0);
+  // Nor does anybody who stops wait for it.
+  std::future<KvFetcher::Outcome> stopped = await(pair, room_lease(20), prompt);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  pair.fetcher->stop();
+  EXPECT_EQ(stopped.get().error, "the server stops");
 }
 
 // Nothing comes, nothing is held, and the request computes.
@@ -213,7 +292,7 @@ void expect_nothing(Pair& pair,
   EXPECT_EQ(pair.to.run(prompt), 0);
 }
 
-TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
+TEST_P(KvTransferBy, OtherKeysModelsAndPromptsAreRefused) {
   const PromptBlocks prompt = some_prompt(41, 0);
   {
     Pair pair("a key of 16 bytes", "a key of 16 bytez");
@@ -243,7 +322,7 @@ TEST(KvTransfer, OtherKeysModelsAndPromptsAreRefused) {
 }
 
 // Without a lease: what the other side has cached, by tokens and tenant.
-TEST(KvTransfer, ACachedPrefixIsFetched) {
+TEST_P(KvTransferBy, ACachedPrefixIsFetched) {
   Pair pair("a key of 16 bytes", "a key of 16 bytes");
   const PromptBlocks prompt = some_prompt(41, 7);
   EXPECT_EQ(pair.from.run(some_prompt(25, 7)), 0);  // six blocks of it
@@ -270,7 +349,7 @@ TEST(KvTransfer, ACachedPrefixIsFetched) {
   expect_freed(pair.from);
 }
 
-TEST(KvTransfer, APrefixIsItsTenantsAlone) {
+TEST_P(KvTransferBy, APrefixIsItsTenantsAlone) {
   Pair pair(kSharedKey, kSharedKey);
   EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
   expect_nothing(pair, some_prompt(41, 8), {}, "");
@@ -282,14 +361,13 @@ TEST(KvTransfer, APrefixIsItsTenantsAlone) {
 }
 
 // Without a key nobody is asked, and nobody who asks is answered.
-TEST(KvTransfer, PrefixesNeedAKey) {
+TEST_P(KvTransferBy, PrefixesNeedAKey) {
   Pair pair("", "");
   EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
   expect_nothing(pair, some_prompt(41, 7), {}, "need a key");
   EXPECT_EQ(pair.port->stats().refused, 0u);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  KvLink link(StreamSocket::connect("127.0.0.1", pair.port->port(), until).value(),
-              pair.to.identity);
+  KvLink link(pair.connect(until), pair.to.identity);
   ASSERT_TRUE(link.greet(true, until));
   ASSERT_TRUE(link.send(KvFind{7, 0, 10}, until));
   const FrameBytes prompt = pack_tokens(*some_prompt(40, 7).prompt);
@@ -334,7 +412,7 @@ TEST(KvTransfer, APeerWithoutTheKeyIsToldNothing) {
 }
 
 // Only so much of a prompt as its hashes say.
-TEST(KvTransfer, NoMoreThanAskedForIsFetched) {
+TEST_P(KvTransferBy, NoMoreThanAskedForIsFetched) {
   Pair pair(kSharedKey, kSharedKey);
   PromptBlocks prompt = some_prompt(41, 7);
   EXPECT_EQ(pair.from.run(prompt), 0);
@@ -346,7 +424,7 @@ TEST(KvTransfer, NoMoreThanAskedForIsFetched) {
 }
 
 // What a client may not say of a prefix, with the right hello.
-TEST(KvTransfer, BadPrefixesEndAConnection) {
+TEST_P(KvTransferBy, BadPrefixesEndAConnection) {
   Pair pair(kSharedKey, kSharedKey);
   const FrameBytes tokens = pack_tokens(std::vector<Token>{1});
   const std::vector<std::vector<KvFrame>> talks = {{KvFind{7, 0, 0}},
@@ -358,9 +436,7 @@ TEST(KvTransfer, BadPrefixesEndAConnection) {
                                                    {KvFind{7, 0, 2}, KvDone{1}}};
   for (const auto& talk : talks) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    Result<StreamSocket> socket = StreamSocket::connect("127.0.0.1", pair.port->port(), until);
-    ASSERT_TRUE(socket);
-    KvLink link(std::move(*socket), pair.to.identity);
+    KvLink link(pair.connect(until), pair.to.identity);
     ASSERT_TRUE(link.greet(true, until));
     for (const KvFrame& frame : talk) static_cast<void>(link.send(frame, until));
     EXPECT_FALSE(link.receive(until, std::chrono::seconds(30)));
@@ -370,8 +446,7 @@ TEST(KvTransfer, BadPrefixesEndAConnection) {
   EXPECT_EQ(pair.from.run(some_prompt(41, 7)), 0);
   for (int k = 0; k < 10; ++k) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    KvLink link(StreamSocket::connect("127.0.0.1", pair.port->port(), until).value(),
-                pair.to.identity);
+    KvLink link(pair.connect(until), pair.to.identity);
     ASSERT_TRUE(link.greet(true, until));
     ASSERT_TRUE(link.send(KvFind{7, 0, 10}, until));
     const FrameBytes prompt = pack_tokens(*some_prompt(40, 7).prompt);

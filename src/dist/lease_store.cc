@@ -8,15 +8,19 @@
 
 namespace sluice {
 
-LeaseStore::Opened LeaseStore::open(std::vector<Digest256> keys, int num_groups) {
+std::optional<LeaseStore::Opened> LeaseStore::open(std::vector<Digest256> keys,
+                                                   int num_groups,
+                                                   std::optional<LeaseName> name) {
   Opened out;
   std::random_device random;
   for (std::byte& b : out.name) b = static_cast<std::byte>(random() & 255);
+  if (name) out.name = *name;
   Lease lease;
   lease.name = out.name;
   lease.blocks.reserve(keys.size() * static_cast<size_t>(num_groups));
   lease.keys = std::move(keys);
   std::lock_guard lock(mutex_);
+  if (names_.contains(out.name)) return {};
   // What ends a lease must not need memory.
   freed_.reserve(freed_.size() + most_places_ + lease.blocks.capacity());
   const size_t most = lease.blocks.capacity();
@@ -30,6 +34,7 @@ LeaseStore::Opened LeaseStore::open(std::vector<Digest256> keys, int num_groups)
   }
   ++num_opened_;
   most_places_ += most;
+  changed_.notify_all();  // somebody may await it
   return out;
 }
 
@@ -110,6 +115,18 @@ void LeaseStore::tend() {
     it = next;
   }
   settle(lock);
+}
+
+LeaseStore::Begun LeaseStore::begun(const LeaseName& name, std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  const auto look = [&] {
+    auto named = names_.find(name);
+    if (named == names_.end()) return Begun::unknown;
+    const Lease& l = leases_.find(named->second)->second;
+    return !l.blocks.empty() || l.sealed ? Begun::yes : Begun::no;
+  };
+  changed_.wait_for(lock, most, [&] { return look() == Begun::yes; });
+  return look();
 }
 
 LeaseStore::Next LeaseStore::read(const LeaseName& name,

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -33,8 +34,14 @@ class LeaseStore final : public KvExporter {
     LeaseId id = 0;
     LeaseName name{};
   };
-  // `keys`: prompt_keys() of its prompt.
-  Opened open(std::vector<Digest256> keys, int num_groups);
+  // `keys`: prompt_keys() of its prompt. `name`: as others call it already; none: a new one.
+  // Nothing: there is a lease of that name.
+  std::optional<Opened> open(std::vector<Digest256> keys,
+                             int num_groups,
+                             std::optional<LeaseName> name);
+  Opened open(std::vector<Digest256> keys, int num_groups) {
+    return *open(std::move(keys), num_groups, std::nullopt);
+  }
   // Its prompt is done: no more blocks than those on their way, and its time begins.
   void seal(LeaseId id);
   void drop(LeaseId id);
@@ -43,6 +50,9 @@ class LeaseStore final : public KvExporter {
   // Now and then: ends leases whose time is up, and gives back what could not be before.
   void tend();
 
+  // Whether it is there, and has a block or will get none; waits for that at most so long.
+  enum class Begun { no, unknown, yes };
+  Begun begun(const LeaseName& name, std::chrono::milliseconds most);
   enum class Next { block, wait, done, gone };
   struct Taken {
     PlacedBlock block;

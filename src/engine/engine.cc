@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/failure.h"
+#include "base/str.h"
 
 namespace sluice {
 
@@ -14,6 +15,12 @@ constexpr std::chrono::milliseconds kRetry{5};  // between attempts to tell a si
 constexpr int kStopAttempts = 100;
 
 }  // namespace
+
+void Sink::on_late(double retry_after) { on_refused({429, late_message(retry_after)}); }
+
+std::string late_message(double retry_after) {
+  return strf("the first token is predicted to come too late: try again in %.1f s", retry_after);
+}
 
 Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options)
     : config_(scheduler.config()),
@@ -80,6 +87,7 @@ void Engine::turn() {
     return deliver();
   }
   StepReport report = loop_.iterate(events_);
+  if (options_.early) learn(report);
   report.num_restarts = num_restarts_;
   try {
     if (options_.observer) options_.observer(report, loop_.last_plan(), events_, scheduler_);
@@ -113,9 +121,26 @@ void Engine::take(Message& message) {
   }
 }
 
+void Engine::learn(const StepReport& report) {
+  if (report.launched) options_.early->launched(report.launched_step, step_load(loop_.last_plan()));
+  if (report.completed && !report.failed)
+    options_.early->completed(report.completed_step, seconds(report.end - report.begin));
+}
+
+// Seconds after which the request may come again, since its first token would come too late now; 0:
+// it is taken.
+double Engine::too_early(const Request& r) {
+  if (!options_.early || !r.prompt || r.prompt->empty()) return 0;
+  const auto tokens = static_cast<int64_t>(r.prompt->size());
+  const double output = r.predicted_output > 0 ? r.predicted_output : r.max_new;
+  const Time left = r.deadline == kNever ? kNever : r.deadline - clock_.now();
+  return options_.early->retry_after(scheduler_.view_for(r), tokens, output, left);
+}
+
 // Throws with the client still in the message and the scheduler as before.
 void Engine::add(Message& s) {
   if (stopping_) return s.client->sink->on_refused({503, "the engine is stopping"});
+  if (const double wait = too_early(s.request); wait > 0) return s.client->sink->on_late(wait);
   auto [place, added] = clients_.emplace(s.client->id, nullptr);
   try {
     Result<void> ok = scheduler_.add(std::move(s.request), clock_.now());

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mailbox.h"
+#include "core/early_rejection.h"
 #include "core/executor.h"
 #include "core/scheduler.h"
 #include "engine/loop.h"
@@ -27,7 +29,12 @@ class Sink {
   virtual void on_event(const Event& event, std::span<const TopLogprob> top) = 0;
   // The request never started, or the engine lost it: no event follows.
   virtual void on_refused(const Error& error) = 0;
+  // Refused because its first token is predicted to come too late; not after so many seconds.
+  virtual void on_late(double retry_after);
 };
+
+// For who is told to come back.
+std::string late_message(double retry_after);
 
 class Engine {
  public:
@@ -38,6 +45,8 @@ class Engine {
     SchedulerListener* listener = nullptr;  // outlives the engine
     KvListener* kv_listener = nullptr;      // likewise
     KvExporter* exporter = nullptr;         // likewise
+    // Which requests would get their first token too late; none: nothing is predicted.
+    std::optional<EarlyRejection> early = {};
   };
   // Scheduler by value: it is the engine's from now on. Executor and clock outlive the engine.
   Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Options options);
@@ -81,6 +90,8 @@ class Engine {
   void receive();
   void take(Message& message);
   void add(Message& submission);
+  void learn(const StepReport& report);
+  double too_early(const Request& request);
   void cancel_all();
   void deliver();
   void restart() noexcept;

@@ -197,6 +197,39 @@ TEST_P(EngineOn, RefusalsReachTheSinkAndHarmNobody) {
   EXPECT_EQ(good->tokens_.size(), 2u);
 }
 
+// Who would be late is told when to come back, and the others are served.
+TEST_P(EngineOn, TellsWhoWouldBeLate) {
+  StepCost cost;
+  cost.rows = {{1, 10.0}, {2, 20.0}};  // ten seconds a token
+  SchedulerConfig c = config();
+  c.pipeline = GetParam();
+  Engine::Options options{GetParam(), {}};
+  options.early.emplace(cost, std::chrono::seconds(100));
+  Engine engine(Scheduler(c, nullptr), executor, clock, std::move(options));
+  std::promise<void> begun, go;
+  engine.call([&, ready = go.get_future().share()](Scheduler&) {
+    begun.set_value();
+    ready.wait();
+  });
+  begun.get_future().wait();
+  std::vector<std::shared_ptr<Record>> records;
+  for (int k = 0; k < 3; ++k) {
+    records.push_back(std::make_shared<Record>());
+    engine.submit(request(12, 2), records.back());
+  }
+  go.set_value();  // all at once: the first one is alone, the others wait for it
+  for (const auto& r : records) ASSERT_TRUE(r->ended());
+  EXPECT_EQ(records[0]->tokens_.size(), 2u);
+  for (size_t k : {1, 2}) {
+    EXPECT_EQ(records[k]->num_refused_, 1);
+    EXPECT_NE(records[k]->refusal_.find("too late: try again in"), std::string::npos);
+  }
+  const auto later = std::make_shared<Record>();
+  engine.submit(request(12, 2), later);
+  ASSERT_TRUE(later->ended());
+  EXPECT_EQ(later->tokens_.size(), 2u);
+}
+
 TEST_P(EngineOn, CancelWithAStepInFlightEndsOnceAndTheLateTokenIsDropped) {
   executor.set_open(false, 3);  // two tokens come through; the third step stays in flight
   auto engine = start();

@@ -7,12 +7,29 @@
 #include "base/str.h"
 #include "core/plan_codec.h"
 #include "core/scheduler_state.h"
+#include "exec/kv_cache.h"
+#include "exec/model_executor.h"
 
 namespace sluice {
 
 namespace {
 
 using Number = unsigned long long;
+
+constexpr int kMoved = 32;  // blocks that a step moves to or from places of their own
+
+// Throws where a step of ours fails.
+void run_step(Executor& executor, const StepPlan& plan, const char* what) {
+  executor.launch(plan);
+  const StepResult& r = executor.wait();
+  if (!r.failure.empty()) throw std::runtime_error(std::string(what) + ": " + r.failure);
+}
+
+Transfer block_move(Transfer::Kind kind, BlockId from, BlockId to) {
+  Transfer t;
+  t.kind = kind, t.from = from, t.to = to;
+  return t;
+}
 
 // Adds the blocks that a segment's plans put into tables or move, and the places that they read.
 void add_blocks_read(std::span<const std::byte> segment, NeededBlocks& out) {
@@ -79,7 +96,7 @@ StepMasks::Row only(Token token) {
 ExecutorConfig scratch_config(ExecutorConfig c) {
   c.max_seqs = 1;
   c.num_blocks = static_cast<int>(table_len(c)) * c.groups.num_groups();
-  c.num_places = 0;
+  c.num_places = kMoved;
   c.pipeline = Pipeline::sync;
   return c;
 }
@@ -89,18 +106,28 @@ BlockId scratch_block(const ExecutorConfig& c, int index, int group) {
 
 }  // namespace
 
+PlanReplay::PlanReplay(MakeExecutor make, const ModelShape& shape, ExecutorConfig config)
+    : make_(std::move(make)),
+      vocab_(shape.vocab),
+      config_(with_groups(std::move(config), shape)),
+      block_bytes_(
+          KvCache::bytes_per_block(shape, config_.groups, config_.kv_type, config_.block_size)) {}
+
 PlanReplay::PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock)
-    : backend_(backend),
-      model_(model),
-      config_(with_groups(std::move(config), model.shape())),
-      clock_(clock),
-      executor_(backend, model, config_, clock) {}
+    : PlanReplay(
+          [&backend, &model, &clock](const ExecutorConfig& c) {
+            auto executor = std::make_unique<ModelExecutor>(backend, model, c, clock);
+            const HostTier* places = &executor->host_tier();
+            return ReplayExecutor{std::move(executor), places};
+          },
+          model.shape(),
+          std::move(config)) {}
 
 PlanReplay::~PlanReplay() {
   for (const Launched& s : steps_) {
-    if (s.masked) executor_.masks({s.step, {}});  // that a cut recording lacks
+    if (s.masked) executor_.executor->masks({s.step, {}});  // that a cut recording lacks
   }
-  for (size_t k = steps_.size(); k > 0; --k) executor_.wait();
+  for (size_t k = steps_.size(); k > 0; --k) executor_.executor->wait();
 }
 
 void PlanReplay::expect(std::span<const std::byte> segment) {
@@ -133,7 +160,10 @@ Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
       decode_state(state->payload, header->config, replay_text(header->vocab));
   if (!scheduler) return scheduler.error();
   const BlockCounts counts = scheduler->count_blocks();
-  if (counts.free == counts.total && scheduler->idle()) return {};
+  if (counts.free == counts.total && scheduler->idle()) {
+    open();
+    return {};
+  }
   expect(segment);
   Result<ExecutorContent> content = content_of(*scheduler, needed_);
   if (!content) return content.error();
@@ -171,51 +201,89 @@ void PlanReplay::make_early(const Scheduler& scheduler, StepPlan& p) {
   }
 }
 
-Result<void> PlanReplay::restore(const ExecutorContent& content) {
-  num_unknown += content.num_unknown;
+// The executor, with places of its own for blocks that move in.
+void PlanReplay::open() {
+  ExecutorConfig c = config_;
+  c.num_places += kMoved;
+  executor_ = make_(c);
+}
+
+Result<std::vector<PlanReplay::Kept>> PlanReplay::compute_blocks(const ExecutorContent& content) {
+  std::vector<Kept> out;
   size_t all = 0, before = 0;
   std::vector<Token> there;
   for (const HeldTokens& h : content.held) all += h.tokens.size();
-  const int vocab = model_.shape().vocab;
   const ExecutorConfig config = scratch_config(config_);
-  ModelExecutor scratch(backend_, model_, config, clock_);
+  ReplayExecutor scratch = make_(config);
   for (const HeldTokens& h : content.held) {
     if (progress) progress(before, all);
     before += h.tokens.size();
     if (static_cast<int>(h.tokens.size()) > config.max_len)
       return Error{400, "a sequence is longer than the context"};
-    if (!std::ranges::all_of(h.tokens, [&](Token t) { return t >= 0 && t < vocab; }))
+    if (!std::ranges::all_of(h.tokens, [&](Token t) { return t >= 0 && t < vocab_; }))
       return Error{400, "a sequence has tokens that the model has not"};
-    compute(h, scratch, there);
-    for (const HeldBlock& b : h.blocks)
-      place_block(scratch, scratch_block(config, b.index, b.group), b.block);
+    compute(h, *scratch.executor, there);
+    keep_blocks(h, scratch, out);
   }
+  return out;
+}
+
+Result<void> PlanReplay::restore(const ExecutorContent& content) {
+  num_unknown += content.num_unknown;
+  Result<std::vector<Kept>> blocks = compute_blocks(content);
+  if (!blocks) return blocks.error();
+  open();
+  place_blocks(std::move(*blocks));
   if (content.rows.empty()) return {};
   const StepPlan& rows = content.rows;
-  if (!fits(rows, config_, vocab)) return Error{400, "its rows are not for this model"};
-  executor_.launch(rows);
-  const StepResult& r = executor_.wait();
-  if (!r.failure.empty()) return Error{500, "rows cannot be opened: " + r.failure};
+  if (!fits(rows, config_, vocab_)) return Error{400, "its rows are not for this model"};
+  run_step(*executor_.executor, rows, "rows cannot be opened");
   for (const RowOp& op : rows.rows) known_.insert({op.slot, op.epoch});
   opened_ = known_;
   return {};
 }
 
-// Copies a block that was computed to where the executor had it: a block of its pool, or a place.
-void PlanReplay::place_block(const ModelExecutor& scratch, BlockId from, BlockId to) {
-  std::vector<std::byte> content(block_bytes(executor_.kv_cache().planes()));
-  std::byte* memory = to < 0 ? executor_.host_tier().at(-to) : content.data();
-  for_pieces(scratch.kv_cache().planes(), from, memory,
-             [](std::byte* block, std::byte* at, size_t n) { std::memcpy(at, block, n); });
-  if (to < 0) return;
-  for_pieces(executor_.kv_cache().planes(), to, memory,
-             [](std::byte* block, std::byte* at, size_t n) { std::memcpy(block, at, n); });
+// Copies blocks that were computed to memory of the host.
+void PlanReplay::keep_blocks(const HeldTokens& held,
+                             ReplayExecutor& scratch,
+                             std::vector<Kept>& out) {
+  const ExecutorConfig config = scratch_config(config_);
+  for (size_t at = 0; at < held.blocks.size(); at += kMoved) {
+    const size_t num = std::min<size_t>(kMoved, held.blocks.size() - at);
+    StepPlan plan;
+    for (size_t k = 0; k < num; ++k) {
+      const HeldBlock& b = held.blocks[at + k];
+      plan.transfers.push_back(block_move(Transfer::out, scratch_block(config, b.index, b.group),
+                                          static_cast<BlockId>(k + 1)));
+    }
+    run_step(*scratch.executor, plan, "K and V cannot be read");
+    for (size_t k = 0; k < num; ++k) {
+      const std::byte* from = scratch.places->at(static_cast<BlockId>(k + 1));
+      out.push_back({held.blocks[at + k].block, {from, from + block_bytes_}});
+    }
+  }
+}
+
+// Copies them to where the executor had them: blocks of its pool, or places.
+void PlanReplay::place_blocks(std::vector<Kept> blocks) {
+  StepPlan plan;
+  const auto move_in = [&] {
+    if (!plan.transfers.empty()) run_step(*executor_.executor, plan, "K and V cannot be written");
+    plan.clear();
+  };
+  for (Kept& b : blocks) {
+    const auto own = static_cast<BlockId>(config_.num_places + 1 + std::ssize(plan.transfers));
+    std::memcpy(executor_.places->at(b.to < 0 ? -b.to : own), b.content.data(), b.content.size());
+    b.content = {};
+    if (b.to < 0) continue;
+    plan.transfers.push_back(block_move(Transfer::in, own, b.to));
+    if (plan.transfers.size() == kMoved) move_in();
+  }
+  move_in();
 }
 
 // K and V of these positions, but for the beginning that is there.
-void PlanReplay::compute(const HeldTokens& held,
-                         ModelExecutor& scratch,
-                         std::vector<Token>& there) {
+void PlanReplay::compute(const HeldTokens& held, Executor& scratch, std::vector<Token>& there) {
   const std::vector<Token>& tokens = held.tokens;
   const auto [a, b] = std::ranges::mismatch(tokens, there);
   auto pos = static_cast<size_t>(a - tokens.begin());
@@ -242,9 +310,7 @@ void PlanReplay::compute(const HeldTokens& held,
     slice.pos = static_cast<int32_t>(pos);
     slice.count = static_cast<int32_t>(count);
     plan.slices = {slice};
-    scratch.launch(plan);
-    const StepResult& r = scratch.wait();
-    if (!r.failure.empty()) throw std::runtime_error("K and V cannot be computed: " + r.failure);
+    run_step(scratch, plan, "K and V cannot be computed");
     plan.clear();
     pos += count, num_restored += count;
   }
@@ -252,14 +318,14 @@ void PlanReplay::compute(const HeldTokens& held,
 }
 
 Result<void> PlanReplay::launch(const StepPlan& plan, bool partly) {
-  if (!fits(plan, config_, model_.shape().vocab))
+  if (!fits(plan, config_, vocab_))
     return Error{
         400, strf("the plan of step %llu is not for this model", static_cast<Number>(plan.step))};
   if (steps_.size() >= static_cast<size_t>(config_.pipeline.max_in_flight()))
     return Error{400, "too many steps are in flight"};
   const bool masked =
       std::ranges::any_of(plan.slices, [](const Slice& s) { return s.mask != kNoMask; });
-  executor_.launch(plan);
+  executor_.executor->launch(plan);
   steps_.push_back({plan.step, masked, partly});
   return {};
 }
@@ -273,7 +339,7 @@ Result<void> PlanReplay::take(const Record& r) {
     Result<StepMasks> m = decode_masks(r.payload);
     if (!m) return m.error();
     for (Launched& s : steps_) s.masked = s.masked && s.step != m->step;
-    executor_.masks(std::move(*m));
+    executor_.executor->masks(std::move(*m));
   } else if (r.kind == RecordKind::result) {
     Result<RecordedResult> recorded = read_result(r.payload);
     if (!recorded) return recorded.error();
@@ -299,9 +365,9 @@ Result<void> PlanReplay::take_result(const RecordedResult& recorded) {
       if (masks.rows.size() <= at) masks.rows.resize(at + 1);
       masks.rows[at] = only(was.tokens[sampled->token_at]);
     }
-    executor_.masks(std::move(masks));
+    executor_.executor->masks(std::move(masks));
   }
-  const StepResult& is = executor_.wait();
+  const StepResult& is = executor_.executor->wait();
   ++num_results;
   num_tokens += was.tokens.size();
   step.partly ? compare_known(was, is) : compare(was, is);

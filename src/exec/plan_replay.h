@@ -1,6 +1,8 @@
-// Recorded plans through a fresh executor on the CPU: its results must be those recorded, byte for
-// byte. A segment in the middle of a run begins with rows and blocks that are not in it as K and V,
-// only as tokens: they are computed again first. One thread.
+// Recorded plans through a fresh executor: its results must be those recorded, byte for byte. A
+// segment in the middle of a run begins with rows and blocks that are not in it as K and V, only as
+// tokens: another executor computes them first, and they move by way of places in host memory, as
+// the plans of prefixes do. The two are never there at once, since a device has one executor. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +15,28 @@
 #include <utility>
 #include <vector>
 
+#include "core/executor.h"
 #include "core/executor_content.h"
 #include "core/recording.h"
-#include "exec/model_executor.h"
+#include "exec/executor_config.h"
+#include "exec/host_tier.h"
 
 namespace sluice {
 
+class Backend;
+
+// An executor, with its places in host memory.
+struct ReplayExecutor {
+  std::unique_ptr<Executor> executor;
+  const HostTier* places = nullptr;
+};
+using MakeExecutor = std::function<ReplayExecutor(const ExecutorConfig& config)>;
+
 class PlanReplay {
  public:
-  // `config` as the recorded executor had it, without a disk.
+  // `config` as the recorded executor had it, without a disk. What `make` uses outlives this.
+  PlanReplay(MakeExecutor make, const ModelShape& shape, ExecutorConfig config);
+  // On the CPU.
   PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock);
   ~PlanReplay();
   PlanReplay(const PlanReplay&) = delete;
@@ -49,20 +64,28 @@ class PlanReplay {
   };
   Result<void> begin(std::span<const std::byte> segment);
   void make_early(const Scheduler& scheduler, StepPlan& plan);
+  // Content of a block of K and V, on its way to its executor.
+  struct Kept {
+    BlockId to = kNullBlock;  // < 0: the place -to
+    std::vector<std::byte> content;
+  };
+  Result<std::vector<Kept>> compute_blocks(const ExecutorContent& content);
   Result<void> restore(const ExecutorContent& content);
-  void place_block(const ModelExecutor& scratch, BlockId from, BlockId to);
-  void compute(const HeldTokens& held, ModelExecutor& scratch, std::vector<Token>& there);
+  void keep_blocks(const HeldTokens& held, ReplayExecutor& scratch, std::vector<Kept>& out);
+  void place_blocks(std::vector<Kept> blocks);
+  void open();
+  void compute(const HeldTokens& held, Executor& scratch, std::vector<Token>& there);
   Result<void> launch(const StepPlan& plan, bool partly);
   Result<void> take(const Record& record);
   Result<void> take_result(const RecordedResult& recorded);
   void compare(const StepResult& was, const StepResult& is);
   void compare_known(const StepResult& was, const StepResult& is);
 
-  Backend& backend_;
-  Model& model_;
+  MakeExecutor make_;
+  int vocab_;
   ExecutorConfig config_;
-  const Clock& clock_;
-  ModelExecutor executor_;
+  size_t block_bytes_;
+  ReplayExecutor executor_;  // from the first segment's beginning on
   bool begun_ = false;
   NeededBlocks needed_;                               // that segments read
   std::vector<Launched> steps_;                       // in flight

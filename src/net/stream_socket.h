@@ -10,27 +10,26 @@
 #include <utility>
 
 #include "base/result.h"
+#include "net/byte_stream.h"
 
 namespace sluice {
 
-using WaitUntil = std::chrono::steady_clock::time_point;
-
-class StreamSocket {
+class StreamSocket final : public ByteStream {
  public:
   StreamSocket() = default;
   explicit StreamSocket(int fd);
-  ~StreamSocket();
+  ~StreamSocket() override;
   StreamSocket(StreamSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   StreamSocket& operator=(StreamSocket&& other) noexcept;
 
   static Result<StreamSocket> connect(const std::string& address, uint16_t port, WaitUntil until);
-  // All of it, or an error: closed, or nothing moved for `idle`, or the time is up.
   Result<void> send(std::span<const std::byte> bytes,
                     std::chrono::milliseconds idle,
-                    WaitUntil until);
-  Result<void> receive(std::span<std::byte> bytes, std::chrono::milliseconds idle, WaitUntil until);
-  // Ends whatever waits; any thread.
-  void shut() noexcept;
+                    WaitUntil until) override;
+  Result<void> receive(std::span<std::byte> bytes,
+                       std::chrono::milliseconds idle,
+                       WaitUntil until) override;
+  void shut() noexcept override;
 
  private:
   Result<void> wait(short events, std::chrono::milliseconds idle, WaitUntil until);

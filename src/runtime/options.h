@@ -13,6 +13,7 @@
 #include "base/named.h"
 #include "base/result.h"
 #include "core/scheduler.h"
+#include "core/step_cost.h"
 #include "engine/loop.h"
 
 namespace sluice {
@@ -115,12 +116,16 @@ struct EngineOptions {
   bool pipeline_given = false;  // scheduler.pipeline was asked for
   std::optional<StepSizes> step_sizes;  // absent: `scheduler` has them already
   GenerationConfig generation_config = GenerationConfig::model;
-  std::string config;                            // file that options came from, empty: none
-  std::string trace;                             // file for a Chrome trace, empty: none
-  std::string record_dir;                        // folder for recordings, empty: none
-  uint64_t record_bytes = uint64_t{256} << 20;   // of the ring
-  bool record_text = false;                      // tokens as they are, else pseudonyms
-  std::string record_build;                      // version of the program that records
+  std::string config;                           // file that options came from, empty: none
+  std::string trace;                            // file for a Chrome trace, empty: none
+  std::string record_dir;                       // folder for recordings, empty: none
+  uint64_t record_bytes = uint64_t{256} << 20;  // of the ring
+  bool record_text = false;                     // tokens as they are, else pseudonyms
+  std::string record_build;                     // version of the program that records
+  // What steps are predicted to cost: --slo starts from it, and with `ttft_limit` or deadlines
+  // requests that would be late are refused. Absent: nothing is predicted.
+  std::optional<StepCost> cost;
+  Time ttft_limit{0};                            // for the first token; 0: none
   int profile_steps = 0;                         // a line on stderr every so many steps; 0: none
   bool full_sort = false;                        // sampling puts all tokens in order (CPU)
   AttentionVia attention = AttentionVia::tiled;  // on the CPU

@@ -392,6 +392,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   if (auto ok = open_recorder(); !ok) return ok.error();
   Scheduler scheduler(options_.scheduler, *text);
   scheduler.recall(stored);
+  if (options_.cost) scheduler.expect(*options_.cost);
   ExecutorConfig e = executor_config(scheduler);
   e.timed = options_.record_metrics;
   e.full_sort = options_.full_sort;
@@ -406,6 +407,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   engine.pipeline = options_.scheduler.pipeline;
   engine.kv_listener = options_.kv_listener;
   engine.exporter = options_.exporter;
+  if (options_.cost) engine.early.emplace(*options_.cost, options_.ttft_limit);
   engine.loop.forced = options_.forced_tokens;
   engine.loop.timed = options_.record_metrics;
   engine.observer = [this](const StepReport& r, const StepPlan& p, const Events& ev,

@@ -20,7 +20,8 @@ void copy_path(const std::string& path, char (&out)[kPath + 1]) {
 }
 
 bool is_probe(const HttpRequest& r) {
-  return r.path == "/health" || r.path == "/ready" || r.path == "/metrics";
+  return r.path == "/health" || r.path == "/ready" || r.path == "/metrics" ||
+         r.path == "/grpc.health.v1.Health/Check";
 }
 
 }  // namespace

@@ -240,9 +240,9 @@ constexpr KnownField kFields[] = {
     {"routed_dp_rank", kBoth, refused, kOneRank, "null|0|-1"},
     {"kv_transfer_params", kBoth, honoured, "with serve --role"},
     {"ec_transfer_params", kBoth, refused, kNoDisagg, kOff},
-    {"bootstrap_host", kBoth, refused, kNoDisagg, kOff},
-    {"bootstrap_port", kBoth, refused, kNoDisagg, kOff},
-    {"bootstrap_room", kBoth, refused, kNoDisagg, kOff},
+    {"bootstrap_host", kBoth, honoured, "with bootstrap_room"},
+    {"bootstrap_port", kBoth, honoured, "with bootstrap_room: the prefill server's --kv-port"},
+    {"bootstrap_room", kBoth, honoured, "with serve --role prefill or decode"},
     // Anthropic's own.
     {"messages", kMessages, honoured, "of user and assistant; content is text or blocks"},
     {"system", kMessages, honoured, "text or text blocks"},

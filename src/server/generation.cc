@@ -78,7 +78,7 @@ void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
   if (e.last && lease_ != 0 && (e.finish == Finish::stop || e.finish == Finish::length))
     to_->service().options().transfer->seal(std::exchange(lease_, 0));
   if (e.last) end();
-  Delivery d{to_, prompt_, {}, e, {}, {}};
+  Delivery d{to_, prompt_, {}, e, {}, {}, 0};
   if (e.num_top > 0) d.top.assign(top.begin() + e.top_at, top.begin() + e.top_at + e.num_top);
   if (e.num_prompt > 0)
     d.prompt_top.assign(top.begin() + e.prompt_at, top.begin() + e.prompt_at + e.num_prompt);
@@ -87,7 +87,12 @@ void GenerationSink::on_event(const Event& e, std::span<const TopLogprob> top) {
 
 void GenerationSink::on_refused(const Error& error) {
   end();
-  outbox_->push({to_, prompt_, error, {}, {}, {}});
+  outbox_->push({to_, prompt_, error, {}, {}, {}, 0});
+}
+
+void GenerationSink::on_late(double retry_after) {
+  end();
+  outbox_->push({to_, prompt_, Error{429, late_message(retry_after)}, {}, {}, {}, retry_after});
 }
 
 Generation::Generation(Service& service,
@@ -412,7 +417,10 @@ void Generation::name_block(const Request& request) {
 void Generation::submit(size_t prompt) {
   PromptState& p = prompts_[prompt];
   auto tokens = static_cast<int64_t>(p.tokens->size());
-  if (fields_.transfer.send) lease_ = service_.options().transfer->lease(*p.tokens);
+  if (fields_.transfer.send) {
+    lease_ = service_.options().transfer->lease(*p.tokens, fields_.transfer.name);
+    if (!lease_) return fail({400, "another request has a lease of this name", "", "lease_taken"});
+  }
   std::shared_ptr<GenerationSink> sink;  // ends the lease
   try {
     sink = std::make_shared<GenerationSink>(shared_from_this(), prompt,
@@ -473,8 +481,9 @@ void Generation::take(Delivery& d) {
     ++num_done_;
     service_.recorder().on_refused(prompts_[d.prompt].id, service_.session().clock().now());
     if (!over_) {
-      std::string code = d.refused->code == 429 ? "queue_full" : "";
-      fail({d.refused->code, d.refused->message, "", code});
+      const double wait = d.retry_after;
+      std::string code = d.refused->code != 429 ? "" : wait > 0 ? "would_be_late" : "queue_full";
+      fail({d.refused->code, d.refused->message, "", code, wait});
     }
     return;
   }

@@ -138,7 +138,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin(std::vector<std::vector<Token>> prompts);
   Refusal check(const std::vector<std::vector<Token>>& prompts) const;
   Refusal resolve_bad_words();
-  Refusal check_transfer(size_t num_prompts) const;
+  Refusal check_transfer(size_t num_prompts);
+  Refusal enter_room();
   Time deadline() const;  // by the engine's clock; 0: none
   PromptBlocks prompt_blocks(size_t prompt) const;
   void fetch_prompt();
@@ -211,6 +212,7 @@ class GenerationSink final : public Sink {
   ~GenerationSink() override;
   void on_event(const Event& event, std::span<const TopLogprob> top) override;
   void on_refused(const Error& error) override;
+  void on_late(double retry_after) override;
 
  private:
   void end() noexcept;  // gives back what the request counted for, once

@@ -5,7 +5,32 @@
 
 namespace sluice {
 
-Refusal Generation::check_transfer(size_t num_prompts) const {
+// What SGLang's router asks of both servers: one computes the prompt, and its token is read by
+// nobody; the other goes on with it.
+Refusal Generation::enter_room() {
+  constexpr const char* kParam = "bootstrap_room";
+  const TransferFields::Room& room = *fields_.transfer.room;
+  const KvTransfer* transfer = service_.options().transfer;
+  if (!transfer)
+    return ApiError{400, "prompts are not handed from server to server here (serve --role)", kParam,
+                    "unsupported_parameter"};
+  if (transfer->role() == KvRole::both)
+    return ApiError{400, "bootstrap_room needs a server of role prefill or decode, not both",
+                    kParam, ""};
+  if (transfer->role() == KvRole::decode) {
+    fields_.transfer.from = {room.host, room.port, room_lease(room.number), 1, true};
+    return {};
+  }
+  fields_.transfer.send = true;
+  fields_.transfer.name = room_lease(room.number);
+  fields_.max_tokens = 1;
+  fields_.sampling.min_tokens = 0;
+  return {};
+}
+
+Refusal Generation::check_transfer(size_t num_prompts) {
+  if (fields_.transfer.room)
+    if (Refusal refused = enter_room()) return refused;
   auto wrong = [](std::string message) {
     return ApiError{400, std::move(message), "kv_transfer_params", ""};
   };
@@ -25,7 +50,8 @@ Refusal Generation::check_transfer(size_t num_prompts) const {
                      ? "do_remote_prefix does not go with this model: its cache has windows"
                      : "do_remote_prefix needs a key (serve --kv-key)");
   if (num_prompts != 1) return wrong("kv_transfer_params goes with one prompt");
-  if (send && fields_.stream) return wrong("do_remote_decode does not go with stream");
+  if (send && fields_.stream && !fields_.transfer.room)
+    return wrong("do_remote_decode does not go with stream");
   if (fields_.pooling != Pooling::none) return wrong("kv_transfer_params goes with text");
   return {};
 }
@@ -60,8 +86,9 @@ void Generation::fetch_prompt() {
   const WaitUntil until =
       end > Time{0} ? now + (end - service_.session().clock().now()) : WaitUntil::max();
   fetch_began_ = service_.clock().now();
-  if (!service_.options().transfer->fetch({{from.host, from.port}, from.lease}, std::move(wanted),
-                                          until, std::move(done)))
+  if (!service_.options().transfer->fetch(
+          {{from.host, from.port}, from.lease, from.pending && from.lease}, std::move(wanted),
+          until, std::move(done)))
     take_fetched({0, 0, "not fetched", {}});
 }
 
@@ -70,8 +97,10 @@ void Generation::take_fetched(const KvFetcher::Outcome& o) {
     const int num_tokens = o.num_positions * service_.session().engine().config().block_size;
     const Time took = service_.clock().now() - fetch_began_;
     const auto whole = static_cast<double>(prompts_[0].tokens->size());
-    call_.out->add_header(std::string(kKvFetchedHeader),
-                          strf("%.4f %.6f", num_tokens / whole, seconds(took)));
+    // Of one that was awaited the time says nothing of the transfer.
+    if (!fields_.transfer.from->pending)
+      call_.out->add_header(std::string(kKvFetchedHeader),
+                            strf("%.4f %.6f", num_tokens / whole, seconds(took)));
     fetched_ = FetchedPrompt{o.took, num_tokens, o.error.empty()};
     submit_more();
   } catch (...) {

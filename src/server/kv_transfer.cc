@@ -6,10 +6,15 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "net/http.h"
+#include "net/stream_socket.h"
 
 namespace sluice {
 
-Result<std::unique_ptr<KvTransfer>> KvTransfer::open(const Options& options) {
+Result<std::unique_ptr<KvTransfer>> KvTransfer::open(const Options& asked) {
+  Options options = asked;
+  const Result<Transport> transport = resolve_transport(asked.transport);
+  if (!transport) return transport.error();
+  options.transport = *transport;
   std::string key;
   if (!options.key_file.empty()) {
     Result<std::string> read = read_kv_key(options.key_file);
@@ -27,7 +32,7 @@ Result<std::unique_ptr<KvTransfer>> KvTransfer::open(const Options& options) {
       return Error{400, strf("%s can be reached by others, and KV blocks tell of prompts: give "
                              "--kv-key, or a --kv-host of 127.0.0.1",
                              quote(options.host).c_str())};
-    auto opened = KvPort::open(options.host, static_cast<uint16_t>(options.port));
+    auto opened = KvPort::open(options.host, static_cast<uint16_t>(options.port), *transport);
     if (!opened) return opened.error();
     port = std::move(*opened);
   }
@@ -54,7 +59,9 @@ void KvTransfer::attach(Session& session) {
   identity_.max_blocks = static_cast<uint32_t>(c.max_len / c.block_size);
   identity_.num_groups = static_cast<int>(c.group_windows.size());
   identity_.windowed = std::ranges::any_of(c.group_windows, [](int w) { return w > 0; });
-  identity_.content = sha256(session.shared_content());
+  // What a simulated server hands out is nobody else's.
+  identity_.content =
+      sha256(session.shared_content() + (session.is_simulated() ? " simulated" : ""));
   places_.attach(session.host_tier(), identity_.block_bytes);
   leases_.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
     engine_->call([this, list = std::move(list), generation](Scheduler& s) {
@@ -67,7 +74,9 @@ void KvTransfer::attach(Session& session) {
     });
   }
   if (fetches()) {
-    fetcher_ = std::make_unique<KvFetcher>(KvFetcher::Options{}, *engine_, places_, identity_);
+    KvFetcher::Options o;
+    o.transport = options_.transport;
+    fetcher_ = std::make_unique<KvFetcher>(o, *engine_, places_, identity_);
   }
   attached_.store(true);
 }
@@ -77,9 +86,11 @@ void KvTransfer::stop() {
   if (port_) port_->stop();
 }
 
-LeaseStore::Opened KvTransfer::lease(std::span<const Token> prompt) {
+std::optional<LeaseStore::Opened> KvTransfer::lease(std::span<const Token> prompt,
+                                                    std::optional<LeaseName> name) {
   const SchedulerConfig& c = engine_->config();
-  return leases_.open(prompt_keys(prompt, c.block_size), static_cast<int>(c.group_windows.size()));
+  return leases_.open(prompt_keys(prompt, c.block_size), static_cast<int>(c.group_windows.size()),
+                      name);
 }
 
 std::string KvTransfer::params(const LeaseName& lease, size_t num_tokens) const {
@@ -105,6 +116,7 @@ bool KvTransfer::fetch(const RemotePrefill& from,
   KvFetcher::Job job;
   job.peer = from.peer;
   job.lease = from.lease;
+  job.pending = from.pending;
   job.prompt = std::move(prompt);
   job.until = until;
   job.done = std::move(done);

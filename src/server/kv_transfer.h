@@ -33,6 +33,7 @@ inline constexpr std::string_view kKvFetchedHeader = "x-kv-fetched";
 struct RemotePrefill {
   KvPeer peer;
   std::optional<LeaseName> lease;  // none: its prefix cache is asked
+  bool pending = false;            // the lease's prompt is not computed yet
 };
 
 class KvTransfer {
@@ -45,10 +46,11 @@ class KvTransfer {
     int port = 0;                    // 0: any free one
     std::string key_file;
     double lease_seconds = 30;
+    Transport transport = Transport::tcp;
   };
 
   // Listens from now on, so that an address that will not do is known before the model is loaded.
-  static Result<std::unique_ptr<KvTransfer>> open(const Options& options);
+  static Result<std::unique_ptr<KvTransfer>> open(const Options& asked);
   ~KvTransfer();
   KvExporter* exporter() { return &leases_; }
   void attach(Session& session);
@@ -58,6 +60,7 @@ class KvTransfer {
   KvRole role() const { return options_.role; }
   bool sends() const { return options_.role == KvRole::prefill || options_.role == KvRole::both; }
   bool fetches() const { return options_.role == KvRole::decode || options_.role == KvRole::both; }
+  Transport transport() const { return options_.transport; }
   // Where others fetch; null: nowhere.
   const KvPort* port() const { return port_.get(); }
   // Cached prefixes too, not only leases. After attach().
@@ -70,7 +73,9 @@ class KvTransfer {
     return shared_tenant_key(identity_.key);
   }
 
-  LeaseStore::Opened lease(std::span<const Token> prompt);
+  // Nothing: there is a lease of that name.
+  std::optional<LeaseStore::Opened> lease(std::span<const Token> prompt,
+                                          std::optional<LeaseName> name);
   void seal(LeaseId id) { leases_.seal(id); }
   void drop(LeaseId id) { leases_.drop(id); }
   // The kv_transfer_params of an answer, as JSON.

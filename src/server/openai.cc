@@ -39,6 +39,7 @@ const char* anthropic_error(int status) {
 }  // namespace
 
 std::string error_json(const ApiError& e, ErrorStyle style, std::string_view request_id) {
+  if (style == ErrorStyle::grpc) return e.message;
   if (style == ErrorStyle::ollama) return json::serialize(json::object{{"error", e.message}});
   if (style == ErrorStyle::anthropic) {
     // The object has no place for the field's name.
@@ -256,7 +257,7 @@ void read_transfer(Fields& f, GenerateFields& out) {
   if (!v->is_object()) return f.fail(kName, "kv_transfer_params must be an object");
   Fields t(*v);
   TransferFields::From from;
-  std::string lease;
+  std::string lease, name;
   bool receive = false, prefix = false;
   int port = 0;
   t.flag("do_remote_decode", out.transfer.send);
@@ -264,19 +265,46 @@ void read_transfer(Fields& f, GenerateFields& out) {
   t.flag("do_remote_prefix", prefix);
   const bool named = t.text("remote_host", from.host) && t.whole("remote_port", port, 1, 65535);
   const bool leased = t.text("remote_request_id", lease);
+  t.flag("remote_pending", from.pending);
+  const bool send_named = t.text("lease", name);
   t.number("remote_prefix_share", from.share, 0, 1);
   if (t.failed()) return f.fail(kName, "kv_transfer_params: " + t.error()->message);
   if (out.transfer.send + receive + prefix > 1)
     return f.fail(kName,
                   "do_remote_decode, do_remote_prefill and do_remote_prefix do not go together");
+  if (out.transfer.send && send_named) {
+    Result<LeaseName> given = parse_lease(name);
+    if (!given) return f.fail(kName, "lease: " + given.error().message);
+    out.transfer.name = *given;
+  }
   if (!named || !(prefix || (receive && leased))) return;
   if (receive) {
-    Result<LeaseName> name = parse_lease(lease);
-    if (!name) return f.fail(kName, "remote_request_id: " + name.error().message);
-    from.lease = *name;
+    Result<LeaseName> given = parse_lease(lease);
+    if (!given) return f.fail(kName, "remote_request_id: " + given.error().message);
+    from.lease = *given;
   }
   from.port = static_cast<uint16_t>(port);
   out.transfer.from = std::move(from);
+}
+
+// The fields that SGLang's router adds to a request which it sends to two servers at once.
+void read_room(Fields& f, GenerateFields& out) {
+  constexpr std::string_view kName = "bootstrap_room";
+  TransferFields::Room room;
+  int port = 0;
+  const bool named = f.text("bootstrap_host", room.host);
+  const bool has_port = f.whole("bootstrap_port", port, 1, 65535);
+  const json::value* v = f.get(kName);
+  if (!v) return;
+  const bool counted = v->is_uint64() || (v->is_int64() && v->as_int64() >= 0);
+  if (!counted) return f.fail(kName, "bootstrap_room must be a whole number from 0 on");
+  if (out.transfer.any())
+    return f.fail(kName, "bootstrap_room and kv_transfer_params do not go together");
+  if (!named || !has_port)
+    return f.fail(kName, "bootstrap_room goes with bootstrap_host and bootstrap_port");
+  room.number = v->is_uint64() ? v->as_uint64() : static_cast<uint64_t>(v->as_int64());
+  room.port = static_cast<uint16_t>(port);
+  out.transfer.room = std::move(room);
 }
 
 void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
@@ -292,6 +320,7 @@ void read_shared(Fields& f, const RequestLimits& limits, GenerateFields& out) {
   f.text("cache_salt", out.cache_salt);
   f.text("request_id", out.request_id, 128);
   read_transfer(f, out);
+  read_room(f, out);
   f.flag("include_stop_str_in_output", out.include_stop);
   f.flag("skip_special_tokens", out.skip_special);
   f.flag("return_token_ids", out.return_token_ids);
@@ -408,6 +437,13 @@ void read_chat(Fields& f, const RequestLimits& limits, ChatFields& out) {
   if (out.max_tokens == 0) f.fail("max_tokens", "max_tokens must be at least 1");
 }
 
+void read_num_logprobs(Fields& f, const RequestLimits& limits, GenerateFields& out) {
+  if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
+    f.fail("logprobs", "logprobs does not go with use_beam_search");
+  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
+    f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
+}
+
 // Text, a list of texts, token ids, or a list of such lists.
 void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField>& out) {
   const json::value* p = f.get(name);
@@ -449,6 +485,15 @@ void read_prompts(Fields& f, const char* name, int most, std::vector<PromptField
 
 }  // namespace
 
+Refusal parse_generate(const json::value& body, const RequestLimits& limits, GenerateFields& out) {
+  Fields f(body, kText);
+  if (f.failed()) return f.error();
+  read_shared(f, limits, out);
+  read_num_logprobs(f, limits, out);
+  out.unknown = f.unknown();
+  return f.error();
+}
+
 Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFields& out) {
   Fields f(body, kChat);
   if (f.failed()) return f.error();
@@ -467,10 +512,7 @@ Refusal parse_completion(const json::value& body,
   f.flag("echo", out.echo);
   f.text("suffix", out.suffix, SIZE_MAX);
   f.flag("add_special_tokens", out.add_special_tokens);
-  if (f.whole("logprobs", out.sampling.num_logprobs, 0, limits.logprobs) && out.beams)
-    f.fail("logprobs", "logprobs does not go with use_beam_search");
-  if (!out.sampling.logprob_ids.empty() && out.sampling.num_logprobs < 0)
-    f.fail("logprob_token_ids", "logprob_token_ids needs logprobs");
+  read_num_logprobs(f, limits, out);
   if (!out.max_tokens) out.max_tokens = 16;
   if (*out.max_tokens == 0 && !out.echo)
     f.fail("max_tokens", "max_tokens must be at least 1, or echo must be true");

@@ -24,14 +24,16 @@ namespace sluice {
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  // the field at fault, empty: none
-  std::string code;   // machine-readable, empty: null
+  std::string param;       // the field at fault, empty: none
+  std::string code;        // machine-readable, empty: null
+  double retry_after = 0;  // seconds, of 429; 0: as the queue is
 };
 // Whose error object a route answers with.
 enum class ErrorStyle : uint8_t {
   openai,     // {"error": {message, type, param, code}}
   anthropic,  // {"type": "error", "error": {type, message}, "request_id"}
   ollama,     // {"error": message}
+  grpc,       // the message, for a status
 };
 std::string error_json(const ApiError& error,
                        ErrorStyle style = ErrorStyle::openai,
@@ -59,16 +61,25 @@ struct ThinkingBudget {
 
 // kv_transfer_params: prefill and decode on different servers, in vLLM's protocol.
 struct TransferFields {
-  bool send = false;  // do_remote_decode: another server goes on with this prompt
+  bool send = false;              // do_remote_decode: another server goes on with this prompt
+  std::optional<LeaseName> name;  // and asks for it by this name, maybe before it is computed
   struct From {
     std::string host;
     uint16_t port = 0;
     std::optional<LeaseName> lease;  // none: a prefix that the other server has cached
     double share = 1;                // of the prompt that this prefix is, at most
+    bool pending = false;            // the other server has not computed it yet
   };
   // do_remote_prefill: another server has computed it; do_remote_prefix: or its first part.
   std::optional<From> from;
-  bool any() const { return send || from; }
+  // SGLang's router sends the same to both servers, whose role says who computes the prompt.
+  struct Room {
+    std::string host;
+    uint16_t port = 0;
+    uint64_t number = 0;
+  };
+  std::optional<Room> room;
+  bool any() const { return send || from || room; }
 };
 
 // What chat and text completions share. Ids are checked against the vocabulary later.
@@ -175,6 +186,8 @@ Refusal parse_chat(const json::value& body, const RequestLimits& limits, ChatFie
 Refusal parse_completion(const json::value& body,
                          const RequestLimits& limits,
                          CompletionFields& out);
+// What all requests for text have, without a prompt; `logprobs` as in completions.
+Refusal parse_generate(const json::value& body, const RequestLimits& limits, GenerateFields& out);
 // `out.pooling` is the server's before and the request's after.
 Refusal parse_embedding(const json::value& body, const RequestLimits& limits, EmbeddingFields& out);
 Refusal parse_tgi(const json::value& body, const RequestLimits& limits, TgiFields& out);

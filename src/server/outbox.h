@@ -22,6 +22,7 @@ struct Delivery {
   std::optional<Error> refused;
   Event event;
   std::vector<TopLogprob> top, prompt_top;
+  double retry_after = 0;  // seconds, where refused for being late
 };
 
 class Outbox : public std::enable_shared_from_this<Outbox> {

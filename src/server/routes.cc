@@ -231,8 +231,10 @@ void serve_ready(Service& s, Call call) {
   json::object answer{{"status", "ready"}};
   if (const KvTransfer* t = s.options().transfer) {
     answer["kv_role"] = name_of(kKvRoles, t->role());
-    if (const KvPort* p = t->port(); p && t->moves_prefixes())
-      answer["kv_host"] = p->address(), answer["kv_port"] = p->port();
+    if (const KvPort* p = t->port()) {
+      answer["kv_lease_host"] = p->address(), answer["kv_lease_port"] = p->port();
+      if (t->moves_prefixes()) answer["kv_host"] = p->address(), answer["kv_port"] = p->port();
+    }
   }
   s.reply_json(call, answer);
 }

@@ -13,6 +13,7 @@
 #include "server/batch_metrics.h"
 #include "server/generation.h"
 #include "server/routes.h"
+#include "server/vllm_control.h"
 
 namespace sluice {
 
@@ -140,6 +141,14 @@ void Service::end_all(const ApiError& error) {
   for (const auto& g : all_live()) post_(g->thread(), [g, error] { g->end(error); });
 }
 
+void Service::abort_requests(const std::set<std::string>& ids, int key) {
+  const ApiError aborted{499, "the request was aborted", "", "aborted"};
+  for (const auto& g : all_live()) {
+    if (g->key() == key && ids.contains(g->fields().request_id))
+      post_(g->thread(), [g, aborted] { g->end(aborted); });
+  }
+}
+
 void Service::cancel_all() {
   for (const auto& g : all_live()) post_(g->thread(), [g] { g->cancel(); });
 }
@@ -207,6 +216,10 @@ std::string Service::new_id(const char* prefix) {
               static_cast<unsigned long long>(new_seed()));
 }
 
+namespace {
+constexpr double kMostRetryMs = 3'600'000;
+}  // namespace
+
 int Service::retry_after_ms() const {
   return static_cast<int>(std::clamp(meters_.queue_seconds() * 1e3, 100.0, 30'000.0));
 }
@@ -219,6 +232,8 @@ HttpResponse Service::refusal(const ApiError& error,
   r.body = error_json(error, style, request_id);
   if (error.status == 429 || error.status == 503) {
     int ms = error.status == 429 ? retry_after_ms() : 1000;
+    if (error.retry_after > 0)
+      ms = static_cast<int>(std::clamp(std::ceil(error.retry_after * 1e3), 1.0, kMostRetryMs));
     r.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
     r.headers.emplace_back("retry-after-ms", std::to_string(ms));
   }
@@ -588,7 +603,7 @@ void Service::handle_own(HttpRequest request, std::shared_ptr<Responder> out, in
   }
 }
 
-void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+Call Service::open_call(HttpRequest request, std::shared_ptr<Responder> out) {
   Call call{std::move(request), std::move(out), "", -1};
   call.received = clock_.now();
   if (draining()) call.out->close_after();
@@ -599,6 +614,38 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
     call.trace.span = new_seed() | 1;  // 0 would be none
     call.out->add_header("traceparent", format_traceparent(call.trace));
   }
+  return call;
+}
+
+Refusal Service::authorize(Call& call) const {
+  if (!keys_.needed()) return {};
+  call.key = keys_.find(call.http.header("authorization"), call.http.header("x-api-key"));
+  if (call.key >= 0) return {};
+  return ApiError{401, "a valid API key is needed (Authorization: Bearer KEY, or X-Api-Key)", "",
+                  "invalid_api_key"};
+}
+
+void Service::handle_grpc(HttpRequest request, std::shared_ptr<Responder> out, double seconds) {
+  Call call = open_call(std::move(request), std::move(out));
+  call.errors = ErrorStyle::grpc;
+  call.seconds_left = seconds;
+  const Route* found = nullptr;
+  for (const Route& r : grpc_routes())
+    if (call.http.path == r.path) found = &r;
+  if (!(found && found->open)) {
+    if (Refusal refused = authorize(call)) return fail(call, *refused);
+  }
+  if (!found)
+    return fail(call, {501, strf("there is no method %s here", quote(call.http.path).c_str()), "",
+                       "not_found"});
+  if (!found->open) {
+    if (Refusal refused = check_ready()) return fail(call, *refused);
+  }
+  run(*found, std::move(call));
+}
+
+void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+  Call call = open_call(std::move(request), std::move(out));
   const std::string& path = call.http.path;
   if (path.starts_with("/api/")) call.errors = ErrorStyle::ollama;  // also where there is no route
   const Route* found = nullptr;
@@ -617,11 +664,8 @@ void Service::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   if (Refusal refused = guard_.check(call.http, *call.out)) return fail(call, *refused);
   if (BrowserGuard::is_preflight(call.http))
     return reply(call, BrowserGuard::answer_preflight(call.http));
-  if (!(found && found->open) && keys_.needed()) {
-    call.key = keys_.find(call.http.header("authorization"), call.http.header("x-api-key"));
-    if (call.key < 0)
-      return fail(call, {401, "a valid API key is needed (Authorization: Bearer KEY, or X-Api-Key)",
-                         "", "invalid_api_key"});
+  if (!(found && found->open)) {
+    if (Refusal refused = authorize(call)) return fail(call, *refused);
   }
   // A client that repeats its POST after a lost connection wants the rest, not another answer.
   if (found && found->kind == Route::generates && !call.http.header("last-event-id").empty())

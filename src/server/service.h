@@ -38,6 +38,7 @@ namespace sluice {
 
 struct ServiceOptions {
   std::vector<std::string> model_names;  // the first is the one that answers carry
+  std::string model_path;                // as it was given, for Dynamo
   std::string version;
   RequestLimits limits;
   Pooling pooling = Pooling::last;  // of embeddings that do not say
@@ -68,6 +69,7 @@ struct Call {
   ErrorStyle errors{};               // of its route
   std::optional<CallUsage> usage{};  // of one that generates
   TraceContext trace{};
+  double seconds_left = 0;  // of a gRPC call, until its client's deadline; 0: it has none
 };
 
 class Generation;
@@ -108,6 +110,10 @@ class Service {
   // A request of our own for a route that generates, as if `key` had sent it. On the io thread of
   // `out`.
   void handle_own(HttpRequest request, std::shared_ptr<Responder> out, int key);
+  // A gRPC call, as a POST of its message to its method; answered by frames (grpc_frames.h).
+  void handle_grpc(HttpRequest request, std::shared_ptr<Responder> out, double seconds_left);
+  // Ends requests that `key` sent under these request_ids.
+  void abort_requests(const std::set<std::string>& ids, int key);
   size_t num_io_threads() const { return outboxes_.size(); }
   HttpResponse refusal(const ApiError& error,
                        ErrorStyle style = ErrorStyle::openai,
@@ -190,6 +196,8 @@ class Service {
 
  private:
   std::vector<std::shared_ptr<Generation>> all_live();
+  Call open_call(HttpRequest request, std::shared_ptr<Responder> out);
+  Refusal authorize(Call& call) const;
   void ping_silent();
   void tend_kept();
   ChatReading reading(const ChatFields& chat) const;

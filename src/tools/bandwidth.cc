@@ -13,20 +13,24 @@ namespace {
 constexpr int kPasses = 6;
 constexpr size_t kWords = 64;   // read from a stream before the next one's turn
 constexpr size_t kAhead = 256;  // words: enough lines in flight to fill the memory's queues
+// A cache line. Adding words one by one is slower than memory where no compiler makes vectors.
+using Line = uint64_t __attribute__((vector_size(64), may_alias));
 
 // Reads `words` words in `kStreams` streams; a multiple of kStreams * kWords.
 template <size_t kStreams>
 uint64_t read_words(const uint64_t* from, size_t words) {
   const size_t stream = words / kStreams;
-  uint64_t sum = 0;
+  Line sum = {};
   for (size_t i = 0; i < stream; i += kWords) {
     for (size_t s = 0; s < kStreams; ++s) {
       const uint64_t* at = from + s * stream + i;
       for (size_t k = 0; k < kWords; k += 8) __builtin_prefetch(at + kAhead + k);
-      for (size_t k = 0; k < kWords; ++k) sum += at[k];
+      for (size_t k = 0; k < kWords; k += 8) sum += *reinterpret_cast<const Line*>(at + k);
     }
   }
-  return sum;
+  uint64_t all = 0;
+  for (size_t k = 0; k < 8; ++k) all += sum[k];
+  return all;
 }
 
 }  // namespace

@@ -223,6 +223,11 @@ void add_plan(CLI::App& app, CommandLine& c) {
   s->add_option("--max-replicas", o.max_replicas,
                 "most replicas that the search tries (default: 64)")
       ->check(whole_number(1, 1024));
+  s->add_option(
+       "--link", o.link,
+       "Gbit/s of a worker's link for K and V, where prefill and decode\nworkers are tried")
+      ->check(number_in(0.1, 10000.0))
+      ->capture_default_str();
   s->add_flag("!--no-search", o.search, "only the settings given, no others tried");
   s->add_option("--html", o.html, "write a page with plots to this file");
   s->add_flag("--json", o.json, "the result as one JSON object on stdout");

@@ -16,6 +16,25 @@ void add_replay(CLI::App& app, CommandLine& c) {
       "(needs --record-text)");
   s->add_option("-t,--threads", o.engine.threads, "CPU threads of --model (default: one per core)")
       ->check(whole_number(1, 1024));
+  o.engine.device.kind = DeviceChoice::Kind::cpu;
+  s->add_option_function<std::string>(
+       "--device", [&o](const std::string& text) { o.engine.device = parse_device(text).value(); },
+       "where --model runs: cpu, cuda or cuda:N; on a GPU with\n--deterministic only")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            auto device = parse_device(text);
+            if (!device) return device.error().message;
+            return device->is_cpu() || device->is_gpu() ? std::string()
+                                                        : "a replay runs on cpu, cuda or cuda:N";
+          },
+          ""))
+      ->default_str("cpu");
+  s->add_flag("--deterministic", o.engine.deterministic,
+              "on a GPU: the recorded server ran with --deterministic");
+  add_named(s, "--dtype", o.engine.dtype, kDtypes, "on a GPU: as when it was recorded");
+  add_named(s, "--gpu-weights", o.engine.gpu_weights, kGpuWeights, "likewise");
+  s->add_option("--format", o.engine.format, "weight format of random: models, likewise")
+      ->default_str(kRandomFormat);
   add_named(s, "--kv", o.engine.kv_type, kKvTypes,
             "type of K and V of --model, as when it was recorded");
   add_named(s, "--quantize", o.engine.quantize, kQuantizes, "of --model, likewise");

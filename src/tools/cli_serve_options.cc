@@ -2,6 +2,7 @@
 #include "tools/cli_options.h"
 
 #include "base/str.h"
+#include "core/slo_budget.h"
 #include "dialect/format.h"
 #include "server/openai.h"
 
@@ -24,6 +25,10 @@ void add_access_options(CLI::App* app, ServeOptions& o, const char* server) {
   const Group add{app, server};
   add("--host", o.host, "address to listen on");
   add("--port", o.port, "port to listen on; 0 is any free one")->check(whole_number(0, 65535));
+  app->add_option("--grpc-port", o.grpc_port,
+                  "also speak vLLM's gRPC service, for Dynamo, on this port;\n0 is any free one")
+      ->check(whole_number(0, 65535))
+      ->group(server);
   add("--served-model-name", o.served_names, "name in the API (may be repeated)")
       ->allow_extra_args(false);
   add("--api-key-file", o.api_key_file,
@@ -237,6 +242,31 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
       "for cached prefixes");
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
+  add_named(app, "--kv-transport", o.transport, kTransports,
+            "tcp; ucx: shared memory, TCP or RDMA by UCX's choice; auto: ucx\nwhere it is "
+            "installed. The same on all of them")
+      ->needs(role)
+      ->group(group);
+}
+
+void add_prediction_options(CLI::App* app, ServeOptions& o) {
+  CLI::Option* cost = app->add_option(
+      "--cost", o.cost,
+      "what steps take: a file of `plan calibrate` (*.json) with the\nsame model and options, or a "
+      "device (cpu, h200, ...) to derive it\nfrom. --slo starts from it; requests whose first "
+      "token "
+      "is predicted\nto come after --ttft-limit or their deadline get 429");
+  app->add_option_function<std::string>(
+         "--ttft-limit", [&o](const std::string& text) { o.engine.ttft_limit = *parse_time(text); },
+         "the latest first token, like 2s: requests that would wait longer\nare refused with a "
+         "Retry-After (default: none)")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            auto ok = parse_time(text);
+            return ok ? std::string() : ok.error().message;
+          },
+          ""))
+      ->needs(cost);
 }
 
 }  // namespace
@@ -248,6 +278,7 @@ void add_serve_options(CLI::App* app, ServeOptions& o) {
       "compute nothing: steps take as long as on this device (h200,\nl4, ...), or as a "
       "file of `plan calibrate` (*.json) says;\noutputs are arbitrary words. For trying "
       "routers and capacity");
+  add_prediction_options(app, o);
   const char* server = "Server";
   add_access_options(app, o, server);
   add_answer_options(app, o, server);

@@ -200,7 +200,9 @@ struct ServeOptions {
   KvTransfer::Options transfer;
   EtcdRegistration::Options registration;
   std::string simulate;  // device or file of costs; empty: steps are computed
+  std::string cost;      // file of costs or device, for predictions; empty: none are made
   int port = 8080, io_threads = 1;
+  std::optional<int> grpc_port;
   bool allow_no_key = false, allow_request_template = false, allow_tokenizer_info = false;
   bool log_requests = true, warm_up = true;
   double ping = 15, resume = 30;  // seconds

@@ -11,6 +11,7 @@
 #include "backend/cpu/peak.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "tools/kernel_rates.h"
 
 namespace sluice {
 
@@ -40,6 +41,7 @@ struct CpuLimits {
   std::string measured;         // when: "2026-01-31T12:00:00Z"
   std::vector<ReadRate> reads;  // ascending threads, from 1 to all
   std::vector<PeakRate> peaks;
+  std::vector<KernelRate> kernels;  // those that somebody asked for
 
   // Between what was measured, linear in threads.
   double read_rate(int threads) const;

@@ -18,7 +18,7 @@ namespace sluice {
 
 namespace {
 
-constexpr const char* kKind = "sluice machine limits 1";
+constexpr const char* kKind = "sluice machine limits 2";
 constexpr int kMaxThreads = 1 << 16;
 constexpr uintmax_t kMaxFileBytes = 1 << 20;
 
@@ -101,6 +101,50 @@ Result<std::vector<PeakRate>> parse_peaks(const json::object& o) {
   return out;
 }
 
+Result<std::vector<KernelRate::Point>> parse_points(const json::object& o) {
+  const json::array* points = list(o, "points");
+  if (!points) return bad("points");
+  std::vector<KernelRate::Point> out;
+  for (const json::value& v : *points) {
+    if (!v.is_object()) return bad("points");
+    auto rows = positive(v.as_object(), "rows"), seconds = positive(v.as_object(), "seconds");
+    if (!rows) return rows.error();
+    if (!seconds) return seconds.error();
+    if (!out.empty() && *rows <= out.back().rows)
+      return Error{400, "its points are not in ascending order of rows"};
+    out.push_back({*rows, *seconds});
+  }
+  return out;
+}
+
+Result<std::vector<KernelRate>> parse_kernels(const json::object& o) {
+  const json::value* kernels = o.if_contains("kernels");
+  if (!kernels || !kernels->is_array()) return bad("kernels");
+  std::vector<KernelRate> out;
+  for (const json::value& v : kernels->as_array()) {
+    if (!v.is_object()) return bad("kernels");
+    auto name = text(v.as_object(), "kernel");
+    auto threads = count(v.as_object(), "threads");
+    auto points = parse_points(v.as_object());
+    if (!name) return name.error();
+    if (!threads) return threads.error();
+    if (!points) return points.error();
+    out.push_back({*name, *threads, *points});
+  }
+  return out;
+}
+
+json::array kernels_json(const std::vector<KernelRate>& kernels) {
+  json::array out;
+  for (const KernelRate& k : kernels) {
+    json::array points;
+    for (const KernelRate::Point& p : k.points)
+      points.push_back(json::object{{"rows", p.rows}, {"seconds", p.seconds}});
+    out.push_back(json::object{{"kernel", k.kernel}, {"threads", k.threads}, {"points", points}});
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string cpu_name(std::string_view cpuinfo) {
@@ -148,7 +192,8 @@ std::string limits_to_json(const CpuLimits& m) {
                                  {"isa", m.id.isa},
                                  {"measured", m.measured},
                                  {"reads", reads},
-                                 {"peaks", peaks}});
+                                 {"peaks", peaks},
+                                 {"kernels", kernels_json(m.kernels)}});
 }
 
 Result<CpuLimits> parse_limits(std::string_view from) {
@@ -169,7 +214,9 @@ Result<CpuLimits> parse_limits(std::string_view from) {
   if (!reads) return reads.error();
   auto peaks = parse_peaks(o);
   if (!peaks) return peaks.error();
-  return CpuLimits{{*cpu, *cores, *isa}, *measured, *reads, *peaks};
+  auto kernels = parse_kernels(o);
+  if (!kernels) return kernels.error();
+  return CpuLimits{{*cpu, *cores, *isa}, *measured, *reads, *peaks, *kernels};
 }
 
 std::string limits_path(const MachineId& id) {

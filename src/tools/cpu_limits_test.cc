@@ -19,6 +19,7 @@ CpuLimits sample() {
   m.reads = {{1, 20e9}, {2, 38e9}, {4, 60e9}, {8, 100e9}};
   m.peaks = {
       {"vnni", "int8", 100e9, 800e9}, {"amx", "int8", 90e9, 900e9}, {"fma", "f32", 50e9, 400e9}};
+  m.kernels = {{"avx2-q8_0", 8, {{1, 3e-11}, {8, 5e-11}}}};
   return m;
 }
 
@@ -40,7 +41,7 @@ TEST(CpuLimits, BadFilesAreRefused) {
   std::string bad[] = {"",
                        "[]",
                        good.substr(0, good.size() / 2),
-                       with(good, "sluice machine limits 1", "sluice machine limits 0"),
+                       with(good, "sluice machine limits 2", "sluice machine limits 0"),
                        with(good, "\"cores\":8", "\"cores\":0"),
                        with(good, "\"cores\":8", "\"cores\":100000000000"),
                        with(good, "\"cores\":8", "\"cores\":\"8\""),
@@ -50,7 +51,11 @@ TEST(CpuLimits, BadFilesAreRefused) {
                        with(good, "2e+10", "0"),
                        with(good, "\"type\":\"int8\"", "\"type\":8"),
                        with(good, "\"reads\":[", "\"reads\":[7,"),
-                       with(good, "\"peaks\":", "\"peeks\":")};
+                       with(good, "\"peaks\":", "\"peeks\":"),
+                       with(good, "\"kernels\":", "\"kernel\":"),
+                       with(good, "\"kernel\":\"avx2-q8_0\"", "\"kernel\":\"\""),
+                       with(good, "\"rows\":8", "\"rows\":1"),
+                       with(good, "\"seconds\":5e-11", "\"seconds\":-5e-11")};
   for (const std::string& text : bad) {
     Result<CpuLimits> m = parse_limits(text);
     ASSERT_FALSE(m) << text;

@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "base/log.h"
 #include "base/str.h"
@@ -52,6 +54,7 @@ void warm_up(Session& s) {
 ServiceOptions service_options(const ServeOptions& o) {
   ServiceOptions s;
   s.model_names = served_names(o);
+  s.model_path = o.engine.model;
   s.version = SLUICE_VERSION;
   s.tokenizer_info = o.allow_tokenizer_info;
   s.pooling = o.pooling;
@@ -72,6 +75,16 @@ ServiceOptions service_options(const ServeOptions& o) {
   return s;
 }
 
+EngineOptions engine_options(const ServeOptions& o, bool has_keys) {
+  EngineOptions engine = o.engine;
+  engine.has_accounts = has_keys;
+  engine.record_build = this_build();
+  engine.front_end_bytes = serving_memory(o).records;
+  if (!engine.record_dir.empty())
+    engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
+  return engine;
+}
+
 Result<Keys> read_keys(const ServeOptions& o) {
   Result<Keys> keys = o.api_key_file.empty() ? Result<Keys>(Keys()) : Keys::read(o.api_key_file);
   if (keys && !keys->needed() && !o.allow_no_key && !is_loopback(o.host)) {
@@ -89,7 +102,9 @@ Result<std::shared_ptr<TlsContext>> read_tls(const ServeOptions& o) {
   return TlsContext::server(o.tls_cert, o.tls_key);
 }
 
+// Null without --kv-events.
 Result<std::unique_ptr<KvPublisher>> open_kv_events(const ServeOptions& o) {
+  if (o.kv_events.sockets.publish.empty()) return std::unique_ptr<KvPublisher>();
   if (!o.engine.scheduler.prefix_cache || o.engine.scheduler.contiguous())
     return Error{400, "--kv-events needs the prefix cache: there is none with these options"};
   return KvPublisher::open(o.kv_events);
@@ -102,8 +117,6 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
     return Error{400, "--role needs the prefix cache: there is none with these options"};
   if (!engine.record_dir.empty())
     return Error{400, "--record does not go with --role: blocks from elsewhere are not recorded"};
-  if (!o.simulate.empty())
-    return Error{400, "--simulate does not go with --role: it computes no KV blocks"};
   if (engine.prefix_host_bytes == 0) engine.prefix_host_bytes = KvTransfer::kHostBytes;
   Result<std::unique_ptr<KvTransfer>> transfer = KvTransfer::open(o.transfer);
   if (transfer) engine.exporter = (*transfer)->exporter();
@@ -122,10 +135,18 @@ std::unique_ptr<EtcdRegistration> register_server(const ServeOptions& o, int por
 void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
   if (const KvPort* p = transfer.port())
-    log_plain("KV blocks for others on %s port %d", p->address().c_str(), int{p->port()});
+    log_plain("KV blocks for others on %s port %d%s", p->address().c_str(), int{p->port()},
+              transfer.transport() == Transport::ucx ? " by UCX" : "");
 }
 
-Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, const EngineOptions& engine) {
+Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, EngineOptions engine) {
+  if (!o.cost.empty()) {
+    // A simulated device has costs of whatever model.
+    Result<StepCost> cost =
+        o.simulate.empty() ? predicted_cost(engine, o.cost) : simulated_cost(engine, o.cost);
+    if (!cost) return cost.error();
+    engine.cost = std::move(*cost);
+  }
   if (o.simulate.empty()) return open_session(engine);
   Result<StepCost> cost = simulated_cost(engine, o.simulate);
   if (!cost) return cost.error();
@@ -200,6 +221,22 @@ void show_address(const ServeOptions& o,
             url.c_str(), chat ? "chat/completions" : "completions", key.c_str(), body);
 }
 
+// Null without --grpc-port. The certificate is read once.
+Result<std::unique_ptr<GrpcServer>> open_grpc(const ServeOptions& o, GrpcFront& front) {
+  if (!o.grpc_port) return std::unique_ptr<GrpcServer>();
+  GrpcOptions g;
+  g.host = o.host;
+  g.port = static_cast<uint16_t>(*o.grpc_port);
+  g.message_bytes = std::min<uint64_t>(o.max_body, INT32_MAX);
+  g.memory_bytes = std::max<size_t>(g.memory_bytes, 2 * g.message_bytes);
+  for (auto [path, to] : {std::pair{&o.tls_cert, &g.tls_cert}, {&o.tls_key, &g.tls_key}}) {
+    if (path->empty()) continue;
+    std::ifstream in(*path, std::ios::binary);
+    to->assign(std::istreambuf_iterator<char>(in), {});
+  }
+  return start_grpc(g, front);
+}
+
 // Null without --batch-dir.
 Result<std::unique_ptr<BatchStore>> open_batches(const ServeOptions& o, bool has_keys) {
   if (o.batch_dir.empty()) return std::unique_ptr<BatchStore>();
@@ -219,22 +256,14 @@ int cmd_serve(const ServeOptions& o) {
   Result<std::shared_ptr<TlsContext>> tls = read_tls(o);
   if (!tls) return report(tls.error());
   // Bound before the model is loaded: an address that will not do costs no waiting.
-  std::unique_ptr<KvPublisher> kv_events;
-  if (!o.kv_events.sockets.publish.empty()) {
-    Result<std::unique_ptr<KvPublisher>> opened = open_kv_events(o);
-    if (!opened) return report(opened.error());
-    kv_events = std::move(*opened);
-  }
+  Result<std::unique_ptr<KvPublisher>> opened = open_kv_events(o);
+  if (!opened) return report(opened.error());
+  const std::unique_ptr<KvPublisher> kv_events = std::move(*opened);
   log_in_background();
   FlushLog flush_at_end;
   Signals signals(o.grace);
   raise_descriptor_limit();
-  EngineOptions engine = o.engine;
-  engine.has_accounts = keys.needed();
-  engine.record_build = this_build();
-  engine.front_end_bytes = serving_memory(o).records;
-  if (!engine.record_dir.empty())
-    engine.front_end_bytes += FlightRecorder::memory(engine.record_bytes);
+  EngineOptions engine = engine_options(o, keys.needed());
   if (auto good = EtcdRegistration::check(o.registration, o.host, *tls != nullptr); !good)
     return report(good.error());
   Result<std::unique_ptr<KvTransfer>> transfer = open_transfer(o, engine);
@@ -247,12 +276,15 @@ int cmd_serve(const ServeOptions& o) {
   if (!batches) return report(batches.error());
   options.batches = std::move(*batches);
   Service service(std::move(options), std::move(keys));
+  GrpcFront grpc_front(service, http_limits(o));
   Result<std::unique_ptr<HttpServer>> http = HttpServer::start(http_options(o, *tls, service));
   if (!http) return report(http.error());
   HttpServer* server = http->get();
   service.connect([server](size_t t, std::function<void()> f) { server->post(t, std::move(f)); },
                   server->num_threads());
   service.count_connections([server] { return server->stats(); });
+  Result<std::unique_ptr<GrpcServer>> grpc = open_grpc(o, grpc_front);
+  if (!grpc) return report(grpc.error());
 
   KvEventLog* kv_log = kv_events ? &kv_events->log() : nullptr;
   engine.kv_listener = kv_log;
@@ -264,6 +296,7 @@ int cmd_serve(const ServeOptions& o) {
   };
   Result<std::unique_ptr<Session>> session = open_serving(o, engine);
   if (!session) {
+    if (*grpc) (*grpc)->stop();
     service.finish_work();
     server->stop();
     return report(session.error());
@@ -276,9 +309,11 @@ int cmd_serve(const ServeOptions& o) {
   service.attach(**session);
   if (kv_events) start_kv_events(*kv_events, **session, service);
   show_address(o, tls->get(), server->port(), service, (*session)->chat_template() != nullptr);
+  if (*grpc) log_plain("  gRPC: %s port %d", o.host.c_str(), int{(*grpc)->port()});
   notify_manager("READY=1");
   const std::unique_ptr<EtcdRegistration> registration = register_server(o, server->port());
-  Serving serving{o, service, *server, tls->get(), signals};
+  Serving serving{o,          service, *server, tls->get(), signals, *grpc ? &grpc_front : nullptr,
+                  grpc->get()};
   watch(serving);
   notify_manager("STOPPING=1");
   if (registration) registration->leave();

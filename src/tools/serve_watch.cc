@@ -140,6 +140,7 @@ void watch(Serving& s) {
     try {
       s.service.beat();
       s.service.tick();
+      if (s.grpc_front) s.grpc_front->tick();
       files.run(s);
       if (health.run(s)) notify_manager("WATCHDOG=1");
     } catch (...) {
@@ -151,6 +152,7 @@ void watch(Serving& s) {
 void drain(Serving& s) {
   s.service.health().rest();
   s.service.drain();
+  if (s.grpc_front) s.grpc_front->tick();
   Meters& meters = s.service.meters();
   log_plain("sluice: stopping; %d requests may take %.0f s to finish", meters.outstanding(),
             s.options.grace);
@@ -163,7 +165,10 @@ void drain(Serving& s) {
     now |= wake == Wake::stop;
   };
   Time end = clock.now() + Time(static_cast<int64_t>(s.options.grace * 1e9));
-  auto busy = [&] { return meters.outstanding() > 0 || s.http.stats().busy > 0; };
+  auto busy = [&] {
+    return meters.outstanding() > 0 || s.http.stats().busy > 0 ||
+           (s.grpc_front && s.grpc_front->busy() > 0);
+  };
   while (busy() && clock.now() < end && !now) wait(20);
   if (meters.outstanding() > 0) {
     LOG(warn, "cut off %d requests", meters.outstanding());
@@ -172,6 +177,7 @@ void drain(Serving& s) {
   s.http.drain();
   end = clock.now() + std::chrono::seconds(1);  // for the last bytes
   while (!now && busy() && clock.now() < end) wait(5);
+  if (s.grpc) s.grpc->stop();  // its calls end on io threads
   s.service.finish_work();
   s.http.stop();
 }

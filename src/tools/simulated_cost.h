@@ -1,4 +1,5 @@
-// What steps cost on the device that `serve --simulate` pretends to have.
+// What steps cost, for servers: on the device that `serve --simulate` pretends to have, and as
+// `serve --cost` predicts it.
 #pragma once
 
 #include <string>
@@ -11,5 +12,9 @@ namespace sluice {
 // `what`: a file of `plan calibrate` (*.json), of whatever model; or a device of `plan`, for which
 // the cost is derived from the model's headers.
 Result<StepCost> simulated_cost(const EngineOptions& engine, const std::string& what);
+
+// `what` of `serve --cost`: such a file of this very model, options and kind of device; or a
+// device.
+Result<StepCost> predicted_cost(const EngineOptions& engine, const std::string& what);
 
 }  // namespace sluice

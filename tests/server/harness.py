@@ -63,6 +63,14 @@ class Server:
             raise RuntimeError("the server did not start: " + "".join(self.lines))
         self.port = int(self.url.rsplit(":", 1)[1])
 
+    def grpc_port(self):
+        """Told below the line that says "ready"."""
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if match := re.search(r"gRPC: \S+ port (\d+)", line):
+                return int(match[1])
+        raise RuntimeError("no gRPC: " + "".join(self.lines))
+
     def __enter__(self):
         return self
 

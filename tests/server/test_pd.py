@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 from harness import PATIENCE, SLUICE, Server, stories
@@ -27,6 +28,13 @@ def prompt(seed, words=60):
 def start(role, *args, path=None):
     room = () if "--prefix-host" in args else ("--prefix-host", "16M")
     return Server("--role", role, "--allow-request-template", *room, *args, path=path or stories())
+
+
+def has_ucx():
+    """Whether this build and this machine have it."""
+    done = subprocess.run([SLUICE, "serve", stories(), "--port", "0", "--role", "decode", "--kv-transport", "ucx", "--kv-key",
+                           "/nowhere"], capture_output=True, text=True, timeout=60 * PATIENCE)
+    return "UCX" not in done.stderr
 
 
 def prefill(server, path, body):
@@ -81,12 +89,15 @@ CASES = [
 
 @unittest.skipUnless(stories(), "no test data")
 class PrefillDecode(unittest.TestCase):
+    TRANSPORT = ()
+    CLOSES = True  # connections that say something else
+
     @classmethod
     def setUpClass(cls):
         cls.key = tempfile.NamedTemporaryFile(suffix=".key")
         cls.key.write(b"a key that both of them have\n")
         cls.key.flush()
-        keyed = ("--kv-key", cls.key.name)
+        keyed = ("--kv-key", cls.key.name, *cls.TRANSPORT)
         cls.one = Server("--allow-request-template", path=stories())
         cls.prefill = start("prefill", "--kv-lease", "15", *keyed)
         cls.decode = start("decode", *keyed)
@@ -182,7 +193,7 @@ class PrefillDecode(unittest.TestCase):
             other.flush()
             on_gpu = any("cuda" in line for line in self.prefill.lines)
             for args in (("--kv-key", other.name), (), ("--kv-key", self.key.name, "--kv", "f8" if on_gpu else "f32")):
-                with start("decode", *args) as decode:
+                with start("decode", *args, *self.TRANSPORT) as decode:
                     refused = self.prefill.metric("sluice_kv_transfer_refused_total")
                     body = {"prompt": prompt(600), "max_tokens": 8, "temperature": 0}
                     params = prefill(self.prefill, "/v1/completions", body)
@@ -195,16 +206,68 @@ class PrefillDecode(unittest.TestCase):
                         lambda: self.prefill.metric("sluice_kv_transfer_refused_total") > refused))
                     self.freed(decode)
 
+    def both_at_once(self, path, first, second):
+        """As our router and SGLang's do it: the decode server knows the request before its prompt is computed."""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            later = pool.submit(self.prefill.request, path, first)
+            status, _, answer = self.decode.request(path, second)
+            self.assertEqual(later.result()[0], 200, later.result()[2])
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def test_blocks_that_are_awaited(self):
+        before, failed = self.fetches("whole"), self.fetches("failed")
+        for k, case in enumerate(CASES):
+            body = {"prompt": prompt(1100 + k), "max_tokens": 24, **case}
+            lease = f"{k:032x}"
+            first = {x: v for x, v in body.items() if x not in ("stream", "stream_options", "min_tokens")}
+            first.update(max_tokens=1, kv_transfer_params=dict(ASKED, lease=lease))
+            params = {"do_remote_prefill": True, "remote_pending": True, "remote_host": "127.0.0.1",
+                      "remote_port": port_of(self.prefill), "remote_request_id": lease}
+            with self.subTest(case=case):
+                answer = self.both_at_once("/v1/completions", first, dict(body, kv_transfer_params=params))
+                self.assertEqual(plain(answer), plain(self.one.request("/v1/completions", body)[2]))
+        self.assertEqual((self.fetches("whole"), self.fetches("failed")), (before + len(CASES), failed))
+        self.freed(self.prefill)
+        self.freed(self.decode)
+
+    def test_rooms(self):
+        before = self.fetches("whole")
+        cases = [c for c in CASES if "use_beam_search" not in c]
+        for k, case in enumerate(cases):
+            body = {"prompt": prompt(1200 + k), "max_tokens": 24, **case}
+            sent = dict(body, bootstrap_host="127.0.0.1", bootstrap_port=port_of(self.prefill), bootstrap_room=2**62 + k)
+            with self.subTest(case=case):
+                answer = self.both_at_once("/v1/completions", sent, sent)
+                self.assertEqual(plain(answer), plain(self.one.request("/v1/completions", body)[2]))
+        self.assertEqual(self.fetches("whole"), before + len(cases))
+        self.freed(self.prefill)
+        self.freed(self.decode)
+
+    def test_rooms_that_do_not_fit(self):
+        room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 7, "bootstrap_room": 9}
+        for server, says, fields in ((self.one, "--role", room), (self.decode, "whole number", dict(room, bootstrap_room=-1)),
+                                     (self.decode, "whole number", dict(room, bootstrap_room=[1, 2])),
+                                     (self.decode, "bootstrap_host", {"bootstrap_room": 9}),
+                                     (self.prefill, "one prompt", dict(room, prompt=["a", "b"])),
+                                     (self.decode, "together", dict(room, kv_transfer_params=ASKED))):
+            status, _, answer = server.request("/v1/completions", {"prompt": "a", **fields})
+            self.assertEqual(status, 400, answer)
+            self.assertIn(says, answer["error"]["message"])
+        # Nobody is there: computed here.
+        status, _, answer = self.decode.request("/v1/completions", {"prompt": prompt(1300), "max_tokens": 4, **room})
+        self.assertEqual(status, 200, answer)
+
     def test_garbage_on_the_port(self):
         draw = random.Random(1)
-        hello = b"SLKV" + bytes([1, 0, 1, 0]) + bytes(64)
+        hello = b"SLKV" + bytes([3, 0, 1, 0]) + bytes(64)
         for k in range(40):
             with socket.create_connection(("127.0.0.1", port_of(self.prefill)), timeout=30 * PATIENCE) as s:
                 begin = b"" if k % 2 else hello
                 try:
                     s.sendall(begin + draw.randbytes(draw.choice((1, 8, 72, 300, 70000))))
                     s.shutdown(socket.SHUT_WR)
-                    while s.recv(65536):
+                    while self.CLOSES and s.recv(65536):
                         pass
                 except OSError:
                     pass
@@ -235,12 +298,21 @@ class PrefillDecode(unittest.TestCase):
             self.assertEqual(status, 200, answer)
 
 
+@unittest.skipUnless(stories() and has_ucx(), "no test data, or no UCX")
+class PrefillDecodeByUcx(PrefillDecode):
+    TRANSPORT = ("--kv-transport", "ucx")
+    CLOSES = False  # UCX keeps them
+
+
 @unittest.skipUnless(stories(), "no test data")
 class Failures(unittest.TestCase):
     """The prefill dies, or stops, in the middle of many requests."""
 
+    TRANSPORT = ()
+
     def run_with(self, fault):
-        with Server(path=stories()) as one, start("prefill", "--kv-lease", "10") as first, start("decode") as second:
+        with Server(path=stories()) as one, \
+                start("prefill", "--kv-lease", "10", *self.TRANSPORT) as first, start("decode", *self.TRANSPORT) as second:
             bodies = [{"prompt": prompt(900 + k, 80), "max_tokens": 8, "temperature": 0} for k in range(24)]
             params = [prefill(first, "/v1/completions", b) for b in bodies]
             self.assertNotIn(None, params)
@@ -274,6 +346,29 @@ class Failures(unittest.TestCase):
     def test_stopped(self):
         self.run_with(lambda server: server.process.send_signal(signal.SIGSTOP))
 
+    def run_awaited(self, fault):
+        """The prefill goes while the decode server awaits its blocks."""
+        with Server(path=stories()) as one, \
+                start("prefill", "--kv-lease", "10", *self.TRANSPORT) as first, start("decode", *self.TRANSPORT) as second:
+            body = {"prompt": prompt(970, 80), "max_tokens": 8, "temperature": 0}
+            params = {"do_remote_prefill": True, "remote_pending": True, "remote_host": "127.0.0.1",
+                      "remote_port": port_of(first), "remote_request_id": "ab" * 16}
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                later = pool.submit(second.request, "/v1/completions", dict(body, kv_transfer_params=params))
+                time.sleep(0.3)  # it has connected by now; if not, it finds nobody
+                fault(first)
+                status, _, answer = later.result()
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(plain(answer), plain(one.request("/v1/completions", body)[2]))
+            self.assertEqual(second.metric("sluice_kv_transfer_places"), 0)
+            first.process.send_signal(signal.SIGCONT)
+
+    def test_awaited_and_killed(self):
+        self.run_awaited(lambda server: server.process.kill())
+
+    def test_awaited_and_stopped(self):
+        self.run_awaited(lambda server: server.process.send_signal(signal.SIGSTOP))
+
     # Places are few, so that most blocks are not offered: the rest is computed.
     def test_little_room(self):
         with Server(path=stories()) as one, start("both", "--prefix-host", "64K") as both:
@@ -294,6 +389,9 @@ class Failures(unittest.TestCase):
         fails("--kv-key", "--role", "prefill", "--kv-host", "192.0.2.1")
         fails("--kv-host", "--role", "prefill", "--kv-host", "0.0.0.0")
         fails("--role", "--kv-port", "7000")
+        fails("--kv-transport", "--role", "both", "--kv-transport", "pigeon")
+        if not has_ucx():
+            fails("UCX", "--role", "both", "--kv-transport", "ucx")
         fails("prefix cache", "--role", "both", "--no-prefix-cache")
         fails("--record", "--role", "both", "--record", "somewhere")
         with tempfile.NamedTemporaryFile() as key:
@@ -301,6 +399,11 @@ class Failures(unittest.TestCase):
             key.flush()
             fails("16", "--role", "decode", "--kv-key", key.name)
         fails("cannot read", "--role", "decode", "--kv-key", os.path.join(tempfile.gettempdir(), "no such key"))
+
+
+@unittest.skipUnless(stories() and has_ucx(), "no test data, or no UCX")
+class FailuresByUcx(Failures):
+    TRANSPORT = ("--kv-transport", "ucx")
 
 
 if __name__ == "__main__":

@@ -162,6 +162,9 @@ class Recording(unittest.TestCase):
         part.write_bytes(b"not a recording")
         self.assertIn("this is no recording", replay(part, code=2))
         self.assertIn("cannot read", replay(self.dir / "none.slrec", code=2))
+        whole = replay(file, "--model", MODEL, "--device", "cuda", code=2)
+        self.assertIn("give --deterministic here too", whole)
+        self.assertIn("--device", replay(file, "--model", MODEL, "--device", "ref", code=2))
 
     def test_the_ring_is_bounded(self):
         with self.server("--record-text") as server:

@@ -3,6 +3,7 @@
     SLUICE=build/release/sluice python3 tests/server/test_simulate.py
 """
 
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -50,9 +51,44 @@ class Simulate(unittest.TestCase):
                 self.complete(server, max_tokens=10)
                 self.assertGreaterEqual(time.monotonic() - begin, 0.5)
 
+    def test_who_would_be_late_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "costs.json"
+            subprocess.run([SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
+                           timeout=120)
+            costs = json.loads(path.read_text())
+            costs.update(rows=[[1, 0.02], [1001, 20.02]], sampled=0, context=0, attended=0, prompts=0)
+            path.write_text(json.dumps(costs))
+
+            def ask(server, word):
+                body = {"prompt": [word] * 60, "max_tokens": 1, "ignore_eos": True}
+                return server.request("/v1/completions", body)
+
+            record = ["--record", folder + "/record", "--slo", "itl_p99=2s"]
+            late = ["--simulate", str(path), "--cost", str(path), "--ttft-limit", "1500ms", *record]
+            with Server("-t", "1", *late, path=MODEL) as server, concurrent.futures.ThreadPoolExecutor(6) as pool:
+                self.assertEqual(ask(server, 5)[0], 200)
+                answers = list(pool.map(lambda k: ask(server, 10 + k), range(6)))
+                served = [a for a in answers if a[0] == 200]
+                refused = [a for a in answers if a[0] == 429]
+                self.assertEqual(len(served) + len(refused), 6)
+                self.assertGreaterEqual(len(served), 1)
+                self.assertGreaterEqual(len(refused), 2)  # six prompts take seven seconds
+                for _, headers, answer in refused:
+                    self.assertEqual(answer["error"]["code"], "would_be_late")
+                    self.assertGreaterEqual(int(headers["retry-after-ms"]), 1)
+                    self.assertLess(int(headers["Retry-After"]), 10)
+                time.sleep(max(int(headers["retry-after-ms"]) for _, headers, _ in refused) / 1000)
+                self.assertEqual(ask(server, 30)[0], 200)
+            # Only what was taken is recorded, and --slo begins in the recording where it began here.
+            done = subprocess.run([SLUICE, "replay", folder + "/record"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_what_will_not_do(self):
         for args, says in ((["--simulate", "abacus"], "abacus"), (["--simulate", "/nowhere.json"], "/nowhere.json"),
-                           (["--simulate", "l4", "--device", "ref"], "--device")):
+                           (["--simulate", "l4", "--device", "ref"], "--device"),
+                           (["--ttft-limit", "1s"], "--cost"), (["--cost", "/nowhere.json"], "/nowhere.json"),
+                           (["--cost", "cpu", "--ttft-limit", "soon"], "'soon' is no time")):
             done = subprocess.run([SLUICE, "serve", MODEL, "--port", "0", *args], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, done.stderr)
             errors = [line for line in done.stderr.splitlines() if line.startswith("sluice:")]

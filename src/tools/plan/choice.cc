@@ -72,6 +72,13 @@ std::string join_tried(const char* name, const std::set<T>& values, const char* 
 
 }  // namespace
 
+std::string replica_words(const PlanSettings& s) {
+  if (s.replicas <= 1) return {};
+  if (s.prefill == 0) return strf("%d replicas", s.replicas);
+  return strf("%d prefill and %d decode worker%s", s.prefill, s.replicas - s.prefill,
+              s.replicas - s.prefill == 1 ? "" : "s");
+}
+
 GainMargins prediction_error(double cost_error) {
   return {std::max(kMeasuredError.rate, cost_error), std::max(kMeasuredError.latency, cost_error)};
 }

@@ -21,6 +21,7 @@ struct Trial {
   double memory = 0;         // bytes on all devices
   double per_million = 0;    // dollars per million output tokens; 0: nobody knows the price
   bool on_front = false, estimate = false;
+  std::vector<std::string> commands;  // with prefill and decode workers: what runs them
 };
 
 // Gains up to these do not count, as shares.
@@ -45,6 +46,7 @@ struct TrialGoal {
   double price = 0;  // dollars per hour and device
   GainMargins error = kMeasuredError;
   int most_replicas = kMostReplicas;
+  double link = 25;  // Gbit/s of a worker, for K and V between workers
 };
 
 // Whether more requests keep the SLO by more than the margin, as a share of all and per second.
@@ -55,6 +57,10 @@ bool gains_goodput(const PlanFigures& a, const PlanFigures& b, const GainMargins
 // requests that keep the SLO, and their number per second), then output tokens per second (with an
 // SLO: not for longer requests), then shorter requests. Not if it loses any of what comes before.
 bool better(const PlanFigures& a, const PlanFigures& b, const Slo& slo, const GainMargins& margins);
+
+// Replicas and who of them computes prompts: "4 replicas", "1 prefill and 3 decode workers"; empty
+// for one that does all.
+std::string replica_words(const PlanSettings& settings);
 
 // A chosen setting that is needed: without it the gain is smaller by more than the margins.
 struct NeededSetting {

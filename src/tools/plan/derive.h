@@ -3,7 +3,10 @@
 // devices. Pure functions.
 #pragma once
 
+#include <vector>
+
 #include "core/step_cost.h"
+#include "tools/kernel_rates.h"
 #include "tools/sol.h"
 
 namespace sluice {
@@ -24,16 +27,6 @@ struct Reached {
   double host_step = 30e-6, host_slice = 0.2e-6;
 };
 inline constexpr Reached kGpuReached{};
-// Against limits that were measured (`bench machine`).
-inline constexpr Reached kCpuReached{.weights = 0.8,
-                                     .kv = 0.5,
-                                     .products = 0.5,
-                                     .attention = 0.15,
-                                     .per_layer = 10e-6,
-                                     .per_step = 100e-6,
-                                     .host_step = 20e-6,
-                                     .host_slice = 0.3e-6};
-
 inline constexpr double kUsableMemory = 0.95;  // of a device's nominal memory
 
 // How products read weights: as they are; in 8 bits, with the device's peak8 where it has one; or
@@ -44,6 +37,20 @@ StepCost derive_cost(const SolModel& model,
                      const SolDevice& device,
                      const Reached& reached,
                      WeightUse use);
+
+// A model's products and attention on a CPU, with the measured rates of its kernels there.
+struct CpuKernels {
+  struct Product {
+    KernelRate rate;
+    double body = 0, logits = 0;  // weights; those of logits are for sampled rows
+  };
+  std::vector<Product> products;
+  KernelRate decode, prompt;  // attention of a layer
+
+  double body(double rows) const;  // seconds
+  double logits(double rows) const;
+};
+StepCost derive_cpu_cost(const ModelShape& shape, const CpuKernels& kernels);
 
 // The cost on `ways` devices that share every product, with two sums over all of them per layer:
 // an estimate.

@@ -55,7 +55,7 @@ PlotSeries over_moments(const Trial& t, const std::string& name, int colour, con
 
 std::string settings_text(const Trial& t) {
   std::string out = t.flags.empty() ? "as given" : t.flags;
-  if (t.settings.replicas > 1) out += strf(", %d replicas", t.settings.replicas);
+  if (t.settings.replicas > 1) out += ", " + replica_words(t.settings);
   if (t.settings.ways > 1) out += strf(", tensor parallel %d (estimate)", t.settings.ways);
   return out;
 }
@@ -94,6 +94,12 @@ std::string plan_html(const PlanPage& page, std::span<const Trial> trials, size_
   append_trial_row(out, trials[0], "");
   if (best != 0) append_trial_row(out, trials[best], "<b>best</b> ");
   out += "</table></div>";
+  for (const Trial& t : trials) {
+    if (t.commands.empty() || !t.on_front) continue;
+    out += "<p>" + escape_html(replica_words(t.settings)) + ":</p><pre>";
+    for (const std::string& line : t.commands) out += escape_html(line) + "\n";
+    out += "</pre>";
+  }
   for (const std::string& note : page.notes) out += "<p>" + escape_html(note) + "</p>";
 
   out += "<h2>Latency, share of requests up to a time</h2><div class=plots>";

@@ -91,20 +91,21 @@ std::string split_line(const SplitEstimate& e) {
 }
 
 void print_trials(std::span<const Trial> trials, size_t best, bool price) {
-  std::printf("%9s %9s %8s %8s %8s %9s %8s %6s %5s %8s%s  %s\n", "TTFT p50", "p99", "TPOT p50",
-              "p99", "E2E p99", "tokens/s", "goodput", "good", "KV", "memory",
+  std::printf("%9s %9s %8s %8s %8s %9s %8s %6s %5s %9s %8s%s  %s\n", "TTFT p50", "p99", "TPOT p50",
+              "p99", "E2E p99", "tokens/s", "goodput", "good", "KV", "preempted", "memory",
               price ? "    $/M" : "", "settings");
   for (size_t i = 0; i < trials.size(); ++i) {
     const Trial& t = trials[i];
     if (i != 0 && i != best && !t.on_front) continue;
     const PlanFigures& f = t.figures;
     std::string what = t.flags.empty() ? "(as given)" : t.flags;
-    if (t.settings.replicas > 1) what += strf(" x %d replicas", t.settings.replicas);
+    if (t.settings.replicas > 1) what += " x " + replica_words(t.settings);
     if (t.estimate) what += strf(" tensor parallel %d, an estimate", t.settings.ways);
     if (i == best && trials.size() > 1) what += "  <- best";
-    std::printf("%9.1f %9.1f %8.2f %8.2f %8.2f %9.0f %8.2f %5.0f%% %4.0f%% %8s", f.ttft.p50 * 1e3,
-                f.ttft.p99 * 1e3, f.tpot.p50 * 1e3, f.tpot.p99 * 1e3, f.e2e.p99, f.output_per_s,
-                f.goodput, f.share_good() * 100, f.most_kv * 100,
+    std::printf("%9.1f %9.1f %8.2f %8.2f %8.2f %9.0f %8.2f %5.0f%% %4.0f%% %9llu %8s",
+                f.ttft.p50 * 1e3, f.ttft.p99 * 1e3, f.tpot.p50 * 1e3, f.tpot.p99 * 1e3, f.e2e.p99,
+                f.output_per_s, f.goodput, f.share_good() * 100, f.most_kv * 100,
+                static_cast<unsigned long long>(f.preemptions),
                 human_bytes(static_cast<uint64_t>(t.memory)).c_str());
     if (price) std::printf(" %6.2f", t.per_million);
     std::printf("  %s\n", what.c_str());
@@ -114,13 +115,23 @@ void print_trials(std::span<const Trial> trials, size_t best, bool price) {
 json::object trial_json(const Trial& t) {
   json::object j{{"flags", t.flags},
                  {"replicas", t.settings.replicas},
+                 {"prefill", t.settings.prefill},
                  {"tensor_parallel", t.settings.ways},
                  {"estimate", t.estimate},
                  {"on_front", t.on_front},
                  {"memory_bytes", t.memory}};
   if (t.per_million > 0) j["dollars_per_million_output_tokens"] = t.per_million;
+  if (!t.commands.empty()) j["commands"] = json::array(t.commands.begin(), t.commands.end());
   j["figures"] = figures_json(t.figures);
   return j;
+}
+
+// What prefill and decode workers that beat the choice come to.
+std::string split_words(const SearchResult& found, const TrialGoal& goal) {
+  const Trial &best = found.trials[found.choice.best], &split = found.trials[*found.split];
+  return strf("%s are predicted to be better than %s: %s.", replica_words(split.settings).c_str(),
+              replica_words(best.settings).c_str(),
+              change_words(best.figures, split.figures, goal.slo).c_str());
 }
 
 // What the page and the terminal say below the table.
@@ -222,6 +233,11 @@ void print_plan(const PlanPage& page, const FirstRun& run, const SearchResult& f
   std::printf("TTFT and TPOT in ms, E2E in s; goodput: requests/s that keep the objectives.\n\n");
   for (const std::string& note : page.notes) std::printf("%s\n", note.c_str());
   std::printf("\n%s\n", page.command.c_str());
+  for (const Trial& t : found.trials) {
+    if (t.commands.empty() || !t.on_front) continue;
+    std::printf("\n%s:\n", replica_words(t.settings).c_str());
+    for (const std::string& line : t.commands) std::printf("%s\n", line.c_str());
+  }
 }
 
 }  // namespace
@@ -234,7 +250,7 @@ int cmd_plan(const PlanOptions& o) {
   Result<PlanTarget> target = PlanTarget::open(o.engine, o.on);
   if (!target) return report(target.error());
   const TrialGoal goal{*slo, target->price(), prediction_error(target->cost_error()),
-                       o.max_replicas.value_or(kMostReplicas)};
+                       o.max_replicas.value_or(kMostReplicas), o.link};
   PlanSettings given;
   given.replicas = o.replicas;
   const double begin = cpu_seconds();
@@ -265,10 +281,16 @@ int cmd_plan(const PlanOptions& o) {
   page.workload = workload_name(o.workload), page.slo = o.slo;
   std::vector<GivenOption> engine = o.given;
   engine.push_back({"--device", {target->is_gpu() ? "cuda" : "cpu"}});
+  for (Trial& t : found.trials)
+    if (t.settings.prefill > 0)
+      t.commands =
+          split_commands(target->model(), engine, setting_options(t.settings, target->is_gpu()),
+                         t.settings.prefill, t.settings.replicas - t.settings.prefill);
   page.command = serve_command(target->model(), engine,
                                setting_options(trials[best].settings, target->is_gpu()));
   const SplitEstimate split = estimate_split(setup->sim, *workload, *slo);
   page.notes = words;
+  if (found.split) page.notes.push_back(split_words(found, goal));
   for (std::string& note : plan_notes(trials, best, split, goal.price))
     page.notes.push_back(std::move(note));
   if (!o.html.empty()) {

@@ -27,6 +27,7 @@ struct PlanOptions {
   std::string slo;  // as bench serve takes it
   int replicas = 1;
   std::optional<int> max_replicas;  // that the search tries; absent: kMostReplicas
+  double link = 25;                 // Gbit/s of a worker, for K and V of prefill workers
   bool search = true, json = false;
   std::string html;  // file for a page
 };

@@ -9,6 +9,7 @@
 
 #include "tools/plan/calibrate.h"
 #include "tools/plan/cost_file.h"
+#include "tools/plan/cpu_kernels.h"
 #include "tools/plan/derive.h"
 #include "tools/plan/figures.h"
 #include "tools/plan/page.h"
@@ -315,6 +316,20 @@ TEST(ServeCommand, HasWhatWasSimulated) {
   EXPECT_EQ(shell_word(""), "''");
 }
 
+TEST(ServeCommand, OfPrefillAndDecodeWorkers) {
+  const std::vector<GivenOption> given = {{"--ctx", {"4096"}}}, chosen = {{"--budget", {"512"}}};
+  EXPECT_EQ(split_commands("m.gguf", given, chosen, 1, 2),
+            (std::vector<std::string>{
+                "sluice serve m.gguf --ctx 4096 --budget 512 --host 0.0.0.0 --api-key-file KEYS "
+                "--kv-key KEY "
+                "--role prefill --kv-host ADDRESS",
+                "sluice serve m.gguf --ctx 4096 --budget 512 --host 0.0.0.0 --api-key-file KEYS "
+                "--kv-key KEY "
+                "--role decode  # 2 of these",
+                "sluice route --worker http://PREFILL1:8080 --worker http://DECODE1:8080 --worker "
+                "http://DECODE2:8080"}));
+}
+
 TEST(Calibrate, StepsByKind) {
   StepCost cost;
   cost.rows = {{1, 1e-3}, {100, 1e-3}};
@@ -375,23 +390,76 @@ TEST(PlanTarget, ErrorOfDerivedCosts) {
   EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.30);
 }
 
-TEST(PlanTarget, PeakOfThisCpuIsThatOfMostWeights) {
-  CpuLimits limits;
-  limits.id.cores = 2;
-  limits.reads = {{1, 1e10}, {2, 2e10}};
-  limits.peaks = {{"dot", "int8", 2e12, 4e12}, {"fma", "f32", 0.5e12, 1e12}};
-  const auto peak = [&](std::vector<TensorInfo> tensors, Quantize quantize = Quantize::none) {
-    return this_cpu(limits, HeadersOnly(std::move(tensors)), quantize, 2).peak;
+TEST(CpuKernels, WeightsByKernel) {
+  const auto uses = [](std::vector<TensorInfo> tensors, WeightQuant quant = WeightQuant::none) {
+    LoadQuant q;
+    q.kind = quant;
+    return kernels_of(HeadersOnly(std::move(tensors)), q);
   };
-  const TensorInfo bf16{"a", Format::bf16, 1000, 100, 200000}, f16{"b", Format::f16, 10, 10, 200};
-  EXPECT_EQ(peak({f16, bf16}), 1e12);  // no bf16 products: they are widened
-  EXPECT_EQ(peak({bf16}, Quantize::w8a8), 4e12);
-  EXPECT_EQ(peak({bf16}, Quantize::u8), 1e12);
-  limits.peaks.push_back({"bfdot", "bf16", 1e12, 2e12});
-  EXPECT_EQ(peak({f16, bf16}), 2e12);
-  // An embedding of more bytes and fewer weights than the matrices.
-  const TensorInfo int4{"c", Format::int4, 1000, 80, 42500};
-  EXPECT_EQ(peak({bf16, int4, int4}), 4e12);
+  const TensorInfo embedding{"token_embd.weight", Format::q8_0, 1000, 64, 68000},
+      up{"blk.0.ffn_up.weight", Format::q8_0, 128, 64, 8704},
+      down{"blk.0.ffn_down.weight", Format::f16, 64, 128, 16384},
+      norm{"blk.0.ffn_norm.weight", Format::f32, 1, 64, 256},
+      positions{"position_embd.weight", Format::f32, 32, 64, 8192},
+      logits{"output.weight", Format::f16, 1000, 64, 128000};
+  const std::vector<KernelUse> tied = uses({embedding, up, norm, down, positions});
+  ASSERT_EQ(tied.size(), 2u);
+  EXPECT_EQ(tied[0].kernel, &choose_matmul(Format::q8_0, 128, 64));
+  EXPECT_EQ(tied[0].body, 128 * 64);
+  EXPECT_EQ(tied[0].logits, 1000 * 64);
+  EXPECT_EQ(tied[1].body, 64 * 128);
+  const std::vector<KernelUse> untied = uses({embedding, up, logits});
+  ASSERT_EQ(untied.size(), 2u);
+  EXPECT_EQ(untied[0].logits, 0);
+  EXPECT_EQ(untied[1].logits, 1000 * 64);
+  EXPECT_EQ(uses({up, down}, WeightQuant::w8a8).size(), 1u);  // both become int8
+}
+
+// Weights of two kernels and attention, in round figures.
+TEST(DeriveCost, OfACpuIsTheSumOfItsKernels) {
+  ModelShape shape;
+  shape.num_layers = 2, shape.hidden = 64, shape.ffn = 128;
+  shape.num_heads = 4, shape.num_kv_heads = 2, shape.head_dim = 16;
+  CpuKernels k;
+  k.products = {{{"a", 2, {{1, 1e-9}, {4, 1e-9}, {16, 4e-9}}}, 10e6, 0},
+                {{"b", 2, {{1, 2e-9}, {16, 17e-9}}}, 1e6, 5e6}};
+  k.decode = {"decode", 2, {{16, 3e-6}}};
+  k.prompt = {"prompt", 2, {{256, 1e-6}}};
+  EXPECT_DOUBLE_EQ(k.body(1), 10e-3 + 2e-3);
+  EXPECT_DOUBLE_EQ(k.body(10), 10e6 * 2.5e-9 + 1e6 * 11e-9);
+  EXPECT_DOUBLE_EQ(k.body(64), 10e6 * 16e-9 + 1e6 * 68e-9);  // proportional behind the last
+  const StepCost c = derive_cpu_cost(shape, k);
+  ASSERT_TRUE(c.valid());
+  EXPECT_DOUBLE_EQ(c.sampled, 5e-3);       // one more row of logits
+  EXPECT_DOUBLE_EQ(c.attended, 2 * 1e-6);  // two layers
+  EXPECT_DOUBLE_EQ(c.context, 2 * 2e-6);   // with `attended` a decode's 3 us
+  const double one = c.seconds({.tokens = 1, .sampled = 1, .context = 0, .attended = 0});
+  EXPECT_NEAR(one, k.body(1) + k.logits(1), 0.2e-3);
+  const double many = c.seconds({.tokens = 64, .sampled = 1, .context = 0, .attended = 0});
+  EXPECT_NEAR(many, k.body(64) + k.logits(1), 0.3e-3);
+}
+
+TEST(CpuKernels, MeasuresOnlyWhatIsMissing) {
+  ModelShape shape;
+  shape.num_heads = 4, shape.num_kv_heads = 2, shape.head_dim = 16;
+  const KernelUse use{&choose_matmul(Format::q8_0, 128, 64), 1e6, 1e5};
+  CpuLimits limits;
+  limits.kernels = {{use.kernel->name, 2, {{1, 1e-9}}},
+                    {decode_attention_name(shape), 2, {{1, 2e-9}}},
+                    {prompt_attention_name(shape), 2, {{1, 3e-9}}}};
+  const auto nothing = [](const std::string& kernel) { ADD_FAILURE() << kernel; };
+  EXPECT_FALSE(complete_rates(limits, {&use, 1}, shape, 2, nothing));
+  const CpuKernels k = kernels_with_rates(limits, {&use, 1}, shape, 2);
+  EXPECT_EQ(k.body(1), 1e6 * 1e-9);
+  EXPECT_EQ(k.logits(1), 1e5 * 1e-9);
+  EXPECT_EQ(k.prompt.seconds(1), 3e-9);
+  limits.kernels.erase(limits.kernels.begin() + 1);  // the rest is there
+  std::vector<std::string> measured;
+  EXPECT_TRUE(complete_rates(limits, {&use, 1}, shape, 2,
+                             [&](const std::string& kernel) { measured.push_back(kernel); }));
+  EXPECT_EQ(measured, std::vector<std::string>{decode_attention_name(shape)});
+  ASSERT_EQ(limits.kernels.size(), 3u);
+  EXPECT_GT(limits.kernels.back().seconds(1), 0);
 }
 
 // A GPU spends instructions on 8-bit K and V: what is read falls to 0.53, its time to 0.77.
@@ -523,6 +591,46 @@ TEST(PlanSearch, TheFrontIsWhatNothingBeats) {
   EXPECT_TRUE(t[2].on_front);
   EXPECT_TRUE(t[3].on_front);
   EXPECT_FALSE(t[4].on_front);  // as good as the first
+}
+
+// Long prompts and short outputs: what decodes waits for no prompt where those are apart.
+TEST(PlanSearch, PrefillAndDecodeWorkersAreTried) {
+  EngineOptions engine;
+  engine.model = "random:qwen2.5-7b", engine.format = "bf16", engine.quiet = true;
+  PlanDeviceOptions on;
+  on.device = "h200";
+  const PlanTarget target = PlanTarget::open(engine, on).value();
+  WorkloadOptions w;
+  w.rate = 12, w.input = "4000", w.output = "100", w.requests = 60;
+  const std::vector<SimRequest> workload = plan_workload(w).value();
+  TrialGoal goal;
+  goal.slo.tpot = 0.02;
+  PlanSettings both, apart;
+  both.replicas = apart.replicas = 3;
+  apart.prefill = 1;
+  const Trial shared = run_trial(target, both, workload, goal).value();
+  const Trial split = run_trial(target, apart, workload, goal).value();
+  EXPECT_EQ(split.figures.requests, 60u);
+  EXPECT_EQ(split.runs.size(), 3u);
+  EXPECT_EQ(split.memory, shared.memory);
+  EXPECT_LT(split.figures.tpot.p99, shared.figures.tpot.p99);
+  EXPECT_EQ(replica_words(apart), "1 prefill and 2 decode workers");
+  EXPECT_EQ(replica_words(both), "3 replicas");
+  // Over a slow link the router has prompts computed where they are decoded.
+  goal.link = 1;
+  const Trial slow = run_trial(target, apart, workload, goal).value();
+  EXPECT_GT(slow.figures.tpot.p99, split.figures.tpot.p99);
+  goal.link = 25;
+  const SearchResult found = search_settings(target, shared, workload, goal, [](size_t) {});
+  const auto tried = [&](int prefill) {
+    return std::ranges::any_of(found.trials, [&](const Trial& t) {
+      return t.settings.replicas == 3 && t.settings.prefill == prefill;
+    });
+  };
+  EXPECT_TRUE(tried(1) && tried(2));
+  EXPECT_FALSE(tried(3));
+  EXPECT_TRUE(std::ranges::any_of(
+      found.trials, [](const Trial& t) { return t.settings.prefill > 0 && t.on_front; }));
 }
 
 TEST(PlanSearch, RefusingRequestsIsNoGain) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
+#include "core/cluster_simulation.h"
 #include "core/policy.h"
 #include "runtime/fit.h"
 #include "tools/sla.h"
@@ -12,6 +14,7 @@ namespace sluice {
 namespace {
 
 constexpr int kRoundsOfKnobs = 2, kMostWays = 8;
+constexpr int kMostSplits = 8;  // of so many workers, more or less
 
 // A knob's values, each written into settings.
 struct PlanKnob {
@@ -33,6 +36,42 @@ std::vector<PlanKnob> knobs_for(const PlanTarget& t) {
   const KvType kv = int8_kv_type(t.shape().head_dim);
   out[4].values.push_back([kv](PlanSettings& s) { s.kv = kv; });
   return out;
+}
+
+// Behind `sluice route`, which places requests by what it knows of the workers.
+std::vector<SimRun> run_apart(const PlanSetup& setup,
+                              const PlanSettings& s,
+                              std::span<const SimRequest> workload,
+                              const TrialGoal& goal) {
+  ClusterSetup cluster;
+  cluster.worker = setup.sim;
+  cluster.num_workers = s.replicas;
+  cluster.roles.assign(static_cast<size_t>(s.replicas), WorkerRole::decode);
+  std::fill_n(cluster.roles.begin(), s.prefill, WorkerRole::prefill);
+  cluster.routing.ttft = goal.slo.ttft, cluster.routing.tpot = goal.slo.tpot;
+  cluster.routing.transfer = static_cast<double>(setup.ledger.kv_per_token) * 8 / (goal.link * 1e9);
+  return simulate_cluster(cluster, workload).workers;
+}
+
+// Splits of every number of replicas that was tried, with the chosen settings.
+void try_splits(SearchResult& out, const TrialGoal& goal, const TrySettings& attempt) {
+  std::set<int> workers;
+  for (const Trial& t : out.trials)
+    if (t.settings.replicas > 1) workers.insert(t.settings.replicas);
+  const PlanSettings from = out.trials[out.choice.best].settings;
+  for (int num : workers) {
+    const int step = std::max(1, num / kMostSplits);
+    for (int prefill = step; prefill < num; prefill += step) {
+      PlanSettings s = from;
+      s.replicas = num, s.prefill = prefill;
+      const std::optional<size_t> at = attempt(s);
+      if (!at || num > from.replicas) continue;
+      const size_t best = out.split.value_or(out.choice.best);
+      if (better(out.trials[*at].figures, out.trials[best].figures, goal.slo,
+                 out.split ? kAnyGain : goal.error))
+        out.split = at;
+    }
+  }
 }
 
 }  // namespace
@@ -72,7 +111,8 @@ Result<Trial> run_trial(const PlanTarget& target,
   Trial t;
   t.settings = settings;
   t.flags = option_words(setting_options(settings, target.is_gpu()));
-  for (int r = 0; r < settings.replicas; ++r)
+  if (settings.prefill > 0) t.runs = run_apart(*setup, settings, workload, goal);
+  for (int r = 0; settings.prefill == 0 && r < settings.replicas; ++r)
     t.runs.push_back(simulate(setup->sim, settings.replicas == 1
                                               ? std::vector(workload.begin(), workload.end())
                                               : share_of(workload, r, settings.replicas)));
@@ -132,6 +172,7 @@ SearchResult search_settings(const PlanTarget& target,
   out.choice = choose_settings(trials, goal, attempt);
   Trial& chosen = trials[out.choice.best];
   if (chosen.runs.empty()) chosen.runs = run_trial(target, chosen.settings, workload, goal)->runs;
+  try_splits(out, goal, attempt);
   if (target.is_gpu() && target.link() > 0) {
     for (int ways = 2; ways <= kMostWays && target.shape().num_kv_heads % ways == 0; ways *= 2) {
       PlanSettings s = trials[out.choice.best].settings;

@@ -17,11 +17,14 @@ Result<Trial> run_trial(const PlanTarget& target,
 struct SearchResult {
   std::vector<Trial> trials;  // the first: the settings as given
   PlanChoice choice;
+  // Of the trials with prefill and decode workers, the one that beats the choice by more than the
+  // error of predictions, with no more workers.
+  std::optional<size_t> split;
 };
 
 // The first is `start`; then one knob after the other, from the best so far, twice; then replicas
-// where the SLO is kept by less than nine in ten; then what the choice asks for; then estimates of
-// tensor parallelism.
+// where the SLO is kept by less than nine in ten; then what the choice asks for; then prefill and
+// decode workers for each number of replicas tried; then estimates of tensor parallelism.
 SearchResult search_settings(const PlanTarget& target,
                              Trial start,
                              std::span<const SimRequest> workload,

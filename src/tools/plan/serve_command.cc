@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/str.h"
+
 namespace sluice {
 
 std::string shell_word(std::string_view text) {
@@ -42,6 +44,21 @@ std::string serve_command(const std::string& model,
   std::string out = "sluice serve " + shell_word(model);
   if (!all.empty()) out += " " + option_words(all);
   return out;
+}
+
+std::vector<std::string> split_commands(const std::string& model,
+                                        std::span<const GivenOption> given,
+                                        std::span<const GivenOption> chosen,
+                                        int prefill,
+                                        int decode) {
+  const std::string serve =
+      serve_command(model, given, chosen) + " --host 0.0.0.0 --api-key-file KEYS --kv-key KEY";
+  const auto times = [](int n) { return n == 1 ? std::string() : strf("  # %d of these", n); };
+  std::string route = "sluice route";
+  for (int i = 1; i <= prefill; ++i) route += strf(" --worker http://PREFILL%d:8080", i);
+  for (int i = 1; i <= decode; ++i) route += strf(" --worker http://DECODE%d:8080", i);
+  return {serve + " --role prefill --kv-host ADDRESS" + times(prefill),
+          serve + " --role decode" + times(decode), route};
 }
 
 }  // namespace sluice

@@ -25,4 +25,12 @@ std::string serve_command(const std::string& model,
                           std::span<const GivenOption> given,
                           std::span<const GivenOption> chosen);
 
+// The same for workers of both roles, and the router in front of them: a line each, with names in
+// capitals for what only the machines know.
+std::vector<std::string> split_commands(const std::string& model,
+                                        std::span<const GivenOption> given,
+                                        std::span<const GivenOption> chosen,
+                                        int prefill,
+                                        int decode);
+
 }  // namespace sluice

@@ -8,10 +8,10 @@
 #include "base/str.h"
 #include "load/open.h"
 #include "runtime/placement.h"
-#include "tools/bench_limits.h"
 #include "tools/commands.h"
 #include "tools/locate_model.h"
 #include "tools/plan/cost_file.h"
+#include "tools/plan/cpu_kernels.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/target.h"
 
@@ -39,13 +39,12 @@ std::string weights_of(const CostFile& f) {
 
 // This CPU, with the weights as the file has them.
 TableRow cpu_row(const Checkpoint& file, const ModelShape& shape, const PlanTableOptions& o) {
-  const SolDevice d =
-      this_cpu(kept_limits(true), file, Quantize::none, num_threads(EngineOptions()));
   TableRow r;
-  r.device = d.name, r.format = cost_format(o.model, o.format);
-  r.memory = d.memory, r.price = o.price;
+  r.device = "cpu", r.format = cost_format(o.model, o.format);
+  r.memory = static_cast<double>(available_memory()), r.price = o.price;
   r.model = sol_model(file, shape, 0);
-  r.cost = derive_cost(r.model, d, kCpuReached, WeightUse::plain);
+  r.cost = derive_cpu_cost(shape,
+                           this_cpu(file, shape, LoadQuant(), num_threads(EngineOptions()), false));
   return r;
 }
 

@@ -1,14 +1,13 @@
 #include "tools/plan/target.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/str.h"
 #include "load/open.h"
 #include "runtime/placement.h"
-#include "tools/bench_limits.h"
 #include "tools/locate_model.h"
 #include "tools/plan/cost_file.h"
+#include "tools/plan/cpu_kernels.h"
 
 namespace sluice {
 
@@ -19,39 +18,13 @@ namespace {
 constexpr double kSavedReadsSeen = 0.5;
 
 // How near derived steps are held to our own on an H200 (plan_test.cc), with 16-bit and with other
-// weights. Those of a CPU are rough.
+// weights, or from rates of kernels on a CPU (docs/plan.md).
 constexpr double kDerivedError16 = 0.15, kDerivedErrorOther = 0.30;
 
 // Weights that take less of their size in 16 bits are quantised, not those of a 16-bit file.
 constexpr double kStoredShare = 0.9;
 
-// Type of the factors in the CPU's products with most of the file's weights. Counts weights, not
-// bytes: a 16-bit embedding may be larger than all 4-bit matrices.
-PeakType factors_of(const Checkpoint& file, Quantize quantize) {
-  if (quantize == Quantize::u8) return PeakType::f32;
-  if (quantize != Quantize::none) return PeakType::int8;
-  std::array<int64_t, kNumFormats> weights{};
-  for (const TensorInfo& t : file.tensors())
-    weights[static_cast<size_t>(t.format)] += t.rows * t.cols;
-  const auto f = static_cast<Format>(std::ranges::max_element(weights) - weights.begin());
-  return f == Format::bf16                      ? PeakType::bf16
-         : f == Format::f16 || f == Format::f32 ? PeakType::f32
-                                                : PeakType::int8;
-}
-
 }  // namespace
-
-SolDevice this_cpu(const CpuLimits& limits,
-                   const Checkpoint& file,
-                   Quantize quantize,
-                   int threads) {
-  SolDevice d{"cpu", static_cast<double>(available_memory()), limits.read_rate(threads), 0};
-  const PeakRate* peak = limits.best(factors_of(file, quantize), threads);
-  // CPUs without bf16 products widen bf16 weights to f32.
-  if (!peak) peak = limits.best(PeakType::f32, threads);
-  if (peak) d.peak = limits.peak_rate(*peak, threads);
-  return d;
-}
 
 std::vector<GivenOption> setting_options(const PlanSettings& s, bool gpu) {
   std::vector<GivenOption> out;
@@ -93,7 +66,7 @@ Result<PlanTarget> PlanTarget::open(const EngineOptions& engine, const PlanDevic
   if (on.price > 0) t.price_ = on.price;
   t.engine_.device.kind = t.gpu_ ? DeviceChoice::Kind::cuda : DeviceChoice::Kind::cpu;
   if (on.cost.empty()) {
-    if (auto ok = t.use_limits(); !ok) return ok.error();
+    if (auto ok = t.use_limits(engine.quiet); !ok) return ok.error();
   }
   return t;
 }
@@ -124,28 +97,41 @@ Result<void> PlanTarget::use_cost_file(const std::string& path, bool asked) {
   return {};
 }
 
-Result<void> PlanTarget::use_limits() {
+Result<void> PlanTarget::use_limits(bool quiet) {
   Result<PlanSetup> as_is = setup({});
   if (!as_is) return as_is.error();
+  kv_token_ = static_cast<double>(as_is->ledger.kv_per_token);
+  if (!gpu_) return use_cpu_kernels(quiet);
   const bool bits8 = engine_.quantize != Quantize::none && engine_.quantize != Quantize::w4;
   // A GPU computes in 16 bits whatever the file has, unless asked for fp8 or w8a8.
-  const double bits = gpu_ ? (bits8 ? 8 : 16) : 0;
+  const double bits = bits8 ? 8 : 16;
   SolModel m = sol_model(*file_, shape_, bits);
   m.step *= static_cast<double>(as_is->ledger.weights) / m.weights;
   m.weights = static_cast<double>(as_is->ledger.weights);
-  kv_token_ = static_cast<double>(as_is->ledger.kv_per_token);
   m.kv_token = kv_read_bytes(kv_token_);
-  const SolDevice d =
-      gpu_ ? *find_sol_device(device_)
-           : this_cpu(kept_limits(engine_.quiet), *file_, engine_.quantize, num_threads(engine_));
-  const bool stored = gpu_ && engine_.gpu_weights == GpuWeights::stored &&
+  const SolDevice& d = *find_sol_device(device_);
+  const bool stored = engine_.gpu_weights == GpuWeights::stored &&
                       m.weights < kStoredShare * sol_model(*file_, shape_, bits).weights;
   const WeightUse use = stored ? WeightUse::stored : bits8 ? WeightUse::bits8 : WeightUse::plain;
-  cost_ = derive_cost(m, d, gpu_ ? kGpuReached : kCpuReached, use);
-  cost_error_ = gpu_ && use == WeightUse::plain ? kDerivedError16 : kDerivedErrorOther;
+  cost_ = derive_cost(m, d, kGpuReached, use);
+  cost_error_ = use == WeightUse::plain ? kDerivedError16 : kDerivedErrorOther;
   source_ =
       strf("derived from limits, %.0f GB/s and %.1f TFLOP/s: `sluice plan calibrate` measures",
            d.bandwidth / 1e9, d.peak / 1e12);
+  return {};
+}
+
+Result<void> PlanTarget::use_cpu_kernels(bool quiet) {
+  Result<LoadQuant> quant = weight_quant(engine_, *file_);
+  if (!quant) return quant.error();
+  const CpuKernels kernels = this_cpu(*file_, shape_, *quant, num_threads(engine_), quiet);
+  cost_ = derive_cpu_cost(shape_, kernels);
+  // Measured with K and V in 16 bits.
+  cost_.context *= kv_token_ / static_cast<double>(shape_.kv_bytes_per_token(KvType(DType::f16)));
+  cost_error_ = kDerivedErrorOther;
+  source_ =
+      strf("derived from rates of %zu kernels with %d threads: `sluice plan calibrate` measures",
+           kernels.products.size() + 2, num_threads(engine_));
   return {};
 }
 

@@ -8,7 +8,6 @@
 
 #include "core/simulation.h"
 #include "runtime/ledger.h"
-#include "tools/cpu_limits.h"
 #include "tools/plan/derive.h"
 #include "tools/plan/plan.h"
 
@@ -21,15 +20,13 @@ struct PlanSettings {
   std::optional<int> beside;  // prompt tokens beside decodes: --chunk, on a GPU --mixed-budget
   std::optional<KvType> kv;
   int replicas = 1;
-  int ways = 1;  // devices that share every product: an estimate
+  int prefill = 0;  // of the replicas, those that compute prompts for the others; 0: all do both
+  int ways = 1;     // devices that share every product: an estimate
   bool operator==(const PlanSettings&) const = default;
 };
 
 // Options of `sluice serve` for the settings.
 std::vector<GivenOption> setting_options(const PlanSettings& settings, bool gpu);
-
-// This CPU as a row of the device table, with its peak for the file's weights.
-SolDevice this_cpu(const CpuLimits& limits, const Checkpoint& file, Quantize quantize, int threads);
 
 struct PlanSetup {
   SimSetup sim;
@@ -58,7 +55,8 @@ class PlanTarget {
  private:
   // asked: for this device, so that costs of another kind are an error.
   Result<void> use_cost_file(const std::string& path, bool asked);
-  Result<void> use_limits();
+  Result<void> use_limits(bool quiet);
+  Result<void> use_cpu_kernels(bool quiet);
   // Bytes of K and V in 16 bits that take as long to read as a position's `kv_token`.
   double kv_read_bytes(double kv_token) const;
 

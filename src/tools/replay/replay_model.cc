@@ -1,12 +1,16 @@
 // The plans of a recording through a fresh executor: the same tokens must come out, byte for byte.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda_plugin.h"
 #include "base/clock.h"
 #include "base/str.h"
 #include "core/replay.h"
+#include "exec/device_executor.h"
+#include "exec/model_executor.h"
 #include "exec/plan_replay.h"
 #include "load/open.h"
 #include "runtime/ledger.h"
@@ -20,15 +24,36 @@ namespace sluice {
 
 namespace {
 
-// A model on the CPU, and the sizes of the recorded executor. What a recording does not say
+// A model on a device, and the sizes of the recorded executor. What a recording does not say
 // (--quantize, --kv, threads) is the command line's.
 struct Rig {
   std::unique_ptr<Checkpoint> file;
   std::unique_ptr<Backend> backend;
+  Device* device = nullptr;  // the backend, where that is a GPU
   std::unique_ptr<Model> model;
   RealClock clock;
   ExecutorConfig executor;
+  bool capture = true;
 };
+
+Result<void> open_backend(const EngineOptions& o, Rig& rig) {
+  rig.capture = o.capture;
+  if (!o.device.is_gpu()) {
+    Result<LoadQuant> quant = weight_quant(o, *rig.file);
+    if (!quant) return quant.error();
+    rig.backend = make_cpu_backend(
+        {.threads = o.threads.value_or(0), .pin = false, .quant = std::move(*quant)});
+    return {};
+  }
+  const Result<CudaOptions> cuda = cuda_options(o, *rig.file);
+  if (!cuda) return cuda.error();
+  Result<std::unique_ptr<Device>> device = open_cuda(*cuda);
+  if (!device) return device.error();
+  rig.device = device->get();
+  rig.device->attach();
+  rig.backend = std::move(*device);
+  return {};
+}
 
 Result<void> open_rig(const RecordingHeader& h, const EngineOptions& given, Rig& rig) {
   EngineOptions o = given;
@@ -38,11 +63,9 @@ Result<void> open_rig(const RecordingHeader& h, const EngineOptions& given, Rig&
   Result<std::unique_ptr<Checkpoint>> file = open_model(o.model, random_format(o), o.random_seed);
   if (!file) return file.error();
   rig.file = std::move(*file);
-  Result<LoadQuant> quant = weight_quant(o, *rig.file);
-  if (!quant) return quant.error();
-  rig.backend = make_cpu_backend(
-      {.threads = o.threads.value_or(0), .pin = false, .quant = std::move(*quant)});
+  if (auto ok = open_backend(o, rig); !ok) return ok.error();
   LoadOptions load;
+  load.fuse = o.fuse;
   load.max_len = h.config.max_len;
   Result<std::unique_ptr<Model>> model = load_model(*rig.file, *rig.backend, load);
   if (!model) return model.error();
@@ -51,13 +74,31 @@ Result<void> open_rig(const RecordingHeader& h, const EngineOptions& given, Rig&
   if (shape.vocab != h.vocab)
     return Error{400, strf("the recording is of a model with %d tokens and this one has %d",
                            h.vocab, shape.vocab)};
-  Result<KvType> kv = kv_type_of(o, shape.head_dim, nullptr);
+  const DeviceMemory memory{0, rig.backend->activation_type()};
+  Result<KvType> kv = kv_type_of(o, shape.head_dim, rig.device ? &memory : nullptr);
   if (!kv) return kv.error();
   ExecutorConfig e = executor_config(Scheduler(h.config, nullptr), shape, *kv);
   if (e.groups.windows != h.config.group_windows)
     return Error{400, "the recording is of a model with other sliding windows"};
+  if (rig.device) {
+    const int rows = DeviceExecutor::bucket_of(e.max_seqs);
+    rig.device->tune(std::max(e.max_step_tokens, rows), rows);
+  }
   rig.executor = std::move(e);
   return {};
+}
+
+MakeExecutor maker_of(Rig& rig) {
+  return [&rig](const ExecutorConfig& c) {
+    const auto with_places = [](auto executor) {
+      const HostTier* places = &executor->host_tier();
+      return ReplayExecutor{std::move(executor), places};
+    };
+    if (rig.device)
+      return with_places(
+          std::make_unique<DeviceExecutor>(*rig.device, *rig.model, c, rig.clock, rig.capture));
+    return with_places(std::make_unique<ModelExecutor>(*rig.backend, *rig.model, c, rig.clock));
+  };
 }
 
 // Why no segment of a run can be computed again; null: they can.
@@ -102,7 +143,7 @@ class RunReplay {
   Result<void> one(size_t k, const Bytes& bytes) {
     const SegmentFile& file = run_.segments[k];
     if (!replay_) {
-      replay_.emplace(*rig_.backend, *rig_.model, rig_.executor, rig_.clock);
+      replay_.emplace(maker_of(rig_), rig_.model->shape(), rig_.executor);
       replay_->progress = [this](size_t done, size_t all) {
         status_.show(strf("computing K and V of %zu positions again: %.0f %%", all,
                           100.0 * static_cast<double>(done) / static_cast<double>(all)));
@@ -156,6 +197,10 @@ class RunReplay {
 }  // namespace
 
 int replay_model(const RecordingFiles& files, const ReplayOptions& o) {
+  if (o.engine.device.is_gpu() && !o.engine.deterministic)
+    return report({400,
+                   "on a GPU bits depend on what shares the batch, unless it is served with "
+                   "--deterministic: record such a server, and give --deterministic here too"});
   bool same = true, some = false;
   for (const RecordedRun& run : files.runs) {
     const RecordingHeader& h = run.header();

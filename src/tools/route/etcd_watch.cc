@@ -11,18 +11,23 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "net/etcd.h"
-#include "tools/route/router.h"
 
 namespace sluice {
 
 using std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kMostKeys = 1024;  // that etcd is asked for
+
+}  // namespace
 
 struct EtcdWatch::Shared {
   Shared(EtcdClient c, std::string p, Tell t)
       : client(std::move(c)), prefix(std::move(p)), tell(std::move(t)) {}
   EtcdClient client;  // the thread's, as all up to `mutex`
   std::string prefix;
-  bool told = false, failing = false, said_bad = false;
+  bool told = false, failing = false, said_bad = false, said_cut = false;
   steady_clock::time_point settles{};
   std::mutex mutex;  // of all below
   std::condition_variable ending;
@@ -44,20 +49,22 @@ EtcdWatch::~EtcdWatch() {
 
 // Values that are no worker's address are left out, and said once.
 Result<std::vector<HttpUrl>> EtcdWatch::workers_in(Shared& s) {
-  Result<std::string> answer =
-      s.client.ask(kEtcdRange, etcd_range(s.prefix, static_cast<int>(kMostWorkers)));
+  Result<std::string> answer = s.client.ask(kEtcdRange, etcd_range(s.prefix, kMostKeys));
   if (!answer) return answer.error();
   Result<std::vector<std::string>> values = etcd_values(*answer);
   if (!values)
     return Error{503,
                  strf("etcd at %s: %s", s.client.name().c_str(), values.error().message.c_str())};
+  if (values->size() >= size_t{kMostKeys} && !std::exchange(s.said_cut, true))
+    LOG(warn, "etcd at %s has %d workers or more: those behind are not known",
+        s.client.name().c_str(), kMostKeys);
   std::vector<HttpUrl> out;
   for (const std::string& v : *values) {
     Result<HttpUrl> url = parse_http_url(v);
     if (url && !url->tls && url->path.empty()) {
       out.push_back(std::move(*url));
     } else if (!std::exchange(s.said_bad, true)) {
-      LOG(warn, "etcd: %s is no worker: http://ADDRESS:PORT is", quote(v).c_str());
+      LOG(warn, "etcd: %s is no worker: http://ADDRESS:PORT is", quote(v.substr(0, 100)).c_str());
     }
   }
   if (out.empty()) return Error{404, strf("etcd at %s names no worker", s.client.name().c_str())};

@@ -10,6 +10,7 @@
 #include "server/kv_events.h"
 #include "server/kv_transfer.h"
 #include "server/openai.h"
+#include "tools/route/early_prefill.h"
 
 namespace sluice {
 
@@ -98,7 +99,7 @@ Conductor::Ask RoutedExchange::ask() const {
   a.whole = !split_;
   a.fetches = fetches_;
   a.handed_over = handed_over();
-  a.again = handed_over() && tries_ > 0;
+  a.again = handed_over() && (tries_ > 0 || awaits_);
   return a;
 }
 
@@ -121,7 +122,8 @@ void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket, Leg leg) {
   if ((leg == Leg::whole || leg == Leg::fetch) && was_split) router_.fallbacks_->add();
   leg_ = leg;
   ++(leg == Leg::prefill ? num_prefills_ : tries_);
-  hold(2 * request_.body.size());  // the client has a copy until an answer begins
+  // The clients have copies until an answer begins.
+  hold((early_ ? 3 : 2) * request_.body.size());
   head_ = {};
   whole_ = again_ = paused_ = lost_ = is_events_ = false;
   if (!first) return;
@@ -251,6 +253,7 @@ void RoutedExchange::flow() {
 
 void RoutedExchange::client_gone() {
   lost_ = true;
+  end_early();
   avoid_ = ~uint64_t{0};
   if (worker_ >= 0) router_.workers_[static_cast<size_t>(worker_)].client->cancel(*this);
 }
@@ -297,6 +300,7 @@ void RoutedExchange::on_end(HttpFailure failure, const std::string& detail) {
     }
     return done(head_.status, nullptr);
   }
+  if (refused_by_ != 0 && !started_) return place_instead();
   if (again_ && (leg_ == Leg::decode || leg_ == Leg::fetch) && head_.status == 400) {
     leave_to_one();  // what is wrong with the request itself is said again
     worker_ = -1;
@@ -334,11 +338,11 @@ void RoutedExchange::done(int status, const char* code) {
       worker_ >= 0 ? " worker=" + router_.workers_[static_cast<size_t>(worker_)].name : "";
   const std::string first =
       first_ > Time{0} ? strf(" first=%.3fs", seconds(first_ - received_)) : "";
-  const std::string prefill =
-      prefiller_ >= 0 ? strf(" prefill=%s prefilled=%.3fs",
-                             router_.workers_[static_cast<size_t>(prefiller_)].name.c_str(),
-                             seconds(prefilled_ - received_))
-                      : "";
+  std::string prefill;
+  if (prefiller_ >= 0)
+    prefill = " prefill=" + router_.workers_[static_cast<size_t>(prefiller_)].name;
+  if (prefiller_ >= 0 && prefilled_ > Time{0})
+    prefill += strf(" prefilled=%.3fs", seconds(prefilled_ - received_));
   const std::string fetch =
       leg_ == Leg::fetch ? " fetch=" + router_.workers_[static_cast<size_t>(lender_)].name : "";
   LOG(info, "%s %s %d%s%s%s%s total=%.3fs tries=%d%s%s", request_.method.c_str(),

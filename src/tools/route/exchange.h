@@ -18,6 +18,8 @@ namespace sluice {
 // cached.
 enum class Leg : uint8_t { whole, prefill, decode, fetch };
 
+class EarlyPrefill;
+
 class RoutedExchange final : public HttpListener,
                              public std::enable_shared_from_this<RoutedExchange> {
  public:
@@ -27,16 +29,24 @@ class RoutedExchange final : public HttpListener,
                  const RoutedPath& path);
   ~RoutedExchange() override;
 
+  static constexpr std::string_view kTransferField = "kv_transfer_params";
+
   Conductor::Ask ask() const;
   bool generates() const { return generates_; }
   int worker() const { return worker_; }
-  // A prefill worker has computed its prompt.
+  // A prefill worker has computed its prompt, or does so while the decode worker awaits it.
   bool handed_over() const { return !params_.empty(); }
   int prefiller() const { return prefiller_; }
   // From now on one worker does all, since the one named failed at its part.
   void do_whole(const std::string& worker, const char* why);
   // Its worker is told where the prefix is.
   void fetch_prefix(const RoutingEstimate& estimate);
+  // That worker computes the prompt beside what follows; bytes_for() are its request's.
+  void begin_early(int worker, EarlyPrefill* prefill);
+  void early_done();
+  // `status`: as it answers; 0: it did not, so the decode worker's connection to it has ended too,
+  // and that one computes the prompt.
+  void early_failed(int worker, int status);
   void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
   // The request as that worker is sent it.
   std::string bytes_for(const HttpUrl& url) const;
@@ -51,6 +61,8 @@ class RoutedExchange final : public HttpListener,
 
  private:
   std::string leg_body() const;
+  void end_early();
+  void place_instead();
   void prefill_ended(HttpFailure failure);
   void leave_to_one();
   Router::Worker& worker_of() { return router_.workers_[static_cast<size_t>(worker_)]; }
@@ -86,9 +98,13 @@ class RoutedExchange final : public HttpListener,
   int lender_ = -1;            // from whom, the last time
   int num_prefills_ = 0;       // workers that were asked to
   int prefiller_ = -1;         // who did
+  std::string lease_;          // that the router has named, for both workers
   std::string params_;         // kv_transfer_params of its answer, raw; empty: none
   std::string prefix_params_;  // the same of a prefix that is fetched
   Time prefilled_{0};
+  EarlyPrefill* early_ = nullptr;  // runs beside; null: none
+  bool awaits_ = false;            // the decode worker was told before the prompt was computed
+  int refused_by_ = 0;             // the status by which its prefill failed meanwhile; 0: none
   int worker_ = -1;
   std::optional<Conductor::Ticket> ticket_;
   HttpResponse head_;

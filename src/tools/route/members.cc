@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/str.h"
 #include "net/stream_socket.h"
 #include "tools/route/router.h"
 #include "tools/route/worker_probe.h"
@@ -51,7 +52,8 @@ std::string Router::worker_metrics() const {
 }
 
 bool Router::is_gone(size_t worker) const {
-  return workers_[worker].leaving && workers_[worker].exchanges.empty();
+  return workers_[worker].leaving && workers_[worker].exchanges.empty() &&
+         workers_[worker].early.empty();
 }
 
 void Router::set_members(const std::vector<HttpUrl>& members, bool settled) {
@@ -74,7 +76,7 @@ void Router::set_members(const std::vector<HttpUrl>& members, bool settled) {
 void Router::join(const HttpUrl& url) {
   if (!is_host_address(url.host)) {
     if (std::exchange(said_no_address_, true)) return;
-    return LOG(warn, "%s is no address to connect to", url.host.c_str());
+    return LOG(warn, "%s is no address to connect to", quote(url.host.substr(0, 100)).c_str());
   }
   size_t place = workers_.size();
   for (size_t i = workers_.size(); i-- > 0;) {

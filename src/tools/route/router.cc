@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "server/openai.h"
+#include "tools/route/early_prefill.h"
 #include "tools/route/exchange.h"
 #include "tools/route/worker_probe.h"
 
@@ -146,6 +147,7 @@ void Router::close() {
     w.probe.reset();
     w.client.reset();
     w.exchanges.clear();
+    w.early.clear();
   }
 }
 
@@ -203,6 +205,7 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
   const Leg leg = choice.decoder >= 0               ? Leg::prefill
                   : choice.estimate.fetch_from >= 0 ? Leg::fetch
                                                     : Leg::whole;
+  if (leg == Leg::prefill && send_early(choice, exchange)) return;
   send_to(choice.worker, exchange, leg, choice.estimate);
 }
 
@@ -248,6 +251,7 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
   if (!silent) return;
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
+  for (const auto& [early, ignored] : w.early) early->cancel();
 }
 
 void Router::set_part(size_t worker, KvPart part) {

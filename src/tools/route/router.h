@@ -66,9 +66,12 @@ struct KvPart {
   std::string role;   // empty: none
   std::string host;   // where others fetch its blocks
   uint16_t port = 0;  // 0: nowhere
+  std::string lease_host;
+  uint16_t lease_port = 0;  // where they fetch leases by name; 0: nowhere
   bool operator==(const KvPart&) const = default;
 };
 
+class EarlyPrefill;
 class RoutedExchange;
 class WorkerProbe;
 enum class Leg : uint8_t;
@@ -90,6 +93,7 @@ class Router {
   void close();
 
  private:
+  friend class EarlyPrefill;
   friend class RoutedExchange;
   friend class WorkerProbe;
   struct Worker {
@@ -104,6 +108,7 @@ class Router {
     std::optional<KvFollower::Source> events;
     uint64_t events_turn = 0;
     std::unordered_map<RoutedExchange*, std::shared_ptr<RoutedExchange>> exchanges;
+    std::unordered_map<EarlyPrefill*, std::shared_ptr<EarlyPrefill>> early;
   };
 
   // Members (members.cc).
@@ -124,6 +129,8 @@ class Router {
                const std::shared_ptr<RoutedExchange>& exchange,
                Leg leg,
                const RoutingEstimate& estimate = {});
+  // Prefill and decode at once; false: not with this worker, or not now.
+  bool send_early(const RoutingChoice& choice, const std::shared_ptr<RoutedExchange>& exchange);
   void left(RoutedExchange& exchange);  // the worker has no more to do with it
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.

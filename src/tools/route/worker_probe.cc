@@ -47,11 +47,17 @@ KvPart part_in(std::string_view text) {
   const Result<json::value> ready = parse_json(text, kRequestJson);
   if (!ready || !ready->is_object()) return {};
   const json::object& o = ready->as_object();
-  KvPart part{text_at(o, "kv_role"), text_at(o, "kv_host"), 0};
-  const json::value* port = o.if_contains("kv_port");
-  if (port && port->is_int64() && port->as_int64() > 0 && port->as_int64() < 65536)
-    part.port = static_cast<uint16_t>(port->as_int64());
-  if (!is_host_address(part.host)) part.port = 0;
+  const auto port_at = [&](const char* key, const std::string& host) -> uint16_t {
+    const json::value* port = o.if_contains(key);
+    if (!port || !port->is_int64() || port->as_int64() <= 0 || port->as_int64() > 65535) return 0;
+    return is_host_address(host) ? static_cast<uint16_t>(port->as_int64()) : uint16_t{0};
+  };
+  KvPart part;
+  part.role = text_at(o, "kv_role");
+  part.host = text_at(o, "kv_host");
+  part.port = port_at("kv_port", part.host);
+  part.lease_host = text_at(o, "kv_lease_host");
+  part.lease_port = port_at("kv_lease_port", part.lease_host);
   return part;
 }
 

@@ -125,11 +125,11 @@ template <Format F>
 
 // Registers must be literals. Many rows of x pass by the first cache, which makes Q4_K a twentieth
 // faster and Q6_K, without minimums, no faster.
-#define SLUICE_LOAD_X(A, from)               \
-  if constexpr (kSuperScales<F> && T == 2) { \
-    _tile_stream_loadd(A, from, 64);         \
-  } else {                                   \
-    _tile_loadd(A, from, 64);                \
+#define SLUICE_LOAD_X(A, from)       \
+  if constexpr (kSuperScales<F>) {   \
+    _tile_stream_loadd(A, from, 64); \
+  } else {                           \
+    _tile_loadd(A, from, 64);        \
   }
 
 #define SLUICE_HIGH(C, A)            \
@@ -139,66 +139,104 @@ template <Format F>
     _tile_dpbsud(C, A, 7);           \
   }
 
-// Products of the minimums, into registers 2 and 3.
-template <Format F, int T>
-[[gnu::always_inline]] inline void multiply_mins(const Unit& u) {
-  _tile_loadd(6, u.w->mins, 64);
-  SLUICE_LOAD_X(4, u.x[0]->sums)
-  _tile_zero(2);
-  _tile_dpbf16ps(2, 4, 6);
-  if constexpr (T == 2) {
-    SLUICE_LOAD_X(5, u.x[1]->sums)
-    _tile_zero(3);
-    _tile_dpbf16ps(3, 5, 6);
-  }
+// What a unit of two tiles multiplies first: the minimums, where there are, or 64 columns. A load
+// waits for the products that read its register before, and the next products for it: so each
+// register is loaded as soon as it is free, across units too.
+template <Format F>
+[[gnu::always_inline]] inline const void* first_of(const XSuper& x) {
+  if constexpr (kSuperScales<F>) return x.sums;
+  return x.q[0];
+}
+template <Format F>
+[[gnu::always_inline]] inline const void* first_of(const WSuper& w) {
+  if constexpr (kSuperScales<F>) return w.mins;
+  return w.low[0];
 }
 
-// 64 columns of T tiles of x. The first of them wait until registers 2 and 3 are free.
-template <Format F, int T>
-[[gnu::always_inline]] inline void multiply(const Unit& u, int i, Dots& dots, int turn) {
-  _tile_loadd(6, u.w->low[i], 64);
-  SLUICE_LOAD_X(4, u.x[0]->q[i])
+template <Format F>
+[[gnu::always_inline]] inline void load_first(const Unit& u) {
+  SLUICE_LOAD_X(4, first_of<F>(*u.x[0]))
+  _tile_loadd(6, first_of<F>(*u.w), 64);
+  SLUICE_LOAD_X(5, first_of<F>(*u.x[1]))
+  _tile_loadd(7, u.w->high[0], 64);
+}
+
+// 64 columns of two tiles of x: low planes into registers 0 and 2, high ones into 1 and 3. Loads
+// are those of the next 64 columns, or of the unit after.
+template <Format F>
+[[gnu::always_inline]] inline void multiply_two(
+    const Unit& u, const Unit& next, int i, Dots& dots, int turn) {
+  const bool ends = i + 1 == kTilesOf;
+  if (i == 0) _tile_zero(0);
   _tile_dpbsud(0, 4, 6);
-  _tile_loadd(7, u.w->high[i], 64);
+  if (i == 0) _tile_zero(1);
   SLUICE_HIGH(1, 4)
+  SLUICE_LOAD_X(4, ends ? first_of<F>(*next.x[0]) : u.x[0]->q[i + 1])
   if (kSuperScales<F> && i == 0) {
     _tile_stored(2, dots.mins[turn], 64);
-    if constexpr (T == 2) {
-      _tile_stored(3, dots.mins[turn][kTileRows], 64);
-    }
+    _tile_stored(3, dots.mins[turn][kTileRows], 64);
   }
-  if constexpr (T == 2) {
-    if (i == 0) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-    SLUICE_LOAD_X(5, u.x[1]->q[i])
-    _tile_dpbsud(2, 5, 6);
-    SLUICE_HIGH(3, 5)
-  }
-}
-#undef SLUICE_LOAD_X
-#undef SLUICE_HIGH
-
-// The products of a unit of T tiles. Meanwhile the results of the unit before become sums: vectors
-// beside tiles, instead of after them.
-template <Format F, int T>
-[[gnu::noinline]] void take_turn(const Unit& now, const Unit& before, Dots& dots, int turn) {
-  if constexpr (kSuperScales<F>) multiply_mins<F, T>(now);
-  _tile_zero(0);
-  _tile_zero(1);
-  SLUICE_UNROLL
-  for (int i = 0; i < kTilesOf; ++i) {
-    multiply<F, T>(now, i, dots, turn);
-    add_quarter<F>(before, dots, turn ^ 1, i);
-  }
-  _tile_stored(0, dots.low, 64);
-  _tile_stored(1, dots.high, 64);
-  if constexpr (T == 2) {
+  if (ends) _tile_stored(0, dots.low, 64);
+  if (i == 0) _tile_zero(2);
+  _tile_dpbsud(2, 5, 6);
+  _tile_loadd(6, ends ? first_of<F>(*next.w) : u.w->low[i + 1], 64);
+  if (ends) _tile_stored(1, dots.high, 64);
+  if (i == 0) _tile_zero(3);
+  SLUICE_HIGH(3, 5)
+  SLUICE_LOAD_X(5, ends ? first_of<F>(*next.x[1]) : u.x[1]->q[i + 1])
+  _tile_loadd(7, ends ? next.w->high[0] : u.w->high[i + 1], 64);
+  if (ends) {
     _tile_stored(2, dots.low[kTileRows], 64);
     _tile_stored(3, dots.high[kTileRows], 64);
   }
 }
+
+// The products of a unit of two tiles, whose first factors are loaded. Beside them the results of
+// the unit before become sums: vectors beside tiles, instead of after them.
+template <Format F>
+[[gnu::noinline]] void take_two(
+    const Unit& now, const Unit& next, const Unit& before, Dots& dots, int turn) {
+  if constexpr (kSuperScales<F>) {
+    _tile_zero(2);
+    _tile_dpbf16ps(2, 4, 6);
+    SLUICE_LOAD_X(4, now.x[0]->q[0])
+    _tile_zero(3);
+    _tile_dpbf16ps(3, 5, 6);
+    _tile_loadd(6, now.w->low[0], 64);
+    SLUICE_LOAD_X(5, now.x[1]->q[0])
+  }
+  SLUICE_UNROLL
+  for (int i = 0; i < kTilesOf; ++i) {
+    add_quarter<F>(before, dots, turn ^ 1, i);
+    multiply_two<F>(now, next, i, dots, turn);
+  }
+}
+#undef SLUICE_LOAD_X
+
+// The same of one tile: the last of an odd number.
+template <Format F>
+[[gnu::noinline]] void take_one(const Unit& now, const Unit& before, Dots& dots, int turn) {
+  for (int i = 0; i < kTilesOf; ++i) add_quarter<F>(before, dots, turn ^ 1, i);
+  if constexpr (kSuperScales<F>) {
+    _tile_loadd(6, now.w->mins, 64);
+    _tile_loadd(4, now.x[0]->sums, 64);
+    _tile_zero(2);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_stored(2, dots.mins[turn], 64);
+  }
+  _tile_zero(0);
+  _tile_zero(1);
+  for (int i = 0; i < kTilesOf; ++i) {
+    _tile_loadd(4, now.x[0]->q[i], 64);
+    _tile_loadd(6, now.w->low[i], 64);
+    _tile_dpbsud(0, 4, 6);
+    _tile_loadd(7, now.w->high[i], 64);
+    SLUICE_HIGH(1, 4)
+  }
+  _tile_stored(0, dots.low, 64);
+  _tile_stored(1, dots.high, 64);
+}
+#undef SLUICE_HIGH
 
 // Rows of x and groups whose sums fit Scratch::sums, and one super-block.
 struct Part {
@@ -315,23 +353,27 @@ void run_groups(const Part& p, int64_t g0, int64_t num, Scratch& scratch) {
   }
   CodeFetch codes = CodeFetch::after<F>(p, g0, num);
   hold_loads();  // tile loads read what was laid out
-  Unit units[2] = {};
+  Unit before{}, now = unit_at(p, 0, g0, scratch.w, outputs[0], scratch);
+  if (now.tiles == 2) load_first<F>(now);
   int turn = 0;
-  for (int64_t m = 0; m < p.rows; m += 2 * kTileRows) {
-    for (int64_t g = 0; g < num; ++g, turn ^= 1) {
-      Unit& now = units[turn];
-      now = unit_at(p, m, g0 + g, scratch.w + g, outputs[g], scratch);
-      fetch_rows(now);
-      codes.some();
-      if (p.fetches_x) fetch_x(p, now, g0 + g);
-      if (now.tiles == 2) {
-        take_turn<F, 2>(now, units[turn ^ 1], scratch.dots, turn);
-      } else {
-        take_turn<F, 1>(now, units[turn ^ 1], scratch.dots, turn);
-      }
+  for (int64_t m = 0, g = 0; m < p.rows; turn ^= 1) {
+    fetch_rows(now);
+    codes.some();
+    if (p.fetches_x) fetch_x(p, now, g0 + g);
+    if (++g == num) {
+      g = 0;
+      m += 2 * kTileRows;
     }
+    const Unit next = m < p.rows ? unit_at(p, m, g0 + g, scratch.w + g, outputs[g], scratch) : now;
+    if (now.tiles == 2) {
+      take_two<F>(now, next.tiles == 2 ? next : now, before, scratch.dots, turn);
+    } else {
+      take_one<F>(now, before, scratch.dots, turn);
+    }
+    before = now;
+    now = next;
   }
-  for (int i = 0; i < kTilesOf; ++i) add_quarter<F>(units[turn ^ 1], scratch.dots, turn ^ 1, i);
+  for (int i = 0; i < kTilesOf; ++i) add_quarter<F>(before, scratch.dots, turn ^ 1, i);
 }
 
 // All of K for the part's rows and groups.

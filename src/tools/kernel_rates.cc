@@ -1,0 +1,131 @@
+#include "tools/kernel_rates.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/check.h"
+#include "base/str.h"
+#include "tools/bench_kernels/cases.h"
+#include "tools/cpu_limits.h"
+
+namespace sluice {
+
+namespace {
+
+// Rows of activations, and outputs of the weight: calls of about a millisecond, so that some of
+// them meet no other program. Few rows read weights that are larger than caches together.
+constexpr int kFewRows[] = {1, 2, 3, 4, 6, 8, 12, 16}, kManyRows[] = {16, 32, 64, 128, 256};
+constexpr int64_t kOutputs = 4096, kInputs = 1024;
+constexpr int64_t kOutputsOfMany = 512, kOutputsPerThread = 128;
+constexpr size_t kRotated = size_t{320} << 20;  // bytes of weights, or of K and V
+constexpr double kSampleWindow = 0.5e-3;        // seconds of a sample, at least
+constexpr double kLongestCall = 0.1;            // of a call: more rows are not tried
+constexpr int kRateRounds = 4, kCallSamples = 6;
+constexpr int kDecodePositions = 512, kDecodeRows = 4, kPromptRows = 128;
+
+// Seconds of a call, the best of several samples.
+double best_call(KernelCase& kernel, int m) {
+  using Clock = std::chrono::steady_clock;
+  const auto timed = [&](int calls) {
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < calls; ++i) kernel.run(m);
+    return std::chrono::duration<double>(Clock::now() - begin).count() / calls;
+  };
+  double best = timed(1);
+  const int calls = static_cast<int>(kSampleWindow / best) + 1;
+  for (int i = 0; i < kCallSamples; ++i) best = std::min(best, timed(calls));
+  return best;
+}
+
+// Seconds per weight for so many rows of activations; rounds over all of them, since other programs
+// come and go.
+std::vector<KernelRate::Point> measure_by_rows(ThreadPool& pool,
+                                               const MatmulRow& row,
+                                               int64_t outputs,
+                                               std::span<const int> rows) {
+  Rotation rotation(kRotated);
+  const std::unique_ptr<KernelCase> kernel =
+      make_matmul_case(pool, rotation, {&row, outputs, kInputs, rows.back()});
+  std::vector<KernelRate::Point> out;
+  for (int m : rows) out.push_back({static_cast<double>(m), kLongestCall});
+  size_t num = rows.size();
+  for (int round = 0; round < kRateRounds; ++round) {
+    for (size_t k = 0; k < num; ++k) {
+      out[k].seconds = std::min(out[k].seconds, best_call(*kernel, rows[k]));
+      if (out[k].seconds >= kLongestCall) num = k + 1;
+    }
+  }
+  out.resize(num);
+  for (KernelRate::Point& p : out) p.seconds /= kernel->ops(1) / 2;
+  return out;
+}
+
+std::string heads_of(const ModelShape& s) {
+  return strf("%dx%dx%d", s.num_heads, s.num_kv_heads, s.head_dim);
+}
+
+KernelRate measure_attention(const ModelShape& shape, int threads, int decode, int rows) {
+  KernelRate rate{"", threads, {}};
+  CpuOptions cpu;
+  cpu.threads = threads;
+  const std::unique_ptr<Backend> backend = make_cpu_backend(cpu);
+  with_pool(threads, [&](ThreadPool&) {
+    const std::unique_ptr<KernelCase> kernel =
+        make_attention_case(*backend, kRotated, {shape, KvType(DType::f16), decode, rows});
+    const double pairs = decode > 0 ? rows * (decode + 1.0) : 0.5 * rows * (rows + 1.0);
+    double best = best_call(*kernel, rows);
+    for (int round = 1; round < kRateRounds; ++round)
+      best = std::min(best, best_call(*kernel, rows));
+    rate.points.push_back({static_cast<double>(rows), best / pairs});
+  });
+  return rate;
+}
+
+}  // namespace
+
+double KernelRate::seconds(double rows) const {
+  CHECK(!points.empty());
+  const auto above = std::ranges::find_if(points, [&](const Point& p) { return p.rows >= rows; });
+  if (above == points.begin()) return points.front().seconds;
+  if (above == points.end()) return points.back().seconds * rows / points.back().rows;
+  const Point &lo = *(above - 1), &hi = *above;
+  return lo.seconds + (rows - lo.rows) / (hi.rows - lo.rows) * (hi.seconds - lo.seconds);
+}
+
+std::string decode_attention_name(const ModelShape& shape) {
+  return "decode-attention-" + heads_of(shape);
+}
+
+std::string prompt_attention_name(const ModelShape& shape) {
+  return "prompt-attention-" + heads_of(shape);
+}
+
+KernelRate measure_product(const MatmulRow& row, int threads) {
+  KernelRate rate{row.name, threads, {}};
+  with_pool(threads, [&](ThreadPool& pool) {
+    rate.points = measure_by_rows(pool, row, kOutputs, kFewRows);
+    if (rate.points.back().rows < kManyRows[0]) return;  // too slow for more
+    const int64_t outputs = std::max(kOutputsOfMany, threads * kOutputsPerThread);
+    const std::vector<KernelRate::Point> many = measure_by_rows(pool, row, outputs, kManyRows);
+    rate.points.insert(rate.points.end(), many.begin() + 1, many.end());
+  });
+  // Fewer rows never take longer.
+  for (size_t k = rate.points.size() - 1; k > 0; --k)
+    rate.points[k - 1].seconds = std::min(rate.points[k - 1].seconds, rate.points[k].seconds);
+  return rate;
+}
+
+KernelRate measure_decode_attention(const ModelShape& shape, int threads) {
+  KernelRate rate = measure_attention(shape, threads, kDecodePositions, kDecodeRows);
+  rate.kernel = decode_attention_name(shape);
+  return rate;
+}
+
+KernelRate measure_prompt_attention(const ModelShape& shape, int threads) {
+  KernelRate rate = measure_attention(shape, threads, 0, kPromptRows);
+  rate.kernel = prompt_attention_name(shape);
+  return rate;
+}
+
+}  // namespace sluice

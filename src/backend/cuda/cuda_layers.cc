@@ -81,8 +81,9 @@ void CudaBackend::disown_stack() {
 }
 
 int CudaBackend::max_decode_rows() const {
-  const bool may = !options_.deterministic && options_.activations != DType::f32 &&
-                   lanes_.size() == 1 && max_positions_ <= kMostPositions && owns_stack();
+  const bool may = options_.fuse_layers && !options_.deterministic &&
+                   options_.activations != DType::f32 && lanes_.size() == 1 &&
+                   max_positions_ <= kMostPositions && owns_stack();
   return may ? kMostRows : 0;
 }
 

@@ -42,7 +42,7 @@ bool place_units(StackPlan& plan, const StackShape& shape) {
   add_norm(0);
   add_product(kStackQkv, false);
   plan.head_unit = num;
-  add(2 * shape.head_dim * static_cast<int>(sizeof(float)));
+  if (shape.head_norms) add(2 * shape.head_dim * static_cast<int>(sizeof(float)));
   add_product(kStackO, false);
   add_norm(1);
   add_product(kStackGateUp, true);

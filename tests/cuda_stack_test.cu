@@ -370,12 +370,16 @@ std::vector<StackCase> small_models() {
 }
 
 // Units are copied and freed in their order, layer after layer: whose place a unit takes must be
-// known to be free, and two neighbours must be there at once.
+// known to be free, and two neighbours of a product whose tiles are multiplied in pairs must fit.
 void check_plan(const char* name, const StackPlan& plan, int unit_bytes) {
   const int num = plan.num_units;
   for (int u = 0; u < num; ++u) {
     const int waits = plan.unit_waits[u] < u ? plan.unit_waits[u] : plan.unit_waits[u] - num;
-    bool right = waits <= u - 2 && plan.unit_at[u] < static_cast<uint32_t>(plan.ring);
+    const bool paired = std::any_of(plan.product, plan.product + 4, [&](const StackProduct& p) {
+      return p.chunks == 1 && u > p.first_unit && u < p.first_unit + p.tiles;
+    });
+    bool right =
+        waits <= (paired ? u - 2 : u - 1) && plan.unit_at[u] < static_cast<uint32_t>(plan.ring);
     // Units that begin within the first bytes of this one.
     for (int v = u - num; v < u; ++v) {
       const uint32_t at = plan.unit_at[(v + num) % num];

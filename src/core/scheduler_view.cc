@@ -7,7 +7,10 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kViewedWaiting = 64;  // waiting sequences; those behind them are taken to be alike
+// Waiting sequences, and cached blocks of theirs that are looked up: sequences behind these are
+// taken to be alike, so that a long queue of long prompts does not hold up the engine.
+constexpr size_t kViewedWaiting = 64;
+constexpr int kViewedBlocks = 2048;
 
 StepLoad scaled_load(StepLoad load, size_t num, size_t of) {
   const auto part = [&](auto n) {
@@ -55,13 +58,15 @@ WorkerView Scheduler::view_for(const Request& request) const {
       v.decode += chunk_load(s.planned, 1);
     }
   }
-  const size_t num = std::min(waiting_.size(), kViewedWaiting);
+  const size_t most = std::min(waiting_.size(), kViewedWaiting);
+  size_t num = 0;
   StepLoad waiting;
-  for (size_t k = 0; k < num; ++k) {
-    const Sequence& s = seqs_[waiting_[waiting_.size() - 1 - k]];
+  for (int blocks = 0; num < most && blocks < kViewedBlocks; ++num) {
+    const Sequence& s = seqs_[waiting_[waiting_.size() - 1 - num]];
     const int known = prompt_len(s) + static_cast<int>(s.output.size());
     const int from = std::clamp(cached_tokens(request_of(s)), 0, known - 1);
     waiting += chunk_load(from, known - from);
+    blocks += from / config_.block_size;
   }
   if (num > 0) v.queued += scaled_load(waiting, waiting_.size(), num);
   // A step beside decodes takes no more of prompts than `chunk`.

@@ -130,9 +130,11 @@ void Engine::learn(const StepReport& report) {
 // Seconds after which the request may come again, since its first token would come too late now; 0:
 // it is taken.
 double Engine::too_early(const Request& r) {
-  if (!options_.early || !r.prompt || r.prompt->empty()) return 0;
+  // Scheduler::add() says what is wrong with a request that no time makes right.
+  if (!options_.early || !r.prompt || r.prompt->empty() || !Scheduler::check(r, config_)) return 0;
   const auto tokens = static_cast<int64_t>(r.prompt->size());
-  const double output = r.predicted_output > 0 ? r.predicted_output : r.max_new;
+  const double most = static_cast<double>(std::min<int64_t>(r.max_new, config_.max_len - tokens));
+  const double output = r.predicted_output > 0 ? r.predicted_output : most;
   const Time left = r.deadline == kNever ? kNever : r.deadline - clock_.now();
   return options_.early->retry_after(scheduler_.view_for(r), tokens, output, left);
 }

@@ -217,6 +217,8 @@ TEST_P(EngineOn, TellsWhoWouldBeLate) {
     records.push_back(std::make_shared<Record>());
     engine.submit(request(12, 2), records.back());
   }
+  const auto never = std::make_shared<Record>();
+  engine.submit(request(70, 2), never);
   go.set_value();  // all at once: the first one is alone, the others wait for it
   for (const auto& r : records) ASSERT_TRUE(r->ended());
   EXPECT_EQ(records[0]->tokens_.size(), 2u);
@@ -224,6 +226,8 @@ TEST_P(EngineOn, TellsWhoWouldBeLate) {
     EXPECT_EQ(records[k]->num_refused_, 1);
     EXPECT_NE(records[k]->refusal_.find("too late: try again in"), std::string::npos);
   }
+  ASSERT_TRUE(never->ended());  // waiting does not make its prompt shorter
+  EXPECT_NE(never->refusal_.find("the context holds 64"), std::string::npos) << never->refusal_;
   const auto later = std::make_shared<Record>();
   engine.submit(request(12, 2), later);
   ASSERT_TRUE(later->ended());

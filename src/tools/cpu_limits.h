@@ -41,6 +41,7 @@ struct CpuLimits {
   std::string measured;         // when: "2026-01-31T12:00:00Z"
   std::vector<ReadRate> reads;  // ascending threads, from 1 to all
   std::vector<PeakRate> peaks;
+  std::string build;                // build_id() of the program whose kernels were measured
   std::vector<KernelRate> kernels;  // those that somebody asked for
 
   // Between what was measured, linear in threads.
@@ -70,7 +71,7 @@ Result<CpuLimits> parse_limits(std::string_view json);
 
 // Where they are kept; empty without a home.
 std::string limits_path(const MachineId& id);
-// 404: there is no such file.
+// Without rates of another build's kernels. 404: there is no such file.
 Result<CpuLimits> load_limits(const std::string& path, const MachineId& id);
 Result<void> save_limits(const std::string& path, const CpuLimits& limits);
 

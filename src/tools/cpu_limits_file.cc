@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "backend/cpu/features.h"
+#include "base/build_id.h"
 #include "base/cache_dir.h"
 #include "base/json.h"
 #include "base/str.h"
@@ -193,6 +194,7 @@ std::string limits_to_json(const CpuLimits& m) {
                                  {"measured", m.measured},
                                  {"reads", reads},
                                  {"peaks", peaks},
+                                 {"build", m.build},
                                  {"kernels", kernels_json(m.kernels)}});
 }
 
@@ -214,9 +216,12 @@ Result<CpuLimits> parse_limits(std::string_view from) {
   if (!reads) return reads.error();
   auto peaks = parse_peaks(o);
   if (!peaks) return peaks.error();
+  const json::value* build = o.if_contains("build");  // empty where the linker leaves none
+  if (!build || !build->is_string()) return bad("build");
   auto kernels = parse_kernels(o);
   if (!kernels) return kernels.error();
-  return CpuLimits{{*cpu, *cores, *isa}, *measured, *reads, *peaks, *kernels};
+  return CpuLimits{
+      {*cpu, *cores, *isa}, *measured, *reads, *peaks, std::string(build->as_string()), *kernels};
 }
 
 std::string limits_path(const MachineId& id) {
@@ -240,6 +245,7 @@ Result<CpuLimits> load_limits(const std::string& path, const MachineId& id) {
     return Error{400, strf("%s does not hold this machine's limits: %s", quote(path, 400).c_str(),
                            m.error().message.c_str())};
   }
+  if (m->build != build_id()) m->kernels.clear();
   return m;
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "backend/cpu/features.h"
+#include "base/build_id.h"
 
 namespace sluice {
 namespace {
@@ -53,6 +54,7 @@ TEST(CpuLimits, BadFilesAreRefused) {
                        with(good, "\"reads\":[", "\"reads\":[7,"),
                        with(good, "\"peaks\":", "\"peeks\":"),
                        with(good, "\"kernels\":", "\"kernel\":"),
+                       with(good, "\"build\":\"\"", "\"build\":7"),
                        with(good, "\"kernel\":\"avx2-q8_0\"", "\"kernel\":\"\""),
                        with(good, "\"rows\":8", "\"rows\":1"),
                        with(good, "\"seconds\":5e-11", "\"seconds\":-5e-11")};
@@ -98,6 +100,7 @@ TEST(CpuLimits, ABadCacheFileIsMeasuredAgain) {
   std::string dir = testing::TempDir() + "limits_" + std::to_string(getpid());
   ASSERT_EQ(setenv("XDG_CACHE_HOME", dir.c_str(), 1), 0);
   CpuLimits m = sample();
+  m.build = build_id();
   std::string path = limits_path(m.id);
   EXPECT_EQ(path, dir + "/sluice/machine-a-cpu-6-207-8-avx512-vnni.json");
   EXPECT_EQ(load_limits(path, m.id).error().code, 404);
@@ -129,6 +132,20 @@ TEST(CpuLimits, ABadCacheFileIsMeasuredAgain) {
   get();
   EXPECT_EQ(measured, 3);
   std::filesystem::remove_all(dir);
+}
+
+TEST(CpuLimits, RatesOfAnotherBuildsKernelsAreNotUsed) {
+  const std::string path = testing::TempDir() + "build_" + std::to_string(getpid()) + ".json";
+  CpuLimits m = sample();
+  m.build = build_id();
+  ASSERT_TRUE(save_limits(path, m));
+  EXPECT_EQ(load_limits(path, m.id)->kernels, m.kernels);
+  m.build += "0";
+  ASSERT_TRUE(save_limits(path, m));
+  const Result<CpuLimits> other = load_limits(path, m.id);
+  EXPECT_TRUE(other->kernels.empty());
+  EXPECT_EQ(other->reads.size(), m.reads.size());
+  std::filesystem::remove(path);
 }
 
 TEST(CpuLimits, AFolderThatCannotBeWrittenIsNoFailure) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/build_id.h"
 #include "base/check.h"
 #include "tools/bench_limits.h"
 #include "tools/terminal.h"
@@ -87,6 +88,7 @@ CpuKernels this_cpu(const Checkpoint& file,
     told = true;
     status.show(kernel, true);
   });
+  limits.build = build_id();
   const std::string path = limits_path(limits.id);
   if (added && !path.empty()) {
     if (auto ok = save_limits(path, limits); !ok)

@@ -83,6 +83,10 @@ class Simulate(unittest.TestCase):
             # Only what was taken is recorded, and --slo begins in the recording where it began here.
             done = subprocess.run([SLUICE, "replay", folder + "/record"], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            done = subprocess.run([SLUICE, "serve", MODEL, "--port", "0", "--device", "cuda", "--cost", path],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("has costs of a CPU", done.stderr)
 
     def test_what_will_not_do(self):
         for args, says in ((["--simulate", "abacus"], "abacus"), (["--simulate", "/nowhere.json"], "/nowhere.json"),

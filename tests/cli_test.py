@@ -394,7 +394,7 @@ class Usage(Cli):
         for command in ([], ["run"], ["tokenize"], ["inspect"], ["template"], ["perplexity"], ["bench"],
                         ["bench", "throughput"], ["bench", "latency"], ["bench", "machine"], ["bench", "kernels"],
                         ["bench", "ablate"], ["bench", "curve"], ["bench", "ladder"], ["quantize"], ["serve"], ["plan"],
-                        ["plan", "calibrate"], ["plan", "table"], ["plan", "compare"]):
+                        ["plan", "calibrate"], ["plan", "table"], ["plan", "compare"], ["replay"]):
             text = self.works(*command, "--help").decode()
             self.assertIn("Usage: " + " ".join(["sluice"] + command), text)
             for line in text.splitlines():
@@ -541,11 +541,12 @@ class Usage(Cli):
         self.assertEqual([slo[k] for k in ("slo", "chunk", "mixed-budget")], ["itl_p99=50ms,ttft_p95=1s", "0", "0"])
         self.assertEqual(served["slo"], "none")
         self.assertEqual(served["no-warm-up"], "false")
+        self.assertEqual(served["ttft-limit"], "(none)")
         # A value is missing only where an option names a file, a text or a list that was not given.
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",
                                    "tool-format", "reasoning-format",  # by the chat template
-                                   "trace", "record", "config", "batch-dir", "kv-events", "kv-events-replay",
+                                   "trace", "cost", "record", "config", "batch-dir", "kv-events", "kv-events-replay",
                                    "kv-events-topic", "kv-events-key", "kv-key", "simulate",
                                    "register", "register-as", "register-ca", "grpc-port"})
 

@@ -12,7 +12,7 @@ void add_replay(CLI::App& app, CommandLine& c) {
               "tell the scheduler what was recorded and compare its plans (the\ndefault)");
   s->add_option(
       "--model", o.engine.model,
-      "compute the recorded plans with this model and compare the results,\nbyte for byte "
+      "compute the recorded plans with this model and compare the\nresults, byte for byte "
       "(needs --record-text)");
   s->add_option("-t,--threads", o.engine.threads, "CPU threads of --model (default: one per core)")
       ->check(whole_number(1, 1024));
@@ -43,7 +43,7 @@ void add_replay(CLI::App& app, CommandLine& c) {
                 "simulate the recorded arrivals under other settings, like\nbudget=256,chunk=64: "
                 "budget, chunk, mixed_budget, max_seqs,\nkv_blocks, order, admission");
   s->add_flag("--stall", o.stall,
-              "tell the longest stall: which step, whose prompt, and which --chunk\nwould have "
+              "tell the longest stall: which step, whose prompt, and which\n--chunk would have "
               "avoided it");
   s->add_flag("--json", o.json, "the result as one JSON object on stdout");
   s->footer(

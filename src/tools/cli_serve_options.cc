@@ -253,9 +253,8 @@ void add_prediction_options(CLI::App* app, ServeOptions& o) {
   CLI::Option* cost = app->add_option(
       "--cost", o.cost,
       "what steps take: a file of `plan calibrate` (*.json) with the\nsame model and options, or a "
-      "device (cpu, h200, ...) to derive it\nfrom. --slo starts from it; requests whose first "
-      "token "
-      "is predicted\nto come after --ttft-limit or their deadline get 429");
+      "device (cpu, h200, ...) to derive\nit from. --slo starts from it; requests whose first "
+      "token is\npredicted to come after --ttft-limit or their deadline get 429");
   app->add_option_function<std::string>(
          "--ttft-limit", [&o](const std::string& text) { o.engine.ttft_limit = *parse_time(text); },
          "the latest first token, like 2s: requests that would wait longer\nare refused with a "

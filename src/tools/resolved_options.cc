@@ -90,6 +90,7 @@ ResolvedValues resolved_values(const ServeOptions& o) {
   if (o.transfer.role != KvRole::none) values["prefix-host"] = "1G";
   values["log-requests"] = o.log_requests ? "true" : "false";
   values["max-queue"] = queue > 0 ? std::to_string(queue) : "(no limit on loopback)";
+  values["ttft-limit"] = "(none)";
   values["max-connections-per-ip"] =
       strf("%zu (loopback: no limit)", HttpLimits().connections_per_ip);
   return values;

@@ -235,15 +235,20 @@ Result<KvLink> KvFetcher::connect(const Job& job) {
                     std::min(job.until, steady_clock::now() + KvLink::kIdle));
   if (!stream) return stream.error();
   KvLink link(std::move(*stream), identity_);
-  if (auto ok = link.greet(true, job.until); !ok) return ok.error();
+  if (auto ok = link.greet(true, frame_until(job)); !ok) return ok.error();
   return link;
+}
+
+// A pending job has minutes, but no single frame has: whoever stops waits for it.
+WaitUntil KvFetcher::frame_until(const Job& job) const {
+  return std::min(job.until, steady_clock::now() + options_.time);
 }
 
 // Until the first block of a prompt is there.
 Result<void> KvFetcher::await(const Job& job, KvLink& link) const {
   if (auto ok = link.send(KvAwait{*job.lease}, job.until); !ok) return ok;
   for (;;) {
-    Result<KvFrame> frame = link.receive(job.until);
+    Result<KvFrame> frame = link.receive(frame_until(job));
     if (!frame) return frame.error();
     if (std::holds_alternative<KvReady>(*frame)) return {};
     if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
@@ -271,7 +276,7 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places, KvLink* open) {
     for (;;) {
       if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
       if (stop_.load()) return Error{404, "the server stops"};
-      Result<KvFrame> frame = link.receive(job.until);
+      Result<KvFrame> frame = link.receive(frame_until(job));
       if (!frame) return frame.error();
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;

@@ -99,6 +99,7 @@ class KvFetcher {
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<std::shared_ptr<Places>> reserve(const Job& job);
   Result<KvLink> connect(const Job& job);
+  WaitUntil frame_until(const Job& job) const;
   Result<void> await(const Job& job, KvLink& link) const;
   void run_pending(Job& job, Outcome& outcome, WaitUntil& begin);
   void start_thread();

@@ -40,6 +40,7 @@ class KvLink {
   // Its bytes are valid until the next call.
   Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
   void shut() noexcept { stream_->shut(); }
+  void finish() noexcept { stream_->finish(); }
 
  private:
   Result<void> prove(WaitUntil until);

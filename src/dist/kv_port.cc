@@ -80,7 +80,7 @@ void KvPort::accept_main() {
 }
 
 void KvPort::begin(std::unique_ptr<ByteStream> stream) {
-  if (clients_.size() >= kMaxLinks) return;
+  if (clients_.size() >= kMaxLinks) return stream->shut();  // its end is not waited for
   Client& c = clients_.emplace_back();
   try {
     c.link = std::make_unique<KvLink>(std::move(stream), *identity_);
@@ -113,6 +113,7 @@ void KvPort::serve(Client& client) {
   } catch (...) {
     log_exception("a connection for KV blocks");
   }
+  client.link->finish();  // here: whoever accepts must not wait
   client.link->shut();
   client.over.store(true);
 }

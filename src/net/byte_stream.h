@@ -29,6 +29,8 @@ class ByteStream {
                                WaitUntil until) = 0;
   // Ends whatever waits; any thread.
   virtual void shut() noexcept = 0;
+  // The last call but shut(): may wait a second until what was sent has left.
+  virtual void finish() noexcept {}
 };
 
 // Where connections come in.

@@ -127,6 +127,7 @@ class UcxStream final : public ByteStream {
     shut_.store(true);
     worker_.wake();
   }
+  void finish() noexcept override { close(false); }
 
  private:
   Result<void> wait(ucs_status_ptr_t request, milliseconds idle, WaitUntil until) {
@@ -134,7 +135,7 @@ class UcxStream final : public ByteStream {
     if (!request) return {};
     const auto end = std::min(until, steady_clock::now() + idle);
     for (;;) {
-      if (worker_.progress()) continue;
+      const bool moved = worker_.progress();
       if (const ucs_status_t s = ucx_.request_status(request); s != UCS_INPROGRESS) {
         ucx_.request_free(request);
         return s == UCS_OK ? Result<void>() : gone(s);
@@ -146,20 +147,21 @@ class UcxStream final : public ByteStream {
                : shut_.load()    ? Error{503, "the connection was ended"}
                                  : Error{504, "nothing came in time"};
       }
-      worker_.sleep(left);
+      if (!moved) worker_.sleep(left);
     }
   }
   Error gone(ucs_status_t status) const {
     return {503, strf("the peer is gone: %s", ucx_.status_string(status))};
   }
 
-  // What was sent arrives, unless it is forced or takes too long. The worker ends too, and with it
-  // every operation that is left.
+  // What was sent arrives, unless it is forced, was shut or takes too long. The worker ends too,
+  // and with it every operation that is left.
   void close(bool force) noexcept {
     if (!ep_) return;
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = force || failed_ != UCS_OK ? uint32_t{UCP_EP_CLOSE_FLAG_FORCE} : 0;
+    const bool now = force || failed_ != UCS_OK || shut_.load();
+    params.flags = now ? uint32_t{UCP_EP_CLOSE_FLAG_FORCE} : 0;
     const ucs_status_ptr_t closing = ucx_.ep_close(ep_, &params);
     const auto end = steady_clock::now() + kUcxClose;
     bool done = !UCS_PTR_IS_PTR(closing);
@@ -243,12 +245,11 @@ class UcxListener final : public ByteListener {
   std::unique_ptr<ByteStream> accept(milliseconds most) override {
     const auto end = steady_clock::now() + most;
     for (;;) {
-      while (worker_.progress()) {
-      }
+      const bool moved = worker_.progress();
       if (!waiting_.empty()) break;
       const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
       if (left.count() <= 0) return nullptr;
-      worker_.sleep(left);
+      if (!moved) worker_.sleep(left);
     }
     auto stream = std::make_unique<UcxStream>(ucx_);
     ucp_ep_params_t params{};

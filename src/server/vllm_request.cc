@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int kStructDepth = 32;
+constexpr size_t kMostUnknown = 32;                  // fields that are told of
 constexpr double kWholeNumber = 9007199254740991.0;  // 2^53 - 1
 
 // Collects a request as the JSON body that it would be over HTTP, so that one parser checks both.
@@ -42,7 +43,8 @@ class VllmReader {
     if (!refused_) refused_ = ApiError{400, std::move(message), "", ""};
   }
   void unknown(const ProtoField& f) {
-    out_.unknown.push_back(strf("%s %u", message_, unsigned{f.number}));
+    if (out_.unknown.size() < kMostUnknown)
+      out_.unknown.push_back(strf("%s %u", message_, unsigned{f.number}));
   }
   bool is(const ProtoField& f, ProtoType type) {
     if (f.type != type) fail(strf("%s: field %u has the wrong type", message_, unsigned{f.number}));

@@ -70,6 +70,10 @@ TEST(VllmRequest, Defaults) {
   f = {};
   ASSERT_FALSE(parse_vllm_generate(text, "", {}, f));
   EXPECT_EQ(f.unknown, std::vector<std::string>{"GenerateRequest 99"});
+  for (int k = 0; k < 1000; ++k) ProtoWriter(text).varint(99, 1);
+  f = {};
+  ASSERT_FALSE(parse_vllm_generate(text, "", {}, f));
+  EXPECT_EQ(f.unknown.size(), 32u);
   EXPECT_TRUE(parse_vllm_generate(text, "1", {}, f));
   EXPECT_TRUE(parse_vllm_generate("", "", {}, f));
 }

@@ -2,6 +2,7 @@
 the other one. The router is a function here; vllm-router's own is in clients/test_routers.py."""
 
 import concurrent.futures
+import functools
 import os
 import random
 import re
@@ -30,6 +31,7 @@ def start(role, *args, path=None):
     return Server("--role", role, "--allow-request-template", *room, *args, path=path or stories())
 
 
+@functools.cache
 def has_ucx():
     """Whether this build and this machine have it."""
     done = subprocess.run([SLUICE, "serve", stories(), "--port", "0", "--role", "decode", "--kv-transport", "ucx", "--kv-key",
@@ -302,6 +304,9 @@ class PrefillDecode(unittest.TestCase):
 class PrefillDecodeByUcx(PrefillDecode):
     TRANSPORT = ("--kv-transport", "ucx")
     CLOSES = False  # UCX keeps them
+    # Nothing of these is the transport's.
+    test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = None
+    test_requests_that_do_not_fit = test_rooms_that_do_not_fit = None
 
 
 @unittest.skipUnless(stories(), "no test data")
@@ -404,6 +409,7 @@ class Failures(unittest.TestCase):
 @unittest.skipUnless(stories() and has_ucx(), "no test data, or no UCX")
 class FailuresByUcx(Failures):
     TRANSPORT = ("--kv-transport", "ucx")
+    test_little_room = test_options = None
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Worker(unittest.TestCase):
                 "continue_final_message": False, "skip_special_tokens": True, "separate_reasoning": True,
                 "stream_reasoning": True, "return_hidden_states": False, "include_reasoning": True})
             self.assertEqual(status, 200, answer)
-        for wrong in ({"return_hidden_states": True}, {"data_parallel_rank": 1}, 
+        for wrong in ({"return_hidden_states": True}, {"data_parallel_rank": 1},
                       {"bootstrap_room": 7, "bootstrap_host": "127.0.0.1", "bootstrap_port": 7}):
             status, _, answer = self.server.request("/v1/completions", {"prompt": "a", **wrong})
             self.assertEqual((status, answer["error"]["code"]), (400, "unsupported_parameter"), answer)

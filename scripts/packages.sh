@@ -8,7 +8,7 @@ packages_to_build() {
     boost=libboost1.81-dev
   fi
   echo g++ cmake ninja-build git python3 python3-venv pkg-config libcli11-dev \
-    libyaml-cpp-dev libpcre2-dev libssl-dev libzmq3-dev libgrpc++-dev libgtest-dev libbenchmark-dev "$boost"
+    libyaml-cpp-dev libpcre2-dev libssl-dev libzmq3-dev libgtest-dev libbenchmark-dev "$boost"
 }
 
 # What the tests need on top: clang for sanitizers and fuzzing, with its runtime of the same version, and a
@@ -22,7 +22,7 @@ packages_to_test() {
     version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -1)
   fi
   version=${version%%.*}
-  echo clang "libclang-rt-${version:-14}-dev" clang-format-14 lld openssl curl dpkg-dev file etcd-server iproute2 libucx-dev $browser
+  echo clang "libclang-rt-${version:-14}-dev" clang-format-14 lld openssl curl dpkg-dev file etcd-server iproute2 libucx-dev libgrpc++-dev $browser
 }
 
 missing_packages() {  # missing_packages NAME...

@@ -371,8 +371,13 @@ std::vector<StackCase> small_models() {
 
 // Units are copied and freed in their order, layer after layer: whose place a unit takes must be
 // known to be free, and two neighbours of a product whose tiles are multiplied in pairs must fit.
-void check_plan(const char* name, const StackPlan& plan, int unit_bytes) {
+void check_plan(const StackShape& shape, const StackPlan& plan, int unit_bytes) {
   const int num = plan.num_units;
+  ++checks;
+  if (plan.splits > 1 && plan.n * shape.heads > plan.blocks) {
+    ++failures;
+    std::printf("FAIL %d heads of %d rows: nobody merges some\n", shape.heads, plan.n);
+  }
   for (int u = 0; u < num; ++u) {
     const int waits = plan.unit_waits[u] < u ? plan.unit_waits[u] : plan.unit_waits[u] - num;
     const bool paired = std::any_of(plan.product, plan.product + 4, [&](const StackProduct& p) {
@@ -388,7 +393,9 @@ void check_plan(const char* name, const StackPlan& plan, int unit_bytes) {
     }
     ++checks;
     if (right) continue;
-    if (++failures <= 20) std::printf("FAIL %s: unit %d waits for %d\n", name, u, waits);
+    if (++failures <= 20)
+      std::printf("FAIL hidden size %d, %d rows: unit %d waits for %d\n", shape.hidden, plan.n, u,
+                  waits);
   }
 }
 
@@ -401,7 +408,7 @@ void check_plans() {
           StackShape s = shape_of(hidden, hidden * 7 / 2 / 32 * 32, 2048 / head_dim, 2, head_dim);
           s.head_norms = norms, s.biases = !norms;
           StackPlan plan;
-          if (plan_stack(s, n, 28, 132, &plan)) check_plan("plan", plan, kLeastUnit);
+          if (plan_stack(s, n, 28, 132, &plan)) check_plan(s, plan, kLeastUnit);
         }
       }
     }

@@ -82,7 +82,8 @@ bool plan_stack(const StackShape& shape, int rows, int layers, int blocks, Stack
   plan.product[kStackGateUp] = share(shape.ffn, shape.hidden, 8, 2, blocks, n);
   plan.product[kStackDown] = share(shape.hidden, shape.ffn, 0, 1, blocks, n);
 
-  plan.splits = std::clamp(blocks / pairs, 1, kStackSplits);
+  // A block merges the parts of one head at most.
+  if (n * shape.heads <= blocks) plan.splits = std::clamp(blocks / pairs, 1, kStackSplits);
   plan.kv_cap = n > 2 ? (shape.head_dim <= 64 ? 128 : 64) : (shape.head_dim <= 64 ? 224 : 112);
   plan.span = plan.kv_cap;
   const int kv_bytes = plan.kv_cap * shape.head_dim * 2 * 2;

@@ -21,6 +21,8 @@ class EarlyRejection {
   void launched(uint64_t step, const StepLoad& load);
   void completed(uint64_t step, double seconds);
 
+  // Whether the first token of a request whose deadline is `left` away has to come by any time.
+  bool has_limit(Time left) const { return limit_ > Time{0} || left < kNever; }
   // Seconds after which the request would be taken; 0: it is taken. `queue` has what waits and
   // runs, and how much of the prompt is cached; the rest of it is filled in here. `left`: until the
   // request's deadline.

@@ -26,6 +26,7 @@ WorkerView waiting(int tokens) {
 
 TEST(EarlyRejection, WhoWaitsTooLongIsToldForHowLong) {
   EarlyRejection early(per_token(), milliseconds(1000));
+  EXPECT_TRUE(early.has_limit(kNever));
   EXPECT_EQ(early.retry_after(waiting(0), 100, 16, kNever), 0);
   EXPECT_EQ(early.retry_after(waiting(500), 100, 16, kNever), 0);
   const double wait = early.retry_after(waiting(3000), 100, 16, kNever);
@@ -41,6 +42,8 @@ TEST(EarlyRejection, WhoWaitsTooLongIsToldForHowLong) {
 TEST(EarlyRejection, CachedPromptsAndDeadlines) {
   EarlyRejection early(per_token(), Time{0});
   WorkerView v = waiting(3000);
+  EXPECT_FALSE(early.has_limit(kNever));
+  EXPECT_TRUE(early.has_limit(milliseconds(1000)));
   EXPECT_EQ(early.retry_after(v, 100, 16, kNever), 0);  // no limit, no deadline
   EXPECT_GT(early.retry_after(v, 100, 16, milliseconds(1000)), 0);
   EXPECT_EQ(early.retry_after(v, 100, 16, milliseconds(4000)), 0);

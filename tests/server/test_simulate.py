@@ -38,14 +38,19 @@ class Simulate(unittest.TestCase):
         with Server("-t", "1", path=MODEL) as server:
             self.assertFalse(server.request("/server_info")[2]["simulated"])
 
+    def costs(self, folder, rows):
+        """A file of costs in which only the number of rows counts."""
+        path = pathlib.Path(folder) / "costs.json"
+        subprocess.run([SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
+                       timeout=120)
+        costs = json.loads(path.read_text())
+        costs.update(rows=rows, sampled=0, context=0, attended=0, prompts=0)
+        path.write_text(json.dumps(costs))
+        return path
+
     def test_steps_take_the_time_of_the_file(self):
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "costs.json"
-            subprocess.run([SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
-                           timeout=120)
-            costs = json.loads(path.read_text())
-            costs.update(rows=[[1, 0.05], [1000, 0.06]], sampled=0, context=0, attended=0, prompts=0)
-            path.write_text(json.dumps(costs))
+            path = self.costs(folder, [[1, 0.05], [1000, 0.06]])
             with Server("-t", "1", "--simulate", str(path), path=MODEL) as server:
                 begin = time.monotonic()
                 self.complete(server, max_tokens=10)
@@ -53,12 +58,7 @@ class Simulate(unittest.TestCase):
 
     def test_who_would_be_late_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "costs.json"
-            subprocess.run([SLUICE, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
-                           timeout=120)
-            costs = json.loads(path.read_text())
-            costs.update(rows=[[1, 0.02], [1001, 20.02]], sampled=0, context=0, attended=0, prompts=0)
-            path.write_text(json.dumps(costs))
+            path = self.costs(folder, [[1, 0.02], [1001, 20.02]])
 
             def ask(server, word):
                 body = {"prompt": [word] * 60, "max_tokens": 1, "ignore_eos": True}

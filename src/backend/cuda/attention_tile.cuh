@@ -14,6 +14,7 @@
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/attention_int8.cuh"
 #include "backend/cuda/f8_bits.cuh"
+#include "backend/cuda/ldmatrix.cuh"
 
 namespace sluice::cuda {
 
@@ -103,19 +104,6 @@ struct SmemRows {
   }
   __device__ static uint32_t at(int row, int c) { return at(row, c & ~1, c & 1); }
 };
-
-__device__ inline void ldmatrix(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void ldmatrix_trans(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 
 // d [16, 8] += a [16, 16] · b [16, 8]
 template <typename T>

@@ -25,7 +25,7 @@ bool is_plain(const Weight& w, DType type, bool may_have_bias) {
   return c.parts.empty() && c.gemm.type == type && (may_have_bias || !c.gemm.bias_f32);
 }
 
-// What all layers have in common; false: they differ, or the kernel has no such op.
+// The shape that all layers have; false: they differ, or the kernel has no such op.
 bool shape_of(std::span<const DecodeLayer> layers, DType type, StackShape* shape) {
   const DecodeLayer& l = layers[0];
   const AttentionSpec& a = l.spec.attention;

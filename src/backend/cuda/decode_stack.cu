@@ -36,7 +36,7 @@ __device__ inline void compute(Block& b, bool own, int shares) {
   }
 }
 
-// What does not change from layer to layer, into shared memory.
+// Copies into shared memory all that is the same in every layer.
 __device__ inline void begin_step(const Block& b, bool own, int shares) {
   const StackArgs& a = b.a;
   const StackPlan& plan = a.plan;

@@ -38,7 +38,7 @@ struct StackLayer {
   void* v = nullptr;
 };
 
-// What all layers have in common.
+// The sizes and types of every layer.
 struct StackShape {
   DType type = DType::bf16;  // of weights, K and V
   int hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;

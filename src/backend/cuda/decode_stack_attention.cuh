@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/decode_stack_block.cuh"
+#include "backend/cuda/ldmatrix.cuh"
 #include "backend/cuda/mma_sync.cuh"
 
 namespace sluice::cuda {
@@ -141,13 +142,6 @@ __device__ inline void take_head(const Block& b,
   }
 }
 
-__device__ inline void load_turned(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 // A warp's softmax so far: of head g, and out's dimensions 16 i + g and that plus 8 of heads 2 t
 // and the next.
 template <int D>
@@ -201,7 +195,8 @@ __device__ inline void attend_tile(const Block& b, Running<D>& r, int row, int v
 #pragma unroll
   for (int i = 0; i < D / 16; ++i) {
     uint32_t v[4];
-    load_turned(v, v_at + static_cast<uint32_t>(kv_place(position, 2 * i + (b.lane >> 3 & 1), D)));
+    ldmatrix_trans(v,
+                   v_at + static_cast<uint32_t>(kv_place(position, 2 * i + (b.lane >> 3 & 1), D)));
     r.out[i][0] *= even, r.out[i][1] *= odd, r.out[i][2] *= even, r.out[i][3] *= odd;
     mma(r.out[i], v, p[0], p[1], T{});
   }

@@ -1,5 +1,5 @@
-// What the warps of a block of decode_stack.cu have in common: arguments, shared memory and the
-// ways to wait for each other. Device code.
+// Arguments, shared memory and barriers that the warps of a block of decode_stack.cu share. Device
+// code.
 #pragma once
 
 #include "backend/cuda/async_copy.cuh"
@@ -31,12 +31,12 @@ struct StackArgs {
 };
 static_assert(sizeof(StackArgs) <= 16 * 1024);
 
-// What a block has of a product: rows [begin, end).
+// A block's share of a product: rows [begin, end) of its weight.
 struct Job {
   int begin, end, tiles, chunks, first_unit, pitch, cols, group, tile;
 };
 
-// What a block has of attention: positions of one sequence for one kv head, every layer the same.
+// A block's share of attention: positions of one sequence for one kv head, the same in every layer.
 struct Share {
   int row, kv_head, split, splits;  // splits == 0: none
   int first, end;                   // positions

@@ -60,7 +60,7 @@ __device__ inline void receive(
       barrier_wait(b.full(unit), layer);
       norm_at = b.shared + b.small.unit_at[unit];
     }
-    // What was not there is looked for again, all of it at once.
+    // Words that were not there are looked for again, all at once.
     bool missing;
     do {
       missing = false;
@@ -181,7 +181,7 @@ __device__ inline void multiply_tiles(
   }
 }
 
-// What the warps have of rows `at` and the next of a tile, for one row of x.
+// The sum of all warps' parts of rows `at` and the next of a tile, for one row of x.
 __device__ inline float2 sum_of(const float* tile, int n, int row, int at) {
   const float* s = tile + row * kStackSumPitch + at;
   float2 v{};

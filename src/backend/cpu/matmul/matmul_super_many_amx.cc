@@ -139,9 +139,9 @@ template <Format F>
     _tile_dpbsud(C, A, 7);           \
   }
 
-// What a unit of two tiles multiplies first: the minimums, where there are, or 64 columns. A load
-// waits for the products that read its register before, and the next products for it: so each
-// register is loaded as soon as it is free, across units too.
+// The columns that a unit of two tiles multiplies first: the minimums', where the format has them,
+// else its first 64. A load waits for earlier products that read its register, and later products
+// wait for the load, so each register is loaded as soon as it is free, across units too.
 template <Format F>
 [[gnu::always_inline]] inline const void* first_of(const XSuper& x) {
   if constexpr (kSuperScales<F>) return x.sums;

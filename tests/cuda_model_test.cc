@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "cuda_device.h"
 #include "exec/kv_cache.h"
+#include "load/random_checkpoint.h"
 #include "model/model.h"
 #include "runtime/collect.h"
 #include "runtime/session.h"
@@ -215,10 +216,11 @@ TEST(CudaModel, LogitsAreThoseOfTransformers) {
 std::pair<std::vector<int>, Matrix> decode_together(
     Device& device, Model& m, const std::vector<int32_t>& tokens, int num, KvType kv) {
   constexpr int kBlock = 16;
+  constexpr int kRoom = 1024;  // rows: as an engine has for prompts
   const ModelShape& shape = m.shape();
   const int most = static_cast<int>(tokens.size()), stride = most / kBlock + 1;
   KvCache cache(device, shape, kv, num * stride + 1, kBlock);
-  m.reserve(device, std::max(most, num), num);
+  m.reserve(device, std::max(kRoom, num), num);
   device.reserve_attention({shape.num_heads, shape.num_kv_heads, shape.head_dim}, num, most);
   std::vector<int32_t> tables, order;
   for (int b = num * stride; b > 0; --b) tables.push_back(b);
@@ -282,6 +284,44 @@ TEST(CudaModel, DecodesOfSeveralSequences) {
         }
         Agreement a = compare(logits, want);
         EXPECT_LE(a.worst, type == DType::f16 ? 2e-3 : 2e-2) << num << " rows";
+        worst = std::max(worst, a.worst);
+      }
+    }
+    std::printf("%s: largest difference %.4f %% of the range\n",
+                type == DType::f16 ? "f16" : "bf16", worst * 100);
+  }
+}
+
+// All layers in one kernel beside the ops one by one: the same logits but for rounding. Other bits
+// show that the kernel ran, equal ones that more rows than it takes go through the ops.
+TEST(CudaModel, LayersInOneKernel) {
+  if (!test_device(DType::f16)) GTEST_SKIP() << "no GPU";
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 40; ++i) tokens.push_back(i * 37 % 251);
+  for (DType type : {DType::f16, DType::bf16}) {
+    double worst = 0;
+    // Without and with biases, norms of heads, heads of 128, six and seven that share K and V.
+    for (const char* name :
+         {"lab-16m", "smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b", "qwen2.5-1.5b"}) {
+      auto file = random_checkpoint(SLUICE_SOURCE_DIR "/shapes/" + std::string(name) + ".json",
+                                    type == DType::bf16 ? Format::bf16 : Format::f16, 1);
+      ASSERT_TRUE(file) << file.error().message;
+      auto logits_of = [&](bool fuse, int num) {
+        CudaOptions options;
+        options.activations = type;
+        options.fuse_layers = fuse;
+        options.tune = false;
+        auto device = std::move(open_cuda(options).value());
+        device->attach();
+        auto model = std::move(load_model(**file, *device, {}).value());
+        return decode_together(*device, *model, tokens, num, type).second;
+      };
+      for (int num : {1, 2, 3, 4, 5}) {
+        SCOPED_TRACE(testing::Message() << name << ", " << num << " rows");
+        Matrix plain = logits_of(false, num), fused = logits_of(true, num);
+        EXPECT_EQ(fused.data() == plain.data(), num == 5);
+        const Agreement a = compare(fused, plain.data());
+        EXPECT_LE(a.worst, type == DType::f16 ? 2e-3 : 2e-2);
         worst = std::max(worst, a.worst);
       }
     }

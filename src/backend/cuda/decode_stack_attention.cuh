@@ -202,37 +202,41 @@ __device__ inline void attend_tile(const Block& b, Running<D>& r, int row, int v
   }
 }
 
-// The block's warps' results become one: the head's output, or the block's part of it.
+// The block's warps' results become one: the head's output, or the block's part of it. Two columns
+// of a head per thread; eight heads of 128 have more of them than the block has threads.
 template <typename T, int D>
 __device__ inline void merge_warps(const Block& b, const Share& s, int warps, uint32_t* relay) {
   const StackPlan& plan = b.a.plan;
   const StackShape& shape = b.a.shape;
-  if (b.thread >= b.a.group * (D / 2)) return;
-  const int h = b.thread / (D / 2), c = b.thread % (D / 2);
-  float most = -INFINITY, total = 0;
+#pragma unroll 1
+  for (int e = b.thread; e < b.a.group * (D / 2); e += kComputeThreads) {
+    const int h = e / (D / 2), c = e % (D / 2);
+    float most = -INFINITY, total = 0;
 #pragma unroll 4
-  for (int w = 0; w < warps; ++w) most = fmaxf(most, b.small.merge[w][h].x);
-  float2 out{};
+    for (int w = 0; w < warps; ++w) most = fmaxf(most, b.small.merge[w][h].x);
+    float2 out{};
 #pragma unroll 4
-  for (int w = 0; w < warps; ++w) {
-    const float2 m = b.small.merge[w][h];
-    const float by = exp2f(m.x - most);
-    const float2 v =
-        *reinterpret_cast<const float2*>(b.memory + plan.kv_at + w * 32 * D + (h * D + 2 * c) * 4);
-    total += by * m.y, out.x += by * v.x, out.y += by * v.y;
+    for (int w = 0; w < warps; ++w) {
+      const float2 m = b.small.merge[w][h];
+      const float by = exp2f(m.x - most);
+      const float2 v = *reinterpret_cast<const float2*>(b.memory + plan.kv_at + w * 32 * D +
+                                                        (h * D + 2 * c) * 4);
+      total += by * m.y, out.x += by * v.x, out.y += by * v.y;
+    }
+    if (s.splits == 1) {
+      const float by = __frcp_rn(total);
+      send(relay + plan.attended_at + (s.row * shape.heads + s.kv_head * b.a.group + h) * (D / 2) +
+               c,
+           pack2<T>(out.x * by, out.y * by));
+      continue;
+    }
+    uint32_t* part =
+        relay + plan.parts_at +
+        (((s.row * shape.kv_heads + s.kv_head) * plan.splits + s.split) * b.a.group + h) * (D + 2);
+    send(part + 2 * c, out.x);
+    send(part + 2 * c + 1, out.y);
+    if (c == 0) send(part + D, most), send(part + D + 1, total);
   }
-  if (s.splits == 1) {
-    const float by = __frcp_rn(total);
-    send(relay + plan.attended_at + (s.row * shape.heads + s.kv_head * b.a.group + h) * (D / 2) + c,
-         pack2<T>(out.x * by, out.y * by));
-    return;
-  }
-  uint32_t* part =
-      relay + plan.parts_at +
-      (((s.row * shape.kv_heads + s.kv_head) * plan.splits + s.split) * b.a.group + h) * (D + 2);
-  send(part + 2 * c, out.x);
-  send(part + 2 * c + 1, out.y);
-  if (c == 0) send(part + D, most), send(part + D + 1, total);
 }
 
 template <typename T, int D>

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "core/executor_content.h"
 #include "core/recording.h"
 #include "core/replay.h"
 #include "core/scheduler_state.h"
@@ -31,6 +32,13 @@ void check(const Result<T>& value) {
   if (!value) one_line(value.error());
 }
 
+NeededBlocks everything(const SchedulerConfig& c) {
+  NeededBlocks all;
+  all.blocks.assign(static_cast<size_t>(c.num_blocks) + 1, true);
+  all.places.assign(static_cast<size_t>(c.tiers.memory()) + 1, true);
+  return all;
+}
+
 void check_replay(std::span<const std::byte> bytes) {
   Result<RecordingHeader> header = RecordReader(bytes).header();
   check(header);
@@ -44,8 +52,11 @@ void check_records(std::span<const std::byte> bytes) {
   check(header);
   if (!header) return;
   while (std::optional<Record> r = reader.next()) {
-    if (r->kind == RecordKind::state && small(header->config))
-      check(decode_state(r->payload, header->config, nullptr));
+    if (r->kind == RecordKind::state && small(header->config)) {
+      Result<Scheduler> state = decode_state(r->payload, header->config, nullptr);
+      check(state);
+      if (state) check(content_of(*state, everything(header->config)));
+    }
     if (r->kind == RecordKind::arrival) check(read_arrival(r->payload));
     if (r->kind == RecordKind::cancel) check(read_cancel(r->payload));
     if (r->kind == RecordKind::plan) check(read_plan(r->payload));

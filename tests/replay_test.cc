@@ -290,22 +290,25 @@ TEST(Replay, ASegmentWithBlocksInHostMemoryToo) {
   }
 }
 
-// The same on a device with a queue of its own, here one that computes nothing: blocks move by way
-// of its host memory, and there is never more than one executor.
-TEST(Replay, ASegmentOnADevice) {
-  NotingDevice device;
-  NotingModel model;
-  SimClock clock;
-  SchedulerConfig c;
-  c.budget = 24, c.max_seqs = 6, c.max_len = 64, c.block_size = 8, c.num_blocks = 40;
-  c.preempt = Preempt::swap;
-  c.tiers.swap = 12, c.tiers.host = 8;
-  ExecutorConfig e;
-  e.num_blocks = c.num_blocks, e.block_size = c.block_size, e.max_seqs = c.max_seqs;
-  e.max_len = c.max_len, e.kv_type = DType::f32, e.num_places = c.tiers.memory();
-  e.max_step_tokens = Scheduler(c, nullptr).max_step_tokens();
-  std::vector<std::weak_ptr<int>> made;
-  const auto make = [&](const ExecutorConfig& config) {
+// A device with a queue of its own, here one that computes nothing; there is never more than one
+// executor.
+class DeviceRig {
+ public:
+  DeviceRig() {
+    config.budget = 24, config.max_seqs = 6, config.max_len = 64, config.block_size = 8;
+    config.num_blocks = 40, config.preempt = Preempt::swap;
+    config.tiers.swap = 12, config.tiers.host = 8;
+  }
+  ExecutorConfig sizes() const {
+    ExecutorConfig e;
+    e.num_blocks = config.num_blocks, e.block_size = config.block_size;
+    e.max_seqs = config.max_seqs, e.max_len = config.max_len, e.kv_type = DType::f32;
+    e.num_places = config.tiers.memory();
+    e.max_step_tokens = Scheduler(config, nullptr).max_step_tokens();
+    e.pipeline = config.pipeline;
+    return e;
+  }
+  std::unique_ptr<Executor> make(const ExecutorConfig& sizes) {
     struct Counted final : Executor {
       void launch(const StepPlan& plan) override { inner->launch(plan); }
       void masks(StepMasks masks) override { inner->masks(std::move(masks)); }
@@ -313,18 +316,37 @@ TEST(Replay, ASegmentOnADevice) {
       std::unique_ptr<DeviceExecutor> inner;
       std::shared_ptr<int> alive = std::make_shared<int>();
     };
-    for (const auto& other : made) EXPECT_TRUE(other.expired()) << "two executors on a device";
+    for (const auto& other : made_) EXPECT_TRUE(other.expired()) << "two executors on a device";
     auto executor = std::make_unique<Counted>();
-    executor->inner = std::make_unique<DeviceExecutor>(device, model, config, clock, true);
-    made.push_back(executor->alive);
-    const HostTier* places = &executor->inner->host_tier();
-    return ReplayExecutor{std::move(executor), places};
-  };
-  const std::vector<Bytes> segments = record_segments(c, model.shape().vocab, *make(e).executor);
+    executor->inner = std::make_unique<DeviceExecutor>(device_, model_, sizes, clock_, true);
+    made_.push_back(executor->alive);
+    most_places = std::max(most_places, sizes.num_places);
+    return executor;
+  }
+  std::vector<Bytes> record() {
+    return record_segments(config, model_.shape().vocab, *make(sizes()));
+  }
+  PlanReplay replay() {
+    return {[this](const ExecutorConfig& c) { return make(c); }, model_.shape(), sizes()};
+  }
+
+  SchedulerConfig config;
+  int most_places = 0;  // in host memory, of any executor
+
+ private:
+  NotingDevice device_;
+  NotingModel model_;
+  SimClock clock_;
+  std::vector<std::weak_ptr<int>> made_;
+};
+
+TEST(Replay, ASegmentOnADevice) {
+  DeviceRig rig;
+  const std::vector<Bytes> segments = rig.record();
   ASSERT_GT(segments.size(), 6u);
   size_t replayed = 0, restored = 0;
   for (const Bytes& segment : segments) {
-    PlanReplay replay(make, model.shape(), e);
+    PlanReplay replay = rig.replay();
     auto ok = replay.run(segment);
     if (!ok) {
       EXPECT_EQ(ok.error().code, 422) << ok.error().message;
@@ -335,6 +357,107 @@ TEST(Replay, ASegmentOnADevice) {
   }
   EXPECT_GT(replayed, segments.size() / 2);
   EXPECT_GT(restored, segments.size() / 3);
+  EXPECT_EQ(rig.most_places, rig.config.tiers.memory()) << "K and V went by way of the host";
+}
+
+// All segments in a row: each begins where the one before it ended, so nothing is computed again.
+TEST(Replay, SegmentsInARow) {
+  const auto check = [](const std::vector<Bytes>& segments, PlanReplay replay) {
+    ASSERT_GT(segments.size(), 6u);
+    for (const Bytes& s : segments) replay.expect(s);
+    for (size_t k = 0; k < segments.size(); ++k) {
+      replay.run(segments[k]).value();
+      ASSERT_EQ(replay.difference, "") << "segment " << k;
+      ASSERT_EQ(replay.num_restored, 0u) << "segment " << k;
+    }
+  };
+  for (Pipeline pipeline : {Pipeline::sync, Pipeline::overlap}) {
+    DeviceRig device;
+    device.config.pipeline = pipeline;
+    check(device.record(), device.replay());
+    for (const char* name : {"llama", "gemma2"}) {
+      Rig rig(name, 2), other(name, 1);
+      for (SchedulerConfig* c : {&rig.config, &other.config}) {
+        c->pipeline = pipeline;
+        c->preempt = Preempt::swap;
+        c->tiers.swap = 40, c->tiers.host = 30;
+      }
+      check(record_segments(rig), other.replay());
+    }
+  }
+}
+
+// Without some records of segment k, by cutting it or leaving it out: the next one's state differs
+// from what is there, and only those blocks are computed again.
+TEST(Replay, MissingRecordsAreMadeUpFor) {
+  for (const char* name : {"llama", "gemma2"}) {
+    Rig rig(name, 2), other(name, 1);
+    rig.config.num_blocks *= 2, other.config.num_blocks *= 2;
+    const std::vector<Bytes> segments = record_segments(rig);
+    uint64_t again = 0, anew = 0;
+    size_t replayed = 0;
+    for (size_t k = 1; k + 1 < segments.size() && !testing::Test::HasFailure(); ++k) {
+      SCOPED_TRACE(std::string(name) + " segment " + std::to_string(k));
+      uint64_t alone = 0;
+      {
+        PlanReplay replay = other.replay();  // gone before the next: both would share the model
+        for (const Bytes& s : segments) replay.expect(s);
+        if (!replay.run(segments[k + 1])) continue;  // a prompt that is pooled
+        alone = replay.num_restored;
+      }
+      for (size_t part : {size_t{0}, size_t{1}, size_t{2}}) {
+        PlanReplay replay = other.replay();
+        for (const Bytes& s : segments) replay.expect(s);
+        for (size_t before = 0; before < k; ++before) replay.run(segments[before]).value();
+        if (part > 0) {
+          // A cut within its state leaves nothing to run.
+          const std::span<const std::byte> cut(segments[k].data(), segments[k].size() - 9 * part);
+          replay.run(cut).value();
+        }
+        EXPECT_EQ(replay.num_restored, 0u);
+        replay.run(segments[k + 1]).value();
+        EXPECT_EQ(replay.difference, "") << replay.num_unknown << " unknown, part " << part;
+        again += replay.num_restored, anew += alone, ++replayed;
+      }
+    }
+    EXPECT_GT(replayed, segments.size());
+    EXPECT_GT(again, 0u);
+    // (Beyond a window nothing is there to go on from.)
+    if (std::string(name) == "llama") {
+      EXPECT_LT(again, anew) << "more than what differs was computed";
+    }
+  }
+}
+
+// Up to its last whole record.
+TEST(Replay, ASegmentCutAtAnyByte) {
+  Rig rig("llama", 1);
+  const std::vector<Bytes> segments = record_segments(rig);
+  ASSERT_GT(segments.size(), 3u);
+  const Bytes& whole = segments[2];
+  uint64_t last = 0, most = replay_schedule(whole).value().num_results;
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    const std::span<const std::byte> cut(whole.data(), size);
+    Result<ScheduleReport> plans = replay_schedule(cut);
+    if (!plans) {
+      EXPECT_EQ(last, 0u) << "a longer part was read before";
+      EXPECT_NE(plans.error().message, "");
+      continue;
+    }
+    ASSERT_EQ(plans->difference, "");
+    ASSERT_GE(plans->num_results, last);
+    const bool more = plans->num_results > last;
+    last = plans->num_results;
+    if (!more && size % 61 != 0) continue;
+    PlanReplay replay = rig.replay();
+    if (auto ok = replay.run(cut); !ok) {
+      ASSERT_EQ(ok.error().code, 422) << ok.error().message;
+      continue;
+    }
+    EXPECT_EQ(replay.difference, "");
+    EXPECT_EQ(replay.num_results, last);
+  }
+  EXPECT_EQ(last, most);
 }
 
 TEST(Replay, ARecordedRunGivesTheSameBytes) {

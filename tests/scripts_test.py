@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
 import plan_verify  # noqa: E402
+import replay_check  # noqa: E402
 import test_report  # noqa: E402
 import trace_report  # noqa: E402
 
@@ -63,6 +64,20 @@ class Machine(unittest.TestCase):
         code, out, err = self.bash('plan_cuda; echo "$CUDA_PART"; echo "${CUDA_ARGS[*]}"', **env)
         self.assertEqual(code, 0, err)
         return out.splitlines()
+
+
+class ReplayCheck(unittest.TestCase):
+    def test_reads_what_a_replay_prints(self):
+        text = ("run 1 of x\n  from segment 0 on: 7 results, 9 tokens: equal, byte for byte\n"
+                "  from segment 3 on, after K and V of 12 positions: 10 results, 20 tokens: DIFFERENT: step 3\n")
+        self.assertEqual(replay_check.COMPUTED.findall(text),
+                         [("0", "", "7", "9", "equal, byte for byte"), ("3", "12", "10", "20", "DIFFERENT: step 3")])
+
+    def test_requests_share_their_beginnings(self):
+        requests = [replay_check.request_of(k) for k in range(40)]
+        self.assertEqual(requests[0]["prompt"][:24], requests[3]["prompt"][:24])
+        self.assertNotEqual(requests[0]["prompt"][:24], requests[1]["prompt"][:24])
+        self.assertTrue(all(max(r["prompt"]) < 256 and len(r["prompt"]) + r["max_tokens"] <= 256 for r in requests))
 
 
 class PlanVerify(unittest.TestCase):

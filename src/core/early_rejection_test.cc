@@ -117,5 +117,98 @@ TEST(SchedulerView, CountsWhatWaitsWhatDecodesAndWhatIsCached) {
   EXPECT_EQ(v.cached, 40);
 }
 
+struct Driver {
+  explicit Driver(SchedulerConfig c) : scheduler(std::move(c), nullptr) {}
+  void step() {
+    scheduler.plan(Time{0}, plan, events);
+    if (plan.empty()) return;
+    executor.launch(plan);
+    scheduler.complete(executor.wait(), Time{0}, events);
+    events.clear();
+  }
+  void add(RequestId id, int tokens, Token first, int max_new, int n = 1) {
+    Request r = asks(id, tokens, first);
+    r.max_new = max_new, r.n = n;
+    scheduler.add(std::move(r), Time{0}).value();
+  }
+  Scheduler scheduler;
+  FakeExecutor executor{[](const StepPlan&, const Slice&) { return Token{5}; }};
+  StepPlan plan;
+  Events events;
+};
+
+SchedulerConfig small() {
+  SchedulerConfig c;
+  c.num_blocks = 64, c.block_size = 4, c.budget = 64, c.max_seqs = 4, c.max_len = 128;
+  return c;
+}
+
+// Choices that wait again share their prompt: who starts first computes it, the others find it.
+TEST(SchedulerView, APromptOfSeveralChoicesCountsOnce) {
+  Driver d(small());
+  d.add(1, 41, 1, 8, 3);
+  EXPECT_EQ(d.scheduler.view_for(asks(9, 5, 90)).queued.tokens, 41);
+  SchedulerConfig c = small();
+  c.max_seqs = 1;  // the other choices wait when the first one forks
+  Driver one(c);
+  one.add(1, 41, 1, 8, 3);
+  one.step();
+  one.step();
+  const WorkerView v = one.scheduler.view_for(asks(9, 5, 90));
+  EXPECT_EQ(v.decode.tokens, 1);
+  EXPECT_EQ(v.queued.tokens, 2) << "the last token of each; the rest is cached";
+  // All three run, are preempted, and lose what was cached of their prompt.
+  c.num_blocks = 15, c.max_seqs = 3, c.order = Order::priority;
+  Driver full(c);
+  Request first = asks(1, 41, 1), urgent = asks(2, 50, 60);
+  first.n = 3, first.priority = 5, first.max_new = 8;
+  full.scheduler.add(std::move(first), Time{0}).value();
+  for (int k = 0; k < 3; ++k) full.step();
+  EXPECT_EQ(full.scheduler.stats().num_running, 3);
+  full.scheduler.add(std::move(urgent), Time{0}).value();
+  for (int k = 0; k < 2; ++k) full.step();
+  EXPECT_EQ(full.scheduler.stats().num_waiting, 3);
+  const WorkerView w = full.scheduler.view_for(asks(9, 5, 200));
+  EXPECT_GE(w.queued.tokens, 41 - 8);
+  EXPECT_LE(w.queued.tokens, 41 + 3 * 4) << "a prompt, and what each choice has behind it";
+}
+
+TEST(SchedulerView, ForeseesWhenASlotIsFree) {
+  SchedulerConfig c = small();
+  c.max_seqs = 2;
+  Driver d(c);
+  d.add(1, 8, 1, 30);
+  EXPECT_EQ(d.scheduler.view_for(asks(9, 5, 90)).room_steps, 0);
+  d.add(2, 8, 60, 10);
+  d.step();
+  d.step();
+  EXPECT_EQ(d.scheduler.view_for(asks(9, 5, 90)).room_steps, 8) << "ten tokens, two of them there";
+  // Ahead of it one that takes the slot for 40 steps; the other slot is free after 28.
+  d.add(3, 8, 110, 40);
+  EXPECT_EQ(d.scheduler.view_for(asks(9, 5, 90)).room_steps, 28);
+}
+
+// Blocks are held for as long as outputs are known to get, not for as long as they may.
+TEST(SchedulerView, ForeseesWhenBlocksAreFree) {
+  SchedulerConfig c = small();
+  c.num_blocks = 12;
+  Driver d(c);
+  for (RequestId id = 1; id <= 20; ++id) {
+    d.add(id, 4, static_cast<Token>(id), 6);
+    for (int k = 0; k < 12; ++k) d.step();
+  }
+  EXPECT_TRUE(d.scheduler.idle());
+  EXPECT_EQ(d.scheduler.expected_output(asks(30, 4, 1)), 4) << "no longer than it asks for";
+  d.add(31, 36, 70, 12);
+  d.step();
+  const WorkerView v = d.scheduler.view_for(asks(32, 16, 120));
+  EXPECT_EQ(v.room_steps, 5) << "six tokens are usual, and one is there";
+  // 17 ms of its own, and 5 until it starts: more than a quarter of that.
+  EarlyRejection early(per_token(), milliseconds(17));
+  EXPECT_GT(early.retry_after(v, 16, 4, kNever), 0);
+  EarlyRejection patient(per_token(), milliseconds(100));
+  EXPECT_EQ(patient.retry_after(v, 16, 4, kNever), 0);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -39,7 +39,7 @@ class CachedChains {
       });
       if (!wanted) continue;
       if (node.depth == 0) {
-        ++to.num_unknown;
+        for (const HeldBlock& b : node.blocks) to.unknown.push_back(b.block);
         continue;
       }
       ends.push_back(&node);
@@ -104,6 +104,7 @@ Result<ExecutorContent> SchedulerState::content(const Scheduler& s, const Needed
     const Sequence& x = s.seqs_[i];
     if (x.pooling == Pooling::mean && x.computed > 0)
       return Error{422, "a prompt that is pooled is half done in it"};
+    if (x.computed > s.known_len(x)) return Error{400, "a sequence has more positions than tokens"};
     open_row(s, x, out.rows);
     HeldTokens held;
     s.append_tokens(x, 0, x.computed, held.tokens);
@@ -116,7 +117,9 @@ Result<ExecutorContent> SchedulerState::content(const Scheduler& s, const Needed
     }
     if (!held.tokens.empty()) out.held.push_back(std::move(held));
   }
-  for (Index i = 0; i < s.away_.size(); ++i) add_swapped(s, i, out);
+  for (Index i = 0; i < s.away_.size(); ++i) {
+    if (auto ok = add_swapped(s, i, out); !ok) return ok.error();
+  }
   if (s.config_.prefix_cache) {
     CachedChains chains;
     const TierCache& tiers = s.blocks_.tiers;
@@ -134,9 +137,11 @@ Result<ExecutorContent> SchedulerState::content(const Scheduler& s, const Needed
 }
 
 // A preempted sequence's blocks in host memory.
-void SchedulerState::add_swapped(const Scheduler& s, Index i, ExecutorContent& out) {
+Result<void> SchedulerState::add_swapped(const Scheduler& s, Index i, ExecutorContent& out) {
   const auto& away = s.away_[i];
-  if (away.positions == 0) return;
+  if (s.seqs_[i].phase == Phase::free || away.positions == 0) return {};
+  if (away.positions > s.known_len(s.seqs_[i]))
+    return Error{400, "a sequence has more positions than tokens"};
   HeldTokens held;
   s.append_tokens(s.seqs_[i], 0, away.positions, held.tokens);
   for (size_t k = 0; k < away.places.size(); ++k) {
@@ -146,6 +151,7 @@ void SchedulerState::add_swapped(const Scheduler& s, Index i, ExecutorContent& o
           {at / s.layout_.num_groups, at % s.layout_.num_groups, -away.places[k]});
   }
   out.held.push_back(std::move(held));
+  return {};
 }
 
 // Drops transfers whose target has its content from content(): all that go out, and those that

@@ -27,7 +27,8 @@ struct HeldTokens {
 struct ExecutorContent {
   StepPlan rows;                 // opens the rows of all running sequences, with their tables
   std::vector<HeldTokens> held;  // by their tokens: neighbours have the same beginning
-  int num_unknown = 0;  // cached blocks that are needed, whose beginning is no longer cached
+  // Cached blocks that are needed, whose beginning is no longer cached; < 0: places.
+  std::vector<BlockId> unknown;
 };
 
 // Cached blocks that will be read, by their ids.

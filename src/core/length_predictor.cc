@@ -77,6 +77,27 @@ size_t LengthPredictor::place_of(const Request& r) const {
   return static_cast<size_t>((r.account * 0x9E3779B97F4A7C15u) >> 32) % kAccounts;
 }
 
+namespace {
+
+int bounded(int guess, const Request& r, int num_output) {
+  // Longer than predicted, or than any before it: half as much again.
+  if (guess <= num_output) guess = num_output + std::max(num_output / 2, 16);
+  return std::min(guess, r.max_new);
+}
+
+}  // namespace
+
+// From outputs that have ended; max_new until there are enough.
+int LengthPredictor::learnt(const Request& r, int num_output, float quantile) const {
+  if (!known_.empty()) {
+    const Known& known = known_[place_of(r)];
+    if (known.lengths.total() >= kEnough &&
+        (config_.kind == Predict::histogram || known.account == r.account))
+      return known.lengths.quantile(quantile, num_output);
+  }
+  return all_.total() >= kEnough ? all_.quantile(quantile, num_output) : r.max_new;
+}
+
 int LengthPredictor::predict(const Request& r, int num_output) const {
   int guess = r.max_new;
   if (r.predicted_output > 0) {
@@ -84,15 +105,14 @@ int LengthPredictor::predict(const Request& r, int num_output) const {
   } else if (config_.kind == Predict::constant) {
     guess = config_.tokens;
   } else if (config_.kind != Predict::oracle) {
-    const Known& known = known_[place_of(r)];
-    bool own = known.lengths.total() >= kEnough &&
-               (config_.kind == Predict::histogram || known.account == r.account);
-    if (own || all_.total() >= kEnough)
-      guess = (own ? known.lengths : all_).quantile(config_.quantile, num_output);
+    guess = learnt(r, num_output, config_.quantile);
   }
-  // Longer than predicted, or than any before it: half as much again.
-  if (guess <= num_output) guess = num_output + std::max(num_output / 2, 16);
-  return std::min(guess, r.max_new);
+  return bounded(guess, r, num_output);
+}
+
+int LengthPredictor::expect(const Request& r, int num_output) const {
+  if (r.predicted_output > 0 || config_.kind == Predict::constant) return predict(r, num_output);
+  return bounded(learnt(r, num_output, 0.5f), r, num_output);
 }
 
 const LengthHistogram* LengthPredictor::history(const Request& r) const {
@@ -103,11 +123,11 @@ const LengthHistogram* LengthPredictor::history(const Request& r) const {
 }
 
 void LengthPredictor::learn(const Request& r, int num_output) {
+  all_.add(num_output);
   if (known_.empty()) return;
   Known& known = known_[place_of(r)];
   if (by_account() && known.account != r.account) known = {r.account, {}};
   known.lengths.add(num_output);
-  all_.add(num_output);
 }
 
 void LengthPredictor::clear() noexcept {

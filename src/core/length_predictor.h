@@ -1,6 +1,6 @@
-// Predicts how many tokens an output will have, for --order longest-output and shortest-output and
-// for --admission predicted-peak. Learns from outputs that have ended. Owned by the scheduler.
-// Deterministic; allocates only when it is made.
+// Predicts how many tokens an output will have, for --order longest-output and shortest-output, for
+// --admission predicted-peak and for refusing requests that would be late. Learns from outputs that
+// have ended. Owned by the scheduler. Deterministic; allocates only when it is made.
 #pragma once
 
 #include <array>
@@ -74,6 +74,9 @@ class LengthPredictor {
   // at most max_new. What the request says itself comes first; until enough outputs have ended it
   // is max_new.
   int predict(const Request& request, int num_output) const;
+  // The same by the median of the outputs like it, for estimates that need not be safe. Learnt
+  // lengths count for every kind but `constant`.
+  int expect(const Request& request, int num_output) const;
   // Under survival: outputs like this request's, once some have ended; else null. Valid until the
   // next call that changes this.
   const LengthHistogram* history(const Request& request) const;
@@ -94,6 +97,7 @@ class LengthPredictor {
     bool operator==(const Known&) const = default;
   };
   size_t place_of(const Request& request) const;
+  int learnt(const Request& request, int num_output, float quantile) const;
   bool by_account() const {
     return config_.kind == Predict::quantile || config_.kind == Predict::survival;
   }

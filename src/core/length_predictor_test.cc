@@ -62,6 +62,28 @@ TEST(LengthPredictor, LearnsPerAccount) {
   EXPECT_EQ(p.predict(request(1), 0), 1000);
 }
 
+// Whatever is predicted for the order of service, how long outputs were is known.
+TEST(LengthPredictor, ExpectsTheMiddleOfWhatItLearnt) {
+  for (Predict kind : {Predict::oracle, Predict::histogram, Predict::quantile}) {
+    LengthPredictor p({kind, 0, 0.9f});
+    EXPECT_EQ(p.expect(request(1), 0), 1000);  // until it knows anything
+    for (int i = 0; i < 100; ++i) p.learn(request(1), i % 2 ? 10 : 100);
+    EXPECT_EQ(p.expect(request(1), 0), 10);
+    EXPECT_NEAR(p.expect(request(1), 10), 100, 13);
+    EXPECT_EQ(p.expect(request(1, 8), 0), 8);
+    EXPECT_EQ(p.expect(request(1, 1000), 400), 600);  // longer than any before it
+    if (kind == Predict::oracle) {
+      EXPECT_EQ(p.predict(request(1), 0), 1000);
+    }
+    Request says = request(1);
+    says.predicted_output = 77;
+    EXPECT_EQ(p.expect(says, 0), 77);
+  }
+  LengthPredictor constant({Predict::constant, 40});
+  for (int i = 0; i < 100; ++i) constant.learn(request(1), 10);
+  EXPECT_EQ(constant.expect(request(1), 0), 40);
+}
+
 TEST(LengthPredictor, LearnsByPromptLength) {
   LengthPredictor p({Predict::histogram, 0, 0.9f});
   for (int i = 0; i < 100; ++i) {

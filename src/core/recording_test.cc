@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/executor_content.h"
 #include "core/fake_executor.h"
 #include "core/plan_codec.h"
 #include "core/recording_fake.h"
@@ -314,7 +315,8 @@ TEST(Recording, StateComesBack) {
   }
 }
 
-// One byte of the state changed is refused, or is a scheduler that still plans.
+// One byte of the state changed is refused, or is a scheduler that still plans, and whose blocks
+// hold tokens that it has.
 TEST(Recording, AChangedStateIsRefusedOrPlans) {
   Recorded run(Recorded::small(), 1 << 20);
   for (int i = 0; i < 6; ++i) run.add(run.request(3 + 5 * i, 9)), run.step();
@@ -328,6 +330,11 @@ TEST(Recording, AChangedStateIsRefusedOrPlans) {
       Result<Scheduler> back = decode_state(changed, run.scheduler.config(), nullptr);
       refused += !back;
       if (!back) continue;
+      NeededBlocks all;
+      all.blocks.assign(static_cast<size_t>(run.scheduler.config().num_blocks) + 1, true);
+      if (Result<ExecutorContent> content = content_of(*back, all); content) {
+        for (const HeldTokens& h : content->held) EXPECT_LE(h.tokens.size(), 64u);
+      }
       StepPlan plan;
       Events events;
       back->plan(run.now, plan, events);

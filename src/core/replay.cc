@@ -85,6 +85,7 @@ class Replayer {
     }
     report_.tail = reader_.tail();
     report_.bytes_read = reader_.at();
+    if (hooks_.end && report_.difference.empty()) hooks_.end(*scheduler_);
     return std::move(report_);
   }
 

@@ -34,6 +34,7 @@ struct ReplayHooks {
   std::function<void(const RecordedResult&, const Events&)> result = {};
   // Events of cancels, of plans that found a deadline past, and of appended tokens.
   std::function<void(const Events&, Time)> events = {};
+  std::function<void(const Scheduler&)> end = {};  // after the last record; not after a difference
 };
 
 // An error: the file is no recording, or holds what no scheduler could have been told.

@@ -69,8 +69,13 @@ double decode_seconds(const WorkerView& w, const RoutedRequest& r, double until)
          w.decode_pace;
 }
 
-// Until others have released what the request needs: sequences end evenly over an output's time.
+// Until others have released what the request needs. Steps with the prompts before it decode too.
+// Where it is not known when sequences end, they end evenly over an output's time.
 double memory_seconds(const WorkerView& w, const RoutedRequest& r) {
+  if (w.room_steps != WorkerView::kUnknown) {
+    const double more = static_cast<double>(w.room_steps) - prompt_steps(w, w.queued.tokens);
+    return more > 0 ? more * w.cost->seconds(w.decode) * w.decode_pace : 0;
+  }
   const int64_t need = r.tokens - std::min(w.cached, r.tokens - 1);
   if (w.free_tokens >= need || w.decode.tokens == 0) return 0;
   const double held = static_cast<double>(std::max<int64_t>(1, w.decode.context));

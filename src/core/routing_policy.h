@@ -37,6 +37,9 @@ struct WorkerView {
   StepLoad decode;                 // one step of all sequences that decode
   double progress = 0;             // seconds for which the prompt in front has run
   int64_t free_tokens = kUnknown;  // KV positions that nobody holds
+  // Steps until the request finds a slot and blocks, where that is known; then free_tokens does not
+  // count.
+  int64_t room_steps = kUnknown;
   int64_t cached = 0;    // leading tokens of this request's prompt that it holds, or computes
   int64_t lendable = 0;  // of those, what others could fetch: what is there by now
   double pace = 1, decode_pace = 1;  // measured / predicted seconds of prompts and of decodes

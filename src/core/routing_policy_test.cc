@@ -303,6 +303,11 @@ TEST(RoutingPolicy, AFullPoolMeansWaiting) {
   const RoutingChoice c = choose_worker({}, {.tokens = 2'000, .output = 100}, w, state);
   // 1,900 of the 10,000 positions that are held, of 100 steps of 1.1 ms.
   EXPECT_NEAR(c.estimate.wait, 0.19 * 100 * 1.1e-3, 1e-4);
+  // Known to be 50 steps, whatever is free.
+  w[0].room_steps = 50;
+  EXPECT_NEAR(choose_worker({}, {.tokens = 2'000}, w, state).estimate.wait, 50 * 1.1e-3, 1e-4);
+  w[0].room_steps = 0;
+  EXPECT_EQ(choose_worker({}, {.tokens = 2'000}, w, state).estimate.wait, 0);
 }
 
 TEST(RoutingPolicy, PromptsGoToPrefillWorkersAndOutputsElsewhere) {

@@ -433,6 +433,11 @@ void Scheduler::run_prompt(Index i, StepPlan& out, int& budget) {
     if (!feed(i, out)) return;
     rest = std::min(rest, s.table.ready() * config_.block_size - s.planned);
   }
+  emit_prompt(i, rest, out, budget);
+}
+
+// Up to `rest` tokens of a prompt, as far as the budget goes.
+void Scheduler::emit_prompt(Index i, int rest, StepPlan& out, int& budget) {
   int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
   fill(i, seqs_[i].planned + count, out);
   emit_slice(i, count, out);
@@ -469,12 +474,7 @@ bool Scheduler::admit_one(Index i, Time now, StepPlan& out, int& budget) {
     fork_choices(i, now, out);
     return true;
   }
-  int rest = remaining(seqs_[i]);
-  int count = config_.prefill == Prefill::whole ? rest : std::min(rest, budget);
-  fill(i, seqs_[i].planned + count, out);
-  emit_slice(i, count, out);
-  budget -= count;
-  --prompts_left_;
+  emit_prompt(i, remaining(seqs_[i]), out, budget);
   return true;
 }
 

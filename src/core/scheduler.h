@@ -26,6 +26,7 @@
 #include "core/peak_forecast.h"
 #include "core/pipeline.h"
 #include "core/range_allocator.h"
+#include "core/room_forecast.h"
 #include "core/routing_policy.h"
 #include "core/sequence.h"
 #include "core/slo_budget.h"
@@ -310,9 +311,9 @@ class Scheduler {
   void block_uses(std::span<BlockUse> out) const;
   // Walks the running sequences, allocates nothing.
   KvUse kv_use() const;
-  // What waits, runs and is cached when this request comes, as a conductor counts it
-  // (routing_policy.h); without a cost.
+  // What waits, runs and is cached when this request comes (routing_policy.h); without a cost.
   WorkerView view_for(const Request& request) const;
+  int expected_output(const Request& r) const { return predictor_.expect(r, 0); }  // tokens
   // --slo starts from these costs instead of from nothing; before the first step.
   void expect(const StepCost& cost) { slo_.start(cost); }
   // The most tokens a plan may hold: what executors size their workspace by.
@@ -462,11 +463,15 @@ class Scheduler {
   int prompt_budget(int num_decodes, int budget) const;
   int slo_tokens(Time now, int budget);
   int cached_tokens(const Request& request) const;  // leading ones of its prompt, whole blocks
+  RoomUser room_of(const Sequence& s) const;
+  RoomUser room_for(const Request& r, int known, int cached, int slots) const;
+  void view_waiting(WorkerView& v, std::vector<RoomUser>& room) const;
   int64_t tokens_behind(Index front) const;
   void plan_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_short_prompts(Time now, bool may_admit, StepPlan& out, int& budget);
   void plan_prefills(StepPlan& out, int& budget);
   void run_prompt(Index i, StepPlan& out, int& budget);
+  void emit_prompt(Index i, int rest, StepPlan& out, int& budget);
   bool prefilling(const Sequence& s) const {
     return s.planned_step != next_step_ && remaining(s) > 0 && !decoding(s);
   }

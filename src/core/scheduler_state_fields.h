@@ -392,7 +392,7 @@ struct SchedulerState {
   static const char* fault_in_beams(const Scheduler& s);
 
   static Result<ExecutorContent> content(const Scheduler& s, const NeededBlocks& needed);
-  static void add_swapped(const Scheduler& s, Index i, ExecutorContent& out);
+  static Result<void> add_swapped(const Scheduler& s, Index i, ExecutorContent& out);
   static void keep_needed(const Scheduler& s, StepPlan& plan);
   static void open_row(const Scheduler& s, const Sequence& x, StepPlan& out);
   static Token known(const Scheduler& s, Slot slot, uint32_t epoch, int pos);

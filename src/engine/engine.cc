@@ -135,8 +135,7 @@ double Engine::too_early(const Request& r) {
   const Time left = r.deadline == kNever ? kNever : r.deadline - clock_.now();
   if (!options_.early->has_limit(left)) return 0;
   const auto tokens = static_cast<int64_t>(r.prompt->size());
-  const double most = static_cast<double>(std::min<int64_t>(r.max_new, config_.max_len - tokens));
-  const double output = r.predicted_output > 0 ? r.predicted_output : most;
+  const double output = scheduler_.expected_output(r);
   return options_.early->retry_after(scheduler_.view_for(r), tokens, output, left);
 }
 

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
 #include "base/str.h"
 #include "core/plan_codec.h"
+#include "core/replay.h"
 #include "core/scheduler_state.h"
-#include "exec/kv_cache.h"
 #include "exec/model_executor.h"
 
 namespace sluice {
@@ -15,21 +14,6 @@ namespace sluice {
 namespace {
 
 using Number = unsigned long long;
-
-constexpr int kMoved = 32;  // blocks that a step moves to or from places of their own
-
-// Throws where a step of ours fails.
-void run_step(Executor& executor, const StepPlan& plan, const char* what) {
-  executor.launch(plan);
-  const StepResult& r = executor.wait();
-  if (!r.failure.empty()) throw std::runtime_error(std::string(what) + ": " + r.failure);
-}
-
-Transfer block_move(Transfer::Kind kind, BlockId from, BlockId to) {
-  Transfer t;
-  t.kind = kind, t.from = from, t.to = to;
-  return t;
-}
 
 // Adds the blocks that a segment's plans put into tables or move, and the places that they read.
 void add_blocks_read(std::span<const std::byte> segment, NeededBlocks& out) {
@@ -62,7 +46,7 @@ bool fits(const StepPlan& p, const ExecutorConfig& c, int vocab) {
                              }) &&
          std::ranges::all_of(
              p.slices,
-             [&](const Slice& s) { return slot(s.slot) && s.pos + s.count <= c.max_len; }) &&
+             [&](const Slice& s) { return slot(s.slot) && s.pos <= c.max_len - s.count; }) &&
          std::ranges::all_of(p.tokens, [&](Token t) { return t >= 0 && t < vocab; }) &&
          std::ranges::all_of(p.transfers, [&](const Transfer& t) {
            if (t.key != kNoKey) return false;
@@ -91,43 +75,28 @@ StepMasks::Row only(Token token) {
   return row;
 }
 
-// One sequence of any length, each block in its place. (Steps are as large as the other's: both
-// executors share the memory that the model computes in, and never compute at once.)
-ExecutorConfig scratch_config(ExecutorConfig c) {
-  c.max_seqs = 1;
-  c.num_blocks = static_cast<int>(table_len(c)) * c.groups.num_groups();
-  c.num_places = kMoved;
-  c.pipeline = Pipeline::sync;
-  return c;
-}
-BlockId scratch_block(const ExecutorConfig& c, int index, int group) {
-  return index * c.groups.num_groups() + group + 1;
-}
-
 }  // namespace
 
 PlanReplay::PlanReplay(MakeExecutor make, const ModelShape& shape, ExecutorConfig config)
-    : make_(std::move(make)),
-      vocab_(shape.vocab),
-      config_(with_groups(std::move(config), shape)),
-      block_bytes_(
-          KvCache::bytes_per_block(shape, config_.groups, config_.kv_type, config_.block_size)) {}
+    : make_(std::move(make)), vocab_(shape.vocab), config_(with_groups(std::move(config), shape)) {}
 
 PlanReplay::PlanReplay(Backend& backend, Model& model, ExecutorConfig config, const Clock& clock)
     : PlanReplay(
           [&backend, &model, &clock](const ExecutorConfig& c) {
-            auto executor = std::make_unique<ModelExecutor>(backend, model, c, clock);
-            const HostTier* places = &executor->host_tier();
-            return ReplayExecutor{std::move(executor), places};
+            return std::make_unique<ModelExecutor>(backend, model, c, clock);
           },
           model.shape(),
           std::move(config)) {}
 
-PlanReplay::~PlanReplay() {
+PlanReplay::~PlanReplay() { drain(); }
+
+// Waits for all steps in flight; a cut recording lacks their masks and results.
+void PlanReplay::drain() {
   for (const Launched& s : steps_) {
-    if (s.masked) executor_.executor->masks({s.step, {}});  // that a cut recording lacks
+    if (s.masked) executor_->masks({s.step, {}});
   }
-  for (size_t k = steps_.size(); k > 0; --k) executor_.executor->wait();
+  for (size_t k = steps_.size(); k > 0; --k) executor_->wait();
+  steps_.clear();
 }
 
 void PlanReplay::expect(std::span<const std::byte> segment) {
@@ -137,16 +106,34 @@ void PlanReplay::expect(std::span<const std::byte> segment) {
 }
 
 Result<void> PlanReplay::run(std::span<const std::byte> segment) {
-  if (!begun_) {
-    if (auto ok = begin(segment); !ok) return ok;
-    begun_ = true;
-  }
   RecordReader reader(segment);
   if (Result<RecordingHeader> h = reader.header(); !h) return h.error();
+  std::optional<Record> state = reader.next();
+  if (!state || state->kind != RecordKind::state) return Error{422, "it has no state"};
+  if (!executor_ || !std::ranges::equal(state->payload, end_state_)) {
+    drain();
+    if (auto ok = begin(segment); !ok) return ok;
+  }
+  end_state_.clear();
+  there_ = {};
   while (std::optional<Record> r = reader.next()) {
     if (auto ok = take(*r); !ok) return ok;
-    if (!difference.empty()) break;
+    if (!difference.empty()) return {};
   }
+  return find_end(segment);
+}
+
+// The scheduler's state behind a segment, with which the next one begins unless records are missing
+// in between.
+Result<void> PlanReplay::find_end(std::span<const std::byte> segment) {
+  ReplayHooks hooks;
+  hooks.end = [this](const Scheduler& scheduler) {
+    encode_state(scheduler, end_state_);
+    if (Result<ExecutorContent> content = content_of(scheduler, needed_); content)
+      there_ = BlockContents(*content, config_.block_size);
+  };
+  Result<ScheduleReport> report = replay_schedule(segment, hooks);
+  if (!report) return report.error();
   return {};
 }
 
@@ -155,13 +142,14 @@ Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
   Result<RecordingHeader> header = reader.header();
   if (!header) return header.error();
   std::optional<Record> state = reader.next();
-  if (!state || state->kind != RecordKind::state) return Error{422, "it has no state"};
+  if (!state) return Error{422, "it has no state"};
   Result<Scheduler> scheduler =
       decode_state(state->payload, header->config, replay_text(header->vocab));
   if (!scheduler) return scheduler.error();
+  known_.clear(), opened_.clear(), early_.clear();
   const BlockCounts counts = scheduler->count_blocks();
   if (counts.free == counts.total && scheduler->idle()) {
-    open();
+    if (!executor_) open(0);
     return {};
   }
   expect(segment);
@@ -201,120 +189,28 @@ void PlanReplay::make_early(const Scheduler& scheduler, StepPlan& p) {
   }
 }
 
-// The executor, with places of its own for blocks that move in.
-void PlanReplay::open() {
+void PlanReplay::open(int num_extra) {
+  executor_.reset();  // a device has one
+  there_ = {};
+  num_extra_ = num_extra;
   ExecutorConfig c = config_;
-  c.num_places += kMoved;
+  c.num_blocks += num_extra;
   executor_ = make_(c);
 }
 
-Result<std::vector<PlanReplay::Kept>> PlanReplay::compute_blocks(const ExecutorContent& content) {
-  std::vector<Kept> out;
-  size_t all = 0, before = 0;
-  std::vector<Token> there;
-  for (const HeldTokens& h : content.held) all += h.tokens.size();
-  const ExecutorConfig config = scratch_config(config_);
-  ReplayExecutor scratch = make_(config);
-  for (const HeldTokens& h : content.held) {
-    if (progress) progress(before, all);
-    before += h.tokens.size();
-    if (static_cast<int>(h.tokens.size()) > config.max_len)
-      return Error{400, "a sequence is longer than the context"};
-    if (!std::ranges::all_of(h.tokens, [&](Token t) { return t >= 0 && t < vocab_; }))
-      return Error{400, "a sequence has tokens that the model has not"};
-    compute(h, *scratch.executor, there);
-    keep_blocks(h, scratch, out);
-  }
-  return out;
-}
-
 Result<void> PlanReplay::restore(const ExecutorContent& content) {
-  num_unknown += content.num_unknown;
-  Result<std::vector<Kept>> blocks = compute_blocks(content);
-  if (!blocks) return blocks.error();
-  open();
-  place_blocks(std::move(*blocks));
-  if (content.rows.empty()) return {};
+  num_unknown += static_cast<int>(content.unknown.size());
+  if (auto ok = KvRestore::check(content, config_, vocab_); !ok) return ok;
   const StepPlan& rows = content.rows;
   if (!fits(rows, config_, vocab_)) return Error{400, "its rows are not for this model"};
-  run_step(*executor_.executor, rows, "rows cannot be opened");
+  KvRestore kv(config_, content, there_);
+  if (!executor_ || kv.num_extra() > num_extra_) open(kv.num_extra());
+  num_restored += kv.run(*executor_, progress);
+  if (rows.empty()) return {};
+  run_alone(*executor_, rows, "rows cannot be opened");
   for (const RowOp& op : rows.rows) known_.insert({op.slot, op.epoch});
   opened_ = known_;
   return {};
-}
-
-// Copies blocks that were computed to memory of the host.
-void PlanReplay::keep_blocks(const HeldTokens& held,
-                             ReplayExecutor& scratch,
-                             std::vector<Kept>& out) {
-  const ExecutorConfig config = scratch_config(config_);
-  for (size_t at = 0; at < held.blocks.size(); at += kMoved) {
-    const size_t num = std::min<size_t>(kMoved, held.blocks.size() - at);
-    StepPlan plan;
-    for (size_t k = 0; k < num; ++k) {
-      const HeldBlock& b = held.blocks[at + k];
-      plan.transfers.push_back(block_move(Transfer::out, scratch_block(config, b.index, b.group),
-                                          static_cast<BlockId>(k + 1)));
-    }
-    run_step(*scratch.executor, plan, "K and V cannot be read");
-    for (size_t k = 0; k < num; ++k) {
-      const std::byte* from = scratch.places->at(static_cast<BlockId>(k + 1));
-      out.push_back({held.blocks[at + k].block, {from, from + block_bytes_}});
-    }
-  }
-}
-
-// Copies them to where the executor had them: blocks of its pool, or places.
-void PlanReplay::place_blocks(std::vector<Kept> blocks) {
-  StepPlan plan;
-  const auto move_in = [&] {
-    if (!plan.transfers.empty()) run_step(*executor_.executor, plan, "K and V cannot be written");
-    plan.clear();
-  };
-  for (Kept& b : blocks) {
-    const auto own = static_cast<BlockId>(config_.num_places + 1 + std::ssize(plan.transfers));
-    std::memcpy(executor_.places->at(b.to < 0 ? -b.to : own), b.content.data(), b.content.size());
-    b.content = {};
-    if (b.to < 0) continue;
-    plan.transfers.push_back(block_move(Transfer::in, own, b.to));
-    if (plan.transfers.size() == kMoved) move_in();
-  }
-  move_in();
-}
-
-// K and V of these positions, but for the beginning that is there.
-void PlanReplay::compute(const HeldTokens& held, Executor& scratch, std::vector<Token>& there) {
-  const std::vector<Token>& tokens = held.tokens;
-  const auto [a, b] = std::ranges::mismatch(tokens, there);
-  auto pos = static_cast<size_t>(a - tokens.begin());
-  if (pos == tokens.size()) return;
-  const ExecutorConfig config = scratch_config(config_);
-  StepPlan plan;
-  if (there.empty()) {
-    plan.rows.push_back({});
-    plan.rows[0].num_prompt = static_cast<uint32_t>(config.max_len);
-    plan.sampling.emplace_back();
-    for (int k = 0; k < table_len(config); ++k) {
-      for (int g = 0; g < config.groups.num_groups(); ++g)
-        plan.edits.push_back(
-            {0, static_cast<uint32_t>(k), scratch_block(config, k, g), static_cast<uint8_t>(g)});
-    }
-  }
-  while (pos < tokens.size()) {
-    const size_t count = std::min(tokens.size() - pos, static_cast<size_t>(config.max_step_tokens));
-    plan.num_tokens = static_cast<int32_t>(count);
-    plan.num_decode = count == 1;
-    plan.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(pos),
-                       tokens.begin() + static_cast<ptrdiff_t>(pos + count));
-    Slice slice;
-    slice.pos = static_cast<int32_t>(pos);
-    slice.count = static_cast<int32_t>(count);
-    plan.slices = {slice};
-    run_step(scratch, plan, "K and V cannot be computed");
-    plan.clear();
-    pos += count, num_restored += count;
-  }
-  there = tokens;
 }
 
 Result<void> PlanReplay::launch(const StepPlan& plan, bool partly) {
@@ -325,7 +221,7 @@ Result<void> PlanReplay::launch(const StepPlan& plan, bool partly) {
     return Error{400, "too many steps are in flight"};
   const bool masked =
       std::ranges::any_of(plan.slices, [](const Slice& s) { return s.mask != kNoMask; });
-  executor_.executor->launch(plan);
+  executor_->launch(plan);
   steps_.push_back({plan.step, masked, partly});
   return {};
 }
@@ -339,7 +235,7 @@ Result<void> PlanReplay::take(const Record& r) {
     Result<StepMasks> m = decode_masks(r.payload);
     if (!m) return m.error();
     for (Launched& s : steps_) s.masked = s.masked && s.step != m->step;
-    executor_.executor->masks(std::move(*m));
+    executor_->masks(std::move(*m));
   } else if (r.kind == RecordKind::result) {
     Result<RecordedResult> recorded = read_result(r.payload);
     if (!recorded) return recorded.error();
@@ -365,9 +261,9 @@ Result<void> PlanReplay::take_result(const RecordedResult& recorded) {
       if (masks.rows.size() <= at) masks.rows.resize(at + 1);
       masks.rows[at] = only(was.tokens[sampled->token_at]);
     }
-    executor_.executor->masks(std::move(masks));
+    executor_->masks(std::move(masks));
   }
-  const StepResult& is = executor_.executor->wait();
+  const StepResult& is = executor_->wait();
   ++num_results;
   num_tokens += was.tokens.size();
   step.partly ? compare_known(was, is) : compare(was, is);

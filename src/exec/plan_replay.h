@@ -1,8 +1,9 @@
 // Recorded plans through a fresh executor: its results must be those recorded, byte for byte. A
 // segment in the middle of a run begins with rows and blocks that are not in it as K and V, only as
-// tokens: another executor computes them first, and they move by way of places in host memory, as
-// the plans of prefixes do. The two are never there at once, since a device has one executor. One
-// thread.
+// tokens: the executor computes them first, in the blocks that hold them (kv_restore.h). A segment
+// that begins where the one before it ended goes on with what is there; if records are missing in
+// between, the blocks that differ are computed again. There is never more than one executor, since
+// a device has one. One thread.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,13 @@
 #include "core/executor_content.h"
 #include "core/recording.h"
 #include "exec/executor_config.h"
-#include "exec/host_tier.h"
+#include "exec/kv_restore.h"
 
 namespace sluice {
 
 class Backend;
 
-// An executor, with its places in host memory.
-struct ReplayExecutor {
-  std::unique_ptr<Executor> executor;
-  const HostTier* places = nullptr;
-};
-using MakeExecutor = std::function<ReplayExecutor(const ExecutorConfig& config)>;
+using MakeExecutor = std::function<std::unique_ptr<Executor>(const ExecutorConfig& config)>;
 
 class PlanReplay {
  public:
@@ -44,8 +40,8 @@ class PlanReplay {
 
   // Of every segment that will follow the first one, before that is run: what they read is kept.
   void expect(std::span<const std::byte> segment);
-  // A segment with text whose plans replay_schedule() found equal. The first one may begin
-  // anywhere; every other one must follow the one before. 422: see content_of().
+  // A segment with text whose plans replay_schedule() found equal; segments come in their order,
+  // and some may be missing. 422: see content_of().
   Result<void> run(std::span<const std::byte> segment);
 
   // Told while K and V are computed again: positions so far, and in all.
@@ -60,21 +56,14 @@ class PlanReplay {
   struct Launched {
     uint64_t step = 0;
     bool masked = false;  // and its masks have not come
-    bool partly = false;  // launched before the first segment: not all of its rows are known
+    bool partly = false;  // launched before a beginning: not all of its rows are known
   };
+  void drain();
   Result<void> begin(std::span<const std::byte> segment);
+  Result<void> find_end(std::span<const std::byte> segment);
   void make_early(const Scheduler& scheduler, StepPlan& plan);
-  // Content of a block of K and V, on its way to its executor.
-  struct Kept {
-    BlockId to = kNullBlock;  // < 0: the place -to
-    std::vector<std::byte> content;
-  };
-  Result<std::vector<Kept>> compute_blocks(const ExecutorContent& content);
   Result<void> restore(const ExecutorContent& content);
-  void keep_blocks(const HeldTokens& held, ReplayExecutor& scratch, std::vector<Kept>& out);
-  void place_blocks(std::vector<Kept> blocks);
-  void open();
-  void compute(const HeldTokens& held, Executor& scratch, std::vector<Token>& there);
+  void open(int num_extra);
   Result<void> launch(const StepPlan& plan, bool partly);
   Result<void> take(const Record& record);
   Result<void> take_result(const RecordedResult& recorded);
@@ -84,13 +73,14 @@ class PlanReplay {
   MakeExecutor make_;
   int vocab_;
   ExecutorConfig config_;
-  size_t block_bytes_;
-  ReplayExecutor executor_;  // from the first segment's beginning on
-  bool begun_ = false;
+  std::unique_ptr<Executor> executor_;                // from the first segment's beginning on
+  int num_extra_ = 0;                                 // blocks behind its pool
+  Bytes end_state_;                                   // of the scheduler, behind the last segment
+  BlockContents there_;                               // then
   NeededBlocks needed_;                               // that segments read
   std::vector<Launched> steps_;                       // in flight
   std::vector<std::pair<uint64_t, StepPlan>> early_;  // plans of those that are `partly`
-  std::set<std::pair<Slot, uint32_t>> known_;         // rows of the first state, with their epoch
+  std::set<std::pair<Slot, uint32_t>> known_;         // rows of the state it began with, by epoch
   std::set<std::pair<Slot, uint32_t>> opened_;        // and those that plans in flight opened
 };
 

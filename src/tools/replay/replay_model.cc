@@ -89,15 +89,10 @@ Result<void> open_rig(const RecordingHeader& h, const EngineOptions& given, Rig&
 }
 
 MakeExecutor maker_of(Rig& rig) {
-  return [&rig](const ExecutorConfig& c) {
-    const auto with_places = [](auto executor) {
-      const HostTier* places = &executor->host_tier();
-      return ReplayExecutor{std::move(executor), places};
-    };
+  return [&rig](const ExecutorConfig& c) -> std::unique_ptr<Executor> {
     if (rig.device)
-      return with_places(
-          std::make_unique<DeviceExecutor>(*rig.device, *rig.model, c, rig.clock, rig.capture));
-    return with_places(std::make_unique<ModelExecutor>(*rig.backend, *rig.model, c, rig.clock));
+      return std::make_unique<DeviceExecutor>(*rig.device, *rig.model, c, rig.clock, rig.capture);
+    return std::make_unique<ModelExecutor>(*rig.backend, *rig.model, c, rig.clock);
   };
 }
 
@@ -116,7 +111,7 @@ class RunReplay {
   Result<void> all() {
     for (size_t k = 0; k < run_.segments.size() && same(); ++k) {
       const SegmentFile& file = run_.segments[k];
-      if (!follows(k)) finish();
+      if (!follows(k)) print_part();
       Result<Bytes> bytes = read_bytes(file.path);
       if (!bytes) return bytes.error();
       // Plans that no scheduler makes are not for an executor.
@@ -127,7 +122,7 @@ class RunReplay {
       if (auto ok = one(k, *bytes); !ok)
         return Error{ok.error().code, file.path + ": " + ok.error().message};
     }
-    finish();
+    print_part();
     return {};
   }
   bool same() const { return difference_.empty(); }
@@ -143,53 +138,68 @@ class RunReplay {
   Result<void> one(size_t k, const Bytes& bytes) {
     const SegmentFile& file = run_.segments[k];
     if (!replay_) {
-      replay_.emplace(maker_of(rig_), rig_.model->shape(), rig_.executor);
-      replay_->progress = [this](size_t done, size_t all) {
-        status_.show(strf("computing K and V of %zu positions again: %.0f %%", all,
-                          100.0 * static_cast<double>(done) / static_cast<double>(all)));
-      };
-      first_ = file.header.segment;
-      for (size_t later = k + 1; later < run_.segments.size() && follows(later); ++later) {
-        Result<Bytes> next = read_bytes(run_.segments[later].path);
-        if (!next) return next.error();
-        replay_->expect(*next);
-      }
+      if (auto ok = open(k); !ok) return ok;
     }
     auto ok = replay_->run(bytes);
     status_.clear();
+    difference_ = replay_->difference;
+    if (ok && !begun_) begun_ = file.header.segment;
     if (ok || ok.error().code != 422) return ok;
+    print_part();
     std::printf("  segment %u: left out as a beginning: %s\n", file.header.segment,
                 ok.error().message.c_str());
     replay_.reset();
     return {};
   }
 
-  // What an executor has computed.
-  void finish() {
-    if (!replay_) return;
+  // For segment k and those behind it.
+  Result<void> open(size_t k) {
+    replay_.emplace(maker_of(rig_), rig_.model->shape(), rig_.executor);
+    printed_ = {};
+    replay_->progress = [this](size_t done, size_t all) {
+      status_.show(strf("computing K and V of %zu positions again: %.0f %%", all,
+                        100.0 * static_cast<double>(done) / static_cast<double>(all)));
+    };
+    for (size_t later = k + 1; later < run_.segments.size(); ++later) {
+      Result<Bytes> next = read_bytes(run_.segments[later].path);
+      if (!next) return next.error();
+      replay_->expect(*next);
+    }
+    return {};
+  }
+
+  // The segments since the last gap.
+  void print_part() {
+    if (!replay_ || !begun_) return;
     const PlanReplay& r = *replay_;
-    difference_ = r.difference;
-    num_results_ += r.num_results;
-    std::printf("  from segment %u on", first_);
-    if (r.num_restored > 0)
+    const Counts all{r.num_results, r.num_tokens, r.num_restored};
+    const uint64_t results = all.results - printed_.results;
+    num_results_ += results;
+    std::printf("  from segment %u on", *begun_);
+    if (all.restored > printed_.restored)
       std::printf(", after K and V of %llu positions",
-                  static_cast<unsigned long long>(r.num_restored));
-    std::printf(": %llu results, %llu tokens: %s\n", static_cast<unsigned long long>(r.num_results),
-                static_cast<unsigned long long>(r.num_tokens),
+                  static_cast<unsigned long long>(all.restored - printed_.restored));
+    std::printf(": %llu results, %llu tokens: %s\n", static_cast<unsigned long long>(results),
+                static_cast<unsigned long long>(all.tokens - printed_.tokens),
                 same() ? "equal, byte for byte" : ("DIFFERENT: " + r.difference).c_str());
     if (!same() && r.num_unknown > 0)
       std::printf(
           "  %d cached blocks could not be computed again: their beginnings were no longer "
           "cached, and that may be why\n",
           r.num_unknown);
-    replay_.reset();
+    printed_ = all;
+    begun_.reset();
   }
 
+  struct Counts {
+    uint64_t results = 0, tokens = 0, restored = 0;
+  };
   const RecordedRun& run_;
   Rig& rig_;
   StatusLine status_;
   std::optional<PlanReplay> replay_;
-  uint32_t first_ = 0;
+  std::optional<uint32_t> begun_;  // the first segment that print_part() has not told of
+  Counts printed_;                 // by print_part(), of this replay
   uint64_t num_results_ = 0;
   std::string difference_;
 };

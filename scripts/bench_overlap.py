@@ -30,11 +30,12 @@ PIECE = 64 << 10
 
 
 class Link(threading.Thread):
-    """Connections to `port` of this machine, whose answers come at `rate` bytes a second."""
+    """Connections to `port` of this machine, whose answers come at `rate` bytes a second, all together."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
         self.to, self.rate, self.moved = port, 0.0, 0
+        self.lock, self.free = threading.Lock(), 0.0  # free: when the link is free again
         self.listen = socket.create_server(("127.0.0.1", 0))
         self.port = self.listen.getsockname()[1]
         self.start()
@@ -53,15 +54,10 @@ class Link(threading.Thread):
             threading.Thread(target=self.relay, args=(server, client, True), daemon=True).start()
 
     def relay(self, a, b, limited):
-        free = 0.0  # when the link is free again
         try:
             while data := a.recv(PIECE):
                 if limited:
-                    now = time.monotonic()
-                    free = max(free, now - 0.002) + len(data) / self.rate
-                    if free > now:
-                        time.sleep(free - now)
-                    self.moved += len(data)
+                    time.sleep(self.wait(len(data)))
                 b.sendall(data)
         except OSError:
             pass
@@ -70,6 +66,14 @@ class Link(threading.Thread):
                 s.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    def wait(self, num_bytes):
+        """Seconds until so many bytes more have passed."""
+        with self.lock:
+            now = time.monotonic()
+            self.free = max(self.free, now - 0.002) + num_bytes / self.rate
+            self.moved += num_bytes
+            return max(0.0, self.free - now)
 
 
 def costs(folder, binary, slow):

@@ -74,6 +74,7 @@ class Conductor {
   void set_alive(int worker, bool alive);
   void set_draining(int worker, bool draining);
   void set_role(int worker, WorkerRole role, bool fetches, bool lends);
+  void set_kv_tokens(int worker, int64_t tokens) { at(worker).config.kv_tokens = tokens; }
 
   WorkerView view(int worker, const Ask& ask, Time now) const;
   size_t num_workers() const { return workers_.size(); }

@@ -40,6 +40,21 @@ TEST(Conductor, WhatWasSentCountsUntilItEnds) {
   EXPECT_EQ(c.num_requests(0), 0);
 }
 
+TEST(Conductor, FullPoolsMakeRequestsWait) {
+  Conductor c({}, conducted(2));
+  const Conductor::Ask ask{.tokens = 1'000, .blocks = {}};
+  c.tokens(c.sent(0, ask, Time{0}), 1, milliseconds(11));
+  const auto b = c.sent(1, ask, milliseconds(11));
+  c.tokens(b, 1, milliseconds(22));
+  c.tokens(b, 99, milliseconds(200));
+  EXPECT_EQ(c.view(0, ask, milliseconds(200)).free_tokens, WorkerView::kUnknown);
+  EXPECT_EQ(c.choose(ask, milliseconds(200)).worker, 0);  // in turn
+  c.set_kv_tokens(0, 1'500);
+  c.set_kv_tokens(1, 9'000);
+  EXPECT_EQ(c.view(0, ask, milliseconds(200)).free_tokens, 499);
+  EXPECT_EQ(c.choose(ask, milliseconds(200)).worker, 1);
+}
+
 TEST(Conductor, PrefixesAreKnownWhereTheyWereSent) {
   Conductor c({}, conducted(3));
   c.ended(c.sent(1, with_prefix(), Time{0}), true, Time{0});

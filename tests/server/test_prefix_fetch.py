@@ -215,6 +215,7 @@ class Fetched(unittest.TestCase):
         self.assertEqual((ready["kv_host"], ready["kv_port"]), ("127.0.0.1", port_of(self.holder)))
         with start("both", "-t", "1") as bare:
             ready = bare.request("/ready")[2]
+            self.assertGreater(ready.pop("kv_tokens"), 0)
             self.assertEqual(ready, {"status": "ready", "kv_role": "both", "kv_lease_host": "127.0.0.1",
                                      "kv_lease_port": port_of(bare)})
             status, _, got = bare.request(PATH, {"prompt": "a", "kv_transfer_params": params(self.holder)})

@@ -67,6 +67,7 @@ RoutedExchange::RoutedExchange(Router& router,
   if (!shape_.salt.empty()) key[1] ^= keyed_hash(key, shape_.salt);
   blocks_ = shape_blocks(shape_, key);
   tokens_ = shape_tokens(shape_);
+  block_tokens_ = shape_block_tokens(shape_);
   split_ = path.splits && can_split(shape_);
   fetches_ = split_;
   const std::string_view named = request_.header(router_.options_.session_header);
@@ -90,7 +91,7 @@ Conductor::Ask RoutedExchange::ask() const {
   Conductor::Ask a;
   a.tokens = tokens_;
   a.blocks = blocks_;
-  a.block_tokens = kShapeBlockTokens;
+  a.block_tokens = block_tokens_;
   a.session = session_;
   // Work that was lost with its worker is not turned away.
   a.attempts = tries_ + num_prefills_ > 0 || !generates_ ? 1000 : attempts_;

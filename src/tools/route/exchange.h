@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "tools/route/request_shape.h"
 #include "tools/route/router.h"
 
 namespace sluice {
@@ -86,6 +87,7 @@ class RoutedExchange final : public HttpListener,
   RequestShape shape_;
   std::vector<uint64_t> blocks_;
   int64_t tokens_ = 1;  // of the prompt, about
+  int block_tokens_ = kShapeBlockTokens;
   uint64_t session_ = 0;
   int attempts_ = 0;  // as the client says
   uint64_t draw_ = 0;

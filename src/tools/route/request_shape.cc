@@ -85,6 +85,17 @@ bool for_each_field(std::string_view body, F f) {
   return in.take('}') && in.at_end();
 }
 
+// A list of numbers, or of such lists: its entries are tokens.
+bool is_token_ids(std::string_view prompt) {
+  if (prompt.empty() || prompt[0] != '[') return false;
+  const size_t first = prompt.find_first_not_of("[ \n\r\t");
+  return first != std::string_view::npos && prompt[first] >= '0' && prompt[first] <= '9';
+}
+
+int64_t text_tokens(size_t bytes) {
+  return static_cast<int64_t>(bytes / (kShapeBlockBytes / kShapeBlockTokens));
+}
+
 bool is_set(std::string_view value) { return !value.starts_with("null"); }
 
 }  // namespace
@@ -143,9 +154,17 @@ std::string_view find_field(std::string_view body, std::string_view name) {
 }
 
 int64_t shape_tokens(const RequestShape& s) {
-  return std::max<int64_t>(
-      1, static_cast<int64_t>((s.tools.size() + s.system.size() + s.prompt.size()) /
-                              (kShapeBlockBytes / kShapeBlockTokens)));
+  const size_t beside = s.tools.size() + s.system.size();
+  if (is_token_ids(s.prompt))
+    return text_tokens(beside) + std::count(s.prompt.begin(), s.prompt.end(), ',') + 1;
+  return std::max<int64_t>(1, text_tokens(beside + s.prompt.size()));
+}
+
+int shape_block_tokens(const RequestShape& s) {
+  if (!is_token_ids(s.prompt)) return kShapeBlockTokens;
+  const auto bytes = static_cast<int64_t>(s.tools.size() + s.system.size() + s.prompt.size());
+  const int64_t tokens = shape_tokens(s) * static_cast<int64_t>(kShapeBlockBytes) / bytes;
+  return static_cast<int>(std::max<int64_t>(1, tokens));
 }
 
 std::vector<uint64_t> shape_blocks(const RequestShape& s, const HashKey& key) {

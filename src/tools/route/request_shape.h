@@ -37,11 +37,13 @@ std::string replace_fields(std::string_view body,
 std::string_view find_field(std::string_view body, std::string_view name);
 
 inline constexpr size_t kShapeBlockBytes = 512;
-inline constexpr int kShapeBlockTokens = 128;  // about, at four bytes a token
+inline constexpr int kShapeBlockTokens = 128;  // of text, at four bytes a token
 inline constexpr size_t kMostShapeBlocks = 4096;
 
-// Tokens of a prompt, about.
+// Tokens of a prompt: counted where it is token ids, about a quarter of the bytes of text.
 int64_t shape_tokens(const RequestShape& shape);
+// Tokens of one block, at the prompt's own number of bytes per token.
+int shape_block_tokens(const RequestShape& shape);
 // A hash of each full block of tools, system and prompt and of all before it. At most
 // kMostShapeBlocks.
 std::vector<uint64_t> shape_blocks(const RequestShape& shape, const HashKey& key);

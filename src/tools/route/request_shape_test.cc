@@ -83,6 +83,22 @@ TEST(RequestShape, EqualBeginningsHaveEqualBlocks) {
   EXPECT_EQ(shape_tokens({}), 1);
 }
 
+TEST(RequestShape, TokenIdsAreCounted) {
+  std::string ids = "[1";
+  for (int i = 1; i < 1000; ++i) ids += "," + std::to_string(10000 + i);  // six bytes each
+  const RequestShape s = read_shape("{\"prompt\":" + ids + "]}");
+  EXPECT_EQ(shape_tokens(s), 1000);
+  EXPECT_EQ(shape_block_tokens(s), 85);  // 512 / 6
+  EXPECT_EQ(shape_tokens(read_shape(R"({"prompt": [ 7 , 8, 9 ]})")), 3);
+  EXPECT_EQ(shape_tokens(read_shape(R"({"input": [[1,2],[3]]})")), 3);
+  // Text is not, whatever its commas.
+  const RequestShape text = read_shape(R"({"prompt":"1,2,3,4,5,6,7,8"})");
+  EXPECT_EQ(shape_tokens(text), 4);
+  EXPECT_EQ(shape_block_tokens(text), kShapeBlockTokens);
+  EXPECT_EQ(shape_tokens(read_shape(R"({"prompt":["a,b,c,d,e"]})")), 3);
+  EXPECT_EQ(shape_tokens(read_shape(R"({"prompt":[]})")), 1);
+}
+
 TEST(RequestShape, ManyBlocksAreCut) {
   const std::string text((kMostShapeBlocks + 9) * kShapeBlockBytes, 'a');
   EXPECT_EQ(blocks_of("{\"prompt\":\"" + text + "\"}").size(), kMostShapeBlocks);

@@ -262,6 +262,7 @@ void Router::set_part(size_t worker, KvPart part) {
   if (r != conductor_.role(i))
     LOG(info, "%s: role %s", workers_[worker].name.c_str(), name_of(kWorkerRoles, r));
   conductor_.set_role(i, r, part.role == "both", part.port != 0);
+  conductor_.set_kv_tokens(i, part.tokens);
   workers_[worker].kv = std::move(part);
 }
 

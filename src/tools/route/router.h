@@ -68,6 +68,7 @@ struct KvPart {
   uint16_t port = 0;  // 0: nowhere
   std::string lease_host;
   uint16_t lease_port = 0;  // where they fetch leases by name; 0: nowhere
+  int64_t tokens = 0;       // positions of its pool; 0: unknown
   bool operator==(const KvPart&) const = default;
 };
 

@@ -1,5 +1,6 @@
 #include "tools/route/worker_probe.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/json.h"
@@ -42,7 +43,7 @@ std::optional<KvFollower::Source> events_in(std::string_view text, const HttpUrl
   return s;
 }
 
-// What /ready says of a worker's part in moving KV blocks; empty: nothing.
+// What /ready says of a worker's KV blocks: how many, and its part in moving them.
 KvPart part_in(std::string_view text) {
   const Result<json::value> ready = parse_json(text, kRequestJson);
   if (!ready || !ready->is_object()) return {};
@@ -58,6 +59,8 @@ KvPart part_in(std::string_view text) {
   part.port = port_at("kv_port", part.host);
   part.lease_host = text_at(o, "kv_lease_host");
   part.lease_port = port_at("kv_lease_port", part.lease_host);
+  const json::value* tokens = o.if_contains("kv_tokens");
+  if (tokens && tokens->is_int64()) part.tokens = std::max<int64_t>(0, tokens->as_int64());
   return part;
 }
 

@@ -105,6 +105,7 @@ class KvFetcher {
   void start_thread();
   Result<void> fetch(const Job& job, Places& places, KvLink* open);
   Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
+  void release(const Job& job, KvLink& link) const;
   Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
   void give_back(std::shared_ptr<Places> places) noexcept;
   void give_back_owed();

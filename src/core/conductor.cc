@@ -132,12 +132,16 @@ void Conductor::forget_lenders(Time now) {
 
 RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   forget_lenders(now);
+  bool others = false;  // that are not suspect
   for (size_t i = 0; i < workers_.size(); ++i) {
     views_[i].alive = false;
     if (!workers_[i].alive) continue;
     views_[i] = view(static_cast<int>(i), ask, now);
     if (i < 64 && (ask.avoid >> i & 1) != 0) views_[i].alive = false;
+    others = others || (views_[i].alive && !workers_[i].draining && !workers_[i].suspect);
   }
+  for (size_t i = 0; others && i < workers_.size(); ++i)
+    if (workers_[i].suspect) views_[i].alive = false;
   RoutedRequest r;
   r.tokens = std::max<int64_t>(1, ask.tokens);
   r.output = output_;

@@ -73,6 +73,8 @@ class Conductor {
   // A worker that is not alive gets nothing, and has lost its cache.
   void set_alive(int worker, bool alive);
   void set_draining(int worker, bool draining);
+  // A worker that may be dead gets nothing while others take requests. It keeps its cache.
+  void set_suspect(int worker, bool suspect) { at(worker).suspect = suspect; }
   void set_role(int worker, WorkerRole role, bool fetches, bool lends);
   void set_kv_tokens(int worker, int64_t tokens) { at(worker).config.kv_tokens = tokens; }
 
@@ -81,6 +83,7 @@ class Conductor {
   int num_requests(int worker) const { return at(worker).num_requests; }
   bool alive(int worker) const { return at(worker).alive; }
   bool draining(int worker) const { return at(worker).draining; }
+  bool suspect(int worker) const { return at(worker).suspect; }
   WorkerRole role(int worker) const { return at(worker).config.role; }
   double transfer() const { return config_.transfer; }  // seconds for the KV of a token
   double pace(int worker) const { return at(worker).pace; }
@@ -97,7 +100,7 @@ class Conductor {
     explicit Worker(ConductorWorker c) : config(std::move(c)), prefixes(config.prefix_blocks) {}
     ConductorWorker config;
     LruMap<Cause> prefixes;
-    bool alive = true, draining = false;
+    bool alive = true, draining = false, suspect = false;
     int num_requests = 0, num_lending = 0;
     StepLoad queued, decode;
     std::deque<Ticket> prompts;  // without a first token, in their order

@@ -71,6 +71,43 @@ TEST(Conductor, PrefixesAreKnownWhereTheyWereSent) {
   EXPECT_EQ(c.view(1, with_prefix(), Time{0}).cached, 0);
 }
 
+// Whoever has the prefix: an answer that does not come is later than any other.
+TEST(Conductor, ASuspectIsAskedWhereNobodyElseIs) {
+  Conductor c({}, conducted(3));
+  c.ended(c.sent(1, with_prefix(), Time{0}), true, Time{0});
+  Conductor::Ask ask = with_prefix();
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 1);
+  c.set_suspect(1, true);
+  const int other = c.choose(ask, Time{0}).worker;
+  EXPECT_TRUE(other == 0 || other == 2) << other;
+  // One that failed this request, and one that takes no more, are none.
+  ask.avoid = 1;
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 2);
+  c.set_draining(2, true);
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 1);
+  // Its cache is as it was.
+  c.set_draining(2, false);
+  c.set_suspect(1, false);
+  EXPECT_EQ(c.choose(ask, Time{0}).worker, 1);
+  EXPECT_EQ(c.view(1, ask, Time{0}).cached, 3 * 512);
+}
+
+// A suspect decode worker is passed by, and where it is the only one a prefill worker does all.
+TEST(Conductor, ASuspectDoesNotDecode) {
+  auto workers = conducted(3);
+  workers[0].role = WorkerRole::prefill;
+  workers[1].role = workers[2].role = WorkerRole::decode;
+  Conductor c({.policy = Routing::round_robin}, workers);
+  const Conductor::Ask ask{.tokens = 100, .blocks = {}, .handed_over = true};
+  c.set_suspect(1, true);
+  for (int k = 0; k < 4; ++k) EXPECT_EQ(c.choose_decoder(ask, Time{0}), 2);
+  c.set_suspect(2, true);
+  EXPECT_EQ(c.choose_decoder(ask, Time{0}), -1);
+  EXPECT_EQ(c.choose({.tokens = 100, .blocks = {}, .whole = true}, Time{0}).worker, 0);
+  c.set_suspect(0, true);
+  EXPECT_GE(c.choose_decoder(ask, Time{0}), 1);
+}
+
 TEST(Conductor, WorkersSayWhatTheyHave) {
   Conductor c({}, conducted(2));
   const KvUpdate stored{KvUpdate::stored, 1, {901, 902, 903, 904}, 0, {1, 2, 3, 4}};

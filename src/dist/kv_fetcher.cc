@@ -286,11 +286,17 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places, KvLink* open) {
       if (auto ok = take(*block, keys, places); !ok) return ok;
     }
   }
-  if (job.lease) static_cast<void>(link.send(KvRelease{*job.lease}, job.until));
+  if (job.lease) release(job, link);
   // Of a prefix the peer has sent what it has; a lease was for all.
   if (job.lease && std::ranges::count(places.came, false) > 0)
     return Error{404, "the peer did not have all blocks"};
   return {};
+}
+
+// The answer is awaited: a connection that ends before may take the message with it.
+void KvFetcher::release(const Job& job, KvLink& link) const {
+  if (link.send(KvRelease{*job.lease}, job.until))
+    static_cast<void>(link.receive(frame_until(job)));
 }
 
 // For the blocks of the lease, or for those of the prompt by their tokens.

@@ -36,7 +36,7 @@ class KvFetcher {
   struct Options {
     size_t threads = 64;  // at most
     size_t most_waiting = 1024;
-    std::chrono::milliseconds time{4000};           // for one lease, its wait for a thread included
+    std::chrono::milliseconds time{2500};           // for one lease, its wait for a thread included
     std::chrono::milliseconds await_time{600'000};  // the same of one that is pending
     Transport transport = Transport::tcp;           // one that resolve_transport() gives
     std::chrono::milliseconds rest{1000};           // no attempt after one that came to nothing
@@ -105,6 +105,7 @@ class KvFetcher {
   void start_thread();
   Result<void> fetch(const Job& job, Places& places, KvLink* open);
   Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
+  void release(const Job& job, KvLink& link) const;
   Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
   void give_back(std::shared_ptr<Places> places) noexcept;
   void give_back_owed();

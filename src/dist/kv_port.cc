@@ -131,6 +131,7 @@ Result<void> KvPort::talk(KvLink& link) {
       if (auto ok = await_lease(link, await->lease); !ok) return ok;
     } else if (const auto* release = std::get_if<KvRelease>(&*frame)) {
       leases_->release(release->lease);
+      if (auto ok = link.send(KvDone{0}, in_time(kNextRequest)); !ok) return ok;
     } else if (const auto* find = std::get_if<KvFind>(&*frame)) {
       if (auto ok = send_prefix(link, *find); !ok) return ok;
     } else {

@@ -1,5 +1,5 @@
 // Bytes between two processes, for threads that may wait, by one of several transports: TCP, or UCX
-// (shared memory, TCP, RDMA: by its own choice), which is a library that need not be there.
+// (TCP, RDMA: by its own choice), which is a library that need not be there.
 #pragma once
 
 #include <chrono>

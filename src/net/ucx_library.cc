@@ -32,6 +32,7 @@ bool find_all(void* p, void* s, UcxLibrary& x) {
          find_symbol(p, "ucp_listener_reject", x.listener_reject) &&
          find_symbol(p, "ucp_ep_create", x.ep_create) &&
          find_symbol(p, "ucp_ep_close_nbx", x.ep_close) &&
+         find_symbol(p, "ucp_ep_flush_nbx", x.ep_flush) &&
          find_symbol(p, "ucp_stream_send_nbx", x.stream_send) &&
          find_symbol(p, "ucp_stream_recv_nbx", x.stream_receive) &&
          find_symbol(p, "ucp_request_check_status", x.request_status) &&
@@ -45,6 +46,8 @@ Result<UcxLibrary> load_library() {
   setenv("UCX_LOG_FILE", "/dev/stderr", 0);
   setenv("UCX_LOG_LEVEL", "fatal", 0);  // a peer that goes away is no error here
   setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0);
+  // Bytes are copied when they are sent: an operation that is broken off reads no memory of ours.
+  setenv("UCX_ZCOPY_THRESH", "inf", 0);
   void* s = dlopen("libucs.so.0", RTLD_NOW | RTLD_LOCAL);
   void* p = s ? dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) : nullptr;
   UcxLibrary x;

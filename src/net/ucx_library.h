@@ -25,6 +25,7 @@ struct UcxLibrary {
   decltype(&::ucp_listener_reject) listener_reject = nullptr;
   decltype(&::ucp_ep_create) ep_create = nullptr;
   decltype(&::ucp_ep_close_nbx) ep_close = nullptr;
+  decltype(&::ucp_ep_flush_nbx) ep_flush = nullptr;
   decltype(&::ucp_stream_send_nbx) stream_send = nullptr;
   decltype(&::ucp_stream_recv_nbx) stream_receive = nullptr;
   decltype(&::ucp_request_check_status) request_status = nullptr;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "base/str.h"
 #include "net/byte_stream.h"
@@ -22,7 +23,10 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kUcxPiece = 256 << 10;  // bytes of one operation: what `idle` is measured by
-constexpr milliseconds kUcxPoll{200}, kUcxClose{1000};
+constexpr milliseconds kUcxPoll{200}, kUcxClose{2000};
+constexpr milliseconds kUcxFlush{1000};  // for the last bytes to leave
+constexpr milliseconds kUcxLinger{300};  // for the peer to read them and to leave first
+constexpr int kMostDrained = 10'000;     // calls of progress() before a worker ends
 
 class UcxWorker {
  public:
@@ -50,14 +54,39 @@ class UcxWorker {
     pollfd p{event_, POLLIN, 0};
     poll(&p, 1, static_cast<int>(std::clamp<int64_t>(most.count(), 0, kUcxPoll.count())));
   }
+  // Progresses until `done()`; false: not within `most`.
+  template <typename F>
+  bool run_until(F done, milliseconds most) {
+    const auto end = steady_clock::now() + most;
+    while (!done()) {
+      const bool moved = progress();
+      const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
+      if (left.count() <= 0) return done();
+      if (!moved) sleep(std::min(left, milliseconds(20)));
+    }
+    return true;
+  }
+  bool is_done(ucs_status_ptr_t request) const {
+    return !UCS_PTR_IS_PTR(request) || ucx_.request_status(request) != UCS_INPROGRESS;
+  }
+  void free(ucs_status_ptr_t request) const {
+    if (UCS_PTR_IS_PTR(request)) ucx_.request_free(request);
+  }
   // Ends a sleep; any thread.
   void wake() noexcept {
     std::lock_guard lock(mutex_);
     if (worker_) ucx_.worker_signal(worker_);
   }
   void end() noexcept {
+    for (int k = 0; worker_ && k < kMostDrained && progress(); ++k) {
+    }
     std::lock_guard lock(mutex_);
     if (worker_) ucx_.worker_destroy(worker_);
+    worker_ = nullptr;
+  }
+  // Never ended nor progressed again: UCX aborts when a worker ends under its operations.
+  void abandon() noexcept {
+    std::lock_guard lock(mutex_);
     worker_ = nullptr;
   }
 
@@ -70,8 +99,9 @@ class UcxWorker {
 
 class UcxStream final : public ByteStream {
  public:
-  explicit UcxStream(const UcxLibrary& ucx) : ucx_(ucx), worker_(ucx) {}
-  ~UcxStream() override { close(false); }
+  // `accepted`: it came in by a listener.
+  UcxStream(const UcxLibrary& ucx, bool accepted) : ucx_(ucx), worker_(ucx), accepted_(accepted) {}
+  ~UcxStream() override { end(); }
 
   // Sets where it goes to in `params`.
   Result<void> open(ucp_ep_params_t params) {
@@ -127,7 +157,7 @@ class UcxStream final : public ByteStream {
     shut_.store(true);
     worker_.wake();
   }
-  void finish() noexcept override { close(false); }
+  void finish() noexcept override { end(); }
 
  private:
   Result<void> wait(ucs_status_ptr_t request, milliseconds idle, WaitUntil until) {
@@ -142,7 +172,7 @@ class UcxStream final : public ByteStream {
       }
       const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
       if (shut_.load() || failed_ != UCS_OK || left.count() <= 0) {
-        close(true);  // then nothing reads or writes the caller's memory any more
+        close(request);  // then nothing reads or writes the caller's memory any more
         return failed_ != UCS_OK ? gone(failed_)
                : shut_.load()    ? Error{503, "the connection was ended"}
                                  : Error{504, "nothing came in time"};
@@ -154,29 +184,36 @@ class UcxStream final : public ByteStream {
     return {503, strf("the peer is gone: %s", ucx_.status_string(status))};
   }
 
-  // What was sent arrives, unless it is forced, was shut or takes too long. The worker ends too,
-  // and with it every operation that is left.
-  void close(bool force) noexcept {
+  // The last bytes leave first. UCX drops what the peer has not read when an endpoint closes, so
+  // the side that connected closes first: it has read all that it waits for.
+  void end() noexcept {
     if (!ep_) return;
+    const auto over = [this] { return failed_ != UCS_OK || shut_.load(); };
+    const ucp_request_param_t params{};
+    const ucs_status_ptr_t flush = over() ? nullptr : ucx_.ep_flush(ep_, &params);
+    worker_.run_until([&] { return over() || worker_.is_done(flush); }, kUcxFlush);
+    if (accepted_) worker_.run_until(over, kUcxLinger);
+    close(flush);
+  }
+
+  // By force: a close that flushes waits for the peer's own. The worker ends when `pending` and the
+  // close have called back.
+  void close(ucs_status_ptr_t pending) noexcept {
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    const bool now = force || failed_ != UCS_OK || shut_.load();
-    params.flags = now ? uint32_t{UCP_EP_CLOSE_FLAG_FORCE} : 0;
-    const ucs_status_ptr_t closing = ucx_.ep_close(ep_, &params);
-    const auto end = steady_clock::now() + kUcxClose;
-    bool done = !UCS_PTR_IS_PTR(closing);
-    while (!done && steady_clock::now() < end) {
-      if (worker_.progress()) continue;
-      done = ucx_.request_status(closing) != UCS_INPROGRESS;
-      if (!done) worker_.sleep(milliseconds(20));
-    }
-    if (UCS_PTR_IS_PTR(closing)) ucx_.request_free(closing);
-    ep_ = nullptr;
+    params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    const ucs_status_ptr_t closing = ucx_.ep_close(std::exchange(ep_, nullptr), &params);
+    const bool done = worker_.run_until(
+        [&] { return worker_.is_done(closing) && worker_.is_done(pending); }, kUcxClose);
+    if (!done) return worker_.abandon();
+    worker_.free(closing);
+    worker_.free(pending);
     worker_.end();
   }
 
   const UcxLibrary& ucx_;
   UcxWorker worker_;
+  const bool accepted_;
   ucp_ep_h ep_ = nullptr;
   ucs_status_t failed_ = UCS_OK;
   size_t received_ = 0;
@@ -214,6 +251,7 @@ class UcxListener final : public ByteListener {
   ~UcxListener() override {
     for (ucp_conn_request_h r : waiting_) ucx_.listener_reject(listener_, r);
     if (listener_) ucx_.listener_destroy(listener_);
+    worker_.end();  // before waiting_, into which it may call
   }
 
   Result<void> open(const std::string& address, uint16_t port) {
@@ -251,7 +289,7 @@ class UcxListener final : public ByteListener {
       if (left.count() <= 0) return nullptr;
       if (!moved) worker_.sleep(left);
     }
-    auto stream = std::make_unique<UcxStream>(ucx_);
+    auto stream = std::make_unique<UcxStream>(ucx_, true);
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
     params.conn_request = waiting_.front();
@@ -299,7 +337,7 @@ Result<std::unique_ptr<ByteStream>> connect_ucx(const std::string& address, uint
   if (!ucx) return ucx.error();
   Result<UcxAddress> to = ucx_address(address, port);
   if (!to) return to.error();
-  auto stream = std::make_unique<UcxStream>(**ucx);
+  auto stream = std::make_unique<UcxStream>(**ucx, false);
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;

@@ -243,7 +243,7 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
   add_named(app, "--kv-transport", o.transport, kTransports,
-            "tcp; ucx: shared memory, TCP or RDMA by UCX's choice; auto: ucx\nwhere it is "
+            "tcp; ucx: TCP or RDMA by UCX's choice; auto: ucx\nwhere it is "
             "installed. The same on all of them")
       ->needs(role)
       ->group(group);

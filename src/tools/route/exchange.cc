@@ -153,6 +153,7 @@ void RoutedExchange::refuse(int status,
 }
 
 void RoutedExchange::on_head(int status, const HttpHeaders& headers) {
+  if (lost_) return;  // another worker will be asked
   hold(request_.body.size());
   head_.status = status;
   head_.content_type.clear();
@@ -264,13 +265,17 @@ void RoutedExchange::worker_lost() {
   if (worker_ >= 0) router_.workers_[static_cast<size_t>(worker_)].client->cancel(*this);
 }
 
-// `refused`: by a worker that is there, so nobody but its like is asked.
-bool RoutedExchange::may_retry(bool refused) const {
+void RoutedExchange::worker_suspect() {
+  if (!lost_ && may_retry(false, false)) worker_lost();
+}
+
+bool RoutedExchange::may_retry(bool refused, bool suspects) const {
   if (started_ || out_->closed() || tries_ >= router_.options_.tries) return false;
   const uint64_t tried = avoid_ | uint64_t{1} << worker_;
   for (size_t i = 0; i < router_.workers_.size(); ++i) {
     const int w = static_cast<int>(i);
     if (refused && router_.conductor_.role(w) == WorkerRole::prefill) continue;
+    if (!suspects && router_.conductor_.suspect(w)) continue;
     if ((tried >> i & 1) == 0 && router_.conductor_.alive(w) && !router_.conductor_.draining(w))
       return true;
   }

@@ -55,6 +55,8 @@ class RoutedExchange final : public HttpListener,
   void refuse(int status, const std::string& why, const char* code, double retry_after);
   // The worker is dead or does not answer.
   void worker_lost();
+  // It may be: another one is asked, where nothing was passed on and one answers its probes.
+  void worker_suspect();
 
   void on_head(int status, const HttpHeaders& headers) override;
   void on_body(std::string_view bytes) override;
@@ -75,7 +77,8 @@ class RoutedExchange final : public HttpListener,
   void flow();
   void client_gone();
   void fail(const std::string& why);
-  bool may_retry(bool refused) const;
+  // `refused`: by a worker that is there, so nobody but its like is asked.
+  bool may_retry(bool refused, bool suspects = true) const;
   void done(int status, const char* code);
 
   Router& router_;

@@ -24,8 +24,9 @@ class NamedWorker {
     o.on_request = [this, host](HttpRequest request, std::shared_ptr<Responder> out) {
       HttpResponse r;
       r.body = request.method == "GET" ? "{}" : host;
-      if (request.path != "/v1/completions") return out->send(std::move(r));
       std::lock_guard lock(mutex_);
+      hangs_ = hangs_ || (hangs_with_post_ && request.method == "POST");
+      if (request.path != "/v1/completions" && !hangs_) return out->send(std::move(r));
       held_.push_back(std::move(out));
     };
     o.refuse = Router::refuse;
@@ -33,6 +34,11 @@ class NamedWorker {
   }
   ~NamedWorker() { server_->stop(); }
   uint16_t port() const { return server_->port(); }
+  // From the next POST on it answers nobody, not even probes.
+  void hang_with_post() {
+    std::lock_guard lock(mutex_);
+    hangs_with_post_ = true;
+  }
   size_t num_held() {
     std::lock_guard lock(mutex_);
     return held_.size();
@@ -50,6 +56,7 @@ class NamedWorker {
  private:
   std::mutex mutex_;
   std::vector<std::shared_ptr<Responder>> held_;
+  bool hangs_with_post_ = false, hangs_ = false;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -158,6 +165,40 @@ TEST(RouterMembers, AddressesJoinAndLeave) {
   // Workers that left come back.
   cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
   EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
+}
+
+// Each hangs when it gets a request, so that the second does when the first is known to.
+TEST(RouterMembers, RequestsLeaveWorkersThatHang) {
+  NamedWorker a("127.0.0.1", 0);
+  NamedWorker b("127.0.0.2", a.port()), c("127.0.0.3", a.port());
+  NamedCluster cluster(a.port());
+  cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2", "127.0.0.3"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2", "127.0.0.3"}));
+  a.hang_with_post(), b.hang_with_post();
+  std::vector<std::string> answers(3);
+  std::vector<std::thread> clients;
+  for (std::string& answer : answers)
+    clients.emplace_back([&] { answer = cluster.ask("POST", "/tokenize"); });
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(answers, std::vector<std::string>(3, "127.0.0.3"));
+  EXPECT_GE(cluster.metric("sluice_route_retries_total"), 1);
+  // Nobody asks them while they are silent.
+  EXPECT_TRUE(cluster.serves({"127.0.0.3"}));
+}
+
+// A request that computes for longer than any probe may take stays where it is.
+TEST(RouterMembers, ASlowAnswerIsAwaited) {
+  NamedWorker a("127.0.0.1", 0), b("127.0.0.2", a.port());
+  NamedCluster cluster(a.port());
+  cluster.name->set(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
+  EXPECT_TRUE(cluster.serves({"127.0.0.1", "127.0.0.2"}));
+  std::string late;
+  std::thread client([&] { late = cluster.ask("POST", "/v1/completions"); });
+  std::this_thread::sleep_for(milliseconds(4000));
+  EXPECT_GE(a.num_held() + b.num_held(), 1u);
+  a.answer_held(), b.answer_held();
+  client.join();
+  EXPECT_EQ(late, "late");
 }
 
 // A worker that takes the place of another has cached nothing of what that one was sent.

@@ -90,7 +90,7 @@ Router::~Router() = default;
 Result<void> Router::start(HttpServer& server) {
   to_.context = &server.context(0);
   to_.max_connections = options_.limits.requests;
-  to_.connect = std::chrono::milliseconds(2000);
+  to_.connect = std::chrono::milliseconds(1500);
   to_.request = std::chrono::hours(24);
   to_.stall = options_.limits.silence;
   workers_.resize(conductor_.num_workers());
@@ -247,11 +247,21 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
   conductor_.set_alive(i, alive);
   conductor_.set_draining(i, draining);
+  conductor_.set_suspect(i, false);
   if (!alive) set_events(worker, {});
   if (was_up != is_up) num_up_ += is_up ? size_t{1} : ~size_t{0};
   if (!silent) return;
   for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_lost();
   for (const auto& [early, ignored] : w.early) early->cancel();
+}
+
+void Router::set_suspect(size_t worker) {
+  const int i = static_cast<int>(worker);
+  if (!conductor_.alive(i) || conductor_.suspect(i)) return;
+  conductor_.set_suspect(i, true);
+  const Worker& w = workers_[worker];
+  LOG(info, "%s: has not answered a probe", w.name.c_str());
+  for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_suspect();
 }
 
 void Router::set_part(size_t worker, KvPart part) {

@@ -136,6 +136,8 @@ class Router {
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
+  // It has not answered a probe: what it has not begun to answer goes elsewhere. Until set_state().
+  void set_suspect(size_t worker);
   // The part that the worker reports; empty: it does whole requests.
   void set_part(size_t worker, KvPart part);
   // Where the worker says that its KV events are; none: it has none, or is gone.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 
 #include "base/json.h"
 #include "net/stream_socket.h"
@@ -68,7 +69,7 @@ KvPart part_in(std::string_view text) {
 
 Result<void> WorkerProbe::open(HttpClient::Options o) {
   o.max_connections = 1;
-  o.connect = o.request = o.stall = kPatience;
+  o.connect = o.request = o.stall = ProbeRule::kPatience;
   url_ = o.url;
   Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
   if (!client) return client.error();
@@ -79,14 +80,14 @@ Result<void> WorkerProbe::open(HttpClient::Options o) {
 void WorkerProbe::move_to(const HttpUrl& url) {
   url_ = url;
   has_ready_ = true;
-  num_missed_ = 0;
+  rule_.reset();
   client_->move_to(url);
 }
 
 void WorkerProbe::run() {
   if (router_.is_gone(worker_)) {
     router_.set_state(worker_, false, false, false, "is gone");
-    client_->at(std::chrono::steady_clock::now() + kPause, [this] { run(); });
+    client_->at(std::chrono::steady_clock::now() + ProbeRule::kPause, [this] { run(); });
     return;
   }
   asking_info_ = false;
@@ -105,43 +106,63 @@ void WorkerProbe::on_body(std::string_view bytes) {
   if (body_.size() + bytes.size() <= kMostInfo) body_.append(bytes);
 }
 
-// A worker without it is none whose events are followed; whether it is there says /ready.
-void WorkerProbe::on_info(bool ok) {
-  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
-  const auto now = std::chrono::steady_clock::now();
-  const bool hangs = !ok && now - asked_ >= kPatience;  // so it is asked at once
-  if (hangs) ++num_missed_;
-  client_->at(now + (hangs ? std::chrono::milliseconds(0) : kPause), [this] { run(); });
+ProbeRule::Outcome WorkerProbe::outcome(HttpFailure failure, const std::string& detail) const {
+  using enum ProbeRule::Outcome;
+  if (failure == HttpFailure::none) return answered;
+  if (std::chrono::steady_clock::now() - asked_ >= ProbeRule::kPatience) return missed;
+  if (failure != HttpFailure::connect) return broken;
+  // Of a link that is cut; the worker has not refused anything.
+  for (std::errc e : {std::errc::host_unreachable, std::errc::network_unreachable})
+    if (detail == std::make_error_code(e).message()) return missed;
+  return refused;
 }
 
-void WorkerProbe::on_end(HttpFailure failure, const std::string&) {
+void WorkerProbe::ask_again(ProbeRule::Verdict verdict) {
+  using enum ProbeRule::Verdict;
+  const auto now = std::chrono::steady_clock::now();
+  auto next = now + ProbeRule::kPause;
+  if (verdict == unsure) next = now;
+  if (verdict == suspect) {
+    next = std::max(now, asked_ + ProbeRule::kPatience);
+    router_.set_suspect(worker_);
+  }
+  client_->at(next, [this] { run(); });
+}
+
+// A worker without it is none whose events are followed; whether it is there says /ready.
+void WorkerProbe::on_info(HttpFailure failure, const std::string& detail) {
+  const bool ok = failure == HttpFailure::none;
+  if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
+  const bool hangs = outcome(failure, detail) == ProbeRule::Outcome::missed;
+  ask_again(hangs ? rule_.after(ProbeRule::Outcome::missed) : ProbeRule::Verdict::up);
+}
+
+void WorkerProbe::on_answer() {
+  if (status_ == 404 && has_ready_) {
+    has_ready_ = false;
+    return ask_again(ProbeRule::Verdict::unsure);
+  }
+  if (status_ == 200) router_.set_part(worker_, part_in(body_));
+  router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
+  if (!router_.follower_) return ask_again(ProbeRule::Verdict::up);
+  asking_info_ = true;
+  ask("/server_info");
+}
+
+void WorkerProbe::on_end(HttpFailure failure, const std::string& detail) {
   asking_ = false;
-  if (asking_info_) return on_info(failure == HttpFailure::none);
-  auto pause = kPause;
-  if (failure == HttpFailure::none) {
-    num_missed_ = 0;
-    if (status_ == 404 && has_ready_) {
-      has_ready_ = false;
-      pause = std::chrono::milliseconds(0);
-    } else {
-      if (status_ == 200) router_.set_part(worker_, part_in(body_));
-      router_.set_state(worker_, true, status_ != 200, false, "takes no new requests");
-      if (router_.follower_) {
-        asking_info_ = true;
-        return ask("/server_info");
-      }
-    }
-  } else if (failure == HttpFailure::connect &&
-             std::chrono::steady_clock::now() - asked_ < kPatience) {
+  if (asking_info_) return on_info(failure, detail);
+  const ProbeRule::Verdict verdict = rule_.after(outcome(failure, detail));
+  if (verdict == ProbeRule::Verdict::up) return on_answer();
+  if (verdict == ProbeRule::Verdict::refuses) {
     has_ready_ = true;  // another server may come back
     router_.set_state(worker_, false, false, false, "refuses connections");
-  } else if (++num_missed_ >= kMostMissed) {
+  }
+  if (verdict == ProbeRule::Verdict::hangs) {
     has_ready_ = true;
     router_.set_state(worker_, false, false, true, "does not answer");
-  } else {
-    pause = std::chrono::milliseconds(0);
   }
-  client_->at(std::chrono::steady_clock::now() + pause, [this] { run(); });
+  ask_again(verdict);
 }
 
 }  // namespace sluice

@@ -8,16 +8,13 @@
 #include <string_view>
 
 #include "net/http_client.h"
+#include "tools/route/probe_rule.h"
 #include "tools/route/router.h"
 
 namespace sluice {
 
 class WorkerProbe final : public HttpListener {
  public:
-  // A worker that hangs is given up after two probes: 1 s + 2 * 1.5 s after its last sign of life.
-  static constexpr std::chrono::milliseconds kPause{1000}, kPatience{1500};
-  static constexpr int kMostMissed = 2;
-
   WorkerProbe(Router& router, size_t worker) : router_(router), worker_(worker) {}
 
   Result<void> open(HttpClient::Options options);
@@ -36,11 +33,16 @@ class WorkerProbe final : public HttpListener {
   HttpUrl url_;
   std::unique_ptr<HttpClient> client_;
   void ask(const char* path);
-  void on_info(bool ok);
+  void on_answer();
+  void on_info(HttpFailure failure, const std::string& detail);
+  ProbeRule::Outcome outcome(HttpFailure failure, const std::string& detail) const;
+  // Asks again when the rule says so, after `verdict` where nothing was answered.
+  void ask_again(ProbeRule::Verdict verdict);
 
   bool has_ready_ = true, asking_ = false, asking_info_ = false;
   std::string body_;  // of the answer
-  int status_ = 0, num_missed_ = 0;
+  int status_ = 0;
+  ProbeRule rule_;
   std::chrono::steady_clock::time_point asked_;
 };
 

@@ -2,12 +2,13 @@
 """How much of a prompt's K and V hides behind its computation: a prefill and a decode server with a 7B model's shape, whose steps
 take an H200's time (21 ms for 1,024 tokens) and compute nothing, and between them a link of so many Gbit/s.
 
-    scripts/bench_overlap.py BINARY [--links 10 25 100 400] [--prompts 1024 4096] [--chunks 256 1024] [--slow 100] [--rounds 2]
+    scripts/bench_overlap.py BINARY [--links 10 25 100 400] [--prompts 1024 4096] [--chunks 256 1024 4096] [--slow 100] [--rounds 2]
 
 The link is a relay in this script that passes no more bytes on than the rate allows, without credit for the time in which nothing came.
 Everything runs --slow times slower than it says, steps and links alike, since no loopback carries 400 Gbit/s; what is printed is scaled
 back. Of each prompt: the tail (from the prefill's answer to that of the decode server, one token) where the decode server is asked at the
-prompt's end, and where it is asked with it and blocks leave as their chunks are done; less the tail of a prompt of which nothing has to move."""
+prompt's end, where it is asked with it and blocks leave as steps end (--kv-leave steps), and where layers leave as they are computed; less
+the tail of a prompt of which nothing has to move. Hidden: the share of the transfer that the last one does not show."""
 
 import argparse
 import concurrent.futures
@@ -132,7 +133,7 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("--links", type=float, nargs="+", default=[10, 25, 100, 400])
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--chunks", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument("--chunks", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--slow", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=2)
     o = parser.parse_args()
@@ -143,23 +144,29 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         cost = costs(folder, binary, o.slow)
         room = str(2 * max(o.prompts) * TOKEN_BYTES)
-        print("chunk  prompt  Gbit/s  prefill  transfer  tail at the end  tail as computed  hidden   (ms, of the median round)")
+        print("chunk  prompt  chunks  Gbit/s  prefill  transfer  tail at the end  by steps  by layers  hidden   (ms, of the median round)")
         for chunk in o.chunks:
             args = ("--simulate", cost, "--ctx", str(max(o.prompts) + 64), "--budget", str(chunk), "--chunk", str(chunk), "--kv",
                     "f16", "--prefix-host", room, "-t", "1", "--kv-lease", "900")
-            with Server("--role", "prefill", *args, path=MODEL) as first, Server("--role", "decode", *args, path=MODEL) as second:
-                bench = Bench(first, second, Link(port_of(first)), o.slow)
+            with Server("--role", "prefill", "--kv-leave", "steps", *args, path=MODEL) as steps, \
+                    Server("--role", "prefill", "--kv-leave", "layers", *args, path=MODEL) as layers, \
+                    Server("--role", "decode", *args, path=MODEL) as second:
+                benches = [Bench(first, second, Link(port_of(first)), o.slow) for first in (steps, layers)]
+                benches[1].number = 450  # other prompts
                 for length in o.prompts:
-                    bare = bench.bare(length)
+                    bare = benches[0].bare(length)
                     for gbits in o.links:
-                        bench.link.rate = gbits * 1e9 / 8 / o.slow
-                        ended = sorted(bench.tail(length + 1, False) for _ in range(o.rounds))[o.rounds // 2]
-                        early = sorted(bench.tail(length + 1, True) for _ in range(o.rounds))[o.rounds // 2]
-                        alone = ended[2] / bench.link.rate / o.slow
-                        tails = [max(0.0, t[0] - bare) for t in (ended, early)]
-                        hidden = max(0.0, min(1.0, 1 - tails[1] / alone))
-                        print(f"{chunk:5} {length:7} {gbits:7g} {early[1] * 1e3:8.1f} {alone * 1e3:9.1f} {tails[0] * 1e3:16.1f} "
-                              f"{tails[1] * 1e3:17.1f} {hidden:7.0%}", flush=True)
+                        rate = gbits * 1e9 / 8 / o.slow
+                        for bench in benches:
+                            bench.link.rate = rate
+                        rounds = [[bench.tail(length, early) for _ in range(o.rounds)]
+                                  for bench, early in ((benches[0], False), (benches[0], True), (benches[1], True))]
+                        ended, _, early = medians = [sorted(r)[o.rounds // 2] for r in rounds]
+                        alone = ended[2] / rate / o.slow
+                        tails = [max(0.0, t[0] - bare) for t in medians]
+                        hidden = max(0.0, min(1.0, 1 - tails[2] / alone))
+                        print(f"{chunk:5} {length:7} {-(-length // chunk):7} {gbits:7g} {early[1] * 1e3:8.1f} {alone * 1e3:9.1f} {tails[0] * 1e3:16.1f} "
+                              f"{tails[1] * 1e3:9.1f} {tails[2] * 1e3:10.1f} {hidden:7.0%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -542,6 +542,7 @@ class Usage(Cli):
         self.assertEqual(served["slo"], "none")
         self.assertEqual(served["no-warm-up"], "false")
         self.assertEqual(served["ttft-limit"], "(none)")
+        self.assertEqual(served["kv-leave"], "auto")
         # A value is missing only where an option names a file, a text or a list that was not given.
         missing = {k for k, v in served.items() if v == "-"}
         self.assertEqual(missing, {"api-key-file", "tls-cert", "tls-key", "allowed-hosts", "cors", "quantize-exclude",

@@ -138,6 +138,13 @@ struct OpTime {
 // op, and with an empty kernel in its place.
 enum class OpMode : uint8_t { run, leave_out, empty };
 
+// A copy from the device to pinned memory.
+struct HostCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 class Device : public Backend {
  public:
   // Host memory that copies read and write without stopping.
@@ -147,6 +154,14 @@ class Device : public Backend {
   // An upload beside the lane in use: it starts when mark `after` is reached, and mark `done` is
   // set behind it.
   virtual void prefetch(void* to, const void* from, size_t bytes, int after, int done) = 0;
+  // Downloads beside the lane in use: they begin when what the lane has queued by now is done, in
+  // the order of the calls. Behind them `then(context)`, unless null, is called on a thread of the
+  // device's; it must not call the device.
+  virtual void download_beside(std::span<const HostCopy> copies,
+                               void (*then)(void*),
+                               void* context) = 0;
+  // Later work of the lane in use starts only when all of those are done, and their calls.
+  virtual void join_downloads() = 0;
   // Matrices that are loaded from here on lie behind each other in this memory of the device, which
   // outlives them; none: each has memory of its own again.
   virtual void place_weights(std::span<std::byte> memory) = 0;

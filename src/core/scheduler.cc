@@ -554,6 +554,7 @@ void Scheduler::emit_slice(Index i, int count, StepPlan& out) {
 void Scheduler::finish_plan(Time now, StepPlan& out) {
   for (RowOp& op : closing_) out.rows.push_back(std::move(op));
   closing_.clear();
+  if (sender_.to) send_leased();
   out.transfers.swap(blocks_.moves.planned());
   if (config_.tiers.disk > 0) add_keys(out);
   if (draft_.empty() && out.empty()) {

@@ -254,8 +254,9 @@ class Scheduler {
   // Is told which prefixes are cached; likewise. list_prefixes() tells of all that are.
   void listen_kv(KvListener* listener);
   void list_prefixes(KvListener& to) const;
-  // Takes blocks of requests with a lease; likewise. Needs places in host memory.
-  void export_to(KvExporter* exporter) { exporter_.to = exporter; }
+  // Takes blocks of requests with a lease; likewise. Needs places in host memory. `sends`: the
+  // executor does Transfer::send.
+  void export_to(KvExporter* exporter, bool sends = false);
   // Offers a prompt's cached blocks from number `first` on to the exporter, up to the first that is
   // not cached, as far as host memory has them or room for them, and at most `most` of them. Those
   // on disk alone do not count. Returns where to go on in a later step; the prompt's number of
@@ -562,6 +563,9 @@ class Scheduler {
   void export_leased();
   void export_blocks(const Sequence& s);
   void export_block(const Sequence& s, int index, int group);
+  int num_exportable(const Sequence& s) const;
+  void send_leased();
+  void send_blocks(const Sequence& s, const Slice& slice);
   bool offer_block(const Offer& offer);
   Offer find_offer(const PromptBlocks& prompt, int index, int group, LeaseId lease) const;
   void end_exports(PlaceId place, bool arrived);
@@ -627,6 +631,7 @@ class Scheduler {
   Listener<SchedulerListener> listener_;
   Listener<KvListener> kv_listener_;
   Listener<KvExporter> exporter_;
+  Listener<KvExporter> sender_;  // the same, where the executor sends layers
   CacheLayout layout_;
   CacheLayout whole_;      // the same without windows
   BlockCache blocks_;      // allocator=paged

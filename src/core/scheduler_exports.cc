@@ -11,6 +11,12 @@ int Scheduler::num_transferable(const PromptBlocks& p) const {
   return std::min(full, static_cast<int>(p.hashes.size()));
 }
 
+// Blocks leave in the step that fills them where it can send them, and layers are all of one kind.
+void Scheduler::export_to(KvExporter* exporter, bool sends) {
+  exporter_.to = exporter;
+  sender_.to = sends && layout_.num_groups == 1 && layout_.num_windowed == 0 ? exporter : nullptr;
+}
+
 void Scheduler::note_lease(Index i) {
   if (request_of(seqs_[i]).lease != 0) leased_.push_back(i);
 }
@@ -20,12 +26,43 @@ void Scheduler::export_leased() {
   leased_.clear();
 }
 
+// Leading blocks of a prompt that may leave: one position stays the other side's to compute.
+int Scheduler::num_exportable(const Sequence& s) const {
+  return std::min((prompt_len(s) - 1) / config_.block_size,
+                  static_cast<int>(request_of(s).block_hashes.size()));
+}
+
+// Blocks that the plan being made fills.
+void Scheduler::send_leased() {
+  if (!config_.prefix_cache) return;
+  for (const Draft& d : draft_) {
+    if (d.slice.count == 1 && samples(d.slice.want)) continue;  // none of those: a prompt's end
+    const Sequence& s = seqs_[d.seq];
+    if (request_of(s).lease != 0) send_blocks(s, d.slice);
+  }
+}
+
+// Their places have no key and one reference: the transfer's, then the exporter's.
+void Scheduler::send_blocks(const Sequence& s, const Slice& slice) {
+  const LeaseId lease = request_of(s).lease;
+  export_blocks(s);  // hits of the prefix cache
+  Choices& c = choices_[s.choices];
+  if (c.num_exported < slice.pos / config_.block_size) return;  // a step in flight fills some
+  const int end = std::min((slice.pos + slice.count) / config_.block_size, num_exportable(s));
+  for (; c.num_exported < end; ++c.num_exported) {
+    const PlaceId place = blocks_.tiers.reserve();
+    if (place == kNullBlock) continue;
+    const PlacedBlock block{c.num_exported, 0, place};
+    blocks_.moves.add(Transfer::send, s.table.at(layout_, c.num_exported, 0), place);
+    exports_.emplace(place, Export{lease, block});
+    sender_.to->leaving(lease, block, next_step_);
+  }
+}
+
 // Offers what is full by now, once each. In window groups only what the prompt's end sees.
 void Scheduler::export_blocks(const Sequence& s) {
-  const Request& r = request_of(s);
   Choices& c = choices_[s.choices];
-  int most =
-      std::min((prompt_len(s) - 1) / config_.block_size, static_cast<int>(r.block_hashes.size()));
+  const int most = num_exportable(s);
   for (; c.num_exported < std::min(s.num_registered, most); ++c.num_exported) {
     for (int g = 0; g < layout_.num_groups; ++g) {
       if (layout_.windowed(g) && c.num_exported < layout_.first_seen(g, most * config_.block_size))
@@ -116,7 +153,7 @@ void Scheduler::end_exports(PlaceId place, bool arrived) {
   for (auto e = begin; e != end; ++e) {
     const auto& [lease, block] = e->second;
     const bool taken = arrived && exporter_.to && exporter_.to->exported(lease, block);
-    if (!arrived && exporter_.to) exporter_.to->lost(lease);
+    if (!arrived && exporter_.to) exporter_.to->lost(lease, block);
     if (!taken) blocks_.tiers.release(place);
   }
   exports_.erase(begin, end);

@@ -47,23 +47,30 @@ struct Exports final : KvExporter {
     list.push_back(b);
     return true;
   }
-  void lost(LeaseId) noexcept override { ++num_lost; }
+  void lost(LeaseId, const PlacedBlock&) noexcept override { ++num_lost; }
+  void leaving(LeaseId, const PlacedBlock& b, uint64_t step) noexcept override {
+    left.push_back(b);
+    left_in = step;
+  }
+  void written(uint64_t, size_t) noexcept override {}
   void cleared() noexcept override { ++num_cleared; }
-  std::vector<PlacedBlock> list;
+  std::vector<PlacedBlock> list, left;
+  uint64_t left_in = 0;
   LeaseId unwanted = 0;
   int num_offered = 0, num_lost = 0, num_cleared = 0;
 };
 
 class ExportBench {
  public:
-  explicit ExportBench(int host, std::vector<int> windows = {0})
+  explicit ExportBench(int host, std::vector<int> windows = {0}, bool sends = false)
       : scheduler(export_config(host, std::move(windows)), nullptr) {
-    scheduler.export_to(&exports);
+    scheduler.export_to(&exports, sends);
   }
   bool step(bool fail = false) {
     StepPlan plan;
     scheduler.plan(Time{++now_}, plan, events);
     if (plan.empty()) return false;
+    transfers = plan.transfers;
     StepResult result;
     FakeExecutor::answer(
         plan, [](const StepPlan&, const Slice&) { return 1; }, result);
@@ -82,6 +89,7 @@ class ExportBench {
   int cached() const { return events.list.back().timing.num_cached; }
 
   Scheduler scheduler;
+  std::vector<Transfer> transfers;  // of the last step
   Exports exports;
   Events events;
 
@@ -104,6 +112,72 @@ TEST(SchedulerExports, BlocksLeaveWhileTheRestIsComputed) {
   EXPECT_EQ(b.scheduler.num_held_places(), 4);
   b.scheduler.release_places(b.exports.list);
   EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+// With layers that are sent, blocks leave in the step that fills them.
+TEST(SchedulerExports, BlocksLeaveInTheStepThatFillsThem) {
+  ExportBench b(16, {0}, true);
+  b.add(leased(1, 17, 5));
+  b.step();
+  ASSERT_EQ(b.exports.left.size(), 2u);
+  EXPECT_EQ(b.exports.left_in, 1u);
+  EXPECT_EQ(b.exports.list, b.exports.left);
+  ASSERT_EQ(b.transfers.size(), 2u);
+  EXPECT_EQ(b.transfers[1].kind, Transfer::send);
+  EXPECT_EQ(b.transfers[1].to, b.exports.left[1].place);
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 4u);
+  for (int k = 0; k < 4; ++k) EXPECT_EQ(b.exports.list[static_cast<size_t>(k)].index, k);
+  EXPECT_EQ(b.exports.num_offered, 0);
+  EXPECT_EQ(b.scheduler.num_held_places(), 4);
+  b.scheduler.release_places(b.exports.list);
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+// Hits of the prefix cache are copied at once, what follows is sent.
+TEST(SchedulerExports, HitsLeaveWithTheFirstStepThatSends) {
+  ExportBench b(16, {0}, true);
+  b.add(leased(1, 9, 0));
+  b.finish();
+  b.add(leased(2, 17, 6));  // its first two blocks are those
+  b.step();
+  EXPECT_EQ(b.exports.num_offered, 2);
+  EXPECT_EQ(b.exports.left.size(), 2u);
+  b.finish();
+  ASSERT_EQ(b.exports.list.size(), 4u);
+  for (int k = 0; k < 4; ++k) EXPECT_EQ(b.exports.list[static_cast<size_t>(k)].index, k);
+  b.scheduler.release_places(b.exports.list);
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+TEST(SchedulerExports, AFailedStepLosesWhatItSends) {
+  ExportBench b(16, {0}, true);
+  b.add(leased(1, 17, 5));
+  b.step(true);
+  EXPECT_EQ(b.exports.left.size(), 2u);
+  EXPECT_EQ(b.exports.num_lost, 2);
+  EXPECT_TRUE(b.exports.list.empty());
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+// A request that is cancelled while its step computes holds nothing afterwards.
+TEST(SchedulerExports, WhatNobodyWantsAnyMoreIsFreed) {
+  ExportBench b(16, {0}, true);
+  b.exports.unwanted = 5;
+  b.add(leased(1, 17, 5));
+  b.finish();
+  EXPECT_EQ(b.exports.left.size(), 4u);
+  EXPECT_TRUE(b.exports.list.empty());
+  EXPECT_EQ(b.scheduler.num_held_places(), 0);
+}
+
+// Groups of layers fill their blocks at different times: theirs leave by steps.
+TEST(SchedulerExports, WindowsLeaveBySteps) {
+  ExportBench b(16, {0, 8}, true);
+  b.add(leased(1, 17, 5));
+  b.finish();
+  EXPECT_TRUE(b.exports.left.empty());
+  EXPECT_FALSE(b.exports.list.empty());
 }
 
 // The last position is always the other side's to compute.

@@ -141,6 +141,9 @@ void Scheduler::take_transfers(const StepResult& result) {
       tier_totals_.disk_writes += blocks_.tiers.is_disk(m.transfer.to);
       end_exports(m.transfer.to, true);
       blocks_.tiers.release(m.transfer.to);
+    } else if (m.transfer.kind == Transfer::send) {
+      ++tier_totals_.blocks_out;
+      end_exports(m.transfer.to, true);
     } else if (m.transfer.kind == Transfer::in) {
       ++tier_totals_.blocks_in;
       tier_totals_.disk_reads += blocks_.tiers.is_disk(m.transfer.from);
@@ -220,6 +223,8 @@ void Scheduler::fail_transfers() {
       end_exports(m.transfer.to, false);
       blocks_.tiers.forget(m.transfer.to);
       blocks_.tiers.release(m.transfer.to);
+    } else if (m.transfer.kind == Transfer::send) {
+      end_exports(m.transfer.to, false);
     } else if (m.transfer.kind == Transfer::in) {
       blocks_.tiers.release(m.transfer.from);
       blocks_.pool.release(m.transfer.to);

@@ -61,10 +61,13 @@ class ShadowCache {
     }
     for (const TableEdit& e : plan.edits) table(e.slot, e.group)[e.index] = e.block;
     for (const Transfer& t : plan.transfers) {
-      if (!from_disk(t)) move(t);
+      if (!from_disk(t) && t.kind != Transfer::send) move(t);
     }
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) write(s, p);
+    }
+    for (const Transfer& t : plan.transfers) {
+      if (t.kind == Transfer::send) move(t);
     }
     for (const Slice& s : plan.slices) {
       for (int p = s.pos; p < s.pos + s.count; ++p) read(s, p);
@@ -81,7 +84,7 @@ class ShadowCache {
   // The step failed: what its transfers should have filled holds anything.
   void lose(const std::vector<Transfer>& transfers) {
     for (const Transfer& t : transfers)
-      std::fill_n(t.kind == Transfer::out ? place(t.to) : block(t.to), config_.block_size, kPoison);
+      std::fill_n(goes_out(t) ? place(t.to) : block(t.to), config_.block_size, kPoison);
   }
 
   // Overwrites what free blocks hold: a query that still sees one finds no value it expects.
@@ -153,8 +156,11 @@ class ShadowCache {
   }
   void move(const Transfer& t) {
     uint64_t* from = t.kind == Transfer::in ? place(t.from) : block(t.from);
-    uint64_t* to = t.kind == Transfer::out ? place(t.to) : block(t.to);
+    uint64_t* to = goes_out(t) ? place(t.to) : block(t.to);
     std::copy_n(from, config_.block_size, to);
+  }
+  static bool goes_out(const Transfer& t) {
+    return t.kind == Transfer::out || t.kind == Transfer::send;
   }
   bool from_disk(const Transfer& t) const {
     return t.kind == Transfer::in && t.from > config_.tiers.memory();

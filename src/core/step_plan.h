@@ -95,7 +95,7 @@ struct Slice {
 // its own step or a later one, and until then its target belongs to it. Executors begin a step's
 // transfers in their order, before the step computes. By then a copy is done, and an out has read
 // its block, which may be another's in the same step; the block of an in is used by nobody until a
-// result names it.
+// result names it. A send is done while the step computes: its block is one that the step fills.
 using TransferId = uint64_t;
 inline constexpr int32_t kNoKey = -1;
 struct Transfer {
@@ -103,7 +103,7 @@ struct Transfer {
     copy,     // block `from` to block `to`
     out,      // block `from` to place `to` of a slower tier
     in,       // place `from` of a slower tier to block `to`
-    send,     // block `from` to another process, which receives it
+    send,     // block `from`, as the step writes it layer by layer, to place `to` in host memory
     receive,  // from another process to block `to`
   } kind = copy;
   BlockId from = kNullBlock, to = kNullBlock;

@@ -17,6 +17,14 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kOwedRetry{20};  // between attempts to reach the engine without memory
 
+// The bytes of a block that a frame has, if any.
+std::optional<KvLayers> layers_of(const KvFrame& frame) {
+  if (const auto* part = std::get_if<KvLayers>(&frame)) return *part;
+  const auto* block = std::get_if<KvBlock>(&frame);
+  if (!block) return {};
+  return KvLayers{block->index, block->group, 0, block->key, block->bytes};
+}
+
 }  // namespace
 
 KvFetcher::KvFetcher(Options options, Engine& engine, KvPlaces& places, const KvIdentity& identity)
@@ -210,11 +218,13 @@ Result<std::shared_ptr<KvFetcher::Places>> KvFetcher::reserve(const Job& job) {
   const size_t most = job.prompt.hashes.size() * engine_.config().group_windows.size();
   places->prompt = job.prompt;
   places->list.reserve(most);
+  places->filled.reserve(most);
   places->came.reserve(most);
   engine_.call([this, places, held = held_](Scheduler& s) {
     std::lock_guard lock(places->mutex);
     if (places->abandoned) return;
     s.reserve_blocks(places->prompt, places->list);
+    places->filled.resize(places->list.size());
     places->came.resize(places->list.size());
     held->fetch_add(static_cast<int64_t>(places->list.size()));
     places->generation = places_.generation();
@@ -281,9 +291,9 @@ Result<void> KvFetcher::fetch(const Job& job, Places& places, KvLink* open) {
       if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
       if (std::holds_alternative<KvDone>(*frame)) break;
       if (std::holds_alternative<KvWait>(*frame) && job.pending) continue;
-      const auto* block = std::get_if<KvBlock>(&*frame);
-      if (!block) return Error{400, "a server sent what only clients send"};
-      if (auto ok = take(*block, keys, places); !ok) return ok;
+      const std::optional<KvLayers> part = layers_of(*frame);
+      if (!part) return Error{400, "a server sent what only clients send"};
+      if (auto ok = take(*part, keys, places); !ok) return ok;
     }
   }
   if (job.lease) release(job, link);
@@ -315,22 +325,27 @@ Result<void> KvFetcher::ask(const Job& job, const Places& places, KvLink& link) 
   return {};
 }
 
-// Blocks of another prompt are an error; those that are here already are dropped.
-Result<void> KvFetcher::take(const KvBlock& block,
+// Blocks of another prompt are an error; those that are here already are dropped. A block has come
+// with its last bytes.
+Result<void> KvFetcher::take(const KvLayers& part,
                              std::span<const Digest256> keys,
                              Places& places) const {
-  if (block.index >= keys.size() || !same_digest(block.key, keys[block.index]))
+  if (part.index >= keys.size() || !same_digest(part.key, keys[part.index]))
     return Error{409, "the lease is of another prompt"};
-  const PlacedBlock wanted{static_cast<int>(block.index), static_cast<int>(block.group), 0};
+  const PlacedBlock wanted{static_cast<int>(part.index), static_cast<int>(part.group), 0};
   auto at = std::ranges::lower_bound(places.list, wanted, [](const auto& a, const auto& b) {
     return std::pair(a.index, a.group) < std::pair(b.index, b.group);
   });
   if (at == places.list.end() || at->index != wanted.index || at->group != wanted.group) return {};
-  if (places.came[static_cast<size_t>(at - places.list.begin())])
-    return Error{400, "a block came twice"};
-  if (!places_.write(places.generation, at->place, block.bytes))
+  const auto k = static_cast<size_t>(at - places.list.begin());
+  if (places.came[k]) return Error{400, "a block came twice"};
+  size_t& filled = places.filled[k];
+  if (part.at != filled || part.bytes.size() > identity_.block_bytes - filled)
+    return Error{400, "the parts of a block came out of order"};
+  if (!places_.write(places.generation, at->place, filled, part.bytes))
     return Error{503, "the engine lost its state"};
-  places.came[static_cast<size_t>(at - places.list.begin())] = true;
+  filled += part.bytes.size();
+  places.came[k] = filled == identity_.block_bytes;
   return {};
 }
 

@@ -81,7 +81,8 @@ class KvFetcher {
     bool done = false, abandoned = false;
     uint64_t generation = 0;
     std::vector<PlacedBlock> list;
-    std::vector<bool> came;
+    std::vector<size_t> filled;    // bytes of each that are there
+    std::vector<bool> came;        // all of them
     bool greeted = false;          // the peer is one of ours
     std::shared_ptr<Places> next;  // in owed_
   };
@@ -106,7 +107,7 @@ class KvFetcher {
   Result<void> fetch(const Job& job, Places& places, KvLink* open);
   Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
   void release(const Job& job, KvLink& link) const;
-  Result<void> take(const KvBlock& block, std::span<const Digest256> keys, Places& places) const;
+  Result<void> take(const KvLayers& part, std::span<const Digest256> keys, Places& places) const;
   void give_back(std::shared_ptr<Places> places) noexcept;
   void give_back_owed();
   bool rests(const KvPeer& peer);

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kKvMagic = "SLKV";
-constexpr size_t kBlockHeadBytes = 40;
+constexpr size_t kBlockHeadBytes = 40, kLayersHeadBytes = 48;
 constexpr size_t kTokensBytes = 4 * kFrameTokens;
 enum FrameType : uint8_t {
   kGetType = 1,
@@ -23,7 +23,8 @@ enum FrameType : uint8_t {
   kProofType,
   kAwaitType,
   kReadyType,
-  kWaitType
+  kWaitType,
+  kLayersType
 };
 
 void put_bytes(std::span<const std::byte> bytes, FrameBytes& out) {
@@ -47,7 +48,7 @@ std::array<std::byte, N> get_array(std::span<const std::byte> bytes, size_t at) 
   return out;
 }
 
-// Of all that follows the head.
+// Of all that follows the head; of a part with as many bytes as it has.
 size_t size_of(FrameType type, size_t block_bytes) {
   switch (type) {
     case kGetType:
@@ -67,9 +68,14 @@ size_t size_of(FrameType type, size_t block_bytes) {
       return 16;
     case kTokensType:
       return kTokensBytes;
+    case kLayersType:
+      return kLayersHeadBytes + block_bytes;
   }
   return 0;
 }
+
+// Frames whose content is not of one size.
+bool has_content(uint32_t type) { return type == kBlockType || type == kLayersType; }
 
 Error bad_frame(const char* what) { return {400, strf("not a frame of KV blocks: %s", what)}; }
 
@@ -129,7 +135,8 @@ Result<KvHello> decode_hello(std::span<const std::byte> bytes) {
 void encode_frame(const KvFrame& frame, size_t block_bytes, FrameBytes& out) {
   const auto type = static_cast<FrameType>(frame.index() + 1);
   put_number(type, 4, out);
-  put_number(size_of(type, block_bytes), 4, out);
+  const auto* part = std::get_if<KvLayers>(&frame);
+  put_number(size_of(type, part ? part->bytes.size() : block_bytes), 4, out);
   if (const auto* get = std::get_if<KvGet>(&frame)) {
     put_bytes(get->lease, out);
     put_number(get->first, 4, out);
@@ -147,30 +154,37 @@ void encode_frame(const KvFrame& frame, size_t block_bytes, FrameBytes& out) {
     put_number(find->tenant, 8, out);
     put_number(find->first, 4, out);
     put_number(find->num_blocks, 4, out);
+  } else if (part) {
+    put_number(part->index, 4, out);
+    put_number(part->group, 4, out);
+    put_number(part->at, 8, out);
+    put_bytes(part->key, out);
   }
 }
 
 std::span<const std::byte> frame_content(const KvFrame& frame) {
   if (const auto* block = std::get_if<KvBlock>(&frame)) return block->bytes;
   if (const auto* tokens = std::get_if<KvTokens>(&frame)) return tokens->bytes;
+  if (const auto* part = std::get_if<KvLayers>(&frame)) return part->bytes;
   return {};
 }
 
 Result<size_t> payload_size(std::span<const std::byte> head, size_t block_bytes) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kWaitType) return bad_frame("an unknown kind");
-  const size_t size = size_of(static_cast<FrameType>(type), block_bytes);
-  if (get_u32(head, 4) != size) return bad_frame("another size");
+  if (type < kGetType || type > kLayersType) return bad_frame("an unknown kind");
+  const size_t size = get_u32(head, 4), most = size_of(static_cast<FrameType>(type), block_bytes);
+  if (type == kLayersType ? size <= kLayersHeadBytes || size > most : size != most)
+    return bad_frame("another size");
   return size;
 }
 
 Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const std::byte> payload) {
   if (head.size() != kFrameHeadBytes) return bad_frame("it ends early");
   const uint32_t type = get_u32(head, 0);
-  if (type < kGetType || type > kWaitType) return bad_frame("an unknown kind");
+  if (type < kGetType || type > kLayersType) return bad_frame("an unknown kind");
   const size_t fixed = size_of(static_cast<FrameType>(type), 0);
-  if (payload.size() < fixed || (type != kBlockType && payload.size() != fixed))
+  if (payload.size() < fixed || (!has_content(type) && payload.size() != fixed))
     return bad_frame("another size");
   if (get_u32(head, 4) != payload.size()) return bad_frame("another size");
   switch (static_cast<FrameType>(type)) {
@@ -198,6 +212,11 @@ Result<KvFrame> decode_frame(std::span<const std::byte> head, std::span<const st
       return KvFrame(KvReady{});
     case kWaitType:
       return KvFrame(KvWait{});
+    case kLayersType:
+      if (payload.size() == kLayersHeadBytes) return bad_frame("a part without bytes");
+      return KvFrame(KvLayers{get_u32(payload, 0), get_u32(payload, 4),
+                              get_number(payload.subspan(8, 8)), get_array<32>(payload, 16),
+                              payload.subspan(kLayersHeadBytes)});
   }
   return bad_frame("an unknown kind");
 }
@@ -206,7 +225,7 @@ KvSeal::KvSeal(std::string_view key,
                const KvHello& client,
                const KvHello& server,
                std::string_view side) {
-  const std::string_view parts[] = {"sluice kv 3 ", side, as_text(client.nonce),
+  const std::string_view parts[] = {"sluice kv 4 ", side, as_text(client.nonce),
                                     as_text(server.nonce), as_text(client.content)};
   key_ = hmac_sha256(key, parts);
 }

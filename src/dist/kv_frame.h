@@ -1,5 +1,6 @@
 // What two servers say to each other when KV blocks move between them, as bytes. Little-endian,
-// every frame of a fixed size once the size of a block is known. Pure functions, any thread.
+// every frame of a fixed size once the size of a block is known, but for parts of blocks, which are
+// no longer than one. Pure functions, any thread.
 //
 // Both sides begin with a hello. With a shared key each frame from then on is followed by a MAC: of
 // the frame, under a key that both nonces are part of, one key for each direction, with the number
@@ -22,7 +23,7 @@
 
 namespace sluice {
 
-inline constexpr uint16_t kKvVersion = 3;
+inline constexpr uint16_t kKvVersion = 4;
 inline constexpr size_t kHelloBytes = 72, kFrameHeadBytes = 8, kMacBytes = 32;
 
 using LeaseName = std::array<std::byte, 16>;
@@ -87,6 +88,15 @@ struct KvReady {
 struct KvWait {
   bool operator==(const KvWait&) const = default;
 };
+// Bytes [at, at + bytes.size()) of a block, some of its layers: the parts of a block come in order,
+// from 0 on without gaps, and with the last of them it is there. Parts of different blocks may come
+// in turn.
+struct KvLayers {
+  uint32_t index = 0, group = 0;
+  uint64_t at = 0;
+  Digest256 key{};  // as KvBlock's
+  std::span<const std::byte> bytes;
+};
 inline constexpr size_t kFrameTokens = 1024;
 struct KvTokens {
   std::span<const std::byte> bytes;  // kFrameTokens of 4 bytes; zeros after the last
@@ -101,7 +111,8 @@ using KvFrame = std::variant<KvGet,
                              KvProof,
                              KvAwait,
                              KvReady,
-                             KvWait>;
+                             KvWait,
+                             KvLayers>;
 // The bytes that follow encode_frame()'s.
 std::span<const std::byte> frame_content(const KvFrame& frame);
 

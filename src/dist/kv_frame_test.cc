@@ -37,7 +37,8 @@ TEST(KvFrame, EveryFrameComesBack) {
                             KvProof{},
                             KvAwait{some_lease()},
                             KvReady{},
-                            KvWait{}};
+                            KvWait{},
+                            KvLayers{3, 1, 1ull << 40, sha256("k"), content}};
   for (const KvFrame& frame : frames) {
     FrameBytes bytes;
     encode_frame(frame, kTestBlock, bytes);
@@ -64,8 +65,30 @@ TEST(KvFrame, EveryFrameComesBack) {
   }
 }
 
+// Parts of a block have at least a byte and at most a block's.
+TEST(KvFrame, PartsHaveAnySizeOfABlock) {
+  for (size_t size = 0; size <= kTestBlock + 1; ++size) {
+    const FrameBytes content(size, std::byte{9});
+    FrameBytes bytes;
+    encode_frame(KvLayers{3, 1, 17, sha256("k"), content}, kTestBlock, bytes);
+    bytes.insert(bytes.end(), content.begin(), content.end());
+    const std::span<const std::byte> all(bytes);
+    const Result<size_t> expected = payload_size(all.first(kFrameHeadBytes), kTestBlock);
+    ASSERT_EQ(expected.has_value(), size > 0 && size <= kTestBlock) << size;
+    if (!expected) continue;
+    const Result<KvFrame> back =
+        decode_frame(all.first(kFrameHeadBytes), all.subspan(kFrameHeadBytes));
+    ASSERT_TRUE(back);
+    const auto& part = std::get<KvLayers>(*back);
+    EXPECT_EQ(part.index, 3u);
+    EXPECT_EQ(part.group, 1u);
+    EXPECT_EQ(part.at, 17u);
+    EXPECT_EQ(part.bytes.size(), size);
+  }
+}
+
 TEST(KvFrame, UnknownKindsAreRefused) {
-  for (int kind : {0, 12, 255}) {
+  for (int kind : {0, 13, 255}) {
     FrameBytes head(kFrameHeadBytes);
     head[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(payload_size(head, kTestBlock)) << kind;

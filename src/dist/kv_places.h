@@ -25,17 +25,17 @@ class KvPlaces {
   size_t block_bytes() const { return block_bytes_; }
   // Which places are meant; engine thread.
   uint64_t generation() const { return generation_; }
-  // False: the place is void.
-  bool read(uint64_t generation, PlaceId place, std::span<std::byte> to) const {
+  // The bytes from `at` on. False: the place is void.
+  bool read(uint64_t generation, PlaceId place, size_t at, std::span<std::byte> to) const {
     std::shared_lock lock(mutex_);
     if (generation != generation_) return false;
-    std::memcpy(to.data(), tier_->at(place), to.size());
+    std::memcpy(to.data(), tier_->at(place) + at, to.size());
     return true;
   }
-  bool write(uint64_t generation, PlaceId place, std::span<const std::byte> from) {
+  bool write(uint64_t generation, PlaceId place, size_t at, std::span<const std::byte> from) {
     std::shared_lock lock(mutex_);
     if (generation != generation_) return false;
-    std::memcpy(tier_->at(place), from.data(), from.size());
+    std::memcpy(tier_->at(place) + at, from.data(), from.size());
     return true;
   }
   // Engine thread: waits for those that read and write.

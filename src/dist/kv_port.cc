@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/failure.h"
 #include "base/log.h"
 #include "core/prefix_index.h"
@@ -20,6 +22,14 @@ constexpr std::chrono::seconds kLinkTime{600};  // a connection's most
 constexpr std::chrono::seconds kNextRequest{5};
 constexpr std::chrono::seconds kOpenWait{5};    // for a lease that nobody has opened yet
 constexpr std::chrono::seconds kPromptTime{4};  // for the tokens of a prefix
+
+// A whole block, or some of its layers.
+KvFrame frame_of(const LeaseStore::Taken& t, std::span<const std::byte> bytes) {
+  const auto index = static_cast<uint32_t>(t.block.index);
+  const auto group = static_cast<uint32_t>(t.block.group);
+  if (t.at == 0 && t.last) return KvBlock{index, group, t.key, bytes};
+  return KvLayers{index, group, t.at, t.key, bytes};
+}
 
 WaitUntil in_time(std::chrono::seconds s) { return std::chrono::steady_clock::now() + s; }
 
@@ -196,14 +206,18 @@ Result<void> KvPort::await_lease(KvLink& link, const LeaseName& lease) {
   return link.send(KvGone{}, in_time(kNextRequest));
 }
 
-// Blocks as they come, until there are no more. `awaited`: its prompt may still be computed, for as
-// long as that takes; the lease goes with its request.
+// Blocks as they come, in parts where their step still writes them, until there are no more.
+// `awaited`: its prompt may still be computed, for as long as that takes; the lease goes with its
+// request.
 Result<void> KvPort::send_lease(KvLink& link, const KvGet& get, bool awaited) {
   const WaitUntil until = in_time(kLinkTime);
   WaitUntil next_until = in_time(kLeaseWait);
-  FrameBytes bytes(identity_->block_bytes);
+  FrameBytes bytes;
   uint32_t num_sent = 0;
-  for (size_t cursor = 0; !quit_.load();) {
+  LeaseStore::Cursor cursor;
+  // What is no block's number is behind them all.
+  cursor.first = static_cast<int>(std::min(get.first, identity_->max_blocks));
+  while (!quit_.load()) {
     LeaseStore::Taken taken;
     switch (leases_->read(get.lease, cursor, kAcceptWait, taken, bytes)) {
       case LeaseStore::Next::gone:
@@ -216,18 +230,15 @@ Result<void> KvPort::send_lease(KvLink& link, const KvGet& get, bool awaited) {
         if (awaited)
           if (auto ok = link.send(KvWait{}, until); !ok) return ok;
         continue;
-      case LeaseStore::Next::block:
+      case LeaseStore::Next::bytes:
         break;
     }
-    ++cursor;
     next_until = in_time(kLeaseWait);
-    if (static_cast<uint32_t>(taken.block.index) < get.first) continue;
-    const KvBlock block{static_cast<uint32_t>(taken.block.index),
-                        static_cast<uint32_t>(taken.block.group), taken.key, bytes};
-    if (auto ok = link.send(block, until); !ok) return ok;
+    if (auto ok = link.send(frame_of(taken, bytes), until); !ok) return ok;
+    num_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+    if (!taken.last) continue;
     ++num_sent;
     num_blocks_.fetch_add(1, std::memory_order_relaxed);
-    num_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   }
   return {};
 }

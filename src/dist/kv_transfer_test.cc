@@ -1,177 +1,17 @@
-// Two engines that compute nothing, with host memory of their own: blocks of a prompt that one has
-// computed are fetched by the other, and what goes wrong on the way costs no more than a
-// computation.
+// Blocks of a prompt that one engine has computed are fetched by another, and what goes wrong on
+// the way costs no more than a computation.
 #include <condition_variable>
-#include <cstdlib>
-#include <cstring>
 #include <future>
-#include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
 
-#include "core/fake_executor.h"
-#include "dist/kv_fetcher.h"
-#include "dist/kv_port.h"
-#include "engine/engine.h"
+#include "dist/kv_pair.h"
 #include "net/stream_socket.h"
 
 namespace sluice {
 namespace {
-
-constexpr int kSize = 4, kNumPlaces = 32;
-constexpr size_t kBytes = 4096;
-constexpr const char* kSharedKey = "a key of 16 bytes";
-
-class Ended final : public Sink {
- public:
-  void on_event(const Event& e, std::span<const TopLogprob>) override {
-    if (e.last) ended.set_value(e.timing.num_cached);
-  }
-  void on_refused(const Error&) override { ended.set_value(-1); }
-  std::promise<int> ended;
-};
-
-HostTier tier_memory() {
-  const size_t bytes = kNumPlaces * kBytes;
-  return {Buffer(std::calloc(1, bytes), bytes, [](void* p, size_t) { std::free(p); }), kNumPlaces,
-          kBytes};
-}
-
-SchedulerConfig dist_config() {
-  SchedulerConfig c;
-  c.block_size = kSize;
-  c.num_blocks = 64;
-  c.max_len = 128;
-  c.budget = 16;
-  c.tiers.host = kNumPlaces;
-  return c;
-}
-
-// An engine whose blocks go to host memory with their number in every byte.
-struct Side {
-  explicit Side(const std::string& key = "", const std::string& model = "m")
-      : identity{key, sha256(model), kBytes, kSize, 128 / kSize, 1} {
-    executor.on_launch = [this](const StepPlan& plan, StepResult&) {
-      for (const Transfer& t : plan.transfers) {
-        if (t.kind == Transfer::out) std::memset(tier.at(t.to), t.from, kBytes);
-        if (t.kind == Transfer::in) taken_in.insert(static_cast<int>(tier.at(t.from)[kBytes - 1]));
-      }
-    };
-    places.attach(tier, kBytes);
-    Engine::Options options;
-    options.exporter = &leases;
-    engine = std::make_unique<Engine>(Scheduler(dist_config(), nullptr), executor, clock,
-                                      std::move(options));
-    leases.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
-      engine->call([this, list = std::move(list), generation](Scheduler& s) {
-        if (places.generation() == generation) s.release_places(list);
-      });
-    });
-  }
-  int run(const PromptBlocks& prompt, LeaseId lease = 0) {
-    Request r;
-    r.prompt = prompt.prompt;
-    r.block_hashes = prompt.hashes;
-    r.tenant = prompt.tenant;
-    r.sampling = std::make_shared<const SamplingSpec>();
-    r.max_new = 1;
-    r.lease = lease;
-    auto sink = std::make_shared<Ended>();
-    std::future<int> cached = sink->ended.get_future();
-    engine->submit(std::move(r), sink);
-    return cached.get();
-  }
-  int num_held() {
-    std::promise<int> num;
-    engine->call([&](Scheduler& s) { num.set_value(s.num_held_places()); });
-    return num.get_future().get();
-  }
-
-  KvIdentity identity;
-  HostTier tier = tier_memory();
-  KvPlaces places;
-  RealClock clock;
-  FakeExecutor executor;
-  std::set<int> taken_in;  // engine thread; read when it is idle
-  LeaseStore leases{places, std::chrono::milliseconds(60'000)};
-  std::unique_ptr<Engine> engine;
-};
-
-// Prompts of another tenant have other hashes; what is fetched is compared by its tokens.
-PromptBlocks some_prompt(int len, TenantId tenant, Token first = 1) {
-  PromptBlocks p;
-  auto tokens = std::make_shared<std::vector<Token>>();
-  for (int k = 0; k < len; ++k) tokens->push_back(first + k);
-  p.prompt = tokens;
-  p.hashes = hash_blocks(*tokens, kSize, tenant);
-  p.tenant = tenant;
-  return p;
-}
-
-LeaseStore::Opened prefill(Side& side, const PromptBlocks& prompt) {
-  LeaseStore::Opened lease = side.leases.open(prompt_keys(*prompt.prompt, kSize), 1);
-  EXPECT_EQ(side.run(prompt, lease.id), 0);
-  side.leases.seal(lease.id);
-  return lease;
-}
-
-KvFetcher::Outcome fetch(KvFetcher& fetcher,
-                         uint16_t port,
-                         std::optional<LeaseName> lease,
-                         PromptBlocks prompt) {
-  std::promise<KvFetcher::Outcome> outcome;
-  KvFetcher::Job job;
-  job.peer = {"127.0.0.1", port};
-  job.lease = lease;
-  job.prompt = std::move(prompt);
-  job.done = [&](const KvFetcher::Outcome& o) { outcome.set_value(o); };
-  EXPECT_TRUE(fetcher.push(std::move(job)));
-  return outcome.get_future().get();
-}
-
-// By which the servers of a test are connected.
-Transport transport_of_test = Transport::tcp;
-
-struct Pair {
-  Pair(const std::string& key, const std::string& other_key, const std::string& other_model = "m")
-      : from(key), to(other_key, other_model) {
-    Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0, transport_of_test);
-    port = std::move(*opened);
-    port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
-      offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
-    });
-    fetcher = std::make_unique<KvFetcher>(
-        KvFetcher::Options{.transport = transport_of_test, .rest = std::chrono::milliseconds(0)},
-        *to.engine, to.places, to.identity);
-  }
-  std::unique_ptr<ByteStream> connect(WaitUntil until) const {
-    return connect_bytes(transport_of_test, "127.0.0.1", port->port(), until).value();
-  }
-  KvFetcher::Outcome move(const PromptBlocks& prompt, std::optional<LeaseName> lease) {
-    return fetch(*fetcher, port->port(), lease, prompt);
-  }
-  // Engines end before what they hold places for.
-  ~Pair() {
-    fetcher.reset();
-    port->stop();
-    from.engine.reset(), to.engine.reset();
-  }
-  Side from, to;
-  std::unique_ptr<KvPort> port;
-  std::unique_ptr<KvFetcher> fetcher;
-};
-
-// Until the other side has given everything back.
-void expect_freed(Side& side) {
-  // The engine is told a moment after the lease has ended.
-  for (int k = 0; (side.leases.stats().leases > 0 || side.num_held() > 0) && k < 10'000; ++k)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_EQ(side.leases.stats().places, 0u);
-  EXPECT_EQ(side.num_held(), 0);
-}
 
 void expect_moved(Pair& pair) {
   const PromptBlocks here = some_prompt(41, 7), there = some_prompt(41, 0);
@@ -188,14 +28,6 @@ void expect_moved(Pair& pair) {
   EXPECT_EQ(pair.port->stats().blocks, 10u);
 }
 
-class KvTransferBy : public testing::TestWithParam<Transport> {
- protected:
-  void SetUp() override {
-    if (!resolve_transport(GetParam())) GTEST_SKIP() << "no UCX";
-    transport_of_test = GetParam();
-  }
-  void TearDown() override { transport_of_test = Transport::tcp; }
-};
 INSTANTIATE_TEST_SUITE_P(Transports,
                          KvTransferBy,
                          testing::Values(Transport::tcp, Transport::ucx),
@@ -219,19 +51,6 @@ TEST_P(KvTransferBy, WhatIsHereIsNotFetched) {
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.num_came, 5);
   EXPECT_EQ(pair.to.run(whole), 40);
-}
-
-std::future<KvFetcher::Outcome> await(Pair& pair, const LeaseName& lease, PromptBlocks prompt) {
-  auto outcome = std::make_shared<std::promise<KvFetcher::Outcome>>();
-  KvFetcher::Job job;
-  job.peer = {"127.0.0.1", pair.port->port()};
-  job.lease = lease;
-  job.pending = true;
-  job.prompt = std::move(prompt);
-  job.done = [outcome](const KvFetcher::Outcome& o) { outcome->set_value(o); };
-  std::future<KvFetcher::Outcome> future = outcome->get_future();
-  EXPECT_TRUE(pair.fetcher->push(std::move(job)));
-  return future;
 }
 
 // Both sides know the name before the prompt is computed, and blocks come before its end.
@@ -538,23 +357,25 @@ TEST(KvTransfer, LeasesExpire) {
   brief.offered(lease.id), brief.offered(lease.id);
   EXPECT_TRUE(brief.exported(lease.id, {0, 0, 3}));
   LeaseStore::Taken taken;
-  FrameBytes bytes(kBytes);
+  FrameBytes bytes;
+  LeaseStore::Cursor cursor;
   const std::chrono::milliseconds now{0};
-  EXPECT_EQ(brief.read(lease.name, 0, now, taken, bytes), LeaseStore::Next::block);
+  EXPECT_EQ(brief.read(lease.name, cursor, now, taken, bytes), LeaseStore::Next::bytes);
+  EXPECT_EQ(bytes.size(), kBytes);
   EXPECT_EQ(taken.key, sha256("a"));
-  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::wait);
+  EXPECT_EQ(brief.read(lease.name, cursor, now, taken, bytes), LeaseStore::Next::wait);
   brief.tend();  // its prompt is not done
   EXPECT_EQ(brief.stats().leases, 1u);
   brief.seal(lease.id);
-  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::wait);
-  brief.lost(lease.id);
-  EXPECT_EQ(brief.read(lease.name, 1, now, taken, bytes), LeaseStore::Next::done);
+  EXPECT_EQ(brief.read(lease.name, cursor, now, taken, bytes), LeaseStore::Next::wait);
+  brief.lost(lease.id, {1, 0, 4});
+  EXPECT_EQ(brief.read(lease.name, cursor, now, taken, bytes), LeaseStore::Next::done);
   brief.tend();
   EXPECT_EQ(brief.stats().leases, 0u);
   EXPECT_EQ(brief.stats().places, 0u);
   EXPECT_EQ(brief.stats().expired, 1u);
   EXPECT_EQ(freed.size(), 1u);
-  EXPECT_EQ(brief.read(lease.name, 0, now, taken, bytes), LeaseStore::Next::gone);
+  EXPECT_EQ(brief.read(lease.name, cursor, now, taken, bytes), LeaseStore::Next::gone);
   EXPECT_FALSE(brief.exported(lease.id, {1, 0, 4}));
   side.engine.reset();
 }
@@ -569,9 +390,9 @@ TEST(KvTransfer, ARestartVoidsAllPlaces) {
   const uint64_t generation = side.places.generation();
   side.leases.cleared();
   FrameBytes bytes(kBytes);
-  EXPECT_FALSE(side.places.read(generation, 3, bytes));
-  EXPECT_FALSE(side.places.write(generation, 3, bytes));
-  EXPECT_TRUE(side.places.write(side.places.generation(), 3, bytes));
+  EXPECT_FALSE(side.places.read(generation, 3, 0, bytes));
+  EXPECT_FALSE(side.places.write(generation, 3, 0, bytes));
+  EXPECT_TRUE(side.places.write(side.places.generation(), 3, 0, bytes));
   EXPECT_EQ(side.leases.stats().leases, 0u);
   EXPECT_EQ(side.leases.stats().places, 0u);
   side.engine.reset();

@@ -72,10 +72,11 @@ void LeaseStore::end(Leases::iterator it) {
   lease.ended = true;
   changed_.notify_all();
   if (lease.num_readers > 0) return;
-  num_places_ -= lease.blocks.size();
   most_places_ -= lease.blocks.capacity();
-  if (!lease.blocks.empty()) {
-    freed_.insert(freed_.end(), lease.blocks.begin(), lease.blocks.end());
+  for (const Leased& b : lease.blocks) {
+    if (b.state != Leased::there) continue;
+    --num_places_;
+    freed_.push_back(b.block);
     freed_generation_ = lease.generation;
   }
   leases_.erase(it);
@@ -129,40 +130,73 @@ LeaseStore::Begun LeaseStore::begun(const LeaseName& name, std::chrono::millisec
   return look();
 }
 
+// Bytes that may be read. The last ones of a block that leaves wait for the end of its step.
+size_t LeaseStore::num_ready(const Leased& entry) const {
+  if (entry.state == Leased::there) return places_.block_bytes();
+  if (entry.state == Leased::lost || entry.step != written_step_) return 0;
+  return std::min(written_bytes_, places_.block_bytes() - 1);
+}
+
+// The next of the lease's blocks of which there is something to read; each has its turn.
+size_t LeaseStore::next_entry(const Lease& lease, const Cursor& cursor) const {
+  const size_t num = cursor.read.size();
+  for (size_t k = 0; k < num; ++k) {
+    const size_t at = (cursor.next + k) % num;
+    const Leased& entry = lease.blocks[at];
+    if (entry.block.index >= cursor.first && num_ready(entry) > cursor.read[at]) return at;
+  }
+  return kNoEntry;
+}
+
 LeaseStore::Next LeaseStore::read(const LeaseName& name,
-                                  size_t cursor,
+                                  Cursor& cursor,
                                   std::chrono::milliseconds most,
                                   Taken& out,
-                                  std::span<std::byte> to) {
+                                  FrameBytes& to) {
+  to.reserve(places_.block_bytes());
   std::unique_lock lock(mutex_);
   auto named = names_.find(name);
   if (named == names_.end()) return Next::gone;
   const LeaseId id = named->second;
+  size_t at = kNoEntry;
   auto there = [&] {
     auto it = leases_.find(id);
     if (it == leases_.end() || it->second.ended) return true;
     const Lease& l = it->second;
-    return cursor < l.blocks.size() || (l.sealed && l.num_offered == 0);
+    cursor.read.resize(l.blocks.size());
+    at = next_entry(l, cursor);
+    return at != kNoEntry || (l.sealed && l.num_offered == 0);
   };
   if (!changed_.wait_for(lock, most, there)) return Next::wait;
   auto it = leases_.find(id);
   if (it == leases_.end() || it->second.ended) return Next::gone;
   Lease& lease = it->second;  // stays while it has readers
-  if (cursor >= lease.blocks.size()) return Next::done;
-  out.block = lease.blocks[cursor];
-  out.key = lease.keys[static_cast<size_t>(out.block.index)];
+  if (at == kNoEntry) return Next::done;
+  const size_t first = cursor.read[at], ready = num_ready(lease.blocks[at]);
+  const PlacedBlock block = lease.blocks[at].block;
+  out = {block, first, ready == places_.block_bytes(),
+         lease.keys[static_cast<size_t>(block.index)]};
+  to.resize(ready - first);
   const uint64_t generation = lease.generation;
-  ++lease.num_readers;
+  ++lease.num_readers, ++lease.blocks[at].num_readers;
   lock.unlock();
-  const bool good = places_.read(generation, out.block.place, to);
+  const bool good = places_.read(generation, block.place, first, to);
   lock.lock();
   --lease.num_readers;
+  if (at < lease.blocks.size()) {  // else all places are void
+    --lease.blocks[at].num_readers;
+    if (lease.blocks[at].state == Leased::lost) changed_.notify_all();
+  }
   if (lease.ended) {
     end(leases_.find(id));
     settle(lock);
     return Next::gone;
   }
-  return good ? Next::block : Next::gone;
+  if (!good) return Next::gone;
+  cursor.next = at + 1;
+  if (lease.blocks[at].state == Leased::lost) return Next::wait;
+  cursor.read[at] = ready;
+  return Next::bytes;
 }
 
 LeaseStore::Stats LeaseStore::stats() const {
@@ -176,28 +210,79 @@ void LeaseStore::offered(LeaseId id) noexcept {
 }
 
 bool LeaseStore::exported(LeaseId id, const PlacedBlock& block) noexcept {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   auto it = leases_.find(id);
   if (it == leases_.end()) return false;
   Lease& lease = it->second;
   --lease.num_offered;
   changed_.notify_all();
+  if (Leased* entry = find_leaving(lease, block)) {
+    const bool wanted = !lease.ended;
+    entry->state = wanted ? Leased::there : Leased::lost;
+    num_places_ += wanted;
+    if (!wanted) await_readers(lock, id, block);
+    return wanted;
+  }
   // Room was made for all of them when it was opened.
   if (lease.ended || lease.blocks.size() == lease.blocks.capacity() ||
       static_cast<size_t>(block.index) >= lease.keys.size())
     return false;
   lease.generation = places_.generation();
-  lease.blocks.push_back(block);
+  lease.blocks.push_back({block});
   ++num_places_;
   return true;
 }
 
-void LeaseStore::lost(LeaseId id) noexcept {
-  std::lock_guard lock(mutex_);
+void LeaseStore::lost(LeaseId id, const PlacedBlock& block) noexcept {
+  std::unique_lock lock(mutex_);
   auto it = leases_.find(id);
   if (it == leases_.end()) return;
   --it->second.num_offered;
   changed_.notify_all();
+  Leased* entry = find_leaving(it->second, block);
+  if (!entry) return;
+  entry->state = Leased::lost;
+  await_readers(lock, id, block);
+}
+
+// The place of a lost block is another's soon: a copy of it ends first.
+void LeaseStore::await_readers(std::unique_lock<std::mutex>& lock,
+                               LeaseId id,
+                               const PlacedBlock& block) {
+  changed_.wait(lock, [&] {
+    auto it = leases_.find(id);
+    return it == leases_.end() || std::ranges::none_of(it->second.blocks, [&](const Leased& b) {
+             return b.state == Leased::lost && b.block == block && b.num_readers > 0;
+           });
+  });
+}
+
+void LeaseStore::leaving(LeaseId id, const PlacedBlock& block, uint64_t step) noexcept {
+  std::lock_guard lock(mutex_);
+  auto it = leases_.find(id);
+  if (it == leases_.end()) return;
+  Lease& lease = it->second;
+  ++lease.num_offered;
+  if (lease.ended || lease.blocks.size() == lease.blocks.capacity() ||
+      static_cast<size_t>(block.index) >= lease.keys.size())
+    return;
+  lease.generation = places_.generation();
+  lease.blocks.push_back({block, Leased::leaving, step});
+  changed_.notify_all();
+}
+
+void LeaseStore::written(uint64_t step, size_t num_bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  written_step_ = step;
+  written_bytes_ = num_bytes;
+  changed_.notify_all();
+}
+
+LeaseStore::Leased* LeaseStore::find_leaving(Lease& lease, const PlacedBlock& block) {
+  auto at = std::ranges::find_if(lease.blocks, [&](const Leased& b) {
+    return b.state == Leased::leaving && b.block == block;
+  });
+  return at == lease.blocks.end() ? nullptr : &*at;
 }
 
 void LeaseStore::cleared() noexcept {

@@ -1,6 +1,8 @@
 // Leases: prompts whose blocks another server may fetch. A lease holds a reference to each of its
 // blocks' places in host memory, from the time when they are there until the other server is done,
-// or the time is up. Any thread.
+// or the time is up. Blocks that leave while their step computes are read before that, as far as
+// their step has written them; whoever reads gets their last bytes when the step has ended well.
+// Any thread.
 #pragma once
 
 #include <chrono>
@@ -53,17 +55,26 @@ class LeaseStore final : public KvExporter {
   // Whether it is there, and has a block or will get none; waits for that at most so long.
   enum class Begun { no, unknown, yes };
   Begun begun(const LeaseName& name, std::chrono::milliseconds most);
-  enum class Next { block, wait, done, gone };
+  enum class Next { bytes, wait, done, gone };
+  // How far one reader is.
+  struct Cursor {
+    int first = 0;             // blocks of the prompt before this one are not asked for
+    std::vector<size_t> read;  // bytes of each block of the lease
+    size_t next = 0;           // whose turn it is
+  };
+  // Bytes of a block.
   struct Taken {
     PlacedBlock block;
+    size_t at = 0;
+    bool last = false;  // the block's
     Digest256 key{};
   };
-  // Copies block number `cursor` of those that are there, waiting for it at most so long.
+  // Copies what is there of a block and was not read before, waiting for it at most so long.
   Next read(const LeaseName& name,
-            size_t cursor,
+            Cursor& cursor,
             std::chrono::milliseconds most,
             Taken& out,
-            std::span<std::byte> to);
+            FrameBytes& to);
 
   struct Stats {
     size_t leases = 0, places = 0;
@@ -73,14 +84,23 @@ class LeaseStore final : public KvExporter {
 
   void offered(LeaseId lease) noexcept override;
   bool exported(LeaseId lease, const PlacedBlock& block) noexcept override;
-  void lost(LeaseId lease) noexcept override;
+  void lost(LeaseId lease, const PlacedBlock& block) noexcept override;
+  void leaving(LeaseId lease, const PlacedBlock& block, uint64_t step) noexcept override;
+  void written(uint64_t step, size_t num_bytes) noexcept override;
   void cleared() noexcept override;
 
  private:
+  struct Leased {
+    enum State : uint8_t { leaving, there, lost };
+    PlacedBlock block;
+    State state = there;
+    uint64_t step = 0;    // leaving: in which
+    int num_readers = 0;  // copy it just now
+  };
   struct Lease {
     LeaseName name{};
     std::vector<Digest256> keys;
-    std::vector<PlacedBlock> blocks;
+    std::vector<Leased> blocks;
     uint64_t generation = 0;  // of those
     int num_offered = 0;      // on their way
     int num_readers = 0;      // copy a block just now
@@ -88,6 +108,11 @@ class LeaseStore final : public KvExporter {
     Clock::time_point until = Clock::time_point::max();
   };
   using Leases = std::unordered_map<LeaseId, Lease>;
+  static constexpr size_t kNoEntry = SIZE_MAX;
+  static Leased* find_leaving(Lease& lease, const PlacedBlock& block);
+  void await_readers(std::unique_lock<std::mutex>& lock, LeaseId id, const PlacedBlock& block);
+  size_t num_ready(const Leased& entry) const;
+  size_t next_entry(const Lease& lease, const Cursor& cursor) const;
   void end(Leases::iterator lease);
   void settle(std::unique_lock<std::mutex>& lock);
 
@@ -100,6 +125,8 @@ class LeaseStore final : public KvExporter {
   std::map<LeaseName, LeaseId> names_;
   std::vector<PlacedBlock> freed_;  // to be given back
   uint64_t freed_generation_ = 0;
+  uint64_t written_step_ = 0;  // how far this step has filled the places of blocks that leave
+  size_t written_bytes_ = 0;
   LeaseId next_ = 1;
   size_t num_places_ = 0;
   size_t most_places_ = 0;  // that all leases may come to hold

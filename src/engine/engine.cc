@@ -31,7 +31,7 @@ Engine::Engine(Scheduler scheduler, Executor& executor, const Clock& clock, Opti
       thread_([this] {
         scheduler_.listen(options_.listener);
         if (options_.kv_listener) scheduler_.listen_kv(options_.kv_listener);
-        scheduler_.export_to(options_.exporter);
+        scheduler_.export_to(options_.exporter, options_.sends);
         thread_main();
       }) {}
 

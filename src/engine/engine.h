@@ -45,6 +45,7 @@ class Engine {
     SchedulerListener* listener = nullptr;  // outlives the engine
     KvListener* kv_listener = nullptr;      // likewise
     KvExporter* exporter = nullptr;         // likewise
+    bool sends = false;                     // the executor does Transfer::send
     // Which requests would get their first token too late; none: nothing is predicted.
     std::optional<EarlyRejection> early = {};
   };

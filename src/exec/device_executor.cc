@@ -151,6 +151,7 @@ DeviceExecutor::DeviceExecutor(Device& device,
     job.failure.reserve(kReason);
     job.packet = device_.pinned(kPacketBytes);
     job.results = device_.pinned(rows * sizeof(SampleResult));
+    if (config_.sender) job.written.reserve(cache_.planes().size());
   }
   // Memory is cleared in the first lane.
   if (lanes_.size() > 1) {
@@ -190,6 +191,7 @@ void DeviceExecutor::drain_quietly() noexcept {
 void DeviceExecutor::drain() {
   for (size_t lane = lanes_.size(); lane-- > 0;) {
     device_.use_lane(static_cast<int>(lane));
+    device_.join_downloads();
     device_.mark(0);
     device_.wait(0);
   }
@@ -202,6 +204,7 @@ void DeviceExecutor::launch(const StepPlan& plan) {
   Job& job = jobs_[static_cast<size_t>(index)];
   job.step = plan.step;
   job.parts = 0;
+  job.sends.clear(), job.written.clear();
   job.failure.clear();
   if (config_.timed) job.launched = clock_.now();
   // What a failed launch should have put on the device is missing from the steps behind it.
@@ -355,11 +358,14 @@ void DeviceExecutor::queue_step(Job& job, const StepPlan& plan) {
   if (!plan.transfers.empty() || !job.reads.empty()) mark_part(job, kCopies);
   if (num_slices == 0) return;
   if (config_.states) upload_states(num_tokens, rows);
+  model_.watch(job.decodes || job.sends.empty() ? nullptr : this);
+  sending_ = &job;
   if (job.decodes) {
     queue_decodes(job);
   } else {
     queue_ragged(job, plan);
   }
+  if (!job.sends.empty()) send_planes(job, cache_.planes().size());
   mark_part(job, kForward);
 }
 
@@ -391,6 +397,7 @@ void DeviceExecutor::queue_rest(Job& job) {
   if (num > 0) device_.download(to, lane_->results.data(), results);
   if (top > 0) device_.download(to + results, lane_->top.data(), top);
   run_hidden(job, to + results + top);
+  if (!job.sends.empty()) device_.join_downloads();
   device_.mark(2 * place + 1);
 }
 

@@ -50,7 +50,7 @@ struct StepProfile {
   std::vector<OpProfile> ops;  // in the order of their first calls
 };
 
-class DeviceExecutor final : public Executor {
+class DeviceExecutor final : public Executor, private KvWatch {
  public:
   static constexpr int kMostMarks = 64;  // of the device: those from here on are others'
   // Device, model and clock outlive the executor. With `capture` off every step is queued op by op.
@@ -121,7 +121,17 @@ class DeviceExecutor final : public Executor {
     };
     std::vector<Read> reads;
     std::vector<TransferId> lost;  // reads that found nothing
-    uint8_t parts = 0;             // bits of Part: marks that the step has
+    // Blocks that the step sends as it writes them, beside its lane, and what is said of them when
+    // copies are done.
+    struct Written {
+      KvExporter* to;
+      uint64_t step;
+      size_t bytes;
+    };
+    std::vector<Transfer> sends;
+    std::vector<Written> written;  // does not move: there is memory for all from the start
+    size_t num_sent_planes = 0;
+    uint8_t parts = 0;  // bits of Part: marks that the step has
     Time launched{0};
     Buffer packet;   // pinned
     Buffer results;  // pinned: SampleResult by output, then TopEntry, then hidden states
@@ -144,6 +154,8 @@ class DeviceExecutor final : public Executor {
   void collect_disk(Job& job, const StepPlan& plan);
   void end_disk(Job& job);
   void release_disk(Job& job) noexcept;
+  void wrote(int layer) override;
+  void send_planes(Job& job, size_t end);
   void queue_decodes(Job& job);
   template <typename Run>
   void run_captured(std::pair<int, Captured> key, const Run& run);
@@ -190,6 +202,8 @@ class DeviceExecutor final : public Executor {
   uint64_t num_launched_ = 0, num_waited_ = 0;
   Job* unfinished_ = nullptr;  // the last step launched, where it samples under masks
   bool lost_ = false;          // a launch failed, and steps behind it are not done
+  Job* sending_ = nullptr;     // the step whose layers are being queued, where it sends blocks
+  std::vector<HostCopy> copies_;
   std::thread::id attached_;
 
   // The packet being written.

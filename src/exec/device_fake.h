@@ -70,6 +70,14 @@ class NotingDevice final : public Device {
     std::memcpy(to, from, bytes);
     mark(done);
   }
+  void download_beside(std::span<const HostCopy> copies,
+                       void (*then)(void*),
+                       void* context) override {
+    for (const HostCopy& c : copies) std::memcpy(c.to, c.from, c.bytes);
+    if (then) then(context);
+    is_joined = false;
+  }
+  void join_downloads() override { is_joined = true; }
   void place_weights(std::span<std::byte>) override {}
   void reserve_lanes(int lanes, int marks) override { num_lanes = lanes, num_marks = marks; }
   size_t lane_bytes() const override { return 0; }
@@ -131,6 +139,7 @@ class NotingDevice final : public Device {
   std::vector<const void*> packets, tables;  // of the steps
   std::vector<std::span<const uint32_t>> uploads;
   bool note_uploads = false;
+  bool is_joined = true;  // nothing is downloaded beside the lanes
   // Where the launch of the next step throws, once; end: when all of it is queued.
   enum class Fail : uint8_t { nowhere, upload, prepare, download, sample, end };
   Fail fail_next = Fail::nowhere;

@@ -36,7 +36,9 @@ const StepResult& DeviceExecutor::wait() {
     }
   }
   if (!result_.failure.empty()) {
-    if (config_.states) drain_quietly();  // the next step writes there, and does not wait
+    // The next step writes the states, and does not wait; places of blocks that leave are others'
+    // soon.
+    if (config_.states || !job.sends.empty()) drain_quietly();
     last_end_ = Time(0);
     if (config_.timed) result_.begin = result_.end = clock_.now();
     return result_;

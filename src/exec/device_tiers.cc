@@ -12,6 +12,11 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
         [&](std::byte* block, std::byte* from, size_t n) { device_.upload(block, from, n); });
   }
   for_runs(plan.transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
+    if (kind == Transfer::send) {  // as the step writes them
+      job.sends.insert(job.sends.end(), run.begin(), run.end());
+      job.num_sent_planes = 0;
+      return;
+    }
     if (kind == Transfer::copy) {
       job.work.copies.clear();
       for (const Transfer& t : run) job.work.copies.push_back({t.from, t.to});
@@ -31,6 +36,33 @@ void DeviceExecutor::queue_transfers(Job& job, const StepPlan& plan) {
       }
     }
   });
+}
+
+// With one cache group, layers are planes.
+void DeviceExecutor::wrote(int layer) {
+  const size_t end = static_cast<size_t>(layer) + 1;
+  if (sends_behind(end, cache_.planes().size())) send_planes(*sending_, end);
+}
+
+// Queues copies of planes up to `end` of the blocks that leave, beside the lane.
+void DeviceExecutor::send_planes(Job& job, size_t end) {
+  const std::span<const KvLayer> planes = cache_.planes();
+  const size_t first = job.num_sent_planes, plane_bytes = 2 * planes[0].block_bytes();
+  copies_.clear();
+  for (const Transfer& t : job.sends) {
+    for_pieces(planes.subspan(first, end - first), t.from, tier_.at(t.to) + first * plane_bytes,
+               [&](std::byte* block, std::byte* to, size_t n) {
+                 copies_.push_back({to, block, n});
+               });
+  }
+  job.num_sent_planes = end;
+  if (end == planes.size()) return device_.download_beside(copies_, nullptr, nullptr);
+  job.written.push_back({config_.sender, job.step, end * plane_bytes});
+  const auto tell = [](void* p) {
+    const auto* w = static_cast<const Job::Written*>(p);
+    w->to->written(w->step, w->bytes);
+  };
+  device_.download_beside(copies_, tell, &job.written.back());
 }
 
 // A block on its way to the disk's thread, or a question to it.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/trace.h"
+#include "core/kv_exporter.h"
 #include "core/pipeline.h"
 #include "exec/cache_groups.h"
 #include "model/model.h"
@@ -31,7 +32,18 @@ struct ExecutorConfig {
   // For a model without its first layers: the residual stream [max_step_tokens, hidden] that a step
   // begins with, in memory that the device can copy from. Only one step is in flight then.
   const float* states = nullptr;
+  // Is told of blocks that leave while their step computes; null: the executor does no
+  // Transfer::send. Needs one cache group.
+  KvExporter* sender = nullptr;
 };
+
+// Whether a step that sends blocks does so when the first `end` of `num` layers are written: behind
+// every layer of most models, and behind groups of those with more. A mark costs a few
+// microseconds, a layer of a prompt's chunk some hundred. The last layers go with the step's end.
+inline bool sends_behind(size_t end, size_t num) {
+  constexpr size_t kMost = 32;
+  return end < num && end % ((num + kMost - 1) / kMost) == 0;
+}
 
 // Blocks of a sequence in one cache group.
 inline int64_t table_len(const ExecutorConfig& c) {

@@ -205,7 +205,7 @@ void ModelExecutor::run(Job& job) {
     if (!job.plan.slices.empty()) {
       const BatchView batch = batch_.build(job.plan, work_.slices);
       trace("build");
-      forward(batch);
+      forward(batch, job.plan);
       trace("forward");
       compute_outputs(r);
       compute_pooled(r);
@@ -238,6 +238,7 @@ void ModelExecutor::apply_deltas(const StepPlan& plan) {
 // Runs of transfers one after the other, the blocks of a run on all threads.
 void ModelExecutor::move_blocks(const StepPlan& plan) {
   for_runs(plan.transfers, [&](Transfer::Kind kind, std::span<const Transfer> run) {
+    if (kind == Transfer::send) return;  // as the step writes them
     if (kind == Transfer::copy) {
       work_.copies.clear();
       for (const Transfer& t : run) work_.copies.push_back({t.from, t.to});
@@ -297,11 +298,46 @@ void ModelExecutor::collect_disk(const StepPlan& plan, StepResult& result) {
 }
 
 // From the states of the layers before, where another part of the model has computed them.
-void ModelExecutor::forward(const BatchView& batch) {
+void ModelExecutor::forward(const BatchView& batch, const StepPlan& plan) {
   if (config_.states)
     std::memcpy(model_.states().data, config_.states,
                 states_bytes(model_.shape(), batch.num_tokens));
+  sends_.clear();
+  for (const Transfer& t : plan.transfers)
+    if (t.kind == Transfer::send) sends_.push_back(t);
+  model_.watch(sends_.empty() ? nullptr : this);
+  sending_step_ = plan.step;
+  num_sent_planes_ = 0;
   model_.forward(backend_, batch, cache_.layers());
+  if (!sends_.empty()) send_planes(cache_.planes().size());
+}
+
+// With one cache group, layers are planes.
+void ModelExecutor::wrote(int layer) {
+  const size_t end = static_cast<size_t>(layer) + 1;
+  if (sends_behind(end, cache_.planes().size())) send_planes(end);
+}
+
+// Copies planes up to `end` of the blocks that leave to their places.
+void ModelExecutor::send_planes(size_t end) {
+  struct Run {
+    ModelExecutor* self;
+    std::span<const KvLayer> planes;
+    size_t at;
+  };
+  const size_t first = num_sent_planes_, plane_bytes = 2 * cache_.planes()[0].block_bytes();
+  Run ctx{this, cache_.planes().subspan(first, end - first), first * plane_bytes};
+  backend_.parallel(
+      static_cast<int>(sends_.size()),
+      [](void* p, int index) {
+        const Run& run = *static_cast<Run*>(p);
+        const Transfer& t = run.self->sends_[static_cast<size_t>(index)];
+        for_pieces(run.planes, t.from, run.self->tier_.at(t.to) + run.at,
+                   [](std::byte* block, std::byte* to, size_t n) { std::memcpy(to, block, n); });
+      },
+      &ctx);
+  num_sent_planes_ = end;
+  if (end < cache_.planes().size()) config_.sender->written(sending_step_, end * plane_bytes);
 }
 
 void ModelExecutor::compute_outputs(StepResult& result) {

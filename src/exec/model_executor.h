@@ -24,7 +24,7 @@
 
 namespace sluice {
 
-class ModelExecutor final : public Executor {
+class ModelExecutor final : public Executor, private KvWatch {
  public:
   // `clock` stamps begin and end of steps. Backend, model and clock outlive the executor.
   // `disk` holds config.num_disk places and outlives it too; null: none.
@@ -60,7 +60,9 @@ class ModelExecutor final : public Executor {
   void move_blocks(const StepPlan& plan);
   void move_disk(const StepPlan& plan, const Transfer& transfer);
   void collect_disk(const StepPlan& plan, StepResult& result);
-  void forward(const BatchView& batch);
+  void forward(const BatchView& batch, const StepPlan& plan);
+  void wrote(int layer) override;
+  void send_planes(size_t end);
   void compute_outputs(StepResult& result);
   void sample_turn(uint64_t step, size_t at, size_t num);
   // Outputs first + list[k] for k < num; without a list, first + k.
@@ -102,6 +104,9 @@ class ModelExecutor final : public Executor {
   StepMasks masks_;                            // of the step at hand, if has_masks_
   bool has_masks_ = false;
   uint64_t num_failures_ = 0;  // steps that failed by themselves
+  uint64_t sending_step_ = 0;
+  std::vector<Transfer> sends_;  // of that step
+  size_t num_sent_planes_ = 0;   // of each
 
   // Hand-over between the two threads.
   std::mutex mutex_;

@@ -15,11 +15,14 @@ void PlanReader::refuse_unsupported(const StepPlan& plan) const {
     throw std::runtime_error("this executor's KV cache has neither tables nor blocks to move");
   for (const Transfer& t : plan.transfers) {
     if (t.kind == Transfer::copy) continue;
-    if (t.kind != Transfer::out && t.kind != Transfer::in)
+    const bool sends = t.kind == Transfer::send && sends_;
+    if (t.kind != Transfer::out && t.kind != Transfer::in && !sends)
       throw std::runtime_error(
           strf("this executor cannot do transfers of kind \"%s\"", transfer_name(t.kind)));
-    BlockId place = t.kind == Transfer::out ? t.to : t.from;
-    if (place > num_places_ && place - num_places_ <= num_disk_) {
+    if (sends && plan.slices.empty())
+      throw std::runtime_error("the plan sends a block that no slice of it writes");
+    BlockId place = t.kind == Transfer::in ? t.from : t.to;
+    if (!sends && place > num_places_ && place - num_places_ <= num_disk_) {
       if (t.key < 0 || static_cast<size_t>(t.key) >= plan.keys.size())
         throw std::runtime_error(strf("the plan does not say what place %d on disk holds", place));
       if (plan.keys[static_cast<size_t>(t.key)].num_tokens != static_cast<uint32_t>(block_size_))

@@ -48,6 +48,7 @@ class PlanReader {
         num_places_(config.num_places),
         num_disk_(config.num_disk),
         block_size_(config.block_size),
+        sends_(config.sender != nullptr),
         rows_(static_cast<size_t>(config.max_seqs)) {}
 
   // Takes the rows that the plan opens and fills `work`. Throws std::runtime_error, before anything
@@ -70,6 +71,7 @@ class PlanReader {
   bool mapped_;
   int64_t table_stride_;
   int num_places_, num_disk_, block_size_;
+  bool sends_;
   std::vector<Row> rows_;  // by slot
 };
 

@@ -12,7 +12,7 @@ constexpr float kSimulatedLogit = 20;  // of the one token that is likely; other
 
 }  // namespace
 
-void SimulatedModel::forward(Backend&, const BatchView& batch, std::span<const KvLayer>) {
+void SimulatedModel::forward(Backend&, const BatchView& batch, std::span<const KvLayer> kv) {
   const auto begin = std::chrono::steady_clock::now();
   positions_.assign(batch.positions, batch.positions + batch.num_tokens);
   StepLoad load;
@@ -20,8 +20,15 @@ void SimulatedModel::forward(Backend&, const BatchView& batch, std::span<const K
   // of the output matrix is little beside a chunk.
   for (const SliceView& s : batch.slices) load += chunk_load(s.pos, s.count);
   const std::chrono::duration<double> time(cost_.seconds(load));
-  std::this_thread::sleep_until(
-      begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time));
+  const auto sleep_for = [&](double share) {
+    std::this_thread::sleep_until(
+        begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time * share));
+  };
+  for (size_t l = 0; watch_ && l < kv.size(); ++l) {
+    sleep_for(static_cast<double>(l + 1) / static_cast<double>(kv.size()));
+    watch_->wrote(static_cast<int>(l));
+  }
+  sleep_for(1);
 }
 
 int32_t SimulatedModel::word(int32_t row) const {

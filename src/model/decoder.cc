@@ -208,6 +208,7 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
     run_mlp(be, w.mlp, s);
     if (listener_) listener_->ended(number);
+    if (watch_) watch_->wrote(static_cast<int>(l));
     post_norm(be, s.delta, w.post_ffn_norm, c.eps);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);

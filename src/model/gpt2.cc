@@ -194,6 +194,7 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
     be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
     run_mlp(be, w.mlp, s);
     if (listener_) listener_->ended(number);
+    if (watch_) watch_->wrote(static_cast<int>(l));
     if (l + 1 < layers_.size()) {
       be.add_layer_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.with(eps_));
     } else {

@@ -65,6 +65,15 @@ struct LayerListener {
   virtual void ended(int layer) = 0;   // nothing that is queued later does
 };
 
+// Told in forward() when the ops that write a layer's K and V are called: they are done, or queued
+// on a device with a queue. Layers are numbered as in forward()'s list of KvLayers.
+struct KvWatch {
+  virtual void wrote(int layer) = 0;
+
+ protected:
+  ~KvWatch() = default;
+};
+
 struct LoadOptions {
   bool fuse = true;  // QKV and gate-up as one matmul each
   // A part of the model: the embedding comes with the first layer, the output with the last.
@@ -110,6 +119,12 @@ class Model {
                     std::span<Best> out) = 0;
   // The final hidden states, normed, [rows.size(), hidden] f32 of the given rows of the last batch.
   virtual void hidden(Backend& backend, std::span<const int32_t> rows, Tensor out) = 0;
+
+  // Is told of the layers of forward() from here on; null: nobody.
+  void watch(KvWatch* to) { watch_ = to; }
+
+ protected:
+  KvWatch* watch_ = nullptr;
 };
 
 // One row per family: table.cc.

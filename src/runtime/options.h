@@ -137,6 +137,7 @@ struct EngineOptions {
   StepObserver observer;              // after each step, engine thread
   KvListener* kv_listener = nullptr;  // of what is cached; outlives the engine
   KvExporter* exporter = nullptr;     // of blocks for other processes; likewise
+  std::optional<bool> sends;          // layers leave inside their step; none: on a CPU
 };
 
 inline constexpr const char* kRandomFormat = "q8_0";

@@ -396,6 +396,8 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   ExecutorConfig e = executor_config(scheduler);
   e.timed = options_.record_metrics;
   e.full_sort = options_.full_sort;
+  if (options_.sends.value_or(!device_) && e.groups.num_groups() == 1 && host_layers() == 0)
+    e.sender = options_.exporter;
   if (trace_) e.trace = trace_->track("parts of a step");
   if (trace_ && !device_)
     traced_ = std::make_unique<TracedBackend>(*backend_, clock_, *trace_->track("ops"));
@@ -407,6 +409,7 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   engine.pipeline = options_.scheduler.pipeline;
   engine.kv_listener = options_.kv_listener;
   engine.exporter = options_.exporter;
+  engine.sends = e.sender != nullptr;
   if (options_.cost) engine.early.emplace(*options_.cost, options_.ttft_limit);
   engine.loop.forced = options_.forced_tokens;
   engine.loop.timed = options_.record_metrics;

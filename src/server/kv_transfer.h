@@ -25,6 +25,11 @@ inline constexpr NamedValue<KvRole> kKvRoles[] = {{"none", KvRole::none},
                                                   {"decode", KvRole::decode},
                                                   {"both", KvRole::both}};
 
+// When K and V leave: as layers are computed, or as steps end.
+enum class KvLeave : uint8_t { automatic, layers, steps };
+inline constexpr NamedValue<KvLeave> kKvLeaves[] = {
+    {"auto", KvLeave::automatic}, {"layers", KvLeave::layers}, {"steps", KvLeave::steps}};
+
 // Of answers whose prompt was fetched: which share of it came, and in how many seconds. For
 // routers.
 inline constexpr std::string_view kKvFetchedHeader = "x-kv-fetched";
@@ -47,6 +52,7 @@ class KvTransfer {
     std::string key_file;
     double lease_seconds = 30;
     Transport transport = Transport::tcp;
+    KvLeave leave = KvLeave::automatic;
   };
 
   // Listens from now on, so that an address that will not do is known before the model is loaded.

@@ -247,6 +247,11 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
             "installed. The same on all of them")
       ->needs(role)
       ->group(group);
+  add_named(app, "--kv-leave", o.leave, kKvLeaves,
+            "layers: K and V leave as layers are computed; steps: as steps\nend; auto: layers on a "
+            "CPU, steps on a GPU")
+      ->needs(role)
+      ->group(group);
 }
 
 void add_prediction_options(CLI::App* app, ServeOptions& o) {

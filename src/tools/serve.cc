@@ -120,6 +120,7 @@ Result<std::unique_ptr<KvTransfer>> open_transfer(const ServeOptions& o, EngineO
   if (engine.prefix_host_bytes == 0) engine.prefix_host_bytes = KvTransfer::kHostBytes;
   Result<std::unique_ptr<KvTransfer>> transfer = KvTransfer::open(o.transfer);
   if (transfer) engine.exporter = (*transfer)->exporter();
+  if (o.transfer.leave != KvLeave::automatic) engine.sends = o.transfer.leave == KvLeave::layers;
   return transfer;
 }
 

@@ -262,7 +262,7 @@ class PrefillDecode(unittest.TestCase):
 
     def test_garbage_on_the_port(self):
         draw = random.Random(1)
-        hello = b"SLKV" + bytes([3, 0, 1, 0]) + bytes(64)
+        hello = b"SLKV" + bytes([4, 0, 1, 0]) + bytes(64)
         for k in range(40):
             with socket.create_connection(("127.0.0.1", port_of(self.prefill)), timeout=30 * PATIENCE) as s:
                 begin = b"" if k % 2 else hello
@@ -307,6 +307,13 @@ class PrefillDecodeByUcx(PrefillDecode):
     # Nothing of these is the transport's.
     test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = None
     test_requests_that_do_not_fit = test_rooms_that_do_not_fit = None
+
+
+@unittest.skipUnless(stories(), "no test data")
+class PrefillDecodeBySteps(PrefillDecode):
+    TRANSPORT = ("--kv-leave", "steps")
+    test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = test_garbage_on_the_port = None
+    test_requests_that_do_not_fit = test_rooms_that_do_not_fit = test_another_key_and_another_format_are_refused = None
 
 
 @unittest.skipUnless(stories(), "no test data")
@@ -395,6 +402,8 @@ class Failures(unittest.TestCase):
         fails("--kv-host", "--role", "prefill", "--kv-host", "0.0.0.0")
         fails("--role", "--kv-port", "7000")
         fails("--kv-transport", "--role", "both", "--kv-transport", "pigeon")
+        fails("--kv-leave", "--role", "both", "--kv-leave", "never")
+        fails("--role", "--kv-leave", "layers")
         if not has_ucx():
             fails("UCX", "--role", "both", "--kv-transport", "ucx")
         fails("prefix cache", "--role", "both", "--no-prefix-cache")

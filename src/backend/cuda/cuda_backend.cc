@@ -61,12 +61,15 @@ CudaBackend::CudaBackend(const CudaOptions& options)
 CudaBackend::~CudaBackend() {
   for (Lane& l : lanes_) cudaStreamSynchronize(l.stream);
   if (copies_) cudaStreamSynchronize(copies_);
+  if (downloads_) cudaStreamSynchronize(downloads_);
   disown_stack();
   for (cudaGraphExec_t g : graphs_) cudaGraphExecDestroy(g);
   for (cudaEvent_t e : marks_) cudaEventDestroy(e);
   uploader_.reset();
   for (Lane& l : lanes_) cudaStreamDestroy(l.stream);
   if (copies_) cudaStreamDestroy(copies_);
+  if (beside_) cudaEventDestroy(beside_);
+  if (downloads_) cudaStreamDestroy(downloads_);
 }
 
 std::string CudaBackend::describe() const {
@@ -115,6 +118,24 @@ void CudaBackend::prefetch(void* to, const void* from, size_t bytes, int after, 
   check(cudaStreamWaitEvent(copies_, mark_at(after), 0), "prefetch");
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, copies_), "prefetch");
   check(cudaEventRecord(mark_at(done), copies_), "prefetch");
+}
+
+void CudaBackend::download_beside(std::span<const HostCopy> copies,
+                                  void (*then)(void*),
+                                  void* context) {
+  if (!downloads_) check(cudaStreamCreateWithFlags(&downloads_, cudaStreamNonBlocking), "stream");
+  if (!beside_) check(cudaEventCreateWithFlags(&beside_, cudaEventDisableTiming), "event");
+  check(cudaEventRecord(beside_, stream_), "download");
+  check(cudaStreamWaitEvent(downloads_, beside_, 0), "download");
+  for (const HostCopy& c : copies)
+    check(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDeviceToHost, downloads_), "download");
+  if (then) check(cudaLaunchHostFunc(downloads_, then, context), "download");
+}
+
+void CudaBackend::join_downloads() {
+  if (!downloads_ || !beside_) return;
+  check(cudaEventRecord(beside_, downloads_), "download");
+  check(cudaStreamWaitEvent(stream_, beside_, 0), "download");
 }
 
 void CudaBackend::add_lane() {

@@ -56,6 +56,10 @@ class CudaBackend final : public Device {
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
   void prefetch(void* to, const void* from, size_t bytes, int after, int done) override;
+  void download_beside(std::span<const HostCopy> copies,
+                       void (*then)(void*),
+                       void* context) override;
+  void join_downloads() override;
   void place_weights(std::span<std::byte> memory) override { placed_ = memory; }
   void reserve_lanes(int lanes, int marks) override;
   size_t lane_bytes() const override { return Gemm::kWorkspace + scratch_bytes(); }
@@ -201,9 +205,11 @@ class CudaBackend final : public Device {
   Gemm gemm_;
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
-  int max_positions_ = 0;          // that attention's memory is for
-  cudaStream_t copies_ = nullptr;  // of prefetch(), which makes it
-  std::span<std::byte> placed_;    // left for weights
+  int max_positions_ = 0;             // that attention's memory is for
+  cudaStream_t copies_ = nullptr;     // of prefetch(), which makes it
+  cudaStream_t downloads_ = nullptr;  // of download_beside(), likewise, with its event
+  cudaEvent_t beside_ = nullptr;
+  std::span<std::byte> placed_;  // left for weights
   std::vector<cudaEvent_t> marks_;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<LoadedWeight> loaded_;  // for tune()

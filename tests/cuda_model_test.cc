@@ -319,7 +319,8 @@ TEST(CudaModel, LayersInOneKernel) {
       for (int num : {1, 2, 3, 4, 5}) {
         SCOPED_TRACE(testing::Message() << name << ", " << num << " rows");
         Matrix plain = logits_of(false, num), fused = logits_of(true, num);
-        EXPECT_EQ(fused.data() == plain.data(), num == 5);
+        const int most = std::string_view(name) == "qwen2.5-1.5b" ? 1 : 4;
+        EXPECT_EQ(fused.data() == plain.data(), num > most);
         const Agreement a = compare(fused, plain.data());
         EXPECT_LE(a.worst, type == DType::f16 ? 2e-3 : 2e-2);
         worst = std::max(worst, a.worst);

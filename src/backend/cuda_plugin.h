@@ -16,7 +16,7 @@ struct CudaOptions {
   int index = 0;                    // which GPU
   DType activations = DType::bf16;  // of activations and weights: bf16, f16, f32
   bool deterministic = false;       // bits of a row do not depend on the batch
-  bool fuse_layers = false;         // few decodes of a small model run in one kernel
+  bool fuse_layers = true;          // few decodes of a small model run in one kernel
   bool tune = true;                 // time matrix products for sizes not seen before
   bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
   bool stored_weights = false;      // quantised formats stay as they are

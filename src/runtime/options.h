@@ -99,7 +99,7 @@ struct EngineOptions {
   std::string quantize_exclude;  // names of weights that keep their format, with commas
   bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
   bool capture = true;           // on a GPU: replay decode steps as graphs
-  bool fuse_layers = false;      // on a GPU: few decodes of a small model in one kernel
+  bool fuse_layers = true;       // on a GPU: few decodes of a small model in one kernel
   std::optional<int> threads;    // absent: one per core
   bool pin = true;
   bool fuse = true;

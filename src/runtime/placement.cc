@@ -136,11 +136,6 @@ Result<void> choose_gpu(EngineOptions& o, const ModelShape& shape) {
   if (o.full_sort)
     return Error{400,
                  "--full-sort is for the CPU (--device cpu): a GPU samples by its own kernels"};
-  if (o.fuse_layers && o.deterministic)
-    return Error{
-        400,
-        "--fuse-layers adds up in an order of its own, and --deterministic has one order for "
-        "all steps; leave one of them out"};
   if (auto ok = check_attention(o); !ok) return ok.error();
   resolve_step_sizes(o, &shape);
   if (o.gpu_weights == GpuWeights::stored && o.dtype == DType::f32)

@@ -64,16 +64,6 @@ TEST(GpuLayers, NoneIsTheCpuAlone) {
   EXPECT_FALSE(o.gpu_layers);
 }
 
-TEST(FuseLayers, NotWithDeterministic) {
-  ModelShape shape;
-  shape.num_layers = 4, shape.head_dim = 64;
-  EngineOptions o;
-  o.fuse_layers = true;
-  EXPECT_TRUE(choose_gpu(o, shape));
-  o.deterministic = true;
-  EXPECT_NE(choose_gpu(o, shape).error().message.find("--deterministic"), std::string::npos);
-}
-
 struct Sizes {
   int budget, chunk, mixed_budget;
   bool operator==(const Sizes&) const = default;

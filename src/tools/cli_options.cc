@@ -162,9 +162,9 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
                 "does)")
       ->group(group);
   app->add_flag("!--no-graphs", o.capture, "on a GPU: queue decode steps op by op")->group(group);
-  app->add_flag("--fuse-layers", o.fuse_layers,
-                "on a GPU: all layers of a step of up to four decodes in one\nkernel, where the "
-                "model is small; new, not with --deterministic")
+  app->add_flag(
+         "!--no-fuse-layers", o.fuse_layers,
+         "on a GPU: no kernel for all layers of a step of few decodes,\nwhich small models have")
       ->group(group);
   app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
       ->group(group);

@@ -2,6 +2,8 @@
 // in deterministic mode: more rows go through other kernels, whose sums have other bits.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.cuh"
@@ -13,12 +15,22 @@ namespace {
 
 // With more rows the kernels of single ops are as fast (docs/performance.md).
 constexpr int kMostRows = 4;
+constexpr int kMostRowsWide = 1;  // of hidden sizes above kNarrow
+constexpr int kNarrow = 1024;
 // Sequences may become so long that attention wants more blocks than this kernel gives it.
 constexpr int kMostPositions = 40960;
 
 constexpr int kMaxGpus = 64;
 // The one backend of each GPU that may run these kernels: those of two could wait for each other.
 std::atomic<const CudaBackend*> owners[kMaxGpus];
+
+// Processes that share a GPU through MPS run at once, and their blocks could wait for each other.
+bool shares_gpu() {
+  const char* pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::error_code none;
+  return std::filesystem::exists(
+      std::filesystem::path(pipes ? pipes : "/tmp/nvidia-mps") / "control", none);
+}
 
 bool is_plain(const Weight& w, DType type, bool may_have_bias) {
   const CudaWeight& c = cuda_weight(w);
@@ -69,6 +81,8 @@ StackLayer stack_layer(const DecodeLayer& l) {
 
 bool CudaBackend::owns_stack() const {
   if (options_.index < 0 || options_.index >= kMaxGpus) return false;
+  static const bool shared = shares_gpu();
+  if (shared) return false;
   const CudaBackend* owner = nullptr;
   auto& place = owners[options_.index];
   return place.compare_exchange_strong(owner, this) || owner == this;
@@ -91,7 +105,8 @@ bool CudaBackend::decode_layers(const DecodeStep& step, std::span<const DecodeLa
   const int rows = step.batch.num_tokens, num = static_cast<int>(layers.size());
   StackShape shape;
   if (rows == 0 || rows > max_decode_rows() || layers.empty() ||
-      !shape_of(layers, options_.activations, &shape) || !can_stack(shape, rows, num) ||
+      !shape_of(layers, options_.activations, &shape) ||
+      (shape.hidden > kNarrow && rows > kMostRowsWide) || !can_stack(shape, rows, num) ||
       stack_relay_bytes(shape, rows, num) > step.scratch.size())
     return false;
   Timed t(*this, "layers", rows, shape.hidden);

@@ -269,15 +269,17 @@ class Products {
     }
   }
 
-  // One row of tiles at a time against two.
+  // One row of tiles at a time against two, one with x kept, and the way that is taken.
   void check_tiles() {
     for (int n : {1, 5, 8, 9, 16, 17, 33, 64}) {
-      const std::vector<float> two = run(0, n, true, true, RowTiles::two);
       const std::vector<float> one = run(0, n, true, true, RowTiles::one);
-      expect(std::memcmp(two.data(), one.data(), one.size() * 4) == 0,
-             "%s bits: one row of tiles against two, %d rows of %ld x %ld, kind %d, f16 %d",
-             w_.name(), n, static_cast<long>(w_.rows), static_cast<long>(w_.cols),
-             static_cast<int>(kind_), type_ == DType::f16);
+      for (RowTiles tiles : {RowTiles::two, RowTiles::kept, RowTiles::best}) {
+        const std::vector<float> other = run(0, n, true, true, tiles);
+        expect(std::memcmp(other.data(), one.data(), one.size() * 4) == 0,
+               "%s bits: one row of tiles against way %d, %d rows of %ld x %ld, kind %d, f16 %d",
+               w_.name(), static_cast<int>(tiles), n, static_cast<long>(w_.rows),
+               static_cast<long>(w_.cols), static_cast<int>(kind_), type_ == DType::f16);
+      }
     }
   }
 
@@ -348,7 +350,7 @@ void run_cases(bool small) {
   }
   if (small) return;
   // More rows of tiles than all blocks compute at once, of two rows of tiles each; an odd number.
-  const int64_t row_tiles = 4 * target().num_sms + 3;
+  const int64_t row_tiles = 8 * target().num_sms + 3;
   for (Format f : {Format::q8_0, Format::q4_0, Format::q4_k})
     check_long_products(Packed(f, row_tiles * kPackedRows - 5, 2 * kSplitCols));
 }
@@ -396,6 +398,8 @@ class ShapeTimes {
         std::printf(" | %d: %.1f %.1f", n, time(n, kind, true),
                     time(n, kind, false, RowTiles::one));
         if (n > 4) std::printf(" %.1f", time(n, kind, false, RowTiles::two));
+        if (n == 16 && kind == FewRows::halves)
+          std::printf(" kept %.1f", time(n, kind, false, RowTiles::kept));
         if (takes_unsplit(x) && n < 4) std::printf(" unsplit %.1f", time_unsplit(x));
       }
     }
@@ -451,7 +455,8 @@ int time_shapes(const std::string& name) {
   check(cudaStreamCreate(&stream), "stream");
   std::printf(
       "microseconds by rows of x: with x split before; the product alone by one row of tiles at a "
-      "time; from 8 rows on, by two, where there is a kernel. unsplit: blocks split x\n");
+      "time; from 8 rows on, by two, where there is a kernel. unsplit: blocks split x. kept: x in "
+      "shared memory, where it fits\n");
   for (Format f : kPackedFormats) {
     if (only && only->format != f) continue;
     for (const TimedShape& s :

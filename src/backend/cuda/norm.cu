@@ -1,3 +1,4 @@
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/codes.cuh"
 #include "backend/cuda/packed_split.cuh"
 
@@ -29,7 +30,19 @@ __device__ inline void store_split(const SplitOut& to, const float (&v)[kVecs][4
   }
 }
 
-// One block per row; each thread holds `kVecs` groups of four columns.
+// block_sum() with one barrier: each warp adds up the warps' sums itself, to the same bits.
+// `shared` has 32 floats for this call alone.
+__device__ inline float block_sum_once(float v, float* shared) {
+  const auto thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  v = warp_sum(v);
+  if (lane == 0) shared[thread / 32] = v;
+  __syncthreads();
+  return warp_sum(lane < static_cast<int>(blockDim.x) / 32 ? shared[lane] : 0);
+}
+
+// One block per row; each thread holds `kVecs` groups of four columns. The weights, which no kernel
+// writes, are read before the kernel before ends. The next one starts after that: earlier gained
+// nothing (docs/performance.md).
 template <typename O, typename X, typename D, int kVecs>
 __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     int64_t out_stride,
@@ -44,7 +57,15 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     int cols,
                                                     CodesView codes,
                                                     const __grid_constant__ SplitOut split) {
-  __shared__ float shared[33];
+  __shared__ float shared[33], sums[2][32];
+  float4 w[kVecs];
+#pragma unroll
+  for (int k = 0; k < kVecs; ++k) {
+    const int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * 4;
+    if (c >= cols) continue;
+    w[k] = *reinterpret_cast<const float4*>(weight + c);
+    if (!rows && threadIdx.x % (32 / sizeof(X)) == 0) prefetch_l2(x + blockIdx.x * x_stride + c);
+  }
   wait_for_inputs();
   let_next_start();
   int64_t from = rows ? rows[blockIdx.x] : static_cast<int64_t>(blockIdx.x);
@@ -72,7 +93,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
     for (int i = 0; i < 4; ++i) sum += bias ? v[k][i] : v[k][i] * v[k][i];
   }
   float mean = 0;
-  float total = block_sum(sum, shared);
+  float total = block_sum_once(sum, sums[0]);
   if (bias) {
     mean = total / static_cast<float>(cols);
     float squares = 0;
@@ -81,7 +102,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
       int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * 4;
       for (int i = 0; i < 4; ++i) squares += c < cols ? (v[k][i] - mean) * (v[k][i] - mean) : 0;
     }
-    total = block_sum(squares, shared);
+    total = block_sum_once(squares, sums[1]);
   }
   float inverse = rsqrtf(total / static_cast<float>(cols) + eps);
   O* to = out + blockIdx.x * out_stride;
@@ -90,8 +111,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
     int c = (static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x)) * 4;
     if (c >= cols) continue;
     Pack<O, 4> p;
-    float4 w = *reinterpret_cast<const float4*>(weight + c);
-    const float ws[4] = {w.x, w.y, w.z, w.w};
+    const float ws[4] = {w[k].x, w[k].y, w[k].z, w[k].w};
     for (int i = 0; i < 4; ++i) {
       float y = (v[k][i] - mean) * inverse * ws[i];
       p.v[i] = from_float<O>(bias ? y + bias[c + i] : y);

@@ -61,8 +61,10 @@ struct SplitOut {
 void fill_split(const SplitOut& to, Tensor x, cudaStream_t stream);
 
 // Rows of tiles that a block computes at once in the products below; the bits do not depend on it.
-// two: where there is a kernel for that. best: by the weight's rows (uses_two_tiles()).
-enum class RowTiles { best, one, two };
+// two: where there is a kernel for that. kept: of K formats by halves, one row at a time while up
+// to 16 rows of x stay in shared memory. best: by the rows of the weight and of x
+// (packed_ring.cuh).
+enum class RowTiles { best, one, two, kept };
 
 // x as streamed() takes it, its rows aligned to 16 bytes.
 SplitRows halve_rows(void* memory, Tensor x, cudaStream_t stream);

@@ -5,184 +5,46 @@
 // Minimums times sums of x are one more matrix instruction. Blocks take row tiles round-robin; the
 // warps of a block share a row tile, every so many blocks of 256 columns each.
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/packed_ring.cuh"
+#include "backend/cuda/packed_half.cuh"
 #include "backend/cuda/packed_split.cuh"
 
 namespace sluice::cuda {
 
 namespace {
 
-constexpr int kTokens = 8;  // rows of x in one matrix instruction
+constexpr int kTokens = kHalfTokens;
 
-__device__ inline __half2 as_half2(uint32_t bits) { return reinterpret_cast<__half2&>(bits); }
-__device__ inline uint32_t bits_of(__half2 v) { return reinterpret_cast<uint32_t&>(v); }
+// A lane's elements of x, kAhead units of 32 columns ahead of their use: they come out of the L2
+// cache, and a warp would wait for each load otherwise. Of many rows registers have no room for it.
+template <int kGroups>
+struct RowsAhead {
+  static constexpr int kAhead = kGroups == 4 ? 0 : 2;
+  const uint8_t* rows[kGroups];  // the lane's of each group
+  uint4 of[kAhead > 0 ? kAhead : 1][kGroups];
 
-// 1,024 plus byte k of the word, twice.
-__device__ inline __half2 byte_twice(uint32_t word, int k) {
-  const auto at = static_cast<uint32_t>(k);
-  return as_half2(__byte_perm(word, 0x64646464u, at | 4u << 4 | at << 8 | 4u << 12));
-}
-
-// (v & mask) | more in one instruction, which the compiler makes two of.
-__device__ inline uint32_t masked(uint32_t v, uint32_t mask, uint32_t more) {
-  uint32_t r;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "r"(mask), "r"(more));
-  return r;
-}
-
-// The scale of a row's group of columns, as codes are multiplied by it.
-struct HalfScale {
-  __half2 scale, minus;  // Q4_K and Q5_K: scale times -1,024
+  // Unit `unit` of the 256 columns number `at`.
+  __device__ void load(uint4 (&to)[kGroups], int at, int unit) const {
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t)
+      to[t] = *reinterpret_cast<const uint4*>(rows[t] + int64_t{at} * kSplitCodes + unit * 64);
+  }
+  __device__ void start(int at) {
+#pragma unroll
+    for (int unit = 0; unit < kAhead; ++unit) load(of[unit], at, unit);
+  }
+  // Takes unit `unit` of columns `at`, which those number `next` follow.
+  __device__ void take(uint4 (&x)[kGroups], int unit, int at, int next) {
+    if constexpr (kAhead == 0) {
+      load(x, at, unit);
+    } else {
+      uint4(&own)[kGroups] = of[unit % kAhead];
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) x[t] = own[t];
+      const int later = unit + kAhead;
+      load(own, later < kSuperUnits ? at : next, later % kSuperUnits);
+    }
+  }
 };
-
-template <Format F>
-__device__ inline HalfScale half_scale(const LaneTile<F>& w, int upper, int group) {
-  HalfScale s;
-  if constexpr (F == Format::q6_k) {
-    s.scale = __hsub2(byte_twice(w.scales[upper] ^ 0x80808080u, group), __float2half2_rn(1152));
-    s.minus = {};
-  } else {
-    s.scale = __hsub2(byte_twice(w.scales[upper], 2 * group), __float2half2_rn(1024));
-    s.minus = __hmul2(s.scale, __float2half2_rn(-1024));
-  }
-  return s;
-}
-
-// Codes times scales of columns 16 j to 16 j + 15. Of Q4_K and Q5_K the upper rows' are 16 times as
-// large, which spares a shift.
-template <Format F>
-__device__ inline void scaled_codes(const LaneTile<F>& w,
-                                    int j,
-                                    const HalfScale (&s)[2],
-                                    uint32_t (&a)[4]) {
-  if constexpr (F == Format::q6_k) {
-    w.template integers<__half>(j, a);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a[i] = bits_of(__hmul2(as_half2(a[i]), s[i % 2].scale));
-  } else {
-    const uint32_t word = w.code_word(j);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t t =
-          masked(i < 2 ? word : word >> 8, i % 2 ? 0x00f000f0u : 0x000f000fu, Pairs<__half>::kBase);
-      if constexpr (F == Format::q5_k) {
-        t |= i % 2 ? shifted_right(w.high[0], 4 * j + i - 8) & 0x01000100u
-                   : shifted_right(w.high[0], 4 * j + i - 4) & 0x00100010u;
-      }
-      a[i] = bits_of(__hfma2(as_half2(t), s[i % 2].scale, s[i % 2].minus));
-    }
-  }
-}
-
-template <Format F>
-constexpr float kUpper = F == Format::q6_k ? 1.0f : 1.0f / 16;
-
-// A lane's share of a product: weight rows lane / 4 and lane / 4 + 8 of each row of tiles, times
-// rows 2 (lane % 4) and the next of each group of x.
-template <int kGroups, int kTiles>
-using LaneSums = float[kTiles][kGroups][4];
-
-// Codes times scales times x over 256 columns, before d. x_at: the lane's row of each group.
-template <Format F, int kGroups, int kTiles>
-__device__ inline void multiply_codes(LaneSums<kGroups, kTiles>& c,
-                                      const uint8_t* slot,
-                                      const uint8_t* const (&x_at)[kGroups],
-                                      int at) {
-  using S = Stage<F>;
-  constexpr PackedFormat f = packed_format(F);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int i = 0; i < kSuperTiles; ++i) {
-    LaneTile<F> w[kTiles];
-#pragma unroll
-    for (int r = 0; r < kTiles; ++r) w[r] = S::tile(slot + r * S::kBytes, i, lane);
-#pragma unroll
-    for (int unit = 0; unit < 2; ++unit) {
-      uint4 x[kGroups];
-#pragma unroll
-      for (int t = 0; t < kGroups; ++t)
-        x[t] = *reinterpret_cast<const uint4*>(x_at[t] + int64_t{at} * kSplitCodes +
-                                               (2 * i + unit) * 64);
-#pragma unroll
-      for (int r = 0; r < kTiles; ++r) {
-        uint32_t a0[4], a1[4];
-        HalfScale s[2] = {half_scale<F>(w[r], 0, f.group == 16 ? 2 * unit : unit),
-                          half_scale<F>(w[r], 1, f.group == 16 ? 2 * unit : unit)};
-        scaled_codes<F>(w[r], 2 * unit, s, a0);
-        if constexpr (f.group == 16)
-          s[0] = half_scale<F>(w[r], 0, 2 * unit + 1), s[1] = half_scale<F>(w[r], 1, 2 * unit + 1);
-        scaled_codes<F>(w[r], 2 * unit + 1, s, a1);
-#pragma unroll
-        for (int t = 0; t < kGroups; ++t) {
-          mma(c[r][t], a0, x[t].x, x[t].y, __half{});
-          mma(c[r][t], a1, x[t].z, x[t].w, __half{});
-        }
-      }
-    }
-  }
-}
-
-// Minimums of a row of tiles as the matrix instruction takes them.
-template <Format F>
-__device__ inline void read_mins(const uint8_t* stage, uint32_t (&mins)[4]) {
-  using S = Stage<F>;
-  constexpr PackedFormat f = packed_format(F);
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
-  // Those of tile `quad`: columns 2 quad and 2 quad + 1 of the matrix instruction.
-  uint32_t words[2];
-  read_words<2>(words, stage + S::kScalesAt + quad * f.scales + lane / 4 * (f.scales / 8));
-#pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    const __half2 two = as_half2(__byte_perm(words[upper], 0x64646464u, 0x4341));
-    mins[upper] = mins[upper + 2] = bits_of(__hsub2(two, __float2half2_rn(1024)));
-  }
-}
-
-// Adds what multiply_codes() gave for 256 columns, with d, minimums and the scales of x.
-template <Format F, int kGroups, int kTiles>
-__device__ inline void add_scaled(LaneSums<kGroups, kTiles>& sums,
-                                  const LaneSums<kGroups, kTiles>& c,
-                                  const FewRowsArgs& a,
-                                  const uint8_t* slot,
-                                  int first_token,
-                                  int at) {
-  using S = Stage<F>;
-  constexpr PackedFormat f = packed_format(F);
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
-  uint2 x_sums[kGroups] = {};
-  float x_scale[kGroups][2];
-#pragma unroll
-  for (int t = 0; t < kGroups; ++t) {
-    const int first = first_token + t * kTokens;
-    if constexpr (f.has_min)
-      x_sums[t] = *reinterpret_cast<const uint2*>(
-          a.x.sums + (int64_t{min(first + lane / 4, a.n - 1)} * a.supers + at) * kSplitSums +
-          quad * 8);
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      x_scale[t][k] = a.x.scales[int64_t{min(first + quad * 2 + k, a.n - 1)} * a.supers + at];
-  }
-#pragma unroll
-  for (int r = 0; r < kTiles; ++r) {
-    const uint8_t* stage = slot + r * S::kBytes;
-    uint32_t supers[2] = {}, mins[4] = {};
-    read_words<f.supers / 32>(supers, stage + S::kSupersAt + lane / 4 * (f.supers / 8));
-    if constexpr (f.has_min) read_mins<F>(stage, mins);
-    const float d[2] = {half_of(supers[0], 0),
-                        half_of(supers[f.has_min ? 1 : 0], f.has_min ? 0 : 1) * kUpper<F>};
-#pragma unroll
-    for (int t = 0; t < kGroups; ++t) {
-      float m[4] = {};
-      if constexpr (f.has_min) mma(m, mins, x_sums[t].x, x_sums[t].y, __half{});
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        float v = d[k / 2] * c[r][t][k];
-        if constexpr (f.has_min) v = fmaf(-half_of(supers[k / 2], 1), m[k], v);
-        sums[r][t][k] = fmaf(x_scale[t][k % 2], v, sums[r][t][k]);
-      }
-    }
-  }
-}
 
 template <Format F, int kGroups, int kTiles>
 __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
@@ -196,35 +58,40 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
   const int first_token = static_cast<int>(blockIdx.y) * kN;
   Ring ring(slots + warp * Ring::kBytes, a.w, a.supers);
+  fetch_bias(a, static_cast<int>(blockIdx.x) * kTiles);
   wait_for_inputs();
 
-  // Each group has one row of x for this lane.
-  const uint8_t* x_at[kGroups];
+  RowsAhead<kGroups> rows;
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
     const int row = min(first_token + t * kTokens + lane / 4, a.n - 1);
-    x_at[t] = a.x.codes + int64_t{row} * a.supers * kSplitCodes + quad * 16;
+    rows.rows[t] = a.x.codes + int64_t{row} * a.supers * kSplitCodes + quad * 16;
   }
+  rows.start(warp);
 
   int side = 0;
   for (int tile = static_cast<int>(blockIdx.x) * kTiles; tile < a.w.row_tiles;
        tile += static_cast<int>(gridDim.x) * kTiles) {
     LaneSums<kGroups, kTiles> sums = {};
     for (int at = warp; at < a.supers; at += warps) {
-      const uint8_t* slot = ring.next();
+      const int next = at + warps < a.supers ? at + warps : warp;
       LaneSums<kGroups, kTiles> c = {};
-      multiply_codes<F, kGroups, kTiles>(c, slot, x_at, at);
-      add_scaled<F, kGroups, kTiles>(sums, c, a, slot, first_token, at);
+      if constexpr (kGroups > 1) {  // registers have no room for more of x
+        const uint8_t* slot = ring.next();
+        multiply_codes<F, kGroups, kTiles>(c, slot, rows, at, next);
+        add_scaled<F, kGroups, kTiles>(sums, c, {a, first_token, at}, slot);
+      } else {
+        const SuperOfX<F, kGroups> of_x(a, first_token, at);
+        const uint8_t* slot = ring.next();
+        multiply_codes<F, kGroups, kTiles>(c, slot, rows, at, next);
+        add_scaled<F, kGroups, kTiles>(sums, c, of_x, slot);
+      }
     }
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
-#pragma unroll
-      for (int t = 0; t < kGroups; ++t)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          partial[side][warp][t * kTokens + quad * 2 + k % 2][lane / 4 + k / 2 * 8] = sums[r][t][k];
+      share_sums<kGroups>(partial[side][warp], sums[r]);
       __syncthreads();
-      put_sums<kN>(a, partial[side], first_token, tile + r);
+      put_sums<Team<kTiles>, kN>(a, partial[side], first_token, tile + r);
       if constexpr (kSides == 1) {
         __syncthreads();
       } else {
@@ -234,8 +101,115 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   }
 }
 
+// Up to 16 rows of x stay in a block's shared memory, where there are many rows of tiles: a block
+// would read them out of the L2 cache for each of those, 8 KB for 16 x 256 weights, which are 2.4
+// KB in Q4_K. Two teams of warps have a row of tiles each. The same bits.
+constexpr int kKeptGroups = 2, kKeptRows = kKeptGroups * kTokens, kTeams = 2;
+constexpr int kKeptBytes = kKeptRows * kSplitCodes;  // of x for 256 columns
+using KeptSums = float[kKeptRows][kPackedRows + 1];  // of a warp
+
+// A lane's elements of x in shared memory, [256 columns][row][kSplitCodes]. Units of odd rows are
+// swapped in pairs, so that eight lanes read from all banks.
+class KeptX {
+ public:
+  __device__ explicit KeptX(const uint8_t* memory) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4;
+    const uint8_t* own = memory + row * kSplitCodes + lane % 4 * 16;
+    even_ = own + row % 2 * 64;
+    odd_ = own + 64 - row % 2 * 64;
+  }
+  __device__ void take(uint4 (&x)[kKeptGroups], int unit, int at, int /*next*/) const {
+    const uint8_t* from = (unit % 2 ? odd_ : even_) + at * kKeptBytes + unit / 2 * 128;
+#pragma unroll
+    for (int t = 0; t < kKeptGroups; ++t)
+      x[t] = *reinterpret_cast<const uint4*>(from + t * kTokens * kSplitCodes);
+  }
+  // All threads of the block; rows beyond the last are the last once more.
+  static __device__ void fill(const uint8_t* memory, const FewRowsArgs& a) {
+    const uint32_t to = smem_address(memory);
+    for (int i = static_cast<int>(threadIdx.x); i < a.supers * (kKeptBytes / 16);
+         i += static_cast<int>(blockDim.x)) {
+      const int chunk = i % 32, row = i / 32 % kKeptRows, at = i / (kKeptBytes / 16);
+      const int64_t from = int64_t{min(row, a.n - 1)} * a.supers + at;
+      copy16(to + static_cast<uint32_t>(at * kKeptBytes + row * kSplitCodes +
+                                        (chunk * 16 ^ row % 2 * 64)),
+             a.x.codes + from * kSplitCodes + chunk * 16, true);
+    }
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+ private:
+  const uint8_t *even_, *odd_;
+};
+
+template <Format F, int kSlots>
+using KeptRing = Ring256<F, 1, kTeams, kSlots>;
+
+template <Format F, int kSlots>
+__global__ void __launch_bounds__(kTeams* kRingWarps * 32, 1)
+    kept_half_kernel(const __grid_constant__ FewRowsArgs a) {
+  using Ring = KeptRing<F, kSlots>;
+  using Warps = typename Ring::Warps;
+  extern __shared__ __align__(16) uint8_t memory[];  // x, [team][warp] Ring, [team][warp] KeptSums
+  let_next_start();
+  const int warp = Warps::warp(), warps = Warps::warps();
+  uint8_t* rings = memory + a.supers * kKeptBytes;
+  auto* partial =
+      reinterpret_cast<KeptSums*>(rings + kTeams * warps * Ring::kBytes) + Warps::index() * warps;
+  Ring ring(rings + static_cast<int>(threadIdx.x) / 32 * Ring::kBytes, a.w, a.supers);
+  wait_for_inputs();
+  KeptX::fill(memory, a);
+  KeptX x(memory);
+
+  for (int tile = Warps::first_tile(); tile < a.w.row_tiles; tile += Warps::step()) {
+    LaneSums<kKeptGroups, 1> sums = {};
+    for (int at = warp; at < a.supers; at += warps) {
+      const SuperOfX<F, kKeptGroups> of_x(a, 0, at);
+      const uint8_t* slot = ring.next();
+      LaneSums<kKeptGroups, 1> c = {};
+      multiply_codes<F, kKeptGroups, 1>(c, slot, x, at, at);
+      add_scaled<F, kKeptGroups, 1>(sums, c, of_x, slot);
+    }
+    share_sums<kKeptGroups>(partial[warp], sums[0]);
+    Warps::sync();
+    put_sums<Warps, kKeptRows>(a, partial, 0, tile);
+    Warps::sync();
+  }
+}
+
+// Bytes of a block of the kernel above.
+template <Format F, int kSlots>
+size_t kept_bytes(int supers) {
+  const size_t warp = KeptRing<F, kSlots>::kBytes + sizeof(KeptSums);
+  return static_cast<size_t>(supers) * kKeptBytes +
+         static_cast<size_t>(kTeams * ring_warps(supers)) * warp;
+}
+
+// Whether it ran: x must fit.
+template <Format F, int kSlots>
+bool run_kept(const FewRowsArgs& a, cudaStream_t stream) {
+  const size_t bytes = kept_bytes<F, kSlots>(a.supers);
+  if (a.n > kKeptRows || bytes > target().shared) return false;
+  constexpr auto kKernel = kept_half_kernel<F, kSlots>;
+  allow_shared<kKernel>(static_cast<int>(target().shared), "half");
+  const int blocks = std::min(ceil_div(a.w.row_tiles, kTeams), target().num_sms);
+  launch("half", kKernel, static_cast<unsigned>(blocks),
+         static_cast<unsigned>(kTeams * ring_warps(a.supers) * 32), bytes, stream, a);
+  return true;
+}
+
 template <Format F, int kGroups>
 void run_half(const FewRowsArgs& a, RowTiles tiles, cudaStream_t stream) {
+  if constexpr (kGroups == kKeptGroups) {
+    // Every team has several rows of tiles.
+    const bool many = a.w.row_tiles >= 8 * target().num_sms;
+    if (tiles == RowTiles::kept || (tiles == RowTiles::best && many)) {
+      if (Stage<F>::kDepth > 2 && run_kept<F, Stage<F>::kDepth>(a, stream)) return;
+      if (run_kept<F, 2>(a, stream)) return;
+    }
+  }
   if constexpr (kHasTwoTiles<F, kGroups, kTokens>) {
     if (uses_two_tiles(a, tiles))
       return run_few_rows<half_kernel<F, kGroups, 2>, F, kGroups, kTokens, 2>("half", a, stream);

@@ -176,16 +176,75 @@ __device__ inline WarpRows split_share(const FewRowsArgs& a, uint8_t* memory) {
   return {to, supers, a.n, 0};
 }
 
-// Adds 256 columns of a slot's rows of tiles; they are number `at` of x's.
+// A lane's codes of x, kAhead units of 32 columns ahead of their use: they come out of the L2
+// cache, and a warp would wait for each load otherwise. Of many rows registers have no room for it.
+template <int kGroups>
+struct CodesAhead {
+  static constexpr int kAhead = kGroups == 4 ? 0 : 4;
+  const uint8_t* rows[kGroups];
+  uint2 of[kAhead > 0 ? kAhead : 1][kGroups];
+
+  // Unit `unit` of the 256 columns number `at`.
+  __device__ void load(uint2 (&to)[kGroups], int at, int unit) const {
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t)
+      to[t] = *reinterpret_cast<const uint2*>(rows[t] + int64_t{at} * kSplitCodes + unit * 64);
+  }
+  __device__ void start(int at) {
+#pragma unroll
+    for (int unit = 0; unit < kAhead; ++unit) load(of[unit], at, unit);
+  }
+  // Takes unit `unit` of columns `at`, which those number `next` follow.
+  __device__ void take(uint2 (&x)[kGroups], int unit, int at, int next) {
+    if constexpr (kAhead == 0) {
+      load(x, at, unit);
+    } else {
+      uint2(&own)[kGroups] = of[unit % kAhead];
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) x[t] = own[t];
+      const int later = unit + kAhead;
+      load(own, later < kSuperUnits ? at : next, later % kSuperUnits);
+    }
+  }
+};
+
+// Sums of codes of x and the scale of x for 256 columns, as a lane takes them.
+struct SuperOfX {
+  uint2 sums{};
+  float scale = 0;
+
+  template <Format F>
+  __device__ void load(const WarpRows& rows, int group, int at) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, column = lane / 4;
+    const int first = rows.first_token + group * kTokens;
+    if constexpr (packed_format(F).has_min) {
+      const int64_t row = min(first + column / 2, rows.n - 1);
+      if (quad < 2)
+        sums = *reinterpret_cast<const uint2*>(rows.x.sums + (row * rows.supers + at) * kSplitSums +
+                                               column % 2 * 16 + quad * 8);
+    }
+    scale = rows.x.scales[int64_t{min(first + quad, rows.n - 1)} * rows.supers + at];
+  }
+};
+
+// Adds 256 columns of a slot's rows of tiles; they are number `at` of x's, and those number `next`
+// follow.
 template <Format F, int kGroups, int kTiles>
 __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
                                  const WarpRows& rows,
                                  const uint8_t* slot,
-                                 const uint8_t* const (&codes)[kGroups],
-                                 int at) {
+                                 CodesAhead<kGroups>& codes,
+                                 int at,
+                                 int next) {
   using S = Stage<F>;
   constexpr PackedFormat f = packed_format(F);
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr bool kEarly = kGroups < 4;  // registers have room
+  SuperOfX of_x[kGroups];
+  if constexpr (kEarly) {
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t) of_x[t].template load<F>(rows, t, at);
+  }
   SuperSums<F, kGroups> s[kTiles];
   TileMins mins[kTiles];
 #pragma unroll
@@ -196,10 +255,7 @@ __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
       uint2 x[kGroups];
-#pragma unroll
-      for (int t = 0; t < kGroups; ++t)
-        x[t] = *reinterpret_cast<const uint2*>(codes[t] + int64_t{at} * kSplitCodes +
-                                               (2 * i + unit) * 64);
+      codes.take(x, 2 * i + unit, at, next);
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) s[r].add(w[r], unit, x);
     }
@@ -210,17 +266,7 @@ __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
   }
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
-    uint2 x_sums{};
-    if constexpr (f.has_min) {
-      const int column = lane / 4;
-      const int row = min(rows.first_token + t * kTokens + column / 2, rows.n - 1);
-      if (quad < 2)
-        x_sums = *reinterpret_cast<const uint2*>(rows.x.sums +
-                                                 (int64_t{row} * rows.supers + at) * kSplitSums +
-                                                 column % 2 * 16 + quad * 8);
-    }
-    const int own = min(rows.first_token + t * kTokens + quad, rows.n - 1);
-    const float scale = rows.x.scales[int64_t{own} * rows.supers + at];
+    if constexpr (!kEarly) of_x[t].template load<F>(rows, t, at);
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
       uint32_t supers[2] = {};
@@ -228,11 +274,12 @@ __device__ inline void add_super(float (&sums)[kTiles][kGroups][2],
         read_words<f.supers / 32>(supers,
                                   slot + r * S::kBytes + S::kSupersAt + lane / 4 * (f.supers / 8));
       int by_min[4] = {};
-      if constexpr (f.has_min) mins[r].multiply(x_sums, by_min);
+      if constexpr (f.has_min) mins[r].multiply(of_x[t].sums, by_min);
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper)
-        sums[r][t][upper] = fmaf(scale, s[r].total(t, upper, supers[f.has_min ? upper : 0], by_min),
-                                 sums[r][t][upper]);
+        sums[r][t][upper] =
+            fmaf(of_x[t].scale, s[r].total(t, upper, supers[f.has_min ? upper : 0], by_min),
+                 sums[r][t][upper]);
     }
   }
 }
@@ -250,24 +297,29 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32, quad = lane % 4;
   Ring ring(slots + warp * Ring::kBytes, a.w, a.supers);
+  fetch_bias(a, static_cast<int>(blockIdx.x) * kTiles);
   wait_for_inputs();
 
   const WarpRows rows = kSplits ? split_share(a, slots + warps * Ring::kBytes + warp * kShareBytes)
                                 : WarpRows{a.x, a.supers, a.n, static_cast<int>(blockIdx.y) * kN};
-  const uint8_t* codes[kGroups];
+  const int first_at = kSplits ? 0 : warp, step = kSplits ? 1 : warps;
+  CodesAhead<kGroups> codes;
 #pragma unroll
   for (int t = 0; t < kGroups; ++t) {
     const int column = lane / 4;  // of the matrix instruction: a row of x and a byte of it
     const int row = min(rows.first_token + t * kTokens + column / 2, a.n - 1);
-    codes[t] = rows.x.codes + int64_t{row} * rows.supers * kSplitCodes + column % 2 * 32 + quad * 8;
+    codes.rows[t] =
+        rows.x.codes + int64_t{row} * rows.supers * kSplitCodes + column % 2 * 32 + quad * 8;
   }
+  codes.start(first_at);
 
   int side = 0;
   for (int tile = static_cast<int>(blockIdx.x) * kTiles; tile < a.w.row_tiles;
        tile += static_cast<int>(gridDim.x) * kTiles) {
     float sums[kTiles][kGroups][2] = {};
-    for (int at = warp, own = 0; at < a.supers; at += warps, ++own)
-      add_super<F, kGroups, kTiles>(sums, rows, ring.next(), codes, kSplits ? own : at);
+    for (int at = first_at; at < rows.supers; at += step)
+      add_super<F, kGroups, kTiles>(sums, rows, ring.next(), codes, at,
+                                    at + step < rows.supers ? at + step : first_at);
 #pragma unroll
     for (int r = 0; r < kTiles; ++r, side ^= 1) {
 #pragma unroll
@@ -276,7 +328,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, few_rows_blocks(kGroups))
         for (int upper = 0; upper < 2; ++upper)
           partial[side][warp][t * kTokens + quad][lane / 4 + 8 * upper] = sums[r][t][upper];
       __syncthreads();
-      put_sums<kN>(a, partial[side], rows.first_token, tile + r);
+      put_sums<Team<kTiles>, kN>(a, partial[side], rows.first_token, tile + r);
     }
   }
 }

@@ -15,7 +15,8 @@
 namespace sluice::cuda {
 
 constexpr int kSuperTiles = kSplitCols / kPackedCols;
-constexpr int kRingWarps = 8;  // of a block, at most
+constexpr int kSuperUnits = kSplitCols / 32;  // groups of columns that one load of x has
+constexpr int kRingWarps = 8;                 // of a block, at most
 
 // Arguments of such a product.
 struct FewRowsArgs {
@@ -74,19 +75,44 @@ __device__ inline void put_sum(const FewRowsArgs& a, int token, int row, float v
   }
 }
 
+// Before the kernel waits for x: the bias of its first row of tiles is read at the end of that row,
+// where nothing hides how long it takes.
+__device__ inline void fetch_bias(const FewRowsArgs& a, int tile) {
+  if (a.bias && threadIdx.x == 0) prefetch_l2(a.bias + tile * kPackedRows);
+}
+
+// The warps that share a row of tiles: all of a block, or one of kTeams. Every so many rows of
+// tiles are theirs, kTiles at a time.
+template <int kTiles, int kTeams = 1>
+struct Team {
+  static __device__ int warps() { return static_cast<int>(blockDim.x) / 32 / kTeams; }
+  static __device__ int index() {
+    return kTeams == 1 ? 0 : static_cast<int>(threadIdx.x) / 32 / warps();
+  }
+  static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32 - index() * warps(); }
+  static __device__ int thread() { return static_cast<int>(threadIdx.x) - index() * warps() * 32; }
+  static __device__ int first_tile() {
+    return (static_cast<int>(blockIdx.x) * kTeams + index()) * kTiles;
+  }
+  static __device__ int step() { return static_cast<int>(gridDim.x) * kTeams * kTiles; }
+  // A barrier for the team alone.
+  static __device__ void sync() {
+    asm volatile("bar.sync %0, %1;" ::"r"(index() + 1), "r"(warps() * 32) : "memory");
+  }
+};
+
 // The warps' sums of a row of tiles; rows are padded against bank conflicts.
 template <int kN>
 using PartialSums = float[kRingWarps][kN][kPackedRows + 1];
 
-// Adds them up in the order of warps and puts them out; all threads of the block.
-template <int kN>
+// Adds them up in the order of warps and puts them out; all threads of the team.
+template <typename Warps, int kN>
 __device__ inline void put_sums(const FewRowsArgs& a,
-                                const PartialSums<kN>& partial,
+                                const float (*partial)[kN][kPackedRows + 1],
                                 int first_token,
                                 int tile) {
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  for (int k = static_cast<int>(threadIdx.x); k < kN * kPackedRows;
-       k += static_cast<int>(blockDim.x)) {
+  const int warps = Warps::warps();
+  for (int k = Warps::thread(); k < kN * kPackedRows; k += warps * 32) {
     const int token = k / kPackedRows, row = tile * kPackedRows + k % kPackedRows;
     if (first_token + token >= a.n || row >= a.w.rows) continue;
     float sum = 0;
@@ -142,12 +168,13 @@ struct Stage {
 // A warp's ring of slots, the stages of kTiles rows of tiles each. The blocks of columns are the
 // warp's share of every kTiles rows of tiles that are its block's, in order. Where only one row of
 // tiles is left for two, a slot holds that row twice.
-template <Format F, int kTiles>
+template <Format F, int kTiles, int kTeams = 1, int kNumSlots = kTiles == 1 ? Stage<F>::kDepth : 2>
 class Ring256 {
  public:
   using S = Stage<F>;
+  using Warps = Team<kTiles, kTeams>;
   static constexpr int kSlotBytes = kTiles * S::kBytes;
-  static constexpr int kSlots = kTiles == 1 ? S::kDepth : 2;
+  static constexpr int kSlots = kNumSlots;
   static constexpr int kBytes = kSlots * kSlotBytes;
 
   __device__ Ring256(const uint8_t* memory, const Planes& w, int supers)
@@ -155,8 +182,8 @@ class Ring256 {
         memory_(memory),
         address_(smem_address(memory)),
         supers_(supers),
-        first_(static_cast<int>(threadIdx.x) / 32),
-        row_tile_(static_cast<int>(blockIdx.x) * kTiles),
+        first_(Warps::warp()),
+        row_tile_(Warps::first_tile()),
         super_(first_) {
 #pragma unroll
     for (int d = 0; d < kSlots - 1; ++d) fill();
@@ -181,10 +208,10 @@ class Ring256 {
       for (int r = 0; r < kTiles; ++r)
         S::fill(address_ + static_cast<uint32_t>(filled_ + r * S::kBytes), w_,
                 kTiles == 1 ? row_tile_ : min(row_tile_ + r, w_.row_tiles - 1), super_, lane);
-      super_ += static_cast<int>(blockDim.x) / 32;
+      super_ += Warps::warps();
       if (super_ >= supers_) {
         super_ = first_;
-        row_tile_ += static_cast<int>(gridDim.x) * kTiles;
+        row_tile_ += Warps::step();
       }
     }
     copy_commit();

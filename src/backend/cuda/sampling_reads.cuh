@@ -242,7 +242,7 @@ __device__ inline uint64_t read_weights(
     int run = b.warp + i * kSampleWarps;
     float4 v[kLoads];
     load_run(row, run, v);
-    uint32_t high = 0, low = 0;
+    uint32_t high = 0, low = 0, near = 0;  // near: bit 4 j + k for token k of load j
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       float x[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
@@ -251,14 +251,13 @@ __device__ inline uint64_t read_weights(
         uint2 w = weigher(x[k]);
         all_high += w.x;
         all_low += w.y;
-        if (x[k] > around.high) {
-          high += w.x;
-          low += w.y;
-        } else if (x[k] >= around.low) {
-          listed.add(16 * i + 4 * j + k);
-        }
+        bool sure = x[k] > around.high;
+        high += sure ? w.x : 0;
+        low += sure ? w.y : 0;
+        near |= !sure && x[k] >= around.low ? 1u << (4 * j + k) : 0;
       }
     }
+    for (; near != 0; near &= near - 1) listed.add(16 * i + __ffs(static_cast<int>(near)) - 1);
     high = __reduce_add_sync(0xffffffffu, high);
     low = __reduce_add_sync(0xffffffffu, low);
     if (b.lane == 0) sums[run] = SplitWeigher::join(high, low);
@@ -307,29 +306,47 @@ struct Candidates {
   }
 };
 
-// The place at which the nucleus ends: where the weights of listed tokens reach the target, which
-// they do. 0: too many are too close. Buckets are even over the logits listed.
-__device__ inline uint64_t end_of_nucleus(Block<1>& b,
-                                          const Listed& listed,
-                                          const Candidates& candidates,
-                                          const Weigher& weigher,
-                                          Around around,
-                                          uint64_t target) {
-  float high = fminf(around.high, weigher.max);
-  float per_unit = (kBuckets - 1) / fmaxf(high - around.low, 1e-30f);
-  auto bucket = [&](float x) {
+// Buckets that are even over the logits listed.
+struct ListBuckets {
+  float high, per_unit;
+
+  __device__ ListBuckets(Around around, float max) : high(fminf(around.high, max)) {
+    per_unit = (kBuckets - 1) / fmaxf(high - around.low, 1e-30f);
+  }
+  __device__ int operator()(float x) const {
     return static_cast<int>(fminf(fmaxf((high - x) * per_unit, 0.0f), kBuckets - 1.0f));
-  };
+  }
+};
+
+// Adds up this thread's listed weights, by bucket too.
+__device__ inline uint64_t fill_buckets(Block<1>& b,
+                                        const Listed& listed,
+                                        const Candidates& candidates,
+                                        const Weigher& weigher,
+                                        const ListBuckets& bucket) {
+  uint64_t sum = 0;
 #pragma unroll
   for (int i = 0; i < kListed; ++i) {
     if (i >= listed.num) continue;
     int k = bucket(candidates.logit[i]);
     uint64_t w = weigher(candidates.logit[i]);
+    sum += w;
     auto low = static_cast<uint32_t>(w);
     uint32_t was = atomicAdd(&b.s.low[k], low);
     uint32_t carried = static_cast<uint32_t>(w >> 32) + (was + low < was ? 1 : 0);
     if (carried != 0) atomicAdd(&b.s.high[k], carried);
   }
+  return sum;
+}
+
+// The place at which the nucleus ends: where the weights of listed tokens reach the target, which
+// they do. 0: too many are too close.
+__device__ inline uint64_t end_of_nucleus(Block<1>& b,
+                                          const Listed& listed,
+                                          const Candidates& candidates,
+                                          const Weigher& weigher,
+                                          const ListBuckets& bucket,
+                                          uint64_t target) {
   if (b.thread == 0) b.s.num_list = 0;
   __syncthreads();
   pick_bucket(b, target);
@@ -356,10 +373,8 @@ __device__ __noinline__ inline int draw_listed(
   uint64_t sure = b.fold_block<Fold::sum>(b.s.list[2 * b.thread] + b.s.list[2 * b.thread + 1]);
   uint64_t target = nucleus_weight(row.how.top_p, total), num;
   Candidates candidates(row, listed);
-  uint64_t weight = 0;
-#pragma unroll
-  for (int i = 0; i < kListed; ++i) weight += i < listed.num ? weigher(candidates.logit[i]) : 0;
-  weight = b.fold_block<Fold::sum>(weight);
+  ListBuckets bucket(around, weigher.max);
+  uint64_t weight = b.fold_block<Fold::sum>(fill_buckets(b, listed, candidates, weigher, bucket));
   if (target <= sure || target > sure + weight) return -1;
   auto before = static_cast<int>(b.sum_before(static_cast<uint64_t>(listed.num), num));
   if (sure == 0 && num <= kMaxGathered) {
@@ -371,7 +386,7 @@ __device__ __noinline__ inline int draw_listed(
     __syncthreads();
     return draw_gathered(b, row.how, weigher, static_cast<int>(num), target);
   }
-  uint64_t cut = end_of_nucleus(b, listed, candidates, weigher, around, target - sure);
+  uint64_t cut = end_of_nucleus(b, listed, candidates, weigher, bucket, target - sure);
   if (cut == 0) return -1;
 #pragma unroll
   for (int i = 0; i < kListed; ++i) {

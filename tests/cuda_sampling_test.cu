@@ -104,6 +104,16 @@ Token any_token(Random& r, int vocab) {
   return r.chance(50) ? r.below(std::min(vocab, 6)) : r.below(vocab);
 }
 
+// Draws by temperature and top_p alone.
+SamplingSpec plain_spec(Random& r) {
+  SamplingSpec s;
+  s.seed = r.bits();
+  s.temperature = r.pick({0.01f, 0.3f, 0.8f, 0.8f, 1.0f, 1.0f, 1.7f, 50.0f});
+  s.top_p = r.pick({1e-9f, 0.1f, 0.5f, 0.9f, 0.95f, 0.99f, 0.9999999f, 1.0f});
+  s.num_logprobs = r.chance(10) ? 5 : -1;
+  return s;
+}
+
 SamplingSpec random_spec(Random& r, int vocab) {
   SamplingSpec s;
   s.seed = r.bits();
@@ -151,8 +161,9 @@ SamplingSpec random_spec(Random& r, int vocab) {
 // Rows of sampling on both sides.
 class SamplingPair {
  public:
-  SamplingPair(int slots, int vocab, uint64_t seed)
-      : vocab_(vocab), random_(seed), states_(static_cast<size_t>(slots)) {
+  // plain: rows that temperature and top_p alone choose from, without masks.
+  SamplingPair(int slots, int vocab, uint64_t seed, bool plain)
+      : vocab_(vocab), plain_(plain), random_(seed), states_(static_cast<size_t>(slots)) {
     sampler_.reserve(slots, vocab, 2);
     check(cudaStreamCreate(&stream_), "stream");
   }
@@ -222,7 +233,8 @@ class SamplingPair {
     check(cudaStreamSynchronize(stream_), "open");
   }
   void open(int slot, PacketBuilder& packet) {
-    auto spec = std::make_shared<SamplingSpec>(random_spec(random_, vocab_));
+    auto spec =
+        std::make_shared<SamplingSpec>(plain_ ? plain_spec(random_) : random_spec(random_, vocab_));
     std::vector<Token> history(static_cast<size_t>(random_.pick({0, 1, 10, 100})));
     for (Token& t : history) t = any_token(random_, vocab_);
     size_t num_prompt =
@@ -266,7 +278,7 @@ class SamplingPair {
     masks_.assign(out.size() * words(), 0);
     int num = 0;
     for (OutputRow& o : out) {
-      if (o.slot < 0 || o.actual >= 0 || !random_.chance(40)) continue;
+      if (plain_ || o.slot < 0 || o.actual >= 0 || !random_.chance(40)) continue;
       std::span<uint32_t> mask(masks_.data() + static_cast<size_t>(num) * words(), words());
       State& state = states_[static_cast<size_t>(o.slot)];
       auto set = [&](Token t) {
@@ -391,6 +403,7 @@ class SamplingPair {
     int choice = 0;
   };
   int vocab_;
+  bool plain_;
   Random random_;
   std::vector<State> states_;
   std::vector<int> kinds_;
@@ -481,6 +494,7 @@ void test_prepare(uint64_t seed) {
 void test_all(bool quick) {
   struct Case {
     int vocab, slots, steps, rounds;
+    bool plain = false;
   };
   std::vector<Case> cases = {{1, 8, 6, 2},      {7, 60, 10, 5},     {1000, 60, 10, 5},
                              {1000, 600, 3, 1}, {5003, 40, 8, 4},   {32000, 40, 8, 4},
@@ -489,16 +503,26 @@ void test_all(bool quick) {
   for (const Case& c : {Case{420000, 8, 3, 1}, Case{420003, 8, 3, 1}, Case{32000, 200, 4, 2},
                         Case{1000, 1100, 6, 1}, Case{151936, 170, 3, 2}, Case{151937, 170, 1, 1}})
     cases.push_back(c);
-  if (quick) cases = {{7, 20, 3, 1}, {1000, 20, 3, 1}, {5003, 16, 3, 1}, {9000, 12, 3, 1}};
+  // Rows that a block alone draws from in two reads: the least and the largest vocabulary, others.
+  for (const Case& c :
+       {Case{151936, 200, 2, 2, true}, Case{32000, 300, 4, 2, true}, Case{16384, 300, 4, 2, true},
+        Case{50260, 200, 4, 1, true}, Case{524288, 160, 1, 1, true}})
+    cases.push_back(c);
+  if (quick)
+    cases = {{7, 20, 3, 1},
+             {1000, 20, 3, 1},
+             {5003, 16, 3, 1},
+             {9000, 12, 3, 1},
+             {16384, 160, 1, 1, true}};
   for (const Case& c : cases) {
     int before = failures, rows = 0;
     for (int round = 0; round < c.rounds; ++round) {
-      SamplingPair pair(c.slots, c.vocab, static_cast<uint64_t>(c.vocab * 100 + round));
+      SamplingPair pair(c.slots, c.vocab, static_cast<uint64_t>(c.vocab * 100 + round), c.plain);
       pair.run(c.steps, c.slots + 6, round % 2 == 1);
       rows += pair.compared();
     }
-    std::printf("sampling vocab %6d: %5d rows compared, %d failures\n", c.vocab, rows,
-                failures - before);
+    std::printf("sampling vocab %6d%s: %5d rows compared, %d failures\n", c.vocab,
+                c.plain ? " plain" : "", rows, failures - before);
     std::fflush(stdout);
   }
   int before = failures, steps = quick ? 10 : 200;

@@ -58,7 +58,7 @@ __global__ void SLUICE_CLUSTER_DIMS(kCluster) __launch_bounds__(kSampleThreads, 
 // again, but eight times as many rows are under way as in clusters.
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_alone_kernel(const __grid_constant__ SampleArgs args) {
-  __shared__ SampleShared shared;
+  SampleShared& shared = alone_shared();
   float* memory =
       args.scratch ? args.scratch + static_cast<int64_t>(blockIdx.x) * args.chunk : nullptr;
   sample_rows<1>(args, shared, memory);

@@ -213,7 +213,11 @@ struct Weigher {
   __device__ uint64_t operator()(float logit) const {
     float x = __fmul_rn(__fsub_rn(logit, max), inv_temperature);
     if (!(x >= x_min)) return 0;
-    x = x < 0 ? x : 0.0f;
+    return __float2ull_rn(__fmul_rn(exp_of(x < 0 ? x : 0.0f), scale));
+  }
+
+  // e^x for x in [-60, 0].
+  __device__ static float exp_of(float x) {
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
     float t = __fadd_rn(__fmul_rn(x, 1.44269504f), kRound);
     float n = __fsub_rn(t, kRound);
@@ -226,8 +230,8 @@ struct Weigher {
     p = __fadd_rn(__fmul_rn(p, r), 0.5f);
     p = __fadd_rn(__fmul_rn(p, r), 1.0f);
     p = __fadd_rn(__fmul_rn(p, r), 1.0f);
-    uint32_t e = (__float_as_uint(t) - __float_as_uint(kRound) + 127) << 23;
-    return __float2ull_rn(__fmul_rn(__fmul_rn(p, __uint_as_float(e)), scale));
+    // Adds n to the exponent of p, a normal number before and after; kRound's bits shift out.
+    return __uint_as_float((__float_as_uint(t) << 23) + __float_as_uint(p));
   }
 };
 

@@ -1,7 +1,9 @@
 // Device code: from one row of logits to a token drawn and its scores. Included by sampling.cu.
 #pragma once
 
+#include "backend/cuda/sampling_draw.cuh"
 #include "backend/cuda/sampling_load.cuh"
+#include "backend/cuda/sampling_reads.cuh"
 #include "backend/cuda/sampling_select.cuh"
 #include "base/random.h"
 
@@ -219,17 +221,9 @@ struct RowSampling {
     return b.exchange(sum).template all<Fold::sum>(0);
   }
 
-  // A uniform integer of [1, total].
-  __device__ uint64_t draw(const RowSpec& spec, uint64_t total) const {
+  __device__ Draw how(const RowSpec& spec) const {
     DrawKey key{spec.seed, spec.choice, out.position, 0};
-    auto all = static_cast<double>(total);
-    double at = floor(__dmul_rn(draw_double(key), all));
-    return static_cast<uint64_t>(fmin(at, all - 1)) + 1;
-  }
-
-  // The weight that a nucleus must reach: sums are integers, so rounding up changes nothing.
-  __device__ static uint64_t nucleus(float top_p, uint64_t total) {
-    return static_cast<uint64_t>(ceil(fmax(1.0, __dmul_rn(top_p, static_cast<double>(total)))));
+    return {draw_double(key), spec.top_p, spec.top_k, args.step.vocab};
   }
 
   // The logit of token `i` of the slice; NaN past the end.
@@ -265,7 +259,7 @@ struct RowSampling {
     __syncthreads();
     uint64_t mine[2] = {sums[2 * b.thread], sums[2 * b.thread + 1]}, total;
     uint64_t before = b.sum_before(mine[0] + mine[1], total);
-    uint64_t wanted = draw(spec, total);
+    uint64_t wanted = draw_weight(how(spec).uniform, total);
     if (b.thread == 0) b.s.bucket = 0, b.s.above = 0, b.s.token = -1;
     __syncthreads();
 #pragma unroll
@@ -304,7 +298,7 @@ struct RowSampling {
     uint64_t block_total;
     uint64_t before = b.sum_before(sum, block_total);
     auto totals = b.exchange(block_total);
-    uint64_t at = draw(spec, totals.template all<Fold::sum>(0));
+    uint64_t at = draw_weight(how(spec).uniform, totals.template all<Fold::sum>(0));
     for (int k = 0; k < b.rank; ++k) before += totals(k, 0);
     if (b.thread == 0) b.s.token = -1;
     __syncthreads();
@@ -325,55 +319,6 @@ struct RowSampling {
     __syncthreads();
     auto tokens = b.exchange(static_cast<uint64_t>(b.s.token + 1));
     return static_cast<int>(tokens.template all<Fold::max>(0)) - 1;
-  }
-
-  // The first block alone, from the n candidates gathered. `target` is the nucleus' weight, or 0
-  // when it is a share of the top_k.
-  __device__ int draw_gathered(const RowSpec& spec,
-                               const Weigher& weigher,
-                               int n,
-                               uint64_t target) {
-    uint64_t* a = b.s.gathered;
-    b.sort_down(a, n);
-    if (spec.top_k > 0) n = min(n, spec.top_k);
-    uint64_t place[2], weight[2];
-    int at = 2 * b.thread;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      place[k] = at + k < n ? a[at + k] : 0;
-      weight[k] = at + k < n ? weigher(logit_at(place[k])) : 0;
-    }
-    uint64_t total;
-    uint64_t before = b.sum_before(weight[0] + weight[1], total);
-    int keep = at < n ? (at + 1 < n ? 2 : 1) : 0;  // of this thread's two
-    if (spec.top_p < 1) {
-      if (target == 0) target = nucleus(spec.top_p, total);
-      if (before + weight[0] >= target) keep = min(keep, 1);
-      if (before >= target) keep = 0;
-    }
-    int shift = Weigher::weight_bits(args.step.vocab) + 1;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      if (k < keep) a[at + k] = ~(static_cast<uint64_t>(id_at(place[k])) << shift | weight[k]);
-    }
-    auto kept = static_cast<int>(b.template fold_block<Fold::sum>(static_cast<uint64_t>(keep)));
-    b.sort_down(a, kept);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      place[k] = at + k < kept ? ~a[at + k] : 0;
-      weight[k] = place[k] & ((uint64_t{1} << shift) - 1);
-    }
-    before = b.sum_before(weight[0] + weight[1], total);
-    uint64_t wanted = draw(spec, total);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      if (before < wanted && wanted <= before + weight[k]) {
-        b.s.token = static_cast<int>(place[k] >> shift);
-      }
-      before += weight[k];
-    }
-    __syncthreads();
-    return b.s.token;
   }
 
   struct Scores {
@@ -435,7 +380,7 @@ struct RowSampling {
       scores = {weigher.max, total > 0 ? log(static_cast<double>(total) / weigher.scale) : 0};
     }
     if (task.num == 0) return 0;
-    uint64_t weight = nucleus_only ? nucleus(spec.top_p, total) : 0;  // wanted
+    uint64_t weight = nucleus_only ? nucleus_weight(spec.top_p, total) : 0;  // wanted
     uint64_t listed = letters.template all<Fold::sum>(0), cut = kLeastRanked;
     int gathered = -1;
     if (listed <= kMaxGathered && letters.template all<Fold::sum>(1) >= weight) {
@@ -448,12 +393,28 @@ struct RowSampling {
       gathered = found.num;
       cut = found.cut;
       if (gathered >= 0 || !counted || spec.top_p >= 1) break;
-      weight = nucleus(spec.top_p, total_weight(weigher, cut));
+      weight = nucleus_weight(spec.top_p, total_weight(weigher, cut));
     }
     if (gathered < 0) return draw_any(spec, weigher, cut);
     if (b.rank != 0) return -1;
     return scoring ? write_top(scores, gathered, task.num)
-                   : draw_gathered(spec, weigher, gathered, weight);
+                   : draw_gathered(b, how(spec), weigher, gathered, weight);
+  }
+
+  // Whether draw_in_two_reads() had the token.
+  __device__ bool try_reads(const RowSpec& spec, int32_t& token) {
+    if constexpr (kAlone) {
+      int vocab = args.step.vocab;
+      bool limited = spec.top_k > 0 && spec.top_k < vocab;
+      if (limited || !args.vectored || !fits_two_reads(vocab, spec.x_min)) return false;
+      const float* logits = args.step.logits + static_cast<int64_t>(row) * vocab;
+      Draw all = how(spec);
+      all.top_k = 0;
+      token = draw_in_two_reads({logits, spec.inv_temperature, all});
+      __syncthreads();  // it has a view of the block of its own
+      return token >= 0;
+    }
+    return false;
   }
 
   __device__ void run() {
@@ -465,6 +426,7 @@ struct RowSampling {
     Scores scores{};
     for (int turn = reported ? 0 : 1; turn < (sampled ? 2 : 1); ++turn) {
       bool scoring = turn == 0, fresh = scoring || !reported || adjusts;
+      if (!scoring && draws && !adjusts && try_reads(spec, result.token)) break;
       if (fresh) scan(adjusts && !scoring);
       Task task = task_of(spec, scoring);
       uint64_t from = 0;
@@ -473,7 +435,7 @@ struct RowSampling {
       int n = chosen ? (best != 0 ? id_at(best) : -1) : perform(spec, task, from, scores);
       (scoring ? result.num_top : result.token) = n;
     }
-    if (sampled && best == 0 && b.rank == 0) {
+    if (result.token < 0 && sampled && best == 0 && b.rank == 0) {
       result.token = lowest_allowed(args, out);
     }
     if (reported) {

@@ -26,10 +26,10 @@ std::atomic<const CudaBackend*> owners[kMaxGpus];
 
 // Processes that share a GPU through MPS run at once, and their blocks could wait for each other.
 bool shares_gpu() {
+  using std::filesystem::path;
   const char* pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   std::error_code none;
-  return std::filesystem::exists(
-      std::filesystem::path(pipes ? pipes : "/tmp/nvidia-mps") / "control", none);
+  return exists((pipes ? path(pipes) : path("/tmp") / "nvidia-mps") / "control", none);
 }
 
 bool is_plain(const Weight& w, DType type, bool may_have_bias) {

@@ -74,7 +74,7 @@ void LeaseStore::end(Leases::iterator it) {
   if (lease.num_readers > 0) return;
   most_places_ -= lease.blocks.capacity();
   for (const Leased& b : lease.blocks) {
-    if (b.state != Leased::there) continue;
+    if (b.state != Leased::State::there) continue;
     --num_places_;
     freed_.push_back(b.block);
     freed_generation_ = lease.generation;
@@ -132,8 +132,8 @@ LeaseStore::Begun LeaseStore::begun(const LeaseName& name, std::chrono::millisec
 
 // Bytes that may be read. The last ones of a block that leaves wait for the end of its step.
 size_t LeaseStore::num_ready(const Leased& entry) const {
-  if (entry.state == Leased::there) return places_.block_bytes();
-  if (entry.state == Leased::lost || entry.step != written_step_) return 0;
+  if (entry.state == Leased::State::there) return places_.block_bytes();
+  if (entry.state == Leased::State::lost || entry.step != written_step_) return 0;
   return std::min(written_bytes_, places_.block_bytes() - 1);
 }
 
@@ -185,7 +185,7 @@ LeaseStore::Next LeaseStore::read(const LeaseName& name,
   --lease.num_readers;
   if (at < lease.blocks.size()) {  // else all places are void
     --lease.blocks[at].num_readers;
-    if (lease.blocks[at].state == Leased::lost) changed_.notify_all();
+    if (lease.blocks[at].state == Leased::State::lost) changed_.notify_all();
   }
   if (lease.ended) {
     end(leases_.find(id));
@@ -194,7 +194,7 @@ LeaseStore::Next LeaseStore::read(const LeaseName& name,
   }
   if (!good) return Next::gone;
   cursor.next = at + 1;
-  if (lease.blocks[at].state == Leased::lost) return Next::wait;
+  if (lease.blocks[at].state == Leased::State::lost) return Next::wait;
   cursor.read[at] = ready;
   return Next::bytes;
 }
@@ -218,7 +218,7 @@ bool LeaseStore::exported(LeaseId id, const PlacedBlock& block) noexcept {
   changed_.notify_all();
   if (Leased* entry = find_leaving(lease, block)) {
     const bool wanted = !lease.ended;
-    entry->state = wanted ? Leased::there : Leased::lost;
+    entry->state = wanted ? Leased::State::there : Leased::State::lost;
     num_places_ += wanted;
     if (!wanted) await_readers(lock, id, block);
     return wanted;
@@ -241,7 +241,7 @@ void LeaseStore::lost(LeaseId id, const PlacedBlock& block) noexcept {
   changed_.notify_all();
   Leased* entry = find_leaving(it->second, block);
   if (!entry) return;
-  entry->state = Leased::lost;
+  entry->state = Leased::State::lost;
   await_readers(lock, id, block);
 }
 
@@ -252,7 +252,7 @@ void LeaseStore::await_readers(std::unique_lock<std::mutex>& lock,
   changed_.wait(lock, [&] {
     auto it = leases_.find(id);
     return it == leases_.end() || std::ranges::none_of(it->second.blocks, [&](const Leased& b) {
-             return b.state == Leased::lost && b.block == block && b.num_readers > 0;
+             return b.state == Leased::State::lost && b.block == block && b.num_readers > 0;
            });
   });
 }
@@ -267,7 +267,7 @@ void LeaseStore::leaving(LeaseId id, const PlacedBlock& block, uint64_t step) no
       static_cast<size_t>(block.index) >= lease.keys.size())
     return;
   lease.generation = places_.generation();
-  lease.blocks.push_back({block, Leased::leaving, step});
+  lease.blocks.push_back({block, Leased::State::leaving, step});
   changed_.notify_all();
 }
 
@@ -280,7 +280,7 @@ void LeaseStore::written(uint64_t step, size_t num_bytes) noexcept {
 
 LeaseStore::Leased* LeaseStore::find_leaving(Lease& lease, const PlacedBlock& block) {
   auto at = std::ranges::find_if(lease.blocks, [&](const Leased& b) {
-    return b.state == Leased::leaving && b.block == block;
+    return b.state == Leased::State::leaving && b.block == block;
   });
   return at == lease.blocks.end() ? nullptr : &*at;
 }

@@ -91,9 +91,9 @@ class LeaseStore final : public KvExporter {
 
  private:
   struct Leased {
-    enum State : uint8_t { leaving, there, lost };
+    enum class State : uint8_t { leaving, there, lost };
     PlacedBlock block;
-    State state = there;
+    State state = State::there;
     uint64_t step = 0;    // leaving: in which
     int num_readers = 0;  // copy it just now
   };

@@ -70,10 +70,25 @@ __device__ inline void barrier_init(uint32_t barrier, int count) {
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Until phase `phase` (counted from 0) is complete.
+// Likewise at block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Until phase `phase` (counted from 0) is complete. Built with SLUICE_BOUND_WAITS a wait that takes
+// seconds ends the kernel with an error instead of hanging the GPU.
 __device__ inline void barrier_wait(uint32_t barrier, int phase) {
   uint32_t done;
+#ifdef SLUICE_BOUND_WAITS
+  const long long start = clock64();
+#endif
   do {
+#ifdef SLUICE_BOUND_WAITS
+    if (clock64() - start > 4'000'000'000LL) __trap();
+#endif
     asm volatile(
         "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
         "selp.u32 %0, 1, 0, p;}"
@@ -120,6 +135,40 @@ __device__ inline void copy_box(
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(static_cast<uint64_t>(kReuse))
       : "memory");
+}
+
+// Likewise into both blocks of a cluster of two, each of whose barriers learns of it.
+template <Reuse kReuse>
+__device__ inline void copy_box_to_pair(
+    uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(3)),
+      "l"(static_cast<uint64_t>(kReuse))
+      : "memory");
+}
+
+// What this thread wrote to shared memory is visible to copies that begin behind a barrier.
+__device__ inline void publish_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// A box in shared memory to (column, row) of `map`, less what lies outside.
+__device__ inline void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(column), "r"(row), "r"(from)
+      : "memory");
+}
+// Until all boxes that this thread stored but the last kPending have been read.
+template <int kPending>
+__device__ inline void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+// Until all boxes that this thread stored have been written.
+__device__ inline void wait_until_stored() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // c: the constraint of a register, "+f" or "+r".

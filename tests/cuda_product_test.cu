@@ -516,7 +516,7 @@ std::vector<__nv_bfloat16> repeated_values(int64_t num, unsigned seed) {
 struct Shape {
   const char* name;
   int64_t rows, cols;
-  std::vector<int> splits;  // the first: as --deterministic has it
+  int splits[2];  // the first: as --deterministic has it; or 0
 };
 
 // One shape at one number of rows: each way to compute it, and cuBLASLt's fastest.
@@ -532,15 +532,17 @@ class TimedShape {
     for (int i = 0; i < kCopies; ++i) {
       data_.push_back(std::make_unique<OnDevice<__nv_bfloat16>>(
           repeated_values(s.rows * s.cols, static_cast<unsigned>(i))));
-      weights_.push_back({data_.back()->data(), DType::bf16, s.rows, s.cols, nullptr, DType::bf16,
-                          nullptr, nullptr});
+      const GemmWeight w{data_.back()->data(), DType::bf16, s.rows, s.cols, nullptr,
+                         DType::bf16,          nullptr,     nullptr};
+      weights_.push_back(w);
     }
   }
 
   void run() {
     std::printf("%-8s %5ld rows: ", s_.name, static_cast<long>(n_));
     time_cublas();
-    for (int splits : s_.splits) time_splits(splits);
+    for (int splits : s_.splits)
+      if (splits > 0) time_splits(splits);
     std::printf("\n");
     std::fflush(stdout);
   }
@@ -641,9 +643,13 @@ class TimedShape {
 };
 
 void time_shapes(const std::vector<int64_t>& rows) {
-  for (const Shape& s : {Shape{"gate_up", 37888, 3584, {1}}, Shape{"down", 3584, 18944, {8, 4}},
-                         Shape{"qkv", 4608, 3584, {4, 3}}, Shape{"o", 3584, 3584, {8, 4}}})
+  const Shape shapes[] = {{"gate_up", 37888, 3584, {1, 0}},
+                          {"down", 3584, 18944, {8, 4}},
+                          {"qkv", 4608, 3584, {4, 3}},
+                          {"o", 3584, 3584, {8, 4}}};
+  for (const Shape& s : shapes) {
     for (int64_t n : rows) TimedShape(s, n).run();
+  }
 }
 
 }  // namespace
@@ -660,7 +666,8 @@ int main(int argc, char** argv) {
     std::vector<int64_t> rows;
     for (int i = 2; i < argc; ++i) rows.push_back(std::atol(argv[i]));
     if (rows.empty()) rows = {16, 32, 64, 128, 256, 512, 1024, 2048, 8192};
-    if (std::ranges::any_of(rows, [](int64_t n) { return n < 1 || n > 65536; })) {
+    for (int64_t n : rows) {
+      if (n >= 1 && n <= 65536) continue;
       std::fprintf(stderr, "cuda_product_test: --time takes numbers of rows from 1 to 65536\n");
       return 2;
     }

@@ -156,17 +156,18 @@ __device__ inline void publish_writes() {
 // A box in shared memory to (column, row) of `map`, less what lies outside.
 __device__ inline void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
       "r"(column), "r"(row), "r"(from)
       : "memory");
 }
-// Until all boxes that this thread stored but the last kPending have been read.
+// What this thread stored since the last time is a group.
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's groups but the last kPending have been read.
 template <int kPending>
 __device__ inline void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-// Until all boxes that this thread stored have been written.
+// Until all groups have been written.
 __device__ inline void wait_until_stored() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -104,7 +104,10 @@ __device__ inline void store_boxes(const BoxedArgs& a,
     publish_writes();
     sync_half(half);
     const int x = place.x + first * 8;
-    if (leads && x < a.n && first_row < a.rows) store_box(out, first_row, x, memory + at);
+    if (leads) {
+      if (x < a.n && first_row < a.rows) store_box(out, first_row, x, memory + at);
+      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
+    }
   }
 }
 

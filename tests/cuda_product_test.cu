@@ -491,14 +491,17 @@ float time_each(int num, const Run& run) {
   check(cudaEventCreate(&begin), "event");
   check(cudaEventCreate(&end), "event");
   float least = 0;
-  for (int round = 0; round < 4; ++round) {
+  int rounds = 4;
+  for (int round = 0; round < rounds; ++round) {
     check(cudaEventRecord(begin, nullptr), "event");
     for (int i = 0; i < num; ++i) run(i);
     check(cudaEventRecord(end, nullptr), "event");
     check(cudaEventSynchronize(end), "event");
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (round > 0 && (least == 0 || ms < least)) least = ms;
+    if (round > 0 && (least == 0 || ms < least || rounds > 4)) least = ms;
+    // Long ones as a prompt runs them, when the power limit has slowed down the clock.
+    if (round == 1 && ms > 1) rounds = std::max(4, static_cast<int>(250 / ms));
   }
   check(cudaEventDestroy(begin), "event");
   check(cudaEventDestroy(end), "event");
@@ -572,7 +575,8 @@ class TimedShape {
             [&](const GemmWeight& w) { wide(to_, from_, nullptr, w, splits, sms, nullptr, s); });
     }
     for (int width : {32, 64, 128, 192, 256}) {
-      if ((width == 256 && splits > 1) || width < n_ / 8 || width >= n_ + 128) continue;
+      if ((width == 256 && splits > 1) || width >= n_ + 128) continue;
+      if (width < 128 && width < n_ / 8) continue;
       for (int in_group : {8, 16, 24})
         for (bool pairs : {false, true}) {
           if ((pairs && width < 192) || (in_group > 8 && (n_ < 1024 || width < 192))) continue;
@@ -604,17 +608,17 @@ class TimedShape {
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &bytes, sizeof(bytes));
     OnDevice<char> workspace{std::vector<char>(bytes)};
-    std::vector<cublasLtMatmulHeuristicResult_t> found(12);
+    cublasLtMatmulHeuristicResult_t found[12];
     int num = 0;
     cublasLtMatmulAlgoGetHeuristic(handle, op, w.layout, x.layout, y.layout, y.layout, preference,
-                                   12, found.data(), &num);
+                                   12, found, &num);
     float least = 0;
     for (int k = 0; k < num; ++k) {
       const float us = time_each(kCopies, [&](int i) {
         const float one = 1, zero = 0;
         cublasLtMatmul(handle, op, &one, weights_[static_cast<size_t>(i)].data, w.layout, x_.data(),
                        x.layout, &zero, out_.data(), y.layout, out_.data(), y.layout,
-                       &found[static_cast<size_t>(k)].algo, workspace.data(), bytes, nullptr);
+                       &found[k].algo, workspace.data(), bytes, nullptr);
       });
       if (least == 0 || us < least) least = us;
     }
@@ -644,9 +648,9 @@ class TimedShape {
 
 void time_shapes(const std::vector<int64_t>& rows) {
   const Shape shapes[] = {{"gate_up", 37888, 3584, {1, 0}},
-                          {"down", 3584, 18944, {8, 4}},
+                          {"down", 3584, 18944, {4, 8}},
                           {"qkv", 4608, 3584, {4, 3}},
-                          {"o", 3584, 3584, {8, 4}}};
+                          {"o", 3584, 3584, {4, 8}}};
   for (const Shape& s : shapes) {
     for (int64_t n : rows) TimedShape(s, n).run();
   }

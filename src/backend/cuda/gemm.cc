@@ -132,11 +132,12 @@ GemmChoice Gemm::default_choice(const Product& p) const {
   return {i8 ? GemmKernel::skinny : GemmKernel::cublas};
 }
 
-// Ranges of columns enough to occupy a large GPU at few rows, by the weight's shape alone.
+// Ranges of columns enough to occupy most of a large GPU at few rows, by the weight's shape alone.
+// More would have clusters wait for each other at 128 rows and more, and take memory from the ring.
 GemmChoice Gemm::invariant_choice(const Product& p) {
   if (!can_wide(p.typed, p.w)) return {};
   int splits = 1;
-  while (splits < 8 && (p.w.rows + 127) / 128 * splits < 128) splits *= 2;
+  while (splits < 8 && (p.w.rows + 127) / 128 * splits < 100) splits *= 2;
   const int64_t most_narrow = splits == 1 ? kMaxSkinny : kMaxTall;
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }

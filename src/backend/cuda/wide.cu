@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0) {
+      prefetch_map(x);
       auto copy_weights = [&](int i) {
         uint32_t barrier = full + i % R::kStages * 8;
         barrier_expect(barrier, R::kStage);
@@ -304,9 +305,10 @@ void run_typed(const BoxedArgs& a,
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
   const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
   const int64_t at_once = std::max(1, num_sms / s.cluster);
-  const int64_t box = s.width == 64 ? 420 : s.width == 128 ? 750 : 1104;
+  const int64_t of_two = s.ranges == 2 ? 800 : 620;  // with a shorter ring, and a longer one
+  const int64_t box = s.width == 64 ? 420 : s.width == 128 ? of_two : 1104;
   return ceil_div(tiles, at_once) *
-         (ceil_div(num_boxes(w), s.cluster) * box + (s.width == 256 ? 16000 : 12000));
+         (ceil_div(num_boxes(w), s.cluster) * box + (s.width == 256 ? 20000 : 16000));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that mu
 
 // Whether tiles of this width can be cut.
 template <int kTiles>
-inline constexpr bool kCuts = kTiles == 16 || kTiles == 32;
+inline constexpr bool kCuts = kTiles >= 16;
 // Whether blocks can go in pairs.
 template <typename T, int kTiles>
 inline constexpr bool kPairs = sizeof(T) == 2 && (kTiles == 24 || kTiles == 32);
@@ -112,6 +112,7 @@ struct Copier {
     }
   }
   __device__ void run(int first, int step, int boxes) const {
+    prefetch_map(x);
     const int ahead = min(boxes, R::kStages);
     const PersistentPlace first_place = place_of<kPair>(s, first, R::kWidth);
     for (int i = 0; i < ahead; ++i) copy_weights(i, first_place, i);
@@ -289,7 +290,7 @@ struct TileCut {
 };
 TileCut cut_tiles(int tiles, int width, int num_sms) {
   const int left = tiles % num_sms;
-  if ((width != 128 && width != 256) || left == 0 || left * 2 > num_sms) return {tiles, 1, tiles};
+  if (width < 128 || left == 0 || left * 2 > num_sms) return {tiles, 1, tiles};
   const int parts = left * 4 <= num_sms ? 4 : 2;
   return {tiles - left, parts, tiles - left + left * parts};
 }
@@ -316,7 +317,7 @@ void run_persistent(const BoxedArgs& a,
   const int places = std::max(1, num_sms / kBlocks);
   const TileCut cut = kPair ? TileCut{row_tiles * x_tiles, 1, row_tiles * x_tiles}
                             : cut_tiles(row_tiles * x_tiles, R::kWidth, places);
-  const int group = tiles_in_group(row_tiles, std::max(1, (in_group ? in_group : 8) / kBlocks));
+  const int group = tiles_in_group(row_tiles, std::max(1, (in_group ? in_group : 16) / kBlocks));
   int at_once = stored_at_once(a);
   if (sizeof(T) == 2 && a.out_type != weight.type) at_once = std::min(at_once, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,

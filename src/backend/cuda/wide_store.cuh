@@ -17,11 +17,11 @@ inline constexpr int kSumPitch = (kPersistentHalf + 4) * 4;
 // 16 bits, kBoxes of them on their way to `out` at a time; or kSumRows rows of sums.
 template <int kTiles>
 struct StoreRoom {
-  static constexpr int kRows = kTiles == 16 ? 32 : kTiles < 8 ? kTiles * 8 : 64;
-  static constexpr int kBoxes = kTiles == 32 ? 2 : kTiles == 16 ? 4 : 1;
+  static constexpr int kRows = kTiles >= 16 ? kTiles * 2 : kTiles * 8;
+  static constexpr int kBoxes = kTiles == 16 ? 4 : kTiles > 16 ? 2 : 1;
   static constexpr int kBoxBytes = kRows * kRowBytes;
-  static constexpr int kBytes = kTiles == 16 || kTiles == 32 ? 16 * 1024 : 8 * 1024;
-  static constexpr int kSumRows = kBytes == 16 * 1024 ? 32 : 16;
+  static constexpr int kBytes = kTiles >= 16 ? kBoxes * kBoxBytes : 8 * 1024;
+  static constexpr int kSumRows = kTiles == 24 ? 24 : kTiles >= 16 ? 32 : 16;
   static_assert(kBoxes * kBoxBytes <= kBytes && kSumRows * kSumPitch <= kBytes);
 };
 

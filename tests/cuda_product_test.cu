@@ -577,7 +577,7 @@ class TimedShape {
     for (int width : {32, 64, 128, 192, 256}) {
       if ((width == 256 && splits > 1) || width >= n_ + 128) continue;
       if (width < 128 && width < n_ / 8) continue;
-      for (int in_group : {8, 16, 24})
+      for (int in_group : {8, 16})
         for (bool pairs : {false, true}) {
           if ((pairs && width < 192) || (in_group > 8 && (n_ < 1024 || width < 192))) continue;
           print(std::to_string(width) + (pairs ? " pairs" : "") +

@@ -229,7 +229,7 @@ class Product {
         if (width > (splits == 1 ? (f8 ? 192 : 256) : (f8 ? 128 : 192))) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
-          for (int sms : {1, 3, 4, 16, 20, 132})
+          for (int sms : {1, 3, 8, 32, 132})
             expect_bits(product(0, num, sms, width), 0, num, width);
           if (f8 || width < 192) continue;
           for (int sms : {2, 6, 132})

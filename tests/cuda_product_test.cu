@@ -174,7 +174,7 @@ class Product {
     std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
     for (int splits : kNarrowSplits) {
       // width -1: narrow(), 0: wide(), else wide_persistent() with tiles of that width.
-      auto product = [&](int64_t first, int64_t num, int sms, int width, bool pairs = false) {
+      auto product = [&](int64_t first, int64_t num, int sms, int width) {
         OnDevice<X> out(none);
         Tensor from{dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols};
         const float* scale = x_scale.data() + first;
@@ -182,7 +182,7 @@ class Product {
         if (width > 0) {
           const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
           wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
-                          {width, pairs});
+                          {width});
         } else if (width < 0) {
           narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
@@ -210,7 +210,8 @@ class Product {
       }
       // Every way to spread it over clusters.
       for (const Spread& s :
-           {Spread{2, 1, 64}, Spread{2, 1, 128}, Spread{2, 1, 256}, Spread{3, 1, 64},
+           {Spread{2, 1, 32}, Spread{3, 1, 32}, Spread{4, 1, 32}, Spread{4, 2, 32},
+            Spread{2, 1, 64}, Spread{2, 1, 128}, Spread{2, 1, 256}, Spread{3, 1, 64},
             Spread{3, 1, 128}, Spread{3, 1, 256}, Spread{4, 1, 64}, Spread{4, 1, 128},
             Spread{4, 1, 256}, Spread{4, 2, 64}, Spread{4, 2, 128}, Spread{8, 1, 256}}) {
         if (s.cluster * s.ranges != splits) continue;
@@ -231,9 +232,6 @@ class Product {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
           for (int sms : {1, 3, 8, 32, 132})
             expect_bits(product(0, num, sms, width), 0, num, width);
-          if (f8 || width < 192) continue;
-          for (int sms : {2, 6, 132})
-            expect_bits(product(0, num, sms, width, true), 0, num, width + 1000);
         }
       }
     }
@@ -567,7 +565,7 @@ class TimedShape {
       print("narrow",
             [&](const GemmWeight& w) { narrow(to_, from_, nullptr, w, splits, true, nullptr); });
     print("wide", [&](const GemmWeight& w) { wide(to_, from_, nullptr, w, splits, sms, nullptr); });
-    for (int width : {64, 128, 256}) {
+    for (int width : {32, 64, 128, 256}) {
       if (splits == 1 || width >= 2 * n_ || width * 4 < n_) continue;
       const bool two = splits == 8 && width < 256;
       const Spread s{two ? 4 : splits, two ? 2 : 1, width};
@@ -577,18 +575,15 @@ class TimedShape {
     for (int width : {32, 64, 128, 192, 256}) {
       if ((width == 256 && splits > 1) || width >= n_ + 128) continue;
       if (width < 128 && width < n_ / 8) continue;
-      for (int in_group : {8, 16})
-        for (bool pairs : {false, true}) {
-          if ((pairs && width < 192) || (in_group > 8 && (n_ < 1024 || width < 192))) continue;
-          print(std::to_string(width) + (pairs ? " pairs" : "") +
-                    (n_ < 1024 ? "" : " by " + std::to_string(in_group)),
-                [&](const GemmWeight& w) {
-                  wide_persistent(
-                      boxed_args(to_, nullptr, w), from_,
-                      {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols}, splits,
-                      sms, nullptr, {width, pairs, in_group});
-                });
-        }
+      for (int in_group : {8, 16}) {
+        if (in_group > 8 && (n_ < 1024 || width < 192)) continue;
+        print(std::to_string(width) + (n_ < 1024 ? "" : " by " + std::to_string(in_group)),
+              [&](const GemmWeight& w) {
+                wide_persistent(boxed_args(to_, nullptr, w), from_,
+                                {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols},
+                                splits, sms, nullptr, {width, in_group});
+              });
+      }
     }
   }
 
@@ -649,7 +644,7 @@ class TimedShape {
 void time_shapes(const std::vector<int64_t>& rows) {
   const Shape shapes[] = {{"gate_up", 37888, 3584, {1, 0}},
                           {"down", 3584, 18944, {4, 8}},
-                          {"qkv", 4608, 3584, {4, 3}},
+                          {"qkv", 4608, 3584, {3, 4}},
                           {"o", 3584, 3584, {4, 8}}};
   for (const Shape& s : shapes) {
     for (int64_t n : rows) TimedShape(s, n).run();

@@ -70,14 +70,6 @@ __device__ inline void barrier_init(uint32_t barrier, int count) {
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Likewise at block `rank` of the cluster.
-__device__ inline void barrier_arrive_at(uint32_t barrier, int rank) {
-  asm volatile(
-      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
 // Until phase `phase` (counted from 0) is complete. Built with SLUICE_BOUND_WAITS a wait that takes
 // seconds ends the kernel with an error instead of hanging the GPU.
 __device__ inline void barrier_wait(uint32_t barrier, int phase) {
@@ -139,18 +131,6 @@ __device__ inline void copy_box(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(static_cast<uint64_t>(kReuse))
-      : "memory");
-}
-
-// Likewise into both blocks of a cluster of two, each of whose barriers learns of it.
-template <Reuse kReuse>
-__device__ inline void copy_box_to_pair(
-    uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(3)),
-      "l"(static_cast<uint64_t>(kReuse))
       : "memory");
 }
 

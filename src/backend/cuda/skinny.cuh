@@ -44,8 +44,8 @@ void narrow(Tensor out,
 // Likewise; any n. Those of 8 bits have scales.
 bool can_wide(const Tensor& x, const GemmWeight& w);
 // How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, ranges of each,
-// and rows of x of a block: 64, 128, or with one range and not in f8 256. A cluster of 1: a block
-// has all ranges of a tile.
+// and rows of x of a block: 32, 64, 128, or with one range and not in f8 256. A cluster of 1: a
+// block has all ranges of a tile.
 struct Spread {
   int cluster = 1, ranges = 1, width = 128;
 };

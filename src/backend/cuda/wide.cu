@@ -289,6 +289,7 @@ void run_typed(const BoxedArgs& a,
     CHECK(s.cluster == 2);
     run_wide<T, Cut<kTiles, 2, 1>>(a, x, weight, stream);
   };
+  if (s.width == 32) return with_tiles(std::integral_constant<int, 4>{});
   if (s.width == 64) return with_tiles(std::integral_constant<int, 8>{});
   if (s.width == 128) return with_tiles(std::integral_constant<int, 16>{});
   CHECK(s.width == 256 && s.ranges == 1);
@@ -305,10 +306,9 @@ void run_typed(const BoxedArgs& a,
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
   const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
   const int64_t at_once = std::max(1, num_sms / s.cluster);
-  const int64_t of_two = s.ranges == 2 ? 800 : 620;  // with a shorter ring, and a longer one
-  const int64_t box = s.width == 64 ? 420 : s.width == 128 ? of_two : 1104;
-  return ceil_div(tiles, at_once) *
-         (ceil_div(num_boxes(w), s.cluster) * box + (s.width == 256 ? 20000 : 16000));
+  const int64_t of_two = s.ranges == 2 ? 800 : 700;  // with a shorter ring, and a longer one
+  const int64_t box = s.width <= 64 ? 420 : s.width == 128 ? of_two : 1104;
+  return ceil_div(tiles, at_once) * (ceil_div(num_boxes(w), s.cluster) * box + 15000);
 }
 
 }  // namespace
@@ -326,7 +326,7 @@ Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms) {
     const int64_t clocks = spread_clocks(w, n, s, num_sms);
     if (clocks < least) best = s, least = clocks;
   };
-  consider({some.cluster, some.ranges, n <= 64 ? 64 : 128});
+  consider({some.cluster, some.ranges, n <= 32 ? 32 : n <= 64 ? 64 : 128});
   if (n > 128 && w.type != DType::f8) consider({splits, 1, 256});
   return best;
 }

@@ -3,14 +3,12 @@
 // while sums are scaled and stored (wide_store.cuh), for which there is memory beside the ring. As
 // in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
 // Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
-// a share of x's rows each. Blocks may also go in pairs, clusters of two with neighbouring weight
-// rows and the same rows of x, of which each copies half to both.
+// a share of x's rows each.
 #include "backend/cuda/wide_persistent.cuh"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/wide_store.cuh"
 #include "base/check.h"
@@ -24,16 +22,12 @@ constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that mu
 // Whether tiles of this width can be cut.
 template <int kTiles>
 inline constexpr bool kCuts = kTiles >= 16;
-// Whether blocks can go in pairs.
-template <typename T, int kTiles>
-inline constexpr bool kPairs = sizeof(T) == 2 && (kTiles == 24 || kTiles == 32);
 
-template <int kTiles, bool kPair>
+template <int kTiles>
 struct PersistentRing {
   using Room = StoreRoom<kTiles>;
   static constexpr int kWidth = kTiles * 8;
-  // Rows of x that are copied at once.
-  static constexpr int kBoxRows = kPair ? kWidth / 2 : kCuts<kTiles> ? kWidth / 4 : kWidth;
+  static constexpr int kQuarter = kCuts<kTiles> ? kWidth / 4 : kWidth;  // rows of x, of a part
   static constexpr int kWeights = kTileRows * kRowBytes;
   static constexpr int kStage = kWeights + kWidth * kRowBytes;
   static constexpr int kStages = (224 * 1024 - 2 * Room::kBytes) / kStage;
@@ -43,22 +37,20 @@ struct PersistentRing {
 
 struct PersistentArgs {
   BoxedArgs a;
-  int splits;              // ranges of columns
-  int row_tiles, x_tiles;  // of pairs: row_tiles counts them
-  int in_group;            // TilePlace
-  int whole, parts;        // tiles that are not cut come first; parts of each other one
-  int items;               // tiles and parts of tiles
-  int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, or 1
+  int splits;  // ranges of columns
+  int row_tiles, x_tiles;
+  int in_group;       // TilePlace
+  int whole, parts;   // tiles that are not cut come first; parts of each other one
+  int items;          // tiles and parts of tiles
+  int store_at_once;  // neighbours of a row of out: 8 or 2 of 16 bits, or 1
 };
 
-template <bool kPair>
 __device__ inline PersistentPlace place_of(const PersistentArgs& s, int item, int width) {
   const int beyond = item - s.whole;
   const bool cut = beyond >= 0;
   const TilePlace tile(cut ? s.whole + beyond / s.parts : item, s.row_tiles, s.x_tiles, s.in_group);
-  const int row = kPair ? tile.row * 2 + static_cast<int>(blockIdx.x) % 2 : tile.row;
   const int x = tile.x * width + (cut ? beyond % s.parts * (width / s.parts) : 0);
-  return {row * kTileRows, x, cut ? s.parts : 1};
+  return {tile.row * kTileRows, x, cut ? s.parts : 1};
 }
 
 template <int kTiles>
@@ -80,60 +72,83 @@ struct RingPlace {
   uint32_t ring, full, empty;
 };
 
-// The thread that copies.
-template <typename T, int kTiles, bool kPair>
+// The thread that copies. It is what a block waits for where boxes are small: per box it has no
+// more to do than to wait, and to start two copies.
+template <typename T, int kTiles>
 struct Copier {
-  using R = PersistentRing<kTiles, kPair>;
+  using R = PersistentRing<kTiles>;
   static constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   const PersistentArgs& s;
-  const CUtensorMap &weights, &x;
+  const CUtensorMap &weights, &x, &x_quarters;
   RingPlace at;
 
   __device__ uint32_t stage(int i) const { return at.ring + i % R::kStages * R::kStage; }
   __device__ uint32_t barrier(int i) const { return at.full + i % R::kStages * 8; }
-  __device__ void copy_weights(int i, const PersistentPlace& place, int box) const {
-    barrier_expect(barrier(i), R::kWeights + R::kWidth / place.parts * kRowBytes);
-    if (s.x_tiles == 1 && place.parts == 1)
-      return copy_box<Reuse::once>(stage(i), weights, box * kBox, place.row, barrier(i));
-    copy_box<Reuse::normal>(stage(i), weights, box * kBox, place.row, barrier(i));
+  __device__ void wait_for_stage(int i) const {
+    if (i >= R::kStages) barrier_wait(at.empty + i % R::kStages * 8, i / R::kStages - 1);
   }
-  __device__ void copy_inputs(int i, const PersistentPlace& place, int box) const {
-    constexpr int kBytes = R::kBoxRows * kRowBytes;
-    const uint32_t to = stage(i) + R::kWeights;
-    if constexpr (kPair) {
-      const int rank = static_cast<int>(blockIdx.x) % 2;
-      copy_box_to_pair<Reuse::normal>(to + rank * kBytes, x, box * kBox,
-                                      place.x + rank * R::kBoxRows, barrier(i));
-    } else {
-      const int num = R::kWidth / R::kBoxRows / place.parts;
-      for (int k = 0; k < num; ++k)
-        copy_box<Reuse::normal>(to + k * kBytes, x, box * kBox, place.x + k * R::kBoxRows,
-                                barrier(i));
+  template <Reuse kReuse>
+  __device__ void copy_weights(int i, int row, int box, uint32_t bytes) const {
+    barrier_expect(barrier(i), bytes);
+    copy_box<kReuse>(stage(i), weights, box * kBox, row, barrier(i));
+  }
+  __device__ void copy_inputs(int i, int row, int box) const {
+    copy_box<Reuse::normal>(stage(i) + R::kWeights, x, box * kBox, row, barrier(i));
+  }
+  // Boxes of a tile from `box` on; `i` counts those of all tiles.
+  template <Reuse kReuse>
+  __device__ void copy_tile(const PersistentPlace& place, int box, int boxes, int& i) const {
+    for (; box < boxes; ++box, ++i) {
+      wait_for_stage(i);
+      copy_weights<kReuse>(i, place.row, box, R::kStage);
+      copy_inputs(i, place.x, box);
     }
   }
+  // A part: one quarter of x's rows, or two.
+  __device__ void copy_part(const PersistentPlace& place, int box, int boxes, int& i) const {
+    constexpr uint32_t kQuarter = R::kQuarter * kRowBytes;
+    const bool two = place.parts == 2;
+    for (; box < boxes; ++box, ++i) {
+      wait_for_stage(i);
+      copy_weights<Reuse::normal>(i, place.row, box, R::kWeights + (two ? 2 : 1) * kQuarter);
+      const uint32_t to = stage(i) + R::kWeights;
+      copy_box<Reuse::normal>(to, x_quarters, box * kBox, place.x, barrier(i));
+      if (!two) continue;
+      copy_box<Reuse::normal>(to + kQuarter, x_quarters, box * kBox, place.x + R::kQuarter,
+                              barrier(i));
+    }
+  }
+  // Weights are on their way before x is there, unless the first tile is a part.
   __device__ void run(int first, int step, int boxes) const {
     prefetch_map(x);
-    const int ahead = min(boxes, R::kStages);
-    const PersistentPlace first_place = place_of<kPair>(s, first, R::kWidth);
-    for (int i = 0; i < ahead; ++i) copy_weights(i, first_place, i);
-    wait_for_inputs();
-    for (int i = 0; i < ahead; ++i) copy_inputs(i, first_place, i);
-    int i = ahead, box = ahead;
+    int i = 0;
+    const PersistentPlace first_place = place_of(s, first, R::kWidth);
+    if (first_place.parts == 1) {
+      const int ahead = min(boxes, R::kStages);
+      for (int k = 0; k < ahead; ++k) copy_weights<Reuse::normal>(k, first_place.row, k, R::kStage);
+      wait_for_inputs();
+      for (; i < ahead; ++i) copy_inputs(i, first_place.x, i);
+    } else {
+      wait_for_inputs();
+    }
+    int box = i;
     for (int item = first; item < s.items; item += step, box = 0) {
-      const PersistentPlace place = place_of<kPair>(s, item, R::kWidth);
-      for (; box < boxes; ++box, ++i) {
-        if (i >= R::kStages) barrier_wait(at.empty + i % R::kStages * 8, i / R::kStages - 1);
-        copy_weights(i, place, box);
-        copy_inputs(i, place, box);
+      const PersistentPlace place = place_of(s, item, R::kWidth);
+      if (place.parts > 1) {
+        copy_part(place, box, boxes, i);
+      } else if (s.x_tiles == 1) {
+        copy_tile<Reuse::once>(place, box, boxes, i);
+      } else {
+        copy_tile<Reuse::normal>(place, box, boxes, i);
       }
     }
   }
 };
 
 // A warpgroup that multiplies: `half` of the weight rows.
-template <typename T, int kTiles, bool kPair>
+template <typename T, int kTiles>
 struct Multiplier {
-  using R = PersistentRing<kTiles, kPair>;
+  using R = PersistentRing<kTiles>;
   RingPlace at;
   int half, lane;
   int i = 0;  // boxes so far
@@ -151,14 +166,9 @@ struct Multiplier {
     }
     wgmma_commit();
   }
-  // The box has been read: by this warp, as both blocks of a pair must know.
+  // The box has been read by this warp.
   __device__ __forceinline__ void release(int box) const {
-    const uint32_t barrier = at.empty + box % R::kStages * 8;
-    if constexpr (kPair) {
-      if (lane < 2) barrier_arrive_at(barrier, lane);
-    } else {
-      if (lane == 0) barrier_arrive(barrier);
-    }
+    if (lane == 0) barrier_arrive(at.empty + box % R::kStages * 8);
   }
   // sum = the sums over `num` boxes.
   template <int kNow>
@@ -224,16 +234,16 @@ struct Multiplier {
   }
 };
 
-template <typename T, int kTiles, bool kPair>
+template <typename T, int kTiles>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     wide_persistent_kernel(const __grid_constant__ CUtensorMap weights,
                            const __grid_constant__ CUtensorMap x,
+                           const __grid_constant__ CUtensorMap x_quarters,
                            const __grid_constant__ CUtensorMap out,
                            const __grid_constant__ PersistentArgs s) {
 #if SLUICE_HAS_WGMMA
-  using R = PersistentRing<kTiles, kPair>;
+  using R = PersistentRing<kTiles>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
-  constexpr int kBlocks = kPair ? 2 : 1;
   extern __shared__ uint8_t unaligned[];
   __shared__ uint64_t barriers[2 * R::kStages];
   let_next_start();
@@ -241,27 +251,23 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
   const RingPlace at{(start + 1023) & ~1023u, full, full + R::kStages * 8};
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  init_ring_barriers(at.full, at.empty, R::kStages, 8 * kBlocks);
-  if constexpr (kPair) {  // the other block's are there as well
-    cluster_arrive();
-    cluster_wait();
-  }
+  init_ring_barriers(at.full, at.empty, R::kStages, 8);
   const int boxes = (s.a.cols + kBox - 1) / kBox;
-  const auto first = static_cast<int>(blockIdx.x) / kBlocks;
-  const auto step = static_cast<int>(gridDim.x) / kBlocks;
+  const auto first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   if (warp >= 8) {
     give_registers<24>();
-    if (warp == 8 && lane == 0) Copier<T, kTiles, kPair>{s, weights, x, at}.run(first, step, boxes);
+    if (warp == 8 && lane == 0)
+      Copier<T, kTiles>{s, weights, x, x_quarters, at}.run(first, step, boxes);
     return;
   }
   take_registers<240>();
   wait_for_inputs();
   const int half = warp / 4;
   uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::Room::kBytes;
-  Multiplier<T, kTiles, kPair> m{at, half, lane};
+  Multiplier<T, kTiles> m{at, half, lane};
   for (int item = first; item < s.items; item += step) {
-    const PersistentPlace place = place_of<kPair>(s, item, R::kWidth);
-    if constexpr (kCuts<kTiles> && !kPair) {
+    const PersistentPlace place = place_of(s, item, R::kWidth);
+    if constexpr (kCuts<kTiles>) {
       if (place.parts == 4) {
         m.template run_tile<kTiles / 4>(s, out, boxes, memory, place);
         continue;
@@ -274,11 +280,6 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
     m.template run_tile<kTiles>(s, out, boxes, memory, place);
   }
   if (threadIdx.x % 128 == 0) wait_until_stored();
-  if constexpr (kPair) {  // the other block may still tell this one's barriers
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
-  }
 #else
   __trap();
 #endif
@@ -301,7 +302,7 @@ int tiles_in_group(int row_tiles, int most) {
   return ceil_div(row_tiles, ceil_div(row_tiles, most));
 }
 
-template <typename T, int kTiles, bool kPair>
+template <typename T, int kTiles>
 void run_persistent(const BoxedArgs& a,
                     const Tensor& x,
                     const Tensor& weight,
@@ -309,15 +310,12 @@ void run_persistent(const BoxedArgs& a,
                     int num_sms,
                     cudaStream_t stream,
                     int in_group) {
-  using R = PersistentRing<kTiles, kPair>;
-  constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kPair>;
-  constexpr int kBlocks = kPair ? 2 : 1;
+  using R = PersistentRing<kTiles>;
+  constexpr auto kKernel = wide_persistent_kernel<T, kTiles>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  const int row_tiles = ceil_div(a.rows, kTileRows * kBlocks), x_tiles = ceil_div(a.n, R::kWidth);
-  const int places = std::max(1, num_sms / kBlocks);
-  const TileCut cut = kPair ? TileCut{row_tiles * x_tiles, 1, row_tiles * x_tiles}
-                            : cut_tiles(row_tiles * x_tiles, R::kWidth, places);
-  const int group = tiles_in_group(row_tiles, std::max(1, (in_group ? in_group : 16) / kBlocks));
+  const int row_tiles = ceil_div(a.rows, kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
+  const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, num_sms);
+  const int group = tiles_in_group(row_tiles, in_group ? in_group : 16);
   int at_once = stored_at_once(a);
   if (sizeof(T) == 2 && a.out_type != weight.type) at_once = std::min(at_once, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
@@ -328,27 +326,16 @@ void run_persistent(const BoxedArgs& a,
       s.store_at_once < 8
           ? weights
           : tensor_map({a.out, a.out_type, a.n, a.rows, a.out_stride}, R::Room::kRows);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min(places, s.items) * kBlocks);
-  config.blockDim = kPersistentThreads;
-  config.dynamicSmemBytes = R::kBytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = kPair ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, kKernel, weights, tensor_map(x, R::kBoxRows), out, s), "wide");
+  launch("wide", kKernel, static_cast<unsigned>(std::min(num_sms, s.items)), kPersistentThreads,
+         R::kBytes, stream, weights, tensor_map(x, R::kWidth), tensor_map(x, R::kQuarter), out, s);
 }
 
 // About how many clocks it takes with tiles of so many rows of x, measured on an H200: a box waits
 // for its copies or for the tensor cores, and a tile has an end beside them.
 int64_t clocks_of(int64_t rows, int64_t n, int64_t boxes, int width, int num_sms) {
   const TileCut cut = cut_tiles(ceil_div(rows, kTileRows) * ceil_div(n, width), width, num_sms);
-  auto clocks = [&](int w) { return boxes * std::max(420, 4 * w + 80) + 6000; };
-  const int64_t last = cut.parts > 1 ? clocks(width / cut.parts) : 0;
+  auto clocks = [&](int w) { return boxes * std::max(420, 4 * w + 80) + 7000; };
+  const int64_t last = cut.parts > 1 ? clocks(width / cut.parts) + 1500 : 0;
   return ceil_div(cut.whole, num_sms) * clocks(width) + last;
 }
 
@@ -383,11 +370,7 @@ void run_typed(const BoxedArgs& a,
   if (way.width == 0) way.width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
   auto with_tiles = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
-    if constexpr (kPairs<T, kTiles>) {
-      if (way.pairs)
-        return run_persistent<T, kTiles, true>(a, x, weight, splits, num_sms, stream, way.in_group);
-    }
-    run_persistent<T, kTiles, false>(a, x, weight, splits, num_sms, stream, way.in_group);
+    run_persistent<T, kTiles>(a, x, weight, splits, num_sms, stream, way.in_group);
   };
   if (way.width == 32) return with_tiles(std::integral_constant<int, 4>{});
   if (way.width == 64) return with_tiles(std::integral_constant<int, 8>{});

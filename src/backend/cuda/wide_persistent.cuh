@@ -11,8 +11,6 @@ struct PersistentWay {
   //   one range        bf16, f16, int8 both; f8 192
   //   several ranges   bf16, f16 192; int8 both
   int width = 0;
-  // Blocks copy x for each other, two and two: bf16 and f16, tiles of 192 and 256.
-  bool pairs = false;
   int in_group = 0;  // tiles of weights that share rows of x in the L2 cache; 0: as is fastest
 };
 // splits: ranges of columns, as for wide().

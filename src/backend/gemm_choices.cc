@@ -47,7 +47,7 @@ std::optional<Line> read_line(const std::string& text) {
   const int splits = line.choice.splits;
   const bool possible =
       splits == 1 || ((known == GemmKernel::narrow || known == GemmKernel::wide) &&
-                      (splits == 2 || splits == 4 || splits == 8));
+                      (splits == 2 || splits == 3 || splits == 4 || splits == 8));
   const bool timed = std::isfinite(line.choice.microseconds) && line.choice.timed();
   if (!weight_type || !out_type || !known || !possible || !timed) return std::nullopt;
   line.key.type = *weight_type;

@@ -30,7 +30,7 @@ enum class GemmKernel : uint8_t { cublas, skinny, tall, narrow, wide };
 
 struct GemmChoice {
   GemmKernel kernel = GemmKernel::cublas;
-  int splits = 1;  // narrow, wide: ranges of columns that are added up apart (1, 2, 4, 8)
+  int splits = 1;  // narrow, wide: ranges of columns that are added up apart (1-4, 8)
   std::array<uint64_t, 8> algo = {};  // cublas: its algorithm, opaque
   float microseconds = 0;             // of one product; 0: not timed
   bool timed() const { return microseconds > 0; }
@@ -41,7 +41,7 @@ class GemmChoices {
  public:
   // Raised when a line's layout or meaning changes, or when there are other kernels to choose from:
   // files of other versions are ignored.
-  static constexpr int kVersion = 5;
+  static constexpr int kVersion = 6;
 
   const GemmChoice* find(const GemmKey& key) const {
     auto it = choices_.find(key);

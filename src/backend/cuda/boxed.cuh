@@ -66,16 +66,15 @@ __device__ inline void store_sum(
            fmaf(sum * x_scale, terms.scale, terms.bias));
 }
 
-// A tile's first weight row, and its number among those of x. Groups of tiles of weights share rows
-// of x in the L2: all of x for each group.
+// A tile's number among those of weight rows and among those of x. Groups of `in_group` tiles of
+// weights share rows of x in the L2: all of x for each group.
 struct TilePlace {
   int row, x;
-  __device__ TilePlace(int tile, int row_tiles, int x_tiles) {
-    constexpr int kGroup = 8;
-    const int group = tile / (kGroup * x_tiles);
-    const int height = min(kGroup, row_tiles - group * kGroup);
-    const int inside = tile - group * kGroup * x_tiles;
-    row = (group * kGroup + inside % height) * kTileRows;
+  __device__ TilePlace(int tile, int row_tiles, int x_tiles, int in_group) {
+    const int group = tile / (in_group * x_tiles);
+    const int height = min(in_group, row_tiles - group * in_group);
+    const int inside = tile - group * in_group * x_tiles;
+    row = group * in_group + inside % height;
     x = inside / height;
   }
 };

@@ -132,12 +132,17 @@ GemmChoice Gemm::default_choice(const Product& p) const {
   return {i8 ? GemmKernel::skinny : GemmKernel::cublas};
 }
 
-// Ranges of columns enough to occupy a large GPU at few rows, by the weight's shape alone.
+// Ranges of columns enough to occupy most of a large GPU at few rows, by the weight's shape alone.
+// Clusters that are all there at once serve any number of rows; with more of them, blocks that
+// share a multiprocessor are faster for few rows.
 GemmChoice Gemm::invariant_choice(const Product& p) {
   if (!can_wide(p.typed, p.w)) return {};
-  int splits = 1;
-  while (splits < 8 && (p.w.rows + 127) / 128 * splits < 128) splits *= 2;
-  const int64_t most_narrow = splits == 1 ? kMaxSkinny : kMaxTall;
+  const int64_t tiles = (p.w.rows + 127) / 128;
+  int splits = 8;
+  for (int few : {4, 3, 2, 1})
+    if (tiles * few >= 96) splits = few;
+  const bool clusters = splits > 1 && splits < 8 && tiles * splits <= 132;
+  const int64_t most_narrow = clusters ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 

@@ -70,10 +70,17 @@ __device__ inline void barrier_init(uint32_t barrier, int count) {
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Until phase `phase` (counted from 0) is complete.
+// Until phase `phase` (counted from 0) is complete. Built with SLUICE_BOUND_WAITS a wait that takes
+// seconds ends the kernel with an error instead of hanging the GPU.
 __device__ inline void barrier_wait(uint32_t barrier, int phase) {
   uint32_t done;
+#ifdef SLUICE_BOUND_WAITS
+  const long long start = clock64();
+#endif
   do {
+#ifdef SLUICE_BOUND_WAITS
+    if (clock64() - start > 4'000'000'000LL) __trap();
+#endif
     asm volatile(
         "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
         "selp.u32 %0, 1, 0, p;}"
@@ -105,6 +112,11 @@ __device__ inline void init_ring_barriers(uint32_t full, uint32_t empty, int sta
   __syncthreads();
 }
 
+// Copies by this map will come.
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // The box of `map` at (column, row) into shared memory; `barrier` learns of it. Weights are read
 // once: their lines leave the L2 first.
 enum class Reuse : uint64_t {
@@ -122,14 +134,41 @@ __device__ inline void copy_box(
       : "memory");
 }
 
+// What this thread wrote to shared memory is visible to copies that begin behind a barrier.
+__device__ inline void publish_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// A box in shared memory to (column, row) of `map`, less what lies outside.
+__device__ inline void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+      "r"(column), "r"(row), "r"(from)
+      : "memory");
+}
+// What this thread stored since the last time is a group.
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's groups but the last kPending have been read.
+template <int kPending>
+__device__ inline void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+// Until all groups have been written.
+__device__ inline void wait_until_stored() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // c: the constraint of a register, "+f" or "+r".
 #define SLUICE_ACC(c, d, i) c(d[i][0]), c(d[i][1]), c(d[i][2]), c(d[i][3])
 #define SLUICE_ACC1(c, d) SLUICE_ACC(c, d, 0)
 #define SLUICE_ACC2(c, d) SLUICE_ACC1(c, d), SLUICE_ACC(c, d, 1)
 #define SLUICE_ACC4(c, d) SLUICE_ACC2(c, d), SLUICE_ACC(c, d, 2), SLUICE_ACC(c, d, 3)
+#define SLUICE_ACC6(c, d) SLUICE_ACC4(c, d), SLUICE_ACC(c, d, 4), SLUICE_ACC(c, d, 5)
 #define SLUICE_ACC8(c, d)                                                           \
   SLUICE_ACC4(c, d), SLUICE_ACC(c, d, 4), SLUICE_ACC(c, d, 5), SLUICE_ACC(c, d, 6), \
       SLUICE_ACC(c, d, 7)
+#define SLUICE_ACC12(c, d)                                                           \
+  SLUICE_ACC8(c, d), SLUICE_ACC(c, d, 8), SLUICE_ACC(c, d, 9), SLUICE_ACC(c, d, 10), \
+      SLUICE_ACC(c, d, 11)
 #define SLUICE_ACC16(c, d)                                                                    \
   SLUICE_ACC8(c, d), SLUICE_ACC(c, d, 8), SLUICE_ACC(c, d, 9), SLUICE_ACC(c, d, 10),          \
       SLUICE_ACC(c, d, 11), SLUICE_ACC(c, d, 12), SLUICE_ACC(c, d, 13), SLUICE_ACC(c, d, 14), \
@@ -146,9 +185,17 @@ __device__ inline void copy_box(
 #define SLUICE_LIST2 "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p"
 #define SLUICE_LIST4 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p"
+#define SLUICE_LIST6                                                             \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+  "%17, %18, %19, %20, %21, %22, %23}, %24, %25, p"
 #define SLUICE_LIST8                                                                  \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p"
+#define SLUICE_LIST12                                                            \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+  "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "  \
+  "%47}, %48, %49, p"
 #define SLUICE_LIST16                                                            \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
   "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
@@ -195,7 +242,9 @@ __device__ inline void copy_box(
 SLUICE_PRODUCTS(1, "8", "%6")
 SLUICE_PRODUCTS(2, "16", "%10")
 SLUICE_PRODUCTS(4, "32", "%18")
+SLUICE_PRODUCTS(6, "48", "%26")
 SLUICE_PRODUCTS(8, "64", "%34")
+SLUICE_PRODUCTS(12, "96", "%50")
 SLUICE_PRODUCTS(16, "128", "%66")
 SLUICE_PRODUCTS(24, "192", "%98")
 SLUICE_PRODUCTS(32, "256", "%130")
@@ -205,14 +254,18 @@ SLUICE_PRODUCTS(32, "256", "%130")
 #undef SLUICE_LIST32
 #undef SLUICE_LIST24
 #undef SLUICE_LIST16
+#undef SLUICE_LIST12
 #undef SLUICE_LIST8
+#undef SLUICE_LIST6
 #undef SLUICE_LIST4
 #undef SLUICE_LIST2
 #undef SLUICE_LIST1
 #undef SLUICE_ACC32
 #undef SLUICE_ACC24
 #undef SLUICE_ACC16
+#undef SLUICE_ACC12
 #undef SLUICE_ACC8
+#undef SLUICE_ACC6
 #undef SLUICE_ACC4
 #undef SLUICE_ACC2
 #undef SLUICE_ACC1

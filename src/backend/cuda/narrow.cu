@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
   SumOf<T> sum[2][kTiles][4] = {};
   if (warp == 4) {
     if (lane == 0) {
+      prefetch_map(x);
       auto weights = [&](int i) {
         uint32_t barrier = full + i % R::kStages * 8;
         barrier_expect(barrier, R::kStage);

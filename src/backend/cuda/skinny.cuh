@@ -21,7 +21,7 @@ namespace sluice::cuda {
 
 inline constexpr int kMaxSkinny = 8, kMaxNarrow = 64, kMaxTall = 32;
 static_assert(kMaxSkinny == kMaxRowsWithoutF8);  // so that skinny() finds no codes to read
-inline constexpr int kNarrowSplits[] = {1, 2, 4, 8};
+inline constexpr int kNarrowSplits[] = {1, 2, 3, 4, 8};
 
 // Whether it takes the product: half types, widths that are multiples of eight (of 16 in f8).
 bool can_skinny(const Tensor& x, const GemmWeight& w);
@@ -43,10 +43,11 @@ void narrow(Tensor out,
 
 // Likewise; any n. Those of 8 bits have scales.
 bool can_wide(const Tensor& x, const GemmWeight& w);
-// How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, and ranges of
-// each. A cluster of 1: a block has all ranges of a tile.
+// How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, ranges of each,
+// and rows of x of a block: 32, 64, 128, or with one range and not in f8 256. A cluster of 1: a
+// block has all ranges of a tile.
 struct Spread {
-  int cluster = 1, ranges = 1;
+  int cluster = 1, ranges = 1, width = 128;
 };
 void wide(Tensor out,
           Tensor x,

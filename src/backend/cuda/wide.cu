@@ -1,6 +1,6 @@
 // Products of many rows of x whose bits do not depend on how many there are (skinny.cuh). Where
 // there are few tiles the product is spread, here: the blocks of a cluster have one or two ranges
-// of columns each. A block has 128 weight rows and up to 128 rows of x: one warp copies boxes of
+// of columns each. A block has 128 weight rows and up to 256 rows of x: one warp copies boxes of
 // both by tensor map through a ring in shared memory, two warpgroups multiply them, 64 weight rows
 // each. Where there are more tiles, wide_persistent.cu has another kernel.
 #include <cooperative_groups.h>
@@ -46,15 +46,17 @@ struct WideRing {
 struct WideArgs {
   BoxedArgs a;
   int row_tiles, x_tiles;
-  bool in_pairs;  // two neighbours of a row of out can be stored at once
+  int at_once;  // neighbours of a row of out that can be stored: stored_at_once()
 };
 
-// A block's tile, and its place in its cluster.
+// A block's tile, its first weight row, and its place in its cluster.
 struct Place : TilePlace {
   int part;
   __device__ Place(const WideArgs& w, int cluster)
-      : TilePlace(static_cast<int>(blockIdx.x) / cluster, w.row_tiles, w.x_tiles),
-        part(static_cast<int>(blockIdx.x) % cluster) {}
+      : TilePlace(static_cast<int>(blockIdx.x) / cluster, w.row_tiles, w.x_tiles, 8),
+        part(static_cast<int>(blockIdx.x) % cluster) {
+    row *= kTileRows;
+  }
 };
 
 // Threads that multiply, and those of the whole cluster. The warps have different numbers of
@@ -65,19 +67,19 @@ __device__ inline void sync_cluster() {
                    : "memory");
 }
 
-// Two neighbouring sums.
+// Four neighbouring sums.
 template <typename S>
-struct alignas(8) SumPair {
-  S x, y;
+struct alignas(16) FourSums {
+  S v[4];
 };
 
 // The sums of all ranges at (t, column) of the tile, in ascending order, all on their way before
 // the first is added. `memory`: of the ring.
 template <typename T, typename C>
-__device__ SumPair<SumOf<T>> add_ranges(uint8_t* memory, int t, int column) {
-  using Pair = SumPair<SumOf<T>>;
+__device__ FourSums<SumOf<T>> add_ranges(uint8_t* memory, int t, int column) {
+  using Four = FourSums<SumOf<T>>;
   using R = WideRing<C>;
-  Pair part[C::kSplits];
+  Four part[C::kSplits];
 #if SLUICE_HAS_CLUSTERS
 #pragma unroll
   for (int k = 0; k < C::kSplits; ++k) {
@@ -85,16 +87,30 @@ __device__ SumPair<SumOf<T>> add_ranges(uint8_t* memory, int t, int column) {
     const int at = range + 1 < C::kRanges ? R::kSumsAt + range * R::kSums : 0;
     const auto* from = cooperative_groups::this_cluster().map_shared_rank(
         memory + at + (t * kWidePitch + column) * 4, static_cast<unsigned>(k / C::kRanges));
-    part[k] = *reinterpret_cast<const Pair*>(from);
+    part[k] = *reinterpret_cast<const Four*>(from);
   }
 #endif
-  Pair total = {0, 0};
+  Four total = {};
 #pragma unroll
   for (int k = 0; k < C::kSplits; ++k) {
-    total.x += part[k].x;
-    total.y += part[k].y;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total.v[j] += part[k].v[j];
   }
   return total;
+}
+
+// Four neighbours of a row, the first of weight row `row`.
+__device__ inline void store_four(const WideArgs& w, int64_t at, int row, const float (&y)[4]) {
+  const BoxedArgs& a = w.a;
+  if (w.at_once == 8 && row + 3 < a.rows) {
+    const bool f16 = a.out_type == DType::f16;
+    *reinterpret_cast<uint2*>(static_cast<__half*>(a.out) + at) =
+        f16 ? uint2{two_of<__half>(y[0], y[1]), two_of<__half>(y[2], y[3])}
+            : uint2{two_of<__nv_bfloat16>(y[0], y[1]), two_of<__nv_bfloat16>(y[2], y[3])};
+    return;
+  }
+  store_two(a, w.at_once > 1, at, row, y[0], y[1]);
+  if (row + 2 < a.rows) store_two(a, w.at_once > 1, at + 2, row + 2, y[2], y[3]);
 }
 
 // Sums [row of x][weight row] to out: each block adds up those of all ranges for its share of x's
@@ -104,20 +120,20 @@ __device__ void store_tile(const WideArgs& w, uint8_t* memory, const Place& plac
   const BoxedArgs& a = w.a;
   const int thread = static_cast<int>(threadIdx.x), first_x = place.x * C::kWidth;
   const int num = min(C::kWidth, a.n - first_x);
-  const int column = thread % 64 * 2, row = place.row + column;
+  const int column = thread % 32 * 4, row = place.row + column;
   if (row >= a.rows) return;
-  const RowTerms left(a, row), right(a, row + 1);
+  const RowTerms terms[4] = {{a, row}, {a, row + 1}, {a, row + 2}, {a, row + 3}};
 #pragma unroll 2
-  for (int t = place.part + thread / 64 * C::kCluster; t < num; t += 4 * C::kCluster) {
-    const SumPair<SumOf<T>> total = add_ranges<T, C>(memory, t, column);
-    auto scaled = [&](auto sum) {
-      if constexpr (sizeof(T) > 1) return sum;
-      return static_cast<float>(sum) * a.x_scale[first_x + t];
-    };
-    const float y0 = fmaf(scaled(total.x), left.scale, left.bias);
-    const float y1 = fmaf(scaled(total.y), right.scale, right.bias);
-    const int64_t at = (first_x + t) * a.out_stride + row;
-    store_two(a, w.in_pairs, at, row, y0, y1);
+  for (int t = place.part + thread / 32 * C::kCluster; t < num; t += 8 * C::kCluster) {
+    const FourSums<SumOf<T>> total = add_ranges<T, C>(memory, t, column);
+    float y[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      auto sum = static_cast<float>(total.v[j]);
+      if constexpr (sizeof(T) == 1) sum *= a.x_scale[first_x + t];
+      y[j] = fmaf(sum, terms[j].scale, terms[j].bias);
+    }
+    store_four(w, (first_x + t) * a.out_stride + row, row, y);
   }
 }
 
@@ -146,6 +162,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0) {
+      prefetch_map(x);
       auto copy_weights = [&](int i) {
         uint32_t barrier = full + i % R::kStages * 8;
         barrier_expect(barrier, R::kStage);
@@ -240,7 +257,7 @@ void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStr
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a) > 1};
+  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a)};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -268,19 +285,30 @@ void run_typed(const BoxedArgs& a,
     constexpr int kTiles = decltype(tiles)::value;
     if (s.ranges == 2) return run_wide<T, Cut<kTiles, 4, 2>>(a, x, weight, stream);
     if (s.cluster == 4) return run_wide<T, Cut<kTiles, 4, 1>>(a, x, weight, stream);
+    if (s.cluster == 3) return run_wide<T, Cut<kTiles, 3, 1>>(a, x, weight, stream);
+    CHECK(s.cluster == 2);
     run_wide<T, Cut<kTiles, 2, 1>>(a, x, weight, stream);
   };
-  if (a.n <= 64) return with_tiles(std::integral_constant<int, 8>{});
-  with_tiles(std::integral_constant<int, 16>{});
+  if (s.width == 32) return with_tiles(std::integral_constant<int, 4>{});
+  if (s.width == 64) return with_tiles(std::integral_constant<int, 8>{});
+  if (s.width == 128) return with_tiles(std::integral_constant<int, 16>{});
+  CHECK(s.width == 256 && s.ranges == 1);
+  if constexpr (!kFewBits<T>) {
+    if (s.cluster == 8) return run_wide<T, Cut<32, 8, 1>>(a, x, weight, stream);
+    if (s.cluster == 4) return run_wide<T, Cut<32, 4, 1>>(a, x, weight, stream);
+    if (s.cluster == 3) return run_wide<T, Cut<32, 3, 1>>(a, x, weight, stream);
+    run_wide<T, Cut<32, 2, 1>>(a, x, weight, stream);
+  }
 }
 
 // About how many clocks it takes, measured on an H200: boxes one after the other, and what comes
 // before and behind them.
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
-  const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, n <= 64 ? 64 : 128);
+  const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
   const int64_t at_once = std::max(1, num_sms / s.cluster);
-  return ceil_div(tiles, at_once) *
-         (ceil_div(num_boxes(w), s.cluster) * (n <= 64 ? 420 : 750) + 12000);
+  const int64_t of_two = s.ranges == 2 ? 800 : 700;  // with a shorter ring, and a longer one
+  const int64_t box = s.width <= 64 ? 420 : s.width == 128 ? of_two : 1104;
+  return ceil_div(tiles, at_once) * (ceil_div(num_boxes(w), s.cluster) * box + 15000);
 }
 
 }  // namespace
@@ -291,9 +319,16 @@ bool can_wide(const Tensor& x, const GemmWeight& w) {
 
 Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   if (splits == 1) return {};
-  const Spread s = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
-  const bool faster = spread_clocks(w, n, s, num_sms) < persistent_clocks(w, n, splits, num_sms);
-  return faster ? s : Spread{};
+  const Spread some = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
+  Spread best;
+  int64_t least = persistent_clocks(w, n, splits, num_sms);
+  auto consider = [&](const Spread& s) {
+    const int64_t clocks = spread_clocks(w, n, s, num_sms);
+    if (clocks < least) best = s, least = clocks;
+  };
+  consider({some.cluster, some.ranges, n <= 32 ? 32 : n <= 64 ? 64 : 128});
+  if (n > 128 && w.type != DType::f8) consider({splits, 1, 256});
+  return best;
 }
 
 void wide(Tensor out,

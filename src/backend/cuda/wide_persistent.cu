@@ -1,13 +1,16 @@
 // Products by blocks that stay, one on each multiprocessor. A block takes one
 // tile of 128 weight rows by up to 256 rows of x after the other: the next tile's boxes are copied
-// while sums are scaled and stored, for which there is memory beside the ring. As in wide.cu one
-// warp copies, and two warpgroups multiply, 64 weight rows each.
+// while sums are scaled and stored (wide_store.cuh), for which there is memory beside the ring. As
+// in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
+// Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
+// a share of x's rows each.
 #include "backend/cuda/wide_persistent.cuh"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/wide_store.cuh"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -15,42 +18,39 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that multiply
-constexpr int kPersistentHalf = 64;      // weight rows of a warpgroup
-// Rows of x that a warpgroup stores at a time: of 16 bits, and of sums in 32. With the pitch of
-// their rows in bytes, padded against bank conflicts.
-constexpr int kStoreRows = 64, kStorePitch = kPersistentHalf * 2 + 16;
-constexpr int kSumRows = 32, kSumPitch = (kPersistentHalf + 4) * 4;
-constexpr int kStoreBytes = kStoreRows * kStorePitch;
-static_assert(kSumRows * kSumPitch <= kStoreBytes);
+
+// Whether tiles of this width can be cut.
+template <int kTiles>
+inline constexpr bool kCuts = kTiles >= 16;
 
 template <int kTiles>
 struct PersistentRing {
+  using Room = StoreRoom<kTiles>;
+  static constexpr int kWidth = kTiles * 8;
+  static constexpr int kQuarter = kCuts<kTiles> ? kWidth / 4 : kWidth;  // rows of x, of a part
   static constexpr int kWeights = kTileRows * kRowBytes;
-  static constexpr int kStage = kWeights + kTiles * 8 * kRowBytes;
-  static constexpr int kStages = (224 * 1024 - 2 * kStoreBytes) / kStage;
-  static constexpr int kBytes = kStages * kStage + 2 * kStoreBytes + 1024;  // and room to align
+  static constexpr int kStage = kWeights + kWidth * kRowBytes;
+  static constexpr int kStages = (224 * 1024 - 2 * Room::kBytes) / kStage;
+  static constexpr int kRoomAt = kStages * kStage;
+  static constexpr int kBytes = kRoomAt + 2 * Room::kBytes + 1024;  // and room to align
 };
 
 struct PersistentArgs {
   BoxedArgs a;
   int splits;  // ranges of columns
   int row_tiles, x_tiles;
+  int in_group;       // TilePlace
+  int whole, parts;   // tiles that are not cut come first; parts of each other one
+  int items;          // tiles and parts of tiles
   int store_at_once;  // neighbours of a row of out: 8 or 2 of 16 bits, or 1
 };
 
-// A tile's first weight row and first row of x.
-struct PersistentPlace {
-  int row, x;
-  __device__ PersistentPlace(const PersistentArgs& s, int tile, int width) {
-    const TilePlace place(tile, s.row_tiles, s.x_tiles);
-    row = place.row;
-    x = place.x * width;
-  }
-};
-
-// The threads of one of the two warpgroups.
-__device__ inline void sync_half(int half) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+__device__ inline PersistentPlace place_of(const PersistentArgs& s, int item, int width) {
+  const int beyond = item - s.whole;
+  const bool cut = beyond >= 0;
+  const TilePlace tile(cut ? s.whole + beyond / s.parts : item, s.row_tiles, s.x_tiles, s.in_group);
+  const int x = tile.x * width + (cut ? beyond % s.parts * (width / s.parts) : 0);
+  return {tile.row * kTileRows, x, cut ? s.parts : 1};
 }
 
 template <int kTiles>
@@ -62,123 +62,184 @@ __device__ inline void add_to(float (&total)[kTiles][4], const float (&sum)[kTil
   }
 }
 
-// T: of the operands; those of 8 bits have a scale for each row of x.
-template <typename T>
-__device__ inline float scaled(const BoxedArgs& a, SumOf<T> sum, int x, const RowTerms& terms) {
-  auto y = static_cast<float>(sum);
-  if constexpr (sizeof(T) == 1) y *= a.x_scale[min(x, a.n - 1)];
-  return fmaf(y, terms.scale, terms.bias);
-}
-
-// Four matrices of 8 x 8, transposed: lane l has the address of row l % 8 of matrix l / 8.
-__device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[4]) {
-#if SLUICE_HAS_WGMMA
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-#endif
-}
-
-// A warpgroup's sums to out in 16 bits, eight neighbours of a row at once, by way of `memory`.
-template <typename T, typename Out, int kTiles>
-__device__ inline void store_eights(const BoxedArgs& a,
-                                    const SumOf<T> (&sum)[kTiles][4],
-                                    uint8_t* memory,
-                                    const PersistentPlace& place,
-                                    int half) {
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first_row = place.row + half * kPersistentHalf;
-  const int row = first_row + warp * 16 + lane / 4;
-  const RowTerms upper(a, row), lower(a, row + 8);
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
-                      (lane / 16 * 8 + lane % 8) * kStorePitch + warp * 32 + lane / 8 % 2 * 16;
-  constexpr int kNow = kTiles < kStoreRows / 8 ? kTiles : kStoreRows / 8;  // tiles at a time
-#pragma unroll
-  for (int first = 0; first < kTiles; first += kNow) {
-    sync_half(half);  // what was there has been read
-#pragma unroll
-    for (int t = 0; t < kNow; t += 2) {
-      uint32_t r[4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const SumOf<T>(&d)[4] = sum[first + t + i];
-        const int x = place.x + (first + t + i) * 8 + lane % 4 * 2;
-        r[i * 2] = two_of<Out>(scaled<T>(a, d[0], x, upper), scaled<T>(a, d[1], x + 1, upper));
-        r[i * 2 + 1] = two_of<Out>(scaled<T>(a, d[2], x, lower), scaled<T>(a, d[3], x + 1, lower));
-      }
-      stmatrix_trans(to + t * 8 * kStorePitch, r);
-    }
-    sync_half(half);
-#pragma unroll
-    for (int i = 0; i < kNow / 2; ++i) {
-      const int at = i * 16 + warp * 4 + lane / 8, x = place.x + first * 8 + at;
-      const int column = first_row + lane % 8 * 8;
-      if (x >= a.n || column >= a.rows) continue;
-      *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + x * a.out_stride + column) =
-          *reinterpret_cast<const uint4*>(memory + at * kStorePitch + lane % 8 * 16);
-    }
-    __syncwarp();
-  }
-}
-
-// The same for every type and place of out: a warp stores a row.
-template <typename T, int kTiles>
-__device__ inline void store_any(const PersistentArgs& s,
-                                 const SumOf<T> (&sum)[kTiles][4],
-                                 uint8_t* memory,
-                                 const PersistentPlace& place,
-                                 int half) {
-  const BoxedArgs& a = s.a;
-  constexpr int kPitch = kSumPitch / 4;
-  auto* sums = reinterpret_cast<SumOf<T>*>(memory);
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = place.row + half * kPersistentHalf + lane * 2;
-  const RowTerms left(a, row), right(a, row + 1);
-#pragma unroll
-  for (int first = 0; first < kTiles; first += kSumRows / 8) {
-    sync_half(half);  // what was there has been read
-#pragma unroll
-    for (int t = 0; t < kSumRows / 8; ++t) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        sums[(t * 8 + lane % 4 * 2 + j % 2) * kPitch + warp * 16 + lane / 4 + j / 2 * 8] =
-            sum[first + t][j];
-    }
-    sync_half(half);
-#pragma unroll
-    for (int i = 0; i < kSumRows / 4; ++i) {
-      const int t = warp + i * 4, x = place.x + first * 8 + t;
-      if (x >= a.n || row >= a.rows) continue;
-      const SumOf<T>* two = sums + t * kPitch + lane * 2;
-      store_two(a, s.store_at_once == 2, x * a.out_stride + row, row, scaled<T>(a, two[0], x, left),
-                scaled<T>(a, two[1], x, right));
-    }
-    __syncwarp();
-  }
-}
-
-template <typename T, int kTiles>
-__device__ inline void store_half(const PersistentArgs& s,
-                                  const SumOf<T> (&sum)[kTiles][4],
-                                  uint8_t* memory,
-                                  const PersistentPlace& place,
-                                  int half) {
-  if (s.store_at_once < 8) return store_any<T>(s, sum, memory, place, half);
-  if (s.a.out_type == DType::f16) return store_eights<T, __half>(s.a, sum, memory, place, half);
-  store_eights<T, __nv_bfloat16>(s.a, sum, memory, place, half);
-}
-
 // Whether sums over all columns are made in one go: of integers, which are exact however they are
 // added up, and where there is no room for another set of sums. f8 has one more (kFewBits).
 template <typename T, int kTiles>
 inline constexpr bool kOneRange = std::is_same_v<T, int8_t> || kTiles > (kFewBits<T> ? 16 : 24);
 
+// The ring of boxes in shared memory, and its barriers.
+struct RingPlace {
+  uint32_t ring, full, empty;
+};
+
+// The thread that copies. It is what a block waits for where boxes are small: per box it has no
+// more to do than to wait, and to start two copies.
+template <typename T, int kTiles>
+struct Copier {
+  using R = PersistentRing<kTiles>;
+  static constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
+  const PersistentArgs& s;
+  const CUtensorMap &weights, &x, &x_quarters;
+  RingPlace at;
+
+  __device__ uint32_t stage(int i) const { return at.ring + i % R::kStages * R::kStage; }
+  __device__ uint32_t barrier(int i) const { return at.full + i % R::kStages * 8; }
+  __device__ void wait_for_stage(int i) const {
+    if (i >= R::kStages) barrier_wait(at.empty + i % R::kStages * 8, i / R::kStages - 1);
+  }
+  template <Reuse kReuse>
+  __device__ void copy_weights(int i, int row, int box, uint32_t bytes) const {
+    barrier_expect(barrier(i), bytes);
+    copy_box<kReuse>(stage(i), weights, box * kBox, row, barrier(i));
+  }
+  __device__ void copy_inputs(int i, int row, int box) const {
+    copy_box<Reuse::normal>(stage(i) + R::kWeights, x, box * kBox, row, barrier(i));
+  }
+  // Boxes of a tile from `box` on; `i` counts those of all tiles.
+  template <Reuse kReuse>
+  __device__ void copy_tile(const PersistentPlace& place, int box, int boxes, int& i) const {
+    for (; box < boxes; ++box, ++i) {
+      wait_for_stage(i);
+      copy_weights<kReuse>(i, place.row, box, R::kStage);
+      copy_inputs(i, place.x, box);
+    }
+  }
+  // A part: one quarter of x's rows, or two.
+  __device__ void copy_part(const PersistentPlace& place, int box, int boxes, int& i) const {
+    constexpr uint32_t kQuarter = R::kQuarter * kRowBytes;
+    const bool two = place.parts == 2;
+    for (; box < boxes; ++box, ++i) {
+      wait_for_stage(i);
+      copy_weights<Reuse::normal>(i, place.row, box, R::kWeights + (two ? 2 : 1) * kQuarter);
+      const uint32_t to = stage(i) + R::kWeights;
+      copy_box<Reuse::normal>(to, x_quarters, box * kBox, place.x, barrier(i));
+      if (!two) continue;
+      copy_box<Reuse::normal>(to + kQuarter, x_quarters, box * kBox, place.x + R::kQuarter,
+                              barrier(i));
+    }
+  }
+  // Weights are on their way before x is there, unless the first tile is a part.
+  __device__ void run(int first, int step, int boxes) const {
+    prefetch_map(x);
+    int i = 0;
+    const PersistentPlace first_place = place_of(s, first, R::kWidth);
+    if (first_place.parts == 1) {
+      const int ahead = min(boxes, R::kStages);
+      for (int k = 0; k < ahead; ++k) copy_weights<Reuse::normal>(k, first_place.row, k, R::kStage);
+      wait_for_inputs();
+      for (; i < ahead; ++i) copy_inputs(i, first_place.x, i);
+    } else {
+      wait_for_inputs();
+    }
+    int box = i;
+    for (int item = first; item < s.items; item += step, box = 0) {
+      const PersistentPlace place = place_of(s, item, R::kWidth);
+      if (place.parts > 1) {
+        copy_part(place, box, boxes, i);
+      } else if (s.x_tiles == 1) {
+        copy_tile<Reuse::once>(place, box, boxes, i);
+      } else {
+        copy_tile<Reuse::normal>(place, box, boxes, i);
+      }
+    }
+  }
+};
+
+// A warpgroup that multiplies: `half` of the weight rows.
+template <typename T, int kTiles>
+struct Multiplier {
+  using R = PersistentRing<kTiles>;
+  RingPlace at;
+  int half, lane;
+  int i = 0;  // boxes so far
+
+  // d = or += the box that has arrived, on its way when it returns. kNow: tiles of x of this one.
+  template <int kNow>
+  __device__ __forceinline__ void multiply(SumOf<T> (&d)[kNow][4], bool add) {
+    const uint32_t stage = at.ring + i % R::kStages * R::kStage;
+    barrier_wait(at.full + i % R::kStages * 8, i / R::kStages);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      product(d, operand(stage + half * kPersistentHalf * kRowBytes + k * 32),
+              operand(stage + R::kWeights + k * 32), add || k > 0, T{});
+    }
+    wgmma_commit();
+  }
+  // The box has been read by this warp.
+  __device__ __forceinline__ void release(int box) const {
+    if (lane == 0) barrier_arrive(at.empty + box % R::kStages * 8);
+  }
+  // sum = the sums over `num` boxes.
+  template <int kNow>
+  __device__ __forceinline__ void add_boxes(SumOf<T> (&sum)[kNow][4], int num) {
+    if constexpr (kFewBits<T>) {
+      // While these are added the other warpgroup multiplies.
+#pragma unroll
+      for (int t = 0; t < kNow; ++t) sum[t][0] = sum[t][1] = sum[t][2] = sum[t][3] = 0;
+      for (int box = 0; box < num; ++box, ++i) {
+        SumOf<T> part[kNow][4];
+        multiply(part, false);
+        wgmma_wait<0>();
+        pin(part);
+        release(i);
+        add_to(sum, part);
+      }
+    } else {
+      for (int box = 0; box < num; ++box, ++i) {
+        multiply(sum, box > 0);
+        // The box before has been read; this one is on its way.
+        wgmma_wait<1>();
+        if (box > 0) release(i - 1);
+      }
+      wgmma_wait<0>();
+      pin(sum);
+      if (num > 0) release(i - 1);
+    }
+  }
+  template <int kNow>
+  __device__ __forceinline__ void run_tile(const PersistentArgs& s,
+                                           const CUtensorMap& out,
+                                           int boxes,
+                                           uint8_t* memory,
+                                           const PersistentPlace& place) {
+    const TwoTerms terms(s.a, place.row + half * kPersistentHalf);
+    auto store = [&](const auto& sum) {
+      using Room = typename R::Room;
+      constexpr bool kWhole = kNow == kTiles;
+      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+      if (s.store_at_once < 8) {
+        store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
+      } else if constexpr (sizeof(T) == 2) {  // out is of the same type
+        store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      } else if (s.a.out_type == DType::f16) {
+        store_boxes<T, __half, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      } else {
+        store_boxes<T, __nv_bfloat16, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      }
+    };
+    SumOf<T> sum[kNow][4] = {};
+    if constexpr (kOneRange<T, kTiles>) {
+      add_boxes(sum, boxes);
+      store(sum);
+    } else {
+      float total[kNow][4] = {};
+      for (int split = 0; split < s.splits; ++split) {
+        const int num = boxes * (split + 1) / s.splits - boxes * split / s.splits;
+        add_boxes(sum, num);
+        if (num > 0) add_to(total, sum);
+      }
+      store(total);
+    }
+  }
+};
+
 template <typename T, int kTiles>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     wide_persistent_kernel(const __grid_constant__ CUtensorMap weights,
                            const __grid_constant__ CUtensorMap x,
+                           const __grid_constant__ CUtensorMap x_quarters,
+                           const __grid_constant__ CUtensorMap out,
                            const __grid_constant__ PersistentArgs s) {
 #if SLUICE_HAS_WGMMA
   using R = PersistentRing<kTiles>;
@@ -187,106 +248,58 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   __shared__ uint64_t barriers[2 * R::kStages];
   let_next_start();
   const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(unaligned));
-  const uint32_t ring = (start + 1023) & ~1023u;
   const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
-  const uint32_t empty = full + R::kStages * 8;
+  const RingPlace at{(start + 1023) & ~1023u, full, full + R::kStages * 8};
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  init_ring_barriers(full, empty, R::kStages, 8);
-
-  const int boxes = (s.a.cols + kBox - 1) / kBox, tiles = s.row_tiles * s.x_tiles;
-  const auto first_tile = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  init_ring_barriers(at.full, at.empty, R::kStages, 8);
+  const int boxes = (s.a.cols + kBox - 1) / kBox;
+  const auto first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   if (warp >= 8) {
     give_registers<24>();
-    if (warp > 8 || lane > 0) return;
-    auto stage = [&](int i) { return ring + i % R::kStages * R::kStage; };
-    auto copy_weights = [&](int i, const PersistentPlace& place, int box) {
-      const uint32_t barrier = full + i % R::kStages * 8;
-      barrier_expect(barrier, R::kStage);
-      if (s.x_tiles == 1)
-        return copy_box<Reuse::once>(stage(i), weights, box * kBox, place.row, barrier);
-      copy_box<Reuse::normal>(stage(i), weights, box * kBox, place.row, barrier);
-    };
-    auto copy_inputs = [&](int i, const PersistentPlace& place, int box) {
-      copy_box<Reuse::normal>(stage(i) + R::kWeights, x, box * kBox, place.x,
-                              full + i % R::kStages * 8);
-    };
-    const int ahead = min(boxes, R::kStages);
-    const PersistentPlace first_place(s, first_tile, kTiles * 8);
-    for (int i = 0; i < ahead; ++i) copy_weights(i, first_place, i);
-    wait_for_inputs();
-    for (int i = 0; i < ahead; ++i) copy_inputs(i, first_place, i);
-    int i = ahead, box = ahead;
-    for (int tile = first_tile; tile < tiles; tile += step, box = 0) {
-      const PersistentPlace place(s, tile, kTiles * 8);
-      for (; box < boxes; ++box, ++i) {
-        if (i >= R::kStages) barrier_wait(empty + i % R::kStages * 8, i / R::kStages - 1);
-        copy_weights(i, place, box);
-        copy_inputs(i, place, box);
-      }
-    }
+    if (warp == 8 && lane == 0)
+      Copier<T, kTiles>{s, weights, x, x_quarters, at}.run(first, step, boxes);
     return;
   }
   take_registers<240>();
   wait_for_inputs();
-  const int half = warp / 4;  // of the weight rows
-  uint8_t* memory = unaligned + (ring - start) + R::kStages * R::kStage + half * kStoreBytes;
-  SumOf<T> sum[kTiles][4] = {};
-  int i = 0;  // boxes so far
-  // d = or += the box that has arrived, on its way when it returns.
-  auto multiply = [&](SumOf<T>(&d)[kTiles][4], bool add) {
-    const uint32_t stage = ring + i % R::kStages * R::kStage;
-    barrier_wait(full + i % R::kStages * 8, i / R::kStages);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      product(d, operand(stage + half * kPersistentHalf * kRowBytes + k * 32),
-              operand(stage + R::kWeights + k * 32), add || k > 0, T{});
-    }
-    wgmma_commit();
-  };
-  auto add_boxes = [&](int num) {
-    if constexpr (kFewBits<T>) {
-      // While these are added the other warpgroup multiplies.
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) sum[t][0] = sum[t][1] = sum[t][2] = sum[t][3] = 0;
-      for (int box = 0; box < num; ++box, ++i) {
-        SumOf<T> part[kTiles][4];
-        multiply(part, false);
-        wgmma_wait<0>();
-        pin(part);
-        if (lane == 0) barrier_arrive(empty + i % R::kStages * 8);
-        add_to(sum, part);
+  const int half = warp / 4;
+  uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::Room::kBytes;
+  Multiplier<T, kTiles> m{at, half, lane};
+  for (int item = first; item < s.items; item += step) {
+    const PersistentPlace place = place_of(s, item, R::kWidth);
+    if constexpr (kCuts<kTiles>) {
+      if (place.parts == 4) {
+        m.template run_tile<kTiles / 4>(s, out, boxes, memory, place);
+        continue;
       }
-    } else {
-      for (int box = 0; box < num; ++box, ++i) {
-        multiply(sum, box > 0);
-        // The box before has been read; this one is on its way.
-        wgmma_wait<1>();
-        if (box > 0 && lane == 0) barrier_arrive(empty + (i - 1) % R::kStages * 8);
+      if (place.parts == 2) {
+        m.template run_tile<kTiles / 2>(s, out, boxes, memory, place);
+        continue;
       }
-      wgmma_wait<0>();
-      pin(sum);
-      if (num > 0 && lane == 0) barrier_arrive(empty + (i - 1) % R::kStages * 8);
     }
-  };
-  for (int tile = first_tile; tile < tiles; tile += step) {
-    const PersistentPlace place(s, tile, kTiles * 8);
-    if constexpr (kOneRange<T, kTiles>) {
-      add_boxes(boxes);
-      store_half<T>(s, sum, memory, place, half);
-    } else {
-      float total[kTiles][4] = {};
-      for (int split = 0; split < s.splits; ++split) {
-        const int num = boxes * (split + 1) / s.splits - boxes * split / s.splits;
-        add_boxes(num);
-        if (num > 0) add_to(total, sum);
-      }
-      store_half<T>(s, total, memory, place, half);
-    }
+    m.template run_tile<kTiles>(s, out, boxes, memory, place);
   }
+  if (threadIdx.x % 128 == 0) wait_until_stored();
 #else
   __trap();
 #endif
+}
+
+// How the tiles of a product are cut for blocks that stay: `whole` tiles, and others in `parts`.
+struct TileCut {
+  int whole, parts, items;
+};
+TileCut cut_tiles(int tiles, int width, int num_sms) {
+  const int left = tiles % num_sms;
+  if (width < 128 || left == 0 || left * 2 > num_sms) return {tiles, 1, tiles};
+  const int parts = left * 4 <= num_sms ? 4 : 2;
+  return {tiles - left, parts, tiles - left + left * parts};
+}
+
+// Tiles of weights whose blocks share rows of x: about as many bytes of weights as of x are read by
+// all blocks at a time.
+int tiles_in_group(int row_tiles, int most) {
+  return ceil_div(row_tiles, ceil_div(row_tiles, most));
 }
 
 template <typename T, int kTiles>
@@ -295,22 +308,35 @@ void run_persistent(const BoxedArgs& a,
                     const Tensor& weight,
                     int splits,
                     int num_sms,
-                    cudaStream_t stream) {
+                    cudaStream_t stream,
+                    int in_group) {
   using R = PersistentRing<kTiles>;
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  const PersistentArgs s{a, splits, ceil_div(a.rows, kTileRows), ceil_div(a.n, kTiles * 8),
-                         stored_at_once(a)};
-  launch("wide", kKernel, static_cast<unsigned>(std::min(num_sms, s.row_tiles * s.x_tiles)),
-         kPersistentThreads, R::kBytes, stream, tensor_map(weight, kTileRows),
-         tensor_map(x, kTiles * 8), s);
+  const int row_tiles = ceil_div(a.rows, kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
+  const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, num_sms);
+  const int group = tiles_in_group(row_tiles, in_group ? in_group : 16);
+  int at_once = stored_at_once(a);
+  if (sizeof(T) == 2 && a.out_type != weight.type) at_once = std::min(at_once, 2);
+  const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
+                         cut.whole, cut.parts, cut.items, at_once};
+  const CUtensorMap weights = tensor_map(weight, kTileRows);
+  // Where sums are not stored by tensor map, any other will do.
+  const CUtensorMap out =
+      s.store_at_once < 8
+          ? weights
+          : tensor_map({a.out, a.out_type, a.n, a.rows, a.out_stride}, R::Room::kRows);
+  launch("wide", kKernel, static_cast<unsigned>(std::min(num_sms, s.items)), kPersistentThreads,
+         R::kBytes, stream, weights, tensor_map(x, R::kWidth), tensor_map(x, R::kQuarter), out, s);
 }
 
 // About how many clocks it takes with tiles of so many rows of x, measured on an H200: a box waits
 // for its copies or for the tensor cores, and a tile has an end beside them.
 int64_t clocks_of(int64_t rows, int64_t n, int64_t boxes, int width, int num_sms) {
-  const int64_t turns = ceil_div(ceil_div(rows, kTileRows) * ceil_div(n, width), num_sms);
-  return turns * (boxes * std::max(420, 4 * width + 80) + 6000);
+  const TileCut cut = cut_tiles(ceil_div(rows, kTileRows) * ceil_div(n, width), width, num_sms);
+  auto clocks = [&](int w) { return boxes * std::max(420, 4 * w + 80) + 7000; };
+  const int64_t last = cut.parts > 1 ? clocks(width / cut.parts) + 1500 : 0;
+  return ceil_div(cut.whole, num_sms) * clocks(width) + last;
 }
 
 // As registers allow.
@@ -338,16 +364,20 @@ void run_typed(const BoxedArgs& a,
                int splits,
                int num_sms,
                cudaStream_t stream,
-               int width) {
+               PersistentWay way) {
   const int64_t boxes = ceil_div(a.cols * static_cast<int>(sizeof(T)), kRowBytes);
-  CHECK(width <= widest(weight.type, splits));
-  if (width == 0) width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
-  if (width == 32) return run_persistent<T, 4>(a, x, weight, splits, num_sms, stream);
-  if (width == 64) return run_persistent<T, 8>(a, x, weight, splits, num_sms, stream);
-  if (width == 128) return run_persistent<T, 16>(a, x, weight, splits, num_sms, stream);
-  if (width == 192) return run_persistent<T, 24>(a, x, weight, splits, num_sms, stream);
-  CHECK(width == 256);
-  if constexpr (!kFewBits<T>) run_persistent<T, 32>(a, x, weight, splits, num_sms, stream);
+  CHECK(way.width <= widest(weight.type, splits));
+  if (way.width == 0) way.width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
+  auto with_tiles = [&](auto tiles) {
+    constexpr int kTiles = decltype(tiles)::value;
+    run_persistent<T, kTiles>(a, x, weight, splits, num_sms, stream, way.in_group);
+  };
+  if (way.width == 32) return with_tiles(std::integral_constant<int, 4>{});
+  if (way.width == 64) return with_tiles(std::integral_constant<int, 8>{});
+  if (way.width == 128) return with_tiles(std::integral_constant<int, 16>{});
+  if (way.width == 192) return with_tiles(std::integral_constant<int, 24>{});
+  CHECK(way.width == 256);
+  if constexpr (!kFewBits<T>) with_tiles(std::integral_constant<int, 32>{});
 }
 
 }  // namespace
@@ -364,13 +394,13 @@ void wide_persistent(const BoxedArgs& a,
                      int splits,
                      int num_sms,
                      cudaStream_t stream,
-                     int width) {
-  if (weight.type == DType::i8) return run_typed<int8_t>(a, x, weight, 1, num_sms, stream, width);
+                     PersistentWay way) {
+  if (weight.type == DType::i8) return run_typed<int8_t>(a, x, weight, 1, num_sms, stream, way);
   if (weight.type == DType::f8)
-    return run_typed<__nv_fp8_e4m3>(a, x, weight, splits, num_sms, stream, width);
+    return run_typed<__nv_fp8_e4m3>(a, x, weight, splits, num_sms, stream, way);
   if (weight.type == DType::f16)
-    return run_typed<__half>(a, x, weight, splits, num_sms, stream, width);
-  run_typed<__nv_bfloat16>(a, x, weight, splits, num_sms, stream, width);
+    return run_typed<__half>(a, x, weight, splits, num_sms, stream, way);
+  run_typed<__nv_bfloat16>(a, x, weight, splits, num_sms, stream, way);
 }
 
 }  // namespace sluice::cuda

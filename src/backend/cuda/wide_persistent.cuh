@@ -5,17 +5,22 @@
 
 namespace sluice::cuda {
 
-// splits: ranges of columns, as for wide(). width: rows of x of a tile; 0: as is probably fastest.
-// It changes no bit. 32, 64, 128 are for all, 192 and 256 for:
-//   one range        bf16, f16, int8 both; f8 192
-//   several ranges   bf16, f16 192; int8 both
+// How the work is cut. It changes no bit.
+struct PersistentWay {
+  // Rows of x of a tile; 0: as is probably fastest. 32, 64, 128 are for all, 192 and 256 for:
+  //   one range        bf16, f16, int8 both; f8 192
+  //   several ranges   bf16, f16 192; int8 both
+  int width = 0;
+  int in_group = 0;  // tiles of weights that share rows of x in the L2 cache; 0: as is fastest
+};
+// splits: ranges of columns, as for wide().
 void wide_persistent(const BoxedArgs& a,
                      const Tensor& x,
                      const Tensor& weight,
                      int splits,
                      int num_sms,
                      cudaStream_t stream,
-                     int width = 0);
+                     PersistentWay way = {});
 
 // Boxes of 128 bytes in a row.
 inline int num_boxes(const GemmWeight& w) {

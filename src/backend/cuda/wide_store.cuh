@@ -1,0 +1,152 @@
+// How a tile's sums get from the registers of wide_persistent.cu's warpgroups to `out`: scaled, and
+// in 16 bits by tensor map from shared memory, while the next tile is multiplied.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/boxed.cuh"
+#include "backend/cuda/hopper.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kPersistentHalf = 64;  // weight rows of a warpgroup
+// Sums in 32 bits: the pitch of their rows in bytes, padded against bank conflicts.
+inline constexpr int kSumPitch = (kPersistentHalf + 4) * 4;
+
+// Shared memory behind the ring, for each warpgroup: boxes of kRows rows of x by 64 weight rows in
+// 16 bits, kBoxes of them on their way to `out` at a time; or kSumRows rows of sums.
+template <int kTiles>
+struct StoreRoom {
+  static constexpr int kRows = kTiles >= 16 ? kTiles * 2 : kTiles * 8;
+  static constexpr int kBoxes = kTiles == 16 ? 4 : kTiles > 16 ? 2 : 1;
+  static constexpr int kBoxBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kTiles >= 16 ? kBoxes * kBoxBytes : 8 * 1024;
+  static constexpr int kSumRows = kTiles == 24 ? 24 : kTiles >= 16 ? 32 : 16;
+  static_assert(kBoxes * kBoxBytes <= kBytes && kSumRows * kSumPitch <= kBytes);
+};
+
+// A tile's first weight row and first row of x, and in how many parts it was cut.
+struct PersistentPlace {
+  int row, x, parts;
+};
+
+// The threads of one of the two warpgroups.
+__device__ inline void sync_half(int half) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+}
+
+// T: of the operands; those of 8 bits have a scale for each row of x.
+template <typename T>
+__device__ inline float scaled(const BoxedArgs& a, SumOf<T> sum, int x, const RowTerms& terms) {
+  auto y = static_cast<float>(sum);
+  if constexpr (sizeof(T) == 1) y *= a.x_scale[min(x, a.n - 1)];
+  return fmaf(y, terms.scale, terms.bias);
+}
+
+// Four matrices of 8 x 8, transposed: lane l has the address of row l % 8 of matrix l / 8.
+__device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[4]) {
+#if SLUICE_HAS_WGMMA
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
+}
+
+// Terms of the two weight rows of which a thread has sums.
+struct TwoTerms {
+  RowTerms upper, lower;
+  __device__ TwoTerms(const BoxedArgs& a, int first_row)
+      : upper(a, first_row + row_of_thread()), lower(a, first_row + row_of_thread() + 8) {}
+  __device__ static int row_of_thread() {
+    const auto thread = static_cast<int>(threadIdx.x) % 128;
+    return thread / 32 * 16 + thread % 32 / 4;
+  }
+};
+
+// A warpgroup's sums to out in 16 bits. Room: StoreRoom of the kernel, at `memory`; a tile that was
+// cut has fewer tiles of x (kTiles) than that is for.
+template <typename T, typename Out, typename Room, bool kWhole, int kTiles>
+__device__ inline void store_boxes(const BoxedArgs& a,
+                                   const CUtensorMap& out,
+                                   const SumOf<T> (&sum)[kTiles][4],
+                                   const TwoTerms& terms,
+                                   uint32_t memory,
+                                   const PersistentPlace& place,
+                                   int half) {
+  constexpr int kNow = Room::kRows / 8;  // tiles at a time
+  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool leads = threadIdx.x % 128 == 0;
+  const int first_row = place.row + half * kPersistentHalf;
+  // Rows of 128 bytes with the swizzle of the tensor map.
+  const uint32_t to =
+      memory + (lane / 16 * 8 + lane % 8) * kRowBytes + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kNow) {
+    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
+    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
+    sync_half(half);
+#pragma unroll
+    for (int t = 0; t < kNow; t += 2) {
+      uint32_t r[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const SumOf<T>(&d)[4] = sum[first + t + i];
+        const int x = place.x + (first + t + i) * 8 + lane % 4 * 2;
+        r[i * 2] =
+            two_of<Out>(scaled<T>(a, d[0], x, terms.upper), scaled<T>(a, d[1], x + 1, terms.upper));
+        r[i * 2 + 1] =
+            two_of<Out>(scaled<T>(a, d[2], x, terms.lower), scaled<T>(a, d[3], x + 1, terms.lower));
+      }
+      stmatrix_trans(to + at + t * 8 * kRowBytes, r);
+    }
+    publish_writes();
+    sync_half(half);
+    const int x = place.x + first * 8;
+    if (leads) {
+      if (x < a.n && first_row < a.rows) store_box(out, first_row, x, memory + at);
+      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
+    }
+  }
+}
+
+// The same for every type and place of out: a warp stores a row.
+template <typename T, typename Room, int kTiles>
+__device__ inline void store_any(const BoxedArgs& a,
+                                 bool in_pairs,
+                                 const SumOf<T> (&sum)[kTiles][4],
+                                 uint8_t* memory,
+                                 const PersistentPlace& place,
+                                 int half) {
+  constexpr int kPitch = kSumPitch / 4, kRows = Room::kSumRows;
+  static_assert(kTiles * 8 % kRows == 0);
+  auto* sums = reinterpret_cast<SumOf<T>*>(memory);
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = place.row + half * kPersistentHalf + lane * 2;
+  const RowTerms left(a, row), right(a, row + 1);
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kRows / 8) {
+    sync_half(half);  // what was there has been read
+#pragma unroll
+    for (int t = 0; t < kRows / 8; ++t) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        sums[(t * 8 + lane % 4 * 2 + j % 2) * kPitch + warp * 16 + lane / 4 + j / 2 * 8] =
+            sum[first + t][j];
+    }
+    sync_half(half);
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int t = warp + i * 4, x = place.x + first * 8 + t;
+      if (x >= a.n || row >= a.rows) continue;
+      const SumOf<T>* two = sums + t * kPitch + lane * 2;
+      store_two(a, in_pairs, x * a.out_stride + row, row, scaled<T>(a, two[0], x, left),
+                scaled<T>(a, two[1], x, right));
+    }
+    __syncwarp();
+  }
+}
+
+}  // namespace sluice::cuda

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kBlockSize = 4, kPlaces = 24;
+constexpr int kRestoreBlock = 4, kRestorePlaces = 24;
 
 // Content of a position: a hash of its token and of the content before it.
 uint64_t mix(uint64_t before, Token token) {
@@ -25,8 +25,8 @@ class ShadowExecutor final : public Executor {
  public:
   ShadowExecutor(const ExecutorConfig& c, int num_extra)
       : groups_(c.groups.num_groups()),
-        blocks(static_cast<size_t>(c.num_blocks + num_extra) + 1, Content(kBlockSize)),
-        places(static_cast<size_t>(c.num_places) + 1, Content(kBlockSize)) {}
+        blocks(static_cast<size_t>(c.num_blocks + num_extra) + 1, Content(kRestoreBlock)),
+        places(static_cast<size_t>(c.num_places) + 1, Content(kRestoreBlock)) {}
 
   void launch(const StepPlan& p) override {
     for (const TableEdit& e : p.edits) table_[{e.index, e.group}] = e.block;
@@ -52,9 +52,9 @@ class ShadowExecutor final : public Executor {
  private:
   using Content = std::vector<uint64_t>;
   uint64_t& at(int pos, int group) {
-    const BlockId b = table_.at({static_cast<uint32_t>(pos / kBlockSize), group});
+    const BlockId b = table_.at({static_cast<uint32_t>(pos / kRestoreBlock), group});
     EXPECT_NE(b, kNullBlock);
-    return blocks.at(static_cast<size_t>(b)).at(static_cast<size_t>(pos % kBlockSize));
+    return blocks.at(static_cast<size_t>(b)).at(static_cast<size_t>(pos % kRestoreBlock));
   }
   int groups_;
   std::map<std::pair<uint32_t, int>, BlockId> table_;
@@ -70,8 +70,8 @@ class ShadowExecutor final : public Executor {
 class Contents {
  public:
   explicit Contents(unsigned seed) : random_(seed) {
-    config.block_size = kBlockSize, config.max_len = 64, config.max_step_tokens = pick(1, 20);
-    config.num_places = kPlaces;
+    config.block_size = kRestoreBlock, config.max_len = 64, config.max_step_tokens = pick(1, 20);
+    config.num_places = kRestorePlaces;
     config.groups.windows.assign(static_cast<size_t>(pick(1, 2)), 0);
     const int num = pick(1, 8);
     for (int i = 0; i < num; ++i) add();
@@ -93,11 +93,11 @@ class Contents {
     if (from)
       h.tokens.assign(from->tokens.begin(),
                       from->tokens.begin() + pick(0, static_cast<int>(from->tokens.size())));
-    const int shared = static_cast<int>(h.tokens.size()) / kBlockSize, more = pick(0, 20);
+    const int shared = static_cast<int>(h.tokens.size()) / kRestoreBlock, more = pick(0, 20);
     for (int k = 0; k < more && h.tokens.size() < 64; ++k) h.tokens.push_back(pick(0, 2));
     if (h.tokens.empty()) h.tokens.push_back(1);
     const bool shares = from && pick(0, 1) == 1, away = pick(0, 4) == 0;
-    const int rows = (static_cast<int>(h.tokens.size()) + kBlockSize - 1) / kBlockSize;
+    const int rows = (static_cast<int>(h.tokens.size()) + kRestoreBlock - 1) / kRestoreBlock;
     const int groups = config.groups.num_groups();
     const int first = pick(0, 3) == 0 ? pick(0, rows) : 0;  // that is not outside a window
     for (int k = 0; k < rows; ++k) {
@@ -109,7 +109,7 @@ class Contents {
               from->blocks, [&](const HeldBlock& x) { return x.index == k && x.group == g; });
           if (at != from->blocks.end()) b = at->block;
         }
-        if (b == kNullBlock && away && place_ <= kPlaces) b = -place_++;
+        if (b == kNullBlock && away && place_ <= kRestorePlaces) b = -place_++;
         if (b == kNullBlock) b = next_++;
         h.blocks.push_back({k, g, b});
       }
@@ -129,8 +129,8 @@ void expect_content(const ExecutorContent& content, const ShadowExecutor& execut
     for (const HeldBlock& b : h.blocks) {
       const auto& is = b.block > 0 ? executor.blocks.at(static_cast<size_t>(b.block))
                                    : executor.places.at(static_cast<size_t>(-b.block));
-      for (size_t k = 0; k < kBlockSize; ++k) {
-        const size_t pos = static_cast<size_t>(b.index) * kBlockSize + k;
+      for (size_t k = 0; k < kRestoreBlock; ++k) {
+        const size_t pos = static_cast<size_t>(b.index) * kRestoreBlock + k;
         if (pos < want.size()) {
           ASSERT_EQ(is[k], want[pos]) << "block " << b.block << " position " << pos;
         }
@@ -151,7 +151,7 @@ TEST(KvRestore, EveryBlockHoldsItsTokens) {
     EXPECT_EQ(computed, static_cast<uint64_t>(executor.num_computed));
     expect_content(c.content, executor);
     // All is there: nothing more to compute, but for places.
-    const BlockContents there(c.content, kBlockSize);
+    const BlockContents there(c.content, kRestoreBlock);
     KvRestore again(c.config, c.content, there);
     again.run(executor, {});
     expect_content(c.content, executor);
@@ -170,11 +170,11 @@ TEST(KvRestore, OnlyWhatDiffersIsComputed) {
     for (HeldTokens& h : before.held) {
       if (random() % 2) continue;
       h.tokens.resize(1 + random() % h.tokens.size());
-      const int rows = (static_cast<int>(h.tokens.size()) + kBlockSize - 1) / kBlockSize;
+      const int rows = (static_cast<int>(h.tokens.size()) + kRestoreBlock - 1) / kRestoreBlock;
       std::erase_if(h.blocks, [&](const HeldBlock& b) { return b.index >= rows; });
     }
     std::ranges::sort(before.held, {}, &HeldTokens::tokens);
-    const BlockContents none, there(before, kBlockSize);
+    const BlockContents none, there(before, kRestoreBlock);
     KvRestore first(c.config, before, none), all(c.config, c.content, none),
         then(c.config, c.content, there);
     const int extra = std::max({first.num_extra(), all.num_extra(), then.num_extra()});
@@ -190,7 +190,7 @@ TEST(KvRestore, OnlyWhatDiffersIsComputed) {
 
 TEST(KvRestore, UnknownBlocksStayAsTheyAre) {
   ExecutorConfig config;
-  config.num_blocks = 3, config.block_size = kBlockSize, config.max_len = 32;
+  config.num_blocks = 3, config.block_size = kRestoreBlock, config.max_len = 32;
   config.max_step_tokens = 8, config.num_places = 1;
   config.groups.windows = {0};
   ExecutorContent content;
@@ -203,12 +203,13 @@ TEST(KvRestore, UnknownBlocksStayAsTheyAre) {
   EXPECT_EQ(restore.run(executor, {}), 5u);
   expect_content(content, executor);
   for (size_t b : {size_t{1}, size_t{3}})
-    EXPECT_EQ(executor.blocks[b], std::vector<uint64_t>(kBlockSize)) << b;
+    EXPECT_EQ(executor.blocks[b], std::vector<uint64_t>(kRestoreBlock)) << b;
 }
 
 TEST(KvRestore, RefusesWhatDoesNotFit) {
   ExecutorConfig config;
-  config.num_blocks = 3, config.block_size = kBlockSize, config.max_len = 8, config.num_places = 1;
+  config.num_blocks = 3, config.block_size = kRestoreBlock, config.max_len = 8,
+  config.num_places = 1;
   config.groups.windows = {0};
   const auto check = [&](std::vector<Token> tokens, HeldBlock block) {
     ExecutorContent content;

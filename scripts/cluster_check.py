@@ -132,7 +132,7 @@ def main():
     o = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cost, trace = pathlib.Path(folder) / "costs.json", pathlib.Path(folder) / "trace.jsonl"
-        run([o.binary, "plan", "calibrate", o.model, "-t", "1", "--limit", "2", "-q", "--out", cost])
+        run([o.binary, "plan", "calibrate", o.model, "--device", "cpu", "-t", "1", "--limit", "2", "-q", "--out", cost])
         cost.write_text(json.dumps({**json.loads(cost.read_text()), **STEP}))
         slice_of(o, trace)
         plans = simulate(o, cost, trace)

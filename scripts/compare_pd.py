@@ -153,7 +153,7 @@ def scaled_slo(slo, slow):
 
 
 def costs(o, path):
-    run([o.binary, "plan", "calibrate", MODEL, "-t", "1", "--limit", "1", "-q", "--out", path])
+    run([o.binary, "plan", "calibrate", MODEL, "--device", "cpu", "-t", "1", "--limit", "1", "-q", "--out", path])
     step = json.loads(path.read_text())
     step.update(rows=[[n, s * o.slow] for n, s in ROWS], context=CONTEXT * o.slow, sampled=0, attended=0, prompts=0, host_step=0, host_slice=0)
     path.write_text(json.dumps(step))

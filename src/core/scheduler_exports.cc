@@ -36,7 +36,8 @@ int Scheduler::num_exportable(const Sequence& s) const {
 void Scheduler::send_leased() {
   if (!config_.prefix_cache) return;
   for (const Draft& d : draft_) {
-    if (d.slice.count == 1 && samples(d.slice.want)) continue;  // none of those: a prompt's end
+    // Decodes and a prompt's last token fill no block that leaves.
+    if (d.slice.count == 1 && samples(d.slice.want)) continue;
     const Sequence& s = seqs_[d.seq];
     if (request_of(s).lease != 0) send_blocks(s, d.slice);
   }

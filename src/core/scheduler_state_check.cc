@@ -249,7 +249,7 @@ const char* SchedulerState::fault_in_tiers(const Scheduler& s) {
     if (t.kind == Transfer::in && (m.seq >= s.seqs_.size() || s.away_.empty()))
       return "a transfer is nobody's";
     if (t.kind == Transfer::send || t.kind == Transfer::receive)
-      return "a transfer is of a kind that no scheduler plans";
+      return "a transfer is of a kind that is never recorded";
   }
   for (const Transfer& t : s.blocks_.moves.planned_) {
     if (t.kind != Transfer::copy && sizes.total() == 0) return "a planned transfer has no place";

@@ -1,5 +1,6 @@
 // A scheduler as a conductor sees a worker: what waits, what decodes, what is cached.
 #include <algorithm>
+#include <functional>
 
 #include "core/scheduler.h"
 
@@ -12,7 +13,7 @@ namespace {
 constexpr size_t kViewedWaiting = 64;
 constexpr int kViewedBlocks = 2048;
 // Waiting sequences whose start is foreseen; who waits behind these waits no less.
-constexpr size_t kForecastWaiting = 4096;
+constexpr size_t kForecastWaiting = 256;
 
 StepLoad scaled_load(StepLoad load, size_t num, size_t of) {
   const auto part = [&](auto n) {
@@ -48,8 +49,8 @@ int Scheduler::cached_tokens(const Request& r) const {
   return static_cast<int>(num * size);
 }
 
-// A running sequence gives its blocks back when it ends, but for those that it shares: they are at
-// its beginning.
+// A running sequence gives its blocks back when it ends, and those promised to it, but for blocks
+// that it shares: they are at its beginning, where no group has a window.
 RoomUser Scheduler::room_of(const Sequence& s) const {
   RoomUser out;
   const int num_output = static_cast<int>(s.output.size());
@@ -57,9 +58,11 @@ RoomUser Scheduler::room_of(const Sequence& s) const {
   if (config_.contiguous()) return out;
   const std::vector<BlockId>& blocks = s.table.blocks();
   const auto end = blocks.begin() + std::ptrdiff_t{s.table.ready()} * layout_.num_groups;
-  const auto own = std::partition_point(
-      blocks.begin(), end, [&](BlockId b) { return b == kNullBlock || blocks_.pool.refs(b) > 1; });
-  out.blocks = end - own;
+  const auto own = [&](BlockId b) { return b != kNullBlock && blocks_.pool.refs(b) <= 1; };
+  out.blocks = layout_.num_windowed > 0
+                   ? std::count_if(blocks.begin(), end, own)
+                   : end - std::partition_point(blocks.begin(), end, std::not_fn(own));
+  out.blocks += s.table.promised(layout_);
   return out;
 }
 

@@ -162,9 +162,10 @@ struct Pair {
     port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
       offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
     });
-    fetcher = std::make_unique<KvFetcher>(
-        KvFetcher::Options{.transport = transport_of_test, .rest = std::chrono::milliseconds(0)},
-        *to.engine, to.places, to.identity);
+    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.transport = transport_of_test,
+                                                             .time = std::chrono::seconds(60),
+                                                             .rest = std::chrono::milliseconds(0)},
+                                          *to.engine, to.places, to.identity);
   }
   std::unique_ptr<ByteStream> connect(WaitUntil until) const {
     return connect_bytes(transport_of_test, "127.0.0.1", port->port(), until).value();

@@ -447,8 +447,9 @@ class Faults(unittest.TestCase):
         print("".join(slow[:20]), end="")
         self.assertLessEqual(set(counts), {"whole", "error"})
         self.assertGreater(counts["whole"], num_clients)
-        # Two workers may hang one after the other, for 1.5 s each; what was begun ends after 3.5 s.
-        self.assertLess(self.silent, 5 * PATIENCE if SANITIZED else 5)
+        # Two workers may hang one after the other, for 2.5 and 1.5 s; what was begun ends after 3.5 s. The rest is for a
+        # busy machine to compute an answer.
+        self.assertLess(self.silent, 8 * PATIENCE if SANITIZED else 8)
         self.assertGreater(self.router.metric("sluice_route_prefills_total"), 0)
         self.freed()
         # All are as good as new.

@@ -116,7 +116,13 @@ class RunReplay {
       if (!bytes) return bytes.error();
       // Plans that no scheduler makes are not for an executor.
       Result<ScheduleReport> plans = replay_schedule(*bytes);
-      if (!plans) break;  // cut off at its beginning: it was the last
+      if (!plans && k + 1 == run_.segments.size()) break;  // cut off at its beginning
+      if (!plans) {
+        print_part();
+        std::printf("  segment %u: left out: %s\n", file.header.segment,
+                    plans.error().message.c_str());
+        continue;
+      }
       if (!plans->difference.empty())
         return Error{400, file.path + ": its plans are not those of this program: see --schedule"};
       if (auto ok = one(k, *bytes); !ok)

@@ -119,6 +119,7 @@ void RoutedExchange::sent_to(int worker, Conductor::Ticket ticket, Leg leg) {
   const bool first = tries_ + num_prefills_ == 0;
   worker_ = worker;
   ticket_ = ticket;
+  sent_at_ = router_.now();
   const bool was_split = leg_ == Leg::prefill || leg_ == Leg::decode;
   if ((leg == Leg::whole || leg == Leg::fetch) && was_split) router_.fallbacks_->add();
   leg_ = leg;

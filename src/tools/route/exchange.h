@@ -49,6 +49,7 @@ class RoutedExchange final : public HttpListener,
   // and that one computes the prompt.
   void early_failed(int worker, int status);
   void sent_to(int worker, Conductor::Ticket ticket, Leg leg);
+  Time sent_at() const { return sent_at_; }
   // The request as that worker is sent it.
   std::string bytes_for(const HttpUrl& url) const;
   // Answers by itself: no worker is to be had.
@@ -113,8 +114,9 @@ class RoutedExchange final : public HttpListener,
   int worker_ = -1;
   std::optional<Conductor::Ticket> ticket_;
   HttpResponse head_;
-  bool whole_ = false;    // the answer is kept until its end
-  bool again_ = false;    // the answer is dropped, and another worker asked
+  bool whole_ = false;  // the answer is kept until its end
+  bool again_ = false;  // the answer is dropped, and another worker asked
+  Time sent_at_{};
   bool started_ = false;  // something was passed on
   bool paused_ = false, lost_ = false, answered_ = false, is_events_ = false;
   Time first_{0};

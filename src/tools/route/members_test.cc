@@ -158,6 +158,7 @@ TEST(RouterMembers, AddressesJoinAndLeave) {
   holds.answer_held();
   client.join();
   EXPECT_EQ(late, "late");
+  EXPECT_EQ(cluster.metric("sluice_route_retries_total"), 0);
   // Without an answer of the name server all stays as it is.
   cluster.name->set(Error{503, "no server"});
   std::this_thread::sleep_for(milliseconds(50));
@@ -195,7 +196,7 @@ TEST(RouterMembers, ASlowAnswerIsAwaited) {
   std::string late;
   std::thread client([&] { late = cluster.ask("POST", "/v1/completions"); });
   std::this_thread::sleep_for(milliseconds(4000));
-  EXPECT_GE(a.num_held() + b.num_held(), 1u);
+  EXPECT_EQ(a.num_held() + b.num_held(), 1u);
   a.answer_held(), b.answer_held();
   client.join();
   EXPECT_EQ(late, "late");

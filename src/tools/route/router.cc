@@ -245,6 +245,7 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   const bool was_up = conductor_.alive(i) && !conductor_.draining(i), is_up = alive && !draining;
   const bool died = conductor_.alive(i) && !alive;
   if (was_up != is_up || died) LOG(info, "%s: %s", w.name.c_str(), is_up ? "takes requests" : why);
+  if (alive && conductor_.suspect(i)) LOG(info, "%s: answers again", w.name.c_str());
   conductor_.set_alive(i, alive);
   conductor_.set_draining(i, draining);
   conductor_.set_suspect(i, false);
@@ -255,13 +256,15 @@ void Router::set_state(size_t worker, bool alive, bool draining, bool silent, co
   for (const auto& [early, ignored] : w.early) early->cancel();
 }
 
-void Router::set_suspect(size_t worker) {
+void Router::set_suspect(size_t worker, Time answered, bool doubtful) {
   const int i = static_cast<int>(worker);
-  if (!conductor_.alive(i) || conductor_.suspect(i)) return;
-  conductor_.set_suspect(i, true);
+  if (!conductor_.alive(i)) return;
   const Worker& w = workers_[worker];
-  LOG(info, "%s: has not answered a probe", w.name.c_str());
-  for (const auto& [ignored, exchange] : w.exchanges) exchange->worker_suspect();
+  if (!conductor_.suspect(i)) LOG(info, "%s: has not answered a probe", w.name.c_str());
+  conductor_.set_suspect(i, true);
+  // A busy worker may be about to answer what it has had for longer.
+  for (const auto& [ignored, exchange] : w.exchanges)
+    if (doubtful || exchange->sent_at() >= answered) exchange->worker_suspect();
 }
 
 void Router::set_part(size_t worker, KvPart part) {

@@ -137,7 +137,8 @@ class Router {
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
   // It has not answered a probe: what it has not begun to answer goes elsewhere. Until set_state().
-  void set_suspect(size_t worker);
+  // It has not answered a probe; the last one that it answered was sent at `answered`.
+  void set_suspect(size_t worker, Time answered, bool doubtful);
   // The part that the worker reports; empty: it does whole requests.
   void set_part(size_t worker, KvPart part);
   // Where the worker says that its KV events are; none: it has none, or is gone.

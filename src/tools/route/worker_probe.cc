@@ -99,6 +99,7 @@ void WorkerProbe::ask(const char* path) {
   asking_ = true;
   body_.clear();
   asked_ = std::chrono::steady_clock::now();
+  asked_at_ = router_.now();
   client_->send(http_request_bytes(url_, "GET", path, {}, ""), *this);
 }
 
@@ -124,7 +125,7 @@ void WorkerProbe::ask_again(ProbeRule::Verdict verdict) {
   if (verdict == unsure) next = now;
   if (verdict == suspect) {
     next = std::max(now, asked_ + ProbeRule::kPatience);
-    router_.set_suspect(worker_);
+    router_.set_suspect(worker_, answered_, rule_.doubtful());
   }
   client_->at(next, [this] { run(); });
 }
@@ -134,7 +135,8 @@ void WorkerProbe::on_info(HttpFailure failure, const std::string& detail) {
   const bool ok = failure == HttpFailure::none;
   if (ok) router_.set_events(worker_, status_ == 200 ? events_in(body_, url_) : std::nullopt);
   const bool hangs = outcome(failure, detail) == ProbeRule::Outcome::missed;
-  ask_again(hangs ? rule_.after(ProbeRule::Outcome::missed) : ProbeRule::Verdict::up);
+  if (hangs) static_cast<void>(rule_.after(ProbeRule::Outcome::missed));
+  ask_again(hangs ? ProbeRule::Verdict::unsure : ProbeRule::Verdict::up);
 }
 
 void WorkerProbe::on_answer() {
@@ -153,7 +155,10 @@ void WorkerProbe::on_end(HttpFailure failure, const std::string& detail) {
   asking_ = false;
   if (asking_info_) return on_info(failure, detail);
   const ProbeRule::Verdict verdict = rule_.after(outcome(failure, detail));
-  if (verdict == ProbeRule::Verdict::up) return on_answer();
+  if (verdict == ProbeRule::Verdict::up) {
+    answered_ = asked_at_;
+    return on_answer();
+  }
   if (verdict == ProbeRule::Verdict::refuses) {
     has_ready_ = true;  // another server may come back
     router_.set_state(worker_, false, false, false, "refuses connections");

@@ -44,6 +44,7 @@ class WorkerProbe final : public HttpListener {
   int status_ = 0;
   ProbeRule rule_;
   std::chrono::steady_clock::time_point asked_;
+  Time asked_at_{}, answered_{};  // the same by the router's clock; of the last that was answered
 };
 
 }  // namespace sluice

@@ -162,8 +162,8 @@ struct Pair {
     port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
       offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
     });
-    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.transport = transport_of_test,
-                                                             .time = std::chrono::seconds(60),
+    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.time = std::chrono::seconds(60),
+                                                             .transport = transport_of_test,
                                                              .rest = std::chrono::milliseconds(0)},
                                           *to.engine, to.places, to.identity);
   }

@@ -210,5 +210,18 @@ TEST(SchedulerView, ForeseesWhenBlocksAreFree) {
   EXPECT_EQ(patient.retry_after(v, 16, 4, kNever), 0);
 }
 
+// A prompt that is half computed gives back what it was promised too: nobody has to wait for the
+// sequence that runs on behind it.
+TEST(SchedulerView, PromisedBlocksComeBack) {
+  SchedulerConfig c = small();
+  c.num_blocks = 14, c.budget = 8;
+  Driver d(c);
+  d.add(1, 4, 1, 50);
+  d.step();
+  d.add(2, 36, 70, 12);
+  d.step();
+  EXPECT_EQ(d.scheduler.view_for(asks(9, 16, 120)).room_steps, 12);
+}
+
 }  // namespace
 }  // namespace sluice

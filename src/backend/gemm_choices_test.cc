@@ -89,7 +89,7 @@ TEST(GemmChoices, LinesThatCannotBeReadAreSkipped) {
            "1024 4096 1 f8 f32 1 1 skinny 1 3.5" + algo + " 0",           // a word too many
            "1024 4096 1 f9 f32 1 1 skinny 1 3.5" + algo,                  // no such type
            "1024 4096 1 f8 f32 1 1 thin 1 3.5" + algo,                    // no such kernel
-           "1024 4096 1 f8 f32 1 1 narrow 3 3.5" + algo,                  // no power of two
+           "1024 4096 1 f8 f32 1 1 narrow 5 3.5" + algo,                  // no such splits
            "1024 4096 1 f8 f32 1 1 narrow 16 3.5" + algo,                 // too many splits
            "1024 4096 1 f8 f32 1 1 skinny 2 3.5" + algo,                  // skinny has none
            "1024 4096 1 f8 f32 1 1 skinny 1 0" + algo,                    // not timed

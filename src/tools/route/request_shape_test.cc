@@ -86,7 +86,8 @@ TEST(RequestShape, EqualBeginningsHaveEqualBlocks) {
 TEST(RequestShape, TokenIdsAreCounted) {
   std::string ids = "[1";
   for (int i = 1; i < 1000; ++i) ids += "," + std::to_string(10000 + i);  // six bytes each
-  const RequestShape s = read_shape("{\"prompt\":" + ids + "]}");
+  const std::string body = "{\"prompt\":" + ids + "]}";
+  const RequestShape s = read_shape(body);
   EXPECT_EQ(shape_tokens(s), 1000);
   EXPECT_EQ(shape_block_tokens(s), 85);  // 512 / 6
   EXPECT_EQ(shape_tokens(read_shape(R"({"prompt": [ 7 , 8, 9 ]})")), 3);

@@ -70,7 +70,7 @@ double decode_seconds(const WorkerView& w, const RoutedRequest& r, double until)
 }
 
 // Until others have released what the request needs. Steps with the prompts before it decode too.
-// Where it is not known when sequences end, they end evenly over an output's time.
+// Sequences of which it is not known when they end do so evenly over an output's time.
 double memory_seconds(const WorkerView& w, const RoutedRequest& r) {
   if (w.room_steps != WorkerView::kUnknown) {
     const double more = static_cast<double>(w.room_steps) - prompt_steps(w, w.queued.tokens);

@@ -312,7 +312,8 @@ class Scheduler {
   void block_uses(std::span<BlockUse> out) const;
   // Walks the running sequences, allocates nothing.
   KvUse kv_use() const;
-  // What waits, runs and is cached when this request comes (routing_policy.h); without a cost.
+  // The work that waits, runs and is cached when this request comes (routing_policy.h); without a
+  // cost.
   WorkerView view_for(const Request& request) const;
   int expected_output(const Request& r) const { return predictor_.expect(r, 0); }  // tokens
   // --slo starts from these costs instead of from nothing; before the first step.

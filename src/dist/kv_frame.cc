@@ -48,7 +48,7 @@ std::array<std::byte, N> get_array(std::span<const std::byte> bytes, size_t at) 
   return out;
 }
 
-// Of all that follows the head; of a part with as many bytes as it has.
+// Bytes of all that follows the head; of a part, those that it has at most.
 size_t size_of(FrameType type, size_t block_bytes) {
   switch (type) {
     case kGetType:

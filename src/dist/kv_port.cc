@@ -215,7 +215,7 @@ Result<void> KvPort::send_lease(KvLink& link, const KvGet& get, bool awaited) {
   FrameBytes bytes;
   uint32_t num_sent = 0;
   LeaseStore::Cursor cursor;
-  // What is no block's number is behind them all.
+  // A number that no block has is behind them all.
   cursor.first = static_cast<int>(std::min(get.first, identity_->max_blocks));
   while (!quit_.load()) {
     LeaseStore::Taken taken;

@@ -134,7 +134,7 @@ __device__ inline void copy_box(
       : "memory");
 }
 
-// What this thread wrote to shared memory is visible to copies that begin behind a barrier.
+// Makes this thread's writes to shared memory visible to copies that begin behind a barrier.
 __device__ inline void publish_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -145,7 +145,7 @@ __device__ inline void store_box(const CUtensorMap& map, int column, int row, ui
       "r"(column), "r"(row), "r"(from)
       : "memory");
 }
-// What this thread stored since the last time is a group.
+// Makes a group of this thread's stores since the last one.
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until this thread's groups but the last kPending have been read.
 template <int kPending>

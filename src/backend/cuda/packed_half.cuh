@@ -1,4 +1,4 @@
-// What the kernels of products by halves share (packed_half.cu): codes times scales as the matrix
+// Shared by the kernels of products by halves (packed_half.cu): codes times scales as the matrix
 // instruction takes them, and the sums of a warp.
 #pragma once
 

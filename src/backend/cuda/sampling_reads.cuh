@@ -209,7 +209,7 @@ struct SplitWeigher {
   }
 };
 
-// What one thread lists: number 16 i + 4 j + k names token k of its load j of the warp's run i.
+// A thread's list: number 16 i + 4 j + k names token k of its load j of the warp's run i.
 struct Listed {
   int num = 0;
 

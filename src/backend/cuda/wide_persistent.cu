@@ -321,7 +321,7 @@ void run_persistent(const BoxedArgs& a,
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
                          cut.whole, cut.parts, cut.items, at_once};
   const CUtensorMap weights = tensor_map(weight, kTileRows);
-  // Where sums are not stored by tensor map, any other will do.
+  // Any map will do if sums are not stored by one.
   const CUtensorMap out =
       s.store_at_once < 8
           ? weights

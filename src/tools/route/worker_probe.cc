@@ -112,7 +112,7 @@ ProbeRule::Outcome WorkerProbe::outcome(HttpFailure failure, const std::string& 
   if (failure == HttpFailure::none) return answered;
   if (std::chrono::steady_clock::now() - asked_ >= ProbeRule::kPatience) return missed;
   if (failure != HttpFailure::connect) return broken;
-  // Of a link that is cut; the worker has not refused anything.
+  // Errors of a link that is cut; the worker has not refused anything.
   for (std::errc e : {std::errc::host_unreachable, std::errc::network_unreachable})
     if (detail == std::make_error_code(e).message()) return missed;
   return refused;

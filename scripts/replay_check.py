@@ -3,7 +3,7 @@
 
     scripts/replay_check.py BINARY MODEL [--device cuda] [--segments 5] [--seconds 25] [-- OPTIONS]
 
-The server runs with --deterministic on a GPU, --record-text and the smallest ring. Requests share beginnings, have
+The server runs with --deterministic on a GPU, --record-text and a small ring. Requests share beginnings, have
 several choices, are sampled with seeds, and some clients leave, until the recording has so many segments or the time
 is up. Then the recording is kept, the server stops, and `sluice replay` computes all segments in a row, one from the
 middle alone, and one that is cut off. OPTIONS are for the server; --kv, --quantize, --dtype, --gpu-weights and --format
@@ -35,6 +35,7 @@ def arguments():
     p.add_argument("--device", default="cuda")
     p.add_argument("--segments", type=int, default=5, help="at least so many, if there is time")
     p.add_argument("--seconds", type=float, default=25, help="of load, at most")
+    p.add_argument("--ring", default="16M", help="bytes of the recording")
     p.add_argument("--users", type=int, default=12, help="requests at a time")
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
@@ -47,7 +48,7 @@ def arguments():
 
 def serve(o, folder):
     words = [o.binary, "serve", o.model, "--device", o.device, "--port", "0", "--no-log-requests", "--record", folder,
-             "--record-text", "--record-size", "4M", *([] if o.device == "cpu" else ["--deterministic"]), *o.options]
+             "--record-text", "--record-size", o.ring, *([] if o.device == "cpu" else ["--deterministic"]), *o.options]
     server = subprocess.Popen([str(w) for w in words], stderr=subprocess.PIPE, text=True)
     lines = []
     for line in server.stderr:

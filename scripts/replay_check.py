@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Serves a model, records it under load, and computes the recording again: every result must be equal.
 
-    scripts/replay_check.py BINARY MODEL [--device cuda] [--segments 5] [--seconds 25] [-- OPTIONS]
+    scripts/replay_check.py BINARY MODEL [--device cuda] [--segments 5] [--seconds 25] [--ring 16M] [-- OPTIONS]
 
 The server runs with --deterministic on a GPU, --record-text and a small ring. Requests share beginnings, have
 several choices, are sampled with seeds, and some clients leave, until the recording has so many segments or the time

@@ -49,8 +49,8 @@ class KvRestore {
   // host memory, those outside a window), and the pool's unused blocks may be too few for them.
   int num_extra() const { return num_extra_; }
 
-  // Uses the slot 0, whose row is not open then. Returns the number of positions computed; throws
-  // if a step fails. `progress`: positions done and in all.
+  // Opens slot 0's row, which whoever uses it afterwards opens again. Returns the number of
+  // positions computed; throws if a step fails. `progress`: positions done and in all.
   uint64_t run(Executor& executor, const std::function<void(size_t, size_t)>& progress);
 
  private:

@@ -429,6 +429,33 @@ TEST(Replay, MissingRecordsAreMadeUpFor) {
   }
 }
 
+// A record of masks is lost where a segment was cut: the masks allowed what was sampled.
+TEST(Replay, MissingMasks) {
+  for (const char* name : {"llama", "gemma2"}) {
+    Rig rig(name, 2), other(name, 1);
+    const std::vector<Bytes> segments = record_segments(rig);
+    PlanReplay replay = other.replay();
+    for (const Bytes& s : segments) replay.expect(s);
+    size_t dropped = 0;
+    for (size_t k = 0; k < segments.size(); ++k) {
+      RecordReader reader(segments[k]);
+      ASSERT_TRUE(reader.header());
+      Bytes rest(segments[k].begin(), segments[k].begin() + static_cast<ptrdiff_t>(reader.at()));
+      for (size_t from = reader.at(); std::optional<Record> r = reader.next(); from = reader.at()) {
+        const auto at = segments[k].begin() + static_cast<ptrdiff_t>(from);
+        if (r->kind == RecordKind::masks)
+          ++dropped;
+        else
+          rest.insert(rest.end(), at, at + static_cast<ptrdiff_t>(reader.at() - from));
+      }
+      replay.run(rest).value();
+      ASSERT_EQ(replay.difference, "") << name << " segment " << k;
+    }
+    EXPECT_GT(dropped, 10u);
+    EXPECT_EQ(replay.num_restored, 0u);
+  }
+}
+
 // Up to its last whole record.
 TEST(Replay, ASegmentCutAtAnyByte) {
   Rig rig("llama", 1);

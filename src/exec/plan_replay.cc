@@ -146,7 +146,7 @@ Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
   Result<Scheduler> scheduler =
       decode_state(state->payload, header->config, replay_text(header->vocab));
   if (!scheduler) return scheduler.error();
-  known_.clear(), opened_.clear(), early_.clear();
+  known_.clear(), opened_.clear();
   const BlockCounts counts = scheduler->count_blocks();
   if (counts.free == counts.total && scheduler->idle()) {
     if (!executor_) open(0);
@@ -161,7 +161,6 @@ Result<void> PlanReplay::begin(std::span<const std::byte> segment) {
     Result<StepPlan> p = decode_plan(r->payload);
     if (!p) return p.error();
     make_early(*scheduler, *p);
-    early_.emplace_back(p->step, *p);
     if (auto ok = launch(*p, true); !ok) return ok;
   }
   return {};
@@ -179,8 +178,8 @@ void PlanReplay::make_early(const Scheduler& scheduler, StepPlan& p) {
   for (Slice& s : p.slices) {
     p.num_tokens += s.count;
     p.num_decode += p.num_tokens == p.num_decode + 1 && s.count == 1;
-    const bool again = std::ranges::any_of(early_, [&](const auto& e) {
-      return std::ranges::any_of(e.second.slices, [&](const Slice& x) { return x.slot == s.slot; });
+    const bool again = std::ranges::any_of(steps_, [&](const Launched& e) {
+      return std::ranges::any_of(e.slices, [&](const Slice& x) { return x.slot == s.slot; });
     });
     if (!s.chained || again || s.count != 1) continue;
     s.chained = false;
@@ -222,7 +221,7 @@ Result<void> PlanReplay::launch(const StepPlan& plan, bool partly) {
   const bool masked =
       std::ranges::any_of(plan.slices, [](const Slice& s) { return s.mask != kNoMask; });
   executor_->launch(plan);
-  steps_.push_back({plan.step, masked, partly});
+  steps_.push_back({plan.step, masked, partly, plan.slices});
   return {};
 }
 
@@ -246,15 +245,14 @@ Result<void> PlanReplay::take(const Record& r) {
 
 Result<void> PlanReplay::take_result(const RecordedResult& recorded) {
   if (steps_.empty()) return Error{400, "a result belongs to no step in flight"};
-  const Launched step = steps_.front();
+  const Launched step = std::move(steps_.front());
   steps_.erase(steps_.begin());
   const StepResult& was = recorded.result;
   if (step.masked) {
-    // Its masks came before the first segment: they allowed what was sampled.
+    // Its masks came before the first segment, or their record is missing: they allowed what was
+    // sampled.
     StepMasks masks{step.step, {}};
-    auto early = std::ranges::find(early_, step.step, &std::pair<uint64_t, StepPlan>::first);
-    for (size_t k = 0; early != early_.end() && k < early->second.slices.size(); ++k) {
-      const Slice& s = early->second.slices[k];
+    for (const Slice& s : step.slices) {
       const Sampled* sampled = row_in(was, s.slot, s.epoch);
       if (s.mask == kNoMask || !sampled || sampled->num_tokens == 0) continue;
       const auto at = static_cast<size_t>(s.mask);

@@ -57,6 +57,7 @@ class PlanReplay {
     uint64_t step = 0;
     bool masked = false;  // and its masks have not come
     bool partly = false;  // launched before a beginning: not all of its rows are known
+    std::vector<Slice> slices;
   };
   void drain();
   Result<void> begin(std::span<const std::byte> segment);
@@ -73,15 +74,14 @@ class PlanReplay {
   MakeExecutor make_;
   int vocab_;
   ExecutorConfig config_;
-  std::unique_ptr<Executor> executor_;                // from the first segment's beginning on
-  int num_extra_ = 0;                                 // blocks behind its pool
-  Bytes end_state_;                                   // of the scheduler, behind the last segment
-  BlockContents there_;                               // then
-  NeededBlocks needed_;                               // that segments read
-  std::vector<Launched> steps_;                       // in flight
-  std::vector<std::pair<uint64_t, StepPlan>> early_;  // plans of those that are `partly`
-  std::set<std::pair<Slot, uint32_t>> known_;         // rows of the state it began with, by epoch
-  std::set<std::pair<Slot, uint32_t>> opened_;        // and those that plans in flight opened
+  std::unique_ptr<Executor> executor_;          // from the first segment's beginning on
+  int num_extra_ = 0;                           // blocks behind its pool
+  Bytes end_state_;                             // of the scheduler, behind the last segment
+  BlockContents there_;                         // then
+  NeededBlocks needed_;                         // that segments read
+  std::vector<Launched> steps_;                 // in flight
+  std::set<std::pair<Slot, uint32_t>> known_;   // rows of the state it began with, by epoch
+  std::set<std::pair<Slot, uint32_t>> opened_;  // and those that plans in flight opened
 };
 
 }  // namespace sluice

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
 import plan_verify  # noqa: E402
 import replay_check  # noqa: E402
+import table_check  # noqa: E402
 import test_report  # noqa: E402
 import trace_report  # noqa: E402
 
@@ -78,6 +79,18 @@ class ReplayCheck(unittest.TestCase):
         self.assertEqual(requests[0]["prompt"][:24], requests[3]["prompt"][:24])
         self.assertNotEqual(requests[0]["prompt"][:24], requests[1]["prompt"][:24])
         self.assertTrue(all(max(r["prompt"]) < 256 and len(r["prompt"]) + r["max_tokens"] <= 256 for r in requests))
+
+
+class TableCheck(unittest.TestCase):
+    def test_the_cell_that_is_furthest_off(self):
+        cells = [{"device": d, "batch": b, "step_s": s, "ttft_s": t}
+                 for d, b, s, t in (("measured", 1, 0.010, 0.5), ("measured", 8, 0.020, 0.5),
+                                    ("cpu", 1, 0.008, 0.6), ("cpu", 8, 0.021, 0.6))]
+        times = table_check.times_of({"cells": cells})
+        self.assertEqual(times, {"batch 1": (0.008, 0.010), "batch 8": (0.021, 0.020), "prompt": (0.6, 0.5)})
+        self.assertEqual(table_check.furthest(times), ("batch 1", 1.25))
+        times["batch 8"] = (0.030, 0.020)
+        self.assertEqual(table_check.furthest(times)[0], "batch 8")
 
 
 class PlanVerify(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/check.h"
@@ -23,6 +24,9 @@ constexpr double kSampleWindow = 0.5e-3;        // seconds of a sample, at least
 constexpr double kLongestCall = 0.1;            // of a call: more rows are not tried
 constexpr int kRateRounds = 4, kCallSamples = 6;
 constexpr int kDecodePositions = 512, kDecodeRows = 4, kPromptRows = 128;
+constexpr int64_t kOutputsOfCall = 256;  // a small product's
+constexpr int kCallRows[] = {1, 4, 8, 16}, kRowOpsRows[] = {1, 4, 8, 16, 64};
+constexpr int kShortPositions = 31, kShortRows = 8;
 
 // Seconds of a call, the best of several samples.
 double best_call(KernelCase& kernel, int m) {
@@ -65,21 +69,37 @@ std::string heads_of(const ModelShape& s) {
   return strf("%dx%dx%d", s.num_heads, s.num_kv_heads, s.head_dim);
 }
 
-KernelRate measure_attention(const ModelShape& shape, int threads, int decode, int rows) {
-  KernelRate rate{"", threads, {}};
+double best_of_rounds(KernelCase& kernel, int m) {
+  double best = best_call(kernel, m);
+  for (int round = 1; round < kRateRounds; ++round) best = std::min(best, best_call(kernel, m));
+  return best;
+}
+
+std::unique_ptr<Backend> backend_with(int threads) {
   CpuOptions cpu;
   cpu.threads = threads;
-  const std::unique_ptr<Backend> backend = make_cpu_backend(cpu);
+  return make_cpu_backend(cpu);
+}
+
+double num_pairs(int decode, int rows) {
+  return decode > 0 ? rows * (decode + 1.0) : 0.5 * rows * (rows + 1.0);
+}
+
+// Seconds of attention over all pairs of a query and a key.
+double time_attention(const ModelShape& shape, int threads, int decode, int rows) {
+  double seconds = 0;
+  const std::unique_ptr<Backend> backend = backend_with(threads);
   with_pool(threads, [&](ThreadPool&) {
     const std::unique_ptr<KernelCase> kernel =
         make_attention_case(*backend, kRotated, {shape, KvType(DType::f16), decode, rows});
-    const double pairs = decode > 0 ? rows * (decode + 1.0) : 0.5 * rows * (rows + 1.0);
-    double best = best_call(*kernel, rows);
-    for (int round = 1; round < kRateRounds; ++round)
-      best = std::min(best, best_call(*kernel, rows));
-    rate.points.push_back({static_cast<double>(rows), best / pairs});
+    seconds = best_of_rounds(*kernel, rows);
   });
-  return rate;
+  return seconds;
+}
+
+KernelRate measure_attention(const ModelShape& shape, int threads, int decode, int rows) {
+  const double seconds = time_attention(shape, threads, decode, rows);
+  return {"", threads, {{static_cast<double>(rows), seconds / num_pairs(decode, rows)}}};
 }
 
 }  // namespace
@@ -97,8 +117,16 @@ std::string decode_attention_name(const ModelShape& shape) {
   return "decode-attention-" + heads_of(shape);
 }
 
+std::string decode_row_name(const ModelShape& shape) { return "decode-row-" + heads_of(shape); }
+
 std::string prompt_attention_name(const ModelShape& shape) {
   return "prompt-attention-" + heads_of(shape);
+}
+
+std::string product_call_name(const MatmulRow& row) { return std::string(row.name) + "-call"; }
+
+std::string row_ops_name(const ModelShape& shape, uint8_t acts) {
+  return strf("row-ops-%dx%d-%s-%d", shape.hidden, shape.ffn, heads_of(shape).c_str(), acts);
 }
 
 KernelRate measure_product(const MatmulRow& row, int threads) {
@@ -125,6 +153,41 @@ KernelRate measure_decode_attention(const ModelShape& shape, int threads) {
 KernelRate measure_prompt_attention(const ModelShape& shape, int threads) {
   KernelRate rate = measure_attention(shape, threads, 0, kPromptRows);
   rate.kernel = prompt_attention_name(shape);
+  return rate;
+}
+
+KernelRate measure_product_call(const MatmulRow& row, int threads, const KernelRate& product) {
+  KernelRate rate{product_call_name(row), threads, {}};
+  with_pool(threads, [&](ThreadPool& pool) {
+    Rotation rotation(kRotated);
+    const std::unique_ptr<KernelCase> kernel = make_matmul_case(
+        pool, rotation, {&row, kOutputsOfCall, kInputs, kCallRows[std::size(kCallRows) - 1]});
+    const double weights = kernel->ops(1) / 2;
+    for (int m : kCallRows) {
+      const double beyond = best_of_rounds(*kernel, m) - weights * product.seconds(m);
+      rate.points.push_back({static_cast<double>(m), std::max(0.0, beyond)});
+    }
+  });
+  return rate;
+}
+
+KernelRate measure_decode_row(const ModelShape& shape, int threads, const KernelRate& decode) {
+  const double all = time_attention(shape, threads, kShortPositions, kShortRows);
+  const double pairs = num_pairs(kShortPositions, kShortRows) * decode.seconds(1);
+  return {decode_row_name(shape),
+          threads,
+          {{static_cast<double>(kShortRows), std::max(0.0, all - pairs) / kShortRows}}};
+}
+
+KernelRate measure_row_ops(const ModelShape& shape, uint8_t acts, int threads) {
+  KernelRate rate{row_ops_name(shape, acts), threads, {}};
+  const std::unique_ptr<Backend> backend = backend_with(threads);
+  with_pool(threads, [&](ThreadPool&) {
+    const std::unique_ptr<KernelCase> kernel =
+        make_row_ops_case(*backend, {shape, acts, kRowOpsRows[std::size(kRowOpsRows) - 1]});
+    for (int m : kRowOpsRows)
+      rate.points.push_back({static_cast<double>(m), best_of_rounds(*kernel, m)});
+  });
   return rate;
 }
 

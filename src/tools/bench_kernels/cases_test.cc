@@ -70,5 +70,21 @@ TEST(KernelCases, AttentionRuns) {
   EXPECT_NEAR(f16->bytes(1), 100 * 2 * 2 * 64 * 2, 1e-6);
 }
 
+// Widths that not every form of activations fits.
+TEST(KernelCases, RowOperations) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend({.threads = 2, .pin = false});
+  ModelShape shape;
+  shape.num_heads = 3, shape.num_kv_heads = 1, shape.head_dim = 32;
+  for (int hidden : {96, 256, 100}) {
+    shape.hidden = hidden, shape.ffn = 2 * hidden;
+    for (uint8_t acts : {kActF32, kActQ8, kActRow8, kActSuper8}) {
+      auto c = make_row_ops_case(*backend, {shape, acts, 5});
+      for (int m : {1, 5, 2}) c->run(m);
+      EXPECT_EQ(c->bytes(4), 4 * c->bytes(1));
+      EXPECT_EQ(c->bytes(1), 4.0 * (8 * hidden + 5 * 32));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -16,6 +16,7 @@ namespace sluice {
 struct KernelUse {
   const MatmulRow* kernel = nullptr;
   double body = 0, logits = 0;
+  int calls = 0;  // of the body's: tensors that are one weight (Q, K and V) have one
 };
 std::vector<KernelUse> kernels_of(const Checkpoint& file, const LoadQuant& quant);
 

@@ -15,9 +15,8 @@ double soft_max(double a, double b) { return std::cbrt(a * a * a + b * b * b); }
 constexpr double kSumLatency = 8e-6;  // seconds of a sum over devices, however small
 constexpr int kMostRows = 16384;
 
-// Of a CPU, beside its products and attention. Row operations (norms, rotation, activation,
-// quantising, sums) by the values that they read and write.
-constexpr double kCpuPerLayer = 10e-6, kCpuPerStep = 100e-6, kCpuPerValue = 1e-10;
+// Of a CPU, beside its kernels: inputs, sampling.
+constexpr double kCpuPerStep = 100e-6;
 constexpr double kCpuHostStep = 20e-6, kCpuHostSlice = 0.3e-6;
 constexpr int kSampledRows = 16;  // whose logits give the cost of one more
 
@@ -55,7 +54,8 @@ StepCost derive_cost(const SolModel& m, const SolDevice& d, const Reached& r, We
 
 double CpuKernels::body(double rows) const {
   double t = 0;
-  for (const Product& p : products) t += p.body * p.rate.seconds(rows);
+  for (const Product& p : products)
+    t += p.body * p.rate.seconds(rows) + p.calls * p.call.seconds(std::min(rows, p.call.most()));
   return t;
 }
 
@@ -68,14 +68,12 @@ double CpuKernels::logits(double rows) const {
 StepCost derive_cpu_cost(const ModelShape& m, const CpuKernels& k) {
   StepCost c;
   c.sampled = (k.logits(kSampledRows) - k.logits(1)) / (kSampledRows - 1);
-  const double values = static_cast<double>(m.num_layers) *
-                        (8.0 * m.hidden + 4.0 * m.ffn +
-                         (m.num_heads + 2.0 * m.num_kv_heads) * static_cast<double>(m.head_dim));
-  const double fixed =
-      std::max(0.0, k.logits(1) - c.sampled) + m.num_layers * kCpuPerLayer + kCpuPerStep;
+  const double fixed = std::max(0.0, k.logits(1) - c.sampled) + kCpuPerStep;
   // More knots where rates bend.
   for (int n = 1; n <= kMostRows; n = n < 4 ? n + 1 : n < 16 ? n + 2 : 2 * n)
-    c.rows.push_back({static_cast<double>(n), fixed + k.body(n) + n * values * kCpuPerValue});
+    c.rows.push_back(
+        {static_cast<double>(n), fixed + k.body(n) + m.num_layers * k.row_ops.seconds(n)});
+  c.sampled += m.num_layers * k.decode_row.seconds(1);  // a row that decodes is sampled
   // A decode reads a position and has a pair of a query and a key for it.
   c.attended = m.num_layers * k.prompt.seconds(1);
   c.context = std::max(0.0, m.num_layers * k.decode.seconds(1) - c.attended);

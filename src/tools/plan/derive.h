@@ -43,9 +43,12 @@ struct CpuKernels {
   struct Product {
     KernelRate rate;
     double body = 0, logits = 0;  // weights; those of logits are for sampled rows
+    KernelRate call;
+    double calls = 0;  // of the body's
   };
   std::vector<Product> products;
-  KernelRate decode, prompt;  // attention of a layer
+  KernelRate decode, decode_row, prompt;  // attention of a layer
+  KernelRate row_ops;                     // of a layer
 
   double body(double rows) const;  // seconds
   double logits(double rows) const;

@@ -9,7 +9,6 @@
 
 #include "tools/plan/calibrate.h"
 #include "tools/plan/cost_file.h"
-#include "tools/plan/cpu_kernels.h"
 #include "tools/plan/derive.h"
 #include "tools/plan/figures.h"
 #include "tools/plan/page.h"
@@ -367,14 +366,6 @@ TEST(Calibrate, StepsKeepTheDeviceFromTheEndBeforeThem) {
   EXPECT_NEAR(host.step + host.slice, 1e-3, 1e-9);
 }
 
-// Headers of weights, without the weights.
-class HeadersOnly final : public Checkpoint {
- public:
-  explicit HeadersOnly(std::vector<TensorInfo> tensors) { tensors_ = std::move(tensors); }
-  std::span<const std::byte> data(const TensorInfo&) override { return {}; }
-  void release(const TensorInfo&) override {}
-};
-
 // Tolerances of DeriveCost.NearMeasured*.
 TEST(PlanTarget, ErrorOfDerivedCosts) {
   EngineOptions engine;
@@ -388,78 +379,6 @@ TEST(PlanTarget, ErrorOfDerivedCosts) {
   EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.15);  // nothing is quantised
   engine.format = "q8_0";
   EXPECT_EQ(PlanTarget::open(engine, on).value().cost_error(), 0.30);
-}
-
-TEST(CpuKernels, WeightsByKernel) {
-  const auto uses = [](std::vector<TensorInfo> tensors, WeightQuant quant = WeightQuant::none) {
-    LoadQuant q;
-    q.kind = quant;
-    return kernels_of(HeadersOnly(std::move(tensors)), q);
-  };
-  const TensorInfo embedding{"token_embd.weight", Format::q8_0, 1000, 64, 68000},
-      up{"blk.0.ffn_up.weight", Format::q8_0, 128, 64, 8704},
-      down{"blk.0.ffn_down.weight", Format::f16, 64, 128, 16384},
-      norm{"blk.0.ffn_norm.weight", Format::f32, 1, 64, 256},
-      positions{"position_embd.weight", Format::f32, 32, 64, 8192},
-      logits{"output.weight", Format::f16, 1000, 64, 128000};
-  const std::vector<KernelUse> tied = uses({embedding, up, norm, down, positions});
-  ASSERT_EQ(tied.size(), 2u);
-  EXPECT_EQ(tied[0].kernel, &choose_matmul(Format::q8_0, 128, 64));
-  EXPECT_EQ(tied[0].body, 128 * 64);
-  EXPECT_EQ(tied[0].logits, 1000 * 64);
-  EXPECT_EQ(tied[1].body, 64 * 128);
-  const std::vector<KernelUse> untied = uses({embedding, up, logits});
-  ASSERT_EQ(untied.size(), 2u);
-  EXPECT_EQ(untied[0].logits, 0);
-  EXPECT_EQ(untied[1].logits, 1000 * 64);
-  EXPECT_EQ(uses({up, down}, WeightQuant::w8a8).size(), 1u);  // both become int8
-}
-
-// Weights of two kernels and attention, in round figures.
-TEST(DeriveCost, OfACpuIsTheSumOfItsKernels) {
-  ModelShape shape;
-  shape.num_layers = 2, shape.hidden = 64, shape.ffn = 128;
-  shape.num_heads = 4, shape.num_kv_heads = 2, shape.head_dim = 16;
-  CpuKernels k;
-  k.products = {{{"a", 2, {{1, 1e-9}, {4, 1e-9}, {16, 4e-9}}}, 10e6, 0},
-                {{"b", 2, {{1, 2e-9}, {16, 17e-9}}}, 1e6, 5e6}};
-  k.decode = {"decode", 2, {{16, 3e-6}}};
-  k.prompt = {"prompt", 2, {{256, 1e-6}}};
-  EXPECT_DOUBLE_EQ(k.body(1), 10e-3 + 2e-3);
-  EXPECT_DOUBLE_EQ(k.body(10), 10e6 * 2.5e-9 + 1e6 * 11e-9);
-  EXPECT_DOUBLE_EQ(k.body(64), 10e6 * 16e-9 + 1e6 * 68e-9);  // proportional behind the last
-  const StepCost c = derive_cpu_cost(shape, k);
-  ASSERT_TRUE(c.valid());
-  EXPECT_DOUBLE_EQ(c.sampled, 5e-3);       // one more row of logits
-  EXPECT_DOUBLE_EQ(c.attended, 2 * 1e-6);  // two layers
-  EXPECT_DOUBLE_EQ(c.context, 2 * 2e-6);   // with `attended` a decode's 3 us
-  const double one = c.seconds({.tokens = 1, .sampled = 1, .context = 0, .attended = 0});
-  EXPECT_NEAR(one, k.body(1) + k.logits(1), 0.2e-3);
-  const double many = c.seconds({.tokens = 64, .sampled = 1, .context = 0, .attended = 0});
-  EXPECT_NEAR(many, k.body(64) + k.logits(1), 0.3e-3);
-}
-
-TEST(CpuKernels, MeasuresOnlyWhatIsMissing) {
-  ModelShape shape;
-  shape.num_heads = 4, shape.num_kv_heads = 2, shape.head_dim = 16;
-  const KernelUse use{&choose_matmul(Format::q8_0, 128, 64), 1e6, 1e5};
-  CpuLimits limits;
-  limits.kernels = {{use.kernel->name, 2, {{1, 1e-9}}},
-                    {decode_attention_name(shape), 2, {{1, 2e-9}}},
-                    {prompt_attention_name(shape), 2, {{1, 3e-9}}}};
-  const auto nothing = [](const std::string& kernel) { ADD_FAILURE() << kernel; };
-  EXPECT_FALSE(complete_rates(limits, {&use, 1}, shape, 2, nothing));
-  const CpuKernels k = kernels_with_rates(limits, {&use, 1}, shape, 2);
-  EXPECT_EQ(k.body(1), 1e6 * 1e-9);
-  EXPECT_EQ(k.logits(1), 1e5 * 1e-9);
-  EXPECT_EQ(k.prompt.seconds(1), 3e-9);
-  limits.kernels.erase(limits.kernels.begin() + 1);  // the rest is there
-  std::vector<std::string> measured;
-  EXPECT_TRUE(complete_rates(limits, {&use, 1}, shape, 2,
-                             [&](const std::string& kernel) { measured.push_back(kernel); }));
-  EXPECT_EQ(measured, std::vector<std::string>{decode_attention_name(shape)});
-  ASSERT_EQ(limits.kernels.size(), 3u);
-  EXPECT_GT(limits.kernels.back().seconds(1), 0);
 }
 
 // A GPU spends instructions on 8-bit K and V: what is read falls to 0.53, its time to 0.77.

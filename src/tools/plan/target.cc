@@ -130,8 +130,8 @@ Result<void> PlanTarget::use_cpu_kernels(bool quiet) {
   cost_.context *= kv_token_ / static_cast<double>(shape_.kv_bytes_per_token(KvType(DType::f16)));
   cost_error_ = kDerivedErrorOther;
   source_ =
-      strf("derived from rates of %zu kernels with %d threads: `sluice plan calibrate` measures",
-           kernels.products.size() + 2, num_threads(engine_));
+      strf("derived from %zu rates of kernels with %d threads: `sluice plan calibrate` measures",
+           2 * kernels.products.size() + 4, num_threads(engine_));
   return {};
 }
 

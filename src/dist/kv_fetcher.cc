@@ -123,7 +123,8 @@ void KvFetcher::run(Job& job) {
     } else {
       outcome.num_wanted = static_cast<int>((*places)->list.size());
       if ((*places)->list.empty()) finish(job, outcome, begin);  // what follows ends the lease
-      run_reserved(job, *places, outcome, nullptr);
+      std::optional<KvLink> link;
+      run_reserved(job, *places, outcome, begin, link);
     }
   } catch (...) {
     log_exception("KV blocks are not fetched");
@@ -135,8 +136,9 @@ void KvFetcher::run(Job& job) {
 // Connects first: there are no places for it until the peer has begun with the prompt, nor does its
 // time begin before.
 void KvFetcher::run_pending(Job& job, Outcome& outcome, WaitUntil& begin) {
-  Result<KvLink> link = connect(job);
-  const Result<void> begun = link ? await(job, *link) : Result<void>(link.error());
+  std::optional<KvLink> link;
+  Result<void> begun = connect(job, link);
+  if (begun) begun = await(job, *link);
   begin = steady_clock::now();
   if (!begun) {
     outcome.error = begun.error().message;
@@ -152,19 +154,25 @@ void KvFetcher::run_pending(Job& job, Outcome& outcome, WaitUntil& begin) {
   }
   outcome.num_wanted = static_cast<int>((*places)->list.size());
   if ((*places)->list.empty()) finish(job, outcome, begin);
-  run_reserved(job, *places, outcome, &*link);
+  run_reserved(job, *places, outcome, begin, link);
 }
 
+// The lease ends behind the request's start: its answer would cost a round trip.
 void KvFetcher::run_reserved(Job& job,
                              const std::shared_ptr<Places>& places,
                              Outcome& outcome,
-                             KvLink* open) {
+                             WaitUntil job_begin,
+                             std::optional<KvLink>& link) {
   const auto begin = steady_clock::now();
-  bool peer_failed = false;
+  bool peer_failed = false, answered = false;
   try {
-    const Result<void> fetched = fetch(job, *places, open);
-    if (!fetched) outcome.error = fetched.error().message;
-    peer_failed = !fetched && is_peers_fault(fetched.error(), *places, begin, job.until);
+    const Result<void> fetched = fetch(job, *places, link);
+    answered = fetched.has_value();
+    if (!answered)
+      outcome.error = fetched.error().message;
+    else if (job.lease && std::ranges::count(places->came, false) > 0)
+      outcome.error = "the peer did not have all blocks";  // of a prefix it has sent what it has
+    peer_failed = !answered && is_peers_fault(fetched.error(), *places, begin, job.until);
   } catch (...) {
     log_exception("KV blocks are not fetched");
     outcome.error = "no memory";  // short: needs none
@@ -172,6 +180,8 @@ void KvFetcher::run_reserved(Job& job,
   outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
   outcome.num_positions = num_positions(*places);
   give_back(places);
+  finish(job, outcome, job_begin);
+  if (answered && job.lease) release(job, *link);
   if (!peer_failed) return;
   std::lock_guard lock(mutex_);
   resting_[job.peer] = steady_clock::now() + options_.rest;
@@ -239,14 +249,13 @@ Result<std::shared_ptr<KvFetcher::Places>> KvFetcher::reserve(const Job& job) {
   return places;
 }
 
-Result<KvLink> KvFetcher::connect(const Job& job) {
+Result<void> KvFetcher::connect(const Job& job, std::optional<KvLink>& link) {
   Result<std::unique_ptr<ByteStream>> stream =
       connect_bytes(options_.transport, job.peer.address, job.peer.port,
                     std::min(job.until, steady_clock::now() + KvLink::kIdle));
   if (!stream) return stream.error();
-  KvLink link(std::move(*stream), identity_);
-  if (auto ok = link.greet(true, frame_until(job)); !ok) return ok.error();
-  return link;
+  link.emplace(std::move(*stream), identity_);
+  return link->greet(true, frame_until(job));
 }
 
 // A pending job has minutes, but no single frame has: whoever stops waits for it.
@@ -269,38 +278,28 @@ Result<void> KvFetcher::await(const Job& job, KvLink& link) const {
   }
 }
 
-// `open`: the connection, where there is one already.
-Result<void> KvFetcher::fetch(const Job& job, Places& places, KvLink* open) {
+// `link`: the connection, where there is one already.
+Result<void> KvFetcher::fetch(const Job& job, Places& places, std::optional<KvLink>& link) {
   if (places.list.empty() && !job.lease) return {};
   const std::vector<Digest256> keys = prompt_keys(*job.prompt.prompt, engine_.config().block_size);
-  std::optional<KvLink> own;
-  if (!open) {
-    Result<KvLink> connected = connect(job);
-    if (!connected) return connected.error();
-    own.emplace(std::move(*connected));
+  if (!link) {
+    if (auto ok = connect(job, link); !ok) return ok;
   }
-  KvLink& link = open ? *open : *own;
   places.greeted = true;
-  if (!places.list.empty()) {
-    if (auto ok = ask(job, places, link); !ok) return ok;
-    for (;;) {
-      if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
-      if (stop_.load()) return Error{404, "the server stops"};
-      Result<KvFrame> frame = link.receive(frame_until(job));
-      if (!frame) return frame.error();
-      if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
-      if (std::holds_alternative<KvDone>(*frame)) break;
-      if (std::holds_alternative<KvWait>(*frame) && job.pending) continue;
-      const std::optional<KvLayers> part = layers_of(*frame);
-      if (!part) return Error{400, "a server sent what only clients send"};
-      if (auto ok = take(*part, keys, places); !ok) return ok;
-    }
+  if (places.list.empty()) return {};
+  if (auto ok = ask(job, places, *link); !ok) return ok;
+  for (;;) {
+    if (steady_clock::now() >= job.until) return Error{504, "not all came in time"};
+    if (stop_.load()) return Error{404, "the server stops"};
+    Result<KvFrame> frame = link->receive(frame_until(job));
+    if (!frame) return frame.error();
+    if (std::holds_alternative<KvGone>(*frame)) return Error{404, "the lease is gone"};
+    if (std::holds_alternative<KvDone>(*frame)) return {};
+    if (std::holds_alternative<KvWait>(*frame) && job.pending) continue;
+    const std::optional<KvLayers> part = layers_of(*frame);
+    if (!part) return Error{400, "a server sent what only clients send"};
+    if (auto ok = take(*part, keys, places); !ok) return ok;
   }
-  if (job.lease) release(job, link);
-  // Of a prefix the peer has sent what it has; a lease was for all.
-  if (job.lease && std::ranges::count(places.came, false) > 0)
-    return Error{404, "the peer did not have all blocks"};
-  return {};
 }
 
 // The answer is awaited: a connection that ends before may take the message with it.

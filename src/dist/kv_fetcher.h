@@ -91,7 +91,8 @@ class KvFetcher {
   void run_reserved(Job& job,
                     const std::shared_ptr<Places>& places,
                     Outcome& outcome,
-                    KvLink* open);
+                    WaitUntil job_begin,
+                    std::optional<KvLink>& link);
   static bool is_peers_fault(const Error& error,
                              const Places& places,
                              WaitUntil begin,
@@ -99,12 +100,12 @@ class KvFetcher {
   static int num_positions(const Places& places);
   void finish(Job& job, Outcome& outcome, WaitUntil begin);
   Result<std::shared_ptr<Places>> reserve(const Job& job);
-  Result<KvLink> connect(const Job& job);
+  Result<void> connect(const Job& job, std::optional<KvLink>& link);
   WaitUntil frame_until(const Job& job) const;
   Result<void> await(const Job& job, KvLink& link) const;
   void run_pending(Job& job, Outcome& outcome, WaitUntil& begin);
   void start_thread();
-  Result<void> fetch(const Job& job, Places& places, KvLink* open);
+  Result<void> fetch(const Job& job, Places& places, std::optional<KvLink>& link);
   Result<void> ask(const Job& job, const Places& places, KvLink& link) const;
   void release(const Job& job, KvLink& link) const;
   Result<void> take(const KvLayers& part, std::span<const Digest256> keys, Places& places) const;

@@ -64,13 +64,22 @@ class Renamed(threading.Thread):
             threading.Thread(target=self.relay, args=(client, server, False), daemon=True).start()
             threading.Thread(target=self.relay, args=(server, client, True), daemon=True).start()
 
+    def renamed(self, data):
+        """(data with the other port, the end that may be the beginning of a port to rename)"""
+        names = [name + self.named for name in (b'"kv_lease_port":', b'"remote_port":')]
+        for name in names:
+            data = data.replace(name, name.removesuffix(self.named) + self.instead)
+        held = max((k for name in names for k in range(1, len(name)) if data.endswith(name[:k])), default=0)
+        return data[:len(data) - held], data[len(data) - held:]
+
     def relay(self, a, b, answers):
+        rest = b""
         with contextlib.suppress(OSError):
             while data := a.recv(64 << 10):
                 if answers:
-                    for name in (b'"kv_lease_port":', b'"remote_port":'):
-                        data = data.replace(name + self.named, name + self.instead)
+                    data, rest = self.renamed(rest + data)
                 b.sendall(data)
+            b.sendall(rest)
         for s in (a, b):
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)

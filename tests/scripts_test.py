@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
+import compare_pd  # noqa: E402
 import plan_verify  # noqa: E402
 import replay_check  # noqa: E402
 import table_check  # noqa: E402
@@ -79,6 +80,19 @@ class ReplayCheck(unittest.TestCase):
         self.assertEqual(requests[0]["prompt"][:24], requests[3]["prompt"][:24])
         self.assertNotEqual(requests[0]["prompt"][:24], requests[1]["prompt"][:24])
         self.assertTrue(all(max(r["prompt"]) < 256 and len(r["prompt"]) + r["max_tokens"] <= 256 for r in requests))
+
+
+class ComparePd(unittest.TestCase):
+    def test_a_port_in_several_pieces(self):
+        """However an answer is cut, the other port stands in it, and only where it is named."""
+        relay = compare_pd.Renamed.__new__(compare_pd.Renamed)  # without its sockets
+        relay.named, relay.instead = b"12345", b"54321"
+        answer = b'{"n":12345,"kv_lease_port":12345,"to":{"remote_port":12345},"kv_lease_port":1234}'
+        expected = answer.replace(b'_port":12345', b'_port":54321')
+        for cut in range(len(answer)):
+            sent, rest = relay.renamed(answer[:cut])
+            more, rest = relay.renamed(rest + answer[cut:])
+            self.assertEqual(sent + more + rest, expected, cut)
 
 
 class TableCheck(unittest.TestCase):

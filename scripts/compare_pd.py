@@ -37,7 +37,7 @@ TOKEN_BYTES = {"lab-16m": 2 * 8 * 2 * 64 * 2, "qwen2.5-7b": 2 * 28 * 4 * 128 * 2
 # A step's rows without its context, which an H200 reads at 0.62 of 4.8 TB/s.
 ROWS = [[1, 4.03e-3], [64, 4.25e-3], [256, 5.5e-3], [8192, 0.174]]
 CONTEXT = TOKEN_BYTES["qwen2.5-7b"] / (0.62 * 4.8e12)
-MIXES = ["256:512:20,60", "1024:256:20,50", "3072:128:8,18", "6144:32:5,12"]
+MIXES = ["256:512:20,60", "1024:256:20,50", "3072:128:8,18", "5120:32:6,14"]
 # What `serve` takes for a 7B model on a GPU.
 ENGINE = ["-t", "1", "--ctx", "8192", "--budget", "8192", "--chunk", "0", "--mixed-budget", "1024", "--max-seqs", "256", "--kv-blocks",
           "16384", "--kv", "f16"]

@@ -83,6 +83,9 @@ class ReplayCheck(unittest.TestCase):
 
 
 class ComparePd(unittest.TestCase):
+    def test_its_own_mixes_are_taken(self):
+        self.assertEqual(len([compare_pd.mix_of(m) for m in compare_pd.MIXES]), 4)
+
     def test_a_port_in_several_pieces(self):
         """However an answer is cut, the other port stands in it, and only where it is named."""
         relay = compare_pd.Renamed.__new__(compare_pd.Renamed)  # without its sockets

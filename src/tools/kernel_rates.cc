@@ -1,6 +1,7 @@
 #include "tools/kernel_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iterator>
 
@@ -22,28 +23,29 @@ constexpr int64_t kOutputsOfMany = 512, kOutputsPerThread = 128;
 constexpr size_t kRotated = size_t{320} << 20;  // bytes of weights, or of K and V
 constexpr double kSampleWindow = 0.5e-3;        // seconds of a sample, at least
 constexpr double kLongestCall = 0.1;            // of a call: more rows are not tried
-constexpr int kRateRounds = 4, kCallSamples = 6;
+constexpr int kRateRounds = 4, kCallSamples = 7;
 constexpr int kDecodePositions = 512, kDecodeRows = 4, kPromptRows = 128;
 constexpr int64_t kOutputsOfCall = 256;  // a small product's
 constexpr int kCallRows[] = {1, 4, 8, 16}, kRowOpsRows[] = {1, 4, 8, 16, 64};
 constexpr int kShortPositions = 31, kShortRows = 8;
 
-// Seconds of a call, the best of several samples.
-double best_call(KernelCase& kernel, int m) {
+// Seconds of a call, the median of several samples: a step has no luck either.
+double typical_call(KernelCase& kernel, int m) {
   using Clock = std::chrono::steady_clock;
   const auto timed = [&](int calls) {
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < calls; ++i) kernel.run(m);
     return std::chrono::duration<double>(Clock::now() - begin).count() / calls;
   };
-  double best = timed(1);
-  const int calls = static_cast<int>(kSampleWindow / best) + 1;
-  for (int i = 0; i < kCallSamples; ++i) best = std::min(best, timed(calls));
-  return best;
+  const int calls = static_cast<int>(kSampleWindow / timed(1)) + 1;
+  std::array<double, kCallSamples> samples;
+  for (double& s : samples) s = timed(calls);
+  std::ranges::nth_element(samples, samples.begin() + kCallSamples / 2);
+  return samples[kCallSamples / 2];
 }
 
-// Seconds per weight for so many rows of activations; rounds over all of them, since other programs
-// come and go.
+// Seconds per weight for so many rows of activations; the best of rounds over all of them, since
+// other programs come and go.
 std::vector<KernelRate::Point> measure_by_rows(ThreadPool& pool,
                                                const MatmulRow& row,
                                                int64_t outputs,
@@ -56,7 +58,7 @@ std::vector<KernelRate::Point> measure_by_rows(ThreadPool& pool,
   size_t num = rows.size();
   for (int round = 0; round < kRateRounds; ++round) {
     for (size_t k = 0; k < num; ++k) {
-      out[k].seconds = std::min(out[k].seconds, best_call(*kernel, rows[k]));
+      out[k].seconds = std::min(out[k].seconds, typical_call(*kernel, rows[k]));
       if (out[k].seconds >= kLongestCall) num = k + 1;
     }
   }
@@ -70,8 +72,8 @@ std::string heads_of(const ModelShape& s) {
 }
 
 double best_of_rounds(KernelCase& kernel, int m) {
-  double best = best_call(kernel, m);
-  for (int round = 1; round < kRateRounds; ++round) best = std::min(best, best_call(kernel, m));
+  double best = typical_call(kernel, m);
+  for (int round = 1; round < kRateRounds; ++round) best = std::min(best, typical_call(kernel, m));
   return best;
 }
 

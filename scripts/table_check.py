@@ -3,9 +3,10 @@
 
     scripts/table_check.py BINARY random:smollm2-135m [--formats bf16,q8_0,q4_0,q4_k] [--rounds 3]
 
-Rounds over all formats: each measures the kernels anew (what the table is derived from) and the steps (`plan
-calibrate`), so that a machine that slowly changes favours neither. Prints the medians of both and the ratio of their
-tokens/s for every batch and for a prompt. The last line names the cell that is furthest off.
+Rounds over all formats. Each measures the kernels that the table is derived from before and behind the steps (`plan
+calibrate`), and compares the mean of the two tables with the steps: machines change by the minute. Prints medians of
+both, and the median, the least and the most of the rounds' ratios of tokens/s, for every batch and for a prompt. The
+last line names the cell that is furthest off.
 """
 
 import argparse
@@ -25,31 +26,41 @@ def run(command, **options):
     return done.stdout
 
 
-def times_of(table):
-    """{"batch 8": (derived, measured), ..., "prompt": ...} in seconds, of a table with one device and a cost."""
-    cells = {}
-    for cell in table["cells"]:
-        cells.setdefault(cell["device"], []).append(cell)
-    pairs = list(zip(cells["cpu"], cells["measured"]))
-    out = {f"batch {derived['batch']}": (derived["step_s"], measured["step_s"]) for derived, measured in pairs}
-    out["prompt"] = tuple(cell["ttft_s"] for cell in pairs[0])
-    return out
+def times_of(table, device):
+    """{"batch 8": seconds of a step, ..., "prompt": seconds}"""
+    cells = [cell for cell in table["cells"] if cell["device"] == device]
+    return {**{f"batch {cell['batch']}": cell["step_s"] for cell in cells}, "prompt": cells[0]["ttft_s"]}
 
 
-def furthest(medians):
-    """The (name, ratio of tokens/s) that is furthest from 1."""
-    ratios = {name: measured / derived for name, (derived, measured) in medians.items()}
-    return max(ratios.items(), key=lambda r: max(r[1], 1 / r[1]))
+def pairs_of(before, after):
+    """{name: (derived, measured)} of two tables, the second of which has the measured cost."""
+    first, second, measured = times_of(before, "cpu"), times_of(after, "cpu"), times_of(after, "measured")
+    return {name: ((first[name] + second[name]) / 2, measured[name]) for name in measured}
+
+
+def ratios(pairs):
+    """Of tokens/s, the table to what was measured."""
+    return [measured / derived for derived, measured in pairs]
+
+
+def furthest(all_pairs):
+    """The (name, median ratio of tokens/s) that is furthest from 1."""
+    medians = {name: statistics.median(ratios(pairs)) for name, pairs in all_pairs.items()}
+    return max(medians.items(), key=lambda r: max(r[1], 1 / r[1]))
+
+
+def table(o, words):
+    with tempfile.TemporaryDirectory() as cache:  # rates that were kept are not taken
+        return json.loads(run([o.binary, "plan", "table", o.model, *words, "--devices", "cpu", "--batches", o.batches,
+                               "--context", o.context, "--json"], env=dict(os.environ, XDG_CACHE_HOME=cache)))
 
 
 def one_round(o, fmt, folder):
     words = ["--format", fmt] if o.model.startswith("random:") else []
     cost = pathlib.Path(folder) / "cost.json"
+    before = table(o, words)
     run([o.binary, "plan", "calibrate", o.model, *words, "--limit", o.limit, "--out", cost])
-    with tempfile.TemporaryDirectory(dir=folder) as cache:  # rates that were kept are not taken
-        own = dict(os.environ, XDG_CACHE_HOME=cache)
-        return times_of(json.loads(run([o.binary, "plan", "table", o.model, *words, "--cost", cost, "--devices", "cpu",
-                                        "--batches", o.batches, "--context", o.context, "--json"], env=own)))
+    return pairs_of(before, table(o, [*words, "--cost", cost]))
 
 
 def main():
@@ -63,21 +74,20 @@ def main():
     p.add_argument("--limit", type=int, default=30, help="seconds of `plan calibrate`, about")
     o = p.parse_args()
     formats = o.formats.split(",") if o.model.startswith("random:") else ["file"]
-    all_times = {}
+    all_pairs = {}
     with tempfile.TemporaryDirectory() as folder:
         for k in range(o.rounds):
             for fmt in formats:
                 print(f"table_check: round {k + 1} of {o.rounds}, {fmt}", file=sys.stderr, flush=True)
                 for name, pair in one_round(o, fmt, folder).items():
-                    all_times.setdefault(f"{fmt} {name}", []).append(pair)
-    medians = {name: tuple(statistics.median(pair[k] for pair in pairs) for k in (0, 1))
-               for name, pairs in all_times.items()}
-    print(f"{'cell':18} {'table ms':>9} {'measured ms':>12} {'tokens/s':>9}  measured, least and most")
-    for name, (derived, measured) in medians.items():
-        seen = [pair[1] * 1e3 for pair in all_times[name]]
-        print(f"{name:18} {derived * 1e3:9.2f} {measured * 1e3:12.2f} {measured / derived:9.2f}  "
+                    all_pairs.setdefault(f"{fmt} {name}", []).append(pair)
+    print(f"{'cell':18} {'table ms':>9} {'measured ms':>12} {'tokens/s':>9}  least and most")
+    for name, pairs in all_pairs.items():
+        derived, measured = (statistics.median(pair[k] for pair in pairs) * 1e3 for k in (0, 1))
+        seen = ratios(pairs)
+        print(f"{name:18} {derived:9.2f} {measured:12.2f} {statistics.median(seen):9.2f}  "
               f"{min(seen):.2f}-{max(seen):.2f}")
-    name, ratio = furthest(medians)
+    name, ratio = furthest(all_pairs)
     print(f"furthest off: {name}, {ratio:.2f} times the measured tokens/s")
 
 

@@ -100,14 +100,17 @@ class ComparePd(unittest.TestCase):
 
 class TableCheck(unittest.TestCase):
     def test_the_cell_that_is_furthest_off(self):
-        cells = [{"device": d, "batch": b, "step_s": s, "ttft_s": t}
-                 for d, b, s, t in (("measured", 1, 0.010, 0.5), ("measured", 8, 0.020, 0.5),
-                                    ("cpu", 1, 0.008, 0.6), ("cpu", 8, 0.021, 0.6))]
-        times = table_check.times_of({"cells": cells})
-        self.assertEqual(times, {"batch 1": (0.008, 0.010), "batch 8": (0.021, 0.020), "prompt": (0.6, 0.5)})
-        self.assertEqual(table_check.furthest(times), ("batch 1", 1.25))
-        times["batch 8"] = (0.030, 0.020)
-        self.assertEqual(table_check.furthest(times)[0], "batch 8")
+        def cells(*rows):
+            return {"cells": [dict(zip(("device", "batch", "step_s", "ttft_s"), row)) for row in rows]}
+
+        pairs = table_check.pairs_of(cells(("cpu", 1, 0.006, 0.5), ("cpu", 8, 0.021, 0.5)),
+                                     cells(("measured", 1, 0.010, 0.6), ("measured", 8, 0.021, 0.6),
+                                           ("cpu", 1, 0.010, 0.7), ("cpu", 8, 0.021, 0.7)))
+        self.assertEqual(pairs, {"batch 1": (0.008, 0.010), "batch 8": (0.021, 0.021), "prompt": (0.6, 0.6)})
+        rounds = {name: [pair] for name, pair in pairs.items()}
+        self.assertEqual(table_check.furthest(rounds), ("batch 1", 1.25))
+        rounds["batch 8"] += [(0.030, 0.020), (0.030, 0.020)]
+        self.assertEqual(table_check.furthest(rounds)[0], "batch 8")
 
 
 class PlanVerify(unittest.TestCase):

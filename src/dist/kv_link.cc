@@ -51,11 +51,11 @@ Result<void> KvLink::greet(bool is_client, WaitUntil until) {
   return prove(until);
 }
 
-// Nothing that depends on a prompt leaves before the peer's proof is here: a hello alone could be
-// anybody's.
+// Nothing that depends on a prompt leaves before the peer's proof is here, and nothing longer is
+// read: a hello alone could be anybody's.
 Result<void> KvLink::prove(WaitUntil until) {
   if (auto ok = send(KvProof{}, until); !ok) return ok;
-  Result<KvFrame> proof = receive(until);
+  Result<KvFrame> proof = receive(until, kIdle, 0);
   if (!proof) return proof.error();
   if (!std::holds_alternative<KvProof>(*proof)) return Error{400, "the peer did not prove its key"};
   return {};
@@ -76,11 +76,12 @@ Result<void> KvLink::send(const KvFrame& frame, WaitUntil until) {
   return stream_->send(mac, kIdle, until);
 }
 
-Result<KvFrame> KvLink::receive(WaitUntil until, std::chrono::milliseconds idle) {
+Result<KvFrame> KvLink::receive(WaitUntil until, std::chrono::milliseconds idle, size_t most) {
   received_.resize(kFrameHeadBytes);
   if (auto ok = stream_->receive(received_, idle, until); !ok) return ok.error();
   Result<size_t> size = payload_size(received_, identity_.block_bytes);
   if (!size) return size.error();
+  if (*size > most) return Error{400, "the peer did not prove its key"};
   const size_t mac_bytes = in_ ? kMacBytes : 0;
   received_.resize(kFrameHeadBytes + *size + mac_bytes);
   if (auto ok = stream_->receive(std::span(received_).subspan(kFrameHeadBytes), kIdle, until); !ok)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,12 +39,16 @@ class KvLink {
   Result<void> greet(bool is_client, WaitUntil until);
   Result<void> send(const KvFrame& frame, WaitUntil until);
   // Its bytes are valid until the next call.
-  Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle);
+  Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle = kIdle) {
+    return receive(until, idle, SIZE_MAX);
+  }
   void shut() noexcept { stream_->shut(); }
   void finish() noexcept { stream_->finish(); }
 
  private:
   Result<void> prove(WaitUntil until);
+  // One of more than `most` bytes is not read.
+  Result<KvFrame> receive(WaitUntil until, std::chrono::milliseconds idle, size_t most);
 
   std::unique_ptr<ByteStream> stream_;
   const KvIdentity& identity_;

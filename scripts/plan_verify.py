@@ -32,7 +32,8 @@ def say(text):
 def run(command, **options):
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
     if done.returncode != 0:
-        sys.exit(f"plan_verify: {' '.join(map(str, command))}\n{done.stderr.strip()[-2000:]}")
+        name = pathlib.Path(sys.argv[0]).stem
+        sys.exit(f"{name}: {' '.join(map(str, command))}\n{done.stderr.strip()[-2000:]}")
     return done.stdout
 
 

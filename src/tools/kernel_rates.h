@@ -41,12 +41,12 @@ std::string row_ops_name(const ModelShape& shape, uint8_t acts);
 
 // Every call reads weights that are in no cache. Takes a second, and memory for the weights.
 KernelRate measure_product(const MatmulRow& row, int threads);
-// What small products take beyond `product`: handing out the work, and waiting for the last thread.
+// The time of small products beyond `product`: handing out the work, waiting for the last thread.
 KernelRate measure_product_call(const MatmulRow& row, int threads, const KernelRate& product);
 // A layer's K and V in 16 bits: seconds per pair of a query and a key.
 KernelRate measure_decode_attention(const ModelShape& shape, int threads);
 KernelRate measure_prompt_attention(const ModelShape& shape, int threads);
-// What short contexts take beyond `decode`.
+// The time of short contexts beyond `decode`.
 KernelRate measure_decode_row(const ModelShape& shape, int threads, const KernelRate& decode);
 KernelRate measure_row_ops(const ModelShape& shape, uint8_t acts, int threads);
 

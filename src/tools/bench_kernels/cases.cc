@@ -189,11 +189,6 @@ class AttentionCase final : public KernelCase {
     int positions = s.decode > 0 ? s.decode + 1 : s.max_m;
     return (positions + kBlockSize - 1) / kBlockSize;
   }
-  static ModelShape one_layer(ModelShape shape) {
-    shape.num_layers = 1;
-    shape.windows.assign(1, 0);
-    return shape;
-  }
   size_t q_cols() const { return static_cast<size_t>(spec_.num_heads * spec_.head_dim); }
   double bytes_per_position() const {
     return static_cast<double>(cache_.bytes()) /
@@ -260,6 +255,12 @@ class AttentionCase final : public KernelCase {
 };
 
 }  // namespace
+
+ModelShape one_layer(ModelShape shape) {
+  shape.num_layers = 1;
+  shape.windows.assign(1, 0);
+  return shape;
+}
 
 std::vector<std::byte*> Rotation::places(size_t size) {
   size = round_up(size, kPage);

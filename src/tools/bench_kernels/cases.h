@@ -58,15 +58,18 @@ std::unique_ptr<KernelCase> make_attention_case(Backend& backend,
                                                 size_t rotation_bytes,
                                                 const AttentionCaseSpec& spec);
 
-// What a layer does beside its products and attention, for m sequences of one token each: two norms
-// with their sums, rotation and storing of K and V, the activation; each writes the forms of
-// activations (ActNeeds) that products read.
+// A layer's operations on rows, for m sequences of one token each: two norms with their sums, the
+// rotation and storing of K and V, the activation. They write the forms of activations (ActNeeds)
+// that products read.
 struct RowOpsCaseSpec {
   ModelShape shape;
   uint8_t acts;
   int max_m;
 };
 std::unique_ptr<KernelCase> make_row_ops_case(Backend& backend, const RowOpsCaseSpec& spec);
+
+// The shape of one layer that keeps all positions.
+ModelShape one_layer(ModelShape shape);
 
 // What a row's arithmetic is made of, and the peaks that limit it: of the instructions it may use,
 // and of all that this CPU has. Null where there is none.

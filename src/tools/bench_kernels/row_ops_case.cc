@@ -38,6 +38,7 @@ class RowOpsCase final : public KernelCase {
       row_slot_.push_back(i);
       tables_.push_back(i + 1);
     }
+    backend.rope_table(cos_sin_, rope_, positions_);  // a step makes it once for all layers
   }
 
   void run(int m) override {
@@ -55,7 +56,6 @@ class RowOpsCase final : public KernelCase {
     spec.attention = {shape_.num_heads, shape_.num_kv_heads, shape_.head_dim, 1};
     spec.rope = &rope_;
     spec.cos_sin = cos_sin_;
-    backend_.rope_table(cos_sin_, rope_, std::span(positions_).first(n));
     const Act normed = first_rows_of(normed_, m);
     backend_.add_rms_norm(normed, x, delta, weights_.data(), kEps);
     backend_.finish_qkv(qkv, spec, batch, cache_.layers()[0]);
@@ -68,11 +68,6 @@ class RowOpsCase final : public KernelCase {
   double ops(int) const override { return 0; }
 
  private:
-  static ModelShape one_layer(ModelShape shape) {
-    shape.num_layers = 1;
-    shape.windows.assign(1, 0);
-    return shape;
-  }
   // Forms that rows of such a width can have.
   static uint8_t needs(uint8_t acts, int cols) {
     if (cols % kActSuper != 0) acts &= static_cast<uint8_t>(~kActSuper8);

@@ -15,7 +15,7 @@ double soft_max(double a, double b) { return std::cbrt(a * a * a + b * b * b); }
 constexpr double kSumLatency = 8e-6;  // seconds of a sum over devices, however small
 constexpr int kMostRows = 16384;
 
-// Of a CPU, beside its kernels: inputs, sampling.
+// Seconds of a CPU's step beside its kernels: inputs, sampling.
 constexpr double kCpuPerStep = 100e-6;
 constexpr double kCpuHostStep = 20e-6, kCpuHostSlice = 0.3e-6;
 constexpr int kSampledRows = 16;  // whose logits give the cost of one more

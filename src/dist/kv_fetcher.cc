@@ -107,6 +107,11 @@ bool KvFetcher::rests(const KvPeer& peer) {
   return resting_.contains(peer);
 }
 
+void KvFetcher::put_to_rest(const KvPeer& peer) {
+  std::lock_guard lock(mutex_);
+  resting_[peer] = steady_clock::now() + options_.rest;
+}
+
 void KvFetcher::run(Job& job) {
   auto begin = steady_clock::now();
   Outcome outcome;
@@ -143,8 +148,7 @@ void KvFetcher::run_pending(Job& job, Outcome& outcome, WaitUntil& begin) {
   if (!begun) {
     outcome.error = begun.error().message;
     if (begun.error().code == 404) return;
-    std::lock_guard lock(mutex_);
-    resting_[job.peer] = begin + options_.rest;
+    put_to_rest(job.peer);
     return;
   }
   Result<std::shared_ptr<Places>> places = reserve(job);
@@ -180,11 +184,9 @@ void KvFetcher::run_reserved(Job& job,
   outcome.num_came = static_cast<int>(std::ranges::count(places->came, true));
   outcome.num_positions = num_positions(*places);
   give_back(places);
+  if (peer_failed) put_to_rest(job.peer);  // who is told of it may ask again at once
   finish(job, outcome, job_begin);
   if (answered && job.lease) release(job, *link);
-  if (!peer_failed) return;
-  std::lock_guard lock(mutex_);
-  resting_[job.peer] = steady_clock::now() + options_.rest;
 }
 
 // Whether others should not wait for this peer too. One that has sent no block when the time is up

@@ -112,6 +112,7 @@ class KvFetcher {
   void give_back(std::shared_ptr<Places> places) noexcept;
   void give_back_owed();
   bool rests(const KvPeer& peer);
+  void put_to_rest(const KvPeer& peer);
 
   Options options_;
   Engine& engine_;

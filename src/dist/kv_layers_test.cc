@@ -120,8 +120,8 @@ TEST_P(KvLayersBy, AFetchMayEndInTheMiddle) {
   s.pair.fetcher->stop();
   EXPECT_EQ(s.outcome.get().num_came, 0);
   EXPECT_EQ(s.pair.to.num_held(), 0);
-  KvFetcher other({.transport = transport_of_test}, *s.pair.to.engine, s.pair.to.places,
-                  s.pair.to.identity);
+  KvFetcher other({.time = std::chrono::seconds(60), .transport = transport_of_test},
+                  *s.pair.to.engine, s.pair.to.places, s.pair.to.identity);
   s.pair.from.write(s.plan, kBytes / 2, kBytes);
   s.pair.from.executor.set_open(true);
   s.request.get();
@@ -149,7 +149,8 @@ TEST_P(KvLayersBy, BlocksMoveWithTheirSteps) {
 // A server that answers a fetch with these parts of its first block, {at, size}.
 KvFetcher::Outcome fetch_parts(std::vector<std::pair<uint64_t, size_t>> parts) {
   Side to;
-  KvFetcher fetcher({.rest = kNow}, *to.engine, to.places, to.identity);
+  KvFetcher fetcher({.time = std::chrono::seconds(60), .rest = kNow}, *to.engine, to.places,
+                    to.identity);
   const PromptBlocks prompt = some_prompt(9, 0);
   const std::vector<Digest256> keys = prompt_keys(*prompt.prompt, kSize);
   auto listen = listen_bytes(Transport::tcp, "127.0.0.1", 0);

@@ -79,8 +79,8 @@ class Link(threading.Thread):
 
 def costs(folder, binary, slow):
     path = pathlib.Path(folder) / "costs.json"
-    subprocess.run([binary, "plan", "calibrate", "random:smollm2-135m", "-t", "1", "--limit", "1", "-q", "--out", path], check=True,
-                   timeout=300)
+    subprocess.run([binary, "plan", "calibrate", "random:smollm2-135m", "-t", "1", "--device", "cpu", "--limit", "1", "-q", "--out",
+                    path], check=True, timeout=300)
     step = json.loads(path.read_text())
     step.update(rows=[[1, TOKEN_SECONDS * slow], [8192, 8192 * TOKEN_SECONDS * slow]], sampled=0, context=0, attended=0, prompts=0)
     path.write_text(json.dumps(step))

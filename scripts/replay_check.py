@@ -23,6 +23,8 @@ import tempfile
 import time
 import urllib.request
 
+from cluster_check import start
+
 FOR_BOTH = ("--kv", "--quantize", "--dtype", "--gpu-weights", "--format")
 COMPUTED = re.compile(r"from segment (\d+) on(?:, after K and V of (\d+) positions)?: "
                       r"(\d+) results, (\d+) tokens: (.*)")
@@ -41,7 +43,8 @@ def arguments():
     cut = words.index("--") if "--" in words else len(words)
     o = p.parse_args(words[:cut])
     o.options = words[cut + 1:]
-    o.both = [w for k, w in enumerate(o.options) if w in FOR_BOTH or (k > 0 and o.options[k - 1] in FOR_BOTH)]
+    o.both = [w for k, w in enumerate(o.options)
+              if w.split("=")[0] in FOR_BOTH or (k > 0 and o.options[k - 1] in FOR_BOTH)]
     o.both += ["--device", o.device] + ([] if o.device == "cpu" else ["--deterministic"])
     return o
 
@@ -49,13 +52,9 @@ def arguments():
 def serve(o, folder):
     words = [o.binary, "serve", o.model, "--device", o.device, "--port", "0", "--no-log-requests", "--record", folder,
              "--record-text", "--record-size", o.ring, *([] if o.device == "cpu" else ["--deterministic"]), *o.options]
-    server = subprocess.Popen([str(w) for w in words], stderr=subprocess.PIPE, text=True)
-    lines = []
-    for line in server.stderr:
-        lines.append(line)
-        if match := re.search(r"ready on http://([^:\s]+):(\d+)", line):
-            return server, (match[1], int(match[2]))
-    sys.exit(f"replay_check: {' '.join(map(str, words))}\n{''.join(lines)[-2000:]}")
+    server, at = start(words, r"ready on http://([^:\s]+:\d+)")
+    host, port = at.split(":")
+    return server, (host, int(port))
 
 
 def request_of(k):
@@ -149,7 +148,7 @@ def main():
             time.sleep(1)  # its thread makes the folder
         finally:
             server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=60)
+            server.wait(60)
         folders = sorted(record.glob("kept-*"))
         if not folders:
             sys.exit(f"replay_check: nothing was kept: {kept}")

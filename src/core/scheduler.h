@@ -120,6 +120,10 @@ struct SchedulerConfig {
     return static_cast<int>(num_blocks * pages.block_bytes / pages.page_bytes /
                             static_cast<int64_t>(group_windows.size()));
   }
+  // Positions that the pool has room for: each takes a block in every cache group.
+  int64_t num_positions() const {
+    return int64_t{num_blocks} * block_size / static_cast<int64_t>(group_windows.size());
+  }
   bool operator==(const SchedulerConfig&) const = default;
 };
 

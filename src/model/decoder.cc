@@ -204,11 +204,11 @@ void Decoder::forward(Backend& be, const BatchView& batch, std::span<const KvLay
     const int number = range_.first + static_cast<int>(l);
     if (listener_) listener_->begins(number);
     run_attention(be, w.attention, qkv_of(l), batch, kv[l], s);
+    if (watch_) watch_->wrote(static_cast<int>(l));
     post_norm(be, s.delta, w.post_attn_norm, c.eps);
     be.add_rms_norm(s.normed, s.x, s.delta, w.ffn_norm.data(), c.eps);
     run_mlp(be, w.mlp, s);
     if (listener_) listener_->ended(number);
-    if (watch_) watch_->wrote(static_cast<int>(l));
     post_norm(be, s.delta, w.post_ffn_norm, c.eps);
     if (l + 1 < layers_.size()) {
       be.add_rms_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.data(), c.eps);

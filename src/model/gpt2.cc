@@ -191,10 +191,10 @@ void Gpt2::forward(Backend& be, const BatchView& batch, std::span<const KvLayer>
     const int number = range_.first + static_cast<int>(l);
     if (listener_) listener_->begins(number);
     run_attention(be, w.attention, qkv, batch, kv[l], s);
+    if (watch_) watch_->wrote(static_cast<int>(l));
     be.add_layer_norm(s.normed, s.x, s.delta, w.ffn_norm.with(eps_));
     run_mlp(be, w.mlp, s);
     if (listener_) listener_->ended(number);
-    if (watch_) watch_->wrote(static_cast<int>(l));
     if (l + 1 < layers_.size()) {
       be.add_layer_norm(s.normed, s.x, s.delta, layers_[l + 1].attn_norm.with(eps_));
     } else {

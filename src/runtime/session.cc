@@ -396,8 +396,11 @@ Result<void> Session::start(std::function<void(size_t, size_t)> progress,
   ExecutorConfig e = executor_config(scheduler);
   e.timed = options_.record_metrics;
   e.full_sort = options_.full_sort;
-  if (options_.sends.value_or(!device_) && e.groups.num_groups() == 1 && host_layers() == 0)
-    e.sender = options_.exporter;
+  const bool by_layers = e.groups.windows == std::vector<int>{0} && host_layers() == 0;
+  if (by_layers && options_.sends.value_or(!device_)) e.sender = options_.exporter;
+  if (!by_layers && options_.exporter && options_.sends.value_or(false))
+    LOG(warn, "--kv-leave layers: K and V of %s leave by steps",
+        host_layers() > 0 ? "layers on two devices" : "sliding-window layers");
   if (trace_) e.trace = trace_->track("parts of a step");
   if (trace_ && !device_)
     traced_ = std::make_unique<TracedBackend>(*backend_, clock_, *trace_->track("ops"));

@@ -41,7 +41,7 @@ void serve_server_info(Service& s, Call call) {
                          {"disaggregation_mode", "null"},
                          {"context_length", c.max_len},
                          {"page_size", c.block_size},
-                         {"max_total_num_tokens", int64_t{c.num_blocks} * c.block_size},
+                         {"max_total_num_tokens", c.num_positions()},
                          {"max_prefill_tokens", c.budget},
                          {"max_running_requests", c.max_seqs},
                          {"disable_radix_cache", !c.prefix_cache},

@@ -229,7 +229,7 @@ void serve_health(Service& s, Call call) {
 void serve_ready(Service& s, Call call) {
   if (Refusal r = s.check_ready()) return s.fail(call, *r);
   const SchedulerConfig& c = s.session().engine().config();
-  json::object answer{{"status", "ready"}, {"kv_tokens", int64_t{c.num_blocks} * c.block_size}};
+  json::object answer{{"status", "ready"}, {"kv_tokens", c.num_positions()}};
   if (const KvTransfer* t = s.options().transfer) {
     answer["kv_role"] = name_of(kKvRoles, t->role());
     if (const KvPort* p = t->port()) {

@@ -320,6 +320,12 @@ class Plan(Cli):
         self.assertGreater(slow[1]["figures"]["ttft_s"]["p50"], rows[6]["figures"]["ttft_s"]["p50"])
         self.fails(*args, "--prefill-workers", 1, "--decode-workers", 2, says="--workers")
         self.fails(*apart[:-2], says="--decode-workers")
+        moving = json.loads(self.works(*args, "--balance-roles", "--json"))["policies"]
+        self.assertEqual([(r["policy"], r["balance_roles"]) for r in moving[5:]], [("cache-aware", True)] * 2)
+        self.assertEqual([r["figures"] for r in moving[:5]], [r["figures"] for r in rows[:5]])
+        self.assertIn("roles changed", self.works(*args, "--balance-roles").decode())
+        without = [a for a in args if a not in ("--slo", "ttft=300ms,tpot=30ms")]
+        self.fails(*without, "--balance-roles", says="--slo")
 
     def test_calibrates_compares_and_plans_with_the_cost(self):
         shape, cost = WORK / "tiny.json", WORK / "cost.json"

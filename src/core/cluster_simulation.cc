@@ -14,8 +14,9 @@ namespace sluice {
 
 namespace {
 
-bool computes_prompts(const ClusterSetup& s, size_t worker) {
-  return !s.roles.empty() && s.roles[worker] == WorkerRole::prefill;
+bool fetches(const ClusterSetup& s, size_t worker) {
+  if (s.roles.empty()) return s.routing.fetch || s.routing.balance;
+  return s.roles[worker] != WorkerRole::prefill;
 }
 
 // A run in progress.
@@ -26,23 +27,22 @@ class ClusterRunner {
         decode_(with_places(setup.worker)),
         workload_(workload),
         conductor_(setup.routing, conducted(setup, workload)) {
-    for (size_t i = 0; i < static_cast<size_t>(setup.num_workers); ++i) {
-      const bool fetches = setup.roles.empty() ? setup.routing.fetch : !computes_prompts(setup, i);
-      nodes_.emplace_back(fetches ? decode_ : setup.worker).prefill = computes_prompts(setup, i);
-    }
+    for (size_t i = 0; i < static_cast<size_t>(setup.num_workers); ++i)
+      nodes_.emplace_back(fetches(setup, i) ? decode_ : setup.worker);
   }
 
   ClusterRun run() {
     size_t next = 0;  // to arrive
     for (;;) {
       Time now = next < workload_.size() ? workload_[next].at : kNever;
-      // Prefill workers first: what they finish before `now` is sent on before.
+      // Those that compute prompts for others first: what they finish before `now` is sent on
+      // before.
       for (size_t n = 0; n < nodes_.size(); ++n)
-        if (nodes_[n].prefill) advance(n, now);
+        if (nodes_[n].num_for_others > 0) advance(n, now);
       const bool handing = !handovers_.empty() && handovers_.begin()->first <= now;
       if (handing) now = handovers_.begin()->first;
       for (size_t n = 0; n < nodes_.size(); ++n) {
-        if (!nodes_[n].prefill) advance(n, now);
+        advance(n, now);
         if (now != kNever) tell(nodes_[n], now);
       }
       if (handing) {
@@ -63,9 +63,10 @@ class ClusterRunner {
     SimulatedWorker worker;
     std::vector<Conductor::Ticket> tickets;      // by the worker's number of the request
     std::vector<size_t> requests;                // likewise, of the workload
+    std::vector<bool> for_others;                // likewise: it computes the prompt alone
+    int num_for_others = 0;                      // of those that have not ended
     std::deque<SimulatedWorker::Notice> untold;  // the conductor hears of them later
     Time link_free{0};
-    bool prefill = false;
   };
   // A prompt between two workers: it is computed, or (with a decoder) has arrived.
   struct Handover {
@@ -85,13 +86,14 @@ class ClusterRunner {
     ConductorWorker w;
     w.cost = setup.worker.cost;
     w.budget = std::max(1, s.budget);
-    w.kv_tokens = static_cast<int64_t>(s.num_blocks) * s.block_size;
+    w.kv_tokens = s.num_positions();
     const int block = workload.empty() ? 1 : std::max(1, workload[0].block_tokens);
     w.prefix_blocks = static_cast<size_t>(std::max<int64_t>(1, w.kv_tokens / block));
     std::vector<ConductorWorker> out(static_cast<size_t>(setup.num_workers), w);
     for (size_t i = 0; i < out.size(); ++i) {
       if (!setup.roles.empty()) out[i].role = setup.roles[i];
-      out[i].fetches = out[i].lends = setup.routing.fetch;
+      out[i].fetches = setup.routing.fetch || setup.routing.balance;
+      out[i].lends = setup.routing.fetch;
     }
     return out;
   }
@@ -101,10 +103,11 @@ class ClusterRunner {
     Node& n = nodes_[node];
     n.worker.run_until(until);
     std::vector<SimulatedWorker::Notice>& fresh = n.worker.notices();
-    if (n.prefill) {
-      for (const SimulatedWorker::Notice& notice : fresh)
-        if (notice.tokens > 0)
-          handovers_.emplace(notice.at, Handover{n.requests[notice.request], -1, 0, node});
+    for (const SimulatedWorker::Notice& notice : fresh) {
+      if (!n.for_others[notice.request]) continue;
+      if (notice.tokens > 0)
+        handovers_.emplace(notice.at, Handover{n.requests[notice.request], -1, 0, node});
+      n.num_for_others -= notice.ended;
     }
     n.untold.insert(n.untold.end(), fresh.begin(), fresh.end());
     fresh.clear();
@@ -116,7 +119,7 @@ class ClusterRunner {
       const SimulatedWorker::Notice& notice = n.untold.front();
       const Conductor::Ticket t = n.tickets[notice.request];
       if (notice.tokens > 0) conductor_.tokens(t, notice.tokens, notice.at);
-      if (notice.ended) conductor_.ended(t, !n.prefill, notice.at);
+      if (notice.ended) conductor_.ended(t, !n.for_others[notice.request], notice.at);
     }
   }
 
@@ -147,7 +150,7 @@ class ClusterRunner {
     if (choice.decoder < 0) return push(choice.worker, workload_[i], i, ticket, 0);
     SimRequest& prompt = copies_.emplace_back(workload_[i]);
     prompt.output = 1;
-    push(choice.worker, prompt, i, ticket, 0);
+    push(choice.worker, prompt, i, ticket, 0, true);
   }
 
   // What the holder has by now leaves it with the end of its step; the request waits for it.
@@ -183,11 +186,18 @@ class ClusterRunner {
     return to.link_free;
   }
 
-  void push(int worker, const SimRequest& r, size_t i, Conductor::Ticket ticket, int brought) {
+  void push(int worker,
+            const SimRequest& r,
+            size_t i,
+            Conductor::Ticket ticket,
+            int brought,
+            bool for_others = false) {
     Node& n = nodes_[static_cast<size_t>(worker)];
     n.worker.push(r, i, brought);
     n.tickets.push_back(ticket);
     n.requests.push_back(i);
+    n.for_others.push_back(for_others);
+    n.num_for_others += for_others;
   }
 
   // The prompt is computed: its K and V are sent.
@@ -218,8 +228,7 @@ class ClusterRunner {
 
   ClusterRun finish() {
     for (Node& n : nodes_) out_.workers.push_back(n.worker.finish());
-    for (size_t n = 0; n < nodes_.size(); ++n)
-      if (nodes_[n].prefill) drop_answers(out_.workers[n]);
+    out_.num_role_changes = conductor_.num_role_changes();
     for (const Landed& l : landed_) {
       SimRun& run = out_.workers[l.worker];
       SimAnswer& a = run.answers[l.number];
@@ -230,15 +239,16 @@ class ClusterRunner {
       run.prefix_hits -= std::min(run.prefix_hits, cached);
       run.prefix_queries -= std::min(run.prefix_queries, static_cast<uint64_t>(a.input));
     }
+    for (size_t n = 0; n < nodes_.size(); ++n) drop_answers(nodes_[n], out_.workers[n]);
     return std::move(out_);
   }
 
   // Those of prompts for others are not answers to anybody, unless nobody goes on with them.
-  static void drop_answers(SimRun& run) {
-    std::erase_if(run.answers, [](const SimAnswer& a) {
-      return !a.refused && !(a.expired && a.num_tokens == 0);
+  static void drop_answers(const Node& n, SimRun& run) {
+    size_t number = 0;
+    std::erase_if(run.answers, [&](const SimAnswer& a) {
+      return n.for_others[number++] && !a.refused && !(a.expired && a.num_tokens == 0);
     });
-    run.gaps.clear();
   }
 
   struct Landed {

@@ -18,7 +18,8 @@ struct ClusterSetup {
   SimSetup worker;  // all are alike
   int num_workers = 1;
   std::vector<WorkerRole> roles;  // by worker; empty: each does whole requests
-  RoutingConfig routing;          // its `transfer`: seconds on a link for the KV of a token
+  RoutingConfig routing;          // its `transfer`: seconds on a link for the KV of a token;
+                                  // with `balance` no roles are given
   uint64_t seed = 1;              // of Routing::random
 };
 
@@ -30,6 +31,7 @@ struct ClusterRun {
   uint64_t num_handed_over = 0;
   uint64_t num_fetches = 0;         // requests that had a prefix fetched
   uint64_t num_fetched_tokens = 0;  // that came; hits of their worker, too
+  uint64_t num_role_changes = 0;
   uint64_t num_rejected = 0;
   std::vector<double> retry_after;  // of the rejected ones, seconds
 };

@@ -257,4 +257,43 @@ TEST(ClusterSimulation, HotPrefixesAreFetched) {
   EXPECT_EQ(simulate_cluster(setup, load).num_fetches, 0u);
 }
 
+// Long prompts, then long outputs: the workers change what they do, and every request ends once.
+TEST(ClusterSimulation, RolesFollowTheMix) {
+  std::vector<SimRequest> load;
+  Time at{0};
+  for (int i = 0; i < 3'600; ++i) {
+    const bool prompts = i % 2'400 < 1'200;
+    SimRequest& r = load.emplace_back();
+    r.at = at += milliseconds(prompts ? 24 : 10);
+    r.input = prompts ? 1'500 + i % 7 * 100 : 60 + i % 50;
+    r.output = prompts ? 24 : 60;
+  }
+  ClusterSetup setup = cluster_of(8, Routing::cache_aware);
+  setup.routing.transfer = 1e-6;
+  setup.routing.ttft = 1;
+  setup.routing.tpot = 4e-3;
+  const auto good = [&](const ClusterRun& run) {
+    int n = 0;
+    for (const SimRun& w : run.workers)
+      for (const SimAnswer& a : w.answers)
+        n += a.ttft() <= setup.routing.ttft && a.tpot() <= setup.routing.tpot;
+    return n;
+  };
+  const int all_do_all = good(simulate_cluster(setup, load));
+  setup.routing.balance = true;
+  const ClusterRun run = simulate_cluster(setup, load), again = simulate_cluster(setup, load);
+  EXPECT_EQ(run.placed, again.placed);
+  EXPECT_GT(run.num_role_changes, 4u);
+  EXPECT_GT(run.num_handed_over, 200u);
+  size_t answers = 0, tokens = 0, wanted = 0;
+  for (const SimRun& w : run.workers) {
+    answers += w.answers.size();
+    for (const SimAnswer& a : w.answers) tokens += static_cast<size_t>(a.num_tokens);
+  }
+  for (const SimRequest& r : load) wanted += static_cast<size_t>(r.output);
+  EXPECT_EQ(answers, load.size());
+  EXPECT_EQ(tokens, wanted);
+  EXPECT_GT(good(run), all_do_all + 200);  // 3,592 and 3,202
+}
+
 }  // namespace sluice

@@ -25,7 +25,8 @@ constexpr double kMovedMost = 4, kMovedLeast = 1e-6;
 constexpr double kMovedDrift = 0.001;
 // A worker lends no longer than this many times the predicted transfer, and at least this long.
 constexpr double kLentMost = 4, kLentLeast = 0.1;
-constexpr int kTimedOutput = 8;  // tokens of an output that says something of decode steps
+constexpr int kTimedOutput = 8;         // tokens of an output that says something of decode steps
+constexpr uint64_t kBalanceEvery = 64;  // requests
 
 StepLoad less(const StepLoad& a, const StepLoad& b) {
   return {a.tokens - b.tokens, a.sampled - b.sampled, a.context - b.context,
@@ -93,16 +94,15 @@ WorkerView Conductor::view(int worker, const Ask& ask, Time now) const {
   const Worker& w = at(worker);
   WorkerView v;
   v.alive = w.alive;
-  v.draining = w.draining;
-  v.role = w.config.role;
+  v.draining = w.draining || w.role != w.next_role;
+  v.role = w.role;
   v.fetches = w.config.fetches;
   v.lends = w.config.lends;
   v.lending = w.num_lending;
   v.queued = w.queued;
   v.decode = w.decode;
   if (!w.prompts.empty()) v.progress = std::max(0.0, seconds(now - w.front_since));
-  if (w.config.kv_tokens > 0)
-    v.free_tokens = w.config.kv_tokens - w.decode.context - w.queued.context;
+  if (w.config.kv_tokens > 0) v.free_tokens = w.config.kv_tokens - w.held;
   count_cached(worker, ask, v);
   v.pace = w.pace;
   v.decode_pace = decode_pace_;
@@ -132,16 +132,21 @@ void Conductor::forget_lenders(Time now) {
 
 RoutedRequest Conductor::fill_views(const Ask& ask, Time now) {
   forget_lenders(now);
+  change_roles();
   bool others = false;  // that are not suspect
+  bool any = false;     // that takes requests
   for (size_t i = 0; i < workers_.size(); ++i) {
     views_[i].alive = false;
     if (!workers_[i].alive) continue;
     views_[i] = view(static_cast<int>(i), ask, now);
     if (i < 64 && (ask.avoid >> i & 1) != 0) views_[i].alive = false;
-    others = others || (views_[i].alive && !workers_[i].draining && !workers_[i].suspect);
+    any = any || (views_[i].alive && !views_[i].draining);
+    others = others || (views_[i].alive && !views_[i].draining && !workers_[i].suspect);
   }
   for (size_t i = 0; others && i < workers_.size(); ++i)
     if (workers_[i].suspect) views_[i].alive = false;
+  // Nobody else is left: those whose role is about to change take requests in either.
+  for (size_t i = 0; !any && i < workers_.size(); ++i) views_[i].draining = workers_[i].draining;
   RoutedRequest r;
   r.tokens = std::max<int64_t>(1, ask.tokens);
   r.output = output_;
@@ -173,9 +178,10 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   WorkerView v = view(worker, ask, now);
   v.pace = v.decode_pace = 1;
   const bool may_move = !ask.whole || ask.fetches;
-  if (may_move && !ask.handed_over && ask.fetch_from < 0 && w.config.role != WorkerRole::prefill)
+  if (may_move && !ask.handed_over && ask.fetch_from < 0 && w.role != WorkerRole::prefill)
     forget_transfer();
   s.timed = !ask.again;  // its lease may be over
+  s.held = s.tokens - std::min(v.cached, s.tokens);
   if (ask.handed_over) {
     s.fetched = s.tokens - std::min(v.cached, s.tokens);
     v.cached = s.tokens;
@@ -195,7 +201,9 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
   s.ttft = e.ttft();
   s.tpot = e.tpot;
   s.at = now;
+  if (config_.balance && !ask.handed_over) learn_mix(v, s.tokens);
   w.queued += s.prompt;
+  w.held += s.held;
   ++w.num_requests;
   // A session whose prompt was handed over stays with the worker that computed it.
   if (ask.session != 0 && !ask.handed_over) sessions_.put(ask.session, worker);
@@ -214,6 +222,7 @@ Conductor::Ticket Conductor::sent(int worker, const Ask& ask, Time now) {
     w.prefixes.put(ask.blocks[i], cause_of(worker, ask.blocks[i], {ticket, now}));
   if (w.prompts.empty()) w.front_since = now;
   w.prompts.push_back(ticket);
+  if (config_.balance && !ask.handed_over && ++num_sent_ % kBalanceEvery == 0) balance_roles();
   return ticket;
 }
 
@@ -301,7 +310,9 @@ void Conductor::tokens(Ticket ticket, int num, Time now) {
   CHECK(s.worker >= 0);
   if (!s.decodes) first_token(ticket, now);
   s.output += num;
+  s.held += num;
   Worker& w = at(s.worker);
+  w.held += num;
   w.decode.context += num;
   w.decode.attended += num;
 }
@@ -322,6 +333,7 @@ void Conductor::ended(Ticket ticket, bool whole, Time now) {
   }
   if (whole && s.output > 0) output_ += (s.output - output_) * kOutputLearn;
   end_lending(s);
+  w.held -= s.held;
   --w.num_requests;
   s.worker = -1;
   free_.push_back(ticket);
@@ -334,15 +346,9 @@ void Conductor::set_alive(int worker, bool alive) {
     kv_.set_known(static_cast<size_t>(worker), false);
     w.measured = w.predicted = 0;
     update_paces();
+    give_role(w, w.config.role);
   }
   w.alive = alive;
-}
-
-void Conductor::set_role(int worker, WorkerRole role, bool fetches, bool lends) {
-  ConductorWorker& c = at(worker).config;
-  c.role = role;
-  c.fetches = fetches;
-  c.lends = lends;
 }
 
 void Conductor::set_draining(int worker, bool draining) { at(worker).draining = draining; }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "core/kv_picture.h"
 #include "core/lru_map.h"
+#include "core/role_balance.h"
 #include "core/routing_policy.h"
 
 namespace sluice {
@@ -20,6 +21,7 @@ struct ConductorWorker {
   WorkerRole role = WorkerRole::both;
   bool fetches = false;  // of role both: takes K and V that another worker computed
   bool lends = false;    // others may fetch what it has cached
+  uint64_t rank = 0;     // workers of the lowest rank are the first to compute prompts alone
   int budget = 2048;
   int64_t kv_tokens = 0;         // positions of its pool; 0: unknown
   size_t prefix_blocks = 65536;  // hashes remembered of what it caches
@@ -76,6 +78,7 @@ class Conductor {
   // A worker that may be dead gets nothing while others take requests. It keeps its cache.
   void set_suspect(int worker, bool suspect) { at(worker).suspect = suspect; }
   void set_role(int worker, WorkerRole role, bool fetches, bool lends);
+  void set_rank(int worker, uint64_t rank) { at(worker).config.rank = rank; }
   void set_kv_tokens(int worker, int64_t tokens) { at(worker).config.kv_tokens = tokens; }
 
   WorkerView view(int worker, const Ask& ask, Time now) const;
@@ -84,7 +87,9 @@ class Conductor {
   bool alive(int worker) const { return at(worker).alive; }
   bool draining(int worker) const { return at(worker).draining; }
   bool suspect(int worker) const { return at(worker).suspect; }
-  WorkerRole role(int worker) const { return at(worker).config.role; }
+  // What it does now, which with RoutingConfig::balance may be less than it can.
+  WorkerRole role(int worker) const { return at(worker).role; }
+  uint64_t num_role_changes() const { return num_role_changes_; }
   double transfer() const { return config_.transfer; }  // seconds for the KV of a token
   double pace(int worker) const { return at(worker).pace; }
   double expected_output() const { return output_; }
@@ -99,10 +104,14 @@ class Conductor {
   struct Worker {
     explicit Worker(ConductorWorker c) : config(std::move(c)), prefixes(config.prefix_blocks) {}
     ConductorWorker config;
+    WorkerRole role = config.role;  // of now
+    // Its role when what it has of the present one is done. Until then it gets nothing.
+    WorkerRole next_role = config.role;
     LruMap<Cause> prefixes;
     bool alive = true, draining = false, suspect = false;
     int num_requests = 0, num_lending = 0;
     StepLoad queued, decode;
+    int64_t held = 0;            // KV positions, those of a shared prefix once
     std::deque<Ticket> prompts;  // without a first token, in their order
     Time front_since{0};
     double pace = 1;
@@ -113,6 +122,7 @@ class Conductor {
     StepLoad prompt;
     int64_t tokens = 0;   // of the prompt
     int64_t fetched = 0;  // of those, from the worker that computed them
+    int64_t held = 0;     // positions that it takes beside what was there
     int output = 0;
     bool decodes = false;
     bool timed = true;          // its first token teaches something
@@ -139,6 +149,13 @@ class Conductor {
   void learn_transfer(double seconds, int64_t tokens);
   void forget_transfer();
   RoutedRequest fill_views(const Ask& ask, Time now);
+  // Roles of workers that can do both (conductor_roles.cc).
+  void learn_mix(WorkerView alone, int64_t tokens);
+  void balance_roles();
+  SplitWorkers count_split(std::vector<int>& movable) const;
+  SplitSetup split_setup(std::span<const int> movable) const;
+  void give_role(Worker& w, WorkerRole role);
+  void change_roles();
 
   RoutingConfig config_;
   RoutingState state_;
@@ -155,6 +172,8 @@ class Conductor {
   double num_timed_ = 0;                         // first tokens, of late
   double moved_seconds_ = 0, moved_tokens_ = 0;  // from worker to worker, of late
   double assumed_transfer_ = 0;                  // before anything was learned
+  RequestMix mix_;
+  uint64_t num_sent_ = 0, num_role_changes_ = 0;
   std::vector<WorkerView> views_;
 };
 

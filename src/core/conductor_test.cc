@@ -55,6 +55,21 @@ TEST(Conductor, FullPoolsMakeRequestsWait) {
   EXPECT_EQ(c.choose(ask, milliseconds(200)).worker, 1);
 }
 
+// Requests that share a prefix hold it once.
+TEST(Conductor, SharedPrefixesFillAPoolOnce) {
+  Conductor c({}, conducted(2));
+  c.set_kv_tokens(0, 4'000);
+  std::vector<Conductor::Ticket> sent;
+  for (int i = 0; i < 4; ++i) {
+    sent.push_back(c.sent(0, with_prefix(), Time{0}));
+    c.tokens(sent.back(), 1, Time{0});
+  }
+  const int64_t own = 2'000 - 3 * 512;
+  EXPECT_EQ(c.view(0, with_prefix(), Time{0}).free_tokens, 4'000 - 2'000 - 3 * own - 4);
+  for (auto t : sent) c.ended(t, true, Time{0});
+  EXPECT_EQ(c.view(0, with_prefix(), Time{0}).free_tokens, 4'000);
+}
+
 TEST(Conductor, PrefixesAreKnownWhereTheyWereSent) {
   Conductor c({}, conducted(3));
   c.ended(c.sent(1, with_prefix(), Time{0}), true, Time{0});

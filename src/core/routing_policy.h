@@ -65,6 +65,9 @@ struct RoutingConfig {
   // Seconds to move the KV of one token from worker to worker.
   double transfer = 0;
   bool fetch = false;  // workers may fetch a prefix that another one has cached
+  // Workers that can do both compute prompts or decode, as the mix of requests asks for
+  // (role_balance.h); choose_worker() itself takes roles as they are.
+  bool balance = false;
   // Once it rejects, it goes on until waits are below this share of the limit.
   double resume = 0.8;
   // A session stays where it is while that costs at most this much more than the best worker.

@@ -161,6 +161,9 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
   prefill->needs("--decode-workers");
   s->add_flag("--fetch", o.fetch,
               "also cache-aware with workers that fetch cached prefixes from\none another");
+  s->add_flag("--balance-roles", o.balance,
+              "also cache-aware with workers that compute prompts alone or decode,\nas the mix of "
+              "requests asks for (route --balance-roles); needs --slo");
   CLI::Option* link = s->add_option("--link", o.link, "Gbit/s of each worker's link for K and V")
                           ->check(number_in(0.1, 10000.0))
                           ->capture_default_str();
@@ -176,8 +179,11 @@ void add_cluster(CLI::App* plan, CommandLine& c) {
       "Simulates the workload on several engines in virtual time by routing policy,\n"
       "and shows them side by side. The engine's options are those of every worker.");
   s->callback([&c, link] {
-    if (link->count() > 0 && !c.cluster.fetch && c.cluster.prefill == 0)
-      throw CLI::ValidationError("--link", "needs --fetch or --prefill-workers");
+    const PlanClusterOptions& p = c.cluster;
+    if (link->count() > 0 && !p.fetch && !p.balance && p.prefill == 0)
+      throw CLI::ValidationError("--link", "needs --fetch, --balance-roles or --prefill-workers");
+    if (p.balance && p.slo.empty())
+      throw CLI::ValidationError("--balance-roles", "needs --slo: roles are chosen to keep it");
     apply_policy(c.policy, c.cluster.engine, true);
     c.resolved = [&c] { return resolved_values(c.cluster.engine); };
     c.action = [&c] { return cmd_plan_cluster(c.cluster); };

@@ -47,6 +47,9 @@ void add_route(CLI::App& app, CommandLine& c) {
   s->add_flag_callback(
       "--no-prefix-fetch", [&o] { o.fetch = false; },
       "workers of --role both and decode are not told to fetch cached\nprefixes from one another");
+  s->add_flag("--balance-roles", o.balance,
+              "workers of --role both compute prompts for others, or decode, as the\nmix of "
+              "requests asks for; needs --slo");
   s->add_option("--slo", o.slo,
                 "objectives, like ttft=2s,tpot=50ms: requests that are predicted to\nmiss them get "
                 "429 and Retry-After");

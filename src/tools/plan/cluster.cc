@@ -20,7 +20,7 @@ struct RoutingTrial {
   RoutingConfig config;
   std::vector<WorkerRole> roles;
   PlanFigures figures;
-  uint64_t rejected = 0, handed_over = 0, fetches = 0, fetched_tokens = 0;
+  uint64_t rejected = 0, handed_over = 0, fetches = 0, fetched_tokens = 0, role_changes = 0;
   double retry_after = 0;  // mean seconds of the rejected ones
   double busiest = 0;      // answers of the worker with the most, over the mean; with roles, of
                            // the decode workers
@@ -44,19 +44,25 @@ std::vector<RoutingTrial> trials_for(const PlanClusterOptions& o, const Slo& slo
   return out;
 }
 
+bool moves_blocks(const PlanClusterOptions& o) { return o.prefill > 0 || o.fetch || o.balance; }
+
 int num_workers(const PlanClusterOptions& o) {
   return o.prefill > 0 ? o.prefill + o.decode : o.workers;
 }
 
-// Each cache-aware trial again with prefixes that move. `kv_token`: bytes of K and V of a token.
-void add_fetching(std::vector<RoutingTrial>& trials, const PlanClusterOptions& o, double kv_token) {
-  if (!o.fetch) return;
+// Each cache-aware trial again with one more thing that workers do for each other. `kv_token`:
+// bytes of K and V of a token.
+void add_cache_aware(std::vector<RoutingTrial>& trials,
+                     const PlanClusterOptions& o,
+                     double kv_token,
+                     bool RoutingConfig::*what,
+                     const char* name) {
   const size_t num = trials.size();
   for (size_t i = 0; i < num; ++i) {
     if (trials[i].config.policy != Routing::cache_aware) continue;
     RoutingTrial t = trials[i];
-    t.name += ", fetch";
-    t.config.fetch = true;
+    t.name += name;
+    t.config.*what = true;
     t.config.transfer = kv_token * 8 / (o.link * 1e9);
     trials.push_back(std::move(t));
   }
@@ -68,6 +74,7 @@ void add_apart(std::vector<RoutingTrial>& trials, const PlanClusterOptions& o, d
   const size_t num = trials.size();
   for (size_t i = 0; i < num; ++i) {
     RoutingTrial t = trials[i];
+    if (t.config.balance) continue;
     t.name += strf(", %d + %d", o.prefill, o.decode);
     t.roles.assign(static_cast<size_t>(o.prefill), WorkerRole::prefill);
     t.roles.insert(t.roles.end(), static_cast<size_t>(o.decode), WorkerRole::decode);
@@ -89,6 +96,7 @@ void run_routing(RoutingTrial& t,
   t.handed_over = run.num_handed_over;
   t.fetches = run.num_fetches;
   t.fetched_tokens = run.num_fetched_tokens;
+  t.role_changes = run.num_role_changes;
   if (t.rejected > 0)
     t.retry_after = std::accumulate(run.retry_after.begin(), run.retry_after.end(), 0.0) /
                     static_cast<double>(t.rejected);
@@ -125,6 +133,8 @@ json::object routing_json(const RoutingTrial& t) {
                  {"fetch", t.config.fetch},
                  {"fetches", t.fetches},
                  {"fetched_tokens", t.fetched_tokens},
+                 {"balance_roles", t.config.balance},
+                 {"role_changes", t.role_changes},
                  {"rejected", t.rejected},
                  {"mean_retry_after_s", t.retry_after},
                  {"busiest_over_mean", t.busiest}};
@@ -145,8 +155,11 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   if (!setup) return report(setup.error());
   std::vector<RoutingTrial> trials = trials_for(o, *slo);
   const auto kv_token = static_cast<double>(setup->ledger.kv_per_token);
-  add_fetching(trials, o, kv_token);
-  if (o.fetch) setup->sim = with_places(std::move(setup->sim));  // of all, to compare alike
+  if (o.fetch) {
+    add_cache_aware(trials, o, kv_token, &RoutingConfig::fetch, ", fetch");
+    setup->sim = with_places(std::move(setup->sim));  // of all, to compare alike
+  }
+  if (o.balance) add_cache_aware(trials, o, kv_token, &RoutingConfig::balance, ", balanced");
   add_apart(trials, o, kv_token);
   for (RoutingTrial& t : trials) run_routing(t, setup->sim, o, *workload, *slo);
   if (trials[0].figures.refused == workload->size())
@@ -156,17 +169,16 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
   if (o.json) {
     json::array rows;
     for (const RoutingTrial& t : trials) rows.push_back(routing_json(t));
-    std::printf("%s\n",
-                plain_json(json::object{{"model", o.engine.model},
-                                        {"device", target->device()},
-                                        {"step_cost", target->source()},
-                                        {"workload", workload_name(o.workload)},
-                                        {"slo", o.slo},
-                                        {"workers", num_workers(o)},
-                                        {"link_gbit_s", o.prefill > 0 || o.fetch ? o.link : 0},
-                                        {"requests", workload->size()},
-                                        {"policies", std::move(rows)}})
-                    .c_str());
+    std::printf("%s\n", plain_json(json::object{{"model", o.engine.model},
+                                                {"device", target->device()},
+                                                {"step_cost", target->source()},
+                                                {"workload", workload_name(o.workload)},
+                                                {"slo", o.slo},
+                                                {"workers", num_workers(o)},
+                                                {"link_gbit_s", moves_blocks(o) ? o.link : 0},
+                                                {"requests", workload->size()},
+                                                {"policies", std::move(rows)}})
+                            .c_str());
     return kExitOk;
   }
   std::printf("%s on %d x %s; %s, %zu requests%s%s\nStep costs %s.\n\n", o.engine.model.c_str(),
@@ -182,6 +194,11 @@ int cmd_plan_cluster(const PlanClusterOptions& o) {
       std::printf("%s: %llu prefixes fetched, %llu tokens, over links of %g Gbit/s.\n",
                   t.name.c_str(), static_cast<unsigned long long>(t.fetches),
                   static_cast<unsigned long long>(t.fetched_tokens), o.link);
+  for (const RoutingTrial& t : trials)
+    if (t.config.balance)
+      std::printf("%s: %llu roles changed, %llu prompts handed over, over links of %g Gbit/s.\n",
+                  t.name.c_str(), static_cast<unsigned long long>(t.role_changes),
+                  static_cast<unsigned long long>(t.handed_over), o.link);
   if (const uint64_t refused = trials[0].figures.refused; refused > 0)
     std::printf("%llu requests are longer than the context and are refused.\n",
                 static_cast<unsigned long long>(refused));

@@ -67,6 +67,7 @@ struct PlanClusterOptions {
   // Workers that compute prompts and that decode, instead; 0: none. Both or neither.
   int prefill = 0, decode = 0;
   bool fetch = false;               // also with cached prefixes fetched from worker to worker
+  bool balance = false;             // also with roles that follow the mix of requests
   double link = 25;                 // Gbit/s of each worker's link, for K and V between those
   std::vector<std::string> routes;  // policies; empty: all, side by side
   bool json = false;

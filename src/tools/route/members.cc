@@ -14,6 +14,7 @@ Result<void> Router::open_worker(size_t worker, HttpClient::Options o) {
   Worker& w = workers_[worker];
   w.url = o.url;
   w.name = http_authority(o.url);
+  conductor_.set_rank(static_cast<int>(worker), keyed_hash({}, w.name));
   w.num_requests = w.num_failures = w.num_prefills = 0;
   Result<std::unique_ptr<HttpClient>> client = HttpClient::open(o);
   if (!client) return client.error();
@@ -116,6 +117,7 @@ Result<void> Router::take_place(size_t worker, const HttpUrl& url) {
   w.leaving = false;
   w.url = url;
   w.name = http_authority(url);
+  conductor_.set_rank(static_cast<int>(worker), keyed_hash({}, w.name));
   w.client->move_to(url);
   w.probe->move_to(url);
   return {};

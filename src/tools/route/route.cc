@@ -94,6 +94,9 @@ Result<RouterOptions> router_options(const RouteOptions& o) {
   r.routing.reject = slo->ttft > 0 || slo->tpot > 0;
   r.routing.transfer = kAssumedTransfer;
   r.routing.fetch = o.fetch;
+  r.routing.balance = o.balance;
+  if (o.balance && !r.routing.reject)
+    return Error{400, "--balance-roles needs --slo: roles are chosen to keep it"};
   r.worker.cost = assumed_cost();
   r.worker.budget = o.budget;
   if (!o.cost.empty()) {

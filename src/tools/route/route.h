@@ -23,7 +23,8 @@ struct RouteOptions {
   int budget = 2048;
   std::string session_header = "x-session-id";
   bool kv_events = false;
-  bool fetch = true;  // workers fetch prefixes from one another
+  bool fetch = true;     // workers fetch prefixes from one another
+  bool balance = false;  // workers of role both compute prompts alone or decode
   std::string kv_event_key;
   int tries = 3, max_requests = 8192, max_connections = 16'384;
   uint64_t max_body = uint64_t{8} << 20, max_held = uint64_t{512} << 20;

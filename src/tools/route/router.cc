@@ -73,6 +73,8 @@ Router::Router(RouterOptions options)
                                "Requests whose worker fetches a prefix from another worker");
   fetched_tokens_ = &metrics_.counter("sluice_route_fetched_tokens_total",
                                       "Prompt tokens of those prefixes, estimated");
+  role_changes_ = &metrics_.counter("sluice_route_role_changes_total",
+                                    "Roles that --balance-roles has given to workers");
   transfer_ = &metrics_.gauge("sluice_route_transfer_seconds",
                               "To hand over the KV of one token, as it is learned");
   for (const auto& r : kWorkerRoles)
@@ -193,6 +195,7 @@ void Router::place(const std::shared_ptr<RoutedExchange>& exchange) {
                        "no worker takes over what it computed");
   }
   const RoutingChoice choice = conductor_.choose(exchange->ask(), now());
+  if (static_cast<double>(conductor_.num_role_changes()) > role_changes_->value()) tell_roles();
   if (choice.rejected) {
     rejected_->add();
     return exchange->refuse(429, "the workers are busy: try again later", "overloaded",
@@ -272,11 +275,21 @@ void Router::set_part(size_t worker, KvPart part) {
   const WorkerRole r = part.role == "prefill"  ? WorkerRole::prefill
                        : part.role == "decode" ? WorkerRole::decode
                                                : WorkerRole::both;
-  if (r != conductor_.role(i))
-    LOG(info, "%s: role %s", workers_[worker].name.c_str(), name_of(kWorkerRoles, r));
   conductor_.set_role(i, r, part.role == "both", part.port != 0);
+  tell_roles();
   conductor_.set_kv_tokens(i, part.tokens);
   workers_[worker].kv = std::move(part);
+}
+
+void Router::tell_roles() {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const WorkerRole role = conductor_.role(static_cast<int>(i));
+    if (workers_[i].name.empty() || workers_[i].role == role) continue;
+    workers_[i].role = role;
+    LOG(info, "%s: role %s", workers_[i].name.c_str(), name_of(kWorkerRoles, role));
+  }
+  const auto num = static_cast<double>(conductor_.num_role_changes());
+  role_changes_->add(num - role_changes_->value());
 }
 
 void Router::set_events(size_t worker, std::optional<KvFollower::Source> source) {

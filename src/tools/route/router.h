@@ -98,9 +98,10 @@ class Router {
   friend class RoutedExchange;
   friend class WorkerProbe;
   struct Worker {
-    std::string name;      // for people: the address; empty: a free slot
-    bool listed = false;   // it came from a name or from etcd
-    bool leaving = false;  // no longer listed there: it gets no new requests
+    std::string name;                    // for people: the address; empty: a free slot
+    bool listed = false;                 // it came from a name or from etcd
+    bool leaving = false;                // no longer listed there: it gets no new requests
+    WorkerRole role = WorkerRole::both;  // that the log has told of
     HttpUrl url;
     std::unique_ptr<HttpClient> client;
     std::unique_ptr<WorkerProbe> probe;
@@ -136,11 +137,13 @@ class Router {
   // `silent`: it answers nobody, so what it has in hand is lost too. One that only refuses new
   // connections may still finish, and where it does not, their own connections say so.
   void set_state(size_t worker, bool alive, bool draining, bool silent, const char* why);
-  // It has not answered a probe: what it has not begun to answer goes elsewhere. Until set_state().
-  // It has not answered a probe; the last one that it answered was sent at `answered`.
+  // It has not answered a probe: what it was sent since `answered`, when the last probe that it
+  // answered was sent, goes elsewhere; `doubtful`: all that it has not begun to answer. Until
+  // set_state().
   void set_suspect(size_t worker, Time answered, bool doubtful);
   // The part that the worker reports; empty: it does whole requests.
   void set_part(size_t worker, KvPart part);
+  void tell_roles();
   // Where the worker says that its KV events are; none: it has none, or is gone.
   void set_events(size_t worker, std::optional<KvFollower::Source> source);
   void on_kv_news(const KvFollower::News& news);
@@ -161,6 +164,7 @@ class Router {
   Metrics metrics_;
   Counter *rejected_, *retried_, *refused_, *prompt_tokens_, *cached_tokens_;
   Counter *prefills_, *fallbacks_, *fetches_, *fetched_tokens_;
+  Counter* role_changes_;
   Gauge *held_requests_, *held_bytes_, *transfer_;
   Gauge* up_by_role_[3];  // by WorkerRole
   Histogram* first_byte_;

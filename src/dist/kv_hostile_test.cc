@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "dist/kv_pair.h"
+#include "net/shm_peer.h"
 #include "net/stream_socket.h"
 
 namespace sluice {
@@ -26,7 +27,7 @@ using std::chrono::seconds;
 using Draw = std::mt19937_64;
 
 size_t num_hostile_frames() {
-  return std::getenv("SLUICE_TEST_FULL") != nullptr ? 340'000 : 2'000;  // of each of three tests
+  return std::getenv("SLUICE_TEST_FULL") != nullptr ? 340'000 : 2'000;  // of each of three kinds
 }
 
 WaitUntil in_a_minute() { return std::chrono::steady_clock::now() + seconds(60); }
@@ -176,35 +177,58 @@ void run_clients(Pair& pair, const std::function<size_t(Draw&, const LeaseName&)
 
 std::vector<Digest256> some_keys() { return prompt_keys(*some_prompt(21, 7).prompt, kSize); }
 
-TEST(KvHostile, BytesThatAreNearlyFrames) {
+// By sockets, and by memory that the server reads.
+class KvHostileBy : public KvTransferBy {};
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         KvHostileBy,
+                         testing::Values(Transport::tcp, Transport::shm),
+                         [](const auto& p) { return name_of(kTransports, p.param); });
+
+struct HostileClient {
+  explicit HostileClient(uint16_t port) {
+    if (transport_of_test == Transport::shm) {
+      auto peer = std::make_unique<ShmPeer>(port);
+      EXPECT_TRUE(peer->connected() && peer->greet());
+      read_to_the_end = [p = peer.get()] { return p->read_to_the_end(); };
+      stream = std::move(peer);
+    } else {
+      auto half = std::make_unique<HalfStream>(port);
+      read_to_the_end = [p = half.get()] { return p->read_to_the_end(); };
+      stream = std::move(half);
+    }
+  }
+  std::unique_ptr<ByteStream> stream;
+  std::function<bool()> read_to_the_end;  // while the stream exists
+};
+
+TEST_P(KvHostileBy, BytesThatAreNearlyFrames) {
   Pair pair("", "");
   const std::vector<Digest256> keys = some_keys();
   run_clients(pair, [&](Draw& draw, const LeaseName& lease) {
-    HalfStream stream(pair.port->port());
+    HostileClient client(pair.port->port());
     FrameBytes bytes;
     encode_hello({false, pair.from.identity.content, {}}, bytes);
     const size_t num = 1 + draw() % 8;
     for (size_t k = 0; k < num; ++k) add_frame(some_frame(draw, lease, keys), bytes);
     mutate(draw, bytes);
-    static_cast<void>(stream.send(bytes, seconds(1), in_a_minute()));
-    EXPECT_TRUE(stream.read_to_the_end());
+    static_cast<void>(client.stream->send(bytes, seconds(1), in_a_minute()));
+    EXPECT_TRUE(client.read_to_the_end());
     return num;
   });
 }
 
 // With the right key, so that every frame is read.
-TEST(KvHostile, FramesThatNobodyAskedFor) {
+TEST_P(KvHostileBy, FramesThatNobodyAskedFor) {
   Pair pair(kSharedKey, kSharedKey);
   const std::vector<Digest256> keys = some_keys();
   run_clients(pair, [&](Draw& draw, const LeaseName& lease) {
-    auto stream = std::make_unique<HalfStream>(pair.port->port());
-    HalfStream& half = *stream;
-    KvLink link(std::move(stream), pair.from.identity);
+    HostileClient client(pair.port->port());
+    KvLink link(std::move(client.stream), pair.from.identity);
     EXPECT_TRUE(link.greet(true, in_a_minute()));
     const size_t num = 1 + draw() % 8;
     for (size_t k = 0; k < num; ++k)
       static_cast<void>(link.send(some_frame(draw, lease, keys), in_a_minute()));
-    EXPECT_TRUE(half.read_to_the_end());
+    EXPECT_TRUE(client.read_to_the_end());
     return num;
   });
 }

@@ -56,7 +56,7 @@ struct HeldStep {
 class KvLayersBy : public KvTransferBy {};
 INSTANTIATE_TEST_SUITE_P(Transports,
                          KvLayersBy,
-                         testing::Values(Transport::tcp, Transport::ucx),
+                         testing::Values(Transport::tcp, Transport::shm, Transport::ucx),
                          [](const auto& p) { return name_of(kTransports, p.param); });
 
 TEST_P(KvLayersBy, LayersLeaveBeforeTheirStepEnds) {

@@ -30,7 +30,7 @@ void expect_moved(Pair& pair) {
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          KvTransferBy,
-                         testing::Values(Transport::tcp, Transport::ucx),
+                         testing::Values(Transport::tcp, Transport::shm, Transport::ucx),
                          [](const auto& p) { return name_of(kTransports, p.param); });
 
 TEST_P(KvTransferBy, BlocksMove) {

@@ -1,5 +1,6 @@
-// Bytes between two processes, for threads that may wait, by one of several transports: TCP, or UCX
-// (TCP, RDMA: by its own choice), which is a library that need not be there.
+// Bytes between two processes, for threads that may wait, by one of several transports: TCP, memory
+// that both share, or UCX (TCP, RDMA: by its own choice), which is a library that need not be
+// there.
 #pragma once
 
 #include <chrono>
@@ -42,10 +43,14 @@ class ByteListener {
   virtual std::unique_ptr<ByteStream> accept(std::chrono::milliseconds most) = 0;
 };
 
-enum class Transport : uint8_t { tcp, ucx, automatic };
-inline constexpr NamedValue<Transport> kTransports[] = {
-    {"tcp", Transport::tcp}, {"ucx", Transport::ucx}, {"auto", Transport::automatic}};
-// UCX or TCP; automatic: UCX where it is there. An error: asked for, and not there.
+// shm: shared memory where both processes are on one machine and of one user, else TCP. Those that
+// use it and those that use TCP alone reach each other.
+enum class Transport : uint8_t { shm, tcp, ucx, automatic };
+inline constexpr NamedValue<Transport> kTransports[] = {{"shm", Transport::shm},
+                                                        {"tcp", Transport::tcp},
+                                                        {"ucx", Transport::ucx},
+                                                        {"auto", Transport::automatic}};
+// Any but automatic, which is UCX where it is there, else shm. An error: asked for, and not there.
 Result<Transport> resolve_transport(Transport asked);
 
 // Both with a transport that was resolved. Addresses are numbers; port 0: any free one.

@@ -161,10 +161,12 @@ Result<ListenSocket> ListenSocket::open(const std::string& address, uint16_t por
   return out;
 }
 
-int ListenSocket::accept(milliseconds most) {
-  pollfd p{fd_, POLLIN, 0};
+int ListenSocket::accept(milliseconds most) { return accept_connection(fd_, most); }
+
+int accept_connection(int listen_fd, milliseconds most) {
+  pollfd p{listen_fd, POLLIN, 0};
   if (poll(&p, 1, static_cast<int>(most.count())) <= 0) return -1;
-  const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int fd = accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   // No descriptors: it would fail again at once.
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
     std::this_thread::sleep_for(most);

@@ -47,6 +47,7 @@ class ListenSocket {
   // Port 0: any free one.
   static Result<ListenSocket> open(const std::string& address, uint16_t port);
   uint16_t port() const { return port_; }
+  int fd() const { return fd_; }
   // The next connection, or one that is not valid after `most`.
   int accept(std::chrono::milliseconds most);
 
@@ -54,6 +55,9 @@ class ListenSocket {
   int fd_ = -1;
   uint16_t port_ = 0;
 };
+
+// The next connection of a socket that listens; -1: none within `most`, or no descriptor for it.
+int accept_connection(int listen_fd, std::chrono::milliseconds most);
 
 // Whether the text is an IPv4 or IPv6 address of one host.
 bool is_host_address(const std::string& text);

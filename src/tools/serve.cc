@@ -137,7 +137,9 @@ void start_transfer(KvTransfer& transfer, Session& session) {
   transfer.attach(session);
   if (const KvPort* p = transfer.port())
     log_plain("KV blocks for others on %s port %d%s", p->address().c_str(), int{p->port()},
-              transfer.transport() == Transport::ucx ? " by UCX" : "");
+              transfer.transport() == Transport::ucx   ? " by UCX"
+              : transfer.transport() == Transport::shm ? " by shared memory or TCP"
+                                                       : "");
 }
 
 Result<std::unique_ptr<Session>> open_serving(const ServeOptions& o, EngineOptions engine) {

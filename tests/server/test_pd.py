@@ -4,6 +4,7 @@ the other one. The router is a function here; vllm-router's own is in clients/te
 import concurrent.futures
 import functools
 import os
+import pathlib
 import random
 import re
 import signal
@@ -166,6 +167,12 @@ class PrefillDecode(unittest.TestCase):
         self.assertEqual(story["fetched_tokens"], answer["usage"]["prompt_tokens_details"]["cached_tokens"])
         self.assertIn("Another server computed its prompt", " ".join(story["sentences"]))
 
+    def test_servers_of_one_machine_share_memory(self):
+        """Unless they are told otherwise: the socket beside the port, by which they find each other."""
+        names = pathlib.Path("/proc/net/unix").read_text(encoding="ascii")
+        found = re.search(rf"@sluice-kv-1 127.0.0.1 {port_of(self.prefill)}$", names, re.M)
+        self.assertEqual(found is not None, "--kv-transport" not in self.TRANSPORT)
+
     def test_many_at_once(self):
         bodies = [{"prompt": prompt(400 + k % 9, 20 + 7 * (k % 9)), "max_tokens": 12, "seed": k} for k in range(48)]
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -310,6 +317,21 @@ class PrefillDecodeByUcx(PrefillDecode):
 
 
 @unittest.skipUnless(stories(), "no test data")
+class PrefillDecodeByTcp(PrefillDecode):
+    """Of servers on one machine, which share memory unless told otherwise."""
+    TRANSPORT = ("--kv-transport", "tcp")
+    test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = test_garbage_on_the_port = None
+    test_requests_that_do_not_fit = test_rooms_that_do_not_fit = test_another_key_and_another_format_are_refused = None
+    test_the_story_tells = test_rooms = None
+
+    def test_servers_that_share_memory_go_with_it(self):
+        with start("decode", "--kv-key", self.key.name) as decode:
+            body = {"prompt": prompt(1400), "max_tokens": 8, "temperature": 0}
+            self.same("/v1/completions", body, second=decode)
+            self.assertEqual(self.fetches("whole", decode), 1)
+
+
+@unittest.skipUnless(stories(), "no test data")
 class PrefillDecodeBySteps(PrefillDecode):
     TRANSPORT = ("--kv-leave", "steps")
     test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = test_garbage_on_the_port = None
@@ -413,6 +435,12 @@ class Failures(unittest.TestCase):
             key.flush()
             fails("16", "--role", "decode", "--kv-key", key.name)
         fails("cannot read", "--role", "decode", "--kv-key", os.path.join(tempfile.gettempdir(), "no such key"))
+
+
+@unittest.skipUnless(stories(), "no test data")
+class FailuresByTcp(Failures):
+    TRANSPORT = ("--kv-transport", "tcp")
+    test_little_room = test_options = test_awaited_and_killed = test_awaited_and_stopped = None
 
 
 @unittest.skipUnless(stories() and has_ucx(), "no test data, or no UCX")

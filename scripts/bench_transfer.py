@@ -3,6 +3,7 @@
 at a time, with a shared key and without, by one transport (--kv-transport) or by several in turns.
 
     scripts/bench_transfer.py BINARY [MODEL] [--tokens 2049] [--rounds 4] [--transport shm,tcp] [--repeat 1]
+                              [--prefix-host 100M] [--no-key]
 
 Prints for each round the prefill's time, how long the decode server fetched and how much, and its whole answer of one token;
 then the decode server's time for a prompt of that length without a transfer; and in the end medians of the fetches."""
@@ -56,18 +57,22 @@ def main():
     parser.add_argument("--tokens", type=int, default=2049)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--transport", default="", help="of --kv-transport, with commas; the default unless given")
+    parser.add_argument("--prefix-host", help="of both: if small, later rounds write to memory used before")
+    parser.add_argument("--no-key", action="store_true", help="measure without a key alone")
     parser.add_argument("--repeat", type=int, default=1, help="how often all of them take their turn")
     options = parser.parse_args()
     os.environ["SLUICE"] = str(pathlib.Path(options.binary).resolve())
     from harness import Server  # pylint: disable=import-outside-toplevel
 
     context = ("--ctx", str(options.tokens + 64), "-t", "1")
+    if options.prefix_host:
+        context += ("--prefix-host", options.prefix_host)
     took = {}
     with tempfile.NamedTemporaryFile(suffix=".key") as key:
         key.write(os.urandom(16).hex().encode())
         key.flush()
         for _ in range(options.repeat):
-            for keyed in (), ("--kv-key", key.name):
+            for keyed in ((),) if options.no_key else ((), ("--kv-key", key.name)):
                 for transport in options.transport.split(","):
                     name = f"{transport}{' ' if transport else ''}{'with' if keyed else 'without'} a key"
                     print(name)

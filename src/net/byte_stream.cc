@@ -52,7 +52,7 @@ Result<Transport> resolve_transport(Transport asked) {
   if (asked == Transport::tcp || asked == Transport::shm) return asked;
   const Result<void> loaded = load_ucx();
   if (loaded) return Transport::ucx;
-  if (asked == Transport::automatic) return Transport::shm;
+  if (asked == Transport::automatic) return Transport::tcp;
   return loaded.error();
 }
 

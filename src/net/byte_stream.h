@@ -45,12 +45,12 @@ class ByteListener {
 
 // shm: shared memory where both processes are on one machine and of one user, else TCP. Those that
 // use it and those that use TCP alone reach each other.
-enum class Transport : uint8_t { shm, tcp, ucx, automatic };
-inline constexpr NamedValue<Transport> kTransports[] = {{"shm", Transport::shm},
-                                                        {"tcp", Transport::tcp},
+enum class Transport : uint8_t { tcp, shm, ucx, automatic };
+inline constexpr NamedValue<Transport> kTransports[] = {{"tcp", Transport::tcp},
+                                                        {"shm", Transport::shm},
                                                         {"ucx", Transport::ucx},
                                                         {"auto", Transport::automatic}};
-// Any but automatic, which is UCX where it is there, else shm. An error: asked for, and not there.
+// Any but automatic, which is UCX where it is there, else TCP. An error: asked for, and not there.
 Result<Transport> resolve_transport(Transport asked);
 
 // Both with a transport that was resolved. Addresses are numbers; port 0: any free one.

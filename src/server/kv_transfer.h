@@ -51,7 +51,7 @@ class KvTransfer {
     int port = 0;                    // 0: any free one
     std::string key_file;
     double lease_seconds = 30;
-    Transport transport = Transport::shm;
+    Transport transport = Transport::tcp;
     KvLeave leave = KvLeave::automatic;
   };
 

@@ -243,9 +243,8 @@ void add_transfer_options(CLI::App* app, KvTransfer::Options& o, const char* gro
   add("--kv-lease", o.lease_seconds, "seconds that a prompt's K and V are kept for them")
       ->check(CLI::Range(0.1, 3600.0));
   add_named(app, "--kv-transport", o.transport, kTransports,
-            "shm: shared memory on one machine, TCP between machines; tcp: TCP\nalone; ucx: TCP or "
-            "RDMA by UCX's choice, on all of them or none;\nauto: ucx where it is installed, else "
-            "shm")
+            "tcp; shm: shared memory on one machine, TCP between machines; ucx:\nTCP or RDMA by "
+            "UCX's choice, on all of them or none; auto: ucx\nwhere it is installed")
       ->needs(role)
       ->group(group);
   add_named(app, "--kv-leave", o.leave, kKvLeaves,

@@ -167,11 +167,11 @@ class PrefillDecode(unittest.TestCase):
         self.assertEqual(story["fetched_tokens"], answer["usage"]["prompt_tokens_details"]["cached_tokens"])
         self.assertIn("Another server computed its prompt", " ".join(story["sentences"]))
 
-    def test_servers_of_one_machine_share_memory(self):
-        """Unless they are told otherwise: the socket beside the port, by which they find each other."""
+    def test_memory_is_shared_where_asked_for(self):
+        """The socket beside the port, by which they find each other, is there."""
         names = pathlib.Path("/proc/net/unix").read_text(encoding="ascii")
         found = re.search(rf"@sluice-kv-1 127.0.0.1 {port_of(self.prefill)}$", names, re.M)
-        self.assertEqual(found is not None, "--kv-transport" not in self.TRANSPORT)
+        self.assertEqual(found is not None, "shm" in self.TRANSPORT)
 
     def test_many_at_once(self):
         bodies = [{"prompt": prompt(400 + k % 9, 20 + 7 * (k % 9)), "max_tokens": 12, "seed": k} for k in range(48)]
@@ -317,14 +317,13 @@ class PrefillDecodeByUcx(PrefillDecode):
 
 
 @unittest.skipUnless(stories(), "no test data")
-class PrefillDecodeByTcp(PrefillDecode):
-    """Of servers on one machine, which share memory unless told otherwise."""
-    TRANSPORT = ("--kv-transport", "tcp")
+class PrefillDecodeByShm(PrefillDecode):
+    TRANSPORT = ("--kv-transport", "shm")
     test_a_lease_ends_with_its_time = test_chats_are_those_of_one_server = test_garbage_on_the_port = None
     test_requests_that_do_not_fit = test_rooms_that_do_not_fit = test_another_key_and_another_format_are_refused = None
     test_the_story_tells = test_rooms = None
 
-    def test_servers_that_share_memory_go_with_it(self):
+    def test_a_server_without_it_fetches_by_tcp(self):
         with start("decode", "--kv-key", self.key.name) as decode:
             body = {"prompt": prompt(1400), "max_tokens": 8, "temperature": 0}
             self.same("/v1/completions", body, second=decode)
@@ -438,8 +437,8 @@ class Failures(unittest.TestCase):
 
 
 @unittest.skipUnless(stories(), "no test data")
-class FailuresByTcp(Failures):
-    TRANSPORT = ("--kv-transport", "tcp")
+class FailuresByShm(Failures):
+    TRANSPORT = ("--kv-transport", "shm")
     test_little_room = test_options = test_awaited_and_killed = test_awaited_and_stopped = None
 
 

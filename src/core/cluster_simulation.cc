@@ -35,8 +35,8 @@ class ClusterRunner {
     size_t next = 0;  // to arrive
     for (;;) {
       Time now = next < workload_.size() ? workload_[next].at : kNever;
-      // Those that compute prompts for others first: what they finish before `now` is sent on
-      // before.
+      // Workers that compute prompts for others run first: what they finish before `now` is sent
+      // on before.
       for (size_t n = 0; n < nodes_.size(); ++n)
         if (nodes_[n].num_for_others > 0) advance(n, now);
       const bool handing = !handovers_.empty() && handovers_.begin()->first <= now;

@@ -87,7 +87,7 @@ class Conductor {
   bool alive(int worker) const { return at(worker).alive; }
   bool draining(int worker) const { return at(worker).draining; }
   bool suspect(int worker) const { return at(worker).suspect; }
-  // What it does now, which with RoutingConfig::balance may be less than it can.
+  // Its present role; with RoutingConfig::balance a worker of role both may have another one.
   WorkerRole role(int worker) const { return at(worker).role; }
   uint64_t num_role_changes() const { return num_role_changes_; }
   double transfer() const { return config_.transfer; }  // seconds for the KV of a token
@@ -104,8 +104,8 @@ class Conductor {
   struct Worker {
     explicit Worker(ConductorWorker c) : config(std::move(c)), prefixes(config.prefix_blocks) {}
     ConductorWorker config;
-    WorkerRole role = config.role;  // of now
-    // Its role when what it has of the present one is done. Until then it gets nothing.
+    WorkerRole role = config.role;  // at present
+    // Its role once the requests of the present one have ended. Until then it gets no others.
     WorkerRole next_role = config.role;
     LruMap<Cause> prefixes;
     bool alive = true, draining = false, suspect = false;

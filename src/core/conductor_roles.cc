@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Of the workers that can change, how many do so at once: the rest takes their requests.
+// At most one movable worker in so many changes at a time; the others take its requests.
 constexpr int kShareAtOnce = 8;
 
 }  // namespace
@@ -24,13 +24,13 @@ void Conductor::set_role(int worker, WorkerRole role, bool fetches, bool lends) 
   if (!same || !config_.balance) give_role(w, role);
 }
 
-// At once.
+// Changes the role at once.
 void Conductor::give_role(Worker& w, WorkerRole role) {
   num_role_changes_ += config_.balance && w.role != role;
   w.role = w.next_role = role;
 }
 
-// How long its prompt would take on a worker that does nothing else.
+// Learns how long the prompt takes on a worker that does nothing else.
 void Conductor::learn_mix(WorkerView alone, int64_t tokens) {
   alone.queued = alone.decode = {};
   const RoutingEstimate e = estimate_request({}, {.tokens = tokens}, std::span(&alone, 1), 0, -1);
@@ -70,7 +70,7 @@ SplitSetup Conductor::split_setup(std::span<const int> movable) const {
   return s;
 }
 
-// One change after the other; one that no longer pays is called off.
+// One change at a time; a change that no longer pays is called off.
 void Conductor::balance_roles() {
   std::vector<int> movable;
   const SplitWorkers now = count_split(movable);

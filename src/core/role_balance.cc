@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// The share of requests that may miss an objective, and the others of a normal distribution.
+// Share of requests that may miss an objective, and the matching quantile of a normal distribution.
 constexpr double kOthers = 0.1, kNormal90 = 1.28;
 constexpr double kFull = 0.95;        // a worker that is busier keeps no objective
 constexpr double kGain = 1.1;         // another split must carry so many times as much
@@ -22,7 +22,7 @@ constexpr int kMostIterations = 100;  // to find how many sequences decode at on
 constexpr double kClose = 1e-3;       // when they are found
 constexpr double kTooMany = std::numeric_limits<double>::infinity();
 
-// One step of so many sequences that decode.
+// Seconds of a step in which so many sequences decode.
 double step_of(const SplitSetup& s, const RequestMix& m, double rows) {
   const double context = rows * (m.tokens + s.output / 2);
   const int num = static_cast<int>(std::ceil(std::max(1.0, rows)));
@@ -32,8 +32,8 @@ double step_of(const SplitSetup& s, const RequestMix& m, double rows) {
          s.decode_pace;
 }
 
-// Sequences that decode on a worker to which `rate` of them come each second, and which has the
-// share `free` of its time for them; more than its memory holds: infinitely many.
+// Sequences that decode at once on a worker that gets `rate` of them a second and has the share
+// `free` of its time for them. kTooMany: its memory does not hold them.
 double rows_at(const SplitSetup& s, const RequestMix& m, double rate, double free) {
   const double most = s.kv_tokens > 0 ? static_cast<double>(s.kv_tokens) / (m.tokens + s.output)
                                       : static_cast<double>(std::numeric_limits<int16_t>::max());
@@ -47,16 +47,16 @@ double rows_at(const SplitSetup& s, const RequestMix& m, double rate, double fre
   return kTooMany;
 }
 
-// 1 + cv^2 of a quantity by its mean and its mean square.
+// 1 + cv^2 of a quantity, from its mean and its mean square.
 double varied(double mean, double squared) { return std::max(1.0, squared / (mean * mean)); }
 
-// Nine in ten of a quantity with a lognormal distribution are no larger.
+// 90th percentile of a lognormal distribution.
 double lognormal90(double mean, double varied) {
   return mean / std::sqrt(varied) * std::exp(kNormal90 * std::sqrt(std::log(varied)));
 }
 
-// Nine in ten prompts wait no longer for one of several workers (Allen and Cunneen; waits of those
-// that wait have an exponential distribution).
+// 90th percentile of a prompt's wait for one of several workers (Allen and Cunneen; those that wait
+// do so for exponentially distributed times).
 double wait_seconds(const SplitSetup& s, const RequestMix& m, double busy, int workers) {
   const double waits = std::pow(busy, std::sqrt(2.0 * (workers + 1)) - 1);  // their share
   if (waits <= kOthers) return 0;
@@ -65,13 +65,12 @@ double wait_seconds(const SplitSetup& s, const RequestMix& m, double busy, int w
   return each * std::log(waits / kOthers);
 }
 
-// Nine in ten prompts take no longer alone.
+// 90th percentile of a prompt's own time.
 double own_seconds(const SplitSetup& s, const RequestMix& m) {
   return lognormal90(m.prompt * s.pace, varied(m.prompt, m.prompt_squared));
 }
 
-// Nine in ten of the sequences that decode at once are in steps of no more rows, each with as many
-// positions as the mean.
+// 90th percentile of the rows of a decode step, each with as many positions as the mean.
 double most_rows(const RequestMix& m, double rows) {
   return rows + kNormal90 * std::sqrt(rows * varied(m.tokens, m.tokens_squared));
 }

@@ -19,7 +19,7 @@ namespace sluice {
 inline constexpr size_t kShmRing = size_t{256} << 10;
 static_assert((kShmRing & (kShmRing - 1)) == 0);
 
-// Of one ring, in the shared memory. Zeros at first; accessed by std::atomic_ref alone.
+// Counters of a ring, in the shared memory. Zero at first; accessed by std::atomic_ref alone.
 struct ShmCounters {
   alignas(64) uint64_t written;  // bytes since the beginning; the writer's
   alignas(64) uint64_t read;     // the reader's

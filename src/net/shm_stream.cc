@@ -42,7 +42,7 @@ bool has_our_user(int socket) {
 
 class ShmStream final : public ByteStream {
  public:
-  // Of the side that connected. `memory`: not yet, on the other side.
+  // The side that connects has made the memory; the other one gets it with the hello.
   explicit ShmStream(OwnedFd socket, ShmMemory memory = {}) : socket_(std::move(socket)) {
     if (memory) start(std::move(memory), 0);
   }
@@ -174,7 +174,7 @@ class ShmStream final : public ByteStream {
     if (num == 0 || (num < 0 && errno != EAGAIN && errno != EINTR)) closed_ = true;
   }
 
-  // Where the socket is full, the other side has enough to wake up by.
+  // A full socket already holds enough bytes to wake the other side.
   void wake() {
     const std::byte one{};
     const ssize_t num = ::send(socket_.get(), &one, 1, MSG_DONTWAIT | MSG_NOSIGNAL);

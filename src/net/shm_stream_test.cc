@@ -383,7 +383,7 @@ uint64_t some_count(std::mt19937_64& draw) {
   }
 }
 
-// What a counter cannot be is an error, what it can be is garbage at worst.
+// An impossible counter is an error; a possible one means garbage at worst.
 TEST(ShmStream, CountersThatCannotBe) {
   const auto listener = listen_here();
   std::mt19937_64 draw(9);

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// Bytes of each ring, a power of two. Each connection allocates two, and larger ones were no faster.
+// Bytes of each ring, a power of two. Each connection allocates two; larger ones were no faster.
 inline constexpr size_t kShmRing = size_t{256} << 10;
 static_assert((kShmRing & (kShmRing - 1)) == 0);
 

@@ -42,13 +42,14 @@ check() {
 
 check configure 60 cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=ON \
   "-DSLUICE_CUDA_ARCHS=${SLUICE_CUDA_ARCHS:-90a}"
-check build 400 cmake --build "$dir" --target cuda_tests cuda_ops_test cuda_model_test engine_property_test
+check build 400 cmake --build "$dir" --target cuda_tests cuda_ops_test cuda_model_test cuda_prefix_test engine_property_test
 check ops 300 "$dir/tests/cuda_ops_test" --gtest_brief=1  # the first to run: PTX is compiled here
 check attention 200 "$dir/cuda_attention_test"
 check products 120 "$dir/cuda_product_test"
 check packed 120 "$dir/cuda_packed_test"
 check stack 120 "$dir/cuda_stack_test"
 check sampling 120 "$dir/cuda_sampling_test"
+check prefixes 120 "$dir/tests/cuda_prefix_test" --gtest_brief=1
 check models 120 "$dir/tests/cuda_model_test" --gtest_brief=1
 check property 180 env SLUICE_TEST_DEVICE=cuda "$dir/tests/engine_property_test" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then

@@ -125,6 +125,7 @@ class RefDevice final : public Device {
   void sample(const SampleStep&) override { unused(); }
   void reserve_attention(const AttentionSpec&, int, int) override {}
   size_t attention_bytes(const AttentionSpec&, int, int) const override { return 0; }
+  PrefixSharing prefix_sharing(const AttentionSpec&, KvType) const override { return {}; }
   void tune(int, int) override {}
   size_t free_memory() const override { return 0; }
   DeviceLimits measure_limits() override { return {}; }

@@ -13,9 +13,11 @@
 
 #include "backend/best.h"
 #include "backend/page_memory.h"
+#include "backend/prefix_groups.h"
 #include "backend/split_rows.h"
 #include "base/result.h"
 #include "tensor/checkpoint.h"
+#include "backend/prefix_groups.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -180,6 +182,7 @@ struct BatchView {
   int64_t table_stride = 0;
   int64_t first_block = 0;
   const SliceView* device_slices = nullptr;  // slices again, where the device's kernels read them
+  PrefixView prefixes;                       // what decode rows have in common, on a device
 };
 
 // The blocks of one slot for a layer.

@@ -17,10 +17,13 @@ struct CudaOptions {
   DType activations = DType::bf16;  // of activations and weights: bf16, f16, f32
   bool deterministic = false;       // bits of a row do not depend on the batch
   bool fuse_layers = true;          // few decodes of a small model run in one kernel
-  bool tune = true;                 // time matrix products for sizes not seen before
-  bool fp8_weights = false;         // the layers' matrices in e4m3 with a scale per row
-  bool stored_weights = false;      // quantised formats stay as they are
-  LoadQuant int8 = {};              // w8a8: the layers' matrices in int8 with a scale per row
+  // Decode rows read a common prefix once where that saves them so many positions; 0: never; none:
+  // where it pays.
+  std::optional<int64_t> least_shared = {};
+  bool tune = true;             // time matrix products for sizes not seen before
+  bool fp8_weights = false;     // the layers' matrices in e4m3 with a scale per row
+  bool stored_weights = false;  // quantised formats stay as they are
+  LoadQuant int8 = {};          // w8a8: the layers' matrices in int8 with a scale per row
 
   CudaTypes types() const {
     return {activations, fp8_weights, stored_weights, deterministic, int8};
@@ -64,6 +67,6 @@ struct CudaExports {
 std::optional<int> freest_gpu(const CudaExports& plugin);
 // Changed with anything that both sides see; sizes catch what was forgotten.
 inline constexpr int kCudaPluginVersion =
-    12 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
+    13 << 16 ^ static_cast<int>(sizeof(Act) << 8 ^ sizeof(KvLayer) << 4 ^ sizeof(BatchView));
 
 }  // namespace sluice

@@ -93,6 +93,9 @@ struct Packet {
   uint32_t slices_at = 0, num_slices = 0;
   uint32_t outputs_at = 0, num_outputs = 0;
   uint32_t words_at = 0;
+  uint32_t groups_at = 0, num_groups = 0;    // PrefixGroup
+  uint32_t members_at = 0, num_members = 0;  // int32_t, see PrefixView
+  uint32_t places_at = 0, num_places = 0;    // int32_t; 0 without groups, else the decode rows
 };
 
 // Arrays of a step in device memory, at fixed addresses so that captured sequences may name them.
@@ -105,6 +108,9 @@ struct StepArrays {
   OutputRow* outputs = nullptr;  // [max_tokens]
   int32_t* tables = nullptr;  // [slots + 1, table_stride]; the last slot is padding's: null blocks
   int pad_slot = 0;
+  PrefixPlan* prefixes = nullptr;     // [1]
+  int32_t* prefix_members = nullptr;  // [max_tokens]
+  int32_t* prefix_places = nullptr;   // [max_tokens]
 };
 
 struct SampleStep {
@@ -193,7 +199,8 @@ class Device : public Backend {
   virtual void reserve_sampling(int slots, int vocab) = 0;
   virtual size_t sampling_bytes(int slots, int vocab, int lanes) const = 0;
   // Opens rows, edits tables, and makes the arrays of a step; rows [num_tokens, padded) become
-  // padding of one token each.
+  // padding of one token each. What decode rows have in common is written where the packet has
+  // groups.
   virtual void prepare(const Packet& packet,
                        const StepArrays& arrays,
                        int num_tokens,
@@ -205,6 +212,8 @@ class Device : public Backend {
   virtual size_t attention_bytes(const AttentionSpec& spec,
                                  int max_decode,
                                  int max_positions) const = 0;
+  // Whether attention reads what decode rows have in common once, with K and V of this type.
+  virtual PrefixSharing prefix_sharing(const AttentionSpec& spec, KvType kv) const = 0;
   // Times what can be computed in several ways, for steps of up to max_tokens; waits.
   virtual void tune(int max_tokens, int max_outputs) = 0;
 

@@ -38,6 +38,9 @@ size_t place_arrays(StepArrays* a, std::byte* base, size_t n) {
   take(a->slices, n);
   take(a->out_rows, n);
   take(a->outputs, n);
+  take(a->prefixes, 1);
+  take(a->prefix_members, n);
+  take(a->prefix_places, n);
   return used;
 }
 size_t tables_bytes(size_t slots, size_t table_stride) {
@@ -121,6 +124,9 @@ DeviceExecutor::DeviceExecutor(Device& device,
       mask_inbox_(
           device, config_.pipeline.max_in_flight() + 2, config_.max_seqs, model.shape().vocab),
       reader_(config_),
+      prefix_groups_(
+          config_,
+          device.prefix_sharing(attention_spec(model.shape()), config_.kv_type).least_saved),
       jobs_(static_cast<size_t>(config_.pipeline.max_in_flight()) + 2),
       pooler_(static_cast<size_t>(config_.max_seqs)) {
   CHECK(config_.pipeline.valid());
@@ -289,6 +295,11 @@ void DeviceExecutor::attach() {
 void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   StepWork& work = job.work;
   reader_.read(plan, work);
+  prefix_groups_.read(plan);
+  job.shares = prefix_groups_.find(std::span(work.slices).first(plan.num_decode));
+  if (job.shares)
+    positions_shared_.fetch_add(static_cast<uint64_t>(prefix_groups_.saved()),
+                                std::memory_order_relaxed);
   if (work.num_masks > 0) mask_inbox_.expect(place_of(job), plan.step, work.num_masks);
   specs_.clear(), edits_.clear(), slices_.clear();
   words_.assign(plan.tokens.begin(), plan.tokens.end());
@@ -315,7 +326,10 @@ void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   size_t bytes = specs_.size() * sizeof(RowSpec) + edits_.size() * sizeof(PacketEdit) +
                  slices_.size() * sizeof(PacketSlice) +
                  job.work.outputs.size() * sizeof(OutputRow) + words_.size() * sizeof(int32_t) +
-                 128;
+                 (job.shares ? kMaxPrefixGroups * sizeof(PrefixGroup) +
+                                   2 * work.slices.size() * sizeof(int32_t)
+                             : 0) +
+                 256;
   grow_packet(job, bytes);
   auto* packet = static_cast<std::byte*>(job.packet.data());
   size_t at = 0;
@@ -324,6 +338,15 @@ void DeviceExecutor::write_packet(Job& job, const StepPlan& plan) {
   append(packet, at, header_.slices_at, slices_);
   append(packet, at, header_.outputs_at, job.work.outputs);
   append(packet, at, header_.words_at, words_);
+  header_.num_groups = header_.num_members = header_.num_places = 0;
+  if (job.shares) {
+    append(packet, at, header_.groups_at, prefix_groups_.groups());
+    append(packet, at, header_.members_at, prefix_groups_.members());
+    append(packet, at, header_.places_at, prefix_groups_.places());
+    header_.num_groups = static_cast<uint32_t>(prefix_groups_.groups().size());
+    header_.num_members = static_cast<uint32_t>(prefix_groups_.members().size());
+    header_.num_places = static_cast<uint32_t>(prefix_groups_.places().size());
+  }
   header_.num_specs = static_cast<uint32_t>(specs_.size());
   header_.num_edits = static_cast<uint32_t>(edits_.size());
   header_.num_slices = static_cast<uint32_t>(slices_.size());
@@ -429,8 +452,10 @@ void DeviceExecutor::run_hidden(const Job& job, std::byte* to) {
   }
 }
 
-BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
+BatchView DeviceExecutor::view(const Job& job, int num_tokens, int num_decode) const {
+  const StepArrays& arrays = lane_->arrays;
   BatchView b;
+  if (job.shares) b.prefixes = {arrays.prefixes, arrays.prefix_members, arrays.prefix_places};
   b.num_tokens = num_tokens;
   b.num_decode = num_decode;
   b.tokens = lane_->arrays.tokens;
@@ -444,7 +469,7 @@ BatchView DeviceExecutor::view(int num_tokens, int num_decode) const {
 }
 
 template <typename Run>
-void DeviceExecutor::run_captured(std::pair<int, Captured> key, const Run& run) {
+void DeviceExecutor::run_captured(SequenceKey key, const Run& run) {
   if (!capture_) return run();
   auto it = lane_->sequences.find(key);
   if (it == lane_->sequences.end()) {
@@ -471,7 +496,7 @@ void DeviceExecutor::queue_decodes(Job& job) {
   int bucket = bucket_of(static_cast<int>(job.work.outputs.size()));
   const bool masked = job.work.num_masks > 0;
   auto run = [&] {
-    model_.forward(device_, view(bucket, bucket), cache_.layers());
+    model_.forward(device_, view(job, bucket, bucket), cache_.layers());
     run_logits(0, static_cast<size_t>(bucket));
     if (!masked) run_sampling(job, 0, static_cast<size_t>(bucket));
   };
@@ -484,12 +509,12 @@ void DeviceExecutor::queue_decodes(Job& job) {
     return;
   }
   Captured what = masked ? Captured::up_to_logits : job.top ? Captured::with_top : Captured::all;
-  run_captured({bucket, what}, run);
+  run_captured({bucket, what, job.shares}, run);
   job.sampled = !masked;
 }
 
 void DeviceExecutor::queue_ragged(const Job& job, const StepPlan& plan) {
-  BatchView batch = view(job.work.num_tokens, plan.num_decode);
+  BatchView batch = view(job, job.work.num_tokens, plan.num_decode);
   batch.slices = job.work.slices;
   model_.forward(device_, batch, cache_.layers());
   size_t num = std::min(static_cast<size_t>(held_logits_), job.num_sampled());

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "exec/mask_inbox.h"
 #include "exec/plan_reader.h"
 #include "exec/pooler.h"
+#include "exec/prefix_groups.h"
 #include "model/model.h"
 
 namespace sluice {
@@ -71,6 +73,8 @@ class DeviceExecutor final : public Executor, private KvWatch {
   size_t kv_bytes() const { return cache_.bytes(); }
   // Places that no transfer names may be read and written by any thread.
   const HostTier& host_tier() const { return tier_; }
+  // Positions that rows of decode steps did not read on their own, over all steps; any thread.
+  uint64_t positions_shared() const { return positions_shared_.load(std::memory_order_relaxed); }
   // Times every op of the next step that decodes exactly `rows` sequences; any thread.
   void profile_decode(int rows) { profile_rows_.store(rows); }
   // Timings of that step; empty until it has run.
@@ -90,11 +94,13 @@ class DeviceExecutor final : public Executor, private KvWatch {
   // How much of a step of decodes a captured sequence does. Under masks sampling is not in it: it
   // starts later.
   enum class Captured : uint8_t { all, with_top, up_to_logits };
+  // A captured sequence: its bucket, what it does, whether attention reads shared prefixes once.
+  using SequenceKey = std::tuple<int, Captured, bool>;
   // What a step computes in, on the device.
   struct Lane {
     Buffer packet, arrays_memory, logits, results, top, masks;
-    StepArrays arrays;                                  // their tables are the same for all lanes
-    std::map<std::pair<int, Captured>, int> sequences;  // (bucket, what it does) to sequence
+    StepArrays arrays;  // their tables are the same for all lanes
+    std::map<SequenceKey, int> sequences;
   };
   // Parts of a step in the order of its queue, each up to its mark: with a trace only. The last one
   // ends with the step.
@@ -107,6 +113,7 @@ class DeviceExecutor final : public Executor, private KvWatch {
     size_t num_sampled() const { return work.outputs.size() - work.pool.size(); }
     bool top = false;
     bool decodes = false;  // the step decodes alone, padded to its bucket
+    bool shares = false;   // some of its decodes read a prefix together
     bool sampled = false;  // sampling is queued
     size_t lane = 0;
     std::string failure;
@@ -158,11 +165,11 @@ class DeviceExecutor final : public Executor, private KvWatch {
   void send_planes(Job& job, size_t end);
   void queue_decodes(Job& job);
   template <typename Run>
-  void run_captured(std::pair<int, Captured> key, const Run& run);
+  void run_captured(SequenceKey key, const Run& run);
   StepProfile profile_step(const std::function<void()>& run);
   void time_in_step(const std::function<void()>& run, StepProfile& profile);
   void queue_ragged(const Job& job, const StepPlan& plan);
-  BatchView view(int num_tokens, int num_decode) const;
+  BatchView view(const Job& job, int num_tokens, int num_decode) const;
   void run_logits(size_t at, size_t num);
   void run_sampling(const Job& job, size_t at, size_t num);
   void sample_outputs(const Job& job);
@@ -198,6 +205,7 @@ class DeviceExecutor final : public Executor, private KvWatch {
 
   MaskInbox mask_inbox_;
   PlanReader reader_;
+  PrefixGroups prefix_groups_;
   std::vector<Job> jobs_;  // those in flight, the one that wait() read, and its predecessor's marks
   uint64_t num_launched_ = 0, num_waited_ = 0;
   Job* unfinished_ = nullptr;  // the last step launched, where it samples under masks
@@ -214,6 +222,7 @@ class DeviceExecutor final : public Executor, private KvWatch {
   std::vector<int32_t> words_;
 
   Pooler pooler_;
+  std::atomic<uint64_t> positions_shared_{0};
   std::atomic<int> profile_rows_{0};
   std::mutex profile_mutex_;
   StepProfile profile_;

@@ -116,6 +116,7 @@ class NotingDevice final : public Device {
   }
   void reserve_attention(const AttentionSpec&, int, int) override {}
   size_t attention_bytes(const AttentionSpec&, int, int) const override { return 0; }
+  PrefixSharing prefix_sharing(const AttentionSpec&, KvType) const override { return {}; }
   void tune(int, int) override {}
   size_t free_memory() const override { return 0; }
   DeviceLimits measure_limits() override { return {}; }

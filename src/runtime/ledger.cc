@@ -209,7 +209,7 @@ void set_fixed(Ledger& ledger,
   const auto vocab = static_cast<size_t>(model.shape().vocab);
   const auto alone = static_cast<size_t>(std::min(e.max_seqs, kMostBlocks)) * vocab * sizeof(float);
   const size_t own = static_cast<size_t>(e.max_seqs) * vocab * sizeof(uint16_t) +
-                     (size_t{64} << 20) +
+                     (size_t{128} << 20) +
                      static_cast<size_t>(e.pipeline.lanes) * (measured.scratch + alone);
   ledger.weights = device->weights > 0 ? device->weights : model.weight_bytes();
   ledger.workspace =

@@ -100,6 +100,7 @@ struct EngineOptions {
   bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
   bool capture = true;           // on a GPU: replay decode steps as graphs
   bool fuse_layers = true;       // on a GPU: few decodes of a small model in one kernel
+  bool cascade = true;           // on a GPU: a prefix that decodes have in common is read once
   std::optional<int> threads;    // absent: one per core
   bool pin = true;
   bool fuse = true;

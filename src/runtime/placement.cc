@@ -212,6 +212,7 @@ Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& check
   c.index = o.device.index.value_or(0);
   c.deterministic = o.deterministic;
   c.fuse_layers = o.fuse_layers;
+  if (!o.cascade) c.least_shared = 0;
   c.fp8_weights = o.quantize == Quantize::fp8;
   c.stored_weights = o.gpu_weights == GpuWeights::stored;
   c.int8 = std::move(*quant);

@@ -24,11 +24,12 @@ namespace sluice {
 
 namespace {
 
-Request make_request(int input, int output, int vocab, uint32_t index) {
+// The first `shared` tokens are the same for every index.
+Request make_request(int input, int output, int vocab, uint32_t index, int shared = 0) {
   auto prompt = std::make_shared<std::vector<Token>>();
   for (int p = 0; p < input; ++p)
-    prompt->push_back(
-        static_cast<Token>(draw_u32({17, index, p, 1}) % static_cast<uint32_t>(vocab)));
+    prompt->push_back(static_cast<Token>(draw_u32({17, p < shared ? 0 : index, p, 1}) %
+                                         static_cast<uint32_t>(vocab)));
   auto spec = std::make_shared<SamplingSpec>();
   spec->temperature = 0;
   Request r;
@@ -77,7 +78,8 @@ struct DecodeRow {
 
 // Batch and lengths of the step that a report completes were reported when it was launched.
 Result<DecodeRow> measure_decode(
-    Session& s, const GpuFloor& floor, int batch, int context, int steps) {
+    Session& s, const GpuFloor& floor, int batch, int context, const BenchGpuOptions& o) {
+  const int steps = o.steps, vocab = s.model().shape().vocab;
   DecodeRow row;
   row.batch = batch;
   row.context = context;
@@ -91,13 +93,19 @@ Result<DecodeRow> measure_decode(
   std::vector<Request> requests;
   for (int i = 0; i < batch; ++i)
     requests.push_back(
-        make_request(prompt, steps + apart, s.model().shape().vocab, static_cast<uint32_t>(i)));
+        make_request(prompt, steps + apart, vocab, static_cast<uint32_t>(i + 1), o.shared));
+  if (o.shared > 0) {  // into the prefix cache, where all find the same blocks
+    Result<RunTimes> first = run(s, {make_request(o.shared + 1, 1, vocab, 0, o.shared)});
+    if (!first) return first.error();
+  }
   s.device_executor()->profile_decode(batch);
   Result<RunTimes> t = run(s, requests);
   if (!t) return t.error();
   StepProfile profile = s.device_executor()->take_profile();
   row.graph = profile.step;
-  row.ops = op_rows(profile, floor, batch, context);
+  // Positions that a row reads, where those in common are read once for all.
+  const double own = context - static_cast<double>(o.shared) * (batch - 1) / batch;
+  row.ops = op_rows(profile, floor, batch, own);
   t = run(s, requests);
   if (!t) return t.error();
   std::map<uint64_t, std::pair<int, int>> launched;
@@ -117,8 +125,8 @@ Result<DecodeRow> measure_decode(
   if (step.count() == 0)
     return Error{500, strf("no step of %d decodes ran: memory for so many?", batch)};
   row.step = step.at(0.5);
-  row.floor = floor.decode(batch, context);
-  row.floor_read = floor.at(floor.limits.read).decode(batch, context);
+  row.floor = floor.decode(batch, own);
+  row.floor_read = floor.at(floor.limits.read).decode(batch, own);
   return row;
 }
 
@@ -274,7 +282,7 @@ Result<json::array> measure_rows(Session& s, const GpuFloor& floor, const BenchG
 // Sizes the context and the batch for all that will be measured.
 void resolve_sizes(BenchGpuOptions& o) {
   int batch = *std::ranges::max_element(o.batches), context = *std::ranges::max_element(o.contexts);
-  o.engine.scheduler.prefix_cache = false;
+  o.engine.scheduler.prefix_cache = o.shared > 0;
   o.engine.scheduler.max_seqs = std::max(batch, 256);
   int apart = static_cast<int>(int64_t{batch} * context / 8192) + 16;
   for (int rows : o.rows) context = std::max(context, rows);
@@ -306,7 +314,7 @@ json::array measure_decodes(Session& s, const GpuFloor& floor, const BenchGpuOpt
   json::array rows;
   for (int c : o.contexts) {
     for (int b : o.batches) {
-      Result<DecodeRow> row = measure_decode(s, floor, b, c, o.steps);
+      Result<DecodeRow> row = measure_decode(s, floor, b, c, o);
       if (!row) {
         std::fprintf(stderr, "sluice: batch %d, context %d: %s\n", b, c,
                      row.error().message.c_str());
@@ -340,6 +348,9 @@ json::object mixed_json(Mixed& mixed, bool print) {
 
 int cmd_bench_gpu(const BenchGpuOptions& given) {
   BenchGpuOptions o = given;
+  if (o.shared > 0 && o.shared + o.steps >= std::ranges::min(o.contexts))
+    return report(Error{400, strf("--shared %d: contexts must be longer, by more than %d steps",
+                                  o.shared, o.steps)});
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});

@@ -347,6 +347,11 @@ void add_bench_gpu(CLI::App* b, CommandLine& c) {
   bg->add_option("--steps", c.gpu.steps, "decode steps measured for each")
       ->check(whole_number(4, 100000))
       ->capture_default_str();
+  bg->add_option("--shared", c.gpu.shared,
+                 "positions that all sequences have in common, like a system prompt:\nfound in the "
+                 "prefix cache, and read once (without --no-cascade)")
+      ->check(whole_number(0, kMaxInt))
+      ->capture_default_str();
   bg->add_option("--rows", c.gpu.rows, "steps of one prompt of so many tokens, like 512,1024")
       ->delimiter(',')
       ->check(whole_number(1, kMaxInt));

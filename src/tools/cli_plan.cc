@@ -51,7 +51,7 @@ void add_planned_engine(CLI::App* app, EngineOptions& o, PresetChoice& p, bool r
   if (runs) return;
   for (const char* name :
        {"--device", "--trace", "--profile-steps", "--full-sort", "--attention", "--no-pin",
-        "--no-graphs", "--no-fuse-layers", "--no-forced-tokens", "--deterministic"})
+        "--no-graphs", "--no-fuse-layers", "--no-cascade", "--no-forced-tokens", "--deterministic"})
     app->remove_option(app->get_option(name));
 }
 

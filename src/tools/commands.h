@@ -160,6 +160,7 @@ struct BenchGpuOptions {
   std::vector<int> batches = {1, 8, 32, 64, 256}, contexts = {1024};
   std::vector<int> rows;  // of one prompt's step, each measured
   int steps = 48;         // decode steps measured per row of the table
+  int shared = 0;         // positions that all sequences of a decode step have in common
   bool ops = false;       // print every op of a step
   bool workload = true;   // run the mixed workload too
   bool json = false;

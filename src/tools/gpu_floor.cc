@@ -64,7 +64,7 @@ void name_product(OpRow& row, const OpProfile& op, const GpuFloor& floor, int ba
 std::vector<OpRow> op_rows(const StepProfile& profile,
                            const GpuFloor& floor,
                            int batch,
-                           int context) {
+                           double context) {
   std::vector<OpRow> rows;
   for (const OpProfile& op : profile.ops) {
     OpRow r;
@@ -75,7 +75,7 @@ std::vector<OpRow> op_rows(const StepProfile& profile,
     r.seconds = profile.step > 0 ? op.in_step : op.alone;
     r.boundary = op.boundary;
     if (op.op == "matmul") name_product(r, op, floor, batch);
-    if (op.op == "attention") r.floor = floor.attention(static_cast<double>(batch) * context);
+    if (op.op == "attention") r.floor = floor.attention(batch * context);
     rows.push_back(std::move(r));
   }
   std::ranges::stable_sort(rows, [](const OpRow& a, const OpRow& b) { return a.gap() > b.gap(); });

@@ -43,10 +43,10 @@ struct OpRow {
   double floor = 0;
   double gap() const { return seconds - floor; }
 };
-// The largest gap first. Products have the names of Product.
+// The largest gap first. Products have the names of Product. context: positions that a row reads.
 std::vector<OpRow> op_rows(const StepProfile& profile,
                            const GpuFloor& floor,
                            int batch,
-                           int context);
+                           double context);
 
 }  // namespace sluice

@@ -32,6 +32,10 @@ struct AttentionArgs {
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
   CodesView codes = {};  // of out, where attend_decode makes them
+  // What the decode rows have in common; `workspace` is then that of `deterministic`, and the
+  // states have prefix_bytes().
+  PrefixView prefixes = {};
+  float* prefix_states = nullptr;
 };
 
 // Whether attend_decode can leave `num` rows of output in e4m3 or i8 too: all kv heads of a row are

@@ -420,8 +420,8 @@ size_t attention_workspace(
 
 bool decode_makes_codes(const AttentionArgs& args, int num) {
   int units = args.spec.num_kv_heads * head_parts(args.spec);
-  return num > 0 && !args.deterministic && has_tile_kernel(args) && target().clusters &&
-         units <= kMaxCluster &&
+  return num > 0 && !args.deterministic && !args.prefixes.plan && has_tile_kernel(args) &&
+         target().clusters && units <= kMaxCluster &&
          even_splits(num * units, args.num_sms,
                      blocks_wanted(args.kv_type.type, args.spec.head_dim))
                  .even == 1;
@@ -430,7 +430,8 @@ bool decode_makes_codes(const AttentionArgs& args, int num) {
 void attend_decode(const AttentionArgs& args, int num, cudaStream_t stream) {
   if (num == 0) return;
   if (!has_tile_kernel(args)) return launch_plain(args, 0, num, stream);
-  if (args.deterministic) return attend_spans(args, num, stream);
+  if (args.prefixes.plan) attend_prefixes(args, stream);
+  if (args.deterministic || args.prefixes.plan) return attend_spans(args, num, stream);
   DecodeParams p;
   p.a = make_params(args);
   p.head_parts = head_parts(args.spec);

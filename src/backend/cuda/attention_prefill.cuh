@@ -31,6 +31,9 @@ void launch_mma(TilePlan plan,
                 bool spans,
                 std::span<const SliceView> slices,
                 cudaStream_t stream);
+// The states of what decode rows have in common (attention_prefix.cu), for attend_spans() behind
+// it: a cache that has_tile_kernel(), heads of up to 128, no window.
+void attend_prefixes(const AttentionArgs& args, cudaStream_t stream);
 // Decode by spans: rows [0, num) of a cache that has_tile_kernel().
 void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream);
 size_t spans_workspace(const AttentionSpec& spec, int max_decode, int max_positions, int num_sms);

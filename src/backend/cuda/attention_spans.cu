@@ -7,11 +7,13 @@
 // quarter of the dimensions over all 64: so every score, weight and sum is computed as the prefill
 // kernels do it, to the bit. A row's first block folds its spans in registers; the others leave
 // each span in the workspace, and the last to finish folds them in ascending order. The grid
-// depends on the number of rows only: positions may advance under a captured graph.
+// depends on the number of rows only: positions may advance under a captured graph. Of a row in a
+// group (prefix_groups.h) the first block begins with the states of what the group has in common.
 #include <algorithm>
 
 #include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
+#include "backend/cuda/attention_prefix.cuh"
 #include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/launch.cuh"
@@ -31,6 +33,8 @@ struct SpanParams {
   int slots;         // states of a (row, kv head) in the workspace
   int32_t* tickets;  // [max_split_groups()], zero between launches
   float* states;     // [rows * kv_heads * head_parts, slots, state_floats()]
+  PrefixView prefixes;
+  const float* prefix_states;
 };
 
 // A span's unnormalised output as threads hold it, [halves of the heads, D / 8, 32 lanes] pairs,
@@ -63,14 +67,19 @@ struct Share {
   int begin, end;  // positions of the block; begin is a multiple of kKvTile
   int slot;        // where its first state goes
   int num_slots;   // states of the row; 1: its first block has all positions
+  int place = -1;  // prefix_place()
 
-  __device__ explicit Share(const SpanParams& p) {
+  __device__ Share(const SpanParams& p, bool prefixes) {
     int split = blockIdx.x, unit = blockIdx.y;
     kv_head = unit / p.head_parts;
     first_head = unit % p.head_parts * kHeads;
     heads = min(p.a.group - first_head, kHeads);
     int hi = max(p.a.positions[blockIdx.z], 0) + 1;
     lo = p.a.window > 0 ? max(0, hi - p.a.window) : 0;
+    if (prefixes) {
+      place = p.prefixes.places[blockIdx.z];
+      if (place >= 0) lo = p.prefixes.plan->groups[place >> kPrefixRowBits].positions;
+    }
     int start = lo / kKvTile * kKvTile;
     // A block takes the spans that begin in its share of the positions.
     int share = (hi - start + p.splits - 1) / p.splits;
@@ -277,6 +286,49 @@ __device__ void add_states(RowTotal& total, float (&out)[kTiles][4], const float
   }
 }
 
+// The states of what the row has in common with others, added up.
+template <int D, int kTiles>
+__device__ void add_prefix(RowTotal& total,
+                           float (&out)[kTiles][4],
+                           const SpanParams& p,
+                           const Share& share) {
+  constexpr int kBatch = D > 64 ? 4 : 8;
+  const PrefixPlan::Group& group = p.prefixes.plan->groups[share.place >> kPrefixRowBits];
+  const int row = share.place & ((1 << kPrefixRowBits) - 1), num = group.states;
+  const int stride = prefix_state_floats(p.a.group, D);
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* states = p.prefix_states + group.state_at +
+                        (static_cast<int64_t>(row) * p.a.kv_heads + share.kv_head) * num * stride;
+  for (int first = 0; first < num; first += kBatch) {
+    float o[kBatch][kTiles][4], max[kBatch][2], sum[kBatch][2];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const float* state = states + static_cast<int64_t>(first + b) * stride;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        int head = share.first_head + lane / 4 + h * 8;
+        bool some = first + b < num && lane / 4 + h * 8 < share.heads;
+        max[b][h] = some ? __ldcg(state + p.a.group * D + head) : -INFINITY;
+        sum[b][h] = some ? __ldcg(state + p.a.group * (D + 1) + head) : 0;
+        auto* from =
+            reinterpret_cast<const float2*>(state + head * D) + warp * kTiles * 4 + lane % 4;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          float2 x = some ? __ldcg(from + n * 4) : float2{};
+          o[b][n][h * 2] = x.x;
+          o[b][n][h * 2 + 1] = x.y;
+        }
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      float keep[2], take[2];
+      total.add(max[b], sum[b], keep, take);
+      add_output(out, o[b], keep, take);
+    }
+  }
+}
+
 // Calls f(head, dimension, neighbours) with the thread's outputs, 2 or 4 neighbouring ones at a
 // time.
 template <typename KV, int kTiles, typename F>
@@ -333,7 +385,8 @@ __device__ inline bool last_of_row(int32_t* ticket, int splits) {
   return last;
 }
 
-template <typename T, typename KV, int D, int kStages>
+// kPrefixes: some rows go on from states; without, more blocks fit on a multiprocessor.
+template <typename T, typename KV, int D, int kStages, bool kPrefixes>
 __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   using Shape = SpanShape<KV, D>;
   using Q = Queries<T, KV, D>;
@@ -342,7 +395,7 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   __shared__ Exchange exchange;
   let_next_kernel_start();
   wait_for_previous_kernel();
-  const Share share(p);
+  const Share share(p, kPrefixes);
   if (share.idle()) return;
 
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -378,6 +431,9 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   SoftmaxState state;
   RowTotal total;
   const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
+  if constexpr (kPrefixes) {
+    if (share.place >= 0 && blockIdx.x == 0) add_prefix<D>(total, total_o, p, share);
+  }
   int stage = 0, freed = kStages - 1;
   copy_wait<kStages - 1>();
   __syncthreads();
@@ -501,18 +557,18 @@ size_t ticket_bytes(int num_sms) {
 
 // Three stages, or two where there is little shared memory. Heads above 128 come only where there
 // is much (has_tile_kernel()).
-template <typename T, typename KV, int D, int kStages = 3>
+template <typename T, typename KV, int D, bool kPrefixes, int kStages = 3>
 void launch(const SpanParams& p, dim3 grid, cudaStream_t stream) {
   constexpr size_t kBytes =
       kStages * SpanShape<KV, D>::kStageBytes + Queries<T, KV, D>::kSharedBytes;
   constexpr size_t kTaken = kBytes + sizeof(Exchange) + 1024;  // the last: what the kernel has else
   if constexpr (kTaken > kLeastShared && D <= 128) {
     static_assert(kStages > 2);
-    if (kTaken > target().shared) return launch<T, KV, D, 2>(p, grid, stream);
+    if (kTaken > target().shared) return launch<T, KV, D, kPrefixes, 2>(p, grid, stream);
   }
-  allow_shared<span_kernel<T, KV, D, kStages>>(kBytes, "attention decode");
-  sluice::cuda::launch("attention decode", span_kernel<T, KV, D, kStages>, grid, kThreads, kBytes,
-                       stream, p);
+  allow_shared<span_kernel<T, KV, D, kStages, kPrefixes>>(kBytes, "attention decode");
+  sluice::cuda::launch("attention decode", span_kernel<T, KV, D, kStages, kPrefixes>, grid,
+                       kThreads, kBytes, stream, p);
 }
 
 }  // namespace
@@ -530,6 +586,8 @@ void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
   p.a = make_params(args);
   p.head_parts = head_parts(args.spec);
   p.slots = num_states(args.max_positions);
+  p.prefixes = args.prefixes;
+  p.prefix_states = args.prefix_states;
   int units = args.spec.num_kv_heads * p.head_parts;
   p.splits = num_splits(num * units, args.num_sms);
   p.tickets = static_cast<int32_t*>(args.workspace);
@@ -537,7 +595,13 @@ void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
       reinterpret_cast<float*>(static_cast<uint8_t*>(args.workspace) + ticket_bytes(args.num_sms));
   dim3 grid(p.splits, units, num);
   with_tile_kernel(args.type, args.kv_type, args.spec.head_dim, [&](auto t, auto kv, auto dim) {
-    launch<decltype(t), decltype(kv), decltype(dim)::value>(p, grid, stream);
+    using T = decltype(t);
+    using KV = decltype(kv);
+    constexpr int kDim = decltype(dim)::value;
+    if constexpr (kDim <= 128) {
+      if (p.prefixes.plan) return launch<T, KV, kDim, true>(p, grid, stream);
+    }
+    launch<T, KV, kDim, false>(p, grid, stream);
   });
 }
 

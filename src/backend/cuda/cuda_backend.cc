@@ -42,6 +42,10 @@ CudaBackend::Gpu::Gpu(const CudaOptions& o) {
   name = p.name;
   num_sms = p.multiProcessorCount;
   f8 = p.major == 9;
+  int clock = 0, bits = 0;  // kHz; two transfers a cycle
+  cudaDeviceGetAttribute(&clock, cudaDevAttrMemoryClockRate, o.index);
+  cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, o.index);
+  if (clock > 0 && bits > 0) bandwidth = 2e3 * clock * (bits / 8.0);
   if (std::string why = why_not(p); !why.empty()) throw std::runtime_error(name + " " + why);
   if (o.fp8_weights && !f8)
     throw std::runtime_error("weights in fp8 need a Hopper GPU, which " + name + " is not");

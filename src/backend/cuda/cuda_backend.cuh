@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/attention_prefix.cuh"
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/gemm.cuh"
 #include "backend/cuda/packed.cuh"
@@ -125,6 +126,7 @@ class CudaBackend final : public Device {
   size_t attention_bytes(const AttentionSpec& spec,
                          int max_decode,
                          int max_positions) const override;
+  PrefixSharing prefix_sharing(const AttentionSpec& spec, KvType kv) const override;
 
   // Measuring (cuda_profile.cc, cuda_limits.cc).
   DeviceLimits measure_limits() override;
@@ -163,7 +165,12 @@ class CudaBackend final : public Device {
     explicit Gpu(const CudaOptions& options);
     std::string name;
     int num_sms = 0;
-    bool f8 = false;  // products with a scale per row
+    bool f8 = false;          // products with a scale per row
+    double bandwidth = 1e12;  // of memory, bytes per second, by its clock
+  };
+  // A lane's memory for attention, and what is where in it.
+  struct AttentionMemory {
+    size_t bytes = 0, spans_at = 0, states_at = 0;
   };
 
   // A stream, and the scratch of what it computes.
@@ -173,6 +180,10 @@ class CudaBackend final : public Device {
     Buffer products;  // of lanes but the first, which uses Gemm's own
     Buffer scratch;   // stored weights in 16 bits, or rows of x for products with them
   };
+  AttentionMemory attention_memory(const AttentionSpec& spec,
+                                   int max_decode,
+                                   int max_positions) const;
+  PrefixSizes sizes_of_prefixes(const AttentionSpec& spec, int max_decode) const;
   void add_lane();
   void add_marks(int num);
   cudaEvent_t mark_at(int index) const { return marks_[static_cast<size_t>(index)]; }
@@ -205,7 +216,9 @@ class CudaBackend final : public Device {
   Gemm gemm_;
   std::optional<Uploader> uploader_;
   std::optional<Sampler> sampler_;
-  int max_positions_ = 0;             // that attention's memory is for
+  int max_positions_ = 0;                       // that attention's memory is for
+  size_t spans_at_ = 0, prefix_states_at_ = 0;  // in it
+  PrefixSizes prefix_sizes_;
   cudaStream_t copies_ = nullptr;     // of prefetch(), which makes it
   cudaStream_t downloads_ = nullptr;  // of download_beside(), likewise, with its event
   cudaEvent_t beside_ = nullptr;

@@ -104,7 +104,7 @@ int CudaBackend::max_decode_rows() const {
 bool CudaBackend::decode_layers(const DecodeStep& step, std::span<const DecodeLayer> layers) {
   const int rows = step.batch.num_tokens, num = static_cast<int>(layers.size());
   StackShape shape;
-  if (rows == 0 || rows > max_decode_rows() || layers.empty() ||
+  if (rows == 0 || rows > max_decode_rows() || layers.empty() || step.batch.prefixes.plan ||
       !shape_of(layers, options_.activations, &shape) ||
       (shape.hidden > kNarrow && rows > kMostRowsWide) || !can_stack(shape, rows, num) ||
       stack_relay_bytes(shape, rows, num) > step.scratch.size())

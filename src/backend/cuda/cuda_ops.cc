@@ -237,6 +237,12 @@ void CudaBackend::attention(
                   lanes_[lane_].attention.data(),
                   device_.num_sms};
   auto num_decode = static_cast<size_t>(batch.num_decode);
+  if (batch.prefixes.plan && spec.window == 0) {
+    auto* memory = static_cast<std::byte*>(lanes_[lane_].attention.data());
+    a.prefixes = batch.prefixes;
+    a.workspace = memory + spans_at_;
+    a.prefix_states = reinterpret_cast<float*>(memory + prefix_states_at_);
+  }
   const CodesView codes = codes_of(out);
   if (batch.num_decode == batch.num_tokens && cuda::decode_makes_codes(a, batch.num_decode))
     a.codes = codes;
@@ -279,7 +285,8 @@ void CudaBackend::prepare(const Packet& packet,
                           int padded) {
   Timed t(*this, "prepare");
   if (packet.num_specs > 0) sampler_->open_rows(packet, stream_);
-  cuda::prepare(packet, arrays, num_tokens, padded, sampler_->last_tokens(), stream_);
+  cuda::prepare(packet, arrays, num_tokens, padded, sampler_->last_tokens(), prefix_sizes_,
+                stream_);
 }
 
 void CudaBackend::sample(const SampleStep& step) {
@@ -291,12 +298,53 @@ void CudaBackend::sample(const SampleStep& step) {
 void CudaBackend::reserve_attention(const AttentionSpec& spec, int max_decode, int max_positions) {
   for (Lane& l : lanes_) l.attention = allocate(attention_bytes(spec, max_decode, max_positions));
   max_positions_ = max_positions;
+  prefix_sizes_ = sizes_of_prefixes(spec, max_decode);
+  const AttentionMemory memory = attention_memory(spec, max_decode, max_positions);
+  spans_at_ = memory.spans_at, prefix_states_at_ = memory.states_at;
 }
 size_t CudaBackend::attention_bytes(const AttentionSpec& spec,
                                     int max_decode,
                                     int max_positions) const {
-  return cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms,
-                                   options_.deterministic);
+  return attention_memory(spec, max_decode, max_positions).bytes;
+}
+
+// What decode rows have in common is attended by spans: in the default mode that memory lies behind
+// its own, and the states of prefixes behind both.
+CudaBackend::AttentionMemory CudaBackend::attention_memory(const AttentionSpec& spec,
+                                                           int max_decode,
+                                                           int max_positions) const {
+  auto workspace = [&](bool deterministic) {
+    const size_t bytes =
+        cuda::attention_workspace(spec, max_decode, max_positions, device_.num_sms, deterministic);
+    return (bytes + 255) / 256 * 256;
+  };
+  AttentionMemory m;
+  m.bytes = workspace(options_.deterministic);
+  const PrefixSizes sizes = sizes_of_prefixes(spec, max_decode);
+  if (sizes.kv_heads == 0) return m;
+  if (!options_.deterministic) {
+    m.spans_at = m.bytes;
+    m.bytes += workspace(true);
+  }
+  m.states_at = m.bytes;
+  m.bytes += prefix_bytes(sizes);
+  return m;
+}
+
+PrefixSizes CudaBackend::sizes_of_prefixes(const AttentionSpec& spec, int max_decode) const {
+  const bool may = options_.least_shared != 0 && options_.activations != DType::f32;
+  return may ? prefix_sizes(spec, max_decode, device_.num_sms) : PrefixSizes{};
+}
+
+// Reading so many positions once more would take as long as the second kernel does.
+PrefixSharing CudaBackend::prefix_sharing(const AttentionSpec& spec, KvType kv) const {
+  constexpr double kSeconds = 15e-6;
+  if (sizes_of_prefixes(spec, 1).kv_heads == 0 || spec.head_dim * dtype_bytes(kv.type) % 16 != 0)
+    return {};
+  if (options_.least_shared) return {*options_.least_shared};
+  const auto position =
+      static_cast<double>(2 * spec.num_kv_heads * kv.head_bytes(spec.head_dim, 1));
+  return {static_cast<int64_t>(kSeconds * device_.bandwidth / position)};
 }
 
 }  // namespace sluice::cuda

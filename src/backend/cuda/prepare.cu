@@ -63,14 +63,27 @@ __device__ void fill_row(const Packet& packet,
   if (k == 0) arrays.slices[index] = {s.row, s.count, s.pos, s.slot};
 }
 
+__device__ void fill_groups(const Packet& packet,
+                            const StepArrays& arrays,
+                            const PrefixSizes& sizes) {
+  const auto* members = in_packet<int32_t>(packet, packet.members_at);
+  for (auto i = threadIdx.x; i < packet.num_members; i += kThreads)
+    arrays.prefix_members[i] = members[i];
+  if (threadIdx.x == 0)
+    plan_prefixes(*arrays.prefixes, in_packet<PrefixGroup>(packet, packet.groups_at),
+                  static_cast<int>(packet.num_groups), sizes);
+}
+
 // Block 0 edits; the threads of the others have a row and an output each.
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const Packet packet,
                                                            const StepArrays arrays,
                                                            int num_tokens,
                                                            int padded,
-                                                           const int32_t* last_tokens) {
+                                                           const int32_t* last_tokens,
+                                                           const PrefixSizes sizes) {
   if (blockIdx.x == 0) {
     edit_tables(packet, arrays.tables);
+    if (packet.num_groups > 0) fill_groups(packet, arrays, sizes);
     return;
   }
   int i = static_cast<int>((blockIdx.x - 1) * kThreads + threadIdx.x);
@@ -82,6 +95,11 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const Packet packet,
     arrays.row_slot[i] = arrays.pad_slot;
     arrays.slices[static_cast<int>(packet.num_slices) + i - num_tokens] = {i, 1, 0,
                                                                            arrays.pad_slot};
+  }
+  if (packet.num_groups > 0 && i < max(num_tokens, padded)) {
+    arrays.prefix_places[i] = i < static_cast<int>(packet.num_places)
+                                  ? in_packet<int32_t>(packet, packet.places_at)[i]
+                                  : -1;
   }
   auto num_outputs = static_cast<int>(packet.num_outputs);
   if (i < num_outputs) {
@@ -114,11 +132,13 @@ void prepare(const Packet& packet,
              int num_tokens,
              int padded,
              const int32_t* last_tokens,
+             const PrefixSizes& sizes,
              cudaStream_t stream) {
   int rows = std::max({num_tokens, padded, static_cast<int>(packet.num_outputs)});
   if (rows == 0 && packet.num_edits == 0) return;
   int blocks = 1 + (rows + kThreads - 1) / kThreads;
-  prepare_kernel<<<blocks, kThreads, 0, stream>>>(packet, arrays, num_tokens, padded, last_tokens);
+  prepare_kernel<<<blocks, kThreads, 0, stream>>>(packet, arrays, num_tokens, padded, last_tokens,
+                                                  sizes);
   check_launch("prepare");
 }
 

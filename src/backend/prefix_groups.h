@@ -1,0 +1,55 @@
+// Decode rows that begin with the same blocks of K and V, for attention that reads those blocks
+// once for all of the rows. Plain data, the same on the host and on a device.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace sluice {
+
+inline constexpr int kMaxPrefixGroups = 16;
+inline constexpr int kMaxPrefixRows = 1024;  // of all groups together
+
+// Rows [first, first + rows) of the list of members see the same blocks in [0, positions).
+struct PrefixGroup {
+  int32_t first = 0, rows = 0, positions = 0;
+};
+
+// A row's place: its group, and its number in it. Negative: it is in none.
+inline constexpr int kPrefixRowBits = 20;
+constexpr int32_t prefix_place(int group, int row) { return group << kPrefixRowBits | row; }
+
+// How a device works through the groups of a step, made on the device.
+struct PrefixPlan {
+  struct Group {
+    int32_t first, rows, positions;
+    int32_t spans, states;  // spans of the prefix; states that a row has of them
+    int32_t tiles, chunks;  // of rows, of spans
+    int64_t state_at;       // floats before the group's states
+  };
+  int32_t num_groups, num_items;  // items: (group, chunk, tile)
+  int32_t chunk;                  // spans of an item
+  Group groups[kMaxPrefixGroups];
+};
+
+// The groups of a step in a device's memory; `plan` is null where attention has none.
+struct PrefixView {
+  const PrefixPlan* plan = nullptr;
+  const int32_t* members = nullptr;  // batch rows by group
+  const int32_t* places = nullptr;   // [decode rows] prefix_place(), or -1
+};
+
+// What a device's attention asks of groups.
+struct PrefixSharing {
+  int64_t least_saved = 0;  // positions that rows need not read, from which it pays; 0: never
+};
+
+// The largest number of positions up to `positions` that attention adds up on their own: spans of
+// 256, and from 16,384 on 32 to a doubling (cuda/attention_spans.cuh).
+constexpr int32_t whole_spans(int32_t positions) {
+  const int shift = std::bit_width(static_cast<uint32_t>(positions)) - 6;
+  const int bits = shift > 8 ? shift : 8;
+  return positions >> bits << bits;
+}
+
+}  // namespace sluice

@@ -58,6 +58,7 @@ if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
     for kv in bf16 f16 f32 f8; do sanitize $tool attention-$kv "$dir/cuda_attention_test" --small --kv $kv; done
     sanitize $tool int8 "$dir/cuda_attention_test" --small --kv int8
+    sanitize $tool prefixes "$dir/cuda_attention_test" --prefixes --small --kv bf16
     sanitize $tool int8-ops "$dir/tests/cuda_ops_test" --gtest_filter='*Codes*/f16'
     sanitize $tool sampling "$dir/cuda_sampling_test" --quick
     sanitize $tool products "$dir/cuda_product_test" --small

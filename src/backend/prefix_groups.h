@@ -29,6 +29,7 @@ struct PrefixPlan {
   };
   int32_t num_groups, num_items;  // items: (group, chunk, tile)
   int32_t chunk;                  // spans of an item
+  int32_t tile;                   // (row, head) pairs of an item
   Group groups[kMaxPrefixGroups];
 };
 

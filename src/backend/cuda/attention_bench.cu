@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_prefix.cuh"
+#include "backend/cuda/attention_prefill.cuh"
 #include "backend/cuda/check.cuh"
 
 namespace sluice::cuda {
@@ -100,9 +102,10 @@ struct Model {
   }
 };
 
-// `layers` caches of num sequences of `length` positions, blocks in shuffled order.
+// `layers` caches of num sequences of `length` positions, blocks in shuffled order. The first
+// `shared` positions are the same blocks for all.
 struct Bench {
-  Bench(const Model& m, int num, int length, int rows, int sms) : model(m) {
+  Bench(const Model& m, int num, int length, int rows, int sms, int shared = 0) : model(m) {
     constexpr int kBlock = 16;
     int per_slot = (length + kBlock - 1) / kBlock, blocks = num * per_slot + 1;
     layer_bytes =
@@ -121,6 +124,8 @@ struct Bench {
     std::vector<int32_t> ids(static_cast<size_t>(num) * per_slot);
     std::iota(ids.begin(), ids.end(), 1);
     std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    for (int i = 1; i < num; ++i)
+      std::copy_n(ids.begin(), shared / kBlock, ids.begin() + static_cast<size_t>(i) * per_slot);
     tables = upload(ids);
     args.type = DType::bf16;
     args.q = q.get();
@@ -170,6 +175,53 @@ void bench_decode(const Model& m, int num, int context, bool deterministic, int 
   std::printf("decode%s %2d/%-2d x %3d %s  B %3d  context %6d  %8.1f us  %5.2f TB/s  %3.0f %%\n",
               deterministic ? " det" : "    ", m.heads, m.kv_heads, m.head_dim, m.name(), num,
               context, us, bytes / us * 1e-6, bytes / us * 1e8 / kTargetBandwidth);
+  std::fflush(stdout);
+}
+
+__global__ void plan_kernel(PrefixPlan* plan, PrefixGroup group, PrefixSizes sizes) {
+  plan_prefixes(*plan, &group, 1, sizes);
+}
+
+// All rows in one group: both kernels together, each alone, and rows that each read all.
+void bench_prefixes(const Model& m, int num, int context, int shared, int sms) {
+  Bench b(m, num, context, num, sms, shared);
+  std::vector<int32_t> positions(num, context - 1), slots(num), places(num);
+  std::iota(slots.begin(), slots.end(), 0);
+  for (int i = 0; i < num; ++i) places[i] = prefix_place(0, i);
+  Memory d_positions = upload(positions), d_slots = upload(slots), d_places = upload(places);
+  b.args.positions = static_cast<const int32_t*>(d_positions.get());
+  b.args.row_slot = static_cast<const int32_t*>(d_slots.get());
+  b.args.deterministic = true;
+  const PrefixSizes sizes = prefix_sizes(b.args.spec, num, sms);
+  Memory states = allocate(prefix_bytes(sizes)), plan = allocate(sizeof(PrefixPlan));
+  auto* d_plan = static_cast<PrefixPlan*>(plan.get());
+  plan_kernel<<<1, 1>>>(d_plan, PrefixGroup{0, num, shared}, sizes);
+  check(cudaDeviceSynchronize(), "plan");
+  const int launches = std::max(20, b.layers);
+  auto time = [&](bool grouped, const auto& attend) {
+    return time_launches(launches, [&](cudaStream_t stream) {
+      for (int i = 0; i < launches; ++i) {
+        AttentionArgs a = b.of_layer(i);
+        if (grouped) {
+          a.prefixes = {d_plan, static_cast<const int32_t*>(d_slots.get()),
+                        static_cast<const int32_t*>(d_places.get())};
+          a.prefix_states = static_cast<float*>(states.get());
+        }
+        attend(a, stream);
+      }
+    });
+  };
+  auto both = [&](const AttentionArgs& a, cudaStream_t s) { attend_decode(a, num, s); };
+  const double apart = time(false, both), together = time(true, both);
+  const double first =
+      time(true, [&](const AttentionArgs& a, cudaStream_t s) { attend_prefixes(a, s); });
+  const double second =
+      time(true, [&](const AttentionArgs& a, cudaStream_t s) { attend_spans(a, num, s); });
+  std::printf(
+      "prefix %2d/%-2d x %3d %s  B %3d  context %6d  shared %6d  %8.1f us (prefix %.1f, "
+      "own %.1f), apart %8.1f us  %4.2f x\n",
+      m.heads, m.kv_heads, m.head_dim, m.name(), num, context, shared, together, first, second,
+      apart, apart / together);
   std::fflush(stdout);
 }
 
@@ -237,6 +289,17 @@ int bench_attention(int num_sms) {
     }
     bench_prefill(qwen, 32, 256, det, num_sms);
     bench_prefill(qwen, 2, 4096, det, num_sms);
+  }
+  return 0;
+}
+
+int bench_common_prefixes(int num_sms) {
+  const Model qwen{28, 4, 128}, qwen3{32, 8, 128}, small{14, 2, 64};
+  for (const Model& m : {qwen3, qwen, small, qwen3.with(DType::f8)}) {
+    bench_prefixes(m, 64, 8448, 8192, num_sms);
+    bench_prefixes(m, 16, 8448, 8192, num_sms);
+    bench_prefixes(m, 64, 1280, 1024, num_sms);
+    bench_prefixes(m, 8, 2304, 2048, num_sms);
   }
   return 0;
 }

@@ -1,14 +1,15 @@
-// Attention over the positions that decode rows have in common: a tile's 64 (row, head) pairs read
-// K and V once for all its rows, where attend_spans reads them for each. An item is a tile of a
-// group's rows, a kv head, and some of the prefix's spans. It leaves states, and attend_spans goes
-// on from them: every score, weight and sum is computed and added up as without a group, so that a
-// row's bits are the same. A fixed number of blocks takes the items in turns: which groups there
-// are may change under a captured graph.
+// Attention over the positions that decode rows have in common: a tile of 64 or 128 (row, head)
+// pairs reads K and V once for all its rows, where attend_spans reads them for each. An item is a
+// tile of a group's rows, a kv head, and some of the prefix's spans. It leaves states, and
+// attend_spans goes on from them: every score, weight and sum is computed and added up as without a
+// group, so that a row's bits are the same. A fixed number of blocks takes the items in turns:
+// which groups there are may change under a captured graph. This file has the sizes, and the kernel
+// through mma.sync for every cache; attention_prefix_wgmma.cu has Hopper's for 16 bits.
 #include <algorithm>
 
 #include "backend/cuda/attention_kinds.cuh"
 #include "backend/cuda/attention_prefill.cuh"
-#include "backend/cuda/attention_prefix.cuh"
+#include "backend/cuda/attention_prefix_item.cuh"
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/target.cuh"
@@ -16,8 +17,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarps = kPrefixTile / 16;
-constexpr int kThreads = kWarps * 32;
+constexpr int kRows = 64;
+constexpr int kThreads = kRows / 16 * 32;
 constexpr int64_t kStateBytes = 32 << 20;  // for states, where rows do not need more
 
 template <typename KV, int D>
@@ -29,67 +30,14 @@ constexpr int kStageBytes = 2 * (kRowsBytes<KV, D> + ScaleRows<KV, D, kKvTile>::
 template <typename KV, int D, int kStages>
 constexpr size_t kShared = kStages* kStageBytes<KV, D> + SpanOutput<D, kThreads>::kBytes;
 
-struct PrefixParams {
-  AttentionParams a;
-  PrefixView view;
-  float* states;
-};
-
-struct Item {
-  PrefixPlan::Group group;
-  int kv_head, tile, first_span, end_span;
-
-  __device__ Item(const PrefixPlan& plan, int index, int kv_heads) {
-    kv_head = index % kv_heads;
-    index /= kv_heads;
-    int g = 0;
-    for (; index >= plan.groups[g].tiles * plan.groups[g].chunks; ++g)
-      index -= plan.groups[g].tiles * plan.groups[g].chunks;
-    group = plan.groups[g];
-    tile = index % group.tiles;
-    first_span = index / group.tiles * plan.chunk;
-    end_span = min(first_span + plan.chunk, group.spans);
-  }
-  __device__ int begin() const { return span_begin(first_span); }
-  __device__ int end() const { return min(span_begin(end_span), group.positions); }
-};
-
-// A thread's two rows of a tile: their output's states, null where there is no row.
-template <int D>
-struct StateRows {
-  float* output[2] = {nullptr, nullptr};  // of the first state
-  int head[2] = {0, 0};
-  int stride;  // of states
-
-  __device__ void store(int state,
-                        const AttentionParams& p,
-                        const float (&o)[D / 8][4],
-                        const float (&max)[2],
-                        const float (&sum)[2]) const {
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (!output[h]) continue;
-      float* to = output[h] + static_cast<int64_t>(state) * stride;
-      auto* pairs = reinterpret_cast<float2*>(to + head[h] * D) + lane % 4;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) __stcg(pairs + n * 4, {o[n][h * 2], o[n][h * 2 + 1]});
-      if (lane % 4 == 0) {
-        __stcg(to + p.group * D + head[h], max[h]);
-        __stcg(to + p.group * (D + 1) + head[h], sum[h]);
-      }
-    }
-  }
-};
-
 template <typename T, typename KV, int D, int kStages>
-__device__ void run_item(const PrefixParams& params, const Item& item, uint8_t* smem) {
+__device__ void run_item(const PrefixParams& params, const PrefixItem& item, uint8_t* smem) {
   constexpr int kStage = kStageBytes<KV, D>;
   const AttentionParams& p = params.a;
   const PrefixPlan::Group& group = item.group;
   const int32_t* members = params.view.members + group.first;
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int total = group.rows * p.group, first = item.tile * kPrefixTile + warp * 16;
+  int total = group.rows * p.group, first = item.first_row + warp * 16;
   bool works = first < total;
   int begin = item.begin(), num = (item.end() - begin) / kKvTile;
 
@@ -104,20 +52,15 @@ __device__ void run_item(const PrefixParams& params, const Item& item, uint8_t* 
   copy_commit();
   loader.fetch(begin + kKvTile);
 
-  StateRows<D> rows;
-  rows.stride = prefix_state_floats(p.group, D);
   const T* q[2] = {nullptr, nullptr};
+  int row[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    int row = first + lane / 4 + h * 8;
-    if (row >= total) continue;
-    int member = p.query_of(row), head = row - member * p.group;
+    row[h] = first + lane / 4 + h * 8;
+    if (row[h] >= total) continue;
+    int member = p.query_of(row[h]), head = row[h] - member * p.group;
     q[h] = static_cast<const T*>(p.q) + members[member] * p.q_stride +
            static_cast<int64_t>(item.kv_head * p.group + head) * p.head_dim;
-    rows.head[h] = head;
-    rows.output[h] =
-        params.states + group.state_at +
-        (static_cast<int64_t>(member) * p.kv_heads + item.kv_head) * group.states * rows.stride;
   }
   Queries<T, KV, D> queries;
   queries.load(q[0], q[1], p.head_dim, 0, lane);
@@ -126,7 +69,7 @@ __device__ void run_item(const PrefixParams& params, const Item& item, uint8_t* 
   SoftmaxState state;
   SpanOutput<D, kThreads> before(smem + kStages * kStage);
   const bool folds = item.first_span == 0;
-  int place = item.first_span - params.view.plan->chunk + 1;
+  int place = item.first_state(params);
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;
     copy_wait<0>();
@@ -152,7 +95,7 @@ __device__ void run_item(const PrefixParams& params, const Item& item, uint8_t* 
     if (at + kKvTile == span_end(at)) {
       if (!folds) {
         const float sums[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
-        rows.store(place++, p, o, state.max, sums);
+        store_state<D>(params, item, row, place++, o, state.max, sums);
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
         state = {};
@@ -170,19 +113,23 @@ __device__ void run_item(const PrefixParams& params, const Item& item, uint8_t* 
   }
   if (folds && works) {
     before.template finish<true>(o, state);
-    rows.store(0, p, o, before.total.max, before.total.sum);
+    store_state<D>(params, item, row, 0, o, before.total.max, before.total.sum);
   }
 }
 
 template <typename T, typename KV, int D, int kStages>
 __global__ __launch_bounds__(kThreads) void prefix_kernel(PrefixParams params) {
   extern __shared__ __align__(128) uint8_t smem[];
-  let_next_kernel_start();
   wait_for_previous_kernel();
-  const int num = params.view.plan->num_items * params.a.kv_heads;
+  let_next_kernel_start();  // attend_spans reads what those before have left
+  const PrefixPlan& plan = *params.view.plan;
+  const int halves = plan.tile / kRows, num = plan.num_items * params.a.kv_heads * halves;
   for (int i = blockIdx.x; i < num; i += gridDim.x) {
     if (i != blockIdx.x) __syncthreads();  // all warps are done with the stages
-    run_item<T, KV, D, kStages>(params, Item(*params.view.plan, i, params.a.kv_heads), smem);
+    PrefixItem item(plan, i / halves, params.a.kv_heads);
+    item.first_row += i % halves * kRows;
+    if (item.first_row < item.group.rows * params.a.group)
+      run_item<T, KV, D, kStages>(params, item, smem);
   }
 }
 
@@ -206,7 +153,8 @@ PrefixSizes prefix_sizes(const AttentionSpec& spec, int max_decode, int num_sms)
   s.kv_heads = spec.num_kv_heads;
   s.group = spec.num_heads / spec.num_kv_heads;
   s.state_floats = prefix_state_floats(s.group, template_dim(spec.head_dim));
-  s.blocks = 2 * num_sms;
+  s.tile = has_wgmma() ? 2 * kRows : kRows;
+  s.blocks = 2 * num_sms * kRows / s.tile;
   s.capacity =
       std::max(kStateBytes / static_cast<int64_t>(sizeof(float)),
                int64_t{std::min(max_decode, kMaxPrefixRows)} * s.kv_heads * s.state_floats);
@@ -215,6 +163,8 @@ PrefixSizes prefix_sizes(const AttentionSpec& spec, int max_decode, int num_sms)
 
 void attend_prefixes(const AttentionArgs& args, cudaStream_t stream) {
   PrefixParams params{make_params(args), args.prefixes, args.prefix_states};
+  if (has_wgmma() && args.kv_type.type == args.type)
+    return launch_prefix_wgmma(params, args.type, args.num_sms, stream);
   with_cache_types(args.type, args.kv_type, [&](auto t, auto kv) {
     using T = decltype(t);
     using KV = decltype(kv);

@@ -14,13 +14,12 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kPrefixTile = 64;  // (row, head) pairs of an item
-
 // What a plan depends on besides the groups. kv_heads 0: this GPU has no such attention.
 struct PrefixSizes {
   int kv_heads = 0, group = 0;  // query heads of a kv head
   int state_floats = 0;         // of a row's query heads of one kv head
-  int blocks = 0;               // thread blocks that work at the same time
+  int tile = 0;                 // (row, head) pairs of an item
+  int blocks = 0;               // items that are computed at the same time
   int64_t capacity = 0;         // floats for states
 };
 
@@ -52,7 +51,7 @@ __device__ inline void plan_prefixes(PrefixPlan& plan,
     PrefixPlan::Group& to = plan.groups[g];
     to.first = groups[g].first, to.rows = groups[g].rows, to.positions = groups[g].positions;
     to.spans = span_of(to.positions - 1) + 1;
-    to.tiles = (to.rows * sizes.group + kPrefixTile - 1) / kPrefixTile;
+    to.tiles = (to.rows * sizes.group + sizes.tile - 1) / sizes.tile;
     work += int64_t{to.tiles} * to.spans * sizes.kv_heads;
     longest = max(longest, to.spans);
   }
@@ -73,6 +72,7 @@ __device__ inline void plan_prefixes(PrefixPlan& plan,
     if (at <= sizes.capacity || chunk >= longest) break;
   }
   plan.chunk = chunk;
+  plan.tile = sizes.tile;
   plan.num_groups = num;
 }
 #endif

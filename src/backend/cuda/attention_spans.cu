@@ -286,8 +286,8 @@ __device__ void add_states(RowTotal& total, float (&out)[kTiles][4], const float
   }
 }
 
-// The states of what the row has in common with others, added up.
-template <int D, int kTiles>
+// The states of what the row has in common with others, added up. kHalves 1: up to eight heads.
+template <int kHalves, int D, int kTiles>
 __device__ void add_prefix(RowTotal& total,
                            float (&out)[kTiles][4],
                            const SpanParams& p,
@@ -307,7 +307,7 @@ __device__ void add_prefix(RowTotal& total,
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         int head = share.first_head + lane / 4 + h * 8;
-        bool some = first + b < num && lane / 4 + h * 8 < share.heads;
+        bool some = h < kHalves && first + b < num && lane / 4 + h * 8 < share.heads;
         max[b][h] = some ? __ldcg(state + p.a.group * D + head) : -INFINITY;
         sum[b][h] = some ? __ldcg(state + p.a.group * (D + 1) + head) : 0;
         auto* from =
@@ -387,14 +387,14 @@ __device__ inline bool last_of_row(int32_t* ticket, int splits) {
 
 // kPrefixes: some rows go on from states; without, more blocks fit on a multiprocessor.
 template <typename T, typename KV, int D, int kStages, bool kPrefixes>
-__global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
+__global__ __launch_bounds__(kThreads, kPrefixes ? 3 : 1) void span_kernel(SpanParams p) {
   using Shape = SpanShape<KV, D>;
   using Q = Queries<T, KV, D>;
   constexpr int kTiles = Shape::kTiles, kStage = Shape::kStageBytes;
   extern __shared__ __align__(128) uint8_t smem[];
   __shared__ Exchange exchange;
   let_next_kernel_start();
-  wait_for_previous_kernel();
+  if constexpr (!kPrefixes) wait_for_previous_kernel();
   const Share share(p, kPrefixes);
   if (share.idle()) return;
 
@@ -432,7 +432,13 @@ __global__ __launch_bounds__(kThreads) void span_kernel(SpanParams p) {
   RowTotal total;
   const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
   if constexpr (kPrefixes) {
-    if (share.place >= 0 && blockIdx.x == 0) add_prefix<D>(total, total_o, p, share);
+    // attend_prefixes lets this kernel start when all before itself is done: only its states are
+    // waited for.
+    wait_for_previous_kernel();
+    if (share.place >= 0 && blockIdx.x == 0) {
+      p.a.group > 8 ? add_prefix<2, D>(total, total_o, p, share)
+                    : add_prefix<1, D>(total, total_o, p, share);
+    }
   }
   int stage = 0, freed = kStages - 1;
   copy_wait<kStages - 1>();
@@ -599,7 +605,8 @@ void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
     using KV = decltype(kv);
     constexpr int kDim = decltype(dim)::value;
     if constexpr (kDim <= 128) {
-      if (p.prefixes.plan) return launch<T, KV, kDim, true>(p, grid, stream);
+      // Rows have little of their own: more blocks rather than more stages.
+      if (p.prefixes.plan) return launch<T, KV, kDim, true, 2>(p, grid, stream);
     }
     launch<T, KV, kDim, false>(p, grid, stream);
   });

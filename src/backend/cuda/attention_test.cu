@@ -6,6 +6,7 @@
 //   attention_test --bench                            times
 //   attention_test --bench-kv                         times of long contexts by types of K and V
 //   attention_test --bench-kv-prompts                 the same of prompts alone
+//   attention_test --bench-prefixes                   times of rows with a common prefix
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -277,18 +278,21 @@ void check_all() {
 
 int run(int argc, char** argv) {
   bool small = false, prefixes = false, bench = false, bench_kv = false, bench_prompts = false;
+  bool bench_prefixes = false;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--small")) small = true;
     if (!std::strcmp(argv[i], "--prefixes")) prefixes = true;
     if (!std::strcmp(argv[i], "--bench")) bench = true;
     if (!std::strcmp(argv[i], "--bench-kv")) bench_kv = true;
     if (!std::strcmp(argv[i], "--bench-kv-prompts")) bench_prompts = true;
+    if (!std::strcmp(argv[i], "--bench-prefixes")) bench_prefixes = true;
     if (!std::strcmp(argv[i], "--kv") && i + 1 < argc) g_kv = argv[++i];
     if (!std::strcmp(argv[i], "--seed") && i + 1 < argc) g_seed = std::atoi(argv[++i]);
   }
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a run that is cut off has printed what it found
   check(cudaDeviceGetAttribute(&g_num_sms, cudaDevAttrMultiProcessorCount, 0), "no GPU");
   if (bench) return bench_attention(g_num_sms);
+  if (bench_prefixes) return bench_common_prefixes(g_num_sms);
   if (bench_kv || bench_prompts) return bench_cache_types(g_num_sms, bench_kv);
   if (prefixes) {
     check_prefixes(small);

@@ -17,6 +17,16 @@ __device__ inline uint32_t in_block(uint32_t address, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
   return r;
 }
+// `barrier`: in_block(). For threads that have read: what they wrote need not be visible there.
+// (With a release to the cluster every arrival would be a fence for the whole GPU.)
+__device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline int block_in_cluster() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
 __device__ inline float load_remote(uint32_t address) {
   float x;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");

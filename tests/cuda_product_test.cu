@@ -174,7 +174,7 @@ class Product {
     std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
     for (int splits : kNarrowSplits) {
       // width -1: narrow(), 0: wide(), else wide_persistent() with tiles of that width.
-      auto product = [&](int64_t first, int64_t num, int sms, int width) {
+      auto product = [&](int64_t first, int64_t num, int sms, int width, int blocks = 0) {
         OnDevice<X> out(none);
         Tensor from{dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols};
         const float* scale = x_scale.data() + first;
@@ -182,7 +182,7 @@ class Product {
         if (width > 0) {
           const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
           wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
-                          {width});
+                          {width, 0, blocks});
         } else if (width < 0) {
           narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
@@ -230,8 +230,11 @@ class Product {
         if (width > (splits == 1 ? (f8 ? 192 : 256) : (f8 ? 128 : 192))) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
-          for (int sms : {1, 3, 8, 32, 132})
-            expect_bits(product(0, num, sms, width), 0, num, width);
+          for (int sms : {1, 3, 8, 32, 132}) {
+            expect_bits(product(0, num, sms, width, 1), 0, num, width);
+            if (width == 256 && sms > 1)
+              expect_bits(product(0, num, sms, width, 2), 0, num, 2 * width);
+          }
         }
       }
     }
@@ -352,12 +355,15 @@ class Int8Product {
       }
     }
     for (int width : {32, 64, 128, 192, 256}) {
-      compare("wide, width " + std::to_string(width), can_wide(typed(), weight_),
-              [&](const Tensor& out) {
-                wide_persistent(boxed_args(out, dx_scale_.data(), weight_), typed(),
-                                {dw_.data(), DType::i8, c_.rows, c_.cols, c_.cols}, 1, 132, nullptr,
-                                {width});
-              });
+      for (int blocks : {1, 2}) {
+        if (blocks == 2 && width != 256) continue;
+        compare("wide, width " + std::to_string(width) + ", blocks " + std::to_string(blocks),
+                can_wide(typed(), weight_), [&](const Tensor& out) {
+                  wide_persistent(boxed_args(out, dx_scale_.data(), weight_), typed(),
+                                  {dw_.data(), DType::i8, c_.rows, c_.cols, c_.cols}, 1, 132,
+                                  nullptr, {width, 0, blocks});
+                });
+      }
     }
     if (c_.n > kMaxTall || c_.cols > 2080) return;
     for (int sms : {1, 3, 132}) {
@@ -575,14 +581,13 @@ class TimedShape {
     for (int width : {32, 64, 128, 192, 256}) {
       if ((width == 256 && splits > 1) || width >= n_ + 128) continue;
       if (width < 128 && width < n_ / 8) continue;
-      for (int in_group : {8, 16}) {
-        if (in_group > 8 && (n_ < 1024 || width < 192)) continue;
-        print(std::to_string(width) + (n_ < 1024 ? "" : " by " + std::to_string(in_group)),
-              [&](const GemmWeight& w) {
-                wide_persistent(boxed_args(to_, nullptr, w), from_,
-                                {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols},
-                                splits, sms, nullptr, {width, in_group});
-              });
+      for (int blocks : {1, 2}) {
+        if (blocks == 2 && width != 256) continue;
+        print(std::to_string(width) + (blocks == 2 ? " in pairs" : ""), [&](const GemmWeight& w) {
+          wide_persistent(boxed_args(to_, nullptr, w), from_,
+                          {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols},
+                          splits, sms, nullptr, {width, 0, blocks});
+        });
       }
     }
   }

@@ -4,11 +4,15 @@
 // in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
 // Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
 // a share of x's rows each.
+// Two blocks may be a cluster, with neighbouring weight rows and the same rows of x: each copies
+// half of these to both, so that x leaves the L2 cache once for 256 weight rows. Large products run
+// at the power limit, and this saves some of it.
 #include "backend/cuda/wide_persistent.cuh"
 
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/wide_store.cuh"
 #include "base/check.h"
@@ -22,6 +26,10 @@ constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that mu
 // Whether tiles of this width can be cut.
 template <int kTiles>
 inline constexpr bool kCuts = kTiles >= 16;
+// Whether tiles of this width have a kernel for pairs of blocks: at 192 rows of x they gain
+// nothing.
+template <int kTiles>
+inline constexpr bool kPairs = kTiles == 32;
 
 template <int kTiles>
 struct PersistentRing {
@@ -37,20 +45,22 @@ struct PersistentRing {
 
 struct PersistentArgs {
   BoxedArgs a;
-  int splits;  // ranges of columns
-  int row_tiles, x_tiles;
-  int in_group;       // TilePlace
-  int whole, parts;   // tiles that are not cut come first; parts of each other one
-  int items;          // tiles and parts of tiles
-  int store_at_once;  // neighbours of a row of out: 8 or 2 of 16 bits, or 1
+  int splits;              // ranges of columns
+  int row_tiles, x_tiles;  // a pair of blocks has two tiles of weight rows, counted once
+  int in_group;            // TilePlace
+  int whole, parts;        // tiles that are not cut come first; parts of each other one
+  int items;               // tiles and parts of tiles
+  int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, or 1
 };
 
-__device__ inline PersistentPlace place_of(const PersistentArgs& s, int item, int width) {
+// The place of block `rank` among the `blocks` that share x.
+__device__ inline PersistentPlace place_of(
+    const PersistentArgs& s, int item, int width, int blocks, int rank) {
   const int beyond = item - s.whole;
   const bool cut = beyond >= 0;
   const TilePlace tile(cut ? s.whole + beyond / s.parts : item, s.row_tiles, s.x_tiles, s.in_group);
   const int x = tile.x * width + (cut ? beyond % s.parts * (width / s.parts) : 0);
-  return {tile.row * kTileRows, x, cut ? s.parts : 1};
+  return {(tile.row * blocks + rank) * kTileRows, x, cut ? s.parts : 1};
 }
 
 template <int kTiles>
@@ -73,14 +83,15 @@ struct RingPlace {
 };
 
 // The thread that copies. It is what a block waits for where boxes are small: per box it has no
-// more to do than to wait, and to start two copies.
-template <typename T, int kTiles>
+// more to do than to wait, and to start two copies. A stage is free when it is in all of kBlocks.
+template <typename T, int kTiles, int kBlocks>
 struct Copier {
   using R = PersistentRing<kTiles>;
   static constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   const PersistentArgs& s;
   const CUtensorMap &weights, &x, &x_quarters;
   RingPlace at;
+  int rank;  // in its pair
 
   __device__ uint32_t stage(int i) const { return at.ring + i % R::kStages * R::kStage; }
   __device__ uint32_t barrier(int i) const { return at.full + i % R::kStages * 8; }
@@ -93,7 +104,23 @@ struct Copier {
     copy_box<kReuse>(stage(i), weights, box * kBox, row, barrier(i));
   }
   __device__ void copy_inputs(int i, int row, int box) const {
-    copy_box<Reuse::normal>(stage(i) + R::kWeights, x, box * kBox, row, barrier(i));
+    const uint32_t to = stage(i) + R::kWeights;
+    if constexpr (kBlocks == 1) {
+      copy_box<Reuse::normal>(to, x, box * kBox, row, barrier(i));
+    } else {
+      const int mine = rank * (R::kWidth / 2);
+      copy_box_to_both<Reuse::normal>(to + mine * kRowBytes, x, box * kBox, row + mine, barrier(i));
+    }
+  }
+  // Quarter `k` of a stage's x.
+  __device__ void copy_quarter(int i, int row, int box, int k) const {
+    const uint32_t to = stage(i) + R::kWeights + k * R::kQuarter * kRowBytes;
+    if constexpr (kBlocks == 1) {
+      copy_box<Reuse::normal>(to, x_quarters, box * kBox, row + k * R::kQuarter, barrier(i));
+    } else if (k == rank) {
+      copy_box_to_both<Reuse::normal>(to, x_quarters, box * kBox, row + k * R::kQuarter,
+                                      barrier(i));
+    }
   }
   // Boxes of a tile from `box` on; `i` counts those of all tiles.
   template <Reuse kReuse>
@@ -111,18 +138,15 @@ struct Copier {
     for (; box < boxes; ++box, ++i) {
       wait_for_stage(i);
       copy_weights<Reuse::normal>(i, place.row, box, R::kWeights + (two ? 2 : 1) * kQuarter);
-      const uint32_t to = stage(i) + R::kWeights;
-      copy_box<Reuse::normal>(to, x_quarters, box * kBox, place.x, barrier(i));
-      if (!two) continue;
-      copy_box<Reuse::normal>(to + kQuarter, x_quarters, box * kBox, place.x + R::kQuarter,
-                              barrier(i));
+      copy_quarter(i, place.x, box, 0);
+      if (two) copy_quarter(i, place.x, box, 1);
     }
   }
   // Weights are on their way before x is there, unless the first tile is a part.
   __device__ void run(int first, int step, int boxes) const {
     prefetch_map(x);
     int i = 0;
-    const PersistentPlace first_place = place_of(s, first, R::kWidth);
+    const PersistentPlace first_place = place_of(s, first, R::kWidth, kBlocks, rank);
     if (first_place.parts == 1) {
       const int ahead = min(boxes, R::kStages);
       for (int k = 0; k < ahead; ++k) copy_weights<Reuse::normal>(k, first_place.row, k, R::kStage);
@@ -133,7 +157,7 @@ struct Copier {
     }
     int box = i;
     for (int item = first; item < s.items; item += step, box = 0) {
-      const PersistentPlace place = place_of(s, item, R::kWidth);
+      const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
       if (place.parts > 1) {
         copy_part(place, box, boxes, i);
       } else if (s.x_tiles == 1) {
@@ -146,7 +170,7 @@ struct Copier {
 };
 
 // A warpgroup that multiplies: `half` of the weight rows.
-template <typename T, int kTiles>
+template <typename T, int kTiles, int kBlocks>
 struct Multiplier {
   using R = PersistentRing<kTiles>;
   RingPlace at;
@@ -168,7 +192,12 @@ struct Multiplier {
   }
   // The box has been read by this warp.
   __device__ __forceinline__ void release(int box) const {
-    if (lane == 0) barrier_arrive(at.empty + box % R::kStages * 8);
+    const uint32_t barrier = at.empty + box % R::kStages * 8;
+    if constexpr (kBlocks == 1) {
+      if (lane == 0) barrier_arrive(barrier);
+    } else {
+      if (lane < kBlocks) barrier_arrive_in_cluster(in_block(barrier, lane));
+    }
   }
   // sum = the sums over `num` boxes.
   template <int kNow>
@@ -234,7 +263,7 @@ struct Multiplier {
   }
 };
 
-template <typename T, int kTiles>
+template <typename T, int kTiles, int kBlocks>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     wide_persistent_kernel(const __grid_constant__ CUtensorMap weights,
                            const __grid_constant__ CUtensorMap x,
@@ -251,22 +280,33 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
   const RingPlace at{(start + 1023) & ~1023u, full, full + R::kStages * 8};
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  init_ring_barriers(at.full, at.empty, R::kStages, 8);
+  init_ring_barriers(at.full, at.empty, R::kStages, 8 * kBlocks);
+  const int rank = kBlocks > 1 ? block_in_cluster() : 0;
+  auto sync_pair = [] {  // the other's barriers are there, or it is done with this block's memory
+    if constexpr (kBlocks > 1) {
+      __syncwarp();
+      cluster_arrive();
+      cluster_wait();
+    }
+  };
+  sync_pair();
   const int boxes = (s.a.cols + kBox - 1) / kBox;
-  const auto first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const auto first = static_cast<int>(blockIdx.x) / kBlocks;
+  const auto step = static_cast<int>(gridDim.x) / kBlocks;
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0)
-      Copier<T, kTiles>{s, weights, x, x_quarters, at}.run(first, step, boxes);
+      Copier<T, kTiles, kBlocks>{s, weights, x, x_quarters, at, rank}.run(first, step, boxes);
+    sync_pair();
     return;
   }
   take_registers<240>();
   wait_for_inputs();
   const int half = warp / 4;
   uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::Room::kBytes;
-  Multiplier<T, kTiles> m{at, half, lane};
+  Multiplier<T, kTiles, kBlocks> m{at, half, lane};
   for (int item = first; item < s.items; item += step) {
-    const PersistentPlace place = place_of(s, item, R::kWidth);
+    const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
     if constexpr (kCuts<kTiles>) {
       if (place.parts == 4) {
         m.template run_tile<kTiles / 4>(s, out, boxes, memory, place);
@@ -280,6 +320,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
     m.template run_tile<kTiles>(s, out, boxes, memory, place);
   }
   if (threadIdx.x % 128 == 0) wait_until_stored();
+  sync_pair();
 #else
   __trap();
 #endif
@@ -302,7 +343,7 @@ int tiles_in_group(int row_tiles, int most) {
   return ceil_div(row_tiles, ceil_div(row_tiles, most));
 }
 
-template <typename T, int kTiles>
+template <typename T, int kTiles, int kBlocks>
 void run_persistent(const BoxedArgs& a,
                     const Tensor& x,
                     const Tensor& weight,
@@ -311,23 +352,37 @@ void run_persistent(const BoxedArgs& a,
                     cudaStream_t stream,
                     int in_group) {
   using R = PersistentRing<kTiles>;
-  constexpr auto kKernel = wide_persistent_kernel<T, kTiles>;
+  constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  const int row_tiles = ceil_div(a.rows, kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
-  const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, num_sms);
-  const int group = tiles_in_group(row_tiles, in_group ? in_group : 16);
-  int at_once = stored_at_once(a);
-  if (sizeof(T) == 2 && a.out_type != weight.type) at_once = std::min(at_once, 2);
+  const int row_tiles = ceil_div(a.rows, kBlocks * kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
+  const int at_once = num_sms / kBlocks;
+  const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, at_once);
+  const int group = tiles_in_group(row_tiles, (in_group ? in_group : 16) / kBlocks);
+  int stored = stored_at_once(a);
+  if (sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
-                         cut.whole, cut.parts, cut.items, at_once};
+                         cut.whole, cut.parts, cut.items, stored};
   const CUtensorMap weights = tensor_map(weight, kTileRows);
   // Any map will do if sums are not stored by one.
   const CUtensorMap out =
       s.store_at_once < 8
           ? weights
           : tensor_map({a.out, a.out_type, a.n, a.rows, a.out_stride}, R::Room::kRows);
-  launch("wide", kKernel, static_cast<unsigned>(std::min(num_sms, s.items)), kPersistentThreads,
-         R::kBytes, stream, weights, tensor_map(x, R::kWidth), tensor_map(x, R::kQuarter), out, s);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kBlocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min(at_once, s.items) * kBlocks);
+  config.blockDim = kPersistentThreads;
+  config.dynamicSmemBytes = R::kBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = kBlocks > 1 ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kKernel, weights, tensor_map(x, R::kWidth / kBlocks),
+                           tensor_map(x, R::kQuarter), out, s),
+        "wide");
 }
 
 // About how many clocks it takes with tiles of so many rows of x, measured on an H200: a box waits
@@ -357,6 +412,16 @@ int best_width(int64_t rows, int64_t n, int64_t boxes, DType type, int splits, i
   return best;
 }
 
+// Pairs of blocks where they have no more to do than single ones.
+int blocks_of(int64_t rows, int64_t n, int width, int num_sms) {
+  const int row_tiles = ceil_div(rows, kTileRows), x_tiles = ceil_div(n, width);
+  if (num_sms < 2 || row_tiles % 2 != 0 || row_tiles * x_tiles < 2 * num_sms) return 1;
+  const TileCut one = cut_tiles(row_tiles * x_tiles, width, num_sms);
+  const TileCut two = cut_tiles(row_tiles / 2 * x_tiles, width, num_sms / 2);
+  const bool same = ceil_div(two.items, num_sms / 2) == ceil_div(one.items, num_sms);
+  return same && two.parts == one.parts ? 2 : 1;
+}
+
 template <typename T>
 void run_typed(const BoxedArgs& a,
                const Tensor& x,
@@ -370,7 +435,12 @@ void run_typed(const BoxedArgs& a,
   if (way.width == 0) way.width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
   auto with_tiles = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
-    run_persistent<T, kTiles>(a, x, weight, splits, num_sms, stream, way.in_group);
+    if constexpr (kPairs<kTiles>) {
+      const int blocks = way.blocks ? way.blocks : blocks_of(a.rows, a.n, way.width, num_sms);
+      if (blocks == 2)
+        return run_persistent<T, kTiles, 2>(a, x, weight, splits, num_sms, stream, way.in_group);
+    }
+    run_persistent<T, kTiles, 1>(a, x, weight, splits, num_sms, stream, way.in_group);
   };
   if (way.width == 32) return with_tiles(std::integral_constant<int, 4>{});
   if (way.width == 64) return with_tiles(std::integral_constant<int, 8>{});

@@ -1,7 +1,9 @@
 # What `cmake --install` and the packages hold. One layout for all of them:
-#   bin/sluice   lib/sluice/libsluice_cuda.so   share/{doc/sluice,man,bash-completion,zsh,fish}
-# The program finds the shared object relative to itself (backend/cuda_plugin.cc) and carries everything else,
-# so the tree runs from any folder. scripts/package.sh builds the packages and tests them.
+#   bin/sluice   lib/sluice/libsluice_{cuda,grpc}.so   share/{doc/sluice,man,bash-completion,zsh,fish}
+# The program finds the shared objects relative to itself (backend/cuda_plugin.cc, net/grpc_server.cc) and carries
+# everything else, so the tree runs from any folder. scripts/package.sh builds the packages and tests them.
+# Each component is a .deb of its own.
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME sluice)
 install(TARGETS sluice RUNTIME DESTINATION bin)
 if(SLUICE_HAS_CUDA)
   # cuBLASLt: beside the shared object, from the wheel nvidia-cublas beside ours, or the toolkit's own folder.
@@ -11,6 +13,11 @@ if(SLUICE_HAS_CUDA)
 elseif(SLUICE_PORTABLE)
   # With the CUDA backend both sides of dlopen() share one libstdc++: exceptions cross it.
   target_link_options(sluice PRIVATE -static-libstdc++ -static-libgcc)
+endif()
+
+if(SLUICE_HAS_GRPC)
+  install(TARGETS sluice_grpc LIBRARY DESTINATION lib/sluice COMPONENT grpc)
+  install(FILES packaging/copyright DESTINATION share/doc/sluice-grpc COMPONENT grpc)
 endif()
 
 set(doc share/doc/sluice)
@@ -50,7 +57,6 @@ set(CPACK_PACKAGE_CONTACT "sluice authors <root@localhost>")
 if(NOT "$ENV{DEBFULLNAME}" STREQUAL "" AND NOT "$ENV{DEBEMAIL}" STREQUAL "")
   set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
 endif()
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference and serving engine for open-weight language models")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 if(SLUICE_PORTABLE)
@@ -62,8 +68,24 @@ else()
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SECTION science)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3, ca-certificates")  # python3: `smollm2` is fetched with pip
-  set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Loads GGUF files and Hugging Face directories, serves many users at once
+  set(CPACK_DEB_COMPONENT_INSTALL ON)
+  set(CPACK_COMPONENTS_ALL sluice)
+  set(CPACK_DEBIAN_SLUICE_PACKAGE_NAME sluice)
+  set(CPACK_DEBIAN_SLUICE_PACKAGE_RECOMMENDS "python3, ca-certificates")  # python3: `smollm2` is fetched with pip
+  set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "sluice-grpc")
+  if(UCX_FOUND)  # loaded by its name when it is asked for
+    string(APPEND CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS ", libucx0")
+  endif()
+  if(SLUICE_HAS_GRPC)  # not in the other package: gRPC is large, and for one option
+    list(APPEND CPACK_COMPONENTS_ALL grpc)
+    set(CPACK_DEBIAN_GRPC_PACKAGE_NAME sluice-grpc)
+    set(CPACK_DEBIAN_GRPC_PACKAGE_DEPENDS "sluice (= ${PROJECT_VERSION})")
+    set(CPACK_DEBIAN_GRPC_DESCRIPTION "gRPC for sluice serve
+The shared object that sluice serve loads for --grpc-port, which speaks the
+gRPC service of vLLM.")
+  endif()
+  set(CPACK_DEBIAN_SLUICE_DESCRIPTION "inference and serving engine for open-weight language models
+Loads GGUF files and Hugging Face directories, serves many users at once
 on a CPU or an NVIDIA GPU behind an OpenAI-compatible API, and gives every
 request the same bytes whoever shares its batch.")
 endif()

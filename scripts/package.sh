@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds packages into build/packages and tests each: scripts/package.sh [deb|tar|wheel|all] [--from BUILD]
-#   deb    for this distribution: linked with its libraries, which dpkg then asks for
+#   deb    for this distribution: linked with its libraries, which dpkg then asks for; where libgrpc++-dev is, a second
+#          package, sluice-grpc, has the shared object for `serve --grpc-port`
 #   tar    runs from any folder of any Linux with a glibc as new as this one's
 #   wheel  the same binaries for pip, with the platform tag they need
 # Where nvcc is, all of them carry libsluice_cuda.so (SLUICE_CUDA=OFF leaves it out). Both kinds of program come
@@ -29,7 +30,8 @@ MODEL=$ROOT/tests/golden/models/llama.gguf
 VERSION=$(sed -n 's/^project(sluice VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt")
 mkdir -p "$OUT"
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+server=''
+trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 build() {  # build PORTABLE: sets `tree`, a build folder whose program is linked so
   local cuda=${SLUICE_CUDA:-AUTO}
@@ -40,12 +42,16 @@ build() {  # build PORTABLE: sets `tree`, a build folder whose program is linked
   quiet build-package cmake --build "$tree" -j "$JOBS" || fail 1 "the build failed"
 }
 
-pack() {  # pack SUFFIX: runs CPack in $tree, sets `package`
+pack() {  # pack SUFFIX: runs CPack in $tree, sets `package` and, of a second one, `grpc`
+  local file
   rm -rf "$tree/cpack"
   quiet "cpack-$1" cpack --config "$tree/CPackConfig.cmake" -B "$tree/cpack" || fail 1 "CPack failed"
-  local made=("$tree"/cpack/*"$1")
-  package=$OUT/$(basename "${made[0]}")
-  mv -f "${made[0]}" "$package"
+  grpc=''
+  for file in "$tree"/cpack/*"$1"; do
+    mv -f "$file" "$OUT"
+    file=$OUT/$(basename "$file")
+    if [[ $file == */sluice-grpc_* ]]; then grpc=$file; else package=$file; fi
+  done
 }
 
 needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
@@ -94,6 +100,58 @@ check_cuda() {
     fail 1 "$2: --device cuda: $said"
 }
 
+# serve PROGRAM OPTION...: its lines in $scratch/server and its process in `server`
+serve() {
+  env -i HOME="$scratch" "$1" serve "$MODEL" --port 0 "${@:2}" >"$scratch/server" 2>&1 &
+  server=$!
+}
+
+# check_refusal PROGRAM KIND TEXT OPTION...: the server ends with one line that has the text.
+check_refusal() {
+  serve "$1" "${@:4}"
+  if wait "$server"; then fail 1 "$2: ${*:4} is taken"; fi
+  server=''
+  [[ $(wc -l <"$scratch/server") == 1 && $(<"$scratch/server") == *"$3"* ]] ||
+    fail 1 "$2: ${*:4} is refused with: $(<"$scratch/server")"
+}
+
+# check_optional PREFIX KIND: what is in other packages is asked for in one line that names them.
+check_optional() {
+  check_refusal "$1/bin/sluice" "$2" "install the package sluice-grpc" --grpc-port 0
+  if ! /sbin/ldconfig -p | grep -qF libucp.so.0; then
+    check_refusal "$1/bin/sluice" "$2" "libucx" --role decode --kv-transport ucx
+  fi
+}
+
+# check_grpc PREFIX: a call of gRPC's health service is answered, with the message {status: SERVING}.
+check_grpc() {
+  local port='' answer
+  have curl || fail 2 "the check of sluice-grpc needs curl"
+  serve "$1/bin/sluice" --grpc-port 0
+  while [[ -z $port ]] && kill -0 "$server" 2>/dev/null; do
+    port=$(sed -n 's/.*gRPC: .* port \([0-9]*\).*/\1/p' "$scratch/server")
+    sleep 0.1
+  done
+  [[ -n $port ]] || fail 1 "sluice-grpc: the server ended: $(<"$scratch/server")"
+  answer=$(printf '\0\0\0\0\0' | curl -sS --http2-prior-knowledge -H 'content-type: application/grpc' \
+    -H 'te: trailers' --data-binary @- "http://127.0.0.1:$port/grpc.health.v1.Health/Check" | od -An -tx1)
+  kill "$server"
+  wait "$server" || fail 1 "sluice-grpc: the server ended with status $?: $(<"$scratch/server")"
+  server=''
+  [[ $answer == " 00 00 00 00 02 08 01" ]] || fail 1 "sluice-grpc: health is '$answer'"
+}
+
+# The second package, installed on top of the first at $scratch/deb.
+check_grpc_deb() {
+  local depends
+  depends=$(dpkg-deb -f "$grpc" Depends)
+  [[ $depends == *"sluice (= $VERSION)"* ]] || fail 1 "sluice-grpc: does not depend on this sluice: '$depends'"
+  [[ $depends == *libgrpc++* ]] || fail 1 "sluice-grpc: does not depend on libgrpc++: '$depends'"
+  dpkg-deb -x "$grpc" "$scratch/deb"
+  [[ -s $scratch/deb/usr/share/doc/sluice-grpc/copyright ]] || fail 1 "sluice-grpc: no copyright file"
+  check_grpc "$scratch/deb/usr"
+}
+
 make_deb() {
   have dpkg-shlibdeps && have file || fail 2 "a deb needs the packages dpkg-dev and file"
   if [[ -n $from ]]; then tree=$from; else build OFF; fi
@@ -115,6 +173,11 @@ make_deb() {
   [[ -s $root/usr/share/doc/sluice/copyright ]] || fail 1 "deb: no copyright file"
   [[ -s $root/usr/lib/systemd/system/sluice.service ]] || fail 1 "deb: no systemd unit"
   check "$root/usr" deb
+  check_optional "$root/usr" deb
+  if [[ -e $tree/libsluice_grpc.so ]]; then
+    [[ -n $grpc ]] || fail 1 "deb: no package sluice-grpc"
+    check_grpc_deb
+  fi
 }
 
 make_tar() {
@@ -125,6 +188,7 @@ make_tar() {
   tar -xzf "$package" -C "$place"
   mv "$place"/sluice-* "$place/moved"
   check "$place/moved" tar
+  check_optional "$place/moved" tar
   ln -s "$place/moved/bin/sluice" "$scratch/link"
   check "$place/moved" tar "$scratch/link"
 }
@@ -150,4 +214,5 @@ for kind in "${kinds[@]}"; do
   "make_$kind"
   say "$kind: built, installed and run"
   echo "$package"
+  if [[ $kind == deb && -n $grpc ]]; then echo "$grpc"; fi
 done

@@ -15,15 +15,12 @@
 #include <gtest/gtest.h>
 
 #include "core/fake_executor.h"
-#include "dist/kv_fetcher.h"
-#include "dist/kv_port.h"
-#include "engine/engine.h"
+#include "dist/kv_end.h"
 
 namespace sluice {
 
 inline constexpr int kSize = 4, kNumPlaces = 32;
 inline constexpr size_t kBytes = 4096;
-inline constexpr const char* kSharedKey = "a key of 16 bytes";
 
 class Ended final : public Sink {
  public:
@@ -52,9 +49,9 @@ inline SchedulerConfig dist_config() {
 
 // An engine whose blocks go to host memory with their number in every byte. `sends`: those of a
 // prompt go as on_send() says, which is called with the plan of their step.
-struct Side {
+struct Side : KvEnd {
   explicit Side(const std::string& key = "", const std::string& model = "m", bool sends = false)
-      : identity{key, sha256(model), kBytes, kSize, 128 / kSize, 1} {
+      : KvEnd({key, sha256(model), kBytes, kSize, 128 / kSize, 1}) {
     executor.on_launch = [this](const StepPlan& plan, StepResult&) {
       for (const Transfer& t : plan.transfers) {
         if (t.kind == Transfer::out) std::memset(tier.at(t.to), t.from, kBytes);
@@ -62,18 +59,11 @@ struct Side {
       }
       if (std::ranges::any_of(plan.transfers, is_send)) on_send(plan);
     };
-    places.attach(tier, kBytes);
     Engine::Options options;
-    options.exporter = &leases;
     options.sends = sends;
-    engine = std::make_unique<Engine>(Scheduler(dist_config(), nullptr), executor, clock,
-                                      std::move(options));
-    leases.attach([this](std::vector<PlacedBlock> list, uint64_t generation) {
-      engine->call([this, list = std::move(list), generation](Scheduler& s) {
-        if (places.generation() == generation) s.release_places(list);
-      });
-    });
+    start(Scheduler(dist_config(), nullptr), executor, tier, std::move(options));
   }
+  ~Side() { engine.reset(); }
   int run(const PromptBlocks& prompt, LeaseId lease = 0) {
     Request r;
     r.prompt = prompt.prompt;
@@ -98,22 +88,12 @@ struct Side {
       if (is_send(t)) std::memset(tier.at(t.to) + at, t.from, end - at);
     if (end < kBytes) leases.written(plan.step, end);
   }
-  int num_held() {
-    std::promise<int> num;
-    engine->call([&](Scheduler& s) { num.set_value(s.num_held_places()); });
-    return num.get_future().get();
-  }
 
-  KvIdentity identity;
   HostTier tier = tier_memory();
-  KvPlaces places;
-  RealClock clock;
   FakeExecutor executor;
   std::function<void(const StepPlan&)> on_send = [this](const StepPlan& p) { write(p, 0, kBytes); };
   std::set<int> taken_in;  // engine thread; read when it is idle
   bool is_whole = true;    // each of those in all its bytes
-  LeaseStore leases{places, std::chrono::milliseconds(60'000)};
-  std::unique_ptr<Engine> engine;
 };
 
 // Prompts of another tenant have other hashes; what is fetched is compared by its tokens.
@@ -157,15 +137,8 @@ struct Pair {
        const std::string& other_model = "m",
        bool sends = false)
       : from(key, "m", sends), to(other_key, other_model) {
-    Result<std::unique_ptr<KvPort>> opened = KvPort::open("127.0.0.1", 0, transport_of_test);
-    port = std::move(*opened);
-    port->start(from.leases, from.identity, [this](PromptBlocks prompt, int first, LeaseId lease) {
-      offer_prefix(*from.engine, from.leases, std::move(prompt), first, lease, 3);
-    });
-    fetcher = std::make_unique<KvFetcher>(KvFetcher::Options{.time = std::chrono::seconds(60),
-                                                             .transport = transport_of_test,
-                                                             .rest = std::chrono::milliseconds(0)},
-                                          *to.engine, to.places, to.identity);
+    port = open_port(from, transport_of_test, 3);
+    fetcher = open_fetcher(to, transport_of_test, std::chrono::minutes(10));
   }
   std::unique_ptr<ByteStream> connect(WaitUntil until) const {
     return connect_bytes(transport_of_test, "127.0.0.1", port->port(), until).value();
@@ -183,15 +156,6 @@ struct Pair {
   std::unique_ptr<KvPort> port;
   std::unique_ptr<KvFetcher> fetcher;
 };
-
-// Until the other side has given everything back.
-inline void expect_freed(Side& side) {
-  // The engine is told a moment after the lease has ended.
-  for (int k = 0; (side.leases.stats().leases > 0 || side.num_held() > 0) && k < 10'000; ++k)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_EQ(side.leases.stats().places, 0u);
-  EXPECT_EQ(side.num_held(), 0);
-}
 
 // By each transport that this build has.
 class KvTransferBy : public testing::TestWithParam<Transport> {

@@ -31,8 +31,8 @@ std::string find_grpc() {
 Result<std::unique_ptr<GrpcServer>> start_grpc(const GrpcOptions& options, GrpcListener& listener) {
   const std::string path = find_grpc();
   if (path.empty())
-    return Error{400, strf("--grpc-port: this build is without gRPC (no %s beside the program): "
-                           "build where libgrpc++-dev is",
+    return Error{400, strf("--grpc-port needs %s: install the package sluice-grpc; tarballs and "
+                           "wheels have none, and a build needs libgrpc++-dev",
                            kGrpcFile)};
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return Error{400, strf("%s does not load: %s", path.c_str(), dlerror())};

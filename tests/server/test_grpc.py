@@ -466,7 +466,7 @@ class Ends(unittest.TestCase):
             done = subprocess.run([alone, "serve", stories(), "--port", "0", "--grpc-port", "0"], stderr=subprocess.PIPE,
                                   text=True, timeout=WAIT)
         self.assertEqual(done.returncode, 2)
-        self.assertRegex(done.stderr, "^sluice: --grpc-port: this build is without gRPC.*\n$")
+        self.assertRegex(done.stderr, "^sluice: --grpc-port needs libsluice_grpc.so: install the package sluice-grpc.*\n$")
 
     def test_tls(self):
         if not stories() or not has_plugin() or not shutil.which("openssl"):

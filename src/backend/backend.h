@@ -17,7 +17,6 @@
 #include "backend/split_rows.h"
 #include "base/result.h"
 #include "tensor/checkpoint.h"
-#include "backend/prefix_groups.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -182,7 +181,7 @@ struct BatchView {
   int64_t table_stride = 0;
   int64_t first_block = 0;
   const SliceView* device_slices = nullptr;  // slices again, where the device's kernels read them
-  PrefixView prefixes;                       // what decode rows have in common, on a device
+  PrefixView prefixes = {};                  // what decode rows have in common, on a device
 };
 
 // The blocks of one slot for a layer.

@@ -45,12 +45,22 @@ struct PrefixSharing {
   int64_t least_saved = 0;  // positions that rows need not read, from which it pays; 0: never
 };
 
-// The largest number of positions up to `positions` that attention adds up on their own: spans of
-// 256, and from 16,384 on 32 to a doubling (cuda/attention_spans.cuh).
+// `positions` rounded down to the end of a span: spans have 256 positions, and from 16,384 on there
+// are 32 to a doubling (cuda/span_places.cuh).
 constexpr int32_t whole_spans(int32_t positions) {
   const int shift = std::bit_width(static_cast<uint32_t>(positions)) - 6;
   const int bits = shift > 8 ? shift : 8;
   return positions >> bits << bits;
+}
+
+// Spans in which so many positions lie.
+constexpr int num_spans(int32_t positions) {
+  int num = 0;
+  for (int32_t at = 0; at < positions; ++num) {
+    const int shift = std::bit_width(static_cast<uint32_t>(at)) - 6;
+    at += 1 << (shift > 8 ? shift : 8);
+  }
+  return num;
 }
 
 }  // namespace sluice

@@ -458,11 +458,11 @@ BatchView DeviceExecutor::view(const Job& job, int num_tokens, int num_decode) c
   if (job.shares) b.prefixes = {arrays.prefixes, arrays.prefix_members, arrays.prefix_places};
   b.num_tokens = num_tokens;
   b.num_decode = num_decode;
-  b.tokens = lane_->arrays.tokens;
-  b.positions = lane_->arrays.positions;
-  b.row_slot = lane_->arrays.row_slot;
-  b.device_slices = lane_->arrays.slices;
-  b.tables = cache_.mapped() ? nullptr : lane_->arrays.tables;
+  b.tokens = arrays.tokens;
+  b.positions = arrays.positions;
+  b.row_slot = arrays.row_slot;
+  b.device_slices = arrays.slices;
+  b.tables = cache_.mapped() ? nullptr : arrays.tables;
   b.first_block = cache_.first_block();
   b.table_stride = reader_.table_stride();
   return b;

@@ -1,16 +1,10 @@
 #include "exec/prefix_groups.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 namespace sluice {
-
-namespace {
-
-// Rows of a set that others are compared with: bounds the time of a step whose rows have little
-// more than a block in common.
-constexpr int kMaxLeaders = 4;
-
-}  // namespace
 
 PrefixGroups::PrefixGroups(const ExecutorConfig& config, int64_t least_saved)
     : least_saved_(config.num_pages > 0 ? 0 : least_saved), block_size_(config.block_size) {
@@ -23,7 +17,6 @@ PrefixGroups::PrefixGroups(const ExecutorConfig& config, int64_t least_saved)
   }
   if (tables_.empty()) least_saved_ = 0;
   slots_.resize(static_cast<size_t>(config.max_seqs));
-  first_of_.resize(static_cast<size_t>(config.num_blocks) + 1);
 }
 
 std::span<const int32_t> PrefixGroups::table(size_t group, int32_t slot) const {
@@ -46,20 +39,24 @@ void PrefixGroups::read(const StepPlan& plan) {
   }
 }
 
-// Blocks that the row's slot has in common with the leader's, at most `most`.
-int32_t PrefixGroups::common_blocks(int32_t leader, const SliceView& row, int32_t most) {
+// Blocks that the rows' slots have in common.
+int32_t PrefixGroups::common_blocks(const Row& row, const Row& leader) {
   SlotState &own = slots_[static_cast<size_t>(row.slot)],
-            &other = slots_[static_cast<size_t>(leader)];
-  if (own.other == leader && own.own_version == own.version && own.other_version == other.version)
-    return std::min(own.common, most);
-  int32_t common = most;
+            &other = slots_[static_cast<size_t>(leader.slot)];
+  int32_t common = std::min(row.full, leader.full);
+  Compared* least = &own.compared[0];  // the one to replace
+  for (Compared& c : own.compared) {
+    if (c.own_version != own.version) c = {};
+    if (c.other == leader.slot && c.other_version == other.version)
+      return std::min(c.common, common);
+    if (c.common < least->common) least = &c;
+  }
   for (size_t g = 0; g < tables_.size(); ++g) {
     const auto a = table(g, row.slot).first(static_cast<size_t>(common));
-    const auto b = table(g, leader).first(static_cast<size_t>(common));
+    const auto b = table(g, leader.slot).first(static_cast<size_t>(common));
     common = static_cast<int32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
   }
-  own.other = leader, own.common = common;
-  own.own_version = own.version, own.other_version = other.version;
+  if (common >= least->common) *least = {leader.slot, common, own.version, other.version};
   own.used = std::max(own.used, common), other.used = std::max(other.used, common);
   return common;
 }
@@ -72,69 +69,60 @@ bool PrefixGroups::find(std::span<const SliceView> decodes) {
   for (const SliceView& s : decodes) most += s.pos;
   if (most < least_saved_) return false;
 
-  // Sets of rows that begin with the same block; the first of a set is its leader.
-  ++turn_, num_sets_ = 0;
+  // Rows with a span in common have the same block at its end.
+  const auto first_span = static_cast<size_t>(std::max(1, whole_spans(256) / block_size_) - 1);
+  rows_.clear(), found_.clear();
   for (const SliceView& s : decodes) {
-    const int32_t full = s.pos / block_size_;
-    if (whole_spans(s.pos) == 0 || s.row >= kMaxPrefixRows) continue;
-    auto& [turn, set] = first_of_[static_cast<size_t>(table(0, s.slot)[0])];
-    if (turn != turn_) {
-      turn = turn_, set = static_cast<int32_t>(num_sets_++);
-      if (sets_.size() < num_sets_) sets_.emplace_back();
-      sets_[static_cast<size_t>(set)].assign(1, {s.row, s.slot, full});
-      continue;
-    }
-    std::vector<Row>& rows = sets_[static_cast<size_t>(set)];
-    const int32_t limit = std::min(full, rows[0].common);
-    rows.push_back({s.row, s.slot, common_blocks(rows[0].slot, s, limit)});
+    if (whole_spans(s.pos) > 0 && s.row < kMaxPrefixRows)
+      rows_.push_back({s.row, s.slot, s.pos / block_size_, table(0, s.slot)[first_span]});
   }
-  for (size_t k = 0; k < num_sets_; ++k) {
-    for (int leaders = 0; leaders < kMaxLeaders && add_group(sets_[k], decodes);) ++leaders;
-  }
-  if (saved_ < least_saved_) {
-    groups_.clear(), members_.clear();
-    return false;
-  }
+  split_runs(0, rows_.size(), rows_.size());
+  std::ranges::stable_sort(found_, std::greater{}, &Found::saved);
+  if (found_.size() > kMaxPrefixGroups) found_.resize(kMaxPrefixGroups);
+  for (const Found& f : found_) saved_ += f.saved();
+  if (saved_ < least_saved_) return false;
 
   places_.assign(decodes.size(), -1);
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    for (int32_t k = 0; k < groups_[g].rows; ++k) {
-      const int32_t row = members_[static_cast<size_t>(groups_[g].first + k)];
-      places_[static_cast<size_t>(row)] = prefix_place(static_cast<int>(g), k);
+  for (const Found& f : found_) {
+    const auto at = static_cast<int32_t>(members_.size());
+    for (const Row& r : std::span(rows_).subspan(f.first, f.num)) {
+      places_[static_cast<size_t>(r.row)] =
+          prefix_place(static_cast<int>(groups_.size()), static_cast<int>(members_.size()) - at);
+      members_.push_back(r.row);
     }
+    groups_.push_back({at, static_cast<int32_t>(f.num), f.positions});
   }
   return true;
 }
 
-// The rows of the set that save most: those that have a prefix of some length in common with its
-// first row, and that row. The set keeps the others, compared with the first of them. False:
-// nothing is left to do.
-bool PrefixGroups::add_group(std::vector<Row>& rows, std::span<const SliceView> decodes) {
-  if (rows.size() < 2 || groups_.size() == kMaxPrefixGroups) return false;
-  std::sort(rows.begin() + 1, rows.end(), [](const Row& a, const Row& b) {
-    return a.common != b.common ? a.common > b.common : a.row < b.row;
-  });
-  int64_t best = 0;
-  size_t last = 0;
-  for (size_t k = 1; k < rows.size(); ++k) {
-    const int64_t saved = static_cast<int64_t>(k) * whole_spans(rows[k].common * block_size_);
-    if (saved >= best && saved > 0) best = saved, last = k;
+// Sorts rows by their keys, and splits runs of at most `most` rows with one key.
+int64_t PrefixGroups::split_runs(size_t first, size_t num, size_t most) {
+  const auto rows = std::span(rows_).subspan(first, num);
+  std::ranges::sort(rows, {}, [](const Row& r) { return std::pair(r.key, r.row); });
+  int64_t saved = 0;
+  for (size_t begin = 0, end = 0; begin < num; begin = end) {
+    while (end < num && rows[end].key == rows[begin].key) ++end;
+    if (end - begin > 1 && end - begin <= most) saved += split(first + begin, end - begin);
   }
-  if (best > 0) {
-    groups_.push_back({static_cast<int32_t>(members_.size()), static_cast<int32_t>(last) + 1,
-                       whole_spans(rows[last].common * block_size_)});
-    for (size_t k = 0; k <= last; ++k) members_.push_back(rows[k].row);
-    saved_ += best;
-  }
-  rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(last) + 1);
-  if (rows.size() < 2) return false;
-  auto slice = [&](const Row& r) { return decodes[static_cast<size_t>(r.row)]; };
-  rows[0].common = slice(rows[0]).pos / block_size_;
-  for (size_t k = 1; k < rows.size(); ++k) {
-    const int32_t full = slice(rows[k]).pos / block_size_;
-    rows[k].common = common_blocks(rows[0].slot, slice(rows[k]), std::min(full, rows[0].common));
-  }
-  return true;
+  return saved;
+}
+
+// Rows that may have something in common: one group of what all of them have, or groups of those
+// that go on alike, whichever saves more. Returns the positions saved.
+int64_t PrefixGroups::split(size_t first, size_t num) {
+  const auto rows = std::span(rows_).subspan(first, num);
+  int32_t common = rows[0].full;
+  for (const Row& r : rows.subspan(1)) common = std::min(common, common_blocks(r, rows[0]));
+  const Found all{first, num, whole_spans(common * block_size_)};
+  for (Row& r : rows)  // the block behind; rows without one go on like no other
+    r.key = r.full > common ? table(0, r.slot)[static_cast<size_t>(common)] : -1 - r.row;
+  const size_t before = found_.size();
+  const int64_t saved = split_runs(first, num, num - 1);
+  if (all.saved() < saved || all.saved() == 0) return saved;
+  found_.resize(before);
+  std::ranges::sort(rows, {}, &Row::row);
+  found_.push_back(all);
+  return all.saved();
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 // Owned by an executor, on its thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,17 +35,28 @@ class PrefixGroups {
 
  private:
   struct Row {
-    int32_t row, slot, common;  // blocks in common with the set's first row; that row's: all
+    int32_t row, slot;
+    int32_t full;  // blocks
+    int32_t key;   // rows are sorted by
+  };
+  struct Compared {  // with a slot of that version
+    int32_t other = -1, common = 0;
+    uint64_t own_version = 0, other_version = 0;
   };
   struct SlotState {
     uint64_t version = 0;
     int32_t used = 0;  // blocks that were compared: a change among them makes a new version
-    int32_t other = -1, common = 0;  // the last comparison: with a slot of that version
-    uint64_t own_version = 0, other_version = 0;
+    std::array<Compared, 2> compared;  // the comparisons with most in common
+  };
+  struct Found {
+    size_t first, num;  // of rows_
+    int32_t positions;
+    int64_t saved() const { return static_cast<int64_t>(num - 1) * positions; }
   };
 
-  int32_t common_blocks(int32_t leader, const SliceView& row, int32_t most);
-  bool add_group(std::vector<Row>& rows, std::span<const SliceView> decodes);
+  int32_t common_blocks(const Row& row, const Row& leader);
+  int64_t split(size_t first, size_t num);
+  int64_t split_runs(size_t first, size_t num, size_t most);
   std::span<const int32_t> table(size_t group, int32_t slot) const;
 
   int64_t least_saved_;
@@ -53,10 +65,8 @@ class PrefixGroups {
   std::vector<int> plane_of_group_;           // by cache group: which of tables_, or -1
   std::vector<std::vector<int32_t>> tables_;  // of the groups without a window: [slots, table_len]
   std::vector<SlotState> slots_;
-  std::vector<std::pair<uint64_t, int32_t>> first_of_;  // by block: when, and which set begins so
-  uint64_t turn_ = 0;
-  std::vector<std::vector<Row>> sets_;
-  size_t num_sets_ = 0;
+  std::vector<Row> rows_;
+  std::vector<Found> found_;
 
   std::vector<PrefixGroup> groups_;
   std::vector<int32_t> members_, places_;

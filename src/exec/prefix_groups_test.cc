@@ -106,10 +106,42 @@ TEST(PrefixGroups, AGroupIsTheRowsThatSaveMost) {
                       {4, positions(118)},
                       {5, positions(118)}}));
   // With the first row 256 positions of six rows; the others among themselves have 1,792.
-  int64_t saved = 0;
-  for (const PrefixGroup& g : t.found().groups()) saved += int64_t{g.rows - 1} * g.positions;
-  EXPECT_EQ(saved, t.found().saved());
-  EXPECT_GE(saved, 5 * 256);
+  ASSERT_EQ(t.found().groups().size(), 1u);
+  EXPECT_EQ(t.found().groups()[0].positions, 1792);
+  EXPECT_EQ(t.found().members(), (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(t.found().saved(), 4 * 1792);
+}
+
+TEST(PrefixGroups, RowsThatHaveLittleInCommonHideNoGroup) {
+  // All begin with a chat template's block. The first ten go on alone, the others with a document.
+  Tables t(config(30));
+  std::vector<std::pair<int, int>> rows;
+  for (int s = 0; s < 30; ++s) {
+    t.open(static_cast<Slot>(s),
+           s < 10 ? blocks(1, 1, 1000 + 100 * s, 50) : blocks(1, 40, 1000 + 100 * s, 11));
+    rows.push_back({s, positions(51)});
+  }
+  ASSERT_TRUE(t.step(rows));
+  ASSERT_EQ(t.found().groups().size(), 1u);
+  EXPECT_EQ(t.found().groups()[0].rows, 20);
+  EXPECT_EQ(t.found().groups()[0].positions, 512);
+}
+
+TEST(PrefixGroups, ManyDocumentsBehindOneSystemPrompt) {
+  // Ten documents of three rows each, in turns.
+  Tables t(config(30));
+  std::vector<std::pair<int, int>> rows;
+  for (int s = 0; s < 30; ++s) {
+    std::vector<int> list = blocks(1, 16, 1000 * (1 + s % 10), 40);
+    for (int k = 0; k < 8; ++k) list.push_back(50'000 + 100 * s + k);
+    t.open(static_cast<Slot>(s), list);
+    rows.push_back({s, positions(60)});
+  }
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(t.step(rows));
+    ASSERT_EQ(t.found().groups().size(), 10u);
+    EXPECT_EQ(t.found().saved(), 10 * 2 * 768);  // 56 blocks: three spans
+  }
 }
 
 TEST(PrefixGroups, ASlotThatIsOpenedAgainIsComparedAgain) {
@@ -192,6 +224,19 @@ TEST(PrefixGroups, RandomTables) {
   }
 }
 
+TEST(PrefixGroups, NoMoreGroupsThanADeviceTakes) {
+  // Twenty documents of two rows; longer ones save more.
+  Tables t(config(40));
+  std::vector<std::pair<int, int>> rows;
+  for (int s = 0; s < 40; ++s) {
+    t.open(static_cast<Slot>(s), blocks(1 + 1000 * (s % 20), 16 + 16 * (s % 20), 50'000 + 100 * s));
+    rows.push_back({s, positions(24 + 16 * (s % 20))});
+  }
+  ASSERT_TRUE(t.step(rows));
+  ASSERT_EQ(t.found().groups().size(), static_cast<size_t>(kMaxPrefixGroups));
+  EXPECT_EQ(t.found().groups().back().positions, 5 * 256);
+}
+
 TEST(PrefixGroups, WholeSpans) {
   EXPECT_EQ(whole_spans(255), 0);
   EXPECT_EQ(whole_spans(256), 256);
@@ -199,6 +244,11 @@ TEST(PrefixGroups, WholeSpans) {
   EXPECT_EQ(whole_spans(16'384 + 511), 16'384);
   EXPECT_EQ(whole_spans(16'384 + 512), 16'896);
   EXPECT_EQ(whole_spans(40'000), 39'936);
+  int num = 0;
+  for (int32_t at = 0; at < 100'000; ++at) {
+    if (whole_spans(at) == at) ++num;
+    ASSERT_EQ(num_spans(at + 1), num) << at;
+  }
 }
 
 }  // namespace

@@ -432,8 +432,8 @@ __global__ __launch_bounds__(kThreads, kPrefixes ? 3 : 1) void span_kernel(SpanP
   RowTotal total;
   const int from[2] = {loader.lo, loader.lo}, to[2] = {loader.hi, loader.hi};
   if constexpr (kPrefixes) {
-    // attend_prefixes lets this kernel start when all before itself is done: only its states are
-    // waited for.
+    // Every block of attend_prefixes waits for its inputs before it lets this kernel start. So
+    // positions, q, K and V are complete by now; only the states are not.
     wait_for_previous_kernel();
     if (share.place >= 0 && blockIdx.x == 0) {
       p.a.group > 8 ? add_prefix<2, D>(total, total_o, p, share)
@@ -547,15 +547,6 @@ int head_parts(const AttentionSpec& spec) {
   return (group + kHeads - 1) / kHeads;
 }
 
-// States that a row of max_positions may leave. span_of() on the host.
-int num_states(int max_positions) {
-  int spans = 0, shift = kSpanShift;
-  for (int at = 0; at < max_positions; at += 1 << shift, ++spans) {
-    if (at >= 64 << shift) ++shift;
-  }
-  return spans;
-}
-
 // At a place that does not depend on the launch: tickets stay zero between launches of any size.
 size_t ticket_bytes(int num_sms) {
   return (static_cast<size_t>(max_split_groups(num_sms)) * sizeof(int32_t) + 255) / 256 * 256;
@@ -584,14 +575,14 @@ size_t spans_workspace(const AttentionSpec& spec, int max_decode, int max_positi
   int groups =
       std::min(max_decode * spec.num_kv_heads * head_parts(spec), max_split_groups(num_sms));
   size_t state = state_floats(group > 8 ? 2 : 1, template_dim(spec.head_dim)) * sizeof(float);
-  return ticket_bytes(num_sms) + static_cast<size_t>(groups) * num_states(max_positions) * state;
+  return ticket_bytes(num_sms) + static_cast<size_t>(groups) * num_spans(max_positions) * state;
 }
 
 void attend_spans(const AttentionArgs& args, int num, cudaStream_t stream) {
   SpanParams p;
   p.a = make_params(args);
   p.head_parts = head_parts(args.spec);
-  p.slots = num_states(args.max_positions);
+  p.slots = num_spans(args.max_positions);
   p.prefixes = args.prefixes;
   p.prefix_states = args.prefix_states;
   int units = args.spec.num_kv_heads * p.head_parts;

@@ -188,6 +188,15 @@ Result<MeasuredModel> measure_model(const Checkpoint& checkpoint,
   return MeasuredModel{std::move(*model), sizes->scratch_bytes()};
 }
 
+// What attention by spans keeps on a GPU: a state for each span of as many rows as there are blocks
+// at a time, and those of common prefixes.
+size_t span_bytes(const ModelShape& shape, int max_positions, int blocks) {
+  const bool many_heads = shape.num_heads > 8 * shape.num_kv_heads;
+  const auto floats = static_cast<size_t>((many_heads ? 16 : 8) * (shape.head_dim + 4));
+  const auto states = static_cast<size_t>(blocks * num_spans(max_positions));
+  return states * floats * sizeof(float) + (size_t{32} << 20);
+}
+
 // Memory that does not depend on the pool's size: weights, workspace, program.
 void set_fixed(Ledger& ledger,
                const Checkpoint& checkpoint,
@@ -208,9 +217,10 @@ void set_fixed(Ledger& ledger,
   constexpr int kMostBlocks = 192;
   const auto vocab = static_cast<size_t>(model.shape().vocab);
   const auto alone = static_cast<size_t>(std::min(e.max_seqs, kMostBlocks)) * vocab * sizeof(float);
-  const size_t own = static_cast<size_t>(e.max_seqs) * vocab * sizeof(uint16_t) +
-                     (size_t{128} << 20) +
-                     static_cast<size_t>(e.pipeline.lanes) * (measured.scratch + alone);
+  const size_t own =
+      static_cast<size_t>(e.max_seqs) * vocab * sizeof(uint16_t) + (size_t{64} << 20) +
+      static_cast<size_t>(e.pipeline.lanes) *
+          (measured.scratch + alone + span_bytes(model.shape(), e.max_len, kMostBlocks));
   ledger.weights = device->weights > 0 ? device->weights : model.weight_bytes();
   ledger.workspace =
       device->workspace > 0 ? device->workspace : DeviceExecutor::workspace_bytes(model, e) + own;

@@ -212,7 +212,8 @@ Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& check
   c.index = o.device.index.value_or(0);
   c.deterministic = o.deterministic;
   c.fuse_layers = o.fuse_layers;
-  if (!o.cascade) c.least_shared = 0;
+  // Slots without tables have no blocks in common.
+  if (!o.cascade || o.scheduler.allocator == KvAllocator::virtual_) c.least_shared = 0;
   c.fp8_weights = o.quantize == Quantize::fp8;
   c.stored_weights = o.gpu_weights == GpuWeights::stored;
   c.int8 = std::move(*quant);

@@ -351,6 +351,8 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
   if (o.shared > 0 && o.shared + o.steps >= std::ranges::min(o.contexts))
     return report(Error{400, strf("--shared %d: contexts must be longer, by more than %d steps",
                                   o.shared, o.steps)});
+  if (o.shared > 0 && !o.rows.empty())
+    return report(Error{400, "--shared measures decodes alone: leave out --rows"});
   DeviceChoice& device = o.engine.device;
   if (device.kind == DeviceChoice::Kind::any) device.kind = DeviceChoice::Kind::cuda;
   if (!device.is_gpu()) return report(Error{400, "bench gpu measures a GPU: use --device cuda"});
@@ -377,6 +379,10 @@ int cmd_bench_gpu(const BenchGpuOptions& given) {
                  {"gemm_i8_ops", limits->gemm_i8}};
   if (!o.json) print_head(o, s, *limits);
   j["decode"] = measure_decodes(s, floor, o);
+  if (o.shared > 0) {  // prompts would be found in the prefix cache
+    if (o.json) std::printf("%s\n", plain_json(j).c_str());
+    return kExitOk;
+  }
   Result<PrefillTime> prefill = measure_prefill(s, floor, 8, 1024);
   if (!prefill) return report(prefill.error());
   j["prefill"] = prefill_json(*prefill);

@@ -348,8 +348,8 @@ void add_bench_gpu(CLI::App* b, CommandLine& c) {
       ->check(whole_number(4, 100000))
       ->capture_default_str();
   bg->add_option("--shared", c.gpu.shared,
-                 "positions that all sequences have in common, like a system prompt:\nfound in the "
-                 "prefix cache, and read once (without --no-cascade)")
+                 "decodes alone, of sequences that have so many positions in common,\nlike a "
+                 "system prompt: read once, or by each with --no-cascade")
       ->check(whole_number(0, kMaxInt))
       ->capture_default_str();
   bg->add_option("--rows", c.gpu.rows, "steps of one prompt of so many tokens, like 512,1024")

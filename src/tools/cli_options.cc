@@ -166,9 +166,10 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
          "!--no-fuse-layers", o.fuse_layers,
          "on a GPU: no kernel for all layers of a step of few decodes,\nwhich small models have")
       ->group(group);
-  app->add_flag("!--no-cascade", o.cascade,
-                "on a GPU: sequences that begin with the same prompt each read it\non their own in "
-                "attention")
+  app->add_flag(
+         "!--no-cascade", o.cascade,
+         "on a GPU: attention reads a prompt that sequences share once for\neach, not once for "
+         "all of them")
       ->group(group);
   app->add_flag("!--no-fuse", o.fuse, "keep q, k, v and gate, up as separate matmuls")
       ->group(group);

@@ -125,14 +125,15 @@ check_optional() {
 
 # check_grpc PREFIX: a call of gRPC's health service is answered, with the message {status: SERVING}.
 check_grpc() {
-  local port='' answer
+  local port='' answer k
   have curl || fail 2 "the check of sluice-grpc needs curl"
   serve "$1/bin/sluice" --grpc-port 0
-  while [[ -z $port ]] && kill -0 "$server" 2>/dev/null; do
+  for ((k = 0; k < 600; k++)); do
+    [[ -z $port ]] && kill -0 "$server" 2>/dev/null || break
     port=$(sed -n 's/.*gRPC: .* port \([0-9]*\).*/\1/p' "$scratch/server")
     sleep 0.1
   done
-  [[ -n $port ]] || fail 1 "sluice-grpc: the server ended: $(<"$scratch/server")"
+  [[ -n $port ]] || fail 1 "sluice-grpc: the server names no port: $(<"$scratch/server")"
   answer=$(printf '\0\0\0\0\0' | curl -sS --http2-prior-knowledge -H 'content-type: application/grpc' \
     -H 'te: trailers' --data-binary @- "http://127.0.0.1:$port/grpc.health.v1.Health/Check" | od -An -tx1)
   kill "$server"

@@ -182,7 +182,7 @@ class Product {
         if (width > 0) {
           const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
           wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
-                          {width, 0, blocks});
+                          {width, blocks});
         } else if (width < 0) {
           narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
@@ -361,7 +361,7 @@ class Int8Product {
                 can_wide(typed(), weight_), [&](const Tensor& out) {
                   wide_persistent(boxed_args(out, dx_scale_.data(), weight_), typed(),
                                   {dw_.data(), DType::i8, c_.rows, c_.cols, c_.cols}, 1, 132,
-                                  nullptr, {width, 0, blocks});
+                                  nullptr, {width, blocks});
                 });
       }
     }
@@ -586,7 +586,7 @@ class TimedShape {
         print(std::to_string(width) + (blocks == 2 ? " in pairs" : ""), [&](const GemmWeight& w) {
           wide_persistent(boxed_args(to_, nullptr, w), from_,
                           {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols},
-                          splits, sms, nullptr, {width, 0, blocks});
+                          splits, sms, nullptr, {width, blocks});
         });
       }
     }

@@ -35,27 +35,28 @@ void check_workload(Subject& subject, uint64_t seed, PdTally* tally) {
   }
 }
 
-// Else the workloads prove too little. The limits are about half of what comes.
+// Else the workloads prove too little. What depends on the seeds alone has limits of about half of
+// what comes; what depends on how the threads meet has a sixth or less.
 void expect_enough(const PdTally& t, uint64_t num) {
   EXPECT_GT(t.handed_over, 3 * num);
-  EXPECT_GT(t.fetched(), 5 * num / 4) << "few prompts are fetched";
-  EXPECT_GT(t.fetched_at_end, num / 3);
-  EXPECT_GT(t.fetched_by_steps, num / 3);
-  EXPECT_GT(t.fetched_by_layers, num / 3);
-  EXPECT_GT(t.sent_by_layers, 3 * num / 2) << "few blocks leave as layers are computed";
-  EXPECT_GT(t.fetched_tcp, num / 2);
-  EXPECT_GT(t.fetched_shm, num / 2);
-  EXPECT_GT(t.fetched_keyed, num / 2);
-  EXPECT_GT(t.fetched_windowed, num / 8) << "few prompts of models with windows are fetched";
-  EXPECT_GT(t.prefixes, num / 80) << "few prefixes are fetched";
-  EXPECT_GT(t.lost, num / 3) << "few transfers fail";
-  EXPECT_GT(t.lost_in_middle, num / 40) << "few transfers fail in the middle";
-  EXPECT_GT(t.expired, num / 8) << "few leases expire";
-  EXPECT_GT(t.preempted, num / 16) << "few requests are preempted whose prompt was fetched";
-  EXPECT_GT(t.preemptions, num / 4);
-  EXPECT_GT(t.restored, num / 20) << "few sequences come back from host memory";
   EXPECT_GT(t.outputs.constrained, num) << "few requests have a constraint";
   EXPECT_GT(t.outputs.thinking, num) << "few requests have a budget of thinking";
+  EXPECT_GT(t.fetched(), num / 2) << "few prompts are fetched";
+  EXPECT_GT(t.fetched_at_end, num / 8);
+  EXPECT_GT(t.fetched_by_steps, num / 8);
+  EXPECT_GT(t.fetched_by_layers, num / 8);
+  EXPECT_GT(t.sent_by_layers, num / 2) << "few blocks leave as layers are computed";
+  EXPECT_GT(t.fetched_tcp, num / 6);
+  EXPECT_GT(t.fetched_shm, num / 6);
+  EXPECT_GT(t.fetched_keyed, num / 6);
+  EXPECT_GT(t.fetched_windowed, num / 16) << "few prompts of models with windows are fetched";
+  EXPECT_GT(t.lost, num / 8) << "few transfers fail";
+  EXPECT_GT(t.expired, num / 20) << "few leases expire";
+  EXPECT_GT(t.preemptions, num / 8);
+  EXPECT_GT(t.prefixes, 0u) << "no prefix is fetched";
+  EXPECT_GT(t.lost_in_middle, 0u) << "no transfer fails in the middle";
+  EXPECT_GT(t.preempted, 0u) << "no request is preempted whose prompt was fetched";
+  EXPECT_GT(t.restored, 0u) << "no sequence comes back from host memory";
 }
 
 TEST(PdProperty, OutputDependsOnTheRequestAlone) {

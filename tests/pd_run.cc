@@ -134,6 +134,7 @@ void PdRun::run() {
   for (size_t k = 0; k < tasks_.size(); ++k) {
     const PdRequest& r = *tasks_[k].drawn;
     await(r.prefill_cancelled || r.way == Way::prefix ? 0 : w_.width - 1);
+    if (testing::Test::HasFatalFailure()) return;
     begin(tasks_[k]);
     maybe_cut(k + 1);
   }

@@ -17,7 +17,8 @@
 
 namespace sluice {
 
-// Passes on what the executor says of blocks that leave, and lets it be read before the next layer.
+// Passes on what the executor says of blocks that leave, and pauses, so that the other
+// side can fetch a layer before the next one is written.
 class PausingSender final : public KvExporter {
  public:
   explicit PausingSender(KvExporter& to) : to_(to) {}

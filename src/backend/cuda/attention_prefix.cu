@@ -68,7 +68,7 @@ __device__ void run_item(const PrefixParams& params, const PrefixItem& item, uin
   float o[D / 8][4] = {};
   SoftmaxState state;
   SpanOutput<D, kThreads> before(smem + kStages * kStage);
-  const bool folds = item.first_span == 0;
+  const bool folds = item.adds_up();
   int place = item.first_state(params);
   for (int i = 0; i < num; ++i) {
     int at = begin + i * kKvTile;

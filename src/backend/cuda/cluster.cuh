@@ -17,8 +17,9 @@ __device__ inline uint32_t in_block(uint32_t address, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
   return r;
 }
-// `barrier`: in_block(). For threads that have read: what they wrote need not be visible there.
-// (With a release to the cluster every arrival would be a fence for the whole GPU.)
+// Arrives at a barrier of the cluster (in_block()) without making this thread's writes visible to
+// the other block: it tells that something was read. (An arrival that releases to the cluster is
+// compiled to a fence for the whole GPU.)
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

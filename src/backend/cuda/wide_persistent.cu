@@ -339,6 +339,7 @@ TileCut cut_tiles(int tiles, int width, int num_sms) {
 
 // Tiles of weights whose blocks share rows of x: about as many bytes of weights as of x are read by
 // all blocks at a time.
+constexpr int kInGroup = 16;
 int tiles_in_group(int row_tiles, int most) {
   return ceil_div(row_tiles, ceil_div(row_tiles, most));
 }
@@ -349,15 +350,14 @@ void run_persistent(const BoxedArgs& a,
                     const Tensor& weight,
                     int splits,
                     int num_sms,
-                    cudaStream_t stream,
-                    int in_group) {
+                    cudaStream_t stream) {
   using R = PersistentRing<kTiles>;
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks>;
   allow_shared<kKernel>(R::kBytes, "wide");
   const int row_tiles = ceil_div(a.rows, kBlocks * kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
   const int at_once = num_sms / kBlocks;
   const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, at_once);
-  const int group = tiles_in_group(row_tiles, (in_group ? in_group : 16) / kBlocks);
+  const int group = tiles_in_group(row_tiles, kInGroup / kBlocks);
   int stored = stored_at_once(a);
   if (sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
@@ -437,10 +437,9 @@ void run_typed(const BoxedArgs& a,
     constexpr int kTiles = decltype(tiles)::value;
     if constexpr (kPairs<kTiles>) {
       const int blocks = way.blocks ? way.blocks : blocks_of(a.rows, a.n, way.width, num_sms);
-      if (blocks == 2)
-        return run_persistent<T, kTiles, 2>(a, x, weight, splits, num_sms, stream, way.in_group);
+      if (blocks == 2) return run_persistent<T, kTiles, 2>(a, x, weight, splits, num_sms, stream);
     }
-    run_persistent<T, kTiles, 1>(a, x, weight, splits, num_sms, stream, way.in_group);
+    run_persistent<T, kTiles, 1>(a, x, weight, splits, num_sms, stream);
   };
   if (way.width == 32) return with_tiles(std::integral_constant<int, 4>{});
   if (way.width == 64) return with_tiles(std::integral_constant<int, 8>{});

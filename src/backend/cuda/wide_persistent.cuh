@@ -11,8 +11,7 @@ struct PersistentWay {
   //   one range        bf16, f16, int8 both; f8 192
   //   several ranges   bf16, f16 192; int8 both
   int width = 0;
-  int in_group = 0;  // tiles of weights that share rows of x in the L2 cache; 0: as is fastest
-  int blocks = 0;    // that copy x for each other: 1, or 2 at a width of 256; 0: as is fastest
+  int blocks = 0;  // that copy x for each other: 1, or 2 at a width of 256; 0: as is fastest
 };
 // splits: ranges of columns, as for wide().
 void wide_persistent(const BoxedArgs& a,

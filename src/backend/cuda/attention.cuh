@@ -32,8 +32,8 @@ struct AttentionArgs {
   void* workspace;           // of attention_workspace() bytes, zeroed once at allocation
   int num_sms;
   CodesView codes = {};  // of out, where attend_decode makes them
-  // What the decode rows have in common; `workspace` is then as for `deterministic`, and the states
-  // have prefix_bytes().
+  // Prefixes that decode rows share, and memory for their states: prefix_bytes(). `workspace` is
+  // then as for `deterministic`.
   PrefixView prefixes = {};
   float* prefix_states = nullptr;
 };

@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// What a plan depends on besides the groups. kv_heads 0: this GPU has no such attention.
+// The sizes that a plan depends on besides its groups. kv_heads 0: this GPU has no such attention.
 struct PrefixSizes {
   int kv_heads = 0, group = 0;  // query heads of a kv head
   int state_floats = 0;         // of a row's query heads of one kv head

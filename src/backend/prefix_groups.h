@@ -40,26 +40,25 @@ struct PrefixView {
   const int32_t* places = nullptr;   // [decode rows] prefix_place(), or -1
 };
 
-// What a device's attention asks of groups.
+// When groups pay on a device.
 struct PrefixSharing {
   int64_t least_saved = 0;  // positions that rows need not read, from which it pays; 0: never
 };
 
-// `positions` rounded down to the end of a span: spans have 256 positions, and from 16,384 on there
-// are 32 to a doubling (cuda/span_places.cuh).
-constexpr int32_t whole_spans(int32_t positions) {
-  const int shift = std::bit_width(static_cast<uint32_t>(positions)) - 6;
-  const int bits = shift > 8 ? shift : 8;
-  return positions >> bits << bits;
+// log2 of the length of the span that holds `position`: 256 positions, and from 16,384 on 32 spans
+// to a doubling (span_shift() in cuda/span_places.cuh).
+constexpr int span_bits(int32_t position) {
+  const int bits = std::bit_width(static_cast<uint32_t>(position)) - 6;
+  return bits > 8 ? bits : 8;
 }
-
+// `positions` rounded down to the end of a span.
+constexpr int32_t whole_spans(int32_t positions) {
+  return positions >> span_bits(positions) << span_bits(positions);
+}
 // Spans in which so many positions lie.
 constexpr int num_spans(int32_t positions) {
   int num = 0;
-  for (int32_t at = 0; at < positions; ++num) {
-    const int shift = std::bit_width(static_cast<uint32_t>(at)) - 6;
-    at += 1 << (shift > 8 ? shift : 8);
-  }
+  for (int32_t at = 0; at < positions; at += 1 << span_bits(at)) ++num;
   return num;
 }
 

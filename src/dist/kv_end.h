@@ -58,7 +58,7 @@ struct KvEnd {
   std::unique_ptr<Engine> engine;
 };
 
-// Where others fetch from `end`, prefixes so many blocks with each step.
+// The port at which others fetch from `end`; of prefixes, so many blocks leave with each step.
 inline std::unique_ptr<KvPort> open_port(KvEnd& end, Transport transport, int most_offered) {
   std::unique_ptr<KvPort> port = KvPort::open("127.0.0.1", 0, transport).value();
   port->start(end.leases, end.identity,

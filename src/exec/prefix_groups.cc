@@ -70,7 +70,8 @@ bool PrefixGroups::find(std::span<const SliceView> decodes) {
   if (most < least_saved_) return false;
 
   // Rows with a span in common have the same block at its end.
-  const auto first_span = static_cast<size_t>(std::max(1, whole_spans(256) / block_size_) - 1);
+  const int blocks_of_span = std::max(1, (1 << span_bits(0)) / block_size_);
+  const auto first_span = static_cast<size_t>(blocks_of_span - 1);
   rows_.clear(), found_.clear();
   for (const SliceView& s : decodes) {
     if (whole_spans(s.pos) > 0 && s.row < kMaxPrefixRows)

@@ -1,6 +1,6 @@
 // Finds decode rows whose block tables begin with the same blocks (a system prompt, a document,
 // several outputs of one prompt), so that a device reads those blocks once for all of them. Keeps a
-// copy of the tables on the host, and how much two slots have in common until one of them changes.
+// copy of the tables on the host, and remembers how many blocks two slots share until one changes.
 // Owned by an executor, on its thread.
 #pragma once
 
@@ -37,7 +37,7 @@ class PrefixGroups {
   struct Row {
     int32_t row, slot;
     int32_t full;  // blocks
-    int32_t key;   // rows are sorted by
+    int32_t key;   // rows of one key may go on alike: a block, or one below 0 for each row
   };
   struct Compared {  // with a slot of that version
     int32_t other = -1, common = 0;

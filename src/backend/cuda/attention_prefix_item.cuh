@@ -1,5 +1,5 @@
-// What the kernels of common prefixes share: their arguments, which part of a group an item is, and
-// where its states go. Device code.
+// Shared by the kernels of common prefixes: their arguments, the part of a group that an item is,
+// and the place of its states. Device code.
 #pragma once
 
 #include "backend/cuda/attention_prefill.cuh"

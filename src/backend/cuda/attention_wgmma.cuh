@@ -81,7 +81,7 @@ __device__ inline void finish_before_wait(float x, uint32_t address) {
       "r"(address)
       : "memory");
 }
-// What this thread's copies wrote becomes visible to the tensor cores.
+// Makes this thread's finished copies visible to the tensor cores.
 __device__ inline void publish_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -308,8 +308,8 @@ size_t CudaBackend::attention_bytes(const AttentionSpec& spec,
   return attention_memory(spec, max_decode, max_positions).bytes;
 }
 
-// What decode rows have in common is attended by spans: in the default mode that memory lies behind
-// its own, and the states of prefixes behind both.
+// Rows with a common prefix are attended by spans. In the default mode the memory for that lies
+// behind the mode's own, and the states of prefixes behind both.
 CudaBackend::AttentionMemory CudaBackend::attention_memory(const AttentionSpec& spec,
                                                            int max_decode,
                                                            int max_positions) const {

@@ -1,4 +1,4 @@
-// Where the spans are that attention adds up on their own (attention_spans.cuh). Device code.
+// The bounds of spans, which attention adds up one by one (attention_spans.cuh). Device code.
 #pragma once
 
 namespace sluice::cuda {

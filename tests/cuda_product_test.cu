@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
@@ -227,13 +228,73 @@ class Product {
       }
       for (int width : {32, 64, 128, 192, 256}) {
         const bool f8 = weight_.type == DType::f8;
-        if (width > (splits == 1 ? (f8 ? 192 : 256) : (f8 ? 128 : 192))) continue;
+        if (f8 && width > (splits == 1 ? 192 : 128)) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
           for (int sms : {1, 3, 8, 32, 132}) {
             expect_bits(product(0, num, sms, width, 1), 0, num, width);
             if (width == 256 && sms > 1)
               expect_bits(product(0, num, sms, width, 2), 0, num, 2 * width);
+          }
+        }
+      }
+    }
+  }
+
+  // Gates times ups by one kernel: the bits of a product and activate_gated() behind it.
+  void run_gated() {
+    const int64_t f = c_.rows / 2, stride = f + 8;
+    OnDevice<X> dx(random_values<X>(c_.n * c_.cols, 8, 0.25f));
+    std::vector<float> poison(static_cast<size_t>(c_.n * std::max(c_.rows, stride)));
+    std::memset(poison.data(), 0xff, poison.size() * sizeof(float));  // NaN of every type
+    const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
+    for (int splits : kNarrowSplits) {
+      for (const Gate& gate : {Gate{Activation::silu, true}, Gate{Activation::silu, false},
+                               Gate{Activation::gelu_tanh, true}}) {
+        GemmWeight gated = weight_;
+        gated.gate = gate;
+        for (int64_t n : {int64_t{1}, int64_t{8}, int64_t{40}, int64_t{64}}) {
+          const Tensor from{dx.data(), type_, n, c_.cols, c_.cols};
+          OnDevice<float> sums(poison), right(poison);
+          const Tensor inner{sums.data(), gate.rounds ? type_ : DType::f32, n, c_.rows, c_.rows};
+          wide(inner, from, nullptr, weight_, splits, 132, nullptr);
+          activate_gated({{right.data(), type_, n, f, stride}, {}, {}}, inner, gate.activation,
+                         nullptr);
+          const std::vector<float> want = right.get();
+          auto expect = [&](const char* what, int width, int more, auto&& run) {
+            OnDevice<float> out(poison);
+            run(Tensor{out.data(), type_, n, f, stride});
+            check(cudaDeviceSynchronize(), what);
+            ++checks;
+            const std::vector<float> got = out.get();
+            if (std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0) return;
+            ++failures;
+            std::printf("FAIL gated %s: n %ld, %ld x %ld, splits %d, width %d, %d\n", what,
+                        static_cast<long>(n), static_cast<long>(c_.rows),
+                        static_cast<long>(c_.cols), splits, width, more);
+          };
+          expect("narrow", 0, 0, [&](const Tensor& out) {
+            narrow(out, from, nullptr, gated, splits, true, nullptr);
+          });
+          for (int sms : {8, 132}) {
+            expect("wide", 0, sms, [&](const Tensor& out) {
+              wide(out, from, nullptr, gated, splits, sms, nullptr);
+            });
+          }
+          for (const Spread& s : {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 32},
+                                  Spread{4, 2, 32}, Spread{4, 2, 64}}) {
+            if (s.cluster * s.ranges != splits) continue;
+            expect("spread", s.width, s.cluster, [&](const Tensor& out) {
+              wide(out, from, nullptr, gated, splits, 132, nullptr, s);
+            });
+          }
+          for (int width : {32, 64}) {
+            for (int sms : {1, 3, 132}) {
+              expect("persistent", width, sms, [&](const Tensor& out) {
+                wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms, nullptr,
+                                {width});
+              });
+            }
           }
         }
       }
@@ -486,6 +547,10 @@ void run_cases(bool small) {
     if (c.cols % 16 == 0)
       Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_bits();
   }
+  for (const Case& c : {Case{64, 304, 520, false, false}, Case{64, 1296, 592, false, false}}) {
+    Product<__half, __half>(c, DType::f16, DType::f16).run_gated();
+    Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_gated();
+  }
 }
 
 // Microseconds of one of several products in a row, each with a weight of its own.
@@ -550,6 +615,7 @@ class TimedShape {
     time_cublas();
     for (int splits : s_.splits)
       if (splits > 0) time_splits(splits);
+    if (s_.splits[0] == 1) time_gated();
     std::printf("\n");
     std::fflush(stdout);
   }
@@ -579,7 +645,7 @@ class TimedShape {
             [&](const GemmWeight& w) { wide(to_, from_, nullptr, w, splits, sms, nullptr, s); });
     }
     for (int width : {32, 64, 128, 192, 256}) {
-      if ((width == 256 && splits > 1) || width >= n_ + 128) continue;
+      if (width >= n_ + 128) continue;
       if (width < 128 && width < n_ / 8) continue;
       for (int blocks : {1, 2}) {
         if (blocks == 2 && width != 256) continue;
@@ -589,6 +655,37 @@ class TimedShape {
                           splits, sms, nullptr, {width, blocks});
         });
       }
+    }
+  }
+
+  // With an activation behind each way, and in one kernel.
+  void time_gated() {
+    const int sms = target().num_sms;
+    const int64_t f = s_.rows / 2;
+    OnDevice<__nv_bfloat16> out(std::vector<__nv_bfloat16>(static_cast<size_t>(n_ * f)));
+    const Tensor to{out.data(), DType::bf16, n_, f, f};
+    auto activate = [&] { activate_gated({to, {}, {}}, to_, Activation::silu, nullptr); };
+    auto gated = [](GemmWeight w) {
+      w.gate = Gate{};
+      return w;
+    };
+    std::printf("\n    gated:");
+    print("activation", [&](const GemmWeight&) { activate(); });
+    if (n_ <= Gate::kMaxRows) {
+      print("narrow, activation", [&](const GemmWeight& w) {
+        narrow(to_, from_, nullptr, w, 1, true, nullptr);
+        activate();
+      });
+      print("narrow",
+            [&](const GemmWeight& w) { narrow(to, from_, nullptr, gated(w), 1, true, nullptr); });
+    }
+    print("wide, activation", [&](const GemmWeight& w) {
+      wide(to_, from_, nullptr, w, 1, sms, nullptr);
+      activate();
+    });
+    if (n_ <= Gate::kMaxRows) {
+      print("wide",
+            [&](const GemmWeight& w) { wide(to, from_, nullptr, gated(w), 1, sms, nullptr); });
     }
   }
 

@@ -361,6 +361,13 @@ class Backend : public WeightStore {
   virtual void activate(const Act& out, Tensor x, Activation activation) = 0;
   // gate_up [n, 2 f]: out [n, f] = activation(gate) * up
   virtual void activate_gated(const Act& out, Tensor gate_up, Activation activation) = 0;
+  // out [n, f] = activation(gate) * up, where x · wᵀ + bias is [gate, up] [n, 2 f]. `inner` is
+  // scratch for that; its contents are unspecified on return.
+  virtual void matmul_gated(
+      const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) {
+    matmul(inner, x, w);
+    activate_gated(out, inner, activation);
+  }
   // Steps of up to so many rows, all decodes, may try decode_layers().
   virtual int max_decode_rows() const { return 0; }
   // All layers of such a step at once, where that is faster than op by op: x becomes the residual

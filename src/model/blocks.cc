@@ -74,11 +74,15 @@ void run_attention(Backend& be,
 }
 
 void run_mlp(Backend& be, const MlpBlock& block, const BlockScratch& s) {
-  project(be, s.inner, s.normed, block.in);
-  if (block.gated) {
-    be.activate_gated(s.activated, s.inner, block.activation);
+  if (block.gated && block.in.parts.size() == 1) {
+    be.matmul_gated(s.activated, s.inner, s.normed, block.in.parts[0], block.activation);
   } else {
-    be.activate(s.activated, s.inner, block.activation);
+    project(be, s.inner, s.normed, block.in);
+    if (block.gated) {
+      be.activate_gated(s.activated, s.inner, block.activation);
+    } else {
+      be.activate(s.activated, s.inner, block.activation);
+    }
   }
   be.matmul(s.delta, s.activated, block.down);
 }

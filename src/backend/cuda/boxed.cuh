@@ -4,6 +4,9 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/gemm_weight.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -21,6 +24,12 @@ struct BoxedArgs {
   const float* w_scale;  // [rows] and
   const float* x_scale;  // [n], of f8 and i8; else null
   int n, rows, cols;
+  // GemmWeight::gate. A tile then has eight gates and their eight ups in turn: its rows 16 i + j
+  // and 16 i + 8 + j, j < 8, are a pair.
+  bool gated = false, gate_rounds = false;
+  Activation activation = Activation::silu;
+
+  int out_cols() const { return gated ? rows / 2 : rows; }
 };
 
 inline BoxedArgs boxed_args(const Tensor& out, const float* x_scale, const GemmWeight& w) {
@@ -33,7 +42,10 @@ inline BoxedArgs boxed_args(const Tensor& out, const float* x_scale, const GemmW
           w.scale ? x_scale : nullptr,
           static_cast<int>(out.rows),
           static_cast<int>(w.rows),
-          static_cast<int>(w.cols)};
+          static_cast<int>(w.cols),
+          w.gate.has_value(),
+          w.gate && w.gate->rounds,
+          w.gate ? w.gate->activation : Activation::silu};
 }
 
 __device__ inline float load_as(const void* p, DType type, int64_t at) {
@@ -104,6 +116,15 @@ __device__ inline void store_two(
   if (row + 1 < a.rows) store_as(a.out, a.out_type, at + 1, right);
 }
 
+// The activation of a gate's sum times its up's.
+template <typename T>
+__device__ inline float gated(const BoxedArgs& a, float gate, float up) {
+  if (a.gate_rounds) gate = to_float(from_float<T>(gate)), up = to_float(from_float<T>(up));
+  return activated(gate, a.activation) * up;
+}
+// The row of a tile that has the gate of the tile's column `c` of out.
+__device__ inline int gate_row(int c) { return c / 8 * 16 + c % 8; }
+
 // One type but f32, rows and addresses that are multiples of 16 bytes.
 inline bool fits_boxes(const Tensor& x, const GemmWeight& w) {
   auto fits = [](const void* data, int64_t stride, DType type) {
@@ -142,23 +163,46 @@ inline Encode encoder() {
   return found;
 }
 
-// Boxes of `box_rows` rows by 128 bytes; what lies outside reads as zero.
-inline CUtensorMap tensor_map(const Tensor& t, int box_rows) {
+// A map of kDims dimensions, from columns on; strides in elements. What lies outside reads as zero.
+template <int kDims>
+CUtensorMap encode_map(const Tensor& t,
+                       const cuuint64_t (&sizes)[kDims],
+                       const int64_t (&strides)[kDims - 1],
+                       const cuuint32_t (&box)[kDims]) {
+  const auto bytes = static_cast<cuuint32_t>(dtype_bytes(t.type));
+  const CUtensorMapDataType type = bytes == 1             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : t.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  cuuint64_t byte_strides[kDims - 1];
+  for (int i = 0; i + 1 < kDims; ++i) byte_strides[i] = static_cast<cuuint64_t>(strides[i]) * bytes;
+  cuuint32_t steps[kDims];
+  std::fill_n(steps, kDims, 1);
+  const bool half = box[0] * bytes == kRowBytes / 2;
   CUtensorMap map{};
-  auto bytes = static_cast<cuuint64_t>(dtype_bytes(t.type));
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(t.cols), static_cast<cuuint64_t>(t.rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(t.stride) * bytes};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(kRowBytes / bytes),
-                            static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  CUtensorMapDataType type = bytes == 1             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                             : t.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  CUresult r = encoder()(&map, type, 2, t.data, sizes, strides, box, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  CUresult r = encoder()(&map, type, kDims, t.data, sizes, byte_strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         half ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) throw std::runtime_error("CUDA: a tensor map was refused");
   return map;
+}
+
+// Boxes of `box_rows` rows by 128 bytes, or by half as many.
+inline CUtensorMap tensor_map(const Tensor& t, int box_rows, int row_bytes = kRowBytes) {
+  const int bytes = static_cast<int>(dtype_bytes(t.type));
+  return encode_map<2>(
+      t, {static_cast<cuuint64_t>(t.cols), static_cast<cuuint64_t>(t.rows)}, {t.stride},
+      {static_cast<cuuint32_t>(row_bytes / bytes), static_cast<cuuint32_t>(box_rows)});
+}
+
+// The weights of a tile. Gated (BoxedArgs): by column, row of eight, gate or up, and pairs of
+// eights.
+inline CUtensorMap weight_map(const Tensor& t, bool gated) {
+  if (!gated) return tensor_map(t, kTileRows);
+  const auto box_cols = static_cast<cuuint32_t>(kRowBytes / dtype_bytes(t.type));
+  return encode_map<4>(
+      t, {static_cast<cuuint64_t>(t.cols), 8, 2, static_cast<cuuint64_t>(t.rows / 16)},
+      {t.stride, t.rows / 2 * t.stride, 8 * t.stride}, {box_cols, 8, 2, kTileRows / 16});
 }
 
 }  // namespace sluice::cuda

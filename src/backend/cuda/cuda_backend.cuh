@@ -38,6 +38,7 @@ struct LoadedWeight {
   GemmWeight gemm;
   bool layer;   // CudaWeightPlan::layer
   bool stored;  // decoded for products of many rows
+  bool gated;   // a gate's rows, then as many of its up
 };
 
 class CudaBackend final : public Device {
@@ -115,6 +116,8 @@ class CudaBackend final : public Device {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override;
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
+  void matmul_gated(
+      const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) override;
   int max_decode_rows() const override;
   bool decode_layers(const DecodeStep& step, std::span<const DecodeLayer> layers) override;
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override;

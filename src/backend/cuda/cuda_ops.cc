@@ -208,6 +208,23 @@ void CudaBackend::matmul(Tensor out, const Act& x, const Weight& w) {
   gemm_.run(Product(out, x.f, g, g.scale ? f8_of(x, g.type) : CodesView{}), x.fills_f8(), stream_);
 }
 
+void CudaBackend::matmul_gated(
+    const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) {
+  const CudaWeight& weight = cuda_weight(w);
+  const bool alone = !codes_of(out).data && split_of(out).kind == FewRows::streamed;
+  if (alone && weight.parts.empty() && !weight.gemm.scale) {
+    GemmWeight g = weight.gemm;
+    g.gate = Gate{activation, inner.type == g.type};
+    const Product product(out.f, x.f, g, {});
+    if (gemm_.fuses(product)) {
+      Timed t(*this, "matmul", g.rows, g.cols);
+      if (!t.replaced()) gemm_.run_gated(product, stream_);
+      return;
+    }
+  }
+  Backend::matmul_gated(out, inner, x, w, activation);
+}
+
 void CudaBackend::finish_qkv(Tensor qkv, const QkvSpec& spec, const BatchView& batch, KvLayer kv) {
   Timed t(*this, "rope_kv");
   if (t.replaced()) return;

@@ -208,6 +208,17 @@ __global__ void copy_kernel(std::byte* k,
   for (int64_t i = threadIdx.x; i < block_bytes / 8; i += blockDim.x) to[i] = from[i];
 }
 
+__global__ void difference_kernel(const uint32_t* a,
+                                  const uint32_t* b,
+                                  size_t num,
+                                  uint32_t* found) {
+  wait_for_inputs();
+  bool differs = false;
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num; i += gridDim.x * blockDim.x)
+    differs = differs || a[i] != b[i];
+  if (differs) *found = 1;
+}
+
 __global__ void nothing_kernel() { wait_for_inputs(); }
 
 __global__ void hold_kernel(long long cycles) {
@@ -235,6 +246,12 @@ void hold(cudaStream_t stream, double seconds) {
   check_launch("hold");
 }
 
+void find_difference(
+    const void* a, const void* b, size_t bytes, uint32_t* found, cudaStream_t stream) {
+  check(cudaMemsetAsync(found, 0, sizeof(*found), stream), "memset");
+  launch("difference", difference_kernel, 1024, 256, 0, stream, static_cast<const uint32_t*>(a),
+         static_cast<const uint32_t*>(b), bytes / 4, found);
+}
 void nothing(cudaStream_t stream) { launch("nothing", nothing_kernel, 1, 32, 0, stream); }
 
 void read_all(const void* data, size_t bytes, void* out, cudaStream_t stream) {

@@ -56,6 +56,9 @@ void activate_gated(const ActivateOut& to,
 // of a buffer.
 void hold(cudaStream_t stream, double seconds);
 void nothing(cudaStream_t stream);
+// *found becomes 0 where all bytes (a multiple of 4) are the same.
+void find_difference(
+    const void* a, const void* b, size_t bytes, uint32_t* found, cudaStream_t stream);
 void read_all(const void* data, size_t bytes, void* out, cudaStream_t stream);
 // Whole blocks of one plane.
 void copy_blocks(const KvLayer& plane, std::span<const BlockCopy> copies, cudaStream_t stream);

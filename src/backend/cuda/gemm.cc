@@ -48,6 +48,7 @@ GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) co
   k.out = out.type;
   k.bias = w.bias != nullptr;
   k.wide = wide_enough(out) && wide_enough(x);
+  k.gated = w.gate.has_value();
   return k;
 }
 
@@ -89,6 +90,10 @@ std::vector<cublasLtMatmulHeuristicResult_t> Gemm::candidates(const Problem& p, 
 }
 
 bool Gemm::takes(const GemmChoice& choice, const Product& p) {
+  if (p.w.gate) {
+    const bool gates = choice.kernel == GemmKernel::narrow || choice.kernel == GemmKernel::wide;
+    if (!gates || !fits_gate(p.out, p.w)) return false;
+  }
   switch (choice.kernel) {
     case GemmKernel::cublas:
       return p.w.type != DType::i8;
@@ -146,7 +151,26 @@ GemmChoice Gemm::invariant_choice(const Product& p) {
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 
+// Where wide() adds up all columns in one go: prompts and large batches.
+std::optional<GemmKey> Gemm::same_bits_key(const Product& p) const {
+  if (!fixed(p.w) || dtype_bytes(p.w.type) != 2 || p.out.type != p.w.type || p.w.bias ||
+      p.out.rows < kLeastSameBits || invariant_choice(p) != GemmChoice{GemmKernel::wide})
+    return std::nullopt;
+  GemmKey key = key_of(p.out, p.x, p.w);
+  key.bucket = gemm_bucket(p.out.rows);
+  return key;
+}
+
+bool Gemm::run_same_bits(const Product& p, cudaStream_t stream) {
+  const std::optional<GemmKey> key = same_bits_key(p);
+  const GemmChoice* choice = key ? choices_.find(*key) : nullptr;
+  if (!choice || choice->kernel != GemmKernel::cublas) return false;
+  return Problem(p).run(handle_, p, algo_of(choice->algo), workspace_, stream) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+
 void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
+  if (run_same_bits(p, stream)) return;
   const GemmKey key = key_of(p.out, p.x, p.w);
   const GemmChoice* found = choices_.find(key);
   const bool i8 = p.w.type == DType::i8;
@@ -162,6 +186,16 @@ void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
   if (choice.kernel != GemmKernel::cublas) return run_own(choice, p, stream);
   run_cublas(key, found, p, stream);
 }
+
+GemmChoice Gemm::gated_choice(const Product& p) const {
+  if (fixed(p.w)) return invariant_choice(p);
+  const GemmChoice* found = choices_.find(key_of(p.out, p.x, p.w));
+  return found ? *found : GemmChoice{};
+}
+
+bool Gemm::fuses(const Product& p) const { return takes(gated_choice(p), p); }
+
+void Gemm::run_gated(const Product& p, cudaStream_t stream) { run_own(gated_choice(p), p, stream); }
 
 // Without a choice: the heuristic's first algorithm. In deterministic mode the one for 64 rows
 // serves all, so that it does not depend on which batch came first.

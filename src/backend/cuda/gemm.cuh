@@ -1,8 +1,9 @@
 // Matrix products: y [n, rows] = x [n, cols] · wᵀ + bias, by cuBLASLt or by our own kernels for few
 // rows (skinny.cuh). Which kernel computes each (rows, cols, types) and bucket of n is chosen by
 // timing (gemm_tune.cc) and kept in a file between runs (backend/gemm_choices.h). In deterministic
-// mode our own kernels serve every n with the same bits; products that they do not take (f8, f32,
-// odd widths) have one cuBLASLt algorithm without split K for every n. Weights in i8 are for our
+// mode our own kernels serve every n with the same bits, and so do those algorithms of cuBLASLt
+// that were found to (same_bits_key()); products that our kernels do not take (f32, odd widths)
+// have one cuBLASLt algorithm without split K for every n. Weights in i8 are for our
 // own kernels alone, and for any of them in either mode: their sums are exact. Used by the
 // backend's thread.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +53,10 @@ class Gemm {
   // Weights in 8 bits need memory for x in 8 bits (unless our own kernel reads x as it is);
   // `f8_ready`: product.f8 has x's codes already.
   void run(const Product& product, bool f8_ready, cudaStream_t stream);
+  // Whether one kernel computes a product with a gate (GemmWeight::gate), and is faster than the
+  // product and its activation one by one. Such products are for run_gated() alone.
+  bool fuses(const Product& product) const;
+  void run_gated(const Product& product, cudaStream_t stream);
   // Times the candidates for all buckets from min_n to max_n. `weights` are those of one shape:
   // several, so that they do not stay in the cache.
   void tune(const std::vector<GemmWeight>& weights,
@@ -61,6 +67,13 @@ class Gemm {
             void* out,
             const CodesView& f8,
             cudaStream_t stream);
+  // The same for weights with gates, against tune()'s choices and an activation behind them.
+  void tune_gated(const std::vector<GemmWeight>& weights,
+                  bool f32_sums,
+                  int max_n,
+                  Tensor x,
+                  void* out,
+                  cudaStream_t stream);
   // Times them for the bucket of these rows alone, again where that was done before.
   void tune_bucket(const std::vector<GemmWeight>& weights,
                    Tensor out,
@@ -98,6 +111,18 @@ class Gemm {
                 const std::vector<GemmWeight>& weights,
                 const Product& first,
                 cudaStream_t stream);
+  // In deterministic mode, a weight whose columns wide() adds up in one range: cuBLAS may give the
+  // same bits, since it adds them up in the same order on the same tensor cores. tune() finds
+  // algorithms that do so in every output that it tries, and keeps one where it is faster.
+  static constexpr int kLeastSameBits = 65;  // rows of x
+  std::optional<GemmKey> same_bits_key(const Product& product) const;
+  bool run_same_bits(const Product& product, cudaStream_t stream);  // false: nothing was done
+  void tune_same_bits(
+      const std::vector<GemmWeight>& weights, int max_n, Tensor x, void* out, cudaStream_t stream);
+  // Whether an algorithm gives wide()'s bits, with so many rows of x. Both outputs go to `out`.
+  bool gives_same_bits(const cublasLtMatmulAlgo_t& algo, const Product& some, cudaStream_t stream);
+  // With a gate: how it is computed; cublas: not by one kernel.
+  GemmChoice gated_choice(const Product& product) const;
   // Kernels of ours to time for this product.
   std::vector<GemmChoice> own_candidates(const Product& product) const;
 

@@ -108,7 +108,7 @@ class Gemm::Timer {
 };
 
 std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
-  if (fixed(p.w)) return {};
+  if (fixed(p.w)) return {};  // nothing to choose
   const bool i8 = p.w.type == DType::i8;
   std::vector<GemmChoice> list{{GemmKernel::tall}};
   if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
@@ -163,6 +163,106 @@ void Gemm::time_key(const GemmKey& key,
   tuned_ = true;
 }
 
+void Gemm::tune_gated(const std::vector<GemmWeight>& weights,
+                      bool f32_sums,
+                      int max_n,
+                      Tensor x,
+                      void* out,
+                      cudaStream_t stream) {
+  if (fixed(weights[0])) return;
+  std::vector<GemmWeight> gated = weights;
+  for (GemmWeight& w : gated) w.gate = Gate{Activation::silu, !f32_sums};
+  const GemmWeight& w = gated[0];
+  max_n = std::min(max_n, Gate::kMaxRows);
+  for (int n = 1; n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
+    const int rows = std::min(n, max_n);
+    const Tensor sums{out, f32_sums ? DType::f32 : x.type, rows, w.rows, w.rows};
+    // Where it goes does not matter here.
+    const Tensor to{out, x.type, rows, w.rows / 2, w.rows / 2};
+    const Product first(to, {x.data, x.type, rows, w.cols, w.cols}, w, {});
+    const GemmKey key = key_of(to, first.x, w);
+    if (choices_.find(key) || !fits_gate(to, w)) continue;
+    const Timer timer(gated, first, workspace_, stream);
+    GemmChoice best;
+    best.microseconds = timer.time([&](const Product& p) {
+      GemmWeight plain = p.w;
+      plain.gate.reset();
+      run(Product(sums, p.x, plain, {}), false, stream);
+      activate_gated({to, {}, {}}, sums, Activation::silu, stream);
+      return true;
+    });
+    for (const GemmChoice& choice : own_candidates(first)) {
+      const float t = timer.time([&](const Product& p) {
+        run_own(choice, p, stream);
+        return true;
+      });
+      if (t > 0 && t < best.microseconds) best = choice, best.microseconds = t;
+    }
+    if (!best.timed()) continue;
+    choices_.set(key, best);
+    tuned_ = true;
+  }
+}
+
+bool Gemm::gives_same_bits(const cublasLtMatmulAlgo_t& algo,
+                           const Product& some,
+                           cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(some.out.rows * some.out.stride) * 2;
+  Product other = some;
+  other.out.data = static_cast<std::byte*>(some.out.data) + bytes;
+  run_own({GemmKernel::wide}, some, stream);
+  if (Problem(other).run(handle_, other, algo, workspace_, stream) != CUBLAS_STATUS_SUCCESS)
+    return false;
+  auto* found = static_cast<uint32_t*>(workspace_);
+  find_difference(some.out.data, other.out.data, bytes, found, stream);
+  uint32_t differs = 1;
+  check(cudaMemcpyAsync(&differs, found, sizeof(differs), cudaMemcpyDeviceToHost, stream), "bits");
+  check(cudaStreamSynchronize(stream), "bits");
+  return differs == 0;
+}
+
+void Gemm::tune_same_bits(
+    const std::vector<GemmWeight>& weights, int max_n, Tensor x, void* out, cudaStream_t stream) {
+  const GemmWeight& w = weights[0];
+  auto product = [&](int n) {
+    return Product({out, x.type, n, w.rows, w.rows}, {x.data, x.type, n, w.cols, w.cols}, w, {});
+  };
+  int before = kLeastSameBits - 1;  // the bucket before
+  for (int n = gemm_bucket(kLeastSameBits); before < max_n; before = n, n = gemm_bucket(n + 1)) {
+    const int rows = std::min(n, max_n);
+    const Product first = product(rows);
+    const std::optional<GemmKey> key = same_bits_key(first);
+    if (!key || choices_.find(*key)) continue;
+    const Timer timer(weights, first, workspace_, stream);
+    GemmChoice best{GemmKernel::wide};
+    best.microseconds = timer.time([&](const Product& p) {
+      run_own(GemmChoice{GemmKernel::wide}, p, stream);
+      return true;
+    });
+    if (!best.timed()) continue;
+    std::vector<std::pair<float, cublasLtMatmulAlgo_t>> faster;
+    for (const auto& c : candidates(Problem(first), 12)) {
+      const float t = timer.time([&](const Product& p) {
+        return Problem(p).run(handle_, p, c.algo, workspace_, stream) == CUBLAS_STATUS_SUCCESS;
+      });
+      if (t > 0 && t < best.microseconds) faster.emplace_back(t, c.algo);
+    }
+    std::sort(faster.begin(), faster.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [microseconds, algo] : faster) {
+      const int tried[] = {rows, before + 1, before + (rows - before) / 2, rows - 1};
+      const bool same = std::all_of(std::begin(tried), std::end(tried), [&](int num) {
+        return num <= before || gives_same_bits(algo, product(num), stream);
+      });
+      if (!same) continue;
+      best = {GemmKernel::cublas, 1, words_of(algo), microseconds};
+      break;
+    }
+    choices_.set(*key, best);
+    tuned_ = true;
+  }
+}
+
 void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
                        Tensor out,
                        Tensor x,
@@ -186,7 +286,8 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
     if (fixed(w)) rows = 64;
     Tensor to{out, out_type, rows, w.rows, w.rows};
     Tensor from{x.data, x.type, rows, w.cols, w.cols};
-    if (fixed(w) && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas) return;
+    if (fixed(w) && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas)
+      return tune_same_bits(weights, f32_out ? 0 : max_n, x, out, stream);
     const GemmKey key = key_of(to, from, w);
     const GemmChoice* choice = choices_.find(key);
     if ((!choice || !choice->timed()) && rows <= max_n)

@@ -2,11 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "backend/backend.h"
 #include "tensor/tensor.h"
 
 namespace sluice::cuda {
+
+// What becomes of the sums of a weight whose first half of rows are gates and whose second half are
+// ups: out [n, rows / 2] = activation(gate) * up.
+struct Gate {
+  // Of x: for more it does not pay (docs/performance.md).
+  static constexpr int kMaxRows = 64;
+
+  Activation activation = Activation::silu;
+  // Sums are rounded to the weight's type first, as a product by itself leaves them.
+  bool rounds = true;
+};
 
 struct GemmWeight {
   const void* data = nullptr;  // [rows, cols]
@@ -14,8 +26,9 @@ struct GemmWeight {
   int64_t rows = 0, cols = 0;
   const void* bias = nullptr;  // [rows] of bias_type, the activations', or null
   DType bias_type = DType::bf16;
-  const float* bias_f32 = nullptr;  // the same in f32
-  const float* scale = nullptr;     // type f8 or i8: [rows], value = scale * code
+  const float* bias_f32 = nullptr;          // the same in f32
+  const float* scale = nullptr;             // type f8 or i8: [rows], value = scale * code
+  std::optional<Gate> gate = std::nullopt;  // of narrow() and wide() alone
 };
 
 }  // namespace sluice::cuda

@@ -138,6 +138,20 @@ __device__ inline void copy_box(
       : "memory");
 }
 
+// The box of a tile's weights, from row `row` of the tiles on. Gated (weight_map()): eight gates
+// and their eight ups in turn.
+template <Reuse kReuse>
+__device__ inline void copy_weight_box(
+    uint32_t to, const CUtensorMap& map, bool gated, int column, int row, uint32_t barrier) {
+  if (!gated) return copy_box<kReuse>(to, map, column, row, barrier);
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(0), "r"(row / 16), "r"(barrier),
+      "l"(static_cast<uint64_t>(kReuse))
+      : "memory");
+}
+
 // The same into both blocks of a cluster of two: at the same place in each, whose barrier learns of
 // it.
 template <Reuse kReuse>

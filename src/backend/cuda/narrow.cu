@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
       auto weights = [&](int i) {
         uint32_t barrier = full + i % R::kStages * 8;
         barrier_expect(barrier, R::kStage);
-        copy_box<Reuse::once>(ring + i % R::kStages * R::kStage, w, column(i), first, barrier);
+        copy_weight_box<Reuse::once>(ring + i % R::kStages * R::kStage, w, a.gated, column(i),
+                                     first, barrier);
       };
       auto inputs = [&](int i) {
         copy_box<Reuse::often>(ring + i % R::kStages * R::kStage + R::kWeights, x, column(i), 0,
@@ -119,17 +120,30 @@ __global__ void __launch_bounds__(kThreads, 2) narrow_kernel(const __grid_consta
   } else {
     __syncthreads();
   }
-  if (row < kTileRows && first + row < a.rows) {
-#pragma unroll 4
-    for (int token = split; token < a.n; token += splits) {
-      SumOf<T> total = 0;
-      for (int k = 0; k < splits; ++k) {
-        const SumOf<T>* other =
-            splits > 1 ? cluster.map_shared_rank(sums, static_cast<unsigned>(k)) : sums;
-        total += other[token * kPitch + row];
-      }
-      store_sum(a, token, first + row, static_cast<float>(total), terms, x_scale[token]);
+  auto total_of = [&](int token, int at) {
+    SumOf<T> total = 0;
+    for (int k = 0; k < splits; ++k) {
+      const SumOf<T>* other =
+          splits > 1 ? cluster.map_shared_rank(sums, static_cast<unsigned>(k)) : sums;
+      total += other[token * kPitch + at];
     }
+    return total;
+  };
+  if constexpr (sizeof(T) == 2) {
+    const int c = row % 64, at = gate_row(c);
+    if (a.gated && row < kTileRows && first + at < a.rows) {
+#pragma unroll 4
+      for (int token = split + row / 64 * splits; token < a.n; token += 2 * splits) {
+        const float y = gated<T>(a, total_of(token, at), total_of(token, at + 8));
+        static_cast<T*>(a.out)[token * a.out_stride + first / 2 + c] = from_float<T>(y);
+      }
+    }
+  }
+  if (!a.gated && row < kTileRows && first + row < a.rows) {
+#pragma unroll 4
+    for (int token = split; token < a.n; token += splits)
+      store_sum(a, token, first + row, static_cast<float>(total_of(token, row)), terms,
+                x_scale[token]);
   }
   if (splits > 1) cluster.sync();  // nobody leaves while others read
 #else
@@ -160,7 +174,7 @@ void run(const BoxedArgs& a,
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, tensor_map(w, kTileRows), tensor_map(x, kTiles * 8), a,
+  check(cudaLaunchKernelEx(&config, kernel, weight_map(w, a.gated), tensor_map(x, kTiles * 8), a,
                            splits, in_order),
         "narrow");
 }

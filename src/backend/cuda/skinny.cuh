@@ -41,6 +41,13 @@ void narrow(Tensor out,
             bool in_order,
             cudaStream_t stream);
 
+// Whether narrow() and wide() put out gates times ups here (GemmWeight::gate): in 16 bits, at
+// addresses that are multiples of 16, of few rows.
+inline bool fits_gate(const Tensor& out, const GemmWeight& w) {
+  return out.rows <= Gate::kMaxRows && dtype_bytes(w.type) == 2 && out.type == w.type && !w.bias &&
+         w.rows % 16 == 0 && out.stride % 8 == 0 && reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+}
+
 // Likewise; any n. Those of 8 bits have scales.
 bool can_wide(const Tensor& x, const GemmWeight& w);
 // How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, ranges of each,

@@ -113,6 +113,27 @@ __device__ inline void store_four(const WideArgs& w, int64_t at, int row, const 
   if (row + 2 < a.rows) store_two(a, w.at_once > 1, at + 2, row + 2, y[2], y[3]);
 }
 
+// Gates times ups. A row has 64 of them in a tile.
+template <typename T, typename C>
+__device__ void store_gated_tile(const WideArgs& w, uint8_t* memory, const Place& place) {
+  const BoxedArgs& a = w.a;
+  const int thread = static_cast<int>(threadIdx.x), first_x = place.x * C::kWidth;
+  const int num = min(C::kWidth, a.n - first_x);
+  const int column = thread % 16 * 4, at = gate_row(column);
+  if (place.row + at >= a.rows) return;
+  T* out = static_cast<T*>(a.out) + first_x * a.out_stride + place.row / 2 + column;
+#pragma unroll 2
+  for (int t = place.part + thread / 16 * C::kCluster; t < num; t += 16 * C::kCluster) {
+    const FourSums<float> gate = add_ranges<T, C>(memory, t, at);
+    const FourSums<float> up = add_ranges<T, C>(memory, t, at + 8);
+    float y[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[j] = gated<T>(a, gate.v[j], up.v[j]);
+    *reinterpret_cast<uint2*>(out + t * a.out_stride) = {two_of<T>(y[0], y[1]),
+                                                         two_of<T>(y[2], y[3])};
+  }
+}
+
 // Sums [row of x][weight row] to out: each block adds up those of all ranges for its share of x's
 // rows.
 template <typename T, typename C>
@@ -166,8 +187,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       auto copy_weights = [&](int i) {
         uint32_t barrier = full + i % R::kStages * 8;
         barrier_expect(barrier, R::kStage);
-        copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage, weights, (first + i) * kBox,
-                                place.row, barrier);
+        copy_weight_box<Reuse::normal>(ring + i % R::kStages * R::kStage, weights, w.a.gated,
+                                       (first + i) * kBox, place.row, barrier);
       };
       auto copy_inputs = [&](int i) {
         copy_box<Reuse::normal>(ring + i % R::kStages * R::kStage + R::kWeights, x,
@@ -243,7 +264,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       }
     }
     sync_cluster();
-    store_tile<T, C>(w, memory, place);
+    if constexpr (sizeof(T) == 2 && C::kWidth <= Gate::kMaxRows) {
+      if (w.a.gated) store_gated_tile<T, C>(w, memory, place);
+    }
+    if (!w.a.gated) store_tile<T, C>(w, memory, place);
     __syncwarp();
     sync_cluster();  // nobody leaves while others read
   }
@@ -257,6 +281,7 @@ void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStr
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
+  CHECK(!a.gated || C::kWidth <= Gate::kMaxRows);
   const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a)};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -270,8 +295,8 @@ void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStr
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kKernel, tensor_map(weight, kTileRows),
-                           tensor_map(x, C::kWidth), w),
+  check(cudaLaunchKernelEx(&config, kKernel, weight_map(weight, a.gated), tensor_map(x, C::kWidth),
+                           w),
         "wide");
 }
 

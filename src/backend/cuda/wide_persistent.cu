@@ -31,16 +31,27 @@ inline constexpr bool kCuts = kTiles >= 16;
 template <int kTiles>
 inline constexpr bool kPairs = kTiles == 32;
 
-template <int kTiles>
+// A tile's sums over the ranges so far. Registers hold those of kKept tiles of x beside the sums of
+// a range; those of the others (kSpills: there are any) are in shared memory, each thread's own.
+template <int kTiles, bool kSpills>
+struct Totals {
+  static constexpr int kKept = kSpills ? 12 : kTiles;
+  static constexpr int kBytes = (kTiles - kKept) * 4 * 128 * 4;  // of a warpgroup
+};
+
+template <int kTiles, bool kSpills>
 struct PersistentRing {
   using Room = StoreRoom<kTiles>;
+  using Sums = Totals<kTiles, kSpills>;
+  // A tile is stored when its totals have been read, so that they share their place.
+  static constexpr int kHalfBytes = std::max(Room::kBytes, Sums::kBytes);
   static constexpr int kWidth = kTiles * 8;
   static constexpr int kQuarter = kCuts<kTiles> ? kWidth / 4 : kWidth;  // rows of x, of a part
   static constexpr int kWeights = kTileRows * kRowBytes;
   static constexpr int kStage = kWeights + kWidth * kRowBytes;
-  static constexpr int kStages = (224 * 1024 - 2 * Room::kBytes) / kStage;
+  static constexpr int kStages = (224 * 1024 - 2 * kHalfBytes) / kStage;
   static constexpr int kRoomAt = kStages * kStage;
-  static constexpr int kBytes = kRoomAt + 2 * Room::kBytes + 1024;  // and room to align
+  static constexpr int kBytes = kRoomAt + 2 * kHalfBytes + 1024;  // and room to align
 };
 
 struct PersistentArgs {
@@ -63,19 +74,36 @@ __device__ inline PersistentPlace place_of(
   return {(tile.row * blocks + rank) * kTileRows, x, cut ? s.parts : 1};
 }
 
+__device__ inline void add(float (&total)[4], const float (&sum)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) total[j] += sum[j];
+}
 template <int kTiles>
 __device__ inline void add_to(float (&total)[kTiles][4], const float (&sum)[kTiles][4]) {
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) total[t][j] += sum[t][j];
-  }
+  for (int t = 0; t < kTiles; ++t) add(total[t], sum[t]);
+}
+
+// A thread's own place in shared memory. As instructions that keep their order, so that few are on
+// their way at a time: there are no registers for more.
+__device__ inline void load_four(float (&v)[4], uint32_t at) {
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(at)
+               : "memory");
+}
+__device__ inline void store_four(uint32_t at, const float (&v)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+               "f"(v[3])
+               : "memory");
 }
 
 // Whether sums over all columns are made in one go: of integers, which are exact however they are
-// added up, and where there is no room for another set of sums. f8 has one more (kFewBits).
-template <typename T, int kTiles>
-inline constexpr bool kOneRange = std::is_same_v<T, int8_t> || kTiles > (kFewBits<T> ? 16 : 24);
+// added up, and where registers have no room for another set of sums, unless that spills. f8 has
+// one set more (kFewBits).
+template <typename T, int kTiles, bool kSpills>
+inline constexpr bool kOneRange = std::is_same_v<T, int8_t> ||
+                                  (!kSpills && kTiles > (kFewBits<T> ? 16 : 24));
 
 // The ring of boxes in shared memory, and its barriers.
 struct RingPlace {
@@ -84,9 +112,9 @@ struct RingPlace {
 
 // The thread that copies. It is what a block waits for where boxes are small: per box it has no
 // more to do than to wait, and to start two copies. A stage is free when it is in all of kBlocks.
-template <typename T, int kTiles, int kBlocks>
+template <typename T, int kTiles, int kBlocks, bool kSpills>
 struct Copier {
-  using R = PersistentRing<kTiles>;
+  using R = PersistentRing<kTiles, kSpills>;
   static constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   const PersistentArgs& s;
   const CUtensorMap &weights, &x, &x_quarters;
@@ -101,7 +129,7 @@ struct Copier {
   template <Reuse kReuse>
   __device__ void copy_weights(int i, int row, int box, uint32_t bytes) const {
     barrier_expect(barrier(i), bytes);
-    copy_box<kReuse>(stage(i), weights, box * kBox, row, barrier(i));
+    copy_weight_box<kReuse>(stage(i), weights, s.a.gated, box * kBox, row, barrier(i));
   }
   __device__ void copy_inputs(int i, int row, int box) const {
     const uint32_t to = stage(i) + R::kWeights;
@@ -170,9 +198,9 @@ struct Copier {
 };
 
 // A warpgroup that multiplies: `half` of the weight rows.
-template <typename T, int kTiles, int kBlocks>
+template <typename T, int kTiles, int kBlocks, bool kSpills>
 struct Multiplier {
-  using R = PersistentRing<kTiles>;
+  using R = PersistentRing<kTiles, kSpills>;
   RingPlace at;
   int half, lane;
   int i = 0;  // boxes so far
@@ -226,6 +254,52 @@ struct Multiplier {
       if (num > 0) release(i - 1);
     }
   }
+  // all = the sums over all ranges, in ascending order, of a whole tile that spills. `memory`: of
+  // this warpgroup, from which its last tile may still be stored. (The last range is not in the
+  // loop, where the compiler would want registers for two sets of sums.)
+  __device__ __forceinline__ void add_ranges(const PersistentArgs& s,
+                                             int boxes,
+                                             uint32_t memory,
+                                             float (&all)[kTiles][4]) {
+    constexpr int kKept = R::Sums::kKept;
+    const uint32_t spilled = memory + threadIdx.x % 128 * 16;
+    auto place = [&](int t) { return spilled + (t - kKept) * 128 * 16; };
+    float sum[kTiles][4] = {}, kept[kKept][4] = {};
+    int begin = 0;
+#pragma unroll 1
+    for (int split = 1;; ++split) {
+      const int end = boxes * split / s.splits;
+      if (end == begin) continue;  // not the last
+      add_boxes(sum, end - begin);
+      if (split == s.splits) break;
+      if (begin == 0) {
+        if (threadIdx.x % 128 == 0) wait_until_read<0>();
+        sync_half(half);
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (t < kKept) {
+          add(kept[t % kKept], sum[t]);
+          continue;
+        }
+        float total[4] = {};
+        if (begin > 0) load_four(total, place(t));
+        add(total, sum[t]);
+        store_four(place(t), total);
+      }
+      begin = end;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      all[t][0] = all[t][1] = all[t][2] = all[t][3] = 0;
+      if (t < kKept) {
+        add(all[t], kept[t % kKept]);
+      } else if (begin > 0) {
+        load_four(all[t], place(t));
+      }
+      add(all[t], sum[t]);
+    }
+  }
   template <int kNow>
   __device__ __forceinline__ void run_tile(const PersistentArgs& s,
                                            const CUtensorMap& out,
@@ -237,6 +311,9 @@ struct Multiplier {
       using Room = typename R::Room;
       constexpr bool kWhole = kNow == kTiles;
       const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+      if constexpr (sizeof(T) == 2 && kTiles * 8 <= Gate::kMaxRows) {
+        if (s.a.gated) return store_gated<T, Room, kWhole>(s.a, out, sum, to, place, half);
+      }
       if (s.store_at_once < 8) {
         store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
       } else if constexpr (sizeof(T) == 2) {  // out is of the same type
@@ -248,8 +325,12 @@ struct Multiplier {
       }
     };
     SumOf<T> sum[kNow][4] = {};
-    if constexpr (kOneRange<T, kTiles>) {
+    if constexpr (kOneRange<T, kTiles, kSpills>) {
       add_boxes(sum, boxes);
+      store(sum);
+    } else if constexpr (kSpills && kNow == kTiles) {
+      // Not the registers that the tensor cores add to, which nobody else may write.
+      add_ranges(s, boxes, static_cast<uint32_t>(__cvta_generic_to_shared(memory)), sum);
       store(sum);
     } else {
       float total[kNow][4] = {};
@@ -263,7 +344,7 @@ struct Multiplier {
   }
 };
 
-template <typename T, int kTiles, int kBlocks>
+template <typename T, int kTiles, int kBlocks, bool kSpills>
 __global__ void __launch_bounds__(kPersistentThreads, 1)
     wide_persistent_kernel(const __grid_constant__ CUtensorMap weights,
                            const __grid_constant__ CUtensorMap x,
@@ -271,7 +352,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
                            const __grid_constant__ CUtensorMap out,
                            const __grid_constant__ PersistentArgs s) {
 #if SLUICE_HAS_WGMMA
-  using R = PersistentRing<kTiles>;
+  using R = PersistentRing<kTiles, kSpills>;
   constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
   extern __shared__ uint8_t unaligned[];
   __shared__ uint64_t barriers[2 * R::kStages];
@@ -296,15 +377,16 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0)
-      Copier<T, kTiles, kBlocks>{s, weights, x, x_quarters, at, rank}.run(first, step, boxes);
+      Copier<T, kTiles, kBlocks, kSpills>{s, weights, x, x_quarters, at, rank}.run(first, step,
+                                                                                   boxes);
     sync_pair();
     return;
   }
   take_registers<240>();
   wait_for_inputs();
   const int half = warp / 4;
-  uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::Room::kBytes;
-  Multiplier<T, kTiles, kBlocks> m{at, half, lane};
+  uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::kHalfBytes;
+  Multiplier<T, kTiles, kBlocks, kSpills> m{at, half, lane};
   for (int item = first; item < s.items; item += step) {
     const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
     if constexpr (kCuts<kTiles>) {
@@ -344,16 +426,17 @@ int tiles_in_group(int row_tiles, int most) {
   return ceil_div(row_tiles, ceil_div(row_tiles, most));
 }
 
-template <typename T, int kTiles, int kBlocks>
+template <typename T, int kTiles, int kBlocks, bool kSpills>
 void run_persistent(const BoxedArgs& a,
                     const Tensor& x,
                     const Tensor& weight,
                     int splits,
                     int num_sms,
                     cudaStream_t stream) {
-  using R = PersistentRing<kTiles>;
-  constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks>;
+  using R = PersistentRing<kTiles, kSpills>;
+  constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks, kSpills>;
   allow_shared<kKernel>(R::kBytes, "wide");
+  CHECK(!a.gated || R::kWidth <= Gate::kMaxRows);
   const int row_tiles = ceil_div(a.rows, kBlocks * kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
   const int at_once = num_sms / kBlocks;
   const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, at_once);
@@ -362,12 +445,12 @@ void run_persistent(const BoxedArgs& a,
   if (sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
                          cut.whole, cut.parts, cut.items, stored};
-  const CUtensorMap weights = tensor_map(weight, kTileRows);
+  const CUtensorMap weights = weight_map(weight, a.gated);
   // Any map will do if sums are not stored by one.
-  const CUtensorMap out =
-      s.store_at_once < 8
-          ? weights
-          : tensor_map({a.out, a.out_type, a.n, a.rows, a.out_stride}, R::Room::kRows);
+  const CUtensorMap out = s.store_at_once < 8
+                              ? weights
+                              : tensor_map({a.out, a.out_type, a.n, a.out_cols(), a.out_stride},
+                                           R::Room::kRows, a.gated ? kRowBytes / 2 : kRowBytes);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -387,9 +470,10 @@ void run_persistent(const BoxedArgs& a,
 
 // About how many clocks it takes with tiles of so many rows of x, measured on an H200: a box waits
 // for its copies or for the tensor cores, and a tile has an end beside them.
-int64_t clocks_of(int64_t rows, int64_t n, int64_t boxes, int width, int num_sms) {
+int64_t clocks_of(int64_t rows, int64_t n, int64_t boxes, int width, bool spills, int num_sms) {
   const TileCut cut = cut_tiles(ceil_div(rows, kTileRows) * ceil_div(n, width), width, num_sms);
-  auto clocks = [&](int w) { return boxes * std::max(420, 4 * w + 80) + 7000; };
+  const int least = spills ? 600 : 420;  // with a shorter ring
+  auto clocks = [&](int w) { return boxes * std::max(least, 4 * w + (w == 256 ? 80 : 96)) + 7000; };
   const int64_t last = cut.parts > 1 ? clocks(width / cut.parts) + 1500 : 0;
   return ceil_div(cut.whole, num_sms) * clocks(width) + last;
 }
@@ -397,7 +481,12 @@ int64_t clocks_of(int64_t rows, int64_t n, int64_t boxes, int width, int num_sms
 // As registers allow.
 int widest(DType type, int splits) {
   if (type == DType::f8) return splits == 1 ? 192 : 128;
-  return splits == 1 || type == DType::i8 ? 256 : 192;
+  return 256;
+}
+
+// Whether sums of several ranges go through shared memory (Totals).
+bool spills(DType type, int width, int splits) {
+  return width == 256 && splits > 1 && dtype_bytes(type) == 2;
 }
 
 int best_width(int64_t rows, int64_t n, int64_t boxes, DType type, int splits, int num_sms) {
@@ -406,7 +495,7 @@ int best_width(int64_t rows, int64_t n, int64_t boxes, DType type, int splits, i
   int64_t least = INT64_MAX;
   for (int width : {256, 192, 128, 64, 32}) {
     if (width > most || (width > 32 && width >= 2 * n)) continue;
-    const int64_t clocks = clocks_of(rows, n, boxes, width, num_sms);
+    const int64_t clocks = clocks_of(rows, n, boxes, width, spills(type, width, splits), num_sms);
     if (clocks < least) best = width, least = clocks;
   }
   return best;
@@ -435,11 +524,19 @@ void run_typed(const BoxedArgs& a,
   if (way.width == 0) way.width = best_width(a.rows, a.n, boxes, weight.type, splits, num_sms);
   auto with_tiles = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
+    auto with_blocks = [&](auto num) {
+      constexpr int kBlocks = decltype(num)::value;
+      if constexpr (kTiles == 32 && sizeof(T) == 2) {
+        if (splits > 1)
+          return run_persistent<T, kTiles, kBlocks, true>(a, x, weight, splits, num_sms, stream);
+      }
+      run_persistent<T, kTiles, kBlocks, false>(a, x, weight, splits, num_sms, stream);
+    };
     if constexpr (kPairs<kTiles>) {
       const int blocks = way.blocks ? way.blocks : blocks_of(a.rows, a.n, way.width, num_sms);
-      if (blocks == 2) return run_persistent<T, kTiles, 2>(a, x, weight, splits, num_sms, stream);
+      if (blocks == 2) return with_blocks(std::integral_constant<int, 2>{});
     }
-    run_persistent<T, kTiles, 1>(a, x, weight, splits, num_sms, stream);
+    with_blocks(std::integral_constant<int, 1>{});
   };
   if (way.width == 32) return with_tiles(std::integral_constant<int, 4>{});
   if (way.width == 64) return with_tiles(std::integral_constant<int, 8>{});
@@ -454,7 +551,7 @@ void run_typed(const BoxedArgs& a,
 int64_t persistent_clocks(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   const int64_t boxes = num_boxes(w);
   const int width = best_width(w.rows, n, boxes, w.type, splits, num_sms);
-  return clocks_of(w.rows, n, boxes, width, num_sms);
+  return clocks_of(w.rows, n, boxes, width, spills(w.type, width, splits), num_sms);
 }
 
 void wide_persistent(const BoxedArgs& a,

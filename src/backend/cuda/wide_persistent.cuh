@@ -7,9 +7,8 @@ namespace sluice::cuda {
 
 // How the work is cut. It changes no bit.
 struct PersistentWay {
-  // Rows of x of a tile; 0: as is probably fastest. 32, 64, 128 are for all, 192 and 256 for:
-  //   one range        bf16, f16, int8 both; f8 192
-  //   several ranges   bf16, f16 192; int8 both
+  // Rows of x of a tile; 0: as is probably fastest. 32, 64, 128 are for all; 192 and 256 too, but
+  // of f8 192 with one range alone.
   int width = 0;
   int blocks = 0;  // that copy x for each other: 1, or 2 at a width of 256; 0: as is fastest
 };

@@ -52,6 +52,15 @@ __device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[4]) 
 #endif
 }
 
+// Two matrices, whose rows lanes 0 to 15 have the addresses of.
+__device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[2]) {
+#if SLUICE_HAS_WGMMA
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address),
+               "r"(r[0]), "r"(r[1])
+               : "memory");
+#endif
+}
+
 // Terms of the two weight rows of which a thread has sums.
 struct TwoTerms {
   RowTerms upper, lower;
@@ -107,6 +116,48 @@ __device__ inline void store_boxes(const BoxedArgs& a,
     if (leads) {
       if (x < a.n && first_row < a.rows) store_box(out, first_row, x, memory + at);
       commit_stores();  // of nothing as well, so that each box's memory has one to wait for
+    }
+  }
+}
+
+// Gates times ups to out: 32 columns of each row of x, in rows of 64 bytes.
+template <typename T, typename Room, bool kWhole, int kTiles>
+__device__ inline void store_gated(const BoxedArgs& a,
+                                   const CUtensorMap& out,
+                                   const float (&sum)[kTiles][4],
+                                   uint32_t memory,
+                                   const PersistentPlace& place,
+                                   int half) {
+  constexpr int kNow = Room::kRows / 8;  // tiles at a time
+  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool leads = threadIdx.x % 128 == 0;
+  const int first_row = place.row + half * kPersistentHalf;
+  // With the swizzle of the tensor map.
+  const uint32_t to =
+      memory + lane % 16 * (kRowBytes / 2) + static_cast<uint32_t>(warp ^ lane % 8 / 2) * 16;
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kNow) {
+    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
+    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
+    sync_half(half);
+#pragma unroll
+    for (int t = 0; t < kNow; t += 2) {
+      uint32_t r[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float(&d)[4] = sum[first + t + i];
+        r[i] = two_of<T>(gated<T>(a, d[0], d[2]), gated<T>(a, d[1], d[3]));
+      }
+      stmatrix_trans(to + at + t * 8 * (kRowBytes / 2), r);
+    }
+    publish_writes();
+    sync_half(half);
+    const int x = place.x + first * 8;
+    if (leads) {
+      if (x < a.n && first_row < a.rows) store_box(out, first_row / 2, x, memory + at);
+      commit_stores();
     }
   }
 }

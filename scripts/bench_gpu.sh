@@ -9,12 +9,13 @@ mkdir -p "$dir"
   { tail -n 20 "$dir/bench-build.log"; exit 1; }
 bench() { echo "== $*"; "$dir/sluice" bench gpu "$@" -q; echo; }
 bench random:qwen2.5-0.5b --contexts 192
-bench random:qwen2.5-7b --contexts 1024 --no-workload
+# Deterministic is the default of this model; of the others it is not.
+bench random:qwen2.5-7b --contexts 1024 --no-workload --fast-products
 bench random:qwen2.5-7b --contexts 1024 --no-workload --quantize fp8 --kv f8
-bench random:qwen2.5-7b --contexts 1024 --no-workload --quantize w8a8
+bench random:qwen2.5-7b --contexts 1024 --no-workload --quantize w8a8 --fast-products
 bench random:qwen2.5-7b --contexts 1024 --no-workload --deterministic
-for mode in "" --deterministic; do bench random:qwen2.5-7b --contexts 8192 --batches 1,8,32 --no-workload $mode; done
-bench random:qwen2.5-7b --contexts 1024 --no-workload --no-graphs --batches 1,32
+for mode in --fast-products --deterministic; do bench random:qwen2.5-7b --contexts 8192 --batches 1,8,32 --no-workload $mode; done
+bench random:qwen2.5-7b --contexts 1024 --no-workload --no-graphs --batches 1,32 --fast-products
 bench random:qwen3-0.6b --batches 1,256
 bench random:qwen3-14b --batches 1,256
 echo "== 256 requests of 1024 in, 1024 out"

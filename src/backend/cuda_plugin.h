@@ -16,6 +16,7 @@ struct CudaOptions {
   int index = 0;                    // which GPU
   DType activations = DType::bf16;  // of activations and weights: bf16, f16, f32
   bool deterministic = false;       // bits of a row do not depend on the batch
+  bool by_default = false;          // that only where it costs little: on GPUs with wgmma
   bool fuse_layers = true;          // few decodes of a small model run in one kernel
   // Decode rows read a common prefix once where that saves them so many positions; 0: never; none:
   // where it pays.

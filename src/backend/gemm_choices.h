@@ -22,7 +22,6 @@ struct GemmKey {
   DType type = DType::bf16, out = DType::bf16;
   bool bias = false;
   bool wide = false;         // pointers and strides are multiples of 16 bytes
-  bool gated = false;        // gates times ups are put out; cublas: not by one kernel
   bool cublas_only = false;  // the bucket's kernel does not take this product; never in a file
   auto operator<=>(const GemmKey&) const = default;
 };

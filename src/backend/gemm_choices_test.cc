@@ -53,17 +53,6 @@ TEST(GemmChoices, TypesAreToldApart) {
   EXPECT_EQ(*read.find(int8), *written.find(int8));
 }
 
-TEST(GemmChoices, ProductsWithAGateAreApart) {
-  GemmChoices written = some_choices(), read;
-  GemmKey gated = key_of(1024, 16);
-  gated.gated = true;
-  written.set(gated, {GemmKernel::wide, 1, {}, 2});
-  read.add(written.text());
-  EXPECT_EQ(read.find(key_of(1024, 16))->kernel, GemmKernel::narrow);
-  ASSERT_NE(read.find(gated), nullptr);
-  EXPECT_EQ(*read.find(gated), *written.find(gated));
-}
-
 TEST(GemmChoices, OnlyTimedChoicesAreWritten) {
   GemmChoices c = some_choices();
   GemmKey refused = key_of(1024, 1);

@@ -213,6 +213,42 @@ TEST_F(LedgerOf, LayersOnTheCpuBesideAGpu) {
   }
 }
 
+// On a GPU bits do not depend on the batch by default where that costs little.
+TEST_F(LedgerOf, WhereBitsDoNotDependOnTheBatch) {
+  std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);
+  ModelShape seven;  // of Qwen2.5-7B
+  seven.num_layers = 28, seven.hidden = 3584, seven.ffn = 18944;
+  seven.num_heads = 28, seven.num_kv_heads = 4, seven.head_dim = 128;
+  const auto resolved = [&](ModelShape shape, auto&& change) {
+    EngineOptions o;
+    o.device.kind = DeviceChoice::Kind::cuda;
+    o.dtype = DType::bf16;
+    change(o);
+    resolve_deterministic(o, shape, *file);
+    EXPECT_TRUE(o.deterministic || !o.deterministic_by_default);
+    return std::pair(o.deterministic, o.deterministic_by_default);
+  };
+  const std::pair yes(true, true), no(false, false);
+  EXPECT_EQ(resolved(seven, [](EngineOptions&) {}), yes);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.fast_products = true; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.deterministic = true; }),
+            std::pair(true, false));  // on every GPU
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype = DType::f16; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype.reset(); }), no);  // Q8_0 becomes f16
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.quantize = Quantize::w8a8; }), yes);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.quantize = Quantize::fp8; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.kv_type = KvType(DType::i8, 32); }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.gpu_weights = GpuWeights::stored; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.gpu_layers = GpuLayers{8}; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.device.kind = DeviceChoice::Kind::cpu; }), no);
+  ModelShape small = seven;
+  small.num_layers = 14;
+  EXPECT_EQ(resolved(small, [](EngineOptions&) {}), no);
+  ModelShape large = seven;
+  large.num_layers = 56;
+  EXPECT_EQ(resolved(large, [](EngineOptions&) {}), no);
+}
+
 // Prompts run through the GPU only where the CPU's memory suffices for weights in both forms.
 TEST_F(LedgerOf, PromptsAreStreamedWhereHostMemoryAllows) {
   std::unique_ptr<Checkpoint> file = open(tiny_models()[0], Format::q8_0);

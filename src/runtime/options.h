@@ -97,11 +97,14 @@ struct EngineOptions {
   std::optional<uint64_t> gpu_memory;   // what may be used of the GPU's; absent: what is free
   Quantize quantize = Quantize::none;
   std::string quantize_exclude;  // names of weights that keep their format, with commas
-  bool deterministic = false;    // on a GPU: bits do not depend on the batch (the CPU's never do)
-  bool capture = true;           // on a GPU: replay decode steps as graphs
-  bool fuse_layers = true;       // on a GPU: few decodes of a small model in one kernel
-  bool cascade = true;           // on a GPU: a prefix that decodes have in common is read once
-  std::optional<int> threads;    // absent: one per core
+  // On a GPU: bits do not depend on the batch (the CPU's never do). Neither: where that costs
+  // little, which resolve_deterministic() (placement.h) decides.
+  bool deterministic = false, fast_products = false;
+  bool deterministic_by_default = false;  // it did
+  bool capture = true;                    // on a GPU: replay decode steps as graphs
+  bool fuse_layers = true;                // on a GPU: few decodes of a small model in one kernel
+  bool cascade = true;         // on a GPU: a prefix that decodes have in common is read once
+  std::optional<int> threads;  // absent: one per core
   bool pin = true;
   bool fuse = true;
   bool forced_tokens = true;  // append what constraints leave no choice about, unsampled

@@ -30,13 +30,20 @@ constexpr MixedBudget kGpuMixedBudgets[] = {
     {1e15, 0},
 };
 
-int gpu_mixed_budget(const ModelShape& m) {
+double weights_in_layers(const ModelShape& m) {
   double head = m.head_dim, q = m.num_heads * head, kv = m.num_kv_heads * head;
-  double layer = m.hidden * (2 * q + 2 * kv + 3.0 * m.ffn);
+  return m.hidden * (2 * q + 2 * kv + 3.0 * m.ffn) * m.num_layers;
+}
+
+int gpu_mixed_budget(const ModelShape& m) {
   for (const MixedBudget& b : kGpuMixedBudgets)
-    if (layer * m.num_layers <= b.max_weights) return b.rows;
+    if (weights_in_layers(m) <= b.max_weights) return b.rows;
   return 0;
 }
+
+// Models whose steps take at most some 5 % longer if bits do not depend on the batch, by weights in
+// the layers, as measured (docs/performance.md): smaller ones lose more, larger ones too.
+constexpr double kLeastDeterministic = 5e9, kMostDeterministic = 10e9;
 
 // Prompt tokens beside decodes on a CPU. A core soon computes longer than memory needs to bring the
 // weights, so every token more makes everybody's next one later; the more cores there are, the more
@@ -205,12 +212,26 @@ DType gpu_type(const EngineOptions& o, const Checkpoint& checkpoint) {
   return o.dtype.value_or(natural_type(checkpoint));
 }
 
+void resolve_deterministic(EngineOptions& o, const ModelShape& shape, const Checkpoint& file) {
+  if (!o.device.is_gpu() || o.deterministic || o.fast_products) return;
+  const double weights = weights_in_layers(shape);
+  // In f16 sums stay f32 for longer, and weights in fp8 have other kernels.
+  const bool type = o.quantize == Quantize::w8a8 ||
+                    (o.quantize == Quantize::none && gpu_type(o, file) == DType::bf16);
+  // Attention by spans over 8-bit K and V costs more.
+  const bool bytes = o.kv_type && (o.kv_type->type == DType::f8 || o.kv_type->type == DType::i8);
+  o.deterministic = o.deterministic_by_default =
+      type && !bytes && o.gpu_weights != GpuWeights::stored && !o.gpu_layers &&
+      weights >= kLeastDeterministic && weights <= kMostDeterministic;
+}
+
 Result<CudaOptions> cuda_options(const EngineOptions& o, const Checkpoint& checkpoint) {
   Result<LoadQuant> quant = weight_quant(o, checkpoint);
   if (!quant) return quant.error();
   CudaOptions c;
   c.index = o.device.index.value_or(0);
   c.deterministic = o.deterministic;
+  c.by_default = o.deterministic_by_default;
   c.fuse_layers = o.fuse_layers;
   // Slots without tables have no blocks in common.
   if (!o.cascade || o.scheduler.allocator == KvAllocator::virtual_) c.least_shared = 0;

@@ -41,6 +41,12 @@ Result<LoadQuant> weight_quant(const EngineOptions& options, const Checkpoint& c
 // The type of a GPU's activations, and of weights that are not in 8 bits.
 DType gpu_type(const EngineOptions& options, const Checkpoint& checkpoint);
 
+// On a GPU, where neither --deterministic nor --fast-products was given: whether bits depend on the
+// batch.
+void resolve_deterministic(EngineOptions& options,
+                           const ModelShape& shape,
+                           const Checkpoint& checkpoint);
+
 // For options.device, which is a GPU.
 Result<CudaOptions> cuda_options(const EngineOptions& options, const Checkpoint& checkpoint);
 

@@ -111,6 +111,7 @@ Result<void> Session::open_backend(const ModelShape& shape) {
   } else if (!options_.device.is_gpu()) {
     backend_ = make_ref_backend();
   } else {
+    resolve_deterministic(options_, shape, *checkpoint_);
     const Result<CudaOptions> cuda = cuda_options(options_, *checkpoint_);
     if (!cuda) return cuda.error();
     Result<std::unique_ptr<Device>> device = open_cuda(*cuda);

@@ -49,9 +49,9 @@ void add_planned_engine(CLI::App* app, EngineOptions& o, PresetChoice& p, bool r
   add_engine_options(app, o, p);
   app->remove_option(app->get_option("--slo"));
   if (runs) return;
-  for (const char* name :
-       {"--device", "--trace", "--profile-steps", "--full-sort", "--attention", "--no-pin",
-        "--no-graphs", "--no-fuse-layers", "--no-cascade", "--no-forced-tokens", "--deterministic"})
+  for (const char* name : {"--device", "--trace", "--profile-steps", "--full-sort", "--attention",
+                           "--no-pin", "--no-graphs", "--no-fuse-layers", "--no-cascade",
+                           "--no-forced-tokens", "--fast-products", "--deterministic"})
     app->remove_option(app->get_option(name));
 }
 

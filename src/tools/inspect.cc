@@ -284,6 +284,7 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
   Result<void> chosen = given > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
   if (!chosen) return chosen.error();
   std::optional<DeviceMemory> gpu;
+  resolve_deterministic(engine, shape, file);
   if (engine.device.is_gpu()) {
     Result<DeviceMemory> found = gpu_memory(engine, file, given);
     if (!found) return found.error();

@@ -52,7 +52,7 @@ CudaBackend::Gpu::Gpu(const CudaOptions& o) {
 }
 
 CudaBackend::CudaBackend(const CudaOptions& options)
-    : options_(options), device_(options), gemm_(options.index, options.deterministic) {
+    : options_(options), device_(options), gemm_(options.index, settle_deterministic()) {
   add_lane();
   stream_ = lanes_[0].stream;
   add_marks(2);
@@ -60,6 +60,11 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   if (options.int8.kind == WeightQuant::w8a8 && !has_wgmma())
     LOG(warn, "int8 weights on %s: one kernel for any number of rows, slow for prompts",
         device_.name.c_str());
+}
+
+bool CudaBackend::settle_deterministic() {
+  if (options_.by_default && !has_wgmma()) options_.deterministic = false;
+  return options_.deterministic;
 }
 
 CudaBackend::~CudaBackend() {

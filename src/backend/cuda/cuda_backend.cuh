@@ -38,7 +38,6 @@ struct LoadedWeight {
   GemmWeight gemm;
   bool layer;   // CudaWeightPlan::layer
   bool stored;  // decoded for products of many rows
-  bool gated;   // a gate's rows, then as many of its up
 };
 
 class CudaBackend final : public Device {
@@ -206,6 +205,8 @@ class CudaBackend final : public Device {
   // The lane's, made where tune() was not called.
   void* scratch_memory();
   // Whether no other backend of the process runs such kernels on this GPU.
+  // Whether bits depend on the batch, on this GPU.
+  bool settle_deterministic();
   bool owns_stack() const;
   void disown_stack();
   // Memory for x in 8 bits: x's own, or scratch where it has none.

@@ -64,10 +64,7 @@ Weight CudaBackend::load(std::span<const WeightSegment> segments, std::vector<fl
     data->gemm.type = DType::i8;
     data->gemm.scale = static_cast<const float*>(data->scale.data());
   }
-  const bool gated = plan.parts.empty() && segments.size() == 2 &&
-                     segments[0].tensor->rows * 2 == plan.rows &&
-                     segments[0].tensor->name.find("ffn_gate") != std::string::npos;
-  loaded_.push_back({data->gemm, plan.layer, !plan.parts.empty(), gated});
+  loaded_.push_back({data->gemm, plan.layer, !plan.parts.empty()});
   Weight w;
   w.rows = plan.rows;
   w.cols = plan.cols;
@@ -144,7 +141,6 @@ namespace {
 struct TunedShape {
   std::vector<GemmWeight> weights;  // several, so that they do not stay in the cache
   bool f32_out = false;
-  bool gated = false;
   int least = 1, most = 0;  // rows of x
 };
 
@@ -155,7 +151,7 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
                                      int max_tokens,
                                      int max_outputs) {
   std::map<std::tuple<int64_t, int64_t, bool, bool, bool, DType>, TunedShape> shapes;
-  for (const auto& [w, layer, stored, gated] : loaded) {
+  for (const auto& [w, layer, stored] : loaded) {
     for (bool f32_out : {false, true}) {
       if (layer ? f32_out && !both_types : !f32_out) continue;
       const int most = layer ? max_tokens : max_outputs;
@@ -163,7 +159,6 @@ std::vector<TunedShape> tuned_shapes(const std::vector<LoadedWeight>& loaded,
       TunedShape& s = shapes[{w.rows, w.cols, w.bias != nullptr, f32_out, stored, w.type}];
       s.weights.push_back(w);
       s.f32_out = f32_out;
-      s.gated = gated;
       s.least = stored ? kMaxStreamed + 1 : 1;
       s.most = most;
     }
@@ -221,10 +216,6 @@ void CudaBackend::tune(int max_tokens, int max_outputs) {
   Tensor input{x.data(), options_.activations, 1, most_in, most_in};
   for (const TunedShape& s : shapes)
     gemm_.tune(s.weights, s.f32_out, s.least, s.most, input, out.data(), f8, stream_);
-  for (const TunedShape& s : shapes) {
-    if (s.gated && s.f32_out == (output_type() == DType::f32))
-      gemm_.tune_gated(s.weights, s.f32_out, s.most, input, out.data(), stream_);
-  }
   // The first use of cuBLAS takes some 70 ms, and steps of few rows do without it.
   for (const TunedShape& s : shapes) {
     if (s.least == 1) continue;

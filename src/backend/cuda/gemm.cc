@@ -48,7 +48,6 @@ GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) co
   k.out = out.type;
   k.bias = w.bias != nullptr;
   k.wide = wide_enough(out) && wide_enough(x);
-  k.gated = w.gate.has_value();
   return k;
 }
 
@@ -146,7 +145,7 @@ GemmChoice Gemm::invariant_choice(const Product& p) {
   int splits = 8;
   for (int few : {4, 3, 2, 1})
     if (tiles * few >= 96) splits = few;
-  const bool clusters = splits > 1 && splits < 8 && tiles * splits <= 132;
+  const bool clusters = splits > 1 && splits < 8 && tiles <= clusters_at_once(splits);
   const int64_t most_narrow = clusters ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
@@ -187,15 +186,11 @@ void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
   run_cublas(key, found, p, stream);
 }
 
-GemmChoice Gemm::gated_choice(const Product& p) const {
-  if (fixed(p.w)) return invariant_choice(p);
-  const GemmChoice* found = choices_.find(key_of(p.out, p.x, p.w));
-  return found ? *found : GemmChoice{};
+bool Gemm::fuses(const Product& p) const { return fixed(p.w) && takes(invariant_choice(p), p); }
+
+void Gemm::run_gated(const Product& p, cudaStream_t stream) {
+  run_own(invariant_choice(p), p, stream);
 }
-
-bool Gemm::fuses(const Product& p) const { return takes(gated_choice(p), p); }
-
-void Gemm::run_gated(const Product& p, cudaStream_t stream) { run_own(gated_choice(p), p, stream); }
 
 // Without a choice: the heuristic's first algorithm. In deterministic mode the one for 64 rows
 // serves all, so that it does not depend on which batch came first.

@@ -53,8 +53,9 @@ class Gemm {
   // Weights in 8 bits need memory for x in 8 bits (unless our own kernel reads x as it is);
   // `f8_ready`: product.f8 has x's codes already.
   void run(const Product& product, bool f8_ready, cudaStream_t stream);
-  // Whether one kernel computes a product with a gate (GemmWeight::gate), and is faster than the
-  // product and its activation one by one. Such products are for run_gated() alone.
+  // Whether one kernel computes a product with a gate (GemmWeight::gate): in deterministic mode.
+  // Otherwise other kernels are faster, or their successors take the places of blocks that have not
+  // begun (docs/performance.md). Such products are for run_gated() alone.
   bool fuses(const Product& product) const;
   void run_gated(const Product& product, cudaStream_t stream);
   // Times the candidates for all buckets from min_n to max_n. `weights` are those of one shape:
@@ -67,13 +68,6 @@ class Gemm {
             void* out,
             const CodesView& f8,
             cudaStream_t stream);
-  // The same for weights with gates, against tune()'s choices and an activation behind them.
-  void tune_gated(const std::vector<GemmWeight>& weights,
-                  bool f32_sums,
-                  int max_n,
-                  Tensor x,
-                  void* out,
-                  cudaStream_t stream);
   // Times them for the bucket of these rows alone, again where that was done before.
   void tune_bucket(const std::vector<GemmWeight>& weights,
                    Tensor out,
@@ -121,8 +115,6 @@ class Gemm {
       const std::vector<GemmWeight>& weights, int max_n, Tensor x, void* out, cudaStream_t stream);
   // Whether an algorithm gives wide()'s bits, with so many rows of x. Both outputs go to `out`.
   bool gives_same_bits(const cublasLtMatmulAlgo_t& algo, const Product& some, cudaStream_t stream);
-  // With a gate: how it is computed; cublas: not by one kernel.
-  GemmChoice gated_choice(const Product& product) const;
   // Kernels of ours to time for this product.
   std::vector<GemmChoice> own_candidates(const Product& product) const;
 

@@ -108,7 +108,7 @@ class Gemm::Timer {
 };
 
 std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
-  if (fixed(p.w)) return {};  // nothing to choose
+  if (fixed(p.w)) return {};
   const bool i8 = p.w.type == DType::i8;
   std::vector<GemmChoice> list{{GemmKernel::tall}};
   if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
@@ -161,47 +161,6 @@ void Gemm::time_key(const GemmKey& key,
   if (!best.timed()) return;
   choices_.set(key, best);
   tuned_ = true;
-}
-
-void Gemm::tune_gated(const std::vector<GemmWeight>& weights,
-                      bool f32_sums,
-                      int max_n,
-                      Tensor x,
-                      void* out,
-                      cudaStream_t stream) {
-  if (fixed(weights[0])) return;
-  std::vector<GemmWeight> gated = weights;
-  for (GemmWeight& w : gated) w.gate = Gate{Activation::silu, !f32_sums};
-  const GemmWeight& w = gated[0];
-  max_n = std::min(max_n, Gate::kMaxRows);
-  for (int n = 1; n <= gemm_bucket(max_n); n = gemm_bucket(n + 1)) {
-    const int rows = std::min(n, max_n);
-    const Tensor sums{out, f32_sums ? DType::f32 : x.type, rows, w.rows, w.rows};
-    // Where it goes does not matter here.
-    const Tensor to{out, x.type, rows, w.rows / 2, w.rows / 2};
-    const Product first(to, {x.data, x.type, rows, w.cols, w.cols}, w, {});
-    const GemmKey key = key_of(to, first.x, w);
-    if (choices_.find(key) || !fits_gate(to, w)) continue;
-    const Timer timer(gated, first, workspace_, stream);
-    GemmChoice best;
-    best.microseconds = timer.time([&](const Product& p) {
-      GemmWeight plain = p.w;
-      plain.gate.reset();
-      run(Product(sums, p.x, plain, {}), false, stream);
-      activate_gated({to, {}, {}}, sums, Activation::silu, stream);
-      return true;
-    });
-    for (const GemmChoice& choice : own_candidates(first)) {
-      const float t = timer.time([&](const Product& p) {
-        run_own(choice, p, stream);
-        return true;
-      });
-      if (t > 0 && t < best.microseconds) best = choice, best.microseconds = t;
-    }
-    if (!best.timed()) continue;
-    choices_.set(key, best);
-    tuned_ = true;
-  }
 }
 
 bool Gemm::gives_same_bits(const cublasLtMatmulAlgo_t& algo,

@@ -64,6 +64,9 @@ void wide(Tensor out,
           int num_sms,
           cudaStream_t stream,
           std::optional<Spread> spread = {});
+// Clusters of so many blocks that are there at a time: a cluster does not cross the boundaries of
+// groups of multiprocessors, so that some stay without a block.
+int clusters_at_once(int blocks);
 // As is probably fastest, by the number of rows too, and what wide() does where it is not told: it
 // changes no bit.
 Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms);

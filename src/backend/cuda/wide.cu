@@ -326,17 +326,41 @@ void run_typed(const BoxedArgs& a,
   }
 }
 
+template <int kCluster>
+int count_clusters() {
+  using C = Cut<4, kCluster, 1>;
+  constexpr auto kKernel = wide_kernel<__nv_bfloat16, C>;
+  allow_shared<kKernel>(WideRing<C>::kBytes, "wide");
+  cudaLaunchAttribute size{};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = kCluster * 1024;
+  config.blockDim = kWideThreads;
+  config.dynamicSmemBytes = WideRing<C>::kBytes;
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int num = 0;
+  check(cudaOccupancyMaxActiveClusters(&num, kKernel, &config), "wide");
+  return std::max(num, 1);
+}
+
 // About how many clocks it takes, measured on an H200: boxes one after the other, and what comes
 // before and behind them.
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
   const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
-  const int64_t at_once = std::max(1, num_sms / s.cluster);
+  const int64_t at_once = std::clamp(num_sms / s.cluster, 1, clusters_at_once(s.cluster));
   const int64_t of_two = s.ranges == 2 ? 800 : 700;  // with a shorter ring, and a longer one
   const int64_t box = s.width <= 64 ? 420 : s.width == 128 ? of_two : 1104;
   return ceil_div(tiles, at_once) * (ceil_div(num_boxes(w), s.cluster) * box + 15000);
 }
 
 }  // namespace
+
+int clusters_at_once(int blocks) {
+  static const int num[] = {count_clusters<2>(), count_clusters<3>(), count_clusters<4>()};
+  return blocks == 8 ? num[2] / 2 : num[std::clamp(blocks, 2, 4) - 2];
+}
 
 bool can_wide(const Tensor& x, const GemmWeight& w) {
   return fits_boxes(x, w) && (dtype_bytes(w.type) > 1 || w.scale) && has_wgmma();

@@ -255,8 +255,9 @@ struct Multiplier {
     }
   }
   // all = the sums over all ranges, in ascending order, of a whole tile that spills. `memory`: of
-  // this warpgroup, from which its last tile may still be stored. (The last range is not in the
-  // loop, where the compiler would want registers for two sets of sums.)
+  // this warpgroup, from which its last tile may still be stored. (The last range is added behind
+  // the loop but multiplied in it: added there, the compiler spills registers; multiplied behind
+  // it, the matrix instructions wait for each other, of which ptxas warns as C7515.)
   __device__ __forceinline__ void add_ranges(const PersistentArgs& s,
                                              int boxes,
                                              uint32_t memory,

@@ -358,6 +358,7 @@ int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_s
 }  // namespace
 
 int clusters_at_once(int blocks) {
+  if (!has_wgmma()) return std::max(1, target().num_sms / blocks);  // nobody will start them
   static const int num[] = {count_clusters<2>(), count_clusters<3>(), count_clusters<4>()};
   return blocks == 8 ? num[2] / 2 : num[std::clamp(blocks, 2, 4) - 2];
 }

@@ -212,6 +212,10 @@ DType gpu_type(const EngineOptions& o, const Checkpoint& checkpoint) {
   return o.dtype.value_or(natural_type(checkpoint));
 }
 
+bool kv_in_bytes(const EngineOptions& o) {
+  return o.kv_type && (o.kv_type->type == DType::f8 || o.kv_type->type == DType::i8);
+}
+
 void resolve_deterministic(EngineOptions& o, const ModelShape& shape, const Checkpoint& file) {
   if (!o.device.is_gpu() || o.deterministic || o.fast_products) return;
   const double weights = weights_in_layers(shape);
@@ -219,9 +223,8 @@ void resolve_deterministic(EngineOptions& o, const ModelShape& shape, const Chec
   const bool type = o.quantize == Quantize::w8a8 ||
                     (o.quantize == Quantize::none && gpu_type(o, file) == DType::bf16);
   // Attention by spans over 8-bit K and V costs more.
-  const bool bytes = o.kv_type && (o.kv_type->type == DType::f8 || o.kv_type->type == DType::i8);
   o.deterministic = o.deterministic_by_default =
-      type && !bytes && o.gpu_weights != GpuWeights::stored && !o.gpu_layers &&
+      type && !kv_in_bytes(o) && o.gpu_weights != GpuWeights::stored && !o.gpu_layers &&
       weights >= kLeastDeterministic && weights <= kMostDeterministic;
 }
 

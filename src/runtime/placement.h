@@ -41,6 +41,9 @@ Result<LoadQuant> weight_quant(const EngineOptions& options, const Checkpoint& c
 // The type of a GPU's activations, and of weights that are not in 8 bits.
 DType gpu_type(const EngineOptions& options, const Checkpoint& checkpoint);
 
+// Whether K and V were asked for in 8 bits.
+bool kv_in_bytes(const EngineOptions& options);
+
 // On a GPU, where neither --deterministic nor --fast-products was given: whether bits depend on the
 // batch.
 void resolve_deterministic(EngineOptions& options,

@@ -9,8 +9,7 @@
 namespace sluice {
 
 bool streams_prompts(const EngineOptions& o) {
-  const bool bytes = o.kv_type && (o.kv_type->type == DType::f8 || o.kv_type->type == DType::i8);
-  return o.stream_prompts && !o.deterministic && !bytes;
+  return o.stream_prompts && !o.deterministic && !kv_in_bytes(o);
 }
 
 Result<size_t> stream_slot_bytes(const Checkpoint& checkpoint,

@@ -150,7 +150,7 @@ GemmChoice Gemm::invariant_choice(const Product& p) {
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 
-// Where wide() adds up all columns in one go: prompts and large batches.
+// Products of prompts and large batches whose columns wide() adds up in one range.
 std::optional<GemmKey> Gemm::same_bits_key(const Product& p) const {
   if (!fixed(p.w) || dtype_bytes(p.w.type) != 2 || p.out.type != p.w.type || p.w.bias ||
       p.out.rows < kLeastSameBits || invariant_choice(p) != GemmChoice{GemmKernel::wide})

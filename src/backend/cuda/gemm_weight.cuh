@@ -9,10 +9,10 @@
 
 namespace sluice::cuda {
 
-// What becomes of the sums of a weight whose first half of rows are gates and whose second half are
-// ups: out [n, rows / 2] = activation(gate) * up.
+// Makes a product put out activation(gate) * up, [n, rows / 2]: the first half of the weight's rows
+// are gates, the second half ups.
 struct Gate {
-  // Of x: for more it does not pay (docs/performance.md).
+  // Rows of x. With more, an activation by itself is faster (docs/performance.md).
   static constexpr int kMaxRows = 64;
 
   Activation activation = Activation::silu;

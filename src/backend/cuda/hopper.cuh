@@ -152,7 +152,7 @@ __device__ inline void copy_weight_box(
       : "memory");
 }
 
-// The same into both blocks of a cluster of two: at the same place in each, whose barrier learns of
+// copy_box() into both blocks of a cluster of two: at the same place in each, whose barrier learns of
 // it.
 template <Reuse kReuse>
 __device__ inline void copy_box_to_both(

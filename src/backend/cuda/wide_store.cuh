@@ -162,7 +162,7 @@ __device__ inline void store_gated(const BoxedArgs& a,
   }
 }
 
-// The same for every type and place of out: a warp stores a row.
+// store_boxes() for every type and place of out: a warp stores a row.
 template <typename T, typename Room, int kTiles>
 __device__ inline void store_any(const BoxedArgs& a,
                                  bool in_pairs,

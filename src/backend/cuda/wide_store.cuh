@@ -72,8 +72,39 @@ struct TwoTerms {
   }
 };
 
-// A warpgroup's sums to out in 16 bits. Room: StoreRoom of the kernel, at `memory`; a tile that was
-// cut has fewer tiles of x (kTiles) than that is for.
+// A warpgroup's tile to out in 16 bits, by boxes that begin at `column` of out. Room: StoreRoom of
+// the kernel, at `memory`; a tile that was cut has fewer tiles of x (kTiles) than that is for.
+// put(t, at): tiles t and t + 1 of x into a box, whose tiles of kBytes each begin at `at`.
+template <typename Room, bool kWhole, int kTiles, int kBytes, typename Put>
+__device__ __forceinline__ void store_in_boxes(const BoxedArgs& a,
+                                               const CUtensorMap& out,
+                                               int column,
+                                               uint32_t memory,
+                                               const PersistentPlace& place,
+                                               int half,
+                                               const Put& put) {
+  constexpr int kNow = Room::kRows / 8;  // tiles at a time
+  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
+  const bool leads = threadIdx.x % 128 == 0;
+  const int first_row = place.row + half * kPersistentHalf;
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kNow) {
+    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
+    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
+    sync_half(half);
+#pragma unroll
+    for (int t = 0; t < kNow; t += 2) put(first + t, at + t * kBytes);
+    publish_writes();
+    sync_half(half);
+    const int x = place.x + first * 8;
+    if (leads) {
+      if (x < a.n && first_row < a.rows) store_box(out, column, x, memory + at);
+      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
+    }
+  }
+}
+
+// Sums, scaled.
 template <typename T, typename Out, typename Room, bool kWhole, int kTiles>
 __device__ inline void store_boxes(const BoxedArgs& a,
                                    const CUtensorMap& out,
@@ -82,45 +113,28 @@ __device__ inline void store_boxes(const BoxedArgs& a,
                                    uint32_t memory,
                                    const PersistentPlace& place,
                                    int half) {
-  constexpr int kNow = Room::kRows / 8;  // tiles at a time
-  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool leads = threadIdx.x % 128 == 0;
-  const int first_row = place.row + half * kPersistentHalf;
   // Rows of 128 bytes with the swizzle of the tensor map.
   const uint32_t to =
       memory + (lane / 16 * 8 + lane % 8) * kRowBytes + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+  store_in_boxes<Room, kWhole, kTiles, 8 * kRowBytes>(
+      a, out, place.row + half * kPersistentHalf, memory, place, half, [&](int t, int at) {
+        uint32_t r[4];
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kNow) {
-    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
-    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
-    sync_half(half);
-#pragma unroll
-    for (int t = 0; t < kNow; t += 2) {
-      uint32_t r[4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const SumOf<T>(&d)[4] = sum[first + t + i];
-        const int x = place.x + (first + t + i) * 8 + lane % 4 * 2;
-        r[i * 2] =
-            two_of<Out>(scaled<T>(a, d[0], x, terms.upper), scaled<T>(a, d[1], x + 1, terms.upper));
-        r[i * 2 + 1] =
-            two_of<Out>(scaled<T>(a, d[2], x, terms.lower), scaled<T>(a, d[3], x + 1, terms.lower));
-      }
-      stmatrix_trans(to + at + t * 8 * kRowBytes, r);
-    }
-    publish_writes();
-    sync_half(half);
-    const int x = place.x + first * 8;
-    if (leads) {
-      if (x < a.n && first_row < a.rows) store_box(out, first_row, x, memory + at);
-      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
-    }
-  }
+        for (int i = 0; i < 2; ++i) {
+          const SumOf<T>(&d)[4] = sum[t + i];
+          const int x = place.x + (t + i) * 8 + lane % 4 * 2;
+          r[i * 2] = two_of<Out>(scaled<T>(a, d[0], x, terms.upper),
+                                 scaled<T>(a, d[1], x + 1, terms.upper));
+          r[i * 2 + 1] = two_of<Out>(scaled<T>(a, d[2], x, terms.lower),
+                                     scaled<T>(a, d[3], x + 1, terms.lower));
+        }
+        stmatrix_trans(to + at, r);
+      });
 }
 
-// Gates times ups to out: 32 columns of each row of x, in rows of 64 bytes.
+// Gates times ups: 32 columns of each row of x.
 template <typename T, typename Room, bool kWhole, int kTiles>
 __device__ inline void store_gated(const BoxedArgs& a,
                                    const CUtensorMap& out,
@@ -128,38 +142,21 @@ __device__ inline void store_gated(const BoxedArgs& a,
                                    uint32_t memory,
                                    const PersistentPlace& place,
                                    int half) {
-  constexpr int kNow = Room::kRows / 8;  // tiles at a time
-  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
+  constexpr int kRow = kRowBytes / 2;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool leads = threadIdx.x % 128 == 0;
-  const int first_row = place.row + half * kPersistentHalf;
-  // With the swizzle of the tensor map.
-  const uint32_t to =
-      memory + lane % 16 * (kRowBytes / 2) + static_cast<uint32_t>(warp ^ lane % 8 / 2) * 16;
+  // Rows of 64 bytes with the swizzle of the tensor map.
+  const uint32_t to = memory + lane % 16 * kRow + static_cast<uint32_t>(warp ^ lane % 8 / 2) * 16;
+  store_in_boxes<Room, kWhole, kTiles, 8 * kRow>(
+      a, out, (place.row + half * kPersistentHalf) / 2, memory, place, half, [&](int t, int at) {
+        uint32_t r[2];
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kNow) {
-    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
-    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
-    sync_half(half);
-#pragma unroll
-    for (int t = 0; t < kNow; t += 2) {
-      uint32_t r[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float(&d)[4] = sum[first + t + i];
-        r[i] = two_of<T>(gated<T>(a, d[0], d[2]), gated<T>(a, d[1], d[3]));
-      }
-      stmatrix_trans(to + at + t * 8 * (kRowBytes / 2), r);
-    }
-    publish_writes();
-    sync_half(half);
-    const int x = place.x + first * 8;
-    if (leads) {
-      if (x < a.n && first_row < a.rows) store_box(out, first_row / 2, x, memory + at);
-      commit_stores();
-    }
-  }
+        for (int i = 0; i < 2; ++i) {
+          const float(&d)[4] = sum[t + i];
+          r[i] = two_of<T>(gated<T>(a, d[0], d[2]), gated<T>(a, d[1], d[3]));
+        }
+        stmatrix_trans(to + at, r);
+      });
 }
 
 // store_boxes() for every type and place of out: a warp stores a row.

@@ -152,8 +152,8 @@ __device__ inline void copy_weight_box(
       : "memory");
 }
 
-// copy_box() into both blocks of a cluster of two: at the same place in each, whose barrier learns of
-// it.
+// copy_box() into both blocks of a cluster of two: at the same place in each, whose barrier learns
+// of it.
 template <Reuse kReuse>
 __device__ inline void copy_box_to_both(
     uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {

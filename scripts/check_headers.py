@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-ARCHITECTURE_OF = {"avx2": "x86_64", "avx512f": "x86_64", "avx512": "x86_64", "amx": "x86_64",
+ARCHITECTURE_OF = {"avx2": "x86_64", "avxvnni": "x86_64", "avx512f": "x86_64", "avx512": "x86_64", "amx": "x86_64",
                    "neon": "aarch64", "i8mm": "aarch64", "bfmmla": "aarch64", "sve": "aarch64"}
 FLAGS = ["-std=c++20", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", "-Wshadow", "-Wpedantic",
          "-Wnon-virtual-dtor", "-Werror"]

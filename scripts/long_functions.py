@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KERNELS = re.compile(r"backend/cuda/.*\.cuh?$|backend/cpu/.*_(inl|avx2|avx512f?|amx|neon|i8mm|bfmmla)\.(h|cc)$|"
+KERNELS = re.compile(r"backend/cuda/.*\.cuh?$|backend/cpu/.*_(inl|avx2|avxvnni|avx512f?|amx|neon|i8mm|bfmmla)\.(h|cc)$|"
                      r"backend/cpu/matmul/matmul_(panels|tile|strips)\w*\.h$|_(test|bench|cases)\.\w+$|_tables?\.\w+$")
 NOT_A_FUNCTION = re.compile(r"\b(namespace|class|struct|union|enum|concept|requires)\b[^()]*$|^\s*(if|for|while|switch|catch|do|else|try)\b|=\s*$")
 

@@ -230,6 +230,16 @@ tidy() {
     xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/tidy" --quiet
 }
 
+# Kernels for AVX-VNNI on a CPU that has AVX-512's instead.
+avxvnni() {
+  if ! grep -qw avx512_vnni /proc/cpuinfo || grep -qw avx_vnni /proc/cpuinfo; then
+    skip "this CPU has AVX-VNNI, or no AVX-512 VNNI"
+    return 0
+  fi
+  configure_and_build evex backend_test -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=OFF -DSLUICE_EVEX_VNNI=ON &&
+    "$BUILD/evex/backend_test" --gtest_brief=1 --gtest_filter='*avxvnni*:Features*'
+}
+
 aarch64() {
   local status=0
   scripts/test_aarch64.sh || status=$?
@@ -268,6 +278,7 @@ stage tests-tsan tests_tsan
 stage fuzz run_fuzz
 if ((full)); then
   stage tidy tidy
+  stage avxvnni avxvnni
   stage aarch64 aarch64
 fi
 

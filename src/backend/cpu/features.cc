@@ -58,11 +58,17 @@ CpuFeatures detect() {
   const bool f16c = bit(one.c, 29);
   if ((saved & 0x6) != 0x6 || !fma || !f16c || !bit(seven.b, 5)) return f;
   f.bits |= kCpuAvx2;
+  const Regs seven_one = cpuid(7, 1);
+#if defined(SLUICE_EVEX_VNNI)
+  if (bit(seven.c, 11)) f.bits |= kCpuAvxVnni;
+#else
+  if (bit(seven_one.a, 4)) f.bits |= kCpuAvxVnni;
+#endif
   const bool avx512 = bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
   if ((saved & 0xe6) != 0xe6 || !avx512) return f;
   f.bits |= kCpuAvx512;
   if (bit(seven.c, 11)) f.bits |= kCpuAvx512Vnni;
-  if (bit(cpuid(7, 1).a, 5)) f.bits |= kCpuAvx512Bf16;
+  if (bit(seven_one.a, 5)) f.bits |= kCpuAvx512Bf16;
   constexpr uint64_t kTileState = 3u << 17;  // TILECFG, TILEDATA
   if ((saved & kTileState) != kTileState || !bit(seven.d, 24) || !may_use_tiles()) return f;
   if (bit(seven.d, 25)) f.bits |= kCpuAmxInt8;
@@ -101,6 +107,8 @@ CpuFeatures limit_features(CpuFeatures detected, const std::string& isa) {
     keep = 0;
   } else if (isa == "avx2") {
     keep = kCpuAvx2;
+  } else if (isa == "avxvnni") {
+    keep = kCpuAvx2 | kCpuAvxVnni;
   } else if (isa == "avx512") {
     keep = kAvx512;
   } else if (isa == "amx") {
@@ -110,7 +118,7 @@ CpuFeatures limit_features(CpuFeatures detected, const std::string& isa) {
   } else if (isa == "i8mm") {
     keep = kCpuNeonDot | kCpuI8mm | kCpuBf16;
   } else if (!isa.empty()) {
-    LOG(warn, "SLUICE_ISA=%s is not one of scalar, avx2, avx512, amx, neon, i8mm: ignored",
+    LOG(warn, "SLUICE_ISA=%s is not one of scalar, avx2, avxvnni, avx512, amx, neon, i8mm: ignored",
         isa.c_str());
   }
   return {detected.bits & keep};
@@ -128,6 +136,7 @@ const char* isa_name(CpuFeatures f) {
   if (f.has(kCpuAmxInt8)) return "amx";
   if (f.has(kCpuAvx512Vnni)) return "avx512-vnni";
   if (f.has(kCpuAvx512)) return "avx512";
+  if (f.has(kCpuAvxVnni)) return "avx-vnni";
   if (f.has(kCpuAvx2)) return "avx2";
   if (f.has(kCpuI8mm)) return "neon-i8mm";
   if (f.has(kCpuNeonDot)) return "neon-dotprod";

@@ -1,5 +1,5 @@
 // CPU features, detected once. Process-wide and constant after the first call; any thread.
-// SLUICE_ISA=scalar|avx2|avx512|amx|neon|i8mm lowers it (it never adds what the CPU lacks).
+// SLUICE_ISA=scalar|avx2|avxvnni|avx512|amx|neon|i8mm lowers it (it never adds what the CPU lacks).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ enum CpuFeature : uint64_t {
   kCpuAvx512Bf16 = 1u << 6,  // VDPBF16PS on 512 bits
   kCpuAmxInt8 = 1u << 7,     // tiles, with the kernel's leave to use them, and TDPBUSD
   kCpuAmxBf16 = 1u << 8,     // the same, and TDPBF16PS
+  kCpuAvxVnni = 1u << 9,     // VPDPBUSD on 256 bits, without AVX-512
 };
 
 struct CpuFeatures {
@@ -30,7 +31,7 @@ const CpuFeatures& cpu_features();
 // The features that remain of `detected` under the override `isa` (an empty one changes nothing).
 CpuFeatures limit_features(CpuFeatures detected, const std::string& isa);
 
-// "amx", "avx512-vnni", "avx2", "neon-i8mm"...: the widest set in use, for logs.
+// "amx", "avx512-vnni", "avx-vnni", "avx2", "neon-i8mm"...: the widest set in use, for logs.
 const char* isa_name(CpuFeatures features);
 
 }  // namespace sluice

@@ -25,6 +25,7 @@ std::span<const PeakRow> peak_rows();
 namespace cpu {
 void peak_avx2_maddubs(int64_t rounds);
 void peak_avx2_fma(int64_t rounds);
+void peak_avx_vnni(int64_t rounds);
 void peak_avx512_vnni(int64_t rounds);
 void peak_avx512_bf16(int64_t rounds);
 void peak_avx512_fma(int64_t rounds);

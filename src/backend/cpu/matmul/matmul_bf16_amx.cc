@@ -5,7 +5,7 @@
 // that the weights come from memory once.
 #include <immintrin.h>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/tiles_amx.h"
 

@@ -91,6 +91,21 @@ void matmul_avx2_f32(const MatmulArgs& a);
 void matmul_avx2_f16(const MatmulArgs& a);
 void matmul_avx2_bf16(const MatmulArgs& a);
 
+void matmul_avxvnni_w8a8(const MatmulArgs& a);
+void matmul_avxvnni_q8_0(const MatmulArgs& a);
+void matmul_avxvnni_q4_0(const MatmulArgs& a);
+void matmul_avxvnni_q4_1(const MatmulArgs& a);
+void matmul_avxvnni_q6_k(const MatmulArgs& a);
+void matmul_avxvnni_q5_0(const MatmulArgs& a);
+void matmul_avxvnni_q5_1(const MatmulArgs& a);
+void matmul_avxvnni_q2_k(const MatmulArgs& a);
+void matmul_avxvnni_q3_k(const MatmulArgs& a);
+void matmul_avxvnni_q4_k(const MatmulArgs& a);
+void matmul_avxvnni_q5_k(const MatmulArgs& a);
+void matmul_avxvnni_iq4_nl(const MatmulArgs& a);
+void matmul_avxvnni_mxfp4(const MatmulArgs& a);
+void matmul_avxvnni_int4(const MatmulArgs& a);
+
 void matmul_avx512_w8a8(const MatmulArgs& a);
 void matmul_avx512_q8_0(const MatmulArgs& a);
 void matmul_avx512_q4_0(const MatmulArgs& a);

@@ -3,7 +3,7 @@
 // cache, so that a group of W is unpacked for up to 512 rows.
 #include <immintrin.h>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/matmul_panels_amx.h"
 #include "backend/cpu/matmul/matmul_strips_amx.h"

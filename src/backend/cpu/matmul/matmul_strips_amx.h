@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/matmul_panels_avx512.h"
 #include "backend/cpu/matmul/tiles_amx.h"

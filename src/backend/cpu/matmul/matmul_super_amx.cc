@@ -2,7 +2,7 @@
 // which few rows of x go to. Many go to matmul_super_many_amx.cc.
 #include <immintrin.h>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/matmul_panels_avx512.h"
 #include "backend/cpu/matmul/matmul_supers_amx.h"

@@ -7,7 +7,7 @@
 // output are often a multiple of 2 KB apart and would meet in few sets of the first cache.
 #include <immintrin.h>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/matmul_panels_avx512.h"
 #include "backend/cpu/matmul/matmul_supers_amx.h"

@@ -165,6 +165,7 @@ constexpr MatmulRow float_row(const char* name, Format format, uint64_t need, in
 }
 
 #if defined(__x86_64__)
+constexpr uint64_t kVnni256Needs = kCpuAvx2 | kCpuAvxVnni;
 constexpr uint64_t kVnniNeeds = kCpuAvx512 | kCpuAvx512Vnni;
 constexpr uint64_t kAmxNeeds = kVnniNeeds | kCpuAvx512Bf16 | kCpuAmxInt8;
 constexpr uint64_t kAmxSuperNeeds = kAmxNeeds | kCpuAmxBf16;
@@ -255,6 +256,20 @@ constexpr MatmulRow kRows[] = {
     source<Format::f32>("avx512-f32", kCpuAvx512, matmul_avx512_f32),
     lines<Format::f16>("avx512-f16", kCpuAvx512, matmul_avx512_f16),
     lines<Format::bf16>("avx512-bf16", kCpuAvx512, matmul_avx512_bf16),
+    w8_panels<8, 4, kVnni256Needs, true>("avxvnni-w8a8", matmul_avxvnni_w8a8),
+    panels<BlockQ8_0, 8, 4, kVnni256Needs, true>("avxvnni-q8_0", matmul_avxvnni_q8_0),
+    panels<BlockQ4_0, 8, 4, kVnni256Needs>("avxvnni-q4_0", matmul_avxvnni_q4_0),
+    panels<BlockQ4_1, 8, 4, kVnni256Needs>("avxvnni-q4_1", matmul_avxvnni_q4_1),
+    panels<BlockQ6K, 8, 4, kVnni256Needs>("avxvnni-q6_k", matmul_avxvnni_q6_k),
+    panels<BlockQ5_0, 8, 4, kVnni256Needs>("avxvnni-q5_0", matmul_avxvnni_q5_0),
+    panels<BlockQ5_1, 8, 4, kVnni256Needs>("avxvnni-q5_1", matmul_avxvnni_q5_1),
+    panels<BlockQ2K, 8, 4, kVnni256Needs>("avxvnni-q2_k", matmul_avxvnni_q2_k),
+    panels<BlockQ3K, 8, 4, kVnni256Needs>("avxvnni-q3_k", matmul_avxvnni_q3_k),
+    panels<BlockQ4K, 8, 4, kVnni256Needs>("avxvnni-q4_k", matmul_avxvnni_q4_k),
+    panels<BlockQ5K, 8, 4, kVnni256Needs>("avxvnni-q5_k", matmul_avxvnni_q5_k),
+    panels<BlockIQ4NL, 8, 4, kVnni256Needs>("avxvnni-iq4_nl", matmul_avxvnni_iq4_nl),
+    panels<BlockMXFP4, 8, 4, kVnni256Needs>("avxvnni-mxfp4", matmul_avxvnni_mxfp4),
+    panels<BlockInt4, 8, 4, kVnni256Needs>("avxvnni-int4", matmul_avxvnni_int4),
     w8_panels<8, 4, kCpuAvx2>("avx2-w8a8", matmul_avx2_w8a8),
     panels<BlockQ8_0, 8, 4, kCpuAvx2>("avx2-q8_0", matmul_avx2_q8_0),
     panels<BlockQ4_0, 8, 4, kCpuAvx2>("avx2-q4_0", matmul_avx2_q4_0),

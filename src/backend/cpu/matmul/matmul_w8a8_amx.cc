@@ -8,7 +8,7 @@
 // from tiles that lie in one piece (MatmulArgs::tiles) by loads that do not displace the groups.
 #include <immintrin.h>
 
-#include "backend/cpu/matmul/fetch_output_avx512.h"
+#include "backend/cpu/matmul/fetch_output.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/matmul/tiles_amx.h"
 

@@ -1,0 +1,18 @@
+// int_super kernels for AVX2 with VNNI.
+#include "backend/cpu/matmul/matmul_kernels.h"
+#include "backend/cpu/matmul/matmul_super_vnni_inl.h"
+#include "backend/cpu/matmul/matmul_tile_avxvnni.h"
+
+namespace sluice::cpu {
+
+void matmul_avxvnni_q4_k(const MatmulArgs& a) {
+  run_supers<SuperKernels<Vnni256>::Of, Format::q4_k>(a);
+}
+void matmul_avxvnni_q5_k(const MatmulArgs& a) {
+  run_supers<SuperKernels<Vnni256>::Of, Format::q5_k>(a);
+}
+void matmul_avxvnni_q6_k(const MatmulArgs& a) {
+  run_supers<SuperKernels<Vnni256>::Of, Format::q6_k>(a);
+}
+
+}  // namespace sluice::cpu

@@ -74,6 +74,9 @@ endfunction()
 
 add_library(sluice_cuda_kernels OBJECT ${cuda_sources})
 sluice_cuda_target(sluice_cuda_kernels)
+if(SLUICE_BATCH GREATER 1)  # of its C++ files; CMake batches no CUDA
+  set_target_properties(sluice_cuda_kernels PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 100)
+endif()
 set_target_properties(sluice_cuda_kernels PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 add_library(sluice_cuda SHARED $<TARGET_OBJECTS:sluice_cuda_kernels>)
 set_target_properties(sluice_cuda PROPERTIES LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -59,6 +59,9 @@ endfunction()
 
 # Those of these programs' tests that run under a sanitizer are a slice (SLUICE_TEST_SLICE).
 set(SLUICE_LONG_TESTS alloc_test backend core dialect exec greedy_golden_test net text)
+# Those that take more than half a minute without one, too (SLUICE_TEST_LONG_SLICE).
+set(SLUICE_LONGEST_TESTS backend dist)
+set(SLUICE_LONG ${CMAKE_SOURCE_DIR}/scripts/long_test.sh)
 
 # sluice_test(PROGRAM [TEST name] SOURCES file... LIBS lib...)
 # A GoogleTest program, and a ctest with the program's name unless TEST gives another.
@@ -79,6 +82,8 @@ function(sluice_test program)
     if(NOT A_TEST IN_LIST SLUICE_LONG_TESTS)
       list(APPEND run --whole)
     endif()
+  elseif(A_TEST IN_LIST SLUICE_LONGEST_TESTS)
+    set(run ${SLUICE_LONG} ${CMAKE_SOURCE_DIR}/scripts/one_slice.sh)
   endif()
   add_test(NAME ${A_TEST} COMMAND ${run} $<TARGET_FILE:${program}> --gtest_brief=1)
 endfunction()

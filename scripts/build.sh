@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # Sourced by sluice.sh and run_tests.sh: CMake and ninja, with progress off a terminal too.
 
-# The same for ./sluice.sh build and test, which share a directory. Files are compiled eight at a time, unless a compiler
+# The same for ./sluice.sh build and test, which share a directory. Files are compiled sixteen at a time, unless a compiler
 # cache does better with single ones.
 RELEASE_ARGS=(-DCMAKE_BUILD_TYPE=Release -DSLUICE_QUICK=OFF)
-[[ -n ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] || RELEASE_ARGS+=(-DSLUICE_BATCH=8)
+[[ -n ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] || RELEASE_ARGS+=(-DSLUICE_BATCH=16)
 
 # configure_and_build DIR TARGET... -- CMAKE_ARGS...: into build/DIR; configures only the first time, and
 # again when the arguments change.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# one_slice.sh [--whole] PROGRAM ARGS...: runs a GoogleTest program under a sanitizer. With SLUICE_TEST_SLICE=N one test
-# in N runs, another one for each SLUICE_TEST_SEED (base/test_slice.h does the same for the cases of one test); with
+# one_slice.sh [--whole] PROGRAM ARGS...: runs a GoogleTest program of which a slice may be enough. With SLUICE_TEST_SLICE=N
+# one test in N runs, another one for each SLUICE_TEST_SEED (base/test_slice.h does the same for the cases of one test); with
 # --whole all of them. Looking for leaks takes three seconds a program on 64-bit ARM: there one program in N does.
 whole=0
 [[ $1 != --whole ]] || { whole=1; shift; }

@@ -18,5 +18,5 @@ if [[ $(cat "$venv/.installed" 2>/dev/null) != "${want[*]}" ]]; then
   printf '%s' "${want[*]}" >"$venv/.installed"
 fi
 cd "$root/tests/server"
-PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" -m unittest -v test_api test_behaviour test_fields \
+PYTHONDONTWRITEBYTECODE=1 SLUICE=$binary exec "$venv/bin/python" ../sliced.py -v test_api test_behaviour test_fields \
   test_schema test_embeddings test_kv_events test_grpc test_tools.Tools.test_openai_client test_messages.Messages.test_anthropics_client test_responses.Responses.test_openais_client test_ollama.Ollama.test_ollamas_client test_batches.OpenAiClient test_tls.Tls.test_openai_client test_tls.Tls.test_a_client_that_leaves_its_stream

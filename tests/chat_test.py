@@ -506,4 +506,4 @@ if __name__ == "__main__":
     cli_test.BINARY = pathlib.Path(sys.argv.pop(1)).resolve()
     with tempfile.TemporaryDirectory() as folder:
         WORK = cli_test.WORK = pathlib.Path(folder)
-        unittest.main()
+        unittest.main(testLoader=cli_test.SlicedLoader())

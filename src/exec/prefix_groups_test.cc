@@ -8,12 +8,12 @@
 namespace sluice {
 namespace {
 
-constexpr int kSize = 16;
+constexpr int kPerBlock = 16;
 
 ExecutorConfig config(int slots, std::vector<int> windows = {0}) {
   ExecutorConfig c;
   c.num_blocks = 100'000;
-  c.block_size = kSize;
+  c.block_size = kPerBlock;
   c.max_seqs = slots;
   c.max_len = 64 * 1024;
   c.groups.windows = std::move(windows);
@@ -60,7 +60,7 @@ std::vector<int> blocks(int first, int common, int own, int num_own = 8) {
   for (int k = 0; k < num_own; ++k) list.push_back(own + k);
   return list;
 }
-constexpr int positions(int blocks) { return blocks * kSize; }
+constexpr int positions(int blocks) { return blocks * kPerBlock; }
 
 TEST(PrefixGroups, RowsWithOnePrompt) {
   Tables t(config(4));
@@ -215,7 +215,7 @@ TEST(PrefixGroups, RandomTables) {
           ASSERT_TRUE(seen.insert(row).second);
           const auto& mine = tables[static_cast<size_t>(rows[static_cast<size_t>(row)].first)];
           ASSERT_LE(g.positions, rows[static_cast<size_t>(row)].second);
-          for (int b = 0; b < g.positions / kSize; ++b)
+          for (int b = 0; b < g.positions / kPerBlock; ++b)
             ASSERT_EQ(mine[static_cast<size_t>(b)], of[static_cast<size_t>(b)]);
         }
       }

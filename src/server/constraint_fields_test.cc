@@ -17,7 +17,7 @@ struct ParsedConstraint {
   std::optional<ConstraintField> constraint;
 };
 
-ParsedConstraint parse_form(const std::string& fields, bool chat) {
+ParsedConstraint parse_held(const std::string& fields, bool chat) {
   ParsedConstraint out;
   std::string prompt =
       chat ? R"("messages": [{"role": "user", "content": "x"}])" : R"("prompt": "x")";
@@ -98,7 +98,7 @@ TEST(ConstraintFields, EveryFormBecomesASource) {
   for (const AcceptedForm& c : cases) {
     for (bool chat : {true, false}) {
       SCOPED_TRACE(c.fields);
-      ParsedConstraint p = parse_form(c.fields, chat);
+      ParsedConstraint p = parse_held(c.fields, chat);
       ASSERT_FALSE(p.refusal) << p.refusal->message;
       ASSERT_TRUE(p.constraint);
       EXPECT_EQ(p.constraint->source.kind, c.kind);
@@ -111,7 +111,7 @@ TEST(ConstraintFields, EveryFormBecomesASource) {
 
 TEST(ConstraintFields, WhiteSpaceCanBeLeftOut) {
   ParsedConstraint p =
-      parse_form(R"("structured_outputs": {"json": {}, "disable_any_whitespace": true})", true);
+      parse_held(R"("structured_outputs": {"json": {}, "disable_any_whitespace": true})", true);
   ASSERT_TRUE(p.constraint);
   EXPECT_EQ(p.constraint->source.space, JsonSpace::none);
 }
@@ -122,7 +122,7 @@ TEST(ConstraintFields, SomeValuesAskForNothing) {
         R"("json_schema": null)", R"("guided_json_object": false)", R"("guided_regex": "")",
         R"("structured_outputs": null)", R"("grammar_lazy": false, "grammar_triggers": [])",
         R"("guided_whitespace_pattern": null)"}) {
-    ParsedConstraint p = parse_form(fields, true);
+    ParsedConstraint p = parse_held(fields, true);
     EXPECT_FALSE(p.refusal) << fields << ": " << p.refusal->message;
     EXPECT_FALSE(p.constraint) << fields;
   }
@@ -183,7 +183,7 @@ TEST(ConstraintFields, WhatIsNotUnderstoodIsRefusedByName) {
       {R"("structural_tag": [])", "structural_tag", "structures and triggers"},
   };
   for (const RefusedForm& c : cases) {
-    for (bool chat : {true, false}) expect_form_refused(parse_form(c.fields, chat), c);
+    for (bool chat : {true, false}) expect_form_refused(parse_held(c.fields, chat), c);
   }
 }
 
@@ -195,18 +195,18 @@ TEST(ConstraintFields, TwoAtOnceAreRefusedByBothNames) {
         std::tuple{
             R"("structured_outputs": {"json": {}}, "response_format": {"type": "json_object"})",
             "response_format", "structured_outputs"}}) {
-    ParsedConstraint p = parse_form(fields, true);
+    ParsedConstraint p = parse_held(fields, true);
     ASSERT_TRUE(p.refusal) << fields;
     EXPECT_EQ(p.refusal->status, 400);
     EXPECT_EQ(p.refusal->param, two);
     EXPECT_EQ(p.refusal->message,
               strf("%s and %s both constrain the answer: send one of them", one, two));
   }
-  expect_form_refused(parse_form(R"("structured_outputs": {"json": {}, "regex": "a"})", true),
+  expect_form_refused(parse_held(R"("structured_outputs": {"json": {}, "regex": "a"})", true),
                       {"", "structured_outputs", "two constraints"});
   // Text is no constraint.
   EXPECT_FALSE(
-      parse_form(R"("guided_json": {}, "response_format": {"type": "text"})", true).refusal);
+      parse_held(R"("guided_json": {}, "response_format": {"type": "text"})", true).refusal);
 }
 
 TEST(ConstraintFields, WhatDoesNotGoWithAConstraint) {
@@ -216,11 +216,11 @@ TEST(ConstraintFields, WhatDoesNotGoWithAConstraint) {
         RefusedForm{R"("bad_words": ["a"])", "bad_words", "response_format"},
         RefusedForm{R"("allowed_token_ids": [1])", "allowed_token_ids", "response_format"}}) {
     std::string with = std::string(c.fields) + R"(, "response_format": {"type": "json_object"})";
-    expect_form_refused(parse_form(with, true), c);
-    expect_form_refused(parse_form(with, false), c);
-    EXPECT_FALSE(parse_form(c.fields, true).refusal);
+    expect_form_refused(parse_held(with, true), c);
+    expect_form_refused(parse_held(with, false), c);
+    EXPECT_FALSE(parse_held(c.fields, true).refusal);
   }
-  EXPECT_FALSE(parse_form(R"("response_format": {"type": "json_object"}, "n": 3, "stop": ["}"],
+  EXPECT_FALSE(parse_held(R"("response_format": {"type": "json_object"}, "n": 3, "stop": ["}"],
       "stop_token_ids": [4], "logprobs": true, "top_logprobs": 2, "logit_bias": {"5": 3},
       "ignore_eos": false, "min_tokens": 0)",
                           true)
@@ -229,8 +229,8 @@ TEST(ConstraintFields, WhatDoesNotGoWithAConstraint) {
 
 TEST(ConstraintFields, ALongSourceIsRefusedUnread) {
   std::string pattern(size_t{1} << 20, 'a');
-  EXPECT_TRUE(parse_form(R"("regex": ")" + pattern + '"', true).constraint);
-  expect_form_refused(parse_form(R"("regex": ")" + pattern + R"(a")", true),
+  EXPECT_TRUE(parse_held(R"("regex": ")" + pattern + '"', true).constraint);
+  expect_form_refused(parse_held(R"("regex": ")" + pattern + R"(a")", true),
                       {"", "regex", "at most 1048576 are allowed"});
 }
 

@@ -197,7 +197,7 @@ Result<std::string> find_model(const Target& target) {
                strf("/v1/models answered %d without a model: name one with --model", r.status)};
 }
 
-struct Job {
+struct ServeBench {
   const BenchServeOptions& o;
   const Plan& plan;
   Target& target;
@@ -213,7 +213,7 @@ struct Job {
   void check_text(RunResult& result, uint64_t s);
 };
 
-RunSetup Job::setup(const RunPoint& point, uint64_t s) {
+RunSetup ServeBench::setup(const RunPoint& point, uint64_t s) {
   RunSetup r;
   r.point = point;
   r.make_body = [this, s](uint64_t index, LoadRecord& record) {
@@ -228,7 +228,7 @@ RunSetup Job::setup(const RunPoint& point, uint64_t s) {
   return r;
 }
 
-void Job::warm_up() {
+void ServeBench::warm_up() {
   if (o.warmup == 0) return;
   status.show("warming up", true);
   RunSetup r = setup({std::min(o.warmup, 8), 0, false}, salt(1'000'000));
@@ -236,7 +236,7 @@ void Job::warm_up() {
   run_load(target, r);
 }
 
-RunResult Job::measure(size_t run) {
+RunResult ServeBench::measure(size_t run) {
   const RunPoint& point = plan.points[run];
   RunSetup r = setup(point, salt(run));
   bool closed = point.concurrency > 0;
@@ -268,7 +268,7 @@ RunResult Job::measure(size_t run) {
 }
 
 // Every prompt once more, alone; a text that differs is a failure.
-void Job::check_text(RunResult& result, uint64_t s) {
+void ServeBench::check_text(RunResult& result, uint64_t s) {
   std::map<uint64_t, uint64_t> wanted;  // prompt -> a request that has it
   for (const LoadRecord& r : result.records) {
     if (r.ok()) wanted.emplace(r.prompt, r.index);
@@ -387,7 +387,7 @@ int run_bench(const BenchServeOptions& o, const Plan& plan) {
     std::fprintf(stderr, "%s at %s, prompts %s\n", quote(target.model).c_str(), o.url.c_str(),
                  prompts->c_str());
   CatchInterrupt interrupt;
-  Job job{o, plan, target, bodies, interrupt, StatusLine(!o.quiet)};
+  ServeBench job{o, plan, target, bodies, interrupt, StatusLine(!o.quiet)};
   job.warm_up();
   std::vector<RunResult> runs;
   std::vector<Summary> summaries;

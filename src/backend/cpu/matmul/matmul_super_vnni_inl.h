@@ -10,15 +10,15 @@
 namespace sluice::cpu {
 namespace {
 
-// Sums of x over one super-block, for MT rows; kernels broadcast them from memory.
+// SuperSums of x over one super-block, for MT rows; kernels broadcast them from memory.
 template <Format F, int MT>
-struct Sums {
+struct SuperSums {
   // q6_k: minus 32 times the sums of 16. Others: sums of 32, two in a word.
   alignas(64) int32_t of[MT][F == Format::q6_k ? 16 : 4];
 };
 
 template <typename V, Format F, int MT>
-[[gnu::always_inline]] inline void fill(const Tile& t, int64_t s, Sums<F, MT>& sums) {
+[[gnu::always_inline]] inline void fill(const Tile& t, int64_t s, SuperSums<F, MT>& sums) {
   SLUICE_UNROLL
   for (int m = 0; m < MT; ++m) {
     const int16_t* sixteens = t.sum16 + m * (t.cols / 16) + s * 16;
@@ -85,6 +85,7 @@ template <typename V, Format F, int G, int MT>
 [[gnu::always_inline]] inline void add_block(const Tile& t,
                                              const PanelPlan& plan,
                                              int64_t b,
+                                             const Rows<int8_t, MT>& x,
                                              const typename V::SixBits (&six)[G],
                                              Total<V, F> (&total)[G][MT]) {
   constexpr int R = V::kRows;
@@ -94,8 +95,8 @@ template <typename V, Format F, int G, int MT>
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) dot[g][m] = V::set(0);
   }
-  dot_codes<V, F, G, MT>(t.w + b * kLowBytes<F> * R, t.w + plan.high + b * 4 * R, plan.bytes,
-                         t.q + b * 32, t.cols, dot);
+  dot_codes<V, F, G, MT>(t.w + b * kLowBytes<F> * R, t.w + plan.high + b * 4 * R, plan.bytes, x,
+                         dot);
   SLUICE_UNROLL
   for (int g = 0; g < G; ++g) scale[g] = V::widen(six[g].scale[b % 8]);
   add_scaled<V, F, G, MT>(scale, dot, total);
@@ -106,7 +107,7 @@ template <typename V, int kHalf, int G, int MT>
 [[gnu::always_inline]] inline void add_q6_half(const Tile& t,
                                                const PanelPlan& plan,
                                                int64_t b,
-                                               const Sums<Format::q6_k, MT>& sums,
+                                               const SuperSums<Format::q6_k, MT>& sums,
                                                typename V::I (&total)[G][MT]) {
   constexpr int R = V::kRows;
   typename V::I dot[G][MT], scale[G];
@@ -135,7 +136,7 @@ template <typename V, Format F, int MT>
                                              const PanelPlan& plan,
                                              const uint8_t* panel,
                                              int64_t s,
-                                             const Sums<F, MT>& sums,
+                                             const SuperSums<F, MT>& sums,
                                              const typename V::SixBits& six,
                                              const typename V::F32 (&total)[MT],
                                              typename V::F32 (&acc)[MT]) {
@@ -162,13 +163,14 @@ template <typename V, Format F, int MT>
   }
 }
 
-// Blocks [begin, end) of a super-block.
+// Blocks [begin, end) of a super-block; x: at the first.
 template <typename V, Format F, int G, int MT>
 [[gnu::always_inline]] inline void add_blocks(const Tile& t,
                                               const PanelPlan& plan,
                                               int64_t begin,
                                               int64_t end,
-                                              const Sums<F, MT>& sums,
+                                              Rows<int8_t, MT>& x,
+                                              const SuperSums<F, MT>& sums,
                                               const typename V::SixBits (&six)[G],
                                               Total<V, F> (&total)[G][MT]) {
   SLUICE_UNROLL
@@ -182,7 +184,8 @@ template <typename V, Format F, int G, int MT>
       add_q6_half<V, 0, G, MT>(t, plan, b, sums, total);
       add_q6_half<V, 1, G, MT>(t, plan, b, sums, total);
     } else {
-      add_block<V, F, G, MT>(t, plan, b, six, total);
+      add_block<V, F, G, MT>(t, plan, b, x, six, total);
+      x.advance(32);
     }
   }
 }
@@ -192,8 +195,9 @@ void super_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<F, V::kRows>(t.cols);
   typename V::F32 acc[G][MT];
   clear<V>(acc);
+  Rows<int8_t, MT> x(t.q, t.cols);
   for (int64_t s = 0; s < t.cols / 256; ++s) {
-    Sums<F, MT> sums;
+    SuperSums<F, MT> sums;
     fill<V>(t, s, sums);
     typename V::SixBits six[G];  // not of q6_k
     if constexpr (kSuperScales<F>) {
@@ -203,8 +207,8 @@ void super_tile(const Tile& t) {
     typename V::F32 total[G][MT];
     if constexpr (kInFloats<F>) {
       typename V::F32 second[G][MT];
-      add_blocks<V, F, G, MT>(t, plan, s * 8, s * 8 + 4, sums, six, total);
-      add_blocks<V, F, G, MT>(t, plan, s * 8 + 4, s * 8 + 8, sums, six, second);
+      add_blocks<V, F, G, MT>(t, plan, s * 8, s * 8 + 4, x, sums, six, total);
+      add_blocks<V, F, G, MT>(t, plan, s * 8 + 4, s * 8 + 8, x, sums, six, second);
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) {
         SLUICE_UNROLL
@@ -212,7 +216,7 @@ void super_tile(const Tile& t) {
       }
     } else {
       typename V::I whole[G][MT];
-      add_blocks<V, F, G, MT>(t, plan, s * 8, s * 8 + 8, sums, six, whole);
+      add_blocks<V, F, G, MT>(t, plan, s * 8, s * 8 + 8, x, sums, six, whole);
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) {
         SLUICE_UNROLL

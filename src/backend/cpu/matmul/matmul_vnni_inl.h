@@ -12,10 +12,12 @@
 namespace sluice::cpu {
 namespace {
 
-// idot += one 32-column block, q8_0. w: the block's bytes in each group; x: in each row.
+// idot += one 32-column block, q8_0. w: the block's bytes in each group.
 template <typename V, int G, int MT>
-[[gnu::always_inline]] inline void dot_bytes(
-    const uint8_t* w, size_t panel, const int8_t* x, int64_t cols, typename V::I (&idot)[G][MT]) {
+[[gnu::always_inline]] inline void dot_bytes(const uint8_t* w,
+                                             size_t panel,
+                                             const Rows<int8_t, MT>& x,
+                                             typename V::I (&idot)[G][MT]) {
   SLUICE_UNROLL
   for (int u = 0; u < 8; ++u) {
     typename V::I wv[G];
@@ -23,7 +25,7 @@ template <typename V, int G, int MT>
     for (int g = 0; g < G; ++g) wv[g] = V::load(w + g * panel + u * 4 * V::kRows);
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
-      const typename V::I xv = broadcast4<V>(x + m * cols + u * 4);
+      const typename V::I xv = broadcast4<V>(x.row(m) + u * 4);
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) idot[g][m] = V::dot(idot[g][m], wv[g], xv);
     }
@@ -65,6 +67,8 @@ void block_tile(const Tile& t) {
   typename V::F32 acc[G][MT];
   clear<V>(acc);
   SideTerms<V, MT> side;
+  Rows<int8_t, MT> x(t.q, t.cols);
+  Rows<float, MT> scale(t.scale, plan.num_blocks);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if ((kOffset != 0 || kHasMin<F>)&&b % R == 0) {
       fill<V, F, kOffset, MT>(t, b, plan.num_blocks, side);
@@ -79,10 +83,9 @@ void block_tile(const Tile& t) {
     const uint8_t* w = t.w + b * kBytes;
     prefetch(t, b);
     if constexpr (F == Format::q8_0) {
-      dot_bytes<V, G, MT>(w, plan.bytes, t.q + b * 32, t.cols, idot);
+      dot_bytes<V, G, MT>(w, plan.bytes, x, idot);
     } else {
-      dot_codes<V, F, G, MT>(w, t.w + plan.high + b * 4 * R, plan.bytes, t.q + b * 32, t.cols,
-                             idot);
+      dot_codes<V, F, G, MT>(w, t.w + plan.high + b * 4 * R, plan.bytes, x, idot);
     }
     SLUICE_UNROLL
     for (int g = 0; g < G; ++g) {
@@ -90,7 +93,7 @@ void block_tile(const Tile& t) {
       V::template load_scales<F>(t.w + g * plan.bytes, plan, b, dw, mw);
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
-        const typename V::F32 dx = V::set(t.scale[m * plan.num_blocks + b]);
+        const typename V::F32 dx = V::set(*scale.row(m));
         acc[g][m] = V::fma(V::mul(dw, dx), V::to_float(idot[g][m]), acc[g][m]);
       }
       if constexpr (kHasMin<F>) {
@@ -100,6 +103,8 @@ void block_tile(const Tile& t) {
         }
       }
     }
+    x.advance(32);
+    scale.advance(1);
   }
   store<V, G, MT>(t, acc);
 }

@@ -77,14 +77,13 @@ template <Format F>
 template <Format F, int kHalf, int MT>
 [[gnu::always_inline]] inline void dot_half(const uint8_t* codes,
                                             const uint8_t* tops,
-                                            const Tile& t,
+                                            const Rows<int8_t, MT>& x,
                                             int64_t b,
                                             const Sums<F, MT>& sums,
                                             __m256i scale,
                                             __m256i (&dot)[MT]) {
   const __m256i v = load32(codes + kHalf * 4 * R);
   const __m256i top = kThreeBits<F> ? load32(tops) : v;
-  const int8_t* x = t.q + b * 32 + kHalf * 16;
   __m256i pairs[MT];
   SLUICE_UNROLL
   for (int m = 0; m < MT; ++m) {
@@ -107,8 +106,9 @@ template <Format F, int kHalf, int MT>
     const __m256i w = _mm256_and_si256(u < 2 ? two : _mm256_srli_epi16(two, 4), mask);
     SLUICE_UNROLL
     for (int m = 0; m < MT; ++m) {
-      const __m256i xv = broadcast4(x + m * t.cols + u * 4);
+      const __m256i xv = broadcast4(x.row(m) + kHalf * 16 + u * 4);
       pairs[m] = _mm256_add_epi16(pairs[m], _mm256_maddubs_epi16(w, xv));
+      keep(pairs[m]);
     }
   }
   SLUICE_UNROLL
@@ -124,6 +124,8 @@ void block_tile(const Tile& t) {
   __m256 acc[G][MT];
   clear(acc);
   Sums<F, MT> sums;
+  Rows<int8_t, MT> x(t.q, t.cols);
+  Rows<float, MT> scale(t.scale, plan.num_blocks);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if (b % 8 == 0) add_up<F, MT>(t, b, sums);
     prefetch(t, b);
@@ -135,12 +137,12 @@ void block_tile(const Tile& t) {
       const uint8_t* super = panel + plan.extra + b / 8 * (kThreeBits<F> ? 2 : 4) * R;
       const Scales scales = load_scales<F>(panel, plan, b);
       __m256i dot[MT];
-      dot_half<F, 0, MT>(codes, tops, t, b, sums, scales.first, dot);
-      dot_half<F, 1, MT>(codes, tops, t, b, sums, scales.second, dot);
+      dot_half<F, 0, MT>(codes, tops, x, b, sums, scales.first, dot);
+      dot_half<F, 1, MT>(codes, tops, x, b, sums, scales.second, dot);
       const __m256 dw = load_f16(super);
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
-        const __m256 dx = _mm256_set1_ps(t.scale[m * plan.num_blocks + b]);
+        const __m256 dx = _mm256_set1_ps(*scale.row(m));
         const __m256 value = _mm256_cvtepi32_ps(dot[m]);
         if constexpr (kThreeBits<F>) {
           acc[g][m] = _mm256_fmadd_ps(_mm256_mul_ps(dw, dx), value, acc[g][m]);
@@ -153,12 +155,16 @@ void block_tile(const Tile& t) {
         }
       }
     }
+    x.advance(32);
+    scale.advance(1);
   }
   store<G, MT>(t, acc);
 }
 
 template <Format F>
 struct Kernel : Avx2Blocks {
+  static constexpr Heights kMost{8, 2, 1};
+
   template <int G, int MT>
   static constexpr TileFn tile = block_tile<F, G, MT>;
 };

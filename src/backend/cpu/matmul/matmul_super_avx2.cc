@@ -19,83 +19,90 @@ namespace {
   return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(v, 16));
 }
 
-// Four units of 4 columns, those of sixteen columns of block b.
+// Unit u, 4 columns, of the kHalf-th sixteen columns of block b.
 template <Format F, int kHalf>
-[[gnu::always_inline]] inline void load_codes(const uint8_t* panel,
-                                              const PanelPlan& plan,
-                                              int64_t b,
-                                              __m256i (&q)[4]) {
-  const uint8_t* low = panel + b * 16 * R;
+[[gnu::always_inline]] inline __m256i load_codes(const uint8_t* panel,
+                                                 const PanelPlan& plan,
+                                                 int64_t b,
+                                                 int u) {
+  __m256i v = load32(panel + b * 16 * R + u * 32);
+  if constexpr (kHalf == 1) v = _mm256_srli_epi16(v, 4);
+  v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+  if constexpr (F == Format::q5_k) {
+    const __m256i top = load32(panel + plan.high + b * 4 * R);
+    const __m256i bit = kHalf == 0 ? _mm256_sll_epi16(top, _mm_cvtsi32_si128(4 - u))
+                                   : _mm256_srl_epi16(top, _mm_cvtsi32_si128(u));
+    v = _mm256_or_si256(v, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+  }
+  if constexpr (F == Format::q6_k) {
+    const __m256i h = load32(panel + plan.high + b * 8 * R + kHalf * 32);
+    const __m256i top = u == 0   ? _mm256_slli_epi16(h, 4)
+                        : u == 1 ? _mm256_slli_epi16(h, 2)
+                        : u == 2 ? h
+                                 : _mm256_srli_epi16(h, 2);
+    v = _mm256_or_si256(v, _mm256_and_si256(top, _mm256_set1_epi8(48)));
+    v = _mm256_sub_epi8(v, _mm256_set1_epi8(32));
+  }
+  return v;
+}
+
+// pairs += sixteen columns of block b, in 16 bits.
+template <Format F, int kHalf, int MT>
+[[gnu::always_inline]] inline void add_sixteen(const uint8_t* panel,
+                                               const PanelPlan& plan,
+                                               int64_t b,
+                                               const Rows<int8_t, MT>& x,
+                                               __m256i (&pairs)[MT]) {
   SLUICE_UNROLL
   for (int u = 0; u < 4; ++u) {
-    __m256i v = load32(low + u * 32);
-    if constexpr (kHalf == 1) v = _mm256_srli_epi16(v, 4);
-    v = _mm256_and_si256(v, _mm256_set1_epi8(15));
-    if constexpr (F == Format::q5_k) {
-      const __m256i top = load32(panel + plan.high + b * 4 * R);
-      const __m256i bit = kHalf == 0 ? _mm256_sll_epi16(top, _mm_cvtsi32_si128(4 - u))
-                                     : _mm256_srl_epi16(top, _mm_cvtsi32_si128(u));
-      v = _mm256_or_si256(v, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+    const __m256i w = load_codes<F, kHalf>(panel, plan, b, u);
+    const __m256i magnitude = F == Format::q6_k ? _mm256_abs_epi8(w) : w;
+    SLUICE_UNROLL
+    for (int m = 0; m < MT; ++m) {
+      __m256i xv = broadcast4(x.row(m) + kHalf * 16 + u * 4);
+      if constexpr (F == Format::q6_k) xv = _mm256_sign_epi8(xv, w);
+      pairs[m] = _mm256_add_epi16(pairs[m], _mm256_maddubs_epi16(magnitude, xv));
+      keep(pairs[m]);
     }
-    if constexpr (F == Format::q6_k) {
-      const __m256i h = load32(panel + plan.high + b * 8 * R + kHalf * 32);
-      const __m256i top = u == 0   ? _mm256_slli_epi16(h, 4)
-                          : u == 1 ? _mm256_slli_epi16(h, 2)
-                          : u == 2 ? h
-                                   : _mm256_srli_epi16(h, 2);
-      v = _mm256_or_si256(v, _mm256_and_si256(top, _mm256_set1_epi8(48)));
-      v = _mm256_sub_epi8(v, _mm256_set1_epi8(32));
-    }
-    q[u] = v;
   }
 }
 
-// Pair sums of sixteen columns, in 16 bits.
-template <Format F>
-[[gnu::always_inline]] inline __m256i dot_sixteen(const __m256i (&q)[4], const int8_t* x) {
-  __m256i sum = _mm256_setzero_si256();
+// total += scale * pairs, which become zero.
+template <int MT>
+[[gnu::always_inline]] inline void add_scaled(__m256i scale,
+                                              __m256i (&pairs)[MT],
+                                              __m256i (&total)[MT]) {
   SLUICE_UNROLL
-  for (int u = 0; u < 4; ++u) {
-    __m256i w = q[u], xv = broadcast4(x + u * 4);
-    if constexpr (F == Format::q6_k) {
-      xv = _mm256_sign_epi8(xv, w);
-      w = _mm256_abs_epi8(w);
-    }
-    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, xv));
+  for (int m = 0; m < MT; ++m) {
+    total[m] = _mm256_add_epi32(total[m], _mm256_madd_epi16(pairs[m], scale));
+    pairs[m] = _mm256_setzero_si256();
   }
-  return sum;
 }
 
 // total += scale * dot of block b, one group by MT rows of x.
 template <Format F, int MT>
-[[gnu::always_inline]] inline void add_block(
-    const Tile& t, const PanelPlan& plan, const uint8_t* panel, int64_t b, __m256i (&total)[MT]) {
-  __m256i scale[2];
+[[gnu::always_inline]] inline void add_block(const PanelPlan& plan,
+                                             const uint8_t* panel,
+                                             int64_t b,
+                                             const Rows<int8_t, MT>& x,
+                                             __m256i (&total)[MT]) {
+  __m256i pairs[MT];
+  SLUICE_UNROLL
+  for (int m = 0; m < MT; ++m) pairs[m] = _mm256_setzero_si256();
   if constexpr (F == Format::q6_k) {
     const uint8_t* scales = panel + plan.scale + b * 2 * R;
-    scale[0] = twice(_mm256_cvtepi8_epi32(load8(scales)));
-    scale[1] = twice(_mm256_cvtepi8_epi32(load8(scales + R)));
+    add_sixteen<F, 0, MT>(panel, plan, b, x, pairs);
+    add_scaled<MT>(twice(_mm256_cvtepi8_epi32(load8(scales))), pairs, total);
+    add_sixteen<F, 1, MT>(panel, plan, b, x, pairs);
+    add_scaled<MT>(twice(_mm256_cvtepi8_epi32(load8(scales + R))), pairs, total);
   } else {
     const SixBitPair six =
         six_bits(load8(panel + plan.scale + b * R), load8(panel + plan.tops + b / 2 * R), b);
-    scale[0] = scale[1] = twice(_mm256_cvtepu8_epi32(six.first));
-  }
-  const int8_t* x = t.q + b * 32;
-  __m256i q[4], pairs[MT];
-  load_codes<F, 0>(panel, plan, b, q);
-  SLUICE_UNROLL
-  for (int m = 0; m < MT; ++m) {
-    pairs[m] = dot_sixteen<F>(q, x + m * t.cols);
-    if constexpr (F != Format::q4_k) {
-      total[m] = _mm256_add_epi32(total[m], _mm256_madd_epi16(pairs[m], scale[0]));
-      pairs[m] = _mm256_setzero_si256();
-    }
-  }
-  load_codes<F, 1>(panel, plan, b, q);
-  SLUICE_UNROLL
-  for (int m = 0; m < MT; ++m) {
-    pairs[m] = _mm256_add_epi16(pairs[m], dot_sixteen<F>(q, x + m * t.cols + 16));
-    total[m] = _mm256_add_epi32(total[m], _mm256_madd_epi16(pairs[m], scale[1]));
+    const __m256i scale = twice(_mm256_cvtepu8_epi32(six.first));
+    add_sixteen<F, 0, MT>(panel, plan, b, x, pairs);
+    if constexpr (F == Format::q5_k) add_scaled<MT>(scale, pairs, total);
+    add_sixteen<F, 1, MT>(panel, plan, b, x, pairs);
+    add_scaled<MT>(scale, pairs, total);
   }
 }
 
@@ -123,6 +130,7 @@ void super_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<F, R>(t.cols);
   __m256 acc[G][MT];
   clear(acc);
+  Rows<int8_t, MT> x(t.q, t.cols);
   for (int64_t s = 0; s < t.cols / 256; ++s) {
     for (int64_t b = s * 8; b < s * 8 + 8; ++b) prefetch(t, b);
     SLUICE_UNROLL
@@ -132,7 +140,11 @@ void super_tile(const Tile& t) {
       __m256i total[MT], sum[MT];
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) total[m] = _mm256_setzero_si256();
-      for (int64_t b = s * 8; b < s * 8 + 8; ++b) add_block<F, MT>(t, plan, panel, b, total);
+      Rows<int8_t, MT> block = x;
+      for (int64_t b = s * 8; b < s * 8 + 8; ++b) {
+        add_block<F, MT>(plan, panel, b, block, total);
+        block.advance(32);
+      }
       if constexpr (kSuperScales<F>) sum_mins<MT>(t, plan, panel, s, sum);
       SLUICE_UNROLL
       for (int m = 0; m < MT; ++m) {
@@ -144,12 +156,15 @@ void super_tile(const Tile& t) {
         acc[g][m] = _mm256_fmadd_ps(dx, v, acc[g][m]);
       }
     }
+    x.advance(256);
   }
   store<G, MT>(t, acc);
 }
 
 template <Format F>
 struct Kernel : Avx2Blocks {
+  static constexpr Heights kMost{12, 2, 1};
+
   template <int G, int MT>
   static constexpr TileFn tile = super_tile<F, G, MT>;
 };

@@ -85,7 +85,7 @@ template <typename V, Format F, int G, int MT>
 [[gnu::always_inline]] inline void add_block(const Tile& t,
                                              const PanelPlan& plan,
                                              int64_t b,
-                                             const Rows<int8_t, MT>& x,
+                                             const XRows<V, F, MT>& x,
                                              const typename V::SixBits (&six)[G],
                                              Total<V, F> (&total)[G][MT]) {
   constexpr int R = V::kRows;
@@ -169,7 +169,7 @@ template <typename V, Format F, int G, int MT>
                                               const PanelPlan& plan,
                                               int64_t begin,
                                               int64_t end,
-                                              Rows<int8_t, MT>& x,
+                                              XRows<V, F, MT>& x,
                                               const SuperSums<F, MT>& sums,
                                               const typename V::SixBits (&six)[G],
                                               Total<V, F> (&total)[G][MT]) {
@@ -195,7 +195,7 @@ void super_tile(const Tile& t) {
   const PanelPlan plan = panel_plan<F, V::kRows>(t.cols);
   typename V::F32 acc[G][MT];
   clear<V>(acc);
-  Rows<int8_t, MT> x(t.q, t.cols);
+  XRows<V, F, MT> x(t.q, t.cols);
   for (int64_t s = 0; s < t.cols / 256; ++s) {
     SuperSums<F, MT> sums;
     fill<V>(t, s, sums);

@@ -42,6 +42,10 @@ constexpr int R = 8;  // rows of a group
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
+// Sums are added up in this order and here: GCC would rather make a tree of a block's products, and
+// spill them.
+[[gnu::always_inline]] inline void keep(__m256i& sum) { __asm__("" : "+x"(sum)); }
+
 template <int G, int MT>
 [[gnu::always_inline]] inline void clear(__m256 (&acc)[G][MT]) {
   SLUICE_UNROLL
@@ -75,7 +79,8 @@ template <int G, int MT>
   }
 }
 
-// Sixteen registers hold four rows of x beside one group, two beside two, or one beside four.
+// Sixteen registers hold four rows of x beside one group, two beside two, or one beside four. Where
+// codes are put together from bits, more rows share that work, and their sums are in memory.
 struct Avx2Blocks {
   static constexpr int kRows = R, kStep = 1;
   static constexpr Heights kMost{4, 2, 1};

@@ -21,6 +21,10 @@ struct Vnni256 : Panels256 {
   static constexpr Heights kLowBitTiles{3, 3, 1};
   static constexpr Heights kQ6Tiles{3, 3, 1};
   static constexpr bool kHoldLoads = true;  // of codes, or accumulators are spilled
+  template <Format F, int MT>
+  static constexpr int kSharing = F == Format::q8_0                    ? 2
+                                  : kHasLevels<F> || kHighBits<F> != 0 ? 0
+                                                                       : 3;
 
   using Panels256::load;
   static F32 load(const float* p) { return _mm256_loadu_ps(p); }

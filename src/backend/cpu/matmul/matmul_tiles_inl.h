@@ -37,6 +37,35 @@ using TileFn = void (*)(const Tile&);
   for (int i = 0; i < t.num_next; ++i) __builtin_prefetch(p + i * 64, 0, 2);
 }
 
+// N rows of x, or of their scales, read side by side from left to right; P share a pointer, since
+// an address may be a pointer plus a stride or twice that. GCC must not see how the pointers are
+// related, or it keeps an index for each row and offset and loads them from the stack (up to a
+// quarter of a product's time). P = 0 leaves it all to the compiler.
+template <typename T, int N, int P = 3>
+struct Rows {
+  static constexpr int kShare = P == 0 ? N : P, kPointers = (N + kShare - 1) / kShare;
+  const T* at[kPointers];
+  int64_t stride;
+
+  [[gnu::always_inline]] Rows(const T* first, int64_t row_stride) : stride(row_stride) {
+    SLUICE_UNROLL
+    for (int i = 0; i < kPointers; ++i) at[i] = first + i * kShare * stride;
+    hide();
+  }
+  [[gnu::always_inline]] const T* row(int i) const { return at[i / kShare] + i % kShare * stride; }
+  [[gnu::always_inline]] void advance(int n) {
+    SLUICE_UNROLL
+    for (int i = 0; i < kPointers; ++i) at[i] += n;
+    hide();
+  }
+  [[gnu::always_inline]] void hide() {
+    if constexpr (P != 0) {
+      SLUICE_UNROLL
+      for (int i = 0; i < kPointers; ++i) __asm__("" : "+r"(at[i]));
+    }
+  }
+};
+
 // The heights of tiles, in rows of x (pairs of them for SMMLA), that keep their accumulators in
 // registers beside one group, two and four.
 struct Heights {

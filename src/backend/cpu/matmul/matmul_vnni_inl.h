@@ -16,7 +16,7 @@ namespace {
 template <typename V, int G, int MT>
 [[gnu::always_inline]] inline void dot_bytes(const uint8_t* w,
                                              size_t panel,
-                                             const Rows<int8_t, MT>& x,
+                                             const XRows<V, Format::q8_0, MT>& x,
                                              typename V::I (&idot)[G][MT]) {
   SLUICE_UNROLL
   for (int u = 0; u < 8; ++u) {
@@ -67,8 +67,8 @@ void block_tile(const Tile& t) {
   typename V::F32 acc[G][MT];
   clear<V>(acc);
   SideTerms<V, MT> side;
-  Rows<int8_t, MT> x(t.q, t.cols);
-  Rows<float, MT> scale(t.scale, plan.num_blocks);
+  XRows<V, F, MT> x(t.q, t.cols);
+  ScaleRows<V, F, MT> scale(t.scale, plan.num_blocks);
   for (int64_t b = 0; b < plan.num_blocks; ++b) {
     if ((kOffset != 0 || kHasMin<F>)&&b % R == 0) {
       fill<V, F, kOffset, MT>(t, b, plan.num_blocks, side);

@@ -17,39 +17,18 @@ template <typename V>
   return V::set(v);
 }
 
-// Rows of x, or of its scales, read side by side from left to right. A pointer serves three rows:
-// an address is a pointer plus nothing, a stride or twice the stride. GCC must not see how they are
-// related, or it keeps an index for each row and offset, and loads them from the stack (a sixth to
-// a third of a prompt's time).
-template <typename T, int N>
-struct Rows {
-  static constexpr int kPointers = (N + 2) / 3;
-  const T* at[kPointers];
-  int64_t stride;
-
-  [[gnu::always_inline]] Rows(const T* first, int64_t row_stride) : stride(row_stride) {
-    SLUICE_UNROLL
-    for (int i = 0; i < kPointers; ++i) at[i] = first + i * 3 * stride;
-    hide();
-  }
-  [[gnu::always_inline]] const T* row(int i) const { return at[i / 3] + i % 3 * stride; }
-  [[gnu::always_inline]] void advance(int n) {
-    SLUICE_UNROLL
-    for (int i = 0; i < kPointers; ++i) at[i] += n;
-    hide();
-  }
-  [[gnu::always_inline]] void hide() {
-    SLUICE_UNROLL
-    for (int i = 0; i < kPointers; ++i) __asm__("" : "+r"(at[i]));
-  }
-};
+// x and its scales as tiles of F read them.
+template <typename V, Format F, int MT>
+using XRows = Rows<int8_t, MT, V::template kSharing<F, MT>>;
+template <typename V, Format F, int MT>
+using ScaleRows = Rows<float, MT, V::template kSharing<F, MT> == 0 ? 0 : 3>;
 
 // idot += one 32-column block of 4-bit or 5-bit codes. tops: its high plane.
 template <typename V, Format F, int G, int MT>
 [[gnu::always_inline]] inline void dot_codes(const uint8_t* w,
                                              const uint8_t* tops,
                                              size_t panel,
-                                             const Rows<int8_t, MT>& x,
+                                             const XRows<V, F, MT>& x,
                                              typename V::I (&idot)[G][MT]) {
   SLUICE_UNROLL
   for (int u = 0; u < 4; ++u) {

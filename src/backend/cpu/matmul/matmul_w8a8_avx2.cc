@@ -38,9 +38,10 @@ void row_tile(const Tile& t) {
     for (int m = 0; m < MT; ++m) dot[g][m] = _mm256_setzero_si256();
   }
   const uint8_t* w = t.w;
-  const int8_t* x = t.q;
+  Rows<int8_t, MT> x(t.q, t.cols);
   for (int64_t b = 0; b < t.cols / 32; ++b) {
     prefetch(t, b);
+    SLUICE_UNROLL
     for (int u = 0; u < 8; ++u) {
       SLUICE_UNROLL
       for (int g = 0; g < G; ++g) {
@@ -48,13 +49,14 @@ void row_tile(const Tile& t) {
         const __m256i magnitude = _mm256_abs_epi8(wv);
         SLUICE_UNROLL
         for (int m = 0; m < MT; ++m) {
-          const __m256i xv = _mm256_sign_epi8(broadcast4(x + m * t.cols + u * 4), wv);
+          const __m256i xv = _mm256_sign_epi8(broadcast4(x.row(m) + u * 4), wv);
           dot[g][m] = _mm256_add_epi32(dot[g][m], widen_add(_mm256_maddubs_epi16(magnitude, xv)));
+          keep(dot[g][m]);
         }
       }
     }
     w += 8 * 32;
-    x += 32;
+    x.advance(32);
   }
   finish<G, MT>(t, plan, dot);
 }

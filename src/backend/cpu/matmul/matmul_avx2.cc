@@ -220,8 +220,9 @@ void block_tile(const Tile& t) {
         }
         const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(*scales.row(m)));
         acc[g][m] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(idot[g][m]), acc[g][m]);
-        if constexpr (kHasMin<F>)
+        if constexpr (kHasMin<F>) {
           acc[g][m] = _mm256_fmadd_ps(mw, _mm256_set1_ps(side.min[m][b % 8]), acc[g][m]);
+        }
       }
     }
     x.advance(32);

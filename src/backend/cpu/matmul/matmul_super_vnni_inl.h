@@ -10,7 +10,7 @@
 namespace sluice::cpu {
 namespace {
 
-// SuperSums of x over one super-block, for MT rows; kernels broadcast them from memory.
+// Sums of x over one super-block, for MT rows; kernels broadcast them from memory.
 template <Format F, int MT>
 struct SuperSums {
   // q6_k: minus 32 times the sums of 16. Others: sums of 32, two in a word.

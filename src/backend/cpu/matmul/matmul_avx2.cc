@@ -154,7 +154,7 @@ template <Format F>
   if constexpr (kScaledMin<F>) mw = _mm256_mul_ps(dw, mw);
 }
 
-// What eight blocks of MT rows of x add besides the dots.
+// Terms of eight blocks of MT rows of x that need no weights; tiles broadcast them from memory.
 template <int MT>
 struct BlockTerms {
   alignas(32) int32_t offset[MT][8];  // the codes' offset times the sum

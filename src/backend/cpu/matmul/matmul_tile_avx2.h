@@ -42,8 +42,8 @@ constexpr int R = 8;  // rows of a group
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-// Sums are added up in this order and here: GCC would rather make a tree of a block's products, and
-// spill them.
+// Makes the compiler add to `sum` here. Else GCC adds a block's products up pairwise and needs more
+// registers than there are.
 [[gnu::always_inline]] inline void keep(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
 template <int G, int MT>

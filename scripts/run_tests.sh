@@ -107,8 +107,9 @@ report() {  # report NAME STATUS SECONDS CPU_SECONDS
 
 # With precompiled headers g++'s warnings are no errors (cmake/flags.cmake): those about our files fail here.
 build_release() {
-  local warnings
-  configure_and_build release all -- "${RELEASE_ARGS[@]}" "${CUDA_ARGS[@]}" "-DSLUICE_QUICK=$quick" || return
+  local warnings args=("${RELEASE_ARGS[@]}" "${CUDA_ARGS[@]}")
+  if ((quick)); then args+=(-DSLUICE_QUICK=ON); fi
+  configure_and_build release all -- "${args[@]}" || return
   warnings=$(grep -E '^([^ ]*/)?(src|tests|bench|fuzz)/[^ ]*: warning:' "$LOGS/build-release.log") || return 0
   echo "error: warnings in our files"
   echo "$warnings"
